@@ -1,0 +1,299 @@
+//! Tunables: numbers that a user may set before an allocator starts.
+//!
+//! Names are the kernel's wherever the kernel has one (`slab_max_order` and the
+//! like from its command line, `min_partial` and the like from
+//! `/sys/kernel/slab/<cache>/`). One table, [`TUNABLES`], names them all, says what each
+//! does and bounds it; the allocator and the command both read it.
+
+/// Values of all tunables, as one allocator uses them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tunables {
+    /// Smallest slab order (a slab is 2^order pages).
+    pub slab_min_order: u32,
+    /// Largest slab order unless one object needs more.
+    pub slab_max_order: u32,
+    /// Objects wanted in a slab; 0 derives it from the number of CPUs, as the kernel does.
+    pub slab_min_objects: u32,
+    /// Whether fresh slabs hand out their objects in random order (0 or 1).
+    pub slab_freelist_random: u32,
+    /// Whether links inside free objects are hardened (0 or 1).
+    pub slab_freelist_hardened: u32,
+    /// Slabs kept on a node's partial list before empty ones are given back; 0 derives it from the object size.
+    pub min_partial: u32,
+    /// Objects a sheaf holds; 0 derives it from the object size.
+    pub sheaf_capacity: u32,
+    /// Full sheaves a barn holds; 0 derives it from the object size.
+    pub max_full_sheaves: u32,
+    /// Empty sheaves a barn holds.
+    pub max_empty_sheaves: u32,
+    /// Whether restartable sequences may be used (0 or 1).
+    pub rseq: u32,
+    /// Milliseconds that free pages stay resident.
+    pub decay_ms: u32,
+}
+
+impl Tunables {
+    /// The values in force when nobody sets any.
+    pub const DEFAULT: Tunables = Tunables {
+        slab_min_order: 0,
+        slab_max_order: 3,
+        slab_min_objects: 0,
+        slab_freelist_random: 0,
+        slab_freelist_hardened: 1,
+        min_partial: 0,
+        sheaf_capacity: 0,
+        max_full_sheaves: 0,
+        max_empty_sheaves: 10,
+        rseq: 1,
+        decay_ms: 1000,
+    };
+}
+
+impl Default for Tunables {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// One line of the table of tunables.
+pub struct Tunable {
+    /// Name, as written before the `=`.
+    pub name: &'static str,
+    /// Smallest accepted value.
+    pub min: u32,
+    /// Largest accepted value.
+    pub max: u32,
+    /// What it does, in one line.
+    pub help: &'static str,
+    field: fn(&mut Tunables) -> &mut u32,
+}
+
+impl Tunable {
+    /// The value in `tunables`.
+    pub fn get(&self, tunables: &Tunables) -> u32 {
+        let mut copy = *tunables;
+        *(self.field)(&mut copy)
+    }
+}
+
+/// All tunables, in the order in which help shows them.
+pub const TUNABLES: &[Tunable] = &[
+    Tunable {
+        name: "slab_min_order",
+        min: 0,
+        max: 5,
+        help: "smallest slab order (a slab is 2^order pages)",
+        field: |t| &mut t.slab_min_order,
+    },
+    Tunable {
+        name: "slab_max_order",
+        min: 0,
+        max: 5,
+        help: "largest slab order unless one object needs more",
+        field: |t| &mut t.slab_max_order,
+    },
+    Tunable {
+        name: "slab_min_objects",
+        min: 0,
+        max: 1024,
+        help: "objects wanted in a slab (0: from the number of CPUs)",
+        field: |t| &mut t.slab_min_objects,
+    },
+    Tunable {
+        name: "slab_freelist_random",
+        min: 0,
+        max: 1,
+        help: "hand out objects of a fresh slab in random order",
+        field: |t| &mut t.slab_freelist_random,
+    },
+    Tunable {
+        name: "slab_freelist_hardened",
+        min: 0,
+        max: 1,
+        help: "harden the links inside free objects",
+        field: |t| &mut t.slab_freelist_hardened,
+    },
+    Tunable {
+        name: "min_partial",
+        min: 0,
+        max: 65535,
+        help: "slabs kept per node before empty ones are given back (0: from the object size)",
+        field: |t| &mut t.min_partial,
+    },
+    Tunable {
+        name: "sheaf_capacity",
+        min: 0,
+        max: 252,
+        help: "objects a sheaf holds (0: from the object size)",
+        field: |t| &mut t.sheaf_capacity,
+    },
+    Tunable {
+        name: "max_full_sheaves",
+        min: 0,
+        max: 1024,
+        help: "full sheaves a barn holds (0: from the object size)",
+        field: |t| &mut t.max_full_sheaves,
+    },
+    Tunable {
+        name: "max_empty_sheaves",
+        min: 0,
+        max: 1024,
+        help: "empty sheaves a barn holds",
+        field: |t| &mut t.max_empty_sheaves,
+    },
+    Tunable {
+        name: "rseq",
+        min: 0,
+        max: 1,
+        help: "reach per-CPU sheaves by restartable sequences (0: by a try-lock)",
+        field: |t| &mut t.rseq,
+    },
+    Tunable {
+        name: "decay_ms",
+        min: 0,
+        max: 3_600_000,
+        help: "milliseconds that free pages stay resident",
+        field: |t| &mut t.decay_ms,
+    },
+];
+
+/// Why a setting was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetError<'a> {
+    /// It is not of the form `key=value`.
+    NoValue(&'a str),
+    /// No tunable has this name.
+    UnknownKey(&'a str),
+    /// The value is not a whole number.
+    NotANumber {
+        /// Name of the tunable.
+        key: &'static str,
+        /// What stood behind the `=`.
+        value: &'a str,
+    },
+    /// The value is outside the bounds of the tunable.
+    OutOfRange {
+        /// Name of the tunable.
+        key: &'static str,
+        /// What stood behind the `=`.
+        value: &'a str,
+        /// Smallest accepted value.
+        min: u32,
+        /// Largest accepted value.
+        max: u32,
+    },
+}
+
+impl core::fmt::Display for SetError<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match *self {
+            SetError::NoValue(text) => write!(f, "'{text}' is not of the form KEY=VALUE"),
+            SetError::UnknownKey(key) => {
+                write!(f, "unknown tunable '{key}'; known are")?;
+                for (i, t) in TUNABLES.iter().enumerate() {
+                    write!(f, "{} {}", if i == 0 { "" } else { "," }, t.name)?;
+                }
+                Ok(())
+            }
+            SetError::NotANumber { key, value } => {
+                write!(f, "tunable '{key}' takes a whole number, not '{value}'")
+            }
+            SetError::OutOfRange {
+                key,
+                value,
+                min,
+                max,
+            } => write!(f, "tunable '{key}' takes {min} to {max}, not {value}"),
+        }
+    }
+}
+
+impl core::error::Error for SetError<'_> {}
+
+impl Tunables {
+    /// Applies one `key=value`.
+    ///
+    /// # Errors
+    ///
+    /// When the text has another form, the key is unknown or the value is out
+    /// of bounds; then nothing changes.
+    ///
+    /// ```
+    /// use uslub_core::tunables::Tunables;
+    /// let mut t = Tunables::DEFAULT;
+    /// t.set("slab_max_order=2").unwrap();
+    /// assert_eq!(t.slab_max_order, 2);
+    /// assert!(t.set("slab_max_order=99").unwrap_err().to_string().contains("0 to 5"));
+    /// ```
+    pub fn set<'a>(&mut self, setting: &'a str) -> Result<(), SetError<'a>> {
+        let Some((key, value)) = setting.split_once('=') else {
+            return Err(SetError::NoValue(setting));
+        };
+        let (key, value) = (key.trim(), value.trim());
+        let Some(tunable) = TUNABLES.iter().find(|t| t.name == key) else {
+            return Err(SetError::UnknownKey(key));
+        };
+        let Ok(number) = value.parse::<i128>() else {
+            return Err(SetError::NotANumber {
+                key: tunable.name,
+                value,
+            });
+        };
+        match u32::try_from(number) {
+            Ok(n) if (tunable.min..=tunable.max).contains(&n) => {
+                *(tunable.field)(self) = n;
+                Ok(())
+            }
+            _ => Err(SetError::OutOfRange {
+                key: tunable.name,
+                value,
+                min: tunable.min,
+                max: tunable.max,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_tunable_accepts_its_bounds_and_refuses_what_lies_beyond() {
+        for t in TUNABLES {
+            let mut v = Tunables::DEFAULT;
+            let mut text = std::format!("{}={}", t.name, t.min);
+            v.set(&text).unwrap();
+            assert_eq!(t.get(&v), t.min);
+            text = std::format!("{}={}", t.name, t.max);
+            v.set(&text).unwrap();
+            assert_eq!(t.get(&v), t.max);
+            text = std::format!("{}={}", t.name, u64::from(t.max) + 1);
+            assert!(matches!(v.set(&text), Err(SetError::OutOfRange { .. })));
+            text = std::format!("{}=-1", t.name);
+            assert!(matches!(v.set(&text), Err(SetError::OutOfRange { .. })));
+        }
+    }
+
+    #[test]
+    fn bad_settings_are_named() {
+        let mut v = Tunables::DEFAULT;
+        assert_eq!(v.set("rseq"), Err(SetError::NoValue("rseq")));
+        assert_eq!(v.set("colour=1"), Err(SetError::UnknownKey("colour")));
+        assert_eq!(
+            v.set("rseq=on"),
+            Err(SetError::NotANumber {
+                key: "rseq",
+                value: "on"
+            })
+        );
+        assert_eq!(v, Tunables::DEFAULT);
+    }
+
+    #[test]
+    fn defaults_are_within_bounds() {
+        for t in TUNABLES {
+            assert!((t.min..=t.max).contains(&t.get(&Tunables::DEFAULT)), "{}", t.name);
+        }
+    }
+}
