@@ -1,8 +1,49 @@
 //! SLUB for user space: the core, without `std` and without an operating system.
+//!
+//! An [`Allocator`] is a value over a [`platform::Platform`]. It hands out objects
+//! of named caches and of kmalloc's size classes. From the top down:
+//!
+//! | layer | files |
+//! |---|---|
+//! | objects of any size | `kmalloc`, `huge` |
+//! | caches | `cache`, `bulk`, `info`, `stats` |
+//! | batches of objects | `sheaves`, `flush`; `sheaf`, `percpu`, `barn` |
+//! | slabs | `refill`, `free`; `node`, `slab`, `freelist`, `order` |
+//! | pages | `page` |
+//! | the world below | `platform`; `sync`, `gfp`, `tunables`, `meta` |
+//!
+//! A layer uses only what stands below it.
 
 #![no_std]
 
 #[cfg(test)]
 extern crate std;
 
+pub mod allocator;
+pub mod barn;
+pub mod bulk;
+pub mod cache;
+pub mod flush;
+pub mod free;
+pub mod freelist;
+pub mod gfp;
+pub mod huge;
+pub mod info;
+pub mod kmalloc;
+pub mod meta;
+pub mod node;
+pub mod order;
+pub mod page;
+pub mod percpu;
+pub mod platform;
+pub mod refill;
+pub mod sheaf;
+pub mod sheaves;
+pub mod slab;
+pub mod stats;
+pub mod sync;
 pub mod tunables;
+pub mod validate;
+
+pub use allocator::Allocator;
+pub use gfp::Gfp;

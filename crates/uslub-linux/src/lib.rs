@@ -1,1 +1,337 @@
-//! Placeholder.
+//! Linux below the allocator: address space, CPUs, clock, waiting, and a voice.
+
+#![no_std]
+
+pub mod sys;
+mod text;
+
+use core::fmt::Arguments;
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicIsize, AtomicU32, AtomicU64, AtomicUsize};
+
+use uslub_core::percpu::{ALLOCS_OFFSET, FREES_OFFSET, Slot, Table, locked};
+use uslub_core::platform::Platform;
+use uslub_core::sheaf::SHEAF_BYTES;
+use uslub_rseq::{Area, Index};
+
+pub use text::{Text, complain};
+
+const _: () = assert!(SHEAF_BYTES == uslub_rseq::SHEAF_BYTES);
+
+/// How per-CPU slots are reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Restartable sequences, indexed by the concurrency id.
+    RseqMmCid,
+    /// Restartable sequences, indexed by the CPU's number.
+    RseqCpuId,
+    /// A try-lock in each slot.
+    TryLock,
+}
+
+impl Mode {
+    /// The mode in words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::RseqMmCid => "rseq mm_cid",
+            Mode::RseqCpuId => "rseq cpu_id",
+            Mode::TryLock => "try-lock",
+        }
+    }
+}
+
+/// The platform.
+pub struct Linux {
+    rseq: AtomicBool,
+    offset: AtomicIsize,
+    index_offset: AtomicIsize,
+    index_is_cid: AtomicBool,
+    nr_cpu_ids: AtomicUsize,
+    nr_cpus: AtomicUsize,
+    random: AtomicU64,
+    /// Calls of `vfork` whose child has not yet gone its way.
+    vforks: AtomicU32,
+    pid: AtomicU32,
+}
+
+impl Linux {
+    /// A platform that is not probed yet.
+    pub const fn new() -> Self {
+        Self {
+            rseq: AtomicBool::new(false),
+            offset: AtomicIsize::new(0),
+            index_offset: AtomicIsize::new(0),
+            index_is_cid: AtomicBool::new(false),
+            nr_cpu_ids: AtomicUsize::new(1),
+            nr_cpus: AtomicUsize::new(1),
+            random: AtomicU64::new(0),
+            vforks: AtomicU32::new(0),
+            pid: AtomicU32::new(0),
+        }
+    }
+
+    /// Looks at the machine; `rseq` says whether restartable sequences may be used. Before any other use.
+    pub fn probe(&self, rseq: bool) {
+        let mut set = [0u8; 1024];
+        let bytes = sys::affinity(&mut set);
+        let cpus: u32 = set[..bytes].iter().map(|b| b.count_ones()).sum();
+        // Relaxed, here and below: nobody else uses the platform yet.
+        self.nr_cpu_ids.store((bytes * 8).max(64), Relaxed);
+        self.nr_cpus.store((cpus as usize).max(1), Relaxed);
+        let mut seed = [0u8; 8];
+        if !sys::getrandom(&mut seed) {
+            // SAFETY: looks a number up; the kernel points it at 16 random bytes.
+            let bytes = unsafe { libc::getauxval(libc::AT_RANDOM) } as *const u64;
+            if !bytes.is_null() {
+                // SAFETY: as above.
+                seed = mix(unsafe { bytes.read_unaligned() }).to_ne_bytes();
+            }
+        }
+        self.random.store(u64::from_ne_bytes(seed), Relaxed);
+        self.pid.store(sys::getpid(), Relaxed);
+        if rseq && let Some(area) = Area::adopt() {
+            self.offset.store(area.offset, Relaxed);
+            self.index_offset.store(area.index_offset, Relaxed);
+            self.index_is_cid.store(area.index == Index::MmCid, Relaxed);
+            // Release: with the area's fields.
+            self.rseq.store(true, Release);
+        }
+    }
+
+    /// How per-CPU slots are reached.
+    pub fn mode(&self) -> Mode {
+        match self.area().map(|area| area.index) {
+            Some(Index::MmCid) => Mode::RseqMmCid,
+            Some(Index::CpuId) => Mode::RseqCpuId,
+            None => Mode::TryLock,
+        }
+    }
+
+    /// The area that sequences use, if they are used.
+    #[inline]
+    pub fn area(&self) -> Option<Area> {
+        // Acquire: pairs with `probe`. Relaxed: set before.
+        self.rseq.load(Acquire).then(|| Area {
+            offset: self.offset.load(Relaxed),
+            index_offset: self.index_offset.load(Relaxed),
+            index: if self.index_is_cid.load(Relaxed) {
+                Index::MmCid
+            } else {
+                Index::CpuId
+            },
+        })
+    }
+
+    /// Says that a `vfork` begins: until it ends, a thread may run that shares our memory and its
+    /// parent's area without being registered.
+    pub fn vfork_begins(&self) {
+        // Relaxed: the child is born after it, on this thread.
+        self.vforks.fetch_add(1, Relaxed);
+    }
+
+    /// Says that the child of a `vfork` is gone.
+    pub fn vfork_ends(&self) -> bool {
+        // Relaxed: as above.
+        self.vforks.fetch_sub(1, Relaxed) == 1
+    }
+
+    /// Whether a `vfork` is under way.
+    pub fn in_vfork(&self) -> bool {
+        // Relaxed: the child itself sees what its parent wrote before.
+        self.vforks.load(Relaxed) != 0
+    }
+
+    /// Whether this is the child of a `vfork`, which shares its parent's memory.
+    pub fn is_vfork_child(&self) -> bool {
+        // Relaxed: as in `in_vfork`.
+        self.in_vfork() && sys::getpid() != self.pid.load(Relaxed)
+    }
+
+    /// Says that this is a new process with memory of its own, after a fork.
+    pub fn is_child_of_fork(&self) {
+        // Relaxed: the child has one thread.
+        self.pid.store(sys::getpid(), Relaxed);
+        self.vforks.store(0, Relaxed);
+    }
+
+    fn region<'a>(&self, table: &'a Table) -> &'a uslub_core::percpu::Region {
+        table.here(self.cpu())
+    }
+}
+
+impl Default for Linux {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// One round of splitmix64.
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+fn pointer(address: usize) -> Option<NonNull<u8>> {
+    NonNull::new(address as *mut u8)
+}
+
+// SAFETY: mappings are private and anonymous; slot operations are restartable
+// sequences or hold the slot's lock bit.
+unsafe impl Platform for Linux {
+    fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        let total = bytes.checked_add(align)?;
+        let start = sys::mmap(0, total, libc::PROT_NONE, libc::MAP_NORESERVE)?;
+        let aligned = start.next_multiple_of(align);
+        // SAFETY: the ends of the mapping just made.
+        unsafe {
+            if aligned > start {
+                sys::munmap(start, aligned - start);
+            }
+            if start + total > aligned + bytes {
+                sys::munmap(aligned + bytes, start + total - aligned - bytes);
+            }
+        }
+        pointer(aligned)
+    }
+
+    unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: passed on.
+        unsafe { sys::mprotect(start.as_ptr() as usize, bytes, libc::PROT_READ | libc::PROT_WRITE) }
+    }
+
+    unsafe fn purge(&self, start: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: passed on.
+        unsafe { sys::madvise(start.as_ptr() as usize, bytes, libc::MADV_DONTNEED) }
+    }
+
+    fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
+        pointer(sys::mmap(0, bytes, libc::PROT_READ | libc::PROT_WRITE, 0)?)
+    }
+
+    unsafe fn unmap(&self, start: NonNull<u8>, bytes: usize) {
+        // SAFETY: passed on. A failure (too many mappings) leaves the memory mapped: give its pages back at least.
+        unsafe {
+            if !sys::munmap(start.as_ptr() as usize, bytes) {
+                sys::madvise(start.as_ptr() as usize, bytes, libc::MADV_DONTNEED);
+            }
+        }
+    }
+
+    unsafe fn remap(&self, start: NonNull<u8>, old: usize, new: usize) -> Option<NonNull<u8>> {
+        // SAFETY: passed on.
+        pointer(unsafe { sys::mremap(start.as_ptr() as usize, old, new)? })
+    }
+
+    fn wait(word: &AtomicU32, value: u32) {
+        sys::futex_wait(word.as_ptr(), value);
+    }
+
+    fn wake(word: &AtomicU32) {
+        sys::futex_wake(word.as_ptr(), 1);
+    }
+
+    fn now_ms(&self) -> u64 {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: writes the time only; does not fail for this clock.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
+        time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
+    }
+
+    fn random(&self) -> u64 {
+        // Relaxed: each caller gets a number of its own, in any order.
+        mix(self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed))
+    }
+
+    fn memory_bytes(&self) -> usize {
+        // SAFETY: all-zero is a valid value.
+        let mut info: libc::sysinfo = unsafe { core::mem::zeroed() };
+        // SAFETY: writes the record only.
+        if unsafe { sys::call(libc::SYS_sysinfo, [&raw mut info as usize, 0, 0, 0, 0, 0]) } != 0 {
+            return 0;
+        }
+        (info.totalram as usize).saturating_mul(info.mem_unit as usize)
+    }
+
+    fn nr_cpu_ids(&self) -> usize {
+        // Relaxed: set by `probe`.
+        self.nr_cpu_ids.load(Relaxed)
+    }
+
+    fn nr_cpus(&self) -> usize {
+        // Relaxed: set by `probe`.
+        self.nr_cpus.load(Relaxed)
+    }
+
+    #[inline]
+    fn cpu(&self) -> usize {
+        let cpu = match self.area() {
+            Some(area) => area.index_here() as usize,
+            // SAFETY: has no effect.
+            None => unsafe { libc::sched_getcpu() as usize },
+        };
+        let nr = self.nr_cpu_ids();
+        if cpu < nr { cpu } else { cpu % nr }
+    }
+
+    fn percpu_usable(&self) -> bool {
+        !self.is_vfork_child()
+    }
+
+    #[inline]
+    unsafe fn pop(&self, table: &Table, slot: Slot) -> *mut u8 {
+        if self.in_vfork() && !self.percpu_usable() {
+            return core::ptr::null_mut();
+        }
+        // SAFETY: the table's regions have tops in their slots.
+        unsafe {
+            match self.area() {
+                Some(area) => uslub_rseq::pop(&area, table.active().cast(), slot.offset(), ALLOCS_OFFSET),
+                None => locked::pop(self.region(table), slot),
+            }
+        }
+    }
+
+    #[inline]
+    unsafe fn push(&self, table: &Table, slot: Slot, object: *mut u8) -> bool {
+        if self.in_vfork() && !self.percpu_usable() {
+            return false;
+        }
+        // SAFETY: as in `pop`.
+        unsafe {
+            match self.area() {
+                Some(area) => uslub_rseq::push(&area, table.active().cast(), slot.offset(), FREES_OFFSET, object),
+                None => locked::push(self.region(table), slot, object),
+            }
+        }
+    }
+
+    #[inline]
+    unsafe fn exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool {
+        if self.in_vfork() && !self.percpu_usable() {
+            return false;
+        }
+        // SAFETY: as in `pop`.
+        unsafe {
+            match self.area() {
+                Some(area) => uslub_rseq::exchange(&area, table.active().cast(), slot.offset(), old, new),
+                None => locked::exchange(self.region(table), slot, old, new),
+            }
+        }
+    }
+
+    fn fence(&self) -> bool {
+        uslub_rseq::fence()
+    }
+
+    fn slots_are_locked(&self) -> bool {
+        self.area().is_none()
+    }
+
+    fn fatal(&self, message: Arguments<'_>) -> ! {
+        complain(message);
+        // SAFETY: ends the process.
+        unsafe { libc::abort() }
+    }
+}

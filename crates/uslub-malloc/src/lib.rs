@@ -1,1 +1,47 @@
-//! Placeholder.
+//! malloc and free on uslub, for programs that do not know it.
+//!
+//! | file | what |
+//! |---|---|
+//! | `front` | malloc and free as most calls see them: one restartable sequence |
+//! | `api` | the whole malloc family |
+//! | `info` | what a program may ask: mallinfo, malloc_info, malloc_stats, mallopt |
+//! | `start` | setting up, at the first call or before `main`, whichever is first |
+//! | `process` | fork, vfork, exit |
+//! | `limits` | programs that limit their own address space |
+//! | `helper` | the thread that gives memory back while the program idles |
+//! | `report` | what the process says when it ends |
+//!
+//! The library owns one allocator and no thread-local memory, never allocates from
+//! itself, and is never unloaded.
+
+#![cfg_attr(panic = "abort", no_std)]
+#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
+
+mod api;
+mod front;
+mod helper;
+mod info;
+mod limits;
+mod process;
+mod report;
+mod start;
+
+use uslub_core::Allocator;
+use uslub_linux::Linux;
+
+/// The one allocator.
+pub(crate) static ALLOCATOR: Allocator<Linux> = Allocator::new(Linux::new());
+
+#[cfg(all(panic = "abort", not(test)))]
+#[panic_handler]
+fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
+    uslub_linux::complain(format_args!("internal error: {info}"));
+    // SAFETY: ends the process.
+    unsafe { libc::abort() }
+}
+
+/// Sets `errno`.
+pub(crate) fn set_errno(number: libc::c_int) {
+    // SAFETY: the location is this thread's own.
+    unsafe { *libc::__errno_location() = number };
+}

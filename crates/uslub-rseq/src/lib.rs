@@ -1,1 +1,47 @@
-//! Placeholder.
+//! Restartable sequences for per-CPU sheaves; no other job.
+//!
+//! The kernel keeps an area of memory for each thread that is registered: it writes
+//! there which CPU the thread runs on, and reads there the address of a
+//! *descriptor*. If the thread is preempted, moved or interrupted by a signal while it is between the
+//! descriptor's start and its commit, it resumes at the descriptor's abort address.
+//! So a few instructions that end in one store act as if indivisible on their CPU.
+//!
+//! We use the area that the C library registered (glibc ≥ 2.35) and never write anything of it but
+//! the descriptor's address. Each sequence here
+//!
+//! 1. publishes its descriptor,
+//! 2. reads the CPU (or concurrency id) and finds the CPU's region through the table,
+//! 3. looks at one word of the region and computes its new value,
+//! 4. commits by storing that word, and nothing after it.
+//!
+//! An abort ends the operation with "not done": the caller takes its slow path, so a
+//! debugger that steps through aborts once and not for ever. A remote stop swaps a
+//! table entry and calls [`fence`]: any sequence that read the old entry has then committed or
+//! aborted.
+//!
+//! | function | reads | commits |
+//! |---|---|---|
+//! | [`pop`] | top, object at the top | top - 8 |
+//! | [`push`] | top; writes the object behind it (not yet part of the sheaf) | top + 8 |
+//! | [`exchange`] | the word | the new word |
+
+#![no_std]
+
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+#[cfg(target_arch = "x86_64")]
+pub use x86_64::{exchange, pop, push};
+
+#[cfg(not(target_arch = "x86_64"))]
+mod none;
+#[cfg(not(target_arch = "x86_64"))]
+pub use none::{exchange, pop, push};
+
+mod area;
+mod membarrier;
+
+pub use area::{Area, Index};
+pub use membarrier::fence;
+
+/// Bytes of a sheaf's window; a top is full when the word behind it begins another.
+pub const SHEAF_BYTES: usize = 2048;

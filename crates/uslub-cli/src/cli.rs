@@ -1,0 +1,133 @@
+//! The command line: commands, options and their help.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::path::PathBuf;
+use uslub_core::tunables::{TUNABLES, Tunables};
+
+/// The kernel's SLUB allocator for any dynamically linked program
+#[derive(Debug, Parser)]
+#[command(name = "uslub", version, disable_help_subcommand = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a program on uslub and say where its memory went
+    Run(RunOptions),
+}
+
+/// Options of `uslub run`.
+#[derive(Args, Debug)]
+#[command(
+    override_usage = "uslub run [OPTIONS] [--] PROGRAM [ARGS]...",
+    after_help = tunables_help()
+)]
+pub struct RunOptions {
+    /// Set a tunable; may be given several times
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+
+    /// Whether processes that the program starts run on uslub too
+    #[arg(long, value_enum, default_value_t = Follow::Yes, value_name = "yes|no", hide_possible_values = true)]
+    pub follow: Follow,
+
+    /// Write everything that is known about the run to FILE, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+
+    /// Print nothing unless something is wrong
+    #[arg(short, long)]
+    pub quiet: bool,
+
+    /// The program and its arguments; from PROGRAM on, all words belong to it
+    #[arg(required = true, trailing_var_arg = true, value_names = ["PROGRAM", "ARGS"])]
+    pub command: Vec<OsString>,
+}
+
+/// Whether processes that the program starts run on uslub too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Follow {
+    /// They do.
+    Yes,
+    /// They run on the allocator that they would have had.
+    No,
+}
+
+/// The part of the help behind the options: tunables and exit status.
+fn tunables_help() -> String {
+    let mut text = String::from("Tunables for --set (default; range):\n");
+    let width = TUNABLES.iter().map(|t| t.name.len()).max().unwrap_or(0);
+    for t in TUNABLES {
+        let bounds = format!("({}; {} to {})", t.get(&Tunables::DEFAULT), t.min, t.max);
+        let _ = writeln!(text, "  {:width$}  {}", t.name, t.help);
+        let _ = writeln!(text, "  {:width$}    {bounds}", "");
+    }
+    text.push_str(
+        "\nExit status: that of the program; if a signal killed it, uslub dies of the same signal.\n\
+         Without a program run: 2 wrong usage, 125 uslub itself failed,\n\
+         126 the program cannot run on uslub, 127 no such program.",
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn run_options(words: &[&str]) -> Result<RunOptions, clap::Error> {
+        let Command::Run(options) =
+            Cli::try_parse_from([&["uslub", "run"], words].concat())?.command;
+        Ok(options)
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn all_words_behind_the_program_belong_to_it() {
+        let o = run_options(&["--quiet", "ls", "--report", "x", "--", "-q"]).unwrap();
+        assert_eq!(o.command, ["ls", "--report", "x", "--", "-q"]);
+        assert!(o.quiet && o.report.is_none());
+        let o = run_options(&["--", "ls", "--", "--quiet"]).unwrap();
+        assert_eq!(o.command, ["ls", "--", "--quiet"]);
+        assert!(!o.quiet);
+        let o = run_options(&["--", "--strange-name", "-q"]).unwrap();
+        assert_eq!(o.command, ["--strange-name", "-q"]);
+    }
+
+    #[test]
+    fn an_option_in_front_of_the_program_is_ours() {
+        assert!(run_options(&["--no-such-option", "ls"]).is_err());
+        assert!(run_options(&["--follow", "perhaps", "ls"]).is_err());
+        let o = run_options(&[
+            "--follow",
+            "no",
+            "--set",
+            "rseq=0",
+            "--set",
+            "decay_ms=5",
+            "ls",
+        ]);
+        let o = o.unwrap();
+        assert_eq!(o.follow, Follow::No);
+        assert_eq!(o.set, ["rseq=0", "decay_ms=5"]);
+    }
+
+    #[test]
+    fn help_names_every_tunable_with_its_default() {
+        let help = tunables_help();
+        for t in TUNABLES {
+            assert!(help.contains(t.name) && help.contains(t.help));
+        }
+        assert!(help.contains("(1000; 0 to 3600000)"));
+    }
+}

@@ -1,0 +1,260 @@
+//! Can a preloaded library reach this ELF file?
+//!
+//! It can when the file is a program for the library's machine and names a
+//! loader (`PT_INTERP`) that is glibc's: the loader is who preloads.
+
+use crate::unsuitable::Reason;
+use object::elf;
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{Endianness, FileKind, ReadCache, ReadRef};
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// The first bytes of every ELF file.
+pub const MAGIC: &[u8] = b"\x7fELF";
+
+/// What an ELF file was built for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// `e_machine`.
+    number: elf::Machine,
+    /// Whether it is of the 64-bit class.
+    is_64: bool,
+    /// Byte order.
+    order: Endianness,
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match (self.number, self.is_64) {
+            (elf::EM_X86_64, true) => "x86-64",
+            (elf::EM_X86_64, false) => "x32",
+            (elf::EM_386, _) => "32-bit x86",
+            (elf::EM_AARCH64, true) => "aarch64",
+            (elf::EM_ARM, _) => "32-bit arm",
+            (elf::EM_RISCV, true) => "riscv64",
+            (elf::EM_RISCV, false) => "riscv32",
+            (elf::EM_PPC64, _) => "ppc64",
+            (elf::EM_S390, true) => "s390x",
+            (elf::EM_LOONGARCH, true) => "loongarch64",
+            (elf::EM_MIPS, true) => "mips64",
+            (elf::EM_MIPS, false) => "mips",
+            (number, is_64) => {
+                let bits = if is_64 { 64 } else { 32 };
+                return write!(f, "ELF machine {} ({bits} bit)", number.0);
+            }
+        };
+        f.write_str(name)?;
+        match (self.number, self.order) {
+            (elf::EM_AARCH64 | elf::EM_ARM, Endianness::Big) => f.write_str(" (big-endian)"),
+            (elf::EM_PPC64 | elf::EM_MIPS, Endianness::Little) => f.write_str(" (little-endian)"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What the headers of an ELF file say.
+struct Headers {
+    machine: Machine,
+    kind: elf::FileType,
+    entry: u64,
+    segments: usize,
+    interpreter: Option<PathBuf>,
+}
+
+impl Headers {
+    /// Reads no more of `file` than its headers and the interpreter's name.
+    fn read(file: &File) -> Result<Headers, object::Error> {
+        let cache = ReadCache::new(file);
+        match FileKind::parse(&cache)? {
+            FileKind::Elf32 => Self::parse::<elf::FileHeader32<Endianness>>(&cache),
+            _ => Self::parse::<elf::FileHeader64<Endianness>>(&cache),
+        }
+    }
+
+    fn parse<'data, E>(data: impl ReadRef<'data>) -> Result<Headers, object::Error>
+    where
+        E: FileHeader<Endian = Endianness>,
+    {
+        let header = E::parse(data)?;
+        let order = header.endian()?;
+        let segments = header.program_headers(order, data)?;
+        let mut interpreter = None;
+        for segment in segments {
+            if let Some(name) = segment.interpreter(order, data)? {
+                interpreter = Some(PathBuf::from(OsStr::from_bytes(name)));
+                break;
+            }
+        }
+        Ok(Headers {
+            machine: Machine {
+                number: header.e_machine(order),
+                is_64: header.is_type_64(),
+                order,
+            },
+            kind: header.e_type(order),
+            entry: header.e_entry(order).into(),
+            segments: segments.len(),
+            interpreter,
+        })
+    }
+}
+
+/// The machine that `file` was built for.
+///
+/// # Errors
+///
+/// When it is no ELF file or a damaged one.
+pub fn machine(file: &File) -> Result<Machine, Reason> {
+    Ok(Headers::read(file).map_err(damaged)?.machine)
+}
+
+/// Whether a library for `library` can be preloaded into the program `file`
+/// that lies at `path`.
+///
+/// # Errors
+///
+/// When it cannot; the reason says why.
+pub fn check(file: &File, path: &Path, library: Machine) -> Result<(), Reason> {
+    let headers = Headers::read(file).map_err(damaged)?;
+    match headers.kind {
+        elf::ET_EXEC | elf::ET_DYN => {}
+        elf::ET_REL => return Err(Reason::OtherElf("an object file")),
+        elf::ET_CORE => return Err(Reason::OtherElf("a core dump")),
+        _ => return Err(Reason::Damaged("unknown type".to_owned())),
+    }
+    if headers.machine != library {
+        return Err(Reason::WrongMachine {
+            program: headers.machine,
+            library,
+        });
+    }
+    if headers.segments == 0 {
+        return Err(Reason::Damaged("it has no segments".to_owned()));
+    }
+    match headers.interpreter {
+        Some(loader) => check_loader(loader),
+        None if is_loader(path) => Ok(()),
+        None if headers.entry == 0 => Err(Reason::OtherElf("a shared library")),
+        None => Err(Reason::Static),
+    }
+}
+
+fn check_loader(loader: PathBuf) -> Result<(), Reason> {
+    let name = loader.file_name().unwrap_or_default().as_bytes();
+    if name.starts_with(b"ld-musl") {
+        return Err(Reason::Musl(loader));
+    }
+    if !loader.exists() {
+        return Err(Reason::NoLoader(loader));
+    }
+    Ok(())
+}
+
+/// glibc's loader names no loader of its own, but started as a program it
+/// preloads into the program that it is told to run.
+fn is_loader(path: &Path) -> bool {
+    let real = path.canonicalize().unwrap_or_default();
+    let name = real.file_name().unwrap_or_default().as_bytes();
+    name.starts_with(b"ld-linux") || name.starts_with(b"ld64.so")
+}
+
+fn damaged(error: object::Error) -> Reason {
+    Reason::Damaged(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    /// Offset of `e_machine` in the header.
+    const E_MACHINE: usize = 18;
+
+    fn own_bytes() -> Vec<u8> {
+        // The headers are enough; the loader's name lies within the first pages.
+        let mut bytes = std::fs::read("/proc/self/exe").unwrap();
+        bytes.truncate(64 << 10);
+        bytes
+    }
+
+    fn own_machine() -> Machine {
+        machine(&File::open("/proc/self/exe").unwrap()).unwrap()
+    }
+
+    fn check_bytes(bytes: &[u8]) -> Result<(), Reason> {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        check(&file, Path::new("x"), own_machine())
+    }
+
+    #[test]
+    fn a_program_of_this_machine_is_accepted() {
+        check_bytes(&own_bytes()).unwrap();
+    }
+
+    #[test]
+    fn another_machine_is_named() {
+        let mut bytes = own_bytes();
+        let foreign = if own_machine().number == elf::EM_S390 {
+            elf::EM_X86_64
+        } else {
+            elf::EM_S390
+        };
+        bytes[E_MACHINE..][..2].copy_from_slice(&foreign.0.to_ne_bytes());
+        let reason = check_bytes(&bytes).unwrap_err();
+        let Reason::WrongMachine { program, library } = reason else {
+            panic!("{reason}");
+        };
+        assert_ne!(program.to_string(), library.to_string());
+    }
+
+    #[test]
+    fn machines_have_names() {
+        let name = |number: elf::Machine, is_64, order| {
+            Machine {
+                number,
+                is_64,
+                order,
+            }
+            .to_string()
+        };
+        assert_eq!(name(elf::EM_X86_64, true, Endianness::Little), "x86-64");
+        assert_eq!(name(elf::EM_386, false, Endianness::Little), "32-bit x86");
+        assert_eq!(
+            name(elf::EM_AARCH64, true, Endianness::Big),
+            "aarch64 (big-endian)"
+        );
+        assert_eq!(
+            name(elf::Machine(4711), false, Endianness::Big),
+            "ELF machine 4711 (32 bit)"
+        );
+    }
+
+    #[test]
+    fn no_cut_and_no_changed_byte_of_the_headers_makes_the_check_panic() {
+        let bytes = own_bytes();
+        for length in 4..200 {
+            let _ = check_bytes(&bytes[..length]);
+        }
+        for position in 4..1024 {
+            for value in [0, 1, 0x7f, 0xff] {
+                let mut changed = bytes.clone();
+                changed[position] = value;
+                let _ = check_bytes(&changed);
+            }
+        }
+        assert!(matches!(check_bytes(&bytes[..32]), Err(Reason::Damaged(_))));
+    }
+
+    #[test]
+    fn a_foreign_or_absent_loader_is_refused() {
+        let musl = check_loader(PathBuf::from("/lib/ld-musl-x86_64.so.1"));
+        assert!(matches!(musl, Err(Reason::Musl(_))));
+        let absent = check_loader(PathBuf::from("/no/ld-linux.so.9"));
+        assert!(matches!(absent, Err(Reason::NoLoader(_))));
+    }
+}

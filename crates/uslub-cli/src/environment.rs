@@ -1,0 +1,179 @@
+//! The variables that bring the library into the program and tell it what to do.
+
+use crate::cli::Follow;
+use crate::failure::Failure;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use uslub_core::tunables::Tunables;
+use uslub_report::{FOLLOW_VARIABLE, HELPER_VARIABLE, OPTIONS_VARIABLE, REPORT_DIR_VARIABLE};
+
+/// The loader's variable: files to load in front of all others.
+pub const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
+
+/// What the library in the program is to know.
+pub struct Environment<'a> {
+    /// The library, by a path that the loader can read; see [`preloadable`].
+    pub library: &'a Path,
+    /// The folder for reports, absolute.
+    pub reports: &'a Path,
+    /// Tunables, as [`options`] joins them.
+    pub options: &'a str,
+    /// Whether processes that the program starts run on uslub too.
+    pub follow: Follow,
+}
+
+impl Environment<'_> {
+    /// Sets the variables for `command`.
+    pub fn apply(&self, command: &mut Command) {
+        let others = std::env::var_os(PRELOAD_VARIABLE);
+        command.env(PRELOAD_VARIABLE, preload(self.library, others.as_deref()));
+        command.env(REPORT_DIR_VARIABLE, self.reports);
+        if !self.options.is_empty() {
+            command.env(OPTIONS_VARIABLE, self.options);
+        }
+        if std::env::var_os(HELPER_VARIABLE).is_none() {
+            command.env(HELPER_VARIABLE, "1");
+        }
+        match self.follow {
+            Follow::Yes => command.env_remove(FOLLOW_VARIABLE),
+            Follow::No => command.env(FOLLOW_VARIABLE, "0"),
+        };
+    }
+}
+
+/// `library` in front of what is preloaded already, once.
+fn preload(library: &Path, others: Option<&OsStr>) -> OsString {
+    let mut list = library.as_os_str().to_owned();
+    let others = others.unwrap_or_default().as_bytes();
+    for other in others.split(|b| matches!(b, b':' | b' ')) {
+        if !other.is_empty() && other != library.as_os_str().as_bytes() {
+            list.push(":");
+            list.push(OsStr::from_bytes(other));
+        }
+    }
+    list
+}
+
+/// The path by which the loader can read `library`: the loader splits its list
+/// at blanks and colons and replaces `$ORIGIN` and the like, so a library whose
+/// path has such a character gets a link in `folder`.
+///
+/// # Errors
+///
+/// When there can be no such link.
+pub fn preloadable(library: &Path, folder: &Path) -> Result<PathBuf, Failure> {
+    if !is_split(library) {
+        return Ok(library.to_owned());
+    }
+    let link = folder.join(crate::library::NAME);
+    let linked = std::os::unix::fs::symlink(library, &link);
+    if linked.is_err() || is_split(&link) {
+        return Err(Failure::ours(
+            format!(
+                "the loader cannot preload '{}': its path has a blank, ':' or '$'",
+                library.display()
+            ),
+            "copy the library to a path without such characters and name it in USLUB_LIBRARY",
+        ));
+    }
+    Ok(link)
+}
+
+fn is_split(path: &Path) -> bool {
+    let bytes = path.as_os_str().as_bytes();
+    bytes
+        .iter()
+        .any(|b| matches!(b, b':' | b'$') || b.is_ascii_whitespace())
+}
+
+/// The value of the options variable: what it holds already, then each setting.
+///
+/// # Errors
+///
+/// When a setting, old or new, is none; the failure lists the known tunables.
+pub fn options(existing: Option<&OsStr>, settings: &[String]) -> Result<String, Failure> {
+    let existing = existing.unwrap_or_default().to_string_lossy();
+    let old = existing.split(',').map(str::trim).filter(|s| !s.is_empty());
+    let old = old.map(|s| (s, format!("correct or unset {OPTIONS_VARIABLE}")));
+    let new = settings.iter().flat_map(|s| s.split(',')).map(str::trim);
+    let new = new.map(|s| {
+        (
+            s,
+            "'uslub run --help' says what each tunable does".to_owned(),
+        )
+    });
+    let mut scratch = Tunables::DEFAULT;
+    let mut all = Vec::new();
+    for (setting, hint) in old.chain(new) {
+        if let Err(error) = scratch.set(setting) {
+            return Err(Failure::usage(error.to_string(), hint));
+        }
+        all.push(setting);
+    }
+    Ok(all.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_comes_first_in_the_preload_list_and_once() {
+        let library = Path::new("/l/u.so");
+        assert_eq!(preload(library, None), "/l/u.so");
+        assert_eq!(preload(library, Some(OsStr::new(""))), "/l/u.so");
+        assert_eq!(
+            preload(library, Some(OsStr::new("/a.so /b.so"))),
+            "/l/u.so:/a.so:/b.so"
+        );
+        assert_eq!(
+            preload(library, Some(OsStr::new("/a.so:/l/u.so"))),
+            "/l/u.so:/a.so"
+        );
+    }
+
+    #[test]
+    fn a_path_that_the_loader_would_split_is_linked() {
+        let folder = tempfile::tempdir().unwrap();
+        let plain = Path::new("/l/u.so");
+        assert_eq!(preloadable(plain, folder.path()).unwrap(), plain);
+        let odd = folder.path().join("my: folder.so");
+        std::fs::write(&odd, "x").unwrap();
+        let link = preloadable(&odd, folder.path()).unwrap();
+        assert_eq!(link.canonicalize().unwrap(), odd.canonicalize().unwrap());
+        assert!(!is_split(&link));
+        let nowhere = Path::new("/no/such folder");
+        assert!(
+            preloadable(&odd, nowhere)
+                .unwrap_err()
+                .hint
+                .contains("USLUB_LIBRARY")
+        );
+    }
+
+    #[test]
+    fn settings_follow_what_the_variable_holds() {
+        let settings = [
+            "rseq=0".to_owned(),
+            " decay_ms = 5,slab_max_order=1".to_owned(),
+        ];
+        assert_eq!(options(None, &[]).unwrap(), "");
+        assert_eq!(
+            options(Some(OsStr::new("rseq=1,")), &settings).unwrap(),
+            "rseq=1,rseq=0,decay_ms = 5,slab_max_order=1"
+        );
+    }
+
+    #[test]
+    fn a_wrong_setting_is_refused_with_a_list_of_the_known() {
+        let failure = options(None, &["colour=1".to_owned()]).unwrap_err();
+        assert!(failure.message.contains("unknown tunable 'colour'"));
+        assert!(failure.message.contains("slab_max_order"));
+        assert_eq!(failure.code, crate::failure::USAGE);
+        assert!(options(None, &[String::new()]).is_err());
+        let failure = options(Some(OsStr::new("rseq=7")), &[]).unwrap_err();
+        assert!(failure.hint.contains(OPTIONS_VARIABLE));
+    }
+}

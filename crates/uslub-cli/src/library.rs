@@ -1,0 +1,117 @@
+//! Where the library that is preloaded lies.
+
+use crate::failure::Failure;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// File name of the library.
+pub const NAME: &str = "libuslub_malloc.so";
+
+/// Environment variable that names the library's file.
+pub const VARIABLE: &str = "USLUB_LIBRARY";
+
+/// Finds the library: the file that [`VARIABLE`] names, else the first that
+/// exists of: beside the command, in `deps` beside it (where cargo puts it),
+/// and in `lib` and `lib/uslub` one folder up (where packages put it).
+///
+/// # Errors
+///
+/// When there is none; the failure names the places.
+pub fn find(variable: Option<&OsStr>, executable: &Path) -> Result<PathBuf, Failure> {
+    if let Some(named) = variable.filter(|v| !v.is_empty()) {
+        let path = Path::new(named);
+        return match path.canonicalize() {
+            Ok(found) if found.is_file() => Ok(found),
+            _ => Err(Failure::ours(
+                format!("no library at '{}', which {VARIABLE} names", path.display()),
+                format!("correct {VARIABLE}, or unset it to search beside the command"),
+            )),
+        };
+    }
+    let folder = executable.parent().unwrap_or(Path::new("/"));
+    let beside = folder.join(NAME);
+    let in_deps = folder.join("deps").join(NAME);
+    // Cargo always refreshes the one in `deps`, but the copy beside the command
+    // only when the library itself was asked for: of the two, the newer counts.
+    let newest = std::cmp::max_by_key(in_deps.clone(), beside.clone(), |p| modified(p));
+    let up = folder.parent().unwrap_or(folder);
+    let packaged = [up.join("lib").join(NAME), up.join("lib/uslub").join(NAME)];
+    let found = std::iter::once(&newest)
+        .chain(&packaged)
+        .find(|p| p.is_file());
+    found.cloned().ok_or_else(|| {
+        let [lib, lib_uslub] = &packaged;
+        let places = [&beside, &in_deps, lib, lib_uslub].map(|p| p.display().to_string());
+        Failure::ours(
+            format!("{NAME} is missing; looked for {}", places.join(", ")),
+            format!("build it with 'cargo build --release', or name its file in {VARIABLE}"),
+        )
+    })
+}
+
+fn modified(path: &Path) -> Option<SystemTime> {
+    path.metadata().and_then(|m| m.modified()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::time::Duration;
+
+    fn put(folder: &Path, place: &str) -> PathBuf {
+        let path = folder.join(place).join(NAME);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, "").unwrap();
+        path
+    }
+
+    #[test]
+    fn places_are_searched_in_order() {
+        let root = tempfile::tempdir().unwrap();
+        let executable = root.path().join("bin/uslub");
+        let search = || find(None, &executable);
+
+        let failure = search().unwrap_err();
+        for place in ["bin", "bin/deps", "lib", "lib/uslub"] {
+            let place = root.path().join(place).join(NAME);
+            assert!(
+                failure.message.contains(&*place.to_string_lossy()),
+                "{}",
+                failure.message
+            );
+        }
+        for place in ["lib/uslub", "lib", "bin/deps", "bin"] {
+            let path = put(root.path(), place);
+            assert_eq!(search().unwrap(), path);
+        }
+    }
+
+    #[test]
+    fn a_stale_copy_beside_the_command_gives_way_to_the_newer_one_in_deps() {
+        let root = tempfile::tempdir().unwrap();
+        let beside = put(root.path(), "");
+        let in_deps = put(root.path(), "deps");
+        let later = SystemTime::now() + Duration::from_secs(9);
+        let file = fs::File::options().write(true).open(&in_deps).unwrap();
+        file.set_modified(later).unwrap();
+        assert_eq!(find(None, &root.path().join("uslub")).unwrap(), in_deps);
+        let file = fs::File::options().write(true).open(&beside).unwrap();
+        file.set_modified(later).unwrap();
+        assert_eq!(find(None, &root.path().join("uslub")).unwrap(), beside);
+    }
+
+    #[test]
+    fn the_variable_wins_and_must_name_a_file() {
+        let root = tempfile::tempdir().unwrap();
+        put(root.path(), "bin");
+        let other = put(root.path(), "other").canonicalize().unwrap();
+        let executable = root.path().join("bin/uslub");
+        assert_eq!(find(Some(other.as_os_str()), &executable).unwrap(), other);
+        for wrong in [root.path(), Path::new("/no/such/file")] {
+            let failure = find(Some(wrong.as_os_str()), &executable).unwrap_err();
+            assert!(failure.message.contains(VARIABLE));
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Everything that is known about a run, as JSON: `uslub run --report FILE`.
+
+use crate::ending::{Ending, signal_name};
+use crate::report::{Children, Report, Unusable};
+use crate::run::Finished;
+use serde::Serialize;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use uslub_report::{CacheRow, Process};
+
+/// The JSON object. Sizes are in bytes, times in seconds.
+#[derive(Serialize)]
+pub struct Record<'a> {
+    command: Vec<String>,
+    /// Absent when a signal ended the program.
+    exit_status: Option<i32>,
+    /// Absent when the program ended by itself.
+    signal: Option<i32>,
+    signal_name: Option<String>,
+    wall_seconds: f64,
+    user_seconds: f64,
+    system_seconds: f64,
+    /// Of the program and the processes that it waited for.
+    max_rss_bytes: u64,
+    /// Absent when the program did not report; `no_report` says why.
+    process: Option<&'a Process<'a>>,
+    no_report: Option<String>,
+    caches: &'a [CacheRow<'a>],
+    children: Vec<Process<'a>>,
+    unusable_children: u64,
+}
+
+impl<'a> Record<'a> {
+    /// The record of a run.
+    pub fn new(
+        run: &Finished,
+        report: Result<&'a Report<'a>, &Unusable>,
+        children: &'a Children,
+    ) -> Self {
+        let (exit_status, signal) = match run.ending {
+            Ending::Exited(code) => (Some(code), None),
+            Ending::Killed(signal) => (None, Some(signal)),
+        };
+        Record {
+            command: run
+                .command
+                .iter()
+                .map(|w| w.to_string_lossy().into_owned())
+                .collect(),
+            exit_status,
+            signal,
+            signal_name: signal.map(signal_name),
+            wall_seconds: run.wall.as_secs_f64(),
+            user_seconds: run.usage.user.as_secs_f64(),
+            system_seconds: run.usage.system.as_secs_f64(),
+            max_rss_bytes: run.usage.max_rss_bytes,
+            process: report.ok().map(|r| &r.process),
+            no_report: report.err().map(Unusable::to_string),
+            caches: report.map_or(&[], |r| &r.caches),
+            children: children.processes().collect(),
+            unusable_children: children.unusable,
+        }
+    }
+
+    /// Writes the record to `file` in place of what was in it.
+    ///
+    /// # Errors
+    ///
+    /// When the file takes no more.
+    pub fn write(&self, mut file: File) -> io::Result<()> {
+        let mut text = serde_json::to_vec_pretty(self)?;
+        text.push(b'\n');
+        if file.metadata()?.is_file() {
+            file.set_len(0)?;
+        }
+        file.write_all(&text)
+    }
+}
+
+/// Opens `path` for a record, before the program runs, so that a wrong path is
+/// told before an hour of work.
+///
+/// # Errors
+///
+/// When it cannot be written.
+pub fn open(path: &Path) -> io::Result<File> {
+    File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ending::Usage;
+    use serde_json::Value;
+    use std::time::Duration;
+
+    fn run(ending: Ending) -> Finished {
+        Finished {
+            command: vec!["sort".into(), "-u".into()],
+            ending,
+            wall: Duration::from_millis(1500),
+            usage: Usage {
+                max_rss_bytes: 4096,
+                ..Usage::default()
+            },
+        }
+    }
+
+    #[test]
+    fn a_record_holds_the_run_and_its_report() {
+        let process = Process {
+            pid: 3,
+            mode: "try-lock",
+            ..Process::default()
+        };
+        let caches = vec![CacheRow {
+            name: "kmalloc-8",
+            ..CacheRow::default()
+        }];
+        let report = Report { process, caches };
+        let children = Children::default();
+        let finished = run(Ending::Exited(1));
+        let record = Record::new(&finished, Ok(&report), &children);
+        let value = serde_json::to_value(record).unwrap();
+        assert_eq!(value["command"], serde_json::json!(["sort", "-u"]));
+        assert_eq!(value["exit_status"], 1);
+        assert_eq!(value["signal"], Value::Null);
+        assert_eq!(value["wall_seconds"], 1.5);
+        assert_eq!(value["max_rss_bytes"], 4096);
+        assert_eq!(value["process"]["mode"], "try-lock");
+        assert_eq!(value["caches"][0]["name"], "kmalloc-8");
+        assert_eq!(value["children"], serde_json::json!([]));
+    }
+
+    #[test]
+    fn a_record_replaces_a_longer_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r.json");
+        std::fs::write(&path, "x".repeat(10_000)).unwrap();
+        let children = Children::default();
+        let finished = run(Ending::Killed(9));
+        let record = Record::new(&finished, Err(&Unusable::Missing), &children);
+        record.write(open(&path).unwrap()).unwrap();
+        let value: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        assert_eq!(value["signal_name"], "SIGKILL");
+        assert_eq!(value["exit_status"], Value::Null);
+        assert_eq!(value["no_report"], "there is no report");
+    }
+}

@@ -1,0 +1,287 @@
+//! Reading what processes on uslub left behind: one file of JSON lines each.
+
+use serde::Deserialize;
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+use thiserror::Error;
+use uslub_report::{CacheRow, Process, VERSION};
+
+/// Ending of the file names; each is named after the process id.
+const EXTENSION: &str = "jsonl";
+
+/// Why a report cannot be used.
+#[derive(Debug, Error)]
+pub enum Unusable {
+    /// There is none.
+    #[error("there is no report")]
+    Missing,
+    /// The file cannot be read.
+    #[error("the report cannot be read: {0}")]
+    Unreadable(io::Error),
+    /// The file has no first line.
+    #[error("the report is empty")]
+    Empty,
+    /// The library speaks another version of the format.
+    #[error("the library reports in format version {0}, not {VERSION}; rebuild both together")]
+    Version(Value),
+    /// A line is not what it should be.
+    #[error("line {line} of the report is malformed: {error}")]
+    Malformed {
+        /// Number of the line, from 1.
+        line: usize,
+        /// What the parser says.
+        error: serde_json::Error,
+    },
+}
+
+/// The lines of a report, parsed but not yet understood: [`Report`] borrows its names.
+#[derive(Debug)]
+pub struct Lines {
+    process: Value,
+    caches: Vec<Value>,
+}
+
+/// A report.
+#[derive(Debug, PartialEq)]
+pub struct Report<'a> {
+    /// The process as a whole.
+    pub process: Process<'a>,
+    /// Its caches, in the order in which they were written.
+    pub caches: Vec<CacheRow<'a>>,
+}
+
+impl Lines {
+    /// Reads the report of process `pid` in `folder`.
+    ///
+    /// # Errors
+    ///
+    /// When it is missing, malformed or of another version.
+    pub fn read(folder: &Path, pid: u32) -> Result<Self, Unusable> {
+        match File::open(folder.join(format!("{pid}.{EXTENSION}"))) {
+            Ok(file) => Self::parse(file),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Err(Unusable::Missing),
+            Err(e) => Err(Unusable::Unreadable(e)),
+        }
+    }
+
+    fn parse(text: impl Read) -> Result<Self, Unusable> {
+        let mut process = None;
+        let mut caches = Vec::new();
+        for (i, line) in BufReader::new(text).split(b'\n').enumerate() {
+            let line = line.map_err(Unusable::Unreadable)?;
+            if line.is_empty() {
+                continue;
+            }
+            let value = serde_json::from_slice(&line)
+                .map_err(|error| Unusable::Malformed { line: i + 1, error })?;
+            match process {
+                None => process = Some(value),
+                Some(_) => caches.push(value),
+            }
+        }
+        let process = process.ok_or(Unusable::Empty)?;
+        check_version(&process)?;
+        Ok(Lines { process, caches })
+    }
+
+    /// Makes a report of the lines.
+    ///
+    /// # Errors
+    ///
+    /// When a line does not hold what it should.
+    pub fn report(&self) -> Result<Report<'_>, Unusable> {
+        let malformed = |line| move |error| Unusable::Malformed { line, error };
+        let process = Process::deserialize(&self.process).map_err(malformed(1))?;
+        let rows = self.caches.iter().enumerate();
+        let caches = rows
+            .map(|(i, row)| CacheRow::deserialize(row).map_err(malformed(i + 2)))
+            .collect::<Result<_, _>>()?;
+        Ok(Report { process, caches })
+    }
+}
+
+fn check_version(process: &Value) -> Result<(), Unusable> {
+    match &process["version"] {
+        found if *found == VERSION => Ok(()),
+        other => Err(Unusable::Version(other.clone())),
+    }
+}
+
+/// What the processes say that the program started.
+#[derive(Debug, Default)]
+pub struct Children {
+    /// First line of each report.
+    processes: Vec<Value>,
+    /// Reports that could not be used.
+    pub unusable: u64,
+}
+
+impl Children {
+    /// Reads the first line of all reports in `folder` but that of `program`.
+    /// A folder that cannot be read has no reports.
+    pub fn read(folder: &Path, program: u32) -> Self {
+        let mut children = Children::default();
+        let mut found: Vec<(u32, Value)> = Vec::new();
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.extension().is_none_or(|e| e != EXTENSION) {
+                continue;
+            }
+            let pid = path
+                .file_stem()
+                .and_then(|stem| stem.to_str()?.parse().ok());
+            match pid {
+                Some(pid) if pid == program => {}
+                Some(pid) => match first_line(&path) {
+                    Ok(process) => found.push((pid, process)),
+                    Err(_) => children.unusable += 1,
+                },
+                None => children.unusable += 1,
+            }
+        }
+        found.sort_by_key(|(pid, _)| *pid);
+        children.processes = found.into_iter().map(|(_, process)| process).collect();
+        children
+    }
+
+    /// The children's processes, by process id.
+    pub fn processes(&self) -> impl Iterator<Item = Process<'_>> {
+        self.processes
+            .iter()
+            .filter_map(|p| Process::deserialize(p).ok())
+    }
+}
+
+fn first_line(path: &Path) -> Result<Value, Unusable> {
+    let mut line = Vec::new();
+    let mut file = BufReader::new(File::open(path).map_err(Unusable::Unreadable)?);
+    file.read_until(b'\n', &mut line)
+        .map_err(Unusable::Unreadable)?;
+    let lines = Lines::parse(&*line)?;
+    lines.report()?;
+    Ok(lines.process)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn process(pid: u32) -> Process<'static> {
+        Process {
+            version: VERSION,
+            pid,
+            mode: "rseq mm_cid",
+            allocs: 7,
+            ..Process::default()
+        }
+    }
+
+    fn write(folder: &Path, name: &str, lines: &[Value]) {
+        let text: Vec<_> = lines.iter().map(|l| format!("{l}\n")).collect();
+        fs::write(folder.join(name), text.concat()).unwrap();
+    }
+
+    fn parse(text: &str) -> Result<Lines, Unusable> {
+        Lines::parse(text.as_bytes())
+    }
+
+    #[test]
+    fn a_report_reads_back_as_it_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = CacheRow {
+            name: "with \"quotes\" \u{e9}",
+            num_objs: 3,
+            ..CacheRow::default()
+        };
+        write(
+            folder.path(),
+            "42.jsonl",
+            &[json!(process(42)), json!(cache)],
+        );
+        let lines = Lines::read(folder.path(), 42).unwrap();
+        let report = lines.report().unwrap();
+        assert_eq!(
+            report,
+            Report {
+                process: process(42),
+                caches: vec![cache]
+            }
+        );
+        assert!(matches!(
+            Lines::read(folder.path(), 43),
+            Err(Unusable::Missing)
+        ));
+    }
+
+    #[test]
+    fn malformed_reports_are_refused_with_the_line() {
+        assert!(matches!(parse(""), Err(Unusable::Empty)));
+        assert!(matches!(parse("\n\n"), Err(Unusable::Empty)));
+        let good = json!(process(1)).to_string();
+        let cut = &good[..good.len() - 1];
+        assert!(matches!(
+            parse(cut),
+            Err(Unusable::Malformed { line: 1, .. })
+        ));
+        let text = format!("{good}\n{{\"name\":\n");
+        assert!(matches!(
+            parse(&text),
+            Err(Unusable::Malformed { line: 2, .. })
+        ));
+        let error = parse("\u{fffd}\u{0}").unwrap_err().to_string();
+        assert!(
+            error.starts_with("line 1 of the report is malformed"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_line_that_lacks_a_field_is_refused() {
+        let text = format!("{}\n{}\n", json!(process(1)), json!({"name": "kmalloc-8"}));
+        let lines = parse(&text).unwrap();
+        assert!(matches!(
+            lines.report(),
+            Err(Unusable::Malformed { line: 2, .. })
+        ));
+    }
+
+    #[test]
+    fn another_version_is_refused() {
+        let newer = Process {
+            version: VERSION + 1,
+            ..process(1)
+        };
+        let error = parse(&json!(newer).to_string()).unwrap_err();
+        assert!(matches!(error, Unusable::Version(_)), "{error}");
+        assert!(matches!(parse("[]"), Err(Unusable::Version(Value::Null))));
+    }
+
+    #[test]
+    fn children_are_all_other_reports() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path();
+        for pid in [9, 300, 7] {
+            write(
+                at,
+                &format!("{pid}.jsonl"),
+                &[json!(process(pid)), json!({})],
+            );
+        }
+        write(at, "11.jsonl", &[]);
+        write(at, "12.tmp", &[json!(process(12))]);
+        write(at, "odd.jsonl", &[json!({"version": VERSION})]);
+        let children = Children::read(at, 9);
+        let pids: Vec<_> = children.processes().map(|p| p.pid).collect();
+        assert_eq!(pids, [7, 300]);
+        assert_eq!(children.unusable, 2);
+        assert_eq!(
+            Children::read(Path::new("/no/folder"), 1)
+                .processes()
+                .count(),
+            0
+        );
+    }
+}

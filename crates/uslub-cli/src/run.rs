@@ -1,0 +1,190 @@
+//! `uslub run`: from the command line to the program's end and its summary.
+
+use crate::cli::RunOptions;
+use crate::ending::{Ending, Usage};
+use crate::environment::{self, Environment};
+use crate::failure::{Failure, NOT_FOUND, UNSUITABLE};
+use crate::program::Program;
+use crate::record::{self, Record};
+use crate::report::{Children, Lines, Report, Unusable};
+use crate::signals::Watch;
+use crate::{elf, library, program, summary};
+use nix::unistd::Pid;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// A run that has come to its end.
+pub struct Finished {
+    /// Program and arguments, as the user gave them.
+    pub command: Vec<OsString>,
+    /// How the program ended.
+    pub ending: Ending,
+    /// Time from its start to its end.
+    pub wall: Duration,
+    /// What it cost.
+    pub usage: Usage,
+}
+
+/// Runs the program on uslub and prints where its memory went.
+///
+/// # Errors
+///
+/// When the program did not run; once it has run, its ending is what counts.
+pub fn run(options: &RunOptions) -> Result<Ending, Failure> {
+    let Some((name, arguments)) = options.command.split_first() else {
+        return Err(Failure::usage(
+            "no program is given",
+            "see 'uslub run --help'",
+        ));
+    };
+    let existing = std::env::var_os(uslub_report::OPTIONS_VARIABLE);
+    let settings = environment::options(existing.as_deref(), &options.set)?;
+
+    let executable = std::env::current_exe().unwrap_or_default();
+    let variable = std::env::var_os(library::VARIABLE);
+    let library = library::find(variable.as_deref(), &executable)?;
+    let program = suitable(name, &library)?;
+
+    let record = options.report.as_deref().map(open_record).transpose()?;
+    let reports = tempfile::Builder::new()
+        .prefix("uslub-")
+        .tempdir()
+        .map_err(|error| {
+            Failure::ours(
+                format!(
+                    "no folder for reports in {}: {error}",
+                    std::env::temp_dir().display()
+                ),
+                "make room there, or name another folder in TMPDIR",
+            )
+        })?;
+    let folder = absolute(reports.path())?;
+
+    let mut command = Command::new(&program.file);
+    command.args(&program.leading).args(arguments);
+    if program.leading.is_empty() {
+        command.arg0(name);
+    }
+    let environment = Environment {
+        library: &environment::preloadable(&library, &folder)?,
+        reports: &folder,
+        options: &settings,
+        follow: options.follow,
+    };
+    environment.apply(&mut command);
+
+    let (pid, finished) = execute(command, &options.command)?;
+    let lines = Lines::read(&folder, pid);
+    let children = Children::read(&folder, pid);
+    drop(reports);
+
+    let tell = |report| conclude(options, &finished, record, report, &children);
+    match lines.as_ref().map(Lines::report) {
+        Ok(Ok(report)) => tell(Ok(&report)),
+        Ok(Err(why)) => tell(Err(&why)),
+        Err(why) => tell(Err(why)),
+    }
+    Ok(finished.ending)
+}
+
+/// The program `name`, if the library can be preloaded into it.
+fn suitable(name: &OsStr, library: &Path) -> Result<Program, Failure> {
+    let machine = File::open(library).map_err(|e| e.to_string());
+    let machine = machine.and_then(|file| elf::machine(&file).map_err(|why| why.to_string()));
+    let machine = machine.map_err(|why| {
+        Failure::ours(
+            format!("the library {} cannot be used: {why}", library.display()),
+            "build it again with 'cargo build --release'",
+        )
+    })?;
+    let path = std::env::var_os("PATH");
+    program::prepare(name, path.as_deref(), machine).map_err(|why| why.failure(Path::new(name)))
+}
+
+fn open_record(path: &Path) -> Result<File, Failure> {
+    record::open(path).map_err(|error| {
+        Failure::ours(
+            format!("cannot write the report {}: {error}", path.display()),
+            "name a file that can be written behind --report",
+        )
+    })
+}
+
+fn absolute(path: &Path) -> Result<std::path::PathBuf, Failure> {
+    std::path::absolute(path).map_err(|error| {
+        Failure::ours(
+            format!("there is no current folder: {error}"),
+            "change to one that exists",
+        )
+    })
+}
+
+/// Starts `command` and waits for its end, passing signals on.
+fn execute(mut command: Command, words: &[OsString]) -> Result<(u32, Finished), Failure> {
+    let lost = |error: io::Error| {
+        Failure::ours(
+            format!("lost sight of the program: {error}"),
+            "run it again",
+        )
+    };
+    let watch = Watch::start().map_err(lost)?;
+    watch.prepare(&mut command);
+    let start = Instant::now();
+    let child = command
+        .spawn()
+        .map_err(|error| not_started(&words[0], &error))?;
+    let pid = child.id();
+    let (ending, usage) = watch.until_end(Pid::from_raw(pid as i32)).map_err(lost)?;
+    let finished = Finished {
+        command: words.to_vec(),
+        ending,
+        wall: start.elapsed(),
+        usage,
+    };
+    Ok((pid, finished))
+}
+
+/// The failure when the system refuses to start a program that looked suitable.
+fn not_started(name: &OsStr, error: &io::Error) -> Failure {
+    let (code, hint) = match error.raw_os_error() {
+        Some(libc::ENOENT) => (NOT_FOUND, "it or its interpreter has just gone; try again"),
+        Some(libc::E2BIG) => (UNSUITABLE, "give it fewer or shorter arguments"),
+        Some(libc::EAGAIN | libc::ENOMEM) => (
+            UNSUITABLE,
+            "end other processes or raise the limits (ulimit -a)",
+        ),
+        _ => (UNSUITABLE, "see whether it runs without uslub"),
+    };
+    let message = format!("{} did not start: {error}", Path::new(name).display());
+    Failure {
+        message,
+        hint: hint.to_owned(),
+        code,
+    }
+}
+
+/// Tells the user about the run. What goes wrong here is told too, but does not
+/// change the program's exit status.
+fn conclude(
+    options: &RunOptions,
+    finished: &Finished,
+    record: Option<File>,
+    report: Result<&Report, &Unusable>,
+    children: &Children,
+) {
+    if !options.quiet {
+        let text = summary::summary(finished, report, children);
+        let _ = anstream::stderr().write_all(text.as_bytes());
+    }
+    let written = record.map(|file| Record::new(finished, report, children).write(file));
+    if let Some(Err(error)) = written {
+        let path = options.report.as_deref().unwrap_or(Path::new("")).display();
+        let message = format!("cannot write the report {path}: {error}");
+        Failure::ours(message, "make room for it, or name another file").print();
+    }
+}

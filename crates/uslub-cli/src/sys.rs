@@ -1,0 +1,169 @@
+//! The few calls that no safe library offers: `wait4`, what a child inherits
+//! beside its environment, and dying of a chosen signal.
+
+#![allow(unsafe_code)]
+
+use crate::ending::{Ending, Usage};
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::SigSet;
+use nix::unistd::Pid;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// What has become of a child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It has ended and is reaped.
+    Ended(Ending, Usage),
+    /// It was stopped by this signal.
+    Stopped(i32),
+}
+
+/// What has become of the child `pid` since the last call; `None` when nothing. Does not wait.
+///
+/// # Errors
+///
+/// When `pid` is no child of ours (any more).
+pub fn poll_child(pid: Pid) -> io::Result<Option<Change>> {
+    let mut status = 0;
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    let flags = libc::WNOHANG | libc::WUNTRACED;
+    // SAFETY: both pointers are to live variables of the right types.
+    let changed = unsafe { libc::wait4(pid.as_raw(), &mut status, flags, usage.as_mut_ptr()) };
+    if changed < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if changed == 0 {
+        return Ok(None);
+    }
+    if libc::WIFSTOPPED(status) {
+        return Ok(Some(Change::Stopped(libc::WSTOPSIG(status))));
+    }
+    let ending = if libc::WIFSIGNALED(status) {
+        Ending::Killed(libc::WTERMSIG(status))
+    } else {
+        Ending::Exited(libc::WEXITSTATUS(status))
+    };
+    // SAFETY: zeroes are a valid `rusage`, and wait4 has filled it in.
+    let usage = unsafe { usage.assume_init() };
+    let usage = Usage {
+        user: duration(usage.ru_utime),
+        system: duration(usage.ru_stime),
+        max_rss_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0) << 10,
+    };
+    Ok(Some(Change::Ended(ending, usage)))
+}
+
+fn duration(time: libc::timeval) -> Duration {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::from_secs(seconds) + Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0))
+}
+
+/// Whether SIGPIPE was ignored when this process started. Rust's runtime
+/// ignores it before `main`, so it is asked for before that.
+static PIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
+
+// SAFETY: the section holds pointers to functions that the C library calls
+// once, single-threaded, before `main`; this one needs nothing that is not
+// there yet.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static REMEMBER_SIGPIPE: extern "C" fn() = remember_sigpipe;
+
+extern "C" fn remember_sigpipe() {
+    // Relaxed: written before there is a second thread.
+    PIPE_WAS_IGNORED.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
+}
+
+fn is_ignored(signal: i32) -> bool {
+    let mut old = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: a null action changes nothing; `old` is of the right type, and zeroes are valid.
+    unsafe {
+        libc::sigaction(signal, ptr::null(), old.as_mut_ptr()) == 0
+            && old.assume_init().sa_sigaction == libc::SIG_IGN
+    }
+}
+
+/// Which part of how signals are treated this process changes for itself and
+/// a child shall have as it was.
+#[derive(Clone, Copy, Debug)]
+pub struct Inherited {
+    mask: SigSet,
+    child_ignored: bool,
+}
+
+impl Inherited {
+    /// Remembers what holds now and makes ended children wait to be reaped.
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses the signal mask.
+    pub fn take() -> io::Result<Self> {
+        let mask = SigSet::thread_get_mask()?;
+        let child_ignored = is_ignored(libc::SIGCHLD);
+        if child_ignored {
+            set(libc::SIGCHLD, libc::SIG_DFL);
+        }
+        Ok(Inherited {
+            mask,
+            child_ignored,
+        })
+    }
+
+    /// Restores the signal mask in this process.
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses it.
+    pub fn restore_mask(&self) -> io::Result<()> {
+        Ok(self.mask.thread_set_mask()?)
+    }
+
+    /// Makes `command` start its child with all as it was.
+    pub fn pass_on(self, command: &mut Command) {
+        // SAFETY: between fork and exec the closure makes only calls that are
+        // async-signal-safe (sigaction, pthread_sigmask) and allocates nothing.
+        unsafe {
+            command.pre_exec(move || {
+                // Relaxed: written before `main`.
+                if PIPE_WAS_IGNORED.load(Ordering::Relaxed) {
+                    set(libc::SIGPIPE, libc::SIG_IGN);
+                }
+                if self.child_ignored {
+                    set(libc::SIGCHLD, libc::SIG_IGN);
+                }
+                self.restore_mask()
+            });
+        }
+    }
+}
+
+/// Sets the disposition of `signal` to `SIG_DFL` or `SIG_IGN`.
+fn set(signal: i32, disposition: libc::sighandler_t) {
+    debug_assert!(matches!(disposition, libc::SIG_DFL | libc::SIG_IGN));
+    // SAFETY: neither disposition names a function.
+    unsafe { libc::signal(signal, disposition) };
+}
+
+/// Ends this process by `signal`, without a core dump: it is the program's
+/// death that is told on, and the program has left its own core.
+pub fn die_of(signal: i32) -> ! {
+    let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
+    // A core_pattern that is a pipe does not ask for the limit.
+    let _ = nix::sys::prctl::set_dumpable(false);
+    set(signal, libc::SIG_DFL);
+    let mut only = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: the set is initialised by sigemptyset before it is read.
+    unsafe {
+        libc::sigemptyset(only.as_mut_ptr());
+        libc::sigaddset(only.as_mut_ptr(), signal);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, only.as_ptr(), ptr::null_mut());
+        libc::raise(signal);
+    }
+    std::process::exit(128 + signal)
+}

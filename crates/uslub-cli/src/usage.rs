@@ -1,0 +1,124 @@
+//! What is said when the command line is wrong: one line, and the known
+//! commands or options.
+
+use crate::cli::Cli;
+use crate::ending::Ending;
+use crate::failure::{Failure, USAGE};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, CommandFactory};
+
+/// Answers a command line that `clap` did not take: prints help or the version
+/// where that was asked for, else names what is wrong.
+pub fn explain(error: clap::Error) -> Result<Ending, Failure> {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let _ = error.print();
+            Ok(Ending::Exited(0))
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            Ok(Ending::Exited(USAGE))
+        }
+        _ => {
+            let words: Vec<_> = std::env::args_os().skip(1).collect();
+            let root = Cli::command();
+            let chosen = words.first().and_then(|word| root.find_subcommand(word));
+            Err(describe(&error, &root, chosen))
+        }
+    }
+}
+
+/// The failure for an error that was met in `chosen` (in `root` when no command was named).
+fn describe(error: &clap::Error, root: &Command, chosen: Option<&Command>) -> Failure {
+    match (error.kind(), context(error, ContextKind::InvalidArg)) {
+        (ErrorKind::UnknownArgument, Some(option)) => Failure::usage(
+            format!("unknown option '{option}'"),
+            format!(
+                "known options: {}",
+                options(chosen.unwrap_or(root)).join(", ")
+            ),
+        ),
+        (ErrorKind::InvalidSubcommand, _) => {
+            let word = context(error, ContextKind::InvalidSubcommand).unwrap_or_default();
+            let known: Vec<_> = root.get_subcommands().map(Command::get_name).collect();
+            Failure::usage(
+                format!("unknown command '{word}'; known are {}", known.join(", ")),
+                format!("to run a program of that name: uslub run -- {word}"),
+            )
+        }
+        (ErrorKind::MissingRequiredArgument, _) => Failure::usage(
+            "no program is given",
+            "usage: uslub run [OPTIONS] [--] PROGRAM [ARGS]...",
+        ),
+        _ => {
+            let text = error.to_string();
+            let line = text.lines().next().unwrap_or_default();
+            let hint = match context(error, ContextKind::ValidValue) {
+                Some(values) => format!("possible values: {values}"),
+                None => "see 'uslub run --help'".to_owned(),
+            };
+            Failure::usage(line.trim_start_matches("error: "), hint)
+        }
+    }
+}
+
+/// Long names of all options of `command`.
+fn options(command: &Command) -> Vec<String> {
+    let mut names: Vec<_> = command
+        .get_arguments()
+        .filter_map(|a| a.get_long().map(|long| format!("--{long}")))
+        .collect();
+    names.push("--help".to_owned());
+    names.dedup();
+    names
+}
+
+fn context(error: &clap::Error, kind: ContextKind) -> Option<String> {
+    match error.get(kind)? {
+        ContextValue::String(text) => Some(text.clone()),
+        ContextValue::Strings(texts) => Some(texts.join(", ")),
+        other => Some(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn failure(words: &[&str]) -> Failure {
+        let error = Cli::try_parse_from([&["uslub"], words].concat()).unwrap_err();
+        let root = Cli::command();
+        describe(
+            &error,
+            &root,
+            words.first().and_then(|w| root.find_subcommand(w)),
+        )
+    }
+
+    #[test]
+    fn an_unknown_option_lists_the_known_ones() {
+        let f = failure(&["run", "--colour", "ls"]);
+        assert_eq!(f.message, "unknown option '--colour'");
+        assert_eq!(
+            f.hint,
+            "known options: --set, --follow, --report, --quiet, --help"
+        );
+    }
+
+    #[test]
+    fn an_unknown_command_lists_the_known_ones() {
+        let f = failure(&["ls", "-l"]);
+        assert_eq!(f.message, "unknown command 'ls'; known are run");
+        assert!(f.hint.ends_with("uslub run -- ls"));
+    }
+
+    #[test]
+    fn a_missing_program_and_a_bad_value_are_named() {
+        assert_eq!(failure(&["run", "--quiet"]).message, "no program is given");
+        let f = failure(&["run", "--follow", "perhaps", "ls"]);
+        assert!(f.message.contains("perhaps"), "{}", f.message);
+        assert_eq!(f.hint, "possible values: yes, no");
+        assert!(!failure(&["run", "--set"]).message.is_empty());
+    }
+}

@@ -1,0 +1,269 @@
+//! A program under `uslub run` behaves as without it: arguments, streams,
+//! exit status, signals, what it inherits.
+
+mod support;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use predicates::prelude::PredicateBooleanExt;
+use predicates::str::contains;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Stdio};
+use support::{put, text, uslub, uslub_assert, uslub_command};
+use tempfile::tempdir;
+
+#[test]
+fn the_exit_status_is_the_programs() {
+    for code in [0, 1, 7, 125, 255] {
+        let script = format!("exit {code}");
+        let expected = format!("uslub: sh exited with {code} in ");
+        uslub_assert(&["run", "sh", "-c", &script])
+            .assert()
+            .code(code)
+            .stderr(contains(expected));
+    }
+}
+
+#[test]
+fn arguments_belong_to_the_program_from_its_name_on() {
+    uslub_assert(&[
+        "run", "-q", "--", "printf", "%s,", "--quiet", "--", "-x", "",
+    ])
+    .assert()
+    .success()
+    .stdout("--quiet,--,-x,,")
+    .stderr("");
+    uslub_assert(&["run", "-q", "echo", "--report", "x"])
+        .assert()
+        .success()
+        .stdout("--report x\n");
+}
+
+#[test]
+fn the_program_sees_the_name_that_it_was_called_by() {
+    uslub_assert(&[
+        "run",
+        "-q",
+        "sh",
+        "-c",
+        "cat /proc/$$/cmdline | tr '\\0' ' '",
+    ])
+    .assert()
+    .stdout(contains("sh -c "));
+}
+
+#[test]
+fn the_streams_pass_through() {
+    uslub_assert(&["run", "sort"])
+        .write_stdin("b\na\n")
+        .assert()
+        .success()
+        .stdout("a\nb\n")
+        .stderr(contains("uslub: sort exited with 0"));
+    uslub_assert(&["run", "-q", "sh", "-c", "echo out; echo err >&2"])
+        .assert()
+        .stdout("out\n")
+        .stderr("err\n");
+}
+
+#[test]
+fn a_stderr_that_is_closed_is_no_trouble() {
+    let uslub = uslub();
+    let script = format!("{} run -- sh -c 'exit 6' 2>&-", text(&uslub));
+    let status = Command::new("sh").args(["-c", &script]).status().unwrap();
+    assert_eq!(status.code(), Some(6));
+}
+
+#[test]
+fn text_without_an_interpreter_is_run_by_the_shell() {
+    let folder = tempdir().unwrap();
+    let script = folder.path().join("script");
+    put(&script, "echo \"$0 $1\"; exit 4\n", 0o755);
+    uslub_assert(&["run", "-q", text(&script), "word"])
+        .assert()
+        .code(4)
+        .stdout(format!("{} word\n", text(&script)));
+}
+
+#[test]
+fn death_by_a_signal_is_passed_on() {
+    for signal in [
+        Signal::SIGKILL,
+        Signal::SIGTERM,
+        Signal::SIGSEGV,
+        Signal::SIGINT,
+    ] {
+        let script = format!("kill -{} $$", signal as i32);
+        let output = uslub_command(&["run", "sh", "-c", &script])
+            .output()
+            .unwrap();
+        assert_eq!(output.status.signal(), Some(signal as i32));
+        assert!(!output.status.core_dumped());
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            stderr.contains(&format!("uslub: sh was killed by {signal} after")),
+            "{stderr}"
+        );
+        assert!(stderr.contains("before it could report"), "{stderr}");
+    }
+}
+
+/// Starts `uslub run -q sh -c script` and waits until the script says `ready`.
+fn start(script: &str) -> (Child, BufReader<std::process::ChildStdout>) {
+    let mut command = uslub_command(&["run", "-q", "sh", "-c", script]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    assert_eq!(line(&mut output), "ready");
+    (child, output)
+}
+
+fn line(output: &mut impl BufRead) -> String {
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    line.trim_end().to_owned()
+}
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_raw(child.id() as i32)
+}
+
+#[test]
+fn signals_sent_to_uslub_reach_the_program() {
+    for name in [
+        "HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "ALRM", "WINCH", "CONT", "PWR",
+    ] {
+        let script = format!(
+            "trap 'echo got {name}; exit 9' {name}; echo ready; while :; do sleep 0.02; done"
+        );
+        let (mut child, mut output) = start(&script);
+        kill(pid(&child), format!("SIG{name}").parse::<Signal>().unwrap()).unwrap();
+        assert_eq!(line(&mut output), format!("got {name}"));
+        assert_eq!(child.wait().unwrap().code(), Some(9));
+    }
+}
+
+#[test]
+fn a_program_without_handlers_dies_of_what_is_sent_to_uslub() {
+    let (mut child, _output) = start("echo ready; exec sleep 100");
+    kill(pid(&child), Signal::SIGTERM).unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(Signal::SIGTERM as i32));
+}
+
+#[test]
+fn a_signal_that_the_program_sends_to_its_group_comes_once() {
+    let script = "n=0; trap 'n=$((n+1))' USR1; kill -USR1 0; sleep 0.2; echo $n";
+    let mut command = uslub_command(&["run", "-q", "sh", "-c", script]);
+    let output = command.process_group(0).output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "1\n");
+}
+
+/// The lines of `/proc/self/status` about signals, and the stack limit and
+/// working folder, of a `grep` started by `command` and a script.
+fn inherited(setup: &str, prefix: &str) -> String {
+    let script = format!("{setup} exec {prefix} grep -E '^Sig(Blk|Ign|Cgt)' /proc/self/status");
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_program_inherits_what_uslub_was_given() {
+    let uslub = format!("{} run -q --", text(&uslub()));
+    for setup in [
+        "",
+        "trap '' PIPE CHLD;",
+        "trap '' HUP INT TERM USR1;",
+        "trap '' PIPE QUIT TSTP;",
+    ] {
+        assert_eq!(inherited(setup, &uslub), inherited(setup, ""), "{setup}");
+    }
+}
+
+#[test]
+fn a_parent_that_ignores_its_children_does_not_lose_the_exit_status() {
+    let script = format!(
+        "trap '' CHLD; exec {} run -q -- sh -c 'exit 8'",
+        text(&uslub())
+    );
+    let status = Command::new("sh").args(["-c", &script]).status().unwrap();
+    assert_eq!(status.code(), Some(8));
+}
+
+#[test]
+fn no_descriptor_leaks_into_the_program() {
+    let folder = tempdir().unwrap();
+    let report = folder.path().join("r.json");
+    let listing = |prefix: &[&str]| {
+        let words = [prefix, &["ls", "/proc/self/fd"]].concat();
+        let mut command = uslub_command(&[]);
+        let mut plain = Command::new(words[0]);
+        let command = match prefix {
+            [] => plain.args(&words[1..]),
+            _ => command.args(&words),
+        };
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    assert_eq!(
+        listing(&["run", "-q", "--report", text(&report)]),
+        listing(&[])
+    );
+}
+
+#[test]
+fn the_environment_tells_the_library() {
+    let environment = |options: &[&str]| {
+        let words = [&["run", "-q"], options, &["env"]].concat();
+        let mut command = uslub_assert(&words);
+        command
+            .env("USLUB_FOLLOW", "0")
+            .env("USLUB_OPTIONS", "rseq=0");
+        String::from_utf8(command.assert().success().get_output().stdout.clone()).unwrap()
+    };
+    let text = environment(&["--set", "decay_ms=5", "--set", "min_partial=3"]);
+    let line = |start: &str, end: &str| {
+        text.lines()
+            .any(|l| l.starts_with(start) && l.ends_with(end))
+    };
+    assert!(line("LD_PRELOAD=/", "/libuslub_malloc.so"), "{text}");
+    assert!(line("USLUB_REPORT=/", ""), "{text}");
+    assert!(
+        text.contains("USLUB_OPTIONS=rseq=0,decay_ms=5,min_partial=3\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("USLUB_HELPER=1\n") && !text.contains("USLUB_FOLLOW"),
+        "{text}"
+    );
+    // Whoever does not follow may have taken the variables away already.
+    assert!(!environment(&["--follow", "no"]).contains("USLUB_FOLLOW=1"));
+}
+
+#[test]
+fn the_folder_for_reports_is_gone_afterwards() {
+    let temporary = tempdir().unwrap();
+    for script in ["exit 0", "kill -9 $$"] {
+        let mut command = uslub_command(&["run", "-q", "sh", "-c", script]);
+        command.env("TMPDIR", temporary.path()).status().unwrap();
+        assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn quiet_prints_nothing_of_ours() {
+    uslub_assert(&["run", "--quiet", "true"])
+        .assert()
+        .success()
+        .stdout("")
+        .stderr("");
+    uslub_assert(&["run", "--quiet", "false"])
+        .assert()
+        .code(1)
+        .stdout("")
+        .stderr("");
+    uslub_assert(&["run", "--quiet", "no-such-program"])
+        .assert()
+        .code(127)
+        .stderr(contains("not found").and(contains("hint")));
+}

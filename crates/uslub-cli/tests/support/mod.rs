@@ -1,0 +1,106 @@
+//! What the integration tests share: the release build of the command, and
+//! files made on the fly.
+
+// Each test file uses its part of this module.
+#![allow(dead_code)]
+
+use serde_json::Value;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+/// The `uslub` of the release build, built on the first call. Users run that
+/// one, with the library that lies beside it; a debug allocator is another thing.
+pub fn uslub() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(build).clone()
+}
+
+fn build() -> PathBuf {
+    let output = Command::new(env!("CARGO"))
+        .args([
+            "build",
+            "--release",
+            "--package",
+            "uslub-cli",
+            "--bin",
+            "uslub",
+        ])
+        .args(["--message-format", "json-render-diagnostics"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env_remove("LD_PRELOAD")
+        .stderr(Stdio::inherit())
+        .output()
+        .expect("cargo can be started");
+    assert!(output.status.success(), "the release build failed");
+    let messages = String::from_utf8(output.stdout).expect("cargo speaks UTF-8");
+    let executable = messages.lines().rev().find_map(|line| {
+        let message: Value = serde_json::from_str(line).ok()?;
+        message["executable"].as_str().map(PathBuf::from)
+    });
+    executable.expect("cargo names the executable")
+}
+
+/// `uslub` with `arguments`, in an environment that says nothing to it.
+pub fn uslub_command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(uslub());
+    command.args(arguments);
+    for variable in ["LD_PRELOAD", "USLUB_LIBRARY", "USLUB_REPORT"] {
+        command.env_remove(variable);
+    }
+    for variable in ["USLUB_OPTIONS", "USLUB_FOLLOW", "USLUB_HELPER"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+/// The same, for assertions.
+pub fn uslub_assert(arguments: &[&str]) -> assert_cmd::Command {
+    assert_cmd::Command::from_std(uslub_command(arguments))
+}
+
+/// A path as text.
+pub fn text(path: &Path) -> &str {
+    path.to_str().expect("test paths are UTF-8")
+}
+
+/// Writes a file with these mode bits.
+pub fn put(path: &Path, content: impl AsRef<[u8]>, mode: u32) {
+    fs::write(path, content).expect("the file can be written");
+    fs::set_permissions(path, Permissions::from_mode(mode)).expect("the mode can be set");
+}
+
+/// Whether `program` is there; says so when a test is skipped for the lack of it.
+pub fn available(program: &str) -> bool {
+    let found = Command::new(program)
+        .arg("--version")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    if found.is_err() {
+        eprintln!("skipped: {program} is absent");
+    }
+    found.is_ok()
+}
+
+/// Compiles C `source` to `output` with `cc`; says so and returns false when that fails.
+pub fn compile(source: &str, flags: &[&str], output: &Path) -> bool {
+    let file = output.with_extension("c");
+    fs::write(&file, source).expect("the source can be written");
+    let status = Command::new("cc")
+        .args(["-o", text(output)])
+        .arg(&file)
+        .args(flags)
+        .status();
+    let compiled = status.is_ok_and(|s| s.success());
+    if !compiled {
+        eprintln!(
+            "skipped: 'cc {}' is absent or does not work",
+            flags.join(" ")
+        );
+    }
+    compiled
+}

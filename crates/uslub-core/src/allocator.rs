@@ -1,0 +1,304 @@
+//! The allocator: a value that owns pages, caches and per-CPU slots.
+
+use core::ptr::null_mut;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
+
+use crate::cache::{CacheArgs, CreateError, KmemCache};
+use crate::huge::Huge;
+use crate::meta::Meta;
+use crate::node::Node;
+use crate::order;
+use crate::page::zone::Zone;
+use crate::percpu::{CacheId, MAX_CACHES, Table};
+use crate::platform::Platform;
+use crate::sync::Lock;
+use crate::tunables::Tunables;
+
+/// An allocator over a platform.
+///
+/// It is set up in place by [`init`](Self::init) and then shared. Lock order, outermost first:
+/// caches list, drain, barns, node lists, huge, page growth, page lists, records.
+pub struct Allocator<P: Platform> {
+    /// The world below.
+    pub platform: P,
+    /// Pages.
+    pub zone: Zone<P>,
+    /// Per-CPU slots.
+    pub table: Table,
+    /// Records.
+    pub meta: Meta<P>,
+    /// Objects with mappings of their own.
+    pub huge: Huge<P>,
+    /// Pages of large objects.
+    pub large_pages: AtomicUsize,
+    /// Objects that were allocated without a cache, and freed.
+    pub large_calls: [AtomicUsize; 2],
+    caches: [AtomicPtr<KmemCache<P>>; MAX_CACHES],
+    /// The kernel's slab_mutex: creating and destroying caches and regions. Holds the next free index.
+    slab_mutex: Lock<P, usize>,
+    /// Held while CPUs are drained.
+    drain: Lock<P, ()>,
+    tunables: core::cell::UnsafeCell<Tunables>,
+    ready: AtomicBool,
+}
+
+// SAFETY: the tunables are written before `ready` only.
+unsafe impl<P: Platform> Sync for Allocator<P> {}
+
+impl<P: Platform> Allocator<P> {
+    /// An allocator that is not set up: it owns nothing.
+    pub const fn new(platform: P) -> Self {
+        Self {
+            platform,
+            zone: Zone::new(),
+            table: Table::new(),
+            meta: Meta::new(),
+            huge: Huge::new(),
+            large_pages: AtomicUsize::new(0),
+            large_calls: [const { AtomicUsize::new(0) }; 2],
+            caches: [const { AtomicPtr::new(null_mut()) }; MAX_CACHES],
+            slab_mutex: Lock::new(1),
+            drain: Lock::new(()),
+            tunables: core::cell::UnsafeCell::new(Tunables::DEFAULT),
+            ready: AtomicBool::new(false),
+        }
+    }
+
+    /// Sets the allocator up with `reserve` bytes of address space (less if refused);
+    /// returns false when even the smallest is not to be had.
+    ///
+    /// # Safety
+    ///
+    /// Once, before anyone else uses the allocator.
+    pub unsafe fn init(&self, reserve: usize, tunables: Tunables) -> bool {
+        // SAFETY: nobody else uses the allocator.
+        unsafe { *self.tunables.get() = tunables };
+        let done = self.table.init(&self.platform) && self.zone.arena.init(&self.platform, reserve);
+        // Release: pairs with `ready`.
+        self.ready.store(done, Release);
+        done
+    }
+
+    /// Whether [`init`](Self::init) has succeeded.
+    #[inline]
+    pub fn ready(&self) -> bool {
+        // Acquire: pairs with `init`.
+        self.ready.load(Acquire)
+    }
+
+    /// The tunables in force.
+    pub fn tunables(&self) -> &Tunables {
+        // SAFETY: written before `ready` only.
+        unsafe { &*self.tunables.get() }
+    }
+
+    /// Number of memory nodes.
+    pub fn nr_nodes(&self) -> usize {
+        1
+    }
+
+    /// Objects wanted in a slab.
+    fn min_objects(&self) -> usize {
+        match self.tunables().slab_min_objects {
+            0 => order::default_min_objects(self.platform.nr_cpus()),
+            n => n as usize,
+        }
+    }
+
+    /// The cache with an identity.
+    #[inline]
+    pub fn cache(&self, id: CacheId) -> Option<&KmemCache<P>> {
+        // Acquire: pairs with `create`. SAFETY: records of caches live for ever.
+        unsafe { self.caches[id.index()].load(Acquire).as_ref() }
+    }
+
+    /// All caches.
+    pub fn caches(&self) -> impl Iterator<Item = &KmemCache<P>> {
+        (1..MAX_CACHES).filter_map(|index| self.cache(CacheId::from_index(index)))
+    }
+
+    /// Keeps the identities below `index` for caches that [`create_at`](Self::create_at) makes.
+    pub fn keep_indices(&self, index: usize) {
+        let mut next = self.slab_mutex.lock();
+        *next = (*next).max(index);
+    }
+
+    /// Creates a cache.
+    ///
+    /// # Errors
+    ///
+    /// When an argument is out of bounds, there are too many caches or no memory.
+    pub fn create(&self, args: &CacheArgs<'_>) -> Result<&KmemCache<P>, CreateError> {
+        let mut next = self.slab_mutex.lock();
+        if *next >= MAX_CACHES {
+            return Err(CreateError::TooMany);
+        }
+        let cache = self.create_locked(CacheId::from_index(*next), args)?;
+        *next += 1;
+        Ok(cache)
+    }
+
+    /// The cache with a kept identity; creates it when it is not there yet.
+    ///
+    /// # Errors
+    ///
+    /// As for [`create`](Self::create).
+    #[cold]
+    pub fn create_at(&self, id: CacheId, args: &CacheArgs<'_>) -> Result<&KmemCache<P>, CreateError> {
+        let _next = self.slab_mutex.lock();
+        match self.cache(id) {
+            Some(cache) => Ok(cache),
+            None => self.create_locked(id, args),
+        }
+    }
+
+    fn create_locked(&self, id: CacheId, args: &CacheArgs<'_>) -> Result<&KmemCache<P>, CreateError> {
+        let record = |bytes, align| {
+            self.meta
+                .record(&self.platform, bytes, align)
+                .ok_or(CreateError::NoMemory)
+        };
+        let nr_nodes = self.nr_nodes();
+        let secret = self.platform.random();
+        let nodes = record(nr_nodes * size_of::<Node<P>>(), align_of::<Node<P>>())?.cast::<Node<P>>();
+        for nid in 0..nr_nodes {
+            // SAFETY: within the record just made.
+            unsafe { nodes.add(nid).write(Node::new()) };
+        }
+        let mut cache = KmemCache::new(
+            args,
+            id,
+            self.tunables(),
+            self.min_objects(),
+            secret,
+            (nodes, nr_nodes),
+        )?;
+        if self.tunables().slab_freelist_random == 1 && cache.oo.objects >= 2 {
+            let objects = cache.oo.objects as usize;
+            let offsets = record(objects * 4, 4)?.cast::<u32>();
+            // SAFETY: the record has room for `objects` numbers, zeroed.
+            let slice = unsafe { core::slice::from_raw_parts_mut(offsets.as_ptr(), objects) };
+            shuffle(slice, cache.size, || self.platform.random());
+            cache.set_random(offsets);
+        }
+        let memory = record(size_of::<KmemCache<P>>(), 64)?.cast::<KmemCache<P>>();
+        // SAFETY: the record just made is ours.
+        unsafe { memory.write(cache) };
+        self.table.prepare(id);
+        // Release: whoever finds the cache sees its record and its slots.
+        self.caches[id.index()].store(memory.as_ptr(), Release);
+        // SAFETY: records live for ever.
+        Ok(unsafe { memory.as_ref() })
+    }
+
+    /// Gives this CPU its region; returns false when memory cannot be had.
+    #[cold]
+    pub(crate) fn make_region(&self) -> bool {
+        let cpu = self.platform.cpu();
+        let _next = self.slab_mutex.lock();
+        self.table.make(&self.platform, cpu)
+    }
+
+    /// Runs `work` while nobody else drains CPUs.
+    pub(crate) fn while_draining<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _drain = self.drain.lock();
+        work()
+    }
+
+    /// Takes all locks, so that a fork finds every structure whole.
+    pub fn lock_for_fork(&self) {
+        self.slab_mutex.acquire();
+        self.drain.acquire();
+        self.for_each_node(|node| node.barn.lock_for_fork());
+        self.for_each_node(|node| node.partial.acquire());
+        self.huge.lock_for_fork();
+        self.zone.lock_for_fork();
+        self.meta.lock_for_fork();
+    }
+
+    /// Releases all locks in the parent.
+    ///
+    /// # Safety
+    ///
+    /// After [`lock_for_fork`](Self::lock_for_fork), on the same thread.
+    pub unsafe fn unlock_after_fork(&self) {
+        // SAFETY: this thread took them all.
+        unsafe {
+            self.meta.unlock_after_fork();
+            self.zone.unlock_after_fork();
+            self.huge.unlock_after_fork();
+            self.for_each_node(|node| node.partial.release());
+            self.for_each_node(|node| node.barn.unlock_after_fork());
+            self.drain.release();
+            self.slab_mutex.release();
+        }
+    }
+
+    /// Makes all locks free in the child.
+    ///
+    /// # Safety
+    ///
+    /// In the child of a fork whose parent called [`lock_for_fork`](Self::lock_for_fork).
+    pub unsafe fn reset_after_fork(&self) {
+        // SAFETY: the only thread of the child.
+        unsafe {
+            self.meta.reset_after_fork();
+            self.zone.reset_after_fork();
+            self.huge.reset_after_fork();
+            self.for_each_node(|node| {
+                node.partial.reset();
+                node.barn.reset_after_fork();
+            });
+            self.drain.reset();
+            self.slab_mutex.reset();
+        }
+        self.table.resume_all();
+    }
+
+    fn for_each_node(&self, visit: impl Fn(&Node<P>)) {
+        for cache in self.caches() {
+            cache.nodes().for_each(&visit);
+        }
+    }
+
+    /// Bytes of the allocator's own records in use.
+    pub fn metadata_bytes(&self) -> usize {
+        self.meta.bytes() + self.table.bytes() + self.zone.arena.side_bytes() + self.huge.table_bytes()
+    }
+
+    /// Counts an allocation (0) or a free (1) that went by no cache.
+    pub(crate) fn count_large(&self, which: usize) {
+        // Relaxed: statistics.
+        self.large_calls[which].fetch_add(1, Relaxed);
+    }
+}
+
+/// Fills `offsets` with the byte offsets of slots of `size` bytes in random order (Fisher-Yates).
+fn shuffle(offsets: &mut [u32], size: u32, mut random: impl FnMut() -> u64) {
+    for (i, offset) in offsets.iter_mut().enumerate() {
+        *offset = i as u32 * size;
+    }
+    for i in (1..offsets.len()).rev() {
+        offsets.swap(i, (random() % (i as u64 + 1)) as usize);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shuffle_keeps_every_offset() {
+        let mut offsets = [0u32; 100];
+        let mut state = 1u64;
+        shuffle(&mut offsets, 24, || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
+            state >> 20
+        });
+        assert!(offsets.iter().enumerate().any(|(i, &o)| o != i as u32 * 24));
+        let mut sorted = offsets;
+        sorted.sort_unstable();
+        assert!(sorted.iter().enumerate().all(|(i, &o)| o == i as u32 * 24));
+    }
+}

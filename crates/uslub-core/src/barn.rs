@@ -1,0 +1,155 @@
+//! The barn: full and empty sheaves of one cache and node, between the CPUs.
+//!
+//! Whole sheaves change hands here, under one short lock for many
+//! objects. The limits are soft: counts are looked at without the lock.
+
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::platform::Platform;
+use crate::sheaf::{Sheaf, SheafList};
+use crate::sync::Lock;
+
+#[derive(Default)]
+struct Lists {
+    full: SheafList,
+    empty: SheafList,
+}
+
+/// Sheaves that wait for a CPU.
+pub struct Barn<P> {
+    lists: Lock<P, Lists>,
+    nr_full: AtomicUsize,
+    nr_empty: AtomicUsize,
+}
+
+impl<P: Platform> Barn<P> {
+    /// An empty barn.
+    pub const fn new() -> Self {
+        Self {
+            lists: Lock::new(Lists {
+                full: SheafList::new(),
+                empty: SheafList::new(),
+            }),
+            nr_full: AtomicUsize::new(0),
+            nr_empty: AtomicUsize::new(0),
+        }
+    }
+
+    /// Full sheaves, at a glance.
+    pub fn nr_full(&self) -> usize {
+        // Relaxed: a glance; limits are soft.
+        self.nr_full.load(Relaxed)
+    }
+
+    /// Empty sheaves, at a glance.
+    pub fn nr_empty(&self) -> usize {
+        // Relaxed: a glance; limits are soft.
+        self.nr_empty.load(Relaxed)
+    }
+
+    fn with<T>(&self, spin: bool, work: impl FnOnce(&mut Lists) -> T) -> Option<T> {
+        let mut lists = self.lists.lock_if(spin)?;
+        let result = work(&mut lists);
+        // Relaxed: glances, written under the lock.
+        self.nr_full.store(lists.full.len(), Relaxed);
+        self.nr_empty.store(lists.empty.len(), Relaxed);
+        Some(result)
+    }
+
+    /// Takes a full sheaf out.
+    pub fn get_full(&self, spin: bool) -> Option<Sheaf> {
+        if self.nr_full() == 0 {
+            return None;
+        }
+        self.with(spin, |lists| lists.full.pop())?
+    }
+
+    /// Takes an empty sheaf out.
+    pub fn get_empty(&self, spin: bool) -> Option<Sheaf> {
+        if self.nr_empty() == 0 {
+            return None;
+        }
+        self.with(spin, |lists| lists.empty.pop())?
+    }
+
+    /// Stores a full sheaf.
+    ///
+    /// # Errors
+    ///
+    /// The sheaf itself, when `limit` full ones are there or the lock is busy and must not be waited for.
+    pub fn put_full(&self, sheaf: Sheaf, limit: usize, spin: bool) -> Result<(), Sheaf> {
+        self.put(sheaf, limit, spin, |lists| &mut lists.full)
+    }
+
+    /// Stores an empty sheaf.
+    ///
+    /// # Errors
+    ///
+    /// As for [`put_full`](Self::put_full).
+    pub fn put_empty(&self, sheaf: Sheaf, limit: usize, spin: bool) -> Result<(), Sheaf> {
+        debug_assert!(sheaf.is_empty());
+        self.put(sheaf, limit, spin, |lists| &mut lists.empty)
+    }
+
+    fn put(
+        &self,
+        sheaf: Sheaf,
+        limit: usize,
+        spin: bool,
+        list: impl Fn(&mut Lists) -> &mut SheafList,
+    ) -> Result<(), Sheaf> {
+        let mut sheaf = Some(sheaf);
+        self.with(spin, |lists| {
+            let list = list(lists);
+            if list.len() < limit
+                && let Some(sheaf) = sheaf.take()
+            {
+                list.push(sheaf);
+            }
+        });
+        sheaf.map_or(Ok(()), Err)
+    }
+
+    /// Takes all sheaves out: the full ones and the empty ones.
+    pub fn take_all(&self) -> (SheafList, SheafList) {
+        self.with(true, |lists| (lists.full.take(), lists.empty.take()))
+            .unwrap_or_default()
+    }
+
+    /// Calls `visit` with the objects of each full sheaf.
+    pub fn for_each_full(&self, visit: impl FnMut(&[*mut u8])) {
+        self.lists.lock().full.for_each(visit);
+    }
+
+    /// The lock, for a fork.
+    pub fn lock_for_fork(&self) {
+        self.lists.acquire();
+    }
+
+    /// Releases it in the parent.
+    ///
+    /// # Safety
+    ///
+    /// On the thread that took it.
+    pub unsafe fn unlock_after_fork(&self) {
+        // SAFETY: passed on.
+        unsafe { self.lists.release() }
+    }
+
+    /// Makes it free in the child.
+    ///
+    /// # Safety
+    ///
+    /// In the child of a fork whose parent held it.
+    pub unsafe fn reset_after_fork(&self) {
+        // SAFETY: passed on.
+        unsafe { self.lists.reset() }
+    }
+}
+
+impl<P: Platform> Default for Barn<P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}

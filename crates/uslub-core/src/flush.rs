@@ -1,0 +1,193 @@
+//! Emptying sheaves and giving slabs back.
+
+use core::sync::atomic::Ordering::{AcqRel, Relaxed};
+
+use crate::allocator::Allocator;
+use crate::cache::KmemCache;
+use crate::node::{Node, SlabList};
+use crate::percpu::{Region, Slot, locked};
+use crate::platform::Platform;
+use crate::sheaf::{self, Sheaf, SheafList};
+
+/// Times that a drain looks again at a word that is locked.
+const LOCK_TRIES: usize = 10_000;
+/// Partial slabs with at most this many free slots are sorted by a shrink.
+const SORTED: usize = 32;
+
+impl<P: Platform> Allocator<P> {
+    /// Flushes the sheaves of all CPUs for one cache, or for all.
+    pub(crate) fn flush_cpus(&self, only: Option<&KmemCache<P>>) {
+        let mut taken = SheafList::new();
+        self.while_draining(|| {
+            for cpu in 0..self.table.nr() {
+                if self.table.region(cpu).is_none_or(|region| !self.is_used(region, only)) {
+                    continue;
+                }
+                if self.platform.slots_are_locked() {
+                    if let Some(region) = self.table.region(cpu) {
+                        self.take_sheaves(region, only, take_locked, &mut taken);
+                    }
+                } else if let Some(region) = self.table.stop(&self.platform, cpu) {
+                    self.take_sheaves(region, only, take_stopped, &mut taken);
+                    self.table.resume(cpu);
+                }
+            }
+        });
+        while let Some(sheaf) = taken.pop() {
+            self.flush_taken(sheaf);
+        }
+    }
+
+    fn each_cache(&self, only: Option<&KmemCache<P>>, mut visit: impl FnMut(&KmemCache<P>)) {
+        match only {
+            Some(cache) => visit(cache),
+            None => self.caches().for_each(visit),
+        }
+    }
+
+    /// Whether a region has objects of the caches in question.
+    fn is_used(&self, region: &Region, only: Option<&KmemCache<P>>) -> bool {
+        let mut used = false;
+        self.each_cache(only, |cache| {
+            // Relaxed: a glance.
+            let main = region.word(cache.id.main()).load(Relaxed) & !1;
+            let spare = region.word(cache.id.spare()).load(Relaxed) & !1;
+            used |= !sheaf::top_is_empty(main) || (spare != 0 && !sheaf::top_is_empty(spare));
+        });
+        used
+    }
+
+    fn take_sheaves(
+        &self,
+        region: &Region,
+        only: Option<&KmemCache<P>>,
+        take: fn(&Region, Slot, usize) -> usize,
+        taken: &mut SheafList,
+    ) {
+        self.each_cache(only, |cache| {
+            for (slot, nothing) in [(cache.id.main(), sheaf::bootstrap()), (cache.id.spare(), 0)] {
+                let top = take(region, slot, nothing);
+                if top != 0 && !sheaf::is_sentinel(top) {
+                    // SAFETY: just taken out of its slot, and no sentinel.
+                    taken.push(unsafe { Sheaf::from_top(top) });
+                }
+            }
+        });
+    }
+
+    /// Flushes a sheaf of a cache that is told by its objects; forgets an empty one's cache.
+    fn flush_taken(&self, mut sheaf: Sheaf) {
+        let cache = sheaf.objects().first().and_then(|&object| {
+            let page = self.zone.arena.page_of(object as usize)?;
+            self.cache(self.zone.arena.cache_of(page)?)
+        });
+        match cache {
+            Some(cache) => {
+                self.flush_sheaf(cache, &mut sheaf);
+                self.give_up(cache, sheaf);
+            }
+            None => {
+                debug_assert!(sheaf.is_empty());
+                self.meta.give_window(sheaf.into_window());
+            }
+        }
+    }
+
+    /// Flushes all sheaves of a cache and gives its empty slabs back; partial slabs are sorted so
+    /// that the fullest are used first. Returns whether slabs remain.
+    pub fn shrink(&self, cache: &KmemCache<P>) -> bool {
+        self.flush_cpus(Some(cache));
+        self.shrink_nodes(cache);
+        cache.nr_slabs() > 0
+    }
+
+    /// As [`shrink`](Self::shrink) for all caches.
+    pub fn shrink_all(&self) {
+        self.flush_cpus(None);
+        self.caches().for_each(|cache| self.shrink_nodes(cache));
+    }
+
+    /// Gives as much memory back to the system as possible; returns whether there was any.
+    pub fn trim(&self) -> bool {
+        self.shrink_all();
+        let any = self.zone.dirty_bytes() + self.huge.kept_bytes() > 0;
+        self.zone.purge(&self.platform);
+        self.huge.purge(&self.platform, |_| true);
+        any
+    }
+
+    fn shrink_nodes(&self, cache: &KmemCache<P>) {
+        for node in cache.nodes() {
+            let (mut full, mut empty) = node.barn.take_all();
+            while let Some(mut sheaf) = full.pop() {
+                self.flush_sheaf(cache, &mut sheaf);
+                self.give_up(cache, sheaf);
+            }
+            while let Some(sheaf) = empty.pop() {
+                self.give_up(cache, sheaf);
+            }
+            self.discard_empty(cache, node);
+        }
+    }
+
+    fn discard_empty(&self, cache: &KmemCache<P>, node: &Node<P>) {
+        let arena = &self.zone.arena;
+        let mut empty = SlabList::new();
+        {
+            let mut list = node.partial.lock();
+            let mut sorted = [const { SlabList::new() }; SORTED + 1];
+            let mut at = list.first(arena);
+            while let Some(slab) = at {
+                at = SlabList::after(arena, slab);
+                let inuse = slab.state().inuse();
+                let free = (cache.oo.objects - inuse) as usize;
+                if inuse == 0 {
+                    list.remove(arena, slab);
+                    slab.set_partial(false);
+                    empty.push_back(arena, slab);
+                } else if free <= SORTED {
+                    list.remove(arena, slab);
+                    sorted[free].push_back(arena, slab);
+                }
+            }
+            let mut all = SlabList::new();
+            for bucket in &mut sorted {
+                all.append(arena, bucket);
+            }
+            all.append(arena, &mut list);
+            *list = all;
+            node.note_partial(&list);
+        }
+        let mut at = empty.first(arena);
+        while let Some(slab) = at {
+            at = SlabList::after(arena, slab);
+            self.discard_slab(cache, node, slab);
+        }
+    }
+
+    /// Gives back what has been idle for the decay time; for a helper that runs beside the program.
+    pub fn tick(&self, now: u64) {
+        let decay = u64::from(self.tunables().decay_ms);
+        self.zone.decay(&self.platform, now, decay);
+        self.huge.purge(&self.platform, |age| age >= decay);
+    }
+}
+
+/// Takes a word of a region that belongs to the caller alone.
+fn take_stopped(region: &Region, slot: Slot, nothing: usize) -> usize {
+    // AcqRel: the sheaf's words from the CPU's threads; the fence ordered them.
+    region.word(slot).swap(nothing, AcqRel)
+}
+
+/// Takes a word whose lock bit others may hold for a moment.
+fn take_locked(region: &Region, slot: Slot, nothing: usize) -> usize {
+    for _ in 0..LOCK_TRIES {
+        // Relaxed: confirmed by the exchange.
+        let top = region.word(slot).load(Relaxed);
+        if top & 1 == 0 && locked::exchange(region, slot, top, nothing) {
+            return top;
+        }
+        core::hint::spin_loop();
+    }
+    nothing
+}

@@ -1,0 +1,203 @@
+//! Giving objects back to their slabs, one update of the state a slab and batch.
+//!
+//! Objects that are being freed belong to the caller, so they are linked with
+//! each other first, into a *detached freelist* a slab, and the whole list is pushed by one
+//! compare-and-swap. The array is scanned backwards; objects of other slabs are passed over,
+//! at most two a list ([`LOOK_AHEAD`] ends the scan at the third).
+//!
+//! Each object is checked here, always: it must be a slot of a slab of this
+//! cache, and it must not be free already. The second check costs a read of the line that the link is
+//! about to be written to: only a free object holds a hardened link, so only one that
+//! seems to hold one is looked up in its slab's list.
+
+use core::ptr::null_mut;
+
+use crate::allocator::Allocator;
+use crate::cache::KmemCache;
+use crate::platform::Platform;
+use crate::slab::{Slab, State};
+use crate::stats::StatItem;
+
+/// Objects of other slabs that end the scan for a detached freelist.
+pub const LOOK_AHEAD: usize = 3;
+
+/// Objects of one slab, linked with each other.
+struct Detached<'a> {
+    slab: &'a Slab,
+    head: *mut u8,
+    tail: *mut u8,
+    count: usize,
+}
+
+impl<P: Platform> Allocator<P> {
+    /// Frees all objects of an array to their slabs; the array's order is lost.
+    pub(crate) fn free_to_slabs(&self, cache: &KmemCache<P>, objects: &mut [*mut u8]) {
+        let mut left = objects.len();
+        while left > 0 {
+            let detached = self.build_detached(cache, &mut objects[..left]);
+            left -= detached.count;
+            self.slab_free(cache, detached.slab, detached.head, detached.tail, detached.count);
+        }
+    }
+
+    /// Links the last object and those of the same slab, and moves them to the end of the array.
+    fn build_detached(&self, cache: &KmemCache<P>, objects: &mut [*mut u8]) -> Detached<'_> {
+        let mut done = objects.len() - 1;
+        let head = objects[done];
+        let slab = self.checked_slab(cache, head);
+        let mut list = Detached {
+            slab,
+            head,
+            tail: head,
+            count: 1,
+        };
+        self.check_not_free(cache, slab, head, null_mut());
+        // SAFETY: the object is a slot of this cache and the caller's.
+        unsafe { cache.links.set(head, null_mut()) };
+        let mut misses = 0;
+        for at in (0..done).rev() {
+            let object = objects[at];
+            if !core::ptr::eq(self.checked_slab(cache, object), slab) {
+                misses += 1;
+                if misses == LOOK_AHEAD {
+                    break;
+                }
+                continue;
+            }
+            self.check_not_free(cache, slab, object, list.head);
+            // SAFETY: as above.
+            unsafe { cache.links.set(object, list.head) };
+            list.head = object;
+            list.count += 1;
+            done -= 1;
+            objects.swap(at, done);
+        }
+        list
+    }
+
+    /// Pushes a chain of `count` objects, linked from `head` to `tail`, onto a slab's freelist;
+    /// the kernel's `__slab_free`.
+    pub(crate) fn slab_free(&self, cache: &KmemCache<P>, slab: &Slab, head: *mut u8, tail: *mut u8, count: usize) {
+        let arena = &self.zone.arena;
+        let base = self.slab_base(slab);
+        let node = cache.node(usize::from(slab.node()));
+        let mut old = slab.state();
+        loop {
+            if old.frozen() {
+                return;
+            }
+            if old.inuse() < count as u32 {
+                self.misuse(cache, head, "double free: its slab has no such object in use");
+            }
+            // SAFETY: the tail is the caller's until the state says otherwise.
+            unsafe {
+                let next = old.head().map_or(null_mut(), |o| base.wrapping_add(o));
+                cache.links.set(tail, next);
+            }
+            let new: State = old.with(Some(head as usize - base as usize), old.inuse() - count as u32);
+            let was_full = old.inuse() == cache.oo.objects;
+            if !was_full && new.inuse() != 0 {
+                match slab.change(old, new) {
+                    Ok(()) => return,
+                    Err(now) => old = now,
+                }
+                cache.stats.add(StatItem::CmpxchgDoubleFail, 1);
+                continue;
+            }
+            // The first object of a full slab lists it; the last of any may discard it.
+            let mut list = node.partial.lock();
+            if let Err(now) = slab.change(old, new) {
+                drop(list);
+                cache.stats.add(StatItem::CmpxchgDoubleFail, 1);
+                old = now;
+                continue;
+            }
+            if !was_full && !slab.partial() {
+                // Somebody has it isolated and will put it back.
+                return;
+            }
+            if new.inuse() == 0 && list.len() >= cache.min_partial {
+                if !was_full {
+                    slab.set_partial(false);
+                    list.remove(arena, slab);
+                    node.note_partial(&list);
+                    cache.stats.add(StatItem::FreeRemovePartial, 1);
+                }
+                drop(list);
+                self.discard_slab(cache, node, slab);
+            } else if was_full {
+                slab.set_partial(true);
+                list.push_back(arena, slab);
+                node.note_partial(&list);
+                cache.stats.add(StatItem::FreeAddPartial, 1);
+            }
+            return;
+        }
+    }
+
+    /// The slab that an object is a slot of; ends the process when it is none of this cache.
+    fn checked_slab(&self, cache: &KmemCache<P>, object: *mut u8) -> &Slab {
+        let arena = &self.zone.arena;
+        let Some(page) = arena.page_of(object as usize) else {
+            self.misuse(cache, object, "not allocated here (a foreign pointer)");
+        };
+        match arena.cache_of(page) {
+            Some(id) if id == cache.id => {}
+            Some(id) => {
+                let other = self.cache(id).map_or("?", KmemCache::name);
+                self.platform.fatal(format_args!(
+                    "cache '{}': {object:p} belongs to cache '{other}'",
+                    cache.name()
+                ))
+            }
+            None => self.misuse(cache, object, "double free or never allocated: its pages are free"),
+        }
+        let slab = cache.slab_of(arena, page);
+        if !cache.is_slot(object as usize - self.slab_base(slab) as usize) {
+            self.misuse(cache, object, "not the start of an object (an interior pointer)");
+        }
+        slab
+    }
+
+    /// Ends the process when an object that is being freed is free already: in its slab's
+    /// list, or in the chain from `chain`.
+    #[inline]
+    fn check_not_free(&self, cache: &KmemCache<P>, slab: &Slab, object: *mut u8, chain: *mut u8) {
+        if cache.links.random == 0 {
+            return;
+        }
+        // SAFETY: the object is a slot of this cache.
+        let next = unsafe { cache.links.get(object) };
+        let offset = (next as usize).wrapping_sub(self.slab_base(slab) as usize);
+        if next.is_null() || offset < cache.oo.bytes() {
+            self.look_up_free(cache, slab, object, chain);
+        }
+    }
+
+    #[cold]
+    fn look_up_free(&self, cache: &KmemCache<P>, slab: &Slab, object: *mut u8, chain: *mut u8) {
+        let base = self.slab_base(slab);
+        let listed = slab.state().head().map_or(null_mut(), |o| base.wrapping_add(o));
+        for start in [chain, listed] {
+            let mut at = start;
+            for _ in 0..cache.oo.objects {
+                if at == object {
+                    self.misuse(cache, object, "double free: the object is free already");
+                }
+                let offset = (at as usize).wrapping_sub(base as usize);
+                if at.is_null() || offset >= cache.oo.bytes() || !cache.is_slot(offset) {
+                    break;
+                }
+                // SAFETY: a slot of the slab; its bytes may be anybody's, and are only looked at.
+                at = unsafe { cache.links.get(at) };
+            }
+        }
+    }
+
+    /// Ends the process: a pointer was given that is no object to free.
+    #[cold]
+    pub(crate) fn misuse(&self, cache: &KmemCache<P>, object: *mut u8, why: &str) -> ! {
+        self.platform
+            .fatal(format_args!("cache '{}': free of {object:p}: {why}", cache.name()))
+    }
+}

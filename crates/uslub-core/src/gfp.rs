@@ -1,0 +1,42 @@
+//! Contexts of an allocation, with the kernel's names.
+
+bitflags::bitflags! {
+    /// What an allocation may do to get its memory.
+    ///
+    /// | flag set | may ask the OS for memory | may wait for a lock |
+    /// |---|---|---|
+    /// | [`KERNEL`](Gfp::KERNEL) | yes | yes |
+    /// | [`NOWAIT`](Gfp::NOWAIT) | no | yes, but only for a lock's short hold |
+    /// | [`NOSPIN`](Gfp::NOSPIN) | no | no |
+    ///
+    /// Refill of a sheaf depends on *may wait for a lock*, never on *may ask the OS*.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Gfp: u32 {
+        /// May map memory from the operating system.
+        const MAP = 1;
+        /// May wait for a lock.
+        const SPIN = 2;
+        /// The object's bytes are zero.
+        const ZERO = 4;
+        /// Everything allowed.
+        const KERNEL = Self::MAP.bits() | Self::SPIN.bits();
+        /// Never maps memory.
+        const NOWAIT = Self::SPIN.bits();
+        /// Never maps memory and never waits for a lock.
+        const NOSPIN = 0;
+    }
+}
+
+impl Gfp {
+    /// Whether locks may be waited for.
+    #[inline]
+    pub const fn may_spin(self) -> bool {
+        self.contains(Gfp::SPIN)
+    }
+
+    /// Whether the operating system may be asked for memory.
+    #[inline]
+    pub const fn may_map(self) -> bool {
+        self.contains(Gfp::MAP)
+    }
+}

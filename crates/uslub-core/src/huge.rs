@@ -1,0 +1,376 @@
+//! Huge objects: each has a mapping of its own, so it can grow without a copy.
+//!
+//! A hash table from address to length knows them; it lives in a mapping of its own. The
+//! mappings freed last are kept for a short while, as programs often ask for the like again.
+
+use core::ptr::NonNull;
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::platform::{PAGE_SIZE, Platform};
+use crate::sync::Lock;
+
+/// Freed mappings that are kept.
+const KEPT: usize = 8;
+/// Bytes of freed mappings that are kept at most.
+const KEPT_BYTES: usize = 32 << 20;
+
+#[derive(Clone, Copy)]
+struct Entry {
+    address: usize,
+    bytes: usize,
+}
+
+const NO_ENTRY: Entry = Entry { address: 0, bytes: 0 };
+
+#[derive(Clone, Copy)]
+struct Kept {
+    entry: Entry,
+    since: u64,
+}
+
+struct Inner {
+    table: *mut Entry,
+    capacity: usize,
+    len: usize,
+    kept: [Kept; KEPT],
+}
+
+// SAFETY: the table is reached through the lock alone.
+unsafe impl Send for Inner {}
+
+/// All huge objects.
+pub struct Huge<P> {
+    inner: Lock<P, Inner>,
+    live: AtomicUsize,
+    kept: AtomicUsize,
+    table: AtomicUsize,
+}
+
+/// What an address is to the table of huge objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// An object of so many bytes begins here.
+    Start(usize),
+    /// It lies inside an object.
+    Inside,
+    /// An object that was freed a moment ago began here.
+    Freed,
+    /// Nothing of ours.
+    Nothing,
+}
+
+fn hash(address: usize) -> usize {
+    (address >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20
+}
+
+impl Inner {
+    fn entries(&mut self) -> &mut [Entry] {
+        if self.capacity == 0 {
+            return &mut [];
+        }
+        // SAFETY: the table has `capacity` entries and is ours.
+        unsafe { core::slice::from_raw_parts_mut(self.table, self.capacity) }
+    }
+
+    fn position(&mut self, address: usize) -> Option<usize> {
+        let mask = self.capacity.wrapping_sub(1);
+        let entries = self.entries();
+        let mut at = hash(address) & mask;
+        while let Some(entry) = entries.get(at) {
+            if entry.address == address {
+                return Some(at);
+            }
+            if entry.address == 0 {
+                return None;
+            }
+            at = (at + 1) & mask;
+        }
+        None
+    }
+
+    fn insert_unchecked(&mut self, entry: Entry) {
+        let mask = self.capacity - 1;
+        let entries = self.entries();
+        let mut at = hash(entry.address) & mask;
+        while entries[at].address != 0 {
+            at = (at + 1) & mask;
+        }
+        entries[at] = entry;
+        self.len += 1;
+    }
+
+    /// Makes room for one more; returns the table's new size in bytes, 0 if unchanged, `None` without memory.
+    fn reserve<P: Platform>(&mut self, platform: &P) -> Option<usize> {
+        if self.len * 2 < self.capacity {
+            return Some(0);
+        }
+        let capacity = (self.capacity * 2).max(PAGE_SIZE / size_of::<Entry>());
+        let bytes = capacity * size_of::<Entry>();
+        let table = platform.map(bytes)?.cast::<Entry>();
+        let (old, old_capacity) = (self.table, self.capacity);
+        (self.table, self.capacity, self.len) = (table.as_ptr(), capacity, 0);
+        for i in 0..old_capacity {
+            // SAFETY: within the old table, which is ours.
+            let entry = unsafe { *old.add(i) };
+            if entry.address != 0 {
+                self.insert_unchecked(entry);
+            }
+        }
+        if let Some(old) = NonNull::new(old) {
+            // SAFETY: the old table is a mapping of its own and no longer used.
+            unsafe { platform.unmap(old.cast(), old_capacity * size_of::<Entry>()) };
+        }
+        Some(bytes)
+    }
+
+    fn remove(&mut self, address: usize) -> Option<usize> {
+        let mut hole = self.position(address)?;
+        let mask = self.capacity - 1;
+        let entries = self.entries();
+        let bytes = entries[hole].bytes;
+        let mut at = (hole + 1) & mask;
+        // Close the hole: move back every entry that would not be found over it.
+        while entries[at].address != 0 {
+            let home = hash(entries[at].address) & mask;
+            if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask) {
+                entries[hole] = entries[at];
+                hole = at;
+            }
+            at = (at + 1) & mask;
+        }
+        entries[hole] = NO_ENTRY;
+        self.len -= 1;
+        Some(bytes)
+    }
+}
+
+impl<P: Platform> Huge<P> {
+    /// No huge objects.
+    pub const fn new() -> Self {
+        Self {
+            inner: Lock::new(Inner {
+                table: core::ptr::null_mut(),
+                capacity: 0,
+                len: 0,
+                kept: [Kept {
+                    entry: NO_ENTRY,
+                    since: 0,
+                }; KEPT],
+            }),
+            live: AtomicUsize::new(0),
+            kept: AtomicUsize::new(0),
+            table: AtomicUsize::new(0),
+        }
+    }
+
+    /// Bytes of live huge objects.
+    pub fn live_bytes(&self) -> usize {
+        // Relaxed: a figure.
+        self.live.load(Relaxed)
+    }
+
+    /// Bytes of freed mappings that are kept.
+    pub fn kept_bytes(&self) -> usize {
+        // Relaxed: a figure.
+        self.kept.load(Relaxed)
+    }
+
+    /// Bytes of the table.
+    pub fn table_bytes(&self) -> usize {
+        // Relaxed: a figure.
+        self.table.load(Relaxed)
+    }
+
+    /// A mapping of at least `bytes`, aligned to `align` bytes (a power of two), and whether it is all zero.
+    pub fn alloc(&self, platform: &P, bytes: usize, align: usize) -> Option<(NonNull<u8>, bool)> {
+        let bytes = bytes.checked_next_multiple_of(PAGE_SIZE)?;
+        if let Some(entry) = self.reuse(bytes, align) {
+            return Some((self.enter(platform, entry)?, false));
+        }
+        let extra = if align > PAGE_SIZE { align } else { 0 };
+        let start = platform.map(bytes.checked_add(extra)?)?;
+        let address = (start.as_ptr() as usize).next_multiple_of(align.max(1));
+        if extra != 0 {
+            let before = address - start.as_ptr() as usize;
+            // SAFETY: the ends of the mapping just made, which nobody uses.
+            unsafe {
+                if before > 0 {
+                    platform.unmap(start, before);
+                }
+                if extra > before {
+                    platform.unmap(start.add(before + bytes), extra - before);
+                }
+            }
+        }
+        Some((self.enter(platform, Entry { address, bytes })?, true))
+    }
+
+    /// Puts an object into the table; unmaps it when the table cannot grow.
+    fn enter(&self, platform: &P, entry: Entry) -> Option<NonNull<u8>> {
+        let mut inner = self.inner.lock();
+        let start = NonNull::new(entry.address as *mut u8)?;
+        match inner.reserve(platform) {
+            Some(grown) => {
+                inner.insert_unchecked(entry);
+                // Relaxed: figures.
+                if grown > 0 {
+                    self.table.store(grown, Relaxed);
+                }
+                self.live.fetch_add(entry.bytes, Relaxed);
+                Some(start)
+            }
+            None => {
+                drop(inner);
+                // SAFETY: a mapping of ours that nobody knows.
+                unsafe { platform.unmap(start, entry.bytes) };
+                None
+            }
+        }
+    }
+
+    /// A kept mapping that fits without much waste.
+    fn reuse(&self, bytes: usize, align: usize) -> Option<Entry> {
+        // Relaxed: a glance.
+        if self.kept.load(Relaxed) < bytes {
+            return None;
+        }
+        let mut inner = self.inner.lock();
+        let kept = inner
+            .kept
+            .iter_mut()
+            .filter(|k| {
+                let e = k.entry;
+                e.bytes >= bytes && e.bytes - bytes <= bytes / 8 && e.address.is_multiple_of(align)
+            })
+            .min_by_key(|k| k.entry.bytes)?;
+        let entry = core::mem::replace(&mut kept.entry, NO_ENTRY);
+        // Relaxed: a figure.
+        self.kept.fetch_sub(entry.bytes, Relaxed);
+        Some(entry)
+    }
+
+    /// What an address is.
+    pub fn find(&self, address: usize) -> Found {
+        let mut inner = self.inner.lock();
+        if let Some(at) = inner.position(address) {
+            return Found::Start(inner.entries()[at].bytes);
+        }
+        if inner.kept.iter().any(|k| k.entry.address == address && address != 0) {
+            return Found::Freed;
+        }
+        let inside = |e: &Entry| address.wrapping_sub(e.address) < e.bytes;
+        if inner.entries().iter().any(inside) {
+            Found::Inside
+        } else {
+            Found::Nothing
+        }
+    }
+
+    /// Frees the object that begins at `address`; false when there is none.
+    pub fn free(&self, platform: &P, address: usize, decay_ms: u64) -> bool {
+        let now = platform.now_ms();
+        let mut inner = self.inner.lock();
+        let Some(bytes) = inner.remove(address) else {
+            return false;
+        };
+        // Relaxed: figures.
+        self.live.fetch_sub(bytes, Relaxed);
+        let mut surplus = Entry { address, bytes };
+        if decay_ms > 0
+            && bytes <= KEPT_BYTES
+            // Relaxed: changed under the lock.
+            && self.kept.load(Relaxed) + bytes <= KEPT_BYTES
+            && let Some(oldest) = inner.kept.iter_mut().min_by_key(|k| (k.entry.bytes > 0, k.since))
+        {
+            core::mem::swap(&mut oldest.entry, &mut surplus);
+            oldest.since = now;
+            self.kept.fetch_add(bytes, Relaxed);
+            self.kept.fetch_sub(surplus.bytes, Relaxed);
+        }
+        drop(inner);
+        self.unmap(platform, surplus);
+        true
+    }
+
+    fn unmap(&self, platform: &P, entry: Entry) {
+        if let Some(start) = NonNull::new(entry.address as *mut u8) {
+            // SAFETY: a mapping that is in no table any more.
+            unsafe { platform.unmap(start, entry.bytes) };
+        }
+    }
+
+    /// Grows or shrinks the object at `address` without a copy; null when that cannot be done,
+    /// and then nothing has changed.
+    pub fn resize(&self, platform: &P, address: usize, bytes: usize) -> Option<NonNull<u8>> {
+        let bytes = bytes.checked_next_multiple_of(PAGE_SIZE)?;
+        let mut inner = self.inner.lock();
+        let at = inner.position(address)?;
+        let old = inner.entries()[at].bytes;
+        let start = NonNull::new(address as *mut u8)?;
+        // SAFETY: a whole mapping of ours. The lock is held so that nobody enters the
+        // new address before the old one is out of the table.
+        let moved = unsafe { platform.remap(start, old, bytes) }?;
+        inner.remove(address);
+        inner.insert_unchecked(Entry {
+            address: moved.as_ptr() as usize,
+            bytes,
+        });
+        // Relaxed: a figure.
+        self.live.fetch_add(bytes, Relaxed);
+        self.live.fetch_sub(old, Relaxed);
+        Some(moved)
+    }
+
+    /// Unmaps the kept mappings whose age in milliseconds `old_enough` accepts.
+    pub fn purge(&self, platform: &P, old_enough: impl Fn(u64) -> bool) {
+        // Relaxed: a glance.
+        if self.kept.load(Relaxed) == 0 {
+            return;
+        }
+        let now = platform.now_ms();
+        for i in 0..KEPT {
+            let mut inner = self.inner.lock();
+            let kept = &mut inner.kept[i];
+            if kept.entry.bytes == 0 || !old_enough(now.saturating_sub(kept.since)) {
+                continue;
+            }
+            let entry = core::mem::replace(&mut kept.entry, NO_ENTRY);
+            // Relaxed: a figure.
+            self.kept.fetch_sub(entry.bytes, Relaxed);
+            drop(inner);
+            self.unmap(platform, entry);
+        }
+    }
+
+    /// The lock, for a fork.
+    pub fn lock_for_fork(&self) {
+        self.inner.acquire();
+    }
+
+    /// Releases it in the parent.
+    ///
+    /// # Safety
+    ///
+    /// On the thread that took it.
+    pub unsafe fn unlock_after_fork(&self) {
+        // SAFETY: passed on.
+        unsafe { self.inner.release() }
+    }
+
+    /// Makes it free in the child.
+    ///
+    /// # Safety
+    ///
+    /// In the child of a fork whose parent held it.
+    pub unsafe fn reset_after_fork(&self) {
+        // SAFETY: passed on.
+        unsafe { self.inner.reset() }
+    }
+}
+
+impl<P: Platform> Default for Huge<P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,159 @@
+//! What a cache says about itself; the columns of `/proc/slabinfo` and the counters.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::allocator::Allocator;
+use crate::cache::KmemCache;
+use crate::node::SlabList;
+use crate::percpu::Slot;
+use crate::platform::{PAGE_SIZE, Platform};
+use crate::sheaf::{self, Sheaf};
+use crate::stats::StatItem;
+
+/// Figures of one cache. Exact when nobody uses the cache meanwhile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheInfo {
+    /// Slots in all slabs.
+    pub num_objs: usize,
+    /// Slots that are in use, those in sheaves included.
+    pub active_objs: usize,
+    /// Objects in sheaves.
+    pub cached_objs: usize,
+    /// Slabs.
+    pub num_slabs: usize,
+    /// Slabs in which a slot is in use.
+    pub active_slabs: usize,
+    /// Objects allocated.
+    pub allocs: u64,
+    /// Objects freed.
+    pub frees: u64,
+}
+
+impl CacheInfo {
+    /// Objects that the program holds.
+    pub fn live_objs(&self) -> usize {
+        self.active_objs.saturating_sub(self.cached_objs)
+    }
+}
+
+/// Figures of an allocator, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Slots and pages that the program holds.
+    pub live: usize,
+    /// Objects in sheaves.
+    pub cached: usize,
+    /// Free slots in slabs.
+    pub free: usize,
+    /// Slabs.
+    pub slabs: usize,
+    /// Large objects.
+    pub large: usize,
+    /// Huge objects.
+    pub huge: usize,
+    /// Free pages and mappings that are still resident.
+    pub dirty: usize,
+    /// Our own records.
+    pub metadata: usize,
+    /// Objects allocated.
+    pub allocs: u64,
+    /// Objects freed.
+    pub frees: u64,
+}
+
+impl<P: Platform> Allocator<P> {
+    /// Figures of a cache.
+    pub fn info(&self, cache: &KmemCache<P>) -> CacheInfo {
+        let arena = &self.zone.arena;
+        let objects = cache.oo.objects as usize;
+        let num_slabs = cache.nr_slabs();
+        let (mut free, mut empty) = (0, 0);
+        for node in cache.nodes() {
+            let list = node.partial.lock();
+            let mut at = list.first(arena);
+            while let Some(slab) = at {
+                let inuse = slab.state().inuse() as usize;
+                free += objects - inuse;
+                empty += usize::from(inuse == 0);
+                at = SlabList::after(arena, slab);
+            }
+        }
+        let num_objs = num_slabs * objects;
+        CacheInfo {
+            num_objs,
+            active_objs: num_objs.saturating_sub(free),
+            cached_objs: self.cached(cache),
+            num_slabs,
+            active_slabs: num_slabs.saturating_sub(empty),
+            allocs: self.stat(cache, StatItem::AllocFastpath) + cache.stats.get(StatItem::AllocSlowpath),
+            frees: self.stat(cache, StatItem::FreeFastpath) + cache.stats.get(StatItem::FreeSlowpath),
+        }
+    }
+
+    /// Value of a counter, over all CPUs.
+    pub fn stat(&self, cache: &KmemCache<P>, item: StatItem) -> u64 {
+        let percpu = |which: fn((u64, u64)) -> u64| -> u64 {
+            self.table
+                .regions()
+                .map(|(_, region)| which(region.counts(cache.id)))
+                .sum()
+        };
+        cache.stats.get(item)
+            + match item {
+                StatItem::AllocFastpath => percpu(|counts| counts.0),
+                StatItem::FreeFastpath => percpu(|counts| counts.1),
+                _ => 0,
+            }
+    }
+
+    /// Objects in the sheaves of all CPUs and in barns.
+    fn cached(&self, cache: &KmemCache<P>) -> usize {
+        let mut n = 0;
+        self.for_each_top(cache, |top| {
+            // SAFETY: only the length is computed, from the top and the window's capacity.
+            n += core::mem::ManuallyDrop::new(unsafe { Sheaf::from_top(top) }).len();
+        });
+        for node in cache.nodes() {
+            node.barn.for_each_full(|objects| n += objects.len());
+        }
+        n
+    }
+
+    /// Calls `visit` with the top of each sheaf in a CPU's slot.
+    pub(crate) fn for_each_top(&self, cache: &KmemCache<P>, mut visit: impl FnMut(usize)) {
+        for (_, region) in self.table.regions() {
+            for slot in [cache.id.main(), cache.id.spare()] as [Slot; 2] {
+                // Relaxed: a glance. Bit 0 may be a lock.
+                let top = region.word(slot).load(Relaxed) & !1;
+                if top != 0 && !sheaf::is_sentinel(top) {
+                    visit(top);
+                }
+            }
+        }
+    }
+
+    /// Figures of the whole allocator.
+    pub fn totals(&self) -> Totals {
+        let mut t = Totals {
+            // Relaxed: figures.
+            large: self.large_pages.load(Relaxed) * PAGE_SIZE,
+            huge: self.huge.live_bytes(),
+            dirty: self.zone.dirty_bytes() + self.huge.kept_bytes(),
+            metadata: self.metadata_bytes(),
+            allocs: self.large_calls[0].load(Relaxed) as u64,
+            frees: self.large_calls[1].load(Relaxed) as u64,
+            ..Totals::default()
+        };
+        t.live = t.large + t.huge;
+        for cache in self.caches() {
+            let (info, size) = (self.info(cache), cache.size as usize);
+            t.live += info.live_objs() * size;
+            t.cached += info.cached_objs * size;
+            t.free += (info.num_objs - info.active_objs) * size;
+            t.slabs += info.num_slabs * cache.oo.bytes();
+            t.allocs += info.allocs;
+            t.frees += info.frees;
+        }
+        t
+    }
+}

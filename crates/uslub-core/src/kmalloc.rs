@@ -1,0 +1,422 @@
+//! kmalloc: objects of any size, without a cache of one's own.
+//!
+//! | bytes | where | rounded up to |
+//! |---|---|---|
+//! | 0 … 32 KiB | a cache of the size class | the class, at most 12.5 % above 128 bytes |
+//! | … 1 MiB | a run of pages | whole pages |
+//! | more | a mapping of its own | whole pages |
+//!
+//! Classes are 8, then multiples of 16 up to 128, then eight to each doubling. The caches of the
+//! classes have fixed identities (class c has index c), and come into being when first used. A
+//! slab is aligned to its size, so a class is aligned to the largest power of two that divides it.
+
+use core::fmt::Write;
+use core::ptr::{NonNull, null_mut};
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::allocator::Allocator;
+use crate::cache::{CacheArgs, KmemCache};
+use crate::gfp::Gfp;
+use crate::huge::Found;
+use crate::page::{PageIndex, PageKind};
+use crate::percpu::CacheId;
+use crate::platform::{PAGE_SIZE, Platform};
+
+/// Largest object that comes from a size class, in bytes.
+pub const CLASS_MAX: usize = 32 << 10;
+/// Largest object that comes from a run of pages, in bytes.
+pub const LARGE_MAX: usize = 1 << 20;
+/// Number of size classes.
+pub const NR_CLASSES: usize = 9 + 64;
+/// Largest object at all, in bytes.
+pub const SIZE_MAX: usize = isize::MAX as usize;
+
+/// Bytes of class `class` (1 to [`NR_CLASSES`]).
+///
+/// ```
+/// use uslub_core::kmalloc::class_size;
+/// assert_eq!([class_size(1), class_size(2), class_size(10), class_size(73)], [8, 16, 144, 32768]);
+/// ```
+pub const fn class_size(class: usize) -> usize {
+    match class {
+        1 => 8,
+        2..=9 => (class - 1) * 16,
+        _ => {
+            let (doubling, step) = ((class - 10) / 8, (class - 10) % 8);
+            (128 << doubling) + (16 << doubling) * (step + 1)
+        }
+    }
+}
+
+/// The class of `(bytes + 7) / 8`, for all sizes up to [`CLASS_MAX`].
+pub static CLASS_TABLE: [u8; CLASS_MAX / 8 + 1] = class_table();
+
+const fn class_table() -> [u8; CLASS_MAX / 8 + 1] {
+    let mut table = [1; CLASS_MAX / 8 + 1];
+    let (mut words, mut class) = (0, 1);
+    while words < table.len() {
+        if words * 8 > class_size(class) {
+            class += 1;
+        }
+        table[words] = class as u8;
+        words += 1;
+    }
+    table
+}
+
+/// The class for `bytes`, which are at most [`CLASS_MAX`].
+#[inline]
+pub fn class_of(bytes: usize) -> CacheId {
+    CacheId::from_index(usize::from(CLASS_TABLE[(bytes + 7) / 8]))
+}
+
+/// An object and what is known of its bytes.
+#[derive(Clone, Copy, Debug)]
+struct Fresh {
+    start: *mut u8,
+    zero: bool,
+}
+
+const NO_OBJECT: Fresh = Fresh {
+    start: null_mut(),
+    zero: false,
+};
+
+impl<P: Platform> Allocator<P> {
+    /// Allocates `bytes` (0 counts as 1); null when memory cannot be had. Objects are aligned to 16 bytes
+    /// (8 bytes for sizes up to 8).
+    #[inline]
+    pub fn kmalloc(&self, bytes: usize, gfp: Gfp) -> *mut u8 {
+        if bytes <= CLASS_MAX {
+            let id = class_of(bytes);
+            // SAFETY: our table.
+            let object = unsafe { self.platform.pop(&self.table, id.main()) };
+            let object = if object.is_null() { self.kmalloc_slow(id, gfp) } else { object };
+            if gfp.contains(Gfp::ZERO) && !object.is_null() {
+                // SAFETY: ours and at least `bytes` long.
+                unsafe { object.write_bytes(0, bytes) };
+            }
+            return object;
+        }
+        let fresh = self.alloc_pages_or_mapping(bytes, PAGE_SIZE, gfp);
+        if gfp.contains(Gfp::ZERO) && !fresh.zero && !fresh.start.is_null() {
+            // SAFETY: ours and at least `bytes` long.
+            unsafe { fresh.start.write_bytes(0, bytes) };
+        }
+        fresh.start
+    }
+
+    /// Allocates an object of a size class when the fast path could not.
+    #[cold]
+    pub fn kmalloc_slow(&self, id: CacheId, gfp: Gfp) -> *mut u8 {
+        match self.class_cache(id, gfp) {
+            Some(cache) => self.alloc_slow(cache, gfp),
+            None => null_mut(),
+        }
+    }
+
+    /// The cache of a size class; creates it when it is first needed.
+    fn class_cache(&self, id: CacheId, gfp: Gfp) -> Option<&KmemCache<P>> {
+        if let Some(cache) = self.cache(id) {
+            return Some(cache);
+        }
+        if !gfp.may_map() {
+            return None;
+        }
+        let size = class_size(id.index());
+        let mut name = Name::default();
+        let _ = if size.is_multiple_of(1024) {
+            write!(name, "kmalloc-{}k", size / 1024)
+        } else {
+            write!(name, "kmalloc-{size}")
+        };
+        let mut args = CacheArgs::new(name.as_str(), size);
+        if size > 8192 {
+            args.max_order = Some(5);
+        }
+        self.create_at(id, &args).ok()
+    }
+
+    /// Allocates `bytes` aligned to `align` bytes (a power of two); null when memory cannot be had.
+    pub fn kmalloc_aligned(&self, bytes: usize, align: usize, gfp: Gfp) -> *mut u8 {
+        debug_assert!(align.is_power_of_two());
+        if bytes <= CLASS_MAX && align <= PAGE_SIZE {
+            let mut class = usize::from(CLASS_TABLE[bytes.max(1).div_ceil(8)]);
+            while class <= NR_CLASSES && !class_size(class).is_multiple_of(align) {
+                class += 1;
+            }
+            if class <= NR_CLASSES {
+                return self.kmalloc(class_size(class), gfp);
+            }
+        }
+        self.alloc_pages_or_mapping(bytes, align, gfp).start
+    }
+
+    fn alloc_pages_or_mapping(&self, bytes: usize, align: usize, gfp: Gfp) -> Fresh {
+        if bytes > SIZE_MAX || align > SIZE_MAX / 2 {
+            return NO_OBJECT;
+        }
+        let fresh = if bytes <= LARGE_MAX && align <= LARGE_MAX {
+            self.alloc_large(bytes.div_ceil(PAGE_SIZE).max(1), align, gfp)
+        } else if gfp.may_map() {
+            self.huge
+                .alloc(&self.platform, bytes, align)
+                .map(|(start, zero)| Fresh {
+                    start: start.as_ptr(),
+                    zero,
+                })
+        } else {
+            None
+        };
+        if fresh.is_some() {
+            self.count_large(0);
+        }
+        fresh.unwrap_or(NO_OBJECT)
+    }
+
+    fn alloc_large(&self, pages: usize, align: usize, gfp: Gfp) -> Option<Fresh> {
+        let align = align.div_ceil(PAGE_SIZE);
+        let run = self.zone.alloc(&self.platform, pages, align, gfp)?;
+        let slab = self.zone.arena.slab(run.page);
+        slab.set_pages(pages as u16);
+        slab.set_kind(PageKind::Large);
+        // Relaxed: a figure.
+        self.large_pages.fetch_add(pages, Relaxed);
+        Some(Fresh {
+            start: self.zone.arena.address(run.page).as_ptr(),
+            zero: run.zero,
+        })
+    }
+
+    /// Frees an object of [`kmalloc`](Self::kmalloc) or of any cache; null is ignored.
+    ///
+    /// A pointer that is no such object ends the process with a message.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses the object any more.
+    #[inline]
+    pub unsafe fn kfree(&self, object: *mut u8) {
+        if let Some(page) = self.zone.arena.page_of(object as usize)
+            && let Some(id) = self.zone.arena.cache_of(page)
+            // SAFETY: our table; the caller frees the object.
+            && unsafe { self.platform.push(&self.table, id.main(), object) }
+        {
+            return;
+        }
+        self.kfree_slow(object);
+    }
+
+    /// Frees an object when the fast path could not.
+    #[cold]
+    pub fn kfree_slow(&self, object: *mut u8) {
+        if object.is_null() {
+            return;
+        }
+        let Some(page) = self.zone.arena.page_of(object as usize) else {
+            if !self.huge.free(
+                &self.platform,
+                object as usize,
+                u64::from(self.tunables().decay_ms),
+            ) {
+                self.not_ours(object, "free");
+            }
+            return self.count_large(1);
+        };
+        match self.zone.arena.cache_of(page).and_then(|id| self.cache(id)) {
+            Some(cache) => self.free_slow(cache, object, Gfp::KERNEL),
+            None => self.free_large(page, object),
+        }
+    }
+
+    fn free_large(&self, page: PageIndex, object: *mut u8) {
+        let slab = self.zone.arena.slab(page);
+        let pages = usize::from(slab.pages());
+        if !(object as usize).is_multiple_of(PAGE_SIZE) || !slab.clear_kind(PageKind::Large) {
+            self.not_an_object(page, object, "free");
+        }
+        // Relaxed: a figure.
+        self.large_pages.fetch_sub(pages, Relaxed);
+        self.zone
+            .free(&self.platform, page, pages, u64::from(self.tunables().decay_ms));
+        self.count_large(1);
+    }
+
+    /// Bytes that may be used of an object of [`kmalloc`](Self::kmalloc) or of any cache; 0 for null.
+    ///
+    /// A pointer that is no such object ends the process with a message.
+    pub fn ksize(&self, object: *mut u8) -> usize {
+        if object.is_null() { 0 } else { self.sized(object, "size of").1 }
+    }
+
+    /// The cache (if any) and size of a live object.
+    fn sized(&self, object: *mut u8, what: &str) -> (Option<&KmemCache<P>>, usize) {
+        let arena = &self.zone.arena;
+        let Some(page) = arena.page_of(object as usize) else {
+            match self.huge.find(object as usize) {
+                Found::Start(bytes) => return (None, bytes),
+                _ => self.not_ours(object, what),
+            }
+        };
+        if let Some(cache) = arena.cache_of(page).and_then(|id| self.cache(id)) {
+            let base = self.slab_base(cache.slab_of(arena, page));
+            if !cache.is_slot(object as usize - base as usize) {
+                self.platform.fatal(format_args!(
+                    "cache '{}': {what} {object:p}: not the start of an object (an interior pointer)",
+                    cache.name()
+                ));
+            }
+            return (Some(cache), cache.object_size as usize);
+        }
+        let slab = arena.slab(page);
+        if slab.kind() != PageKind::Large || !(object as usize).is_multiple_of(PAGE_SIZE) {
+            self.not_an_object(page, object, what);
+        }
+        (None, usize::from(slab.pages()) * PAGE_SIZE)
+    }
+
+    /// Changes the size of an object of [`kmalloc`](Self::kmalloc), moving it if need be; null when
+    /// memory cannot be had, and then the object is as before.
+    ///
+    /// # Safety
+    ///
+    /// `object` is live; after a success only the returned pointer is.
+    pub unsafe fn krealloc(&self, object: *mut u8, bytes: usize, gfp: Gfp) -> *mut u8 {
+        if object.is_null() {
+            return self.kmalloc(bytes, gfp);
+        }
+        let (cache, old) = self.sized(object, "realloc of");
+        if bytes <= old && self.worth_keeping(cache.is_some(), old, bytes) {
+            return object;
+        }
+        if cache.is_none()
+            && bytes > CLASS_MAX
+            && let Some(moved) = self.resize(object, old, bytes)
+        {
+            return moved.as_ptr();
+        }
+        let new = self.kmalloc(bytes, gfp - Gfp::ZERO);
+        if !new.is_null() {
+            // SAFETY: both are live and at least so long; the caller gives up the old one.
+            unsafe {
+                new.copy_from_nonoverlapping(object, old.min(bytes));
+                self.kfree(object);
+            }
+        }
+        new
+    }
+
+    /// Whether an object of `old` bytes serves for fewer without much waste.
+    fn worth_keeping(&self, in_class: bool, old: usize, bytes: usize) -> bool {
+        if in_class {
+            bytes > old / 4 * 3 || class_size(class_of(bytes).index()) == old
+        } else {
+            bytes.next_multiple_of(PAGE_SIZE) == old
+        }
+    }
+
+    /// Grows or shrinks a large object in place, or a huge one without a copy.
+    fn resize(&self, object: *mut u8, old: usize, bytes: usize) -> Option<NonNull<u8>> {
+        let Some(page) = self.zone.arena.page_of(object as usize) else {
+            if bytes <= LARGE_MAX / 2 {
+                return None;
+            }
+            return self.huge.resize(&self.platform, object as usize, bytes);
+        };
+        if bytes > LARGE_MAX {
+            return None;
+        }
+        let (have, want) = (old / PAGE_SIZE, bytes.div_ceil(PAGE_SIZE));
+        if want > have {
+            self.zone.extend(page, have, want - have)?;
+            // Relaxed: a figure.
+            self.large_pages.fetch_add(want - have, Relaxed);
+        }
+        self.zone.arena.slab(page).set_pages(want as u16);
+        if want < have {
+            let rest = PageIndex(page.0 + want as u32);
+            // Relaxed: a figure.
+            self.large_pages.fetch_sub(have - want, Relaxed);
+            self.zone.free(
+                &self.platform,
+                rest,
+                have - want,
+                u64::from(self.tunables().decay_ms),
+            );
+        }
+        NonNull::new(object)
+    }
+
+    /// Ends the process: the pointer is outside the arena and no huge object.
+    #[cold]
+    fn not_ours(&self, object: *mut u8, what: &str) -> ! {
+        let why = match self.huge.find(object as usize) {
+            Found::Inside => "inside a huge object (an interior pointer)",
+            Found::Freed => "double free: this huge object was freed already",
+            _ => "not allocated here (a foreign pointer), or a double free of a huge object",
+        };
+        self.platform.fatal(format_args!("{what} {object:p}: {why}"))
+    }
+
+    /// Ends the process: the pointer is into pages that are no slab's, and no large object.
+    #[cold]
+    fn not_an_object(&self, page: PageIndex, object: *mut u8, what: &str) -> ! {
+        let why = if self.zone.is_free(page) {
+            "not allocated (a double free, or never allocated): its pages are free"
+        } else {
+            "not the start of an object (an interior pointer)"
+        };
+        self.platform.fatal(format_args!("{what} {object:p}: {why}"))
+    }
+}
+
+/// A short text on the stack.
+#[derive(Default)]
+struct Name {
+    bytes: [u8; 24],
+    len: usize,
+}
+
+impl Name {
+    fn as_str(&self) -> &str {
+        core::str::from_utf8(&self.bytes[..self.len]).unwrap_or("?")
+    }
+}
+
+impl Write for Name {
+    fn write_str(&mut self, s: &str) -> core::fmt::Result {
+        let end = self.len + s.len();
+        self.bytes
+            .get_mut(self.len..end)
+            .ok_or(core::fmt::Error)?
+            .copy_from_slice(s.as_bytes());
+        self.len = end;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_size_gets_the_smallest_class_that_holds_it() {
+        assert_eq!(class_size(NR_CLASSES), CLASS_MAX);
+        for bytes in 0..=CLASS_MAX {
+            let class = class_of(bytes).index();
+            assert!(class_size(class) >= bytes);
+            assert!(class == 1 || class_size(class - 1) < bytes, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn classes_are_at_most_an_eighth_apart_above_128_bytes() {
+        for class in 1..NR_CLASSES {
+            let (size, next) = (class_size(class), class_size(class + 1));
+            assert!(size < next && (next == 16 || next.is_multiple_of(16)));
+            if size >= 128 {
+                assert!((next - size) * 8 <= size, "{size} {next}");
+            }
+        }
+    }
+}

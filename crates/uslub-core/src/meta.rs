@@ -1,0 +1,133 @@
+//! Memory for the allocator's own records: caches, nodes, sheaf windows.
+//!
+//! It is taken from the system in chunks and never given back; windows are
+//! reused through a list. Nothing here comes from a slab, so nothing recurses.
+
+use core::ptr::NonNull;
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::gfp::Gfp;
+use crate::platform::Platform;
+use crate::sheaf::{SHEAF_BYTES, Window};
+use crate::sync::Lock;
+
+const CHUNK: usize = 64 << 10;
+
+#[derive(Clone, Copy)]
+struct Bump {
+    at: usize,
+    end: usize,
+}
+
+struct Inner {
+    records: Bump,
+    windows: Bump,
+    /// Windows given up, linked through their first word.
+    free: usize,
+}
+
+/// The store of records.
+pub struct Meta<P> {
+    inner: Lock<P, Inner>,
+    used: AtomicUsize,
+}
+
+impl<P: Platform> Meta<P> {
+    /// An empty store.
+    pub const fn new() -> Self {
+        let none = Bump { at: 0, end: 0 };
+        Self {
+            inner: Lock::new(Inner {
+                records: none,
+                windows: none,
+                free: 0,
+            }),
+            used: AtomicUsize::new(0),
+        }
+    }
+
+    fn bump(&self, bump: &mut Bump, platform: &P, bytes: usize, align: usize, gfp: Gfp) -> Option<NonNull<u8>> {
+        let mut at = bump.at.next_multiple_of(align);
+        if bump.at == 0 || at + bytes > bump.end {
+            if !gfp.may_map() {
+                return None;
+            }
+            let size = CHUNK.max(bytes.next_multiple_of(4096));
+            at = platform.map(size)?.as_ptr() as usize;
+            bump.end = at + size;
+        }
+        bump.at = at + bytes;
+        // Relaxed: a figure.
+        self.used.fetch_add(bytes, Relaxed);
+        NonNull::new(at as *mut u8)
+    }
+
+    /// Zeroed memory for a record, for ever; `align` is at most 4096 bytes.
+    pub fn record(&self, platform: &P, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        let mut inner = self.inner.lock();
+        let mut records = inner.records;
+        let memory = self.bump(&mut records, platform, bytes, align, Gfp::KERNEL);
+        inner.records = records;
+        memory
+    }
+
+    /// A window for a sheaf.
+    pub fn window(&self, platform: &P, gfp: Gfp) -> Option<NonNull<Window>> {
+        let mut inner = self.inner.lock_if(gfp.may_spin())?;
+        if let Some(window) = NonNull::new(inner.free as *mut Window) {
+            // SAFETY: windows in the list are ours; the first word links them.
+            inner.free = unsafe { window.cast::<usize>().read() };
+            return Some(window);
+        }
+        let mut windows = inner.windows;
+        let memory = self.bump(&mut windows, platform, SHEAF_BYTES, SHEAF_BYTES, gfp);
+        inner.windows = windows;
+        memory.map(NonNull::cast)
+    }
+
+    /// Takes a window back.
+    pub fn give_window(&self, window: NonNull<Window>) {
+        let mut inner = self.inner.lock();
+        // SAFETY: the caller owned the window and gives it to us.
+        unsafe { window.cast::<usize>().write(inner.free) };
+        inner.free = window.as_ptr() as usize;
+    }
+
+    /// Bytes handed out.
+    pub fn bytes(&self) -> usize {
+        // Relaxed: a figure.
+        self.used.load(Relaxed)
+    }
+
+    /// The lock, for a fork.
+    pub fn lock_for_fork(&self) {
+        self.inner.acquire();
+    }
+
+    /// Releases it in the parent.
+    ///
+    /// # Safety
+    ///
+    /// On the thread that took it.
+    pub unsafe fn unlock_after_fork(&self) {
+        // SAFETY: passed on.
+        unsafe { self.inner.release() }
+    }
+
+    /// Makes it free in the child.
+    ///
+    /// # Safety
+    ///
+    /// In the child of a fork whose parent held it.
+    pub unsafe fn reset_after_fork(&self) {
+        // SAFETY: passed on.
+        unsafe { self.inner.reset() }
+    }
+}
+
+impl<P: Platform> Default for Meta<P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,154 @@
+//! What a cache keeps on one memory node: slabs with free slots, and the barn.
+
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::barn::Barn;
+use crate::page::{Arena, PageIndex};
+use crate::platform::Platform;
+use crate::slab::{NO_SLAB, Slab};
+use crate::sync::Lock;
+
+/// A list of slabs, linked through their descriptors by page number.
+#[derive(Debug)]
+pub struct SlabList {
+    head: u32,
+    tail: u32,
+    len: usize,
+}
+
+impl SlabList {
+    /// An empty list.
+    pub const fn new() -> Self {
+        Self {
+            head: NO_SLAB,
+            tail: NO_SLAB,
+            len: 0,
+        }
+    }
+
+    /// Slabs in the list.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the list is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The first slab.
+    pub fn first<'a>(&self, arena: &'a Arena) -> Option<&'a Slab> {
+        (self.head != NO_SLAB).then(|| arena.slab(PageIndex(self.head)))
+    }
+
+    /// The slab behind `slab`, which is in a list.
+    pub fn after<'a>(arena: &'a Arena, slab: &Slab) -> Option<&'a Slab> {
+        (slab.next() != NO_SLAB).then(|| arena.slab(PageIndex(slab.next())))
+    }
+
+    /// Adds a slab at the end.
+    pub fn push_back(&mut self, arena: &Arena, slab: &Slab) {
+        let page = arena.page_of_slab(slab).0;
+        slab.set_prev(self.tail);
+        slab.set_next(NO_SLAB);
+        match self.tail {
+            NO_SLAB => self.head = page,
+            tail => arena.slab(PageIndex(tail)).set_next(page),
+        }
+        self.tail = page;
+        self.len += 1;
+    }
+
+    /// Adds a slab at the start.
+    pub fn push_front(&mut self, arena: &Arena, slab: &Slab) {
+        let page = arena.page_of_slab(slab).0;
+        slab.set_prev(NO_SLAB);
+        slab.set_next(self.head);
+        match self.head {
+            NO_SLAB => self.tail = page,
+            head => arena.slab(PageIndex(head)).set_prev(page),
+        }
+        self.head = page;
+        self.len += 1;
+    }
+
+    /// Takes a slab out, which is in this list.
+    pub fn remove(&mut self, arena: &Arena, slab: &Slab) {
+        let (prev, next) = (slab.prev(), slab.next());
+        match prev {
+            NO_SLAB => self.head = next,
+            prev => arena.slab(PageIndex(prev)).set_next(next),
+        }
+        match next {
+            NO_SLAB => self.tail = prev,
+            next => arena.slab(PageIndex(next)).set_prev(prev),
+        }
+        self.len -= 1;
+    }
+
+    /// Moves all slabs of `other` to the end.
+    pub fn append(&mut self, arena: &Arena, other: &mut SlabList) {
+        if other.is_empty() {
+            return;
+        }
+        arena.slab(PageIndex(other.head)).set_prev(self.tail);
+        match self.tail {
+            NO_SLAB => self.head = other.head,
+            tail => arena.slab(PageIndex(tail)).set_next(other.head),
+        }
+        self.tail = other.tail;
+        self.len += other.len;
+        *other = SlabList::new();
+    }
+}
+
+impl Default for SlabList {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A cache's share of one node.
+#[repr(align(64))]
+pub struct Node<P> {
+    /// Slabs with free slots. Its lock is the list lock.
+    pub partial: Lock<P, SlabList>,
+    nr_partial: AtomicUsize,
+    /// Slabs on this node.
+    pub nr_slabs: AtomicUsize,
+    /// Sheaves between the CPUs.
+    pub barn: Barn<P>,
+}
+
+impl<P: Platform> Node<P> {
+    /// A node without slabs.
+    pub const fn new() -> Self {
+        Self {
+            partial: Lock::new(SlabList::new()),
+            nr_partial: AtomicUsize::new(0),
+            nr_slabs: AtomicUsize::new(0),
+            barn: Barn::new(),
+        }
+    }
+
+    /// Partial slabs, at a glance.
+    #[inline]
+    pub fn nr_partial(&self) -> usize {
+        // Relaxed: a glance.
+        self.nr_partial.load(Relaxed)
+    }
+
+    /// Says how many partial slabs there are; under the list lock.
+    #[inline]
+    pub fn note_partial(&self, list: &SlabList) {
+        // Relaxed: read at a glance only.
+        self.nr_partial.store(list.len(), Relaxed);
+    }
+}
+
+impl<P: Platform> Default for Node<P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,158 @@
+//! How large a slab is: the kernel's order computation, and the sheaf capacity.
+
+use crate::platform::PAGE_SIZE;
+
+/// Most objects that a slab can hold (a 15-bit field, as in the kernel).
+pub const MAX_OBJECTS: usize = 32767;
+/// Largest order of a slab: 256 KiB, so that offsets fit the slab's state word.
+pub const MAX_SLAB_ORDER: u32 = 6;
+
+/// Size of a slab: 2^order pages that hold `objects` slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// log2 of the number of pages.
+    pub order: u32,
+    /// Slots.
+    pub objects: u32,
+}
+
+impl Order {
+    /// Pages of the slab.
+    pub const fn pages(self) -> usize {
+        1 << self.order
+    }
+
+    /// Bytes of the slab.
+    pub const fn bytes(self) -> usize {
+        PAGE_SIZE << self.order
+    }
+}
+
+/// Bounds for [`calculate_order`].
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Smallest order (`slab_min_order`).
+    pub min_order: u32,
+    /// Largest order unless one object needs more (`slab_max_order`).
+    pub max_order: u32,
+    /// Objects wanted in a slab (`slab_min_objects`).
+    pub min_objects: usize,
+}
+
+/// Objects wanted in a slab on a machine with `nr_cpus` CPUs: 4 · (fls(`nr_cpus`) + 1).
+///
+/// ```
+/// assert_eq!(uslub_core::order::default_min_objects(8), 20);
+/// ```
+pub const fn default_min_objects(nr_cpus: usize) -> usize {
+    4 * (usize::BITS as usize - nr_cpus.leading_zeros() as usize + 1)
+}
+
+fn order_for_bytes(bytes: usize) -> u32 {
+    bytes.div_ceil(PAGE_SIZE).next_power_of_two().ilog2()
+}
+
+/// The order of slabs with slots of `size` bytes, by the kernel's rule: the smallest order
+/// that wastes at most 1/16 of the slab, else 1/8, 1/4, 1/2, else the order that holds
+/// one object. `None` when one object does not fit the largest slab.
+///
+/// ```
+/// use uslub_core::order::{calculate_order, Bounds, Order};
+/// let b = Bounds { min_order: 0, max_order: 3, min_objects: 20 };
+/// assert_eq!(calculate_order(256, b), Some(Order { order: 1, objects: 32 }));
+/// ```
+pub fn calculate_order(size: usize, bounds: Bounds) -> Option<Order> {
+    let most = (PAGE_SIZE << bounds.max_order) / size;
+    let min_objects = bounds.min_objects.min(most.max(1));
+    let mut min_order = bounds.min_order.max(order_for_bytes(min_objects * size));
+    if (PAGE_SIZE << min_order) / size > MAX_OBJECTS {
+        min_order = order_for_bytes(size * MAX_OBJECTS).saturating_sub(1);
+    }
+    let fits = |order: u32| Order {
+        order,
+        objects: ((PAGE_SIZE << order) / size) as u32,
+    };
+    for fraction in [16, 8, 4, 2] {
+        for order in min_order..=bounds.max_order {
+            let bytes = PAGE_SIZE << order;
+            if bytes % size <= bytes / fraction && bytes >= size {
+                return Some(fits(order));
+            }
+        }
+    }
+    let order = order_for_bytes(size);
+    (order <= MAX_SLAB_ORDER).then(|| fits(order))
+}
+
+/// Objects that a sheaf holds for slots of `size` bytes: the kernel's 4, 12, 28 or 60.
+pub const fn sheaf_capacity(size: usize) -> usize {
+    match size {
+        4096.. => 4,
+        1024.. => 12,
+        256.. => 28,
+        _ => 60,
+    }
+}
+
+/// Slabs kept on a node's partial list before empty ones are given back:
+/// log2(`size`)/2, from 5 to 10.
+pub fn min_partial(size: usize) -> usize {
+    (size.ilog2() as usize / 2).clamp(5, 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KERNEL: Bounds = Bounds {
+        min_order: 0,
+        max_order: 3,
+        min_objects: 20,
+    };
+
+    #[test]
+    fn orders_and_capacities_are_the_specifications_on_8_cpus() {
+        assert_eq!(default_min_objects(8), 20);
+        for (size, objects, order) in [
+            (16, 256, 0),
+            (32, 128, 0),
+            (64, 64, 0),
+            (128, 32, 0),
+            (256, 32, 1),
+            (512, 32, 2),
+        ] {
+            assert_eq!(
+                calculate_order(size, KERNEL),
+                Some(Order { order, objects }),
+                "size {size}"
+            );
+        }
+        for (size, capacity) in [(8, 60), (255, 60), (256, 28), (1023, 28), (1024, 12), (4095, 12), (4096, 4)] {
+            assert_eq!(sheaf_capacity(size), capacity);
+        }
+        assert_eq!((min_partial(8), min_partial(4096), min_partial(1 << 20)), (5, 6, 10));
+    }
+
+    #[test]
+    fn every_order_holds_its_objects_and_wastes_no_more_than_allowed() {
+        for size in (8..40_000).step_by(8) {
+            let o = calculate_order(size, KERNEL).unwrap();
+            assert!(o.objects >= 1 && o.objects as usize <= MAX_OBJECTS);
+            assert!(o.objects as usize * size <= o.bytes());
+            if o.order <= KERNEL.max_order {
+                assert!(o.bytes() - o.objects as usize * size <= o.bytes() / 2);
+            }
+        }
+        assert_eq!(calculate_order(PAGE_SIZE << 7, KERNEL), None);
+    }
+
+    #[test]
+    fn a_slab_never_holds_more_objects_than_its_counter() {
+        let b = Bounds {
+            min_order: 6,
+            max_order: 6,
+            min_objects: 1 << 20,
+        };
+        assert!(calculate_order(8, b).unwrap().objects as usize <= MAX_OBJECTS);
+    }
+}

@@ -1,0 +1,287 @@
+//! One reserved range of addresses, and what is known of each page in it.
+//!
+//! ```text
+//!   [ blocks | page → cache | descriptors | pages …                       ]
+//!     side ranges, committed as the pages are   base        limit   reserved
+//! ```
+//!
+//! Everything is found by shift and add: the page of an address, the cache of
+//! a page, the descriptor of a page. An address outside [base, limit) is
+//! not ours, known by one compare. The range grows at `limit`, a block at a time.
+
+use core::ptr::{NonNull, null_mut};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicUsize};
+
+use crate::page::block::{BLOCK_PAGES, Block};
+use crate::percpu::CacheId;
+use crate::platform::{PAGE_SHIFT, PAGE_SIZE, Platform};
+use crate::slab::Slab;
+
+/// Bytes of a block, the unit in which the range grows.
+pub const BLOCK_BYTES: usize = BLOCK_PAGES * PAGE_SIZE;
+/// Smallest range worth having.
+const FLOOR_BYTES: usize = 16 << 20;
+
+/// Number of a page, counted from the arena's base.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PageIndex(pub u32);
+
+/// What a page is the first page of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum PageKind {
+    /// Nothing: free, or inside something that began earlier.
+    None = 0,
+    /// A slab.
+    Slab = 1,
+    /// A large object.
+    Large = 2,
+}
+
+/// The range.
+pub struct Arena {
+    base: AtomicUsize,
+    /// Pages below this number are committed.
+    limit: AtomicUsize,
+    /// Pages below this number are reserved.
+    reserved: AtomicUsize,
+    map: AtomicPtr<AtomicU16>,
+    descriptors: AtomicPtr<Slab>,
+    blocks: AtomicPtr<Block>,
+}
+
+struct Layout {
+    blocks: usize,
+    map: usize,
+    descriptors: usize,
+    total: usize,
+}
+
+fn layout(nr_blocks: usize) -> Layout {
+    let pages = nr_blocks * BLOCK_PAGES;
+    let blocks = (nr_blocks * size_of::<Block>()).next_multiple_of(PAGE_SIZE);
+    let map = (pages * 2).next_multiple_of(PAGE_SIZE);
+    let descriptors = (pages * size_of::<Slab>()).next_multiple_of(PAGE_SIZE);
+    let side = (blocks + map + descriptors).next_multiple_of(BLOCK_BYTES);
+    Layout {
+        blocks: 0,
+        map: blocks,
+        descriptors: blocks + map,
+        total: side + nr_blocks * BLOCK_BYTES,
+    }
+}
+
+impl Arena {
+    /// An arena without a range: it owns nothing.
+    pub const fn new() -> Self {
+        Self {
+            base: AtomicUsize::new(0),
+            limit: AtomicUsize::new(0),
+            reserved: AtomicUsize::new(0),
+            map: AtomicPtr::new(null_mut()),
+            descriptors: AtomicPtr::new(null_mut()),
+            blocks: AtomicPtr::new(null_mut()),
+        }
+    }
+
+    /// Reserves `bytes`, or half of that, and so on down to 16 MiB. Returns
+    /// false when not even that is to be had.
+    pub fn init<P: Platform>(&self, platform: &P, bytes: usize) -> bool {
+        let mut bytes = bytes.next_multiple_of(BLOCK_BYTES).min(1 << 43);
+        while bytes >= FLOOR_BYTES {
+            let nr_blocks = bytes / BLOCK_BYTES;
+            let l = layout(nr_blocks);
+            if let Some(start) = platform.reserve(l.total, BLOCK_BYTES) {
+                self.set(start, &l, nr_blocks);
+                return true;
+            }
+            bytes /= 2;
+        }
+        false
+    }
+
+    fn set(&self, start: NonNull<u8>, l: &Layout, nr_blocks: usize) {
+        let start = start.as_ptr();
+        // Relaxed but for the last: readers that see a limit above 0 acquired it.
+        self.blocks.store(start.wrapping_add(l.blocks).cast(), Relaxed);
+        self.map.store(start.wrapping_add(l.map).cast(), Relaxed);
+        self.descriptors.store(start.wrapping_add(l.descriptors).cast(), Relaxed);
+        let base = start as usize + l.total - nr_blocks * BLOCK_BYTES;
+        self.base.store(base, Relaxed);
+        // Release: published with all of the above.
+        self.reserved.store(nr_blocks * BLOCK_PAGES, Release);
+    }
+
+    /// Commits one more block at the limit and returns its number; `None` when the
+    /// range is used up or the memory cannot be had. One thread at a time.
+    pub fn grow<P: Platform>(&self, platform: &P) -> Option<u32> {
+        // Relaxed: only we, one at a time, change the limit.
+        let limit = self.limit.load(Relaxed);
+        // Acquire: pairs with `set`.
+        if limit + BLOCK_PAGES > self.reserved.load(Acquire) {
+            return None;
+        }
+        let block = limit / BLOCK_PAGES;
+        // Relaxed: the addresses were published with `reserved`.
+        let (blocks, map, descriptors) = (
+            self.blocks.load(Relaxed) as usize,
+            self.map.load(Relaxed) as usize,
+            self.descriptors.load(Relaxed) as usize,
+        );
+        for (start, unit) in [
+            (blocks, size_of::<Block>()),
+            (map, 2 * BLOCK_PAGES),
+            (descriptors, size_of::<Slab>() * BLOCK_PAGES),
+        ] {
+            let from = (start + block * unit).next_multiple_of(PAGE_SIZE);
+            let from = if block == 0 { start } else { from };
+            let to = (start + (block + 1) * unit).next_multiple_of(PAGE_SIZE);
+            if to > from {
+                // SAFETY: inside our reservation; `start` is page-aligned.
+                unsafe {
+                    let from_pointer = NonNull::new_unchecked(from as *mut u8);
+                    if !platform.commit(from_pointer, to - from) {
+                        return None;
+                    }
+                }
+            }
+        }
+        let pages = self.address(PageIndex(limit as u32));
+        // SAFETY: inside our reservation.
+        if !unsafe { platform.commit(pages, BLOCK_BYTES) } {
+            return None;
+        }
+        // Release: whoever sees the new limit sees the committed tables.
+        self.limit.store(limit + BLOCK_PAGES, Release);
+        Some(block as u32)
+    }
+
+    /// Gives reserved address space beyond what is committed back, keeping at
+    /// most `keep` bytes of it. One thread at a time, not together with [`grow`](Self::grow).
+    pub fn trim_reservation<P: Platform>(&self, platform: &P, keep: usize) {
+        // Relaxed: the caller keeps others out.
+        let limit = self.limit.load(Relaxed);
+        let reserved = self.reserved.load(Relaxed);
+        let end = (limit + keep / BLOCK_BYTES * BLOCK_PAGES).min(reserved);
+        if end == reserved {
+            return;
+        }
+        self.reserved.store(end, Relaxed);
+        // SAFETY: beyond the limit nothing is used; the range was reserved by us.
+        unsafe {
+            let start = self.address(PageIndex(end as u32));
+            platform.unmap(start, (reserved - end) * PAGE_SIZE);
+        }
+    }
+
+    /// Bytes reserved for pages.
+    pub fn reserved_bytes(&self) -> usize {
+        // Relaxed: a figure.
+        self.reserved.load(Relaxed) * PAGE_SIZE
+    }
+
+    /// Pages committed.
+    #[inline]
+    pub fn limit(&self) -> usize {
+        // Acquire: pairs with `grow`.
+        self.limit.load(Acquire)
+    }
+
+    /// Address of page 0.
+    #[inline]
+    pub fn base(&self) -> usize {
+        // Relaxed: set once; those who use it saw a limit.
+        self.base.load(Relaxed)
+    }
+
+    /// Start of the page → cache array.
+    #[inline]
+    pub fn map(&self) -> *mut AtomicU16 {
+        // Relaxed: set once; those who use it saw a limit.
+        self.map.load(Relaxed)
+    }
+
+    /// The page that an address lies in; `None` when it is not ours.
+    #[inline]
+    pub fn page_of(&self, address: usize) -> Option<PageIndex> {
+        let limit = self.limit();
+        let page = address.wrapping_sub(self.base()) >> PAGE_SHIFT;
+        (page < limit).then_some(PageIndex(page as u32))
+    }
+
+    /// The address of a page.
+    #[inline]
+    pub fn address(&self, page: PageIndex) -> NonNull<u8> {
+        let address = self.base() + ((page.0 as usize) << PAGE_SHIFT);
+        // SAFETY: the base is not 0.
+        unsafe { NonNull::new_unchecked(address as *mut u8) }
+    }
+
+    #[inline]
+    fn map_entry(&self, page: PageIndex) -> &AtomicU16 {
+        debug_assert!((page.0 as usize) < self.limit());
+        // SAFETY: pages below the limit have a committed entry.
+        unsafe { &*self.map().add(page.0 as usize) }
+    }
+
+    /// The cache whose slab a page belongs to.
+    #[inline]
+    pub fn cache_of(&self, page: PageIndex) -> Option<CacheId> {
+        // Relaxed: a page of an object that the caller holds does not change;
+        // any other answer is only for a diagnosis.
+        CacheId::from_raw(self.map_entry(page).load(Relaxed))
+    }
+
+    /// Says that `count` pages from `page` belong to slabs of a cache, or to none.
+    pub fn set_cache(&self, page: PageIndex, count: u32, id: Option<CacheId>) {
+        let raw = id.map_or(0, CacheId::raw);
+        for p in page.0..page.0 + count {
+            // Relaxed: the objects reach other threads by synchronised ways.
+            self.map_entry(PageIndex(p)).store(raw, Relaxed);
+        }
+    }
+
+    /// The descriptor of a page.
+    #[inline]
+    pub fn slab(&self, page: PageIndex) -> &Slab {
+        debug_assert!((page.0 as usize) < self.limit());
+        // Relaxed: set once; those who use it saw a limit.
+        let descriptors = self.descriptors.load(Relaxed);
+        // SAFETY: pages below the limit have a committed descriptor, zeroed at first, which is valid.
+        unsafe { &*descriptors.add(page.0 as usize) }
+    }
+
+    /// The page that a descriptor belongs to.
+    #[inline]
+    pub fn page_of_slab(&self, slab: &Slab) -> PageIndex {
+        // Relaxed: set once.
+        let descriptors = self.descriptors.load(Relaxed) as usize;
+        PageIndex(((slab as *const Slab as usize - descriptors) / size_of::<Slab>()) as u32)
+    }
+
+    /// A block's record.
+    ///
+    /// # Safety
+    ///
+    /// The caller holds the page lock, and no other reference to this record lives.
+    #[inline]
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn block(&self, number: u32) -> &mut Block {
+        debug_assert!((number as usize) < self.limit() / BLOCK_PAGES);
+        // Relaxed: set once. SAFETY: committed; unique by the caller's promise.
+        unsafe { &mut *self.blocks.load(Relaxed).add(number as usize) }
+    }
+
+    /// Bytes of the side ranges in use for what is committed, an upper bound.
+    pub fn side_bytes(&self) -> usize {
+        let pages = self.limit();
+        pages * (2 + size_of::<Slab>()) + pages / BLOCK_PAGES * size_of::<Block>()
+    }
+}
+
+impl Default for Arena {
+    fn default() -> Self {
+        Self::new()
+    }
+}

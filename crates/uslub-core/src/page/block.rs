@@ -1,0 +1,212 @@
+//! A block: 2 MiB of pages, and which of them are free.
+//!
+//! | free | dirty | the page is |
+//! |---|---|---|
+//! | 0 | any | handed out |
+//! | 1 | 0 | free, holds no memory, reads zero |
+//! | 1 | 1 | free, may still hold memory and old bytes |
+
+/// Pages of a block.
+pub const BLOCK_PAGES: usize = 512;
+const WORDS: usize = BLOCK_PAGES / 64;
+/// "No block" in a list.
+pub const NO_BLOCK: u32 = u32::MAX;
+
+/// A set of the pages of one block.
+pub type PageSet = [u64; WORDS];
+
+/// The record of one block; changed under the page lock.
+pub struct Block {
+    /// Pages that may be handed out.
+    pub free: PageSet,
+    /// Pages that were handed out since their memory was last given back.
+    pub dirty: PageSet,
+    /// Free pages.
+    pub nr_free: u16,
+    /// Length of the longest run of free pages.
+    pub longest: u16,
+    /// Neighbours in the list of blocks with a like longest run.
+    pub prev: u32,
+    /// See `prev`.
+    pub next: u32,
+    /// Neighbours in the list of blocks with free dirty pages.
+    pub dirty_prev: u32,
+    /// See `dirty_prev`.
+    pub dirty_next: u32,
+    /// Free dirty pages.
+    pub nr_dirty: u16,
+    /// When the last of them was used, in milliseconds, truncated.
+    pub dirty_since: u32,
+    /// List that the block is in by its longest run; 0 for none.
+    pub bin: u8,
+    /// Whether the block is in the list of blocks with free dirty pages.
+    pub in_dirty: bool,
+}
+
+/// The bits of `count` pages from `first`, word by word.
+fn for_range(first: usize, count: usize, mut visit: impl FnMut(usize, u64)) {
+    let (mut at, end) = (first, first + count);
+    while at < end {
+        let (word, bit) = (at / 64, at % 64);
+        let n = (64 - bit).min(end - at);
+        let mask = if n == 64 { u64::MAX } else { ((1 << n) - 1) << bit };
+        visit(word, mask);
+        at += n;
+    }
+}
+
+/// Number of set bits from `first` on, up to `count`.
+pub fn count_in(set: &PageSet, first: usize, count: usize) -> usize {
+    let mut n = 0;
+    for_range(first, count, |w, mask| n += (set[w] & mask).count_ones() as usize);
+    n
+}
+
+/// Sets or clears `count` bits from `first`.
+pub fn fill(set: &mut PageSet, first: usize, count: usize, value: bool) {
+    for_range(first, count, |w, mask| {
+        if value {
+            set[w] |= mask;
+        } else {
+            set[w] &= !mask;
+        }
+    });
+}
+
+/// Position of the first bit at or after `from` that equals `value`, or the end.
+pub fn next(set: &PageSet, from: usize, value: bool) -> usize {
+    let mut at = from;
+    while at < BLOCK_PAGES {
+        let word = if value { set[at / 64] } else { !set[at / 64] };
+        let rest = word >> (at % 64);
+        if rest != 0 {
+            return at + rest.trailing_zeros() as usize;
+        }
+        at = (at / 64 + 1) * 64;
+    }
+    BLOCK_PAGES
+}
+
+/// Calls `visit(first, count)` for each run of set bits until it returns true; returns whether it did.
+pub fn any_run(set: &PageSet, mut visit: impl FnMut(usize, usize) -> bool) -> bool {
+    let mut at = next(set, 0, true);
+    while at < BLOCK_PAGES {
+        let end = next(set, at, false);
+        if visit(at, end - at) {
+            return true;
+        }
+        at = next(set, end, true);
+    }
+    false
+}
+
+impl Block {
+    /// Makes the record of a fresh block: all pages free and clean.
+    pub fn reset(&mut self) {
+        *self = Block {
+            free: [u64::MAX; WORDS],
+            dirty: [0; WORDS],
+            nr_free: BLOCK_PAGES as u16,
+            longest: BLOCK_PAGES as u16,
+            prev: NO_BLOCK,
+            next: NO_BLOCK,
+            dirty_prev: NO_BLOCK,
+            dirty_next: NO_BLOCK,
+            nr_dirty: 0,
+            dirty_since: 0,
+            bin: 0,
+            in_dirty: false,
+        };
+    }
+
+    /// First page of a free run of `count` pages aligned to `align` pages (a power of two).
+    pub fn find(&self, count: usize, align: usize) -> Option<usize> {
+        let mut found = None;
+        any_run(&self.free, |first, len| {
+            let start = first.next_multiple_of(align);
+            if start + count <= first + len {
+                found = Some(start);
+            }
+            found.is_some()
+        });
+        found
+    }
+
+    /// The free dirty pages.
+    pub fn free_dirty(&self) -> PageSet {
+        core::array::from_fn(|w| self.free[w] & self.dirty[w])
+    }
+
+    /// Brings the counts up to date after a change of the sets.
+    pub fn recount(&mut self) {
+        let mut longest = 0;
+        let mut free = 0;
+        any_run(&self.free, |_, len| {
+            longest = longest.max(len);
+            free += len;
+            false
+        });
+        self.longest = longest as u16;
+        self.nr_free = free as u16;
+        self.nr_dirty = self.free_dirty().iter().map(|w| w.count_ones() as u16).sum();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn block() -> Block {
+        let mut b = Block {
+            free: [0; WORDS],
+            dirty: [0; WORDS],
+            nr_free: 0,
+            longest: 0,
+            prev: 0,
+            next: 0,
+            dirty_prev: 0,
+            dirty_next: 0,
+            nr_dirty: 0,
+            dirty_since: 0,
+            bin: 0,
+            in_dirty: false,
+        };
+        b.reset();
+        b
+    }
+
+    #[test]
+    fn runs_are_found_aligned_and_lowest_first() {
+        let mut b = block();
+        assert_eq!(b.find(512, 512), Some(0));
+        fill(&mut b.free, 0, 3, false);
+        assert_eq!(b.find(1, 1), Some(3));
+        assert_eq!(b.find(4, 4), Some(4));
+        assert_eq!(b.find(512, 1), None);
+        assert_eq!(b.find(256, 256), Some(256));
+        b.recount();
+        assert_eq!((b.nr_free, b.longest), (509, 509));
+    }
+
+    proptest! {
+        #[test]
+        fn runs_agree_with_a_plain_reading_of_the_bits(words in prop::array::uniform8(any::<u64>()), count in 1usize..40, shift in 0u32..5) {
+            let mut b = block();
+            b.free = words;
+            b.recount();
+            let bit = |i: usize| words[i / 64] >> (i % 64) & 1 == 1;
+            let align = 1usize << shift;
+            let plain = (0..=BLOCK_PAGES - count).step_by(align).find(|&s| (s..s + count).all(bit));
+            prop_assert_eq!(b.find(count, align), plain);
+            prop_assert_eq!(b.nr_free as usize, (0..BLOCK_PAGES).filter(|&i| bit(i)).count());
+            let (mut best, mut run) = (0, 0);
+            for i in 0..BLOCK_PAGES {
+                run = if bit(i) { run + 1 } else { 0 };
+                best = best.max(run);
+            }
+            prop_assert_eq!(b.longest as usize, best);
+            prop_assert_eq!(count_in(&words, 3, 200), (3..203).filter(|&i| bit(i)).count());
+        }
+    }
+}

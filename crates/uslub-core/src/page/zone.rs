@@ -1,0 +1,414 @@
+//! The zone: handing out runs of pages, taking them back, and giving what stays
+//! free back to the system after a while.
+//!
+//! Blocks with free pages are listed by the length of their longest free run
+//! (bin b holds lengths 2^(b-1) … 2^b - 1), so a request looks at blocks that
+//! can hold it, shortest runs first, and among a few takes the fullest: full
+//! blocks stay full and empty ones become empty.
+//!
+//! Blocks with free dirty pages are listed by when they were last used. Once
+//! `decay_ms` have passed the pages are taken out, given back with no lock
+//! held, and returned clean.
+
+use crate::gfp::Gfp;
+use crate::page::arena::{Arena, PageIndex};
+use crate::page::block::{self, BLOCK_PAGES, Block, NO_BLOCK};
+use crate::platform::{PAGE_SIZE, Platform};
+use crate::sync::Lock;
+
+const BINS: usize = 11;
+/// Blocks of one bin that a request looks at.
+const LOOK_AT: usize = 8;
+
+/// Lists of blocks, under the page lock.
+pub struct Lists {
+    bins: [u32; BINS],
+    dirty_head: u32,
+    dirty_tail: u32,
+    nr_dirty: usize,
+    next_decay: u64,
+}
+
+/// A run of pages that was handed out.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    /// First page.
+    pub page: PageIndex,
+    /// Whether all bytes are zero.
+    pub zero: bool,
+}
+
+/// The page allocator over an [`Arena`].
+pub struct Zone<P> {
+    /// The addresses.
+    pub arena: Arena,
+    lists: Lock<P, Lists>,
+    /// Held while the arena grows: one thread asks the system, others wait for its answer.
+    growth: Lock<P, ()>,
+}
+
+fn bin_of(longest: usize) -> usize {
+    if longest == 0 { 0 } else { longest.ilog2() as usize + 1 }
+}
+
+impl<P: Platform> Zone<P> {
+    /// A zone without pages.
+    pub const fn new() -> Self {
+        Self {
+            arena: Arena::new(),
+            lists: Lock::new(Lists {
+                bins: [NO_BLOCK; BINS],
+                dirty_head: NO_BLOCK,
+                dirty_tail: NO_BLOCK,
+                nr_dirty: 0,
+                next_decay: 0,
+            }),
+            growth: Lock::new(()),
+        }
+    }
+
+    /// Hands out `count` pages (1 to 512) aligned to `align` pages (a power of two up to 512).
+    pub fn alloc(&self, platform: &P, count: usize, align: usize, gfp: Gfp) -> Option<Run> {
+        debug_assert!((1..=BLOCK_PAGES).contains(&count) && align.is_power_of_two());
+        loop {
+            {
+                let mut lists = self.lists.lock_if(gfp.may_spin())?;
+                if let Some(run) = self.take(&mut lists, count, align) {
+                    return Some(run);
+                }
+            }
+            if !gfp.may_map() {
+                return None;
+            }
+            let limit = self.arena.limit();
+            let growth = self.growth.lock();
+            if self.arena.limit() == limit {
+                let number = self.arena.grow(platform)?;
+                drop(growth);
+                let mut lists = self.lists.lock();
+                // SAFETY: we hold the page lock; the block is new.
+                unsafe { self.arena.block(number) }.reset();
+                self.rebin(&mut lists, number);
+            }
+        }
+    }
+
+    fn take(&self, lists: &mut Lists, count: usize, align: usize) -> Option<Run> {
+        for bin in bin_of(count)..BINS {
+            let mut best: Option<(u32, usize, u16)> = None;
+            let mut at = lists.bins[bin];
+            for _ in 0..LOOK_AT {
+                if at == NO_BLOCK {
+                    break;
+                }
+                // SAFETY: we hold the page lock; the reference ends with the turn.
+                let block = unsafe { self.arena.block(at) };
+                if best.is_none_or(|(_, _, free)| block.nr_free < free)
+                    && let Some(first) = block.find(count, align)
+                {
+                    best = Some((at, first, block.nr_free));
+                }
+                at = block.next;
+            }
+            if let Some((number, first, _)) = best {
+                return Some(self.claim(lists, number, first, count));
+            }
+        }
+        None
+    }
+
+    fn claim(&self, lists: &mut Lists, number: u32, first: usize, count: usize) -> Run {
+        // SAFETY: we hold the page lock.
+        let block = unsafe { self.arena.block(number) };
+        let zero = block::count_in(&block.dirty, first, count) == 0;
+        block::fill(&mut block.free, first, count, false);
+        block::fill(&mut block.dirty, first, count, true);
+        self.recount(lists, number);
+        let page = PageIndex((number as usize * BLOCK_PAGES + first) as u32);
+        Run { page, zero }
+    }
+
+    /// Takes `count` pages back; gives pages back to the system that stayed free for
+    /// `decay_ms` milliseconds.
+    pub fn free(&self, platform: &P, page: PageIndex, count: usize, decay_ms: u64) {
+        let now = platform.now_ms();
+        let mut lists = self.lists.lock();
+        self.give(&mut lists, page, count, now);
+        let due = now >= lists.next_decay && lists.nr_dirty > 0;
+        drop(lists);
+        if due {
+            self.decay(platform, now, decay_ms);
+        }
+    }
+
+    fn give(&self, lists: &mut Lists, page: PageIndex, count: usize, now: u64) {
+        let number = page.0 / BLOCK_PAGES as u32;
+        let first = page.0 as usize % BLOCK_PAGES;
+        // SAFETY: we hold the page lock.
+        let block = unsafe { self.arena.block(number) };
+        debug_assert_eq!(block::count_in(&block.free, first, count), 0);
+        block::fill(&mut block.free, first, count, true);
+        block.dirty_since = now as u32;
+        self.recount(lists, number);
+    }
+
+    /// Takes `more` pages behind a run of `count`, if they are free, so that the run grows in
+    /// place. Returns whether all of the new pages are zero.
+    pub fn extend(&self, page: PageIndex, count: usize, more: usize) -> Option<bool> {
+        let number = page.0 / BLOCK_PAGES as u32;
+        let first = page.0 as usize % BLOCK_PAGES + count;
+        if first + more > BLOCK_PAGES {
+            return None;
+        }
+        let mut lists = self.lists.lock();
+        // SAFETY: we hold the page lock; the reference ends before the next.
+        let block = unsafe { self.arena.block(number) };
+        if block::count_in(&block.free, first, more) != more {
+            return None;
+        }
+        Some(self.claim(&mut lists, number, first, more).zero)
+    }
+
+    /// Whether a page is free.
+    pub fn is_free(&self, page: PageIndex) -> bool {
+        let _lists = self.lists.lock();
+        // SAFETY: we hold the page lock.
+        let block = unsafe { self.arena.block(page.0 / BLOCK_PAGES as u32) };
+        let first = page.0 as usize % BLOCK_PAGES;
+        block::count_in(&block.free, first, 1) == 1
+    }
+
+    /// Gives free dirty pages back that have not been used for `decay_ms`
+    /// milliseconds; `now` is the time.
+    pub fn decay(&self, platform: &P, now: u64, decay_ms: u64) {
+        {
+            let mut lists = self.lists.lock();
+            lists.next_decay = now + decay_ms / 8 + 1;
+        }
+        self.purge_older(platform, |age| age >= decay_ms, now);
+    }
+
+    /// Gives all free dirty pages back.
+    pub fn purge(&self, platform: &P) {
+        let now = platform.now_ms();
+        self.purge_older(platform, |_| true, now);
+    }
+
+    fn purge_older(&self, platform: &P, old_enough: impl Fn(u64) -> bool, now: u64) {
+        // Bounded: blocks that others dirty meanwhile wait for the next turn.
+        for _ in 0..=self.arena.limit() / BLOCK_PAGES {
+            let Some((number, set)) = self.take_dirty(&old_enough, now) else {
+                return;
+            };
+            let mut clean = [0u64; BLOCK_PAGES / 64];
+            block::any_run(&set, |first, count| {
+                let page = PageIndex((number as usize * BLOCK_PAGES + first) as u32);
+                let start = self.arena.address(page);
+                // SAFETY: committed, and taken out of the free pages by us.
+                if unsafe { platform.purge(start, count * PAGE_SIZE) } {
+                    block::fill(&mut clean, first, count, true);
+                }
+                false
+            });
+            let mut lists = self.lists.lock();
+            // SAFETY: we hold the page lock.
+            let block = unsafe { self.arena.block(number) };
+            for w in 0..set.len() {
+                block.free[w] |= set[w];
+                block.dirty[w] &= !clean[w];
+            }
+            block.dirty_since = now as u32;
+            self.recount(&mut lists, number);
+        }
+    }
+
+    /// Takes the free dirty pages of the block that was used least recently out.
+    fn take_dirty(&self, old_enough: impl Fn(u64) -> bool, now: u64) -> Option<(u32, block::PageSet)> {
+        let mut lists = self.lists.lock();
+        let number = lists.dirty_head;
+        if number == NO_BLOCK {
+            return None;
+        }
+        // SAFETY: we hold the page lock.
+        let block = unsafe { self.arena.block(number) };
+        if !old_enough(u64::from((now as u32).wrapping_sub(block.dirty_since))) {
+            return None;
+        }
+        let set = block.free_dirty();
+        for (free, taken) in block.free.iter_mut().zip(set) {
+            *free &= !taken;
+        }
+        self.recount(&mut lists, number);
+        Some((number, set))
+    }
+
+    /// Bytes of free pages that may still hold memory.
+    pub fn dirty_bytes(&self) -> usize {
+        self.lists.lock().nr_dirty * PAGE_SIZE
+    }
+
+    /// Gives address space beyond what is committed back, but for `keep` bytes.
+    pub fn trim_reservation(&self, platform: &P, keep: usize) {
+        let _growth = self.growth.lock();
+        self.arena.trim_reservation(platform, keep);
+    }
+
+    /// Brings counts and lists up to date after a change of a block's sets.
+    fn recount(&self, lists: &mut Lists, number: u32) {
+        // SAFETY: the caller holds the page lock (it has the lists).
+        let block: *mut Block = unsafe { self.arena.block(number) };
+        // SAFETY: as above; no other reference lives while this one does.
+        unsafe {
+            lists.nr_dirty -= usize::from((*block).nr_dirty);
+            (*block).recount();
+            lists.nr_dirty += usize::from((*block).nr_dirty);
+        }
+        self.rebin(lists, number);
+        // SAFETY: as above.
+        let (dirty, listed) = unsafe { ((*block).nr_dirty > 0, (*block).in_dirty) };
+        // Listed again behind all others when it is used: the list is ordered by last use.
+        if listed {
+            self.unlink_dirty(lists, number);
+        }
+        if dirty {
+            self.link_dirty(lists, number);
+        }
+    }
+
+    fn rebin(&self, lists: &mut Lists, number: u32) {
+        // SAFETY: the caller holds the page lock.
+        let (old, new, prev, next) = unsafe {
+            let b = self.arena.block(number);
+            (usize::from(b.bin), bin_of(usize::from(b.longest)), b.prev, b.next)
+        };
+        if old == new {
+            return;
+        }
+        if old != 0 {
+            match prev {
+                NO_BLOCK => lists.bins[old] = next,
+                // SAFETY: as above.
+                _ => unsafe { self.arena.block(prev) }.next = next,
+            }
+            if next != NO_BLOCK {
+                // SAFETY: as above.
+                unsafe { self.arena.block(next) }.prev = prev;
+            }
+        }
+        let head = if new == 0 { NO_BLOCK } else { lists.bins[new] };
+        // SAFETY: as above.
+        let b = unsafe { self.arena.block(number) };
+        (b.bin, b.prev, b.next) = (new as u8, NO_BLOCK, head);
+        if new != 0 {
+            if head != NO_BLOCK {
+                // SAFETY: as above; another block.
+                unsafe { self.arena.block(head) }.prev = number;
+            }
+            lists.bins[new] = number;
+        }
+    }
+
+    fn link_dirty(&self, lists: &mut Lists, number: u32) {
+        let tail = lists.dirty_tail;
+        // SAFETY: the caller holds the page lock.
+        let b = unsafe { self.arena.block(number) };
+        (b.dirty_prev, b.dirty_next, b.in_dirty) = (tail, NO_BLOCK, true);
+        match tail {
+            NO_BLOCK => lists.dirty_head = number,
+            // SAFETY: as above; another block.
+            _ => unsafe { self.arena.block(tail) }.dirty_next = number,
+        }
+        lists.dirty_tail = number;
+    }
+
+    fn unlink_dirty(&self, lists: &mut Lists, number: u32) {
+        // SAFETY: the caller holds the page lock.
+        let b = unsafe { self.arena.block(number) };
+        let (prev, next) = (b.dirty_prev, b.dirty_next);
+        b.in_dirty = false;
+        match prev {
+            NO_BLOCK => lists.dirty_head = next,
+            // SAFETY: as above; another block.
+            _ => unsafe { self.arena.block(prev) }.dirty_next = next,
+        }
+        match next {
+            NO_BLOCK => lists.dirty_tail = prev,
+            // SAFETY: as above; another block.
+            _ => unsafe { self.arena.block(next) }.dirty_prev = prev,
+        }
+    }
+
+    /// Checks lists against blocks; for quiet moments.
+    ///
+    /// # Errors
+    ///
+    /// With what does not hold.
+    pub fn validate(&self) -> Result<(), &'static str> {
+        let lists = self.lists.lock();
+        let (mut dirty, mut listed) = (0, 0);
+        for number in 0..(self.arena.limit() / BLOCK_PAGES) as u32 {
+            // SAFETY: we hold the page lock.
+            let b = unsafe { self.arena.block(number) };
+            let (free, longest, nr_dirty) = (b.nr_free, b.longest, b.nr_dirty);
+            b.recount();
+            if (free, longest, nr_dirty) != (b.nr_free, b.longest, b.nr_dirty) {
+                return Err("a block's counts disagree with its pages");
+            }
+            if usize::from(b.bin) != bin_of(usize::from(longest)) {
+                return Err("a block is in the wrong bin");
+            }
+            dirty += usize::from(nr_dirty);
+            listed += usize::from(b.bin != 0);
+        }
+        if dirty != lists.nr_dirty {
+            return Err("the count of dirty pages is wrong");
+        }
+        for bin in 1..BINS {
+            let mut at = lists.bins[bin];
+            while at != NO_BLOCK {
+                listed = listed.checked_sub(1).ok_or("a block is listed twice")?;
+                // SAFETY: we hold the page lock.
+                at = unsafe { self.arena.block(at) }.next;
+            }
+        }
+        if listed == 0 { Ok(()) } else { Err("a block is missing from its list") }
+    }
+
+    /// Takes the locks of the page layer, for a fork.
+    pub fn lock_for_fork(&self) {
+        self.growth.acquire();
+        self.lists.acquire();
+    }
+
+    /// Releases what [`lock_for_fork`](Self::lock_for_fork) took.
+    ///
+    /// # Safety
+    ///
+    /// In the parent, after the fork, on the thread that took them.
+    pub unsafe fn unlock_after_fork(&self) {
+        // SAFETY: the caller holds both.
+        unsafe {
+            self.lists.release();
+            self.growth.release();
+        }
+    }
+
+    /// Makes the locks free in the child.
+    ///
+    /// # Safety
+    ///
+    /// In the child of a fork whose parent held the locks.
+    pub unsafe fn reset_after_fork(&self) {
+        // SAFETY: passed on.
+        unsafe {
+            self.lists.reset();
+            self.growth.reset();
+        }
+    }
+}
+
+impl<P: Platform> Default for Zone<P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}

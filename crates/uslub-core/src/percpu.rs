@@ -1,0 +1,430 @@
+//! Per-CPU slots: where each CPU keeps its sheaves.
+//!
+//! Every CPU (or concurrency id) that ever ran a slow path owns a [`Region`]. A
+//! [`Table`] indexed by the CPU leads to it. For each cache a region has two words and two counters:
+//!
+//! | word | holds |
+//! |---|---|
+//! | main | a sheaf's top, or a sentinel |
+//! | spare | a sheaf's top, 0 for none, or the stopped sentinel |
+//!
+//! A word is changed by one store of the CPU that it belongs to (in a
+//! restartable sequence, or under the word's lock bit where there are none).
+//! Taking a sheaf is replacing its top by a sentinel; the thread then owns it
+//! with no lock and may be preempted, and others on that CPU fetch another sheaf.
+//!
+//! A remote CPU's slots are reached by [`Table::stop`]: the table entry is turned to a region in
+//! which every slot says *stopped*, a fence waits until no thread is still in
+//! the old one, and then the stopper owns all of it until [`Table::resume`].
+//!
+//! A region is made of pages: page k serves the caches with index 128·k … 128·k+127,
+//! so that a program with few caches touches one page a CPU.
+
+use core::ptr::{NonNull, null_mut};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicPtr, AtomicUsize};
+
+use crate::platform::Platform;
+use crate::sheaf;
+
+/// Caches a page of a region serves.
+const CACHES_A_PAGE: usize = 128;
+/// Pages of a region.
+const REGION_PAGES: usize = 16;
+/// Words of a region page.
+const PAGE_WORDS: usize = 4 * CACHES_A_PAGE;
+/// Most caches an allocator can have, plus one (index 0 means none).
+pub const MAX_CACHES: usize = CACHES_A_PAGE * REGION_PAGES;
+
+/// Bytes from a cache's main word to its spare word.
+pub const SPARE_OFFSET: usize = 8 * CACHES_A_PAGE;
+/// Bytes from a cache's main word to its count of allocations.
+pub const ALLOCS_OFFSET: usize = 16 * CACHES_A_PAGE;
+/// Bytes from a cache's main word to its count of frees.
+pub const FREES_OFFSET: usize = 24 * CACHES_A_PAGE;
+
+/// Identity of a cache: the index of its main word in a region, never 0.
+///
+/// The page map stores it, so that a free finds its slot without another look-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheId(u16);
+
+impl CacheId {
+    /// The identity of the cache with this dense index, from 1.
+    pub const fn from_index(index: usize) -> Self {
+        assert!(index > 0 && index < MAX_CACHES);
+        Self((index / CACHES_A_PAGE * PAGE_WORDS + index % CACHES_A_PAGE) as u16)
+    }
+
+    /// The identity as the page map stores it; `None` for 0.
+    #[inline]
+    pub const fn from_raw(raw: u16) -> Option<Self> {
+        if raw == 0 { None } else { Some(Self(raw)) }
+    }
+
+    /// What the page map stores.
+    #[inline]
+    pub const fn raw(self) -> u16 {
+        self.0
+    }
+
+    /// The dense index, from 1.
+    #[inline]
+    pub const fn index(self) -> usize {
+        self.0 as usize / PAGE_WORDS * CACHES_A_PAGE + self.0 as usize % PAGE_WORDS
+    }
+
+    /// The word of the main sheaf.
+    #[inline]
+    pub const fn main(self) -> Slot {
+        Slot(self.0)
+    }
+
+    /// The word of the spare sheaf.
+    #[inline]
+    pub const fn spare(self) -> Slot {
+        Slot(self.0 + CACHES_A_PAGE as u16)
+    }
+}
+
+/// Index of a word in a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot(u16);
+
+impl Slot {
+    /// Bytes from the region's start.
+    #[inline]
+    pub const fn offset(self) -> usize {
+        self.0 as usize * 8
+    }
+}
+
+/// The words of one CPU.
+#[repr(C, align(4096))]
+pub struct Region {
+    words: [AtomicUsize; PAGE_WORDS * REGION_PAGES],
+}
+
+impl Region {
+    /// One word.
+    #[inline]
+    pub fn word(&self, slot: Slot) -> &AtomicUsize {
+        &self.words[slot.0 as usize]
+    }
+
+    /// Objects allocated (`.0`) and freed (`.1`) through this CPU's sheaves of a cache.
+    pub fn counts(&self, id: CacheId) -> (u64, u64) {
+        let at = id.0 as usize;
+        // Relaxed: statistics.
+        (
+            self.words[at + 2 * CACHES_A_PAGE].load(Relaxed) as u64,
+            self.words[at + 3 * CACHES_A_PAGE].load(Relaxed) as u64,
+        )
+    }
+
+    fn count(&self, slot: Slot, offset: usize, n: usize) {
+        // Relaxed: statistics, racy like the kernel's.
+        self.words[slot.0 as usize + offset / 8].fetch_add(n, Relaxed);
+    }
+
+    /// Sets the words of all caches on one region page.
+    fn fill_page(&self, page: usize, main: usize, spare: usize) {
+        for i in 0..CACHES_A_PAGE {
+            let at = page * PAGE_WORDS + i;
+            // Relaxed: published with the region, or before a cache of this page is.
+            self.words[at].store(main, Relaxed);
+            self.words[at + CACHES_A_PAGE].store(spare, Relaxed);
+        }
+    }
+}
+
+/// Which region belongs to which CPU.
+pub struct Table {
+    /// By CPU: the region to use now, or the stopped one.
+    active: AtomicPtr<AtomicPtr<Region>>,
+    /// By CPU: its region, or null.
+    regions: AtomicPtr<AtomicPtr<Region>>,
+    stopped: AtomicPtr<Region>,
+    nr: AtomicUsize,
+    pages: AtomicUsize,
+}
+
+/// Bytes of the table's own memory for `nr` CPUs.
+fn table_bytes(nr: usize) -> usize {
+    (2 * nr * 8).next_multiple_of(4096)
+}
+
+impl Table {
+    /// A table that is not set up yet.
+    pub const fn new() -> Self {
+        Self {
+            active: AtomicPtr::new(null_mut()),
+            regions: AtomicPtr::new(null_mut()),
+            stopped: AtomicPtr::new(null_mut()),
+            nr: AtomicUsize::new(0),
+            pages: AtomicUsize::new(0),
+        }
+    }
+
+    /// Sets the table up; returns false when memory cannot be had.
+    pub fn init<P: Platform>(&self, platform: &P) -> bool {
+        let nr = platform.nr_cpu_ids();
+        let Some(memory) = platform.map(table_bytes(nr)) else {
+            return false;
+        };
+        let Some(stopped) = platform.map(size_of::<Region>()) else {
+            return false;
+        };
+        let stopped = stopped.cast::<Region>();
+        // SAFETY: fresh zeroed memory of the right size; all-zero words are valid.
+        unsafe { stopped.as_ref() }.fill_page(0, sheaf::stopped(), sheaf::stopped());
+        let active = memory.cast::<AtomicPtr<Region>>();
+        for cpu in 0..nr {
+            // SAFETY: within the memory just mapped. Relaxed: published below.
+            unsafe { active.add(cpu).as_ref() }.store(stopped.as_ptr(), Relaxed);
+        }
+        // SAFETY: the second half of the memory.
+        let regions = unsafe { active.add(nr) };
+        // Release, and Relaxed for what is published by the last: readers acquire `active`.
+        self.regions.store(regions.as_ptr(), Relaxed);
+        self.stopped.store(stopped.as_ptr(), Relaxed);
+        self.nr.store(nr, Relaxed);
+        self.pages.store(1, Relaxed);
+        self.active.store(active.as_ptr(), Release);
+        true
+    }
+
+    /// The array of active regions, for restartable sequences.
+    #[inline]
+    pub fn active(&self) -> *mut AtomicPtr<Region> {
+        // Acquire: pairs with `init`.
+        self.active.load(Acquire)
+    }
+
+    /// Number of CPU indices.
+    pub fn nr(&self) -> usize {
+        // Relaxed: set once, before anyone has the table.
+        self.nr.load(Relaxed)
+    }
+
+    fn entry(&self, cpu: usize) -> &AtomicPtr<Region> {
+        assert!(cpu < self.nr());
+        // SAFETY: the array has `nr` entries and lives for ever.
+        unsafe { &*self.active().add(cpu) }
+    }
+
+    fn region_entry(&self, cpu: usize) -> &AtomicPtr<Region> {
+        assert!(cpu < self.nr());
+        // Relaxed: set once, before anyone has the table.
+        let regions = self.regions.load(Relaxed);
+        // SAFETY: the array has `nr` entries and lives for ever.
+        unsafe { &*regions.add(cpu) }
+    }
+
+    /// The region to use on a CPU now.
+    #[inline]
+    pub fn here(&self, cpu: usize) -> &Region {
+        // SAFETY: entries are never null and regions live for ever. Acquire: pairs with `make`.
+        unsafe { &*self.entry(cpu).load(Acquire) }
+    }
+
+    /// A CPU's own region, if it has one. Racy for any but statistics and the stopper.
+    pub fn region(&self, cpu: usize) -> Option<&Region> {
+        // Acquire: pairs with `make`.
+        let region = NonNull::new(self.region_entry(cpu).load(Acquire))?;
+        // SAFETY: regions live for ever.
+        Some(unsafe { region.as_ref() })
+    }
+
+    /// The regions that exist, with their CPUs.
+    pub fn regions(&self) -> impl Iterator<Item = (usize, &Region)> {
+        (0..self.nr()).filter_map(|cpu| Some((cpu, self.region(cpu)?)))
+    }
+
+    /// Gives a CPU its region; returns false when memory cannot be had. The
+    /// caller holds the lock over the list of caches.
+    pub fn make<P: Platform>(&self, platform: &P, cpu: usize) -> bool {
+        if self.region(cpu).is_some() {
+            return true;
+        }
+        let Some(memory) = platform.map(size_of::<Region>()) else {
+            return false;
+        };
+        let memory = memory.cast::<Region>();
+        // SAFETY: fresh zeroed memory; all-zero words are valid.
+        let region = unsafe { memory.as_ref() };
+        // Relaxed: changed only under the caller's lock.
+        for page in 0..self.pages.load(Relaxed) {
+            region.fill_page(page, sheaf::bootstrap(), 0);
+        }
+        // Release: whoever finds the region must see its words.
+        self.region_entry(cpu).store(memory.as_ptr(), Release);
+        self.entry(cpu).store(memory.as_ptr(), Release);
+        true
+    }
+
+    /// Makes the words of a cache usable in all regions, now and to come. The
+    /// caller holds the lock over the list of caches.
+    pub fn prepare(&self, id: CacheId) {
+        let page = id.index() / CACHES_A_PAGE;
+        // Relaxed: changed only under the caller's lock.
+        while self.pages.load(Relaxed) <= page {
+            let next = self.pages.load(Relaxed);
+            // SAFETY: set up by `init`; regions live for ever. Relaxed: as above.
+            unsafe { &*self.stopped.load(Relaxed) }.fill_page(
+                next,
+                sheaf::stopped(),
+                sheaf::stopped(),
+            );
+            for (_, region) in self.regions() {
+                region.fill_page(next, sheaf::bootstrap(), 0);
+            }
+            self.pages.store(next + 1, Relaxed);
+        }
+    }
+
+    /// Keeps all threads off a CPU's region and returns it to the caller alone;
+    /// `None` when the CPU has none or no fence can be had. One stopper at a time.
+    pub fn stop<P: Platform>(&self, platform: &P, cpu: usize) -> Option<&Region> {
+        let region = self.region(cpu)?;
+        // Relaxed: set once.
+        let stopped = self.stopped.load(Relaxed);
+        // AcqRel: the fence orders it against the sequences of other CPUs.
+        let before = self.entry(cpu).swap(stopped, AcqRel);
+        debug_assert_ne!(before, stopped);
+        if platform.fence() {
+            Some(region)
+        } else {
+            self.resume(cpu);
+            None
+        }
+    }
+
+    /// Ends what [`stop`](Self::stop) began.
+    pub fn resume(&self, cpu: usize) {
+        // Relaxed: our own store, or one that `make` released before we stopped.
+        let region = self.region_entry(cpu).load(Relaxed);
+        // Release: threads that find the region must see what the stopper wrote.
+        self.entry(cpu).store(region, Release);
+    }
+
+    /// Ends every stop, in the child of a fork: the stopper may be a thread that is no more.
+    pub fn resume_all(&self) {
+        for cpu in 0..self.nr() {
+            if self.region(cpu).is_some() {
+                self.resume(cpu);
+            }
+        }
+    }
+
+    /// Bytes in use by the table and its regions (pages touched).
+    pub fn bytes(&self) -> usize {
+        if self.nr() == 0 {
+            return 0;
+        }
+        // Relaxed: statistics.
+        let pages = self.pages.load(Relaxed);
+        table_bytes(self.nr()) + 4096 * pages * (1 + self.regions().count())
+    }
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The slot operations where there are no restartable sequences: bit 0 of a
+/// word is its lock. A locked word makes the operation fail; nobody ever waits.
+///
+/// | word | meaning |
+/// |---|---|
+/// | even | a top (or 0), free to change |
+/// | odd | some thread is between reading the top and writing the new one |
+pub mod locked {
+    use super::{ALLOCS_OFFSET, Acquire, FREES_OFFSET, Region, Relaxed, Release, Slot};
+    use crate::sheaf;
+
+    const LOCKED: usize = 1;
+
+    fn take(region: &Region, slot: Slot) -> Option<usize> {
+        let word = region.word(slot);
+        // Relaxed: confirmed by the exchange.
+        let top = word.load(Relaxed);
+        if top & LOCKED != 0 {
+            return None;
+        }
+        // Acquire: the sheaf's words as the last holder released them.
+        word.compare_exchange(top, top | LOCKED, Acquire, Relaxed).ok()
+    }
+
+    fn give(region: &Region, slot: Slot, top: usize) {
+        // Release: the next holder must see the sheaf's words.
+        region.word(slot).store(top, Release);
+    }
+
+    /// [`Platform::pop`](crate::platform::Platform::pop) under the lock bit.
+    ///
+    /// # Safety
+    ///
+    /// The region belongs to a table of tops.
+    pub unsafe fn pop(region: &Region, slot: Slot) -> *mut u8 {
+        let Some(top) = take(region, slot) else {
+            return core::ptr::null_mut();
+        };
+        // SAFETY: a top points to the newest object or to null; we hold the sheaf.
+        let object = unsafe { *(top as *const *mut u8) };
+        if object.is_null() {
+            give(region, slot, top);
+        } else {
+            give(region, slot, top - 8);
+            region.count(slot, ALLOCS_OFFSET, 1);
+        }
+        object
+    }
+
+    /// [`Platform::push`](crate::platform::Platform::push) under the lock bit.
+    ///
+    /// # Safety
+    ///
+    /// The region belongs to a table of tops; `object` is free.
+    pub unsafe fn push(region: &Region, slot: Slot, object: *mut u8) -> bool {
+        let Some(top) = take(region, slot) else {
+            return false;
+        };
+        if sheaf::top_is_full(top) {
+            give(region, slot, top);
+            return false;
+        }
+        // SAFETY: the sheaf has room behind its top; we hold it.
+        unsafe { *((top + 8) as *mut *mut u8) = object };
+        give(region, slot, top + 8);
+        region.count(slot, FREES_OFFSET, 1);
+        true
+    }
+
+    /// [`Platform::exchange`](crate::platform::Platform::exchange) by one atomic instruction.
+    pub fn exchange(region: &Region, slot: Slot, old: usize, new: usize) -> bool {
+        // AcqRel in two halves: we take the old sheaf's words and give the new one's.
+        region
+            .word(slot)
+            .compare_exchange(old, new, super::AcqRel, Relaxed)
+            .is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identities_and_indices_agree() {
+        for index in 1..MAX_CACHES {
+            let id = CacheId::from_index(index);
+            assert_eq!(id.index(), index);
+            assert_eq!(CacheId::from_raw(id.raw()), Some(id));
+            assert_eq!(id.spare().offset() - id.main().offset(), SPARE_OFFSET);
+        }
+        assert_eq!(CacheId::from_raw(0), None);
+    }
+}

@@ -1,0 +1,128 @@
+//! The one seam between the core and the world below it.
+//!
+//! The core never names an operating system. What it needs is here: address
+//! space, the running CPU's slots, waiting and waking, a clock, random words and
+//! a voice. Linux implements it for real programs; tests implement it with any
+//! number of virtual CPUs.
+
+use core::fmt::Arguments;
+use core::ptr::NonNull;
+use core::sync::atomic::AtomicU32;
+
+use crate::percpu::{Slot, Table};
+
+/// Bytes of a page, the unit of the page layer (a multiple of the system's page
+/// size is not needed: purging rounds inwards).
+pub const PAGE_SIZE: usize = 4096;
+/// log2 of [`PAGE_SIZE`].
+pub const PAGE_SHIFT: u32 = 12;
+
+/// What the core needs from the world below.
+///
+/// # Safety
+///
+/// Implementors promise: memory from [`map`](Platform::map) and committed
+/// memory is readable, writable, zeroed, and nobody else's; the slot
+/// operations act on the slots of the CPU they run on as if indivisible, also
+/// against signal handlers and remote drains.
+pub unsafe trait Platform: Sync + 'static {
+    /// Reserves `bytes` of address space, aligned to `align` bytes, unusable until committed.
+    fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>>;
+
+    /// Makes reserved memory readable, writable and zero.
+    ///
+    /// # Safety
+    ///
+    /// The range must lie inside one reservation and be page-aligned.
+    unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> bool;
+
+    /// Gives the physical memory of a committed range back; it reads zero afterwards.
+    /// Returns whether that was done.
+    ///
+    /// # Safety
+    ///
+    /// The range must be committed, page-aligned, and hold nothing of value.
+    unsafe fn purge(&self, start: NonNull<u8>, bytes: usize) -> bool;
+
+    /// Maps fresh zeroed memory of its own.
+    fn map(&self, bytes: usize) -> Option<NonNull<u8>>;
+
+    /// Unmaps memory that [`map`](Platform::map) or [`reserve`](Platform::reserve) gave, or a part of it.
+    ///
+    /// # Safety
+    ///
+    /// The range must be page-aligned, mapped, and used by no one.
+    unsafe fn unmap(&self, start: NonNull<u8>, bytes: usize);
+
+    /// Grows or shrinks a mapping, moving it when needed without copying; the old
+    /// address is invalid after a success and the mapping unchanged after a failure.
+    ///
+    /// # Safety
+    ///
+    /// The range must be a whole mapping from [`map`](Platform::map).
+    unsafe fn remap(&self, start: NonNull<u8>, old: usize, new: usize) -> Option<NonNull<u8>>;
+
+    /// Waits while `*word == value`; may return early.
+    fn wait(word: &AtomicU32, value: u32);
+
+    /// Wakes one waiter of `word`.
+    fn wake(word: &AtomicU32);
+
+    /// Milliseconds on a clock that never goes back.
+    fn now_ms(&self) -> u64;
+
+    /// A word that an attacker cannot predict.
+    fn random(&self) -> u64;
+
+    /// Bytes of physical memory in the machine, an estimate.
+    fn memory_bytes(&self) -> usize;
+
+    /// CPU indices are below this number.
+    fn nr_cpu_ids(&self) -> usize;
+
+    /// CPUs that can run at once, for the order computation.
+    fn nr_cpus(&self) -> usize;
+
+    /// Index of the CPU (or concurrency id) that this thread runs on; a hint.
+    fn cpu(&self) -> usize;
+
+    /// Whether this thread may use per-CPU slots now (not so in a child that shares
+    /// its parent's memory after `vfork`).
+    fn percpu_usable(&self) -> bool {
+        true
+    }
+
+    /// Pops the newest object off the sheaf in this CPU's `slot`; null when it is empty,
+    /// being moved, or the operation was disturbed.
+    ///
+    /// # Safety
+    ///
+    /// `table` must be the allocator's table.
+    unsafe fn pop(&self, table: &Table, slot: Slot) -> *mut u8;
+
+    /// Pushes `object` onto the sheaf in this CPU's `slot`; false when it is full,
+    /// being moved, or the operation was disturbed.
+    ///
+    /// # Safety
+    ///
+    /// As for [`pop`](Platform::pop); `object` must be a free object of the slot's cache.
+    unsafe fn push(&self, table: &Table, slot: Slot, object: *mut u8) -> bool;
+
+    /// Replaces `old` by `new` in this CPU's `slot`; false when it holds something
+    /// else or the operation was disturbed.
+    ///
+    /// # Safety
+    ///
+    /// As for [`pop`](Platform::pop); the caller owns what `new` points to and comes to own what `old` points to.
+    unsafe fn exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool;
+
+    /// Makes sure that no thread is still inside an operation on a region that it
+    /// found through the table before this call. Returns false when that cannot be done.
+    fn fence(&self) -> bool;
+
+    /// Whether slots are guarded by their lock bit (true) or by restartable sequences (false).
+    fn slots_are_locked(&self) -> bool;
+
+    /// Reports misuse or corruption and ends the process.
+    fn fatal(&self, message: Arguments<'_>) -> !;
+}

@@ -1,0 +1,326 @@
+//! Taking objects out of slabs: partial ones first, then fresh ones.
+//!
+//! A refill isolates as many partial slabs as it needs under one short hold of
+//! the list lock, empties them without it, and puts back those that still have
+//! free slots under a second hold. A slab's freelist is detached whole by one
+//! compare-and-swap; what the caller has no room for goes back by another (the
+//! *optimistic return*), without a walk, unless a free came in between.
+//!
+//! Slots that were never handed out are emitted by the iterator straight into the caller's
+//! array: no link is written for them, neither now (as all of them leave) nor for the
+//! rest (which stay fresh until somebody asks). A slab that became quite empty starts over
+//! as fresh, so its old links are never read.
+
+use core::ptr::null_mut;
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::allocator::Allocator;
+use crate::cache::KmemCache;
+use crate::gfp::Gfp;
+use crate::node::{Node, SlabList};
+use crate::page::PageKind;
+use crate::platform::Platform;
+use crate::slab::{Slab, State};
+use crate::stats::StatItem;
+
+/// What became of an isolated slab.
+#[derive(PartialEq, Eq)]
+enum Outcome {
+    /// It still has free slots and is still ours.
+    Ours,
+    /// It is full, or somebody else has listed it.
+    Gone,
+}
+
+impl<P: Platform> Allocator<P> {
+    /// Takes at least `min` objects, at most as many as `out` holds; returns how many.
+    /// Fewer than `min` means that memory ran out (or may not be asked for).
+    pub(crate) fn refill_objects(
+        &self,
+        cache: &KmemCache<P>,
+        out: &mut [*mut u8],
+        min: usize,
+        gfp: Gfp,
+    ) -> usize {
+        let nid = 0;
+        let node = cache.node(nid);
+        let mut filled = self.refill_from_node(cache, node, out, min, gfp);
+        while filled < min {
+            let Some(slab) = self.new_slab(cache, nid, gfp) else {
+                break;
+            };
+            let (taken, outcome) = self.take_from(cache, slab, &mut out[filled..]);
+            filled += taken;
+            if outcome == Outcome::Ours {
+                // A brand-new slab that was not used up goes to the head of the list.
+                match node.partial.lock_if(gfp.may_spin()) {
+                    Some(mut list) => {
+                        slab.set_partial(true);
+                        list.push_front(&self.zone.arena, slab);
+                        node.note_partial(&list);
+                    }
+                    None => {
+                        self.undo_new_slab(cache, node, slab, &out[filled - taken..filled]);
+                        return filled - taken;
+                    }
+                }
+            }
+        }
+        filled
+    }
+
+    /// Gives back a new slab that could not be listed, with all that was taken from it.
+    fn undo_new_slab(&self, cache: &KmemCache<P>, node: &Node<P>, slab: &Slab, _taken: &[*mut u8]) {
+        slab.set_state(State::without_list(0));
+        self.discard_slab(cache, node, slab);
+    }
+
+    fn refill_from_node(
+        &self,
+        cache: &KmemCache<P>,
+        node: &Node<P>,
+        out: &mut [*mut u8],
+        min: usize,
+        gfp: Gfp,
+    ) -> usize {
+        if node.nr_partial() == 0 {
+            return 0;
+        }
+        let arena = &self.zone.arena;
+        let Some(isolated) = self.isolate(cache, node, min, out.len(), gfp) else {
+            return 0;
+        };
+        let mut filled = 0;
+        let mut rest = SlabList::new();
+        let mut at = isolated.first(arena);
+        while let Some(slab) = at {
+            // Read first: a slab that is gone may be linked elsewhere.
+            at = SlabList::after(arena, slab);
+            let outcome = if filled < out.len() {
+                let (taken, outcome) = self.take_from(cache, slab, &mut out[filled..]);
+                filled += taken;
+                outcome
+            } else {
+                Outcome::Ours
+            };
+            if outcome == Outcome::Ours {
+                rest.push_back(arena, slab);
+            }
+        }
+        if !rest.is_empty() {
+            let mut list = node.partial.lock();
+            let mut at = rest.first(arena);
+            while let Some(slab) = at {
+                slab.set_partial(true);
+                at = SlabList::after(arena, slab);
+            }
+            list.append(arena, &mut rest);
+            node.note_partial(&list);
+        }
+        filled
+    }
+
+    /// Takes slabs with about `min` to `max` free slots off the list.
+    fn isolate(
+        &self,
+        cache: &KmemCache<P>,
+        node: &Node<P>,
+        min: usize,
+        max: usize,
+        gfp: Gfp,
+    ) -> Option<SlabList> {
+        let arena = &self.zone.arena;
+        let mut list = node.partial.lock_if(gfp.may_spin())?;
+        let mut isolated = SlabList::new();
+        let mut free = 0;
+        while free < max
+            && let Some(slab) = list.first(arena)
+        {
+            // A lower bound: frees may come in.
+            let more = (cache.oo.objects - slab.state().inuse()) as usize;
+            if free >= min && free + more > max {
+                break;
+            }
+            list.remove(arena, slab);
+            slab.set_partial(false);
+            isolated.push_back(arena, slab);
+            free += more;
+        }
+        node.note_partial(&list);
+        Some(isolated)
+    }
+
+    /// Takes up to `out.len()` objects out of a slab that we own.
+    fn take_from(&self, cache: &KmemCache<P>, slab: &Slab, out: &mut [*mut u8]) -> (usize, Outcome) {
+        let objects = cache.oo.objects;
+        let position = u32::from(slab.position());
+        let mut old = slab.state();
+        let (listed, first, fresh, new) = loop {
+            // A quite empty slab starts over: its old links are forgotten.
+            let first = if old.inuse() == 0 { 0 } else { position };
+            let fresh_left = objects - first;
+            let listed = objects - old.inuse() - fresh_left;
+            let fresh = fresh_left.min((out.len() as u32).saturating_sub(listed));
+            let new = State::without_list(old.inuse() + listed + fresh);
+            // Before the state: whoever owns the slab next must see it.
+            slab.set_position((first + fresh) as u16);
+            match slab.change(old, new) {
+                Ok(()) => break (listed as usize, first, fresh as usize, new),
+                Err(now) => {
+                    cache.stats.add(StatItem::CmpxchgDoubleFail, 1);
+                    old = now;
+                }
+            }
+        };
+        let base = self.slab_base(slab);
+        let from_list = listed.min(out.len());
+        let mut at = old.head().filter(|_| listed > 0).map_or(null_mut(), |o| base.wrapping_add(o));
+        for slot in &mut out[..from_list] {
+            *slot = at;
+            at = self.next_free(cache, base, at);
+        }
+        let mut outcome = if new.inuse() < objects {
+            Outcome::Ours
+        } else {
+            Outcome::Gone
+        };
+        if listed > from_list {
+            outcome = self.return_rest(cache, slab, base, new, at, listed - from_list);
+        }
+        self.emit(cache, slab, base, first as usize, &mut out[from_list..from_list + fresh]);
+        (from_list + fresh, outcome)
+    }
+
+    /// The object behind `object` in a detached freelist, whose link is wiped.
+    fn next_free(&self, cache: &KmemCache<P>, base: *mut u8, object: *mut u8) -> *mut u8 {
+        if object.is_null() {
+            self.corrupt(cache, object, "its slab's freelist is shorter than its counter says");
+        }
+        // SAFETY: a slot of the slab, free, and detached by us.
+        let next = unsafe { cache.links.take(object) };
+        let offset = (next as usize).wrapping_sub(base as usize);
+        if !next.is_null() && (offset >= cache.oo.bytes() || !cache.is_slot(offset)) {
+            self.corrupt(cache, object, "the link inside this free object was overwritten");
+        }
+        next
+    }
+
+    /// Puts the rest of a detached freelist back.
+    fn return_rest(
+        &self,
+        cache: &KmemCache<P>,
+        slab: &Slab,
+        base: *mut u8,
+        left: State,
+        head: *mut u8,
+        count: usize,
+    ) -> Outcome {
+        let offset = head as usize - base as usize;
+        let back = left.with(Some(offset), left.inuse() - count as u32);
+        loop {
+            match slab.change(left, back) {
+                Ok(()) => return Outcome::Ours,
+                Err(now) if now == left => {}
+                Err(_) => break,
+            }
+        }
+        // A free came in between: find the tail and push the rest behind its list.
+        let mut tail = head;
+        for _ in 1..count {
+            // SAFETY: a slot of the slab, free, and detached by us.
+            tail = unsafe { cache.links.get(tail) };
+            let offset = (tail as usize).wrapping_sub(base as usize);
+            if offset >= cache.oo.bytes() {
+                self.corrupt(cache, tail, "a freelist ends before its count");
+            }
+        }
+        if left.inuse() == cache.oo.objects {
+            // It looked full, so that free has listed it.
+            self.slab_free(cache, slab, head, tail, count);
+            return Outcome::Gone;
+        }
+        let mut old = slab.state();
+        loop {
+            // SAFETY: the tail is ours until the state says otherwise.
+            unsafe {
+                let next = old.head().map_or(null_mut(), |o| base.wrapping_add(o));
+                cache.links.set(tail, next);
+            }
+            match slab.change(old, old.with(Some(offset), old.inuse() - count as u32)) {
+                Ok(()) => return Outcome::Ours,
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    /// The iterator: visits `out.len()` fresh slots from `position` and constructs their objects.
+    fn emit(&self, cache: &KmemCache<P>, slab: &Slab, base: *mut u8, position: usize, out: &mut [*mut u8]) {
+        if !cache.is_random() && cache.ctor.is_none() {
+            let size = cache.size as usize;
+            let mut at = base.wrapping_add(position * size);
+            for slot in out {
+                *slot = at;
+                at = at.wrapping_add(size);
+            }
+            return;
+        }
+        let start = usize::from(slab.start());
+        for (i, slot) in out.iter_mut().enumerate() {
+            let object = base.wrapping_add(cache.offset_at(start, position + i));
+            if let Some(ctor) = cache.ctor {
+                // SAFETY: the object is ours, of the cache's size, and not constructed yet.
+                unsafe { ctor(object) };
+            }
+            *slot = object;
+        }
+    }
+
+    /// Takes pages for a slab; it belongs to the caller and all its slots are fresh.
+    fn new_slab(&self, cache: &KmemCache<P>, nid: usize, gfp: Gfp) -> Option<&Slab> {
+        let pages = cache.oo.pages();
+        let run = self.zone.alloc(&self.platform, pages, pages, gfp)?;
+        let slab = self.zone.arena.slab(run.page);
+        slab.set_position(0);
+        slab.set_partial(false);
+        slab.set_node(nid as u8);
+        if cache.is_random() {
+            slab.set_start((self.platform.random() % u64::from(cache.oo.objects)) as u16);
+        }
+        slab.set_state(State::without_list(0));
+        slab.set_kind(PageKind::Slab);
+        self.zone.arena.set_cache(run.page, pages as u32, Some(cache.id));
+        // Relaxed: a figure.
+        cache.node(nid).nr_slabs.fetch_add(1, Relaxed);
+        cache.stats.add(StatItem::AllocSlab, 1);
+        Some(slab)
+    }
+
+    /// Gives the pages of a slab back, which is empty and belongs to the caller.
+    pub(crate) fn discard_slab(&self, cache: &KmemCache<P>, node: &Node<P>, slab: &Slab) {
+        let page = self.zone.arena.page_of_slab(slab);
+        let pages = cache.oo.pages();
+        // Relaxed: a figure.
+        node.nr_slabs.fetch_sub(1, Relaxed);
+        cache.stats.add(StatItem::FreeSlab, 1);
+        slab.set_kind(PageKind::None);
+        self.zone.arena.set_cache(page, pages as u32, None);
+        self.zone
+            .free(&self.platform, page, pages, u64::from(self.tunables().decay_ms));
+    }
+
+    /// Address of a slab's first slot.
+    #[inline]
+    pub(crate) fn slab_base(&self, slab: &Slab) -> *mut u8 {
+        let arena = &self.zone.arena;
+        arena.address(arena.page_of_slab(slab)).as_ptr()
+    }
+
+    /// Ends the process: the memory of a free object was written to.
+    #[cold]
+    pub(crate) fn corrupt(&self, cache: &KmemCache<P>, object: *mut u8, why: &str) -> ! {
+        self.platform.fatal(format_args!(
+            "cache '{}': object {object:p} is corrupt: {why}",
+            cache.name()
+        ))
+    }
+}

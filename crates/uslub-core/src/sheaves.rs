@@ -1,0 +1,313 @@
+//! Moving objects between a CPU's sheaves, the barn and the slabs.
+//!
+//! All moves of a sheaf are one-word exchanges of a slot: a thread *takes* a sheaf
+//! by putting a sentinel (or 0 in the spare slot) in its place, owns it with no lock, and
+//! *places* it again wherever it then runs. Nothing is held while slabs are
+//! worked on or the system is asked for memory.
+//!
+//! Allocation, main empty:
+//!
+//! | spare | barn | what happens |
+//! |---|---|---|
+//! | has objects | – | spare becomes main |
+//! | none or empty | has a full sheaf | it becomes main |
+//! | none or empty | none | an empty sheaf is refilled from slabs and becomes main |
+//!
+//! Free, main full:
+//!
+//! | spare | barn | what happens |
+//! |---|---|---|
+//! | has room | – | spare becomes main, main spare |
+//! | none | – | an empty sheaf (barn's or new) becomes main, main spare |
+//! | full | has room | main goes to the barn, an empty sheaf becomes main |
+//! | full | full | spare is flushed to slabs and becomes main, main spare |
+//!
+//! The emptied (or displaced) sheaf is placed after its successor is in the
+//! slot; if another thread was faster, the sheaf goes where there is room: main,
+//! spare, barn, and at last its objects to the slabs.
+
+use crate::allocator::Allocator;
+use crate::cache::KmemCache;
+use crate::gfp::Gfp;
+use crate::platform::Platform;
+use crate::sheaf::{self, Sheaf};
+use crate::stats::StatItem;
+
+/// Times that a slow path looks again before it goes to the slabs directly.
+const TRIES: usize = 4;
+
+impl<P: Platform> Allocator<P> {
+    /// What this CPU's slot holds; a glance. Makes the CPU's region where there is none.
+    #[inline]
+    pub(crate) fn glance(&self, slot: crate::percpu::Slot) -> usize {
+        let region = self.table.here(self.platform.cpu());
+        // Relaxed: confirmed by the exchange that follows. Bit 0 may be a lock.
+        region.word(slot).load(core::sync::atomic::Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn swap(&self, slot: crate::percpu::Slot, old: usize, new: usize) -> bool {
+        // SAFETY: our table; callers own what they put in.
+        unsafe { self.platform.exchange(&self.table, slot, old, new) }
+    }
+
+    /// Allocates when the fast path could not; null when there is no memory.
+    #[cold]
+    pub(crate) fn alloc_slow(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
+        if self.platform.percpu_usable() {
+            for _ in 0..TRIES {
+                // SAFETY: our table.
+                let object = unsafe { self.platform.pop(&self.table, cache.id.main()) };
+                if !object.is_null() {
+                    return object;
+                }
+                let main = self.glance(cache.id.main());
+                if main == sheaf::stopped() {
+                    if gfp.may_map() && self.region_is_missing() && self.make_region() {
+                        continue;
+                    }
+                    break;
+                }
+                if main & 1 != 0 || !sheaf::top_is_empty(main) {
+                    continue;
+                }
+                let Some(mut sheaf) = self.filled_sheaf(cache, main, gfp) else {
+                    break;
+                };
+                let object = sheaf.pop();
+                self.place_filled(cache, sheaf, gfp);
+                if let Some(object) = object {
+                    cache.stats.add(StatItem::AllocFastpath, 1);
+                    return object;
+                }
+            }
+        }
+        self.alloc_from_slab(cache, gfp)
+    }
+
+    /// Whether this CPU has no region yet (rather than a stopped one).
+    fn region_is_missing(&self) -> bool {
+        self.table.region(self.platform.cpu()).is_none()
+    }
+
+    /// One object from a slab directly.
+    fn alloc_from_slab(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
+        let mut object = [core::ptr::null_mut()];
+        if self.refill_objects(cache, &mut object, 1, gfp) == 1 {
+            cache.stats.add(StatItem::AllocSlowpath, 1);
+        }
+        object[0]
+    }
+
+    /// A sheaf with objects, owned by the caller: the spare, one from the barn, or a refilled one.
+    fn filled_sheaf(&self, cache: &KmemCache<P>, main: usize, gfp: Gfp) -> Option<Sheaf> {
+        let spare = self.glance(cache.id.spare());
+        let mut empty = None;
+        if let Some(sheaf) = self.take_spare(cache, spare) {
+            if !sheaf.is_empty() {
+                return Some(sheaf);
+            }
+            empty = Some(sheaf);
+        }
+        let barn = &cache.node(0).barn;
+        if let Some(full) = barn.get_full(gfp.may_spin()) {
+            cache.stats.add(StatItem::BarnGet, 1);
+            if let Some(empty) = empty {
+                self.place_empty(cache, empty, gfp);
+            }
+            return Some(full);
+        }
+        cache.stats.add(StatItem::BarnGetFail, 1);
+        let take_main = || {
+            (main != sheaf::bootstrap() && self.swap(cache.id.main(), main, sheaf::bootstrap()))
+                // SAFETY: just taken out of its slot, and no sentinel.
+                .then(|| unsafe { Sheaf::from_top(main) })
+        };
+        let mut sheaf = empty
+            .or_else(take_main)
+            .or_else(|| self.empty_sheaf(cache, gfp))?;
+        if sheaf.is_full() {
+            return Some(sheaf);
+        }
+        let room = sheaf.room();
+        let n = self.refill_objects(cache, room, room.len(), gfp);
+        sheaf.grow(n);
+        cache.stats.add(StatItem::SheafRefill, n);
+        if n == 0 {
+            self.place_empty(cache, sheaf, gfp);
+            return None;
+        }
+        Some(sheaf)
+    }
+
+    /// Takes the spare that was seen, if it is still there.
+    fn take_spare(&self, cache: &KmemCache<P>, spare: usize) -> Option<Sheaf> {
+        if spare == 0 || spare & 1 != 0 || spare == sheaf::stopped() {
+            return None;
+        }
+        self.swap(cache.id.spare(), spare, 0)
+            // SAFETY: just taken out of its slot, and no sentinel.
+            .then(|| unsafe { Sheaf::from_top(spare) })
+    }
+
+    /// An empty sheaf from the barn, or a new one.
+    pub(crate) fn empty_sheaf(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
+        if let Some(empty) = cache.node(0).barn.get_empty(gfp.may_spin()) {
+            return Some(empty);
+        }
+        let window = self.meta.window(&self.platform, gfp)?;
+        cache.stats.add(StatItem::SheafAlloc, 1);
+        // SAFETY: a window of ours, for ever.
+        Some(unsafe { Sheaf::new(window, cache.capacity) })
+    }
+
+    /// Puts a sheaf with objects where allocations find it.
+    pub(crate) fn place_filled(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
+        if sheaf.is_empty() {
+            return self.place_empty(cache, sheaf, gfp);
+        }
+        let top = sheaf.into_top();
+        let main = self.glance(cache.id.main());
+        if main & 1 == 0
+            && main != sheaf::stopped()
+            && sheaf::top_is_empty(main)
+            && self.swap(cache.id.main(), main, top)
+        {
+            if main != sheaf::bootstrap() {
+                // SAFETY: just taken out of its slot, and no sentinel.
+                self.place_empty(cache, unsafe { Sheaf::from_top(main) }, gfp);
+            }
+            return;
+        }
+        if self.swap(cache.id.spare(), 0, top) {
+            return;
+        }
+        // SAFETY: in no slot, so still ours.
+        let sheaf = unsafe { Sheaf::from_top(top) };
+        self.store_or_flush(cache, sheaf, gfp);
+    }
+
+    /// Puts an empty sheaf where it is of use next.
+    pub(crate) fn place_empty(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
+        if !sheaf.is_empty() {
+            // It filled up between the glance and the taking.
+            return self.store_or_flush(cache, sheaf, gfp);
+        }
+        let top = sheaf.into_top();
+        if self.swap(cache.id.spare(), 0, top) {
+            return;
+        }
+        // SAFETY: in no slot, so still ours.
+        let sheaf = unsafe { Sheaf::from_top(top) };
+        let barn = &cache.node(0).barn;
+        if let Err(sheaf) = barn.put_empty(sheaf, cache.max_empty, gfp.may_spin()) {
+            self.give_up(cache, sheaf);
+        }
+    }
+
+    /// Puts a sheaf into the barn if it is full and there is room, else its objects to the slabs.
+    fn store_or_flush(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
+        let mut sheaf = sheaf;
+        if sheaf.is_full() {
+            match cache.node(0).barn.put_full(sheaf, cache.max_full, gfp.may_spin()) {
+                Ok(()) => {
+                    cache.stats.add(StatItem::BarnPut, 1);
+                    return;
+                }
+                Err(back) => sheaf = back,
+            }
+            cache.stats.add(StatItem::BarnPutFail, 1);
+        }
+        self.flush_sheaf(cache, &mut sheaf);
+        self.place_empty(cache, sheaf, gfp);
+    }
+
+    /// Frees the objects of a sheaf to their slabs.
+    pub(crate) fn flush_sheaf(&self, cache: &KmemCache<P>, sheaf: &mut Sheaf) {
+        cache.stats.add(StatItem::SheafFlush, sheaf.len());
+        self.free_to_slabs(cache, sheaf.objects_mut());
+        sheaf.truncate(0);
+    }
+
+    /// Gives an empty sheaf's memory up.
+    pub(crate) fn give_up(&self, cache: &KmemCache<P>, sheaf: Sheaf) {
+        cache.stats.add(StatItem::SheafFree, 1);
+        self.meta.give_window(sheaf.into_window());
+    }
+
+    /// Frees when the fast path could not.
+    #[cold]
+    pub(crate) fn free_slow(&self, cache: &KmemCache<P>, object: *mut u8, gfp: Gfp) {
+        if self.platform.percpu_usable() {
+            for _ in 0..TRIES {
+                // SAFETY: our table; the object is being freed.
+                if unsafe { self.platform.push(&self.table, cache.id.main(), object) } {
+                    return;
+                }
+                let main = self.glance(cache.id.main());
+                if main == sheaf::stopped() {
+                    if gfp.may_map() && self.region_is_missing() && self.make_region() {
+                        continue;
+                    }
+                    break;
+                }
+                if main & 1 != 0 || !sheaf::top_is_full(main) {
+                    continue;
+                }
+                let Some(mut sheaf) = self.roomy_sheaf(cache, gfp) else {
+                    break;
+                };
+                if sheaf.is_full() {
+                    // It filled up between the glance and the taking.
+                    self.store_or_flush(cache, sheaf, gfp);
+                    continue;
+                }
+                sheaf.push(object);
+                cache.stats.add(StatItem::FreeFastpath, 1);
+                self.place_roomy(cache, sheaf, gfp);
+                return;
+            }
+        }
+        cache.stats.add(StatItem::FreeSlowpath, 1);
+        self.free_to_slabs(cache, &mut [object]);
+    }
+
+    /// A sheaf with room, owned by the caller: the spare, an empty one, or the spare flushed.
+    fn roomy_sheaf(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
+        let spare = self.glance(cache.id.spare());
+        let spare_is_full = spare != 0 && spare & 1 == 0 && sheaf::top_is_full(spare);
+        if !spare_is_full && let Some(sheaf) = self.take_spare(cache, spare) {
+            return Some(sheaf);
+        }
+        let barn_is_full = cache.node(0).barn.nr_full() >= cache.max_full;
+        if !(spare_is_full && barn_is_full)
+            && let Some(sheaf) = self.empty_sheaf(cache, gfp)
+        {
+            return Some(sheaf);
+        }
+        cache.stats.add(StatItem::BarnPutFail, 1);
+        let mut sheaf = self.take_spare(cache, spare)?;
+        self.flush_sheaf(cache, &mut sheaf);
+        Some(sheaf)
+    }
+
+    /// Makes a sheaf with room the main one, and finds a place for the one it displaces.
+    pub(crate) fn place_roomy(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
+        let top = sheaf.into_top();
+        let main = self.glance(cache.id.main());
+        let mut other = top;
+        if main & 1 == 0
+            && main != sheaf::stopped()
+            && sheaf::top_is_full(main)
+            && self.swap(cache.id.main(), main, top)
+        {
+            other = main;
+        }
+        if other == sheaf::bootstrap() || self.swap(cache.id.spare(), 0, other) {
+            return;
+        }
+        // SAFETY: taken out of its slot, or never put into one; no sentinel.
+        let sheaf = unsafe { Sheaf::from_top(other) };
+        self.store_or_flush(cache, sheaf, gfp);
+    }
+}

@@ -1,0 +1,84 @@
+//! Statistics, under the kernel's names.
+
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
+
+macro_rules! items {
+    ($($(#[$doc:meta])* $item:ident => $name:literal,)*) => {
+        /// What is counted, a cache.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(usize)]
+        pub enum StatItem {
+            $($(#[$doc])* $item,)*
+        }
+
+        /// All items with the names that `/sys/kernel/slab/<cache>/` gives them.
+        pub const STAT_ITEMS: &[(StatItem, &str)] = &[$((StatItem::$item, $name),)*];
+    };
+}
+
+items! {
+    /// Objects taken from sheaves.
+    AllocFastpath => "alloc_fastpath",
+    /// Objects taken from slabs directly.
+    AllocSlowpath => "alloc_slowpath",
+    /// Objects put into sheaves.
+    FreeFastpath => "free_fastpath",
+    /// Objects freed to slabs directly.
+    FreeSlowpath => "free_slowpath",
+    /// Slabs that a free linked to the partial list.
+    FreeAddPartial => "free_add_partial",
+    /// Slabs that a free unlinked from the partial list.
+    FreeRemovePartial => "free_remove_partial",
+    /// Slabs from the page layer.
+    AllocSlab => "alloc_slab",
+    /// Slabs back to the page layer.
+    FreeSlab => "free_slab",
+    /// State words that changed under our hands.
+    CmpxchgDoubleFail => "cmpxchg_double_fail",
+    /// Objects moved from sheaves to slabs.
+    SheafFlush => "sheaf_flush",
+    /// Objects moved from slabs to sheaves.
+    SheafRefill => "sheaf_refill",
+    /// Sheaves made.
+    SheafAlloc => "sheaf_alloc",
+    /// Sheaves given up.
+    SheafFree => "sheaf_free",
+    /// Full sheaves taken from a barn.
+    BarnGet => "barn_get",
+    /// Full sheaves wanted while the barn had none.
+    BarnGetFail => "barn_get_fail",
+    /// Full sheaves stored in a barn.
+    BarnPut => "barn_put",
+    /// Full sheaves that a barn refused.
+    BarnPutFail => "barn_put_fail",
+}
+
+/// Counters of one cache; those of the fast paths are in the per-CPU regions.
+pub struct Stats([AtomicU64; STAT_ITEMS.len()]);
+
+impl Stats {
+    /// All zero.
+    pub const fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; STAT_ITEMS.len()])
+    }
+
+    /// Adds `n` to an item.
+    #[inline]
+    pub fn add(&self, item: StatItem, n: usize) {
+        // Relaxed: statistics; this is a slow path.
+        self.0[item as usize].fetch_add(n as u64, Relaxed);
+    }
+
+    /// Value of an item.
+    pub fn get(&self, item: StatItem) -> u64 {
+        // Relaxed: statistics.
+        self.0[item as usize].load(Relaxed)
+    }
+}
+
+impl Default for Stats {
+    fn default() -> Self {
+        Self::new()
+    }
+}

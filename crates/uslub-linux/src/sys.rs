@@ -1,0 +1,273 @@
+//! System calls, made directly: they leave `errno` alone, and a program that
+//! replaces the C library's wrappers does not get called back from inside the allocator.
+
+#[cfg(target_arch = "x86_64")]
+use core::arch::asm;
+
+/// Makes a system call; returns its result, or minus an error number.
+///
+/// # Safety
+///
+/// As for the call in question.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub unsafe fn call(number: libc::c_long, args: [usize; 6]) -> isize {
+    let result: isize;
+    // SAFETY: the kernel's calling convention; the caller answers for the call itself.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") args[0],
+            in("rsi") args[1],
+            in("rdx") args[2],
+            in("r10") args[3],
+            in("r8") args[4],
+            in("r9") args[5],
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// Makes a system call; returns its result, or minus an error number.
+///
+/// # Safety
+///
+/// As for the call in question.
+#[cfg(target_arch = "aarch64")]
+#[inline]
+pub unsafe fn call(number: libc::c_long, args: [usize; 6]) -> isize {
+    let result: isize;
+    // SAFETY: the kernel's calling convention; the caller answers for the call itself.
+    unsafe {
+        core::arch::asm!(
+            "svc 0",
+            in("x8") number,
+            inlateout("x0") args[0] as isize => result,
+            in("x1") args[1],
+            in("x2") args[2],
+            in("x3") args[3],
+            in("x4") args[4],
+            in("x5") args[5],
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// Maps private anonymous memory with a protection and further flags.
+pub fn mmap(address: usize, bytes: usize, protection: libc::c_int, flags: libc::c_int) -> Option<usize> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
+    // SAFETY: a fresh mapping harms nobody (no caller passes MAP_FIXED).
+    let result = unsafe {
+        call(
+            libc::SYS_mmap,
+            [address, bytes, protection as usize, flags as usize, usize::MAX, 0],
+        )
+    };
+    (result > 0).then_some(result as usize)
+}
+
+/// Unmaps.
+///
+/// # Safety
+///
+/// Nobody uses the range.
+pub unsafe fn munmap(address: usize, bytes: usize) -> bool {
+    // SAFETY: passed on.
+    unsafe { call(libc::SYS_munmap, [address, bytes, 0, 0, 0, 0]) == 0 }
+}
+
+/// Changes a protection.
+///
+/// # Safety
+///
+/// The range is the caller's.
+pub unsafe fn mprotect(address: usize, bytes: usize, protection: libc::c_int) -> bool {
+    // SAFETY: passed on.
+    unsafe { call(libc::SYS_mprotect, [address, bytes, protection as usize, 0, 0, 0]) == 0 }
+}
+
+/// Gives advice on memory.
+///
+/// # Safety
+///
+/// As for the advice.
+pub unsafe fn madvise(address: usize, bytes: usize, advice: libc::c_int) -> bool {
+    // SAFETY: passed on.
+    unsafe { call(libc::SYS_madvise, [address, bytes, advice as usize, 0, 0, 0]) == 0 }
+}
+
+/// Resizes a mapping, moving it if need be.
+///
+/// # Safety
+///
+/// The range is a whole mapping of the caller's.
+pub unsafe fn mremap(address: usize, old: usize, new: usize) -> Option<usize> {
+    // SAFETY: passed on.
+    let result = unsafe {
+        call(
+            libc::SYS_mremap,
+            [address, old, new, libc::MREMAP_MAYMOVE as usize, 0, 0],
+        )
+    };
+    (result > 0).then_some(result as usize)
+}
+
+/// Waits while `*word == value`.
+pub fn futex_wait(word: *const u32, value: u32) {
+    // SAFETY: reads the word only; may return early.
+    unsafe {
+        call(
+            libc::SYS_futex,
+            [
+                word as usize,
+                (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize,
+                value as usize,
+                0,
+                0,
+                0,
+            ],
+        );
+    }
+}
+
+/// Waits while `*word == value`, at most so many milliseconds.
+pub fn futex_wait_for(word: *const u32, value: u32, ms: u64) {
+    let time = libc::timespec {
+        tv_sec: (ms / 1000) as libc::time_t,
+        tv_nsec: (ms % 1000 * 1_000_000) as libc::c_long,
+    };
+    // SAFETY: reads the word and the time only; may return early.
+    unsafe {
+        call(
+            libc::SYS_futex,
+            [
+                word as usize,
+                (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize,
+                value as usize,
+                &raw const time as usize,
+                0,
+                0,
+            ],
+        );
+    }
+}
+
+/// Wakes up to `count` waiters.
+pub fn futex_wake(word: *const u32, count: usize) {
+    // SAFETY: wakes only.
+    unsafe {
+        call(
+            libc::SYS_futex,
+            [
+                word as usize,
+                (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize,
+                count,
+                0,
+                0,
+                0,
+            ],
+        );
+    }
+}
+
+/// Writes all of `bytes` to a file descriptor, as far as it goes.
+pub fn write_all(fd: libc::c_int, mut bytes: &[u8]) -> bool {
+    while !bytes.is_empty() {
+        // SAFETY: reads the bytes only.
+        let n = unsafe { call(libc::SYS_write, [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]) };
+        match n {
+            1.. => bytes = &bytes[n as usize..],
+            _ if n == -(libc::EINTR as isize) => {}
+            _ => return false,
+        }
+    }
+    true
+}
+
+/// Opens a file whose path ends in a zero byte.
+pub fn open(path: &[u8], flags: libc::c_int, mode: libc::mode_t) -> Option<libc::c_int> {
+    assert_eq!(path.last(), Some(&0));
+    // SAFETY: the path is a C string.
+    let fd = unsafe {
+        call(
+            libc::SYS_openat,
+            [
+                libc::AT_FDCWD as usize,
+                path.as_ptr() as usize,
+                (flags | libc::O_CLOEXEC) as usize,
+                mode as usize,
+                0,
+                0,
+            ],
+        )
+    };
+    (fd >= 0).then_some(fd as libc::c_int)
+}
+
+/// Reads up to `into.len()` bytes.
+pub fn read(fd: libc::c_int, into: &mut [u8]) -> Option<usize> {
+    // SAFETY: writes into the slice only.
+    let n = unsafe { call(libc::SYS_read, [fd as usize, into.as_mut_ptr() as usize, into.len(), 0, 0, 0]) };
+    usize::try_from(n).ok()
+}
+
+/// Closes a file descriptor.
+pub fn close(fd: libc::c_int) {
+    // SAFETY: the caller opened it.
+    unsafe { call(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// Renames a file; both paths end in a zero byte.
+pub fn rename(from: &[u8], to: &[u8]) -> bool {
+    assert!(from.last() == Some(&0) && to.last() == Some(&0));
+    let at = libc::AT_FDCWD as usize;
+    // SAFETY: both are C strings.
+    unsafe {
+        call(
+            libc::SYS_renameat2,
+            [at, from.as_ptr() as usize, at, to.as_ptr() as usize, 0, 0],
+        ) == 0
+    }
+}
+
+/// This process's id, asked of the kernel.
+pub fn getpid() -> u32 {
+    // SAFETY: has no effect.
+    unsafe { call(libc::SYS_getpid, [0; 6]) as u32 }
+}
+
+/// Fills a slice with random bytes; false when the kernel has none.
+pub fn getrandom(into: &mut [u8]) -> bool {
+    // SAFETY: writes into the slice only.
+    let n = unsafe {
+        call(
+            libc::SYS_getrandom,
+            [
+                into.as_mut_ptr() as usize,
+                into.len(),
+                libc::GRND_NONBLOCK as usize,
+                0,
+                0,
+                0,
+            ],
+        )
+    };
+    n == into.len() as isize
+}
+
+/// The set of CPUs that this thread may run on, and how many bytes of it the kernel filled.
+pub fn affinity(into: &mut [u8]) -> usize {
+    // SAFETY: writes into the slice only.
+    let n = unsafe {
+        call(
+            libc::SYS_sched_getaffinity,
+            [0, into.len(), into.as_mut_ptr() as usize, 0, 0, 0],
+        )
+    };
+    usize::try_from(n).unwrap_or(0)
+}

@@ -1,0 +1,296 @@
+//! The malloc family.
+//!
+//! Success leaves `errno` alone, failure sets it; frees keep it. Objects of
+//! 16 bytes and more are aligned to 16 bytes, those of a power of two up to 4096 bytes to
+//! their size. Zero bytes give a pointer of their own.
+
+use core::ffi::c_void;
+use core::ptr::null_mut;
+
+use libc::{EINVAL, ENOMEM, c_int};
+use uslub_core::Gfp;
+use uslub_core::kmalloc::{CLASS_MAX, SIZE_MAX};
+use uslub_core::platform::{PAGE_SIZE, Platform};
+
+use crate::front::{FRONT, free, malloc};
+use crate::{ALLOCATOR, helper, set_errno, start};
+
+/// Hands an object out, or says that there is no memory.
+fn handed(object: *mut u8) -> *mut c_void {
+    FRONT.follow();
+    if object.is_null() {
+        set_errno(ENOMEM);
+    }
+    object.cast()
+}
+
+fn no_memory() -> *mut c_void {
+    set_errno(ENOMEM);
+    null_mut()
+}
+
+/// [`malloc`] where the fast path could not.
+#[cold]
+pub(crate) extern "C" fn malloc_slow(bytes: usize) -> *mut c_void {
+    if !start::ready() {
+        return no_memory();
+    }
+    handed(ALLOCATOR.kmalloc(bytes, Gfp::KERNEL))
+}
+
+/// [`free`] where the fast path could not.
+///
+/// # Safety
+///
+/// As for `free`.
+#[cold]
+pub(crate) unsafe extern "C" fn free_slow(object: *mut c_void) {
+    if object.is_null() {
+        return;
+    }
+    if !start::ready() {
+        ALLOCATOR
+            .platform
+            .fatal(format_args!("free {object:p}: not allocated here (a foreign pointer)"));
+    }
+    FRONT.follow();
+    // SAFETY: passed on.
+    unsafe { ALLOCATOR.kfree(object.cast()) };
+    helper::after_free();
+}
+
+/// Ends the process: `object` is the object that was freed last on this CPU.
+#[cold]
+pub(crate) extern "C" fn free_twice(object: *mut c_void) -> ! {
+    let arena = &ALLOCATOR.zone.arena;
+    let cache = arena
+        .page_of(object as usize)
+        .and_then(|page| ALLOCATOR.cache(arena.cache_of(page)?));
+    let name = cache.map_or("?", |cache| cache.name());
+    ALLOCATOR.platform.fatal(format_args!(
+        "cache '{name}': free of {object:p}: double free: the object is free already"
+    ))
+}
+
+/// Allocates an array of zeroes.
+///
+/// # Safety
+///
+/// None beyond C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    let Some(bytes) = count.checked_mul(size) else {
+        return no_memory();
+    };
+    if bytes <= CLASS_MAX {
+        // SAFETY: the object is ours and so long.
+        unsafe {
+            let object = malloc(bytes);
+            if !object.is_null() {
+                object.write_bytes(0, bytes);
+            }
+            return object;
+        }
+    }
+    if !start::ready() {
+        return no_memory();
+    }
+    handed(ALLOCATOR.kmalloc(bytes, Gfp::KERNEL | Gfp::ZERO))
+}
+
+/// Changes an object's size, moving it if need be; the old object stays when that fails. Zero bytes free it.
+///
+/// # Safety
+///
+/// `object` is null or live.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn realloc(object: *mut c_void, bytes: usize) -> *mut c_void {
+    // SAFETY: passed on.
+    unsafe {
+        if object.is_null() {
+            return malloc(bytes);
+        }
+        if bytes == 0 {
+            free(object);
+            return null_mut();
+        }
+        if bytes > SIZE_MAX {
+            return no_memory();
+        }
+        if !start::ready() {
+            ALLOCATOR
+                .platform
+                .fatal(format_args!("realloc of {object:p}: not allocated here (a foreign pointer)"));
+        }
+        let moved = handed(ALLOCATOR.krealloc(object.cast(), bytes, Gfp::KERNEL));
+        if bytes > CLASS_MAX {
+            helper::after_free();
+        }
+        moved
+    }
+}
+
+/// [`realloc`] for an array, with the product checked.
+///
+/// # Safety
+///
+/// As for [`realloc`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reallocarray(object: *mut c_void, count: usize, size: usize) -> *mut c_void {
+    match count.checked_mul(size) {
+        // SAFETY: passed on.
+        Some(bytes) => unsafe { realloc(object, bytes) },
+        None => no_memory(),
+    }
+}
+
+/// An aligned object, without a word to `errno`.
+fn aligned(align: usize, bytes: usize) -> *mut u8 {
+    if bytes > SIZE_MAX || !start::ready() {
+        return null_mut();
+    }
+    let object = ALLOCATOR.kmalloc_aligned(bytes, align, Gfp::KERNEL);
+    FRONT.follow();
+    object
+}
+
+/// Allocates with an alignment, a power of two and multiple of the pointer's size.
+/// Returns `EINVAL` or `ENOMEM`, leaving `errno` and `*out` alone.
+///
+/// # Safety
+///
+/// `out` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, bytes: usize) -> c_int {
+    if !align.is_power_of_two() || !align.is_multiple_of(size_of::<usize>()) {
+        return EINVAL;
+    }
+    let object = aligned(align, bytes);
+    if object.is_null() {
+        return ENOMEM;
+    }
+    // SAFETY: by the caller's promise.
+    unsafe { *out = object.cast() };
+    0
+}
+
+/// Allocates with an alignment, a power of two.
+///
+/// # Safety
+///
+/// None beyond C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn aligned_alloc(align: usize, bytes: usize) -> *mut c_void {
+    if !align.is_power_of_two() {
+        set_errno(EINVAL);
+        return null_mut();
+    }
+    let object = aligned(align, bytes);
+    if object.is_null() {
+        set_errno(ENOMEM);
+    }
+    object.cast()
+}
+
+/// Allocates with an alignment; one that is no power of two is rounded up, as in the GNU library.
+///
+/// # Safety
+///
+/// None beyond C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memalign(align: usize, bytes: usize) -> *mut c_void {
+    match align.max(1).checked_next_power_of_two() {
+        // SAFETY: passed on.
+        Some(align) => unsafe { aligned_alloc(align, bytes) },
+        None => {
+            set_errno(EINVAL);
+            null_mut()
+        }
+    }
+}
+
+/// Allocates aligned to a page.
+///
+/// # Safety
+///
+/// None beyond C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn valloc(bytes: usize) -> *mut c_void {
+    // SAFETY: passed on.
+    unsafe { aligned_alloc(PAGE_SIZE, bytes) }
+}
+
+/// Allocates whole pages.
+///
+/// # Safety
+///
+/// None beyond C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pvalloc(bytes: usize) -> *mut c_void {
+    match bytes.max(1).checked_next_multiple_of(PAGE_SIZE) {
+        // SAFETY: passed on.
+        Some(bytes) => unsafe { aligned_alloc(PAGE_SIZE, bytes) },
+        None => no_memory(),
+    }
+}
+
+/// Bytes that may be used of an object; 0 for null.
+///
+/// # Safety
+///
+/// `object` is null or live.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc_usable_size(object: *mut c_void) -> usize {
+    if object.is_null() || !start::ready() {
+        return 0;
+    }
+    ALLOCATOR.ksize(object.cast())
+}
+
+/// [`free`], for old programs.
+///
+/// # Safety
+///
+/// As for `free`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cfree(object: *mut c_void) {
+    // SAFETY: passed on.
+    unsafe { free(object) }
+}
+
+/// [`free`] of an object whose size is known (C23).
+///
+/// # Safety
+///
+/// As for `free`; `bytes` is what was asked for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free_sized(object: *mut c_void, _bytes: usize) {
+    // SAFETY: passed on.
+    unsafe { free(object) }
+}
+
+/// [`free`] of an object whose alignment and size are known (C23).
+///
+/// # Safety
+///
+/// As for `free`; `align` and `bytes` are what was asked for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free_aligned_sized(object: *mut c_void, _align: usize, _bytes: usize) {
+    // SAFETY: passed on.
+    unsafe { free(object) }
+}
+
+/// Checks all of the allocator's structures; 0 when they hold. For quiet moments.
+#[unsafe(no_mangle)]
+pub extern "C" fn uslub_validate() -> c_int {
+    if !start::ready() {
+        return 0;
+    }
+    match ALLOCATOR.validate() {
+        Ok(()) => 0,
+        Err(invalid) => {
+            uslub_linux::complain(format_args!("cache {}: {}", invalid.cache, invalid.what));
+            1
+        }
+    }
+}

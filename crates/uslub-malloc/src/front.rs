@@ -1,0 +1,251 @@
+//! malloc and free as most calls see them.
+//!
+//! Both are one restartable sequence each (see `uslub-rseq`), written out
+//! so that there is no frame, no call and no lock: the class (or the cache of
+//! the page), the CPU's region, the top, the object, one store. Whatever does not fit that goes to
+//! the slow functions with the argument untouched: other sizes, empty or full
+//! sheaves, aborted sequences, and everything while [`FRONT`] is closed (its bounds are 0): before
+//! set-up, without restartable sequences, and while a `vfork` is under way.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use uslub_core::kmalloc::{CLASS_MAX, CLASS_TABLE};
+
+use crate::ALLOCATOR;
+
+/// What the fast paths look at; one cache line, then the table of classes.
+#[repr(C, align(64))]
+pub(crate) struct Front {
+    /// Address of the arena's page 0.
+    base: AtomicUsize,
+    /// Pages that `map` covers; 0 closes `free`.
+    pages: AtomicUsize,
+    /// The page → cache array.
+    map: AtomicUsize,
+    /// Sizes below it have a class; 0 closes `malloc`.
+    limit: AtomicUsize,
+    /// Offset of the thread's area from the thread pointer.
+    offset: AtomicUsize,
+    /// Offset of its index field.
+    index_offset: AtomicUsize,
+    /// Regions by index.
+    table: AtomicUsize,
+    _pad: usize,
+    /// Class by size in words.
+    classes: UnsafeCell<[u8; CLASS_MAX / 8 + 1]>,
+}
+
+// SAFETY: the classes are never written.
+unsafe impl Sync for Front {}
+
+pub(crate) static FRONT: Front = Front {
+    base: AtomicUsize::new(0),
+    pages: AtomicUsize::new(0),
+    map: AtomicUsize::new(0),
+    limit: AtomicUsize::new(0),
+    offset: AtomicUsize::new(0),
+    index_offset: AtomicUsize::new(0),
+    table: AtomicUsize::new(0),
+    _pad: 0,
+    classes: UnsafeCell::new(CLASS_TABLE),
+};
+
+impl Front {
+    /// Opens the fast paths, if there are restartable sequences and no `vfork` is under way.
+    pub(crate) fn open(&self) {
+        let Some(area) = ALLOCATOR.platform.area() else {
+            return;
+        };
+        if ALLOCATOR.platform.in_vfork() {
+            return;
+        }
+        let arena = &ALLOCATOR.zone.arena;
+        // Relaxed: published by the two that follow.
+        self.base.store(arena.base(), Relaxed);
+        self.map.store(arena.map() as usize, Relaxed);
+        self.offset.store(area.offset as usize, Relaxed);
+        self.index_offset.store(area.index_offset as usize, Relaxed);
+        self.table.store(ALLOCATOR.table.active() as usize, Relaxed);
+        // Release: the bounds open what is above.
+        self.pages.store(arena.limit(), Release);
+        self.limit.store(CLASS_MAX + 1, Release);
+    }
+
+    /// Closes the fast paths for calls that begin later.
+    pub(crate) fn close(&self) {
+        // Relaxed: the only thread that must not slip through is born after it, on this one.
+        self.pages.store(0, Relaxed);
+        self.limit.store(0, Relaxed);
+    }
+
+    /// Lets `free` know pages that the arena has won since.
+    #[inline]
+    pub(crate) fn follow(&self) {
+        let limit = ALLOCATOR.zone.arena.limit();
+        // Acquire: a closed front stays closed.
+        let pages = self.pages.load(Acquire);
+        if pages != 0 && pages < limit {
+            // Release: with the map of those pages. A race with `close` is lost by the exchange.
+            let _ = self.pages.compare_exchange(pages, limit, Release, Relaxed);
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod fast {
+    use core::arch::{global_asm, naked_asm};
+    use core::ffi::c_void;
+    use core::mem::offset_of;
+
+    use uslub_core::percpu::{ALLOCS_OFFSET, FREES_OFFSET};
+    use uslub_core::sheaf::SHEAF_BYTES;
+
+    use super::{FRONT, Front};
+    use crate::api::{free_slow, free_twice, malloc_slow};
+
+    // Both functions begin a cache line.
+    global_asm!(
+        ".pushsection .text.uslub_malloc, \"ax\"",
+        ".p2align 6",
+        ".popsection",
+        ".pushsection .text.uslub_free, \"ax\"",
+        ".p2align 6",
+        ".popsection",
+    );
+
+    /// Allocates `bytes`; null with `errno` = `ENOMEM` when memory cannot be had.
+    #[unsafe(no_mangle)]
+    #[unsafe(naked)]
+    #[unsafe(link_section = ".text.uslub_malloc")]
+    pub unsafe extern "C" fn malloc(bytes: usize) -> *mut c_void {
+        naked_asm!(
+            "lea rsi, [rip + {front}]",
+            "cmp rdi, [rsi + {limit}]",
+            "jae {slow}",
+            "lea eax, [rdi + 7]",
+            "shr eax, 3",
+            "movzx eax, byte ptr [rsi + rax + {classes}]",
+            "mov rdx, [rsi + {offset}]",
+            "mov r9, [rsi + {index}]",
+            "lea rcx, [rip + 50f]",
+            "mov fs:[rdx + 8], rcx",
+            "20:",
+            "mov ecx, fs:[r9]",
+            "mov r10, [rsi + {table}]",
+            "mov rcx, [r10 + rcx * 8]",
+            "lea rcx, [rcx + rax * 8]",
+            "mov r8, [rcx]",
+            "mov rax, [r8]",
+            "test rax, rax",
+            "jz {slow}",
+            "sub r8, 8",
+            "mov [rcx], r8",
+            "30:",
+            "inc qword ptr [rcx + {count}]",
+            "ret",
+            ".pushsection __rseq_cs, \"aw\"",
+            ".balign 32",
+            "50:",
+            ".long 0, 0",
+            ".quad 20b, 30b - 20b, 40f",
+            ".popsection",
+            ".pushsection .text.rseq_abort, \"ax\"",
+            ".byte 0x0f, 0xb9, 0x3d",
+            ".long 0x53053053",
+            "40:",
+            "jmp {slow}",
+            ".popsection",
+            front = sym FRONT,
+            limit = const offset_of!(Front, limit),
+            classes = const offset_of!(Front, classes),
+            offset = const offset_of!(Front, offset),
+            index = const offset_of!(Front, index_offset),
+            table = const offset_of!(Front, table),
+            count = const ALLOCS_OFFSET,
+            slow = sym malloc_slow,
+        )
+    }
+
+    /// Frees an object; null is ignored. What is no object ends the process with a message.
+    #[unsafe(no_mangle)]
+    #[unsafe(naked)]
+    #[unsafe(link_section = ".text.uslub_free")]
+    pub unsafe extern "C" fn free(object: *mut c_void) {
+        naked_asm!(
+            "lea rsi, [rip + {front}]",
+            "mov rax, rdi",
+            "sub rax, [rsi + {base}]",
+            "shr rax, 12",
+            "cmp rax, [rsi + {pages}]",
+            "jae {slow}",
+            "mov rcx, [rsi + {map}]",
+            "movzx eax, word ptr [rcx + rax * 2]",
+            "mov rdx, [rsi + {offset}]",
+            "mov r9, [rsi + {index}]",
+            "lea rcx, [rip + 50f]",
+            "mov fs:[rdx + 8], rcx",
+            "20:",
+            "mov ecx, fs:[r9]",
+            "mov r10, [rsi + {table}]",
+            "mov rcx, [r10 + rcx * 8]",
+            "lea rcx, [rcx + rax * 8]",
+            "mov r8, [rcx]",
+            // The newest free object is this one: it was freed just before.
+            "cmp [r8], rdi",
+            "je {twice}",
+            "add r8, 8",
+            "test r8d, {mask}",
+            "jz {slow}",
+            "mov [r8], rdi",
+            "mov [rcx], r8",
+            "30:",
+            "inc qword ptr [rcx + {count}]",
+            "ret",
+            ".pushsection __rseq_cs, \"aw\"",
+            ".balign 32",
+            "50:",
+            ".long 0, 0",
+            ".quad 20b, 30b - 20b, 40f",
+            ".popsection",
+            ".pushsection .text.rseq_abort, \"ax\"",
+            ".byte 0x0f, 0xb9, 0x3d",
+            ".long 0x53053053",
+            "40:",
+            "jmp {slow}",
+            ".popsection",
+            front = sym FRONT,
+            base = const offset_of!(Front, base),
+            pages = const offset_of!(Front, pages),
+            map = const offset_of!(Front, map),
+            offset = const offset_of!(Front, offset),
+            index = const offset_of!(Front, index_offset),
+            table = const offset_of!(Front, table),
+            mask = const SHEAF_BYTES - 1,
+            count = const FREES_OFFSET,
+            slow = sym free_slow,
+            twice = sym free_twice,
+        )
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod fast {
+    use core::ffi::c_void;
+
+    /// Allocates `bytes`; null with `errno` = `ENOMEM` when memory cannot be had.
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn malloc(bytes: usize) -> *mut c_void {
+        crate::api::malloc_slow(bytes)
+    }
+
+    /// Frees an object; null is ignored. What is no object ends the process with a message.
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn free(object: *mut c_void) {
+        // SAFETY: passed on.
+        unsafe { crate::api::free_slow(object) }
+    }
+}
+
+pub use fast::{free, malloc};

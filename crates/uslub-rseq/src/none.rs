@@ -1,0 +1,30 @@
+//! Architectures without sequences of ours: [`Area::adopt`] returns `None` there, so none of these runs.
+
+use crate::Area;
+
+/// Never called.
+///
+/// # Safety
+///
+/// As on other architectures.
+pub unsafe fn pop(_: &Area, _: *mut u8, _: usize, _: usize) -> *mut u8 {
+    core::ptr::null_mut()
+}
+
+/// Never called.
+///
+/// # Safety
+///
+/// As on other architectures.
+pub unsafe fn push(_: &Area, _: *mut u8, _: usize, _: usize, _: *mut u8) -> bool {
+    false
+}
+
+/// Never called.
+///
+/// # Safety
+///
+/// As on other architectures.
+pub unsafe fn exchange(_: &Area, _: *mut u8, _: usize, _: usize, _: usize) -> bool {
+    false
+}

@@ -1,0 +1,127 @@
+//! A C or C++ source becomes a program or a library, once for each process.
+
+use std::collections::HashMap;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use tempfile::TempDir;
+
+use crate::subject::workspace;
+use crate::tools::tool;
+use crate::way::scrub;
+
+/// The program of `tests/c/<name>.c` or `.cc`; nothing, and a line that says
+/// so, where there is no compiler.
+///
+/// # Panics
+///
+/// If it does not compile.
+pub fn program(name: &str) -> Option<PathBuf> {
+    let sources = sources();
+    let cxx = sources.join(format!("{name}.cc"));
+    let source = if cxx.is_file() {
+        cxx
+    } else {
+        sources.join(format!("{name}.c"))
+    };
+    compile(&source, name, &[])
+}
+
+/// `early`, linked against one copy of its library, and the other copy, to be
+/// loaded by it.
+///
+/// # Panics
+///
+/// If they do not compile.
+pub fn early() -> Option<(PathBuf, PathBuf)> {
+    let source = sources().join("early_lib.c");
+    let shared = ["-shared", "-fPIC"];
+    let linked = compile(&source, "libearly_linked.so", &shared)?;
+    let loaded = compile(&source, "libearly_loaded.so", &shared)?;
+    let folder = linked.parent().expect("a file is in a folder");
+    let link = format!("-L{}", folder.display());
+    let find = format!("-Wl,-rpath,{}", folder.display());
+    let program = compile(
+        &sources().join("early.c"),
+        "early",
+        &[&link, "-learly_linked", &find],
+    )?;
+    Some((program, loaded))
+}
+
+fn sources() -> PathBuf {
+    workspace().join("tests/c")
+}
+
+/// The folder for all that is compiled. A static is never dropped, so it is
+/// removed when the process ends.
+fn folder() -> &'static Path {
+    static FOLDER: OnceLock<TempDir> = OnceLock::new();
+    extern "C" fn remove() {
+        if let Some(folder) = FOLDER.get() {
+            let _ = std::fs::remove_dir_all(folder.path());
+        }
+    }
+    FOLDER
+        .get_or_init(|| {
+            // SAFETY: the function is `extern "C"`, does not unwind and needs
+            // nothing that is gone when it is called.
+            unsafe { libc::atexit(remove) };
+            tempfile::Builder::new()
+                .prefix("uslub-tests-")
+                .tempdir()
+                .expect("a folder for programs")
+        })
+        .path()
+}
+
+/// Compiles `source` to `name`, if this process has not done so yet.
+fn compile(source: &Path, name: &str, more: &[&str]) -> Option<PathBuf> {
+    static DONE: Mutex<Option<HashMap<OsString, Option<PathBuf>>>> = Mutex::new(None);
+    let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
+    done.get_or_insert_default()
+        .entry(name.into())
+        .or_insert_with(|| {
+            let target = folder().join(name);
+            compile_now(source, &target, more).then_some(target)
+        })
+        .clone()
+}
+
+/// Whether there is a compiler; if so, `target` is there afterwards.
+fn compile_now(source: &Path, target: &Path, more: &[&str]) -> bool {
+    let cxx = source.extension() == Some(OsStr::new("cc"));
+    let (variable, usual, flags, standard) = if cxx {
+        ("CXX", "c++", "CXXFLAGS", "-std=gnu++17")
+    } else {
+        ("CC", "cc", "CFLAGS", "-std=gnu11")
+    };
+    // CC may hold more than a name: `ccache gcc`, `gcc -m64`
+    let words = env::var(variable).unwrap_or_default();
+    let mut words = words.split_whitespace();
+    let Some(compiler) = tool(words.next().unwrap_or(usual)) else {
+        return false;
+    };
+    let mut command = Command::new(compiler);
+    scrub(&mut command);
+    command
+        .args(words)
+        .args([standard, "-O2", "-g", "-pthread", "-Wall", "-Wextra"])
+        .args(env::var(flags).unwrap_or_default().split_whitespace())
+        .arg("-o")
+        .arg(target)
+        .arg(source)
+        .args(more)
+        // before glibc 2.34 these were libraries of their own
+        .args(["-ldl", "-lrt"]);
+    let output = command.output().expect("a compiler can be run");
+    assert!(
+        output.status.success(),
+        "{command:?} fails:\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    true
+}

@@ -1,0 +1,9 @@
+//! The C and C++ programs of `tests/c/`, each in every way to run on uslub.
+
+mod contracts;
+mod instruments;
+mod life;
+mod limits;
+mod memory;
+mod misuse;
+mod stress;

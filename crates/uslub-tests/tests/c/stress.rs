@@ -1,0 +1,39 @@
+//! The long ones: everything at once, every block verified.
+
+use uslub_tests::tools::{alone, number};
+use uslub_tests::{Run, Way, in_every_way, program};
+
+fn stress(way: Way, threads: u64, seconds: u64) {
+    let _alone = alone();
+    let Some(stress) = program("stress") else {
+        return;
+    };
+    let outcome = Run::of(stress)
+        .args([seconds, threads].map(|n| n.to_string()))
+        .limit(120 + 2 * seconds)
+        .on(way)
+        .wrote("errors=0");
+    println!("{way:?}\n{}", outcome.stdout);
+}
+
+fn seconds() -> u64 {
+    number("USLUB_STRESS_SECONDS", 5)
+}
+
+in_every_way! {
+    fn sixteen_threads_lose_and_damage_no_block(way) {
+        stress(way, 16, seconds());
+    }
+}
+
+#[test]
+fn one_thread_alone_loses_and_damages_no_block() {
+    for way in [Way::PRELOADED, Way::TRY_LOCK] {
+        stress(way, 1, seconds().div_ceil(5));
+    }
+}
+
+#[test]
+fn a_hundred_threads_lose_and_damage_no_block() {
+    stress(Way::PRELOADED, 100, seconds().div_ceil(2));
+}
