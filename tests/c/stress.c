@@ -4,6 +4,7 @@
  * address and a serial number, pass blocks to each other by atomic exchange
  * and verify them before they change or go. Meanwhile timers interrupt every
  * 100 µs, two threads hop from CPU to CPU, and threads end and are replaced.
+ * At the end, when all is freed, nothing may be live that was not so at the start.
  *
  * By hand:  ./stress [SECONDS (5) [THREADS (16)]]
  * Last line: ops=… verified=… errors=0
@@ -217,9 +218,18 @@ static void launch(struct worker *w)
     CHECK(pthread_create(&w->thread, NULL, work, w) == 0, "pthread_create");
 }
 
+/* Bytes that the allocator believes to be live. */
+static size_t live(void)
+{
+    malloc_trim(0);
+    struct mallinfo2 info = mallinfo2();
+    return info.uordblks + info.hblkhd;
+}
+
 int main(int argc, char **argv)
 {
     start();
+    size_t live_before = live();
     int seconds = argc > 1 ? atoi(argv[1]) : 5;
     unsigned threads = argc > 2 ? (unsigned)atoi(argv[2]) : 16;
     CHECK(threads >= 1 && threads <= MAX_THREADS, "1 to %d threads", MAX_THREADS);
@@ -267,11 +277,15 @@ int main(int argc, char **argv)
         bytes += workers[t].bytes;
         passed += workers[t].passed;
     }
+    /* libc keeps some blocks for each stack of a thread that it keeps */
+    size_t live_after = live();
+    CHECK(live_after < live_before + 65536 + threads * 4096, "%zu bytes are lost", live_after - live_before);
     CHECK(verified > 0 && ops > 0, "nothing was done");
     CHECK(atomic_load(&ticks) > (unsigned)seconds * 500u, "only %lu interruptions", atomic_load(&ticks));
     printf("stress: %u threads, %lu replaced, %lu interruptions, %lu hops, %lu passed on, %lu MiB, "
-           "validate %s\n", threads, atomic_load(&replaced), atomic_load(&ticks), atomic_load(&hops),
-           (unsigned long)passed, (unsigned long)(bytes / MIB), validate());
+           "%+ld bytes live, validate %s\n", threads, atomic_load(&replaced), atomic_load(&ticks), atomic_load(&hops),
+           (unsigned long)passed, (unsigned long)(bytes / MIB),
+           (long)(live_after - live_before), validate());
     printf("ops=%lu verified=%lu errors=0\n", (unsigned long)ops, (unsigned long)verified);
     return 0;
 }

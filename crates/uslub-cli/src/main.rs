@@ -33,6 +33,7 @@ mod table;
 mod units;
 mod unsuitable;
 mod usage;
+mod wire;
 
 use clap::Parser;
 use ending::Ending;

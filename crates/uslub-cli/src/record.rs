@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
-use uslub_report::{CacheRow, Process};
+use crate::wire::{CacheRow, Process};
 
 /// The JSON object. Sizes are in bytes, times in seconds.
 #[derive(Serialize)]

@@ -6,7 +6,9 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 use thiserror::Error;
-use uslub_report::{CacheRow, Process, VERSION};
+use uslub_report::VERSION;
+
+use crate::wire::{CacheRow, Process};
 
 /// Ending of the file names; each is named after the process id.
 const EXTENSION: &str = "jsonl";

@@ -11,12 +11,14 @@ use crate::signals::Watch;
 use crate::{elf, library, program, summary};
 use nix::unistd::Pid;
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// A run that has come to its end.
 pub struct Finished {
@@ -51,18 +53,7 @@ pub fn run(options: &RunOptions) -> Result<Ending, Failure> {
     let program = suitable(name, &library)?;
 
     let record = options.report.as_deref().map(open_record).transpose()?;
-    let reports = tempfile::Builder::new()
-        .prefix("uslub-")
-        .tempdir()
-        .map_err(|error| {
-            Failure::ours(
-                format!(
-                    "no folder for reports in {}: {error}",
-                    std::env::temp_dir().display()
-                ),
-                "make room there, or name another folder in TMPDIR",
-            )
-        })?;
+    let reports = report_folder()?;
     let folder = absolute(reports.path())?;
 
     let mut command = Command::new(&program.file);
@@ -106,6 +97,23 @@ fn suitable(name: &OsStr, library: &Path) -> Result<Program, Failure> {
     program::prepare(name, path.as_deref(), machine).map_err(|why| why.failure(Path::new(name)))
 }
 
+/// A folder for reports that only this user can look into.
+fn report_folder() -> Result<TempDir, Failure> {
+    let mut builder = tempfile::Builder::new();
+    builder
+        .prefix("uslub-")
+        .permissions(Permissions::from_mode(0o700));
+    builder.tempdir().map_err(|error| {
+        Failure::ours(
+            format!(
+                "no folder for reports in {}: {error}",
+                std::env::temp_dir().display()
+            ),
+            "make room there, or name another folder in TMPDIR",
+        )
+    })
+}
+
 fn open_record(path: &Path) -> Result<File, Failure> {
     record::open(path).map_err(|error| {
         Failure::ours(
@@ -115,7 +123,7 @@ fn open_record(path: &Path) -> Result<File, Failure> {
     })
 }
 
-fn absolute(path: &Path) -> Result<std::path::PathBuf, Failure> {
+fn absolute(path: &Path) -> Result<PathBuf, Failure> {
     std::path::absolute(path).map_err(|error| {
         Failure::ours(
             format!("there is no current folder: {error}"),
@@ -186,5 +194,25 @@ fn conclude(
         let path = options.report.as_deref().unwrap_or(Path::new("")).display();
         let message = format!("cannot write the report {path}: {error}");
         Failure::ours(message, "make room for it, or name another file").print();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_that_the_system_refuses_is_told_with_what_to_do() {
+        let refused =
+            |number| not_started(OsStr::new("tool"), &io::Error::from_raw_os_error(number));
+        let failure = refused(libc::E2BIG);
+        assert!(
+            failure.message.starts_with("tool did not start: "),
+            "{}",
+            failure.message
+        );
+        assert_eq!(failure.hint, "give it fewer or shorter arguments");
+        assert_eq!(refused(libc::ENOENT).code, NOT_FOUND);
+        assert_eq!(refused(libc::EAGAIN).code, UNSUITABLE);
     }
 }

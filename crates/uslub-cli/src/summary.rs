@@ -8,7 +8,7 @@ use crate::units::{count, plural, seconds, share, size};
 use anstyle::Style;
 use std::fmt::Write;
 use std::path::Path;
-use uslub_report::{CacheRow, Process};
+use crate::wire::{CacheRow, Process};
 
 /// The style of the first line, where the terminal has one.
 const HEADLINE: Style = Style::new().bold();

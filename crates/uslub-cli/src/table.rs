@@ -2,7 +2,7 @@
 //! that whatever reads that file reads this table.
 
 use std::fmt::Write;
-use uslub_report::CacheRow;
+use crate::wire::CacheRow;
 
 /// The two lines above the rows.
 pub const HEADER: &str = "\

@@ -8,7 +8,7 @@ use predicates::str::{contains, starts_with};
 use std::fs;
 use std::os::unix::fs::chown;
 use std::path::Path;
-use support::{available, compile, put, text, uslub_assert};
+use support::{compile, put, text, uslub_assert};
 use tempfile::tempdir;
 
 /// Runs `program` and expects this exit status and these words, in an error of
@@ -319,15 +319,4 @@ fn a_report_that_cannot_be_written_is_told_before_the_program_runs() {
         .code(125)
         .stdout("")
         .stderr(contains("cannot write the report /no/such/folder/r.json"));
-}
-
-#[test]
-fn more_arguments_than_the_system_takes() {
-    if available("true") {
-        let long = "x".repeat(200 << 10);
-        uslub_assert(&["run", "true", &long])
-            .assert()
-            .code(126)
-            .stderr(contains("shorter arguments"));
-    }
 }

@@ -10,8 +10,9 @@ use predicates::str::contains;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, Stdio};
-use support::{put, text, uslub, uslub_assert, uslub_command};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc::Sender;
+use support::{put, text, uslub, uslub_assert, uslub_command, watchdog};
 use tempfile::tempdir;
 
 #[test]
@@ -110,13 +111,19 @@ fn death_by_a_signal_is_passed_on() {
     }
 }
 
-/// Starts `uslub run -q sh -c script` and waits until the script says `ready`.
-fn start(script: &str) -> (Child, BufReader<std::process::ChildStdout>) {
+/// Starts `uslub run -q sh -c script`, in a group of its own, and waits until
+/// the script says `ready`.
+fn start(script: &str) -> (Child, BufReader<ChildStdout>, Sender<()>) {
     let mut command = uslub_command(&["run", "-q", "sh", "-c", script]);
-    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .process_group(0)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let watchdog = watchdog(&child);
     let mut output = BufReader::new(child.stdout.take().unwrap());
     assert_eq!(line(&mut output), "ready");
-    (child, output)
+    (child, output, watchdog)
 }
 
 fn line(output: &mut impl BufRead) -> String {
@@ -137,7 +144,7 @@ fn signals_sent_to_uslub_reach_the_program() {
         let script = format!(
             "trap 'echo got {name}; exit 9' {name}; echo ready; while :; do sleep 0.02; done"
         );
-        let (mut child, mut output) = start(&script);
+        let (mut child, mut output, _watchdog) = start(&script);
         kill(pid(&child), format!("SIG{name}").parse::<Signal>().unwrap()).unwrap();
         assert_eq!(line(&mut output), format!("got {name}"));
         assert_eq!(child.wait().unwrap().code(), Some(9));
@@ -146,7 +153,7 @@ fn signals_sent_to_uslub_reach_the_program() {
 
 #[test]
 fn a_program_without_handlers_dies_of_what_is_sent_to_uslub() {
-    let (mut child, _output) = start("echo ready; exec sleep 100");
+    let (mut child, _output, _watchdog) = start("echo ready; exec sleep 100");
     kill(pid(&child), Signal::SIGTERM).unwrap();
     assert_eq!(child.wait().unwrap().signal(), Some(Signal::SIGTERM as i32));
 }
@@ -159,8 +166,8 @@ fn a_signal_that_the_program_sends_to_its_group_comes_once() {
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "1\n");
 }
 
-/// The lines of `/proc/self/status` about signals, and the stack limit and
-/// working folder, of a `grep` started by `command` and a script.
+/// The lines of `/proc/self/status` about signals, of a `grep` that a shell
+/// starts behind `prefix` after `setup`.
 fn inherited(setup: &str, prefix: &str) -> String {
     let script = format!("{setup} exec {prefix} grep -E '^Sig(Blk|Ign|Cgt)' /proc/self/status");
     let output = Command::new("sh").args(["-c", &script]).output().unwrap();
@@ -241,7 +248,10 @@ fn the_environment_tells_the_library() {
 }
 
 #[test]
-fn the_folder_for_reports_is_gone_afterwards() {
+fn the_folder_for_reports_is_private_and_gone_afterwards() {
+    uslub_assert(&["run", "-q", "sh", "-c", "stat -c %a $USLUB_REPORT"])
+        .assert()
+        .stdout("700\n");
     let temporary = tempdir().unwrap();
     for script in ["exit 0", "kill -9 $$"] {
         let mut command = uslub_command(&["run", "-q", "sh", "-c", script]);

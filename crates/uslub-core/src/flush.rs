@@ -30,6 +30,9 @@ impl<P: Platform> Allocator<P> {
                 } else if let Some(region) = self.table.stop(&self.platform, cpu) {
                     self.take_sheaves(region, only, take_stopped, &mut taken);
                     self.table.resume(cpu);
+                } else {
+                    self.take_own_sheaves(only, &mut taken);
+                    break;
                 }
             }
         });
@@ -68,6 +71,22 @@ impl<P: Platform> Allocator<P> {
             for (slot, nothing) in [(cache.id.main(), sheaf::bootstrap()), (cache.id.spare(), 0)] {
                 let top = take(region, slot, nothing);
                 if top != 0 && !sheaf::is_sentinel(top) {
+                    // SAFETY: just taken out of its slot, and no sentinel.
+                    taken.push(unsafe { Sheaf::from_top(top) });
+                }
+            }
+        });
+    }
+
+    /// Takes the sheaves of the CPU that this thread runs on, where no other can be stopped.
+    fn take_own_sheaves(&self, only: Option<&KmemCache<P>>, taken: &mut SheafList) {
+        if !self.platform.percpu_usable() {
+            return;
+        }
+        self.each_cache(only, |cache| {
+            for (slot, nothing) in [(cache.id.main(), sheaf::bootstrap()), (cache.id.spare(), 0)] {
+                let top = self.glance(slot);
+                if top != 0 && !sheaf::is_sentinel(top) && self.swap(slot, top, nothing) {
                     // SAFETY: just taken out of its slot, and no sentinel.
                     taken.push(unsafe { Sheaf::from_top(top) });
                 }

@@ -10,7 +10,6 @@ bitflags::bitflags! {
     /// | [`NOSPIN`](Gfp::NOSPIN) | no | no |
     ///
     /// Refill of a sheaf depends on *may wait for a lock*, never on *may ask the OS*.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Gfp: u32 {
         /// May map memory from the operating system.
         const MAP = 1;
@@ -19,9 +18,9 @@ bitflags::bitflags! {
         /// The object's bytes are zero.
         const ZERO = 4;
         /// Everything allowed.
-        const KERNEL = Self::MAP.bits() | Self::SPIN.bits();
+        const KERNEL = Self::MAP.bits | Self::SPIN.bits;
         /// Never maps memory.
-        const NOWAIT = Self::SPIN.bits();
+        const NOWAIT = Self::SPIN.bits;
         /// Never maps memory and never waits for a lock.
         const NOSPIN = 0;
     }

@@ -184,7 +184,7 @@ impl<P: Platform> Huge<P> {
 
     /// A mapping of at least `bytes`, aligned to `align` bytes (a power of two), and whether it is all zero.
     pub fn alloc(&self, platform: &P, bytes: usize, align: usize) -> Option<(NonNull<u8>, bool)> {
-        let bytes = bytes.checked_next_multiple_of(PAGE_SIZE)?;
+        let bytes = bytes.max(1).checked_next_multiple_of(PAGE_SIZE)?;
         if let Some(entry) = self.reuse(bytes, align) {
             return Some((self.enter(platform, entry)?, false));
         }

@@ -106,6 +106,17 @@ impl<P: Platform> Allocator<P> {
             }
     }
 
+    /// A number that changes when anyone allocates or frees; for telling whether a program is idle.
+    pub fn activity(&self) -> u64 {
+        // Relaxed: figures.
+        let large: usize = self.large_calls.iter().map(|n| n.load(Relaxed)).sum();
+        self.caches().fold(large as u64, |sum, cache| {
+            let fast = self.stat(cache, StatItem::AllocFastpath) + self.stat(cache, StatItem::FreeFastpath);
+            let slow = cache.stats.get(StatItem::AllocSlowpath) + cache.stats.get(StatItem::FreeSlowpath);
+            sum.wrapping_add(fast).wrapping_add(slow)
+        })
+    }
+
     /// Objects in the sheaves of all CPUs and in barns.
     fn cached(&self, cache: &KmemCache<P>) -> usize {
         let mut n = 0;

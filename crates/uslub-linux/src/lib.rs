@@ -53,6 +53,8 @@ pub struct Linux {
     /// Calls of `vfork` whose child has not yet gone its way.
     vforks: AtomicU32,
     pid: AtomicU32,
+    /// Whether the process has forbidden itself some system calls.
+    sandboxed: AtomicBool,
 }
 
 impl Linux {
@@ -68,6 +70,7 @@ impl Linux {
             random: AtomicU64::new(0),
             vforks: AtomicU32::new(0),
             pid: AtomicU32::new(0),
+            sandboxed: AtomicBool::new(false),
         }
     }
 
@@ -121,6 +124,19 @@ impl Linux {
                 Index::CpuId
             },
         })
+    }
+
+    /// Says that the process forbids itself system calls: from now on we make none that an
+    /// ordinary allocator would not make.
+    pub fn enter_sandbox(&self) {
+        // Relaxed: called by the thread that forbids, before it does.
+        self.sandboxed.store(true, Relaxed);
+    }
+
+    /// Whether [`enter_sandbox`](Self::enter_sandbox) was called.
+    pub fn is_sandboxed(&self) -> bool {
+        // Relaxed: as above.
+        self.sandboxed.load(Relaxed)
     }
 
     /// Says that a `vfork` begins: until it ends, a thread may run that shares our memory and its
@@ -322,7 +338,7 @@ unsafe impl Platform for Linux {
     }
 
     fn fence(&self) -> bool {
-        uslub_rseq::fence()
+        !self.is_sandboxed() && uslub_rseq::fence()
     }
 
     fn slots_are_locked(&self) -> bool {

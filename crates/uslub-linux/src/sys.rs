@@ -157,6 +157,17 @@ pub fn futex_wait_for(word: *const u32, value: u32, ms: u64) {
     }
 }
 
+/// Waits while `*word == value`, for a word that the kernel writes when a thread is gone.
+pub fn futex_wait_shared(word: *const u32, value: u32) {
+    // SAFETY: reads the word only; may return early.
+    unsafe {
+        call(
+            libc::SYS_futex,
+            [word as usize, libc::FUTEX_WAIT as usize, value as usize, 0, 0, 0],
+        );
+    }
+}
+
 /// Wakes up to `count` waiters.
 pub fn futex_wake(word: *const u32, count: usize) {
     // SAFETY: wakes only.

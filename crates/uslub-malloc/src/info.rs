@@ -7,7 +7,7 @@ use libc::{EINVAL, FILE, c_int};
 use uslub_core::info::Totals;
 use uslub_linux::{Text, sys};
 
-use crate::{ALLOCATOR, set_errno, start};
+use crate::{ALLOCATOR, start};
 
 fn totals() -> Totals {
     if start::ready() { ALLOCATOR.totals() } else { Totals::default() }
@@ -87,7 +87,8 @@ pub extern "C" fn malloc_stats() {
     sys::write_all(libc::STDERR_FILENO, text.as_bytes());
 }
 
-/// Writes figures as XML to a stream; `options` must be 0. Returns 0, or -1 with `errno`.
+/// Writes figures as XML to a stream; `options` must be 0. Returns 0, `EINVAL`, or -1 when
+/// the stream fails.
 ///
 /// # Safety
 ///
@@ -95,8 +96,7 @@ pub extern "C" fn malloc_stats() {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc_info(options: c_int, stream: *mut FILE) -> c_int {
     if options != 0 {
-        set_errno(EINVAL);
-        return -1;
+        return EINVAL;
     }
     let put = |text: &[u8]| {
         // SAFETY: the caller's stream; the bytes are ours.

@@ -8,6 +8,7 @@
 //! | `start` | setting up, at the first call or before `main`, whichever is first |
 //! | `process` | fork, vfork, exit |
 //! | `limits` | programs that limit their own address space |
+//! | `sandbox` | programs that forbid themselves system calls |
 //! | `helper` | the thread that gives memory back while the program idles |
 //! | `report` | what the process says when it ends |
 //!
@@ -24,6 +25,7 @@ mod info;
 mod limits;
 mod process;
 mod report;
+mod sandbox;
 mod start;
 
 use uslub_core::Allocator;

@@ -8,7 +8,6 @@ use crate::{ALLOCATOR, helper, report, start};
 
 extern "C" fn prepare() {
     if start::ready() {
-        helper::before_fork();
         ALLOCATOR.lock_for_fork();
     }
 }
@@ -17,7 +16,6 @@ extern "C" fn parent() {
     if start::ready() {
         // SAFETY: `prepare` took them on this thread.
         unsafe { ALLOCATOR.unlock_after_fork() };
-        helper::after_fork_in_parent();
     }
 }
 

@@ -11,6 +11,7 @@ use uslub_report::{CacheRow, FOLLOW_VARIABLE, HELPER_VARIABLE, OPTIONS_VARIABLE,
 
 use crate::{ALLOCATOR, start};
 
+type Line = Text<1024>;
 type Cache = uslub_core::cache::KmemCache<Linux>;
 
 /// The folder: address and length of a text that lives as long as the process; 0 for none.
@@ -73,20 +74,18 @@ pub(crate) fn write() {
     let Some(fd) = sys::open(new.as_bytes(), flags, 0o600) else {
         return;
     };
-    let good = put(fd, &process()) && ALLOCATOR.caches().all(|cache| put(fd, &row(cache)));
+    let good = put(fd, |line| process().write_json(line))
+        && ALLOCATOR.caches().all(|cache| put(fd, |line| row(cache).write_json(line)));
     sys::close(fd);
     if good {
         sys::rename(new.as_bytes(), done.as_bytes());
     }
 }
 
-fn put(fd: libc::c_int, value: &impl serde::Serialize) -> bool {
-    let mut line = [0u8; 1024];
-    let Ok(len) = serde_json_core::to_slice(value, &mut line[..1023]) else {
-        return false;
-    };
-    line[len] = b'\n';
-    sys::write_all(fd, &line[..=len])
+/// Writes one line.
+fn put(fd: libc::c_int, record: impl FnOnce(&mut Line) -> core::fmt::Result) -> bool {
+    let mut line = Line::new();
+    record(&mut line).is_ok() && line.write_str("\n").is_ok() && sys::write_all(fd, line.as_bytes())
 }
 
 fn process() -> Process<'static> {

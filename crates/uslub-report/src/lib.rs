@@ -2,12 +2,12 @@
 //!
 //! The allocator inside the process writes one file of JSON lines: the first
 //! line is a [`Process`], each further line a [`CacheRow`]. The command reads
-//! it back. Nothing here allocates, so the writing side can run inside an
-//! allocator.
+//! it back. Nothing here allocates or depends on anything, so the writing side can run inside an
+//! allocator; the reading side hands the same lists of fields ([`records!`]) to a library of its choice.
 
 #![no_std]
 
-use serde::{Deserialize, Serialize};
+use core::fmt::{self, Write};
 
 /// Version of the format; a reader refuses another one.
 pub const VERSION: u32 = 1;
@@ -26,84 +26,172 @@ pub const FOLLOW_VARIABLE: &str = "USLUB_FOLLOW";
 /// start once much memory lies empty.
 pub const HELPER_VARIABLE: &str = "USLUB_HELPER";
 
-/// The process as a whole. All sizes are in bytes.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Process<'a> {
-    /// Format version, [`VERSION`].
-    pub version: u32,
-    /// Process id.
-    pub pid: u32,
-    /// How per-CPU sheaves were reached: `rseq mm_cid`, `rseq cpu_id` or `try-lock`.
-    pub mode: &'a str,
-    /// Resident memory of the whole process now.
-    pub rss_bytes: u64,
-    /// Largest resident memory of the whole process so far.
-    pub peak_rss_bytes: u64,
-    /// Bytes in objects that the program holds (slots, page runs and mappings).
-    pub live_bytes: u64,
-    /// Bytes in objects that wait in sheaves.
-    pub cached_bytes: u64,
-    /// Bytes of slabs in which no object is live or cached, and of free objects in slabs.
-    pub free_bytes: u64,
-    /// Bytes of pages in slabs.
-    pub slab_bytes: u64,
-    /// Bytes of large objects (whole pages).
-    pub large_bytes: u64,
-    /// Bytes of huge objects (mappings of their own).
-    pub huge_bytes: u64,
-    /// Bytes of free pages that are kept resident for a while.
-    pub dirty_bytes: u64,
-    /// Bytes of the allocator's own tables that are in use.
-    pub metadata_bytes: u64,
-    /// Objects allocated since the start.
-    pub allocs: u64,
-    /// Objects freed since the start.
-    pub frees: u64,
+/// Hands the records to a macro: `$define! { struct … { field: type, … } … }`, where the type is `u32`, `u64` or
+/// `&'a str`.
+#[macro_export]
+macro_rules! records {
+    ($define:ident) => {
+        $define! {
+            /// The process as a whole. All sizes are in bytes.
+            pub struct Process {
+                /// Format version, [`VERSION`].
+                pub version: u32,
+                /// Process id.
+                pub pid: u32,
+                /// How per-CPU sheaves were reached: `rseq mm_cid`, `rseq cpu_id` or `try-lock`.
+                pub mode: &'a str,
+                /// Resident memory of the whole process now.
+                pub rss_bytes: u64,
+                /// Largest resident memory of the whole process so far.
+                pub peak_rss_bytes: u64,
+                /// Bytes in objects that the program holds (slots, page runs and mappings).
+                pub live_bytes: u64,
+                /// Bytes in objects that wait in sheaves.
+                pub cached_bytes: u64,
+                /// Bytes of slabs in which no object is live or cached, and of free objects in slabs.
+                pub free_bytes: u64,
+                /// Bytes of pages in slabs.
+                pub slab_bytes: u64,
+                /// Bytes of large objects (whole pages).
+                pub large_bytes: u64,
+                /// Bytes of huge objects (mappings of their own).
+                pub huge_bytes: u64,
+                /// Bytes of free pages that are kept resident for a while.
+                pub dirty_bytes: u64,
+                /// Bytes of the allocator's own tables that are in use.
+                pub metadata_bytes: u64,
+                /// Objects allocated since the start.
+                pub allocs: u64,
+                /// Objects freed since the start.
+                pub frees: u64,
+            }
+
+            /// One object cache: a line of the table. Counts are in objects or slabs as named.
+            pub struct CacheRow {
+                /// Name of the cache, for example `kmalloc-64`.
+                pub name: &'a str,
+                /// Objects in use, those in sheaves included (the kernel counts so).
+                pub active_objs: u64,
+                /// Objects in all slabs.
+                pub num_objs: u64,
+                /// Bytes a slot.
+                pub objsize: u32,
+                /// Objects a slab.
+                pub objperslab: u32,
+                /// Pages a slab.
+                pub pagesperslab: u32,
+                /// Slabs with at least one object in use.
+                pub active_slabs: u64,
+                /// Slabs.
+                pub num_slabs: u64,
+                /// Objects that wait in sheaves.
+                pub cached_objs: u64,
+                /// Objects taken from sheaves.
+                pub alloc_fastpath: u64,
+                /// Objects taken from slabs directly.
+                pub alloc_slowpath: u64,
+                /// Objects put into sheaves.
+                pub free_fastpath: u64,
+                /// Objects freed to slabs directly.
+                pub free_slowpath: u64,
+                /// Slabs taken from the page layer.
+                pub alloc_slab: u64,
+                /// Slabs returned to the page layer.
+                pub free_slab: u64,
+                /// Objects moved into sheaves from slabs.
+                pub sheaf_refill: u64,
+                /// Objects moved out of sheaves to slabs.
+                pub sheaf_flush: u64,
+                /// Full sheaves taken from a barn.
+                pub barn_get: u64,
+                /// Full sheaves wanted while the barn had none.
+                pub barn_get_fail: u64,
+                /// Full sheaves stored in a barn.
+                pub barn_put: u64,
+                /// Full sheaves refused by a barn.
+                pub barn_put_fail: u64,
+            }
+        }
+    };
 }
 
-/// One object cache: a line of the table. Counts are in objects or slabs as named.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct CacheRow<'a> {
-    /// Name of the cache, for example `kmalloc-64`.
-    pub name: &'a str,
-    /// Objects in use, those in sheaves included (the kernel counts so).
-    pub active_objs: u64,
-    /// Objects in all slabs.
-    pub num_objs: u64,
-    /// Bytes a slot.
-    pub objsize: u32,
-    /// Objects a slab.
-    pub objperslab: u32,
-    /// Pages a slab.
-    pub pagesperslab: u32,
-    /// Slabs with at least one object in use.
-    pub active_slabs: u64,
-    /// Slabs.
-    pub num_slabs: u64,
-    /// Objects that wait in sheaves.
-    pub cached_objs: u64,
-    /// Objects taken from sheaves.
-    pub alloc_fastpath: u64,
-    /// Objects taken from slabs directly.
-    pub alloc_slowpath: u64,
-    /// Objects put into sheaves.
-    pub free_fastpath: u64,
-    /// Objects freed to slabs directly.
-    pub free_slowpath: u64,
-    /// Slabs taken from the page layer.
-    pub alloc_slab: u64,
-    /// Slabs returned to the page layer.
-    pub free_slab: u64,
-    /// Objects moved into sheaves from slabs.
-    pub sheaf_refill: u64,
-    /// Objects moved out of sheaves to slabs.
-    pub sheaf_flush: u64,
-    /// Full sheaves taken from a barn.
-    pub barn_get: u64,
-    /// Full sheaves wanted while the barn had none.
-    pub barn_get_fail: u64,
-    /// Full sheaves stored in a barn.
-    pub barn_put: u64,
-    /// Full sheaves refused by a barn.
-    pub barn_put_fail: u64,
+/// A field's value as JSON.
+trait Json {
+    fn write(&self, out: &mut dyn Write) -> fmt::Result;
+}
+
+impl Json for u32 {
+    fn write(&self, out: &mut dyn Write) -> fmt::Result {
+        write!(out, "{self}")
+    }
+}
+
+impl Json for u64 {
+    fn write(&self, out: &mut dyn Write) -> fmt::Result {
+        write!(out, "{self}")
+    }
+}
+
+impl Json for &str {
+    fn write(&self, out: &mut dyn Write) -> fmt::Result {
+        out.write_char('"')?;
+        for c in self.chars() {
+            match c {
+                '"' | '\\' => write!(out, "\\{c}")?,
+                c if c < ' ' => write!(out, "\\u{:04x}", c as u32)?,
+                c => out.write_char(c)?,
+            }
+        }
+        out.write_char('"')
+    }
+}
+
+macro_rules! define {
+    ($($(#[$doc:meta])* pub struct $name:ident { $($(#[$field_doc:meta])* pub $field:ident: $type:ty,)* })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default, PartialEq)]
+        pub struct $name<'a> {
+            $($(#[$field_doc])* pub $field: $type,)*
+        }
+
+        impl $name<'_> {
+            /// Writes the record as one line of JSON, without the line's end.
+            ///
+            /// # Errors
+            ///
+            /// When `out` refuses text.
+            pub fn write_json(&self, out: &mut dyn Write) -> fmt::Result {
+                let mut before = '{';
+                $(
+                    write!(out, "{before}\"{}\":", stringify!($field))?;
+                    self.$field.write(out)?;
+                    before = ',';
+                )*
+                debug_assert_eq!(before, ',');
+                out.write_char('}')
+            }
+        }
+    )*};
+}
+
+records!(define);
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+
+    #[test]
+    fn a_record_is_one_line_of_json() {
+        let row = CacheRow {
+            name: "a \"b\" \\ \n",
+            num_objs: u64::MAX,
+            ..CacheRow::default()
+        };
+        let mut line = std::string::String::new();
+        row.write_json(&mut line).unwrap();
+        assert!(line.starts_with(r#"{"name":"a \"b\" \\ \u000a","active_objs":0,"num_objs":18446744073709551615,"#));
+        assert!(line.ends_with(r#""barn_put_fail":0}"#) && !line.contains('\n'));
+    }
 }

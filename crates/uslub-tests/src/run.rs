@@ -163,7 +163,7 @@ impl Outcome {
     pub fn succeeded(self) -> Self {
         assert!(self.status.success(), "{}", self.describe());
         for line in self.stderr.lines().filter(|line| line.contains("skipped:")) {
-            crate::tools::say_skipped(line);
+            crate::tools::say_skipped(&line.replacen("skipped: ", "", 1));
         }
         self
     }

@@ -4,12 +4,16 @@
 // Each test file uses its part of this module.
 #![allow(dead_code)]
 
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use serde_json::Value;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
 
 /// The `uslub` of the release build, built on the first call. Users run that
 /// one, with the library that lies beside it; a debug allocator is another thing.
@@ -72,18 +76,19 @@ pub fn put(path: &Path, content: impl AsRef<[u8]>, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).expect("the mode can be set");
 }
 
-/// Whether `program` is there; says so when a test is skipped for the lack of it.
-pub fn available(program: &str) -> bool {
-    let found = Command::new(program)
-        .arg("--version")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    if found.is_err() {
-        eprintln!("skipped: {program} is absent");
-    }
-    found.is_ok()
+/// Kills the process group that `child` leads when a minute has passed before
+/// the returned value is dropped, so that a broken command fails a test and
+/// does not hang it.
+#[must_use]
+pub fn watchdog(child: &Child) -> Sender<()> {
+    let group = Pid::from_raw(child.id() as i32);
+    let (alive, test) = channel();
+    std::thread::spawn(move || {
+        if test.recv_timeout(Duration::from_secs(60)) == Err(RecvTimeoutError::Timeout) {
+            let _ = killpg(group, Signal::SIGKILL);
+        }
+    });
+    alive
 }
 
 /// Compiles C `source` to `output` with `cc`; says so and returns false when that fails.

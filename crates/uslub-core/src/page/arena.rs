@@ -260,6 +260,16 @@ impl Arena {
         PageIndex(((slab as *const Slab as usize - descriptors) / size_of::<Slab>()) as u32)
     }
 
+    /// Gives back the memory of the descriptors of a block whose pages are all taken out; they read zero then,
+    /// which says that nothing begins there.
+    pub fn purge_descriptors<P: Platform>(&self, platform: &P, number: u32) {
+        const BYTES: usize = BLOCK_PAGES * size_of::<Slab>();
+        const { assert!(BYTES.is_multiple_of(PAGE_SIZE)) };
+        let start = NonNull::from(self.slab(PageIndex(number * BLOCK_PAGES as u32)));
+        // SAFETY: committed and page-aligned; no slab or large object is in the block.
+        unsafe { platform.purge(start.cast(), BYTES) };
+    }
+
     /// A block's record.
     ///
     /// # Safety

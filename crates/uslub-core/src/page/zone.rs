@@ -10,6 +10,9 @@
 //! `decay_ms` have passed the pages are taken out, given back with no lock
 //! held, and returned clean.
 
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::Relaxed;
+
 use crate::gfp::Gfp;
 use crate::page::arena::{Arena, PageIndex};
 use crate::page::block::{self, BLOCK_PAGES, Block, NO_BLOCK};
@@ -45,6 +48,8 @@ pub struct Zone<P> {
     lists: Lock<P, Lists>,
     /// Held while the arena grows: one thread asks the system, others wait for its answer.
     growth: Lock<P, ()>,
+    /// Free dirty pages, at a glance.
+    dirty: AtomicUsize,
 }
 
 fn bin_of(longest: usize) -> usize {
@@ -64,6 +69,7 @@ impl<P: Platform> Zone<P> {
                 next_decay: 0,
             }),
             growth: Lock::new(()),
+            dirty: AtomicUsize::new(0),
         }
     }
 
@@ -200,6 +206,9 @@ impl<P: Platform> Zone<P> {
             let Some((number, set)) = self.take_dirty(&old_enough, now) else {
                 return;
             };
+            if set == [u64::MAX; BLOCK_PAGES / 64] {
+                self.arena.purge_descriptors(platform, number);
+            }
             let mut clean = [0u64; BLOCK_PAGES / 64];
             block::any_run(&set, |first, count| {
                 let page = PageIndex((number as usize * BLOCK_PAGES + first) as u32);
@@ -234,7 +243,12 @@ impl<P: Platform> Zone<P> {
         if !old_enough(u64::from((now as u32).wrapping_sub(block.dirty_since))) {
             return None;
         }
-        let set = block.free_dirty();
+        // All of an empty block goes at once, so that its descriptors can go too.
+        let set = if usize::from(block.nr_free) == BLOCK_PAGES {
+            block.free
+        } else {
+            block.free_dirty()
+        };
         for (free, taken) in block.free.iter_mut().zip(set) {
             *free &= !taken;
         }
@@ -242,9 +256,11 @@ impl<P: Platform> Zone<P> {
         Some((number, set))
     }
 
-    /// Bytes of free pages that may still hold memory.
+    /// Bytes of free pages that may still hold memory, at a glance.
+    #[inline]
     pub fn dirty_bytes(&self) -> usize {
-        self.lists.lock().nr_dirty * PAGE_SIZE
+        // Relaxed: a glance.
+        self.dirty.load(Relaxed) * PAGE_SIZE
     }
 
     /// Gives address space beyond what is committed back, but for `keep` bytes.
@@ -263,6 +279,8 @@ impl<P: Platform> Zone<P> {
             (*block).recount();
             lists.nr_dirty += usize::from((*block).nr_dirty);
         }
+        // Relaxed: read at a glance only.
+        self.dirty.store(lists.nr_dirty, Relaxed);
         self.rebin(lists, number);
         // SAFETY: as above.
         let (dirty, listed) = unsafe { ((*block).nr_dirty > 0, (*block).in_dirty) };

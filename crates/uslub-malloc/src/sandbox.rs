@@ -1,0 +1,92 @@
+//! Programs that shut themselves in: before they forbid themselves system calls, or ask for what only
+//! a process with one thread is given, the helper is ended; and in a sandbox
+//! we make no call that an ordinary allocator would not make.
+
+use core::ffi::c_void;
+
+use libc::{c_int, c_long, c_ulong};
+use uslub_linux::sys;
+
+use crate::{ALLOCATOR, helper, set_errno};
+
+fn enter() {
+    ALLOCATOR.platform.enter_sandbox();
+    helper::stop();
+}
+
+/// The C library's way to return what the kernel returned.
+fn returned(result: isize) -> c_long {
+    if (-4095..0).contains(&result) {
+        set_errno(-result as c_int);
+        return -1;
+    }
+    result as c_long
+}
+
+/// Operations on a process.
+///
+/// # Safety
+///
+/// As for the operation.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
+    if option == libc::PR_SET_SECCOMP {
+        enter();
+    }
+    // SAFETY: passed on.
+    let result = unsafe {
+        sys::call(
+            libc::SYS_prctl,
+            [option as usize, a as usize, b as usize, c as usize, d as usize, 0],
+        )
+    };
+    returned(result) as c_int
+}
+
+/// Any system call.
+///
+/// # Safety
+///
+/// As for the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syscall(
+    number: c_long,
+    a: *mut c_void,
+    b: *mut c_void,
+    c: *mut c_void,
+    d: *mut c_void,
+    e: *mut c_void,
+    f: *mut c_void,
+) -> c_long {
+    match number {
+        libc::SYS_seccomp => enter(),
+        libc::SYS_unshare | libc::SYS_setns => helper::stop(),
+        _ => {}
+    }
+    // SAFETY: passed on.
+    returned(unsafe { sys::call(number, [a, b, c, d, e, f].map(|p| p as usize)) })
+}
+
+/// Leaves namespaces.
+///
+/// # Safety
+///
+/// None beyond C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
+    helper::stop();
+    // SAFETY: passed on.
+    returned(unsafe { sys::call(libc::SYS_unshare, [flags as usize, 0, 0, 0, 0, 0]) }) as c_int
+}
+
+/// Joins a namespace.
+///
+/// # Safety
+///
+/// None beyond C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
+    helper::stop();
+    // SAFETY: passed on.
+    returned(unsafe { sys::call(libc::SYS_setns, [fd as usize, kind as usize, 0, 0, 0, 0]) }) as c_int
+}
