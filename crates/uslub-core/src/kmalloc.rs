@@ -156,18 +156,20 @@ impl<P: Platform> Allocator<P> {
         if bytes > SIZE_MAX || align > SIZE_MAX / 2 {
             return NO_OBJECT;
         }
-        let fresh = if bytes <= LARGE_MAX && align <= LARGE_MAX {
-            self.alloc_large(bytes.div_ceil(PAGE_SIZE).max(1), align, gfp)
-        } else if gfp.may_map() {
-            self.huge
+        let mut fresh = None;
+        if bytes <= LARGE_MAX && align <= LARGE_MAX {
+            fresh = self.alloc_large(bytes.div_ceil(PAGE_SIZE).max(1), align, gfp);
+        }
+        if fresh.is_none() && gfp.may_map() {
+            // Too large for the arena, or the arena is used up.
+            fresh = self
+                .huge
                 .alloc(&self.platform, bytes, align)
                 .map(|(start, zero)| Fresh {
                     start: start.as_ptr(),
                     zero,
-                })
-        } else {
-            None
-        };
+                });
+        }
         if fresh.is_some() {
             self.count_large(0);
         }

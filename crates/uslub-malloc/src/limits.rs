@@ -33,7 +33,7 @@ fn set(pid: pid_t, resource: c_int, new: *const rlimit, old: *mut rlimit) -> c_i
         // SAFETY: the caller passes a limit.
         let bytes = unsafe { (*new).rlim_cur } as usize;
         if bytes != libc::RLIM_INFINITY as usize {
-            ALLOCATOR.zone.trim_reservation(&ALLOCATOR.platform, bytes / 4);
+            ALLOCATOR.zone.trim_reservation(&ALLOCATOR.platform, bytes / 2);
         }
     }
     match prlimit_call(pid, resource as usize, new, old) {

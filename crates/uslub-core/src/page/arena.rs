@@ -123,17 +123,7 @@ impl Arena {
             return None;
         }
         let block = limit / BLOCK_PAGES;
-        // Relaxed: the addresses were published with `reserved`.
-        let (blocks, map, descriptors) = (
-            self.blocks.load(Relaxed) as usize,
-            self.map.load(Relaxed) as usize,
-            self.descriptors.load(Relaxed) as usize,
-        );
-        for (start, unit) in [
-            (blocks, size_of::<Block>()),
-            (map, 2 * BLOCK_PAGES),
-            (descriptors, size_of::<Slab>() * BLOCK_PAGES),
-        ] {
+        for (start, unit) in self.sides() {
             let from = (start + block * unit).next_multiple_of(PAGE_SIZE);
             let from = if block == 0 { start } else { from };
             let to = (start + (block + 1) * unit).next_multiple_of(PAGE_SIZE);
@@ -157,6 +147,16 @@ impl Arena {
         Some(block as u32)
     }
 
+    /// The side ranges: where each begins, and its bytes a block.
+    fn sides(&self) -> [(usize, usize); 3] {
+        // Relaxed: the addresses were published with `reserved`.
+        [
+            (self.blocks.load(Relaxed) as usize, size_of::<Block>()),
+            (self.map.load(Relaxed) as usize, 2 * BLOCK_PAGES),
+            (self.descriptors.load(Relaxed) as usize, size_of::<Slab>() * BLOCK_PAGES),
+        ]
+    }
+
     /// Gives reserved address space beyond what is committed back, keeping at
     /// most `keep` bytes of it. One thread at a time, not together with [`grow`](Self::grow).
     pub fn trim_reservation<P: Platform>(&self, platform: &P, keep: usize) {
@@ -168,10 +168,17 @@ impl Arena {
             return;
         }
         self.reserved.store(end, Relaxed);
-        // SAFETY: beyond the limit nothing is used; the range was reserved by us.
+        // SAFETY: beyond the limit nothing is used; the ranges were reserved by us.
         unsafe {
             let start = self.address(PageIndex(end as u32));
             platform.unmap(start, (reserved - end) * PAGE_SIZE);
+            for (start, unit) in self.sides() {
+                let from = (start + end / BLOCK_PAGES * unit).next_multiple_of(PAGE_SIZE);
+                let to = (start + reserved / BLOCK_PAGES * unit) & !(PAGE_SIZE - 1);
+                if to > from {
+                    platform.unmap(NonNull::new_unchecked(from as *mut u8), to - from);
+                }
+            }
         }
     }
 
