@@ -3,11 +3,11 @@
 use crate::ending::{Ending, signal_name};
 use crate::report::{Children, Report, Unusable};
 use crate::run::Finished;
+use crate::wire::{CacheRow, Process};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
-use crate::wire::{CacheRow, Process};
 
 /// The JSON object. Sizes are in bytes, times in seconds.
 #[derive(Serialize)]

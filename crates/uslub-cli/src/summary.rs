@@ -5,10 +5,10 @@ use crate::report::{Children, Report, Unusable};
 use crate::run::Finished;
 use crate::table;
 use crate::units::{count, plural, seconds, share, size};
+use crate::wire::{CacheRow, Process};
 use anstyle::Style;
 use std::fmt::Write;
 use std::path::Path;
-use crate::wire::{CacheRow, Process};
 
 /// The style of the first line, where the terminal has one.
 const HEADLINE: Style = Style::new().bold();

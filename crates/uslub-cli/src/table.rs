@@ -1,8 +1,8 @@
 //! The table of caches, in the columns of `/proc/slabinfo`, version 2.1, so
 //! that whatever reads that file reads this table.
 
-use std::fmt::Write;
 use crate::wire::CacheRow;
+use std::fmt::Write;
 
 /// The two lines above the rows.
 pub const HEADER: &str = "\

@@ -145,7 +145,11 @@ impl<P: Platform> Allocator<P> {
     ///
     /// As for [`create`](Self::create).
     #[cold]
-    pub fn create_at(&self, id: CacheId, args: &CacheArgs<'_>) -> Result<&KmemCache<P>, CreateError> {
+    pub fn create_at(
+        &self,
+        id: CacheId,
+        args: &CacheArgs<'_>,
+    ) -> Result<&KmemCache<P>, CreateError> {
         let _next = self.slab_mutex.lock();
         match self.cache(id) {
             Some(cache) => Ok(cache),
@@ -153,7 +157,11 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    fn create_locked(&self, id: CacheId, args: &CacheArgs<'_>) -> Result<&KmemCache<P>, CreateError> {
+    fn create_locked(
+        &self,
+        id: CacheId,
+        args: &CacheArgs<'_>,
+    ) -> Result<&KmemCache<P>, CreateError> {
         let record = |bytes, align| {
             self.meta
                 .record(&self.platform, bytes, align)
@@ -161,7 +169,8 @@ impl<P: Platform> Allocator<P> {
         };
         let nr_nodes = self.nr_nodes();
         let secret = self.platform.random();
-        let nodes = record(nr_nodes * size_of::<Node<P>>(), align_of::<Node<P>>())?.cast::<Node<P>>();
+        let nodes =
+            record(nr_nodes * size_of::<Node<P>>(), align_of::<Node<P>>())?.cast::<Node<P>>();
         for nid in 0..nr_nodes {
             // SAFETY: within the record just made.
             unsafe { nodes.add(nid).write(Node::new()) };
@@ -264,7 +273,10 @@ impl<P: Platform> Allocator<P> {
 
     /// Bytes of the allocator's own records in use.
     pub fn metadata_bytes(&self) -> usize {
-        self.meta.bytes() + self.table.bytes() + self.zone.arena.side_bytes() + self.huge.table_bytes()
+        self.meta.bytes()
+            + self.table.bytes()
+            + self.zone.arena.side_bytes()
+            + self.huge.table_bytes()
     }
 
     /// Counts an allocation (0) or a free (1) that went by no cache.

@@ -13,7 +13,11 @@ impl<P: Platform> Allocator<P> {
     pub fn alloc(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
         // SAFETY: our table.
         let object = unsafe { self.platform.pop(&self.table, cache.id.main()) };
-        if object.is_null() { self.alloc_slow(cache, gfp) } else { object }
+        if object.is_null() {
+            self.alloc_slow(cache, gfp)
+        } else {
+            object
+        }
     }
 
     /// Frees an object of a cache.
@@ -98,7 +102,11 @@ impl<P: Platform> Allocator<P> {
             }
         }
         let full = cache.node(0).barn.get_full(gfp.may_spin());
-        let item = if full.is_some() { StatItem::BarnGet } else { StatItem::BarnGetFail };
+        let item = if full.is_some() {
+            StatItem::BarnGet
+        } else {
+            StatItem::BarnGetFail
+        };
         cache.stats.add(item, 1);
         full
     }

@@ -141,10 +141,19 @@ impl<P: Platform> KmemCache<P> {
             min_objects,
         };
         let oo = order::calculate_order(layout.size, bounds).ok_or(CreateError::BadSize)?;
-        let or = |tunable: u32, default: usize| if tunable == 0 { default } else { tunable as usize };
+        let or = |tunable: u32, default: usize| {
+            if tunable == 0 {
+                default
+            } else {
+                tunable as usize
+            }
+        };
         let capacity = args
             .sheaf_capacity
-            .unwrap_or(or(tunables.sheaf_capacity, order::sheaf_capacity(layout.size)))
+            .unwrap_or(or(
+                tunables.sheaf_capacity,
+                order::sheaf_capacity(layout.size),
+            ))
             .clamp(1, MAX_CAPACITY);
         let mut name = [0; NAME_MAX];
         name[..args.name.len()].copy_from_slice(args.name.as_bytes());
@@ -159,7 +168,11 @@ impl<P: Platform> KmemCache<P> {
             reciprocal: (1u64 << 40).div_ceil(layout.size as u64),
             links: Links {
                 offset: layout.link as u32,
-                random: if tunables.slab_freelist_hardened == 1 { secret | 1 } else { 0 },
+                random: if tunables.slab_freelist_hardened == 1 {
+                    secret | 1
+                } else {
+                    0
+                },
             },
             ctor: args.ctor,
             min_partial: or(tunables.min_partial, order::min_partial(layout.size)),
@@ -221,7 +234,7 @@ impl<P: Platform> KmemCache<P> {
     /// Number of the slot that holds the byte at `offset` of a slab.
     #[inline]
     pub fn slot_at(&self, offset: usize) -> usize {
-        (offset as u64 * self.reciprocal >> 40) as usize
+        ((offset as u64 * self.reciprocal) >> 40) as usize
     }
 
     /// Byte offset of the slot that the iterator of a slab visits at `position`,
@@ -325,7 +338,7 @@ mod tests {
         #[test]
         fn slot_numbers_are_exact(size in (1usize..8192).prop_map(|n| n * 8), offset in 0usize..1 << 18) {
             let reciprocal = (1u64 << 40).div_ceil(size as u64);
-            prop_assert_eq!((offset as u64 * reciprocal >> 40) as usize, offset / size);
+            prop_assert_eq!(((offset as u64 * reciprocal) >> 40) as usize, offset / size);
         }
     }
 

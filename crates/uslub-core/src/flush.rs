@@ -20,7 +20,11 @@ impl<P: Platform> Allocator<P> {
         let mut taken = SheafList::new();
         self.while_draining(|| {
             for cpu in 0..self.table.nr() {
-                if self.table.region(cpu).is_none_or(|region| !self.is_used(region, only)) {
+                if self
+                    .table
+                    .region(cpu)
+                    .is_none_or(|region| !self.is_used(region, only))
+                {
                     continue;
                 }
                 if self.platform.slots_are_locked() {

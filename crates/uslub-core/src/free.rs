@@ -36,7 +36,13 @@ impl<P: Platform> Allocator<P> {
         while left > 0 {
             let detached = self.build_detached(cache, &mut objects[..left]);
             left -= detached.count;
-            self.slab_free(cache, detached.slab, detached.head, detached.tail, detached.count);
+            self.slab_free(
+                cache,
+                detached.slab,
+                detached.head,
+                detached.tail,
+                detached.count,
+            );
         }
     }
 
@@ -77,7 +83,14 @@ impl<P: Platform> Allocator<P> {
 
     /// Pushes a chain of `count` objects, linked from `head` to `tail`, onto a slab's freelist;
     /// the kernel's `__slab_free`.
-    pub(crate) fn slab_free(&self, cache: &KmemCache<P>, slab: &Slab, head: *mut u8, tail: *mut u8, count: usize) {
+    pub(crate) fn slab_free(
+        &self,
+        cache: &KmemCache<P>,
+        slab: &Slab,
+        head: *mut u8,
+        tail: *mut u8,
+        count: usize,
+    ) {
         let arena = &self.zone.arena;
         let base = self.slab_base(slab);
         let node = cache.node(usize::from(slab.node()));
@@ -87,14 +100,21 @@ impl<P: Platform> Allocator<P> {
                 return;
             }
             if old.inuse() < count as u32 {
-                self.misuse(cache, head, "double free: its slab has no such object in use");
+                self.misuse(
+                    cache,
+                    head,
+                    "double free: its slab has no such object in use",
+                );
             }
             // SAFETY: the tail is the caller's until the state says otherwise.
             unsafe {
                 let next = old.head().map_or(null_mut(), |o| base.wrapping_add(o));
                 cache.links.set(tail, next);
             }
-            let new: State = old.with(Some(head as usize - base as usize), old.inuse() - count as u32);
+            let new: State = old.with(
+                Some(head as usize - base as usize),
+                old.inuse() - count as u32,
+            );
             let was_full = old.inuse() == cache.oo.objects;
             if !was_full && new.inuse() != 0 {
                 match slab.change(old, new) {
@@ -150,11 +170,19 @@ impl<P: Platform> Allocator<P> {
                     cache.name()
                 ))
             }
-            None => self.misuse(cache, object, "double free or never allocated: its pages are free"),
+            None => self.misuse(
+                cache,
+                object,
+                "double free or never allocated: its pages are free",
+            ),
         }
         let slab = cache.slab_of(arena, page);
         if !cache.is_slot(object as usize - self.slab_base(slab) as usize) {
-            self.misuse(cache, object, "not the start of an object (an interior pointer)");
+            self.misuse(
+                cache,
+                object,
+                "not the start of an object (an interior pointer)",
+            );
         }
         slab
     }
@@ -177,7 +205,10 @@ impl<P: Platform> Allocator<P> {
     #[cold]
     fn look_up_free(&self, cache: &KmemCache<P>, slab: &Slab, object: *mut u8, chain: *mut u8) {
         let base = self.slab_base(slab);
-        let listed = slab.state().head().map_or(null_mut(), |o| base.wrapping_add(o));
+        let listed = slab
+            .state()
+            .head()
+            .map_or(null_mut(), |o| base.wrapping_add(o));
         for start in [chain, listed] {
             let mut at = start;
             for _ in 0..cache.oo.objects {
@@ -197,7 +228,9 @@ impl<P: Platform> Allocator<P> {
     /// Ends the process: a pointer was given that is no object to free.
     #[cold]
     pub(crate) fn misuse(&self, cache: &KmemCache<P>, object: *mut u8, why: &str) -> ! {
-        self.platform
-            .fatal(format_args!("cache '{}': free of {object:p}: {why}", cache.name()))
+        self.platform.fatal(format_args!(
+            "cache '{}': free of {object:p}: {why}",
+            cache.name()
+        ))
     }
 }

@@ -21,7 +21,10 @@ struct Entry {
     bytes: usize,
 }
 
-const NO_ENTRY: Entry = Entry { address: 0, bytes: 0 };
+const NO_ENTRY: Entry = Entry {
+    address: 0,
+    bytes: 0,
+};
 
 #[derive(Clone, Copy)]
 struct Kept {
@@ -256,7 +259,11 @@ impl<P: Platform> Huge<P> {
         if let Some(at) = inner.position(address) {
             return Found::Start(inner.entries()[at].bytes);
         }
-        if inner.kept.iter().any(|k| k.entry.address == address && address != 0) {
+        if inner
+            .kept
+            .iter()
+            .any(|k| k.entry.address == address && address != 0)
+        {
             return Found::Freed;
         }
         let inside = |e: &Entry| address.wrapping_sub(e.address) < e.bytes;
@@ -285,6 +292,7 @@ impl<P: Platform> Huge<P> {
         {
             core::mem::swap(&mut oldest.entry, &mut surplus);
             oldest.since = now;
+            // Relaxed: figures, changed under the lock.
             self.kept.fetch_add(bytes, Relaxed);
             self.kept.fetch_sub(surplus.bytes, Relaxed);
         }

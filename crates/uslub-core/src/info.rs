@@ -85,8 +85,10 @@ impl<P: Platform> Allocator<P> {
             cached_objs: self.cached(cache),
             num_slabs,
             active_slabs: num_slabs.saturating_sub(empty),
-            allocs: self.stat(cache, StatItem::AllocFastpath) + cache.stats.get(StatItem::AllocSlowpath),
-            frees: self.stat(cache, StatItem::FreeFastpath) + cache.stats.get(StatItem::FreeSlowpath),
+            allocs: self.stat(cache, StatItem::AllocFastpath)
+                + cache.stats.get(StatItem::AllocSlowpath),
+            frees: self.stat(cache, StatItem::FreeFastpath)
+                + cache.stats.get(StatItem::FreeSlowpath),
         }
     }
 
@@ -111,8 +113,10 @@ impl<P: Platform> Allocator<P> {
         // Relaxed: figures.
         let large: usize = self.large_calls.iter().map(|n| n.load(Relaxed)).sum();
         self.caches().fold(large as u64, |sum, cache| {
-            let fast = self.stat(cache, StatItem::AllocFastpath) + self.stat(cache, StatItem::FreeFastpath);
-            let slow = cache.stats.get(StatItem::AllocSlowpath) + cache.stats.get(StatItem::FreeSlowpath);
+            let fast = self.stat(cache, StatItem::AllocFastpath)
+                + self.stat(cache, StatItem::FreeFastpath);
+            let slow =
+                cache.stats.get(StatItem::AllocSlowpath) + cache.stats.get(StatItem::FreeSlowpath);
             sum.wrapping_add(fast).wrapping_add(slow)
         })
     }
@@ -151,6 +155,7 @@ impl<P: Platform> Allocator<P> {
             huge: self.huge.live_bytes(),
             dirty: self.zone.dirty_bytes() + self.huge.kept_bytes(),
             metadata: self.metadata_bytes(),
+            // Relaxed: figures.
             allocs: self.large_calls[0].load(Relaxed) as u64,
             frees: self.large_calls[1].load(Relaxed) as u64,
             ..Totals::default()

@@ -67,7 +67,7 @@ const fn class_table() -> [u8; CLASS_MAX / 8 + 1] {
 /// The class for `bytes`, which are at most [`CLASS_MAX`].
 #[inline]
 pub fn class_of(bytes: usize) -> CacheId {
-    CacheId::from_index(usize::from(CLASS_TABLE[(bytes + 7) / 8]))
+    CacheId::from_index(usize::from(CLASS_TABLE[bytes.div_ceil(8)]))
 }
 
 /// An object and what is known of its bytes.
@@ -91,7 +91,11 @@ impl<P: Platform> Allocator<P> {
             let id = class_of(bytes);
             // SAFETY: our table.
             let object = unsafe { self.platform.pop(&self.table, id.main()) };
-            let object = if object.is_null() { self.kmalloc_slow(id, gfp) } else { object };
+            let object = if object.is_null() {
+                self.kmalloc_slow(id, gfp)
+            } else {
+                object
+            };
             if gfp.contains(Gfp::ZERO) && !object.is_null() {
                 // SAFETY: ours and at least `bytes` long.
                 unsafe { object.write_bytes(0, bytes) };
@@ -239,8 +243,12 @@ impl<P: Platform> Allocator<P> {
         }
         // Relaxed: a figure.
         self.large_pages.fetch_sub(pages, Relaxed);
-        self.zone
-            .free(&self.platform, page, pages, u64::from(self.tunables().decay_ms));
+        self.zone.free(
+            &self.platform,
+            page,
+            pages,
+            u64::from(self.tunables().decay_ms),
+        );
         self.count_large(1);
     }
 
@@ -248,7 +256,11 @@ impl<P: Platform> Allocator<P> {
     ///
     /// A pointer that is no such object ends the process with a message.
     pub fn ksize(&self, object: *mut u8) -> usize {
-        if object.is_null() { 0 } else { self.sized(object, "size of").1 }
+        if object.is_null() {
+            0
+        } else {
+            self.sized(object, "size of").1
+        }
     }
 
     /// The cache (if any) and size of a live object.
@@ -357,7 +369,8 @@ impl<P: Platform> Allocator<P> {
             Found::Freed => "double free: this huge object was freed already",
             _ => "not allocated here (a foreign pointer), or a double free of a huge object",
         };
-        self.platform.fatal(format_args!("{what} {object:p}: {why}"))
+        self.platform
+            .fatal(format_args!("{what} {object:p}: {why}"))
     }
 
     /// Ends the process: the pointer is into pages that are no slab's, and no large object.
@@ -368,7 +381,8 @@ impl<P: Platform> Allocator<P> {
         } else {
             "not the start of an object (an interior pointer)"
         };
-        self.platform.fatal(format_args!("{what} {object:p}: {why}"))
+        self.platform
+            .fatal(format_args!("{what} {object:p}: {why}"))
     }
 }
 

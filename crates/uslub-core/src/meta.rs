@@ -47,7 +47,14 @@ impl<P: Platform> Meta<P> {
         }
     }
 
-    fn bump(&self, bump: &mut Bump, platform: &P, bytes: usize, align: usize, gfp: Gfp) -> Option<NonNull<u8>> {
+    fn bump(
+        &self,
+        bump: &mut Bump,
+        platform: &P,
+        bytes: usize,
+        align: usize,
+        gfp: Gfp,
+    ) -> Option<NonNull<u8>> {
         let mut at = bump.at.next_multiple_of(align);
         if bump.at == 0 || at + bytes > bump.end {
             if !gfp.may_map() {

@@ -127,10 +127,21 @@ mod tests {
                 "size {size}"
             );
         }
-        for (size, capacity) in [(8, 60), (255, 60), (256, 28), (1023, 28), (1024, 12), (4095, 12), (4096, 4)] {
+        for (size, capacity) in [
+            (8, 60),
+            (255, 60),
+            (256, 28),
+            (1023, 28),
+            (1024, 12),
+            (4095, 12),
+            (4096, 4),
+        ] {
             assert_eq!(sheaf_capacity(size), capacity);
         }
-        assert_eq!((min_partial(8), min_partial(4096), min_partial(1 << 20)), (5, 6, 10));
+        assert_eq!(
+            (min_partial(8), min_partial(4096), min_partial(1 << 20)),
+            (5, 6, 10)
+        );
     }
 
     #[test]

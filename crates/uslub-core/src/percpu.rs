@@ -279,6 +279,7 @@ impl Table {
             for (_, region) in self.regions() {
                 region.fill_page(next, sheaf::bootstrap(), 0);
             }
+            // Relaxed: as above.
             self.pages.store(next + 1, Relaxed);
         }
     }
@@ -355,7 +356,8 @@ pub mod locked {
             return None;
         }
         // Acquire: the sheaf's words as the last holder released them.
-        word.compare_exchange(top, top | LOCKED, Acquire, Relaxed).ok()
+        word.compare_exchange(top, top | LOCKED, Acquire, Relaxed)
+            .ok()
     }
 
     fn give(region: &Region, slot: Slot, top: usize) {

@@ -151,7 +151,12 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Takes up to `out.len()` objects out of a slab that we own.
-    fn take_from(&self, cache: &KmemCache<P>, slab: &Slab, out: &mut [*mut u8]) -> (usize, Outcome) {
+    fn take_from(
+        &self,
+        cache: &KmemCache<P>,
+        slab: &Slab,
+        out: &mut [*mut u8],
+    ) -> (usize, Outcome) {
         let objects = cache.oo.objects;
         let position = u32::from(slab.position());
         let mut old = slab.state();
@@ -174,7 +179,10 @@ impl<P: Platform> Allocator<P> {
         };
         let base = self.slab_base(slab);
         let from_list = listed.min(out.len());
-        let mut at = old.head().filter(|_| listed > 0).map_or(null_mut(), |o| base.wrapping_add(o));
+        let mut at = old
+            .head()
+            .filter(|_| listed > 0)
+            .map_or(null_mut(), |o| base.wrapping_add(o));
         for slot in &mut out[..from_list] {
             *slot = at;
             at = self.next_free(cache, base, at);
@@ -187,20 +195,34 @@ impl<P: Platform> Allocator<P> {
         if listed > from_list {
             outcome = self.return_rest(cache, slab, base, new, at, listed - from_list);
         }
-        self.emit(cache, slab, base, first as usize, &mut out[from_list..from_list + fresh]);
+        self.emit(
+            cache,
+            slab,
+            base,
+            first as usize,
+            &mut out[from_list..from_list + fresh],
+        );
         (from_list + fresh, outcome)
     }
 
     /// The object behind `object` in a detached freelist, whose link is wiped.
     fn next_free(&self, cache: &KmemCache<P>, base: *mut u8, object: *mut u8) -> *mut u8 {
         if object.is_null() {
-            self.corrupt(cache, object, "its slab's freelist is shorter than its counter says");
+            self.corrupt(
+                cache,
+                object,
+                "its slab's freelist is shorter than its counter says",
+            );
         }
         // SAFETY: a slot of the slab, free, and detached by us.
         let next = unsafe { cache.links.take(object) };
         let offset = (next as usize).wrapping_sub(base as usize);
         if !next.is_null() && (offset >= cache.oo.bytes() || !cache.is_slot(offset)) {
-            self.corrupt(cache, object, "the link inside this free object was overwritten");
+            self.corrupt(
+                cache,
+                object,
+                "the link inside this free object was overwritten",
+            );
         }
         next
     }
@@ -254,7 +276,14 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// The iterator: visits `out.len()` fresh slots from `position` and constructs their objects.
-    fn emit(&self, cache: &KmemCache<P>, slab: &Slab, base: *mut u8, position: usize, out: &mut [*mut u8]) {
+    fn emit(
+        &self,
+        cache: &KmemCache<P>,
+        slab: &Slab,
+        base: *mut u8,
+        position: usize,
+        out: &mut [*mut u8],
+    ) {
         if !cache.is_random() && cache.ctor.is_none() {
             let size = cache.size as usize;
             let mut at = base.wrapping_add(position * size);
@@ -288,7 +317,9 @@ impl<P: Platform> Allocator<P> {
         }
         slab.set_state(State::without_list(0));
         slab.set_kind(PageKind::Slab);
-        self.zone.arena.set_cache(run.page, pages as u32, Some(cache.id));
+        self.zone
+            .arena
+            .set_cache(run.page, pages as u32, Some(cache.id));
         // Relaxed: a figure.
         cache.node(nid).nr_slabs.fetch_add(1, Relaxed);
         cache.stats.add(StatItem::AllocSlab, 1);
@@ -304,8 +335,12 @@ impl<P: Platform> Allocator<P> {
         cache.stats.add(StatItem::FreeSlab, 1);
         slab.set_kind(PageKind::None);
         self.zone.arena.set_cache(page, pages as u32, None);
-        self.zone
-            .free(&self.platform, page, pages, u64::from(self.tunables().decay_ms));
+        self.zone.free(
+            &self.platform,
+            page,
+            pages,
+            u64::from(self.tunables().decay_ms),
+        );
     }
 
     /// Address of a slab's first slot.

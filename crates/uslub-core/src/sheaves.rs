@@ -42,7 +42,9 @@ impl<P: Platform> Allocator<P> {
     pub(crate) fn glance(&self, slot: crate::percpu::Slot) -> usize {
         let region = self.table.here(self.platform.cpu());
         // Relaxed: confirmed by the exchange that follows. Bit 0 may be a lock.
-        region.word(slot).load(core::sync::atomic::Ordering::Relaxed)
+        region
+            .word(slot)
+            .load(core::sync::atomic::Ordering::Relaxed)
     }
 
     #[inline]
@@ -209,7 +211,11 @@ impl<P: Platform> Allocator<P> {
     fn store_or_flush(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
         let mut sheaf = sheaf;
         if sheaf.is_full() {
-            match cache.node(0).barn.put_full(sheaf, cache.max_full, gfp.may_spin()) {
+            match cache
+                .node(0)
+                .barn
+                .put_full(sheaf, cache.max_full, gfp.may_spin())
+            {
                 Ok(()) => {
                     cache.stats.add(StatItem::BarnPut, 1);
                     return;

@@ -48,7 +48,11 @@ impl State {
     #[inline]
     pub const fn head(self) -> Option<usize> {
         let head = self.0 & 0xffff;
-        if head == NO_HEAD { None } else { Some(head as usize * 8) }
+        if head == NO_HEAD {
+            None
+        } else {
+            Some(head as usize * 8)
+        }
     }
 
     /// Slots in use.

@@ -64,14 +64,22 @@ impl<P: Platform, T> Lock<P, T> {
     /// Takes the lock, waiting only where `spin` allows it.
     #[inline]
     pub fn lock_if(&self, spin: bool) -> Option<Guard<'_, P, T>> {
-        if spin { Some(self.lock()) } else { self.try_lock() }
+        if spin {
+            Some(self.lock())
+        } else {
+            self.try_lock()
+        }
     }
 
     /// Takes the lock without a guard, for a fork.
     #[inline]
     pub fn acquire(&self) {
         // Acquire: as in `try_lock`.
-        if self.word.compare_exchange(FREE, HELD, Acquire, Relaxed).is_err() {
+        if self
+            .word
+            .compare_exchange(FREE, HELD, Acquire, Relaxed)
+            .is_err()
+        {
             self.acquire_slow();
         }
     }

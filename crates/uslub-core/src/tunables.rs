@@ -293,7 +293,11 @@ mod tests {
     #[test]
     fn defaults_are_within_bounds() {
         for t in TUNABLES {
-            assert!((t.min..=t.max).contains(&t.get(&Tunables::DEFAULT)), "{}", t.name);
+            assert!(
+                (t.min..=t.max).contains(&t.get(&Tunables::DEFAULT)),
+                "{}",
+                t.name
+            );
         }
     }
 }

@@ -31,7 +31,9 @@ impl<P: Platform> Allocator<P> {
     ///
     /// With the first rule that is broken.
     pub fn validate(&self) -> Result<(), Invalid> {
-        self.zone.validate().map_err(|what| Invalid { cache: 0, what })?;
+        self.zone
+            .validate()
+            .map_err(|what| Invalid { cache: 0, what })?;
         for cache in self.caches() {
             self.validate_cache(cache).map_err(|what| Invalid {
                 cache: cache.id.index(),
@@ -77,7 +79,9 @@ impl<P: Platform> Allocator<P> {
             self.validate_slab(cache, slab)?;
             slabs += 1;
             if slab.state().inuse() < cache.oo.objects {
-                partial = partial.checked_sub(1).ok_or("a slab with free slots is not listed")?;
+                partial = partial
+                    .checked_sub(1)
+                    .ok_or("a slab with free slots is not listed")?;
             }
             page += cache.oo.pages() as u32;
         }
@@ -85,7 +89,12 @@ impl<P: Platform> Allocator<P> {
             return Err("the partial list holds slabs of somebody else");
         }
         // Relaxed: quiet.
-        if slabs != cache.nodes().map(|n| n.nr_slabs.load(Relaxed)).sum::<usize>() {
+        if slabs
+            != cache
+                .nodes()
+                .map(|n| n.nr_slabs.load(Relaxed))
+                .sum::<usize>()
+        {
             return Err("the number of slabs is wrong");
         }
         self.validate_sheaves(cache)
@@ -95,7 +104,9 @@ impl<P: Platform> Allocator<P> {
         let base = self.slab_base(slab);
         let mut seen: Bits = [0; MAX_OBJECTS / 64 + 1];
         let state = slab.state();
-        let mut at = state.head().map_or(core::ptr::null_mut(), |o| base.wrapping_add(o));
+        let mut at = state
+            .head()
+            .map_or(core::ptr::null_mut(), |o| base.wrapping_add(o));
         let mut free = 0;
         while !at.is_null() {
             let offset = (at as usize).wrapping_sub(base as usize);
@@ -113,7 +124,8 @@ impl<P: Platform> Allocator<P> {
         }
         if state.inuse() > 0 {
             for position in u32::from(slab.position())..cache.oo.objects {
-                let slot = cache.slot_at(cache.offset_at(usize::from(slab.start()), position as usize));
+                let slot =
+                    cache.slot_at(cache.offset_at(usize::from(slab.start()), position as usize));
                 if seen[slot / 64] >> (slot % 64) & 1 == 1 {
                     return Err("a fresh slot is on the freelist");
                 }
@@ -151,7 +163,9 @@ impl<P: Platform> Allocator<P> {
     /// An object in a sheaf is a slot of the cache, in use as its slab sees it.
     fn validate_cached(&self, cache: &KmemCache<P>, object: *mut u8) -> Result<(), &'static str> {
         let arena = &self.zone.arena;
-        let page = arena.page_of(object as usize).ok_or("a foreign pointer is in a sheaf")?;
+        let page = arena
+            .page_of(object as usize)
+            .ok_or("a foreign pointer is in a sheaf")?;
         if arena.cache_of(page) != Some(cache.id) {
             return Err("an object of another cache is in a sheaf");
         }
@@ -160,7 +174,10 @@ impl<P: Platform> Allocator<P> {
         if !cache.is_slot(object as usize - base as usize) {
             return Err("an interior pointer is in a sheaf");
         }
-        let mut at = slab.state().head().map_or(core::ptr::null_mut(), |o| base.wrapping_add(o));
+        let mut at = slab
+            .state()
+            .head()
+            .map_or(core::ptr::null_mut(), |o| base.wrapping_add(o));
         while !at.is_null() {
             if at == object {
                 return Err("an object is in a sheaf and on a freelist");

@@ -91,9 +91,11 @@ impl Linux {
                 seed = mix(unsafe { bytes.read_unaligned() }).to_ne_bytes();
             }
         }
+        // Relaxed, here and below: as above.
         self.random.store(u64::from_ne_bytes(seed), Relaxed);
         self.pid.store(sys::getpid(), Relaxed);
         if rseq && let Some(area) = Area::adopt() {
+            // Relaxed: published by the last.
             self.offset.store(area.offset, Relaxed);
             self.index_offset.store(area.index_offset, Relaxed);
             self.index_is_cid.store(area.index == Index::MmCid, Relaxed);
@@ -214,7 +216,13 @@ unsafe impl Platform for Linux {
 
     unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> bool {
         // SAFETY: passed on.
-        unsafe { sys::mprotect(start.as_ptr() as usize, bytes, libc::PROT_READ | libc::PROT_WRITE) }
+        unsafe {
+            sys::mprotect(
+                start.as_ptr() as usize,
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+            )
+        }
     }
 
     unsafe fn purge(&self, start: NonNull<u8>, bytes: usize) -> bool {
@@ -249,7 +257,10 @@ unsafe impl Platform for Linux {
     }
 
     fn now_ms(&self) -> u64 {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
         // SAFETY: writes the time only; does not fail for this clock.
         unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
         time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
@@ -303,7 +314,9 @@ unsafe impl Platform for Linux {
         // SAFETY: the table's regions have tops in their slots.
         unsafe {
             match self.area() {
-                Some(area) => uslub_rseq::pop(&area, table.active().cast(), slot.offset(), ALLOCS_OFFSET),
+                Some(area) => {
+                    uslub_rseq::pop(&area, table.active().cast(), slot.offset(), ALLOCS_OFFSET)
+                }
                 None => locked::pop(self.region(table), slot),
             }
         }
@@ -317,7 +330,13 @@ unsafe impl Platform for Linux {
         // SAFETY: as in `pop`.
         unsafe {
             match self.area() {
-                Some(area) => uslub_rseq::push(&area, table.active().cast(), slot.offset(), FREES_OFFSET, object),
+                Some(area) => uslub_rseq::push(
+                    &area,
+                    table.active().cast(),
+                    slot.offset(),
+                    FREES_OFFSET,
+                    object,
+                ),
                 None => locked::push(self.region(table), slot, object),
             }
         }
@@ -331,7 +350,9 @@ unsafe impl Platform for Linux {
         // SAFETY: as in `pop`.
         unsafe {
             match self.area() {
-                Some(area) => uslub_rseq::exchange(&area, table.active().cast(), slot.offset(), old, new),
+                Some(area) => {
+                    uslub_rseq::exchange(&area, table.active().cast(), slot.offset(), old, new)
+                }
                 None => locked::exchange(self.region(table), slot, old, new),
             }
         }

@@ -59,13 +59,25 @@ pub unsafe fn call(number: libc::c_long, args: [usize; 6]) -> isize {
 }
 
 /// Maps private anonymous memory with a protection and further flags.
-pub fn mmap(address: usize, bytes: usize, protection: libc::c_int, flags: libc::c_int) -> Option<usize> {
+pub fn mmap(
+    address: usize,
+    bytes: usize,
+    protection: libc::c_int,
+    flags: libc::c_int,
+) -> Option<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
     // SAFETY: a fresh mapping harms nobody (no caller passes MAP_FIXED).
     let result = unsafe {
         call(
             libc::SYS_mmap,
-            [address, bytes, protection as usize, flags as usize, usize::MAX, 0],
+            [
+                address,
+                bytes,
+                protection as usize,
+                flags as usize,
+                usize::MAX,
+                0,
+            ],
         )
     };
     (result > 0).then_some(result as usize)
@@ -88,7 +100,12 @@ pub unsafe fn munmap(address: usize, bytes: usize) -> bool {
 /// The range is the caller's.
 pub unsafe fn mprotect(address: usize, bytes: usize, protection: libc::c_int) -> bool {
     // SAFETY: passed on.
-    unsafe { call(libc::SYS_mprotect, [address, bytes, protection as usize, 0, 0, 0]) == 0 }
+    unsafe {
+        call(
+            libc::SYS_mprotect,
+            [address, bytes, protection as usize, 0, 0, 0],
+        ) == 0
+    }
 }
 
 /// Gives advice on memory.
@@ -98,7 +115,12 @@ pub unsafe fn mprotect(address: usize, bytes: usize, protection: libc::c_int) ->
 /// As for the advice.
 pub unsafe fn madvise(address: usize, bytes: usize, advice: libc::c_int) -> bool {
     // SAFETY: passed on.
-    unsafe { call(libc::SYS_madvise, [address, bytes, advice as usize, 0, 0, 0]) == 0 }
+    unsafe {
+        call(
+            libc::SYS_madvise,
+            [address, bytes, advice as usize, 0, 0, 0],
+        ) == 0
+    }
 }
 
 /// Resizes a mapping, moving it if need be.
@@ -163,7 +185,14 @@ pub fn futex_wait_shared(word: *const u32, value: u32) {
     unsafe {
         call(
             libc::SYS_futex,
-            [word as usize, libc::FUTEX_WAIT as usize, value as usize, 0, 0, 0],
+            [
+                word as usize,
+                libc::FUTEX_WAIT as usize,
+                value as usize,
+                0,
+                0,
+                0,
+            ],
         );
     }
 }
@@ -190,7 +219,12 @@ pub fn futex_wake(word: *const u32, count: usize) {
 pub fn write_all(fd: libc::c_int, mut bytes: &[u8]) -> bool {
     while !bytes.is_empty() {
         // SAFETY: reads the bytes only.
-        let n = unsafe { call(libc::SYS_write, [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]) };
+        let n = unsafe {
+            call(
+                libc::SYS_write,
+                [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0],
+            )
+        };
         match n {
             1.. => bytes = &bytes[n as usize..],
             _ if n == -(libc::EINTR as isize) => {}
@@ -223,7 +257,12 @@ pub fn open(path: &[u8], flags: libc::c_int, mode: libc::mode_t) -> Option<libc:
 /// Reads up to `into.len()` bytes.
 pub fn read(fd: libc::c_int, into: &mut [u8]) -> Option<usize> {
     // SAFETY: writes into the slice only.
-    let n = unsafe { call(libc::SYS_read, [fd as usize, into.as_mut_ptr() as usize, into.len(), 0, 0, 0]) };
+    let n = unsafe {
+        call(
+            libc::SYS_read,
+            [fd as usize, into.as_mut_ptr() as usize, into.len(), 0, 0, 0],
+        )
+    };
     usize::try_from(n).ok()
 }
 

@@ -13,7 +13,10 @@ pub struct Text<const N: usize> {
 impl<const N: usize> Text<N> {
     /// An empty text.
     pub const fn new() -> Self {
-        Self { bytes: [0; N], len: 0 }
+        Self {
+            bytes: [0; N],
+            len: 0,
+        }
     }
 
     /// What was written.

@@ -49,9 +49,9 @@ pub(crate) unsafe extern "C" fn free_slow(object: *mut c_void) {
         return;
     }
     if !start::ready() {
-        ALLOCATOR
-            .platform
-            .fatal(format_args!("free {object:p}: not allocated here (a foreign pointer)"));
+        ALLOCATOR.platform.fatal(format_args!(
+            "free {object:p}: not allocated here (a foreign pointer)"
+        ));
     }
     FRONT.follow();
     // SAFETY: passed on.
@@ -118,9 +118,9 @@ pub unsafe extern "C" fn realloc(object: *mut c_void, bytes: usize) -> *mut c_vo
             return no_memory();
         }
         if !start::ready() {
-            ALLOCATOR
-                .platform
-                .fatal(format_args!("realloc of {object:p}: not allocated here (a foreign pointer)"));
+            ALLOCATOR.platform.fatal(format_args!(
+                "realloc of {object:p}: not allocated here (a foreign pointer)"
+            ));
         }
         let moved = handed(ALLOCATOR.krealloc(object.cast(), bytes, Gfp::KERNEL));
         if bytes > CLASS_MAX {
@@ -136,7 +136,11 @@ pub unsafe extern "C" fn realloc(object: *mut c_void, bytes: usize) -> *mut c_vo
 ///
 /// As for [`realloc`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn reallocarray(object: *mut c_void, count: usize, size: usize) -> *mut c_void {
+pub unsafe extern "C" fn reallocarray(
+    object: *mut c_void,
+    count: usize,
+    size: usize,
+) -> *mut c_void {
     match count.checked_mul(size) {
         // SAFETY: passed on.
         Some(bytes) => unsafe { realloc(object, bytes) },
@@ -161,7 +165,11 @@ fn aligned(align: usize, bytes: usize) -> *mut u8 {
 ///
 /// `out` is writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, bytes: usize) -> c_int {
+pub unsafe extern "C" fn posix_memalign(
+    out: *mut *mut c_void,
+    align: usize,
+    bytes: usize,
+) -> c_int {
     if !align.is_power_of_two() || !align.is_multiple_of(size_of::<usize>()) {
         return EINVAL;
     }

@@ -89,6 +89,7 @@ fn stack() -> Option<usize> {
         return Some(stack);
     }
     let stack = ALLOCATOR.platform.map(STACK_BYTES)?.as_ptr() as usize;
+    // Relaxed: as above.
     STACK.store(stack, Relaxed);
     Some(stack)
 }
@@ -113,7 +114,14 @@ fn spawn() -> bool {
         unsafe {
             sys::call(
                 libc::SYS_rt_sigprocmask,
-                [how as usize, set as *const u64 as usize, old as usize, 8, 0, 0],
+                [
+                    how as usize,
+                    set as *const u64 as usize,
+                    old as usize,
+                    8,
+                    0,
+                    0,
+                ],
             )
         };
     };
@@ -168,7 +176,11 @@ extern "C" fn run() {
         let now = ALLOCATOR.activity();
         idle = if now == activity { idle + 1 } else { 0 };
         activity = now;
-        lazy = if empty_bytes() > START_BYTES { 0 } else { lazy + 1 };
+        lazy = if empty_bytes() > START_BYTES {
+            0
+        } else {
+            lazy + 1
+        };
         if idle == IDLE_LOOKS {
             ALLOCATOR.trim();
             if empty_bytes() <= END_BYTES {

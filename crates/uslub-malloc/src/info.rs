@@ -10,7 +10,11 @@ use uslub_linux::{Text, sys};
 use crate::{ALLOCATOR, start};
 
 fn totals() -> Totals {
-    if start::ready() { ALLOCATOR.totals() } else { Totals::default() }
+    if start::ready() {
+        ALLOCATOR.totals()
+    } else {
+        Totals::default()
+    }
 }
 
 /// Figures in bytes (the C structure of the same name).
@@ -58,7 +62,8 @@ pub extern "C" fn mallinfo() -> Mallinfo {
     let narrow = |n: usize| c_int::try_from(n).unwrap_or(c_int::MAX);
     Mallinfo(
         [
-            m.arena, m.ordblks, m.smblks, m.hblks, m.hblkhd, m.usmblks, m.fsmblks, m.uordblks, m.fordblks, m.keepcost,
+            m.arena, m.ordblks, m.smblks, m.hblks, m.hblkhd, m.usmblks, m.fsmblks, m.uordblks,
+            m.fordblks, m.keepcost,
         ]
         .map(narrow),
     )

@@ -23,7 +23,12 @@ pub(crate) fn address_space() -> usize {
         rlim_cur: libc::RLIM_INFINITY,
         rlim_max: 0,
     };
-    prlimit_call(0, libc::RLIMIT_AS as usize, core::ptr::null(), &raw mut limit);
+    prlimit_call(
+        0,
+        libc::RLIMIT_AS as usize,
+        core::ptr::null(),
+        &raw mut limit,
+    );
     limit.rlim_cur as usize
 }
 
@@ -33,7 +38,9 @@ fn set(pid: pid_t, resource: c_int, new: *const rlimit, old: *mut rlimit) -> c_i
         // SAFETY: the caller passes a limit.
         let bytes = unsafe { (*new).rlim_cur } as usize;
         if bytes != libc::RLIM_INFINITY as usize {
-            ALLOCATOR.zone.trim_reservation(&ALLOCATOR.platform, bytes / 2);
+            ALLOCATOR
+                .zone
+                .trim_reservation(&ALLOCATOR.platform, bytes / 2);
         }
     }
     match prlimit_call(pid, resource as usize, new, old) {

@@ -7,7 +7,10 @@ use core::sync::atomic::Ordering::{Acquire, Release};
 
 use uslub_core::stats::StatItem;
 use uslub_linux::{Linux, Text, sys};
-use uslub_report::{CacheRow, FOLLOW_VARIABLE, HELPER_VARIABLE, OPTIONS_VARIABLE, Process, REPORT_DIR_VARIABLE, VERSION};
+use uslub_report::{
+    CacheRow, FOLLOW_VARIABLE, HELPER_VARIABLE, OPTIONS_VARIABLE, Process, REPORT_DIR_VARIABLE,
+    VERSION,
+};
 
 use crate::{ALLOCATOR, start};
 
@@ -42,7 +45,9 @@ fn keep(text: &[u8]) -> Option<&'static [u8]> {
     let memory = ALLOCATOR.meta.record(&ALLOCATOR.platform, text.len(), 1)?;
     // SAFETY: a record of that length, ours for ever.
     unsafe {
-        memory.as_ptr().copy_from_nonoverlapping(text.as_ptr(), text.len());
+        memory
+            .as_ptr()
+            .copy_from_nonoverlapping(text.as_ptr(), text.len());
         Some(core::slice::from_raw_parts(memory.as_ptr(), text.len()))
     }
 }
@@ -75,7 +80,9 @@ pub(crate) fn write() {
         return;
     };
     let good = put(fd, |line| process().write_json(line))
-        && ALLOCATOR.caches().all(|cache| put(fd, |line| row(cache).write_json(line)));
+        && ALLOCATOR
+            .caches()
+            .all(|cache| put(fd, |line| row(cache).write_json(line)));
     sys::close(fd);
     if good {
         sys::rename(new.as_bytes(), done.as_bytes());

@@ -29,7 +29,13 @@ fn returned(result: isize) -> c_long {
 ///
 /// As for the operation.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
+pub unsafe extern "C" fn prctl(
+    option: c_int,
+    a: c_ulong,
+    b: c_ulong,
+    c: c_ulong,
+    d: c_ulong,
+) -> c_int {
     if option == libc::PR_SET_SECCOMP {
         enter();
     }
@@ -37,7 +43,14 @@ pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong
     let result = unsafe {
         sys::call(
             libc::SYS_prctl,
-            [option as usize, a as usize, b as usize, c as usize, d as usize, 0],
+            [
+                option as usize,
+                a as usize,
+                b as usize,
+                c as usize,
+                d as usize,
+                0,
+            ],
         )
     };
     returned(result) as c_int
@@ -88,5 +101,6 @@ pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
 pub unsafe extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
     helper::stop();
     // SAFETY: passed on.
-    returned(unsafe { sys::call(libc::SYS_setns, [fd as usize, kind as usize, 0, 0, 0, 0]) }) as c_int
+    returned(unsafe { sys::call(libc::SYS_setns, [fd as usize, kind as usize, 0, 0, 0, 0]) })
+        as c_int
 }

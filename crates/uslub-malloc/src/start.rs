@@ -94,7 +94,11 @@ unsafe extern "C" {
 fn environment_strings() -> *mut *mut libc::c_char {
     // SAFETY: read once; early on nobody changes it.
     let strings = unsafe { environ };
-    if strings.is_null() { initial_strings() } else { strings }
+    if strings.is_null() {
+        initial_strings()
+    } else {
+        strings
+    }
 }
 
 /// The environment as the kernel left it at the start of the stack.
@@ -159,9 +163,10 @@ pub(crate) fn forget_environment(names: &[&str]) {
         let (mut from, mut to) = (strings, strings);
         while !(*from).is_null() {
             let text = core::ffi::CStr::from_ptr(*from).to_bytes();
-            let dropped = names
-                .iter()
-                .any(|n| text.strip_prefix(n.as_bytes()).is_some_and(|rest| rest.starts_with(b"=")));
+            let dropped = names.iter().any(|n| {
+                text.strip_prefix(n.as_bytes())
+                    .is_some_and(|rest| rest.starts_with(b"="))
+            });
             if !dropped {
                 *to = *from;
                 to = to.add(1);

@@ -34,7 +34,7 @@ macro_rules! records {
         $define! {
             /// The process as a whole. All sizes are in bytes.
             pub struct Process {
-                /// Format version, [`VERSION`].
+                /// Format version.
                 pub version: u32,
                 /// Process id.
                 pub pid: u32,
@@ -191,7 +191,9 @@ mod tests {
         };
         let mut line = std::string::String::new();
         row.write_json(&mut line).unwrap();
-        assert!(line.starts_with(r#"{"name":"a \"b\" \\ \u000a","active_objs":0,"num_objs":18446744073709551615,"#));
+        assert!(line.starts_with(
+            r#"{"name":"a \"b\" \\ \u000a","active_objs":0,"num_objs":18446744073709551615,"#
+        ));
         assert!(line.ends_with(r#""barn_put_fail":0}"#) && !line.contains('\n'));
     }
 }

@@ -46,6 +46,7 @@ pub fn fence() -> bool {
     if !membarrier(REGISTER_PRIVATE_EXPEDITED_RSEQ) {
         return false;
     }
+    // Relaxed: as above.
     REGISTERED.store(true, Relaxed);
     membarrier(PRIVATE_EXPEDITED_RSEQ)
 }

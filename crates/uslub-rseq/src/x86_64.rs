@@ -81,7 +81,13 @@ pub unsafe fn pop(area: &Area, table: *mut u8, slot: usize, count: usize) -> *mu
 ///
 /// As for [`pop`]; a sheaf that is not full has room behind its top.
 #[inline]
-pub unsafe fn push(area: &Area, table: *mut u8, slot: usize, count: usize, object: *mut u8) -> bool {
+pub unsafe fn push(
+    area: &Area,
+    table: *mut u8,
+    slot: usize,
+    count: usize,
+    object: *mut u8,
+) -> bool {
     let mut done: usize;
     // SAFETY: as in `pop`; the word behind the top is not part of the sheaf until the commit.
     unsafe {

@@ -104,9 +104,11 @@ impl Arena {
     fn set(&self, start: NonNull<u8>, l: &Layout, nr_blocks: usize) {
         let start = start.as_ptr();
         // Relaxed but for the last: readers that see a limit above 0 acquired it.
-        self.blocks.store(start.wrapping_add(l.blocks).cast(), Relaxed);
+        self.blocks
+            .store(start.wrapping_add(l.blocks).cast(), Relaxed);
         self.map.store(start.wrapping_add(l.map).cast(), Relaxed);
-        self.descriptors.store(start.wrapping_add(l.descriptors).cast(), Relaxed);
+        self.descriptors
+            .store(start.wrapping_add(l.descriptors).cast(), Relaxed);
         let base = start as usize + l.total - nr_blocks * BLOCK_BYTES;
         self.base.store(base, Relaxed);
         // Release: published with all of the above.
@@ -153,7 +155,10 @@ impl Arena {
         [
             (self.blocks.load(Relaxed) as usize, size_of::<Block>()),
             (self.map.load(Relaxed) as usize, 2 * BLOCK_PAGES),
-            (self.descriptors.load(Relaxed) as usize, size_of::<Slab>() * BLOCK_PAGES),
+            (
+                self.descriptors.load(Relaxed) as usize,
+                size_of::<Slab>() * BLOCK_PAGES,
+            ),
         ]
     }
 
@@ -167,6 +172,7 @@ impl Arena {
         if end == reserved {
             return;
         }
+        // Relaxed: as above.
         self.reserved.store(end, Relaxed);
         // SAFETY: beyond the limit nothing is used; the ranges were reserved by us.
         unsafe {

@@ -49,7 +49,11 @@ fn for_range(first: usize, count: usize, mut visit: impl FnMut(usize, u64)) {
     while at < end {
         let (word, bit) = (at / 64, at % 64);
         let n = (64 - bit).min(end - at);
-        let mask = if n == 64 { u64::MAX } else { ((1 << n) - 1) << bit };
+        let mask = if n == 64 {
+            u64::MAX
+        } else {
+            ((1 << n) - 1) << bit
+        };
         visit(word, mask);
         at += n;
     }
@@ -58,7 +62,9 @@ fn for_range(first: usize, count: usize, mut visit: impl FnMut(usize, u64)) {
 /// Number of set bits from `first` on, up to `count`.
 pub fn count_in(set: &PageSet, first: usize, count: usize) -> usize {
     let mut n = 0;
-    for_range(first, count, |w, mask| n += (set[w] & mask).count_ones() as usize);
+    for_range(first, count, |w, mask| {
+        n += (set[w] & mask).count_ones() as usize
+    });
     n
 }
 
@@ -148,7 +154,11 @@ impl Block {
         });
         self.longest = longest as u16;
         self.nr_free = free as u16;
-        self.nr_dirty = self.free_dirty().iter().map(|w| w.count_ones() as u16).sum();
+        self.nr_dirty = self
+            .free_dirty()
+            .iter()
+            .map(|w| w.count_ones() as u16)
+            .sum();
     }
 }
 

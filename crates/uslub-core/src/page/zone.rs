@@ -53,7 +53,11 @@ pub struct Zone<P> {
 }
 
 fn bin_of(longest: usize) -> usize {
-    if longest == 0 { 0 } else { longest.ilog2() as usize + 1 }
+    if longest == 0 {
+        0
+    } else {
+        longest.ilog2() as usize + 1
+    }
 }
 
 impl<P: Platform> Zone<P> {
@@ -232,7 +236,11 @@ impl<P: Platform> Zone<P> {
     }
 
     /// Takes the free dirty pages of the block that was used least recently out.
-    fn take_dirty(&self, old_enough: impl Fn(u64) -> bool, now: u64) -> Option<(u32, block::PageSet)> {
+    fn take_dirty(
+        &self,
+        old_enough: impl Fn(u64) -> bool,
+        now: u64,
+    ) -> Option<(u32, block::PageSet)> {
         let mut lists = self.lists.lock();
         let number = lists.dirty_head;
         if number == NO_BLOCK {
@@ -297,7 +305,12 @@ impl<P: Platform> Zone<P> {
         // SAFETY: the caller holds the page lock.
         let (old, new, prev, next) = unsafe {
             let b = self.arena.block(number);
-            (usize::from(b.bin), bin_of(usize::from(b.longest)), b.prev, b.next)
+            (
+                usize::from(b.bin),
+                bin_of(usize::from(b.longest)),
+                b.prev,
+                b.next,
+            )
         };
         if old == new {
             return;
@@ -389,7 +402,11 @@ impl<P: Platform> Zone<P> {
                 at = unsafe { self.arena.block(at) }.next;
             }
         }
-        if listed == 0 { Ok(()) } else { Err("a block is missing from its list") }
+        if listed == 0 {
+            Ok(())
+        } else {
+            Err("a block is missing from its list")
+        }
     }
 
     /// Takes the locks of the page layer, for a fork.
