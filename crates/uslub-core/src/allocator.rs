@@ -2,7 +2,7 @@
 
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
 
 use crate::cache::{CacheArgs, CreateError, KmemCache};
 use crate::huge::Huge;
@@ -32,6 +32,10 @@ pub struct Allocator<P: Platform> {
     pub huge: Huge<P>,
     /// Pages of large objects.
     pub large_pages: AtomicUsize,
+    /// Caches from this index on do not exist.
+    end: AtomicUsize,
+    /// When to look again for caches that nobody uses, in milliseconds.
+    pub(crate) next_cold: AtomicU64,
     /// Objects that were allocated without a cache, and freed.
     pub large_calls: [AtomicUsize; 2],
     caches: [AtomicPtr<KmemCache<P>>; MAX_CACHES],
@@ -56,6 +60,8 @@ impl<P: Platform> Allocator<P> {
             meta: Meta::new(),
             huge: Huge::new(),
             large_pages: AtomicUsize::new(0),
+            end: AtomicUsize::new(1),
+            next_cold: AtomicU64::new(0),
             large_calls: [const { AtomicUsize::new(0) }; 2],
             caches: [const { AtomicPtr::new(null_mut()) }; MAX_CACHES],
             slab_mutex: Lock::new(1),
@@ -115,7 +121,8 @@ impl<P: Platform> Allocator<P> {
 
     /// All caches.
     pub fn caches(&self) -> impl Iterator<Item = &KmemCache<P>> {
-        (1..MAX_CACHES).filter_map(|index| self.cache(CacheId::from_index(index)))
+        // Acquire: pairs with the creation of the last.
+        (1..self.end.load(Acquire)).filter_map(|index| self.cache(CacheId::from_index(index)))
     }
 
     /// Keeps the identities below `index` for caches that [`create_at`](Self::create_at) makes.
@@ -197,6 +204,7 @@ impl<P: Platform> Allocator<P> {
         self.table.prepare(id);
         // Release: whoever finds the cache sees its record and its slots.
         self.caches[id.index()].store(memory.as_ptr(), Release);
+        self.end.fetch_max(id.index() + 1, Release);
         // SAFETY: records live for ever.
         Ok(unsafe { memory.as_ref() })
     }

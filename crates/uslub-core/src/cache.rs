@@ -2,6 +2,7 @@
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::freelist::Links;
 use crate::node::Node;
@@ -32,8 +33,12 @@ pub struct CacheArgs<'a> {
     pub ctor: Option<unsafe fn(*mut u8)>,
     /// Largest slab order, instead of the tunable.
     pub max_order: Option<u32>,
+    /// Objects wanted in a slab, instead of the tunable.
+    pub min_objects: Option<usize>,
     /// Objects a sheaf holds, instead of the tunable; up to 252.
     pub sheaf_capacity: Option<usize>,
+    /// Bytes of slabs that are kept on a node though they are empty, at most; instead of the kernel's count.
+    pub kept_bytes: Option<usize>,
 }
 
 impl<'a> CacheArgs<'a> {
@@ -45,7 +50,9 @@ impl<'a> CacheArgs<'a> {
             align: 0,
             ctor: None,
             max_order: None,
+            min_objects: None,
             sheaf_capacity: None,
+            kept_bytes: None,
         }
     }
 }
@@ -113,13 +120,16 @@ pub struct KmemCache<P: 'static> {
     nr_nodes: usize,
     /// Counters.
     pub stats: Stats,
+    /// Activity at the last look, and the number of looks since it changed.
+    last_activity: AtomicU64,
+    idle_looks: AtomicU32,
 }
 
 // SAFETY: the pointers lead to records that live for ever and are shared by rule.
 unsafe impl<P: Platform> Sync for KmemCache<P> {}
 
 /// Bytes of full sheaves that a barn holds by default, at most.
-const BARN_BYTES: usize = 64 << 10;
+const BARN_BYTES: usize = 32 << 10;
 
 impl<P: Platform> KmemCache<P> {
     /// Computes the record of a cache; `nodes` is set up, `random` null or a permutation's offsets.
@@ -138,7 +148,7 @@ impl<P: Platform> KmemCache<P> {
                 .max_order
                 .unwrap_or(tunables.slab_max_order)
                 .max(tunables.slab_min_order),
-            min_objects,
+            min_objects: args.min_objects.unwrap_or(min_objects),
         };
         let oo = order::calculate_order(layout.size, bounds).ok_or(CreateError::BadSize)?;
         let or = |tunable: u32, default: usize| {
@@ -175,7 +185,13 @@ impl<P: Platform> KmemCache<P> {
                 },
             },
             ctor: args.ctor,
-            min_partial: or(tunables.min_partial, order::min_partial(layout.size)),
+            min_partial: or(
+                tunables.min_partial,
+                order::min_partial(layout.size).min(
+                    args.kept_bytes
+                        .map_or(usize::MAX, |bytes| bytes / oo.bytes()),
+                ),
+            ),
             capacity,
             max_full: or(
                 tunables.max_full_sheaves,
@@ -186,6 +202,8 @@ impl<P: Platform> KmemCache<P> {
             nodes: nodes.0,
             nr_nodes: nodes.1,
             stats: Stats::new(),
+            last_activity: AtomicU64::new(0),
+            idle_looks: AtomicU32::new(0),
         })
     }
 
@@ -209,6 +227,23 @@ impl<P: Platform> KmemCache<P> {
     /// The shares of all nodes.
     pub fn nodes(&self) -> impl Iterator<Item = &Node<P>> {
         (0..self.nr_nodes).map(|nid| self.node(nid))
+    }
+
+    /// Notes how active the cache has been so far; returns whether nobody has used it for two looks.
+    pub(crate) fn note_activity(&self, activity: u64) -> bool {
+        // Relaxed, here and below: one thread looks at a time; others read a hint.
+        if self.last_activity.swap(activity, Relaxed) == activity {
+            self.idle_looks.fetch_add(1, Relaxed);
+        } else {
+            self.idle_looks.store(0, Relaxed);
+        }
+        self.is_cold()
+    }
+
+    /// Whether nobody has used the cache for two looks.
+    pub(crate) fn is_cold(&self) -> bool {
+        // Relaxed: a hint.
+        self.idle_looks.load(Relaxed) >= 2
     }
 
     /// Slabs on all nodes.

@@ -11,31 +11,36 @@ use crate::sheaf::{self, Sheaf, SheafList};
 
 /// Times that a drain looks again at a word that is locked.
 const LOCK_TRIES: usize = 10_000;
+/// Milliseconds between two looks for caches that nobody uses.
+const COLD_MS: u64 = 20;
 /// Partial slabs with at most this many free slots are sorted by a shrink.
 const SORTED: usize = 32;
 
+/// A choice of caches.
+type Which<'a, P> = dyn Fn(&KmemCache<P>) -> bool + 'a;
+
 impl<P: Platform> Allocator<P> {
-    /// Flushes the sheaves of all CPUs for one cache, or for all.
-    pub(crate) fn flush_cpus(&self, only: Option<&KmemCache<P>>) {
+    /// Flushes the sheaves of all CPUs for the caches that `which` accepts.
+    pub(crate) fn flush_cpus(&self, which: &Which<'_, P>) {
         let mut taken = SheafList::new();
         self.while_draining(|| {
-            for cpu in 0..self.table.nr() {
+            for cpu in 0..self.table.end() {
                 if self
                     .table
                     .region(cpu)
-                    .is_none_or(|region| !self.is_used(region, only))
+                    .is_none_or(|region| !self.is_used(region, which))
                 {
                     continue;
                 }
                 if self.platform.slots_are_locked() {
                     if let Some(region) = self.table.region(cpu) {
-                        self.take_sheaves(region, only, take_locked, &mut taken);
+                        self.take_sheaves(region, which, take_locked, &mut taken);
                     }
                 } else if let Some(region) = self.table.stop(&self.platform, cpu) {
-                    self.take_sheaves(region, only, take_stopped, &mut taken);
+                    self.take_sheaves(region, which, take_stopped, &mut taken);
                     self.table.resume(cpu);
                 } else {
-                    self.take_own_sheaves(only, &mut taken);
+                    self.take_own_sheaves(which, &mut taken);
                     break;
                 }
             }
@@ -45,17 +50,14 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    fn each_cache(&self, only: Option<&KmemCache<P>>, mut visit: impl FnMut(&KmemCache<P>)) {
-        match only {
-            Some(cache) => visit(cache),
-            None => self.caches().for_each(visit),
-        }
+    fn each_cache(&self, which: &Which<'_, P>, visit: impl FnMut(&KmemCache<P>)) {
+        self.caches().filter(|cache| which(cache)).for_each(visit);
     }
 
     /// Whether a region has objects of the caches in question.
-    fn is_used(&self, region: &Region, only: Option<&KmemCache<P>>) -> bool {
+    fn is_used(&self, region: &Region, which: &Which<'_, P>) -> bool {
         let mut used = false;
-        self.each_cache(only, |cache| {
+        self.each_cache(which, |cache| {
             // Relaxed: a glance.
             let main = region.word(cache.id.main()).load(Relaxed) & !1;
             let spare = region.word(cache.id.spare()).load(Relaxed) & !1;
@@ -67,11 +69,11 @@ impl<P: Platform> Allocator<P> {
     fn take_sheaves(
         &self,
         region: &Region,
-        only: Option<&KmemCache<P>>,
+        which: &Which<'_, P>,
         take: fn(&Region, Slot, usize) -> usize,
         taken: &mut SheafList,
     ) {
-        self.each_cache(only, |cache| {
+        self.each_cache(which, |cache| {
             for (slot, nothing) in [(cache.id.main(), sheaf::bootstrap()), (cache.id.spare(), 0)] {
                 let top = take(region, slot, nothing);
                 if top != 0 && !sheaf::is_sentinel(top) {
@@ -83,11 +85,11 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Takes the sheaves of the CPU that this thread runs on, where no other can be stopped.
-    fn take_own_sheaves(&self, only: Option<&KmemCache<P>>, taken: &mut SheafList) {
+    fn take_own_sheaves(&self, which: &Which<'_, P>, taken: &mut SheafList) {
         if !self.platform.percpu_usable() {
             return;
         }
-        self.each_cache(only, |cache| {
+        self.each_cache(which, |cache| {
             for (slot, nothing) in [(cache.id.main(), sheaf::bootstrap()), (cache.id.spare(), 0)] {
                 let top = self.glance(slot);
                 if top != 0 && !sheaf::is_sentinel(top) && self.swap(slot, top, nothing) {
@@ -119,14 +121,14 @@ impl<P: Platform> Allocator<P> {
     /// Flushes all sheaves of a cache and gives its empty slabs back; partial slabs are sorted so
     /// that the fullest are used first. Returns whether slabs remain.
     pub fn shrink(&self, cache: &KmemCache<P>) -> bool {
-        self.flush_cpus(Some(cache));
+        self.flush_cpus(&|c| c.id == cache.id);
         self.shrink_nodes(cache);
         cache.nr_slabs() > 0
     }
 
     /// As [`shrink`](Self::shrink) for all caches.
     pub fn shrink_all(&self) {
-        self.flush_cpus(None);
+        self.flush_cpus(&|_| true);
         self.caches().for_each(|cache| self.shrink_nodes(cache));
     }
 
@@ -141,16 +143,53 @@ impl<P: Platform> Allocator<P> {
 
     fn shrink_nodes(&self, cache: &KmemCache<P>) {
         for node in cache.nodes() {
-            let (mut full, mut empty) = node.barn.take_all();
-            while let Some(mut sheaf) = full.pop() {
-                self.flush_sheaf(cache, &mut sheaf);
-                self.give_up(cache, sheaf);
-            }
-            while let Some(sheaf) = empty.pop() {
-                self.give_up(cache, sheaf);
-            }
+            self.flush_barn(cache, node);
             self.discard_empty(cache, node);
         }
+    }
+
+    fn flush_barn(&self, cache: &KmemCache<P>, node: &Node<P>) {
+        let (mut full, mut empty) = node.barn.take_all();
+        while let Some(mut sheaf) = full.pop() {
+            self.flush_sheaf(cache, &mut sheaf);
+            self.give_up(cache, sheaf);
+        }
+        while let Some(sheaf) = empty.pop() {
+            self.give_up(cache, sheaf);
+        }
+    }
+
+    /// Now and then (after [`COLD_MS`]) flushes all sheaves of caches that nobody has used for two such
+    /// periods: a few cached objects pin whole slabs. For page-layer operations that may take locks.
+    pub(crate) fn flush_cold_now_and_then(&self) {
+        let now = self.platform.now_ms();
+        // Relaxed: who wins does the work; nothing else depends on it.
+        let due = self.next_cold.load(Relaxed);
+        if now < due
+            || self
+                .next_cold
+                .compare_exchange(due, now + COLD_MS, Relaxed, Relaxed)
+                .is_err()
+        {
+            return;
+        }
+        let mut any = false;
+        for cache in self.caches() {
+            any |= cache.note_activity(self.activity_of(cache)) && self.is_cached(cache);
+        }
+        if any {
+            self.flush_cpus(&|cache| cache.is_cold());
+            for cache in self.caches().filter(|cache| cache.is_cold()) {
+                cache.nodes().for_each(|node| self.flush_barn(cache, node));
+            }
+        }
+    }
+
+    /// Whether a sheaf of the cache holds objects, at a glance.
+    fn is_cached(&self, cache: &KmemCache<P>) -> bool {
+        let mut cached = cache.nodes().any(|node| node.barn.nr_full() > 0);
+        self.for_each_top(cache, |top| cached |= !sheaf::top_is_empty(top));
+        cached
     }
 
     fn discard_empty(&self, cache: &KmemCache<P>, node: &Node<P>) {

@@ -14,6 +14,8 @@ use crate::sync::Lock;
 const KEPT: usize = 8;
 /// Bytes of freed mappings that are kept at most.
 const KEPT_BYTES: usize = 32 << 20;
+/// Bytes of freed mappings that are kept, as a share of what is in use.
+const KEPT_SHARE: usize = 4;
 
 #[derive(Clone, Copy)]
 struct Entry {
@@ -274,8 +276,9 @@ impl<P: Platform> Huge<P> {
         }
     }
 
-    /// Frees the object that begins at `address`; false when there is none.
-    pub fn free(&self, platform: &P, address: usize, decay_ms: u64) -> bool {
+    /// Frees the object that begins at `address`; false when there is none. A quarter of
+    /// what is in use, `in_arena` bytes of it elsewhere, may be kept for a while.
+    pub fn free(&self, platform: &P, address: usize, in_arena: usize, decay_ms: u64) -> bool {
         let now = platform.now_ms();
         let mut inner = self.inner.lock();
         let Some(bytes) = inner.remove(address) else {
@@ -283,11 +286,11 @@ impl<P: Platform> Huge<P> {
         };
         // Relaxed: figures.
         self.live.fetch_sub(bytes, Relaxed);
+        let limit = ((self.live_bytes() + in_arena) / KEPT_SHARE).min(KEPT_BYTES);
         let mut surplus = Entry { address, bytes };
         if decay_ms > 0
-            && bytes <= KEPT_BYTES
             // Relaxed: changed under the lock.
-            && self.kept.load(Relaxed) + bytes <= KEPT_BYTES
+            && self.kept.load(Relaxed) + bytes <= limit
             && let Some(oldest) = inner.kept.iter_mut().min_by_key(|k| (k.entry.bytes > 0, k.since))
         {
             core::mem::swap(&mut oldest.entry, &mut surplus);

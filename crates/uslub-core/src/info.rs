@@ -113,12 +113,24 @@ impl<P: Platform> Allocator<P> {
         // Relaxed: figures.
         let large: usize = self.large_calls.iter().map(|n| n.load(Relaxed)).sum();
         self.caches().fold(large as u64, |sum, cache| {
-            let fast = self.stat(cache, StatItem::AllocFastpath)
-                + self.stat(cache, StatItem::FreeFastpath);
-            let slow =
-                cache.stats.get(StatItem::AllocSlowpath) + cache.stats.get(StatItem::FreeSlowpath);
-            sum.wrapping_add(fast).wrapping_add(slow)
+            sum.wrapping_add(self.activity_of(cache))
         })
+    }
+
+    /// A number that changes when anyone allocates from a cache or frees to it.
+    pub(crate) fn activity_of(&self, cache: &KmemCache<P>) -> u64 {
+        let slow = [
+            StatItem::AllocFastpath,
+            StatItem::FreeFastpath,
+            StatItem::AllocSlowpath,
+            StatItem::FreeSlowpath,
+        ];
+        let mut sum = slow.iter().map(|&item| cache.stats.get(item)).sum::<u64>();
+        for (_, region) in self.table.regions() {
+            let (allocs, frees) = region.counts(cache.id);
+            sum = sum.wrapping_add(allocs).wrapping_add(frees);
+        }
+        sum
     }
 
     /// Objects in the sheaves of all CPUs and in barns.

@@ -28,6 +28,12 @@ pub const CLASS_MAX: usize = 32 << 10;
 pub const LARGE_MAX: usize = 1 << 20;
 /// Number of size classes.
 pub const NR_CLASSES: usize = 9 + 64;
+/// Objects wanted in a slab of a class.
+const MIN_OBJECTS: usize = 4;
+/// Bytes of empty slabs that a class keeps at most.
+const KEPT_BYTES: usize = 16 << 10;
+/// Bytes of objects that a sheaf of a class above a page holds.
+const SHEAF_BYTES: usize = 16 << 10;
 /// Largest object at all, in bytes.
 pub const SIZE_MAX: usize = isize::MAX as usize;
 
@@ -138,6 +144,16 @@ impl<P: Platform> Allocator<P> {
         if size > 8192 {
             args.max_order = Some(5);
         }
+        // Small slabs: a few objects that stay when others of their size go pin less.
+        if self.tunables().slab_min_objects == 0 {
+            args.min_objects = Some(MIN_OBJECTS);
+        }
+        // Many classes share the memory: each keeps little, and the page layer keeps what
+        // is given back for a while.
+        args.kept_bytes = Some(KEPT_BYTES);
+        if self.tunables().sheaf_capacity == 0 && size > PAGE_SIZE {
+            args.sheaf_capacity = Some((SHEAF_BYTES / size).max(1));
+        }
         self.create_at(id, &args).ok()
     }
 
@@ -223,6 +239,7 @@ impl<P: Platform> Allocator<P> {
             if !self.huge.free(
                 &self.platform,
                 object as usize,
+                self.zone.used_bytes(),
                 u64::from(self.tunables().decay_ms),
             ) {
                 self.not_ours(object, "free");

@@ -146,6 +146,8 @@ pub struct Table {
     regions: AtomicPtr<AtomicPtr<Region>>,
     stopped: AtomicPtr<Region>,
     nr: AtomicUsize,
+    /// CPUs from this number on have no region.
+    end: AtomicUsize,
     pages: AtomicUsize,
 }
 
@@ -162,6 +164,7 @@ impl Table {
             regions: AtomicPtr::new(null_mut()),
             stopped: AtomicPtr::new(null_mut()),
             nr: AtomicUsize::new(0),
+            end: AtomicUsize::new(0),
             pages: AtomicUsize::new(0),
         }
     }
@@ -207,6 +210,12 @@ impl Table {
         self.nr.load(Relaxed)
     }
 
+    /// CPUs from this number on have no region.
+    pub fn end(&self) -> usize {
+        // Acquire: pairs with `make`.
+        self.end.load(Acquire)
+    }
+
     fn entry(&self, cpu: usize) -> &AtomicPtr<Region> {
         assert!(cpu < self.nr());
         // SAFETY: the array has `nr` entries and lives for ever.
@@ -238,7 +247,7 @@ impl Table {
 
     /// The regions that exist, with their CPUs.
     pub fn regions(&self) -> impl Iterator<Item = (usize, &Region)> {
-        (0..self.nr()).filter_map(|cpu| Some((cpu, self.region(cpu)?)))
+        (0..self.end()).filter_map(|cpu| Some((cpu, self.region(cpu)?)))
     }
 
     /// Gives a CPU its region; returns false when memory cannot be had. The
@@ -259,6 +268,7 @@ impl Table {
         }
         // Release: whoever finds the region must see its words.
         self.region_entry(cpu).store(memory.as_ptr(), Release);
+        self.end.fetch_max(cpu + 1, Release);
         self.entry(cpu).store(memory.as_ptr(), Release);
         true
     }

@@ -307,6 +307,9 @@ impl<P: Platform> Allocator<P> {
     /// Takes pages for a slab; it belongs to the caller and all its slots are fresh.
     fn new_slab(&self, cache: &KmemCache<P>, nid: usize, gfp: Gfp) -> Option<&Slab> {
         let pages = cache.oo.pages();
+        if gfp == Gfp::KERNEL {
+            self.flush_cold_now_and_then();
+        }
         let run = self.zone.alloc(&self.platform, pages, pages, gfp)?;
         let slab = self.zone.arena.slab(run.page);
         slab.set_position(0);

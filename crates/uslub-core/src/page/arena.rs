@@ -1,7 +1,7 @@
 //! One reserved range of addresses, and what is known of each page in it.
 //!
 //! ```text
-//!   [ blocks | page → cache | descriptors | pages …                       ]
+//!   [ blocks | groups | page → cache | descriptors | pages …              ]
 //!     side ranges, committed as the pages are   base        limit   reserved
 //! ```
 //!
@@ -13,7 +13,7 @@ use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicUsize};
 
-use crate::page::block::{BLOCK_PAGES, Block};
+use crate::page::block::{BLOCK_PAGES, Block, Group};
 use crate::percpu::CacheId;
 use crate::platform::{PAGE_SHIFT, PAGE_SIZE, Platform};
 use crate::slab::Slab;
@@ -22,6 +22,8 @@ use crate::slab::Slab;
 pub const BLOCK_BYTES: usize = BLOCK_PAGES * PAGE_SIZE;
 /// Smallest range worth having.
 const FLOOR_BYTES: usize = 16 << 20;
+/// A block's share of its group, in bytes.
+const GROUP_SHARE: usize = size_of::<Group>() / 64;
 
 /// Number of a page, counted from the arena's base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,10 +51,12 @@ pub struct Arena {
     map: AtomicPtr<AtomicU16>,
     descriptors: AtomicPtr<Slab>,
     blocks: AtomicPtr<Block>,
+    groups: AtomicPtr<Group>,
 }
 
 struct Layout {
     blocks: usize,
+    groups: usize,
     map: usize,
     descriptors: usize,
     total: usize,
@@ -61,13 +65,15 @@ struct Layout {
 fn layout(nr_blocks: usize) -> Layout {
     let pages = nr_blocks * BLOCK_PAGES;
     let blocks = (nr_blocks * size_of::<Block>()).next_multiple_of(PAGE_SIZE);
+    let groups = (nr_blocks * GROUP_SHARE).next_multiple_of(PAGE_SIZE);
     let map = (pages * 2).next_multiple_of(PAGE_SIZE);
     let descriptors = (pages * size_of::<Slab>()).next_multiple_of(PAGE_SIZE);
-    let side = (blocks + map + descriptors).next_multiple_of(BLOCK_BYTES);
+    let side = (blocks + groups + map + descriptors).next_multiple_of(BLOCK_BYTES);
     Layout {
         blocks: 0,
-        map: blocks,
-        descriptors: blocks + map,
+        groups: blocks,
+        map: blocks + groups,
+        descriptors: blocks + groups + map,
         total: side + nr_blocks * BLOCK_BYTES,
     }
 }
@@ -82,6 +88,7 @@ impl Arena {
             map: AtomicPtr::new(null_mut()),
             descriptors: AtomicPtr::new(null_mut()),
             blocks: AtomicPtr::new(null_mut()),
+            groups: AtomicPtr::new(null_mut()),
         }
     }
 
@@ -106,6 +113,8 @@ impl Arena {
         // Relaxed but for the last: readers that see a limit above 0 acquired it.
         self.blocks
             .store(start.wrapping_add(l.blocks).cast(), Relaxed);
+        self.groups
+            .store(start.wrapping_add(l.groups).cast(), Relaxed);
         self.map.store(start.wrapping_add(l.map).cast(), Relaxed);
         self.descriptors
             .store(start.wrapping_add(l.descriptors).cast(), Relaxed);
@@ -150,10 +159,11 @@ impl Arena {
     }
 
     /// The side ranges: where each begins, and its bytes a block.
-    fn sides(&self) -> [(usize, usize); 3] {
+    fn sides(&self) -> [(usize, usize); 4] {
         // Relaxed: the addresses were published with `reserved`.
         [
             (self.blocks.load(Relaxed) as usize, size_of::<Block>()),
+            (self.groups.load(Relaxed) as usize, GROUP_SHARE),
             (self.map.load(Relaxed) as usize, 2 * BLOCK_PAGES),
             (
                 self.descriptors.load(Relaxed) as usize,
@@ -294,6 +304,18 @@ impl Arena {
         debug_assert!((number as usize) < self.limit() / BLOCK_PAGES);
         // Relaxed: set once. SAFETY: committed; unique by the caller's promise.
         unsafe { &mut *self.blocks.load(Relaxed).add(number as usize) }
+    }
+
+    /// The record of the 64 blocks from 64 · `number`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`block`](Self::block).
+    #[inline]
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn group(&self, number: u32) -> &mut Group {
+        // Relaxed: set once. SAFETY: committed with the group's first block; unique by the caller's promise.
+        unsafe { &mut *self.groups.load(Relaxed).add(number as usize) }
     }
 
     /// Bytes of the side ranges in use for what is committed, an upper bound.

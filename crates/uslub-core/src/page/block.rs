@@ -15,6 +15,18 @@ pub const NO_BLOCK: u32 = u32::MAX;
 /// A set of the pages of one block.
 pub type PageSet = [u64; WORDS];
 
+/// Number of bins: bin b holds the blocks whose longest free run has 2^(b-1) … 2^b - 1 pages.
+pub const BINS: usize = 11;
+
+/// Which of 64 neighbouring blocks are in which bin; changed under the page lock.
+#[repr(C, align(128))]
+pub struct Group {
+    /// By bin, a bit a block.
+    pub bins: [u64; 16],
+}
+
+const _: () = assert!(size_of::<Group>() == 128 && BINS <= 16);
+
 /// The record of one block; changed under the page lock.
 pub struct Block {
     /// Pages that may be handed out.
@@ -25,10 +37,6 @@ pub struct Block {
     pub nr_free: u16,
     /// Length of the longest run of free pages.
     pub longest: u16,
-    /// Neighbours in the list of blocks with a like longest run.
-    pub prev: u32,
-    /// See `prev`.
-    pub next: u32,
     /// Neighbours in the list of blocks with free dirty pages.
     pub dirty_prev: u32,
     /// See `dirty_prev`.
@@ -37,7 +45,7 @@ pub struct Block {
     pub nr_dirty: u16,
     /// When the last of them was used, in milliseconds, truncated.
     pub dirty_since: u32,
-    /// List that the block is in by its longest run; 0 for none.
+    /// Bin that the block is in by its longest run; 0 for none.
     pub bin: u8,
     /// Whether the block is in the list of blocks with free dirty pages.
     pub in_dirty: bool,
@@ -114,8 +122,6 @@ impl Block {
             dirty: [0; WORDS],
             nr_free: BLOCK_PAGES as u16,
             longest: BLOCK_PAGES as u16,
-            prev: NO_BLOCK,
-            next: NO_BLOCK,
             dirty_prev: NO_BLOCK,
             dirty_next: NO_BLOCK,
             nr_dirty: 0,
@@ -173,8 +179,6 @@ mod tests {
             dirty: [0; WORDS],
             nr_free: 0,
             longest: 0,
-            prev: 0,
-            next: 0,
             dirty_prev: 0,
             dirty_next: 0,
             nr_dirty: 0,

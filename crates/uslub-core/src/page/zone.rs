@@ -1,34 +1,37 @@
 //! The zone: handing out runs of pages, taking them back, and giving what stays
 //! free back to the system after a while.
 //!
-//! Blocks with free pages are listed by the length of their longest free run
-//! (bin b holds lengths 2^(b-1) … 2^b - 1), so a request looks at blocks that
-//! can hold it, shortest runs first, and among a few takes the fullest: full
-//! blocks stay full and empty ones become empty.
+//! Blocks are binned by the length of their longest free run, a bit a block and bin, so
+//! the lowest block that can hold a request is found by looking at few words. Lowest address
+//! first keeps what is used together low, so the blocks above become empty.
 //!
 //! Blocks with free dirty pages are listed by when they were last used. Once
 //! `decay_ms` have passed the pages are taken out, given back with no lock
-//! held, and returned clean.
+//! held, and returned clean. The same happens at once to those used least recently when more than
+//! a share of what is in use lies dirty.
 
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::gfp::Gfp;
 use crate::page::arena::{Arena, PageIndex};
-use crate::page::block::{self, BLOCK_PAGES, Block, NO_BLOCK};
+use crate::page::block::{self, BINS, BLOCK_PAGES, Block, NO_BLOCK};
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::sync::Lock;
 
-const BINS: usize = 11;
-/// Blocks of one bin that a request looks at.
+/// Blocks that a request looks at in vain before it looks only at those that surely hold it.
 const LOOK_AT: usize = 8;
+/// Dirty pages that may lie free whatever is in use.
+const DIRTY_FLOOR: usize = 256;
+/// Dirty pages that may lie free, as a share of the pages in use.
+const DIRTY_SHARE: usize = 8;
 
 /// Lists of blocks, under the page lock.
 pub struct Lists {
-    bins: [u32; BINS],
     dirty_head: u32,
     dirty_tail: u32,
     nr_dirty: usize,
+    nr_used: usize,
     next_decay: u64,
 }
 
@@ -50,6 +53,8 @@ pub struct Zone<P> {
     growth: Lock<P, ()>,
     /// Free dirty pages, at a glance.
     dirty: AtomicUsize,
+    /// Pages handed out, at a glance.
+    used: AtomicUsize,
 }
 
 fn bin_of(longest: usize) -> usize {
@@ -66,14 +71,15 @@ impl<P: Platform> Zone<P> {
         Self {
             arena: Arena::new(),
             lists: Lock::new(Lists {
-                bins: [NO_BLOCK; BINS],
                 dirty_head: NO_BLOCK,
                 dirty_tail: NO_BLOCK,
                 nr_dirty: 0,
+                nr_used: 0,
                 next_decay: 0,
             }),
             growth: Lock::new(()),
             dirty: AtomicUsize::new(0),
+            used: AtomicUsize::new(0),
         }
     }
 
@@ -95,36 +101,46 @@ impl<P: Platform> Zone<P> {
             if self.arena.limit() == limit {
                 let number = self.arena.grow(platform)?;
                 drop(growth);
-                let mut lists = self.lists.lock();
+                let _lists = self.lists.lock();
                 // SAFETY: we hold the page lock; the block is new.
                 unsafe { self.arena.block(number) }.reset();
-                self.rebin(&mut lists, number);
+                self.rebin(number);
             }
         }
     }
 
     fn take(&self, lists: &mut Lists, count: usize, align: usize) -> Option<Run> {
-        for bin in bin_of(count)..BINS {
-            let mut best: Option<(u32, usize, u16)> = None;
-            let mut at = lists.bins[bin];
-            for _ in 0..LOOK_AT {
-                if at == NO_BLOCK {
-                    break;
-                }
+        let mut least = bin_of(count);
+        let sure = bin_of(count.max(align)) + 1;
+        let mut misses = 0;
+        let blocks = (self.arena.limit() / BLOCK_PAGES) as u32;
+        for group in 0..blocks.div_ceil(64) {
+            let mut candidates = self.candidates(group, least);
+            while candidates != 0 {
+                let number = group * 64 + candidates.trailing_zeros();
                 // SAFETY: we hold the page lock; the reference ends with the turn.
-                let block = unsafe { self.arena.block(at) };
-                if best.is_none_or(|(_, _, free)| block.nr_free < free)
-                    && let Some(first) = block.find(count, align)
-                {
-                    best = Some((at, first, block.nr_free));
+                if let Some(first) = unsafe { self.arena.block(number) }.find(count, align) {
+                    return Some(self.claim(lists, number, first, count));
                 }
-                at = block.next;
-            }
-            if let Some((number, first, _)) = best {
-                return Some(self.claim(lists, number, first, count));
+                candidates &= candidates - 1;
+                misses += 1;
+                if misses == LOOK_AT && least < sure {
+                    least = sure;
+                    candidates &= self.candidates(group, least);
+                }
             }
         }
         None
+    }
+
+    /// The blocks of a group in bins from `least` on.
+    fn candidates(&self, group: u32, least: usize) -> u64 {
+        if least >= BINS {
+            return 0;
+        }
+        // SAFETY: the caller holds the page lock.
+        let bins = unsafe { &self.arena.group(group).bins };
+        bins[least..BINS].iter().fold(0, |all, bin| all | bin)
     }
 
     fn claim(&self, lists: &mut Lists, number: u32, first: usize, count: usize) -> Run {
@@ -133,6 +149,7 @@ impl<P: Platform> Zone<P> {
         let zero = block::count_in(&block.dirty, first, count) == 0;
         block::fill(&mut block.free, first, count, false);
         block::fill(&mut block.dirty, first, count, true);
+        lists.nr_used += count;
         self.recount(lists, number);
         let page = PageIndex((number as usize * BLOCK_PAGES + first) as u32);
         Run { page, zero }
@@ -145,7 +162,11 @@ impl<P: Platform> Zone<P> {
         let mut lists = self.lists.lock();
         self.give(&mut lists, page, count, now);
         let due = now >= lists.next_decay && lists.nr_dirty > 0;
+        let surplus = lists.nr_dirty > DIRTY_FLOOR + lists.nr_used / DIRTY_SHARE;
         drop(lists);
+        if surplus {
+            self.purge_first(platform, |_| true, now);
+        }
         if due {
             self.decay(platform, now, decay_ms);
         }
@@ -159,6 +180,7 @@ impl<P: Platform> Zone<P> {
         debug_assert_eq!(block::count_in(&block.free, first, count), 0);
         block::fill(&mut block.free, first, count, true);
         block.dirty_since = now as u32;
+        lists.nr_used -= count;
         self.recount(lists, number);
     }
 
@@ -207,32 +229,41 @@ impl<P: Platform> Zone<P> {
     fn purge_older(&self, platform: &P, old_enough: impl Fn(u64) -> bool, now: u64) {
         // Bounded: blocks that others dirty meanwhile wait for the next turn.
         for _ in 0..=self.arena.limit() / BLOCK_PAGES {
-            let Some((number, set)) = self.take_dirty(&old_enough, now) else {
+            if !self.purge_first(platform, &old_enough, now) {
                 return;
-            };
-            if set == [u64::MAX; BLOCK_PAGES / 64] {
-                self.arena.purge_descriptors(platform, number);
             }
-            let mut clean = [0u64; BLOCK_PAGES / 64];
-            block::any_run(&set, |first, count| {
-                let page = PageIndex((number as usize * BLOCK_PAGES + first) as u32);
-                let start = self.arena.address(page);
-                // SAFETY: committed, and taken out of the free pages by us.
-                if unsafe { platform.purge(start, count * PAGE_SIZE) } {
-                    block::fill(&mut clean, first, count, true);
-                }
-                false
-            });
-            let mut lists = self.lists.lock();
-            // SAFETY: we hold the page lock.
-            let block = unsafe { self.arena.block(number) };
-            for w in 0..set.len() {
-                block.free[w] |= set[w];
-                block.dirty[w] &= !clean[w];
-            }
-            block.dirty_since = now as u32;
-            self.recount(&mut lists, number);
         }
+    }
+
+    /// Gives the free dirty pages of the block that was used least recently back, if it is old
+    /// enough; returns whether it was.
+    fn purge_first(&self, platform: &P, old_enough: impl Fn(u64) -> bool, now: u64) -> bool {
+        let Some((number, set)) = self.take_dirty(old_enough, now) else {
+            return false;
+        };
+        if set == [u64::MAX; BLOCK_PAGES / 64] {
+            self.arena.purge_descriptors(platform, number);
+        }
+        let mut clean = [0u64; BLOCK_PAGES / 64];
+        block::any_run(&set, |first, count| {
+            let page = PageIndex((number as usize * BLOCK_PAGES + first) as u32);
+            let start = self.arena.address(page);
+            // SAFETY: committed, and taken out of the free pages by us.
+            if unsafe { platform.purge(start, count * PAGE_SIZE) } {
+                block::fill(&mut clean, first, count, true);
+            }
+            false
+        });
+        let mut lists = self.lists.lock();
+        // SAFETY: we hold the page lock.
+        let block = unsafe { self.arena.block(number) };
+        for w in 0..set.len() {
+            block.free[w] |= set[w];
+            block.dirty[w] &= !clean[w];
+        }
+        block.dirty_since = now as u32;
+        self.recount(&mut lists, number);
+        true
     }
 
     /// Takes the free dirty pages of the block that was used least recently out.
@@ -271,6 +302,12 @@ impl<P: Platform> Zone<P> {
         self.dirty.load(Relaxed) * PAGE_SIZE
     }
 
+    /// Bytes handed out, at a glance.
+    pub fn used_bytes(&self) -> usize {
+        // Relaxed: a glance.
+        self.used.load(Relaxed) * PAGE_SIZE
+    }
+
     /// Gives address space beyond what is committed back, but for `keep` bytes.
     pub fn trim_reservation(&self, platform: &P, keep: usize) {
         let _growth = self.growth.lock();
@@ -289,7 +326,8 @@ impl<P: Platform> Zone<P> {
         }
         // Relaxed: read at a glance only.
         self.dirty.store(lists.nr_dirty, Relaxed);
-        self.rebin(lists, number);
+        self.used.store(lists.nr_used, Relaxed);
+        self.rebin(number);
         // SAFETY: as above.
         let (dirty, listed) = unsafe { ((*block).nr_dirty > 0, (*block).in_dirty) };
         // Listed again behind all others when it is used: the list is ordered by last use.
@@ -301,41 +339,15 @@ impl<P: Platform> Zone<P> {
         }
     }
 
-    fn rebin(&self, lists: &mut Lists, number: u32) {
+    fn rebin(&self, number: u32) {
         // SAFETY: the caller holds the page lock.
-        let (old, new, prev, next) = unsafe {
-            let b = self.arena.block(number);
-            (
-                usize::from(b.bin),
-                bin_of(usize::from(b.longest)),
-                b.prev,
-                b.next,
-            )
-        };
-        if old == new {
-            return;
-        }
-        if old != 0 {
-            match prev {
-                NO_BLOCK => lists.bins[old] = next,
-                // SAFETY: as above.
-                _ => unsafe { self.arena.block(prev) }.next = next,
-            }
-            if next != NO_BLOCK {
-                // SAFETY: as above.
-                unsafe { self.arena.block(next) }.prev = prev;
-            }
-        }
-        let head = if new == 0 { NO_BLOCK } else { lists.bins[new] };
-        // SAFETY: as above.
-        let b = unsafe { self.arena.block(number) };
-        (b.bin, b.prev, b.next) = (new as u8, NO_BLOCK, head);
-        if new != 0 {
-            if head != NO_BLOCK {
-                // SAFETY: as above; another block.
-                unsafe { self.arena.block(head) }.prev = number;
-            }
-            lists.bins[new] = number;
+        let (block, group) = unsafe { (self.arena.block(number), self.arena.group(number / 64)) };
+        let (old, new) = (usize::from(block.bin), bin_of(usize::from(block.longest)));
+        if old != new {
+            let bit = 1 << (number % 64);
+            group.bins[old] &= !bit;
+            group.bins[new] |= bit;
+            block.bin = new as u8;
         }
     }
 
@@ -376,7 +388,7 @@ impl<P: Platform> Zone<P> {
     /// With what does not hold.
     pub fn validate(&self) -> Result<(), &'static str> {
         let lists = self.lists.lock();
-        let (mut dirty, mut listed) = (0, 0);
+        let mut dirty = 0;
         for number in 0..(self.arena.limit() / BLOCK_PAGES) as u32 {
             // SAFETY: we hold the page lock.
             let b = unsafe { self.arena.block(number) };
@@ -388,25 +400,18 @@ impl<P: Platform> Zone<P> {
             if usize::from(b.bin) != bin_of(usize::from(longest)) {
                 return Err("a block is in the wrong bin");
             }
+            // SAFETY: we hold the page lock.
+            let group = unsafe { self.arena.group(number / 64) };
+            let marked = (0..BINS).filter(|&bin| group.bins[bin] >> (number % 64) & 1 == 1);
+            if !marked.eq([bin_of(usize::from(longest))]) {
+                return Err("a block is in no bin or in two");
+            }
             dirty += usize::from(nr_dirty);
-            listed += usize::from(b.bin != 0);
         }
         if dirty != lists.nr_dirty {
             return Err("the count of dirty pages is wrong");
         }
-        for bin in 1..BINS {
-            let mut at = lists.bins[bin];
-            while at != NO_BLOCK {
-                listed = listed.checked_sub(1).ok_or("a block is listed twice")?;
-                // SAFETY: we hold the page lock.
-                at = unsafe { self.arena.block(at) }.next;
-            }
-        }
-        if listed == 0 {
-            Ok(())
-        } else {
-            Err("a block is missing from its list")
-        }
+        Ok(())
     }
 
     /// Takes the locks of the page layer, for a fork.

@@ -1,0 +1,416 @@
+//! Misuse ends the process, with a message that names the cache, the pointer and the reason.
+//!
+//! What goes into a sheaf is not looked at before it leaves it for its slab; a shrink makes it leave.
+
+mod support;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::null_mut;
+
+use support::{Cache, Setup, Slub};
+use uslub_core::Gfp;
+use uslub_core::cache::CacheArgs;
+use uslub_core::kmalloc::{CLASS_MAX, LARGE_MAX};
+
+/// The message with which `work` ends the process.
+fn message(work: impl FnOnce()) -> String {
+    let ended = catch_unwind(AssertUnwindSafe(work));
+    let why = ended.expect_err("this was not seen");
+    *why.downcast::<String>().expect("a message")
+}
+
+/// Fails the test unless the message names the pointer and holds all `parts`.
+fn assert_names(message: &str, pointer: *mut u8, parts: &[&str]) {
+    let pointer = format!("{pointer:p}");
+    for part in parts.iter().copied().chain([pointer.as_str()]) {
+        assert!(message.contains(part), "'{part}' is not in: {message}");
+    }
+}
+
+fn with_cache(work: impl FnOnce(&Slub, &Cache)) {
+    let a = support::allocator(2);
+    work(&a, a.create(&CacheArgs::new("herbs", 64)).unwrap());
+}
+
+fn free(a: &Slub, cache: &Cache, object: *mut u8) {
+    // SAFETY: not safe, on purpose: the allocator must see it.
+    unsafe { a.free(cache, object) }
+}
+
+fn kfree(a: &Slub, object: *mut u8) {
+    // SAFETY: as above.
+    unsafe { a.kfree(object) }
+}
+
+#[test]
+fn an_object_that_is_freed_twice_in_a_row_is_seen() {
+    with_cache(|a, cache| {
+        let object = a.alloc(cache, Gfp::KERNEL);
+        free(a, cache, object);
+        let seen = message(|| {
+            free(a, cache, object);
+            a.shrink(cache);
+        });
+        assert_names(&seen, object, &["'herbs'", "double free"]);
+    });
+}
+
+#[test]
+fn an_object_that_is_freed_again_when_its_slab_has_it_is_seen() {
+    with_cache(|a, cache| {
+        let objects: Vec<_> = (0..10).map(|_| a.alloc(cache, Gfp::KERNEL)).collect();
+        for &object in &objects[..9] {
+            free(a, cache, object);
+        }
+        a.shrink(cache);
+        for &object in &objects[..9] {
+            let seen = message(|| {
+                free(a, cache, object);
+                a.shrink(cache);
+            });
+            assert_names(&seen, object, &["'herbs'", "double free"]);
+        }
+    });
+}
+
+#[test]
+fn a_bulk_free_of_an_object_twice_is_seen() {
+    with_cache(|a, cache| {
+        a.platform.set_percpu_usable(false);
+        let mut objects = [null_mut(); 5];
+        assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));
+        let twice = objects[1];
+        objects[4] = twice;
+        // SAFETY: not safe, on purpose.
+        let seen = message(|| unsafe { a.free_bulk(cache, &mut objects) });
+        assert_names(&seen, twice, &["'herbs'", "double free"]);
+    });
+}
+
+#[test]
+fn an_object_whose_slab_is_gone_is_seen() {
+    with_cache(|a, cache| {
+        let object = a.alloc(cache, Gfp::KERNEL);
+        free(a, cache, object);
+        assert!(!a.shrink(cache));
+        for again in [
+            message(|| kfree(a, object)),
+            message(|| {
+                free(a, cache, object);
+                a.shrink(cache);
+            }),
+        ] {
+            assert_names(&again, object, &["double free", "pages are free"]);
+        }
+    });
+}
+
+#[test]
+fn more_frees_than_objects_in_use_are_seen_without_hardening() {
+    let a = Setup::with(&["slab_freelist_hardened=0"]).build();
+    let cache = a.create(&CacheArgs::new("herbs", 64)).unwrap();
+    let objects: Vec<_> = (0..3).map(|_| a.alloc(cache, Gfp::KERNEL)).collect();
+    a.platform.set_percpu_usable(false);
+    let seen = message(|| {
+        // Into the one slab, which has 60 objects in use: 3 here, 57 in the sheaf.
+        for _ in 0..61 {
+            free(&a, cache, objects[0]);
+        }
+    });
+    assert_names(&seen, objects[0], &["'herbs'", "double free"]);
+}
+
+#[test]
+fn an_object_of_another_cache_is_seen() {
+    with_cache(|a, cache| {
+        let other = a.create(&CacheArgs::new("spices", 64)).unwrap();
+        let object = a.alloc(other, Gfp::KERNEL);
+        let seen = message(|| {
+            free(a, cache, object);
+            a.shrink(cache);
+        });
+        assert_names(&seen, object, &["'herbs'", "'spices'", "belongs to"]);
+    });
+}
+
+#[test]
+fn an_object_of_another_cache_is_seen_behind_one_of_this() {
+    with_cache(|a, cache| {
+        let other = a.create(&CacheArgs::new("spices", 64)).unwrap();
+        let own = [a.alloc(cache, Gfp::KERNEL), a.alloc(cache, Gfp::KERNEL)];
+        let object = a.alloc(other, Gfp::KERNEL);
+        let seen = message(|| {
+            free(a, cache, own[0]);
+            free(a, cache, object);
+            a.shrink(cache);
+        });
+        assert_names(&seen, object, &["'herbs'", "'spices'", "belongs to"]);
+    });
+}
+
+#[test]
+fn wrong_pointers_are_seen_at_once_where_there_are_no_sheaves() {
+    with_cache(|a, cache| {
+        a.platform.set_percpu_usable(false);
+        let other = a.create(&CacheArgs::new("spices", 64)).unwrap();
+        let object = a.alloc(cache, Gfp::KERNEL);
+        let mut here = [0u64; 16];
+        for (pointer, reason) in [
+            (a.alloc(other, Gfp::KERNEL), "belongs to cache 'spices'"),
+            (object.wrapping_add(8), "interior pointer"),
+            (a.kmalloc(CLASS_MAX + 1, Gfp::KERNEL), "never allocated"),
+            (a.kmalloc(LARGE_MAX + 1, Gfp::KERNEL), "foreign pointer"),
+            (here.as_mut_ptr().cast(), "foreign pointer"),
+            (object.wrapping_add(1 << 20), "never allocated"),
+            (null_mut(), "foreign pointer"),
+        ] {
+            let seen = message(|| free(a, cache, pointer));
+            assert_names(&seen, pointer, &["'herbs'", reason]);
+        }
+        free(a, cache, object);
+        let seen = message(|| free(a, cache, object));
+        assert_names(&seen, object, &["'herbs'", "double free"]);
+    });
+}
+
+#[test]
+fn a_large_object_given_to_a_cache_is_seen() {
+    with_cache(|a, cache| {
+        let object = a.kmalloc(CLASS_MAX + 1, Gfp::KERNEL);
+        let seen = message(|| {
+            free(a, cache, object);
+            a.shrink(cache);
+        });
+        assert_names(&seen, object, &["'herbs'"]);
+    });
+}
+
+#[test]
+fn a_pointer_into_an_object_is_seen() {
+    with_cache(|a, cache| {
+        let object = a.alloc(cache, Gfp::KERNEL);
+        for (by, offset) in [(kfree as fn(&Slub, *mut u8), 8), (kfree, 63), (kfree, 1)] {
+            let inside = object.wrapping_add(offset);
+            let seen = message(|| {
+                by(a, inside);
+                a.shrink(cache);
+            });
+            assert_names(&seen, inside, &["'herbs'", "interior pointer"]);
+        }
+    });
+}
+
+#[test]
+fn a_pointer_behind_the_last_slot_is_seen() {
+    let a = support::allocator(1);
+    let cache = a.create(&CacheArgs::new("herbs", 96)).unwrap();
+    let object = a.alloc(cache, Gfp::KERNEL);
+    let end = (object as usize & !(cache.oo.bytes() - 1)) + cache.oo.objects as usize * 96;
+    assert!(!end.is_multiple_of(4096), "there is a rest");
+    let seen = message(|| {
+        kfree(&a, end as *mut u8);
+        a.shrink(cache);
+    });
+    assert_names(&seen, end as *mut u8, &["'herbs'", "interior pointer"]);
+}
+
+#[test]
+fn a_pointer_into_a_large_object_is_seen() {
+    let a = support::allocator(1);
+    let object = a.kmalloc(CLASS_MAX + 1, Gfp::KERNEL);
+    for offset in [1, 16, 4096, 8192 + 16] {
+        let inside = object.wrapping_add(offset);
+        let seen = message(|| kfree(&a, inside));
+        assert_names(&seen, inside, &["free", "interior pointer"]);
+    }
+    kfree(&a, object);
+    support::assert_all_is_given_back(&a);
+}
+
+#[test]
+fn a_pointer_into_a_huge_object_is_seen() {
+    let a = support::allocator(1);
+    let object = a.kmalloc(LARGE_MAX + 1, Gfp::KERNEL);
+    for offset in [1, 16, 4096, LARGE_MAX] {
+        let inside = object.wrapping_add(offset);
+        let seen = message(|| kfree(&a, inside));
+        assert_names(&seen, inside, &["free", "interior pointer"]);
+    }
+    kfree(&a, object);
+    support::assert_all_is_given_back(&a);
+}
+
+#[test]
+fn a_large_or_huge_object_that_is_freed_twice_is_seen() {
+    for bytes in [CLASS_MAX + 1, LARGE_MAX, LARGE_MAX + 1, 64 << 20] {
+        let a = support::allocator(1);
+        let object = a.kmalloc(bytes, Gfp::KERNEL);
+        kfree(&a, object);
+        let seen = message(|| kfree(&a, object));
+        assert_names(&seen, object, &["free", "double free"]);
+        a.trim();
+        let seen = message(|| kfree(&a, object));
+        assert_names(&seen, object, &["free", "double free"]);
+        support::assert_all_is_given_back(&a);
+    }
+}
+
+#[test]
+fn a_foreign_pointer_is_seen() {
+    with_cache(|a, cache| {
+        let mut here = [0u64; 16];
+        let foreign = here.as_mut_ptr().cast::<u8>();
+        for address in [foreign, 16 as *mut u8, usize::MAX as *mut u8] {
+            let seen = message(|| kfree(a, address));
+            assert_names(&seen, address, &["free", "foreign pointer"]);
+            let seen = message(|| {
+                free(a, cache, address);
+                a.shrink(cache);
+            });
+            assert_names(&seen, address, &["'herbs'", "foreign pointer"]);
+        }
+        // A page of the range that nobody ever had.
+        let object = a.alloc(cache, Gfp::KERNEL);
+        let never = object.wrapping_add(1 << 20);
+        let seen = message(|| kfree(a, never));
+        assert_names(&seen, never, &["free", "never allocated"]);
+    });
+}
+
+#[test]
+fn the_null_pointer_may_be_freed() {
+    let a = support::allocator(1);
+    kfree(&a, null_mut());
+    assert_eq!(a.ksize(null_mut()), 0);
+    support::assert_all_is_given_back(&a);
+}
+
+#[test]
+fn sizes_and_resizes_of_wrong_pointers_are_seen() {
+    let a = support::allocator(1);
+    let small = a.kmalloc(100, Gfp::KERNEL);
+    let large = a.kmalloc(CLASS_MAX + 1, Gfp::KERNEL);
+    let huge = a.kmalloc(LARGE_MAX + 1, Gfp::KERNEL);
+    let mut here = [0u64; 16];
+    for (pointer, reason) in [
+        (small.wrapping_add(16), "interior pointer"),
+        (large.wrapping_add(4096), "interior pointer"),
+        (huge.wrapping_add(4096), "interior pointer"),
+        (here.as_mut_ptr().cast(), "foreign pointer"),
+    ] {
+        let seen = message(|| {
+            a.ksize(pointer);
+        });
+        assert_names(&seen, pointer, &[reason, "size of"]);
+        let seen = message(|| {
+            // SAFETY: not safe, on purpose.
+            unsafe { a.krealloc(pointer, 50, Gfp::KERNEL) };
+        });
+        assert_names(&seen, pointer, &[reason, "realloc of"]);
+    }
+}
+
+/// Two free objects in a slab's list, and a third behind them, of a cache.
+fn free_objects(a: &Slub, cache: &Cache) -> Vec<*mut u8> {
+    a.platform.set_percpu_usable(false);
+    let mut objects = [null_mut(); 8];
+    assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));
+    let mut freed = objects[..3].to_vec();
+    // SAFETY: the test's objects, freed once.
+    unsafe { a.free_bulk(cache, &mut freed) };
+    objects[..3].to_vec()
+}
+
+/// Writes over the link of a free object.
+fn overwrite(cache: &Cache, object: *mut u8, word: u64) {
+    let link = object
+        .wrapping_add(cache.links.offset as usize)
+        .cast::<u64>();
+    // SAFETY: a write after free, on purpose; the memory is the allocator's and mapped.
+    unsafe { link.write_unaligned(word) }
+}
+
+#[test]
+fn a_link_that_was_overwritten_is_seen_when_the_slab_is_used() {
+    for word in [0, 0x4141_4141_4141_4141, u64::MAX, 64, 0x7fff_ffff_f000] {
+        for which in 0..3 {
+            with_cache(|a, cache| {
+                let freed = free_objects(a, cache);
+                overwrite(cache, freed[which], word);
+                let seen = message(|| {
+                    let mut objects = [null_mut(); 4];
+                    a.alloc_bulk(cache, Gfp::KERNEL, &mut objects);
+                });
+                assert_names(&seen, freed[which], &["'herbs'", "overwritten"]);
+            });
+        }
+    }
+}
+
+#[test]
+fn a_link_that_was_overwritten_is_seen_when_a_sheaf_is_refilled() {
+    with_cache(|a, cache| {
+        let freed = free_objects(a, cache);
+        overwrite(cache, freed[1], 0xdead_beef);
+        a.platform.set_percpu_usable(true);
+        let seen = message(|| {
+            a.alloc(cache, Gfp::KERNEL);
+        });
+        assert_names(&seen, freed[1], &["'herbs'", "overwritten"]);
+    });
+}
+
+#[test]
+fn a_plain_link_out_of_its_slab_is_seen_without_hardening() {
+    let a = Setup::with(&["slab_freelist_hardened=0"]).build();
+    let cache = a.create(&CacheArgs::new("herbs", 64)).unwrap();
+    let freed = free_objects(&a, cache);
+    for word in [freed[0] as u64 + 8, freed[0] as u64 + (1 << 20), 1] {
+        overwrite(cache, freed[0], word);
+        assert!(a.validate().is_err(), "{word:#x}");
+    }
+    let seen = message(|| {
+        let mut objects = [null_mut(); 4];
+        a.alloc_bulk(cache, Gfp::KERNEL, &mut objects);
+    });
+    assert_names(&seen, freed[0], &["'herbs'", "overwritten"]);
+}
+
+#[test]
+fn a_list_that_was_cut_short_is_seen() {
+    // The link that says "the last" where it is not: only one who knows the random word can write it.
+    with_cache(|a, cache| {
+        let freed = free_objects(a, cache);
+        // SAFETY: a write after free, on purpose.
+        unsafe { cache.links.set(freed[1], null_mut()) };
+        assert!(a.validate().is_err());
+        let seen = message(|| {
+            let mut objects = [null_mut(); 4];
+            a.alloc_bulk(cache, Gfp::KERNEL, &mut objects);
+        });
+        assert!(
+            seen.contains("'herbs'") && seen.contains("shorter"),
+            "{seen}"
+        );
+    });
+}
+
+#[test]
+fn an_object_that_holds_what_looks_like_a_link_may_be_freed() {
+    with_cache(|a, cache| {
+        // As after a slab started over: old links are still in the objects.
+        let mut dice = support::Dice::new(1);
+        a.platform.set_percpu_usable(false);
+        for _ in 0..50 {
+            let mut objects = vec![null_mut(); cache.oo.objects as usize];
+            assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));
+            dice.shuffle(&mut objects);
+            while !objects.is_empty() {
+                let mut some = objects.split_off(objects.len() - 1 - dice.below(objects.len()));
+                // SAFETY: the test's objects, freed once.
+                unsafe { a.free_bulk(cache, &mut some) };
+            }
+        }
+        support::assert_all_is_given_back(a);
+    });
+}

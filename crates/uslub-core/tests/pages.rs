@@ -1,0 +1,544 @@
+//! The page layer: runs of pages, growth in place, and giving back what stays free.
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use support::pattern::{fill, is_filled};
+use support::{Dice, Fresh, Setup, Slub, assert_all_is_given_back};
+use uslub_core::Gfp;
+use uslub_core::kmalloc::{CLASS_MAX, LARGE_MAX};
+use uslub_core::page::PageIndex;
+use uslub_core::page::arena::BLOCK_BYTES;
+use uslub_core::page::block::BLOCK_PAGES;
+use uslub_core::platform::{PAGE_SIZE, Platform};
+use uslub_core::slab::Slab;
+
+const DECAY: u64 = 1000;
+
+fn setup() -> Box<Slub> {
+    Setup::with(&[&format!("decay_ms={DECAY}")]).build()
+}
+
+fn take(a: &Slub, count: usize, align: usize) -> PageIndex {
+    let run = a.zone.alloc(&a.platform, count, align, Gfp::KERNEL);
+    run.expect("there is memory").page
+}
+
+fn give(a: &Slub, page: PageIndex, count: usize) {
+    a.zone.free(&a.platform, page, count, DECAY);
+}
+
+fn address(a: &Slub, page: PageIndex) -> *mut u8 {
+    a.zone.arena.address(page).as_ptr()
+}
+
+/// Writes to all of a run, so that it is no longer zero.
+fn dirty(a: &Slub, page: PageIndex, count: usize) {
+    fill(address(a, page), count * PAGE_SIZE, 0x5a);
+}
+
+#[test]
+fn runs_are_aligned_within_one_block_and_apart_from_each_other() {
+    let a = setup();
+    let mut dice = Dice::new(7);
+    let mut held = BTreeMap::new();
+    for _ in 0..400 {
+        let align = 1 << dice.below(10);
+        let count = match dice.below(4) {
+            0 => 1 + dice.below(BLOCK_PAGES),
+            _ => 1 + dice.below(20),
+        };
+        let page = take(&a, count, align);
+        assert!((address(&a, page) as usize).is_multiple_of(align * PAGE_SIZE));
+        let (first, end) = (page.0 as usize, page.0 as usize + count);
+        assert_eq!(first / BLOCK_PAGES, (end - 1) / BLOCK_PAGES, "one block");
+        if let Some((&before, &n)) = held.range(..end).next_back() {
+            assert!(before + n <= first, "two runs share pages");
+        }
+        held.insert(first, count);
+        dirty(&a, page, count);
+        if dice.below(2) == 0 {
+            let which = *held.keys().nth(dice.below(held.len())).unwrap();
+            give(&a, PageIndex(which as u32), held.remove(&which).unwrap());
+        }
+        assert_eq!(a.zone.validate(), Ok(()));
+    }
+    for (first, count) in held {
+        give(&a, PageIndex(first as u32), count);
+    }
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn a_run_that_nobody_touched_is_known_to_be_zero() {
+    let a = setup();
+    let run = a.zone.alloc(&a.platform, 8, 1, Gfp::KERNEL).unwrap();
+    assert!(run.zero);
+    dirty(&a, run.page, 8);
+    give(&a, run.page, 8);
+    let again = a.zone.alloc(&a.platform, 8, 1, Gfp::KERNEL).unwrap();
+    assert_eq!((again.page, again.zero), (run.page, false));
+    give(&a, again.page, 8);
+    a.zone.purge(&a.platform);
+    let third = a.zone.alloc(&a.platform, 8, 1, Gfp::KERNEL).unwrap();
+    assert_eq!((third.page, third.zero), (run.page, true));
+    assert!(is_filled(address(&a, third.page), 8 * PAGE_SIZE, 0));
+}
+
+#[test]
+fn what_could_not_be_purged_is_not_taken_for_zero() {
+    let a = setup();
+    let page = take(&a, 8, 1);
+    dirty(&a, page, 8);
+    give(&a, page, 8);
+    a.platform.set_purges(false);
+    a.zone.purge(&a.platform);
+    assert_eq!(a.zone.dirty_bytes(), 8 * PAGE_SIZE);
+    assert_eq!(a.zone.validate(), Ok(()));
+    let run = a.zone.alloc(&a.platform, 8, 1, Gfp::KERNEL).unwrap();
+    assert!(!run.zero);
+    give(&a, run.page, 8);
+    a.platform.set_purges(true);
+    a.zone.purge(&a.platform);
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn a_run_grows_in_place_into_free_pages_only() {
+    let a = setup();
+    let page = take(&a, 4, 1);
+    let behind = PageIndex(page.0 + 10);
+    // Takes the rest of the block, but for six pages behind the run.
+    let rest = take(&a, 6, 1);
+    assert_eq!(rest.0, page.0 + 4);
+    let wall = take(&a, 1, 1);
+    assert_eq!(wall, behind);
+    assert_eq!(a.zone.extend(page, 4, 1), None, "taken");
+    dirty(&a, rest, 6);
+    give(&a, rest, 6);
+    assert_eq!(a.zone.extend(page, 4, 7), None, "the seventh is taken");
+    assert_eq!(a.zone.extend(page, 4, 6), Some(false), "and was used");
+    give(&a, wall, 1);
+    assert_eq!(a.zone.extend(page, 10, 1), Some(false));
+    assert_eq!(a.zone.extend(page, 11, 2), Some(true), "never used");
+    give(&a, page, 13);
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn a_run_never_grows_out_of_its_block() {
+    let a = setup();
+    let first = take(&a, BLOCK_PAGES, 1);
+    let second = take(&a, BLOCK_PAGES, 1);
+    assert_eq!(second.0, first.0 + BLOCK_PAGES as u32);
+    give(&a, second, BLOCK_PAGES);
+    assert_eq!(a.zone.extend(first, BLOCK_PAGES, 1), None);
+    give(&a, first, BLOCK_PAGES);
+    let half = take(&a, 256, 256);
+    assert_eq!(a.zone.extend(half, 256, 257), None);
+    assert_eq!(a.zone.extend(half, 256, 256), Some(false));
+    give(&a, half, BLOCK_PAGES);
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn a_large_object_grows_and_shrinks_in_place() {
+    let a = setup();
+    let object = a.kmalloc(40 << 10, Gfp::KERNEL);
+    fill(object, 40 << 10, 7);
+    // SAFETY: live, and of such a size.
+    unsafe {
+        let grown = a.krealloc(object, 1 << 20, Gfp::KERNEL);
+        assert_eq!(grown, object);
+        assert!(is_filled(object, 40 << 10, 7));
+        assert_eq!(a.ksize(object), 1 << 20);
+        assert_eq!(a.totals().large, 1 << 20);
+        assert_eq!(a.krealloc(object, 50 << 10, Gfp::KERNEL), object);
+        assert_eq!(a.ksize(object), 52 << 10);
+        assert!(is_filled(object, 40 << 10, 7));
+        let other = a.kmalloc(600 << 10, Gfp::KERNEL);
+        assert!(
+            other < object.wrapping_add(1 << 20),
+            "the pages behind were given back"
+        );
+        let moved = a.krealloc(object, 700 << 10, Gfp::KERNEL);
+        assert_ne!(moved, object, "now they are taken");
+        assert!(is_filled(moved, 40 << 10, 7));
+        a.kfree(moved);
+        a.kfree(other);
+    }
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn nothing_is_purged_before_the_decay_and_everything_after() {
+    let a = setup();
+    let start = a.platform.now_ms();
+    let runs: Vec<_> = (0..10).map(|_| take(&a, 10, 1)).collect();
+    for (i, &page) in runs.iter().enumerate() {
+        dirty(&a, page, 10);
+        a.platform.set_clock(start + 10 * i as u64);
+        give(&a, page, 10);
+    }
+    let last = start + 90;
+    a.tick(last);
+    a.tick(last + DECAY - 1);
+    assert_eq!(a.platform.calls().purge, 0);
+    assert_eq!(a.zone.dirty_bytes(), 100 * PAGE_SIZE);
+    a.tick(last + DECAY);
+    assert_eq!(a.zone.dirty_bytes(), 0);
+    a.platform.assert_pages_are_zero();
+    assert_eq!(a.zone.validate(), Ok(()));
+}
+
+#[test]
+fn blocks_decay_one_by_one_as_they_were_used_last() {
+    let a = setup();
+    let start = a.platform.now_ms();
+    // A page of each of four blocks; the rest stays in use.
+    let blocks: Vec<_> = (0..4).map(|_| take(&a, BLOCK_PAGES, 1)).collect();
+    for (i, &block) in [2, 0, 3, 1].iter().map(|&b| &blocks[b]).enumerate() {
+        a.platform.set_clock(start + 100 * i as u64);
+        dirty(&a, block, 1);
+        give(&a, block, 1);
+    }
+    for i in 0..4 {
+        a.tick(start + 100 * i + DECAY - 1);
+        assert_eq!(a.zone.dirty_bytes(), (4 - i as usize) * PAGE_SIZE);
+        a.tick(start + 100 * i + DECAY);
+        assert_eq!(a.zone.dirty_bytes(), (3 - i as usize) * PAGE_SIZE);
+    }
+}
+
+#[test]
+fn a_block_decays_in_its_time_though_others_were_used_since() {
+    let a = setup();
+    let start = a.platform.now_ms();
+    let (first, second) = (take(&a, BLOCK_PAGES, 1), take(&a, BLOCK_PAGES, 1));
+    give(&a, PageIndex(first.0 + 510), 2);
+    a.platform.set_clock(start + 500);
+    give(&a, second, 1);
+    // One of the two pages is used again: the other is free since the start.
+    a.platform.set_clock(start + 600);
+    assert_eq!(a.zone.extend(first, 510, 1), Some(false));
+    a.tick(start + DECAY);
+    assert_eq!(
+        a.zone.dirty_bytes(),
+        PAGE_SIZE,
+        "the first block's page had its time, the second's not yet"
+    );
+}
+
+#[test]
+fn decay_rides_on_later_frees() {
+    let a = setup();
+    let (old, rest) = (take(&a, 10, 1), take(&a, BLOCK_PAGES - 10, 1));
+    // In another block, as a use keeps its own block young.
+    let other = take(&a, 1, 1);
+    dirty(&a, old, 10);
+    give(&a, old, 10);
+    a.platform.advance(2 * DECAY);
+    assert_eq!(a.platform.calls().purge, 0);
+    give(&a, other, 1);
+    assert!(is_filled(address(&a, old), 10 * PAGE_SIZE, 0));
+    give(&a, rest, BLOCK_PAGES - 10);
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn a_clock_that_was_read_before_a_free_purges_nothing() {
+    let a = setup();
+    let page = take(&a, 10, 1);
+    let before = a.platform.now_ms();
+    a.platform.advance(1);
+    give(&a, page, 10);
+    a.tick(before);
+    assert_eq!(a.platform.calls().purge, 0, "freed a moment ago");
+}
+
+#[test]
+fn an_empty_block_is_given_back_with_its_descriptors() {
+    let a = setup();
+    let object = a.kmalloc(CLASS_MAX + 1, Gfp::KERNEL);
+    let more: Vec<_> = (0..10).map(|_| a.kmalloc(64 << 10, Gfp::KERNEL)).collect();
+    // SAFETY: live, freed once.
+    unsafe { a.kfree(object) };
+    a.zone.purge(&a.platform);
+    let descriptors = a.zone.arena.slab(PageIndex(0)) as *const Slab as usize;
+    let bytes = BLOCK_PAGES * size_of::<Slab>();
+    let of_descriptors = |&(start, n): &(usize, usize)| start == descriptors && n == bytes;
+    assert!(
+        !a.platform.take_purged().iter().any(of_descriptors),
+        "still in use"
+    );
+    for object in more {
+        // SAFETY: live, freed once.
+        unsafe { a.kfree(object) };
+    }
+    assert_ne!(a.zone.arena.slab(PageIndex(0)).pages(), 0);
+    a.zone.purge(&a.platform);
+    let purged = a.platform.take_purged();
+    assert!(purged.iter().any(of_descriptors));
+    assert!(
+        purged.contains(&(a.zone.arena.base(), BLOCK_BYTES)),
+        "the whole block at once"
+    );
+    assert!(is_filled(descriptors as *const u8, bytes, 0));
+    assert_all_is_given_back(&a);
+    // And it serves again.
+    let object = a.kmalloc(64 << 10, Gfp::KERNEL);
+    // SAFETY: live, freed once.
+    unsafe { a.kfree(object) };
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn the_range_grows_only_when_nothing_free_fits() {
+    let a = setup();
+    assert_eq!(a.zone.arena.limit(), 0);
+    let page = take(&a, 200, 1);
+    take(&a, 312, 1);
+    assert_eq!(a.zone.arena.limit(), BLOCK_PAGES);
+    take(&a, 1, 1);
+    assert_eq!(a.zone.arena.limit(), 2 * BLOCK_PAGES);
+    give(&a, page, 200);
+    take(&a, 200, 1);
+    assert_eq!(a.zone.arena.limit(), 2 * BLOCK_PAGES);
+    assert_eq!(a.platform.calls().commit % 2, 0);
+}
+
+#[test]
+fn a_growth_that_fails_leaves_everything_as_it_was() {
+    for fails in 0..5 {
+        let a = setup();
+        let before = take(&a, BLOCK_PAGES, 1);
+        dirty(&a, before, BLOCK_PAGES);
+        a.platform.fail(fails, 1);
+        let run = a.zone.alloc(&a.platform, 3, 1, Gfp::KERNEL);
+        let failed = a.platform.heal();
+        assert_eq!(run.is_none(), failed == 1);
+        assert_eq!(a.zone.validate(), Ok(()));
+        assert_eq!(a.zone.arena.limit(), (2 - failed) * BLOCK_PAGES);
+        let page = match run {
+            Some(run) => run.page,
+            None => take(&a, 3, 1),
+        };
+        assert_eq!(page.0 as usize, BLOCK_PAGES);
+        assert!(is_filled(address(&a, before), BLOCK_BYTES, 0x5a));
+        give(&a, page, 3);
+        give(&a, before, BLOCK_PAGES);
+        assert_all_is_given_back(&a);
+    }
+}
+
+#[test]
+fn a_refused_reservation_is_halved_until_it_is_granted() {
+    for refused in 0..4 {
+        let setup = Setup {
+            reserve: 256 << 20,
+            ..Setup::default()
+        };
+        let a = setup.bare();
+        // Two mappings for the table come first.
+        a.platform.fail(2, refused);
+        // SAFETY: nobody else has it yet.
+        assert!(unsafe { a.init(setup.reserve, setup.tunables) });
+        assert_eq!(a.platform.heal(), refused);
+        assert_eq!(a.zone.arena.reserved_bytes(), (256 << 20) >> refused);
+    }
+    let a = Setup::default().bare();
+    a.platform.fail(2, usize::MAX);
+    // SAFETY: nobody else has it yet.
+    assert!(!unsafe { a.init(256 << 20, Setup::default().tunables) });
+    assert!(!a.ready());
+    assert_eq!(a.platform.calls().reserve, 5, "256, 128, 64, 32 and 16 MiB");
+}
+
+#[test]
+fn a_range_that_is_used_up_hands_out_no_more_and_large_objects_get_mappings() {
+    let setup = Setup {
+        reserve: 16 << 20,
+        ..Setup::default()
+    };
+    let a = setup.build();
+    let blocks: Vec<_> = (0..8).map(|_| take(&a, BLOCK_PAGES, 1)).collect();
+    assert!(a.zone.alloc(&a.platform, 1, 1, Gfp::KERNEL).is_none());
+    assert!(a.kmalloc(100, Gfp::KERNEL).is_null());
+    let large = a.kmalloc(100_000, Gfp::KERNEL);
+    assert!(!large.is_null() && a.zone.arena.page_of(large as usize).is_none());
+    assert_eq!(a.totals().huge, 102_400);
+    // SAFETY: live, freed once.
+    unsafe { a.kfree(large) };
+    for block in blocks {
+        give(&a, block, BLOCK_PAGES);
+    }
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn a_reservation_is_trimmed_to_what_is_committed_and_some_more() {
+    for keep in [0, 1, BLOCK_BYTES, 5 * BLOCK_BYTES, 1 << 40] {
+        for used in [0, 1, 3] {
+            let a = setup();
+            let blocks: Vec<_> = (0..used).map(|_| take(&a, BLOCK_PAGES, 1)).collect();
+            for &block in &blocks {
+                dirty(&a, block, BLOCK_PAGES);
+            }
+            let before = (a.zone.arena.reserved_bytes(), a.platform.reserved_bytes());
+            a.zone.trim_reservation(&a.platform, keep);
+            let kept = (used + keep / BLOCK_BYTES).min(before.0 / BLOCK_BYTES);
+            assert_eq!(a.zone.arena.reserved_bytes(), kept * BLOCK_BYTES);
+            let given = before.1 - a.platform.reserved_bytes();
+            assert!(
+                given >= before.0 - kept * BLOCK_BYTES,
+                "pages are given back"
+            );
+            assert_eq!(a.zone.validate(), Ok(()));
+            for &block in &blocks {
+                assert!(is_filled(address(&a, block), BLOCK_BYTES, 0x5a));
+            }
+            // As much as was kept can still be used.
+            let more: Vec<_> = (used..kept.min(used + 8))
+                .map(|_| take(&a, BLOCK_PAGES, 1))
+                .collect();
+            for &block in &more {
+                dirty(&a, block, BLOCK_PAGES);
+            }
+            if kept < used + 8 {
+                assert!(
+                    a.zone
+                        .alloc(&a.platform, BLOCK_PAGES, 1, Gfp::KERNEL)
+                        .is_none()
+                );
+            }
+            a.zone.trim_reservation(&a.platform, 0);
+            for block in blocks.into_iter().chain(more) {
+                give(&a, block, BLOCK_PAGES);
+            }
+            assert_all_is_given_back(&a);
+        }
+    }
+}
+
+#[test]
+fn many_blocks_share_their_tables_without_harm() {
+    // Enough blocks that every side range spans pages and groups.
+    let setup = Setup {
+        reserve: 1 << 30,
+        ..Setup::default()
+    };
+    let a = setup.build();
+    let mut held = Vec::new();
+    for i in 0..200u32 {
+        let page = take(&a, BLOCK_PAGES, BLOCK_PAGES);
+        assert_eq!(page.0, i * BLOCK_PAGES as u32);
+        fill(address(&a, page), 1, i as u8);
+        held.push(page);
+        if i % 3 == 2 {
+            give(&a, held[i as usize - 1], BLOCK_PAGES);
+            held[i as usize - 1] = take(&a, BLOCK_PAGES, BLOCK_PAGES);
+        }
+    }
+    assert_eq!(a.zone.validate(), Ok(()));
+    for (i, page) in held.into_iter().enumerate() {
+        assert!(i % 3 == 1 || is_filled(address(&a, page), 1, i as u8));
+        give(&a, page, BLOCK_PAGES);
+    }
+    assert_eq!(a.zone.validate(), Ok(()));
+    a.zone.purge(&a.platform);
+    assert_eq!(a.zone.dirty_bytes(), 0);
+    assert_eq!(a.zone.validate(), Ok(()));
+}
+
+#[test]
+fn objects_that_are_asked_for_zeroed_are_zero_wherever_they_come_from() {
+    let a = setup();
+    for bytes in [
+        1,
+        100,
+        4096,
+        CLASS_MAX,
+        CLASS_MAX + 1,
+        200_000,
+        LARGE_MAX,
+        LARGE_MAX + 1,
+        3 << 20,
+    ] {
+        for _ in 0..4 {
+            let object = a.kmalloc(bytes, Gfp::KERNEL | Gfp::ZERO);
+            assert!(is_filled(object, bytes, 0), "{bytes} bytes");
+            fill(object, a.ksize(object), 0xff);
+            // SAFETY: live, freed once.
+            unsafe { a.kfree(object) };
+        }
+    }
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn memory_that_is_known_to_be_zero_is_not_zeroed_again() {
+    // Were it written to, the poison would be gone.
+    let setup = Setup {
+        fresh: Fresh::Poisoned,
+        ..Setup::default()
+    };
+    let a = setup.build();
+    let object = a.kmalloc(100_000, Gfp::KERNEL | Gfp::ZERO);
+    assert!(is_filled(object, 100_000, support::POISON));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    /// Contents and zero flags against a plain reading, with decay between.
+    #[test]
+    fn runs_keep_their_bytes_until_they_are_freed(
+        steps in prop::collection::vec((0u8..6, 1usize..300, 0u32..9, any::<usize>()), 1..80),
+    ) {
+        let a = setup();
+        let mut held: Vec<(PageIndex, usize, u8)> = Vec::new();
+        for (i, (what, count, shift, at)) in steps.into_iter().enumerate() {
+            let byte = i as u8 | 1;
+            let at = if held.is_empty() { 0 } else { at % held.len() };
+            match what {
+                0..=1 => {
+                    let align = 1 << shift;
+                    let run = a.zone.alloc(&a.platform, count, align, Gfp::KERNEL).unwrap();
+                    prop_assert!(!run.zero || is_filled(address(&a, run.page), count * PAGE_SIZE, 0));
+                    fill(address(&a, run.page), count * PAGE_SIZE, byte);
+                    held.push((run.page, count, byte));
+                }
+                2 if !held.is_empty() => {
+                    let (page, n, _) = held.swap_remove(at);
+                    give(&a, page, n);
+                }
+                3 if !held.is_empty() => {
+                    let (page, n, byte) = &mut held[at];
+                    let more = 1 + count % 20;
+                    if let Some(zero) = a.zone.extend(*page, *n, more) {
+                        let new = address(&a, PageIndex(page.0 + *n as u32));
+                        prop_assert!(!zero || is_filled(new, more * PAGE_SIZE, 0));
+                        fill(new, more * PAGE_SIZE, *byte);
+                        *n += more;
+                    }
+                }
+                4 => {
+                    a.platform.advance(count as u64 * 5);
+                    a.tick(a.platform.now_ms());
+                }
+                _ => a.platform.set_purges(count % 4 != 0),
+            }
+            for &(page, n, byte) in &held {
+                prop_assert!(is_filled(address(&a, page), n * PAGE_SIZE, byte));
+            }
+            prop_assert_eq!(a.zone.validate(), Ok(()));
+        }
+        for (page, n, _) in held {
+            give(&a, page, n);
+        }
+        a.platform.set_purges(true);
+        assert_all_is_given_back(&a);
+    }
+}
