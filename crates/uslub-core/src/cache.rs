@@ -259,6 +259,12 @@ impl<P: Platform> KmemCache<P> {
         arena.slab(crate::page::PageIndex(head))
     }
 
+    /// How the free objects of a slab are linked.
+    #[inline]
+    pub fn links_of(&self, slab: &Slab) -> Links {
+        self.links.in_epoch(slab.epoch())
+    }
+
     /// Whether `offset` bytes into a slab a slot begins.
     #[inline]
     pub fn is_slot(&self, offset: usize) -> bool {

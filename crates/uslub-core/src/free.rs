@@ -59,7 +59,7 @@ impl<P: Platform> Allocator<P> {
         };
         self.check_not_free(cache, slab, head, null_mut());
         // SAFETY: the object is a slot of this cache and the caller's.
-        unsafe { cache.links.set(head, null_mut()) };
+        unsafe { cache.links_of(slab).set(head, null_mut()) };
         let mut misses = 0;
         for at in (0..done).rev() {
             let object = objects[at];
@@ -72,7 +72,7 @@ impl<P: Platform> Allocator<P> {
             }
             self.check_not_free(cache, slab, object, list.head);
             // SAFETY: as above.
-            unsafe { cache.links.set(object, list.head) };
+            unsafe { cache.links_of(slab).set(object, list.head) };
             list.head = object;
             list.count += 1;
             done -= 1;
@@ -109,7 +109,7 @@ impl<P: Platform> Allocator<P> {
             // SAFETY: the tail is the caller's until the state says otherwise.
             unsafe {
                 let next = old.head().map_or(null_mut(), |o| base.wrapping_add(o));
-                cache.links.set(tail, next);
+                cache.links_of(slab).set(tail, next);
             }
             let new: State = old.with(
                 Some(head as usize - base as usize),
@@ -195,7 +195,7 @@ impl<P: Platform> Allocator<P> {
             return;
         }
         // SAFETY: the object is a slot of this cache.
-        let next = unsafe { cache.links.get(object) };
+        let next = unsafe { cache.links_of(slab).get(object) };
         let offset = (next as usize).wrapping_sub(self.slab_base(slab) as usize);
         if next.is_null() || offset < cache.oo.bytes() {
             self.look_up_free(cache, slab, object, chain);
@@ -220,7 +220,7 @@ impl<P: Platform> Allocator<P> {
                     break;
                 }
                 // SAFETY: a slot of the slab; its bytes may be anybody's, and are only looked at.
-                at = unsafe { cache.links.get(at) };
+                at = unsafe { cache.links_of(slab).get(at) };
             }
         }
     }

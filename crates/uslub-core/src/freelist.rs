@@ -7,7 +7,8 @@
 //! almost surely no slot of the slab.
 //!
 //! A link that is read out for good is wiped, so an object that is handed out
-//! does not look free.
+//! does not look free. A slab that starts over as fresh enters another *epoch*, which is part of
+//! the code, so links that were left behind in it do not look like any either.
 
 /// How a cache stores links.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +20,20 @@ pub struct Links {
 }
 
 impl Links {
+    /// The same for a slab in its `epoch`: what was stored in another epoch decodes to nonsense.
+    #[inline]
+    pub fn in_epoch(self, epoch: u16) -> Self {
+        let mix = u64::from(epoch).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Self {
+            offset: self.offset,
+            random: if self.random == 0 {
+                0
+            } else {
+                self.random ^ (mix & !1)
+            },
+        }
+    }
+
     /// A link as stored at `address`; decoding is the same operation.
     #[inline]
     fn code(self, word: u64, address: usize) -> u64 {

@@ -21,6 +21,7 @@ use crate::huge::Found;
 use crate::page::{PageIndex, PageKind};
 use crate::percpu::CacheId;
 use crate::platform::{PAGE_SIZE, Platform};
+use crate::sheaf::MAX_CAPACITY;
 
 /// Largest object that comes from a size class, in bytes.
 pub const CLASS_MAX: usize = 32 << 10;
@@ -32,7 +33,7 @@ pub const NR_CLASSES: usize = 9 + 64;
 const MIN_OBJECTS: usize = 4;
 /// Bytes of empty slabs that a class keeps at most.
 const KEPT_BYTES: usize = 16 << 10;
-/// Bytes of objects that a sheaf of a class above a page holds.
+/// Bytes of objects that a sheaf of a class holds.
 const SHEAF_BYTES: usize = 16 << 10;
 /// Largest object at all, in bytes.
 pub const SIZE_MAX: usize = isize::MAX as usize;
@@ -151,8 +152,8 @@ impl<P: Platform> Allocator<P> {
         // Many classes share the memory: each keeps little, and the page layer keeps what
         // is given back for a while.
         args.kept_bytes = Some(KEPT_BYTES);
-        if self.tunables().sheaf_capacity == 0 && size > PAGE_SIZE {
-            args.sheaf_capacity = Some((SHEAF_BYTES / size).max(1));
+        if self.tunables().sheaf_capacity == 0 {
+            args.sheaf_capacity = Some((SHEAF_BYTES / size).clamp(1, MAX_CAPACITY));
         }
         self.create_at(id, &args).ok()
     }

@@ -160,8 +160,11 @@ impl<P: Platform> Allocator<P> {
         let objects = cache.oo.objects;
         let position = u32::from(slab.position());
         let mut old = slab.state();
+        if old.inuse() == 0 {
+            // It starts over: its old links are forgotten.
+            slab.set_epoch(slab.epoch().wrapping_add(1));
+        }
         let (listed, first, fresh, new) = loop {
-            // A quite empty slab starts over: its old links are forgotten.
             let first = if old.inuse() == 0 { 0 } else { position };
             let fresh_left = objects - first;
             let listed = objects - old.inuse() - fresh_left;
@@ -185,7 +188,7 @@ impl<P: Platform> Allocator<P> {
             .map_or(null_mut(), |o| base.wrapping_add(o));
         for slot in &mut out[..from_list] {
             *slot = at;
-            at = self.next_free(cache, base, at);
+            at = self.next_free(cache, slab, base, at);
         }
         let mut outcome = if new.inuse() < objects {
             Outcome::Ours
@@ -206,7 +209,13 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// The object behind `object` in a detached freelist, whose link is wiped.
-    fn next_free(&self, cache: &KmemCache<P>, base: *mut u8, object: *mut u8) -> *mut u8 {
+    fn next_free(
+        &self,
+        cache: &KmemCache<P>,
+        slab: &Slab,
+        base: *mut u8,
+        object: *mut u8,
+    ) -> *mut u8 {
         if object.is_null() {
             self.corrupt(
                 cache,
@@ -215,7 +224,7 @@ impl<P: Platform> Allocator<P> {
             );
         }
         // SAFETY: a slot of the slab, free, and detached by us.
-        let next = unsafe { cache.links.take(object) };
+        let next = unsafe { cache.links_of(slab).take(object) };
         let offset = (next as usize).wrapping_sub(base as usize);
         if !next.is_null() && (offset >= cache.oo.bytes() || !cache.is_slot(offset)) {
             self.corrupt(
@@ -250,7 +259,7 @@ impl<P: Platform> Allocator<P> {
         let mut tail = head;
         for _ in 1..count {
             // SAFETY: a slot of the slab, free, and detached by us.
-            tail = unsafe { cache.links.get(tail) };
+            tail = unsafe { cache.links_of(slab).get(tail) };
             let offset = (tail as usize).wrapping_sub(base as usize);
             if offset >= cache.oo.bytes() {
                 self.corrupt(cache, tail, "a freelist ends before its count");
@@ -266,7 +275,7 @@ impl<P: Platform> Allocator<P> {
             // SAFETY: the tail is ours until the state says otherwise.
             unsafe {
                 let next = old.head().map_or(null_mut(), |o| base.wrapping_add(o));
-                cache.links.set(tail, next);
+                cache.links_of(slab).set(tail, next);
             }
             match slab.change(old, old.with(Some(offset), old.inuse() - count as u32)) {
                 Ok(()) => return Outcome::Ours,

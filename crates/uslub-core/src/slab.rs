@@ -84,7 +84,7 @@ impl State {
 /// |---|---|---|
 /// | `state` | anyone, by compare-and-swap | anyone |
 /// | `prev`, `next`, `partial` | holder of the list lock | the same |
-/// | `position`, `start` | owner of the slab, before the state that needs it | owner |
+/// | `position`, `start`, `epoch` | owner of the slab, before the state that needs it | owner |
 /// | `kind`, `order`, `node` | who took the pages | anyone who holds an object of it |
 #[repr(C, align(32))]
 pub struct Slab {
@@ -100,6 +100,8 @@ pub struct Slab {
     node: AtomicU8,
     /// Pages of a large object.
     pages: AtomicU16,
+    /// Times that the slab has started over, truncated.
+    epoch: AtomicU16,
 }
 
 const _: () = assert!(size_of::<Slab>() == 32);
@@ -135,6 +137,8 @@ impl Slab {
         node, set_node, node: u8);
     field!(/// Pages of a large object.
         pages, set_pages, pages: u16);
+    field!(/// Times that the slab has started over, truncated.
+        epoch, set_epoch, epoch: u16);
 
     /// Whether the slab is on its node's partial list; true only under the list lock.
     #[inline]

@@ -120,7 +120,7 @@ impl<P: Platform> Allocator<P> {
             seen[slot / 64] |= 1 << (slot % 64);
             free += 1;
             // SAFETY: a free slot of a quiet slab.
-            at = unsafe { cache.links.get(at) };
+            at = unsafe { cache.links_of(slab).get(at) };
         }
         if state.inuse() > 0 {
             for position in u32::from(slab.position())..cache.oo.objects {
@@ -183,7 +183,7 @@ impl<P: Platform> Allocator<P> {
                 return Err("an object is in a sheaf and on a freelist");
             }
             // SAFETY: a free slot of a quiet slab.
-            at = unsafe { cache.links.get(at) };
+            at = unsafe { cache.links_of(slab).get(at) };
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use support::pattern::{fill, is_filled};
 use support::{Cache, Setup, Slub, assert_all_is_given_back, never_waiting, on_cpu};
 use uslub_core::Gfp;
 use uslub_core::cache::CacheArgs;
-use uslub_core::kmalloc::{CLASS_MAX, LARGE_MAX, NR_CLASSES, class_of, class_size};
+use uslub_core::kmalloc::{CLASS_MAX, NR_CLASSES, class_of, class_size};
 use uslub_core::stats::StatItem;
 
 const SIZES: [usize; 6] = [8, 100, 4096, CLASS_MAX, 100_000, 3 << 20];
@@ -137,6 +137,28 @@ fn nospin_without_sheaves_waits_for_nothing() {
 }
 
 #[test]
+fn a_nospin_bulk_that_fails_puts_its_objects_back_without_waiting() {
+    for which in 0..6 {
+        let a = support::allocator(1);
+        let cache = a.create(&CacheArgs::new("test", 64)).unwrap();
+        // All slabs are full, and some of their objects are in a sheaf.
+        let mut held = vec![null_mut(); 3 * cache.oo.objects as usize];
+        assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut held));
+        free_all(&a, cache, held.split_off(100));
+        let live = a.info(cache).live_objs();
+        lock(&a, cache, which);
+        let mut more = vec![null_mut(); 40_000];
+        let got = never_waiting(|| a.alloc_bulk(cache, Gfp::NOSPIN, &mut more));
+        unlock(&a, cache, which);
+        assert!(!got, "2.5 MB are not there without asking the system");
+        assert_eq!(a.info(cache).live_objs(), live);
+        assert_eq!(a.validate(), Ok(()));
+        free_all(&a, cache, held);
+        assert_all_is_given_back(&a);
+    }
+}
+
+#[test]
 fn nospin_kmalloc_waits_for_nothing() {
     for which in 0..6 {
         let (a, held) = used(&[]);
@@ -161,7 +183,12 @@ fn nospin_kmalloc_waits_for_nothing() {
 #[test]
 fn nospin_krealloc_waits_for_nothing() {
     for which in 0..6 {
-        for (old, new) in [(100, 50), (100, 5000), (100_000, 120_000), (3 << 20, 4 << 20)] {
+        for (old, new) in [
+            (100, 50),
+            (100, 5000),
+            (100_000, 120_000),
+            (3 << 20, 4 << 20),
+        ] {
             let (a, held) = used(&[]);
             let cache = a.caches().next().unwrap();
             let object = a.kmalloc(old, Gfp::KERNEL);
@@ -192,7 +219,9 @@ fn nowait_never_asks_the_system_for_memory() {
     if a.alloc_bulk(cache, Gfp::NOWAIT, &mut bulk) {
         got.extend(bulk);
     }
-    let sizes: Vec<_> = (SIZES.iter()).map(|&bytes| a.kmalloc(bytes, Gfp::NOWAIT)).collect();
+    let sizes: Vec<_> = (SIZES.iter())
+        .map(|&bytes| a.kmalloc(bytes, Gfp::NOWAIT))
+        .collect();
     assert_eq!(a.platform.calls().asking(), before);
     assert!(!got[0].is_null(), "what is there is given");
     for object in sizes {
@@ -206,7 +235,12 @@ fn nowait_never_asks_the_system_for_memory() {
 
 #[test]
 fn nowait_krealloc_never_asks_the_system_for_memory() {
-    for (old, new) in [(100, 5000), (100, 100_000), (100_000, 3 << 20), (3 << 20, 5 << 20)] {
+    for (old, new) in [
+        (100, 5000),
+        (100, 100_000),
+        (100_000, 3 << 20),
+        (3 << 20, 5 << 20),
+    ] {
         let a = support::allocator(1);
         let object = a.kmalloc(old, Gfp::KERNEL);
         fill(object, old, 9);
@@ -273,7 +307,10 @@ fn an_aligned_object_asked_for_zeroed_is_zero() {
         let a = support::allocator(1);
         for round in 0..3 {
             let object = a.kmalloc_aligned(bytes, align, Gfp::KERNEL | Gfp::ZERO);
-            assert!(is_filled(object, bytes, 0), "{bytes} at {align}, round {round}");
+            assert!(
+                is_filled(object, bytes, 0),
+                "{bytes} at {align}, round {round}"
+            );
             fill(object, bytes, 0xee);
             // SAFETY: live, freed once.
             unsafe { a.kfree(object) };
@@ -290,7 +327,10 @@ fn objects_are_aligned_as_was_asked() {
         for bytes in [0, 1, 24, 100, 1000, 5000, 40_000, 2 << 20] {
             for _ in 0..3 {
                 let object = a.kmalloc_aligned(bytes, align, Gfp::KERNEL);
-                assert!((object as usize).is_multiple_of(align), "{bytes} at {align}");
+                assert!(
+                    (object as usize).is_multiple_of(align),
+                    "{bytes} at {align}"
+                );
                 assert!(a.ksize(object) >= bytes);
                 fill(object, bytes, shift as u8);
                 held.push((object, bytes, shift as u8));
@@ -327,32 +367,51 @@ fn a_cache_that_was_created_first_never_serves_kmalloc() {
     assert!(unsafe { a.init(setup.reserve, setup.tunables) });
     let cache = a.create(&CacheArgs::new("mine", 4)).unwrap();
     let object = a.kmalloc(1, Gfp::KERNEL);
-    assert_ne!(cache.id, class_of(1), "a user's cache has a size class's place");
+    assert_ne!(
+        cache.id,
+        class_of(1),
+        "a user's cache has a size class's place"
+    );
     assert!(a.ksize(object) >= 8);
     assert_eq!(a.info(cache).num_slabs, 0);
 }
 
+/// Uses a cache of 48 KiB objects whose slabs may have so large an order.
+fn with_order(order: u32) {
+    let a = support::allocator(4);
+    let mut args = CacheArgs::new("test", 48 << 10);
+    args.max_order = Some(order);
+    let Ok(cache) = a.create(&args) else {
+        return;
+    };
+    a.platform.set_percpu_usable(false);
+    let mut objects = [null_mut(); 15];
+    assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));
+    for (i, &object) in objects.iter().enumerate() {
+        fill(object, 48 << 10, i as u8);
+    }
+    for (i, &object) in objects.iter().enumerate() {
+        assert!(is_filled(object, 48 << 10, i as u8));
+    }
+    for object in objects {
+        assert_eq!(a.validate(), Ok(()), "order {order}");
+        free_all(&a, cache, vec![object]);
+    }
+    a.platform.set_percpu_usable(true);
+    assert_all_is_given_back(&a);
+}
+
 #[test]
 fn a_cache_that_asks_for_too_large_slabs_gets_slabs_that_work() {
-    for order in [6, 7, 9, 12, u32::MAX] {
-        let a = support::allocator(4);
-        let mut args = CacheArgs::new("test", 48 << 10);
-        args.max_order = Some(order);
-        let Ok(cache) = a.create(&args) else {
-            continue;
-        };
-        let mut objects = [null_mut(); 12];
-        assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));
-        for (i, &object) in objects.iter().enumerate() {
-            fill(object, 48 << 10, i as u8);
-        }
-        for (i, &object) in objects.iter().enumerate() {
-            assert!(is_filled(object, 48 << 10, i as u8));
-        }
-        free_all(&a, cache, objects.to_vec());
-        a.shrink(cache);
-        assert_eq!(a.validate(), Ok(()), "order {order}");
-        assert_all_is_given_back(&a);
+    for order in [6, 7, 8, 9] {
+        with_order(order);
+    }
+}
+
+#[test]
+fn a_cache_that_asks_for_absurd_slabs_gets_slabs_that_work() {
+    for order in [10, 12, 63, u32::MAX] {
+        with_order(order);
     }
 }
 

@@ -306,7 +306,29 @@ fn the_range_grows_only_when_nothing_free_fits() {
     give(&a, page, 200);
     take(&a, 200, 1);
     assert_eq!(a.zone.arena.limit(), 2 * BLOCK_PAGES);
-    assert_eq!(a.platform.calls().commit % 2, 0);
+}
+
+#[test]
+fn an_empty_block_serves_what_many_blocks_with_holes_cannot() {
+    for (count, align) in [(1, 512), (3, 512), (300, 1), (300, 256), (1, 256), (512, 1)] {
+        let a = setup();
+        let blocks: Vec<_> = (0..24).map(|_| take(&a, BLOCK_PAGES, 1)).collect();
+        for &block in &blocks[..20] {
+            // Two pages stay in use, at the only places where a run so aligned could begin.
+            give(&a, PageIndex(block.0 + 1), 255);
+            give(&a, PageIndex(block.0 + 257), 255);
+        }
+        for &block in &blocks[20..] {
+            give(&a, block, BLOCK_PAGES);
+        }
+        let page = take(&a, count, align);
+        assert!(page >= blocks[20], "{count} at {align}");
+        assert_eq!(
+            a.zone.arena.limit(),
+            24 * BLOCK_PAGES,
+            "grew for {count} pages at {align} though four blocks are empty"
+        );
+    }
 }
 
 #[test]

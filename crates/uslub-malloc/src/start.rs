@@ -57,6 +57,8 @@ fn do_set_up() -> bool {
     if !unsafe { ALLOCATOR.init(reserve_bytes(), tunables) } {
         return false;
     }
+    // The first block, so that the front has pages to open for.
+    ALLOCATOR.zone.grow(&ALLOCATOR.platform, 0);
     FRONT.open();
     true
 }

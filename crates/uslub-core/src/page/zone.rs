@@ -7,8 +7,8 @@
 //!
 //! Blocks with free dirty pages are listed by when they were last used. Once
 //! `decay_ms` have passed the pages are taken out, given back with no lock
-//! held, and returned clean. The same happens at once to those used least recently when more than
-//! a share of what is in use lies dirty.
+//! held, and returned clean. The same happens sooner ([`SURPLUS_MS`]) when more than a share of what is
+//! in use lies dirty.
 
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
@@ -25,6 +25,8 @@ const LOOK_AT: usize = 8;
 const DIRTY_FLOOR: usize = 256;
 /// Dirty pages that may lie free, as a share of the pages in use.
 const DIRTY_SHARE: usize = 8;
+/// Milliseconds that free pages beyond those shares stay resident.
+const SURPLUS_MS: u64 = 50;
 
 /// Lists of blocks, under the page lock.
 pub struct Lists {
@@ -96,17 +98,28 @@ impl<P: Platform> Zone<P> {
             if !gfp.may_map() {
                 return None;
             }
-            let limit = self.arena.limit();
-            let growth = self.growth.lock();
-            if self.arena.limit() == limit {
-                let number = self.arena.grow(platform)?;
-                drop(growth);
-                let _lists = self.lists.lock();
-                // SAFETY: we hold the page lock; the block is new.
-                unsafe { self.arena.block(number) }.reset();
-                self.rebin(number);
+            if !self.grow(platform, self.arena.limit()) {
+                return None;
             }
         }
+    }
+
+    /// Adds a block, unless somebody else has done so since the limit was `limit`; returns false when
+    /// none is to be had.
+    pub fn grow(&self, platform: &P, limit: usize) -> bool {
+        let growth = self.growth.lock();
+        if self.arena.limit() != limit {
+            return true;
+        }
+        let Some(number) = self.arena.grow(platform) else {
+            return false;
+        };
+        drop(growth);
+        let _lists = self.lists.lock();
+        // SAFETY: we hold the page lock; the block is new.
+        unsafe { self.arena.block(number) }.reset();
+        self.rebin(number);
+        true
     }
 
     fn take(&self, lists: &mut Lists, count: usize, align: usize) -> Option<Run> {
@@ -165,7 +178,7 @@ impl<P: Platform> Zone<P> {
         let surplus = lists.nr_dirty > DIRTY_FLOOR + lists.nr_used / DIRTY_SHARE;
         drop(lists);
         if surplus {
-            self.purge_first(platform, |_| true, now);
+            self.purge_first(platform, |age| age >= SURPLUS_MS, now);
         }
         if due {
             self.decay(platform, now, decay_ms);

@@ -178,7 +178,7 @@ impl Dice {
 }
 
 /// What an allocator for a test is made of.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// Virtual CPUs.
     pub cpus: usize,
@@ -371,6 +371,10 @@ impl Virtual {
         // SeqCst: see above.
         if self.is_disturbed() || !self.percpu_usable.load(SeqCst) {
             return disturbed;
+        }
+        if HOPS.get() != 0 && HOPS.get().is_multiple_of(61) {
+            // As if preempted between a glance and what follows it.
+            std::thread::yield_now();
         }
         let cpu = self.cpu();
         let _sequence = (self.setup.slots != Slots::Locked).then(|| {

@@ -1,0 +1,467 @@
+//! Memory that is not to be had: every call ends well, and leaves nothing behind.
+//!
+//! Each case runs again and again, with the page layer refusing its first, second, third … request, or all
+//! from there on, until a run needs no request more. A run that fails must have no effect, and its
+//! repetition with the page layer healed must succeed. At the end all is freed and given back, and as
+//! much is mapped as in a run without a failure.
+
+mod support;
+
+use std::ptr::null_mut;
+
+use support::pattern::{fill, is_filled};
+use support::{Cache, Setup, Slots, Slub, assert_all_is_given_back, on_cpu};
+use uslub_core::Gfp;
+use uslub_core::cache::{CacheArgs, CreateError};
+use uslub_core::kmalloc::{CLASS_MAX, LARGE_MAX};
+
+/// What a case holds: objects of kmalloc with their size, and objects of the cache.
+#[derive(Default)]
+struct Held {
+    sized: Vec<(*mut u8, usize)>,
+    objects: Vec<*mut u8>,
+}
+
+impl Held {
+    /// Takes an object in; returns whether there is one.
+    fn take(&mut self, object: *mut u8, bytes: usize) -> bool {
+        if !object.is_null() {
+            fill(object, bytes, bytes as u8);
+            self.sized.push((object, bytes));
+        }
+        !object.is_null()
+    }
+
+    fn free(self, a: &Slub) {
+        for (object, bytes) in self.sized {
+            assert!(is_filled(object, bytes, bytes as u8));
+            // SAFETY: live, freed once.
+            unsafe { a.kfree(object) };
+        }
+        for object in self.objects {
+            // SAFETY: as above.
+            unsafe { a.kfree(object) };
+        }
+    }
+}
+
+/// A case: what comes before, and the call that must succeed or have no effect.
+struct Case {
+    name: &'static str,
+    settings: &'static [&'static str],
+    before: fn(&Slub, &mut Held),
+    call: fn(&Slub, &mut Held) -> bool,
+}
+
+impl Case {
+    fn new(name: &'static str, call: fn(&Slub, &mut Held) -> bool) -> Self {
+        Self {
+            name,
+            settings: &[],
+            before: |_, _| {},
+            call,
+        }
+    }
+
+    fn after(mut self, before: fn(&Slub, &mut Held)) -> Self {
+        self.before = before;
+        self
+    }
+
+    /// Runs the case with `refused` requests refused after `granted`; returns how many were,
+    /// and what is mapped at the end.
+    fn run(&self, slots: Slots, granted: usize, refused: usize) -> (usize, usize) {
+        let mut setup = Setup::with(self.settings);
+        setup.slots = slots;
+        let a = setup.build();
+        let mut held = Held::default();
+        let mut args = CacheArgs::new("test", 96);
+        args.sheaf_capacity = Some(8);
+        a.create(&args).unwrap();
+        (self.before)(&a, &mut held);
+        let before = figures(&a, &held);
+        a.platform.fail(granted, refused);
+        let done = (self.call)(&a, &mut held);
+        let failed = a.platform.heal();
+        let name = self.name;
+        assert!(done || failed > 0, "{name}: failed for no reason");
+        assert_eq!(a.validate(), Ok(()), "{name}");
+        if !done {
+            assert_eq!(figures(&a, &held), before, "{name}: failed with an effect");
+            assert!(
+                (self.call)(&a, &mut held),
+                "{name}: fails after the failure"
+            );
+            assert_eq!(a.validate(), Ok(()), "{name}");
+        }
+        held.free(&a);
+        assert_all_is_given_back(&a);
+        // A large object may become a huge one when the range cannot grow; then there is their table too.
+        (failed, a.platform.mapped_bytes() - a.huge.table_bytes())
+    }
+
+    fn check(&self) {
+        for slots in [Slots::Locked, Slots::Restartable] {
+            let (_, mapped) = self.run(slots, 0, 0);
+            for refused in [1, 2, usize::MAX] {
+                let mut granted = 0;
+                loop {
+                    let (failed, now) = self.run(slots, granted, refused);
+                    assert!(
+                        now <= mapped,
+                        "{}: {} bytes more are mapped after a failure of request {granted}",
+                        self.name,
+                        now - mapped
+                    );
+                    if failed == 0 {
+                        break;
+                    }
+                    granted += 1;
+                }
+                assert!(granted < 200, "{}: asks very often", self.name);
+            }
+        }
+    }
+}
+
+/// What a failed call must not change.
+fn figures(a: &Slub, held: &Held) -> (usize, usize, usize, usize, usize, u64) {
+    let live: usize = a.caches().map(|cache| a.info(cache).live_objs()).sum();
+    let t = a.totals();
+    (
+        live,
+        t.large,
+        t.huge,
+        held.sized.len(),
+        held.objects.len(),
+        t.allocs - t.frees,
+    )
+}
+
+fn cache(a: &Slub) -> &Cache {
+    a.caches().find(|cache| cache.name() == "test").unwrap()
+}
+
+fn alloc(a: &Slub, held: &mut Held) -> bool {
+    let object = a.alloc(cache(a), Gfp::KERNEL);
+    if !object.is_null() {
+        held.objects.push(object);
+    }
+    !object.is_null()
+}
+
+fn alloc_bulk<const N: usize>(a: &Slub, held: &mut Held) -> bool {
+    let mut objects = vec![null_mut(); N];
+    let done = a.alloc_bulk(cache(a), Gfp::KERNEL, &mut objects);
+    if done {
+        held.objects.extend(objects);
+    }
+    done
+}
+
+fn kmalloc<const BYTES: usize>(a: &Slub, held: &mut Held) -> bool {
+    held.take(a.kmalloc(BYTES, Gfp::KERNEL), BYTES)
+}
+
+fn kmalloc_aligned<const BYTES: usize, const ALIGN: usize>(a: &Slub, held: &mut Held) -> bool {
+    let object = a.kmalloc_aligned(BYTES, ALIGN, Gfp::KERNEL);
+    assert!((object as usize).is_multiple_of(ALIGN));
+    held.take(object, BYTES)
+}
+
+fn krealloc<const BYTES: usize>(a: &Slub, held: &mut Held) -> bool {
+    let (object, old) = *held.sized.last().unwrap();
+    // SAFETY: live.
+    let moved = unsafe { a.krealloc(object, BYTES, Gfp::KERNEL) };
+    let kept = if moved.is_null() { object } else { moved };
+    assert!(is_filled(kept, old.min(BYTES), old as u8), "the bytes stay");
+    if !moved.is_null() {
+        held.sized.pop();
+        held.take(moved, BYTES);
+    }
+    !moved.is_null()
+}
+
+/// Frees half of the cache's objects on a CPU that was never used; frees never fail.
+fn free_elsewhere(a: &Slub, held: &mut Held) -> bool {
+    on_cpu(3);
+    for object in held.objects.split_off(held.objects.len() / 2) {
+        // SAFETY: live, freed once.
+        unsafe { a.free(cache(a), object) };
+    }
+    true
+}
+
+fn free_bulk_elsewhere(a: &Slub, held: &mut Held) -> bool {
+    on_cpu(3);
+    let mut half = held.objects.split_off(held.objects.len() / 2);
+    // SAFETY: live, freed once.
+    unsafe { a.free_bulk(cache(a), &mut half) };
+    true
+}
+
+#[test]
+fn an_object_is_had_or_not() {
+    Case::new("first object", alloc).check();
+    Case::new("many objects", |a, held| {
+        // One call of many: those that were had are given back.
+        let count = held.objects.len();
+        let done = (0..300).all(|_| alloc(a, held));
+        if !done {
+            for object in held.objects.split_off(count) {
+                // SAFETY: live, freed once.
+                unsafe { a.free(cache(a), object) };
+            }
+        }
+        done
+    })
+    .check();
+    Case::new("object on another CPU", |a, held| {
+        on_cpu(2);
+        alloc(a, held)
+    })
+    .after(|a, held| assert!(alloc_bulk::<50>(a, held)))
+    .check();
+}
+
+#[test]
+fn a_bulk_is_had_whole_or_not_at_all() {
+    Case::new("small bulk", alloc_bulk::<5>).check();
+    Case::new("bulk of more than a block", alloc_bulk::<25_000>).check();
+    Case::new(
+        "bulk with objects in sheaves and slabs",
+        alloc_bulk::<25_000>,
+    )
+    .after(|a, held| {
+        assert!(alloc_bulk::<1000>(a, held));
+        free_elsewhere(a, held);
+        on_cpu(3);
+    })
+    .check();
+    Case::new("bulk where there are no sheaves", |a, held| {
+        a.platform.set_percpu_usable(false);
+        let done = alloc_bulk::<25_000>(a, held);
+        a.platform.set_percpu_usable(true);
+        done
+    })
+    .check();
+}
+
+#[test]
+fn frees_need_no_memory() {
+    for settings in [&[][..], &["max_full_sheaves=1", "max_empty_sheaves=0"]] {
+        for call in [free_elsewhere, free_bulk_elsewhere] {
+            let mut case = Case::new("free", call).after(|a, held| {
+                assert!(alloc_bulk::<500>(a, held));
+            });
+            case.settings = settings;
+            case.check();
+        }
+    }
+    Case::new("free of everything", |a, held| {
+        std::mem::take(held).free(a);
+        true
+    })
+    .after(|a, held| {
+        assert!(kmalloc::<10>(a, held) && kmalloc::<100_000>(a, held));
+        assert!(kmalloc::<2_000_000>(a, held) && alloc_bulk::<100>(a, held));
+    })
+    .check();
+}
+
+#[test]
+fn kmalloc_is_had_or_not() {
+    Case::new("nothing", kmalloc::<0>).check();
+    Case::new("small", kmalloc::<100>).check();
+    Case::new("a page", kmalloc::<4096>).check();
+    Case::new("largest class", kmalloc::<CLASS_MAX>).check();
+    Case::new("small of a new class", kmalloc::<200>)
+        .after(|a, held| assert!(kmalloc::<100>(a, held)))
+        .check();
+    let random = &["slab_freelist_random=1"];
+    let mut case = Case::new("small in random order", kmalloc::<8>);
+    case.settings = random;
+    case.check();
+}
+
+#[test]
+fn large_and_huge_objects_are_had_or_not() {
+    Case::new("large", kmalloc::<100_000>).check();
+    Case::new("largest", kmalloc::<LARGE_MAX>).check();
+    Case::new("huge", kmalloc::<3_000_000>).check();
+    Case::new("another huge", kmalloc::<3_000_000>)
+        .after(|a, held| assert!(kmalloc::<4_000_000>(a, held)))
+        .check();
+    // The table of huge objects is half full at 128, and moves.
+    Case::new("huge when the table grows", kmalloc::<1_100_000>)
+        .after(|a, held| (0..128).for_each(|_| assert!(kmalloc::<1_100_000>(a, held))))
+        .check();
+    Case::new("huge from a kept mapping", kmalloc::<3_000_000>)
+        .after(|a, held| {
+            assert!(kmalloc::<3_000_000>(a, held));
+            std::mem::take(held).free(a);
+        })
+        .check();
+}
+
+#[test]
+fn aligned_objects_are_had_or_not() {
+    Case::new("small", kmalloc_aligned::<100, 64>).check();
+    Case::new("page", kmalloc_aligned::<5000, 4096>).check();
+    Case::new("large", kmalloc_aligned::<5000, 65536>).check();
+    Case::new("huge", kmalloc_aligned::<3_000_000, 65536>).check();
+    Case::new("hugely aligned", kmalloc_aligned::<100, { 8 << 20 }>).check();
+}
+
+#[test]
+fn krealloc_moves_the_object_or_leaves_it() {
+    let small = |a: &Slub, held: &mut Held| assert!(kmalloc::<100>(a, held));
+    let large = |a: &Slub, held: &mut Held| assert!(kmalloc::<100_000>(a, held));
+    let walled = |a: &Slub, held: &mut Held| {
+        // The pages behind the last are taken: it cannot grow in place.
+        assert!(kmalloc::<100_000>(a, held) && kmalloc::<40_000>(a, held));
+        held.sized.swap(0, 1);
+    };
+    let huge = |a: &Slub, held: &mut Held| assert!(kmalloc::<3_000_000>(a, held));
+    Case::new("small to larger class", krealloc::<1000>)
+        .after(small)
+        .check();
+    Case::new("small to large", krealloc::<100_000>)
+        .after(small)
+        .check();
+    Case::new("small to huge", krealloc::<3_000_000>)
+        .after(small)
+        .check();
+    Case::new("large in place", krealloc::<200_000>)
+        .after(large)
+        .check();
+    Case::new("large to larger", krealloc::<1_000_000>)
+        .after(walled)
+        .check();
+    Case::new("large to huge", krealloc::<3_000_000>)
+        .after(large)
+        .check();
+    Case::new("large to small", krealloc::<100>)
+        .after(large)
+        .check();
+    Case::new("huge to larger", krealloc::<9_000_000>)
+        .after(huge)
+        .check();
+    Case::new("huge to smaller", krealloc::<2_000_000>)
+        .after(huge)
+        .check();
+    Case::new("huge to large", krealloc::<100_000>)
+        .after(huge)
+        .check();
+    Case::new("huge to small", krealloc::<100>)
+        .after(huge)
+        .check();
+}
+
+#[test]
+fn giving_back_needs_no_memory() {
+    for call in [
+        (|a, _| {
+            a.trim();
+            true
+        }) as fn(&Slub, &mut Held) -> bool,
+        |a, _| {
+            a.shrink_all();
+            true
+        },
+        |a, _| {
+            a.shrink(cache(a));
+            true
+        },
+        |a, _| {
+            a.tick(u64::MAX / 2);
+            true
+        },
+        |a, _| {
+            a.zone.trim_reservation(&a.platform, 64 << 20);
+            true
+        },
+    ] {
+        Case::new("giving back", call)
+            .after(|a, held| {
+                assert!(alloc_bulk::<500>(a, held));
+                free_elsewhere(a, held);
+                free_bulk_elsewhere(a, held);
+                assert!(kmalloc::<100_000>(a, held) && kmalloc::<3_000_000>(a, held));
+            })
+            .check();
+    }
+}
+
+#[test]
+fn a_cache_is_made_or_not() {
+    fn create(a: &Slub, held: &mut Held) -> bool {
+        // Many, so that the records run out of their chunk.
+        let mut names = (0..200).map(|i| format!("cache-{i}"));
+        let done = names.all(|name| {
+            if a.caches().any(|cache| cache.name() == name) {
+                return true;
+            }
+            let mut args = CacheArgs::new(&name, 40);
+            args.ctor = Some(construct);
+            match a.create(&args) {
+                Ok(_) => true,
+                Err(why) => {
+                    assert_eq!(why, CreateError::NoMemory);
+                    false
+                }
+            }
+        });
+        let _ = held;
+        done
+    }
+    unsafe fn construct(_: *mut u8) {}
+    let mut case = Case::new("caches", create);
+    case.check();
+    case.settings = &["slab_freelist_random=1"];
+    case.check();
+}
+
+#[test]
+fn an_allocator_that_cannot_start_leaves_nothing_mapped() {
+    for granted in 0..4 {
+        let setup = Setup::default();
+        let a = setup.bare();
+        a.platform.fail(granted, usize::MAX);
+        // SAFETY: nobody else has it yet.
+        let done = unsafe { a.init(setup.reserve, setup.tunables) };
+        assert_eq!((done, a.ready()), (granted == 3, granted == 3));
+        if !done {
+            let left = a.platform.mapped_bytes() + a.platform.reserved_bytes();
+            assert_eq!(left, 0, "bytes left when request {granted} failed");
+        }
+    }
+}
+
+#[test]
+fn sizes_beyond_all_bounds_are_refused() {
+    let a = support::allocator(1);
+    let object = a.kmalloc(100, Gfp::KERNEL);
+    let half = usize::MAX / 2;
+    for bytes in [
+        half,
+        half + 1,
+        half - 1,
+        usize::MAX,
+        usize::MAX - 4096,
+        1 << 50,
+    ] {
+        assert!(a.kmalloc(bytes, Gfp::KERNEL).is_null(), "{bytes:#x}");
+        for align in [8, 4096, 1 << 21, 1 << 62, 1 << 63] {
+            assert!(a.kmalloc_aligned(bytes, align, Gfp::KERNEL).is_null());
+        }
+        // SAFETY: live.
+        assert!(unsafe { a.krealloc(object, bytes, Gfp::KERNEL) }.is_null());
+    }
+    for align in [1 << 62, 1 << 63] {
+        assert!(a.kmalloc_aligned(8, align, Gfp::KERNEL).is_null());
+    }
+    // SAFETY: live, freed once.
+    unsafe { a.kfree(object) };
+    assert_all_is_given_back(&a);
+}
