@@ -34,7 +34,7 @@ const MIN_OBJECTS: usize = 4;
 /// Bytes of empty slabs that a class keeps at most.
 const KEPT_BYTES: usize = 16 << 10;
 /// Bytes of objects that a sheaf of a class holds.
-const SHEAF_BYTES: usize = 16 << 10;
+const SHEAF_BYTES: usize = 8 << 10;
 /// Largest object at all, in bytes.
 pub const SIZE_MAX: usize = isize::MAX as usize;
 

@@ -83,10 +83,10 @@ fn stepping_through_malloc_comes_out_on_the_other_side() {
     let Some(tiny) = program("tiny") else { return };
     for way in [Way::PRELOADED, Way::UNREGISTERED, Way::TRY_LOCK] {
         let script = "break stepped\nrun\nignore 1 3\ncontinue\n\
-                      set $i = 0\nset $first = rounds_done\n\
-                      while $i < 40000 && rounds_done < $first + 3\n\
+                      set language c\nset $i = 0\nset $rounds = &rounds_done\nset $first = *$rounds\n\
+                      while $i < 40000 && *$rounds < $first + 3\n\
                       stepi\nset $i = $i + 1\nend\n\
-                      printf \"%d rounds in %d steps\\n\", rounds_done - $first, $i\n\
+                      printf \"%d rounds in %d steps\\n\", *$rounds - $first, $i\n\
                       step 300\ninfo symbol $pc\ndelete\ncontinue\n";
         let Some(all) = gdb(&tiny, way, script) else {
             return;
