@@ -15,7 +15,7 @@ const KEPT: usize = 8;
 /// Bytes of freed mappings that are kept at most.
 const KEPT_BYTES: usize = 32 << 20;
 /// Bytes of freed mappings that are kept, as a share of what is in use.
-const KEPT_SHARE: usize = 4;
+const KEPT_SHARE: usize = 16;
 
 #[derive(Clone, Copy)]
 struct Entry {
@@ -276,7 +276,7 @@ impl<P: Platform> Huge<P> {
         }
     }
 
-    /// Frees the object that begins at `address`; false when there is none. A quarter of
+    /// Frees the object that begins at `address`; false when there is none. A sixteenth of
     /// what is in use, `in_arena` bytes of it elsewhere, may be kept for a while.
     pub fn free(&self, platform: &P, address: usize, in_arena: usize, decay_ms: u64) -> bool {
         let now = platform.now_ms();

@@ -2,8 +2,8 @@
 //!
 //! | bytes | where | rounded up to |
 //! |---|---|---|
-//! | 0 … 32 KiB | a cache of the size class | the class, at most 12.5 % above 128 bytes |
-//! | … 1 MiB | a run of pages | whole pages |
+//! | 0 … 8 KiB | a cache of the size class | the class, at most 12.5 % above 128 bytes |
+//! | … 256 KiB | a run of pages | whole pages |
 //! | more | a mapping of its own | whole pages |
 //!
 //! Classes are 8, then multiples of 16 up to 128, then eight to each doubling. The caches of the
@@ -24,11 +24,11 @@ use crate::platform::{PAGE_SIZE, Platform};
 use crate::sheaf::MAX_CAPACITY;
 
 /// Largest object that comes from a size class, in bytes.
-pub const CLASS_MAX: usize = 32 << 10;
+pub const CLASS_MAX: usize = 8 << 10;
 /// Largest object that comes from a run of pages, in bytes.
-pub const LARGE_MAX: usize = 1 << 20;
+pub const LARGE_MAX: usize = 256 << 10;
 /// Number of size classes.
-pub const NR_CLASSES: usize = 9 + 64;
+pub const NR_CLASSES: usize = 9 + 48;
 /// Objects wanted in a slab of a class.
 const MIN_OBJECTS: usize = 4;
 /// Bytes of empty slabs that a class keeps at most.
@@ -42,7 +42,7 @@ pub const SIZE_MAX: usize = isize::MAX as usize;
 ///
 /// ```
 /// use uslub_core::kmalloc::class_size;
-/// assert_eq!([class_size(1), class_size(2), class_size(10), class_size(73)], [8, 16, 144, 32768]);
+/// assert_eq!([class_size(1), class_size(2), class_size(10), class_size(57)], [8, 16, 144, 8192]);
 /// ```
 pub const fn class_size(class: usize) -> usize {
     match class {
@@ -142,9 +142,6 @@ impl<P: Platform> Allocator<P> {
             write!(name, "kmalloc-{size}")
         };
         let mut args = CacheArgs::new(name.as_str(), size);
-        if size > 8192 {
-            args.max_order = Some(5);
-        }
         // Small slabs: a few objects that stay when others of their size go pin less.
         if self.tunables().slab_min_objects == 0 {
             args.min_objects = Some(MIN_OBJECTS);

@@ -335,7 +335,7 @@ fn krealloc_moves_the_object_or_leaves_it() {
     Case::new("large in place", krealloc::<200_000>)
         .after(large)
         .check();
-    Case::new("large to larger", krealloc::<1_000_000>)
+    Case::new("large to larger", krealloc::<LARGE_MAX>)
         .after(walled)
         .check();
     Case::new("large to huge", krealloc::<3_000_000>)

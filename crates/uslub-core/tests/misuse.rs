@@ -106,6 +106,48 @@ fn an_object_whose_slab_is_gone_is_seen() {
 }
 
 #[test]
+fn an_object_that_is_freed_again_when_its_slab_has_started_over_is_seen() {
+    with_cache(|a, cache| {
+        a.platform.set_percpu_usable(false);
+        let mut objects = [null_mut(); 20];
+        assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));
+        let last = objects[19];
+        // SAFETY: the test's objects, freed once.
+        unsafe { a.free_bulk(cache, &mut objects.to_vec()) };
+        assert_eq!(a.info(cache).num_slabs, 1, "kept as a reserve");
+        // The slab hands out its first slots again; the twentieth is not handed out yet.
+        let mut again = [null_mut(); 3];
+        assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut again));
+        let seen = message(|| free(a, cache, last));
+        assert_names(&seen, last, &["'herbs'", "double free"]);
+    });
+}
+
+#[test]
+fn validate_sees_an_object_that_is_in_a_sheaf_twice() {
+    with_cache(|a, cache| {
+        let object = a.alloc(cache, Gfp::KERNEL);
+        free(a, cache, object);
+        assert_eq!(a.validate(), Ok(()));
+        a.alloc(cache, Gfp::KERNEL);
+        a.alloc(cache, Gfp::KERNEL);
+        free(a, cache, object);
+        free(a, cache, object);
+        assert!(a.validate().is_err(), "one slot is in two places");
+    });
+}
+
+#[test]
+fn validate_sees_a_slot_in_a_sheaf_that_was_never_handed_out() {
+    with_cache(|a, cache| {
+        let object = a.alloc(cache, Gfp::KERNEL);
+        let end = (object as usize & !(cache.oo.bytes() - 1)) + cache.oo.bytes();
+        free(a, cache, (end - 64) as *mut u8);
+        assert!(a.validate().is_err(), "one slot is in two places");
+    });
+}
+
+#[test]
 fn more_frees_than_objects_in_use_are_seen_without_hardening() {
     let a = Setup::with(&["slab_freelist_hardened=0"]).build();
     let cache = a.create(&CacheArgs::new("herbs", 64)).unwrap();
@@ -381,8 +423,10 @@ fn a_list_that_was_cut_short_is_seen() {
     // The link that says "the last" where it is not: only one who knows the random word can write it.
     with_cache(|a, cache| {
         let freed = free_objects(a, cache);
+        let page = a.zone.arena.page_of(freed[1] as usize).unwrap();
+        let links = cache.links_of(cache.slab_of(&a.zone.arena, page));
         // SAFETY: a write after free, on purpose.
-        unsafe { cache.links.set(freed[1], null_mut()) };
+        unsafe { links.set(freed[1], null_mut()) };
         assert!(a.validate().is_err());
         let seen = message(|| {
             let mut objects = [null_mut(); 4];

@@ -93,8 +93,8 @@ fn sizes() -> impl Strategy<Value = usize> {
         8 => 0usize..300,
         4 => 300usize..5000,
         2 => 5000..=CLASS_MAX,
-        2 => CLASS_MAX + 1..200_000usize,
-        1 => 200_000..=LARGE_MAX,
+        2 => CLASS_MAX + 1..=LARGE_MAX / 4,
+        1 => LARGE_MAX / 4..=LARGE_MAX,
         1 => LARGE_MAX + 1..6 << 20,
     ]
 }

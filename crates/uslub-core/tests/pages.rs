@@ -146,26 +146,26 @@ fn a_run_never_grows_out_of_its_block() {
 #[test]
 fn a_large_object_grows_and_shrinks_in_place() {
     let a = setup();
-    let object = a.kmalloc(40 << 10, Gfp::KERNEL);
-    fill(object, 40 << 10, 7);
+    const FEW: usize = CLASS_MAX + 1;
+    const MANY: usize = LARGE_MAX;
+    let object = a.kmalloc(FEW, Gfp::KERNEL);
+    fill(object, FEW, 7);
     // SAFETY: live, and of such a size.
     unsafe {
-        let grown = a.krealloc(object, 1 << 20, Gfp::KERNEL);
-        assert_eq!(grown, object);
-        assert!(is_filled(object, 40 << 10, 7));
-        assert_eq!(a.ksize(object), 1 << 20);
-        assert_eq!(a.totals().large, 1 << 20);
-        assert_eq!(a.krealloc(object, 50 << 10, Gfp::KERNEL), object);
-        assert_eq!(a.ksize(object), 52 << 10);
-        assert!(is_filled(object, 40 << 10, 7));
-        let other = a.kmalloc(600 << 10, Gfp::KERNEL);
+        assert_eq!(a.krealloc(object, MANY, Gfp::KERNEL), object);
+        assert!(is_filled(object, FEW, 7));
+        assert_eq!((a.ksize(object), a.totals().large), (MANY, MANY));
+        assert_eq!(a.krealloc(object, 2 * FEW, Gfp::KERNEL), object);
+        assert_eq!(a.ksize(object), (2 * FEW).next_multiple_of(PAGE_SIZE));
+        assert!(is_filled(object, FEW, 7));
+        let other = a.kmalloc(MANY / 2, Gfp::KERNEL);
         assert!(
-            other < object.wrapping_add(1 << 20),
+            other < object.wrapping_add(MANY),
             "the pages behind were given back"
         );
-        let moved = a.krealloc(object, 700 << 10, Gfp::KERNEL);
+        let moved = a.krealloc(object, MANY, Gfp::KERNEL);
         assert_ne!(moved, object, "now they are taken");
-        assert!(is_filled(moved, 40 << 10, 7));
+        assert!(is_filled(moved, FEW, 7));
         a.kfree(moved);
         a.kfree(other);
     }
@@ -176,17 +176,17 @@ fn a_large_object_grows_and_shrinks_in_place() {
 fn nothing_is_purged_before_the_decay_and_everything_after() {
     let a = setup();
     let start = a.platform.now_ms();
-    let runs: Vec<_> = (0..10).map(|_| take(&a, 10, 1)).collect();
+    let runs: Vec<_> = (0..10).map(|_| take(&a, 4, 1)).collect();
     for (i, &page) in runs.iter().enumerate() {
-        dirty(&a, page, 10);
+        dirty(&a, page, 4);
         a.platform.set_clock(start + 10 * i as u64);
-        give(&a, page, 10);
+        give(&a, page, 4);
     }
     let last = start + 90;
     a.tick(last);
     a.tick(last + DECAY - 1);
     assert_eq!(a.platform.calls().purge, 0);
-    assert_eq!(a.zone.dirty_bytes(), 100 * PAGE_SIZE);
+    assert_eq!(a.zone.dirty_bytes(), 40 * PAGE_SIZE);
     a.tick(last + DECAY);
     assert_eq!(a.zone.dirty_bytes(), 0);
     a.platform.assert_pages_are_zero();

@@ -2,7 +2,8 @@
 //!
 //! Threads change their virtual CPU at every look, so glances and exchanges meet other CPUs' words all
 //! the time, as they would under a scheduler, only far more often. Objects are filled by who
-//! allocates and looked at by who frees, which is often another thread.
+//! allocates and looked at by who frees, which is often another thread. And all are stopped in the middle of
+//! anything now and then.
 
 mod support;
 
@@ -13,6 +14,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use support::pattern::{fill, is_filled};
+use support::torment::Torment;
 use support::{Cache, Dice, Setup, Slots, Slub, assert_all_is_given_back, hop, on_cpu};
 use uslub_core::Gfp;
 use uslub_core::cache::CacheArgs;
@@ -132,23 +134,24 @@ fn stress(slots: Slots, disturb: u32, settings: &[&str], rounds: usize) {
     }
     a.platform.disturb(disturb);
     let (senders, receivers): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| channel()).unzip();
-    let done = AtomicBool::new(false);
+    let (done, torment) = (AtomicBool::new(false), &Torment::default());
     let left: Vec<Receiver<Object>> = std::thread::scope(|scope| {
         let threads: Vec<_> = (receivers.into_iter().enumerate())
             .map(|(me, mine)| {
                 let others = senders.clone();
                 scope.spawn(move || {
-                    churn(a, me, rounds, &others, &mine);
+                    torment.suffer(|| churn(a, me, rounds, &others, &mine));
                     mine
                 })
             })
             .collect();
-        let janitor = scope.spawn(|| give_back_until(a, &done));
-        let left = threads.into_iter().map(|t| t.join().unwrap()).collect();
+        scope.spawn(|| torment.suffer(|| give_back_until(a, &done)));
+        scope.spawn(|| torment.run());
+        let ends: Vec<_> = threads.into_iter().map(|t| t.join()).collect();
         // SeqCst: nothing here is measured.
         done.store(true, SeqCst);
-        janitor.join().unwrap();
-        left
+        torment.end();
+        ends.into_iter().map(|end| end.unwrap()).collect()
     });
     drop(senders);
     on_cpu(0);
@@ -223,41 +226,19 @@ fn race_for_slabs(sheaves: bool, hardened: bool, size: usize, rounds: usize) {
     let cache = a.create(&args).unwrap();
     a.platform.set_percpu_usable(sheaves);
     let pool = Mutex::new(Vec::<Object>::new());
+    let torment = &Torment::default();
     std::thread::scope(|scope| {
-        for me in 0..4 {
-            let pool = &pool;
-            scope.spawn(move || {
-                hop(me + 50);
-                let mut dice = Dice::new(me);
-                for round in 0..rounds {
-                    let mut objects = vec![null_mut(); 1 + dice.below(6)];
-                    if me < 2 {
-                        assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));
-                    } else {
-                        let alloc = |o: &mut *mut u8| *o = a.alloc(cache, Gfp::KERNEL);
-                        objects.iter_mut().for_each(alloc);
-                    }
-                    let new = objects.iter().map(|&o| Object::new(o, size, round as u8));
-                    let mut some: Vec<Object> = new.collect();
-                    {
-                        let mut pool = pool.lock().unwrap();
-                        pool.append(&mut some);
-                        dice.shuffle(&mut pool);
-                        let keep = dice.below(24).min(pool.len());
-                        some = pool.split_off(keep);
-                    }
-                    let mut freed: Vec<*mut u8> = some.into_iter().map(Object::checked).collect();
-                    // SAFETY: live, freed once.
-                    unsafe {
-                        if round % 3 == 0 {
-                            freed.iter().for_each(|&o| a.free(cache, o));
-                        } else {
-                            a.free_bulk(cache, &mut freed);
-                        }
-                    }
-                }
-            });
-        }
+        let threads: Vec<_> = (0..4)
+            .map(|me| {
+                let pool = &pool;
+                let race = move || race(a, cache, me, rounds, pool);
+                scope.spawn(move || torment.suffer(race))
+            })
+            .collect();
+        scope.spawn(|| torment.run());
+        let ends: Vec<_> = threads.into_iter().map(|t| t.join()).collect();
+        torment.end();
+        ends.into_iter().for_each(|end| end.unwrap());
     });
     on_cpu(0);
     assert_eq!(a.validate(), Ok(()));
@@ -266,6 +247,40 @@ fn race_for_slabs(sheaves: bool, hardened: bool, size: usize, rounds: usize) {
         object.kfree(a);
     }
     assert_all_is_given_back(a);
+}
+
+/// One thread's part: takes some objects, puts them into the pool, and frees others out of it.
+fn race(a: &Slub, cache: &Cache, me: u64, rounds: usize, pool: &Mutex<Vec<Object>>) {
+    hop(me + 50);
+    let mut dice = Dice::new(me);
+    let size = cache.object_size as usize;
+    for round in 0..rounds {
+        let mut objects = vec![null_mut(); 1 + dice.below(6)];
+        if me < 2 {
+            assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));
+        } else {
+            let alloc = |o: &mut *mut u8| *o = a.alloc(cache, Gfp::KERNEL);
+            objects.iter_mut().for_each(alloc);
+        }
+        let new = objects.iter().map(|&o| Object::new(o, size, round as u8));
+        let mut some: Vec<Object> = new.collect();
+        {
+            let mut pool = pool.lock().unwrap();
+            pool.append(&mut some);
+            dice.shuffle(&mut pool);
+            let keep = dice.below(24).min(pool.len());
+            some = pool.split_off(keep);
+        }
+        let mut freed: Vec<*mut u8> = some.into_iter().map(Object::checked).collect();
+        // SAFETY: live, freed once.
+        unsafe {
+            if round % 3 == 0 {
+                freed.iter().for_each(|&o| a.free(cache, o));
+            } else {
+                a.free_bulk(cache, &mut freed);
+            }
+        }
+    }
 }
 
 #[test]

@@ -64,7 +64,11 @@ pub(crate) fn write() {
     let Some(folder) = folder() else {
         return;
     };
-    if !ALLOCATOR.ready() || ALLOCATOR.platform.is_vfork_child() {
+    // A sandboxed program may not open files: trying could end it.
+    if !ALLOCATOR.ready()
+        || ALLOCATOR.platform.is_sandboxed()
+        || ALLOCATOR.platform.is_vfork_child()
+    {
         return;
     }
     let path = |ending: &[u8]| {

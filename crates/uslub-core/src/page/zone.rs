@@ -24,7 +24,7 @@ const LOOK_AT: usize = 8;
 /// Dirty pages that may lie free whatever is in use.
 const DIRTY_FLOOR: usize = 128;
 /// Dirty pages that may lie free, as a share of the pages in use.
-const DIRTY_SHARE: usize = 8;
+const DIRTY_SHARE: usize = 16;
 /// Milliseconds that free pages beyond those shares stay resident.
 const SURPLUS_MS: u64 = 20;
 

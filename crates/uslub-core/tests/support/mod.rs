@@ -9,6 +9,7 @@
 //! | failures of the page layer | [`Virtual::fail`] |
 //! | time | [`Virtual::set_clock`] |
 //! | waiting for locks | [`never_waiting`] makes it a failure |
+//! | being stopped anywhere | [`torment::Torment`] |
 //!
 //! Memory really comes from the system, reserved ranges without access, so that a use of memory that is
 //! not committed, or not mapped any more, ends the test. Memory that is unmapped or purged but
@@ -17,23 +18,21 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub mod pattern;
+pub mod platform;
 pub mod ranges;
+pub mod thread;
+pub mod torment;
 
-use std::cell::Cell;
-use std::fmt::Arguments;
-use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use uslub_core::Allocator;
 use uslub_core::kmalloc::NR_CLASSES;
-use uslub_core::page::arena::BLOCK_BYTES;
-use uslub_core::percpu::{Region, Slot, Table, locked};
-use uslub_core::platform::{PAGE_SIZE, Platform};
+use uslub_core::percpu::Region;
+use uslub_core::platform::PAGE_SIZE;
 use uslub_core::tunables::Tunables;
 
-use ranges::Ranges;
+pub use platform::{Calls, Virtual};
+pub use thread::{Dice, hop, never_waiting, on_cpu};
 
 /// An allocator over virtual CPUs.
 pub type Slub = Allocator<Virtual>;
@@ -62,119 +61,6 @@ pub enum Slots {
     Restartable,
     /// As before, but there is no fence.
     WithoutFence,
-}
-
-/// Calls that the platform got, since it was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Calls {
-    /// Reservations.
-    pub reserve: usize,
-    /// Commitments.
-    pub commit: usize,
-    /// Purges.
-    pub purge: usize,
-    /// Mappings.
-    pub map: usize,
-    /// Unmappings.
-    pub unmap: usize,
-    /// Resized mappings.
-    pub remap: usize,
-}
-
-impl Calls {
-    /// Calls that asked for memory.
-    pub fn asking(&self) -> usize {
-        self.reserve + self.commit + self.map + self.remap
-    }
-}
-
-#[derive(Default)]
-struct Memory {
-    mapped: Ranges,
-    reserved: Ranges,
-    committed: Ranges,
-    /// The committed ranges that hold pages, not tables.
-    pages: Ranges,
-    purged: Vec<(usize, usize)>,
-    calls: Calls,
-    /// Asking calls that still succeed, then calls that fail.
-    fail: (usize, usize),
-    failed: usize,
-}
-
-/// The platform.
-pub struct Virtual {
-    setup: Setup,
-    memory: Mutex<Memory>,
-    sequences: Vec<Mutex<()>>,
-    clock: AtomicU64,
-    random: AtomicU64,
-    percpu_usable: AtomicBool,
-    purges: AtomicBool,
-    disturbed: AtomicU32,
-}
-
-thread_local! {
-    static CPU: Cell<usize> = const { Cell::new(0) };
-    static HOPS: Cell<u64> = const { Cell::new(0) };
-    static DICE: Cell<u64> = const { Cell::new(1) };
-    static MAY_WAIT: Cell<bool> = const { Cell::new(true) };
-}
-
-/// Puts this thread on a CPU.
-pub fn on_cpu(cpu: usize) {
-    CPU.set(cpu);
-    HOPS.set(0);
-}
-
-/// Makes this thread change its CPU at random, at every look.
-pub fn hop(seed: u64) {
-    HOPS.set(splitmix(seed) | 1);
-    DICE.set(splitmix(seed ^ 77));
-}
-
-/// Runs `work` and fails the test if it waits for a lock.
-pub fn never_waiting<T>(work: impl FnOnce() -> T) -> T {
-    struct Again;
-    impl Drop for Again {
-        fn drop(&mut self) {
-            MAY_WAIT.set(true);
-        }
-    }
-    let _again = Again;
-    MAY_WAIT.set(false);
-    work()
-}
-
-/// A round of a random number generator.
-pub fn splitmix(state: u64) -> u64 {
-    let z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
-/// Random numbers for one thread of a test.
-pub struct Dice(u64);
-
-impl Dice {
-    /// Dice that always fall the same way for a seed.
-    pub fn new(seed: u64) -> Self {
-        Self(splitmix(seed))
-    }
-
-    /// A number below `n`.
-    pub fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        (splitmix(self.0) % n as u64) as usize
-    }
-
-    /// Puts a slice into random order.
-    pub fn shuffle<T>(&mut self, slice: &mut [T]) {
-        for i in (1..slice.len()).rev() {
-            slice.swap(i, self.below(i + 1));
-        }
-    }
 }
 
 /// What an allocator for a test is made of.
@@ -239,386 +125,6 @@ pub fn allocator(cpus: usize) -> Box<Slub> {
     setup.build()
 }
 
-impl Virtual {
-    fn new(setup: Setup) -> Self {
-        Self {
-            setup,
-            memory: Mutex::default(),
-            sequences: (0..setup.cpus).map(|_| Mutex::new(())).collect(),
-            clock: AtomicU64::new(1_000_000),
-            random: AtomicU64::new(42),
-            percpu_usable: AtomicBool::new(true),
-            purges: AtomicBool::new(true),
-            disturbed: AtomicU32::new(0),
-        }
-    }
-
-    fn memory(&self) -> MutexGuard<'_, Memory> {
-        // A panic under the lock comes from one of our checks; what follows may still look.
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    // What tests set. All orderings are SeqCst: nothing here is measured.
-
-    /// From now on the next `succeed` calls that ask for memory succeed, and `fail` after them fail.
-    pub fn fail(&self, succeed: usize, fail: usize) {
-        let mut memory = self.memory();
-        memory.fail = (succeed, fail);
-        memory.failed = 0;
-    }
-
-    /// Ends what [`fail`](Self::fail) began; returns how many calls failed.
-    pub fn heal(&self) -> usize {
-        let mut memory = self.memory();
-        memory.fail = (0, 0);
-        std::mem::take(&mut memory.failed)
-    }
-
-    /// Sets the clock, in milliseconds.
-    pub fn set_clock(&self, ms: u64) {
-        // SeqCst: see above.
-        self.clock.store(ms, SeqCst);
-    }
-
-    /// Lets time pass.
-    pub fn advance(&self, ms: u64) {
-        // SeqCst: see above.
-        self.clock.fetch_add(ms, SeqCst);
-    }
-
-    /// Says whether per-CPU slots may be used.
-    pub fn set_percpu_usable(&self, usable: bool) {
-        // SeqCst: see above.
-        self.percpu_usable.store(usable, SeqCst);
-    }
-
-    /// Says whether purges succeed.
-    pub fn set_purges(&self, succeed: bool) {
-        // SeqCst: see above.
-        self.purges.store(succeed, SeqCst);
-    }
-
-    /// Makes one slot operation in `one_in` fail as if it had been disturbed; 0 for none.
-    pub fn disturb(&self, one_in: u32) {
-        // SeqCst: see above.
-        self.disturbed.store(one_in, SeqCst);
-    }
-
-    // What tests look at.
-
-    /// Calls so far.
-    pub fn calls(&self) -> Calls {
-        self.memory().calls
-    }
-
-    /// Bytes that [`Platform::map`] gave and that are not unmapped.
-    pub fn mapped_bytes(&self) -> usize {
-        self.memory().mapped.bytes()
-    }
-
-    /// Bytes of reservations that are not unmapped.
-    pub fn reserved_bytes(&self) -> usize {
-        self.memory().reserved.bytes()
-    }
-
-    /// Whether a range is reserved.
-    pub fn is_reserved(&self, start: usize, bytes: usize) -> bool {
-        self.memory().reserved.contains(start, start + bytes)
-    }
-
-    /// The ranges that were purged since the last call.
-    pub fn take_purged(&self) -> Vec<(usize, usize)> {
-        std::mem::take(&mut self.memory().purged)
-    }
-
-    /// Fails the test unless all committed pages read zero.
-    pub fn assert_pages_are_zero(&self) {
-        const ZEROES: [u8; 64 * PAGE_SIZE] = [0; 64 * PAGE_SIZE];
-        static NOTHING: [u8; 64 * PAGE_SIZE] = ZEROES;
-        for (start, end) in self.memory().pages.iter() {
-            for at in (start..end).step_by(NOTHING.len()) {
-                // SAFETY: committed, and in use by no one; blocks are multiples of the step.
-                let pages = unsafe { std::slice::from_raw_parts(at as *const u8, NOTHING.len()) };
-                assert!(pages == NOTHING, "pages near {at:#x} still hold something");
-            }
-        }
-    }
-
-    /// Lets an asking call succeed or fail.
-    fn answer(memory: &mut Memory) -> bool {
-        let (succeed, fail) = &mut memory.fail;
-        if *succeed > 0 {
-            *succeed -= 1;
-        } else if *fail > 0 {
-            *fail -= 1;
-            memory.failed += 1;
-            return false;
-        }
-        true
-    }
-
-    fn is_disturbed(&self) -> bool {
-        // SeqCst: see above.
-        let one_in = self.disturbed.load(SeqCst);
-        one_in != 0 && {
-            DICE.set(splitmix(DICE.get()));
-            DICE.get().is_multiple_of(u64::from(one_in))
-        }
-    }
-
-    /// Runs a slot operation on this thread's CPU.
-    fn on_slot<T>(&self, table: &Table, disturbed: T, work: impl FnOnce(&Region) -> T) -> T {
-        // SeqCst: see above.
-        if self.is_disturbed() || !self.percpu_usable.load(SeqCst) {
-            return disturbed;
-        }
-        if HOPS.get() != 0 && HOPS.get().is_multiple_of(61) {
-            // As if preempted between a glance and what follows it.
-            std::thread::yield_now();
-        }
-        let cpu = self.cpu();
-        let _sequence = (self.setup.slots != Slots::Locked).then(|| {
-            self.sequences[cpu]
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-        });
-        work(table.here(cpu))
-    }
-}
-
-/// Fresh memory from the system.
-fn system_map(bytes: usize, protection: i32) -> Option<usize> {
-    if bytes > 1 << 40 {
-        return None;
-    }
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a fresh mapping harms nobody.
-    let start = unsafe { libc::mmap(null_mut(), bytes, protection, flags, -1, 0) };
-    (start != libc::MAP_FAILED).then_some(start as usize)
-}
-
-const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
-
-/// Gives memory back to the system.
-fn system_unmap(start: usize, bytes: usize) {
-    // SAFETY: our records say that the range is the allocator's, who uses it no more.
-    assert_eq!(unsafe { libc::munmap(start as *mut _, bytes) }, 0);
-}
-
-fn assert_page_aligned(start: usize, bytes: usize) {
-    assert!(
-        start.is_multiple_of(PAGE_SIZE) && bytes.is_multiple_of(PAGE_SIZE) && bytes > 0,
-        "{start:#x} + {bytes:#x} is no range of pages"
-    );
-}
-
-// SAFETY: memory comes from the system with the promised content (poison is only for tests that
-// live with it); slot operations hold the slot's lock bit or the CPU's mutex.
-unsafe impl Platform for Virtual {
-    fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
-        let mut memory = self.memory();
-        memory.calls.reserve += 1;
-        if !Self::answer(&mut memory) {
-            return None;
-        }
-        let start = system_map(bytes + align, libc::PROT_NONE)?;
-        let aligned = start.next_multiple_of(align);
-        if aligned > start {
-            system_unmap(start, aligned - start);
-        }
-        system_unmap(aligned + bytes, start + align - aligned);
-        memory.reserved.insert(aligned, aligned + bytes);
-        NonNull::new(aligned as *mut u8)
-    }
-
-    unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> bool {
-        let at = start.as_ptr() as usize;
-        assert_page_aligned(at, bytes);
-        let mut memory = self.memory();
-        memory.calls.commit += 1;
-        assert!(
-            memory.reserved.contains(at, at + bytes),
-            "commit of {at:#x} + {bytes:#x}, which is not reserved"
-        );
-        if !Self::answer(&mut memory) {
-            return false;
-        }
-        memory.committed.insert(at, at + bytes);
-        // SAFETY: inside one of our reservations.
-        assert_eq!(
-            unsafe { libc::mprotect(at as *mut _, bytes, READ_WRITE) },
-            0
-        );
-        if bytes == BLOCK_BYTES {
-            memory.pages.insert(at, at + bytes);
-            if self.setup.fresh == Fresh::Poisoned {
-                // SAFETY: just committed.
-                unsafe { start.write_bytes(POISON, bytes) };
-            }
-        }
-        true
-    }
-
-    unsafe fn purge(&self, start: NonNull<u8>, bytes: usize) -> bool {
-        let at = start.as_ptr() as usize;
-        assert_page_aligned(at, bytes);
-        let mut memory = self.memory();
-        memory.calls.purge += 1;
-        assert!(
-            memory.committed.contains(at, at + bytes),
-            "purge of {at:#x} + {bytes:#x}, which is not committed"
-        );
-        // SeqCst: see above.
-        if !self.purges.load(SeqCst) {
-            return false;
-        }
-        memory.purged.push((at, bytes));
-        let poisoned = self.setup.fresh == Fresh::Poisoned && memory.pages.contains(at, at + 1);
-        // SAFETY: committed, and holds nothing of value.
-        unsafe { start.write_bytes(if poisoned { POISON } else { 0 }, bytes) };
-        true
-    }
-
-    fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
-        let mut memory = self.memory();
-        memory.calls.map += 1;
-        if !Self::answer(&mut memory) {
-            return None;
-        }
-        assert_page_aligned(0, bytes);
-        let at = system_map(bytes, READ_WRITE)?;
-        memory.mapped.insert(at, at + bytes);
-        NonNull::new(at as *mut u8)
-    }
-
-    unsafe fn unmap(&self, start: NonNull<u8>, bytes: usize) {
-        let at = start.as_ptr() as usize;
-        assert_page_aligned(at, bytes);
-        let mut memory = self.memory();
-        memory.calls.unmap += 1;
-        if !memory.mapped.remove(at, at + bytes) {
-            assert!(
-                memory.reserved.remove(at, at + bytes),
-                "unmap of {at:#x} + {bytes:#x}, which is not mapped"
-            );
-            assert!(
-                !memory.committed.touches(at, at + bytes),
-                "unmap of {at:#x} + {bytes:#x}, which is committed"
-            );
-        }
-        system_unmap(at, bytes);
-    }
-
-    unsafe fn remap(&self, start: NonNull<u8>, old: usize, new: usize) -> Option<NonNull<u8>> {
-        let at = start.as_ptr() as usize;
-        assert_page_aligned(at, old);
-        assert_page_aligned(at, new);
-        let mut memory = self.memory();
-        memory.calls.remap += 1;
-        assert!(
-            memory.mapped.contains(at, at + old),
-            "remap of {at:#x} + {old:#x}, which is not mapped"
-        );
-        if !Self::answer(&mut memory) {
-            return None;
-        }
-        // It always moves, so that a use of the old address is seen.
-        let moved = system_map(new, READ_WRITE)?;
-        // SAFETY: both are mapped and at least so long.
-        unsafe { std::ptr::copy_nonoverlapping(at as *const u8, moved as *mut u8, old.min(new)) };
-        assert!(memory.mapped.remove(at, at + old));
-        system_unmap(at, old);
-        memory.mapped.insert(moved, moved + new);
-        NonNull::new(moved as *mut u8)
-    }
-
-    fn wait(_word: &AtomicU32, _value: u32) {
-        assert!(MAY_WAIT.get(), "waited for a lock where nobody may");
-        std::thread::yield_now();
-    }
-
-    fn wake(_word: &AtomicU32) {}
-
-    fn now_ms(&self) -> u64 {
-        // SeqCst: see above.
-        self.clock.load(SeqCst)
-    }
-
-    fn random(&self) -> u64 {
-        // SeqCst: see above.
-        splitmix(self.random.fetch_add(1, SeqCst))
-    }
-
-    fn memory_bytes(&self) -> usize {
-        1 << 30
-    }
-
-    fn nr_cpu_ids(&self) -> usize {
-        self.setup.cpus
-    }
-
-    fn nr_cpus(&self) -> usize {
-        self.setup.cpus
-    }
-
-    fn cpu(&self) -> usize {
-        if HOPS.get() != 0 {
-            HOPS.set(splitmix(HOPS.get()) | 1);
-            CPU.set(HOPS.get() as usize >> 8);
-        }
-        CPU.get() % self.setup.cpus
-    }
-
-    fn percpu_usable(&self) -> bool {
-        // SeqCst: see above.
-        self.percpu_usable.load(SeqCst)
-    }
-
-    unsafe fn pop(&self, table: &Table, slot: Slot) -> *mut u8 {
-        // SAFETY: passed on.
-        self.on_slot(table, null_mut(), |region| unsafe {
-            locked::pop(region, slot)
-        })
-    }
-
-    unsafe fn push(&self, table: &Table, slot: Slot, object: *mut u8) -> bool {
-        // SAFETY: passed on.
-        self.on_slot(table, false, |region| unsafe {
-            locked::push(region, slot, object)
-        })
-    }
-
-    unsafe fn exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool {
-        self.on_slot(table, false, |region| {
-            locked::exchange(region, slot, old, new)
-        })
-    }
-
-    fn fence(&self) -> bool {
-        for sequence in &self.sequences {
-            drop(sequence.lock().unwrap_or_else(PoisonError::into_inner));
-        }
-        self.setup.slots != Slots::WithoutFence
-    }
-
-    fn slots_are_locked(&self) -> bool {
-        self.setup.slots == Slots::Locked
-    }
-
-    fn fatal(&self, message: Arguments<'_>) -> ! {
-        panic!("{message}")
-    }
-}
-
-impl Drop for Virtual {
-    fn drop(&mut self) {
-        let memory = self.memory();
-        for (start, end) in memory.mapped.iter().chain(memory.reserved.iter()) {
-            system_unmap(start, end - start);
-        }
-    }
-}
-
 /// Fails the test unless the allocator, from which nobody holds an object any more, gives all back.
 pub fn assert_all_is_given_back(a: &Slub) {
     assert_eq!(a.validate(), Ok(()), "before the trim");
@@ -657,19 +163,13 @@ pub fn assert_mappings_are_known(a: &Slub) {
     );
 }
 
-/// A number in a word of memory.
-pub fn word_at(address: *mut u8) -> u64 {
-    // SAFETY: tests look at objects of theirs.
-    unsafe { address.cast::<u64>().read_unaligned() }
-}
-
 /// The words of a slot, per cache and CPU: objects in the main sheaf and in the spare; `None` where there is no sheaf.
 pub fn sheaves_on(a: &Slub, cache: &Cache, cpu: usize) -> (Option<usize>, Option<usize>) {
     let Some(region) = a.table.region(cpu) else {
         return (None, None);
     };
     let objects = |slot| {
-        // SeqCst: see above.
+        // SeqCst: nothing here is measured.
         let top = region.word(slot).load(SeqCst);
         if top == 0 || uslub_core::sheaf::is_sentinel(top) {
             return None;
