@@ -12,7 +12,7 @@ use crate::sheaf::{self, Sheaf, SheafList};
 /// Times that a drain looks again at a word that is locked.
 const LOCK_TRIES: usize = 10_000;
 /// Milliseconds between two looks for caches that nobody uses.
-const COLD_MS: u64 = 20;
+const COLD_MS: u64 = 10;
 /// Partial slabs with at most this many free slots are sorted by a shrink.
 const SORTED: usize = 32;
 

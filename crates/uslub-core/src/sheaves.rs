@@ -133,6 +133,8 @@ impl<P: Platform> Allocator<P> {
         }
         let room = sheaf.room();
         let n = self.refill_objects(cache, room, room.len(), gfp);
+        // The newest leaves first: lowest addresses on top, so that a program walks upwards.
+        room[..n].reverse();
         sheaf.grow(n);
         cache.stats.add(StatItem::SheafRefill, n);
         if n == 0 {

@@ -22,11 +22,11 @@ use crate::sync::Lock;
 /// Blocks that a request looks at in vain before it looks only at those that surely hold it.
 const LOOK_AT: usize = 8;
 /// Dirty pages that may lie free whatever is in use.
-const DIRTY_FLOOR: usize = 128;
+const DIRTY_FLOOR: usize = 64;
 /// Dirty pages that may lie free, as a share of the pages in use.
-const DIRTY_SHARE: usize = 16;
+const DIRTY_SHARE: usize = 32;
 /// Milliseconds that free pages beyond those shares stay resident.
-const SURPLUS_MS: u64 = 20;
+const SURPLUS_MS: u64 = 10;
 
 /// Lists of blocks, under the page lock.
 pub struct Lists {
