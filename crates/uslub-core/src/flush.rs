@@ -185,6 +185,18 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
+    /// Now and then gives back what has been free for the decay time, so that decay rides on any
+    /// slow path.
+    #[inline]
+    pub(crate) fn decay_now_and_then(&self) {
+        if self.zone.dirty_bytes() + self.huge.kept_bytes() == 0 {
+            return;
+        }
+        let (now, decay) = (self.platform.now_ms(), u64::from(self.tunables().decay_ms));
+        self.zone.decay_now_and_then(&self.platform, now, decay);
+        self.huge.purge(&self.platform, |age| age >= decay);
+    }
+
     /// Whether a sheaf of the cache holds objects, at a glance.
     fn is_cached(&self, cache: &KmemCache<P>) -> bool {
         let mut cached = cache.nodes().any(|node| node.barn.nr_full() > 0);

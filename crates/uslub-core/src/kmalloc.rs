@@ -242,7 +242,8 @@ impl<P: Platform> Allocator<P> {
             ) {
                 self.not_ours(object, "free");
             }
-            return self.count_large(1);
+            self.count_large(1);
+            return self.decay_now_and_then();
         };
         match self.zone.arena.cache_of(page).and_then(|id| self.cache(id)) {
             Some(cache) => self.free_slow(cache, object, Gfp::KERNEL),

@@ -273,6 +273,9 @@ impl<P: Platform> Allocator<P> {
                 sheaf.push(object);
                 cache.stats.add(StatItem::FreeFastpath, 1);
                 self.place_roomy(cache, sheaf, gfp);
+                if gfp == Gfp::KERNEL {
+                    self.decay_now_and_then();
+                }
                 return;
             }
         }

@@ -456,3 +456,26 @@ fn a_cache_that_nobody_uses_loses_its_sheaves_when_others_need_slabs() {
     assert_eq!(a.validate(), Ok(()));
     assert_eq!(a.info(hungry).live_objs(), 400);
 }
+
+#[test]
+fn the_memory_of_sheaves_that_were_given_up_is_used_again() {
+    for slots in [Slots::Locked, Slots::Restartable] {
+        let (a, _) = both(slots, 4, 2, 2);
+        let cache = a.caches().next().unwrap();
+        let mut metadata = 0;
+        for round in 0..500 {
+            on_cpu(round % CPUS);
+            // As many as fill main, spare and the barn.
+            let held: Vec<_> = (0..20).map(|_| a.alloc(cache, Gfp::KERNEL)).collect();
+            for object in held {
+                // SAFETY: the test's object, freed once.
+                unsafe { a.free(cache, object) };
+            }
+            a.shrink_all();
+            if round == CPUS {
+                metadata = a.metadata_bytes();
+            }
+        }
+        assert_eq!(a.metadata_bytes(), metadata);
+    }
+}

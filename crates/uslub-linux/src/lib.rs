@@ -47,6 +47,7 @@ pub struct Linux {
     offset: AtomicIsize,
     index_offset: AtomicIsize,
     index_is_cid: AtomicBool,
+    area_is_own: AtomicBool,
     nr_cpu_ids: AtomicUsize,
     nr_cpus: AtomicUsize,
     random: AtomicU64,
@@ -65,6 +66,7 @@ impl Linux {
             offset: AtomicIsize::new(0),
             index_offset: AtomicIsize::new(0),
             index_is_cid: AtomicBool::new(false),
+            area_is_own: AtomicBool::new(false),
             nr_cpu_ids: AtomicUsize::new(1),
             nr_cpus: AtomicUsize::new(1),
             random: AtomicU64::new(0),
@@ -94,11 +96,12 @@ impl Linux {
         // Relaxed, here and below: as above.
         self.random.store(u64::from_ne_bytes(seed), Relaxed);
         self.pid.store(sys::getpid(), Relaxed);
-        if rseq && let Some(area) = Area::adopt() {
+        if rseq && let Some(area) = Area::adopt().or_else(Area::register_own) {
             // Relaxed: published by the last.
             self.offset.store(area.offset, Relaxed);
             self.index_offset.store(area.index_offset, Relaxed);
             self.index_is_cid.store(area.index == Index::MmCid, Relaxed);
+            self.area_is_own.store(area.own, Relaxed);
             // Release: with the area's fields.
             self.rseq.store(true, Release);
         }
@@ -125,6 +128,7 @@ impl Linux {
             } else {
                 Index::CpuId
             },
+            own: self.area_is_own.load(Relaxed),
         })
     }
 
@@ -303,12 +307,12 @@ unsafe impl Platform for Linux {
     }
 
     fn percpu_usable(&self) -> bool {
-        !self.is_vfork_child()
+        !self.is_vfork_child() && self.area().is_none_or(|area| area.register_here())
     }
 
     #[inline]
     unsafe fn pop(&self, table: &Table, slot: Slot) -> *mut u8 {
-        if self.in_vfork() && !self.percpu_usable() {
+        if self.is_vfork_child() {
             return core::ptr::null_mut();
         }
         // SAFETY: the table's regions have tops in their slots.
@@ -324,7 +328,7 @@ unsafe impl Platform for Linux {
 
     #[inline]
     unsafe fn push(&self, table: &Table, slot: Slot, object: *mut u8) -> bool {
-        if self.in_vfork() && !self.percpu_usable() {
+        if self.is_vfork_child() {
             return false;
         }
         // SAFETY: as in `pop`.
@@ -344,7 +348,7 @@ unsafe impl Platform for Linux {
 
     #[inline]
     unsafe fn exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool {
-        if self.in_vfork() && !self.percpu_usable() {
+        if self.is_vfork_child() {
             return false;
         }
         // SAFETY: as in `pop`.

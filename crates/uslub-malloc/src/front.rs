@@ -128,6 +128,9 @@ mod fast {
             "shr eax, 3",
             "movzx eax, byte ptr [rsi + rax + {classes}]",
             "mov rdx, [rsi + {offset}]",
+            // A thread that the kernel does not know has a negative id here.
+            "cmp dword ptr fs:[rdx + 4], 0",
+            "js {slow}",
             "mov r9, [rsi + {index}]",
             "lea rcx, [rip + 50f]",
             "mov fs:[rdx + 8], rcx",
@@ -183,6 +186,9 @@ mod fast {
             "mov rcx, [rsi + {map}]",
             "movzx eax, word ptr [rcx + rax * 2]",
             "mov rdx, [rsi + {offset}]",
+            // A thread that the kernel does not know has a negative id here.
+            "cmp dword ptr fs:[rdx + 4], 0",
+            "js {slow}",
             "mov r9, [rsi + {index}]",
             "lea rcx, [rip + 50f]",
             "mov fs:[rdx + 8], rcx",

@@ -28,6 +28,8 @@ pub struct Area {
     pub index_offset: isize,
     /// What that field is.
     pub index: Index,
+    /// Whether the area is our own rather than the C library's.
+    pub own: bool,
 }
 
 impl Area {
@@ -35,27 +37,49 @@ impl Area {
     /// (old C libraries and kernels, emulators, tunables that forbid it).
     #[cfg(target_arch = "x86_64")]
     pub fn adopt() -> Option<Self> {
-        let (offset, size) = library_symbols()?;
-        if size == 0 {
-            return None;
-        }
-        let area = Self {
-            offset,
-            index_offset: offset + field::CPU_ID as isize,
-            index: Index::CpuId,
+        let (offset, size) = library_symbols().filter(|&(_, size)| size != 0)?;
+        let area = Self::with_features(offset, feature_size(size), false);
+        area.is_registered_here().then_some(area)
+    }
+
+    /// An area of our own, registered for this thread; `None` where the kernel refuses (it has no
+    /// sequences, or somebody else has registered an area).
+    #[cfg(target_arch = "x86_64")]
+    pub fn register_own() -> Option<Self> {
+        let area = Self::with_features(crate::own::offset(), feature_size(0), true);
+        area.register_here().then_some(area)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn with_features(offset: isize, features: usize, own: bool) -> Self {
+        let (index, field) = if features >= WITH_MM_CID {
+            (Index::MmCid, field::MM_CID)
+        } else {
+            (Index::CpuId, field::CPU_ID)
         };
-        if (area.index_here() as i32) < 0 {
-            // Not registered after all.
-            return None;
+        Self {
+            offset,
+            index_offset: offset + field as isize,
+            index,
+            own,
         }
-        if feature_size(size) >= WITH_MM_CID {
-            return Some(Self {
-                index_offset: offset + field::MM_CID as isize,
-                index: Index::MmCid,
-                ..area
-            });
+    }
+
+    /// Whether this thread is registered, so that its fields can be trusted.
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    pub fn is_registered_here(&self) -> bool {
+        (load(self.offset + field::CPU_ID as isize) as i32) >= 0
+    }
+
+    /// Registers this thread, where the area is our own and it is not; returns whether it is registered then.
+    #[cfg(target_arch = "x86_64")]
+    pub fn register_here(&self) -> bool {
+        match load(self.offset + field::CPU_ID as isize) as i32 {
+            0.. => true,
+            -1 => self.own && crate::own::register(),
+            _ => false,
         }
-        Some(area)
     }
 
     /// There is no support for this architecture yet.
@@ -64,21 +88,23 @@ impl Area {
         None
     }
 
+    /// There is no support for this architecture yet.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn register_own() -> Option<Self> {
+        None
+    }
+
+    /// There is no support for this architecture yet.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn register_here(&self) -> bool {
+        false
+    }
+
     /// The index of the CPU that this thread runs on; may be stale at once.
     #[cfg(target_arch = "x86_64")]
     #[inline]
     pub fn index_here(&self) -> u32 {
-        let index: u32;
-        // SAFETY: a load from this thread's own area.
-        unsafe {
-            core::arch::asm!(
-                "mov {index:e}, fs:[{at}]",
-                index = out(reg) index,
-                at = in(reg) self.index_offset,
-                options(nostack, preserves_flags, readonly),
-            );
-        }
-        index
+        load(self.index_offset)
     }
 
     /// There is no support for this architecture yet.
@@ -87,6 +113,23 @@ impl Area {
     pub fn index_here(&self) -> u32 {
         0
     }
+}
+
+/// A word at an offset from the thread pointer.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn load(at: isize) -> u32 {
+    let word: u32;
+    // SAFETY: a load from this thread's own area.
+    unsafe {
+        core::arch::asm!(
+            "mov {word:e}, fs:[{at}]",
+            word = out(reg) word,
+            at = in(reg) at,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+    word
 }
 
 /// The C library's `__rseq_offset` and `__rseq_size`, if it has them.
@@ -113,11 +156,11 @@ fn library_symbols() -> Option<(isize, usize)> {
 }
 
 /// Bytes of the area that the kernel fills in, given what the library says: 20 and 32
-/// are sizes of old layouts, for which the kernel knows better.
+/// are sizes of old layouts, for which the kernel knows better; 0 is for our own, which has 32.
 #[cfg(target_arch = "x86_64")]
 fn feature_size(size: usize) -> usize {
     const AT_RSEQ_FEATURE_SIZE: libc::c_ulong = 27;
-    if size != 20 && size != 32 {
+    if ![0, 20, 32].contains(&size) {
         return size;
     }
     // SAFETY: looks a number up.

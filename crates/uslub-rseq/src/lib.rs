@@ -6,10 +6,10 @@
 //! descriptor's start and its commit, it resumes at the descriptor's abort address.
 //! So a few instructions that end in one store act as if indivisible on their CPU.
 //!
-//! We use the area that the C library registered (glibc ≥ 2.35) and never write anything of it but
-//! the descriptor's address. Each sequence here
+//! We use the area that the C library registered (glibc ≥ 2.35), or one of our own where there is none,
+//! and never write anything of it but the descriptor's address. Each sequence here
 //!
-//! 1. publishes its descriptor,
+//! 1. sees that the thread is registered, and publishes its descriptor,
 //! 2. reads the CPU (or concurrency id) and finds the CPU's region through the table,
 //! 3. looks at one word of the region and computes its new value,
 //! 4. commits by storing that word, and nothing after it.
@@ -39,6 +39,8 @@ pub use none::{exchange, pop, push};
 
 mod area;
 mod membarrier;
+#[cfg(target_arch = "x86_64")]
+mod own;
 
 pub use area::{Area, Index};
 pub use membarrier::fence;

@@ -2,7 +2,8 @@
 //!
 //! In each: label 20 is the start, 30 follows the commit, 40 is the abort address
 //! (behind the signature that the kernel checks), 50 the descriptor, 60 the end.
-//! The thread's area is at `fs:[offset]`; the descriptor's address is its word at 8.
+//! The thread's area is at `fs:[offset]`; `cpu_id`, negative when the thread is not registered, is at 4, and
+//! the descriptor's address at 8.
 
 use core::arch::asm;
 
@@ -42,6 +43,8 @@ pub unsafe fn pop(area: &Area, table: *mut u8, slot: usize, count: usize) -> *mu
     // word of the region and a counter.
     unsafe {
         asm!(
+            "cmp dword ptr fs:[{area} + 4], 0",
+            "js 60f",
             "lea {word}, [rip + 50f]",
             "mov fs:[{area} + 8], {word}",
             "20:",
@@ -92,6 +95,8 @@ pub unsafe fn push(
     // SAFETY: as in `pop`; the word behind the top is not part of the sheaf until the commit.
     unsafe {
         asm!(
+            "cmp dword ptr fs:[{area} + 4], 0",
+            "js 60f",
             "lea {word}, [rip + 50f]",
             "mov fs:[{area} + 8], {word}",
             "20:",
@@ -137,6 +142,8 @@ pub unsafe fn exchange(area: &Area, table: *mut u8, slot: usize, old: usize, new
     // SAFETY: as in `pop`.
     unsafe {
         asm!(
+            "cmp dword ptr fs:[{area} + 4], 0",
+            "js 60f",
             "lea {word}, [rip + 50f]",
             "mov fs:[{area} + 8], {word}",
             "20:",

@@ -10,8 +10,8 @@
 //! held, and returned clean. The same happens sooner ([`SURPLUS_MS`]) when more than a share of what is
 //! in use lies dirty.
 
-use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU64, AtomicUsize};
 
 use crate::gfp::Gfp;
 use crate::page::arena::{Arena, PageIndex};
@@ -34,7 +34,6 @@ pub struct Lists {
     dirty_tail: u32,
     nr_dirty: usize,
     nr_used: usize,
-    next_decay: u64,
 }
 
 /// A run of pages that was handed out.
@@ -57,6 +56,8 @@ pub struct Zone<P> {
     dirty: AtomicUsize,
     /// Pages handed out, at a glance.
     used: AtomicUsize,
+    /// When to look again for pages that have been free for too long, in milliseconds.
+    next_decay: AtomicU64,
 }
 
 fn bin_of(longest: usize) -> usize {
@@ -77,11 +78,11 @@ impl<P: Platform> Zone<P> {
                 dirty_tail: NO_BLOCK,
                 nr_dirty: 0,
                 nr_used: 0,
-                next_decay: 0,
             }),
             growth: Lock::new(()),
             dirty: AtomicUsize::new(0),
             used: AtomicUsize::new(0),
+            next_decay: AtomicU64::new(0),
         }
     }
 
@@ -174,13 +175,19 @@ impl<P: Platform> Zone<P> {
         let now = platform.now_ms();
         let mut lists = self.lists.lock();
         self.give(&mut lists, page, count, now);
-        let due = now >= lists.next_decay && lists.nr_dirty > 0;
-        let surplus = lists.nr_dirty > DIRTY_FLOOR + lists.nr_used / DIRTY_SHARE;
         drop(lists);
-        if surplus {
+        self.decay_now_and_then(platform, now, decay_ms);
+    }
+
+    /// Gives pages back that have been free for too long, if it is time to look; `now` is the time.
+    pub fn decay_now_and_then(&self, platform: &P, now: u64, decay_ms: u64) {
+        // Relaxed: glances.
+        let (dirty, used) = (self.dirty.load(Relaxed), self.used.load(Relaxed));
+        if dirty > DIRTY_FLOOR + used / DIRTY_SHARE {
             self.purge_first(platform, |age| age >= SURPLUS_MS, now);
         }
-        if due {
+        // Relaxed: at worst two threads look.
+        if dirty > 0 && now >= self.next_decay.load(Relaxed) {
             self.decay(platform, now, decay_ms);
         }
     }
@@ -226,10 +233,8 @@ impl<P: Platform> Zone<P> {
     /// Gives free dirty pages back that have not been used for `decay_ms`
     /// milliseconds; `now` is the time.
     pub fn decay(&self, platform: &P, now: u64, decay_ms: u64) {
-        {
-            let mut lists = self.lists.lock();
-            lists.next_decay = now + decay_ms / 8 + 1;
-        }
+        // Relaxed: at worst two threads look.
+        self.next_decay.store(now + decay_ms / 8 + 1, Relaxed);
         self.purge_older(platform, |age| age >= decay_ms, now);
     }
 
@@ -292,7 +297,9 @@ impl<P: Platform> Zone<P> {
         }
         // SAFETY: we hold the page lock.
         let block = unsafe { self.arena.block(number) };
-        if !old_enough(u64::from((now as u32).wrapping_sub(block.dirty_since))) {
+        // Another thread may have used it a moment after our `now`.
+        let age = (now as u32).wrapping_sub(block.dirty_since) as i32;
+        if !old_enough(age.max(0) as u64) {
             return None;
         }
         // All of an empty block goes at once, so that its descriptors can go too.

@@ -15,7 +15,7 @@
 //! not committed, or not mapped any more, ends the test. Memory that is unmapped or purged but
 //! was not the allocator's fails the test by name. `fatal` panics with its message.
 
-#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(dead_code, unused_imports, reason = "each test file uses a part")]
 
 pub mod pattern;
 pub mod platform;
@@ -31,7 +31,7 @@ use uslub_core::percpu::Region;
 use uslub_core::platform::PAGE_SIZE;
 use uslub_core::tunables::Tunables;
 
-pub use platform::{Calls, Virtual};
+pub use platform::Virtual;
 pub use thread::{Dice, hop, never_waiting, on_cpu};
 
 /// An allocator over virtual CPUs.

@@ -185,10 +185,7 @@ impl Virtual {
     fn is_disturbed(&self) -> bool {
         // SeqCst: see above.
         let one_in = self.disturbed.load(SeqCst);
-        one_in != 0 && {
-            DICE.set(splitmix(DICE.get()));
-            DICE.get().is_multiple_of(u64::from(one_in))
-        }
+        one_in != 0 && thread::one_in(u64::from(one_in))
     }
 
     /// Runs a slot operation on this thread's CPU.
@@ -197,10 +194,7 @@ impl Virtual {
         if self.is_disturbed() || !self.percpu_usable.load(SeqCst) {
             return disturbed;
         }
-        if HOPS.get() != 0 && HOPS.get().is_multiple_of(61) {
-            // As if preempted between a glance and what follows it.
-            std::thread::yield_now();
-        }
+        thread::yield_sometimes();
         let cpu = self.cpu();
         let _sequence = (self.setup.slots != Slots::Locked).then(|| {
             self.sequences[cpu]
@@ -270,10 +264,8 @@ unsafe impl Platform for Virtual {
         }
         memory.committed.insert(at, at + bytes);
         // SAFETY: inside one of our reservations.
-        assert_eq!(
-            unsafe { libc::mprotect(at as *mut _, bytes, READ_WRITE) },
-            0
-        );
+        let done = unsafe { libc::mprotect(at as *mut _, bytes, READ_WRITE) };
+        assert_eq!(done, 0);
         if bytes == BLOCK_BYTES {
             memory.pages.insert(at, at + bytes);
             if self.setup.fresh == Fresh::Poisoned {
@@ -358,7 +350,7 @@ unsafe impl Platform for Virtual {
     }
 
     fn wait(_word: &AtomicU32, _value: u32) {
-        assert!(MAY_WAIT.get(), "waited for a lock where nobody may");
+        assert!(thread::may_wait(), "waited for a lock where nobody may");
         std::thread::yield_now();
     }
 
@@ -371,7 +363,7 @@ unsafe impl Platform for Virtual {
 
     fn random(&self) -> u64 {
         // SeqCst: see above.
-        splitmix(self.random.fetch_add(1, SeqCst))
+        thread::splitmix(self.random.fetch_add(1, SeqCst))
     }
 
     fn memory_bytes(&self) -> usize {
@@ -387,11 +379,7 @@ unsafe impl Platform for Virtual {
     }
 
     fn cpu(&self) -> usize {
-        if HOPS.get() != 0 {
-            HOPS.set(splitmix(HOPS.get()) | 1);
-            CPU.set(HOPS.get() as usize >> 8);
-        }
-        CPU.get() % self.setup.cpus
+        thread::cpu() % self.setup.cpus
     }
 
     fn percpu_usable(&self) -> bool {
@@ -443,4 +431,3 @@ impl Drop for Virtual {
         }
     }
 }
-

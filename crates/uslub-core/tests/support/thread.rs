@@ -21,6 +21,34 @@ pub fn hop(seed: u64) {
     DICE.set(splitmix(seed ^ 77));
 }
 
+/// The CPU of this thread now.
+pub fn cpu() -> usize {
+    if HOPS.get() != 0 {
+        HOPS.set(splitmix(HOPS.get()) | 1);
+        CPU.set(HOPS.get() as usize >> 8);
+    }
+    CPU.get()
+}
+
+/// Lets others run now and then, where this thread hops: as if preempted between a glance and what
+/// follows it.
+pub fn yield_sometimes() {
+    if HOPS.get() != 0 && HOPS.get().is_multiple_of(61) {
+        std::thread::yield_now();
+    }
+}
+
+/// Says yes once in so many times, at random.
+pub fn one_in(n: u64) -> bool {
+    DICE.set(splitmix(DICE.get()));
+    DICE.get().is_multiple_of(n)
+}
+
+/// Whether this thread may wait for locks.
+pub fn may_wait() -> bool {
+    MAY_WAIT.get()
+}
+
 /// Runs `work` and fails the test if it waits for a lock.
 pub fn never_waiting<T>(work: impl FnOnce() -> T) -> T {
     struct Again;
@@ -64,4 +92,3 @@ impl Dice {
         }
     }
 }
-
