@@ -128,6 +128,7 @@ impl Linux {
             } else {
                 Index::CpuId
             },
+            // Relaxed: set before.
             own: self.area_is_own.load(Relaxed),
         })
     }
