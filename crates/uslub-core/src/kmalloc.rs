@@ -326,6 +326,10 @@ impl<P: Platform> Allocator<P> {
             return moved.as_ptr();
         }
         let new = self.kmalloc(bytes, gfp - Gfp::ZERO);
+        if new.is_null() && bytes <= old {
+            // No memory to make it smaller: as large as it is it will do.
+            return object;
+        }
         if !new.is_null() {
             // SAFETY: both are live and at least so long; the caller gives up the old one.
             unsafe {

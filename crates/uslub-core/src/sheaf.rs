@@ -17,8 +17,8 @@
 //!
 //! | top in a slot | meaning |
 //! |---|---|
-//! | [`BOOTSTRAP`] | this CPU has no sheaf yet, or a thread has taken it |
-//! | [`STOPPED`] | the CPU's region is being drained: leave it alone |
+//! | [`bootstrap`] | this CPU has no sheaf yet, or a thread has taken it |
+//! | [`stopped`] | the CPU's region is being drained: leave it alone |
 
 use core::ptr::NonNull;
 

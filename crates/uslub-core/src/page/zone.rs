@@ -7,7 +7,7 @@
 //!
 //! Blocks with free dirty pages are listed by when they were last used. Once
 //! `decay_ms` have passed the pages are taken out, given back with no lock
-//! held, and returned clean. The same happens sooner ([`SURPLUS_MS`]) when more than a share of what is
+//! held, and returned clean. The same happens sooner (`SURPLUS_MS`) when more than a share of what is
 //! in use lies dirty.
 
 use core::sync::atomic::Ordering::Relaxed;
