@@ -1,6 +1,6 @@
 //! The allocator: a value that owns pages, caches and per-CPU slots.
 
-use core::ptr::null_mut;
+use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
 
@@ -14,6 +14,17 @@ use crate::percpu::{CacheId, MAX_CACHES, Table};
 use crate::platform::Platform;
 use crate::sync::Lock;
 use crate::tunables::Tunables;
+
+/// Identities that are free.
+struct CacheList<P: Platform> {
+    /// Indices from this one on were never used.
+    next: usize,
+    /// Records of destroyed caches, whose identities and memory are used again.
+    dead: *mut KmemCache<P>,
+}
+
+// SAFETY: the records are reached through the lock alone.
+unsafe impl<P: Platform> Send for CacheList<P> {}
 
 /// An allocator over a platform.
 ///
@@ -39,9 +50,9 @@ pub struct Allocator<P: Platform> {
     /// Objects that were allocated without a cache, and freed.
     pub large_calls: [AtomicUsize; 2],
     caches: [AtomicPtr<KmemCache<P>>; MAX_CACHES],
-    /// The kernel's slab_mutex: creating and destroying caches and regions. Holds the next free index.
-    slab_mutex: Lock<P, usize>,
-    /// Held while CPUs are drained.
+    /// The kernel's slab_mutex: creating and destroying caches and regions.
+    slab_mutex: Lock<P, CacheList<P>>,
+    /// Held while CPUs are drained, and by all who walk the caches while some may be destroyed.
     drain: Lock<P, ()>,
     tunables: core::cell::UnsafeCell<Tunables>,
     ready: AtomicBool,
@@ -64,7 +75,10 @@ impl<P: Platform> Allocator<P> {
             next_cold: AtomicU64::new(0),
             large_calls: [const { AtomicUsize::new(0) }; 2],
             caches: [const { AtomicPtr::new(null_mut()) }; MAX_CACHES],
-            slab_mutex: Lock::new(1),
+            slab_mutex: Lock::new(CacheList {
+                next: 1,
+                dead: null_mut(),
+            }),
             drain: Lock::new(()),
             tunables: core::cell::UnsafeCell::new(Tunables::DEFAULT),
             ready: AtomicBool::new(false),
@@ -119,7 +133,7 @@ impl<P: Platform> Allocator<P> {
         unsafe { self.caches[id.index()].load(Acquire).as_ref() }
     }
 
-    /// All caches.
+    /// All caches. Nobody may destroy one while it is looked at.
     pub fn caches(&self) -> impl Iterator<Item = &KmemCache<P>> {
         // Acquire: pairs with the creation of the last.
         (1..self.end.load(Acquire)).filter_map(|index| self.cache(CacheId::from_index(index)))
@@ -127,8 +141,8 @@ impl<P: Platform> Allocator<P> {
 
     /// Keeps the identities below `index` for caches that [`create_at`](Self::create_at) makes.
     pub fn keep_indices(&self, index: usize) {
-        let mut next = self.slab_mutex.lock();
-        *next = (*next).max(index);
+        let mut list = self.slab_mutex.lock();
+        list.next = list.next.max(index);
     }
 
     /// Creates a cache.
@@ -137,12 +151,19 @@ impl<P: Platform> Allocator<P> {
     ///
     /// When an argument is out of bounds, there are too many caches or no memory.
     pub fn create(&self, args: &CacheArgs<'_>) -> Result<&KmemCache<P>, CreateError> {
-        let mut next = self.slab_mutex.lock();
-        if *next >= MAX_CACHES {
+        let mut list = self.slab_mutex.lock();
+        // SAFETY: a record in the list is ours.
+        if let Some(dead) = unsafe { list.dead.as_ref() } {
+            let (id, next) = (dead.id, dead.next_dead());
+            let cache = self.create_locked(id, args, Some(dead))?;
+            list.dead = next;
+            return Ok(cache);
+        }
+        if list.next >= MAX_CACHES {
             return Err(CreateError::TooMany);
         }
-        let cache = self.create_locked(CacheId::from_index(*next), args)?;
-        *next += 1;
+        let cache = self.create_locked(CacheId::from_index(list.next), args, None)?;
+        list.next += 1;
         Ok(cache)
     }
 
@@ -160,14 +181,16 @@ impl<P: Platform> Allocator<P> {
         let _next = self.slab_mutex.lock();
         match self.cache(id) {
             Some(cache) => Ok(cache),
-            None => self.create_locked(id, args),
+            None => self.create_locked(id, args, None),
         }
     }
 
+    /// Makes a cache; in the memory of a dead one, if there is one.
     fn create_locked(
         &self,
         id: CacheId,
         args: &CacheArgs<'_>,
+        dead: Option<&KmemCache<P>>,
     ) -> Result<&KmemCache<P>, CreateError> {
         let record = |bytes, align| {
             self.meta
@@ -175,38 +198,59 @@ impl<P: Platform> Allocator<P> {
                 .ok_or(CreateError::NoMemory)
         };
         let nr_nodes = self.nr_nodes();
-        let secret = self.platform.random();
-        let nodes =
-            record(nr_nodes * size_of::<Node<P>>(), align_of::<Node<P>>())?.cast::<Node<P>>();
-        for nid in 0..nr_nodes {
-            // SAFETY: within the record just made.
-            unsafe { nodes.add(nid).write(Node::new()) };
-        }
+        let nodes = match dead {
+            Some(dead) => dead.node_records(),
+            None => record(nr_nodes * size_of::<Node<P>>(), align_of::<Node<P>>())?.cast(),
+        };
         let mut cache = KmemCache::new(
             args,
             id,
             self.tunables(),
             self.min_objects(),
-            secret,
+            self.platform.random(),
             (nodes, nr_nodes),
         )?;
         if self.tunables().slab_freelist_random == 1 && cache.oo.objects >= 2 {
             let objects = cache.oo.objects as usize;
-            let offsets = record(objects * 4, 4)?.cast::<u32>();
-            // SAFETY: the record has room for `objects` numbers, zeroed.
+            let offsets = match dead.and_then(|dead| dead.random_room(objects)) {
+                Some(room) => room,
+                None => record(objects * 4, 4)?.cast::<u32>(),
+            };
+            // SAFETY: room for `objects` numbers.
             let slice = unsafe { core::slice::from_raw_parts_mut(offsets.as_ptr(), objects) };
             shuffle(slice, cache.size, || self.platform.random());
             cache.set_random(offsets);
         }
-        let memory = record(size_of::<KmemCache<P>>(), 64)?.cast::<KmemCache<P>>();
-        // SAFETY: the record just made is ours.
-        unsafe { memory.write(cache) };
+        let memory = match dead {
+            Some(dead) => NonNull::from(dead),
+            None => record(size_of::<KmemCache<P>>(), 64)?.cast(),
+        };
         self.table.prepare(id);
-        // Release: whoever finds the cache sees its record and its slots.
-        self.caches[id.index()].store(memory.as_ptr(), Release);
-        self.end.fetch_max(id.index() + 1, Release);
+        // Nobody walks the caches meanwhile.
+        self.while_draining(|| {
+            for nid in 0..nr_nodes {
+                // SAFETY: within the nodes' record, which is ours.
+                unsafe { nodes.add(nid).write(Node::new()) };
+            }
+            // SAFETY: the record is ours.
+            unsafe { memory.write(cache) };
+            // Release: whoever finds the cache sees its record and its slots.
+            self.caches[id.index()].store(memory.as_ptr(), Release);
+            self.end.fetch_max(id.index() + 1, Release);
+        });
         // SAFETY: records live for ever.
         Ok(unsafe { memory.as_ref() })
+    }
+
+    /// Takes a cache out of the list, so that its identity and record can serve another.
+    pub(crate) fn forget(&self, cache: &KmemCache<P>) {
+        let mut list = self.slab_mutex.lock();
+        self.while_draining(|| {
+            // Release: after all that was done with the cache.
+            self.caches[cache.id.index()].store(null_mut(), Release);
+        });
+        cache.set_next_dead(list.dead);
+        list.dead = core::ptr::from_ref(cache).cast_mut();
     }
 
     /// Gives this CPU its region; returns false when memory cannot be had.

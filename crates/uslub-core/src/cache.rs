@@ -2,7 +2,7 @@
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
 use crate::freelist::Links;
 use crate::node::Node;
@@ -123,6 +123,8 @@ pub struct KmemCache<P: 'static> {
     /// Activity at the last look, and the number of looks since it changed.
     last_activity: AtomicU64,
     idle_looks: AtomicU32,
+    /// The next record of a destroyed cache; under the lock over the list of caches.
+    next_dead: AtomicPtr<KmemCache<P>>,
 }
 
 // SAFETY: the pointers lead to records that live for ever and are shared by rule.
@@ -204,11 +206,34 @@ impl<P: Platform> KmemCache<P> {
             stats: Stats::new(),
             last_activity: AtomicU64::new(0),
             idle_looks: AtomicU32::new(0),
+            next_dead: AtomicPtr::new(core::ptr::null_mut()),
         })
     }
 
     pub(crate) fn set_random(&mut self, offsets: NonNull<u32>) {
         self.random = offsets.as_ptr();
+    }
+
+    /// The next record of a destroyed cache.
+    pub(crate) fn next_dead(&self) -> *mut Self {
+        // Relaxed: under the lock over the list of caches.
+        self.next_dead.load(Relaxed)
+    }
+
+    /// Links the record of a destroyed cache.
+    pub(crate) fn set_next_dead(&self, next: *mut Self) {
+        // Relaxed: as above.
+        self.next_dead.store(next, Relaxed);
+    }
+
+    /// The memory of the nodes' records.
+    pub(crate) fn node_records(&self) -> NonNull<Node<P>> {
+        self.nodes
+    }
+
+    /// The memory of the random order, if it has room for `objects` offsets.
+    pub(crate) fn random_room(&self, objects: usize) -> Option<NonNull<u32>> {
+        NonNull::new(self.random.cast_mut()).filter(|_| self.oo.objects as usize >= objects)
     }
 
     /// Name of the cache.

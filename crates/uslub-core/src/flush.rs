@@ -16,20 +16,26 @@ const COLD_MS: u64 = 10;
 /// Partial slabs with at most this many free slots are sorted by a shrink.
 const SORTED: usize = 32;
 
+/// Which sheaves a flush takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Take {
+    /// Those of CPUs that have objects.
+    Used,
+    /// All, also empty ones.
+    All,
+}
+
 /// A choice of caches.
 type Which<'a, P> = dyn Fn(&KmemCache<P>) -> bool + 'a;
 
 impl<P: Platform> Allocator<P> {
     /// Flushes the sheaves of all CPUs for the caches that `which` accepts.
-    pub(crate) fn flush_cpus(&self, which: &Which<'_, P>) {
+    pub(crate) fn flush_cpus(&self, which: &Which<'_, P>, take: Take) {
         let mut taken = SheafList::new();
         self.while_draining(|| {
             for cpu in 0..self.table.end() {
-                if self
-                    .table
-                    .region(cpu)
-                    .is_none_or(|region| !self.is_used(region, which))
-                {
+                let used = |region| take == Take::All || self.is_used(region, which);
+                if !self.table.region(cpu).is_some_and(used) {
                     continue;
                 }
                 if self.platform.slots_are_locked() {
@@ -121,15 +127,15 @@ impl<P: Platform> Allocator<P> {
     /// Flushes all sheaves of a cache and gives its empty slabs back; partial slabs are sorted so
     /// that the fullest are used first. Returns whether slabs remain.
     pub fn shrink(&self, cache: &KmemCache<P>) -> bool {
-        self.flush_cpus(&|c| c.id == cache.id);
+        self.flush_cpus(&|c| c.id == cache.id, Take::Used);
         self.shrink_nodes(cache);
         cache.nr_slabs() > 0
     }
 
     /// As [`shrink`](Self::shrink) for all caches.
     pub fn shrink_all(&self) {
-        self.flush_cpus(&|_| true);
-        self.caches().for_each(|cache| self.shrink_nodes(cache));
+        self.flush_cpus(&|_| true, Take::Used);
+        self.while_draining(|| self.caches().for_each(|cache| self.shrink_nodes(cache)));
     }
 
     /// Gives as much memory back to the system as possible; returns whether there was any.
@@ -141,7 +147,7 @@ impl<P: Platform> Allocator<P> {
         any
     }
 
-    fn shrink_nodes(&self, cache: &KmemCache<P>) {
+    pub(crate) fn shrink_nodes(&self, cache: &KmemCache<P>) {
         for node in cache.nodes() {
             self.flush_barn(cache, node);
             self.discard_empty(cache, node);
@@ -173,15 +179,20 @@ impl<P: Platform> Allocator<P> {
         {
             return;
         }
-        let mut any = false;
-        for cache in self.caches() {
-            any |= cache.note_activity(self.activity_of(cache)) && self.is_cached(cache);
-        }
-        if any {
-            self.flush_cpus(&|cache| cache.is_cold());
-            for cache in self.caches().filter(|cache| cache.is_cold()) {
-                cache.nodes().for_each(|node| self.flush_barn(cache, node));
+        let any = self.while_draining(|| {
+            let mut any = false;
+            for cache in self.caches() {
+                any |= cache.note_activity(self.activity_of(cache)) && self.is_cached(cache);
             }
+            any
+        });
+        if any {
+            self.flush_cpus(&|cache| cache.is_cold(), Take::Used);
+            self.while_draining(|| {
+                for cache in self.caches().filter(|cache| cache.is_cold()) {
+                    cache.nodes().for_each(|node| self.flush_barn(cache, node));
+                }
+            });
         }
     }
 

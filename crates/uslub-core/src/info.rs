@@ -112,8 +112,10 @@ impl<P: Platform> Allocator<P> {
     pub fn activity(&self) -> u64 {
         // Relaxed: figures.
         let large: usize = self.large_calls.iter().map(|n| n.load(Relaxed)).sum();
-        self.caches().fold(large as u64, |sum, cache| {
-            sum.wrapping_add(self.activity_of(cache))
+        self.while_draining(|| {
+            self.caches().fold(large as u64, |sum, cache| {
+                sum.wrapping_add(self.activity_of(cache))
+            })
         })
     }
 
@@ -173,15 +175,17 @@ impl<P: Platform> Allocator<P> {
             ..Totals::default()
         };
         t.live = t.large + t.huge;
-        for cache in self.caches() {
-            let (info, size) = (self.info(cache), cache.size as usize);
-            t.live += info.live_objs() * size;
-            t.cached += info.cached_objs * size;
-            t.free += (info.num_objs - info.active_objs) * size;
-            t.slabs += info.num_slabs * cache.oo.bytes();
-            t.allocs += info.allocs;
-            t.frees += info.frees;
-        }
+        self.while_draining(|| {
+            for cache in self.caches() {
+                let (info, size) = (self.info(cache), cache.size as usize);
+                t.live += info.live_objs() * size;
+                t.cached += info.cached_objs * size;
+                t.free += (info.num_objs - info.active_objs) * size;
+                t.slabs += info.num_slabs * cache.oo.bytes();
+                t.allocs += info.allocs;
+                t.frees += info.frees;
+            }
+        });
         t
     }
 }

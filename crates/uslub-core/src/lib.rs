@@ -6,7 +6,7 @@
 //! | layer | files |
 //! |---|---|
 //! | objects of any size | `kmalloc`, `huge` |
-//! | caches | `cache`, `bulk`, `info`, `stats` |
+//! | caches | `cache`, `bulk`, `destroy`, `info`, `stats` |
 //! | batches of objects | `sheaves`, `flush`; `sheaf`, `percpu`, `barn` |
 //! | slabs | `refill`, `free`; `node`, `slab`, `freelist`, `order` |
 //! | pages | `page` |
@@ -23,6 +23,7 @@ pub mod allocator;
 pub mod barn;
 pub mod bulk;
 pub mod cache;
+pub mod destroy;
 pub mod flush;
 pub mod free;
 pub mod freelist;

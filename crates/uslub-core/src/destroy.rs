@@ -1,0 +1,82 @@
+//! The end of a cache.
+//!
+//! All sheaves are flushed and all empty slabs given back. If an object is still in use then, it is reported,
+//! and cache and memory are kept for ever: a leak is safer than memory that two
+//! owners use. Otherwise the cache's identity and record serve the next one.
+
+use core::ptr;
+
+use crate::allocator::Allocator;
+use crate::cache::KmemCache;
+use crate::flush::Take;
+use crate::order::MAX_OBJECTS;
+use crate::page::{PageIndex, PageKind};
+use crate::platform::Platform;
+use crate::slab::Slab;
+
+impl<P: Platform> Allocator<P> {
+    /// Destroys a cache; calls `leaked` with each object that is still in use, and returns how many there are.
+    /// With any, the cache lives on.
+    ///
+    /// A cache that is destroyed already ends the process with a message.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses the cache any more, unless objects were leaked.
+    pub unsafe fn destroy(&self, cache: &KmemCache<P>, mut leaked: impl FnMut(*mut u8)) -> usize {
+        if !self
+            .cache(cache.id)
+            .is_some_and(|known| ptr::eq(known, cache))
+        {
+            self.platform
+                .fatal(format_args!("cache '{}': destroyed already", cache.name()));
+        }
+        self.flush_cpus(&|c| c.id == cache.id, Take::All);
+        self.shrink_nodes(cache);
+        let mut count = 0;
+        if cache.nr_slabs() > 0 {
+            self.for_each_in_use(cache, |object| {
+                count += 1;
+                leaked(object);
+            });
+        }
+        if count == 0 {
+            self.forget(cache);
+        }
+        count
+    }
+
+    /// Calls `visit` with each object of a cache that is in use, those in sheaves included; for quiet moments.
+    fn for_each_in_use(&self, cache: &KmemCache<P>, mut visit: impl FnMut(*mut u8)) {
+        let arena = &self.zone.arena;
+        for page in 0..arena.limit() as u32 {
+            let slab = arena.slab(PageIndex(page));
+            if arena.cache_of(PageIndex(page)) == Some(cache.id) && slab.kind() == PageKind::Slab {
+                self.for_each_in_slab(cache, slab, &mut visit);
+            }
+        }
+    }
+
+    fn for_each_in_slab(&self, cache: &KmemCache<P>, slab: &Slab, visit: &mut impl FnMut(*mut u8)) {
+        let base = self.slab_base(slab);
+        let mut free = [0u64; MAX_OBJECTS / 64 + 1];
+        let mut mark = |offset: usize| {
+            let slot = cache.slot_at(offset);
+            free[slot / 64] |= 1 << (slot % 64);
+        };
+        let mut at = slab.state().head();
+        while let Some(offset) = at {
+            mark(offset);
+            // SAFETY: a free slot of a quiet slab.
+            let next = unsafe { cache.links_of(slab).get(base.wrapping_add(offset)) };
+            at = (!next.is_null()).then(|| next as usize - base as usize);
+        }
+        let objects = cache.oo.objects as usize;
+        for position in usize::from(slab.position())..objects {
+            mark(cache.offset_at(usize::from(slab.start()), position));
+        }
+        for slot in (0..objects).filter(|slot| free[slot / 64] >> (slot % 64) & 1 == 0) {
+            visit(base.wrapping_add(slot * cache.size as usize));
+        }
+    }
+}
