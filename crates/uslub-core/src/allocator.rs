@@ -267,6 +267,11 @@ impl<P: Platform> Allocator<P> {
         work()
     }
 
+    /// Whether somebody drains CPUs or walks the caches, at a glance.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.drain.is_held()
+    }
+
     /// Takes all locks, so that a fork finds every structure whole.
     pub fn lock_for_fork(&self) {
         self.slab_mutex.acquire();

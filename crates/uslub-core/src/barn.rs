@@ -122,6 +122,11 @@ impl<P: Platform> Barn<P> {
         self.lists.lock().full.for_each(visit);
     }
 
+    /// Whether somebody is at the lists, at a glance.
+    pub fn is_held(&self) -> bool {
+        self.lists.is_held()
+    }
+
     /// The lock, for a fork.
     pub fn lock_for_fork(&self) {
         self.lists.acquire();

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::allocator::Allocator;
 use crate::cache::KmemCache;
-use crate::node::SlabList;
+use crate::node::{Node, SlabList};
 use crate::percpu::Slot;
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::sheaf::{self, Sheaf};
@@ -159,6 +159,13 @@ impl<P: Platform> Allocator<P> {
                 }
             }
         }
+    }
+
+    /// Whether a lock that the figures need is held, at a glance: by another thread, or, in a signal
+    /// handler, by the one that it interrupted.
+    pub fn is_busy(&self) -> bool {
+        let held = |node: &Node<P>| node.partial.is_held() || node.barn.is_held();
+        self.is_draining() || self.caches().any(|cache| cache.nodes().any(held))
     }
 
     /// Figures of the whole allocator.

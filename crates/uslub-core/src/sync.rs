@@ -102,6 +102,12 @@ impl<P: Platform, T> Lock<P, T> {
         }
     }
 
+    /// Whether somebody holds the lock, at a glance.
+    pub fn is_held(&self) -> bool {
+        // Relaxed: a glance.
+        self.word.load(Relaxed) != FREE
+    }
+
     /// Releases the lock that [`acquire`](Self::acquire) took.
     ///
     /// # Safety

@@ -436,7 +436,7 @@ unsafe fn construct(object: *mut u8) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(120))]
+    #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
     fn random_calls_do_what_the_model_does((setup, disturb) in setups(), steps in steps()) {

@@ -280,7 +280,7 @@ fn both(slots: Slots, capacity: usize, full: usize, empty: usize) -> (Box<Slub>,
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
+    #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
     fn sheaves_and_barn_follow_their_tables(

@@ -8,10 +8,10 @@
 mod support;
 
 use std::ptr::null_mut;
-use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Barrier, Mutex};
 
 use support::pattern::{fill, is_filled};
 use support::torment::Torment;
@@ -19,6 +19,7 @@ use support::{Cache, Dice, Setup, Slots, Slub, assert_all_is_given_back, hop, on
 use uslub_core::Gfp;
 use uslub_core::cache::CacheArgs;
 use uslub_core::kmalloc::{CLASS_MAX, LARGE_MAX};
+use uslub_core::page::block::BLOCK_PAGES;
 use uslub_core::platform::Platform;
 
 const THREADS: usize = 8;
@@ -337,5 +338,32 @@ fn caches_and_regions_may_be_made_while_others_allocate() {
             240
         );
         assert_all_is_given_back(a);
+    }
+}
+
+#[test]
+fn threads_that_need_a_page_at_the_same_moment_let_the_range_grow_once() {
+    for _ in 0..100 {
+        let a = &*support::allocator(4);
+        let together = &Barrier::new(4);
+        let torment = &Torment::default();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4)
+                .map(|_| {
+                    scope.spawn(move || {
+                        torment.suffer(|| {
+                            together.wait();
+                            a.zone.alloc(&a.platform, 1, 1, Gfp::KERNEL).is_some()
+                        })
+                    })
+                })
+                .collect();
+            scope.spawn(|| torment.run());
+            let all = threads.into_iter().all(|t| t.join().unwrap());
+            torment.end();
+            assert!(all);
+        });
+        assert_eq!(a.zone.arena.limit(), BLOCK_PAGES);
+        assert_eq!(a.zone.validate(), Ok(()));
     }
 }

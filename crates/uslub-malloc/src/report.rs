@@ -71,6 +71,9 @@ pub(crate) fn write() {
     {
         return;
     }
+    if !is_quiet() {
+        return;
+    }
     let path = |ending: &[u8]| {
         let mut path = Text::<4096>::new();
         path.push(folder);
@@ -91,6 +94,20 @@ pub(crate) fn write() {
     if good {
         sys::rename(new.as_bytes(), done.as_bytes());
     }
+}
+
+/// Waits until nobody holds the locks that the figures need. A program that ends from a signal handler
+/// may have interrupted their holder, which will never let go: then there is no report.
+fn is_quiet() -> bool {
+    const LOOKS: u32 = 1000;
+    (0..LOOKS).any(|_| {
+        if !ALLOCATOR.is_busy() {
+            return true;
+        }
+        // SAFETY: lets others run.
+        unsafe { sys::call(libc::SYS_sched_yield, [0; 6]) };
+        false
+    })
 }
 
 /// Writes one line.
