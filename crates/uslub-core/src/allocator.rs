@@ -4,8 +4,9 @@ use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
 
-use crate::cache::{CacheArgs, CreateError, KmemCache};
+use crate::cache::{self, CacheArgs, CreateError, KmemCache};
 use crate::huge::Huge;
+use crate::kmalloc::NR_CLASSES;
 use crate::meta::Meta;
 use crate::node::Node;
 use crate::order;
@@ -76,7 +77,7 @@ impl<P: Platform> Allocator<P> {
             large_calls: [const { AtomicUsize::new(0) }; 2],
             caches: [const { AtomicPtr::new(null_mut()) }; MAX_CACHES],
             slab_mutex: Lock::new(CacheList {
-                next: 1,
+                next: NR_CLASSES + 1,
                 dead: null_mut(),
             }),
             drain: Lock::new(()),
@@ -94,7 +95,11 @@ impl<P: Platform> Allocator<P> {
     pub unsafe fn init(&self, reserve: usize, tunables: Tunables) -> bool {
         // SAFETY: nobody else uses the allocator.
         unsafe { *self.tunables.get() = tunables };
-        let done = self.table.init(&self.platform) && self.zone.arena.init(&self.platform, reserve);
+        let mut done = self.table.init(&self.platform);
+        if done && !self.zone.arena.init(&self.platform, reserve) {
+            self.table.undo(&self.platform);
+            done = false;
+        }
         // Release: pairs with `ready`.
         self.ready.store(done, Release);
         done
@@ -192,6 +197,7 @@ impl<P: Platform> Allocator<P> {
         args: &CacheArgs<'_>,
         dead: Option<&KmemCache<P>>,
     ) -> Result<&KmemCache<P>, CreateError> {
+        cache::check(args)?;
         let record = |bytes, align| {
             self.meta
                 .record(&self.platform, bytes, align)
@@ -226,6 +232,7 @@ impl<P: Platform> Allocator<P> {
             None => record(size_of::<KmemCache<P>>(), 64)?.cast(),
         };
         self.table.prepare(id);
+        self.table.reset_counts(id);
         // Nobody walks the caches meanwhile.
         self.while_draining(|| {
             for nid in 0..nr_nodes {

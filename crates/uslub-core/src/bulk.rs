@@ -12,12 +12,14 @@ impl<P: Platform> Allocator<P> {
     #[inline]
     pub fn alloc(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
         // SAFETY: our table.
-        let object = unsafe { self.platform.pop(&self.table, cache.id.main()) };
+        let mut object = unsafe { self.platform.pop(&self.table, cache.id.main()) };
         if object.is_null() {
-            self.alloc_slow(cache, gfp)
-        } else {
-            object
+            object = self.alloc_slow(cache, gfp);
         }
+        if gfp.contains(Gfp::ZERO) {
+            zero(cache, &[object]);
+        }
+        object
     }
 
     /// Frees an object of a cache.
@@ -55,9 +57,13 @@ impl<P: Platform> Allocator<P> {
         cache.stats.add(StatItem::AllocSlowpath, n);
         if n < rest {
             cache.stats.add(StatItem::FreeSlowpath, filled + n);
-            self.free_to_slabs(cache, &mut out[..filled + n]);
+            self.free_to_slabs(cache, &mut out[..filled + n], gfp);
+            return false;
         }
-        n == rest
+        if gfp.contains(Gfp::ZERO) {
+            zero(cache, out);
+        }
+        true
     }
 
     /// Frees all objects of an array; their order in the array is lost.
@@ -80,7 +86,7 @@ impl<P: Platform> Allocator<P> {
         }
         if left > 0 {
             cache.stats.add(StatItem::FreeSlowpath, left);
-            self.free_to_slabs(cache, &mut objects[..left]);
+            self.free_to_slabs(cache, &mut objects[..left], Gfp::KERNEL);
         }
     }
 
@@ -133,5 +139,14 @@ impl<P: Platform> Allocator<P> {
             return None;
         }
         self.empty_sheaf(cache, Gfp::KERNEL)
+    }
+}
+
+/// Zeroes objects of a cache; null is passed over.
+fn zero<P: Platform>(cache: &KmemCache<P>, objects: &[*mut u8]) {
+    debug_assert!(cache.ctor.is_none(), "a constructed object is not zero");
+    for object in objects.iter().filter(|object| !object.is_null()) {
+        // SAFETY: just allocated, and so long.
+        unsafe { object.write_bytes(0, cache.object_size as usize) };
     }
 }

@@ -4,6 +4,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
+use crate::deferred::Deferred;
 use crate::freelist::Links;
 use crate::node::Node;
 use crate::order::{self, Bounds, Order};
@@ -118,6 +119,8 @@ pub struct KmemCache<P: 'static> {
     random: *const u32,
     nodes: NonNull<Node<P>>,
     nr_nodes: usize,
+    /// Objects that were freed where nothing may be waited for.
+    pub deferred: Deferred,
     /// Counters.
     pub stats: Stats,
     /// Activity at the last look, and the number of looks since it changed.
@@ -149,7 +152,7 @@ impl<P: Platform> KmemCache<P> {
             max_order: args
                 .max_order
                 .unwrap_or(tunables.slab_max_order)
-                .max(tunables.slab_min_order),
+                .clamp(tunables.slab_min_order, order::MAX_SLAB_ORDER),
             min_objects: args.min_objects.unwrap_or(min_objects),
         };
         let oo = order::calculate_order(layout.size, bounds).ok_or(CreateError::BadSize)?;
@@ -203,6 +206,7 @@ impl<P: Platform> KmemCache<P> {
             random: core::ptr::null(),
             nodes: nodes.0,
             nr_nodes: nodes.1,
+            deferred: Deferred::new(),
             stats: Stats::new(),
             last_activity: AtomicU64::new(0),
             idle_looks: AtomicU32::new(0),
@@ -323,6 +327,11 @@ impl<P: Platform> KmemCache<P> {
     pub fn is_random(&self) -> bool {
         !self.random.is_null()
     }
+}
+
+/// Checks arguments before anything is made for them.
+pub(crate) fn check(args: &CacheArgs<'_>) -> Result<(), CreateError> {
+    Layout::of(args).map(drop)
 }
 
 struct Layout {

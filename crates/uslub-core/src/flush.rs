@@ -4,13 +4,12 @@ use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use crate::allocator::Allocator;
 use crate::cache::KmemCache;
+use crate::gfp::Gfp;
 use crate::node::{Node, SlabList};
-use crate::percpu::{Region, Slot, locked};
+use crate::percpu::{CacheId, Region, Slot, locked};
 use crate::platform::Platform;
 use crate::sheaf::{self, Sheaf, SheafList};
 
-/// Times that a drain looks again at a word that is locked.
-const LOCK_TRIES: usize = 10_000;
 /// Milliseconds between two looks for caches that nobody uses.
 const COLD_MS: u64 = 10;
 /// Partial slabs with at most this many free slots are sorted by a shrink.
@@ -106,21 +105,14 @@ impl<P: Platform> Allocator<P> {
         });
     }
 
-    /// Flushes a sheaf of a cache that is told by its objects; forgets an empty one's cache.
+    /// Flushes a sheaf that was taken out of its slot and gives it up.
     fn flush_taken(&self, mut sheaf: Sheaf) {
-        let cache = sheaf.objects().first().and_then(|&object| {
-            let page = self.zone.arena.page_of(object as usize)?;
-            self.cache(self.zone.arena.cache_of(page)?)
-        });
-        match cache {
+        match self.cache(CacheId::from_index(sheaf.cache())) {
             Some(cache) => {
-                self.flush_sheaf(cache, &mut sheaf);
-                self.give_up(cache, sheaf);
+                self.flush_sheaf(cache, &mut sheaf, Gfp::KERNEL);
+                self.give_up(cache, sheaf, Gfp::KERNEL);
             }
-            None => {
-                debug_assert!(sheaf.is_empty());
-                self.meta.give_window(sheaf.into_window());
-            }
+            None => debug_assert!(false, "a sheaf of no cache"),
         }
     }
 
@@ -148,6 +140,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     pub(crate) fn shrink_nodes(&self, cache: &KmemCache<P>) {
+        self.free_deferred(cache);
         for node in cache.nodes() {
             self.flush_barn(cache, node);
             self.discard_empty(cache, node);
@@ -157,11 +150,11 @@ impl<P: Platform> Allocator<P> {
     fn flush_barn(&self, cache: &KmemCache<P>, node: &Node<P>) {
         let (mut full, mut empty) = node.barn.take_all();
         while let Some(mut sheaf) = full.pop() {
-            self.flush_sheaf(cache, &mut sheaf);
-            self.give_up(cache, sheaf);
+            self.flush_sheaf(cache, &mut sheaf, Gfp::KERNEL);
+            self.give_up(cache, sheaf, Gfp::KERNEL);
         }
         while let Some(sheaf) = empty.pop() {
-            self.give_up(cache, sheaf);
+            self.give_up(cache, sheaf, Gfp::KERNEL);
         }
     }
 
@@ -220,6 +213,7 @@ impl<P: Platform> Allocator<P> {
         let mut empty = SlabList::new();
         {
             let mut list = node.partial.lock();
+            node.absorb(arena, &mut list);
             let mut sorted = [const { SlabList::new() }; SORTED + 1];
             let mut at = list.first(arena);
             while let Some(slab) = at {
@@ -266,7 +260,7 @@ fn take_stopped(region: &Region, slot: Slot, nothing: usize) -> usize {
 
 /// Takes a word whose lock bit others may hold for a moment.
 fn take_locked(region: &Region, slot: Slot, nothing: usize) -> usize {
-    for _ in 0..LOCK_TRIES {
+    loop {
         // Relaxed: confirmed by the exchange.
         let top = region.word(slot).load(Relaxed);
         if top & 1 == 0 && locked::exchange(region, slot, top, nothing) {
@@ -274,5 +268,4 @@ fn take_locked(region: &Region, slot: Slot, nothing: usize) -> usize {
         }
         core::hint::spin_loop();
     }
-    nothing
 }

@@ -14,6 +14,7 @@ use core::ptr::null_mut;
 
 use crate::allocator::Allocator;
 use crate::cache::KmemCache;
+use crate::gfp::Gfp;
 use crate::platform::Platform;
 use crate::slab::{Slab, State};
 use crate::stats::StatItem;
@@ -31,7 +32,7 @@ struct Detached<'a> {
 
 impl<P: Platform> Allocator<P> {
     /// Frees all objects of an array to their slabs; the array's order is lost.
-    pub(crate) fn free_to_slabs(&self, cache: &KmemCache<P>, objects: &mut [*mut u8]) {
+    pub(crate) fn free_to_slabs(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
         let mut left = objects.len();
         while left > 0 {
             let detached = self.build_detached(cache, &mut objects[..left]);
@@ -42,6 +43,7 @@ impl<P: Platform> Allocator<P> {
                 detached.head,
                 detached.tail,
                 detached.count,
+                gfp,
             );
         }
     }
@@ -90,6 +92,7 @@ impl<P: Platform> Allocator<P> {
         head: *mut u8,
         tail: *mut u8,
         count: usize,
+        gfp: Gfp,
     ) {
         let arena = &self.zone.arena;
         let base = self.slab_base(slab);
@@ -125,7 +128,9 @@ impl<P: Platform> Allocator<P> {
                 continue;
             }
             // The first object of a full slab lists it; the last of any may discard it.
-            let mut list = node.partial.lock();
+            let Some(mut list) = node.partial.lock_if(gfp.may_spin()) else {
+                return self.defer(cache, slab, head, count);
+            };
             if let Err(now) = slab.change(old, new) {
                 drop(list);
                 cache.stats.add(StatItem::CmpxchgDoubleFail, 1);
@@ -136,7 +141,7 @@ impl<P: Platform> Allocator<P> {
                 // Somebody has it isolated and will put it back.
                 return;
             }
-            if new.inuse() == 0 && list.len() >= cache.min_partial {
+            if new.inuse() == 0 && list.len() >= cache.min_partial && gfp.may_spin() {
                 if !was_full {
                     slab.set_partial(false);
                     list.remove(arena, slab);
@@ -153,6 +158,36 @@ impl<P: Platform> Allocator<P> {
             }
             return;
         }
+    }
+
+    /// Sets a chain of objects aside that could not be freed without waiting.
+    fn defer(&self, cache: &KmemCache<P>, slab: &Slab, head: *mut u8, count: usize) {
+        let mut object = head;
+        for _ in 0..count {
+            // SAFETY: the chain is the caller's.
+            let next = unsafe { cache.links_of(slab).get(object) };
+            cache.deferred.push(object, cache.links.offset);
+            object = next;
+        }
+    }
+
+    /// Frees what was set aside.
+    #[inline]
+    pub(crate) fn free_deferred(&self, cache: &KmemCache<P>) {
+        if cache.deferred.is_empty() {
+            return;
+        }
+        let mut batch = [null_mut(); 32];
+        let mut n = 0;
+        cache.deferred.take_all(cache.links.offset, |object| {
+            batch[n] = object;
+            n += 1;
+            if n == batch.len() {
+                self.free_to_slabs(cache, &mut batch, Gfp::KERNEL);
+                n = 0;
+            }
+        });
+        self.free_to_slabs(cache, &mut batch[..n], Gfp::KERNEL);
     }
 
     /// The slab that an object is a slot of; ends the process when it is none of this cache.
@@ -182,6 +217,16 @@ impl<P: Platform> Allocator<P> {
                 cache,
                 object,
                 "not the start of an object (an interior pointer)",
+            );
+        }
+        if !cache.is_random()
+            && cache.slot_at(object as usize - self.slab_base(slab) as usize)
+                >= usize::from(slab.position())
+        {
+            self.misuse(
+                cache,
+                object,
+                "double free or never allocated: its slot is fresh",
             );
         }
         slab

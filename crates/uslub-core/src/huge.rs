@@ -255,25 +255,25 @@ impl<P: Platform> Huge<P> {
         Some(entry)
     }
 
-    /// What an address is.
-    pub fn find(&self, address: usize) -> Found {
-        let mut inner = self.inner.lock();
+    /// What an address is; `None` where the answer must not be waited for.
+    pub fn find(&self, address: usize, spin: bool) -> Option<Found> {
+        let mut inner = self.inner.lock_if(spin)?;
         if let Some(at) = inner.position(address) {
-            return Found::Start(inner.entries()[at].bytes);
+            return Some(Found::Start(inner.entries()[at].bytes));
         }
         if inner
             .kept
             .iter()
             .any(|k| k.entry.address == address && address != 0)
         {
-            return Found::Freed;
+            return Some(Found::Freed);
         }
         let inside = |e: &Entry| address.wrapping_sub(e.address) < e.bytes;
-        if inner.entries().iter().any(inside) {
+        Some(if inner.entries().iter().any(inside) {
             Found::Inside
         } else {
             Found::Nothing
-        }
+        })
     }
 
     /// Frees the object that begins at `address`; false when there is none. A sixteenth of

@@ -69,7 +69,8 @@ impl<P: Platform> Allocator<P> {
         let num_slabs = cache.nr_slabs();
         let (mut free, mut empty) = (0, 0);
         for node in cache.nodes() {
-            let list = node.partial.lock();
+            let mut list = node.partial.lock();
+            node.absorb(arena, &mut list);
             let mut at = list.first(arena);
             while let Some(slab) = at {
                 let inuse = slab.state().inuse() as usize;
@@ -137,7 +138,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Objects in the sheaves of all CPUs and in barns.
     fn cached(&self, cache: &KmemCache<P>) -> usize {
-        let mut n = 0;
+        let mut n = cache.deferred.len();
         self.for_each_top(cache, |top| {
             // SAFETY: only the length is computed, from the top and the window's capacity.
             n += core::mem::ManuallyDrop::new(unsafe { Sheaf::from_top(top) }).len();

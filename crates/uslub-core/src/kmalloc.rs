@@ -167,7 +167,12 @@ impl<P: Platform> Allocator<P> {
                 return self.kmalloc(class_size(class), gfp);
             }
         }
-        self.alloc_pages_or_mapping(bytes, align, gfp).start
+        let fresh = self.alloc_pages_or_mapping(bytes, align, gfp);
+        if gfp.contains(Gfp::ZERO) && !fresh.zero && !fresh.start.is_null() {
+            // SAFETY: ours and at least `bytes` long.
+            unsafe { fresh.start.write_bytes(0, bytes) };
+        }
+        fresh.start
     }
 
     fn alloc_pages_or_mapping(&self, bytes: usize, align: usize, gfp: Gfp) -> Fresh {
@@ -245,27 +250,36 @@ impl<P: Platform> Allocator<P> {
             self.count_large(1);
             return self.decay_now_and_then();
         };
+        self.kfree_in_arena(page, object, Gfp::KERNEL);
+    }
+
+    fn kfree_in_arena(&self, page: PageIndex, object: *mut u8, gfp: Gfp) {
         match self.zone.arena.cache_of(page).and_then(|id| self.cache(id)) {
-            Some(cache) => self.free_slow(cache, object, Gfp::KERNEL),
-            None => self.free_large(page, object),
+            Some(cache) => self.free_slow(cache, object, gfp),
+            None => self.free_large(page, object, gfp),
         }
     }
 
-    fn free_large(&self, page: PageIndex, object: *mut u8) {
+    fn free_large(&self, page: PageIndex, object: *mut u8, gfp: Gfp) {
         let slab = self.zone.arena.slab(page);
         let pages = usize::from(slab.pages());
         if !(object as usize).is_multiple_of(PAGE_SIZE) || !slab.clear_kind(PageKind::Large) {
             self.not_an_object(page, object, "free");
         }
+        self.free_pages(page, pages, gfp);
+        self.count_large(1);
+    }
+
+    /// Gives pages of a large object back.
+    fn free_pages(&self, page: PageIndex, pages: usize, gfp: Gfp) {
         // Relaxed: a figure.
         self.large_pages.fetch_sub(pages, Relaxed);
-        self.zone.free(
-            &self.platform,
-            page,
-            pages,
-            u64::from(self.tunables().decay_ms),
-        );
-        self.count_large(1);
+        if gfp.may_spin() {
+            let decay = u64::from(self.tunables().decay_ms);
+            self.zone.free(&self.platform, page, pages, decay);
+        } else {
+            self.zone.stash(page, pages);
+        }
     }
 
     /// Bytes that may be used of an object of [`kmalloc`](Self::kmalloc) or of any cache; 0 for null.
@@ -275,16 +289,22 @@ impl<P: Platform> Allocator<P> {
         if object.is_null() {
             0
         } else {
-            self.sized(object, "size of").1
+            self.sized(object, "size of", true)
+                .map_or(0, |(_, bytes)| bytes)
         }
     }
 
-    /// The cache (if any) and size of a live object.
-    fn sized(&self, object: *mut u8, what: &str) -> (Option<&KmemCache<P>>, usize) {
+    /// The cache (if any) and size of a live object; `None` where the answer must not be waited for.
+    fn sized(
+        &self,
+        object: *mut u8,
+        what: &str,
+        spin: bool,
+    ) -> Option<(Option<&KmemCache<P>>, usize)> {
         let arena = &self.zone.arena;
         let Some(page) = arena.page_of(object as usize) else {
-            match self.huge.find(object as usize) {
-                Found::Start(bytes) => return (None, bytes),
+            match self.huge.find(object as usize, spin)? {
+                Found::Start(bytes) => return Some((None, bytes)),
                 _ => self.not_ours(object, what),
             }
         };
@@ -296,13 +316,13 @@ impl<P: Platform> Allocator<P> {
                     cache.name()
                 ));
             }
-            return (Some(cache), cache.object_size as usize);
+            return Some((Some(cache), cache.object_size as usize));
         }
         let slab = arena.slab(page);
         if slab.kind() != PageKind::Large || !(object as usize).is_multiple_of(PAGE_SIZE) {
             self.not_an_object(page, object, what);
         }
-        (None, usize::from(slab.pages()) * PAGE_SIZE)
+        Some((None, usize::from(slab.pages()) * PAGE_SIZE))
     }
 
     /// Changes the size of an object of [`kmalloc`](Self::kmalloc), moving it if need be; null when
@@ -315,13 +335,20 @@ impl<P: Platform> Allocator<P> {
         if object.is_null() {
             return self.kmalloc(bytes, gfp);
         }
-        let (cache, old) = self.sized(object, "realloc of");
+        let Some((cache, old)) = self.sized(object, "realloc of", gfp.may_spin()) else {
+            return null_mut();
+        };
+        let in_arena = self.zone.arena.page_of(object as usize);
+        if in_arena.is_none() && !gfp.may_map() {
+            // A mapping cannot be changed without the system.
+            return if bytes <= old { object } else { null_mut() };
+        }
         if bytes <= old && self.worth_keeping(cache.is_some(), old, bytes) {
             return object;
         }
         if cache.is_none()
             && bytes > CLASS_MAX
-            && let Some(moved) = self.resize(object, old, bytes)
+            && let Some(moved) = self.resize(object, old, bytes, gfp)
         {
             return moved.as_ptr();
         }
@@ -334,7 +361,10 @@ impl<P: Platform> Allocator<P> {
             // SAFETY: both are live and at least so long; the caller gives up the old one.
             unsafe {
                 new.copy_from_nonoverlapping(object, old.min(bytes));
-                self.kfree(object);
+                match in_arena {
+                    Some(page) if !gfp.may_spin() => self.kfree_in_arena(page, object, gfp),
+                    _ => self.kfree(object),
+                }
             }
         }
         new
@@ -350,7 +380,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Grows or shrinks a large object in place, or a huge one without a copy.
-    fn resize(&self, object: *mut u8, old: usize, bytes: usize) -> Option<NonNull<u8>> {
+    fn resize(&self, object: *mut u8, old: usize, bytes: usize, gfp: Gfp) -> Option<NonNull<u8>> {
         let Some(page) = self.zone.arena.page_of(object as usize) else {
             if bytes <= LARGE_MAX / 2 {
                 return None;
@@ -362,21 +392,13 @@ impl<P: Platform> Allocator<P> {
         }
         let (have, want) = (old / PAGE_SIZE, bytes.div_ceil(PAGE_SIZE));
         if want > have {
-            self.zone.extend(page, have, want - have)?;
+            self.zone.extend(page, have, want - have, gfp)?;
             // Relaxed: a figure.
             self.large_pages.fetch_add(want - have, Relaxed);
         }
         self.zone.arena.slab(page).set_pages(want as u16);
         if want < have {
-            let rest = PageIndex(page.0 + want as u32);
-            // Relaxed: a figure.
-            self.large_pages.fetch_sub(have - want, Relaxed);
-            self.zone.free(
-                &self.platform,
-                rest,
-                have - want,
-                u64::from(self.tunables().decay_ms),
-            );
+            self.free_pages(PageIndex(page.0 + want as u32), have - want, gfp);
         }
         NonNull::new(object)
     }
@@ -384,9 +406,9 @@ impl<P: Platform> Allocator<P> {
     /// Ends the process: the pointer is outside the arena and no huge object.
     #[cold]
     fn not_ours(&self, object: *mut u8, what: &str) -> ! {
-        let why = match self.huge.find(object as usize) {
-            Found::Inside => "inside a huge object (an interior pointer)",
-            Found::Freed => "double free: this huge object was freed already",
+        let why = match self.huge.find(object as usize, true) {
+            Some(Found::Inside) => "inside a huge object (an interior pointer)",
+            Some(Found::Freed) => "double free: this huge object was freed already",
             _ => "not allocated here (a foreign pointer), or a double free of a huge object",
         };
         self.platform

@@ -8,7 +8,7 @@
 //! | objects of any size | `kmalloc`, `huge` |
 //! | caches | `cache`, `bulk`, `destroy`, `info`, `stats` |
 //! | batches of objects | `sheaves`, `flush`; `sheaf`, `percpu`, `barn` |
-//! | slabs | `refill`, `free`; `node`, `slab`, `freelist`, `order` |
+//! | slabs | `refill`, `free`, `deferred`; `node`, `slab`, `freelist`, `order` |
 //! | pages | `page` |
 //! | the world below | `platform`; `sync`, `gfp`, `tunables`, `meta` |
 //!
@@ -23,6 +23,7 @@ pub mod allocator;
 pub mod barn;
 pub mod bulk;
 pub mod cache;
+pub mod deferred;
 pub mod destroy;
 pub mod flush;
 pub mod free;

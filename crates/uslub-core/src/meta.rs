@@ -5,7 +5,7 @@
 
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicUsize;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::gfp::Gfp;
 use crate::platform::Platform;
@@ -31,6 +31,8 @@ struct Inner {
 pub struct Meta<P> {
     inner: Lock<P, Inner>,
     used: AtomicUsize,
+    /// Windows given up where nothing may be waited for, linked through their first word.
+    strays: AtomicUsize,
 }
 
 impl<P: Platform> Meta<P> {
@@ -44,6 +46,7 @@ impl<P: Platform> Meta<P> {
                 free: 0,
             }),
             used: AtomicUsize::new(0),
+            strays: AtomicUsize::new(0),
         }
     }
 
@@ -82,6 +85,10 @@ impl<P: Platform> Meta<P> {
     /// A window for a sheaf.
     pub fn window(&self, platform: &P, gfp: Gfp) -> Option<NonNull<Window>> {
         let mut inner = self.inner.lock_if(gfp.may_spin())?;
+        if inner.free == 0 {
+            // Acquire: the links. All at once, so nothing can come back meanwhile.
+            inner.free = self.strays.swap(0, Acquire);
+        }
         if let Some(window) = NonNull::new(inner.free as *mut Window) {
             // SAFETY: windows in the list are ours; the first word links them.
             inner.free = unsafe { window.cast::<usize>().read() };
@@ -93,12 +100,30 @@ impl<P: Platform> Meta<P> {
         memory.map(NonNull::cast)
     }
 
-    /// Takes a window back.
-    pub fn give_window(&self, window: NonNull<Window>) {
-        let mut inner = self.inner.lock();
-        // SAFETY: the caller owned the window and gives it to us.
-        unsafe { window.cast::<usize>().write(inner.free) };
-        inner.free = window.as_ptr() as usize;
+    /// Takes a window back; without waiting where `spin` is false.
+    pub fn give_window(&self, window: NonNull<Window>, spin: bool) {
+        let link = window.cast::<usize>();
+        let address = window.as_ptr() as usize;
+        if let Some(mut inner) = self.inner.lock_if(spin) {
+            // SAFETY: the caller owned the window and gives it to us.
+            unsafe { link.write(inner.free) };
+            inner.free = address;
+            return;
+        }
+        // Relaxed: confirmed by the exchange.
+        let mut head = self.strays.load(Relaxed);
+        loop {
+            // SAFETY: as above.
+            unsafe { link.write(head) };
+            // Release: whoever takes it sees the link.
+            match self
+                .strays
+                .compare_exchange_weak(head, address, Release, Relaxed)
+            {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
     }
 
     /// Bytes handed out.

@@ -1,7 +1,7 @@
 //! What a cache keeps on one memory node: slabs with free slots, and the barn.
 
-use core::sync::atomic::AtomicUsize;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU32, AtomicUsize};
 
 use crate::barn::Barn;
 use crate::page::{Arena, PageIndex};
@@ -115,6 +115,8 @@ pub struct Node<P> {
     /// Slabs with free slots. Its lock is the list lock.
     pub partial: Lock<P, SlabList>,
     nr_partial: AtomicUsize,
+    /// Slabs with free slots that could not be listed without waiting: a stack, linked by page number.
+    strays: AtomicU32,
     /// Slabs on this node.
     pub nr_slabs: AtomicUsize,
     /// Sheaves between the CPUs.
@@ -127,9 +129,51 @@ impl<P: Platform> Node<P> {
         Self {
             partial: Lock::new(SlabList::new()),
             nr_partial: AtomicUsize::new(0),
+            strays: AtomicU32::new(NO_SLAB),
             nr_slabs: AtomicUsize::new(0),
             barn: Barn::new(),
         }
+    }
+
+    /// Sets a slab of the caller's aside, to be listed by the next one who holds the list lock.
+    pub(crate) fn stash(&self, arena: &Arena, slab: &Slab) {
+        let page = arena.page_of_slab(slab).0;
+        // Relaxed: confirmed by the exchange.
+        let mut head = self.strays.load(Relaxed);
+        loop {
+            slab.set_next(head);
+            // Release: whoever takes it sees the slab and its link.
+            match self
+                .strays
+                .compare_exchange_weak(head, page, Release, Relaxed)
+            {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Whether slabs were set aside, at a glance.
+    #[inline]
+    pub(crate) fn has_strays(&self) -> bool {
+        // Relaxed: a glance.
+        self.strays.load(Relaxed) != NO_SLAB
+    }
+
+    /// Lists the slabs that were set aside; under the list lock.
+    pub(crate) fn absorb(&self, arena: &Arena, list: &mut SlabList) {
+        if !self.has_strays() {
+            return;
+        }
+        // Acquire: the slabs and their links. All at once, so nothing can come back meanwhile.
+        let mut page = self.strays.swap(NO_SLAB, Acquire);
+        while page != NO_SLAB {
+            let slab = arena.slab(PageIndex(page));
+            page = slab.next();
+            slab.set_partial(true);
+            list.push_back(arena, slab);
+        }
+        self.note_partial(list);
     }
 
     /// Partial slabs, at a glance.

@@ -176,6 +176,8 @@ impl Table {
             return false;
         };
         let Some(stopped) = platform.map(size_of::<Region>()) else {
+            // SAFETY: just mapped, used by no one.
+            unsafe { platform.unmap(memory, table_bytes(nr)) };
             return false;
         };
         let stopped = stopped.cast::<Region>();
@@ -195,6 +197,23 @@ impl Table {
         self.pages.store(1, Relaxed);
         self.active.store(active.as_ptr(), Release);
         true
+    }
+
+    /// Takes [`init`](Self::init) back, when nobody has seen the table.
+    pub(crate) fn undo<P: Platform>(&self, platform: &P) {
+        // Relaxed: nobody else has the table.
+        let (active, stopped) = (self.active.load(Relaxed), self.stopped.load(Relaxed));
+        for (start, bytes) in [
+            (active.cast::<u8>(), table_bytes(self.nr())),
+            (stopped.cast(), size_of::<Region>()),
+        ] {
+            if let Some(start) = NonNull::new(start) {
+                // SAFETY: mapped by `init`, used by no one.
+                unsafe { platform.unmap(start, bytes) };
+            }
+        }
+        // Relaxed: as above.
+        self.active.store(null_mut(), Relaxed);
     }
 
     /// The array of active regions, for restartable sequences.
@@ -294,6 +313,16 @@ impl Table {
         }
     }
 
+    /// Sets the counts of a cache to zero, whose identity is used again.
+    pub(crate) fn reset_counts(&self, id: CacheId) {
+        for (_, region) in self.regions() {
+            for offset in [ALLOCS_OFFSET, FREES_OFFSET] {
+                // Relaxed: statistics; nobody uses the identity.
+                region.words[id.0 as usize + offset / 8].store(0, Relaxed);
+            }
+        }
+    }
+
     /// Keeps all threads off a CPU's region and returns it to the caller alone;
     /// `None` when the CPU has none or no fence can be had. One stopper at a time.
     pub fn stop<P: Platform>(&self, platform: &P, cpu: usize) -> Option<&Region> {
@@ -319,10 +348,23 @@ impl Table {
         self.entry(cpu).store(region, Release);
     }
 
-    /// Ends every stop, in the child of a fork: the stopper may be a thread that is no more.
+    /// Ends every stop and unlocks every word, in the child of a fork: who did it may be a thread that is
+    /// no more.
     pub fn resume_all(&self) {
-        for cpu in 0..self.nr() {
-            if self.region(cpu).is_some() {
+        for cpu in 0..self.end() {
+            if let Some(region) = self.region(cpu) {
+                // Threads that held a word's lock bit are no more; the tops are as before they took it.
+                // Relaxed: the child has one thread.
+                let pages = region
+                    .words
+                    .chunks(PAGE_WORDS)
+                    .take(self.pages.load(Relaxed));
+                for word in pages.flat_map(|page| &page[..2 * CACHES_A_PAGE]) {
+                    // Relaxed: as above.
+                    if word.load(Relaxed) & 1 != 0 {
+                        word.fetch_and(!1, Relaxed);
+                    }
+                }
                 self.resume(cpu);
             }
         }

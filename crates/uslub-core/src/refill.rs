@@ -59,20 +59,40 @@ impl<P: Platform> Allocator<P> {
                         list.push_front(&self.zone.arena, slab);
                         node.note_partial(&list);
                     }
-                    None => {
-                        self.undo_new_slab(cache, node, slab, &out[filled - taken..filled]);
-                        return filled - taken;
-                    }
+                    None => node.stash(&self.zone.arena, slab),
                 }
             }
         }
         filled
     }
 
-    /// Gives back a new slab that could not be listed, with all that was taken from it.
-    fn undo_new_slab(&self, cache: &KmemCache<P>, node: &Node<P>, slab: &Slab, _taken: &[*mut u8]) {
-        slab.set_state(State::without_list(0));
-        self.discard_slab(cache, node, slab);
+    /// Refills where nothing may be waited for: slabs are emptied while the list lock is held, which need not be taken
+    /// again then. Frees that would list or discard such a slab wait for the lock.
+    fn refill_under_lock(
+        &self,
+        cache: &KmemCache<P>,
+        node: &Node<P>,
+        out: &mut [*mut u8],
+    ) -> usize {
+        let arena = &self.zone.arena;
+        let Some(mut list) = node.partial.try_lock() else {
+            return 0;
+        };
+        node.absorb(arena, &mut list);
+        let mut filled = 0;
+        while filled < out.len()
+            && let Some(slab) = list.first(arena)
+        {
+            let (taken, outcome) = self.take_from(cache, slab, &mut out[filled..]);
+            filled += taken;
+            if outcome == Outcome::Ours {
+                break;
+            }
+            list.remove(arena, slab);
+            slab.set_partial(false);
+        }
+        node.note_partial(&list);
+        filled
     }
 
     fn refill_from_node(
@@ -83,8 +103,11 @@ impl<P: Platform> Allocator<P> {
         min: usize,
         gfp: Gfp,
     ) -> usize {
-        if node.nr_partial() == 0 {
+        if node.nr_partial() == 0 && !node.has_strays() {
             return 0;
+        }
+        if !gfp.may_spin() {
+            return self.refill_under_lock(cache, node, out);
         }
         let arena = &self.zone.arena;
         let Some(isolated) = self.isolate(cache, node, min, out.len(), gfp) else {
@@ -131,6 +154,7 @@ impl<P: Platform> Allocator<P> {
     ) -> Option<SlabList> {
         let arena = &self.zone.arena;
         let mut list = node.partial.lock_if(gfp.may_spin())?;
+        node.absorb(arena, &mut list);
         let mut isolated = SlabList::new();
         let mut free = 0;
         while free < max
@@ -160,12 +184,14 @@ impl<P: Platform> Allocator<P> {
         let objects = cache.oo.objects;
         let position = u32::from(slab.position());
         let mut old = slab.state();
-        if old.inuse() == 0 {
-            // It starts over: its old links are forgotten.
+        // Constructed objects stay what they are: such a slab does not start over.
+        let starts_over = old.inuse() == 0 && (cache.ctor.is_none() || position == 0);
+        if starts_over {
+            // Its old links are forgotten.
             slab.set_epoch(slab.epoch().wrapping_add(1));
         }
         let (listed, first, fresh, new) = loop {
-            let first = if old.inuse() == 0 { 0 } else { position };
+            let first = if starts_over { 0 } else { position };
             let fresh_left = objects - first;
             let listed = objects - old.inuse() - fresh_left;
             let fresh = fresh_left.min((out.len() as u32).saturating_sub(listed));
@@ -267,7 +293,7 @@ impl<P: Platform> Allocator<P> {
         }
         if left.inuse() == cache.oo.objects {
             // It looked full, so that free has listed it.
-            self.slab_free(cache, slab, head, tail, count);
+            self.slab_free(cache, slab, head, tail, count, Gfp::KERNEL);
             return Outcome::Gone;
         }
         let mut old = slab.state();

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   word    0      1         2        3 … 255-c   255-c   256-c … 255
-//!        link  capacity c  length   (unused)      null    objects, oldest first
+//!        link  c and cache   length   (unused)      null    objects, oldest first
 //! ```
 //!
 //! Objects always end at the window's end, so one number, the *top* (the address
@@ -32,7 +32,8 @@ pub const MAX_CAPACITY: usize = WORDS - 4;
 #[repr(C, align(2048))]
 pub struct Window {
     link: *mut Window,
-    capacity: usize,
+    capacity: u32,
+    cache: u32,
     len: usize,
     objects: [*mut u8; WORDS - 3],
 }
@@ -43,6 +44,7 @@ impl Window {
     const NONE: Window = Window {
         link: core::ptr::null_mut(),
         capacity: 0,
+        cache: 0,
         len: 0,
         objects: [core::ptr::null_mut(); WORDS - 3],
     };
@@ -88,7 +90,7 @@ pub fn top_is_full(top: usize) -> bool {
 pub fn top_is_empty(top: usize) -> bool {
     let window = (top & !(SHEAF_BYTES - 1)) as *const Window;
     // SAFETY: windows are never unmapped, and a capacity is set before the window is published.
-    let capacity = unsafe { (&raw const (*window).capacity).read_volatile() };
+    let capacity = unsafe { (&raw const (*window).capacity).read_volatile() } as usize;
     top == window as usize + LAST - 8 * capacity
 }
 
@@ -100,7 +102,7 @@ pub struct Sheaf {
 }
 
 impl Sheaf {
-    /// Makes an empty sheaf of `capacity` objects in a window.
+    /// Makes an empty sheaf of `capacity` objects of the cache with index `cache` in a window.
     ///
     /// # Safety
     ///
@@ -109,11 +111,12 @@ impl Sheaf {
     /// # Panics
     ///
     /// When `capacity` is 0 or above [`MAX_CAPACITY`].
-    pub unsafe fn new(window: NonNull<Window>, capacity: usize) -> Self {
+    pub unsafe fn new(window: NonNull<Window>, capacity: usize, cache: usize) -> Self {
         assert!((1..=MAX_CAPACITY).contains(&capacity));
         // SAFETY: the caller owns the window.
         unsafe {
-            (*window.as_ptr()).capacity = capacity;
+            (*window.as_ptr()).capacity = capacity as u32;
+            (*window.as_ptr()).cache = cache as u32;
             (*window.as_ptr()).objects[WORDS - 4 - capacity] = core::ptr::null_mut();
         }
         Self { window, len: 0 }
@@ -130,7 +133,7 @@ impl Sheaf {
         // SAFETY: the caller owns the sheaf; a window is never at address 0.
         let (window, capacity) = unsafe {
             let window = NonNull::new_unchecked(address as *mut Window);
-            (window, window.as_ref().capacity)
+            (window, window.as_ref().capacity as usize)
         };
         let empty = address + LAST - 8 * capacity;
         Self {
@@ -155,7 +158,13 @@ impl Sheaf {
     #[inline]
     pub fn capacity(&self) -> usize {
         // SAFETY: we own the window.
-        unsafe { self.window.as_ref().capacity }
+        unsafe { self.window.as_ref().capacity as usize }
+    }
+
+    /// Index of the cache that the sheaf serves.
+    pub fn cache(&self) -> usize {
+        // SAFETY: we own the window.
+        unsafe { self.window.as_ref().cache as usize }
     }
 
     /// Objects in the sheaf.
@@ -329,7 +338,7 @@ mod tests {
     fn sheaf(capacity: usize) -> Sheaf {
         let window = NonNull::from(Box::leak(Box::new(Window::NONE)));
         // SAFETY: leaked, so valid for ever and ours.
-        unsafe { Sheaf::new(window, capacity) }
+        unsafe { Sheaf::new(window, capacity, 1) }
     }
 
     #[test]

@@ -56,6 +56,9 @@ impl<P: Platform> Allocator<P> {
     /// Allocates when the fast path could not; null when there is no memory.
     #[cold]
     pub(crate) fn alloc_slow(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
+        if gfp.may_spin() {
+            self.free_deferred(cache);
+        }
         if self.platform.percpu_usable() {
             for _ in 0..TRIES {
                 // SAFETY: our table.
@@ -162,7 +165,7 @@ impl<P: Platform> Allocator<P> {
         let window = self.meta.window(&self.platform, gfp)?;
         cache.stats.add(StatItem::SheafAlloc, 1);
         // SAFETY: a window of ours, for ever.
-        Some(unsafe { Sheaf::new(window, cache.capacity) })
+        Some(unsafe { Sheaf::new(window, cache.capacity, cache.id.index()) })
     }
 
     /// Puts a sheaf with objects where allocations find it.
@@ -205,7 +208,7 @@ impl<P: Platform> Allocator<P> {
         let sheaf = unsafe { Sheaf::from_top(top) };
         let barn = &cache.node(0).barn;
         if let Err(sheaf) = barn.put_empty(sheaf, cache.max_empty, gfp.may_spin()) {
-            self.give_up(cache, sheaf);
+            self.give_up(cache, sheaf, gfp);
         }
     }
 
@@ -226,26 +229,29 @@ impl<P: Platform> Allocator<P> {
             }
             cache.stats.add(StatItem::BarnPutFail, 1);
         }
-        self.flush_sheaf(cache, &mut sheaf);
+        self.flush_sheaf(cache, &mut sheaf, gfp);
         self.place_empty(cache, sheaf, gfp);
     }
 
     /// Frees the objects of a sheaf to their slabs.
-    pub(crate) fn flush_sheaf(&self, cache: &KmemCache<P>, sheaf: &mut Sheaf) {
+    pub(crate) fn flush_sheaf(&self, cache: &KmemCache<P>, sheaf: &mut Sheaf, gfp: Gfp) {
         cache.stats.add(StatItem::SheafFlush, sheaf.len());
-        self.free_to_slabs(cache, sheaf.objects_mut());
+        self.free_to_slabs(cache, sheaf.objects_mut(), gfp);
         sheaf.truncate(0);
     }
 
     /// Gives an empty sheaf's memory up.
-    pub(crate) fn give_up(&self, cache: &KmemCache<P>, sheaf: Sheaf) {
+    pub(crate) fn give_up(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
         cache.stats.add(StatItem::SheafFree, 1);
-        self.meta.give_window(sheaf.into_window());
+        self.meta.give_window(sheaf.into_window(), gfp.may_spin());
     }
 
     /// Frees when the fast path could not.
     #[cold]
     pub(crate) fn free_slow(&self, cache: &KmemCache<P>, object: *mut u8, gfp: Gfp) {
+        if gfp.may_spin() {
+            self.free_deferred(cache);
+        }
         if self.platform.percpu_usable() {
             for _ in 0..TRIES {
                 // SAFETY: our table; the object is being freed.
@@ -280,7 +286,7 @@ impl<P: Platform> Allocator<P> {
             }
         }
         cache.stats.add(StatItem::FreeSlowpath, 1);
-        self.free_to_slabs(cache, &mut [object]);
+        self.free_to_slabs(cache, &mut [object], gfp);
     }
 
     /// A sheaf with room, owned by the caller: the spare, an empty one, or the spare flushed.
@@ -298,7 +304,7 @@ impl<P: Platform> Allocator<P> {
         }
         cache.stats.add(StatItem::BarnPutFail, 1);
         let mut sheaf = self.take_spare(cache, spare)?;
-        self.flush_sheaf(cache, &mut sheaf);
+        self.flush_sheaf(cache, &mut sheaf, gfp);
         Some(sheaf)
     }
 

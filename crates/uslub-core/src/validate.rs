@@ -47,7 +47,8 @@ impl<P: Platform> Allocator<P> {
         let arena = &self.zone.arena;
         let mut partial = 0;
         for node in cache.nodes() {
-            let list = node.partial.lock();
+            let mut list = node.partial.lock();
+            node.absorb(arena, &mut list);
             let mut at = list.first(arena);
             let mut len = 0;
             while let Some(slab) = at {
@@ -143,8 +144,12 @@ impl<P: Platform> Allocator<P> {
 
     fn validate_sheaves(&self, cache: &KmemCache<P>) -> Result<(), &'static str> {
         let mut result = Ok(());
-        let mut check = |objects: &[*mut u8]| {
+        let mut check = |objects: &[*mut u8], in_slots: usize| {
             for &object in objects {
+                let here = objects.iter().filter(|&&o| o == object).count();
+                if here != 1 || self.times_in_slots(cache, object) != in_slots {
+                    result = Err("an object is in a sheaf twice");
+                }
                 if let Err(what) = self.validate_cached(cache, object) {
                     result = Err(what);
                 }
@@ -152,10 +157,10 @@ impl<P: Platform> Allocator<P> {
         };
         self.for_each_top(cache, |top| {
             // SAFETY: quiet, so the sheaf stays in its slot; it is not given up here.
-            check(core::mem::ManuallyDrop::new(unsafe { Sheaf::from_top(top) }).objects());
+            check(unsafe { Sheaf::from_top(top) }.objects(), 1);
         });
         for node in cache.nodes() {
-            node.barn.for_each_full(&mut check);
+            node.barn.for_each_full(|objects| check(objects, 0));
         }
         result
     }
@@ -174,6 +179,10 @@ impl<P: Platform> Allocator<P> {
         if !cache.is_slot(object as usize - base as usize) {
             return Err("an interior pointer is in a sheaf");
         }
+        let slot = cache.slot_at(object as usize - base as usize);
+        if !cache.is_random() && slot >= usize::from(slab.position()) {
+            return Err("a slot that was never handed out is in a sheaf");
+        }
         let mut at = slab
             .state()
             .head()
@@ -186,5 +195,16 @@ impl<P: Platform> Allocator<P> {
             at = unsafe { cache.links_of(slab).get(at) };
         }
         Ok(())
+    }
+
+    /// How often an object is in the sheaves that CPUs have of its cache.
+    fn times_in_slots(&self, cache: &KmemCache<P>, object: *mut u8) -> usize {
+        let count = |objects: &[*mut u8]| objects.iter().filter(|&&o| o == object).count();
+        let mut times = 0;
+        self.for_each_top(cache, |top| {
+            // SAFETY: quiet, so the sheaf stays in its slot; it is not given up here.
+            times += count(unsafe { Sheaf::from_top(top) }.objects());
+        });
+        times
     }
 }

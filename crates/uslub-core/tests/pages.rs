@@ -115,14 +115,26 @@ fn a_run_grows_in_place_into_free_pages_only() {
     assert_eq!(rest.0, page.0 + 4);
     let wall = take(&a, 1, 1);
     assert_eq!(wall, behind);
-    assert_eq!(a.zone.extend(page, 4, 1), None, "taken");
+    assert_eq!(a.zone.extend(page, 4, 1, Gfp::KERNEL), None, "taken");
     dirty(&a, rest, 6);
     give(&a, rest, 6);
-    assert_eq!(a.zone.extend(page, 4, 7), None, "the seventh is taken");
-    assert_eq!(a.zone.extend(page, 4, 6), Some(false), "and was used");
+    assert_eq!(
+        a.zone.extend(page, 4, 7, Gfp::KERNEL),
+        None,
+        "the seventh is taken"
+    );
+    assert_eq!(
+        a.zone.extend(page, 4, 6, Gfp::KERNEL),
+        Some(false),
+        "and was used"
+    );
     give(&a, wall, 1);
-    assert_eq!(a.zone.extend(page, 10, 1), Some(false));
-    assert_eq!(a.zone.extend(page, 11, 2), Some(true), "never used");
+    assert_eq!(a.zone.extend(page, 10, 1, Gfp::KERNEL), Some(false));
+    assert_eq!(
+        a.zone.extend(page, 11, 2, Gfp::KERNEL),
+        Some(true),
+        "never used"
+    );
     give(&a, page, 13);
     assert_all_is_given_back(&a);
 }
@@ -134,11 +146,11 @@ fn a_run_never_grows_out_of_its_block() {
     let second = take(&a, BLOCK_PAGES, 1);
     assert_eq!(second.0, first.0 + BLOCK_PAGES as u32);
     give(&a, second, BLOCK_PAGES);
-    assert_eq!(a.zone.extend(first, BLOCK_PAGES, 1), None);
+    assert_eq!(a.zone.extend(first, BLOCK_PAGES, 1, Gfp::KERNEL), None);
     give(&a, first, BLOCK_PAGES);
     let half = take(&a, 256, 256);
-    assert_eq!(a.zone.extend(half, 256, 257), None);
-    assert_eq!(a.zone.extend(half, 256, 256), Some(false));
+    assert_eq!(a.zone.extend(half, 256, 257, Gfp::KERNEL), None);
+    assert_eq!(a.zone.extend(half, 256, 256, Gfp::KERNEL), Some(false));
     give(&a, half, BLOCK_PAGES);
     assert_all_is_given_back(&a);
 }
@@ -222,7 +234,7 @@ fn a_block_decays_in_its_time_though_others_were_used_since() {
     give(&a, second, 1);
     // One of the two pages is used again: the other is free since the start.
     a.platform.set_clock(start + 600);
-    assert_eq!(a.zone.extend(first, 510, 1), Some(false));
+    assert_eq!(a.zone.extend(first, 510, 1, Gfp::KERNEL), Some(false));
     a.tick(start + DECAY);
     assert_eq!(
         a.zone.dirty_bytes(),
@@ -540,7 +552,7 @@ proptest! {
                 3 if !held.is_empty() => {
                     let (page, n, byte) = &mut held[at];
                     let more = 1 + count % 20;
-                    if let Some(zero) = a.zone.extend(*page, *n, more) {
+                    if let Some(zero) = a.zone.extend(*page, *n, more, Gfp::KERNEL) {
                         let new = address(&a, PageIndex(page.0 + *n as u32));
                         prop_assert!(!zero || is_filled(new, more * PAGE_SIZE, 0));
                         fill(new, more * PAGE_SIZE, *byte);

@@ -200,3 +200,25 @@ fn every_object_size_gives_slabs_that_can_be_filled_and_emptied() {
     }
     assert_all_is_given_back(&a);
 }
+
+#[test]
+fn a_cache_that_takes_over_an_identity_begins_with_no_counts() {
+    let a = support::allocator(1);
+    let old = a.create(&CacheArgs::new("old", 64)).unwrap();
+    let id = old.id;
+    for _ in 0..100 {
+        let object = a.alloc(old, Gfp::KERNEL);
+        // SAFETY: the test's object, freed once.
+        unsafe { a.free(old, object) };
+    }
+    // SAFETY: nobody uses the cache any more.
+    assert_eq!(unsafe { a.destroy(old, |_| ()) }, 0);
+    let new = a.create(&CacheArgs::new("new", 64)).unwrap();
+    assert_eq!(new.id, id);
+    let info = a.info(new);
+    assert_eq!(
+        (info.allocs, info.frees),
+        (0, 0),
+        "counts of the cache before"
+    );
+}

@@ -190,7 +190,7 @@ fn give_back_until(a: &Slub, done: &AtomicBool) {
 
 #[test]
 fn threads_that_hop_between_cpus_lose_no_object() {
-    stress(Slots::Locked, 0, &[], 2500);
+    stress(Slots::Locked, 0, &[], 5000);
 }
 
 #[test]
@@ -202,18 +202,18 @@ fn threads_that_hop_lose_no_object_with_tiny_sheaves() {
         "min_partial=1",
         "slab_freelist_random=1",
     ];
-    stress(Slots::Locked, 0, &tiny, 2500);
+    stress(Slots::Locked, 0, &tiny, 5000);
 }
 
 #[test]
 fn threads_that_hop_lose_no_object_where_cpus_are_stopped() {
-    stress(Slots::Restartable, 0, &[], 2500);
+    stress(Slots::Restartable, 0, &[], 5000);
 }
 
 #[test]
 fn threads_lose_no_object_when_their_slot_operations_are_disturbed() {
-    stress(Slots::Restartable, 3, &["sheaf_capacity=3"], 1500);
-    stress(Slots::Locked, 3, &["sheaf_capacity=3"], 1500);
+    stress(Slots::Restartable, 3, &["sheaf_capacity=3"], 3000);
+    stress(Slots::Locked, 3, &["sheaf_capacity=3"], 3000);
 }
 
 /// Threads that take from slabs and threads that free into the same slabs, in pieces that make slabs go
@@ -286,15 +286,15 @@ fn race(a: &Slub, cache: &Cache, me: u64, rounds: usize, pool: &Mutex<Vec<Object
 #[test]
 fn slabs_that_are_freed_into_while_others_take_from_them_stay_whole() {
     for size in [128, 512, 2048, 4096] {
-        race_for_slabs(false, true, size, 4000);
+        race_for_slabs(false, true, size, 8000);
     }
-    race_for_slabs(false, false, 512, 4000);
+    race_for_slabs(false, false, 512, 8000);
 }
 
 #[test]
 fn slabs_stay_whole_behind_sheaves_of_one_object() {
     for size in [128, 512, 2048] {
-        race_for_slabs(true, true, size, 4000);
+        race_for_slabs(true, true, size, 8000);
     }
 }
 
@@ -343,7 +343,7 @@ fn caches_and_regions_may_be_made_while_others_allocate() {
 
 #[test]
 fn threads_that_need_a_page_at_the_same_moment_let_the_range_grow_once() {
-    for _ in 0..100 {
+    for _ in 0..60 {
         let a = &*support::allocator(4);
         let together = &Barrier::new(4);
         let torment = &Torment::default();

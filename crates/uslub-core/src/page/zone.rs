@@ -10,8 +10,8 @@
 //! held, and returned clean. The same happens sooner (`SURPLUS_MS`) when more than a share of what is
 //! in use lies dirty.
 
-use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicU64, AtomicUsize};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
 use crate::gfp::Gfp;
 use crate::page::arena::{Arena, PageIndex};
@@ -56,6 +56,8 @@ pub struct Zone<P> {
     dirty: AtomicUsize,
     /// Pages handed out, at a glance.
     used: AtomicUsize,
+    /// Runs taken back where nothing may be waited for: a stack, linked by page number.
+    strays: AtomicU32,
     /// When to look again for pages that have been free for too long, in milliseconds.
     next_decay: AtomicU64,
 }
@@ -82,6 +84,7 @@ impl<P: Platform> Zone<P> {
             growth: Lock::new(()),
             dirty: AtomicUsize::new(0),
             used: AtomicUsize::new(0),
+            strays: AtomicU32::new(NO_BLOCK),
             next_decay: AtomicU64::new(0),
         }
     }
@@ -92,6 +95,7 @@ impl<P: Platform> Zone<P> {
         loop {
             {
                 let mut lists = self.lists.lock_if(gfp.may_spin())?;
+                self.absorb(&mut lists, platform);
                 if let Some(run) = self.take(&mut lists, count, align) {
                     return Some(run);
                 }
@@ -108,14 +112,14 @@ impl<P: Platform> Zone<P> {
     /// Adds a block, unless somebody else has done so since the limit was `limit`; returns false when
     /// none is to be had.
     pub fn grow(&self, platform: &P, limit: usize) -> bool {
-        let growth = self.growth.lock();
+        // Held until the block can be found, so that those who wait do not ask for another.
+        let _growth = self.growth.lock();
         if self.arena.limit() != limit {
             return true;
         }
         let Some(number) = self.arena.grow(platform) else {
             return false;
         };
-        drop(growth);
         let _lists = self.lists.lock();
         // SAFETY: we hold the page lock; the block is new.
         unsafe { self.arena.block(number) }.reset();
@@ -125,7 +129,8 @@ impl<P: Platform> Zone<P> {
 
     fn take(&self, lists: &mut Lists, count: usize, align: usize) -> Option<Run> {
         let mut least = bin_of(count);
-        let sure = bin_of(count.max(align)) + 1;
+        // A whole block holds any request.
+        let sure = (bin_of(count.max(align)) + 1).min(BINS - 1);
         let mut misses = 0;
         let blocks = (self.arena.limit() / BLOCK_PAGES) as u32;
         for group in 0..blocks.div_ceil(64) {
@@ -174,9 +179,47 @@ impl<P: Platform> Zone<P> {
     pub fn free(&self, platform: &P, page: PageIndex, count: usize, decay_ms: u64) {
         let now = platform.now_ms();
         let mut lists = self.lists.lock();
+        self.absorb(&mut lists, platform);
         self.give(&mut lists, page, count, now);
         drop(lists);
         self.decay_now_and_then(platform, now, decay_ms);
+    }
+
+    /// Takes a run back without waiting: the next one who holds the page lock does it. The first page's
+    /// descriptor is the caller's.
+    pub fn stash(&self, page: PageIndex, count: usize) {
+        let slab = self.arena.slab(page);
+        slab.set_pages(count as u16);
+        // Relaxed: confirmed by the exchange.
+        let mut head = self.strays.load(Relaxed);
+        loop {
+            slab.set_next(head);
+            // Release: whoever takes it sees the link.
+            match self
+                .strays
+                .compare_exchange_weak(head, page.0, Release, Relaxed)
+            {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Takes back what was set aside.
+    fn absorb(&self, lists: &mut Lists, platform: &P) {
+        // Relaxed: a glance.
+        if self.strays.load(Relaxed) == NO_BLOCK {
+            return;
+        }
+        let now = platform.now_ms();
+        // Acquire: the links. All at once, so nothing can come back meanwhile.
+        let mut page = self.strays.swap(NO_BLOCK, Acquire);
+        while page != NO_BLOCK {
+            let slab = self.arena.slab(PageIndex(page));
+            let (next, count) = (slab.next(), usize::from(slab.pages()));
+            self.give(lists, PageIndex(page), count, now);
+            page = next;
+        }
     }
 
     /// Gives pages back that have been free for too long, if it is time to look; `now` is the time.
@@ -200,19 +243,23 @@ impl<P: Platform> Zone<P> {
         debug_assert_eq!(block::count_in(&block.free, first, count), 0);
         block::fill(&mut block.free, first, count, true);
         block.dirty_since = now as u32;
+        // Behind all others: the list is ordered by last use.
+        if block.in_dirty {
+            self.unlink_dirty(lists, number);
+        }
         lists.nr_used -= count;
         self.recount(lists, number);
     }
 
     /// Takes `more` pages behind a run of `count`, if they are free, so that the run grows in
     /// place. Returns whether all of the new pages are zero.
-    pub fn extend(&self, page: PageIndex, count: usize, more: usize) -> Option<bool> {
+    pub fn extend(&self, page: PageIndex, count: usize, more: usize, gfp: Gfp) -> Option<bool> {
         let number = page.0 / BLOCK_PAGES as u32;
         let first = page.0 as usize % BLOCK_PAGES + count;
         if first + more > BLOCK_PAGES {
             return None;
         }
-        let mut lists = self.lists.lock();
+        let mut lists = self.lists.lock_if(gfp.may_spin())?;
         // SAFETY: we hold the page lock; the reference ends before the next.
         let block = unsafe { self.arena.block(number) };
         if block::count_in(&block.free, first, more) != more {
@@ -240,6 +287,7 @@ impl<P: Platform> Zone<P> {
 
     /// Gives all free dirty pages back.
     pub fn purge(&self, platform: &P) {
+        self.absorb(&mut self.lists.lock(), platform);
         let now = platform.now_ms();
         self.purge_older(platform, |_| true, now);
     }
@@ -350,12 +398,10 @@ impl<P: Platform> Zone<P> {
         self.rebin(number);
         // SAFETY: as above.
         let (dirty, listed) = unsafe { ((*block).nr_dirty > 0, (*block).in_dirty) };
-        // Listed again behind all others when it is used: the list is ordered by last use.
-        if listed {
-            self.unlink_dirty(lists, number);
-        }
-        if dirty {
-            self.link_dirty(lists, number);
+        match (listed, dirty) {
+            (false, true) => self.link_dirty(lists, number),
+            (true, false) => self.unlink_dirty(lists, number),
+            _ => {}
         }
     }
 

@@ -21,7 +21,7 @@ pub struct Torment {
 extern "C" fn pause(_signal: libc::c_int) {
     let moment = libc::timespec {
         tv_sec: 0,
-        tv_nsec: 100_000,
+        tv_nsec: 50_000,
     };
     // SAFETY: only sleeps, and may be called from a handler.
     unsafe { libc::nanosleep(&raw const moment, null_mut()) };
@@ -66,7 +66,7 @@ impl Torment {
                     unsafe { libc::pthread_kill(thread, libc::SIGUSR1) };
                 }
             }
-            std::thread::sleep(Duration::from_micros(20));
+            std::thread::sleep(Duration::from_micros(50 + dice.below(200) as u64));
         }
     }
 
