@@ -90,22 +90,31 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Takes a sheaf with objects: main, spare or one of the barn's.
-    fn take_filled(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
-        if !self.platform.percpu_usable() {
-            return None;
-        }
+    /// Takes this CPU's main or spare sheaf, unless its top is `useless`.
+    fn take_own(&self, cache: &KmemCache<P>, useless: fn(usize) -> bool) -> Option<Sheaf> {
         for (slot, nothing) in [(cache.id.main(), sheaf::bootstrap()), (cache.id.spare(), 0)] {
             let top = self.glance(slot);
             if top != 0
                 && top & 1 == 0
                 && !sheaf::is_sentinel(top)
-                && !sheaf::top_is_empty(top)
+                && !useless(top)
                 && self.swap(slot, top, nothing)
             {
                 // SAFETY: just taken out of its slot, and no sentinel.
                 return Some(unsafe { Sheaf::from_top(top) });
             }
+        }
+        None
+    }
+
+    /// Takes a sheaf with objects: main, spare or one of the barn's.
+    fn take_filled(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
+        if !self.platform.percpu_usable() {
+            return None;
+        }
+        let own = self.take_own(cache, sheaf::top_is_empty);
+        if own.is_some() {
+            return own;
         }
         let full = cache.node(0).barn.get_full(gfp.may_spin());
         let item = if full.is_some() {
@@ -122,17 +131,9 @@ impl<P: Platform> Allocator<P> {
         if !self.platform.percpu_usable() {
             return None;
         }
-        for (slot, nothing) in [(cache.id.main(), sheaf::bootstrap()), (cache.id.spare(), 0)] {
-            let top = self.glance(slot);
-            if top != 0
-                && top & 1 == 0
-                && !sheaf::is_sentinel(top)
-                && !sheaf::top_is_full(top)
-                && self.swap(slot, top, nothing)
-            {
-                // SAFETY: just taken out of its slot, and no sentinel.
-                return Some(unsafe { Sheaf::from_top(top) });
-            }
+        let own = self.take_own(cache, sheaf::top_is_full);
+        if own.is_some() {
+            return own;
         }
         if self.glance(cache.id.spare()) != 0 && cache.node(0).barn.nr_full() >= cache.max_full {
             cache.stats.add(StatItem::BarnPutFail, 1);

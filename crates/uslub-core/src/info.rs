@@ -141,7 +141,7 @@ impl<P: Platform> Allocator<P> {
         let mut n = cache.deferred.len();
         self.for_each_top(cache, |top| {
             // SAFETY: only the length is computed, from the top and the window's capacity.
-            n += core::mem::ManuallyDrop::new(unsafe { Sheaf::from_top(top) }).len();
+            n += unsafe { Sheaf::from_top(top) }.len();
         });
         for node in cache.nodes() {
             node.barn.for_each_full(|objects| n += objects.len());
