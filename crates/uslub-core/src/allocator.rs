@@ -4,7 +4,9 @@ use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
 
-use crate::cache::{self, CacheArgs, CreateError, KmemCache};
+use crate::args::{self, CacheArgs, CreateError, Layout};
+use crate::cache::KmemCache;
+use crate::grace::GracePeriod;
 use crate::huge::Huge;
 use crate::kmalloc::NR_CLASSES;
 use crate::meta::Meta;
@@ -13,6 +15,7 @@ use crate::order;
 use crate::page::zone::Zone;
 use crate::percpu::{CacheId, MAX_CACHES, Table};
 use crate::platform::Platform;
+use crate::reclaim::Reclaim;
 use crate::sync::Lock;
 use crate::tunables::Tunables;
 
@@ -20,9 +23,14 @@ use crate::tunables::Tunables;
 struct CacheList<P: Platform> {
     /// Indices from this one on were never used.
     next: usize,
-    /// Records of destroyed caches, whose identities and memory are used again.
+    /// Records of destroyed caches, whose identities and memory are used again; the oldest first.
     dead: *mut KmemCache<P>,
+    youngest: *mut KmemCache<P>,
+    nr_dead: usize,
 }
+
+/// Records of destroyed caches that wait a while, so that a use after the end is told from a use of another cache.
+const QUARANTINE: usize = 16;
 
 // SAFETY: the records are reached through the lock alone.
 unsafe impl<P: Platform> Send for CacheList<P> {}
@@ -30,7 +38,8 @@ unsafe impl<P: Platform> Send for CacheList<P> {}
 /// An allocator over a platform.
 ///
 /// It is set up in place by [`init`](Self::init) and then shared. Lock order, outermost first:
-/// caches list, drain, barns, node lists, huge, page growth, page lists, records.
+/// caches list, drain, barns, node lists, huge, page growth, page lists, records. Those of grace period and shrinkers
+/// are held while nothing else is.
 pub struct Allocator<P: Platform> {
     /// The world below.
     pub platform: P,
@@ -51,6 +60,10 @@ pub struct Allocator<P: Platform> {
     /// Objects that were allocated without a cache, and freed.
     pub large_calls: [AtomicUsize; 2],
     caches: [AtomicPtr<KmemCache<P>>; MAX_CACHES],
+    /// How readers are waited for.
+    pub(crate) grace: Lock<P, Option<&'static dyn GracePeriod>>,
+    /// Who can free memory when it is short.
+    pub(crate) reclaim: Reclaim<P>,
     /// The kernel's slab_mutex: creating and destroying caches and regions.
     slab_mutex: Lock<P, CacheList<P>>,
     /// Held while CPUs are drained, and by all who walk the caches while some may be destroyed.
@@ -79,7 +92,11 @@ impl<P: Platform> Allocator<P> {
             slab_mutex: Lock::new(CacheList {
                 next: NR_CLASSES + 1,
                 dead: null_mut(),
+                youngest: null_mut(),
+                nr_dead: 0,
             }),
+            grace: Lock::new(None),
+            reclaim: Reclaim::new(),
             drain: Lock::new(()),
             tunables: core::cell::UnsafeCell::new(Tunables::DEFAULT),
             ready: AtomicBool::new(false),
@@ -150,18 +167,32 @@ impl<P: Platform> Allocator<P> {
         list.next = list.next.max(index);
     }
 
-    /// Creates a cache.
+    /// Creates a cache, or shares one whose slabs fit.
+    ///
+    /// A cache may share if its arguments do not forbid it and it has no constructor, no limit and no sheaf capacity of its own: the
+    /// other's slots are then at most a word larger, and aligned alike.
     ///
     /// # Errors
     ///
     /// When an argument is out of bounds, there are too many caches or no memory.
     pub fn create(&self, args: &CacheArgs<'_>) -> Result<&KmemCache<P>, CreateError> {
         let mut list = self.slab_mutex.lock();
+        let layout = Layout::of(args)?;
+        if args.is_mergeable()
+            && self.tunables().slab_nomerge == 0
+            && let Some(cache) = self.caches().filter(|c| c.can_serve(&layout)).last()
+        {
+            cache.share(args.size);
+            return Ok(cache);
+        }
         // SAFETY: a record in the list is ours.
-        if let Some(dead) = unsafe { list.dead.as_ref() } {
+        if let Some(dead) = unsafe { list.dead.as_ref() }
+            && (list.nr_dead > QUARANTINE || list.next >= MAX_CACHES)
+        {
             let (id, next) = (dead.id, dead.next_dead());
             let cache = self.create_locked(id, args, Some(dead))?;
             list.dead = next;
+            list.nr_dead -= 1;
             return Ok(cache);
         }
         if list.next >= MAX_CACHES {
@@ -197,7 +228,7 @@ impl<P: Platform> Allocator<P> {
         args: &CacheArgs<'_>,
         dead: Option<&KmemCache<P>>,
     ) -> Result<&KmemCache<P>, CreateError> {
-        cache::check(args)?;
+        args::check(args)?;
         let record = |bytes, align| {
             self.meta
                 .record(&self.platform, bytes, align)
@@ -256,8 +287,35 @@ impl<P: Platform> Allocator<P> {
             // Release: after all that was done with the cache.
             self.caches[cache.id.index()].store(null_mut(), Release);
         });
-        cache.set_next_dead(list.dead);
-        list.dead = core::ptr::from_ref(cache).cast_mut();
+        cache.set_next_dead(null_mut());
+        let record = core::ptr::from_ref(cache).cast_mut();
+        // SAFETY: a record in the list is ours.
+        match unsafe { list.youngest.as_ref() } {
+            Some(youngest) if list.nr_dead > 0 => youngest.set_next_dead(record),
+            _ => list.dead = record,
+        }
+        list.youngest = record;
+        list.nr_dead += 1;
+    }
+
+    /// Counts one creator of a cache less; returns whether it was the last.
+    pub(crate) fn leave(&self, cache: &KmemCache<P>) -> bool {
+        let _list = self.slab_mutex.lock();
+        // Relaxed: under the lock.
+        cache.users.fetch_sub(1, Relaxed) == 1
+    }
+
+    /// Counts a creator again: the cache could not be destroyed.
+    pub(crate) fn keep(&self, cache: &KmemCache<P>) {
+        let _list = self.slab_mutex.lock();
+        // Relaxed: under the lock.
+        cache.users.fetch_add(1, Relaxed);
+    }
+
+    /// Makes the rcu slots of a cache usable.
+    pub(crate) fn prepare_rcu_slots(&self, id: CacheId) {
+        let _next = self.slab_mutex.lock();
+        self.table.prepare_rcu(id);
     }
 
     /// Gives this CPU its region; returns false when memory cannot be had.
@@ -325,6 +383,8 @@ impl<P: Platform> Allocator<P> {
             });
             self.drain.reset();
             self.slab_mutex.reset();
+            self.grace.reset();
+            self.reclaim.reset_after_fork();
         }
         self.table.resume_all();
     }

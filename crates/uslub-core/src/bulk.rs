@@ -1,38 +1,125 @@
 //! Objects of a cache, one by one and many at once.
 
+use core::ptr::null_mut;
+
 use crate::allocator::Allocator;
 use crate::cache::KmemCache;
 use crate::gfp::Gfp;
+use crate::percpu::CacheId;
 use crate::platform::Platform;
 use crate::sheaf::{self, Sheaf};
+use crate::sheaves::RECLAIMS;
 use crate::stats::StatItem;
 
 impl<P: Platform> Allocator<P> {
     /// Allocates an object of a cache; null when memory cannot be had.
+    ///
+    /// Zeroed memory of a cache with a constructor is a contradiction: null, after a warning.
     #[inline]
     pub fn alloc(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
+        if gfp.contains(Gfp::ZERO) && !self.may_zero(cache) {
+            return null_mut();
+        }
         // SAFETY: our table.
         let mut object = unsafe { self.platform.pop(&self.table, cache.id.main()) };
         if object.is_null() {
             object = self.alloc_slow(cache, gfp);
         }
-        if gfp.contains(Gfp::ZERO) {
-            zero(cache, &[object]);
+        if gfp.contains(Gfp::ZERO) && !object.is_null() {
+            self.zero_object(cache, object);
         }
         object
     }
 
-    /// Frees an object of a cache.
+    /// As [`alloc`](Self::alloc), from memory of a node if there is any; with
+    /// [`THISNODE`](Gfp::THISNODE) from no other.
+    pub fn alloc_node(&self, cache: &KmemCache<P>, gfp: Gfp, nid: usize) -> *mut u8 {
+        if gfp.contains(Gfp::THISNODE) && nid >= self.nr_nodes() {
+            return null_mut();
+        }
+        self.alloc(cache, gfp)
+    }
+
+    /// Frees an object of a cache, in the context that the cache's arguments say; null is ignored.
+    ///
+    /// An object of another cache is not freed: a warning names both caches, and it leaks. Any other pointer that
+    /// is no object ends the process with a message.
     ///
     /// # Safety
     ///
-    /// The object came from this cache and nobody uses it any more.
+    /// Nobody uses the object any more.
     #[inline]
     pub unsafe fn free(&self, cache: &KmemCache<P>, object: *mut u8) {
+        // SAFETY: passed on.
+        unsafe { self.free_with(cache, object, cache.free_gfp) };
+    }
+
+    /// As [`free`](Self::free), in a context of the caller's choice.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[inline]
+    pub unsafe fn free_with(&self, cache: &KmemCache<P>, object: *mut u8, gfp: Gfp) {
+        if !self.is_object_of(cache, object) {
+            return;
+        }
         // SAFETY: our table; the caller frees the object.
         if !unsafe { self.platform.push(&self.table, cache.id.main(), object) } {
-            self.free_slow(cache, object, Gfp::KERNEL);
+            self.free_slow(cache, object, gfp);
         }
+    }
+
+    /// Whether an object lies in a slab of the cache. If not: null is nothing to free, an object of another cache
+    /// leaks with a warning, and anything else ends the process.
+    #[inline]
+    pub(crate) fn is_object_of(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {
+        let arena = &self.zone.arena;
+        let id = arena
+            .page_of(object as usize)
+            .and_then(|page| arena.cache_of(page));
+        id == Some(cache.id) || self.is_not_object_of(cache, object, id)
+    }
+
+    #[cold]
+    fn is_not_object_of(&self, cache: &KmemCache<P>, object: *mut u8, id: Option<CacheId>) -> bool {
+        if object.is_null() {
+            return false;
+        }
+        let Some(id) = id else {
+            let why = match self.zone.arena.page_of(object as usize) {
+                Some(page) if self.zone.is_free(page) => {
+                    "double free or never allocated: its pages are free"
+                }
+                Some(_) => "never allocated from a cache (a large object or a part of one)",
+                None => "not allocated here (a foreign pointer)",
+            };
+            self.misuse(cache, object, why);
+        };
+        self.platform.warn(format_args!(
+            "cache '{}': free of {object:p}: it belongs to cache '{}' and is not freed",
+            cache.name(),
+            self.cache(id).map_or("?", KmemCache::name)
+        ));
+        false
+    }
+
+    /// Whether objects of a cache can be zeroed; warns if not.
+    #[inline]
+    fn may_zero(&self, cache: &KmemCache<P>) -> bool {
+        if cache.ctor.is_some() {
+            self.platform.warn(format_args!(
+                "cache '{}': zeroed objects were asked for, but it has a constructor",
+                cache.name()
+            ));
+        }
+        cache.ctor.is_none()
+    }
+
+    /// Zeroes an object, which is not null.
+    pub(crate) fn zero_object(&self, cache: &KmemCache<P>, object: *mut u8) {
+        // SAFETY: just allocated, and so long.
+        unsafe { object.write_bytes(0, cache.object_size()) };
     }
 
     /// Allocates `out.len()` objects, all or none; returns whether it did.
@@ -40,6 +127,9 @@ impl<P: Platform> Allocator<P> {
     /// What the CPU's sheaves and the barn do not have comes from the slabs
     /// straight into `out`, without a turn through a sheaf.
     pub fn alloc_bulk(&self, cache: &KmemCache<P>, gfp: Gfp, out: &mut [*mut u8]) -> bool {
+        if gfp.contains(Gfp::ZERO) && !self.may_zero(cache) {
+            return false;
+        }
         let mut filled = 0;
         while filled < out.len()
             && let Some(mut sheaf) = self.take_filled(cache, gfp)
@@ -52,29 +142,54 @@ impl<P: Platform> Allocator<P> {
             cache.stats.add(StatItem::AllocFastpath, n);
             self.place_filled(cache, sheaf, gfp);
         }
-        let rest = out.len() - filled;
-        let n = self.refill_objects(cache, &mut out[filled..], rest, gfp);
-        cache.stats.add(StatItem::AllocSlowpath, n);
-        if n < rest {
-            cache.stats.add(StatItem::FreeSlowpath, filled + n);
-            self.free_to_slabs(cache, &mut out[..filled + n], gfp);
-            return false;
+        let mut attempt = 0;
+        while filled < out.len() {
+            let rest = out.len() - filled;
+            let n = self.refill_objects(cache, &mut out[filled..], rest, gfp);
+            cache.stats.add(StatItem::AllocSlowpath, n);
+            filled += n;
+            attempt += 1;
+            if n < rest
+                && ((attempt > RECLAIMS && !gfp.contains(Gfp::NOFAIL))
+                    || !self.reclaim_for(cache, gfp))
+            {
+                cache.stats.add(StatItem::FreeSlowpath, filled);
+                self.free_to_slabs(cache, &mut out[..filled], gfp);
+                return false;
+            }
         }
         if gfp.contains(Gfp::ZERO) {
-            zero(cache, out);
+            out.iter()
+                .for_each(|&object| self.zero_object(cache, object));
         }
         true
     }
 
-    /// Frees all objects of an array; their order in the array is lost.
+    /// Frees all objects of an array, as [`free`](Self::free) does; their order in the array is lost.
     ///
     /// # Safety
     ///
-    /// All came from this cache, none twice, and nobody uses them any more.
+    /// None is there twice, and nobody uses them any more.
     pub unsafe fn free_bulk(&self, cache: &KmemCache<P>, objects: &mut [*mut u8]) {
-        let mut left = objects.len();
+        // SAFETY: passed on.
+        unsafe { self.free_bulk_with(cache, objects, cache.free_gfp) };
+    }
+
+    /// As [`free_bulk`](Self::free_bulk), in a context of the caller's choice.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    pub unsafe fn free_bulk_with(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
+        let mut left = 0;
+        for at in 0..objects.len() {
+            if self.is_object_of(cache, objects[at]) {
+                objects.swap(at, left);
+                left += 1;
+            }
+        }
         while left > 0
-            && let Some(mut sheaf) = self.take_roomy(cache)
+            && let Some(mut sheaf) = self.take_roomy(cache, gfp)
         {
             let room = sheaf.room();
             let n = room.len().min(left);
@@ -82,11 +197,11 @@ impl<P: Platform> Allocator<P> {
             sheaf.grow(n);
             left -= n;
             cache.stats.add(StatItem::FreeFastpath, n);
-            self.place_roomy(cache, sheaf, Gfp::KERNEL);
+            self.place_roomy(cache, sheaf, gfp);
         }
         if left > 0 {
             cache.stats.add(StatItem::FreeSlowpath, left);
-            self.free_to_slabs(cache, &mut objects[..left], Gfp::KERNEL);
+            self.free_to_slabs(cache, &mut objects[..left], gfp);
         }
     }
 
@@ -127,7 +242,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Takes a sheaf with room: main, spare, or an empty one while the barn has room for a full one.
-    fn take_roomy(&self, cache: &KmemCache<P>) -> Option<Sheaf> {
+    fn take_roomy(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
         if !self.platform.percpu_usable() {
             return None;
         }
@@ -139,15 +254,6 @@ impl<P: Platform> Allocator<P> {
             cache.stats.add(StatItem::BarnPutFail, 1);
             return None;
         }
-        self.empty_sheaf(cache, Gfp::KERNEL)
-    }
-}
-
-/// Zeroes objects of a cache; null is passed over.
-fn zero<P: Platform>(cache: &KmemCache<P>, objects: &[*mut u8]) {
-    debug_assert!(cache.ctor.is_none(), "a constructed object is not zero");
-    for object in objects.iter().filter(|object| !object.is_null()) {
-        // SAFETY: just allocated, and so long.
-        unsafe { object.write_bytes(0, cache.object_size as usize) };
+        self.empty_sheaf(cache, gfp)
     }
 }

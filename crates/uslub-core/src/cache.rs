@@ -2,10 +2,12 @@
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 
+use crate::args::{CacheArgs, CreateError, Ctor, Flags, Layout, NAME_MAX};
 use crate::deferred::Deferred;
 use crate::freelist::Links;
+use crate::gfp::Gfp;
 use crate::node::Node;
 use crate::order::{self, Bounds, Order};
 use crate::page::Arena;
@@ -16,85 +18,14 @@ use crate::slab::Slab;
 use crate::stats::Stats;
 use crate::tunables::Tunables;
 
-/// Longest name of a cache, in bytes.
-pub const NAME_MAX: usize = 31;
-/// Largest object of a cache, in bytes.
-pub const OBJECT_MAX: usize = 64 << 10;
-
-/// What a cache is made of; see [`Allocator::create`](crate::Allocator::create).
-#[derive(Clone, Copy, Debug)]
-pub struct CacheArgs<'a> {
-    /// Name, 1 to 31 bytes.
-    pub name: &'a str,
-    /// Bytes of an object, 1 to 65536.
-    pub size: usize,
-    /// Alignment of an object in bytes, a power of two up to 4096; 0 for the natural one.
-    pub align: usize,
-    /// Called once for each object when it first leaves a fresh slab.
-    pub ctor: Option<unsafe fn(*mut u8)>,
-    /// Largest slab order, instead of the tunable.
-    pub max_order: Option<u32>,
-    /// Objects wanted in a slab, instead of the tunable.
-    pub min_objects: Option<usize>,
-    /// Objects a sheaf holds, instead of the tunable; up to 252.
-    pub sheaf_capacity: Option<usize>,
-    /// Bytes of slabs that are kept on a node though they are empty, at most; instead of the kernel's count.
-    pub kept_bytes: Option<usize>,
-}
-
-impl<'a> CacheArgs<'a> {
-    /// A plain cache.
-    pub const fn new(name: &'a str, size: usize) -> Self {
-        Self {
-            name,
-            size,
-            align: 0,
-            ctor: None,
-            max_order: None,
-            min_objects: None,
-            sheaf_capacity: None,
-            kept_bytes: None,
-        }
-    }
-}
-
-/// Why a cache was not created.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CreateError {
-    /// The name is empty or longer than 31 bytes.
-    BadName,
-    /// The size is 0 or above 65536 bytes.
-    BadSize,
-    /// The alignment is no power of two or above 4096 bytes.
-    BadAlign,
-    /// There are 2047 caches already.
-    TooMany,
-    /// There is no memory for the cache's records.
-    NoMemory,
-}
-
-impl core::fmt::Display for CreateError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            CreateError::BadName => "a cache's name has 1 to 31 bytes",
-            CreateError::BadSize => "an object has 1 to 65536 bytes",
-            CreateError::BadAlign => "an alignment is a power of two up to 4096 bytes",
-            CreateError::TooMany => "there are 2047 caches already",
-            CreateError::NoMemory => "no memory for the cache's records",
-        })
-    }
-}
-
-impl core::error::Error for CreateError {}
-
 /// A cache.
 pub struct KmemCache<P: 'static> {
     name: [u8; NAME_MAX],
     name_len: u8,
     /// Identity, and the place of its per-CPU slots.
     pub id: CacheId,
-    /// Bytes of an object as asked for.
-    pub object_size: u32,
+    /// Bytes of an object as asked for; the largest of those that share the cache.
+    object_size: AtomicU32,
     /// Bytes of a slot.
     pub size: u32,
     /// Alignment of every slot in bytes.
@@ -105,8 +36,20 @@ pub struct KmemCache<P: 'static> {
     reciprocal: u64,
     /// How free objects are linked.
     pub links: Links,
-    /// Called once for each object when it first leaves a fresh slab.
-    pub ctor: Option<unsafe fn(*mut u8)>,
+    /// Constructs each object when it first leaves a fresh slab.
+    pub ctor: Option<Ctor>,
+    /// What the cache is like.
+    pub flags: Flags,
+    /// What a plain free may do.
+    pub free_gfp: Gfp,
+    /// Slabs that the cache may have.
+    pub max_slabs: usize,
+    /// Whether others may share it.
+    pub(crate) mergeable: bool,
+    /// Creators that share it; 0 once it is destroyed.
+    pub(crate) users: AtomicU32,
+    /// Whether its objects may wait for a grace period in sheaves.
+    pub(crate) has_rcu_sheaves: AtomicBool,
     /// Slabs kept per node before empty ones are given back.
     pub min_partial: usize,
     /// Objects a sheaf holds.
@@ -156,6 +99,10 @@ impl<P: Platform> KmemCache<P> {
             min_objects: args.min_objects.unwrap_or(min_objects),
         };
         let oo = order::calculate_order(layout.size, bounds).ok_or(CreateError::BadSize)?;
+        let max_slabs = args.limit.map_or(usize::MAX, |bytes| bytes / oo.bytes());
+        if max_slabs == 0 {
+            return Err(CreateError::BadLimit);
+        }
         let or = |tunable: u32, default: usize| {
             if tunable == 0 {
                 default
@@ -176,7 +123,7 @@ impl<P: Platform> KmemCache<P> {
             name,
             name_len: args.name.len() as u8,
             id,
-            object_size: args.size as u32,
+            object_size: AtomicU32::new(args.size as u32),
             size: layout.size as u32,
             align: layout.align as u32,
             oo,
@@ -190,6 +137,12 @@ impl<P: Platform> KmemCache<P> {
                 },
             },
             ctor: args.ctor,
+            flags: args.flags,
+            free_gfp: args.free_gfp,
+            max_slabs,
+            mergeable: args.is_mergeable(),
+            users: AtomicU32::new(1),
+            has_rcu_sheaves: AtomicBool::new(false),
             min_partial: or(
                 tunables.min_partial,
                 order::min_partial(layout.size).min(
@@ -243,6 +196,43 @@ impl<P: Platform> KmemCache<P> {
     /// Name of the cache.
     pub fn name(&self) -> &str {
         core::str::from_utf8(&self.name[..usize::from(self.name_len)]).unwrap_or("?")
+    }
+
+    /// Bytes of an object as asked for; the largest of those that share the cache.
+    #[inline]
+    pub fn object_size(&self) -> usize {
+        // Relaxed: grows only, before whoever needs more has the cache.
+        self.object_size.load(Relaxed) as usize
+    }
+
+    /// Whether objects laid out like that can live here.
+    pub(crate) fn can_serve(&self, layout: &Layout) -> bool {
+        let size = self.size as usize;
+        self.mergeable
+            && size >= layout.size
+            && size - layout.size < size_of::<usize>()
+            && size.is_multiple_of(layout.align)
+            && self.align as usize >= layout.align
+    }
+
+    /// Takes another creator in, whose objects have `bytes`.
+    pub(crate) fn share(&self, bytes: usize) {
+        // Relaxed: as above; users change under the lock over the list of caches.
+        self.object_size.fetch_max(bytes as u32, Relaxed);
+        self.users.fetch_add(1, Relaxed);
+    }
+
+    /// Names beyond the first that the cache goes by.
+    pub fn aliases(&self) -> usize {
+        // Relaxed: a figure.
+        (self.users.load(Relaxed) as usize).saturating_sub(1)
+    }
+
+    /// Whether the cache was destroyed, at a glance.
+    #[inline]
+    pub fn is_destroyed(&self) -> bool {
+        // Relaxed: a glance, for messages.
+        self.users.load(Relaxed) == 0
     }
 
     /// The share of a node.
@@ -326,104 +316,5 @@ impl<P: Platform> KmemCache<P> {
     /// Whether fresh slabs hand out their objects in random order.
     pub fn is_random(&self) -> bool {
         !self.random.is_null()
-    }
-}
-
-/// Checks arguments before anything is made for them.
-pub(crate) fn check(args: &CacheArgs<'_>) -> Result<(), CreateError> {
-    Layout::of(args).map(drop)
-}
-
-struct Layout {
-    size: usize,
-    align: usize,
-    link: usize,
-}
-
-impl Layout {
-    fn of(args: &CacheArgs<'_>) -> Result<Self, CreateError> {
-        if args.name.is_empty() || args.name.len() > NAME_MAX {
-            return Err(CreateError::BadName);
-        }
-        if args.size == 0 || args.size > OBJECT_MAX {
-            return Err(CreateError::BadSize);
-        }
-        if args.align != 0 && (!args.align.is_power_of_two() || args.align > 4096) {
-            return Err(CreateError::BadAlign);
-        }
-        let word = size_of::<usize>();
-        let align = args.align.max(word);
-        let object = args.size.next_multiple_of(word);
-        // A constructed object must keep its bytes while free, so its link lies behind it;
-        // otherwise in the middle, away from both neighbours' overflows.
-        let (link, end) = match args.ctor {
-            Some(_) => (object, object + word),
-            None => (object / 2 / word * word, object),
-        };
-        Ok(Self {
-            size: end.next_multiple_of(align),
-            align,
-            link,
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn layout(size: usize, align: usize, ctor: bool) -> Result<Layout, CreateError> {
-        unsafe fn nothing(_: *mut u8) {}
-        let mut args = CacheArgs::new("test", size);
-        args.align = align;
-        args.ctor = ctor.then_some(nothing as unsafe fn(*mut u8));
-        Layout::of(&args)
-    }
-
-    #[test]
-    fn the_free_pointer_is_in_the_middle_or_behind_a_constructed_object() {
-        let l = layout(64, 0, false).unwrap();
-        assert_eq!((l.size, l.link, l.align), (64, 32, 8));
-        let l = layout(64, 0, true).unwrap();
-        assert_eq!((l.size, l.link), (72, 64));
-        let l = layout(60, 64, true).unwrap();
-        assert_eq!((l.size, l.link), (128, 64));
-        let l = layout(1, 0, false).unwrap();
-        assert_eq!((l.size, l.link), (8, 0));
-    }
-
-    proptest! {
-        #[test]
-        fn a_link_always_fits_its_slot(size in 1usize..70_000, shift in 0u32..14, ctor: bool) {
-            let align = if shift == 0 { 0 } else { 1usize << shift };
-            match layout(size, align, ctor) {
-                Ok(l) => {
-                    prop_assert!(size <= OBJECT_MAX && align <= 4096);
-                    prop_assert!(l.link + 8 <= l.size && l.link % 8 == 0);
-                    prop_assert!(l.size >= size && l.size % l.align == 0);
-                    prop_assert!(!ctor || l.link >= size);
-                }
-                Err(CreateError::BadSize) => prop_assert!(size > OBJECT_MAX),
-                Err(CreateError::BadAlign) => prop_assert!(align > 4096),
-                Err(_) => prop_assert!(false),
-            }
-        }
-
-        #[test]
-        fn slot_numbers_are_exact(size in (1usize..8192).prop_map(|n| n * 8), offset in 0usize..1 << 18) {
-            let reciprocal = (1u64 << 40).div_ceil(size as u64);
-            prop_assert_eq!(((offset as u64 * reciprocal) >> 40) as usize, offset / size);
-        }
-    }
-
-    #[test]
-    fn bad_arguments_are_refused() {
-        let mut args = CacheArgs::new("", 8);
-        assert_eq!(Layout::of(&args).err(), Some(CreateError::BadName));
-        args.name = "a name that is far too long for us";
-        assert_eq!(Layout::of(&args).err(), Some(CreateError::BadName));
-        assert_eq!(layout(0, 0, false).err(), Some(CreateError::BadSize));
-        assert_eq!(layout(8, 24, false).err(), Some(CreateError::BadAlign));
     }
 }

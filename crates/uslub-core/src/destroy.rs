@@ -7,6 +7,7 @@
 use core::ptr;
 
 use crate::allocator::Allocator;
+use crate::args::Flags;
 use crate::cache::KmemCache;
 use crate::flush::Take;
 use crate::order::MAX_OBJECTS;
@@ -16,7 +17,7 @@ use crate::slab::Slab;
 
 impl<P: Platform> Allocator<P> {
     /// Destroys a cache; calls `leaked` with each object that is still in use, and returns how many there are.
-    /// With any, the cache lives on.
+    /// With any, the cache lives on. While others share the cache it lives on too, and nothing is reported.
     ///
     /// A cache that is destroyed already ends the process with a message.
     ///
@@ -31,8 +32,16 @@ impl<P: Platform> Allocator<P> {
             self.platform
                 .fatal(format_args!("cache '{}': destroyed already", cache.name()));
         }
+        if !self.leave(cache) {
+            return 0;
+        }
+        self.forget_shrinkers(cache);
+        self.rcu_barrier_for(&|c| c.id == cache.id);
         self.flush_cpus(&|c| c.id == cache.id, Take::All);
         self.shrink_nodes(cache);
+        if cache.flags.contains(Flags::TYPESAFE_BY_RCU) {
+            self.rcu_barrier_for(&|_| false);
+        }
         let mut count = 0;
         if cache.nr_slabs() > 0 {
             self.for_each_in_use(cache, |object| {
@@ -42,6 +51,8 @@ impl<P: Platform> Allocator<P> {
         }
         if count == 0 {
             self.forget(cache);
+        } else {
+            self.keep(cache);
         }
         count
     }

@@ -24,6 +24,11 @@ pub(crate) enum Take {
     All,
 }
 
+/// A slot of a cache, and the word that says that nothing is in it.
+pub(crate) type SlotOf = fn(CacheId) -> (Slot, usize);
+/// The slots of the sheaves that allocations and frees use.
+const MAIN_AND_SPARE: [SlotOf; 2] = [|id| (id.main(), sheaf::bootstrap()), |id| (id.spare(), 0)];
+
 /// A choice of caches.
 type Which<'a, P> = dyn Fn(&KmemCache<P>) -> bool + 'a;
 
@@ -31,28 +36,37 @@ impl<P: Platform> Allocator<P> {
     /// Flushes the sheaves of all CPUs for the caches that `which` accepts.
     pub(crate) fn flush_cpus(&self, which: &Which<'_, P>, take: Take) {
         let mut taken = SheafList::new();
+        let used = |region: &Region| take == Take::All || self.is_used(region, which);
+        self.take_slots(&used, which, &MAIN_AND_SPARE, &mut taken);
+        while let Some(sheaf) = taken.pop() {
+            self.flush_taken(sheaf);
+        }
+    }
+
+    /// Takes the sheaves out of some slots of all CPUs whose regions `used` accepts.
+    pub(crate) fn take_slots(
+        &self,
+        used: &dyn Fn(&Region) -> bool,
+        which: &Which<'_, P>,
+        slots: &[SlotOf],
+        taken: &mut SheafList,
+    ) {
         self.while_draining(|| {
             for cpu in 0..self.table.end() {
-                let used = |region| take == Take::All || self.is_used(region, which);
-                if !self.table.region(cpu).is_some_and(used) {
+                let Some(region) = self.table.region(cpu).filter(|region| used(region)) else {
                     continue;
-                }
+                };
                 if self.platform.slots_are_locked() {
-                    if let Some(region) = self.table.region(cpu) {
-                        self.take_sheaves(region, which, take_locked, &mut taken);
-                    }
+                    self.take_sheaves(region, which, slots, take_locked, taken);
                 } else if let Some(region) = self.table.stop(&self.platform, cpu) {
-                    self.take_sheaves(region, which, take_stopped, &mut taken);
+                    self.take_sheaves(region, which, slots, take_stopped, taken);
                     self.table.resume(cpu);
                 } else {
-                    self.take_own_sheaves(which, &mut taken);
+                    self.take_own_sheaves(which, slots, taken);
                     break;
                 }
             }
         });
-        while let Some(sheaf) = taken.pop() {
-            self.flush_taken(sheaf);
-        }
     }
 
     fn each_cache(&self, which: &Which<'_, P>, visit: impl FnMut(&KmemCache<P>)) {
@@ -75,11 +89,12 @@ impl<P: Platform> Allocator<P> {
         &self,
         region: &Region,
         which: &Which<'_, P>,
+        slots: &[SlotOf],
         take: fn(&Region, Slot, usize) -> usize,
         taken: &mut SheafList,
     ) {
         self.each_cache(which, |cache| {
-            for (slot, nothing) in [(cache.id.main(), sheaf::bootstrap()), (cache.id.spare(), 0)] {
+            for (slot, nothing) in slots.iter().map(|slot| slot(cache.id)) {
                 let top = take(region, slot, nothing);
                 if top != 0 && !sheaf::is_sentinel(top) {
                     // SAFETY: just taken out of its slot, and no sentinel.
@@ -90,12 +105,12 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Takes the sheaves of the CPU that this thread runs on, where no other can be stopped.
-    fn take_own_sheaves(&self, which: &Which<'_, P>, taken: &mut SheafList) {
+    fn take_own_sheaves(&self, which: &Which<'_, P>, slots: &[SlotOf], taken: &mut SheafList) {
         if !self.platform.percpu_usable() {
             return;
         }
         self.each_cache(which, |cache| {
-            for (slot, nothing) in [(cache.id.main(), sheaf::bootstrap()), (cache.id.spare(), 0)] {
+            for (slot, nothing) in slots.iter().map(|slot| slot(cache.id)) {
                 let top = self.glance(slot);
                 if top != 0 && !sheaf::is_sentinel(top) && self.swap(slot, top, nothing) {
                     // SAFETY: just taken out of its slot, and no sentinel.

@@ -17,9 +17,13 @@ bitflags::bitflags! {
         const SPIN = 2;
         /// The object's bytes are zero.
         const ZERO = 4;
+        /// Only memory of the node that was asked for will do.
+        const THISNODE = 8;
+        /// The allocation is tried again until it succeeds; with [`KERNEL`](Self::KERNEL) only.
+        const NOFAIL = 16;
         /// Everything allowed.
         const KERNEL = Self::MAP.bits | Self::SPIN.bits;
-        /// Never maps memory.
+        /// Never enters the kernel but to wake or await the holder of a lock.
         const NOWAIT = Self::SPIN.bits;
         /// Never maps memory and never waits for a lock.
         const NOSPIN = 0;

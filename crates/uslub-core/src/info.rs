@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::allocator::Allocator;
 use crate::cache::KmemCache;
 use crate::node::{Node, SlabList};
-use crate::percpu::Slot;
+use crate::percpu::{CacheId, Region, Slot};
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::sheaf::{self, Sheaf};
 use crate::stats::StatItem;
@@ -95,16 +95,15 @@ impl<P: Platform> Allocator<P> {
 
     /// Value of a counter, over all CPUs.
     pub fn stat(&self, cache: &KmemCache<P>, item: StatItem) -> u64 {
-        let percpu = |which: fn((u64, u64)) -> u64| -> u64 {
-            self.table
-                .regions()
-                .map(|(_, region)| which(region.counts(cache.id)))
-                .sum()
+        let percpu = |which: fn(&Region, CacheId) -> u64| -> u64 {
+            let regions = self.table.regions();
+            regions.map(|(_, region)| which(region, cache.id)).sum()
         };
         cache.stats.get(item)
             + match item {
-                StatItem::AllocFastpath => percpu(|counts| counts.0),
-                StatItem::FreeFastpath => percpu(|counts| counts.1),
+                StatItem::AllocFastpath => percpu(|region, id| region.counts(id).0),
+                StatItem::FreeFastpath => percpu(|region, id| region.counts(id).1),
+                StatItem::FreeRcuSheaf => percpu(Region::rcu_count),
                 _ => 0,
             }
     }

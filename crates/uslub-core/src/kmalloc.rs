@@ -15,13 +15,15 @@ use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::allocator::Allocator;
-use crate::cache::{CacheArgs, KmemCache};
+use crate::args::CacheArgs;
+use crate::cache::KmemCache;
 use crate::gfp::Gfp;
 use crate::huge::Found;
 use crate::page::{PageIndex, PageKind};
 use crate::percpu::CacheId;
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::sheaf::MAX_CAPACITY;
+use crate::text::Name;
 
 /// Largest object that comes from a size class, in bytes.
 pub const CLASS_MAX: usize = 8 << 10;
@@ -126,6 +128,15 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
+    /// As [`kmalloc`](Self::kmalloc), from memory of a node if there is any; with
+    /// [`THISNODE`](Gfp::THISNODE) from no other.
+    pub fn kmalloc_node(&self, bytes: usize, gfp: Gfp, nid: usize) -> *mut u8 {
+        if gfp.contains(Gfp::THISNODE) && nid >= self.nr_nodes() {
+            return null_mut();
+        }
+        self.kmalloc(bytes, gfp)
+    }
+
     /// The cache of a size class; creates it when it is first needed.
     fn class_cache(&self, id: CacheId, gfp: Gfp) -> Option<&KmemCache<P>> {
         if let Some(cache) = self.cache(id) {
@@ -135,7 +146,7 @@ impl<P: Platform> Allocator<P> {
             return None;
         }
         let size = class_size(id.index());
-        let mut name = Name::default();
+        let mut name = Name::<24>::new();
         let _ = if size.is_multiple_of(1024) {
             write!(name, "kmalloc-{}k", size / 1024)
         } else {
@@ -232,6 +243,34 @@ impl<P: Platform> Allocator<P> {
         self.kfree_slow(object);
     }
 
+    /// As [`kfree`](Self::kfree), in a context of the caller's choice; a huge object, whose mapping only the system can
+    /// take back, must not be freed where that is forbidden: it then leaks, with a warning.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    pub unsafe fn kfree_with(&self, object: *mut u8, gfp: Gfp) {
+        if gfp.contains(Gfp::KERNEL) {
+            // SAFETY: passed on.
+            return unsafe { self.kfree(object) };
+        }
+        let Some(page) = self.zone.arena.page_of(object as usize) else {
+            if !object.is_null() {
+                self.platform.warn(format_args!(
+                    "free of {object:p}: a huge object cannot be freed without the system and leaks"
+                ));
+            }
+            return;
+        };
+        if let Some(id) = self.zone.arena.cache_of(page)
+            // SAFETY: our table; the caller frees the object.
+            && unsafe { self.platform.push(&self.table, id.main(), object) }
+        {
+            return;
+        }
+        self.kfree_in_arena(page, object, gfp);
+    }
+
     /// Frees an object when the fast path could not.
     #[cold]
     pub fn kfree_slow(&self, object: *mut u8) {
@@ -316,7 +355,7 @@ impl<P: Platform> Allocator<P> {
                     cache.name()
                 ));
             }
-            return Some((Some(cache), cache.object_size as usize));
+            return Some((Some(cache), cache.object_size()));
         }
         let slab = arena.slab(page);
         if slab.kind() != PageKind::Large || !(object as usize).is_multiple_of(PAGE_SIZE) {
@@ -425,31 +464,6 @@ impl<P: Platform> Allocator<P> {
         };
         self.platform
             .fatal(format_args!("{what} {object:p}: {why}"))
-    }
-}
-
-/// A short text on the stack.
-#[derive(Default)]
-struct Name {
-    bytes: [u8; 24],
-    len: usize,
-}
-
-impl Name {
-    fn as_str(&self) -> &str {
-        core::str::from_utf8(&self.bytes[..self.len]).unwrap_or("?")
-    }
-}
-
-impl Write for Name {
-    fn write_str(&mut self, s: &str) -> core::fmt::Result {
-        let end = self.len + s.len();
-        self.bytes
-            .get_mut(self.len..end)
-            .ok_or(core::fmt::Error)?
-            .copy_from_slice(s.as_bytes());
-        self.len = end;
-        Ok(())
     }
 }
 

@@ -5,12 +5,12 @@
 //!
 //! | layer | files |
 //! |---|---|
-//! | objects of any size | `kmalloc`, `huge` |
-//! | caches | `cache`, `bulk`, `destroy`, `info`, `stats` |
-//! | batches of objects | `sheaves`, `flush`; `sheaf`, `percpu`, `barn` |
+//! | objects of any size | `kmalloc`, `huge`, `buckets` |
+//! | caches | `cache`, `args`, `bulk`, `prefill`, `rcu`, `destroy`, `info`, `stats` |
+//! | batches of objects | `sheaves`, `flush`, `reclaim`; `sheaf`, `percpu`, `barn` |
 //! | slabs | `refill`, `free`, `deferred`; `node`, `slab`, `freelist`, `order` |
 //! | pages | `page` |
-//! | the world below | `platform`; `sync`, `gfp`, `tunables`, `meta` |
+//! | the world below | `platform`; `sync`, `gfp`, `grace`, `tunables`, `meta`, `text` |
 //!
 //! A layer uses only what stands below it.
 
@@ -20,7 +20,9 @@
 extern crate std;
 
 pub mod allocator;
+pub mod args;
 pub mod barn;
+pub mod buckets;
 pub mod bulk;
 pub mod cache;
 pub mod deferred;
@@ -29,6 +31,7 @@ pub mod flush;
 pub mod free;
 pub mod freelist;
 pub mod gfp;
+pub mod grace;
 pub mod huge;
 pub mod info;
 pub mod kmalloc;
@@ -38,12 +41,16 @@ pub mod order;
 pub mod page;
 pub mod percpu;
 pub mod platform;
+pub mod prefill;
+pub mod rcu;
+pub mod reclaim;
 pub mod refill;
 pub mod sheaf;
 pub mod sheaves;
 pub mod slab;
 pub mod stats;
 pub mod sync;
+pub mod text;
 pub mod tunables;
 pub mod validate;
 

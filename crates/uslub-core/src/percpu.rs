@@ -1,12 +1,13 @@
 //! Per-CPU slots: where each CPU keeps its sheaves.
 //!
 //! Every CPU (or concurrency id) that ever ran a slow path owns a [`Region`]. A
-//! [`Table`] indexed by the CPU leads to it. For each cache a region has two words and two counters:
+//! [`Table`] indexed by the CPU leads to it. For each cache a region has three words, and counters:
 //!
 //! | word | holds |
 //! |---|---|
 //! | main | a sheaf's top, or a sentinel |
 //! | spare | a sheaf's top, 0 for none, or the stopped sentinel |
+//! | rcu | a sheaf's top, or a sentinel; 0 before the first free that waits for a grace period |
 //!
 //! A word is changed by one store of the CPU that it belongs to (in a
 //! restartable sequence, or under the word's lock bit where there are none).
@@ -31,8 +32,8 @@ use crate::sheaf;
 const CACHES_A_PAGE: usize = 128;
 /// Pages of a region.
 const REGION_PAGES: usize = 16;
-/// Words of a region page.
-const PAGE_WORDS: usize = 4 * CACHES_A_PAGE;
+/// Words of a region page: five are in use for each cache, and what few caches use lies in a page of its own.
+const PAGE_WORDS: usize = 8 * CACHES_A_PAGE;
 /// Most caches an allocator can have, plus one (index 0 means none).
 pub const MAX_CACHES: usize = CACHES_A_PAGE * REGION_PAGES;
 
@@ -78,6 +79,12 @@ impl CacheId {
     #[inline]
     pub const fn main(self) -> Slot {
         Slot(self.0)
+    }
+
+    /// The word of the rcu sheaf.
+    #[inline]
+    pub const fn rcu(self) -> Slot {
+        Slot(self.0 + 4 * CACHES_A_PAGE as u16)
     }
 
     /// The word of the spare sheaf.
@@ -127,6 +134,21 @@ impl Region {
         self.words[slot.0 as usize + offset / 8].fetch_add(n, Relaxed);
     }
 
+    /// Objects put into this CPU's rcu sheaf of a cache.
+    pub fn rcu_count(&self, id: CacheId) -> u64 {
+        // Relaxed: statistics.
+        self.words[id.0 as usize + 7 * CACHES_A_PAGE].load(Relaxed) as u64
+    }
+
+    /// Sets the rcu words of all caches on one region page, once.
+    fn fill_rcu(&self, page: usize, rcu: usize) {
+        for i in 0..CACHES_A_PAGE {
+            // Relaxed: published with the region, or before a cache of this page uses them.
+            let _ = self.words[page * PAGE_WORDS + 4 * CACHES_A_PAGE + i]
+                .compare_exchange(0, rcu, Relaxed, Relaxed);
+        }
+    }
+
     /// Sets the words of all caches on one region page.
     fn fill_page(&self, page: usize, main: usize, spare: usize) {
         for i in 0..CACHES_A_PAGE {
@@ -149,6 +171,8 @@ pub struct Table {
     /// CPUs from this number on have no region.
     end: AtomicUsize,
     pages: AtomicUsize,
+    /// Bit k is set when the rcu words of page k are in use.
+    rcu_pages: AtomicUsize,
 }
 
 /// Bytes of the table's own memory for `nr` CPUs.
@@ -166,6 +190,7 @@ impl Table {
             nr: AtomicUsize::new(0),
             end: AtomicUsize::new(0),
             pages: AtomicUsize::new(0),
+            rcu_pages: AtomicUsize::new(0),
         }
     }
 
@@ -284,6 +309,10 @@ impl Table {
         // Relaxed: changed only under the caller's lock.
         for page in 0..self.pages.load(Relaxed) {
             region.fill_page(page, sheaf::bootstrap(), 0);
+            // Relaxed: as above.
+            if self.rcu_pages.load(Relaxed) >> page & 1 == 1 {
+                region.fill_rcu(page, sheaf::bootstrap());
+            }
         }
         // Release: whoever finds the region must see its words.
         self.region_entry(cpu).store(memory.as_ptr(), Release);
@@ -311,6 +340,19 @@ impl Table {
             // Relaxed: as above.
             self.pages.store(next + 1, Relaxed);
         }
+    }
+
+    /// Makes the rcu words of a cache usable in all regions, now and to come. The
+    /// caller holds the lock over the list of caches.
+    pub(crate) fn prepare_rcu(&self, id: CacheId) {
+        let page = id.index() / CACHES_A_PAGE;
+        // SAFETY: set up by `init`; regions live for ever. Relaxed: changed only under the caller's lock.
+        unsafe { &*self.stopped.load(Relaxed) }.fill_rcu(page, sheaf::stopped());
+        for (_, region) in self.regions() {
+            region.fill_rcu(page, sheaf::bootstrap());
+        }
+        // Relaxed: as above.
+        self.rcu_pages.fetch_or(1 << page, Relaxed);
     }
 
     /// Sets the counts of a cache to zero, whose identity is used again.
@@ -350,7 +392,7 @@ impl Table {
 
     /// Ends every stop and unlocks every word, in the child of a fork: who did it may be a thread that is
     /// no more.
-    pub fn resume_all(&self) {
+    pub fn resume_all<'a>(&'a self) {
         for cpu in 0..self.end() {
             if let Some(region) = self.region(cpu) {
                 // Threads that held a word's lock bit are no more; the tops are as before they took it.
@@ -359,7 +401,11 @@ impl Table {
                     .words
                     .chunks(PAGE_WORDS)
                     .take(self.pages.load(Relaxed));
-                for word in pages.flat_map(|page| &page[..2 * CACHES_A_PAGE]) {
+                let tops = |page: &'a [AtomicUsize]| {
+                    let rcu = &page[4 * CACHES_A_PAGE..5 * CACHES_A_PAGE];
+                    page[..2 * CACHES_A_PAGE].iter().chain(rcu)
+                };
+                for word in pages.flat_map(tops) {
                     // Relaxed: as above.
                     if word.load(Relaxed) & 1 != 0 {
                         word.fetch_and(!1, Relaxed);

@@ -62,11 +62,14 @@ pub unsafe trait Platform: Sync + 'static {
     /// The range must be a whole mapping from [`map`](Platform::map).
     unsafe fn remap(&self, start: NonNull<u8>, old: usize, new: usize) -> Option<NonNull<u8>>;
 
-    /// Waits while `*word == value`; may return early.
-    fn wait(word: &AtomicU32, value: u32);
+    /// Waits while `*word == value`, at most `timeout_ms` milliseconds; may return early.
+    fn wait(word: &AtomicU32, value: u32, timeout_ms: Option<u32>);
 
     /// Wakes one waiter of `word`.
     fn wake(word: &AtomicU32);
+
+    /// A number, never 0, that no other running thread has.
+    fn thread() -> usize;
 
     /// Milliseconds on a clock that never goes back.
     fn now_ms(&self) -> u64;
@@ -122,6 +125,9 @@ pub unsafe trait Platform: Sync + 'static {
 
     /// Whether slots are guarded by their lock bit (true) or by restartable sequences (false).
     fn slots_are_locked(&self) -> bool;
+
+    /// Reports misuse that can be survived.
+    fn warn(&self, message: Arguments<'_>);
 
     /// Reports misuse or corruption and ends the process.
     fn fatal(&self, message: Arguments<'_>) -> !;

@@ -15,11 +15,12 @@ use core::ptr::null_mut;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::allocator::Allocator;
+use crate::args::{Ctor, Flags};
 use crate::cache::KmemCache;
 use crate::gfp::Gfp;
 use crate::node::{Node, SlabList};
 use crate::page::PageKind;
-use crate::platform::Platform;
+use crate::platform::{PAGE_SIZE, Platform};
 use crate::slab::{Slab, State};
 use crate::stats::StatItem;
 
@@ -51,6 +52,7 @@ impl<P: Platform> Allocator<P> {
             };
             let (taken, outcome) = self.take_from(cache, slab, &mut out[filled..]);
             filled += taken;
+            let failed = taken == 0 && filled < out.len();
             if outcome == Outcome::Ours {
                 // A brand-new slab that was not used up goes to the head of the list.
                 match node.partial.lock_if(gfp.may_spin()) {
@@ -61,6 +63,10 @@ impl<P: Platform> Allocator<P> {
                     }
                     None => node.stash(&self.zone.arena, slab),
                 }
+            }
+            if failed {
+                // The constructor gave up.
+                break;
             }
         }
         filled
@@ -190,16 +196,22 @@ impl<P: Platform> Allocator<P> {
             // Its old links are forgotten.
             slab.set_epoch(slab.epoch().wrapping_add(1));
         }
-        let (listed, first, fresh, new) = loop {
-            let first = if starts_over { 0 } else { position };
-            let fresh_left = objects - first;
+        let first = if starts_over { 0 } else { position };
+        let fresh_left = objects - first;
+        let mut constructed = None;
+        let (listed, fresh, new) = loop {
             let listed = objects - old.inuse() - fresh_left;
-            let fresh = fresh_left.min((out.len() as u32).saturating_sub(listed));
+            let mut fresh = fresh_left.min((out.len() as u32).saturating_sub(listed));
+            if let Some(ctor) = cache.ctor {
+                // Once: what is constructed leaves, however many frees come in.
+                fresh = *constructed
+                    .get_or_insert_with(|| self.construct(cache, ctor, slab, first, fresh));
+            }
             let new = State::without_list(old.inuse() + listed + fresh);
             // Before the state: whoever owns the slab next must see it.
             slab.set_position((first + fresh) as u16);
             match slab.change(old, new) {
-                Ok(()) => break (listed as usize, first, fresh as usize, new),
+                Ok(()) => break (listed as usize, fresh as usize, new),
                 Err(now) => {
                     cache.stats.add(StatItem::CmpxchgDoubleFail, 1);
                     old = now;
@@ -207,7 +219,7 @@ impl<P: Platform> Allocator<P> {
             }
         };
         let base = self.slab_base(slab);
-        let from_list = listed.min(out.len());
+        let from_list = listed.min(out.len() - fresh);
         let mut at = old
             .head()
             .filter(|_| listed > 0)
@@ -310,7 +322,27 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// The iterator: visits `out.len()` fresh slots from `position` and constructs their objects.
+    /// Constructs up to `count` objects of fresh slots from `first`; returns how many.
+    fn construct(
+        &self,
+        cache: &KmemCache<P>,
+        ctor: Ctor,
+        slab: &Slab,
+        first: u32,
+        count: u32,
+    ) -> u32 {
+        let (base, start) = (self.slab_base(slab), usize::from(slab.start()));
+        for i in 0..count {
+            let object = base.wrapping_add(cache.offset_at(start, (first + i) as usize));
+            // SAFETY: the object is ours, of the cache's size, and not constructed yet.
+            if !unsafe { (ctor.call)(ctor.data, object) } {
+                return i;
+            }
+        }
+        count
+    }
+
+    /// The iterator: visits `out.len()` fresh slots from `position`.
     fn emit(
         &self,
         cache: &KmemCache<P>,
@@ -319,7 +351,7 @@ impl<P: Platform> Allocator<P> {
         position: usize,
         out: &mut [*mut u8],
     ) {
-        if !cache.is_random() && cache.ctor.is_none() {
+        if !cache.is_random() {
             let size = cache.size as usize;
             let mut at = base.wrapping_add(position * size);
             for slot in out {
@@ -330,22 +362,27 @@ impl<P: Platform> Allocator<P> {
         }
         let start = usize::from(slab.start());
         for (i, slot) in out.iter_mut().enumerate() {
-            let object = base.wrapping_add(cache.offset_at(start, position + i));
-            if let Some(ctor) = cache.ctor {
-                // SAFETY: the object is ours, of the cache's size, and not constructed yet.
-                unsafe { ctor(object) };
-            }
-            *slot = object;
+            *slot = base.wrapping_add(cache.offset_at(start, position + i));
         }
     }
 
     /// Takes pages for a slab; it belongs to the caller and all its slots are fresh.
     fn new_slab(&self, cache: &KmemCache<P>, nid: usize, gfp: Gfp) -> Option<&Slab> {
         let pages = cache.oo.pages();
-        if gfp == Gfp::KERNEL {
+        if gfp.contains(Gfp::KERNEL) {
             self.flush_cold_now_and_then();
         }
-        let run = self.zone.alloc(&self.platform, pages, pages, gfp)?;
+        let node = cache.node(nid);
+        // Relaxed: a figure, and a limit that no one exceeds as all count first.
+        node.nr_slabs.fetch_add(1, Relaxed);
+        let run = (cache.nr_slabs() <= cache.max_slabs)
+            .then(|| self.zone.alloc(&self.platform, pages, pages, gfp))
+            .flatten();
+        let Some(run) = run else {
+            // Relaxed: as above.
+            node.nr_slabs.fetch_sub(1, Relaxed);
+            return None;
+        };
         let slab = self.zone.arena.slab(run.page);
         slab.set_position(0);
         slab.set_partial(false);
@@ -358,14 +395,34 @@ impl<P: Platform> Allocator<P> {
         self.zone
             .arena
             .set_cache(run.page, pages as u32, Some(cache.id));
-        // Relaxed: a figure.
-        cache.node(nid).nr_slabs.fetch_add(1, Relaxed);
+        if cache.flags.contains(Flags::PREFAULT) {
+            let start = self.slab_base(slab);
+            for page in 0..pages {
+                // SAFETY: a page of the slab; all of it is free.
+                unsafe { start.add(page * PAGE_SIZE).write_volatile(0) };
+            }
+        }
         cache.stats.add(StatItem::AllocSlab, 1);
         Some(slab)
     }
 
     /// Gives the pages of a slab back, which is empty and belongs to the caller.
     pub(crate) fn discard_slab(&self, cache: &KmemCache<P>, node: &Node<P>, slab: &Slab) {
+        if cache.flags.contains(Flags::TYPESAFE_BY_RCU) {
+            if !self.bury(cache, slab, Gfp::KERNEL) {
+                // It stays a slab of this cache, as it must.
+                let mut list = node.partial.lock();
+                slab.set_partial(true);
+                list.push_back(&self.zone.arena, slab);
+                node.note_partial(&list);
+            }
+            return;
+        }
+        self.discard_at_once(cache, node, slab);
+    }
+
+    /// Gives the pages of a slab back, whatever readers there are.
+    pub(crate) fn discard_at_once(&self, cache: &KmemCache<P>, node: &Node<P>, slab: &Slab) {
         let page = self.zone.arena.page_of_slab(slab);
         let pages = cache.oo.pages();
         // Relaxed: a figure.

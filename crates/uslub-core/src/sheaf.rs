@@ -3,8 +3,8 @@
 //! A sheaf lives in a *window* of [`SHEAF_BYTES`], aligned to its size:
 //!
 //! ```text
-//!   word    0      1         2        3 … 255-c   255-c   256-c … 255
-//!        link  c and cache   length   (unused)      null    objects, oldest first
+//!   word    0      1         2      3 and 4       5     6 … 255-c   255-c   256-c … 255
+//!        link  c and cache   length  rcu head  allocator  (unused)    null    objects, oldest first
 //! ```
 //!
 //! Objects always end at the window's end, so one number, the *top* (the address
@@ -22,11 +22,15 @@
 
 use core::ptr::NonNull;
 
+use crate::grace::RcuHead;
+
 /// Bytes of a window, and its alignment.
 pub const SHEAF_BYTES: usize = 2048;
 const WORDS: usize = SHEAF_BYTES / 8;
 /// Most objects that a sheaf can hold.
-pub const MAX_CAPACITY: usize = WORDS - 4;
+pub const MAX_CAPACITY: usize = WORDS - HEAD_WORDS - 1;
+/// Words before the objects and their null.
+const HEAD_WORDS: usize = 6;
 
 /// The memory of a sheaf; see the module.
 #[repr(C, align(2048))]
@@ -35,7 +39,10 @@ pub struct Window {
     capacity: u32,
     cache: u32,
     len: usize,
-    objects: [*mut u8; WORDS - 3],
+    /// While a grace period is awaited: the record of who waits, and whose the sheaf is.
+    pub(crate) rcu: RcuHead,
+    pub(crate) allocator: *const (),
+    objects: [*mut u8; WORDS - HEAD_WORDS],
 }
 
 const _: () = assert!(size_of::<Window>() == SHEAF_BYTES);
@@ -46,7 +53,9 @@ impl Window {
         capacity: 0,
         cache: 0,
         len: 0,
-        objects: [core::ptr::null_mut(); WORDS - 3],
+        rcu: RcuHead::NEW,
+        allocator: core::ptr::null(),
+        objects: [core::ptr::null_mut(); WORDS - HEAD_WORDS],
     };
 }
 
@@ -117,7 +126,7 @@ impl Sheaf {
         unsafe {
             (*window.as_ptr()).capacity = capacity as u32;
             (*window.as_ptr()).cache = cache as u32;
-            (*window.as_ptr()).objects[WORDS - 4 - capacity] = core::ptr::null_mut();
+            (*window.as_ptr()).objects[WORDS - 1 - HEAD_WORDS - capacity] = core::ptr::null_mut();
         }
         Self { window, len: 0 }
     }
@@ -146,6 +155,24 @@ impl Sheaf {
     #[inline]
     pub fn into_top(self) -> usize {
         self.window.as_ptr() as usize + LAST - 8 * (self.capacity() - self.len)
+    }
+
+    /// The window with its objects, for [`from_window`](Self::from_window).
+    pub fn keep(self) -> NonNull<Window> {
+        // SAFETY: we own the window.
+        unsafe { (*self.window.as_ptr()).len = self.len };
+        self.window
+    }
+
+    /// The sheaf that [`keep`](Self::keep) gave up.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the window, and `keep` was the last to touch it.
+    pub unsafe fn from_window(window: NonNull<Window>) -> Self {
+        // SAFETY: the caller owns the window.
+        let len = unsafe { window.as_ref().len };
+        Self { window, len }
     }
 
     /// The window, for its next use; the objects are forgotten.

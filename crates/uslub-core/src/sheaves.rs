@@ -35,6 +35,8 @@ use crate::stats::StatItem;
 
 /// Times that a slow path looks again before it goes to the slabs directly.
 const TRIES: usize = 4;
+/// Times that memory is reclaimed for one allocation.
+pub(crate) const RECLAIMS: usize = 16;
 
 impl<P: Platform> Allocator<P> {
     /// What this CPU's slot holds; a glance. Makes the CPU's region where there is none.
@@ -56,6 +58,25 @@ impl<P: Platform> Allocator<P> {
     /// Allocates when the fast path could not; null when there is no memory.
     #[cold]
     pub(crate) fn alloc_slow(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
+        if cache.is_destroyed() {
+            self.platform.fatal(format_args!(
+                "cache '{}': allocation after its end",
+                cache.name()
+            ));
+        }
+        for attempt in 0.. {
+            let object = self.alloc_once(cache, gfp);
+            if !object.is_null()
+                || (attempt >= RECLAIMS && !gfp.contains(Gfp::NOFAIL))
+                || !self.reclaim_for(cache, gfp)
+            {
+                return object;
+            }
+        }
+        core::ptr::null_mut()
+    }
+
+    fn alloc_once(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
         if gfp.may_spin() {
             self.free_deferred(cache);
         }
@@ -91,7 +112,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Whether this CPU has no region yet (rather than a stopped one).
-    fn region_is_missing(&self) -> bool {
+    pub(crate) fn region_is_missing(&self) -> bool {
         self.table.region(self.platform.cpu()).is_none()
     }
 
@@ -148,7 +169,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Takes the spare that was seen, if it is still there.
-    fn take_spare(&self, cache: &KmemCache<P>, spare: usize) -> Option<Sheaf> {
+    pub(crate) fn take_spare(&self, cache: &KmemCache<P>, spare: usize) -> Option<Sheaf> {
         if spare == 0 || spare & 1 != 0 || spare == sheaf::stopped() {
             return None;
         }
@@ -213,7 +234,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Puts a sheaf into the barn if it is full and there is room, else its objects to the slabs.
-    fn store_or_flush(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
+    pub(crate) fn store_or_flush(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
         let mut sheaf = sheaf;
         if sheaf.is_full() {
             match cache
@@ -279,7 +300,7 @@ impl<P: Platform> Allocator<P> {
                 sheaf.push(object);
                 cache.stats.add(StatItem::FreeFastpath, 1);
                 self.place_roomy(cache, sheaf, gfp);
-                if gfp == Gfp::KERNEL {
+                if gfp.contains(Gfp::KERNEL) {
                     self.decay_now_and_then();
                 }
                 return;

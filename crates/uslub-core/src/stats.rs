@@ -52,6 +52,20 @@ items! {
     BarnPut => "barn_put",
     /// Full sheaves that a barn refused.
     BarnPutFail => "barn_put_fail",
+    /// Objects that wait or waited for a grace period in sheaves.
+    FreeRcuSheaf => "free_rcu_sheaf",
+    /// Objects for which there was no rcu sheaf.
+    FreeRcuSheafFail => "free_rcu_sheaf_fail",
+    /// Prefilled sheaves that were the CPU's spare.
+    SheafPrefillFast => "sheaf_prefill_fast",
+    /// Prefilled sheaves that were not.
+    SheafPrefillSlow => "sheaf_prefill_slow",
+    /// Prefilled sheaves larger than the cache's.
+    SheafPrefillOversize => "sheaf_prefill_oversize",
+    /// Prefilled sheaves that became the CPU's spare again.
+    SheafReturnFast => "sheaf_return_fast",
+    /// Prefilled sheaves that did not.
+    SheafReturnSlow => "sheaf_return_slow",
 }
 
 /// Counters of one cache; those of the fast paths are in the per-CPU regions.

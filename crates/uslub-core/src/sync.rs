@@ -98,7 +98,7 @@ impl<P: Platform, T> Lock<P, T> {
         }
         // Acquire: as in `try_lock`; the holder will wake us, as the word now says CONTENDED.
         while self.word.swap(CONTENDED, Acquire) != FREE {
-            P::wait(&self.word, CONTENDED);
+            P::wait(&self.word, CONTENDED, None);
         }
     }
 

@@ -5,6 +5,8 @@
 //! `/sys/kernel/slab/<cache>/`). One table, [`TUNABLES`], names them all, says what each
 //! does and bounds it; the allocator and the command both read it.
 
+use crate::sheaf::MAX_CAPACITY;
+
 /// Values of all tunables, as one allocator uses them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tunables {
@@ -26,6 +28,8 @@ pub struct Tunables {
     pub max_full_sheaves: u32,
     /// Empty sheaves a barn holds.
     pub max_empty_sheaves: u32,
+    /// Whether no cache may share another's slabs (0 or 1).
+    pub slab_nomerge: u32,
     /// Whether restartable sequences may be used (0 or 1).
     pub rseq: u32,
     /// Milliseconds that free pages stay resident.
@@ -44,6 +48,7 @@ impl Tunables {
         sheaf_capacity: 0,
         max_full_sheaves: 0,
         max_empty_sheaves: 10,
+        slab_nomerge: 0,
         rseq: 1,
         decay_ms: 1000,
     };
@@ -123,7 +128,7 @@ pub const TUNABLES: &[Tunable] = &[
     Tunable {
         name: "sheaf_capacity",
         min: 0,
-        max: 252,
+        max: MAX_CAPACITY as u32,
         help: "objects a sheaf holds (0: from the object size)",
         field: |t| &mut t.sheaf_capacity,
     },
@@ -140,6 +145,13 @@ pub const TUNABLES: &[Tunable] = &[
         max: 1024,
         help: "empty sheaves a barn holds",
         field: |t| &mut t.max_empty_sheaves,
+    },
+    Tunable {
+        name: "slab_nomerge",
+        min: 0,
+        max: 1,
+        help: "give every cache slabs of its own, also those that may share",
+        field: |t| &mut t.slab_nomerge,
     },
     Tunable {
         name: "rseq",

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use support::pattern::{fill, is_filled};
 use support::{Cache, Setup, Slub, assert_all_is_given_back, never_waiting, on_cpu};
 use uslub_core::Gfp;
-use uslub_core::cache::CacheArgs;
+use uslub_core::args::CacheArgs;
 use uslub_core::kmalloc::{CLASS_MAX, NR_CLASSES, class_of, class_size};
 use uslub_core::stats::StatItem;
 

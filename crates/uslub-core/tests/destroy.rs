@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use support::{Cache, Setup, Slub, on_cpu};
 use uslub_core::Gfp;
-use uslub_core::cache::CacheArgs;
+use uslub_core::args::CacheArgs;
 
 fn take(a: &Slub, cache: &Cache, n: usize) -> Vec<*mut u8> {
     let objects: Vec<_> = (0..n).map(|_| a.alloc(cache, Gfp::KERNEL)).collect();
@@ -47,7 +47,8 @@ fn a_destroyed_cache_leaves_nothing_and_its_identity_serves_the_next() {
         assert!(destroy(&a, cache).is_empty());
         assert_eq!(a.validate(), Ok(()));
     }
-    assert_eq!(ids.len(), 1);
+    // A destroyed cache's identity rests a while before it serves again.
+    assert_eq!(ids.len(), 17);
     assert_eq!(a.totals().slabs, 0);
 }
 
@@ -60,7 +61,8 @@ fn records_of_destroyed_caches_are_used_again() {
             give(&a, cache, &take(&a, cache, 70));
             destroy(&a, cache);
         };
-        round();
+        // A destroyed cache's record rests a while before it serves again.
+        (0..20).for_each(|_| round());
         let before = a.meta.bytes();
         (0..100).for_each(|_| round());
         // Sheaf windows come back too; nothing else may grow.

@@ -12,7 +12,7 @@ use std::ptr::null_mut;
 
 use support::{Cache, Dice, Slub, assert_all_is_given_back};
 use uslub_core::Gfp;
-use uslub_core::cache::CacheArgs;
+use uslub_core::args::CacheArgs;
 use uslub_core::page::PageKind;
 
 /// Objects of other slabs that end a scan, by the specification.

@@ -12,7 +12,7 @@ use std::ptr::null_mut;
 use support::pattern::{fill, is_filled};
 use support::{Cache, Setup, Slots, Slub, assert_all_is_given_back, on_cpu};
 use uslub_core::Gfp;
-use uslub_core::cache::{CacheArgs, CreateError};
+use uslub_core::args::{CacheArgs, CreateError, Ctor};
 use uslub_core::kmalloc::{CLASS_MAX, LARGE_MAX};
 
 /// What a case holds: objects of kmalloc with their size, and objects of the cache.
@@ -403,7 +403,7 @@ fn a_cache_is_made_or_not() {
                 return true;
             }
             let mut args = CacheArgs::new(&name, 40);
-            args.ctor = Some(construct);
+            args.ctor = Some(Ctor::plain(construct));
             match a.create(&args) {
                 Ok(_) => true,
                 Err(why) => {

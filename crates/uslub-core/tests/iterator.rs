@@ -9,7 +9,7 @@ use std::sync::Mutex;
 
 use support::{Cache, Dice, Fresh, POISON, Setup, Slub, assert_all_is_given_back};
 use uslub_core::Gfp;
-use uslub_core::cache::CacheArgs;
+use uslub_core::args::{CacheArgs, Ctor};
 
 const SIZES: [usize; 9] = [8, 24, 64, 96, 256, 520, 1024, 4096, 9000];
 
@@ -220,7 +220,7 @@ fn constructed<const N: usize>() -> BTreeMap<usize, usize> {
 
 fn with_constructor<const N: usize>(settings: &[&str]) -> (Box<Slub>, CacheArgs<'static>) {
     let mut args = CacheArgs::new("test", 40);
-    args.ctor = Some(construct::<N>);
+    args.ctor = Some(Ctor::plain(construct::<N>));
     (Setup::with(settings).build(), args)
 }
 

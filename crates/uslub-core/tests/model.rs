@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use support::pattern::{fill, is_filled};
 use support::{Cache, Setup, Slots, Slub, assert_all_is_given_back, hop, on_cpu};
 use uslub_core::Gfp;
-use uslub_core::cache::CacheArgs;
+use uslub_core::args::{CacheArgs, Ctor};
 use uslub_core::kmalloc::{CLASS_MAX, LARGE_MAX, class_of};
 use uslub_core::platform::{PAGE_SIZE, Platform};
 
@@ -179,7 +179,7 @@ impl World {
         let mut plain = CacheArgs::new("plain", 72);
         plain.align = 64;
         let mut constructed = CacheArgs::new("constructed", 600);
-        constructed.ctor = Some(construct);
+        constructed.ctor = Some(Ctor::plain(construct));
         a.create(&plain).unwrap();
         a.create(&constructed).unwrap();
         a.platform.disturb(disturb);
@@ -354,7 +354,7 @@ impl World {
     fn entered_from_cache(&mut self, object: *mut u8, which: usize) {
         let cache = self.cache(which);
         assert!((object as usize).is_multiple_of(cache.align as usize));
-        let bytes = cache.object_size as usize;
+        let bytes = cache.object_size();
         if which == 1 {
             assert!(is_filled(object, bytes, CONSTRUCTED), "not as constructed");
         }

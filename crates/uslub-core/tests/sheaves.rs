@@ -10,7 +10,7 @@ mod support;
 use proptest::prelude::*;
 use support::{Cache, Setup, Slots, Slub, on_cpu, sheaves_on};
 use uslub_core::Gfp;
-use uslub_core::cache::CacheArgs;
+use uslub_core::args::CacheArgs;
 use uslub_core::stats::{STAT_ITEMS, StatItem};
 
 const CPUS: usize = 3;

@@ -17,7 +17,7 @@ use support::pattern::{fill, is_filled};
 use support::torment::Torment;
 use support::{Cache, Dice, Setup, Slots, Slub, assert_all_is_given_back, hop, on_cpu};
 use uslub_core::Gfp;
-use uslub_core::cache::CacheArgs;
+use uslub_core::args::CacheArgs;
 use uslub_core::kmalloc::{CLASS_MAX, LARGE_MAX};
 use uslub_core::page::block::BLOCK_PAGES;
 use uslub_core::platform::Platform;
@@ -87,13 +87,13 @@ fn churn(a: &Slub, me: usize, rounds: usize, others: &[Sender<Object>], mine: &R
             4..6 => {
                 let cache = caches[dice.below(caches.len())];
                 let object = a.alloc(cache, Gfp::KERNEL);
-                held.push(Object::new(object, cache.object_size as usize, byte));
+                held.push(Object::new(object, cache.object_size(), byte));
             }
             6 => {
                 let cache = caches[dice.below(caches.len())];
                 let mut objects = [null_mut(); 40];
                 assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));
-                let bytes = cache.object_size as usize;
+                let bytes = cache.object_size();
                 held.extend(objects.iter().map(|&o| Object::new(o, bytes, byte)));
             }
             7 if !held.is_empty() => {
@@ -253,7 +253,7 @@ fn race_for_slabs(sheaves: bool, hardened: bool, size: usize, rounds: usize) {
 fn race(a: &Slub, cache: &Cache, me: u64, rounds: usize, pool: &Mutex<Vec<Object>>) {
     hop(me + 50);
     let mut dice = Dice::new(me);
-    let size = cache.object_size as usize;
+    let size = cache.object_size();
     for round in 0..rounds {
         let mut objects = vec![null_mut(); 1 + dice.below(6)];
         if me < 2 {

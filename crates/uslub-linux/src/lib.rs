@@ -253,12 +253,20 @@ unsafe impl Platform for Linux {
         pointer(unsafe { sys::mremap(start.as_ptr() as usize, old, new)? })
     }
 
-    fn wait(word: &AtomicU32, value: u32) {
-        sys::futex_wait(word.as_ptr(), value);
+    fn wait(word: &AtomicU32, value: u32, timeout_ms: Option<u32>) {
+        match timeout_ms {
+            Some(ms) => sys::futex_wait_for(word.as_ptr(), value, u64::from(ms)),
+            None => sys::futex_wait(word.as_ptr(), value),
+        }
     }
 
     fn wake(word: &AtomicU32) {
         sys::futex_wake(word.as_ptr(), 1);
+    }
+
+    fn thread() -> usize {
+        // SAFETY: reads a register.
+        unsafe { libc::pthread_self() as usize }
     }
 
     fn now_ms(&self) -> u64 {
@@ -369,6 +377,10 @@ unsafe impl Platform for Linux {
 
     fn slots_are_locked(&self) -> bool {
         self.area().is_none()
+    }
+
+    fn warn(&self, message: Arguments<'_>) {
+        complain(message);
     }
 
     fn fatal(&self, message: Arguments<'_>) -> ! {

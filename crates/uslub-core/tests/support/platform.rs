@@ -5,6 +5,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use uslub_core::page::arena::BLOCK_BYTES;
 use uslub_core::percpu::{Region, Slot, Table, locked};
@@ -62,6 +63,7 @@ pub struct Virtual {
     percpu_usable: AtomicBool,
     purges: AtomicBool,
     disturbed: AtomicU32,
+    warnings: Mutex<Vec<String>>,
 }
 
 impl Virtual {
@@ -76,6 +78,7 @@ impl Virtual {
             percpu_usable: AtomicBool::new(true),
             purges: AtomicBool::new(true),
             disturbed: AtomicU32::new(0),
+            warnings: Mutex::default(),
         }
     }
 
@@ -116,6 +119,12 @@ impl Virtual {
     pub fn set_percpu_usable(&self, usable: bool) {
         // SeqCst: see above.
         self.percpu_usable.store(usable, SeqCst);
+    }
+
+    /// The warnings since the last call.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut warnings)
     }
 
     /// Says whether purges succeed.
@@ -349,12 +358,20 @@ unsafe impl Platform for Virtual {
         NonNull::new(moved as *mut u8)
     }
 
-    fn wait(_word: &AtomicU32, _value: u32) {
+    fn wait(word: &AtomicU32, value: u32, timeout_ms: Option<u32>) {
         assert!(thread::may_wait(), "waited for a lock where nobody may");
-        std::thread::yield_now();
+        let end = timeout_ms.map(|ms| Instant::now() + Duration::from_millis(ms.into()));
+        // SeqCst: see above.
+        while word.load(SeqCst) == value && end.is_none_or(|end| Instant::now() < end) {
+            std::thread::yield_now();
+        }
     }
 
     fn wake(_word: &AtomicU32) {}
+
+    fn thread() -> usize {
+        thread::number()
+    }
 
     fn now_ms(&self) -> u64 {
         // SeqCst: see above.
@@ -416,6 +433,11 @@ unsafe impl Platform for Virtual {
 
     fn slots_are_locked(&self) -> bool {
         self.setup.slots == Slots::Locked
+    }
+
+    fn warn(&self, message: Arguments<'_>) {
+        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        warnings.push(message.to_string());
     }
 
     fn fatal(&self, message: Arguments<'_>) -> ! {

@@ -9,6 +9,11 @@ thread_local! {
     static MAY_WAIT: Cell<bool> = const { Cell::new(true) };
 }
 
+/// A number of this thread's own, not 0.
+pub fn number() -> usize {
+    CPU.with(|cpu| core::ptr::from_ref(cpu) as usize)
+}
+
 /// Puts this thread on a CPU.
 pub fn on_cpu(cpu: usize) {
     CPU.set(cpu);

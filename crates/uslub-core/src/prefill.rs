@@ -1,0 +1,272 @@
+//! Prefilled sheaves: allocations that are promised beforehand.
+//!
+//! A holder of a [`Prefilled`] takes objects out of it without a lock, a system call or a chance to fail.
+//!
+//! | objects wanted | where they wait |
+//! |---|---|
+//! | up to the cache's capacity | a sheaf: the CPU's spare, one of the barn's, or a new one, filled up |
+//! | more | an array of their own from kmalloc, of just that size |
+//!
+//! Objects in it count as allocated; what is given back counts as freed.
+
+use core::ptr::NonNull;
+
+use crate::allocator::Allocator;
+use crate::cache::KmemCache;
+use crate::gfp::Gfp;
+use crate::platform::Platform;
+use crate::sheaf::{Sheaf, Window};
+use crate::stats::StatItem;
+
+/// An array of objects that is larger than any sheaf; its objects follow it.
+#[repr(C)]
+struct Oversize {
+    capacity: usize,
+    len: usize,
+}
+
+/// Objects that are set aside for their holder.
+///
+/// Dropping it leaks them: give it back to its cache.
+#[must_use = "its objects are lost unless it is given back"]
+#[derive(Debug)]
+pub struct Prefilled(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Sheaf(Sheaf),
+    Oversize(NonNull<Oversize>),
+}
+
+// SAFETY: the objects belong to the holder, whichever thread that is.
+unsafe impl Send for Prefilled {}
+
+/// Bit 0 of a raw prefilled sheaf that is oversize.
+const OVERSIZE: usize = 1;
+
+impl Prefilled {
+    /// Objects in it.
+    pub fn size(&self) -> usize {
+        match &self.0 {
+            Kind::Sheaf(sheaf) => sheaf.len(),
+            // SAFETY: the array is ours.
+            Kind::Oversize(array) => unsafe { array.as_ref().len },
+        }
+    }
+
+    /// Objects that it can hold.
+    pub fn capacity(&self) -> usize {
+        match &self.0 {
+            Kind::Sheaf(sheaf) => sheaf.capacity(),
+            // SAFETY: the array is ours.
+            Kind::Oversize(array) => unsafe { array.as_ref().capacity },
+        }
+    }
+
+    /// A word for it, never 0, that stays the same until it is refilled or given back.
+    pub fn into_raw(self) -> NonNull<u8> {
+        match self.0 {
+            Kind::Sheaf(sheaf) => sheaf.keep().cast(),
+            // SAFETY: aligned to words, so bit 0 is free; never null.
+            Kind::Oversize(array) => unsafe { array.cast::<u8>().byte_add(OVERSIZE) },
+        }
+    }
+
+    /// What [`into_raw`](Self::into_raw) gave up.
+    ///
+    /// # Safety
+    ///
+    /// The word came from `into_raw` and is used once for each.
+    pub unsafe fn from_raw(raw: NonNull<u8>) -> Self {
+        if raw.as_ptr() as usize & OVERSIZE == 0 {
+            // SAFETY: a window, by the caller's promise.
+            Self(Kind::Sheaf(unsafe {
+                Sheaf::from_window(raw.cast::<Window>())
+            }))
+        } else {
+            // SAFETY: as in `into_raw`.
+            Self(Kind::Oversize(unsafe { raw.byte_sub(OVERSIZE) }.cast()))
+        }
+    }
+
+    /// Takes an object out; null when there is none left.
+    #[inline]
+    fn pop(&mut self) -> *mut u8 {
+        match &mut self.0 {
+            Kind::Sheaf(sheaf) => sheaf.pop().unwrap_or_default(),
+            // SAFETY: the array is ours and has `len` objects.
+            Kind::Oversize(array) => unsafe {
+                let array = array.as_mut();
+                if array.len == 0 {
+                    return core::ptr::null_mut();
+                }
+                array.len -= 1;
+                *array.first().add(array.len)
+            },
+        }
+    }
+}
+
+impl Oversize {
+    fn first(&mut self) -> *mut *mut u8 {
+        // SAFETY: the objects follow the head, in the same allocation.
+        unsafe { core::ptr::from_mut(self).add(1).cast() }
+    }
+}
+
+impl<P: Platform> Allocator<P> {
+    /// Sets `n` objects (at least 1) of a cache aside; `None` when memory cannot be had, and then nothing is taken.
+    pub fn prefill(&self, cache: &KmemCache<P>, gfp: Gfp, n: usize) -> Option<Prefilled> {
+        let gfp = gfp - Gfp::ZERO;
+        if n > cache.capacity {
+            cache.stats.add(StatItem::SheafPrefillOversize, 1);
+            return self.prefill_oversize(cache, gfp, n);
+        }
+        let sheaf = self.sheaf_for_prefill(cache, gfp)?;
+        cache.stats.add(StatItem::AllocFastpath, sheaf.len());
+        let mut prefilled = Prefilled(Kind::Sheaf(sheaf));
+        if self.refill_prefilled(cache, gfp, &mut prefilled, n) {
+            return Some(prefilled);
+        }
+        self.return_prefilled(cache, gfp, prefilled);
+        None
+    }
+
+    /// A sheaf with whatever it holds: the CPU's spare, the barn's, or a new one.
+    fn sheaf_for_prefill(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
+        if self.platform.percpu_usable()
+            && let Some(spare) = self.take_spare(cache, self.glance(cache.id.spare()))
+        {
+            cache.stats.add(StatItem::SheafPrefillFast, 1);
+            return Some(spare);
+        }
+        cache.stats.add(StatItem::SheafPrefillSlow, 1);
+        if let Some(full) = cache.node(0).barn.get_full(gfp.may_spin()) {
+            cache.stats.add(StatItem::BarnGet, 1);
+            return Some(full);
+        }
+        cache.stats.add(StatItem::BarnGetFail, 1);
+        self.empty_sheaf(cache, gfp)
+    }
+
+    fn prefill_oversize(&self, cache: &KmemCache<P>, gfp: Gfp, n: usize) -> Option<Prefilled> {
+        let bytes = n
+            .checked_mul(size_of::<*mut u8>())?
+            .checked_add(size_of::<Oversize>())?;
+        let memory = NonNull::new(self.kmalloc(bytes, gfp - Gfp::NOFAIL))?;
+        let mut array = memory.cast::<Oversize>();
+        // SAFETY: ours, and long enough for the head and `n` objects.
+        let objects = unsafe {
+            array.write(Oversize {
+                capacity: n,
+                len: 0,
+            });
+            core::slice::from_raw_parts_mut(array.as_mut().first(), n)
+        };
+        objects.fill(core::ptr::null_mut());
+        if self.alloc_bulk(cache, gfp, objects) {
+            // SAFETY: ours.
+            unsafe { array.as_mut().len = n };
+            return Some(Prefilled(Kind::Oversize(array)));
+        }
+        // SAFETY: nobody has seen it.
+        unsafe { self.kfree(memory.as_ptr()) };
+        None
+    }
+
+    /// Takes an object that was set aside; null when all are gone, never another way.
+    #[inline]
+    pub fn alloc_from(&self, cache: &KmemCache<P>, gfp: Gfp, prefilled: &mut Prefilled) -> *mut u8 {
+        let object = prefilled.pop();
+        if gfp.contains(Gfp::ZERO) && !object.is_null() {
+            self.zero_object(cache, object);
+        }
+        object
+    }
+
+    /// Fills up, so that there are at least `n` objects; false when memory cannot be had: then there may be
+    /// more objects than before, but never fewer.
+    pub fn refill_prefilled(
+        &self,
+        cache: &KmemCache<P>,
+        gfp: Gfp,
+        prefilled: &mut Prefilled,
+        n: usize,
+    ) -> bool {
+        let gfp = gfp - Gfp::ZERO;
+        if prefilled.size() >= n {
+            return true;
+        }
+        if n > prefilled.capacity() {
+            let Some(mut larger) = self.prefill(cache, gfp, n) else {
+                return false;
+            };
+            core::mem::swap(prefilled, &mut larger);
+            self.return_prefilled(cache, gfp, larger);
+            return true;
+        }
+        match &mut prefilled.0 {
+            Kind::Sheaf(sheaf) => loop {
+                let missing = n.saturating_sub(sheaf.len());
+                let room = sheaf.room();
+                let more = self.refill_objects(cache, room, missing, gfp);
+                room[..more].reverse();
+                sheaf.grow(more);
+                cache.stats.add(StatItem::SheafRefill, more);
+                cache.stats.add(StatItem::AllocFastpath, more);
+                if more >= missing {
+                    return true;
+                }
+                if !self.reclaim_for(cache, gfp) {
+                    return false;
+                }
+            },
+            Kind::Oversize(array) => {
+                // SAFETY: ours; the words behind the objects were set when it was made.
+                let room = unsafe {
+                    let array = array.as_mut();
+                    let (first, len) = (array.first(), array.len);
+                    core::slice::from_raw_parts_mut(first.add(len), n - len)
+                };
+                if !self.alloc_bulk(cache, gfp, room) {
+                    return false;
+                }
+                // SAFETY: ours.
+                unsafe { array.as_mut().len = n };
+                true
+            }
+        }
+    }
+
+    /// Takes back what is left.
+    pub fn return_prefilled(&self, cache: &KmemCache<P>, gfp: Gfp, prefilled: Prefilled) {
+        let mut sheaf = match prefilled.0 {
+            Kind::Sheaf(sheaf) => sheaf,
+            Kind::Oversize(mut array) => {
+                // SAFETY: ours, with `len` objects of the cache that nobody uses.
+                unsafe {
+                    let (first, len) = (array.as_mut().first(), array.as_ref().len);
+                    self.free_bulk_with(cache, core::slice::from_raw_parts_mut(first, len), gfp);
+                    self.kfree_with(array.as_ptr().cast(), gfp);
+                }
+                return;
+            }
+        };
+        cache.stats.add(StatItem::FreeFastpath, sheaf.len());
+        let top = sheaf.into_top();
+        if self.platform.percpu_usable() && self.swap(cache.id.spare(), 0, top) {
+            cache.stats.add(StatItem::SheafReturnFast, 1);
+            return;
+        }
+        // SAFETY: in no slot, so still ours.
+        sheaf = unsafe { Sheaf::from_top(top) };
+        cache.stats.add(StatItem::SheafReturnSlow, 1);
+        if !sheaf.is_full() && cache.node(0).barn.nr_full() < cache.max_full {
+            let room = sheaf.room();
+            let more = self.refill_objects(cache, room, 0, gfp - Gfp::MAP);
+            sheaf.grow(more);
+            cache.stats.add(StatItem::SheafRefill, more);
+        }
+        self.store_or_flush(cache, sheaf, gfp);
+    }
+}

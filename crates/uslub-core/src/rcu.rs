@@ -1,0 +1,285 @@
+//! Freeing after a grace period, in batches: the kernel's `kfree_rcu` on per-CPU rcu sheaves.
+//!
+//! Each CPU collects the objects of a cache in a third sheaf. A full one is handed to the [`GracePeriod`];
+//! after it the sheaf goes to the barn as it is, or its objects to their slabs. So all of a sheaf's objects wait
+//! for the grace period of the last.
+//!
+//! The slabs of a cache with `TYPESAFE_BY_RCU` wait likewise before their pages serve anything else.
+//!
+//! | word of the rcu slot | meaning |
+//! |---|---|
+//! | a top | this CPU's rcu sheaf |
+//! | bootstrap | none yet |
+//! | stopped | the CPU is being drained |
+
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::{Acquire, Release};
+
+use crate::allocator::Allocator;
+use crate::cache::KmemCache;
+use crate::flush::SlotOf;
+use crate::gfp::Gfp;
+use crate::grace::{GracePeriod, RcuHead};
+use crate::node::Node;
+use crate::percpu::CacheId;
+use crate::platform::Platform;
+use crate::sheaf::{self, SHEAF_BYTES, Sheaf, SheafList, Window};
+use crate::slab::Slab;
+use crate::stats::StatItem;
+
+/// Times that a free looks again before it waits for a grace period itself.
+const TRIES: usize = 4;
+
+/// An object of no cache that waits for a grace period.
+#[repr(C)]
+struct Waiting {
+    head: RcuHead,
+    allocator: *const (),
+    object: *mut u8,
+}
+
+impl<P: Platform> Allocator<P> {
+    /// Says how readers are waited for; false if that was said before.
+    pub fn set_grace_period(&self, grace: &'static dyn GracePeriod) -> bool {
+        let mut place = self.grace.lock();
+        if place.is_some() {
+            return false;
+        }
+        *place = Some(grace);
+        true
+    }
+
+    fn grace(&self) -> &'static dyn GracePeriod {
+        match *self.grace.lock() {
+            Some(grace) => grace,
+            None => self
+                .platform
+                .fatal(format_args!("free_rcu: no grace period was set")),
+        }
+    }
+
+    /// Frees an object of a cache after a grace period; null is ignored.
+    ///
+    /// Where there is no memory for a sheaf it waits for the grace period itself.
+    ///
+    /// # Safety
+    ///
+    /// The object came from this cache, and nobody begins to use it any more; readers that are inside a
+    /// read-side section may still look at it.
+    pub unsafe fn free_rcu(&self, cache: &KmemCache<P>, object: *mut u8) {
+        if !self.is_object_of(cache, object) {
+            return;
+        }
+        if self.platform.percpu_usable() && self.push_rcu(cache, object) {
+            return;
+        }
+        cache.stats.add(StatItem::FreeRcuSheafFail, 1);
+        self.grace().synchronize();
+        // SAFETY: the caller frees it, and its readers are gone.
+        unsafe { self.free(cache, object) };
+    }
+
+    /// As [`free_rcu`](Self::free_rcu) for an object of kmalloc or of any cache.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    pub unsafe fn kfree_rcu(&self, object: *mut u8) {
+        if object.is_null() {
+            return;
+        }
+        let page = self.zone.arena.page_of(object as usize);
+        if let Some(page) = page
+            && let Some(id) = self.zone.arena.cache_of(page)
+            && let Some(cache) = self.cache(id)
+        {
+            // SAFETY: passed on.
+            return unsafe { self.free_rcu(cache, object) };
+        }
+        let memory = self
+            .kmalloc(size_of::<Waiting>(), Gfp::KERNEL)
+            .cast::<Waiting>();
+        let Some(waiting) = NonNull::new(memory) else {
+            self.grace().synchronize();
+            // SAFETY: the caller frees it, and its readers are gone.
+            return unsafe { self.kfree(object) };
+        };
+        // SAFETY: ours until the callback.
+        unsafe {
+            waiting.write(Waiting {
+                head: RcuHead::NEW,
+                allocator: core::ptr::from_ref(self).cast(),
+                object,
+            });
+            self.grace().call(waiting.as_ptr().cast(), waited::<P>);
+        }
+    }
+
+    fn push_rcu(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {
+        // Acquire: pairs with the end of the preparation.
+        if !cache.has_rcu_sheaves.load(Acquire) {
+            self.prepare_rcu(cache);
+        }
+        let slot = cache.id.rcu();
+        for _ in 0..TRIES {
+            // SAFETY: our table; the object is being freed.
+            if unsafe { self.platform.push(&self.table, slot, object) } {
+                return true;
+            }
+            let top = self.glance(slot);
+            if top == sheaf::stopped() {
+                if self.region_is_missing() && self.make_region() {
+                    continue;
+                }
+                return false;
+            }
+            if top & 1 != 0 || !sheaf::top_is_full(top) {
+                continue;
+            }
+            let Some(mut sheaf) = self.empty_sheaf(cache, Gfp::KERNEL) else {
+                return false;
+            };
+            sheaf.push(object);
+            let new = sheaf.into_top();
+            if self.swap(slot, top, new) {
+                cache.stats.add(StatItem::FreeRcuSheaf, 1);
+                if top != sheaf::bootstrap() {
+                    // SAFETY: just taken out of its slot, and no sentinel.
+                    self.submit(unsafe { Sheaf::from_top(top) });
+                }
+                return true;
+            }
+            // SAFETY: in no slot, so still ours.
+            let mut sheaf = unsafe { Sheaf::from_top(new) };
+            sheaf.truncate(0);
+            self.place_empty(cache, sheaf, Gfp::KERNEL);
+        }
+        false
+    }
+
+    #[cold]
+    fn prepare_rcu(&self, cache: &KmemCache<P>) {
+        self.prepare_rcu_slots(cache.id);
+        // Release: the slots are ready.
+        cache.has_rcu_sheaves.store(true, Release);
+    }
+
+    /// Hands a sheaf to the grace period.
+    fn submit(&self, sheaf: Sheaf) {
+        if sheaf.is_empty() {
+            return self.give_up_of(sheaf);
+        }
+        let window = sheaf.keep().as_ptr();
+        // SAFETY: the window is ours until the callback.
+        unsafe {
+            (*window).allocator = core::ptr::from_ref(self).cast();
+            self.grace().call(&raw mut (*window).rcu, sheaf_waited::<P>);
+        }
+    }
+
+    fn give_up_of(&self, sheaf: Sheaf) {
+        if let Some(cache) = self.cache(CacheId::from_index(sheaf.cache())) {
+            self.give_up(cache, sheaf, Gfp::KERNEL);
+        }
+    }
+
+    /// A sheaf's grace period is over: its objects can be allocated.
+    fn rcu_done(&self, sheaf: Sheaf) {
+        let Some(cache) = self.cache(CacheId::from_index(sheaf.cache())) else {
+            return;
+        };
+        cache.stats.add(StatItem::FreeFastpath, sheaf.len());
+        self.store_or_flush(cache, sheaf, Gfp::NOWAIT);
+    }
+
+    /// Waits until everything that was given to [`free_rcu`](Self::free_rcu) before is free.
+    ///
+    /// Not from inside a read-side section.
+    pub fn rcu_barrier(&self) {
+        self.rcu_barrier_for(&|_| true);
+    }
+
+    pub(crate) fn rcu_barrier_for(&self, which: &dyn Fn(&KmemCache<P>) -> bool) {
+        let Some(grace) = *self.grace.lock() else {
+            return;
+        };
+        let mut taken = SheafList::new();
+        // Acquire: pairs with the preparation.
+        let which = |cache: &KmemCache<P>| cache.has_rcu_sheaves.load(Acquire) && which(cache);
+        let rcu: SlotOf = |id| (id.rcu(), sheaf::bootstrap());
+        self.take_slots(&|_| true, &which, &[rcu], &mut taken);
+        while let Some(sheaf) = taken.pop() {
+            self.submit(sheaf);
+        }
+        grace.barrier();
+    }
+
+    /// Lets a slab's pages wait for a grace period, which is empty and belongs to the caller; false when there
+    /// is no memory for that.
+    pub(crate) fn bury(&self, cache: &KmemCache<P>, slab: &Slab, gfp: Gfp) -> bool {
+        let Some(window) = self.meta.window(&self.platform, gfp) else {
+            return false;
+        };
+        // SAFETY: a window of ours, for ever.
+        let mut sheaf = unsafe { Sheaf::new(window, 1, cache.id.index()) };
+        sheaf.push(self.slab_base(slab));
+        let window = sheaf.keep().as_ptr();
+        // SAFETY: the window is ours until the callback.
+        unsafe {
+            (*window).allocator = core::ptr::from_ref(self).cast();
+            self.grace().call(&raw mut (*window).rcu, slab_waited::<P>);
+        }
+        true
+    }
+
+    /// A slab's grace period is over.
+    fn slab_done(&self, mut sheaf: Sheaf) {
+        let cache = self.cache(CacheId::from_index(sheaf.cache()));
+        let page = sheaf
+            .pop()
+            .and_then(|base| self.zone.arena.page_of(base as usize));
+        if let (Some(cache), Some(page)) = (cache, page) {
+            let slab: &Slab = self.zone.arena.slab(page);
+            let node: &Node<P> = cache.node(usize::from(slab.node()));
+            self.discard_at_once(cache, node, slab);
+        }
+        self.meta.give_window(sheaf.into_window(), true);
+    }
+}
+
+/// The sheaf and allocator of a record inside a window.
+///
+/// # Safety
+///
+/// `head` is in a window that waits, and this is its callback.
+unsafe fn awaited<'a, P: Platform>(head: *mut RcuHead) -> (Sheaf, &'a Allocator<P>) {
+    let window = (head as usize & !(SHEAF_BYTES - 1)) as *mut Window;
+    // SAFETY: by the caller's promise; allocators outlive what waits in them.
+    unsafe {
+        let window = NonNull::new_unchecked(window);
+        let allocator = window.as_ref().allocator.cast::<Allocator<P>>();
+        (Sheaf::from_window(window), &*allocator)
+    }
+}
+
+unsafe extern "C" fn sheaf_waited<P: Platform>(head: *mut RcuHead) {
+    // SAFETY: the callback of `submit`.
+    let (sheaf, allocator) = unsafe { awaited::<P>(head) };
+    allocator.rcu_done(sheaf);
+}
+
+unsafe extern "C" fn slab_waited<P: Platform>(head: *mut RcuHead) {
+    // SAFETY: the callback of `bury`.
+    let (sheaf, allocator) = unsafe { awaited::<P>(head) };
+    allocator.slab_done(sheaf);
+}
+
+unsafe extern "C" fn waited<P: Platform>(head: *mut RcuHead) {
+    // SAFETY: the callback of `kfree_rcu`; allocators outlive what waits in them.
+    unsafe {
+        let waiting = head.cast::<Waiting>().read();
+        let allocator = &*waiting.allocator.cast::<Allocator<P>>();
+        allocator.kfree(head.cast());
+        allocator.kfree(waiting.object);
+    }
+}
