@@ -2,6 +2,8 @@
 
 #![no_std]
 
+pub mod environment;
+pub mod start;
 pub mod sys;
 mod text;
 

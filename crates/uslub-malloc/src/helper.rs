@@ -22,7 +22,7 @@ use uslub_core::platform::Platform;
 use uslub_linux::sys;
 use uslub_report::HELPER_VARIABLE;
 
-use crate::{ALLOCATOR, start};
+use crate::ALLOCATOR;
 
 /// Bytes that lie empty before the helper starts.
 const START_BYTES: usize = 16 << 20;
@@ -44,7 +44,9 @@ static STACK: AtomicUsize = AtomicUsize::new(0);
 
 /// Reads the environment, before `main`.
 pub(crate) fn prepare() {
-    if cfg!(target_arch = "x86_64") && start::environment(HELPER_VARIABLE) == Some(b"1") {
+    if cfg!(target_arch = "x86_64")
+        && uslub_linux::environment::environment(HELPER_VARIABLE) == Some(b"1")
+    {
         // Relaxed: one thread so far.
         ENABLED.store(true, Relaxed);
     }

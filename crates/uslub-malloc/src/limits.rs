@@ -2,35 +2,10 @@
 //! use counts against such a limit, so it is given back before the limit is set.
 
 use libc::{c_int, pid_t, rlimit};
+use uslub_linux::start;
 use uslub_linux::sys;
 
 use crate::{ALLOCATOR, set_errno};
-
-/// Asks for and sets a limit; returns 0 or minus an error number.
-fn prlimit_call(pid: pid_t, resource: usize, new: *const rlimit, old: *mut rlimit) -> isize {
-    // SAFETY: the kernel checks the pointers.
-    unsafe {
-        sys::call(
-            libc::SYS_prlimit64,
-            [pid as usize, resource, new as usize, old as usize, 0, 0],
-        )
-    }
-}
-
-/// Bytes of address space that the process may have; `usize::MAX` for no limit.
-pub(crate) fn address_space() -> usize {
-    let mut limit = rlimit {
-        rlim_cur: libc::RLIM_INFINITY,
-        rlim_max: 0,
-    };
-    prlimit_call(
-        0,
-        libc::RLIMIT_AS as usize,
-        core::ptr::null(),
-        &raw mut limit,
-    );
-    limit.rlim_cur as usize
-}
 
 fn set(pid: pid_t, resource: c_int, new: *const rlimit, old: *mut rlimit) -> c_int {
     let ours = pid == 0 || pid as u32 == sys::getpid();
@@ -43,7 +18,7 @@ fn set(pid: pid_t, resource: c_int, new: *const rlimit, old: *mut rlimit) -> c_i
                 .trim_reservation(&ALLOCATOR.platform, bytes / 2);
         }
     }
-    match prlimit_call(pid, resource as usize, new, old) {
+    match start::prlimit(pid, resource as usize, new, old) {
         0 => 0,
         error => {
             set_errno(-error as c_int);

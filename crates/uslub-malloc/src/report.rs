@@ -12,7 +12,7 @@ use uslub_report::{
     VERSION,
 };
 
-use crate::{ALLOCATOR, start};
+use crate::ALLOCATOR;
 
 type Line = Text<1024>;
 type Cache = uslub_core::cache::KmemCache<Linux>;
@@ -22,15 +22,15 @@ static FOLDER: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 
 /// Reads the environment, before `main`.
 pub(crate) fn prepare() {
-    if let Some(folder) = start::environment(REPORT_DIR_VARIABLE)
+    if let Some(folder) = uslub_linux::environment::environment(REPORT_DIR_VARIABLE)
         && let Some(copy) = keep(folder)
     {
         // Release: with the text.
         FOLDER[0].store(copy.as_ptr() as usize, Release);
         FOLDER[1].store(copy.len(), Release);
     }
-    if start::environment(FOLLOW_VARIABLE) == Some(b"0") {
-        start::forget_environment(&[
+    if uslub_linux::environment::environment(FOLLOW_VARIABLE) == Some(b"0") {
+        uslub_linux::environment::forget_environment(&[
             "LD_PRELOAD",
             REPORT_DIR_VARIABLE,
             OPTIONS_VARIABLE,
