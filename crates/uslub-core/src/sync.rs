@@ -58,7 +58,7 @@ impl<P: Platform, T> Lock<P, T> {
         self.word
             .compare_exchange(FREE, HELD, Acquire, Relaxed)
             .is_ok()
-            .then_some(Guard { lock: self })
+            .then(|| Guard { lock: self })
     }
 
     /// Takes the lock, waiting only where `spin` allows it.
