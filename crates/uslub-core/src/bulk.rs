@@ -224,7 +224,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Takes a sheaf with objects: main, spare or one of the barn's.
     fn take_filled(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
-        if !self.platform.percpu_usable() {
+        if !self.has_slots(gfp) {
             return None;
         }
         let own = self.take_own(cache, sheaf::top_is_empty);
@@ -243,7 +243,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Takes a sheaf with room: main, spare, or an empty one while the barn has room for a full one.
     fn take_roomy(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
-        if !self.platform.percpu_usable() {
+        if !self.has_slots(gfp) {
             return None;
         }
         let own = self.take_own(cache, sheaf::top_is_full);

@@ -5,6 +5,7 @@
 //!
 //! | layer | files |
 //! |---|---|
+//! | reserves | `mempool` |
 //! | objects of any size | `kmalloc`, `huge`, `buckets` |
 //! | caches | `cache`, `args`, `bulk`, `prefill`, `rcu`, `destroy`, `info`, `stats` |
 //! | batches of objects | `sheaves`, `flush`, `reclaim`; `sheaf`, `percpu`, `barn` |
@@ -35,6 +36,7 @@ pub mod grace;
 pub mod huge;
 pub mod info;
 pub mod kmalloc;
+pub mod mempool;
 pub mod meta;
 pub mod node;
 pub mod order;

@@ -68,6 +68,9 @@ pub unsafe trait Platform: Sync + 'static {
     /// Wakes one waiter of `word`.
     fn wake(word: &AtomicU32);
 
+    /// Wakes all waiters of `word`.
+    fn wake_all(word: &AtomicU32);
+
     /// A number, never 0, that no other running thread has.
     fn thread() -> usize;
 

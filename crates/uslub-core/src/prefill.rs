@@ -134,7 +134,7 @@ impl<P: Platform> Allocator<P> {
 
     /// A sheaf with whatever it holds: the CPU's spare, the barn's, or a new one.
     fn sheaf_for_prefill(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
-        if self.platform.percpu_usable()
+        if self.has_slots(gfp)
             && let Some(spare) = self.take_spare(cache, self.glance(cache.id.spare()))
         {
             cache.stats.add(StatItem::SheafPrefillFast, 1);
@@ -254,7 +254,7 @@ impl<P: Platform> Allocator<P> {
         };
         cache.stats.add(StatItem::FreeFastpath, sheaf.len());
         let top = sheaf.into_top();
-        if self.platform.percpu_usable() && self.swap(cache.id.spare(), 0, top) {
+        if self.has_slots(gfp) && self.swap(cache.id.spare(), 0, top) {
             cache.stats.add(StatItem::SheafReturnFast, 1);
             return;
         }

@@ -111,6 +111,12 @@ impl<P: Platform> Allocator<P> {
         self.alloc_from_slab(cache, gfp)
     }
 
+    /// Whether this thread may use the slots of its CPU; makes them where there are none.
+    pub(crate) fn has_slots(&self, gfp: Gfp) -> bool {
+        self.platform.percpu_usable()
+            && (!self.region_is_missing() || (gfp.contains(Gfp::KERNEL) && self.make_region()))
+    }
+
     /// Whether this CPU has no region yet (rather than a stopped one).
     pub(crate) fn region_is_missing(&self) -> bool {
         self.table.region(self.platform.cpu()).is_none()

@@ -266,6 +266,11 @@ unsafe impl Platform for Linux {
         sys::futex_wake(word.as_ptr(), 1);
     }
 
+    fn wake_all(word: &AtomicU32) {
+        // The kernel takes the count for an int.
+        sys::futex_wake(word.as_ptr(), i32::MAX as usize);
+    }
+
     fn thread() -> usize {
         // SAFETY: reads a register.
         unsafe { libc::pthread_self() as usize }

@@ -9,6 +9,7 @@
 //! | failures of the page layer | [`Virtual::fail`] |
 //! | time | [`Virtual::set_clock`] |
 //! | waiting for locks | [`never_waiting`] makes it a failure |
+//! | long waits | [`sleep::timed_out`] counts those that nobody ended |
 //! | being stopped anywhere | [`torment::Torment`] |
 //!
 //! Memory really comes from the system, reserved ranges without access, so that a use of memory that is
@@ -17,9 +18,11 @@
 
 #![allow(dead_code, unused_imports, reason = "each test file uses a part")]
 
+pub mod budget;
 pub mod pattern;
 pub mod platform;
 pub mod ranges;
+pub mod sleep;
 pub mod thread;
 pub mod torment;
 

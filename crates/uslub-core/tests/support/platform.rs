@@ -5,15 +5,13 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use uslub_core::page::arena::BLOCK_BYTES;
 use uslub_core::percpu::{Region, Slot, Table, locked};
 use uslub_core::platform::{PAGE_SIZE, Platform};
 
 use super::ranges::Ranges;
-use super::thread;
-use super::{Fresh, POISON, Setup, Slots};
+use super::{Fresh, POISON, Setup, Slots, sleep, thread};
 
 /// Calls that the platform got, since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -360,14 +358,22 @@ unsafe impl Platform for Virtual {
 
     fn wait(word: &AtomicU32, value: u32, timeout_ms: Option<u32>) {
         assert!(thread::may_wait(), "waited for a lock where nobody may");
-        let end = timeout_ms.map(|ms| Instant::now() + Duration::from_millis(ms.into()));
-        // SeqCst: see above.
-        while word.load(SeqCst) == value && end.is_none_or(|end| Instant::now() < end) {
+        if let Some(ms) = timeout_ms {
+            return sleep::wait(word, value, ms);
+        }
+        // A lock: its holder is soon done. SeqCst: see above.
+        while word.load(SeqCst) == value {
             std::thread::yield_now();
         }
     }
 
-    fn wake(_word: &AtomicU32) {}
+    fn wake(word: &AtomicU32) {
+        sleep::wake(word, 1);
+    }
+
+    fn wake_all(word: &AtomicU32) {
+        sleep::wake(word, i32::MAX);
+    }
 
     fn thread() -> usize {
         thread::number()
