@@ -161,6 +161,11 @@ impl<P: Platform> Allocator<P> {
         (1..self.end.load(Acquire)).filter_map(|index| self.cache(CacheId::from_index(index)))
     }
 
+    /// Calls `visit` with all caches while none can be created or destroyed; it must not allocate or free.
+    pub fn for_each_cache(&self, visit: impl FnMut(&KmemCache<P>)) {
+        self.while_draining(|| self.caches().for_each(visit));
+    }
+
     /// Keeps the identities below `index` for caches that [`create_at`](Self::create_at) makes.
     pub fn keep_indices(&self, index: usize) {
         let mut list = self.slab_mutex.lock();

@@ -5,6 +5,7 @@
 //! owners use. Otherwise the cache's identity and record serve the next one.
 
 use core::ptr;
+use core::sync::atomic::Ordering::Acquire;
 
 use crate::allocator::Allocator;
 use crate::args::Flags;
@@ -36,7 +37,10 @@ impl<P: Platform> Allocator<P> {
             return 0;
         }
         self.forget_shrinkers(cache);
-        self.rcu_barrier_for(&|c| c.id == cache.id);
+        // Acquire: pairs with the preparation. A cache that never waited for readers need not do so now.
+        if cache.has_rcu_sheaves.load(Acquire) {
+            self.rcu_barrier_for(&|c| c.id == cache.id);
+        }
         self.flush_cpus(&|c| c.id == cache.id, Take::All);
         self.shrink_nodes(cache);
         if cache.flags.contains(Flags::TYPESAFE_BY_RCU) {

@@ -131,6 +131,13 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
+    /// Flushes all sheaves of a cache, those in barns too: their objects go back to their slabs.
+    pub fn flush(&self, cache: &KmemCache<P>) {
+        self.flush_cpus(&|c| c.id == cache.id, Take::Used);
+        self.free_deferred(cache);
+        cache.nodes().for_each(|node| self.flush_barn(cache, node));
+    }
+
     /// Flushes all sheaves of a cache and gives its empty slabs back; partial slabs are sorted so
     /// that the fullest are used first. Returns whether slabs remain.
     pub fn shrink(&self, cache: &KmemCache<P>) -> bool {

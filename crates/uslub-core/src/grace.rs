@@ -22,6 +22,7 @@ pub type RcuCallback = unsafe extern "C" fn(*mut RcuHead);
 /// Implementors promise that a callback runs, and a wait returns, only after all those readers have left.
 pub unsafe trait GracePeriod: Sync {
     /// Calls `callback(head)` once, after a grace period, on any thread that holds none of the allocator's locks.
+    /// So never from inside `call`, which may be called with locks held and may not use the allocator.
     ///
     /// # Safety
     ///

@@ -60,7 +60,8 @@ impl<P: Platform> Allocator<P> {
 
     /// Frees an object of a cache after a grace period; null is ignored.
     ///
-    /// Where there is no memory for a sheaf it waits for the grace period itself.
+    /// Where there is no sheaf for it, it waits alone, in a record from kmalloc; without memory for that either, the
+    /// caller waits for the grace period itself.
     ///
     /// # Safety
     ///
@@ -70,13 +71,15 @@ impl<P: Platform> Allocator<P> {
         if !self.is_object_of(cache, object) {
             return;
         }
+        // Acquire: pairs with the end of the preparation.
+        if !cache.has_rcu_sheaves.load(Acquire) {
+            self.prepare_rcu(cache);
+        }
         if self.platform.percpu_usable() && self.push_rcu(cache, object) {
             return;
         }
         cache.stats.add(StatItem::FreeRcuSheafFail, 1);
-        self.grace().synchronize();
-        // SAFETY: the caller frees it, and its readers are gone.
-        unsafe { self.free(cache, object) };
+        self.wait_alone(object);
     }
 
     /// As [`free_rcu`](Self::free_rcu) for an object of kmalloc or of any cache.
@@ -96,6 +99,11 @@ impl<P: Platform> Allocator<P> {
             // SAFETY: passed on.
             return unsafe { self.free_rcu(cache, object) };
         }
+        self.wait_alone(object);
+    }
+
+    /// Frees an object after a grace period that it waits for in no sheaf.
+    fn wait_alone(&self, object: *mut u8) {
         let memory = self
             .kmalloc(size_of::<Waiting>(), Gfp::KERNEL)
             .cast::<Waiting>();
@@ -116,10 +124,6 @@ impl<P: Platform> Allocator<P> {
     }
 
     fn push_rcu(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {
-        // Acquire: pairs with the end of the preparation.
-        if !cache.has_rcu_sheaves.load(Acquire) {
-            self.prepare_rcu(cache);
-        }
         let slot = cache.id.rcu();
         for _ in 0..TRIES {
             // SAFETY: our table; the object is being freed.

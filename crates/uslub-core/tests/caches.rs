@@ -293,10 +293,8 @@ fn buckets_keep_their_objects_apart_and_are_named() {
     }
     let mut leaked = vec![];
     // SAFETY: nobody uses the set any more, but for the object that leaks.
-    assert_eq!(
-        unsafe { buckets.destroy(&a, |object| leaked.push(object)) },
-        1
-    );
+    let count = unsafe { buckets.destroy(&a, |object| leaked.push(object)) };
+    assert_eq!(count, 1);
     assert_eq!(leaked, [small]);
     // SAFETY: the test's objects, freed once.
     unsafe {

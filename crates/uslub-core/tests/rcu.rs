@@ -157,15 +157,18 @@ fn objects_of_any_size_can_wait() {
 }
 
 #[test]
-fn without_memory_for_a_sheaf_the_free_waits_itself() {
+fn without_a_sheaf_an_object_waits_alone() {
     let (a, grace) = with_grace(Setup::default());
     let cache = a.create(&CacheArgs::new("read", 128)).unwrap();
     let object = a.alloc(cache, Gfp::KERNEL);
     a.platform.set_percpu_usable(false);
     // SAFETY: the test's object, freed once.
     unsafe { a.free_rcu(cache, object) };
-    assert_eq!(*grace.synchronized.lock().unwrap(), 1);
+    assert_eq!(grace.waiting(), 1);
     assert_eq!(a.stat(cache, StatItem::FreeRcuSheafFail), 1);
+    assert_eq!(a.info(cache).live_objs(), 1);
+    a.rcu_barrier();
+    assert_eq!(*grace.synchronized.lock().unwrap(), 0);
     assert_eq!(a.info(cache).live_objs(), 0);
     a.platform.set_percpu_usable(true);
     assert_all_is_given_back(&a);
