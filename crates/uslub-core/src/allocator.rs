@@ -12,12 +12,13 @@ use crate::kmalloc::NR_CLASSES;
 use crate::meta::Meta;
 use crate::node::Node;
 use crate::order;
+use crate::page::PageIndex;
 use crate::page::zone::Zone;
 use crate::percpu::{CacheId, MAX_CACHES, Table};
 use crate::platform::Platform;
 use crate::reclaim::Reclaim;
 use crate::sync::Lock;
-use crate::tunables::Tunables;
+use crate::tunables::{Tunables, Tuning};
 
 /// Identities that are free.
 struct CacheList<P: Platform> {
@@ -141,8 +142,8 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Objects wanted in a slab.
-    fn min_objects(&self) -> usize {
-        match self.tunables().slab_min_objects {
+    fn min_objects(&self, tuning: &Tuning) -> usize {
+        match tuning.slab_min_objects {
             0 => order::default_min_objects(self.platform.nr_cpus()),
             n => n as usize,
         }
@@ -244,15 +245,16 @@ impl<P: Platform> Allocator<P> {
             Some(dead) => dead.node_records(),
             None => record(nr_nodes * size_of::<Node<P>>(), align_of::<Node<P>>())?.cast(),
         };
+        let tuning = args.tuning.unwrap_or(self.tunables().tuning);
         let mut cache = KmemCache::new(
             args,
             id,
-            self.tunables(),
-            self.min_objects(),
+            tuning,
+            self.min_objects(&tuning),
             self.platform.random(),
             (nodes, nr_nodes),
         )?;
-        if self.tunables().slab_freelist_random == 1 && cache.oo.objects >= 2 {
+        if tuning.slab_freelist_random == 1 && cache.oo.objects >= 2 {
             let objects = cache.oo.objects as usize;
             let offsets = match dead.and_then(|dead| dead.random_room(objects)) {
                 Some(room) => room,
@@ -390,6 +392,11 @@ impl<P: Platform> Allocator<P> {
             self.slab_mutex.reset();
             self.grace.reset();
             self.reclaim.reset_after_fork();
+        }
+        if self.caches().any(|cache| !cache.never_waits()) {
+            // A thread that is no more may have been changing a state.
+            let arena = &self.zone.arena;
+            (0..arena.limit() as u32).for_each(|page| arena.slab(PageIndex(page)).reset_lock());
         }
         self.table.resume_all();
     }

@@ -1,6 +1,7 @@
 //! What a cache is made of: names, sizes, flags, constructors, and how they lay a slot out.
 
 use crate::gfp::Gfp;
+use crate::tunables::Tuning;
 
 /// Longest name of a cache, in bytes.
 pub const NAME_MAX: usize = 31;
@@ -68,6 +69,8 @@ pub struct CacheArgs<'a> {
     pub limit: Option<usize>,
     /// What a plain free may do.
     pub free_gfp: Gfp,
+    /// How the cache behaves; `None` for what the allocator's tunables say.
+    pub tuning: Option<Tuning>,
     /// Largest slab order, instead of the tunable.
     pub max_order: Option<u32>,
     /// Objects wanted in a slab, instead of the tunable.
@@ -89,6 +92,7 @@ impl<'a> CacheArgs<'a> {
             ctor: None,
             limit: None,
             free_gfp: Gfp::KERNEL,
+            tuning: None,
             max_order: None,
             min_objects: None,
             sheaf_capacity: None,
@@ -104,6 +108,7 @@ impl<'a> CacheArgs<'a> {
             && self.ctor.is_none()
             && self.limit.is_none()
             && self.sheaf_capacity.is_none()
+            && self.tuning.is_none()
             && self.free_gfp == Gfp::KERNEL
     }
 }

@@ -139,21 +139,21 @@ impl<P: Platform> Allocator<P> {
             out[filled..filled + n].copy_from_slice(&sheaf.objects()[rest..]);
             sheaf.truncate(rest);
             filled += n;
-            cache.stats.add(StatItem::AllocFastpath, n);
+            self.count(cache, StatItem::AllocFastpath, n);
             self.place_filled(cache, sheaf, gfp);
         }
         let mut attempt = 0;
         while filled < out.len() {
             let rest = out.len() - filled;
             let n = self.refill_objects(cache, &mut out[filled..], rest, gfp);
-            cache.stats.add(StatItem::AllocSlowpath, n);
+            self.count(cache, StatItem::AllocSlowpath, n);
             filled += n;
             attempt += 1;
             if n < rest
                 && ((attempt > RECLAIMS && !gfp.contains(Gfp::NOFAIL))
                     || !self.reclaim_for(cache, gfp))
             {
-                cache.stats.add(StatItem::FreeSlowpath, filled);
+                self.count(cache, StatItem::FreeSlowpath, filled);
                 self.free_to_slabs(cache, &mut out[..filled], gfp);
                 return false;
             }
@@ -196,11 +196,11 @@ impl<P: Platform> Allocator<P> {
             room[..n].copy_from_slice(&objects[left - n..left]);
             sheaf.grow(n);
             left -= n;
-            cache.stats.add(StatItem::FreeFastpath, n);
+            self.count(cache, StatItem::FreeFastpath, n);
             self.place_roomy(cache, sheaf, gfp);
         }
         if left > 0 {
-            cache.stats.add(StatItem::FreeSlowpath, left);
+            self.count(cache, StatItem::FreeSlowpath, left);
             self.free_to_slabs(cache, &mut objects[..left], gfp);
         }
     }
@@ -237,7 +237,7 @@ impl<P: Platform> Allocator<P> {
         } else {
             StatItem::BarnGetFail
         };
-        cache.stats.add(item, 1);
+        self.count(cache, item, 1);
         full
     }
 
@@ -251,7 +251,7 @@ impl<P: Platform> Allocator<P> {
             return own;
         }
         if self.glance(cache.id.spare()) != 0 && cache.node(0).barn.nr_full() >= cache.max_full {
-            cache.stats.add(StatItem::BarnPutFail, 1);
+            self.count(cache, StatItem::BarnPutFail, 1);
             return None;
         }
         self.empty_sheaf(cache, gfp)

@@ -14,13 +14,13 @@ use crate::page::Arena;
 use crate::percpu::CacheId;
 use crate::platform::Platform;
 use crate::sheaf::MAX_CAPACITY;
-use crate::slab::Slab;
-use crate::stats::Stats;
-use crate::tunables::Tunables;
+use crate::slab::{Slab, State};
+use crate::tunables::Tuning;
 
 /// A cache.
 pub struct KmemCache<P: 'static> {
-    name: [u8; NAME_MAX],
+    /// Ends with zeroes.
+    name: [u8; NAME_MAX + 1],
     name_len: u8,
     /// Identity, and the place of its per-CPU slots.
     pub id: CacheId,
@@ -42,6 +42,8 @@ pub struct KmemCache<P: 'static> {
     pub flags: Flags,
     /// What a plain free may do.
     pub free_gfp: Gfp,
+    /// How the cache behaves.
+    pub tuning: Tuning,
     /// Slabs that the cache may have.
     pub max_slabs: usize,
     /// Whether others may share it.
@@ -64,8 +66,6 @@ pub struct KmemCache<P: 'static> {
     nr_nodes: usize,
     /// Objects that were freed where nothing may be waited for.
     pub deferred: Deferred,
-    /// Counters.
-    pub stats: Stats,
     /// Activity at the last look, and the number of looks since it changed.
     last_activity: AtomicU64,
     idle_looks: AtomicU32,
@@ -84,18 +84,18 @@ impl<P: Platform> KmemCache<P> {
     pub(crate) fn new(
         args: &CacheArgs<'_>,
         id: CacheId,
-        tunables: &Tunables,
+        tuning: Tuning,
         min_objects: usize,
         secret: u64,
         nodes: (NonNull<Node<P>>, usize),
     ) -> Result<Self, CreateError> {
         let layout = Layout::of(args)?;
         let bounds = Bounds {
-            min_order: tunables.slab_min_order,
+            min_order: tuning.slab_min_order,
             max_order: args
                 .max_order
-                .unwrap_or(tunables.slab_max_order)
-                .clamp(tunables.slab_min_order, order::MAX_SLAB_ORDER),
+                .unwrap_or(tuning.slab_max_order)
+                .clamp(tuning.slab_min_order, order::MAX_SLAB_ORDER),
             min_objects: args.min_objects.unwrap_or(min_objects),
         };
         let oo = order::calculate_order(layout.size, bounds).ok_or(CreateError::BadSize)?;
@@ -113,11 +113,11 @@ impl<P: Platform> KmemCache<P> {
         let capacity = args
             .sheaf_capacity
             .unwrap_or(or(
-                tunables.sheaf_capacity,
+                tuning.sheaf_capacity,
                 order::sheaf_capacity(layout.size),
             ))
             .clamp(1, MAX_CAPACITY);
-        let mut name = [0; NAME_MAX];
+        let mut name = [0; NAME_MAX + 1];
         name[..args.name.len()].copy_from_slice(args.name.as_bytes());
         Ok(Self {
             name,
@@ -130,7 +130,7 @@ impl<P: Platform> KmemCache<P> {
             reciprocal: (1u64 << 40).div_ceil(layout.size as u64),
             links: Links {
                 offset: layout.link as u32,
-                random: if tunables.slab_freelist_hardened == 1 {
+                random: if tuning.slab_freelist_hardened == 1 {
                     secret | 1
                 } else {
                     0
@@ -139,12 +139,13 @@ impl<P: Platform> KmemCache<P> {
             ctor: args.ctor,
             flags: args.flags,
             free_gfp: args.free_gfp,
+            tuning,
             max_slabs,
             mergeable: args.is_mergeable(),
             users: AtomicU32::new(1),
             has_rcu_sheaves: AtomicBool::new(false),
             min_partial: or(
-                tunables.min_partial,
+                tuning.min_partial,
                 order::min_partial(layout.size).min(
                     args.kept_bytes
                         .map_or(usize::MAX, |bytes| bytes / oo.bytes()),
@@ -152,15 +153,14 @@ impl<P: Platform> KmemCache<P> {
             ),
             capacity,
             max_full: or(
-                tunables.max_full_sheaves,
+                tuning.max_full_sheaves,
                 (BARN_BYTES / (capacity * layout.size)).clamp(1, 10),
             ),
-            max_empty: tunables.max_empty_sheaves as usize,
+            max_empty: tuning.max_empty_sheaves as usize,
             random: core::ptr::null(),
             nodes: nodes.0,
             nr_nodes: nodes.1,
             deferred: Deferred::new(),
-            stats: Stats::new(),
             last_activity: AtomicU64::new(0),
             idle_looks: AtomicU32::new(0),
             next_dead: AtomicPtr::new(core::ptr::null_mut()),
@@ -196,6 +196,11 @@ impl<P: Platform> KmemCache<P> {
     /// Name of the cache.
     pub fn name(&self) -> &str {
         core::str::from_utf8(&self.name[..usize::from(self.name_len)]).unwrap_or("?")
+    }
+
+    /// Name of the cache for C.
+    pub fn name_c(&self) -> &core::ffi::CStr {
+        core::ffi::CStr::from_bytes_until_nul(&self.name).unwrap_or(c"?")
     }
 
     /// Bytes of an object as asked for; the largest of those that share the cache.
@@ -276,6 +281,22 @@ impl<P: Platform> KmemCache<P> {
     pub fn slab_of<'a>(&self, arena: &'a Arena, page: crate::page::PageIndex) -> &'a Slab {
         let head = page.0 & !((1u32 << self.oo.order) - 1);
         arena.slab(crate::page::PageIndex(head))
+    }
+
+    /// Changes the state of a slab if it is still `old`, in the way that the cache's tuning says.
+    #[inline]
+    pub(crate) fn change(&self, slab: &Slab, old: State, new: State) -> Result<(), State> {
+        if self.tuning.slab_state_lockfree == 1 {
+            slab.change(old, new)
+        } else {
+            slab.change_locked(old, new)
+        }
+    }
+
+    /// Whether a state can be changed where nothing may be waited for.
+    #[inline]
+    pub(crate) fn never_waits(&self) -> bool {
+        self.tuning.slab_state_lockfree == 1
     }
 
     /// How the free objects of a slab are linked.

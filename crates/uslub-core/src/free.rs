@@ -3,7 +3,8 @@
 //! Objects that are being freed belong to the caller, so they are linked with
 //! each other first, into a *detached freelist* a slab, and the whole list is pushed by one
 //! compare-and-swap. The array is scanned backwards; objects of other slabs are passed over,
-//! at most two a list ([`LOOK_AHEAD`] ends the scan at the third).
+//! at most two a list (the tunable `look_ahead` ends the scan at the third). `detached_freelist=0` pushes
+//! them one by one instead.
 //!
 //! Each object is checked here, always: it must be a slot of a slab of this
 //! cache, and it must not be free already. The second check costs a read of the line that the link is
@@ -18,9 +19,6 @@ use crate::gfp::Gfp;
 use crate::platform::Platform;
 use crate::slab::{Slab, State};
 use crate::stats::StatItem;
-
-/// Objects of other slabs that end the scan for a detached freelist.
-pub const LOOK_AHEAD: usize = 3;
 
 /// Objects of one slab, linked with each other.
 struct Detached<'a> {
@@ -63,11 +61,14 @@ impl<P: Platform> Allocator<P> {
         // SAFETY: the object is a slot of this cache and the caller's.
         unsafe { cache.links_of(slab).set(head, null_mut()) };
         let mut misses = 0;
+        if cache.tuning.detached_freelist == 0 {
+            return list;
+        }
         for at in (0..done).rev() {
             let object = objects[at];
             if !core::ptr::eq(self.checked_slab(cache, object), slab) {
                 misses += 1;
-                if misses == LOOK_AHEAD {
+                if misses >= cache.tuning.look_ahead {
                     break;
                 }
                 continue;
@@ -97,6 +98,9 @@ impl<P: Platform> Allocator<P> {
         let arena = &self.zone.arena;
         let base = self.slab_base(slab);
         let node = cache.node(usize::from(slab.node()));
+        if !gfp.may_spin() && !cache.never_waits() {
+            return self.defer(cache, slab, head, count);
+        }
         let mut old = slab.state();
         loop {
             if old.frozen() {
@@ -120,20 +124,20 @@ impl<P: Platform> Allocator<P> {
             );
             let was_full = old.inuse() == cache.oo.objects;
             if !was_full && new.inuse() != 0 {
-                match slab.change(old, new) {
+                match cache.change(slab, old, new) {
                     Ok(()) => return,
                     Err(now) => old = now,
                 }
-                cache.stats.add(StatItem::CmpxchgDoubleFail, 1);
+                self.count(cache, StatItem::CmpxchgDoubleFail, 1);
                 continue;
             }
             // The first object of a full slab lists it; the last of any may discard it.
             let Some(mut list) = node.partial.lock_if(gfp.may_spin()) else {
                 return self.defer(cache, slab, head, count);
             };
-            if let Err(now) = slab.change(old, new) {
+            if let Err(now) = cache.change(slab, old, new) {
                 drop(list);
-                cache.stats.add(StatItem::CmpxchgDoubleFail, 1);
+                self.count(cache, StatItem::CmpxchgDoubleFail, 1);
                 old = now;
                 continue;
             }
@@ -146,7 +150,7 @@ impl<P: Platform> Allocator<P> {
                     slab.set_partial(false);
                     list.remove(arena, slab);
                     node.note_partial(&list);
-                    cache.stats.add(StatItem::FreeRemovePartial, 1);
+                    self.count(cache, StatItem::FreeRemovePartial, 1);
                 }
                 drop(list);
                 self.discard_slab(cache, node, slab);
@@ -154,7 +158,7 @@ impl<P: Platform> Allocator<P> {
                 slab.set_partial(true);
                 list.push_back(arena, slab);
                 node.note_partial(&list);
-                cache.stats.add(StatItem::FreeAddPartial, 1);
+                self.count(cache, StatItem::FreeAddPartial, 1);
             }
             return;
         }

@@ -62,6 +62,12 @@ pub struct Totals {
 }
 
 impl<P: Platform> Allocator<P> {
+    /// Runs `look` on the cache with an identity, if there is one; nobody destroys it meanwhile.
+    /// `look` takes no lock but those of [`info`](Self::info).
+    pub fn look_at<T>(&self, id: CacheId, look: impl FnOnce(&KmemCache<P>) -> T) -> Option<T> {
+        self.while_draining(|| self.cache(id).map(look))
+    }
+
     /// Figures of a cache.
     pub fn info(&self, cache: &KmemCache<P>) -> CacheInfo {
         let arena = &self.zone.arena;
@@ -87,25 +93,32 @@ impl<P: Platform> Allocator<P> {
             num_slabs,
             active_slabs: num_slabs.saturating_sub(empty),
             allocs: self.stat(cache, StatItem::AllocFastpath)
-                + cache.stats.get(StatItem::AllocSlowpath),
+                + self.stat(cache, StatItem::AllocSlowpath),
             frees: self.stat(cache, StatItem::FreeFastpath)
-                + cache.stats.get(StatItem::FreeSlowpath),
+                + self.stat(cache, StatItem::FreeSlowpath),
         }
     }
 
     /// Value of a counter, over all CPUs.
     pub fn stat(&self, cache: &KmemCache<P>, item: StatItem) -> u64 {
-        let percpu = |which: fn(&Region, CacheId) -> u64| -> u64 {
-            let regions = self.table.regions();
-            regions.map(|(_, region)| which(region, cache.id)).sum()
-        };
-        cache.stats.get(item)
-            + match item {
-                StatItem::AllocFastpath => percpu(|region, id| region.counts(id).0),
-                StatItem::FreeFastpath => percpu(|region, id| region.counts(id).1),
-                StatItem::FreeRcuSheaf => percpu(Region::rcu_count),
-                _ => 0,
-            }
+        let regions = self.table.counting();
+        regions.map(|region| count_in(region, cache.id, item)).sum()
+    }
+
+    /// Value of a counter on one CPU.
+    pub fn stat_on(&self, cache: &KmemCache<P>, item: StatItem, cpu: usize) -> u64 {
+        let region = (cpu < self.table.end()).then(|| self.table.region(cpu));
+        region
+            .flatten()
+            .map_or(0, |region| count_in(region, cache.id, item))
+    }
+
+    /// Counts `n` of an item, on the CPU that runs.
+    #[inline]
+    pub(crate) fn count(&self, cache: &KmemCache<P>, item: StatItem, n: usize) {
+        let region = self.table.here(self.platform.cpu());
+        // Relaxed: statistics; this is a slow path.
+        region.stat(cache.id, item).fetch_add(n as u64, Relaxed);
     }
 
     /// A number that changes when anyone allocates or frees; for telling whether a program is idle.
@@ -121,18 +134,14 @@ impl<P: Platform> Allocator<P> {
 
     /// A number that changes when anyone allocates from a cache or frees to it.
     pub(crate) fn activity_of(&self, cache: &KmemCache<P>) -> u64 {
-        let slow = [
+        let items = [
             StatItem::AllocFastpath,
             StatItem::FreeFastpath,
             StatItem::AllocSlowpath,
             StatItem::FreeSlowpath,
         ];
-        let mut sum = slow.iter().map(|&item| cache.stats.get(item)).sum::<u64>();
-        for (_, region) in self.table.regions() {
-            let (allocs, frees) = region.counts(cache.id);
-            sum = sum.wrapping_add(allocs).wrapping_add(frees);
-        }
-        sum
+        let sum = items.iter().map(|&item| self.stat(cache, item));
+        sum.fold(0, u64::wrapping_add)
     }
 
     /// Objects in the sheaves of all CPUs and in barns.
@@ -195,4 +204,17 @@ impl<P: Platform> Allocator<P> {
         });
         t
     }
+}
+
+/// What a region has counted of an item.
+fn count_in(region: &Region, id: CacheId, item: StatItem) -> u64 {
+    // Relaxed: statistics.
+    let slow = region.stat(id, item).load(Relaxed);
+    let fast = match item {
+        StatItem::AllocFastpath => region.counts(id).0,
+        StatItem::FreeFastpath => region.counts(id).1,
+        StatItem::FreeRcuSheaf => region.rcu_count(id),
+        _ => 0,
+    };
+    slow + fast
 }

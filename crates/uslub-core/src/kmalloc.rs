@@ -154,13 +154,13 @@ impl<P: Platform> Allocator<P> {
         };
         let mut args = CacheArgs::new(name.as_str(), size);
         // Small slabs: a few objects that stay when others of their size go pin less.
-        if self.tunables().slab_min_objects == 0 {
+        if self.tunables().tuning.slab_min_objects == 0 {
             args.min_objects = Some(MIN_OBJECTS);
         }
         // Many classes share the memory: each keeps little, and the page layer keeps what
         // is given back for a while.
         args.kept_bytes = Some(KEPT_BYTES);
-        if self.tunables().sheaf_capacity == 0 {
+        if self.tunables().tuning.sheaf_capacity == 0 {
             args.sheaf_capacity = Some((SHEAF_BYTES / size).clamp(1, MAX_CAPACITY));
         }
         self.create_at(id, &args).ok()

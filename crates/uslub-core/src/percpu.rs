@@ -23,10 +23,11 @@
 
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicPtr, AtomicUsize};
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
 
 use crate::platform::Platform;
 use crate::sheaf;
+use crate::stats::{STAT_SLOTS, StatItem};
 
 /// Caches a page of a region serves.
 const CACHES_A_PAGE: usize = 128;
@@ -110,6 +111,7 @@ impl Slot {
 #[repr(C, align(4096))]
 pub struct Region {
     words: [AtomicUsize; PAGE_WORDS * REGION_PAGES],
+    stats: [[AtomicU64; STAT_SLOTS]; MAX_CACHES],
 }
 
 impl Region {
@@ -127,6 +129,12 @@ impl Region {
             self.words[at + 2 * CACHES_A_PAGE].load(Relaxed) as u64,
             self.words[at + 3 * CACHES_A_PAGE].load(Relaxed) as u64,
         )
+    }
+
+    /// A counter of the slow paths of a cache.
+    #[inline]
+    pub fn stat(&self, id: CacheId, item: StatItem) -> &AtomicU64 {
+        &self.stats[id.index()][item as usize]
     }
 
     fn count(&self, slot: Slot, offset: usize, n: usize) {
@@ -294,6 +302,13 @@ impl Table {
         (0..self.end()).filter_map(|cpu| Some((cpu, self.region(cpu)?)))
     }
 
+    /// The regions in which somebody may have counted: all that exist, and the one of stopped CPUs.
+    pub fn counting(&self) -> impl Iterator<Item = &Region> {
+        // Relaxed: set once. SAFETY: regions live for ever.
+        let stopped = unsafe { self.stopped.load(Relaxed).as_ref() };
+        self.regions().map(|(_, region)| region).chain(stopped)
+    }
+
     /// Gives a CPU its region; returns false when memory cannot be had. The
     /// caller holds the lock over the list of caches.
     pub fn make<P: Platform>(&self, platform: &P, cpu: usize) -> bool {
@@ -357,10 +372,14 @@ impl Table {
 
     /// Sets the counts of a cache to zero, whose identity is used again.
     pub(crate) fn reset_counts(&self, id: CacheId) {
-        for (_, region) in self.regions() {
-            for offset in [ALLOCS_OFFSET, FREES_OFFSET] {
+        for region in self.counting() {
+            for count in [2, 3, 7] {
                 // Relaxed: statistics; nobody uses the identity.
-                region.words[id.0 as usize + offset / 8].store(0, Relaxed);
+                region.words[id.0 as usize + count * CACHES_A_PAGE].store(0, Relaxed);
+            }
+            for count in &region.stats[id.index()] {
+                // Relaxed: as above.
+                count.store(0, Relaxed);
             }
         }
     }

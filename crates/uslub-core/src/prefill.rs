@@ -119,11 +119,11 @@ impl<P: Platform> Allocator<P> {
     pub fn prefill(&self, cache: &KmemCache<P>, gfp: Gfp, n: usize) -> Option<Prefilled> {
         let gfp = gfp - Gfp::ZERO;
         if n > cache.capacity {
-            cache.stats.add(StatItem::SheafPrefillOversize, 1);
+            self.count(cache, StatItem::SheafPrefillOversize, 1);
             return self.prefill_oversize(cache, gfp, n);
         }
         let sheaf = self.sheaf_for_prefill(cache, gfp)?;
-        cache.stats.add(StatItem::AllocFastpath, sheaf.len());
+        self.count(cache, StatItem::AllocFastpath, sheaf.len());
         let mut prefilled = Prefilled(Kind::Sheaf(sheaf));
         if self.refill_prefilled(cache, gfp, &mut prefilled, n) {
             return Some(prefilled);
@@ -137,15 +137,15 @@ impl<P: Platform> Allocator<P> {
         if self.has_slots(gfp)
             && let Some(spare) = self.take_spare(cache, self.glance(cache.id.spare()))
         {
-            cache.stats.add(StatItem::SheafPrefillFast, 1);
+            self.count(cache, StatItem::SheafPrefillFast, 1);
             return Some(spare);
         }
-        cache.stats.add(StatItem::SheafPrefillSlow, 1);
+        self.count(cache, StatItem::SheafPrefillSlow, 1);
         if let Some(full) = cache.node(0).barn.get_full(gfp.may_spin()) {
-            cache.stats.add(StatItem::BarnGet, 1);
+            self.count(cache, StatItem::BarnGet, 1);
             return Some(full);
         }
-        cache.stats.add(StatItem::BarnGetFail, 1);
+        self.count(cache, StatItem::BarnGetFail, 1);
         self.empty_sheaf(cache, gfp)
     }
 
@@ -212,8 +212,8 @@ impl<P: Platform> Allocator<P> {
                 let more = self.refill_objects(cache, room, missing, gfp);
                 room[..more].reverse();
                 sheaf.grow(more);
-                cache.stats.add(StatItem::SheafRefill, more);
-                cache.stats.add(StatItem::AllocFastpath, more);
+                self.count(cache, StatItem::SheafRefill, more);
+                self.count(cache, StatItem::AllocFastpath, more);
                 if more >= missing {
                     return true;
                 }
@@ -252,20 +252,20 @@ impl<P: Platform> Allocator<P> {
                 return;
             }
         };
-        cache.stats.add(StatItem::FreeFastpath, sheaf.len());
+        self.count(cache, StatItem::FreeFastpath, sheaf.len());
         let top = sheaf.into_top();
         if self.has_slots(gfp) && self.swap(cache.id.spare(), 0, top) {
-            cache.stats.add(StatItem::SheafReturnFast, 1);
+            self.count(cache, StatItem::SheafReturnFast, 1);
             return;
         }
         // SAFETY: in no slot, so still ours.
         sheaf = unsafe { Sheaf::from_top(top) };
-        cache.stats.add(StatItem::SheafReturnSlow, 1);
+        self.count(cache, StatItem::SheafReturnSlow, 1);
         if !sheaf.is_full() && cache.node(0).barn.nr_full() < cache.max_full {
             let room = sheaf.room();
             let more = self.refill_objects(cache, room, 0, gfp - Gfp::MAP);
             sheaf.grow(more);
-            cache.stats.add(StatItem::SheafRefill, more);
+            self.count(cache, StatItem::SheafRefill, more);
         }
         self.store_or_flush(cache, sheaf, gfp);
     }

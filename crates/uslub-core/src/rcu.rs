@@ -78,7 +78,7 @@ impl<P: Platform> Allocator<P> {
         if self.platform.percpu_usable() && self.push_rcu(cache, object) {
             return;
         }
-        cache.stats.add(StatItem::FreeRcuSheafFail, 1);
+        self.count(cache, StatItem::FreeRcuSheafFail, 1);
         self.wait_alone(object);
     }
 
@@ -146,7 +146,7 @@ impl<P: Platform> Allocator<P> {
             sheaf.push(object);
             let new = sheaf.into_top();
             if self.swap(slot, top, new) {
-                cache.stats.add(StatItem::FreeRcuSheaf, 1);
+                self.count(cache, StatItem::FreeRcuSheaf, 1);
                 if top != sheaf::bootstrap() {
                     // SAFETY: just taken out of its slot, and no sentinel.
                     self.submit(unsafe { Sheaf::from_top(top) });
@@ -192,7 +192,7 @@ impl<P: Platform> Allocator<P> {
         let Some(cache) = self.cache(CacheId::from_index(sheaf.cache())) else {
             return;
         };
-        cache.stats.add(StatItem::FreeFastpath, sheaf.len());
+        self.count(cache, StatItem::FreeFastpath, sheaf.len());
         self.store_or_flush(cache, sheaf, Gfp::NOWAIT);
     }
 

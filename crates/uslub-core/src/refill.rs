@@ -21,6 +21,7 @@ use crate::gfp::Gfp;
 use crate::node::{Node, SlabList};
 use crate::page::PageKind;
 use crate::platform::{PAGE_SIZE, Platform};
+use crate::sheaf::Sheaf;
 use crate::slab::{Slab, State};
 use crate::stats::StatItem;
 
@@ -43,14 +44,27 @@ impl<P: Platform> Allocator<P> {
         min: usize,
         gfp: Gfp,
     ) -> usize {
+        self.refill_spilling(cache, out, min, gfp, None)
+    }
+
+    /// As [`refill_objects`](Self::refill_objects); what the last slab has beyond that goes into the sheaf `spill`, which
+    /// comes into being when it is needed, if it fits.
+    pub(crate) fn refill_spilling(
+        &self,
+        cache: &KmemCache<P>,
+        out: &mut [*mut u8],
+        min: usize,
+        gfp: Gfp,
+        spill: Option<&mut Option<Sheaf>>,
+    ) -> usize {
         let nid = 0;
         let node = cache.node(nid);
-        let mut filled = self.refill_from_node(cache, node, out, min, gfp);
+        let mut filled = self.refill_from_node(cache, node, out, min, gfp, spill);
         while filled < min {
             let Some(slab) = self.new_slab(cache, nid, gfp) else {
                 break;
             };
-            let (taken, outcome) = self.take_from(cache, slab, &mut out[filled..]);
+            let (taken, outcome) = self.take_from(cache, slab, &mut out[filled..], gfp, None);
             filled += taken;
             let failed = taken == 0 && filled < out.len();
             if outcome == Outcome::Ours {
@@ -89,7 +103,8 @@ impl<P: Platform> Allocator<P> {
         while filled < out.len()
             && let Some(slab) = list.first(arena)
         {
-            let (taken, outcome) = self.take_from(cache, slab, &mut out[filled..]);
+            let (taken, outcome) =
+                self.take_from(cache, slab, &mut out[filled..], Gfp::NOSPIN, None);
             filled += taken;
             if outcome == Outcome::Ours {
                 break;
@@ -108,8 +123,12 @@ impl<P: Platform> Allocator<P> {
         out: &mut [*mut u8],
         min: usize,
         gfp: Gfp,
+        mut spill: Option<&mut Option<Sheaf>>,
     ) -> usize {
         if node.nr_partial() == 0 && !node.has_strays() {
+            return 0;
+        }
+        if !gfp.may_spin() && !cache.never_waits() {
             return 0;
         }
         if !gfp.may_spin() {
@@ -126,7 +145,8 @@ impl<P: Platform> Allocator<P> {
             // Read first: a slab that is gone may be linked elsewhere.
             at = SlabList::after(arena, slab);
             let outcome = if filled < out.len() {
-                let (taken, outcome) = self.take_from(cache, slab, &mut out[filled..]);
+                let spill = spill.as_deref_mut();
+                let (taken, outcome) = self.take_from(cache, slab, &mut out[filled..], gfp, spill);
                 filled += taken;
                 outcome
             } else {
@@ -186,12 +206,16 @@ impl<P: Platform> Allocator<P> {
         cache: &KmemCache<P>,
         slab: &Slab,
         out: &mut [*mut u8],
+        gfp: Gfp,
+        spill: Option<&mut Option<Sheaf>>,
     ) -> (usize, Outcome) {
         let objects = cache.oo.objects;
         let position = u32::from(slab.position());
         let mut old = slab.state();
         // Constructed objects stay what they are: such a slab does not start over.
-        let starts_over = old.inuse() == 0 && (cache.ctor.is_none() || position == 0);
+        let starts_over = old.inuse() == 0
+            && (cache.ctor.is_none() || position == 0)
+            && cache.tuning.freelist_deferred == 1;
         if starts_over {
             // Its old links are forgotten.
             slab.set_epoch(slab.epoch().wrapping_add(1));
@@ -210,10 +234,10 @@ impl<P: Platform> Allocator<P> {
             let new = State::without_list(old.inuse() + listed + fresh);
             // Before the state: whoever owns the slab next must see it.
             slab.set_position((first + fresh) as u16);
-            match slab.change(old, new) {
+            match cache.change(slab, old, new) {
                 Ok(()) => break (listed as usize, fresh as usize, new),
                 Err(now) => {
-                    cache.stats.add(StatItem::CmpxchgDoubleFail, 1);
+                    self.count(cache, StatItem::CmpxchgDoubleFail, 1);
                     old = now;
                 }
             }
@@ -233,7 +257,13 @@ impl<P: Platform> Allocator<P> {
         } else {
             Outcome::Gone
         };
-        if listed > from_list {
+        if let Some(sheaf) = self.spill_room(cache, spill, listed - from_list, gfp) {
+            for _ in from_list..listed {
+                sheaf.push(at);
+                at = self.next_free(cache, slab, base, at);
+            }
+            self.count(cache, StatItem::SheafSpill, listed - from_list);
+        } else if listed > from_list {
             outcome = self.return_rest(cache, slab, base, new, at, listed - from_list);
         }
         self.emit(
@@ -244,6 +274,22 @@ impl<P: Platform> Allocator<P> {
             &mut out[from_list..from_list + fresh],
         );
         (from_list + fresh, outcome)
+    }
+
+    /// The sheaf for `rest` objects that are left over, if there is one with room for all.
+    fn spill_room<'a>(
+        &self,
+        cache: &KmemCache<P>,
+        spill: Option<&'a mut Option<Sheaf>>,
+        rest: usize,
+        gfp: Gfp,
+    ) -> Option<&'a mut Sheaf> {
+        let spill = spill.filter(|_| rest > 0)?;
+        if spill.is_none() {
+            *spill = self.empty_sheaf(cache, gfp);
+        }
+        let fits = |sheaf: &&mut Sheaf| sheaf.capacity() - sheaf.len() >= rest;
+        spill.as_mut().filter(fits)
     }
 
     /// The object behind `object` in a detached freelist, whose link is wiped.
@@ -287,7 +333,7 @@ impl<P: Platform> Allocator<P> {
         let offset = head as usize - base as usize;
         let back = left.with(Some(offset), left.inuse() - count as u32);
         loop {
-            match slab.change(left, back) {
+            match cache.change(slab, left, back) {
                 Ok(()) => return Outcome::Ours,
                 Err(now) if now == left => {}
                 Err(_) => break,
@@ -315,7 +361,11 @@ impl<P: Platform> Allocator<P> {
                 let next = old.head().map_or(null_mut(), |o| base.wrapping_add(o));
                 cache.links_of(slab).set(tail, next);
             }
-            match slab.change(old, old.with(Some(offset), old.inuse() - count as u32)) {
+            match cache.change(
+                slab,
+                old,
+                old.with(Some(offset), old.inuse() - count as u32),
+            ) {
                 Ok(()) => return Outcome::Ours,
                 Err(now) => old = now,
             }
@@ -391,6 +441,9 @@ impl<P: Platform> Allocator<P> {
             slab.set_start((self.platform.random() % u64::from(cache.oo.objects)) as u16);
         }
         slab.set_state(State::without_list(0));
+        if cache.tuning.freelist_deferred == 0 {
+            self.build_freelist(cache, slab);
+        }
         slab.set_kind(PageKind::Slab);
         self.zone
             .arena
@@ -402,8 +455,29 @@ impl<P: Platform> Allocator<P> {
                 unsafe { start.add(page * PAGE_SIZE).write_volatile(0) };
             }
         }
-        cache.stats.add(StatItem::AllocSlab, 1);
+        self.count(cache, StatItem::AllocSlab, 1);
         Some(slab)
+    }
+
+    /// Links all slots of a brand-new slab in the order of its iterator: the old way. None is fresh then. What
+    /// a constructor fails at, and all behind it, stays fresh.
+    fn build_freelist(&self, cache: &KmemCache<P>, slab: &Slab) {
+        let (base, start) = (self.slab_base(slab), usize::from(slab.start()));
+        let count = match cache.ctor {
+            Some(ctor) => self.construct(cache, ctor, slab, 0, cache.oo.objects),
+            None => cache.oo.objects,
+        };
+        let links = cache.links_of(slab);
+        let mut next = null_mut();
+        for position in (0..count as usize).rev() {
+            let object = base.wrapping_add(cache.offset_at(start, position));
+            // SAFETY: a slot of a slab of ours.
+            unsafe { links.set(object, next) };
+            next = object;
+        }
+        slab.set_position(count as u16);
+        let head = (count > 0).then(|| next as usize - base as usize);
+        slab.set_state(State::without_list(0).with(head, 0));
     }
 
     /// Gives the pages of a slab back, which is empty and belongs to the caller.
@@ -427,7 +501,7 @@ impl<P: Platform> Allocator<P> {
         let pages = cache.oo.pages();
         // Relaxed: a figure.
         node.nr_slabs.fetch_sub(1, Relaxed);
-        cache.stats.add(StatItem::FreeSlab, 1);
+        self.count(cache, StatItem::FreeSlab, 1);
         slab.set_kind(PageKind::None);
         self.zone.arena.set_cache(page, pages as u32, None);
         self.zone.free(

@@ -103,7 +103,7 @@ impl<P: Platform> Allocator<P> {
                 let object = sheaf.pop();
                 self.place_filled(cache, sheaf, gfp);
                 if let Some(object) = object {
-                    cache.stats.add(StatItem::AllocFastpath, 1);
+                    self.count(cache, StatItem::AllocFastpath, 1);
                     return object;
                 }
             }
@@ -126,7 +126,7 @@ impl<P: Platform> Allocator<P> {
     fn alloc_from_slab(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
         let mut object = [core::ptr::null_mut()];
         if self.refill_objects(cache, &mut object, 1, gfp) == 1 {
-            cache.stats.add(StatItem::AllocSlowpath, 1);
+            self.count(cache, StatItem::AllocSlowpath, 1);
         }
         object[0]
     }
@@ -143,13 +143,20 @@ impl<P: Platform> Allocator<P> {
         }
         let barn = &cache.node(0).barn;
         if let Some(full) = barn.get_full(gfp.may_spin()) {
-            cache.stats.add(StatItem::BarnGet, 1);
+            self.count(cache, StatItem::BarnGet, 1);
             if let Some(empty) = empty {
                 self.place_empty(cache, empty, gfp);
             }
             return Some(full);
         }
-        cache.stats.add(StatItem::BarnGetFail, 1);
+        self.count(cache, StatItem::BarnGetFail, 1);
+        if cache.tuning.refill_needs_blocking == 1 && !gfp.may_map() {
+            // The old gate: whoever may not ask the system goes to the slabs for each object.
+            if let Some(empty) = empty {
+                self.place_empty(cache, empty, gfp);
+            }
+            return None;
+        }
         let take_main = || {
             (main != sheaf::bootstrap() && self.swap(cache.id.main(), main, sheaf::bootstrap()))
                 // SAFETY: just taken out of its slot, and no sentinel.
@@ -162,16 +169,30 @@ impl<P: Platform> Allocator<P> {
             return Some(sheaf);
         }
         let room = sheaf.room();
-        let n = self.refill_objects(cache, room, room.len(), gfp);
+        let mut spilled = None;
+        let spill = (cache.tuning.sheaf_spill == 1).then_some(&mut spilled);
+        let n = self.refill_spilling(cache, room, room.len(), gfp, spill);
         // The newest leaves first: lowest addresses on top, so that a program walks upwards.
         room[..n].reverse();
         sheaf.grow(n);
-        cache.stats.add(StatItem::SheafRefill, n);
+        self.count(cache, StatItem::SheafRefill, n);
+        if let Some(spilled) = spilled {
+            self.place_spilled(cache, spilled, gfp);
+        }
         if n == 0 {
             self.place_empty(cache, sheaf, gfp);
             return None;
         }
         Some(sheaf)
+    }
+
+    /// Puts what a refill left over where the CPU finds it next, behind what was refilled.
+    fn place_spilled(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
+        let top = sheaf.into_top();
+        if !self.swap(cache.id.spare(), 0, top) {
+            // SAFETY: in no slot, so still ours.
+            self.place_filled(cache, unsafe { Sheaf::from_top(top) }, gfp);
+        }
     }
 
     /// Takes the spare that was seen, if it is still there.
@@ -190,7 +211,7 @@ impl<P: Platform> Allocator<P> {
             return Some(empty);
         }
         let window = self.meta.window(&self.platform, gfp)?;
-        cache.stats.add(StatItem::SheafAlloc, 1);
+        self.count(cache, StatItem::SheafAlloc, 1);
         // SAFETY: a window of ours, for ever.
         Some(unsafe { Sheaf::new(window, cache.capacity, cache.id.index()) })
     }
@@ -249,12 +270,12 @@ impl<P: Platform> Allocator<P> {
                 .put_full(sheaf, cache.max_full, gfp.may_spin())
             {
                 Ok(()) => {
-                    cache.stats.add(StatItem::BarnPut, 1);
+                    self.count(cache, StatItem::BarnPut, 1);
                     return;
                 }
                 Err(back) => sheaf = back,
             }
-            cache.stats.add(StatItem::BarnPutFail, 1);
+            self.count(cache, StatItem::BarnPutFail, 1);
         }
         self.flush_sheaf(cache, &mut sheaf, gfp);
         self.place_empty(cache, sheaf, gfp);
@@ -262,14 +283,14 @@ impl<P: Platform> Allocator<P> {
 
     /// Frees the objects of a sheaf to their slabs.
     pub(crate) fn flush_sheaf(&self, cache: &KmemCache<P>, sheaf: &mut Sheaf, gfp: Gfp) {
-        cache.stats.add(StatItem::SheafFlush, sheaf.len());
+        self.count(cache, StatItem::SheafFlush, sheaf.len());
         self.free_to_slabs(cache, sheaf.objects_mut(), gfp);
         sheaf.truncate(0);
     }
 
     /// Gives an empty sheaf's memory up.
     pub(crate) fn give_up(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
-        cache.stats.add(StatItem::SheafFree, 1);
+        self.count(cache, StatItem::SheafFree, 1);
         self.meta.give_window(sheaf.into_window(), gfp.may_spin());
     }
 
@@ -304,7 +325,7 @@ impl<P: Platform> Allocator<P> {
                     continue;
                 }
                 sheaf.push(object);
-                cache.stats.add(StatItem::FreeFastpath, 1);
+                self.count(cache, StatItem::FreeFastpath, 1);
                 self.place_roomy(cache, sheaf, gfp);
                 if gfp.contains(Gfp::KERNEL) {
                     self.decay_now_and_then();
@@ -312,7 +333,7 @@ impl<P: Platform> Allocator<P> {
                 return;
             }
         }
-        cache.stats.add(StatItem::FreeSlowpath, 1);
+        self.count(cache, StatItem::FreeSlowpath, 1);
         self.free_to_slabs(cache, &mut [object], gfp);
     }
 
@@ -329,7 +350,7 @@ impl<P: Platform> Allocator<P> {
         {
             return Some(sheaf);
         }
-        cache.stats.add(StatItem::BarnPutFail, 1);
+        self.count(cache, StatItem::BarnPutFail, 1);
         let mut sheaf = self.take_spare(cache, spare)?;
         self.flush_sheaf(cache, &mut sheaf, gfp);
         Some(sheaf)

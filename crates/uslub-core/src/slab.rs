@@ -20,7 +20,8 @@
 //!
 //! Taking slots out needs ownership: the slab is on the list and the list lock is held, or it was isolated
 //! under that lock, or it is brand new. Frees only push and need nothing. So between looking
-//! and taking only pushes can happen, and a compare-and-swap of the word sees every one.
+//! and taking only pushes can happen, and a compare-and-swap of the word sees every one. The same protocol works
+//! with each change made under a lock of the slab ([`Slab::change_locked`]).
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
@@ -98,6 +99,8 @@ pub struct Slab {
     kind: AtomicU8,
     partial: AtomicU8,
     node: AtomicU8,
+    /// 1 while somebody changes the state under a lock.
+    lock: AtomicU8,
     /// Pages of a large object.
     pages: AtomicU16,
     /// Times that the slab has started over, truncated.
@@ -204,6 +207,32 @@ impl Slab {
             .compare_exchange_weak(old.0, new.0, AcqRel, Acquire)
             .map(drop)
             .map_err(State)
+    }
+
+    /// As [`change`](Self::change), under a lock of the slab instead of in one atomic step: the kernel's way where
+    /// there is no such step, and the old way to compare with. Waits for the lock.
+    pub fn change_locked(&self, old: State, new: State) -> Result<(), State> {
+        // Acquire: the last holder's changes.
+        while self
+            .lock
+            .compare_exchange_weak(0, 1, Acquire, Relaxed)
+            .is_err()
+        {
+            core::hint::spin_loop();
+        }
+        let now = self.state();
+        if now == old {
+            self.set_state(new);
+        }
+        // Release: the next holder sees our change.
+        self.lock.store(0, Release);
+        if now == old { Ok(()) } else { Err(now) }
+    }
+
+    /// Makes the lock free in the child of a fork, whose holder may be no more.
+    pub fn reset_lock(&self) {
+        // Relaxed: the child has one thread.
+        self.lock.store(0, Relaxed);
     }
 }
 

@@ -1,7 +1,4 @@
-//! Statistics, under the kernel's names.
-
-use core::sync::atomic::AtomicU64;
-use core::sync::atomic::Ordering::Relaxed;
+//! Statistics, under the kernel's names. Each CPU counts in its own region; see `info` for their sums.
 
 macro_rules! items {
     ($($(#[$doc:meta])* $item:ident => $name:literal,)*) => {
@@ -40,6 +37,8 @@ items! {
     SheafFlush => "sheaf_flush",
     /// Objects moved from slabs to sheaves.
     SheafRefill => "sheaf_refill",
+    /// Objects that a refill left over and put into sheaves.
+    SheafSpill => "sheaf_spill",
     /// Sheaves made.
     SheafAlloc => "sheaf_alloc",
     /// Sheaves given up.
@@ -68,31 +67,7 @@ items! {
     SheafReturnSlow => "sheaf_return_slow",
 }
 
-/// Counters of one cache; those of the fast paths are in the per-CPU regions.
-pub struct Stats([AtomicU64; STAT_ITEMS.len()]);
+/// Counters that a region has for each cache; room for more items than there are.
+pub const STAT_SLOTS: usize = 32;
 
-impl Stats {
-    /// All zero.
-    pub const fn new() -> Self {
-        Self([const { AtomicU64::new(0) }; STAT_ITEMS.len()])
-    }
-
-    /// Adds `n` to an item.
-    #[inline]
-    pub fn add(&self, item: StatItem, n: usize) {
-        // Relaxed: statistics; this is a slow path.
-        self.0[item as usize].fetch_add(n as u64, Relaxed);
-    }
-
-    /// Value of an item.
-    pub fn get(&self, item: StatItem) -> u64 {
-        // Relaxed: statistics.
-        self.0[item as usize].load(Relaxed)
-    }
-}
-
-impl Default for Stats {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+const _: () = assert!(STAT_ITEMS.len() <= STAT_SLOTS);

@@ -7,9 +7,9 @@
 
 use crate::sheaf::MAX_CAPACITY;
 
-/// Values of all tunables, as one allocator uses them.
+/// How one cache behaves. All choices are made on slow paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tunables {
+pub struct Tuning {
     /// Smallest slab order (a slab is 2^order pages).
     pub slab_min_order: u32,
     /// Largest slab order unless one object needs more.
@@ -20,6 +20,18 @@ pub struct Tunables {
     pub slab_freelist_random: u32,
     /// Whether links inside free objects are hardened (0 or 1).
     pub slab_freelist_hardened: u32,
+    /// Whether the freelist of a fresh slab is built for what is left over only (1), or for all its objects at once (0).
+    pub freelist_deferred: u32,
+    /// Whether the state of a slab changes in one atomic step (1) or under a lock of the slab (0).
+    pub slab_state_lockfree: u32,
+    /// Whether a bulk free pushes the objects of a slab at once (1) or one by one (0).
+    pub detached_freelist: u32,
+    /// Objects of other slabs that end the search for those of one slab in a bulk free; 0 and 1 are the same.
+    pub look_ahead: u32,
+    /// Whether what a refill leaves over goes into the CPU's sheaves (1) or back to its slab (0).
+    pub sheaf_spill: u32,
+    /// Whether sheaves are refilled only for those who may ask the system for memory (1), or for all who may wait for a lock (0).
+    pub refill_needs_blocking: u32,
     /// Slabs kept on a node's partial list before empty ones are given back; 0 derives it from the object size.
     pub min_partial: u32,
     /// Objects a sheaf holds; 0 derives it from the object size.
@@ -28,6 +40,40 @@ pub struct Tunables {
     pub max_full_sheaves: u32,
     /// Empty sheaves a barn holds.
     pub max_empty_sheaves: u32,
+}
+
+impl Tuning {
+    /// The values in force when nobody sets any.
+    pub const DEFAULT: Tuning = Tuning {
+        slab_min_order: 0,
+        slab_max_order: 3,
+        slab_min_objects: 0,
+        slab_freelist_random: 0,
+        slab_freelist_hardened: 1,
+        freelist_deferred: 1,
+        slab_state_lockfree: 1,
+        detached_freelist: 1,
+        look_ahead: 3,
+        sheaf_spill: 0,
+        refill_needs_blocking: 0,
+        min_partial: 0,
+        sheaf_capacity: 0,
+        max_full_sheaves: 0,
+        max_empty_sheaves: 10,
+    };
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// Values of all tunables, as one allocator uses them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tunables {
+    /// How caches behave that say nothing else.
+    pub tuning: Tuning,
     /// Whether no cache may share another's slabs (0 or 1).
     pub slab_nomerge: u32,
     /// Whether restartable sequences may be used (0 or 1).
@@ -39,15 +85,7 @@ pub struct Tunables {
 impl Tunables {
     /// The values in force when nobody sets any.
     pub const DEFAULT: Tunables = Tunables {
-        slab_min_order: 0,
-        slab_max_order: 3,
-        slab_min_objects: 0,
-        slab_freelist_random: 0,
-        slab_freelist_hardened: 1,
-        min_partial: 0,
-        sheaf_capacity: 0,
-        max_full_sheaves: 0,
-        max_empty_sheaves: 10,
+        tuning: Tuning::DEFAULT,
         slab_nomerge: 0,
         rseq: 1,
         decay_ms: 1000,
@@ -70,14 +108,38 @@ pub struct Tunable {
     pub max: u32,
     /// What it does, in one line.
     pub help: &'static str,
-    field: fn(&mut Tunables) -> &mut u32,
+    field: Field,
+}
+
+/// Where a value is kept.
+enum Field {
+    /// Each cache has its own.
+    Cache(fn(&mut Tuning) -> &mut u32),
+    /// The allocator has one.
+    Allocator(fn(&mut Tunables) -> &mut u32),
 }
 
 impl Tunable {
     /// The value in `tunables`.
     pub fn get(&self, tunables: &Tunables) -> u32 {
         let mut copy = *tunables;
-        *(self.field)(&mut copy)
+        *self.place(&mut copy)
+    }
+
+    /// The value of one cache; `None` for what the whole allocator has one of.
+    pub fn get_of(&self, tuning: &Tuning) -> Option<u32> {
+        let mut copy = *tuning;
+        match self.field {
+            Field::Cache(field) => Some(*field(&mut copy)),
+            Field::Allocator(_) => None,
+        }
+    }
+
+    fn place<'a>(&self, tunables: &'a mut Tunables) -> &'a mut u32 {
+        match self.field {
+            Field::Cache(field) => field(&mut tunables.tuning),
+            Field::Allocator(field) => field(tunables),
+        }
     }
 }
 
@@ -88,84 +150,126 @@ pub const TUNABLES: &[Tunable] = &[
         min: 0,
         max: 5,
         help: "smallest slab order (a slab is 2^order pages)",
-        field: |t| &mut t.slab_min_order,
+        field: Field::Cache(|t| &mut t.slab_min_order),
     },
     Tunable {
         name: "slab_max_order",
         min: 0,
         max: 5,
         help: "largest slab order unless one object needs more",
-        field: |t| &mut t.slab_max_order,
+        field: Field::Cache(|t| &mut t.slab_max_order),
     },
     Tunable {
         name: "slab_min_objects",
         min: 0,
         max: 1024,
         help: "objects wanted in a slab (0: from the number of CPUs)",
-        field: |t| &mut t.slab_min_objects,
+        field: Field::Cache(|t| &mut t.slab_min_objects),
     },
     Tunable {
         name: "slab_freelist_random",
         min: 0,
         max: 1,
         help: "hand out objects of a fresh slab in random order",
-        field: |t| &mut t.slab_freelist_random,
+        field: Field::Cache(|t| &mut t.slab_freelist_random),
     },
     Tunable {
         name: "slab_freelist_hardened",
         min: 0,
         max: 1,
         help: "harden the links inside free objects",
-        field: |t| &mut t.slab_freelist_hardened,
+        field: Field::Cache(|t| &mut t.slab_freelist_hardened),
+    },
+    Tunable {
+        name: "freelist_deferred",
+        min: 0,
+        max: 1,
+        help: "build a fresh slab's freelist for what is left over only (0: for all objects at once)",
+        field: Field::Cache(|t| &mut t.freelist_deferred),
+    },
+    Tunable {
+        name: "slab_state_lockfree",
+        min: 0,
+        max: 1,
+        help: "change a slab's state in one atomic step (0: under a lock)",
+        field: Field::Cache(|t| &mut t.slab_state_lockfree),
+    },
+    Tunable {
+        name: "detached_freelist",
+        min: 0,
+        max: 1,
+        help: "push a slab's objects of a bulk free at once (0: one by one)",
+        field: Field::Cache(|t| &mut t.detached_freelist),
+    },
+    Tunable {
+        name: "look_ahead",
+        min: 0,
+        max: 8,
+        help: "objects of other slabs that end the search for those of one slab in a bulk free",
+        field: Field::Cache(|t| &mut t.look_ahead),
+    },
+    Tunable {
+        name: "sheaf_spill",
+        min: 0,
+        max: 1,
+        help: "put what a refill leaves over into the CPU's sheaves (0: back to its slab)",
+        field: Field::Cache(|t| &mut t.sheaf_spill),
+    },
+    Tunable {
+        name: "refill_needs_blocking",
+        min: 0,
+        max: 1,
+        help: "refill sheaves only for those who may ask the system (0: for all who may wait for a lock)",
+        field: Field::Cache(|t| &mut t.refill_needs_blocking),
     },
     Tunable {
         name: "min_partial",
         min: 0,
         max: 65535,
         help: "slabs kept per node before empty ones are given back (0: from the object size)",
-        field: |t| &mut t.min_partial,
+        field: Field::Cache(|t| &mut t.min_partial),
     },
     Tunable {
         name: "sheaf_capacity",
         min: 0,
         max: MAX_CAPACITY as u32,
         help: "objects a sheaf holds (0: from the object size)",
-        field: |t| &mut t.sheaf_capacity,
+        field: Field::Cache(|t| &mut t.sheaf_capacity),
     },
     Tunable {
         name: "max_full_sheaves",
         min: 0,
         max: 1024,
         help: "full sheaves a barn holds (0: from the object size)",
-        field: |t| &mut t.max_full_sheaves,
+        field: Field::Cache(|t| &mut t.max_full_sheaves),
     },
     Tunable {
         name: "max_empty_sheaves",
         min: 0,
         max: 1024,
         help: "empty sheaves a barn holds",
-        field: |t| &mut t.max_empty_sheaves,
+        field: Field::Cache(|t| &mut t.max_empty_sheaves),
     },
     Tunable {
         name: "slab_nomerge",
         min: 0,
         max: 1,
         help: "give every cache slabs of its own, also those that may share",
-        field: |t| &mut t.slab_nomerge,
+        field: Field::Allocator(|t| &mut t.slab_nomerge),
     },
     Tunable {
         name: "rseq",
         min: 0,
         max: 1,
         help: "reach per-CPU sheaves by restartable sequences (0: by a try-lock)",
-        field: |t| &mut t.rseq,
+        field: Field::Allocator(|t| &mut t.rseq),
     },
     Tunable {
         name: "decay_ms",
         min: 0,
         max: 3_600_000,
         help: "milliseconds that free pages stay resident",
-        field: |t| &mut t.decay_ms,
+        field: Field::Allocator(|t| &mut t.decay_ms),
     },
 ];
 
@@ -176,6 +280,8 @@ pub enum SetError<'a> {
     NoValue(&'a str),
     /// No tunable has this name.
     UnknownKey(&'a str),
+    /// The whole allocator has one value of it.
+    NotOfACache(&'static str),
     /// The value is not a whole number.
     NotANumber {
         /// Name of the tunable.
@@ -207,6 +313,9 @@ impl core::fmt::Display for SetError<'_> {
                 }
                 Ok(())
             }
+            SetError::NotOfACache(key) => {
+                write!(f, "tunable '{key}' is the whole allocator's, not a cache's")
+            }
             SetError::NotANumber { key, value } => {
                 write!(f, "tunable '{key}' takes a whole number, not '{value}'")
             }
@@ -234,35 +343,63 @@ impl Tunables {
     /// use uslub_core::tunables::Tunables;
     /// let mut t = Tunables::DEFAULT;
     /// t.set("slab_max_order=2").unwrap();
-    /// assert_eq!(t.slab_max_order, 2);
+    /// assert_eq!(t.tuning.slab_max_order, 2);
     /// assert!(t.set("slab_max_order=99").unwrap_err().to_string().contains("0 to 5"));
     /// ```
     pub fn set<'a>(&mut self, setting: &'a str) -> Result<(), SetError<'a>> {
-        let Some((key, value)) = setting.split_once('=') else {
-            return Err(SetError::NoValue(setting));
-        };
-        let (key, value) = (key.trim(), value.trim());
-        let Some(tunable) = TUNABLES.iter().find(|t| t.name == key) else {
-            return Err(SetError::UnknownKey(key));
-        };
-        let Ok(number) = value.parse::<i128>() else {
-            return Err(SetError::NotANumber {
-                key: tunable.name,
-                value,
-            });
-        };
-        match u32::try_from(number) {
-            Ok(n) if (tunable.min..=tunable.max).contains(&n) => {
-                *(tunable.field)(self) = n;
-                Ok(())
-            }
-            _ => Err(SetError::OutOfRange {
-                key: tunable.name,
-                value,
-                min: tunable.min,
-                max: tunable.max,
-            }),
+        let (tunable, number) = parse(setting)?;
+        *tunable.place(self) = number;
+        Ok(())
+    }
+}
+
+impl Tuning {
+    /// Applies one `key=value` to one cache.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tunables::set`]; also when the key is one of which the whole allocator has one value.
+    ///
+    /// ```
+    /// use uslub_core::tunables::Tuning;
+    /// let mut t = Tuning::DEFAULT;
+    /// t.set("sheaf_capacity=32").unwrap();
+    /// assert_eq!(t.sheaf_capacity, 32);
+    /// assert!(t.set("rseq=0").is_err());
+    /// ```
+    pub fn set<'a>(&mut self, setting: &'a str) -> Result<(), SetError<'a>> {
+        let (tunable, number) = parse(setting)?;
+        match tunable.field {
+            Field::Cache(field) => *field(self) = number,
+            Field::Allocator(_) => return Err(SetError::NotOfACache(tunable.name)),
         }
+        Ok(())
+    }
+}
+
+/// The tunable and the value that a `key=value` names.
+fn parse(setting: &str) -> Result<(&'static Tunable, u32), SetError<'_>> {
+    let Some((key, value)) = setting.split_once('=') else {
+        return Err(SetError::NoValue(setting));
+    };
+    let (key, value) = (key.trim(), value.trim());
+    let Some(tunable) = TUNABLES.iter().find(|t| t.name == key) else {
+        return Err(SetError::UnknownKey(key));
+    };
+    let Ok(number) = value.parse::<i128>() else {
+        return Err(SetError::NotANumber {
+            key: tunable.name,
+            value,
+        });
+    };
+    match u32::try_from(number) {
+        Ok(n) if (tunable.min..=tunable.max).contains(&n) => Ok((tunable, n)),
+        _ => Err(SetError::OutOfRange {
+            key: tunable.name,
+            value,
+            min: tunable.min,
+            max: tunable.max,
+        }),
     }
 }
 

@@ -134,6 +134,23 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..160)
 }
 
+/// Some of the old ways, and of the new ones that are off by default.
+fn strategies() -> impl Strategy<Value = Vec<&'static str>> {
+    let others = vec![
+        "freelist_deferred=0",
+        "slab_state_lockfree=0",
+        "detached_freelist=0",
+        "look_ahead=0",
+        "look_ahead=8",
+        "sheaf_spill=1",
+        "refill_needs_blocking=1",
+    ];
+    prop_oneof![
+        1 => Just(vec![]),
+        2 => prop::sample::subsequence(others, 0..=7),
+    ]
+}
+
 fn setups() -> impl Strategy<Value = (Setup, u32)> {
     let slots = prop_oneof![
         2 => Just(Slots::Locked),
@@ -146,17 +163,21 @@ fn setups() -> impl Strategy<Value = (Setup, u32)> {
         0u32..2,
         0u32..3,
         prop_oneof![3 => Just(0u32), 1 => 2u32..8],
+        strategies(),
     )
-        .prop_map(|(slots, random, hardened, small, disturb)| {
+        .prop_map(|(slots, random, hardened, small, disturb, old)| {
             let mut setup = Setup::with(&[
                 &format!("slab_freelist_random={random}"),
                 &format!("slab_freelist_hardened={hardened}"),
             ]);
             if small > 0 {
-                setup.tunables.sheaf_capacity = small;
-                setup.tunables.max_full_sheaves = 1;
-                setup.tunables.max_empty_sheaves = small - 1;
-                setup.tunables.min_partial = small;
+                setup.tunables.tuning.sheaf_capacity = small;
+                setup.tunables.tuning.max_full_sheaves = 1;
+                setup.tunables.tuning.max_empty_sheaves = small - 1;
+                setup.tunables.tuning.min_partial = small;
+            }
+            for name in old {
+                setup.tunables.set(name).unwrap();
             }
             setup.cpus = CPUS;
             setup.slots = slots;

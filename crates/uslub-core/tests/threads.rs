@@ -216,6 +216,29 @@ fn threads_lose_no_object_when_their_slot_operations_are_disturbed() {
     stress(Slots::Locked, 3, &["sheaf_capacity=3"], 3000);
 }
 
+#[test]
+fn threads_lose_no_object_with_the_old_strategies() {
+    let old = [
+        "freelist_deferred=0",
+        "slab_state_lockfree=0",
+        "detached_freelist=0",
+        "refill_needs_blocking=1",
+    ];
+    stress(Slots::Restartable, 0, &old, 3000);
+    stress(Slots::Restartable, 0, &old[..2], 3000);
+}
+
+#[test]
+fn threads_lose_no_object_when_leftovers_are_spilled() {
+    stress(Slots::Restartable, 0, &["sheaf_spill=1"], 3000);
+    stress(
+        Slots::Locked,
+        3,
+        &["sheaf_spill=1", "sheaf_capacity=5"],
+        3000,
+    );
+}
+
 /// Threads that take from slabs and threads that free into the same slabs, in pieces that make slabs go
 /// from full to partial to empty and back all the time.
 fn race_for_slabs(sheaves: bool, hardened: bool, size: usize, rounds: usize) {
