@@ -130,6 +130,26 @@ impl<P: Platform> Allocator<P> {
         if gfp.contains(Gfp::ZERO) && !self.may_zero(cache) {
             return false;
         }
+        if let [one] = out {
+            *one = self.alloc(cache, gfp);
+            return !one.is_null();
+        }
+        if out.is_empty() {
+            return true;
+        }
+        // SAFETY: our table.
+        if !unsafe { self.platform.pop_many(&self.table, cache.id.main(), out) } {
+            return self.alloc_bulk_slow(cache, gfp, out);
+        }
+        if gfp.contains(Gfp::ZERO) {
+            out.iter()
+                .for_each(|&object| self.zero_object(cache, object));
+        }
+        true
+    }
+
+    #[cold]
+    fn alloc_bulk_slow(&self, cache: &KmemCache<P>, gfp: Gfp, out: &mut [*mut u8]) -> bool {
         let mut filled = 0;
         while filled < out.len()
             && let Some(mut sheaf) = self.take_filled(cache, gfp)
@@ -180,7 +200,47 @@ impl<P: Platform> Allocator<P> {
     /// # Safety
     ///
     /// As there.
+    #[inline]
     pub unsafe fn free_bulk_with(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
+        // SAFETY: our table; the caller frees the objects, all of which are this cache's.
+        let done = self.zone.arena.all_of(objects, cache.id)
+            && (objects.is_empty()
+                || unsafe {
+                    self.platform
+                        .push_many(&self.table, cache.id.main(), objects)
+                });
+        if !done {
+            self.free_bulk_slow(cache, objects, gfp);
+        }
+    }
+
+    /// As [`free_bulk`](Self::free_bulk), without a look at each object: one of another cache is seen
+    /// only when it leaves the sheaf for its slab, and may be allocated before.
+    ///
+    /// # Safety
+    ///
+    /// As there, and all came from this cache.
+    #[inline]
+    pub unsafe fn free_bulk_unchecked(&self, cache: &KmemCache<P>, objects: &mut [*mut u8]) {
+        if let [one] = objects
+            // SAFETY: our table; the caller frees the object.
+            && unsafe { self.platform.push(&self.table, cache.id.main(), *one) }
+        {
+            return;
+        }
+        // SAFETY: our table; the caller frees the objects.
+        let done = objects.is_empty()
+            || unsafe {
+                self.platform
+                    .push_many(&self.table, cache.id.main(), objects)
+            };
+        if !done {
+            self.free_bulk_slow(cache, objects, cache.free_gfp);
+        }
+    }
+
+    #[cold]
+    fn free_bulk_slow(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
         let mut left = 0;
         for at in 0..objects.len() {
             if self.is_object_of(cache, objects[at]) {

@@ -522,6 +522,52 @@ pub mod locked {
         true
     }
 
+    /// [`Platform::pop_many`](crate::platform::Platform::pop_many) under the lock bit.
+    ///
+    /// # Safety
+    ///
+    /// As for [`pop`].
+    pub unsafe fn pop_many(region: &Region, slot: Slot, out: &mut [*mut u8]) -> bool {
+        let Some(top) = take(region, slot) else {
+            return false;
+        };
+        let n = out.len();
+        let enough = sheaf::top_len(top) >= n;
+        if enough {
+            let first = (top - 8 * (n - 1)) as *const *mut u8;
+            // SAFETY: the sheaf has so many objects; we hold it.
+            unsafe { first.copy_to_nonoverlapping(out.as_mut_ptr(), n) };
+            give(region, slot, top - 8 * n);
+            region.count(slot, ALLOCS_OFFSET, n);
+        } else {
+            give(region, slot, top);
+        }
+        enough
+    }
+
+    /// [`Platform::push_many`](crate::platform::Platform::push_many) under the lock bit.
+    ///
+    /// # Safety
+    ///
+    /// As for [`push`].
+    pub unsafe fn push_many(region: &Region, slot: Slot, objects: &[*mut u8]) -> bool {
+        let Some(top) = take(region, slot) else {
+            return false;
+        };
+        let n = objects.len();
+        let fits = top % sheaf::SHEAF_BYTES + 8 * n < sheaf::SHEAF_BYTES;
+        if fits {
+            let room = (top + 8) as *mut *mut u8;
+            // SAFETY: the sheaf has so much room behind its top; we hold it.
+            unsafe { objects.as_ptr().copy_to_nonoverlapping(room, n) };
+            give(region, slot, top + 8 * n);
+            region.count(slot, FREES_OFFSET, n);
+        } else {
+            give(region, slot, top);
+        }
+        fits
+    }
+
     /// [`Platform::exchange`](crate::platform::Platform::exchange) by one atomic instruction.
     pub fn exchange(region: &Region, slot: Slot, old: usize, new: usize) -> bool {
         // AcqRel in two halves: we take the old sheaf's words and give the new one's.

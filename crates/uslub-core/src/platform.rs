@@ -114,6 +114,22 @@ pub unsafe trait Platform: Sync + 'static {
     /// As for [`pop`](Platform::pop); `object` must be a free object of the slot's cache.
     unsafe fn push(&self, table: &Table, slot: Slot, object: *mut u8) -> bool;
 
+    /// Pops the newest `out.len()` objects (at least 1) off the sheaf in this CPU's `slot`, all or none; false when it
+    /// has fewer, is being moved, or the operation was disturbed.
+    ///
+    /// # Safety
+    ///
+    /// As for [`pop`](Platform::pop).
+    unsafe fn pop_many(&self, table: &Table, slot: Slot, out: &mut [*mut u8]) -> bool;
+
+    /// Pushes all `objects` (at least 1) onto the sheaf in this CPU's `slot`, or none; false when it has not the room, is
+    /// being moved, or the operation was disturbed.
+    ///
+    /// # Safety
+    ///
+    /// As for [`push`](Platform::push).
+    unsafe fn push_many(&self, table: &Table, slot: Slot, objects: &[*mut u8]) -> bool;
+
     /// Replaces `old` by `new` in this CPU's `slot`; false when it holds something
     /// else or the operation was disturbed.
     ///

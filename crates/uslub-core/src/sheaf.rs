@@ -3,8 +3,8 @@
 //! A sheaf lives in a *window* of [`SHEAF_BYTES`], aligned to its size:
 //!
 //! ```text
-//!   word    0      1         2      3 and 4       5     6 … 255-c   255-c   256-c … 255
-//!        link  c and cache   length  rcu head  allocator  (unused)    null    objects, oldest first
+//!   word    0            1              2 and 3       4      5 … 254-c   255-c   256-c … 255
+//!        link  c, cache and length  rcu head  allocator  (unused)    null    objects, oldest first
 //! ```
 //!
 //! Objects always end at the window's end, so one number, the *top* (the address
@@ -30,15 +30,15 @@ const WORDS: usize = SHEAF_BYTES / 8;
 /// Most objects that a sheaf can hold.
 pub const MAX_CAPACITY: usize = WORDS - HEAD_WORDS - 1;
 /// Words before the objects and their null.
-const HEAD_WORDS: usize = 6;
+const HEAD_WORDS: usize = 5;
 
 /// The memory of a sheaf; see the module.
 #[repr(C, align(2048))]
 pub struct Window {
     link: *mut Window,
-    capacity: u32,
-    cache: u32,
-    len: usize,
+    capacity: u16,
+    cache: u16,
+    len: u32,
     /// While a grace period is awaited: the record of who waits, and whose the sheaf is.
     pub(crate) rcu: RcuHead,
     pub(crate) allocator: *const (),
@@ -46,6 +46,8 @@ pub struct Window {
 }
 
 const _: () = assert!(size_of::<Window>() == SHEAF_BYTES);
+/// Bytes from a window's start to its capacity, 16 bits wide, for sequences.
+pub const CAPACITY_OFFSET: usize = core::mem::offset_of!(Window, capacity);
 
 impl Window {
     const NONE: Window = Window {
@@ -94,13 +96,19 @@ pub fn top_is_full(top: usize) -> bool {
     (top + 8).is_multiple_of(SHEAF_BYTES)
 }
 
-/// Whether the sheaf with this top holds no object. Racy: the sheaf may belong to someone else.
+/// Objects in the sheaf with this top. Racy: the sheaf may belong to someone else.
 #[inline]
-pub fn top_is_empty(top: usize) -> bool {
+pub fn top_len(top: usize) -> usize {
     let window = (top & !(SHEAF_BYTES - 1)) as *const Window;
     // SAFETY: windows are never unmapped, and a capacity is set before the window is published.
     let capacity = unsafe { (&raw const (*window).capacity).read_volatile() } as usize;
-    top == window as usize + LAST - 8 * capacity
+    (top + 8 * capacity).saturating_sub(window as usize + LAST) / 8
+}
+
+/// Whether the sheaf with this top holds no object. Racy: the sheaf may belong to someone else.
+#[inline]
+pub fn top_is_empty(top: usize) -> bool {
+    top_len(top) == 0
 }
 
 /// A sheaf that the holder owns: no other thread reads or writes it.
@@ -124,8 +132,8 @@ impl Sheaf {
         assert!((1..=MAX_CAPACITY).contains(&capacity));
         // SAFETY: the caller owns the window.
         unsafe {
-            (*window.as_ptr()).capacity = capacity as u32;
-            (*window.as_ptr()).cache = cache as u32;
+            (*window.as_ptr()).capacity = capacity as u16;
+            (*window.as_ptr()).cache = cache as u16;
             (*window.as_ptr()).objects[WORDS - 1 - HEAD_WORDS - capacity] = core::ptr::null_mut();
         }
         Self { window, len: 0 }
@@ -160,7 +168,7 @@ impl Sheaf {
     /// The window with its objects, for [`from_window`](Self::from_window).
     pub fn keep(self) -> NonNull<Window> {
         // SAFETY: we own the window.
-        unsafe { (*self.window.as_ptr()).len = self.len };
+        unsafe { (*self.window.as_ptr()).len = self.len as u32 };
         self.window
     }
 
@@ -171,7 +179,7 @@ impl Sheaf {
     /// The caller owns the window, and `keep` was the last to touch it.
     pub unsafe fn from_window(window: NonNull<Window>) -> Self {
         // SAFETY: the caller owns the window.
-        let len = unsafe { window.as_ref().len };
+        let len = unsafe { window.as_ref().len } as usize;
         Self { window, len }
     }
 
@@ -309,7 +317,7 @@ impl SheafList {
         // SAFETY: the caller gave us the sheaf.
         unsafe {
             (*window).link = self.head;
-            (*window).len = sheaf.len;
+            (*window).len = sheaf.len as u32;
         }
         self.head = window;
         self.len += 1;
@@ -324,7 +332,7 @@ impl SheafList {
             self.len -= 1;
             Some(Sheaf {
                 window,
-                len: window.as_ref().len,
+                len: window.as_ref().len as usize,
             })
         }
     }
@@ -342,7 +350,7 @@ impl SheafList {
             unsafe {
                 let sheaf = Sheaf {
                     window,
-                    len: window.as_ref().len,
+                    len: window.as_ref().len as usize,
                 };
                 visit(sheaf.objects());
                 at = window.as_ref().link;

@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicBool, AtomicIsize, AtomicU32, AtomicU64, AtomicUs
 
 use uslub_core::percpu::{ALLOCS_OFFSET, FREES_OFFSET, Slot, Table, locked};
 use uslub_core::platform::Platform;
-use uslub_core::sheaf::SHEAF_BYTES;
+use uslub_core::sheaf::{CAPACITY_OFFSET, SHEAF_BYTES};
 use uslub_rseq::{Area, Index};
 
 pub use text::{Text, complain};
@@ -358,6 +358,44 @@ unsafe impl Platform for Linux {
                     object,
                 ),
                 None => locked::push(self.region(table), slot, object),
+            }
+        }
+    }
+
+    #[inline]
+    unsafe fn pop_many(&self, table: &Table, slot: Slot, out: &mut [*mut u8]) -> bool {
+        if self.is_vfork_child() {
+            return false;
+        }
+        // SAFETY: as in `pop`.
+        unsafe {
+            match self.area() {
+                Some(area) => uslub_rseq::pop_many::<ALLOCS_OFFSET, CAPACITY_OFFSET>(
+                    &area,
+                    table.active().cast(),
+                    slot.offset(),
+                    out,
+                ),
+                None => locked::pop_many(self.region(table), slot, out),
+            }
+        }
+    }
+
+    #[inline]
+    unsafe fn push_many(&self, table: &Table, slot: Slot, objects: &[*mut u8]) -> bool {
+        if self.is_vfork_child() {
+            return false;
+        }
+        // SAFETY: as in `pop`.
+        unsafe {
+            match self.area() {
+                Some(area) => uslub_rseq::push_many::<FREES_OFFSET>(
+                    &area,
+                    table.active().cast(),
+                    slot.offset(),
+                    objects,
+                ),
+                None => locked::push_many(self.region(table), slot, objects),
             }
         }
     }

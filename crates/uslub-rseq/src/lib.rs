@@ -23,6 +23,8 @@
 //! |---|---|---|
 //! | [`pop`] | top, object at the top | top - 8 |
 //! | [`push`] | top; writes the object behind it (not yet part of the sheaf) | top + 8 |
+//! | [`pop_many`] | top, capacity, the n newest objects | top - 8 n |
+//! | [`push_many`] | top; writes n objects behind it | top + 8 n |
 //! | [`exchange`] | the word | the new word |
 
 #![no_std]
@@ -30,12 +32,12 @@
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 #[cfg(target_arch = "x86_64")]
-pub use x86_64::{exchange, pop, push};
+pub use x86_64::{exchange, pop, pop_many, push, push_many};
 
 #[cfg(not(target_arch = "x86_64"))]
 mod none;
 #[cfg(not(target_arch = "x86_64"))]
-pub use none::{exchange, pop, push};
+pub use none::{exchange, pop, pop_many, push, push_many};
 
 mod area;
 mod membarrier;

@@ -28,3 +28,26 @@ pub unsafe fn push(_: &Area, _: *mut u8, _: usize, _: usize, _: *mut u8) -> bool
 pub unsafe fn exchange(_: &Area, _: *mut u8, _: usize, _: usize, _: usize) -> bool {
     false
 }
+
+/// Never called.
+///
+/// # Safety
+///
+/// As on other architectures.
+pub unsafe fn pop_many<const COUNT: usize, const CAPACITY: usize>(
+    _: &Area,
+    _: *mut u8,
+    _: usize,
+    _: &mut [*mut u8],
+) -> bool {
+    false
+}
+
+/// Never called.
+///
+/// # Safety
+///
+/// As on other architectures.
+pub unsafe fn push_many<const COUNT: usize>(_: &Area, _: *mut u8, _: usize, _: &[*mut u8]) -> bool {
+    false
+}

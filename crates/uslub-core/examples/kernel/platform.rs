@@ -197,6 +197,16 @@ unsafe impl Platform for Kernel {
         unsafe { locked::push(table.here(0), slot, object) }
     }
 
+    unsafe fn pop_many(&self, table: &Table, slot: Slot, out: &mut [*mut u8]) -> bool {
+        // SAFETY: passed on.
+        unsafe { locked::pop_many(table.here(0), slot, out) }
+    }
+
+    unsafe fn push_many(&self, table: &Table, slot: Slot, objects: &[*mut u8]) -> bool {
+        // SAFETY: passed on.
+        unsafe { locked::push_many(table.here(0), slot, objects) }
+    }
+
     unsafe fn exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool {
         locked::exchange(table.here(0), slot, old, new)
     }

@@ -256,6 +256,17 @@ impl Arena {
         CacheId::from_raw(self.map_entry(page).load(Relaxed))
     }
 
+    /// Whether all addresses lie in slabs of a cache.
+    #[inline]
+    pub fn all_of(&self, addresses: &[*mut u8], id: CacheId) -> bool {
+        let (base, limit, map) = (self.base(), self.limit(), self.map());
+        addresses.iter().all(|&address| {
+            let page = (address as usize).wrapping_sub(base) >> PAGE_SHIFT;
+            // SAFETY: pages below the limit have a committed entry. Relaxed: as in `cache_of`.
+            page < limit && unsafe { (*map.add(page)).load(Relaxed) } == id.raw()
+        })
+    }
+
     /// Says that `count` pages from `page` belong to slabs of a cache, or to none.
     pub fn set_cache(&self, page: PageIndex, count: u32, id: Option<CacheId>) {
         let raw = id.map_or(0, CacheId::raw);

@@ -424,6 +424,20 @@ unsafe impl Platform for Virtual {
         })
     }
 
+    unsafe fn pop_many(&self, table: &Table, slot: Slot, out: &mut [*mut u8]) -> bool {
+        // SAFETY: passed on.
+        self.on_slot(table, false, |region| unsafe {
+            locked::pop_many(region, slot, out)
+        })
+    }
+
+    unsafe fn push_many(&self, table: &Table, slot: Slot, objects: &[*mut u8]) -> bool {
+        // SAFETY: passed on.
+        self.on_slot(table, false, |region| unsafe {
+            locked::push_many(region, slot, objects)
+        })
+    }
+
     unsafe fn exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool {
         self.on_slot(table, false, |region| {
             locked::exchange(region, slot, old, new)
