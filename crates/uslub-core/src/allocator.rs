@@ -349,7 +349,7 @@ impl<P: Platform> Allocator<P> {
         self.slab_mutex.acquire();
         self.drain.acquire();
         self.for_each_node(|node| node.barn.lock_for_fork());
-        self.for_each_node(|node| node.partial.acquire());
+        self.for_each_node(|node| node.lists.acquire());
         self.huge.lock_for_fork();
         self.zone.lock_for_fork();
         self.meta.lock_for_fork();
@@ -366,7 +366,7 @@ impl<P: Platform> Allocator<P> {
             self.meta.unlock_after_fork();
             self.zone.unlock_after_fork();
             self.huge.unlock_after_fork();
-            self.for_each_node(|node| node.partial.release());
+            self.for_each_node(|node| node.lists.release());
             self.for_each_node(|node| node.barn.unlock_after_fork());
             self.drain.release();
             self.slab_mutex.release();
@@ -385,7 +385,7 @@ impl<P: Platform> Allocator<P> {
             self.zone.reset_after_fork();
             self.huge.reset_after_fork();
             self.for_each_node(|node| {
-                node.partial.reset();
+                node.lists.reset();
                 node.barn.reset_after_fork();
             });
             self.drain.reset();

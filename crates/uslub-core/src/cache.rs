@@ -299,6 +299,12 @@ impl<P: Platform> KmemCache<P> {
         self.tuning.slab_state_lockfree == 1
     }
 
+    /// Whether empty slabs are kept apart.
+    #[inline]
+    pub(crate) fn has_reserve(&self) -> bool {
+        self.tuning.empty_reserve == 1
+    }
+
     /// How the free objects of a slab are linked.
     #[inline]
     pub fn links_of(&self, slab: &Slab) -> Links {

@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use crate::allocator::Allocator;
+use crate::args::Flags;
 use crate::cache::KmemCache;
 use crate::gfp::Gfp;
 use crate::node::{Node, SlabList};
@@ -146,10 +147,14 @@ impl<P: Platform> Allocator<P> {
         cache.nr_slabs() > 0
     }
 
-    /// As [`shrink`](Self::shrink) for all caches.
+    /// As [`shrink`](Self::shrink) for all caches but those whose slabs must wait for a grace period.
     pub fn shrink_all(&self) {
         self.flush_cpus(&|_| true, Take::Used);
-        self.while_draining(|| self.caches().for_each(|cache| self.shrink_nodes(cache)));
+        let at_once = |cache: &&KmemCache<P>| !cache.flags.contains(Flags::TYPESAFE_BY_RCU);
+        self.while_draining(|| {
+            let caches = self.caches().filter(at_once);
+            caches.for_each(|cache| self.shrink_nodes(cache));
+        });
     }
 
     /// Gives as much memory back to the system as possible; returns whether there was any.
@@ -195,6 +200,7 @@ impl<P: Platform> Allocator<P> {
             return;
         }
         let any = self.while_draining(|| {
+            self.trim_reserves();
             let mut any = false;
             for cache in self.caches() {
                 any |= cache.note_activity(self.activity_of(cache)) && self.is_cached(cache);
@@ -234,8 +240,14 @@ impl<P: Platform> Allocator<P> {
         let arena = &self.zone.arena;
         let mut empty = SlabList::new();
         {
-            let mut list = node.partial.lock();
-            node.absorb(arena, &mut list);
+            let mut lists = node.lists.lock();
+            node.absorb(arena, &mut lists, cache.has_reserve());
+            while let Some(slab) = lists.empty.first(arena) {
+                lists.empty.remove(arena, slab);
+                slab.set_partial(false);
+                empty.push_back(arena, slab);
+            }
+            let list = &mut lists.partial;
             let mut sorted = [const { SlabList::new() }; SORTED + 1];
             let mut at = list.first(arena);
             while let Some(slab) = at {
@@ -255,20 +267,17 @@ impl<P: Platform> Allocator<P> {
             for bucket in &mut sorted {
                 all.append(arena, bucket);
             }
-            all.append(arena, &mut list);
+            all.append(arena, list);
             *list = all;
-            node.note_partial(&list);
+            node.note(&lists);
         }
-        let mut at = empty.first(arena);
-        while let Some(slab) = at {
-            at = SlabList::after(arena, slab);
-            self.discard_slab(cache, node, slab);
-        }
+        self.discard_list(cache, node, &empty);
     }
 
     /// Gives back what has been idle for the decay time; for a helper that runs beside the program.
     pub fn tick(&self, now: u64) {
         let decay = u64::from(self.tunables().decay_ms);
+        self.while_draining(|| self.trim_reserves());
         self.zone.decay(&self.platform, now, decay);
         self.huge.purge(&self.platform, |age| age >= decay);
     }

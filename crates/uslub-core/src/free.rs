@@ -132,11 +132,11 @@ impl<P: Platform> Allocator<P> {
                 continue;
             }
             // The first object of a full slab lists it; the last of any may discard it.
-            let Some(mut list) = node.partial.lock_if(gfp.may_spin()) else {
+            let Some(mut lists) = self.lock_lists(cache, node, gfp.may_spin()) else {
                 return self.defer(cache, slab, head, count);
             };
             if let Err(now) = cache.change(slab, old, new) {
-                drop(list);
+                drop(lists);
                 self.count(cache, StatItem::CmpxchgDoubleFail, 1);
                 old = now;
                 continue;
@@ -145,19 +145,12 @@ impl<P: Platform> Allocator<P> {
                 // Somebody has it isolated and will put it back.
                 return;
             }
-            if new.inuse() == 0 && list.len() >= cache.min_partial && gfp.may_spin() {
-                if !was_full {
-                    slab.set_partial(false);
-                    list.remove(arena, slab);
-                    node.note_partial(&list);
-                    self.count(cache, StatItem::FreeRemovePartial, 1);
-                }
-                drop(list);
-                self.discard_slab(cache, node, slab);
+            let discards = cache.has_reserve() || lists.partial.len() >= cache.min_partial;
+            if new.inuse() == 0 && discards && gfp.may_spin() {
+                self.slab_emptied(cache, node, lists, slab, !was_full);
             } else if was_full {
-                slab.set_partial(true);
-                list.push_back(arena, slab);
-                node.note_partial(&list);
+                lists.add(arena, slab, cache.has_reserve());
+                node.note(&lists);
                 self.count(cache, StatItem::FreeAddPartial, 1);
             }
             return;

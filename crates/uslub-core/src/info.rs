@@ -75,15 +75,17 @@ impl<P: Platform> Allocator<P> {
         let num_slabs = cache.nr_slabs();
         let (mut free, mut empty) = (0, 0);
         for node in cache.nodes() {
-            let mut list = node.partial.lock();
-            node.absorb(arena, &mut list);
-            let mut at = list.first(arena);
+            let mut lists = node.lists.lock();
+            node.absorb(arena, &mut lists, cache.has_reserve());
+            let mut at = lists.partial.first(arena);
             while let Some(slab) = at {
                 let inuse = slab.state().inuse() as usize;
                 free += objects - inuse;
                 empty += usize::from(inuse == 0);
                 at = SlabList::after(arena, slab);
             }
+            free += lists.empty.len() * objects;
+            empty += lists.empty.len();
         }
         let num_objs = num_slabs * objects;
         CacheInfo {
@@ -173,7 +175,7 @@ impl<P: Platform> Allocator<P> {
     /// Whether a lock that the figures need is held, at a glance: by another thread, or, in a signal
     /// handler, by the one that it interrupted.
     pub fn is_busy(&self) -> bool {
-        let held = |node: &Node<P>| node.partial.is_held() || node.barn.is_held();
+        let held = |node: &Node<P>| node.lists.is_held() || node.barn.is_held();
         self.is_draining() || self.caches().any(|cache| cache.nodes().any(held))
     }
 

@@ -9,7 +9,7 @@
 //! | objects of any size | `kmalloc`, `huge`, `buckets` |
 //! | caches | `cache`, `args`, `bulk`, `prefill`, `rcu`, `destroy`, `info`, `stats` |
 //! | batches of objects | `sheaves`, `flush`, `reclaim`; `sheaf`, `percpu`, `barn` |
-//! | slabs | `refill`, `free`, `deferred`; `node`, `slab`, `freelist`, `order` |
+//! | slabs | `refill`, `free`, `partial`, `deferred`; `node`, `reserve`, `slab`, `freelist`, `order` |
 //! | pages | `page` |
 //! | the world below | `platform`; `sync`, `gfp`, `grace`, `tunables`, `meta`, `text` |
 //!
@@ -41,12 +41,14 @@ pub mod meta;
 pub mod node;
 pub mod order;
 pub mod page;
+pub mod partial;
 pub mod percpu;
 pub mod platform;
 pub mod prefill;
 pub mod rcu;
 pub mod reclaim;
 pub mod refill;
+pub mod reserve;
 pub mod sheaf;
 pub mod sheaves;
 pub mod slab;

@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicU32, AtomicUsize};
 use crate::barn::Barn;
 use crate::page::{Arena, PageIndex};
 use crate::platform::Platform;
+use crate::reserve::Reserve;
 use crate::slab::{NO_SLAB, Slab};
 use crate::sync::Lock;
 
@@ -45,6 +46,11 @@ impl SlabList {
     /// The slab behind `slab`, which is in a list.
     pub fn after<'a>(arena: &'a Arena, slab: &Slab) -> Option<&'a Slab> {
         (slab.next() != NO_SLAB).then(|| arena.slab(PageIndex(slab.next())))
+    }
+
+    /// The last slab.
+    pub fn last<'a>(&self, arena: &'a Arena) -> Option<&'a Slab> {
+        (self.tail != NO_SLAB).then(|| arena.slab(PageIndex(self.tail)))
     }
 
     /// Adds a slab at the end.
@@ -109,12 +115,44 @@ impl Default for SlabList {
     }
 }
 
+/// The slabs of a node that have free slots; all of them are marked as partial.
+#[derive(Debug)]
+pub struct Lists {
+    /// Slabs in use that have free slots, and without a reserve also empty ones.
+    pub partial: SlabList,
+    /// Empty slabs, the newest first; only with a reserve.
+    pub empty: SlabList,
+    /// How many empty slabs to keep.
+    pub reserve: Reserve,
+}
+
+impl Lists {
+    const fn new() -> Self {
+        Self {
+            partial: SlabList::new(),
+            empty: SlabList::new(),
+            reserve: Reserve::new(),
+        }
+    }
+
+    /// Lists a slab of the caller's where it belongs: empty ones apart, if there is a `reserve`.
+    pub fn add(&mut self, arena: &Arena, slab: &Slab, reserve: bool) {
+        slab.set_partial(true);
+        if reserve && slab.state().inuse() == 0 {
+            self.empty.push_front(arena, slab);
+        } else {
+            self.partial.push_back(arena, slab);
+        }
+    }
+}
+
 /// A cache's share of one node.
 #[repr(align(64))]
 pub struct Node<P> {
-    /// Slabs with free slots. Its lock is the list lock.
-    pub partial: Lock<P, SlabList>,
+    /// Slabs with free slots. Its lock is the kernel's list_lock.
+    pub lists: Lock<P, Lists>,
     nr_partial: AtomicUsize,
+    nr_empty: AtomicUsize,
     /// Slabs with free slots that could not be listed without waiting: a stack, linked by page number.
     strays: AtomicU32,
     /// Slabs on this node.
@@ -127,8 +165,9 @@ impl<P: Platform> Node<P> {
     /// A node without slabs.
     pub const fn new() -> Self {
         Self {
-            partial: Lock::new(SlabList::new()),
+            lists: Lock::new(Lists::new()),
             nr_partial: AtomicUsize::new(0),
+            nr_empty: AtomicUsize::new(0),
             strays: AtomicU32::new(NO_SLAB),
             nr_slabs: AtomicUsize::new(0),
             barn: Barn::new(),
@@ -161,7 +200,7 @@ impl<P: Platform> Node<P> {
     }
 
     /// Lists the slabs that were set aside; under the list lock.
-    pub(crate) fn absorb(&self, arena: &Arena, list: &mut SlabList) {
+    pub(crate) fn absorb(&self, arena: &Arena, lists: &mut Lists, reserve: bool) {
         if !self.has_strays() {
             return;
         }
@@ -170,10 +209,9 @@ impl<P: Platform> Node<P> {
         while page != NO_SLAB {
             let slab = arena.slab(PageIndex(page));
             page = slab.next();
-            slab.set_partial(true);
-            list.push_back(arena, slab);
+            lists.add(arena, slab, reserve);
         }
-        self.note_partial(list);
+        self.note(lists);
     }
 
     /// Partial slabs, at a glance.
@@ -183,11 +221,26 @@ impl<P: Platform> Node<P> {
         self.nr_partial.load(Relaxed)
     }
 
-    /// Says how many partial slabs there are; under the list lock.
+    /// Empty slabs in reserve, at a glance.
     #[inline]
-    pub fn note_partial(&self, list: &SlabList) {
-        // Relaxed: read at a glance only.
-        self.nr_partial.store(list.len(), Relaxed);
+    pub fn nr_empty(&self) -> usize {
+        // Relaxed: a glance.
+        self.nr_empty.load(Relaxed)
+    }
+
+    /// Slabs, at a glance.
+    #[inline]
+    pub fn nr_slabs(&self) -> usize {
+        // Relaxed: a glance.
+        self.nr_slabs.load(Relaxed)
+    }
+
+    /// Says how many slabs are listed; under the list lock.
+    #[inline]
+    pub fn note(&self, lists: &Lists) {
+        // Relaxed, both: read at a glance only.
+        self.nr_partial.store(lists.partial.len(), Relaxed);
+        self.nr_empty.store(lists.empty.len(), Relaxed);
     }
 }
 

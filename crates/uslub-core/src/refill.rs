@@ -18,7 +18,7 @@ use crate::allocator::Allocator;
 use crate::args::{Ctor, Flags};
 use crate::cache::KmemCache;
 use crate::gfp::Gfp;
-use crate::node::{Node, SlabList};
+use crate::node::{Lists, Node, SlabList};
 use crate::page::PageKind;
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::sheaf::Sheaf;
@@ -69,11 +69,11 @@ impl<P: Platform> Allocator<P> {
             let failed = taken == 0 && filled < out.len();
             if outcome == Outcome::Ours {
                 // A brand-new slab that was not used up goes to the head of the list.
-                match node.partial.lock_if(gfp.may_spin()) {
-                    Some(mut list) => {
+                match self.lock_lists(cache, node, gfp.may_spin()) {
+                    Some(mut lists) => {
                         slab.set_partial(true);
-                        list.push_front(&self.zone.arena, slab);
-                        node.note_partial(&list);
+                        lists.partial.push_front(&self.zone.arena, slab);
+                        node.note(&lists);
                     }
                     None => node.stash(&self.zone.arena, slab),
                 }
@@ -95,24 +95,31 @@ impl<P: Platform> Allocator<P> {
         out: &mut [*mut u8],
     ) -> usize {
         let arena = &self.zone.arena;
-        let Some(mut list) = node.partial.try_lock() else {
+        let Some(mut lists) = self.lock_lists(cache, node, false) else {
             return 0;
         };
-        node.absorb(arena, &mut list);
+        node.absorb(arena, &mut lists, cache.has_reserve());
         let mut filled = 0;
-        while filled < out.len()
-            && let Some(slab) = list.first(arena)
-        {
+        while filled < out.len() {
+            if let Some(slab) = lists.empty.first(arena)
+                && lists.partial.is_empty()
+            {
+                lists.empty.remove(arena, slab);
+                lists.partial.push_back(arena, slab);
+            }
+            let Some(slab) = lists.partial.first(arena) else {
+                break;
+            };
             let (taken, outcome) =
                 self.take_from(cache, slab, &mut out[filled..], Gfp::NOSPIN, None);
             filled += taken;
             if outcome == Outcome::Ours {
                 break;
             }
-            list.remove(arena, slab);
+            lists.partial.remove(arena, slab);
             slab.set_partial(false);
         }
-        node.note_partial(&list);
+        node.note(&lists);
         filled
     }
 
@@ -125,7 +132,7 @@ impl<P: Platform> Allocator<P> {
         gfp: Gfp,
         mut spill: Option<&mut Option<Sheaf>>,
     ) -> usize {
-        if node.nr_partial() == 0 && !node.has_strays() {
+        if node.nr_partial() + node.nr_empty() == 0 && !node.has_strays() {
             return 0;
         }
         if !gfp.may_spin() && !cache.never_waits() {
@@ -157,16 +164,30 @@ impl<P: Platform> Allocator<P> {
             }
         }
         if !rest.is_empty() {
-            let mut list = node.partial.lock();
-            let mut at = rest.first(arena);
+            let lists = self.lock_lists(cache, node, true);
+            if let Some(mut lists) = lists {
+                self.list_again(cache, &mut lists, rest);
+                node.note(&lists);
+            }
+        }
+        filled
+    }
+
+    /// Lists slabs again that were isolated and still have free slots.
+    fn list_again(&self, cache: &KmemCache<P>, lists: &mut Lists, mut rest: SlabList) {
+        let arena = &self.zone.arena;
+        let mut at = rest.first(arena);
+        if !cache.has_reserve() {
             while let Some(slab) = at {
                 slab.set_partial(true);
                 at = SlabList::after(arena, slab);
             }
-            list.append(arena, &mut rest);
-            node.note_partial(&list);
+            return lists.partial.append(arena, &mut rest);
         }
-        filled
+        while let Some(slab) = at {
+            at = SlabList::after(arena, slab);
+            lists.add(arena, slab, true);
+        }
     }
 
     /// Takes slabs with about `min` to `max` free slots off the list.
@@ -179,24 +200,34 @@ impl<P: Platform> Allocator<P> {
         gfp: Gfp,
     ) -> Option<SlabList> {
         let arena = &self.zone.arena;
-        let mut list = node.partial.lock_if(gfp.may_spin())?;
-        node.absorb(arena, &mut list);
+        let mut lists = self.lock_lists(cache, node, gfp.may_spin())?;
+        node.absorb(arena, &mut lists, cache.has_reserve());
         let mut isolated = SlabList::new();
         let mut free = 0;
         while free < max
-            && let Some(slab) = list.first(arena)
+            && let Some(slab) = lists.partial.first(arena)
         {
             // A lower bound: frees may come in.
             let more = (cache.oo.objects - slab.state().inuse()) as usize;
             if free >= min && free + more > max {
                 break;
             }
-            list.remove(arena, slab);
+            lists.partial.remove(arena, slab);
             slab.set_partial(false);
             isolated.push_back(arena, slab);
             free += more;
         }
-        node.note_partial(&list);
+        while free < min
+            && let Some(slab) = lists.empty.first(arena)
+        {
+            lists.empty.remove(arena, slab);
+            slab.set_partial(false);
+            isolated.push_back(arena, slab);
+            free += cache.oo.objects as usize;
+            let left = lists.empty.len();
+            lists.reserve.took(left, node.nr_slabs() - left);
+        }
+        node.note(&lists);
         Some(isolated)
     }
 
@@ -423,6 +454,11 @@ impl<P: Platform> Allocator<P> {
             self.flush_cold_now_and_then();
         }
         let node = cache.node(nid);
+        if cache.has_reserve()
+            && let Some(mut lists) = node.lists.try_lock()
+        {
+            lists.reserve.asked(self.platform.now_ms());
+        }
         // Relaxed: a figure, and a limit that no one exceeds as all count first.
         node.nr_slabs.fetch_add(1, Relaxed);
         let run = (cache.nr_slabs() <= cache.max_slabs)
@@ -485,10 +521,9 @@ impl<P: Platform> Allocator<P> {
         if cache.flags.contains(Flags::TYPESAFE_BY_RCU) {
             if !self.bury(cache, slab, Gfp::KERNEL) {
                 // It stays a slab of this cache, as it must.
-                let mut list = node.partial.lock();
-                slab.set_partial(true);
-                list.push_back(&self.zone.arena, slab);
-                node.note_partial(&list);
+                let mut lists = node.lists.lock();
+                lists.add(&self.zone.arena, slab, cache.has_reserve());
+                node.note(&lists);
             }
             return;
         }

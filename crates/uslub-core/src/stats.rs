@@ -51,6 +51,10 @@ items! {
     BarnPut => "barn_put",
     /// Full sheaves that a barn refused.
     BarnPutFail => "barn_put_fail",
+    /// Times that a node's list lock was taken.
+    ListLock => "list_lock",
+    /// Times that it was held by somebody else.
+    ListLockWait => "list_lock_wait",
     /// Objects that wait or waited for a grace period in sheaves.
     FreeRcuSheaf => "free_rcu_sheaf",
     /// Objects for which there was no rcu sheaf.

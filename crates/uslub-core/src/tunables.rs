@@ -32,6 +32,8 @@ pub struct Tuning {
     pub sheaf_spill: u32,
     /// Whether sheaves are refilled only for those who may ask the system for memory (1), or for all who may wait for a lock (0).
     pub refill_needs_blocking: u32,
+    /// Whether empty slabs wait in a reserve that adapts to demand (1), or are counted with the partial ones (0).
+    pub empty_reserve: u32,
     /// Slabs kept on a node's partial list before empty ones are given back; 0 derives it from the object size.
     pub min_partial: u32,
     /// Objects a sheaf holds; 0 derives it from the object size.
@@ -56,6 +58,7 @@ impl Tuning {
         look_ahead: 3,
         sheaf_spill: 0,
         refill_needs_blocking: 0,
+        empty_reserve: 0,
         min_partial: 0,
         sheaf_capacity: 0,
         max_full_sheaves: 0,
@@ -221,6 +224,13 @@ pub const TUNABLES: &[Tunable] = &[
         max: 1,
         help: "refill sheaves only for those who may ask the system (0: for all who may wait for a lock)",
         field: Field::Cache(|t| &mut t.refill_needs_blocking),
+    },
+    Tunable {
+        name: "empty_reserve",
+        min: 0,
+        max: 1,
+        help: "keep empty slabs by demand (0: by min_partial)",
+        field: Field::Cache(|t| &mut t.empty_reserve),
     },
     Tunable {
         name: "min_partial",

@@ -47,9 +47,9 @@ impl<P: Platform> Allocator<P> {
         let arena = &self.zone.arena;
         let mut partial = 0;
         for node in cache.nodes() {
-            let mut list = node.partial.lock();
-            node.absorb(arena, &mut list);
-            let mut at = list.first(arena);
+            let mut lists = node.lists.lock();
+            node.absorb(arena, &mut lists, cache.has_reserve());
+            let mut at = lists.partial.first(arena);
             let mut len = 0;
             while let Some(slab) = at {
                 if !slab.partial() {
@@ -61,8 +61,24 @@ impl<P: Platform> Allocator<P> {
                 len += 1;
                 at = SlabList::after(arena, slab);
             }
-            if len != list.len() || len != node.nr_partial() {
+            if len != lists.partial.len() || len != node.nr_partial() {
                 return Err("the partial list's length is wrong");
+            }
+            partial += len;
+            let mut at = lists.empty.first(arena);
+            let mut len = 0;
+            while let Some(slab) = at {
+                if !slab.partial() || slab.state().inuse() != 0 {
+                    return Err("a slab in reserve is not marked so or in use");
+                }
+                len += 1;
+                at = SlabList::after(arena, slab);
+            }
+            if len != lists.empty.len() || len != node.nr_empty() {
+                return Err("the reserve's length is wrong");
+            }
+            if len > 0 && !cache.has_reserve() {
+                return Err("a cache without a reserve has slabs in it");
             }
             partial += len;
         }

@@ -42,7 +42,7 @@ fn used(settings: &[&str]) -> (Box<Slub>, Vec<*mut u8>) {
 fn lock(a: &Slub, cache: &Cache, which: usize) {
     match which {
         0 => cache.node(0).barn.lock_for_fork(),
-        1 => cache.node(0).partial.acquire(),
+        1 => cache.node(0).lists.acquire(),
         2 => a.zone.lock_for_fork(),
         3 => a.meta.lock_for_fork(),
         4 => a.huge.lock_for_fork(),
@@ -55,7 +55,7 @@ fn unlock(a: &Slub, cache: &Cache, which: usize) {
     unsafe {
         match which {
             0 => cache.node(0).barn.unlock_after_fork(),
-            1 => cache.node(0).partial.release(),
+            1 => cache.node(0).lists.release(),
             2 => a.zone.unlock_after_fork(),
             3 => a.meta.unlock_after_fork(),
             4 => a.huge.unlock_after_fork(),

@@ -143,11 +143,12 @@ fn strategies() -> impl Strategy<Value = Vec<&'static str>> {
         "look_ahead=0",
         "look_ahead=8",
         "sheaf_spill=1",
+        "empty_reserve=1",
         "refill_needs_blocking=1",
     ];
     prop_oneof![
         1 => Just(vec![]),
-        2 => prop::sample::subsequence(others, 0..=7),
+        2 => prop::sample::subsequence(others, 0..=8),
     ]
 }
 

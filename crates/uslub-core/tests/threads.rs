@@ -231,12 +231,8 @@ fn threads_lose_no_object_with_the_old_strategies() {
 #[test]
 fn threads_lose_no_object_when_leftovers_are_spilled() {
     stress(Slots::Restartable, 0, &["sheaf_spill=1"], 3000);
-    stress(
-        Slots::Locked,
-        3,
-        &["sheaf_spill=1", "sheaf_capacity=5"],
-        3000,
-    );
+    let both = ["sheaf_spill=1", "empty_reserve=1", "sheaf_capacity=5"];
+    stress(Slots::Locked, 3, &both, 3000);
 }
 
 /// Threads that take from slabs and threads that free into the same slabs, in pieces that make slabs go

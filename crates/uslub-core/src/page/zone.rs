@@ -93,6 +93,8 @@ impl<P: Platform> Zone<P> {
     pub fn alloc(&self, platform: &P, count: usize, align: usize, gfp: Gfp) -> Option<Run> {
         debug_assert!((1..=BLOCK_PAGES).contains(&count) && align.is_power_of_two());
         loop {
+            // Before the look, so that a block which comes meanwhile is looked at too.
+            let limit = self.arena.limit();
             {
                 let mut lists = self.lists.lock_if(gfp.may_spin())?;
                 self.absorb(&mut lists, platform);
@@ -103,7 +105,7 @@ impl<P: Platform> Zone<P> {
             if !gfp.may_map() {
                 return None;
             }
-            if !self.grow(platform, self.arena.limit()) {
+            if !self.grow(platform, limit) {
                 return None;
             }
         }

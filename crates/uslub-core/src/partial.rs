@@ -1,0 +1,115 @@
+//! A node's lists of slabs, as allocations and frees use them: the list lock, and what becomes of empty slabs.
+//!
+//! | tunable | an empty slab |
+//! |---|---|
+//! | `empty_reserve=0` | stays on the partial list while that is shorter than `min_partial`, else goes at once: the kernel's rule |
+//! | `empty_reserve=1` | waits on a list of its own, as long as the [reserve](crate::reserve) says |
+
+use crate::allocator::Allocator;
+use crate::args::Flags;
+use crate::cache::KmemCache;
+use crate::node::{Lists, Node, SlabList};
+use crate::platform::Platform;
+use crate::slab::Slab;
+use crate::stats::StatItem;
+use crate::sync::Guard;
+
+/// Slabs that are given back for one hold of the list lock, at most.
+const BATCH: usize = 32;
+
+impl<P: Platform> Allocator<P> {
+    /// Takes a node's list lock, waiting only where `spin` allows it, and counts that.
+    pub(crate) fn lock_lists<'a>(
+        &self,
+        cache: &KmemCache<P>,
+        node: &'a Node<P>,
+        spin: bool,
+    ) -> Option<Guard<'a, P, Lists>> {
+        self.count(cache, StatItem::ListLock, 1);
+        if let Some(lists) = node.lists.try_lock() {
+            return Some(lists);
+        }
+        self.count(cache, StatItem::ListLockWait, 1);
+        spin.then(|| node.lists.lock())
+    }
+
+    /// Lists a slab that just emptied, and is on the partial list if `listed`; under the list lock, which ends here. Slabs
+    /// that are too many go back to the page layer.
+    pub(crate) fn slab_emptied(
+        &self,
+        cache: &KmemCache<P>,
+        node: &Node<P>,
+        mut lists: Guard<'_, P, Lists>,
+        slab: &Slab,
+        listed: bool,
+    ) {
+        let arena = &self.zone.arena;
+        if listed {
+            lists.partial.remove(arena, slab);
+        }
+        if cache.has_reserve() {
+            slab.set_partial(true);
+            lists.empty.push_front(arena, slab);
+            self.discard_surplus(cache, node, lists);
+            return;
+        }
+        if listed {
+            self.count(cache, StatItem::FreeRemovePartial, 1);
+        }
+        slab.set_partial(false);
+        node.note(&lists);
+        drop(lists);
+        self.discard_slab(cache, node, slab);
+    }
+
+    /// Gives back what the reserve holds too many of.
+    pub(crate) fn discard_surplus(
+        &self,
+        cache: &KmemCache<P>,
+        node: &Node<P>,
+        mut lists: Guard<'_, P, Lists>,
+    ) {
+        let arena = &self.zone.arena;
+        let empty = lists.empty.len();
+        let in_use = node.nr_slabs().saturating_sub(empty);
+        let now = self.platform.now_ms();
+        let surplus = (lists.reserve).surplus(empty, in_use, cache.oo.bytes(), now);
+        let mut gone = SlabList::new();
+        for _ in 0..surplus.min(BATCH) {
+            // The one that emptied first: the others' lines may still be in a CPU's cache.
+            if let Some(slab) = lists.empty.last(arena) {
+                lists.empty.remove(arena, slab);
+                slab.set_partial(false);
+                gone.push_back(arena, slab);
+            }
+        }
+        node.note(&lists);
+        drop(lists);
+        self.discard_list(cache, node, &gone);
+    }
+
+    /// Gives all slabs of a list of the caller's back.
+    pub(crate) fn discard_list(&self, cache: &KmemCache<P>, node: &Node<P>, list: &SlabList) {
+        let arena = &self.zone.arena;
+        let mut at = list.first(arena);
+        while let Some(slab) = at {
+            at = SlabList::after(arena, slab);
+            self.discard_slab(cache, node, slab);
+        }
+    }
+
+    /// Lets the reserves of all caches shrink, whose windows have ended; while nobody destroys a cache.
+    pub(crate) fn trim_reserves(&self) {
+        let waits = |cache: &&KmemCache<P>| cache.flags.contains(Flags::TYPESAFE_BY_RCU);
+        for cache in self.caches().filter(|c| c.has_reserve() && !waits(c)) {
+            for node in cache.nodes() {
+                let mut before = usize::MAX;
+                // Batch by batch; at most one window ends.
+                while node.nr_empty() > crate::reserve::KEPT && node.nr_empty() < before {
+                    before = node.nr_empty();
+                    self.discard_surplus(cache, node, node.lists.lock());
+                }
+            }
+        }
+    }
+}
