@@ -11,6 +11,7 @@ use crate::huge::Huge;
 use crate::kmalloc::NR_CLASSES;
 use crate::meta::Meta;
 use crate::node::Node;
+use crate::numa::MAX_NODES;
 use crate::order;
 use crate::page::PageIndex;
 use crate::page::zone::Zone;
@@ -61,6 +62,8 @@ pub struct Allocator<P: Platform> {
     /// Objects that were allocated without a cache, and freed.
     pub large_calls: [AtomicUsize; 2],
     caches: [AtomicPtr<KmemCache<P>>; MAX_CACHES],
+    /// Number of memory nodes.
+    pub(crate) nodes: AtomicUsize,
     /// How readers are waited for.
     pub(crate) grace: Lock<P, Option<&'static dyn GracePeriod>>,
     /// Who can free memory when it is short.
@@ -96,6 +99,7 @@ impl<P: Platform> Allocator<P> {
                 youngest: null_mut(),
                 nr_dead: 0,
             }),
+            nodes: AtomicUsize::new(1),
             grace: Lock::new(None),
             reclaim: Reclaim::new(),
             drain: Lock::new(()),
@@ -113,6 +117,9 @@ impl<P: Platform> Allocator<P> {
     pub unsafe fn init(&self, reserve: usize, tunables: Tunables) -> bool {
         // SAFETY: nobody else uses the allocator.
         unsafe { *self.tunables.get() = tunables };
+        let nodes = self.platform.nr_nodes().clamp(1, MAX_NODES);
+        // Relaxed: published with `ready`.
+        self.nodes.store(nodes, Relaxed);
         let mut done = self.table.init(&self.platform);
         if done && !self.zone.arena.init(&self.platform, reserve) {
             self.table.undo(&self.platform);
@@ -134,11 +141,6 @@ impl<P: Platform> Allocator<P> {
     pub fn tunables(&self) -> &Tunables {
         // SAFETY: written before `ready` only.
         unsafe { &*self.tunables.get() }
-    }
-
-    /// Number of memory nodes.
-    pub fn nr_nodes(&self) -> usize {
-        1
     }
 
     /// Objects wanted in a slab.
@@ -397,6 +399,11 @@ impl<P: Platform> Allocator<P> {
             // A thread that is no more may have been changing a state.
             let arena = &self.zone.arena;
             (0..arena.limit() as u32).for_each(|page| arena.slab(PageIndex(page)).reset_lock());
+        }
+        // The threads that had sheaves in their hands are not here.
+        for cache in self.caches() {
+            // Relaxed: the only thread.
+            cache.in_hand.store(0, Relaxed);
         }
         self.table.resume_all();
     }

@@ -34,10 +34,25 @@ impl<P: Platform> Allocator<P> {
     /// As [`alloc`](Self::alloc), from memory of a node if there is any; with
     /// [`THISNODE`](Gfp::THISNODE) from no other.
     pub fn alloc_node(&self, cache: &KmemCache<P>, gfp: Gfp, nid: usize) -> *mut u8 {
-        if gfp.contains(Gfp::THISNODE) && nid >= self.nr_nodes() {
+        if nid >= self.nr_nodes() || nid == self.nid() {
+            let never = gfp.contains(Gfp::THISNODE) && nid >= self.nr_nodes();
+            return if never {
+                null_mut()
+            } else {
+                self.alloc(cache, gfp)
+            };
+        }
+        if gfp.contains(Gfp::ZERO) && !self.may_zero(cache) {
             return null_mut();
         }
-        self.alloc(cache, gfp)
+        self.count(cache, StatItem::AllocNodeMismatch, 1);
+        let mut object = [null_mut()];
+        let n = self.refill_on(cache, nid, &mut object, 1, gfp);
+        self.count(cache, StatItem::AllocSlowpath, n);
+        if gfp.contains(Gfp::ZERO) && n == 1 {
+            self.zero_object(cache, object[0]);
+        }
+        object[0]
     }
 
     /// Frees an object of a cache, in the context that the cache's arguments say; null is ignored.
@@ -65,7 +80,9 @@ impl<P: Platform> Allocator<P> {
             return;
         }
         // SAFETY: our table; the caller frees the object.
-        if !unsafe { self.platform.push(&self.table, cache.id.main(), object) } {
+        let done = self.is_parkable(cache, object)
+            && unsafe { self.platform.push(&self.table, cache.id.main(), object) };
+        if !done {
             self.free_slow(cache, object, gfp);
         }
     }
@@ -203,7 +220,8 @@ impl<P: Platform> Allocator<P> {
     #[inline]
     pub unsafe fn free_bulk_with(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
         // SAFETY: our table; the caller frees the objects, all of which are this cache's.
-        let done = self.zone.arena.all_of(objects, cache.id)
+        let done = self.nr_nodes() == 1
+            && self.zone.arena.all_of(objects, cache.id)
             && (objects.is_empty()
                 || unsafe {
                     self.platform
@@ -222,6 +240,9 @@ impl<P: Platform> Allocator<P> {
     /// As there, and all came from this cache.
     #[inline]
     pub unsafe fn free_bulk_unchecked(&self, cache: &KmemCache<P>, objects: &mut [*mut u8]) {
+        if self.nr_nodes() > 1 {
+            return self.free_bulk_slow(cache, objects, cache.free_gfp);
+        }
         if let [one] = objects
             // SAFETY: our table; the caller frees the object.
             && unsafe { self.platform.push(&self.table, cache.id.main(), *one) }
@@ -241,12 +262,25 @@ impl<P: Platform> Allocator<P> {
 
     #[cold]
     fn free_bulk_slow(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
-        let mut left = 0;
+        let mut ours = 0;
         for at in 0..objects.len() {
             if self.is_object_of(cache, objects[at]) {
+                objects.swap(at, ours);
+                ours += 1;
+            }
+        }
+        let objects = &mut objects[..ours];
+        // Objects of other nodes go to their slabs at once.
+        let mut left = 0;
+        for at in 0..ours {
+            if self.is_parkable(cache, objects[at]) {
                 objects.swap(at, left);
                 left += 1;
             }
+        }
+        if left < ours {
+            self.count(cache, StatItem::FreeSlowpath, ours - left);
+            self.free_to_slabs(cache, &mut objects[left..], gfp);
         }
         while left > 0
             && let Some(mut sheaf) = self.take_roomy(cache, gfp)
@@ -291,14 +325,7 @@ impl<P: Platform> Allocator<P> {
         if own.is_some() {
             return own;
         }
-        let full = cache.node(0).barn.get_full(gfp.may_spin());
-        let item = if full.is_some() {
-            StatItem::BarnGet
-        } else {
-            StatItem::BarnGetFail
-        };
-        self.count(cache, item, 1);
-        full
+        self.barn_get(cache, gfp)
     }
 
     /// Takes a sheaf with room: main, spare, or an empty one while the barn has room for a full one.
@@ -310,7 +337,7 @@ impl<P: Platform> Allocator<P> {
         if own.is_some() {
             return own;
         }
-        if self.glance(cache.id.spare()) != 0 && cache.node(0).barn.nr_full() >= cache.max_full {
+        if self.glance(cache.id.spare()) != 0 && self.barn_is_full(cache) {
             self.count(cache, StatItem::BarnPutFail, 1);
             return None;
         }

@@ -2,7 +2,7 @@
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 
 use crate::args::{CacheArgs, CreateError, Ctor, Flags, Layout, NAME_MAX};
 use crate::deferred::Deferred;
@@ -52,6 +52,8 @@ pub struct KmemCache<P: 'static> {
     pub(crate) users: AtomicU32,
     /// Whether its objects may wait for a grace period in sheaves.
     pub(crate) has_rcu_sheaves: AtomicBool,
+    /// Sheaves that were taken out of CPUs' slots and are in the hands of a flush.
+    pub(crate) in_hand: AtomicUsize,
     /// Slabs kept per node before empty ones are given back.
     pub min_partial: usize,
     /// Objects a sheaf holds.
@@ -144,6 +146,7 @@ impl<P: Platform> KmemCache<P> {
             mergeable: args.is_mergeable(),
             users: AtomicU32::new(1),
             has_rcu_sheaves: AtomicBool::new(false),
+            in_hand: AtomicUsize::new(0),
             min_partial: or(
                 tuning.min_partial,
                 order::min_partial(layout.size).min(

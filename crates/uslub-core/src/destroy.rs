@@ -42,7 +42,9 @@ impl<P: Platform> Allocator<P> {
             self.rcu_barrier_for(&|c| c.id == cache.id);
         }
         self.flush_cpus(&|c| c.id == cache.id, Take::All);
-        self.shrink_nodes(cache);
+        // Others may have flushed what nobody used for a while.
+        self.await_flushes(cache);
+        self.while_draining(|| self.shrink_nodes(cache));
         if cache.flags.contains(Flags::TYPESAFE_BY_RCU) {
             self.rcu_barrier_for(&|_| false);
         }

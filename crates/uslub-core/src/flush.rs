@@ -1,6 +1,7 @@
 //! Emptying sheaves and giving slabs back.
 
-use core::sync::atomic::Ordering::{AcqRel, Relaxed};
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use crate::allocator::Allocator;
 use crate::args::Flags;
@@ -13,6 +14,8 @@ use crate::sheaf::{self, Sheaf, SheafList};
 
 /// Milliseconds between two looks for caches that nobody uses.
 const COLD_MS: u64 = 10;
+/// Milliseconds between two looks whether others' flushes are done.
+const FLUSH_MS: u32 = 1;
 /// Partial slabs with at most this many free slots are sorted by a shrink.
 const SORTED: usize = 32;
 
@@ -98,6 +101,8 @@ impl<P: Platform> Allocator<P> {
             for (slot, nothing) in slots.iter().map(|slot| slot(cache.id)) {
                 let top = take(region, slot, nothing);
                 if top != 0 && !sheaf::is_sentinel(top) {
+                    // Relaxed: under the drain lock, which who waits for it takes.
+                    cache.in_hand.fetch_add(1, Relaxed);
                     // SAFETY: just taken out of its slot, and no sentinel.
                     taken.push(unsafe { Sheaf::from_top(top) });
                 }
@@ -114,6 +119,8 @@ impl<P: Platform> Allocator<P> {
             for (slot, nothing) in slots.iter().map(|slot| slot(cache.id)) {
                 let top = self.glance(slot);
                 if top != 0 && !sheaf::is_sentinel(top) && self.swap(slot, top, nothing) {
+                    // Relaxed: as above.
+                    cache.in_hand.fetch_add(1, Relaxed);
                     // SAFETY: just taken out of its slot, and no sentinel.
                     taken.push(unsafe { Sheaf::from_top(top) });
                 }
@@ -127,8 +134,23 @@ impl<P: Platform> Allocator<P> {
             Some(cache) => {
                 self.flush_sheaf(cache, &mut sheaf, Gfp::KERNEL);
                 self.give_up(cache, sheaf, Gfp::KERNEL);
+                self.put_down(cache);
             }
             None => debug_assert!(false, "a sheaf of no cache"),
+        }
+    }
+
+    /// Says that a sheaf that was taken out of its slot is where it belongs.
+    pub(crate) fn put_down(&self, cache: &KmemCache<P>) {
+        // Release: who waits for it sees where.
+        cache.in_hand.fetch_sub(1, Release);
+    }
+
+    /// Waits until no flush has a sheaf of a cache in its hands that it took before.
+    pub(crate) fn await_flushes(&self, cache: &KmemCache<P>) {
+        // Acquire: pairs with `put_down`.
+        while cache.in_hand.load(Acquire) > 0 {
+            P::wait(&AtomicU32::new(0), 0, Some(FLUSH_MS));
         }
     }
 
@@ -168,8 +190,9 @@ impl<P: Platform> Allocator<P> {
 
     pub(crate) fn shrink_nodes(&self, cache: &KmemCache<P>) {
         self.free_deferred(cache);
+        // All barns first: one may hold objects of another node.
+        cache.nodes().for_each(|node| self.flush_barn(cache, node));
         for node in cache.nodes() {
-            self.flush_barn(cache, node);
             self.discard_empty(cache, node);
         }
     }

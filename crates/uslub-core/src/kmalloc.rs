@@ -134,6 +134,13 @@ impl<P: Platform> Allocator<P> {
         if gfp.contains(Gfp::THISNODE) && nid >= self.nr_nodes() {
             return null_mut();
         }
+        if bytes <= CLASS_MAX
+            && nid < self.nr_nodes()
+            && nid != self.nid()
+            && let Some(cache) = self.class_cache(class_of(bytes), gfp)
+        {
+            return self.alloc_node(cache, gfp, nid);
+        }
         self.kmalloc(bytes, gfp)
     }
 
@@ -212,7 +219,8 @@ impl<P: Platform> Allocator<P> {
 
     fn alloc_large(&self, pages: usize, align: usize, gfp: Gfp) -> Option<Fresh> {
         let align = align.div_ceil(PAGE_SIZE);
-        let run = self.zone.alloc(&self.platform, pages, align, gfp)?;
+        let nid = self.memory_node(self.nid());
+        let run = (self.zone).alloc_on(&self.platform, nid, pages, align, gfp)?;
         let slab = self.zone.arena.slab(run.page);
         slab.set_pages(pages as u16);
         slab.set_kind(PageKind::Large);
@@ -235,6 +243,7 @@ impl<P: Platform> Allocator<P> {
     pub unsafe fn kfree(&self, object: *mut u8) {
         if let Some(page) = self.zone.arena.page_of(object as usize)
             && let Some(id) = self.zone.arena.cache_of(page)
+            && self.nr_nodes() == 1
             // SAFETY: our table; the caller frees the object.
             && unsafe { self.platform.push(&self.table, id.main(), object) }
         {
@@ -263,6 +272,7 @@ impl<P: Platform> Allocator<P> {
             return;
         };
         if let Some(id) = self.zone.arena.cache_of(page)
+            && self.nr_nodes() == 1
             // SAFETY: our table; the caller frees the object.
             && unsafe { self.platform.push(&self.table, id.main(), object) }
         {

@@ -8,8 +8,8 @@
 //! | reserves | `mempool` |
 //! | objects of any size | `kmalloc`, `huge`, `buckets` |
 //! | caches | `cache`, `args`, `bulk`, `prefill`, `rcu`, `destroy`, `info`, `stats` |
-//! | batches of objects | `sheaves`, `flush`, `reclaim`; `sheaf`, `percpu`, `barn` |
-//! | slabs | `refill`, `free`, `partial`, `deferred`; `node`, `reserve`, `slab`, `freelist`, `order` |
+//! | batches of objects | `sheaves`, `flush`, `reclaim`; `numa`, `sheaf`, `percpu`, `barn` |
+//! | slabs | `refill`, `fresh`, `free`, `partial`, `deferred`; `node`, `reserve`, `slab`, `freelist`, `order` |
 //! | pages | `page` |
 //! | the world below | `platform`; `sync`, `gfp`, `grace`, `tunables`, `meta`, `text` |
 //!
@@ -31,6 +31,7 @@ pub mod destroy;
 pub mod flush;
 pub mod free;
 pub mod freelist;
+pub mod fresh;
 pub mod gfp;
 pub mod grace;
 pub mod huge;
@@ -39,6 +40,7 @@ pub mod kmalloc;
 pub mod mempool;
 pub mod meta;
 pub mod node;
+pub mod numa;
 pub mod order;
 pub mod page;
 pub mod partial;

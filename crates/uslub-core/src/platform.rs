@@ -89,6 +89,33 @@ pub unsafe trait Platform: Sync + 'static {
     /// CPUs that can run at once, for the order computation.
     fn nr_cpus(&self) -> usize;
 
+    /// Number of memory nodes.
+    fn nr_nodes(&self) -> usize {
+        1
+    }
+
+    /// Memory node of the CPU that this thread runs on; a hint.
+    fn node(&self) -> usize {
+        0
+    }
+
+    /// Whether a node has memory of its own.
+    fn node_has_memory(&self, _nid: usize) -> bool {
+        true
+    }
+
+    /// How far it is from one node to another; 10 for a node to itself.
+    fn distance(&self, from: usize, to: usize) -> u32 {
+        10 + 10 * from.abs_diff(to) as u32
+    }
+
+    /// Asks that the memory of a committed range come from a node; best effort.
+    ///
+    /// # Safety
+    ///
+    /// The range must be committed and page-aligned.
+    unsafe fn bind(&self, _start: NonNull<u8>, _bytes: usize, _nid: usize) {}
+
     /// Index of the CPU (or concurrency id) that this thread runs on; a hint.
     fn cpu(&self) -> usize;
 

@@ -141,11 +141,9 @@ impl<P: Platform> Allocator<P> {
             return Some(spare);
         }
         self.count(cache, StatItem::SheafPrefillSlow, 1);
-        if let Some(full) = cache.node(0).barn.get_full(gfp.may_spin()) {
-            self.count(cache, StatItem::BarnGet, 1);
+        if let Some(full) = self.barn_get(cache, gfp) {
             return Some(full);
         }
-        self.count(cache, StatItem::BarnGetFail, 1);
         self.empty_sheaf(cache, gfp)
     }
 
@@ -261,7 +259,7 @@ impl<P: Platform> Allocator<P> {
         // SAFETY: in no slot, so still ours.
         sheaf = unsafe { Sheaf::from_top(top) };
         self.count(cache, StatItem::SheafReturnSlow, 1);
-        if !sheaf.is_full() && cache.node(0).barn.nr_full() < cache.max_full {
+        if !sheaf.is_full() && !self.barn_is_full(cache) {
             let room = sheaf.room();
             let more = self.refill_objects(cache, room, 0, gfp - Gfp::MAP);
             sheaf.grow(more);

@@ -75,6 +75,10 @@ impl<P: Platform> Allocator<P> {
         if !cache.has_rcu_sheaves.load(Acquire) {
             self.prepare_rcu(cache);
         }
+        if !self.is_parkable(cache, object) {
+            // Of another node: it waits by itself, and goes to its slab.
+            return self.wait_alone(object);
+        }
         if self.platform.percpu_usable() && self.push_rcu(cache, object) {
             return;
         }
@@ -192,8 +196,19 @@ impl<P: Platform> Allocator<P> {
         let Some(cache) = self.cache(CacheId::from_index(sheaf.cache())) else {
             return;
         };
-        self.count(cache, StatItem::FreeFastpath, sheaf.len());
-        self.store_or_flush(cache, sheaf, Gfp::NOWAIT);
+        let mut sheaf = sheaf;
+        if sheaf
+            .objects()
+            .iter()
+            .all(|&object| self.is_parkable(cache, object))
+        {
+            self.count(cache, StatItem::FreeFastpath, sheaf.len());
+            return self.store_or_flush(cache, sheaf, Gfp::NOWAIT);
+        }
+        // The thread that runs callbacks is on another node than the objects.
+        self.count(cache, StatItem::FreeSlowpath, sheaf.len());
+        self.flush_sheaf(cache, &mut sheaf, Gfp::NOWAIT);
+        self.place_empty(cache, sheaf, Gfp::NOWAIT);
     }
 
     /// Waits until everything that was given to [`free_rcu`](Self::free_rcu) before is free.
@@ -213,8 +228,15 @@ impl<P: Platform> Allocator<P> {
         let rcu: SlotOf = |id| (id.rcu(), sheaf::bootstrap());
         self.take_slots(&|_| true, &which, &[rcu], &mut taken);
         while let Some(sheaf) = taken.pop() {
+            let cache = self.cache(CacheId::from_index(sheaf.cache()));
             self.submit(sheaf);
+            if let Some(cache) = cache {
+                self.put_down(cache);
+            }
         }
+        // What another barrier has taken waits for nothing yet.
+        let await_flushes = |cache| self.await_flushes(cache);
+        self.while_draining(|| self.caches().filter(|c| which(c)).for_each(await_flushes));
         grace.barrier();
     }
 

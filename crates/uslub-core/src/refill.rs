@@ -12,15 +12,12 @@
 //! as fresh, so its old links are never read.
 
 use core::ptr::null_mut;
-use core::sync::atomic::Ordering::Relaxed;
 
 use crate::allocator::Allocator;
-use crate::args::{Ctor, Flags};
 use crate::cache::KmemCache;
 use crate::gfp::Gfp;
 use crate::node::{Lists, Node, SlabList};
-use crate::page::PageKind;
-use crate::platform::{PAGE_SIZE, Platform};
+use crate::platform::Platform;
 use crate::sheaf::Sheaf;
 use crate::slab::{Slab, State};
 use crate::stats::StatItem;
@@ -57,13 +54,63 @@ impl<P: Platform> Allocator<P> {
         gfp: Gfp,
         spill: Option<&mut Option<Sheaf>>,
     ) -> usize {
-        let nid = 0;
-        let node = cache.node(nid);
-        let mut filled = self.refill_from_node(cache, node, out, min, gfp, spill);
+        let nid = self.memory_node(self.nid());
+        let mut filled = self.refill_from_node(cache, cache.node(nid), out, min, gfp, spill);
+        if filled < min && self.nr_nodes() > 1 {
+            filled += self.refill_from_others(cache, nid, &mut out[filled..]);
+        }
+        self.refill_from_new(cache, nid, out, filled, min, gfp)
+    }
+
+    /// As [`refill_objects`](Self::refill_objects), from a node of the caller's choice; from no other with
+    /// [`THISNODE`](Gfp::THISNODE).
+    pub(crate) fn refill_on(
+        &self,
+        cache: &KmemCache<P>,
+        nid: usize,
+        out: &mut [*mut u8],
+        min: usize,
+        gfp: Gfp,
+    ) -> usize {
+        let filled = self.refill_from_node(cache, cache.node(nid), out, min, gfp, None);
+        self.refill_from_new(cache, nid, out, filled, min, gfp)
+    }
+
+    /// Takes from other nodes than `nid`, the nearest first: only now and then (`remote_node_defrag_ratio` times
+    /// in 1024), only where there are more slabs than the node's reserve, and without waiting.
+    fn refill_from_others(&self, cache: &KmemCache<P>, nid: usize, out: &mut [*mut u8]) -> usize {
+        let ratio = u64::from(cache.tuning.remote_node_defrag_ratio);
+        if self.platform.random() % 1024 >= ratio {
+            return 0;
+        }
+        let (mut filled, mut last) = (0, None);
+        while filled < out.len()
+            && let Some(other) = self.next_nearest(nid, last)
+        {
+            let node = cache.node(other);
+            if node.nr_partial() > cache.min_partial {
+                filled += self.refill_under_lock(cache, node, &mut out[filled..]);
+            }
+            last = Some(other);
+        }
+        filled
+    }
+
+    /// Takes from fresh slabs of node `nid` until there are `min` objects.
+    fn refill_from_new(
+        &self,
+        cache: &KmemCache<P>,
+        nid: usize,
+        out: &mut [*mut u8],
+        mut filled: usize,
+        min: usize,
+        gfp: Gfp,
+    ) -> usize {
         while filled < min {
             let Some(slab) = self.new_slab(cache, nid, gfp) else {
                 break;
             };
+            let node = cache.node(usize::from(slab.node()));
             let (taken, outcome) = self.take_from(cache, slab, &mut out[filled..], gfp, None);
             filled += taken;
             let failed = taken == 0 && filled < out.len();
@@ -401,157 +448,6 @@ impl<P: Platform> Allocator<P> {
                 Err(now) => old = now,
             }
         }
-    }
-
-    /// Constructs up to `count` objects of fresh slots from `first`; returns how many.
-    fn construct(
-        &self,
-        cache: &KmemCache<P>,
-        ctor: Ctor,
-        slab: &Slab,
-        first: u32,
-        count: u32,
-    ) -> u32 {
-        let (base, start) = (self.slab_base(slab), usize::from(slab.start()));
-        for i in 0..count {
-            let object = base.wrapping_add(cache.offset_at(start, (first + i) as usize));
-            // SAFETY: the object is ours, of the cache's size, and not constructed yet.
-            if !unsafe { (ctor.call)(ctor.data, object) } {
-                return i;
-            }
-        }
-        count
-    }
-
-    /// The iterator: visits `out.len()` fresh slots from `position`.
-    fn emit(
-        &self,
-        cache: &KmemCache<P>,
-        slab: &Slab,
-        base: *mut u8,
-        position: usize,
-        out: &mut [*mut u8],
-    ) {
-        if !cache.is_random() {
-            let size = cache.size as usize;
-            let mut at = base.wrapping_add(position * size);
-            for slot in out {
-                *slot = at;
-                at = at.wrapping_add(size);
-            }
-            return;
-        }
-        let start = usize::from(slab.start());
-        for (i, slot) in out.iter_mut().enumerate() {
-            *slot = base.wrapping_add(cache.offset_at(start, position + i));
-        }
-    }
-
-    /// Takes pages for a slab; it belongs to the caller and all its slots are fresh.
-    fn new_slab(&self, cache: &KmemCache<P>, nid: usize, gfp: Gfp) -> Option<&Slab> {
-        let pages = cache.oo.pages();
-        if gfp.contains(Gfp::KERNEL) {
-            self.flush_cold_now_and_then();
-        }
-        let node = cache.node(nid);
-        if cache.has_reserve()
-            && let Some(mut lists) = node.lists.try_lock()
-        {
-            lists.reserve.asked(self.platform.now_ms());
-        }
-        // Relaxed: a figure, and a limit that no one exceeds as all count first.
-        node.nr_slabs.fetch_add(1, Relaxed);
-        let run = (cache.nr_slabs() <= cache.max_slabs)
-            .then(|| self.zone.alloc(&self.platform, pages, pages, gfp))
-            .flatten();
-        let Some(run) = run else {
-            // Relaxed: as above.
-            node.nr_slabs.fetch_sub(1, Relaxed);
-            return None;
-        };
-        let slab = self.zone.arena.slab(run.page);
-        slab.set_position(0);
-        slab.set_partial(false);
-        slab.set_node(nid as u8);
-        if cache.is_random() {
-            slab.set_start((self.platform.random() % u64::from(cache.oo.objects)) as u16);
-        }
-        slab.set_state(State::without_list(0));
-        if cache.tuning.freelist_deferred == 0 {
-            self.build_freelist(cache, slab);
-        }
-        slab.set_kind(PageKind::Slab);
-        self.zone
-            .arena
-            .set_cache(run.page, pages as u32, Some(cache.id));
-        if cache.flags.contains(Flags::PREFAULT) {
-            let start = self.slab_base(slab);
-            for page in 0..pages {
-                // SAFETY: a page of the slab; all of it is free.
-                unsafe { start.add(page * PAGE_SIZE).write_volatile(0) };
-            }
-        }
-        self.count(cache, StatItem::AllocSlab, 1);
-        Some(slab)
-    }
-
-    /// Links all slots of a brand-new slab in the order of its iterator: the old way. None is fresh then. What
-    /// a constructor fails at, and all behind it, stays fresh.
-    fn build_freelist(&self, cache: &KmemCache<P>, slab: &Slab) {
-        let (base, start) = (self.slab_base(slab), usize::from(slab.start()));
-        let count = match cache.ctor {
-            Some(ctor) => self.construct(cache, ctor, slab, 0, cache.oo.objects),
-            None => cache.oo.objects,
-        };
-        let links = cache.links_of(slab);
-        let mut next = null_mut();
-        for position in (0..count as usize).rev() {
-            let object = base.wrapping_add(cache.offset_at(start, position));
-            // SAFETY: a slot of a slab of ours.
-            unsafe { links.set(object, next) };
-            next = object;
-        }
-        slab.set_position(count as u16);
-        let head = (count > 0).then(|| next as usize - base as usize);
-        slab.set_state(State::without_list(0).with(head, 0));
-    }
-
-    /// Gives the pages of a slab back, which is empty and belongs to the caller.
-    pub(crate) fn discard_slab(&self, cache: &KmemCache<P>, node: &Node<P>, slab: &Slab) {
-        if cache.flags.contains(Flags::TYPESAFE_BY_RCU) {
-            if !self.bury(cache, slab, Gfp::KERNEL) {
-                // It stays a slab of this cache, as it must.
-                let mut lists = node.lists.lock();
-                lists.add(&self.zone.arena, slab, cache.has_reserve());
-                node.note(&lists);
-            }
-            return;
-        }
-        self.discard_at_once(cache, node, slab);
-    }
-
-    /// Gives the pages of a slab back, whatever readers there are.
-    pub(crate) fn discard_at_once(&self, cache: &KmemCache<P>, node: &Node<P>, slab: &Slab) {
-        let page = self.zone.arena.page_of_slab(slab);
-        let pages = cache.oo.pages();
-        // Relaxed: a figure.
-        node.nr_slabs.fetch_sub(1, Relaxed);
-        self.count(cache, StatItem::FreeSlab, 1);
-        slab.set_kind(PageKind::None);
-        self.zone.arena.set_cache(page, pages as u32, None);
-        self.zone.free(
-            &self.platform,
-            page,
-            pages,
-            u64::from(self.tunables().decay_ms),
-        );
-    }
-
-    /// Address of a slab's first slot.
-    #[inline]
-    pub(crate) fn slab_base(&self, slab: &Slab) -> *mut u8 {
-        let arena = &self.zone.arena;
-        arena.address(arena.page_of_slab(slab)).as_ptr()
     }
 
     /// Ends the process: the memory of a free object was written to.

@@ -141,15 +141,12 @@ impl<P: Platform> Allocator<P> {
             }
             empty = Some(sheaf);
         }
-        let barn = &cache.node(0).barn;
-        if let Some(full) = barn.get_full(gfp.may_spin()) {
-            self.count(cache, StatItem::BarnGet, 1);
+        if let Some(full) = self.barn_get(cache, gfp) {
             if let Some(empty) = empty {
                 self.place_empty(cache, empty, gfp);
             }
             return Some(full);
         }
-        self.count(cache, StatItem::BarnGetFail, 1);
         if cache.tuning.refill_needs_blocking == 1 && !gfp.may_map() {
             // The old gate: whoever may not ask the system goes to the slabs for each object.
             if let Some(empty) = empty {
@@ -207,7 +204,7 @@ impl<P: Platform> Allocator<P> {
 
     /// An empty sheaf from the barn, or a new one.
     pub(crate) fn empty_sheaf(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
-        if let Some(empty) = cache.node(0).barn.get_empty(gfp.may_spin()) {
+        if let Some(empty) = self.barn_get_empty(cache, gfp) {
             return Some(empty);
         }
         let window = self.meta.window(&self.platform, gfp)?;
@@ -254,8 +251,7 @@ impl<P: Platform> Allocator<P> {
         }
         // SAFETY: in no slot, so still ours.
         let sheaf = unsafe { Sheaf::from_top(top) };
-        let barn = &cache.node(0).barn;
-        if let Err(sheaf) = barn.put_empty(sheaf, cache.max_empty, gfp.may_spin()) {
+        if let Err(sheaf) = self.barn_put_empty(cache, sheaf, gfp) {
             self.give_up(cache, sheaf, gfp);
         }
     }
@@ -264,18 +260,10 @@ impl<P: Platform> Allocator<P> {
     pub(crate) fn store_or_flush(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
         let mut sheaf = sheaf;
         if sheaf.is_full() {
-            match cache
-                .node(0)
-                .barn
-                .put_full(sheaf, cache.max_full, gfp.may_spin())
-            {
-                Ok(()) => {
-                    self.count(cache, StatItem::BarnPut, 1);
-                    return;
-                }
+            match self.barn_put(cache, sheaf, gfp) {
+                Ok(()) => return,
                 Err(back) => sheaf = back,
             }
-            self.count(cache, StatItem::BarnPutFail, 1);
         }
         self.flush_sheaf(cache, &mut sheaf, gfp);
         self.place_empty(cache, sheaf, gfp);
@@ -300,7 +288,7 @@ impl<P: Platform> Allocator<P> {
         if gfp.may_spin() {
             self.free_deferred(cache);
         }
-        if self.platform.percpu_usable() {
+        if self.platform.percpu_usable() && self.is_parkable(cache, object) {
             for _ in 0..TRIES {
                 // SAFETY: our table; the object is being freed.
                 if unsafe { self.platform.push(&self.table, cache.id.main(), object) } {
@@ -344,7 +332,7 @@ impl<P: Platform> Allocator<P> {
         if !spare_is_full && let Some(sheaf) = self.take_spare(cache, spare) {
             return Some(sheaf);
         }
-        let barn_is_full = cache.node(0).barn.nr_full() >= cache.max_full;
+        let barn_is_full = self.barn_is_full(cache);
         if !(spare_is_full && barn_is_full)
             && let Some(sheaf) = self.empty_sheaf(cache, gfp)
         {

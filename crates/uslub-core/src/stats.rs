@@ -31,6 +31,8 @@ items! {
     AllocSlab => "alloc_slab",
     /// Slabs back to the page layer.
     FreeSlab => "free_slab",
+    /// Objects asked of another node than the CPU's.
+    AllocNodeMismatch => "alloc_node_mismatch",
     /// State words that changed under our hands.
     CmpxchgDoubleFail => "cmpxchg_double_fail",
     /// Objects moved from sheaves to slabs.

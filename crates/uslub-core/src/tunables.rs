@@ -42,6 +42,10 @@ pub struct Tuning {
     pub max_full_sheaves: u32,
     /// Empty sheaves a barn holds.
     pub max_empty_sheaves: u32,
+    /// How often in 1024 times a refill looks at other nodes; 0 for never.
+    pub remote_node_defrag_ratio: u32,
+    /// Whether CPUs of nodes without memory have a barn, and keep any object in sheaves (0 or 1).
+    pub memoryless_barns: u32,
 }
 
 impl Tuning {
@@ -63,6 +67,8 @@ impl Tuning {
         sheaf_capacity: 0,
         max_full_sheaves: 0,
         max_empty_sheaves: 10,
+        remote_node_defrag_ratio: 1000,
+        memoryless_barns: 1,
     };
 }
 
@@ -259,6 +265,20 @@ pub const TUNABLES: &[Tunable] = &[
         max: 1024,
         help: "empty sheaves a barn holds",
         field: Field::Cache(|t| &mut t.max_empty_sheaves),
+    },
+    Tunable {
+        name: "remote_node_defrag_ratio",
+        min: 0,
+        max: 1024,
+        help: "how often in 1024 times a refill looks at other memory nodes",
+        field: Field::Cache(|t| &mut t.remote_node_defrag_ratio),
+    },
+    Tunable {
+        name: "memoryless_barns",
+        min: 0,
+        max: 1,
+        help: "give CPUs of nodes without memory a barn",
+        field: Field::Cache(|t| &mut t.memoryless_barns),
     },
     Tunable {
         name: "slab_nomerge",

@@ -3,6 +3,7 @@
 #![no_std]
 
 pub mod environment;
+pub mod numa;
 pub mod start;
 pub mod sys;
 mod text;
@@ -16,6 +17,8 @@ use uslub_core::percpu::{ALLOCS_OFFSET, FREES_OFFSET, Slot, Table, locked};
 use uslub_core::platform::Platform;
 use uslub_core::sheaf::{CAPACITY_OFFSET, SHEAF_BYTES};
 use uslub_rseq::{Area, Index};
+
+use crate::numa::Nodes;
 
 pub use text::{Text, complain};
 
@@ -58,6 +61,7 @@ pub struct Linux {
     pid: AtomicU32,
     /// Whether the process has forbidden itself some system calls.
     sandboxed: AtomicBool,
+    nodes: Nodes,
 }
 
 impl Linux {
@@ -75,6 +79,7 @@ impl Linux {
             vforks: AtomicU32::new(0),
             pid: AtomicU32::new(0),
             sandboxed: AtomicBool::new(false),
+            nodes: Nodes::new(),
         }
     }
 
@@ -86,6 +91,7 @@ impl Linux {
         // Relaxed, here and below: nobody else uses the platform yet.
         self.nr_cpu_ids.store((bytes * 8).max(64), Relaxed);
         self.nr_cpus.store((cpus as usize).max(1), Relaxed);
+        self.nodes.probe();
         let mut seed = [0u8; 8];
         if !sys::getrandom(&mut seed) {
             // SAFETY: looks a number up; the kernel points it at 16 random bytes.
@@ -299,6 +305,30 @@ unsafe impl Platform for Linux {
             return 0;
         }
         (info.totalram as usize).saturating_mul(info.mem_unit as usize)
+    }
+
+    fn nr_nodes(&self) -> usize {
+        self.nodes.nr()
+    }
+
+    fn node(&self) -> usize {
+        match self.area().and_then(|area| area.node_here()) {
+            Some(node) => node as usize,
+            None => sys::node(),
+        }
+    }
+
+    fn node_has_memory(&self, nid: usize) -> bool {
+        self.nodes.has_memory(nid)
+    }
+
+    fn distance(&self, from: usize, to: usize) -> u32 {
+        self.nodes.distance(from, to)
+    }
+
+    unsafe fn bind(&self, start: NonNull<u8>, bytes: usize, nid: usize) {
+        // SAFETY: passed on.
+        unsafe { self.nodes.bind(start.as_ptr() as usize, bytes, nid) };
     }
 
     fn nr_cpu_ids(&self) -> usize {

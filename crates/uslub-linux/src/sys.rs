@@ -272,6 +272,14 @@ pub fn close(fd: libc::c_int) {
     unsafe { call(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
 }
 
+/// The memory node of the CPU that this thread runs on.
+pub fn node() -> usize {
+    let mut node = 0u32;
+    // SAFETY: writes the number only.
+    unsafe { call(libc::SYS_getcpu, [0, &raw mut node as usize, 0, 0, 0, 0]) };
+    node as usize
+}
+
 /// Renames a file; both paths end in a zero byte.
 pub fn rename(from: &[u8], to: &[u8]) -> bool {
     assert!(from.last() == Some(&0) && to.last() == Some(&0));

@@ -68,8 +68,12 @@ impl Front {
         self.offset.store(area.offset as usize, Relaxed);
         self.index_offset.store(area.index_offset as usize, Relaxed);
         self.table.store(ALLOCATOR.table.active() as usize, Relaxed);
-        // Release: the bounds open what is above.
-        self.pages.store(arena.limit(), Release);
+        // With more memory nodes than one a free must look where its object belongs.
+        if ALLOCATOR.nr_nodes() == 1 {
+            // Release: the bounds open what is above.
+            self.pages.store(arena.limit(), Release);
+        }
+        // Release: as above.
         self.limit.store(CLASS_MAX + 1, Release);
     }
 

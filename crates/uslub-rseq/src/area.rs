@@ -7,6 +7,7 @@ const WITH_MM_CID: usize = 28;
 #[cfg(target_arch = "x86_64")]
 mod field {
     pub const CPU_ID: usize = 4;
+    pub const NODE_ID: usize = 20;
     pub const MM_CID: usize = 24;
 }
 
@@ -105,6 +106,20 @@ impl Area {
     #[inline]
     pub fn index_here(&self) -> u32 {
         load(self.index_offset)
+    }
+
+    /// The memory node of the CPU that this thread runs on, where the area tells it; may be stale at once.
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    pub fn node_here(&self) -> Option<u32> {
+        // It came before the concurrency id.
+        (self.index == Index::MmCid).then(|| load(self.offset + field::NODE_ID as isize))
+    }
+
+    /// There is no support for this architecture yet.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn node_here(&self) -> Option<u32> {
+        None
     }
 
     /// There is no support for this architecture yet.

@@ -49,6 +49,8 @@ pub struct Block {
     pub bin: u8,
     /// Whether the block is in the list of blocks with free dirty pages.
     pub in_dirty: bool,
+    /// Memory node of the pages.
+    pub node: u8,
 }
 
 /// The bits of `count` pages from `first`, word by word.
@@ -116,7 +118,7 @@ pub fn any_run(set: &PageSet, mut visit: impl FnMut(usize, usize) -> bool) -> bo
 
 impl Block {
     /// Makes the record of a fresh block: all pages free and clean.
-    pub fn reset(&mut self) {
+    pub fn reset(&mut self, node: u8) {
         *self = Block {
             free: [u64::MAX; WORDS],
             dirty: [0; WORDS],
@@ -128,6 +130,7 @@ impl Block {
             dirty_since: 0,
             bin: 0,
             in_dirty: false,
+            node,
         };
     }
 
@@ -185,8 +188,9 @@ mod tests {
             dirty_since: 0,
             bin: 0,
             in_dirty: false,
+            node: 0,
         };
-        b.reset();
+        b.reset(0);
         b
     }
 

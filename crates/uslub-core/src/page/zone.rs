@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
 use crate::gfp::Gfp;
-use crate::page::arena::{Arena, PageIndex};
+use crate::page::arena::{Arena, BLOCK_BYTES, PageIndex};
 use crate::page::block::{self, BINS, BLOCK_PAGES, Block, NO_BLOCK};
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::sync::Lock;
@@ -43,6 +43,8 @@ pub struct Run {
     pub page: PageIndex,
     /// Whether all bytes are zero.
     pub zero: bool,
+    /// Memory node.
+    pub node: u8,
 }
 
 /// The page allocator over an [`Arena`].
@@ -89,8 +91,20 @@ impl<P: Platform> Zone<P> {
         }
     }
 
-    /// Hands out `count` pages (1 to 512) aligned to `align` pages (a power of two up to 512).
+    /// Hands out `count` pages (1 to 512) aligned to `align` pages (a power of two up to 512), of node 0 if it has any.
     pub fn alloc(&self, platform: &P, count: usize, align: usize, gfp: Gfp) -> Option<Run> {
+        self.alloc_on(platform, 0, count, align, gfp)
+    }
+
+    /// As [`alloc`](Self::alloc), of node `nid` if it has any; of no other with [`THISNODE`](Gfp::THISNODE).
+    pub fn alloc_on(
+        &self,
+        platform: &P,
+        nid: usize,
+        count: usize,
+        align: usize,
+        gfp: Gfp,
+    ) -> Option<Run> {
         debug_assert!((1..=BLOCK_PAGES).contains(&count) && align.is_power_of_two());
         loop {
             // Before the look, so that a block which comes meanwhile is looked at too.
@@ -98,22 +112,27 @@ impl<P: Platform> Zone<P> {
             {
                 let mut lists = self.lists.lock_if(gfp.may_spin())?;
                 self.absorb(&mut lists, platform);
-                if let Some(run) = self.take(&mut lists, count, align) {
+                if let Some(run) = self.take(&mut lists, Some(nid), count, align) {
                     return Some(run);
                 }
             }
-            if !gfp.may_map() {
-                return None;
-            }
-            if !self.grow(platform, limit) {
-                return None;
+            if !gfp.may_map() || !self.grow_on(platform, limit, nid) {
+                break;
             }
         }
+        // Better far than not at all.
+        let any = !gfp.contains(Gfp::THISNODE) && platform.nr_nodes() > 1;
+        let mut lists = any.then(|| self.lists.lock_if(gfp.may_spin()))??;
+        self.take(&mut lists, None, count, align)
     }
 
-    /// Adds a block, unless somebody else has done so since the limit was `limit`; returns false when
+    /// Adds a block of node 0, unless somebody else has added one since the limit was `limit`; returns false when
     /// none is to be had.
     pub fn grow(&self, platform: &P, limit: usize) -> bool {
+        self.grow_on(platform, limit, 0)
+    }
+
+    fn grow_on(&self, platform: &P, limit: usize, nid: usize) -> bool {
         // Held until the block can be found, so that those who wait do not ask for another.
         let _growth = self.growth.lock();
         if self.arena.limit() != limit {
@@ -122,14 +141,25 @@ impl<P: Platform> Zone<P> {
         let Some(number) = self.arena.grow(platform) else {
             return false;
         };
+        if platform.nr_nodes() > 1 {
+            let start = self.arena.address(PageIndex(number * BLOCK_PAGES as u32));
+            // SAFETY: just committed.
+            unsafe { platform.bind(start, BLOCK_BYTES, nid) };
+        }
         let _lists = self.lists.lock();
         // SAFETY: we hold the page lock; the block is new.
-        unsafe { self.arena.block(number) }.reset();
+        unsafe { self.arena.block(number) }.reset(nid as u8);
         self.rebin(number);
         true
     }
 
-    fn take(&self, lists: &mut Lists, count: usize, align: usize) -> Option<Run> {
+    fn take(
+        &self,
+        lists: &mut Lists,
+        nid: Option<usize>,
+        count: usize,
+        align: usize,
+    ) -> Option<Run> {
         let mut least = bin_of(count);
         // A whole block holds any request.
         let sure = (bin_of(count.max(align)) + 1).min(BINS - 1);
@@ -140,10 +170,14 @@ impl<P: Platform> Zone<P> {
             while candidates != 0 {
                 let number = group * 64 + candidates.trailing_zeros();
                 // SAFETY: we hold the page lock; the reference ends with the turn.
-                if let Some(first) = unsafe { self.arena.block(number) }.find(count, align) {
+                let block = unsafe { self.arena.block(number) };
+                candidates &= candidates - 1;
+                if nid.is_some_and(|nid| usize::from(block.node) != nid) {
+                    continue;
+                }
+                if let Some(first) = block.find(count, align) {
                     return Some(self.claim(lists, number, first, count));
                 }
-                candidates &= candidates - 1;
                 misses += 1;
                 if misses == LOOK_AT && least < sure {
                     least = sure;
@@ -171,9 +205,13 @@ impl<P: Platform> Zone<P> {
         block::fill(&mut block.free, first, count, false);
         block::fill(&mut block.dirty, first, count, true);
         lists.nr_used += count;
+        let (page, node) = ((number as usize * BLOCK_PAGES + first) as u32, block.node);
         self.recount(lists, number);
-        let page = PageIndex((number as usize * BLOCK_PAGES + first) as u32);
-        Run { page, zero }
+        Run {
+            page: PageIndex(page),
+            zero,
+            node,
+        }
     }
 
     /// Takes `count` pages back; gives pages back to the system that stayed free for

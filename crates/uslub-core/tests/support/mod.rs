@@ -71,6 +71,10 @@ pub enum Slots {
 pub struct Setup {
     /// Virtual CPUs.
     pub cpus: usize,
+    /// Memory nodes; the CPUs are dealt out to them in equal blocks.
+    pub nodes: usize,
+    /// Bit n is set when node n has memory.
+    pub memory: u64,
     /// Tunables.
     pub tunables: Tunables,
     /// What pages hold.
@@ -85,6 +89,8 @@ impl Default for Setup {
     fn default() -> Self {
         Self {
             cpus: 4,
+            nodes: 1,
+            memory: u64::MAX,
             tunables: Tunables::DEFAULT,
             fresh: Fresh::Zero,
             slots: Slots::Locked,

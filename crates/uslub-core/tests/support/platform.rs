@@ -45,6 +45,8 @@ struct Memory {
     /// The committed ranges that hold pages, not tables.
     pages: Ranges,
     purged: Vec<(usize, usize)>,
+    /// Start, bytes and node of what was bound.
+    bound: Vec<(usize, usize, usize)>,
     calls: Calls,
     /// Asking calls that still succeed, then calls that fail.
     fail: (usize, usize),
@@ -117,6 +119,15 @@ impl Virtual {
     pub fn set_percpu_usable(&self, usable: bool) {
         // SeqCst: see above.
         self.percpu_usable.store(usable, SeqCst);
+    }
+
+    /// The node that the memory at an address was bound to.
+    pub fn node_of(&self, address: usize) -> Option<usize> {
+        let memory = self.memory();
+        let mut bound = memory.bound.iter();
+        bound
+            .find(|(start, bytes, _)| (*start..start + bytes).contains(&address))
+            .map(|&(_, _, nid)| nid)
     }
 
     /// The warnings since the last call.
@@ -391,6 +402,24 @@ unsafe impl Platform for Virtual {
 
     fn memory_bytes(&self) -> usize {
         1 << 30
+    }
+
+    fn nr_nodes(&self) -> usize {
+        self.setup.nodes
+    }
+
+    fn node(&self) -> usize {
+        self.cpu() * self.setup.nodes / self.setup.cpus
+    }
+
+    fn node_has_memory(&self, nid: usize) -> bool {
+        self.setup.memory >> nid & 1 == 1
+    }
+
+    unsafe fn bind(&self, start: NonNull<u8>, bytes: usize, nid: usize) {
+        assert!(self.node_has_memory(nid), "bound to a node without memory");
+        let mut memory = self.memory();
+        memory.bound.push((start.as_ptr() as usize, bytes, nid));
     }
 
     fn nr_cpu_ids(&self) -> usize {

@@ -1,0 +1,175 @@
+//! Fresh slabs: their pages, their objects in the order of the iterator, and their return to the page layer.
+
+use core::ptr::null_mut;
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::allocator::Allocator;
+use crate::args::{Ctor, Flags};
+use crate::cache::KmemCache;
+use crate::gfp::Gfp;
+use crate::node::Node;
+use crate::page::PageKind;
+use crate::platform::{PAGE_SIZE, Platform};
+use crate::slab::{Slab, State};
+use crate::stats::StatItem;
+
+impl<P: Platform> Allocator<P> {
+    /// Constructs up to `count` objects of fresh slots from `first`; returns how many.
+    pub(crate) fn construct(
+        &self,
+        cache: &KmemCache<P>,
+        ctor: Ctor,
+        slab: &Slab,
+        first: u32,
+        count: u32,
+    ) -> u32 {
+        let (base, start) = (self.slab_base(slab), usize::from(slab.start()));
+        for i in 0..count {
+            let object = base.wrapping_add(cache.offset_at(start, (first + i) as usize));
+            // SAFETY: the object is ours, of the cache's size, and not constructed yet.
+            if !unsafe { (ctor.call)(ctor.data, object) } {
+                return i;
+            }
+        }
+        count
+    }
+
+    /// The iterator: visits `out.len()` fresh slots from `position`.
+    pub(crate) fn emit(
+        &self,
+        cache: &KmemCache<P>,
+        slab: &Slab,
+        base: *mut u8,
+        position: usize,
+        out: &mut [*mut u8],
+    ) {
+        if !cache.is_random() {
+            let size = cache.size as usize;
+            let mut at = base.wrapping_add(position * size);
+            for slot in out {
+                *slot = at;
+                at = at.wrapping_add(size);
+            }
+            return;
+        }
+        let start = usize::from(slab.start());
+        for (i, slot) in out.iter_mut().enumerate() {
+            *slot = base.wrapping_add(cache.offset_at(start, position + i));
+        }
+    }
+
+    /// Takes pages for a slab; it belongs to the caller and all its slots are fresh.
+    pub(crate) fn new_slab(&self, cache: &KmemCache<P>, nid: usize, gfp: Gfp) -> Option<&Slab> {
+        let pages = cache.oo.pages();
+        if gfp.contains(Gfp::KERNEL) {
+            self.flush_cold_now_and_then();
+        }
+        let node = cache.node(nid);
+        if cache.has_reserve()
+            && let Some(mut lists) = node.lists.try_lock()
+        {
+            lists.reserve.asked(self.platform.now_ms());
+        }
+        // Relaxed: a figure, and a limit that no one exceeds as all count first.
+        node.nr_slabs.fetch_add(1, Relaxed);
+        let run = (cache.nr_slabs() <= cache.max_slabs)
+            .then(|| (self.zone).alloc_on(&self.platform, nid, pages, pages, gfp))
+            .flatten();
+        let Some(run) = run else {
+            // Relaxed: as above.
+            node.nr_slabs.fetch_sub(1, Relaxed);
+            return None;
+        };
+        let slab = self.zone.arena.slab(run.page);
+        slab.set_position(0);
+        slab.set_partial(false);
+        slab.set_node(run.node);
+        if usize::from(run.node) != nid {
+            // Relaxed, both: as above.
+            node.nr_slabs.fetch_sub(1, Relaxed);
+            cache
+                .node(usize::from(run.node))
+                .nr_slabs
+                .fetch_add(1, Relaxed);
+        }
+        if cache.is_random() {
+            slab.set_start((self.platform.random() % u64::from(cache.oo.objects)) as u16);
+        }
+        slab.set_state(State::without_list(0));
+        if cache.tuning.freelist_deferred == 0 {
+            self.build_freelist(cache, slab);
+        }
+        slab.set_kind(PageKind::Slab);
+        self.zone
+            .arena
+            .set_cache(run.page, pages as u32, Some(cache.id));
+        if cache.flags.contains(Flags::PREFAULT) {
+            let start = self.slab_base(slab);
+            for page in 0..pages {
+                // SAFETY: a page of the slab; all of it is free.
+                unsafe { start.add(page * PAGE_SIZE).write_volatile(0) };
+            }
+        }
+        self.count(cache, StatItem::AllocSlab, 1);
+        Some(slab)
+    }
+
+    /// Links all slots of a brand-new slab in the order of its iterator: the old way. None is fresh then. What
+    /// a constructor fails at, and all behind it, stays fresh.
+    fn build_freelist(&self, cache: &KmemCache<P>, slab: &Slab) {
+        let (base, start) = (self.slab_base(slab), usize::from(slab.start()));
+        let count = match cache.ctor {
+            Some(ctor) => self.construct(cache, ctor, slab, 0, cache.oo.objects),
+            None => cache.oo.objects,
+        };
+        let links = cache.links_of(slab);
+        let mut next = null_mut();
+        for position in (0..count as usize).rev() {
+            let object = base.wrapping_add(cache.offset_at(start, position));
+            // SAFETY: a slot of a slab of ours.
+            unsafe { links.set(object, next) };
+            next = object;
+        }
+        slab.set_position(count as u16);
+        let head = (count > 0).then(|| next as usize - base as usize);
+        slab.set_state(State::without_list(0).with(head, 0));
+    }
+
+    /// Gives the pages of a slab back, which is empty and belongs to the caller.
+    pub(crate) fn discard_slab(&self, cache: &KmemCache<P>, node: &Node<P>, slab: &Slab) {
+        if cache.flags.contains(Flags::TYPESAFE_BY_RCU) {
+            if !self.bury(cache, slab, Gfp::KERNEL) {
+                // It stays a slab of this cache, as it must.
+                let mut lists = node.lists.lock();
+                lists.add(&self.zone.arena, slab, cache.has_reserve());
+                node.note(&lists);
+            }
+            return;
+        }
+        self.discard_at_once(cache, node, slab);
+    }
+
+    /// Gives the pages of a slab back, whatever readers there are.
+    pub(crate) fn discard_at_once(&self, cache: &KmemCache<P>, node: &Node<P>, slab: &Slab) {
+        let page = self.zone.arena.page_of_slab(slab);
+        let pages = cache.oo.pages();
+        // Relaxed: a figure.
+        node.nr_slabs.fetch_sub(1, Relaxed);
+        self.count(cache, StatItem::FreeSlab, 1);
+        slab.set_kind(PageKind::None);
+        self.zone.arena.set_cache(page, pages as u32, None);
+        self.zone.free(
+            &self.platform,
+            page,
+            pages,
+            u64::from(self.tunables().decay_ms),
+        );
+    }
+
+    /// Address of a slab's first slot.
+    #[inline]
+    pub(crate) fn slab_base(&self, slab: &Slab) -> *mut u8 {
+        let arena = &self.zone.arena;
+        arena.address(arena.page_of_slab(slab)).as_ptr()
+    }
+}

@@ -1,0 +1,150 @@
+//! Memory nodes: which one a CPU works on, and the barn there.
+//!
+//! | the CPU's node | its barn | an object of another node that it frees |
+//! |---|---|---|
+//! | has memory | its own | goes to its slab at once, never into a sheaf |
+//! | has none | its own, or none with `memoryless_barns=0` | goes into the sheaf, as all objects are remote |
+//!
+//! With one node, all of this is no more than a compare.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::allocator::Allocator;
+use crate::barn::Barn;
+use crate::cache::KmemCache;
+use crate::gfp::Gfp;
+use crate::platform::Platform;
+use crate::sheaf::Sheaf;
+use crate::stats::StatItem;
+
+/// Most nodes that are told apart.
+pub const MAX_NODES: usize = 64;
+
+impl<P: Platform> Allocator<P> {
+    /// Number of memory nodes.
+    #[inline]
+    pub fn nr_nodes(&self) -> usize {
+        // Relaxed: set once, before anyone has the allocator.
+        self.nodes.load(Relaxed)
+    }
+
+    /// The node of the CPU that this thread runs on.
+    #[inline]
+    pub(crate) fn nid(&self) -> usize {
+        match self.nr_nodes() {
+            1 => 0,
+            nodes => self.platform.node() % nodes,
+        }
+    }
+
+    /// The node whose memory CPUs of node `nid` get: their own, or the nearest that has any.
+    pub(crate) fn memory_node(&self, nid: usize) -> usize {
+        if self.nr_nodes() == 1 || self.platform.node_has_memory(nid) {
+            return nid;
+        }
+        let with_memory =
+            (0..self.nr_nodes()).filter(|&other| self.platform.node_has_memory(other));
+        with_memory
+            .min_by_key(|&other| self.platform.distance(nid, other))
+            .unwrap_or(nid)
+    }
+
+    /// The node after `last` in the order of their distance from `nid`; the first one for `None`.
+    pub(crate) fn next_nearest(&self, nid: usize, last: Option<usize>) -> Option<usize> {
+        let rank = |other: usize| (self.platform.distance(nid, other), other);
+        let others = (0..self.nr_nodes()).filter(|&other| other != nid);
+        others
+            .filter(|&other| last.is_none_or(|last| rank(other) > rank(last)))
+            .min_by_key(|&other| rank(other))
+    }
+
+    /// Whether an object of the cache may lie in this CPU's sheaves.
+    #[inline]
+    pub(crate) fn is_parkable(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {
+        self.nr_nodes() == 1 || self.is_near(cache, object)
+    }
+
+    #[cold]
+    fn is_near(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {
+        let nid = self.nid();
+        let arena = &self.zone.arena;
+        let home = arena
+            .page_of(object as usize)
+            .map(|page| usize::from(cache.slab_of(arena, page).node()));
+        home == Some(nid)
+            || (cache.tuning.memoryless_barns == 1 && !self.platform.node_has_memory(nid))
+    }
+
+    /// The barn that this CPU uses, if it has one.
+    fn barn<'a>(&self, cache: &'a KmemCache<P>) -> Option<&'a Barn<P>> {
+        let nid = self.nid();
+        let has_one = self.nr_nodes() == 1
+            || cache.tuning.memoryless_barns == 1
+            || self.platform.node_has_memory(nid);
+        has_one.then(|| &cache.node(nid).barn)
+    }
+
+    /// Takes a full sheaf out of the barn.
+    pub(crate) fn barn_get(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
+        let full = self
+            .barn(cache)
+            .and_then(|barn| barn.get_full(gfp.may_spin()));
+        let item = match full {
+            Some(_) => StatItem::BarnGet,
+            None => StatItem::BarnGetFail,
+        };
+        self.count(cache, item, 1);
+        full
+    }
+
+    /// Stores a full sheaf in the barn.
+    ///
+    /// # Errors
+    ///
+    /// The sheaf, when there is no room.
+    pub(crate) fn barn_put(
+        &self,
+        cache: &KmemCache<P>,
+        sheaf: Sheaf,
+        gfp: Gfp,
+    ) -> Result<(), Sheaf> {
+        let put = match self.barn(cache) {
+            Some(barn) => barn.put_full(sheaf, cache.max_full, gfp.may_spin()),
+            None => Err(sheaf),
+        };
+        let item = match put {
+            Ok(()) => StatItem::BarnPut,
+            Err(_) => StatItem::BarnPutFail,
+        };
+        self.count(cache, item, 1);
+        put
+    }
+
+    /// Whether the barn has no room for a full sheaf, at a glance.
+    pub(crate) fn barn_is_full(&self, cache: &KmemCache<P>) -> bool {
+        self.barn(cache)
+            .is_none_or(|barn| barn.nr_full() >= cache.max_full)
+    }
+
+    /// Takes an empty sheaf out of the barn.
+    pub(crate) fn barn_get_empty(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
+        self.barn(cache)?.get_empty(gfp.may_spin())
+    }
+
+    /// Stores an empty sheaf in the barn.
+    ///
+    /// # Errors
+    ///
+    /// The sheaf, when there is no room.
+    pub(crate) fn barn_put_empty(
+        &self,
+        cache: &KmemCache<P>,
+        sheaf: Sheaf,
+        gfp: Gfp,
+    ) -> Result<(), Sheaf> {
+        match self.barn(cache) {
+            Some(barn) => barn.put_empty(sheaf, cache.max_empty, gfp.may_spin()),
+            None => Err(sheaf),
+        }
+    }
+}

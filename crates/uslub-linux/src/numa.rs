@@ -1,0 +1,185 @@
+//! Memory nodes, as the kernel tells them under `/sys/devices/system/node`.
+//!
+//! With one node nothing is read but one short file, and nothing is bound.
+
+use core::ffi::c_long;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize};
+
+use uslub_core::numa::MAX_NODES;
+
+use crate::sys;
+
+/// The policy: memory of the node if there is any, else of another.
+const MPOL_PREFERRED: usize = 1;
+
+/// What is known of the nodes.
+pub struct Nodes {
+    nr: AtomicUsize,
+    /// Bit n is set when node n has memory.
+    memory: AtomicU64,
+    distances: [[AtomicU8; MAX_NODES]; MAX_NODES],
+}
+
+impl Nodes {
+    /// One node.
+    pub const fn new() -> Self {
+        Self {
+            nr: AtomicUsize::new(1),
+            memory: AtomicU64::new(1),
+            distances: [const { [const { AtomicU8::new(0) }; MAX_NODES] }; MAX_NODES],
+        }
+    }
+
+    /// Looks at the machine. Nodes beyond [`MAX_NODES`] are not told apart: then all count as one.
+    pub fn probe(&self) {
+        let mut text = [0u8; 4096];
+        let online = set_in(read(b"/sys/devices/system/node/online\0", &mut text));
+        let memory = set_in(read(b"/sys/devices/system/node/has_memory\0", &mut text));
+        let (Some(online), Some(memory)) = (online, memory) else {
+            return;
+        };
+        let nr = (u64::BITS - online.leading_zeros()) as usize;
+        if nr < 2 || memory == 0 {
+            return;
+        }
+        for from in 0..nr {
+            self.probe_distances(from, online, &mut text);
+        }
+        // Relaxed: published by the next.
+        self.memory.store(memory, Relaxed);
+        // Release: with all the rest.
+        self.nr.store(nr, Release);
+    }
+
+    fn probe_distances(&self, from: usize, online: u64, text: &mut [u8]) {
+        let mut path = *b"/sys/devices/system/node/node00/distance\0";
+        let (tens, ones) = (from / 10, from % 10);
+        let digits = b"/sys/devices/system/node/node".len();
+        path[digits] = b'0' + tens as u8;
+        path[digits + 1] = b'0' + ones as u8;
+        if tens == 0 {
+            // One digit: the rest moves up.
+            path[digits] = path[digits + 1];
+            path.copy_within(digits + 2.., digits + 1);
+        }
+        let end = path.iter().position(|&b| b == 0).unwrap_or(0);
+        let numbers = read(&path[..=end], text).unwrap_or(b"");
+        let numbers = numbers
+            .split(|b| !b.is_ascii_digit())
+            .filter(|word| !word.is_empty());
+        let to = (0..MAX_NODES).filter(|to| online >> to & 1 == 1);
+        for (to, number) in to.zip(numbers) {
+            // Relaxed: published with the number of nodes.
+            self.distances[from][to].store(parse(number).min(255) as u8, Relaxed);
+        }
+    }
+
+    /// Number of nodes.
+    #[inline]
+    pub fn nr(&self) -> usize {
+        // Acquire: pairs with `probe`.
+        self.nr.load(Acquire)
+    }
+
+    /// Whether a node has memory.
+    pub fn has_memory(&self, nid: usize) -> bool {
+        // Relaxed: set before the number of nodes.
+        nid < MAX_NODES && self.memory.load(Relaxed) >> nid & 1 == 1
+    }
+
+    /// How far it is from one node to another.
+    pub fn distance(&self, from: usize, to: usize) -> u32 {
+        // Relaxed: as above.
+        match self.distances[from % MAX_NODES][to % MAX_NODES].load(Relaxed) {
+            // Not told: by number.
+            0 => 10 + 10 * from.abs_diff(to) as u32,
+            known => u32::from(known),
+        }
+    }
+
+    /// Asks that the memory of a range come from a node.
+    ///
+    /// # Safety
+    ///
+    /// The range is a mapping of the caller's.
+    pub unsafe fn bind(&self, start: usize, bytes: usize, nid: usize) {
+        let mask = 1u64 << (nid % MAX_NODES);
+        // SAFETY: the kernel reads the mask only; contents do not change. A refusal leaves the default policy.
+        unsafe {
+            sys::call(
+                libc::SYS_mbind as c_long,
+                [
+                    start,
+                    bytes,
+                    MPOL_PREFERRED,
+                    &raw const mask as usize,
+                    MAX_NODES + 1,
+                    0,
+                ],
+            );
+        }
+    }
+}
+
+impl Default for Nodes {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn read<'a>(path: &[u8], into: &'a mut [u8]) -> Option<&'a [u8]> {
+    let file = sys::open(path, libc::O_RDONLY, 0)?;
+    let n = sys::read(file, into);
+    sys::close(file);
+    into.get(..n?)
+}
+
+fn parse(digits: &[u8]) -> u32 {
+    let digit = |sum: u32, &b: &u8| sum.saturating_mul(10).saturating_add(u32::from(b - b'0'));
+    digits.iter().fold(0, digit)
+}
+
+/// The set that a list like `0-3,5` names; `None` if it is empty or names a number above 63.
+fn set_in(text: Option<&[u8]>) -> Option<u64> {
+    let mut set = 0u64;
+    for range in text?.split(|&b| b == b',') {
+        let range = range.trim_ascii();
+        let mut ends = range.split(|&b| b == b'-');
+        let digits = |word: &[u8]| !word.is_empty() && word.iter().all(u8::is_ascii_digit);
+        let first = ends.next().filter(|word| digits(word)).map(parse)?;
+        let last = ends.next().filter(|word| digits(word)).map_or(first, parse);
+        if last as usize >= MAX_NODES || first > last {
+            return None;
+        }
+        for nid in first..=last {
+            set |= 1 << nid;
+        }
+    }
+    (set != 0).then_some(set)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_nodes_are_read() {
+        assert_eq!(set_in(Some(b"0\n")), Some(1));
+        assert_eq!(set_in(Some(b"0-3\n")), Some(0b1111));
+        assert_eq!(set_in(Some(b"0,2-3,7\n")), Some(0b1000_1101));
+        for bad in [&b""[..], b"\n", b"a", b"3-1", b"64", b"0-", b","] {
+            assert!(set_in(Some(bad)).is_none_or(|set| bad == b"0-" && set == 1));
+        }
+        assert_eq!(set_in(None), None);
+    }
+
+    #[test]
+    fn this_machine_has_a_node() {
+        let nodes = Nodes::new();
+        nodes.probe();
+        assert!((1..=MAX_NODES).contains(&nodes.nr()));
+        assert!((0..nodes.nr()).any(|nid| nodes.has_memory(nid)));
+        assert_eq!(nodes.distance(0, 0), 10);
+    }
+}
