@@ -62,6 +62,8 @@ pub struct Allocator<P: Platform> {
     /// Objects that were allocated without a cache, and freed.
     pub large_calls: [AtomicUsize; 2],
     caches: [AtomicPtr<KmemCache<P>>; MAX_CACHES],
+    /// Bytes of objects that adaptive sheaves can hold.
+    pub(crate) sheaf_bytes: AtomicUsize,
     /// Number of memory nodes.
     pub(crate) nodes: AtomicUsize,
     /// How readers are waited for.
@@ -99,6 +101,7 @@ impl<P: Platform> Allocator<P> {
                 youngest: null_mut(),
                 nr_dead: 0,
             }),
+            sheaf_bytes: AtomicUsize::new(0),
             nodes: AtomicUsize::new(1),
             grace: Lock::new(None),
             reclaim: Reclaim::new(),

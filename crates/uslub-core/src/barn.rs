@@ -14,6 +14,8 @@ use crate::sync::Lock;
 struct Lists {
     full: SheafList,
     empty: SheafList,
+    /// Least number of full sheaves since the last look for surplus.
+    low: usize,
 }
 
 /// Sheaves that wait for a CPU.
@@ -30,6 +32,7 @@ impl<P: Platform> Barn<P> {
             lists: Lock::new(Lists {
                 full: SheafList::new(),
                 empty: SheafList::new(),
+                low: 0,
             }),
             nr_full: AtomicUsize::new(0),
             nr_empty: AtomicUsize::new(0),
@@ -62,7 +65,12 @@ impl<P: Platform> Barn<P> {
         if self.nr_full() == 0 {
             return None;
         }
-        self.with(spin, |lists| lists.full.pop())?
+        let work = |lists: &mut Lists| {
+            let full = lists.full.pop();
+            lists.low = lists.low.min(lists.full.len());
+            full
+        };
+        self.with(spin, work)?
     }
 
     /// Takes an empty sheaf out.
@@ -109,6 +117,26 @@ impl<P: Platform> Barn<P> {
             }
         });
         sheaf.map_or(Ok(()), Err)
+    }
+
+    /// Takes half of the full sheaves out that nobody has needed since the last call, and the empty ones beyond two.
+    pub fn take_surplus(&self) -> SheafList {
+        let work = |lists: &mut Lists| {
+            let mut surplus = SheafList::new();
+            for _ in 0..lists.low.min(lists.full.len()).div_ceil(2) {
+                if let Some(sheaf) = lists.full.pop() {
+                    surplus.push(sheaf);
+                }
+            }
+            lists.low = lists.full.len();
+            while lists.empty.len() > 2
+                && let Some(sheaf) = lists.empty.pop()
+            {
+                surplus.push(sheaf);
+            }
+            surplus
+        };
+        self.with(true, work).unwrap_or_default()
     }
 
     /// Takes all sheaves out: the full ones and the empty ones.

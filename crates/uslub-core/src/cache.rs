@@ -58,6 +58,8 @@ pub struct KmemCache<P: 'static> {
     pub min_partial: usize,
     /// Objects a sheaf holds.
     pub capacity: usize,
+    /// Objects a sheaf may come to hold; the same as `capacity`, or less, where it is fixed.
+    pub capacity_max: usize,
     /// Full sheaves a barn holds.
     pub max_full: usize,
     /// Empty sheaves a barn holds.
@@ -78,6 +80,8 @@ pub struct KmemCache<P: 'static> {
 // SAFETY: the pointers lead to records that live for ever and are shared by rule.
 unsafe impl<P: Platform> Sync for KmemCache<P> {}
 
+/// Full sheaves that the barn of a cache with adaptive sheaves holds: they are cheap there, and are trimmed.
+const ADAPTIVE_BARN: usize = 20;
 /// Bytes of full sheaves that a barn holds by default, at most.
 const BARN_BYTES: usize = 32 << 10;
 
@@ -119,6 +123,7 @@ impl<P: Platform> KmemCache<P> {
                 order::sheaf_capacity(layout.size),
             ))
             .clamp(1, MAX_CAPACITY);
+        let capacity_max = (tuning.sheaf_capacity_max as usize).min(MAX_CAPACITY);
         let mut name = [0; NAME_MAX + 1];
         name[..args.name.len()].copy_from_slice(args.name.as_bytes());
         Ok(Self {
@@ -155,9 +160,14 @@ impl<P: Platform> KmemCache<P> {
                 ),
             ),
             capacity,
+            capacity_max,
             max_full: or(
                 tuning.max_full_sheaves,
-                (BARN_BYTES / (capacity * layout.size)).clamp(1, 10),
+                if capacity_max > capacity {
+                    ADAPTIVE_BARN
+                } else {
+                    (BARN_BYTES / (capacity * layout.size)).clamp(1, 10)
+                },
             ),
             max_empty: tuning.max_empty_sheaves as usize,
             random: core::ptr::null(),
@@ -300,6 +310,12 @@ impl<P: Platform> KmemCache<P> {
     #[inline]
     pub(crate) fn never_waits(&self) -> bool {
         self.tuning.slab_state_lockfree == 1
+    }
+
+    /// Whether the capacity of sheaves adapts.
+    #[inline]
+    pub fn is_adaptive(&self) -> bool {
+        self.capacity_max > self.capacity
     }
 
     /// Whether empty slabs are kept apart.

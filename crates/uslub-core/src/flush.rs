@@ -7,8 +7,9 @@ use crate::allocator::Allocator;
 use crate::args::Flags;
 use crate::cache::KmemCache;
 use crate::gfp::Gfp;
+use crate::locked;
 use crate::node::{Node, SlabList};
-use crate::percpu::{CacheId, Region, Slot, locked};
+use crate::percpu::{CacheId, MAX_CACHES, Region, Slot};
 use crate::platform::Platform;
 use crate::sheaf::{self, Sheaf, SheafList};
 
@@ -225,11 +226,15 @@ impl<P: Platform> Allocator<P> {
         let any = self.while_draining(|| {
             self.trim_reserves();
             let mut any = false;
+            for cache in self.caches().filter(|cache| cache.is_adaptive()) {
+                self.trim_barns(cache);
+            }
             for cache in self.caches() {
                 any |= cache.note_activity(self.activity_of(cache)) && self.is_cached(cache);
             }
             any
         });
+        self.flush_idle_cpus();
         if any {
             self.flush_cpus(&|cache| cache.is_cold(), Take::Used);
             self.while_draining(|| {
@@ -237,6 +242,32 @@ impl<P: Platform> Allocator<P> {
                     cache.nodes().for_each(|node| self.flush_barn(cache, node));
                 }
             });
+        }
+    }
+
+    /// Flushes the sheaves that CPUs have of adaptive caches that they do not use.
+    fn flush_idle_cpus(&self) {
+        let mut at = 1;
+        // One after the other: the regions of each are stopped for themselves.
+        while at < MAX_CACHES {
+            let next = self.while_draining(|| {
+                (self.caches().filter(|cache| cache.is_adaptive()))
+                    .find(|cache| cache.id.index() >= at && self.note_idle_cpus(cache))
+                    .map(|cache| cache.id)
+            });
+            let Some(id) = next else {
+                return;
+            };
+            let mut taken = SheafList::new();
+            let idle = |region: &Region| {
+                self.cache(id)
+                    .is_some_and(|cache| Self::is_idle_on(cache, region))
+            };
+            self.take_slots(&idle, &|cache| cache.id == id, &MAIN_AND_SPARE, &mut taken);
+            while let Some(sheaf) = taken.pop() {
+                self.flush_taken(sheaf);
+            }
+            at = id.index() + 1;
         }
     }
 

@@ -8,7 +8,7 @@
 //! | reserves | `mempool` |
 //! | objects of any size | `kmalloc`, `huge`, `buckets` |
 //! | caches | `cache`, `args`, `bulk`, `prefill`, `rcu`, `destroy`, `info`, `stats` |
-//! | batches of objects | `sheaves`, `flush`, `reclaim`; `numa`, `sheaf`, `percpu`, `barn` |
+//! | batches of objects | `sheaves`, `flush`, `reclaim`; `numa`, `capacity`, `capacity`, `sheaf`, `percpu`, `locked`, `barn` |
 //! | slabs | `refill`, `fresh`, `free`, `partial`, `deferred`; `node`, `reserve`, `slab`, `freelist`, `order` |
 //! | pages | `page` |
 //! | the world below | `platform`; `sync`, `gfp`, `grace`, `tunables`, `meta`, `text` |
@@ -26,6 +26,7 @@ pub mod barn;
 pub mod buckets;
 pub mod bulk;
 pub mod cache;
+pub mod capacity;
 pub mod deferred;
 pub mod destroy;
 pub mod flush;
@@ -37,6 +38,7 @@ pub mod grace;
 pub mod huge;
 pub mod info;
 pub mod kmalloc;
+pub mod locked;
 pub mod mempool;
 pub mod meta;
 pub mod node;

@@ -94,6 +94,7 @@ impl<P: Platform> Allocator<P> {
             None => StatItem::BarnGetFail,
         };
         self.count(cache, item, 1);
+        self.note_barn(cache, full.is_none());
         full
     }
 
@@ -117,6 +118,7 @@ impl<P: Platform> Allocator<P> {
             Err(_) => StatItem::BarnPutFail,
         };
         self.count(cache, item, 1);
+        self.note_barn(cache, put.is_err());
         put
     }
 

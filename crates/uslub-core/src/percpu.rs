@@ -112,6 +112,7 @@ impl Slot {
 pub struct Region {
     words: [AtomicUsize; PAGE_WORDS * REGION_PAGES],
     stats: [[AtomicU64; STAT_SLOTS]; MAX_CACHES],
+    wishes: [AtomicU64; MAX_CACHES],
 }
 
 impl Region {
@@ -137,7 +138,13 @@ impl Region {
         &self.stats[id.index()][item as usize]
     }
 
-    fn count(&self, slot: Slot, offset: usize, n: usize) {
+    /// What the CPU wants of a cache's sheaves; see [`capacity`](crate::capacity).
+    #[inline]
+    pub(crate) fn wish(&self, id: CacheId) -> &AtomicU64 {
+        &self.wishes[id.index()]
+    }
+
+    pub(crate) fn count(&self, slot: Slot, offset: usize, n: usize) {
         // Relaxed: statistics, racy like the kernel's.
         self.words[slot.0 as usize + offset / 8].fetch_add(n, Relaxed);
     }
@@ -377,6 +384,8 @@ impl Table {
                 // Relaxed: statistics; nobody uses the identity.
                 region.words[id.0 as usize + count * CACHES_A_PAGE].store(0, Relaxed);
             }
+            // Relaxed: as above.
+            region.wishes[id.index()].store(0, Relaxed);
             for count in &region.stats[id.index()] {
                 // Relaxed: as above.
                 count.store(0, Relaxed);
@@ -449,132 +458,6 @@ impl Table {
 impl Default for Table {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-/// The slot operations where there are no restartable sequences: bit 0 of a
-/// word is its lock. A locked word makes the operation fail; nobody ever waits.
-///
-/// | word | meaning |
-/// |---|---|
-/// | even | a top (or 0), free to change |
-/// | odd | some thread is between reading the top and writing the new one |
-pub mod locked {
-    use super::{ALLOCS_OFFSET, Acquire, FREES_OFFSET, Region, Relaxed, Release, Slot};
-    use crate::sheaf;
-
-    const LOCKED: usize = 1;
-
-    fn take(region: &Region, slot: Slot) -> Option<usize> {
-        let word = region.word(slot);
-        // Relaxed: confirmed by the exchange.
-        let top = word.load(Relaxed);
-        if top & LOCKED != 0 {
-            return None;
-        }
-        // Acquire: the sheaf's words as the last holder released them.
-        word.compare_exchange(top, top | LOCKED, Acquire, Relaxed)
-            .ok()
-    }
-
-    fn give(region: &Region, slot: Slot, top: usize) {
-        // Release: the next holder must see the sheaf's words.
-        region.word(slot).store(top, Release);
-    }
-
-    /// [`Platform::pop`](crate::platform::Platform::pop) under the lock bit.
-    ///
-    /// # Safety
-    ///
-    /// The region belongs to a table of tops.
-    pub unsafe fn pop(region: &Region, slot: Slot) -> *mut u8 {
-        let Some(top) = take(region, slot) else {
-            return core::ptr::null_mut();
-        };
-        // SAFETY: a top points to the newest object or to null; we hold the sheaf.
-        let object = unsafe { *(top as *const *mut u8) };
-        if object.is_null() {
-            give(region, slot, top);
-        } else {
-            give(region, slot, top - 8);
-            region.count(slot, ALLOCS_OFFSET, 1);
-        }
-        object
-    }
-
-    /// [`Platform::push`](crate::platform::Platform::push) under the lock bit.
-    ///
-    /// # Safety
-    ///
-    /// The region belongs to a table of tops; `object` is free.
-    pub unsafe fn push(region: &Region, slot: Slot, object: *mut u8) -> bool {
-        let Some(top) = take(region, slot) else {
-            return false;
-        };
-        if sheaf::top_is_full(top) {
-            give(region, slot, top);
-            return false;
-        }
-        // SAFETY: the sheaf has room behind its top; we hold it.
-        unsafe { *((top + 8) as *mut *mut u8) = object };
-        give(region, slot, top + 8);
-        region.count(slot, FREES_OFFSET, 1);
-        true
-    }
-
-    /// [`Platform::pop_many`](crate::platform::Platform::pop_many) under the lock bit.
-    ///
-    /// # Safety
-    ///
-    /// As for [`pop`].
-    pub unsafe fn pop_many(region: &Region, slot: Slot, out: &mut [*mut u8]) -> bool {
-        let Some(top) = take(region, slot) else {
-            return false;
-        };
-        let n = out.len();
-        let enough = sheaf::top_len(top) >= n;
-        if enough {
-            let first = (top - 8 * (n - 1)) as *const *mut u8;
-            // SAFETY: the sheaf has so many objects; we hold it.
-            unsafe { first.copy_to_nonoverlapping(out.as_mut_ptr(), n) };
-            give(region, slot, top - 8 * n);
-            region.count(slot, ALLOCS_OFFSET, n);
-        } else {
-            give(region, slot, top);
-        }
-        enough
-    }
-
-    /// [`Platform::push_many`](crate::platform::Platform::push_many) under the lock bit.
-    ///
-    /// # Safety
-    ///
-    /// As for [`push`].
-    pub unsafe fn push_many(region: &Region, slot: Slot, objects: &[*mut u8]) -> bool {
-        let Some(top) = take(region, slot) else {
-            return false;
-        };
-        let n = objects.len();
-        let fits = top % sheaf::SHEAF_BYTES + 8 * n < sheaf::SHEAF_BYTES;
-        if fits {
-            let room = (top + 8) as *mut *mut u8;
-            // SAFETY: the sheaf has so much room behind its top; we hold it.
-            unsafe { objects.as_ptr().copy_to_nonoverlapping(room, n) };
-            give(region, slot, top + 8 * n);
-            region.count(slot, FREES_OFFSET, n);
-        } else {
-            give(region, slot, top);
-        }
-        fits
-    }
-
-    /// [`Platform::exchange`](crate::platform::Platform::exchange) by one atomic instruction.
-    pub fn exchange(region: &Region, slot: Slot, old: usize, new: usize) -> bool {
-        // AcqRel in two halves: we take the old sheaf's words and give the new one's.
-        region
-            .word(slot)
-            .compare_exchange(old, new, super::AcqRel, Relaxed)
-            .is_ok()
     }
 }
 

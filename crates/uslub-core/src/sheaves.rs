@@ -162,6 +162,7 @@ impl<P: Platform> Allocator<P> {
         let mut sheaf = empty
             .or_else(take_main)
             .or_else(|| self.empty_sheaf(cache, gfp))?;
+        sheaf = self.fit(cache, sheaf);
         if sheaf.is_full() {
             return Some(sheaf);
         }
@@ -205,12 +206,14 @@ impl<P: Platform> Allocator<P> {
     /// An empty sheaf from the barn, or a new one.
     pub(crate) fn empty_sheaf(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
         if let Some(empty) = self.barn_get_empty(cache, gfp) {
-            return Some(empty);
+            return Some(self.fit(cache, empty));
         }
         let window = self.meta.window(&self.platform, gfp)?;
         self.count(cache, StatItem::SheafAlloc, 1);
+        let capacity = self.wanted_capacity(cache);
+        self.note_made(cache, capacity);
         // SAFETY: a window of ours, for ever.
-        Some(unsafe { Sheaf::new(window, cache.capacity, cache.id.index()) })
+        Some(unsafe { Sheaf::new(window, capacity, cache.id.index()) })
     }
 
     /// Puts a sheaf with objects where allocations find it.
@@ -279,6 +282,7 @@ impl<P: Platform> Allocator<P> {
     /// Gives an empty sheaf's memory up.
     pub(crate) fn give_up(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
         self.count(cache, StatItem::SheafFree, 1);
+        self.note_unmade(cache, sheaf.capacity());
         self.meta.give_window(sheaf.into_window(), gfp.may_spin());
     }
 
@@ -330,7 +334,7 @@ impl<P: Platform> Allocator<P> {
         let spare = self.glance(cache.id.spare());
         let spare_is_full = spare != 0 && spare & 1 == 0 && sheaf::top_is_full(spare);
         if !spare_is_full && let Some(sheaf) = self.take_spare(cache, spare) {
-            return Some(sheaf);
+            return Some(self.fit(cache, sheaf));
         }
         let barn_is_full = self.barn_is_full(cache);
         if !(spare_is_full && barn_is_full)
@@ -339,9 +343,10 @@ impl<P: Platform> Allocator<P> {
             return Some(sheaf);
         }
         self.count(cache, StatItem::BarnPutFail, 1);
+        self.note_barn(cache, true);
         let mut sheaf = self.take_spare(cache, spare)?;
         self.flush_sheaf(cache, &mut sheaf, gfp);
-        Some(sheaf)
+        Some(self.fit(cache, sheaf))
     }
 
     /// Makes a sheaf with room the main one, and finds a place for the one it displaces.

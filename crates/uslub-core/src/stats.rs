@@ -41,6 +41,10 @@ items! {
     SheafRefill => "sheaf_refill",
     /// Objects that a refill left over and put into sheaves.
     SheafSpill => "sheaf_spill",
+    /// Times that a CPU came to want larger sheaves.
+    SheafGrow => "sheaf_grow",
+    /// Times that a CPU came to want smaller sheaves.
+    SheafShrink => "sheaf_shrink",
     /// Sheaves made.
     SheafAlloc => "sheaf_alloc",
     /// Sheaves given up.

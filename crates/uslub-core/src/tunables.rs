@@ -38,6 +38,8 @@ pub struct Tuning {
     pub min_partial: u32,
     /// Objects a sheaf holds; 0 derives it from the object size.
     pub sheaf_capacity: u32,
+    /// Objects that a sheaf may come to hold where a CPU keeps missing; 0 for a fixed capacity.
+    pub sheaf_capacity_max: u32,
     /// Full sheaves a barn holds; 0 derives it from the object size.
     pub max_full_sheaves: u32,
     /// Empty sheaves a barn holds.
@@ -65,6 +67,7 @@ impl Tuning {
         empty_reserve: 0,
         min_partial: 0,
         sheaf_capacity: 0,
+        sheaf_capacity_max: 0,
         max_full_sheaves: 0,
         max_empty_sheaves: 10,
         remote_node_defrag_ratio: 1000,
@@ -85,6 +88,8 @@ pub struct Tunables {
     pub tuning: Tuning,
     /// Whether no cache may share another's slabs (0 or 1).
     pub slab_nomerge: u32,
+    /// MiB of objects in sheaves above which none grows.
+    pub sheaf_budget_mb: u32,
     /// Whether restartable sequences may be used (0 or 1).
     pub rseq: u32,
     /// Milliseconds that free pages stay resident.
@@ -96,6 +101,7 @@ impl Tunables {
     pub const DEFAULT: Tunables = Tunables {
         tuning: Tuning::DEFAULT,
         slab_nomerge: 0,
+        sheaf_budget_mb: 64,
         rseq: 1,
         decay_ms: 1000,
     };
@@ -253,6 +259,13 @@ pub const TUNABLES: &[Tunable] = &[
         field: Field::Cache(|t| &mut t.sheaf_capacity),
     },
     Tunable {
+        name: "sheaf_capacity_max",
+        min: 0,
+        max: MAX_CAPACITY as u32,
+        help: "objects a sheaf may come to hold where a CPU keeps missing (0: fixed)",
+        field: Field::Cache(|t| &mut t.sheaf_capacity_max),
+    },
+    Tunable {
         name: "max_full_sheaves",
         min: 0,
         max: 1024,
@@ -286,6 +299,13 @@ pub const TUNABLES: &[Tunable] = &[
         max: 1,
         help: "give every cache slabs of its own, also those that may share",
         field: Field::Allocator(|t| &mut t.slab_nomerge),
+    },
+    Tunable {
+        name: "sheaf_budget_mb",
+        min: 0,
+        max: 1 << 20,
+        help: "MiB of objects in sheaves above which none grows",
+        field: Field::Allocator(|t| &mut t.sheaf_budget_mb),
     },
     Tunable {
         name: "rseq",

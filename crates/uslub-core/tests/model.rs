@@ -144,11 +144,13 @@ fn strategies() -> impl Strategy<Value = Vec<&'static str>> {
         "look_ahead=8",
         "sheaf_spill=1",
         "empty_reserve=1",
+        "sheaf_capacity=4",
+        "sheaf_capacity_max=250",
         "refill_needs_blocking=1",
     ];
     prop_oneof![
         1 => Just(vec![]),
-        2 => prop::sample::subsequence(others, 0..=8),
+        2 => prop::sample::subsequence(others, 0..=10),
     ]
 }
 

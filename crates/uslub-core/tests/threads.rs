@@ -235,6 +235,18 @@ fn threads_lose_no_object_when_leftovers_are_spilled() {
     stress(Slots::Locked, 3, &both, 3000);
 }
 
+#[test]
+fn threads_lose_no_object_while_sheaves_grow_and_shrink() {
+    let grow = ["sheaf_capacity=2", "sheaf_capacity_max=250"];
+    stress(Slots::Restartable, 0, &grow, 3000);
+    let tight = [
+        "sheaf_capacity=2",
+        "sheaf_capacity_max=60",
+        "sheaf_budget_mb=0",
+    ];
+    stress(Slots::Locked, 3, &tight, 3000);
+}
+
 /// Threads that take from slabs and threads that free into the same slabs, in pieces that make slabs go
 /// from full to partial to empty and back all the time.
 fn race_for_slabs(sheaves: bool, hardened: bool, size: usize, rounds: usize) {

@@ -13,7 +13,8 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicIsize, AtomicU32, AtomicU64, AtomicUsize};
 
-use uslub_core::percpu::{ALLOCS_OFFSET, FREES_OFFSET, Slot, Table, locked};
+use uslub_core::locked;
+use uslub_core::percpu::{ALLOCS_OFFSET, FREES_OFFSET, Slot, Table};
 use uslub_core::platform::Platform;
 use uslub_core::sheaf::{CAPACITY_OFFSET, SHEAF_BYTES};
 use uslub_rseq::{Area, Index};

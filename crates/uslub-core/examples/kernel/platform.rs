@@ -19,7 +19,8 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-use uslub_core::percpu::{Slot, Table, locked};
+use uslub_core::locked;
+use uslub_core::percpu::{Slot, Table};
 use uslub_core::platform::{PAGE_SIZE, Platform};
 use uslub_core::sync::Lock;
 

@@ -188,3 +188,20 @@ pub fn sheaves_on(a: &Slub, cache: &Cache, cpu: usize) -> (Option<usize>, Option
     };
     (objects(cache.id.main()), objects(cache.id.spare()))
 }
+
+/// Capacities of the sheaves in a CPU's slots; 0 where there is none.
+pub fn capacities_on(a: &Slub, cache: &Cache, cpu: usize) -> (usize, usize) {
+    let Some(region) = a.table.region(cpu) else {
+        return (0, 0);
+    };
+    let capacity = |slot| {
+        // SeqCst: nothing here is measured.
+        let top = region.word(slot).load(SeqCst);
+        if top == 0 || uslub_core::sheaf::is_sentinel(top) {
+            return 0;
+        }
+        // SAFETY: nobody else runs; the sheaf stays in its slot, as dropping does nothing.
+        unsafe { uslub_core::sheaf::Sheaf::from_top(top) }.capacity()
+    };
+    (capacity(cache.id.main()), capacity(cache.id.spare()))
+}

@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use uslub_core::locked;
 use uslub_core::page::arena::BLOCK_BYTES;
-use uslub_core::percpu::{Region, Slot, Table, locked};
+use uslub_core::percpu::{Region, Slot, Table};
 use uslub_core::platform::{PAGE_SIZE, Platform};
 
 use super::ranges::Ranges;

@@ -1,0 +1,222 @@
+//! Sheaves between a minimum and a maximum capacity: they grow where a CPU keeps missing and shrink where it is idle.
+//!
+//! | tunable | meaning |
+//! |---|---|
+//! | `sheaf_capacity` | the minimum, or the fixed capacity |
+//! | `sheaf_capacity_max` | the maximum; 0 for a fixed capacity |
+//! | `sheaf_budget_mb` | MiB that sheaves of all such caches may hold; above it they no longer grow, and new ones are small |
+//!
+//! Each CPU has a capacity that it wants, a cache, one of [`STEPS`]. Sheaves of any capacity go round: a full one is taken as it
+//! is, an empty one is cut to what the CPU wants before it is filled. (All windows are of one size, so that costs nothing.)
+//!
+//! | what happened | what the CPU wants then |
+//! |---|---|
+//! | the barn had no full sheaf for an allocation, or no room for a free, below 28 objects | the next step at once |
+//! | the same four times within 10 ms, from 28 objects on | the next step |
+//! | no visit to the barn for 40 ms | one step less |
+//! | no allocation and no free for two looks, 10 ms apart | the minimum; its sheaves are flushed |
+//!
+//! Failing at the barn, not visiting it, is the signal: a barn visit is cheap, a refill from slabs is not.
+
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::allocator::Allocator;
+use crate::cache::KmemCache;
+use crate::gfp::Gfp;
+use crate::percpu::Region;
+use crate::platform::Platform;
+use crate::sheaf::{MAX_CAPACITY, Sheaf, SheafList};
+use crate::stats::StatItem;
+
+/// Capacities that are used: the kernel's, and two more.
+pub const STEPS: [usize; 6] = [4, 12, 28, 60, 124, MAX_CAPACITY];
+/// Below this capacity a single miss is enough to grow.
+const QUICK: usize = 28;
+/// Misses within a window that make a larger sheaf grow.
+const MISSES: u8 = 4;
+/// Milliseconds of a window.
+const WINDOW_MS: u32 = 10;
+/// Milliseconds without a visit to the barn after which a CPU wants less.
+const QUIET_MS: u32 = 40;
+/// Bytes of objects in one sheaf, at most.
+const SHEAF_OBJECT_BYTES: usize = 256 << 10;
+
+/// What a CPU wants of one cache's sheaves, in a word of its region. Racy: a lost update costs a step.
+#[derive(Clone, Copy)]
+struct Wish {
+    step: u8,
+    misses: u8,
+    /// Looks without any activity.
+    idle: u8,
+    /// Low bits of the count of allocations and frees at the last look.
+    activity: u8,
+    /// Of the last visit to the barn, in milliseconds, truncated.
+    visited: u32,
+}
+
+impl Wish {
+    fn load(word: &AtomicU64) -> Self {
+        // Relaxed: a hint.
+        let [step, misses, idle, activity, a, b, c, d] = word.load(Relaxed).to_le_bytes();
+        Self {
+            step,
+            misses,
+            idle,
+            activity,
+            visited: u32::from_le_bytes([a, b, c, d]),
+        }
+    }
+
+    fn store(self, word: &AtomicU64) {
+        let [a, b, c, d] = self.visited.to_le_bytes();
+        let bytes = [self.step, self.misses, self.idle, self.activity, a, b, c, d];
+        // Relaxed: a hint.
+        word.store(u64::from_le_bytes(bytes), Relaxed);
+    }
+}
+
+/// The capacity of a step for a cache.
+fn capacity_of<P: Platform>(cache: &KmemCache<P>, step: u8) -> usize {
+    let objects = (SHEAF_OBJECT_BYTES / cache.size as usize).max(1);
+    STEPS[usize::from(step).min(STEPS.len() - 1)]
+        .min(objects)
+        .clamp(cache.capacity, cache.capacity_max.max(cache.capacity))
+}
+
+impl<P: Platform> Allocator<P> {
+    /// Objects that a sheaf of this CPU is to hold.
+    pub(crate) fn wanted_capacity(&self, cache: &KmemCache<P>) -> usize {
+        if !cache.is_adaptive() || self.is_over_budget() {
+            return cache.capacity;
+        }
+        let region = self.table.here(self.platform.cpu());
+        capacity_of(cache, Wish::load(region.wish(cache.id)).step)
+    }
+
+    fn is_over_budget(&self) -> bool {
+        // Relaxed: a soft bound.
+        self.sheaf_bytes.load(Relaxed) > (self.tunables().sheaf_budget_mb as usize) << 20
+    }
+
+    /// A new sheaf was made for an adaptive cache.
+    pub(crate) fn note_made(&self, cache: &KmemCache<P>, capacity: usize) {
+        if cache.is_adaptive() {
+            // Relaxed: a figure.
+            self.sheaf_bytes
+                .fetch_add(capacity * cache.size as usize, Relaxed);
+        }
+    }
+
+    /// A sheaf of an adaptive cache is no more.
+    pub(crate) fn note_unmade(&self, cache: &KmemCache<P>, capacity: usize) {
+        if cache.is_adaptive() {
+            // Relaxed: a figure.
+            self.sheaf_bytes
+                .fetch_sub(capacity * cache.size as usize, Relaxed);
+        }
+    }
+
+    /// Bytes of objects that the sheaves of adaptive caches can hold.
+    pub fn sheaf_bytes(&self) -> usize {
+        // Relaxed: a figure.
+        self.sheaf_bytes.load(Relaxed)
+    }
+
+    /// Cuts a sheaf to what this CPU wants, if it is empty.
+    pub(crate) fn fit(&self, cache: &KmemCache<P>, sheaf: Sheaf) -> Sheaf {
+        if !cache.is_adaptive() || !sheaf.is_empty() {
+            return sheaf;
+        }
+        let (old, new) = (sheaf.capacity(), self.wanted_capacity(cache));
+        if old == new {
+            return sheaf;
+        }
+        self.note_unmade(cache, old);
+        self.note_made(cache, new);
+        // SAFETY: an empty sheaf of ours.
+        unsafe { Sheaf::new(sheaf.into_window(), new, cache.id.index()) }
+    }
+
+    /// This CPU went to the barn; `failed` says that it found no full sheaf, or no room for one.
+    pub(crate) fn note_barn(&self, cache: &KmemCache<P>, failed: bool) {
+        if !cache.is_adaptive() {
+            return;
+        }
+        let region = self.table.here(self.platform.cpu());
+        let word = region.wish(cache.id);
+        let mut wish = Wish::load(word);
+        let now = self.platform.now_ms() as u32;
+        let since = now.wrapping_sub(wish.visited);
+        let before = capacity_of(cache, wish.step);
+        let first = wish.visited == 0;
+        if since > QUIET_MS && wish.step > 0 && !first {
+            wish.step -= 1;
+            wish.misses = 0;
+        } else if failed && !first {
+            if since > WINDOW_MS {
+                wish.misses = 0;
+            }
+            wish.misses = wish.misses.saturating_add(1);
+            let enough = before < QUICK || wish.misses >= MISSES;
+            if enough && usize::from(wish.step) < STEPS.len() - 1 && !self.is_over_budget() {
+                wish.misses = 0;
+                // Steps that make no difference to this cache are passed over.
+                while usize::from(wish.step) < STEPS.len() - 1
+                    && capacity_of(cache, wish.step) == before
+                {
+                    wish.step += 1;
+                }
+            }
+        }
+        if failed || since > WINDOW_MS {
+            wish.visited = now.max(1);
+        }
+        let after = capacity_of(cache, wish.step);
+        if after > before {
+            self.count(cache, StatItem::SheafGrow, 1);
+        } else if after < before {
+            self.count(cache, StatItem::SheafShrink, 1);
+        }
+        wish.store(word);
+    }
+
+    /// Looks which CPUs have not used an adaptive cache for two looks; returns whether there are any with sheaves.
+    pub(crate) fn note_idle_cpus(&self, cache: &KmemCache<P>) -> bool {
+        let mut any = false;
+        for (_, region) in self.table.regions() {
+            let word = region.wish(cache.id);
+            let mut wish = Wish::load(word);
+            let (allocs, frees) = region.counts(cache.id);
+            let activity = allocs.wrapping_add(frees) as u8;
+            if wish.activity == activity {
+                wish.idle = wish.idle.saturating_add(1);
+            } else {
+                (wish.idle, wish.activity) = (0, activity);
+            }
+            if wish.idle >= 2 && wish.step > 0 {
+                (wish.step, wish.misses) = (0, 0);
+                self.count(cache, StatItem::SheafShrink, 1);
+            }
+            any |= wish.idle == 2;
+            wish.store(word);
+        }
+        any
+    }
+
+    /// Whether a CPU has just been found idle.
+    pub(crate) fn is_idle_on(cache: &KmemCache<P>, region: &Region) -> bool {
+        Wish::load(region.wish(cache.id)).idle == 2
+    }
+
+    /// Flushes what the barns of an adaptive cache have not needed since the last look.
+    pub(crate) fn trim_barns(&self, cache: &KmemCache<P>) {
+        for node in cache.nodes() {
+            let mut surplus: SheafList = node.barn.take_surplus();
+            while let Some(mut sheaf) = surplus.pop() {
+                self.flush_sheaf(cache, &mut sheaf, Gfp::KERNEL);
+                self.give_up(cache, sheaf, Gfp::KERNEL);
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Sheaves that grow where a CPU keeps missing, and shrink where it is idle.
+
+mod support;
+
+use support::{Cache, Setup, Slots, Slub, assert_all_is_given_back, on_cpu};
+use uslub_core::Gfp;
+use uslub_core::args::CacheArgs;
+use uslub_core::sheaf::MAX_CAPACITY;
+use uslub_core::stats::StatItem;
+
+fn machine(settings: &[&str]) -> Box<Slub> {
+    let mut setup = Setup::with(&["sheaf_capacity=4", "sheaf_capacity_max=250"]);
+    for setting in settings {
+        setup.tunables.set(setting).unwrap();
+    }
+    setup.slots = Slots::Restartable;
+    setup.build()
+}
+
+fn cache(a: &Slub) -> &Cache {
+    a.create(&CacheArgs::new("elastic", 64)).unwrap()
+}
+
+/// Allocates and frees `n` objects at a time on a CPU: its sheaves miss as long as they are smaller.
+fn burst(a: &Slub, cache: &Cache, cpu: usize, n: usize) {
+    on_cpu(cpu);
+    let mut objects: Vec<_> = (0..n).map(|_| a.alloc(cache, Gfp::KERNEL)).collect();
+    assert!(objects.iter().all(|object| !object.is_null()));
+    // SAFETY: the test's objects, freed once.
+    objects
+        .drain(..)
+        .for_each(|object| unsafe { a.free(cache, object) });
+}
+
+/// The largest capacity of the sheaves that lie in a CPU's slots.
+fn capacity_on(a: &Slub, cache: &Cache, cpu: usize) -> usize {
+    on_cpu(cpu);
+    // As many as fit in the main sheaf and the spare.
+    let (main, spare) = support::capacities_on(a, cache, cpu);
+    main.max(spare)
+}
+
+#[test]
+fn a_cpu_that_keeps_missing_gets_larger_sheaves_and_others_do_not() {
+    let a = machine(&[]);
+    let cache = cache(&a);
+    burst(&a, cache, 1, 3);
+    let small = capacity_on(&a, cache, 1);
+    assert_eq!(small, 4);
+    for _ in 0..100 {
+        burst(&a, cache, 0, 2000);
+    }
+    assert_eq!(capacity_on(&a, cache, 0), MAX_CAPACITY);
+    assert!(a.stat(cache, StatItem::SheafGrow) >= 4);
+    burst(&a, cache, 1, 3);
+    assert_eq!(capacity_on(&a, cache, 1), small);
+    assert_eq!(a.validate(), Ok(()));
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn what_a_cpu_does_not_use_shrinks_and_is_flushed() {
+    let a = machine(&[]);
+    let cache = cache(&a);
+    for _ in 0..100 {
+        burst(&a, cache, 0, 2000);
+    }
+    assert!(a.info(cache).cached_objs > 100);
+    // The other CPU goes on; looks ride on its fresh slabs.
+    let mut held = vec![];
+    for _ in 0..40 {
+        a.platform.advance(11);
+        on_cpu(1);
+        held.extend((0..200).map(|_| a.alloc(cache, Gfp::KERNEL)));
+    }
+    assert_eq!(support::sheaves_on(&a, cache, 0), (None, None));
+    assert!(a.stat(cache, StatItem::SheafShrink) >= 1);
+    // SAFETY: the test's objects, freed once.
+    held.drain(..)
+        .for_each(|object| unsafe { a.free(cache, object) });
+    assert_eq!(a.validate(), Ok(()));
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn sheaves_stop_growing_above_the_budget() {
+    let a = machine(&["sheaf_budget_mb=0"]);
+    let cache = cache(&a);
+    for _ in 0..100 {
+        burst(&a, cache, 0, 2000);
+    }
+    assert_eq!(capacity_on(&a, cache, 0), 4);
+    assert_eq!(a.stat(cache, StatItem::SheafGrow), 0);
+    // At most: two sheaves a CPU and a full barn, of the least capacity, and one on its way.
+    let bound = (2 + cache.max_full + cache.max_empty + 1) * 4 * 64;
+    assert!(a.sheaf_bytes() <= bound, "{} > {bound}", a.sheaf_bytes());
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn large_objects_keep_small_sheaves() {
+    let a = machine(&[]);
+    let cache = a.create(&CacheArgs::new("large", 32 << 10)).unwrap();
+    for _ in 0..50 {
+        burst(&a, cache, 0, 100);
+    }
+    assert!(capacity_on(&a, cache, 0) <= 8);
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn the_bytes_that_sheaves_can_hold_are_counted_exactly() {
+    let a = machine(&[]);
+    let cache = cache(&a);
+    for round in 0..200 {
+        burst(&a, cache, round % 4, 1 + round * 13 % 1500);
+        a.platform.advance((round % 30) as u64);
+    }
+    assert!(a.sheaf_bytes() > 0);
+    a.shrink(cache);
+    // SAFETY: nobody uses the cache any more.
+    assert_eq!(unsafe { a.destroy(cache, |_| ()) }, 0);
+    assert_eq!(a.sheaf_bytes(), 0);
+}
