@@ -106,15 +106,19 @@ impl<P: Platform> Allocator<P> {
                 object
             };
             if gfp.contains(Gfp::ZERO) && !object.is_null() {
-                // SAFETY: ours and at least `bytes` long.
-                unsafe { object.write_bytes(0, bytes) };
+                // All of it: a resize in place relies on it. SAFETY: ours and so long.
+                unsafe { object.write_bytes(0, class_size(id.index())) };
             }
             return object;
         }
         let fresh = self.alloc_pages_or_mapping(bytes, PAGE_SIZE, gfp);
         if gfp.contains(Gfp::ZERO) && !fresh.zero && !fresh.start.is_null() {
-            // SAFETY: ours and at least `bytes` long.
-            unsafe { fresh.start.write_bytes(0, bytes) };
+            // SAFETY: ours, whole pages.
+            unsafe {
+                fresh
+                    .start
+                    .write_bytes(0, bytes.next_multiple_of(PAGE_SIZE))
+            };
         }
         fresh.start
     }
@@ -187,8 +191,12 @@ impl<P: Platform> Allocator<P> {
         }
         let fresh = self.alloc_pages_or_mapping(bytes, align, gfp);
         if gfp.contains(Gfp::ZERO) && !fresh.zero && !fresh.start.is_null() {
-            // SAFETY: ours and at least `bytes` long.
-            unsafe { fresh.start.write_bytes(0, bytes) };
+            // SAFETY: ours, whole pages.
+            unsafe {
+                fresh
+                    .start
+                    .write_bytes(0, bytes.next_multiple_of(PAGE_SIZE))
+            };
         }
         fresh.start
     }
@@ -377,6 +385,8 @@ impl<P: Platform> Allocator<P> {
     /// Changes the size of an object of [`kmalloc`](Self::kmalloc), moving it if need be; null when
     /// memory cannot be had, and then the object is as before.
     ///
+    /// With [`ZERO`](Gfp::ZERO) what is beyond the old size is zero, if the object was always allocated and resized with it.
+    ///
     /// # Safety
     ///
     /// `object` is live; after a success only the returned pointer is.
@@ -387,6 +397,35 @@ impl<P: Platform> Allocator<P> {
         let Some((cache, old)) = self.sized(object, "realloc of", gfp.may_spin()) else {
             return null_mut();
         };
+        // SAFETY: passed on.
+        let new = unsafe { self.resize_or_move(object, cache, old, bytes, gfp - Gfp::ZERO) };
+        if gfp.contains(Gfp::ZERO) && !new.is_null() {
+            let in_arena = self.zone.arena.page_of(new as usize).is_some();
+            let now = self.sized(new, "realloc of", gfp.may_spin());
+            let end = now.map_or(bytes, |(_, end)| end);
+            // What a mapping grew by is zero, and stays untouched.
+            if in_arena || bytes <= old {
+                let kept = old.min(bytes);
+                // SAFETY: ours and `end` bytes long.
+                unsafe { new.add(kept).write_bytes(0, end - kept) };
+            }
+        }
+        new
+    }
+
+    /// Resizes a live object of `old` bytes, in `cache` if it is of one.
+    ///
+    /// # Safety
+    ///
+    /// As for [`krealloc`](Self::krealloc).
+    unsafe fn resize_or_move(
+        &self,
+        object: *mut u8,
+        cache: Option<&KmemCache<P>>,
+        old: usize,
+        bytes: usize,
+        gfp: Gfp,
+    ) -> *mut u8 {
         let in_arena = self.zone.arena.page_of(object as usize);
         if in_arena.is_none() && !gfp.may_map() {
             // A mapping cannot be changed without the system.
@@ -401,7 +440,7 @@ impl<P: Platform> Allocator<P> {
         {
             return moved.as_ptr();
         }
-        let new = self.kmalloc(bytes, gfp - Gfp::ZERO);
+        let new = self.kmalloc(bytes, gfp);
         if new.is_null() && bytes <= old {
             // No memory to make it smaller: as large as it is it will do.
             return object;

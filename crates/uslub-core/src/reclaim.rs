@@ -40,6 +40,8 @@ unsafe impl Send for Shrinker {}
 
 #[derive(Clone, Copy)]
 struct Entry {
+    /// Tells it from others that had the same place.
+    number: usize,
     shrinker: Shrinker,
     /// The cache it serves; `None` for all.
     cache: Option<CacheId>,
@@ -64,6 +66,8 @@ impl ShrinkerId {
 /// Shrinkers, and who reclaims.
 pub struct Reclaim<P> {
     list: Lock<P, [Option<Entry>; MAX_SHRINKERS]>,
+    /// Shrinkers registered so far.
+    registered: AtomicUsize,
     running: Lock<P, ()>,
     /// The thread that reclaims; 0 for none.
     owner: AtomicUsize,
@@ -74,6 +78,7 @@ impl<P: Platform> Reclaim<P> {
     pub const fn new() -> Self {
         Self {
             list: Lock::new([None; MAX_SHRINKERS]),
+            registered: AtomicUsize::new(0),
             running: Lock::new(()),
             owner: AtomicUsize::new(0),
         }
@@ -122,17 +127,22 @@ impl<P: Platform> Allocator<P> {
     ) -> Option<ShrinkerId> {
         let mut list = self.reclaim.list.lock();
         let at = list.iter().position(Option::is_none)?;
+        // Relaxed: under the lock.
+        let number = self.reclaim.registered.fetch_add(1, Relaxed);
         list[at] = Some(Entry {
+            number,
             shrinker,
             cache: cache.map(|cache| cache.id),
         });
-        Some(ShrinkerId(at))
+        Some(ShrinkerId(number))
     }
 
-    /// Unregisters a shrinker; it is not running afterwards (unless it is itself the caller).
+    /// Unregisters a shrinker, if it is still there; it is not running afterwards (unless it is itself the caller).
     pub fn unregister_shrinker(&self, id: ShrinkerId) {
-        if let Some(entry) = self.reclaim.list.lock().get_mut(id.0) {
-            *entry = None;
+        for entry in self.reclaim.list.lock().iter_mut() {
+            if entry.is_some_and(|entry| entry.number == id.0) {
+                *entry = None;
+            }
         }
         if !self.reclaim.is_mine() {
             drop(self.reclaim.running.lock());

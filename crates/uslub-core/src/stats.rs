@@ -23,6 +23,8 @@ items! {
     FreeFastpath => "free_fastpath",
     /// Objects freed to slabs directly.
     FreeSlowpath => "free_slowpath",
+    /// Updates of slabs that freed them: one for all objects of a slab that were found together.
+    FreeDetached => "free_detached",
     /// Slabs that a free linked to the partial list.
     FreeAddPartial => "free_add_partial",
     /// Slabs that a free unlinked from the partial list.
