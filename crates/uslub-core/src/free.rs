@@ -32,9 +32,11 @@ impl<P: Platform> Allocator<P> {
     /// Frees all objects of an array to their slabs; the array's order is lost.
     pub(crate) fn free_to_slabs(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
         let mut left = objects.len();
+        let mut lists = 0;
         while left > 0 {
             let detached = self.build_detached(cache, &mut objects[..left]);
             left -= detached.count;
+            lists += 1;
             self.slab_free(
                 cache,
                 detached.slab,
@@ -44,6 +46,7 @@ impl<P: Platform> Allocator<P> {
                 gfp,
             );
         }
+        self.count(cache, StatItem::FreeDetached, lists);
     }
 
     /// Links the last object and those of the same slab, and moves them to the end of the array.

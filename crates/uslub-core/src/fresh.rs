@@ -61,9 +61,6 @@ impl<P: Platform> Allocator<P> {
     /// Takes pages for a slab; it belongs to the caller and all its slots are fresh.
     pub(crate) fn new_slab(&self, cache: &KmemCache<P>, nid: usize, gfp: Gfp) -> Option<&Slab> {
         let pages = cache.oo.pages();
-        if gfp.contains(Gfp::KERNEL) {
-            self.flush_cold_now_and_then();
-        }
         let node = cache.node(nid);
         if cache.has_reserve()
             && let Some(mut lists) = node.lists.try_lock()
@@ -80,6 +77,10 @@ impl<P: Platform> Allocator<P> {
             node.nr_slabs.fetch_sub(1, Relaxed);
             return None;
         };
+        // One slab in eight, whichever: the clock is not free.
+        if gfp.contains(Gfp::KERNEL) && (run.page.0 as usize / pages).is_multiple_of(8) {
+            self.flush_cold_now_and_then();
+        }
         let slab = self.zone.arena.slab(run.page);
         slab.set_position(0);
         slab.set_partial(false);

@@ -312,6 +312,11 @@ impl<P: Platform> Allocator<P> {
             let new = State::without_list(old.inuse() + listed + fresh);
             // Before the state: whoever owns the slab next must see it.
             slab.set_position((first + fresh) as u16);
+            if old.inuse() == 0 {
+                // Nobody holds an object of it, so nobody can push.
+                slab.set_state(new);
+                break (listed as usize, fresh as usize, new);
+            }
             match cache.change(slab, old, new) {
                 Ok(()) => break (listed as usize, fresh as usize, new),
                 Err(now) => {

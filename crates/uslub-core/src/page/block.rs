@@ -35,7 +35,7 @@ pub struct Block {
     pub dirty: PageSet,
     /// Free pages.
     pub nr_free: u16,
-    /// Length of the longest run of free pages.
+    /// Length of the longest run of free pages, or more: it is made exact when a search fails.
     pub longest: u16,
     /// Neighbours in the list of blocks with free dirty pages.
     pub dirty_prev: u32,
@@ -103,6 +103,21 @@ pub fn next(set: &PageSet, from: usize, value: bool) -> usize {
     BLOCK_PAGES
 }
 
+/// Where the run of set bits begins that ends before `at`; `at` if there is none.
+fn run_before(set: &PageSet, at: usize) -> usize {
+    let mut start = at;
+    while start > 0 {
+        let (word, bits) = ((start - 1) / 64, (start - 1) % 64 + 1);
+        // The bits below `start` in its word, at the top.
+        let run = ((set[word] << (64 - bits)).leading_ones() as usize).min(bits);
+        start -= run;
+        if run < bits {
+            break;
+        }
+    }
+    start
+}
+
 /// Calls `visit(first, count)` for each run of set bits until it returns true; returns whether it did.
 pub fn any_run(set: &PageSet, mut visit: impl FnMut(usize, usize) -> bool) -> bool {
     let mut at = next(set, 0, true);
@@ -150,6 +165,25 @@ impl Block {
     /// The free dirty pages.
     pub fn free_dirty(&self) -> PageSet {
         core::array::from_fn(|w| self.free[w] & self.dirty[w])
+    }
+
+    /// Takes `count` free pages from `first` out, for their user.
+    pub fn claim(&mut self, first: usize, count: usize) {
+        self.nr_dirty -= count_in(&self.dirty, first, count) as u16;
+        self.nr_free -= count as u16;
+        self.longest = self.longest.min(self.nr_free);
+        fill(&mut self.free, first, count, false);
+        fill(&mut self.dirty, first, count, true);
+    }
+
+    /// Puts `count` pages from `first` back, which are dirty.
+    pub fn give(&mut self, first: usize, count: usize) {
+        self.nr_dirty += count as u16;
+        self.nr_free += count as u16;
+        fill(&mut self.free, first, count, true);
+        let end = next(&self.free, first, false);
+        let start = run_before(&self.free, first);
+        self.longest = self.longest.max((end - start) as u16);
     }
 
     /// Brings the counts up to date after a change of the sets.

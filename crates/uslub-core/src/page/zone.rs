@@ -7,7 +7,7 @@
 //!
 //! Blocks with free dirty pages are listed by when they were last used. Once
 //! `decay_ms` have passed the pages are taken out, given back with no lock
-//! held, and returned clean. The same happens sooner (`SURPLUS_MS`) when more than a share of what is
+//! held, and returned clean. The same happens sooner (after a hundredth of that) when more than a share of what is
 //! in use lies dirty.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -25,8 +25,8 @@ const LOOK_AT: usize = 8;
 const DIRTY_FLOOR: usize = 64;
 /// Dirty pages that may lie free, as a share of the pages in use.
 const DIRTY_SHARE: usize = 32;
-/// Milliseconds that free pages beyond those shares stay resident.
-const SURPLUS_MS: u64 = 10;
+/// Free pages beyond those shares stay resident for this part of `decay_ms`.
+const SURPLUS_PART: u64 = 100;
 
 /// Lists of blocks, under the page lock.
 pub struct Lists {
@@ -178,6 +178,9 @@ impl<P: Platform> Zone<P> {
                 if let Some(first) = block.find(count, align) {
                     return Some(self.claim(lists, number, first, count));
                 }
+                // Its longest run may have been more than it has.
+                block.recount();
+                self.rebin(number);
                 misses += 1;
                 if misses == LOOK_AT && least < sure {
                     least = sure;
@@ -202,11 +205,11 @@ impl<P: Platform> Zone<P> {
         // SAFETY: we hold the page lock.
         let block = unsafe { self.arena.block(number) };
         let zero = block::count_in(&block.dirty, first, count) == 0;
-        block::fill(&mut block.free, first, count, false);
-        block::fill(&mut block.dirty, first, count, true);
-        lists.nr_used += count;
+        let dirty = block.nr_dirty;
+        block.claim(first, count);
         let (page, node) = ((number as usize * BLOCK_PAGES + first) as u32, block.node);
-        self.recount(lists, number);
+        lists.nr_used += count;
+        self.note(lists, number, dirty);
         Run {
             page: PageIndex(page),
             zero,
@@ -267,7 +270,7 @@ impl<P: Platform> Zone<P> {
         // Relaxed: glances.
         let (dirty, used) = (self.dirty.load(Relaxed), self.used.load(Relaxed));
         if dirty > DIRTY_FLOOR + used / DIRTY_SHARE {
-            self.purge_first(platform, |age| age >= SURPLUS_MS, now);
+            self.purge_first(platform, |age| age >= decay_ms / SURPLUS_PART, now);
         }
         // Relaxed: at worst two threads look.
         if dirty > 0 && now >= self.next_decay.load(Relaxed) {
@@ -281,14 +284,15 @@ impl<P: Platform> Zone<P> {
         // SAFETY: we hold the page lock.
         let block = unsafe { self.arena.block(number) };
         debug_assert_eq!(block::count_in(&block.free, first, count), 0);
-        block::fill(&mut block.free, first, count, true);
+        let dirty = block.nr_dirty;
+        block.give(first, count);
         block.dirty_since = now as u32;
         // Behind all others: the list is ordered by last use.
         if block.in_dirty {
             self.unlink_dirty(lists, number);
         }
         lists.nr_used -= count;
-        self.recount(lists, number);
+        self.note(lists, number, dirty);
     }
 
     /// Takes `more` pages behind a run of `count`, if they are free, so that the run grows in
@@ -425,11 +429,19 @@ impl<P: Platform> Zone<P> {
     /// Brings counts and lists up to date after a change of a block's sets.
     fn recount(&self, lists: &mut Lists, number: u32) {
         // SAFETY: the caller holds the page lock (it has the lists).
+        let block = unsafe { self.arena.block(number) };
+        let dirty = block.nr_dirty;
+        block.recount();
+        self.note(lists, number, dirty);
+    }
+
+    /// Brings lists and sums up to date after a change of a block's counts, which had `before` dirty pages.
+    fn note(&self, lists: &mut Lists, number: u32, before: u16) {
+        // SAFETY: the caller holds the page lock (it has the lists).
         let block: *mut Block = unsafe { self.arena.block(number) };
         // SAFETY: as above; no other reference lives while this one does.
         unsafe {
-            lists.nr_dirty -= usize::from((*block).nr_dirty);
-            (*block).recount();
+            lists.nr_dirty -= usize::from(before);
             lists.nr_dirty += usize::from((*block).nr_dirty);
         }
         // Relaxed: read at a glance only.
@@ -500,7 +512,9 @@ impl<P: Platform> Zone<P> {
             let b = unsafe { self.arena.block(number) };
             let (free, longest, nr_dirty) = (b.nr_free, b.longest, b.nr_dirty);
             b.recount();
-            if (free, longest, nr_dirty) != (b.nr_free, b.longest, b.nr_dirty) {
+            // It may be less than it is taken for.
+            let exact = core::mem::replace(&mut b.longest, longest);
+            if (free, nr_dirty) != (b.nr_free, b.nr_dirty) || exact > longest {
                 return Err("a block's counts disagree with its pages");
             }
             if usize::from(b.bin) != bin_of(usize::from(longest)) {

@@ -1,0 +1,271 @@
+//! Caches: making one, its objects one by one, its end.
+
+use core::ffi::{c_char, c_int, c_void};
+use core::ptr::null_mut;
+
+use libc::EINVAL;
+use uslub_core::Gfp;
+use uslub_core::cache::KmemCache;
+use uslub_linux::{Linux, complain};
+
+use crate::args::{self, USLUB_CACHE_PANIC, uslub_cache_args};
+use crate::gfp::{USLUB_GFP_ZERO, gfp, uslub_gfp_t};
+use crate::{ALLOCATOR, fatal, handed, no_memory, set_errno, start};
+
+/// A cache: objects of one size.
+pub struct uslub_cache(());
+
+/// The core's cache, which C holds a pointer to.
+pub(crate) type Core = KmemCache<Linux>;
+
+/// The cache that C means; ends the process for null.
+///
+/// # Safety
+///
+/// `cache` is null or came from `uslub_cache_create`.
+#[inline]
+pub(crate) unsafe fn core<'a>(cache: *const uslub_cache, what: &str) -> &'a Core {
+    if cache.is_null() {
+        null_cache(what);
+    }
+    // SAFETY: by the caller's promise; records of caches live for ever.
+    unsafe { &*cache.cast() }
+}
+
+/// As [`core`](fn@core); ends the process also for a cache that is destroyed.
+///
+/// # Safety
+///
+/// As there.
+pub(crate) unsafe fn live<'a>(cache: *const uslub_cache, what: &str) -> &'a Core {
+    // SAFETY: passed on.
+    let cache = unsafe { core(cache, what) };
+    if cache.is_destroyed() {
+        fatal(format_args!(
+            "cache '{}': {what} after its end",
+            cache.name()
+        ));
+    }
+    cache
+}
+
+#[cold]
+fn null_cache(what: &str) -> ! {
+    fatal(format_args!("{what}: the cache is null"))
+}
+
+/// Hands an object of a cache out, or says why there is none.
+#[inline]
+fn handed_of(cache: &Core, gfp: Gfp, object: *mut u8) -> *mut c_void {
+    if object.is_null() && gfp.contains(Gfp::ZERO) && cache.ctor.is_some() {
+        set_errno(EINVAL);
+        return null_mut();
+    }
+    handed(object)
+}
+
+/// Creates a cache. Null, with EINVAL or ENOMEM, after a message that says why.
+///
+/// # Safety
+///
+/// `name` is a text of 1 to 31 bytes; `args` is initialised.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslub_cache_create(
+    name: *const c_char,
+    args: *const uslub_cache_args,
+) -> *mut uslub_cache {
+    if !start::ready() {
+        return no_memory().cast();
+    }
+    // SAFETY: passed on.
+    let Some((core, panic)) = (unsafe { args::read(name, args) }) else {
+        // SAFETY: by the caller's promise.
+        if unsafe { args.as_ref() }.is_some_and(|args| args.flags & USLUB_CACHE_PANIC != 0) {
+            fatal(format_args!("a cache that must be created was not"));
+        }
+        return null_mut();
+    };
+    match ALLOCATOR.create(&core) {
+        Ok(cache) => core::ptr::from_ref(cache).cast_mut().cast(),
+        Err(error) => {
+            // SAFETY: null, or ours alone: there is no cache that would use it.
+            unsafe { ALLOCATOR.kfree(args::constructor_data(core.ctor)) };
+            args::refused(core.name, error, panic);
+            null_mut()
+        }
+    }
+}
+
+/// Destroys a cache; null is ignored. Each object that is still in use is reported on standard error, and then cache and
+/// memory live on. Returns how many there are; 0 also while others share the cache (USLUB_CACHE_MERGE).
+///
+/// Waits for what was given to `uslub_cache_free_rcu`. A cache that is destroyed already ends the process.
+///
+/// # Safety
+///
+/// Nobody uses the cache any more, unless objects were leaked.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslub_cache_destroy(cache: *mut uslub_cache) -> usize {
+    if cache.is_null() {
+        return 0;
+    }
+    // SAFETY: not null; the rest is passed on.
+    unsafe {
+        let cache = core(cache, "uslub_cache_destroy");
+        let with = args::constructor_data(cache.ctor);
+        let leaked = ALLOCATOR.destroy(cache, |object| {
+            complain(format_args!(
+                "cache '{}': {object:p} is still in use",
+                cache.name()
+            ));
+        });
+        if leaked > 0 {
+            complain(format_args!(
+                "cache '{}': destroyed with {leaked} objects in use; it and its memory are kept",
+                cache.name()
+            ));
+        } else {
+            // No other cache shares one with a constructor.
+            ALLOCATOR.kfree(with);
+        }
+        leaked
+    }
+}
+
+/// Allocates an object; null with ENOMEM when memory cannot be had, and with EINVAL (after a message)
+/// for USLUB_GFP_ZERO and a cache with a constructor.
+///
+/// # Safety
+///
+/// The cache is not destroyed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslub_cache_alloc(
+    cache: *mut uslub_cache,
+    flags: uslub_gfp_t,
+) -> *mut c_void {
+    // SAFETY: passed on.
+    let cache = unsafe { core(cache, "uslub_cache_alloc") };
+    let gfp = gfp(flags);
+    handed_of(cache, gfp, ALLOCATOR.alloc(cache, gfp))
+}
+
+/// As `uslub_cache_alloc`, from memory of a node if there is any, with USLUB_GFP_THISNODE from no other;
+/// a negative node means any.
+///
+/// # Safety
+///
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslub_cache_alloc_node(
+    cache: *mut uslub_cache,
+    flags: uslub_gfp_t,
+    node: c_int,
+) -> *mut c_void {
+    // SAFETY: passed on.
+    let cache = unsafe { core(cache, "uslub_cache_alloc_node") };
+    let gfp = gfp(flags);
+    let object = match usize::try_from(node) {
+        Ok(nid) => ALLOCATOR.alloc_node(cache, gfp, nid),
+        Err(_) => ALLOCATOR.alloc(cache, gfp),
+    };
+    handed_of(cache, gfp, object)
+}
+
+/// As `uslub_cache_alloc` with USLUB_GFP_ZERO.
+///
+/// # Safety
+///
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslub_cache_zalloc(
+    cache: *mut uslub_cache,
+    flags: uslub_gfp_t,
+) -> *mut c_void {
+    // SAFETY: passed on.
+    unsafe { uslub_cache_alloc(cache, flags | USLUB_GFP_ZERO) }
+}
+
+/// Frees an object, in the context that the cache's `free_gfp` says; null is ignored.
+///
+/// An object of another cache is not freed: a warning names both caches, and it leaks. Any other pointer that is no
+/// object ends the process with a message, at once or when it reaches its slab.
+///
+/// # Safety
+///
+/// Nobody uses the object any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslub_cache_free(cache: *mut uslub_cache, object: *mut c_void) {
+    // SAFETY: passed on.
+    unsafe { ALLOCATOR.free(core(cache, "uslub_cache_free"), object.cast()) };
+}
+
+/// As `uslub_cache_free`, in a context of the caller's choice.
+///
+/// # Safety
+///
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslub_cache_free_flags(
+    cache: *mut uslub_cache,
+    object: *mut c_void,
+    flags: uslub_gfp_t,
+) {
+    // SAFETY: passed on.
+    unsafe {
+        ALLOCATOR.free_with(
+            core(cache, "uslub_cache_free_flags"),
+            object.cast(),
+            gfp(flags),
+        )
+    };
+}
+
+/// As `uslub_cache_free`, without waiting for anything: for signal handlers.
+///
+/// # Safety
+///
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslub_cache_free_nolock(cache: *mut uslub_cache, object: *mut c_void) {
+    // SAFETY: passed on.
+    unsafe {
+        ALLOCATOR.free_with(
+            core(cache, "uslub_cache_free_nolock"),
+            object.cast(),
+            Gfp::NOSPIN,
+        );
+    }
+}
+
+/// Flushes all sheaves of a cache and gives its empty slabs back. Returns 1 if slabs remain, else 0.
+///
+/// # Safety
+///
+/// The cache is not destroyed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslub_cache_shrink(cache: *mut uslub_cache) -> c_int {
+    // SAFETY: passed on.
+    c_int::from(ALLOCATOR.shrink(unsafe { live(cache, "uslub_cache_shrink") }))
+}
+
+/// Bytes of an object as asked for; the largest of those that share the cache.
+///
+/// # Safety
+///
+/// The cache is not destroyed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslub_cache_size(cache: *const uslub_cache) -> usize {
+    // SAFETY: passed on.
+    unsafe { live(cache, "uslub_cache_size") }.object_size()
+}
+
+/// Name of a cache, of the first that shares it; for as long as the cache lives.
+///
+/// # Safety
+///
+/// The cache is not destroyed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslub_cache_name(cache: *const uslub_cache) -> *const c_char {
+    // SAFETY: passed on.
+    unsafe { live(cache, "uslub_cache_name") }.name_c().as_ptr()
+}

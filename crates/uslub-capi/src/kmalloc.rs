@@ -1,0 +1,278 @@
+//! Objects of any size: the kmalloc family.
+//!
+//! An object of more than 8 bytes is aligned to 16, and one whose size is a power of two up to 4096
+//! bytes to that.
+
+use core::ffi::{c_int, c_void};
+use core::hint::black_box;
+use core::ptr::null_mut;
+
+use uslub_core::Gfp;
+use uslub_core::kmalloc::{CLASS_MAX, SIZE_MAX, class_of, class_size};
+use uslub_core::platform::PAGE_SIZE;
+
+use crate::gfp::{USLUB_GFP_ZERO, gfp, uslub_gfp_t};
+use crate::{ALLOCATOR, array, fatal, handed, invalid, no_memory, start};
+
+/// Bytes that an object of so many really has; 0 and what is too large stay as they are.
+#[inline]
+fn size_roundup(bytes: usize) -> usize {
+    if bytes == 0 || bytes > SIZE_MAX - PAGE_SIZE {
+        bytes
+    } else if bytes <= CLASS_MAX {
+        class_size(class_of(bytes).index())
+    } else {
+        bytes.next_multiple_of(PAGE_SIZE)
+    }
+}
+
+/// Bytes to ask for: zeroes reach to the object's real end, so that `uslub_krealloc` can rely on it.
+#[inline]
+fn wanted(bytes: usize, gfp: Gfp) -> usize {
+    if gfp.contains(Gfp::ZERO) {
+        size_roundup(bytes)
+    } else {
+        bytes
+    }
+}
+
+/// Allocates, without a word to `errno`.
+#[inline]
+pub(crate) fn kmalloc(bytes: usize, gfp: Gfp) -> *mut u8 {
+    if bytes > SIZE_MAX || !start::ready() {
+        return null_mut();
+    }
+    ALLOCATOR.kmalloc(wanted(bytes, gfp), gfp)
+}
+
+/// Ends the process if a pointer cannot be ours, as nothing was allocated yet.
+fn must_be_ready(object: *mut c_void, what: &str) {
+    if !start::ready() {
+        fatal(format_args!(
+            "{what} {object:p}: not allocated here (a foreign pointer)"
+        ));
+    }
+}
+
+/// Allocates `bytes` (0 counts as 1); null with ENOMEM when memory cannot be had.
+#[unsafe(no_mangle)]
+pub extern "C" fn uslub_kmalloc(bytes: usize, flags: uslub_gfp_t) -> *mut c_void {
+    handed(kmalloc(bytes, gfp(flags)))
+}
+
+/// As `uslub_kmalloc` with USLUB_GFP_ZERO.
+#[unsafe(no_mangle)]
+pub extern "C" fn uslub_kzalloc(bytes: usize, flags: uslub_gfp_t) -> *mut c_void {
+    uslub_kmalloc(bytes, flags | USLUB_GFP_ZERO)
+}
+
+/// As `uslub_kmalloc`, from memory of a node if there is any, with USLUB_GFP_THISNODE from no other; a negative node
+/// means any.
+#[unsafe(no_mangle)]
+pub extern "C" fn uslub_kmalloc_node(bytes: usize, flags: uslub_gfp_t, node: c_int) -> *mut c_void {
+    let Ok(nid) = usize::try_from(node) else {
+        return uslub_kmalloc(bytes, flags);
+    };
+    if bytes > SIZE_MAX || !start::ready() {
+        return no_memory();
+    }
+    let gfp = gfp(flags);
+    handed(ALLOCATOR.kmalloc_node(wanted(bytes, gfp), gfp, nid))
+}
+
+/// As `uslub_kmalloc`, aligned to `align` bytes, a power of two; else null with EINVAL, after a message.
+#[unsafe(no_mangle)]
+pub extern "C" fn uslub_kmalloc_aligned(
+    bytes: usize,
+    align: usize,
+    flags: uslub_gfp_t,
+) -> *mut c_void {
+    if !align.is_power_of_two() {
+        invalid(format_args!(
+            "uslub_kmalloc_aligned: {align} is no power of two"
+        ));
+        return null_mut();
+    }
+    if bytes > SIZE_MAX || !start::ready() {
+        return no_memory();
+    }
+    let gfp = gfp(flags);
+    handed(ALLOCATOR.kmalloc_aligned(wanted(bytes, gfp), align, gfp))
+}
+
+/// As `uslub_kmalloc` of `n` times `bytes`; a product that is too large is memory that cannot be had.
+#[unsafe(no_mangle)]
+pub extern "C" fn uslub_kmalloc_array(n: usize, bytes: usize, flags: uslub_gfp_t) -> *mut c_void {
+    match n.checked_mul(bytes) {
+        Some(bytes) => uslub_kmalloc(bytes, flags),
+        None => no_memory(),
+    }
+}
+
+/// As `uslub_kmalloc_array` with USLUB_GFP_ZERO.
+#[unsafe(no_mangle)]
+pub extern "C" fn uslub_kcalloc(n: usize, bytes: usize, flags: uslub_gfp_t) -> *mut c_void {
+    uslub_kmalloc_array(n, bytes, flags | USLUB_GFP_ZERO)
+}
+
+/// As `uslub_kmalloc`, without waiting for anything: for signal handlers. Of the flags only USLUB_GFP_ZERO counts. When the
+/// size's own class has no free object, the next larger one is tried.
+#[unsafe(no_mangle)]
+pub extern "C" fn uslub_kmalloc_nolock(bytes: usize, flags: uslub_gfp_t) -> *mut c_void {
+    let gfp = gfp(flags) & Gfp::ZERO;
+    let mut object = kmalloc(bytes, gfp);
+    if object.is_null() && bytes < CLASS_MAX {
+        object = kmalloc(size_roundup(bytes.max(1)) + 1, gfp);
+    }
+    handed(object)
+}
+
+/// Frees an object of the kmalloc family, of buckets or of any cache; null is ignored.
+///
+/// A pointer that is no such object ends the process with a message.
+///
+/// # Safety
+///
+/// Nobody uses the object any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslub_kfree(object: *mut c_void) {
+    if object.is_null() {
+        return;
+    }
+    must_be_ready(object, "free");
+    // SAFETY: passed on.
+    unsafe { ALLOCATOR.kfree(object.cast()) };
+}
+
+/// As `uslub_kfree`, without waiting for anything: for signal handlers. An object above 256 KiB leaks with a
+/// warning, as only the operating system can take it back.
+///
+/// # Safety
+///
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslub_kfree_nolock(object: *mut c_void) {
+    if object.is_null() {
+        return;
+    }
+    must_be_ready(object, "free");
+    // SAFETY: passed on.
+    unsafe { ALLOCATOR.kfree_with(object.cast(), Gfp::NOSPIN) };
+}
+
+/// As `uslub_kfree`, after all bytes of the object are zeroed.
+///
+/// # Safety
+///
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslub_kfree_sensitive(object: *mut c_void) {
+    // SAFETY: passed on; the object is live and so long.
+    unsafe {
+        let bytes = uslub_ksize(object);
+        if bytes > 0 {
+            object.cast::<u8>().write_bytes(0, bytes);
+            // Nobody may conclude that these bytes are never read.
+            black_box(object);
+        }
+        uslub_kfree(object);
+    }
+}
+
+/// Frees `n` objects, as `uslub_kfree` does each.
+///
+/// # Safety
+///
+/// None is there twice, and nobody uses them any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslub_kfree_bulk(n: usize, objects: *mut *mut c_void) {
+    // SAFETY: passed on.
+    unsafe {
+        let objects = array(objects, n, "uslub_kfree_bulk");
+        for &mut object in objects.into_iter().flatten() {
+            uslub_kfree(object.cast());
+        }
+    }
+}
+
+/// Changes an object's size, moving it if need be; null with ENOMEM when memory cannot be had, and then the object is as
+/// before. A null object is allocated; 0 bytes count as 1.
+///
+/// With USLUB_GFP_ZERO what is beyond the old size is zero, if the object was always allocated and resized
+/// with it.
+///
+/// # Safety
+///
+/// `object` is null or live; after a success only the returned pointer is.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslub_krealloc(
+    object: *mut c_void,
+    bytes: usize,
+    flags: uslub_gfp_t,
+) -> *mut c_void {
+    if object.is_null() {
+        return uslub_kmalloc(bytes, flags);
+    }
+    must_be_ready(object, "realloc of");
+    if bytes > SIZE_MAX {
+        return no_memory();
+    }
+    let gfp = gfp(flags);
+    let zero = gfp.contains(Gfp::ZERO);
+    let old = if zero {
+        ALLOCATOR.ksize(object.cast())
+    } else {
+        0
+    };
+    // SAFETY: passed on.
+    let moved = unsafe { ALLOCATOR.krealloc(object.cast(), bytes, gfp) };
+    if zero && !moved.is_null() {
+        let keep = old.min(bytes);
+        // SAFETY: ours, and so long.
+        unsafe {
+            moved
+                .add(keep)
+                .write_bytes(0, ALLOCATOR.ksize(moved) - keep)
+        };
+    }
+    handed(moved)
+}
+
+/// As `uslub_krealloc` to `n` times `bytes`; a product that is too large is memory that cannot be had.
+///
+/// # Safety
+///
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslub_krealloc_array(
+    object: *mut c_void,
+    n: usize,
+    bytes: usize,
+    flags: uslub_gfp_t,
+) -> *mut c_void {
+    match n.checked_mul(bytes) {
+        // SAFETY: passed on.
+        Some(bytes) => unsafe { uslub_krealloc(object, bytes, flags) },
+        None => no_memory(),
+    }
+}
+
+/// Bytes that may be used of an object of the kmalloc family; of an object of a cache, its size. 0 for null.
+///
+/// # Safety
+///
+/// `object` is null or live.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslub_ksize(object: *const c_void) -> usize {
+    if object.is_null() {
+        return 0;
+    }
+    must_be_ready(object.cast_mut(), "size of");
+    ALLOCATOR.ksize(object.cast_mut().cast())
+}
+
+/// Bytes that `uslub_kmalloc` of so many gives; 0, and more than there can be, stay as they are.
+#[unsafe(no_mangle)]
+pub extern "C" fn uslub_kmalloc_size_roundup(bytes: usize) -> usize {
+    size_roundup(bytes)
+}

@@ -1,0 +1,51 @@
+//! Setting up, at the first call or before `main`, whichever is first; and forks.
+
+use uslub_linux::start::{self, Once};
+use uslub_report::OPTIONS_VARIABLE;
+
+use crate::ALLOCATOR;
+
+static ONCE: Once = Once::new();
+
+/// Whether the allocator can be used; sets it up when it is not.
+#[inline]
+pub(crate) fn ready() -> bool {
+    ONCE.is_done() || ONCE.run(set_up)
+}
+
+fn set_up() -> bool {
+    // SAFETY: `ONCE` keeps all others out.
+    unsafe { start::set_up(&ALLOCATOR, OPTIONS_VARIABLE) }
+}
+
+extern "C" fn prepare() {
+    if ready() {
+        ALLOCATOR.lock_for_fork();
+    }
+}
+
+extern "C" fn parent() {
+    if ready() {
+        // SAFETY: `prepare` took them on this thread.
+        unsafe { ALLOCATOR.unlock_after_fork() };
+    }
+}
+
+extern "C" fn child() {
+    if ready() {
+        ALLOCATOR.platform.is_child_of_fork();
+        // SAFETY: the child's only thread; `prepare` took the locks.
+        unsafe { ALLOCATOR.reset_after_fork() };
+    }
+}
+
+/// Runs before `main`.
+extern "C" fn constructor() {
+    ready();
+    // SAFETY: the functions live as long as the process: the library is never unloaded.
+    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn() = constructor;

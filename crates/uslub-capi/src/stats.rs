@@ -1,0 +1,226 @@
+//! Figures of caches and of the whole.
+
+use core::ffi::{CStr, c_char, c_int};
+use core::fmt::Write;
+
+use libc::EINVAL;
+use uslub_core::stats::STAT_ITEMS;
+use uslub_linux::{Text, complain, sys};
+
+use crate::cache::{live, uslub_cache};
+use crate::{ALLOCATOR, invalid, set_errno, start};
+
+/// Figures of one cache. Exact when nobody uses the cache meanwhile.
+#[repr(C)]
+pub struct uslub_cache_stats {
+    /// Bytes of an object as asked for.
+    pub object_size: usize,
+    /// Bytes of a slot.
+    pub size: usize,
+    /// Alignment of a slot in bytes.
+    pub align: usize,
+    /// Slots of a slab.
+    pub objects_per_slab: usize,
+    /// Pages of a slab.
+    pub pages_per_slab: usize,
+    /// Objects a sheaf holds.
+    pub sheaf_capacity: usize,
+    /// Names beyond the first that the cache goes by.
+    pub aliases: usize,
+    /// Slots in all slabs.
+    pub num_objs: usize,
+    /// Slots that are in use, those in sheaves included.
+    pub active_objs: usize,
+    /// Objects in sheaves.
+    pub cached_objs: usize,
+    /// Objects that the program holds.
+    pub live_objs: usize,
+    /// Slabs.
+    pub num_slabs: usize,
+    /// Slabs in which a slot is in use.
+    pub active_slabs: usize,
+    /// Objects allocated so far.
+    pub allocs: u64,
+    /// Objects freed so far.
+    pub frees: u64,
+}
+
+/// Figures of the library, in bytes.
+#[repr(C)]
+pub struct uslub_totals {
+    /// Slots and pages that the program holds.
+    pub live: usize,
+    /// Objects in sheaves.
+    pub cached: usize,
+    /// Free slots in slabs.
+    pub free: usize,
+    /// Slabs.
+    pub slabs: usize,
+    /// Objects above 8 KiB.
+    pub large: usize,
+    /// Objects above 256 KiB.
+    pub huge: usize,
+    /// Free pages and mappings that are still resident.
+    pub dirty: usize,
+    /// The library's own records.
+    pub metadata: usize,
+    /// Objects allocated so far (not bytes).
+    pub allocs: u64,
+    /// Objects freed so far (not bytes).
+    pub frees: u64,
+}
+
+/// Fills `stats` with the figures of a cache. Returns 0; or -1 with EINVAL, after a message, for null.
+///
+/// # Safety
+///
+/// The cache is not destroyed; `stats` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslub_cache_get_stats(
+    cache: *const uslub_cache,
+    stats: *mut uslub_cache_stats,
+) -> c_int {
+    // SAFETY: passed on.
+    let cache = unsafe { live(cache, "uslub_cache_get_stats") };
+    if stats.is_null() {
+        invalid(format_args!(
+            "uslub_cache_get_stats: nowhere to put them (null)"
+        ));
+        return -1;
+    }
+    let info = ALLOCATOR.info(cache);
+    let figures = uslub_cache_stats {
+        object_size: cache.object_size(),
+        size: cache.size as usize,
+        align: cache.align as usize,
+        objects_per_slab: cache.oo.objects as usize,
+        pages_per_slab: cache.oo.pages(),
+        sheaf_capacity: cache.capacity,
+        aliases: cache.aliases(),
+        num_objs: info.num_objs,
+        active_objs: info.active_objs,
+        cached_objs: info.cached_objs,
+        live_objs: info.live_objs(),
+        num_slabs: info.num_slabs,
+        active_slabs: info.active_slabs,
+        allocs: info.allocs,
+        frees: info.frees,
+    };
+    // SAFETY: by the caller's promise.
+    unsafe { stats.write(figures) };
+    0
+}
+
+/// Reads a counter of a cache by the name that /sys/kernel/slab/CACHE/ gives it, such as `alloc_fastpath`.
+/// Returns 0; or -1 with EINVAL for a name that is none.
+///
+/// # Safety
+///
+/// The cache is not destroyed; `item` is a C string, `value` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslub_cache_stat(
+    cache: *const uslub_cache,
+    item: *const c_char,
+    value: *mut u64,
+) -> c_int {
+    // SAFETY: passed on.
+    let cache = unsafe { live(cache, "uslub_cache_stat") };
+    if item.is_null() || value.is_null() {
+        invalid(format_args!("uslub_cache_stat: an argument is null"));
+        return -1;
+    }
+    // SAFETY: by the caller's promise.
+    let name = unsafe { CStr::from_ptr(item) }.to_bytes();
+    match STAT_ITEMS
+        .iter()
+        .find(|(_, known)| known.as_bytes() == name)
+    {
+        Some(&(item, _)) => {
+            // SAFETY: by the caller's promise.
+            unsafe { value.write(ALLOCATOR.stat(cache, item)) };
+            0
+        }
+        None => {
+            set_errno(EINVAL);
+            -1
+        }
+    }
+}
+
+/// Writes all counters of a cache to a file descriptor, a line with name and value each. Returns 0; or -1, with EIO,
+/// if that failed.
+///
+/// # Safety
+///
+/// The cache is not destroyed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslub_cache_print_stats(cache: *const uslub_cache, fd: c_int) -> c_int {
+    // SAFETY: passed on.
+    let cache = unsafe { live(cache, "uslub_cache_print_stats") };
+    let mut text = Text::<2048>::new();
+    for &(item, name) in STAT_ITEMS {
+        let _ = writeln!(text, "{name} {}", ALLOCATOR.stat(cache, item));
+    }
+    written(sys::write_all(fd, text.as_bytes()))
+}
+
+/// 0, or -1 with `EIO`.
+pub(crate) fn written(good: bool) -> c_int {
+    if good {
+        return 0;
+    }
+    set_errno(libc::EIO);
+    -1
+}
+
+/// Fills `totals` with the figures of the library. Returns 0; or -1, with EINVAL, after a message, for null.
+///
+/// # Safety
+///
+/// `totals` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslub_get_totals(totals: *mut uslub_totals) -> c_int {
+    if totals.is_null() || !start::ready() {
+        invalid(format_args!("uslub_get_totals: nowhere to put them (null)"));
+        return -1;
+    }
+    let t = ALLOCATOR.totals();
+    // SAFETY: by the caller's promise.
+    unsafe {
+        totals.write(uslub_totals {
+            live: t.live,
+            cached: t.cached,
+            free: t.free,
+            slabs: t.slabs,
+            large: t.large,
+            huge: t.huge,
+            dirty: t.dirty,
+            metadata: t.metadata,
+            allocs: t.allocs,
+            frees: t.frees,
+        });
+    }
+    0
+}
+
+/// Gives as much memory back to the operating system as possible: sheaves are flushed, empty slabs and free pages
+/// go. Returns 1 if there was any, else 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn uslub_trim() -> c_int {
+    c_int::from(start::ready() && ALLOCATOR.trim())
+}
+
+/// Checks all of the library's structures. Returns 0 when they hold, else 1, after a message. For quiet moments of tests.
+#[unsafe(no_mangle)]
+pub extern "C" fn uslub_check() -> c_int {
+    if !start::ready() {
+        return 0;
+    }
+    match ALLOCATOR.validate() {
+        Ok(()) => 0,
+        Err(invalid) => {
+            complain(format_args!("cache {}: {}", invalid.cache, invalid.what));
+            1
+        }
+    }
+}

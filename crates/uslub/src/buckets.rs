@@ -1,0 +1,129 @@
+//! Buckets: kmalloc's size classes once more, for one kind of object.
+
+use std::fmt;
+use std::ptr::NonNull;
+
+use uslub_core::Gfp;
+use uslub_core::buckets;
+use uslub_linux::{Linux, complain};
+
+use crate::error::{CreateError, Leaked};
+use crate::instance::{ALLOCATOR, allocator};
+
+/// A set of size classes of one's own, under a name: the kernel's `kmem_buckets`.
+///
+/// For objects whose size comes from outside: they share no slab with others, and the table of caches names them `prefix-64` and the
+/// like. Above 8 KiB they come from pages as kmalloc's do. A bucket's cache is made when it is first needed. Dropping the set
+/// destroys its caches; objects in use then are reported to standard error, and their memory is kept for ever.
+///
+/// With the feature `allocator-api2`, `&Buckets` is an `Allocator`:
+///
+/// ```
+/// # #[cfg(feature = "allocator-api2")] {
+/// use allocator_api2::vec::Vec;
+/// use uslub::Buckets;
+///
+/// let messages = Buckets::new("msg").unwrap();
+/// let mut message = Vec::new_in(&messages);
+/// message.extend_from_slice(b"of any length");
+/// assert!(uslub::slabinfo().rows().iter().any(|row| row.name() == "msg-16"));
+/// # }
+/// ```
+pub struct Buckets {
+    set: buckets::Buckets<Linux>,
+    prefix: String,
+}
+
+impl Buckets {
+    /// A set whose caches are called after `prefix`, which has 1 to 26 bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`CreateError::BadName`]; [`CreateError::NoMemory`] when there is none for the allocator.
+    pub fn new(prefix: &str) -> Result<Self, CreateError> {
+        allocator().ok_or(CreateError::NoMemory)?;
+        Ok(Self {
+            set: buckets::Buckets::new(prefix)?,
+            prefix: prefix.to_owned(),
+        })
+    }
+
+    /// Allocates `bytes` (0 counts as 1), aligned as by [`kmalloc`](crate::kmalloc); `None` when there is no memory, or `gfp` forbids to get it.
+    ///
+    /// ```
+    /// use uslub::{Buckets, Gfp};
+    /// let set = Buckets::new("blob").unwrap();
+    /// let blob = set.alloc(1234, Gfp::KERNEL).expect("memory");
+    /// // SAFETY: of this set, freed once.
+    /// unsafe { set.free(blob.as_ptr()) };
+    /// ```
+    #[inline]
+    pub fn alloc(&self, bytes: usize, gfp: Gfp) -> Option<NonNull<u8>> {
+        NonNull::new(self.set.alloc(&ALLOCATOR, bytes, gfp))
+    }
+
+    /// As [`alloc`](Self::alloc), aligned to `align` bytes.
+    ///
+    /// # Panics
+    ///
+    /// When `align` is no power of two.
+    #[inline]
+    pub fn alloc_aligned(&self, bytes: usize, align: usize, gfp: Gfp) -> Option<NonNull<u8>> {
+        assert!(align.is_power_of_two(), "an alignment is a power of two");
+        NonNull::new(self.set.alloc_aligned(&ALLOCATOR, bytes, align, gfp))
+    }
+
+    /// Frees an object; null is ignored. A pointer that is no object ends the process with a message.
+    ///
+    /// # Safety
+    ///
+    /// The object is of this set, and nobody uses it any more.
+    #[inline]
+    pub unsafe fn free(&self, object: *mut u8) {
+        // SAFETY: passed on.
+        unsafe { ALLOCATOR.kfree(object) };
+    }
+
+    /// Destroys the caches of the set.
+    ///
+    /// # Errors
+    ///
+    /// [`Leaked`] when objects are still in use; their memory, and their caches, are kept for ever. Those above 8 KiB
+    /// are in no cache and not looked for.
+    pub fn destroy(self) -> Result<(), Leaked> {
+        let mut addresses = Vec::new();
+        // SAFETY: we hold the set, and nobody else does.
+        let count = unsafe {
+            self.set
+                .destroy(&ALLOCATOR, |object| addresses.push(object as usize))
+        };
+        if count == 0 {
+            return Ok(());
+        }
+        Err(Leaked {
+            name: self.prefix.clone(),
+            addresses,
+        })
+    }
+}
+
+impl Drop for Buckets {
+    fn drop(&mut self) {
+        // SAFETY: the only handle, which goes. After `destroy` there are no caches left.
+        let count = unsafe { self.set.destroy(&ALLOCATOR, |_| ()) };
+        if count > 0 {
+            complain(format_args!(
+                "buckets '{}': dropped with {count} objects in use, whose memory is kept",
+                self.prefix
+            ));
+        }
+    }
+}
+
+impl fmt::Debug for Buckets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buckets")
+            .field("prefix", &self.prefix)
+            .finish()
+    }
+}

@@ -1,0 +1,374 @@
+//! What a cache is to be like.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem::{MaybeUninit, needs_drop};
+use std::ops::RangeInclusive;
+
+use uslub_core::Gfp;
+use uslub_core::args::{CacheArgs, Ctor, Flags};
+use uslub_core::sheaf::MAX_CAPACITY;
+use uslub_core::tunables::Tuning;
+
+use crate::cache::Cache;
+use crate::ctor;
+use crate::error::CreateError;
+use crate::instance::allocator;
+use crate::raw::RawCache;
+use crate::rcu;
+
+/// A cache of untyped objects that is being described; see [`RawCache::builder`].
+///
+/// ```
+/// use uslub::{Gfp, RawCache};
+/// let cache = RawCache::builder("frame", 2048)
+///     .align(256)
+///     .sheaf_capacity(8..=32)
+///     .limit(1 << 20)
+///     .prefault(true)
+///     .frees(Gfp::NOWAIT)
+///     .build()?;
+/// assert!(!cache.is_constructed());
+/// # Ok::<(), uslub::CreateError>(())
+/// ```
+#[must_use = "a description is not a cache yet"]
+pub struct RawBuilder<'n> {
+    args: CacheArgs<'n>,
+    align: Option<usize>,
+    capacity: Option<RangeInclusive<usize>>,
+    ctor: Option<OwnedCtor>,
+}
+
+/// A constructor that no cache has yet.
+struct OwnedCtor(Ctor);
+
+impl OwnedCtor {
+    /// Hands it to a cache.
+    fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for OwnedCtor {
+    fn drop(&mut self) {
+        // SAFETY: no cache has it.
+        unsafe { ctor::release(self.0) };
+    }
+}
+
+impl<'n> RawBuilder<'n> {
+    pub(crate) fn new(name: &'n str, size: usize) -> Self {
+        Self {
+            args: CacheArgs::new(name, size),
+            align: None,
+            capacity: None,
+            ctor: None,
+        }
+    }
+
+    /// Aligns objects to `bytes`, a power of two up to 4096 (by default 8).
+    pub fn align(mut self, bytes: usize) -> Self {
+        self.align = Some(bytes);
+        self
+    }
+
+    /// Constructs each object when it first leaves a fresh slab, by a closure that gets its memory; what it made stays
+    /// over free and allocation, so users free an object as they found it.
+    ///
+    /// The closure runs inside calls that ask for objects, on any thread, and in no call with [`Gfp::NOSPIN`]: such a call gets
+    /// objects that were constructed before, or none. If it panics, the panic goes on out of that call, and nothing is
+    /// lost.
+    ///
+    /// ```
+    /// use uslub::{Gfp, RawCache};
+    /// let cache = RawCache::builder("ones", 16)
+    ///     // SAFETY: 16 bytes of a fresh object.
+    ///     .constructor(|object| unsafe { object.write_bytes(1, 16) })
+    ///     .build()?;
+    /// let object = cache.alloc(Gfp::KERNEL).expect("memory");
+    /// // SAFETY: constructed, and freed as it was.
+    /// unsafe {
+    ///     assert_eq!(object.cast::<[u8; 16]>().read(), [1; 16]);
+    ///     cache.free(object.as_ptr());
+    /// }
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
+    pub fn constructor<F>(mut self, construct: F) -> Self
+    where
+        F: Fn(*mut u8) + Send + Sync + 'static,
+    {
+        self.ctor = Some(OwnedCtor(ctor::make(construct)));
+        self
+    }
+
+    /// Begins each object on a cache line of its own, small ones on a fitting part of one.
+    pub fn hwcache_align(mut self) -> Self {
+        self.args.flags.insert(Flags::HWCACHE_ALIGN);
+        self
+    }
+
+    /// Keeps the type of freed objects for readers: an object that is freed may be used again at once, but its slab
+    /// serves no other cache before a grace period. A reader that finds an object must then make sure that
+    /// it is still the one it looked for.
+    ///
+    /// Installs [`Epoch`](crate::Epoch) unless [`set_grace_period`](crate::set_grace_period) came first.
+    pub fn typesafe_by_rcu(mut self) -> Self {
+        self.args.flags.insert(Flags::TYPESAFE_BY_RCU);
+        self
+    }
+
+    /// Objects that a sheaf holds (by default a number that depends on the size): the least at first. Sheaves grow where a CPU
+    /// keeps missing and shrink where it is idle, within the range and the process's budget (`sheaf_budget_mb` in
+    /// `USLUB_OPTIONS`). No sheaf holds more than 250.
+    pub fn sheaf_capacity(mut self, range: RangeInclusive<usize>) -> Self {
+        self.capacity = Some(range);
+        self
+    }
+
+    /// Bytes of slabs that the cache may have at most, at least one slab's. When they are used up, its shrinkers are
+    /// asked, and then allocations fail.
+    pub fn limit(mut self, bytes: usize) -> Self {
+        self.args.limit = Some(bytes);
+        self
+    }
+
+    /// Whether the cache may share the slabs of another whose slots fit. By default not, so that the table of caches tells
+    /// them apart. A cache with a constructor, a limit, a capacity, a context of its own or type safety never shares.
+    pub fn merge(mut self, merge: bool) -> Self {
+        self.args.flags.set(Flags::NO_MERGE, !merge);
+        self
+    }
+
+    /// Whether the pages of a slab are touched when it is taken, so that no later touch enters the kernel.
+    pub fn prefault(mut self, prefault: bool) -> Self {
+        self.args.flags.set(Flags::PREFAULT, prefault);
+        self
+    }
+
+    /// What a plain free may do (by default [`Gfp::KERNEL`]).
+    pub fn frees(mut self, gfp: Gfp) -> Self {
+        self.args.free_gfp = gfp;
+        self
+    }
+
+    /// Creates the cache.
+    ///
+    /// # Errors
+    ///
+    /// [`CreateError`].
+    ///
+    /// # Panics
+    ///
+    /// For a type-safe cache when no grace period was set and the feature `crossbeam-epoch` is off.
+    pub fn build(self) -> Result<RawCache, CreateError> {
+        let allocator = allocator().ok_or(CreateError::NoMemory)?;
+        let mut args = self.args;
+        if let Some(align) = self.align {
+            if !align.is_power_of_two() {
+                return Err(CreateError::BadAlign);
+            }
+            args.align = align;
+        }
+        args.ctor = self.ctor.as_ref().map(|ctor| ctor.0);
+        if let Some(range) = self.capacity {
+            let (least, most) = checked(range)?;
+            args.sheaf_capacity = Some(least);
+            args.tuning = Some(Tuning {
+                sheaf_capacity_max: most as u32,
+                ..allocator.tunables().tuning
+            });
+        }
+        if args.flags.contains(Flags::TYPESAFE_BY_RCU) {
+            rcu::require();
+        }
+        let cache = allocator.create(&args)?;
+        if let Some(ctor) = self.ctor {
+            ctor.keep();
+        }
+        Ok(RawCache::of(cache))
+    }
+}
+
+impl fmt::Debug for RawBuilder<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RawBuilder")
+            .field("name", &self.args.name)
+            .field("size", &self.args.size)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The bounds of a range of capacities.
+fn checked(range: RangeInclusive<usize>) -> Result<(usize, usize), CreateError> {
+    let (least, most) = range.into_inner();
+    if least == 0 || least > most || least > MAX_CAPACITY {
+        return Err(CreateError::BadCapacity);
+    }
+    Ok((least, most.min(MAX_CAPACITY)))
+}
+
+/// A cache of objects of type `T` that is being described; see [`Cache::builder`].
+///
+/// ```
+/// use uslub::Cache;
+///
+/// #[derive(Clone, Copy, Debug, PartialEq)]
+/// struct Order {
+///     price: u64,
+///     quantity: u32,
+/// }
+///
+/// let orders = Cache::<Order>::builder("order").hwcache_align().limit(64 << 20).build()?;
+/// let order = orders.alloc(Order { price: 101, quantity: 5 })?;
+/// assert_eq!(order.quantity, 5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "a description is not a cache yet"]
+pub struct Builder<'n, T> {
+    raw: RawBuilder<'n>,
+    object: PhantomData<fn(T) -> T>,
+}
+
+impl<'n, T> Builder<'n, T> {
+    pub(crate) fn new(name: &'n str) -> Self {
+        Self {
+            raw: RawBuilder::new(name, size_of::<T>()).align(align_of::<T>()),
+            object: PhantomData,
+        }
+    }
+
+    fn with(self, change: impl FnOnce(RawBuilder<'n>) -> RawBuilder<'n>) -> Self {
+        Self {
+            raw: change(self.raw),
+            object: PhantomData,
+        }
+    }
+
+    /// Aligns objects to `bytes`, a power of two up to 4096, where that is more than the type asks for.
+    pub fn align(self, bytes: usize) -> Self {
+        let least = align_of::<T>();
+        self.with(|raw| {
+            raw.align(if bytes.is_power_of_two() {
+                bytes.max(least)
+            } else {
+                bytes
+            })
+        })
+    }
+
+    /// Constructs each object when it first leaves a fresh slab; [`Cache::alloc_constructed`] hands it out. What
+    /// users make of an object stays in it when it is dropped, and the next one finds it: the kernel's constructors.
+    ///
+    /// The closure runs inside calls that ask for objects, on any thread, and in no call with [`Gfp::NOSPIN`]. If it panics, the
+    /// panic goes on out of that call, and nothing is lost. `T` may not need drop: [`build`](Self::build) refuses it then.
+    ///
+    /// ```
+    /// use std::sync::Mutex;
+    /// use uslub::Cache;
+    ///
+    /// let buffers = Cache::builder("buffer").constructor(|| Mutex::new([0u8; 512])).build()?;
+    /// let buffer = buffers.alloc_constructed()?;
+    /// buffer.lock().unwrap()[0] = 1;
+    /// drop(buffer);
+    /// assert_eq!(buffers.alloc_constructed()?.lock().unwrap()[0], 1, "as it was left");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn constructor<F>(self, construct: F) -> Self
+    where
+        F: Fn() -> T + Send + Sync + 'static,
+        T: Send,
+    {
+        self.with(|raw| {
+            // SAFETY: memory for a `T`, and nobody else's.
+            raw.constructor(move |object| unsafe { object.cast::<T>().write(construct()) })
+        })
+    }
+
+    /// As [`constructor`](Self::constructor), but writes the object where it lies, without a copy of it on the stack.
+    ///
+    /// ```
+    /// use uslub::Cache;
+    /// let pages = Cache::<[u8; 4096]>::builder("page");
+    /// // SAFETY: the closure writes all bytes.
+    /// let pages = unsafe { pages.constructor_in_place(|page| {
+    ///     page.as_mut_ptr().write_bytes(0x5a, 1);
+    /// }) };
+    /// let pages = pages.build()?;
+    /// assert_eq!(pages.alloc_constructed()?[4095], 0x5a);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Safety
+    ///
+    /// When the closure returns, the object is a valid `T`.
+    pub unsafe fn constructor_in_place<F>(self, construct: F) -> Self
+    where
+        F: Fn(&mut MaybeUninit<T>) + Send + Sync + 'static,
+        T: Send,
+    {
+        self.with(|raw| {
+            // SAFETY: memory for a `T`, and nobody else's.
+            raw.constructor(move |object| construct(unsafe { &mut *object.cast() }))
+        })
+    }
+
+    /// Begins each object on a cache line of its own, small ones on a fitting part of one.
+    pub fn hwcache_align(self) -> Self {
+        self.with(RawBuilder::hwcache_align)
+    }
+
+    /// Keeps the type of freed objects for readers; see [`RawBuilder::typesafe_by_rcu`].
+    pub fn typesafe_by_rcu(self) -> Self {
+        self.with(RawBuilder::typesafe_by_rcu)
+    }
+
+    /// Objects that a sheaf holds, at least and at most; see [`RawBuilder::sheaf_capacity`].
+    pub fn sheaf_capacity(self, range: RangeInclusive<usize>) -> Self {
+        self.with(|raw| raw.sheaf_capacity(range))
+    }
+
+    /// Bytes of slabs that the cache may have at most; see [`RawBuilder::limit`].
+    pub fn limit(self, bytes: usize) -> Self {
+        self.with(|raw| raw.limit(bytes))
+    }
+
+    /// Whether the cache may share the slabs of another whose slots fit; see [`RawBuilder::merge`].
+    pub fn merge(self, merge: bool) -> Self {
+        self.with(|raw| raw.merge(merge))
+    }
+
+    /// Whether the pages of a slab are touched when it is taken, so that no later touch enters the kernel.
+    pub fn prefault(self, prefault: bool) -> Self {
+        self.with(|raw| raw.prefault(prefault))
+    }
+
+    /// What a plain free may do (by default [`Gfp::KERNEL`]).
+    pub fn frees(self, gfp: Gfp) -> Self {
+        self.with(|raw| raw.frees(gfp))
+    }
+
+    /// Creates the cache.
+    ///
+    /// # Errors
+    ///
+    /// [`CreateError`]; among others for a type without bytes, and for a constructor of a type that must be dropped.
+    ///
+    /// # Panics
+    ///
+    /// For a type-safe cache when no grace period was set and the feature `crossbeam-epoch` is off.
+    pub fn build(self) -> Result<Cache<T>, CreateError> {
+        if size_of::<T>() == 0 {
+            return Err(CreateError::ZeroSized);
+        }
+        if needs_drop::<T>() && self.raw.ctor.is_some() {
+            return Err(CreateError::NeedsDrop);
+        }
+        Ok(Cache::of(self.raw.build()?))
+    }
+}
+
+impl<T> fmt::Debug for Builder<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.raw.fmt(f)
+    }
+}

@@ -1,0 +1,69 @@
+//! The process's one allocator, set up at the first call that needs it.
+//!
+//! It is a static value, owns nothing before that call and takes nothing from itself or from Rust's heap to
+//! start. A process that has no memory for it gets an answer, never a crash.
+
+use uslub_core::{Allocator, Gfp};
+use uslub_linux::Linux;
+use uslub_linux::start::{self, Once};
+use uslub_report::OPTIONS_VARIABLE;
+
+pub(crate) static ALLOCATOR: Allocator<Linux> = Allocator::new(Linux::new());
+static ONCE: Once = Once::new();
+
+/// The allocator beneath all caches, for what this crate does not wrap; `None` when there is no address space for it.
+///
+/// Its tunables come from the environment variable `USLUB_OPTIONS` (`key=value`, separated by commas) when it is
+/// first used.
+///
+/// ```
+/// let allocator = uslub::allocator().expect("address space");
+/// assert_eq!(allocator.validate(), Ok(()));
+/// println!("per-CPU sheaves by {}", allocator.platform.mode().name());
+/// ```
+#[inline]
+pub fn allocator() -> Option<&'static Allocator<Linux>> {
+    (ONCE.is_done() || ONCE.run(set_up)).then_some(&ALLOCATOR)
+}
+
+/// The allocator, where `gfp` allows to set it up or that was done before.
+#[inline]
+pub(crate) fn allocator_for(gfp: Gfp) -> Option<&'static Allocator<Linux>> {
+    if ONCE.is_done() || gfp.may_map() {
+        allocator()
+    } else {
+        None
+    }
+}
+
+/// Whether the allocator was set up.
+#[inline]
+pub(crate) fn is_ready() -> bool {
+    ONCE.is_done()
+}
+
+fn set_up() -> bool {
+    // SAFETY: `ONCE` keeps all others out.
+    let done = unsafe { start::set_up(&ALLOCATOR, OPTIONS_VARIABLE) };
+    if done {
+        // SAFETY: the functions live as long as the process. Without memory for the entry forks are not guarded,
+        // which is no worse than what the C library's own allocator would meet then.
+        unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+    }
+    done
+}
+
+extern "C" fn prepare() {
+    ALLOCATOR.lock_for_fork();
+}
+
+extern "C" fn parent() {
+    // SAFETY: `prepare` took the locks on this thread.
+    unsafe { ALLOCATOR.unlock_after_fork() };
+}
+
+extern "C" fn child() {
+    ALLOCATOR.platform.is_child_of_fork();
+    // SAFETY: the child's only thread; `prepare` took the locks.
+    unsafe { ALLOCATOR.reset_after_fork() };
+}

@@ -1,0 +1,159 @@
+//! Object caches: the Linux kernel's slab allocator, SLUB, for Rust programs on Linux.
+//!
+//! A cache hands out objects of one kind from slabs of its own, through per-CPU *sheaves*: on the usual path a few instructions without
+//! a lock. Caches have names, limits, counters and a line in a table, so a program knows which kind of object uses its memory.
+//!
+//! # Which face to take
+//!
+//! | you want | take |
+//! |---|---|
+//! | the whole program on uslub, unchanged | [`Uslub`] as `#[global_allocator]` |
+//! | objects of a type, owned as by a `Box` | [`Cache<T>`](Cache) and [`Object`] |
+//! | linked structures, objects without one owner | the raw forms of [`Cache<T>`](Cache) |
+//! | objects whose size is known at run time only; other languages | [`RawCache`] |
+//! | allocations that cannot fail from here on, in a critical section | [`Cache::prefill`] |
+//! | many objects at once | [`Cache::alloc_bulk`], [`Cache::free_all`] |
+//! | operations that must go on when memory runs out | [`Mempool`] |
+//! | data of any size, kept apart from all other | [`Buckets`] |
+//! | collections of allocator-api2 in any of these | `&Cache`, `&Buckets`, [`Uslub`] as their `Allocator` |
+//! | readers without locks | [`Cache::free_rcu`], [`Builder::typesafe_by_rcu`] |
+//! | a bound on the memory of a kind, and a say in what goes | [`Builder::limit`] and [`Cache::shrinker`] |
+//! | the kernel's calls by name | [`kmalloc`], [`krealloc`], [`kfree`] |
+//!
+//! # Contexts
+//!
+//! What an allocation or a free may do to get on is said by [`Gfp`], as in the kernel:
+//!
+//! | context | may map memory | may wait for a lock | promise |
+//! |---|---|---|---|
+//! | [`Gfp::KERNEL`] | yes | yes | fails only when shrinkers and empty slabs do not help either |
+//! | [`Gfp::NOWAIT`] | no | for its short hold | no system call but a futex wait for such a lock; takes what the process has |
+//! | [`Gfp::NOSPIN`] | no | no | may be called at any point, also in a signal handler, if the cache was used before |
+//!
+//! The plain calls are `GFP_KERNEL`; those that take a [`Gfp`] say so in their names or arguments.
+//!
+//! # Examples
+//!
+//! A typed cache:
+//!
+//! ```
+//! use uslub::Cache;
+//!
+//! struct Connection { peer: u32, bytes: u64 }
+//!
+//! let connections = Cache::builder("connection").hwcache_align().limit(16 << 20).build()?;
+//! let mut connection = connections.alloc(Connection { peer: 1, bytes: 0 })?;
+//! connection.bytes += 1500;
+//! assert_eq!((connection.peer, connections.stats().info.live_objs()), (1, 1));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! All steps that can fail come before the critical section:
+//!
+//! ```
+//! let nodes = uslub::Cache::new("btree_node")?;
+//! let mut aside = nodes.prefill(3)?;
+//! // … take the lock; from here on nothing can fail …
+//! let split = [aside.alloc([0u64; 16]), aside.alloc([0; 16]), aside.alloc([0; 16])];
+//! # drop(split);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A collection whose memory has a name:
+//!
+//! ```
+//! # #[cfg(feature = "allocator-api2")] {
+//! let headers = uslub::Buckets::new("header").unwrap();
+//! let mut header = allocator_api2::vec::Vec::new_in(&headers);
+//! header.extend_from_slice(b"content-length: 42");
+//! # }
+//! ```
+//!
+//! A context that may not wait:
+//!
+//! ```
+//! use uslub::{Cache, Gfp};
+//!
+//! let events = Cache::builder("event").frees(Gfp::NOSPIN).build()?;
+//! drop(events.alloc(0u64)?);
+//! // At any point from here on, say in a signal handler:
+//! if let Ok(event) = events.try_alloc(42u64, Gfp::NOSPIN) {
+//!     assert_eq!(*event, 42);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The whole program, and where its memory is:
+//!
+//! ```
+//! #[global_allocator]
+//! static GLOBAL: uslub::Uslub = uslub::Uslub;
+//!
+//! let text = "x".repeat(100);
+//! println!("{}", uslub::slabinfo());
+//! assert!(uslub::totals().live > text.len());
+//! uslub::trim();
+//! ```
+//!
+//! # When something is wrong
+//!
+//! Errors are values: [`CreateError`], [`AllocError`] (with the value that found no memory), [`Leaked`]. Misuse that only `unsafe` code can commit
+//! (a double free, a foreign pointer, a write to a freed object) ends the process with a message that names the cache, the
+//! pointer and the reason. An object that is freed to the wrong cache leaks, with a warning.
+//!
+//! The environment variable `USLUB_OPTIONS` sets tunables (`key=value`, separated by commas). A process may fork at any time. No thread is
+//! ever started: memory goes back to the system during later calls, and in [`trim`].
+//!
+//! # What does not work yet
+//!
+//! - Objects that must be dropped cannot wait for a grace period.
+//! - A child between `vfork` and `exec` must not allocate.
+
+#[cfg(feature = "allocator-api2")]
+mod allocator;
+mod buckets;
+mod builder;
+mod cache;
+mod ctor;
+#[cfg(feature = "crossbeam-epoch")]
+mod epoch;
+mod error;
+mod global;
+mod instance;
+mod kmalloc;
+mod mempool;
+mod object;
+mod prefill;
+mod raw;
+mod rcu;
+mod shrinker;
+mod stats;
+
+pub use buckets::Buckets;
+pub use builder::{Builder, RawBuilder};
+pub use cache::Cache;
+#[cfg(feature = "crossbeam-epoch")]
+pub use epoch::Epoch;
+pub use error::{AllocError, CreateError, Leaked};
+pub use global::Uslub;
+pub use instance::allocator;
+pub use kmalloc::{
+    kfree, kfree_rcu, kfree_with, kmalloc, kmalloc_aligned, kmalloc_node, krealloc, ksize,
+};
+pub use mempool::{CacheSource, Element, FnSource, Mempool};
+pub use object::Object;
+pub use prefill::{Prefilled, RawPrefilled};
+pub use raw::RawCache;
+pub use rcu::{rcu_barrier, set_grace_period};
+pub use shrinker::{Shrinker, shrinker};
+pub use stats::{CacheStats, SlabInfo, SlabRow, slabinfo, totals, trim};
+pub use uslub_core::Gfp;
+pub use uslub_core::grace::{GracePeriod, RcuCallback, RcuHead};
+pub use uslub_core::info::{CacheInfo, Totals};
+pub use uslub_core::mempool::{MempoolError, Source};
+pub use uslub_core::stats::StatItem;
+
+/// The README's programs in Rust run as they are printed.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

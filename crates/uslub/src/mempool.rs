@@ -1,0 +1,347 @@
+//! Memory pools: the kernel's `mempool_t`.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::ptr::{NonNull, null_mut};
+
+use uslub_core::Gfp;
+use uslub_core::mempool::{self, MempoolError, Source};
+use uslub_linux::Linux;
+
+use crate::cache::Cache;
+use crate::error::AllocError;
+use crate::instance::{ALLOCATOR, allocator};
+use crate::raw::as_pointers;
+
+/// A pool that keeps `min_nr` elements back, so that as many operations can be in flight when memory has run out.
+///
+/// An allocation asks the source first, and the reserve when that fails; what is freed fills the reserve before it goes
+/// to the source. With `GFP_KERNEL` an allocation waits for an element if need be, and never fails. A pool's array comes
+/// from [`kmalloc`](crate::kmalloc). Dropping the pool gives the reserve back.
+///
+/// ```
+/// use uslub::{Cache, Mempool};
+///
+/// struct Request { sector: u64 }
+///
+/// let requests = Cache::builder("request").limit(32 << 10).build()?;
+/// let pool = Mempool::new(&requests, 4)?;
+/// // Somebody else uses up all memory.
+/// let mut others = Vec::new();
+/// while let Ok(other) = requests.alloc(Request { sector: 0 }) {
+///     others.push(other);
+/// }
+/// // Still, four requests can be in flight.
+/// let inflight: Vec<_> = (0..4).map(|sector| pool.alloc(Request { sector })).collect();
+/// assert_eq!(inflight[3].sector, 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Mempool<T, S: Source> {
+    pool: mempool::Mempool<'static, Linux, S>,
+    element: PhantomData<fn(T) -> T>,
+}
+
+/// Elements that are objects of a [`Cache`] (the kernel's `mempool_alloc_slab`).
+#[derive(Debug)]
+pub struct CacheSource<'c, T> {
+    cache: &'c Cache<T>,
+}
+
+impl<T> Source for CacheSource<'_, T> {
+    fn alloc(&self, gfp: Gfp) -> *mut u8 {
+        self.cache
+            .as_raw()
+            .alloc(gfp)
+            .map_or(null_mut(), NonNull::as_ptr)
+    }
+
+    unsafe fn free(&self, element: *mut u8) {
+        // SAFETY: passed on.
+        unsafe { self.cache.as_raw().free(element) };
+    }
+}
+
+/// Elements that two closures get and take back; see [`Mempool::from_source`].
+pub struct FnSource<A, F> {
+    alloc: A,
+    free: F,
+}
+
+impl<A, F> FnSource<A, F>
+where
+    A: Fn(Gfp) -> *mut u8,
+    F: Fn(*mut u8),
+{
+    /// A source: `alloc` gives an element or null, and does no more than its flags allow; `free` takes one back.
+    pub fn new(alloc: A, free: F) -> Self {
+        Self { alloc, free }
+    }
+}
+
+impl<A, F> Source for FnSource<A, F>
+where
+    A: Fn(Gfp) -> *mut u8,
+    F: Fn(*mut u8),
+{
+    fn alloc(&self, gfp: Gfp) -> *mut u8 {
+        (self.alloc)(gfp)
+    }
+
+    unsafe fn free(&self, element: *mut u8) {
+        (self.free)(element);
+    }
+}
+
+impl<A, F> fmt::Debug for FnSource<A, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FnSource")
+    }
+}
+
+impl<'c, T> Mempool<T, CacheSource<'c, T>> {
+    /// A pool that reserves `min_nr` objects of a cache, all of which it takes at once.
+    ///
+    /// # Errors
+    ///
+    /// [`MempoolError::NoMemory`]; what was taken is given back then.
+    ///
+    /// # Panics
+    ///
+    /// When the cache has a constructor: elements that wait in a reserve are not as it left them.
+    pub fn new(cache: &'c Cache<T>, min_nr: usize) -> Result<Self, MempoolError> {
+        assert!(
+            !cache.is_constructed(),
+            "a pool of cache '{}', which has a constructor",
+            cache.name()
+        );
+        // SAFETY: objects of the cache are memory for a `T`.
+        unsafe { Self::from_source(min_nr, CacheSource { cache }) }
+    }
+}
+
+impl<T, S: Source> Mempool<T, S> {
+    /// A pool over elements of any source.
+    ///
+    /// ```
+    /// use uslub::{FnSource, Mempool, kfree, kmalloc};
+    /// let source = FnSource::new(
+    ///     |gfp| kmalloc(4096, gfp).map_or(std::ptr::null_mut(), |page| page.as_ptr()),
+    ///     // SAFETY: an element of the pool, freed once.
+    ///     |page| unsafe { kfree(page) },
+    /// );
+    /// // SAFETY: elements are as large as a page, and aligned for bytes.
+    /// let pool = unsafe { Mempool::<[u8; 4096], _>::from_source(2, source)? };
+    /// let page = pool.alloc([0; 4096]);
+    /// assert_eq!((pool.min_nr(), page.len()), (2, 4096));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Safety
+    ///
+    /// What the source gives is memory for a `T`, nobody else's until it is taken back. The source does not panic.
+    ///
+    /// # Errors
+    ///
+    /// [`MempoolError::NoMemory`]; what was taken is given back then.
+    pub unsafe fn from_source(min_nr: usize, source: S) -> Result<Self, MempoolError> {
+        allocator().ok_or(MempoolError::NoMemory)?;
+        Ok(Self {
+            pool: mempool::Mempool::new(&ALLOCATOR, min_nr, source)?,
+            element: PhantomData,
+        })
+    }
+
+    /// Elements that the pool reserves.
+    pub fn min_nr(&self) -> usize {
+        self.pool.min_nr()
+    }
+
+    /// Elements in the reserve now.
+    pub fn curr_nr(&self) -> usize {
+        self.pool.curr_nr()
+    }
+
+    /// Where the elements come from.
+    pub fn source(&self) -> &S {
+        self.pool.source()
+    }
+
+    /// Allocates an element and moves a value into it; waits for one if need be, and so never fails.
+    ///
+    /// Not where the element that would be freed next is one's own: such a wait has no end.
+    pub fn alloc(&self, value: T) -> Element<'_, T, S> {
+        loop {
+            // Null never comes; if it did, that is what waiting means.
+            if let Some(element) = self.alloc_raw(Gfp::KERNEL) {
+                // SAFETY: ours, and memory for a `T`.
+                return unsafe { Element::new(element, value, self) };
+            }
+        }
+    }
+
+    /// As [`alloc`](Self::alloc), in a context of the caller's choice.
+    ///
+    /// ```
+    /// use uslub::{Cache, Gfp, Mempool};
+    /// let cache = Cache::new("bio")?;
+    /// let pool = Mempool::new(&cache, 1)?;
+    /// let bio = pool.try_alloc(5u32, Gfp::NOWAIT)?;
+    /// assert_eq!(*bio, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError`] with the value when source and reserve have no element and `gfp` forbids to wait; always with
+    /// [`Gfp::ZERO`]: an element of the reserve is as it was freed.
+    pub fn try_alloc(&self, value: T, gfp: Gfp) -> Result<Element<'_, T, S>, AllocError<T>> {
+        match self.alloc_raw(gfp) {
+            // SAFETY: ours, and memory for a `T`.
+            Some(element) => Ok(unsafe { Element::new(element, value, self) }),
+            None => Err(AllocError(value)),
+        }
+    }
+
+    /// Allocates memory for an element, with nothing in it; `None` when source and reserve have none and `gfp` forbids to wait.
+    pub fn alloc_raw(&self, gfp: Gfp) -> Option<NonNull<T>> {
+        NonNull::new(self.pool.alloc(gfp).cast())
+    }
+
+    /// Frees the memory of an element, without dropping what is in it.
+    ///
+    /// # Safety
+    ///
+    /// The element came from this pool or its source, and nobody uses it any more.
+    pub unsafe fn free_raw(&self, element: NonNull<T>) {
+        // SAFETY: passed on.
+        unsafe { self.pool.free(element.as_ptr().cast()) };
+    }
+
+    /// Allocates memory for each entry that is `None`.
+    ///
+    /// The reserve is used only if it has all that the source did not give, so that two requests never
+    /// hold a part of it each and wait for the other's.
+    ///
+    /// ```
+    /// use uslub::{Cache, Gfp, Mempool};
+    /// let cache = Cache::<u64>::new("segment")?;
+    /// let pool = Mempool::new(&cache, 8)?;
+    /// let mut segments = [None; 8];
+    /// pool.alloc_bulk(Gfp::KERNEL, &mut segments)?;
+    /// // SAFETY: all are the pool's, and freed once.
+    /// unsafe { pool.free_bulk(&mut segments) };
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`MempoolError::TooMany`] for more entries than `min_nr`, [`MempoolError::Zero`] for that flag, and
+    /// [`MempoolError::NoMemory`], which with `GFP_KERNEL` never comes. Entries that were filled before an error stay filled.
+    pub fn alloc_bulk(
+        &self,
+        gfp: Gfp,
+        elements: &mut [Option<NonNull<T>>],
+    ) -> Result<(), MempoolError> {
+        self.pool.alloc_bulk(gfp, as_pointers(elements))
+    }
+
+    /// Frees the memory of elements, without dropping what is in them, and sets the entries to `None`; those that are
+    /// `None` already are passed over. Returns how many went to the reserve.
+    ///
+    /// # Safety
+    ///
+    /// As for [`free_raw`](Self::free_raw), and none is there twice.
+    pub unsafe fn free_bulk(&self, elements: &mut [Option<NonNull<T>>]) -> usize {
+        // SAFETY: passed on.
+        let kept = unsafe { self.pool.free_bulk(as_pointers(elements)) };
+        elements.fill(None);
+        kept
+    }
+
+    /// Changes how many elements the pool reserves, while others use it.
+    ///
+    /// # Errors
+    ///
+    /// [`MempoolError::NoMemory`]; the pool is as before then. Shrinking does not fail.
+    pub fn resize(&self, min_nr: usize) -> Result<(), MempoolError> {
+        self.pool.resize(min_nr)
+    }
+}
+
+impl<T, S: Source> fmt::Debug for Mempool<T, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mempool")
+            .field("min_nr", &self.min_nr())
+            .field("curr_nr", &self.curr_nr())
+            .finish()
+    }
+}
+
+/// An element of a pool, owned: dropping it drops the value and gives the memory back to the pool, which may wake one who waits.
+pub struct Element<'p, T, S: Source> {
+    element: NonNull<T>,
+    pool: &'p Mempool<T, S>,
+}
+
+// SAFETY: it owns its value; a pool whose source may be shared is itself shared among threads.
+unsafe impl<T: Send, S: Source + Sync> Send for Element<'_, T, S> {}
+// SAFETY: as above.
+unsafe impl<T: Sync, S: Source + Sync> Sync for Element<'_, T, S> {}
+
+impl<'p, T, S: Source> Element<'p, T, S> {
+    /// # Safety
+    ///
+    /// The element is memory of the pool, the caller's.
+    unsafe fn new(element: NonNull<T>, value: T, pool: &'p Mempool<T, S>) -> Self {
+        // SAFETY: by the caller's promise.
+        unsafe { element.write(value) };
+        Self { element, pool }
+    }
+
+    /// The bare pointer, to be freed by [`Mempool::free_raw`].
+    pub fn into_raw(this: Self) -> NonNull<T> {
+        ManuallyDrop::new(this).element
+    }
+}
+
+impl<T, S: Source> Deref for Element<'_, T, S> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: ours, and valid.
+        unsafe { self.element.as_ref() }
+    }
+}
+
+impl<T, S: Source> DerefMut for Element<'_, T, S> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: ours alone, and valid.
+        unsafe { self.element.as_mut() }
+    }
+}
+
+impl<T, S: Source> Drop for Element<'_, T, S> {
+    fn drop(&mut self) {
+        /// Frees the memory also when the value's drop panics.
+        struct Memory<'a, T, S: Source>(NonNull<T>, &'a Mempool<T, S>);
+        impl<T, S: Source> Drop for Memory<'_, T, S> {
+            fn drop(&mut self) {
+                // SAFETY: it was owned, and its value is dropped.
+                unsafe { self.1.free_raw(self.0) };
+            }
+        }
+        let memory = Memory(self.element, self.pool);
+        // SAFETY: ours, and dropped once.
+        unsafe { memory.0.drop_in_place() };
+    }
+}
+
+impl<T: fmt::Debug, S: Source> fmt::Debug for Element<'_, T, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}

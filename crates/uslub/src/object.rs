@@ -1,0 +1,188 @@
+//! A pointer that owns an object of a cache.
+
+use std::fmt;
+use std::mem::{ManuallyDrop, needs_drop, replace};
+use std::ops::{Deref, DerefMut};
+use std::ptr::{self, NonNull};
+
+use crate::cache::Cache;
+
+/// An object of a cache, owned as by a `Box`: dropping it drops the value and frees the memory.
+///
+/// In a cache with a constructor the value stays where it is, for the next user. The functions that are
+/// not `Deref`'s take the object as an argument, so that they hide no method of `T`.
+///
+/// ```
+/// use uslub::{Cache, Object};
+/// let points = Cache::new("point")?;
+/// let mut point = points.alloc((1, 2))?;
+/// point.1 = 5;
+/// assert_eq!(format!("{point:?}"), "(1, 5)");
+/// assert_eq!(Object::into_inner(point), (1, 5));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Object<'c, T> {
+    object: NonNull<T>,
+    cache: &'c Cache<T>,
+}
+
+// SAFETY: it owns its value, as a `Box` does; caches are shared among threads.
+unsafe impl<T: Send> Send for Object<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Object<'_, T> {}
+
+impl<'c, T> Object<'c, T> {
+    /// What [`into_raw`](Self::into_raw) gave up, or memory from [`Cache::alloc_raw`] that holds a value.
+    ///
+    /// # Safety
+    ///
+    /// The object is of this cache, holds a valid `T`, and nobody else owns it.
+    #[inline]
+    pub unsafe fn from_raw(object: NonNull<T>, cache: &'c Cache<T>) -> Self {
+        Self { object, cache }
+    }
+
+    /// The bare pointer, for structures that own their objects in another way; frees nothing.
+    ///
+    /// ```
+    /// use uslub::{Cache, Object};
+    /// let cache = Cache::new("bare")?;
+    /// let bare = Object::into_raw(cache.alloc(3u8)?);
+    /// // SAFETY: as it was given up just now.
+    /// assert_eq!(*unsafe { Object::from_raw(bare, &cache) }, 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn into_raw(this: Self) -> NonNull<T> {
+        ManuallyDrop::new(this).object
+    }
+
+    /// Keeps the value for as long as its cache, which will report it as leaked.
+    ///
+    /// ```
+    /// use uslub::{Cache, Object};
+    /// let cache = Cache::new("kept")?;
+    /// let value: &mut u64 = Object::leak(cache.alloc(9)?);
+    /// *value += 1;
+    /// assert_eq!(cache.destroy().unwrap_err().addresses().len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn leak(this: Self) -> &'c mut T {
+        // SAFETY: ours, and nobody frees it before the cache's end, nor then.
+        unsafe { Self::into_raw(this).as_mut() }
+    }
+
+    /// Moves the value out and frees the memory.
+    ///
+    /// In a cache with a constructor a new value is constructed in its place first.
+    ///
+    /// # Panics
+    ///
+    /// When that constructor panics; the object is then dropped as it is.
+    pub fn into_inner(mut this: Self) -> T {
+        if let Some(new) = this.cache.construct() {
+            return replace(&mut *this, new);
+        }
+        let this = ManuallyDrop::new(this);
+        // SAFETY: the value is ours; it leaves its memory, which then holds nothing.
+        unsafe {
+            let value = this.object.read();
+            this.cache.free_raw(this.object);
+            value
+        }
+    }
+
+    /// Frees the object after a grace period: readers that found it before, by a pointer that the owner has since taken out of a
+    /// shared structure, may look at it until then.
+    ///
+    /// Types that must be dropped do not compile: a value is not dropped while readers look at it, and afterwards only
+    /// its memory is left.
+    ///
+    /// ```
+    /// use uslub::{Cache, Object};
+    /// let routes = Cache::new("route")?;
+    /// Object::free_rcu(routes.alloc([10u8, 0, 0, 1])?);
+    /// uslub::rcu_barrier();
+    /// assert_eq!(routes.stats().info.live_objs(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// ```compile_fail
+    /// use uslub::{Cache, Object};
+    /// let names = Cache::new("name").unwrap();
+    /// Object::free_rcu(names.alloc(String::new()).unwrap());
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// When no grace period was set and the feature `crossbeam-epoch` is off.
+    pub fn free_rcu(this: Self) {
+        const { assert!(!needs_drop::<T>(), "free_rcu is for types without drop") };
+        let cache = this.cache;
+        // SAFETY: it was owned, so nobody new finds it; it stays a valid `T`.
+        unsafe { cache.free_rcu(Self::into_raw(this)) };
+    }
+
+    /// Where the value lies; it stays there as long as the object lives.
+    pub fn as_ptr(this: &Self) -> NonNull<T> {
+        this.object
+    }
+
+    /// Whether the object is of this cache.
+    pub(crate) fn is_of(&self, cache: &Cache<T>) -> bool {
+        ptr::eq(
+            self.cache.as_raw().kmem_cache(),
+            cache.as_raw().kmem_cache(),
+        )
+    }
+}
+
+impl<T> Deref for Object<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: ours, and valid.
+        unsafe { self.object.as_ref() }
+    }
+}
+
+impl<T> DerefMut for Object<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: ours alone, and valid.
+        unsafe { self.object.as_mut() }
+    }
+}
+
+impl<T> Drop for Object<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        /// Frees the memory also when the value's drop panics.
+        struct Memory<'a, T>(NonNull<T>, &'a Cache<T>);
+        impl<T> Drop for Memory<'_, T> {
+            #[inline]
+            fn drop(&mut self) {
+                // SAFETY: it was owned, and its value is dropped.
+                unsafe { self.1.free_raw(self.0) };
+            }
+        }
+        let memory = Memory(self.object, self.cache);
+        if needs_drop::<T>() {
+            // SAFETY: ours, and dropped once. A type that must be dropped has no constructor.
+            unsafe { memory.0.drop_in_place() };
+        }
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Object<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl<T: fmt::Display> fmt::Display for Object<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}

@@ -1,0 +1,441 @@
+//! Caches of untyped objects: the kernel's `kmem_cache`.
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::panic::resume_unwind;
+use std::ptr::{self, NonNull};
+
+use uslub_core::Gfp;
+use uslub_core::args::Flags;
+use uslub_core::cache::KmemCache;
+use uslub_core::stats::StatItem;
+use uslub_linux::{Linux, complain};
+
+use crate::builder::RawBuilder;
+use crate::ctor::{self, Panic};
+use crate::error::{AllocError, CreateError, LISTED, Leaked};
+use crate::instance::ALLOCATOR;
+use crate::prefill::RawPrefilled;
+use crate::rcu;
+use crate::shrinker::Shrinker;
+use crate::stats::CacheStats;
+
+/// A cache of objects of one size, without a type: the kernel's `kmem_cache`.
+///
+/// For objects whose layout is known at run time only, and for callers from other languages;
+/// [`Cache`](crate::Cache) puts a type above it. Dropping it destroys the cache; objects still in use then are
+/// reported to standard error by address, and their memory is kept for ever.
+///
+/// ```
+/// use uslub::{Gfp, RawCache};
+/// let cache = RawCache::new("packet", 1500)?;
+/// let packet = cache.alloc(Gfp::KERNEL).expect("memory");
+/// // SAFETY: 1500 bytes that are ours until they are freed.
+/// unsafe {
+///     packet.write_bytes(0xab, 1500);
+///     cache.free(packet.as_ptr());
+/// }
+/// # Ok::<(), uslub::CreateError>(())
+/// ```
+pub struct RawCache {
+    cache: &'static KmemCache<Linux>,
+}
+
+impl RawCache {
+    /// A cache of objects of `size` bytes (1 to 65,536), aligned to 8 bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`CreateError`].
+    pub fn new(name: &str, size: usize) -> Result<Self, CreateError> {
+        Self::builder(name, size).build()
+    }
+
+    /// Begins a cache of objects of `size` bytes.
+    ///
+    /// ```
+    /// let cache = uslub::RawCache::builder("line", 100).align(64).build()?;
+    /// assert_eq!((cache.object_size(), cache.align()), (100, 64));
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
+    pub fn builder(name: &str, size: usize) -> RawBuilder<'_> {
+        RawBuilder::new(name, size)
+    }
+
+    pub(crate) fn of(cache: &'static KmemCache<Linux>) -> Self {
+        Self { cache }
+    }
+
+    pub(crate) fn kmem_cache(&self) -> &'static KmemCache<Linux> {
+        self.cache
+    }
+
+    /// Name of the cache; if it shares another's slabs, the other's.
+    pub fn name(&self) -> &str {
+        self.cache.name()
+    }
+
+    /// Bytes of an object.
+    pub fn object_size(&self) -> usize {
+        self.cache.object_size()
+    }
+
+    /// Alignment of an object in bytes.
+    pub fn align(&self) -> usize {
+        self.cache.align as usize
+    }
+
+    /// Whether the cache has a constructor.
+    pub fn is_constructed(&self) -> bool {
+        self.cache.ctor.is_some()
+    }
+
+    /// Whether freed objects keep their type for readers.
+    pub(crate) fn is_typesafe(&self) -> bool {
+        self.cache.flags.contains(Flags::TYPESAFE_BY_RCU)
+    }
+
+    /// Does `work`, which may construct objects; returns what it gave, and the panic of the constructor.
+    #[inline]
+    pub(crate) fn constructing<R>(&self, gfp: Gfp, work: impl FnOnce() -> R) -> (R, Option<Panic>) {
+        match self.cache.ctor {
+            None => (work(), None),
+            Some(ctor) => ctor::during(ctor, gfp, work),
+        }
+    }
+
+    /// One object, by way of `work`; if the constructor panics it goes back, and the panic goes on from here.
+    #[inline]
+    fn one(&self, gfp: Gfp, work: impl FnOnce() -> *mut u8) -> Option<NonNull<u8>> {
+        let (object, panic) = self.constructing(gfp, work);
+        if let Some(panic) = panic {
+            // SAFETY: just allocated, and unused.
+            unsafe { self.free(object) };
+            resume_unwind(panic);
+        }
+        NonNull::new(object)
+    }
+
+    /// Allocates an object; `None` when there is no memory. Its bytes are what the constructor and later users left,
+    /// or undefined without a constructor.
+    ///
+    /// With [`Gfp::ZERO`] they are zero; with a constructor that is refused, after a warning.
+    ///
+    /// # Panics
+    ///
+    /// When the constructor panics; nothing is lost then.
+    #[inline]
+    pub fn alloc(&self, gfp: Gfp) -> Option<NonNull<u8>> {
+        self.one(gfp, || ALLOCATOR.alloc(self.cache, gfp))
+    }
+
+    /// As [`alloc`](Self::alloc), from memory of a node if there is any; with [`Gfp::THISNODE`] from no other.
+    ///
+    /// ```
+    /// use uslub::{Gfp, RawCache};
+    /// let cache = RawCache::new("near", 64)?;
+    /// let object = cache.alloc_node(Gfp::KERNEL, 0).expect("memory");
+    /// // SAFETY: freed once, and unused.
+    /// unsafe { cache.free(object.as_ptr()) };
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// As there.
+    pub fn alloc_node(&self, gfp: Gfp, nid: usize) -> Option<NonNull<u8>> {
+        self.one(gfp, || ALLOCATOR.alloc_node(self.cache, gfp, nid))
+    }
+
+    /// Allocates an object whose bytes are zero; `None` when there is no memory, and for a cache with a constructor: a zeroed
+    /// object would not be a constructed one.
+    ///
+    /// ```
+    /// use uslub::{Gfp, RawCache};
+    /// let cache = RawCache::new("blank", 64)?;
+    /// let object = cache.alloc_zeroed(Gfp::KERNEL).expect("memory");
+    /// // SAFETY: 64 bytes of ours, freed once.
+    /// unsafe {
+    ///     assert_eq!(object.cast::<[u8; 64]>().read(), [0; 64]);
+    ///     cache.free(object.as_ptr());
+    /// }
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
+    pub fn alloc_zeroed(&self, gfp: Gfp) -> Option<NonNull<u8>> {
+        NonNull::new(ALLOCATOR.alloc(self.cache, gfp | Gfp::ZERO))
+    }
+
+    /// Frees an object, in the context that [`RawBuilder::frees`] said; null is ignored.
+    ///
+    /// An object of another cache is not freed: a warning names both caches, and it leaks. Any other pointer that
+    /// is no object ends the process with a message.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses the object any more (but readers of a type-safe cache). With a constructor it is as constructed.
+    #[inline]
+    pub unsafe fn free(&self, object: *mut u8) {
+        // SAFETY: passed on.
+        unsafe { self.free_with(object, self.cache.free_gfp) };
+    }
+
+    /// As [`free`](Self::free), in a context of the caller's choice.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[inline]
+    pub unsafe fn free_with(&self, object: *mut u8, gfp: Gfp) {
+        // SAFETY: passed on.
+        unsafe { ALLOCATOR.free_with(self.cache, object, gfp) };
+        self.hand_over(gfp);
+    }
+
+    /// Sees to it that empty slabs of a type-safe cache, which wait for readers, begin to wait.
+    #[inline]
+    fn hand_over(&self, gfp: Gfp) {
+        if gfp.may_spin() && self.is_typesafe() {
+            rcu::hand_over();
+        }
+    }
+
+    /// Fills a slice with objects, all or none. What the entries held before is overwritten; after an error all are `None`.
+    ///
+    /// ```
+    /// use uslub::{Gfp, RawCache};
+    /// let cache = RawCache::new("many", 256)?;
+    /// let mut objects = [None; 100];
+    /// cache.alloc_bulk(&mut objects, Gfp::KERNEL).expect("memory");
+    /// // SAFETY: all are ours, and freed once.
+    /// unsafe { cache.free_bulk(&mut objects) };
+    /// assert_eq!(objects, [None; 100]);
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError`] when there is no memory for all; nothing is taken then.
+    ///
+    /// # Panics
+    ///
+    /// When the constructor panics; nothing is taken then.
+    pub fn alloc_bulk(
+        &self,
+        objects: &mut [Option<NonNull<u8>>],
+        gfp: Gfp,
+    ) -> Result<(), AllocError> {
+        let (done, panic) = self.constructing(gfp, || {
+            ALLOCATOR.alloc_bulk(self.cache, gfp, as_pointers(objects))
+        });
+        if !done {
+            // What stands there is not ours.
+            objects.fill(None);
+        }
+        if let Some(panic) = panic {
+            // SAFETY: just allocated, and unused.
+            unsafe { self.free_bulk(objects) };
+            resume_unwind(panic);
+        }
+        if done { Ok(()) } else { Err(AllocError(())) }
+    }
+
+    /// Frees all objects of a slice, and sets its entries to `None`; those that are `None` already are passed over.
+    ///
+    /// # Safety
+    ///
+    /// As for [`free`](Self::free), and no object is there twice.
+    pub unsafe fn free_bulk(&self, objects: &mut [Option<NonNull<u8>>]) {
+        // SAFETY: passed on.
+        unsafe { ALLOCATOR.free_bulk(self.cache, as_pointers(objects)) };
+        objects.fill(None);
+        self.hand_over(self.cache.free_gfp);
+    }
+
+    /// Sets `n` objects aside, so that as many allocations cannot fail; see [`RawPrefilled`].
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError`] when there is no memory for all; nothing is taken then.
+    ///
+    /// # Panics
+    ///
+    /// When the constructor panics; nothing is taken then.
+    pub fn prefill(&self, n: usize, gfp: Gfp) -> Result<RawPrefilled<'_>, AllocError> {
+        RawPrefilled::new(self, n, gfp)
+    }
+
+    /// Frees an object after a grace period; null is ignored. Until then readers that found it before may look at it.
+    ///
+    /// Objects wait in per-CPU sheaves; a [`rcu_barrier`](crate::rcu_barrier) sees to it that all of them are free.
+    ///
+    /// # Safety
+    ///
+    /// As for [`free`](Self::free), and nobody new finds the object.
+    ///
+    /// # Panics
+    ///
+    /// When no grace period was set and the feature `crossbeam-epoch` is off.
+    pub unsafe fn free_rcu(&self, object: *mut u8) {
+        rcu::require();
+        // SAFETY: passed on.
+        unsafe { ALLOCATOR.free_rcu(self.cache, object) };
+        rcu::hand_over();
+    }
+
+    /// Gives all that the cache does not need back: the objects in sheaves to their slabs, and empty slabs to the page
+    /// layer. Returns whether slabs remain.
+    pub fn shrink(&self) -> bool {
+        let remain = ALLOCATOR.shrink(self.cache);
+        rcu::hand_over();
+        remain
+    }
+
+    /// Puts the objects in the sheaves of all CPUs back to their slabs.
+    pub fn flush(&self) {
+        ALLOCATOR.flush(self.cache);
+        rcu::hand_over();
+    }
+
+    /// Figures and counters of the cache.
+    pub fn stats(&self) -> CacheStats {
+        CacheStats::of(self.cache)
+    }
+
+    /// Registers a function that frees objects of the cache when memory, or its limit, is reached; see [`Shrinker`].
+    ///
+    /// # Errors
+    ///
+    /// [`CreateError::TooManyShrinkers`].
+    pub fn shrinker<F>(&self, scan: F) -> Result<Shrinker<'_>, CreateError>
+    where
+        F: FnMut(usize) -> usize + Send + 'static,
+    {
+        Shrinker::register(Some(self.cache), scan)
+    }
+
+    /// A word for the cache, for callers that cannot hold a Rust value.
+    ///
+    /// ```
+    /// use uslub::RawCache;
+    /// let raw = RawCache::new("abroad", 64)?.into_raw();
+    /// // SAFETY: once for each.
+    /// let cache = unsafe { RawCache::from_raw(raw) };
+    /// assert_eq!(cache.name(), "abroad");
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
+    pub fn into_raw(self) -> *const () {
+        let this = ManuallyDrop::new(self);
+        ptr::from_ref(this.cache).cast()
+    }
+
+    /// What [`into_raw`](Self::into_raw) gave up.
+    ///
+    /// # Safety
+    ///
+    /// The word came from there, and the cache lives. A cache that is destroyed twice, or used after its end, ends the process with
+    /// a message as a rule, but not when a new cache has taken its place.
+    pub unsafe fn from_raw(raw: *const ()) -> Self {
+        // SAFETY: records of caches live for ever.
+        Self::of(unsafe { &*raw.cast() })
+    }
+
+    /// Destroys the cache.
+    ///
+    /// # Errors
+    ///
+    /// [`Leaked`] when objects are still in use; their memory, and the cache, are kept for ever.
+    ///
+    /// # Panics
+    ///
+    /// Inside a read-side section of [`Epoch`](crate::Epoch), when objects or slabs of the cache may wait for it.
+    pub fn destroy(self) -> Result<(), Leaked> {
+        let this = ManuallyDrop::new(self);
+        assert!(
+            !this.waits_for_me(),
+            "cache '{}': destroyed inside a read-side section, for whose end it must wait",
+            this.name()
+        );
+        let mut addresses = Vec::new();
+        // SAFETY: we hold the cache, and nobody else does.
+        let leaked = unsafe { this.end(|object| addresses.push(object as usize)) };
+        if leaked == 0 {
+            return Ok(());
+        }
+        Err(Leaked {
+            name: this.name().to_owned(),
+            addresses,
+        })
+    }
+
+    /// Whether the cache's end would wait for a read-side section that this thread is in.
+    fn waits_for_me(&self) -> bool {
+        let waiting = [StatItem::FreeRcuSheaf, StatItem::FreeRcuSheafFail];
+        rcu::is_pinned()
+            && (self.is_typesafe()
+                || waiting
+                    .iter()
+                    .any(|&item| ALLOCATOR.stat(self.cache, item) > 0))
+    }
+
+    /// Destroys the cache and its constructor; returns how many objects leaked.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses the cache any more.
+    unsafe fn end(&self, leaked: impl FnMut(*mut u8)) -> usize {
+        let ctor = self.cache.ctor;
+        // SAFETY: passed on.
+        let count = unsafe { ALLOCATOR.destroy(self.cache, leaked) };
+        rcu::hand_over();
+        if let Some(ctor) = ctor
+            && count == 0
+        {
+            // SAFETY: its cache is gone, and was its only one: constructed caches are never shared.
+            unsafe { ctor::release(ctor) };
+        }
+        count
+    }
+}
+
+impl Drop for RawCache {
+    fn drop(&mut self) {
+        if self.waits_for_me() {
+            return complain(format_args!(
+                "cache '{}': dropped inside a read-side section, for whose end it must wait; it is kept",
+                self.name()
+            ));
+        }
+        let mut listed = 0;
+        let name = self.cache.name();
+        // SAFETY: the only handle, which goes.
+        let count = unsafe {
+            self.end(|object| {
+                if listed < LISTED {
+                    complain(format_args!("cache '{name}': {object:p} is still in use"));
+                }
+                listed += 1;
+            })
+        };
+        if count > 0 {
+            complain(format_args!(
+                "cache '{name}': dropped with {count} objects in use, whose memory is kept"
+            ));
+        }
+    }
+}
+
+impl fmt::Debug for RawCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RawCache")
+            .field("name", &self.name())
+            .field("object_size", &self.object_size())
+            .finish()
+    }
+}
+
+/// A slice of objects as the core takes it.
+pub(crate) fn as_pointers<T>(objects: &mut [Option<NonNull<T>>]) -> &mut [*mut u8] {
+    let (first, len) = (objects.as_mut_ptr(), objects.len());
+    // SAFETY: `Option<NonNull<T>>` is laid out as `*mut T`, with null for `None`; each value of either is one of the other.
+    unsafe { std::slice::from_raw_parts_mut(first.cast(), len) }
+}
