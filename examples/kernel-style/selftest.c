@@ -81,7 +81,7 @@ static void caches(void)
     EXPECT(sheaf && kmem_cache_sheaf_size(sheaf) >= 5);
     EXPECT(kmem_cache_prefill_sheaf(by_struct, GFP_KERNEL, 0) == NULL);
     for (int i = 0; i < 5; i++)
-        EXPECT((bulk[i] = kmem_cache_alloc_from_sheaf(by_struct, GFP_NOWAIT, sheaf)) != NULL);
+        EXPECT((bulk[i] = kmem_cache_alloc_from_sheaf(by_struct, GFP_NOSPIN, sheaf)) != NULL);
     EXPECT(kmem_cache_refill_sheaf(by_struct, GFP_KERNEL, &sheaf, 400) == 0);
     EXPECT(kmem_cache_sheaf_size(sheaf) >= 400);
     kmem_cache_return_sheaf(by_struct, GFP_KERNEL, sheaf);

@@ -20,7 +20,53 @@ pub struct Cli {
 pub enum Command {
     /// Run a program on uslub and say where its memory went
     Run(RunOptions),
+    /// Measure uslub on this machine
+    #[command(disable_help_subcommand = true)]
+    Bench {
+        /// What to measure.
+        #[command(subcommand)]
+        what: BenchCommand,
+    },
 }
+
+/// What `uslub bench` measures.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// The five mailing-list threads that uslub was built from, each old way against the new one
+    Seeds(SeedsOptions),
+}
+
+/// Options of `uslub bench seeds`.
+#[derive(Args, Debug)]
+#[command(after_help = SEEDS_HELP)]
+pub struct SeedsOptions {
+    /// Which: 0, 1, 2, 3, 4 or all
+    #[arg(default_value = "all", value_name = "SEED")]
+    pub seeds: Vec<String>,
+
+    /// Take under a minute in all
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Write a page with tables and plots to FILE
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+
+    /// Write every figure to FILE as JSON; - is standard output, which then has nothing else
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// The part of the help behind the options.
+const SEEDS_HELP: &str = "\
+Seeds:
+  0  the freelist of a fresh slab is built for what is left over only
+  1  what a refill leaves over goes into the CPU's sheaves; empty slabs are kept by demand
+  2  bulk calls, and one update a slab for objects that are freed together
+  3  a slab's state changes in one atomic step instead of under a lock
+  4  allocation that may not block, freed on another CPU
+
+Exit status: 0 when it ran, whatever was met; 2 wrong usage; 125 it could not run.";
 
 /// Options of `uslub run`.
 #[derive(Args, Debug)]
@@ -82,9 +128,10 @@ mod tests {
     use clap::CommandFactory;
 
     fn run_options(words: &[&str]) -> Result<RunOptions, clap::Error> {
-        let Command::Run(options) =
-            Cli::try_parse_from([&["uslub", "run"], words].concat())?.command;
-        Ok(options)
+        match Cli::try_parse_from([&["uslub", "run"], words].concat())?.command {
+            Command::Run(options) => Ok(options),
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]

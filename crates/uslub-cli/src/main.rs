@@ -3,6 +3,7 @@
 //! | file | concept |
 //! |---|---|
 //! | `cli` | the command line: commands, options, help |
+//! | `bench` | `uslub bench`: what is measured, and where the result goes |
 //! | `usage` | what is said when the command line is wrong |
 //! | `run` | `uslub run` from start to end |
 //! | `library`, `environment` | what is preloaded, and the variables that say so |
@@ -14,6 +15,7 @@
 
 #![deny(unsafe_code)]
 
+mod bench;
 mod cli;
 mod elf;
 mod ending;
@@ -42,6 +44,7 @@ fn main() {
     let outcome = match cli::Cli::try_parse() {
         Ok(cli) => match &cli.command {
             cli::Command::Run(options) => run::run(options),
+            cli::Command::Bench { what } => bench::run(what),
         },
         Err(error) => usage::explain(error),
     };

@@ -6,6 +6,7 @@ use crate::ending::Ending;
 use crate::failure::{Failure, USAGE};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory};
+use std::ffi::OsStr;
 
 /// Answers a command line that `clap` did not take: prints help or the version
 /// where that was asked for, else names what is wrong.
@@ -22,10 +23,16 @@ pub fn explain(error: clap::Error) -> Result<Ending, Failure> {
         _ => {
             let words: Vec<_> = std::env::args_os().skip(1).collect();
             let root = Cli::command();
-            let chosen = words.first().and_then(|word| root.find_subcommand(word));
-            Err(describe(&error, &root, chosen))
+            Err(describe(&error, &root, chosen(&root, &words)))
         }
     }
+}
+
+/// The command that the first words name, and the one below it.
+fn chosen<'a, W: AsRef<OsStr>>(root: &'a Command, words: &[W]) -> Option<&'a Command> {
+    let outer = root.find_subcommand(words.first()?)?;
+    let inner = words.get(1).and_then(|word| outer.find_subcommand(word));
+    inner.or(Some(outer))
 }
 
 /// The failure for an error that was met in `chosen` (in `root` when no command was named).
@@ -40,10 +47,15 @@ fn describe(error: &clap::Error, root: &Command, chosen: Option<&Command>) -> Fa
         ),
         (ErrorKind::InvalidSubcommand, _) => {
             let word = context(error, ContextKind::InvalidSubcommand).unwrap_or_default();
-            let known: Vec<_> = root.get_subcommands().map(Command::get_name).collect();
+            let outer = chosen.unwrap_or(root);
+            let known: Vec<_> = outer.get_subcommands().map(Command::get_name).collect();
+            let hint = match chosen {
+                Some(outer) => format!("see 'uslub {} --help'", outer.get_name()),
+                None => format!("to run a program of that name: uslub run -- {word}"),
+            };
             Failure::usage(
                 format!("unknown command '{word}'; known are {}", known.join(", ")),
-                format!("to run a program of that name: uslub run -- {word}"),
+                hint,
             )
         }
         (ErrorKind::MissingRequiredArgument, _) => Failure::usage(
@@ -89,11 +101,7 @@ mod tests {
     fn failure(words: &[&str]) -> Failure {
         let error = Cli::try_parse_from([&["uslub"], words].concat()).unwrap_err();
         let root = Cli::command();
-        describe(
-            &error,
-            &root,
-            words.first().and_then(|w| root.find_subcommand(w)),
-        )
+        describe(&error, &root, chosen(&root, words))
     }
 
     #[test]
@@ -109,8 +117,12 @@ mod tests {
     #[test]
     fn an_unknown_command_lists_the_known_ones() {
         let f = failure(&["ls", "-l"]);
-        assert_eq!(f.message, "unknown command 'ls'; known are run");
+        assert_eq!(f.message, "unknown command 'ls'; known are run, bench");
         assert!(f.hint.ends_with("uslub run -- ls"));
+        let f = failure(&["bench", "trees"]);
+        assert_eq!(f.message, "unknown command 'trees'; known are seeds");
+        let f = failure(&["bench", "seeds", "--fast"]);
+        assert_eq!(f.hint, "known options: --quick, --html, --json, --help");
     }
 
     #[test]

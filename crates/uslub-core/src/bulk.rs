@@ -219,6 +219,10 @@ impl<P: Platform> Allocator<P> {
     /// As there.
     #[inline]
     pub unsafe fn free_bulk_with(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
+        if let [one] = objects {
+            // SAFETY: passed on.
+            return unsafe { self.free_with(cache, *one, gfp) };
+        }
         // SAFETY: our table; the caller frees the objects, all of which are this cache's.
         let done = self.nr_nodes() == 1
             && self.zone.arena.all_of(objects, cache.id)

@@ -37,6 +37,14 @@ pub struct Buckets {
 impl Buckets {
     /// A set whose caches are called after `prefix`, which has 1 to 26 bytes.
     ///
+    /// ```
+    /// use uslub::{Buckets, CreateError};
+    /// let replies = Buckets::new("reply")?;
+    /// assert_eq!(format!("{replies:?}"), r#"Buckets { prefix: "reply" }"#);
+    /// assert_eq!(Buckets::new(&"r".repeat(27)).err(), Some(CreateError::BadName));
+    /// # Ok::<(), CreateError>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`CreateError::BadName`]; [`CreateError::NoMemory`] when there is none for the allocator.
@@ -64,6 +72,16 @@ impl Buckets {
 
     /// As [`alloc`](Self::alloc), aligned to `align` bytes.
     ///
+    /// ```
+    /// use uslub::{Buckets, Gfp};
+    /// let frames = Buckets::new("frame")?;
+    /// let frame = frames.alloc_aligned(1500, 64, Gfp::KERNEL).expect("memory");
+    /// assert_eq!(frame.as_ptr() as usize % 64, 0);
+    /// // SAFETY: of this set, freed once.
+    /// unsafe { frames.free(frame.as_ptr()) };
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
+    ///
     /// # Panics
     ///
     /// When `align` is no power of two.
@@ -75,6 +93,17 @@ impl Buckets {
 
     /// Frees an object; null is ignored. A pointer that is no object ends the process with a message.
     ///
+    /// ```
+    /// use std::ptr::null_mut;
+    /// use uslub::{Buckets, Gfp};
+    /// let cookies = Buckets::new("cookie")?;
+    /// let cookie = cookies.alloc(40, Gfp::KERNEL).map_or(null_mut(), |cookie| cookie.as_ptr());
+    /// // SAFETY: null, or of this set and freed once.
+    /// unsafe { cookies.free(cookie) };
+    /// assert!(cookies.destroy().is_ok(), "nothing is in use");
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
+    ///
     /// # Safety
     ///
     /// The object is of this set, and nobody uses it any more.
@@ -85,6 +114,15 @@ impl Buckets {
     }
 
     /// Destroys the caches of the set.
+    ///
+    /// ```
+    /// use uslub::{Buckets, Gfp};
+    /// let queries = Buckets::new("query")?;
+    /// let query = queries.alloc(200, Gfp::KERNEL).expect("memory");
+    /// let leaked = queries.destroy().unwrap_err();
+    /// assert_eq!(leaked.addresses(), [query.as_ptr() as usize]);
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     ///
     /// # Errors
     ///

@@ -67,6 +67,13 @@ impl<'n> RawBuilder<'n> {
     }
 
     /// Aligns objects to `bytes`, a power of two up to 4096 (by default 8).
+    ///
+    /// ```
+    /// use uslub::{CreateError, RawCache};
+    /// assert_eq!(RawCache::builder("dma", 100).align(512).build()?.align(), 512);
+    /// assert_eq!(RawCache::builder("odd", 100).align(24).build().err(), Some(CreateError::BadAlign));
+    /// # Ok::<(), CreateError>(())
+    /// ```
     pub fn align(mut self, bytes: usize) -> Self {
         self.align = Some(bytes);
         self
@@ -102,6 +109,14 @@ impl<'n> RawBuilder<'n> {
     }
 
     /// Begins each object on a cache line of its own, small ones on a fitting part of one.
+    ///
+    /// ```
+    /// let flows = uslub::RawCache::builder("flow", 100).hwcache_align().build()?;
+    /// assert_eq!(flows.align(), 64);
+    /// let marks = uslub::RawCache::builder("mark", 16).hwcache_align().build()?;
+    /// assert_eq!(marks.align(), 16, "four to a line");
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     pub fn hwcache_align(mut self) -> Self {
         self.args.flags.insert(Flags::HWCACHE_ALIGN);
         self
@@ -112,6 +127,20 @@ impl<'n> RawBuilder<'n> {
     /// it is still the one it looked for.
     ///
     /// Installs [`Epoch`](crate::Epoch) unless [`set_grace_period`](crate::set_grace_period) came first.
+    ///
+    /// ```
+    /// use uslub::{Gfp, RawCache};
+    /// let inodes = RawCache::builder("inode", 64).typesafe_by_rcu().build()?;
+    /// let reader = crossbeam_epoch::pin();
+    /// let inode = inodes.alloc(Gfp::KERNEL | Gfp::ZERO).expect("memory");
+    /// // SAFETY: freed once; as we are pinned, it is still memory of an inode, and nobody took it.
+    /// unsafe {
+    ///     inodes.free(inode.as_ptr());
+    ///     assert_eq!(inode.cast::<u64>().read(), 0);
+    /// }
+    /// drop(reader);
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     pub fn typesafe_by_rcu(mut self) -> Self {
         self.args.flags.insert(Flags::TYPESAFE_BY_RCU);
         self
@@ -120,6 +149,15 @@ impl<'n> RawBuilder<'n> {
     /// Objects that a sheaf holds (by default a number that depends on the size): the least at first. Sheaves grow where a CPU
     /// keeps missing and shrink where it is idle, within the range and the process's budget (`sheaf_budget_mb` in
     /// `USLUB_OPTIONS`). No sheaf holds more than 250.
+    ///
+    /// ```
+    /// use uslub::{CreateError, RawCache};
+    /// let stats = RawCache::builder("skb", 232).sheaf_capacity(16..=64).build()?.stats();
+    /// assert_eq!((stats.sheaf_capacity, stats.sheaf_capacity_max), (16, 64));
+    /// let none = RawCache::builder("skb", 232).sheaf_capacity(0..=64).build();
+    /// assert_eq!(none.err(), Some(CreateError::BadCapacity));
+    /// # Ok::<(), CreateError>(())
+    /// ```
     pub fn sheaf_capacity(mut self, range: RangeInclusive<usize>) -> Self {
         self.capacity = Some(range);
         self
@@ -127,6 +165,16 @@ impl<'n> RawBuilder<'n> {
 
     /// Bytes of slabs that the cache may have at most, at least one slab's. When they are used up, its shrinkers are
     /// asked, and then allocations fail.
+    ///
+    /// ```
+    /// use uslub::{Gfp, RawCache};
+    /// let jobs = RawCache::builder("job", 4096).limit(64 << 10).build()?;
+    /// let mut held: Vec<_> = std::iter::from_fn(|| jobs.alloc(Gfp::KERNEL)).map(Some).collect();
+    /// assert!(held.len() <= 16);
+    /// // SAFETY: all are ours, and freed once.
+    /// unsafe { jobs.free_bulk(&mut held) };
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     pub fn limit(mut self, bytes: usize) -> Self {
         self.args.limit = Some(bytes);
         self
@@ -134,24 +182,64 @@ impl<'n> RawBuilder<'n> {
 
     /// Whether the cache may share the slabs of another whose slots fit. By default not, so that the table of caches tells
     /// them apart. A cache with a constructor, a limit, a capacity, a context of its own or type safety never shares.
+    ///
+    /// ```
+    /// use uslub::RawCache;
+    /// let one = RawCache::builder("one", 776).merge(true).build()?;
+    /// let two = RawCache::builder("two", 776).merge(true).build()?;
+    /// let apart = RawCache::builder("apart", 776).merge(false).build()?;
+    /// assert_eq!((two.name(), apart.name()), (one.name(), "apart"));
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     pub fn merge(mut self, merge: bool) -> Self {
         self.args.flags.set(Flags::NO_MERGE, !merge);
         self
     }
 
     /// Whether the pages of a slab are touched when it is taken, so that no later touch enters the kernel.
+    ///
+    /// ```
+    /// use uslub::{Gfp, RawCache};
+    /// let ticks = RawCache::builder("tick", 128).prefault(true).build()?;
+    /// let mut aside = ticks.prefill(8, Gfp::KERNEL)?;
+    /// // Writing to it now is no page fault either.
+    /// let tick = aside.alloc().expect("one of eight");
+    /// // SAFETY: 128 bytes of ours, freed once.
+    /// unsafe {
+    ///     tick.write_bytes(0, 128);
+    ///     ticks.free(tick.as_ptr());
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn prefault(mut self, prefault: bool) -> Self {
         self.args.flags.set(Flags::PREFAULT, prefault);
         self
     }
 
     /// What a plain free may do (by default [`Gfp::KERNEL`]).
+    ///
+    /// ```
+    /// use uslub::{Gfp, RawCache};
+    /// let events = RawCache::builder("event", 48).frees(Gfp::NOSPIN).build()?;
+    /// let event = events.alloc(Gfp::KERNEL).expect("memory");
+    /// // SAFETY: freed once. This waits for no lock.
+    /// unsafe { events.free(event.as_ptr()) };
+    /// assert_eq!(events.stats().info.live_objs(), 0);
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     pub fn frees(mut self, gfp: Gfp) -> Self {
         self.args.free_gfp = gfp;
         self
     }
 
     /// Creates the cache.
+    ///
+    /// ```
+    /// use uslub::{CreateError, RawCache};
+    /// assert_eq!(RawCache::builder("route", 80).build()?.object_size(), 80);
+    /// assert_eq!(RawCache::builder("huge", 65_537).build().err(), Some(CreateError::BadSize));
+    /// # Ok::<(), CreateError>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -245,6 +333,14 @@ impl<'n, T> Builder<'n, T> {
     }
 
     /// Aligns objects to `bytes`, a power of two up to 4096, where that is more than the type asks for.
+    ///
+    /// ```
+    /// use uslub::{Cache, Object};
+    /// let rings = Cache::builder("ring").align(1024).build()?;
+    /// let ring = rings.alloc([0u32; 20])?;
+    /// assert_eq!(Object::as_ptr(&ring).as_ptr() as usize % 1024, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn align(self, bytes: usize) -> Self {
         let least = align_of::<T>();
         self.with(|raw| {
@@ -313,41 +409,110 @@ impl<'n, T> Builder<'n, T> {
     }
 
     /// Begins each object on a cache line of its own, small ones on a fitting part of one.
+    ///
+    /// ```
+    /// let counters = uslub::Cache::<[u64; 5]>::builder("counter").hwcache_align().build()?;
+    /// assert_eq!(counters.as_raw().align(), 64);
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     pub fn hwcache_align(self) -> Self {
         self.with(RawBuilder::hwcache_align)
     }
 
     /// Keeps the type of freed objects for readers; see [`RawBuilder::typesafe_by_rcu`].
+    ///
+    /// ```
+    /// use std::sync::atomic::{AtomicU32, Ordering};
+    /// let sockets = uslub::Cache::builder("socket").typesafe_by_rcu().build()?;
+    /// let reader = crossbeam_epoch::pin();
+    /// let socket = uslub::Object::into_raw(sockets.alloc(AtomicU32::new(443))?);
+    /// // SAFETY: freed once; as we are pinned, it stays a socket, if perhaps another's.
+    /// unsafe {
+    ///     sockets.free_raw(socket);
+    ///     assert_eq!(socket.as_ref().load(Ordering::Acquire), 443);
+    /// }
+    /// drop(reader);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn typesafe_by_rcu(self) -> Self {
         self.with(RawBuilder::typesafe_by_rcu)
     }
 
     /// Objects that a sheaf holds, at least and at most; see [`RawBuilder::sheaf_capacity`].
+    ///
+    /// ```
+    /// let hops = uslub::Cache::<[u32; 8]>::builder("hop").sheaf_capacity(4..=4).build()?;
+    /// assert_eq!(hops.stats().sheaf_capacity_max, 4, "it does not grow");
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     pub fn sheaf_capacity(self, range: RangeInclusive<usize>) -> Self {
         self.with(|raw| raw.sheaf_capacity(range))
     }
 
     /// Bytes of slabs that the cache may have at most; see [`RawBuilder::limit`].
+    ///
+    /// ```
+    /// let uploads = uslub::Cache::builder("upload").limit(128 << 10).build()?;
+    /// let mut held = Vec::new();
+    /// while let Ok(upload) = uploads.alloc([0u8; 8192]) {
+    ///     held.push(upload);
+    /// }
+    /// assert!(uploads.stats().slab_bytes() <= 128 << 10);
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     pub fn limit(self, bytes: usize) -> Self {
         self.with(|raw| raw.limit(bytes))
     }
 
     /// Whether the cache may share the slabs of another whose slots fit; see [`RawBuilder::merge`].
+    ///
+    /// ```
+    /// use uslub::Cache;
+    /// let red = Cache::<[u8; 776]>::builder("red").merge(true).build()?;
+    /// let black = Cache::<[u8; 776]>::builder("black").merge(true).build()?;
+    /// assert_eq!((black.name(), red.stats().aliases), ("red", 1));
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     pub fn merge(self, merge: bool) -> Self {
         self.with(|raw| raw.merge(merge))
     }
 
     /// Whether the pages of a slab are touched when it is taken, so that no later touch enters the kernel.
+    ///
+    /// ```
+    /// let orders = uslub::Cache::builder("order").prefault(true).build()?;
+    /// let mut aside = orders.prefill(16)?;
+    /// // The first write to this one enters the kernel no more than the second.
+    /// assert_eq!(*aside.alloc((101u64, 5u32)), (101, 5));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn prefault(self, prefault: bool) -> Self {
         self.with(|raw| raw.prefault(prefault))
     }
 
     /// What a plain free may do (by default [`Gfp::KERNEL`]).
+    ///
+    /// ```
+    /// use uslub::{Cache, Gfp};
+    /// let samples = Cache::builder("sample").frees(Gfp::NOSPIN).build()?;
+    /// let sample = samples.alloc(0.5f64)?;
+    /// drop(sample); // which waits for no lock
+    /// assert_eq!(samples.stats().info.live_objs(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn frees(self, gfp: Gfp) -> Self {
         self.with(|raw| raw.frees(gfp))
     }
 
     /// Creates the cache.
+    ///
+    /// ```
+    /// use uslub::{Cache, CreateError};
+    /// assert_eq!(Cache::<u128>::builder("address").build()?.name(), "address");
+    /// let hosts = Cache::builder("host").constructor(String::new).build();
+    /// assert_eq!(hosts.err(), Some(CreateError::NeedsDrop));
+    /// # Ok::<(), CreateError>(())
+    /// ```
     ///
     /// # Errors
     ///

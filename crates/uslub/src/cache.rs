@@ -46,6 +46,14 @@ pub struct Cache<T> {
 impl<T> Cache<T> {
     /// A cache with slabs of its own, of the type's size and alignment.
     ///
+    /// ```
+    /// use uslub::Cache;
+    /// let requests = Cache::new("request")?;
+    /// let request = requests.alloc(("GET", 80u16))?;
+    /// assert_eq!((request.0, requests.stats().info.live_objs()), ("GET", 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`CreateError`]: the name has not 1 to 31 bytes, the type has no bytes or more than 65,536 or an alignment above 4096 bytes,
@@ -55,6 +63,12 @@ impl<T> Cache<T> {
     }
 
     /// Begins a cache that is to be like no other.
+    ///
+    /// ```
+    /// let leaves = uslub::Cache::<[u64; 15]>::builder("leaf").hwcache_align().build()?;
+    /// assert_eq!((leaves.name(), leaves.stats().object_size), ("leaf", 120));
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     pub fn builder(name: &str) -> Builder<'_, T> {
         Builder::new(name)
     }
@@ -69,21 +83,48 @@ impl<T> Cache<T> {
     /// The cache without its type.
     ///
     /// Its objects are memory of a `T`; one that is freed to a cache with a constructor must be a valid `T`.
+    ///
+    /// ```
+    /// let timers = uslub::Cache::<(u64, u32)>::new("timer")?;
+    /// assert_eq!((timers.as_raw().object_size(), timers.as_raw().align()), (16, 8));
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     pub fn as_raw(&self) -> &RawCache {
         &self.raw
     }
 
     /// Name of the cache; if it shares another's slabs, the other's.
+    ///
+    /// ```
+    /// let peers = uslub::Cache::<u64>::new("peer")?;
+    /// assert_eq!(peers.name(), "peer");
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     pub fn name(&self) -> &str {
         self.raw.name()
     }
 
     /// Whether the cache has a constructor.
+    ///
+    /// ```
+    /// use uslub::Cache;
+    /// assert!(Cache::builder("lease").constructor(|| 60u32).build()?.is_constructed());
+    /// assert!(!Cache::<u32>::new("bare")?.is_constructed());
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     pub fn is_constructed(&self) -> bool {
         self.raw.is_constructed()
     }
 
     /// Allocates an object and moves a value into it.
+    ///
+    /// ```
+    /// let sessions = uslub::Cache::new("session")?;
+    /// let mut session = sessions.alloc(vec!["hello"])?;
+    /// session.push("world");
+    /// assert_eq!(session.join(" "), "hello world");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -131,6 +172,13 @@ impl<T> Cache<T> {
 
     /// Allocates an object as the constructor, or its last user, left it.
     ///
+    /// ```
+    /// let tables = uslub::Cache::builder("table").constructor(|| [u16::MAX; 32]).build()?;
+    /// let table = tables.alloc_constructed()?;
+    /// assert_eq!(*table, [u16::MAX; 32]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`AllocError`] when there is no memory or the cache's limit is reached.
@@ -144,6 +192,17 @@ impl<T> Cache<T> {
     }
 
     /// As [`alloc_constructed`](Self::alloc_constructed), in a context of the caller's choice.
+    ///
+    /// ```
+    /// use uslub::{Cache, Gfp};
+    /// let masks = Cache::builder("mask").constructor(|| !0u64).build()?;
+    /// assert_eq!(*masks.try_alloc_constructed(Gfp::KERNEL)?, !0);
+    /// // Constructs nothing: one that was constructed before, or none.
+    /// if let Ok(mask) = masks.try_alloc_constructed(Gfp::NOSPIN) {
+    ///     assert_eq!(*mask, !0);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -205,6 +264,16 @@ impl<T> Cache<T> {
     ///
     /// An object of another cache is not freed: a warning names both caches, and it leaks.
     ///
+    /// ```
+    /// use uslub::{Cache, Object};
+    /// let nodes = Cache::new("list_node")?;
+    /// let node = Object::into_raw(nodes.alloc(17u64)?);
+    /// // SAFETY: freed once, and nothing in it wants a drop.
+    /// unsafe { nodes.free_raw(node) };
+    /// assert_eq!(nodes.stats().info.live_objs(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Safety
     ///
     /// Nobody uses the object any more (but readers of a type-safe cache). With a constructor it is a valid `T`.
@@ -215,6 +284,16 @@ impl<T> Cache<T> {
     }
 
     /// As [`free_raw`](Self::free_raw), in a context of the caller's choice.
+    ///
+    /// ```
+    /// use uslub::{Cache, Gfp};
+    /// let packets = Cache::<[u8; 1500]>::new("packet")?;
+    /// let packet = packets.alloc_raw(Gfp::KERNEL).expect("memory");
+    /// // SAFETY: freed once. It waits for no lock.
+    /// unsafe { packets.free_raw_with(packet, Gfp::NOSPIN) };
+    /// assert_eq!(packets.stats().info.live_objs(), 0);
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     ///
     /// # Safety
     ///
@@ -259,6 +338,16 @@ impl<T> Cache<T> {
     /// Frees the memory of all objects of a slice, without dropping what is in them, and sets its entries to `None`; those that
     /// are `None` already are passed over.
     ///
+    /// ```
+    /// use uslub::{Cache, Gfp};
+    /// let edges = Cache::<(u32, u32)>::new("edge")?;
+    /// let mut held = [edges.alloc_raw(Gfp::KERNEL), None, edges.alloc_raw(Gfp::KERNEL)];
+    /// // SAFETY: both are ours, and freed once.
+    /// unsafe { edges.free_bulk(&mut held) };
+    /// assert_eq!((held, edges.stats().info.live_objs()), ([None; 3], 0));
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
+    ///
     /// # Safety
     ///
     /// As for [`free_raw`](Self::free_raw), and no object is there twice.
@@ -302,6 +391,14 @@ impl<T> Cache<T> {
 
     /// Sets `n` objects aside; see [`Prefilled`].
     ///
+    /// ```
+    /// let nodes = uslub::Cache::new("rb_node")?;
+    /// let mut aside = nodes.prefill(2)?;
+    /// let (left, right) = (aside.alloc(1u64), aside.alloc(2));
+    /// assert_eq!(*left + *right, 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`AllocError`] when there is no memory for all; nothing is taken then.
@@ -314,6 +411,16 @@ impl<T> Cache<T> {
     }
 
     /// As [`prefill`](Self::prefill), in a context of the caller's choice.
+    ///
+    /// ```
+    /// use uslub::{Cache, Gfp};
+    /// let replies = Cache::<[u8; 64]>::new("reply")?;
+    /// // Never maps memory: all four, or nothing.
+    /// if let Ok(aside) = replies.try_prefill(4, Gfp::NOWAIT) {
+    ///     assert!(aside.remaining() >= 4);
+    /// }
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -383,16 +490,44 @@ impl<T> Cache<T> {
     }
 
     /// Puts the objects in the sheaves of all CPUs back to their slabs.
+    ///
+    /// ```
+    /// let spans = uslub::Cache::new("span")?;
+    /// drop(spans.alloc(0u64..10)?);
+    /// spans.flush();
+    /// assert_eq!(spans.stats().info.cached_objs, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn flush(&self) {
         self.raw.flush();
     }
 
     /// Figures and counters of the cache.
+    ///
+    /// ```
+    /// let users = uslub::Cache::new("user")?;
+    /// let held = [users.alloc(1001u64)?, users.alloc(1002)?];
+    /// assert_eq!(users.stats().info.live_objs(), held.len());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn stats(&self) -> CacheStats {
         self.raw.stats()
     }
 
     /// Registers a function that frees objects of the cache when memory, or its limit, is reached; see [`Shrinker`].
+    ///
+    /// ```
+    /// use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    /// static WANTED: AtomicUsize = AtomicUsize::new(0);
+    /// let tiles = uslub::Cache::builder("tile").limit(64 << 10).build()?;
+    /// let _shrinker = tiles.shrinker(|wanted| {
+    ///     WANTED.fetch_add(wanted, Relaxed);
+    ///     0 // none can go
+    /// })?;
+    /// let held: Vec<_> = std::iter::from_fn(|| tiles.alloc([0u8; 2048]).ok()).collect();
+    /// assert!(WANTED.load(Relaxed) > 0, "the limit is reached with {} tiles", held.len());
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -405,6 +540,13 @@ impl<T> Cache<T> {
     }
 
     /// Destroys the cache.
+    ///
+    /// ```
+    /// let drafts = uslub::Cache::new("draft")?;
+    /// drop(drafts.alloc(String::from("Dear Sir"))?);
+    /// assert_eq!(drafts.destroy(), Ok(()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///

@@ -94,11 +94,39 @@ pub struct AllocError<T = ()>(pub(crate) T);
 
 impl<T> AllocError<T> {
     /// The value that found no memory.
+    ///
+    /// ```
+    /// use uslub::Cache;
+    /// let mails = Cache::builder("mail").limit(64 << 10).build()?;
+    /// let mut held = Vec::new();
+    /// let unsent = loop {
+    ///     match mails.alloc(String::from("hello")) {
+    ///         Ok(mail) => held.push(mail),
+    ///         Err(error) => break error.into_inner(),
+    ///     }
+    /// };
+    /// assert_eq!(unsent, "hello");
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     pub fn into_inner(self) -> T {
         self.0
     }
 
     /// The error with what `change` makes of the value: `map(drop)` leaves nothing of it.
+    ///
+    /// ```
+    /// use uslub::{AllocError, Cache};
+    /// let cells = Cache::<[u8; 512]>::builder("cell").limit(64 << 10).build()?;
+    /// let mut held = Vec::new();
+    /// let error: AllocError<u8> = loop {
+    ///     match cells.alloc([7; 512]) {
+    ///         Ok(cell) => held.push(cell),
+    ///         Err(error) => break error.map(|cell| cell[0]),
+    ///     }
+    /// };
+    /// assert_eq!(error.into_inner(), 7);
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     pub fn map<U>(self, change: impl FnOnce(T) -> U) -> AllocError<U> {
         AllocError(change(self.0))
     }
@@ -137,6 +165,15 @@ pub struct Leaked {
 
 impl Leaked {
     /// The objects' addresses.
+    ///
+    /// ```
+    /// use uslub::{Cache, Object};
+    /// let links = Cache::new("link")?;
+    /// let held = [links.alloc(1u8)?, links.alloc(2)?].map(Object::into_raw);
+    /// let leaked = links.destroy().unwrap_err();
+    /// assert!(held.iter().all(|link| leaked.addresses().contains(&(link.as_ptr() as usize))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn addresses(&self) -> &[usize] {
         &self.addresses
     }

@@ -63,6 +63,16 @@ pub fn kmalloc_aligned(bytes: usize, align: usize, gfp: Gfp) -> Option<NonNull<u
 ///
 /// A pointer that is no such object ends the process with a message.
 ///
+/// ```
+/// use uslub::{Gfp, RawCache, kfree};
+/// let cache = RawCache::new("inode", 600)?;
+/// let inode = cache.alloc(Gfp::KERNEL).expect("memory");
+/// // SAFETY: freed once.
+/// unsafe { kfree(inode.as_ptr()) };
+/// assert_eq!(cache.stats().info.live_objs(), 0);
+/// # Ok::<(), uslub::CreateError>(())
+/// ```
+///
 /// # Safety
 ///
 /// Nobody uses the object any more.
@@ -144,6 +154,15 @@ pub unsafe fn krealloc(object: *mut u8, bytes: usize, gfp: Gfp) -> Option<NonNul
 /// Bytes that may be used of an object of [`kmalloc`] or of any cache; 0 for null.
 ///
 /// A pointer that is no such object ends the process with a message.
+///
+/// ```
+/// use uslub::{Gfp, kfree, kmalloc, ksize};
+/// assert_eq!(ksize(std::ptr::null_mut()), 0);
+/// let line = kmalloc(70, Gfp::KERNEL).expect("memory");
+/// assert!(ksize(line.as_ptr()) >= 70);
+/// // SAFETY: freed once.
+/// unsafe { kfree(line.as_ptr()) };
+/// ```
 pub fn ksize(object: *mut u8) -> usize {
     if object.is_null() && !is_ready() {
         0

@@ -44,6 +44,17 @@ pub struct Mempool<T, S: Source> {
 }
 
 /// Elements that are objects of a [`Cache`] (the kernel's `mempool_alloc_slab`).
+///
+/// ```
+/// use uslub::{Cache, CacheSource, Mempool};
+/// struct Disk<'c> {
+///     bios: Mempool<u64, CacheSource<'c, u64>>,
+/// }
+/// let cache = Cache::new("bio")?;
+/// let disk = Disk { bios: Mempool::new(&cache, 2)? };
+/// assert_eq!(*disk.bios.alloc(2048), 2048);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct CacheSource<'c, T> {
     cache: &'c Cache<T>,
@@ -64,6 +75,20 @@ impl<T> Source for CacheSource<'_, T> {
 }
 
 /// Elements that two closures get and take back; see [`Mempool::from_source`].
+///
+/// ```
+/// use std::ptr::null_mut;
+/// use uslub::{FnSource, Mempool, kfree, kmalloc};
+/// let source = FnSource::new(
+///     |gfp| kmalloc(512, gfp).map_or(null_mut(), |sector| sector.as_ptr()),
+///     // SAFETY: an element of the pool, freed once.
+///     |sector| unsafe { kfree(sector) },
+/// );
+/// // SAFETY: elements have 512 bytes, aligned for bytes.
+/// let sectors = unsafe { Mempool::<[u8; 512], _>::from_source(1, source)? };
+/// assert_eq!(sectors.alloc([9; 512])[511], 9);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct FnSource<A, F> {
     alloc: A,
     free: F,
@@ -75,6 +100,13 @@ where
     F: Fn(*mut u8),
 {
     /// A source: `alloc` gives an element or null, and does no more than its flags allow; `free` takes one back.
+    ///
+    /// ```
+    /// use std::ptr::null_mut;
+    /// use uslub::{FnSource, Gfp, Source};
+    /// let dry = FnSource::new(|_| null_mut(), |_| unreachable!("it gave nothing"));
+    /// assert!(dry.alloc(Gfp::KERNEL).is_null());
+    /// ```
     pub fn new(alloc: A, free: F) -> Self {
         Self { alloc, free }
     }
@@ -102,6 +134,14 @@ impl<A, F> fmt::Debug for FnSource<A, F> {
 
 impl<'c, T> Mempool<T, CacheSource<'c, T>> {
     /// A pool that reserves `min_nr` objects of a cache, all of which it takes at once.
+    ///
+    /// ```
+    /// use uslub::{Cache, Mempool};
+    /// let cache = Cache::<[u8; 256]>::new("command")?;
+    /// let commands = Mempool::new(&cache, 4)?;
+    /// assert_eq!((commands.curr_nr(), cache.stats().info.live_objs()), (4, 4));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -154,16 +194,46 @@ impl<T, S: Source> Mempool<T, S> {
     }
 
     /// Elements that the pool reserves.
+    ///
+    /// ```
+    /// # use uslub::{Cache, Mempool};
+    /// let cache = Cache::<u64>::new("reply")?;
+    /// assert_eq!(Mempool::new(&cache, 16)?.min_nr(), 16);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn min_nr(&self) -> usize {
         self.pool.min_nr()
     }
 
     /// Elements in the reserve now.
+    ///
+    /// ```
+    /// # use uslub::{Cache, Mempool};
+    /// # let cache = Cache::new("write")?;
+    /// let writes = Mempool::new(&cache, 3)?;
+    /// let write = writes.alloc(4096u64);
+    /// assert!(writes.curr_nr() <= 3);
+    /// drop(write);
+    /// assert_eq!(writes.curr_nr(), 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn curr_nr(&self) -> usize {
         self.pool.curr_nr()
     }
 
     /// Where the elements come from.
+    ///
+    /// ```
+    /// use uslub::{Cache, Gfp, Mempool, Source};
+    /// let cache = Cache::<u64>::new("ticket")?;
+    /// let tickets = Mempool::new(&cache, 1)?;
+    /// // Past the reserve:
+    /// let ticket = tickets.source().alloc(Gfp::KERNEL);
+    /// assert_eq!(tickets.curr_nr(), 1);
+    /// // SAFETY: of this source, freed once.
+    /// unsafe { tickets.source().free(ticket) };
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn source(&self) -> &S {
         self.pool.source()
     }
@@ -171,6 +241,16 @@ impl<T, S: Source> Mempool<T, S> {
     /// Allocates an element and moves a value into it; waits for one if need be, and so never fails.
     ///
     /// Not where the element that would be freed next is one's own: such a wait has no end.
+    ///
+    /// ```
+    /// # use uslub::{Cache, Mempool};
+    /// let cache = Cache::new("ack")?;
+    /// let acks = Mempool::new(&cache, 1)?;
+    /// for sequence in 0..1000u32 {
+    ///     assert_eq!(*acks.alloc(sequence), sequence);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn alloc(&self, value: T) -> Element<'_, T, S> {
         loop {
             // Null never comes; if it did, that is what waiting means.
@@ -205,11 +285,36 @@ impl<T, S: Source> Mempool<T, S> {
     }
 
     /// Allocates memory for an element, with nothing in it; `None` when source and reserve have none and `gfp` forbids to wait.
+    ///
+    /// ```
+    /// use uslub::{Cache, Gfp, Mempool};
+    /// let cache = Cache::<u32>::new("slot")?;
+    /// let slots = Mempool::new(&cache, 1)?;
+    /// let slot = slots.alloc_raw(Gfp::NOWAIT).expect("the reserve's, if need be");
+    /// // SAFETY: ours, written before it is read, freed once.
+    /// unsafe {
+    ///     slot.write(6);
+    ///     assert_eq!(slot.read(), 6);
+    ///     slots.free_raw(slot);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn alloc_raw(&self, gfp: Gfp) -> Option<NonNull<T>> {
         NonNull::new(self.pool.alloc(gfp).cast())
     }
 
     /// Frees the memory of an element, without dropping what is in it.
+    ///
+    /// ```
+    /// use uslub::{Cache, Element, Mempool};
+    /// let cache = Cache::new("frame")?;
+    /// let frames = Mempool::new(&cache, 2)?;
+    /// let frame = Element::into_raw(frames.alloc([0u8; 64]));
+    /// // SAFETY: of this pool, freed once.
+    /// unsafe { frames.free_raw(frame) };
+    /// assert_eq!(frames.curr_nr(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Safety
     ///
@@ -250,6 +355,18 @@ impl<T, S: Source> Mempool<T, S> {
     /// Frees the memory of elements, without dropping what is in them, and sets the entries to `None`; those that are
     /// `None` already are passed over. Returns how many went to the reserve.
     ///
+    /// ```
+    /// use uslub::{Cache, Gfp, Mempool};
+    /// let cache = Cache::<u64>::new("page_ref")?;
+    /// let refs = Mempool::new(&cache, 4)?;
+    /// let mut held = [None; 3];
+    /// refs.alloc_bulk(Gfp::KERNEL, &mut held)?;
+    /// // SAFETY: all are the pool's, and freed once.
+    /// let kept = unsafe { refs.free_bulk(&mut held) };
+    /// assert!(kept <= 3 && held == [None; 3] && refs.curr_nr() == 4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Safety
     ///
     /// As for [`free_raw`](Self::free_raw), and none is there twice.
@@ -261,6 +378,15 @@ impl<T, S: Source> Mempool<T, S> {
     }
 
     /// Changes how many elements the pool reserves, while others use it.
+    ///
+    /// ```
+    /// use uslub::{Cache, Mempool};
+    /// let cache = Cache::<u64>::new("inflight")?;
+    /// let inflight = Mempool::new(&cache, 2)?;
+    /// inflight.resize(10)?;
+    /// assert_eq!((inflight.min_nr(), inflight.curr_nr()), (10, 10));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -280,6 +406,18 @@ impl<T, S: Source> fmt::Debug for Mempool<T, S> {
 }
 
 /// An element of a pool, owned: dropping it drops the value and gives the memory back to the pool, which may wake one who waits.
+///
+/// ```
+/// use uslub::{Cache, Element, Mempool};
+/// let cache = Cache::new("handshake")?;
+/// let pool = Mempool::new(&cache, 1)?;
+/// let mut handshake: Element<'_, String, _> = pool.alloc(String::from("syn"));
+/// handshake.push_str("-ack");
+/// assert_eq!(*handshake, "syn-ack");
+/// drop(handshake);
+/// assert_eq!(pool.curr_nr(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Element<'p, T, S: Source> {
     element: NonNull<T>,
     pool: &'p Mempool<T, S>,
@@ -301,6 +439,19 @@ impl<'p, T, S: Source> Element<'p, T, S> {
     }
 
     /// The bare pointer, to be freed by [`Mempool::free_raw`].
+    ///
+    /// ```
+    /// use uslub::{Cache, Element, Mempool};
+    /// # let cache = Cache::new("cmd")?;
+    /// let pool = Mempool::new(&cache, 1)?;
+    /// let command = Element::into_raw(pool.alloc(0x28u8));
+    /// // SAFETY: still ours, and freed once.
+    /// unsafe {
+    ///     assert_eq!(command.read(), 0x28);
+    ///     pool.free_raw(command);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn into_raw(this: Self) -> NonNull<T> {
         ManuallyDrop::new(this).element
     }

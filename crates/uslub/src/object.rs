@@ -34,6 +34,19 @@ unsafe impl<T: Sync> Sync for Object<'_, T> {}
 impl<'c, T> Object<'c, T> {
     /// What [`into_raw`](Self::into_raw) gave up, or memory from [`Cache::alloc_raw`] that holds a value.
     ///
+    /// ```
+    /// use uslub::{Cache, Gfp, Object};
+    /// let words = Cache::new("word")?;
+    /// let memory = words.alloc_raw(Gfp::KERNEL).expect("memory");
+    /// // SAFETY: of this cache, ours, and written first.
+    /// let word = unsafe {
+    ///     memory.write(String::from("owned"));
+    ///     Object::from_raw(memory, &words)
+    /// };
+    /// assert_eq!(*word, "owned");
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
+    ///
     /// # Safety
     ///
     /// The object is of this cache, holds a valid `T`, and nobody else owns it.
@@ -75,6 +88,14 @@ impl<'c, T> Object<'c, T> {
     /// Moves the value out and frees the memory.
     ///
     /// In a cache with a constructor a new value is constructed in its place first.
+    ///
+    /// ```
+    /// use uslub::{Cache, Object};
+    /// let parcels = Cache::new("parcel")?;
+    /// let parcel: String = Object::into_inner(parcels.alloc(String::from("book"))?);
+    /// assert_eq!((parcel.as_str(), parcels.stats().info.live_objs()), ("book", 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Panics
     ///
@@ -124,6 +145,16 @@ impl<'c, T> Object<'c, T> {
     }
 
     /// Where the value lies; it stays there as long as the object lives.
+    ///
+    /// ```
+    /// use uslub::{Cache, Object};
+    /// let cells = Cache::new("cell")?;
+    /// let cell = cells.alloc(1u64)?;
+    /// let before = Object::as_ptr(&cell);
+    /// let moved = Some(cell);
+    /// assert_eq!(moved.as_ref().map(Object::as_ptr), Some(before));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn as_ptr(this: &Self) -> NonNull<T> {
         this.object
     }

@@ -42,6 +42,17 @@ impl<'c> RawPrefilled<'c> {
     }
 
     /// Takes an object; `None` when all are gone. Never waits, and never fails before that.
+    ///
+    /// ```
+    /// use uslub::{Gfp, RawCache};
+    /// let extents = RawCache::new("extent", 72)?;
+    /// let mut aside = extents.prefill(3, Gfp::KERNEL)?;
+    /// let mut held: Vec<_> = std::iter::from_fn(|| aside.alloc()).map(Some).collect();
+    /// assert!(held.len() >= 3);
+    /// // SAFETY: all are ours, and freed once.
+    /// unsafe { extents.free_bulk(&mut held) };
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn alloc(&mut self) -> Option<NonNull<u8>> {
         let objects = self.objects.as_mut()?;
@@ -49,11 +60,27 @@ impl<'c> RawPrefilled<'c> {
     }
 
     /// Objects that are left; allocations that cannot fail.
+    ///
+    /// ```
+    /// # use uslub::{Gfp, RawCache};
+    /// let cache = RawCache::new("journal", 40)?;
+    /// assert!(cache.prefill(5, Gfp::KERNEL)?.remaining() >= 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn remaining(&self) -> usize {
         self.objects.as_ref().map_or(0, prefill::Prefilled::size)
     }
 
     /// Sets more objects aside, so that at least `n` are there.
+    ///
+    /// ```
+    /// use uslub::{Gfp, RawCache};
+    /// let cache = RawCache::new("record", 120)?;
+    /// let mut aside = cache.prefill(1, Gfp::KERNEL)?;
+    /// aside.refill(50, Gfp::KERNEL)?;
+    /// assert!(aside.remaining() >= 50);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -137,6 +164,14 @@ impl<'c, T> Prefilled<'c, T> {
 
     /// Takes an object and moves a value into it.
     ///
+    /// ```
+    /// let locks = uslub::Cache::new("lock")?;
+    /// let mut aside = locks.prefill(2)?;
+    /// let (read, write) = (aside.alloc("read"), aside.alloc("write"));
+    /// assert_eq!((*read, *write), ("read", "write"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Panics
     ///
     /// When none is left.
@@ -180,6 +215,14 @@ impl<'c, T> Prefilled<'c, T> {
 
     /// Takes an object as the constructor, or its last user, left it; `None` when none is left.
     ///
+    /// ```
+    /// let leases = uslub::Cache::builder("lease").constructor(|| 3600u32).build()?;
+    /// let mut aside = leases.prefill(1)?;
+    /// let lease = aside.alloc_constructed().expect("one was asked for");
+    /// assert_eq!(*lease, 3600);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Panics
     ///
     /// When the cache has no constructor.
@@ -193,12 +236,30 @@ impl<'c, T> Prefilled<'c, T> {
 
     /// Takes memory for an object, with nothing in it; `None` when none is left. To be freed by
     /// [`Cache::free_raw`].
+    ///
+    /// ```
+    /// let leaves = uslub::Cache::<[u64; 8]>::new("leaf")?;
+    /// let mut aside = leaves.prefill(1)?;
+    /// let leaf = aside.alloc_raw().expect("one was asked for");
+    /// assert!(leaf.is_aligned());
+    /// // SAFETY: freed once, and unused.
+    /// unsafe { leaves.free_raw(leaf) };
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn alloc_raw(&mut self) -> Option<NonNull<T>> {
         self.raw.alloc().map(NonNull::cast)
     }
 
     /// Objects that are left, at least as many as were asked for less those taken: a sheaf comes filled up.
+    ///
+    /// ```
+    /// let votes = uslub::Cache::new("vote")?;
+    /// let mut aside = votes.prefill(10)?;
+    /// let vote = aside.alloc(true);
+    /// assert!(aside.remaining() >= 9);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn remaining(&self) -> usize {
         self.raw.remaining()
     }
@@ -226,6 +287,16 @@ impl<'c, T> Prefilled<'c, T> {
     }
 
     /// As [`refill`](Self::refill), in a context of the caller's choice.
+    ///
+    /// ```
+    /// use uslub::{Cache, Gfp};
+    /// let moves = Cache::<[u8; 32]>::new("move")?;
+    /// let mut aside = moves.prefill(2)?;
+    /// // Never maps memory, and takes nothing away when it fails.
+    /// let _ = aside.try_refill(20, Gfp::NOWAIT);
+    /// assert!(aside.remaining() >= 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///

@@ -44,6 +44,13 @@ pub struct RawCache {
 impl RawCache {
     /// A cache of objects of `size` bytes (1 to 65,536), aligned to 8 bytes.
     ///
+    /// ```
+    /// use uslub::{CreateError, RawCache};
+    /// assert_eq!(RawCache::new("dentry", 192)?.object_size(), 192);
+    /// assert_eq!(RawCache::new("empty", 0).err(), Some(CreateError::BadSize));
+    /// # Ok::<(), CreateError>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`CreateError`].
@@ -71,21 +78,43 @@ impl RawCache {
     }
 
     /// Name of the cache; if it shares another's slabs, the other's.
+    ///
+    /// ```
+    /// assert_eq!(uslub::RawCache::new("dentry", 192)?.name(), "dentry");
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     pub fn name(&self) -> &str {
         self.cache.name()
     }
 
     /// Bytes of an object.
+    ///
+    /// ```
+    /// let tuples = uslub::RawCache::new("tuple", 37)?;
+    /// assert_eq!(tuples.object_size(), 37, "though slots are larger");
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     pub fn object_size(&self) -> usize {
         self.cache.object_size()
     }
 
     /// Alignment of an object in bytes.
+    ///
+    /// ```
+    /// assert_eq!(uslub::RawCache::new("tuple", 37)?.align(), 8);
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     pub fn align(&self) -> usize {
         self.cache.align as usize
     }
 
     /// Whether the cache has a constructor.
+    ///
+    /// ```
+    /// let plain = uslub::RawCache::new("plain", 64)?;
+    /// assert!(!plain.is_constructed());
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     pub fn is_constructed(&self) -> bool {
         self.cache.ctor.is_some()
     }
@@ -120,6 +149,18 @@ impl RawCache {
     /// or undefined without a constructor.
     ///
     /// With [`Gfp::ZERO`] they are zero; with a constructor that is refused, after a warning.
+    ///
+    /// ```
+    /// use uslub::{Gfp, RawCache};
+    /// let vmas = RawCache::new("vma", 200)?;
+    /// let vma = vmas.alloc(Gfp::KERNEL | Gfp::ZERO).expect("memory");
+    /// // SAFETY: 200 bytes of ours, freed once.
+    /// unsafe {
+    ///     assert_eq!(vma.cast::<[u8; 200]>().read(), [0; 200]);
+    ///     vmas.free(vma.as_ptr());
+    /// }
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     ///
     /// # Panics
     ///
@@ -170,6 +211,16 @@ impl RawCache {
     /// An object of another cache is not freed: a warning names both caches, and it leaks. Any other pointer that
     /// is no object ends the process with a message.
     ///
+    /// ```
+    /// # use uslub::{Gfp, RawCache};
+    /// let files = RawCache::new("file", 256)?;
+    /// let file = files.alloc(Gfp::KERNEL).expect("memory");
+    /// // SAFETY: freed once.
+    /// unsafe { files.free(file.as_ptr()) };
+    /// assert_eq!(files.stats().info.live_objs(), 0);
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
+    ///
     /// # Safety
     ///
     /// Nobody uses the object any more (but readers of a type-safe cache). With a constructor it is as constructed.
@@ -180,6 +231,16 @@ impl RawCache {
     }
 
     /// As [`free`](Self::free), in a context of the caller's choice.
+    ///
+    /// ```
+    /// # use uslub::{Gfp, RawCache};
+    /// let signals = RawCache::new("signal", 80)?;
+    /// let signal = signals.alloc(Gfp::KERNEL).expect("memory");
+    /// // SAFETY: freed once. It waits for no lock.
+    /// unsafe { signals.free_with(signal.as_ptr(), Gfp::NOSPIN) };
+    /// assert_eq!(signals.stats().info.live_objs(), 0);
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     ///
     /// # Safety
     ///
@@ -241,6 +302,16 @@ impl RawCache {
 
     /// Frees all objects of a slice, and sets its entries to `None`; those that are `None` already are passed over.
     ///
+    /// ```
+    /// # use uslub::{Gfp, RawCache};
+    /// let pages = RawCache::new("page", 4096)?;
+    /// let mut held = [pages.alloc(Gfp::KERNEL), None];
+    /// // SAFETY: ours, and freed once.
+    /// unsafe { pages.free_bulk(&mut held) };
+    /// assert_eq!(held, [None; 2]);
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
+    ///
     /// # Safety
     ///
     /// As for [`free`](Self::free), and no object is there twice.
@@ -252,6 +323,14 @@ impl RawCache {
     }
 
     /// Sets `n` objects aside, so that as many allocations cannot fail; see [`RawPrefilled`].
+    ///
+    /// ```
+    /// # use uslub::{Gfp, RawCache};
+    /// let nodes = RawCache::new("maple_node", 256)?;
+    /// let aside = nodes.prefill(12, Gfp::KERNEL)?;
+    /// assert!(aside.remaining() >= 12);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -267,6 +346,17 @@ impl RawCache {
     /// Frees an object after a grace period; null is ignored. Until then readers that found it before may look at it.
     ///
     /// Objects wait in per-CPU sheaves; a [`rcu_barrier`](crate::rcu_barrier) sees to it that all of them are free.
+    ///
+    /// ```
+    /// # use uslub::{Gfp, RawCache};
+    /// let rules = RawCache::new("rule", 96)?;
+    /// let rule = rules.alloc(Gfp::KERNEL).expect("memory");
+    /// // SAFETY: freed once, and nobody finds it any more.
+    /// unsafe { rules.free_rcu(rule.as_ptr()) };
+    /// uslub::rcu_barrier();
+    /// assert_eq!(rules.stats().info.live_objs(), 0);
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     ///
     /// # Safety
     ///
@@ -284,6 +374,17 @@ impl RawCache {
 
     /// Gives all that the cache does not need back: the objects in sheaves to their slabs, and empty slabs to the page
     /// layer. Returns whether slabs remain.
+    ///
+    /// ```
+    /// # use uslub::{Gfp, RawCache};
+    /// let cache = RawCache::new("burst", 512)?;
+    /// let object = cache.alloc(Gfp::KERNEL).expect("memory");
+    /// assert!(cache.shrink(), "one slab is in use");
+    /// // SAFETY: freed once.
+    /// unsafe { cache.free(object.as_ptr()) };
+    /// assert!(!cache.shrink());
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     pub fn shrink(&self) -> bool {
         let remain = ALLOCATOR.shrink(self.cache);
         rcu::hand_over();
@@ -291,17 +392,44 @@ impl RawCache {
     }
 
     /// Puts the objects in the sheaves of all CPUs back to their slabs.
+    ///
+    /// ```
+    /// # use uslub::{Gfp, RawCache};
+    /// let cache = RawCache::new("idle", 64)?;
+    /// drop(cache.prefill(20, Gfp::KERNEL)?);
+    /// cache.flush();
+    /// assert_eq!(cache.stats().info.cached_objs, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn flush(&self) {
         ALLOCATOR.flush(self.cache);
         rcu::hand_over();
     }
 
     /// Figures and counters of the cache.
+    ///
+    /// ```
+    /// let stats = uslub::RawCache::new("fresh", 64)?.stats();
+    /// assert_eq!((stats.object_size, stats.slab_bytes()), (64, 0));
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     pub fn stats(&self) -> CacheStats {
         CacheStats::of(self.cache)
     }
 
     /// Registers a function that frees objects of the cache when memory, or its limit, is reached; see [`Shrinker`].
+    ///
+    /// ```
+    /// use uslub::{Gfp, RawCache};
+    /// let logs = RawCache::builder("log", 2048).limit(64 << 10).build()?;
+    /// let (tell, told) = std::sync::mpsc::channel();
+    /// let _shrinker = logs.shrinker(move |wanted| tell.send(wanted).map_or(0, |()| 0))?;
+    /// let mut held: Vec<_> = std::iter::from_fn(|| logs.alloc(Gfp::KERNEL)).map(Some).collect();
+    /// assert!(told.try_recv().is_ok(), "it was asked before an allocation failed");
+    /// // SAFETY: all are ours, and freed once.
+    /// unsafe { logs.free_bulk(&mut held) };
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -330,6 +458,18 @@ impl RawCache {
 
     /// What [`into_raw`](Self::into_raw) gave up.
     ///
+    /// ```
+    /// use std::mem::ManuallyDrop;
+    /// use uslub::RawCache;
+    /// extern "C" fn cache_object_size(cache: *const ()) -> usize {
+    ///     // SAFETY: a live cache's word. It is only looked at, so the handle must not destroy it.
+    ///     ManuallyDrop::new(unsafe { RawCache::from_raw(cache) }).object_size()
+    /// }
+    /// let word = RawCache::new("abroad", 640)?.into_raw();
+    /// assert_eq!(cache_object_size(word), 640);
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
+    ///
     /// # Safety
     ///
     /// The word came from there, and the cache lives. A cache that is destroyed twice, or used after its end, ends the process with
@@ -340,6 +480,15 @@ impl RawCache {
     }
 
     /// Destroys the cache.
+    ///
+    /// ```
+    /// # use uslub::{Gfp, RawCache};
+    /// let cache = RawCache::new("unclosed", 64)?;
+    /// let object = cache.alloc(Gfp::KERNEL).expect("memory");
+    /// let leaked = cache.destroy().unwrap_err();
+    /// assert_eq!(leaked.addresses(), [object.as_ptr() as usize]);
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     ///
     /// # Errors
     ///

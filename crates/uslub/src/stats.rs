@@ -66,11 +66,27 @@ impl CacheStats {
     }
 
     /// Bytes of all slabs.
+    ///
+    /// ```
+    /// let tracks = uslub::Cache::new("track")?;
+    /// let track = tracks.alloc([0u8; 700])?;
+    /// let stats = tracks.stats();
+    /// let slabs = stats.info.num_slabs;
+    /// assert_eq!(stats.slab_bytes(), slabs * stats.pages_per_slab * 4096);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn slab_bytes(&self) -> usize {
         self.info.num_slabs * self.pages_per_slab * PAGE
     }
 
     /// All counters, by the names of `/sys/kernel/slab/<cache>/`.
+    ///
+    /// ```
+    /// let stats = uslub::Cache::<u64>::new("quiet")?.stats();
+    /// assert!(stats.counters().any(|(name, _)| name == "alloc_fastpath"));
+    /// assert!(stats.counters().all(|(name, n)| !name.starts_with("free_") || n == 0));
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         STAT_ITEMS
             .iter()
@@ -79,6 +95,12 @@ impl CacheStats {
     }
 
     /// The counter of a name.
+    ///
+    /// ```
+    /// let stats = uslub::Cache::<u64>::new("quiet")?.stats();
+    /// assert_eq!((stats.counter("free_slab"), stats.counter("no_such")), (Some(0), None));
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
     pub fn counter(&self, name: &str) -> Option<u64> {
         self.counters()
             .find(|&(known, _)| known == name)
@@ -86,6 +108,14 @@ impl CacheStats {
     }
 
     /// The counter of an item.
+    ///
+    /// ```
+    /// use uslub::{Cache, StatItem};
+    /// let hosts = Cache::new("host")?;
+    /// let host = hosts.alloc([127u8, 0, 0, 1])?;
+    /// assert_eq!(hosts.stats().item(StatItem::AllocSlab), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn item(&self, item: StatItem) -> u64 {
         self.counters[item as usize]
     }
@@ -94,6 +124,15 @@ impl CacheStats {
 const PAGE: usize = uslub_core::platform::PAGE_SIZE;
 
 /// A cache's line in the table of all.
+///
+/// ```
+/// let blocks = uslub::Cache::new("block")?;
+/// let block = blocks.alloc([0u8; 100])?;
+/// let table = uslub::slabinfo();
+/// let row: &uslub::SlabRow = table.rows().iter().find(|row| row.name() == "block").unwrap();
+/// assert_eq!((row.slot_size, row.info.live_objs()), (104, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct SlabRow {
@@ -124,12 +163,25 @@ impl SlabRow {
     }
 
     /// Name of the cache.
+    ///
+    /// ```
+    /// # let cache = uslub::Cache::new("visitor")?;
+    /// let visitor = cache.alloc(1u64)?;
+    /// assert!(uslub::slabinfo().rows().iter().any(|row| row.name() == "visitor"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn name(&self) -> &str {
         self.name.as_str()
     }
 }
 
 /// The table of all caches of this process that have slabs; prints as `/proc/slabinfo`, version 2.1.
+///
+/// ```
+/// let printed = uslub::SlabInfo::default().to_string();
+/// assert!(printed.starts_with("slabinfo - version: 2.1\n# name "));
+/// assert_eq!(printed.lines().count(), 2, "no caches, no lines but the heads");
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct SlabInfo {
     rows: Vec<SlabRow>,
@@ -137,6 +189,15 @@ pub struct SlabInfo {
 
 impl SlabInfo {
     /// A line for each cache, in the order in which their numbers were given out.
+    ///
+    /// ```
+    /// let stages = [uslub::Cache::new("early")?, uslub::Cache::new("late")?];
+    /// let held = [stages[0].alloc(1u64)?, stages[1].alloc(2)?];
+    /// let table = uslub::slabinfo();
+    /// let place = |name| table.rows().iter().position(|row| row.name() == name);
+    /// assert!(place("early").is_some() && place("early") < place("late"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn rows(&self) -> &[SlabRow] {
         &self.rows
     }

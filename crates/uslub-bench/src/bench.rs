@@ -1,0 +1,104 @@
+//! How much is measured, and who watches.
+
+use indicatif::ProgressBar;
+
+use crate::measure::{self, Sample};
+
+/// Why a measurement cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The allocator lacks something that the row is about.
+    #[error("{0} is not available")]
+    Unavailable(String),
+    /// The allocator could not be set up, or had no memory.
+    #[error("no memory: {0}")]
+    NoMemory(&'static str),
+    /// What came back is not what was given.
+    #[error("{0}")]
+    Wrong(String),
+    /// The system refused something.
+    #[error("{0}")]
+    System(String),
+}
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// Enough to see that it works; figures mean nothing.
+    Tiny,
+    /// All seeds in under a minute.
+    Quick,
+    /// As much as it takes.
+    Full,
+}
+
+impl Size {
+    /// One of three numbers.
+    pub fn pick<T>(self, tiny: T, quick: T, full: T) -> T {
+        match self {
+            Size::Tiny => tiny,
+            Size::Quick => quick,
+            Size::Full => full,
+        }
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        self.pick("tiny", "quick", "full")
+    }
+}
+
+/// A run of the bench.
+pub struct Bench {
+    /// How much is measured.
+    pub size: Size,
+    /// Shows how far it has come; drawn between rounds only.
+    pub progress: ProgressBar,
+}
+
+impl Bench {
+    /// A run that nobody watches.
+    pub fn quiet(size: Size) -> Self {
+        Self {
+            size,
+            progress: ProgressBar::hidden(),
+        }
+    }
+
+    /// Says what is measured now.
+    pub fn says(&self, what: &str) {
+        self.progress.set_message(what.to_owned());
+        self.progress.tick();
+    }
+
+    /// Rounds that count.
+    pub fn rounds(&self) -> usize {
+        self.size.pick(2, 7, 15)
+    }
+
+    /// Rounds of all competitors in turn, after some to warm up; what each of them said, in order.
+    ///
+    /// # Errors
+    ///
+    /// The first of a competitor.
+    pub fn rounds_of<T, const N: usize>(
+        &self,
+        warm_up: usize,
+        competitors: [&mut dyn FnMut() -> Result<T, Failure>; N],
+    ) -> Result<[Vec<T>; N], Failure> {
+        measure::interleave(self.rounds(), warm_up, competitors, || self.progress.tick())
+    }
+
+    /// As [`rounds_of`](Self::rounds_of) for competitors that say one number.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn samples_of<const N: usize>(
+        &self,
+        warm_up: usize,
+        competitors: [&mut dyn FnMut() -> Result<f64, Failure>; N],
+    ) -> Result<[Sample; N], Failure> {
+        Ok(self.rounds_of(warm_up, competitors)?.map(Sample::of))
+    }
+}

@@ -1,0 +1,120 @@
+//! What a row must show.
+
+use crate::measure::Sample;
+
+/// Within this part of each other, two times are a tie.
+pub const TIE: f64 = 0.03;
+
+/// Conditions, with what became of each.
+#[derive(Clone, Debug, Default)]
+pub struct Goal(Vec<(String, bool)>);
+
+impl Goal {
+    /// No condition: the row is for the reader.
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// One more condition.
+    pub fn and(mut self, text: impl Into<String>, met: bool) -> Self {
+        self.0.push((text.into(), met));
+        self
+    }
+
+    /// The new is at least so many per cent (a negative number) below the old.
+    pub fn cut(self, old: Sample, new: Sample, per_cent: f64) -> Self {
+        let met = change(old.median, new.median).is_some_and(|c| c <= per_cent);
+        self.and(format!("{} %", signed(per_cent)), met)
+    }
+
+    /// The new is no dearer than the old, but for a tie.
+    pub fn no_dearer(self, old: Sample, new: Sample) -> Self {
+        let met = new.median <= old.median * (1.0 + TIE);
+        self.and(format!("no dearer (±{:.0} % is a tie)", TIE * 100.0), met)
+    }
+
+    /// The new is at most so much.
+    pub fn at_most(self, new: Sample, limit: f64, unit: &str) -> Self {
+        self.and(format!("≤ {limit} {unit}"), new.median <= limit)
+    }
+
+    /// The new is at least so much.
+    pub fn at_least(self, new: Sample, limit: f64, unit: &str) -> Self {
+        self.and(format!("≥ {limit} {unit}"), new.median >= limit)
+    }
+
+    /// The new is below what the kernel's own code takes.
+    pub fn below_kernel(self, new: Sample, kernel: f64) -> Self {
+        self.and(
+            format!("below the kernel's {kernel} ns"),
+            new.median < kernel,
+        )
+    }
+
+    /// All conditions in words.
+    pub fn text(&self) -> String {
+        join(self.0.iter())
+    }
+
+    /// Whether all are met; `None` without any.
+    pub fn met(&self) -> Option<bool> {
+        (!self.0.is_empty()).then(|| self.0.iter().all(|(_, met)| *met))
+    }
+
+    /// The conditions that are not met, in words.
+    pub fn missed(&self) -> String {
+        join(self.0.iter().filter(|(_, met)| !met))
+    }
+}
+
+fn join<'a>(conditions: impl Iterator<Item = &'a (String, bool)>) -> String {
+    let texts: Vec<_> = conditions.map(|(text, _)| text.as_str()).collect();
+    texts.join("; ")
+}
+
+/// Per cent from old to new; `None` from nothing.
+pub fn change(old: f64, new: f64) -> Option<f64> {
+    (old != 0.0).then(|| (new / old - 1.0) * 100.0)
+}
+
+/// A number with its sign, the proper minus.
+pub fn signed(value: f64) -> String {
+    let text = format!("{:+.1}", value);
+    text.trim_end_matches(".0").replace('-', "−")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(median: f64) -> Sample {
+        Sample::of(vec![median])
+    }
+
+    #[test]
+    fn conditions_are_judged_one_by_one() {
+        let (old, new) = (sample(10.0), sample(6.0));
+        let goal = Goal::none()
+            .cut(old, new, -31.9)
+            .at_most(new, 1.5, "ns")
+            .no_dearer(old, new);
+        assert_eq!(goal.met(), Some(false));
+        assert_eq!(goal.text(), "−31.9 %; ≤ 1.5 ns; no dearer (±3 % is a tie)");
+        assert_eq!(goal.missed(), "≤ 1.5 ns");
+        assert_eq!(Goal::none().met(), None);
+        assert!(
+            Goal::none()
+                .no_dearer(sample(1.0), sample(1.02))
+                .met()
+                .unwrap()
+        );
+    }
+
+    #[test]
+    fn changes_have_their_sign() {
+        assert_eq!(change(4.0, 3.0), Some(-25.0));
+        assert_eq!(change(0.0, 3.0), None);
+        assert_eq!(signed(-25.0), "−25");
+        assert_eq!(signed(77.34), "+77.3");
+    }
+}

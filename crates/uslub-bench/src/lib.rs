@@ -1,0 +1,34 @@
+//! Measures uslub: the five mailing-list threads that it was built from, each old way against the new one.
+//!
+//! Both ways are in the one binary, chosen a cache by its `Tuning`. Competitors take turns (A B A B …), the median
+//! of the rounds counts, and its spread stands beside it.
+//!
+//! | file | concept |
+//! |---|---|
+//! | `seeds` | a file a seed: workload, competitors, goals |
+//! | `bench` | how much is measured, and who watches |
+//! | `measure` | rounds and medians |
+//! | `strategy` | caches from `key=value` settings; counters by name |
+//! | `linux`, `machine` | the real allocator, CPUs to pin to, what is said of them |
+//! | `ring`, `threads`, `dice` | what workloads are made of |
+//! | `row`, `goal`, `report` | what comes out |
+//! | `table`, `page`, `chart` | how it looks: on a terminal, in a browser |
+
+pub mod bench;
+mod chart;
+mod dice;
+mod goal;
+mod linux;
+mod machine;
+mod measure;
+pub mod page;
+pub mod report;
+mod ring;
+pub mod row;
+pub mod seeds;
+mod strategy;
+pub mod table;
+mod threads;
+
+pub use bench::{Bench, Failure, Size};
+pub use report::Report;

@@ -1,0 +1,66 @@
+//! Where and how it was measured.
+
+use std::fs;
+
+use serde::Serialize;
+
+use crate::bench::Failure;
+use crate::linux;
+
+/// The machine, and what ran on it.
+#[derive(Debug, Serialize)]
+pub struct Machine {
+    /// Model of its processor.
+    pub machine: String,
+    /// CPUs that this process may use.
+    pub cpus: usize,
+    /// Version of the kernel.
+    pub kernel: String,
+    /// How per-CPU slots are reached.
+    pub mode: &'static str,
+    /// What was measured with what.
+    pub versions: Versions,
+}
+
+/// What was measured with what.
+#[derive(Debug, Serialize)]
+pub struct Versions {
+    /// This program.
+    pub uslub: &'static str,
+    /// The compiler's optimisation.
+    pub build: &'static str,
+}
+
+impl Machine {
+    /// This one.
+    pub(crate) fn look() -> Result<Self, Failure> {
+        Ok(Self {
+            machine: processor(),
+            cpus: linux::cpus().len(),
+            kernel: read("/proc/sys/kernel/osrelease"),
+            mode: linux::steady()?.platform.mode().name(),
+            versions: Versions {
+                uslub: env!("CARGO_PKG_VERSION"),
+                build: if cfg!(debug_assertions) {
+                    "debug: its figures mean nothing"
+                } else {
+                    "release"
+                },
+            },
+        })
+    }
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
+}
+
+fn processor() -> String {
+    let info = read("/proc/cpuinfo");
+    let line = info.lines().find(|line| line.starts_with("model name"));
+    let model = line.and_then(|line| line.split_once(':'));
+    model.map_or_else(
+        || std::env::consts::ARCH.to_owned(),
+        |(_, name)| name.trim().to_owned(),
+    )
+}

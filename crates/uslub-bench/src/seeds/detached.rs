@@ -1,0 +1,223 @@
+//! Seed 2: many objects at once; those of a slab are freed to it by one update of its state.
+//!
+//! | part | old | new |
+//! |---|---|---|
+//! | bulks of 1 to 250 objects | a loop over single calls | bulk calls |
+//! | worst case: neighbours from different slabs | a loop over single calls | bulk calls |
+//! | the same without sheaves | one update an object | one a run that the look-ahead finds |
+
+use std::cell::RefCell;
+use std::hint::black_box;
+use std::ptr::null_mut;
+
+use uslub_core::Gfp;
+use uslub_linux::Linux;
+
+use crate::bench::{Bench, Failure};
+use crate::chart::Chart;
+use crate::goal::{Goal, signed};
+use crate::linux::{self, Pinned, Slub};
+use crate::measure::{Sample, nanoseconds};
+use crate::report::{SeedReport, Table};
+use crate::row::Row;
+use crate::strategy::Strategy;
+
+use super::worst_case;
+
+/// Bytes of an object.
+const SIZE: usize = 256;
+/// Most that an object of a large bulk may take, in nanoseconds.
+const LIMIT_NS: f64 = 0.45;
+
+/// Sheaves that hold any of the bulks.
+const LARGE: &str = "sheaves of 250";
+
+/// Objects a bulk; what the thread reported: ns before, ns after, gain in per cent; and what the kernel's own code
+/// takes: figure, and whether it was measured at just this bulk (else the lower of its neighbours').
+const REPORTED: [(usize, f64, f64, f64, f64, bool); 14] = [
+    (1, 10.520, 11.931, -11.9, 28.0, true),
+    (2, 6.697, 7.368, -11.5, 15.0, true),
+    (3, 5.589, 6.003, -9.1, 9.0, false),
+    (4, 4.921, 5.543, -15.8, 9.0, true),
+    (8, 4.499, 5.047, -17.6, 5.4, true),
+    (16, 17.424, 5.015, 71.0, 3.9, true),
+    (30, 22.075, 5.062, 77.3, 3.3, false),
+    (32, 20.965, 5.089, 75.9, 3.3, true),
+    (34, 20.039, 7.006, 65.0, 3.2, false),
+    (48, 19.252, 7.755, 59.2, 3.2, false),
+    (64, 21.523, 17.203, 20.9, 3.2, false),
+    (128, 24.444, 18.195, 25.8, 3.2, false),
+    (158, 24.036, 18.372, 24.0, 3.2, false),
+    (250, 25.007, 18.430, 27.0, 3.2, true),
+];
+
+/// Runs it.
+pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
+    let _pinned = Pinned::to_the_last()?;
+    let slub = linux::steady()?;
+    let mut own = Table::new(&["bulk", "before", "after", "improved"]);
+    for (n, before, after, gain, ..) in REPORTED {
+        own.push(&[
+            n.to_string(),
+            format!("{before} ns"),
+            format!("{after} ns"),
+            format!("{} %", signed(gain)),
+        ]);
+    }
+    let mut rows = Vec::new();
+    let mut charts = Vec::new();
+    for (setting, name) in [
+        ("sheaf_capacity=250", LARGE),
+        ("sheaf_capacity=0", "default sheaves"),
+    ] {
+        charts.push(bulks(bench, slub, setting, name, &mut rows)?);
+    }
+    charts.push(worst_case::run(bench, slub, &mut rows)?);
+    Ok(SeedReport {
+        seed: 2,
+        title: "Bulk calls and the detached freelist",
+        source: "slub: optimize bulk slowpath free by detached freelist (2015)",
+        about: "Network and storage code frees objects by the dozen. Freed one by one, each pays for its own update of the \
+                slab it came from. Here a whole array goes to the CPU's sheaf in one step; what does not fit is sorted \
+                by slab first, and each slab is updated once for all of its objects.",
+        workload: format!(
+            "One thread on one CPU; objects of {SIZE} bytes; allocate and free N at once, against a loop over single \
+             calls. In the worst case each object of the array lies in another slab than its neighbours."
+        ),
+        own,
+        rows,
+        charts,
+    })
+}
+
+/// All bulk sizes against single calls.
+fn bulks(
+    bench: &Bench,
+    slub: &Slub,
+    setting: &str,
+    name: &str,
+    rows: &mut Vec<Row>,
+) -> Result<Chart, Failure> {
+    let single = Strategy::new(slub, SIZE, &[setting])?;
+    let bulk = Strategy::new(slub, SIZE, &[setting])?;
+    let unchecked = Strategy::new(slub, SIZE, &[setting])?;
+    let mut lines = [const { Vec::new() }; 4];
+    for (n, before, after, gain, kernel, exact) in REPORTED {
+        bench.says(&format!("bulk of {n}, {name}"));
+        let loops = (bench.size.pick(1_000, 250_000, 1_000_000) / n).max(1);
+        let array = RefCell::new([null_mut(); 250]);
+        let [old, checked, new] = bench.samples_of(
+            2,
+            [
+                &mut || {
+                    time(loops, &mut array.borrow_mut()[..n], |o| {
+                        one_by_one(&single, o)
+                    })
+                },
+                &mut || time(loops, &mut array.borrow_mut()[..n], |o| at_once(&bulk, o)),
+                &mut || {
+                    time(loops, &mut array.borrow_mut()[..n], |o| {
+                        at_once_unchecked(&unchecked, o)
+                    })
+                },
+            ],
+        )?;
+        let said = format!("{before} → {after} ns, improved {} %", signed(gain));
+        for (new, how) in [(checked, "bulk"), (new, "bulk, unchecked")] {
+            let mut goal = goal(n, gain, kernel, old, new);
+            if n >= 32 && name == LARGE {
+                goal = goal.at_most(new, LIMIT_NS, "ns");
+            }
+            let row = Row::new(
+                2,
+                format!("{how} of {n}, {name}"),
+                "ns/object",
+                Some(old),
+                new,
+                &goal,
+            );
+            let kernel = exact.then_some(kernel);
+            rows.push(row.reported(&said).kernel(kernel));
+        }
+        let values = [old.median, checked.median, new.median, kernel];
+        for (line, value) in lines.iter_mut().zip(values) {
+            line.push((n as f64, value));
+        }
+    }
+    for strategy in [&single, &bulk, &unchecked] {
+        strategy.check_at_rest()?;
+    }
+    let [old, checked, new, kernel] = lines;
+    let chart = Chart::curves(
+        format!("Allocate and free N objects, {name}"),
+        "objects a bulk",
+        "ns an object",
+    );
+    Ok(chart
+        .with("one by one", old)
+        .with("bulk", checked)
+        .with("bulk, unchecked", new)
+        .with("Linux 7.2.12's own code", kernel))
+}
+
+fn goal(n: usize, gain: f64, kernel: f64, old: Sample, new: Sample) -> Goal {
+    let goal = if n >= 16 {
+        Goal::none().cut(old, new, -gain)
+    } else {
+        Goal::none().no_dearer(old, new)
+    };
+    goal.below_kernel(new, kernel)
+}
+
+/// Nanoseconds an object.
+fn time(
+    loops: usize,
+    objects: &mut [*mut u8],
+    mut work: impl FnMut(&mut [*mut u8]) -> bool,
+) -> Result<f64, Failure> {
+    let (time, done) = nanoseconds(|| (0..loops).all(|_| work(black_box(&mut *objects))));
+    if done {
+        Ok(time / (loops * objects.len()) as f64)
+    } else {
+        Err(Failure::NoMemory("for a bulk"))
+    }
+}
+
+/// Allocates and frees all, each by a call of its own; whether there was memory.
+#[inline(never)]
+fn one_by_one(strategy: &Strategy<'_, Linux>, objects: &mut [*mut u8]) -> bool {
+    let Strategy { slub, cache } = strategy;
+    for object in objects.iter_mut() {
+        *object = slub.alloc(cache, Gfp::KERNEL);
+    }
+    let done = objects.last().is_none_or(|last| !last.is_null());
+    for &mut object in objects {
+        // SAFETY: this cache's, freed once; null is ignored.
+        unsafe { slub.free(cache, object) };
+    }
+    done
+}
+
+/// The same by one call each.
+#[inline(never)]
+fn at_once(strategy: &Strategy<'_, Linux>, objects: &mut [*mut u8]) -> bool {
+    let Strategy { slub, cache } = strategy;
+    let done = slub.alloc_bulk(cache, Gfp::KERNEL, objects);
+    if done {
+        // SAFETY: this cache's, freed once.
+        unsafe { slub.free_bulk(cache, objects) };
+    }
+    done
+}
+
+/// The same without a look at each object.
+#[inline(never)]
+fn at_once_unchecked(strategy: &Strategy<'_, Linux>, objects: &mut [*mut u8]) -> bool {
+    let Strategy { slub, cache } = strategy;
+    let done = slub.alloc_bulk(cache, Gfp::KERNEL, objects);
+    if done {
+        // SAFETY: this cache's, freed once.
+        unsafe { slub.free_bulk_unchecked(cache, objects) };
+    }
+    done
+}

@@ -1,0 +1,293 @@
+//! Seed 3: a slab's state changes in one atomic step instead of under a lock.
+//!
+//! The slow path is forced: sheaves hold one object, so nearly every allocation and free is a slab's.
+
+mod hackbench;
+
+use std::cell::RefCell;
+use std::ptr::null_mut;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{Acquire, Release};
+
+use uslub_core::Gfp;
+use uslub_linux::Linux;
+
+use crate::bench::{Bench, Failure};
+use crate::chart::Chart;
+use crate::dice::Dice;
+use crate::goal::Goal;
+use crate::linux::{self, Pinned, Slub};
+use crate::measure::{Sample, nanoseconds};
+use crate::report::{SeedReport, Table};
+use crate::ring::{Ring, wait_until};
+use crate::row::Row;
+use crate::strategy::Strategy;
+use crate::threads::joined;
+
+/// Bytes of an object.
+const SIZE: usize = 256;
+/// As good as no sheaves.
+const NO_SHEAVES: [&str; 3] = [
+    "sheaf_capacity=1",
+    "max_full_sheaves=1",
+    "max_empty_sheaves=0",
+];
+/// The same, in slabs of 32 objects each of which is freed by an update of its own.
+const SLABS_ONLY: [&str; 5] = [
+    "sheaf_capacity=1",
+    "max_full_sheaves=1",
+    "max_empty_sheaves=0",
+    "slab_min_objects=32",
+    "detached_freelist=0",
+];
+/// Objects that one thread holds.
+const LIVE: usize = 4096;
+/// Objects that are replaced at once, and room for those on their way to another thread.
+const BATCH: usize = 32;
+const DEPTH: usize = 128;
+const LOCKED: &str = "slab_state_lockfree=0";
+const LOCK_FREE: &str = "slab_state_lockfree=1";
+/// What the thread reported: seconds of `hackbench 200 process 200`, before and after.
+const REPORTED: [(f64, f64); 3] = [(35.9, 31.9), (30.8, 27.9), (29.9, 28.8)];
+
+/// Runs it.
+pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
+    let slub = linux::steady()?;
+    let mut own = Table::new(&[
+        "run of hackbench 200 process 200",
+        "before",
+        "after",
+        "change",
+    ]);
+    for (i, (before, after)) in REPORTED.into_iter().enumerate() {
+        let change = crate::goal::signed((after / before - 1.0) * 100.0);
+        own.push(&[
+            format!("{}.", i + 1),
+            format!("{before} s"),
+            format!("{after} s"),
+            format!("{change} %"),
+        ]);
+    }
+    let mut rows = Vec::new();
+    let one = one_thread(bench, slub)?;
+    let goal = Goal::none().no_dearer(one[0], one[1]);
+    let name = "one thread, objects of random slabs";
+    rows.push(Row::new(3, name, "ns/object", Some(one[0]), one[1], &goal));
+    let (two, retries) = two_threads(bench, slub)?;
+    let goal = Goal::none().and("ahead", two[1].median < two[0].median);
+    let name = "two threads, each frees what the other held";
+    let row = Row::new(3, name, "ns/object", Some(two[0]), two[1], &goal);
+    rows.push(row.note(format!(
+        "{retries:.1} retries of the atomic step in 1000 objects"
+    )));
+    let reported = "35.9 → 31.9 s, 30.8 → 27.9 s, 29.9 → 28.8 s";
+    let mut hack = [const { Vec::new() }; 2];
+    for (name, settings) in [("no sheaves", &NO_SHEAVES[..]), ("default sheaves", &[])] {
+        bench.says(&format!("hackbench shape, {name}"));
+        let outcome = hackbench::run(bench, slub, settings)?;
+        let goal = if settings.is_empty() {
+            Goal::none()
+        } else {
+            Goal::none().no_dearer(outcome.old, outcome.new)
+        };
+        let goal = goal.and("every message accounted for", outcome.all_accounted);
+        let title = format!("hackbench shape, {name}");
+        let row = Row::new(3, title, "s", Some(outcome.old), outcome.new, &goal);
+        rows.push(row.reported(reported).note(outcome.note));
+        hack[0].push(outcome.old.median);
+        hack[1].push(outcome.new.median);
+    }
+    let names = ["one thread", "two threads"].map(str::to_owned).to_vec();
+    let slabs = Chart::bars("No sheaves: allocate and free", "ns an object", names)
+        .with("state under a lock", vec![one[0].median, two[0].median])
+        .with("one atomic step", vec![one[1].median, two[1].median]);
+    let names = ["no sheaves", "default sheaves"]
+        .map(str::to_owned)
+        .to_vec();
+    let [of_old, of_new] = hack;
+    let groups = Chart::bars("The hackbench shape", "s", names)
+        .with("state under a lock", of_old)
+        .with("one atomic step", of_new);
+    Ok(SeedReport {
+        seed: 3,
+        title: "Slab state without a lock",
+        source: "SLUB: Lockless freelists for objects V6 (May 2011)",
+        about: "A slab's freelist, its count of objects in use and a flag must change together. Under a lock, every free that \
+                meets another on the same slab waits. Packed into one word they change in one atomic step: whoever comes \
+                second tries again, and nobody ever holds anything.",
+        workload: format!(
+            "No sheaves, so that slabs do all the work. Threads hold {LIVE} objects of {SIZE} bytes each and replace {BATCH} at random \
+             at a time; every free is an update of a slab. Then groups of senders and receivers over bounded queues: two \
+             allocations a message, freed by the receiver, which checks what came."
+        ),
+        own,
+        rows,
+        charts: vec![slabs, groups],
+    })
+}
+
+fn strategies<'a>(
+    slub: &'a Slub,
+    size: usize,
+    settings: &[&str],
+) -> Result<[Strategy<'a, Linux>; 2], Failure> {
+    let with = |state| Strategy::new(slub, size, &[settings, &[state]].concat());
+    Ok([with(LOCKED)?, with(LOCK_FREE)?])
+}
+
+/// What one thread holds: objects at random places of slabs that are partly used.
+struct Holder<'a, 'b> {
+    strategy: &'a Strategy<'b, Linux>,
+    dice: Dice,
+    objects: Vec<*mut u8>,
+}
+
+// SAFETY: the objects are the holder's own, whichever thread it is on.
+unsafe impl Send for Holder<'_, '_> {}
+
+impl<'a, 'b> Holder<'a, 'b> {
+    /// Takes twice as many as it will hold and frees every other one, at random.
+    fn new(strategy: &'a Strategy<'b, Linux>, number: u64) -> Result<Self, Failure> {
+        let mut holder = Self {
+            strategy,
+            dice: Dice::new(number),
+            objects: vec![null_mut(); 2 * LIVE],
+        };
+        let Strategy { slub, cache } = strategy;
+        if !slub.alloc_bulk(cache, Gfp::KERNEL, &mut holder.objects) {
+            return Err(Failure::NoMemory("for 8192 objects"));
+        }
+        holder.dice.shuffle(&mut holder.objects);
+        let mut rest = holder.objects.split_off(LIVE);
+        // SAFETY: this cache's, freed once.
+        unsafe { slub.free_bulk(cache, &mut rest) };
+        Ok(holder)
+    }
+
+    /// Replaces as many objects as the batch has by new ones; the old ones are in the batch then.
+    fn replace(&mut self, batch: &mut [*mut u8; BATCH]) -> bool {
+        let Strategy { slub, cache } = self.strategy;
+        if !slub.alloc_bulk(cache, Gfp::KERNEL, batch) {
+            return false;
+        }
+        for object in batch {
+            let at = self.dice.below(LIVE);
+            std::mem::swap(object, &mut self.objects[at]);
+        }
+        true
+    }
+
+    /// Frees everything.
+    fn end(mut self) {
+        // SAFETY: this cache's, freed once.
+        unsafe { (self.strategy.slub).free_bulk(self.strategy.cache, &mut self.objects) };
+    }
+}
+
+fn one_thread(bench: &Bench, slub: &Slub) -> Result<[Sample; 2], Failure> {
+    bench.says("one thread");
+    let _pinned = Pinned::to_the_last()?;
+    let batches = bench.size.pick(50, 4_000, 20_000);
+    let [old, new] = strategies(slub, SIZE, &SLABS_ONLY)?;
+    let round = |strategy: &Strategy<'_, Linux>| {
+        let Strategy { slub, cache } = strategy;
+        let mut holder = Holder::new(strategy, 3)?;
+        let mut batch = [null_mut(); BATCH];
+        let (time, done) = nanoseconds(|| {
+            (0..batches).all(|_| {
+                let done = holder.replace(&mut batch);
+                // SAFETY: this cache's, freed once.
+                unsafe { slub.free_bulk(cache, &mut batch) };
+                done
+            })
+        });
+        holder.end();
+        if !done {
+            return Err(Failure::NoMemory("for a batch"));
+        }
+        Ok(time / (batches * BATCH) as f64)
+    };
+    let samples = bench.samples_of(2, [&mut || round(&old), &mut || round(&new)])?;
+    old.check_at_rest()?;
+    new.check_at_rest()?;
+    Ok(samples)
+}
+
+/// Two threads that free what the other held; also the retries of the new way in 1000 objects.
+fn two_threads(bench: &Bench, slub: &Slub) -> Result<([Sample; 2], f64), Failure> {
+    bench.says("two threads");
+    let batches = bench.size.pick(50, 4_000, 20_000);
+    let mut number = 0;
+    let mut round = |state| -> Result<(f64, f64), Failure> {
+        Strategy::change_places(slub, number / 2)?;
+        number += 1;
+        let strategy = Strategy::new(slub, SIZE, &[&SLABS_ONLY[..], &[state]].concat())?;
+        let time = exchange(&strategy, batches)?;
+        strategy.check_at_rest()?;
+        let retries = strategy.count("cmpxchg_double_fail")? as f64;
+        Ok((time, retries * 1000.0 / (2 * batches * BATCH) as f64))
+    };
+    let round = RefCell::new(&mut round);
+    let rounds = bench.rounds_of(
+        2,
+        [&mut || round.borrow_mut()(LOCKED), &mut || {
+            round.borrow_mut()(LOCK_FREE)
+        }],
+    )?;
+    let retries = Sample::of_each(&rounds[1], |round| round.1).median;
+    Ok((
+        rounds.map(|rounds| Sample::of_each(&rounds, |round| round.0)),
+        retries,
+    ))
+}
+
+/// Two threads replace what they hold, hand the old objects to each other and free what they get; nanoseconds of an
+/// object's allocation and free on one of them.
+fn exchange(strategy: &Strategy<'_, Linux>, batches: usize) -> Result<f64, Failure> {
+    let Strategy { slub, cache } = strategy;
+    let rings = [Ring::new(DEPTH), Ring::new(DEPTH)];
+    let ready = AtomicUsize::new(0);
+    let cpus = linux::two_cpus();
+    let objects = batches * BATCH;
+    let side = |me: usize, mut holder: Holder<'_, '_>| -> Result<f64, Failure> {
+        let pinned = Pinned::to(cpus[me]);
+        // Release and Acquire: both start together, whatever became of the pinning.
+        ready.fetch_add(1, Release);
+        wait_until(|| ready.load(Acquire) == 2);
+        let (mut sent, mut freed, mut enough) = (0, 0, true);
+        let mut batch = [null_mut(); BATCH];
+        let (time, ()) = nanoseconds(|| {
+            while sent < objects || freed < objects {
+                let mut idle = true;
+                // There is room: no more than the ring's depth is ahead of what came back.
+                if sent < objects && sent - freed < DEPTH {
+                    enough &= holder.replace(&mut batch);
+                    wait_until(|| rings[me].try_put(&batch));
+                    sent += BATCH;
+                    idle = false;
+                }
+                let n = rings[1 - me].try_take(&mut batch);
+                // SAFETY: this cache's, freed by whoever took them out.
+                unsafe { slub.free_bulk(cache, &mut batch[..n]) };
+                freed += n;
+                if idle && n == 0 {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        drop(pinned?);
+        holder.end();
+        if !enough {
+            return Err(Failure::NoMemory("for a batch"));
+        }
+        Ok(time / objects as f64)
+    };
+    let [mine, others] = [Holder::new(strategy, 3)?, Holder::new(strategy, 4)?];
+    let times = std::thread::scope(|scope| {
+        let other = scope.spawn(|| side(1, others));
+        let mine = side(0, mine);
+        let other = joined(other);
+        Ok::<_, Failure>([mine?, other?])
+    })?;
+    Ok(f64::midpoint(times[0], times[1]))
+}

@@ -1,0 +1,61 @@
+//! The five threads, a file each, and how they are run one after another.
+
+mod deferred;
+mod detached;
+mod lockfree;
+mod nowait;
+mod spill;
+mod worst_case;
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use crate::bench::{Bench, Failure};
+use crate::machine::Machine;
+use crate::report::{Report, SeedReport};
+
+/// A seed's number, and what runs it.
+type Seed = (u8, fn(&Bench) -> Result<SeedReport, Failure>);
+
+/// All seeds.
+const SEEDS: [Seed; 5] = [
+    (0, deferred::run),
+    (1, spill::run),
+    (2, detached::run),
+    (3, lockfree::run),
+    (4, nowait::run),
+];
+
+/// Numbers of all seeds.
+pub fn numbers() -> [u8; SEEDS.len()] {
+    SEEDS.map(|(number, _)| number)
+}
+
+/// Runs the seeds with these numbers; one run at a time in a process.
+///
+/// # Errors
+///
+/// When something could not be measured at all, or an object was lost.
+pub fn run(bench: &Bench, numbers: &[u8]) -> Result<Report, Failure> {
+    // What is measured is alone; and books are looked at while nobody writes them.
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let start = Instant::now();
+    let machine = Machine::look()?;
+    let mut seeds = Vec::new();
+    let chosen: Vec<_> = SEEDS.iter().filter(|(n, _)| numbers.contains(n)).collect();
+    bench.progress.set_length(chosen.len() as u64);
+    for (number, run) in chosen {
+        bench.progress.set_prefix(format!("seed {number}"));
+        seeds.push(run(bench)?);
+        bench.progress.inc(1);
+    }
+    bench.progress.finish_and_clear();
+    Ok(Report {
+        machine,
+        size: bench.size.name(),
+        rounds: bench.rounds(),
+        seconds: start.elapsed().as_secs_f64(),
+        seeds,
+    })
+}

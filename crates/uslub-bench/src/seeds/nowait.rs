@@ -1,0 +1,201 @@
+//! Seed 4: a producer that may not ask the system for memory, and a consumer on another CPU.
+//!
+//! | competitor | refill of an empty sheaf |
+//! |---|---|
+//! | old gate, `GFP_NOWAIT` | never: the slab is asked for each object |
+//! | new gate, `GFP_NOWAIT` | by all who may wait for a lock |
+//! | `GFP_KERNEL` | always |
+
+mod flow;
+mod nodes;
+
+use std::cell::RefCell;
+
+use uslub_core::Gfp;
+use uslub_core::mempool::{Mempool, SlabSource};
+
+use crate::bench::{Bench, Failure};
+use crate::chart::Chart;
+use crate::goal::Goal;
+use crate::linux::{self, Slub};
+use crate::measure::Sample;
+use crate::report::{SeedReport, Table};
+use crate::row::Row;
+use crate::strategy::Strategy;
+
+use flow::{Direct, Flow, Pooled};
+
+/// Bytes of an object.
+const SIZE: usize = 256;
+/// Elements that the pool reserves, as a bio's pool does.
+const RESERVE: usize = 2;
+const OLD_GATE: &str = "refill_needs_blocking=1";
+const NEW_GATE: &str = "refill_needs_blocking=0";
+/// Of what `GFP_KERNEL` reaches.
+const SHARE_OF_KERNEL: f64 = 0.95;
+
+/// Runs it.
+pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
+    let mut own = Table::new(&["kernel", "ublk null target, 16 jobs"]);
+    for (kernel, result) in [
+        ("6.19, before sheaves", "≈ 36 M IOPS"),
+        (
+            "7.0-rc, sheaves refilled for blocking callers only",
+            "≈ 13 M IOPS (−64 %)",
+        ),
+    ] {
+        own.push(&[kernel.to_owned(), result.to_owned()]);
+    }
+    let mut rows = Vec::new();
+    let real = one_node(bench, &mut rows)?;
+    let mut charts = vec![real];
+    charts.extend(nodes::run(bench, &mut rows)?);
+    Ok(SeedReport {
+        seed: 4,
+        title: "Allocation that may not block, across CPUs",
+        source: "[Regression] mm:slab/sheaves: severe performance regression in cross-CPU slab allocation (February 2026)",
+        about: "One CPU allocates, another frees: the way of every I/O request. A mempool asks first without permission to block. The kernel \
+                refilled an empty sheaf only for those who may block, so such a caller went to the slabs, under a lock, for every \
+                single object. What counts is whether the caller may wait for a lock's short hold; then it gets a full sheaf.",
+        workload: format!(
+            "A producer allocates {SIZE}-byte objects and puts them into a ring (depth {}, batches of {}); a consumer on another \
+             CPU frees them. Directly and through a mempool of {RESERVE}; then eight such pairs on a simulated machine of eight memory nodes.",
+            flow::DEPTH,
+            flow::BATCH
+        ),
+        own,
+        rows,
+        charts,
+    })
+}
+
+/// Producer and consumer on this machine.
+fn one_node(bench: &Bench, rows: &mut Vec<Row>) -> Result<Chart, Failure> {
+    let slub = linux::steady()?;
+    let objects = bench.size.pick(4_000, 400_000, 2_000_000) / flow::BATCH * flow::BATCH;
+    let mut bars = [const { Vec::new() }; 3];
+    for through in [Through::Directly, Through::Pool] {
+        bench.says(through.name());
+        let mut number = 0;
+        let mut round = |gate, gfp| {
+            Strategy::change_places(slub, number / 3)?;
+            number += 1;
+            one(slub, through, gate, gfp, objects)
+        };
+        let round = RefCell::new(&mut round);
+        let rounds = bench.rounds_of(
+            2,
+            [
+                &mut || round.borrow_mut()(OLD_GATE, Gfp::NOWAIT),
+                &mut || round.borrow_mut()(NEW_GATE, Gfp::NOWAIT),
+                &mut || round.borrow_mut()(NEW_GATE, Gfp::KERNEL),
+            ],
+        )?;
+        push_rows(rows, through.name(), &rounds);
+        for (bar, rounds) in bars.iter_mut().zip(&rounds) {
+            bar.push(rate(rounds).median);
+        }
+    }
+    let [of_old, of_new, of_kernel] = bars;
+    let names = ["directly", "through a mempool"]
+        .map(str::to_owned)
+        .to_vec();
+    Ok(Chart::bars(
+        "Producer and consumer on two CPUs of one node",
+        "M objects/s",
+        names,
+    )
+    .with("GFP_NOWAIT, old gate", of_old)
+    .with("GFP_NOWAIT, new gate", of_new)
+    .with("GFP_KERNEL", of_kernel))
+}
+
+/// How a producer allocates.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Through {
+    Directly,
+    Pool,
+}
+
+impl Through {
+    fn name(self) -> &'static str {
+        match self {
+            Through::Directly => "directly",
+            Through::Pool => "through a mempool",
+        }
+    }
+}
+
+/// One round on a fresh cache.
+fn one(
+    slub: &Slub,
+    through: Through,
+    gate: &str,
+    gfp: Gfp,
+    objects: usize,
+) -> Result<Flow, Failure> {
+    let strategy = Strategy::new(slub, SIZE, &[gate])?;
+    flow::warm(&strategy)?;
+    let cpus = linux::two_cpus();
+    let flow = if through == Through::Directly {
+        let direct = Direct {
+            strategy: &strategy,
+            gfp,
+        };
+        flow::run_pinned(&strategy, &direct, cpus, objects)?
+    } else {
+        let source = SlabSource::new(slub, strategy.cache)
+            .ok_or_else(|| Failure::Wrong("a cache with a constructor has no pool".to_owned()))?;
+        let pool =
+            Mempool::new(slub, RESERVE, source).map_err(|_| Failure::NoMemory("for a mempool"))?;
+        flow::run_pinned(&strategy, &Pooled { pool: &pool, gfp }, cpus, objects)?
+    };
+    strategy.check_at_rest()?;
+    Ok(flow)
+}
+
+fn rate(rounds: &[Flow]) -> Sample {
+    Sample::of_each(rounds, |flow| flow.rate)
+}
+
+/// The lines of one way to allocate: rate, share of sheaves, list locks.
+fn push_rows(rows: &mut Vec<Row>, through: &str, [old, new, kernel]: &[Vec<Flow>; 3]) {
+    let of_kernel = rate(kernel);
+    let least = SHARE_OF_KERNEL * of_kernel.median;
+    let goal = Goal::none().and(
+        format!("≥ 95 % of GFP_KERNEL's {:.1}", of_kernel.median),
+        rate(new).median >= least,
+    );
+    let row = Row::new(
+        4,
+        format!("GFP_NOWAIT {through}, rate"),
+        "M objects/s",
+        Some(rate(old)),
+        rate(new),
+        &goal,
+    );
+    rows.push(row.reported("36 M → 13 M IOPS with the gate"));
+    let share = |rounds: &[Flow]| Sample::of_each(rounds, |flow| flow.from_sheaves);
+    let goal = Goal::none().at_least(share(new), 99.0, "%");
+    let name = format!("GFP_NOWAIT {through}, from sheaves");
+    rows.push(Row::new(4, name, "%", Some(share(old)), share(new), &goal));
+    let locks = |rounds: &[Flow]| {
+        let known: Option<Vec<_>> = rounds.iter().map(|flow| flow.list_locks).collect();
+        known.map(Sample::of)
+    };
+    let name = format!("GFP_NOWAIT {through}, list lock");
+    let unit = "in 1000 objects";
+    rows.push(match (locks(old), locks(new)) {
+        (Some(old), Some(new)) => {
+            let goal = Goal::none().at_most(new, 1.0, "in 1000 objects");
+            Row::new(4, name, unit, Some(old), new, &goal)
+                .reported("47 % of the CPU time on it with the gate")
+        }
+        _ => Row::without(
+            4,
+            name,
+            unit,
+            &Failure::Unavailable("counter 'list_lock'".into()),
+        ),
+    });
+}

@@ -1,0 +1,241 @@
+//! Seed 1: what a refill leaves over stays in the CPU's sheaves, and empty slabs are kept by demand.
+//!
+//! | competitor | left over from a refill | empty slabs |
+//! |---|---|---|
+//! | no spill | back to the slab | above `min_partial`: back to the page layer |
+//! | spill | into the CPU's sheaves | the same |
+//! | spill and reserve | into the CPU's sheaves | kept as long as they are missed |
+
+mod maple;
+mod real;
+mod simulated;
+
+use crate::bench::{Bench, Failure};
+use crate::chart::Chart;
+use crate::goal::Goal;
+use crate::measure::Sample;
+use crate::report::{SeedReport, Table};
+use crate::row::Row;
+
+use maple::Counts;
+
+/// Sheaf and slab as the kernel has them for its maple nodes.
+const KERNEL: [&str; 4] = [
+    "sheaf_capacity=32",
+    "max_full_sheaves=10",
+    "slab_min_objects=32",
+    "slab_min_order=1",
+];
+/// Competitors: name, settings.
+const WAYS: [(&str, &[&str]); 3] = [
+    ("no spill", &["sheaf_spill=0"]),
+    ("spill", &["sheaf_spill=1"]),
+    ("spill and reserve", &["sheaf_spill=1", "empty_reserve=1"]),
+];
+/// What spilling must save of the list lock, in per cent.
+const LOCK_CUT: f64 = -25.0;
+/// How much more slabs may be taken and returned with the reserve.
+const CHURN: f64 = 1.2;
+/// How much more memory slabs may take at their peak: the reserve is at most half of what was in use.
+const PEAK: f64 = 1.5;
+
+/// Settings of a competitor.
+fn settings(way: usize) -> Vec<&'static str> {
+    [&KERNEL[..], WAYS[way].1].concat()
+}
+
+/// Runs it.
+pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
+    let mut own = Table::new(&["will-it-scale mmap2, 192 CPUs", "no spill", "spill"]);
+    for line in [
+        ["operations", "", "+2 … +5 %"],
+        ["CPU time on the list lock", "7.85 %", "≈ 3.5 %"],
+        ["slow frees", "1", "≈ 2"],
+        ["slabs taken and returned", "1", "≈ 4"],
+    ] {
+        own.push(&line.map(str::to_owned));
+    }
+    let mut rows = Vec::new();
+    let mut charts = Vec::new();
+    charts.extend(machine(bench, "2 CPUs", real::run, &mut rows)?);
+    charts.extend(machine(
+        bench,
+        "64 virtual CPUs",
+        simulated::run,
+        &mut rows,
+    )?);
+    waits(bench, &mut rows)?;
+    Ok(SeedReport {
+        seed: 1,
+        title: "Spilling what a refill leaves over",
+        source: "[RFC PATCH] slub: spill refill leftover objects into percpu sheaves (April 2026)",
+        about: "To fill a CPU's sheaf, slabs are emptied; the last one usually has more than is needed. Giving the rest back takes the \
+                node's lock once more. Keeping it in the CPU's other sheaf saves that, but then slabs empty sooner and go back to the page layer, only \
+                to be asked for again a moment later: four times as often in the kernel. A reserve of empty slabs that \
+                grows when it is missed and shrinks when it is idle ends that.",
+        workload: "The kernel's maple tree under mmap and munmap: of five steps of a CPU, four allocate a node, and one prefills a \
+                   sheaf with 8 to 30, takes 1 to 4 and returns it. Old nodes are freed after a grace period of 4 ms. Counts are for a million \
+                   steps. The 64 virtual CPUs are played in turn by one thread in virtual time, so that every run counts the \
+                   same; waiting for the list lock and time come from two threads that play half of them each."
+            .to_owned(),
+        own,
+        rows,
+        charts,
+    })
+}
+
+/// What the rounds of one competitor gave.
+type Rounds = Vec<Counts>;
+/// What measures all competitors in turn.
+type Measure = fn(&Bench) -> Result<[Rounds; WAYS.len()], Failure>;
+
+/// The rounds of all competitors; a line instead where the allocator lacks something.
+fn rounds_of(
+    bench: &Bench,
+    name: &str,
+    measure: Measure,
+    rows: &mut Vec<Row>,
+) -> Result<Option<[Rounds; WAYS.len()]>, Failure> {
+    bench.says(name);
+    match measure(bench) {
+        Ok(rounds) => Ok(Some(rounds)),
+        Err(why @ Failure::Unavailable(_)) => {
+            rows.push(Row::without(1, name, "", &why));
+            Ok(None)
+        }
+        Err(other) => Err(other),
+    }
+}
+
+fn machine(
+    bench: &Bench,
+    name: &str,
+    measure: Measure,
+    rows: &mut Vec<Row>,
+) -> Result<Option<Chart>, Failure> {
+    let Some(rounds) = rounds_of(bench, name, measure, rows)? else {
+        return Ok(None);
+    };
+    for way in 1..WAYS.len() {
+        push_rows(rows, name, way, &rounds[0], &rounds[way]);
+    }
+    let names = [
+        "list lock taken",
+        "objects freed slowly",
+        "slabs taken and returned",
+    ];
+    let mut chart = Chart::bars(
+        format!("Counts, {name}"),
+        "in a million steps",
+        names.map(str::to_owned).to_vec(),
+    )
+    .logarithmic();
+    for ((way, _), rounds) in WAYS.iter().zip(&rounds) {
+        chart = chart.with(way, heights(rounds));
+    }
+    Ok(Some(chart))
+}
+
+fn heights(rounds: &Rounds) -> Vec<f64> {
+    let median = |part: fn(&Counts) -> f64| Sample::of_each(rounds, part).median;
+    vec![
+        median(|c| c.list_lock.unwrap_or(0.0)),
+        median(|c| c.slow_frees),
+        median(Counts::churn),
+    ]
+}
+
+/// The lines of one competitor against no spill.
+fn push_rows(rows: &mut Vec<Row>, machine: &str, way: usize, old: &Rounds, new: &Rounds) {
+    let what = WAYS[way].0;
+    let with_reserve = way == 2;
+    let sample = |rounds: &Rounds, part: fn(&Counts) -> f64| Sample::of_each(rounds, part);
+    let mut push = |part: fn(&Counts) -> f64,
+                    name: &str,
+                    unit,
+                    said: &str,
+                    goal: &dyn Fn(Sample, Sample) -> Goal| {
+        let (old, new) = (sample(old, part), sample(new, part));
+        let name = format!("{machine}, {what}: {name}");
+        let row = Row::new(1, name, unit, Some(old), new, &goal(old, new));
+        rows.push(row.reported(said));
+    };
+    let none = |_: Sample, _: Sample| Goal::none();
+    const UNIT: &str = "in 1 M steps";
+    if old.iter().chain(new).all(|c| c.list_lock.is_some()) {
+        push(
+            |c| c.list_lock.unwrap_or(0.0),
+            "list lock taken",
+            UNIT,
+            "7.85 → 3.5 % of the CPU time",
+            &|old, new| Goal::none().cut(old, new, LOCK_CUT),
+        );
+    }
+    push(|c| c.slow_frees, "objects freed slowly", UNIT, "× 2", &none);
+    push(
+        Counts::churn,
+        "slabs taken and returned",
+        UNIT,
+        "× 4",
+        &|old, new| {
+            let goal = Goal::none();
+            if with_reserve {
+                goal.and(format!("≤ × {CHURN}"), new.median <= CHURN * old.median)
+            } else {
+                goal
+            }
+        },
+    );
+    push(
+        |c| c.peak_mib,
+        "slabs at the peak",
+        "MiB",
+        "",
+        &|old, new| Goal::none().and(format!("≤ × {PEAK}"), new.median <= PEAK * old.median),
+    );
+    let kept = new
+        .iter()
+        .all(|c| c.idle_empty <= (c.idle_in_use / 2.0).max(5.0));
+    push(
+        |c| c.idle_empty,
+        "empty slabs 1 s after the load",
+        "slabs",
+        "",
+        &|_, _| Goal::none().and("≤ half of those in use, or 5", kept),
+    );
+    if old.iter().chain(new).all(|c| c.step_ns.is_some()) {
+        push(
+            |c| c.step_ns.unwrap_or(0.0),
+            "a step",
+            "ns",
+            "−2 … −5 %",
+            &|old, new| Goal::none().no_dearer(old, new),
+        );
+    }
+}
+
+/// Waiting for the list lock, where two threads play the 64 CPUs.
+fn waits(bench: &Bench, rows: &mut Vec<Row>) -> Result<(), Failure> {
+    let name = "64 virtual CPUs on two threads";
+    let Some(rounds) = rounds_of(bench, name, simulated::run_on_two, rows)? else {
+        return Ok(());
+    };
+    let waits = |rounds: &Rounds| {
+        let known: Option<Vec<_>> = rounds.iter().map(|c| c.list_lock_wait).collect();
+        known.map(Sample::of)
+    };
+    let time = |rounds: &Rounds| Sample::of_each(rounds, |c| c.step_ns.unwrap_or(0.0));
+    let old = &rounds[0];
+    for ((what, _), new) in WAYS.iter().zip(&rounds).skip(1) {
+        if let (Some(old), Some(new)) = (waits(old), waits(new)) {
+            let name = format!("{name}, {what}: list lock waited for");
+            let row = Row::new(1, name, "in 1 M steps", Some(old), new, &Goal::none());
+            rows.push(row.reported("7.85 → 3.5 % of the CPU time"));
+        }
+        let goal = Goal::none().no_dearer(time(old), time(new));
+        let name = format!("{name}, {what}: a step");
+        let row = Row::new(1, name, "ns", Some(time(old)), time(new), &goal);
+        rows.push(row.reported("−2 … −5 %"));
+    }
+    Ok(())
+}

@@ -1,0 +1,192 @@
+//! Seed 1 on 64 virtual CPUs of one node.
+
+use std::cell::RefCell;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{Acquire, Release};
+
+use uslub_core::Allocator;
+use uslub_core::tunables::Tunables;
+use uslub_sim::{Batches, Clock, Machine, Sim, cpu};
+
+use crate::bench::{Bench, Failure};
+use crate::linux::{self, Pinned};
+use crate::measure::nanoseconds;
+use crate::ring::wait_until;
+use crate::strategy::Strategy;
+use crate::threads::joined;
+
+use super::maple::{Counters, Counts, GRACE_MS, SIZE, Tree, end};
+use super::{Rounds, settings};
+
+/// CPUs of the machine.
+const CPUS: usize = 64;
+/// Nanoseconds that a CPU needs for a step, as for a pair of `mmap` and `munmap`.
+const STEP_NS: u64 = 3000;
+/// Steps of each CPU between two looks at how many slabs there are: a millisecond.
+const LOOK: usize = 333;
+
+struct World {
+    slub: Box<Allocator<Sim>>,
+    grace: &'static Batches,
+    clock: Clock,
+}
+
+impl World {
+    fn new() -> Self {
+        let clock = Clock::manual();
+        let machine = Machine::new(CPUS, 1);
+        let sim = Sim::new(machine, clock.clone());
+        let slub = uslub_sim::allocator(sim, Tunables::DEFAULT);
+        // An allocator keeps its grace period for ever.
+        let grace: &Batches = Box::leak(Box::new(Batches::new(CPUS, clock.clone(), GRACE_MS)));
+        slub.set_grace_period(grace);
+        Self { slub, grace, clock }
+    }
+
+    fn strategy(&self, way: usize) -> Result<Strategy<'_, Sim>, Failure> {
+        Strategy::new(&self.slub, SIZE, &settings(way))
+    }
+
+    /// A second without load, in which only a helper looks in now and then, and callbacks come.
+    fn idle(&self) {
+        for _ in 0..100 {
+            self.clock.advance(10_000_000);
+            for cpu in 0..CPUS {
+                cpu::on(cpu);
+                self.grace.run(usize::MAX);
+            }
+            cpu::on(0);
+            self.slub.tick(self.clock.now_ns() / 1_000_000);
+        }
+    }
+}
+
+/// Rounds of all ways, played by one thread.
+pub fn run(bench: &Bench) -> Result<[Rounds; 3], Failure> {
+    let world = World::new();
+    let _pinned = Pinned::to_the_last()?;
+    let (warm_up, steps) = bench
+        .size
+        .pick((100, 200), (6_000, 10_000), (20_000, 40_000));
+    let mut rounds = [0; 3];
+    let mut round = |way: usize| {
+        rounds[way] += 1;
+        one(&world, way, rounds[way], warm_up, steps)
+    };
+    let round = RefCell::new(&mut round);
+    bench.rounds_of(
+        0,
+        [
+            &mut || round.borrow_mut()(0),
+            &mut || round.borrow_mut()(1),
+            &mut || round.borrow_mut()(2),
+        ],
+    )
+}
+
+/// One round: each CPU makes so many steps, all in turn; each round throws other dice.
+fn one(
+    world: &World,
+    way: usize,
+    number: usize,
+    warm_up: usize,
+    steps: usize,
+) -> Result<Counts, Failure> {
+    let strategy = world.strategy(way)?;
+    let mut trees: Vec<_> = (0..CPUS)
+        .map(|cpu| Tree::new(cpu + 1000 * number))
+        .collect();
+    let mut peak = 0;
+    let mut play = |trees: &mut [Tree], steps: usize| {
+        for step in 0..steps {
+            for (cpu, tree) in trees.iter_mut().enumerate() {
+                cpu::on(cpu);
+                tree.step(&strategy, world.grace);
+            }
+            world.clock.advance(STEP_NS);
+            if step % LOOK == 0 {
+                peak = peak.max(strategy.cache.nr_slabs());
+            }
+        }
+    };
+    play(&mut trees, warm_up);
+    let counters = Counters::look(&strategy)?;
+    play(&mut trees, steps);
+    let mut counts = counters.since(&strategy, steps * CPUS)?;
+    counts.peak_mib = (peak * strategy.cache.oo.bytes()) as f64 / f64::from(1 << 20);
+    world.idle();
+    counts = counts.at_idle(&strategy);
+    end(&strategy, &mut trees)?;
+    Ok(counts)
+}
+
+/// Rounds of all ways, played by two threads at once.
+pub fn run_on_two(bench: &Bench) -> Result<[Rounds; 3], Failure> {
+    let steps = bench.size.pick(200, 6_000, 40_000);
+    let mut number = 0;
+    let mut round = |way| {
+        number += 1;
+        // A machine each, so that all records lie at the same places.
+        both(&World::new(), way, number, steps)
+    };
+    let round = RefCell::new(&mut round);
+    bench.rounds_of(
+        1,
+        [
+            &mut || round.borrow_mut()(0),
+            &mut || round.borrow_mut()(1),
+            &mut || round.borrow_mut()(2),
+        ],
+    )
+}
+
+/// One round: some steps to warm up, and then those that count.
+fn both(world: &World, way: usize, number: usize, steps: usize) -> Result<Counts, Failure> {
+    let strategy = world.strategy(way)?;
+    let mut trees: Vec<_> = (0..CPUS)
+        .map(|cpu| Tree::new(cpu + 1000 * number))
+        .collect();
+    play_both(world, &strategy, &mut trees, steps / 2)?;
+    let counters = Counters::look(&strategy)?;
+    let time = play_both(world, &strategy, &mut trees, steps)?;
+    let mut counts = counters.since(&strategy, steps * CPUS)?;
+    counts.step_ns = Some(time / (steps * CPUS) as f64);
+    end(&strategy, &mut trees)?;
+    Ok(counts)
+}
+
+/// Each of two threads plays half of the CPUs; the first moves the clock. Nanoseconds that it took.
+fn play_both(
+    world: &World,
+    strategy: &Strategy<'_, Sim>,
+    trees: &mut [Tree],
+    steps: usize,
+) -> Result<f64, Failure> {
+    let made = [AtomicUsize::new(0), AtomicUsize::new(0)];
+    let cpus = linux::two_cpus();
+    let half = |me: usize, trees: &mut [Tree]| {
+        let pinned = Pinned::to(cpus[me]);
+        for step in 1..=steps {
+            for (i, tree) in trees.iter_mut().enumerate() {
+                cpu::on(me * (CPUS / 2) + i);
+                tree.step(strategy, world.grace);
+            }
+            if me == 0 {
+                world.clock.advance(STEP_NS);
+            }
+            // Neither runs far ahead. Release and Acquire: nothing else hangs on it.
+            made[me].store(step, Release);
+            wait_until(|| made[1 - me].load(Acquire) + LOOK > step);
+        }
+        pinned.map(drop)
+    };
+    let (first, second) = trees.split_at_mut(CPUS / 2);
+    let (time, done) = nanoseconds(|| {
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| half(1, second));
+            let mine = half(0, first);
+            mine.and(joined(other))
+        })
+    });
+    done.map(|()| time)
+}

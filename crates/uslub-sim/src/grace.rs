@@ -1,0 +1,135 @@
+//! Grace periods by the clock: what is given waits for a whole period, and then comes in a burst.
+//!
+//! Periods follow each other without a gap. A callback that is given in one waits for the end of the next, as
+//! in the kernel readers of the current one may have begun before. Each CPU has a queue of its own, and calls back
+//! what it gave itself, some at a time, when its thread says so.
+//!
+//! Nobody reads: readers are simulated by the time that they would take.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+
+use uslub_core::grace::{GracePeriod, RcuCallback, RcuHead};
+
+use crate::{Clock, cpu};
+
+struct Waiting {
+    head: *mut RcuHead,
+    callback: RcuCallback,
+    /// When the grace period is over, in nanoseconds.
+    due: u64,
+}
+
+// SAFETY: a record may be called back on any thread.
+unsafe impl Send for Waiting {}
+
+/// Grace periods of a fixed length.
+pub struct Batches {
+    queues: Vec<Mutex<VecDeque<Waiting>>>,
+    clock: Clock,
+    period_ns: u64,
+}
+
+impl Batches {
+    /// Grace periods of `period_ms` milliseconds on a machine with so many CPUs.
+    pub fn new(cpus: usize, clock: Clock, period_ms: u64) -> Self {
+        Self {
+            queues: (0..cpus).map(|_| Mutex::default()).collect(),
+            clock,
+            period_ns: period_ms * 1_000_000,
+        }
+    }
+
+    /// Makes at most `most` calls whose time has come, of those that this thread's CPU gave; returns how many.
+    pub fn run(&self, most: usize) -> usize {
+        let now = self.clock.now_ns();
+        self.run_until(cpu::here() % self.queues.len(), now, most)
+    }
+
+    fn run_until(&self, cpu: usize, now: u64, most: usize) -> usize {
+        let queue = &self.queues[cpu];
+        for done in 0..most {
+            // The queue is free while a call runs: it may give more.
+            let mut waiting = queue.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(next) = waiting.pop_front_if(|next| next.due <= now) else {
+                return done;
+            };
+            drop(waiting);
+            // SAFETY: once, after its time, with no lock held.
+            unsafe { (next.callback)(next.head) };
+        }
+        most
+    }
+}
+
+// SAFETY: a call comes at least a whole period later, and there are no readers but simulated ones.
+unsafe impl GracePeriod for Batches {
+    unsafe fn call(&self, head: *mut RcuHead, callback: RcuCallback) {
+        let due = (self.clock.now_ns() / self.period_ns + 2) * self.period_ns;
+        let queue = &self.queues[cpu::here() % self.queues.len()];
+        queue
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push_back(Waiting {
+                head,
+                callback,
+                due,
+            });
+    }
+
+    fn barrier(&self) {
+        self.synchronize();
+        let here = cpu::here();
+        for queue in 0..self.queues.len() {
+            cpu::on(queue);
+            self.run_until(queue, u64::MAX, usize::MAX);
+        }
+        cpu::on(here);
+    }
+
+    fn synchronize(&self) {
+        self.clock.advance(2 * self.period_ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::Ordering::SeqCst;
+
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+
+    unsafe extern "C" fn called(_: *mut RcuHead) {
+        // SeqCst: nothing here is measured.
+        CALLS.fetch_add(1, SeqCst);
+    }
+
+    #[test]
+    fn a_call_comes_after_a_whole_period_on_the_cpu_that_gave_it() {
+        let clock = Clock::manual();
+        let grace = Batches::new(2, clock.clone(), 4);
+        cpu::on(1);
+        clock.advance(3_999_999);
+        // SAFETY: the callback looks at no record.
+        (0..5).for_each(|_| unsafe { grace.call(std::ptr::null_mut(), called) });
+        clock.advance(4_000_000);
+        assert_eq!(
+            grace.run(10),
+            0,
+            "only a part of a period and no whole one is over"
+        );
+        clock.advance(1);
+        cpu::on(0);
+        assert_eq!(grace.run(10), 0, "another CPU's");
+        cpu::on(1);
+        assert_eq!((grace.run(2), grace.run(10), grace.run(10)), (2, 3, 0));
+        // SAFETY: as above.
+        unsafe { grace.call(std::ptr::null_mut(), called) };
+        cpu::on(0);
+        grace.barrier();
+        // SeqCst: as above.
+        assert_eq!(CALLS.load(SeqCst), 6);
+        assert_eq!(cpu::here(), 0);
+    }
+}

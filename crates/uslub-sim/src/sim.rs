@@ -1,0 +1,209 @@
+//! The platform itself.
+
+use std::fmt::Arguments;
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use uslub_core::locked;
+use uslub_core::percpu::{Region, Slot, Table};
+use uslub_core::platform::Platform;
+
+use crate::memory::{self, Memory};
+use crate::{Clock, Machine, cpu};
+
+/// Bytes of memory that the machine says it has.
+const MEMORY_BYTES: usize = 8 << 30;
+
+/// A simulated machine as a platform.
+pub struct Sim {
+    machine: Machine,
+    clock: Clock,
+    memory: Memory,
+    random: AtomicU64,
+}
+
+impl Sim {
+    /// A machine with a clock. Its random words are the same each time.
+    pub fn new(machine: Machine, clock: Clock) -> Self {
+        Self {
+            machine,
+            clock,
+            memory: Memory::default(),
+            random: AtomicU64::new(0),
+        }
+    }
+
+    /// What the machine consists of.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// The machine's clock.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    #[inline]
+    fn region<'a>(&self, table: &'a Table) -> &'a Region {
+        table.here(self.cpu())
+    }
+}
+
+/// One round of splitmix64.
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// The system call that sleeps on a word and wakes its sleepers.
+fn futex(word: &AtomicU32, operation: i32, value: u32, limit: *const libc::timespec) {
+    // SAFETY: looks at the word and the time only.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            operation | libc::FUTEX_PRIVATE_FLAG,
+            value,
+            limit,
+        )
+    };
+}
+
+// SAFETY: memory comes from the system, zeroed and private; slot operations hold the slot's lock bit.
+unsafe impl Platform for Sim {
+    fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        self.memory.map(bytes, align, false)
+    }
+
+    unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: passed on.
+        unsafe { memory::commit(start, bytes) }
+    }
+
+    unsafe fn purge(&self, start: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: passed on.
+        unsafe { memory::purge(start, bytes) }
+    }
+
+    fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
+        self.memory.map(bytes, 1, true)
+    }
+
+    unsafe fn unmap(&self, start: NonNull<u8>, bytes: usize) {
+        self.memory.unmap(start.as_ptr() as usize, bytes);
+    }
+
+    unsafe fn remap(&self, start: NonNull<u8>, old: usize, new: usize) -> Option<NonNull<u8>> {
+        self.memory.remap(start.as_ptr() as usize, old, new)
+    }
+
+    fn wait(word: &AtomicU32, value: u32, timeout_ms: Option<u32>) {
+        let limit = timeout_ms.map(|ms| libc::timespec {
+            tv_sec: (ms / 1000).into(),
+            tv_nsec: (ms % 1000 * 1_000_000).into(),
+        });
+        let limit = limit.as_ref().map_or(std::ptr::null(), |l| l as *const _);
+        futex(word, libc::FUTEX_WAIT, value, limit);
+    }
+
+    fn wake(word: &AtomicU32) {
+        futex(word, libc::FUTEX_WAKE, 1, std::ptr::null());
+    }
+
+    fn wake_all(word: &AtomicU32) {
+        futex(word, libc::FUTEX_WAKE, i32::MAX as u32, std::ptr::null());
+    }
+
+    fn thread() -> usize {
+        cpu::thread()
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.clock.now_ns() / 1_000_000
+    }
+
+    fn random(&self) -> u64 {
+        // Relaxed: each caller gets a number of its own.
+        mix(self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed))
+    }
+
+    fn memory_bytes(&self) -> usize {
+        MEMORY_BYTES
+    }
+
+    fn nr_cpu_ids(&self) -> usize {
+        self.machine.cpus()
+    }
+
+    fn nr_cpus(&self) -> usize {
+        self.machine.cpus()
+    }
+
+    #[inline]
+    fn cpu(&self) -> usize {
+        cpu::here() % self.machine.cpus()
+    }
+
+    fn nr_nodes(&self) -> usize {
+        self.machine.nodes()
+    }
+
+    #[inline]
+    fn node(&self) -> usize {
+        self.machine.node_of(self.cpu())
+    }
+
+    #[inline]
+    fn node_has_memory(&self, nid: usize) -> bool {
+        self.machine.has_memory(nid)
+    }
+
+    fn distance(&self, from: usize, to: usize) -> u32 {
+        self.machine.distance(from, to)
+    }
+
+    #[inline]
+    unsafe fn pop(&self, table: &Table, slot: Slot) -> *mut u8 {
+        // SAFETY: passed on.
+        unsafe { locked::pop(self.region(table), slot) }
+    }
+
+    #[inline]
+    unsafe fn push(&self, table: &Table, slot: Slot, object: *mut u8) -> bool {
+        // SAFETY: passed on.
+        unsafe { locked::push(self.region(table), slot, object) }
+    }
+
+    unsafe fn pop_many(&self, table: &Table, slot: Slot, out: &mut [*mut u8]) -> bool {
+        // SAFETY: passed on.
+        unsafe { locked::pop_many(self.region(table), slot, out) }
+    }
+
+    unsafe fn push_many(&self, table: &Table, slot: Slot, objects: &[*mut u8]) -> bool {
+        // SAFETY: passed on.
+        unsafe { locked::push_many(self.region(table), slot, objects) }
+    }
+
+    unsafe fn exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool {
+        locked::exchange(self.region(table), slot, old, new)
+    }
+
+    fn fence(&self) -> bool {
+        // Slots are drained under their lock bits; nobody relies on a fence.
+        true
+    }
+
+    fn slots_are_locked(&self) -> bool {
+        true
+    }
+
+    fn warn(&self, message: Arguments<'_>) {
+        eprintln!("uslub-sim: {message}");
+    }
+
+    fn fatal(&self, message: Arguments<'_>) -> ! {
+        panic!("{message}")
+    }
+}
