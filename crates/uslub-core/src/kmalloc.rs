@@ -111,16 +111,7 @@ impl<P: Platform> Allocator<P> {
             }
             return object;
         }
-        let fresh = self.alloc_pages_or_mapping(bytes, PAGE_SIZE, gfp);
-        if gfp.contains(Gfp::ZERO) && !fresh.zero && !fresh.start.is_null() {
-            // SAFETY: ours, whole pages.
-            unsafe {
-                fresh
-                    .start
-                    .write_bytes(0, bytes.next_multiple_of(PAGE_SIZE))
-            };
-        }
-        fresh.start
+        self.kmalloc_large(bytes, PAGE_SIZE, gfp)
     }
 
     /// Allocates an object of a size class when the fast path could not.
@@ -189,14 +180,16 @@ impl<P: Platform> Allocator<P> {
                 return self.kmalloc(class_size(class), gfp);
             }
         }
+        self.kmalloc_large(bytes, align, gfp)
+    }
+
+    /// Allocates whole pages; with [`ZERO`](Gfp::ZERO) they are zero to their end.
+    fn kmalloc_large(&self, bytes: usize, align: usize, gfp: Gfp) -> *mut u8 {
         let fresh = self.alloc_pages_or_mapping(bytes, align, gfp);
         if gfp.contains(Gfp::ZERO) && !fresh.zero && !fresh.start.is_null() {
+            let whole = bytes.next_multiple_of(PAGE_SIZE);
             // SAFETY: ours, whole pages.
-            unsafe {
-                fresh
-                    .start
-                    .write_bytes(0, bytes.next_multiple_of(PAGE_SIZE))
-            };
+            unsafe { fresh.start.write_bytes(0, whole) };
         }
         fresh.start
     }
