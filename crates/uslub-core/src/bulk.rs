@@ -303,14 +303,18 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Takes this CPU's main or spare sheaf, unless its top is `useless`.
-    fn take_own(&self, cache: &KmemCache<P>, useless: fn(usize) -> bool) -> Option<Sheaf> {
+    /// Takes this CPU's main or spare sheaf, if its top is `useful`.
+    pub(crate) fn take_own(
+        &self,
+        cache: &KmemCache<P>,
+        useful: impl Fn(usize) -> bool,
+    ) -> Option<Sheaf> {
         for (slot, nothing) in [(cache.id.main(), sheaf::bootstrap()), (cache.id.spare(), 0)] {
             let top = self.glance(slot);
             if top != 0
                 && top & 1 == 0
                 && !sheaf::is_sentinel(top)
-                && !useless(top)
+                && useful(top)
                 && self.swap(slot, top, nothing)
             {
                 // SAFETY: just taken out of its slot, and no sentinel.
@@ -325,7 +329,7 @@ impl<P: Platform> Allocator<P> {
         if !self.has_slots(gfp) {
             return None;
         }
-        let own = self.take_own(cache, sheaf::top_is_empty);
+        let own = self.take_own(cache, |top| !sheaf::top_is_empty(top));
         if own.is_some() {
             return own;
         }
@@ -337,7 +341,7 @@ impl<P: Platform> Allocator<P> {
         if !self.has_slots(gfp) {
             return None;
         }
-        let own = self.take_own(cache, sheaf::top_is_full);
+        let own = self.take_own(cache, |top| !sheaf::top_is_full(top));
         if own.is_some() {
             return own;
         }

@@ -1,8 +1,6 @@
 //! Giving objects back to their slabs, one update of the state a slab and batch.
 //!
-//! Objects that are being freed belong to the caller, so they are linked with
-//! each other first, into a *detached freelist* a slab, and the whole list is pushed by one
-//! compare-and-swap. The array is scanned backwards; objects of other slabs are passed over,
+//! Objects are linked into [detached freelists](crate::detached) first, one a slab. The array is scanned backwards; objects of other slabs are passed over,
 //! at most two a list (the tunable `look_ahead` ends the scan at the third). `detached_freelist=0` pushes
 //! them one by one instead.
 //!
@@ -15,45 +13,45 @@ use core::ptr::null_mut;
 
 use crate::allocator::Allocator;
 use crate::cache::KmemCache;
+use crate::detached::{Detached, Waiting};
 use crate::gfp::Gfp;
 use crate::platform::Platform;
-use crate::slab::{Slab, State};
+use crate::slab::Slab;
 use crate::stats::StatItem;
-
-/// Objects of one slab, linked with each other.
-struct Detached<'a> {
-    slab: &'a Slab,
-    head: *mut u8,
-    tail: *mut u8,
-    count: usize,
-}
 
 impl<P: Platform> Allocator<P> {
     /// Frees all objects of an array to their slabs; the array's order is lost.
     pub(crate) fn free_to_slabs(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
         let mut left = objects.len();
         let mut lists = 0;
+        let mut waiting = Waiting::new();
         while left > 0 {
-            let detached = self.build_detached(cache, &mut objects[..left]);
+            let slab = self.checked_slab(cache, objects[left - 1]);
+            if waiting.has(slab) {
+                // Its objects must be in its freelist, or a double free would not be seen.
+                self.push_waiting(cache, &mut waiting, gfp);
+            }
+            let detached = self.build_detached(cache, slab, &mut objects[..left]);
             left -= detached.count;
             lists += 1;
-            self.slab_free(
-                cache,
-                detached.slab,
-                detached.head,
-                detached.tail,
-                detached.count,
-                gfp,
-            );
+            self.push_or_wait(cache, detached, &mut waiting, gfp);
+            if cache.tuning.detached_freelist == 0 {
+                self.push_waiting(cache, &mut waiting, gfp);
+            }
         }
+        self.push_waiting(cache, &mut waiting, gfp);
         self.count(cache, StatItem::FreeDetached, lists);
     }
 
     /// Links the last object and those of the same slab, and moves them to the end of the array.
-    fn build_detached(&self, cache: &KmemCache<P>, objects: &mut [*mut u8]) -> Detached<'_> {
+    fn build_detached<'a>(
+        &self,
+        cache: &KmemCache<P>,
+        slab: &'a Slab,
+        objects: &mut [*mut u8],
+    ) -> Detached<'a> {
         let mut done = objects.len() - 1;
         let head = objects[done];
-        let slab = self.checked_slab(cache, head);
         let mut list = Detached {
             slab,
             head,
@@ -87,85 +85,12 @@ impl<P: Platform> Allocator<P> {
         list
     }
 
-    /// Pushes a chain of `count` objects, linked from `head` to `tail`, onto a slab's freelist;
-    /// the kernel's `__slab_free`.
-    pub(crate) fn slab_free(
-        &self,
-        cache: &KmemCache<P>,
-        slab: &Slab,
-        head: *mut u8,
-        tail: *mut u8,
-        count: usize,
-        gfp: Gfp,
-    ) {
-        let arena = &self.zone.arena;
-        let base = self.slab_base(slab);
-        let node = cache.node(usize::from(slab.node()));
-        if !gfp.may_spin() && !cache.never_waits() {
-            return self.defer(cache, slab, head, count);
-        }
-        let mut old = slab.state();
-        loop {
-            if old.frozen() {
-                return;
-            }
-            if old.inuse() < count as u32 {
-                self.misuse(
-                    cache,
-                    head,
-                    "double free: its slab has no such object in use",
-                );
-            }
-            // SAFETY: the tail is the caller's until the state says otherwise.
-            unsafe {
-                let next = old.head().map_or(null_mut(), |o| base.wrapping_add(o));
-                cache.links_of(slab).set(tail, next);
-            }
-            let new: State = old.with(
-                Some(head as usize - base as usize),
-                old.inuse() - count as u32,
-            );
-            let was_full = old.inuse() == cache.oo.objects;
-            if !was_full && new.inuse() != 0 {
-                match cache.change(slab, old, new) {
-                    Ok(()) => return,
-                    Err(now) => old = now,
-                }
-                self.count(cache, StatItem::CmpxchgDoubleFail, 1);
-                continue;
-            }
-            // The first object of a full slab lists it; the last of any may discard it.
-            let Some(mut lists) = self.lock_lists(cache, node, gfp.may_spin()) else {
-                return self.defer(cache, slab, head, count);
-            };
-            if let Err(now) = cache.change(slab, old, new) {
-                drop(lists);
-                self.count(cache, StatItem::CmpxchgDoubleFail, 1);
-                old = now;
-                continue;
-            }
-            if !was_full && !slab.partial() {
-                // Somebody has it isolated and will put it back.
-                return;
-            }
-            let discards = cache.has_reserve() || lists.partial.len() >= cache.min_partial;
-            if new.inuse() == 0 && discards && gfp.may_spin() {
-                self.slab_emptied(cache, node, lists, slab, !was_full);
-            } else if was_full {
-                lists.add(arena, slab, cache.has_reserve());
-                node.note(&lists);
-                self.count(cache, StatItem::FreeAddPartial, 1);
-            }
-            return;
-        }
-    }
-
-    /// Sets a chain of objects aside that could not be freed without waiting.
-    fn defer(&self, cache: &KmemCache<P>, slab: &Slab, head: *mut u8, count: usize) {
-        let mut object = head;
-        for _ in 0..count {
+    /// Sets objects aside that could not be freed without waiting.
+    pub(crate) fn defer(&self, cache: &KmemCache<P>, detached: &Detached<'_>) {
+        let mut object = detached.head;
+        for _ in 0..detached.count {
             // SAFETY: the chain is the caller's.
-            let next = unsafe { cache.links_of(slab).get(object) };
+            let next = unsafe { cache.links_of(detached.slab).get(object) };
             cache.deferred.push(object, cache.links.offset);
             object = next;
         }

@@ -146,6 +146,9 @@ impl Lists {
     }
 }
 
+/// Empty slabs that can be taken without the list lock, at most.
+const AT_HAND: usize = 4;
+
 /// A cache's share of one node.
 #[repr(align(64))]
 pub struct Node<P> {
@@ -155,6 +158,8 @@ pub struct Node<P> {
     nr_empty: AtomicUsize,
     /// Slabs with free slots that could not be listed without waiting: a stack, linked by page number.
     strays: AtomicU32,
+    /// Empty slabs of the reserve that can be taken without the lock, by the numbers of their pages.
+    at_hand: [AtomicU32; AT_HAND],
     /// Slabs on this node.
     pub nr_slabs: AtomicUsize,
     /// Sheaves between the CPUs.
@@ -169,6 +174,7 @@ impl<P: Platform> Node<P> {
             nr_partial: AtomicUsize::new(0),
             nr_empty: AtomicUsize::new(0),
             strays: AtomicU32::new(NO_SLAB),
+            at_hand: [const { AtomicU32::new(NO_SLAB) }; AT_HAND],
             nr_slabs: AtomicUsize::new(0),
             barn: Barn::new(),
         }
@@ -199,8 +205,47 @@ impl<P: Platform> Node<P> {
         self.strays.load(Relaxed) != NO_SLAB
     }
 
-    /// Lists the slabs that were set aside; under the list lock.
+    /// Puts empty slabs of the reserve where they can be taken without the lock, as far as there is room; under the list lock.
+    pub(crate) fn offer(&self, arena: &Arena, lists: &mut Lists) {
+        // Relaxed: only holders of the lock put any there.
+        let free = |hand: &&AtomicU32| hand.load(Relaxed) == NO_SLAB;
+        for hand in self.at_hand.iter().filter(free) {
+            let Some(slab) = lists.empty.first(arena) else {
+                return;
+            };
+            lists.empty.remove(arena, slab);
+            // Release: whoever takes it sees the slab as it is.
+            hand.store(arena.page_of_slab(slab).0, Release);
+        }
+    }
+
+    /// Takes an empty slab that is at hand, without the lock.
+    pub(crate) fn take_at_hand<'a>(&self, arena: &'a Arena) -> Option<&'a Slab> {
+        let take = |hand: &AtomicU32| {
+            // Relaxed: a glance.
+            if hand.load(Relaxed) == NO_SLAB {
+                return None;
+            }
+            // Acquire: the slab as it was put there.
+            let page = hand.swap(NO_SLAB, Acquire);
+            (page != NO_SLAB).then(|| arena.slab(PageIndex(page)))
+        };
+        self.at_hand.iter().find_map(take)
+    }
+
+    /// Empty slabs at hand, at a glance.
+    fn nr_at_hand(&self) -> usize {
+        // Relaxed: a glance.
+        let taken = |hand: &&AtomicU32| hand.load(Relaxed) != NO_SLAB;
+        self.at_hand.iter().filter(taken).count()
+    }
+
+    /// Lists the slabs that were set aside or are at hand; under the list lock.
     pub(crate) fn absorb(&self, arena: &Arena, lists: &mut Lists, reserve: bool) {
+        while let Some(slab) = self.take_at_hand(arena) {
+            lists.empty.push_front(arena, slab);
+            self.note(lists);
+        }
         if !self.has_strays() {
             return;
         }
@@ -240,7 +285,8 @@ impl<P: Platform> Node<P> {
     pub fn note(&self, lists: &Lists) {
         // Relaxed, both: read at a glance only.
         self.nr_partial.store(lists.partial.len(), Relaxed);
-        self.nr_empty.store(lists.empty.len(), Relaxed);
+        let empty = lists.empty.len() + self.nr_at_hand();
+        self.nr_empty.store(empty, Relaxed);
     }
 }
 

@@ -10,7 +10,6 @@ use crate::args::Flags;
 use crate::cache::KmemCache;
 use crate::node::{Lists, Node, SlabList};
 use crate::platform::Platform;
-use crate::slab::Slab;
 use crate::stats::StatItem;
 use crate::sync::Guard;
 
@@ -33,33 +32,27 @@ impl<P: Platform> Allocator<P> {
         spin.then(|| node.lists.lock())
     }
 
-    /// Lists a slab that just emptied, and is on the partial list if `listed`; under the list lock, which ends here. Slabs
-    /// that are too many go back to the page layer.
-    pub(crate) fn slab_emptied(
+    /// Finds places for slabs that just emptied and are on no list of their node; under the list lock, which ends here. Those that
+    /// are too many go back to the page layer.
+    pub(crate) fn slabs_emptied(
         &self,
         cache: &KmemCache<P>,
         node: &Node<P>,
         mut lists: Guard<'_, P, Lists>,
-        slab: &Slab,
-        listed: bool,
+        mut emptied: SlabList,
     ) {
         let arena = &self.zone.arena;
-        if listed {
-            lists.partial.remove(arena, slab);
+        if !cache.has_reserve() {
+            node.note(&lists);
+            drop(lists);
+            return self.discard_list(cache, node, &emptied);
         }
-        if cache.has_reserve() {
+        while let Some(slab) = emptied.first(arena) {
+            emptied.remove(arena, slab);
             slab.set_partial(true);
             lists.empty.push_front(arena, slab);
-            self.discard_surplus(cache, node, lists);
-            return;
         }
-        if listed {
-            self.count(cache, StatItem::FreeRemovePartial, 1);
-        }
-        slab.set_partial(false);
-        node.note(&lists);
-        drop(lists);
-        self.discard_slab(cache, node, slab);
+        self.discard_surplus(cache, node, lists);
     }
 
     /// Gives back what the reserve holds too many of.
@@ -70,6 +63,7 @@ impl<P: Platform> Allocator<P> {
         mut lists: Guard<'_, P, Lists>,
     ) {
         let arena = &self.zone.arena;
+        node.absorb(arena, &mut lists, true);
         let empty = lists.empty.len();
         let in_use = node.nr_slabs().saturating_sub(empty);
         let now = self.platform.now_ms();
@@ -83,6 +77,7 @@ impl<P: Platform> Allocator<P> {
                 gone.push_back(arena, slab);
             }
         }
+        node.offer(arena, &mut lists);
         node.note(&lists);
         drop(lists);
         self.discard_list(cache, node, &gone);

@@ -16,6 +16,7 @@ use crate::cache::KmemCache;
 use crate::gfp::Gfp;
 use crate::platform::Platform;
 use crate::sheaf::{Sheaf, Window};
+use crate::spill::Spill;
 use crate::stats::StatItem;
 
 /// An array of objects that is larger than any sheaf; its objects follow it.
@@ -207,9 +208,13 @@ impl<P: Platform> Allocator<P> {
             Kind::Sheaf(sheaf) => loop {
                 let missing = n.saturating_sub(sheaf.len());
                 let room = sheaf.room();
-                let more = self.refill_objects(cache, room, missing, gfp);
+                let mut spill = Spill::of(cache);
+                let more = self.refill_spilling(cache, room, missing, gfp, &mut spill);
                 room[..more].reverse();
                 sheaf.grow(more);
+                if let Some(spilled) = spill.sheaf {
+                    self.place_filled(cache, spilled, gfp);
+                }
                 self.count(cache, StatItem::SheafRefill, more);
                 self.count(cache, StatItem::AllocFastpath, more);
                 if more >= missing {

@@ -15,11 +15,12 @@ use core::ptr::null_mut;
 
 use crate::allocator::Allocator;
 use crate::cache::KmemCache;
+use crate::detached::Detached;
 use crate::gfp::Gfp;
 use crate::node::{Lists, Node, SlabList};
 use crate::platform::Platform;
-use crate::sheaf::Sheaf;
 use crate::slab::{Slab, State};
+use crate::spill::Spill;
 use crate::stats::StatItem;
 
 /// What became of an isolated slab.
@@ -41,25 +42,32 @@ impl<P: Platform> Allocator<P> {
         min: usize,
         gfp: Gfp,
     ) -> usize {
-        self.refill_spilling(cache, out, min, gfp, None)
+        self.refill_spilling(cache, out, min, gfp, &mut Spill::none())
     }
 
-    /// As [`refill_objects`](Self::refill_objects); what the last slab has beyond that goes into the sheaf `spill`, which
-    /// comes into being when it is needed, if it fits.
+    /// As [`refill_objects`](Self::refill_objects); what the last slab has beyond that may be spilled.
     pub(crate) fn refill_spilling(
         &self,
         cache: &KmemCache<P>,
         out: &mut [*mut u8],
         min: usize,
         gfp: Gfp,
-        spill: Option<&mut Option<Sheaf>>,
+        spill: &mut Spill,
     ) -> usize {
         let nid = self.memory_node(self.nid());
         let mut filled = self.refill_from_node(cache, cache.node(nid), out, min, gfp, spill);
         if filled < min && self.nr_nodes() > 1 {
             filled += self.refill_from_others(cache, nid, &mut out[filled..]);
         }
-        self.refill_from_new(cache, nid, out, filled, min, gfp)
+        filled
+            + self.refill_from_new(
+                cache,
+                nid,
+                &mut out[filled..],
+                min.saturating_sub(filled),
+                gfp,
+                spill,
+            )
     }
 
     /// As [`refill_objects`](Self::refill_objects), from a node of the caller's choice; from no other with
@@ -72,8 +80,17 @@ impl<P: Platform> Allocator<P> {
         min: usize,
         gfp: Gfp,
     ) -> usize {
-        let filled = self.refill_from_node(cache, cache.node(nid), out, min, gfp, None);
-        self.refill_from_new(cache, nid, out, filled, min, gfp)
+        let spill = &mut Spill::none();
+        let filled = self.refill_from_node(cache, cache.node(nid), out, min, gfp, spill);
+        filled
+            + self.refill_from_new(
+                cache,
+                nid,
+                &mut out[filled..],
+                min.saturating_sub(filled),
+                gfp,
+                spill,
+            )
     }
 
     /// Takes from other nodes than `nid`, the nearest first: only now and then (`remote_node_defrag_ratio` times
@@ -102,35 +119,48 @@ impl<P: Platform> Allocator<P> {
         cache: &KmemCache<P>,
         nid: usize,
         out: &mut [*mut u8],
-        mut filled: usize,
         min: usize,
         gfp: Gfp,
+        spill: &mut Spill,
     ) -> usize {
+        let mut filled = 0;
         while filled < min {
             let Some(slab) = self.new_slab(cache, nid, gfp) else {
                 break;
             };
             let node = cache.node(usize::from(slab.node()));
-            let (taken, outcome) = self.take_from(cache, slab, &mut out[filled..], gfp, None);
+            let taken = self.refill_from_empty(cache, node, slab, &mut out[filled..], gfp, spill);
             filled += taken;
-            let failed = taken == 0 && filled < out.len();
-            if outcome == Outcome::Ours {
-                // A brand-new slab that was not used up goes to the head of the list.
-                match self.lock_lists(cache, node, gfp.may_spin()) {
-                    Some(mut lists) => {
-                        slab.set_partial(true);
-                        lists.partial.push_front(&self.zone.arena, slab);
-                        node.note(&lists);
-                    }
-                    None => node.stash(&self.zone.arena, slab),
-                }
-            }
-            if failed {
+            if taken == 0 {
                 // The constructor gave up.
                 break;
             }
         }
         filled
+    }
+
+    /// Takes from an empty slab of ours. If it is not used up it goes to the head of the list.
+    fn refill_from_empty(
+        &self,
+        cache: &KmemCache<P>,
+        node: &Node<P>,
+        slab: &Slab,
+        out: &mut [*mut u8],
+        gfp: Gfp,
+        spill: &mut Spill,
+    ) -> usize {
+        let (taken, outcome) = self.take_from(cache, slab, out, gfp, spill);
+        if outcome == Outcome::Ours {
+            match self.lock_lists(cache, node, gfp.may_spin()) {
+                Some(mut lists) => {
+                    slab.set_partial(true);
+                    lists.partial.push_front(&self.zone.arena, slab);
+                    node.note(&lists);
+                }
+                None => node.stash(&self.zone.arena, slab),
+            }
+        }
+        taken
     }
 
     /// Refills where nothing may be waited for: slabs are emptied while the list lock is held, which need not be taken
@@ -157,8 +187,13 @@ impl<P: Platform> Allocator<P> {
             let Some(slab) = lists.partial.first(arena) else {
                 break;
             };
-            let (taken, outcome) =
-                self.take_from(cache, slab, &mut out[filled..], Gfp::NOSPIN, None);
+            let (taken, outcome) = self.take_from(
+                cache,
+                slab,
+                &mut out[filled..],
+                Gfp::NOSPIN,
+                &mut Spill::none(),
+            );
             filled += taken;
             if outcome == Outcome::Ours {
                 break;
@@ -177,18 +212,42 @@ impl<P: Platform> Allocator<P> {
         out: &mut [*mut u8],
         min: usize,
         gfp: Gfp,
-        mut spill: Option<&mut Option<Sheaf>>,
+        spill: &mut Spill,
     ) -> usize {
-        if node.nr_partial() + node.nr_empty() == 0 && !node.has_strays() {
-            return 0;
+        let arena = &self.zone.arena;
+        let listed = node.nr_partial() > 0 || node.has_strays();
+        let mut filled = 0;
+        if !listed {
+            while filled < min
+                && let Some(slab) = node.take_at_hand(arena)
+            {
+                filled += self.refill_from_empty(cache, node, slab, &mut out[filled..], gfp, spill);
+            }
+            if filled >= min || node.nr_empty() == 0 {
+                return filled;
+            }
         }
+        let (out, min) = (&mut out[filled..], min - filled);
+        filled + self.refill_from_lists(cache, node, out, min, gfp, spill)
+    }
+
+    /// Takes from listed slabs of a node.
+    fn refill_from_lists(
+        &self,
+        cache: &KmemCache<P>,
+        node: &Node<P>,
+        out: &mut [*mut u8],
+        min: usize,
+        gfp: Gfp,
+        spill: &mut Spill,
+    ) -> usize {
+        let arena = &self.zone.arena;
         if !gfp.may_spin() && !cache.never_waits() {
             return 0;
         }
         if !gfp.may_spin() {
             return self.refill_under_lock(cache, node, out);
         }
-        let arena = &self.zone.arena;
         let Some(isolated) = self.isolate(cache, node, min, out.len(), gfp) else {
             return 0;
         };
@@ -199,7 +258,6 @@ impl<P: Platform> Allocator<P> {
             // Read first: a slab that is gone may be linked elsewhere.
             at = SlabList::after(arena, slab);
             let outcome = if filled < out.len() {
-                let spill = spill.as_deref_mut();
                 let (taken, outcome) = self.take_from(cache, slab, &mut out[filled..], gfp, spill);
                 filled += taken;
                 outcome
@@ -274,18 +332,19 @@ impl<P: Platform> Allocator<P> {
             let left = lists.empty.len();
             lists.reserve.took(left, node.nr_slabs() - left);
         }
+        node.offer(arena, &mut lists);
         node.note(&lists);
         Some(isolated)
     }
 
-    /// Takes up to `out.len()` objects out of a slab that we own.
+    /// Takes up to `out.len()` objects out of a slab that we own, and the rest of them if it can be spilled.
     fn take_from(
         &self,
         cache: &KmemCache<P>,
         slab: &Slab,
         out: &mut [*mut u8],
         gfp: Gfp,
-        spill: Option<&mut Option<Sheaf>>,
+        spill: &mut Spill,
     ) -> (usize, Outcome) {
         let objects = cache.oo.objects;
         let position = u32::from(slab.position());
@@ -301,9 +360,12 @@ impl<P: Platform> Allocator<P> {
         let first = if starts_over { 0 } else { position };
         let fresh_left = objects - first;
         let mut constructed = None;
-        let (listed, fresh, new) = loop {
+        let (listed, fresh, spilled, new) = loop {
             let listed = objects - old.inuse() - fresh_left;
-            let mut fresh = fresh_left.min((out.len() as u32).saturating_sub(listed));
+            let rest = ((listed + fresh_left) as usize).saturating_sub(out.len());
+            let spilled = self.spill_room(cache, spill, rest, gfp);
+            let room = (out.len() + spilled) as u32;
+            let mut fresh = fresh_left.min(room.saturating_sub(listed));
             if let Some(ctor) = cache.ctor {
                 // Once: what is constructed leaves, however many frees come in.
                 fresh = *constructed
@@ -315,10 +377,10 @@ impl<P: Platform> Allocator<P> {
             if old.inuse() == 0 {
                 // Nobody holds an object of it, so nobody can push.
                 slab.set_state(new);
-                break (listed as usize, fresh as usize, new);
+                break (listed as usize, fresh as usize, spilled, new);
             }
             match cache.change(slab, old, new) {
-                Ok(()) => break (listed as usize, fresh as usize, new),
+                Ok(()) => break (listed as usize, fresh as usize, spilled, new),
                 Err(now) => {
                     self.count(cache, StatItem::CmpxchgDoubleFail, 1);
                     old = now;
@@ -326,7 +388,8 @@ impl<P: Platform> Allocator<P> {
             }
         };
         let base = self.slab_base(slab);
-        let from_list = listed.min(out.len() - fresh);
+        let from_list = listed.min(out.len());
+        let fresh_out = fresh.min(out.len() - from_list);
         let mut at = old
             .head()
             .filter(|_| listed > 0)
@@ -335,44 +398,28 @@ impl<P: Platform> Allocator<P> {
             *slot = at;
             at = self.next_free(cache, slab, base, at);
         }
-        let mut outcome = if new.inuse() < objects {
+        let first = first as usize;
+        let taken = from_list + fresh_out;
+        self.emit(cache, slab, base, first, &mut out[from_list..taken]);
+        let outcome = if new.inuse() < objects {
             Outcome::Ours
         } else {
             Outcome::Gone
         };
-        if let Some(sheaf) = self.spill_room(cache, spill, listed - from_list, gfp) {
-            for _ in from_list..listed {
-                sheaf.push(at);
+        let left = listed - from_list;
+        if let Some(sheaf) = spill.sheaf.as_mut().filter(|_| spilled > 0) {
+            let room = &mut sheaf.room()[..spilled];
+            for slot in &mut room[..left] {
+                *slot = at;
                 at = self.next_free(cache, slab, base, at);
             }
-            self.count(cache, StatItem::SheafSpill, listed - from_list);
-        } else if listed > from_list {
-            outcome = self.return_rest(cache, slab, base, new, at, listed - from_list);
+            self.emit(cache, slab, base, first + fresh_out, &mut room[left..]);
+            sheaf.grow(spilled);
+            self.count(cache, StatItem::SheafSpill, spilled);
+        } else if left > 0 {
+            return (taken, self.return_rest(cache, slab, base, new, at, left));
         }
-        self.emit(
-            cache,
-            slab,
-            base,
-            first as usize,
-            &mut out[from_list..from_list + fresh],
-        );
-        (from_list + fresh, outcome)
-    }
-
-    /// The sheaf for `rest` objects that are left over, if there is one with room for all.
-    fn spill_room<'a>(
-        &self,
-        cache: &KmemCache<P>,
-        spill: Option<&'a mut Option<Sheaf>>,
-        rest: usize,
-        gfp: Gfp,
-    ) -> Option<&'a mut Sheaf> {
-        let spill = spill.filter(|_| rest > 0)?;
-        if spill.is_none() {
-            *spill = self.empty_sheaf(cache, gfp);
-        }
-        let fits = |sheaf: &&mut Sheaf| sheaf.capacity() - sheaf.len() >= rest;
-        spill.as_mut().filter(fits)
+        (taken, outcome)
     }
 
     /// The object behind `object` in a detached freelist, whose link is wiped.
@@ -434,7 +481,13 @@ impl<P: Platform> Allocator<P> {
         }
         if left.inuse() == cache.oo.objects {
             // It looked full, so that free has listed it.
-            self.slab_free(cache, slab, head, tail, count, Gfp::KERNEL);
+            let detached = Detached {
+                slab,
+                head,
+                tail,
+                count,
+            };
+            self.slab_free(cache, detached, Gfp::KERNEL);
             return Outcome::Gone;
         }
         let mut old = slab.state();

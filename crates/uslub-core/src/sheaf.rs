@@ -96,6 +96,12 @@ pub fn top_is_full(top: usize) -> bool {
     (top + 8).is_multiple_of(SHEAF_BYTES)
 }
 
+/// Objects that still fit on the sheaf with this top; none for a sentinel.
+#[inline]
+pub fn top_room(top: usize) -> usize {
+    (LAST - top % SHEAF_BYTES) / 8
+}
+
 /// Objects in the sheaf with this top. Racy: the sheaf may belong to someone else.
 #[inline]
 pub fn top_len(top: usize) -> usize {

@@ -31,6 +31,7 @@ use crate::cache::KmemCache;
 use crate::gfp::Gfp;
 use crate::platform::Platform;
 use crate::sheaf::{self, Sheaf};
+use crate::spill::Spill;
 use crate::stats::StatItem;
 
 /// Times that a slow path looks again before it goes to the slabs directly.
@@ -167,30 +168,18 @@ impl<P: Platform> Allocator<P> {
             return Some(sheaf);
         }
         let room = sheaf.room();
-        let mut spilled = None;
-        let spill = (cache.tuning.sheaf_spill == 1).then_some(&mut spilled);
-        let n = self.refill_spilling(cache, room, room.len(), gfp, spill);
+        let mut spill = Spill::of(cache);
+        let n = self.refill_spilling(cache, room, room.len(), gfp, &mut spill);
         // The newest leaves first: lowest addresses on top, so that a program walks upwards.
         room[..n].reverse();
         sheaf.grow(n);
         self.count(cache, StatItem::SheafRefill, n);
-        if let Some(spilled) = spilled {
-            self.place_spilled(cache, spilled, gfp);
-        }
+        self.place_spilled(cache, spill, gfp);
         if n == 0 {
             self.place_empty(cache, sheaf, gfp);
             return None;
         }
         Some(sheaf)
-    }
-
-    /// Puts what a refill left over where the CPU finds it next, behind what was refilled.
-    fn place_spilled(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
-        let top = sheaf.into_top();
-        if !self.swap(cache.id.spare(), 0, top) {
-            // SAFETY: in no slot, so still ours.
-            self.place_filled(cache, unsafe { Sheaf::from_top(top) }, gfp);
-        }
     }
 
     /// Takes the spare that was seen, if it is still there.

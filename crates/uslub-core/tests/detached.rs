@@ -69,7 +69,7 @@ impl Grouping {
     }
 }
 
-/// A cache whose slabs are all full, and the objects of each.
+/// A cache whose slabs lack one object to be full (so that no free waits for the list lock), and the objects of each.
 struct Slabs {
     a: Box<Slub>,
     slabs: Vec<Vec<*mut u8>>,
@@ -85,8 +85,18 @@ impl Slabs {
             assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));
             objects
         };
-        let slabs = (0..count).map(|_| one()).collect();
+        let mut slabs: Vec<_> = (0..count).map(|_| one()).collect();
+        for slab in &mut slabs {
+            let object = slab.pop().unwrap();
+            // SAFETY: the test's, freed once.
+            unsafe { a.free(cache, object) };
+        }
         Self { a, slabs }
+    }
+
+    /// Objects of a slab of which none was freed by the test.
+    fn full(&self) -> usize {
+        self.cache().oo.objects as usize - 1
     }
 
     fn cache(&self) -> &Cache {
@@ -130,7 +140,7 @@ impl Slabs {
 /// Frees an array, and looks that each slab got its objects back.
 fn free_all(letters: &[u8]) {
     let mut slabs = Slabs::new(8);
-    let full = slabs.cache().oo.objects as usize;
+    let full = slabs.full();
     let mut objects = slabs.objects(letters);
     slabs.free(&mut objects);
     for letter in slabs.letters() {
@@ -145,7 +155,7 @@ fn free_all(letters: &[u8]) {
 /// pushed before it was seen that the model says.
 fn end_at(letters: &[u8], place: usize) {
     let mut slabs = Slabs::new(8);
-    let full = slabs.cache().oo.objects as usize;
+    let full = slabs.full();
     let mut objects = slabs.objects(letters);
     objects[place] = objects[place].wrapping_add(8);
     let ended = catch_unwind(AssertUnwindSafe(|| slabs.free(&mut objects)));
@@ -229,7 +239,7 @@ fn random_mixes_are_grouped_as_far_as_the_look_ahead_sees() {
 #[test]
 fn a_sheaf_that_is_flushed_gives_each_slab_its_objects_back() {
     let mut slabs = Slabs::new(8);
-    let full = slabs.cache().oo.objects as usize;
+    let full = slabs.full();
     slabs.a.platform.set_percpu_usable(true);
     let mut dice = Dice::new(9);
     let letters: Vec<u8> = (0..200).map(|_| b'A' + dice.below(8) as u8).collect();
