@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::allocator::Allocator;
 use crate::cache::KmemCache;
 use crate::node::{Node, SlabList};
-use crate::percpu::{CacheId, Region, Slot};
+use crate::percpu::{CacheId, Counter, Region, Slot};
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::sheaf::{self, Sheaf};
 use crate::stats::StatItem;
@@ -118,9 +118,7 @@ impl<P: Platform> Allocator<P> {
     /// Counts `n` of an item, on the CPU that runs.
     #[inline]
     pub(crate) fn count(&self, cache: &KmemCache<P>, item: StatItem, n: usize) {
-        let region = self.table.here(self.platform.cpu());
-        // Relaxed: statistics; this is a slow path.
-        region.stat(cache.id, item).fetch_add(n as u64, Relaxed);
+        (self.platform).count(&self.table, Counter::of(cache.id, item), n);
     }
 
     /// A number that changes when anyone allocates or frees; for telling whether a program is idle.
@@ -211,7 +209,7 @@ impl<P: Platform> Allocator<P> {
 /// What a region has counted of an item.
 fn count_in(region: &Region, id: CacheId, item: StatItem) -> u64 {
     // Relaxed: statistics.
-    let slow = region.stat(id, item).load(Relaxed);
+    let slow = region.counter(Counter::of(id, item)).load(Relaxed);
     let fast = match item {
         StatItem::AllocFastpath => region.counts(id).0,
         StatItem::FreeFastpath => region.counts(id).1,

@@ -107,6 +107,30 @@ impl Slot {
     }
 }
 
+/// A counter of the slow paths of a cache.
+#[derive(Clone, Copy, Debug)]
+pub struct Counter {
+    cache: usize,
+    item: StatItem,
+}
+
+impl Counter {
+    /// The counter of an item.
+    #[inline]
+    pub const fn of(cache: CacheId, item: StatItem) -> Self {
+        Self {
+            cache: cache.index(),
+            item,
+        }
+    }
+
+    /// Bytes from the region's start.
+    #[inline]
+    pub const fn offset(self) -> usize {
+        core::mem::offset_of!(Region, stats) + 8 * (self.cache * STAT_SLOTS + self.item as usize)
+    }
+}
+
 /// The words of one CPU.
 #[repr(C, align(4096))]
 pub struct Region {
@@ -132,10 +156,10 @@ impl Region {
         )
     }
 
-    /// A counter of the slow paths of a cache.
+    /// A counter of the slow paths.
     #[inline]
-    pub fn stat(&self, id: CacheId, item: StatItem) -> &AtomicU64 {
-        &self.stats[id.index()][item as usize]
+    pub fn counter(&self, counter: Counter) -> &AtomicU64 {
+        &self.stats[counter.cache][counter.item as usize]
     }
 
     /// What the CPU wants of a cache's sheaves; see [`capacity`](crate::capacity).
@@ -261,6 +285,13 @@ impl Table {
     pub fn active(&self) -> *mut AtomicPtr<Region> {
         // Acquire: pairs with `init`.
         self.active.load(Acquire)
+    }
+
+    /// The region of stopped CPUs, in which several CPUs may count at a time.
+    #[inline]
+    pub fn stopped(&self) -> *mut Region {
+        // Relaxed: set once, before anyone has the table.
+        self.stopped.load(Relaxed)
     }
 
     /// Number of CPU indices.

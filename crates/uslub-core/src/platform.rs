@@ -8,8 +8,9 @@
 use core::fmt::Arguments;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::Relaxed;
 
-use crate::percpu::{Slot, Table};
+use crate::percpu::{Counter, Slot, Table};
 
 /// Bytes of a page, the unit of the page layer (a multiple of the system's page
 /// size is not needed: purging rounds inwards).
@@ -164,6 +165,15 @@ pub unsafe trait Platform: Sync + 'static {
     ///
     /// As for [`pop`](Platform::pop); the caller owns what `new` points to and comes to own what `old` points to.
     unsafe fn exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool;
+
+    /// Adds to a counter of the CPU that runs, whichever that is.
+    fn count(&self, table: &Table, counter: Counter, n: usize) {
+        // Relaxed: statistics.
+        table
+            .here(self.cpu())
+            .counter(counter)
+            .fetch_add(n as u64, Relaxed);
+    }
 
     /// Makes sure that no thread is still inside an operation on a region that it
     /// found through the table before this call. Returns false when that cannot be done.

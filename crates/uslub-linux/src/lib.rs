@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicIsize, AtomicU32, AtomicU64, AtomicUsize};
 
 use uslub_core::locked;
-use uslub_core::percpu::{ALLOCS_OFFSET, FREES_OFFSET, Slot, Table};
+use uslub_core::percpu::{ALLOCS_OFFSET, Counter, FREES_OFFSET, Slot, Table};
 use uslub_core::platform::Platform;
 use uslub_core::sheaf::{CAPACITY_OFFSET, SHEAF_BYTES};
 use uslub_rseq::{Area, Index};
@@ -445,6 +445,25 @@ unsafe impl Platform for Linux {
                 None => locked::exchange(self.region(table), slot, old, new),
             }
         }
+    }
+
+    /// By one instruction within a sequence, which no other CPU's can come between; atomically where that cannot be had.
+    #[inline(never)]
+    fn count(&self, table: &Table, counter: Counter, n: usize) {
+        if let Some(area) = self.area()
+            && !self.is_vfork_child()
+            // SAFETY: the table's regions have the counter there.
+            && unsafe {
+                let (active, stopped) = (table.active().cast(), table.stopped().cast());
+                uslub_rseq::add(&area, active, counter.offset(), n, stopped)
+            }
+        {
+            return;
+        }
+        // Relaxed: statistics.
+        self.region(table)
+            .counter(counter)
+            .fetch_add(n as u64, Relaxed);
     }
 
     fn fence(&self) -> bool {

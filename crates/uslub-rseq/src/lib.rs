@@ -32,12 +32,12 @@
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 #[cfg(target_arch = "x86_64")]
-pub use x86_64::{exchange, pop, pop_many, push, push_many};
+pub use x86_64::{add, exchange, pop, pop_many, push, push_many};
 
 #[cfg(not(target_arch = "x86_64"))]
 mod none;
 #[cfg(not(target_arch = "x86_64"))]
-pub use none::{exchange, pop, pop_many, push, push_many};
+pub use none::{add, exchange, pop, pop_many, push, push_many};
 
 mod area;
 mod membarrier;

@@ -34,6 +34,15 @@ pub unsafe fn exchange(_: &Area, _: *mut u8, _: usize, _: usize, _: usize) -> bo
 /// # Safety
 ///
 /// As on other architectures.
+pub unsafe fn add(_: &Area, _: *mut u8, _: usize, _: usize, _: *mut u8) -> bool {
+    false
+}
+
+/// Never called.
+///
+/// # Safety
+///
+/// As on other architectures.
 pub unsafe fn pop_many<const COUNT: usize, const CAPACITY: usize>(
     _: &Area,
     _: *mut u8,

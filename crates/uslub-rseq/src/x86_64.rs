@@ -170,6 +170,45 @@ pub unsafe fn exchange(area: &Area, table: *mut u8, slot: usize, old: usize, new
     done != 0
 }
 
+/// Adds `n` to this CPU's word at byte `at`, unless the CPU's region is `stopped`; false then, or when the sequence was aborted.
+///
+/// # Safety
+///
+/// As for [`pop`]; the word is a number, which other CPUs do not write.
+#[inline]
+pub unsafe fn add(area: &Area, table: *mut u8, at: usize, n: usize, stopped: *mut u8) -> bool {
+    let mut done: usize;
+    // SAFETY: as in `pop`; one instruction adds, so nothing on this CPU comes in between.
+    unsafe {
+        asm!(
+            "cmp dword ptr fs:[{area} + 4], 0",
+            "js 60f",
+            "lea {word}, [rip + 50f]",
+            "mov fs:[{area} + 8], {word}",
+            "20:",
+            "mov {word:e}, fs:[{index}]",
+            "mov {word}, [{table} + {word} * 8]",
+            "cmp {word}, {stopped}",
+            "je 60f",
+            "add [{word} + {at}], {n}",
+            "30:",
+            "mov {done:e}, 1",
+            "60:",
+            descriptor!(),
+            area = in(reg) area.offset,
+            index = in(reg) area.index_offset,
+            table = in(reg) table,
+            at = in(reg) at,
+            n = in(reg) n,
+            stopped = in(reg) stopped,
+            word = out(reg) _,
+            done = inout(reg) 0usize => done,
+            options(nostack),
+        );
+    }
+    done != 0
+}
+
 /// Copies `bytes` bytes (a multiple of 8) from `from` to `to`, and changes all three; from the low end on, in
 /// the largest pieces that do not overlap, so that a later load finds its bytes in one store.
 macro_rules! copy {
