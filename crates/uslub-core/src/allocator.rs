@@ -263,11 +263,12 @@ impl<P: Platform> Allocator<P> {
             let objects = cache.oo.objects as usize;
             let offsets = match dead.and_then(|dead| dead.random_room(objects)) {
                 Some(room) => room,
-                None => record(objects * 4, 4)?.cast::<u32>(),
+                None => record(2 * objects * 4, 4)?.cast::<u32>(),
             };
-            // SAFETY: room for `objects` numbers.
-            let slice = unsafe { core::slice::from_raw_parts_mut(offsets.as_ptr(), objects) };
-            shuffle(slice, cache.size, || self.platform.random());
+            // SAFETY: room for so many numbers.
+            let slice = unsafe { core::slice::from_raw_parts_mut(offsets.as_ptr(), 2 * objects) };
+            shuffle(&mut slice[..objects], cache.size, || self.platform.random());
+            slice.copy_within(..objects, objects);
             cache.set_random(offsets);
         }
         let memory = match dead {

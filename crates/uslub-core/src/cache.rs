@@ -10,7 +10,7 @@ use crate::freelist::Links;
 use crate::gfp::Gfp;
 use crate::node::Node;
 use crate::order::{self, Bounds, Order};
-use crate::page::Arena;
+use crate::page::{Arena, PageIndex};
 use crate::percpu::CacheId;
 use crate::platform::Platform;
 use crate::sheaf::MAX_CAPACITY;
@@ -350,13 +350,35 @@ impl<P: Platform> KmemCache<P> {
         if self.random.is_null() {
             return position * self.size as usize;
         }
-        let objects = self.oo.objects as usize;
-        let mut at = start + position;
-        if at >= objects {
-            at -= objects;
+        self.random_offsets()[start + position] as usize
+    }
+
+    /// Byte offsets of a slab's slots in random order, twice, so that from any slot on all follow.
+    pub(crate) fn random_offsets(&self) -> &[u32] {
+        let len = if self.random.is_null() {
+            0
+        } else {
+            2 * self.oo.objects as usize
+        };
+        let first = NonNull::new(self.random.cast_mut()).unwrap_or(NonNull::dangling());
+        // SAFETY: the permutation has two entries for each slot and lives as long as the cache; empty where there is none.
+        unsafe { core::slice::from_raw_parts(first.as_ptr(), len) }
+    }
+
+    /// Where the iterator of a new slab of node `nid` begins in the random order: another place for each page, and for each number
+    /// of slabs. (The platform's dice are shared by all threads, and so dearer than all the rest.)
+    pub(crate) fn start_for(&self, nid: usize, page: PageIndex) -> u16 {
+        let slabs = self.node(nid).nr_slabs() as u64;
+        let mut dice = self.links.random ^ u64::from(page.0) ^ slabs << 32;
+        for factor in [0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb] {
+            dice = (dice ^ dice >> 31).wrapping_mul(factor);
         }
-        // SAFETY: the permutation has an entry for each slot.
-        unsafe { *self.random.add(at) as usize }
+        (((dice >> 32) * u64::from(self.oo.objects)) >> 32) as u16
+    }
+
+    /// Whether empty slabs keep their freelist: their objects are constructed, or linked beforehand, in the old way.
+    pub(crate) fn keeps_its_freelist(&self) -> bool {
+        self.ctor.is_some() || self.tuning.freelist_deferred == 0
     }
 
     /// Whether fresh slabs hand out their objects in random order.

@@ -292,10 +292,11 @@ impl<P: Platform> Allocator<P> {
 
     fn discard_empty(&self, cache: &KmemCache<P>, node: &Node<P>) {
         let arena = &self.zone.arena;
+        self.discard_ahead(cache, node);
         let mut empty = SlabList::new();
         {
             let mut lists = node.lists.lock();
-            node.absorb(arena, &mut lists, cache.has_reserve());
+            node.absorb_all(arena, &mut lists, cache.has_reserve());
             while let Some(slab) = lists.empty.first(arena) {
                 lists.empty.remove(arena, slab);
                 slab.set_partial(false);

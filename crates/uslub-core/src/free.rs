@@ -31,9 +31,14 @@ impl<P: Platform> Allocator<P> {
                 // Its objects must be in its freelist, or a double free would not be seen.
                 self.push_waiting(cache, &mut waiting, gfp);
             }
+            lists += 1;
+            let whole = self.free_whole_slab(cache, slab, &objects[..left], gfp);
+            if whole > 0 {
+                left -= whole;
+                continue;
+            }
             let detached = self.build_detached(cache, slab, &mut objects[..left]);
             left -= detached.count;
-            lists += 1;
             self.push_or_wait(cache, detached, &mut waiting, gfp);
             if cache.tuning.detached_freelist == 0 {
                 self.push_waiting(cache, &mut waiting, gfp);

@@ -3,12 +3,13 @@
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::ahead::slabs_at_once;
 use crate::allocator::Allocator;
 use crate::args::{Ctor, Flags};
 use crate::cache::KmemCache;
 use crate::gfp::Gfp;
 use crate::node::Node;
-use crate::page::PageKind;
+use crate::page::{PageIndex, PageKind};
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::slab::{Slab, State};
 use crate::stats::StatItem;
@@ -52,13 +53,14 @@ impl<P: Platform> Allocator<P> {
             }
             return;
         }
-        let start = usize::from(slab.start());
-        for (i, slot) in out.iter_mut().enumerate() {
-            *slot = base.wrapping_add(cache.offset_at(start, position + i));
+        let offsets = &cache.random_offsets()[usize::from(slab.start()) + position..];
+        for (slot, &offset) in out.iter_mut().zip(offsets) {
+            *slot = base.wrapping_add(offset as usize);
         }
     }
 
-    /// Takes pages for a slab; it belongs to the caller and all its slots are fresh.
+    /// Takes pages for a slab; it belongs to the caller and all its slots are fresh. Where the cache has many slabs, the
+    /// pages of others are taken with it.
     pub(crate) fn new_slab(&self, cache: &KmemCache<P>, nid: usize, gfp: Gfp) -> Option<&Slab> {
         let pages = cache.oo.pages();
         let node = cache.node(nid);
@@ -67,43 +69,77 @@ impl<P: Platform> Allocator<P> {
         {
             lists.reserve.asked(self.platform.now_ms());
         }
-        // Relaxed: a figure, and a limit that no one exceeds as all count first.
-        node.nr_slabs.fetch_add(1, Relaxed);
-        let run = (cache.nr_slabs() <= cache.max_slabs)
-            .then(|| (self.zone).alloc_on(&self.platform, nid, pages, pages, gfp))
-            .flatten();
-        let Some(run) = run else {
-            // Relaxed: as above.
-            node.nr_slabs.fetch_sub(1, Relaxed);
-            return None;
+        if let Some(page) = node.ahead.take(pages) {
+            return Some(self.make_slab(cache, page, nid));
+        }
+        let wanted = if gfp.may_spin() {
+            slabs_at_once(cache, node)
+        } else {
+            1
         };
-        // One slab in eight, whichever: the clock is not free.
-        if gfp.contains(Gfp::KERNEL) && (run.page.0 as usize / pages).is_multiple_of(8) {
+        // Relaxed: a figure, and a limit that no one exceeds as all count first.
+        node.nr_slabs.fetch_add(wanted, Relaxed);
+        let run = (cache.nr_slabs() <= cache.max_slabs)
+            .then(|| (self.zone).alloc_runs(&self.platform, nid, pages, pages, wanted, gfp))
+            .flatten();
+        let got = run.map_or(0, |run| run.runs);
+        let home = run.map_or(nid, |run| usize::from(run.node));
+        let missing = if home == nid { wanted - got } else { wanted };
+        if missing > 0 {
+            // Relaxed: as above.
+            node.nr_slabs.fetch_sub(missing, Relaxed);
+        }
+        let run = run?;
+        if home != nid {
+            // Relaxed: as above.
+            cache.node(home).nr_slabs.fetch_add(got, Relaxed);
+        }
+        self.count(cache, StatItem::AllocSlab, got);
+        // One slab in eight or so, whichever: the clock is not free.
+        let one_in_eight = got > 1 || (run.page.0 as usize / pages).is_multiple_of(8);
+        if gfp.contains(Gfp::KERNEL) && one_in_eight {
             self.flush_cold_now_and_then();
         }
-        let slab = self.zone.arena.slab(run.page);
+        let first = PageIndex(run.page.0 + pages as u32);
+        if got > 1 && !cache.node(home).ahead.put(first, got - 1) {
+            self.give_ahead(cache, cache.node(home), first, got - 1);
+        }
+        Some(self.make_slab(cache, run.page, home))
+    }
+
+    /// Gives the pages of slabs back that were taken ahead.
+    pub(crate) fn discard_ahead(&self, cache: &KmemCache<P>, node: &Node<P>) {
+        if let Some((first, slabs)) = node.ahead.take_all() {
+            self.give_ahead(cache, node, first, slabs);
+        }
+    }
+
+    fn give_ahead(&self, cache: &KmemCache<P>, node: &Node<P>, first: PageIndex, slabs: usize) {
+        // Relaxed: a figure.
+        node.nr_slabs.fetch_sub(slabs, Relaxed);
+        self.count(cache, StatItem::FreeSlab, slabs);
+        let decay = u64::from(self.tunables().decay_ms);
+        let pages = slabs * cache.oo.pages();
+        self.zone.free(&self.platform, first, pages, decay);
+    }
+
+    /// Makes a slab of pages of node `nid`.
+    fn make_slab(&self, cache: &KmemCache<P>, page: PageIndex, nid: usize) -> &Slab {
+        let arena = &self.zone.arena;
+        let pages = cache.oo.pages();
+        let slab = arena.slab(page);
         slab.set_position(0);
         slab.set_partial(false);
-        slab.set_node(run.node);
-        if usize::from(run.node) != nid {
-            // Relaxed, both: as above.
-            node.nr_slabs.fetch_sub(1, Relaxed);
-            cache
-                .node(usize::from(run.node))
-                .nr_slabs
-                .fetch_add(1, Relaxed);
-        }
+        slab.set_node(nid as u8);
         if cache.is_random() {
-            slab.set_start((self.platform.random() % u64::from(cache.oo.objects)) as u16);
+            slab.set_start(cache.start_for(nid, page));
         }
         slab.set_state(State::without_list(0));
         if cache.tuning.freelist_deferred == 0 {
             self.build_freelist(cache, slab);
         }
         slab.set_kind(PageKind::Slab);
-        self.zone
-            .arena
-            .set_cache(run.page, pages as u32, Some(cache.id));
+        arena.set_cache(page, pages as u32, Some(cache.id));
         if cache.flags.contains(Flags::PREFAULT) {
             let start = self.slab_base(slab);
             for page in 0..pages {
@@ -111,8 +147,7 @@ impl<P: Platform> Allocator<P> {
                 unsafe { start.add(page * PAGE_SIZE).write_volatile(0) };
             }
         }
-        self.count(cache, StatItem::AllocSlab, 1);
-        Some(slab)
+        slab
     }
 
     /// Links all slots of a brand-new slab in the order of its iterator: the old way. None is fresh then. What

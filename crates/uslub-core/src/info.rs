@@ -76,7 +76,7 @@ impl<P: Platform> Allocator<P> {
         let (mut free, mut empty) = (0, 0);
         for node in cache.nodes() {
             let mut lists = node.lists.lock();
-            node.absorb(arena, &mut lists, cache.has_reserve());
+            node.absorb_all(arena, &mut lists, cache.has_reserve());
             let mut at = lists.partial.first(arena);
             while let Some(slab) = at {
                 let inuse = slab.state().inuse() as usize;
@@ -84,8 +84,9 @@ impl<P: Platform> Allocator<P> {
                 empty += usize::from(inuse == 0);
                 at = SlabList::after(arena, slab);
             }
-            free += lists.empty.len() * objects;
-            empty += lists.empty.len();
+            let untouched = lists.empty.len() + node.ahead.slabs();
+            free += untouched * objects;
+            empty += untouched;
         }
         let num_objs = num_slabs * objects;
         CacheInfo {

@@ -20,6 +20,7 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod ahead;
 pub mod allocator;
 pub mod args;
 pub mod barn;
@@ -63,6 +64,7 @@ pub mod sync;
 pub mod text;
 pub mod tunables;
 pub mod validate;
+pub mod whole;
 
 pub use allocator::Allocator;
 pub use gfp::Gfp;

@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicUsize};
 
+use crate::ahead::Ahead;
 use crate::barn::Barn;
 use crate::page::{Arena, PageIndex};
 use crate::platform::Platform;
@@ -158,8 +159,10 @@ pub struct Node<P> {
     nr_empty: AtomicUsize,
     /// Slabs with free slots that could not be listed without waiting: a stack, linked by page number.
     strays: AtomicU32,
-    /// Empty slabs of the reserve that can be taken without the lock, by the numbers of their pages.
+    /// Empty slabs that can be taken without the lock, by the numbers of their pages.
     at_hand: [AtomicU32; AT_HAND],
+    /// Pages for slabs to come.
+    pub(crate) ahead: Ahead,
     /// Slabs on this node.
     pub nr_slabs: AtomicUsize,
     /// Sheaves between the CPUs.
@@ -175,6 +178,7 @@ impl<P: Platform> Node<P> {
             nr_empty: AtomicUsize::new(0),
             strays: AtomicU32::new(NO_SLAB),
             at_hand: [const { AtomicU32::new(NO_SLAB) }; AT_HAND],
+            ahead: Ahead::new(),
             nr_slabs: AtomicUsize::new(0),
             barn: Barn::new(),
         }
@@ -207,16 +211,25 @@ impl<P: Platform> Node<P> {
 
     /// Puts empty slabs of the reserve where they can be taken without the lock, as far as there is room; under the list lock.
     pub(crate) fn offer(&self, arena: &Arena, lists: &mut Lists) {
-        // Relaxed: only holders of the lock put any there.
-        let free = |hand: &&AtomicU32| hand.load(Relaxed) == NO_SLAB;
-        for hand in self.at_hand.iter().filter(free) {
-            let Some(slab) = lists.empty.first(arena) else {
-                return;
-            };
+        while self.nr_at_hand() < AT_HAND
+            && let Some(slab) = lists.empty.first(arena)
+        {
             lists.empty.remove(arena, slab);
-            // Release: whoever takes it sees the slab as it is.
-            hand.store(arena.page_of_slab(slab).0, Release);
+            if !self.put_at_hand(arena, slab) {
+                return lists.empty.push_front(arena, slab);
+            }
         }
+    }
+
+    /// Puts an empty slab of the caller's where it can be taken without the lock; false if there is no room.
+    pub(crate) fn put_at_hand(&self, arena: &Arena, slab: &Slab) -> bool {
+        let page = arena.page_of_slab(slab).0;
+        let put = |hand: &AtomicU32| {
+            // Release: whoever takes it sees the slab as it is.
+            let put = hand.compare_exchange(NO_SLAB, page, Release, Relaxed);
+            put.is_ok()
+        };
+        self.at_hand.iter().any(put)
     }
 
     /// Takes an empty slab that is at hand, without the lock.
@@ -230,7 +243,19 @@ impl<P: Platform> Node<P> {
             let page = hand.swap(NO_SLAB, Acquire);
             (page != NO_SLAB).then(|| arena.slab(PageIndex(page)))
         };
-        self.at_hand.iter().find_map(take)
+        let slab = self.at_hand.iter().find_map(take)?;
+        slab.set_partial(false);
+        Some(slab)
+    }
+
+    /// Takes an empty slab, at hand or listed; under the list lock.
+    pub(crate) fn take_empty<'a>(&self, arena: &'a Arena, lists: &mut Lists) -> Option<&'a Slab> {
+        self.take_at_hand(arena).or_else(|| {
+            let slab = lists.empty.first(arena)?;
+            lists.empty.remove(arena, slab);
+            slab.set_partial(false);
+            Some(slab)
+        })
     }
 
     /// Empty slabs at hand, at a glance.
@@ -241,11 +266,16 @@ impl<P: Platform> Node<P> {
     }
 
     /// Lists the slabs that were set aside or are at hand; under the list lock.
-    pub(crate) fn absorb(&self, arena: &Arena, lists: &mut Lists, reserve: bool) {
+    pub(crate) fn absorb_all(&self, arena: &Arena, lists: &mut Lists, reserve: bool) {
         while let Some(slab) = self.take_at_hand(arena) {
-            lists.empty.push_front(arena, slab);
+            lists.add(arena, slab, reserve);
             self.note(lists);
         }
+        self.absorb(arena, lists, reserve);
+    }
+
+    /// Lists the slabs that were set aside; under the list lock.
+    pub(crate) fn absorb(&self, arena: &Arena, lists: &mut Lists, reserve: bool) {
         if !self.has_strays() {
             return;
         }

@@ -63,7 +63,7 @@ impl<P: Platform> Allocator<P> {
         mut lists: Guard<'_, P, Lists>,
     ) {
         let arena = &self.zone.arena;
-        node.absorb(arena, &mut lists, true);
+        node.absorb_all(arena, &mut lists, true);
         let empty = lists.empty.len();
         let in_use = node.nr_slabs().saturating_sub(empty);
         let now = self.platform.now_ms();

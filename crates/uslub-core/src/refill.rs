@@ -323,10 +323,8 @@ impl<P: Platform> Allocator<P> {
             free += more;
         }
         while free < min
-            && let Some(slab) = lists.empty.first(arena)
+            && let Some(slab) = node.take_empty(arena, &mut lists)
         {
-            lists.empty.remove(arena, slab);
-            slab.set_partial(false);
             isolated.push_back(arena, slab);
             free += cache.oo.objects as usize;
             let left = lists.empty.len();

@@ -48,7 +48,7 @@ impl<P: Platform> Allocator<P> {
         let mut partial = 0;
         for node in cache.nodes() {
             let mut lists = node.lists.lock();
-            node.absorb(arena, &mut lists, cache.has_reserve());
+            node.absorb_all(arena, &mut lists, cache.has_reserve());
             let mut at = lists.partial.first(arena);
             let mut len = 0;
             while let Some(slab) = at {
@@ -109,7 +109,7 @@ impl<P: Platform> Allocator<P> {
         if slabs
             != cache
                 .nodes()
-                .map(|n| n.nr_slabs.load(Relaxed))
+                .map(|n| n.nr_slabs.load(Relaxed) - n.ahead.slabs())
                 .sum::<usize>()
         {
             return Err("the number of slabs is wrong");

@@ -190,6 +190,14 @@ impl Linux {
     fn region<'a>(&self, table: &'a Table) -> &'a uslub_core::percpu::Region {
         table.here(self.cpu())
     }
+
+    #[cold]
+    fn count_atomically(&self, table: &Table, counter: Counter, n: usize) {
+        // Relaxed: statistics.
+        self.region(table)
+            .counter(counter)
+            .fetch_add(n as u64, Relaxed);
+    }
 }
 
 impl Default for Linux {
@@ -450,20 +458,14 @@ unsafe impl Platform for Linux {
     /// By one instruction within a sequence, which no other CPU's can come between; atomically where that cannot be had.
     #[inline(never)]
     fn count(&self, table: &Table, counter: Counter, n: usize) {
-        if let Some(area) = self.area()
-            && !self.is_vfork_child()
+        let (active, stopped) = (table.active().cast(), table.stopped().cast());
+        let add = |area: Area| {
             // SAFETY: the table's regions have the counter there.
-            && unsafe {
-                let (active, stopped) = (table.active().cast(), table.stopped().cast());
-                uslub_rseq::add(&area, active, counter.offset(), n, stopped)
-            }
-        {
-            return;
+            unsafe { uslub_rseq::add(&area, active, counter.offset(), n, stopped) }
+        };
+        if self.in_vfork() || !self.area().is_some_and(add) {
+            self.count_atomically(table, counter, n);
         }
-        // Relaxed: statistics.
-        self.region(table)
-            .counter(counter)
-            .fetch_add(n as u64, Relaxed);
     }
 
     fn fence(&self) -> bool {

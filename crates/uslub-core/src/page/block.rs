@@ -162,6 +162,15 @@ impl Block {
         found
     }
 
+    /// How many runs of `count` free pages lie one behind the other from `first`, where there is one; `most` at most.
+    pub fn free_runs(&self, first: usize, count: usize, most: usize) -> usize {
+        let is_free = |&n: &usize| {
+            let at = first + n * count;
+            at + count <= BLOCK_PAGES && count_in(&self.free, at, count) == count
+        };
+        1 + (1..most).take_while(is_free).count()
+    }
+
     /// The free dirty pages.
     pub fn free_dirty(&self) -> PageSet {
         core::array::from_fn(|w| self.free[w] & self.dirty[w])
@@ -237,6 +246,10 @@ mod tests {
         assert_eq!(b.find(4, 4), Some(4));
         assert_eq!(b.find(512, 1), None);
         assert_eq!(b.find(256, 256), Some(256));
+        assert_eq!(b.free_runs(4, 4, 3), 3);
+        fill(&mut b.free, 17, 1, false);
+        assert_eq!((b.free_runs(4, 4, 9), b.free_runs(504, 4, 9)), (3, 2));
+        fill(&mut b.free, 17, 1, true);
         b.recount();
         assert_eq!((b.nr_free, b.longest), (509, 509));
     }

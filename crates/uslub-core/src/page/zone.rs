@@ -45,6 +45,8 @@ pub struct Run {
     pub zero: bool,
     /// Memory node.
     pub node: u8,
+    /// Runs as long as asked for that lie here one behind the other.
+    pub runs: usize,
 }
 
 /// The page allocator over an [`Arena`].
@@ -105,6 +107,19 @@ impl<P: Platform> Zone<P> {
         align: usize,
         gfp: Gfp,
     ) -> Option<Run> {
+        self.alloc_runs(platform, nid, count, align, 1, gfp)
+    }
+
+    /// As [`alloc_on`](Self::alloc_on), and up to `most` such runs at once where the next pages are free too.
+    pub fn alloc_runs(
+        &self,
+        platform: &P,
+        nid: usize,
+        count: usize,
+        align: usize,
+        most: usize,
+        gfp: Gfp,
+    ) -> Option<Run> {
         debug_assert!((1..=BLOCK_PAGES).contains(&count) && align.is_power_of_two());
         loop {
             // Before the look, so that a block which comes meanwhile is looked at too.
@@ -112,7 +127,7 @@ impl<P: Platform> Zone<P> {
             {
                 let mut lists = self.lists.lock_if(gfp.may_spin())?;
                 self.absorb(&mut lists, platform);
-                if let Some(run) = self.take(&mut lists, Some(nid), count, align) {
+                if let Some(run) = self.take(&mut lists, Some(nid), count, align, most) {
                     return Some(run);
                 }
             }
@@ -123,7 +138,7 @@ impl<P: Platform> Zone<P> {
         // Better far than not at all.
         let any = !gfp.contains(Gfp::THISNODE) && platform.nr_nodes() > 1;
         let mut lists = any.then(|| self.lists.lock_if(gfp.may_spin()))??;
-        self.take(&mut lists, None, count, align)
+        self.take(&mut lists, None, count, align, most)
     }
 
     /// Adds a block of node 0, unless somebody else has added one since the limit was `limit`; returns false when
@@ -159,6 +174,7 @@ impl<P: Platform> Zone<P> {
         nid: Option<usize>,
         count: usize,
         align: usize,
+        most: usize,
     ) -> Option<Run> {
         let mut least = bin_of(count);
         // A whole block holds any request.
@@ -176,7 +192,9 @@ impl<P: Platform> Zone<P> {
                     continue;
                 }
                 if let Some(first) = block.find(count, align) {
-                    return Some(self.claim(lists, number, first, count));
+                    let runs = block.free_runs(first, count, most);
+                    let run = self.claim(lists, number, first, runs * count);
+                    return Some(Run { runs, ..run });
                 }
                 // Its longest run may have been more than it has.
                 block.recount();
@@ -214,6 +232,7 @@ impl<P: Platform> Zone<P> {
             page: PageIndex(page),
             zero,
             node,
+            runs: 1,
         }
     }
 
