@@ -18,7 +18,7 @@ use crate::page::PageIndex;
 use crate::platform::Platform;
 
 /// Slabs whose pages are taken at once, at most.
-const MOST: usize = 8;
+const MOST: usize = 16;
 /// Of how many slabs one may be taken ahead.
 const SHARE: usize = 64;
 

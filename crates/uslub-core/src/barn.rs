@@ -100,6 +100,57 @@ impl<P: Platform> Barn<P> {
         self.put(sheaf, limit, spin, |lists| &mut lists.empty)
     }
 
+    /// Takes up to `n` full sheaves out, under one hold of the lock.
+    pub fn get_fulls(&self, n: usize, spin: bool) -> SheafList {
+        if self.nr_full() == 0 {
+            return SheafList::new();
+        }
+        let work = |lists: &mut Lists| {
+            let fulls = lists.full.split(n);
+            lists.low = lists.low.min(lists.full.len());
+            fulls
+        };
+        self.with(spin, work).unwrap_or_default()
+    }
+
+    /// Takes up to `n` empty sheaves out, under one hold of the lock.
+    pub fn get_empties(&self, n: usize, spin: bool) -> SheafList {
+        if self.nr_empty() == 0 {
+            return SheafList::new();
+        }
+        (self.with(spin, |lists| lists.empty.split(n))).unwrap_or_default()
+    }
+
+    /// Stores full sheaves under one hold of the lock, until there are `limit`; the others stay with the caller.
+    pub fn put_fulls(&self, sheaves: &mut SheafList, limit: usize, spin: bool) {
+        self.put_all(sheaves, limit, spin, |lists| &mut lists.full);
+    }
+
+    /// Stores empty sheaves, as [`put_fulls`](Self::put_fulls).
+    pub fn put_empties(&self, sheaves: &mut SheafList, limit: usize, spin: bool) {
+        self.put_all(sheaves, limit, spin, |lists| &mut lists.empty);
+    }
+
+    fn put_all(
+        &self,
+        sheaves: &mut SheafList,
+        limit: usize,
+        spin: bool,
+        list: impl Fn(&mut Lists) -> &mut SheafList,
+    ) {
+        if sheaves.is_empty() {
+            return;
+        }
+        self.with(spin, |lists| {
+            let list = list(lists);
+            while list.len() < limit
+                && let Some(sheaf) = sheaves.pop()
+            {
+                list.push(sheaf);
+            }
+        });
+    }
+
     fn put(
         &self,
         sheaf: Sheaf,

@@ -7,7 +7,7 @@ use crate::cache::KmemCache;
 use crate::gfp::Gfp;
 use crate::percpu::CacheId;
 use crate::platform::Platform;
-use crate::sheaf::{self, Sheaf};
+use crate::sheaf::{self, Sheaf, SheafList};
 use crate::sheaves::RECLAIMS;
 use crate::stats::StatItem;
 
@@ -143,16 +143,21 @@ impl<P: Platform> Allocator<P> {
     ///
     /// What the CPU's sheaves and the barn do not have comes from the slabs
     /// straight into `out`, without a turn through a sheaf.
+    #[inline]
     pub fn alloc_bulk(&self, cache: &KmemCache<P>, gfp: Gfp, out: &mut [*mut u8]) -> bool {
+        match out {
+            [] => true,
+            [one] => {
+                *one = self.alloc(cache, gfp);
+                !one.is_null()
+            }
+            out => self.alloc_many(cache, gfp, out),
+        }
+    }
+
+    fn alloc_many(&self, cache: &KmemCache<P>, gfp: Gfp, out: &mut [*mut u8]) -> bool {
         if gfp.contains(Gfp::ZERO) && !self.may_zero(cache) {
             return false;
-        }
-        if let [one] = out {
-            *one = self.alloc(cache, gfp);
-            return !one.is_null();
-        }
-        if out.is_empty() {
-            return true;
         }
         // SAFETY: our table.
         if !unsafe { self.platform.pop_many(&self.table, cache.id.main(), out) } {
@@ -168,16 +173,9 @@ impl<P: Platform> Allocator<P> {
     #[cold]
     fn alloc_bulk_slow(&self, cache: &KmemCache<P>, gfp: Gfp, out: &mut [*mut u8]) -> bool {
         let mut filled = 0;
-        while filled < out.len()
-            && let Some(mut sheaf) = self.take_filled(cache, gfp)
-        {
-            let n = sheaf.len().min(out.len() - filled);
-            let rest = sheaf.len() - n;
-            out[filled..filled + n].copy_from_slice(&sheaf.objects()[rest..]);
-            sheaf.truncate(rest);
-            filled += n;
-            self.count(cache, StatItem::AllocFastpath, n);
-            self.place_filled(cache, sheaf, gfp);
+        if self.has_slots(gfp) {
+            filled = self.take_from_sheaves(cache, gfp, out);
+            self.count(cache, StatItem::AllocFastpath, filled);
         }
         let mut attempt = 0;
         while filled < out.len() {
@@ -207,6 +205,7 @@ impl<P: Platform> Allocator<P> {
     /// # Safety
     ///
     /// None is there twice, and nobody uses them any more.
+    #[inline]
     pub unsafe fn free_bulk(&self, cache: &KmemCache<P>, objects: &mut [*mut u8]) {
         // SAFETY: passed on.
         unsafe { self.free_bulk_with(cache, objects, cache.free_gfp) };
@@ -219,18 +218,20 @@ impl<P: Platform> Allocator<P> {
     /// As there.
     #[inline]
     pub unsafe fn free_bulk_with(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
-        if let [one] = objects {
+        match objects {
+            [] => {}
             // SAFETY: passed on.
-            return unsafe { self.free_with(cache, *one, gfp) };
+            [one] => unsafe { self.free_with(cache, *one, gfp) },
+            objects => self.free_many(cache, objects, gfp),
         }
-        // SAFETY: our table; the caller frees the objects, all of which are this cache's.
+    }
+
+    fn free_many(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
+        let main = cache.id.main();
         let done = self.nr_nodes() == 1
-            && self.zone.arena.all_of(objects, cache.id)
-            && (objects.is_empty()
-                || unsafe {
-                    self.platform
-                        .push_many(&self.table, cache.id.main(), objects)
-                });
+            && self.all_of(cache, objects)
+            // SAFETY: our table; the caller frees the objects, all of which are this cache's.
+            && unsafe { self.platform.push_many(&self.table, main, objects) };
         if !done {
             self.free_bulk_slow(cache, objects, gfp);
         }
@@ -264,38 +265,31 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
+    /// Whether all objects lie in slabs of the cache.
+    #[inline]
+    fn all_of(&self, cache: &KmemCache<P>, objects: &[*mut u8]) -> bool {
+        let bytes = cache.oo.bytes();
+        self.zone.arena.all_of(objects, cache.id, bytes)
+    }
+
     #[cold]
     fn free_bulk_slow(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
-        let mut ours = 0;
-        for at in 0..objects.len() {
-            if self.is_object_of(cache, objects[at]) {
-                objects.swap(at, ours);
-                ours += 1;
-            }
+        let mut ours = objects.len();
+        if !self.all_of(cache, objects) {
+            ours = gather(objects, |object| self.is_object_of(cache, object));
         }
         let objects = &mut objects[..ours];
-        // Objects of other nodes go to their slabs at once.
-        let mut left = 0;
-        for at in 0..ours {
-            if self.is_parkable(cache, objects[at]) {
-                objects.swap(at, left);
-                left += 1;
-            }
-        }
-        if left < ours {
+        let mut left = ours;
+        if self.nr_nodes() > 1 {
+            // Objects of other nodes go to their slabs at once.
+            left = gather(objects, |object| self.is_parkable(cache, object));
             self.count(cache, StatItem::FreeSlowpath, ours - left);
             self.free_to_slabs(cache, &mut objects[left..], gfp);
         }
-        while left > 0
-            && let Some(mut sheaf) = self.take_roomy(cache, gfp)
-        {
-            let room = sheaf.room();
-            let n = room.len().min(left);
-            room[..n].copy_from_slice(&objects[left - n..left]);
-            sheaf.grow(n);
-            left -= n;
-            self.count(cache, StatItem::FreeFastpath, n);
-            self.place_roomy(cache, sheaf, gfp);
+        if self.has_slots(gfp) {
+            let put = self.put_into_sheaves(cache, gfp, &objects[..left]);
+            self.count(cache, StatItem::FreeFastpath, put);
+            left -= put;
         }
         if left > 0 {
             self.count(cache, StatItem::FreeSlowpath, left);
@@ -324,31 +318,96 @@ impl<P: Platform> Allocator<P> {
         None
     }
 
-    /// Takes a sheaf with objects: main, spare or one of the barn's.
-    fn take_filled(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
-        if !self.has_slots(gfp) {
-            return None;
+    /// Takes objects out of this CPU's sheaves, and then out of full ones of the barn; returns how many.
+    fn take_from_sheaves(&self, cache: &KmemCache<P>, gfp: Gfp, out: &mut [*mut u8]) -> usize {
+        let mut filled = 0;
+        while filled < out.len()
+            && let Some(mut sheaf) = self.take_own(cache, |top| !sheaf::top_is_empty(top))
+        {
+            filled += pour_out(&mut sheaf, &mut out[filled..]);
+            self.place_filled(cache, sheaf, gfp);
         }
-        let own = self.take_own(cache, |top| !sheaf::top_is_empty(top));
-        if own.is_some() {
-            return own;
+        if filled == out.len() {
+            return filled;
         }
-        self.barn_get(cache, gfp)
+        let mut fulls = self.barn_get_for(cache, out.len() - filled, gfp);
+        let mut empties = SheafList::new();
+        while let Some(mut sheaf) = fulls.pop() {
+            filled += pour_out(&mut sheaf, &mut out[filled..]);
+            if sheaf.is_empty() {
+                empties.push(sheaf);
+            } else {
+                self.place_filled(cache, sheaf, gfp);
+            }
+        }
+        self.barn_put_all(cache, &mut SheafList::new(), &mut empties, gfp);
+        while let Some(sheaf) = empties.pop() {
+            self.place_empty(cache, sheaf, gfp);
+        }
+        filled
     }
 
-    /// Takes a sheaf with room: main, spare, or an empty one while the barn has room for a full one.
-    fn take_roomy(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
-        if !self.has_slots(gfp) {
-            return None;
+    /// Puts the last objects of an array into this CPU's sheaves, and into empty ones as far as the barn has room for them;
+    /// returns how many.
+    fn put_into_sheaves(&self, cache: &KmemCache<P>, gfp: Gfp, objects: &[*mut u8]) -> usize {
+        let mut left = objects.len();
+        while left > 0
+            && let Some(mut sheaf) = self.take_own(cache, |top| !sheaf::top_is_full(top))
+        {
+            left -= pour_in(&mut sheaf, &objects[..left]);
+            self.place_roomy(cache, sheaf, gfp);
         }
-        let own = self.take_own(cache, |top| !sheaf::top_is_full(top));
-        if own.is_some() {
-            return own;
+        if left == 0 {
+            return objects.len();
         }
-        if self.glance(cache.id.spare()) != 0 && self.barn_is_full(cache) {
+        let mut empties = self.barn_room_for(cache, left, gfp);
+        let mut fulls = SheafList::new();
+        while let Some(mut sheaf) = empties.pop() {
+            left -= pour_in(&mut sheaf, &objects[..left]);
+            if sheaf.is_full() {
+                fulls.push(sheaf);
+            } else {
+                self.place_roomy(cache, sheaf, gfp);
+            }
+        }
+        if left > 0 {
             self.count(cache, StatItem::BarnPutFail, 1);
-            return None;
+            self.note_barn(cache, true);
         }
-        self.empty_sheaf(cache, gfp)
+        self.barn_put_all(cache, &mut fulls, &mut SheafList::new(), gfp);
+        while let Some(sheaf) = fulls.pop() {
+            self.store_or_flush(cache, sheaf, gfp);
+        }
+        objects.len() - left
     }
+}
+
+/// Moves the newest objects of a sheaf to the front of an array; returns how many.
+fn pour_out(sheaf: &mut Sheaf, out: &mut [*mut u8]) -> usize {
+    let n = sheaf.len().min(out.len());
+    let rest = sheaf.len() - n;
+    out[..n].copy_from_slice(&sheaf.objects()[rest..]);
+    sheaf.truncate(rest);
+    n
+}
+
+/// Moves the last objects of an array into a sheaf; returns how many.
+fn pour_in(sheaf: &mut Sheaf, objects: &[*mut u8]) -> usize {
+    let room = sheaf.room();
+    let n = room.len().min(objects.len());
+    room[..n].copy_from_slice(&objects[objects.len() - n..]);
+    sheaf.grow(n);
+    n
+}
+
+/// Moves the objects that are `wanted` to the front; returns how many there are.
+fn gather(objects: &mut [*mut u8], wanted: impl Fn(*mut u8) -> bool) -> usize {
+    let mut front = 0;
+    for at in 0..objects.len() {
+        if wanted(objects[at]) {
+            objects.swap(at, front);
+            front += 1;
+        }
+    }
+    front
 }

@@ -84,6 +84,8 @@ unsafe impl<P: Platform> Sync for KmemCache<P> {}
 const ADAPTIVE_BARN: usize = 20;
 /// Bytes of full sheaves that a barn holds by default, at most.
 const BARN_BYTES: usize = 32 << 10;
+/// Full sheaves in a barn, at most, as in the kernel.
+const FULL_SHEAVES: usize = 10;
 
 impl<P: Platform> KmemCache<P> {
     /// Computes the record of a cache; `nodes` is set up, `random` null or a permutation's offsets.
@@ -165,8 +167,10 @@ impl<P: Platform> KmemCache<P> {
                 tuning.max_full_sheaves,
                 if capacity_max > capacity {
                     ADAPTIVE_BARN
+                } else if args.kept_bytes.is_some() {
+                    (BARN_BYTES / (capacity * layout.size)).clamp(1, FULL_SHEAVES)
                 } else {
-                    (BARN_BYTES / (capacity * layout.size)).clamp(1, 10)
+                    FULL_SHEAVES
                 },
             ),
             max_empty: tuning.max_empty_sheaves as usize,

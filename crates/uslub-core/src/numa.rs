@@ -14,7 +14,7 @@ use crate::barn::Barn;
 use crate::cache::KmemCache;
 use crate::gfp::Gfp;
 use crate::platform::Platform;
-use crate::sheaf::Sheaf;
+use crate::sheaf::{Sheaf, SheafList};
 use crate::stats::StatItem;
 
 /// Most nodes that are told apart.
@@ -96,6 +96,60 @@ impl<P: Platform> Allocator<P> {
         self.count(cache, item, 1);
         self.note_barn(cache, full.is_none());
         full
+    }
+
+    /// Takes as many full sheaves out of the barn as `objects` objects need, as far as there are.
+    pub(crate) fn barn_get_for(&self, cache: &KmemCache<P>, objects: usize, gfp: Gfp) -> SheafList {
+        let wanted = objects.div_ceil(cache.capacity.max(1));
+        let fulls = self.barn(cache).map_or_else(SheafList::new, |barn| {
+            barn.get_fulls(wanted, gfp.may_spin())
+        });
+        let failed = fulls.len() < wanted;
+        self.count(cache, StatItem::BarnGet, fulls.len());
+        self.count(cache, StatItem::BarnGetFail, usize::from(failed));
+        self.note_barn(cache, failed);
+        fulls
+    }
+
+    /// Stores sheaves of a list in the barn as far as there is room, those `full` and others apart; the rest stays in the lists.
+    pub(crate) fn barn_put_all(
+        &self,
+        cache: &KmemCache<P>,
+        full: &mut SheafList,
+        empty: &mut SheafList,
+        gfp: Gfp,
+    ) {
+        let before = full.len();
+        if let Some(barn) = self.barn(cache) {
+            barn.put_fulls(full, cache.max_full, gfp.may_spin());
+            barn.put_empties(empty, cache.max_empty, gfp.may_spin());
+        }
+        if before > 0 {
+            self.count(cache, StatItem::BarnPut, before - full.len());
+            self.count(cache, StatItem::BarnPutFail, full.len());
+            self.note_barn(cache, !full.is_empty());
+        }
+    }
+
+    /// Empty sheaves for as many of `objects` objects as the barn has room for full ones: from the barn, and new ones.
+    pub(crate) fn barn_room_for(
+        &self,
+        cache: &KmemCache<P>,
+        objects: usize,
+        gfp: Gfp,
+    ) -> SheafList {
+        let Some(barn) = self.barn(cache) else {
+            return SheafList::new();
+        };
+        let room = cache.max_full.saturating_sub(barn.nr_full());
+        let wanted = objects.div_ceil(cache.capacity.max(1)).min(room);
+        let mut empties = barn.get_empties(wanted, gfp.may_spin());
+        while empties.len() < wanted
+            && let Some(sheaf) = self.new_sheaf(cache, gfp)
+        {
+            empties.push(sheaf);
+        }
+        empties
     }
 
     /// Stores a full sheaf in the barn.

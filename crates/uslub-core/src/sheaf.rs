@@ -343,6 +343,17 @@ impl SheafList {
         }
     }
 
+    /// Takes the newest `n` sheaves out, or all if there are fewer.
+    pub fn split(&mut self, n: usize) -> SheafList {
+        let mut newest = SheafList::new();
+        while newest.len() < n
+            && let Some(sheaf) = self.pop()
+        {
+            newest.push(sheaf);
+        }
+        newest
+    }
+
     /// Takes all sheaves out.
     pub fn take(&mut self) -> SheafList {
         core::mem::take(self)

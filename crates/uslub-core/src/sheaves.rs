@@ -197,6 +197,11 @@ impl<P: Platform> Allocator<P> {
         if let Some(empty) = self.barn_get_empty(cache, gfp) {
             return Some(self.fit(cache, empty));
         }
+        self.new_sheaf(cache, gfp)
+    }
+
+    /// A new sheaf.
+    pub(crate) fn new_sheaf(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
         let window = self.meta.window(&self.platform, gfp)?;
         self.count(cache, StatItem::SheafAlloc, 1);
         let capacity = self.wanted_capacity(cache);

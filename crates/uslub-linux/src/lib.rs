@@ -456,7 +456,7 @@ unsafe impl Platform for Linux {
     }
 
     /// By one instruction within a sequence, which no other CPU's can come between; atomically where that cannot be had.
-    #[inline(never)]
+    #[inline]
     fn count(&self, table: &Table, counter: Counter, n: usize) {
         let (active, stopped) = (table.active().cast(), table.stopped().cast());
         let add = |area: Area| {

@@ -256,15 +256,22 @@ impl Arena {
         CacheId::from_raw(self.map_entry(page).load(Relaxed))
     }
 
-    /// Whether all addresses lie in slabs of a cache.
+    /// Whether all addresses lie in slabs of a cache, which are of `bytes` bytes (a power of two).
     #[inline]
-    pub fn all_of(&self, addresses: &[*mut u8], id: CacheId) -> bool {
+    pub fn all_of(&self, addresses: &[*mut u8], id: CacheId, bytes: usize) -> bool {
         let (base, limit, map) = (self.base(), self.limit(), self.map());
-        addresses.iter().all(|&address| {
+        let is_of = |&address: &*mut u8| {
             let page = (address as usize).wrapping_sub(base) >> PAGE_SHIFT;
             // SAFETY: pages below the limit have a committed entry. Relaxed: as in `cache_of`.
             page < limit && unsafe { (*map.add(page)).load(Relaxed) } == id.raw()
-        })
+        };
+        // Neighbours often lie in one slab: then one of them speaks for all.
+        let (eights, rest) = addresses.as_chunks::<8>();
+        eights.iter().all(|eight| {
+            let first = eight[0] as usize;
+            let differ = eight.iter().fold(0, |all, &a| all | (a as usize ^ first));
+            is_of(&eight[0]) && (differ < bytes || eight.iter().all(is_of))
+        }) && rest.iter().all(is_of)
     }
 
     /// Says that `count` pages from `page` belong to slabs of a cache, or to none.
