@@ -113,8 +113,10 @@ struct uslub_cache_args {
     size_t sheaf_capacity;
     /** Bytes of slabs that the cache may have, at least one slab; 0 for no limit. */
     size_t limit;
+    /** How the cache is to behave, name=value separated by commas, as in USLUB_OPTIONS; null for as all others. */
+    const char *tuning;
     /** All 0. */
-    size_t reserved[4];
+    size_t reserved[3];
 };
 
 /** Allocates an element, or returns null; what it may do is what flags says. */
@@ -645,6 +647,23 @@ int uslub_cache_get_stats(const struct uslub_cache *cache, struct uslub_cache_st
 int uslub_cache_stat(const struct uslub_cache *cache, const char *item, uint64_t *value);
 
 /**
+ * Reads what one CPU has counted, as uslub_cache_stat; 0 for a CPU that never used a cache.
+ *
+ * The caller promises: As there.
+ */
+int uslub_cache_stat_on(const struct uslub_cache *cache, const char *item, size_t cpu, uint64_t *value);
+
+/**
+ * Reads how a cache behaves: the value of a name such as sheaf_spill. Returns 0; or -1 with EINVAL for a name that no
+ * cache has a value of.
+ *
+ * The caller promises: The cache is not destroyed; name is a C string, value can be written.
+ */
+int uslub_cache_tuning(const struct uslub_cache *cache,
+                       const char *name,
+                       uint32_t *value);
+
+/**
  * Writes all counters of a cache to a file descriptor, a line with name and value each. Returns 0; or -1, with EIO,
  * if that failed.
  *
@@ -1126,6 +1145,23 @@ int uslub_cache_get_stats(const struct uslub_cache *cache, struct uslub_cache_st
  * The caller promises: The cache is not destroyed; item is a C string, value can be written.
  */
 int uslub_cache_stat(const struct uslub_cache *cache, const char *item, uint64_t *value);
+
+/**
+ * Reads what one CPU has counted, as uslub_cache_stat; 0 for a CPU that never used a cache.
+ *
+ * The caller promises: As there.
+ */
+int uslub_cache_stat_on(const struct uslub_cache *cache, const char *item, size_t cpu, uint64_t *value);
+
+/**
+ * Reads how a cache behaves: the value of a name such as sheaf_spill. Returns 0; or -1 with EINVAL for a name that no
+ * cache has a value of.
+ *
+ * The caller promises: The cache is not destroyed; name is a C string, value can be written.
+ */
+int uslub_cache_tuning(const struct uslub_cache *cache,
+                       const char *name,
+                       uint32_t *value);
 
 /**
  * Writes all counters of a cache to a file descriptor, a line with name and value each. Returns 0; or -1, with EIO,

@@ -1,14 +1,15 @@
 //! What a cache is made of, as C says it.
 
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem::transmute;
 
 use libc::{EINVAL, ENOMEM};
 use uslub_core::Gfp;
 use uslub_core::args::{CacheArgs, CreateError, Ctor, Flags};
+use uslub_core::tunables::Tuning;
 
 use crate::gfp::{USLUB_GFP_KERNEL, gfp, uslub_gfp_t};
-use crate::{fatal, invalid, record, set_errno, text};
+use crate::{ALLOCATOR, fatal, invalid, record, set_errno, text};
 
 /// Objects begin a cache line, small ones a fitting part of it.
 pub const USLUB_CACHE_HWCACHE_ALIGN: u32 = 1;
@@ -56,8 +57,10 @@ pub struct uslub_cache_args {
     pub sheaf_capacity: usize,
     /// Bytes of slabs that the cache may have, at least one slab; 0 for no limit.
     pub limit: usize,
+    /// How the cache is to behave, `name=value` separated by commas, as in USLUB_OPTIONS; null for as all others.
+    pub tuning: *const c_char,
     /// All 0.
-    pub reserved: [usize; 4],
+    pub reserved: [usize; 3],
 }
 
 /// A constructor with data, for as long as its cache lives.
@@ -120,6 +123,32 @@ pub(crate) fn constructor_data(ctor: Option<Ctor>) -> *mut u8 {
     }
 }
 
+/// The tuning of a text such as `look_ahead=4,sheaf_spill=1`; an error after a message.
+///
+/// # Safety
+///
+/// The text is null or a C string.
+unsafe fn tuning(name: &str, text: *const c_char) -> Result<Option<Tuning>, ()> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: by the caller's promise.
+    let text = unsafe { CStr::from_ptr(text) };
+    let refused = |why: core::fmt::Arguments<'_>| invalid(format_args!("cache '{name}': {why}"));
+    let Ok(text) = text.to_str() else {
+        refused(format_args!("the tuning is not UTF-8"));
+        return Err(());
+    };
+    let mut tuning = ALLOCATOR.tunables().tuning;
+    for setting in text.split(',').filter(|setting| !setting.trim().is_empty()) {
+        if let Err(error) = tuning.set(setting) {
+            refused(format_args!("{error}"));
+            return Err(());
+        }
+    }
+    Ok(Some(tuning))
+}
+
 /// The part of a name that a message shows.
 fn shown(name: &str) -> &str {
     &name[..name.floor_char_boundary(64)]
@@ -148,8 +177,8 @@ pub(crate) unsafe fn read<'a>(
         | USLUB_CACHE_TYPESAFE_BY_RCU
         | USLUB_CACHE_PREFAULT
         | USLUB_CACHE_PANIC;
-    if args.flags & !known != 0 || args.reserved != [0; 4] {
-        let what = if args.reserved != [0; 4] {
+    if args.flags & !known != 0 || args.reserved != [0; 3] {
+        let what = if args.reserved != [0; 3] {
             "`reserved` is not 0"
         } else {
             "unknown flags"
@@ -172,6 +201,11 @@ pub(crate) unsafe fn read<'a>(
     if args.flags & USLUB_CACHE_MERGE == 0 {
         core.flags |= Flags::NO_MERGE;
     }
+    // SAFETY: by the caller's promise.
+    core.tuning = match unsafe { tuning(shown(name), args.tuning) } {
+        Ok(tuning) => tuning,
+        Err(()) => return None,
+    };
     core.limit = (args.limit != 0).then_some(args.limit);
     core.sheaf_capacity = (args.sheaf_capacity != 0).then_some(args.sheaf_capacity);
     core.free_gfp = gfp(if args.free_gfp == 0 {

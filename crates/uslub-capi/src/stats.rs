@@ -4,7 +4,7 @@ use core::ffi::{CStr, c_char, c_int};
 use core::fmt::Write;
 
 use libc::EINVAL;
-use uslub_core::stats::STAT_ITEMS;
+use uslub_core::stats::{STAT_ITEMS, StatItem};
 use uslub_linux::{Text, complain, sys};
 
 use crate::cache::{live, uslub_cache};
@@ -130,12 +130,8 @@ pub unsafe extern "C" fn uslub_cache_stat(
         return -1;
     }
     // SAFETY: by the caller's promise.
-    let name = unsafe { CStr::from_ptr(item) }.to_bytes();
-    match STAT_ITEMS
-        .iter()
-        .find(|(_, known)| known.as_bytes() == name)
-    {
-        Some(&(item, _)) => {
+    match unsafe { item_of(item) } {
+        Some(item) => {
             // SAFETY: by the caller's promise.
             unsafe { value.write(ALLOCATOR.stat(cache, item)) };
             0
@@ -145,6 +141,83 @@ pub unsafe extern "C" fn uslub_cache_stat(
             -1
         }
     }
+}
+
+/// Reads what one CPU has counted, as uslub_cache_stat; 0 for a CPU that never used a cache.
+///
+/// # Safety
+///
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslub_cache_stat_on(
+    cache: *const uslub_cache,
+    item: *const c_char,
+    cpu: usize,
+    value: *mut u64,
+) -> c_int {
+    // SAFETY: passed on.
+    let cache = unsafe { live(cache, "uslub_cache_stat_on") };
+    // SAFETY: by the caller's promise.
+    match unsafe { item_of(item) }.filter(|_| !value.is_null()) {
+        Some(item) => {
+            // SAFETY: by the caller's promise.
+            unsafe { value.write(ALLOCATOR.stat_on(cache, item, cpu)) };
+            0
+        }
+        None => {
+            set_errno(EINVAL);
+            -1
+        }
+    }
+}
+
+/// Reads how a cache behaves: the value of a name such as `sheaf_spill`. Returns 0; or -1 with EINVAL for a name that no
+/// cache has a value of.
+///
+/// # Safety
+///
+/// The cache is not destroyed; `name` is a C string, `value` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslub_cache_tuning(
+    cache: *const uslub_cache,
+    name: *const c_char,
+    value: *mut u32,
+) -> c_int {
+    // SAFETY: passed on.
+    let cache = unsafe { live(cache, "uslub_cache_tuning") };
+    // SAFETY: by the caller's promise.
+    let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) });
+    let found = name
+        .and_then(|name| name.to_str().ok())
+        .and_then(|name| cache.tuning.get(name));
+    match found {
+        Some(found) if !value.is_null() => {
+            // SAFETY: by the caller's promise.
+            unsafe { value.write(found) };
+            0
+        }
+        _ => {
+            set_errno(EINVAL);
+            -1
+        }
+    }
+}
+
+/// The item of a name.
+///
+/// # Safety
+///
+/// Null or a C string.
+unsafe fn item_of(name: *const c_char) -> Option<StatItem> {
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: by the caller's promise.
+    let name = unsafe { CStr::from_ptr(name) }.to_bytes();
+    let item = STAT_ITEMS
+        .iter()
+        .find(|(_, known)| known.as_bytes() == name)?;
+    Some(item.0)
 }
 
 /// Writes all counters of a cache to a file descriptor, a line with name and value each. Returns 0; or -1, with EIO,

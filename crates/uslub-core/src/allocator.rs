@@ -188,6 +188,7 @@ impl<P: Platform> Allocator<P> {
     /// When an argument is out of bounds, there are too many caches or no memory.
     pub fn create(&self, args: &CacheArgs<'_>) -> Result<&KmemCache<P>, CreateError> {
         let mut list = self.slab_mutex.lock();
+        args::check(args)?;
         let layout = Layout::of(args)?;
         if args.is_mergeable()
             && self.tunables().slab_nomerge == 0

@@ -1,7 +1,7 @@
 //! What a cache is made of: names, sizes, flags, constructors, and how they lay a slot out.
 
 use crate::gfp::Gfp;
-use crate::tunables::Tuning;
+use crate::tunables::{TUNABLES, Tuning};
 
 /// Longest name of a cache, in bytes.
 pub const NAME_MAX: usize = 31;
@@ -124,6 +124,8 @@ pub enum CreateError {
     BadAlign,
     /// The limit is below one slab.
     BadLimit,
+    /// The tuning's value of this name is out of its bounds.
+    BadTuning(&'static str),
     /// There are 2047 caches already.
     TooMany,
     /// There is no memory for the cache's records.
@@ -132,7 +134,12 @@ pub enum CreateError {
 
 impl core::fmt::Display for CreateError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
+        f.write_str(match *self {
+            CreateError::BadTuning(name) => {
+                let bounds = TUNABLES.iter().find(|t| t.name == name);
+                let (min, max) = bounds.map_or((0, 0), |t| (t.min, t.max));
+                return write!(f, "tunable '{name}' takes {min} to {max}");
+            }
             CreateError::BadName => "a cache's name has 1 to 31 bytes",
             CreateError::BadSize => "an object has 1 to 65536 bytes",
             CreateError::BadAlign => "an alignment is a power of two up to 4096 bytes",
@@ -147,6 +154,9 @@ impl core::error::Error for CreateError {}
 
 /// Checks arguments before anything is made for them.
 pub(crate) fn check(args: &CacheArgs<'_>) -> Result<(), CreateError> {
+    if let Some(Err(tunable)) = args.tuning.map(|tuning| tuning.check()) {
+        return Err(CreateError::BadTuning(tunable.name));
+    }
     Layout::of(args).map(drop)
 }
 

@@ -35,6 +35,9 @@ items! {
     FreeSlab => "free_slab",
     /// Objects asked of another node than the CPU's.
     AllocNodeMismatch => "alloc_node_mismatch",
+    /// Slabs of a smaller order than wanted. Always 0: where no run of pages is left, a block of 2 MiB is added, and one without
+    /// a run of 32 pages is none.
+    OrderFallback => "order_fallback",
     /// State words that changed under our hands.
     CmpxchgDoubleFail => "cmpxchg_double_fail",
     /// Objects moved from sheaves to slabs.

@@ -114,6 +114,7 @@ impl Default for Tunables {
 }
 
 /// One line of the table of tunables.
+#[derive(Debug)]
 pub struct Tunable {
     /// Name, as written before the `=`.
     pub name: &'static str,
@@ -127,6 +128,7 @@ pub struct Tunable {
 }
 
 /// Where a value is kept.
+#[derive(Debug)]
 enum Field {
     /// Each cache has its own.
     Cache(fn(&mut Tuning) -> &mut u32),
@@ -404,6 +406,37 @@ impl Tunables {
 }
 
 impl Tuning {
+    /// Whether all values are within their bounds.
+    ///
+    /// # Errors
+    ///
+    /// The first tunable whose value is not.
+    ///
+    /// ```
+    /// use uslub_core::tunables::Tuning;
+    /// let tuning = Tuning { look_ahead: 99, ..Tuning::DEFAULT };
+    /// assert_eq!(tuning.check().unwrap_err().name, "look_ahead");
+    /// ```
+    pub fn check(&self) -> Result<(), &'static Tunable> {
+        let is_bad = |t: &&Tunable| {
+            t.get_of(self)
+                .is_some_and(|value| !(t.min..=t.max).contains(&value))
+        };
+        TUNABLES.iter().find(is_bad).map_or(Ok(()), Err)
+    }
+
+    /// The value of a name; `None` for a name that no cache has a value for.
+    ///
+    /// ```
+    /// use uslub_core::tunables::Tuning;
+    /// assert_eq!(Tuning::DEFAULT.get("slab_max_order"), Some(3));
+    /// assert_eq!(Tuning::DEFAULT.get("rseq"), None);
+    /// ```
+    pub fn get(&self, name: &str) -> Option<u32> {
+        let tunable = TUNABLES.iter().find(|t| t.name == name)?;
+        tunable.get_of(self)
+    }
+
     /// Applies one `key=value` to one cache.
     ///
     /// # Errors

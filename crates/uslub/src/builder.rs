@@ -33,7 +33,7 @@ use crate::rcu;
 /// ```
 #[must_use = "a description is not a cache yet"]
 pub struct RawBuilder<'n> {
-    args: CacheArgs<'n>,
+    pub(crate) args: CacheArgs<'n>,
     align: Option<usize>,
     capacity: Option<RangeInclusive<usize>>,
     ctor: Option<OwnedCtor>,
@@ -263,7 +263,7 @@ impl<'n> RawBuilder<'n> {
             args.sheaf_capacity = Some(least);
             args.tuning = Some(Tuning {
                 sheaf_capacity_max: most as u32,
-                ..allocator.tunables().tuning
+                ..args.tuning.unwrap_or(allocator.tunables().tuning)
             });
         }
         if args.flags.contains(Flags::TYPESAFE_BY_RCU) {
@@ -325,7 +325,7 @@ impl<'n, T> Builder<'n, T> {
         }
     }
 
-    fn with(self, change: impl FnOnce(RawBuilder<'n>) -> RawBuilder<'n>) -> Self {
+    pub(crate) fn with(self, change: impl FnOnce(RawBuilder<'n>) -> RawBuilder<'n>) -> Self {
         Self {
             raw: change(self.raw),
             object: PhantomData,

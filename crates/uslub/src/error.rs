@@ -25,6 +25,8 @@ pub enum CreateError {
     BadLimit,
     /// The range of sheaf capacities is empty or begins with 0 or above the largest possible.
     BadCapacity,
+    /// The tuning's value of this name is out of its bounds.
+    BadTuning(&'static str),
     /// The type has no bytes, so its objects need no memory.
     ZeroSized,
     /// A constructor was given for a type that must be dropped: what a constructor makes stays in its memory over
@@ -45,6 +47,7 @@ impl From<args::CreateError> for CreateError {
             args::CreateError::BadSize => Self::BadSize,
             args::CreateError::BadAlign => Self::BadAlign,
             args::CreateError::BadLimit => Self::BadLimit,
+            args::CreateError::BadTuning(name) => Self::BadTuning(name),
             args::CreateError::TooMany => Self::TooMany,
             args::CreateError::NoMemory => Self::NoMemory,
         }
@@ -53,7 +56,8 @@ impl From<args::CreateError> for CreateError {
 
 impl fmt::Display for CreateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+        f.write_str(match *self {
+            Self::BadTuning(name) => return args::CreateError::BadTuning(name).fmt(f),
             Self::BadName => "a cache's name has 1 to 31 bytes, a prefix of buckets 1 to 26",
             Self::BadSize => "an object has 1 to 65536 bytes",
             Self::BadAlign => "an alignment is a power of two up to 4096 bytes",

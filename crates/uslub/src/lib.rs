@@ -128,6 +128,7 @@ mod raw;
 mod rcu;
 mod shrinker;
 mod stats;
+mod tuning;
 
 pub use buckets::Buckets;
 pub use builder::{Builder, RawBuilder};
@@ -147,13 +148,20 @@ pub use raw::RawCache;
 pub use rcu::{rcu_barrier, set_grace_period};
 pub use shrinker::{Shrinker, shrinker};
 pub use stats::{CacheStats, SlabInfo, SlabRow, slabinfo, totals, trim};
+pub use tuning::tuning;
 pub use uslub_core::Gfp;
 pub use uslub_core::grace::{GracePeriod, RcuCallback, RcuHead};
 pub use uslub_core::info::{CacheInfo, Totals};
 pub use uslub_core::mempool::{MempoolError, Source};
 pub use uslub_core::stats::StatItem;
+pub use uslub_core::tunables::{SetError, TUNABLES, Tunable, Tuning};
 
 /// The README's programs in Rust run as they are printed.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// So do those of the page about tuning.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/tuning.md")]
+struct TuningPage;

@@ -37,8 +37,12 @@ static void arguments(void)
     REFUSED("align huge", .size = 8, .align = (size_t)1 << 63);
     REFUSED("limit 100", .size = 8, .limit = 100);
     REFUSED("flags", .size = 8, .flags = 1 << 20);
-    REFUSED("reserved", .size = 8, .reserved = { 0, 0, 1, 0 });
+    REFUSED("reserved", .size = 8, .reserved = { 0, 0, 1 });
     REFUSED("two constructors", .size = 16, .ctor = ctor, .ctor_with = ctor_until);
+    REFUSED("tuning", .size = 8, .tuning = "look_ahead=9");
+    REFUSED("tuning name", .size = 8, .tuning = "sheaf_spill=1,colour=2");
+    REFUSED("tuning process", .size = 8, .tuning = "decay_ms=5");
+    REFUSED("tuning form", .size = 8, .tuning = "sheaf_spill");
     /* The longest name, and the extremes of size. */
     struct uslub_cache *longest = cache_of("a name of just thirty-one bytes", 1);
     CHECK(strcmp(uslub_cache_name(longest), "a name of just thirty-one bytes") == 0);

@@ -56,6 +56,10 @@ fn bad_input_is_refused_with_errno_and_a_message() {
         "mempool: a pool's elements are not zeroed",
         "uslub_kmalloc_aligned: 24 is no power of two",
         "there are 2047 caches already",
+        "cache 'tuning': tunable 'look_ahead' takes 0 to 8, not 9",
+        "cache 'tuning name': unknown tunable 'colour'; known are slab_min_order,",
+        "cache 'tuning process': tunable 'decay_ms' is the whole allocator's",
+        "cache 'tuning form': 'sheaf_spill' is not of the form KEY=VALUE",
     ] {
         assert!(said.contains(message), "'{message}' is missing:\n{said}");
     }
@@ -99,6 +103,11 @@ fn a_bug_of_the_caller_ends_the_process_with_a_message() {
             outcome.describe()
         );
     }
+}
+
+#[test]
+fn a_cache_behaves_as_its_tuning_says() {
+    all_holds("crates/uslub-capi/tests/c/tuning.c", Linked::Dynamic);
 }
 
 #[test]

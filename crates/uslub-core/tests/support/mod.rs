@@ -32,6 +32,7 @@ use uslub_core::Allocator;
 use uslub_core::kmalloc::NR_CLASSES;
 use uslub_core::percpu::Region;
 use uslub_core::platform::PAGE_SIZE;
+use uslub_core::stats::StatItem;
 use uslub_core::tunables::Tunables;
 
 pub use platform::Virtual;
@@ -137,6 +138,7 @@ pub fn allocator(cpus: usize) -> Box<Slub> {
 /// Fails the test unless the allocator, from which nobody holds an object any more, gives all back.
 pub fn assert_all_is_given_back(a: &Slub) {
     assert_eq!(a.validate(), Ok(()), "before the trim");
+    a.caches().for_each(|cache| assert_counters_agree(a, cache));
     a.trim();
     assert_eq!(a.validate(), Ok(()), "after the trim");
     for cache in a.caches() {
@@ -144,6 +146,7 @@ pub fn assert_all_is_given_back(a: &Slub) {
         let rest = (info.num_slabs, info.active_objs, info.cached_objs);
         assert_eq!(rest, (0, 0, 0), "cache {}", cache.name());
         assert_eq!(info.allocs, info.frees, "cache {}", cache.name());
+        assert_counters_agree(a, cache);
     }
     let t = a.totals();
     assert_eq!(
@@ -153,6 +156,39 @@ pub fn assert_all_is_given_back(a: &Slub) {
     assert_eq!(t.allocs, t.frees);
     a.platform.assert_pages_are_zero();
     assert_mappings_are_known(a);
+}
+
+/// Fails the test unless the counters of a cache that nobody uses agree with what there is.
+pub fn assert_counters_agree(a: &Slub, cache: &Cache) {
+    let info = a.info(cache);
+    let stat = |item| a.stat(cache, item);
+    let name = cache.name();
+    let allocs = stat(StatItem::AllocFastpath) + stat(StatItem::AllocSlowpath);
+    let frees = stat(StatItem::FreeFastpath) + stat(StatItem::FreeSlowpath);
+    let live = info.active_objs - info.cached_objs;
+    assert_eq!(allocs - frees, live as u64, "live objects of cache {name}");
+    let slabs = stat(StatItem::AllocSlab) - stat(StatItem::FreeSlab);
+    assert_eq!(slabs, info.num_slabs as u64, "slabs of cache {name}");
+    let sheaves = stat(StatItem::SheafAlloc) - stat(StatItem::SheafFree);
+    assert_eq!(
+        sheaves,
+        sheaves_alive(a, cache) as u64,
+        "sheaves of cache {name}"
+    );
+}
+
+/// Sheaves in the CPUs' slots and in barns.
+fn sheaves_alive(a: &Slub, cache: &Cache) -> usize {
+    let barns = cache.nodes().map(|n| n.barn.nr_full() + n.barn.nr_empty());
+    let slots = [cache.id.main(), cache.id.spare(), cache.id.rcu()];
+    let in_slots = |region: &Region| {
+        // SeqCst: nothing here is measured.
+        let tops = slots.map(|slot| region.word(slot).load(SeqCst));
+        let is_sheaf = |&top: &usize| top != 0 && !uslub_core::sheaf::is_sentinel(top);
+        tops.iter().filter(|top| is_sheaf(top)).count()
+    };
+    let regions = a.table.regions().map(|(_, region)| in_slots(region));
+    barns.sum::<usize>() + regions.sum::<usize>()
 }
 
 /// Fails the test unless what is mapped is the allocator's records and nothing else.
