@@ -12,11 +12,11 @@
 //! | what happened | what the CPU wants then |
 //! |---|---|
 //! | the barn had no full sheaf for an allocation, or no room for a free, below 28 objects | the next step at once |
-//! | the same four times within 10 ms, from 28 objects on | the next step |
-//! | no visit to the barn for 40 ms | one step less |
+//! | the same twice within 10 ms, from 28 objects on | the next step |
+//! | no visit to the barn for 40 ms; four times as long after each step down that was soon taken back, up to three times | one step less |
 //! | no allocation and no free for two looks, 10 ms apart | the minimum; its sheaves are flushed |
 //!
-//! Failing at the barn, not visiting it, is the signal: a barn visit is cheap, a refill from slabs is not.
+//! Failing at the barn is the signal: a barn visit is cheap, a refill from slabs is not. Of visits, 63 weigh as much as a miss.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -34,10 +34,12 @@ pub const STEPS: [usize; 6] = [4, 12, 28, 60, 124, MAX_CAPACITY];
 /// Below this capacity a single miss is enough to grow.
 const QUICK: usize = 28;
 /// Misses within a window that make a larger sheaf grow.
-const MISSES: u8 = 4;
+const MISSES: u8 = 2;
+/// Visits to the barn that weigh as much as a miss.
+const VISITS: u8 = 63;
 /// Milliseconds of a window.
 const WINDOW_MS: u32 = 10;
-/// Milliseconds without a visit to the barn after which a CPU wants less.
+/// Milliseconds without a visit to the barn after which a CPU wants less, at first.
 const QUIET_MS: u32 = 40;
 /// Bytes of objects in one sheaf, at most.
 const SHEAF_OBJECT_BYTES: usize = 256 << 10;
@@ -45,10 +47,17 @@ const SHEAF_OBJECT_BYTES: usize = 256 << 10;
 /// What a CPU wants of one cache's sheaves, in a word of its region. Racy: a lost update costs a step.
 #[derive(Clone, Copy)]
 struct Wish {
+    /// Index into [`STEPS`].
     step: u8,
-    misses: u8,
-    /// Looks without any activity.
+    /// Looks without any activity, up to 15.
     idle: u8,
+    misses: u8,
+    /// Visits to the barn since the last that counted as a miss, up to 63.
+    visits: u8,
+    /// How often, up to 3 times, a step down turned out to be too early.
+    patience: u8,
+    /// Whether the last step was down.
+    shrunk: bool,
     /// Low bits of the count of allocations and frees at the last look.
     activity: u8,
     /// Of the last visit to the barn, in milliseconds, truncated.
@@ -58,11 +67,14 @@ struct Wish {
 impl Wish {
     fn load(word: &AtomicU64) -> Self {
         // Relaxed: a hint.
-        let [step, misses, idle, activity, a, b, c, d] = word.load(Relaxed).to_le_bytes();
+        let [both, misses, visits, activity, a, b, c, d] = word.load(Relaxed).to_le_bytes();
         Self {
-            step,
+            step: both & 7,
+            shrunk: both & 8 != 0,
+            idle: both >> 4,
             misses,
-            idle,
+            visits: visits & 63,
+            patience: visits >> 6,
             activity,
             visited: u32::from_le_bytes([a, b, c, d]),
         }
@@ -70,9 +82,18 @@ impl Wish {
 
     fn store(self, word: &AtomicU64) {
         let [a, b, c, d] = self.visited.to_le_bytes();
-        let bytes = [self.step, self.misses, self.idle, self.activity, a, b, c, d];
+        let both = self.step | u8::from(self.shrunk) << 3 | self.idle << 4;
+        let visits = self.visits | self.patience << 6;
+        let bytes = [both, self.misses, visits, self.activity, a, b, c, d];
         // Relaxed: a hint.
         word.store(u64::from_le_bytes(bytes), Relaxed);
+    }
+}
+
+impl Wish {
+    /// Milliseconds without a visit to the barn after which a CPU wants less.
+    fn quiet_ms(self) -> u32 {
+        QUIET_MS << (2 * self.patience)
     }
 }
 
@@ -125,10 +146,16 @@ impl<P: Platform> Allocator<P> {
 
     /// Cuts a sheaf to what this CPU wants, if it is empty.
     pub(crate) fn fit(&self, cache: &KmemCache<P>, sheaf: Sheaf) -> Sheaf {
+        self.fit_for(cache, sheaf, 0)
+    }
+
+    /// As [`fit`](Self::fit), but so that at least `least` objects find room, as far as the cache's sheaves may grow.
+    pub(crate) fn fit_for(&self, cache: &KmemCache<P>, sheaf: Sheaf, least: usize) -> Sheaf {
         if !cache.is_adaptive() || !sheaf.is_empty() {
             return sheaf;
         }
-        let (old, new) = (sheaf.capacity(), self.wanted_capacity(cache));
+        let least = least.min(cache.capacity_max);
+        let (old, new) = (sheaf.capacity(), self.wanted_capacity(cache).max(least));
         if old == new {
             return sheaf;
         }
@@ -147,12 +174,22 @@ impl<P: Platform> Allocator<P> {
         let word = region.wish(cache.id);
         let mut wish = Wish::load(word);
         let now = self.platform.now_ms() as u32;
-        let since = now.wrapping_sub(wish.visited);
+        // Never negative: another thread may have looked at the clock later.
+        let since = (now.wrapping_sub(wish.visited) as i32).max(0) as u32;
         let before = capacity_of(cache, wish.step);
         let first = wish.visited == 0;
-        if since > QUIET_MS && wish.step > 0 && !first {
+        wish.visits += 1;
+        let failed = failed || wish.visits >= VISITS;
+        if failed {
+            wish.visits = 0;
+        }
+        if since > wish.quiet_ms() && wish.step > 0 && !first {
             wish.step -= 1;
             wish.misses = 0;
+            if wish.shrunk {
+                wish.patience = wish.patience.saturating_sub(1);
+            }
+            wish.shrunk = true;
         } else if failed && !first {
             if since > WINDOW_MS {
                 wish.misses = 0;
@@ -161,6 +198,10 @@ impl<P: Platform> Allocator<P> {
             let enough = before < QUICK || wish.misses >= MISSES;
             if enough && usize::from(wish.step) < STEPS.len() - 1 && !self.is_over_budget() {
                 wish.misses = 0;
+                if wish.shrunk {
+                    wish.patience = (wish.patience + 1).min(3);
+                }
+                wish.shrunk = false;
                 // Steps that make no difference to this cache are passed over.
                 while usize::from(wish.step) < STEPS.len() - 1
                     && capacity_of(cache, wish.step) == before
@@ -190,12 +231,12 @@ impl<P: Platform> Allocator<P> {
             let (allocs, frees) = region.counts(cache.id);
             let activity = allocs.wrapping_add(frees) as u8;
             if wish.activity == activity {
-                wish.idle = wish.idle.saturating_add(1);
+                wish.idle = (wish.idle + 1).min(15);
             } else {
                 (wish.idle, wish.activity) = (0, activity);
             }
             if wish.idle >= 2 && wish.step > 0 {
-                (wish.step, wish.misses) = (0, 0);
+                (wish.step, wish.misses, wish.patience) = (0, 0, 0);
                 self.count(cache, StatItem::SheafShrink, 1);
             }
             any |= wish.idle == 2;

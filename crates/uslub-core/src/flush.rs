@@ -332,7 +332,12 @@ impl<P: Platform> Allocator<P> {
     /// Gives back what has been idle for the decay time; for a helper that runs beside the program.
     pub fn tick(&self, now: u64) {
         let decay = u64::from(self.tunables().decay_ms);
-        self.while_draining(|| self.trim_reserves());
+        self.while_draining(|| {
+            self.trim_reserves();
+            for cache in self.caches() {
+                (cache.nodes()).for_each(|node| self.discard_ahead(cache, node));
+            }
+        });
         self.zone.decay(&self.platform, now, decay);
         self.huge.purge(&self.platform, |age| age >= decay);
     }

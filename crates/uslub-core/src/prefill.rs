@@ -4,7 +4,7 @@
 //!
 //! | objects wanted | where they wait |
 //! |---|---|
-//! | up to the cache's capacity | a sheaf: the CPU's spare, one of the barn's, or a new one, filled up |
+//! | up to the cache's (largest) capacity | a sheaf: the CPU's spare, one of the barn's, or a new one, filled up |
 //! | more | an array of their own from kmalloc, of just that size |
 //!
 //! Objects in it count as allocated; what is given back counts as freed.
@@ -119,11 +119,11 @@ impl<P: Platform> Allocator<P> {
     /// Sets `n` objects (at least 1) of a cache aside; `None` when memory cannot be had, and then nothing is taken.
     pub fn prefill(&self, cache: &KmemCache<P>, gfp: Gfp, n: usize) -> Option<Prefilled> {
         let gfp = gfp - Gfp::ZERO;
-        if n > cache.capacity {
+        if n > cache.capacity.max(cache.capacity_max) {
             self.count(cache, StatItem::SheafPrefillOversize, 1);
             return self.prefill_oversize(cache, gfp, n);
         }
-        let sheaf = self.sheaf_for_prefill(cache, gfp)?;
+        let sheaf = self.sheaf_for_prefill(cache, n, gfp)?;
         self.count(cache, StatItem::AllocFastpath, sheaf.len());
         let mut prefilled = Prefilled(Kind::Sheaf(sheaf));
         if self.refill_prefilled(cache, gfp, &mut prefilled, n) {
@@ -133,19 +133,38 @@ impl<P: Platform> Allocator<P> {
         None
     }
 
-    /// A sheaf with whatever it holds: the CPU's spare, the barn's, or a new one.
-    fn sheaf_for_prefill(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
+    /// A sheaf for `n` objects with whatever it holds: the CPU's spare, the barn's, or a new one.
+    fn sheaf_for_prefill(&self, cache: &KmemCache<P>, n: usize, gfp: Gfp) -> Option<Sheaf> {
         if self.has_slots(gfp)
             && let Some(spare) = self.take_spare(cache, self.glance(cache.id.spare()))
         {
             self.count(cache, StatItem::SheafPrefillFast, 1);
-            return Some(spare);
+            return self.enlarge(cache, spare, n, gfp);
         }
         self.count(cache, StatItem::SheafPrefillSlow, 1);
         if let Some(full) = self.barn_get(cache, gfp) {
-            return Some(full);
+            return self.enlarge(cache, full, n, gfp);
         }
-        self.empty_sheaf(cache, gfp)
+        let empty = self.empty_sheaf(cache, gfp)?;
+        self.enlarge(cache, empty, n, gfp)
+    }
+
+    /// A sheaf with at least these objects and room for `n`; of caches whose sheaves grow, some are smaller.
+    fn enlarge(&self, cache: &KmemCache<P>, sheaf: Sheaf, n: usize, gfp: Gfp) -> Option<Sheaf> {
+        if sheaf.capacity() >= n || sheaf.is_empty() {
+            return Some(self.fit_for(cache, sheaf, n));
+        }
+        let Some(larger) = self.empty_sheaf(cache, gfp) else {
+            self.store_or_flush(cache, sheaf, gfp);
+            return None;
+        };
+        let (mut small, mut larger) = (sheaf, self.fit_for(cache, larger, n));
+        let count = small.len();
+        larger.room()[..count].copy_from_slice(small.objects());
+        larger.grow(count);
+        small.truncate(0);
+        self.place_empty(cache, small, gfp);
+        Some(larger)
     }
 
     fn prefill_oversize(&self, cache: &KmemCache<P>, gfp: Gfp, n: usize) -> Option<Prefilled> {

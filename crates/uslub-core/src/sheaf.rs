@@ -105,10 +105,16 @@ pub fn top_room(top: usize) -> usize {
 /// Objects in the sheaf with this top. Racy: the sheaf may belong to someone else.
 #[inline]
 pub fn top_len(top: usize) -> usize {
+    (top % SHEAF_BYTES + 8 * top_capacity(top)).saturating_sub(LAST) / 8
+}
+
+/// Objects that the sheaf with this top can hold. Racy: the sheaf may belong to someone else.
+#[inline]
+pub fn top_capacity(top: usize) -> usize {
     let window = (top & !(SHEAF_BYTES - 1)) as *const Window;
     // SAFETY: windows are never unmapped, and a capacity is set before the window is published.
-    let capacity = unsafe { (&raw const (*window).capacity).read_volatile() } as usize;
-    (top + 8 * capacity).saturating_sub(window as usize + LAST) / 8
+    let capacity = unsafe { (&raw const (*window).capacity).read_volatile() };
+    usize::from(capacity)
 }
 
 /// Whether the sheaf with this top holds no object. Racy: the sheaf may belong to someone else.

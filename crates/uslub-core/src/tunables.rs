@@ -101,7 +101,7 @@ impl Tunables {
     pub const DEFAULT: Tunables = Tunables {
         tuning: Tuning::DEFAULT,
         slab_nomerge: 0,
-        sheaf_budget_mb: 64,
+        sheaf_budget_mb: 128,
         rseq: 1,
         decay_ms: 1000,
     };

@@ -1,5 +1,6 @@
 //! The five threads, a file each, and how they are run one after another.
 
+mod capacity;
 mod deferred;
 mod detached;
 mod lockfree;

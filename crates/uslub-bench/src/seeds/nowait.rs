@@ -23,6 +23,8 @@ use crate::report::{SeedReport, Table};
 use crate::row::Row;
 use crate::strategy::Strategy;
 
+use super::capacity;
+
 use flow::{Direct, Flow, Pooled};
 
 /// Bytes of an object.
@@ -50,6 +52,7 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
     let real = one_node(bench, &mut rows)?;
     let mut charts = vec![real];
     charts.extend(nodes::run(bench, &mut rows)?);
+    charts.extend(capacity::run(bench, &mut rows)?);
     Ok(SeedReport {
         seed: 4,
         title: "Allocation that may not block, across CPUs",
@@ -59,7 +62,8 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
                 single object. What counts is whether the caller may wait for a lock's short hold; then it gets a full sheaf.",
         workload: format!(
             "A producer allocates {SIZE}-byte objects and puts them into a ring (depth {}, batches of {}); a consumer on another \
-             CPU frees them. Directly and through a mempool of {RESERVE}; then eight such pairs on a simulated machine of eight memory nodes.",
+             CPU frees them. Directly and through a mempool of {RESERVE}; then eight such pairs on a simulated machine of eight memory nodes. Last, sheaves of fixed capacities against one that \
+             grows and shrinks, on simulated machines: the time is the allocator's own work, without waiting.",
             flow::DEPTH,
             flow::BATCH
         ),

@@ -6,7 +6,7 @@
 //! | spill | into the CPU's sheaves | the same |
 //! | spill and reserve | into the CPU's sheaves | kept as long as they are missed |
 
-mod maple;
+pub(super) mod maple;
 mod real;
 mod simulated;
 

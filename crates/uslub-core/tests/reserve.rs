@@ -1,0 +1,65 @@
+//! How much memory the reserve of empty slabs may keep.
+
+mod support;
+
+use std::ptr::null_mut;
+
+use support::{Dice, Setup, assert_all_is_given_back};
+use uslub_core::Gfp;
+use uslub_core::args::CacheArgs;
+
+/// Slabs that are kept in any case.
+const KEPT: usize = 5;
+/// Slabs whose pages may have been taken ahead, at most.
+const AHEAD: usize = 15;
+
+/// The bound while a load is on: half of the most slabs that were in use, and what was taken ahead.
+#[test]
+fn no_more_empty_slabs_than_half_of_those_that_were_in_use_and_few_soon_after_the_load() {
+    for settings in [
+        &["empty_reserve=1"][..],
+        &["empty_reserve=1", "sheaf_spill=1", "sheaf_capacity=8"],
+    ] {
+        let a = Setup::with(settings).build();
+        let cache = a.create(&CacheArgs::new("load", 512)).unwrap();
+        let mut dice = Dice::new(11);
+        let mut held: Vec<Vec<*mut u8>> = Vec::new();
+        let (mut now, mut most) = (1, 0);
+        for phase in 0..40 {
+            // Loads come and go: up to 1,500 batches of 8 objects, or few.
+            let wanted = [1500, 40, 700, 5][phase % 4];
+            for _ in 0..600 {
+                if held.len() < wanted {
+                    let mut batch = vec![null_mut(); 8];
+                    assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut batch));
+                    held.push(batch);
+                } else {
+                    let mut batch = held.swap_remove(dice.below(held.len()));
+                    // SAFETY: the test's, freed once.
+                    unsafe { a.free_bulk(cache, &mut batch) };
+                }
+                let info = a.info(cache);
+                most = most.max(info.active_slabs);
+                let empty = info.num_slabs - info.active_slabs;
+                assert!(
+                    empty <= (most / 2).max(KEPT) + AHEAD,
+                    "{empty} empty slabs, {most} were in use at most"
+                );
+            }
+            now += 3;
+            a.platform.set_clock(now);
+        }
+        for mut batch in held {
+            // SAFETY: the test's, freed once.
+            unsafe { a.free_bulk(cache, &mut batch) };
+        }
+        for _ in 0..100 {
+            now += 10;
+            a.platform.set_clock(now);
+            a.tick(now);
+        }
+        let info = a.info(cache);
+        assert!(info.num_slabs - info.active_slabs <= KEPT, "{info:?}");
+        assert_all_is_given_back(&a);
+    }
+}
