@@ -21,7 +21,7 @@ fn set_up() -> bool {
         return false;
     }
     // The first block, so that the front has pages to open for.
-    ALLOCATOR.zone.grow(&ALLOCATOR.platform, 0);
+    ALLOCATOR.zone.begin(&ALLOCATOR.platform);
     FRONT.open();
     true
 }

@@ -34,6 +34,8 @@ pub struct Lists {
     dirty_tail: u32,
     nr_dirty: usize,
     nr_used: usize,
+    /// Blocks that can be found.
+    blocks: usize,
 }
 
 /// A run of pages that was handed out.
@@ -84,6 +86,7 @@ impl<P: Platform> Zone<P> {
                 dirty_tail: NO_BLOCK,
                 nr_dirty: 0,
                 nr_used: 0,
+                blocks: 0,
             }),
             growth: Lock::new(()),
             dirty: AtomicUsize::new(0),
@@ -122,16 +125,15 @@ impl<P: Platform> Zone<P> {
     ) -> Option<Run> {
         debug_assert!((1..=BLOCK_PAGES).contains(&count) && align.is_power_of_two());
         loop {
-            // Before the look, so that a block which comes meanwhile is looked at too.
-            let limit = self.arena.limit();
-            {
+            let blocks = {
                 let mut lists = self.lists.lock_if(gfp.may_spin())?;
                 self.absorb(&mut lists, platform);
                 if let Some(run) = self.take(&mut lists, Some(nid), count, align, most) {
                     return Some(run);
                 }
-            }
-            if !gfp.may_map() || !self.grow_on(platform, limit, nid) {
+                lists.blocks
+            };
+            if !gfp.may_map() || !self.grow_on(platform, blocks, nid) {
                 break;
             }
         }
@@ -141,16 +143,17 @@ impl<P: Platform> Zone<P> {
         self.take(&mut lists, None, count, align, most)
     }
 
-    /// Adds a block of node 0, unless somebody else has added one since the limit was `limit`; returns false when
-    /// none is to be had.
-    pub fn grow(&self, platform: &P, limit: usize) -> bool {
-        self.grow_on(platform, limit, 0)
+    /// Adds the first block, unless there is one; returns false when none is to be had.
+    pub fn begin(&self, platform: &P) -> bool {
+        self.grow_on(platform, 0, 0)
     }
 
-    fn grow_on(&self, platform: &P, limit: usize, nid: usize) -> bool {
+    /// Adds a block of node `nid`, unless somebody else has added one since there were `blocks`; returns false when
+    /// none is to be had.
+    fn grow_on(&self, platform: &P, blocks: usize, nid: usize) -> bool {
         // Held until the block can be found, so that those who wait do not ask for another.
         let _growth = self.growth.lock();
-        if self.arena.limit() != limit {
+        if self.lists.lock().blocks != blocks {
             return true;
         }
         let Some(number) = self.arena.grow(platform) else {
@@ -161,10 +164,11 @@ impl<P: Platform> Zone<P> {
             // SAFETY: just committed.
             unsafe { platform.bind(start, BLOCK_BYTES, nid) };
         }
-        let _lists = self.lists.lock();
+        let mut lists = self.lists.lock();
         // SAFETY: we hold the page lock; the block is new.
         unsafe { self.arena.block(number) }.reset(nid as u8);
         self.rebin(number);
+        lists.blocks += 1;
         true
     }
 
