@@ -84,12 +84,13 @@ pub fn calculate_order(size: usize, bounds: Bounds) -> Option<Order> {
     (order <= MAX_SLAB_ORDER).then(|| fits(order))
 }
 
-/// Objects that a sheaf holds for slots of `size` bytes: the kernel's 4, 12, 28 or 60.
+/// Objects that a sheaf holds for slots of `size` bytes: the kernel's 4, 12, 28 or 60, but 60 up to 256 bytes rather than 255, as
+/// network buffers of just that size come in bulks of 32 to 48.
 pub const fn sheaf_capacity(size: usize) -> usize {
     match size {
         4096.. => 4,
         1024.. => 12,
-        256.. => 28,
+        257.. => 28,
         _ => 60,
     }
 }
@@ -130,7 +131,8 @@ mod tests {
         for (size, capacity) in [
             (8, 60),
             (255, 60),
-            (256, 28),
+            (256, 60),
+            (257, 28),
             (1023, 28),
             (1024, 12),
             (4095, 12),
