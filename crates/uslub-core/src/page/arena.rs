@@ -259,19 +259,29 @@ impl Arena {
     /// Whether all addresses lie in slabs of a cache, which are of `bytes` bytes (a power of two).
     #[inline]
     pub fn all_of(&self, addresses: &[*mut u8], id: CacheId, bytes: usize) -> bool {
-        let (base, limit, map) = (self.base(), self.limit(), self.map());
-        let is_of = |&address: &*mut u8| {
-            let page = (address as usize).wrapping_sub(base) >> PAGE_SHIFT;
-            // SAFETY: pages below the limit have a committed entry. Relaxed: as in `cache_of`.
-            page < limit && unsafe { (*map.add(page)).load(Relaxed) } == id.raw()
-        };
-        // Neighbours often lie in one slab: then one of them speaks for all.
+        // Neighbours often lie in one slab: what is known of one holds for eight.
+        let mut known = 0;
         let (eights, rest) = addresses.as_chunks::<8>();
         eights.iter().all(|eight| {
-            let first = eight[0] as usize;
-            let differ = eight.iter().fold(0, |all, &a| all | (a as usize ^ first));
-            is_of(&eight[0]) && (differ < bytes || eight.iter().all(is_of))
-        }) && rest.iter().all(is_of)
+            let differ = eight.iter().fold(0, |all, &a| all | (a as usize ^ known));
+            differ < bytes || self.each_of(eight, id, bytes, &mut known)
+        }) && (rest.is_empty() || self.each_of(rest, id, bytes, &mut known))
+    }
+
+    /// As [`all_of`](Self::all_of), one by one; `known` is where a slab of the cache begins, or 0, and becomes the last one's.
+    #[inline(never)]
+    fn each_of(&self, addresses: &[*mut u8], id: CacheId, bytes: usize, known: &mut usize) -> bool {
+        let (base, limit, map) = (self.base(), self.limit(), self.map());
+        addresses.iter().all(|&address| {
+            let address = address as usize;
+            if address ^ *known < bytes {
+                return true;
+            }
+            *known = address & !(bytes - 1);
+            let page = address.wrapping_sub(base) >> PAGE_SHIFT;
+            // SAFETY: pages below the limit have a committed entry. Relaxed: as in `cache_of`.
+            page < limit && unsafe { (*map.add(page)).load(Relaxed) } == id.raw()
+        })
     }
 
     /// Says that `count` pages from `page` belong to slabs of a cache, or to none.
