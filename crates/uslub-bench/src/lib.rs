@@ -31,4 +31,5 @@ pub mod table;
 mod threads;
 
 pub use bench::{Bench, Failure, Size};
+pub use measure::Sample;
 pub use report::Report;

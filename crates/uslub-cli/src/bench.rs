@@ -1,6 +1,7 @@
 //! `uslub bench`: what is measured, and where the result goes.
 
 use crate::cli::{BenchCommand, SeedsOptions};
+use crate::compare;
 use crate::ending::Ending;
 use crate::failure::Failure;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -16,6 +17,7 @@ const WIDTH: u16 = 132;
 pub fn run(what: &BenchCommand) -> Result<Ending, Failure> {
     match what {
         BenchCommand::Seeds(options) => run_seeds(options),
+        BenchCommand::Run(options) => compare::run(options),
     }
 }
 
@@ -110,7 +112,7 @@ fn width() -> u16 {
 }
 
 /// Progress on standard error; nothing where that is no terminal.
-fn progress() -> ProgressBar {
+pub fn progress() -> ProgressBar {
     // Not drawn by a thread of its own, which would disturb what is measured.
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(5));
     let style = ProgressStyle::with_template("{spinner} {prefix} of {len}: {wide_msg} {elapsed}");

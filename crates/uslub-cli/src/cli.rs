@@ -34,7 +34,49 @@ pub enum Command {
 pub enum BenchCommand {
     /// The five mailing-list threads that uslub was built from, each old way against the new one
     Seeds(SeedsOptions),
+    /// A program of your own, on uslub, glibc and what else is installed
+    Run(CompareOptions),
 }
+
+/// Options of `uslub bench run`.
+#[derive(Args, Debug)]
+#[command(
+    override_usage = "uslub bench run [OPTIONS] [--] PROGRAM [ARGS]...",
+    after_help = COMPARE_HELP
+)]
+pub struct CompareOptions {
+    /// Rounds that count; each runs the program once on every allocator
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=10_000))]
+    pub rounds: usize,
+
+    /// What the program reads from standard input; by default nothing
+    #[arg(long, value_name = "FILE")]
+    pub input: Option<PathBuf>,
+
+    /// Show what the program writes
+    #[arg(long)]
+    pub show_output: bool,
+
+    /// Count runs too that end with an exit status other than 0
+    #[arg(long)]
+    pub ignore_failure: bool,
+
+    /// Write every figure to FILE as JSON; - is standard output, which then has nothing else
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// The program and its arguments; from PROGRAM on, all words belong to it
+    #[arg(required = true, trailing_var_arg = true, value_names = ["PROGRAM", "ARGS"])]
+    pub command: Vec<OsString>,
+}
+
+/// The part of the help behind the options.
+const COMPARE_HELP: &str = "\
+Allocators: glibc is the program as it is; the others are preloaded. jemalloc, mimalloc and tcmalloc take part
+where their libraries are installed.
+
+Exit status: 0 when all runs succeeded; 2 wrong usage, 125 a run failed or could not be measured,
+126 the program cannot run on uslub, 127 no such program. If a key such as Ctrl-C ends the program, uslub dies of the same signal.";
 
 /// Options of `uslub bench seeds`.
 #[derive(Args, Debug)]

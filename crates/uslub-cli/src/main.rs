@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `cli` | the command line: commands, options, help |
 //! | `bench` | `uslub bench`: what is measured, and where the result goes |
+//! | `compare` | `uslub bench run`: a program on several allocators |
 //! | `usage` | what is said when the command line is wrong |
 //! | `run` | `uslub run` from start to end |
 //! | `library`, `environment` | what is preloaded, and the variables that say so |
@@ -17,6 +18,7 @@
 
 mod bench;
 mod cli;
+mod compare;
 mod elf;
 mod ending;
 mod environment;

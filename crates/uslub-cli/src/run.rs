@@ -84,7 +84,7 @@ pub fn run(options: &RunOptions) -> Result<Ending, Failure> {
 }
 
 /// The program `name`, if the library can be preloaded into it.
-fn suitable(name: &OsStr, library: &Path) -> Result<Program, Failure> {
+pub fn suitable(name: &OsStr, library: &Path) -> Result<Program, Failure> {
     let machine = File::open(library).map_err(|e| e.to_string());
     let machine = machine.and_then(|file| elf::machine(&file).map_err(|why| why.to_string()));
     let machine = machine.map_err(|why| {
@@ -98,7 +98,7 @@ fn suitable(name: &OsStr, library: &Path) -> Result<Program, Failure> {
 }
 
 /// A folder for reports that only this user can look into.
-fn report_folder() -> Result<TempDir, Failure> {
+pub fn report_folder() -> Result<TempDir, Failure> {
     let mut builder = tempfile::Builder::new();
     builder
         .prefix("uslub-")
@@ -133,7 +133,7 @@ fn absolute(path: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// Starts `command` and waits for its end, passing signals on.
-fn execute(mut command: Command, words: &[OsString]) -> Result<(u32, Finished), Failure> {
+pub fn execute(mut command: Command, words: &[OsString]) -> Result<(u32, Finished), Failure> {
     let lost = |error: io::Error| {
         Failure::ours(
             format!("lost sight of the program: {error}"),

@@ -2,7 +2,7 @@
 //!
 //! Objects that are being freed belong to the caller, so nobody sees the links. The whole list is then pushed by one
 //! compare-and-swap. Two kinds of push change the node's lists of slabs and need its lock: the first of a full slab,
-//! which is listed then, and the one that empties a slab. They wait for each other, [`WAITING`] at most, and share one hold.
+//! which is listed then, and the one that empties a slab. They wait for each other, `WAITING` at most, and share one hold.
 
 use core::ptr::null_mut;
 
