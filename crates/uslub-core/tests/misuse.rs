@@ -88,6 +88,22 @@ fn a_bulk_free_of_an_object_twice_is_seen() {
 }
 
 #[test]
+fn a_bulk_of_what_was_never_allocated_is_seen() {
+    with_cache(|a, cache| {
+        // SAFETY: null is passed over.
+        unsafe { a.free_bulk(cache, &mut [null_mut(); 11]) };
+        for n in [2, 8, 11] {
+            for wrong in [0x10usize, usize::MAX, 1 << 63] {
+                let wrong = wrong as *mut u8;
+                // SAFETY: not safe, on purpose.
+                let seen = message(|| unsafe { a.free_bulk(cache, &mut vec![wrong; n]) });
+                assert_names(&seen, wrong, &["'herbs'", "foreign pointer"]);
+            }
+        }
+    });
+}
+
+#[test]
 fn an_object_whose_slab_is_gone_is_seen() {
     with_cache(|a, cache| {
         let object = a.alloc(cache, Gfp::KERNEL);

@@ -259,8 +259,9 @@ impl Arena {
     /// Whether all addresses lie in slabs of a cache, which are of `bytes` bytes (a power of two).
     #[inline]
     pub fn all_of(&self, addresses: &[*mut u8], id: CacheId, bytes: usize) -> bool {
-        // Neighbours often lie in one slab: what is known of one holds for eight.
-        let mut known = 0;
+        // Neighbours often lie in one slab: what is known of one holds for eight. At first nothing is: as far from the
+        // first address as can be.
+        let mut known = addresses.first().map_or(0, |&first| !(first as usize));
         let (eights, rest) = addresses.as_chunks::<8>();
         eights.iter().all(|eight| {
             let differ = eight.iter().fold(0, |all, &a| all | (a as usize ^ known));
@@ -268,7 +269,8 @@ impl Arena {
         }) && (rest.is_empty() || self.each_of(rest, id, bytes, &mut known))
     }
 
-    /// As [`all_of`](Self::all_of), one by one; `known` is where a slab of the cache begins, or 0, and becomes the last one's.
+    /// As [`all_of`](Self::all_of), one by one; `known` lies in a slab of the cache, or far from the first; it becomes
+    /// where the last one's begins.
     #[inline(never)]
     fn each_of(&self, addresses: &[*mut u8], id: CacheId, bytes: usize, known: &mut usize) -> bool {
         let (base, limit, map) = (self.base(), self.limit(), self.map());
