@@ -11,6 +11,7 @@
 //! | `strategy` | caches from `key=value` settings; counters by name |
 //! | `linux`, `machine` | the real allocator, CPUs to pin to, what is said of them |
 //! | `ring`, `threads`, `dice` | what workloads are made of |
+//! | `peers` | other allocators, measured beside ours |
 //! | `row`, `goal`, `report` | what comes out |
 //! | `table`, `page`, `chart` | how it looks: on a terminal, in a browser |
 
@@ -22,6 +23,7 @@ mod linux;
 mod machine;
 mod measure;
 pub mod page;
+pub mod peers;
 pub mod report;
 mod ring;
 pub mod row;

@@ -31,11 +31,16 @@ pub fn html(report: &Report) -> String {
     for seed in &report.seeds {
         push_seed(&mut body, seed);
     }
+    document("uslub: five threads, old against new", &body)
+}
+
+/// A page of its own.
+pub fn document(title: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <meta name=\"color-scheme\" content=\"light dark\">\
-         <title>uslub: five threads, old against new</title>\
+         <title>{title}</title>\
          <style>{}</style></head><body>{body}</body></html>\n",
         include_str!("page/style.css")
     )
@@ -77,7 +82,8 @@ fn push_seed(body: &mut String, seed: &SeedReport) {
     body.push_str("</section>");
 }
 
-fn push_chart(body: &mut String, chart: &Chart) {
+/// A picture with its title and legend.
+pub fn push_chart(body: &mut String, chart: &Chart) {
     let _ = write!(
         body,
         "<figure><figcaption>{}</figcaption><p class=\"legend\">",
@@ -132,7 +138,7 @@ fn push_rows(body: &mut String, rows: &[Row]) {
 }
 
 /// A value, its spread smaller.
-fn spread_cell(value: Option<f64>, spread: Option<[f64; 2]>) -> String {
+pub fn spread_cell(value: Option<f64>, spread: Option<[f64; 2]>) -> String {
     let text = with_spread(value, spread);
     match text.split_once(" (") {
         Some((value, spread)) => {
@@ -159,7 +165,8 @@ fn push_own(body: &mut String, table: &Table) {
     body.push_str("</tbody></table></details>");
 }
 
-fn escape(text: &str) -> String {
+/// Text as a page has it.
+pub fn escape(text: &str) -> String {
     let text = text.replace('&', "&amp;").replace('<', "&lt;");
     text.replace('>', "&gt;").replace('"', "&quot;")
 }

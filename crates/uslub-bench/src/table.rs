@@ -10,7 +10,7 @@ use crate::report::Report;
 use crate::row::Row;
 
 /// Narrowest table, in columns of text.
-const NARROWEST: u16 = 80;
+pub const NARROWEST: u16 = 80;
 
 /// The whole report as text, at most `width` columns wide where that is possible; what was not met comes last.
 pub fn text(report: &Report, width: u16) -> String {
@@ -106,7 +106,12 @@ fn right(text: String) -> Cell {
 
 /// Whether a row's goal is met, in a word.
 pub fn met(row: &Row) -> &'static str {
-    match row.met {
+    verdict_of(row.met)
+}
+
+/// Whether a goal is met, in a word; none without a goal.
+pub fn verdict_of(met: Option<bool>) -> &'static str {
+    match met {
         Some(true) => "yes",
         Some(false) => "no",
         None => "",

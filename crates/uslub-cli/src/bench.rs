@@ -1,14 +1,17 @@
 //! `uslub bench`: what is measured, and where the result goes.
 
-use crate::cli::{BenchCommand, SeedsOptions};
+use crate::cli::{BenchCommand, PeersOptions, SeedsOptions};
 use crate::compare;
 use crate::ending::Ending;
 use crate::failure::Failure;
+use crate::library;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::fs;
 use std::io::Write;
-use std::path::Path;
-use uslub_bench::{Bench, Report, Size, page, seeds, table};
+use std::path::{Path, PathBuf};
+use uslub_bench::peers::child::{self, Work};
+use uslub_bench::peers::{self, Peers};
+use uslub_bench::{Bench, Size, page, seeds, table};
 
 /// Width of the table where it goes to no terminal, in columns of text.
 const WIDTH: u16 = 132;
@@ -17,59 +20,134 @@ const WIDTH: u16 = 132;
 pub fn run(what: &BenchCommand) -> Result<Ending, Failure> {
     match what {
         BenchCommand::Seeds(options) => run_seeds(options),
+        BenchCommand::Peers(options) => run_peers(options),
         BenchCommand::Run(options) => compare::run(options),
+        BenchCommand::PeerChild { face, work, number } => serve(face, work, *number),
     }
 }
 
 fn run_seeds(options: &SeedsOptions) -> Result<Ending, Failure> {
     let numbers = numbers(&options.seeds)?;
-    // What cannot be written is said before minutes are spent.
-    for file in [&options.html, &options.json].into_iter().flatten() {
-        if !is_stdout(file) {
-            write(file, "")?;
-        }
-    }
-    let bench = Bench {
-        size: if options.quick {
-            Size::Quick
-        } else {
-            Size::Full
-        },
-        progress: progress(),
+    let output = Output::checked(&options.html, &options.json)?;
+    let report = seeds::run(&bench(options.quick), &numbers).map_err(failed)?;
+    let json = || report.json().map_err(|error| error.to_string());
+    output.give(
+        || page::html(&report),
+        json,
+        || table::text(&report, width()),
+        || table::verdict(&report),
+    )
+}
+
+fn run_peers(options: &PeersOptions) -> Result<Ending, Failure> {
+    let names = parts(&options.parts)?;
+    let output = Output::checked(&options.html, &options.json)?;
+    let executable = std::env::current_exe().unwrap_or_default();
+    let ours = library::find(std::env::var_os(library::VARIABLE).as_deref(), &executable)?;
+    let allocators = Peers::look(&ours, &executable, library::VARIABLE).map_err(failed)?;
+    let report = peers::run(&bench(options.quick), &allocators, &names).map_err(failed)?;
+    output.give(
+        || peers::html(&report),
+        || report.json().map_err(|error| error.to_string()),
+        || peers::text(&report, width()),
+        || peers::verdict(&report),
+    )
+}
+
+/// Does a child's work.
+fn serve(face: &str, work: &str, number: usize) -> Result<Ending, Failure> {
+    let Some(work) = Work::from_words(work, number) else {
+        return Err(Failure::usage(
+            format!("no work '{work}'"),
+            "this is a part of 'uslub bench peers'",
+        ));
     };
-    let report = seeds::run(&bench, &numbers).map_err(|error| {
-        Failure::ours(
-            format!("the bench could not go on: {error}"),
-            "with another process that takes all memory or CPUs, try again without it",
-        )
-    })?;
-    give(options, &report)?;
+    let executable = std::env::current_exe().unwrap_or_default();
+    let ours = library::find(std::env::var_os(library::VARIABLE).as_deref(), &executable)?;
+    print!("{}", child::serve(face, work, &ours).map_err(failed)?);
     Ok(Ending::Exited(0))
 }
 
-/// Writes the report wherever it was asked for.
-fn give(options: &SeedsOptions, report: &Report) -> Result<(), Failure> {
-    if let Some(file) = &options.html {
-        write(file, &page::html(report))?;
+fn failed(error: uslub_bench::Failure) -> Failure {
+    Failure::ours(
+        format!("the bench could not go on: {error}"),
+        "with another process that takes all memory or CPUs, try again without it",
+    )
+}
+
+fn bench(quick: bool) -> Bench {
+    Bench {
+        size: if quick { Size::Quick } else { Size::Full },
+        progress: progress(),
     }
-    let mut on_stdout = table::text(report, width());
-    if let Some(file) = &options.json {
-        let json = report.json().map_err(|error| {
-            Failure::ours(
-                format!("the report is no JSON: {error}"),
-                "please report this",
-            )
-        })?;
-        if is_stdout(file) {
-            on_stdout = json + "\n";
-            eprint!("{}", table::verdict(report));
-        } else {
-            write(file, &(json + "\n"))?;
+}
+
+/// Where a report goes.
+struct Output<'a> {
+    html: &'a Option<PathBuf>,
+    json: &'a Option<PathBuf>,
+}
+
+impl<'a> Output<'a> {
+    /// To these files; what cannot be written is said before minutes are spent.
+    fn checked(html: &'a Option<PathBuf>, json: &'a Option<PathBuf>) -> Result<Self, Failure> {
+        for file in [html, json].into_iter().flatten() {
+            if !is_stdout(file) {
+                write(file, "")?;
+            }
+        }
+        Ok(Self { html, json })
+    }
+
+    /// Writes the report wherever it was asked for.
+    fn give(
+        &self,
+        page: impl Fn() -> String,
+        json: impl Fn() -> Result<String, String>,
+        text: impl Fn() -> String,
+        verdict: impl Fn() -> String,
+    ) -> Result<Ending, Failure> {
+        if let Some(file) = self.html {
+            write(file, &page())?;
+        }
+        let mut on_stdout = text();
+        if let Some(file) = self.json {
+            let json = json().map_err(|error| {
+                Failure::ours(
+                    format!("the report is no JSON: {error}"),
+                    "please report this",
+                )
+            })?;
+            if is_stdout(file) {
+                on_stdout = json + "\n";
+                eprint!("{}", verdict());
+            } else {
+                write(file, &(json + "\n"))?;
+            }
+        }
+        // Whoever closes standard output has read enough.
+        let _ = std::io::stdout().write_all(on_stdout.as_bytes());
+        Ok(Ending::Exited(0))
+    }
+}
+
+/// The parts that were asked for.
+fn parts(words: &[String]) -> Result<Vec<&'static str>, Failure> {
+    let known = peers::parts();
+    let mut chosen = Vec::new();
+    for word in words {
+        match known.iter().find(|name| name.eq_ignore_ascii_case(word)) {
+            _ if word == "all" => chosen.extend(known),
+            Some(name) => chosen.push(name),
+            None => {
+                return Err(Failure::usage(
+                    format!("no part '{word}'; there are {} and all", known.join(", ")),
+                    "see 'uslub bench peers --help'",
+                ));
+            }
         }
     }
-    // Whoever closes standard output has read enough.
-    let _ = std::io::stdout().write_all(on_stdout.as_bytes());
-    Ok(())
+    Ok(chosen)
 }
 
 /// The seeds that were asked for; in any order, each once.

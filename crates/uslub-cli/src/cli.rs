@@ -34,9 +34,52 @@ pub enum Command {
 pub enum BenchCommand {
     /// The five mailing-list threads that uslub was built from, each old way against the new one
     Seeds(SeedsOptions),
+    /// Other allocators beside ours: speed, memory and real programs
+    Peers(PeersOptions),
     /// A program of your own, on uslub, glibc and what else is installed
     Run(CompareOptions),
+    /// What `peers` runs in processes of their own
+    #[command(hide = true)]
+    PeerChild {
+        /// The allocator
+        face: String,
+        /// What it is to do
+        work: String,
+        /// How much of it
+        number: usize,
+    },
 }
+
+/// Options of `uslub bench peers`.
+#[derive(Args, Debug)]
+#[command(after_help = PEERS_HELP)]
+pub struct PeersOptions {
+    /// Which parts: P1 to P7, or all
+    #[arg(value_name = "PART", default_value = "all")]
+    pub parts: Vec<String>,
+
+    /// Smaller workloads and fewer rounds
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Write a page with plots to FILE
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+
+    /// Write every figure to FILE as JSON; - is standard output, which then has nothing else
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// The part of the help behind the options.
+const PEERS_HELP: &str = "\
+Parts: P1 one object, P2 N objects, P3 very many live objects, P4 one CPU allocates and another frees,
+P5 churn and rest, P6 real programs, P7 sleeping threads.
+
+Allocators: glibc; jemalloc, mimalloc and tcmalloc where their libraries are installed; and, in a build with
+'--features peers', mimalloc v3, snmalloc, rpmalloc and jemalloc linked in. Who is absent is named and left out.
+
+Exit status: 0 when it ran, whatever was met; what was not met is printed last.";
 
 /// Options of `uslub bench run`.
 #[derive(Args, Debug)]

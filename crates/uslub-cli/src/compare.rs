@@ -24,28 +24,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use uslub_bench::Sample;
-
-/// Allocators that may be installed: name, and the file names of their libraries.
-const PEERS: [(&str, &[&str]); 3] = [
-    ("jemalloc", &["libjemalloc.so.2"]),
-    (
-        "mimalloc",
-        &["libmimalloc.so.3", "libmimalloc.so.2", "libmimalloc.so.2.0"],
-    ),
-    (
-        "tcmalloc",
-        &["libtcmalloc_minimal.so.4", "libtcmalloc_minimal.so"],
-    ),
-];
-/// Where libraries are looked for.
-const FOLDERS: [&str; 6] = [
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/local/lib",
-    "/usr/lib64",
-    "/usr/lib",
-    "/lib",
-];
+use uslub_bench::peers::installed;
 
 /// An allocator that the program runs on.
 struct Competitor {
@@ -184,10 +163,8 @@ fn competitors(ours: PathBuf) -> (Vec<Competitor>, Vec<&'static str>) {
     };
     let mut there = vec![competitor("glibc", None), competitor("uslub", Some(ours))];
     let mut absent = Vec::new();
-    for (name, files) in PEERS {
-        let paths =
-            (FOLDERS.iter()).flat_map(|folder| files.iter().map(|f| Path::new(folder).join(f)));
-        match paths.clone().find(|path| path.is_file()) {
+    for (name, path) in installed() {
+        match path {
             Some(path) => there.push(competitor(name, Some(path))),
             None => absent.push(name),
         }
@@ -287,7 +264,7 @@ fn give(options: &CompareOptions, comparison: &Comparison) -> Result<(), Failure
 /// The table and what it means.
 fn text(comparison: &Comparison) -> String {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
+    table.load_style(presets::NOTHING);
     table.set_header([
         "",
         "CPU time",

@@ -1,0 +1,192 @@
+//! Work in a process of its own, where memory is to be measured: the command runs itself.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde::{Deserialize, Serialize};
+
+use super::face::Face;
+use super::row::Rounds;
+use super::{Peers, churn, live, sleepers};
+use crate::bench::{Bench, Failure};
+
+/// The words in front of a child's own: `uslub bench peer-child FACE WORK NUMBER`.
+pub const WORDS: [&str; 2] = ["bench", "peer-child"];
+
+/// What a child does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Writes over so many fresh objects.
+    Cold(usize),
+    /// So many replacements a thread, of objects of mixed sizes.
+    Churn(usize),
+    /// So many threads that allocate once and sleep.
+    Sleep(usize),
+}
+
+impl Work {
+    fn words(self) -> (&'static str, usize) {
+        match self {
+            Work::Cold(n) => ("cold", n),
+            Work::Churn(n) => ("churn", n),
+            Work::Sleep(n) => ("sleep", n),
+        }
+    }
+
+    /// From a child's words.
+    pub fn from_words(name: &str, number: usize) -> Option<Self> {
+        match name {
+            "cold" => Some(Work::Cold(number)),
+            "churn" => Some(Work::Churn(number)),
+            "sleep" => Some(Work::Sleep(number)),
+            _ => None,
+        }
+    }
+}
+
+/// What a child says.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Report {
+    /// What the work took.
+    pub nanoseconds: f64,
+    /// Resident bytes above those in use, while the program works.
+    pub over: f64,
+    /// Resident bytes left when all is freed and nobody has called for a while.
+    pub idle: f64,
+    /// Resident bytes a thread.
+    pub per_thread: f64,
+}
+
+/// In the child: does the work and returns what the parent reads.
+///
+/// # Errors
+///
+/// When the allocator is not there, or has no memory.
+pub fn serve(face: &str, work: Work, library: &Path) -> Result<String, Failure> {
+    let face = super::face_named(face, library)?;
+    let report = match work {
+        Work::Cold(count) => Report {
+            nanoseconds: live::cold(&face, count),
+            ..Report::default()
+        },
+        Work::Churn(replacements) => churn::in_child(&face, replacements)?,
+        Work::Sleep(threads) => sleepers::in_child(&face, threads)?,
+    };
+    serde_json::to_string(&report).map_err(|error| Failure::Wrong(error.to_string()))
+}
+
+/// A child that works.
+struct Child {
+    name: &'static str,
+    process: std::process::Child,
+}
+
+impl Child {
+    fn start(peers: &Peers, face: &Face, work: Work) -> Result<Self, Failure> {
+        let (name, number) = work.words();
+        let mut command = Command::new(&peers.command);
+        command
+            .args(WORDS)
+            .args([face.name, name, &number.to_string()]);
+        command.env(&peers.variable, &peers.library);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let process = command.spawn().map_err(|error| {
+            Failure::System(format!("{} cannot run: {error}", peers.command.display()))
+        })?;
+        Ok(Self {
+            name: face.name,
+            process,
+        })
+    }
+
+    fn end(self) -> Result<Report, Failure> {
+        let name = self.name;
+        let output = (self.process.wait_with_output())
+            .map_err(|error| Failure::System(format!("a child on {name} is lost: {error}")))?;
+        if !output.status.success() {
+            let what = format!("a child on {name} ended with {}", output.status);
+            return Err(Failure::System(what));
+        }
+        serde_json::from_slice(&output.stdout)
+            .map_err(|error| Failure::Wrong(format!("a child on {name} said no report: {error}")))
+    }
+}
+
+/// A child an allocator and round, one after the other.
+pub fn each_in_turn(
+    bench: &Bench,
+    peers: &Peers,
+    work: Work,
+    part: impl Fn(Report) -> f64,
+) -> Result<Rounds, Failure> {
+    peers.each(bench, |face| {
+        Ok(part(Child::start(peers, face, work)?.end()?))
+    })
+}
+
+/// A child an allocator, all at the same time, in so many rounds: for what does not depend on speed.
+pub fn all_at_once(
+    bench: &Bench,
+    peers: &Peers,
+    work: Work,
+    rounds: usize,
+) -> Result<Vec<(&'static str, Vec<Report>)>, Failure> {
+    let mut all: Vec<(&'static str, Vec<Report>)> = peers
+        .faces
+        .iter()
+        .map(|face| (face.name, Vec::new()))
+        .collect();
+    for _ in 0..rounds {
+        let start = |face| Child::start(peers, face, work);
+        let children: Result<Vec<_>, _> = peers.faces.iter().map(start).collect();
+        for (child, (_, reports)) in children?.into_iter().zip(&mut all) {
+            reports.push(child.end()?);
+            bench.progress.tick();
+        }
+    }
+    Ok(all)
+}
+
+/// A part of each report.
+pub fn part(all: &[(&'static str, Vec<Report>)], part: impl Fn(&Report) -> f64) -> Rounds {
+    let each = all.iter();
+    Rounds::of(
+        each.map(|(name, reports)| (*name, reports.iter().map(&part).collect()))
+            .collect(),
+    )
+}
+
+/// Resident bytes of this process.
+///
+/// # Errors
+///
+/// Where `/proc` is not there.
+pub fn resident() -> Result<f64, Failure> {
+    // The short form, statm, may lag behind by pages of each CPU.
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup")
+        .map_err(|error| Failure::System(format!("/proc/self/smaps_rollup: {error}")))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Rss:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix("kB"));
+    let kib = kib.and_then(|kib| kib.trim().parse::<f64>().ok());
+    kib.map(|kib| kib * 1024.0)
+        .ok_or_else(|| Failure::System("/proc/self/smaps_rollup has no Rss".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_say_what_is_to_be_done() {
+        for work in [Work::Cold(3), Work::Churn(4), Work::Sleep(5)] {
+            let (name, number) = work.words();
+            assert_eq!(Work::from_words(name, number), Some(work));
+        }
+        assert_eq!(Work::from_words("rest", 1), None);
+    }
+
+    #[test]
+    fn this_process_is_resident() {
+        assert!(resident().unwrap() > 65536.0);
+    }
+}

@@ -1,0 +1,190 @@
+//! An allocator as its users see it: malloc and free, behind pointers, the same way for all.
+
+use std::ffi::c_void;
+use std::path::{Path, PathBuf};
+
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+
+use crate::bench::Failure;
+
+/// The name of ours.
+pub const OURS: &str = "uslub";
+/// The name of the system's.
+pub const SYSTEM: &str = "glibc";
+
+/// How memory is asked for, as in C.
+pub type Malloc = unsafe extern "C" fn(usize) -> *mut c_void;
+/// How it is given back.
+pub type Free = unsafe extern "C" fn(*mut c_void);
+
+/// An allocator.
+#[derive(Clone, Debug)]
+pub struct Face {
+    /// Its name.
+    pub name: &'static str,
+    /// Where it comes from.
+    pub from: String,
+    malloc: Malloc,
+    free: Free,
+    /// What a thread calls before its first call, and after its last.
+    thread: Option<(unsafe extern "C" fn(), unsafe extern "C" fn())>,
+}
+
+impl Face {
+    /// One of a pair of functions.
+    pub fn new(name: &'static str, from: impl Into<String>, malloc: Malloc, free: Free) -> Self {
+        Self {
+            name,
+            from: from.into(),
+            malloc,
+            free,
+            thread: None,
+        }
+    }
+
+    /// With what threads must call first and last.
+    #[cfg(feature = "peers")]
+    pub fn with_threads(
+        mut self,
+        enter: unsafe extern "C" fn(),
+        leave: unsafe extern "C" fn(),
+    ) -> Self {
+        self.thread = Some((enter, leave));
+        self
+    }
+
+    /// The one of this process: whatever `malloc` is.
+    pub fn system() -> Self {
+        Self::new(SYSTEM, "the C library", libc::malloc, libc::free)
+    }
+
+    /// One from a shared library, which stays loaded.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be loaded, or has no malloc and free of its own.
+    pub fn load(name: &'static str, path: &Path) -> Result<Self, Failure> {
+        let failed = |error: libloading::Error| {
+            Failure::System(format!("{} cannot be loaded: {error}", path.display()))
+        };
+        // SAFETY: an allocator's initialisers touch nothing but their own.
+        let library =
+            unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(failed)?;
+        // SAFETY: every C library's malloc and free have these types.
+        let (malloc, free) = unsafe {
+            (
+                *library.get::<Malloc>(b"malloc\0").map_err(failed)?,
+                *library.get::<Free>(b"free\0").map_err(failed)?,
+            )
+        };
+        // Its functions are called as long as this process lives.
+        std::mem::forget(library);
+        if malloc as usize == libc::malloc as *const () as usize {
+            let what = format!("{} has no malloc of its own", path.display());
+            return Err(Failure::System(what));
+        }
+        Ok(Self::new(name, path.display().to_string(), malloc, free))
+    }
+
+    /// Memory of so many bytes; null where there is none.
+    #[inline]
+    pub fn alloc(&self, size: usize) -> *mut u8 {
+        // SAFETY: any size may be asked for.
+        unsafe { (self.malloc)(size) }.cast()
+    }
+
+    /// Gives memory back.
+    ///
+    /// # Safety
+    ///
+    /// It is this allocator's, and freed once.
+    #[inline]
+    pub unsafe fn free(&self, object: *mut u8) {
+        // SAFETY: passed on.
+        unsafe { (self.free)(object.cast()) };
+    }
+
+    /// This thread uses it from now on.
+    pub fn enter(&self) {
+        if let Some((enter, _)) = self.thread {
+            // SAFETY: harmless where it was done.
+            unsafe { enter() };
+        }
+    }
+
+    /// This thread uses it until the value is dropped.
+    #[must_use]
+    pub fn enter_for_now(&self) -> Entered {
+        self.enter();
+        Entered(self.thread.map(|(_, leave)| leave))
+    }
+}
+
+/// A thread that uses an allocator.
+pub struct Entered(Option<unsafe extern "C" fn()>);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if let Some(leave) = self.0 {
+            // SAFETY: the thread has entered, and is done.
+            unsafe { leave() };
+        }
+    }
+}
+
+/// Allocators that may be installed: name, and the file names of their libraries, the newest first.
+const INSTALLED: [(&str, &[&str]); 3] = [
+    ("jemalloc", &["libjemalloc.so.2"]),
+    (
+        "mimalloc",
+        &["libmimalloc.so.3", "libmimalloc.so.2", "libmimalloc.so.2.0"],
+    ),
+    (
+        "tcmalloc",
+        &["libtcmalloc_minimal.so.4", "libtcmalloc_minimal.so"],
+    ),
+];
+/// Where libraries are looked for.
+const FOLDERS: [&str; 6] = [
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/local/lib",
+    "/usr/lib64",
+    "/usr/lib",
+    "/lib",
+];
+
+/// The allocators that can be preloaded, each with its library where it is installed.
+pub fn installed() -> impl Iterator<Item = (&'static str, Option<PathBuf>)> {
+    INSTALLED.into_iter().map(|(name, files)| {
+        let paths =
+            (FOLDERS.iter()).flat_map(|folder| files.iter().map(|f| Path::new(folder).join(f)));
+        let mut paths = paths.filter(|path| path.is_file());
+        (name, paths.next())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_allocator_is_refused() {
+        let missing = Face::load("x", Path::new("/no/such.so")).unwrap_err();
+        assert!(missing.to_string().contains("/no/such.so cannot be loaded"));
+        let libm = Path::new("libm.so.6");
+        assert!(Face::load("x", libm).is_err());
+    }
+
+    #[test]
+    fn memory_comes_and_goes() {
+        let face = Face::system();
+        let _entered = face.enter_for_now();
+        let object = face.alloc(100);
+        // SAFETY: 100 bytes, written, freed once.
+        unsafe {
+            object.write_bytes(7, 100);
+            face.free(object);
+        }
+    }
+}

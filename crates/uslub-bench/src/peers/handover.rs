@@ -1,0 +1,166 @@
+//! P4: one CPU allocates, another frees.
+
+use std::ptr::null_mut;
+use std::thread;
+
+use uslub_core::Gfp;
+use uslub_linux::Linux;
+
+use super::face::Face;
+use super::row::{Aim, PeerRow};
+use super::{Peers, Section};
+use crate::bench::{Bench, Failure};
+use crate::linux::{self, Pinned};
+use crate::measure::nanoseconds;
+use crate::ring::{Ring, wait_until};
+use crate::strategy::Strategy;
+use crate::threads::joined;
+
+/// Sizes of the objects, in bytes.
+const SIZES: [usize; 2] = [64, 256];
+/// Objects a batch, and what DPDK's mempool takes for one of them, in nanoseconds, where it was measured on such a machine.
+const BATCHES: [(usize, Option<f64>); 2] = [(32, None), (4096, Some(9.6))];
+/// Batches that the ring holds.
+const DEPTH: usize = 4;
+
+/// Runs it.
+pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
+    let cpus = linux::two_cpus();
+    let objects = bench.size.pick(1 << 14, 1 << 18, 1 << 22);
+    let mut rows = Vec::new();
+    for size in SIZES {
+        for (batch, dpdk) in BATCHES {
+            bench.says(&format!("P4, batches of {batch} of {size} bytes"));
+            let one_by_one = |face: &Face| {
+                let alloc = |batch: &mut [*mut u8]| {
+                    batch
+                        .iter_mut()
+                        .for_each(|object| *object = face.alloc(size));
+                    batch.last().is_none_or(|last| !last.is_null())
+                };
+                let free = |batch: &mut [*mut u8]| {
+                    for &mut object in batch {
+                        // SAFETY: this allocator's, freed once.
+                        unsafe { face.free(object) };
+                    }
+                };
+                hand_over(cpus, objects, batch, Some(face), alloc, free)
+            };
+            let malloc = peers.each(bench, one_by_one)?;
+            let aim = Aim::ratio(1.0).tie(0.3);
+            let name = |face| format!("batches of {batch} of {size} B, {face}");
+            rows.push(PeerRow::new(
+                "P4",
+                name("malloc"),
+                "ns/object",
+                &malloc,
+                aim,
+            ));
+            let cache = Strategy::new(linux::steady()?, size, &[])?;
+            let at_once = || bulk(&cache, cpus, objects, batch);
+            let bulk = peers.each_or(bench, one_by_one, at_once)?;
+            let aim = Aim::ratio(0.5);
+            let aim = dpdk.map_or(aim, |limit| aim.and_limit(limit));
+            let mut row = PeerRow::new("P4", name("bulk"), "ns/object", &bulk, aim);
+            if let Some(limit) = dpdk {
+                row.note = format!("DPDK's mempool, elsewhere: {limit} ns");
+            }
+            rows.push(row);
+            cache.check_at_rest()?;
+        }
+    }
+    Ok(Section::new(
+        "P4",
+        "One CPU allocates, another frees",
+        "The producer allocates a batch and writes a word into each object, the consumer reads it and frees them. What \
+         counts is the time in these loops on both CPUs, not the waiting for each other.",
+        rows,
+    ))
+}
+
+fn bulk(
+    cache: &Strategy<'_, Linux>,
+    cpus: [usize; 2],
+    objects: usize,
+    batch: usize,
+) -> Result<f64, Failure> {
+    let Strategy { slub, cache } = cache;
+    let alloc = |batch: &mut [*mut u8]| slub.alloc_bulk(cache, Gfp::KERNEL, batch);
+    let free = |batch: &mut [*mut u8]| {
+        // SAFETY: this cache's, freed once.
+        unsafe { slub.free_bulk_unchecked(cache, batch) };
+    };
+    hand_over(cpus, objects, batch, None, alloc, free)
+}
+
+/// Nanoseconds an object in both loops together.
+fn hand_over(
+    [from, to]: [usize; 2],
+    objects: usize,
+    batch: usize,
+    face: Option<&Face>,
+    alloc: impl Fn(&mut [*mut u8]) -> bool + Sync,
+    free: impl Fn(&mut [*mut u8]) + Sync,
+) -> Result<f64, Failure> {
+    let ring = Ring::new((DEPTH * batch).next_power_of_two());
+    let batches = objects / batch;
+    thread::scope(|scope| {
+        let producer = scope.spawn(|| {
+            // If that fails the thread stays where it is.
+            let _pinned = Pinned::to(from).ok();
+            let _entered = face.map(Face::enter_for_now);
+            let mut array = vec![null_mut(); batch];
+            let mut spent = 0.0;
+            for number in 0..batches {
+                let (time, there) = nanoseconds(|| {
+                    let there = alloc(&mut array);
+                    for &object in array.iter().take_while(|object| !object.is_null()) {
+                        // SAFETY: at least 8 bytes, aligned, nobody else's.
+                        unsafe { object.cast::<usize>().write(number) };
+                    }
+                    there
+                });
+                spent += time;
+                if !there {
+                    // The consumer waits for every batch: an empty one says that none follow.
+                    array.fill(null_mut());
+                }
+                wait_until(|| ring.try_put(&array));
+                if !there {
+                    return Err(Failure::NoMemory("for a batch"));
+                }
+            }
+            Ok(spent)
+        });
+        let consumer = scope.spawn(|| {
+            let _pinned = Pinned::to(to).ok();
+            let _entered = face.map(Face::enter_for_now);
+            let mut array = vec![null_mut(); batch];
+            let mut spent = 0.0;
+            for number in 0..batches {
+                let mut taken = 0;
+                wait_until(|| {
+                    taken += ring.try_take(&mut array[taken..]);
+                    taken == batch
+                });
+                if array.iter().any(|object| object.is_null()) {
+                    return Ok(spent);
+                }
+                let (time, right) = nanoseconds(|| {
+                    // SAFETY: written by the producer, live.
+                    let read = |&object: &*mut u8| unsafe { object.cast::<usize>().read() };
+                    let right = array.iter().all(|object| read(object) == number);
+                    free(&mut array);
+                    right
+                });
+                spent += time;
+                if !right {
+                    return Err(Failure::Wrong("an object is not what was sent".into()));
+                }
+            }
+            Ok(spent)
+        });
+        let (sent, received) = (joined(producer), joined(consumer));
+        Ok((sent? + received?) / (batches * batch) as f64)
+    })
+}

@@ -1,0 +1,70 @@
+//! Other allocators, built with this program: behind pointers as the rest, and called directly.
+
+use std::ffi::c_void;
+use std::sync::Once;
+
+use super::face::Face;
+use super::pair::{Direct, direct};
+
+/// All that are linked in.
+pub fn faces() -> Vec<Face> {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: once, before any thread uses it.
+        unsafe { rpmalloc_sys::rpmalloc_initialize() };
+    });
+    let mimalloc = (libmimalloc_sys::mi_malloc, libmimalloc_sys::mi_free);
+    let snmalloc = (snmalloc_sys::sn_malloc, snmalloc_sys::sn_free);
+    let jemalloc = (tikv_jemalloc_sys::malloc, tikv_jemalloc_sys::free);
+    let rpmalloc = (rpmalloc_sys::rpmalloc, rpmalloc_sys::rpfree);
+    vec![
+        Face::new("mimalloc v3", "libmimalloc-sys", mimalloc.0, mimalloc.1),
+        Face::new("snmalloc", "snmalloc-sys", snmalloc.0, snmalloc.1),
+        Face::new("jemalloc 5.3", "tikv-jemalloc-sys", jemalloc.0, jemalloc.1),
+        Face::new("rpmalloc", "rpmalloc-sys", rpmalloc.0, rpmalloc.1).with_threads(enter, leave),
+    ]
+}
+
+unsafe extern "C" fn enter() {
+    // SAFETY: harmless where it was done.
+    unsafe { rpmalloc_sys::rpmalloc_thread_initialize() };
+}
+
+unsafe extern "C" fn leave() {
+    // SAFETY: the thread is done.
+    unsafe { rpmalloc_sys::rpmalloc_thread_finalize() };
+}
+
+/// The same, called by name instead of through a pointer.
+pub fn called_directly(loops: usize, size: usize) -> Vec<Direct<'static>> {
+    macro_rules! of {
+        ($name:literal, $malloc:path, $free:path) => {
+            Direct {
+                name: $name,
+                run: Box::new(move || {
+                    // SAFETY: harmless where it was done.
+                    unsafe { enter() };
+                    // SAFETY: any size may be asked for.
+                    let alloc = || unsafe { $malloc(size) }.cast::<u8>();
+                    // SAFETY: allocated by its counterpart, freed once.
+                    let free = |object: *mut u8| unsafe { $free(object.cast::<c_void>()) };
+                    direct(loops, alloc, free)
+                }),
+            }
+        };
+    }
+    vec![
+        of!(
+            "mimalloc v3",
+            libmimalloc_sys::mi_malloc,
+            libmimalloc_sys::mi_free
+        ),
+        of!("snmalloc", snmalloc_sys::sn_malloc, snmalloc_sys::sn_free),
+        of!("rpmalloc", rpmalloc_sys::rpmalloc, rpmalloc_sys::rpfree),
+        of!(
+            "jemalloc 5.3",
+            tikv_jemalloc_sys::malloc,
+            tikv_jemalloc_sys::free
+        ),
+    ]
+}

@@ -1,0 +1,188 @@
+//! P3: very many small objects live at once.
+
+use std::cell::RefCell;
+
+use uslub_core::Gfp;
+use uslub_linux::Linux;
+
+use super::child::{self, Work};
+use super::face::Face;
+use super::row::{Aim, PeerRow, Rounds};
+use super::{Peers, Section};
+use crate::bench::{Bench, Failure};
+use crate::linux::{self, Pinned};
+use crate::measure::nanoseconds;
+use crate::strategy::Strategy;
+
+/// Sizes of the objects, in bytes, and our bulk calls' part of the best peer's time, at most.
+const SIZES: [(usize, f64); 4] = [(16, 0.3), (64, 0.3), (256, 0.1), (512, 0.1)];
+/// Bytes of an object whose memory is fresh.
+pub const COLD: usize = 256;
+/// Objects a bulk.
+const BULK: usize = 32;
+
+/// Bytes that live at once.
+fn bytes(bench: &Bench) -> usize {
+    bench.size.pick(1 << 20, 32 << 20, 256 << 20)
+}
+
+/// Runs it.
+pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
+    let _pinned = Pinned::to_the_last()?;
+    let mut rows = Vec::new();
+    for (size, part) in SIZES {
+        bench.says(&format!("P3, {size} bytes"));
+        warm(bench, peers, size, part, &mut rows)?;
+    }
+    bench.says("P3, fresh memory");
+    let count = bytes(bench) / COLD;
+    let rounds = child::each_in_turn(bench, peers, Work::Cold(count), |report| {
+        report.nanoseconds / count as f64
+    })?;
+    let name = format!("{COLD} B, allocated and written, fresh memory");
+    rows.push(PeerRow::new(
+        "P3",
+        name,
+        "ns/object",
+        &rounds,
+        Aim::ratio(1.0),
+    ));
+    Ok(Section::new(
+        "P3",
+        "Very many live objects",
+        "All are allocated, then all freed, on one CPU, in memory that the allocator had before; last, in a process of \
+         its own, in fresh memory, each object written over.",
+        rows,
+    ))
+}
+
+/// What a round took, in nanoseconds an object.
+#[derive(Clone, Copy)]
+struct Pass {
+    alloc: f64,
+    free: f64,
+}
+
+fn warm(
+    bench: &Bench,
+    peers: &Peers,
+    size: usize,
+    part: f64,
+    rows: &mut Vec<PeerRow>,
+) -> Result<(), Failure> {
+    let objects = RefCell::new(vec![std::ptr::null_mut(); bytes(bench) / size]);
+    let one_by_one = |face: &Face| malloc(face, size, &mut objects.borrow_mut());
+    let passes = peers.each_of(bench, one_by_one, None)?;
+    let of = |part: fn(&Pass) -> f64| {
+        let each = passes.iter();
+        Rounds::of(
+            each.map(|(name, p)| (*name, p.iter().map(part).collect()))
+                .collect(),
+        )
+    };
+    let (allocs, frees) = (of(|p| p.alloc), of(|p| p.free));
+    let aim = Aim::ratio(1.0).tie(0.3);
+    let name = |what| format!("{size} B, {what}");
+    rows.push(PeerRow::new(
+        "P3",
+        name("malloc"),
+        "ns/object",
+        &allocs,
+        aim,
+    ));
+    rows.push(PeerRow::new("P3", name("free"), "ns/object", &frees, aim));
+    let cache = Strategy::new(linux::steady()?, size, &[])?;
+    let mut own: Vec<Pass> = Vec::new();
+    for round in 0..=bench.rounds() {
+        let pass = bulk(&cache, &mut objects.borrow_mut())?;
+        if round > 0 {
+            own.push(pass);
+        }
+        bench.progress.tick();
+    }
+    let with = |peers: Rounds, part: fn(&Pass) -> f64| Rounds {
+        ours: own.iter().map(part).collect(),
+        ..peers
+    };
+    let (allocs, frees) = (with(allocs, |p| p.alloc), with(frees, |p| p.free));
+    let aim = Aim::ratio(part);
+    rows.push(PeerRow::new(
+        "P3",
+        name("bulk allocation"),
+        "ns/object",
+        &allocs,
+        aim,
+    ));
+    rows.push(PeerRow::new(
+        "P3",
+        name("bulk free"),
+        "ns/object",
+        &frees,
+        Aim::ratio(1.0),
+    ));
+    Ok(())
+}
+
+/// One by one.
+fn malloc(face: &Face, size: usize, objects: &mut [*mut u8]) -> Result<Pass, Failure> {
+    face.enter();
+    let n = objects.len() as f64;
+    let (alloc, ()) = nanoseconds(|| {
+        for object in objects.iter_mut() {
+            *object = face.alloc(size);
+        }
+    });
+    let there = objects.iter().all(|object| !object.is_null());
+    let (free, ()) = nanoseconds(|| {
+        for &mut object in objects {
+            // SAFETY: this allocator's, freed once.
+            unsafe { face.free(object) };
+        }
+    });
+    there
+        .then_some(Pass {
+            alloc: alloc / n,
+            free: free / n,
+        })
+        .ok_or(Failure::NoMemory("for live objects"))
+}
+
+/// By the dozen.
+fn bulk(cache: &Strategy<'_, Linux>, objects: &mut [*mut u8]) -> Result<Pass, Failure> {
+    let Strategy { slub, cache } = cache;
+    let n = objects.len() as f64;
+    let (alloc, done) = nanoseconds(|| {
+        let mut chunks = objects.chunks_mut(BULK);
+        chunks.all(|chunk| slub.alloc_bulk(cache, Gfp::KERNEL, chunk))
+    });
+    if !done {
+        return Err(Failure::NoMemory("for live objects"));
+    }
+    let (free, ()) = nanoseconds(|| {
+        for chunk in objects.chunks_mut(BULK) {
+            // SAFETY: this cache's, freed once.
+            unsafe { slub.free_bulk_unchecked(cache, chunk) };
+        }
+    });
+    Ok(Pass {
+        alloc: alloc / n,
+        free: free / n,
+    })
+}
+
+/// In a process of its own: `count` objects in fresh memory, each written over; nanoseconds in all.
+pub fn cold(face: &Face, count: usize) -> f64 {
+    face.enter();
+    let mut objects = vec![std::ptr::null_mut(); count];
+    objects.fill(std::ptr::dangling_mut());
+    let (time, ()) = nanoseconds(|| {
+        for object in &mut objects {
+            *object = face.alloc(COLD);
+            if !object.is_null() {
+                // SAFETY: so many bytes were asked for.
+                unsafe { object.write_bytes(1, COLD) };
+            }
+        }
+    });
+    time
+}

@@ -1,0 +1,132 @@
+//! P2: N objects are allocated, then all are freed.
+
+use std::cell::RefCell;
+use std::hint::black_box;
+use std::ptr::null_mut;
+
+use uslub_core::Gfp;
+
+use super::face::Face;
+use super::row::{Aim, PeerRow};
+use super::{Peers, Section};
+use crate::bench::{Bench, Failure};
+use crate::chart::Chart;
+use crate::linux::{self, Pinned};
+use crate::measure::nanoseconds;
+use crate::strategy::Strategy;
+
+/// Bytes of an object.
+const SIZE: usize = 256;
+/// Objects a round, and what DPDK's mempool takes for one of them, in nanoseconds, where it was measured on such a machine.
+const NUMBERS: [(usize, Option<f64>); 14] = [
+    (1, None),
+    (2, None),
+    (3, None),
+    (4, None),
+    (8, Some(1.4)),
+    (16, None),
+    (30, None),
+    (32, Some(0.45)),
+    (34, None),
+    (48, None),
+    (64, None),
+    (128, None),
+    (158, None),
+    (250, Some(0.28)),
+];
+/// The most: the longest round.
+const MOST: usize = 250;
+/// A difference that is none, in nanoseconds.
+const TIE_NS: f64 = 0.3;
+
+/// Runs it.
+pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
+    let _pinned = Pinned::to_the_last()?;
+    let cache = Strategy::new(linux::steady()?, SIZE, &["sheaf_capacity=250"])?;
+    let objects = bench.size.pick(1_000, 100_000, 1_000_000);
+    let mut rows = Vec::new();
+    let mut lines = [const { Vec::new() }; 3];
+    for (n, dpdk) in NUMBERS {
+        bench.says(&format!("P2, {n} objects"));
+        let array = RefCell::new([null_mut(); MOST]);
+        let loops = (objects / n).max(1);
+        let one_by_one = |face: &Face| malloc(face, loops, &mut array.borrow_mut()[..n]);
+        let malloc = peers.each(bench, one_by_one)?;
+        let aim = Aim::ratio(1.0).tie(TIE_NS);
+        let name = format!("{n} of {SIZE} B, malloc");
+        let malloc = PeerRow::new("P2", name, "ns/object", &malloc, aim);
+        let at_once = || bulk(&cache, loops, &mut array.borrow_mut()[..n]);
+        let bulk = peers.each_or(bench, one_by_one, at_once)?;
+        let aim = match dpdk {
+            Some(limit) => Aim::limit(limit),
+            None if n == 1 => Aim::ratio(1.0),
+            None => Aim::ratio(0.5),
+        };
+        let name = format!("{n} of {SIZE} B, bulk");
+        let mut bulk = PeerRow::new("P2", name, "ns/object", &bulk, aim);
+        if let Some(limit) = dpdk {
+            bulk.note = format!("DPDK's mempool, pinned and inlined, elsewhere: {limit} ns");
+        }
+        let figures = [malloc.best, malloc.ours, bulk.ours];
+        for (line, figure) in lines.iter_mut().zip(figures) {
+            line.push((n as f64, figure.unwrap_or(f64::NAN)));
+        }
+        rows.extend([malloc, bulk]);
+    }
+    cache.check_at_rest()?;
+    let mut section = Section::new(
+        "P2",
+        "N objects, allocated and freed",
+        "One CPU; the bulk face takes all objects by one call and trusts its caller, as a pool of network buffers does.",
+        rows,
+    );
+    let [best, ours, bulk] = lines;
+    let chart = Chart::curves("Allocate and free N objects", "objects", "ns an object");
+    let chart = chart.with("best peer", best).with("uslub, malloc", ours);
+    section.charts = vec![chart.with("uslub, bulk", bulk)];
+    Ok(section)
+}
+
+/// Nanoseconds an object, one call each.
+#[inline(never)]
+fn malloc(face: &Face, loops: usize, objects: &mut [*mut u8]) -> Result<f64, Failure> {
+    face.enter();
+    let (time, ()) = nanoseconds(|| {
+        for _ in 0..loops {
+            for object in black_box(&mut *objects).iter_mut() {
+                *object = face.alloc(SIZE);
+            }
+            for &mut object in black_box(&mut *objects) {
+                // SAFETY: this allocator's, freed once.
+                unsafe { face.free(object) };
+            }
+        }
+    });
+    Ok(time / (loops * objects.len()) as f64)
+}
+
+/// Nanoseconds an object, one call for all.
+#[inline(never)]
+fn bulk(
+    cache: &Strategy<'_, uslub_linux::Linux>,
+    loops: usize,
+    objects: &mut [*mut u8],
+) -> Result<f64, Failure> {
+    let Strategy { slub, cache } = cache;
+    let (time, done) = nanoseconds(|| {
+        (0..loops).all(|_| {
+            let objects = black_box(&mut *objects);
+            let done = slub.alloc_bulk(cache, Gfp::KERNEL, objects);
+            if done {
+                // SAFETY: this cache's, freed once.
+                unsafe { slub.free_bulk_unchecked(cache, objects) };
+            }
+            done
+        })
+    });
+    if done {
+        Ok(time / (loops * objects.len()) as f64)
+    } else {
+        Err(Failure::NoMemory("for a bulk"))
+    }
+}

@@ -1,0 +1,212 @@
+//! Other allocators, measured beside ours.
+//!
+//! Each is a [`Face`]: malloc and free behind pointers, so that all are called the same way. Some are linked into this
+//! program (feature `peers`), some are loaded where they are installed; where memory counts, a child of its own runs each.
+//!
+//! | file | concept |
+//! |---|---|
+//! | `face`, `linked` | an allocator as its users see it; those that are built with this program |
+//! | `row`, `report`, `table`, `page` | ours beside the best, and how it looks |
+//! | `child` | work in a process of its own |
+//! | `pair`, `many`, `live`, `handover`, `churn`, `programs`, `sleepers` | P1 to P7 |
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+pub mod child;
+mod churn;
+mod face;
+mod handover;
+#[cfg(feature = "peers")]
+mod linked;
+mod live;
+mod many;
+mod page;
+mod pair;
+mod programs;
+mod report;
+mod row;
+mod sleepers;
+mod table;
+
+pub use face::{Face, installed};
+pub use page::html;
+pub use report::{PeerReport, Section};
+pub use row::PeerRow;
+pub use table::{text, verdict};
+
+use crate::bench::{Bench, Failure};
+use crate::machine::Machine;
+use face::OURS;
+use row::Rounds;
+
+/// Runs a part.
+type Run = fn(&Bench, &Peers) -> Result<Section, Failure>;
+
+/// All parts, by name.
+const PARTS: [(&str, Run); 7] = [
+    ("P1", pair::run),
+    ("P2", many::run),
+    ("P3", live::run),
+    ("P4", handover::run),
+    ("P5", churn::run),
+    ("P6", programs::run),
+    ("P7", sleepers::run),
+];
+
+/// Names of the parts.
+pub fn parts() -> [&'static str; PARTS.len()] {
+    PARTS.map(|(name, _)| name)
+}
+
+/// Who takes part.
+#[derive(Debug)]
+pub struct Peers {
+    /// All allocators, ours first.
+    pub faces: Vec<Face>,
+    /// Those that can be preloaded.
+    pub preloads: Vec<(&'static str, PathBuf)>,
+    /// Those that are not here, with the reason.
+    pub absent: Vec<(&'static str, String)>,
+    /// The command that runs a child.
+    pub command: PathBuf,
+    /// Our library.
+    pub library: PathBuf,
+    /// The environment variable that names our library to a child.
+    pub variable: String,
+}
+
+impl Peers {
+    /// Looks who is here: our library, the C library, those that are linked in, and those that are installed.
+    ///
+    /// # Errors
+    ///
+    /// When our own library cannot be loaded.
+    pub fn look(library: &Path, command: &Path, variable: &str) -> Result<Self, Failure> {
+        let mut faces = vec![Face::load(OURS, library)?, Face::system()];
+        #[cfg(feature = "peers")]
+        faces.extend(linked::faces());
+        let (mut preloads, mut absent) = (Vec::new(), Vec::new());
+        for (name, path) in installed() {
+            let Some(path) = path else {
+                absent.push((name, "it is not installed".to_owned()));
+                continue;
+            };
+            match Face::load(name, &path) {
+                Ok(face) => faces.push(face),
+                Err(error) => absent.push((name, error.to_string())),
+            }
+            preloads.push((name, path));
+        }
+        if cfg!(not(feature = "peers")) {
+            let why = "not built in; with --features peers they are";
+            absent.push((
+                "mimalloc v3, snmalloc, rpmalloc, jemalloc 5.3",
+                why.to_owned(),
+            ));
+        }
+        Ok(Self {
+            faces,
+            preloads,
+            absent,
+            command: command.to_owned(),
+            library: library.to_owned(),
+            variable: variable.to_owned(),
+        })
+    }
+
+    /// A round of each in turn, after one to warm up; `ours` instead of our malloc where it is given.
+    fn each_of<T>(
+        &self,
+        bench: &Bench,
+        of: impl Fn(&Face) -> Result<T, Failure>,
+        mut ours: Option<&mut dyn FnMut() -> Result<T, Failure>>,
+    ) -> Result<Vec<(&'static str, Vec<T>)>, Failure> {
+        let mut all: Vec<_> = self
+            .faces
+            .iter()
+            .map(|face| (face.name, Vec::new()))
+            .collect();
+        for round in 0..=bench.rounds() {
+            for (face, (_, rounds)) in self.faces.iter().zip(&mut all) {
+                let outcome = match &mut ours {
+                    Some(ours) if face.name == OURS => ours()?,
+                    _ => of(face)?,
+                };
+                if round > 0 {
+                    rounds.push(outcome);
+                }
+                bench.progress.tick();
+            }
+        }
+        Ok(all)
+    }
+
+    /// One figure a round of each.
+    fn each(
+        &self,
+        bench: &Bench,
+        of: impl Fn(&Face) -> Result<f64, Failure>,
+    ) -> Result<Rounds, Failure> {
+        Ok(Rounds::of(self.each_of(bench, of, None)?))
+    }
+
+    /// The same, with another face of ours.
+    fn each_or(
+        &self,
+        bench: &Bench,
+        of: impl Fn(&Face) -> Result<f64, Failure>,
+        mut ours: impl FnMut() -> Result<f64, Failure>,
+    ) -> Result<Rounds, Failure> {
+        Ok(Rounds::of(self.each_of(bench, of, Some(&mut ours))?))
+    }
+}
+
+/// The allocator of this name, the only one that is loaded.
+fn face_named(name: &str, library: &Path) -> Result<Face, Failure> {
+    if name == OURS {
+        return Face::load(OURS, library);
+    }
+    if name == face::SYSTEM {
+        return Ok(Face::system());
+    }
+    #[cfg(feature = "peers")]
+    if let Some(face) = linked::faces().into_iter().find(|face| face.name == name) {
+        return Ok(face);
+    }
+    match installed().find(|(known, _)| *known == name) {
+        Some((known, Some(path))) => Face::load(known, &path),
+        _ => Err(Failure::Unavailable(name.to_owned())),
+    }
+}
+
+/// Runs the parts of these names, in their order.
+///
+/// # Errors
+///
+/// When a measurement cannot be made at all.
+pub fn run(bench: &Bench, peers: &Peers, names: &[&str]) -> Result<PeerReport, Failure> {
+    let start = Instant::now();
+    let mut sections = Vec::new();
+    bench.progress.set_length(names.len() as u64);
+    for (name, run) in PARTS {
+        if names.contains(&name) {
+            sections.push(run(bench, peers)?);
+            bench.progress.inc(1);
+        }
+    }
+    bench.progress.finish_and_clear();
+    Ok(PeerReport {
+        machine: Machine::look()?,
+        size: bench.size.name(),
+        rounds: bench.rounds(),
+        seconds: start.elapsed().as_secs_f64(),
+        allocators: peers
+            .faces
+            .iter()
+            .map(|f| (f.name, f.from.clone()))
+            .collect(),
+        absent: peers.absent.clone(),
+        sections,
+    })
+}

@@ -1,0 +1,170 @@
+//! P1: one object is allocated and freed, again and again.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::hint::black_box;
+use std::mem::MaybeUninit;
+
+use super::face::{Face, OURS, SYSTEM};
+use super::row::{Aim, PeerRow, Rounds};
+use super::{Peers, Section};
+use crate::bench::{Bench, Failure};
+use crate::linux::Pinned;
+use crate::measure::nanoseconds;
+
+/// Sizes of the objects, in bytes.
+const SIZES: [usize; 2] = [64, 256];
+/// A difference that is none, in nanoseconds.
+const TIE_NS: f64 = 0.3;
+
+/// An allocator that is called by name.
+pub struct Direct<'a> {
+    /// Its name.
+    pub name: &'static str,
+    /// A round: nanoseconds a pair.
+    pub run: Box<dyn FnMut() -> f64 + 'a>,
+}
+
+/// Runs it.
+pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
+    let _pinned = Pinned::to_the_last()?;
+    let loops = bench.size.pick(10_000, 500_000, 4_000_000);
+    let mut rows = Vec::new();
+    for size in SIZES {
+        bench.says(&format!("P1, a pair of {size} bytes"));
+        let rounds = peers.each(bench, |face| Ok(pairs(face, loops, [size; 2])))?;
+        let aim = Aim::ratio(1.0).tie(TIE_NS);
+        let name = format!("pair of {size} B, malloc");
+        rows.push(PeerRow::new("P1", name, "ns", &rounds, aim));
+    }
+    bench.says("P1, pairs of two sizes");
+    let rounds = peers.each(bench, |face| Ok(pairs(face, loops, SIZES)))?;
+    let aim = Aim::ratio(1.05).tie(TIE_NS);
+    let name = "pairs of 64 and 256 B in turn, malloc";
+    rows.push(PeerRow::new("P1", name, "ns", &rounds, aim));
+    for size in SIZES {
+        rows.push(global(bench, loops, size)?);
+        rows.push(typed(bench, peers, loops, size)?);
+    }
+    Ok(Section::new(
+        "P1",
+        "One object, allocated and freed",
+        "The shortest path of all, on one CPU. Nothing is written into the objects.",
+        rows,
+    ))
+}
+
+/// Nanoseconds a pair, of two sizes in turn.
+#[inline(never)]
+fn pairs(face: &Face, loops: usize, sizes: [usize; 2]) -> f64 {
+    face.enter();
+    let (time, ()) = nanoseconds(|| {
+        for _ in 0..loops / 2 {
+            for size in sizes {
+                let object = black_box(face.alloc(size));
+                // SAFETY: this allocator's, freed once.
+                unsafe { face.free(object) };
+            }
+        }
+    });
+    time / loops as f64
+}
+
+/// Nanoseconds a pair, the functions known to the compiler.
+#[inline(always)]
+pub fn direct(loops: usize, alloc: impl Fn() -> *mut u8, free: impl Fn(*mut u8)) -> f64 {
+    let (time, ()) = nanoseconds(|| {
+        for _ in 0..loops {
+            free(black_box(alloc()));
+        }
+    });
+    time / loops as f64
+}
+
+/// Others that are called by name.
+fn others(loops: usize, size: usize) -> Vec<Direct<'static>> {
+    #[cfg(feature = "peers")]
+    let mut all = super::linked::called_directly(loops, size);
+    #[cfg(not(feature = "peers"))]
+    let mut all = Vec::new();
+    all.push(Direct {
+        name: SYSTEM,
+        run: Box::new(move || {
+            // SAFETY: any size may be asked for.
+            let alloc = || unsafe { libc::malloc(size) }.cast();
+            // SAFETY: allocated by its counterpart, freed once.
+            let free = |object: *mut u8| unsafe { libc::free(object.cast()) };
+            direct(loops, alloc, free)
+        }),
+    });
+    all
+}
+
+/// Rust's heap on uslub, against the others called by name.
+fn global(bench: &Bench, loops: usize, size: usize) -> Result<PeerRow, Failure> {
+    bench.says(&format!("P1, a pair of {size} bytes from Rust's heap"));
+    let layout = Layout::from_size_align(size, 8).map_err(|e| Failure::Wrong(e.to_string()))?;
+    let mut all = others(loops, size);
+    let ours = move || {
+        // SAFETY: the layout has a size.
+        let alloc = || unsafe { uslub::Uslub.alloc(layout) };
+        // SAFETY: allocated by its counterpart, freed once.
+        direct(loops, alloc, |object| unsafe {
+            uslub::Uslub.dealloc(object, layout)
+        })
+    };
+    all.push(Direct {
+        name: OURS,
+        run: Box::new(ours),
+    });
+    let rounds = turns(bench, all)?;
+    let aim = Aim::ratio(0.9);
+    let name = format!("pair of {size} B, Rust's global allocator");
+    Ok(PeerRow::new("P1", name, "ns", &rounds, aim))
+}
+
+/// A typed cache, against every malloc.
+fn typed(bench: &Bench, peers: &Peers, loops: usize, size: usize) -> Result<PeerRow, Failure> {
+    bench.says(&format!("P1, a pair of {size} bytes from a cache"));
+    let mut ours: Box<dyn FnMut() -> f64> = if size == SIZES[0] {
+        Box::new(cache::<{ SIZES[0] }>(loops)?)
+    } else {
+        Box::new(cache::<{ SIZES[1] }>(loops)?)
+    };
+    let rounds = peers.each_or(
+        bench,
+        |face| Ok(pairs(face, loops, [size; 2])),
+        || Ok(ours()),
+    )?;
+    let name = format!("pair of {size} B, Cache<T>");
+    Ok(PeerRow::new("P1", name, "ns", &rounds, Aim::ratio(0.6)))
+}
+
+/// A round of a typed cache.
+fn cache<const SIZE: usize>(loops: usize) -> Result<impl FnMut() -> f64, Failure> {
+    let cache = uslub::Cache::<MaybeUninit<[u8; SIZE]>>::new("pair")
+        .map_err(|error| Failure::Wrong(error.to_string()))?;
+    let round = move || {
+        let (time, ()) = nanoseconds(|| {
+            for _ in 0..loops {
+                drop(black_box(cache.alloc(MaybeUninit::uninit())));
+            }
+        });
+        time / loops as f64
+    };
+    Ok(round)
+}
+
+/// All of them in turn.
+fn turns(bench: &Bench, mut all: Vec<Direct<'_>>) -> Result<Rounds, Failure> {
+    let mut outcomes: Vec<_> = all.iter().map(|direct| (direct.name, Vec::new())).collect();
+    for round in 0..=bench.rounds() {
+        for (direct, (_, rounds)) in all.iter_mut().zip(&mut outcomes) {
+            let time = (direct.run)();
+            if round > 0 {
+                rounds.push(time);
+            }
+            bench.progress.tick();
+        }
+    }
+    Ok(Rounds::of(outcomes))
+}

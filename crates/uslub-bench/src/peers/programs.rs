@@ -1,0 +1,324 @@
+//! P6: real programs, each allocator preloaded.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+
+use tempfile::TempDir;
+
+use super::face::{OURS, SYSTEM};
+use super::row::{Aim, PeerRow, Rounds};
+use super::{Peers, Section};
+use crate::bench::{Bench, Failure};
+use crate::dice::Dice;
+use crate::linux::Pinned;
+
+/// No program may be worse than this part of the best peer.
+const WORST: f64 = 1.1;
+
+/// What one run cost.
+#[derive(Clone, Copy)]
+struct Cost {
+    cpu: f64,
+    peak: f64,
+}
+
+/// A program and what it does.
+struct Program {
+    name: &'static str,
+    words: Vec<OsString>,
+    stdin: Option<PathBuf>,
+    variables: &'static [(&'static str, &'static str)],
+}
+
+impl Program {
+    fn new(name: &'static str, words: &[&dyn AsRef<std::ffi::OsStr>]) -> Self {
+        Self {
+            name,
+            words: words.iter().map(|word| word.as_ref().to_owned()).collect(),
+            stdin: None,
+            variables: &[],
+        }
+    }
+
+    fn with(mut self, variables: &'static [(&'static str, &'static str)]) -> Self {
+        self.variables = variables;
+        self
+    }
+
+    fn reads(mut self, file: PathBuf) -> Self {
+        self.stdin = Some(file);
+        self
+    }
+
+    /// Whether it is installed.
+    fn is_there(&self) -> bool {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).any(|folder| folder.join(&self.words[0]).is_file())
+    }
+
+    fn run(&self, preload: Option<&Path>) -> Result<Cost, Failure> {
+        let failed = |what: String| Failure::System(format!("{}: {what}", self.name));
+        let mut command = Command::new(&self.words[0]);
+        command
+            .args(&self.words[1..])
+            .envs(self.variables.iter().copied());
+        command.env_remove("LD_PRELOAD").env("LC_ALL", "C");
+        if let Some(library) = preload {
+            command.env("LD_PRELOAD", library);
+        }
+        let stdin = self.stdin.as_deref().unwrap_or(Path::new("/dev/null"));
+        let stdin = File::open(stdin).map_err(|error| failed(error.to_string()))?;
+        command
+            .stdin(stdin)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let child = command.spawn().map_err(|error| failed(error.to_string()))?;
+        let (status, cost) = wait(child.id()).map_err(|error| failed(error.to_string()))?;
+        if !status.success() {
+            let on = preload.map_or(SYSTEM.into(), |library| library.display().to_string());
+            return Err(failed(format!("it ended with {status} on {on}")));
+        }
+        Ok(cost)
+    }
+}
+
+/// Waits for a child; its CPU time in seconds and its greatest resident size in bytes, with those of its own children.
+fn wait(pid: u32) -> std::io::Result<(ExitStatus, Cost)> {
+    let mut status = 0;
+    // SAFETY: a plain record of numbers.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    loop {
+        // SAFETY: both are ours; the child is waited for nowhere else.
+        if unsafe { libc::wait4(pid as libc::pid_t, &raw mut status, 0, &raw mut usage) } >= 0 {
+            break;
+        }
+        let error = std::io::Error::last_os_error();
+        if error.kind() != std::io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 * 1e-6;
+    let cost = Cost {
+        cpu: seconds(usage.ru_utime) + seconds(usage.ru_stime),
+        peak: usage.ru_maxrss as f64 * 1024.0,
+    };
+    Ok((ExitStatus::from_raw(status), cost))
+}
+
+/// Runs it.
+pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
+    let _pinned = Pinned::to_the_last()?;
+    let folder = tempfile::tempdir().map_err(|error| Failure::System(error.to_string()))?;
+    let scale = bench.size.pick(1, 4, 40);
+    let programs = programs(&folder, scale).map_err(|error| Failure::System(error.to_string()))?;
+    let mut preloads = vec![(OURS, Some(peers.library.as_path())), (SYSTEM, None)];
+    preloads.extend(
+        peers
+            .preloads
+            .iter()
+            .map(|(name, path)| (*name, Some(path.as_path()))),
+    );
+    let mut rows = Vec::new();
+    let mut logs = [
+        vec![Vec::new(); preloads.len()],
+        vec![Vec::new(); preloads.len()],
+    ];
+    for program in programs {
+        if !program.is_there() {
+            let why = Failure::Unavailable(program.words[0].display().to_string());
+            rows.push(PeerRow::without(
+                "P6",
+                format!("{}, CPU time", program.name),
+                "s",
+                &why,
+            ));
+            continue;
+        }
+        bench.says(&format!("P6, {}", program.name));
+        let mut costs = vec![Vec::new(); preloads.len()];
+        for round in 0..=bench.size.pick(1, 5, 11) {
+            for ((_, preload), costs) in preloads.iter().zip(&mut costs) {
+                let cost = program.run(*preload)?;
+                if round > 0 {
+                    costs.push(cost);
+                }
+                bench.progress.tick();
+            }
+        }
+        let rounds = |part: fn(&Cost) -> f64| {
+            let of = |costs: &Vec<Cost>| costs.iter().map(part).collect::<Vec<_>>();
+            (preloads.iter())
+                .zip(&costs)
+                .map(|((name, _), costs)| (*name, of(costs)))
+                .collect::<Vec<_>>()
+        };
+        let parts = [rounds(|c| c.cpu), rounds(|c| c.peak / 1e6)];
+        for ((what, unit), (part, logs)) in [("CPU time", "s"), ("peak", "MB")]
+            .into_iter()
+            .zip(parts.into_iter().zip(&mut logs))
+        {
+            for ((_, rounds), logs) in part.iter().zip(logs.iter_mut()) {
+                logs.push(
+                    rounds
+                        .iter()
+                        .map(|cost| cost.max(1e-6).ln())
+                        .collect::<Vec<_>>(),
+                );
+            }
+            let name = format!("{}, {what}", program.name);
+            rows.push(PeerRow::new(
+                "P6",
+                name,
+                unit,
+                &Rounds::of(part),
+                Aim::ratio(WORST),
+            ));
+        }
+    }
+    for (what, logs) in ["CPU time", "peak"].into_iter().zip(logs) {
+        let means = preloads.iter().zip(&logs);
+        let means = means.map(|((name, _), logs)| (*name, geometric_means(logs)));
+        let name = format!("geometric mean, {what}");
+        let unit = if what == "peak" { "MB" } else { "s" };
+        rows.push(PeerRow::new(
+            "P6",
+            name,
+            unit,
+            &Rounds::of(means.collect()),
+            Aim::ratio(1.0),
+        ));
+    }
+    Ok(Section::new(
+        "P6",
+        "Real programs",
+        "Each program with each allocator preloaded, on one CPU. Redis serves a benchmark over a socket; both count.",
+        rows,
+    ))
+}
+
+/// The geometric mean of all programs, a round each.
+fn geometric_means(logs: &[Vec<f64>]) -> Vec<f64> {
+    let rounds = logs.iter().map(Vec::len).min().unwrap_or(0);
+    let mean = |round| logs.iter().map(|log| log[round]).sum::<f64>() / logs.len() as f64;
+    (0..rounds).map(|round| mean(round).exp()).collect()
+}
+
+/// A file of the program tests.
+macro_rules! source {
+    ($name:literal) => {
+        (
+            $name,
+            include_str!(concat!("../../../uslub-programs/programs/", $name)),
+        )
+    };
+}
+
+/// The programs, with their input in the folder.
+fn programs(folder: &TempDir, scale: usize) -> std::io::Result<Vec<Program>> {
+    let at = |name: &str| folder.path().join(name);
+    let sources = [
+        source!("words.awk"),
+        source!("words.pl"),
+        source!("trees.lua"),
+        source!("groups.jq"),
+        source!("objects.py"),
+        source!("tables.sql"),
+        source!("containers.cc"),
+    ];
+    for (name, text) in sources {
+        fs::write(at(name), text)?;
+    }
+    lines(&at("lines"), 15_000 * scale)?;
+    objects(&at("objects"), 1_500 * scale)?;
+    fs::write(at("redis.sh"), include_str!("redis.sh"))?;
+    let requests = (5_000 * scale).to_string();
+    let socket = at("redis");
+    Ok(vec![
+        Program::new("lua", &[&"lua5.4", &at("trees.lua")]),
+        Program::new("gawk", &[&"gawk", &"-f", &at("words.awk"), &at("lines")]),
+        Program::new("perl", &[&"perl", &at("words.pl"), &at("lines")])
+            .with(&[("PERL_HASH_SEED", "0")]),
+        Program::new("jq", &[&"jq", &"-f", &at("groups.jq"), &at("objects")]),
+        Program::new("python3", &[&"python3", &"-B", &at("objects.py")])
+            .with(&[("PYTHONMALLOC", "malloc"), ("PYTHONHASHSEED", "0")]),
+        Program::new("redis", &[&"sh", &at("redis.sh"), &socket, &requests]),
+        Program::new("sqlite3", &[&"sqlite3", &"-batch", &":memory:"]).reads(at("tables.sql")),
+        Program::new(
+            "c++",
+            &[
+                &"c++",
+                &"-std=c++17",
+                &"-O1",
+                &"-c",
+                &at("containers.cc"),
+                &"-o",
+                &at("o"),
+            ],
+        ),
+    ])
+}
+
+const SYLLABLES: [&str; 11] = [
+    "slab", "sheaf", "barn", "node", "page", "ra", "lo", "ti", "ne", "mu", "ka",
+];
+
+fn word(dice: &mut Dice) -> String {
+    (0..=dice.below(5))
+        .map(|_| SYLLABLES[dice.below(SYLLABLES.len())])
+        .collect()
+}
+
+/// Lines of a number and some words of a small vocabulary.
+fn lines(path: &Path, count: usize) -> std::io::Result<()> {
+    let mut dice = Dice::new(count as u64);
+    let vocabulary: Vec<_> = (0..20_000).map(|_| word(&mut dice)).collect();
+    let mut file = std::io::BufWriter::new(File::create(path)?);
+    for _ in 0..count {
+        write!(file, "{}", dice.below(1_000_000))?;
+        for _ in 0..=dice.below(4) {
+            write!(file, " {}", vocabulary[dice.below(vocabulary.len())])?;
+        }
+        writeln!(file)?;
+    }
+    file.flush()
+}
+
+/// A list of JSON objects.
+fn objects(path: &Path, count: usize) -> std::io::Result<()> {
+    let mut dice = Dice::new(count as u64);
+    let object = |_| {
+        serde_json::json!({
+            "group": dice.below(100),
+            "number": dice.below(1_000_000),
+            "words": [word(&mut dice), word(&mut dice)],
+            "text": format!("{} {}", word(&mut dice), word(&mut dice)),
+        })
+    };
+    let objects: Vec<_> = (0..count).map(object).collect();
+    fs::write(path, serde_json::Value::from(objects).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn means_are_geometric() {
+        let logs = [vec![2f64.ln(), 1f64.ln()], vec![8f64.ln(), 9f64.ln()]];
+        let means = geometric_means(&logs);
+        assert!((means[0] - 4.0).abs() < 1e-9 && (means[1] - 3.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_program_that_fails_or_is_missing_is_named() {
+        let failing = Program::new("a program", &[&"false"]);
+        assert!(failing.is_there());
+        let said = failing.run(None).err().unwrap().to_string();
+        assert_eq!(said, "a program: it ended with exit status: 1 on glibc");
+        assert!(!Program::new("none", &[&"no-such-program"]).is_there());
+    }
+}

@@ -1,0 +1,242 @@
+//! One line of the comparison: ours beside the best of the others.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::face::OURS;
+use crate::bench::Failure;
+use crate::goal::Goal;
+use crate::measure::Sample;
+
+/// The rounds of everybody who took part.
+pub struct Rounds {
+    /// Ours.
+    pub ours: Vec<f64>,
+    /// The others', by name.
+    pub peers: Vec<(&'static str, Vec<f64>)>,
+}
+
+impl Rounds {
+    /// From a list in which one is ours.
+    pub fn of(all: Vec<(&'static str, Vec<f64>)>) -> Self {
+        let (ours, peers): (Vec<_>, Vec<_>) = all.into_iter().partition(|(name, _)| *name == OURS);
+        Self {
+            ours: ours.into_iter().flat_map(|(_, rounds)| rounds).collect(),
+            peers,
+        }
+    }
+
+    /// The peer with the lowest median.
+    fn best(&self) -> Option<&(&'static str, Vec<f64>)> {
+        let median = |rounds: &[f64]| Sample::of(rounds.to_vec()).median;
+        let peers = self.peers.iter();
+        peers.min_by(|(_, a), (_, b)| median(a).total_cmp(&median(b)))
+    }
+}
+
+/// What a row must show.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Aim {
+    /// Ours to the best peer's, at most.
+    pub ratio: Option<f64>,
+    /// A difference of so much is a tie.
+    pub tie: f64,
+    /// Ours, at most.
+    pub limit: Option<f64>,
+}
+
+impl Aim {
+    /// Ours to the best peer's, at most.
+    pub fn ratio(ratio: f64) -> Self {
+        Self {
+            ratio: Some(ratio),
+            ..Self::default()
+        }
+    }
+
+    /// Ours, at most.
+    pub fn limit(limit: f64) -> Self {
+        Self::default().and_limit(limit)
+    }
+
+    /// A difference of so much is a tie.
+    pub fn tie(self, tie: f64) -> Self {
+        Self { tie, ..self }
+    }
+
+    /// And ours at most so much.
+    pub fn and_limit(self, limit: f64) -> Self {
+        Self {
+            limit: Some(limit),
+            ..self
+        }
+    }
+}
+
+/// One line of the comparison.
+#[derive(Clone, Debug, Serialize)]
+pub struct PeerRow {
+    /// The part that it belongs to, such as `P1`.
+    pub part: &'static str,
+    /// What was measured.
+    pub name: String,
+    /// Unit of the figures.
+    pub unit: &'static str,
+    /// Ours: the median of its rounds.
+    pub ours: Option<f64>,
+    /// The best peer's.
+    pub best: Option<f64>,
+    /// Who that is.
+    pub best_name: Option<&'static str>,
+    /// Ours to the best: the median of the ratios of the rounds.
+    pub ratio: Option<f64>,
+    /// What must be shown, in words.
+    pub goal: String,
+    /// Whether it is.
+    pub met: Option<bool>,
+    /// The parts of the goal that are not met.
+    pub missed: String,
+    /// Least and greatest of our rounds.
+    pub ours_spread: Option<[f64; 2]>,
+    /// Least and greatest of the ratios.
+    pub ratio_spread: Option<[f64; 2]>,
+    /// Every peer's figure.
+    pub peers: BTreeMap<&'static str, f64>,
+    /// What else is to be known.
+    pub note: String,
+}
+
+impl PeerRow {
+    /// A measured line.
+    pub fn new(
+        part: &'static str,
+        name: impl Into<String>,
+        unit: &'static str,
+        rounds: &Rounds,
+        aim: Aim,
+    ) -> Self {
+        let ours = Sample::of(rounds.ours.clone());
+        let best = rounds.best();
+        let ratio = best.map(|(_, best)| {
+            let pairs = rounds.ours.iter().zip(best);
+            Sample::of(pairs.map(|(a, b)| divided(*a, *b)).collect())
+        });
+        let best = best.map(|(name, rounds)| (*name, Sample::of(rounds.clone()).median));
+        let mut goal = Goal::none();
+        if let (Some(limit), Some((_, best)), Some(ratio)) = (aim.ratio, best, ratio) {
+            let tie = match aim.tie {
+                0.0 => String::new(),
+                tie => format!(" ({tie} {unit} is a tie)"),
+            };
+            let met = ratio.median <= limit || ours.median <= best * limit + aim.tie;
+            goal = goal.and(format!("≤ {limit} × the best{tie}"), met);
+        }
+        if let Some(limit) = aim.limit {
+            goal = goal.at_most(ours, limit, unit);
+        }
+        Self {
+            part,
+            name: name.into(),
+            unit,
+            ours: Some(ours.median),
+            best: best.map(|(_, best)| best),
+            best_name: best.map(|(name, _)| name),
+            ratio: ratio.map(|r| r.median),
+            goal: goal.text(),
+            met: goal.met(),
+            missed: goal.missed(),
+            ours_spread: Some([ours.least, ours.greatest]),
+            ratio_spread: ratio.map(|r| [r.least, r.greatest]),
+            peers: (rounds.peers.iter())
+                .map(|(name, rounds)| (*name, Sample::of(rounds.clone()).median))
+                .collect(),
+            note: String::new(),
+        }
+    }
+
+    /// A line that could not be measured, with the reason.
+    pub fn without(
+        part: &'static str,
+        name: impl Into<String>,
+        unit: &'static str,
+        why: &Failure,
+    ) -> Self {
+        let nobody = Rounds {
+            ours: Vec::new(),
+            peers: Vec::new(),
+        };
+        Self {
+            ours: None,
+            ours_spread: None,
+            note: why.to_string(),
+            ..Self::new(part, name, unit, &nobody, Aim::default())
+        }
+    }
+}
+
+/// A ratio; two nothings are equal.
+fn divided(a: f64, b: f64) -> f64 {
+    if b > 0.0 {
+        a / b
+    } else if a > 0.0 {
+        f64::MAX
+    } else {
+        1.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rounds() -> Rounds {
+        Rounds::of(vec![
+            ("glibc", vec![9.0, 9.0, 9.0]),
+            (OURS, vec![4.0, 5.0, 6.0]),
+            ("other", vec![4.0, 4.0, 6.0]),
+        ])
+    }
+
+    #[test]
+    fn the_best_peer_is_the_measure() {
+        let row = PeerRow::new("P1", "pair", "ns", &rounds(), Aim::ratio(1.0));
+        assert_eq!(
+            (row.ours, row.best, row.best_name),
+            (Some(5.0), Some(4.0), Some("other"))
+        );
+        assert_eq!((row.ratio, row.met), (Some(1.0), Some(true)));
+        assert_eq!(row.peers["glibc"], 9.0);
+        assert_eq!(row.goal, "≤ 1 × the best");
+    }
+
+    #[test]
+    fn a_tie_counts_and_a_limit_stands() {
+        let row = PeerRow::new("P1", "pair", "ns", &rounds(), Aim::ratio(0.9).tie(1.5));
+        assert_eq!(row.met, Some(true));
+        let row = PeerRow::new(
+            "P1",
+            "pair",
+            "ns",
+            &rounds(),
+            Aim::ratio(0.9).tie(1.0).and_limit(4.5),
+        );
+        assert_eq!(
+            (row.met, &*row.missed),
+            (Some(false), "≤ 0.9 × the best (1 ns is a tie); ≤ 4.5 ns")
+        );
+    }
+
+    #[test]
+    fn without_peers_only_limits_are_judged() {
+        let alone = Rounds::of(vec![(OURS, vec![2.0])]);
+        assert_eq!(
+            PeerRow::new("P1", "x", "ns", &alone, Aim::ratio(1.0)).met,
+            None
+        );
+        assert_eq!(
+            PeerRow::new("P1", "x", "ns", &alone, Aim::limit(3.0)).met,
+            Some(true)
+        );
+    }
+}
