@@ -386,7 +386,9 @@ impl<P: Platform> Allocator<P> {
             }
         };
         let base = self.slab_base(slab);
-        let from_list = listed.min(out.len());
+        // Without a spill all fresh objects are wanted, and a free that came in since may have brought more than that leaves room for.
+        let kept = if spilled > 0 { 0 } else { fresh };
+        let from_list = listed.min(out.len() - kept);
         let fresh_out = fresh.min(out.len() - from_list);
         let mut at = old
             .head()
