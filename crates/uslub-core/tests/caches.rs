@@ -115,6 +115,59 @@ fn small_objects_share_a_cache_line_and_others_begin_one() {
     assert_all_is_given_back(&a);
 }
 
+/// What a constructor frees while it is at work, as another thread might.
+struct Meanwhile<'a> {
+    slub: &'a Slub,
+    cache: Cell<Option<&'a Cache>>,
+    objects: RefCell<Vec<*mut u8>>,
+}
+
+unsafe fn free_meanwhile(meanwhile: *const (), _: *mut u8) -> bool {
+    // SAFETY: the test gives its own, which outlives the cache, and has one thread.
+    let meanwhile = unsafe { &*meanwhile.cast::<Meanwhile<'_>>() };
+    if let Some(cache) = meanwhile.cache.get() {
+        let mut objects = meanwhile.objects.take();
+        // SAFETY: the test's objects, freed once.
+        unsafe { meanwhile.slub.free_bulk(cache, &mut objects) };
+    }
+    true
+}
+
+#[test]
+fn objects_that_come_back_during_construction_displace_nothing() {
+    for settings in [&[][..], &["slab_state_lockfree=0"]] {
+        let a = Setup::with(settings).build();
+        // Everything goes to the slab at once.
+        a.platform.set_percpu_usable(false);
+        let meanwhile = Meanwhile {
+            slub: &a,
+            cache: Cell::new(None),
+            objects: RefCell::default(),
+        };
+        let mut args = CacheArgs::new("made", 64);
+        args.ctor = Some(Ctor {
+            call: free_meanwhile,
+            data: (&raw const meanwhile).cast(),
+        });
+        let cache = a.create(&args).unwrap();
+        let mut first = vec![std::ptr::null_mut(); 12];
+        assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut first));
+        meanwhile.objects.replace(first.split_off(1));
+        meanwhile.cache.set(Some(cache));
+        let mut next = [std::ptr::null_mut(); 8];
+        assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut next));
+        assert!(meanwhile.objects.borrow().is_empty(), "it was at work");
+        assert_eq!(a.info(cache).live_objs(), 9);
+        // SAFETY: the test's objects, freed once.
+        unsafe {
+            a.free_bulk(cache, &mut next);
+            a.free_bulk(cache, &mut first);
+        }
+        a.platform.set_percpu_usable(true);
+        assert_all_is_given_back(&a);
+    }
+}
+
 /// A constructor that fails now and then, and what it has done.
 #[derive(Default)]
 struct Maker {
