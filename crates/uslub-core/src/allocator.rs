@@ -130,6 +130,9 @@ impl<P: Platform> Allocator<P> {
         }
         // Release: pairs with `ready`.
         self.ready.store(done, Release);
+        if done {
+            self.platform.slots_are_ready();
+        }
         done
     }
 

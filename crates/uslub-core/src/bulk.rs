@@ -20,8 +20,7 @@ impl<P: Platform> Allocator<P> {
         if gfp.contains(Gfp::ZERO) && !self.may_zero(cache) {
             return null_mut();
         }
-        // SAFETY: our table.
-        let mut object = unsafe { self.platform.pop(&self.table, cache.id.main()) };
+        let mut object = self.alloc_fast(cache);
         if object.is_null() {
             object = self.alloc_slow(cache, gfp);
         }
@@ -29,6 +28,14 @@ impl<P: Platform> Allocator<P> {
             self.zero_object(cache, object);
         }
         object
+    }
+
+    /// An object of this CPU's main sheaf, as it is; null when [`alloc`](Self::alloc) would go further. Never constructs, before
+    /// the allocator is ready too.
+    #[inline(always)]
+    pub fn alloc_fast(&self, cache: &KmemCache<P>) -> *mut u8 {
+        // SAFETY: our table.
+        unsafe { self.platform.pop(&self.table, cache.id.main()) }
     }
 
     /// As [`alloc`](Self::alloc), from memory of a node if there is any; with
@@ -76,13 +83,31 @@ impl<P: Platform> Allocator<P> {
     /// As there.
     #[inline]
     pub unsafe fn free_with(&self, cache: &KmemCache<P>, object: *mut u8, gfp: Gfp) {
-        if !self.is_object_of(cache, object) {
-            return;
+        // SAFETY: passed on.
+        if !unsafe { self.free_fast(cache, object) } {
+            self.free_checked(cache, object, gfp);
         }
-        // SAFETY: our table; the caller frees the object.
-        let done = self.is_parkable(cache, object)
-            && unsafe { self.platform.push(&self.table, cache.id.main(), object) };
-        if !done {
+    }
+
+    /// Puts an object of the cache on top of this CPU's main sheaf; false when [`free`](Self::free) would go further, and then
+    /// nothing is done.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses the object any more.
+    #[inline(always)]
+    pub unsafe fn free_fast(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {
+        let arena = &self.zone.arena;
+        let page = arena.page_of(object as usize);
+        page.is_some_and(|page| arena.cache_of(page) == Some(cache.id))
+            && self.nr_nodes() == 1
+            // SAFETY: our table; the caller frees the object.
+            && unsafe { self.platform.push(&self.table, cache.id.main(), object) }
+    }
+
+    #[cold]
+    fn free_checked(&self, cache: &KmemCache<P>, object: *mut u8, gfp: Gfp) {
+        if self.is_object_of(cache, object) {
             self.free_slow(cache, object, gfp);
         }
     }

@@ -83,7 +83,7 @@ unsafe impl<P: Platform> Sync for KmemCache<P> {}
 /// Full sheaves that the barn of a cache with adaptive sheaves holds: they are cheap there, and are trimmed.
 const ADAPTIVE_BARN: usize = 20;
 /// Bytes of full sheaves that a barn holds by default, at most.
-const BARN_BYTES: usize = 32 << 10;
+const BARN_BYTES: usize = 64 << 10;
 /// Full sheaves in a barn, at most, as in the kernel.
 const FULL_SHEAVES: usize = 10;
 

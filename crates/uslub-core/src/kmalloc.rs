@@ -114,6 +114,17 @@ impl<P: Platform> Allocator<P> {
         self.kmalloc_large(bytes, PAGE_SIZE, gfp)
     }
 
+    /// An object of `bytes` from this CPU's main sheaf, as it is; null when [`kmalloc`](Self::kmalloc) would go further, before the
+    /// allocator is ready too.
+    #[inline(always)]
+    pub fn kmalloc_fast(&self, bytes: usize) -> *mut u8 {
+        if bytes > CLASS_MAX {
+            return null_mut();
+        }
+        // SAFETY: our table.
+        unsafe { self.platform.pop(&self.table, class_of(bytes).main()) }
+    }
+
     /// Allocates an object of a size class when the fast path could not.
     #[cold]
     pub fn kmalloc_slow(&self, id: CacheId, gfp: Gfp) -> *mut u8 {

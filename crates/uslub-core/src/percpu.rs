@@ -287,6 +287,11 @@ impl Table {
         self.active.load(Acquire)
     }
 
+    /// Whether the table was made.
+    pub fn is_there(&self) -> bool {
+        !self.active().is_null()
+    }
+
     /// The region of stopped CPUs, in which several CPUs may count at a time.
     #[inline]
     pub fn stopped(&self) -> *mut Region {

@@ -166,6 +166,9 @@ pub unsafe trait Platform: Sync + 'static {
     /// As for [`pop`](Platform::pop); the caller owns what `new` points to and comes to own what `old` points to.
     unsafe fn exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool;
 
+    /// Called once, when the table has its slots: from then on [`pop`](Platform::pop) and the others may be called at any time.
+    fn slots_are_ready(&self) {}
+
     /// Adds to a counter of the CPU that runs, whichever that is.
     fn count(&self, table: &Table, counter: Counter, n: usize) {
         // Relaxed: statistics.

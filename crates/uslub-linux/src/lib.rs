@@ -11,7 +11,7 @@ mod text;
 use core::fmt::Arguments;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicBool, AtomicIsize, AtomicU32, AtomicU64, AtomicUsize};
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicIsize, AtomicU32, AtomicU64, AtomicUsize};
 
 use uslub_core::locked;
 use uslub_core::percpu::{ALLOCS_OFFSET, Counter, FREES_OFFSET, Slot, Table};
@@ -57,8 +57,11 @@ pub struct Linux {
     nr_cpu_ids: AtomicUsize,
     nr_cpus: AtomicUsize,
     random: AtomicU64,
-    /// Calls of `vfork` whose child has not yet gone its way.
-    vforks: AtomicU32,
+    /// What fast paths look at: positive where sequences may run without another look. It is where the area lies, packed, or 0
+    /// without sequences and before there are slots; less [`VFORK`] for each call of `vfork` whose child has not yet gone its way.
+    open: AtomicI64,
+    /// The same without what `vfork` takes off.
+    packed: AtomicI64,
     pid: AtomicU32,
     /// Whether the process has forbidden itself some system calls.
     sandboxed: AtomicBool,
@@ -77,7 +80,8 @@ impl Linux {
             nr_cpu_ids: AtomicUsize::new(1),
             nr_cpus: AtomicUsize::new(1),
             random: AtomicU64::new(0),
-            vforks: AtomicU32::new(0),
+            open: AtomicI64::new(0),
+            packed: AtomicI64::new(0),
             pid: AtomicU32::new(0),
             sandboxed: AtomicBool::new(false),
             nodes: Nodes::new(),
@@ -142,6 +146,24 @@ impl Linux {
         })
     }
 
+    /// The area, where sequences may use it without another look.
+    #[inline]
+    fn open_area(&self) -> Option<Area> {
+        // Acquire: pairs with `slots_are_ready`.
+        let word = self.open.load(Acquire);
+        (word > 0).then(|| unpacked(word))
+    }
+
+    /// The area, or none where slots are locked instead; `Err` where nothing of this thread's can be trusted.
+    #[inline]
+    fn any_area(&self) -> Result<Option<Area>, ()> {
+        match self.open_area() {
+            None if self.is_vfork_child() => Err(()),
+            None => Ok(self.area()),
+            area => Ok(area),
+        }
+    }
+
     /// Says that the process forbids itself system calls: from now on we make none that an
     /// ordinary allocator would not make.
     pub fn enter_sandbox(&self) {
@@ -159,19 +181,19 @@ impl Linux {
     /// parent's area without being registered.
     pub fn vfork_begins(&self) {
         // Relaxed: the child is born after it, on this thread.
-        self.vforks.fetch_add(1, Relaxed);
+        self.open.fetch_sub(VFORK, Relaxed);
     }
 
     /// Says that the child of a `vfork` is gone.
     pub fn vfork_ends(&self) -> bool {
         // Relaxed: as above.
-        self.vforks.fetch_sub(1, Relaxed) == 1
+        self.open.fetch_add(VFORK, Relaxed) + VFORK >= 0
     }
 
     /// Whether a `vfork` is under way.
     pub fn in_vfork(&self) -> bool {
         // Relaxed: the child itself sees what its parent wrote before.
-        self.vforks.load(Relaxed) != 0
+        self.open.load(Relaxed) < 0
     }
 
     /// Whether this is the child of a `vfork`, which shares its parent's memory.
@@ -184,11 +206,37 @@ impl Linux {
     pub fn is_child_of_fork(&self) {
         // Relaxed: the child has one thread.
         self.pid.store(sys::getpid(), Relaxed);
-        self.vforks.store(0, Relaxed);
+        self.open.store(self.packed.load(Relaxed), Relaxed);
     }
 
     fn region<'a>(&self, table: &'a Table) -> &'a uslub_core::percpu::Region {
         table.here(self.cpu())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn pop_otherwise(&self, table: &Table, slot: Slot) -> *mut u8 {
+        // SAFETY: the table's regions have tops in their slots.
+        unsafe {
+            match self.any_area() {
+                Ok(Some(area)) if table.is_there() => pop(&area, table, slot),
+                Ok(None) if table.is_there() => locked::pop(self.region(table), slot),
+                _ => core::ptr::null_mut(),
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn push_otherwise(&self, table: &Table, slot: Slot, object: *mut u8) -> bool {
+        // SAFETY: as in `pop_otherwise`.
+        unsafe {
+            match self.any_area() {
+                Ok(Some(area)) if table.is_there() => push(&area, table, slot, object),
+                Ok(None) if table.is_there() => locked::push(self.region(table), slot, object),
+                _ => false,
+            }
+        }
     }
 
     #[cold]
@@ -203,6 +251,50 @@ impl Linux {
 impl Default for Linux {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// Pops by a restartable sequence.
+///
+/// # Safety
+///
+/// The table's regions have tops in their slots.
+#[inline(always)]
+unsafe fn pop(area: &Area, table: &Table, slot: Slot) -> *mut u8 {
+    // SAFETY: passed on.
+    unsafe { uslub_rseq::pop(area, table.active().cast(), slot.offset(), ALLOCS_OFFSET) }
+}
+
+/// Pushes by a restartable sequence.
+///
+/// # Safety
+///
+/// As for [`pop`].
+#[inline(always)]
+unsafe fn push(area: &Area, table: &Table, slot: Slot, object: *mut u8) -> bool {
+    let active = table.active().cast();
+    // SAFETY: passed on.
+    unsafe { uslub_rseq::push(area, active, slot.offset(), FREES_OFFSET, object) }
+}
+
+/// What a `vfork` takes off [`Linux::open`].
+const VFORK: i64 = 1 << 48;
+
+/// Where an area lies, in a positive number below [`VFORK`]: its offset, and how much further its index is.
+fn packed(area: &Area) -> i64 {
+    let further = (area.index_offset - area.offset) as i64;
+    further << 32 | i64::from(area.offset as u32)
+}
+
+/// As much of the area as sequences look at.
+#[inline]
+fn unpacked(word: i64) -> Area {
+    let offset = word as i32 as isize;
+    Area {
+        offset,
+        index_offset: offset + (word >> 32) as isize,
+        index: Index::MmCid,
+        own: false,
     }
 }
 
@@ -365,50 +457,40 @@ unsafe impl Platform for Linux {
         !self.is_vfork_child() && self.area().is_none_or(|area| area.register_here())
     }
 
-    #[inline]
+    fn slots_are_ready(&self) {
+        let packed = self.area().as_ref().map_or(0, packed);
+        // Relaxed: for forks, which are not under way yet.
+        self.packed.store(packed, Relaxed);
+        // Release: with the slots.
+        self.open.fetch_add(packed, Release);
+    }
+
+    #[inline(always)]
     unsafe fn pop(&self, table: &Table, slot: Slot) -> *mut u8 {
-        if self.is_vfork_child() {
-            return core::ptr::null_mut();
-        }
-        // SAFETY: the table's regions have tops in their slots.
-        unsafe {
-            match self.area() {
-                Some(area) => {
-                    uslub_rseq::pop(&area, table.active().cast(), slot.offset(), ALLOCS_OFFSET)
-                }
-                None => locked::pop(self.region(table), slot),
-            }
+        match self.open_area() {
+            // SAFETY: the table's regions have tops in their slots.
+            Some(area) => unsafe { pop(&area, table, slot) },
+            None => self.pop_otherwise(table, slot),
         }
     }
 
-    #[inline]
+    #[inline(always)]
     unsafe fn push(&self, table: &Table, slot: Slot, object: *mut u8) -> bool {
-        if self.is_vfork_child() {
-            return false;
-        }
-        // SAFETY: as in `pop`.
-        unsafe {
-            match self.area() {
-                Some(area) => uslub_rseq::push(
-                    &area,
-                    table.active().cast(),
-                    slot.offset(),
-                    FREES_OFFSET,
-                    object,
-                ),
-                None => locked::push(self.region(table), slot, object),
-            }
+        match self.open_area() {
+            // SAFETY: as in `pop`.
+            Some(area) => unsafe { push(&area, table, slot, object) },
+            None => self.push_otherwise(table, slot, object),
         }
     }
 
     #[inline]
     unsafe fn pop_many(&self, table: &Table, slot: Slot, out: &mut [*mut u8]) -> bool {
-        if self.is_vfork_child() {
+        let Ok(area) = self.any_area() else {
             return false;
-        }
+        };
         // SAFETY: as in `pop`.
         unsafe {
-            match self.area() {
+            match area {
                 Some(area) => uslub_rseq::pop_many::<ALLOCS_OFFSET, CAPACITY_OFFSET>(
                     &area,
                     table.active().cast(),
@@ -422,12 +504,12 @@ unsafe impl Platform for Linux {
 
     #[inline]
     unsafe fn push_many(&self, table: &Table, slot: Slot, objects: &[*mut u8]) -> bool {
-        if self.is_vfork_child() {
+        let Ok(area) = self.any_area() else {
             return false;
-        }
+        };
         // SAFETY: as in `pop`.
         unsafe {
-            match self.area() {
+            match area {
                 Some(area) => uslub_rseq::push_many::<FREES_OFFSET>(
                     &area,
                     table.active().cast(),
@@ -441,12 +523,12 @@ unsafe impl Platform for Linux {
 
     #[inline]
     unsafe fn exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool {
-        if self.is_vfork_child() {
+        let Ok(area) = self.any_area() else {
             return false;
-        }
+        };
         // SAFETY: as in `pop`.
         unsafe {
-            match self.area() {
+            match area {
                 Some(area) => {
                     uslub_rseq::exchange(&area, table.active().cast(), slot.offset(), old, new)
                 }
@@ -463,7 +545,7 @@ unsafe impl Platform for Linux {
             // SAFETY: the table's regions have the counter there.
             unsafe { uslub_rseq::add(&area, active, counter.offset(), n, stopped) }
         };
-        if self.in_vfork() || !self.area().is_some_and(add) {
+        if !self.open_area().is_some_and(add) {
             self.count_atomically(table, counter, n);
         }
     }

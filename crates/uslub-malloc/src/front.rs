@@ -75,6 +75,10 @@ impl Front {
         }
         // Release: as above.
         self.limit.store(CLASS_MAX + 1, Release);
+        // Another thread's `vfork` may have begun since.
+        if ALLOCATOR.platform.in_vfork() {
+            self.close();
+        }
     }
 
     /// Closes the fast paths for calls that begin later.

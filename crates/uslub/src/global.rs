@@ -29,6 +29,18 @@ impl Uslub {
     /// Allocates for a layout with at least a byte; null when there is no memory.
     #[inline]
     pub(crate) fn allocate(layout: Layout, gfp: Gfp) -> *mut u8 {
+        if is_natural(layout) && !gfp.contains(Gfp::ZERO) {
+            let object = ALLOCATOR.kmalloc_fast(layout.size());
+            if !object.is_null() {
+                return object;
+            }
+        }
+        Self::allocate_slow(layout, gfp)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn allocate_slow(layout: Layout, gfp: Gfp) -> *mut u8 {
         match allocator() {
             Some(allocator) if is_natural(layout) => allocator.kmalloc(layout.size(), gfp),
             Some(allocator) => allocator.kmalloc_aligned(layout.size(), layout.align(), gfp),

@@ -115,6 +115,7 @@ mod buckets;
 mod builder;
 mod cache;
 mod ctor;
+mod end;
 #[cfg(feature = "crossbeam-epoch")]
 mod epoch;
 mod error;

@@ -8,12 +8,11 @@ use std::ptr::{self, NonNull};
 use uslub_core::Gfp;
 use uslub_core::args::Flags;
 use uslub_core::cache::KmemCache;
-use uslub_core::stats::StatItem;
-use uslub_linux::{Linux, complain};
+use uslub_linux::Linux;
 
 use crate::builder::RawBuilder;
 use crate::ctor::{self, Panic};
-use crate::error::{AllocError, CreateError, LISTED, Leaked};
+use crate::error::{AllocError, CreateError};
 use crate::instance::ALLOCATOR;
 use crate::prefill::RawPrefilled;
 use crate::rcu;
@@ -167,6 +166,17 @@ impl RawCache {
     /// When the constructor panics; nothing is lost then.
     #[inline]
     pub fn alloc(&self, gfp: Gfp) -> Option<NonNull<u8>> {
+        let fast = match gfp.contains(Gfp::ZERO) {
+            // Whatever lies in a sheaf is constructed.
+            false => NonNull::new(ALLOCATOR.alloc_fast(self.cache)),
+            true => None,
+        };
+        fast.or_else(|| self.alloc_slow(gfp))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn alloc_slow(&self, gfp: Gfp) -> Option<NonNull<u8>> {
         self.one(gfp, || ALLOCATOR.alloc(self.cache, gfp))
     }
 
@@ -248,12 +258,20 @@ impl RawCache {
     #[inline]
     pub unsafe fn free_with(&self, object: *mut u8, gfp: Gfp) {
         // SAFETY: passed on.
+        if !unsafe { ALLOCATOR.free_fast(self.cache, object) } {
+            self.free_slow(object, gfp);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn free_slow(&self, object: *mut u8, gfp: Gfp) {
+        // SAFETY: the caller frees the object.
         unsafe { ALLOCATOR.free_with(self.cache, object, gfp) };
         self.hand_over(gfp);
     }
 
     /// Sees to it that empty slabs of a type-safe cache, which wait for readers, begin to wait.
-    #[inline]
     fn hand_over(&self, gfp: Gfp) {
         if gfp.may_spin() && self.is_typesafe() {
             rcu::hand_over();
@@ -477,99 +495,6 @@ impl RawCache {
     pub unsafe fn from_raw(raw: *const ()) -> Self {
         // SAFETY: records of caches live for ever.
         Self::of(unsafe { &*raw.cast() })
-    }
-
-    /// Destroys the cache.
-    ///
-    /// ```
-    /// # use uslub::{Gfp, RawCache};
-    /// let cache = RawCache::new("unclosed", 64)?;
-    /// let object = cache.alloc(Gfp::KERNEL).expect("memory");
-    /// let leaked = cache.destroy().unwrap_err();
-    /// assert_eq!(leaked.addresses(), [object.as_ptr() as usize]);
-    /// # Ok::<(), uslub::CreateError>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`Leaked`] when objects are still in use; their memory, and the cache, are kept for ever.
-    ///
-    /// # Panics
-    ///
-    /// Inside a read-side section of [`Epoch`](crate::Epoch), when objects or slabs of the cache may wait for it.
-    pub fn destroy(self) -> Result<(), Leaked> {
-        let this = ManuallyDrop::new(self);
-        assert!(
-            !this.waits_for_me(),
-            "cache '{}': destroyed inside a read-side section, for whose end it must wait",
-            this.name()
-        );
-        let mut addresses = Vec::new();
-        // SAFETY: we hold the cache, and nobody else does.
-        let leaked = unsafe { this.end(|object| addresses.push(object as usize)) };
-        if leaked == 0 {
-            return Ok(());
-        }
-        Err(Leaked {
-            name: this.name().to_owned(),
-            addresses,
-        })
-    }
-
-    /// Whether the cache's end would wait for a read-side section that this thread is in.
-    fn waits_for_me(&self) -> bool {
-        let waiting = [StatItem::FreeRcuSheaf, StatItem::FreeRcuSheafFail];
-        rcu::is_pinned()
-            && (self.is_typesafe()
-                || waiting
-                    .iter()
-                    .any(|&item| ALLOCATOR.stat(self.cache, item) > 0))
-    }
-
-    /// Destroys the cache and its constructor; returns how many objects leaked.
-    ///
-    /// # Safety
-    ///
-    /// Nobody uses the cache any more.
-    unsafe fn end(&self, leaked: impl FnMut(*mut u8)) -> usize {
-        let ctor = self.cache.ctor;
-        // SAFETY: passed on.
-        let count = unsafe { ALLOCATOR.destroy(self.cache, leaked) };
-        rcu::hand_over();
-        if let Some(ctor) = ctor
-            && count == 0
-        {
-            // SAFETY: its cache is gone, and was its only one: constructed caches are never shared.
-            unsafe { ctor::release(ctor) };
-        }
-        count
-    }
-}
-
-impl Drop for RawCache {
-    fn drop(&mut self) {
-        if self.waits_for_me() {
-            return complain(format_args!(
-                "cache '{}': dropped inside a read-side section, for whose end it must wait; it is kept",
-                self.name()
-            ));
-        }
-        let mut listed = 0;
-        let name = self.cache.name();
-        // SAFETY: the only handle, which goes.
-        let count = unsafe {
-            self.end(|object| {
-                if listed < LISTED {
-                    complain(format_args!("cache '{name}': {object:p} is still in use"));
-                }
-                listed += 1;
-            })
-        };
-        if count > 0 {
-            complain(format_args!(
-                "cache '{name}': dropped with {count} objects in use, whose memory is kept"
-            ));
-        }
     }
 }
 

@@ -226,7 +226,6 @@ fn programs(folder: &TempDir, scale: usize) -> std::io::Result<Vec<Program>> {
         source!("trees.lua"),
         source!("groups.jq"),
         source!("objects.py"),
-        source!("tables.sql"),
         source!("containers.cc"),
     ];
     for (name, text) in sources {
@@ -234,6 +233,7 @@ fn programs(folder: &TempDir, scale: usize) -> std::io::Result<Vec<Program>> {
     }
     lines(&at("lines"), 15_000 * scale)?;
     objects(&at("objects"), 1_500 * scale)?;
+    statements(&at("statements"), 10_000 * scale)?;
     fs::write(at("redis.sh"), include_str!("redis.sh"))?;
     let requests = (5_000 * scale).to_string();
     let socket = at("redis");
@@ -246,7 +246,7 @@ fn programs(folder: &TempDir, scale: usize) -> std::io::Result<Vec<Program>> {
         Program::new("python3", &[&"python3", &"-B", &at("objects.py")])
             .with(&[("PYTHONMALLOC", "malloc"), ("PYTHONHASHSEED", "0")]),
         Program::new("redis", &[&"sh", &at("redis.sh"), &socket, &requests]),
-        Program::new("sqlite3", &[&"sqlite3", &"-batch", &":memory:"]).reads(at("tables.sql")),
+        Program::new("sqlite3", &[&"sqlite3", &"-batch", &":memory:"]).reads(at("statements")),
         Program::new(
             "c++",
             &[
@@ -300,6 +300,32 @@ fn objects(path: &Path, count: usize) -> std::io::Result<()> {
     };
     let objects: Vec<_> = (0..count).map(object).collect();
     fs::write(path, serde_json::Value::from(objects).to_string())
+}
+
+/// A table of so many rows, and what is asked of it.
+fn statements(path: &Path, rows: usize) -> std::io::Result<()> {
+    let mut dice = Dice::new(rows as u64);
+    let mut file = std::io::BufWriter::new(File::create(path)?);
+    writeln!(file, "BEGIN;")?;
+    writeln!(
+        file,
+        "CREATE TABLE items (id INTEGER PRIMARY KEY, kind INTEGER, number INTEGER, name TEXT, text TEXT);"
+    )?;
+    for _ in 0..rows {
+        writeln!(
+            file,
+            "INSERT INTO items (kind, number, name, text) VALUES ({}, {}, '{}', '{} {}');",
+            dice.below(20),
+            dice.below(1_000_000),
+            word(&mut dice),
+            word(&mut dice),
+            word(&mut dice)
+        )?;
+    }
+    writeln!(file, "COMMIT;")?;
+    let (_, rest) = source!("tables.sql");
+    file.write_all(rest.as_bytes())?;
+    file.flush()
 }
 
 #[cfg(test)]

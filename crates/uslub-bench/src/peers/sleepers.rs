@@ -67,6 +67,11 @@ pub fn in_child(face: &Face, threads: usize) -> Result<Report, Failure> {
             (thread::Builder::new().spawn_scoped(scope, sleeper))
                 .map_err(|error| Failure::System(format!("no {threads} threads: {error}")))?;
         }
+        // What the first call of a process takes is no thread's.
+        let _entered = face.enter_for_now();
+        let first = face.alloc(SIZE);
+        // SAFETY: this allocator's, freed once.
+        unsafe { face.free(first) };
         step();
         let before = child::resident();
         step();

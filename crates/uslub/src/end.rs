@@ -1,0 +1,106 @@
+//! The end of a cache: what is still in use then, and who must be waited for.
+
+use std::mem::ManuallyDrop;
+
+use uslub_core::stats::StatItem;
+use uslub_linux::complain;
+
+use crate::error::{LISTED, Leaked};
+use crate::instance::ALLOCATOR;
+use crate::raw::RawCache;
+use crate::{ctor, rcu};
+
+impl RawCache {
+    /// Destroys the cache.
+    ///
+    /// ```
+    /// # use uslub::{Gfp, RawCache};
+    /// let cache = RawCache::new("unclosed", 64)?;
+    /// let object = cache.alloc(Gfp::KERNEL).expect("memory");
+    /// let leaked = cache.destroy().unwrap_err();
+    /// assert_eq!(leaked.addresses(), [object.as_ptr() as usize]);
+    /// # Ok::<(), uslub::CreateError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Leaked`] when objects are still in use; their memory, and the cache, are kept for ever.
+    ///
+    /// # Panics
+    ///
+    /// Inside a read-side section of [`Epoch`](crate::Epoch), when objects or slabs of the cache may wait for it.
+    pub fn destroy(self) -> Result<(), Leaked> {
+        let this = ManuallyDrop::new(self);
+        assert!(
+            !this.waits_for_me(),
+            "cache '{}': destroyed inside a read-side section, for whose end it must wait",
+            this.name()
+        );
+        let mut addresses = Vec::new();
+        // SAFETY: we hold the cache, and nobody else does.
+        let leaked = unsafe { this.end(|object| addresses.push(object as usize)) };
+        if leaked == 0 {
+            return Ok(());
+        }
+        Err(Leaked {
+            name: this.name().to_owned(),
+            addresses,
+        })
+    }
+
+    /// Whether the cache's end would wait for a read-side section that this thread is in.
+    fn waits_for_me(&self) -> bool {
+        let waiting = [StatItem::FreeRcuSheaf, StatItem::FreeRcuSheafFail];
+        rcu::is_pinned()
+            && (self.is_typesafe()
+                || waiting
+                    .iter()
+                    .any(|&item| ALLOCATOR.stat(self.kmem_cache(), item) > 0))
+    }
+
+    /// Destroys the cache and its constructor; returns how many objects leaked.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses the cache any more.
+    unsafe fn end(&self, leaked: impl FnMut(*mut u8)) -> usize {
+        let ctor = self.kmem_cache().ctor;
+        // SAFETY: passed on.
+        let count = unsafe { ALLOCATOR.destroy(self.kmem_cache(), leaked) };
+        rcu::hand_over();
+        if let Some(ctor) = ctor
+            && count == 0
+        {
+            // SAFETY: its cache is gone, and was its only one: constructed caches are never shared.
+            unsafe { ctor::release(ctor) };
+        }
+        count
+    }
+}
+
+impl Drop for RawCache {
+    fn drop(&mut self) {
+        if self.waits_for_me() {
+            return complain(format_args!(
+                "cache '{}': dropped inside a read-side section, for whose end it must wait; it is kept",
+                self.name()
+            ));
+        }
+        let mut listed = 0;
+        let name = self.kmem_cache().name();
+        // SAFETY: the only handle, which goes.
+        let count = unsafe {
+            self.end(|object| {
+                if listed < LISTED {
+                    complain(format_args!("cache '{name}': {object:p} is still in use"));
+                }
+                listed += 1;
+            })
+        };
+        if count > 0 {
+            complain(format_args!(
+                "cache '{name}': dropped with {count} objects in use, whose memory is kept"
+            ));
+        }
+    }
+}
