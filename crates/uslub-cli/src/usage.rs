@@ -48,7 +48,8 @@ fn describe(error: &clap::Error, root: &Command, chosen: Option<&Command>) -> Fa
         (ErrorKind::InvalidSubcommand, _) => {
             let word = context(error, ContextKind::InvalidSubcommand).unwrap_or_default();
             let outer = chosen.unwrap_or(root);
-            let known: Vec<_> = outer.get_subcommands().map(Command::get_name).collect();
+            let known = outer.get_subcommands().filter(|known| !known.is_hide_set());
+            let known: Vec<_> = known.map(Command::get_name).collect();
             let hint = match chosen {
                 Some(outer) => format!("see 'uslub {} --help'", outer.get_name()),
                 None => format!("to run a program of that name: uslub run -- {word}"),
@@ -58,10 +59,14 @@ fn describe(error: &clap::Error, root: &Command, chosen: Option<&Command>) -> Fa
                 hint,
             )
         }
-        (ErrorKind::MissingRequiredArgument, _) => Failure::usage(
-            "no program is given",
-            "usage: uslub run [OPTIONS] [--] PROGRAM [ARGS]...",
-        ),
+        (ErrorKind::MissingRequiredArgument, _) => {
+            let inner = chosen.filter(|outer| outer.get_name() == "bench");
+            let bench = inner.map_or("", |_| "bench ");
+            Failure::usage(
+                "no program is given",
+                format!("usage: uslub {bench}run [OPTIONS] [--] PROGRAM [ARGS]..."),
+            )
+        }
         _ => {
             let text = error.to_string();
             let line = text.lines().next().unwrap_or_default();
@@ -120,7 +125,10 @@ mod tests {
         assert_eq!(f.message, "unknown command 'ls'; known are run, bench");
         assert!(f.hint.ends_with("uslub run -- ls"));
         let f = failure(&["bench", "trees"]);
-        assert_eq!(f.message, "unknown command 'trees'; known are seeds");
+        assert_eq!(
+            f.message,
+            "unknown command 'trees'; known are seeds, peers, run"
+        );
         let f = failure(&["bench", "seeds", "--fast"]);
         assert_eq!(f.hint, "known options: --quick, --html, --json, --help");
     }

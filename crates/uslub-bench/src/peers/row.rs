@@ -118,9 +118,11 @@ impl PeerRow {
     ) -> Self {
         let ours = Sample::of(rounds.ours.clone());
         let best = rounds.best();
-        let ratio = best.map(|(_, best)| {
+        // Without a ratio where a peer needs nothing at all.
+        let ratio = best.filter(|(_, best)| best.iter().all(|b| *b > 0.0));
+        let ratio = ratio.map(|(_, best)| {
             let pairs = rounds.ours.iter().zip(best);
-            Sample::of(pairs.map(|(a, b)| divided(*a, *b)).collect())
+            Sample::of(pairs.map(|(a, b)| a / b).collect())
         });
         let best = best.map(|(name, rounds)| (*name, Sample::of(rounds.clone()).median));
         let mut goal = Goal::none();
@@ -172,17 +174,6 @@ impl PeerRow {
             note: why.to_string(),
             ..Self::new(part, name, unit, &nobody, Aim::default())
         }
-    }
-}
-
-/// A ratio; two nothings are equal.
-fn divided(a: f64, b: f64) -> f64 {
-    if b > 0.0 {
-        a / b
-    } else if a > 0.0 {
-        f64::MAX
-    } else {
-        1.0
     }
 }
 

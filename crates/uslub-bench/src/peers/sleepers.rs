@@ -24,7 +24,7 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     let mut rows = Vec::new();
     for threads in THREADS {
         bench.says(&format!("P7, {threads} threads"));
-        let rounds = bench.size.pick(1, 3, 7);
+        let rounds = bench.size.pick(1, 1, 5);
         let all = child::all_at_once(bench, peers, Work::Sleep(threads), rounds)?;
         let kept = child::part(&all, |report| report.per_thread / 1024.0);
         let name = format!("{threads} threads, resident a thread");
