@@ -19,6 +19,9 @@ use crate::linux::Pinned;
 /// No program may be worse than this part of the best peer.
 const WORST: f64 = 1.1;
 
+/// Programs of a quick run: those that differ most.
+const QUICK: usize = 4;
+
 /// What one run cost.
 #[derive(Clone, Copy)]
 struct Cost {
@@ -114,7 +117,9 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     let _pinned = Pinned::to_the_last()?;
     let folder = tempfile::tempdir().map_err(|error| Failure::System(error.to_string()))?;
     let scale = bench.size.pick(1, 4, 40);
-    let programs = programs(&folder, scale).map_err(|error| Failure::System(error.to_string()))?;
+    let mut programs =
+        programs(&folder, scale).map_err(|error| Failure::System(error.to_string()))?;
+    programs.truncate(bench.size.pick(2, QUICK, programs.len()));
     let mut preloads = vec![(OURS, Some(peers.library.as_path())), (SYSTEM, None)];
     preloads.extend(
         peers
@@ -140,7 +145,7 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
         }
         bench.says(&format!("P6, {}", program.name));
         let mut costs = vec![Vec::new(); preloads.len()];
-        for round in 0..=bench.size.pick(1, 5, 11) {
+        for round in 0..=bench.size.pick(1, 3, 11) {
             for ((_, preload), costs) in preloads.iter().zip(&mut costs) {
                 let cost = program.run(*preload)?;
                 if round > 0 {
