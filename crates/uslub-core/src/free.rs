@@ -14,6 +14,7 @@ use core::ptr::null_mut;
 use crate::allocator::Allocator;
 use crate::cache::KmemCache;
 use crate::detached::{Detached, Waiting};
+use crate::freelist::Links;
 use crate::gfp::Gfp;
 use crate::platform::Platform;
 use crate::slab::Slab;
@@ -48,7 +49,7 @@ impl<P: Platform> Allocator<P> {
         self.count(cache, StatItem::FreeDetached, lists);
     }
 
-    /// Links the last object and those of the same slab, and moves them to the end of the array.
+    /// Links the last object and those of the same slab, and moves them to the end of the array. The last has been looked at.
     fn build_detached<'a>(
         &self,
         cache: &KmemCache<P>,
@@ -63,25 +64,33 @@ impl<P: Platform> Allocator<P> {
             tail: head,
             count: 1,
         };
-        self.check_not_free(cache, slab, head, null_mut());
+        // The same for all of them.
+        let (base, bytes) = (self.slab_base(slab) as usize, cache.oo.bytes());
+        let (used, links) = (used_slots(cache, slab), cache.links_of(slab));
+        self.check_not_free(cache, slab, links, base, head, null_mut());
         // SAFETY: the object is a slot of this cache and the caller's.
-        unsafe { cache.links_of(slab).set(head, null_mut()) };
+        unsafe { links.set(head, null_mut()) };
         let mut misses = 0;
         if cache.tuning.detached_freelist == 0 {
             return list;
         }
         for at in (0..done).rev() {
             let object = objects[at];
-            if !core::ptr::eq(self.checked_slab(cache, object), slab) {
+            let offset = (object as usize).wrapping_sub(base);
+            if offset >= bytes {
                 misses += 1;
                 if misses >= cache.tuning.look_ahead {
                     break;
                 }
                 continue;
             }
-            self.check_not_free(cache, slab, object, list.head);
+            if !is_used_slot(cache, used, offset) {
+                // Says what is wrong, and does not come back.
+                self.checked_slab(cache, object);
+            }
+            self.check_not_free(cache, slab, links, base, object, list.head);
             // SAFETY: as above.
-            unsafe { cache.links_of(slab).set(object, list.head) };
+            unsafe { links.set(object, list.head) };
             list.head = object;
             list.count += 1;
             done -= 1;
@@ -142,22 +151,14 @@ impl<P: Platform> Allocator<P> {
             ),
         }
         let slab = cache.slab_of(arena, page);
-        if !cache.is_slot(object as usize - self.slab_base(slab) as usize) {
-            self.misuse(
-                cache,
-                object,
-                "not the start of an object (an interior pointer)",
-            );
-        }
-        if !cache.is_random()
-            && cache.slot_at(object as usize - self.slab_base(slab) as usize)
-                >= usize::from(slab.position())
-        {
-            self.misuse(
-                cache,
-                object,
-                "double free or never allocated: its slot is fresh",
-            );
+        let offset = object as usize - self.slab_base(slab) as usize;
+        if !is_used_slot(cache, used_slots(cache, slab), offset) {
+            let why = if cache.is_slot(offset) {
+                "double free or never allocated: its slot is fresh"
+            } else {
+                "not the start of an object (an interior pointer)"
+            };
+            self.misuse(cache, object, why);
         }
         slab
     }
@@ -165,13 +166,21 @@ impl<P: Platform> Allocator<P> {
     /// Ends the process when an object that is being freed is free already: in its slab's
     /// list, or in the chain from `chain`.
     #[inline]
-    fn check_not_free(&self, cache: &KmemCache<P>, slab: &Slab, object: *mut u8, chain: *mut u8) {
-        if cache.links.random == 0 {
+    fn check_not_free(
+        &self,
+        cache: &KmemCache<P>,
+        slab: &Slab,
+        links: Links,
+        base: usize,
+        object: *mut u8,
+        chain: *mut u8,
+    ) {
+        if links.random == 0 {
             return;
         }
         // SAFETY: the object is a slot of this cache.
-        let next = unsafe { cache.links_of(slab).get(object) };
-        let offset = (next as usize).wrapping_sub(self.slab_base(slab) as usize);
+        let next = unsafe { links.get(object) };
+        let offset = (next as usize).wrapping_sub(base);
         if next.is_null() || offset < cache.oo.bytes() {
             self.look_up_free(cache, slab, object, chain);
         }
@@ -208,4 +217,21 @@ impl<P: Platform> Allocator<P> {
             cache.name()
         ))
     }
+}
+
+/// Slots of a slab that were ever handed out, and lie first; all of them where fresh ones are taken in random order.
+#[inline]
+fn used_slots<P: Platform>(cache: &KmemCache<P>, slab: &Slab) -> usize {
+    if cache.is_random() {
+        cache.oo.objects as usize
+    } else {
+        usize::from(slab.position())
+    }
+}
+
+/// Whether one of the first `used` slots of a slab begins at `offset`.
+#[inline]
+fn is_used_slot<P: Platform>(cache: &KmemCache<P>, used: usize, offset: usize) -> bool {
+    let slot = cache.slot_at(offset);
+    slot < used && slot * cache.size as usize == offset
 }

@@ -1,7 +1,7 @@
 //! Grouping of a bulk free into detached freelists.
 //!
 //! No counter tells how many groups were pushed. But the free of a wrong pointer ends the
-//! process at the moment when the scan comes to it, and that moment depends on the groups before. So
+//! process at the moment when its group is built, and that moment depends on the groups before. So
 //! a wrong pointer in the array, and a look at what each slab had got back when the process ended,
 //! tells the grouping; [`Grouping`] is the model that says what must be seen.
 
@@ -23,7 +23,7 @@ const LOOK_AHEAD: usize = 3;
 struct Grouping {
     /// Slab and size of each group, in the order in which they are pushed.
     groups: Vec<(u8, usize)>,
-    /// For each place of the array, how many groups were pushed when the scan first came to it.
+    /// For each place of the array, how many groups were pushed before its own was built.
     pushed_before: Vec<usize>,
 }
 
@@ -31,17 +31,18 @@ impl Grouping {
     fn of(letters: &[u8]) -> Self {
         let mut grouping = Self {
             groups: Vec::new(),
-            pushed_before: vec![usize::MAX; letters.len()],
+            pushed_before: vec![0; letters.len()],
         };
         // What is left: letters with the place that each came from.
         let mut left: Vec<(u8, usize)> = letters.iter().copied().zip(0..).collect();
         while let Some(&(letter, place)) = left.last() {
-            grouping.see(place);
+            let groups = grouping.groups.len();
+            grouping.pushed_before[place] = groups;
             left.pop();
             let (mut size, mut others) = (1, 0);
             for at in (0..left.len()).rev() {
-                grouping.see(left[at].1);
                 if left[at].0 == letter {
+                    grouping.pushed_before[left[at].1] = groups;
                     left.swap_remove(at);
                     size += 1;
                 } else {
@@ -54,12 +55,6 @@ impl Grouping {
             grouping.groups.push((letter, size));
         }
         grouping
-    }
-
-    fn see(&mut self, place: usize) {
-        let groups = self.groups.len();
-        let first = &mut self.pushed_before[place];
-        *first = groups.min(*first);
     }
 
     /// Objects of a slab that were freed when the first `groups` were pushed.
