@@ -114,6 +114,19 @@ pub unsafe extern "C" fn realloc(object: *mut c_void, bytes: usize) -> *mut c_vo
             free(object);
             return null_mut();
         }
+        resize(object, bytes)
+    }
+}
+
+/// Changes the size of what is an object to what is a size. Apart from [`realloc`], which needs no frame for new objects then.
+///
+/// # Safety
+///
+/// `object` is live.
+#[inline(never)]
+unsafe fn resize(object: *mut c_void, bytes: usize) -> *mut c_void {
+    // SAFETY: passed on.
+    unsafe {
         if bytes > SIZE_MAX {
             return no_memory();
         }
