@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
+use uslub_report::HELPER_VARIABLE;
 
 use super::face::Face;
 use super::row::Rounds;
@@ -89,6 +90,8 @@ impl Child {
             .args(WORDS)
             .args([face.name, name, &number.to_string()]);
         command.env(&peers.variable, &peers.library);
+        // As `uslub run` starts a program; nobody else reads it.
+        command.env(HELPER_VARIABLE, "1");
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let process = command.spawn().map_err(|error| {
             Failure::System(format!("{} cannot run: {error}", peers.command.display()))

@@ -55,7 +55,8 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
         "P5",
         "Churn, then rest",
         "64 threads hold 174 MB of objects of 16 to 2,047 bytes and replace them at random; then they free all, and \
-         nobody calls for 5 seconds. Every allocator in a process of its own.",
+         nobody calls for 5 seconds. Every allocator in a process of its own; uslub with its helper thread, as `uslub run` \
+         starts programs.",
         rows,
     ))
 }
