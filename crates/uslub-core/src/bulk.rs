@@ -304,7 +304,7 @@ impl<P: Platform> Allocator<P> {
             ours = gather(objects, |object| self.is_object_of(cache, object));
         }
         let objects = &mut objects[..ours];
-        let mut left = ours;
+        let (mut left, mut done) = (ours, 0);
         if self.nr_nodes() > 1 {
             // Objects of other nodes go to their slabs at once.
             left = gather(objects, |object| self.is_parkable(cache, object));
@@ -314,11 +314,15 @@ impl<P: Platform> Allocator<P> {
         if self.has_slots(gfp) {
             let put = self.put_into_sheaves(cache, gfp, &objects[..left]);
             self.count(cache, StatItem::FreeFastpath, put);
-            left -= put;
+            done = put;
         }
-        if left > 0 {
-            self.count(cache, StatItem::FreeSlowpath, left);
-            self.free_to_slabs(cache, &mut objects[..left], gfp);
+        if left > done {
+            self.count(cache, StatItem::FreeSlowpath, left - done);
+            left = done + self.free_whole_slabs(cache, &mut objects[done..left], gfp);
+            let rest = &mut objects[done..left];
+            if left > done && !(self.has_slots(gfp) && self.free_with_own(cache, rest, gfp)) {
+                self.free_to_slabs(cache, rest, gfp);
+            }
         }
     }
 
@@ -379,7 +383,7 @@ impl<P: Platform> Allocator<P> {
         while left > 0
             && let Some(mut sheaf) = self.take_own(cache, |top| !sheaf::top_is_full(top))
         {
-            left -= pour_in(&mut sheaf, &objects[..left]);
+            left -= pour_in(&mut sheaf, &objects[objects.len() - left..]);
             self.place_roomy(cache, sheaf, gfp);
         }
         if left == 0 {
@@ -388,7 +392,7 @@ impl<P: Platform> Allocator<P> {
         let mut empties = self.barn_room_for(cache, left, gfp);
         let mut fulls = SheafList::new();
         while let Some(mut sheaf) = empties.pop() {
-            left -= pour_in(&mut sheaf, &objects[..left]);
+            left -= pour_in(&mut sheaf, &objects[objects.len() - left..]);
             if sheaf.is_full() {
                 fulls.push(sheaf);
             } else {
@@ -416,11 +420,11 @@ fn pour_out(sheaf: &mut Sheaf, out: &mut [*mut u8]) -> usize {
     n
 }
 
-/// Moves the last objects of an array into a sheaf; returns how many.
+/// Moves the first objects of an array into a sheaf; returns how many.
 fn pour_in(sheaf: &mut Sheaf, objects: &[*mut u8]) -> usize {
     let room = sheaf.room();
     let n = room.len().min(objects.len());
-    room[..n].copy_from_slice(&objects[objects.len() - n..]);
+    room[..n].copy_from_slice(&objects[..n]);
     sheaf.grow(n);
     n
 }

@@ -130,7 +130,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// The slab that an object is a slot of; ends the process when it is none of this cache.
-    fn checked_slab(&self, cache: &KmemCache<P>, object: *mut u8) -> &Slab {
+    pub(crate) fn checked_slab(&self, cache: &KmemCache<P>, object: *mut u8) -> &Slab {
         let arena = &self.zone.arena;
         let Some(page) = arena.page_of(object as usize) else {
             self.misuse(cache, object, "not allocated here (a foreign pointer)");

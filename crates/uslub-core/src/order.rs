@@ -84,14 +84,19 @@ pub fn calculate_order(size: usize, bounds: Bounds) -> Option<Order> {
     (order <= MAX_SLAB_ORDER).then(|| fits(order))
 }
 
-/// Objects that a sheaf holds for slots of `size` bytes: the kernel's 4, 12, 28 or 60, but 60 up to 256 bytes rather than 255, as
-/// network buffers of just that size come in bulks of 32 to 48.
+/// Objects that a sheaf holds for slots of `size` bytes: the kernel's 4, 12, 28 or 60, but
+///
+/// - 60 up to 256 bytes rather than 255, as network buffers of just that size come in bulks of 32 to 48;
+/// - up to 64 bytes about twice what a slab has (8 KiB in all), so that those who free many at once free
+///   [whole slabs](crate::whole).
 pub const fn sheaf_capacity(size: usize) -> usize {
     match size {
         4096.. => 4,
         1024.. => 12,
         257.. => 28,
-        _ => 60,
+        65.. => 60,
+        33.. => 124,
+        _ => crate::sheaf::MAX_CAPACITY,
     }
 }
 
@@ -129,7 +134,11 @@ mod tests {
             );
         }
         for (size, capacity) in [
-            (8, 60),
+            (8, 250),
+            (32, 250),
+            (33, 124),
+            (64, 124),
+            (65, 60),
             (255, 60),
             (256, 60),
             (257, 28),

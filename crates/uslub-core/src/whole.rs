@@ -3,12 +3,18 @@
 //! A slab that becomes empty [starts over as fresh](crate::refill), so no link would ever be read. The objects' addresses
 //! alone are looked at: so many different slots of the slab as it has are all of them, and all were in use, as the
 //! slab was full. It is on no list, and nobody else can push to it.
+//!
+//! So whoever has more to free than a sheaf holds looks for whole slabs first, and keeps what is left over: its neighbours, which
+//! often follow, make it whole.
+
+use core::ptr::null_mut;
 
 use crate::allocator::Allocator;
 use crate::cache::KmemCache;
 use crate::gfp::Gfp;
 use crate::node::SlabList;
 use crate::platform::Platform;
+use crate::sheaf;
 use crate::slab::{Slab, State};
 use crate::stats::StatItem;
 
@@ -35,6 +41,68 @@ impl<P: Platform> Allocator<P> {
         slab.set_state(State::without_list(0));
         self.place_emptied(cache, slab, gfp);
         count
+    }
+
+    /// Frees the whole slabs of an array, and moves what is left over to its beginning; returns how many that are.
+    pub(crate) fn free_whole_slabs(
+        &self,
+        cache: &KmemCache<P>,
+        objects: &mut [*mut u8],
+        gfp: Gfp,
+    ) -> usize {
+        let (count, bytes) = (cache.oo.objects as usize, cache.oo.bytes());
+        let (mut at, mut left) = (0, 0);
+        while at < objects.len() {
+            // Slabs are as aligned as they are large.
+            let is_near = |&&o: &&*mut u8| (o as usize ^ objects[at] as usize) < bytes;
+            let run = at..at + objects[at..].iter().take_while(is_near).count();
+            at = run.end;
+            let whole = run.len() == count && {
+                let slab = self.checked_slab(cache, objects[run.start]);
+                self.free_whole_slab(cache, slab, &objects[run.clone()], gfp) == count
+            };
+            if !whole {
+                let start = left;
+                left += run.len();
+                objects.copy_within(run, start);
+            }
+        }
+        left
+    }
+
+    /// Frees objects that found no room together with those of one of this CPU's sheaves, if it is full: whole slabs go, and of
+    /// what is left over the newest stay in the sheaf. Returns whether that was done.
+    pub(crate) fn free_with_own(
+        &self,
+        cache: &KmemCache<P>,
+        objects: &[*mut u8],
+        gfp: Gfp,
+    ) -> bool {
+        let mut all = [null_mut(); MOST];
+        if objects.len() + cache.capacity > all.len()
+            || objects.len() + cache.capacity < cache.oo.objects as usize
+        {
+            return false;
+        }
+        let Some(mut sheaf) = self.take_own(cache, sheaf::top_is_full) else {
+            return false;
+        };
+        let held = sheaf.len();
+        let Some(all) = all.get_mut(..held + objects.len()) else {
+            self.place_filled(cache, sheaf, gfp);
+            return false;
+        };
+        all[..held].copy_from_slice(sheaf.objects_mut());
+        all[held..].copy_from_slice(objects);
+        sheaf.truncate(0);
+        let left = self.free_whole_slabs(cache, all, gfp);
+        let kept = left.min(sheaf.capacity());
+        self.free_to_slabs(cache, &mut all[..left - kept], gfp);
+        sheaf.room()[..kept].copy_from_slice(&all[left - kept..left]);
+        sheaf.grow(kept);
+        self.count(cache, StatItem::SheafFlush, held - kept.min(held));
+        self.place_filled(cache, sheaf, gfp);
+        true
     }
 
     /// Whether these, as many as a slab has, are all its objects.

@@ -165,7 +165,7 @@ fn validate_sees_a_slot_in_a_sheaf_that_was_never_handed_out() {
 
 #[test]
 fn more_frees_than_objects_in_use_are_seen_without_hardening() {
-    let a = Setup::with(&["slab_freelist_hardened=0"]).build();
+    let a = Setup::with(&["slab_freelist_hardened=0", "sheaf_capacity=60"]).build();
     let cache = a.create(&CacheArgs::new("herbs", 64)).unwrap();
     let objects: Vec<_> = (0..3).map(|_| a.alloc(cache, Gfp::KERNEL)).collect();
     a.platform.set_percpu_usable(false);
