@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
 /// The word before each abort address.
 const SIGNATURE: u32 = 0x5305_3053;
@@ -78,7 +78,8 @@ impl Sequence {
     ///
     /// # Panics
     ///
-    /// If the kernel would refuse it, or it has a call, a system call or a part of an instruction.
+    /// If the kernel would refuse it, or it has a call, a system call or a part of an instruction, or does not begin
+    /// with the CPU's index and end with a store.
     pub fn read(memory: &Memory, descriptor: u64) -> Self {
         assert_eq!(memory.word(descriptor), 0, "version and flags");
         let start = memory.word(descriptor + 8);
@@ -113,6 +114,21 @@ impl Sequence {
             at = instruction.next_ip();
         }
         assert_eq!(at, end, "an instruction reaches over the commit");
+        let first = decode(memory, start);
+        assert_eq!(
+            first.segment_prefix(),
+            Register::FS,
+            "the CPU is read first"
+        );
+        let last = decode(
+            memory,
+            sequence.instructions[sequence.instructions.len() - 1],
+        );
+        assert_eq!(
+            last.op0_kind(),
+            OpKind::Memory,
+            "a store commits, and nothing follows it"
+        );
         sequence
     }
 }
