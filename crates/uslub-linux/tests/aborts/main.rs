@@ -3,7 +3,7 @@
 //! ```text
 //!  sequences   each operation of uslub-rseq alone, on one sheaf
 //!  allocator   the same sequences inside an allocator that works
-//!  world       the sheaf, and what each operation must do
+//!  world       (of uslub-rseq) the sheaf, and what each operation must do
 //!  tracer      stops a process inside a sequence, and demands the abort
 //!  table       what was aborted where
 //! ```
@@ -16,6 +16,7 @@ mod allocator;
 mod sequences;
 mod table;
 mod tracer;
+#[path = "../../../uslub-rseq/tests/operations/world.rs"]
 mod world;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

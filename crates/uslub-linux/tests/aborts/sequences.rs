@@ -11,7 +11,7 @@ use uslub_rseq::Area;
 
 use crate::table::Table;
 use crate::tracer::{Event, Sequence, Tracee, pause};
-use crate::world::{OPERATIONS, Operation, World, published};
+use crate::world::{OPERATIONS, Operation, World};
 
 /// What the child found in the last round.
 static FOUND: AtomicU64 = AtomicU64::new(0);
@@ -47,6 +47,21 @@ fn round(world: &mut World, operation: &Operation) -> u64 {
     } else {
         BROKEN
     }
+}
+
+/// The address of the descriptor that this thread published last; 0 when the kernel has removed it since.
+fn published(area: &Area) -> u64 {
+    let descriptor: u64;
+    // SAFETY: reads a word of this thread's area.
+    unsafe {
+        std::arch::asm!(
+            "mov {descriptor}, fs:[{area} + 8]",
+            descriptor = out(reg) descriptor,
+            area = in(reg) area.offset,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+    descriptor
 }
 
 /// The sequence of an operation: the one whose descriptor it publishes.

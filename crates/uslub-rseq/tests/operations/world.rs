@@ -17,7 +17,7 @@ const WORD: usize = 20;
 const GUARD: u64 = 0x6775_6172_6400;
 const WORDS: usize = SHEAF_BYTES / 8;
 /// Objects that the sheaf may hold.
-const CAPACITY: usize = 40;
+pub const CAPACITY: usize = 40;
 /// Byte of the window that holds the capacity.
 const CAPACITY_AT: usize = 6;
 /// Objects of a bulk call: each size of piece is copied once, and the largest twice.
@@ -66,7 +66,7 @@ impl World {
     }
 
     /// A number of objects in the sheaf, and others in the hand.
-    fn fill(&mut self, sheaf: usize, hand: usize) {
+    pub fn fill(&mut self, sheaf: usize, hand: usize) {
         self.region.fill(GUARD);
         self.window.0.fill(0);
         self.window.0[CAPACITY_AT / 8] = (CAPACITY as u64) << (CAPACITY_AT % 8 * 8);
@@ -78,6 +78,18 @@ impl World {
         self.region[SLOT + COUNT] = 0;
         self.hand.clear();
         self.hand.extend((0..hand as u64).map(|i| 0x2000 + i));
+    }
+
+    /// Changes the word for [`exchange`].
+    #[allow(dead_code)]
+    pub fn set_word(&mut self, word: u64) {
+        self.region[WORD] = word;
+    }
+
+    /// Makes the region the one that [`add`] may not use.
+    #[allow(dead_code)]
+    pub fn stop(&mut self) {
+        self.strange = self.region.as_mut_ptr().cast();
     }
 
     /// What there is now.
@@ -230,19 +242,4 @@ fn add(world: &mut World) -> bool {
     let (area, table, strange) = (world.area, world.table(), world.strange);
     // SAFETY: as in `pop`.
     unsafe { uslub_rseq::add(&area, table, WORD * 8, 17, strange) }
-}
-
-/// The address of the descriptor that this thread published last; 0 when the kernel has removed it since.
-pub fn published(area: &Area) -> u64 {
-    let descriptor: u64;
-    // SAFETY: reads a word of this thread's area.
-    unsafe {
-        std::arch::asm!(
-            "mov {descriptor}, fs:[{area} + 8]",
-            descriptor = out(reg) descriptor,
-            area = in(reg) area.offset,
-            options(nostack, preserves_flags, readonly),
-        );
-    }
-    descriptor
 }
