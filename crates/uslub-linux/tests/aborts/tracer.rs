@@ -207,6 +207,12 @@ impl Tracee {
         Self::of(pid)
     }
 
+    /// Its id.
+    #[allow(dead_code)]
+    pub fn pid(&self) -> libc::pid_t {
+        self.pid
+    }
+
     /// Its memory.
     pub fn memory(&self) -> &Memory {
         &self.memory
