@@ -40,25 +40,25 @@ impl Library {
         Self { bytes, sequences }
     }
 
-    /// The function whose symbol is right.
+    /// The function whose symbol is right, if there is one.
     ///
     /// # Panics
     ///
-    /// If there is none, or more than one.
-    pub fn function(&self, name: &str, is_right: impl Fn(&str) -> bool) -> Function {
+    /// If there is more than one.
+    pub fn function(&self, is_right: impl Fn(&str) -> bool) -> Option<Function> {
         let file = object::File::parse(&*self.bytes).expect("an ELF file");
         let found: BTreeMap<u64, u64> = file
             .symbols()
             .filter(|symbol| symbol.size() > 0 && symbol.name().is_ok_and(&is_right))
             .map(|symbol| (symbol.address(), symbol.size()))
             .collect();
-        assert_eq!(found.len(), 1, "{name}: functions of that name");
-        let (&start, &size) = found.first_key_value().expect("one");
+        assert!(found.len() <= 1, "functions of one name: {found:x?}");
+        let (&start, &size) = found.first_key_value()?;
         let code = file
             .sections()
             .find_map(|section| section.data_range(start, size).ok().flatten())
             .expect("code");
-        Function::of(start, code)
+        Some(Function::of(start, code))
     }
 
     /// Sequences that lie in a function.
