@@ -60,6 +60,7 @@ pub(crate) unsafe extern "C" fn free_slow(object: *mut c_void) {
 }
 
 /// Ends the process: `object` is the object that was freed last on this CPU.
+#[cfg(target_arch = "x86_64")]
 #[cold]
 pub(crate) extern "C" fn free_twice(object: *mut c_void) -> ! {
     let arena = &ALLOCATOR.zone.arena;

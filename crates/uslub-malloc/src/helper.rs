@@ -3,8 +3,15 @@
 //! It exists only where the environment asks for it (`uslub run` does), begins only when more than
 //! [`START_BYTES`] lie empty, and ends when nothing is left to do, so a
 //! program has it for moments. No program can see it in its C library: it is
-//! made with a bare system call, has no signals, no thread-local memory of its
-//! own and no per-CPU slots, and makes direct system calls only.
+//! made with a bare system call, has no signals and no per-CPU slots, and makes direct system calls only.
+//!
+//! Its thread-local memory is a bare block beside its stack. It must not be that of the thread which
+//! starts it: that thread may end, and its area is where the kernel looks for the sequence that *it* runs. In the block
+//! the area says that the kernel knows nothing of this thread, so no sequence begins.
+//!
+//! ```text
+//!  stack, grows down | below the thread pointer | above it
+//! ```
 //!
 //! | [`TID`] | meaning |
 //! |---|---|
@@ -35,6 +42,8 @@ const IDLE_LOOKS: u32 = 6;
 /// Looks with little to do before it ends.
 const LAZY_LOOKS: u32 = 20;
 const STACK_BYTES: usize = 64 << 10;
+/// Least bytes of thread-local memory on either side of the thread pointer: more than a C library's record of a thread.
+const THREAD_BYTES: usize = 8 << 10;
 const STARTING: u32 = u32::MAX;
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
@@ -44,7 +53,7 @@ static STACK: AtomicUsize = AtomicUsize::new(0);
 
 /// Reads the environment, before `main`.
 pub(crate) fn prepare() {
-    if cfg!(target_arch = "x86_64")
+    if cfg!(any(target_arch = "x86_64", target_arch = "aarch64"))
         && uslub_linux::environment::environment(HELPER_VARIABLE) == Some(b"1")
     {
         // Relaxed: one thread so far.
@@ -83,30 +92,47 @@ fn begin() {
     }
 }
 
-/// The helper's stack; made once.
-fn stack() -> Option<usize> {
-    // Relaxed: only the thread that starts a helper comes here.
-    let stack = STACK.load(Relaxed);
-    if stack != 0 {
-        return Some(stack);
-    }
-    let stack = ALLOCATOR.platform.map(STACK_BYTES)?.as_ptr() as usize;
-    // Relaxed: as above.
-    STACK.store(stack, Relaxed);
-    Some(stack)
+/// What a helper needs: the top of its stack, and its thread pointer.
+struct Place {
+    stack_top: usize,
+    thread: usize,
 }
 
-#[cfg(target_arch = "x86_64")]
+/// The helper's memory; made once.
+fn place() -> Option<Place> {
+    let area = ALLOCATOR.platform.area().map_or(0, |area| area.offset);
+    // The area lies on either side, depending on whose it is.
+    let side = |bytes: isize| {
+        let bytes = bytes.max(0) as usize + size_of::<[u64; 8]>();
+        bytes.max(THREAD_BYTES).next_multiple_of(64)
+    };
+    let (below, above) = (side(-area), side(area));
+    // Relaxed: only the thread that starts a helper comes here.
+    let mut stack = STACK.load(Relaxed);
+    if stack == 0 {
+        let bytes = STACK_BYTES + below + above;
+        stack = ALLOCATOR.platform.map(bytes)?.as_ptr() as usize;
+        let thread = stack + STACK_BYTES + below;
+        // SAFETY: the mapping is ours, and there is room on both sides. A thread pointer's first and third words hold itself where
+        // C libraries for x86-64 look for it; on aarch64 nobody looks there.
+        unsafe {
+            (thread as *mut usize).write(thread);
+            (thread as *mut usize).add(2).write(thread);
+            // The area's `cpu_id`: not to be registered.
+            let cpu_id = thread.wrapping_add_signed(area) + 4;
+            (cpu_id as *mut i32).write(-2);
+        }
+        // Relaxed: as above.
+        STACK.store(stack, Relaxed);
+    }
+    Some(Place {
+        stack_top: stack + STACK_BYTES,
+        thread: stack + STACK_BYTES + below,
+    })
+}
+
 fn spawn() -> bool {
-    const FLAGS: libc::c_int = libc::CLONE_VM
-        | libc::CLONE_FS
-        | libc::CLONE_FILES
-        | libc::CLONE_SIGHAND
-        | libc::CLONE_THREAD
-        | libc::CLONE_SYSVSEM
-        | libc::CLONE_PARENT_SETTID
-        | libc::CLONE_CHILD_CLEARTID;
-    let Some(stack) = stack() else {
+    let Some(place) = place() else {
         return false;
     };
     let all = u64::MAX;
@@ -128,9 +154,26 @@ fn spawn() -> bool {
         };
     };
     mask(libc::SIG_SETMASK, &all, &raw mut before);
+    let result = clone(&place);
+    mask(libc::SIG_SETMASK, &before, core::ptr::null_mut());
+    result > 0
+}
+
+const FLAGS: libc::c_int = libc::CLONE_VM
+    | libc::CLONE_FS
+    | libc::CLONE_FILES
+    | libc::CLONE_SIGHAND
+    | libc::CLONE_THREAD
+    | libc::CLONE_SYSVSEM
+    | libc::CLONE_SETTLS
+    | libc::CLONE_PARENT_SETTID
+    | libc::CLONE_CHILD_CLEARTID;
+
+/// Makes the thread, which runs [`run`] and ends; returns its id, or minus an error number.
+#[cfg(target_arch = "x86_64")]
+fn clone(place: &Place) -> isize {
     let result: isize;
-    // SAFETY: the child runs `run` on a stack of its own and ends there; it shares
-    // the thread pointer of this thread, which it does not use.
+    // SAFETY: the child runs `run` on a stack and with a thread pointer of its own and ends there.
     unsafe {
         core::arch::asm!(
             "syscall",
@@ -147,21 +190,52 @@ fn spawn() -> bool {
             exit = const libc::SYS_exit,
             inlateout("rax") libc::SYS_clone as isize => result,
             in("rdi") FLAGS as usize,
-            in("rsi") stack + STACK_BYTES,
+            in("rsi") place.stack_top,
             in("rdx") TID.as_ptr(),
             in("r10") TID.as_ptr(),
-            in("r8") 0,
+            in("r8") place.thread,
             lateout("rcx") _,
             lateout("r11") _,
         );
     }
-    mask(libc::SIG_SETMASK, &before, core::ptr::null_mut());
-    result > 0
+    result
 }
 
-#[cfg(not(target_arch = "x86_64"))]
-fn spawn() -> bool {
-    false
+/// Makes the thread, which runs [`run`] and ends; returns its id, or minus an error number.
+#[cfg(target_arch = "aarch64")]
+fn clone(place: &Place) -> isize {
+    let result: isize;
+    // SAFETY: as on x86-64.
+    unsafe {
+        core::arch::asm!(
+            "svc 0",
+            "cbnz x0, 60f",
+            "mov x29, xzr",
+            "bl {run}",
+            "mov x8, {exit}",
+            "mov x0, xzr",
+            "svc 0",
+            "brk #1",
+            "60:",
+            run = sym run,
+            exit = const libc::SYS_exit,
+            in("x8") libc::SYS_clone,
+            inlateout("x0") FLAGS as isize => result,
+            in("x1") place.stack_top,
+            in("x2") TID.as_ptr(),
+            in("x3") place.thread,
+            in("x4") TID.as_ptr(),
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// No helper on other architectures.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn clone(_: &Place) -> isize {
+    let _ = run;
+    -1
 }
 
 /// What the helper does.

@@ -87,6 +87,46 @@ pub unsafe extern "C" fn vfork() -> libc::pid_t {
     )
 }
 
+/// `vfork`: as on x86-64. The child's return address is in a register, which the kernel keeps for the parent.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn vfork() -> libc::pid_t {
+    core::arch::naked_asm!(
+        "stp x29, x30, [sp, #-16]!",
+        "bl {begins}",
+        "ldp x29, x30, [sp], #16",
+        "mov x0, #{flags}",
+        "mov x1, xzr",
+        "mov x2, xzr",
+        "mov x3, xzr",
+        "mov x4, xzr",
+        "mov x8, #{number}",
+        "svc 0",
+        "cbz w0, 60f",
+        "stp x0, x30, [sp, #-16]!",
+        "bl {ends}",
+        "ldp x0, x30, [sp], #16",
+        "cmn w0, #4095",
+        "b.hs 70f",
+        "60:",
+        "ret",
+        "70:",
+        "neg w0, w0",
+        "stp x0, x30, [sp, #-16]!",
+        "bl {errno}",
+        "ldp x1, x30, [sp], #16",
+        "str w1, [x0]",
+        "mov w0, #-1",
+        "ret",
+        begins = sym vfork_begins,
+        ends = sym vfork_ends,
+        errno = sym libc::__errno_location,
+        flags = const libc::CLONE_VFORK | libc::CLONE_VM | libc::SIGCHLD,
+        number = const libc::SYS_clone,
+    )
+}
+
 /// Ends the process at once, after the report.
 ///
 /// # Safety

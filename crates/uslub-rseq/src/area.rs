@@ -1,10 +1,10 @@
 //! Finding the area that the C library registered.
 
+use crate::thread::{library_symbols, load};
+
 /// Bytes of the area up to and with `mm_cid`.
-#[cfg(target_arch = "x86_64")]
 const WITH_MM_CID: usize = 28;
 /// Offsets of the area's fields.
-#[cfg(target_arch = "x86_64")]
 mod field {
     pub const CPU_ID: usize = 4;
     pub const NODE_ID: usize = 20;
@@ -36,22 +36,19 @@ pub struct Area {
 impl Area {
     /// The area that the C library registered for this thread; `None` where there is none
     /// (old C libraries and kernels, emulators, tunables that forbid it).
-    #[cfg(target_arch = "x86_64")]
     pub fn adopt() -> Option<Self> {
-        let (offset, size) = library_symbols().filter(|&(_, size)| size != 0)?;
+        let (offset, size) = library_area().filter(|&(_, size)| size != 0)?;
         let area = Self::with_features(offset, feature_size(size), false);
         area.is_registered_here().then_some(area)
     }
 
     /// An area of our own, registered for this thread; `None` where the kernel refuses (it has no
     /// sequences, or somebody else has registered an area).
-    #[cfg(target_arch = "x86_64")]
     pub fn register_own() -> Option<Self> {
         let area = Self::with_features(crate::own::offset(), feature_size(0), true);
         area.register_here().then_some(area)
     }
 
-    #[cfg(target_arch = "x86_64")]
     fn with_features(offset: isize, features: usize, own: bool) -> Self {
         let (index, field) = if features >= WITH_MM_CID {
             (Index::MmCid, field::MM_CID)
@@ -67,14 +64,12 @@ impl Area {
     }
 
     /// Whether this thread is registered, so that its fields can be trusted.
-    #[cfg(target_arch = "x86_64")]
     #[inline]
     pub fn is_registered_here(&self) -> bool {
         (load(self.offset + field::CPU_ID as isize) as i32) >= 0
     }
 
     /// Registers this thread, where the area is our own and it is not; returns whether it is registered then.
-    #[cfg(target_arch = "x86_64")]
     pub fn register_here(&self) -> bool {
         match load(self.offset + field::CPU_ID as isize) as i32 {
             0.. => true,
@@ -83,86 +78,23 @@ impl Area {
         }
     }
 
-    /// There is no support for this architecture yet.
-    #[cfg(not(target_arch = "x86_64"))]
-    pub fn adopt() -> Option<Self> {
-        None
-    }
-
-    /// There is no support for this architecture yet.
-    #[cfg(not(target_arch = "x86_64"))]
-    pub fn register_own() -> Option<Self> {
-        None
-    }
-
-    /// There is no support for this architecture yet.
-    #[cfg(not(target_arch = "x86_64"))]
-    pub fn register_here(&self) -> bool {
-        false
-    }
-
     /// The index of the CPU that this thread runs on; may be stale at once.
-    #[cfg(target_arch = "x86_64")]
     #[inline]
     pub fn index_here(&self) -> u32 {
         load(self.index_offset)
     }
 
     /// The memory node of the CPU that this thread runs on, where the area tells it; may be stale at once.
-    #[cfg(target_arch = "x86_64")]
     #[inline]
     pub fn node_here(&self) -> Option<u32> {
         // It came before the concurrency id.
         (self.index == Index::MmCid).then(|| load(self.offset + field::NODE_ID as isize))
     }
-
-    /// There is no support for this architecture yet.
-    #[cfg(not(target_arch = "x86_64"))]
-    pub fn node_here(&self) -> Option<u32> {
-        None
-    }
-
-    /// There is no support for this architecture yet.
-    #[cfg(not(target_arch = "x86_64"))]
-    #[inline]
-    pub fn index_here(&self) -> u32 {
-        0
-    }
 }
 
-/// A word at an offset from the thread pointer.
-#[cfg(target_arch = "x86_64")]
-#[inline]
-fn load(at: isize) -> u32 {
-    let word: u32;
-    // SAFETY: a load from this thread's own area.
-    unsafe {
-        core::arch::asm!(
-            "mov {word:e}, fs:[{at}]",
-            word = out(reg) word,
-            at = in(reg) at,
-            options(nostack, preserves_flags, readonly),
-        );
-    }
-    word
-}
-
-/// The C library's `__rseq_offset` and `__rseq_size`, if it has them.
-#[cfg(target_arch = "x86_64")]
-fn library_symbols() -> Option<(isize, usize)> {
-    let (offset, size): (*const isize, *const u32);
-    // SAFETY: reads two entries of the global offset table; weak symbols, so 0 when absent.
-    unsafe {
-        core::arch::asm!(
-            ".weak __rseq_offset",
-            ".weak __rseq_size",
-            "mov {offset}, qword ptr [rip + __rseq_offset@GOTPCREL]",
-            "mov {size}, qword ptr [rip + __rseq_size@GOTPCREL]",
-            offset = out(reg) offset,
-            size = out(reg) size,
-            options(nostack, preserves_flags, pure, readonly),
-        );
-    }
+/// What the C library says: offset and size of its area, if it has them.
+fn library_area() -> Option<(isize, usize)> {
+    let (offset, size) = library_symbols();
     if offset.is_null() || size.is_null() {
         return None;
     }
@@ -172,7 +104,6 @@ fn library_symbols() -> Option<(isize, usize)> {
 
 /// Bytes of the area that the kernel fills in, given what the library says: 20 and 32
 /// are sizes of old layouts, for which the kernel knows better; 0 is for our own, which has 32.
-#[cfg(target_arch = "x86_64")]
 fn feature_size(size: usize) -> usize {
     const AT_RSEQ_FEATURE_SIZE: libc::c_ulong = 27;
     if ![0, 20, 32].contains(&size) {

@@ -29,20 +29,27 @@
 
 #![no_std]
 
-#[cfg(target_arch = "x86_64")]
-mod x86_64;
-#[cfg(target_arch = "x86_64")]
-pub use x86_64::{add, exchange, pop, pop_many, push, push_many};
-
-#[cfg(not(target_arch = "x86_64"))]
-mod none;
-#[cfg(not(target_arch = "x86_64"))]
-pub use none::{add, exchange, pop, pop_many, push, push_many};
+// The two things that differ between architectures.
+#[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
+#[cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    path = "none.rs"
+)]
+mod sequences;
+#[cfg_attr(target_arch = "x86_64", path = "thread_x86_64.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "thread_aarch64.rs")]
+#[cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    path = "thread_none.rs"
+)]
+mod thread;
 
 mod area;
 mod membarrier;
-#[cfg(target_arch = "x86_64")]
 mod own;
+
+pub use sequences::{add, exchange, pop, pop_many, push, push_many};
 
 pub use area::{Area, Index};
 pub use membarrier::fence;

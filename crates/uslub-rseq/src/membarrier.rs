@@ -3,34 +3,16 @@
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::thread::call;
+
 const PRIVATE_EXPEDITED_RSEQ: libc::c_int = 1 << 7;
 const REGISTER_PRIVATE_EXPEDITED_RSEQ: libc::c_int = 1 << 8;
 
 static REGISTERED: AtomicBool = AtomicBool::new(false);
 
-/// Made directly: threads that have no `errno` of their own call it.
-#[cfg(target_arch = "x86_64")]
 fn membarrier(command: libc::c_int) -> bool {
-    let result: isize;
     // SAFETY: the call takes numbers only.
-    unsafe {
-        core::arch::asm!(
-            "syscall",
-            inlateout("rax") libc::SYS_membarrier as isize => result,
-            in("rdi") command as isize,
-            in("rsi") 0,
-            in("rdx") 0,
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack),
-        );
-    }
-    result == 0
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn membarrier(_: libc::c_int) -> bool {
-    false
+    unsafe { call(libc::SYS_membarrier, [command as usize, 0, 0, 0]) == 0 }
 }
 
 /// Ends or aborts every sequence of this process that began before the call; false when the kernel

@@ -49,38 +49,54 @@ pub fn subject() -> &'static Subject {
     )
 }
 
+/// A library of the release build that is not part of the command: that of `package`, with the file name `lib<target>.so`.
+///
+/// # Panics
+///
+/// If it does not build.
+pub fn release_library(package: &str, target: &str) -> PathBuf {
+    library_of(&build_package(package), target)
+}
+
+fn build() -> Subject {
+    let messages = build_package("uslub-cli");
+    let command = messages
+        .iter()
+        .filter(|message| message["target"]["name"] == "uslub")
+        .find_map(|message| message["executable"].as_str())
+        .expect("cargo names the command that it built");
+    Subject {
+        command: command.into(),
+        library: library_of(&messages, "uslub_malloc"),
+    }
+}
+
+fn library_of(messages: &[Value], target: &str) -> PathBuf {
+    messages
+        .iter()
+        .filter(|message| message["target"]["name"] == target)
+        .filter_map(|message| message["filenames"].as_array())
+        .flatten()
+        .filter_map(Value::as_str)
+        .find(|file| file.ends_with(".so"))
+        .expect("cargo names the library that it built")
+        .into()
+}
+
 /// Builds, and asks cargo where it put things, so that every way to choose a
 /// target folder is honoured.
-fn build() -> Subject {
+fn build_package(package: &str) -> Vec<Value> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| env!("CARGO").into());
     let output = Command::new(cargo)
-        .args(["build", "--release", "--package", "uslub-cli"])
+        .args(["build", "--release", "--package", package])
         .arg("--message-format=json-render-diagnostics")
         .current_dir(workspace())
         .stderr(Stdio::inherit())
         .output()
         .expect("cargo can be run");
-    assert!(output.status.success(), "uslub does not build");
-    let messages: Vec<Value> = String::from_utf8_lossy(&output.stdout)
+    assert!(output.status.success(), "{package} does not build");
+    String::from_utf8_lossy(&output.stdout)
         .lines()
         .filter_map(|line| serde_json::from_str(line).ok())
-        .collect();
-    let of = |target: &'static str| {
-        messages
-            .iter()
-            .filter(move |message| message["target"]["name"] == target)
-    };
-    let command = of("uslub")
-        .find_map(|message| message["executable"].as_str())
-        .expect("cargo names the command that it built");
-    let library = of("uslub_malloc")
-        .filter_map(|message| message["filenames"].as_array())
-        .flatten()
-        .filter_map(Value::as_str)
-        .find(|file| file.ends_with(".so"))
-        .expect("cargo names the library that it built");
-    Subject {
-        command: command.into(),
-        library: library.into(),
-    }
+        .collect()
 }

@@ -21,6 +21,12 @@ in_every_way! {
             .wrote("forks: ok");
     }
 
+    fn a_thread_that_freed_much_may_end(way) {
+        let _shared = shared();
+        let Some(leaving) = program("leaving") else { return };
+        Run::of(leaving).on(way).wrote("leaving: ok");
+    }
+
     fn short_threads_leave_nothing_behind(way) {
         let _alone = alone();
         let Some(threads) = program("threads") else { return };

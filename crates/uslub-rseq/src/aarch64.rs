@@ -1,0 +1,410 @@
+//! The sequences for aarch64.
+//!
+//! In each: label 20 is the start, 30 follows the commit, 40 is the abort address
+//! (behind the signature that the kernel checks), 50 the descriptor, 60 the end.
+//! The thread's area is `area` bytes from `tpidr_el0`; `cpu_id`, negative when the thread is not registered, is at 4, and
+//! the descriptor's address at 8.
+//!
+//! What differs from x86-64:
+//!
+//! - One store commits, and it is a plain one: whoever reads the word on another CPU has fenced that CPU or reads figures
+//!   only, and a thread that moves to another CPU passes a barrier of the kernel's.
+//! - No exclusive loads and stores inside a sequence: they may fail for ever there.
+//! - No instruction adds to memory. A counter is not committed with the top, as one store
+//!   commits one word; so it is added to behind the commit by an exclusive pair, which is right wherever the thread has moved meanwhile.
+//!   For the same reason [`add`] needs no sequence at all.
+//! - A jump that reaches far may pass through a veneer of the linker's, which uses `x16` and `x17`: no operand is there.
+
+use core::arch::asm;
+
+use crate::{Area, SHEAF_BYTES};
+
+/// The descriptor and the abort address of a sequence; an abort goes on at label 60.
+macro_rules! descriptor {
+    () => {
+        concat!(
+            ".pushsection __rseq_cs, \"aw\"\n",
+            ".balign 32\n",
+            "50:\n",
+            ".long 0, 0\n",
+            ".quad 20b, 30b - 20b, 40f\n",
+            ".popsection\n",
+            ".pushsection .text.rseq_abort, \"ax\"\n",
+            ".balign 4\n",
+            ".inst 0xd428bc00\n",
+            "40:\n",
+            "b 60b\n",
+            ".popsection\n",
+        )
+    };
+}
+
+/// Sees that the thread is registered and publishes the descriptor; `thread` holds the thread pointer afterwards.
+macro_rules! publish {
+    () => {
+        concat!(
+            "mrs {thread}, tpidr_el0\n",
+            "add {top}, {thread}, {area}\n",
+            "ldr {word:w}, [{top}, #4]\n",
+            "tbnz {word:w}, #31, 60f\n",
+            "adrp {word}, 50f\n",
+            "add {word}, {word}, :lo12:50f\n",
+            "str {word}, [{top}, #8]\n",
+        )
+    };
+}
+
+/// The region of the CPU that runs, in `word`.
+macro_rules! region {
+    () => {
+        concat!(
+            "ldr {top:w}, [{thread}, {index}]\n",
+            "ldr {word}, [{table}, {top}, lsl #3]\n",
+        )
+    };
+}
+
+/// Adds a number to the word at address `word`, whatever other CPUs do to it; changes `top` and `thread`.
+macro_rules! count {
+    ($n:literal) => {
+        concat!(
+            "35:\n",
+            "ldxr {top}, [{word}]\n",
+            concat!("add {top}, {top}, ", $n, "\n"),
+            "stxr {thread:w}, {top}, [{word}]\n",
+            "cbnz {thread:w}, 35b\n",
+        )
+    };
+}
+
+/// Pops the object at the top that this CPU's word at byte `slot` holds, and counts it at
+/// `slot + count`; null when the sheaf is empty or the sequence was aborted.
+///
+/// # Safety
+///
+/// `table` is an array of regions indexed by the area's index, each with a
+/// valid top at `slot` and a counter at `slot + count`; the area is this process's.
+#[inline]
+pub unsafe fn pop(area: &Area, table: *mut u8, slot: usize, count: usize) -> *mut u8 {
+    let mut object: *mut u8;
+    // SAFETY: by the caller's promise; the asm writes the area's descriptor word, one
+    // word of the region and a counter.
+    unsafe {
+        asm!(
+            publish!(),
+            "20:",
+            region!(),
+            "ldr {top}, [{word}, {slot}]",
+            "ldr {thread}, [{top}]",
+            "cbz {thread}, 60f",
+            "sub {top}, {top}, #8",
+            "str {top}, [{word}, {slot}]",
+            "30:",
+            "mov {object}, {thread}",
+            "add {word}, {word}, {slot}",
+            "add {word}, {word}, {count}",
+            count!("#1"),
+            "60:",
+            descriptor!(),
+            area = in(reg) area.offset,
+            index = in(reg) area.index_offset,
+            table = in(reg) table,
+            slot = in(reg) slot,
+            count = in(reg) count,
+            thread = out(reg) _,
+            word = out(reg) _,
+            top = out(reg) _,
+            object = inout(reg) core::ptr::null_mut::<u8>() => object,
+            out("x16") _,
+            out("x17") _,
+            options(nostack),
+        );
+    }
+    object
+}
+
+/// Pushes an object behind the top that this CPU's word at byte `slot` holds, and counts it at
+/// `slot + count`; false when the sheaf is full or the sequence was aborted.
+///
+/// # Safety
+///
+/// As for [`pop`]; a sheaf that is not full has room behind its top.
+#[inline]
+pub unsafe fn push(
+    area: &Area,
+    table: *mut u8,
+    slot: usize,
+    count: usize,
+    object: *mut u8,
+) -> bool {
+    let mut done: usize;
+    // SAFETY: as in `pop`; the word behind the top is not part of the sheaf until the commit.
+    unsafe {
+        asm!(
+            publish!(),
+            "20:",
+            region!(),
+            "ldr {top}, [{word}, {slot}]",
+            "add {top}, {top}, #8",
+            "tst {top}, #{mask}",
+            "b.eq 60f",
+            "str {object}, [{top}]",
+            "str {top}, [{word}, {slot}]",
+            "30:",
+            "mov {done:w}, #1",
+            "add {word}, {word}, {slot}",
+            "add {word}, {word}, {count}",
+            count!("#1"),
+            "60:",
+            descriptor!(),
+            area = in(reg) area.offset,
+            index = in(reg) area.index_offset,
+            table = in(reg) table,
+            slot = in(reg) slot,
+            count = in(reg) count,
+            object = in(reg) object,
+            mask = const SHEAF_BYTES - 1,
+            thread = out(reg) _,
+            word = out(reg) _,
+            top = out(reg) _,
+            done = inout(reg) 0usize => done,
+            out("x16") _,
+            out("x17") _,
+            options(nostack),
+        );
+    }
+    done != 0
+}
+
+/// Replaces `old` by `new` in this CPU's word at byte `slot`; false when it holds something else or
+/// the sequence was aborted.
+///
+/// # Safety
+///
+/// As for [`pop`].
+#[inline]
+pub unsafe fn exchange(area: &Area, table: *mut u8, slot: usize, old: usize, new: usize) -> bool {
+    let mut done: usize;
+    // SAFETY: as in `pop`.
+    unsafe {
+        asm!(
+            publish!(),
+            "20:",
+            region!(),
+            "ldr {top}, [{word}, {slot}]",
+            "cmp {top}, {old}",
+            "b.ne 60f",
+            "str {new}, [{word}, {slot}]",
+            "30:",
+            "mov {done:w}, #1",
+            "60:",
+            descriptor!(),
+            area = in(reg) area.offset,
+            index = in(reg) area.index_offset,
+            table = in(reg) table,
+            slot = in(reg) slot,
+            old = in(reg) old,
+            new = in(reg) new,
+            thread = out(reg) _,
+            word = out(reg) _,
+            top = out(reg) _,
+            done = inout(reg) 0usize => done,
+            out("x16") _,
+            out("x17") _,
+            options(nostack),
+        );
+    }
+    done != 0
+}
+
+/// Adds `n` to this CPU's word at byte `at`, unless the CPU's region is `stopped`; false then, or when the thread is not registered.
+///
+/// # Safety
+///
+/// As for [`pop`]; the word is a number.
+#[inline]
+pub unsafe fn add(area: &Area, table: *mut u8, at: usize, n: usize, stopped: *mut u8) -> bool {
+    let mut done: usize;
+    // SAFETY: as in `pop`. No sequence: an exclusive pair adds, on whichever CPU.
+    unsafe {
+        asm!(
+            "mrs {thread}, tpidr_el0",
+            "add {top}, {thread}, {area}",
+            "ldr {word:w}, [{top}, #4]",
+            "tbnz {word:w}, #31, 60f",
+            region!(),
+            "cmp {word}, {stopped}",
+            "b.eq 60f",
+            "add {word}, {word}, {at}",
+            count!("{n}"),
+            "mov {done:w}, #1",
+            "60:",
+            area = in(reg) area.offset,
+            index = in(reg) area.index_offset,
+            table = in(reg) table,
+            at = in(reg) at,
+            n = in(reg) n,
+            stopped = in(reg) stopped,
+            thread = out(reg) _,
+            word = out(reg) _,
+            top = out(reg) _,
+            done = inout(reg) 0usize => done,
+            options(nostack),
+        );
+    }
+    done != 0
+}
+
+/// Copies `bytes` bytes (a multiple of 8) from `from` to `to`, and changes all three and `thread`; in pieces that do
+/// not overlap, so that a later load finds its bytes in one store.
+macro_rules! copy {
+    () => {
+        concat!(
+            "tbz {bytes}, #3, 21f\n",
+            "ldr {thread}, [{from}], #8\n",
+            "str {thread}, [{to}], #8\n",
+            "21:\n",
+            "tbz {bytes}, #4, 22f\n",
+            "ldr {a:q}, [{from}], #16\n",
+            "str {a:q}, [{to}], #16\n",
+            "22:\n",
+            "lsr {bytes}, {bytes}, #5\n",
+            "cbz {bytes}, 25f\n",
+            "24:\n",
+            "ldp {a:q}, {b:q}, [{from}], #32\n",
+            "stp {a:q}, {b:q}, [{to}], #32\n",
+            "sub {bytes}, {bytes}, #1\n",
+            "cbnz {bytes}, 24b\n",
+            "25:\n",
+        )
+    };
+}
+
+/// Pops the newest `out.len()` objects (at least 1) off the sheaf whose top this CPU's word at byte `slot` holds, and counts them at
+/// `slot + COUNT`; false when it has fewer or the sequence was aborted. A sheaf's capacity, 16 bits wide, is
+/// `CAPACITY` bytes from its window's start.
+///
+/// # Safety
+///
+/// As for [`pop`].
+#[inline]
+pub unsafe fn pop_many<const COUNT: usize, const CAPACITY: usize>(
+    area: &Area,
+    table: *mut u8,
+    slot: usize,
+    out: &mut [*mut u8],
+) -> bool {
+    let mut done: usize;
+    // SAFETY: as in `pop`; the objects are copied to `out`, which has room for them.
+    unsafe {
+        asm!(
+            publish!(),
+            "20:",
+            region!(),
+            "ldr {top}, [{word}, {slot}]",
+            // A sentinel has no objects whatever its top says.
+            "ldr {from}, [{top}]",
+            "cbz {from}, 60f",
+            // Bytes in the sheaf: its top from where it would be empty.
+            "and {from}, {top}, #-{window}",
+            "ldrh {thread:w}, [{from}, #{capacity}]",
+            "and {from}, {top}, #{window} - 1",
+            "add {from}, {from}, {thread}, lsl #3",
+            "sub {from}, {from}, #{window} - 8",
+            "cmp {from}, {bytes}",
+            "b.lo 60f",
+            "sub {top}, {top}, {bytes}",
+            "add {from}, {top}, #8",
+            copy!(),
+            "str {top}, [{word}, {slot}]",
+            "30:",
+            "mov {done:w}, #1",
+            "add {word}, {word}, {slot}",
+            "add {word}, {word}, {count}",
+            count!("{n}"),
+            "60:",
+            descriptor!(),
+            area = in(reg) area.offset,
+            index = in(reg) area.index_offset,
+            table = in(reg) table,
+            slot = in(reg) slot,
+            to = inout(reg) out.as_mut_ptr() => _,
+            bytes = inout(reg) out.len() * 8 => _,
+            n = in(reg) out.len(),
+            count = in(reg) COUNT,
+            window = const SHEAF_BYTES,
+            capacity = const CAPACITY,
+            thread = out(reg) _,
+            word = out(reg) _,
+            top = out(reg) _,
+            from = out(reg) _,
+            done = inout(reg) 0usize => done,
+            a = out(vreg) _,
+            b = out(vreg) _,
+            out("x16") _,
+            out("x17") _,
+            options(nostack),
+        );
+    }
+    done != 0
+}
+
+/// Pushes all `objects` (at least 1) onto the sheaf whose top this CPU's word at byte `slot` holds, and counts them at
+/// `slot + COUNT`; false when it has not the room or the sequence was aborted.
+///
+/// # Safety
+///
+/// As for [`push`].
+#[inline]
+pub unsafe fn push_many<const COUNT: usize>(
+    area: &Area,
+    table: *mut u8,
+    slot: usize,
+    objects: &[*mut u8],
+) -> bool {
+    let mut done: usize;
+    // SAFETY: as in `push`; the words behind the top are not part of the sheaf until the commit.
+    unsafe {
+        asm!(
+            publish!(),
+            "20:",
+            region!(),
+            "ldr {top}, [{word}, {slot}]",
+            "and {to}, {top}, #{window} - 1",
+            "add {to}, {to}, {bytes}",
+            "cmp {to}, #{window}",
+            "b.hs 60f",
+            "add {to}, {top}, #8",
+            "add {top}, {top}, {bytes}",
+            copy!(),
+            "str {top}, [{word}, {slot}]",
+            "30:",
+            "mov {done:w}, #1",
+            "add {word}, {word}, {slot}",
+            "add {word}, {word}, {count}",
+            count!("{n}"),
+            "60:",
+            descriptor!(),
+            area = in(reg) area.offset,
+            index = in(reg) area.index_offset,
+            table = in(reg) table,
+            slot = in(reg) slot,
+            from = inout(reg) objects.as_ptr() => _,
+            bytes = inout(reg) objects.len() * 8 => _,
+            n = in(reg) objects.len(),
+            count = in(reg) COUNT,
+            window = const SHEAF_BYTES,
+            thread = out(reg) _,
+            word = out(reg) _,
+            top = out(reg) _,
+            to = out(reg) _,
+            done = inout(reg) 0usize => done,
+            a = out(vreg) _,
+            b = out(vreg) _,
+            out("x16") _,
+            out("x17") _,
+            options(nostack),
+        );
+    }
+    done != 0
+}

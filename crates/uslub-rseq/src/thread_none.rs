@@ -1,0 +1,34 @@
+//! Architectures without sequences of ours: no thread has an area, and the kernel is not asked for one.
+
+/// Never compared with.
+pub(crate) const SIGNATURE: u32 = 0;
+
+/// What stands for "refused" in the only field that is read.
+#[inline]
+pub(crate) fn load(_: isize) -> u32 {
+    -2i32 as u32
+}
+
+/// Never used.
+pub(crate) fn pointer() -> usize {
+    0
+}
+
+/// Never used.
+pub(crate) fn own_offset() -> isize {
+    0
+}
+
+/// The C library's symbols are of no use.
+pub(crate) fn library_symbols() -> (*const isize, *const u32) {
+    (core::ptr::null(), core::ptr::null())
+}
+
+/// Makes no call; the kernel does not know it, as it were.
+///
+/// # Safety
+///
+/// Always safe here.
+pub(crate) unsafe fn call(_: libc::c_long, _: [usize; 4]) -> isize {
+    -(libc::ENOSYS as isize)
+}

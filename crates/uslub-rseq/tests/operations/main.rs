@@ -1,0 +1,126 @@
+//! What each operation does and when it refuses, and what an abort at each of its instructions leaves.
+//!
+//! The operations run on an area that the kernel does not know, which this program fills in
+//! itself: so they run wherever their instructions do, in an emulator too.
+//!
+//! ```text
+//!  world    one sheaf, one word, one counter, and what each operation must make of them
+//!  thread   an area of the test's own
+//!  forced   aborts, by breakpoints and a signal handler that acts as the kernel would
+//! ```
+
+#![cfg(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
+
+#[cfg(target_arch = "aarch64")]
+mod forced;
+mod thread;
+mod world;
+
+use thread::OwnArea;
+use world::{CAPACITY, MANY, OPERATIONS, Operation, World};
+
+fn operation(name: &str) -> &'static Operation {
+    OPERATIONS.iter().find(|o| o.name == name).unwrap()
+}
+
+/// Prepares the world otherwise than the operation wants it; it must refuse and change nothing.
+fn refuses(name: &str, prepare: impl FnOnce(&mut World)) {
+    let area = OwnArea::registered();
+    let mut world = World::new(area.area());
+    let operation = operation(name);
+    (operation.prepare)(&mut world);
+    prepare(&mut world);
+    let before = world.state();
+    assert!(!(operation.run)(&mut world), "{name}");
+    assert_eq!(world.state(), before, "{name}");
+}
+
+#[test]
+fn each_operation_does_what_the_model_says() {
+    let area = OwnArea::registered();
+    let mut world = World::new(area.area());
+    for operation in &OPERATIONS {
+        (operation.prepare)(&mut world);
+        let mut expected = world.state();
+        (operation.model)(&mut expected);
+        assert!((operation.run)(&mut world), "{}", operation.name);
+        assert_eq!(world.state(), expected, "{}", operation.name);
+    }
+}
+
+#[test]
+fn a_pop_refuses_an_empty_sheaf() {
+    refuses("pop", |world| world.fill(0, 0));
+}
+
+#[test]
+fn a_push_refuses_a_full_sheaf() {
+    refuses("push", |world| world.fill(CAPACITY, 1));
+}
+
+#[test]
+fn a_bulk_pop_refuses_a_sheaf_with_one_object_too_few() {
+    refuses("pop_many", |world| world.fill(MANY - 1, 0));
+}
+
+#[test]
+fn a_bulk_push_refuses_a_sheaf_with_room_for_one_object_too_few() {
+    refuses("push_many", |world| {
+        world.fill(CAPACITY - MANY + 1, MANY);
+    });
+}
+
+#[test]
+fn an_exchange_refuses_another_word() {
+    refuses("exchange", |world| world.set_word(0));
+}
+
+#[test]
+fn an_addition_refuses_a_stopped_region() {
+    refuses("add", World::stop);
+}
+
+#[test]
+fn bulk_operations_use_the_last_object_and_the_last_room() {
+    let area = OwnArea::registered();
+    let mut world = World::new(area.area());
+    for (name, sheaf, hand) in [("pop_many", MANY, 0), ("push_many", CAPACITY - MANY, MANY)] {
+        world.fill(sheaf, hand);
+        let mut expected = world.state();
+        (operation(name).model)(&mut expected);
+        assert!((operation(name).run)(&mut world), "{name}");
+        assert_eq!(world.state(), expected, "{name}");
+    }
+}
+
+#[test]
+fn a_thread_that_is_not_registered_touches_nothing() {
+    for operation in &OPERATIONS {
+        let area = OwnArea::unregistered();
+        let mut world = World::new(area.area());
+        (operation.prepare)(&mut world);
+        let before = world.state();
+        assert!(!(operation.run)(&mut world), "{}", operation.name);
+        assert_eq!(world.state(), before, "{}", operation.name);
+        assert_eq!(area.descriptor(), 0, "{}", operation.name);
+    }
+}
+
+#[test]
+fn the_kernel_is_asked_and_its_answer_is_believed() {
+    let area = uslub_rseq::Area::adopt().or_else(uslub_rseq::Area::register_own);
+    // Under an emulator that has no sequences there must be none; elsewhere the fields must make sense.
+    match area {
+        Some(area) => {
+            assert!(area.register_here());
+            assert!(area.index_here() < 8192);
+        }
+        None => println!("no restartable sequences: the locked fallback is used here"),
+    }
+    if std::env::var_os("USLUB_EXPECT_NO_RSEQ").is_some() {
+        assert!(area.is_none());
+    }
+}

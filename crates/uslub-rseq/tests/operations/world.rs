@@ -1,0 +1,245 @@
+//! One sheaf, one word and one counter, and every operation of `uslub-rseq` on them.
+//!
+//! The table leads each CPU to the same region, as one thread uses it. What there is can be read as a
+//! [`State`]; what an operation must make of it is told by a few lines of plain code. An
+//! operation that was aborted must leave the state as it was.
+
+use uslub_rseq::{Area, SHEAF_BYTES};
+
+/// Words of the region.
+const REGION: usize = 64;
+/// The word of the sheaf, and its counter.
+const SLOT: usize = 5;
+const COUNT: usize = 7;
+/// The word for [`exchange`] and [`add`].
+const WORD: usize = 20;
+/// What all other words hold.
+const GUARD: u64 = 0x6775_6172_6400;
+const WORDS: usize = SHEAF_BYTES / 8;
+/// Objects that the sheaf may hold.
+pub const CAPACITY: usize = 40;
+/// Byte of the window that holds the capacity.
+const CAPACITY_AT: usize = 6;
+/// Objects of a bulk call: each size of piece is copied once, and the largest twice.
+pub const MANY: usize = 8 + 8 + 4 + 2 + 1;
+const CPUS: usize = 8192;
+
+/// A window of a sheaf.
+#[repr(C, align(2048))]
+struct Window([u64; WORDS]);
+
+/// Everything there is, and where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// Objects in the sheaf, the oldest first.
+    sheaf: Vec<u64>,
+    /// Objects outside.
+    hand: Vec<u64>,
+    count: u64,
+    word: u64,
+    /// Whether any word that nobody may write was written.
+    spoilt: bool,
+}
+
+/// What operations work on.
+pub struct World {
+    area: Area,
+    table: Vec<*mut u64>,
+    region: Box<[u64; REGION]>,
+    window: Box<Window>,
+    hand: Vec<u64>,
+    strange: *mut u8,
+}
+
+impl World {
+    pub fn new(area: Area) -> Self {
+        let mut world = Self {
+            area,
+            table: Vec::new(),
+            region: Box::new([GUARD; REGION]),
+            window: Box::new(Window([0; WORDS])),
+            hand: Vec::with_capacity(2 * CAPACITY),
+            strange: std::ptr::null_mut(),
+        };
+        world.table = vec![world.region.as_mut_ptr(); CPUS];
+        world
+    }
+
+    /// A number of objects in the sheaf, and others in the hand.
+    pub fn fill(&mut self, sheaf: usize, hand: usize) {
+        self.region.fill(GUARD);
+        self.window.0.fill(0);
+        self.window.0[CAPACITY_AT / 8] = (CAPACITY as u64) << (CAPACITY_AT % 8 * 8);
+        let empty = WORDS - 1 - CAPACITY;
+        for (i, word) in self.window.0[empty + 1..][..sheaf].iter_mut().enumerate() {
+            *word = 0x1000 + i as u64;
+        }
+        self.region[SLOT] = &raw const self.window.0[empty + sheaf] as u64;
+        self.region[SLOT + COUNT] = 0;
+        self.hand.clear();
+        self.hand.extend((0..hand as u64).map(|i| 0x2000 + i));
+    }
+
+    /// Changes the word for [`exchange`].
+    #[allow(dead_code)]
+    pub fn set_word(&mut self, word: u64) {
+        self.region[WORD] = word;
+    }
+
+    /// Makes the region the one that [`add`] may not use.
+    #[allow(dead_code)]
+    pub fn stop(&mut self) {
+        self.strange = self.region.as_mut_ptr().cast();
+    }
+
+    /// What there is now.
+    pub fn state(&self) -> State {
+        let start = &raw const self.window.0[0] as u64;
+        let newest = (self.region[SLOT] - start) as usize / 8;
+        let empty = WORDS - 1 - CAPACITY;
+        let may_change = |i: &usize| [SLOT, SLOT + COUNT, WORD].contains(i);
+        let guards = (0..REGION).filter(|i| !may_change(i));
+        State {
+            sheaf: self.window.0[empty + 1..=newest].to_vec(),
+            hand: self.hand.clone(),
+            count: self.region[SLOT + COUNT],
+            word: self.region[WORD],
+            spoilt: guards.into_iter().any(|i| self.region[i] != GUARD)
+                || self.window.0[1..=empty].iter().any(|&word| word != 0)
+                || self.window.0[0] != (CAPACITY as u64) << (CAPACITY_AT * 8),
+        }
+    }
+
+    fn table(&mut self) -> *mut u8 {
+        self.table.as_mut_ptr().cast()
+    }
+}
+
+/// An operation of `uslub-rseq`.
+pub struct Operation {
+    pub name: &'static str,
+    /// Puts the world into a state in which the operation succeeds.
+    pub prepare: fn(&mut World),
+    /// The operation; false when it returns its sentinel.
+    pub run: fn(&mut World) -> bool,
+    /// What it must do.
+    pub model: fn(&mut State),
+}
+
+/// All of them.
+pub const OPERATIONS: [Operation; 6] = [
+    Operation {
+        name: "pop",
+        prepare: |world| world.fill(3, 0),
+        run: pop,
+        model: |state| {
+            state.hand.push(state.sheaf.pop().unwrap());
+            state.count += 1;
+        },
+    },
+    Operation {
+        name: "push",
+        prepare: |world| world.fill(3, 2),
+        run: push,
+        model: |state| {
+            state.sheaf.push(state.hand.pop().unwrap());
+            state.count += 1;
+        },
+    },
+    Operation {
+        name: "pop_many",
+        prepare: |world| world.fill(MANY + 1, 0),
+        run: pop_many,
+        model: |state| {
+            let taken = state.sheaf.split_off(state.sheaf.len() - MANY);
+            state.hand.extend(taken);
+            state.count += MANY as u64;
+        },
+    },
+    Operation {
+        name: "push_many",
+        prepare: |world| world.fill(1, MANY),
+        run: push_many,
+        model: |state| {
+            state.sheaf.append(&mut state.hand);
+            state.count += MANY as u64;
+        },
+    },
+    Operation {
+        name: "exchange",
+        prepare: |world| world.fill(0, 0),
+        run: exchange,
+        model: |state| state.word = GUARD + 1,
+    },
+    Operation {
+        name: "add",
+        prepare: |world| world.fill(0, 0),
+        run: add,
+        model: |state| state.word = GUARD + 17,
+    },
+];
+
+#[inline(never)]
+fn pop(world: &mut World) -> bool {
+    let (area, table) = (world.area, world.table());
+    // SAFETY: the region has a top and a counter there, as in all that follow.
+    let object = unsafe { uslub_rseq::pop(&area, table, SLOT * 8, COUNT * 8) };
+    if object.is_null() {
+        return false;
+    }
+    world.hand.push(object as u64);
+    true
+}
+
+#[inline(never)]
+fn push(world: &mut World) -> bool {
+    let (area, table) = (world.area, world.table());
+    let object = world.hand.pop().unwrap() as *mut u8;
+    // SAFETY: as in `pop`; a sheaf that is not full has room behind its top.
+    let done = unsafe { uslub_rseq::push(&area, table, SLOT * 8, COUNT * 8, object) };
+    if !done {
+        world.hand.push(object as u64);
+    }
+    done
+}
+
+#[inline(never)]
+fn pop_many(world: &mut World) -> bool {
+    let (area, table) = (world.area, world.table());
+    let mut out = [std::ptr::null_mut(); MANY];
+    // SAFETY: as in `pop`; the window has its capacity there.
+    let done = unsafe {
+        uslub_rseq::pop_many::<{ COUNT * 8 }, CAPACITY_AT>(&area, table, SLOT * 8, &mut out)
+    };
+    if done {
+        world.hand.extend(out.map(|object| object as u64));
+    }
+    done
+}
+
+#[inline(never)]
+fn push_many(world: &mut World) -> bool {
+    let (area, table) = (world.area, world.table());
+    let objects: [_; MANY] = std::array::from_fn(|i| world.hand[i] as *mut u8);
+    // SAFETY: as in `push`.
+    let done = unsafe { uslub_rseq::push_many::<{ COUNT * 8 }>(&area, table, SLOT * 8, &objects) };
+    if done {
+        world.hand.clear();
+    }
+    done
+}
+
+#[inline(never)]
+fn exchange(world: &mut World) -> bool {
+    let (area, table) = (world.area, world.table());
+    let (old, new) = (GUARD as usize, GUARD as usize + 1);
+    // SAFETY: as in `pop`.
+    unsafe { uslub_rseq::exchange(&area, table, WORD * 8, old, new) }
+}
+
+#[inline(never)]
+fn add(world: &mut World) -> bool {
+    let (area, table, strange) = (world.area, world.table(), world.strange);
+    // SAFETY: as in `pop`.
+    unsafe { uslub_rseq::add(&area, table, WORD * 8, 17, strange) }
+}

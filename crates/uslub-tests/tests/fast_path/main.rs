@@ -1,0 +1,119 @@
+//! What the release build's fast paths are made of, instruction by instruction.
+//!
+//! `malloc` and `free` are written by hand: every way through them that does not jump to a slow function is followed
+//! to its return, and none may have a lock, a call, a division, or more instructions than stated here. The caches' functions are
+//! the compiler's: there the way through the sequence's commit is looked for that has none of these, and its length
+//! is bounded too. A limit that must grow is a decision, not an accident: say why where it stands.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+mod code;
+
+use code::{Library, Slow};
+use uslub_tests::subject::{release_library, subject};
+
+/// Instructions of `malloc` from its first to its return, both counted. The least that is known: bound 3, class 3, area and registration 3,
+/// descriptor 2, index and region 4, pop 7, counter and return 2.
+const MALLOC_MOST: usize = 24;
+/// The same of `free`: bound 6, page's cache 2, area and registration 3, descriptor 3, index and region 4, the look for a
+/// double free 3, push 5, counter and return 2.
+const FREE_MOST: usize = 28;
+/// The same of `Allocator::alloc` as the library for C has it: what `malloc` does, and the look whether sequences may run, and the
+/// flags. 43 when this was written; the rest is the compiler's freedom.
+const CACHE_ALLOC_MOST: usize = 48;
+/// The same of `uslub_cache_free`, which looks up the page's cache besides. 55 when this was written.
+const CACHE_FREE_MOST: usize = 60;
+
+/// Every way of a function from its entry to its return.
+fn all_ways_are_fast(name: &str, most: usize) {
+    let library = Library::read(&subject().library);
+    let function = library.function(|symbol| symbol == name);
+    let function = function.unwrap_or_else(|| panic!("{name} is missing"));
+    let ways = function.all_ways();
+    println!("{name}: {} to {} instructions", ways.shortest, ways.longest);
+    for (instruction, slow) in &ways.slow {
+        println!("{name}: {instruction}: {slow:?}");
+    }
+    assert!(ways.slow.is_empty(), "{name}: {:?}", ways.slow);
+    assert_eq!(library.sequences_in(&function), 1, "{name}: sequences");
+    assert!(
+        ways.longest <= most,
+        "{name}: {} instructions to the return, more than {most}",
+        ways.longest
+    );
+}
+
+/// The shortest way through a sequence's commit, in the exported function or where the compiler has not put it there, in the one that it calls.
+fn a_way_is_fast(library: &Library, exported: &str, called: &str, most: usize) {
+    let functions = [
+        library.function(|symbol| symbol == exported),
+        library.function(|symbol| symbol.contains(called)),
+    ];
+    let mut functions = functions.into_iter().flatten();
+    let function = functions
+        .find(|function| library.sequences_in(function) > 0)
+        .unwrap_or_else(|| panic!("{exported}: no sequence there, nor in {called}"));
+    let shortest = library
+        .commits_in(&function)
+        .filter_map(|commit| function.shortest_way_through(commit))
+        .min();
+    println!("{exported}: {shortest:?} instructions");
+    let shortest = shortest.unwrap_or_else(|| {
+        panic!("{exported}: no way through a sequence without a lock, a call or a division")
+    });
+    assert!(
+        shortest <= most,
+        "{exported}: {shortest} instructions to the return, more than {most}"
+    );
+}
+
+#[test]
+fn malloc_is_one_sequence_without_lock_call_or_division() {
+    all_ways_are_fast("malloc", MALLOC_MOST);
+}
+
+#[test]
+fn free_is_one_sequence_without_lock_call_or_division() {
+    all_ways_are_fast("free", FREE_MOST);
+}
+
+#[test]
+fn a_cache_allocates_and_frees_without_lock_call_or_division() {
+    let library = Library::read(&release_library("uslub-capi", "uslub_capi"));
+    a_way_is_fast(
+        &library,
+        "uslub_cache_alloc",
+        "uslub_core..allocator..Allocator$LT$P$GT$$GT$5alloc17h",
+        CACHE_ALLOC_MOST,
+    );
+    a_way_is_fast(
+        &library,
+        "uslub_cache_free",
+        "uslub_core..allocator..Allocator$LT$P$GT$$GT$9free_with17h",
+        CACHE_FREE_MOST,
+    );
+}
+
+/// The walk itself sees what it must: a function that certainly calls, locks and loops.
+#[test]
+fn slow_instructions_are_seen() {
+    let library = Library::read(&subject().library);
+    let function = library.function(|symbol| symbol == "calloc");
+    let seen = function.expect("calloc").all_ways().slow;
+    assert!(
+        seen.iter().any(|(_, slow)| *slow == Slow::Call),
+        "calloc calls nothing? {seen:?}"
+    );
+    // lock inc qword [rax]; div rcx; xchg [rax], rcx; syscall; jmp rax; jmp to itself.
+    for (bytes, slow) in [
+        (&[0xf0, 0x48, 0xff, 0x00, 0xc3][..], Slow::Lock),
+        (&[0x48, 0xf7, 0xf1, 0xc3], Slow::Division),
+        (&[0x48, 0x87, 0x08, 0xc3], Slow::Lock),
+        (&[0x0f, 0x05, 0xc3], Slow::Call),
+        (&[0xff, 0xe0, 0xc3], Slow::Unknown),
+        (&[0x75, 0xfe, 0xc3], Slow::Loop),
+    ] {
+        let ways = code::Function::of(0x1000, bytes).all_ways();
+        assert!(ways.slow.iter().any(|(_, seen)| *seen == slow), "{slow:?}");
+    }
+}
