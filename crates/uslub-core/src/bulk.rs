@@ -123,7 +123,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Whether objects of a cache can be zeroed; warns if not.
     #[inline]
-    fn may_zero(&self, cache: &KmemCache<P>) -> bool {
+    pub(crate) fn may_zero(&self, cache: &KmemCache<P>) -> bool {
         if cache.ctor.is_some() {
             self.platform.warn(format_args!(
                 "cache '{}': zeroed objects were asked for, but it has a constructor",
