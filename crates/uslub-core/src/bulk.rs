@@ -41,9 +41,9 @@ impl<P: Platform> Allocator<P> {
     /// As [`alloc`](Self::alloc), from memory of a node if there is any; with
     /// [`THISNODE`](Gfp::THISNODE) from no other.
     pub fn alloc_node(&self, cache: &KmemCache<P>, gfp: Gfp, nid: usize) -> *mut u8 {
-        if nid >= self.nr_nodes() || nid == self.nid() {
-            let never = gfp.contains(Gfp::THISNODE) && nid >= self.nr_nodes();
-            return if never {
+        let has_memory = self.has_memory_on(nid);
+        if !has_memory || nid == self.nid() {
+            return if !has_memory && gfp.contains(Gfp::THISNODE) {
                 null_mut()
             } else {
                 self.alloc(cache, gfp)
@@ -148,7 +148,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Whether objects of a cache can be zeroed; warns if not.
     #[inline]
-    fn may_zero(&self, cache: &KmemCache<P>) -> bool {
+    pub(crate) fn may_zero(&self, cache: &KmemCache<P>) -> bool {
         if cache.ctor.is_some() {
             self.platform.warn(format_args!(
                 "cache '{}': zeroed objects were asked for, but it has a constructor",

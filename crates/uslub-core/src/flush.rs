@@ -82,9 +82,9 @@ impl<P: Platform> Allocator<P> {
     fn is_used(&self, region: &Region, which: &Which<'_, P>) -> bool {
         let mut used = false;
         self.each_cache(which, |cache| {
-            // Relaxed: a glance.
-            let main = region.word(cache.id.main()).load(Relaxed) & !1;
-            let spare = region.word(cache.id.spare()).load(Relaxed) & !1;
+            // Acquire: a glance, but at the sheaf's capacity too.
+            let main = region.word(cache.id.main()).load(Acquire) & !1;
+            let spare = region.word(cache.id.spare()).load(Acquire) & !1;
             used |= !sheaf::top_is_empty(main) || (spare != 0 && !sheaf::top_is_empty(spare));
         });
         used

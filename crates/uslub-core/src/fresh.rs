@@ -135,18 +135,19 @@ impl<P: Platform> Allocator<P> {
             slab.set_start(cache.start_for(nid, page));
         }
         slab.set_state(State::without_list(0));
-        if cache.tuning.freelist_deferred == 0 {
-            self.build_freelist(cache, slab);
-        }
-        slab.set_kind(PageKind::Slab);
-        arena.set_cache(page, pages as u32, Some(cache.id));
         if cache.flags.contains(Flags::PREFAULT) {
+            // Before anything is written there: links and constructed objects may begin a page.
             let start = self.slab_base(slab);
             for page in 0..pages {
                 // SAFETY: a page of the slab; all of it is free.
                 unsafe { start.add(page * PAGE_SIZE).write_volatile(0) };
             }
         }
+        if cache.tuning.freelist_deferred == 0 {
+            self.build_freelist(cache, slab);
+        }
+        slab.set_kind(PageKind::Slab);
+        arena.set_cache(page, pages as u32, Some(cache.id));
         slab
     }
 

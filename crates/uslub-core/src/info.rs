@@ -1,6 +1,6 @@
 //! What a cache says about itself; the columns of `/proc/slabinfo` and the counters.
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use crate::allocator::Allocator;
 use crate::cache::KmemCache;
@@ -162,8 +162,8 @@ impl<P: Platform> Allocator<P> {
     pub(crate) fn for_each_top(&self, cache: &KmemCache<P>, mut visit: impl FnMut(usize)) {
         for (_, region) in self.table.regions() {
             for slot in [cache.id.main(), cache.id.spare()] as [Slot; 2] {
-                // Relaxed: a glance. Bit 0 may be a lock.
-                let top = region.word(slot).load(Relaxed) & !1;
+                // Acquire: a glance, but at the sheaf's capacity too. Bit 0 may be a lock.
+                let top = region.word(slot).load(Acquire) & !1;
                 if top != 0 && !sheaf::is_sentinel(top) {
                     visit(top);
                 }

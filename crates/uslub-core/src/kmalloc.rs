@@ -137,11 +137,12 @@ impl<P: Platform> Allocator<P> {
     /// As [`kmalloc`](Self::kmalloc), from memory of a node if there is any; with
     /// [`THISNODE`](Gfp::THISNODE) from no other.
     pub fn kmalloc_node(&self, bytes: usize, gfp: Gfp, nid: usize) -> *mut u8 {
-        if gfp.contains(Gfp::THISNODE) && nid >= self.nr_nodes() {
+        let has_memory = self.has_memory_on(nid);
+        if gfp.contains(Gfp::THISNODE) && !has_memory {
             return null_mut();
         }
         if bytes <= CLASS_MAX
-            && nid < self.nr_nodes()
+            && has_memory
             && nid != self.nid()
             && let Some(cache) = self.class_cache(class_of(bytes), gfp)
         {

@@ -49,6 +49,11 @@ impl<P: Platform> Allocator<P> {
             .unwrap_or(nid)
     }
 
+    /// Whether there is a node with this number, and it has memory.
+    pub(crate) fn has_memory_on(&self, nid: usize) -> bool {
+        nid < self.nr_nodes() && (self.nr_nodes() == 1 || self.platform.node_has_memory(nid))
+    }
+
     /// The node after `last` in the order of their distance from `nid`; the first one for `None`.
     pub(crate) fn next_nearest(&self, nid: usize, last: Option<usize>) -> Option<usize> {
         let rank = |other: usize| (self.platform.distance(nid, other), other);

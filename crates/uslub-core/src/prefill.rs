@@ -193,10 +193,12 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Takes an object that was set aside; null when all are gone, never another way.
+    ///
+    /// Zeroed memory of a cache with a constructor is a contradiction: the object is as constructed, after a warning.
     #[inline]
     pub fn alloc_from(&self, cache: &KmemCache<P>, gfp: Gfp, prefilled: &mut Prefilled) -> *mut u8 {
         let object = prefilled.pop();
-        if gfp.contains(Gfp::ZERO) && !object.is_null() {
+        if gfp.contains(Gfp::ZERO) && !object.is_null() && self.may_zero(cache) {
             self.zero_object(cache, object);
         }
         object

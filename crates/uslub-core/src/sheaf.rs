@@ -21,6 +21,8 @@
 //! | [`stopped`] | the CPU's region is being drained: leave it alone |
 
 use core::ptr::NonNull;
+use core::sync::atomic::AtomicU16;
+use core::sync::atomic::Ordering::Relaxed;
 
 use crate::grace::RcuHead;
 
@@ -36,7 +38,8 @@ const HEAD_WORDS: usize = 5;
 #[repr(C, align(2048))]
 pub struct Window {
     link: *mut Window,
-    capacity: u16,
+    /// Read by who only glances at a sheaf, too.
+    capacity: AtomicU16,
     cache: u16,
     len: u32,
     /// While a grace period is awaited: the record of who waits, and whose the sheaf is.
@@ -52,7 +55,7 @@ pub const CAPACITY_OFFSET: usize = core::mem::offset_of!(Window, capacity);
 impl Window {
     const NONE: Window = Window {
         link: core::ptr::null_mut(),
-        capacity: 0,
+        capacity: AtomicU16::new(0),
         cache: 0,
         len: 0,
         rcu: RcuHead::NEW,
@@ -113,8 +116,9 @@ pub fn top_len(top: usize) -> usize {
 pub fn top_capacity(top: usize) -> usize {
     let window = (top & !(SHEAF_BYTES - 1)) as *const Window;
     // SAFETY: windows are never unmapped, and a capacity is set before the window is published.
-    let capacity = unsafe { (&raw const (*window).capacity).read_volatile() };
-    usize::from(capacity)
+    let capacity = unsafe { &(*window).capacity };
+    // Relaxed: a glance, or the holder's own.
+    usize::from(capacity.load(Relaxed))
 }
 
 /// Whether the sheaf with this top holds no object. Racy: the sheaf may belong to someone else.
@@ -144,7 +148,8 @@ impl Sheaf {
         assert!((1..=MAX_CAPACITY).contains(&capacity));
         // SAFETY: the caller owns the window.
         unsafe {
-            (*window.as_ptr()).capacity = capacity as u16;
+            // Relaxed: others glance at it.
+            (*window.as_ptr()).capacity.store(capacity as u16, Relaxed);
             (*window.as_ptr()).cache = cache as u16;
             (*window.as_ptr()).objects[WORDS - 1 - HEAD_WORDS - capacity] = core::ptr::null_mut();
         }
@@ -162,7 +167,8 @@ impl Sheaf {
         // SAFETY: the caller owns the sheaf; a window is never at address 0.
         let (window, capacity) = unsafe {
             let window = NonNull::new_unchecked(address as *mut Window);
-            (window, window.as_ref().capacity as usize)
+            // Relaxed: ours.
+            (window, (*window.as_ptr()).capacity.load(Relaxed) as usize)
         };
         let empty = address + LAST - 8 * capacity;
         Self {
@@ -205,7 +211,9 @@ impl Sheaf {
     #[inline]
     pub fn capacity(&self) -> usize {
         // SAFETY: we own the window.
-        unsafe { self.window.as_ref().capacity as usize }
+        let capacity = unsafe { &(*self.window.as_ptr()).capacity };
+        // Relaxed: ours.
+        capacity.load(Relaxed) as usize
     }
 
     /// Index of the cache that the sheaf serves.

@@ -44,10 +44,11 @@ impl<P: Platform> Allocator<P> {
     #[inline]
     pub(crate) fn glance(&self, slot: crate::percpu::Slot) -> usize {
         let region = self.table.here(self.platform.cpu());
-        // Relaxed: confirmed by the exchange that follows. Bit 0 may be a lock.
+        // Acquire: the sheaf's capacity may be looked at; the rest is confirmed by the exchange that follows. Bit 0
+        // may be a lock.
         region
             .word(slot)
-            .load(core::sync::atomic::Ordering::Relaxed)
+            .load(core::sync::atomic::Ordering::Acquire)
     }
 
     #[inline]

@@ -278,6 +278,33 @@ fn the_pages_of_a_prefaulted_cache_are_touched_when_they_are_taken() {
 }
 
 #[test]
+fn prefaulting_damages_neither_links_nor_constructed_objects() {
+    unsafe fn construct(object: *mut u8) {
+        support::pattern::fill(object, 320, 0xcc);
+    }
+    for ctor in [None, Some(Ctor::plain(construct))] {
+        // All slots are linked beforehand, and byte 4096 of a slab lies inside one.
+        let a = Setup::with(&["freelist_deferred=0", "slab_freelist_hardened=0"]).build();
+        let mut args = CacheArgs::new("prefaulted", 320);
+        args.flags |= Flags::PREFAULT | Flags::TYPESAFE_BY_RCU;
+        args.min_objects = Some(40);
+        args.ctor = ctor;
+        let cache = a.create(&args).unwrap();
+        assert!(cache.oo.pages() > 1);
+        let n = 3 * cache.oo.objects as usize;
+        let objects: Vec<_> = (0..n).map(|_| a.alloc(cache, Gfp::KERNEL)).collect();
+        let different: BTreeSet<_> = objects.iter().collect();
+        assert_eq!(different.len(), n);
+        for &object in &objects {
+            assert!(ctor.is_none() || support::pattern::is_filled(object, 320, 0xcc));
+            // SAFETY: the test's object, freed once.
+            unsafe { a.free(cache, object) };
+        }
+        assert_eq!(a.validate(), Ok(()));
+    }
+}
+
+#[test]
 fn an_allocation_after_the_end_is_seen() {
     let a = support::allocator(1);
     let cache = a.create(&CacheArgs::new("gone", 64)).unwrap();

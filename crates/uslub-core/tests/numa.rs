@@ -190,3 +190,24 @@ fn memory_that_is_far_is_better_than_none() {
     assert_eq!(a.validate(), Ok(()));
     assert_all_is_given_back(&a);
 }
+
+#[test]
+fn a_node_without_memory_is_no_place_for_objects_even_when_it_is_named() {
+    let a = machine(0b1011, &[], Slots::Restartable);
+    let cache = cache(&a);
+    on_cpu(0);
+    for nid in [2, 4] {
+        let object = a.alloc_node(cache, Gfp::KERNEL, nid);
+        let other = a.kmalloc_node(100, Gfp::KERNEL, nid);
+        assert_eq!(nodes_of(&a, &[object, other]), BTreeSet::from([0]));
+        // SAFETY: the test's objects, freed once.
+        unsafe {
+            a.free(cache, object);
+            a.kfree(other);
+        }
+        let here = Gfp::KERNEL | Gfp::THISNODE;
+        assert!(a.alloc_node(cache, here, nid).is_null());
+        assert!(a.kmalloc_node(100, here, nid).is_null());
+    }
+    assert_all_is_given_back(&a);
+}

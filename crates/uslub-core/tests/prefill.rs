@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use support::{Cache, Setup, Slots, Slub, assert_all_is_given_back, never_waiting, on_cpu};
 use uslub_core::Gfp;
-use uslub_core::args::CacheArgs;
+use uslub_core::args::{CacheArgs, Ctor};
 use uslub_core::prefill::Prefilled;
 use uslub_core::stats::StatItem;
 
@@ -62,6 +62,25 @@ fn all_that_was_promised_can_be_taken_below_at_and_above_capacity() {
         }
         assert_all_is_given_back(&a);
     }
+}
+
+#[test]
+fn a_constructed_object_stays_constructed_though_it_is_asked_for_zeroed() {
+    unsafe fn construct(object: *mut u8) {
+        support::pattern::fill(object, SIZE, 0xcc);
+    }
+    let a = support::allocator(1);
+    let mut args = CacheArgs::new("constructed", SIZE);
+    args.ctor = Some(Ctor::plain(construct));
+    let cache = a.create(&args).unwrap();
+    let mut prefilled = a.prefill(cache, Gfp::KERNEL | Gfp::ZERO, 3).unwrap();
+    let object = a.alloc_from(cache, Gfp::KERNEL | Gfp::ZERO, &mut prefilled);
+    assert!(support::pattern::is_filled(object, SIZE, 0xcc));
+    assert_eq!(a.platform.warnings().len(), 1);
+    a.return_prefilled(cache, Gfp::KERNEL, prefilled);
+    // SAFETY: the test's object, freed once.
+    unsafe { a.free(cache, object) };
+    assert_all_is_given_back(&a);
 }
 
 #[test]

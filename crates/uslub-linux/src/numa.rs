@@ -34,8 +34,8 @@ impl Nodes {
     /// Looks at the machine. Nodes beyond [`MAX_NODES`] are not told apart: then all count as one.
     pub fn probe(&self) {
         let mut text = [0u8; 4096];
-        let online = set_in(read(b"/sys/devices/system/node/online\0", &mut text));
-        let memory = set_in(read(b"/sys/devices/system/node/has_memory\0", &mut text));
+        let online = read(b"/sys/devices/system/node/online\0", &mut text).and_then(set_in);
+        let memory = read(b"/sys/devices/system/node/has_memory\0", &mut text).and_then(set_in);
         let (Some(online), Some(memory)) = (online, memory) else {
             return;
         };
@@ -65,13 +65,10 @@ impl Nodes {
         }
         let end = path.iter().position(|&b| b == 0).unwrap_or(0);
         let numbers = read(&path[..=end], text).unwrap_or(b"");
-        let numbers = numbers
-            .split(|b| !b.is_ascii_digit())
-            .filter(|word| !word.is_empty());
         let to = (0..MAX_NODES).filter(|to| online >> to & 1 == 1);
-        for (to, number) in to.zip(numbers) {
+        for (to, distance) in to.zip(distances_in(numbers)) {
             // Relaxed: published with the number of nodes.
-            self.distances[from][to].store(parse(number).min(255) as u8, Relaxed);
+            self.distances[from][to].store(distance, Relaxed);
         }
     }
 
@@ -140,10 +137,28 @@ fn parse(digits: &[u8]) -> u32 {
     digits.iter().fold(0, digit)
 }
 
-/// The set that a list like `0-3,5` names; `None` if it is empty or names a number above 63.
-fn set_in(text: Option<&[u8]>) -> Option<u64> {
+/// The distances that a line like `10 20 20` names, at most 255 each.
+///
+/// ```
+/// use uslub_linux::numa::distances_in;
+/// assert!(distances_in(b"10 21 999\n").eq([10, 21, 255]));
+/// ```
+pub fn distances_in(text: &[u8]) -> impl Iterator<Item = u8> {
+    text.split(|b| !b.is_ascii_digit())
+        .filter(|word| !word.is_empty())
+        .map(|number| parse(number).min(255) as u8)
+}
+
+/// The set that a list like `0-3,5` names, a bit a number; `None` if it is empty or names a number above 63.
+///
+/// ```
+/// use uslub_linux::numa::set_in;
+/// assert_eq!(set_in(b"0-3,5\n"), Some(0b10_1111));
+/// assert_eq!(set_in(b"64"), None);
+/// ```
+pub fn set_in(text: &[u8]) -> Option<u64> {
     let mut set = 0u64;
-    for range in text?.split(|&b| b == b',') {
+    for range in text.split(|&b| b == b',') {
         let range = range.trim_ascii();
         let mut ends = range.split(|&b| b == b'-');
         let digits = |word: &[u8]| !word.is_empty() && word.iter().all(u8::is_ascii_digit);
@@ -165,13 +180,12 @@ mod tests {
 
     #[test]
     fn lists_of_nodes_are_read() {
-        assert_eq!(set_in(Some(b"0\n")), Some(1));
-        assert_eq!(set_in(Some(b"0-3\n")), Some(0b1111));
-        assert_eq!(set_in(Some(b"0,2-3,7\n")), Some(0b1000_1101));
+        assert_eq!(set_in(b"0\n"), Some(1));
+        assert_eq!(set_in(b"0-3\n"), Some(0b1111));
+        assert_eq!(set_in(b"0,2-3,7\n"), Some(0b1000_1101));
         for bad in [&b""[..], b"\n", b"a", b"3-1", b"64", b"0-", b","] {
-            assert!(set_in(Some(bad)).is_none_or(|set| bad == b"0-" && set == 1));
+            assert!(set_in(bad).is_none_or(|set| bad == b"0-" && set == 1));
         }
-        assert_eq!(set_in(None), None);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering::{Acquire, Release};
 use uslub_core::Allocator;
 use uslub_core::kmalloc::NR_CLASSES;
 use uslub_core::platform::Platform;
-use uslub_core::tunables::Tunables;
+use uslub_core::tunables::{SetError, Tunables};
 
 use crate::environment::environment;
 use crate::{Linux, complain, sys};
@@ -91,11 +91,26 @@ fn reserve_bytes(platform: &Linux) -> usize {
 
 /// The tunables from the environment. What cannot be read is said and left out.
 fn tunables(variable: &str) -> Tunables {
-    let mut tunables = Tunables::DEFAULT;
     let options = environment(variable).and_then(|v| core::str::from_utf8(v).ok());
-    for setting in options.unwrap_or("").split(',').filter(|s| !s.is_empty()) {
+    tunables_in(options.unwrap_or(""), |error| {
+        complain(format_args!("{variable}: {error}"));
+    })
+}
+
+/// The tunables that a text such as `rseq=0,decay_ms=50` sets, the others as by default. `refused` is told each
+/// setting that makes no sense, which is left out.
+///
+/// ```
+/// use uslub_linux::start::tunables_in;
+/// let mut refused = 0;
+/// let tunables = tunables_in("rseq=0,,colour=red", |_| refused += 1);
+/// assert_eq!((tunables.rseq, refused), (0, 1));
+/// ```
+pub fn tunables_in(options: &str, mut refused: impl FnMut(SetError<'_>)) -> Tunables {
+    let mut tunables = Tunables::DEFAULT;
+    for setting in options.split(',').filter(|s| !s.is_empty()) {
         if let Err(error) = tunables.set(setting) {
-            complain(format_args!("{variable}: {error}"));
+            refused(error);
         }
     }
     tunables

@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
 use crate::gfp::Gfp;
 use crate::page::arena::{Arena, BLOCK_BYTES, PageIndex};
-use crate::page::block::{self, BINS, BLOCK_PAGES, Block, NO_BLOCK};
+use crate::page::block::{self, BINS, BLOCK_PAGES, NO_BLOCK};
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::sync::Lock;
 
@@ -460,19 +460,16 @@ impl<P: Platform> Zone<P> {
 
     /// Brings lists and sums up to date after a change of a block's counts, which had `before` dirty pages.
     fn note(&self, lists: &mut Lists, number: u32, before: u16) {
-        // SAFETY: the caller holds the page lock (it has the lists).
-        let block: *mut Block = unsafe { self.arena.block(number) };
-        // SAFETY: as above; no other reference lives while this one does.
-        unsafe {
-            lists.nr_dirty -= usize::from(before);
-            lists.nr_dirty += usize::from((*block).nr_dirty);
-        }
+        // SAFETY: the caller holds the page lock (it has the lists), and no other reference lives.
+        let now = unsafe { self.arena.block(number) }.nr_dirty;
+        lists.nr_dirty = lists.nr_dirty - usize::from(before) + usize::from(now);
         // Relaxed: read at a glance only.
         self.dirty.store(lists.nr_dirty, Relaxed);
         self.used.store(lists.nr_used, Relaxed);
         self.rebin(number);
-        // SAFETY: as above.
-        let (dirty, listed) = unsafe { ((*block).nr_dirty > 0, (*block).in_dirty) };
+        // SAFETY: as above; a new reference, as that had one of its own.
+        let block = unsafe { self.arena.block(number) };
+        let (dirty, listed) = (block.nr_dirty > 0, block.in_dirty);
         match (listed, dirty) {
             (false, true) => self.link_dirty(lists, number),
             (true, false) => self.unlink_dirty(lists, number),
