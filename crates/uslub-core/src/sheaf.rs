@@ -53,15 +53,17 @@ const _: () = assert!(size_of::<Window>() == SHEAF_BYTES);
 pub const CAPACITY_OFFSET: usize = core::mem::offset_of!(Window, capacity);
 
 impl Window {
-    const NONE: Window = Window {
-        link: core::ptr::null_mut(),
-        capacity: AtomicU16::new(0),
-        cache: 0,
-        len: 0,
-        rcu: RcuHead::NEW,
-        allocator: core::ptr::null(),
-        objects: [core::ptr::null_mut(); WORDS - HEAD_WORDS],
-    };
+    const fn none() -> Window {
+        Window {
+            link: core::ptr::null_mut(),
+            capacity: AtomicU16::new(0),
+            cache: 0,
+            len: 0,
+            rcu: RcuHead::NEW,
+            allocator: core::ptr::null(),
+            objects: [core::ptr::null_mut(); WORDS - HEAD_WORDS],
+        }
+    }
 }
 
 /// Two windows without room, never written.
@@ -71,7 +73,7 @@ struct Sentinels([Window; 2]);
 // SAFETY: never written.
 unsafe impl Sync for Sentinels {}
 
-static SENTINELS: Sentinels = Sentinels([Window::NONE, Window::NONE]);
+static SENTINELS: Sentinels = Sentinels([Window::none(), Window::none()]);
 
 const LAST: usize = SHEAF_BYTES - 8;
 
@@ -402,7 +404,7 @@ mod tests {
     use std::boxed::Box;
 
     fn sheaf(capacity: usize) -> Sheaf {
-        let window = NonNull::from(Box::leak(Box::new(Window::NONE)));
+        let window = NonNull::from(Box::leak(Box::new(Window::none())));
         // SAFETY: leaked, so valid for ever and ours.
         unsafe { Sheaf::new(window, capacity, 1) }
     }
