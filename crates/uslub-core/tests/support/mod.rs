@@ -22,6 +22,7 @@ pub mod budget;
 pub mod pattern;
 pub mod platform;
 pub mod ranges;
+pub mod seen;
 pub mod sleep;
 pub mod thread;
 pub mod torment;
