@@ -24,6 +24,10 @@ fn free(a: &Slub, cache: &Cache, object: *mut u8) {
     unsafe { a.free(cache, object) }
 }
 
+fn free_all(a: &Slub, cache: &Cache, objects: &[*mut u8]) {
+    objects.iter().for_each(|&object| free(a, cache, object));
+}
+
 fn kfree(a: &Slub, object: *mut u8) {
     // SAFETY: as above.
     unsafe { a.kfree(object) }
@@ -69,7 +73,7 @@ fn an_object_freed_twice_may_have_two_owners_until_both_have_freed_it() {
         let again = [(); 3].map(|()| a.alloc(cache, Gfp::KERNEL));
         assert_eq!(HashSet::from(again).len(), 2, "two owners, and nobody saw");
         let seen = message(|| {
-            again.map(|object| free(a, cache, object));
+            free_all(a, cache, &again);
             a.shrink(cache);
         });
         assert_names(&seen, one, &["'herbs'", "double free"]);
@@ -98,13 +102,13 @@ fn a_write_after_free_beside_the_link_is_not_seen() {
     with_cache(|a, cache| {
         let objects = neighbours(a, cache);
         let link = cache.links.offset as usize;
-        objects.map(|object| free(a, cache, object));
+        free_all(a, cache, &objects);
         for object in objects {
             scribble(object, link);
             scribble(object.wrapping_add(link + 8), SIZE - link - 8);
         }
         let again = [(); 8].map(|()| a.alloc(cache, Gfp::KERNEL));
-        again.map(|object| free(a, cache, object));
+        free_all(a, cache, &again);
         support::assert_all_is_given_back(a);
     });
 }
@@ -127,7 +131,7 @@ fn a_write_over_the_end_into_an_object_in_use_is_not_seen() {
         let objects = neighbours(a, cache);
         scribble(objects[2].wrapping_add(SIZE), SIZE);
         assert_eq!(a.validate(), Ok(()));
-        objects.map(|object| free(a, cache, object));
+        free_all(a, cache, &objects);
         support::assert_all_is_given_back(a);
     });
 }
