@@ -103,7 +103,7 @@ fn bytes(state: &mut u64) -> usize {
     } else {
         12
     };
-    let top = 8 << random(state) % (bits - 3);
+    let top = 8 << (random(state) % (bits - 3));
     top + random(state) % top
 }
 
