@@ -329,7 +329,7 @@ fn soak(seconds: u64, rseq: bool) {
             fork(forks);
             // Threads come and go.
             lives += 1;
-            let short = scope.spawn(move || work(lives * 991, Some(5000)));
+            let short = scope.spawn(move || work(lives * 991, Some(500)));
             assert!(short.join().is_ok());
             if early == 0 && begin.elapsed() * 6 > Duration::from_secs(seconds) {
                 early = resident_kib();
@@ -358,7 +358,7 @@ fn soak(seconds: u64, rseq: bool) {
     // SeqCst: see above.
     let of = |counter: &AtomicU64| counter.load(SeqCst);
     println!(
-        "soak: {} by {}: {} turns, {} objects verified, {} calls refused, {failed} of {asked} requests failed, \
+        "\nsoak: {} s of faults by {}: {} turns, {} objects verified, {} calls refused, {failed} of {asked} requests failed, \
          {} signals with {} objects, {forks} forks, {lives} short threads, resident {early} KiB early and {late} late",
         seconds,
         a.platform.linux.mode().name(),
