@@ -1,5 +1,8 @@
 //! System calls that are refused, a system without /proc and /sys, CPU numbers that nobody has.
 
+use std::fs;
+use std::path::{Path, PathBuf};
+
 use uslub_tests::subject::plain;
 use uslub_tests::tools::{alone, say_skipped, shared, tool};
 use uslub_tests::{Run, Way, in_every_way, program};
@@ -81,5 +84,56 @@ fn no_cpu_number_does_harm() {
             .args([mode])
             .on(Way::PRELOADED)
             .wrote("cpus: ok");
+    }
+}
+
+/// A memory cgroup of our own, removed at the end.
+struct Cgroup(PathBuf);
+
+impl Cgroup {
+    /// A group with a limit in bytes; nothing where none may be made.
+    fn new(limit: u64) -> Option<Self> {
+        let name = format!("uslub-tests-{}", std::process::id());
+        for (root, file) in [
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            ("/sys/fs/cgroup", "memory.max"),
+        ] {
+            let group = Self(Path::new(root).join(&name));
+            if fs::create_dir(&group.0).is_err() {
+                continue;
+            }
+            if fs::write(group.0.join(file), limit.to_string()).is_ok() {
+                return Some(group);
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // It is empty: what ran in it has ended.
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// What is live fits; what was freed must not count.
+#[test]
+fn a_cgroup_limit_is_lived_with() {
+    let _alone = alone();
+    let Some(churn) = program("churn") else {
+        return;
+    };
+    let Some(group) = Cgroup::new(64 << 20) else {
+        return say_skipped("no memory cgroup may be made here");
+    };
+    let procs = group.0.join("cgroup.procs");
+    let script = format!("echo $$ > {} && exec \"$@\"", procs.display());
+    for way in [Way::PRELOADED, Way::TRY_LOCK] {
+        Run::of(&churn)
+            .args(["6", "24", "4"])
+            .behind(["/bin/sh", "-c", &script, "sh"])
+            .on(way)
+            .wrote("errors=0");
     }
 }
