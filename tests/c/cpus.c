@@ -13,7 +13,7 @@
 #include <stdatomic.h>
 
 #define THREADS 6
-#define ROUNDS 60000
+#define ROUNDS 20000
 #define SLOTS 64
 
 static enum { SPARSE, BEYOND, FAILING, WILD } mode;
