@@ -156,6 +156,10 @@ unsafe impl Platform for Faulty {
         unsafe { self.linux.exchange(table, slot, old, new) }
     }
 
+    fn slots_are_ready(&self) {
+        self.linux.slots_are_ready();
+    }
+
     fn count(&self, table: &Table, counter: Counter, n: usize) {
         self.linux.count(table, counter, n);
     }

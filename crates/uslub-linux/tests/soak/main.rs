@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use faulty::Faulty;
 use uslub_core::args::CacheArgs;
 use uslub_core::cache::KmemCache;
+use uslub_core::stats::StatItem;
 use uslub_core::tunables::Tunables;
 use uslub_core::{Allocator, Gfp};
 
@@ -345,6 +346,11 @@ fn soak(seconds: u64, rseq: bool) {
         .iter()
         .for_each(|place| kfree(place.swap(null_mut(), SeqCst)));
     assert_eq!(a.validate(), Ok(()));
+    let [fast, slow] = [StatItem::AllocFastpath, StatItem::AllocSlowpath].map(|s| a.stat(cache, s));
+    assert!(
+        fast > slow,
+        "{fast} allocations by sheaves and {slow} without"
+    );
     // SAFETY: nobody uses the cache any more.
     assert_eq!(unsafe { a.destroy(cache, |_| ()) }, 0, "objects were lost");
     a.trim();
