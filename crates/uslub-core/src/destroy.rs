@@ -11,6 +11,7 @@ use crate::allocator::Allocator;
 use crate::args::Flags;
 use crate::cache::KmemCache;
 use crate::flush::Take;
+use crate::node::SlabList;
 use crate::order::MAX_OBJECTS;
 use crate::page::{PageIndex, PageKind};
 use crate::platform::Platform;
@@ -47,6 +48,7 @@ impl<P: Platform> Allocator<P> {
         self.while_draining(|| self.shrink_nodes(cache));
         if cache.flags.contains(Flags::TYPESAFE_BY_RCU) {
             self.rcu_barrier_for(&|_| false);
+            self.discard_unburied(cache);
         }
         let mut count = 0;
         if cache.nr_slabs() > 0 {
@@ -63,6 +65,24 @@ impl<P: Platform> Allocator<P> {
         count
     }
 
+    /// Gives back the empty slabs for whose wait for readers there was no memory; the caller waits instead.
+    fn discard_unburied(&self, cache: &KmemCache<P>) {
+        if cache.nr_slabs() == 0 {
+            return;
+        }
+        self.grace().synchronize();
+        self.while_draining(|| {
+            for node in cache.nodes() {
+                let empty = self.take_empty(cache, node);
+                let mut at = empty.first(&self.zone.arena);
+                while let Some(slab) = at {
+                    at = SlabList::after(&self.zone.arena, slab);
+                    self.discard_at_once(cache, node, slab);
+                }
+            }
+        });
+    }
+
     /// Calls `visit` with each object of a cache that is in use, those in sheaves included; for quiet moments.
     fn for_each_in_use(&self, cache: &KmemCache<P>, mut visit: impl FnMut(*mut u8)) {
         let arena = &self.zone.arena;
@@ -75,6 +95,10 @@ impl<P: Platform> Allocator<P> {
     }
 
     fn for_each_in_slab(&self, cache: &KmemCache<P>, slab: &Slab, visit: &mut impl FnMut(*mut u8)) {
+        if slab.state().inuse() == 0 {
+            // What it has as a list may be that of its last life.
+            return;
+        }
         let base = self.slab_base(slab);
         let mut free = [0u64; MAX_OBJECTS / 64 + 1];
         let mut mark = |offset: usize| {

@@ -291,8 +291,14 @@ impl<P: Platform> Allocator<P> {
     }
 
     fn discard_empty(&self, cache: &KmemCache<P>, node: &Node<P>) {
-        let arena = &self.zone.arena;
         self.discard_ahead(cache, node);
+        let empty = self.take_empty(cache, node);
+        self.discard_list(cache, node, &empty);
+    }
+
+    /// Takes the empty slabs of a node off its lists, and sorts the partial ones.
+    pub(crate) fn take_empty(&self, cache: &KmemCache<P>, node: &Node<P>) -> SlabList {
+        let arena = &self.zone.arena;
         let mut empty = SlabList::new();
         {
             let mut lists = node.lists.lock();
@@ -326,7 +332,7 @@ impl<P: Platform> Allocator<P> {
             *list = all;
             node.note(&lists);
         }
-        self.discard_list(cache, node, &empty);
+        empty
     }
 
     /// Gives back what has been idle for the decay time; for a helper that runs beside the program.

@@ -21,7 +21,7 @@ use crate::gfp::Gfp;
 use crate::huge::Found;
 use crate::page::{PageIndex, PageKind};
 use crate::percpu::CacheId;
-use crate::platform::{PAGE_SIZE, Platform};
+use crate::platform::{FaultSite, PAGE_SIZE, Platform};
 use crate::sheaf::MAX_CAPACITY;
 use crate::text::Name;
 
@@ -485,6 +485,9 @@ impl<P: Platform> Allocator<P> {
         }
         let (have, want) = (old / PAGE_SIZE, bytes.div_ceil(PAGE_SIZE));
         if want > have {
+            if self.platform.should_fail(FaultSite::Extend) {
+                return None;
+            }
             self.zone.extend(page, have, want - have, gfp)?;
             // Relaxed: a figure.
             self.large_pages.fetch_add(want - have, Relaxed);

@@ -8,7 +8,7 @@ use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::gfp::Gfp;
-use crate::platform::Platform;
+use crate::platform::{FaultSite, Platform};
 use crate::sheaf::{SHEAF_BYTES, Window};
 use crate::sync::Lock;
 
@@ -75,6 +75,9 @@ impl<P: Platform> Meta<P> {
 
     /// Zeroed memory for a record, for ever; `align` is at most 4096 bytes.
     pub fn record(&self, platform: &P, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        if platform.should_fail(FaultSite::Record) {
+            return None;
+        }
         let mut inner = self.inner.lock();
         let mut records = inner.records;
         let memory = self.bump(&mut records, platform, bytes, align, Gfp::KERNEL);
@@ -84,6 +87,9 @@ impl<P: Platform> Meta<P> {
 
     /// A window for a sheaf.
     pub fn window(&self, platform: &P, gfp: Gfp) -> Option<NonNull<Window>> {
+        if platform.should_fail(FaultSite::Sheaf) {
+            return None;
+        }
         let mut inner = self.inner.lock_if(gfp.may_spin())?;
         if inner.free == 0 {
             // Acquire: the links. All at once, so nothing can come back meanwhile.

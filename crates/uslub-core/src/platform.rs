@@ -18,6 +18,31 @@ pub const PAGE_SIZE: usize = 4096;
 /// log2 of [`PAGE_SIZE`].
 pub const PAGE_SHIFT: u32 = 12;
 
+/// Where an allocation of the allocator's own can be made to fail: the kernel's `fail_page_alloc` and
+/// `failslab`, one site each. What is asked of the system itself (reservations, mappings, commitments) fails in the
+/// platform's own functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultSite {
+    /// A run of pages, for a slab or a large object.
+    Pages,
+    /// More pages behind a large object.
+    Extend,
+    /// A window for a sheaf.
+    Sheaf,
+    /// A record: a cache, its nodes.
+    Record,
+}
+
+impl FaultSite {
+    /// All of them.
+    pub const ALL: [FaultSite; 4] = [
+        FaultSite::Pages,
+        FaultSite::Extend,
+        FaultSite::Sheaf,
+        FaultSite::Record,
+    ];
+}
+
 /// What the core needs from the world below.
 ///
 /// # Safety
@@ -181,6 +206,12 @@ pub unsafe trait Platform: Sync + 'static {
     /// Makes sure that no thread is still inside an operation on a region that it
     /// found through the table before this call. Returns false when that cannot be done.
     fn fence(&self) -> bool;
+
+    /// Whether an allocation at a site is to fail although it need not; asked on slow paths only.
+    #[inline]
+    fn should_fail(&self, _site: FaultSite) -> bool {
+        false
+    }
 
     /// Whether slots are guarded by their lock bit (true) or by restartable sequences (false).
     fn slots_are_locked(&self) -> bool;

@@ -49,7 +49,7 @@ impl<P: Platform> Allocator<P> {
         true
     }
 
-    fn grace(&self) -> &'static dyn GracePeriod {
+    pub(crate) fn grace(&self) -> &'static dyn GracePeriod {
         match *self.grace.lock() {
             Some(grace) => grace,
             None => self

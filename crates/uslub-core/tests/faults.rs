@@ -1,142 +1,20 @@
 //! Memory that is not to be had: every call ends well, and leaves nothing behind.
 //!
-//! Each case runs again and again, with the page layer refusing its first, second, third … request, or all
-//! from there on, until a run needs no request more. A run that fails must have no effect, and its
-//! repetition with the page layer healed must succeed. At the end all is freed and given back, and as
+//! Each case runs again and again, with the system, or a layer of the allocator's own, refusing its first, second,
+//! third … request, or all from there on, until a run needs no request more. A run that fails must have no effect,
+//! and its repetition when nothing fails must succeed. At the end all is freed and given back, and as
 //! much is mapped as in a run without a failure.
 
 mod support;
 
 use std::ptr::null_mut;
 
-use support::pattern::{fill, is_filled};
-use support::{Cache, Setup, Slots, Slub, assert_all_is_given_back, on_cpu};
+use support::case::{Case, Held};
+use support::pattern::is_filled;
+use support::{Cache, Setup, Slub, assert_all_is_given_back, on_cpu};
 use uslub_core::Gfp;
 use uslub_core::args::{CacheArgs, CreateError, Ctor};
 use uslub_core::kmalloc::{CLASS_MAX, LARGE_MAX};
-
-/// What a case holds: objects of kmalloc with their size, and objects of the cache.
-#[derive(Default)]
-struct Held {
-    sized: Vec<(*mut u8, usize)>,
-    objects: Vec<*mut u8>,
-}
-
-impl Held {
-    /// Takes an object in; returns whether there is one.
-    fn take(&mut self, object: *mut u8, bytes: usize) -> bool {
-        if !object.is_null() {
-            fill(object, bytes, bytes as u8);
-            self.sized.push((object, bytes));
-        }
-        !object.is_null()
-    }
-
-    fn free(self, a: &Slub) {
-        for (object, bytes) in self.sized {
-            assert!(is_filled(object, bytes, bytes as u8));
-            // SAFETY: live, freed once.
-            unsafe { a.kfree(object) };
-        }
-        for object in self.objects {
-            // SAFETY: as above.
-            unsafe { a.kfree(object) };
-        }
-    }
-}
-
-/// A case: what comes before, and the call that must succeed or have no effect.
-struct Case {
-    name: &'static str,
-    settings: &'static [&'static str],
-    before: fn(&Slub, &mut Held),
-    call: fn(&Slub, &mut Held) -> bool,
-}
-
-impl Case {
-    fn new(name: &'static str, call: fn(&Slub, &mut Held) -> bool) -> Self {
-        Self {
-            name,
-            settings: &[],
-            before: |_, _| {},
-            call,
-        }
-    }
-
-    fn after(mut self, before: fn(&Slub, &mut Held)) -> Self {
-        self.before = before;
-        self
-    }
-
-    /// Runs the case with `refused` requests refused after `granted`; returns how many were,
-    /// and what is mapped at the end.
-    fn run(&self, slots: Slots, granted: usize, refused: usize) -> (usize, usize) {
-        let mut setup = Setup::with(self.settings);
-        setup.slots = slots;
-        let a = setup.build();
-        let mut held = Held::default();
-        let mut args = CacheArgs::new("test", 96);
-        args.sheaf_capacity = Some(8);
-        a.create(&args).unwrap();
-        (self.before)(&a, &mut held);
-        let before = figures(&a, &held);
-        a.platform.fail(granted, refused);
-        let done = (self.call)(&a, &mut held);
-        let failed = a.platform.heal();
-        let name = self.name;
-        assert!(done || failed > 0, "{name}: failed for no reason");
-        assert_eq!(a.validate(), Ok(()), "{name}");
-        if !done {
-            assert_eq!(figures(&a, &held), before, "{name}: failed with an effect");
-            assert!(
-                (self.call)(&a, &mut held),
-                "{name}: fails after the failure"
-            );
-            assert_eq!(a.validate(), Ok(()), "{name}");
-        }
-        held.free(&a);
-        assert_all_is_given_back(&a);
-        // A large object may become a huge one when the range cannot grow; then there is their table too.
-        (failed, a.platform.mapped_bytes() - a.huge.table_bytes())
-    }
-
-    fn check(&self) {
-        for slots in [Slots::Locked, Slots::Restartable] {
-            let (_, mapped) = self.run(slots, 0, 0);
-            for refused in [1, 2, usize::MAX] {
-                let mut granted = 0;
-                loop {
-                    let (failed, now) = self.run(slots, granted, refused);
-                    assert!(
-                        now <= mapped,
-                        "{}: {} bytes more are mapped after a failure of request {granted}",
-                        self.name,
-                        now - mapped
-                    );
-                    if failed == 0 {
-                        break;
-                    }
-                    granted += 1;
-                }
-                assert!(granted < 200, "{}: asks very often", self.name);
-            }
-        }
-    }
-}
-
-/// What a failed call must not change.
-fn figures(a: &Slub, held: &Held) -> (usize, usize, usize, usize, usize, u64) {
-    let live: usize = a.caches().map(|cache| a.info(cache).live_objs()).sum();
-    let t = a.totals();
-    (
-        live,
-        t.large,
-        t.huge,
-        held.sized.len(),
-        held.objects.len(),
-        t.allocs - t.frees,
-    )
-}
 
 fn cache(a: &Slub) -> &Cache {
     a.caches().find(|cache| cache.name() == "test").unwrap()

@@ -4,28 +4,13 @@
 
 mod support;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 
+use support::seen::{assert_names, message};
 use support::{Cache, Setup, Slub};
 use uslub_core::Gfp;
 use uslub_core::args::CacheArgs;
 use uslub_core::kmalloc::{CLASS_MAX, LARGE_MAX};
-
-/// The message with which `work` ends the process.
-fn message(work: impl FnOnce()) -> String {
-    let ended = catch_unwind(AssertUnwindSafe(work));
-    let why = ended.expect_err("this was not seen");
-    *why.downcast::<String>().expect("a message")
-}
-
-/// Fails the test unless the message names the pointer and holds all `parts`.
-fn assert_names(message: &str, pointer: *mut u8, parts: &[&str]) {
-    let pointer = format!("{pointer:p}");
-    for part in parts.iter().copied().chain([pointer.as_str()]) {
-        assert!(message.contains(part), "'{part}' is not in: {message}");
-    }
-}
 
 fn with_cache(work: impl FnOnce(&Slub, &Cache)) {
     let a = support::allocator(2);

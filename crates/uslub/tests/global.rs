@@ -148,3 +148,25 @@ fn a_double_free_of_a_box_ends_the_process() {
     };
     assert_fatal(&output, &["cache 'kmalloc-2", "double free"]);
 }
+
+#[test]
+fn a_wrong_layout_frees_the_object_as_what_it_is() {
+    let layout = |size, align| Layout::from_size_align(size, align).unwrap();
+    for (size, wrong) in [
+        (100, 8),
+        (100, 5000),
+        (20_000, 16),
+        (8, 1 << 20),
+        (400_000, 1),
+    ] {
+        let before = totals();
+        // SAFETY: live, and freed once; only the layout is not what it was.
+        unsafe {
+            let object = GLOBAL.alloc(layout(size, 8));
+            object.write_bytes(7, size);
+            GLOBAL.dealloc(object, layout(wrong, 64));
+        }
+        let now = totals();
+        assert!(now.frees > before.frees, "nobody saw, and it is freed");
+    }
+}

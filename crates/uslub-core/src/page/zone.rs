@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 use crate::gfp::Gfp;
 use crate::page::arena::{Arena, BLOCK_BYTES, PageIndex};
 use crate::page::block::{self, BINS, BLOCK_PAGES, NO_BLOCK};
-use crate::platform::{PAGE_SIZE, Platform};
+use crate::platform::{FaultSite, PAGE_SIZE, Platform};
 use crate::sync::Lock;
 
 /// Blocks that a request looks at in vain before it looks only at those that surely hold it.
@@ -124,6 +124,9 @@ impl<P: Platform> Zone<P> {
         gfp: Gfp,
     ) -> Option<Run> {
         debug_assert!((1..=BLOCK_PAGES).contains(&count) && align.is_power_of_two());
+        if platform.should_fail(FaultSite::Pages) {
+            return None;
+        }
         loop {
             let blocks = {
                 let mut lists = self.lists.lock_if(gfp.may_spin())?;

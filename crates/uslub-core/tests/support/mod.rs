@@ -7,6 +7,7 @@
 //! | disturbed slot operations | [`Virtual::disturb`] |
 //! | fresh and purged pages | [`Fresh`]: zero, or a pattern that shows every write |
 //! | failures of the page layer | [`Virtual::fail`] |
+//! | failures inside the allocator | [`Virtual::faults`], by site or by probability |
 //! | time | [`Virtual::set_clock`] |
 //! | waiting for locks | [`never_waiting`] makes it a failure |
 //! | long waits | [`sleep::timed_out`] counts those that nobody ended |
@@ -19,9 +20,12 @@
 #![allow(dead_code, unused_imports, reason = "each test file uses a part")]
 
 pub mod budget;
+pub mod case;
+pub mod faults;
 pub mod pattern;
 pub mod platform;
 pub mod ranges;
+pub mod seen;
 pub mod sleep;
 pub mod thread;
 pub mod torment;

@@ -9,8 +9,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use uslub_core::locked;
 use uslub_core::page::arena::BLOCK_BYTES;
 use uslub_core::percpu::{Region, Slot, Table};
-use uslub_core::platform::{PAGE_SIZE, Platform};
+use uslub_core::platform::{FaultSite, PAGE_SIZE, Platform};
 
+use super::faults::Faults;
 use super::ranges::Ranges;
 use super::{Fresh, POISON, Setup, Slots, sleep, thread};
 
@@ -64,6 +65,7 @@ pub struct Virtual {
     percpu_usable: AtomicBool,
     purges: AtomicBool,
     disturbed: AtomicU32,
+    faults: Mutex<Faults>,
     warnings: Mutex<Vec<String>>,
 }
 
@@ -79,6 +81,7 @@ impl Virtual {
             percpu_usable: AtomicBool::new(true),
             purges: AtomicBool::new(true),
             disturbed: AtomicU32::new(0),
+            faults: Mutex::default(),
             warnings: Mutex::default(),
         }
     }
@@ -86,6 +89,11 @@ impl Virtual {
     fn memory(&self) -> MutexGuard<'_, Memory> {
         // A panic under the lock comes from one of our checks; what follows may still look.
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What decides of failures inside the allocator.
+    pub fn faults(&self) -> MutexGuard<'_, Faults> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     // What tests set. All orderings are SeqCst: nothing here is measured.
@@ -189,7 +197,10 @@ impl Virtual {
     }
 
     /// Lets an asking call succeed or fail.
-    fn answer(memory: &mut Memory) -> bool {
+    fn answer(&self, memory: &mut Memory) -> bool {
+        if self.faults().asked_in_vain() {
+            return false;
+        }
         let (succeed, fail) = &mut memory.fail;
         if *succeed > 0 {
             *succeed -= 1;
@@ -256,7 +267,7 @@ unsafe impl Platform for Virtual {
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         let mut memory = self.memory();
         memory.calls.reserve += 1;
-        if !Self::answer(&mut memory) {
+        if !self.answer(&mut memory) {
             return None;
         }
         let start = system_map(bytes + align, libc::PROT_NONE)?;
@@ -278,7 +289,7 @@ unsafe impl Platform for Virtual {
             memory.reserved.contains(at, at + bytes),
             "commit of {at:#x} + {bytes:#x}, which is not reserved"
         );
-        if !Self::answer(&mut memory) {
+        if !self.answer(&mut memory) {
             return false;
         }
         memory.committed.insert(at, at + bytes);
@@ -318,7 +329,7 @@ unsafe impl Platform for Virtual {
     fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
         let mut memory = self.memory();
         memory.calls.map += 1;
-        if !Self::answer(&mut memory) {
+        if !self.answer(&mut memory) {
             return None;
         }
         assert_page_aligned(0, bytes);
@@ -355,7 +366,7 @@ unsafe impl Platform for Virtual {
             memory.mapped.contains(at, at + old),
             "remap of {at:#x} + {old:#x}, which is not mapped"
         );
-        if !Self::answer(&mut memory) {
+        if !self.answer(&mut memory) {
             return None;
         }
         // It always moves, so that a use of the old address is seen.
@@ -479,6 +490,10 @@ unsafe impl Platform for Virtual {
             drop(sequence.lock().unwrap_or_else(PoisonError::into_inner));
         }
         self.setup.slots != Slots::WithoutFence
+    }
+
+    fn should_fail(&self, site: FaultSite) -> bool {
+        self.faults().should_fail(site)
     }
 
     fn slots_are_locked(&self) -> bool {

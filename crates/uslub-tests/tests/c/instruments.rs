@@ -137,7 +137,7 @@ fn mode(way: Way) -> String {
 }
 
 /// Whether glibc has registered an rseq area for this very process.
-fn libc_has_rseq() -> bool {
+pub fn libc_has_rseq() -> bool {
     // SAFETY: dlsym reads a name that ends with 0 and returns an address or null.
     let size = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()) };
     // SAFETY: where glibc has `__rseq_size`, it is a constant `unsigned int`.

@@ -1,6 +1,7 @@
 //! Processes, threads and libraries that come and go.
 
-use uslub_tests::tools::{alone, number, shared};
+use uslub_tests::subject::{plain, subject};
+use uslub_tests::tools::{alone, number, say_skipped, shared};
 use uslub_tests::{Run, early, in_every_way, program};
 
 in_every_way! {
@@ -31,5 +32,55 @@ in_every_way! {
         let _alone = alone();
         let Some(threads) = program("threads") else { return };
         Run::of(threads).on(way).wrote("threads: ok, 2000");
+    }
+
+    fn threads_fork_inside_every_lock(way) {
+        let _alone = alone();
+        let Some(storm) = program("storm") else { return };
+        let seconds = number("USLUB_STORM_SECONDS", 3);
+        Run::of(storm)
+            .args([seconds.to_string()])
+            .limit(120 + seconds)
+            .on(way)
+            .wrote("storm: ok");
+    }
+
+    fn a_stack_of_16_kib_is_enough(way) {
+        let _alone = alone();
+        let Some(odd) = program("odd") else { return };
+        Run::of(odd).args(["stacks"]).on(way).wrote("odd: ok, stacks");
+    }
+
+    fn threads_that_are_cancelled_leave_nothing_behind(way) {
+        let _alone = alone();
+        let Some(odd) = program("odd") else { return };
+        Run::of(odd).args(["cancel"]).on(way).wrote("odd: ok, cancel");
+    }
+
+    fn children_that_share_memory_may_run_programs(way) {
+        let _alone = alone();
+        let Some(odd) = program("odd") else { return };
+        Run::of(odd).args(["clone"]).on(way).wrote("odd: ok, clone");
+    }
+
+    fn a_handler_on_a_small_stack_may_allocate(way) {
+        let _alone = alone();
+        let Some(odd) = program("odd") else { return };
+        Run::of(odd).args(["handler"]).on(way).succeeded();
+    }
+
+    fn copies_of_the_library_live_side_by_side(way) {
+        let _alone = alone();
+        if plain() {
+            return say_skipped("copies: only uslub can be loaded by file");
+        }
+        let Some(copies) = program("copies") else { return };
+        let folder = tempfile::tempdir().expect("a folder for copies");
+        let files = ["one.so", "two.so"].map(|name| {
+            let file = folder.path().join(name);
+            std::fs::copy(&subject().library, &file).expect("the library is copied");
+            file
+        });
+        Run::of(copies).args(files).on(way).wrote("copies: ok, 3");
     }
 }

@@ -6,6 +6,8 @@ use uslub_tests::subject::plain;
 use uslub_tests::tools::{say_skipped, shared};
 use uslub_tests::{Outcome, Run, Way, program};
 
+use crate::instruments::libc_has_rseq;
+
 /// Words of which the message must hold one.
 fn reasons(case: &str) -> &'static [&'static str] {
     if case.contains("double") || case.contains("realloc-freed") {
@@ -81,4 +83,65 @@ fn every_misuse_is_seen_and_named_without_libc_rseq() {
 #[test]
 fn every_misuse_is_seen_and_named_without_rseq() {
     misuse_is_seen(Way::TRY_LOCK);
+}
+
+/// What a call sees before it returns; the other cases are seen at the next flush.
+#[test]
+fn what_can_be_seen_at_once_is_seen_at_once() {
+    if plain() {
+        return say_skipped("misuse: only uslub promises to see it");
+    }
+    let _shared = shared();
+    let Some(misuse) = program("misuse") else {
+        return;
+    };
+    let at_once: &[&str] = &[
+        "large-double",
+        "large-double-later",
+        "huge-double",
+        "huge-double-later",
+        "large-interior",
+        "large-interior-near",
+        "huge-interior",
+        "huge-interior-near",
+        "stack",
+        "static",
+        "code",
+        "wild-high",
+        "wild-low",
+        "wild-kernel",
+        "never-allocated",
+        "realloc-freed-large",
+        "realloc-freed-huge",
+        "realloc-static",
+        "realloc-huge-interior",
+    ];
+    let said = |case: &str, way| Run::of(&misuse).args([case]).on(way).stderr;
+    for way in [Way::PRELOADED, Way::TRY_LOCK] {
+        for case in at_once {
+            let said = said(case, way);
+            assert!(!said.contains("not seen at once"), "{case}: {said}");
+        }
+    }
+    // An object of a size class that is freed twice in a row: where there are restartable sequences.
+    if cfg!(target_arch = "x86_64") && libc_has_rseq() {
+        for case in ["small-double", "tiny-double", "page-double"] {
+            let said = said(case, Way::PRELOADED);
+            assert!(!said.contains("not seen at once"), "{case}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_sized_free_of_another_size_frees_the_object_as_what_it_is() {
+    let _shared = shared();
+    if plain() {
+        return say_skipped("sized frees: glibc has none yet");
+    }
+    let Some(sized) = program("sized") else {
+        return;
+    };
+    for way in [Way::PRELOADED, Way::TRY_LOCK] {
+        Run::of(&sized).on(way).wrote("sized: ok");
+    }
 }

@@ -37,3 +37,20 @@ fn one_thread_alone_loses_and_damages_no_block() {
 fn a_hundred_threads_lose_and_damage_no_block() {
     stress(Way::PRELOADED, 100, seconds().div_ceil(2));
 }
+
+#[test]
+fn memory_does_not_grow_while_threads_come_and_go() {
+    let _alone = alone();
+    let Some(churn) = program("churn") else {
+        return;
+    };
+    let seconds = number("USLUB_CHURN_SECONDS", 12);
+    for way in [Way::PRELOADED, Way::TRY_LOCK] {
+        let outcome = Run::of(&churn)
+            .args([seconds.to_string()])
+            .limit(120 + seconds)
+            .on(way)
+            .wrote("errors=0");
+        println!("{way:?}\n{}", outcome.stdout);
+    }
+}

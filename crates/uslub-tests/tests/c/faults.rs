@@ -1,0 +1,139 @@
+//! System calls that are refused, a system without /proc and /sys, CPU numbers that nobody has.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use uslub_tests::subject::plain;
+use uslub_tests::tools::{alone, say_skipped, shared, tool};
+use uslub_tests::{Run, Way, in_every_way, program};
+
+in_every_way! {
+    fn memory_that_is_refused_is_enomem_and_nothing_else(way) {
+        let _alone = alone();
+        if plain() {
+            return say_skipped("refusals: glibc keeps no errno in free");
+        }
+        let Some(refusals) = program("refusals") else { return };
+        Run::of(refusals).on(way).wrote("refusals: ok");
+    }
+
+    fn programs_live_where_system_calls_are_refused(way) {
+        let _alone = alone();
+        let Some(refuse) = program("refuse") else { return };
+        // The numbers are EPERM, ENOMEM and ENOSYS. `stress` itself needs its affinity, `api` that memory goes back.
+        for (refused, programs) in [
+            ("membarrier=1", &["threads", "stress"][..]),
+            ("membarrier=38,rseq=38", &["stress"]),
+            ("madvise=1,get_mempolicy=1,mbind=1", &["stress"]),
+            ("mremap=12", &["stress"]),
+            ("getcpu=38,sched_getaffinity=38,getrandom=38,sysinfo=38", &["api", "threads"]),
+        ] {
+            for &name in programs {
+                let Some(file) = program(name) else { return };
+                let run = Run::of(file).behind([refuse.as_os_str(), refused.as_ref()]);
+                let run = match name {
+                    "stress" => run.args(["1", "8"]),
+                    "threads" => run.args(["300"]),
+                    _ => run,
+                };
+                run.on(way).succeeded();
+            }
+        }
+    }
+
+    fn programs_live_without_proc_and_sys(way) {
+        let _shared = shared();
+        let Some(unshare) = tool("unshare") else { return };
+        let script = "mount -t tmpfs none /proc && mount -t tmpfs none /sys && exec \"$@\"";
+        let words = |line: &str| {
+            let unshare = unshare.display().to_string();
+            ["-rm", "/bin/sh", "-c", line, "sh"]
+                .into_iter()
+                .fold(vec![unshare], |mut all, word| {
+                    all.push(word.to_owned());
+                    all
+                })
+        };
+        let Some(nothing) = tool("/bin/true") else { return };
+        let possible = Run::of(&nothing).behind(words(script)).on(way);
+        if !possible.status.success() {
+            return say_skipped("no namespace without /proc and /sys is to be had here");
+        }
+        for (name, args) in [("tiny", &[][..]), ("align", &[]), ("stress", &["1", "4"])] {
+            let Some(file) = program(name) else { return };
+            Run::of(file).args(args).behind(words(script)).on(way).succeeded();
+        }
+    }
+}
+
+/// Only without restartable sequences is the C library asked for the CPU.
+#[test]
+fn no_cpu_number_does_harm() {
+    let _alone = alone();
+    let Some(cpus) = program("cpus") else { return };
+    for mode in ["sparse", "beyond", "failing", "wild"] {
+        for way in [Way::TRY_LOCK, Way::UNDER_RUN_TRY_LOCK] {
+            let looks = if plain() {
+                "cpus: ok"
+            } else {
+                "cpus: ok, many looks"
+            };
+            Run::of(&cpus).args([mode]).on(way).wrote(looks);
+        }
+        Run::of(&cpus)
+            .args([mode])
+            .on(Way::PRELOADED)
+            .wrote("cpus: ok");
+    }
+}
+
+/// A memory cgroup of our own, removed at the end.
+struct Cgroup(PathBuf);
+
+impl Cgroup {
+    /// A group with a limit in bytes; nothing where none may be made.
+    fn new(limit: u64) -> Option<Self> {
+        let name = format!("uslub-tests-{}", std::process::id());
+        for (root, file) in [
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            ("/sys/fs/cgroup", "memory.max"),
+        ] {
+            let group = Self(Path::new(root).join(&name));
+            if fs::create_dir(&group.0).is_err() {
+                continue;
+            }
+            if fs::write(group.0.join(file), limit.to_string()).is_ok() {
+                return Some(group);
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // It is empty: what ran in it has ended.
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// What is live fits; what was freed must not count.
+#[test]
+fn a_cgroup_limit_is_lived_with() {
+    let _alone = alone();
+    let Some(churn) = program("churn") else {
+        return;
+    };
+    let Some(group) = Cgroup::new(64 << 20) else {
+        return say_skipped("no memory cgroup may be made here");
+    };
+    let procs = group.0.join("cgroup.procs");
+    let script = format!("echo $$ > {} && exec \"$@\"", procs.display());
+    for way in [Way::PRELOADED, Way::TRY_LOCK] {
+        Run::of(&churn)
+            .args(["6", "24", "4"])
+            .behind(["/bin/sh", "-c", &script, "sh"])
+            .on(way)
+            .wrote("errors=0");
+    }
+}
