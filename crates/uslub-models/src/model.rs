@@ -8,6 +8,7 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Once;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -85,6 +86,26 @@ impl Model {
         modelled::watch(std::ptr::from_ref(cache) as usize, size_of_val(cache));
     }
 
+    /// Makes the allocator's own words part of the model: locks, lists, the table of CPUs.
+    pub fn watch_allocator(&self) {
+        modelled::watch(std::ptr::from_ref(self.slub) as usize, size_of::<Slub>());
+    }
+
+    /// Zeroed bytes of the memory of the model, for ever.
+    pub fn place_bytes(&self, bytes: usize, align: usize) -> usize {
+        self.memory.take(bytes, align).expect("room")
+    }
+
+    /// A value that lies in the memory of the model.
+    pub fn place<T>(&self, value: T) -> &'static T {
+        let at = self.place_bytes(size_of::<T>(), align_of::<T>().max(64)) as *mut T;
+        // SAFETY: fresh memory of this size and alignment, for ever.
+        unsafe {
+            at.write(value);
+            &*at
+        }
+    }
+
     /// Makes the words of a cache's sheaves on all CPUs, and the way to them, part of the model.
     pub fn watch_slots_of(&self, cache: &Cache) {
         for (cpu, region) in self.slub.table.regions() {
@@ -95,8 +116,7 @@ impl Model {
         }
     }
 
-    /// Tries `run` in every order of its threads with at most so many preemptions (see [`preemptions`]), and
-    /// `after` each what must hold then. `run` joins all threads that it begins, and returns the objects that stay in use.
+    /// Tries `run` in every order of its threads with at most so many preemptions (see [`preemptions`]). `run` joins all threads that it begins, and returns the objects that stay in use.
     pub fn check(
         self,
         name: &str,
@@ -109,6 +129,7 @@ impl Model {
         builder.preemption_bound = Some(preemptions);
         builder.max_branches = 100_000;
         let runs: &'static AtomicUsize = Box::leak(Box::default());
+        keep_restarts_quiet();
         let memory = memory as *const Memory as usize;
         let run = std::sync::Arc::new(move || {
             // SAFETY: it lives as long as the process, and the threads of a model run one at a time.
@@ -120,6 +141,8 @@ impl Model {
             let left = run(slub);
             modelled::end();
             slub.platform.end();
+            // What was set aside goes home first: it is in no place that the invariants know.
+            slub.caches().for_each(|cache| slub.flush(cache));
             assert_eq!(slub.validate(), Ok(()));
             let in_use: usize = slub.caches().map(|c| slub.info(c).live_objs()).sum();
             assert_eq!(in_use, left.len(), "objects in use");
@@ -141,6 +164,19 @@ impl Model {
         let runs = runs.load(Relaxed);
         println!("model {name}: {runs} runs, at most {preemptions} preemptions");
     }
+}
+
+/// A model that begins anew is no failure to tell of.
+fn keep_restarts_quiet() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let tell = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |why| {
+            if !why.payload().is::<Unknown>() {
+                tell(why);
+            }
+        }));
+    });
 }
 
 /// The bound on preemptions: `short`, or what `USLUB_PREEMPTIONS` adds to it.
