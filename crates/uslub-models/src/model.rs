@@ -11,6 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Once;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use uslub_core::Allocator;
 use uslub_core::Gfp;
@@ -29,6 +30,11 @@ pub type Cache = KmemCache<Machine>;
 
 /// Words of stack of a modelled thread.
 const STACK: usize = 32 << 10;
+
+/// Seconds after which a run is taken for one that does not end; most take less than a millisecond.
+const PATIENCE: u32 = 30;
+/// Stands for a model that is done, in the number of its runs.
+const DONE: usize = usize::MAX - 1;
 
 std::thread_local! {
     /// Objects that the threads of the model hold.
@@ -149,6 +155,7 @@ impl Model {
             // Relaxed: a figure.
             runs.fetch_add(1, Relaxed);
         });
+        watch_over(name, runs);
         loop {
             // Relaxed: a figure.
             runs.store(0, Relaxed);
@@ -161,9 +168,28 @@ impl Model {
             }
         }
         // Relaxed: as above.
-        let runs = runs.load(Relaxed);
+        let runs = runs.swap(DONE, Relaxed);
         println!("model {name}: {runs} runs, at most {preemptions} preemptions");
     }
+}
+
+/// Ends the process when a run does not end: a bug may close a list to a ring, in which no checker sees that nothing happens.
+fn watch_over(name: &str, runs: &'static AtomicUsize) {
+    let name = name.to_owned();
+    std::thread::spawn(move || {
+        let (mut before, mut idle) = (usize::MAX, 0);
+        while before != DONE {
+            std::thread::sleep(Duration::from_secs(1));
+            // Relaxed: a figure.
+            let now = runs.load(Relaxed);
+            idle = if now == before { idle + 1 } else { 0 };
+            before = now;
+            if idle == PATIENCE {
+                eprintln!("model {name}: a run does not end");
+                std::process::exit(1);
+            }
+        }
+    });
 }
 
 /// A model that begins anew is no failure to tell of.
@@ -219,6 +245,16 @@ impl Object {
         object
     }
 
+    /// As [`of`](Self::of), before the other threads of the run begin; others may look at the object.
+    pub fn before(object: *mut u8, cache: &Cache) -> Self {
+        let address = object as usize;
+        HELD.with_borrow_mut(|held| held.insert(address));
+        Self {
+            address,
+            link: cache.links.offset as usize,
+        }
+    }
+
     fn begin(&self) {
         let first = HELD.with_borrow_mut(|held| held.insert(self.address));
         assert!(first, "object {:#x} has two owners", self.address);
@@ -247,6 +283,7 @@ pub fn free(slub: &Slub, cache: &Cache, object: Object, gfp: Gfp) {
 
 /// Frees an object after a grace period.
 pub fn free_rcu(slub: &Slub, cache: &Cache, object: Object) {
-    // SAFETY: as in `free`.
-    unsafe { slub.free_rcu(cache, object.end()) }
+    HELD.with_borrow_mut(|held| held.remove(&object.address));
+    // SAFETY: as in `free`; readers may still look at it.
+    unsafe { slub.free_rcu(cache, object.address as *mut u8) }
 }
