@@ -27,9 +27,7 @@ use loom::sync::atomic::AtomicU64 as Model;
 
 pub use loom::hint::spin_loop;
 
-/// An atomic that was used on this thread where a model must know it before it begins.
-///
-/// A model stops with this as its panic when it meets an atomic that no run before has used; it can then begin anew.
+/// What a run ends with, as a panic, when it met an atomic that no run before has used: the model is to begin anew.
 #[derive(Clone, Copy, Debug)]
 pub struct Unknown;
 
@@ -39,6 +37,7 @@ type Look = fn(usize) -> u64;
 
 std::thread_local! {
     static ACTIVE: Cell<bool> = const { Cell::new(false) };
+    static NEWS: Cell<bool> = const { Cell::new(false) };
     static WATCHED: RefCell<Vec<Range<usize>>> = const { RefCell::new(Vec::new()) };
     /// Atomics that were ever used, and words that were ever announced.
     static KNOWN: RefCell<BTreeMap<usize, Look>> = const { RefCell::new(BTreeMap::new()) };
@@ -62,6 +61,7 @@ fn is_watched(address: usize) -> bool {
 /// What the checker makes counts as written by the thread that makes it. So all is made here.
 pub fn begin() {
     forget();
+    NEWS.set(false);
     KNOWN.with_borrow(|known| {
         for (&address, look) in known.iter().filter(|&(&address, _)| is_watched(address)) {
             let made = Rc::new(Model::new(look(address)));
@@ -80,6 +80,14 @@ pub fn begin() {
 pub fn end() {
     ACTIVE.set(false);
     forget();
+    if has_news() {
+        std::panic::panic_any(Unknown);
+    }
+}
+
+/// Whether the run met an atomic that none before has used. It proves nothing then.
+pub fn has_news() -> bool {
+    NEWS.get()
 }
 
 /// Whether a run of a model is under way.
@@ -112,7 +120,7 @@ fn model(address: usize, look: Look) -> Option<Rc<Model>> {
     let found = ATOMICS.with_borrow(|all| all.get(&address).cloned());
     if found.is_none() {
         KNOWN.with_borrow_mut(|known| known.insert(address, look));
-        std::panic::panic_any(Unknown);
+        NEWS.set(true);
     }
     found
 }

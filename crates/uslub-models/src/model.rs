@@ -163,7 +163,7 @@ impl Model {
             let done = catch_unwind(AssertUnwindSafe(|| builder.check(move || run())));
             match done {
                 Ok(()) => break,
-                Err(why) if why.is::<Unknown>() => modelled::abandon(),
+                Err(_) if modelled::has_news() => modelled::abandon(),
                 Err(why) => resume_unwind(why),
             }
         }
