@@ -29,9 +29,9 @@ struct Grace {
 // SAFETY: callbacks run when there is no reader.
 unsafe impl GracePeriod for Grace {
     unsafe fn call(&self, head: *mut RcuHead, callback: RcuCallback) {
-        self.waiting.lock().unwrap().push((head as usize, callback));
-        // Release: who calls it sees what the caller wrote.
+        // Release: who calls it sees what the caller wrote. No other thread comes in before the push.
         self.order.fetch_add(1, Release);
+        self.waiting.lock().unwrap().push((head as usize, callback));
     }
 
     fn barrier(&self) {
