@@ -116,10 +116,12 @@ fn objects_wait_for_the_reader_that_may_still_see_them() {
             for object in objects {
                 free_rcu(slub, cache(slub), object);
             }
-            slub.rcu_barrier();
-            (0..2)
+            // All that are free, and more: what waits must not be among them.
+            let left: Vec<_> = (0..7)
                 .map(|_| alloc(slub, cache(slub), Gfp::KERNEL))
-                .collect::<Vec<_>>()
+                .collect();
+            slub.rcu_barrier();
+            left
         });
         reader.join().unwrap();
         frees.join().unwrap()
