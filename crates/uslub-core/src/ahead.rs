@@ -9,9 +9,9 @@
 //!        slabs ahead     first page
 //! ```
 
-use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::atomic::AtomicU64;
 use crate::cache::KmemCache;
 use crate::node::Node;
 use crate::page::PageIndex;

@@ -2,9 +2,9 @@
 
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
 
 use crate::args::{self, CacheArgs, CreateError, Layout};
+use crate::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
 use crate::cache::KmemCache;
 use crate::grace::GracePeriod;
 use crate::huge::Huge;

@@ -3,9 +3,9 @@
 //! Whole sheaves change hands here, under one short lock for many
 //! objects. The limits are soft: counts are looked at without the lock.
 
-use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::atomic::AtomicUsize;
 use crate::platform::Platform;
 use crate::sheaf::{Sheaf, SheafList};
 use crate::sync::Lock;

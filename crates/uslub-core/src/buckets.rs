@@ -6,11 +6,11 @@
 
 use core::fmt::Write;
 use core::ptr::null_mut;
-use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::allocator::Allocator;
 use crate::args::{CacheArgs, CreateError, NAME_MAX};
+use crate::atomic::AtomicPtr;
 use crate::cache::KmemCache;
 use crate::gfp::Gfp;
 use crate::kmalloc::{CLASS_MAX, NR_CLASSES, class_of, class_size};

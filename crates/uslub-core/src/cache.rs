@@ -2,9 +2,9 @@
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 
 use crate::args::{CacheArgs, CreateError, Ctor, Flags, Layout, NAME_MAX};
+use crate::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 use crate::deferred::Deferred;
 use crate::freelist::Links;
 use crate::gfp::Gfp;

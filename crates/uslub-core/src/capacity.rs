@@ -18,10 +18,10 @@
 //!
 //! Failing at the barn is the signal: a barn visit is cheap, a refill from slabs is not. Of visits, 63 weigh as much as a miss.
 
-use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::allocator::Allocator;
+use crate::atomic::AtomicU64;
 use crate::cache::KmemCache;
 use crate::gfp::Gfp;
 use crate::percpu::Region;

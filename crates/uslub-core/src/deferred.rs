@@ -6,8 +6,8 @@
 
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicPtr, AtomicUsize};
 
+use crate::atomic::{AtomicPtr, AtomicUsize};
 use crate::freelist::Links;
 
 /// The stack.

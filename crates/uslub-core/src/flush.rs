@@ -1,10 +1,10 @@
 //! Emptying sheaves and giving slabs back.
 
-use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use crate::allocator::Allocator;
 use crate::args::Flags;
+use crate::atomic::{self, AtomicU32};
 use crate::cache::KmemCache;
 use crate::gfp::Gfp;
 use crate::locked;
@@ -363,6 +363,6 @@ fn take_locked(region: &Region, slot: Slot, nothing: usize) -> usize {
         if top & 1 == 0 && locked::exchange(region, slot, top, nothing) {
             return top;
         }
-        core::hint::spin_loop();
+        atomic::spin_loop();
     }
 }

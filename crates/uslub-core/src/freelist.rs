@@ -10,6 +10,8 @@
 //! does not look free. A slab that starts over as fresh enters another *epoch*, which is part of
 //! the code, so links that were left behind in it do not look like any either.
 
+use crate::atomic;
+
 /// How a cache stores links.
 #[derive(Clone, Copy, Debug)]
 pub struct Links {
@@ -57,6 +59,7 @@ impl Links {
     #[inline]
     pub unsafe fn set(self, object: *mut u8, next: *mut u8) {
         let link = self.at(object);
+        atomic::writes(link, 8);
         // SAFETY: within the object, which the caller owns.
         unsafe { link.write_unaligned(self.code(next as u64, link as usize)) }
     }
@@ -69,6 +72,7 @@ impl Links {
     #[inline]
     pub unsafe fn get(self, object: *mut u8) -> *mut u8 {
         let link = self.at(object);
+        atomic::reads(link, 8);
         // SAFETY: within the object.
         self.code(unsafe { link.read_unaligned() }, link as usize) as *mut u8
     }
@@ -84,6 +88,7 @@ impl Links {
         unsafe {
             let next = self.get(object);
             if self.random != 0 {
+                atomic::writes(self.at(object), 8);
                 self.at(object).write_unaligned(0);
             }
             next

@@ -4,9 +4,9 @@
 //! mappings freed last are kept for a short while, as programs often ask for the like again.
 
 use core::ptr::NonNull;
-use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::atomic::AtomicUsize;
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::sync::Lock;
 

@@ -11,7 +11,7 @@
 //! | batches of objects | `sheaves`, `flush`, `reclaim`; `numa`, `capacity`, `capacity`, `sheaf`, `percpu`, `locked`, `barn` |
 //! | slabs | `refill`, `fresh`, `free`, `partial`, `deferred`; `node`, `reserve`, `slab`, `freelist`, `order` |
 //! | pages | `page` |
-//! | the world below | `platform`; `sync`, `gfp`, `grace`, `tunables`, `meta`, `text` |
+//! | the world below | `platform`; `sync`, `gfp`, `grace`, `tunables`, `meta`, `text`, `atomic` |
 //!
 //! A layer uses only what stands below it.
 
@@ -23,6 +23,7 @@ extern crate std;
 pub mod ahead;
 pub mod allocator;
 pub mod args;
+pub mod atomic;
 pub mod barn;
 pub mod buckets;
 pub mod bulk;
@@ -43,6 +44,8 @@ pub mod kmalloc;
 pub mod locked;
 pub mod mempool;
 pub mod meta;
+#[cfg(loom)]
+pub mod modelled;
 pub mod node;
 pub mod numa;
 pub mod order;

@@ -8,6 +8,7 @@
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
+use crate::atomic;
 use crate::percpu::{ALLOCS_OFFSET, FREES_OFFSET, Region, Slot};
 use crate::sheaf;
 
@@ -39,6 +40,7 @@ pub unsafe fn pop(region: &Region, slot: Slot) -> *mut u8 {
     let Some(top) = take(region, slot) else {
         return core::ptr::null_mut();
     };
+    atomic::reads(top as *const u8, 8);
     // SAFETY: a top points to the newest object or to null; we hold the sheaf.
     let object = unsafe { *(top as *const *mut u8) };
     if object.is_null() {
@@ -63,6 +65,7 @@ pub unsafe fn push(region: &Region, slot: Slot, object: *mut u8) -> bool {
         give(region, slot, top);
         return false;
     }
+    atomic::writes((top + 8) as *const u8, 8);
     // SAFETY: the sheaf has room behind its top; we hold it.
     unsafe { *((top + 8) as *mut *mut u8) = object };
     give(region, slot, top + 8);
@@ -83,6 +86,7 @@ pub unsafe fn pop_many(region: &Region, slot: Slot, out: &mut [*mut u8]) -> bool
     let enough = sheaf::top_len(top) >= n;
     if enough {
         let first = (top - 8 * (n - 1)) as *const *mut u8;
+        atomic::reads(first, 8 * n);
         // SAFETY: the sheaf has so many objects; we hold it.
         unsafe { first.copy_to_nonoverlapping(out.as_mut_ptr(), n) };
         give(region, slot, top - 8 * n);
@@ -106,6 +110,7 @@ pub unsafe fn push_many(region: &Region, slot: Slot, objects: &[*mut u8]) -> boo
     let fits = top % sheaf::SHEAF_BYTES + 8 * n < sheaf::SHEAF_BYTES;
     if fits {
         let room = (top + 8) as *mut *mut u8;
+        atomic::writes(room, 8 * n);
         // SAFETY: the sheaf has so much room behind its top; we hold it.
         unsafe { objects.as_ptr().copy_to_nonoverlapping(room, n) };
         give(region, slot, top + 8 * n);

@@ -51,9 +51,10 @@
 
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicU32, AtomicUsize};
 
 use crate::allocator::Allocator;
+use crate::atomic::AtomicU32;
+use crate::atomic::AtomicUsize;
 use crate::cache::KmemCache;
 use crate::gfp::Gfp;
 use crate::platform::Platform;

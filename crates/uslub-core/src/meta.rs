@@ -4,9 +4,9 @@
 //! reused through a list. Nothing here comes from a slab, so nothing recurses.
 
 use core::ptr::NonNull;
-use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+use crate::atomic::AtomicUsize;
 use crate::gfp::Gfp;
 use crate::platform::{FaultSite, Platform};
 use crate::sheaf::{SHEAF_BYTES, Window};

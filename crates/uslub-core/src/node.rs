@@ -1,9 +1,9 @@
 //! What a cache keeps on one memory node: slabs with free slots, and the barn.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicU32, AtomicUsize};
 
 use crate::ahead::Ahead;
+use crate::atomic::{AtomicU32, AtomicUsize};
 use crate::barn::Barn;
 use crate::page::{Arena, PageIndex};
 use crate::platform::Platform;

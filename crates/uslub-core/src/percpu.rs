@@ -23,8 +23,8 @@
 
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
 
+use crate::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
 use crate::platform::Platform;
 use crate::sheaf;
 use crate::stats::{STAT_SLOTS, StatItem};

@@ -7,9 +7,9 @@
 
 use core::fmt::Arguments;
 use core::ptr::NonNull;
-use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::atomic::AtomicU32;
 use crate::percpu::{Counter, Slot, Table};
 
 /// Bytes of a page, the unit of the page layer (a multiple of the system's page

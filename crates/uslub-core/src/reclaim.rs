@@ -9,10 +9,10 @@
 //! One thread at a time reclaims; others wait for it and then try again. A shrinker may allocate and free,
 //! also from its own cache: such an allocation fails rather than calls shrinkers again.
 
-use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::allocator::Allocator;
+use crate::atomic::AtomicUsize;
 use crate::cache::KmemCache;
 use crate::gfp::Gfp;
 use crate::percpu::CacheId;
@@ -185,7 +185,7 @@ impl<P: Platform> Allocator<P> {
         }
         if gfp.contains(Gfp::NOFAIL) {
             // Somebody else may free something meanwhile.
-            P::wait(&core::sync::atomic::AtomicU32::new(0), 0, Some(RETRY_MS));
+            P::wait(&crate::atomic::AtomicU32::new(0), 0, Some(RETRY_MS));
             return true;
         }
         false

@@ -24,6 +24,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::AtomicU16;
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::atomic;
 use crate::grace::RcuHead;
 
 /// Bytes of a window, and its alignment.
@@ -187,6 +188,7 @@ impl Sheaf {
 
     /// The window with its objects, for [`from_window`](Self::from_window).
     pub fn keep(self) -> NonNull<Window> {
+        atomic::writes(self.window.as_ptr(), 8);
         // SAFETY: we own the window.
         unsafe { (*self.window.as_ptr()).len = self.len as u32 };
         self.window
@@ -198,6 +200,7 @@ impl Sheaf {
     ///
     /// The caller owns the window, and `keep` was the last to touch it.
     pub unsafe fn from_window(window: NonNull<Window>) -> Self {
+        atomic::reads(window.as_ptr(), 8);
         // SAFETY: the caller owns the window.
         let len = unsafe { window.as_ref().len } as usize;
         Self { window, len }
@@ -252,6 +255,7 @@ impl Sheaf {
     /// The objects, oldest first.
     #[inline]
     pub fn objects(&self) -> &[*mut u8] {
+        atomic::reads(self.first(), 8 * self.len);
         // SAFETY: we own the window, and its first `len` objects are set.
         unsafe { core::slice::from_raw_parts(self.first(), self.len) }
     }
@@ -259,6 +263,7 @@ impl Sheaf {
     /// The objects, oldest first, for reordering.
     #[inline]
     pub fn objects_mut(&mut self) -> &mut [*mut u8] {
+        atomic::writes(self.first(), 8 * self.len);
         // SAFETY: as in `objects`, and we are borrowed uniquely.
         unsafe { core::slice::from_raw_parts_mut(self.first(), self.len) }
     }
@@ -267,6 +272,7 @@ impl Sheaf {
     #[inline]
     pub fn room(&mut self) -> &mut [*mut u8] {
         let (capacity, len) = (self.capacity(), self.len);
+        atomic::writes(self.first().wrapping_add(len), 8 * (capacity - len));
         // SAFETY: the words between the newest object and the window's end are
         // ours and initialised (windows begin zeroed).
         unsafe { core::slice::from_raw_parts_mut(self.first().add(len), capacity - len) }
@@ -336,6 +342,7 @@ impl SheafList {
     /// Adds a sheaf.
     pub fn push(&mut self, sheaf: Sheaf) {
         let window = sheaf.window.as_ptr();
+        atomic::writes(window, 8);
         // SAFETY: the caller gave us the sheaf.
         unsafe {
             (*window).link = self.head;
@@ -348,6 +355,7 @@ impl SheafList {
     /// Takes the newest sheaf out.
     pub fn pop(&mut self) -> Option<Sheaf> {
         let window = NonNull::new(self.head)?;
+        atomic::reads(window.as_ptr(), 8);
         // SAFETY: the list owns its windows.
         unsafe {
             self.head = window.as_ref().link;

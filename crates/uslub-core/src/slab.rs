@@ -24,8 +24,8 @@
 //! with each change made under a lock of the slab ([`Slab::change_locked`]).
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
+use crate::atomic::{self, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 use crate::page::arena::PageKind;
 
 /// "No page" in a list of slabs.
@@ -218,7 +218,7 @@ impl Slab {
             .compare_exchange_weak(0, 1, Acquire, Relaxed)
             .is_err()
         {
-            core::hint::spin_loop();
+            atomic::spin_loop();
         }
         let now = self.state();
         if now == old {

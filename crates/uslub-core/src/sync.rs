@@ -12,17 +12,14 @@
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+use crate::atomic::{self, AtomicU32, SPINS};
 use crate::platform::Platform;
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
-
-/// Rounds of spinning before a thread sleeps.
-const SPINS: u32 = 100;
 
 /// A value that one thread at a time may use.
 pub struct Lock<P, T> {
@@ -87,7 +84,7 @@ impl<P: Platform, T> Lock<P, T> {
     #[cold]
     fn acquire_slow(&self) {
         for _ in 0..SPINS {
-            core::hint::spin_loop();
+            atomic::spin_loop();
             // Relaxed: only a look; the exchange below acquires.
             if self.word.load(Relaxed) == FREE
                 // Acquire: as in `try_lock`.
@@ -141,6 +138,7 @@ impl<P: Platform, T> Deref for Guard<'_, P, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
+        atomic::reads(self.lock.value.get(), 1);
         // SAFETY: the guard holds the lock.
         unsafe { &*self.lock.value.get() }
     }
@@ -149,6 +147,7 @@ impl<P: Platform, T> Deref for Guard<'_, P, T> {
 impl<P: Platform, T> DerefMut for Guard<'_, P, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
+        atomic::writes(self.lock.value.get(), 1);
         // SAFETY: the guard holds the lock, and it is borrowed uniquely.
         unsafe { &mut *self.lock.value.get() }
     }

@@ -11,8 +11,8 @@
 
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicUsize};
 
+use crate::atomic::{AtomicPtr, AtomicU16, AtomicUsize};
 use crate::page::block::{BLOCK_PAGES, Block, Group};
 use crate::percpu::CacheId;
 use crate::platform::{PAGE_SHIFT, PAGE_SIZE, Platform};

@@ -11,8 +11,8 @@
 //! in use lies dirty.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
+use crate::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 use crate::gfp::Gfp;
 use crate::page::arena::{Arena, BLOCK_BYTES, PageIndex};
 use crate::page::block::{self, BINS, BLOCK_PAGES, NO_BLOCK};

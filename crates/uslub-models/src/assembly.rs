@@ -1,0 +1,409 @@
+//! The restartable sequences as they are written: the assembly of `uslub-rseq`, read and carried out step by step.
+//!
+//! What is read is the source text itself, so a change of the sequences is a change of the model. Only the
+//! instructions that the sequences use are known; another one ends the reading with a panic.
+
+use std::collections::BTreeMap;
+
+const SOURCE: &str = include_str!("../../uslub-rseq/src/x86_64.rs");
+
+/// A value that operands lead to.
+#[derive(Clone, Debug)]
+enum Expression {
+    Number(u64),
+    Register(usize),
+    Sum(Box<Self>, Box<Self>),
+    Difference(Box<Self>, Box<Self>),
+    Product(Box<Self>, Box<Self>),
+}
+
+#[derive(Clone, Debug)]
+enum Operand {
+    /// A register and the bits of it that count.
+    Register(usize, u64),
+    Value(Expression),
+    Memory(Expression),
+    /// In the thread's area.
+    Area(Expression),
+}
+
+#[derive(Clone, Debug)]
+struct Instruction {
+    name: String,
+    operands: Vec<Operand>,
+    /// Where a jump goes to.
+    target: usize,
+}
+
+/// A sequence.
+#[derive(Debug)]
+pub struct Program {
+    instructions: Vec<Instruction>,
+    registers: Vec<String>,
+    /// First instruction of the restartable part, and the first behind it.
+    restartable: (usize, usize),
+    /// Where an abort goes on.
+    end: usize,
+}
+
+/// What a sequence is carried out on.
+pub trait World {
+    /// A word of memory.
+    fn load(&self, address: u64) -> u64;
+    /// Writes a word of memory.
+    fn store(&mut self, address: u64, value: u64);
+    /// A word of the thread's area.
+    fn area(&self, address: u64) -> u64;
+}
+
+/// A thread's place in a sequence.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Place {
+    at: usize,
+    registers: Vec<[u64; 2]>,
+    /// Zero, carry, sign.
+    flags: [bool; 3],
+    /// Whether the area leads to the sequence's descriptor.
+    armed: bool,
+}
+
+fn text_between<'a>(text: &'a str, start: &str, end: &str) -> &'a str {
+    let from = text.find(start).unwrap_or_else(|| panic!("no {start}")) + start.len();
+    let text = &text[from..];
+    &text[..text.find(end).unwrap_or_else(|| panic!("no {end}"))]
+}
+
+fn quoted(text: &str) -> impl Iterator<Item = String> {
+    let lines = text.lines().map(str::trim).filter(|l| !l.starts_with("//"));
+    lines.filter_map(|l| {
+        if l.starts_with("copy!()") {
+            return Some("copy".to_owned());
+        }
+        let l = l.strip_prefix('"')?;
+        Some(l[..l.find('"')?].trim_end_matches("\\n").to_owned())
+    })
+}
+
+struct Reader<'a> {
+    constants: &'a BTreeMap<&'a str, u64>,
+    registers: Vec<String>,
+}
+
+impl Reader<'_> {
+    fn register(&mut self, name: &str) -> usize {
+        let found = self.registers.iter().position(|r| r == name);
+        found.unwrap_or_else(|| {
+            self.registers.push(name.to_owned());
+            self.registers.len() - 1
+        })
+    }
+
+    fn name(&mut self, name: &str) -> Expression {
+        let name = name.split(':').next().unwrap_or(name);
+        match self.constants.get(name) {
+            Some(&value) => Expression::Number(value),
+            None => Expression::Register(self.register(name)),
+        }
+    }
+
+    /// Reads a sum of products off the front of the tokens.
+    fn sum(&mut self, tokens: &mut Vec<String>) -> Expression {
+        let mut sum = if tokens.first().is_some_and(|t| t == "-") {
+            Expression::Number(0)
+        } else {
+            self.product(tokens)
+        };
+        while let Some(sign) = tokens.first().cloned().filter(|t| t == "+" || t == "-") {
+            tokens.remove(0);
+            let next = self.product(tokens);
+            let (left, right) = (Box::new(sum), Box::new(next));
+            sum = if sign == "+" {
+                Expression::Sum(left, right)
+            } else {
+                Expression::Difference(left, right)
+            };
+        }
+        sum
+    }
+
+    fn product(&mut self, tokens: &mut Vec<String>) -> Expression {
+        let mut product = self.term(tokens);
+        while tokens.first().is_some_and(|t| t == "*") {
+            tokens.remove(0);
+            product = Expression::Product(Box::new(product), Box::new(self.term(tokens)));
+        }
+        product
+    }
+
+    fn term(&mut self, tokens: &mut Vec<String>) -> Expression {
+        let token = tokens.remove(0);
+        if token == "(" {
+            let inner = self.sum(tokens);
+            assert_eq!(tokens.remove(0), ")");
+            return inner;
+        }
+        match token.strip_prefix('{') {
+            Some(name) => self.name(name.trim_end_matches('}')),
+            None => Expression::Number(token.parse().unwrap_or_else(|_| panic!("what is {token}"))),
+        }
+    }
+
+    fn expression(&mut self, text: &str) -> Expression {
+        let mut text = text.to_owned();
+        for sign in ["+", "-", "*", "(", ")"] {
+            text = text.replace(sign, &format!(" {sign} "));
+        }
+        let mut tokens: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+        let read = self.sum(&mut tokens);
+        assert!(tokens.is_empty(), "what follows in {text}");
+        read
+    }
+
+    fn operand(&mut self, text: &str) -> Operand {
+        let text = ["dword ptr ", "qword ptr ", "word ptr "]
+            .iter()
+            .fold(text.trim(), |text, size| text.trim_start_matches(size));
+        if let Some(inner) = text.strip_prefix("fs:[") {
+            return Operand::Area(self.expression(inner.trim_end_matches(']')));
+        }
+        if text == "[rip + 50f]" {
+            return Operand::Memory(Expression::Number(0));
+        }
+        if let Some(inner) = text.strip_prefix('[') {
+            return Operand::Memory(self.expression(inner.trim_end_matches(']')));
+        }
+        match self.expression(text) {
+            Expression::Register(register) => {
+                let mask = match text.split_once(':').map(|(_, width)| width) {
+                    Some("e}") => u64::from(u32::MAX),
+                    Some("l}") => u64::from(u8::MAX),
+                    _ => u64::MAX,
+                };
+                Operand::Register(register, mask)
+            }
+            value => Operand::Value(value),
+        }
+    }
+}
+
+impl Program {
+    /// Reads the sequence of a function, with what its `const` operands stand for.
+    ///
+    /// # Panics
+    ///
+    /// When the source cannot be read: a function of that name is missing, or has an instruction that is not known.
+    pub fn read(function: &str, constants: &[(&str, u64)]) -> Self {
+        let constants = constants.iter().copied().collect();
+        let body = text_between(
+            SOURCE,
+            &format!("pub unsafe fn {function}"),
+            "descriptor!()",
+        );
+        let asm = &body[body.find("asm!(").expect("its asm")..];
+        let copy: Vec<_> = quoted(text_between(SOURCE, "macro_rules! copy {", "\n}\n")).collect();
+        let lines = quoted(asm).flat_map(|line| {
+            if line == "copy" {
+                copy.clone()
+            } else {
+                vec![line]
+            }
+        });
+        let mut reader = Reader {
+            constants: &constants,
+            registers: Vec::new(),
+        };
+        let (mut labels, mut instructions, mut jumps) = (BTreeMap::new(), Vec::new(), Vec::new());
+        for line in lines {
+            if let Some(label) = line.strip_suffix(':') {
+                labels.insert(label.to_owned(), instructions.len());
+                continue;
+            }
+            let (name, rest) = line.split_once(' ').unwrap_or((&line, ""));
+            let is_jump = name.starts_with('j');
+            let operands = if is_jump {
+                jumps.push((
+                    instructions.len(),
+                    rest.trim_end_matches(['f', 'b']).to_owned(),
+                ));
+                Vec::new()
+            } else {
+                rest.split(", ").map(|o| reader.operand(o)).collect()
+            };
+            instructions.push(Instruction {
+                name: name.to_owned(),
+                operands,
+                target: 0,
+            });
+        }
+        for (at, label) in jumps {
+            instructions[at].target = labels[&label];
+        }
+        Self {
+            registers: reader.registers,
+            restartable: (labels["20"], labels["30"]),
+            end: labels["60"],
+            instructions,
+        }
+    }
+
+    /// The start, with some registers set.
+    pub fn begin(&self, values: &[(&str, u64)]) -> Place {
+        let mut registers = vec![[0; 2]; self.registers.len()];
+        for (name, value) in values {
+            if let Some(at) = self.registers.iter().position(|r| r == name) {
+                registers[at][0] = *value;
+            }
+        }
+        Place {
+            at: 0,
+            registers,
+            flags: [false; 3],
+            armed: false,
+        }
+    }
+
+    /// Whether a place is the end.
+    pub fn is_over(&self, place: &Place) -> bool {
+        place.at >= self.end
+    }
+
+    /// What a register holds.
+    ///
+    /// # Panics
+    ///
+    /// When the sequence has no such register.
+    pub fn register(&self, place: &Place, name: &str) -> u64 {
+        let at = self.registers.iter().position(|r| r == name);
+        place.registers[at.unwrap_or_else(|| panic!("no register {name}"))][0]
+    }
+
+    /// What the kernel does before the thread goes on after an interruption; returns whether that was an abort.
+    pub fn interrupt(&self, place: &mut Place) -> bool {
+        let inside = (self.restartable.0..self.restartable.1).contains(&place.at);
+        let aborts = place.armed && inside;
+        if aborts {
+            place.at = self.end;
+        }
+        place.armed = false;
+        aborts
+    }
+
+    /// Carries one instruction out.
+    ///
+    /// # Panics
+    ///
+    /// When the instruction is not known.
+    pub fn step(&self, place: &mut Place, world: &mut impl World) {
+        let instruction = &self.instructions[place.at];
+        place.at += 1;
+        let name = instruction.name.as_str();
+        let [zero, carry, sign] = place.flags;
+        let jumps = match name {
+            "jz" | "je" => Some(zero),
+            "jnz" | "jne" => Some(!zero),
+            "js" => Some(sign),
+            "jb" => Some(carry),
+            "jae" => Some(!carry),
+            _ => None,
+        };
+        if let Some(jumps) = jumps {
+            if jumps {
+                place.at = instruction.target;
+            }
+            return;
+        }
+        let to = &instruction.operands[0];
+        let from = instruction.operands.get(1);
+        let value = match from {
+            None => 1,
+            // Only its address is wanted.
+            Some(_) if name == "lea" => 0,
+            Some(from) => place.value(from, world),
+        };
+        let address = from.map(|from| place.address(from));
+        match name {
+            "lea" => place.put(to, address.expect("an address"), world),
+            "mov" | "movzx" => place.put(to, value, world),
+            "movups" => place.move_two(to, from.expect("a source"), world),
+            "cmp" => {
+                let old = place.value(to, world);
+                place.flags = [
+                    old == value,
+                    old < value,
+                    (old.wrapping_sub(value) as i32) < 0,
+                ];
+            }
+            "test" => {
+                let both = place.value(to, world) & value;
+                place.flags = [both == 0, false, (both as i32) < 0];
+            }
+            "add" | "sub" | "and" | "inc" | "dec" | "shr" => {
+                let old = place.value(to, world);
+                let new = match name {
+                    "add" | "inc" => old.wrapping_add(value),
+                    "sub" | "dec" => old.wrapping_sub(value),
+                    "and" => old & value,
+                    _ => old >> value,
+                };
+                place.put(to, new, world);
+                place.flags = [place.value(to, world) == 0, false, (new as i32) < 0];
+            }
+            other => panic!("the instruction {other} is not known"),
+        }
+    }
+}
+
+impl Place {
+    fn expression(&self, expression: &Expression) -> u64 {
+        match expression {
+            Expression::Number(n) => *n,
+            Expression::Register(r) => self.registers[*r][0],
+            Expression::Sum(a, b) => self.expression(a).wrapping_add(self.expression(b)),
+            Expression::Difference(a, b) => self.expression(a).wrapping_sub(self.expression(b)),
+            Expression::Product(a, b) => self.expression(a).wrapping_mul(self.expression(b)),
+        }
+    }
+
+    fn address(&self, operand: &Operand) -> u64 {
+        match operand {
+            Operand::Memory(e) | Operand::Area(e) | Operand::Value(e) => self.expression(e),
+            Operand::Register(..) => 0,
+        }
+    }
+
+    fn value(&self, operand: &Operand, world: &impl World) -> u64 {
+        match operand {
+            Operand::Register(r, mask) => self.registers[*r][0] & mask,
+            Operand::Value(e) => self.expression(e),
+            // Only a copy by pieces reads two; a descriptor's address is of no interest.
+            Operand::Memory(Expression::Number(0)) => 0,
+            Operand::Memory(e) => world.load(self.expression(e)),
+            Operand::Area(e) => world.area(self.expression(e)),
+        }
+    }
+
+    fn put(&mut self, to: &Operand, value: u64, world: &mut impl World) {
+        match to {
+            Operand::Register(r, mask) => self.registers[*r][0] = value & mask,
+            Operand::Memory(e) => world.store(self.expression(e), value),
+            Operand::Area(_) => self.armed = true,
+            Operand::Value(_) => panic!("a number is written to"),
+        }
+    }
+
+    fn move_two(&mut self, to: &Operand, from: &Operand, world: &mut impl World) {
+        match (to, from) {
+            (Operand::Register(r, _), Operand::Memory(e)) => {
+                let at = self.expression(e);
+                self.registers[*r] = [world.load(at), world.load(at + 8)];
+            }
+            (Operand::Memory(e), Operand::Register(r, _)) => {
+                let at = self.expression(e);
+                let [low, high] = self.registers[*r];
+                world.store(at, low);
+                world.store(at + 8, high);
+            }
+            _ => panic!("two words are moved from memory to memory"),
+        }
+    }
+}

@@ -1,0 +1,560 @@
+//! Restartable sequences of several threads, in every order, with everything that may come between two instructions.
+//!
+//! | between any two instructions | what it does |
+//! |---|---|
+//! | another CPU's thread | goes on by an instruction |
+//! | preemption | the thread is aborted if it is inside of its sequence; another one runs on the CPU |
+//! | migration | the thread is aborted likewise, and goes on where another CPU is free |
+//! | signal | the thread is aborted likewise; the handler then allocates or frees with a sequence of its own |
+//! | drain | a step of a thread elsewhere: the CPU's table entry says *stopped*; a fence aborts all; the sheaf is taken; the entry is as before |
+//!
+//! The orders are all tried, with a bound on preemptions, migrations and signals together. States
+//! that were seen before are not tried again. At each end every object must be in exactly one place. Stores are seen in
+//! their order, as x86-64 and the fence promise.
+
+use std::collections::{BTreeMap, HashSet};
+use std::hash::{Hash, Hasher};
+use std::rc::Rc;
+
+use crate::assembly::{Place, Program, World};
+
+/// Bytes of a window, as in the core.
+const WINDOW: u64 = 2048;
+/// Where a window says its capacity.
+const CAPACITY_AT: u64 = 8;
+/// Objects of a sheaf in these models.
+const CAPACITY: u64 = 3;
+const TABLE: u64 = 0x100;
+const REGIONS: u64 = 0x1000;
+const STOPPED: u64 = 0x3000;
+const SLOT: u64 = 8;
+const COUNT: u64 = 16;
+/// A word of a region that is only counted.
+const NUMBER: u64 = 0x40;
+const AREA: u64 = 0x500;
+const INDEX: u64 = 0x600;
+const WINDOWS: u64 = 0x10000;
+const BUFFERS: u64 = 0x40000;
+const NR_CPUS: usize = 2;
+
+const NO_SHEAF: u64 = WINDOWS + WINDOW - 8;
+const STOPPED_TOP: u64 = NO_SHEAF + WINDOW;
+
+/// The top of sheaf `n` with `len` objects.
+fn top(n: u64, len: u64) -> u64 {
+    WINDOWS + (n + 3) * WINDOW - 8 - 8 * (CAPACITY - len)
+}
+
+fn is_sentinel(top: u64) -> bool {
+    top == NO_SHEAF || top == STOPPED_TOP
+}
+
+/// What a thread does.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Operation {
+    /// Takes an object.
+    Pop,
+    /// Gives an object.
+    Push(u64),
+    /// Takes so many.
+    PopMany(u64),
+    /// Gives some.
+    PushMany(Vec<u64>),
+    /// Takes the sheaf that it sees.
+    Take,
+    /// Counts.
+    Add(u64),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Frame {
+    operation: Operation,
+    place: Place,
+    /// The sheaf that was seen, for [`Operation::Take`].
+    seen: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Thread {
+    cpu: usize,
+    frames: Vec<Frame>,
+    left: Vec<Operation>,
+    handler: Option<Operation>,
+}
+
+/// Words of memory; which ones there are does not change.
+#[derive(Clone, Debug)]
+struct Memory {
+    addresses: Rc<[u64]>,
+    words: Vec<u64>,
+}
+
+impl Memory {
+    fn of(words: &BTreeMap<u64, u64>) -> Self {
+        Self {
+            addresses: words.keys().copied().collect(),
+            words: words.values().copied().collect(),
+        }
+    }
+
+    fn at(&self, address: u64) -> usize {
+        let found = self.addresses.binary_search(&address);
+        found.unwrap_or_else(|_| panic!("the word at {address:#x}, where nothing is"))
+    }
+
+    fn load(&self, address: u64) -> u64 {
+        self.words[self.at(address)]
+    }
+
+    /// Writes a word, and returns what was there.
+    fn swap(&mut self, address: u64, value: u64) -> u64 {
+        let at = self.at(address);
+        std::mem::replace(&mut self.words[at], value)
+    }
+}
+
+impl PartialEq for Memory {
+    fn eq(&self, other: &Self) -> bool {
+        self.words == other.words
+    }
+}
+
+impl Eq for Memory {}
+
+impl Hash for Memory {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.words.hash(hasher);
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct State {
+    memory: Memory,
+    threads: Vec<Thread>,
+    /// Which thread runs on each CPU.
+    running: [Option<usize>; NR_CPUS],
+    /// Objects outside of sheaves, and objects of sheaves that somebody took.
+    held: Vec<u64>,
+    counted: u64,
+    /// Steps of the drain that are done.
+    drained: u8,
+    disturbances: u32,
+}
+
+struct Here<'a> {
+    memory: &'a mut Memory,
+    cpu: usize,
+}
+
+impl World for Here<'_> {
+    fn load(&self, address: u64) -> u64 {
+        self.memory.load(address)
+    }
+
+    fn store(&mut self, address: u64, value: u64) {
+        self.memory.swap(address, value);
+    }
+
+    fn area(&self, address: u64) -> u64 {
+        assert!(
+            address == AREA + 4 || address == INDEX,
+            "the area at {address:#x}"
+        );
+        self.cpu as u64
+    }
+}
+
+/// What is explored.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// What each thread does, and on which CPU it starts.
+    pub threads: Vec<(usize, Vec<Operation>)>,
+    /// What a signal handler of the first thread does.
+    pub handler: Option<Operation>,
+    /// Whether CPU 0 is drained meanwhile.
+    pub drain: bool,
+    /// Preemptions, migrations and signals together, at most.
+    pub disturbances: u32,
+}
+
+/// What an exploration has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Different states.
+    pub states: usize,
+    /// Different ends.
+    pub ends: usize,
+    /// Sequences that were aborted.
+    pub aborts: usize,
+}
+
+/// The sequences.
+#[derive(Debug)]
+pub struct Sequences {
+    pop: Program,
+    push: Program,
+    pop_many: Program,
+    push_many: Program,
+    exchange: Program,
+    add: Program,
+}
+
+impl Sequences {
+    /// Reads them from the source.
+    pub fn read() -> Self {
+        let many = [
+            ("window", WINDOW),
+            ("capacity", CAPACITY_AT),
+            ("count", COUNT),
+        ];
+        Self {
+            pop: Program::read("pop", &[]),
+            push: Program::read("push", &[("mask", WINDOW - 1)]),
+            pop_many: Program::read("pop_many", &many),
+            push_many: Program::read("push_many", &many),
+            exchange: Program::read("exchange", &[]),
+            add: Program::read("add", &[]),
+        }
+    }
+
+    fn of(&self, operation: &Operation) -> &Program {
+        match operation {
+            Operation::Pop => &self.pop,
+            Operation::Push(_) => &self.push,
+            Operation::PopMany(_) => &self.pop_many,
+            Operation::PushMany(_) => &self.push_many,
+            Operation::Take => &self.exchange,
+            Operation::Add(_) => &self.add,
+        }
+    }
+
+    /// Tries every order of a scenario.
+    ///
+    /// # Panics
+    ///
+    /// When an object is lost or in two places, or a count is wrong.
+    pub fn explore(&self, scenario: &Scenario) -> Seen {
+        let start = State::of(scenario);
+        let mut seen = Seen::default();
+        let mut known = HashSet::from([start.clone()]);
+        let mut next = vec![start];
+        while let Some(state) = next.pop() {
+            seen.states += 1;
+            let (followers, aborts) = self.followers(&state, scenario);
+            seen.aborts += aborts;
+            if state.is_over() {
+                seen.ends += 1;
+                state.check();
+            }
+            for follower in followers {
+                if known.insert(follower.clone()) {
+                    next.push(follower);
+                }
+            }
+        }
+        seen
+    }
+
+    fn followers(&self, state: &State, scenario: &Scenario) -> (Vec<State>, usize) {
+        let (mut all, mut aborts) = (Vec::new(), 0);
+        for cpu in 0..NR_CPUS {
+            match state.running[cpu] {
+                Some(thread) => all.push(self.stepped(state, thread)),
+                None => {
+                    let waits =
+                        |t: &usize| state.threads[*t].cpu == cpu && !state.threads[*t].is_over();
+                    for thread in (0..state.threads.len()).filter(waits) {
+                        let mut next = state.clone();
+                        next.running[cpu] = Some(thread);
+                        all.push(next);
+                    }
+                }
+            }
+        }
+        if scenario.drain && state.drained < 4 {
+            let mut next = state.clone();
+            aborts += self.drain_step(&mut next);
+            all.push(next);
+        }
+        if state.disturbances == scenario.disturbances {
+            return (all, aborts);
+        }
+        for thread in state.running.iter().flatten().copied() {
+            let mut interrupted = state.clone();
+            interrupted.disturbances += 1;
+            aborts += usize::from(self.interrupt(&mut interrupted.threads[thread]));
+            // A signal: the handler runs on top.
+            if let Some(operation) = interrupted.threads[thread].handler.clone() {
+                let mut next = interrupted.clone();
+                next.threads[thread].handler = None;
+                self.begin(&mut next, thread, operation);
+                all.push(next);
+            }
+            // Preempted, and perhaps moved: some thread, it or another, runs then.
+            for cpu in 0..NR_CPUS {
+                let mut next = interrupted.clone();
+                next.running[state.threads[thread].cpu] = None;
+                next.threads[thread].cpu = cpu;
+                all.push(next);
+            }
+        }
+        (all, aborts)
+    }
+
+    fn interrupt(&self, thread: &mut Thread) -> bool {
+        let frame = thread.frames.last_mut();
+        frame.is_some_and(|frame| self.of(&frame.operation).interrupt(&mut frame.place))
+    }
+
+    fn drain_step(&self, state: &mut State) -> usize {
+        state.drained += 1;
+        match state.drained {
+            1 => {
+                state.memory.swap(TABLE, STOPPED);
+            }
+            2 => {
+                return state
+                    .threads
+                    .iter_mut()
+                    .filter_map(|t| self.interrupt(t).then_some(()))
+                    .count();
+            }
+            3 => {
+                let word = state.memory.swap(REGIONS + SLOT, NO_SHEAF);
+                state.take_sheaf(word);
+            }
+            _ => {
+                state.memory.swap(TABLE, REGIONS);
+            }
+        }
+        0
+    }
+
+    /// The state after one instruction of a thread, or after the end or beginning of an operation.
+    fn stepped(&self, state: &State, thread: usize) -> State {
+        let mut next = state.clone();
+        let cpu = next.threads[thread].cpu;
+        let Some(frame) = next.threads[thread].frames.last_mut() else {
+            if next.threads[thread].left.is_empty() {
+                next.running[cpu] = None;
+            } else {
+                let operation = next.threads[thread].left.remove(0);
+                self.begin(&mut next, thread, operation);
+            }
+            return next;
+        };
+        let program = self.of(&frame.operation);
+        if !program.is_over(&frame.place) {
+            let memory = &mut next.memory;
+            program.step(&mut frame.place, &mut Here { memory, cpu });
+            return next;
+        }
+        let frame = next.threads[thread].frames.pop().expect("a frame");
+        self.end(&mut next, thread, frame);
+        next
+    }
+
+    fn begin(&self, state: &mut State, thread: usize, operation: Operation) {
+        let cpu = state.threads[thread].cpu;
+        let region = state.memory.load(TABLE + 8 * cpu as u64);
+        let seen = state.memory.load(region + SLOT);
+        let depth = state.threads[thread].frames.len();
+        let buffer = BUFFERS + 0x100 * (2 * thread + depth) as u64;
+        let mut values = vec![
+            ("area", AREA),
+            ("index", INDEX),
+            ("region", INDEX),
+            ("table", TABLE),
+            ("slot", SLOT),
+            ("stopped", STOPPED),
+        ];
+        match &operation {
+            Operation::Pop => values.push(("count", COUNT)),
+            Operation::Push(object) => values.extend([("count", COUNT), ("object", *object)]),
+            Operation::PopMany(n) => values.extend([("to", buffer), ("bytes", 8 * n), ("n", *n)]),
+            Operation::PushMany(objects) => {
+                for (address, object) in (buffer..).step_by(8).zip(objects) {
+                    state.memory.swap(address, *object);
+                }
+                let n = objects.len() as u64;
+                values.extend([("from", buffer), ("bytes", 8 * n), ("n", n)]);
+            }
+            Operation::Take => {
+                if is_sentinel(seen) {
+                    return;
+                }
+                values.extend([("old", seen), ("new", NO_SHEAF)]);
+            }
+            Operation::Add(n) => values.extend([("at", NUMBER), ("n", *n)]),
+        }
+        let place = self.of(&operation).begin(&values);
+        state.threads[thread].frames.push(Frame {
+            operation,
+            place,
+            seen,
+        });
+    }
+
+    fn end(&self, state: &mut State, thread: usize, frame: Frame) {
+        let program = self.of(&frame.operation);
+        let depth = state.threads[thread].frames.len();
+        let buffer = BUFFERS + 0x100 * (2 * thread + depth) as u64;
+        let done = || program.register(&frame.place, "done") != 0;
+        match &frame.operation {
+            Operation::Pop => match program.register(&frame.place, "object") {
+                0 => (),
+                object => state.held.push(object),
+            },
+            Operation::Push(object) => {
+                if done() {
+                    state.give_away(*object);
+                }
+            }
+            Operation::PopMany(n) => {
+                if done() {
+                    let objects = (0..*n).map(|i| state.memory.load(buffer + 8 * i));
+                    state.held.extend(objects.collect::<Vec<_>>());
+                }
+            }
+            Operation::PushMany(objects) => {
+                if done() {
+                    objects.iter().for_each(|&object| state.give_away(object));
+                }
+            }
+            Operation::Take => {
+                if done() {
+                    state.take_sheaf(frame.seen);
+                }
+            }
+            Operation::Add(n) => state.counted += if done() { *n } else { 0 },
+        }
+        state.held.sort_unstable();
+    }
+}
+
+impl Thread {
+    fn is_over(&self) -> bool {
+        self.frames.is_empty() && self.left.is_empty()
+    }
+}
+
+impl State {
+    /// CPU 0 has a sheaf of objects 1 and 2, CPU 1 one of object 3; what threads push is held at first.
+    fn of(scenario: &Scenario) -> Self {
+        let mut memory = BTreeMap::new();
+        for (top, cells) in [
+            (NO_SHEAF, 0),
+            (STOPPED_TOP, 0),
+            (top(0, 3), 3),
+            (top(1, 3), 3),
+        ] {
+            memory.insert((top & !(WINDOW - 1)) + CAPACITY_AT, cells);
+            (0..=cells).for_each(|n| {
+                memory.insert(top - 8 * n, 0);
+            });
+        }
+        for (cpu, sheaf) in [(0, top(0, 2)), (1, top(1, 1))] {
+            let region = REGIONS + 0x800 * cpu;
+            memory.insert(TABLE + 8 * cpu, region);
+            memory.insert(region + SLOT, sheaf);
+            memory.insert(region + SLOT + COUNT, 0);
+            memory.insert(region + NUMBER, 0);
+        }
+        memory.insert(STOPPED + SLOT, STOPPED_TOP);
+        memory.insert(STOPPED + SLOT + COUNT, 0);
+        memory.insert(STOPPED + NUMBER, 0);
+        for (at, object) in [(top(0, 1), 1), (top(0, 2), 2), (top(1, 1), 3)] {
+            memory.insert(at, object);
+        }
+        for buffer in 0..2 * scenario.threads.len() as u64 {
+            (0..4).for_each(|n| {
+                memory.insert(BUFFERS + 0x100 * buffer + 8 * n, 0);
+            });
+        }
+        let operations = scenario.threads.iter().flat_map(|(_, all)| all);
+        let held = operations.chain(&scenario.handler).flat_map(|o| match o {
+            Operation::Push(object) => vec![*object],
+            Operation::PushMany(objects) => objects.clone(),
+            _ => Vec::new(),
+        });
+        let held = held.collect();
+        let thread = |(n, (cpu, left)): (usize, &(usize, Vec<Operation>))| Thread {
+            cpu: *cpu,
+            frames: Vec::new(),
+            left: left.clone(),
+            handler: scenario.handler.clone().filter(|_| n == 0),
+        };
+        Self {
+            memory: Memory::of(&memory),
+            threads: scenario.threads.iter().enumerate().map(thread).collect(),
+            running: [None; NR_CPUS],
+            held,
+            counted: 0,
+            drained: if scenario.drain { 0 } else { 4 },
+            disturbances: 0,
+        }
+    }
+
+    fn objects_of(&self, top: u64) -> Vec<u64> {
+        if is_sentinel(top) {
+            return Vec::new();
+        }
+        let null = (top & !(WINDOW - 1)) + WINDOW - 8 - 8 * CAPACITY;
+        assert!(top >= null, "a top below its sheaf");
+        let cells = (null + 8..=top).step_by(8);
+        cells.map(|at| self.memory.load(at)).collect()
+    }
+
+    /// An object is held once less. Somebody else may have it by now.
+    fn give_away(&mut self, object: u64) {
+        let at = self.held.iter().position(|&o| o == object);
+        self.held.remove(at.expect("an object that is held"));
+    }
+
+    /// The objects of a sheaf that left its slot.
+    fn take_sheaf(&mut self, top: u64) {
+        let objects = self.objects_of(top);
+        self.held.extend(objects);
+        self.held.sort_unstable();
+    }
+
+    fn is_over(&self) -> bool {
+        self.drained == 4 && self.threads.iter().all(Thread::is_over)
+    }
+
+    /// Each object is in exactly one place, and what was counted is there.
+    fn check(&self) {
+        let regions = (0..NR_CPUS as u64).map(|cpu| REGIONS + 0x800 * cpu);
+        let mut all = self.held.clone();
+        for region in regions.clone() {
+            all.extend(self.objects_of(self.memory.load(region + SLOT)));
+        }
+        all.sort_unstable();
+        let mut expected = all.clone();
+        expected.dedup();
+        assert_eq!(all, expected, "an object is in two places: {self:?}");
+        let pushed = self.threads.len();
+        assert!(
+            pushed > 0 && !all.contains(&0),
+            "an object that is none: {self:?}"
+        );
+        assert_eq!(
+            all.len() as u64,
+            *all.last().unwrap_or(&0),
+            "an object is lost: {self:?}"
+        );
+        let counted: u64 = regions
+            .map(|region| self.memory.load(region + NUMBER))
+            .sum();
+        assert_eq!(
+            counted, self.counted,
+            "a count is lost or made up: {self:?}"
+        );
+        let stopped = self.memory.load(STOPPED + SLOT);
+        assert_eq!(
+            (stopped, self.memory.load(STOPPED + NUMBER)),
+            (STOPPED_TOP, 0),
+            "the stopped region was written to"
+        );
+    }
+}

@@ -1,0 +1,227 @@
+//! A machine of a few CPUs, as the allocator's platform.
+//!
+//! | what | how |
+//! |---|---|
+//! | the CPU of a thread | as [`on_cpu`] says |
+//! | slot operations | by lock bit, with the real code; or whole operations of a CPU exclude each other, as restartable sequences do |
+//! | fence | waits for the operation that is under way on each CPU |
+//! | waiting for a lock | lets others go first, and looks again |
+//! | time | stands still |
+
+use std::cell::{Cell, RefCell};
+use std::fmt::Arguments;
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use loom::sync::Mutex;
+use uslub_core::atomic::AtomicU32;
+use uslub_core::modelled;
+use uslub_core::percpu::{Region, Slot, Table};
+use uslub_core::platform::Platform;
+use uslub_core::{atomic, locked};
+
+use crate::memory::Memory;
+
+/// How slots are guarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slots {
+    /// By the lock bit of each word.
+    Locked,
+    /// As by restartable sequences.
+    Restartable,
+}
+
+/// The machine.
+#[derive(Debug)]
+pub struct Machine {
+    memory: &'static Memory,
+    cpus: usize,
+    slots: Slots,
+    percpu: bool,
+}
+
+// SAFETY: the threads of a model run one at a time.
+unsafe impl Sync for Machine {}
+
+loom::thread_local! {
+    static CPU: Cell<usize> = Cell::new(0);
+}
+
+type Sequences = Rc<Vec<Mutex<()>>>;
+
+std::thread_local! {
+    static SEQUENCES: RefCell<Option<Sequences>> = const { RefCell::new(None) };
+}
+
+/// Puts this thread of a model on a CPU.
+pub fn on_cpu(cpu: usize) {
+    CPU.with(|here| here.set(cpu));
+}
+
+impl Machine {
+    /// A machine; `percpu` says whether slots may be used at all.
+    pub fn new(memory: &'static Memory, cpus: usize, slots: Slots, percpu: bool) -> Self {
+        Self {
+            memory,
+            cpus,
+            slots,
+            percpu,
+        }
+    }
+
+    /// Begins a run of a model.
+    pub fn begin(&self) {
+        let sequences = (0..self.cpus).map(|_| Mutex::new(())).collect();
+        SEQUENCES.set(Some(Rc::new(sequences)));
+    }
+
+    /// Ends a run of a model.
+    pub fn end(&self) {
+        SEQUENCES.set(None);
+    }
+
+    /// Runs a slot operation on this thread's CPU.
+    fn on_slot<T>(&self, table: &Table, work: impl FnOnce(&Region) -> T) -> T {
+        let cpu = self.cpu();
+        if self.slots == Slots::Restartable
+            && let Some(sequences) = SEQUENCES.with_borrow(Clone::clone)
+            && modelled::is_active()
+        {
+            let _sequence = sequences[cpu].lock();
+            return work(table.here(cpu));
+        }
+        work(table.here(cpu))
+    }
+}
+
+// SAFETY: memory is zeroed and nobody else's; slot operations hold the slot's lock bit or the CPU's mutex.
+unsafe impl Platform for Machine {
+    fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        NonNull::new(self.memory.take(bytes, align)? as *mut u8)
+    }
+
+    unsafe fn commit(&self, _start: NonNull<u8>, _bytes: usize) -> bool {
+        true
+    }
+
+    unsafe fn purge(&self, start: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: committed, and holds nothing of value.
+        unsafe { start.write_bytes(0, bytes) };
+        true
+    }
+
+    fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
+        NonNull::new(self.memory.take(bytes, 4096)? as *mut u8)
+    }
+
+    unsafe fn unmap(&self, _start: NonNull<u8>, _bytes: usize) {}
+
+    unsafe fn remap(&self, _start: NonNull<u8>, _old: usize, _new: usize) -> Option<NonNull<u8>> {
+        None
+    }
+
+    fn wait(_word: &AtomicU32, _value: u32, _timeout_ms: Option<u32>) {
+        loom::thread::yield_now();
+    }
+
+    fn wake(_word: &AtomicU32) {}
+
+    fn wake_all(_word: &AtomicU32) {}
+
+    fn thread() -> usize {
+        if modelled::is_active() {
+            CPU.with(|here| here.as_ptr() as usize)
+        } else {
+            1
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        1_000_000
+    }
+
+    fn random(&self) -> u64 {
+        0x9e37_79b9_7f4a_7c15
+    }
+
+    fn memory_bytes(&self) -> usize {
+        1 << 30
+    }
+
+    fn nr_cpu_ids(&self) -> usize {
+        self.cpus
+    }
+
+    fn nr_cpus(&self) -> usize {
+        self.cpus
+    }
+
+    fn cpu(&self) -> usize {
+        if modelled::is_active() {
+            CPU.with(Cell::get)
+        } else {
+            0
+        }
+    }
+
+    fn percpu_usable(&self) -> bool {
+        self.percpu
+    }
+
+    unsafe fn pop(&self, table: &Table, slot: Slot) -> *mut u8 {
+        // SAFETY: passed on.
+        self.on_slot(table, |region| unsafe { locked::pop(region, slot) })
+    }
+
+    unsafe fn push(&self, table: &Table, slot: Slot, object: *mut u8) -> bool {
+        // SAFETY: passed on.
+        self.on_slot(table, |region| unsafe {
+            locked::push(region, slot, object)
+        })
+    }
+
+    unsafe fn pop_many(&self, table: &Table, slot: Slot, out: &mut [*mut u8]) -> bool {
+        // SAFETY: passed on.
+        self.on_slot(table, |region| unsafe {
+            locked::pop_many(region, slot, out)
+        })
+    }
+
+    unsafe fn push_many(&self, table: &Table, slot: Slot, objects: &[*mut u8]) -> bool {
+        // SAFETY: passed on.
+        self.on_slot(table, |region| unsafe {
+            locked::push_many(region, slot, objects)
+        })
+    }
+
+    unsafe fn exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool {
+        self.on_slot(table, |region| locked::exchange(region, slot, old, new))
+    }
+
+    fn fence(&self) -> bool {
+        if let Some(sequences) = SEQUENCES.with_borrow(Clone::clone) {
+            for sequence in sequences.iter() {
+                drop(sequence.lock());
+            }
+        }
+        true
+    }
+
+    fn slots_are_locked(&self) -> bool {
+        self.slots == Slots::Locked
+    }
+
+    fn warn(&self, message: Arguments<'_>) {
+        panic!("{message}")
+    }
+
+    fn fatal(&self, message: Arguments<'_>) -> ! {
+        panic!("{message}")
+    }
+}
+
+/// Says that this thread writes two words of an object, so that nobody else may come to them at the same time.
+pub fn use_words(first: usize, link: usize) {
+    atomic::writes(first as *const u8, 8);
+    atomic::writes(link as *const u8, 8);
+}
