@@ -61,7 +61,9 @@ impl<P: Platform> Allocator<P> {
                 let slab = self.checked_slab(cache, objects[run.start]);
                 self.free_whole_slab(cache, slab, &objects[run.clone()], gfp) == count
             };
-            if !whole {
+            if whole {
+                self.count(cache, StatItem::FreeDetached, 1);
+            } else {
                 let start = left;
                 left += run.len();
                 objects.copy_within(run, start);
@@ -71,7 +73,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Frees objects that found no room together with those of one of this CPU's sheaves, if it is full: whole slabs go, and of
-    /// what is left over the newest stay in the sheaf. Returns whether that was done.
+    /// what is left over the newest stay in the sheaf. Returns whether there was one; if not, nothing is done.
     pub(crate) fn free_with_own(
         &self,
         cache: &KmemCache<P>,
@@ -96,13 +98,21 @@ impl<P: Platform> Allocator<P> {
         all[held..].copy_from_slice(objects);
         sheaf.truncate(0);
         let left = self.free_whole_slabs(cache, all, gfp);
-        let kept = left.min(sheaf.capacity());
-        self.free_to_slabs(cache, &mut all[..left - kept], gfp);
-        sheaf.room()[..kept].copy_from_slice(&all[left - kept..left]);
+        let done = left < all.len();
+        let (first, kept) = match done {
+            true => (
+                left - left.min(sheaf.capacity()),
+                left.min(sheaf.capacity()),
+            ),
+            // As it was.
+            false => (0, held),
+        };
+        self.free_to_slabs(cache, &mut all[..first], gfp);
+        sheaf.room()[..kept].copy_from_slice(&all[first..first + kept]);
         sheaf.grow(kept);
         self.count(cache, StatItem::SheafFlush, held - kept.min(held));
         self.place_filled(cache, sheaf, gfp);
-        true
+        done
     }
 
     /// Whether these, as many as a slab has, are all its objects.

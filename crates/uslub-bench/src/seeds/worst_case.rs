@@ -176,9 +176,12 @@ fn round(
         let (freed, per_bulk) = nanoseconds(|| free(strategy, way, black_box(&mut objects)));
         time += spent + freed;
         to_slabs += strategy.count("free_slowpath")? - slow;
-        // What did not fit into sheaves was the front of each bulk.
+        // What did not fit into sheaves was the end of each bulk.
         for (bulk, slow) in slabs.chunks_exact(BULK).zip(per_bulk) {
-            runs += runs_of(&bulk[..slow as usize], Tuning::DEFAULT.look_ahead as usize);
+            runs += runs_of(
+                &bulk[BULK - slow as usize..],
+                Tuning::DEFAULT.look_ahead as usize,
+            );
         }
     }
     let bulks = (BULKS * repeats) as f64;
