@@ -262,7 +262,7 @@ static void the_rest(void)
     FAILS(uslub_cache_stat(cache, "no such item", &value) == 0, EINVAL);
     FAILS(uslub_cache_stat(cache, NULL, &value) == 0, EINVAL);
     uslub_cache_free(cache, uslub_cache_alloc(cache, K));
-    CHECK(uslub_cache_stat(cache, "alloc_slab", &value) == 0 && value == 1);
+    CHECK(uslub_cache_stat(cache, "alloc_slab", &value) == 0 && value > 0);
     FAILS(uslub_cache_print_stats(cache, -1) == 0, EIO);
     FAILS(uslub_slabinfo(-1) == 0, EIO);
     FAILS(uslub_get_totals(NULL) == 0, EINVAL);
