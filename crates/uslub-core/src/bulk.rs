@@ -318,9 +318,14 @@ impl<P: Platform> Allocator<P> {
         }
         if left > done {
             self.count(cache, StatItem::FreeSlowpath, left - done);
-            left = done + self.free_whole_slabs(cache, &mut objects[done..left], gfp);
+            // Whole slabs are had from neighbours only.
+            let near = is_near(&objects[done..left], cache.oo.bytes());
+            if near {
+                left = done + self.free_whole_slabs(cache, &mut objects[done..left], gfp);
+            }
             let rest = &mut objects[done..left];
-            if left > done && !(self.has_slots(gfp) && self.free_with_own(cache, rest, gfp)) {
+            let own = near && left > done && self.has_slots(gfp);
+            if !(own && self.free_with_own(cache, rest, gfp)) {
                 self.free_to_slabs(cache, rest, gfp);
             }
         }
@@ -418,6 +423,11 @@ fn pour_out(sheaf: &mut Sheaf, out: &mut [*mut u8]) -> usize {
     out[..n].copy_from_slice(&sheaf.objects()[rest..]);
     sheaf.truncate(rest);
     n
+}
+
+/// Whether the first objects of an array seem to lie in one slab of `bytes` bytes.
+fn is_near(objects: &[*mut u8], bytes: usize) -> bool {
+    matches!(objects, [a, b, ..] if (*a as usize ^ *b as usize) < bytes)
 }
 
 /// Moves the first objects of an array into a sheaf; returns how many.
