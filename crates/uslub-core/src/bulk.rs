@@ -311,10 +311,10 @@ impl<P: Platform> Allocator<P> {
             self.count(cache, StatItem::FreeSlowpath, ours - left);
             self.free_to_slabs(cache, &mut objects[left..], gfp);
         }
-        if self.has_slots(gfp) {
-            let put = self.put_into_sheaves(cache, gfp, &objects[..left]);
-            self.count(cache, StatItem::FreeFastpath, put);
-            done = put;
+        let slots = self.has_slots(gfp);
+        if slots {
+            done = self.put_into_sheaves(cache, gfp, &objects[..left]);
+            self.count(cache, StatItem::FreeFastpath, done);
         }
         if left > done {
             self.count(cache, StatItem::FreeSlowpath, left - done);
@@ -324,8 +324,7 @@ impl<P: Platform> Allocator<P> {
                 left = done + self.free_whole_slabs(cache, &mut objects[done..left], gfp);
             }
             let rest = &mut objects[done..left];
-            let own = near && left > done && self.has_slots(gfp);
-            if !(own && self.free_with_own(cache, rest, gfp)) {
+            if !(near && slots && self.free_with_own(cache, rest, gfp)) {
                 self.free_to_slabs(cache, rest, gfp);
             }
         }
@@ -381,7 +380,7 @@ impl<P: Platform> Allocator<P> {
         filled
     }
 
-    /// Puts the last objects of an array into this CPU's sheaves, and into empty ones as far as the barn has room for them;
+    /// Puts the first objects of an array into this CPU's sheaves, and into empty ones as far as the barn has room for them;
     /// returns how many.
     fn put_into_sheaves(&self, cache: &KmemCache<P>, gfp: Gfp, objects: &[*mut u8]) -> usize {
         let mut left = objects.len();

@@ -80,16 +80,15 @@ impl<P: Platform> Allocator<P> {
         objects: &[*mut u8],
         gfp: Gfp,
     ) -> bool {
-        let mut all = [null_mut(); MOST];
-        if objects.len() + cache.capacity > all.len()
-            || objects.len() + cache.capacity < cache.oo.objects as usize
-        {
+        let most = objects.len() + cache.capacity;
+        if objects.is_empty() || !(cache.oo.objects as usize..=MOST).contains(&most) {
             return false;
         }
         let Some(mut sheaf) = self.take_own(cache, sheaf::top_is_full) else {
             return false;
         };
         let held = sheaf.len();
+        let mut all = [null_mut(); MOST];
         let Some(all) = all.get_mut(..held + objects.len()) else {
             self.place_filled(cache, sheaf, gfp);
             return false;
