@@ -293,8 +293,8 @@ impl<P: Platform> Allocator<P> {
     /// Whether all objects lie in slabs of the cache.
     #[inline]
     fn all_of(&self, cache: &KmemCache<P>, objects: &[*mut u8]) -> bool {
-        let bytes = cache.oo.bytes();
-        self.zone.arena.all_of(objects, cache.id, bytes)
+        let (arena, bytes) = (&self.zone.arena, cache.oo.bytes());
+        cache.span.has_all(arena, objects) || arena.all_of(objects, cache.id, bytes)
     }
 
     #[cold]

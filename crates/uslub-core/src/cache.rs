@@ -15,6 +15,7 @@ use crate::percpu::CacheId;
 use crate::platform::Platform;
 use crate::sheaf::MAX_CAPACITY;
 use crate::slab::{Slab, State};
+use crate::span::Span;
 use crate::tunables::Tuning;
 
 /// A cache.
@@ -68,6 +69,8 @@ pub struct KmemCache<P: 'static> {
     random: *const u32,
     nodes: NonNull<Node<P>>,
     nr_nodes: usize,
+    /// Pages that are all its own.
+    pub(crate) span: Span,
     /// Objects that were freed where nothing may be waited for.
     pub deferred: Deferred,
     /// Activity at the last look, and the number of looks since it changed.
@@ -177,6 +180,7 @@ impl<P: Platform> KmemCache<P> {
             random: core::ptr::null(),
             nodes: nodes.0,
             nr_nodes: nodes.1,
+            span: Span::new(),
             deferred: Deferred::new(),
             last_activity: AtomicU64::new(0),
             idle_looks: AtomicU32::new(0),

@@ -148,6 +148,7 @@ impl<P: Platform> Allocator<P> {
         }
         slab.set_kind(PageKind::Slab);
         arena.set_cache(page, pages as u32, Some(cache.id));
+        cache.span.add(page, pages);
         slab
     }
 
@@ -194,6 +195,7 @@ impl<P: Platform> Allocator<P> {
         node.nr_slabs.fetch_sub(1, Relaxed);
         self.count(cache, StatItem::FreeSlab, 1);
         slab.set_kind(PageKind::None);
+        cache.span.remove(page, pages);
         self.zone.arena.set_cache(page, pages as u32, None);
         self.zone.free(
             &self.platform,

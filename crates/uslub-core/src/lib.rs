@@ -61,6 +61,7 @@ pub mod reserve;
 pub mod sheaf;
 pub mod sheaves;
 pub mod slab;
+mod span;
 pub mod spill;
 pub mod stats;
 pub mod sync;

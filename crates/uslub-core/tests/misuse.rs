@@ -199,6 +199,39 @@ fn an_object_of_another_cache_is_seen_behind_one_of_this() {
 }
 
 #[test]
+fn objects_on_pages_that_were_given_back_are_seen_in_a_bulk() {
+    with_cache(|a, cache| {
+        let other = a.create(&CacheArgs::new("spices", 64)).unwrap();
+        let mut objects = [null_mut(); 1000];
+        assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));
+        let (kept, freed) = objects.split_at_mut(100);
+        // SAFETY: ours, freed once.
+        unsafe { a.free_bulk(cache, &mut freed.to_vec()) };
+        a.shrink(cache);
+        let mut others = [null_mut(); 1000];
+        assert!(a.alloc_bulk(other, Gfp::KERNEL, &mut others));
+        let recycled = others.iter().filter(|o| freed.contains(o)).count();
+        assert!(
+            recycled > 800,
+            "{recycled} of the objects are where there were others"
+        );
+        // SAFETY: not safe, on purpose: the allocator must see it.
+        unsafe { a.free_bulk(cache, &mut others[..40].to_vec()) };
+        let seen = a.platform.warnings();
+        assert_eq!(seen.len(), 40);
+        for (seen, object) in seen.iter().zip(&others) {
+            assert_names(seen, *object, &["'herbs'", "'spices'", "not freed"]);
+        }
+        // SAFETY: ours, freed once.
+        unsafe {
+            a.free_bulk(other, &mut others);
+            a.free_bulk(cache, kept);
+        }
+        assert_eq!(a.validate(), Ok(()));
+    });
+}
+
+#[test]
 fn wrong_pointers_are_seen_at_once_where_there_are_no_sheaves() {
     with_cache(|a, cache| {
         a.platform.set_percpu_usable(false);

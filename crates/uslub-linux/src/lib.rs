@@ -3,6 +3,7 @@
 #![no_std]
 
 pub mod environment;
+mod mode;
 pub mod numa;
 pub mod start;
 pub mod sys;
@@ -21,31 +22,10 @@ use uslub_rseq::{Area, Index};
 
 use crate::numa::Nodes;
 
+pub use mode::Mode;
 pub use text::{Text, complain};
 
 const _: () = assert!(SHEAF_BYTES == uslub_rseq::SHEAF_BYTES);
-
-/// How per-CPU slots are reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Restartable sequences, indexed by the concurrency id.
-    RseqMmCid,
-    /// Restartable sequences, indexed by the CPU's number.
-    RseqCpuId,
-    /// A try-lock in each slot.
-    TryLock,
-}
-
-impl Mode {
-    /// The mode in words.
-    pub fn name(self) -> &'static str {
-        match self {
-            Mode::RseqMmCid => "rseq mm_cid",
-            Mode::RseqCpuId => "rseq cpu_id",
-            Mode::TryLock => "try-lock",
-        }
-    }
-}
 
 /// The platform.
 pub struct Linux {
@@ -115,6 +95,7 @@ impl Linux {
             self.index_offset.store(area.index_offset, Relaxed);
             self.index_is_cid.store(area.index == Index::MmCid, Relaxed);
             self.area_is_own.store(area.own, Relaxed);
+            uslub_rseq::move_wide(true);
             // Release: with the area's fields.
             self.rseq.store(true, Release);
         }
@@ -240,6 +221,32 @@ impl Linux {
     }
 
     #[cold]
+    #[inline(never)]
+    fn pop_many_otherwise(&self, table: &Table, slot: Slot, out: &mut [*mut u8]) -> bool {
+        // SAFETY: as in `pop_otherwise`.
+        unsafe {
+            match self.any_area() {
+                Ok(Some(area)) => pop_many(&area, table, slot, out),
+                Ok(None) => locked::pop_many(self.region(table), slot, out),
+                Err(()) => false,
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn push_many_otherwise(&self, table: &Table, slot: Slot, objects: &[*mut u8]) -> bool {
+        // SAFETY: as in `pop_otherwise`.
+        unsafe {
+            match self.any_area() {
+                Ok(Some(area)) => push_many(&area, table, slot, objects),
+                Ok(None) => locked::push_many(self.region(table), slot, objects),
+                Err(()) => false,
+            }
+        }
+    }
+
+    #[cold]
     fn count_atomically(&self, table: &Table, counter: Counter, n: usize) {
         // Relaxed: statistics.
         self.region(table)
@@ -275,6 +282,30 @@ unsafe fn push(area: &Area, table: &Table, slot: Slot, object: *mut u8) -> bool 
     let active = table.active().cast();
     // SAFETY: passed on.
     unsafe { uslub_rseq::push(area, active, slot.offset(), FREES_OFFSET, object) }
+}
+
+/// Pops many by a restartable sequence.
+///
+/// # Safety
+///
+/// As for [`pop`].
+#[inline(always)]
+unsafe fn pop_many(area: &Area, table: &Table, slot: Slot, out: &mut [*mut u8]) -> bool {
+    let (active, at) = (table.active().cast(), slot.offset());
+    // SAFETY: passed on.
+    unsafe { uslub_rseq::pop_many::<ALLOCS_OFFSET, CAPACITY_OFFSET>(area, active, at, out) }
+}
+
+/// Pushes many by a restartable sequence.
+///
+/// # Safety
+///
+/// As for [`pop`].
+#[inline(always)]
+unsafe fn push_many(area: &Area, table: &Table, slot: Slot, objects: &[*mut u8]) -> bool {
+    let (active, at) = (table.active().cast(), slot.offset());
+    // SAFETY: passed on.
+    unsafe { uslub_rseq::push_many::<FREES_OFFSET>(area, active, at, objects) }
 }
 
 /// What a `vfork` takes off [`Linux::open`].
@@ -485,39 +516,19 @@ unsafe impl Platform for Linux {
 
     #[inline]
     unsafe fn pop_many(&self, table: &Table, slot: Slot, out: &mut [*mut u8]) -> bool {
-        let Ok(area) = self.any_area() else {
-            return false;
-        };
-        // SAFETY: as in `pop`.
-        unsafe {
-            match area {
-                Some(area) => uslub_rseq::pop_many::<ALLOCS_OFFSET, CAPACITY_OFFSET>(
-                    &area,
-                    table.active().cast(),
-                    slot.offset(),
-                    out,
-                ),
-                None => locked::pop_many(self.region(table), slot, out),
-            }
+        match self.open_area() {
+            // SAFETY: as in `pop`.
+            Some(area) => unsafe { pop_many(&area, table, slot, out) },
+            None => self.pop_many_otherwise(table, slot, out),
         }
     }
 
     #[inline]
     unsafe fn push_many(&self, table: &Table, slot: Slot, objects: &[*mut u8]) -> bool {
-        let Ok(area) = self.any_area() else {
-            return false;
-        };
-        // SAFETY: as in `pop`.
-        unsafe {
-            match area {
-                Some(area) => uslub_rseq::push_many::<FREES_OFFSET>(
-                    &area,
-                    table.active().cast(),
-                    slot.offset(),
-                    objects,
-                ),
-                None => locked::push_many(self.region(table), slot, objects),
-            }
+        match self.open_area() {
+            // SAFETY: as in `pop`.
+            Some(area) => unsafe { push_many(&area, table, slot, objects) },
+            None => self.push_many_otherwise(table, slot, objects),
         }
     }
 

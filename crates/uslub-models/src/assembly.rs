@@ -60,7 +60,7 @@ pub trait World {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
     at: usize,
-    registers: Vec<[u64; 2]>,
+    registers: Vec<[u64; 4]>,
     /// Zero, carry, sign.
     flags: [bool; 3],
     /// Whether the area leads to the sequence's descriptor.
@@ -160,9 +160,20 @@ impl Reader<'_> {
     }
 
     fn operand(&mut self, text: &str) -> Operand {
-        let text = ["dword ptr ", "qword ptr ", "word ptr "]
+        let text = ["dword ptr ", "qword ptr ", "word ptr ", "byte ptr "]
             .iter()
             .fold(text.trim(), |text, size| text.trim_start_matches(size));
+        // One register in two widths.
+        if let Some(number) = text
+            .strip_prefix(['x', 'y'])
+            .and_then(|t| t.strip_prefix("mm"))
+        {
+            return Operand::Register(self.register(&format!("mm{number}")), u64::MAX);
+        }
+        // A flag of the whole process, set before.
+        if text == "[rip + {wide}]" {
+            return Operand::Register(self.register("wide"), u64::from(u8::MAX));
+        }
         if let Some(inner) = text.strip_prefix("fs:[") {
             return Operand::Area(self.expression(inner.trim_end_matches(']')));
         }
@@ -226,6 +237,8 @@ impl Program {
                     rest.trim_end_matches(['f', 'b']).to_owned(),
                 ));
                 Vec::new()
+            } else if rest.is_empty() {
+                Vec::new()
             } else {
                 rest.split(", ").map(|o| reader.operand(o)).collect()
             };
@@ -248,7 +261,7 @@ impl Program {
 
     /// The start, with some registers set.
     pub fn begin(&self, values: &[(&str, u64)]) -> Place {
-        let mut registers = vec![[0; 2]; self.registers.len()];
+        let mut registers = vec![[0; 4]; self.registers.len()];
         for (name, value) in values {
             if let Some(at) = self.registers.iter().position(|r| r == name) {
                 registers[at][0] = *value;
@@ -304,6 +317,9 @@ impl Program {
             "js" => Some(sign),
             "jb" => Some(carry),
             "jae" => Some(!carry),
+            "jmp" => Some(true),
+            // Changes what nobody reads again.
+            "vzeroupper" => Some(false),
             _ => None,
         };
         if let Some(jumps) = jumps {
@@ -324,7 +340,8 @@ impl Program {
         match name {
             "lea" => place.put(to, address.expect("an address"), world),
             "mov" | "movzx" => place.put(to, value, world),
-            "movups" => place.move_two(to, from.expect("a source"), world),
+            "movups" => place.copy(2, to, from.expect("a source"), world),
+            "vmovups" => place.copy(4, to, from.expect("a source"), world),
             "cmp" => {
                 let old = place.value(to, world);
                 place.flags = [
@@ -391,19 +408,21 @@ impl Place {
         }
     }
 
-    fn move_two(&mut self, to: &Operand, from: &Operand, world: &mut impl World) {
+    /// Moves so many words between memory and a register.
+    fn copy(&mut self, words: usize, to: &Operand, from: &Operand, world: &mut impl World) {
+        let addresses = |at: u64| (at..).step_by(8).take(words);
         match (to, from) {
             (Operand::Register(r, _), Operand::Memory(e)) => {
-                let at = self.expression(e);
-                self.registers[*r] = [world.load(at), world.load(at + 8)];
+                for (word, at) in addresses(self.expression(e)).enumerate() {
+                    self.registers[*r][word] = world.load(at);
+                }
             }
             (Operand::Memory(e), Operand::Register(r, _)) => {
-                let at = self.expression(e);
-                let [low, high] = self.registers[*r];
-                world.store(at, low);
-                world.store(at + 8, high);
+                for (word, at) in addresses(self.expression(e)).enumerate() {
+                    world.store(at, self.registers[*r][word]);
+                }
             }
-            _ => panic!("two words are moved from memory to memory"),
+            _ => panic!("words are moved from memory to memory"),
         }
     }
 }

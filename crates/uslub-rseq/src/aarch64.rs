@@ -19,6 +19,11 @@ use core::arch::asm;
 
 use crate::{Area, SHEAF_BYTES};
 
+/// Copies have one width here: nothing to choose, and false.
+pub fn move_wide(_wide: bool) -> bool {
+    false
+}
+
 /// The descriptor and the abort address of a sequence; an abort goes on at label 60.
 macro_rules! descriptor {
     () => {

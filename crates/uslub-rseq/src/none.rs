@@ -2,6 +2,11 @@
 
 use crate::Area;
 
+/// Copies have one width here: nothing to choose, and false.
+pub fn move_wide(_wide: bool) -> bool {
+    false
+}
+
 /// Never called.
 ///
 /// # Safety

@@ -100,7 +100,9 @@ fn work() {
     };
     // SeqCst: the tracer writes it while we are stopped.
     while LAST.load(SeqCst) == 0 {
-        for _ in 0..CALLS {
+        for call in 0..CALLS {
+            // Copies go both ways.
+            uslub_rseq::move_wide(call % 2 == 0);
             let held = &mut caches[next(4)];
             let n = if next(2) == 0 { 1 } else { 1 + next(40) };
             if next(2) == 0 && held.objects.len() < 400 {

@@ -49,6 +49,7 @@ pub struct World {
     window: Box<Window>,
     hand: Vec<u64>,
     strange: *mut u8,
+    wide: bool,
 }
 
 impl World {
@@ -60,13 +61,16 @@ impl World {
             window: Box::new(Window([0; WORDS])),
             hand: Vec::with_capacity(2 * CAPACITY),
             strange: std::ptr::null_mut(),
+            wide: false,
         };
         world.table = vec![world.region.as_mut_ptr(); CPUS];
         world
     }
 
-    /// A number of objects in the sheaf, and others in the hand.
+    /// A number of objects in the sheaf, and others in the hand. Copies are wide every other time.
     pub fn fill(&mut self, sheaf: usize, hand: usize) {
+        self.wide = !self.wide;
+        uslub_rseq::move_wide(self.wide);
         self.region.fill(GUARD);
         self.window.0.fill(0);
         self.window.0[CAPACITY_AT / 8] = (CAPACITY as u64) << (CAPACITY_AT % 8 * 8);
