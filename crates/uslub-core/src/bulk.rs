@@ -364,6 +364,9 @@ impl<P: Platform> Allocator<P> {
             return filled;
         }
         let mut fulls = self.barn_get_for(cache, out.len() - filled, gfp);
+        if fulls.is_empty() {
+            return filled;
+        }
         let mut empties = SheafList::new();
         while let Some(mut sheaf) = fulls.pop() {
             filled += pour_out(&mut sheaf, &mut out[filled..]);

@@ -95,6 +95,7 @@ impl<P: Platform> Allocator<P> {
             cache.node(home).nr_slabs.fetch_add(got, Relaxed);
         }
         self.count(cache, StatItem::AllocSlab, got);
+        cache.span.add(run.page, got * pages);
         // One slab in eight or so, whichever: the clock is not free.
         let one_in_eight = got > 1 || (run.page.0 as usize / pages).is_multiple_of(8);
         if gfp.contains(Gfp::KERNEL) && one_in_eight {
@@ -120,6 +121,7 @@ impl<P: Platform> Allocator<P> {
         self.count(cache, StatItem::FreeSlab, slabs);
         let decay = u64::from(self.tunables().decay_ms);
         let pages = slabs * cache.oo.pages();
+        cache.span.remove(first, pages);
         self.zone.free(&self.platform, first, pages, decay);
     }
 
@@ -148,7 +150,6 @@ impl<P: Platform> Allocator<P> {
         }
         slab.set_kind(PageKind::Slab);
         arena.set_cache(page, pages as u32, Some(cache.id));
-        cache.span.add(page, pages);
         slab
     }
 

@@ -119,7 +119,9 @@ impl<P: Platform> Allocator<P> {
     /// Counts `n` of an item, on the CPU that runs.
     #[inline]
     pub(crate) fn count(&self, cache: &KmemCache<P>, item: StatItem, n: usize) {
-        (self.platform).count(&self.table, Counter::of(cache.id, item), n);
+        if n > 0 {
+            (self.platform).count(&self.table, Counter::of(cache.id, item), n);
+        }
     }
 
     /// A number that changes when anyone allocates or frees; for telling whether a program is idle.

@@ -6,7 +6,8 @@
 //!
 //! One word says which pages, and how many slabs were made elsewhere since it last grew. A slab next to
 //! the span joins it. When as many slabs were made elsewhere as the span has pages, it begins
-//! anew at the newest. A slab leaves the span before its pages are given back; the longer side remains.
+//! anew at the newest. A slab leaves the span before its pages are given back; the longer side remains. Slabs that are [ahead](crate::ahead) are in it
+//! already: an address in one of them, which nobody was ever given, is seen when it leaves its sheaf.
 //!
 //! ```text
 //!   bits 63 … 32      31 … 8     7 … 0
@@ -49,7 +50,7 @@ impl Word {
         self.first << 32 | self.pages << 8 | self.elsewhere
     }
 
-    /// With a slab that the cache has got.
+    /// With pages that the cache has got.
     fn with(self, first: u64, pages: u64) -> Self {
         let joined = self.pages + pages;
         if self.first + self.pages == first && joined <= MOST {
@@ -66,7 +67,7 @@ impl Word {
         }
     }
 
-    /// Without a slab that the cache gives back: what lies on its longer side.
+    /// Without pages that the cache gives back: what lies on its longer side.
     fn without(self, first: u64, pages: u64) -> Self {
         let (end, next) = (self.first + self.pages, first + pages);
         if first >= end || next <= self.first {
@@ -100,12 +101,12 @@ impl Span {
         Self(AtomicU64::new(0))
     }
 
-    /// A slab is made of `pages` pages from `first`, which are in the page map.
+    /// The cache has got `pages` pages from `first`.
     pub(crate) fn add(&self, first: PageIndex, pages: usize) {
         self.change(|word| word.with(u64::from(first.0), pages as u64));
     }
 
-    /// A slab of `pages` pages from `first` is to be given back, and nobody's object is in it.
+    /// The cache is to give `pages` pages from `first` back, and nobody's object is in them.
     pub(crate) fn remove(&self, first: PageIndex, pages: usize) {
         self.change(|word| word.without(u64::from(first.0), pages as u64));
     }
