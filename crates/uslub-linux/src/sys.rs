@@ -1,62 +1,7 @@
 //! System calls, made directly: they leave `errno` alone, and a program that
 //! replaces the C library's wrappers does not get called back from inside the allocator.
 
-#[cfg(target_arch = "x86_64")]
-use core::arch::asm;
-
-/// Makes a system call; returns its result, or minus an error number.
-///
-/// # Safety
-///
-/// As for the call in question.
-#[cfg(target_arch = "x86_64")]
-#[inline]
-pub unsafe fn call(number: libc::c_long, args: [usize; 6]) -> isize {
-    let result: isize;
-    // SAFETY: the kernel's calling convention; the caller answers for the call itself.
-    unsafe {
-        asm!(
-            "syscall",
-            inlateout("rax") number as isize => result,
-            in("rdi") args[0],
-            in("rsi") args[1],
-            in("rdx") args[2],
-            in("r10") args[3],
-            in("r8") args[4],
-            in("r9") args[5],
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack),
-        );
-    }
-    result
-}
-
-/// Makes a system call; returns its result, or minus an error number.
-///
-/// # Safety
-///
-/// As for the call in question.
-#[cfg(target_arch = "aarch64")]
-#[inline]
-pub unsafe fn call(number: libc::c_long, args: [usize; 6]) -> isize {
-    let result: isize;
-    // SAFETY: the kernel's calling convention; the caller answers for the call itself.
-    unsafe {
-        core::arch::asm!(
-            "svc 0",
-            in("x8") number,
-            inlateout("x0") args[0] as isize => result,
-            in("x1") args[1],
-            in("x2") args[2],
-            in("x3") args[3],
-            in("x4") args[4],
-            in("x5") args[5],
-            options(nostack),
-        );
-    }
-    result
-}
+pub use uslub_rseq::call;
 
 /// Maps private anonymous memory with a protection and further flags.
 pub fn mmap(

@@ -53,6 +53,7 @@ pub use sequences::{add, exchange, move_wide, pop, pop_many, push, push_many};
 
 pub use area::{Area, Index};
 pub use membarrier::fence;
+pub use thread::call;
 
 /// Bytes of a sheaf's window; a top is full when the word behind it begins another.
 pub const SHEAF_BYTES: usize = 2048;

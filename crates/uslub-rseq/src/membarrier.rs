@@ -12,7 +12,7 @@ static REGISTERED: AtomicBool = AtomicBool::new(false);
 
 fn membarrier(command: libc::c_int) -> bool {
     // SAFETY: the call takes numbers only.
-    unsafe { call(libc::SYS_membarrier, [command as usize, 0, 0, 0]) == 0 }
+    unsafe { call(libc::SYS_membarrier, [command as usize, 0, 0, 0, 0, 0]) == 0 }
 }
 
 /// Ends or aborts every sequence of this process that began before the call; false when the kernel

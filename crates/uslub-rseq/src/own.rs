@@ -22,7 +22,8 @@ const REFUSED: u32 = -2i32 as u32;
 pub(crate) fn register() -> bool {
     let area = thread::pointer().wrapping_add_signed(offset());
     // SAFETY: the area is this thread's, of that size and alignment, and lives as long as the thread.
-    let result = unsafe { thread::call(libc::SYS_rseq, [area, BYTES, 0, SIGNATURE as usize]) };
+    let result =
+        unsafe { thread::call(libc::SYS_rseq, [area, BYTES, 0, SIGNATURE as usize, 0, 0]) };
     if result != 0 {
         // SAFETY: not registered, so the area is ours to write.
         unsafe { (area as *mut u32).add(1).write_volatile(REFUSED) };

@@ -91,7 +91,8 @@ pub(crate) fn library_symbols() -> (*const isize, *const u32) {
 /// # Safety
 ///
 /// As for the call in question.
-pub(crate) unsafe fn call(number: libc::c_long, args: [usize; 4]) -> isize {
+#[inline]
+pub unsafe fn call(number: libc::c_long, args: [usize; 6]) -> isize {
     let result: isize;
     // SAFETY: the kernel's calling convention; the caller answers for the call itself.
     unsafe {
@@ -102,6 +103,8 @@ pub(crate) unsafe fn call(number: libc::c_long, args: [usize; 4]) -> isize {
             in("x1") args[1],
             in("x2") args[2],
             in("x3") args[3],
+            in("x4") args[4],
+            in("x5") args[5],
             options(nostack),
         );
     }

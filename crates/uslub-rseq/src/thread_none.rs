@@ -29,6 +29,6 @@ pub(crate) fn library_symbols() -> (*const isize, *const u32) {
 /// # Safety
 ///
 /// Always safe here.
-pub(crate) unsafe fn call(_: libc::c_long, _: [usize; 4]) -> isize {
+pub unsafe fn call(_: libc::c_long, _: [usize; 6]) -> isize {
     -(libc::ENOSYS as isize)
 }

@@ -86,7 +86,8 @@ pub(crate) fn library_symbols() -> (*const isize, *const u32) {
 /// # Safety
 ///
 /// As for the call in question.
-pub(crate) unsafe fn call(number: libc::c_long, args: [usize; 4]) -> isize {
+#[inline]
+pub unsafe fn call(number: libc::c_long, args: [usize; 6]) -> isize {
     let result: isize;
     // SAFETY: the kernel's calling convention; the caller answers for the call itself.
     unsafe {
@@ -97,6 +98,8 @@ pub(crate) unsafe fn call(number: libc::c_long, args: [usize; 4]) -> isize {
             in("rsi") args[1],
             in("rdx") args[2],
             in("r10") args[3],
+            in("r8") args[4],
+            in("r9") args[5],
             lateout("rcx") _,
             lateout("r11") _,
             options(nostack),
