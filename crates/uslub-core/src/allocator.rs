@@ -340,7 +340,8 @@ impl<P: Platform> Allocator<P> {
     pub(crate) fn make_region(&self) -> bool {
         let cpu = self.platform.cpu();
         let _next = self.slab_mutex.lock();
-        self.table.make(&self.platform, cpu)
+        // A drain that found the region before its CPU has it would stop a CPU that goes on then.
+        self.while_draining(|| self.table.make(&self.platform, cpu))
     }
 
     /// Runs `work` while nobody else drains CPUs.

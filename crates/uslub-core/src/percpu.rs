@@ -353,7 +353,7 @@ impl Table {
     }
 
     /// Gives a CPU its region; returns false when memory cannot be had. The
-    /// caller holds the lock over the list of caches.
+    /// caller holds the lock over the list of caches, and nobody stops CPUs meanwhile.
     pub fn make<P: Platform>(&self, platform: &P, cpu: usize) -> bool {
         if self.region(cpu).is_some() {
             return true;
