@@ -58,6 +58,8 @@ pub mod rcu;
 pub mod reclaim;
 pub mod refill;
 pub mod reserve;
+#[cfg(shuttle)]
+pub mod scheduled;
 pub mod sheaf;
 pub mod sheaves;
 pub mod slab;

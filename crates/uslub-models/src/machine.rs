@@ -5,21 +5,20 @@
 //! | the CPU of a thread | as [`on_cpu`] says |
 //! | slot operations | by lock bit, with the real code; or whole operations of a CPU exclude each other, as restartable sequences do |
 //! | fence | waits for the operation that is under way on each CPU |
-//! | waiting for a lock | lets others go first, and looks again |
+//! | waiting for a lock | with loom, lets others go first and looks again; with shuttle, sleeps until it is woken |
 //! | time | stands still |
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Arguments;
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null_mut};
 use std::rc::Rc;
 
-use loom::sync::Mutex;
-use uslub_core::atomic::AtomicU32;
-use uslub_core::modelled;
+use uslub_core::atomic::{AtomicU32, is_active};
 use uslub_core::percpu::{Region, Slot, Table};
 use uslub_core::platform::Platform;
 use uslub_core::{atomic, locked};
 
+use crate::checker::{self, Mutex};
 use crate::memory::Memory;
 
 /// How slots are guarded.
@@ -43,7 +42,7 @@ pub struct Machine {
 // SAFETY: the threads of a model run one at a time.
 unsafe impl Sync for Machine {}
 
-loom::thread_local! {
+checker::thread_local! {
     static CPU: Cell<usize> = Cell::new(0);
 }
 
@@ -80,12 +79,15 @@ impl Machine {
         SEQUENCES.set(None);
     }
 
-    /// Runs a slot operation on this thread's CPU.
-    fn on_slot<T>(&self, table: &Table, work: impl FnOnce(&Region) -> T) -> T {
+    /// Runs a slot operation on this thread's CPU, or fails because it was disturbed.
+    fn on_slot<T>(&self, table: &Table, failed: T, work: impl FnOnce(&Region) -> T) -> T {
+        if checker::is_disturbed() {
+            return failed;
+        }
         let cpu = self.cpu();
         if self.slots == Slots::Restartable
             && let Some(sequences) = SEQUENCES.with_borrow(Clone::clone)
-            && modelled::is_active()
+            && is_active()
         {
             let _sequence = sequences[cpu].lock();
             return work(table.here(cpu));
@@ -120,16 +122,20 @@ unsafe impl Platform for Machine {
         None
     }
 
-    fn wait(_word: &AtomicU32, _value: u32, _timeout_ms: Option<u32>) {
-        loom::thread::yield_now();
+    fn wait(word: &AtomicU32, value: u32, timeout_ms: Option<u32>) {
+        checker::wait(word, value, timeout_ms);
     }
 
-    fn wake(_word: &AtomicU32) {}
+    fn wake(word: &AtomicU32) {
+        checker::wake(word, 1);
+    }
 
-    fn wake_all(_word: &AtomicU32) {}
+    fn wake_all(word: &AtomicU32) {
+        checker::wake(word, usize::MAX);
+    }
 
     fn thread() -> usize {
-        if modelled::is_active() {
+        if is_active() {
             CPU.with(|here| here.as_ptr() as usize)
         } else {
             1
@@ -157,11 +163,7 @@ unsafe impl Platform for Machine {
     }
 
     fn cpu(&self) -> usize {
-        if modelled::is_active() {
-            CPU.with(Cell::get)
-        } else {
-            0
-        }
+        if is_active() { CPU.with(Cell::get) } else { 0 }
     }
 
     fn percpu_usable(&self) -> bool {
@@ -170,32 +172,36 @@ unsafe impl Platform for Machine {
 
     unsafe fn pop(&self, table: &Table, slot: Slot) -> *mut u8 {
         // SAFETY: passed on.
-        self.on_slot(table, |region| unsafe { locked::pop(region, slot) })
+        self.on_slot(table, null_mut(), |region| unsafe {
+            locked::pop(region, slot)
+        })
     }
 
     unsafe fn push(&self, table: &Table, slot: Slot, object: *mut u8) -> bool {
         // SAFETY: passed on.
-        self.on_slot(table, |region| unsafe {
+        self.on_slot(table, false, |region| unsafe {
             locked::push(region, slot, object)
         })
     }
 
     unsafe fn pop_many(&self, table: &Table, slot: Slot, out: &mut [*mut u8]) -> bool {
         // SAFETY: passed on.
-        self.on_slot(table, |region| unsafe {
+        self.on_slot(table, false, |region| unsafe {
             locked::pop_many(region, slot, out)
         })
     }
 
     unsafe fn push_many(&self, table: &Table, slot: Slot, objects: &[*mut u8]) -> bool {
         // SAFETY: passed on.
-        self.on_slot(table, |region| unsafe {
+        self.on_slot(table, false, |region| unsafe {
             locked::push_many(region, slot, objects)
         })
     }
 
     unsafe fn exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool {
-        self.on_slot(table, |region| locked::exchange(region, slot, old, new))
+        self.on_slot(table, false, |region| {
+            locked::exchange(region, slot, old, new)
+        })
     }
 
     fn fence(&self) -> bool {

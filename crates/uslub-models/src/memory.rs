@@ -14,6 +14,8 @@ const BYTES: usize = 64 << 20;
 pub struct Memory {
     start: usize,
     used: Cell<usize>,
+    /// Of these, what was in use when the memory was sealed.
+    kept: Cell<usize>,
     file: i32,
 }
 
@@ -36,6 +38,7 @@ impl Memory {
         Self {
             start: map(0, file, libc::MAP_SHARED),
             used: Cell::new(0),
+            kept: Cell::new(0),
             file,
         }
     }
@@ -51,6 +54,7 @@ impl Memory {
     /// Makes what lies in the memory now the start of each run.
     pub fn seal(&self) {
         map(self.start, self.file, libc::MAP_PRIVATE);
+        self.kept.set(self.used.get());
     }
 
     /// Takes everything back that was written since the memory was sealed.
@@ -58,6 +62,7 @@ impl Memory {
         // SAFETY: our own mapping; nobody is in it between two runs.
         let done = unsafe { libc::madvise(self.start as *mut _, BYTES, libc::MADV_DONTNEED) };
         assert_eq!(done, 0);
+        self.used.set(self.kept.get());
     }
 }
 

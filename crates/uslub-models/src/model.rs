@@ -1,4 +1,4 @@
-//! A model: an allocator that is set up once, and what is tried with it in every order.
+//! A model: an allocator that is set up once, and what is tried with it in many orders.
 //!
 //! Each run starts from the same memory. A thread that is given an object says so, and uses those
 //! of its words that the allocator uses; so an object with two owners, or one whose last owner's writes are not ordered before
@@ -7,17 +7,11 @@
 
 use std::cell::RefCell;
 use std::collections::HashSet;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Once;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
 use uslub_core::Allocator;
 use uslub_core::Gfp;
 use uslub_core::cache::KmemCache;
 use uslub_core::kmalloc::NR_CLASSES;
-use uslub_core::modelled::{self, Unknown};
 use uslub_core::tunables::Tunables;
 
 use crate::machine::{self, Machine, Slots};
@@ -27,14 +21,6 @@ use crate::memory::Memory;
 pub type Slub = Allocator<Machine>;
 /// A cache of one.
 pub type Cache = KmemCache<Machine>;
-
-/// Words of stack of a modelled thread.
-const STACK: usize = 32 << 10;
-
-/// Seconds after which a run is taken for one that does not end; most take less than a millisecond.
-const PATIENCE: u32 = 30;
-/// Stands for a model that is done, in the number of its runs.
-const DONE: usize = usize::MAX - 1;
 
 std::thread_local! {
     /// Objects that the threads of the model hold.
@@ -74,27 +60,13 @@ impl Model {
         Self { slub, memory }
     }
 
-    /// Makes the atomics of the slab that an object is of part of the model.
-    pub fn watch_slab_of(&self, cache: &Cache, object: *mut u8) {
-        let page = self.slub.zone.arena.page_of(object as usize);
-        let slab = cache.slab_of(&self.slub.zone.arena, page.expect("an object of ours"));
-        modelled::watch(std::ptr::from_ref(slab) as usize, size_of_val(slab));
-    }
-
-    /// Makes the lists and the barn of a cache part of the model.
-    pub fn watch_node_of(&self, cache: &Cache) {
-        let node = cache.node(0);
-        modelled::watch(std::ptr::from_ref(node) as usize, size_of_val(node));
-    }
-
-    /// Makes the record of a cache part of the model.
-    pub fn watch_cache(&self, cache: &Cache) {
-        modelled::watch(std::ptr::from_ref(cache) as usize, size_of_val(cache));
-    }
-
-    /// Makes the allocator's own words part of the model: locks, lists, the table of CPUs.
-    pub fn watch_allocator(&self) {
-        modelled::watch(std::ptr::from_ref(self.slub) as usize, size_of::<Slub>());
+    /// Makes what the allocator is now the start of each run.
+    pub(crate) fn seal(self) -> Setup {
+        self.memory.seal();
+        Setup {
+            slub: self.slub,
+            memory: self.memory,
+        }
     }
 
     /// Zeroed bytes of the memory of the model, for ever.
@@ -111,158 +83,93 @@ impl Model {
             &*at
         }
     }
+}
 
-    /// Makes the words of a cache's sheaves on all CPUs, and the way to them, part of the model.
-    pub fn watch_slots_of(&self, cache: &Cache) {
-        for (cpu, region) in self.slub.table.regions() {
-            for slot in [cache.id.main(), cache.id.spare(), cache.id.rcu()] {
-                modelled::watch(std::ptr::from_ref(region.word(slot)) as usize, 8);
-            }
-            modelled::watch(self.slub.table.active().wrapping_add(cpu) as usize, 8);
-        }
+/// A model that is set up.
+#[derive(Clone, Copy)]
+pub(crate) struct Setup {
+    pub(crate) slub: &'static Slub,
+    memory: &'static Memory,
+}
+
+// SAFETY: the threads of a model run one at a time.
+unsafe impl Send for Setup {}
+// SAFETY: as above.
+unsafe impl Sync for Setup {}
+
+impl Setup {
+    /// Begins a run.
+    pub(crate) fn begin(&self) {
+        self.memory.restore();
+        HELD.with_borrow_mut(HashSet::clear);
+        self.slub.platform.begin();
     }
 
-    /// Tries `run` in every order of its threads with at most so many preemptions (see [`preemptions`]). `run` joins all threads that it begins, and returns the objects that stay in use.
-    pub fn check(
-        self,
-        name: &str,
-        preemptions: usize,
-        run: impl Fn(&'static Slub) -> Vec<Object> + Send + Sync + 'static,
-    ) {
-        let Self { slub, memory } = self;
-        memory.seal();
-        let mut builder = loom::model::Builder::new();
-        builder.preemption_bound = Some(preemptions);
-        builder.max_branches = 100_000;
-        let runs: &'static AtomicUsize = Box::leak(Box::default());
-        keep_restarts_quiet();
-        let memory = memory as *const Memory as usize;
-        let run = std::sync::Arc::new(move || {
-            // SAFETY: it lives as long as the process, and the threads of a model run one at a time.
-            let memory = unsafe { &*(memory as *const Memory) };
-            memory.restore();
-            HELD.with_borrow_mut(HashSet::clear);
-            slub.platform.begin();
-            modelled::begin();
-            let left = run(slub);
-            modelled::end();
-            slub.platform.end();
-            // What was set aside goes home first: it is in no place that the invariants know.
-            slub.caches().for_each(|cache| slub.flush(cache));
-            assert_eq!(slub.validate(), Ok(()));
-            let in_use: usize = slub.caches().map(|c| slub.info(c).live_objs()).sum();
-            assert_eq!(in_use, left.len(), "objects in use");
-            // Relaxed: a figure.
-            runs.fetch_add(1, Relaxed);
-        });
-        watch_over(name, runs);
-        loop {
-            // Relaxed: a figure.
-            runs.store(0, Relaxed);
-            let run = run.clone();
-            let done = catch_unwind(AssertUnwindSafe(|| builder.check(move || run())));
-            match done {
-                Ok(()) => break,
-                Err(_) if modelled::has_news() => modelled::abandon(),
-                Err(why) => resume_unwind(why),
-            }
-        }
-        // Relaxed: as above.
-        let runs = runs.swap(DONE, Relaxed);
-        println!("model {name}: {runs} runs, at most {preemptions} preemptions");
+    /// Ends a run of which these objects stay in use.
+    pub(crate) fn end(&self, left: &[Object]) {
+        let slub = self.slub;
+        slub.platform.end();
+        // What was set aside goes home first: it is in no place that the invariants know.
+        slub.caches().for_each(|cache| slub.flush(cache));
+        assert_eq!(slub.validate(), Ok(()));
+        let in_use: usize = slub.caches().map(|c| slub.info(c).live_objs()).sum();
+        assert_eq!(in_use, left.len(), "objects in use");
     }
 }
 
-/// Ends the process when a run does not end: a bug may close a list to a ring, in which no checker sees that nothing happens.
-fn watch_over(name: &str, runs: &'static AtomicUsize) {
-    let name = name.to_owned();
-    std::thread::spawn(move || {
-        let (mut before, mut idle) = (usize::MAX, 0);
-        while before != DONE {
-            std::thread::sleep(Duration::from_secs(1));
-            // Relaxed: a figure.
-            let now = runs.load(Relaxed);
-            idle = if now == before { idle + 1 } else { 0 };
-            before = now;
-            if idle == PATIENCE {
-                eprintln!("model {name}: a run does not end");
-                std::process::exit(1);
-            }
-        }
-    });
-}
-
-/// A model that begins anew is no failure to tell of.
-fn keep_restarts_quiet() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let tell = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |why| {
-            if !why.payload().is::<Unknown>() {
-                tell(why);
-            }
-        }));
-    });
-}
-
-/// The bound on preemptions: `short`, or what `USLUB_PREEMPTIONS` adds to it.
-pub fn preemptions(short: usize) -> usize {
-    let more = std::env::var("USLUB_PREEMPTIONS").map_or(0, |more| more.parse().expect("a number"));
-    short + more
-}
-
-/// A thread of a model.
-pub type Thread<T> = loom::thread::JoinHandle<T>;
-
-/// Begins a thread on a CPU.
-pub fn spawn<T: Send + 'static>(
-    cpu: usize,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Thread<T> {
-    let builder = loom::thread::Builder::new().stack_size(STACK);
-    let work = move || {
-        machine::on_cpu(cpu);
-        work()
-    };
-    builder.spawn(work).expect("a thread")
-}
+/// What a thread writes into an object that it holds, besides the address.
+const MARK: usize = 0x5a5a_0000_0000_0000;
 
 /// An object that a thread holds.
 #[derive(Debug)]
 pub struct Object {
     address: usize,
     link: usize,
+    is_marked: bool,
 }
 
 impl Object {
     /// Takes an object over that came from outside of the run.
     pub fn of(object: *mut u8, cache: &Cache) -> Self {
-        let object = Self {
-            address: object as usize,
-            link: cache.links.offset as usize,
-        };
-        object.begin();
+        let mut object = Self::before(object, cache);
+        machine::use_words(object.address, object.address + object.link);
+        object.mark();
         object
     }
 
     /// As [`of`](Self::of), before the other threads of the run begin; others may look at the object.
     pub fn before(object: *mut u8, cache: &Cache) -> Self {
         let address = object as usize;
-        HELD.with_borrow_mut(|held| held.insert(address));
+        let first = HELD.with_borrow_mut(|held| held.insert(address));
+        assert!(first, "object {address:#x} has two owners");
         Self {
             address,
             link: cache.links.offset as usize,
+            is_marked: false,
         }
     }
 
-    fn begin(&self) {
-        let first = HELD.with_borrow_mut(|held| held.insert(self.address));
-        assert!(first, "object {:#x} has two owners", self.address);
-        machine::use_words(self.address, self.address + self.link);
+    /// The two words that the allocator may use.
+    fn words(&self) -> [*mut usize; 2] {
+        [self.address, self.address + self.link].map(|at| at as *mut usize)
     }
 
-    fn end(self) -> *mut u8 {
+    fn mark(&mut self) {
+        self.is_marked = true;
+        for word in self.words() {
+            // SAFETY: it lies in the object, which is the caller's.
+            unsafe { *word = MARK ^ self.address };
+        }
+    }
+
+    /// Gives the object up, which must be as it was left.
+    pub fn end(self) -> *mut u8 {
         machine::use_words(self.address, self.address + self.link);
+        if self.is_marked {
+            // SAFETY: as in `mark`.
+            let words = self.words().map(|word| unsafe { *word });
+            assert_eq!(words, [MARK ^ self.address; 2], "somebody else wrote");
+        }
         HELD.with_borrow_mut(|held| held.remove(&self.address));
         self.address as *mut u8
     }

@@ -11,7 +11,8 @@ use uslub_core::modelled;
 use uslub_core::sheaf::{Sheaf, Window};
 use uslub_core::tunables::Tunables;
 use uslub_models::machine::Machine;
-use uslub_models::model::{Model, preemptions, spawn};
+use uslub_models::model::Model;
+use uslub_models::orders::{preemptions, spawn};
 
 /// Objects of a sheaf in these models.
 const CAPACITY: usize = 2;

@@ -14,7 +14,8 @@ use uslub_core::grace::{GracePeriod, RcuCallback, RcuHead};
 use uslub_core::modelled;
 use uslub_core::tunables::Tunables;
 use uslub_models::machine::Slots;
-use uslub_models::model::{Cache, Model, Object, Slub, alloc, free_rcu, preemptions, spawn};
+use uslub_models::model::{Cache, Model, Object, Slub, alloc, free_rcu};
+use uslub_models::orders::{preemptions, spawn};
 
 use std::sync::atomic::Ordering::{Acquire, Release};
 

@@ -9,7 +9,8 @@ use uslub_core::Gfp;
 use uslub_core::args::CacheArgs;
 use uslub_core::tunables::Tunables;
 use uslub_models::machine::Slots;
-use uslub_models::model::{Cache, Model, Object, Slub, Thread, alloc, free, preemptions, spawn};
+use uslub_models::model::{Cache, Model, Object, Slub, alloc, free};
+use uslub_models::orders::{Thread, preemptions, spawn};
 
 fn cache(slub: &Slub) -> &Cache {
     slub.caches().next().expect("a cache")

@@ -8,7 +8,8 @@
 use uslub_core::Gfp;
 use uslub_core::args::CacheArgs;
 use uslub_core::tunables::{Tunables, Tuning};
-use uslub_models::model::{Cache, Model, Object, Slub, Thread, alloc, free, preemptions, spawn};
+use uslub_models::model::{Cache, Model, Object, Slub, alloc, free};
+use uslub_models::orders::{Thread, preemptions, spawn};
 
 /// Objects of a slab in these models.
 const OBJECTS: usize = 4;
