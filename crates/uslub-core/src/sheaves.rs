@@ -339,15 +339,8 @@ impl<P: Platform> Allocator<P> {
         }
         self.count(cache, StatItem::BarnPutFail, 1);
         self.note_barn(cache, true);
-        let mut sheaf = self.take_spare(cache, spare)?;
-        let held = sheaf.len();
-        let left = self.free_whole_slabs(cache, sheaf.objects_mut(), gfp);
-        sheaf.truncate(left);
-        self.count(cache, StatItem::SheafFlush, held - left);
-        if left > sheaf.capacity() / 4 * 3 {
-            self.flush_sheaf(cache, &mut sheaf, gfp);
-        }
-        Some(self.fit(cache, sheaf))
+        let sheaf = self.take_spare(cache, spare)?;
+        Some(self.make_roomy(cache, sheaf, gfp))
     }
 
     /// Makes a sheaf with room the main one, and finds a place for the one it displaces.

@@ -4,22 +4,24 @@
 //! alone are looked at: so many different slots of the slab as it has are all of them, and all were in use, as the
 //! slab was full. It is on no list, and nobody else can push to it.
 //!
-//! So whoever has more to free than a sheaf holds looks for whole slabs first, and keeps what is left over: its neighbours, which
-//! often follow, make it whole.
+//! So whoever has more to free than a CPU's sheaves hold looks for whole slabs first, and keeps what is left over: its neighbours,
+//! which often follow, make it whole.
 
-use core::ptr::null_mut;
+use core::mem::MaybeUninit;
 
 use crate::allocator::Allocator;
 use crate::cache::KmemCache;
 use crate::gfp::Gfp;
 use crate::node::SlabList;
 use crate::platform::Platform;
-use crate::sheaf;
+use crate::sheaf::{self, MAX_CAPACITY, Sheaf};
 use crate::slab::{Slab, State};
 use crate::stats::StatItem;
 
 /// Objects of a slab, at most, for which this is done.
 const MOST: usize = 512;
+/// Objects that are looked at together with those of a CPU's sheaves, at most.
+const OWN: usize = 640;
 
 impl<P: Platform> Allocator<P> {
     /// Frees the last objects of an array if they are all that a slab has; returns how many that were, or 0.
@@ -51,11 +53,13 @@ impl<P: Platform> Allocator<P> {
         gfp: Gfp,
     ) -> usize {
         let (count, bytes) = (cache.oo.objects as usize, cache.oo.bytes());
+        if !may_have_whole(&[objects], cache) {
+            return objects.len();
+        }
         let (mut at, mut left) = (0, 0);
         while at < objects.len() {
-            // Slabs are as aligned as they are large.
-            let is_near = |&&o: &&*mut u8| (o as usize ^ objects[at] as usize) < bytes;
-            let run = at..at + objects[at..].iter().take_while(is_near).count();
+            let here = |&&object: &&*mut u8| is_near(object, objects[at], bytes);
+            let run = at..at + objects[at..].iter().take_while(here).count();
             at = run.end;
             let whole = run.len() == count && {
                 let slab = self.checked_slab(cache, objects[run.start]);
@@ -72,46 +76,113 @@ impl<P: Platform> Allocator<P> {
         left
     }
 
-    /// Frees objects that found no room together with those of one of this CPU's sheaves, if it is full: whole slabs go, and of
-    /// what is left over the newest stay in the sheaf. Returns whether there was one; if not, nothing is done.
+    /// Frees objects that found no room together with those of this CPU's full sheaves, and places what stays. Returns whether it
+    /// did; if not, nothing is done.
     pub(crate) fn free_with_own(
         &self,
         cache: &KmemCache<P>,
-        objects: &[*mut u8],
+        objects: &mut [*mut u8],
         gfp: Gfp,
     ) -> bool {
-        let most = objects.len() + cache.capacity;
-        if objects.is_empty() || !(cache.oo.objects as usize..=MOST).contains(&most) {
+        if cache.keeps_its_freelist() || objects.len() > OWN - 2 * MAX_CAPACITY {
             return false;
         }
-        let Some(mut sheaf) = self.take_own(cache, sheaf::top_is_full) else {
+        let Some(newer) = self.take_own(cache, sheaf::top_is_full) else {
             return false;
         };
+        let older = match self.glance(cache.id.spare()) {
+            0 => self.empty_sheaf(cache, gfp),
+            spare if sheaf::top_is_full(spare) => self.take_spare(cache, spare),
+            _ => None,
+        };
+        let Some(older) = older else {
+            self.place_filled(cache, newer, gfp);
+            return false;
+        };
+        let (main, spare, placed) = self.make_room(cache, older, newer, objects, gfp);
+        self.place_roomy(cache, main, gfp);
+        self.place_spare(cache, spare, gfp);
+        self.free_to_slabs(cache, &mut objects[placed..], gfp);
+        true
+    }
+
+    /// A sheaf with room, of a full one that was the spare: its whole slabs go, or what else has to.
+    pub(crate) fn make_roomy(&self, cache: &KmemCache<P>, mut sheaf: Sheaf, gfp: Gfp) -> Sheaf {
+        self.flush_whole_slabs(cache, &mut sheaf, gfp);
+        if sheaf.is_empty() || cache.keeps_its_freelist() {
+            self.flush_sheaf(cache, &mut sheaf, gfp);
+            return self.fit(cache, sheaf);
+        }
+        let Some(newer) = self.take_own(cache, sheaf::top_is_full) else {
+            self.flush_sheaf(cache, &mut sheaf, gfp);
+            return self.fit(cache, sheaf);
+        };
+        let (main, spare, _) = self.make_room(cache, sheaf, newer, &[], gfp);
+        self.place_spare(cache, spare, gfp);
+        main
+    }
+
+    fn flush_whole_slabs(&self, cache: &KmemCache<P>, sheaf: &mut Sheaf, gfp: Gfp) {
         let held = sheaf.len();
-        let mut all = [null_mut(); MOST];
-        let Some(all) = all.get_mut(..held + objects.len()) else {
-            self.place_filled(cache, sheaf, gfp);
-            return false;
-        };
-        all[..held].copy_from_slice(sheaf.objects_mut());
-        all[held..].copy_from_slice(objects);
-        sheaf.truncate(0);
+        let left = self.free_whole_slabs(cache, sheaf.objects_mut(), gfp);
+        self.count(cache, StatItem::SheafFlush, held - left);
+        sheaf.truncate(left);
+    }
+
+    /// Makes room in two sheaves, and puts objects behind theirs: whole slabs go, then of what is left over the oldest. Returns the
+    /// sheaves, the one with room first, and how many of the objects are dealt with.
+    ///
+    /// What stays is in the order in which it came. So objects that come one behind the other make whole slabs wherever
+    /// the first of them began, as what lies before it has left.
+    fn make_room(
+        &self,
+        cache: &KmemCache<P>,
+        mut older: Sheaf,
+        mut newer: Sheaf,
+        objects: &[*mut u8],
+        gfp: Gfp,
+    ) -> (Sheaf, Sheaf, usize) {
+        self.flush_whole_slabs(cache, &mut older, gfp);
+        let parts = [older.objects(), newer.objects(), objects];
+        if older.is_empty() || !may_have_whole(&parts, cache) {
+            self.flush_sheaf(cache, &mut older, gfp);
+            older = self.fit(cache, older);
+            let rest = fill(&mut older, objects).len();
+            return (older, newer, objects.len() - rest);
+        }
+        let mut all = [const { MaybeUninit::uninit() }; OWN];
+        let mut n = 0;
+        for part in parts {
+            all[n..n + part.len()].write_copy_of_slice(part);
+            n += part.len();
+        }
+        // SAFETY: just written.
+        let all = unsafe { all[..n].assume_init_mut() };
         let left = self.free_whole_slabs(cache, all, gfp);
-        let done = left < all.len();
-        let (first, kept) = match done {
-            true => (
-                left - left.min(sheaf.capacity()),
-                left.min(sheaf.capacity()),
-            ),
-            // As it was.
-            false => (0, held),
-        };
-        self.free_to_slabs(cache, &mut all[..first], gfp);
-        sheaf.room()[..kept].copy_from_slice(&all[first..first + kept]);
-        sheaf.grow(kept);
-        self.count(cache, StatItem::SheafFlush, held - kept.min(held));
-        self.place_filled(cache, sheaf, gfp);
-        done
+        older.truncate(0);
+        newer.truncate(0);
+        (older, newer) = (self.fit(cache, older), self.fit(cache, newer));
+        let capacity = older.capacity() + newer.capacity();
+        let gone = oldest_to_go(&all[..left], left < n, capacity, cache.oo.bytes());
+        self.free_to_slabs(cache, &mut all[..gone], gfp);
+        let mut kept = &all[gone..left];
+        let flushed = (n - objects.len()).saturating_sub(kept.len());
+        self.count(cache, StatItem::SheafFlush, flushed);
+        if kept.len() >= newer.capacity() {
+            kept = fill(&mut older, kept);
+        }
+        let rest = fill(&mut newer, kept);
+        debug_assert!(rest.is_empty() && !newer.is_full());
+        (newer, older, objects.len())
+    }
+
+    /// Makes a sheaf this CPU's spare, if it has none.
+    fn place_spare(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
+        let top = sheaf.into_top();
+        if !self.swap(cache.id.spare(), 0, top) {
+            // SAFETY: in no slot, so still ours.
+            self.store_or_flush(cache, unsafe { Sheaf::from_top(top) }, gfp);
+        }
     }
 
     /// Whether these, as many as a slab has, are all its objects.
@@ -169,6 +240,61 @@ impl<P: Platform> Allocator<P> {
         node.note(&lists);
         self.count(cache, StatItem::FreeAddPartial, 1);
     }
+}
+
+/// Whether so many neighbours lie one behind the other in some arrays that all objects of a slab may be among them.
+fn may_have_whole<P: Platform>(arrays: &[&[*mut u8]], cache: &KmemCache<P>) -> bool {
+    let bytes = cache.oo.bytes();
+    // Without a branch an object. The last of an array and the first of the next may be neighbours too.
+    let near = |array: &&[*mut u8]| {
+        let pairs = array.windows(2);
+        1 + (pairs.filter(|pair| is_near(pair[0], pair[1], bytes))).count()
+    };
+    arrays.iter().map(near).sum::<usize>() >= cache.oo.objects as usize
+}
+
+/// Whether two objects lie in one slab: slabs are as aligned as they are large.
+fn is_near(a: *mut u8, b: *mut u8, bytes: usize) -> bool {
+    (a as usize ^ b as usize) < bytes
+}
+
+/// Moves the first objects of an array into a sheaf, as many as it has room for; returns the others.
+fn fill<'a>(sheaf: &mut Sheaf, objects: &'a [*mut u8]) -> &'a [*mut u8] {
+    let room = sheaf.room();
+    let (first, rest) = objects.split_at(room.len().min(objects.len()));
+    room[..first.len()].copy_from_slice(first);
+    sheaf.grow(first.len());
+    rest
+}
+
+/// Objects that stay in sheaves of `capacity`, at most, when room is made.
+fn most_kept(capacity: usize) -> usize {
+    capacity * 3 / 4
+}
+
+/// How many of an array's first objects have to go so that sheaves of `capacity` have room again for a quarter. Objects of one
+/// slab of `bytes` bytes stay together: they go all, or wait for those that may follow. Where others were `whole` only the last
+/// ones wait: the next slab then begins where a sheaf does.
+fn oldest_to_go(objects: &[*mut u8], whole: bool, capacity: usize, bytes: usize) -> usize {
+    let (len, most) = (objects.len(), most_kept(capacity));
+    let Some(&last) = objects.last() else {
+        return 0;
+    };
+    let with_last = |&&object: &&*mut u8| is_near(object, last, bytes);
+    let start = len - objects.iter().rev().take_while(with_last).count();
+    let may_wait = len - start <= most;
+    if whole && may_wait {
+        return start;
+    }
+    if len <= most {
+        return 0;
+    }
+    let least = len - capacity / 2;
+    if least > start {
+        return if may_wait { start } else { least };
+    }
+    let here = |&&object: &&*mut u8| is_near(object, objects[least - 1], bytes);
+    least + objects[least..].iter().take_while(here).count()
 }
 
 /// Whether each object lies `size` bytes above the one before it, or each as far below it.

@@ -157,3 +157,44 @@ fn a_cache_with_a_limit_takes_nothing_ahead() {
     }
     assert_all_is_given_back(&a);
 }
+
+/// Allocates many objects, and frees them in their order by so many at once; returns updates of slabs that this took, and slabs.
+fn updates_for_a_stream(size: usize, first: usize, chunk: usize) -> (u64, usize) {
+    let a = Setup::with(&[]).build();
+    let cache = a.create(&CacheArgs::new("test", size)).unwrap();
+    let slabs = 400;
+    let mut objects = vec![null_mut(); slabs * cache.oo.objects as usize];
+    assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));
+    objects.sort();
+    // Others first, so that what sheaves and barn hold are no neighbours of what follows.
+    let (scattered, stream) = objects.split_at_mut(100 * cache.oo.objects as usize);
+    for step in 0..7 {
+        for object in scattered.iter_mut().skip(step).step_by(7) {
+            // SAFETY: the test's, freed once.
+            unsafe { a.free(cache, *object) };
+        }
+    }
+    let (begin, rest) = stream.split_at_mut(first);
+    free(&a, cache, begin);
+    let before = a.stat(cache, StatItem::FreeDetached);
+    for chunk in rest.chunks_mut(chunk) {
+        free(&a, cache, chunk);
+    }
+    let updates = a.stat(cache, StatItem::FreeDetached) - before;
+    assert_eq!(a.validate(), Ok(()));
+    assert_eq!(a.info(cache).live_objs(), 0);
+    assert_all_is_given_back(&a);
+    (updates, 300)
+}
+
+#[test]
+fn neighbours_that_are_freed_in_turn_leave_as_whole_slabs_wherever_they_begin() {
+    for size in [16, 64, 96, 256, 512] {
+        for (first, chunk) in [(0, 32), (1, 32), (5, 1), (0, 2), (11, 7), (3, 100)] {
+            let (updates, slabs) = updates_for_a_stream(size, first, chunk);
+            // One a slab, and what the sheaves held before.
+            let most = slabs as u64 + 100;
+            assert!(updates <= most, "{size} {first} {chunk}: {updates}");
+        }
+    }
+}
