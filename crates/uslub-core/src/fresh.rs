@@ -8,8 +8,8 @@ use crate::allocator::Allocator;
 use crate::args::{Ctor, Flags};
 use crate::cache::KmemCache;
 use crate::gfp::Gfp;
-use crate::node::Node;
-use crate::page::{PageIndex, PageKind};
+use crate::node::{Node, SlabList};
+use crate::page::{PageIndex, PageKind, Runs};
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::slab::{Slab, State};
 use crate::stats::StatItem;
@@ -190,20 +190,54 @@ impl<P: Platform> Allocator<P> {
 
     /// Gives the pages of a slab back, whatever readers there are.
     pub(crate) fn discard_at_once(&self, cache: &KmemCache<P>, node: &Node<P>, slab: &Slab) {
+        let mut runs = Runs::new();
+        self.unmake_slab(cache, slab, &mut runs);
+        self.give_runs(cache, node, 1, &runs);
+    }
+
+    /// Gives the pages of all slabs of a list back, which are empty and belong to the caller.
+    pub(crate) fn discard_list(&self, cache: &KmemCache<P>, node: &Node<P>, list: &SlabList) {
+        let arena = &self.zone.arena;
+        let (mut runs, mut slabs) = (Runs::new(), 0);
+        let mut at = list.first(arena);
+        while let Some(slab) = at {
+            // Read first: then the pages are others'.
+            at = SlabList::after(arena, slab);
+            if cache.flags.contains(Flags::TYPESAFE_BY_RCU) {
+                self.discard_slab(cache, node, slab);
+                continue;
+            }
+            if runs.is_full() {
+                self.give_runs(cache, node, slabs, &runs);
+                (runs, slabs) = (Runs::new(), 0);
+            }
+            self.unmake_slab(cache, slab, &mut runs);
+            slabs += 1;
+        }
+        if !runs.is_empty() {
+            self.give_runs(cache, node, slabs, &runs);
+        }
+    }
+
+    /// Makes an empty slab of the caller's mere pages.
+    fn unmake_slab(&self, cache: &KmemCache<P>, slab: &Slab, runs: &mut Runs) {
         let page = self.zone.arena.page_of_slab(slab);
         let pages = cache.oo.pages();
-        // Relaxed: a figure.
-        node.nr_slabs.fetch_sub(1, Relaxed);
-        self.count(cache, StatItem::FreeSlab, 1);
         slab.set_kind(PageKind::None);
-        cache.span.remove(page, pages);
         self.zone.arena.set_cache(page, pages as u32, None);
-        self.zone.free(
-            &self.platform,
-            page,
-            pages,
-            u64::from(self.tunables().decay_ms),
-        );
+        runs.add(page, pages);
+    }
+
+    /// Gives the pages back that were so many slabs of a node.
+    fn give_runs(&self, cache: &KmemCache<P>, node: &Node<P>, slabs: usize, runs: &Runs) {
+        // Relaxed: a figure.
+        node.nr_slabs.fetch_sub(slabs, Relaxed);
+        self.count(cache, StatItem::FreeSlab, slabs);
+        for (first, pages) in runs.iter() {
+            cache.span.remove(first, pages);
+        }
+        let decay = u64::from(self.tunables().decay_ms);
+        self.zone.free_runs(&self.platform, runs, decay);
     }
 
     /// Address of a slab's first slot.

@@ -83,16 +83,6 @@ impl<P: Platform> Allocator<P> {
         self.discard_list(cache, node, &gone);
     }
 
-    /// Gives all slabs of a list of the caller's back.
-    pub(crate) fn discard_list(&self, cache: &KmemCache<P>, node: &Node<P>, list: &SlabList) {
-        let arena = &self.zone.arena;
-        let mut at = list.first(arena);
-        while let Some(slab) = at {
-            at = SlabList::after(arena, slab);
-            self.discard_slab(cache, node, slab);
-        }
-    }
-
     /// Lets the reserves of all caches shrink, whose windows have ended; while nobody destroys a cache.
     pub(crate) fn trim_reserves(&self) {
         let waits = |cache: &&KmemCache<P>| cache.flags.contains(Flags::TYPESAFE_BY_RCU);

@@ -12,7 +12,7 @@ use core::mem::MaybeUninit;
 use crate::allocator::Allocator;
 use crate::cache::KmemCache;
 use crate::gfp::Gfp;
-use crate::node::SlabList;
+use crate::node::{Node, SlabList};
 use crate::platform::Platform;
 use crate::sheaf::{self, MAX_CAPACITY, Sheaf};
 use crate::slab::{Slab, State};
@@ -34,15 +34,26 @@ impl<P: Platform> Allocator<P> {
     ) -> usize {
         let count = cache.oo.objects as usize;
         if objects.len() < count
-            || cache.keeps_its_freelist()
-            || slab.state() != State::without_list(count as u32)
-            || !self.are_all(cache, slab, &objects[objects.len() - count..])
+            || !self.empty_whole(cache, slab, &objects[objects.len() - count..])
         {
             return 0;
         }
-        slab.set_state(State::without_list(0));
-        self.place_emptied(cache, slab, gfp);
+        let mut emptied = SlabList::new();
+        emptied.push_back(&self.zone.arena, slab);
+        self.place_emptied(cache, cache.node(usize::from(slab.node())), emptied, gfp);
         count
+    }
+
+    /// Empties a slab if these, as many as it has, are all its objects; returns whether they are. Then it belongs to the caller.
+    fn empty_whole(&self, cache: &KmemCache<P>, slab: &Slab, objects: &[*mut u8]) -> bool {
+        let whole = !cache.keeps_its_freelist()
+            && slab.state() == State::without_list(cache.oo.objects)
+            && self.are_all(cache, slab, objects);
+        if whole {
+            slab.set_state(State::without_list(0));
+            slab.set_partial(false);
+        }
+        whole
     }
 
     /// Frees the whole slabs of an array, and moves what is left over to its beginning; returns how many that are.
@@ -56,23 +67,32 @@ impl<P: Platform> Allocator<P> {
         if !may_have_whole(&[objects], cache) {
             return objects.len();
         }
+        let arena = &self.zone.arena;
         let (mut at, mut left) = (0, 0);
+        let (mut emptied, mut nid) = (SlabList::new(), 0);
         while at < objects.len() {
             let here = |&&object: &&*mut u8| is_near(object, objects[at], bytes);
             let run = at..at + objects[at..].iter().take_while(here).count();
             at = run.end;
-            let whole = run.len() == count && {
+            if run.len() == count {
                 let slab = self.checked_slab(cache, objects[run.start]);
-                self.free_whole_slab(cache, slab, &objects[run.clone()], gfp) == count
-            };
-            if whole {
-                self.count(cache, StatItem::FreeDetached, 1);
-            } else {
-                let start = left;
-                left += run.len();
-                objects.copy_within(run, start);
+                if self.empty_whole(cache, slab, &objects[run.clone()]) {
+                    self.count(cache, StatItem::FreeDetached, 1);
+                    let home = usize::from(slab.node());
+                    if home != nid {
+                        let others = core::mem::take(&mut emptied);
+                        self.place_emptied(cache, cache.node(nid), others, gfp);
+                        nid = home;
+                    }
+                    emptied.push_back(arena, slab);
+                    continue;
+                }
             }
+            let start = left;
+            left += run.len();
+            objects.copy_within(run, start);
         }
+        self.place_emptied(cache, cache.node(nid), emptied, gfp);
         left
     }
 
@@ -216,29 +236,34 @@ impl<P: Platform> Allocator<P> {
         true
     }
 
-    /// Keeps an empty slab of ours that is on no list, or gives it back.
-    fn place_emptied(&self, cache: &KmemCache<P>, slab: &Slab, gfp: Gfp) {
+    /// Keeps empty slabs of ours that are on no list of their node, or gives them back.
+    fn place_emptied(&self, cache: &KmemCache<P>, node: &Node<P>, mut emptied: SlabList, gfp: Gfp) {
         let arena = &self.zone.arena;
-        let node = cache.node(usize::from(slab.node()));
-        slab.set_partial(false);
-        if cache.has_reserve() {
-            if node.put_at_hand(arena, slab) {
-                return;
+        let reserve = cache.has_reserve();
+        while let Some(slab) = emptied.first(arena) {
+            emptied.remove(arena, slab);
+            if reserve && node.put_at_hand(arena, slab) {
+                continue;
             }
-        } else if gfp.may_spin() && node.nr_partial() >= cache.min_partial {
-            return self.discard_slab(cache, node, slab);
+            if gfp.may_spin() && (reserve || node.nr_partial() >= cache.min_partial) {
+                emptied.push_front(arena, slab);
+                break;
+            }
+            let Some(mut lists) = self.lock_lists(cache, node, gfp.may_spin()) else {
+                node.stash(arena, slab);
+                continue;
+            };
+            lists.add(arena, slab, reserve);
+            node.note(&lists);
+            self.count(cache, StatItem::FreeAddPartial, 1);
         }
-        let Some(mut lists) = self.lock_lists(cache, node, gfp.may_spin()) else {
-            return node.stash(arena, slab);
-        };
-        if cache.has_reserve() && gfp.may_spin() {
-            let mut emptied = SlabList::new();
-            emptied.push_back(arena, slab);
+        if emptied.is_empty() {
+            return;
+        }
+        if reserve && let Some(lists) = self.lock_lists(cache, node, true) {
             return self.slabs_emptied(cache, node, lists, emptied);
         }
-        lists.add(arena, slab, cache.has_reserve());
-        node.note(&lists);
-        self.count(cache, StatItem::FreeAddPartial, 1);
+        self.discard_list(cache, node, &emptied);
     }
 }
 

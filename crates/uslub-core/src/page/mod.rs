@@ -4,10 +4,15 @@
 //! |---|---|
 //! | `arena` | the range, and what is known of each page by arithmetic |
 //! | `block` | 2 MiB of pages: which are free, which were touched |
+//! | `runs` | pages that go back together |
 //! | `zone` | handing out and taking back runs of pages; decay |
+//! | `check` | whether its lists agree with its blocks |
 
 pub mod arena;
 pub mod block;
+mod check;
+pub mod runs;
 pub mod zone;
 
 pub use arena::{Arena, PageIndex, PageKind};
+pub use runs::Runs;

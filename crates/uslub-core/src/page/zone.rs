@@ -16,6 +16,7 @@ use crate::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 use crate::gfp::Gfp;
 use crate::page::arena::{Arena, BLOCK_BYTES, PageIndex};
 use crate::page::block::{self, BINS, BLOCK_PAGES, NO_BLOCK};
+use crate::page::runs::Runs;
 use crate::platform::{FaultSite, PAGE_SIZE, Platform};
 use crate::sync::Lock;
 
@@ -32,7 +33,7 @@ const SURPLUS_PART: u64 = 100;
 pub struct Lists {
     dirty_head: u32,
     dirty_tail: u32,
-    nr_dirty: usize,
+    pub(super) nr_dirty: usize,
     nr_used: usize,
     /// Blocks that can be found.
     blocks: usize,
@@ -55,7 +56,7 @@ pub struct Run {
 pub struct Zone<P> {
     /// The addresses.
     pub arena: Arena,
-    lists: Lock<P, Lists>,
+    pub(super) lists: Lock<P, Lists>,
     /// Held while the arena grows: one thread asks the system, others wait for its answer.
     growth: Lock<P, ()>,
     /// Free dirty pages, at a glance.
@@ -66,9 +67,11 @@ pub struct Zone<P> {
     strays: AtomicU32,
     /// When to look again for pages that have been free for too long, in milliseconds.
     next_decay: AtomicU64,
+    /// When to look again for pages beyond what may lie free, in milliseconds.
+    next_surplus: AtomicU64,
 }
 
-fn bin_of(longest: usize) -> usize {
+pub(super) fn bin_of(longest: usize) -> usize {
     if longest == 0 {
         0
     } else {
@@ -93,6 +96,7 @@ impl<P: Platform> Zone<P> {
             used: AtomicUsize::new(0),
             strays: AtomicU32::new(NO_BLOCK),
             next_decay: AtomicU64::new(0),
+            next_surplus: AtomicU64::new(0),
         }
     }
 
@@ -246,10 +250,19 @@ impl<P: Platform> Zone<P> {
     /// Takes `count` pages back; gives pages back to the system that stayed free for
     /// `decay_ms` milliseconds.
     pub fn free(&self, platform: &P, page: PageIndex, count: usize, decay_ms: u64) {
+        let mut runs = Runs::new();
+        runs.add(page, count);
+        self.free_runs(platform, &runs, decay_ms);
+    }
+
+    /// As [`free`](Self::free), many runs under one hold of the page lock.
+    pub fn free_runs(&self, platform: &P, runs: &Runs, decay_ms: u64) {
         let now = platform.now_ms();
         let mut lists = self.lists.lock();
         self.absorb(&mut lists, platform);
-        self.give(&mut lists, page, count, now);
+        for (page, count) in runs.iter() {
+            self.give(&mut lists, page, count, now);
+        }
         drop(lists);
         self.decay_now_and_then(platform, now, decay_ms);
     }
@@ -295,8 +308,14 @@ impl<P: Platform> Zone<P> {
     pub fn decay_now_and_then(&self, platform: &P, now: u64, decay_ms: u64) {
         // Relaxed: glances.
         let (dirty, used) = (self.dirty.load(Relaxed), self.used.load(Relaxed));
-        if dirty > DIRTY_FLOOR + used / DIRTY_SHARE {
-            self.purge_first(platform, |age| age >= decay_ms / SURPLUS_PART, now);
+        let surplus = dirty > DIRTY_FLOOR + used / DIRTY_SHARE;
+        // Relaxed: as above. Nothing grows older before the next millisecond.
+        if surplus && now >= self.next_surplus.load(Relaxed) {
+            let old_enough = |age| age >= decay_ms / SURPLUS_PART;
+            if !self.purge_first(platform, old_enough, now) {
+                // Relaxed: as above.
+                self.next_surplus.store(now + 1, Relaxed);
+            }
         }
         // Relaxed: at worst two threads look.
         if dirty > 0 && now >= self.next_decay.load(Relaxed) {
@@ -520,41 +539,6 @@ impl<P: Platform> Zone<P> {
             // SAFETY: as above; another block.
             _ => unsafe { self.arena.block(next) }.dirty_prev = prev,
         }
-    }
-
-    /// Checks lists against blocks; for quiet moments.
-    ///
-    /// # Errors
-    ///
-    /// With what does not hold.
-    pub fn validate(&self) -> Result<(), &'static str> {
-        let lists = self.lists.lock();
-        let mut dirty = 0;
-        for number in 0..(self.arena.limit() / BLOCK_PAGES) as u32 {
-            // SAFETY: we hold the page lock.
-            let b = unsafe { self.arena.block(number) };
-            let (free, longest, nr_dirty) = (b.nr_free, b.longest, b.nr_dirty);
-            b.recount();
-            // It may be less than it is taken for.
-            let exact = core::mem::replace(&mut b.longest, longest);
-            if (free, nr_dirty) != (b.nr_free, b.nr_dirty) || exact > longest {
-                return Err("a block's counts disagree with its pages");
-            }
-            if usize::from(b.bin) != bin_of(usize::from(longest)) {
-                return Err("a block is in the wrong bin");
-            }
-            // SAFETY: we hold the page lock.
-            let group = unsafe { self.arena.group(number / 64) };
-            let marked = (0..BINS).filter(|&bin| group.bins[bin] >> (number % 64) & 1 == 1);
-            if !marked.eq([bin_of(usize::from(longest))]) {
-                return Err("a block is in no bin or in two");
-            }
-            dirty += usize::from(nr_dirty);
-        }
-        if dirty != lists.nr_dirty {
-            return Err("the count of dirty pages is wrong");
-        }
-        Ok(())
     }
 
     /// Takes the locks of the page layer, for a fork.
