@@ -18,7 +18,8 @@ struct Lists {
     low: usize,
 }
 
-/// Sheaves that wait for a CPU.
+/// Sheaves that wait for a CPU. CPUs pass it to each other, so it shares its line with nothing.
+#[repr(align(64))]
 pub struct Barn<P> {
     lists: Lock<P, Lists>,
     nr_full: AtomicUsize,
@@ -98,6 +99,54 @@ impl<P: Platform> Barn<P> {
     pub fn put_empty(&self, sheaf: Sheaf, limit: usize, spin: bool) -> Result<(), Sheaf> {
         debug_assert!(sheaf.is_empty());
         self.put(sheaf, limit, spin, |lists| &mut lists.empty)
+    }
+
+    /// Takes a full sheaf out, and stores an empty one if there is room, under one hold of the lock; what is not stored stays with
+    /// the caller.
+    pub fn exchange_empty(
+        &self,
+        empty: &mut Option<Sheaf>,
+        limit: usize,
+        spin: bool,
+    ) -> Option<Sheaf> {
+        if self.nr_full() == 0 {
+            return None;
+        }
+        let work = |lists: &mut Lists| {
+            let full = lists.full.pop()?;
+            lists.low = lists.low.min(lists.full.len());
+            if lists.empty.len() < limit
+                && let Some(empty) = empty.take()
+            {
+                lists.empty.push(empty);
+            }
+            Some(full)
+        };
+        self.with(spin, work)?
+    }
+
+    /// Stores a full sheaf, and takes an empty one out if there is one, under one hold of the lock.
+    ///
+    /// # Errors
+    ///
+    /// As for [`put_full`](Self::put_full).
+    pub fn exchange_full(
+        &self,
+        full: Sheaf,
+        limit: usize,
+        spin: bool,
+    ) -> Result<Option<Sheaf>, Sheaf> {
+        let mut full = Some(full);
+        let empty = self.with(spin, |lists| {
+            if lists.full.len() < limit
+                && let Some(full) = full.take()
+            {
+                lists.full.push(full);
+                return lists.empty.pop();
+            }
+            None
+        });
+        full.map_or(Ok(empty.flatten()), Err)
     }
 
     /// Takes up to `n` full sheaves out, under one hold of the lock.

@@ -89,11 +89,19 @@ impl<P: Platform> Allocator<P> {
         has_one.then(|| &cache.node(nid).barn)
     }
 
-    /// Takes a full sheaf out of the barn.
-    pub(crate) fn barn_get(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
+    /// Takes a full sheaf out of the barn, and leaves an empty one there if there is room.
+    pub(crate) fn barn_get(
+        &self,
+        cache: &KmemCache<P>,
+        empty: &mut Option<Sheaf>,
+        gfp: Gfp,
+    ) -> Option<Sheaf> {
         let full = self
             .barn(cache)
-            .and_then(|barn| barn.get_full(gfp.may_spin()));
+            .and_then(|barn| barn.exchange_empty(empty, cache.max_empty, gfp.may_spin()));
+        if let Some(full) = &full {
+            full.fetch();
+        }
         let item = match full {
             Some(_) => StatItem::BarnGet,
             None => StatItem::BarnGetFail,
@@ -168,12 +176,39 @@ impl<P: Platform> Allocator<P> {
         sheaf: Sheaf,
         gfp: Gfp,
     ) -> Result<(), Sheaf> {
+        self.barn_put_by(cache, sheaf, |barn, sheaf| {
+            barn.put_full(sheaf, cache.max_full, gfp.may_spin())
+        })
+    }
+
+    /// Stores a full sheaf in the barn, and takes an empty one out if there is one.
+    ///
+    /// # Errors
+    ///
+    /// The sheaf, when there is no room.
+    pub(crate) fn barn_exchange(
+        &self,
+        cache: &KmemCache<P>,
+        sheaf: Sheaf,
+        gfp: Gfp,
+    ) -> Result<Option<Sheaf>, Sheaf> {
+        self.barn_put_by(cache, sheaf, |barn, sheaf| {
+            barn.exchange_full(sheaf, cache.max_full, gfp.may_spin())
+        })
+    }
+
+    fn barn_put_by<T>(
+        &self,
+        cache: &KmemCache<P>,
+        sheaf: Sheaf,
+        put: impl FnOnce(&Barn<P>, Sheaf) -> Result<T, Sheaf>,
+    ) -> Result<T, Sheaf> {
         let put = match self.barn(cache) {
-            Some(barn) => barn.put_full(sheaf, cache.max_full, gfp.may_spin()),
+            Some(barn) => put(barn, sheaf),
             None => Err(sheaf),
         };
         let item = match put {
-            Ok(()) => StatItem::BarnPut,
+            Ok(_) => StatItem::BarnPut,
             Err(_) => StatItem::BarnPutFail,
         };
         self.count(cache, item, 1);

@@ -142,7 +142,7 @@ impl<P: Platform> Allocator<P> {
             return self.enlarge(cache, spare, n, gfp);
         }
         self.count(cache, StatItem::SheafPrefillSlow, 1);
-        if let Some(full) = self.barn_get(cache, gfp) {
+        if let Some(full) = self.barn_get(cache, &mut None, gfp) {
             return self.enlarge(cache, full, n, gfp);
         }
         let empty = self.empty_sheaf(cache, gfp)?;

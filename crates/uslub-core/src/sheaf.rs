@@ -260,6 +260,14 @@ impl Sheaf {
         unsafe { core::slice::from_raw_parts(self.first(), self.len) }
     }
 
+    /// Looks at each line of the objects, which another CPU may have written: all of them come at once then, not one by one
+    /// as they are used.
+    pub fn fetch(&self) {
+        const LINE: usize = 64 / size_of::<usize>();
+        let lines = self.objects().iter().rev().step_by(LINE);
+        core::hint::black_box(lines.fold(0, |all, &object| all | object as usize));
+    }
+
     /// The objects, oldest first, for reordering.
     #[inline]
     pub fn objects_mut(&mut self) -> &mut [*mut u8] {

@@ -19,7 +19,7 @@
 //! |---|---|---|
 //! | has room | – | spare becomes main, main spare |
 //! | none | – | an empty sheaf (barn's or new) becomes main, main spare |
-//! | full | has room | main goes to the barn, an empty sheaf becomes main |
+//! | full | has room | spare goes to the barn, an empty sheaf becomes main, main spare |
 //! | full | full | spare is flushed to slabs and becomes main, main spare |
 //!
 //! The emptied (or displaced) sheaf is placed after its successor is in the
@@ -143,7 +143,7 @@ impl<P: Platform> Allocator<P> {
             }
             empty = Some(sheaf);
         }
-        if let Some(full) = self.barn_get(cache, gfp) {
+        if let Some(full) = self.barn_get(cache, &mut empty, gfp) {
             if let Some(empty) = empty {
                 self.place_empty(cache, empty, gfp);
             }
@@ -331,16 +331,21 @@ impl<P: Platform> Allocator<P> {
         if !spare_is_full && let Some(sheaf) = self.take_spare(cache, spare) {
             return Some(self.fit(cache, sheaf));
         }
-        let barn_is_full = self.barn_is_full(cache);
-        if !(spare_is_full && barn_is_full)
-            && let Some(sheaf) = self.empty_sheaf(cache, gfp)
-        {
-            return Some(sheaf);
+        if !spare_is_full {
+            return self.empty_sheaf(cache, gfp);
         }
-        self.count(cache, StatItem::BarnPutFail, 1);
-        self.note_barn(cache, true);
+        if self.barn_is_full(cache) {
+            self.count(cache, StatItem::BarnPutFail, 1);
+            self.note_barn(cache, true);
+            let sheaf = self.take_spare(cache, spare)?;
+            return Some(self.make_roomy(cache, sheaf, gfp));
+        }
         let sheaf = self.take_spare(cache, spare)?;
-        Some(self.make_roomy(cache, sheaf, gfp))
+        match self.barn_exchange(cache, sheaf, gfp) {
+            Ok(Some(empty)) => Some(self.fit(cache, empty)),
+            Ok(None) => self.new_sheaf(cache, gfp),
+            Err(sheaf) => Some(self.make_roomy(cache, sheaf, gfp)),
+        }
     }
 
     /// Makes a sheaf with room the main one, and finds a place for the one it displaces.

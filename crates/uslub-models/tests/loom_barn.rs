@@ -100,6 +100,40 @@ fn sheaves_are_exchanged_whole() {
     });
 }
 
+/// The same under one hold of the lock each: who allocates leaves an empty sheaf, and who frees takes one.
+#[test]
+fn sheaves_are_exchanged_under_one_hold() {
+    let (model, barn) = barn_with(1, 1);
+    model.check("barn exchange in one hold", preemptions(3), move |_| {
+        let exchange = || {
+            spawn(0, move || {
+                let (mut mine, mut lost) = (barn.get_empty(true), 0);
+                let had = usize::from(mine.is_some());
+                let Some(mut sheaf) = barn.exchange_empty(&mut mine, LIMIT, true) else {
+                    return had;
+                };
+                assert!(sheaf.is_full() && mine.is_none());
+                empty(&mut sheaf);
+                fill(&mut sheaf);
+                match barn.exchange_full(sheaf, LIMIT, true) {
+                    Ok(Some(empty)) => {
+                        assert!(empty.is_empty());
+                        lost += 1;
+                    }
+                    Ok(None) => {}
+                    Err(_) => lost += 1,
+                }
+                lost
+            })
+        };
+        let exchangers = [exchange(), exchange()];
+        let held: usize = exchangers.map(|e| e.join().unwrap()).iter().sum();
+        let (full, empty) = count(barn);
+        assert_eq!(full + empty + held, 2, "a sheaf is lost or there twice");
+        Vec::new()
+    });
+}
+
 #[test]
 fn no_sheaf_is_given_to_two() {
     let (model, barn) = barn_with(1, 0);
