@@ -27,6 +27,7 @@ pub mod platform;
 pub mod ranges;
 pub mod seen;
 pub mod sleep;
+pub mod system;
 pub mod thread;
 pub mod torment;
 

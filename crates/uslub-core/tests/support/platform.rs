@@ -13,7 +13,7 @@ use uslub_core::platform::{FaultSite, PAGE_SIZE, Platform};
 
 use super::faults::Faults;
 use super::ranges::Ranges;
-use super::{Fresh, POISON, Setup, Slots, sleep, thread};
+use super::{Fresh, POISON, Setup, Slots, sleep, system, thread};
 
 /// Calls that the platform got, since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -235,25 +235,6 @@ impl Virtual {
     }
 }
 
-/// Fresh memory from the system.
-fn system_map(bytes: usize, protection: i32) -> Option<usize> {
-    if bytes > 1 << 40 {
-        return None;
-    }
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a fresh mapping harms nobody.
-    let start = unsafe { libc::mmap(null_mut(), bytes, protection, flags, -1, 0) };
-    (start != libc::MAP_FAILED).then_some(start as usize)
-}
-
-const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
-
-/// Gives memory back to the system.
-fn system_unmap(start: usize, bytes: usize) {
-    // SAFETY: our records say that the range is the allocator's, who uses it no more.
-    assert_eq!(unsafe { libc::munmap(start as *mut _, bytes) }, 0);
-}
-
 fn assert_page_aligned(start: usize, bytes: usize) {
     assert!(
         start.is_multiple_of(PAGE_SIZE) && bytes.is_multiple_of(PAGE_SIZE) && bytes > 0,
@@ -270,12 +251,7 @@ unsafe impl Platform for Virtual {
         if !self.answer(&mut memory) {
             return None;
         }
-        let start = system_map(bytes + align, libc::PROT_NONE)?;
-        let aligned = start.next_multiple_of(align);
-        if aligned > start {
-            system_unmap(start, aligned - start);
-        }
-        system_unmap(aligned + bytes, start + align - aligned);
+        let aligned = system::reserve(bytes, align)?;
         memory.reserved.insert(aligned, aligned + bytes);
         NonNull::new(aligned as *mut u8)
     }
@@ -293,9 +269,7 @@ unsafe impl Platform for Virtual {
             return false;
         }
         memory.committed.insert(at, at + bytes);
-        // SAFETY: inside one of our reservations.
-        let done = unsafe { libc::mprotect(at as *mut _, bytes, READ_WRITE) };
-        assert_eq!(done, 0);
+        system::commit(at, bytes);
         if bytes == BLOCK_BYTES {
             memory.pages.insert(at, at + bytes);
             if self.setup.fresh == Fresh::Poisoned {
@@ -333,7 +307,7 @@ unsafe impl Platform for Virtual {
             return None;
         }
         assert_page_aligned(0, bytes);
-        let at = system_map(bytes, READ_WRITE)?;
+        let at = system::map(bytes)?;
         memory.mapped.insert(at, at + bytes);
         NonNull::new(at as *mut u8)
     }
@@ -353,7 +327,7 @@ unsafe impl Platform for Virtual {
                 "unmap of {at:#x} + {bytes:#x}, which is committed"
             );
         }
-        system_unmap(at, bytes);
+        system::unmap(at, bytes);
     }
 
     unsafe fn remap(&self, start: NonNull<u8>, old: usize, new: usize) -> Option<NonNull<u8>> {
@@ -370,11 +344,11 @@ unsafe impl Platform for Virtual {
             return None;
         }
         // It always moves, so that a use of the old address is seen.
-        let moved = system_map(new, READ_WRITE)?;
+        let moved = system::map(new)?;
         // SAFETY: both are mapped and at least so long.
         unsafe { std::ptr::copy_nonoverlapping(at as *const u8, moved as *mut u8, old.min(new)) };
         assert!(memory.mapped.remove(at, at + old));
-        system_unmap(at, old);
+        system::unmap(at, old);
         memory.mapped.insert(moved, moved + new);
         NonNull::new(moved as *mut u8)
     }
@@ -514,7 +488,7 @@ impl Drop for Virtual {
     fn drop(&mut self) {
         let memory = self.memory();
         for (start, end) in memory.mapped.iter().chain(memory.reserved.iter()) {
-            system_unmap(start, end - start);
+            system::unmap(start, end - start);
         }
     }
 }

@@ -1,0 +1,117 @@
+//! Memory from the system: address space without access, and access to it. An interpreter (Miri) has no address
+//! space to reserve; there a reservation is an allocation whose bytes nobody has written, so
+//! that a read of what was never committed is seen too.
+
+use uslub_core::platform::PAGE_SIZE;
+
+/// More than any test needs; absurd requests are refused like the system does.
+const LIMIT: usize = 1 << 40;
+
+/// Address space without access.
+pub fn reserve(bytes: usize, align: usize) -> Option<usize> {
+    (bytes <= LIMIT).then(|| real::reserve(bytes, align))?
+}
+
+/// Zeroed memory.
+pub fn map(bytes: usize) -> Option<usize> {
+    (bytes <= LIMIT).then(|| real::map(bytes))?
+}
+
+/// Gives memory back that [`reserve`] or [`map`] gave, or a part of it.
+pub fn unmap(start: usize, bytes: usize) {
+    real::unmap(start, bytes);
+}
+
+/// Makes a part of a reservation usable; it reads zero where it was never used.
+pub fn commit(start: usize, bytes: usize) {
+    real::commit(start, bytes);
+}
+
+#[cfg(not(miri))]
+mod real {
+    use std::ptr::null_mut;
+
+    const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+
+    fn fresh(bytes: usize, protection: i32) -> Option<usize> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a fresh mapping harms nobody.
+        let start = unsafe { libc::mmap(null_mut(), bytes, protection, flags, -1, 0) };
+        (start != libc::MAP_FAILED).then_some(start as usize)
+    }
+
+    pub fn reserve(bytes: usize, align: usize) -> Option<usize> {
+        let start = fresh(bytes + align, libc::PROT_NONE)?;
+        let aligned = start.next_multiple_of(align);
+        if aligned > start {
+            unmap(start, aligned - start);
+        }
+        unmap(aligned + bytes, start + align - aligned);
+        Some(aligned)
+    }
+
+    pub fn map(bytes: usize) -> Option<usize> {
+        fresh(bytes, READ_WRITE)
+    }
+
+    pub fn unmap(start: usize, bytes: usize) {
+        // SAFETY: the platform's records say that the range is the allocator's, who uses it no more.
+        assert_eq!(unsafe { libc::munmap(start as *mut _, bytes) }, 0);
+    }
+
+    pub fn commit(start: usize, bytes: usize) {
+        // SAFETY: inside one of our reservations.
+        let done = unsafe { libc::mprotect(start as *mut _, bytes, READ_WRITE) };
+        assert_eq!(done, 0);
+    }
+}
+
+#[cfg(miri)]
+mod real {
+    use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
+    use std::collections::BTreeMap;
+    use std::sync::Mutex;
+
+    use super::PAGE_SIZE;
+
+    /// By start: how it was allocated, and the bytes that are still in use.
+    static ALL: Mutex<BTreeMap<usize, (Layout, usize)>> = Mutex::new(BTreeMap::new());
+
+    fn keep(start: *mut u8, layout: Layout) -> Option<usize> {
+        if start.is_null() {
+            return None;
+        }
+        let start = start.expose_provenance();
+        ALL.lock().unwrap().insert(start, (layout, layout.size()));
+        Some(start)
+    }
+
+    pub fn reserve(bytes: usize, align: usize) -> Option<usize> {
+        let layout = Layout::from_size_align(bytes, align.max(PAGE_SIZE)).ok()?;
+        // SAFETY: of some size.
+        keep(unsafe { alloc(layout) }, layout)
+    }
+
+    pub fn map(bytes: usize) -> Option<usize> {
+        let layout = Layout::from_size_align(bytes, PAGE_SIZE).ok()?;
+        // SAFETY: of some size.
+        keep(unsafe { alloc_zeroed(layout) }, layout)
+    }
+
+    /// What is in part unmapped goes back when all of it is.
+    pub fn unmap(start: usize, bytes: usize) {
+        let mut all = ALL.lock().unwrap();
+        let (&at, (layout, left)) = all.range_mut(..=start).next_back().expect("mapped");
+        *left -= bytes;
+        if *left == 0 {
+            // SAFETY: allocated like this, and used no more.
+            unsafe { dealloc(std::ptr::with_exposed_provenance_mut(at), *layout) };
+            all.remove(&at);
+        }
+    }
+
+    pub fn commit(start: usize, bytes: usize) {
+        // SAFETY: inside one of our reservations.
+        unsafe { std::ptr::with_exposed_provenance_mut::<u8>(start).write_bytes(0, bytes) };
+    }
+}
