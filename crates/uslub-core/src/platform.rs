@@ -43,6 +43,15 @@ impl FaultSite {
     ];
 }
 
+/// What physical memory a range is to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// Page by page, as they are touched.
+    Small,
+    /// By huge pages: all of a block as soon as a part of it is touched.
+    Huge,
+}
+
 /// What the core needs from the world below.
 ///
 /// # Safety
@@ -69,6 +78,15 @@ pub unsafe trait Platform: Sync + 'static {
     ///
     /// The range must be committed, page-aligned, and hold nothing of value.
     unsafe fn purge(&self, start: NonNull<u8>, bytes: usize) -> bool;
+
+    /// Says what physical memory a committed range is to have from now on; returns whether that is so.
+    ///
+    /// # Safety
+    ///
+    /// The range must be committed and page-aligned.
+    unsafe fn back(&self, _start: NonNull<u8>, _bytes: usize, backing: Backing) -> bool {
+        backing == Backing::Small
+    }
 
     /// Maps fresh zeroed memory of its own.
     fn map(&self, bytes: usize) -> Option<NonNull<u8>>;

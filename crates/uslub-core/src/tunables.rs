@@ -94,6 +94,8 @@ pub struct Tunables {
     pub rseq: u32,
     /// Milliseconds that free pages stay resident.
     pub decay_ms: u32,
+    /// MiB of pages beyond which huge pages are asked for; 0 for never.
+    pub huge_pages_mb: u32,
 }
 
 impl Tunables {
@@ -104,6 +106,7 @@ impl Tunables {
         sheaf_budget_mb: 128,
         rseq: 1,
         decay_ms: 1000,
+        huge_pages_mb: 0,
     };
 }
 
@@ -322,6 +325,13 @@ pub const TUNABLES: &[Tunable] = &[
         max: 3_600_000,
         help: "milliseconds that free pages stay resident",
         field: Field::Allocator(|t| &mut t.decay_ms),
+    },
+    Tunable {
+        name: "huge_pages_mb",
+        min: 0,
+        max: 1 << 20,
+        help: "MiB of pages beyond which huge pages are asked for (0: never)",
+        field: Field::Allocator(|t| &mut t.huge_pages_mb),
     },
 ];
 

@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicBool, AtomicI64, AtomicIsize, AtomicU32, AtomicU6
 
 use uslub_core::locked;
 use uslub_core::percpu::{ALLOCS_OFFSET, Counter, FREES_OFFSET, Slot, Table};
-use uslub_core::platform::Platform;
+use uslub_core::platform::{Backing, Platform};
 use uslub_core::sheaf::{CAPACITY_OFFSET, SHEAF_BYTES};
 use uslub_rseq::{Area, Index};
 
@@ -373,6 +373,15 @@ unsafe impl Platform for Linux {
     unsafe fn purge(&self, start: NonNull<u8>, bytes: usize) -> bool {
         // SAFETY: passed on.
         unsafe { sys::madvise(start.as_ptr() as usize, bytes, libc::MADV_DONTNEED) }
+    }
+
+    unsafe fn back(&self, start: NonNull<u8>, bytes: usize, backing: Backing) -> bool {
+        let advice = match backing {
+            Backing::Small => libc::MADV_NOHUGEPAGE,
+            Backing::Huge => libc::MADV_HUGEPAGE,
+        };
+        // SAFETY: passed on; what is in the range stays.
+        unsafe { sys::madvise(start.as_ptr() as usize, bytes, advice) }
     }
 
     fn map(&self, bytes: usize) -> Option<NonNull<u8>> {

@@ -51,6 +51,8 @@ pub struct Block {
     pub in_dirty: bool,
     /// Memory node of the pages.
     pub node: u8,
+    /// Whether its memory comes as a huge page: then a page may hold memory that was never handed out.
+    pub huge: bool,
 }
 
 /// The bits of `count` pages from `first`, word by word.
@@ -146,6 +148,7 @@ impl Block {
             bin: 0,
             in_dirty: false,
             node,
+            huge: false,
         };
     }
 
@@ -232,6 +235,7 @@ mod tests {
             bin: 0,
             in_dirty: false,
             node: 0,
+            huge: false,
         };
         b.reset(0);
         b

@@ -7,10 +7,12 @@
 //! | `runs` | pages that go back together |
 //! | `zone` | handing out and taking back runs of pages; decay |
 //! | `check` | whether its lists agree with its blocks |
+//! | `fork` | its locks around a fork |
 
 pub mod arena;
 pub mod block;
 mod check;
+mod fork;
 pub mod runs;
 pub mod zone;
 

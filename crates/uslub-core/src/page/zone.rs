@@ -9,6 +9,9 @@
 //! `decay_ms` have passed the pages are taken out, given back with no lock
 //! held, and returned clean. The same happens sooner (after a hundredth of that) when more than a share of what is
 //! in use lies dirty.
+//!
+//! Blocks beyond the first `huge_pages_mb` are asked for as huge pages. Once a part of such a block has stayed free for that long, all of its free
+//! pages go, and it is one of small pages from then on: what was given back must not come back by itself.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -17,7 +20,7 @@ use crate::gfp::Gfp;
 use crate::page::arena::{Arena, BLOCK_BYTES, PageIndex};
 use crate::page::block::{self, BINS, BLOCK_PAGES, NO_BLOCK};
 use crate::page::runs::Runs;
-use crate::platform::{FaultSite, PAGE_SIZE, Platform};
+use crate::platform::{Backing, FaultSite, PAGE_SIZE, Platform};
 use crate::sync::Lock;
 
 /// Blocks that a request looks at in vain before it looks only at those that surely hold it.
@@ -58,7 +61,7 @@ pub struct Zone<P> {
     pub arena: Arena,
     pub(super) lists: Lock<P, Lists>,
     /// Held while the arena grows: one thread asks the system, others wait for its answer.
-    growth: Lock<P, ()>,
+    pub(super) growth: Lock<P, ()>,
     /// Free dirty pages, at a glance.
     dirty: AtomicUsize,
     /// Pages handed out, at a glance.
@@ -69,6 +72,8 @@ pub struct Zone<P> {
     next_decay: AtomicU64,
     /// When to look again for pages beyond what may lie free, in milliseconds.
     next_surplus: AtomicU64,
+    /// Blocks from this number on are asked for as huge pages.
+    huge_from: AtomicU32,
 }
 
 pub(super) fn bin_of(longest: usize) -> usize {
@@ -97,6 +102,7 @@ impl<P: Platform> Zone<P> {
             strays: AtomicU32::new(NO_BLOCK),
             next_decay: AtomicU64::new(0),
             next_surplus: AtomicU64::new(0),
+            huge_from: AtomicU32::new(NO_BLOCK),
         }
     }
 
@@ -150,6 +156,13 @@ impl<P: Platform> Zone<P> {
         self.take(&mut lists, None, count, align, most)
     }
 
+    /// Asks for huge pages for what is beyond the first `mb` MiB; for nothing if that is 0. Before there are blocks.
+    pub fn set_huge_from(&self, mb: u32) {
+        let blocks = ((mb as usize) << 20).div_ceil(BLOCK_BYTES) as u32;
+        // Relaxed: whoever has the allocator sees it.
+        (self.huge_from).store(if mb == 0 { NO_BLOCK } else { blocks }, Relaxed);
+    }
+
     /// Adds the first block, unless there is one; returns false when none is to be had.
     pub fn begin(&self, platform: &P) -> bool {
         self.grow_on(platform, 0, 0)
@@ -166,14 +179,20 @@ impl<P: Platform> Zone<P> {
         let Some(number) = self.arena.grow(platform) else {
             return false;
         };
+        let start = self.arena.address(PageIndex(number * BLOCK_PAGES as u32));
         if platform.nr_nodes() > 1 {
-            let start = self.arena.address(PageIndex(number * BLOCK_PAGES as u32));
             // SAFETY: just committed.
             unsafe { platform.bind(start, BLOCK_BYTES, nid) };
         }
+        // Relaxed: set before there are blocks.
+        let huge = number >= self.huge_from.load(Relaxed)
+            // SAFETY: just committed.
+            && unsafe { platform.back(start, BLOCK_BYTES, Backing::Huge) };
         let mut lists = self.lists.lock();
         // SAFETY: we hold the page lock; the block is new.
-        unsafe { self.arena.block(number) }.reset(nid as u8);
+        let block = unsafe { self.arena.block(number) };
+        block.reset(nid as u8);
+        block.huge = huge;
         self.rebin(number);
         lists.blocks += 1;
         true
@@ -393,9 +412,14 @@ impl<P: Platform> Zone<P> {
     /// Gives the free dirty pages of the block that was used least recently back, if it is old
     /// enough; returns whether it was.
     fn purge_first(&self, platform: &P, old_enough: impl Fn(u64) -> bool, now: u64) -> bool {
-        let Some((number, set)) = self.take_dirty(old_enough, now) else {
+        let Some((number, set, huge)) = self.take_dirty(old_enough, now) else {
             return false;
         };
+        if huge {
+            let start = self.arena.address(PageIndex(number * BLOCK_PAGES as u32));
+            // SAFETY: committed.
+            unsafe { platform.back(start, BLOCK_BYTES, Backing::Small) };
+        }
         if set == [u64::MAX; BLOCK_PAGES / 64] {
             self.arena.purge_descriptors(platform, number);
         }
@@ -421,12 +445,12 @@ impl<P: Platform> Zone<P> {
         true
     }
 
-    /// Takes the free dirty pages of the block that was used least recently out.
+    /// Takes the free dirty pages of the block that was used least recently out; also tells whether they are a part of a huge page.
     fn take_dirty(
         &self,
         old_enough: impl Fn(u64) -> bool,
         now: u64,
-    ) -> Option<(u32, block::PageSet)> {
+    ) -> Option<(u32, block::PageSet, bool)> {
         let mut lists = self.lists.lock();
         let number = lists.dirty_head;
         if number == NO_BLOCK {
@@ -440,16 +464,19 @@ impl<P: Platform> Zone<P> {
             return None;
         }
         // All of an empty block goes at once, so that its descriptors can go too.
-        let set = if usize::from(block.nr_free) == BLOCK_PAGES {
+        let empty = usize::from(block.nr_free) == BLOCK_PAGES;
+        let set = if empty || block.huge {
             block.free
         } else {
             block.free_dirty()
         };
+        let splits = block.huge && !empty;
+        block.huge &= empty;
         for (free, taken) in block.free.iter_mut().zip(set) {
             *free &= !taken;
         }
         self.recount(&mut lists, number);
-        Some((number, set))
+        Some((number, set, splits))
     }
 
     /// Bytes of free pages that may still hold memory, at a glance.
@@ -538,38 +565,6 @@ impl<P: Platform> Zone<P> {
             NO_BLOCK => lists.dirty_tail = prev,
             // SAFETY: as above; another block.
             _ => unsafe { self.arena.block(next) }.dirty_prev = prev,
-        }
-    }
-
-    /// Takes the locks of the page layer, for a fork.
-    pub fn lock_for_fork(&self) {
-        self.growth.acquire();
-        self.lists.acquire();
-    }
-
-    /// Releases what [`lock_for_fork`](Self::lock_for_fork) took.
-    ///
-    /// # Safety
-    ///
-    /// In the parent, after the fork, on the thread that took them.
-    pub unsafe fn unlock_after_fork(&self) {
-        // SAFETY: the caller holds both.
-        unsafe {
-            self.lists.release();
-            self.growth.release();
-        }
-    }
-
-    /// Makes the locks free in the child.
-    ///
-    /// # Safety
-    ///
-    /// In the child of a fork whose parent held the locks.
-    pub unsafe fn reset_after_fork(&self) {
-        // SAFETY: passed on.
-        unsafe {
-            self.lists.reset();
-            self.growth.reset();
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use uslub_core::locked;
 use uslub_core::page::arena::BLOCK_BYTES;
 use uslub_core::percpu::{Region, Slot, Table};
-use uslub_core::platform::{FaultSite, PAGE_SIZE, Platform};
+use uslub_core::platform::{Backing, FaultSite, PAGE_SIZE, Platform};
 
 use super::faults::Faults;
 use super::ranges::Ranges;
@@ -49,6 +49,8 @@ struct Memory {
     purged: Vec<(usize, usize)>,
     /// Start, bytes and node of what was bound.
     bound: Vec<(usize, usize, usize)>,
+    /// Start and bytes of what was to have other physical memory, and which.
+    backed: Vec<(usize, usize, Backing)>,
     calls: Calls,
     /// Asking calls that still succeed, then calls that fail.
     fail: (usize, usize),
@@ -179,6 +181,11 @@ impl Virtual {
         self.memory().reserved.contains(start, start + bytes)
     }
 
+    /// What was to have other physical memory since the last call: start, bytes and which.
+    pub fn take_backed(&self) -> Vec<(usize, usize, Backing)> {
+        std::mem::take(&mut self.memory().backed)
+    }
+
     /// The ranges that were purged since the last call.
     pub fn take_purged(&self) -> Vec<(usize, usize)> {
         std::mem::take(&mut self.memory().purged)
@@ -277,6 +284,15 @@ unsafe impl Platform for Virtual {
                 unsafe { start.write_bytes(POISON, bytes) };
             }
         }
+        true
+    }
+
+    unsafe fn back(&self, start: NonNull<u8>, bytes: usize, backing: Backing) -> bool {
+        let at = start.as_ptr() as usize;
+        assert_page_aligned(at, bytes);
+        let mut memory = self.memory();
+        assert!(memory.committed.contains(at, at + bytes));
+        memory.backed.push((at, bytes, backing));
         true
     }
 
