@@ -2,7 +2,8 @@
  * Proves that memory does not grow with time: threads that come and go keep so many bytes live in blocks of all
  * sizes (1 B to 4 MiB, every power of two, by every call), each with a pattern that is verified before it goes. Once so
  * many bytes are live the sum stays; what a thread leaves when it ends, the next one takes over and frees. Resident
- * memory is sampled; its mean over the last 24th of the time may differ from that after the first twelfth by 10 %.
+ * memory is sampled; its mean over the last 24th of the time may differ from that after the first twelfth by 10 %,
+ * in less than a minute by 25 %.
  *
  * By hand:  ./churn [SECONDS (20) [LIVE MIB (96) [THREADS (6)]]]
  */
@@ -186,7 +187,9 @@ int main(int argc, char **argv)
     printf("churn: %d s, %lu threads came and went, ops=%lu verified=%lu errors=0, %zu MiB live in %zu blocks, resident "
            "%.1f MiB after a twelfth and %.1f at the end (%+.1f %%), validate %s\n", seconds, (unsigned long)lives,
            (unsigned long)ops, (unsigned long)verified, live / MIB, blocks, early / 1024, late / 1024, change, validate());
-    CHECK(!on_uslub() || (change < 10 && change > -10), "resident memory changed by %.1f %%", change);
+    /* A twelfth of a few seconds is no steady state yet, least of all where the machine has other work. */
+    double bound = seconds < 60 ? 25 : 10;
+    CHECK(!on_uslub() || (change < bound && change > -bound), "resident memory changed by %.1f %%", change);
     free(estates);
     return 0;
 }
