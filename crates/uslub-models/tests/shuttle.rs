@@ -413,6 +413,35 @@ fn a_pool_serves_all_who_wait() {
     }
 }
 
+/// One free and one who waits for it: nobody comes later and makes up for a wake-up that is lost.
+#[test]
+fn a_pool_wakes_who_waits_for_its_last_element() {
+    let limited = CacheArgs {
+        size: 2048,
+        limit: Some(4096),
+        ..args("model")
+    };
+    let model = model(ways().next().unwrap(), &limited);
+    model.check("pool, the last element", 60_000, |slub| {
+        let source = SlabSource::new(slub, cache(slub)).expect("no constructor");
+        let pool = Mempool::new(slub, 2, source).expect("memory");
+        let pool: &'static Mempool<'static, _, _> = Box::leak(Box::new(pool));
+        join([0, 1].map(|cpu| {
+            spawn(cpu, move || {
+                let mut elements = [null_mut(); 2];
+                pool.alloc_bulk(Gfp::KERNEL, &mut elements).expect("waits");
+                // Who looks for memory elsewhere gives way itself now and then.
+                (0..below(16)).for_each(|_| rest());
+                // SAFETY: just allocated.
+                unsafe { pool.free_bulk(&elements) };
+            })
+        }));
+        // SAFETY: made above, and nobody has it any more.
+        drop(unsafe { Box::from_raw(std::ptr::from_ref(pool).cast_mut()) });
+        Vec::new()
+    });
+}
+
 #[test]
 fn sheaves_that_are_set_aside_keep_their_promise() {
     for way in ways() {
