@@ -91,7 +91,7 @@ static void *in_child(void *argument)
 static void child(unsigned long number)
 {
     signal(SIGALRM, SIG_DFL);
-    alarm(20);
+    alarm(120);
     for (size_t i = 0; i < sizeof inherited / sizeof *inherited; i++)
         give(inherited[i], "block that a child inherited");
     in_child((void *)(uintptr_t)number);
@@ -105,7 +105,7 @@ static void child(unsigned long number)
         pid_t pid = fork();
         CHECK(pid >= 0, "fork in a child");
         if (pid == 0) {
-            alarm(20);
+            alarm(120);
             in_child(NULL);
             exit(0);
         }
@@ -136,7 +136,7 @@ static void *work(void *argument)
             continue;
         CHECK(got == pid, "waitpid");
         CHECK(!WIFSIGNALED(status), "child %lu ended by signal %d%s", number, WTERMSIG(status),
-              WTERMSIG(status) == SIGALRM ? ": it hung for 20 s" : "");
+              WTERMSIG(status) == SIGALRM ? ": it hung for 120 s" : "");
         CHECK(WEXITSTATUS(status) == 0, "child %lu: status %d", number, WEXITSTATUS(status));
     }
     for (int i = 0; i < SLOTS; i++)

@@ -135,12 +135,22 @@ impl Span {
         let pages = (raw >> 8 & MOST) as usize;
         let first = (arena.base()).wrapping_add((raw >> 32 << PAGE_SHIFT) as usize);
         let last = first.wrapping_add(pages << PAGE_SHIFT).wrapping_sub(1);
+        if pages == 0 {
+            return false;
+        }
+        // Bits that all have and bits that any has: no address lies below the one or above the other.
+        let (low, high) = addresses.iter().fold((usize::MAX, 0), |(low, high), &a| {
+            (low & a as usize, high | a as usize)
+        });
+        if low >= first && high <= last {
+            return true;
+        }
         let outside = addresses.iter().fold(0, |all, &address| {
             let address = address as usize;
             // One of the two is negative where it lies outside.
             all | address.wrapping_sub(first) | last.wrapping_sub(address)
         });
-        pages > 0 && outside as isize >= 0
+        outside as isize >= 0
     }
 }
 

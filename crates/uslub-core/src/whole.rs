@@ -104,7 +104,9 @@ impl<P: Platform> Allocator<P> {
         objects: &mut [*mut u8],
         gfp: Gfp,
     ) -> bool {
-        if cache.keeps_its_freelist() || objects.len() > OWN - 2 * MAX_CAPACITY {
+        // Of more than both sheaves can hold, most would go to their slabs anyway.
+        let most = (OWN - 2 * MAX_CAPACITY).min(2 * cache.capacity);
+        if cache.keeps_its_freelist() || objects.len() > most {
             return false;
         }
         let Some(newer) = self.take_own(cache, sheaf::top_is_full) else {

@@ -278,7 +278,7 @@ fn fork(number: u64) {
         // SAFETY: the child's only thread, and its parent took the locks.
         unsafe {
             a.reset_after_fork();
-            libc::alarm(20);
+            libc::alarm(120);
         }
         let mut state = number | 1;
         for _ in 0..3000 {
