@@ -63,15 +63,7 @@ impl<P: Platform> Barn<P> {
 
     /// Takes a full sheaf out.
     pub fn get_full(&self, spin: bool) -> Option<Sheaf> {
-        if self.nr_full() == 0 {
-            return None;
-        }
-        let work = |lists: &mut Lists| {
-            let full = lists.full.pop();
-            lists.low = lists.low.min(lists.full.len());
-            full
-        };
-        self.with(spin, work)?
+        self.exchange_empty(&mut None, 0, spin)
     }
 
     /// Takes an empty sheaf out.

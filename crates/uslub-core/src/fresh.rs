@@ -198,12 +198,13 @@ impl<P: Platform> Allocator<P> {
     /// Gives the pages of all slabs of a list back, which are empty and belong to the caller.
     pub(crate) fn discard_list(&self, cache: &KmemCache<P>, node: &Node<P>, list: &SlabList) {
         let arena = &self.zone.arena;
+        let typesafe = cache.flags.contains(Flags::TYPESAFE_BY_RCU);
         let (mut runs, mut slabs) = (Runs::new(), 0);
         let mut at = list.first(arena);
         while let Some(slab) = at {
             // Read first: then the pages are others'.
             at = SlabList::after(arena, slab);
-            if cache.flags.contains(Flags::TYPESAFE_BY_RCU) {
+            if typesafe {
                 self.discard_slab(cache, node, slab);
                 continue;
             }

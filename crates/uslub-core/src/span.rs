@@ -1,8 +1,8 @@
 //! A cache's span: pages side by side that are all its own, so that one comparison answers for them.
 //!
 //! A bulk free looks at each of its objects: is it this cache's? The page map knows, at a handful of instructions an object.
-//! The slabs of a cache that grows mostly lie side by side, and whether many addresses lie between two others is two
-//! subtractions for each, of which the processor does several at once. Objects outside of the span are looked up.
+//! The slabs of a cache that grows mostly lie side by side, and whether many addresses lie between two others is an *and* and an *or* for each, or
+//! where these do not settle it two subtractions, of which the processor does several at once. Where one lies outside of the span, all are looked up.
 //!
 //! One word says which pages, and how many slabs were made elsewhere since it last grew. A slab next to
 //! the span joins it. When as many slabs were made elsewhere as the span has pages, it begins
@@ -133,11 +133,11 @@ impl Span {
         // Relaxed: an object that the caller frees keeps its slab where it is; any other answer is as good as the page map's.
         let raw = self.0.load(Relaxed);
         let pages = (raw >> 8 & MOST) as usize;
-        let first = (arena.base()).wrapping_add((raw >> 32 << PAGE_SHIFT) as usize);
-        let last = first.wrapping_add(pages << PAGE_SHIFT).wrapping_sub(1);
         if pages == 0 {
             return false;
         }
+        let first = (arena.base()).wrapping_add((raw >> 32 << PAGE_SHIFT) as usize);
+        let last = first.wrapping_add((pages << PAGE_SHIFT) - 1);
         // Bits that all have and bits that any has: no address lies below the one or above the other.
         let (low, high) = addresses.iter().fold((usize::MAX, 0), |(low, high), &a| {
             (low & a as usize, high | a as usize)
