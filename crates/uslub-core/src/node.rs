@@ -156,6 +156,7 @@ pub struct Node<P> {
     /// Slabs with free slots. Its lock is the kernel's list_lock.
     pub lists: Lock<P, Lists>,
     nr_partial: AtomicUsize,
+    /// Listed ones only: those at hand come and go without the lock.
     nr_empty: AtomicUsize,
     /// Slabs with free slots that could not be listed without waiting: a stack, linked by page number.
     strays: AtomicU32,
@@ -296,11 +297,11 @@ impl<P: Platform> Node<P> {
         self.nr_partial.load(Relaxed)
     }
 
-    /// Empty slabs in reserve, at a glance.
+    /// Empty slabs in reserve, listed or at hand, at a glance.
     #[inline]
     pub fn nr_empty(&self) -> usize {
         // Relaxed: a glance.
-        self.nr_empty.load(Relaxed)
+        self.nr_empty.load(Relaxed) + self.nr_at_hand()
     }
 
     /// Slabs, at a glance.
@@ -315,8 +316,7 @@ impl<P: Platform> Node<P> {
     pub fn note(&self, lists: &Lists) {
         // Relaxed, both: read at a glance only.
         self.nr_partial.store(lists.partial.len(), Relaxed);
-        let empty = lists.empty.len() + self.nr_at_hand();
-        self.nr_empty.store(empty, Relaxed);
+        self.nr_empty.store(lists.empty.len(), Relaxed);
     }
 }
 

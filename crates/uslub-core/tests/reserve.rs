@@ -63,3 +63,31 @@ fn no_more_empty_slabs_than_half_of_those_that_were_in_use_and_few_soon_after_th
         assert_all_is_given_back(&a);
     }
 }
+
+/// An empty slab at hand is taken without the list lock; it must not count as empty after that.
+#[test]
+fn a_slab_that_was_taken_without_the_lock_is_no_longer_counted_as_empty() {
+    let a = Setup::with(&["empty_reserve=1", "sheaf_capacity=1"]).build();
+    let cache = a.create(&CacheArgs::new("hand", 512)).unwrap();
+    let objects = cache.oo.objects as usize;
+    let (mut slab, mut slabs) = (vec![null_mut(); objects], vec![null_mut(); 4 * objects]);
+    assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut slabs));
+    // SAFETY: the test's, freed once.
+    unsafe { a.free_bulk(cache, &mut slabs) };
+    a.flush(cache);
+    let node = cache.nodes().next().unwrap();
+    let mut singles = Vec::new();
+    while node.nr_partial() > 0 {
+        singles.push(a.alloc(cache, Gfp::KERNEL));
+    }
+    let before = node.nr_empty();
+    assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut slab));
+    assert_eq!(node.nr_empty(), before - 1);
+    assert_eq!(a.validate(), Ok(()));
+    // SAFETY: the test's, freed once.
+    unsafe {
+        a.free_bulk(cache, &mut slab);
+        a.free_bulk(cache, &mut singles);
+    }
+    assert_all_is_given_back(&a);
+}
