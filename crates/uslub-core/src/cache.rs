@@ -168,10 +168,10 @@ impl<P: Platform> KmemCache<P> {
             capacity_max,
             max_full: or(
                 tuning.max_full_sheaves,
-                if capacity_max > capacity {
-                    ADAPTIVE_BARN
-                } else if args.kept_bytes.is_some() {
+                if args.kept_bytes.is_some() {
                     (BARN_BYTES / (capacity * layout.size)).clamp(1, FULL_SHEAVES)
+                } else if capacity_max > capacity {
+                    ADAPTIVE_BARN
                 } else {
                     FULL_SHEAVES
                 },

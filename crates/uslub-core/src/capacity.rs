@@ -6,8 +6,9 @@
 //! | `sheaf_capacity_max` | the maximum; 0 for a fixed capacity |
 //! | `sheaf_budget_mb` | MiB that sheaves of all such caches may hold; above it they no longer grow, and new ones are small |
 //!
-//! Each CPU has a capacity that it wants, a cache, one of [`STEPS`]. Sheaves of any capacity go round: a full one is taken as it
-//! is, an empty one is cut to what the CPU wants before it is filled. (All windows are of one size, so that costs nothing.)
+//! Each CPU has a capacity that it wants, a cache, one of [`STEPS`]. Sheaves of any capacity go round: an empty one is cut to what
+//! the CPU wants before it is filled, one with objects is widened when the CPU takes it. (All windows are of one size, so it
+//! stays where it is.)
 //!
 //! | what happened | what the CPU wants then |
 //! |---|---|
@@ -16,7 +17,8 @@
 //! | no visit to the barn for 40 ms; four times as long after each step down that was soon taken back, up to three times | one step less |
 //! | no allocation and no free for two looks, 10 ms apart | the minimum; its sheaves are flushed |
 //!
-//! Failing at the barn is the signal: a barn visit is cheap, a refill from slabs is not. Of visits, 63 weigh as much as a miss.
+//! Failing at the barn is the signal: a barn visit is cheap, a refill from slabs is not. Of visits, 63 weigh as much as a miss; that
+//! the spare became the main sheaf counts as a visit.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -35,7 +37,7 @@ pub const STEPS: [usize; 6] = [4, 12, 28, 60, 124, MAX_CAPACITY];
 const QUICK: usize = 28;
 /// Misses within a window that make a larger sheaf grow.
 const MISSES: u8 = 2;
-/// Visits to the barn that weigh as much as a miss.
+/// Visits to the barn, and to the spare, that weigh as much as a miss.
 const VISITS: u8 = 63;
 /// Milliseconds of a window.
 const WINDOW_MS: u32 = 10;
@@ -52,7 +54,7 @@ struct Wish {
     /// Looks without any activity, up to 15.
     idle: u8,
     misses: u8,
-    /// Visits to the barn since the last that counted as a miss, up to 63.
+    /// Visits to the barn and the spare since the last that counted as a miss, up to 63.
     visits: u8,
     /// How often, up to 3 times, a step down turned out to be too early.
     patience: u8,
@@ -144,23 +146,27 @@ impl<P: Platform> Allocator<P> {
         self.sheaf_bytes.load(Relaxed)
     }
 
-    /// Cuts a sheaf to what this CPU wants, if it is empty.
+    /// Cuts a sheaf to what this CPU wants, if it is empty; one with objects only grows.
     pub(crate) fn fit(&self, cache: &KmemCache<P>, sheaf: Sheaf) -> Sheaf {
         self.fit_for(cache, sheaf, 0)
     }
 
     /// As [`fit`](Self::fit), but so that at least `least` objects find room, as far as the cache's sheaves may grow.
-    pub(crate) fn fit_for(&self, cache: &KmemCache<P>, sheaf: Sheaf, least: usize) -> Sheaf {
-        if !cache.is_adaptive() || !sheaf.is_empty() {
+    pub(crate) fn fit_for(&self, cache: &KmemCache<P>, mut sheaf: Sheaf, least: usize) -> Sheaf {
+        if !cache.is_adaptive() {
             return sheaf;
         }
         let least = least.min(cache.capacity_max);
         let (old, new) = (sheaf.capacity(), self.wanted_capacity(cache).max(least));
-        if old == new {
+        if old == new || (!sheaf.is_empty() && new < old) {
             return sheaf;
         }
         self.note_unmade(cache, old);
         self.note_made(cache, new);
+        if !sheaf.is_empty() {
+            sheaf.widen(new);
+            return sheaf;
+        }
         // SAFETY: an empty sheaf of ours.
         unsafe { Sheaf::new(sheaf.into_window(), new, cache.id.index()) }
     }
@@ -219,6 +225,21 @@ impl<P: Platform> Allocator<P> {
         } else if after < before {
             self.count(cache, StatItem::SheafShrink, 1);
         }
+        wish.store(word);
+    }
+
+    /// This CPU's spare became its main sheaf.
+    pub(crate) fn note_swap(&self, cache: &KmemCache<P>) {
+        if !cache.is_adaptive() {
+            return;
+        }
+        let region = self.table.here(self.platform.cpu());
+        let word = region.wish(cache.id);
+        let mut wish = Wish::load(word);
+        if wish.visits + 1 >= VISITS {
+            return self.note_barn(cache, false);
+        }
+        wish.visits += 1;
         wish.store(word);
     }
 

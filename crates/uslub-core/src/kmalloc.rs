@@ -24,6 +24,7 @@ use crate::percpu::CacheId;
 use crate::platform::{FaultSite, PAGE_SIZE, Platform};
 use crate::sheaf::MAX_CAPACITY;
 use crate::text::Name;
+use crate::tunables::Tuning;
 
 /// Largest object that comes from a size class, in bytes.
 pub const CLASS_MAX: usize = 8 << 10;
@@ -37,6 +38,10 @@ const MIN_OBJECTS: usize = 4;
 const KEPT_BYTES: usize = 16 << 10;
 /// Bytes of objects that a sheaf of a class holds.
 const SHEAF_BYTES: usize = 8 << 10;
+/// Bytes of objects that it may come to hold where a CPU keeps missing.
+const GROWN_BYTES: usize = 32 << 10;
+/// Largest object of which it may, in bytes.
+const GROWING_MAX: usize = 512;
 /// Largest object at all, in bytes.
 pub const SIZE_MAX: usize = isize::MAX as usize;
 
@@ -176,6 +181,12 @@ impl<P: Platform> Allocator<P> {
         args.kept_bytes = Some(KEPT_BYTES);
         if self.tunables().tuning.sheaf_capacity == 0 {
             args.sheaf_capacity = Some((SHEAF_BYTES / size).clamp(1, MAX_CAPACITY));
+            if self.tunables().tuning.sheaf_capacity_max == 0 && size <= GROWING_MAX {
+                args.tuning = Some(Tuning {
+                    sheaf_capacity_max: (GROWN_BYTES / size).min(MAX_CAPACITY) as u32,
+                    ..self.tunables().tuning
+                });
+            }
         }
         self.create_at(id, &args).ok()
     }

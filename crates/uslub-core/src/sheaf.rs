@@ -186,6 +186,28 @@ impl Sheaf {
         self.window.as_ptr() as usize + LAST - 8 * (self.capacity() - self.len)
     }
 
+    /// Makes room for `capacity` objects, which are more than before; the objects stay as they are.
+    ///
+    /// # Panics
+    ///
+    /// When `capacity` is above [`MAX_CAPACITY`].
+    pub fn widen(&mut self, capacity: usize) {
+        assert!((self.capacity()..=MAX_CAPACITY).contains(&capacity));
+        let old = self.first();
+        // SAFETY: we own the window. The objects and the null below them fit, both before and after.
+        unsafe {
+            // Relaxed: others glance at it.
+            (*self.window.as_ptr())
+                .capacity
+                .store(capacity as u16, Relaxed);
+            let new = self.first();
+            atomic::reads(old, 8 * self.len);
+            atomic::writes(new.wrapping_sub(1), 8 * (self.len + 1));
+            core::ptr::copy(old, new, self.len);
+            new.sub(1).write(core::ptr::null_mut());
+        }
+    }
+
     /// The window with its objects, for [`from_window`](Self::from_window).
     pub fn keep(self) -> NonNull<Window> {
         atomic::writes(self.window.as_ptr(), 8);
@@ -457,6 +479,24 @@ mod tests {
                 if len < capacity {
                     s.push(16 as *mut u8);
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn a_sheaf_that_is_widened_keeps_its_objects_and_ends_in_a_null() {
+        for (old, new) in [(1, 2), (28, 60), (60, 61), (124, MAX_CAPACITY), (7, 7)] {
+            for len in 0..=old {
+                let mut s = sheaf(old);
+                (1..=len).for_each(|i| s.push((i * 16) as *mut u8));
+                s.widen(new);
+                (len + 1..=new).for_each(|i| s.push((i * 16) as *mut u8));
+                assert!(s.is_full());
+                (1..=new)
+                    .rev()
+                    .for_each(|i| assert_eq!(s.pop(), Some((i * 16) as *mut u8)));
+                // SAFETY: the word at a top is the newest object, or null.
+                assert_eq!(unsafe { *(s.into_top() as *const usize) }, 0);
             }
         }
     }

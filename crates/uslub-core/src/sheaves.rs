@@ -139,7 +139,8 @@ impl<P: Platform> Allocator<P> {
         let mut empty = None;
         if let Some(sheaf) = self.take_spare(cache, spare) {
             if !sheaf.is_empty() {
-                return Some(sheaf);
+                self.note_swap(cache);
+                return Some(self.fit(cache, sheaf));
             }
             empty = Some(sheaf);
         }
@@ -243,7 +244,7 @@ impl<P: Platform> Allocator<P> {
             // It filled up between the glance and the taking.
             return self.store_or_flush(cache, sheaf, gfp);
         }
-        let top = sheaf.into_top();
+        let top = self.fit(cache, sheaf).into_top();
         if self.swap(cache.id.spare(), 0, top) {
             return;
         }

@@ -82,6 +82,66 @@ fn what_a_cpu_does_not_use_shrinks_and_is_flushed() {
     assert_all_is_given_back(&a);
 }
 
+/// Forty objects fit into the main sheaf and the spare, so the barn is never visited; but a larger sheaf spares the exchange.
+#[test]
+fn a_cpu_that_exchanges_main_and_spare_again_and_again_gets_larger_sheaves() {
+    let a = machine(&["sheaf_capacity=28"]);
+    let cache = cache(&a);
+    for _ in 0..8 {
+        burst(&a, cache, 0, 40);
+    }
+    assert_eq!(capacity_on(&a, cache, 0), 28);
+    let visits = a.stat(cache, StatItem::BarnGet) + a.stat(cache, StatItem::BarnGetFail);
+    for _ in 0..200 {
+        burst(&a, cache, 0, 40);
+    }
+    let (main, spare) = support::capacities_on(&a, cache, 0);
+    assert_eq!((main, spare), (60, 60));
+    assert_eq!(
+        a.stat(cache, StatItem::BarnGet) + a.stat(cache, StatItem::BarnGetFail),
+        visits
+    );
+    assert_eq!(a.validate(), Ok(()));
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn sheaves_of_small_classes_of_kmalloc_grow_unless_their_capacity_is_set() {
+    for (setting, size, grows) in [
+        ("sheaf_capacity_max=0", 256, true),
+        ("sheaf_capacity_max=0", 1024, false),
+        ("sheaf_capacity=32", 256, false),
+    ] {
+        let mut setup = Setup::with(&[setting]);
+        setup.slots = Slots::Restartable;
+        let a = setup.build();
+        on_cpu(0);
+        for _ in 0..100 {
+            let objects: Vec<_> = (0..1000).map(|_| a.kmalloc(size, Gfp::KERNEL)).collect();
+            assert!(objects.iter().all(|object| !object.is_null()));
+            for object in objects {
+                // SAFETY: the test's, freed once.
+                unsafe { a.kfree(object) };
+            }
+        }
+        let mut caches = a.caches();
+        let cache = caches.find(|cache| cache.size as usize == size).unwrap();
+        let most = capacity_on(&a, cache, 0);
+        assert_eq!(
+            a.stat(cache, StatItem::SheafGrow) > 0,
+            grows,
+            "{setting}, {size} bytes"
+        );
+        assert_eq!(
+            most * size,
+            if grows { 32 << 10 } else { 8 << 10 },
+            "{setting}, {size} bytes"
+        );
+        assert_eq!(a.validate(), Ok(()));
+        assert_all_is_given_back(&a);
+    }
+}
+
 #[test]
 fn sheaves_stop_growing_above_the_budget() {
     let a = machine(&["sheaf_budget_mb=0"]);
