@@ -11,6 +11,9 @@ use crate::sheaf::{self, Sheaf, SheafList};
 use crate::sheaves::RECLAIMS;
 use crate::stats::StatItem;
 
+/// A bulk that lacks so small a part of a sheaf refills one.
+const FEW: usize = 4;
+
 impl<P: Platform> Allocator<P> {
     /// Allocates an object of a cache; null when memory cannot be had.
     ///
@@ -201,6 +204,15 @@ impl<P: Platform> Allocator<P> {
         if self.has_slots(gfp) {
             filled = self.take_from_sheaves(cache, gfp, out);
             self.count(cache, StatItem::AllocFastpath, filled);
+            // For a few objects a sheaf is refilled: the next bulks find the others there.
+            while filled < out.len() && (out.len() - filled) * FEW <= cache.capacity {
+                let object = self.alloc_once(cache, gfp);
+                if object.is_null() {
+                    break;
+                }
+                out[filled] = object;
+                filled += 1;
+            }
         }
         let mut attempt = 0;
         while filled < out.len() {

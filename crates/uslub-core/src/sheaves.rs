@@ -78,7 +78,7 @@ impl<P: Platform> Allocator<P> {
         core::ptr::null_mut()
     }
 
-    fn alloc_once(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
+    pub(crate) fn alloc_once(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
         if gfp.may_spin() {
             self.free_deferred(cache);
         }

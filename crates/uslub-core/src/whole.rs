@@ -8,6 +8,7 @@
 //! which often follow, make it whole.
 
 use core::mem::MaybeUninit;
+use core::ops::Range;
 
 use crate::allocator::Allocator;
 use crate::cache::KmemCache;
@@ -22,6 +23,13 @@ use crate::stats::StatItem;
 const MOST: usize = 512;
 /// Objects that are looked at together with those of a CPU's sheaves, at most.
 const OWN: usize = 640;
+
+/// Slabs of one node that are empty now and on no list.
+#[derive(Default)]
+struct Emptied {
+    slabs: SlabList,
+    nid: usize,
+}
 
 impl<P: Platform> Allocator<P> {
     /// Frees the last objects of an array if they are all that a slab has; returns how many that were, or 0.
@@ -57,6 +65,9 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Frees the whole slabs of an array, and moves what is left over to its beginning; returns how many that are.
+    ///
+    /// A slab may lie there in pieces, with one of another slab in between: bulks that begin in one slab and end in the next
+    /// leave that behind.
     pub(crate) fn free_whole_slabs(
         &self,
         cache: &KmemCache<P>,
@@ -67,33 +78,71 @@ impl<P: Platform> Allocator<P> {
         if !may_have_whole(&[objects], cache) {
             return objects.len();
         }
-        let arena = &self.zone.arena;
         let (mut at, mut left) = (0, 0);
-        let (mut emptied, mut nid) = (SlabList::new(), 0);
+        // The last two slabs of which something is left over, one behind the other.
+        let (mut older, mut newer) = (0..0, 0..0);
+        let mut emptied = Emptied::default();
         while at < objects.len() {
             let here = |&&object: &&*mut u8| is_near(object, objects[at], bytes);
             let run = at..at + objects[at..].iter().take_while(here).count();
             at = run.end;
-            if run.len() == count {
-                let slab = self.checked_slab(cache, objects[run.start]);
-                if self.empty_whole(cache, slab, &objects[run.clone()]) {
-                    self.count(cache, StatItem::FreeDetached, 1);
-                    let home = usize::from(slab.node());
-                    if home != nid {
-                        let others = core::mem::take(&mut emptied);
-                        self.place_emptied(cache, cache.node(nid), others, gfp);
-                        nid = home;
-                    }
-                    emptied.push_back(arena, slab);
-                    continue;
-                }
+            if self.note_whole(cache, &objects[run.clone()], &mut emptied, gfp) {
+                continue;
             }
-            let start = left;
-            left += run.len();
+            let (start, len) = (left, run.len());
             objects.copy_within(run, start);
+            left += len;
+            let is_of = |slab: &Range<usize>| {
+                !slab.is_empty() && is_near(objects[slab.start], objects[start], bytes)
+            };
+            if is_of(&newer) {
+                newer.end = left;
+                if self.note_whole(cache, &objects[newer.clone()], &mut emptied, gfp) {
+                    left = newer.start;
+                    newer = core::mem::replace(&mut older, 0..0);
+                }
+            } else if is_of(&older) {
+                objects[newer.start..left].rotate_left(newer.len());
+                older.end += len;
+                newer = older.end..left;
+                if self.note_whole(cache, &objects[older.clone()], &mut emptied, gfp) {
+                    objects.copy_within(newer, older.start);
+                    left -= count;
+                    newer = older.start..left;
+                    older = 0..0;
+                }
+            } else {
+                older = core::mem::replace(&mut newer, start..left);
+            }
         }
-        self.place_emptied(cache, cache.node(nid), emptied, gfp);
+        self.place_emptied(cache, cache.node(emptied.nid), emptied.slabs, gfp);
         left
+    }
+
+    /// Empties the slab of these objects, which are of one slab, if they are all that it has; returns whether they are.
+    fn note_whole(
+        &self,
+        cache: &KmemCache<P>,
+        objects: &[*mut u8],
+        emptied: &mut Emptied,
+        gfp: Gfp,
+    ) -> bool {
+        if objects.len() != cache.oo.objects as usize {
+            return false;
+        }
+        let slab = self.checked_slab(cache, objects[0]);
+        if !self.empty_whole(cache, slab, objects) {
+            return false;
+        }
+        self.count(cache, StatItem::FreeDetached, 1);
+        let home = usize::from(slab.node());
+        if home != emptied.nid {
+            let others = core::mem::take(&mut emptied.slabs);
+            self.place_emptied(cache, cache.node(emptied.nid), others, gfp);
+            emptied.nid = home;
+        }
+        emptied.slabs.push_back(&self.zone.arena, slab);
+        true
     }
 
     /// Frees objects that found no room together with those of this CPU's full sheaves, and places what stays. Returns whether it

@@ -198,3 +198,40 @@ fn neighbours_that_are_freed_in_turn_leave_as_whole_slabs_wherever_they_begin() 
         }
     }
 }
+
+/// A bulk that finds a sheaf's last objects begins in one slab and ends in the next. Neither slab lies in one piece in what is
+/// freed then, and both leave whole.
+#[test]
+fn small_bulks_share_refills_and_their_slabs_leave_whole() {
+    for size in [64, 256] {
+        for chunk in [2, 3, 5, 7, 12, 15] {
+            let a = Setup::with(&[]).build();
+            let cache = a.create(&CacheArgs::new("test", size)).unwrap();
+            let slabs = 300;
+            let bulks = slabs * cache.oo.objects as usize / chunk;
+            let mut objects = vec![null_mut(); bulks * chunk];
+            for bulk in objects.chunks_mut(chunk) {
+                assert!(a.alloc_bulk(cache, Gfp::KERNEL, bulk));
+            }
+            let locks = a.stat(cache, StatItem::ListLock) as usize;
+            let refills = objects.len() / cache.capacity + 1;
+            assert!(
+                locks <= 2 * refills,
+                "{size} {chunk}: {locks} locks, {refills} refills"
+            );
+            let mut all = objects.clone();
+            all.sort();
+            all.dedup();
+            assert_eq!(all.len(), objects.len());
+            for bulk in objects.chunks_mut(chunk) {
+                free(&a, cache, bulk);
+            }
+            let updates = a.stat(cache, StatItem::FreeDetached);
+            let most = slabs + slabs / 2 + 2 * cache.capacity;
+            assert!(updates <= most as u64, "{size} {chunk}: {updates} updates");
+            assert_eq!(a.validate(), Ok(()));
+            assert_eq!(a.info(cache).live_objs(), 0);
+            assert_all_is_given_back(&a);
+        }
+    }
+}
