@@ -74,17 +74,26 @@ impl<P: Platform> Allocator<P> {
         objects: &mut [*mut u8],
         gfp: Gfp,
     ) -> usize {
-        let (count, bytes) = (cache.oo.objects as usize, cache.oo.bytes());
         if !may_have_whole(&[objects], cache) {
             return objects.len();
         }
+        self.free_whole_slabs_among(cache, objects, gfp)
+    }
+
+    /// As [`free_whole_slabs`](Self::free_whole_slabs), where there may be some.
+    fn free_whole_slabs_among(
+        &self,
+        cache: &KmemCache<P>,
+        objects: &mut [*mut u8],
+        gfp: Gfp,
+    ) -> usize {
+        let (count, bytes) = (cache.oo.objects as usize, cache.oo.bytes());
         let (mut at, mut left) = (0, 0);
         // The last two slabs of which something is left over, one behind the other.
         let (mut older, mut newer) = (0..0, 0..0);
         let mut emptied = Emptied::default();
         while at < objects.len() {
-            let here = |&&object: &&*mut u8| is_near(object, objects[at], bytes);
-            let run = at..at + objects[at..].iter().take_while(here).count();
+            let run = at..at + run_len(&objects[at..], bytes);
             at = run.end;
             if self.note_whole(cache, &objects[run.clone()], &mut emptied, gfp) {
                 continue;
@@ -229,7 +238,7 @@ impl<P: Platform> Allocator<P> {
         }
         // SAFETY: just written.
         let all = unsafe { all[..n].assume_init_mut() };
-        let left = self.free_whole_slabs(cache, all, gfp);
+        let left = self.free_whole_slabs_among(cache, all, gfp);
         older.truncate(0);
         newer.truncate(0);
         (older, newer) = (self.fit(cache, older), self.fit(cache, newer));
@@ -318,15 +327,37 @@ impl<P: Platform> Allocator<P> {
     }
 }
 
-/// Whether so many neighbours lie one behind the other in some arrays that all objects of a slab may be among them.
+/// Whether so many neighbours lie one behind the other in some arrays that all objects of a slab may be among them. A few
+/// samples: a slab is in four pieces at most (see [`free_whole_slabs`](Allocator::free_whole_slabs); each may go on in the next
+/// array), and those of a quarter have two eighths.
 fn may_have_whole<P: Platform>(arrays: &[&[*mut u8]], cache: &KmemCache<P>) -> bool {
-    let bytes = cache.oo.bytes();
-    // Without a branch an object. The last of an array and the first of the next may be neighbours too.
+    let (count, bytes) = (cache.oo.objects as usize, cache.oo.bytes());
+    if arrays.iter().map(|array| array.len()).sum::<usize>() < count {
+        return false;
+    }
+    let eighth = (count / 8).max(2);
     let near = |array: &&[*mut u8]| {
-        let pairs = array.windows(2);
-        1 + (pairs.filter(|pair| is_near(pair[0], pair[1], bytes))).count()
+        let parts = array.chunks_exact(eighth);
+        parts
+            .filter(|part| is_near(part[0], part[eighth - 1], bytes))
+            .count()
     };
-    arrays.iter().map(near).sum::<usize>() >= cache.oo.objects as usize
+    arrays.iter().map(near).sum::<usize>() * eighth * 4 >= count
+}
+
+/// Objects at the start of an array, which has some, that lie in the slab of the first.
+fn run_len(objects: &[*mut u8], bytes: usize) -> usize {
+    let first = objects[0] as usize;
+    // Eight at a time without a branch each: the bits in which any of them differs from the first.
+    let (eights, _) = objects.as_chunks::<8>();
+    let differs = |eight: &[*mut u8; 8]| eight.iter().fold(0, |all, &o| all | (o as usize ^ first));
+    let whole = eights
+        .iter()
+        .take_while(|&eight| differs(eight) < bytes)
+        .count()
+        * 8;
+    let here = |&&object: &&*mut u8| is_near(object, objects[0], bytes);
+    whole + objects[whole..].iter().take(8).take_while(here).count()
 }
 
 /// Whether two objects lie in one slab: slabs are as aligned as they are large.
