@@ -128,6 +128,15 @@ fn drain(slub: &Slub, cache: &Cache) {
     }
 }
 
+/// Drains so many times, in a thread of its own.
+fn drains(slub: &'static Slub, times: usize) -> JoinHandle<()> {
+    spawn(1, move || {
+        for _ in 0..times {
+            drain(slub, cache(slub));
+        }
+    })
+}
+
 #[test]
 fn objects_go_across_cpus_while_others_drain() {
     for way in ways() {
@@ -148,11 +157,7 @@ fn objects_go_across_cpus_while_others_drain() {
                     }
                 })
             });
-            let drains = spawn(1, move || {
-                for _ in 0..3 {
-                    drain(slub, cache(slub));
-                }
-            });
+            let drains = drains(slub, 3);
             join(users);
             drains.join().unwrap();
             table.rest()
@@ -224,11 +229,7 @@ fn what_may_not_wait_is_lost_nowhere() {
                     }
                 })
             });
-            let drains = spawn(1, move || {
-                for _ in 0..2 {
-                    drain(slub, cache(slub));
-                }
-            });
+            let drains = drains(slub, 2);
             join(users);
             drains.join().unwrap();
             table.rest()
@@ -355,11 +356,7 @@ fn caches_come_and_go_while_all_are_drained() {
                     }
                 })
             });
-            let drains = spawn(1, move || {
-                for _ in 0..3 {
-                    drain(slub, cache(slub));
-                }
-            });
+            let drains = drains(slub, 3);
             join(owners);
             drains.join().unwrap();
             Vec::new()
@@ -474,11 +471,7 @@ fn sheaves_that_are_set_aside_keep_their_promise() {
                     }
                 })
             });
-            let drains = spawn(1, move || {
-                for _ in 0..2 {
-                    drain(slub, cache(slub));
-                }
-            });
+            let drains = drains(slub, 2);
             join(users);
             drains.join().unwrap();
             table.rest()
