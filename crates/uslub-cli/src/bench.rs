@@ -10,6 +10,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use uslub_bench::peers::child::{self, Work};
+use uslub_bench::peers::cost;
 use uslub_bench::peers::{self, Peers};
 use uslub_bench::{Bench, Size, page, seeds, table};
 
@@ -23,6 +24,10 @@ pub fn run(what: &BenchCommand) -> Result<Ending, Failure> {
         BenchCommand::Peers(options) => run_peers(options),
         BenchCommand::Run(options) => compare::run(options),
         BenchCommand::PeerChild { face, work, number } => serve(face, work, *number),
+        BenchCommand::ProgramChild { library, program } => {
+            print!("{}", cost::serve(library, program).map_err(failed)?);
+            Ok(Ending::Exited(0))
+        }
     }
 }
 

@@ -48,6 +48,15 @@ pub enum BenchCommand {
         /// How much of it
         number: usize,
     },
+    /// What `peers` runs programs by, to see what they cost
+    #[command(hide = true)]
+    ProgramChild {
+        /// The library to preload; may be empty
+        library: OsString,
+        /// The program and its arguments
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        program: Vec<OsString>,
+    },
 }
 
 /// Options of `uslub bench peers`.

@@ -86,3 +86,27 @@ fn a_child_says_nothing_but_its_report() {
         .code(125)
         .stderr(contains("nobody is not available"));
 }
+
+/// A program's peak must be its own, not that of who started it.
+#[test]
+fn what_a_program_costs_is_said_of_the_program_alone() {
+    let peak = |script: &str| {
+        let words = ["bench", "program-child", "", "sh", "-c", script];
+        let assert = uslub_assert(&words).assert().success();
+        let cost: Value = serde_json::from_slice(&assert.get_output().stdout).unwrap();
+        assert_eq!(cost["status"], 7 << 8);
+        cost["peak"].as_f64().unwrap()
+    };
+    // This process is large now; the program is started by one that is not.
+    let large = vec![1u8; 256 << 20];
+    let small = peak("exit 7");
+    assert!(small < 64e6, "{small}");
+    let more = peak("x=$(head -c 100000000 /dev/zero | tr '\\0' x); exit 7");
+    assert!(more > small + 90e6, "{more}");
+    assert_eq!(large[large.len() / 2], 1);
+    let nobody = ["bench", "program-child", "", "no-such-program"];
+    uslub_assert(&nobody)
+        .assert()
+        .code(125)
+        .stderr(contains("no-such-program"));
+}

@@ -15,6 +15,7 @@ use std::time::Instant;
 
 pub mod child;
 mod churn;
+pub mod cost;
 mod face;
 mod handover;
 #[cfg(feature = "peers")]

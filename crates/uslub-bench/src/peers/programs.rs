@@ -3,12 +3,11 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
 
 use tempfile::TempDir;
 
+use super::cost::{self, Cost};
 use super::face::{OURS, SYSTEM};
 use super::row::{Aim, PeerRow, Rounds};
 use super::{Peers, Section};
@@ -21,13 +20,6 @@ const WORST: f64 = 1.1;
 
 /// Programs of a quick run: those that differ most.
 const QUICK: usize = 4;
-
-/// What one run cost.
-#[derive(Clone, Copy)]
-struct Cost {
-    cpu: f64,
-    peak: f64,
-}
 
 /// A program and what it does.
 struct Program {
@@ -63,53 +55,23 @@ impl Program {
         std::env::split_paths(&path).any(|folder| folder.join(&self.words[0]).is_file())
     }
 
-    fn run(&self, preload: Option<&Path>) -> Result<Cost, Failure> {
+    fn run(&self, ours: &Path, preload: Option<&Path>) -> Result<Cost, Failure> {
         let failed = |what: String| Failure::System(format!("{}: {what}", self.name));
-        let mut command = Command::new(&self.words[0]);
-        command
-            .args(&self.words[1..])
-            .envs(self.variables.iter().copied());
-        command.env_remove("LD_PRELOAD").env("LC_ALL", "C");
-        if let Some(library) = preload {
-            command.env("LD_PRELOAD", library);
-        }
         let stdin = self.stdin.as_deref().unwrap_or(Path::new("/dev/null"));
         let stdin = File::open(stdin).map_err(|error| failed(error.to_string()))?;
-        command
-            .stdin(stdin)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        let child = command.spawn().map_err(|error| failed(error.to_string()))?;
-        let (status, cost) = wait(child.id()).map_err(|error| failed(error.to_string()))?;
-        if !status.success() {
+        let cost = cost::of(ours, preload, &self.words, self.variables, stdin)?;
+        self.ended(cost, preload)
+    }
+
+    /// The cost, if the program did what it was to do.
+    fn ended(&self, cost: Cost, preload: Option<&Path>) -> Result<Cost, Failure> {
+        let failed = |what: String| Failure::System(format!("{}: {what}", self.name));
+        if !cost.status().success() {
             let on = preload.map_or(SYSTEM.into(), |library| library.display().to_string());
-            return Err(failed(format!("it ended with {status} on {on}")));
+            return Err(failed(format!("it ended with {} on {on}", cost.status())));
         }
         Ok(cost)
     }
-}
-
-/// Waits for a child; its CPU time in seconds and its greatest resident size in bytes, with those of its own children.
-fn wait(pid: u32) -> std::io::Result<(ExitStatus, Cost)> {
-    let mut status = 0;
-    // SAFETY: a plain record of numbers.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    loop {
-        // SAFETY: both are ours; the child is waited for nowhere else.
-        if unsafe { libc::wait4(pid as libc::pid_t, &raw mut status, 0, &raw mut usage) } >= 0 {
-            break;
-        }
-        let error = std::io::Error::last_os_error();
-        if error.kind() != std::io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
-    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 * 1e-6;
-    let cost = Cost {
-        cpu: seconds(usage.ru_utime) + seconds(usage.ru_stime),
-        peak: usage.ru_maxrss as f64 * 1024.0,
-    };
-    Ok((ExitStatus::from_raw(status), cost))
 }
 
 /// Runs it.
@@ -147,7 +109,7 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
         let mut costs = vec![Vec::new(); preloads.len()];
         for round in 0..=bench.size.pick(1, 3, 11) {
             for ((_, preload), costs) in preloads.iter().zip(&mut costs) {
-                let cost = program.run(*preload)?;
+                let cost = program.run(&peers.command, *preload)?;
                 if round > 0 {
                     costs.push(cost);
                 }
@@ -348,7 +310,9 @@ mod tests {
     fn a_program_that_fails_or_is_missing_is_named() {
         let failing = Program::new("a program", &[&"false"]);
         assert!(failing.is_there());
-        let said = failing.run(None).err().unwrap().to_string();
+        let cost = cost::serve("".as_ref(), &failing.words).unwrap();
+        let cost = serde_json::from_str(&cost).unwrap();
+        let said = failing.ended(cost, None).err().unwrap().to_string();
         assert_eq!(said, "a program: it ended with exit status: 1 on glibc");
         assert!(!Program::new("none", &[&"no-such-program"]).is_there());
     }
