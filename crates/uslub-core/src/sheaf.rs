@@ -186,11 +186,11 @@ impl Sheaf {
         self.window.as_ptr() as usize + LAST - 8 * (self.capacity() - self.len)
     }
 
-    /// Makes room for `capacity` objects, which are more than before; the objects stay as they are.
+    /// Makes room for `capacity` objects, no fewer than before; the objects stay as they are.
     ///
     /// # Panics
     ///
-    /// When `capacity` is above [`MAX_CAPACITY`].
+    /// When `capacity` is below the sheaf's own or above [`MAX_CAPACITY`].
     pub fn widen(&mut self, capacity: usize) {
         assert!((self.capacity()..=MAX_CAPACITY).contains(&capacity));
         let old = self.first();

@@ -74,7 +74,8 @@ impl<P: Platform> Allocator<P> {
         objects: &mut [*mut u8],
         gfp: Gfp,
     ) -> usize {
-        if !may_have_whole(&[objects], cache) {
+        let (count, bytes) = (cache.oo.objects as usize, cache.oo.bytes());
+        if !may_have_whole(&[objects], count, bytes) {
             return objects.len();
         }
         self.free_whole_slabs_among(cache, objects, gfp)
@@ -224,7 +225,8 @@ impl<P: Platform> Allocator<P> {
     ) -> (Sheaf, Sheaf, usize) {
         self.flush_whole_slabs(cache, &mut older, gfp);
         let parts = [older.objects(), newer.objects(), objects];
-        if older.is_empty() || !may_have_whole(&parts, cache) {
+        if older.is_empty() || !may_have_whole(&parts, cache.oo.objects as usize, cache.oo.bytes())
+        {
             self.flush_sheaf(cache, &mut older, gfp);
             older = self.fit(cache, older);
             let rest = fill(&mut older, objects).len();
@@ -327,15 +329,15 @@ impl<P: Platform> Allocator<P> {
     }
 }
 
-/// Whether so many neighbours lie one behind the other in some arrays that all objects of a slab may be among them. A few
-/// samples: a slab is in four pieces at most (see [`free_whole_slabs`](Allocator::free_whole_slabs); each may go on in the next
-/// array), and those of a quarter have two eighths.
-fn may_have_whole<P: Platform>(arrays: &[&[*mut u8]], cache: &KmemCache<P>) -> bool {
-    let (count, bytes) = (cache.oo.objects as usize, cache.oo.bytes());
+/// Whether so many neighbours lie one behind the other in some arrays that all `count` objects of a slab of `bytes` bytes may be
+/// among them. A few samples: a slab of 16 and more is in four pieces at most (see
+/// [`free_whole_slabs`](Allocator::free_whole_slabs); each may go on in the next array), and one of a quarter holds an eighth.
+fn may_have_whole(arrays: &[&[*mut u8]], count: usize, bytes: usize) -> bool {
     if arrays.iter().map(|array| array.len()).sum::<usize>() < count {
         return false;
     }
-    let eighth = (count / 8).max(2);
+    // Two objects may lie across two samples; so small slabs are always looked for.
+    let eighth = if count < 4 { 1 } else { (count / 8).max(2) };
     let near = |array: &&[*mut u8]| {
         let parts = array.chunks_exact(eighth);
         parts
@@ -419,7 +421,24 @@ fn is_ladder(objects: &[*mut u8], size: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::vec::Vec;
+
     use super::*;
+
+    #[test]
+    fn a_whole_slab_is_looked_for_wherever_it_lies() {
+        for count in (1..=40).chain([64, 128, 256]) {
+            for before in 0..20 {
+                // Others, each of a slab of its own; then all objects of slab 0.
+                let others = (1..=before + 3).map(|slab| (slab << 16) as *mut u8);
+                let mut all: Vec<*mut u8> = others.collect();
+                all.splice(before..before, (0..count).map(|i| (i * 16) as *mut u8));
+                assert!(may_have_whole(&[&all], count, 1 << 16), "{count} {before}");
+                let few = &all[..count.min(before)];
+                assert!(!may_have_whole(&[few], count + 4, 1 << 16));
+            }
+        }
+    }
 
     #[test]
     fn a_ladder_has_rungs_of_one_height() {
