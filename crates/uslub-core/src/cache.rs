@@ -49,6 +49,8 @@ pub struct KmemCache<P: 'static> {
     pub max_slabs: usize,
     /// Whether others may share it.
     pub(crate) mergeable: bool,
+    /// Whether it is one of many that share the memory, and keeps nothing that it does not use.
+    pub(crate) keeps_little: bool,
     /// Creators that share it; 0 once it is destroyed.
     pub(crate) users: AtomicU32,
     /// Whether its objects may wait for a grace period in sheaves.
@@ -83,6 +85,8 @@ pub struct KmemCache<P: 'static> {
 // SAFETY: the pointers lead to records that live for ever and are shared by rule.
 unsafe impl<P: Platform> Sync for KmemCache<P> {}
 
+/// Looks without a use after which a cache is cold.
+const COLD_LOOKS: u32 = 2;
 /// Full sheaves that the barn of a cache with adaptive sheaves holds: they are cheap there, and are trimmed.
 const ADAPTIVE_BARN: usize = 20;
 /// Bytes of full sheaves that a barn holds by default, at most.
@@ -154,6 +158,7 @@ impl<P: Platform> KmemCache<P> {
             tuning,
             max_slabs,
             mergeable: args.is_mergeable(),
+            keeps_little: args.kept_bytes.is_some(),
             users: AtomicU32::new(1),
             has_rcu_sheaves: AtomicBool::new(false),
             in_hand: AtomicUsize::new(0),
@@ -288,7 +293,13 @@ impl<P: Platform> KmemCache<P> {
     /// Whether nobody has used the cache for two looks.
     pub(crate) fn is_cold(&self) -> bool {
         // Relaxed: a hint.
-        self.idle_looks.load(Relaxed) >= 2
+        self.idle_looks.load(Relaxed) >= COLD_LOOKS
+    }
+
+    /// Whether that was found by the last look.
+    pub(crate) fn is_just_cold(&self) -> bool {
+        // Relaxed: a hint.
+        self.idle_looks.load(Relaxed) == COLD_LOOKS
     }
 
     /// Slabs on all nodes.

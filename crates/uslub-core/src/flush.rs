@@ -209,8 +209,9 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Now and then (after [`COLD_MS`]) flushes all sheaves of caches that nobody has used for two such
-    /// periods: a few cached objects pin whole slabs. For page-layer operations that may take locks.
+    /// Now and then (after [`COLD_MS`]) flushes what is cached in vain, as a few cached objects pin whole slabs: what a barn
+    /// has not needed since the last time, and all sheaves of caches that nobody has used for two such periods. Of those that
+    /// [keep little](crate::args::CacheArgs::kept_bytes) the empty slabs go too. For page-layer operations that may take locks.
     pub(crate) fn flush_cold_now_and_then(&self) {
         let now = self.platform.now_ms();
         // Relaxed: who wins does the work; nothing else depends on it.
@@ -226,11 +227,13 @@ impl<P: Platform> Allocator<P> {
         let any = self.while_draining(|| {
             self.trim_reserves();
             let mut any = false;
-            for cache in self.caches().filter(|cache| cache.is_adaptive()) {
-                self.trim_barns(cache);
-            }
             for cache in self.caches() {
-                any |= cache.note_activity(self.activity_of(cache)) && self.is_cached(cache);
+                if cache.is_adaptive() || cache.keeps_little {
+                    self.trim_barns(cache);
+                }
+                let cold = cache.note_activity(self.activity_of(cache));
+                let idle_slabs = cache.keeps_little && cache.is_just_cold() && cache.nr_slabs() > 0;
+                any |= cold && (idle_slabs || self.is_cached(cache));
             }
             any
         });
@@ -240,6 +243,9 @@ impl<P: Platform> Allocator<P> {
             self.while_draining(|| {
                 for cache in self.caches().filter(|cache| cache.is_cold()) {
                     cache.nodes().for_each(|node| self.flush_barn(cache, node));
+                    if cache.keeps_little && cache.is_just_cold() {
+                        (cache.nodes()).for_each(|node| self.discard_empty(cache, node));
+                    }
                 }
             });
         }

@@ -1,7 +1,8 @@
 //! Huge objects: each has a mapping of its own, so it can grow without a copy.
 //!
-//! A hash table from address to length knows them; it lives in a mapping of its own. The
-//! mappings freed last are kept for a short while, as programs often ask for the like again.
+//! A hash table from address to length knows them; it lives in a mapping of its own. The objects freed last are
+//! remembered. Whoever asks for the like of one whose mapping is gone already shows that mappings are worth keeping: from then on
+//! freed ones stay for a while, and until one of them has stayed in vain.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
@@ -10,12 +11,16 @@ use crate::atomic::AtomicUsize;
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::sync::Lock;
 
-/// Freed mappings that are kept.
-const KEPT: usize = 8;
+/// Freed objects that are remembered.
+const FREED: usize = 8;
 /// Bytes of freed mappings that are kept at most.
 const KEPT_BYTES: usize = 32 << 20;
 /// Bytes of freed mappings that are kept, as a share of what is in use.
 const KEPT_SHARE: usize = 16;
+/// Bytes of freed mappings that may be kept however little is in use.
+const KEPT_FLOOR: usize = 1 << 20;
+/// Milliseconds for which the loss of a mapping is regretted.
+const REGRET_MS: u64 = 100;
 
 #[derive(Clone, Copy)]
 struct Entry {
@@ -28,17 +33,41 @@ const NO_ENTRY: Entry = Entry {
     bytes: 0,
 };
 
+/// An object that was freed.
 #[derive(Clone, Copy)]
-struct Kept {
+struct Freed {
     entry: Entry,
     since: u64,
+    /// Whether its mapping is kept.
+    kept: bool,
+}
+
+impl Freed {
+    const NONE: Freed = Freed {
+        entry: NO_ENTRY,
+        since: 0,
+        kept: false,
+    };
+
+    /// Bytes that are kept.
+    fn kept_bytes(&self) -> usize {
+        if self.kept { self.entry.bytes } else { 0 }
+    }
+
+    /// Whether its mapping would serve without much waste.
+    fn fits(&self, bytes: usize, align: usize) -> bool {
+        let e = self.entry;
+        e.bytes >= bytes && e.bytes - bytes <= bytes / 8 && e.address.is_multiple_of(align)
+    }
 }
 
 struct Inner {
     table: *mut Entry,
     capacity: usize,
     len: usize,
-    kept: [Kept; KEPT],
+    freed: [Freed; FREED],
+    /// Whether freed mappings are kept.
+    keeps: bool,
 }
 
 // SAFETY: the table is reached through the lock alone.
@@ -95,6 +124,10 @@ impl Inner {
     }
 
     fn insert_unchecked(&mut self, entry: Entry) {
+        if let Some(freed) = (self.freed.iter_mut()).find(|f| f.entry.address == entry.address) {
+            // Its address is somebody's again.
+            *freed = Freed::NONE;
+        }
         let mask = self.capacity - 1;
         let entries = self.entries();
         let mut at = hash(entry.address) & mask;
@@ -158,10 +191,8 @@ impl<P: Platform> Huge<P> {
                 table: core::ptr::null_mut(),
                 capacity: 0,
                 len: 0,
-                kept: [Kept {
-                    entry: NO_ENTRY,
-                    since: 0,
-                }; KEPT],
+                freed: [Freed::NONE; FREED],
+                keeps: false,
             }),
             live: AtomicUsize::new(0),
             kept: AtomicUsize::new(0),
@@ -190,7 +221,7 @@ impl<P: Platform> Huge<P> {
     /// A mapping of at least `bytes`, aligned to `align` bytes (a power of two), and whether it is all zero.
     pub fn alloc(&self, platform: &P, bytes: usize, align: usize) -> Option<(NonNull<u8>, bool)> {
         let bytes = bytes.max(1).checked_next_multiple_of(PAGE_SIZE)?;
-        if let Some(entry) = self.reuse(bytes, align) {
+        if let Some(entry) = self.reuse(platform, bytes, align) {
             return Some((self.enter(platform, entry)?, false));
         }
         let extra = if align > PAGE_SIZE { align } else { 0 };
@@ -235,24 +266,18 @@ impl<P: Platform> Huge<P> {
     }
 
     /// A kept mapping that fits without much waste.
-    fn reuse(&self, bytes: usize, align: usize) -> Option<Entry> {
-        // Relaxed: a glance.
-        if self.kept.load(Relaxed) < bytes {
-            return None;
-        }
+    fn reuse(&self, platform: &P, bytes: usize, align: usize) -> Option<Entry> {
         let mut inner = self.inner.lock();
-        let kept = inner
-            .kept
-            .iter_mut()
-            .filter(|k| {
-                let e = k.entry;
-                e.bytes >= bytes && e.bytes - bytes <= bytes / 8 && e.address.is_multiple_of(align)
-            })
-            .min_by_key(|k| k.entry.bytes)?;
-        let entry = core::mem::replace(&mut kept.entry, NO_ENTRY);
-        // Relaxed: a figure.
-        self.kept.fetch_sub(entry.bytes, Relaxed);
-        Some(entry)
+        let fitting = (inner.freed.iter_mut()).filter(|freed| freed.fits(bytes, align));
+        let best = fitting.min_by_key(|freed| (!freed.kept, freed.entry.bytes))?;
+        if best.kept {
+            let entry = core::mem::replace(best, Freed::NONE).entry;
+            // Relaxed: a figure.
+            self.kept.fetch_sub(entry.bytes, Relaxed);
+            return Some(entry);
+        }
+        inner.keeps |= platform.now_ms() < best.since + REGRET_MS;
+        None
     }
 
     /// What an address is; `None` where the answer must not be waited for.
@@ -261,11 +286,7 @@ impl<P: Platform> Huge<P> {
         if let Some(at) = inner.position(address) {
             return Some(Found::Start(inner.entries()[at].bytes));
         }
-        if inner
-            .kept
-            .iter()
-            .any(|k| k.entry.address == address && address != 0)
-        {
+        if (inner.freed.iter()).any(|freed| freed.entry.address == address && address != 0) {
             return Some(Found::Freed);
         }
         let inside = |e: &Entry| address.wrapping_sub(e.address) < e.bytes;
@@ -276,8 +297,8 @@ impl<P: Platform> Huge<P> {
         })
     }
 
-    /// Frees the object that begins at `address`; false when there is none. A sixteenth of
-    /// what is in use, `in_arena` bytes of it elsewhere, may be kept for a while.
+    /// Frees the object that begins at `address`; false when there is none. Its mapping may be kept for a while, if mappings are
+    /// worth it, and then up to a sixteenth of what is in use, `in_arena` bytes of it elsewhere.
     pub fn free(&self, platform: &P, address: usize, in_arena: usize, decay_ms: u64) -> bool {
         let now = platform.now_ms();
         let mut inner = self.inner.lock();
@@ -286,21 +307,30 @@ impl<P: Platform> Huge<P> {
         };
         // Relaxed: figures.
         self.live.fetch_sub(bytes, Relaxed);
-        let limit = ((self.live_bytes() + in_arena) / KEPT_SHARE).min(KEPT_BYTES);
-        let mut surplus = Entry { address, bytes };
-        if decay_ms > 0
-            // Relaxed: changed under the lock.
-            && self.kept.load(Relaxed) + bytes <= limit
-            && let Some(oldest) = inner.kept.iter_mut().min_by_key(|k| (k.entry.bytes > 0, k.since))
+        let share = (self.live_bytes() + in_arena) / KEPT_SHARE;
+        let limit = share.clamp(KEPT_FLOOR, KEPT_BYTES);
+        // Relaxed: changed under the lock.
+        let kept = inner.keeps && decay_ms > 0 && self.kept.load(Relaxed) + bytes <= limit;
+        let freed = Freed {
+            entry: Entry { address, bytes },
+            since: now,
+            kept,
+        };
+        let mut gone = if kept { NO_ENTRY } else { freed.entry };
+        // The place of one whose mapping is gone, else of the oldest.
+        if let Some(place) = (inner.freed.iter_mut()).min_by_key(|old| (old.kept, old.since))
+            && (kept || !place.kept)
         {
-            core::mem::swap(&mut oldest.entry, &mut surplus);
-            oldest.since = now;
+            let old = core::mem::replace(place, freed);
             // Relaxed: figures, changed under the lock.
-            self.kept.fetch_add(bytes, Relaxed);
-            self.kept.fetch_sub(surplus.bytes, Relaxed);
+            self.kept.fetch_add(freed.kept_bytes(), Relaxed);
+            self.kept.fetch_sub(old.kept_bytes(), Relaxed);
+            if old.kept {
+                gone = old.entry;
+            }
         }
         drop(inner);
-        self.unmap(platform, surplus);
+        self.unmap(platform, gone);
         true
     }
 
@@ -333,20 +363,22 @@ impl<P: Platform> Huge<P> {
         Some(moved)
     }
 
-    /// Unmaps the kept mappings whose age in milliseconds `old_enough` accepts.
+    /// Unmaps the kept mappings whose age in milliseconds `old_enough` accepts; none is kept from then on until one is missed.
     pub fn purge(&self, platform: &P, old_enough: impl Fn(u64) -> bool) {
         // Relaxed: a glance.
         if self.kept.load(Relaxed) == 0 {
             return;
         }
         let now = platform.now_ms();
-        for i in 0..KEPT {
+        for i in 0..FREED {
             let mut inner = self.inner.lock();
-            let kept = &mut inner.kept[i];
-            if kept.entry.bytes == 0 || !old_enough(now.saturating_sub(kept.since)) {
+            let freed = &mut inner.freed[i];
+            if !freed.kept || !old_enough(now.saturating_sub(freed.since)) {
                 continue;
             }
-            let entry = core::mem::replace(&mut kept.entry, NO_ENTRY);
+            freed.kept = false;
+            let entry = freed.entry;
+            inner.keeps = false;
             // Relaxed: a figure.
             self.kept.fetch_sub(entry.bytes, Relaxed);
             drop(inner);

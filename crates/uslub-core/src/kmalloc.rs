@@ -2,11 +2,11 @@
 //!
 //! | bytes | where | rounded up to |
 //! |---|---|---|
-//! | 0 … 8 KiB | a cache of the size class | the class, at most 12.5 % above 128 bytes |
+//! | 0 … 8 KiB | a cache of the size class | the class, at most 6.3 % above 256 bytes |
 //! | … 256 KiB | a run of pages | whole pages |
 //! | more | a mapping of its own | whole pages |
 //!
-//! Classes are 8, then multiples of 16 up to 128, then eight to each doubling. The caches of the
+//! Classes are 8, then multiples of 16 up to 512, then sixteen to each doubling. The caches of the
 //! classes have fixed identities (class c has index c), and come into being when first used. A
 //! slab is aligned to its size, so a class is aligned to the largest power of two that divides it.
 
@@ -20,7 +20,7 @@ use crate::cache::KmemCache;
 use crate::gfp::Gfp;
 use crate::huge::Found;
 use crate::page::{PageIndex, PageKind};
-use crate::percpu::CacheId;
+use crate::percpu::{CACHES_A_PAGE, CacheId};
 use crate::platform::{FaultSite, PAGE_SIZE, Platform};
 use crate::sheaf::MAX_CAPACITY;
 use crate::text::Name;
@@ -31,7 +31,9 @@ pub const CLASS_MAX: usize = 8 << 10;
 /// Largest object that comes from a run of pages, in bytes.
 pub const LARGE_MAX: usize = 256 << 10;
 /// Number of size classes.
-pub const NR_CLASSES: usize = 9 + 48;
+pub const NR_CLASSES: usize = count_classes();
+/// Largest step between classes, as a part of the power of two below them.
+const STEPS: usize = 16;
 /// Objects wanted in a slab of a class.
 const MIN_OBJECTS: usize = 4;
 /// Bytes of empty slabs that a class keeps at most.
@@ -45,21 +47,48 @@ const GROWING_MAX: usize = 512;
 /// Largest object at all, in bytes.
 pub const SIZE_MAX: usize = isize::MAX as usize;
 
+/// Bytes of the class behind the one of `bytes` bytes.
+const fn class_after(bytes: usize) -> usize {
+    if bytes == 8 {
+        return 16;
+    }
+    let step = (1 << bytes.ilog2()) / STEPS;
+    bytes + if step < 16 { 16 } else { step }
+}
+
+const fn count_classes() -> usize {
+    let (mut classes, mut bytes) = (1, 8);
+    while bytes < CLASS_MAX {
+        bytes = class_after(bytes);
+        classes += 1;
+    }
+    classes
+}
+
+// An index fits a byte, and all classes of a CPU are found in one page.
+const _: () = assert!(NR_CLASSES < CACHES_A_PAGE);
+
+/// Bytes of each class, from 1.
+static CLASS_SIZES: [u16; NR_CLASSES + 1] = {
+    let mut sizes = [0; NR_CLASSES + 1];
+    let (mut class, mut bytes) = (1, 8);
+    while class <= NR_CLASSES {
+        sizes[class] = bytes as u16;
+        bytes = class_after(bytes);
+        class += 1;
+    }
+    sizes
+};
+
 /// Bytes of class `class` (1 to [`NR_CLASSES`]).
 ///
 /// ```
-/// use uslub_core::kmalloc::class_size;
-/// assert_eq!([class_size(1), class_size(2), class_size(10), class_size(57)], [8, 16, 144, 8192]);
+/// use uslub_core::kmalloc::{NR_CLASSES, class_size};
+/// assert_eq!([1, 2, 10, 33, 34, NR_CLASSES].map(class_size), [8, 16, 144, 512, 544, 8192]);
 /// ```
-pub const fn class_size(class: usize) -> usize {
-    match class {
-        1 => 8,
-        2..=9 => (class - 1) * 16,
-        _ => {
-            let (doubling, step) = ((class - 10) / 8, (class - 10) % 8);
-            (128 << doubling) + (16 << doubling) * (step + 1)
-        }
-    }
+#[inline]
+pub fn class_size(class: usize) -> usize {
+    usize::from(CLASS_SIZES[class])
 }
 
 /// The class of `(bytes + 7) / 8`, for all sizes up to [`CLASS_MAX`].
@@ -67,12 +96,13 @@ pub static CLASS_TABLE: [u8; CLASS_MAX / 8 + 1] = class_table();
 
 const fn class_table() -> [u8; CLASS_MAX / 8 + 1] {
     let mut table = [1; CLASS_MAX / 8 + 1];
-    let (mut words, mut class) = (0, 1);
+    let (mut words, mut class, mut bytes) = (0, 1, 8);
     while words < table.len() {
-        if words * 8 > class_size(class) {
+        if words * 8 > bytes {
+            bytes = class_after(bytes);
             class += 1;
         }
-        table[words] = class as u8;
+        table[words] = class;
         words += 1;
     }
     table
@@ -227,18 +257,23 @@ impl<P: Platform> Allocator<P> {
         }
         if fresh.is_none() && gfp.may_map() {
             // Too large for the arena, or the arena is used up.
-            fresh = self
-                .huge
-                .alloc(&self.platform, bytes, align)
-                .map(|(start, zero)| Fresh {
-                    start: start.as_ptr(),
-                    zero,
-                });
+            fresh = self.alloc_huge(bytes, align);
         }
         if fresh.is_some() {
             self.count_large(0);
         }
         fresh.unwrap_or(NO_OBJECT)
+    }
+
+    fn alloc_huge(&self, bytes: usize, align: usize) -> Option<Fresh> {
+        let (start, zero) = self.huge.alloc(&self.platform, bytes, align)?;
+        if zero {
+            self.zone.displace(&self.platform, bytes);
+        }
+        Some(Fresh {
+            start: start.as_ptr(),
+            zero,
+        })
     }
 
     fn alloc_large(&self, pages: usize, align: usize, gfp: Gfp) -> Option<Fresh> {
@@ -489,7 +524,9 @@ impl<P: Platform> Allocator<P> {
             if bytes <= LARGE_MAX / 2 {
                 return None;
             }
-            return self.huge.resize(&self.platform, object as usize, bytes);
+            let moved = self.huge.resize(&self.platform, object as usize, bytes)?;
+            self.zone.displace(&self.platform, bytes.saturating_sub(old));
+            return Some(moved);
         };
         if bytes > LARGE_MAX {
             return None;

@@ -30,7 +30,7 @@ use crate::sheaf;
 use crate::stats::{STAT_SLOTS, StatItem};
 
 /// Caches a page of a region serves.
-const CACHES_A_PAGE: usize = 128;
+pub(crate) const CACHES_A_PAGE: usize = 128;
 /// Pages of a region.
 const REGION_PAGES: usize = 16;
 /// Words of a region page: five are in use for each cache, and what few caches use lies in a page of its own.

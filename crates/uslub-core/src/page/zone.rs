@@ -26,9 +26,9 @@ use crate::sync::Lock;
 /// Blocks that a request looks at in vain before it looks only at those that surely hold it.
 const LOOK_AT: usize = 8;
 /// Dirty pages that may lie free whatever is in use.
-const DIRTY_FLOOR: usize = 64;
+const DIRTY_FLOOR: usize = 16;
 /// Dirty pages that may lie free, as a share of the pages in use.
-const DIRTY_SHARE: usize = 32;
+const DIRTY_SHARE: usize = 128;
 /// Free pages beyond those shares stay resident for this part of `decay_ms`.
 const SURPLUS_PART: u64 = 100;
 
@@ -326,8 +326,8 @@ impl<P: Platform> Zone<P> {
     /// Gives pages back that have been free for too long, if it is time to look; `now` is the time.
     pub fn decay_now_and_then(&self, platform: &P, now: u64, decay_ms: u64) {
         // Relaxed: glances.
-        let (dirty, used) = (self.dirty.load(Relaxed), self.used.load(Relaxed));
-        let surplus = dirty > DIRTY_FLOOR + used / DIRTY_SHARE;
+        let dirty = self.dirty.load(Relaxed);
+        let surplus = dirty > self.may_lie_free();
         // Relaxed: as above. Nothing grows older before the next millisecond.
         if surplus && now >= self.next_surplus.load(Relaxed) {
             let old_enough = |age| age >= decay_ms / SURPLUS_PART;
@@ -339,6 +339,28 @@ impl<P: Platform> Zone<P> {
         // Relaxed: at worst two threads look.
         if dirty > 0 && now >= self.next_decay.load(Relaxed) {
             self.decay(platform, now, decay_ms);
+        }
+    }
+
+    /// Free dirty pages that may stay for `decay_ms`.
+    fn may_lie_free(&self) -> usize {
+        // Relaxed: a glance.
+        DIRTY_FLOOR + self.used.load(Relaxed) / DIRTY_SHARE
+    }
+
+    /// Memory of `bytes` bytes is used elsewhere from now on: gives about as much of the free dirty pages back, the oldest first, so
+    /// that what the process has does not grow meanwhile; but not what may lie free in any case.
+    pub fn displace(&self, platform: &P, bytes: usize) {
+        let now = platform.now_ms();
+        // Relaxed, here and below: glances.
+        let mut dirty = self.dirty.load(Relaxed);
+        let goal = (self.may_lie_free()).max(dirty.saturating_sub(bytes / PAGE_SIZE));
+        while dirty > goal && self.purge_first(platform, |_| true, now) {
+            let before = dirty;
+            dirty = self.dirty.load(Relaxed);
+            if dirty >= before {
+                return;
+            }
         }
     }
 
