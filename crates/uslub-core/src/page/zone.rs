@@ -29,6 +29,8 @@ const LOOK_AT: usize = 8;
 const DIRTY_FLOOR: usize = 16;
 /// Dirty pages that may lie free, as a share of the pages in use.
 const DIRTY_SHARE: usize = 128;
+/// Pages that held no memory and are handed out before free ones make room for them.
+const GROWN: usize = 64;
 /// Free pages beyond those shares stay resident for this part of `decay_ms`.
 const SURPLUS_PART: u64 = 100;
 
@@ -38,6 +40,8 @@ pub struct Lists {
     dirty_tail: u32,
     pub(super) nr_dirty: usize,
     nr_used: usize,
+    /// Pages handed out that held no memory, since free ones last made room for such.
+    grown: usize,
     /// Blocks that can be found.
     blocks: usize,
 }
@@ -94,6 +98,7 @@ impl<P: Platform> Zone<P> {
                 dirty_tail: NO_BLOCK,
                 nr_dirty: 0,
                 nr_used: 0,
+                grown: 0,
                 blocks: 0,
             }),
             growth: Lock::new(()),
@@ -142,6 +147,14 @@ impl<P: Platform> Zone<P> {
                 let mut lists = self.lists.lock_if(gfp.may_spin())?;
                 self.absorb(&mut lists, platform);
                 if let Some(run) = self.take(&mut lists, Some(nid), count, align, most) {
+                    let much = lists.grown >= GROWN;
+                    if much {
+                        lists.grown = 0;
+                        drop(lists);
+                        if gfp.may_map() {
+                            self.displace(platform, GROWN * PAGE_SIZE);
+                        }
+                    }
                     return Some(run);
                 }
                 lists.blocks
@@ -257,6 +270,7 @@ impl<P: Platform> Zone<P> {
         block.claim(first, count);
         let (page, node) = ((number as usize * BLOCK_PAGES + first) as u32, block.node);
         lists.nr_used += count;
+        lists.grown += if zero { count } else { 0 };
         self.note(lists, number, dirty);
         Run {
             page: PageIndex(page),
@@ -351,10 +365,13 @@ impl<P: Platform> Zone<P> {
     /// Memory of `bytes` bytes is used elsewhere from now on: gives about as much of the free dirty pages back, the oldest first, so
     /// that what the process has does not grow meanwhile; but not what may lie free in any case.
     pub fn displace(&self, platform: &P, bytes: usize) {
-        let now = platform.now_ms();
         // Relaxed, here and below: glances.
         let mut dirty = self.dirty.load(Relaxed);
         let goal = (self.may_lie_free()).max(dirty.saturating_sub(bytes / PAGE_SIZE));
+        if dirty <= goal {
+            return;
+        }
+        let now = platform.now_ms();
         while dirty > goal && self.purge_first(platform, |_| true, now) {
             let before = dirty;
             dirty = self.dirty.load(Relaxed);
