@@ -268,7 +268,7 @@ impl<P: Platform> Allocator<P> {
     fn alloc_huge(&self, bytes: usize, align: usize) -> Option<Fresh> {
         let (start, zero) = self.huge.alloc(&self.platform, bytes, align)?;
         if zero {
-            self.zone.displace(&self.platform, bytes);
+            self.zone.displace(&self.platform, bytes, |_| true);
         }
         Some(Fresh {
             start: start.as_ptr(),
@@ -525,7 +525,7 @@ impl<P: Platform> Allocator<P> {
                 return None;
             }
             let moved = self.huge.resize(&self.platform, object as usize, bytes)?;
-            self.zone.displace(&self.platform, bytes.saturating_sub(old));
+            self.zone.displace(&self.platform, bytes.saturating_sub(old), |_| true);
             return Some(moved);
         };
         if bytes > LARGE_MAX {

@@ -31,6 +31,8 @@ const DIRTY_FLOOR: usize = 16;
 const DIRTY_SHARE: usize = 128;
 /// Pages that held no memory and are handed out before free ones make room for them.
 const GROWN: usize = 64;
+/// Milliseconds after which free pages make room.
+const IDLE_MS: u64 = 2;
 /// Free pages beyond those shares stay resident for this part of `decay_ms`.
 const SURPLUS_PART: u64 = 100;
 
@@ -152,7 +154,7 @@ impl<P: Platform> Zone<P> {
                         lists.grown = 0;
                         drop(lists);
                         if gfp.may_map() {
-                            self.displace(platform, GROWN * PAGE_SIZE);
+                            self.displace(platform, GROWN * PAGE_SIZE, |age| age >= IDLE_MS);
                         }
                     }
                     return Some(run);
@@ -364,7 +366,7 @@ impl<P: Platform> Zone<P> {
 
     /// Memory of `bytes` bytes is used elsewhere from now on: gives about as much of the free dirty pages back, the oldest first, so
     /// that what the process has does not grow meanwhile; but not what may lie free in any case.
-    pub fn displace(&self, platform: &P, bytes: usize) {
+    pub fn displace(&self, platform: &P, bytes: usize, old_enough: impl Fn(u64) -> bool) {
         // Relaxed, here and below: glances.
         let mut dirty = self.dirty.load(Relaxed);
         let goal = (self.may_lie_free()).max(dirty.saturating_sub(bytes / PAGE_SIZE));
@@ -372,7 +374,7 @@ impl<P: Platform> Zone<P> {
             return;
         }
         let now = platform.now_ms();
-        while dirty > goal && self.purge_first(platform, |_| true, now) {
+        while dirty > goal && self.purge_first(platform, &old_enough, now) {
             let before = dirty;
             dirty = self.dirty.load(Relaxed);
             if dirty >= before {
