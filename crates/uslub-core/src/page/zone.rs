@@ -8,7 +8,8 @@
 //! Blocks with free dirty pages are listed by when they were last used. Once
 //! `decay_ms` have passed the pages are taken out, given back with no lock
 //! held, and returned clean. The same happens sooner (after a hundredth of that) when more than a share of what is
-//! in use lies dirty.
+//! in use lies dirty; sooner still when the process is about to have more memory than ever, and at once when a huge object gets
+//! a mapping: dirty pages of no use make room.
 //!
 //! Blocks beyond the first `huge_pages_mb` are asked for as huge pages. Once a part of such a block has stayed free for that long, all of its free
 //! pages go, and it is one of small pages from then on: what was given back must not come back by itself.
@@ -29,9 +30,9 @@ const LOOK_AT: usize = 8;
 const DIRTY_FLOOR: usize = 16;
 /// Dirty pages that may lie free, as a share of the pages in use.
 const DIRTY_SHARE: usize = 128;
-/// Pages that held no memory and are handed out before free ones make room for them.
+/// Pages beyond the most there ever were for which free ones make room.
 const GROWN: usize = 64;
-/// Milliseconds after which free pages make room.
+/// Milliseconds after which free pages make room for others.
 const IDLE_MS: u64 = 2;
 /// Free pages beyond those shares stay resident for this part of `decay_ms`.
 const SURPLUS_PART: u64 = 100;
@@ -42,8 +43,8 @@ pub struct Lists {
     dirty_tail: u32,
     pub(super) nr_dirty: usize,
     nr_used: usize,
-    /// Pages handed out that held no memory, since free ones last made room for such.
-    grown: usize,
+    /// Most pages that were handed out or dirty so far, when it was last looked at.
+    record: usize,
     /// Blocks that can be found.
     blocks: usize,
 }
@@ -100,7 +101,7 @@ impl<P: Platform> Zone<P> {
                 dirty_tail: NO_BLOCK,
                 nr_dirty: 0,
                 nr_used: 0,
-                grown: 0,
+                record: 0,
                 blocks: 0,
             }),
             growth: Lock::new(()),
@@ -149,9 +150,9 @@ impl<P: Platform> Zone<P> {
                 let mut lists = self.lists.lock_if(gfp.may_spin())?;
                 self.absorb(&mut lists, platform);
                 if let Some(run) = self.take(&mut lists, Some(nid), count, align, most) {
-                    let much = lists.grown >= GROWN;
-                    if much {
-                        lists.grown = 0;
+                    let resident = lists.nr_used + lists.nr_dirty;
+                    if resident >= lists.record + GROWN {
+                        lists.record = resident;
                         drop(lists);
                         if gfp.may_map() {
                             self.displace(platform, GROWN * PAGE_SIZE, |age| age >= IDLE_MS);
@@ -272,7 +273,6 @@ impl<P: Platform> Zone<P> {
         block.claim(first, count);
         let (page, node) = ((number as usize * BLOCK_PAGES + first) as u32, block.node);
         lists.nr_used += count;
-        lists.grown += if zero { count } else { 0 };
         self.note(lists, number, dirty);
         Run {
             page: PageIndex(page),
