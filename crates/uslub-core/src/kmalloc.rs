@@ -2,11 +2,12 @@
 //!
 //! | bytes | where | rounded up to |
 //! |---|---|---|
-//! | 0 … 8 KiB | a cache of the size class | the class, at most 6.3 % above 256 bytes |
+//! | 0 … 8 KiB | a cache of the size class | the class, at most a seventh above 128 bytes |
 //! | … 256 KiB | a run of pages | whole pages |
 //! | more | a mapping of its own | whole pages |
 //!
-//! Classes are 8, then multiples of 16 up to 512, then sixteen to each doubling. The caches of the
+//! Classes are 8, then multiples of 16 up to 256. In each doubling above there are eight that fill a slab: 15 to 8 objects make
+//! sixteen times its lower end. Two more, a quarter and a half above that, are for those who need them aligned. The caches of the
 //! classes have fixed identities (class c has index c), and come into being when first used. A
 //! slab is aligned to its size, so a class is aligned to the largest power of two that divides it.
 
@@ -32,8 +33,6 @@ pub const CLASS_MAX: usize = 8 << 10;
 pub const LARGE_MAX: usize = 256 << 10;
 /// Number of size classes.
 pub const NR_CLASSES: usize = count_classes();
-/// Largest step between classes, as a part of the power of two below them.
-const STEPS: usize = 16;
 /// Objects wanted in a slab of a class.
 const MIN_OBJECTS: usize = 4;
 /// Bytes of empty slabs that a class keeps at most.
@@ -49,11 +48,23 @@ pub const SIZE_MAX: usize = isize::MAX as usize;
 
 /// Bytes of the class behind the one of `bytes` bytes.
 const fn class_after(bytes: usize) -> usize {
-    if bytes == 8 {
-        return 16;
+    if bytes < 256 {
+        return bytes + if bytes == 8 { 8 } else { 16 };
     }
-    let step = (1 << bytes.ilog2()) / STEPS;
-    bytes + if step < 16 { 16 } else { step }
+    let power = 1 << bytes.ilog2();
+    let mut objects = 15;
+    while 16 * power / objects / 16 * 16 <= bytes {
+        objects -= 1;
+    }
+    let fitting = 16 * power / objects / 16 * 16;
+    let (aligned, more) = (power / 4 * 5, power / 4 * 6);
+    if bytes < aligned && aligned < fitting {
+        aligned
+    } else if bytes < more && more < fitting {
+        more
+    } else {
+        fitting
+    }
 }
 
 const fn count_classes() -> usize {
@@ -84,7 +95,7 @@ static CLASS_SIZES: [u16; NR_CLASSES + 1] = {
 ///
 /// ```
 /// use uslub_core::kmalloc::{NR_CLASSES, class_size};
-/// assert_eq!([1, 2, 10, 33, 34, NR_CLASSES].map(class_size), [8, 16, 144, 512, 544, 8192]);
+/// assert_eq!([1, 2, 10, 17, 18, NR_CLASSES].map(class_size), [8, 16, 144, 256, 272, 8192]);
 /// ```
 #[inline]
 pub fn class_size(class: usize) -> usize {
@@ -205,6 +216,9 @@ impl<P: Platform> Allocator<P> {
         // Small slabs: a few objects that stay when others of their size go pin less.
         if self.tunables().tuning.slab_min_objects == 0 {
             args.min_objects = Some(MIN_OBJECTS);
+            if size > PAGE_SIZE {
+                args.max_order = Some(self.tunables().tuning.slab_max_order + 1);
+            }
         }
         // Many classes share the memory: each keeps little, and the page layer keeps what
         // is given back for a while.
@@ -587,12 +601,12 @@ mod tests {
     }
 
     #[test]
-    fn classes_are_at_most_an_eighth_apart_above_128_bytes() {
+    fn classes_are_at_most_a_seventh_apart_above_128_bytes() {
         for class in 1..NR_CLASSES {
             let (size, next) = (class_size(class), class_size(class + 1));
             assert!(size < next && (next == 16 || next.is_multiple_of(16)));
             if size >= 128 {
-                assert!((next - size) * 8 <= size, "{size} {next}");
+                assert!((next - size) * 7 <= size, "{size} {next}");
             }
         }
     }
