@@ -7,7 +7,7 @@ use crate::cache::KmemCache;
 use crate::node::{Node, SlabList};
 use crate::percpu::{CacheId, Counter, Region, Slot};
 use crate::platform::{PAGE_SIZE, Platform};
-use crate::sheaf::{self, Sheaf};
+use crate::sheaf;
 use crate::stats::StatItem;
 
 /// Figures of one cache. Exact when nobody uses the cache meanwhile.
@@ -150,10 +150,7 @@ impl<P: Platform> Allocator<P> {
     /// Objects in the sheaves of all CPUs and in barns.
     fn cached(&self, cache: &KmemCache<P>) -> usize {
         let mut n = cache.deferred.len();
-        self.for_each_top(cache, |top| {
-            // SAFETY: only the length is computed, from the top and the window's capacity.
-            n += unsafe { Sheaf::from_top(top) }.len();
-        });
+        self.for_each_top(cache, |top| n += sheaf::top_len(top));
         for node in cache.nodes() {
             node.barn.for_each_full(|objects| n += objects.len());
         }

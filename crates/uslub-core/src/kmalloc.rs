@@ -539,7 +539,8 @@ impl<P: Platform> Allocator<P> {
                 return None;
             }
             let moved = self.huge.resize(&self.platform, object as usize, bytes)?;
-            self.zone.displace(&self.platform, bytes.saturating_sub(old), |_| true);
+            self.zone
+                .displace(&self.platform, bytes.saturating_sub(old), |_| true);
             return Some(moved);
         };
         if bytes > LARGE_MAX {

@@ -464,6 +464,20 @@ mod tests {
     }
 
     #[test]
+    fn a_glance_at_a_top_whose_window_is_another_sheaf_s_by_now_is_no_more_than_wrong() {
+        let window = sheaf(60).window;
+        // SAFETY: ours.
+        let tops = [1, 60].map(|capacity| unsafe { Sheaf::new(window, capacity, 1) }.into_top());
+        for capacity in [1, 4, 28, 60, MAX_CAPACITY] {
+            // SAFETY: ours.
+            drop(unsafe { Sheaf::new(window, capacity, 2) });
+            for top in tops {
+                assert!(top_len(top) <= capacity);
+            }
+        }
+    }
+
+    #[test]
     fn a_top_tells_empty_and_full_and_leads_back_to_the_sheaf() {
         for capacity in [1, 28, MAX_CAPACITY] {
             let mut s = sheaf(capacity);

@@ -43,8 +43,6 @@ pub struct Lists {
     dirty_tail: u32,
     pub(super) nr_dirty: usize,
     nr_used: usize,
-    /// Most pages that were handed out or dirty so far, when it was last looked at.
-    record: usize,
     /// Blocks that can be found.
     blocks: usize,
 }
@@ -75,6 +73,8 @@ pub struct Zone<P> {
     used: AtomicUsize,
     /// Runs taken back where nothing may be waited for: a stack, linked by page number.
     strays: AtomicU32,
+    /// Most pages that were handed out or dirty so far, in steps of [`GROWN`].
+    record: AtomicUsize,
     /// When to look again for pages that have been free for too long, in milliseconds.
     next_decay: AtomicU64,
     /// When to look again for pages beyond what may lie free, in milliseconds.
@@ -101,13 +101,13 @@ impl<P: Platform> Zone<P> {
                 dirty_tail: NO_BLOCK,
                 nr_dirty: 0,
                 nr_used: 0,
-                record: 0,
                 blocks: 0,
             }),
             growth: Lock::new(()),
             dirty: AtomicUsize::new(0),
             used: AtomicUsize::new(0),
             strays: AtomicU32::new(NO_BLOCK),
+            record: AtomicUsize::new(0),
             next_decay: AtomicU64::new(0),
             next_surplus: AtomicU64::new(0),
             huge_from: AtomicU32::new(NO_BLOCK),
@@ -151,12 +151,9 @@ impl<P: Platform> Zone<P> {
                 self.absorb(&mut lists, platform);
                 if let Some(run) = self.take(&mut lists, Some(nid), count, align, most) {
                     let resident = lists.nr_used + lists.nr_dirty;
-                    if resident >= lists.record + GROWN {
-                        lists.record = resident;
-                        drop(lists);
-                        if gfp.may_map() {
-                            self.displace(platform, GROWN * PAGE_SIZE, |age| age >= IDLE_MS);
-                        }
+                    drop(lists);
+                    if gfp.may_map() {
+                        self.note_resident(platform, resident);
                     }
                     return Some(run);
                 }
@@ -364,23 +361,36 @@ impl<P: Platform> Zone<P> {
         DIRTY_FLOOR + self.used.load(Relaxed) / DIRTY_SHARE
     }
 
+    /// So many pages are handed out or dirty: if there never were more, idle ones make room.
+    fn note_resident(&self, platform: &P, pages: usize) {
+        // Relaxed: at worst two threads look, or the record is a step behind.
+        if pages >= self.record.load(Relaxed) + GROWN
+            && !self.displace(platform, GROWN * PAGE_SIZE, |age| age >= IDLE_MS)
+        {
+            // Relaxed: as above.
+            self.record.store(pages, Relaxed);
+        }
+    }
+
     /// Memory of `bytes` bytes is used elsewhere from now on: gives about as much of the free dirty pages back, the oldest first, so
-    /// that what the process has does not grow meanwhile; but not what may lie free in any case.
-    pub fn displace(&self, platform: &P, bytes: usize, old_enough: impl Fn(u64) -> bool) {
+    /// that what the process has does not grow meanwhile; but not what may lie free in any case. Returns whether there was any.
+    pub fn displace(&self, platform: &P, bytes: usize, old_enough: impl Fn(u64) -> bool) -> bool {
         // Relaxed, here and below: glances.
-        let mut dirty = self.dirty.load(Relaxed);
-        let goal = (self.may_lie_free()).max(dirty.saturating_sub(bytes / PAGE_SIZE));
-        if dirty <= goal {
-            return;
+        let before = self.dirty.load(Relaxed);
+        let goal = (self.may_lie_free()).max(before.saturating_sub(bytes / PAGE_SIZE));
+        if before <= goal {
+            return false;
         }
         let now = platform.now_ms();
+        let mut dirty = before;
         while dirty > goal && self.purge_first(platform, &old_enough, now) {
-            let before = dirty;
+            let last = dirty;
             dirty = self.dirty.load(Relaxed);
-            if dirty >= before {
-                return;
+            if dirty >= last {
+                break;
             }
         }
+        dirty < before
     }
 
     fn give(&self, lists: &mut Lists, page: PageIndex, count: usize, now: u64) {
