@@ -6,7 +6,7 @@
 //! | layer | files |
 //! |---|---|
 //! | reserves | `mempool` |
-//! | objects of any size | `kmalloc`, `huge`, `buckets` |
+//! | objects of any size | `kmalloc`, `classes`, `huge`, `buckets` |
 //! | caches | `cache`, `args`, `bulk`, `prefill`, `rcu`, `destroy`, `info`, `stats` |
 //! | batches of objects | `sheaves`, `flush`, `reclaim`; `numa`, `capacity`, `capacity`, `sheaf`, `percpu`, `locked`, `barn` |
 //! | slabs | `refill`, `fresh`, `free`, `partial`, `deferred`; `node`, `reserve`, `slab`, `freelist`, `order` |
@@ -29,6 +29,7 @@ pub mod buckets;
 pub mod bulk;
 pub mod cache;
 pub mod capacity;
+pub mod classes;
 pub mod deferred;
 pub mod destroy;
 pub mod detached;

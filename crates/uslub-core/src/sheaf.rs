@@ -470,7 +470,7 @@ mod tests {
         let tops = [1, 60].map(|capacity| unsafe { Sheaf::new(window, capacity, 1) }.into_top());
         for capacity in [1, 4, 28, 60, MAX_CAPACITY] {
             // SAFETY: ours.
-            drop(unsafe { Sheaf::new(window, capacity, 2) });
+            let _ = unsafe { Sheaf::new(window, capacity, 2) };
             for top in tops {
                 assert!(top_len(top) <= capacity);
             }

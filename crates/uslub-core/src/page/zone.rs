@@ -1,18 +1,8 @@
-//! The zone: handing out runs of pages, taking them back, and giving what stays
-//! free back to the system after a while.
+//! The zone: handing out runs of pages and taking them back.
 //!
 //! Blocks are binned by the length of their longest free run, a bit a block and bin, so
 //! the lowest block that can hold a request is found by looking at few words. Lowest address
 //! first keeps what is used together low, so the blocks above become empty.
-//!
-//! Blocks with free dirty pages are listed by when they were last used. Once
-//! `decay_ms` have passed the pages are taken out, given back with no lock
-//! held, and returned clean. The same happens sooner (after a hundredth of that) when more than a share of what is
-//! in use lies dirty; sooner still when the process is about to have more memory than ever, and at once when a huge object gets
-//! a mapping: dirty pages of no use make room.
-//!
-//! Blocks beyond the first `huge_pages_mb` are asked for as huge pages. Once a part of such a block has stayed free for that long, all of its free
-//! pages go, and it is one of small pages from then on: what was given back must not come back by itself.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -26,20 +16,10 @@ use crate::sync::Lock;
 
 /// Blocks that a request looks at in vain before it looks only at those that surely hold it.
 const LOOK_AT: usize = 8;
-/// Dirty pages that may lie free whatever is in use.
-const DIRTY_FLOOR: usize = 16;
-/// Dirty pages that may lie free, as a share of the pages in use.
-const DIRTY_SHARE: usize = 128;
-/// Pages beyond the most there ever were for which free ones make room.
-const GROWN: usize = 64;
-/// Milliseconds after which free pages make room for others.
-const IDLE_MS: u64 = 2;
-/// Free pages beyond those shares stay resident for this part of `decay_ms`.
-const SURPLUS_PART: u64 = 100;
 
 /// Lists of blocks, under the page lock.
 pub struct Lists {
-    dirty_head: u32,
+    pub(super) dirty_head: u32,
     dirty_tail: u32,
     pub(super) nr_dirty: usize,
     nr_used: usize,
@@ -68,17 +48,17 @@ pub struct Zone<P> {
     /// Held while the arena grows: one thread asks the system, others wait for its answer.
     pub(super) growth: Lock<P, ()>,
     /// Free dirty pages, at a glance.
-    dirty: AtomicUsize,
+    pub(super) dirty: AtomicUsize,
     /// Pages handed out, at a glance.
-    used: AtomicUsize,
+    pub(super) used: AtomicUsize,
     /// Runs taken back where nothing may be waited for: a stack, linked by page number.
     strays: AtomicU32,
-    /// Most pages that were handed out or dirty so far, in steps of [`GROWN`].
-    record: AtomicUsize,
+    /// Most pages that were handed out or dirty so far, in steps.
+    pub(super) record: AtomicUsize,
     /// When to look again for pages that have been free for too long, in milliseconds.
-    next_decay: AtomicU64,
+    pub(super) next_decay: AtomicU64,
     /// When to look again for pages beyond what may lie free, in milliseconds.
-    next_surplus: AtomicU64,
+    pub(super) next_surplus: AtomicU64,
     /// Blocks from this number on are asked for as huge pages.
     huge_from: AtomicU32,
 }
@@ -320,7 +300,7 @@ impl<P: Platform> Zone<P> {
     }
 
     /// Takes back what was set aside.
-    fn absorb(&self, lists: &mut Lists, platform: &P) {
+    pub(super) fn absorb(&self, lists: &mut Lists, platform: &P) {
         // Relaxed: a glance.
         if self.strays.load(Relaxed) == NO_BLOCK {
             return;
@@ -334,63 +314,6 @@ impl<P: Platform> Zone<P> {
             self.give(lists, PageIndex(page), count, now);
             page = next;
         }
-    }
-
-    /// Gives pages back that have been free for too long, if it is time to look; `now` is the time.
-    pub fn decay_now_and_then(&self, platform: &P, now: u64, decay_ms: u64) {
-        // Relaxed: glances.
-        let dirty = self.dirty.load(Relaxed);
-        let surplus = dirty > self.may_lie_free();
-        // Relaxed: as above. Nothing grows older before the next millisecond.
-        if surplus && now >= self.next_surplus.load(Relaxed) {
-            let old_enough = |age| age >= decay_ms / SURPLUS_PART;
-            if !self.purge_first(platform, old_enough, now) {
-                // Relaxed: as above.
-                self.next_surplus.store(now + 1, Relaxed);
-            }
-        }
-        // Relaxed: at worst two threads look.
-        if dirty > 0 && now >= self.next_decay.load(Relaxed) {
-            self.decay(platform, now, decay_ms);
-        }
-    }
-
-    /// Free dirty pages that may stay for `decay_ms`.
-    fn may_lie_free(&self) -> usize {
-        // Relaxed: a glance.
-        DIRTY_FLOOR + self.used.load(Relaxed) / DIRTY_SHARE
-    }
-
-    /// So many pages are handed out or dirty: if there never were more, idle ones make room.
-    fn note_resident(&self, platform: &P, pages: usize) {
-        // Relaxed: at worst two threads look, or the record is a step behind.
-        if pages >= self.record.load(Relaxed) + GROWN
-            && !self.displace(platform, GROWN * PAGE_SIZE, |age| age >= IDLE_MS)
-        {
-            // Relaxed: as above.
-            self.record.store(pages, Relaxed);
-        }
-    }
-
-    /// Memory of `bytes` bytes is used elsewhere from now on: gives about as much of the free dirty pages back, the oldest first, so
-    /// that what the process has does not grow meanwhile; but not what may lie free in any case. Returns whether there was any.
-    pub fn displace(&self, platform: &P, bytes: usize, old_enough: impl Fn(u64) -> bool) -> bool {
-        // Relaxed, here and below: glances.
-        let before = self.dirty.load(Relaxed);
-        let goal = (self.may_lie_free()).max(before.saturating_sub(bytes / PAGE_SIZE));
-        if before <= goal {
-            return false;
-        }
-        let now = platform.now_ms();
-        let mut dirty = before;
-        while dirty > goal && self.purge_first(platform, &old_enough, now) {
-            let last = dirty;
-            dirty = self.dirty.load(Relaxed);
-            if dirty >= last {
-                break;
-            }
-        }
-        dirty < before
     }
 
     fn give(&self, lists: &mut Lists, page: PageIndex, count: usize, now: u64) {
@@ -436,100 +359,6 @@ impl<P: Platform> Zone<P> {
         block::count_in(&block.free, first, 1) == 1
     }
 
-    /// Gives free dirty pages back that have not been used for `decay_ms`
-    /// milliseconds; `now` is the time.
-    pub fn decay(&self, platform: &P, now: u64, decay_ms: u64) {
-        // Relaxed: at worst two threads look.
-        self.next_decay.store(now + decay_ms / 8 + 1, Relaxed);
-        self.purge_older(platform, |age| age >= decay_ms, now);
-    }
-
-    /// Gives all free dirty pages back.
-    pub fn purge(&self, platform: &P) {
-        self.absorb(&mut self.lists.lock(), platform);
-        let now = platform.now_ms();
-        self.purge_older(platform, |_| true, now);
-    }
-
-    fn purge_older(&self, platform: &P, old_enough: impl Fn(u64) -> bool, now: u64) {
-        // Bounded: blocks that others dirty meanwhile wait for the next turn.
-        for _ in 0..=self.arena.limit() / BLOCK_PAGES {
-            if !self.purge_first(platform, &old_enough, now) {
-                return;
-            }
-        }
-    }
-
-    /// Gives the free dirty pages of the block that was used least recently back, if it is old
-    /// enough; returns whether it was.
-    fn purge_first(&self, platform: &P, old_enough: impl Fn(u64) -> bool, now: u64) -> bool {
-        let Some((number, set, huge)) = self.take_dirty(old_enough, now) else {
-            return false;
-        };
-        if huge {
-            let start = self.arena.address(PageIndex(number * BLOCK_PAGES as u32));
-            // SAFETY: committed.
-            unsafe { platform.back(start, BLOCK_BYTES, Backing::Small) };
-        }
-        if set == [u64::MAX; BLOCK_PAGES / 64] {
-            self.arena.purge_descriptors(platform, number);
-        }
-        let mut clean = [0u64; BLOCK_PAGES / 64];
-        block::any_run(&set, |first, count| {
-            let page = PageIndex((number as usize * BLOCK_PAGES + first) as u32);
-            let start = self.arena.address(page);
-            // SAFETY: committed, and taken out of the free pages by us.
-            if unsafe { platform.purge(start, count * PAGE_SIZE) } {
-                block::fill(&mut clean, first, count, true);
-            }
-            false
-        });
-        let mut lists = self.lists.lock();
-        // SAFETY: we hold the page lock.
-        let block = unsafe { self.arena.block(number) };
-        for w in 0..set.len() {
-            block.free[w] |= set[w];
-            block.dirty[w] &= !clean[w];
-        }
-        block.dirty_since = now as u32;
-        self.recount(&mut lists, number);
-        true
-    }
-
-    /// Takes the free dirty pages of the block that was used least recently out; also tells whether they are a part of a huge page.
-    fn take_dirty(
-        &self,
-        old_enough: impl Fn(u64) -> bool,
-        now: u64,
-    ) -> Option<(u32, block::PageSet, bool)> {
-        let mut lists = self.lists.lock();
-        let number = lists.dirty_head;
-        if number == NO_BLOCK {
-            return None;
-        }
-        // SAFETY: we hold the page lock.
-        let block = unsafe { self.arena.block(number) };
-        // Another thread may have used it a moment after our `now`.
-        let age = (now as u32).wrapping_sub(block.dirty_since) as i32;
-        if !old_enough(age.max(0) as u64) {
-            return None;
-        }
-        // All of an empty block goes at once, so that its descriptors can go too.
-        let empty = usize::from(block.nr_free) == BLOCK_PAGES;
-        let set = if empty || block.huge {
-            block.free
-        } else {
-            block.free_dirty()
-        };
-        let splits = block.huge && !empty;
-        block.huge &= empty;
-        for (free, taken) in block.free.iter_mut().zip(set) {
-            *free &= !taken;
-        }
-        self.recount(&mut lists, number);
-        Some((number, set, splits))
-    }
-
     /// Bytes of free pages that may still hold memory, at a glance.
     #[inline]
     pub fn dirty_bytes(&self) -> usize {
@@ -550,7 +379,7 @@ impl<P: Platform> Zone<P> {
     }
 
     /// Brings counts and lists up to date after a change of a block's sets.
-    fn recount(&self, lists: &mut Lists, number: u32) {
+    pub(super) fn recount(&self, lists: &mut Lists, number: u32) {
         // SAFETY: the caller holds the page lock (it has the lists).
         let block = unsafe { self.arena.block(number) };
         let dirty = block.nr_dirty;

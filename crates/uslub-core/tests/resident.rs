@@ -1,0 +1,201 @@
+//! Resident memory follows use: what lies idle makes room before the process takes more.
+
+mod support;
+
+use support::{Setup, Slub, assert_all_is_given_back};
+use uslub_core::Gfp;
+use uslub_core::kmalloc::{LARGE_MAX, class_of};
+use uslub_core::platform::{PAGE_SIZE, Platform};
+
+const DECAY: u64 = 1000;
+const HUGE: usize = 2 * LARGE_MAX;
+/// Small objects, enough of them for many slabs of a page.
+const SMALL: usize = 400;
+const MANY: usize = 4000;
+
+fn setup() -> Box<Slub> {
+    Setup::with(&[&format!("decay_ms={DECAY}")]).build()
+}
+
+fn take(a: &Slub, bytes: usize) -> *mut u8 {
+    let object = a.kmalloc(bytes, Gfp::KERNEL);
+    assert!(!object.is_null());
+    object
+}
+
+fn give(a: &Slub, object: *mut u8) {
+    // SAFETY: allocated here, freed once.
+    unsafe { a.kfree(object) };
+}
+
+/// Takes and frees one huge object; returns how many mappings that made.
+fn cycle(a: &Slub, bytes: usize) -> usize {
+    let before = a.platform.calls().map;
+    give(a, take(a, bytes));
+    a.platform.calls().map - before
+}
+
+#[test]
+fn a_huge_mapping_is_kept_once_one_like_it_was_missed() {
+    let a = setup();
+    let anchor = take(&a, HUGE);
+    cycle(&a, HUGE);
+    assert_eq!(a.huge.kept_bytes(), 0, "nobody has asked for the like yet");
+    assert_eq!(cycle(&a, HUGE), 1, "it was missed");
+    assert_eq!(a.huge.kept_bytes(), HUGE);
+    for _ in 0..5 {
+        assert_eq!(cycle(&a, HUGE - PAGE_SIZE), 0, "it serves again");
+    }
+    // Nobody needs it any more, so nothing is kept from then on.
+    a.platform.advance(DECAY);
+    a.tick(a.platform.now_ms());
+    assert_eq!(a.huge.kept_bytes(), 0);
+    cycle(&a, 2 * HUGE);
+    assert_eq!(a.huge.kept_bytes(), 0);
+    give(&a, anchor);
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn huge_mappings_of_ever_other_sizes_are_not_kept() {
+    let a = setup();
+    // The table of huge objects is a mapping too.
+    cycle(&a, 32 * HUGE);
+    for step in 0..20 {
+        assert_eq!(cycle(&a, HUGE + HUGE / 2 * step), 1);
+        assert_eq!(a.huge.kept_bytes(), 0);
+    }
+    // The like of the last, but long after.
+    a.platform.advance(DECAY);
+    cycle(&a, HUGE + HUGE / 2 * 19);
+    assert_eq!(a.huge.kept_bytes(), 0);
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn no_more_than_a_share_of_what_is_in_use_is_kept() {
+    let a = setup();
+    for _ in 0..3 {
+        cycle(&a, 2 << 20);
+    }
+    assert_eq!(a.huge.kept_bytes(), 0, "more than is kept of nothing");
+    let anchor = take(&a, 64 << 20);
+    for _ in 0..3 {
+        cycle(&a, 2 << 20);
+    }
+    assert_eq!(a.huge.kept_bytes(), 2 << 20);
+    give(&a, anchor);
+    assert_all_is_given_back(&a);
+}
+
+/// Leaves so many pages free and dirty.
+fn leave_dirty(a: &Slub, pages: usize) {
+    let runs: Vec<_> = (0..pages / 64).map(|_| take(a, 64 * PAGE_SIZE)).collect();
+    runs.iter().for_each(|&run| give(a, run));
+    assert!(a.zone.dirty_bytes() >= pages * PAGE_SIZE);
+}
+
+#[test]
+fn dirty_pages_make_room_for_a_huge_mapping() {
+    let a = setup();
+    leave_dirty(&a, 2048);
+    let dirty = a.zone.dirty_bytes();
+    let huge = take(&a, 4 << 20);
+    assert!(a.zone.dirty_bytes() <= dirty - (4 << 20));
+    assert!(a.zone.dirty_bytes() > 0, "only as much as it takes");
+    // Growing it counts as well.
+    // SAFETY: live.
+    let huge = unsafe { a.krealloc(huge, 16 << 20, Gfp::KERNEL) };
+    assert!(a.zone.dirty_bytes() <= 16 * PAGE_SIZE);
+    give(&a, huge);
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn idle_pages_make_room_when_the_process_is_about_to_have_more_than_ever() {
+    let a = setup();
+    // A free page behind each object, which serves nobody who wants more.
+    let objects: Vec<_> = (0..1024).map(|_| take(&a, 4 * PAGE_SIZE)).collect();
+    for &object in &objects {
+        // SAFETY: live; it shrinks in place.
+        let shrunk = unsafe { a.krealloc(object, 3 * PAGE_SIZE, Gfp::KERNEL) };
+        assert_eq!(shrunk, object);
+    }
+    let resident = |a: &Slub| a.zone.used_bytes() + a.zone.dirty_bytes();
+    let most = resident(&a);
+    assert_eq!(a.zone.dirty_bytes(), 1024 * PAGE_SIZE);
+    let others: Vec<_> = (0..400).map(|_| take(&a, 3 * PAGE_SIZE)).collect();
+    assert_eq!(
+        resident(&a),
+        most + 1200 * PAGE_SIZE,
+        "what was free a moment ago stays"
+    );
+    a.platform.advance(5);
+    let more: Vec<_> = (0..300).map(|_| take(&a, 3 * PAGE_SIZE)).collect();
+    let grown = resident(&a) - most - 1200 * PAGE_SIZE;
+    assert!(
+        grown <= 100 * PAGE_SIZE,
+        "{grown} bytes more, and {} idle",
+        a.zone.dirty_bytes()
+    );
+    let all = [objects, others, more].concat();
+    all.iter().for_each(|&object| give(&a, object));
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn what_a_process_had_before_takes_nothing_away() {
+    let a = setup();
+    for _ in 0..5 {
+        let runs: Vec<_> = (0..64).map(|_| take(&a, 64 * PAGE_SIZE)).collect();
+        runs.iter().for_each(|&run| give(&a, run));
+        a.platform.advance(5);
+    }
+    assert_eq!(
+        a.platform.calls().purge,
+        0,
+        "the same pages serve again and again"
+    );
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn a_class_that_nobody_uses_any_more_keeps_nothing() {
+    let a = setup();
+    let objects: Vec<_> = (0..MANY).map(|_| take(&a, SMALL)).collect();
+    objects.iter().for_each(|&object| give(&a, object));
+    let class = a.cache(class_of(SMALL)).unwrap();
+    let before = a.info(class);
+    assert!(before.cached_objs > 0 && before.num_slabs > 0);
+    // Others go on, and ask for pages now and then.
+    let mut others = Vec::new();
+    for _ in 0..6 {
+        a.platform.advance(20);
+        others.extend((0..MANY).map(|_| take(&a, 64)));
+    }
+    let after = a.info(class);
+    assert_eq!((after.cached_objs, after.num_slabs), (0, 0));
+    others.iter().for_each(|&object| give(&a, object));
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn what_the_barn_of_a_class_does_not_need_goes_back_though_the_class_is_in_use() {
+    let a = setup();
+    let objects: Vec<_> = (0..MANY).map(|_| take(&a, SMALL)).collect();
+    objects.iter().for_each(|&object| give(&a, object));
+    let class = a.cache(class_of(SMALL)).unwrap();
+    let full = || class.node(0).barn.nr_full();
+    let before = full();
+    assert!(before > 1, "{before}");
+    let mut others = Vec::new();
+    for _ in 0..12 {
+        a.platform.advance(20);
+        give(&a, take(&a, SMALL));
+        others.extend((0..MANY).map(|_| take(&a, 64)));
+    }
+    assert_eq!(full(), 0);
+    assert!(a.info(class).cached_objs > 0, "what the CPU has stays");
+    others.iter().for_each(|&object| give(&a, object));
+    assert_all_is_given_back(&a);
+}
