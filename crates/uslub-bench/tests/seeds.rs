@@ -133,7 +133,7 @@ fn seed_2_updates_slabs_exactly_as_often_as_the_look_ahead_allows() {
 #[test]
 fn seed_3_accounts_for_every_message() {
     let report = run(3);
-    assert_eq!(report.rows().count(), 4);
+    assert_eq!(report.rows().count(), 6);
     for row in report.rows().filter(|row| row.name.contains("hackbench")) {
         assert!(row.goal.contains("every message accounted for"));
         assert!(!row.missed.contains("accounted"), "{row:?}");

@@ -3,6 +3,7 @@
 //! The slow path is forced: sheaves hold one object, so nearly every allocation and free is a slab's.
 
 mod hackbench;
+mod meeting;
 
 use std::cell::RefCell;
 use std::ptr::null_mut;
@@ -47,6 +48,11 @@ const BATCH: usize = 32;
 const DEPTH: usize = 128;
 const LOCKED: &str = "slab_state_lockfree=0";
 const LOCK_FREE: &str = "slab_state_lockfree=1";
+/// Threads that change one slab's state.
+const MEETINGS: [(usize, &str); 2] = [
+    (2, "two threads change the state of one slab"),
+    (8, "eight threads on two CPUs do"),
+];
 /// What the thread reported: seconds of `hackbench 200 process 200`, before and after.
 const REPORTED: [(f64, f64); 3] = [(35.9, 31.9), (30.8, 27.9), (29.9, 28.8)];
 
@@ -73,6 +79,15 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
     let goal = Goal::none().no_dearer(one[0], one[1]);
     let name = "one thread, objects of random slabs";
     rows.push(Row::new(3, name, "ns/object", Some(one[0]), one[1], &goal));
+    let mut met = [const { Vec::new() }; 2];
+    for (threads, name) in MEETINGS {
+        bench.says(name);
+        let [old, new] = meeting::run(bench, threads)?;
+        let goal = Goal::none().and("ahead", new.median < old.median);
+        rows.push(Row::new(3, name, "ns/change", Some(old), new, &goal));
+        met[0].push(old.median);
+        met[1].push(new.median);
+    }
     let (two, retries) = two_threads(bench, slub)?;
     let goal = Goal::none().and("ahead", two[1].median < two[0].median);
     let name = "two threads, each frees what the other held";
@@ -101,6 +116,11 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
     let slabs = Chart::bars("No sheaves: allocate and free", "ns an object", names)
         .with("state under a lock", vec![one[0].median, two[0].median])
         .with("one atomic step", vec![one[1].median, two[1].median]);
+    let names = ["two threads", "eight threads"].map(str::to_owned).to_vec();
+    let [of_old, of_new] = met;
+    let meetings = Chart::bars("Threads that meet: one slab's state", "ns a change", names)
+        .with("state under a lock", of_old)
+        .with("one atomic step", of_new);
     let names = ["no sheaves", "default sheaves"]
         .map(str::to_owned)
         .to_vec();
@@ -117,12 +137,13 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
                 second tries again, and nobody ever holds anything.",
         workload: format!(
             "No sheaves, so that slabs do all the work. Threads hold {LIVE} objects of {SIZE} bytes each and replace {BATCH} at random \
-             at a time; every free is an update of a slab. Then groups of senders and receivers over bounded queues: two \
+             at a time; every free is an update of a slab. They seldom meet at one, so in two more rows they do nothing but change \
+             the state of the same one. Then groups of senders and receivers over bounded queues: two \
              allocations a message, freed by the receiver, which checks what came."
         ),
         own,
         rows,
-        charts: vec![slabs, groups],
+        charts: vec![meetings, slabs, groups],
     })
 }
 

@@ -1,0 +1,85 @@
+//! Threads that meet: all of them change the state of one slab, as fast as they can.
+//!
+//! A change reads the state and counts one object more or less in use, as a free and an allocation do; who comes too late
+//! tries again. So what is timed is the step itself and the line that it is in, without lists, links and sheaves.
+
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{Acquire, Release};
+
+use uslub_core::slab::{Slab, State};
+
+use crate::bench::{Bench, Failure};
+use crate::linux::{self, Pinned};
+use crate::measure::{Sample, nanoseconds};
+use crate::ring::wait_until;
+use crate::threads::joined;
+
+/// Nanoseconds of a change, where so many threads share two CPUs: under a lock, and in one atomic step.
+pub fn run(bench: &Bench, threads: usize) -> Result<[Sample; 2], Failure> {
+    // As many up as down.
+    let changes = bench.size.pick(1_000, 1_000_000, 4_000_000) / threads / 2 * 2;
+    bench.samples_of(
+        1,
+        [
+            &mut || round(threads, changes, Slab::change_locked),
+            &mut || round(threads, changes, Slab::change),
+        ],
+    )
+}
+
+/// A way to change a state that is still as it was.
+type Change = fn(&Slab, State, State) -> Result<(), State>;
+
+fn round(threads: usize, changes: usize, change: Change) -> Result<f64, Failure> {
+    // SAFETY: a descriptor of zeroes is valid.
+    let slab = unsafe { Box::<Slab>::new_zeroed().assume_init() };
+    slab.set_state(State::without_list(0));
+    let (ready, cpus) = (AtomicUsize::new(0), linux::two_cpus());
+    let side = |me: usize| -> Result<f64, Failure> {
+        let pinned = Pinned::to(cpus[me % 2]);
+        // Release and Acquire: all start together, whatever became of the pinning.
+        ready.fetch_add(1, Release);
+        wait_until(|| ready.load(Acquire) == threads);
+        let (time, ()) = nanoseconds(|| (0..changes).for_each(|n| change_one(&slab, n, change)));
+        drop(pinned?);
+        Ok(time)
+    };
+    let times = std::thread::scope(|scope| {
+        let side = &side;
+        let sides: Vec<_> = (0..threads)
+            .map(|me| scope.spawn(move || side(me)))
+            .collect();
+        (sides.into_iter().map(joined)).collect::<Result<Vec<_>, _>>()
+    })?;
+    if slab.state() != State::without_list(0) {
+        return Err(Failure::System(
+            "changes of a slab's state were lost".into(),
+        ));
+    }
+    let longest = times.into_iter().fold(0.0, f64::max);
+    Ok(longest / (threads * changes) as f64)
+}
+
+/// Counts one object more at even turns and one less at odd ones.
+fn change_one(slab: &Slab, turn: usize, change: Change) {
+    let mut old = slab.state();
+    loop {
+        let inuse = old.inuse() + 1 - 2 * (turn as u32 % 2);
+        match change(slab, old, old.with(None, inuse)) {
+            Ok(()) => return,
+            Err(now) => old = now,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_change_is_lost_whichever_way() {
+        for change in [Slab::change as Change, Slab::change_locked] {
+            assert!(round(4, 1_000, change).is_ok());
+        }
+    }
+}
