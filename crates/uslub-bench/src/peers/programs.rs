@@ -78,7 +78,7 @@ impl Program {
 pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     let _pinned = Pinned::to_the_last()?;
     let folder = tempfile::tempdir().map_err(|error| Failure::System(error.to_string()))?;
-    let scale = bench.size.pick(1, 4, 40);
+    let scale = bench.size.pick(1, 3, 40);
     let mut programs =
         programs(&folder, scale).map_err(|error| Failure::System(error.to_string()))?;
     programs.truncate(bench.size.pick(2, QUICK, programs.len()));
