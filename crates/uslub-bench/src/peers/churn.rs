@@ -30,7 +30,7 @@ const MB: f64 = 1e6;
 /// Runs it.
 pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     bench.says("P5, churn and rest");
-    let work = Work::Churn(bench.size.pick(100, 60_000, 600_000));
+    let work = Work::Churn(bench.size.pick(100, 30_000, 600_000));
     let all = child::all_at_once(bench, peers, work, bench.size.pick(1, 2, 7))?;
     let over = child::part(&all, |report| report.over / MB);
     let idle = child::part(&all, |report| report.idle / MB);
