@@ -17,9 +17,11 @@ use crate::page::zone::Zone;
 use crate::platform::{Backing, PAGE_SIZE, Platform};
 
 /// Dirty pages that may lie free whatever is in use.
-const DIRTY_FLOOR: usize = 16;
+const DIRTY_FLOOR: usize = 64;
 /// Dirty pages that may lie free, as a share of the pages in use.
-const DIRTY_SHARE: usize = 128;
+const DIRTY_SHARE: usize = 32;
+/// Dirty pages that stay though others need room.
+const LEAST_DIRTY: usize = 16;
 /// Pages beyond the most there ever were for which free ones make room.
 const GROWN: usize = 64;
 /// Milliseconds after which free pages make room for others.
@@ -65,11 +67,11 @@ impl<P: Platform> Zone<P> {
     }
 
     /// Memory of `bytes` bytes is used elsewhere from now on: gives about as much of the free dirty pages back, the oldest first, so
-    /// that what the process has does not grow meanwhile; but not what may lie free in any case. Returns whether there was any.
+    /// that what the process has does not grow meanwhile; but for a few. Returns whether there was any.
     pub fn displace(&self, platform: &P, bytes: usize, old_enough: impl Fn(u64) -> bool) -> bool {
         // Relaxed: a glance.
         let before = self.dirty.load(Relaxed);
-        let goal = (self.may_lie_free()).max(before.saturating_sub(bytes / PAGE_SIZE));
+        let goal = LEAST_DIRTY.max(before.saturating_sub(bytes / PAGE_SIZE));
         if before <= goal {
             return false;
         }
