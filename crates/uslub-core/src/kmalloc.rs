@@ -132,6 +132,7 @@ impl<P: Platform> Allocator<P> {
         // Small slabs: a few objects that stay when others of their size go pin less.
         if self.tunables().tuning.slab_min_objects == 0 {
             args.min_objects = Some(MIN_OBJECTS);
+            // Sixteen pages are what these classes fill.
             if size > PAGE_SIZE {
                 args.max_order = Some(self.tunables().tuning.slab_max_order + 1);
             }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{Setup, Slub, assert_all_is_given_back};
+use support::{Cache, Setup, Slub, assert_all_is_given_back};
 use uslub_core::Gfp;
 use uslub_core::kmalloc::{LARGE_MAX, class_of};
 use uslub_core::platform::{PAGE_SIZE, Platform};
@@ -159,20 +159,30 @@ fn what_a_process_had_before_takes_nothing_away() {
     assert_all_is_given_back(&a);
 }
 
+/// The class of small objects, of which many were taken and freed.
+fn left_behind(a: &Slub) -> &Cache {
+    let objects: Vec<_> = (0..MANY).map(|_| take(a, SMALL)).collect();
+    objects.iter().for_each(|&object| give(a, object));
+    a.cache(class_of(SMALL)).unwrap()
+}
+
+/// Lets so many looks for what is idle go by while others ask for pages; `meanwhile` happens between them.
+fn while_others_go_on(a: &Slub, looks: usize, meanwhile: impl Fn()) -> Vec<*mut u8> {
+    let others = (0..looks).flat_map(|_| {
+        a.platform.advance(20);
+        meanwhile();
+        (0..MANY).map(|_| take(a, 64)).collect::<Vec<_>>()
+    });
+    others.collect()
+}
+
 #[test]
 fn a_class_that_nobody_uses_any_more_keeps_nothing() {
     let a = setup();
-    let objects: Vec<_> = (0..MANY).map(|_| take(&a, SMALL)).collect();
-    objects.iter().for_each(|&object| give(&a, object));
-    let class = a.cache(class_of(SMALL)).unwrap();
+    let class = left_behind(&a);
     let before = a.info(class);
     assert!(before.cached_objs > 0 && before.num_slabs > 0);
-    // Others go on, and ask for pages now and then.
-    let mut others = Vec::new();
-    for _ in 0..6 {
-        a.platform.advance(20);
-        others.extend((0..MANY).map(|_| take(&a, 64)));
-    }
+    let others = while_others_go_on(&a, 6, || {});
     let after = a.info(class);
     assert_eq!((after.cached_objs, after.num_slabs), (0, 0));
     others.iter().for_each(|&object| give(&a, object));
@@ -182,18 +192,11 @@ fn a_class_that_nobody_uses_any_more_keeps_nothing() {
 #[test]
 fn what_the_barn_of_a_class_does_not_need_goes_back_though_the_class_is_in_use() {
     let a = setup();
-    let objects: Vec<_> = (0..MANY).map(|_| take(&a, SMALL)).collect();
-    objects.iter().for_each(|&object| give(&a, object));
-    let class = a.cache(class_of(SMALL)).unwrap();
+    let class = left_behind(&a);
     let full = || class.node(0).barn.nr_full();
     let before = full();
     assert!(before > 1, "{before}");
-    let mut others = Vec::new();
-    for _ in 0..12 {
-        a.platform.advance(20);
-        give(&a, take(&a, SMALL));
-        others.extend((0..MANY).map(|_| take(&a, 64)));
-    }
+    let others = while_others_go_on(&a, 12, || give(&a, take(&a, SMALL)));
     assert_eq!(full(), 0);
     assert!(a.info(class).cached_objs > 0, "what the CPU has stays");
     others.iter().for_each(|&object| give(&a, object));
