@@ -79,6 +79,8 @@ pub struct CacheArgs<'a> {
     pub sheaf_capacity: Option<usize>,
     /// Bytes of slabs that are kept on a node though they are empty, at most; instead of the kernel's count.
     pub kept_bytes: Option<usize>,
+    /// Whether sheaves hold whole slabs, or slabs whole sheaves, at the price of some places in both.
+    pub in_step: bool,
 }
 
 impl<'a> CacheArgs<'a> {
@@ -97,6 +99,7 @@ impl<'a> CacheArgs<'a> {
             min_objects: None,
             sheaf_capacity: None,
             kept_bytes: None,
+            in_step: false,
         }
     }
 

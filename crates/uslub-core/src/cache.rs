@@ -113,7 +113,10 @@ impl<P: Platform> KmemCache<P> {
                 .clamp(tuning.slab_min_order, order::MAX_SLAB_ORDER),
             min_objects: args.min_objects.unwrap_or(min_objects),
         };
-        let oo = order::calculate_order(layout.size, bounds).ok_or(CreateError::BadSize)?;
+        let mut oo = order::calculate_order(layout.size, bounds).ok_or(CreateError::BadSize)?;
+        if args.in_step {
+            oo.objects = order::whole_sheaves(oo.objects);
+        }
         let max_slabs = args.limit.map_or(usize::MAX, |bytes| bytes / oo.bytes());
         if max_slabs == 0 {
             return Err(CreateError::BadLimit);
@@ -125,6 +128,13 @@ impl<P: Platform> KmemCache<P> {
                 tunable as usize
             }
         };
+        let in_step = |capacity: usize| {
+            if args.in_step {
+                order::whole_slabs(capacity, oo.objects as usize)
+            } else {
+                capacity
+            }
+        };
         let capacity = args
             .sheaf_capacity
             .unwrap_or(or(
@@ -132,7 +142,10 @@ impl<P: Platform> KmemCache<P> {
                 order::sheaf_capacity(layout.size),
             ))
             .clamp(1, MAX_CAPACITY);
-        let capacity_max = (tuning.sheaf_capacity_max as usize).min(MAX_CAPACITY);
+        let (capacity, capacity_max) = (
+            in_step(capacity),
+            in_step((tuning.sheaf_capacity_max as usize).min(MAX_CAPACITY)),
+        );
         let mut name = [0; NAME_MAX + 1];
         name[..args.name.len()].copy_from_slice(args.name.as_bytes());
         Ok(Self {

@@ -40,10 +40,16 @@ impl<'a> Waiting<'a> {
         }
     }
 
+    /// The first objects of the lists of this slab: a slab has several where objects of others lie between its own.
+    pub(crate) fn heads_of(&self, slab: &Slab) -> impl Iterator<Item = *mut u8> {
+        let waiting = self.lists[..self.len].iter().flatten();
+        let own = waiting.filter(move |list| core::ptr::eq(list.slab, slab));
+        own.map(|list| list.head)
+    }
+
     /// Whether one of the lists is of this slab.
     pub(crate) fn has(&self, slab: &Slab) -> bool {
-        let mut waiting = self.lists[..self.len].iter().flatten();
-        waiting.any(|list| core::ptr::eq(list.slab, slab))
+        self.heads_of(slab).next().is_some()
     }
 
     /// Whether a list of this slab can wait too.

@@ -28,17 +28,16 @@ impl<P: Platform> Allocator<P> {
         let mut waiting = Waiting::new();
         while left > 0 {
             let slab = self.checked_slab(cache, objects[left - 1]);
-            if waiting.has(slab) {
-                // Its objects must be in its freelist, or a double free would not be seen.
-                self.push_waiting(cache, &mut waiting, gfp);
-            }
             lists += 1;
-            let whole = self.free_whole_slab(cache, slab, &objects[..left], gfp);
-            if whole > 0 {
-                left -= whole;
-                continue;
+            // A slab of which objects wait is whole only by a double free, which is seen below.
+            if !waiting.has(slab) {
+                let whole = self.free_whole_slab(cache, slab, &objects[..left], gfp);
+                if whole > 0 {
+                    left -= whole;
+                    continue;
+                }
             }
-            let detached = self.build_detached(cache, slab, &mut objects[..left]);
+            let detached = self.build_detached(cache, slab, &mut objects[..left], &waiting);
             left -= detached.count;
             self.push_or_wait(cache, detached, &mut waiting, gfp);
             if cache.tuning.detached_freelist == 0 {
@@ -55,21 +54,23 @@ impl<P: Platform> Allocator<P> {
         cache: &KmemCache<P>,
         slab: &'a Slab,
         objects: &mut [*mut u8],
+        waiting: &Waiting<'_>,
     ) -> Detached<'a> {
         let mut done = objects.len() - 1;
         let head = objects[done];
         let mut list = Detached {
             slab,
-            head,
+            head: null_mut(),
             tail: head,
-            count: 1,
+            count: 0,
         };
         // The same for all of them.
         let (base, bytes) = (self.slab_base(slab) as usize, cache.oo.bytes());
         let (used, links) = (used_slots(cache, slab), cache.links_of(slab));
-        self.check_not_free(cache, slab, links, base, head, null_mut());
+        self.check_not_free(cache, links, base, head, &list, waiting);
         // SAFETY: the object is a slot of this cache and the caller's.
         unsafe { links.set(head, null_mut()) };
+        (list.head, list.count) = (head, 1);
         let mut misses = 0;
         if cache.tuning.detached_freelist == 0 {
             return list;
@@ -88,7 +89,7 @@ impl<P: Platform> Allocator<P> {
                 // Says what is wrong, and does not come back.
                 self.checked_slab(cache, object);
             }
-            self.check_not_free(cache, slab, links, base, object, list.head);
+            self.check_not_free(cache, links, base, object, &list, waiting);
             // SAFETY: as above.
             unsafe { links.set(object, list.head) };
             list.head = object;
@@ -164,16 +165,16 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Ends the process when an object that is being freed is free already: in its slab's
-    /// list, or in the chain from `chain`.
+    /// list, in the one that is being built, or in one that waits.
     #[inline]
     fn check_not_free(
         &self,
         cache: &KmemCache<P>,
-        slab: &Slab,
         links: Links,
         base: usize,
         object: *mut u8,
-        chain: *mut u8,
+        list: &Detached<'_>,
+        waiting: &Waiting<'_>,
     ) {
         if links.random == 0 {
             return;
@@ -182,18 +183,26 @@ impl<P: Platform> Allocator<P> {
         let next = unsafe { links.get(object) };
         let offset = (next as usize).wrapping_sub(base);
         if next.is_null() || offset < cache.oo.bytes() {
-            self.look_up_free(cache, slab, object, chain);
+            self.look_up_free(cache, object, list, waiting);
         }
     }
 
     #[cold]
-    fn look_up_free(&self, cache: &KmemCache<P>, slab: &Slab, object: *mut u8, chain: *mut u8) {
+    fn look_up_free(
+        &self,
+        cache: &KmemCache<P>,
+        object: *mut u8,
+        list: &Detached<'_>,
+        waiting: &Waiting<'_>,
+    ) {
+        let slab = list.slab;
         let base = self.slab_base(slab);
         let listed = slab
             .state()
             .head()
             .map_or(null_mut(), |o| base.wrapping_add(o));
-        for start in [chain, listed] {
+        let others = [list.head, listed];
+        for start in waiting.heads_of(slab).chain(others) {
             let mut at = start;
             for _ in 0..cache.oo.objects {
                 if at == object {

@@ -140,6 +140,8 @@ impl<P: Platform> Allocator<P> {
         // Many classes share the memory: each keeps little, and the page layer keeps what
         // is given back for a while.
         args.kept_bytes = Some(KEPT_BYTES);
+        // What is freed in the order in which it was allocated leaves sheaf by sheaf, and slab by slab.
+        args.in_step = true;
         if self.tunables().tuning.sheaf_capacity == 0 {
             args.sheaf_capacity = Some((SHEAF_BYTES / size).clamp(1, MAX_CAPACITY));
             if self.tunables().tuning.sheaf_capacity_max == 0 && size <= GROWING_MAX {
@@ -198,13 +200,17 @@ impl<P: Platform> Allocator<P> {
 
     fn alloc_huge(&self, bytes: usize, align: usize) -> Option<Fresh> {
         let (start, zero) = self.huge.alloc(&self.platform, bytes, align)?;
-        if zero {
-            self.zone.displace(&self.platform, bytes, |_| true);
-        }
+        self.note_huge();
         Some(Fresh {
             start: start.as_ptr(),
             zero,
         })
+    }
+
+    /// Huge objects changed: the pages make room for them, or may take theirs.
+    fn note_huge(&self) {
+        let bytes = self.huge.live_bytes() + self.huge.kept_bytes();
+        self.zone.note_elsewhere(&self.platform, bytes);
     }
 
     fn alloc_large(&self, pages: usize, align: usize, gfp: Gfp) -> Option<Fresh> {
@@ -286,6 +292,7 @@ impl<P: Platform> Allocator<P> {
             ) {
                 self.not_ours(object, "free");
             }
+            self.note_huge();
             self.count_large(1);
             return self.decay_now_and_then();
         };
@@ -331,6 +338,26 @@ impl<P: Platform> Allocator<P> {
             self.sized(object, "size of", true)
                 .map_or(0, |(_, bytes)| bytes)
         }
+    }
+
+    /// Bytes of a live object of a size class; `None` for any other, and for what is no object's start.
+    #[inline]
+    pub fn class_bytes(&self, object: *mut u8) -> Option<usize> {
+        let arena = &self.zone.arena;
+        let id = arena.cache_of(arena.page_of(object as usize)?)?;
+        if id.index() > NR_CLASSES {
+            return None;
+        }
+        let bytes = class_size(id.index());
+        if bytes.is_power_of_two() {
+            // As slabs are, so the cache's record, which nothing else here needs, need not be looked at. (What few places a
+            // slab leaves unused pass; the free of one says what is wrong.)
+            return (object as usize).is_multiple_of(bytes).then_some(bytes);
+        }
+        let cache = self.cache(id)?;
+        // Slabs are as aligned as they are large.
+        let offset = object as usize & (cache.oo.bytes() - 1);
+        cache.is_slot(offset).then_some(bytes)
     }
 
     /// The cache (if any) and size of a live object; `None` where the answer must not be waited for.
@@ -456,8 +483,7 @@ impl<P: Platform> Allocator<P> {
                 return None;
             }
             let moved = self.huge.resize(&self.platform, object as usize, bytes)?;
-            self.zone
-                .displace(&self.platform, bytes.saturating_sub(old), |_| true);
+            self.note_huge();
             return Some(moved);
         };
         if bytes > LARGE_MAX {

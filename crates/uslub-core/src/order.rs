@@ -100,6 +100,37 @@ pub const fn sheaf_capacity(size: usize) -> usize {
     }
 }
 
+/// Objects of a sheaf that make whole slabs of so many `objects`, at most `most`; `most` itself where a slab has more.
+///
+/// Whole slabs leave such a sheaf, and fill it, without a rest.
+///
+/// ```
+/// assert_eq!(uslub_core::order::whole_slabs(250, 64), 192);
+/// assert_eq!(uslub_core::order::whole_slabs(60, 64), 60);
+/// ```
+pub const fn whole_slabs(most: usize, objects: usize) -> usize {
+    if objects > most {
+        return most;
+    }
+    most - most % objects
+}
+
+/// Slots that are used of a slab that has room for so many `objects`: a multiple of half the largest sheaf, where that costs
+/// at most a 32nd of the slab; else all.
+///
+/// ```
+/// use uslub_core::order::whole_sheaves;
+/// assert_eq!((whole_sheaves(256), whole_sheaves(128), whole_sheaves(170)), (250, 125, 170));
+/// ```
+pub const fn whole_sheaves(objects: u32) -> u32 {
+    let over = objects % (crate::sheaf::MAX_CAPACITY as u32 / 2);
+    if over <= objects / 32 {
+        objects - over
+    } else {
+        objects
+    }
+}
+
 /// Slabs kept on a node's partial list before empty ones are given back:
 /// log2(`size`)/2, from 5 to 10.
 pub fn min_partial(size: usize) -> usize {

@@ -94,6 +94,14 @@ impl<P: Platform> Allocator<P> {
         let (mut older, mut newer) = (0..0, 0..0);
         let mut emptied = Emptied::default();
         while at < objects.len() {
+            // Most whole slabs lie in one piece: one look is enough for them.
+            if let Some(all) = objects.get(at..at + count)
+                && is_near(all[0], all[count - 1], bytes)
+                && self.note_whole(cache, all, &mut emptied, gfp)
+            {
+                at += count;
+                continue;
+            }
             let run = at..at + run_len(&objects[at..], bytes);
             at = run.end;
             if self.note_whole(cache, &objects[run.clone()], &mut emptied, gfp) {

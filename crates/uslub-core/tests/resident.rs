@@ -112,6 +112,41 @@ fn dirty_pages_make_room_for_a_huge_mapping() {
 }
 
 #[test]
+fn a_huge_mapping_takes_nothing_away_within_what_the_process_had_before() {
+    let a = setup();
+    // As much, once.
+    give(&a, take(&a, 8 << 20));
+    leave_dirty(&a, 512);
+    let dirty = a.zone.dirty_bytes();
+    let huge = take(&a, 4 << 20);
+    assert_eq!(a.zone.dirty_bytes(), dirty);
+    let more = take(&a, 4 << 20);
+    assert!(a.zone.dirty_bytes() < dirty, "that is more than ever");
+    give(&a, huge);
+    give(&a, more);
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn resident_pages_are_handed_out_before_clean_ones_below() {
+    let a = setup();
+    let runs: Vec<_> = (0..64).map(|_| take(&a, 16 * PAGE_SIZE)).collect();
+    let (low, high) = runs.split_at(32);
+    low.iter().for_each(|&run| give(&a, run));
+    a.platform.advance(DECAY);
+    a.tick(a.platform.now_ms());
+    assert_eq!(a.zone.dirty_bytes(), 0, "clean by now");
+    let resident = high[7];
+    give(&a, resident);
+    assert_eq!(take(&a, 16 * PAGE_SIZE), resident);
+    let clean = take(&a, 16 * PAGE_SIZE);
+    assert!(low.contains(&clean), "the lowest that is free");
+    give(&a, clean);
+    high.iter().for_each(|&run| give(&a, run));
+    assert_all_is_given_back(&a);
+}
+
+#[test]
 fn idle_pages_make_room_when_the_process_is_about_to_have_more_than_ever() {
     let a = setup();
     // A free page behind each object, which serves nobody who wants more.

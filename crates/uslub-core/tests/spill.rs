@@ -132,6 +132,29 @@ fn lists_that_need_the_list_lock_share_a_hold_of_it() {
 }
 
 #[test]
+fn lists_of_one_slab_share_a_hold_too() {
+    let a = setup(&["look_ahead=1"]);
+    let cache = create(&a);
+    a.platform.set_percpu_usable(false);
+    let [mut one, mut other] = [[null_mut(); 32]; 2];
+    assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut one));
+    assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut other));
+    let mut mixed: Vec<_> = (0..4).flat_map(|i| [one[i], other[i]]).collect();
+    // SAFETY: the test's, freed once.
+    let taken = locks(&a, cache, || unsafe { a.free_bulk(cache, &mut mixed) });
+    assert_eq!(
+        taken, 1,
+        "eight lists of one object each, of two full slabs"
+    );
+    assert_eq!(a.stat(cache, StatItem::FreeAddPartial), 2);
+    assert_eq!(a.stat(cache, StatItem::FreeDetached), 8);
+    assert_eq!(a.validate(), Ok(()));
+    free_all(&a, cache, one[4..].to_vec());
+    free_all(&a, cache, other[4..].to_vec());
+    assert_all_is_given_back(&a);
+}
+
+#[test]
 fn an_object_that_is_freed_twice_is_found_while_its_slab_waits_for_the_lock() {
     let a = setup(&["look_ahead=1"]);
     let cache = create(&a);

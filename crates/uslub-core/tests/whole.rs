@@ -8,6 +8,7 @@ use std::ptr::null_mut;
 use support::{Cache, Dice, Setup, Slub, assert_all_is_given_back};
 use uslub_core::Gfp;
 use uslub_core::args::CacheArgs;
+use uslub_core::kmalloc::class_of;
 use uslub_core::stats::StatItem;
 
 fn setup(settings: &[&str]) -> Box<Slub> {
@@ -233,5 +234,36 @@ fn small_bulks_share_refills_and_their_slabs_leave_whole() {
             assert_eq!(a.info(cache).live_objs(), 0);
             assert_all_is_given_back(&a);
         }
+    }
+}
+
+/// Sheaves of a size class hold whole slabs, or the other way round: what is freed one by one, in the order in which it was
+/// allocated, leaves slab by slab, each by one update.
+#[test]
+fn what_is_freed_in_order_leaves_slab_by_slab() {
+    for bytes in [16, 32, 48, 64, 80, 128, 256] {
+        let a = Setup::with(&[]).build();
+        let mut objects = vec![a.kmalloc(bytes, Gfp::KERNEL)];
+        let cache = a.cache(class_of(bytes)).unwrap();
+        let slab = cache.oo.objects as usize;
+        for capacity in [cache.capacity, cache.capacity_max] {
+            let in_step = capacity.is_multiple_of(slab) || slab.is_multiple_of(capacity);
+            assert!(in_step, "{bytes}: {slab} in a slab, {capacity} in a sheaf");
+        }
+        let slabs = 100;
+        objects.resize_with(slabs * slab, || a.kmalloc(bytes, Gfp::KERNEL));
+        for &object in &objects {
+            // SAFETY: the test's, freed once.
+            unsafe { a.kfree(object) };
+        }
+        a.shrink_all();
+        let updates = a.stat(cache, StatItem::FreeDetached);
+        let most = slabs + slabs / 8;
+        assert!(
+            updates <= most as u64,
+            "{bytes}: {updates} updates, {slabs} slabs"
+        );
+        assert_eq!(a.validate(), Ok(()));
+        assert_all_is_given_back(&a);
     }
 }

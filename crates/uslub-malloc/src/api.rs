@@ -128,6 +128,49 @@ pub unsafe extern "C" fn realloc(object: *mut c_void, bytes: usize) -> *mut c_vo
 unsafe fn resize(object: *mut c_void, bytes: usize) -> *mut c_void {
     // SAFETY: passed on.
     unsafe {
+        match ALLOCATOR.class_bytes(object.cast()) {
+            Some(old) if bytes > old && bytes <= CLASS_MAX => grow(object, old, bytes),
+            Some(old) if bytes <= old && bytes > old / 4 * 3 => object,
+            _ => resize_slow(object, bytes),
+        }
+    }
+}
+
+/// Moves an object of `old` bytes, of a size class, to a larger one.
+///
+/// # Safety
+///
+/// `object` is live.
+#[inline]
+unsafe fn grow(object: *mut c_void, old: usize, bytes: usize) -> *mut c_void {
+    // SAFETY: passed on; both are so long, and one of them is new.
+    unsafe {
+        let new = malloc(bytes);
+        if new.is_null() {
+            return new;
+        }
+        // The first word apart: most of those that grow are of two, and need no call then.
+        let (to, from) = (new.cast::<u64>(), object.cast::<u64>());
+        to.write(from.read());
+        if old == 16 {
+            to.add(1).write(from.add(1).read());
+        } else if old > 16 {
+            to.add(1).copy_from_nonoverlapping(from.add(1), old / 8 - 1);
+        }
+        free(object);
+        new
+    }
+}
+
+/// [`resize`] where the fast path could not.
+///
+/// # Safety
+///
+/// As there.
+#[cold]
+unsafe fn resize_slow(object: *mut c_void, bytes: usize) -> *mut c_void {
+    // SAFETY: passed on.
+    unsafe {
         if bytes > SIZE_MAX {
             return no_memory();
         }

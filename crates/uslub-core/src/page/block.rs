@@ -133,6 +133,28 @@ pub fn any_run(set: &PageSet, mut visit: impl FnMut(usize, usize) -> bool) -> bo
     false
 }
 
+/// First page of a run of `count` pages of a set, aligned to `align` pages (a power of two).
+pub fn find(set: &PageSet, count: usize, align: usize) -> Option<usize> {
+    let mut found = None;
+    any_run(set, |first, len| {
+        let start = first.next_multiple_of(align);
+        if start + count <= first + len {
+            found = Some(start);
+        }
+        found.is_some()
+    });
+    found
+}
+
+/// How many runs of `count` pages of a set lie one behind the other from `first`, where there is one; `most` at most.
+pub fn runs_from(set: &PageSet, first: usize, count: usize, most: usize) -> usize {
+    let is_there = |&n: &usize| {
+        let at = first + n * count;
+        at + count <= BLOCK_PAGES && count_in(set, at, count) == count
+    };
+    1 + (1..most).take_while(is_there).count()
+}
+
 impl Block {
     /// Makes the record of a fresh block: all pages free and clean.
     pub fn reset(&mut self, node: u8) {
@@ -150,28 +172,6 @@ impl Block {
             node,
             huge: false,
         };
-    }
-
-    /// First page of a free run of `count` pages aligned to `align` pages (a power of two).
-    pub fn find(&self, count: usize, align: usize) -> Option<usize> {
-        let mut found = None;
-        any_run(&self.free, |first, len| {
-            let start = first.next_multiple_of(align);
-            if start + count <= first + len {
-                found = Some(start);
-            }
-            found.is_some()
-        });
-        found
-    }
-
-    /// How many runs of `count` free pages lie one behind the other from `first`, where there is one; `most` at most.
-    pub fn free_runs(&self, first: usize, count: usize, most: usize) -> usize {
-        let is_free = |&n: &usize| {
-            let at = first + n * count;
-            at + count <= BLOCK_PAGES && count_in(&self.free, at, count) == count
-        };
-        1 + (1..most).take_while(is_free).count()
     }
 
     /// The free dirty pages.
@@ -244,15 +244,18 @@ mod tests {
     #[test]
     fn runs_are_found_aligned_and_lowest_first() {
         let mut b = block();
-        assert_eq!(b.find(512, 512), Some(0));
+        assert_eq!(find(&b.free, 512, 512), Some(0));
         fill(&mut b.free, 0, 3, false);
-        assert_eq!(b.find(1, 1), Some(3));
-        assert_eq!(b.find(4, 4), Some(4));
-        assert_eq!(b.find(512, 1), None);
-        assert_eq!(b.find(256, 256), Some(256));
-        assert_eq!(b.free_runs(4, 4, 3), 3);
+        assert_eq!(find(&b.free, 1, 1), Some(3));
+        assert_eq!(find(&b.free, 4, 4), Some(4));
+        assert_eq!(find(&b.free, 512, 1), None);
+        assert_eq!(find(&b.free, 256, 256), Some(256));
+        assert_eq!(runs_from(&b.free, 4, 4, 3), 3);
         fill(&mut b.free, 17, 1, false);
-        assert_eq!((b.free_runs(4, 4, 9), b.free_runs(504, 4, 9)), (3, 2));
+        assert_eq!(
+            (runs_from(&b.free, 4, 4, 9), runs_from(&b.free, 504, 4, 9)),
+            (3, 2)
+        );
         fill(&mut b.free, 17, 1, true);
         b.recount();
         assert_eq!((b.nr_free, b.longest), (509, 509));
@@ -267,7 +270,7 @@ mod tests {
             let bit = |i: usize| words[i / 64] >> (i % 64) & 1 == 1;
             let align = 1usize << shift;
             let plain = (0..=BLOCK_PAGES - count).step_by(align).find(|&s| (s..s + count).all(bit));
-            prop_assert_eq!(b.find(count, align), plain);
+            prop_assert_eq!(find(&b.free, count, align), plain);
             prop_assert_eq!(b.nr_free as usize, (0..BLOCK_PAGES).filter(|&i| bit(i)).count());
             let (mut best, mut run) = (0, 0);
             for i in 0..BLOCK_PAGES {

@@ -2,9 +2,9 @@
 //!
 //! Blocks with free dirty pages are listed by when they were last used. Once
 //! `decay_ms` have passed the pages are taken out, given back with no lock
-//! held, and returned clean. The same happens sooner (after a hundredth of that) when more than a share of what is
-//! in use lies dirty; sooner still when the process is about to have more memory than ever, and at once when a huge object gets
-//! a mapping: dirty pages of no use make room.
+//! held, and returned clean. The same happens sooner (after a tenth of that) when more than a share of what is
+//! in use lies dirty; sooner still when the process is about to have more memory than ever, at once where a huge object takes it:
+//! dirty pages of no use make room.
 //!
 //! Blocks beyond the first `huge_pages_mb` are asked for as huge pages. Once a part of such a block has stayed free for that long, all of its free
 //! pages go, and it is one of small pages from then on: what was given back must not come back by itself.
@@ -27,7 +27,7 @@ const GROWN: usize = 64;
 /// Milliseconds after which free pages make room for others.
 const IDLE_MS: u64 = 2;
 /// Free pages beyond those shares stay resident for this part of `decay_ms`.
-const SURPLUS_PART: u64 = 100;
+const SURPLUS_PART: u64 = 10;
 
 impl<P: Platform> Zone<P> {
     /// Gives pages back that have been free for too long, if it is time to look; `now` is the time.
@@ -58,20 +58,39 @@ impl<P: Platform> Zone<P> {
     /// So many pages are handed out or dirty: if there never were more, idle ones make room.
     pub(super) fn note_resident(&self, platform: &P, pages: usize) {
         // Relaxed: at worst two threads look, or the record is a step behind.
+        let pages = pages + self.elsewhere.load(Relaxed);
+        // Relaxed: as above.
         if pages >= self.record.load(Relaxed) + GROWN
-            && !self.displace(platform, GROWN * PAGE_SIZE, |age| age >= IDLE_MS)
+            && !self.displace(platform, GROWN, |age| age >= IDLE_MS)
         {
             // Relaxed: as above.
             self.record.store(pages, Relaxed);
         }
     }
 
-    /// Memory of `bytes` bytes is used elsewhere from now on: gives about as much of the free dirty pages back, the oldest first, so
-    /// that what the process has does not grow meanwhile; but for a few. Returns whether there was any.
-    pub fn displace(&self, platform: &P, bytes: usize, old_enough: impl Fn(u64) -> bool) -> bool {
+    /// Mappings of `bytes` bytes in all are in use elsewhere from now on. Free dirty pages make room for what is more of them than
+    /// the process ever had memory; but for a few.
+    pub fn note_elsewhere(&self, platform: &P, bytes: usize) {
+        let now = bytes / PAGE_SIZE;
+        // Relaxed: as above.
+        if now <= self.elsewhere.swap(now, Relaxed) {
+            return;
+        }
+        // Relaxed: as above.
+        let resident = || self.used.load(Relaxed) + self.dirty.load(Relaxed) + now;
+        let more = resident().saturating_sub(self.record.load(Relaxed));
+        if more > 0 {
+            self.displace(platform, more, |_| true);
+            // Relaxed: as above.
+            self.record.fetch_max(resident(), Relaxed);
+        }
+    }
+
+    /// Gives about so many free dirty pages back, the oldest first; but for a few. Returns whether there was any.
+    fn displace(&self, platform: &P, pages: usize, old_enough: impl Fn(u64) -> bool) -> bool {
         // Relaxed: a glance.
         let before = self.dirty.load(Relaxed);
-        let goal = LEAST_DIRTY.max(before.saturating_sub(bytes / PAGE_SIZE));
+        let goal = LEAST_DIRTY.max(before.saturating_sub(pages));
         if before <= goal {
             return false;
         }
@@ -115,7 +134,7 @@ impl<P: Platform> Zone<P> {
     /// Gives the free dirty pages of the block that was used least recently back, if it is old
     /// enough; returns whether it was.
     fn purge_first(&self, platform: &P, old_enough: impl Fn(u64) -> bool, now: u64) -> bool {
-        let Some((number, set, huge)) = self.take_dirty(old_enough, now) else {
+        let Some((number, set, huge)) = self.take_idle(old_enough, now) else {
             return false;
         };
         if huge {
@@ -149,7 +168,7 @@ impl<P: Platform> Zone<P> {
     }
 
     /// Takes the free dirty pages of the block that was used least recently out; also tells whether they are a part of a huge page.
-    fn take_dirty(
+    fn take_idle(
         &self,
         old_enough: impl Fn(u64) -> bool,
         now: u64,

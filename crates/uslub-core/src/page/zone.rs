@@ -2,14 +2,15 @@
 //!
 //! Blocks are binned by the length of their longest free run, a bit a block and bin, so
 //! the lowest block that can hold a request is found by looking at few words. Lowest address
-//! first keeps what is used together low, so the blocks above become empty.
+//! first keeps what is used together low, so the blocks above become empty. Pages that still hold memory come before all
+//! others.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 use crate::gfp::Gfp;
 use crate::page::arena::{Arena, BLOCK_BYTES, PageIndex};
-use crate::page::block::{self, BINS, BLOCK_PAGES, NO_BLOCK};
+use crate::page::block::{self, BINS, BLOCK_PAGES, Block, NO_BLOCK, PageSet};
 use crate::page::runs::Runs;
 use crate::platform::{Backing, FaultSite, PAGE_SIZE, Platform};
 use crate::sync::Lock;
@@ -40,6 +41,24 @@ pub struct Run {
     pub runs: usize,
 }
 
+/// What a request asks for.
+#[derive(Clone, Copy)]
+struct Want {
+    /// Memory node; `None` for any.
+    nid: Option<usize>,
+    /// Pages of a run, and what they are aligned to, in pages.
+    count: usize,
+    align: usize,
+    /// Runs that are taken together, at most.
+    most: usize,
+}
+
+impl Want {
+    fn accepts(self, block: &Block) -> bool {
+        self.nid.is_none_or(|nid| usize::from(block.node) == nid)
+    }
+}
+
 /// The page allocator over an [`Arena`].
 pub struct Zone<P> {
     /// The addresses.
@@ -53,7 +72,9 @@ pub struct Zone<P> {
     pub(super) used: AtomicUsize,
     /// Runs taken back where nothing may be waited for: a stack, linked by page number.
     strays: AtomicU32,
-    /// Most pages that were handed out or dirty so far, in steps.
+    /// Pages of mappings that are no part of the arena.
+    pub(super) elsewhere: AtomicUsize,
+    /// Most pages that were handed out, dirty or elsewhere so far, in steps.
     pub(super) record: AtomicUsize,
     /// When to look again for pages that have been free for too long, in milliseconds.
     pub(super) next_decay: AtomicU64,
@@ -87,6 +108,7 @@ impl<P: Platform> Zone<P> {
             dirty: AtomicUsize::new(0),
             used: AtomicUsize::new(0),
             strays: AtomicU32::new(NO_BLOCK),
+            elsewhere: AtomicUsize::new(0),
             record: AtomicUsize::new(0),
             next_decay: AtomicU64::new(0),
             next_surplus: AtomicU64::new(0),
@@ -125,11 +147,17 @@ impl<P: Platform> Zone<P> {
         if platform.should_fail(FaultSite::Pages) {
             return None;
         }
+        let mut want = Want {
+            nid: Some(nid),
+            count,
+            align,
+            most,
+        };
         loop {
             let blocks = {
                 let mut lists = self.lists.lock_if(gfp.may_spin())?;
                 self.absorb(&mut lists, platform);
-                if let Some(run) = self.take(&mut lists, Some(nid), count, align, most) {
+                if let Some(run) = self.take(&mut lists, want) {
                     let resident = lists.nr_used + lists.nr_dirty;
                     drop(lists);
                     if gfp.may_map() {
@@ -146,7 +174,8 @@ impl<P: Platform> Zone<P> {
         // Better far than not at all.
         let any = !gfp.contains(Gfp::THISNODE) && platform.nr_nodes() > 1;
         let mut lists = any.then(|| self.lists.lock_if(gfp.may_spin()))??;
-        self.take(&mut lists, None, count, align, most)
+        want.nid = None;
+        self.take(&mut lists, want)
     }
 
     /// Asks for huge pages for what is beyond the first `mb` MiB; for nothing if that is 0. Before there are blocks.
@@ -191,17 +220,13 @@ impl<P: Platform> Zone<P> {
         true
     }
 
-    fn take(
-        &self,
-        lists: &mut Lists,
-        nid: Option<usize>,
-        count: usize,
-        align: usize,
-        most: usize,
-    ) -> Option<Run> {
-        let mut least = bin_of(count);
+    fn take(&self, lists: &mut Lists, want: Want) -> Option<Run> {
+        if let Some(run) = self.take_dirty(lists, want) {
+            return Some(run);
+        }
+        let mut least = bin_of(want.count);
         // A whole block holds any request.
-        let sure = (bin_of(count.max(align)) + 1).min(BINS - 1);
+        let sure = (bin_of(want.count.max(want.align)) + 1).min(BINS - 1);
         let mut misses = 0;
         let blocks = (self.arena.limit() / BLOCK_PAGES) as u32;
         for group in 0..blocks.div_ceil(64) {
@@ -211,14 +236,15 @@ impl<P: Platform> Zone<P> {
                 // SAFETY: we hold the page lock; the reference ends with the turn.
                 let block = unsafe { self.arena.block(number) };
                 candidates &= candidates - 1;
-                if nid.is_some_and(|nid| usize::from(block.node) != nid) {
+                if !want.accepts(block) {
                     continue;
                 }
-                if let Some(first) = block.find(count, align) {
-                    let runs = block.free_runs(first, count, most);
-                    let run = self.claim(lists, number, first, runs * count);
-                    return Some(Run { runs, ..run });
+                let free = block.free;
+                if let Some(run) = self.claim_from(lists, number, &free, want) {
+                    return Some(run);
                 }
+                // SAFETY: as above.
+                let block = unsafe { self.arena.block(number) };
                 // Its longest run may have been more than it has.
                 block.recount();
                 self.rebin(number);
@@ -230,6 +256,38 @@ impl<P: Platform> Zone<P> {
             }
         }
         None
+    }
+
+    /// Pages that hold memory, of the few blocks that were used last: they need no fault, and what was used long ago can go.
+    fn take_dirty(&self, lists: &mut Lists, want: Want) -> Option<Run> {
+        if lists.nr_dirty < want.count {
+            return None;
+        }
+        let mut number = lists.dirty_tail;
+        for _ in 0..LOOK_AT {
+            if number == NO_BLOCK {
+                break;
+            }
+            // SAFETY: we hold the page lock; the reference ends before the next.
+            let block = unsafe { self.arena.block(number) };
+            let (dirty, before) = (block.free_dirty(), block.dirty_prev);
+            if want.accepts(block)
+                && usize::from(block.nr_dirty) >= want.count
+                && let Some(run) = self.claim_from(lists, number, &dirty, want)
+            {
+                return Some(run);
+            }
+            number = before;
+        }
+        None
+    }
+
+    /// Hands out what is asked for of a set of a block's free pages, if it is there.
+    fn claim_from(&self, lists: &mut Lists, number: u32, set: &PageSet, want: Want) -> Option<Run> {
+        let first = block::find(set, want.count, want.align)?;
+        let runs = block::runs_from(set, first, want.count, want.most);
+        let run = self.claim(lists, number, first, runs * want.count);
+        Some(Run { runs, ..run })
     }
 
     /// The blocks of a group in bins from `least` on.
