@@ -1,8 +1,9 @@
 //! Huge objects: each has a mapping of its own, so it can grow without a copy.
 //!
 //! A hash table from address to length knows them; it lives in a mapping of its own. The objects freed last are
-//! remembered. Whoever asks for the like of one whose mapping is gone already shows that mappings are worth keeping: from then on
-//! freed ones stay for a while, and until one of them has stayed in vain.
+//! remembered. Whoever asks for what would have fitted in one whose mapping is gone already shows that mappings are worth
+//! keeping: from then on freed ones stay for a while, and until one of them has stayed in vain. What is kept serves all
+//! sizes: it is cut where it is too long, and stretched where it is at least a quarter of what is asked for.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
@@ -12,13 +13,15 @@ use crate::platform::{PAGE_SIZE, Platform};
 use crate::sync::Lock;
 
 /// Freed objects that are remembered.
-const FREED: usize = 8;
+const FREED: usize = 16;
 /// Bytes of freed mappings that are kept at most.
 const KEPT_BYTES: usize = 32 << 20;
 /// Bytes of freed mappings that are kept, as a share of what is in use.
 const KEPT_SHARE: usize = 16;
 /// Bytes of freed mappings that may be kept however little is in use.
 const KEPT_FLOOR: usize = 1 << 20;
+/// A kept mapping is stretched to so many times its length at most.
+const STRETCH: usize = 4;
 /// Milliseconds for which the loss of a mapping is regretted.
 const REGRET_MS: u64 = 100;
 
@@ -54,10 +57,25 @@ impl Freed {
         if self.kept { self.entry.bytes } else { 0 }
     }
 
-    /// Whether its mapping would serve without much waste.
+    /// Whether its mapping is or was so long, and aligned so.
     fn fits(&self, bytes: usize, align: usize) -> bool {
-        let e = self.entry;
-        e.bytes >= bytes && e.bytes - bytes <= bytes / 8 && e.address.is_multiple_of(align)
+        self.entry.bytes >= bytes && self.entry.address.is_multiple_of(align)
+    }
+
+    /// Takes the kept mapping; the end stays where more than an eighth would be wasted.
+    fn take(&mut self, bytes: usize) -> Entry {
+        let Entry {
+            address,
+            bytes: all,
+        } = self.entry;
+        if all - bytes <= bytes / 8 {
+            return core::mem::replace(self, Freed::NONE).entry;
+        }
+        self.entry = Entry {
+            address: address + bytes,
+            bytes: all - bytes,
+        };
+        Entry { address, bytes }
     }
 }
 
@@ -136,6 +154,14 @@ impl Inner {
         }
         entries[at] = entry;
         self.len += 1;
+    }
+
+    /// The mapping that has been kept for longest; it is kept no longer.
+    fn let_go(&mut self) -> Option<Entry> {
+        let kept = self.freed.iter_mut().filter(|freed| freed.kept);
+        let oldest = kept.min_by_key(|freed| freed.since)?;
+        oldest.kept = false;
+        Some(oldest.entry)
     }
 
     /// Makes room for one more; returns the table's new size in bytes, 0 if unchanged, `None` without memory.
@@ -265,19 +291,37 @@ impl<P: Platform> Huge<P> {
         }
     }
 
-    /// A kept mapping that fits without much waste.
+    /// A kept mapping made as long as is asked for.
     fn reuse(&self, platform: &P, bytes: usize, align: usize) -> Option<Entry> {
         let mut inner = self.inner.lock();
         let fitting = (inner.freed.iter_mut()).filter(|freed| freed.fits(bytes, align));
-        let best = fitting.min_by_key(|freed| (!freed.kept, freed.entry.bytes))?;
-        if best.kept {
-            let entry = core::mem::replace(best, Freed::NONE).entry;
-            // Relaxed: a figure.
-            self.kept.fetch_sub(entry.bytes, Relaxed);
-            return Some(entry);
+        let best = fitting.min_by_key(|freed| (!freed.kept, freed.entry.bytes));
+        if let Some(freed) = best {
+            if freed.kept {
+                let entry = freed.take(bytes);
+                // Relaxed: a figure.
+                self.kept.fetch_sub(entry.bytes, Relaxed);
+                return Some(entry);
+            }
+            let since = freed.since;
+            inner.keeps |= platform.now_ms() < since + REGRET_MS;
         }
-        inner.keeps |= platform.now_ms() < best.since + REGRET_MS;
-        None
+        let longest = (inner.freed.iter_mut()).max_by_key(|freed| freed.kept_bytes())?;
+        if longest.kept_bytes() < bytes / STRETCH || align > PAGE_SIZE {
+            return None;
+        }
+        let short = longest.take(longest.entry.bytes);
+        // Relaxed: a figure.
+        self.kept.fetch_sub(short.bytes, Relaxed);
+        drop(inner);
+        let start = NonNull::new(short.address as *mut u8)?;
+        // SAFETY: a mapping that is in no table any more.
+        let moved = unsafe { platform.remap(start, short.bytes, bytes) };
+        if moved.is_none() {
+            self.unmap(platform, short);
+        }
+        let address = moved?.as_ptr() as usize;
+        Some(Entry { address, bytes })
     }
 
     /// What an address is; `None` where the answer must not be waited for.
@@ -309,28 +353,42 @@ impl<P: Platform> Huge<P> {
         self.live.fetch_sub(bytes, Relaxed);
         let share = (self.live_bytes() + in_arena) / KEPT_SHARE;
         let limit = share.clamp(KEPT_FLOOR, KEPT_BYTES);
-        // Relaxed: changed under the lock.
-        let kept = inner.keeps && decay_ms > 0 && self.kept.load(Relaxed) + bytes <= limit;
         let freed = Freed {
             entry: Entry { address, bytes },
             since: now,
-            kept,
+            kept: inner.keeps && decay_ms > 0 && bytes <= limit,
         };
-        let mut gone = if kept { NO_ENTRY } else { freed.entry };
+        let mut gone = [NO_ENTRY; FREED + 1];
+        if freed.kept {
+            // The oldest make room.
+            for gone in &mut gone {
+                // Relaxed: changed under the lock.
+                if self.kept.load(Relaxed) + bytes <= limit {
+                    break;
+                }
+                *gone = inner.let_go().unwrap_or(NO_ENTRY);
+                // Relaxed: as above.
+                self.kept.fetch_sub(gone.bytes, Relaxed);
+            }
+        } else {
+            gone[0] = freed.entry;
+        }
         // The place of one whose mapping is gone, else of the oldest.
         if let Some(place) = (inner.freed.iter_mut()).min_by_key(|old| (old.kept, old.since))
-            && (kept || !place.kept)
+            && (freed.kept || !place.kept)
         {
             let old = core::mem::replace(place, freed);
             // Relaxed: figures, changed under the lock.
             self.kept.fetch_add(freed.kept_bytes(), Relaxed);
             self.kept.fetch_sub(old.kept_bytes(), Relaxed);
             if old.kept {
-                gone = old.entry;
+                gone[FREED] = old.entry;
             }
         }
         drop(inner);
-        self.unmap(platform, gone);
+        for entry in gone {
+            self.unmap(platform, entry);
+        }
         true
     }
 

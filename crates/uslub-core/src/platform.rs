@@ -103,7 +103,7 @@ pub unsafe trait Platform: Sync + 'static {
     ///
     /// # Safety
     ///
-    /// The range must be a whole mapping from [`map`](Platform::map).
+    /// The range must come from [`map`](Platform::map), and may be a part of what that returned.
     unsafe fn remap(&self, start: NonNull<u8>, old: usize, new: usize) -> Option<NonNull<u8>>;
 
     /// Waits while `*word == value`, at most `timeout_ms` milliseconds; may return early.

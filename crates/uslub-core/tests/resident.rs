@@ -57,10 +57,10 @@ fn a_huge_mapping_is_kept_once_one_like_it_was_missed() {
 }
 
 #[test]
-fn huge_mappings_of_ever_other_sizes_are_not_kept() {
+fn huge_mappings_of_ever_larger_sizes_are_not_kept() {
     let a = setup();
     // The table of huge objects is a mapping too.
-    cycle(&a, 32 * HUGE);
+    cycle(&a, HUGE / 2 + PAGE_SIZE);
     for step in 0..20 {
         assert_eq!(cycle(&a, HUGE + HUGE / 2 * step), 1);
         assert_eq!(a.huge.kept_bytes(), 0);
@@ -84,6 +84,93 @@ fn no_more_than_a_share_of_what_is_in_use_is_kept() {
         cycle(&a, 2 << 20);
     }
     assert_eq!(a.huge.kept_bytes(), 2 << 20);
+    give(&a, anchor);
+    assert_all_is_given_back(&a);
+}
+
+/// So much is in use that 4 MiB may be kept, and 2 MiB are.
+fn setup_with_kept() -> (Box<Slub>, *mut u8) {
+    let a = setup();
+    let anchor = take(&a, 64 << 20);
+    cycle(&a, 2 << 20);
+    cycle(&a, 2 << 20);
+    assert_eq!(a.huge.kept_bytes(), 2 << 20);
+    (a, anchor)
+}
+
+#[test]
+fn what_is_kept_serves_other_sizes() {
+    let (a, anchor) = setup_with_kept();
+    let before = a.platform.calls();
+    let take_filled = |bytes, byte| {
+        let object = take(&a, bytes);
+        // SAFETY: so long.
+        unsafe { object.write_bytes(byte, bytes) };
+        object
+    };
+    let short = take_filled(1 << 20, 1);
+    assert_eq!(a.huge.kept_bytes(), 1 << 20, "it was cut");
+    let long = take_filled(3 << 20, 3);
+    assert_eq!(a.huge.kept_bytes(), 0, "it was stretched");
+    let after = a.platform.calls();
+    assert_eq!((after.map - before.map, after.remap - before.remap), (0, 1));
+    // A size of its own each, and nothing of another in it.
+    for (object, filled) in [(short, 1), (long, 3)] {
+        let bytes = usize::from(filled) << 20;
+        assert_eq!(a.ksize(object), bytes);
+        // SAFETY: so long.
+        let content = unsafe { std::slice::from_raw_parts(object, bytes) };
+        assert!(content.iter().all(|&byte| byte == filled));
+        give(&a, object);
+    }
+    assert_eq!(a.huge.kept_bytes(), 4 << 20);
+    // What was used before is zero where that is asked for.
+    let zero = a.kmalloc(2 << 20, Gfp::KERNEL | Gfp::ZERO);
+    // SAFETY: so long.
+    let content = unsafe { std::slice::from_raw_parts(zero, 2 << 20) };
+    assert!(content.iter().all(|&byte| byte == 0));
+    give(&a, zero);
+    give(&a, anchor);
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn what_is_kept_is_not_stretched_beyond_reason() {
+    let (a, anchor) = setup_with_kept();
+    let maps = a.platform.calls().map;
+    let long = take(&a, 9 << 20);
+    assert_eq!(a.platform.calls().map, maps + 1);
+    assert_eq!(a.huge.kept_bytes(), 2 << 20);
+    // Nor where that fails.
+    a.platform.fail(0, 1);
+    let other = take(&a, 3 << 20);
+    a.platform.heal();
+    assert_eq!(a.huge.kept_bytes(), 0);
+    for object in [long, other, anchor] {
+        give(&a, object);
+    }
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn the_oldest_mappings_make_room_for_others() {
+    let (a, anchor) = setup_with_kept();
+    let objects = [1, 2, 3].map(|_| take(&a, 2 << 20));
+    for object in objects {
+        a.platform.advance(1);
+        give(&a, object);
+    }
+    assert_eq!(a.huge.kept_bytes(), 4 << 20, "no more than that");
+    let maps = a.platform.calls().map;
+    let mut again = [1, 2].map(|_| take(&a, 2 << 20));
+    again.sort();
+    let mut last = [objects[1], objects[2]];
+    last.sort();
+    assert_eq!(again, last);
+    assert_eq!(a.platform.calls().map, maps);
+    for object in again {
+        give(&a, object);
+    }
     give(&a, anchor);
     assert_all_is_given_back(&a);
 }
