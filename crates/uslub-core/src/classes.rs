@@ -88,7 +88,7 @@ const fn class_table() -> [u8; CLASS_MAX / 8 + 1] {
 /// The class for `bytes`, which are at most [`CLASS_MAX`].
 #[inline]
 pub fn class_of(bytes: usize) -> CacheId {
-    CacheId::from_index(usize::from(CLASS_TABLE[bytes.div_ceil(8)]))
+    CacheId::of_class(CLASS_TABLE[bytes.div_ceil(8)])
 }
 
 #[cfg(test)]
@@ -100,6 +100,7 @@ mod tests {
         assert_eq!(class_size(NR_CLASSES), CLASS_MAX);
         for bytes in 0..=CLASS_MAX {
             let class = class_of(bytes).index();
+            assert_eq!(class_of(bytes), CacheId::from_index(class));
             assert!(class_size(class) >= bytes);
             assert!(class == 1 || class_size(class - 1) < bytes, "{bytes}");
         }

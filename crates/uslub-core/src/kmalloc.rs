@@ -248,6 +248,34 @@ impl<P: Platform> Allocator<P> {
         self.kfree_slow(object);
     }
 
+    /// As [`kfree`](Self::kfree), for callers who know how many bytes they asked for, at least one: where that is a constant, so is
+    /// the class, and nothing waits for the page map.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[inline]
+    pub unsafe fn kfree_sized(&self, object: *mut u8, bytes: usize) {
+        let arena = &self.zone.arena;
+        let page = arena.page_of(object as usize);
+        let id = class_of(bytes.min(CLASS_MAX));
+        if !page.is_some_and(|page| arena.is_of(page, id)) {
+            // SAFETY: passed on.
+            return unsafe { self.kfree_of_another_class(object) };
+        }
+        // SAFETY: our table; the caller frees the object.
+        if self.nr_nodes() != 1 || !unsafe { self.platform.push(&self.table, id.main(), object) } {
+            self.kfree_slow(object);
+        }
+    }
+
+    /// Frees an object of more bytes than were asked for: aligned, resized, large.
+    #[inline(never)]
+    unsafe fn kfree_of_another_class(&self, object: *mut u8) {
+        // SAFETY: passed on.
+        unsafe { self.kfree(object) };
+    }
+
     /// As [`kfree`](Self::kfree), in a context of the caller's choice; a huge object, whose mapping only the system can
     /// take back, must not be freed where that is forbidden: it then leaks, with a warning.
     ///

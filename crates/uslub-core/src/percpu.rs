@@ -58,6 +58,12 @@ impl CacheId {
         Self((index / CACHES_A_PAGE * PAGE_WORDS + index % CACHES_A_PAGE) as u16)
     }
 
+    /// The identity of a size class, from 1: classes are the first caches, and all of them lie in one page of a region.
+    #[inline]
+    pub(crate) const fn of_class(class: u8) -> Self {
+        Self(class as u16)
+    }
+
     /// The identity as the page map stores it; `None` for 0.
     #[inline]
     pub const fn from_raw(raw: u16) -> Option<Self> {

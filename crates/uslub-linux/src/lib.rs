@@ -269,7 +269,7 @@ impl Default for Linux {
 #[inline(always)]
 unsafe fn pop(area: &Area, table: &Table, slot: Slot) -> *mut u8 {
     // SAFETY: passed on.
-    unsafe { uslub_rseq::pop(area, table.active().cast(), slot.offset(), ALLOCS_OFFSET) }
+    unsafe { uslub_rseq::pop::<ALLOCS_OFFSET>(area, table.active().cast(), slot.offset()) }
 }
 
 /// Pushes by a restartable sequence.
@@ -281,7 +281,7 @@ unsafe fn pop(area: &Area, table: &Table, slot: Slot) -> *mut u8 {
 unsafe fn push(area: &Area, table: &Table, slot: Slot, object: *mut u8) -> bool {
     let active = table.active().cast();
     // SAFETY: passed on.
-    unsafe { uslub_rseq::push(area, active, slot.offset(), FREES_OFFSET, object) }
+    unsafe { uslub_rseq::push::<FREES_OFFSET>(area, active, slot.offset(), object) }
 }
 
 /// Pops many by a restartable sequence.

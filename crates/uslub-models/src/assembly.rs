@@ -43,6 +43,8 @@ pub struct Program {
     /// First instruction of the restartable part, and the first behind it.
     restartable: (usize, usize),
     /// Where an abort goes on.
+    abort: usize,
+    /// Where all of it ends.
     end: usize,
 }
 
@@ -205,12 +207,20 @@ impl Program {
     /// When the source cannot be read: a function of that name is missing, or has an instruction that is not known.
     pub fn read(function: &str, constants: &[(&str, u64)]) -> Self {
         let constants = constants.iter().copied().collect();
-        let body = text_between(
-            SOURCE,
-            &format!("pub unsafe fn {function}"),
-            "descriptor!()",
-        );
+        let start = format!("pub unsafe fn {function}");
+        let body = text_between(SOURCE, &start, "descriptor!(");
         let asm = &body[body.find("asm!(").expect("its asm")..];
+        // What an abort does, behind the end.
+        let abort = text_between(
+            text_between(SOURCE, &start, "options("),
+            "descriptor!(",
+            "),",
+        );
+        let abort = ["end", "40:"]
+            .map(str::to_owned)
+            .into_iter()
+            .chain(quoted(abort))
+            .chain(["jmp 60b".to_owned()]);
         let copy: Vec<_> = quoted(text_between(SOURCE, "macro_rules! copy {", "\n}\n")).collect();
         let lines = quoted(asm).flat_map(|line| {
             if line == "copy" {
@@ -219,6 +229,7 @@ impl Program {
                 vec![line]
             }
         });
+        let lines = lines.chain(abort);
         let mut reader = Reader {
             constants: &constants,
             registers: Vec::new(),
@@ -254,6 +265,7 @@ impl Program {
         Self {
             registers: reader.registers,
             restartable: (labels["20"], labels["30"]),
+            abort: labels["40"],
             end: labels["60"],
             instructions,
         }
@@ -277,7 +289,7 @@ impl Program {
 
     /// Whether a place is the end.
     pub fn is_over(&self, place: &Place) -> bool {
-        place.at >= self.end
+        place.at == self.end
     }
 
     /// What a register holds.
@@ -295,7 +307,7 @@ impl Program {
         let inside = (self.restartable.0..self.restartable.1).contains(&place.at);
         let aborts = place.armed && inside;
         if aborts {
-            place.at = self.end;
+            place.at = self.abort;
         }
         place.armed = false;
         aborts
@@ -354,12 +366,13 @@ impl Program {
                 let both = place.value(to, world) & value;
                 place.flags = [both == 0, false, (both as i32) < 0];
             }
-            "add" | "sub" | "and" | "inc" | "dec" | "shr" => {
+            "add" | "sub" | "and" | "xor" | "inc" | "dec" | "shr" => {
                 let old = place.value(to, world);
                 let new = match name {
                     "add" | "inc" => old.wrapping_add(value),
                     "sub" | "dec" => old.wrapping_sub(value),
                     "and" => old & value,
+                    "xor" => old ^ value,
                     _ => old >> value,
                 };
                 place.put(to, new, world);

@@ -208,8 +208,8 @@ impl Sequences {
             ("count", COUNT),
         ];
         Self {
-            pop: Program::read("pop", &[]),
-            push: Program::read("push", &[("mask", WINDOW - 1)]),
+            pop: Program::read("pop", &[("count", COUNT)]),
+            push: Program::read("push", &[("mask", WINDOW - 1), ("count", COUNT)]),
             pop_many: Program::read("pop_many", &many),
             push_many: Program::read("push_many", &many),
             exchange: Program::read("exchange", &[]),
@@ -369,8 +369,8 @@ impl Sequences {
             ("stopped", STOPPED),
         ];
         match &operation {
-            Operation::Pop => values.push(("count", COUNT)),
-            Operation::Push(object) => values.extend([("count", COUNT), ("object", *object)]),
+            Operation::Pop => (),
+            Operation::Push(object) => values.push(("object", *object)),
             Operation::PopMany(n) => values.extend([("to", buffer), ("bytes", 8 * n), ("n", *n)]),
             Operation::PushMany(objects) => {
                 for (address, object) in (buffer..).step_by(8).zip(objects) {
@@ -406,7 +406,7 @@ impl Sequences {
                 object => state.held.push(object),
             },
             Operation::Push(object) => {
-                if done() {
+                if program.register(&frame.place, "top") != 0 {
                     state.give_away(*object);
                 }
             }

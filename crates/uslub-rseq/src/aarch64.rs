@@ -83,14 +83,14 @@ macro_rules! count {
 }
 
 /// Pops the object at the top that this CPU's word at byte `slot` holds, and counts it at
-/// `slot + count`; null when the sheaf is empty or the sequence was aborted.
+/// `slot + COUNT`; null when the sheaf is empty or the sequence was aborted.
 ///
 /// # Safety
 ///
 /// `table` is an array of regions indexed by the area's index, each with a
-/// valid top at `slot` and a counter at `slot + count`; the area is this process's.
+/// valid top at `slot` and a counter at `slot + COUNT`; the area is this process's.
 #[inline]
-pub unsafe fn pop(area: &Area, table: *mut u8, slot: usize, count: usize) -> *mut u8 {
+pub unsafe fn pop<const COUNT: usize>(area: &Area, table: *mut u8, slot: usize) -> *mut u8 {
     let mut object: *mut u8;
     // SAFETY: by the caller's promise; the asm writes the area's descriptor word, one
     // word of the region and a counter.
@@ -115,7 +115,7 @@ pub unsafe fn pop(area: &Area, table: *mut u8, slot: usize, count: usize) -> *mu
             index = in(reg) area.index_offset,
             table = in(reg) table,
             slot = in(reg) slot,
-            count = in(reg) count,
+            count = in(reg) COUNT,
             thread = out(reg) _,
             word = out(reg) _,
             top = out(reg) _,
@@ -129,17 +129,16 @@ pub unsafe fn pop(area: &Area, table: *mut u8, slot: usize, count: usize) -> *mu
 }
 
 /// Pushes an object behind the top that this CPU's word at byte `slot` holds, and counts it at
-/// `slot + count`; false when the sheaf is full or the sequence was aborted.
+/// `slot + COUNT`; false when the sheaf is full or the sequence was aborted.
 ///
 /// # Safety
 ///
 /// As for [`pop`]; a sheaf that is not full has room behind its top.
 #[inline]
-pub unsafe fn push(
+pub unsafe fn push<const COUNT: usize>(
     area: &Area,
     table: *mut u8,
     slot: usize,
-    count: usize,
     object: *mut u8,
 ) -> bool {
     let mut done: usize;
@@ -166,7 +165,7 @@ pub unsafe fn push(
             index = in(reg) area.index_offset,
             table = in(reg) table,
             slot = in(reg) slot,
-            count = in(reg) count,
+            count = in(reg) COUNT,
             object = in(reg) object,
             mask = const SHEAF_BYTES - 1,
             thread = out(reg) _,

@@ -12,7 +12,7 @@ pub fn move_wide(_wide: bool) -> bool {
 /// # Safety
 ///
 /// As on other architectures.
-pub unsafe fn pop(_: &Area, _: *mut u8, _: usize, _: usize) -> *mut u8 {
+pub unsafe fn pop<const COUNT: usize>(_: &Area, _: *mut u8, _: usize) -> *mut u8 {
     core::ptr::null_mut()
 }
 
@@ -21,7 +21,7 @@ pub unsafe fn pop(_: &Area, _: *mut u8, _: usize, _: usize) -> *mut u8 {
 /// # Safety
 ///
 /// As on other architectures.
-pub unsafe fn push(_: &Area, _: *mut u8, _: usize, _: usize, _: *mut u8) -> bool {
+pub unsafe fn push<const COUNT: usize>(_: &Area, _: *mut u8, _: usize, _: *mut u8) -> bool {
     false
 }
 

@@ -33,9 +33,10 @@ fn has_avx() -> bool {
         && unsafe { _xgetbv(0) } & XMM_AND_YMM == XMM_AND_YMM
 }
 
-/// The descriptor and the abort address of a sequence; an abort goes on at label 60.
+/// The descriptor and the abort address of a sequence; an abort, and whoever jumps to label 40, does what is given and goes on at
+/// label 60.
 macro_rules! descriptor {
-    () => {
+    ($($abort:literal)?) => {
         concat!(
             ".pushsection __rseq_cs, \"aw\"\n",
             ".balign 32\n",
@@ -47,6 +48,7 @@ macro_rules! descriptor {
             ".byte 0x0f, 0xb9, 0x3d\n",
             ".long 0x53053053\n",
             "40:\n",
+            $($abort, "\n",)?
             "jmp 60b\n",
             ".popsection\n",
         )
@@ -54,47 +56,44 @@ macro_rules! descriptor {
 }
 
 /// Pops the object at the top that this CPU's word at byte `slot` holds, and counts it at
-/// `slot + count`; null when the sheaf is empty or the sequence was aborted.
+/// `slot + COUNT`; null when the sheaf is empty or the sequence was aborted.
 ///
 /// # Safety
 ///
 /// `table` is an array of regions indexed by the area's index, each with a
-/// valid top at `slot` and a counter at `slot + count`; the area is this process's.
+/// valid top at `slot` and a counter at `slot + COUNT`; the area is this process's.
 #[inline]
-pub unsafe fn pop(area: &Area, table: *mut u8, slot: usize, count: usize) -> *mut u8 {
-    let mut object: *mut u8;
+pub unsafe fn pop<const COUNT: usize>(area: &Area, table: *mut u8, slot: usize) -> *mut u8 {
+    let object: *mut u8;
     // SAFETY: by the caller's promise; the asm writes the area's descriptor word, one
     // word of the region and a counter.
     unsafe {
         asm!(
             "cmp dword ptr fs:[{area} + 4], 0",
-            "js 60f",
+            "js 40f",
             "lea {word}, [rip + 50f]",
             "mov fs:[{area} + 8], {word}",
             "20:",
             "mov {top:e}, fs:[{index}]",
             "mov {word}, [{table} + {top} * 8]",
             "mov {top}, [{word} + {slot}]",
-            "mov {newest}, [{top}]",
-            "test {newest}, {newest}",
+            "mov {object}, [{top}]",
+            "test {object}, {object}",
             "jz 60f",
             "sub {top}, 8",
             "mov [{word} + {slot}], {top}",
             "30:",
-            "mov {object}, {newest}",
-            "add {word}, {slot}",
-            "inc qword ptr [{word} + {count}]",
+            "inc qword ptr [{word} + {slot} + {count}]",
             "60:",
-            descriptor!(),
+            descriptor!("xor {object:e}, {object:e}"),
             area = in(reg) area.offset,
             index = in(reg) area.index_offset,
             table = in(reg) table,
             slot = in(reg) slot,
-            count = in(reg) count,
+            count = const COUNT,
             word = out(reg) _,
             top = out(reg) _,
-            newest = out(reg) _,
-            object = inout(reg) core::ptr::null_mut::<u8>() => object,
+            object = out(reg) object,
             options(nostack),
         );
     }
@@ -102,25 +101,24 @@ pub unsafe fn pop(area: &Area, table: *mut u8, slot: usize, count: usize) -> *mu
 }
 
 /// Pushes an object behind the top that this CPU's word at byte `slot` holds, and counts it at
-/// `slot + count`; false when the sheaf is full or the sequence was aborted.
+/// `slot + COUNT`; false when the sheaf is full or the sequence was aborted.
 ///
 /// # Safety
 ///
 /// As for [`pop`]; a sheaf that is not full has room behind its top.
 #[inline]
-pub unsafe fn push(
+pub unsafe fn push<const COUNT: usize>(
     area: &Area,
     table: *mut u8,
     slot: usize,
-    count: usize,
     object: *mut u8,
 ) -> bool {
-    let mut done: usize;
+    let top: usize;
     // SAFETY: as in `pop`; the word behind the top is not part of the sheaf until the commit.
     unsafe {
         asm!(
             "cmp dword ptr fs:[{area} + 4], 0",
-            "js 60f",
+            "js 40f",
             "lea {word}, [rip + 50f]",
             "mov fs:[{area} + 8], {word}",
             "20:",
@@ -129,29 +127,26 @@ pub unsafe fn push(
             "mov {top}, [{word} + {slot}]",
             "add {top}, 8",
             "test {top:e}, {mask}",
-            "jz 60f",
+            "jz 40f",
             "mov [{top}], {object}",
             "mov [{word} + {slot}], {top}",
             "30:",
-            "mov {done:e}, 1",
-            "add {word}, {slot}",
-            "inc qword ptr [{word} + {count}]",
+            "inc qword ptr [{word} + {slot} + {count}]",
             "60:",
-            descriptor!(),
+            descriptor!("xor {top:e}, {top:e}"),
             area = in(reg) area.offset,
             index = in(reg) area.index_offset,
             table = in(reg) table,
             slot = in(reg) slot,
-            count = in(reg) count,
+            count = const COUNT,
             object = in(reg) object,
             mask = const SHEAF_BYTES - 1,
             word = out(reg) _,
-            top = out(reg) _,
-            done = inout(reg) 0usize => done,
+            top = out(reg) top,
             options(nostack),
         );
     }
-    done != 0
+    top != 0
 }
 
 /// Replaces `old` by `new` in this CPU's word at byte `slot`; false when it holds something else or

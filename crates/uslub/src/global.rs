@@ -86,9 +86,9 @@ unsafe impl GlobalAlloc for Uslub {
     }
 
     #[inline]
-    unsafe fn dealloc(&self, object: *mut u8, _: Layout) {
+    unsafe fn dealloc(&self, object: *mut u8, layout: Layout) {
         // SAFETY: passed on.
-        unsafe { ALLOCATOR.kfree(object) };
+        unsafe { ALLOCATOR.kfree_sized(object, layout.size()) };
     }
 
     #[inline]

@@ -237,7 +237,15 @@ impl RawCache {
     #[inline]
     pub unsafe fn free(&self, object: *mut u8) {
         // SAFETY: passed on.
-        unsafe { self.free_with(object, self.cache.free_gfp) };
+        if !unsafe { ALLOCATOR.free_fast(self.cache, object) } {
+            self.free_as_said(object);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn free_as_said(&self, object: *mut u8) {
+        self.free_slow(object, self.cache.free_gfp);
     }
 
     /// As [`free`](Self::free), in a context of the caller's choice.

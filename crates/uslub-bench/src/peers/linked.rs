@@ -35,8 +35,8 @@ unsafe extern "C" fn leave() {
     unsafe { rpmalloc_sys::rpmalloc_thread_finalize() };
 }
 
-/// The same, called by name instead of through a pointer.
-pub fn called_directly(loops: usize, size: usize) -> Vec<Direct<'static>> {
+/// The same, called by name instead of through a pointer, for a size that the compiler knows.
+pub fn called_directly<const SIZE: usize>(loops: usize) -> Vec<Direct<'static>> {
     macro_rules! of {
         ($name:literal, $malloc:path, $free:path) => {
             Direct {
@@ -45,7 +45,7 @@ pub fn called_directly(loops: usize, size: usize) -> Vec<Direct<'static>> {
                     // SAFETY: harmless where it was done.
                     unsafe { enter() };
                     // SAFETY: any size may be asked for.
-                    let alloc = || unsafe { $malloc(size) }.cast::<u8>();
+                    let alloc = || unsafe { $malloc(SIZE) }.cast::<u8>();
                     // SAFETY: allocated by its counterpart, freed once.
                     let free = |object: *mut u8| unsafe { $free(object.cast::<c_void>()) };
                     direct(loops, alloc, free)

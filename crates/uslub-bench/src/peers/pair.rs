@@ -4,6 +4,8 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::hint::black_box;
 use std::mem::MaybeUninit;
 
+use uslub::Object;
+
 use super::face::{Face, OURS, SYSTEM};
 use super::row::{Aim, PeerRow, Rounds};
 use super::{Peers, Section};
@@ -41,10 +43,10 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     let aim = Aim::ratio(1.05).tie(TIE_NS);
     let name = "pairs of 64 and 256 B in turn, malloc";
     rows.push(PeerRow::new("P1", name, "ns", &rounds, aim));
-    for size in SIZES {
-        rows.push(global(bench, loops, size)?);
-        rows.push(typed(bench, peers, loops, size)?);
-    }
+    rows.push(global::<{ SIZES[0] }>(bench, loops)?);
+    rows.push(typed::<{ SIZES[0] }>(bench, peers, loops)?);
+    rows.push(global::<{ SIZES[1] }>(bench, loops)?);
+    rows.push(typed::<{ SIZES[1] }>(bench, peers, loops)?);
     Ok(Section::new(
         "P1",
         "One object, allocated and freed",
@@ -81,16 +83,16 @@ pub fn direct(loops: usize, alloc: impl Fn() -> *mut u8, free: impl Fn(*mut u8))
 }
 
 /// Others that are called by name.
-fn others(loops: usize, size: usize) -> Vec<Direct<'static>> {
+fn others<const SIZE: usize>(loops: usize) -> Vec<Direct<'static>> {
     #[cfg(feature = "peers")]
-    let mut all = super::linked::called_directly(loops, size);
+    let mut all = super::linked::called_directly::<SIZE>(loops);
     #[cfg(not(feature = "peers"))]
     let mut all = Vec::new();
     all.push(Direct {
         name: SYSTEM,
         run: Box::new(move || {
             // SAFETY: any size may be asked for.
-            let alloc = || unsafe { libc::malloc(size) }.cast();
+            let alloc = || unsafe { libc::malloc(SIZE) }.cast();
             // SAFETY: allocated by its counterpart, freed once.
             let free = |object: *mut u8| unsafe { libc::free(object.cast()) };
             direct(loops, alloc, free)
@@ -100,11 +102,12 @@ fn others(loops: usize, size: usize) -> Vec<Direct<'static>> {
 }
 
 /// Rust's heap on uslub, against the others called by name.
-fn global(bench: &Bench, loops: usize, size: usize) -> Result<PeerRow, Failure> {
-    bench.says(&format!("P1, a pair of {size} bytes from Rust's heap"));
-    let layout = Layout::from_size_align(size, 8).map_err(|e| Failure::Wrong(e.to_string()))?;
-    let mut all = others(loops, size);
+fn global<const SIZE: usize>(bench: &Bench, loops: usize) -> Result<PeerRow, Failure> {
+    bench.says(&format!("P1, a pair of {SIZE} bytes from Rust's heap"));
+    let mut all = others::<SIZE>(loops);
     let ours = move || {
+        // A `Box` knows it when it is compiled.
+        let layout = const { Layout::new::<MaybeUninit<[u8; SIZE]>>() };
         // SAFETY: the layout has a size.
         let alloc = || unsafe { uslub::Uslub.alloc(layout) };
         // SAFETY: allocated by its counterpart, freed once.
@@ -118,24 +121,24 @@ fn global(bench: &Bench, loops: usize, size: usize) -> Result<PeerRow, Failure> 
     });
     let rounds = turns(bench, all)?;
     let aim = Aim::ratio(0.9);
-    let name = format!("pair of {size} B, Rust's global allocator");
+    let name = format!("pair of {SIZE} B, Rust's global allocator");
     Ok(PeerRow::new("P1", name, "ns", &rounds, aim))
 }
 
 /// A typed cache, against every malloc.
-fn typed(bench: &Bench, peers: &Peers, loops: usize, size: usize) -> Result<PeerRow, Failure> {
-    bench.says(&format!("P1, a pair of {size} bytes from a cache"));
-    let mut ours: Box<dyn FnMut() -> f64> = if size == SIZES[0] {
-        Box::new(cache::<{ SIZES[0] }>(loops)?)
-    } else {
-        Box::new(cache::<{ SIZES[1] }>(loops)?)
-    };
+fn typed<const SIZE: usize>(
+    bench: &Bench,
+    peers: &Peers,
+    loops: usize,
+) -> Result<PeerRow, Failure> {
+    bench.says(&format!("P1, a pair of {SIZE} bytes from a cache"));
+    let mut ours = cache::<SIZE>(loops)?;
     let rounds = peers.each_or(
         bench,
-        |face| Ok(pairs(face, loops, [size; 2])),
+        |face| Ok(pairs(face, loops, [SIZE; 2])),
         || Ok(ours()),
     )?;
-    let name = format!("pair of {size} B, Cache<T>");
+    let name = format!("pair of {SIZE} B, Cache<T>");
     Ok(PeerRow::new("P1", name, "ns", &rounds, Aim::ratio(0.6)))
 }
 
@@ -147,7 +150,10 @@ fn cache<const SIZE: usize>(loops: usize) -> Result<impl FnMut() -> f64, Failure
         let (time, ()) = nanoseconds(|| {
             for _ in 0..loops {
                 if let Ok(object) = cache.alloc(MaybeUninit::uninit()) {
-                    drop(black_box(object));
+                    // The address alone is hidden, as where the others are called.
+                    let address = black_box(Object::into_raw(object));
+                    // SAFETY: given up a moment ago.
+                    drop(unsafe { Object::from_raw(address, &cache) });
                 }
             }
         });

@@ -256,6 +256,13 @@ impl Arena {
         CacheId::from_raw(self.map_entry(page).load(Relaxed))
     }
 
+    /// Whether a page belongs to a slab of the cache.
+    #[inline]
+    pub fn is_of(&self, page: PageIndex, id: CacheId) -> bool {
+        // Relaxed: as above.
+        self.map_entry(page).load(Relaxed) == id.raw()
+    }
+
     /// Whether all addresses lie in slabs of a cache, which are of `bytes` bytes (a power of two).
     #[inline]
     pub fn all_of(&self, addresses: &[*mut u8], id: CacheId, bytes: usize) -> bool {

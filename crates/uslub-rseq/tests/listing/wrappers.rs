@@ -7,10 +7,9 @@ unsafe extern "C" fn sequence_pop(
     area: &Area,
     table: *mut u8,
     slot: usize,
-    count: usize,
 ) -> *mut u8 {
     // SAFETY: never called; as in all that follow.
-    unsafe { uslub_rseq::pop(area, table, slot, count) }
+    unsafe { uslub_rseq::pop::<4096>(area, table, slot) }
 }
 
 #[unsafe(no_mangle)]
@@ -18,11 +17,10 @@ unsafe extern "C" fn sequence_push(
     area: &Area,
     table: *mut u8,
     slot: usize,
-    count: usize,
     object: *mut u8,
 ) -> bool {
     // SAFETY: as above.
-    unsafe { uslub_rseq::push(area, table, slot, count, object) }
+    unsafe { uslub_rseq::push::<4096>(area, table, slot, object) }
 }
 
 #[unsafe(no_mangle)]

@@ -187,7 +187,7 @@ pub const OPERATIONS: [Operation; 6] = [
 fn pop(world: &mut World) -> bool {
     let (area, table) = (world.area, world.table());
     // SAFETY: the region has a top and a counter there, as in all that follow.
-    let object = unsafe { uslub_rseq::pop(&area, table, SLOT * 8, COUNT * 8) };
+    let object = unsafe { uslub_rseq::pop::<{ COUNT * 8 }>(&area, table, SLOT * 8) };
     if object.is_null() {
         return false;
     }
@@ -200,7 +200,7 @@ fn push(world: &mut World) -> bool {
     let (area, table) = (world.area, world.table());
     let object = world.hand.pop().unwrap() as *mut u8;
     // SAFETY: as in `pop`; a sheaf that is not full has room behind its top.
-    let done = unsafe { uslub_rseq::push(&area, table, SLOT * 8, COUNT * 8, object) };
+    let done = unsafe { uslub_rseq::push::<{ COUNT * 8 }>(&area, table, SLOT * 8, object) };
     if !done {
         world.hand.push(object as u64);
     }
