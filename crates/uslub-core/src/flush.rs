@@ -185,7 +185,7 @@ impl<P: Platform> Allocator<P> {
         self.shrink_all();
         let any = self.zone.dirty_bytes() + self.huge.kept_bytes() > 0;
         self.zone.purge(&self.platform);
-        self.huge.purge(&self.platform, |_| true);
+        self.purge_huge(|_| true);
         any
     }
 
@@ -286,7 +286,14 @@ impl<P: Platform> Allocator<P> {
         }
         let (now, decay) = (self.platform.now_ms(), u64::from(self.tunables().decay_ms));
         self.zone.decay_now_and_then(&self.platform, now, decay);
-        self.huge.purge(&self.platform, |age| age >= decay);
+        self.purge_huge(|age| age >= decay);
+    }
+
+    /// Gives back kept mappings of huge objects.
+    fn purge_huge(&self, old_enough: impl Fn(u64) -> bool) {
+        if self.huge.purge(&self.platform, old_enough) {
+            self.note_huge();
+        }
     }
 
     /// Whether a sheaf of the cache holds objects, at a glance.
@@ -351,7 +358,7 @@ impl<P: Platform> Allocator<P> {
             }
         });
         self.zone.decay(&self.platform, now, decay);
-        self.huge.purge(&self.platform, |age| age >= decay);
+        self.purge_huge(|age| age >= decay);
     }
 }
 

@@ -244,10 +244,22 @@ impl<P: Platform> Huge<P> {
         self.table.load(Relaxed)
     }
 
-    /// A mapping of at least `bytes`, aligned to `align` bytes (a power of two), and whether it is all zero.
-    pub fn alloc(&self, platform: &P, bytes: usize, align: usize) -> Option<(NonNull<u8>, bool)> {
+    /// A mapping of at least `bytes`, aligned to `align` bytes (a power of two), and whether it is all zero. Where it is to be
+    /// `zeroed`, none is stretched: what it had to be filled with would not come by itself when it is touched.
+    pub fn alloc(
+        &self,
+        platform: &P,
+        bytes: usize,
+        align: usize,
+        zeroed: bool,
+    ) -> Option<(NonNull<u8>, bool)> {
         let bytes = bytes.max(1).checked_next_multiple_of(PAGE_SIZE)?;
-        if let Some(entry) = self.reuse(platform, bytes, align) {
+        let stretch = if zeroed || align > PAGE_SIZE {
+            1
+        } else {
+            STRETCH
+        };
+        if let Some(entry) = self.reuse(platform, bytes, align, stretch) {
             return Some((self.enter(platform, entry)?, false));
         }
         let extra = if align > PAGE_SIZE { align } else { 0 };
@@ -291,8 +303,8 @@ impl<P: Platform> Huge<P> {
         }
     }
 
-    /// A kept mapping made as long as is asked for.
-    fn reuse(&self, platform: &P, bytes: usize, align: usize) -> Option<Entry> {
+    /// A kept mapping made as long as is asked for, at most `stretch` times as long as it is.
+    fn reuse(&self, platform: &P, bytes: usize, align: usize, stretch: usize) -> Option<Entry> {
         let mut inner = self.inner.lock();
         let fitting = (inner.freed.iter_mut()).filter(|freed| freed.fits(bytes, align));
         let best = fitting.min_by_key(|freed| (!freed.kept, freed.entry.bytes));
@@ -307,7 +319,7 @@ impl<P: Platform> Huge<P> {
             inner.keeps |= platform.now_ms() < since + REGRET_MS;
         }
         let longest = (inner.freed.iter_mut()).max_by_key(|freed| freed.kept_bytes())?;
-        if longest.kept_bytes() < bytes / STRETCH || align > PAGE_SIZE {
+        if longest.kept_bytes() < bytes / stretch || stretch == 1 {
             return None;
         }
         let short = longest.take(longest.entry.bytes);
@@ -422,11 +434,13 @@ impl<P: Platform> Huge<P> {
     }
 
     /// Unmaps the kept mappings whose age in milliseconds `old_enough` accepts; none is kept from then on until one is missed.
-    pub fn purge(&self, platform: &P, old_enough: impl Fn(u64) -> bool) {
+    /// Returns whether there was any.
+    pub fn purge(&self, platform: &P, old_enough: impl Fn(u64) -> bool) -> bool {
         // Relaxed: a glance.
         if self.kept.load(Relaxed) == 0 {
-            return;
+            return false;
         }
+        let mut any = false;
         let now = platform.now_ms();
         for i in 0..FREED {
             let mut inner = self.inner.lock();
@@ -441,7 +455,9 @@ impl<P: Platform> Huge<P> {
             self.kept.fetch_sub(entry.bytes, Relaxed);
             drop(inner);
             self.unmap(platform, entry);
+            any = true;
         }
+        any
     }
 
     /// The lock, for a fork.

@@ -190,7 +190,7 @@ impl<P: Platform> Allocator<P> {
         }
         if fresh.is_none() && gfp.may_map() {
             // Too large for the arena, or the arena is used up.
-            fresh = self.alloc_huge(bytes, align);
+            fresh = self.alloc_huge(bytes, align, gfp.contains(Gfp::ZERO));
         }
         if fresh.is_some() {
             self.count_large(0);
@@ -198,8 +198,8 @@ impl<P: Platform> Allocator<P> {
         fresh.unwrap_or(NO_OBJECT)
     }
 
-    fn alloc_huge(&self, bytes: usize, align: usize) -> Option<Fresh> {
-        let (start, zero) = self.huge.alloc(&self.platform, bytes, align)?;
+    fn alloc_huge(&self, bytes: usize, align: usize, zeroed: bool) -> Option<Fresh> {
+        let (start, zero) = (self.huge).alloc(&self.platform, bytes, align, zeroed)?;
         self.note_huge();
         Some(Fresh {
             start: start.as_ptr(),
@@ -208,7 +208,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Huge objects changed: the pages make room for them, or may take theirs.
-    fn note_huge(&self) {
+    pub(crate) fn note_huge(&self) {
         let bytes = self.huge.live_bytes() + self.huge.kept_bytes();
         self.zone.note_elsewhere(&self.platform, bytes);
     }

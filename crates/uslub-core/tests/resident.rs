@@ -141,12 +141,17 @@ fn what_is_kept_is_not_stretched_beyond_reason() {
     let long = take(&a, 9 << 20);
     assert_eq!(a.platform.calls().map, maps + 1);
     assert_eq!(a.huge.kept_bytes(), 2 << 20);
+    // Nor where it is to be zero: what is not touched comes as zero by itself.
+    let zero = a.kmalloc(3 << 20, Gfp::KERNEL | Gfp::ZERO);
+    assert!(!zero.is_null());
+    assert_eq!(a.platform.calls().map, maps + 2);
+    assert_eq!(a.huge.kept_bytes(), 2 << 20);
     // Nor where that fails.
     a.platform.fail(0, 1);
     let other = take(&a, 3 << 20);
     a.platform.heal();
     assert_eq!(a.huge.kept_bytes(), 0);
-    for object in [long, other, anchor] {
+    for object in [long, zero, other, anchor] {
         give(&a, object);
     }
     assert_all_is_given_back(&a);
