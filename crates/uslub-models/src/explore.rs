@@ -406,7 +406,7 @@ impl Sequences {
                 object => state.held.push(object),
             },
             Operation::Push(object) => {
-                if program.register(&frame.place, "top") != 0 {
+                if program.register(&frame.place, "top") & (WINDOW - 1) != 0 {
                     state.give_away(*object);
                 }
             }

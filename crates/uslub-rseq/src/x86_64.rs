@@ -127,7 +127,7 @@ pub unsafe fn push<const COUNT: usize>(
             "mov {top}, [{word} + {slot}]",
             "add {top}, 8",
             "test {top:e}, {mask}",
-            "jz 40f",
+            "jz 60f",
             "mov [{top}], {object}",
             "mov [{word} + {slot}], {top}",
             "30:",
@@ -146,7 +146,7 @@ pub unsafe fn push<const COUNT: usize>(
             options(nostack),
         );
     }
-    top != 0
+    top & (SHEAF_BYTES - 1) != 0
 }
 
 /// Replaces `old` by `new` in this CPU's word at byte `slot`; false when it holds something else or

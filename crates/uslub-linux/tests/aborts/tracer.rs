@@ -65,7 +65,9 @@ pub struct Sequence {
     pub end: u64,
     /// Where the kernel sends it.
     pub abort: u64,
-    /// Where the jump at the abort address goes.
+    /// The jump at the abort address, or behind what makes the result nothing there.
+    pub jump: u64,
+    /// Where the jump goes.
     pub goes_on: u64,
     /// Addresses of its instructions.
     pub instructions: Vec<u64>,
@@ -87,12 +89,18 @@ impl Sequence {
         let abort = memory.word(descriptor + 24);
         assert!(!(start..end).contains(&abort));
         assert_eq!(u32::from_ne_bytes(memory.read(abort - 4)), SIGNATURE);
-        let jump = decode(memory, abort);
+        let mut jump = decode(memory, abort);
+        if jump.mnemonic() == Mnemonic::Xor {
+            // What the sequence returns is nothing.
+            assert_eq!(jump.op0_register(), jump.op1_register());
+            jump = decode(memory, jump.next_ip());
+        }
         assert_eq!(jump.flow_control(), FlowControl::UnconditionalBranch);
         let mut sequence = Self {
             start,
             end,
             abort,
+            jump: jump.ip(),
             goes_on: jump.near_branch_target(),
             instructions: Vec::new(),
             mnemonics: Vec::new(),
@@ -218,9 +226,9 @@ impl Tracee {
         &self.memory
     }
 
-    /// Watches a sequence's abort address; nothing is armed yet. Its number is returned.
+    /// Watches a sequence's aborts; nothing is armed yet. Its number is returned.
     pub fn watch(&mut self, sequence: Sequence) -> usize {
-        self.hide(sequence.abort);
+        self.hide(sequence.jump);
         self.aborted.push(vec![0; sequence.instructions.len()]);
         self.passed.push(0);
         self.unasked.push(0);
@@ -306,7 +314,7 @@ impl Tracee {
             let now = self.instruction_pointer() - 1;
             assert_eq!(
                 (stop, now),
-                (Ok(libc::SIGTRAP), sequence.abort),
+                (Ok(libc::SIGTRAP), sequence.jump),
                 "stopped at instruction {instruction} of the sequence at {:#x}: not aborted",
                 sequence.start
             );
@@ -314,7 +322,7 @@ impl Tracee {
             self.go_on_at(sequence.goes_on);
             return;
         }
-        let unasked = self.sequences.iter().position(|s| s.abort == at);
+        let unasked = self.sequences.iter().position(|s| s.jump == at);
         let number = unasked.unwrap_or_else(|| panic!("a strange breakpoint at {at:#x}"));
         self.unasked[number] += 1;
         self.go_on_at(self.sequences[number].goes_on);
