@@ -63,9 +63,7 @@ pub struct Sequence {
     pub start: u64,
     /// Address behind its commit.
     pub end: u64,
-    /// Where the kernel sends it.
-    pub abort: u64,
-    /// The jump at the abort address, or behind what makes the result nothing there.
+    /// The jump at the address where the kernel sends it, or behind what makes the result nothing there.
     pub jump: u64,
     /// Where the jump goes.
     pub goes_on: u64,
@@ -99,7 +97,6 @@ impl Sequence {
         let mut sequence = Self {
             start,
             end,
-            abort,
             jump: jump.ip(),
             goes_on: jump.near_branch_target(),
             instructions: Vec::new(),
