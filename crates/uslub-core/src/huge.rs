@@ -419,7 +419,7 @@ impl<P: Platform> Huge<P> {
         let at = inner.position(address)?;
         let old = inner.entries()[at].bytes;
         let start = NonNull::new(address as *mut u8)?;
-        // SAFETY: a whole mapping of ours. The lock is held so that nobody enters the
+        // SAFETY: a mapping of ours, or what was cut off one. The lock is held so that nobody enters the
         // new address before the old one is out of the table.
         let moved = unsafe { platform.remap(start, old, bytes) }?;
         inner.remove(address);
