@@ -268,12 +268,13 @@ impl<P: Platform> Allocator<P> {
 
     fn free_many(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
         let main = cache.id.main();
-        let done = self.nr_nodes() == 1
-            && self.all_of(cache, objects)
+        let ours = self.all_of(cache, objects);
+        let done = ours
+            && self.nr_nodes() == 1
             // SAFETY: our table; the caller frees the objects, all of which are this cache's.
             && unsafe { self.platform.push_many(&self.table, main, objects) };
         if !done {
-            self.free_bulk_slow(cache, objects, gfp);
+            self.free_bulk_slow(cache, objects, gfp, ours);
         }
     }
 
@@ -286,7 +287,7 @@ impl<P: Platform> Allocator<P> {
     #[inline]
     pub unsafe fn free_bulk_unchecked(&self, cache: &KmemCache<P>, objects: &mut [*mut u8]) {
         if self.nr_nodes() > 1 {
-            return self.free_bulk_slow(cache, objects, cache.free_gfp);
+            return self.free_bulk_slow(cache, objects, cache.free_gfp, false);
         }
         if let [one] = objects
             // SAFETY: our table; the caller frees the object.
@@ -301,7 +302,7 @@ impl<P: Platform> Allocator<P> {
                     .push_many(&self.table, cache.id.main(), objects)
             };
         if !done {
-            self.free_bulk_slow(cache, objects, cache.free_gfp);
+            self.free_bulk_slow(cache, objects, cache.free_gfp, false);
         }
     }
 
@@ -312,10 +313,17 @@ impl<P: Platform> Allocator<P> {
         cache.span.has_all(arena, objects) || arena.all_of(objects, cache.id, bytes)
     }
 
+    /// Goes on where the main sheaf has not the room, or one of the objects may not be `all_ours`.
     #[cold]
-    fn free_bulk_slow(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
+    fn free_bulk_slow(
+        &self,
+        cache: &KmemCache<P>,
+        objects: &mut [*mut u8],
+        gfp: Gfp,
+        all_ours: bool,
+    ) {
         let mut ours = objects.len();
-        if !self.all_of(cache, objects) {
+        if !all_ours && !self.all_of(cache, objects) {
             ours = gather(objects, |object| self.is_object_of(cache, object));
         }
         let objects = &mut objects[..ours];
