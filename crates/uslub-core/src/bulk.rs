@@ -267,15 +267,28 @@ impl<P: Platform> Allocator<P> {
     }
 
     fn free_many(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
-        let main = cache.id.main();
-        let ours = self.all_of(cache, objects);
-        let done = ours
-            && self.nr_nodes() == 1
-            // SAFETY: our table; the caller frees the objects, all of which are this cache's.
-            && unsafe { self.platform.push_many(&self.table, main, objects) };
-        if !done {
+        if !cache.span.has_all(&self.zone.arena, objects) {
+            self.free_scattered(cache, objects, gfp);
+        } else if !self.push_all(cache, objects) {
+            self.free_bulk_slow(cache, objects, gfp, true);
+        }
+    }
+
+    /// As `free_many`, for objects outside of the cache's span.
+    #[cold]
+    fn free_scattered(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
+        let ours = (self.zone.arena).all_of(objects, cache.id, cache.oo.bytes());
+        if !(ours && self.push_all(cache, objects)) {
             self.free_bulk_slow(cache, objects, gfp, ours);
         }
+    }
+
+    /// Puts objects, all of them the cache's, on top of this CPU's main sheaf; false when it has not the room.
+    #[inline]
+    fn push_all(&self, cache: &KmemCache<P>, objects: &[*mut u8]) -> bool {
+        self.nr_nodes() == 1
+            // SAFETY: our table; the caller frees the objects.
+            && unsafe { self.platform.push_many(&self.table, cache.id.main(), objects) }
     }
 
     /// As [`free_bulk`](Self::free_bulk), without a look at each object: one of another cache is seen
@@ -286,21 +299,15 @@ impl<P: Platform> Allocator<P> {
     /// As there, and all came from this cache.
     #[inline]
     pub unsafe fn free_bulk_unchecked(&self, cache: &KmemCache<P>, objects: &mut [*mut u8]) {
-        if self.nr_nodes() > 1 {
-            return self.free_bulk_slow(cache, objects, cache.free_gfp, false);
-        }
-        if let [one] = objects
-            // SAFETY: our table; the caller frees the object.
-            && unsafe { self.platform.push(&self.table, cache.id.main(), *one) }
-        {
-            return;
-        }
-        // SAFETY: our table; the caller frees the objects.
-        let done = objects.is_empty()
-            || unsafe {
-                self.platform
-                    .push_many(&self.table, cache.id.main(), objects)
-            };
+        let done = match *objects {
+            [] => true,
+            [one] => {
+                self.nr_nodes() == 1
+                    // SAFETY: our table; the caller frees the object.
+                    && unsafe { self.platform.push(&self.table, cache.id.main(), one) }
+            }
+            _ => self.push_all(cache, objects),
+        };
         if !done {
             self.free_bulk_slow(cache, objects, cache.free_gfp, false);
         }
