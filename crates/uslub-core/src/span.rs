@@ -22,6 +22,8 @@ use crate::platform::PAGE_SHIFT;
 
 /// Most pages of a span: 64 GiB.
 const MOST: u64 = (1 << 24) - 1;
+/// So many addresses are worth two ways of asking.
+const MANY: usize = 4;
 /// Slabs made elsewhere that are counted at most.
 const MOST_ELSEWHERE: u64 = 255;
 
@@ -139,11 +141,13 @@ impl Span {
         let first = (arena.base()).wrapping_add((raw >> 32 << PAGE_SHIFT) as usize);
         let last = first.wrapping_add((pages << PAGE_SHIFT) - 1);
         // Bits that all have and bits that any has: no address lies below the one or above the other.
-        let (low, high) = addresses.iter().fold((usize::MAX, 0), |(low, high), &a| {
-            (low & a as usize, high | a as usize)
-        });
-        if low >= first && high <= last {
-            return true;
+        if addresses.len() >= MANY {
+            let (low, high) = addresses.iter().fold((usize::MAX, 0), |(low, high), &a| {
+                (low & a as usize, high | a as usize)
+            });
+            if low >= first && high <= last {
+                return true;
+            }
         }
         let outside = addresses.iter().fold(0, |all, &address| {
             let address = address as usize;

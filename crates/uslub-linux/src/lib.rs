@@ -37,11 +37,11 @@ pub struct Linux {
     nr_cpu_ids: AtomicUsize,
     nr_cpus: AtomicUsize,
     random: AtomicU64,
-    /// What fast paths look at: positive where sequences may run without another look. It is where the area lies, packed, or 0
-    /// without sequences and before there are slots; less [`VFORK`] for each call of `vfork` whose child has not yet gone its way.
+    /// What fast paths look at: the area's offset where sequences may run without another look; [`CLOSED`] without sequences and
+    /// before there are slots. Less [`VFORK`] for each call of `vfork` whose child has not yet gone its way.
     open: AtomicI64,
     /// The same without what `vfork` takes off.
-    packed: AtomicI64,
+    at_rest: AtomicI64,
     pid: AtomicU32,
     /// Whether the process has forbidden itself some system calls.
     sandboxed: AtomicBool,
@@ -60,8 +60,8 @@ impl Linux {
             nr_cpu_ids: AtomicUsize::new(1),
             nr_cpus: AtomicUsize::new(1),
             random: AtomicU64::new(0),
-            open: AtomicI64::new(0),
-            packed: AtomicI64::new(0),
+            open: AtomicI64::new(CLOSED),
+            at_rest: AtomicI64::new(CLOSED),
             pid: AtomicU32::new(0),
             sandboxed: AtomicBool::new(false),
             nodes: Nodes::new(),
@@ -131,8 +131,15 @@ impl Linux {
     #[inline]
     fn open_area(&self) -> Option<Area> {
         // Acquire: pairs with `slots_are_ready`.
-        let word = self.open.load(Acquire);
-        (word > 0).then(|| unpacked(word))
+        let offset = self.open.load(Acquire);
+        (offset >= FARTHEST).then(|| Area {
+            offset: offset as isize,
+            // Relaxed: set before.
+            index_offset: self.index_offset.load(Relaxed),
+            // Sequences do not look at these.
+            index: Index::MmCid,
+            own: false,
+        })
     }
 
     /// The area, or none where slots are locked instead; `Err` where nothing of this thread's can be trusted.
@@ -168,13 +175,13 @@ impl Linux {
     /// Says that the child of a `vfork` is gone.
     pub fn vfork_ends(&self) -> bool {
         // Relaxed: as above.
-        self.open.fetch_add(VFORK, Relaxed) + VFORK >= 0
+        self.open.fetch_add(VFORK, Relaxed) + VFORK > IN_VFORK
     }
 
     /// Whether a `vfork` is under way.
     pub fn in_vfork(&self) -> bool {
         // Relaxed: the child itself sees what its parent wrote before.
-        self.open.load(Relaxed) < 0
+        self.open.load(Relaxed) <= IN_VFORK
     }
 
     /// Whether this is the child of a `vfork`, which shares its parent's memory.
@@ -187,7 +194,7 @@ impl Linux {
     pub fn is_child_of_fork(&self) {
         // Relaxed: the child has one thread.
         self.pid.store(sys::getpid(), Relaxed);
-        self.open.store(self.packed.load(Relaxed), Relaxed);
+        self.open.store(self.at_rest.load(Relaxed), Relaxed);
     }
 
     fn region<'a>(&self, table: &'a Table) -> &'a uslub_core::percpu::Region {
@@ -308,26 +315,14 @@ unsafe fn push_many(area: &Area, table: &Table, slot: Slot, objects: &[*mut u8])
     unsafe { uslub_rseq::push_many::<FREES_OFFSET>(area, active, at, objects) }
 }
 
+/// Least offset of an area.
+const FARTHEST: i64 = i32::MIN as i64;
+/// Less than any offset.
+const CLOSED: i64 = FARTHEST - 1;
 /// What a `vfork` takes off [`Linux::open`].
 const VFORK: i64 = 1 << 48;
-
-/// Where an area lies, in a positive number below [`VFORK`]: its offset, and how much further its index is.
-fn packed(area: &Area) -> i64 {
-    let further = (area.index_offset - area.offset) as i64;
-    further << 32 | i64::from(area.offset as u32)
-}
-
-/// As much of the area as sequences look at.
-#[inline]
-fn unpacked(word: i64) -> Area {
-    let offset = word as i32 as isize;
-    Area {
-        offset,
-        index_offset: offset + (word >> 32) as isize,
-        index: Index::MmCid,
-        own: false,
-    }
-}
+/// Most that there is left then.
+const IN_VFORK: i64 = i32::MAX as i64 - VFORK;
 
 /// One round of splitmix64.
 fn mix(mut z: u64) -> u64 {
@@ -498,11 +493,14 @@ unsafe impl Platform for Linux {
     }
 
     fn slots_are_ready(&self) {
-        let packed = self.area().as_ref().map_or(0, packed);
+        let Some(area) = self.area() else {
+            return;
+        };
+        let offset = area.offset as i64;
         // Relaxed: for forks, which are not under way yet.
-        self.packed.store(packed, Relaxed);
+        self.at_rest.store(offset, Relaxed);
         // Release: with the slots.
-        self.open.fetch_add(packed, Release);
+        self.open.fetch_add(offset - CLOSED, Release);
     }
 
     #[inline(always)]
