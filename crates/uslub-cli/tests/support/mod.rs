@@ -4,11 +4,13 @@
 // Each test file uses its part of this module.
 #![allow(dead_code)]
 
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::{SigHandler, Signal, killpg, signal};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::fs::{self, Permissions};
+use std::io;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -57,7 +59,18 @@ pub fn uslub_command(arguments: &[&str]) -> Command {
     for variable in ["USLUB_OPTIONS", "USLUB_FOLLOW", "USLUB_HELPER"] {
         command.env_remove(variable);
     }
+    // SAFETY: what it calls is async-signal-safe.
+    unsafe { command.pre_exec(forget_ignored_signals) };
     command
+}
+
+/// Tests that run under `nohup` or in the background ignore these, which programs would inherit.
+fn forget_ignored_signals() -> io::Result<()> {
+    for of_terminals in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT] {
+        // SAFETY: there is no handler that could go wrong.
+        unsafe { signal(of_terminals, SigHandler::SigDfl) }?;
+    }
+    Ok(())
 }
 
 /// The same, for assertions.
