@@ -113,11 +113,13 @@ impl<P: Platform> Allocator<P> {
 
     /// Takes as many full sheaves out of the barn as `objects` objects need, as far as there are.
     pub(crate) fn barn_get_for(&self, cache: &KmemCache<P>, objects: usize, gfp: Gfp) -> SheafList {
-        let wanted = objects.div_ceil(cache.capacity.max(1));
-        let fulls = self.barn(cache).map_or_else(SheafList::new, |barn| {
-            barn.get_fulls(wanted, gfp.may_spin())
+        let barn = self.barn(cache).filter(|barn| barn.nr_full() > 0);
+        let (fulls, failed) = barn.map_or((SheafList::new(), true), |barn| {
+            let wanted = objects.div_ceil(cache.capacity.max(1));
+            let fulls = barn.get_fulls(wanted, gfp.may_spin());
+            let failed = fulls.len() < wanted;
+            (fulls, failed)
         });
-        let failed = fulls.len() < wanted;
         self.count(cache, StatItem::BarnGet, fulls.len());
         self.count(cache, StatItem::BarnGetFail, usize::from(failed));
         self.note_barn(cache, failed);

@@ -6,6 +6,7 @@ use std::thread;
 use uslub_core::Gfp;
 use uslub_linux::Linux;
 
+use super::dpdk::{DPDK, Pool};
 use super::face::Face;
 use super::row::{Aim, PeerRow};
 use super::{Peers, Section};
@@ -18,18 +19,22 @@ use crate::threads::joined;
 
 /// Sizes of the objects, in bytes.
 const SIZES: [usize; 2] = [64, 256];
-/// Objects a batch, and what DPDK's mempool takes for one of them, in nanoseconds, where it was measured on such a machine.
+/// Objects a batch, and what DPDK's mempool took for one of them, in nanoseconds, on the machine of the goals: where it is not installed,
+/// that is the measure.
 const BATCHES: [(usize, Option<f64>); 2] = [(32, None), (4096, Some(9.6))];
 /// Batches that the ring holds.
 const DEPTH: usize = 4;
+/// Objects of DPDK's pool: as many as are on their way at most, and in its caches.
+const POOL: usize = (1 << 16) - 1;
 
 /// Runs it.
 pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     let cpus = linux::two_cpus();
+    let dpdk = peers.dpdk();
     let objects = bench.size.pick(1 << 14, 1 << 18, 1 << 22);
     let mut rows = Vec::new();
     for size in SIZES {
-        for (batch, dpdk) in BATCHES {
+        for (batch, known) in BATCHES {
             bench.says(&format!("P4, batches of {batch} of {size} bytes"));
             let one_by_one = |face: &Face| {
                 let alloc = |batch: &mut [*mut u8]| {
@@ -44,7 +49,7 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
                         unsafe { face.free(object) };
                     }
                 };
-                hand_over(cpus, objects, batch, Some(face), alloc, free)
+                hand_over(cpus, objects, batch, || face.enter_for_now(), alloc, free)
             };
             let malloc = peers.each(bench, one_by_one)?;
             let aim = Aim::ratio(1.0).tie(0.3);
@@ -58,14 +63,22 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
             ));
             let cache = Strategy::new(linux::steady()?, size, &[])?;
             let at_once = || bulk(&cache, cpus, objects, batch);
-            let bulk = peers.each_or(bench, one_by_one, at_once)?;
+            let pool = dpdk.map(|dpdk| dpdk.pool(POOL, size)).transpose()?;
+            let of_pool = (pool.as_ref()).map(|pool| || pooled(pool, cpus, objects, batch));
+            let all = peers.each_or_dpdk(bench, one_by_one, at_once, of_pool)?;
             let aim = Aim::ratio(0.5);
-            let aim = dpdk.map_or(aim, |limit| aim.and_limit(limit));
+            let aim = (known.filter(|_| pool.is_none())).map_or(aim, |limit| aim.and_limit(limit));
+            let bulk = all.without(DPDK);
             let mut row = PeerRow::new("P4", name("bulk"), "ns/object", &bulk, aim);
-            if let Some(limit) = dpdk {
+            if let Some(limit) = known {
                 row.note = format!("DPDK's mempool, elsewhere: {limit} ns");
             }
             rows.push(row);
+            if pool.is_some() {
+                let (all, aim) = (all.against(DPDK), Aim::ratio(1.0));
+                let name = name("bulk, beside DPDK");
+                rows.push(PeerRow::new("P4", name, "ns/object", &all, aim));
+            }
             cache.check_at_rest()?;
         }
     }
@@ -90,15 +103,28 @@ fn bulk(
         // SAFETY: this cache's, freed once.
         unsafe { slub.free_bulk_unchecked(cache, batch) };
     };
-    hand_over(cpus, objects, batch, None, alloc, free)
+    hand_over(cpus, objects, batch, || (), alloc, free)
 }
 
-/// Nanoseconds an object in both loops together.
-fn hand_over(
+/// With DPDK's mempool.
+fn pooled(
+    pool: &Pool<'_>,
+    cpus: [usize; 2],
+    objects: usize,
+    batch: usize,
+) -> Result<f64, Failure> {
+    let alloc = |batch: &mut [*mut u8]| pool.get(batch);
+    // SAFETY: this pool's, freed once.
+    let free = |batch: &mut [*mut u8]| unsafe { pool.put(batch) };
+    hand_over(cpus, objects, batch, || pool.enter(), alloc, free)
+}
+
+/// Nanoseconds an object in both loops together; each thread holds what `enter` gives it.
+fn hand_over<T>(
     [from, to]: [usize; 2],
     objects: usize,
     batch: usize,
-    face: Option<&Face>,
+    enter: impl Fn() -> T + Sync,
     alloc: impl Fn(&mut [*mut u8]) -> bool + Sync,
     free: impl Fn(&mut [*mut u8]) + Sync,
 ) -> Result<f64, Failure> {
@@ -108,7 +134,7 @@ fn hand_over(
         let producer = scope.spawn(|| {
             // If that fails the thread stays where it is.
             let _pinned = Pinned::to(from).ok();
-            let _entered = face.map(Face::enter_for_now);
+            let _entered = enter();
             let mut array = vec![null_mut(); batch];
             let mut spent = 0.0;
             for number in 0..batches {
@@ -134,7 +160,7 @@ fn hand_over(
         });
         let consumer = scope.spawn(|| {
             let _pinned = Pinned::to(to).ok();
-            let _entered = face.map(Face::enter_for_now);
+            let _entered = enter();
             let mut array = vec![null_mut(); batch];
             let mut spent = 0.0;
             for number in 0..batches {

@@ -6,6 +6,7 @@ use std::ptr::null_mut;
 
 use uslub_core::Gfp;
 
+use super::dpdk::{DPDK, Pool};
 use super::face::Face;
 use super::row::{Aim, PeerRow};
 use super::{Peers, Section};
@@ -17,7 +18,8 @@ use crate::strategy::Strategy;
 
 /// Bytes of an object.
 const SIZE: usize = 256;
-/// Objects a round, and what DPDK's mempool takes for one of them, in nanoseconds, where it was measured on such a machine.
+/// Objects a round, and what DPDK's mempool took for one of them, in nanoseconds, on the machine of the goals: where it is not installed,
+/// that is the measure.
 const NUMBERS: [(usize, Option<f64>); 14] = [
     (1, None),
     (2, None),
@@ -36,6 +38,8 @@ const NUMBERS: [(usize, Option<f64>); 14] = [
 ];
 /// The most: the longest round.
 const MOST: usize = 250;
+/// Objects of DPDK's pool.
+const POOL: usize = 4095;
 /// A difference that is none, in nanoseconds.
 const TIE_NS: f64 = 0.3;
 
@@ -43,10 +47,12 @@ const TIE_NS: f64 = 0.3;
 pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     let _pinned = Pinned::to_the_last()?;
     let cache = Strategy::new(linux::steady()?, SIZE, &["sheaf_capacity=250"])?;
+    let dpdk = peers.dpdk();
+    let pool = dpdk.map(|dpdk| dpdk.pool(POOL, SIZE)).transpose()?;
     let objects = bench.size.pick(1_000, 100_000, 1_000_000);
     let mut rows = Vec::new();
     let mut lines = [const { Vec::new() }; 3];
-    for (n, dpdk) in NUMBERS {
+    for (n, known) in NUMBERS {
         bench.says(&format!("P2, {n} objects"));
         let array = RefCell::new([null_mut(); MOST]);
         let loops = (objects / n).max(1);
@@ -56,15 +62,18 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
         let name = format!("{n} of {SIZE} B, malloc");
         let malloc = PeerRow::new("P2", name, "ns/object", &malloc, aim);
         let at_once = || bulk(&cache, loops, &mut array.borrow_mut()[..n]);
-        let bulk = peers.each_or(bench, one_by_one, at_once)?;
-        let aim = match dpdk {
+        let of_pool = pool
+            .as_ref()
+            .map(|pool| || pooled(pool, loops, &mut array.borrow_mut()[..n]));
+        let all = peers.each_or_dpdk(bench, one_by_one, at_once, of_pool)?;
+        let aim = match known.filter(|_| pool.is_none()) {
             Some(limit) => Aim::limit(limit),
             None if n == 1 => Aim::ratio(1.0),
             None => Aim::ratio(0.5),
         };
         let name = format!("{n} of {SIZE} B, bulk");
-        let mut bulk = PeerRow::new("P2", name, "ns/object", &bulk, aim);
-        if let Some(limit) = dpdk {
+        let mut bulk = PeerRow::new("P2", name, "ns/object", &all.without(DPDK), aim);
+        if let Some(limit) = known {
             bulk.note = format!("DPDK's mempool, pinned and inlined, elsewhere: {limit} ns");
         }
         let figures = [malloc.best, malloc.ours, bulk.ours];
@@ -72,12 +81,18 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
             line.push((n as f64, figure.unwrap_or(f64::NAN)));
         }
         rows.extend([malloc, bulk]);
+        if pool.is_some() {
+            let (all, aim) = (all.against(DPDK), Aim::ratio(1.0));
+            let name = format!("{n} of {SIZE} B, bulk, beside DPDK");
+            rows.push(PeerRow::new("P2", name, "ns/object", &all, aim));
+        }
     }
     cache.check_at_rest()?;
     let mut section = Section::new(
         "P2",
         "N objects, allocated and freed",
-        "One CPU; the bulk face takes all objects by one call and trusts its caller, as a pool of network buffers does.",
+        "One CPU; the bulk face takes all objects by one call and trusts its caller, as a pool of network buffers does. DPDK's \
+         mempool, where it is installed, is compiled for this machine and inlined into its loop; ours is called.",
         rows,
     );
     let [best, ours, bulk] = lines;
@@ -103,6 +118,16 @@ fn malloc(face: &Face, loops: usize, objects: &mut [*mut u8]) -> Result<f64, Fai
         }
     });
     Ok(time / (loops * objects.len()) as f64)
+}
+
+/// Nanoseconds an object of DPDK's, both calls inlined.
+fn pooled(pool: &Pool<'_>, loops: usize, objects: &mut [*mut u8]) -> Result<f64, Failure> {
+    let (time, done) = nanoseconds(|| pool.rounds(objects, loops));
+    if done {
+        Ok(time / (loops * objects.len()) as f64)
+    } else {
+        Err(Failure::NoMemory("for a bulk of DPDK's"))
+    }
 }
 
 /// Nanoseconds an object, one call for all.

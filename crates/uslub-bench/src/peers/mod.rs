@@ -6,16 +6,19 @@
 //! | file | concept |
 //! |---|---|
 //! | `face`, `linked` | an allocator as its users see it; those that are built with this program |
+//! | `dpdk` | DPDK's mempool, which is none, beside our bulks |
 //! | `row`, `report`, `table`, `page` | ours beside the best, and how it looks |
 //! | `child` | work in a process of its own |
 //! | `pair`, `many`, `live`, `handover`, `churn`, `programs`, `sleepers` | P1 to P7 |
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Instant;
 
 pub mod child;
 mod churn;
 pub mod cost;
+mod dpdk;
 mod face;
 mod handover;
 #[cfg(feature = "peers")]
@@ -38,6 +41,7 @@ pub use table::{text, verdict};
 
 use crate::bench::{Bench, Failure};
 use crate::machine::Machine;
+use dpdk::{DPDK, Dpdk};
 use face::OURS;
 use row::Rounds;
 
@@ -75,7 +79,12 @@ pub struct Peers {
     pub library: PathBuf,
     /// The environment variable that names our library to a child.
     pub variable: String,
+    /// DPDK, once it was asked for.
+    dpdk: OnceLock<Result<Dpdk, String>>,
 }
+
+/// One more competitor in a row: its name and its round. Of two by one name the last counts.
+type More<'a, T> = (&'static str, &'a mut dyn FnMut() -> Result<T, Failure>);
 
 impl Peers {
     /// Looks who is here: our library, the C library, those that are linked in, and those that are installed.
@@ -113,31 +122,34 @@ impl Peers {
             command: command.to_owned(),
             library: library.to_owned(),
             variable: variable.to_owned(),
+            dpdk: OnceLock::new(),
         })
     }
 
-    /// A round of each in turn, after one to warm up; `ours` instead of our malloc where it is given.
+    /// DPDK, if it is installed; started when it is asked for first.
+    fn dpdk(&self) -> Option<&Dpdk> {
+        self.dpdk.get_or_init(Dpdk::start).as_ref().ok()
+    }
+
+    /// A round of each in turn, after one to warm up; those in `more` too, instead of the faces of their names.
     fn each_of<T>(
         &self,
         bench: &Bench,
         of: impl Fn(&Face) -> Result<T, Failure>,
-        mut ours: Option<&mut dyn FnMut() -> Result<T, Failure>>,
+        more: &mut [More<'_, T>],
     ) -> Result<Vec<(&'static str, Vec<T>)>, Failure> {
-        let mut all: Vec<_> = self
-            .faces
-            .iter()
-            .map(|face| (face.name, Vec::new()))
-            .collect();
+        let instead = |face: &&Face| more.iter().all(|(name, _)| *name != face.name);
+        let faces: Vec<_> = self.faces.iter().filter(instead).collect();
+        let names = more.iter().map(|(name, _)| *name);
+        let names = names.chain(faces.iter().map(|face| face.name));
+        let mut all: Vec<_> = names.map(|name| (name, Vec::new())).collect();
         for round in 0..=bench.rounds() {
-            for (face, (_, rounds)) in self.faces.iter().zip(&mut all) {
-                let outcome = match &mut ours {
-                    Some(ours) if face.name == OURS => ours()?,
-                    _ => of(face)?,
-                };
-                if round > 0 {
-                    rounds.push(outcome);
-                }
-                bench.progress.tick();
+            let (of_more, of_faces) = all.split_at_mut(more.len());
+            for ((_, run), (_, rounds)) in more.iter_mut().zip(of_more) {
+                note(bench, round, rounds, run()?);
+            }
+            for (face, (_, rounds)) in faces.iter().zip(of_faces) {
+                note(bench, round, rounds, of(face)?);
             }
         }
         Ok(all)
@@ -149,7 +161,7 @@ impl Peers {
         bench: &Bench,
         of: impl Fn(&Face) -> Result<f64, Failure>,
     ) -> Result<Rounds, Failure> {
-        Ok(Rounds::of(self.each_of(bench, of, None)?))
+        Ok(Rounds::of(self.each_of(bench, of, &mut [])?))
     }
 
     /// The same, with another face of ours.
@@ -159,8 +171,32 @@ impl Peers {
         of: impl Fn(&Face) -> Result<f64, Failure>,
         mut ours: impl FnMut() -> Result<f64, Failure>,
     ) -> Result<Rounds, Failure> {
-        Ok(Rounds::of(self.each_of(bench, of, Some(&mut ours))?))
+        let more = &mut [(OURS, &mut ours as _)];
+        Ok(Rounds::of(self.each_of(bench, of, more)?))
     }
+
+    /// The same, and DPDK where it is.
+    fn each_or_dpdk(
+        &self,
+        bench: &Bench,
+        of: impl Fn(&Face) -> Result<f64, Failure>,
+        mut ours: impl FnMut() -> Result<f64, Failure>,
+        dpdk: Option<impl FnMut() -> Result<f64, Failure>>,
+    ) -> Result<Rounds, Failure> {
+        let Some(mut dpdk) = dpdk else {
+            return self.each_or(bench, of, ours);
+        };
+        let more = &mut [(OURS, &mut ours as _), (DPDK, &mut dpdk as _)];
+        Ok(Rounds::of(self.each_of(bench, of, more)?))
+    }
+}
+
+/// Keeps what a round gave, unless it was to warm up.
+fn note<T>(bench: &Bench, round: usize, rounds: &mut Vec<T>, outcome: T) {
+    if round > 0 {
+        rounds.push(outcome);
+    }
+    bench.progress.tick();
 }
 
 /// The allocator of this name, the only one that is loaded.
@@ -197,17 +233,24 @@ pub fn run(bench: &Bench, peers: &Peers, names: &[&str]) -> Result<PeerReport, F
         }
     }
     bench.progress.finish_and_clear();
+    let mut allocators: Vec<_> = peers
+        .faces
+        .iter()
+        .map(|f| (f.name, f.from.clone()))
+        .collect();
+    let mut absent = peers.absent.clone();
+    match peers.dpdk.get() {
+        Some(Ok(dpdk)) => allocators.push((DPDK, format!("libdpdk {}", dpdk.version))),
+        Some(Err(why)) => absent.push((DPDK, why.clone())),
+        None => {}
+    }
     Ok(PeerReport {
         machine: Machine::look()?,
         size: bench.size.name(),
         rounds: bench.rounds(),
         seconds: start.elapsed().as_secs_f64(),
-        allocators: peers
-            .faces
-            .iter()
-            .map(|f| (f.name, f.from.clone()))
-            .collect(),
-        absent: peers.absent.clone(),
+        allocators,
+        absent,
         sections,
     })
 }

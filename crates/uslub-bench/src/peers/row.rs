@@ -33,6 +33,24 @@ impl Rounds {
         let peers = self.peers.iter();
         peers.min_by(|(_, a), (_, b)| median(a).total_cmp(&median(b)))
     }
+
+    /// Ours and that one alone.
+    pub fn against(&self, name: &str) -> Self {
+        self.with(|peer| peer == name)
+    }
+
+    /// All but that one.
+    pub fn without(&self, name: &str) -> Self {
+        self.with(|peer| peer != name)
+    }
+
+    fn with(&self, wanted: impl Fn(&str) -> bool) -> Self {
+        let peers = self.peers.iter().filter(|(peer, _)| wanted(peer));
+        Self {
+            ours: self.ours.clone(),
+            peers: peers.cloned().collect(),
+        }
+    }
 }
 
 /// What a row must show.
@@ -216,6 +234,14 @@ mod tests {
             (row.met, &*row.missed),
             (Some(false), "≤ 0.9 × the best (1 ns is a tie); ≤ 4.5 ns")
         );
+    }
+
+    #[test]
+    fn one_peer_can_be_looked_at_for_itself() {
+        let against = PeerRow::new("P2", "x", "ns", &rounds().against("glibc"), Aim::ratio(1.0));
+        assert_eq!((against.best, against.peers.len()), (Some(9.0), 1));
+        let without = PeerRow::new("P2", "x", "ns", &rounds().without("glibc"), Aim::ratio(1.0));
+        assert_eq!((without.best, without.peers.len()), (Some(4.0), 1));
     }
 
     #[test]
