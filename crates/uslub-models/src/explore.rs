@@ -400,6 +400,7 @@ impl Sequences {
         let depth = state.threads[thread].frames.len();
         let buffer = BUFFERS + 0x100 * (2 * thread + depth) as u64;
         let done = || program.register(&frame.place, "done") != 0;
+        let copied = || program.register(&frame.place, "bytes") == 0;
         match &frame.operation {
             Operation::Pop => match program.register(&frame.place, "object") {
                 0 => (),
@@ -411,13 +412,13 @@ impl Sequences {
                 }
             }
             Operation::PopMany(n) => {
-                if done() {
+                if copied() {
                     let objects = (0..*n).map(|i| state.memory.load(buffer + 8 * i));
                     state.held.extend(objects.collect::<Vec<_>>());
                 }
             }
             Operation::PushMany(objects) => {
-                if done() {
+                if copied() {
                     objects.iter().for_each(|&object| state.give_away(object));
                 }
             }

@@ -306,10 +306,7 @@ pub unsafe fn pop_many<const COUNT: usize, const CAPACITY: usize>(
             "20:",
             region!(),
             "ldr {top}, [{word}, {slot}]",
-            // A sentinel has no objects whatever its top says.
-            "ldr {from}, [{top}]",
-            "cbz {from}, 60f",
-            // Bytes in the sheaf: its top from where it would be empty.
+            // Bytes in the sheaf: its top from where it would be empty. A sentinel has no capacity, and so none.
             "and {from}, {top}, #-{window}",
             "ldrh {thread:w}, [{from}, #{capacity}]",
             "and {from}, {top}, #{window} - 1",

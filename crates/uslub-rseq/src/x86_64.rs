@@ -228,7 +228,7 @@ pub unsafe fn add(area: &Area, table: *mut u8, at: usize, n: usize, stopped: *mu
     done != 0
 }
 
-/// Copies `bytes` bytes (a multiple of 8) from `from` to `to`, and changes all three; from the low end on, in
+/// Copies `bytes` bytes (a multiple of 8, at least 8) from `from` to `to`, and changes all three: none are left. From the low end on, in
 /// the largest pieces that do not overlap, so that a later load finds its bytes in one store.
 macro_rules! copy {
     () => {
@@ -303,7 +303,7 @@ pub unsafe fn pop_many<const COUNT: usize, const CAPACITY: usize>(
     slot: usize,
     out: &mut [*mut u8],
 ) -> bool {
-    let mut done: usize;
+    let left: usize;
     // SAFETY: as in `pop`; the objects are copied to `out`, which has room for them.
     unsafe {
         asm!(
@@ -315,10 +315,7 @@ pub unsafe fn pop_many<const COUNT: usize, const CAPACITY: usize>(
             "mov {region:e}, fs:[{region}]",
             "mov {region}, [{table} + {region} * 8]",
             "mov {top}, [{region} + {slot}]",
-            // A sentinel has no objects whatever its top says.
-            "cmp qword ptr [{top}], 0",
-            "je 60f",
-            // Objects in the sheaf: its top from where it would be empty.
+            // Bytes in the sheaf: its top from where it would be empty. A sentinel has no capacity, and so none.
             "mov {from}, {top}",
             "and {from}, -{window}",
             "movzx {word:e}, word ptr [{from} + {capacity}]",
@@ -332,17 +329,15 @@ pub unsafe fn pop_many<const COUNT: usize, const CAPACITY: usize>(
             copy!(),
             "mov [{region} + {slot}], {top}",
             "30:",
-            "mov {done:e}, 1",
-            "add {region}, {slot}",
-            "add [{region} + {count}], {n}",
+            "add [{region} + {slot} + {count}], {n}",
             "60:",
-            descriptor!(),
+            descriptor!("mov {bytes:e}, 1"),
             area = in(reg) area.offset,
             region = inout(reg) area.index_offset => _,
-            table = inout(reg) table => _,
+            table = in(reg) table,
             slot = in(reg) slot,
             to = inout(reg) out.as_mut_ptr() => _,
-            bytes = inout(reg) out.len() * 8 => _,
+            bytes = inout(reg) out.len() * 8 => left,
             n = in(reg) out.len(),
             window = const SHEAF_BYTES,
             capacity = const CAPACITY,
@@ -350,7 +345,6 @@ pub unsafe fn pop_many<const COUNT: usize, const CAPACITY: usize>(
             word = out(reg) _,
             top = out(reg) _,
             from = out(reg) _,
-            done = inout(reg) 0usize => done,
             wide = sym WIDE,
             // The upper halves of all of them are cleared.
             out("xmm0") _,
@@ -372,7 +366,7 @@ pub unsafe fn pop_many<const COUNT: usize, const CAPACITY: usize>(
             options(nostack),
         );
     }
-    done != 0
+    left == 0
 }
 
 /// Pushes all `objects` (at least 1) onto the sheaf whose top this CPU's word at byte `slot` holds, and counts them at
@@ -388,7 +382,7 @@ pub unsafe fn push_many<const COUNT: usize>(
     slot: usize,
     objects: &[*mut u8],
 ) -> bool {
-    let mut done: usize;
+    let left: usize;
     // SAFETY: as in `push`; the words behind the top are not part of the sheaf until the commit.
     unsafe {
         asm!(
@@ -410,24 +404,21 @@ pub unsafe fn push_many<const COUNT: usize>(
             copy!(),
             "mov [{region} + {slot}], {top}",
             "30:",
-            "mov {done:e}, 1",
-            "add {region}, {slot}",
-            "add [{region} + {count}], {n}",
+            "add [{region} + {slot} + {count}], {n}",
             "60:",
-            descriptor!(),
+            descriptor!("mov {bytes:e}, 1"),
             area = in(reg) area.offset,
             region = inout(reg) area.index_offset => _,
             table = in(reg) table,
             slot = in(reg) slot,
             from = inout(reg) objects.as_ptr() => _,
-            bytes = inout(reg) objects.len() * 8 => _,
+            bytes = inout(reg) objects.len() * 8 => left,
             n = in(reg) objects.len(),
             window = const SHEAF_BYTES,
             count = const COUNT,
             word = out(reg) _,
             top = out(reg) _,
             to = out(reg) _,
-            done = inout(reg) 0usize => done,
             wide = sym WIDE,
             // The upper halves of all of them are cleared.
             out("xmm0") _,
@@ -449,5 +440,5 @@ pub unsafe fn push_many<const COUNT: usize>(
             options(nostack),
         );
     }
-    done != 0
+    left == 0
 }

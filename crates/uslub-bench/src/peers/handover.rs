@@ -107,12 +107,7 @@ fn bulk(
 }
 
 /// With DPDK's mempool.
-fn pooled(
-    pool: &Pool<'_>,
-    cpus: [usize; 2],
-    objects: usize,
-    batch: usize,
-) -> Result<f64, Failure> {
+fn pooled(pool: &Pool<'_>, cpus: [usize; 2], objects: usize, batch: usize) -> Result<f64, Failure> {
     let alloc = |batch: &mut [*mut u8]| pool.get(batch);
     // SAFETY: this pool's, freed once.
     let free = |batch: &mut [*mut u8]| unsafe { pool.put(batch) };
