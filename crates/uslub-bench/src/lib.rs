@@ -9,7 +9,7 @@
 //! | `bench` | how much is measured, and who watches |
 //! | `measure` | rounds and medians |
 //! | `strategy` | caches from `key=value` settings; counters by name |
-//! | `linux`, `machine` | the real allocator, CPUs to pin to, what is said of them |
+//! | `linux`, `machine`, `pace` | the real allocator, CPUs to pin to, what is said of them |
 //! | `ring`, `threads`, `dice` | what workloads are made of |
 //! | `peers` | other allocators, measured beside ours |
 //! | `row`, `goal`, `report` | what comes out |
@@ -22,6 +22,7 @@ mod goal;
 mod linux;
 mod machine;
 mod measure;
+mod pace;
 pub mod page;
 pub mod peers;
 pub mod report;

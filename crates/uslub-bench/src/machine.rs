@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::bench::Failure;
 use crate::linux;
+use crate::pace::Pace;
 
 /// The machine, and what ran on it.
 #[derive(Debug, Serialize)]
@@ -18,6 +19,8 @@ pub struct Machine {
     pub kernel: String,
     /// How per-CPU slots are reached.
     pub mode: &'static str,
+    /// What two steps take that everything is made of.
+    pub pace: Pace,
     /// What was measured with what.
     pub versions: Versions,
 }
@@ -39,6 +42,7 @@ impl Machine {
             cpus: linux::cpus().len(),
             kernel: read("/proc/sys/kernel/osrelease"),
             mode: linux::steady()?.platform.mode().name(),
+            pace: Pace::look(),
             versions: Versions {
                 uslub: env!("CARGO_PKG_VERSION"),
                 build: if cfg!(debug_assertions) {

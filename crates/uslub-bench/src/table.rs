@@ -30,7 +30,8 @@ pub fn head(report: &Report) -> String {
     let machine = &report.machine;
     format!(
         "{}, {} CPUs; Linux {}; {}; uslub {}, {} build\n\
-         {} run, {:.0} s; medians of {} rounds in turn (least … greatest); absolute times are for the reader\n",
+         {} run, {:.0} s; medians of {} rounds in turn (least … greatest); absolute times are for the reader\n\
+         {}\n",
         machine.machine,
         machine.cpus,
         machine.kernel,
@@ -40,6 +41,7 @@ pub fn head(report: &Report) -> String {
         report.size,
         report.seconds,
         report.rounds,
+        machine.pace,
     )
 }
 
@@ -63,14 +65,18 @@ pub fn verdict(report: &Report) -> String {
     for row in missed {
         let _ = writeln!(
             text,
-            "  seed {}, {}: {} → {} {}, {}; goal: {}",
+            "  seed {}, {}: {} → {} {}, {}; goal: {}{}",
             row.seed,
             row.name,
             optional(row.old),
             optional(row.new),
             row.unit,
             change(row),
-            row.missed
+            row.missed,
+            match row.note.as_str() {
+                "" => String::new(),
+                note => format!(" ({note})"),
+            }
         );
     }
     text

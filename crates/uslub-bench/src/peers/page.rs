@@ -18,7 +18,7 @@ pub fn html(report: &PeerReport) -> String {
         body,
         "<header><h1>{TITLE}</h1><p>{} · {} CPUs · Linux {} · per-CPU slots by {} · uslub {} ({} build)</p>\
          <p>A {} run of {:.0} seconds; allocators: {}. Each figure is a median of rounds in which all take turns; least \
-         and greatest are beside it. A ratio is of two runs of one round, to the best of the others.</p>",
+         and greatest are beside it. A ratio is of two runs of one round, to the best of the others. Here {}.</p>",
         escape(&machine.machine),
         machine.cpus,
         escape(&machine.kernel),
@@ -28,6 +28,7 @@ pub fn html(report: &PeerReport) -> String {
         report.size,
         report.seconds,
         escape(&names.join(", ")),
+        machine.pace,
     );
     for (name, why) in &report.absent {
         let _ = write!(body, "<p>Left out: {}: {}</p>", escape(name), escape(why));

@@ -26,7 +26,7 @@ fn head(report: &PeerReport) -> String {
     let names: Vec<_> = report.allocators.iter().map(|(name, _)| *name).collect();
     let mut text = format!(
         "{}, {} CPUs; Linux {}; {}; uslub {}, {} build\n{} run, {:.0} s; medians of rounds in turn (least … greatest); \
-         ratios are of runs of one round\nallocators: {}\n",
+         ratios are of runs of one round\n{}\nallocators: {}\n",
         machine.machine,
         machine.cpus,
         machine.kernel,
@@ -35,6 +35,7 @@ fn head(report: &PeerReport) -> String {
         machine.versions.build,
         report.size,
         report.seconds,
+        machine.pace,
         names.join(", ")
     );
     for (name, why) in &report.absent {

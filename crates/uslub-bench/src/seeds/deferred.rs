@@ -4,7 +4,9 @@
 //! freed went back to the page layer before, so that each bulk uses up a fresh slab, and the memory is there already.
 
 use std::hint::black_box;
-use std::ptr::null_mut;
+use std::ptr::{null_mut, without_provenance_mut};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 use uslub_core::Gfp;
 use uslub_linux::Linux;
@@ -53,6 +55,8 @@ const fn reported(
 const OBJECTS: &str = "slab_min_objects=20";
 /// Most that an object may take, in nanoseconds.
 const LIMIT_NS: f64 = 1.5;
+/// What [`least`] does, in words.
+const FLOOR: &str = "writing the addresses and one compare-and-swap a bulk take";
 
 /// Runs it.
 pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
@@ -67,7 +71,7 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
             bench.says(&format!("{} bytes, {order} order", known.size));
             let (before, after, cut) = known.thread[random];
             let kernel = known.kernel[random];
-            let (old, new, batch) = measure(bench, known.size, random == 1, live)?;
+            let ([old, new, floor], batch) = measure(bench, known.size, random == 1, live)?;
             let goal = Goal::none()
                 .cut(old, new, cut)
                 .at_most(new, LIMIT_NS, "ns")
@@ -75,7 +79,8 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
             let name = format!("{} bytes, {batch} a bulk, {order} order", known.size);
             let said = format!("{before} → {after} ns, {} %", crate::goal::signed(cut));
             let row = Row::new(0, name, "ns/object", Some(old), new, &goal);
-            rows.push(row.reported(&said).kernel(Some(kernel)));
+            let note = format!("{FLOOR} {:.2} ns", floor.median);
+            rows.push(row.reported(&said).kernel(Some(kernel)).note(note));
             own.push(&[
                 format!("{} / {batch}", known.size),
                 order.to_owned(),
@@ -119,13 +124,13 @@ fn chart(order: &str, [old, new, kernel]: [Vec<f64>; 3]) -> Chart {
     .with("Linux 7.2.12's own code", kernel)
 }
 
-/// Old, new and objects a bulk, for one size.
+/// Old, new and the floor, and objects a bulk, for one size.
 fn measure(
     bench: &Bench,
     size: usize,
     random: bool,
     live: usize,
-) -> Result<(Sample, Sample, usize), Failure> {
+) -> Result<([Sample; 3], usize), Failure> {
     let slub = linux::steady()?;
     let random = if random {
         "slab_freelist_random=1"
@@ -137,16 +142,17 @@ fn measure(
     let batch = new.slab_objects();
     let mut objects = vec![null_mut(); (live / (batch * size)).max(1) * batch];
     let pointers = std::cell::RefCell::new(&mut objects);
-    let [of_old, of_new] = bench.samples_of(
+    let samples = bench.samples_of(
         bench.size.pick(1, 3, 3),
         [
             &mut || round(&old, &mut pointers.borrow_mut(), batch),
             &mut || round(&new, &mut pointers.borrow_mut(), batch),
+            &mut || Ok(least(size, &mut pointers.borrow_mut(), batch)),
         ],
     )?;
     old.check_at_rest()?;
     new.check_at_rest()?;
-    Ok((of_old, of_new, batch))
+    Ok((samples, batch))
 }
 
 /// Slabs whose pages a cache takes at once, at most.
@@ -182,4 +188,26 @@ fn round(
         )));
     }
     Ok(time / objects.len() as f64)
+}
+
+/// Nanoseconds an object of what no allocator can leave out: addresses into the same array, and one compare-and-swap a bulk that takes
+/// them from whoever else might.
+fn least(size: usize, objects: &mut [*mut u8], batch: usize) -> f64 {
+    let next = AtomicUsize::new(size);
+    let (time, ()) = nanoseconds(|| {
+        for bulk in objects.chunks_exact_mut(batch) {
+            let bulk = black_box(bulk);
+            // Relaxed: nobody else has it.
+            let mut at = next.load(Relaxed);
+            let (now, then) = (at, at + batch * size);
+            // Relaxed: as above.
+            let taken = next.compare_exchange(now, then, Relaxed, Relaxed);
+            debug_assert!(taken.is_ok());
+            for object in bulk {
+                *object = without_provenance_mut(at);
+                at += size;
+            }
+        }
+    });
+    time / objects.len() as f64
 }
