@@ -203,6 +203,8 @@ impl<P: Platform> Allocator<P> {
 
     #[cold]
     fn alloc_bulk_slow(&self, cache: &KmemCache<P>, gfp: Gfp, out: &mut [*mut u8]) -> bool {
+        // It takes a while until its first word is written.
+        self.platform.fetch(out);
         let mut filled = 0;
         if self.has_slots(gfp) {
             filled = self.take_from_sheaves(cache, gfp, out);
@@ -366,8 +368,9 @@ impl<P: Platform> Allocator<P> {
         cache: &KmemCache<P>,
         useful: impl Fn(usize) -> bool,
     ) -> Option<Sheaf> {
+        let region = self.table.here(self.platform.cpu());
         for (slot, nothing) in [(cache.id.main(), sheaf::bootstrap()), (cache.id.spare(), 0)] {
-            let top = self.glance(slot);
+            let top = region.glance(slot);
             if top != 0
                 && top & 1 == 0
                 && !sheaf::is_sentinel(top)

@@ -172,10 +172,14 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// This CPU went to the barn; `failed` says that it found no full sheaf, or no room for one.
+    #[inline]
     pub(crate) fn note_barn(&self, cache: &KmemCache<P>, failed: bool) {
-        if !cache.is_adaptive() {
-            return;
+        if cache.is_adaptive() {
+            self.note_visit(cache, failed);
         }
+    }
+
+    fn note_visit(&self, cache: &KmemCache<P>, failed: bool) {
         let region = self.table.here(self.platform.cpu());
         let word = region.wish(cache.id);
         let mut wish = Wish::load(word);

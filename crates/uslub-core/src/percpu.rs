@@ -152,6 +152,13 @@ impl Region {
         &self.words[slot.0 as usize]
     }
 
+    /// What a slot holds; a glance. Bit 0 may be a lock.
+    #[inline]
+    pub(crate) fn glance(&self, slot: Slot) -> usize {
+        // Acquire: the sheaf's capacity may be looked at; the rest is confirmed by the exchange that follows.
+        self.word(slot).load(Acquire)
+    }
+
     /// Objects allocated (`.0`) and freed (`.1`) through this CPU's sheaves of a cache.
     pub fn counts(&self, id: CacheId) -> (u64, u64) {
         let at = id.0 as usize;

@@ -209,6 +209,10 @@ pub unsafe trait Platform: Sync + 'static {
     /// As for [`pop`](Platform::pop); the caller owns what `new` points to and comes to own what `old` points to.
     unsafe fn exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool;
 
+    /// Asks for the cache lines of an array that is about to be written; a hint.
+    #[inline]
+    fn fetch(&self, _array: &[*mut u8]) {}
+
     /// Called once, when the table has its slots: from then on [`pop`](Platform::pop) and the others may be called at any time.
     fn slots_are_ready(&self) {}
 

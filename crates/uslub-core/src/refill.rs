@@ -336,7 +336,34 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Takes up to `out.len()` objects out of a slab that we own, and the rest of them if it can be spilled.
+    #[inline]
     fn take_from(
+        &self,
+        cache: &KmemCache<P>,
+        slab: &Slab,
+        out: &mut [*mut u8],
+        gfp: Gfp,
+        spill: &mut Spill,
+    ) -> (usize, Outcome) {
+        let objects = cache.oo.objects as usize;
+        let starts_over = cache.ctor.is_none() && cache.tuning.freelist_deferred == 1;
+        if starts_over && out.len() >= objects && slab.state().inuse() == 0 {
+            self.take_whole(cache, slab, &mut out[..objects]);
+            return (objects, Outcome::Gone);
+        }
+        self.take_some(cache, slab, out, gfp, spill)
+    }
+
+    /// Takes all objects out of a slab that we own, none of which is in use: nobody can push, and its links, if it has any, are forgotten.
+    fn take_whole(&self, cache: &KmemCache<P>, slab: &Slab, out: &mut [*mut u8]) {
+        slab.set_epoch(slab.epoch().wrapping_add(1));
+        slab.set_position(out.len() as u16);
+        slab.set_state(State::without_list(out.len() as u32));
+        self.emit(cache, slab, self.slab_base(slab), 0, out);
+    }
+
+    /// As [`take_from`](Self::take_from), of any slab.
+    fn take_some(
         &self,
         cache: &KmemCache<P>,
         slab: &Slab,

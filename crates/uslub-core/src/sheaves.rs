@@ -43,12 +43,7 @@ impl<P: Platform> Allocator<P> {
     /// What this CPU's slot holds; a glance. Makes the CPU's region where there is none.
     #[inline]
     pub(crate) fn glance(&self, slot: crate::percpu::Slot) -> usize {
-        let region = self.table.here(self.platform.cpu());
-        // Acquire: the sheaf's capacity may be looked at; the rest is confirmed by the exchange that follows. Bit 0
-        // may be a lock.
-        region
-            .word(slot)
-            .load(core::sync::atomic::Ordering::Acquire)
+        self.table.here(self.platform.cpu()).glance(slot)
     }
 
     #[inline]

@@ -315,6 +315,10 @@ unsafe fn push_many(area: &Area, table: &Table, slot: Slot, objects: &[*mut u8])
     unsafe { uslub_rseq::push_many::<FREES_OFFSET>(area, active, at, objects) }
 }
 
+/// Pointers of a cache line.
+const LINE: usize = 64 / size_of::<*mut u8>();
+/// Lines of an array that are asked for at once, at most: a small part of the nearest cache.
+const FETCHED: usize = 32;
 /// Least offset of an area.
 const FARTHEST: i64 = i32::MIN as i64;
 /// Less than any offset.
@@ -479,7 +483,7 @@ unsafe impl Platform for Linux {
 
     #[inline]
     fn cpu(&self) -> usize {
-        let cpu = match self.area() {
+        let cpu = match self.open_area().or_else(|| self.area()) {
             Some(area) => area.index_here() as usize,
             // SAFETY: has no effect.
             None => unsafe { libc::sched_getcpu() as usize },
@@ -489,7 +493,15 @@ unsafe impl Platform for Linux {
     }
 
     fn percpu_usable(&self) -> bool {
-        !self.is_vfork_child() && self.area().is_none_or(|area| area.register_here())
+        self.open_area()
+            .is_some_and(|area| area.is_registered_here())
+            || !self.is_vfork_child() && self.area().is_none_or(|area| area.register_here())
+    }
+
+    #[inline]
+    fn fetch(&self, array: &[*mut u8]) {
+        let lines = array.iter().step_by(LINE).take(FETCHED);
+        lines.for_each(|line| uslub_rseq::fetch(core::ptr::from_ref(line).cast()));
     }
 
     fn slots_are_ready(&self) {

@@ -24,6 +24,19 @@ pub fn move_wide(_wide: bool) -> bool {
     false
 }
 
+/// Asks for the cache line of an address that is about to be written; any address will do.
+#[inline]
+pub fn fetch(address: *const u8) {
+    // SAFETY: a hint.
+    unsafe {
+        asm!(
+            "prfm pstl1keep, [{address}]",
+            address = in(reg) address,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+}
+
 /// The descriptor and the abort address of a sequence; an abort goes on at label 60.
 macro_rules! descriptor {
     () => {

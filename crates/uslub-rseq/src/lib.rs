@@ -49,7 +49,7 @@ mod area;
 mod membarrier;
 mod own;
 
-pub use sequences::{add, exchange, move_wide, pop, pop_many, push, push_many};
+pub use sequences::{add, exchange, fetch, move_wide, pop, pop_many, push, push_many};
 
 pub use area::{Area, Index};
 pub use membarrier::fence;

@@ -7,6 +7,9 @@ pub fn move_wide(_wide: bool) -> bool {
     false
 }
 
+/// A hint that nobody takes.
+pub fn fetch(_: *const u8) {}
+
 /// Never called.
 ///
 /// # Safety

@@ -33,6 +33,19 @@ fn has_avx() -> bool {
         && unsafe { _xgetbv(0) } & XMM_AND_YMM == XMM_AND_YMM
 }
 
+/// Asks for the cache line of an address that is about to be written; any address will do.
+#[inline]
+pub fn fetch(address: *const u8) {
+    // SAFETY: a hint.
+    unsafe {
+        asm!(
+            "prefetchw [{address}]",
+            address = in(reg) address,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+}
+
 /// The descriptor and the abort address of a sequence; an abort, and whoever jumps to label 40, does what is given and goes on at
 /// label 60.
 macro_rules! descriptor {
