@@ -5,6 +5,7 @@
 pub mod environment;
 mod mode;
 pub mod numa;
+mod sequences;
 pub mod start;
 pub mod sys;
 mod text;
@@ -15,12 +16,13 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicIsize, AtomicU32, AtomicU64, AtomicUsize};
 
 use uslub_core::locked;
-use uslub_core::percpu::{ALLOCS_OFFSET, Counter, FREES_OFFSET, Slot, Table};
+use uslub_core::percpu::{Counter, Slot, Table};
 use uslub_core::platform::{Backing, Platform};
-use uslub_core::sheaf::{CAPACITY_OFFSET, SHEAF_BYTES};
+use uslub_core::sheaf::SHEAF_BYTES;
 use uslub_rseq::{Area, Index};
 
 use crate::numa::Nodes;
+use crate::sequences::{pop, pop_many, push, push_many};
 
 pub use mode::Mode;
 pub use text::{Text, complain};
@@ -266,53 +268,6 @@ impl Default for Linux {
     fn default() -> Self {
         Self::new()
     }
-}
-
-/// Pops by a restartable sequence.
-///
-/// # Safety
-///
-/// The table's regions have tops in their slots.
-#[inline(always)]
-unsafe fn pop(area: &Area, table: &Table, slot: Slot) -> *mut u8 {
-    // SAFETY: passed on.
-    unsafe { uslub_rseq::pop::<ALLOCS_OFFSET>(area, table.active().cast(), slot.offset()) }
-}
-
-/// Pushes by a restartable sequence.
-///
-/// # Safety
-///
-/// As for [`pop`].
-#[inline(always)]
-unsafe fn push(area: &Area, table: &Table, slot: Slot, object: *mut u8) -> bool {
-    let active = table.active().cast();
-    // SAFETY: passed on.
-    unsafe { uslub_rseq::push::<FREES_OFFSET>(area, active, slot.offset(), object) }
-}
-
-/// Pops many by a restartable sequence.
-///
-/// # Safety
-///
-/// As for [`pop`].
-#[inline(always)]
-unsafe fn pop_many(area: &Area, table: &Table, slot: Slot, out: &mut [*mut u8]) -> bool {
-    let (active, at) = (table.active().cast(), slot.offset());
-    // SAFETY: passed on.
-    unsafe { uslub_rseq::pop_many::<ALLOCS_OFFSET, CAPACITY_OFFSET>(area, active, at, out) }
-}
-
-/// Pushes many by a restartable sequence.
-///
-/// # Safety
-///
-/// As for [`pop`].
-#[inline(always)]
-unsafe fn push_many(area: &Area, table: &Table, slot: Slot, objects: &[*mut u8]) -> bool {
-    let (active, at) = (table.active().cast(), slot.offset());
-    // SAFETY: passed on.
-    unsafe { uslub_rseq::push_many::<FREES_OFFSET>(area, active, at, objects) }
 }
 
 /// Pointers of a cache line.

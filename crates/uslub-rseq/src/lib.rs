@@ -1,4 +1,4 @@
-//! Restartable sequences for per-CPU sheaves; no other job.
+//! Restartable sequences for per-CPU sheaves, and a hint to the processor ([`fetch`]); no other job.
 //!
 //! The kernel keeps an area of memory for each thread that is registered: it writes
 //! there which CPU the thread runs on, and reads there the address of a
