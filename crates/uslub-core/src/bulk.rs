@@ -301,17 +301,21 @@ impl<P: Platform> Allocator<P> {
     /// As there, and all came from this cache.
     #[inline]
     pub unsafe fn free_bulk_unchecked(&self, cache: &KmemCache<P>, objects: &mut [*mut u8]) {
-        let done = match *objects {
-            [] => true,
+        match *objects {
+            [] => {}
             [one] => {
-                self.nr_nodes() == 1
+                let done = self.nr_nodes() == 1
                     // SAFETY: our table; the caller frees the object.
-                    && unsafe { self.platform.push(&self.table, cache.id.main(), one) }
+                    && unsafe { self.platform.push(&self.table, cache.id.main(), one) };
+                if !done {
+                    self.free_checked(cache, one, cache.free_gfp);
+                }
             }
-            _ => self.push_all(cache, objects),
-        };
-        if !done {
-            self.free_bulk_slow(cache, objects, cache.free_gfp, false);
+            _ => {
+                if !self.push_all(cache, objects) {
+                    self.free_bulk_slow(cache, objects, cache.free_gfp, false);
+                }
+            }
         }
     }
 

@@ -237,6 +237,37 @@ fn small_bulks_share_refills_and_their_slabs_leave_whole() {
     }
 }
 
+/// A bulk of one that finds no room makes some, as a single free does; else each of those behind it would go to its slab alone.
+#[test]
+fn bulks_of_one_leave_slab_by_slab() {
+    for size in [64, 256] {
+        for checked in [true, false] {
+            let a = Setup::with(&[]).build();
+            let cache = a.create(&CacheArgs::new("test", size)).unwrap();
+            let slabs = 300;
+            let mut objects = vec![null_mut(); slabs * cache.oo.objects as usize];
+            assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));
+            for one in objects.chunks_mut(1) {
+                // SAFETY: the cache's, freed once.
+                unsafe {
+                    match checked {
+                        true => a.free_bulk(cache, one),
+                        false => a.free_bulk_unchecked(cache, one),
+                    }
+                }
+            }
+            let updates = a.stat(cache, StatItem::FreeDetached);
+            let most = slabs + slabs / 2 + 2 * cache.capacity;
+            assert!(
+                updates <= most as u64,
+                "{size} {checked}: {updates} updates"
+            );
+            assert_eq!(a.validate(), Ok(()));
+            assert_eq!(a.info(cache).live_objs(), 0);
+        }
+    }
+}
+
 /// Sheaves of a size class hold whole slabs, or the other way round: what is freed one by one, in the order in which it was
 /// allocated, leaves slab by slab, each by one update.
 #[test]
