@@ -284,24 +284,28 @@ impl<P: Platform> Allocator<P> {
         if objects.len() > MOST || !objects.first().is_some_and(is_here) {
             return false;
         }
-        if is_ladder(objects, cache.size as usize) {
+        let size = cache.size as usize;
+        if is_ladder(objects, size) {
             // As many rungs as slots, so the ends say all.
             let ends = [objects[0], objects[objects.len() - 1]];
             let is_slot = |object: &*mut u8| cache.is_slot((*object as usize).wrapping_sub(base));
             return ends.iter().all(is_slot);
         }
-        let mut seen = [0u64; MOST / 64];
-        for object in objects {
-            let offset = (*object as usize).wrapping_sub(base);
+        let mut seen = [0; MOST / 64];
+        let mut rest = objects;
+        while let [first, ..] = rest {
+            // Most are in a few ladders.
+            let (run, others) = rest.split_at(ladder_len(rest, size));
+            let lowest = first.min(&run[run.len() - 1]);
+            let offset = (*lowest as usize).wrapping_sub(base);
             if offset >= bytes || !cache.is_slot(offset) {
                 return false;
             }
             let slot = cache.slot_at(offset);
-            let bit = 1 << (slot % 64);
-            if seen[slot / 64] & bit != 0 {
+            if slot + run.len() > objects.len() || !mark(&mut seen, slot, run.len()) {
                 return false;
             }
-            seen[slot / 64] |= bit;
+            rest = others;
         }
         true
     }
@@ -416,7 +420,6 @@ fn oldest_to_go(objects: &[*mut u8], whole: bool, capacity: usize, bytes: usize)
 
 /// Whether each object lies `size` bytes above the one before it, or each as far below it.
 fn is_ladder(objects: &[*mut u8], size: usize) -> bool {
-    let step = |pair: &[*mut u8]| (pair[1] as usize).wrapping_sub(pair[0] as usize);
     let Some(first) = objects.windows(2).next().map(step) else {
         return false;
     };
@@ -425,6 +428,48 @@ fn is_ladder(objects: &[*mut u8], size: usize) -> bool {
         .windows(2)
         .fold(0, |all, pair| all | (step(pair) ^ first));
     others == 0 && (first == size || first == size.wrapping_neg())
+}
+
+/// Bytes from the first of two objects to the second.
+fn step(pair: &[*mut u8]) -> usize {
+    (pair[1] as usize).wrapping_sub(pair[0] as usize)
+}
+
+/// Objects at the start of an array, which has some, of which each lies `size` bytes above the one before it, or each as far below it.
+fn ladder_len(objects: &[*mut u8], size: usize) -> usize {
+    let Some(first) = objects.windows(2).next().map(step) else {
+        return objects.len();
+    };
+    if first != size && first != size.wrapping_neg() {
+        return 1;
+    }
+    let mut len = 1;
+    // Eight at a time without a branch each.
+    while let Some(nine) = objects.get(len - 1..len + 8)
+        && nine
+            .windows(2)
+            .fold(0, |all, pair| all | (step(pair) ^ first))
+            == 0
+    {
+        len += 8;
+    }
+    let rungs = objects[len - 1..].windows(2).take(8);
+    len + rungs.take_while(|pair| step(pair) == first).count()
+}
+
+/// Marks so many slots from `slot`, at least one; whether none of them was marked.
+fn mark(seen: &mut [u64; MOST / 64], slot: usize, len: usize) -> bool {
+    let (mut at, end) = (slot, slot + len);
+    while at < end {
+        let bits = (end - at).min(64 - at % 64);
+        let mask = u64::MAX >> (64 - bits) << (at % 64);
+        if seen[at / 64] & mask != 0 {
+            return false;
+        }
+        seen[at / 64] |= mask;
+        at += bits;
+    }
+    true
 }
 
 #[cfg(test)]
@@ -460,5 +505,40 @@ mod tests {
         assert!(!ladder(&[16, 32, 32]));
         assert!(!ladder(&[16, 48, 80]));
         assert!(!ladder(&[16]));
+    }
+
+    #[test]
+    fn a_ladder_ends_where_a_rung_is_higher() {
+        for down in [false, true] {
+            for end in 1..40 {
+                for more in 0..12 {
+                    let rung = |i: usize| if down { 1000 - 16 * i } else { 16 * i };
+                    let others = (0..more).map(|i| 4096 + 48 * i);
+                    let all: Vec<_> = (0..end).map(rung).chain(others).collect();
+                    let all: Vec<_> = all.into_iter().map(|at| at as *mut u8).collect();
+                    assert_eq!(ladder_len(&all, 16), end, "{end} {more} {down}");
+                }
+            }
+        }
+        assert_eq!(
+            ladder_len(&[16, 16, 16].map(|at: usize| at as *mut u8), 16),
+            1
+        );
+    }
+
+    #[test]
+    fn a_slot_is_marked_once() {
+        for slot in 0..140 {
+            for len in 1..140 {
+                let mut seen = [0; MOST / 64];
+                assert!(mark(&mut seen, slot, len));
+                let marked = |at: usize| seen[at / 64] >> (at % 64) & 1 == 1;
+                assert!((0..MOST).all(|at| marked(at) == (slot..slot + len).contains(&at)));
+                for again in [slot, slot + len - 1] {
+                    assert!(!mark(&mut seen.clone(), again, 1));
+                }
+                assert!(mark(&mut seen, slot + len, 1));
+            }
+        }
     }
 }
