@@ -224,6 +224,8 @@ fn face_named(name: &str, library: &Path) -> Result<Face, Failure> {
 /// When a measurement cannot be made at all.
 pub fn run(bench: &Bench, peers: &Peers, names: &[&str]) -> Result<PeerReport, Failure> {
     let start = Instant::now();
+    // First: what is pinned to one CPU would take the machine for one of one CPU.
+    let machine = Machine::look()?;
     let mut sections = Vec::new();
     bench.progress.set_length(names.len() as u64);
     for (name, run) in PARTS {
@@ -245,7 +247,7 @@ pub fn run(bench: &Bench, peers: &Peers, names: &[&str]) -> Result<PeerReport, F
         None => {}
     }
     Ok(PeerReport {
-        machine: Machine::look()?,
+        machine,
         size: bench.size.name(),
         rounds: bench.rounds(),
         seconds: start.elapsed().as_secs_f64(),
