@@ -8,7 +8,7 @@ use uslub_core::Gfp;
 
 use super::dpdk::{DPDK, Pool};
 use super::face::Face;
-use super::row::{Aim, PeerRow};
+use super::row::{Aim, PeerRow, Rounds};
 use super::{Peers, Section};
 use crate::bench::{Bench, Failure};
 use crate::chart::Chart;
@@ -51,7 +51,7 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     let pool = dpdk.map(|dpdk| dpdk.pool(POOL, SIZE)).transpose()?;
     let objects = bench.size.pick(1_000, 100_000, 1_000_000);
     let mut rows = Vec::new();
-    let mut lines = [const { Vec::new() }; 3];
+    let mut lines = [const { Vec::new() }; 4];
     for (n, known) in NUMBERS {
         bench.says(&format!("P2, {n} objects"));
         let array = RefCell::new([null_mut(); MOST]);
@@ -76,16 +76,14 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
         if let Some(limit) = known {
             bulk.note = format!("DPDK's mempool, pinned and inlined, elsewhere: {limit} ns");
         }
-        let figures = [malloc.best, malloc.ours, bulk.ours];
+        let pooled = pool.as_ref().map(|_| beside(n, &all));
+        let of_pool = pooled.as_ref().and_then(|row| row.best);
+        let figures = [malloc.best, malloc.ours, bulk.ours, of_pool];
         for (line, figure) in lines.iter_mut().zip(figures) {
             line.push((n as f64, figure.unwrap_or(f64::NAN)));
         }
         rows.extend([malloc, bulk]);
-        if pool.is_some() {
-            let (all, aim) = (all.against(DPDK), Aim::ratio(1.0));
-            let name = format!("{n} of {SIZE} B, bulk, beside DPDK");
-            rows.push(PeerRow::new("P2", name, "ns/object", &all, aim));
-        }
+        rows.extend(pooled);
     }
     cache.check_at_rest()?;
     let mut section = Section::new(
@@ -95,10 +93,14 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
          mempool, where it is installed, is compiled for this machine and inlined into its loop; ours is called.",
         rows,
     );
-    let [best, ours, bulk] = lines;
+    let [best, ours, bulk, of_pool] = lines;
     let chart = Chart::curves("Allocate and free N objects", "objects", "ns an object");
     let chart = chart.with("best peer", best).with("uslub, malloc", ours);
-    section.charts = vec![chart.with("uslub, bulk", bulk)];
+    let chart = chart.with("uslub, bulk", bulk);
+    section.charts = vec![match pool {
+        Some(_) => chart.with("DPDK, bulk", of_pool),
+        None => chart,
+    }];
     Ok(section)
 }
 
@@ -118,6 +120,13 @@ fn malloc(face: &Face, loops: usize, objects: &mut [*mut u8]) -> Result<f64, Fai
         }
     });
     Ok(time / (loops * objects.len()) as f64)
+}
+
+/// Ours and DPDK's mempool alone.
+fn beside(n: usize, all: &Rounds) -> PeerRow {
+    let name = format!("{n} of {SIZE} B, bulk, beside DPDK");
+    let (all, aim) = (all.against(DPDK), Aim::ratio(1.0));
+    PeerRow::new("P2", name, "ns/object", &all, aim)
 }
 
 /// Nanoseconds an object of DPDK's, both calls inlined.
