@@ -413,10 +413,11 @@ impl<P: Platform> Allocator<P> {
                 self.place_filled(cache, sheaf, gfp);
             }
         }
-        if self.glance(cache.id.main()) == sheaf::bootstrap()
+        if out.len() <= cache.capacity
+            && self.glance(cache.id.main()) == sheaf::bootstrap()
             && let Some(sheaf) = empties.pop()
         {
-            // The next bulk that is freed finds room at once.
+            // A bulk like this one, freed, finds room at once.
             self.place_roomy(cache, self.fit(cache, sheaf), gfp);
         }
         self.barn_put_all(cache, &mut SheafList::new(), &mut empties, gfp);
