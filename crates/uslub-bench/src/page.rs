@@ -16,7 +16,8 @@ pub fn html(report: &Report) -> String {
         "<header><h1>uslub: five threads, old against new</h1>\
          <p>{} · {} CPUs · Linux {} · per-CPU slots by {} · uslub {} ({} build)</p>\
          <p>A {} run of {:.0} seconds. Each figure is the median of {} rounds in which all competitors take turns; least and \
-         greatest are beside it. Absolute times are for the reader; what is judged are ratios inside one run, and what is stated in nanoseconds: here {}.</p>{}</header>",
+         greatest are beside it. Absolute times are for the reader; what is judged are ratios inside one run, \
+         and what is stated in nanoseconds: here {}.</p>{}</header>",
         escape(&machine.machine),
         machine.cpus,
         escape(&machine.kernel),

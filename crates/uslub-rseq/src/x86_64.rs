@@ -241,8 +241,8 @@ pub unsafe fn add(area: &Area, table: *mut u8, at: usize, n: usize, stopped: *mu
     done != 0
 }
 
-/// Copies `bytes` bytes (a multiple of 8, at least 8) from `from` to `to`, and changes all three: none are left. From the low end on, in
-/// the largest pieces that do not overlap, so that a later load finds its bytes in one store.
+/// Copies `bytes` bytes (a multiple of 8, at least 8) from `from` to `to`, and changes all three: none are left. From the low
+/// end on, in the largest pieces that do not overlap, so that a later load finds its bytes in one store.
 macro_rules! copy {
     () => {
         concat!(

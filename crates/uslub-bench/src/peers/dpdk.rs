@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 use crate::bench::Failure;
 use crate::linux::{self, Pinned};
@@ -74,7 +74,7 @@ impl Dpdk {
         let failed = |error: libloading::Error| error.to_string();
         // SAFETY: its initialisers register drivers, which nobody asks for.
         let library =
-            unsafe { Library::open(Some(&library), RTLD_NOW | RTLD_GLOBAL) }.map_err(failed)?;
+            unsafe { Library::open(Some(&library), RTLD_NOW | RTLD_LOCAL) }.map_err(failed)?;
         macro_rules! function {
             ($name:literal: $type:ty) => {
                 // SAFETY: in `dpdk.c` it has this type.

@@ -83,7 +83,7 @@ pub struct Peers {
     dpdk: OnceLock<Result<Dpdk, String>>,
 }
 
-/// One more competitor in a row: its name and its round. Of two by one name the last counts.
+/// One more competitor in a row: its name and its round.
 type More<'a, T> = (&'static str, &'a mut dyn FnMut() -> Result<T, Failure>);
 
 impl Peers {

@@ -89,12 +89,11 @@ impl Sequence {
         assert_eq!(u32::from_ne_bytes(memory.read(abort - 4)), SIGNATURE);
         let mut jump = decode(memory, abort);
         // What the sequence returns is nothing, or that something is left.
-        match jump.mnemonic() {
-            Mnemonic::Xor => assert_eq!(jump.op0_register(), jump.op1_register()),
-            Mnemonic::Mov => assert_eq!(jump.immediate(1), 1),
-            _ => (),
-        }
-        if jump.flow_control() == FlowControl::Next {
+        if matches!(jump.mnemonic(), Mnemonic::Xor | Mnemonic::Mov) {
+            match jump.mnemonic() {
+                Mnemonic::Xor => assert_eq!(jump.op0_register(), jump.op1_register()),
+                _ => assert_eq!(jump.immediate(1), 1),
+            }
             jump = decode(memory, jump.next_ip());
         }
         assert_eq!(jump.flow_control(), FlowControl::UnconditionalBranch);
