@@ -1,5 +1,6 @@
 //! Objects of a cache, one by one and many at once.
 
+use core::mem;
 use core::ptr::{self, null_mut};
 
 use crate::allocator::Allocator;
@@ -9,6 +10,7 @@ use crate::percpu::CacheId;
 use crate::platform::Platform;
 use crate::sheaf::{self, Sheaf, SheafList};
 use crate::sheaves::RECLAIMS;
+use crate::spill::Spill;
 use crate::stats::StatItem;
 
 /// A bulk that lacks so small a part of a sheaf refills one.
@@ -206,7 +208,11 @@ impl<P: Platform> Allocator<P> {
         // It takes a while until its first word is written.
         self.platform.fetch(out);
         let mut filled = 0;
-        if self.has_slots(gfp) {
+        let mut from_new = out.len() * FEW > cache.capacity && self.only_new_slabs_are_left(cache);
+        if from_new {
+            self.count(cache, StatItem::BarnGetFail, 1);
+            self.note_barn(cache, true);
+        } else if self.has_slots(gfp) {
             filled = self.take_from_sheaves(cache, gfp, out);
             self.count(cache, StatItem::AllocFastpath, filled);
             // For a few objects a sheaf is refilled: the next bulks find the others there.
@@ -222,7 +228,11 @@ impl<P: Platform> Allocator<P> {
         let mut attempt = 0;
         while filled < out.len() {
             let rest = out.len() - filled;
-            let n = self.refill_objects(cache, &mut out[filled..], rest, gfp);
+            let n = if mem::take(&mut from_new) {
+                self.refill_from_new(cache, 0, out, rest, gfp, &mut Spill::none())
+            } else {
+                self.refill_objects(cache, &mut out[filled..], rest, gfp)
+            };
             self.count(cache, StatItem::AllocSlowpath, n);
             filled += n;
             attempt += 1;
@@ -240,6 +250,20 @@ impl<P: Platform> Allocator<P> {
                 .for_each(|&object| self.zero_object(cache, object));
         }
         true
+    }
+
+    /// Whether this CPU's sheaves, the barn and the node's lists have no object, at a glance.
+    fn only_new_slabs_are_left(&self, cache: &KmemCache<P>) -> bool {
+        if self.nr_nodes() > 1 {
+            return false;
+        }
+        let (node, region) = (cache.node(0), self.table.here(self.platform.cpu()));
+        let has_none =
+            |top| top == 0 || (top != sheaf::stopped() && top & 1 == 0 && sheaf::top_is_empty(top));
+        node.barn.nr_full() == 0
+            && node.lists_nothing()
+            && has_none(region.glance(cache.id.main()))
+            && has_none(region.glance(cache.id.spare()))
     }
 
     /// Frees all objects of an array, as [`free`](Self::free) does; their order in the array is lost.

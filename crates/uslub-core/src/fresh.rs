@@ -61,17 +61,25 @@ impl<P: Platform> Allocator<P> {
 
     /// Takes pages for a slab; it belongs to the caller and all its slots are fresh. Where the cache has many slabs, the
     /// pages of others are taken with it.
+    #[inline]
     pub(crate) fn new_slab(&self, cache: &KmemCache<P>, nid: usize, gfp: Gfp) -> Option<&Slab> {
-        let pages = cache.oo.pages();
         let node = cache.node(nid);
         if cache.has_reserve()
             && let Some(mut lists) = node.lists.try_lock()
         {
             lists.reserve.asked(self.platform.now_ms());
         }
-        if let Some(page) = node.ahead.take(pages) {
-            return Some(self.make_slab(cache, page, nid));
-        }
+        let (page, nid) = match node.ahead.take(cache.oo.pages()) {
+            Some(page) => (page, nid),
+            None => self.new_pages(cache, nid, gfp)?,
+        };
+        Some(self.make_slab(cache, page, nid))
+    }
+
+    /// Takes pages for a slab, and for others ahead where the cache has many; the first page, and the node that it is of.
+    #[inline(never)]
+    fn new_pages(&self, cache: &KmemCache<P>, nid: usize, gfp: Gfp) -> Option<(PageIndex, usize)> {
+        let (pages, node) = (cache.oo.pages(), cache.node(nid));
         let wanted = if gfp.may_spin() {
             slabs_at_once(cache, node)
         } else {
@@ -105,7 +113,7 @@ impl<P: Platform> Allocator<P> {
         if got > 1 && !cache.node(home).ahead.put(first, got - 1) {
             self.give_ahead(cache, cache.node(home), first, got - 1);
         }
-        Some(self.make_slab(cache, run.page, home))
+        Some((run.page, home))
     }
 
     /// Gives the pages of slabs back that were taken ahead.
@@ -126,6 +134,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Makes a slab of pages of node `nid`.
+    #[inline]
     fn make_slab(&self, cache: &KmemCache<P>, page: PageIndex, nid: usize) -> &Slab {
         let arena = &self.zone.arena;
         let pages = cache.oo.pages();
@@ -138,12 +147,7 @@ impl<P: Platform> Allocator<P> {
         }
         slab.set_state(State::without_list(0));
         if cache.flags.contains(Flags::PREFAULT) {
-            // Before anything is written there: links and constructed objects may begin a page.
-            let start = self.slab_base(slab);
-            for page in 0..pages {
-                // SAFETY: a page of the slab; all of it is free.
-                unsafe { start.add(page * PAGE_SIZE).write_volatile(0) };
-            }
+            self.prefault(cache, slab);
         }
         if cache.tuning.freelist_deferred == 0 {
             self.build_freelist(cache, slab);
@@ -153,8 +157,19 @@ impl<P: Platform> Allocator<P> {
         slab
     }
 
+    /// Writes to each page of a brand-new slab, before anything is there: links and constructed objects may begin a page.
+    #[cold]
+    fn prefault(&self, cache: &KmemCache<P>, slab: &Slab) {
+        let start = self.slab_base(slab);
+        for page in 0..cache.oo.pages() {
+            // SAFETY: a page of the slab; all of it is free.
+            unsafe { start.add(page * PAGE_SIZE).write_volatile(0) };
+        }
+    }
+
     /// Links all slots of a brand-new slab in the order of its iterator: the old way. None is fresh then. What
     /// a constructor fails at, and all behind it, stays fresh.
+    #[inline(never)]
     fn build_freelist(&self, cache: &KmemCache<P>, slab: &Slab) {
         let (base, start) = (self.slab_base(slab), usize::from(slab.start()));
         let count = match cache.ctor {

@@ -304,6 +304,14 @@ impl<P: Platform> Node<P> {
         self.nr_empty.load(Relaxed) + self.nr_at_hand()
     }
 
+    /// Whether no slab of the node has free objects but those whose pages wait, at a glance.
+    #[inline]
+    pub(crate) fn lists_nothing(&self) -> bool {
+        // Relaxed: a glance.
+        let listed = self.nr_partial.load(Relaxed) + self.nr_empty.load(Relaxed);
+        listed == 0 && !self.has_strays() && self.nr_at_hand() == 0
+    }
+
     /// Slabs, at a glance.
     #[inline]
     pub fn nr_slabs(&self) -> usize {

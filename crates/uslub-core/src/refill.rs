@@ -114,7 +114,8 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Takes from fresh slabs of node `nid` until there are `min` objects.
-    fn refill_from_new(
+    #[inline]
+    pub(crate) fn refill_from_new(
         &self,
         cache: &KmemCache<P>,
         nid: usize,
@@ -140,6 +141,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Takes from an empty slab of ours. If it is not used up it goes to the head of the list.
+    #[inline]
     fn refill_from_empty(
         &self,
         cache: &KmemCache<P>,
@@ -363,6 +365,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// As [`take_from`](Self::take_from), of any slab.
+    #[inline(never)]
     fn take_some(
         &self,
         cache: &KmemCache<P>,

@@ -455,8 +455,8 @@ unsafe impl Platform for Linux {
 
     #[inline]
     fn fetch(&self, array: &[*mut u8]) {
-        let lines = array.iter().step_by(LINE).take(FETCHED);
-        lines.for_each(|line| uslub_rseq::fetch(core::ptr::from_ref(line).cast()));
+        let (start, lines) = (array.as_ptr(), array.len().div_ceil(LINE).min(FETCHED));
+        (0..lines).for_each(|line| uslub_rseq::fetch(start.wrapping_add(line * LINE).cast()));
     }
 
     fn slots_are_ready(&self) {
