@@ -84,10 +84,15 @@ unsafe impl<P: Platform> Sync for Allocator<P> {}
 impl<P: Platform> Allocator<P> {
     /// An allocator that is not set up: it owns nothing.
     pub const fn new(platform: P) -> Self {
+        Self::with_table(platform, Table::new())
+    }
+
+    /// An allocator that is not set up, with a table that is not either.
+    pub const fn with_table(platform: P, table: Table) -> Self {
         Self {
             platform,
             zone: Zone::new(),
-            table: Table::new(),
+            table,
             meta: Meta::new(),
             huge: Huge::new(),
             large_pages: AtomicUsize::new(0),

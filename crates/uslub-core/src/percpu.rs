@@ -214,6 +214,8 @@ impl Region {
 
 /// Which region belongs to which CPU.
 pub struct Table {
+    /// Where the regions to use now are listed, if there are so many CPUs at most.
+    place: &'static [AtomicPtr<Region>],
     /// By CPU: the region to use now, or the stopped one.
     active: AtomicPtr<AtomicPtr<Region>>,
     /// By CPU: its region, or null.
@@ -235,7 +237,14 @@ fn table_bytes(nr: usize) -> usize {
 impl Table {
     /// A table that is not set up yet.
     pub const fn new() -> Self {
+        Self::at(&[])
+    }
+
+    /// A table that is not set up yet, and will list the regions to use now at a place of the caller's, which nobody else writes;
+    /// elsewhere if there are more CPUs than places.
+    pub const fn at(place: &'static [AtomicPtr<Region>]) -> Self {
         Self {
+            place,
             active: AtomicPtr::new(null_mut()),
             regions: AtomicPtr::new(null_mut()),
             stopped: AtomicPtr::new(null_mut()),
@@ -260,13 +269,16 @@ impl Table {
         let stopped = stopped.cast::<Region>();
         // SAFETY: fresh zeroed memory of the right size; all-zero words are valid.
         unsafe { stopped.as_ref() }.fill_page(0, sheaf::stopped(), sheaf::stopped());
-        let active = memory.cast::<AtomicPtr<Region>>();
+        let regions = memory.cast::<AtomicPtr<Region>>();
+        // SAFETY: the second half of the memory.
+        let mut active = unsafe { regions.add(nr) };
+        if self.place.len() >= nr {
+            active = NonNull::from(self.place).cast();
+        }
         for cpu in 0..nr {
-            // SAFETY: within the memory just mapped. Relaxed: published below.
+            // SAFETY: within the memory just mapped, or the place. Relaxed: published below.
             unsafe { active.add(cpu).as_ref() }.store(stopped.as_ptr(), Relaxed);
         }
-        // SAFETY: the second half of the memory.
-        let regions = unsafe { active.add(nr) };
         // Release, and Relaxed for what is published by the last: readers acquire `active`.
         self.regions.store(regions.as_ptr(), Relaxed);
         self.stopped.store(stopped.as_ptr(), Relaxed);
@@ -279,9 +291,9 @@ impl Table {
     /// Takes [`init`](Self::init) back, when nobody has seen the table.
     pub(crate) fn undo<P: Platform>(&self, platform: &P) {
         // Relaxed: nobody else has the table.
-        let (active, stopped) = (self.active.load(Relaxed), self.stopped.load(Relaxed));
+        let (regions, stopped) = (self.regions.load(Relaxed), self.stopped.load(Relaxed));
         for (start, bytes) in [
-            (active.cast::<u8>(), table_bytes(self.nr())),
+            (regions.cast::<u8>(), table_bytes(self.nr())),
             (stopped.cast(), size_of::<Region>()),
         ] {
             if let Some(start) = NonNull::new(start) {

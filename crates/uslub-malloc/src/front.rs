@@ -7,15 +7,20 @@
 //! sheaves, aborted sequences, and everything while [`FRONT`] is closed (its bounds are 0): before
 //! set-up, without restartable sequences, and while a `vfork` is under way.
 
-use core::cell::UnsafeCell;
-use core::sync::atomic::AtomicUsize;
+use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize};
 
 use uslub_core::kmalloc::{CLASS_MAX, CLASS_TABLE};
+use uslub_core::percpu::Region;
 
 use crate::ALLOCATOR;
 
-/// What the fast paths look at; one cache line, then the table of classes.
+/// Most CPUs for which the fast paths open: as many as the kernel can have.
+const CPUS: usize = 8192;
+
+/// What the fast paths look at; one cache line, then the table of classes and that of regions. All zeros at first, so that the
+/// library's file has none of it.
 #[repr(C, align(64))]
 pub(crate) struct Front {
     /// Address of the arena's page 0.
@@ -30,15 +35,12 @@ pub(crate) struct Front {
     offset: AtomicUsize,
     /// Offset of its index field.
     index_offset: AtomicUsize,
-    /// Regions by index.
-    table: AtomicUsize,
-    _pad: usize,
+    _pad: [usize; 2],
     /// Class by size in words.
-    classes: UnsafeCell<[u8; CLASS_MAX / 8 + 1]>,
+    classes: [AtomicU8; CLASS_MAX / 8 + 1],
+    /// Regions by index.
+    regions: [AtomicPtr<Region>; CPUS],
 }
-
-// SAFETY: the classes are never written.
-unsafe impl Sync for Front {}
 
 pub(crate) static FRONT: Front = Front {
     base: AtomicUsize::new(0),
@@ -47,18 +49,24 @@ pub(crate) static FRONT: Front = Front {
     limit: AtomicUsize::new(0),
     offset: AtomicUsize::new(0),
     index_offset: AtomicUsize::new(0),
-    table: AtomicUsize::new(0),
-    _pad: 0,
-    classes: UnsafeCell::new(CLASS_TABLE),
+    _pad: [0; 2],
+    classes: [const { AtomicU8::new(0) }; CLASS_MAX / 8 + 1],
+    regions: [const { AtomicPtr::new(null_mut()) }; CPUS],
 };
 
 impl Front {
+    /// Where the allocator is to list its regions.
+    pub(crate) const fn regions(&self) -> &[AtomicPtr<Region>] {
+        &self.regions
+    }
+
     /// Opens the fast paths, if there are restartable sequences and no `vfork` is under way.
     pub(crate) fn open(&self) {
         let Some(area) = ALLOCATOR.platform.area() else {
             return;
         };
-        if ALLOCATOR.platform.in_vfork() {
+        let has_place = core::ptr::eq(ALLOCATOR.table.active(), self.regions.as_ptr());
+        if ALLOCATOR.platform.in_vfork() || !has_place {
             return;
         }
         let arena = &ALLOCATOR.zone.arena;
@@ -67,7 +75,10 @@ impl Front {
         self.map.store(arena.map() as usize, Relaxed);
         self.offset.store(area.offset as usize, Relaxed);
         self.index_offset.store(area.index_offset as usize, Relaxed);
-        self.table.store(ALLOCATOR.table.active() as usize, Relaxed);
+        for (place, class) in self.classes.iter().zip(CLASS_TABLE) {
+            // Relaxed: as above; always the same.
+            place.store(class, Relaxed);
+        }
         // With more memory nodes than one a free must look where its object belongs.
         if ALLOCATOR.nr_nodes() == 1 {
             // Release: the bounds open what is above.
@@ -144,8 +155,7 @@ mod fast {
             "mov fs:[rdx + 8], rcx",
             "20:",
             "mov ecx, fs:[r9]",
-            "mov r10, [rsi + {table}]",
-            "mov rcx, [r10 + rcx * 8]",
+            "mov rcx, [rsi + rcx * 8 + {regions}]",
             "lea rcx, [rcx + rax * 8]",
             "mov r8, [rcx]",
             "mov rax, [r8]",
@@ -173,7 +183,7 @@ mod fast {
             classes = const offset_of!(Front, classes),
             offset = const offset_of!(Front, offset),
             index = const offset_of!(Front, index_offset),
-            table = const offset_of!(Front, table),
+            regions = const offset_of!(Front, regions),
             count = const ALLOCS_OFFSET,
             slow = sym malloc_slow,
         )
@@ -202,8 +212,7 @@ mod fast {
             "mov fs:[rdx + 8], rcx",
             "20:",
             "mov ecx, fs:[r9]",
-            "mov r10, [rsi + {table}]",
-            "mov rcx, [r10 + rcx * 8]",
+            "mov rcx, [rsi + rcx * 8 + {regions}]",
             "lea rcx, [rcx + rax * 8]",
             "mov r8, [rcx]",
             // The newest free object is this one: it was freed just before.
@@ -235,7 +244,7 @@ mod fast {
             map = const offset_of!(Front, map),
             offset = const offset_of!(Front, offset),
             index = const offset_of!(Front, index_offset),
-            table = const offset_of!(Front, table),
+            regions = const offset_of!(Front, regions),
             mask = const SHEAF_BYTES - 1,
             count = const FREES_OFFSET,
             slow = sym free_slow,

@@ -29,10 +29,14 @@ mod sandbox;
 mod start;
 
 use uslub_core::Allocator;
+use uslub_core::percpu::Table;
 use uslub_linux::Linux;
 
+use crate::front::FRONT;
+
 /// The one allocator.
-pub(crate) static ALLOCATOR: Allocator<Linux> = Allocator::new(Linux::new());
+pub(crate) static ALLOCATOR: Allocator<Linux> =
+    Allocator::with_table(Linux::new(), Table::at(FRONT.regions()));
 
 #[cfg(all(panic = "abort", not(test)))]
 #[panic_handler]
