@@ -264,6 +264,7 @@ impl<P: Platform> Allocator<P> {
             && node.lists_nothing()
             && has_none(region.glance(cache.id.main()))
             && has_none(region.glance(cache.id.spare()))
+            && self.platform.percpu_usable()
     }
 
     /// Frees all objects of an array, as [`free`](Self::free) does; their order in the array is lost.

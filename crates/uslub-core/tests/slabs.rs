@@ -273,3 +273,48 @@ fn what_a_zeroed_object_grows_by_is_zero() {
     unsafe { a.kfree(object) };
     assert_all_is_given_back(&a);
 }
+
+/// A bulk finds what is listed, and what is in a sheaf, before it takes a new slab; where there is nothing it says what it missed.
+#[test]
+fn a_bulk_takes_new_slabs_only_where_nothing_else_is_left() {
+    let a = Setup::with(&["slab_min_objects=64", "sheaf_capacity=32"]).build();
+    let cache = a.create(&CacheArgs::new("test", 64)).unwrap();
+    let stats = || {
+        let items = [
+            StatItem::AllocSlab,
+            StatItem::AllocSlowpath,
+            StatItem::AllocFastpath,
+            StatItem::BarnGetFail,
+        ];
+        items.map(|item| a.stat(cache, item))
+    };
+    assert_eq!(cache.oo.objects, 64);
+    let bulk = |count| {
+        let mut objects = vec![null_mut(); count];
+        assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));
+        objects
+    };
+    let mut held = bulk(160);
+    assert_eq!(stats(), [3, 160, 0, 1]);
+    assert_eq!(cache.node(0).nr_partial(), 1, "half a slab is left");
+    held.extend(bulk(32));
+    assert_eq!(stats(), [3, 192, 0, 2]);
+    assert_eq!(cache.node(0).nr_partial(), 0);
+    // SAFETY: the test's objects, freed once.
+    unsafe { a.free_bulk(cache, &mut held.split_off(172)) };
+    held.extend(bulk(40));
+    assert_eq!(stats()[..3], [4, 212, 20]);
+    // A slab that is empty and kept is none of the new ones.
+    let mut kept = held.split_off(held.len() - 40);
+    kept.sort_unstable();
+    held.sort_unstable();
+    held.dedup();
+    assert_eq!(held.len(), 172);
+    kept.extend(held);
+    // SAFETY: as above.
+    unsafe { a.free_bulk(cache, &mut kept) };
+    let slabs = stats()[0];
+    bulk(64);
+    assert_eq!(stats()[0], slabs);
+    assert_eq!(a.validate(), Ok(()));
+}
