@@ -185,7 +185,7 @@ impl<P: Platform> Allocator<P> {
         self.shrink_all();
         let any = self.zone.dirty_bytes() + self.huge.kept_bytes() > 0;
         self.zone.purge(&self.platform);
-        self.purge_huge(|_| true);
+        self.purge_huge(self.platform.now_ms(), |_| true);
         any
     }
 
@@ -286,12 +286,12 @@ impl<P: Platform> Allocator<P> {
         }
         let (now, decay) = (self.platform.now_ms(), u64::from(self.tunables().decay_ms));
         self.zone.decay_now_and_then(&self.platform, now, decay);
-        self.purge_huge(|age| age >= decay);
+        self.purge_huge(now, |age| age >= decay);
     }
 
-    /// Gives back kept mappings of huge objects.
-    fn purge_huge(&self, old_enough: impl Fn(u64) -> bool) {
-        if self.huge.purge(&self.platform, old_enough) {
+    /// Gives back kept mappings of huge objects that are old enough at the time `now`.
+    fn purge_huge(&self, now: u64, old_enough: impl Fn(u64) -> bool) {
+        if self.huge.purge(&self.platform, now, old_enough) {
             self.note_huge();
         }
     }
@@ -358,7 +358,7 @@ impl<P: Platform> Allocator<P> {
             }
         });
         self.zone.decay(&self.platform, now, decay);
-        self.purge_huge(|age| age >= decay);
+        self.purge_huge(now, |age| age >= decay);
     }
 }
 

@@ -8,7 +8,7 @@
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::atomic::AtomicUsize;
+use crate::atomic::{AtomicU64, AtomicUsize};
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::sync::Lock;
 
@@ -96,6 +96,8 @@ pub struct Huge<P> {
     inner: Lock<P, Inner>,
     live: AtomicUsize,
     kept: AtomicUsize,
+    /// Since when a mapping has been kept, at most; written under the lock.
+    oldest: AtomicU64,
     table: AtomicUsize,
 }
 
@@ -156,12 +158,18 @@ impl Inner {
         self.len += 1;
     }
 
-    /// The mapping that has been kept for longest; it is kept no longer.
-    fn let_go(&mut self) -> Option<Entry> {
+    /// The mapping that has been kept for longest, if it `may` go, as it has been kept since then; it is kept no longer.
+    fn let_go(&mut self, may: impl Fn(u64) -> bool) -> Option<Entry> {
         let kept = self.freed.iter_mut().filter(|freed| freed.kept);
         let oldest = kept.min_by_key(|freed| freed.since)?;
-        oldest.kept = false;
-        Some(oldest.entry)
+        oldest.kept = !may(oldest.since);
+        (!oldest.kept).then_some(oldest.entry)
+    }
+
+    /// Since when a mapping has been kept.
+    fn oldest(&self) -> u64 {
+        let kept = self.freed.iter().filter(|freed| freed.kept);
+        kept.map(|freed| freed.since).min().unwrap_or(u64::MAX)
     }
 
     /// Makes room for one more; returns the table's new size in bytes, 0 if unchanged, `None` without memory.
@@ -222,6 +230,7 @@ impl<P: Platform> Huge<P> {
             }),
             live: AtomicUsize::new(0),
             kept: AtomicUsize::new(0),
+            oldest: AtomicU64::new(u64::MAX),
             table: AtomicUsize::new(0),
         }
     }
@@ -378,7 +387,7 @@ impl<P: Platform> Huge<P> {
                 if self.kept.load(Relaxed) + bytes <= limit {
                     break;
                 }
-                *gone = inner.let_go().unwrap_or(NO_ENTRY);
+                *gone = inner.let_go(|_| true).unwrap_or(NO_ENTRY);
                 // Relaxed: as above.
                 self.kept.fetch_sub(gone.bytes, Relaxed);
             }
@@ -397,6 +406,8 @@ impl<P: Platform> Huge<P> {
                 gone[FREED] = old.entry;
             }
         }
+        // Relaxed: read at a glance.
+        self.oldest.store(inner.oldest(), Relaxed);
         drop(inner);
         for entry in gone {
             self.unmap(platform, entry);
@@ -433,23 +444,23 @@ impl<P: Platform> Huge<P> {
         Some(moved)
     }
 
-    /// Unmaps the kept mappings whose age in milliseconds `old_enough` accepts; none is kept from then on until one is missed.
-    /// Returns whether there was any.
-    pub fn purge(&self, platform: &P, old_enough: impl Fn(u64) -> bool) -> bool {
-        // Relaxed: a glance.
-        if self.kept.load(Relaxed) == 0 {
+    /// Unmaps the kept mappings whose age in milliseconds at the time `now` `old_enough` accepts; none is kept from then on until one
+    /// is missed. Returns whether there was any.
+    pub fn purge(&self, platform: &P, now: u64, old_enough: impl Fn(u64) -> bool) -> bool {
+        let may = |since| old_enough(now.saturating_sub(since));
+        // Relaxed: glances.
+        if self.kept.load(Relaxed) == 0 || !may(self.oldest.load(Relaxed)) {
             return false;
         }
         let mut any = false;
-        let now = platform.now_ms();
-        for i in 0..FREED {
+        loop {
             let mut inner = self.inner.lock();
-            let freed = &mut inner.freed[i];
-            if !freed.kept || !old_enough(now.saturating_sub(freed.since)) {
-                continue;
-            }
-            freed.kept = false;
-            let entry = freed.entry;
+            let gone = inner.let_go(may);
+            // Relaxed: as in `free`.
+            self.oldest.store(inner.oldest(), Relaxed);
+            let Some(entry) = gone else {
+                return any;
+            };
             inner.keeps = false;
             // Relaxed: a figure.
             self.kept.fetch_sub(entry.bytes, Relaxed);
@@ -457,7 +468,6 @@ impl<P: Platform> Huge<P> {
             self.unmap(platform, entry);
             any = true;
         }
-        any
     }
 
     /// The lock, for a fork.
