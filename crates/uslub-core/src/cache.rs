@@ -61,7 +61,7 @@ pub struct KmemCache<P: 'static> {
     pub min_partial: usize,
     /// Objects a sheaf holds.
     pub capacity: usize,
-    /// Objects a sheaf may come to hold; the same as `capacity`, or less, where it is fixed.
+    /// Objects a sheaf may come to hold, 256 KiB of them at most; the same as `capacity`, or less, where it is fixed.
     pub capacity_max: usize,
     /// Full sheaves a barn holds.
     pub max_full: usize,
@@ -93,6 +93,8 @@ const ADAPTIVE_BARN: usize = 20;
 const BARN_BYTES: usize = 64 << 10;
 /// Full sheaves in a barn, at most, as in the kernel.
 const FULL_SHEAVES: usize = 10;
+/// Bytes of objects that a sheaf may come to hold.
+const GROWN_SHEAF_BYTES: usize = 256 << 10;
 
 impl<P: Platform> KmemCache<P> {
     /// Computes the record of a cache; `nodes` is set up, `random` null or a permutation's offsets.
@@ -144,7 +146,10 @@ impl<P: Platform> KmemCache<P> {
             .clamp(1, MAX_CAPACITY);
         let (capacity, capacity_max) = (
             in_step(capacity),
-            in_step((tuning.sheaf_capacity_max as usize).min(MAX_CAPACITY)),
+            in_step(
+                (tuning.sheaf_capacity_max as usize)
+                    .min((GROWN_SHEAF_BYTES / layout.size).clamp(1, MAX_CAPACITY)),
+            ),
         );
         let mut name = [0; NAME_MAX + 1];
         name[..args.name.len()].copy_from_slice(args.name.as_bytes());

@@ -43,8 +43,6 @@ const VISITS: u8 = 63;
 const WINDOW_MS: u32 = 10;
 /// Milliseconds without a visit to the barn after which a CPU wants less, at first.
 const QUIET_MS: u32 = 40;
-/// Bytes of objects in one sheaf, at most.
-const SHEAF_OBJECT_BYTES: usize = 256 << 10;
 
 /// What a CPU wants of one cache's sheaves, in a word of its region. Racy: a lost update costs a step.
 #[derive(Clone, Copy)]
@@ -101,9 +99,7 @@ impl Wish {
 
 /// The capacity of a step for a cache.
 fn capacity_of<P: Platform>(cache: &KmemCache<P>, step: u8) -> usize {
-    let objects = (SHEAF_OBJECT_BYTES / cache.size as usize).max(1);
     STEPS[usize::from(step).min(STEPS.len() - 1)]
-        .min(objects)
         .clamp(cache.capacity, cache.capacity_max.max(cache.capacity))
 }
 
