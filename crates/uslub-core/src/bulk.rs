@@ -260,10 +260,10 @@ impl<P: Platform> Allocator<P> {
         let (node, region) = (cache.node(0), self.table.here(self.platform.cpu()));
         let has_none =
             |top| top == 0 || (top != sheaf::stopped() && top & 1 == 0 && sheaf::top_is_empty(top));
-        node.barn.nr_full() == 0
-            && node.lists_nothing()
-            && has_none(region.glance(cache.id.main()))
+        has_none(region.glance(cache.id.main()))
             && has_none(region.glance(cache.id.spare()))
+            && node.barn.nr_full() == 0
+            && node.lists_nothing()
             && self.platform.percpu_usable()
     }
 
