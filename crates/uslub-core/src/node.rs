@@ -307,9 +307,7 @@ impl<P: Platform> Node<P> {
     /// Whether no slab of the node has free objects but those whose pages wait, at a glance.
     #[inline]
     pub(crate) fn lists_nothing(&self) -> bool {
-        // Relaxed: a glance.
-        let listed = self.nr_partial.load(Relaxed) + self.nr_empty.load(Relaxed);
-        listed == 0 && !self.has_strays() && self.nr_at_hand() == 0
+        self.nr_partial() == 0 && !self.has_strays() && self.nr_empty() == 0
     }
 
     /// Slabs, at a glance.

@@ -60,6 +60,14 @@ impl Front {
         &self.regions
     }
 
+    /// Fills the table of classes, before the fast paths are opened for the first time.
+    pub(crate) fn set_up(&self) {
+        for (place, class) in self.classes.iter().zip(CLASS_TABLE) {
+            // Relaxed: published by the bounds.
+            place.store(class, Relaxed);
+        }
+    }
+
     /// Opens the fast paths, if there are restartable sequences and no `vfork` is under way.
     pub(crate) fn open(&self) {
         let Some(area) = ALLOCATOR.platform.area() else {
@@ -75,10 +83,6 @@ impl Front {
         self.map.store(arena.map() as usize, Relaxed);
         self.offset.store(area.offset as usize, Relaxed);
         self.index_offset.store(area.index_offset as usize, Relaxed);
-        for (place, class) in self.classes.iter().zip(CLASS_TABLE) {
-            // Relaxed: as above; always the same.
-            place.store(class, Relaxed);
-        }
         // With more memory nodes than one a free must look where its object belongs.
         if ALLOCATOR.nr_nodes() == 1 {
             // Release: the bounds open what is above.

@@ -22,6 +22,7 @@ fn set_up() -> bool {
     }
     // The first block, so that the front has pages to open for.
     ALLOCATOR.zone.begin(&ALLOCATOR.platform);
+    FRONT.set_up();
     FRONT.open();
     true
 }
