@@ -18,9 +18,9 @@ use crate::page::PageIndex;
 use crate::platform::Platform;
 
 /// Slabs whose pages are taken at once, at most.
-const MOST: usize = 16;
+const MOST: usize = 64;
 /// Of how many slabs one may be taken ahead.
-const SHARE: usize = 32;
+const SHARE: usize = 64;
 
 /// Slabs to take at once: one, or where a cache has many, a few.
 pub(crate) fn slabs_at_once<P: Platform>(cache: &KmemCache<P>, node: &Node<P>) -> usize {

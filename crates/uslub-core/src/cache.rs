@@ -349,6 +349,12 @@ impl<P: Platform> KmemCache<P> {
         self.tuning.slab_state_lockfree == 1
     }
 
+    /// Whether the objects of an empty slab may be handed out without a look at what is in them.
+    #[inline]
+    pub(crate) fn leaves_whole(&self) -> bool {
+        self.ctor.is_none() && self.tuning.freelist_deferred == 1
+    }
+
     /// Whether the capacity of sheaves adapts.
     #[inline]
     pub fn is_adaptive(&self) -> bool {

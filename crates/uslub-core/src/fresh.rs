@@ -59,21 +59,52 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Takes pages for a slab; it belongs to the caller and all its slots are fresh. Where the cache has many slabs, the
-    /// pages of others are taken with it.
+    /// Takes pages for a slab; it belongs to the caller and all its slots are fresh.
     #[inline]
     pub(crate) fn new_slab(&self, cache: &KmemCache<P>, nid: usize, gfp: Gfp) -> Option<&Slab> {
+        let (page, nid) = self.pages_of_slab(cache, nid, gfp)?;
+        Some(self.make_slab(cache, page, nid, 0))
+    }
+
+    /// Hands out all objects of a new slab at once, as many as fit into `out`; false if no pages are to be had. For caches whose
+    /// slabs [leave whole](KmemCache::leaves_whole).
+    #[inline(never)]
+    pub(crate) fn use_up_new_slab(
+        &self,
+        cache: &KmemCache<P>,
+        nid: usize,
+        gfp: Gfp,
+        out: &mut [*mut u8],
+    ) -> bool {
+        let Some((page, nid)) = self.pages_of_slab(cache, nid, gfp) else {
+            return false;
+        };
+        let slab = self.make_slab(cache, page, nid, out.len() as u16);
+        slab.set_epoch(slab.epoch().wrapping_add(1));
+        let base = self.zone.arena.address(page).as_ptr();
+        self.emit(cache, slab, base, 0, out);
+        true
+    }
+
+    /// Takes pages for a slab; where the cache has many slabs, the pages of others are taken with it. The first page, and the
+    /// node that it is of.
+    #[inline]
+    fn pages_of_slab(
+        &self,
+        cache: &KmemCache<P>,
+        nid: usize,
+        gfp: Gfp,
+    ) -> Option<(PageIndex, usize)> {
         let node = cache.node(nid);
         if cache.has_reserve()
             && let Some(mut lists) = node.lists.try_lock()
         {
             lists.reserve.asked(self.platform.now_ms());
         }
-        let (page, nid) = match node.ahead.take(cache.oo.pages()) {
-            Some(page) => (page, nid),
-            None => self.new_pages(cache, nid, gfp)?,
-        };
-        Some(self.make_slab(cache, page, nid))
+        match node.ahead.take(cache.oo.pages()) {
+            Some(page) => Some((page, nid)),
+            None => self.new_pages(cache, nid, gfp),
+        }
     }
 
     /// Takes pages for a slab, and for others ahead where the cache has many; the first page, and the node that it is of.
@@ -133,23 +164,23 @@ impl<P: Platform> Allocator<P> {
         self.zone.free(&self.platform, first, pages, decay);
     }
 
-    /// Makes a slab of pages of node `nid`.
+    /// Makes a slab of pages of node `nid`, of which none or all objects are in use.
     #[inline]
-    fn make_slab(&self, cache: &KmemCache<P>, page: PageIndex, nid: usize) -> &Slab {
+    fn make_slab(&self, cache: &KmemCache<P>, page: PageIndex, nid: usize, inuse: u16) -> &Slab {
         let arena = &self.zone.arena;
         let pages = cache.oo.pages();
         let slab = arena.slab(page);
-        slab.set_position(0);
+        slab.set_position(inuse);
         slab.set_partial(false);
         slab.set_node(nid as u8);
         if cache.is_random() {
             slab.set_start(cache.start_for(nid, page));
         }
-        slab.set_state(State::without_list(0));
+        slab.set_state(State::without_list(inuse.into()));
         if cache.flags.contains(Flags::PREFAULT) {
             self.prefault(cache, slab);
         }
-        if cache.tuning.freelist_deferred == 0 {
+        if inuse == 0 && cache.tuning.freelist_deferred == 0 {
             self.build_freelist(cache, slab);
         }
         slab.set_kind(PageKind::Slab);

@@ -307,7 +307,11 @@ impl<P: Platform> Node<P> {
     /// Whether no slab of the node has free objects but those whose pages wait, at a glance.
     #[inline]
     pub(crate) fn lists_nothing(&self) -> bool {
-        self.nr_partial() == 0 && !self.has_strays() && self.nr_empty() == 0
+        // Relaxed: a glance.
+        let hands = (self.at_hand.iter()).fold(NO_SLAB, |all, hand| all & hand.load(Relaxed));
+        // Relaxed: a glance.
+        let listed = self.nr_partial() | self.nr_empty.load(Relaxed);
+        listed == 0 && !self.has_strays() && hands == NO_SLAB
     }
 
     /// Slabs, at a glance.

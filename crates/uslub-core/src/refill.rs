@@ -124,7 +124,7 @@ impl<P: Platform> Allocator<P> {
         gfp: Gfp,
         spill: &mut Spill,
     ) -> usize {
-        let mut filled = 0;
+        let mut filled = self.use_up_new_slabs(cache, nid, &mut out[..min], gfp);
         while filled < min {
             let Some(slab) = self.new_slab(cache, nid, gfp) else {
                 break;
@@ -136,6 +136,28 @@ impl<P: Platform> Allocator<P> {
                 // The constructor gave up.
                 break;
             }
+        }
+        filled
+    }
+
+    /// Takes from fresh slabs of node `nid` those objects that come by whole slabs; returns how many.
+    #[inline]
+    pub(crate) fn use_up_new_slabs(
+        &self,
+        cache: &KmemCache<P>,
+        nid: usize,
+        out: &mut [*mut u8],
+        gfp: Gfp,
+    ) -> usize {
+        if !cache.leaves_whole() {
+            return 0;
+        }
+        let objects = cache.oo.objects as usize;
+        let mut filled = 0;
+        while let Some(bulk) = out.get_mut(filled..filled + objects)
+            && self.use_up_new_slab(cache, nid, gfp, bulk)
+        {
+            filled += objects;
         }
         filled
     }
@@ -348,8 +370,7 @@ impl<P: Platform> Allocator<P> {
         spill: &mut Spill,
     ) -> (usize, Outcome) {
         let objects = cache.oo.objects as usize;
-        let starts_over = cache.ctor.is_none() && cache.tuning.freelist_deferred == 1;
-        if starts_over && out.len() >= objects && slab.state().inuse() == 0 {
+        if cache.leaves_whole() && out.len() >= objects && slab.state().inuse() == 0 {
             self.take_whole(cache, slab, &mut out[..objects]);
             return (objects, Outcome::Gone);
         }

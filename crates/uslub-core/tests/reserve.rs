@@ -11,7 +11,7 @@ use uslub_core::args::CacheArgs;
 /// Slabs that are kept in any case.
 const KEPT: usize = 5;
 /// Slabs whose pages may have been taken ahead, at most.
-const AHEAD: usize = 15;
+const AHEAD: usize = 63;
 
 /// The bound while a load is on: half of the most slabs that were in use, and what was taken ahead.
 #[test]

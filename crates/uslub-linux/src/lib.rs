@@ -447,6 +447,7 @@ unsafe impl Platform for Linux {
         if cpu < nr { cpu } else { cpu % nr }
     }
 
+    #[inline]
     fn percpu_usable(&self) -> bool {
         self.open_area()
             .is_some_and(|area| area.is_registered_here())

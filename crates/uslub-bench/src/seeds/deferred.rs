@@ -155,7 +155,7 @@ fn measure(
 }
 
 /// Slabs whose pages a cache takes at once, at most.
-const AHEAD: usize = 16;
+const AHEAD: usize = 64;
 
 /// Allocates all objects, a slab a bulk, and frees them; nanoseconds of an object's allocation.
 fn round(

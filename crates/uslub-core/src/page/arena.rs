@@ -10,6 +10,7 @@
 //! not ours, known by one compare. The range grows at `limit`, a block at a time.
 
 use core::ptr::{NonNull, null_mut};
+use core::slice;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::atomic::{AtomicPtr, AtomicU16, AtomicUsize};
@@ -296,9 +297,12 @@ impl Arena {
     /// Says that `count` pages from `page` belong to slabs of a cache, or to none.
     pub fn set_cache(&self, page: PageIndex, count: u32, id: Option<CacheId>) {
         let raw = id.map_or(0, CacheId::raw);
-        for p in page.0..page.0 + count {
+        debug_assert!((page.0 + count) as usize <= self.limit());
+        // SAFETY: pages below the limit have a committed entry.
+        let entries = unsafe { slice::from_raw_parts(self.map_entry(page), count as usize) };
+        for entry in entries {
             // Relaxed: the objects reach other threads by synchronised ways.
-            self.map_entry(PageIndex(p)).store(raw, Relaxed);
+            entry.store(raw, Relaxed);
         }
     }
 
