@@ -15,7 +15,7 @@ use crate::numa::MAX_NODES;
 use crate::order;
 use crate::page::PageIndex;
 use crate::page::zone::Zone;
-use crate::percpu::{CacheId, MAX_CACHES, Table};
+use crate::percpu::{CacheId, MAX_CACHES, SPARE_OFFSET, Table};
 use crate::platform::Platform;
 use crate::reclaim::Reclaim;
 use crate::sync::Lock;
@@ -42,13 +42,18 @@ unsafe impl<P: Platform> Send for CacheList<P> {}
 /// It is set up in place by [`init`](Self::init) and then shared. Lock order, outermost first:
 /// caches list, drain, barns, node lists, huge, page growth, page lists, records. Those of grace period and shrinkers
 /// are held while nothing else is.
+///
+/// What fast paths look at comes first, and lies in its page where a region has the words of spare sheaves, which they do not write:
+/// a processor takes a load for one of what was just stored at the same place of another page, and waits.
+#[repr(C, align(4096))]
 pub struct Allocator<P: Platform> {
+    _apart: [u8; SPARE_OFFSET],
+    /// Per-CPU slots.
+    pub table: Table,
     /// The world below.
     pub platform: P,
     /// Pages.
     pub zone: Zone<P>,
-    /// Per-CPU slots.
-    pub table: Table,
     /// Records.
     pub meta: Meta<P>,
     /// Objects with mappings of their own.
@@ -90,9 +95,10 @@ impl<P: Platform> Allocator<P> {
     /// An allocator that is not set up, with a table that is not either.
     pub const fn with_table(platform: P, table: Table) -> Self {
         Self {
+            _apart: [0; SPARE_OFFSET],
+            table,
             platform,
             zone: Zone::new(),
-            table,
             meta: Meta::new(),
             huge: Huge::new(),
             large_pages: AtomicUsize::new(0),

@@ -25,7 +25,7 @@ use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use crate::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
-use crate::platform::Platform;
+use crate::platform::{PAGE_SIZE, Platform};
 use crate::sheaf;
 use crate::stats::{STAT_SLOTS, StatItem};
 
@@ -229,9 +229,18 @@ pub struct Table {
     rcu_pages: AtomicUsize,
 }
 
+/// Where in the table's own memory the regions to use now are listed, for `nr` CPUs: behind all regions, and in its page where a region
+/// has the words of spare sheaves, as what fast paths look at should not lie where they write in another page.
+fn active_at(nr: usize) -> usize {
+    (8 * nr)
+        .saturating_sub(SPARE_OFFSET)
+        .next_multiple_of(PAGE_SIZE)
+        + SPARE_OFFSET
+}
+
 /// Bytes of the table's own memory for `nr` CPUs.
 fn table_bytes(nr: usize) -> usize {
-    (2 * nr * 8).next_multiple_of(4096)
+    (active_at(nr) + 8 * nr).next_multiple_of(PAGE_SIZE)
 }
 
 impl Table {
@@ -270,8 +279,8 @@ impl Table {
         // SAFETY: fresh zeroed memory of the right size; all-zero words are valid.
         unsafe { stopped.as_ref() }.fill_page(0, sheaf::stopped(), sheaf::stopped());
         let regions = memory.cast::<AtomicPtr<Region>>();
-        // SAFETY: the second half of the memory.
-        let mut active = unsafe { regions.add(nr) };
+        // SAFETY: within the memory just mapped, behind the regions.
+        let mut active: NonNull<AtomicPtr<Region>> = unsafe { memory.add(active_at(nr)) }.cast();
         if self.place.len() >= nr {
             active = NonNull::from(self.place).cast();
         }
@@ -535,5 +544,16 @@ mod tests {
             assert_eq!(id.spare().offset() - id.main().offset(), SPARE_OFFSET);
         }
         assert_eq!(CacheId::from_raw(0), None);
+    }
+
+    #[test]
+    fn the_regions_to_use_are_listed_behind_all_and_apart_from_what_is_written() {
+        for nr in [1, 64, 127, 128, 129, 640, 641, 8192] {
+            let at = active_at(nr);
+            assert!(
+                at >= 8 * nr && at % PAGE_SIZE == SPARE_OFFSET && at + 8 * nr <= table_bytes(nr)
+            );
+        }
+        assert_eq!(table_bytes(64), PAGE_SIZE);
     }
 }

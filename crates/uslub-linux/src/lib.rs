@@ -11,13 +11,15 @@ pub mod sys;
 mod text;
 
 use core::fmt::Arguments;
+use core::mem::offset_of;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicIsize, AtomicU32, AtomicU64, AtomicUsize};
 
+use uslub_core::Allocator;
 use uslub_core::locked;
-use uslub_core::percpu::{Counter, Slot, Table};
-use uslub_core::platform::{Backing, Platform};
+use uslub_core::percpu::{Counter, SPARE_OFFSET, Slot, Table};
+use uslub_core::platform::{Backing, PAGE_SIZE, Platform};
 use uslub_core::sheaf::SHEAF_BYTES;
 use uslub_rseq::{Area, Index};
 
@@ -29,20 +31,35 @@ pub use text::{Text, complain};
 
 const _: () = assert!(SHEAF_BYTES == uslub_rseq::SHEAF_BYTES);
 
+/// Whether what lies there in a page is looked at only by those who do not write there in a region.
+const fn lies_apart(offset: usize) -> bool {
+    let offset = offset % PAGE_SIZE;
+    SPARE_OFFSET <= offset && offset + 64 <= 2 * SPARE_OFFSET
+}
+
+// What fast paths look at in an allocator; see `Allocator`.
+const _: () = assert!(
+    lies_apart(offset_of!(Allocator<Linux>, table))
+        && lies_apart(offset_of!(Allocator<Linux>, platform.open))
+        && lies_apart(offset_of!(Allocator<Linux>, zone.arena))
+);
+
 /// The platform.
+#[repr(C)]
 pub struct Linux {
+    /// What fast paths look at: the area's offset where sequences may run without another look; [`CLOSED`] without sequences and
+    /// before there are slots. Less [`VFORK`] for each call of `vfork` whose child has not yet gone its way.
+    open: AtomicI64,
+    /// They look at this too.
+    index_offset: AtomicIsize,
     rseq: AtomicBool,
     offset: AtomicIsize,
-    index_offset: AtomicIsize,
     index_is_cid: AtomicBool,
     area_is_own: AtomicBool,
     nr_cpu_ids: AtomicUsize,
     nr_cpus: AtomicUsize,
     random: AtomicU64,
-    /// What fast paths look at: the area's offset where sequences may run without another look; [`CLOSED`] without sequences and
-    /// before there are slots. Less [`VFORK`] for each call of `vfork` whose child has not yet gone its way.
-    open: AtomicI64,
-    /// The same without what `vfork` takes off.
+    /// [`open`](Self::open) without what `vfork` takes off.
     at_rest: AtomicI64,
     pid: AtomicU32,
     /// Whether the process has forbidden itself some system calls.

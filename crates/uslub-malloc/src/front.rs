@@ -7,22 +7,30 @@
 //! sheaves, aborted sequences, and everything while [`FRONT`] is closed (its bounds are 0): before
 //! set-up, without restartable sequences, and while a `vfork` is under way.
 
+use core::mem::offset_of;
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize};
 
 use uslub_core::kmalloc::{CLASS_MAX, CLASS_TABLE};
-use uslub_core::percpu::Region;
+use uslub_core::percpu::{Region, SPARE_OFFSET};
+use uslub_core::platform::PAGE_SIZE;
 
 use crate::ALLOCATOR;
 
 /// Most CPUs for which the fast paths open: as many as the kernel can have.
 const CPUS: usize = 8192;
 
+/// Where in its page the line lies that the fast paths look at, and where the regions begin: where a region has the words of spare
+/// sheaves, which they do not write. A processor takes a load for one of what was just stored at the same place of another page,
+/// and waits: a fifth of a row of calls, for the classes whose tops lie so.
+const APART: usize = SPARE_OFFSET;
+
 /// What the fast paths look at; one cache line, then the table of classes and that of regions. All zeros at first, so that the
 /// library's file has none of it.
-#[repr(C, align(64))]
+#[repr(C, align(4096))]
 pub(crate) struct Front {
+    _before: [u8; APART],
     /// Address of the arena's page 0.
     base: AtomicUsize,
     /// Pages that `map` covers; 0 closes `free`.
@@ -38,11 +46,15 @@ pub(crate) struct Front {
     _pad: [usize; 2],
     /// Class by size in words.
     classes: [AtomicU8; CLASS_MAX / 8 + 1],
+    _between: [u8; PAGE_SIZE - 64 - (CLASS_MAX / 8 + 1)],
     /// Regions by index.
     regions: [AtomicPtr<Region>; CPUS],
 }
 
+const _: () = assert!(offset_of!(Front, regions) % PAGE_SIZE == APART);
+
 pub(crate) static FRONT: Front = Front {
+    _before: [0; APART],
     base: AtomicUsize::new(0),
     pages: AtomicUsize::new(0),
     map: AtomicUsize::new(0),
@@ -51,6 +63,7 @@ pub(crate) static FRONT: Front = Front {
     index_offset: AtomicUsize::new(0),
     _pad: [0; 2],
     classes: [const { AtomicU8::new(0) }; CLASS_MAX / 8 + 1],
+    _between: [0; PAGE_SIZE - 64 - (CLASS_MAX / 8 + 1)],
     regions: [const { AtomicPtr::new(null_mut()) }; CPUS],
 };
 
@@ -125,7 +138,7 @@ mod fast {
     use uslub_core::percpu::{ALLOCS_OFFSET, FREES_OFFSET};
     use uslub_core::sheaf::SHEAF_BYTES;
 
-    use super::{FRONT, Front};
+    use super::{APART, FRONT, Front};
     use crate::api::{free_slow, free_twice, malloc_slow};
 
     // Both functions begin a cache line.
@@ -144,7 +157,7 @@ mod fast {
     #[unsafe(link_section = ".text.uslub_malloc")]
     pub unsafe extern "C" fn malloc(bytes: usize) -> *mut c_void {
         naked_asm!(
-            "lea rsi, [rip + {front}]",
+            "lea rsi, [rip + {front} + {apart}]",
             "cmp rdi, [rsi + {limit}]",
             "jae {slow}",
             "lea eax, [rdi + 7]",
@@ -183,11 +196,12 @@ mod fast {
             "jmp {slow}",
             ".popsection",
             front = sym FRONT,
-            limit = const offset_of!(Front, limit),
-            classes = const offset_of!(Front, classes),
-            offset = const offset_of!(Front, offset),
-            index = const offset_of!(Front, index_offset),
-            regions = const offset_of!(Front, regions),
+            apart = const APART,
+            limit = const offset_of!(Front, limit) - APART,
+            classes = const offset_of!(Front, classes) - APART,
+            offset = const offset_of!(Front, offset) - APART,
+            index = const offset_of!(Front, index_offset) - APART,
+            regions = const offset_of!(Front, regions) - APART,
             count = const ALLOCS_OFFSET,
             slow = sym malloc_slow,
         )
@@ -199,7 +213,7 @@ mod fast {
     #[unsafe(link_section = ".text.uslub_free")]
     pub unsafe extern "C" fn free(object: *mut c_void) {
         naked_asm!(
-            "lea rsi, [rip + {front}]",
+            "lea rsi, [rip + {front} + {apart}]",
             "mov rax, rdi",
             "sub rax, [rsi + {base}]",
             "shr rax, 12",
@@ -243,12 +257,13 @@ mod fast {
             "jmp {slow}",
             ".popsection",
             front = sym FRONT,
-            base = const offset_of!(Front, base),
-            pages = const offset_of!(Front, pages),
-            map = const offset_of!(Front, map),
-            offset = const offset_of!(Front, offset),
-            index = const offset_of!(Front, index_offset),
-            regions = const offset_of!(Front, regions),
+            apart = const APART,
+            base = const offset_of!(Front, base) - APART,
+            pages = const offset_of!(Front, pages) - APART,
+            map = const offset_of!(Front, map) - APART,
+            offset = const offset_of!(Front, offset) - APART,
+            index = const offset_of!(Front, index_offset) - APART,
+            regions = const offset_of!(Front, regions) - APART,
             mask = const SHEAF_BYTES - 1,
             count = const FREES_OFFSET,
             slow = sym free_slow,
