@@ -44,12 +44,15 @@ unsafe impl<P: Platform> Send for CacheList<P> {}
 /// are held while nothing else is.
 ///
 /// What fast paths look at comes first, and lies in its page where a region has the words of spare sheaves, which they do not write:
-/// a processor takes a load for one of what was just stored at the same place of another page, and waits.
+/// a processor takes a load for one of what was just stored at the same place of another page, and waits. No second word of 32
+/// bytes is among it, as such a one they write in the thread's area, which may lie anywhere in its page.
 #[repr(C, align(4096))]
 pub struct Allocator<P: Platform> {
     _apart: [u8; SPARE_OFFSET],
     /// Per-CPU slots.
     pub table: Table,
+    /// Number of memory nodes.
+    pub(crate) nodes: AtomicUsize,
     /// The world below.
     pub platform: P,
     /// Pages.
@@ -69,8 +72,6 @@ pub struct Allocator<P: Platform> {
     caches: [AtomicPtr<KmemCache<P>>; MAX_CACHES],
     /// Bytes of objects that adaptive sheaves can hold.
     pub(crate) sheaf_bytes: AtomicUsize,
-    /// Number of memory nodes.
-    pub(crate) nodes: AtomicUsize,
     /// How readers are waited for.
     pub(crate) grace: Lock<P, Option<&'static dyn GracePeriod>>,
     /// Who can free memory when it is short.

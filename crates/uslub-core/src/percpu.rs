@@ -213,6 +213,7 @@ impl Region {
 }
 
 /// Which region belongs to which CPU.
+#[repr(C)]
 pub struct Table {
     /// Where the regions to use now are listed, if there are so many CPUs at most.
     place: &'static [AtomicPtr<Region>],
@@ -244,6 +245,9 @@ fn table_bytes(nr: usize) -> usize {
 }
 
 impl Table {
+    /// Where in it the word lies that fast paths look at, in bytes.
+    pub const ACTIVE: usize = core::mem::offset_of!(Self, active);
+
     /// A table that is not set up yet.
     pub const fn new() -> Self {
         Self::at(&[])

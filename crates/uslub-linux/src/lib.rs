@@ -31,29 +31,29 @@ pub use text::{Text, complain};
 
 const _: () = assert!(SHEAF_BYTES == uslub_rseq::SHEAF_BYTES);
 
-/// Whether what lies there in a page is looked at only by those who do not write there in a region.
+/// Whether a word of an allocator lies where fast paths write nothing in other pages; see [`Allocator`].
 const fn lies_apart(offset: usize) -> bool {
     let offset = offset % PAGE_SIZE;
-    SPARE_OFFSET <= offset && offset + 64 <= 2 * SPARE_OFFSET
+    SPARE_OFFSET <= offset && offset < 2 * SPARE_OFFSET && offset % 32 != 8
 }
 
-// What fast paths look at in an allocator; see `Allocator`.
 const _: () = assert!(
-    lies_apart(offset_of!(Allocator<Linux>, table))
+    lies_apart(offset_of!(Allocator<Linux>, table) + Table::ACTIVE)
         && lies_apart(offset_of!(Allocator<Linux>, platform.open))
+        && lies_apart(offset_of!(Allocator<Linux>, platform.index_offset))
         && lies_apart(offset_of!(Allocator<Linux>, zone.arena))
 );
 
 /// The platform.
-#[repr(C)]
+#[repr(C, align(32))]
 pub struct Linux {
     /// What fast paths look at: the area's offset where sequences may run without another look; [`CLOSED`] without sequences and
     /// before there are slots. Less [`VFORK`] for each call of `vfork` whose child has not yet gone its way.
     open: AtomicI64,
+    offset: AtomicIsize,
     /// They look at this too.
     index_offset: AtomicIsize,
     rseq: AtomicBool,
-    offset: AtomicIsize,
     index_is_cid: AtomicBool,
     area_is_own: AtomicBool,
     nr_cpu_ids: AtomicUsize,

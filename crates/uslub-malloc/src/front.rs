@@ -23,27 +23,31 @@ const CPUS: usize = 8192;
 
 /// Where in its page the line lies that the fast paths look at, and where the regions begin: where a region has the words of spare
 /// sheaves, which they do not write. A processor takes a load for one of what was just stored at the same place of another page,
-/// and waits: a fifth of a row of calls, for the classes whose tops lie so.
+/// and waits; with a store and a load of that kind in each call, rows of calls take a quarter longer.
 const APART: usize = SPARE_OFFSET;
 
 /// What the fast paths look at; one cache line, then the table of classes and that of regions. All zeros at first, so that the
 /// library's file has none of it.
+///
+/// They also write to the second word of the thread's area, which is aligned to 32 bytes and may lie anywhere in its page: second
+/// words of 32 bytes are left empty.
 #[repr(C, align(4096))]
 pub(crate) struct Front {
     _before: [u8; APART],
     /// Address of the arena's page 0.
     base: AtomicUsize,
-    /// Pages that `map` covers; 0 closes `free`.
-    pages: AtomicUsize,
+    _written: usize,
     /// The page → cache array.
     map: AtomicUsize,
     /// Sizes below it have a class; 0 closes `malloc`.
     limit: AtomicUsize,
     /// Offset of the thread's area from the thread pointer.
     offset: AtomicUsize,
-    /// Offset of its index field.
+    _written_too: usize,
+    /// Pages that `map` covers; 0 closes `free`.
+    pages: AtomicUsize,
+    /// Offset of the area's index field.
     index_offset: AtomicUsize,
-    _pad: [usize; 2],
     /// Class by size in words.
     classes: [AtomicU8; CLASS_MAX / 8 + 1],
     _between: [u8; PAGE_SIZE - 64 - (CLASS_MAX / 8 + 1)],
@@ -56,12 +60,13 @@ const _: () = assert!(offset_of!(Front, regions) % PAGE_SIZE == APART);
 pub(crate) static FRONT: Front = Front {
     _before: [0; APART],
     base: AtomicUsize::new(0),
-    pages: AtomicUsize::new(0),
+    _written: 0,
     map: AtomicUsize::new(0),
     limit: AtomicUsize::new(0),
     offset: AtomicUsize::new(0),
+    _written_too: 0,
+    pages: AtomicUsize::new(0),
     index_offset: AtomicUsize::new(0),
-    _pad: [0; 2],
     classes: [const { AtomicU8::new(0) }; CLASS_MAX / 8 + 1],
     _between: [0; PAGE_SIZE - 64 - (CLASS_MAX / 8 + 1)],
     regions: [const { AtomicPtr::new(null_mut()) }; CPUS],

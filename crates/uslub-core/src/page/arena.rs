@@ -43,12 +43,13 @@ pub enum PageKind {
 }
 
 /// The range.
+#[repr(C, align(32))]
 pub struct Arena {
     base: AtomicUsize,
-    /// Pages below this number are committed.
-    limit: AtomicUsize,
     /// Pages below this number are reserved.
     reserved: AtomicUsize,
+    /// Pages below this number are committed.
+    limit: AtomicUsize,
     map: AtomicPtr<AtomicU16>,
     descriptors: AtomicPtr<Slab>,
     blocks: AtomicPtr<Block>,

@@ -87,14 +87,14 @@ impl Sequence {
         let abort = memory.word(descriptor + 24);
         assert!(!(start..end).contains(&abort));
         assert_eq!(u32::from_ne_bytes(memory.read(abort - 4)), SIGNATURE);
-        let mut jump = decode(memory, abort);
+        let mut jump = decode_padded(memory, abort);
         // What the sequence returns is nothing, or that something is left.
         if matches!(jump.mnemonic(), Mnemonic::Xor | Mnemonic::Mov) {
             match jump.mnemonic() {
                 Mnemonic::Xor => assert_eq!(jump.op0_register(), jump.op1_register()),
                 _ => assert_eq!(jump.immediate(1), 1),
             }
-            jump = decode(memory, jump.next_ip());
+            jump = decode_padded(memory, jump.next_ip());
         }
         assert_eq!(jump.flow_control(), FlowControl::UnconditionalBranch);
         let mut sequence = Self {
@@ -138,6 +138,17 @@ impl Sequence {
             "a store commits, and nothing follows it"
         );
         sequence
+    }
+}
+
+/// The first instruction from an address on that does something: jumps may be kept off the end of 32 bytes.
+fn decode_padded(memory: &Memory, mut at: u64) -> Instruction {
+    loop {
+        let instruction = decode(memory, at);
+        if instruction.mnemonic() != Mnemonic::Nop {
+            return instruction;
+        }
+        at = instruction.next_ip();
     }
 }
 
