@@ -35,7 +35,7 @@ const KEPT_BYTES: usize = 16 << 10;
 /// Bytes of objects that a sheaf of a class holds.
 const SHEAF_BYTES: usize = 8 << 10;
 /// Bytes of objects that it may come to hold where a CPU keeps missing.
-const GROWN_BYTES: usize = 32 << 10;
+const GROWN_BYTES: usize = 64 << 10;
 /// Largest object of which it may, in bytes.
 const GROWING_MAX: usize = 512;
 /// Largest object at all, in bytes.
