@@ -66,7 +66,7 @@ impl<P: Platform> Allocator<P> {
         Some(self.make_slab(cache, page, nid, 0))
     }
 
-    /// Hands out all objects of a new slab at once, as many as fit into `out`; false if no pages are to be had. For caches whose
+    /// Hands out all objects of a new slab, for which `out` has just the room; false if no pages are to be had. For caches whose
     /// slabs [leave whole](KmemCache::leaves_whole).
     #[inline(never)]
     pub(crate) fn use_up_new_slab(
