@@ -212,8 +212,6 @@ impl<P: Platform> Allocator<P> {
         if from_new {
             self.count(cache, StatItem::BarnGetFail, 1);
             self.note_barn(cache, true);
-            filled = self.use_up_new_slabs(cache, 0, out, gfp);
-            self.count(cache, StatItem::AllocSlowpath, filled);
         } else if self.has_slots(gfp) {
             filled = self.take_from_sheaves(cache, gfp, out);
             self.count(cache, StatItem::AllocFastpath, filled);
@@ -231,7 +229,7 @@ impl<P: Platform> Allocator<P> {
         while filled < out.len() {
             let rest = out.len() - filled;
             let n = if mem::take(&mut from_new) {
-                self.refill_from_new(cache, 0, &mut out[filled..], rest, gfp, &mut Spill::none())
+                self.refill_from_new(cache, 0, out, rest, gfp, &mut Spill::none())
             } else {
                 self.refill_objects(cache, &mut out[filled..], rest, gfp)
             };

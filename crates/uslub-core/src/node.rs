@@ -266,6 +266,13 @@ impl<P: Platform> Node<P> {
         self.at_hand.iter().filter(taken).count()
     }
 
+    /// Whether no slab is at hand, at a glance.
+    fn has_none_at_hand(&self) -> bool {
+        // Relaxed: a glance. All bits are set where there is none.
+        let all = |all, hand: &AtomicU32| all & hand.load(Relaxed);
+        self.at_hand.iter().fold(NO_SLAB, all) == NO_SLAB
+    }
+
     /// Lists the slabs that were set aside or are at hand; under the list lock.
     pub(crate) fn absorb_all(&self, arena: &Arena, lists: &mut Lists, reserve: bool) {
         while let Some(slab) = self.take_at_hand(arena) {
@@ -308,10 +315,8 @@ impl<P: Platform> Node<P> {
     #[inline]
     pub(crate) fn lists_nothing(&self) -> bool {
         // Relaxed: a glance.
-        let hands = (self.at_hand.iter()).fold(NO_SLAB, |all, hand| all & hand.load(Relaxed));
-        // Relaxed: a glance.
-        let listed = self.nr_partial() | self.nr_empty.load(Relaxed);
-        listed == 0 && !self.has_strays() && hands == NO_SLAB
+        let listed = self.nr_partial() + self.nr_empty.load(Relaxed);
+        listed == 0 && !self.has_strays() && self.has_none_at_hand()
     }
 
     /// Slabs, at a glance.

@@ -114,7 +114,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Takes from fresh slabs of node `nid` until there are `min` objects.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn refill_from_new(
         &self,
         cache: &KmemCache<P>,
@@ -124,7 +124,26 @@ impl<P: Platform> Allocator<P> {
         gfp: Gfp,
         spill: &mut Spill,
     ) -> usize {
-        let mut filled = self.use_up_new_slabs(cache, nid, &mut out[..min], gfp);
+        let filled = self.use_up_new_slabs(cache, nid, &mut out[..min], gfp);
+        if filled == min {
+            return filled;
+        }
+        let (out, min) = (&mut out[filled..], min - filled);
+        filled + self.refill_from_new_in_part(cache, nid, out, min, gfp, spill)
+    }
+
+    /// As [`refill_from_new`](Self::refill_from_new), where the slabs may have more than is wanted.
+    #[inline(never)]
+    fn refill_from_new_in_part(
+        &self,
+        cache: &KmemCache<P>,
+        nid: usize,
+        out: &mut [*mut u8],
+        min: usize,
+        gfp: Gfp,
+        spill: &mut Spill,
+    ) -> usize {
+        let mut filled = 0;
         while filled < min {
             let Some(slab) = self.new_slab(cache, nid, gfp) else {
                 break;
@@ -142,7 +161,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Takes from fresh slabs of node `nid` those objects that come by whole slabs; returns how many.
     #[inline]
-    pub(crate) fn use_up_new_slabs(
+    fn use_up_new_slabs(
         &self,
         cache: &KmemCache<P>,
         nid: usize,
