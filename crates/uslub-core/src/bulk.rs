@@ -1,6 +1,5 @@
 //! Objects of a cache, one by one and many at once.
 
-use core::mem;
 use core::ptr::{self, null_mut};
 
 use crate::allocator::Allocator;
@@ -10,7 +9,6 @@ use crate::percpu::CacheId;
 use crate::platform::Platform;
 use crate::sheaf::{self, Sheaf, SheafList};
 use crate::sheaves::RECLAIMS;
-use crate::spill::Spill;
 use crate::stats::StatItem;
 
 /// A bulk that lacks so small a part of a sheaf refills one.
@@ -207,12 +205,29 @@ impl<P: Platform> Allocator<P> {
     fn alloc_bulk_slow(&self, cache: &KmemCache<P>, gfp: Gfp, out: &mut [*mut u8]) -> bool {
         // It takes a while until its first word is written.
         self.platform.fetch(out);
+        if out.len() * FEW > cache.capacity && self.only_new_slabs_are_left(cache) {
+            self.alloc_bulk_from_new(cache, gfp, out)
+        } else {
+            self.alloc_bulk_from_all(cache, gfp, out)
+        }
+    }
+
+    /// As `alloc_bulk_slow`, where only new slabs have objects.
+    #[inline(never)]
+    fn alloc_bulk_from_new(&self, cache: &KmemCache<P>, gfp: Gfp, out: &mut [*mut u8]) -> bool {
+        self.count(cache, StatItem::BarnGetFail, 1);
+        self.note_barn(cache, true);
+        let filled = self.use_up_new_slabs(cache, 0, out, gfp);
+        self.count(cache, StatItem::AllocSlowpath, filled);
+        let is_done = filled == out.len() && !gfp.contains(Gfp::ZERO);
+        is_done || self.alloc_bulk_rest(cache, gfp, out, filled)
+    }
+
+    /// As `alloc_bulk_slow`, from the sheaves first.
+    #[inline(never)]
+    fn alloc_bulk_from_all(&self, cache: &KmemCache<P>, gfp: Gfp, out: &mut [*mut u8]) -> bool {
         let mut filled = 0;
-        let mut from_new = out.len() * FEW > cache.capacity && self.only_new_slabs_are_left(cache);
-        if from_new {
-            self.count(cache, StatItem::BarnGetFail, 1);
-            self.note_barn(cache, true);
-        } else if self.has_slots(gfp) {
+        if self.has_slots(gfp) {
             filled = self.take_from_sheaves(cache, gfp, out);
             self.count(cache, StatItem::AllocFastpath, filled);
             // For a few objects a sheaf is refilled: the next bulks find the others there.
@@ -225,14 +240,22 @@ impl<P: Platform> Allocator<P> {
                 filled += 1;
             }
         }
+        self.alloc_bulk_rest(cache, gfp, out, filled)
+    }
+
+    /// The end of a bulk that has `filled` objects so far: the others come from slabs.
+    #[inline(never)]
+    fn alloc_bulk_rest(
+        &self,
+        cache: &KmemCache<P>,
+        gfp: Gfp,
+        out: &mut [*mut u8],
+        mut filled: usize,
+    ) -> bool {
         let mut attempt = 0;
         while filled < out.len() {
             let rest = out.len() - filled;
-            let n = if mem::take(&mut from_new) {
-                self.refill_from_new(cache, 0, out, rest, gfp, &mut Spill::none())
-            } else {
-                self.refill_objects(cache, &mut out[filled..], rest, gfp)
-            };
+            let n = self.refill_objects(cache, &mut out[filled..], rest, gfp);
             self.count(cache, StatItem::AllocSlowpath, n);
             filled += n;
             attempt += 1;

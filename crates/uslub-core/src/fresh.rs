@@ -96,14 +96,20 @@ impl<P: Platform> Allocator<P> {
         gfp: Gfp,
     ) -> Option<(PageIndex, usize)> {
         let node = cache.node(nid);
-        if cache.has_reserve()
-            && let Some(mut lists) = node.lists.try_lock()
-        {
-            lists.reserve.asked(self.platform.now_ms());
+        if cache.has_reserve() {
+            self.note_asked(node);
         }
         match node.ahead.take(cache.oo.pages()) {
             Some(page) => Some((page, nid)),
             None => self.new_pages(cache, nid, gfp),
+        }
+    }
+
+    /// Tells the reserve of a node that the page layer is asked for a slab.
+    #[inline(never)]
+    fn note_asked(&self, node: &Node<P>) {
+        if let Some(mut lists) = node.lists.try_lock() {
+            lists.reserve.asked(self.platform.now_ms());
         }
     }
 

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use crate::allocator::Allocator;
 use crate::cache::KmemCache;
 use crate::node::{Node, SlabList};
-use crate::percpu::{CacheId, Counter, Region, Slot};
+use crate::percpu::{CacheId, Counters, Region, Slot};
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::sheaf;
 use crate::stats::StatItem;
@@ -120,7 +120,7 @@ impl<P: Platform> Allocator<P> {
     #[inline]
     pub(crate) fn count(&self, cache: &KmemCache<P>, item: StatItem, n: usize) {
         if n > 0 {
-            (self.platform).count(&self.table, Counter::of(cache.id, item), n);
+            (self.platform).count(&self.table, cache.counters.counter(item), n);
         }
     }
 
@@ -209,7 +209,7 @@ impl<P: Platform> Allocator<P> {
 /// What a region has counted of an item.
 fn count_in(region: &Region, id: CacheId, item: StatItem) -> u64 {
     // Relaxed: statistics.
-    let slow = region.counter(Counter::of(id, item)).load(Relaxed);
+    let slow = region.counter(Counters::of(id).counter(item)).load(Relaxed);
     let fast = match item {
         StatItem::AllocFastpath => region.counts(id).0,
         StatItem::FreeFastpath => region.counts(id).1,

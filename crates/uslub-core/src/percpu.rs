@@ -113,27 +113,32 @@ impl Slot {
     }
 }
 
-/// A counter of the slow paths of a cache.
+/// Where a region has the counters of a cache's slow paths: the index of the first.
 #[derive(Clone, Copy, Debug)]
-pub struct Counter {
-    cache: usize,
-    item: StatItem,
-}
+pub(crate) struct Counters(u32);
 
-impl Counter {
-    /// The counter of an item.
-    #[inline]
-    pub const fn of(cache: CacheId, item: StatItem) -> Self {
-        Self {
-            cache: cache.index(),
-            item,
-        }
+impl Counters {
+    /// Those of a cache.
+    pub(crate) const fn of(cache: CacheId) -> Self {
+        Self((cache.index() * STAT_SLOTS) as u32)
     }
 
+    /// The counter of an item.
+    #[inline]
+    pub(crate) const fn counter(self, item: StatItem) -> Counter {
+        Counter(self.0 as usize + item as usize)
+    }
+}
+
+/// A counter of the slow paths of a cache, by its index in a region.
+#[derive(Clone, Copy, Debug)]
+pub struct Counter(usize);
+
+impl Counter {
     /// Bytes from the region's start.
     #[inline]
     pub const fn offset(self) -> usize {
-        core::mem::offset_of!(Region, stats) + 8 * (self.cache * STAT_SLOTS + self.item as usize)
+        core::mem::offset_of!(Region, stats) + 8 * self.0
     }
 }
 
@@ -141,7 +146,7 @@ impl Counter {
 #[repr(C, align(4096))]
 pub struct Region {
     words: [AtomicUsize; PAGE_WORDS * REGION_PAGES],
-    stats: [[AtomicU64; STAT_SLOTS]; MAX_CACHES],
+    stats: [AtomicU64; STAT_SLOTS * MAX_CACHES],
     wishes: [AtomicU64; MAX_CACHES],
 }
 
@@ -172,7 +177,7 @@ impl Region {
     /// A counter of the slow paths.
     #[inline]
     pub fn counter(&self, counter: Counter) -> &AtomicU64 {
-        &self.stats[counter.cache][counter.item as usize]
+        &self.stats[counter.0]
     }
 
     /// What the CPU wants of a cache's sheaves; see [`capacity`](crate::capacity).
@@ -460,7 +465,7 @@ impl Table {
             }
             // Relaxed: as above.
             region.wishes[id.index()].store(0, Relaxed);
-            for count in &region.stats[id.index()] {
+            for count in &region.stats[id.index() * STAT_SLOTS..][..STAT_SLOTS] {
                 // Relaxed: as above.
                 count.store(0, Relaxed);
             }

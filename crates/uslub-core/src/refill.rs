@@ -114,8 +114,8 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Takes from fresh slabs of node `nid` until there are `min` objects.
-    #[inline(always)]
-    pub(crate) fn refill_from_new(
+    #[inline]
+    fn refill_from_new(
         &self,
         cache: &KmemCache<P>,
         nid: usize,
@@ -133,7 +133,6 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// As [`refill_from_new`](Self::refill_from_new), where the slabs may have more than is wanted.
-    #[inline(never)]
     fn refill_from_new_in_part(
         &self,
         cache: &KmemCache<P>,
@@ -161,7 +160,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Takes from fresh slabs of node `nid` those objects that come by whole slabs; returns how many.
     #[inline]
-    fn use_up_new_slabs(
+    pub(crate) fn use_up_new_slabs(
         &self,
         cache: &KmemCache<P>,
         nid: usize,
