@@ -241,11 +241,91 @@ pub unsafe fn add(area: &Area, table: *mut u8, at: usize, n: usize, stopped: *mu
     done != 0
 }
 
+/// Bytes from which on a copy may be [large](copy_large).
+const LARGE: usize = 1024;
+
+/// Copies as [`copy`] does where there are [`LARGE`] bytes and registers of 32, and goes on at label 26 then: no store crosses a cache
+/// line, and no load has the 12 low bits of a store shortly before it (the processor would take it for a load of what was
+/// stored), as blocks are copied upwards or downwards, whichever it takes.
+macro_rules! copy_large {
+    () => {
+        concat!(
+            "cmp {bytes}, {large}\n",
+            "jb 31f\n",
+            "cmp byte ptr [rip + {wide}], 0\n",
+            "je 31f\n",
+            // Up to a multiple of 32 bytes.
+            "test {to:l}, 8\n",
+            "jz 32f\n",
+            "mov {word}, [{from}]\n",
+            "mov [{to}], {word}\n",
+            "add {from}, 8\n",
+            "add {to}, 8\n",
+            "sub {bytes}, 8\n",
+            "32:\n",
+            "test {to:l}, 16\n",
+            "jz 33f\n",
+            "movups xmm0, [{from}]\n",
+            "movups [{to}], xmm0\n",
+            "add {from}, 16\n",
+            "add {to}, 16\n",
+            "sub {bytes}, 16\n",
+            "33:\n",
+            // What is behind the last block of 64 bytes.
+            "mov {word}, {bytes}\n",
+            "and {word}, -64\n",
+            "test {bytes:l}, 32\n",
+            "jz 34f\n",
+            "vmovups ymm0, [{from} + {word}]\n",
+            "vmovups [{to} + {word}], ymm0\n",
+            "add {word}, 32\n",
+            "34:\n",
+            "test {bytes:l}, 16\n",
+            "jz 35f\n",
+            "movups xmm0, [{from} + {word}]\n",
+            "movups [{to} + {word}], xmm0\n",
+            "add {word}, 16\n",
+            "35:\n",
+            "test {bytes:l}, 8\n",
+            "jz 36f\n",
+            "movq xmm0, qword ptr [{from} + {word}]\n",
+            "movq qword ptr [{to} + {word}], xmm0\n",
+            "36:\n",
+            // Upwards where loads run behind the stores, seen in a page; otherwise downwards, from the last block on.
+            "mov {word}, {to}\n",
+            "sub {word}, {from}\n",
+            "shr {bytes}, 6\n",
+            "test {word:e}, 2048\n",
+            "mov {word:e}, 64\n",
+            "jnz 37f\n",
+            "mov {word}, {bytes}\n",
+            "shl {word}, 6\n",
+            "lea {from}, [{from} + {word} - 64]\n",
+            "lea {to}, [{to} + {word} - 64]\n",
+            "mov {word}, -64\n",
+            "37:\n",
+            "vmovups ymm0, [{from}]\n",
+            "vmovups ymm1, [{from} + 32]\n",
+            "vmovups [{to}], ymm0\n",
+            "vmovups [{to} + 32], ymm1\n",
+            "add {from}, {word}\n",
+            "add {to}, {word}\n",
+            "dec {bytes}\n",
+            "jnz 37b\n",
+            "vzeroupper\n",
+            "jmp 26f\n",
+            "31:\n",
+        )
+    };
+}
+
 /// Copies `bytes` bytes (a multiple of 8, at least 8) from `from` to `to`, and changes all three: none are left. From the low
-/// end on, in the largest pieces that do not overlap, so that a later load finds its bytes in one store.
+/// end on, in the largest pieces that do not overlap, so that a later load finds its bytes in one store; what is
+/// [large](copy_large) in another way.
 macro_rules! copy {
     () => {
         concat!(
+            copy_large!(),
             "test {bytes:l}, 8\n",
             "jz 21f\n",
             "mov {word}, [{from}]\n",
@@ -359,6 +439,7 @@ pub unsafe fn pop_many<const COUNT: usize, const CAPACITY: usize>(
             top = out(reg) _,
             from = out(reg) _,
             wide = sym WIDE,
+            large = const LARGE,
             // The upper halves of all of them are cleared.
             out("xmm0") _,
             out("xmm1") _,
@@ -433,6 +514,7 @@ pub unsafe fn push_many<const COUNT: usize>(
             top = out(reg) _,
             to = out(reg) _,
             wide = sym WIDE,
+            large = const LARGE,
             // The upper halves of all of them are cleared.
             out("xmm0") _,
             out("xmm1") _,

@@ -34,7 +34,12 @@ struct Held {
 
 impl Held {
     fn new(name: &'static str, bytes: usize) -> Self {
-        let cache = ALLOCATOR.create(&CacheArgs::new(name, bytes));
+        let mut args = CacheArgs::new(name, bytes);
+        if bytes < 100 {
+            // Large bulks are copied in another way.
+            args.sheaf_capacity = Some(250);
+        }
+        let cache = ALLOCATOR.create(&args);
         Self {
             cache: cache.expect("a cache"),
             objects: Vec::new(),
@@ -45,28 +50,33 @@ impl Held {
         [object as usize, self.cache as *const _ as usize]
     }
 
-    fn take(&mut self, n: usize) {
-        let mut new = vec![std::ptr::null_mut(); n];
+    /// Takes `n` objects into an array that lies `at` words behind another.
+    fn take(&mut self, n: usize, at: usize) {
+        let mut new = vec![std::ptr::null_mut(); at + n];
+        let new = &mut new[at..];
         if n == 1 {
             new[0] = ALLOCATOR.alloc(self.cache, Gfp::KERNEL);
             assert!(!new[0].is_null());
         } else {
-            assert!(ALLOCATOR.alloc_bulk(self.cache, Gfp::KERNEL, &mut new));
+            assert!(ALLOCATOR.alloc_bulk(self.cache, Gfp::KERNEL, new));
         }
-        for &object in &new {
+        for &object in &*new {
             // SAFETY: the object is ours, has 16 bytes at least, and is initialised by the system.
             let old = unsafe { object.cast::<[usize; 2]>().read() };
             assert_ne!(old, self.stamp(object), "handed out twice");
             // SAFETY: as above.
             unsafe { object.cast::<[usize; 2]>().write(self.stamp(object)) };
         }
-        self.objects.extend(new);
+        self.objects.extend_from_slice(new);
     }
 
-    fn give(&mut self, n: usize) {
+    /// Gives the last `n` objects back, or as many as there are, from an array that lies `at` words behind another.
+    fn give(&mut self, n: usize, at: usize) {
         let n = n.min(self.objects.len());
-        let mut old = self.objects.split_off(self.objects.len() - n);
-        for &object in &old {
+        let mut old = vec![std::ptr::null_mut(); at];
+        old.extend(self.objects.drain(self.objects.len() - n..));
+        let old = &mut old[at..];
+        for &object in &*old {
             self.check(object);
             // SAFETY: the object is ours. The stamp goes, so that the next owner does not find it.
             unsafe { object.cast::<[usize; 2]>().write([0; 2]) };
@@ -75,7 +85,7 @@ impl Held {
         unsafe {
             match old[..] {
                 [object] => ALLOCATOR.free(self.cache, object),
-                _ => ALLOCATOR.free_bulk(self.cache, &mut old),
+                _ => ALLOCATOR.free_bulk(self.cache, old),
             }
         }
     }
@@ -104,11 +114,15 @@ fn work() {
             // Copies go both ways.
             uslub_rseq::move_wide(call % 2 == 0);
             let held = &mut caches[next(4)];
-            let n = if next(2) == 0 { 1 } else { 1 + next(40) };
+            let n = match next(8) {
+                0..4 => 1,
+                4..7 => 1 + next(40),
+                _ => 128 + next(16),
+            };
             if next(2) == 0 && held.objects.len() < 400 {
-                held.take(n);
+                held.take(n, next(512));
             } else {
-                held.give(n);
+                held.give(n, next(512));
             }
             let bytes = 1 + next(2000);
             let object = ALLOCATOR.kmalloc(bytes, Gfp::KERNEL);
@@ -128,7 +142,7 @@ fn work() {
         pause();
     }
     for mut held in caches {
-        held.give(usize::MAX);
+        held.give(usize::MAX, 0);
         let info = ALLOCATOR.info(held.cache);
         assert_eq!((info.live_objs(), info.allocs), (0, info.frees));
         // SAFETY: nobody uses the cache any more.

@@ -20,7 +20,7 @@ mod thread;
 mod world;
 
 use thread::OwnArea;
-use world::{CAPACITY, MANY, OPERATIONS, Operation, World};
+use world::{CAPACITY, OPERATIONS, Operation, World};
 
 fn operation(name: &str) -> &'static Operation {
     OPERATIONS.iter().find(|o| o.name == name).unwrap()
@@ -42,7 +42,8 @@ fn refuses(name: &str, prepare: impl FnOnce(&mut World)) {
 fn each_operation_does_what_the_model_says() {
     let area = OwnArea::registered();
     let mut world = World::new(area.area());
-    for operation in &OPERATIONS {
+    // Bulks from and to all places of a page, of all lengths that differ.
+    for operation in OPERATIONS.iter().cycle().take(6 * 4096) {
         (operation.prepare)(&mut world);
         let mut expected = world.state();
         (operation.model)(&mut expected);
@@ -63,13 +64,17 @@ fn a_push_refuses_a_full_sheaf() {
 
 #[test]
 fn a_bulk_pop_refuses_a_sheaf_with_one_object_too_few() {
-    refuses("pop_many", |world| world.fill(MANY - 1, 0));
+    refuses("pop_many", |world| {
+        let (many, _) = world.turn();
+        world.fill(many - 1, 0);
+    });
 }
 
 #[test]
 fn a_bulk_push_refuses_a_sheaf_with_room_for_one_object_too_few() {
     refuses("push_many", |world| {
-        world.fill(CAPACITY - MANY + 1, MANY);
+        let (many, _) = world.turn();
+        world.fill(CAPACITY - many + 1, many);
     });
 }
 
@@ -87,8 +92,13 @@ fn an_addition_refuses_a_stopped_region() {
 fn bulk_operations_use_the_last_object_and_the_last_room() {
     let area = OwnArea::registered();
     let mut world = World::new(area.area());
-    for (name, sheaf, hand) in [("pop_many", MANY, 0), ("push_many", CAPACITY - MANY, MANY)] {
-        world.fill(sheaf, hand);
+    for name in ["pop_many", "push_many"].repeat(64) {
+        let (many, _) = world.turn();
+        if name == "pop_many" {
+            world.fill(many, 0);
+        } else {
+            world.fill(CAPACITY - many, many);
+        }
         let mut expected = world.state();
         (operation(name).model)(&mut expected);
         assert!((operation(name).run)(&mut world), "{name}");

@@ -17,11 +17,15 @@ const WORD: usize = 20;
 const GUARD: u64 = 0x6775_6172_6400;
 const WORDS: usize = SHEAF_BYTES / 8;
 /// Objects that the sheaf may hold.
-pub const CAPACITY: usize = 40;
+pub const CAPACITY: usize = 250;
 /// Byte of the window that holds the capacity.
 const CAPACITY_AT: usize = 6;
 /// Objects of a bulk call: each size of piece is copied once, and the largest twice.
-pub const MANY: usize = 8 + 8 + 4 + 2 + 1;
+const MANY: usize = 8 + 8 + 4 + 2 + 1;
+/// Objects of a bulk call that is copied in another way, at least.
+const LARGE: usize = 128;
+/// Words of memory that bulk calls copy from or to.
+const ARRAY: usize = 1024;
 const CPUS: usize = 8192;
 
 /// A window of a sheaf.
@@ -37,6 +41,8 @@ pub struct State {
     hand: Vec<u64>,
     count: u64,
     word: u64,
+    /// Objects of a bulk call.
+    many: usize,
     /// Whether any word that nobody may write was written.
     spoilt: bool,
 }
@@ -48,8 +54,14 @@ pub struct World {
     region: Box<[u64; REGION]>,
     window: Box<Window>,
     hand: Vec<u64>,
+    /// What bulk calls copy from or to, and where in it.
+    array: Vec<u64>,
+    at: usize,
+    /// Objects of a bulk call.
+    many: usize,
     strange: *mut u8,
-    wide: bool,
+    turn: usize,
+    dice: u64,
 }
 
 impl World {
@@ -59,18 +71,34 @@ impl World {
             table: Vec::new(),
             region: Box::new([GUARD; REGION]),
             window: Box::new(Window([0; WORDS])),
-            hand: Vec::with_capacity(2 * CAPACITY),
+            hand: Vec::new(),
+            array: vec![GUARD; ARRAY],
+            at: 0,
+            many: MANY,
             strange: std::ptr::null_mut(),
-            wide: false,
+            turn: 0,
+            dice: 1,
         };
         world.table = vec![world.region.as_mut_ptr(); CPUS];
         world
     }
 
-    /// A number of objects in the sheaf, and others in the hand. Copies are wide every other time.
+    /// The next way to copy: wide every other time, a large bulk every other two times where those are copied in another way, and
+    /// always from and to another place. Returns how many objects the next bulk call has, and how many should be below them.
+    pub fn turn(&mut self) -> (usize, usize) {
+        self.turn += 1;
+        uslub_rseq::move_wide(self.turn % 2 == 1);
+        self.dice = (self.dice.wrapping_mul(6364136223846793005)).wrapping_add(1);
+        let dice = (self.dice >> 33) as usize;
+        let large = cfg!(target_arch = "x86_64") && self.turn / 2 % 2 == 1;
+        self.many = if large { LARGE + dice % 16 } else { MANY };
+        self.at = dice / 128 % (ARRAY - CAPACITY);
+        (self.many, 1 + dice / 16 % 8)
+    }
+
+    /// A number of objects in the sheaf, and others in the hand.
     pub fn fill(&mut self, sheaf: usize, hand: usize) {
-        self.wide = !self.wide;
-        uslub_rseq::move_wide(self.wide);
+        self.array.fill(GUARD);
         self.region.fill(GUARD);
         self.window.0.fill(0);
         self.window.0[CAPACITY_AT / 8] = (CAPACITY as u64) << (CAPACITY_AT % 8 * 8);
@@ -103,12 +131,16 @@ impl World {
         let empty = WORDS - 1 - CAPACITY;
         let may_change = |i: &usize| [SLOT, SLOT + COUNT, WORD].contains(i);
         let guards = (0..REGION).filter(|i| !may_change(i));
+        let (before, rest) = self.array.split_at(self.at);
+        let mut beside = before.iter().chain(&rest[self.many..]);
         State {
             sheaf: self.window.0[empty + 1..=newest].to_vec(),
             hand: self.hand.clone(),
             count: self.region[SLOT + COUNT],
             word: self.region[WORD],
-            spoilt: guards.into_iter().any(|i| self.region[i] != GUARD)
+            many: self.many,
+            spoilt: beside.any(|&word| word != GUARD)
+                || guards.into_iter().any(|i| self.region[i] != GUARD)
                 || self.window.0[1..=empty].iter().any(|&word| word != 0)
                 || self.window.0[0] != (CAPACITY as u64) << (CAPACITY_AT * 8),
         }
@@ -116,6 +148,13 @@ impl World {
 
     fn table(&mut self) -> *mut u8 {
         self.table.as_mut_ptr().cast()
+    }
+
+    /// What the next bulk call copies from or to.
+    fn bulk(&mut self) -> &'static mut [*mut u8] {
+        let start = self.array[self.at..][..self.many].as_mut_ptr();
+        // SAFETY: so many words, which live as long as the test's world and are used by one thread.
+        unsafe { std::slice::from_raw_parts_mut(start.cast(), self.many) }
     }
 }
 
@@ -152,21 +191,27 @@ pub const OPERATIONS: [Operation; 6] = [
     },
     Operation {
         name: "pop_many",
-        prepare: |world| world.fill(MANY + 1, 0),
+        prepare: |world| {
+            let (many, below) = world.turn();
+            world.fill(below + many, 0);
+        },
         run: pop_many,
         model: |state| {
-            let taken = state.sheaf.split_off(state.sheaf.len() - MANY);
+            let taken = state.sheaf.split_off(state.sheaf.len() - state.many);
             state.hand.extend(taken);
-            state.count += MANY as u64;
+            state.count += state.many as u64;
         },
     },
     Operation {
         name: "push_many",
-        prepare: |world| world.fill(1, MANY),
+        prepare: |world| {
+            let (many, below) = world.turn();
+            world.fill(below, many);
+        },
         run: push_many,
         model: |state| {
             state.sheaf.append(&mut state.hand);
-            state.count += MANY as u64;
+            state.count += state.many as u64;
         },
     },
     Operation {
@@ -210,13 +255,13 @@ fn push(world: &mut World) -> bool {
 #[inline(never)]
 fn pop_many(world: &mut World) -> bool {
     let (area, table) = (world.area, world.table());
-    let mut out = [std::ptr::null_mut(); MANY];
+    let out = world.bulk();
     // SAFETY: as in `pop`; the window has its capacity there.
-    let done = unsafe {
-        uslub_rseq::pop_many::<{ COUNT * 8 }, CAPACITY_AT>(&area, table, SLOT * 8, &mut out)
-    };
+    let done =
+        unsafe { uslub_rseq::pop_many::<{ COUNT * 8 }, CAPACITY_AT>(&area, table, SLOT * 8, out) };
     if done {
-        world.hand.extend(out.map(|object| object as u64));
+        let out = world.bulk().iter().map(|&object| object as u64).collect();
+        world.hand = out;
     }
     done
 }
@@ -224,9 +269,12 @@ fn pop_many(world: &mut World) -> bool {
 #[inline(never)]
 fn push_many(world: &mut World) -> bool {
     let (area, table) = (world.area, world.table());
-    let objects: [_; MANY] = std::array::from_fn(|i| world.hand[i] as *mut u8);
+    for i in 0..world.many {
+        world.array[world.at + i] = world.hand[i];
+    }
+    let objects = world.bulk();
     // SAFETY: as in `push`.
-    let done = unsafe { uslub_rseq::push_many::<{ COUNT * 8 }>(&area, table, SLOT * 8, &objects) };
+    let done = unsafe { uslub_rseq::push_many::<{ COUNT * 8 }>(&area, table, SLOT * 8, objects) };
     if done {
         world.hand.clear();
     }
