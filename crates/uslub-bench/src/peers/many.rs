@@ -49,7 +49,8 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     let cache = Strategy::new(linux::steady()?, SIZE, &["sheaf_capacity=250"])?;
     let dpdk = peers.dpdk();
     let pool = dpdk.map(|dpdk| dpdk.pool(POOL, SIZE)).transpose()?;
-    let objects = bench.size.pick(1_000, 100_000, 1_000_000);
+    // In rounds of a tenth the processor would still be turning its wide registers on, which it does after each pause.
+    let objects = bench.size.pick(1_000, 1_000_000, 1_000_000);
     let mut rows = Vec::new();
     let mut lines = [const { Vec::new() }; 4];
     for (n, known) in NUMBERS {
