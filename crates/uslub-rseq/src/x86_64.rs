@@ -291,7 +291,7 @@ macro_rules! copy_large {
             "movq xmm0, qword ptr [{from} + {word}]\n",
             "movq qword ptr [{to} + {word}], xmm0\n",
             "36:\n",
-            // Upwards where loads run behind the stores, seen in a page; otherwise downwards, from the last block on.
+            // Upwards where, by the low 12 bits, stores are half a page or more ahead of loads; else downwards, from the last block on.
             "mov {word}, {to}\n",
             "sub {word}, {from}\n",
             "shr {bytes}, 6\n",
