@@ -113,8 +113,7 @@ impl<P: Platform> Allocator<P> {
         filled
     }
 
-    /// Takes from fresh slabs of node `nid` until there are `min` objects.
-    #[inline]
+    /// Takes from fresh slabs of node `nid` until there are `min` objects; the last may have more than is wanted.
     fn refill_from_new(
         &self,
         cache: &KmemCache<P>,
@@ -124,25 +123,7 @@ impl<P: Platform> Allocator<P> {
         gfp: Gfp,
         spill: &mut Spill,
     ) -> usize {
-        let filled = self.use_up_new_slabs(cache, nid, &mut out[..min], gfp);
-        if filled == min {
-            return filled;
-        }
-        let (out, min) = (&mut out[filled..], min - filled);
-        filled + self.refill_from_new_in_part(cache, nid, out, min, gfp, spill)
-    }
-
-    /// As [`refill_from_new`](Self::refill_from_new), where the slabs may have more than is wanted.
-    fn refill_from_new_in_part(
-        &self,
-        cache: &KmemCache<P>,
-        nid: usize,
-        out: &mut [*mut u8],
-        min: usize,
-        gfp: Gfp,
-        spill: &mut Spill,
-    ) -> usize {
-        let mut filled = 0;
+        let mut filled = self.use_up_new_slabs(cache, nid, &mut out[..min], gfp);
         while filled < min {
             let Some(slab) = self.new_slab(cache, nid, gfp) else {
                 break;

@@ -151,10 +151,10 @@ impl World {
     }
 
     /// What the next bulk call copies from or to.
-    fn bulk(&mut self) -> &'static mut [*mut u8] {
-        let start = self.array[self.at..][..self.many].as_mut_ptr();
-        // SAFETY: so many words, which live as long as the test's world and are used by one thread.
-        unsafe { std::slice::from_raw_parts_mut(start.cast(), self.many) }
+    fn bulk(&mut self) -> &mut [*mut u8] {
+        let words = &mut self.array[self.at..][..self.many];
+        // SAFETY: words are as large and aligned as pointers, and any of them is one.
+        unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), words.len()) }
     }
 }
 
@@ -260,8 +260,7 @@ fn pop_many(world: &mut World) -> bool {
     let done =
         unsafe { uslub_rseq::pop_many::<{ COUNT * 8 }, CAPACITY_AT>(&area, table, SLOT * 8, out) };
     if done {
-        let out = world.bulk().iter().map(|&object| object as u64).collect();
-        world.hand = out;
+        world.hand = world.array[world.at..][..world.many].to_vec();
     }
     done
 }
@@ -269,9 +268,7 @@ fn pop_many(world: &mut World) -> bool {
 #[inline(never)]
 fn push_many(world: &mut World) -> bool {
     let (area, table) = (world.area, world.table());
-    for i in 0..world.many {
-        world.array[world.at + i] = world.hand[i];
-    }
+    world.array[world.at..][..world.many].copy_from_slice(&world.hand);
     let objects = world.bulk();
     // SAFETY: as in `push`.
     let done = unsafe { uslub_rseq::push_many::<{ COUNT * 8 }>(&area, table, SLOT * 8, objects) };
