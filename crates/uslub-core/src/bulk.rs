@@ -277,17 +277,19 @@ impl<P: Platform> Allocator<P> {
 
     /// Whether this CPU's sheaves, the barn and the node's lists have no object, at a glance.
     fn only_new_slabs_are_left(&self, cache: &KmemCache<P>) -> bool {
-        if self.nr_nodes() > 1 {
+        let (1, Some(region)) = (self.nr_nodes(), self.platform.region_here(&self.table)) else {
             return false;
-        }
-        let (node, region) = (cache.node(0), self.table.here(self.platform.cpu()));
-        let has_none =
-            |top| top == 0 || (top != sheaf::stopped() && top & 1 == 0 && sheaf::top_is_empty(top));
-        has_none(region.glance(cache.id.main()))
-            && has_none(region.glance(cache.id.spare()))
+        };
+        let node = cache.node(0);
+        let has_none = |slot| {
+            let top = region.glance(slot);
+            // Bit 0 may be a lock.
+            top <= 1 || sheaf::top_is_empty(top)
+        };
+        has_none(cache.id.main())
+            && has_none(cache.id.spare())
             && node.barn.nr_full() == 0
-            && node.lists_nothing()
-            && self.platform.percpu_usable()
+            && node.lists_nothing(cache.has_reserve())
     }
 
     /// Frees all objects of an array, as [`free`](Self::free) does; their order in the array is lost.

@@ -46,12 +46,7 @@ impl<P: Platform> Allocator<P> {
     ) {
         if !cache.is_random() {
             let size = cache.size as usize;
-            let mut at = base.wrapping_add(position * size);
-            for slot in out {
-                *slot = at;
-                at = at.wrapping_add(size);
-            }
-            return;
+            return emit_in_order(base.wrapping_add(position * size), size, out);
         }
         let offsets = &cache.random_offsets()[usize::from(slab.start()) + position..];
         for (slot, &offset) in out.iter_mut().zip(offsets) {
@@ -70,6 +65,26 @@ impl<P: Platform> Allocator<P> {
     /// slabs [leave whole](KmemCache::leaves_whole).
     #[inline(never)]
     pub(crate) fn use_up_new_slab(
+        &self,
+        cache: &KmemCache<P>,
+        nid: usize,
+        gfp: Gfp,
+        out: &mut [*mut u8],
+    ) -> bool {
+        let is_plain = !(cache.has_reserve() || cache.has_frills());
+        if is_plain && let Some(page) = cache.node(nid).ahead.take(cache.oo.pages()) {
+            let slab = self.describe(cache, page, nid, out.len() as u16);
+            slab.set_epoch(slab.epoch().wrapping_add(1));
+            let base = self.zone.arena.address(page).as_ptr();
+            emit_in_order(base, cache.size as usize, out);
+            return true;
+        }
+        self.use_up_any_slab(cache, nid, gfp, out)
+    }
+
+    /// As `use_up_new_slab`, of any cache and wherever its pages come from.
+    #[inline(never)]
+    fn use_up_any_slab(
         &self,
         cache: &KmemCache<P>,
         nid: usize,
@@ -173,24 +188,30 @@ impl<P: Platform> Allocator<P> {
     /// Makes a slab of pages of node `nid`, of which none or all objects are in use.
     #[inline]
     fn make_slab(&self, cache: &KmemCache<P>, page: PageIndex, nid: usize, inuse: u16) -> &Slab {
-        let arena = &self.zone.arena;
-        let pages = cache.oo.pages();
-        let slab = arena.slab(page);
-        slab.set_position(inuse);
-        slab.set_partial(false);
-        slab.set_node(nid as u8);
+        let slab = self.describe(cache, page, nid, inuse);
         if cache.is_random() {
             slab.set_start(cache.start_for(nid, page));
         }
-        slab.set_state(State::without_list(inuse.into()));
         if cache.flags.contains(Flags::PREFAULT) {
             self.prefault(cache, slab);
         }
         if inuse == 0 && cache.tuning.freelist_deferred == 0 {
             self.build_freelist(cache, slab);
         }
+        slab
+    }
+
+    /// Makes pages of node `nid` a slab whose objects are in order, none or all of them in use.
+    #[inline]
+    fn describe(&self, cache: &KmemCache<P>, page: PageIndex, nid: usize, inuse: u16) -> &Slab {
+        let arena = &self.zone.arena;
+        let slab = arena.slab(page);
+        slab.set_position(inuse);
+        slab.set_partial(false);
+        slab.set_node(nid as u8);
+        slab.set_state(State::without_list(inuse.into()));
         slab.set_kind(PageKind::Slab);
-        arena.set_cache(page, pages as u32, Some(cache.id));
+        arena.set_cache(page, cache.oo.pages() as u32, Some(cache.id));
         slab
     }
 
@@ -298,5 +319,15 @@ impl<P: Platform> Allocator<P> {
     pub(crate) fn slab_base(&self, slab: &Slab) -> *mut u8 {
         let arena = &self.zone.arena;
         arena.address(arena.page_of_slab(slab)).as_ptr()
+    }
+}
+
+/// Writes addresses that lie `size` bytes from each other.
+#[inline]
+fn emit_in_order(first: *mut u8, size: usize, out: &mut [*mut u8]) {
+    let mut at = first;
+    for slot in out {
+        *slot = at;
+        at = at.wrapping_add(size);
     }
 }

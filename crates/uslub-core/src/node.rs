@@ -266,13 +266,6 @@ impl<P: Platform> Node<P> {
         self.at_hand.iter().filter(taken).count()
     }
 
-    /// Whether no slab is at hand, at a glance.
-    fn has_none_at_hand(&self) -> bool {
-        // Relaxed: a glance. All bits are set where there is none.
-        let all = |all, hand: &AtomicU32| all & hand.load(Relaxed);
-        self.at_hand.iter().fold(NO_SLAB, all) == NO_SLAB
-    }
-
     /// Lists the slabs that were set aside or are at hand; under the list lock.
     pub(crate) fn absorb_all(&self, arena: &Arena, lists: &mut Lists, reserve: bool) {
         while let Some(slab) = self.take_at_hand(arena) {
@@ -311,12 +304,11 @@ impl<P: Platform> Node<P> {
         self.nr_empty.load(Relaxed) + self.nr_at_hand()
     }
 
-    /// Whether no slab of the node has free objects but those whose pages wait, at a glance.
+    /// Whether no slab of the node, which may have a reserve, has free objects but those whose pages wait, at a glance.
     #[inline]
-    pub(crate) fn lists_nothing(&self) -> bool {
-        // Relaxed: a glance.
-        let listed = self.nr_partial() + self.nr_empty.load(Relaxed);
-        listed == 0 && !self.has_strays() && self.has_none_at_hand()
+    pub(crate) fn lists_nothing(&self, reserve: bool) -> bool {
+        let listed = self.nr_partial() > 0 || self.has_strays();
+        !listed && !(reserve && self.nr_empty() > 0)
     }
 
     /// Slabs, at a glance.

@@ -10,7 +10,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::atomic::AtomicU32;
-use crate::percpu::{Counter, Slot, Table};
+use crate::percpu::{Counter, Region, Slot, Table};
 
 /// Bytes of a page, the unit of the page layer (a multiple of the system's page
 /// size is not needed: purging rounds inwards).
@@ -167,6 +167,13 @@ pub unsafe trait Platform: Sync + 'static {
     /// its parent's memory after `vfork`).
     fn percpu_usable(&self) -> bool {
         true
+    }
+
+    /// The region of the CPU that runs, for a glance; `None` where slots [cannot be used](Platform::percpu_usable), or where to
+    /// tell would take more than a glance.
+    #[inline]
+    fn region_here<'a>(&self, table: &'a Table) -> Option<&'a Region> {
+        self.percpu_usable().then(|| table.here(self.cpu()))
     }
 
     /// Pops the newest object off the sheaf in this CPU's `slot`; null when it is empty,

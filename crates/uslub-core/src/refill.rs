@@ -152,11 +152,13 @@ impl<P: Platform> Allocator<P> {
             return 0;
         }
         let objects = cache.oo.objects as usize;
-        let mut filled = 0;
-        while let Some(bulk) = out.get_mut(filled..filled + objects)
-            && self.use_up_new_slab(cache, nid, gfp, bulk)
-        {
-            filled += objects;
+        let (mut filled, mut rest) = (0, out);
+        while rest.len() >= objects {
+            let (bulk, others) = rest.split_at_mut(objects);
+            if !self.use_up_new_slab(cache, nid, gfp, bulk) {
+                break;
+            }
+            (filled, rest) = (filled + objects, others);
         }
         filled
     }

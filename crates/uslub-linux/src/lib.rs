@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicBool, AtomicI64, AtomicIsize, AtomicU32, AtomicU6
 
 use uslub_core::Allocator;
 use uslub_core::locked;
-use uslub_core::percpu::{Counter, SPARE_OFFSET, Slot, Table};
+use uslub_core::percpu::{Counter, Region, SPARE_OFFSET, Slot, Table};
 use uslub_core::platform::{Backing, PAGE_SIZE, Platform};
 use uslub_core::sheaf::SHEAF_BYTES;
 use uslub_rseq::{Area, Index};
@@ -216,7 +216,7 @@ impl Linux {
         self.open.store(self.at_rest.load(Relaxed), Relaxed);
     }
 
-    fn region<'a>(&self, table: &'a Table) -> &'a uslub_core::percpu::Region {
+    fn region<'a>(&self, table: &'a Table) -> &'a Region {
         table.here(self.cpu())
     }
 
@@ -469,6 +469,13 @@ unsafe impl Platform for Linux {
         self.open_area()
             .is_some_and(|area| area.is_registered_here())
             || !self.is_vfork_child() && self.area().is_none_or(|area| area.register_here())
+    }
+
+    #[inline]
+    fn region_here<'a>(&self, table: &'a Table) -> Option<&'a Region> {
+        let area = self.open_area()?;
+        area.is_registered_here()
+            .then(|| table.here(area.index_here() as usize))
     }
 
     #[inline]

@@ -301,9 +301,22 @@ impl Arena {
         debug_assert!((page.0 + count) as usize <= self.limit());
         // SAFETY: pages below the limit have a committed entry.
         let entries = unsafe { slice::from_raw_parts(self.map_entry(page), count as usize) };
-        for entry in entries {
-            // Relaxed: the objects reach other threads by synchronised ways.
-            entry.store(raw, Relaxed);
+        // Relaxed: the objects reach other threads by synchronised ways.
+        let set = |entry: &AtomicU16| entry.store(raw, Relaxed);
+        match entries {
+            // No loop where slabs are so small, as most are.
+            [one] => set(one),
+            [one, two] => {
+                set(one);
+                set(two);
+            }
+            [one, two, three, four] => {
+                set(one);
+                set(two);
+                set(three);
+                set(four);
+            }
+            all => all.iter().for_each(set),
         }
     }
 
