@@ -10,6 +10,7 @@
 //! | `measure` | rounds and medians |
 //! | `strategy` | caches from `key=value` settings; counters by name |
 //! | `linux`, `machine`, `pace` | the real allocator, CPUs to pin to, what is said of them |
+//! | `floor` | the least that a call can take |
 //! | `ring`, `threads`, `dice` | what workloads are made of |
 //! | `peers` | other allocators, measured beside ours |
 //! | `row`, `goal`, `report` | what comes out |
@@ -18,6 +19,7 @@
 pub mod bench;
 mod chart;
 mod dice;
+mod floor;
 mod goal;
 mod linux;
 mod machine;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 use crate::bench::Failure;
+use crate::floor::{FLOOR, Floor, floor_free, floor_malloc};
 
 /// The name of ours.
 pub const OURS: &str = "uslub";
@@ -56,6 +57,11 @@ impl Face {
     /// The one of this process: whatever `malloc` is.
     pub fn system() -> Self {
         Self::new(SYSTEM, "the C library", libc::malloc, libc::free)
+    }
+
+    /// The floor as an allocator.
+    pub fn of_floor(_: &'static Floor) -> Self {
+        Self::new(FLOOR, "this program", floor_malloc, floor_free)
     }
 
     /// One from a shared library, which stays loaded.

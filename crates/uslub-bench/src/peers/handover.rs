@@ -7,9 +7,9 @@ use uslub_core::Gfp;
 use uslub_linux::Linux;
 
 use super::dpdk::{DPDK, Pool};
-use super::face::Face;
+use super::face::{Face, OURS};
 use super::row::{Aim, PeerRow};
-use super::{Peers, Section};
+use super::{More, Peers, Section};
 use crate::bench::{Bench, Failure};
 use crate::linux::{self, Pinned};
 use crate::measure::nanoseconds;
@@ -64,10 +64,13 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
                 aim,
             ));
             let cache = Strategy::new(linux::steady()?, size, &[CAPACITY])?;
-            let at_once = || bulk(&cache, cpus, objects, batch);
             let pool = dpdk.map(|dpdk| dpdk.pool(POOL, size)).transpose()?;
-            let of_pool = (pool.as_ref()).map(|pool| || pooled(pool, cpus, objects, batch));
-            let all = peers.each_or_dpdk(bench, one_by_one, at_once, of_pool)?;
+            let at_once = || bulk(&cache, cpus, objects, batch);
+            let mut more: Vec<More<'_>> = vec![(OURS, Box::new(at_once))];
+            if let Some(pool) = &pool {
+                more.push((DPDK, Box::new(|| pooled(pool, cpus, objects, batch))));
+            }
+            let all = peers.each_and(bench, one_by_one, more)?;
             let aim = Aim::ratio(0.5);
             let aim = (known.filter(|_| pool.is_none())).map_or(aim, |limit| aim.and_limit(limit));
             let bulk = all.without(DPDK);

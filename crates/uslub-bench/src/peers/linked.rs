@@ -3,8 +3,9 @@
 use std::ffi::c_void;
 use std::sync::Once;
 
+use super::More;
 use super::face::Face;
-use super::pair::{Direct, direct};
+use super::pair::direct;
 
 /// All that are linked in.
 pub fn faces() -> Vec<Face> {
@@ -36,21 +37,21 @@ unsafe extern "C" fn leave() {
 }
 
 /// The same, called by name instead of through a pointer, for a size that the compiler knows.
-pub fn called_directly<const SIZE: usize>(loops: usize) -> Vec<Direct<'static>> {
+pub fn called_directly<const SIZE: usize>(loops: usize) -> Vec<More<'static>> {
     macro_rules! of {
         ($name:literal, $malloc:path, $free:path) => {
-            Direct {
-                name: $name,
-                run: Box::new(move || {
+            (
+                $name,
+                Box::new(move || {
                     // SAFETY: harmless where it was done.
                     unsafe { enter() };
                     // SAFETY: any size may be asked for.
                     let alloc = || unsafe { $malloc(SIZE) }.cast::<u8>();
                     // SAFETY: allocated by its counterpart, freed once.
                     let free = |object: *mut u8| unsafe { $free(object.cast::<c_void>()) };
-                    direct(loops, alloc, free)
+                    Ok(direct(loops, alloc, free))
                 }),
-            }
+            )
         };
     }
     vec![

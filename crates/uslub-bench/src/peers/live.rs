@@ -73,7 +73,7 @@ fn warm(
 ) -> Result<(), Failure> {
     let objects = RefCell::new(vec![std::ptr::null_mut(); bytes(bench) / size]);
     let one_by_one = |face: &Face| malloc(face, size, &mut objects.borrow_mut());
-    let passes = peers.each_of(bench, one_by_one, &mut [])?;
+    let passes = peers.each_of(bench, one_by_one)?;
     let of = |part: fn(&Pass) -> f64| {
         let each = passes.iter();
         Rounds::of(

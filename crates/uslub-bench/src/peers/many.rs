@@ -7,11 +7,12 @@ use std::ptr::null_mut;
 use uslub_core::Gfp;
 
 use super::dpdk::{DPDK, Pool};
-use super::face::Face;
+use super::face::{Face, OURS};
 use super::row::{Aim, PeerRow, Rounds};
-use super::{Peers, Section};
+use super::{More, Peers, Section};
 use crate::bench::{Bench, Failure};
 use crate::chart::Chart;
+use crate::floor::{FLOOR, Floor};
 use crate::linux::{self, Pinned};
 use crate::measure::nanoseconds;
 use crate::strategy::Strategy;
@@ -58,15 +59,29 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
         let array = RefCell::new([null_mut(); MOST]);
         let loops = (objects / n).max(1);
         let one_by_one = |face: &Face| malloc(face, loops, &mut array.borrow_mut()[..n]);
-        let malloc = peers.each(bench, one_by_one)?;
+        let floor = Floor::here()?.map(Face::of_floor);
+        let bare = floor
+            .as_ref()
+            .map(|face| -> More<'_> { (FLOOR, Box::new(|| one_by_one(face))) });
+        let malloc = peers.each_and(bench, one_by_one, bare.into_iter().collect())?;
         let aim = Aim::ratio(1.0).tie(TIE_NS);
         let name = format!("{n} of {SIZE} B, malloc");
         let malloc = PeerRow::new("P2", name, "ns/object", &malloc, aim);
         let at_once = || bulk(&cache, loops, &mut array.borrow_mut()[..n]);
-        let of_pool = pool
-            .as_ref()
-            .map(|pool| || pooled(pool, loops, &mut array.borrow_mut()[..n]));
-        let all = peers.each_or_dpdk(bench, one_by_one, at_once, of_pool)?;
+        let mut more: Vec<More<'_>> = vec![(OURS, Box::new(at_once))];
+        if let Some(floor) = Floor::here()? {
+            more.push((
+                FLOOR,
+                Box::new(|| Ok(sequences(floor, loops, &mut array.borrow_mut()[..n]))),
+            ));
+        }
+        if let Some(pool) = &pool {
+            more.push((
+                DPDK,
+                Box::new(|| pooled(pool, loops, &mut array.borrow_mut()[..n])),
+            ));
+        }
+        let all = peers.each_and(bench, one_by_one, more)?;
         let aim = match known.filter(|_| pool.is_none()) {
             Some(limit) => Aim::limit(limit),
             None if n == 1 => Aim::ratio(1.0),
@@ -138,6 +153,17 @@ fn pooled(pool: &Pool<'_>, loops: usize, objects: &mut [*mut u8]) -> Result<f64,
     } else {
         Err(Failure::NoMemory("for a bulk of DPDK's"))
     }
+}
+
+/// Nanoseconds an object of the floor's, both sequences inlined.
+#[inline(never)]
+fn sequences(floor: &Floor, loops: usize, objects: &mut [*mut u8]) -> f64 {
+    let (time, ()) = nanoseconds(|| {
+        for _ in 0..loops {
+            floor.pop_and_push_many(black_box(&mut *objects));
+        }
+    });
+    time / (loops * objects.len()) as f64
 }
 
 /// Nanoseconds an object, one call for all.

@@ -84,7 +84,7 @@ pub struct Peers {
 }
 
 /// One more competitor in a row: its name and its round.
-type More<'a, T> = (&'static str, &'a mut dyn FnMut() -> Result<T, Failure>);
+type More<'a> = (&'static str, Box<dyn FnMut() -> Result<f64, Failure> + 'a>);
 
 impl Peers {
     /// Looks who is here: our library, the C library, those that are linked in, and those that are installed.
@@ -131,24 +131,17 @@ impl Peers {
         self.dpdk.get_or_init(Dpdk::start).as_ref().ok()
     }
 
-    /// A round of each in turn, after one to warm up; those in `more` too, instead of the faces of their names.
+    /// A round of each in turn, after one to warm up.
     fn each_of<T>(
         &self,
         bench: &Bench,
         of: impl Fn(&Face) -> Result<T, Failure>,
-        more: &mut [More<'_, T>],
     ) -> Result<Vec<(&'static str, Vec<T>)>, Failure> {
-        let instead = |face: &&Face| more.iter().all(|(name, _)| *name != face.name);
-        let faces: Vec<_> = self.faces.iter().filter(instead).collect();
-        let names = more.iter().map(|(name, _)| *name);
-        let names = names.chain(faces.iter().map(|face| face.name));
-        let mut all: Vec<_> = names.map(|name| (name, Vec::new())).collect();
+        let mut all: Vec<_> = (self.faces.iter())
+            .map(|face| (face.name, Vec::new()))
+            .collect();
         for round in 0..=bench.rounds() {
-            let (of_more, of_faces) = all.split_at_mut(more.len());
-            for ((_, run), (_, rounds)) in more.iter_mut().zip(of_more) {
-                note(bench, round, rounds, run()?);
-            }
-            for (face, (_, rounds)) in faces.iter().zip(of_faces) {
+            for (face, (_, rounds)) in self.faces.iter().zip(&mut all) {
                 note(bench, round, rounds, of(face)?);
             }
         }
@@ -161,34 +154,36 @@ impl Peers {
         bench: &Bench,
         of: impl Fn(&Face) -> Result<f64, Failure>,
     ) -> Result<Rounds, Failure> {
-        Ok(Rounds::of(self.each_of(bench, of, &mut [])?))
+        self.each_and(bench, of, Vec::new())
     }
 
-    /// The same, with another face of ours.
-    fn each_or(
+    /// The same, and those in `more`: instead of the faces of their names, where there are such.
+    fn each_and(
         &self,
         bench: &Bench,
         of: impl Fn(&Face) -> Result<f64, Failure>,
-        mut ours: impl FnMut() -> Result<f64, Failure>,
+        more: Vec<More<'_>>,
     ) -> Result<Rounds, Failure> {
-        let more = &mut [(OURS, &mut ours as _)];
-        Ok(Rounds::of(self.each_of(bench, of, more)?))
+        let is_there = |face: &&Face| more.iter().all(|(name, _)| *name != face.name);
+        let faces: Vec<_> = self.faces.iter().filter(is_there).collect();
+        let of = &of;
+        let mut all: Vec<More<'_>> = more;
+        for face in faces {
+            all.push((face.name, Box::new(move || of(face))));
+        }
+        in_turn(bench, all)
     }
+}
 
-    /// The same, and DPDK where it is.
-    fn each_or_dpdk(
-        &self,
-        bench: &Bench,
-        of: impl Fn(&Face) -> Result<f64, Failure>,
-        mut ours: impl FnMut() -> Result<f64, Failure>,
-        dpdk: Option<impl FnMut() -> Result<f64, Failure>>,
-    ) -> Result<Rounds, Failure> {
-        let Some(mut dpdk) = dpdk else {
-            return self.each_or(bench, of, ours);
-        };
-        let more = &mut [(OURS, &mut ours as _), (DPDK, &mut dpdk as _)];
-        Ok(Rounds::of(self.each_of(bench, of, more)?))
+/// A round of each in turn, after one to warm up.
+fn in_turn(bench: &Bench, mut all: Vec<More<'_>>) -> Result<Rounds, Failure> {
+    let mut outcomes: Vec<_> = all.iter().map(|(name, _)| (*name, Vec::new())).collect();
+    for round in 0..=bench.rounds() {
+        for ((_, run), (_, rounds)) in all.iter_mut().zip(&mut outcomes) {
+            note(bench, round, rounds, run()?);
+        }
     }
+    Ok(Rounds::of(outcomes))
 }
 
 /// Keeps what a round gave, unless it was to warm up.

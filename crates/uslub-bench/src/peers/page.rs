@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::report::{PeerReport, Section};
 use super::row::PeerRow;
-use super::table::best;
+use super::table::{best, floor};
 use crate::page::{document, escape, push_chart, spread_cell};
 use crate::table::{figure, verdict_of};
 
@@ -70,7 +70,16 @@ fn push_section(body: &mut String, section: &Section) {
         .iter()
         .for_each(|chart| push_chart(body, chart));
     body.push_str("</div><table class=\"rows\"><thead><tr>");
-    for name in ["", "uslub", "best peer", "ratio", "all", "goal", "met"] {
+    for name in [
+        "",
+        "uslub",
+        "floor",
+        "best peer",
+        "ratio",
+        "all",
+        "goal",
+        "met",
+    ] {
         let _ = write!(body, "<th>{name}</th>");
     }
     body.push_str("</tr></thead><tbody>");
@@ -94,6 +103,7 @@ fn push_row(body: &mut String, row: &PeerRow) {
         .collect();
     let cells = [
         ("uslub", spread_cell(row.ours, row.ours_spread)),
+        ("floor", escape(&floor(row))),
         ("best peer", escape(&best(row))),
         ("ratio", spread_cell(row.ratio, row.ratio_spread)),
         ("all", format!("<small>{}</small>", escape(&all.join(", ")))),

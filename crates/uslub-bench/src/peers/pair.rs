@@ -8,8 +8,9 @@ use uslub::Object;
 
 use super::face::{Face, OURS, SYSTEM};
 use super::row::{Aim, PeerRow, Rounds};
-use super::{Peers, Section};
+use super::{More, Peers, Section, in_turn};
 use crate::bench::{Bench, Failure};
+use crate::floor::{FLOOR, Floor};
 use crate::linux::Pinned;
 use crate::measure::nanoseconds;
 
@@ -18,14 +19,6 @@ const SIZES: [usize; 2] = [64, 256];
 /// A difference that is none, in nanoseconds.
 const TIE_NS: f64 = 0.3;
 
-/// An allocator that is called by name.
-pub struct Direct<'a> {
-    /// Its name.
-    pub name: &'static str,
-    /// A round: nanoseconds a pair.
-    pub run: Box<dyn FnMut() -> f64 + 'a>,
-}
-
 /// Runs it.
 pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     let _pinned = Pinned::to_the_last()?;
@@ -33,13 +26,13 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     let mut rows = Vec::new();
     for size in SIZES {
         bench.says(&format!("P1, a pair of {size} bytes"));
-        let rounds = peers.each(bench, |face| Ok(pairs(face, loops, [size; 2])))?;
+        let rounds = by_malloc(bench, peers, loops, [size; 2])?;
         let aim = Aim::ratio(1.0).tie(TIE_NS);
         let name = format!("pair of {size} B, malloc");
         rows.push(PeerRow::new("P1", name, "ns", &rounds, aim));
     }
     bench.says("P1, pairs of two sizes");
-    let rounds = peers.each(bench, |face| Ok(pairs(face, loops, SIZES)))?;
+    let rounds = by_malloc(bench, peers, loops, SIZES)?;
     let aim = Aim::ratio(1.05).tie(TIE_NS);
     let name = "pairs of 64 and 256 B in turn, malloc";
     rows.push(PeerRow::new("P1", name, "ns", &rounds, aim));
@@ -53,6 +46,29 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
         "The shortest path of all, on one CPU. Nothing is written into the objects.",
         rows,
     ))
+}
+
+/// Everybody's rounds by malloc and free, and the floor's.
+fn by_malloc(
+    bench: &Bench,
+    peers: &Peers,
+    loops: usize,
+    sizes: [usize; 2],
+) -> Result<Rounds, Failure> {
+    let floor = Floor::here()?.map(Face::of_floor);
+    let of = |face: &Face| Ok(pairs(face, loops, sizes));
+    let floor = floor
+        .as_ref()
+        .map(|face| -> More<'_> { (FLOOR, Box::new(|| of(face))) });
+    peers.each_and(bench, of, floor.into_iter().collect())
+}
+
+/// The floor where the size is known and the compiler sees the sequences.
+fn bare<const SIZE: usize>(loops: usize) -> Result<Option<More<'static>>, Failure> {
+    let of =
+        move |floor: &Floor| direct(loops, || floor.pop(SIZE), |object| floor.push(SIZE, object));
+    let floor = Floor::here()?;
+    Ok(floor.map(|floor| -> More<'_> { (FLOOR, Box::new(move || Ok(of(floor)))) }))
 }
 
 /// Nanoseconds a pair, of two sizes in turn.
@@ -83,21 +99,19 @@ pub fn direct(loops: usize, alloc: impl Fn() -> *mut u8, free: impl Fn(*mut u8))
 }
 
 /// Others that are called by name.
-fn others<const SIZE: usize>(loops: usize) -> Vec<Direct<'static>> {
+fn others<const SIZE: usize>(loops: usize) -> Vec<More<'static>> {
     #[cfg(feature = "peers")]
-    let mut all = super::linked::called_directly::<SIZE>(loops);
+    let mut all: Vec<More<'_>> = super::linked::called_directly::<SIZE>(loops);
     #[cfg(not(feature = "peers"))]
-    let mut all = Vec::new();
-    all.push(Direct {
-        name: SYSTEM,
-        run: Box::new(move || {
-            // SAFETY: any size may be asked for.
-            let alloc = || unsafe { libc::malloc(SIZE) }.cast();
-            // SAFETY: allocated by its counterpart, freed once.
-            let free = |object: *mut u8| unsafe { libc::free(object.cast()) };
-            direct(loops, alloc, free)
-        }),
-    });
+    let mut all: Vec<More<'_>> = Vec::new();
+    let system = move || {
+        // SAFETY: any size may be asked for.
+        let alloc = || unsafe { libc::malloc(SIZE) }.cast();
+        // SAFETY: allocated by its counterpart, freed once.
+        let free = |object: *mut u8| unsafe { libc::free(object.cast()) };
+        Ok(direct(loops, alloc, free))
+    };
+    all.push((SYSTEM, Box::new(system)));
     all
 }
 
@@ -111,15 +125,12 @@ fn global<const SIZE: usize>(bench: &Bench, loops: usize) -> Result<PeerRow, Fai
         // SAFETY: the layout has a size.
         let alloc = || unsafe { uslub::Uslub.alloc(layout) };
         // SAFETY: allocated by its counterpart, freed once.
-        direct(loops, alloc, |object| unsafe {
-            uslub::Uslub.dealloc(object, layout)
-        })
+        let free = |object: *mut u8| unsafe { uslub::Uslub.dealloc(object, layout) };
+        Ok(direct(loops, alloc, free))
     };
-    all.push(Direct {
-        name: OURS,
-        run: Box::new(ours),
-    });
-    let rounds = turns(bench, all)?;
+    all.push((OURS, Box::new(ours)));
+    all.extend(bare::<SIZE>(loops)?);
+    let rounds = in_turn(bench, all)?;
     let aim = Aim::ratio(0.9);
     let name = format!("pair of {SIZE} B, Rust's global allocator");
     Ok(PeerRow::new("P1", name, "ns", &rounds, aim))
@@ -133,11 +144,9 @@ fn typed<const SIZE: usize>(
 ) -> Result<PeerRow, Failure> {
     bench.says(&format!("P1, a pair of {SIZE} bytes from a cache"));
     let mut ours = cache::<SIZE>(loops)?;
-    let rounds = peers.each_or(
-        bench,
-        |face| Ok(pairs(face, loops, [SIZE; 2])),
-        || Ok(ours()),
-    )?;
+    let mut more: Vec<More<'_>> = vec![(OURS, Box::new(move || Ok(ours())))];
+    more.extend(bare::<SIZE>(loops)?);
+    let rounds = peers.each_and(bench, |face| Ok(pairs(face, loops, [SIZE; 2])), more)?;
     let name = format!("pair of {SIZE} B, Cache<T>");
     Ok(PeerRow::new("P1", name, "ns", &rounds, Aim::ratio(0.6)))
 }
@@ -160,19 +169,4 @@ fn cache<const SIZE: usize>(loops: usize) -> Result<impl FnMut() -> f64, Failure
         time / loops as f64
     };
     Ok(round)
-}
-
-/// All of them in turn.
-fn turns(bench: &Bench, mut all: Vec<Direct<'_>>) -> Result<Rounds, Failure> {
-    let mut outcomes: Vec<_> = all.iter().map(|direct| (direct.name, Vec::new())).collect();
-    for round in 0..=bench.rounds() {
-        for (direct, (_, rounds)) in all.iter_mut().zip(&mut outcomes) {
-            let time = (direct.run)();
-            if round > 0 {
-                rounds.push(time);
-            }
-            bench.progress.tick();
-        }
-    }
-    Ok(Rounds::of(outcomes))
 }

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::face::OURS;
 use crate::bench::Failure;
+use crate::floor::FLOOR;
 use crate::goal::Goal;
 use crate::measure::Sample;
 
@@ -15,16 +16,24 @@ pub struct Rounds {
     pub ours: Vec<f64>,
     /// The others', by name.
     pub peers: Vec<(&'static str, Vec<f64>)>,
+    /// The floor's, which is no allocator; empty where it was not measured.
+    pub floor: Vec<f64>,
 }
 
 impl Rounds {
-    /// From a list in which one is ours.
+    /// From a list in which one is ours, and another may be the floor.
     pub fn of(all: Vec<(&'static str, Vec<f64>)>) -> Self {
-        let (ours, peers): (Vec<_>, Vec<_>) = all.into_iter().partition(|(name, _)| *name == OURS);
-        Self {
-            ours: ours.into_iter().flat_map(|(_, rounds)| rounds).collect(),
-            peers,
-        }
+        let (mut ours, mut floor) = (Vec::new(), Vec::new());
+        let mut peers = all;
+        peers.retain_mut(|(name, rounds)| {
+            match *name {
+                OURS => ours.append(rounds),
+                FLOOR => floor.append(rounds),
+                _ => return true,
+            }
+            false
+        });
+        Self { ours, peers, floor }
     }
 
     /// The peer with the lowest median.
@@ -49,6 +58,7 @@ impl Rounds {
         Self {
             ours: self.ours.clone(),
             peers: peers.cloned().collect(),
+            floor: self.floor.clone(),
         }
     }
 }
@@ -109,6 +119,8 @@ pub struct PeerRow {
     pub best_name: Option<&'static str>,
     /// Ours to the best: the median of the ratios of the rounds.
     pub ratio: Option<f64>,
+    /// The least that such calls take, in the same rounds; see the page of [`floor`](crate::floor).
+    pub floor: Option<f64>,
     /// What must be shown, in words.
     pub goal: String,
     /// Whether it is.
@@ -163,6 +175,7 @@ impl PeerRow {
             best: best.map(|(_, best)| best),
             best_name: best.map(|(name, _)| name),
             ratio: ratio.map(|r| r.median),
+            floor: (!rounds.floor.is_empty()).then(|| Sample::of(rounds.floor.clone()).median),
             goal: goal.text(),
             met: goal.met(),
             missed: goal.missed(),
@@ -185,6 +198,7 @@ impl PeerRow {
         let nobody = Rounds {
             ours: Vec::new(),
             peers: Vec::new(),
+            floor: Vec::new(),
         };
         Self {
             ours: None,
@@ -217,6 +231,17 @@ mod tests {
         assert_eq!((row.ratio, row.met), (Some(1.0), Some(true)));
         assert_eq!(row.peers["glibc"], 9.0);
         assert_eq!(row.goal, "≤ 1 × the best");
+    }
+
+    #[test]
+    fn the_floor_is_no_peer() {
+        let mut all = rounds();
+        all.floor = Rounds::of(vec![(FLOOR, vec![1.0, 3.0, 2.0])]).floor;
+        let row = PeerRow::new("P1", "pair", "ns", &all, Aim::ratio(1.0));
+        assert_eq!(
+            (row.floor, row.best, row.peers.len()),
+            (Some(2.0), Some(4.0), 2)
+        );
     }
 
     #[test]

@@ -64,12 +64,14 @@ pub fn verdict(report: &PeerReport) -> String {
     for row in missed {
         let _ = writeln!(
             text,
-            "  {}, {}: {} {}, {}; goal: {}",
+            "  {}, {}: {} {}, {}{}; goal: {}",
             row.part,
             row.name,
             row.ours.map_or_else(String::new, figure),
             row.unit,
             best(row),
+            row.floor
+                .map_or_else(String::new, |floor| format!(", floor {}", figure(floor))),
             row.missed
         );
     }
@@ -84,19 +86,34 @@ pub fn best(row: &PeerRow) -> String {
     }
 }
 
+/// The floor in words.
+pub fn floor(row: &PeerRow) -> String {
+    row.floor.map_or_else(|| "–".to_owned(), figure)
+}
+
 fn rows(rows: &[PeerRow], width: u16) -> Table {
     let mut table = Table::new();
     table
         .load_style(UTF8_FULL_CONDENSED)
         .set_content_arrangement(ContentArrangement::Dynamic)
         .set_width(width.max(NARROWEST))
-        .set_header(["", "unit", "uslub", "best peer", "ratio", "goal", "met"]);
+        .set_header([
+            "",
+            "unit",
+            "uslub",
+            "floor",
+            "best peer",
+            "ratio",
+            "goal",
+            "met",
+        ]);
     let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
     for row in rows {
         table.add_row([
             Cell::new(&row.name),
             Cell::new(row.unit),
             right(with_spread(row.ours, row.ours_spread)),
+            right(floor(row)),
             right(best(row)),
             right(with_spread(row.ratio, row.ratio_spread)),
             Cell::new(&row.goal),

@@ -1,0 +1,247 @@
+//! The floor: the least that a call takes where each CPU has a stack of free objects for each size.
+//!
+//! The same restartable sequences as ours, on stacks that are never empty nor full; for `free` one look at a page map, as the address
+//! is all that it is told. Nothing is checked, refilled or given back: what an allocator takes above it is its own doing, and what
+//! its stacks and its map cost is here.
+//!
+//! ```text
+//!   malloc: size → class → pop          free: address → page → class → push
+//! ```
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::{Acquire, Release};
+
+use uslub_core::sheaf::CAPACITY_OFFSET;
+use uslub_rseq::{Area, SHEAF_BYTES};
+
+use crate::bench::Failure;
+use crate::linux;
+
+/// The name under which it takes part.
+pub const FLOOR: &str = "floor";
+
+/// Sizes of its objects, in bytes.
+const SIZES: [usize; 2] = [64, 256];
+/// Objects that a stack holds.
+const CAPACITY: usize = 250;
+/// Words of a window: the stack is at its end, above a word that says where it is empty.
+const WORDS: usize = SHEAF_BYTES / 8;
+/// Bytes from a stack's top to the counter of its calls.
+const COUNT: usize = 8 * SIZES.len();
+/// CPUs that the table has an entry for.
+const CPUS: usize = 8192;
+/// Bytes of a page, of which the map knows the class.
+const PAGE: usize = 4096;
+/// Pages of the objects of each size.
+const PAGES: [usize; SIZES.len()] = [pages(SIZES[0]), pages(SIZES[1])];
+const ALL_PAGES: usize = PAGES[0] + PAGES[1];
+/// Sizes differ by so many bytes, at least.
+const STEP: usize = 16;
+/// The offset of no stack.
+const NO_STACK: u16 = u16::MAX;
+
+const fn pages(size: usize) -> usize {
+    (CAPACITY * size).div_ceil(PAGE)
+}
+
+#[repr(C, align(2048))]
+struct Window([usize; WORDS]);
+
+/// Tops and counters. They begin where they share no low address bits with what is only read.
+#[repr(C, align(4096))]
+struct Region([usize; PAGE / 8]);
+
+/// Word of the first top.
+const FIRST_TOP: usize = 64;
+
+#[repr(C, align(4096))]
+struct Memory([[u8; PAGE]; ALL_PAGES]);
+
+/// Stacks of one thread.
+pub struct Floor {
+    area: Area,
+    /// The same region for each CPU, as one thread uses it.
+    table: *mut u8,
+    base: usize,
+    /// Page → offset of the stack in the region.
+    map: [u16; ALL_PAGES],
+    /// Sixteenths of a size → offset of the stack.
+    classes: [u16; SIZES[1] / STEP + 1],
+}
+
+// SAFETY: whoever uses it keeps to one thread at a time, as all benches that compare with it do: they are pinned.
+unsafe impl Send for Floor {}
+// SAFETY: as above.
+unsafe impl Sync for Floor {}
+
+/// The one that [`floor_malloc`] and [`floor_free`] use.
+static CALLED: AtomicPtr<Floor> = AtomicPtr::new(null_mut());
+
+impl Floor {
+    /// The stacks of this process, if it has restartable sequences. They live for ever.
+    pub fn here() -> Result<Option<&'static Self>, Failure> {
+        static HERE: OnceLock<Option<&'static Floor>> = OnceLock::new();
+        let area = linux::steady()?.platform.area();
+        Ok(*HERE.get_or_init(|| area.filter(Area::is_registered_here).map(Self::make)))
+    }
+
+    fn make(area: Area) -> &'static Self {
+        let region = Box::leak(Box::new(Region([0; PAGE / 8])));
+        let memory = Box::leak(Box::new(Memory([[1; PAGE]; ALL_PAGES])));
+        let base = &raw mut *memory as *mut u8;
+        let mut floor = Self {
+            area,
+            table: null_mut(),
+            base: base as usize,
+            map: [NO_STACK; ALL_PAGES],
+            classes: [NO_STACK; SIZES[1] / STEP + 1],
+        };
+        let mut page = 0;
+        for (class, (size, pages)) in SIZES.into_iter().zip(PAGES).enumerate() {
+            let word = FIRST_TOP + class;
+            let window = Box::leak(Box::new(Window([0; WORDS])));
+            let start = &raw mut *window as *mut u8;
+            // SAFETY: a field of the window.
+            unsafe {
+                start
+                    .add(CAPACITY_OFFSET)
+                    .cast::<u16>()
+                    .write(CAPACITY as u16)
+            };
+            for (i, slot) in window.0[WORDS - CAPACITY..].iter_mut().enumerate() {
+                *slot = base.wrapping_add(page * PAGE + i * size) as usize;
+            }
+            region.0[word] = &raw const window.0[WORDS - 1] as usize;
+            floor.map[page..page + pages].fill(8 * word as u16);
+            floor.classes[size / STEP] = 8 * word as u16;
+            page += pages;
+        }
+        floor.table = vec![&raw mut *region; CPUS].leak().as_mut_ptr().cast();
+        let floor = &*Box::leak(Box::new(floor));
+        // Release: pairs with the loads of the two functions.
+        CALLED.store(&raw const *floor as *mut Floor, Release);
+        floor
+    }
+
+    /// An object of so many bytes; null where there is none of the size.
+    #[inline(always)]
+    pub fn pop(&self, size: usize) -> *mut u8 {
+        let at = self.classes.get(size.div_ceil(STEP));
+        let Some(&at) = at.filter(|at| **at != NO_STACK) else {
+            return null_mut();
+        };
+        until(|| {
+            // SAFETY: a top of ours.
+            let object = unsafe { uslub_rseq::pop::<COUNT>(&self.area, self.table, at.into()) };
+            (!object.is_null()).then_some(object)
+        })
+    }
+
+    /// Puts an object back whose size is known.
+    #[inline(always)]
+    pub fn push(&self, size: usize, object: *mut u8) {
+        self.push_to(self.classes[size / STEP], object);
+    }
+
+    /// Puts an object back of which the address alone is known; null is ignored, and what is none of ours.
+    #[inline(always)]
+    fn push_by_address(&self, object: *mut u8) {
+        if let Some(&at) = self
+            .map
+            .get((object as usize).wrapping_sub(self.base) / PAGE)
+        {
+            self.push_to(at, object);
+        }
+    }
+
+    #[inline(always)]
+    fn push_to(&self, at: u16, object: *mut u8) {
+        // SAFETY: a top of ours.
+        until(|| {
+            unsafe { uslub_rseq::push::<COUNT>(&self.area, self.table, at.into(), object) }
+                .then_some(())
+        });
+    }
+
+    /// Takes objects of the larger size, as many as the array has room for, and puts them back.
+    #[inline(always)]
+    pub fn pop_and_push_many(&self, objects: &mut [*mut u8]) {
+        let (area, table, at) = (&self.area, self.table, self.classes[SIZES[1] / STEP].into());
+        until(|| {
+            // SAFETY: a top of ours.
+            unsafe { uslub_rseq::pop_many::<COUNT, CAPACITY_OFFSET>(area, table, at, objects) }
+                .then_some(())
+        });
+        // SAFETY: a top of ours, and what it held.
+        until(|| unsafe { uslub_rseq::push_many::<COUNT>(area, table, at, objects) }.then_some(()));
+    }
+}
+
+/// Tries until it is done: a sequence that was interrupted did nothing.
+#[inline(always)]
+fn until<T>(mut work: impl FnMut() -> Option<T>) -> T {
+    loop {
+        if let Some(done) = work() {
+            return done;
+        }
+    }
+}
+
+/// As C's `malloc`, where [`Floor::here`] was called.
+pub unsafe extern "C" fn floor_malloc(size: usize) -> *mut c_void {
+    // SAFETY: set once, for ever. Acquire: pairs with `make`.
+    let floor = unsafe { &*CALLED.load(Acquire) };
+    floor.pop(size).cast()
+}
+
+/// As C's `free`, likewise.
+pub unsafe extern "C" fn floor_free(object: *mut c_void) {
+    // SAFETY: set once, for ever. Acquire: as above.
+    let floor = unsafe { &*CALLED.load(Acquire) };
+    floor.push_by_address(object.cast());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_object_comes_once_and_goes_back() -> Result<(), Failure> {
+        let Some(floor) = Floor::here()? else {
+            return Ok(());
+        };
+        for size in SIZES {
+            let all: std::collections::BTreeSet<_> =
+                (0..CAPACITY).map(|_| floor.pop(size)).collect();
+            assert_eq!(all.len(), CAPACITY);
+            for object in &all {
+                // SAFETY: so large, and ours until it is pushed.
+                unsafe { object.write_bytes(7, size) };
+            }
+            for (i, object) in all.into_iter().enumerate() {
+                if i % 2 == 0 {
+                    floor.push(size, object);
+                } else {
+                    // SAFETY: made by `here`; popped a moment ago.
+                    unsafe { floor_free(object.cast()) };
+                }
+            }
+        }
+        let mut many = [null_mut(); CAPACITY];
+        floor.pop_and_push_many(&mut many);
+        assert!(many.iter().all(|object| !object.is_null()));
+        // SAFETY: made by `here`.
+        let object = unsafe { floor_malloc(64) };
+        assert!(!object.is_null());
+        // SAFETY: as above; allocated there, and what is none of its own is ignored.
+        unsafe {
+            floor_free(object);
+            floor_free(null_mut());
+            assert!(floor_malloc(100).is_null() && floor_malloc(1 << 20).is_null());
+        }
+        Ok(())
+    }
+}
