@@ -400,13 +400,14 @@ pub unsafe fn pop_many<const COUNT: usize, const CAPACITY: usize>(
     // SAFETY: as in `pop`; the objects are copied to `out`, which has room for them.
     unsafe {
         asm!(
-            "cmp dword ptr fs:[{area} + 4], 0",
+            // Three registers serve twice: each that is free is one that a caller need not save.
+            "cmp dword ptr fs:[{word} + 4], 0",
             "js 60f",
-            "lea {word}, [rip + 50f]",
-            "mov fs:[{area} + 8], {word}",
+            "lea {top}, [rip + 50f]",
+            "mov fs:[{word} + 8], {top}",
             "20:",
             "mov {region:e}, fs:[{region}]",
-            "mov {region}, [{table} + {region} * 8]",
+            "mov {region}, [{from} + {region} * 8]",
             "mov {top}, [{region} + {slot}]",
             // Bytes in the sheaf: its top from where it would be empty. A sentinel has no capacity, and so none.
             "mov {from}, {top}",
@@ -425,9 +426,9 @@ pub unsafe fn pop_many<const COUNT: usize, const CAPACITY: usize>(
             "add [{region} + {slot} + {count}], {n}",
             "60:",
             descriptor!("mov {bytes:e}, 1"),
-            area = in(reg) area.offset,
+            word = inout(reg) area.offset => _,
             region = inout(reg) area.index_offset => _,
-            table = in(reg) table,
+            from = inout(reg) table => _,
             slot = in(reg) slot,
             to = inout(reg) out.as_mut_ptr() => _,
             bytes = inout(reg) out.len() * 8 => left,
@@ -435,9 +436,7 @@ pub unsafe fn pop_many<const COUNT: usize, const CAPACITY: usize>(
             window = const SHEAF_BYTES,
             capacity = const CAPACITY,
             count = const COUNT,
-            word = out(reg) _,
             top = out(reg) _,
-            from = out(reg) _,
             wide = sym WIDE,
             large = const LARGE,
             // The upper halves of all of them are cleared.
@@ -480,13 +479,14 @@ pub unsafe fn push_many<const COUNT: usize>(
     // SAFETY: as in `push`; the words behind the top are not part of the sheaf until the commit.
     unsafe {
         asm!(
-            "cmp dword ptr fs:[{area} + 4], 0",
+            // As in `pop_many`.
+            "cmp dword ptr fs:[{word} + 4], 0",
             "js 60f",
-            "lea {word}, [rip + 50f]",
-            "mov fs:[{area} + 8], {word}",
+            "lea {top}, [rip + 50f]",
+            "mov fs:[{word} + 8], {top}",
             "20:",
             "mov {region:e}, fs:[{region}]",
-            "mov {region}, [{table} + {region} * 8]",
+            "mov {region}, [{to} + {region} * 8]",
             "mov {top}, [{region} + {slot}]",
             "mov {word:e}, {top:e}",
             "and {word:e}, {window} - 1",
@@ -501,18 +501,16 @@ pub unsafe fn push_many<const COUNT: usize>(
             "add [{region} + {slot} + {count}], {n}",
             "60:",
             descriptor!("mov {bytes:e}, 1"),
-            area = in(reg) area.offset,
+            word = inout(reg) area.offset => _,
             region = inout(reg) area.index_offset => _,
-            table = in(reg) table,
+            to = inout(reg) table => _,
             slot = in(reg) slot,
             from = inout(reg) objects.as_ptr() => _,
             bytes = inout(reg) objects.len() * 8 => left,
             n = in(reg) objects.len(),
             window = const SHEAF_BYTES,
             count = const COUNT,
-            word = out(reg) _,
             top = out(reg) _,
-            to = out(reg) _,
             wide = sym WIDE,
             large = const LARGE,
             // The upper halves of all of them are cleared.
