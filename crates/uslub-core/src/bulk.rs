@@ -228,8 +228,10 @@ impl<P: Platform> Allocator<P> {
     fn alloc_bulk_from_all(&self, cache: &KmemCache<P>, gfp: Gfp, out: &mut [*mut u8]) -> bool {
         let mut filled = 0;
         if self.has_slots(gfp) {
-            filled = self.take_from_sheaves(cache, gfp, out);
-            self.count(cache, StatItem::AllocFastpath, filled);
+            filled = self.take_from_main(cache, out);
+            let taken = self.take_from_sheaves(cache, gfp, &mut out[filled..]);
+            self.count(cache, StatItem::AllocFastpath, taken);
+            filled += taken;
             // For a few objects a sheaf is refilled: the next bulks find the others there.
             while filled < out.len() && (out.len() - filled) * FEW <= cache.capacity {
                 let object = self.alloc_once(cache, gfp);
@@ -399,8 +401,10 @@ impl<P: Platform> Allocator<P> {
         }
         let slots = self.has_slots(gfp);
         if slots {
-            done = self.put_into_sheaves(cache, gfp, &objects[..left]);
-            self.count(cache, StatItem::FreeFastpath, done);
+            done = self.put_into_main(cache, &objects[..left]);
+            let put = self.put_into_sheaves(cache, gfp, &objects[done..left]);
+            self.count(cache, StatItem::FreeFastpath, put);
+            done += put;
         }
         if left > done {
             self.count(cache, StatItem::FreeSlowpath, left - done);
@@ -436,6 +440,35 @@ impl<P: Platform> Allocator<P> {
             }
         }
         None
+    }
+
+    /// Takes what this CPU's main sheaf has, and leaves the sheaf where it is; returns how many, none where it changed meanwhile.
+    fn take_from_main(&self, cache: &KmemCache<P>, out: &mut [*mut u8]) -> usize {
+        let n = self.in_main(cache, sheaf::top_len).min(out.len());
+        let out = &mut out[..n];
+        // SAFETY: our table.
+        let done = n > 0 && unsafe { self.platform.pop_many(&self.table, cache.id.main(), out) };
+        if done { n } else { 0 }
+    }
+
+    /// Puts the first objects of an array on this CPU's main sheaf, as many as it has room for, and leaves the sheaf where it is; returns
+    /// how many, none where it changed meanwhile.
+    fn put_into_main(&self, cache: &KmemCache<P>, objects: &[*mut u8]) -> usize {
+        let n = self.in_main(cache, sheaf::top_room).min(objects.len());
+        let objects = &objects[..n];
+        // SAFETY: our table; the caller frees the objects.
+        let done = n > 0
+            && unsafe {
+                self.platform
+                    .push_many(&self.table, cache.id.main(), objects)
+            };
+        if done { n } else { 0 }
+    }
+
+    /// What there is of something in this CPU's main sheaf, at a glance; none where the sheaf is locked.
+    fn in_main(&self, cache: &KmemCache<P>, of: impl Fn(usize) -> usize) -> usize {
+        let top = self.glance(cache.id.main());
+        if top == 0 || top & 1 == 1 { 0 } else { of(top) }
     }
 
     /// Takes objects out of this CPU's sheaves, and then out of full ones of the barn; returns how many.
