@@ -15,6 +15,7 @@ use uslub_linux::Linux;
 
 use crate::bench::{Bench, Failure};
 use crate::chart::Chart;
+use crate::floor::Floor;
 use crate::goal::{Goal, signed};
 use crate::linux::{self, Pinned, Slub};
 use crate::measure::{Sample, nanoseconds};
@@ -82,7 +83,8 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
                 by slab first, and each slab is updated once for all of its objects.",
         workload: format!(
             "One thread on one CPU; objects of {SIZE} bytes; allocate and free N at once, against a loop over single \
-             calls. In the worst case each object of the array lies in another slab than its neighbours."
+             calls. In the worst case each object of the array lies in another slab than its neighbours. The floor, in the same rounds, \
+             is the two restartable sequences of bulk calls on a stack that is large enough, and nothing else."
         ),
         own,
         rows,
@@ -101,17 +103,19 @@ fn bulks(
     let single = Strategy::new(slub, SIZE, &[setting])?;
     let bulk = Strategy::new(slub, SIZE, &[setting])?;
     let unchecked = Strategy::new(slub, SIZE, &[setting])?;
+    let floor = Floor::here()?;
     let mut lines = [const { Vec::new() }; 4];
     for (n, before, after, gain, kernel, exact) in REPORTED {
         bench.says(&format!("bulk of {n}, {name}"));
         let loops = (bench.size.pick(1_000, 250_000, 1_000_000) / n).max(1);
         let places = Places::new();
-        let [old, checked, new] = bench.samples_of(
+        let [old, checked, new, bare] = bench.samples_of(
             2,
             [
                 &mut || places.time(loops, n, |o| one_by_one(&single, o)),
                 &mut || places.time(loops, n, |o| at_once(&bulk, o)),
                 &mut || places.time(loops, n, |o| at_once_unchecked(&unchecked, o)),
+                &mut || places.time(loops, n, |o| sequences(floor, o)),
             ],
         )?;
         let said = format!("{before} → {after} ns, improved {} %", signed(gain));
@@ -129,7 +133,11 @@ fn bulks(
                 &goal,
             );
             let kernel = exact.then_some(kernel);
-            rows.push(row.reported(&said).kernel(kernel));
+            let row = row.reported(&said).kernel(kernel);
+            rows.push(match floor {
+                Some(_) => row.note(format!("floor {:.2} ns", bare.median)),
+                None => row,
+            });
         }
         let values = [old.median, checked.median, new.median, kernel];
         for (line, value) in lines.iter_mut().zip(values) {
@@ -218,6 +226,15 @@ fn at_once(strategy: &Strategy<'_, Linux>, objects: &mut [*mut u8]) -> bool {
         unsafe { slub.free_bulk(cache, objects) };
     }
     done
+}
+
+/// The two sequences of bulk calls alone, where there are such.
+#[inline(never)]
+fn sequences(floor: Option<&Floor>, objects: &mut [*mut u8]) -> bool {
+    if let Some(floor) = floor {
+        floor.pop_and_push_many(objects);
+    }
+    true
 }
 
 /// The same without a look at each object.
