@@ -159,11 +159,9 @@ impl Floor {
 
     #[inline(always)]
     fn push_to(&self, at: u16, object: *mut u8) {
+        let (area, table, at) = (&self.area, self.table, at.into());
         // SAFETY: a top of ours.
-        until(|| {
-            unsafe { uslub_rseq::push::<COUNT>(&self.area, self.table, at.into(), object) }
-                .then_some(())
-        });
+        until(|| unsafe { uslub_rseq::push::<COUNT>(area, table, at, object) }.then_some(()));
     }
 
     /// Takes objects of the larger size, as many as the array has room for, and puts them back.

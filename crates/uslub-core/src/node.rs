@@ -307,8 +307,8 @@ impl<P: Platform> Node<P> {
     /// Whether no slab of the node, which may have a reserve, has free objects but those whose pages wait, at a glance.
     #[inline]
     pub(crate) fn lists_nothing(&self, reserve: bool) -> bool {
-        let listed = self.nr_partial() > 0 || self.has_strays();
-        !listed && !(reserve && self.nr_empty() > 0)
+        let empty = reserve && self.nr_empty() > 0;
+        !(self.nr_partial() > 0 || self.has_strays() || empty)
     }
 
     /// Slabs, at a glance.
