@@ -371,13 +371,26 @@ impl Sequences {
         match &operation {
             Operation::Pop => (),
             Operation::Push(object) => values.push(("object", *object)),
-            Operation::PopMany(n) => values.extend([("to", buffer), ("bytes", 8 * n), ("n", *n)]),
+            // Where the sequences of bulks begin, registers hold what they need at first.
+            Operation::PopMany(n) => values.extend([
+                ("word", AREA),
+                ("from", TABLE),
+                ("to", buffer),
+                ("bytes", 8 * n),
+                ("n", *n),
+            ]),
             Operation::PushMany(objects) => {
                 for (address, object) in (buffer..).step_by(8).zip(objects) {
                     state.memory.swap(address, *object);
                 }
                 let n = objects.len() as u64;
-                values.extend([("from", buffer), ("bytes", 8 * n), ("n", n)]);
+                values.extend([
+                    ("word", AREA),
+                    ("to", TABLE),
+                    ("from", buffer),
+                    ("bytes", 8 * n),
+                    ("n", n),
+                ]);
             }
             Operation::Take => {
                 if is_sentinel(seen) {
