@@ -22,6 +22,8 @@ use crate::linux;
 
 /// The name under which it takes part.
 pub const FLOOR: &str = "floor";
+/// What it is, for those who read a report.
+pub const ABOUT: &str = "Floor: the restartable sequences alone, on stacks that are never empty; for free with a page map";
 
 /// Sizes of its objects, in bytes.
 const SIZES: [usize; 2] = [64, 256];
@@ -50,7 +52,7 @@ const fn pages(size: usize) -> usize {
 #[repr(C, align(2048))]
 struct Window([usize; WORDS]);
 
-/// Tops and counters. They begin where they share no low address bits with what is only read.
+/// Tops and counters, on a page of their own.
 #[repr(C, align(4096))]
 struct Region([usize; PAGE / 8]);
 

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use super::report::{PeerReport, Section};
 use super::row::PeerRow;
 use super::table::{best, floor};
+use crate::floor::ABOUT;
 use crate::page::{document, escape, push_chart, spread_cell};
 use crate::table::{figure, verdict_of};
 
@@ -18,7 +19,7 @@ pub fn html(report: &PeerReport) -> String {
         body,
         "<header><h1>{TITLE}</h1><p>{} · {} CPUs · Linux {} · per-CPU slots by {} · uslub {} ({} build)</p>\
          <p>A {} run of {:.0} seconds; allocators: {}. Each figure is a median of rounds in which all take turns; least \
-         and greatest are beside it. A ratio is of two runs of one round, to the best of the others. Here {}.</p>",
+         and greatest are beside it. A ratio is of two runs of one round, to the best of the others. {ABOUT}. Here {}.</p>",
         escape(&machine.machine),
         machine.cpus,
         escape(&machine.kernel),

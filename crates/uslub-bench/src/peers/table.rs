@@ -7,6 +7,7 @@ use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
 
 use super::report::PeerReport;
 use super::row::PeerRow;
+use crate::floor::ABOUT;
 use crate::table::{NARROWEST, figure, with_spread};
 
 /// The whole report as text, at most `width` columns wide where that is possible; what was not met comes last.
@@ -26,7 +27,7 @@ fn head(report: &PeerReport) -> String {
     let names: Vec<_> = report.allocators.iter().map(|(name, _)| *name).collect();
     let mut text = format!(
         "{}, {} CPUs; Linux {}; {}; uslub {}, {} build\n{} run, {:.0} s; medians of rounds in turn (least … greatest); \
-         ratios are of runs of one round\n{}\nallocators: {}\n",
+         ratios are of runs of one round\n{}\nallocators: {}\n{ABOUT}\n",
         machine.machine,
         machine.cpus,
         machine.kernel,

@@ -131,7 +131,7 @@ fn a_cgroup_limit_is_lived_with() {
     let script = format!("echo $$ > {} && exec \"$@\"", procs.display());
     for way in [Way::PRELOADED, Way::TRY_LOCK] {
         Run::of(&churn)
-            .args(["6", "24", "4"])
+            .args(["12", "24", "4"])
             .behind(["/bin/sh", "-c", &script, "sh"])
             .on(way)
             .wrote("errors=0");

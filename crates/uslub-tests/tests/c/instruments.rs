@@ -84,7 +84,7 @@ fn stepping_through_malloc_comes_out_on_the_other_side() {
     for way in [Way::PRELOADED, Way::UNREGISTERED, Way::TRY_LOCK] {
         let script = "break stepped\nrun\nignore 1 3\ncontinue\n\
                       set language c\nset $i = 0\nset $rounds = &rounds_done\nset $first = *$rounds\n\
-                      while $i < 40000 && *$rounds < $first + 3\n\
+                      while $i < 100000 && *$rounds < $first + 3\n\
                       stepi\nset $i = $i + 1\nend\n\
                       printf \"%d rounds in %d steps\\n\", *$rounds - $first, $i\n\
                       step 300\ninfo symbol $pc\ndelete\ncontinue\n";
