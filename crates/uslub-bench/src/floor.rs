@@ -8,11 +8,9 @@
 //!   malloc: size → class → pop          free: address → page → class → push
 //! ```
 
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr::null_mut;
-use std::sync::OnceLock;
-use std::sync::atomic::AtomicPtr;
-use std::sync::atomic::Ordering::{Acquire, Release};
 
 use uslub_core::sheaf::CAPACITY_OFFSET;
 use uslub_rseq::{Area, SHEAF_BYTES};
@@ -74,20 +72,19 @@ pub struct Floor {
     classes: [u16; SIZES[1] / STEP + 1],
 }
 
-// SAFETY: whoever uses it keeps to one thread at a time, as all benches that compare with it do: they are pinned.
-unsafe impl Send for Floor {}
-// SAFETY: as above.
-unsafe impl Sync for Floor {}
-
-/// The one that [`floor_malloc`] and [`floor_free`] use.
-static CALLED: AtomicPtr<Floor> = AtomicPtr::new(null_mut());
+thread_local! {
+    /// This thread's.
+    static HERE: Cell<Option<&'static Floor>> = const { Cell::new(None) };
+}
 
 impl Floor {
-    /// The stacks of this process, if it has restartable sequences. They live for ever.
+    /// The stacks of this thread, if it has restartable sequences. They live for ever.
     pub fn here() -> Result<Option<&'static Self>, Failure> {
-        static HERE: OnceLock<Option<&'static Floor>> = OnceLock::new();
-        let area = linux::steady()?.platform.area();
-        Ok(*HERE.get_or_init(|| area.filter(Area::is_registered_here).map(Self::make)))
+        if HERE.get().is_none() {
+            let area = linux::steady()?.platform.area();
+            HERE.set(area.filter(Area::is_registered_here).map(Self::make));
+        }
+        Ok(HERE.get())
     }
 
     fn make(area: Area) -> &'static Self {
@@ -122,10 +119,7 @@ impl Floor {
             page += pages;
         }
         floor.table = vec![&raw mut *region; CPUS].leak().as_mut_ptr().cast();
-        let floor = &*Box::leak(Box::new(floor));
-        // Release: pairs with the loads of the two functions.
-        CALLED.store(&raw const *floor as *mut Floor, Release);
-        floor
+        Box::leak(Box::new(floor))
     }
 
     /// An object of so many bytes; null where there is none of the size.
@@ -190,18 +184,22 @@ fn until<T>(mut work: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// As C's `malloc`, where [`Floor::here`] was called.
-pub unsafe extern "C" fn floor_malloc(size: usize) -> *mut c_void {
-    // SAFETY: set once, for ever. Acquire: pairs with `make`.
-    let floor = unsafe { &*CALLED.load(Acquire) };
-    floor.pop(size).cast()
+/// As C's `malloc`; null on a thread that [has none](Floor::here).
+pub extern "C" fn floor_malloc(size: usize) -> *mut c_void {
+    HERE.get()
+        .map_or(null_mut(), |floor| floor.pop(size))
+        .cast()
 }
 
 /// As C's `free`, likewise.
+///
+/// # Safety
+///
+/// Nobody uses the object any more.
 pub unsafe extern "C" fn floor_free(object: *mut c_void) {
-    // SAFETY: set once, for ever. Acquire: as above.
-    let floor = unsafe { &*CALLED.load(Acquire) };
-    floor.push_by_address(object.cast());
+    if let Some(floor) = HERE.get() {
+        floor.push_by_address(object.cast());
+    }
 }
 
 #[cfg(test)]
@@ -225,7 +223,7 @@ mod tests {
                 if i % 2 == 0 {
                     floor.push(size, object);
                 } else {
-                    // SAFETY: made by `here`; popped a moment ago.
+                    // SAFETY: popped a moment ago.
                     unsafe { floor_free(object.cast()) };
                 }
             }
@@ -233,15 +231,16 @@ mod tests {
         let mut many = [null_mut(); CAPACITY];
         floor.pop_and_push_many(&mut many);
         assert!(many.iter().all(|object| !object.is_null()));
-        // SAFETY: made by `here`.
-        let object = unsafe { floor_malloc(64) };
+        let object = floor_malloc(64);
         assert!(!object.is_null());
-        // SAFETY: as above; allocated there, and what is none of its own is ignored.
+        // SAFETY: allocated there; null is ignored.
         unsafe {
             floor_free(object);
             floor_free(null_mut());
-            assert!(floor_malloc(100).is_null() && floor_malloc(1 << 20).is_null());
         }
+        assert!(floor_malloc(100).is_null() && floor_malloc(1 << 20).is_null());
+        let elsewhere = std::thread::spawn(|| floor_malloc(64).is_null());
+        assert!(elsewhere.join().is_ok_and(|none| none));
         Ok(())
     }
 }
