@@ -321,7 +321,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     fn free_many(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
-        if !cache.span.has_all(&self.zone.arena, objects) {
+        if !self.span_has_all(cache, objects) {
             self.free_scattered(cache, objects, gfp);
         } else if !self.push_all(cache, objects) {
             self.free_bulk_slow(cache, objects, gfp, true);
@@ -351,7 +351,7 @@ impl<P: Platform> Allocator<P> {
     /// # Safety
     ///
     /// As there, and all came from this cache.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn free_bulk_unchecked(&self, cache: &KmemCache<P>, objects: &mut [*mut u8]) {
         match *objects {
             [] => {}
@@ -363,11 +363,13 @@ impl<P: Platform> Allocator<P> {
                     self.free_checked(cache, one, cache.free_gfp);
                 }
             }
-            _ => {
-                if !self.push_all(cache, objects) {
-                    self.free_bulk_slow(cache, objects, cache.free_gfp, false);
-                }
-            }
+            _ => self.free_many_unchecked(cache, objects),
+        }
+    }
+
+    fn free_many_unchecked(&self, cache: &KmemCache<P>, objects: &mut [*mut u8]) {
+        if !self.push_all(cache, objects) {
+            self.free_bulk_slow(cache, objects, cache.free_gfp, false);
         }
     }
 
@@ -375,7 +377,15 @@ impl<P: Platform> Allocator<P> {
     #[inline]
     fn all_of(&self, cache: &KmemCache<P>, objects: &[*mut u8]) -> bool {
         let (arena, bytes) = (&self.zone.arena, cache.oo.bytes());
-        cache.span.has_all(arena, objects) || arena.all_of(objects, cache.id, bytes)
+        self.span_has_all(cache, objects) || arena.all_of(objects, cache.id, bytes)
+    }
+
+    /// Whether all objects lie in the cache's span.
+    #[inline]
+    fn span_has_all(&self, cache: &KmemCache<P>, objects: &[*mut u8]) -> bool {
+        cache
+            .span
+            .has_all(&self.platform, &self.zone.arena, objects)
     }
 
     /// Goes on where the main sheaf has not the room, or one of the objects may not be `all_ours`.

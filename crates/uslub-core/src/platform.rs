@@ -220,6 +220,12 @@ pub unsafe trait Platform: Sync + 'static {
     #[inline]
     fn fetch(&self, _array: &[*mut u8]) {}
 
+    /// The bits that all addresses have, and those that any has, where there is a quicker way than one by one.
+    #[inline]
+    fn bits_of(&self, _addresses: &[*mut u8]) -> Option<(usize, usize)> {
+        None
+    }
+
     /// Called once, when the table has its slots: from then on [`pop`](Platform::pop) and the others may be called at any time.
     fn slots_are_ready(&self) {}
 

@@ -18,7 +18,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::atomic::AtomicU64;
 use crate::page::{Arena, PageIndex};
-use crate::platform::PAGE_SHIFT;
+use crate::platform::{PAGE_SHIFT, Platform};
 
 /// Most pages of a span: 64 GiB.
 const MOST: u64 = (1 << 24) - 1;
@@ -131,7 +131,12 @@ impl Span {
 
     /// Whether all addresses, one at least, lie in the span.
     #[inline]
-    pub(crate) fn has_all(&self, arena: &Arena, addresses: &[*mut u8]) -> bool {
+    pub(crate) fn has_all<P: Platform>(
+        &self,
+        platform: &P,
+        arena: &Arena,
+        addresses: &[*mut u8],
+    ) -> bool {
         // Relaxed: an object that the caller frees keeps its slab where it is; any other answer is as good as the page map's.
         let raw = self.0.load(Relaxed);
         let pages = (raw >> 8 & MOST) as usize;
@@ -140,11 +145,9 @@ impl Span {
         }
         let first = (arena.base()).wrapping_add((raw >> 32 << PAGE_SHIFT) as usize);
         let last = first.wrapping_add((pages << PAGE_SHIFT) - 1);
-        // Bits that all have and bits that any has: no address lies below the one or above the other.
+        // No address lies below the bits that all have, or above those that any has.
         if addresses.len() >= MANY {
-            let (low, high) = addresses.iter().fold((usize::MAX, 0), |(low, high), &a| {
-                (low & a as usize, high | a as usize)
-            });
+            let (low, high) = (platform.bits_of(addresses)).unwrap_or_else(|| bits_of(addresses));
             if low >= first && high <= last {
                 return true;
             }
@@ -156,6 +159,13 @@ impl Span {
         });
         outside as isize >= 0
     }
+}
+
+/// The bits that all addresses have, and those that any has.
+fn bits_of(addresses: &[*mut u8]) -> (usize, usize) {
+    addresses.iter().fold((usize::MAX, 0), |(all, any), &a| {
+        (all & a as usize, any | a as usize)
+    })
 }
 
 #[cfg(test)]

@@ -484,6 +484,11 @@ unsafe impl Platform for Linux {
         (0..lines).for_each(|line| uslub_rseq::fetch(start.wrapping_add(line * LINE).cast()));
     }
 
+    #[inline]
+    fn bits_of(&self, addresses: &[*mut u8]) -> Option<(usize, usize)> {
+        uslub_rseq::bits_of(addresses)
+    }
+
     fn slots_are_ready(&self) {
         let Some(area) = self.area() else {
             return;

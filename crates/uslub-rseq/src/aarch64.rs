@@ -19,11 +19,6 @@ use core::arch::asm;
 
 use crate::{Area, SHEAF_BYTES};
 
-/// Copies have one width here: nothing to choose, and false.
-pub fn move_wide(_wide: bool) -> bool {
-    false
-}
-
 /// Asks for the cache line of an address that is about to be written; any address will do.
 #[inline]
 pub fn fetch(address: *const u8) {

@@ -1,4 +1,5 @@
-//! Restartable sequences for per-CPU sheaves, and a hint to the processor ([`fetch`]); no other job.
+//! Restartable sequences for per-CPU sheaves, and two things that only the processor can do: a hint ([`fetch`]) and a look at many
+//! addresses at once ([`bits_of`]).
 //!
 //! The kernel keeps an area of memory for each thread that is registered: it writes
 //! there which CPU the thread runs on, and reads there the address of a
@@ -29,7 +30,7 @@
 
 #![no_std]
 
-// The two things that differ between architectures.
+// The three things that differ between architectures.
 #[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
 #[cfg_attr(
@@ -44,16 +45,20 @@ mod sequences;
     path = "thread_none.rs"
 )]
 mod thread;
+#[cfg_attr(target_arch = "x86_64", path = "wide_x86_64.rs")]
+#[cfg_attr(not(target_arch = "x86_64"), path = "wide_none.rs")]
+mod wide;
 
 mod area;
 mod membarrier;
 mod own;
 
-pub use sequences::{add, exchange, fetch, move_wide, pop, pop_many, push, push_many};
+pub use sequences::{add, exchange, fetch, pop, pop_many, push, push_many};
 
 pub use area::{Area, Index};
 pub use membarrier::fence;
 pub use thread::call;
+pub use wide::{bits_of, move_wide};
 
 /// Bytes of a sheaf's window; a top is full when the word behind it begins another.
 pub const SHEAF_BYTES: usize = 2048;

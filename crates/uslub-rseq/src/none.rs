@@ -2,11 +2,6 @@
 
 use crate::Area;
 
-/// Copies have one width here: nothing to choose, and false.
-pub fn move_wide(_wide: bool) -> bool {
-    false
-}
-
 /// A hint that nobody takes.
 pub fn fetch(_: *const u8) {}
 

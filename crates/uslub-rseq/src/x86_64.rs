@@ -6,32 +6,9 @@
 //! the descriptor's address at 8.
 
 use core::arch::asm;
-use core::arch::x86_64::{__cpuid, _xgetbv};
-use core::sync::atomic::AtomicBool;
-use core::sync::atomic::Ordering::Relaxed;
 
+use crate::wide::WIDE;
 use crate::{Area, SHEAF_BYTES};
-
-/// Whether copies move 32 bytes at a time.
-static WIDE: AtomicBool = AtomicBool::new(false);
-
-/// Lets copies of eight objects and more move 32 bytes at a time, if the processor and the system can, or 16; returns which
-/// it is. It is 16 at first.
-pub fn move_wide(wide: bool) -> bool {
-    let wide = wide && has_avx();
-    // Relaxed: either is right at any time.
-    WIDE.store(wide, Relaxed);
-    wide
-}
-
-/// Whether there are registers of 32 bytes, and the system keeps them.
-fn has_avx() -> bool {
-    const OSXSAVE_AND_AVX: u32 = 1 << 27 | 1 << 28;
-    const XMM_AND_YMM: u64 = 1 << 1 | 1 << 2;
-    __cpuid(1).ecx & OSXSAVE_AND_AVX == OSXSAVE_AND_AVX
-        // SAFETY: the system lets it be read, as the first bit says.
-        && unsafe { _xgetbv(0) } & XMM_AND_YMM == XMM_AND_YMM
-}
 
 /// Asks for the cache line of an address that is about to be written; any address will do.
 #[inline]
