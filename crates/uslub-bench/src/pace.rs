@@ -1,6 +1,7 @@
 //! The pace of this machine: what two steps take that everything is made of, beside what they took where the goals in
 //! nanoseconds were set.
 
+use std::cell::Cell;
 use std::fmt;
 use std::hint::black_box;
 use std::sync::atomic::AtomicU64;
@@ -20,6 +21,8 @@ const STEPS: usize = 20_000;
 const WINDOWS: usize = 25;
 /// Words that the loads go round in: half of the smallest first-level cache.
 const WORDS: usize = 2048;
+/// Words from one load to the next: a line and one.
+const STRIDE: usize = 9;
 
 /// What two steps take here, in nanoseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -33,12 +36,7 @@ pub struct Pace {
 impl Pace {
     /// Of this machine, now.
     pub fn look() -> Self {
-        let next: Vec<usize> = (0..WORDS).map(|at| (at + 9) % WORDS).collect();
         let word = AtomicU64::new(0);
-        let load = || {
-            let last = (0..STEPS).fold(0, |at: usize, _| next[at]);
-            black_box(last);
-        };
         let exchange = || {
             for step in 0..STEPS as u64 {
                 // Relaxed: nobody else has it.
@@ -50,14 +48,39 @@ impl Pace {
         };
         Self {
             load_ns: shortest(load),
-            exchange_ns: shortest(exchange),
+            exchange_ns: shortest(|| nanoseconds(exchange).0 / STEPS as f64),
         }
     }
 }
 
-fn shortest(window: impl Fn()) -> f64 {
-    let windows = (0..WINDOWS).map(|_| nanoseconds(&window).0);
-    windows.fold(f64::INFINITY, f64::min) / STEPS as f64
+fn shortest(window: impl Fn() -> f64) -> f64 {
+    (0..WINDOWS).map(|_| window()).fold(f64::INFINITY, f64::min)
+}
+
+/// Nanoseconds of a load that the next one waits for, in one window.
+pub fn load() -> f64 {
+    let ring: Vec<_> = (0..WORDS).map(|_| Link(Cell::new(None))).collect();
+    for (at, link) in ring.iter().enumerate() {
+        link.0.set(ring.get((at + STRIDE) % WORDS));
+    }
+    let mut here = &ring[0];
+    let (time, ()) = nanoseconds(|| {
+        for _ in 0..STEPS {
+            // No choice but a jump, which is foreseen: nothing but the load takes time.
+            let Some(next) = here.0.get() else { break };
+            here = next;
+        }
+    });
+    black_box(here);
+    time / STEPS as f64
+}
+
+/// A word that says where the next is.
+struct Link<'a>(Cell<Option<&'a Link<'a>>>);
+
+/// What a time would be where the goals were set, as far as one figure can tell, if a load takes so many nanoseconds here.
+pub fn where_goals_were_set(time: f64, load_ns: f64) -> f64 {
+    time * LOAD_NS / load_ns
 }
 
 impl fmt::Display for Pace {
@@ -73,6 +96,11 @@ impl fmt::Display for Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_is_less_where_loads_are_quicker() {
+        assert!((where_goals_were_set(3.0, 2.2) - 1.5).abs() < 1e-9);
+    }
 
     #[test]
     fn steps_take_time() {

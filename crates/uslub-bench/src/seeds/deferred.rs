@@ -16,6 +16,7 @@ use crate::chart::Chart;
 use crate::goal::Goal;
 use crate::linux::{self, Pinned};
 use crate::measure::{Sample, nanoseconds};
+use crate::pace;
 use crate::report::{SeedReport, Table};
 use crate::row::Row;
 use crate::strategy::Strategy;
@@ -69,7 +70,7 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
             bench.says(&format!("{} bytes, {order} order", known.size));
             let (before, after, cut) = known.thread[random];
             let kernel = known.kernel[random];
-            let ([old, new, floor], batch) = measure(bench, known.size, random == 1, live)?;
+            let ([old, new, floor, load], batch) = measure(bench, known.size, random == 1, live)?;
             let goal = Goal::none()
                 .cut(old, new, cut)
                 .at_most(new, LIMIT_NS, "ns")
@@ -77,7 +78,11 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
             let name = format!("{} bytes, {batch} a bulk, {order} order", known.size);
             let said = format!("{before} → {after} ns, {} %", crate::goal::signed(cut));
             let row = Row::new(0, name, "ns/object", Some(old), new, &goal);
-            let note = format!("floor {:.2} ns", floor.median);
+            let note = format!(
+                "floor {:.2} ns; {:.2} ns where goals were set",
+                floor.median,
+                pace::where_goals_were_set(new.median, load.median)
+            );
             rows.push(row.reported(&said).kernel(Some(kernel)).note(note));
             own.push(&[
                 format!("{} / {batch}", known.size),
@@ -123,13 +128,13 @@ fn chart(order: &str, [old, new, kernel]: [Vec<f64>; 3]) -> Chart {
     .with("Linux 7.2.12's own code", kernel)
 }
 
-/// Old, new and the floor, and objects a bulk, for one size.
+/// Old, new, the floor and a load, and objects a bulk, for one size.
 fn measure(
     bench: &Bench,
     size: usize,
     random: bool,
     live: usize,
-) -> Result<([Sample; 3], usize), Failure> {
+) -> Result<([Sample; 4], usize), Failure> {
     let slub = linux::steady()?;
     let random = if random {
         "slab_freelist_random=1"
@@ -147,6 +152,7 @@ fn measure(
             &mut || round(&old, &mut pointers.borrow_mut(), batch),
             &mut || round(&new, &mut pointers.borrow_mut(), batch),
             &mut || Ok(least(size, &mut pointers.borrow_mut(), batch)),
+            &mut || Ok(pace::load()),
         ],
     )?;
     old.check_at_rest()?;

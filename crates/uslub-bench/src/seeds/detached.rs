@@ -18,6 +18,7 @@ use crate::floor::Floor;
 use crate::goal::{Goal, signed};
 use crate::linux::{self, Pinned, Slub};
 use crate::measure::{Sample, nanoseconds};
+use crate::pace;
 use crate::report::{SeedReport, Table};
 use crate::row::Row;
 use crate::strategy::Strategy;
@@ -109,13 +110,14 @@ fn bulks(
         let loops = (bench.size.pick(1_000, 250_000, 1_000_000) / n).max(1);
         let mut places = [const { Places::new() }; 4];
         let [of_old, of_checked, of_new, of_bare] = &mut places;
-        let [old, checked, new, bare] = bench.samples_of(
+        let [old, checked, new, bare, load] = bench.samples_of(
             2,
             [
                 &mut || of_old.time(loops, n, |o| one_by_one(&single, o)),
                 &mut || of_checked.time(loops, n, |o| at_once(&bulk, o)),
                 &mut || of_new.time(loops, n, |o| at_once_unchecked(&unchecked, o)),
                 &mut || of_bare.time(loops, n, |o| sequences(floor, o)),
+                &mut || Ok(pace::load()),
             ],
         )?;
         let said = format!("{before} → {after} ns, improved {} %", signed(gain));
@@ -134,10 +136,12 @@ fn bulks(
             );
             let kernel = exact.then_some(kernel);
             let row = row.reported(&said).kernel(kernel);
-            rows.push(match floor {
-                Some(_) => row.note(format!("floor {:.2} ns", bare.median)),
-                None => row,
-            });
+            let there = pace::where_goals_were_set(new.median, load.median);
+            let there = format!("{there:.2} ns where goals were set");
+            rows.push(row.note(match floor {
+                Some(_) => format!("floor {:.2} ns; {there}", bare.median),
+                None => there,
+            }));
         }
         let values = [old.median, checked.median, new.median, kernel];
         for (line, value) in lines.iter_mut().zip(values) {
