@@ -24,9 +24,9 @@ pub const FLOOR: &str = "floor";
 pub const ABOUT: &str = "Floor: the restartable sequences alone, on stacks that are never empty; for free with a page map";
 
 /// Sizes of its objects, in bytes.
-const SIZES: [usize; 2] = [64, 256];
+pub const SIZES: [usize; 2] = [64, 256];
 /// Objects that a stack holds.
-const CAPACITY: usize = 250;
+pub const CAPACITY: usize = 250;
 /// Words of a window: the stack is at its end, above a word that says where it is empty.
 const WORDS: usize = SHEAF_BYTES / 8;
 /// Bytes from a stack's top to the counter of its calls.
@@ -163,12 +163,25 @@ impl Floor {
     /// Takes objects of the larger size, as many as the array has room for, and puts them back.
     #[inline(always)]
     pub fn pop_and_push_many(&self, objects: &mut [*mut u8]) {
+        self.pop_many(objects);
+        self.push_many(objects);
+    }
+
+    /// Takes objects of the larger size, as many as the array has room for.
+    #[inline(always)]
+    pub fn pop_many(&self, objects: &mut [*mut u8]) {
         let (area, table, at) = (&self.area, self.table, self.classes[SIZES[1] / STEP].into());
         until(|| {
             // SAFETY: a top of ours.
             unsafe { uslub_rseq::pop_many::<COUNT, CAPACITY_OFFSET>(area, table, at, objects) }
                 .then_some(())
         });
+    }
+
+    /// Puts objects back that it took.
+    #[inline(always)]
+    pub fn push_many(&self, objects: &[*mut u8]) {
+        let (area, table, at) = (&self.area, self.table, self.classes[SIZES[1] / STEP].into());
         // SAFETY: a top of ours, and what it held.
         until(|| unsafe { uslub_rseq::push_many::<COUNT>(area, table, at, objects) }.then_some(()));
     }

@@ -1,15 +1,17 @@
 //! P3: very many small objects live at once.
 
 use std::cell::RefCell;
+use std::hint::black_box;
 
 use uslub_core::Gfp;
 use uslub_linux::Linux;
 
 use super::child::{self, Work};
-use super::face::Face;
+use super::face::{Face, OURS};
 use super::row::{Aim, PeerRow, Rounds};
 use super::{Peers, Section};
 use crate::bench::{Bench, Failure};
+use crate::floor::{self, Floor};
 use crate::linux::{self, Pinned};
 use crate::measure::nanoseconds;
 use crate::strategy::Strategy;
@@ -51,8 +53,8 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
         "P3",
         "Very many live objects",
         "All are allocated, then all freed, on one CPU, in memory that the allocator had before; in between a word is \
-         written into each. Our bulk calls are for a slab of 64 objects or more at a time, of a cache with such slabs. Last, in a \
-         process of its own, in fresh memory, each object is written over.",
+         written into each. Our bulk calls are for a slab of 64 objects or more at a time, of a cache with such slabs. The floor has 250 \
+         objects, and a bulk call undoes each row of them. Last, in a process of its own, in fresh memory, each object is written over.",
         rows,
     ))
 }
@@ -72,12 +74,22 @@ fn warm(
     rows: &mut Vec<PeerRow>,
 ) -> Result<(), Failure> {
     let objects = RefCell::new(vec![std::ptr::null_mut(); bytes(bench) / size]);
-    let one_by_one = |face: &Face| malloc(face, size, &mut objects.borrow_mut());
+    let (floor, bare) = (Floor::here()?, RefCell::new(Vec::new()));
+    let one_by_one = |face: &Face| {
+        if face.name == OURS {
+            bare.borrow_mut()
+                .extend(floor.map(|floor| rows_of(floor, bytes(bench) / size)));
+        }
+        malloc(face, size, &mut objects.borrow_mut())
+    };
     let passes = peers.each_of(bench, one_by_one)?;
-    let of = |part: fn(&Pass) -> f64| {
-        let each = passes.iter();
-        Rounds::of(
-            each.map(|(name, p)| (*name, p.iter().map(part).collect()))
+    // Without the round to warm up.
+    let bare: Vec<Pass> = bare.into_inner().into_iter().skip(1).collect();
+    let of = |part: fn(&Pass) -> f64| Rounds {
+        floor: bare.iter().map(part).collect(),
+        ..Rounds::of(
+            (passes.iter())
+                .map(|(name, p)| (*name, p.iter().map(part).collect()))
                 .collect(),
         )
     };
@@ -105,6 +117,7 @@ fn warm(
     }
     let with = |peers: Rounds, part: fn(&Pass) -> f64| Rounds {
         ours: own.iter().map(part).collect(),
+        floor: Vec::new(),
         ..peers
     };
     let (allocs, frees) = (with(allocs, |p| p.alloc), with(frees, |p| p.free));
@@ -148,6 +161,34 @@ fn malloc(face: &Face, size: usize, objects: &mut [*mut u8]) -> Result<Pass, Fai
             free: free / n,
         })
         .ok_or(Failure::NoMemory("for live objects"))
+}
+
+/// Rows of pops, and rows of pushes by address, of the objects that the floor has; what undoes each row is a bulk call, at a tenth of a
+/// nanosecond an object.
+fn rows_of(floor: &'static Floor, objects: usize) -> Pass {
+    let face = Face::of_floor(floor);
+    let mut array = [std::ptr::null_mut(); floor::CAPACITY];
+    let runs = objects.div_ceil(array.len());
+    let (alloc, ()) = nanoseconds(|| {
+        for _ in 0..runs {
+            array.fill_with(|| face.alloc(floor::SIZES[1]));
+            floor.push_many(black_box(&array));
+        }
+    });
+    let (free, ()) = nanoseconds(|| {
+        for _ in 0..runs {
+            floor.pop_many(black_box(&mut array));
+            for &object in &array {
+                // SAFETY: just popped.
+                unsafe { face.free(object) };
+            }
+        }
+    });
+    let n = (runs * array.len()) as f64;
+    Pass {
+        alloc: alloc / n,
+        free: free / n,
+    }
 }
 
 /// Writes a word into each object, so that its memory is there; whether all are objects.
