@@ -78,9 +78,9 @@ pub fn load() -> f64 {
 /// A word that says where the next is.
 struct Link<'a>(Cell<Option<&'a Link<'a>>>);
 
-/// What a time would be where the goals were set, as far as one figure can tell, if a load takes so many nanoseconds here.
-pub fn where_goals_were_set(time: f64, load_ns: f64) -> f64 {
-    time * LOAD_NS / load_ns
+/// What nanoseconds would be where the goals were set, as far as one figure can tell, if a load takes `load_ns` here: in words.
+pub fn where_goals_were_set(ns: f64, load_ns: f64) -> String {
+    format!("{:.2} ns where goals were set", ns * LOAD_NS / load_ns)
 }
 
 impl fmt::Display for Pace {
@@ -99,7 +99,10 @@ mod tests {
 
     #[test]
     fn a_time_is_less_where_loads_are_quicker() {
-        assert!((where_goals_were_set(3.0, 2.2) - 1.5).abs() < 1e-9);
+        assert_eq!(
+            where_goals_were_set(3.0, 2.2),
+            "1.50 ns where goals were set"
+        );
     }
 
     #[test]

@@ -8,11 +8,16 @@ use core::arch::x86_64::{
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 
+/// Addresses of a block: two registers.
+const BLOCK: usize = 8;
+/// So many addresses are worth a look by wide registers.
+const MANY: usize = 48;
+
 /// Whether they are used.
 pub(crate) static WIDE: AtomicBool = AtomicBool::new(false);
 
-/// Lets copies and looks at eight objects and more go 32 bytes at a time, if the processor and the system can, or 16; returns which
-/// it is. It is 16 at first.
+/// Lets copies of eight objects and more move 32 bytes at a time, and [`bits_of`] look at as many, if the processor and the system
+/// can; or lets them not. Returns which it is; at first they do not.
 pub fn move_wide(wide: bool) -> bool {
     let wide = wide && has_avx();
     // Relaxed: either is right at any time.
@@ -29,16 +34,14 @@ fn has_avx() -> bool {
         && unsafe { _xgetbv(0) } & XMM_AND_YMM == XMM_AND_YMM
 }
 
-/// Addresses of a block: two registers.
-const BLOCK: usize = 8;
-/// So many addresses are worth it.
-const MANY: usize = 48;
-
 /// The bits that all addresses have, and those that any has; `None` where wide registers are not used, or would gain nothing.
 ///
 /// ```
-/// let addresses = [0x1100, 0x1200, 0x1300, 0x1400].map(core::ptr::without_provenance_mut);
-/// assert_eq!(uslub_rseq::bits_of(&addresses), None);
+/// let mut addresses = [core::ptr::without_provenance_mut(0x1100); 64];
+/// addresses[7] = core::ptr::without_provenance_mut(0x1200);
+/// if uslub_rseq::move_wide(true) {
+///     assert_eq!(uslub_rseq::bits_of(&addresses), Some((0x1000, 0x1300)));
+/// }
 /// ```
 #[inline]
 pub fn bits_of(addresses: &[*mut u8]) -> Option<(usize, usize)> {
@@ -48,8 +51,8 @@ pub fn bits_of(addresses: &[*mut u8]) -> Option<(usize, usize)> {
     wide.then(|| unsafe { bits_of_many(addresses) })
 }
 
-/// As [`bits_of`], by wide registers. From the last address on, as bulks are copied in blocks that end there: a load finds its bytes in one store. The block at
-/// the front may have been seen in part.
+/// As [`bits_of`], by wide registers. From the last address on, as bulks are copied in blocks that end there: a load finds its bytes
+/// in one store. The block at the front may have been seen in part.
 ///
 /// # Safety
 ///

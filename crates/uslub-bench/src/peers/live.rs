@@ -7,11 +7,11 @@ use uslub_core::Gfp;
 use uslub_linux::Linux;
 
 use super::child::{self, Work};
-use super::face::{Face, OURS};
+use super::face::Face;
 use super::row::{Aim, PeerRow, Rounds};
-use super::{Peers, Section};
+use super::{More, Peers, Section};
 use crate::bench::{Bench, Failure};
-use crate::floor::{self, Floor};
+use crate::floor::{self, FLOOR, Floor};
 use crate::linux::{self, Pinned};
 use crate::measure::nanoseconds;
 use crate::strategy::Strategy;
@@ -74,22 +74,15 @@ fn warm(
     rows: &mut Vec<PeerRow>,
 ) -> Result<(), Failure> {
     let objects = RefCell::new(vec![std::ptr::null_mut(); bytes(bench) / size]);
-    let (floor, bare) = (Floor::here()?, RefCell::new(Vec::new()));
-    let one_by_one = |face: &Face| {
-        if face.name == OURS {
-            bare.borrow_mut()
-                .extend(floor.map(|floor| rows_of(floor, bytes(bench) / size)));
-        }
-        malloc(face, size, &mut objects.borrow_mut())
-    };
-    let passes = peers.each_of(bench, one_by_one)?;
-    // Without the round to warm up.
-    let bare: Vec<Pass> = bare.into_inner().into_iter().skip(1).collect();
-    let of = |part: fn(&Pass) -> f64| Rounds {
-        floor: bare.iter().map(part).collect(),
-        ..Rounds::of(
-            (passes.iter())
-                .map(|(name, p)| (*name, p.iter().map(part).collect()))
+    let one_by_one = |face: &Face| malloc(face, size, &mut objects.borrow_mut());
+    let count = bytes(bench) / size;
+    let floor = Floor::here()?
+        .map(|floor| -> More<'_, Pass> { (FLOOR, Box::new(move || Ok(rows_of(floor, count)))) });
+    let passes = peers.each_of(bench, one_by_one, floor.into_iter().collect())?;
+    let of = |part: fn(&Pass) -> f64| {
+        let each = passes.iter();
+        Rounds::of(
+            each.map(|(name, p)| (*name, p.iter().map(part).collect()))
                 .collect(),
         )
     };

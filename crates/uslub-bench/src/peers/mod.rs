@@ -84,7 +84,9 @@ pub struct Peers {
 }
 
 /// One more competitor in a row: its name and its round.
-type More<'a> = (&'static str, Box<dyn FnMut() -> Result<f64, Failure> + 'a>);
+type More<'a, T = f64> = (&'static str, Box<dyn FnMut() -> Result<T, Failure> + 'a>);
+/// What rounds gave, by who made them.
+type Outcomes<T> = Vec<(&'static str, Vec<T>)>;
 
 impl Peers {
     /// Looks who is here: our library, the C library, those that are linked in, and those that are installed.
@@ -131,21 +133,21 @@ impl Peers {
         self.dpdk.get_or_init(Dpdk::start).as_ref().ok()
     }
 
-    /// A round of each in turn, after one to warm up.
+    /// A round of each in turn, after one to warm up; those in `more` instead of the faces of their names, where there are such.
     fn each_of<T>(
         &self,
         bench: &Bench,
         of: impl Fn(&Face) -> Result<T, Failure>,
-    ) -> Result<Vec<(&'static str, Vec<T>)>, Failure> {
-        let mut all: Vec<_> = (self.faces.iter())
-            .map(|face| (face.name, Vec::new()))
-            .collect();
-        for round in 0..=bench.rounds() {
-            for (face, (_, rounds)) in self.faces.iter().zip(&mut all) {
-                note(bench, round, rounds, of(face)?);
-            }
+        more: Vec<More<'_, T>>,
+    ) -> Result<Outcomes<T>, Failure> {
+        let is_there = |face: &&Face| more.iter().all(|(name, _)| *name != face.name);
+        let faces: Vec<_> = self.faces.iter().filter(is_there).collect();
+        let of = &of;
+        let mut all: Vec<More<'_, T>> = more;
+        for face in faces {
+            all.push((face.name, Box::new(move || of(face))));
         }
-        Ok(all)
+        outcomes(bench, all)
     }
 
     /// One figure a round of each.
@@ -157,33 +159,30 @@ impl Peers {
         self.each_and(bench, of, Vec::new())
     }
 
-    /// The same, and those in `more`: instead of the faces of their names, where there are such.
+    /// The same, and those in `more`, as [`each_of`](Self::each_of).
     fn each_and(
         &self,
         bench: &Bench,
         of: impl Fn(&Face) -> Result<f64, Failure>,
         more: Vec<More<'_>>,
     ) -> Result<Rounds, Failure> {
-        let is_there = |face: &&Face| more.iter().all(|(name, _)| *name != face.name);
-        let faces: Vec<_> = self.faces.iter().filter(is_there).collect();
-        let of = &of;
-        let mut all: Vec<More<'_>> = more;
-        for face in faces {
-            all.push((face.name, Box::new(move || of(face))));
-        }
-        in_turn(bench, all)
+        self.each_of(bench, of, more).map(Rounds::of)
     }
 }
 
 /// A round of each in turn, after one to warm up.
-fn in_turn(bench: &Bench, mut all: Vec<More<'_>>) -> Result<Rounds, Failure> {
+fn in_turn(bench: &Bench, all: Vec<More<'_>>) -> Result<Rounds, Failure> {
+    outcomes(bench, all).map(Rounds::of)
+}
+
+fn outcomes<T>(bench: &Bench, mut all: Vec<More<'_, T>>) -> Result<Outcomes<T>, Failure> {
     let mut outcomes: Vec<_> = all.iter().map(|(name, _)| (*name, Vec::new())).collect();
     for round in 0..=bench.rounds() {
         for ((_, run), (_, rounds)) in all.iter_mut().zip(&mut outcomes) {
             note(bench, round, rounds, run()?);
         }
     }
-    Ok(Rounds::of(outcomes))
+    Ok(outcomes)
 }
 
 /// Keeps what a round gave, unless it was to warm up.

@@ -79,7 +79,7 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
             let said = format!("{before} → {after} ns, {} %", crate::goal::signed(cut));
             let row = Row::new(0, name, "ns/object", Some(old), new, &goal);
             let note = format!(
-                "floor {:.2} ns; {:.2} ns where goals were set",
+                "floor {:.2} ns; {}",
                 floor.median,
                 pace::where_goals_were_set(new.median, load.median)
             );

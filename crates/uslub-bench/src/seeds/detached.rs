@@ -137,7 +137,6 @@ fn bulks(
             let kernel = exact.then_some(kernel);
             let row = row.reported(&said).kernel(kernel);
             let there = pace::where_goals_were_set(new.median, load.median);
-            let there = format!("{there:.2} ns where goals were set");
             rows.push(row.note(match floor {
                 Some(_) => format!("floor {:.2} ns; {there}", bare.median),
                 None => there,
