@@ -10,9 +10,12 @@ use crate::platform::Platform;
 use crate::sheaf::{self, Sheaf, SheafList};
 use crate::sheaves::RECLAIMS;
 use crate::stats::StatItem;
+use crate::within::lie_within;
 
 /// A bulk that lacks so small a part of a sheaf refills one.
 const FEW: usize = 4;
+/// A bulk of so many objects may be looked at while it is copied.
+const MANY: usize = 8;
 
 impl<P: Platform> Allocator<P> {
     /// Allocates an object of a cache; null when memory cannot be had.
@@ -321,17 +324,31 @@ impl<P: Platform> Allocator<P> {
     }
 
     fn free_many(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
-        if !self.span_has_all(cache, objects) {
+        if objects.len() >= MANY {
+            return self.free_copied(cache, objects, gfp);
+        }
+        let bounds = cache.span.bounds(&self.zone.arena);
+        if !(lie_within(objects, bounds) && self.push_all(cache, objects)) {
             self.free_scattered(cache, objects, gfp);
-        } else if !self.push_all(cache, objects) {
-            self.free_bulk_slow(cache, objects, gfp, true);
         }
     }
 
-    /// As `free_many`, for objects outside of the cache's span.
+    /// As `free_many`, with a look at the objects while they are copied.
+    #[inline(never)]
+    fn free_copied(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
+        let (main, bounds) = (cache.id.main(), cache.span.bounds(&self.zone.arena));
+        let done = self.nr_nodes() == 1
+            // SAFETY: our table; the caller frees the objects, and all that lies in the span is the cache's.
+            && unsafe { self.platform.push_many_within(&self.table, main, objects, bounds) };
+        if !done {
+            self.free_scattered(cache, objects, gfp);
+        }
+    }
+
+    /// As `free_many`, where the main sheaf has not the room, or an object lies outside of the cache's span.
     #[cold]
     fn free_scattered(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
-        let ours = (self.zone.arena).all_of(objects, cache.id, cache.oo.bytes());
+        let ours = self.all_of(cache, objects);
         if !(ours && self.push_all(cache, objects)) {
             self.free_bulk_slow(cache, objects, gfp, ours);
         }
@@ -377,15 +394,7 @@ impl<P: Platform> Allocator<P> {
     #[inline]
     fn all_of(&self, cache: &KmemCache<P>, objects: &[*mut u8]) -> bool {
         let (arena, bytes) = (&self.zone.arena, cache.oo.bytes());
-        self.span_has_all(cache, objects) || arena.all_of(objects, cache.id, bytes)
-    }
-
-    /// Whether all objects lie in the cache's span.
-    #[inline]
-    fn span_has_all(&self, cache: &KmemCache<P>, objects: &[*mut u8]) -> bool {
-        cache
-            .span
-            .has_all(&self.platform, &self.zone.arena, objects)
+        lie_within(objects, cache.span.bounds(arena)) || arena.all_of(objects, cache.id, bytes)
     }
 
     /// Goes on where the main sheaf has not the room, or one of the objects may not be `all_ours`.

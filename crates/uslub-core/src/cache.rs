@@ -427,13 +427,8 @@ impl<P: Platform> KmemCache<P> {
         self.ctor.is_some() || self.tuning.freelist_deferred == 0
     }
 
-    /// Whether making a slab takes more than saying that it is one: its objects are in random order, or its memory is touched.
-    #[inline]
-    pub(crate) fn has_frills(&self) -> bool {
-        self.is_random() || self.flags.contains(Flags::PREFAULT)
-    }
-
     /// Whether fresh slabs hand out their objects in random order.
+    #[inline]
     pub fn is_random(&self) -> bool {
         !self.random.is_null()
     }

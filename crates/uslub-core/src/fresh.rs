@@ -48,10 +48,8 @@ impl<P: Platform> Allocator<P> {
             let size = cache.size as usize;
             return emit_in_order(base.wrapping_add(position * size), size, out);
         }
-        let offsets = &cache.random_offsets()[usize::from(slab.start()) + position..];
-        for (slot, &offset) in out.iter_mut().zip(offsets) {
-            *slot = base.wrapping_add(offset as usize);
-        }
+        let start = usize::from(slab.start());
+        emit_at(base, &cache.random_offsets()[start + position..], out);
     }
 
     /// Takes pages for a slab; it belongs to the caller and all its slots are fresh.
@@ -71,12 +69,18 @@ impl<P: Platform> Allocator<P> {
         gfp: Gfp,
         out: &mut [*mut u8],
     ) -> bool {
-        let is_plain = !(cache.has_reserve() || cache.has_frills());
+        let is_plain = !(cache.has_reserve() || cache.flags.contains(Flags::PREFAULT));
         if is_plain && let Some(page) = cache.node(nid).ahead.take(cache.oo.pages()) {
             let slab = self.describe(cache, page, nid, out.len() as u16);
             slab.set_epoch(slab.epoch().wrapping_add(1));
             let base = self.zone.arena.address(page).as_ptr();
-            emit_in_order(base, cache.size as usize, out);
+            if cache.is_random() {
+                let start = cache.start_for(nid, page);
+                slab.set_start(start);
+                emit_at(base, &cache.random_offsets()[usize::from(start)..], out);
+            } else {
+                emit_in_order(base, cache.size as usize, out);
+            }
             return true;
         }
         self.use_up_any_slab(cache, nid, gfp, out)
@@ -319,6 +323,14 @@ impl<P: Platform> Allocator<P> {
     pub(crate) fn slab_base(&self, slab: &Slab) -> *mut u8 {
         let arena = &self.zone.arena;
         arena.address(arena.page_of_slab(slab)).as_ptr()
+    }
+}
+
+/// Writes addresses that lie at these offsets from `base`.
+#[inline]
+fn emit_at(base: *mut u8, offsets: &[u32], out: &mut [*mut u8]) {
+    for (slot, &offset) in out.iter_mut().zip(offsets) {
+        *slot = base.wrapping_add(offset as usize);
     }
 }
 

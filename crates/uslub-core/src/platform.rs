@@ -11,6 +11,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::atomic::AtomicU32;
 use crate::percpu::{Counter, Region, Slot, Table};
+use crate::within::lie_within;
 
 /// Bytes of a page, the unit of the page layer (a multiple of the system's page
 /// size is not needed: purging rounds inwards).
@@ -208,6 +209,24 @@ pub unsafe trait Platform: Sync + 'static {
     /// As for [`push`](Platform::push).
     unsafe fn push_many(&self, table: &Table, slot: Slot, objects: &[*mut u8]) -> bool;
 
+    /// As [`push_many`](Platform::push_many), where all `objects` [lie within](lie_within) the `bounds`; false too where one does not,
+    /// and then nothing is done.
+    ///
+    /// # Safety
+    ///
+    /// As for [`push_many`](Platform::push_many).
+    #[inline]
+    unsafe fn push_many_within(
+        &self,
+        table: &Table,
+        slot: Slot,
+        objects: &[*mut u8],
+        bounds: (usize, usize),
+    ) -> bool {
+        // SAFETY: passed on.
+        lie_within(objects, bounds) && unsafe { self.push_many(table, slot, objects) }
+    }
+
     /// Replaces `old` by `new` in this CPU's `slot`; false when it holds something
     /// else or the operation was disturbed.
     ///
@@ -219,12 +238,6 @@ pub unsafe trait Platform: Sync + 'static {
     /// Asks for the cache lines of an array that is about to be written; a hint.
     #[inline]
     fn fetch(&self, _array: &[*mut u8]) {}
-
-    /// The bits that all addresses have, and those that any has, where there is a quicker way than one by one.
-    #[inline]
-    fn bits_of(&self, _addresses: &[*mut u8]) -> Option<(usize, usize)> {
-        None
-    }
 
     /// Called once, when the table has its slots: from then on [`pop`](Platform::pop) and the others may be called at any time.
     fn slots_are_ready(&self) {}

@@ -1,8 +1,9 @@
 //! A cache's span: pages side by side that are all its own, so that one comparison answers for them.
 //!
 //! A bulk free looks at each of its objects: is it this cache's? The page map knows, at a handful of instructions an object.
-//! The slabs of a cache that grows mostly lie side by side, and whether many addresses lie between two others is an *and* and an *or* for each, or
-//! where these do not settle it two subtractions, of which the processor does several at once. Where one lies outside of the span, all are looked up.
+//! The slabs of a cache that grows mostly lie side by side, and whether many addresses lie between two others is a few instructions for
+//! several of them at once (see [`within`](crate::within)), or is seen while they are copied. Where one lies outside of the span, all are
+//! looked up.
 //!
 //! One word says which pages, and how many slabs were made elsewhere since it last grew. A slab next to
 //! the span joins it. When as many slabs were made elsewhere as the span has pages, it begins
@@ -18,12 +19,10 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::atomic::AtomicU64;
 use crate::page::{Arena, PageIndex};
-use crate::platform::{PAGE_SHIFT, Platform};
+use crate::platform::PAGE_SHIFT;
 
 /// Most pages of a span: 64 GiB.
 const MOST: u64 = (1 << 24) - 1;
-/// So many addresses are worth two ways of asking.
-const MANY: usize = 4;
 /// Slabs made elsewhere that are counted at most.
 const MOST_ELSEWHERE: u64 = 255;
 
@@ -129,43 +128,18 @@ impl Span {
         }
     }
 
-    /// Whether all addresses, one at least, lie in the span.
+    /// The first and the last address; the last lies below the first if there are no pages.
     #[inline]
-    pub(crate) fn has_all<P: Platform>(
-        &self,
-        platform: &P,
-        arena: &Arena,
-        addresses: &[*mut u8],
-    ) -> bool {
+    pub(crate) fn bounds(&self, arena: &Arena) -> (usize, usize) {
         // Relaxed: an object that the caller frees keeps its slab where it is; any other answer is as good as the page map's.
         let raw = self.0.load(Relaxed);
         let pages = (raw >> 8 & MOST) as usize;
-        if pages == 0 {
-            return false;
-        }
         let first = (arena.base()).wrapping_add((raw >> 32 << PAGE_SHIFT) as usize);
-        let last = first.wrapping_add((pages << PAGE_SHIFT) - 1);
-        // No address lies below the bits that all have, or above those that any has.
-        if addresses.len() >= MANY {
-            let (low, high) = (platform.bits_of(addresses)).unwrap_or_else(|| bits_of(addresses));
-            if low >= first && high <= last {
-                return true;
-            }
-        }
-        let outside = addresses.iter().fold(0, |all, &address| {
-            let address = address as usize;
-            // One of the two is negative where it lies outside.
-            all | address.wrapping_sub(first) | last.wrapping_sub(address)
-        });
-        outside as isize >= 0
+        (
+            first,
+            first.wrapping_add(pages << PAGE_SHIFT).wrapping_sub(1),
+        )
     }
-}
-
-/// The bits that all addresses have, and those that any has.
-fn bits_of(addresses: &[*mut u8]) -> (usize, usize) {
-    addresses.iter().fold((usize::MAX, 0), |(all, any), &a| {
-        (all & a as usize, any | a as usize)
-    })
 }
 
 #[cfg(test)]

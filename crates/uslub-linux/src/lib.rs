@@ -5,6 +5,7 @@
 pub mod environment;
 mod mode;
 pub mod numa;
+mod otherwise;
 mod sequences;
 pub mod start;
 pub mod sys;
@@ -24,7 +25,7 @@ use uslub_core::sheaf::SHEAF_BYTES;
 use uslub_rseq::{Area, Index};
 
 use crate::numa::Nodes;
-use crate::sequences::{pop, pop_many, push, push_many};
+use crate::sequences::{pop, pop_many, push, push_many, push_many_within};
 
 pub use mode::Mode;
 pub use text::{Text, complain};
@@ -218,66 +219,6 @@ impl Linux {
 
     fn region<'a>(&self, table: &'a Table) -> &'a Region {
         table.here(self.cpu())
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn pop_otherwise(&self, table: &Table, slot: Slot) -> *mut u8 {
-        // SAFETY: the table's regions have tops in their slots.
-        unsafe {
-            match self.any_area() {
-                Ok(Some(area)) if table.is_there() => pop(&area, table, slot),
-                Ok(None) if table.is_there() => locked::pop(self.region(table), slot),
-                _ => core::ptr::null_mut(),
-            }
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn push_otherwise(&self, table: &Table, slot: Slot, object: *mut u8) -> bool {
-        // SAFETY: as in `pop_otherwise`.
-        unsafe {
-            match self.any_area() {
-                Ok(Some(area)) if table.is_there() => push(&area, table, slot, object),
-                Ok(None) if table.is_there() => locked::push(self.region(table), slot, object),
-                _ => false,
-            }
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn pop_many_otherwise(&self, table: &Table, slot: Slot, out: &mut [*mut u8]) -> bool {
-        // SAFETY: as in `pop_otherwise`.
-        unsafe {
-            match self.any_area() {
-                Ok(Some(area)) => pop_many(&area, table, slot, out),
-                Ok(None) => locked::pop_many(self.region(table), slot, out),
-                Err(()) => false,
-            }
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn push_many_otherwise(&self, table: &Table, slot: Slot, objects: &[*mut u8]) -> bool {
-        // SAFETY: as in `pop_otherwise`.
-        unsafe {
-            match self.any_area() {
-                Ok(Some(area)) => push_many(&area, table, slot, objects),
-                Ok(None) => locked::push_many(self.region(table), slot, objects),
-                Err(()) => false,
-            }
-        }
-    }
-
-    #[cold]
-    fn count_atomically(&self, table: &Table, counter: Counter, n: usize) {
-        // Relaxed: statistics.
-        self.region(table)
-            .counter(counter)
-            .fetch_add(n as u64, Relaxed);
     }
 }
 
@@ -484,11 +425,6 @@ unsafe impl Platform for Linux {
         (0..lines).for_each(|line| uslub_rseq::fetch(start.wrapping_add(line * LINE).cast()));
     }
 
-    #[inline]
-    fn bits_of(&self, addresses: &[*mut u8]) -> Option<(usize, usize)> {
-        uslub_rseq::bits_of(addresses)
-    }
-
     fn slots_are_ready(&self) {
         let Some(area) = self.area() else {
             return;
@@ -533,6 +469,24 @@ unsafe impl Platform for Linux {
             // SAFETY: as in `pop`.
             Some(area) => unsafe { push_many(&area, table, slot, objects) },
             None => self.push_many_otherwise(table, slot, objects),
+        }
+    }
+
+    #[inline]
+    unsafe fn push_many_within(
+        &self,
+        table: &Table,
+        slot: Slot,
+        objects: &[*mut u8],
+        bounds: (usize, usize),
+    ) -> bool {
+        let within = |area: Area| {
+            // SAFETY: as in `pop`.
+            unsafe { push_many_within(&area, table, slot, objects, bounds) }
+        };
+        match self.open_area().and_then(within) {
+            Some(done) => done,
+            None => self.push_many_if_within(table, slot, objects, bounds),
         }
     }
 

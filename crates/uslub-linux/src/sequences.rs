@@ -55,3 +55,21 @@ pub(crate) unsafe fn push_many(
     // SAFETY: passed on.
     unsafe { uslub_rseq::push_many::<FREES_OFFSET>(area, active, at, objects) }
 }
+
+/// Pushes many by a restartable sequence that sees whether all lie within the bounds; `None` where there is none that does.
+///
+/// # Safety
+///
+/// As for [`pop`].
+#[inline(always)]
+pub(crate) unsafe fn push_many_within(
+    area: &Area,
+    table: &Table,
+    slot: Slot,
+    objects: &[*mut u8],
+    bounds: (usize, usize),
+) -> Option<bool> {
+    let (active, at) = (table.active().cast(), slot.offset());
+    // SAFETY: passed on.
+    unsafe { uslub_rseq::push_many_within::<FREES_OFFSET>(area, active, at, objects, bounds) }
+}

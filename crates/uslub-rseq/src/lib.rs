@@ -1,5 +1,4 @@
-//! Restartable sequences for per-CPU sheaves, and two things that only the processor can do: a hint ([`fetch`]) and a look at many
-//! addresses at once ([`bits_of`]).
+//! Restartable sequences for per-CPU sheaves, and a hint that only the processor can give ([`fetch`]).
 //!
 //! The kernel keeps an area of memory for each thread that is registered: it writes
 //! there which CPU the thread runs on, and reads there the address of a
@@ -26,6 +25,7 @@
 //! | [`push`] | top; writes the object behind it (not yet part of the sheaf) | top + 8 |
 //! | [`pop_many`] | top, capacity, the n newest objects | top - 8 n |
 //! | [`push_many`] | top; writes n objects behind it | top + 8 n |
+//! | [`push_many_within`] | the same, and whether all lie between two addresses | top + 8 n |
 //! | [`exchange`] | the word | the new word |
 
 #![no_std]
@@ -58,7 +58,7 @@ pub use sequences::{add, exchange, fetch, pop, pop_many, push, push_many};
 pub use area::{Area, Index};
 pub use membarrier::fence;
 pub use thread::call;
-pub use wide::{bits_of, move_wide};
+pub use wide::{move_wide, push_many_within};
 
 /// Bytes of a sheaf's window; a top is full when the word behind it begins another.
 pub const SHEAF_BYTES: usize = 2048;

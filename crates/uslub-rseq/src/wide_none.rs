@@ -1,11 +1,23 @@
 //! Architectures on which nothing of ours is wider than two words.
 
+use crate::Area;
+
 /// Copies have one width here: nothing to choose, and false.
 pub fn move_wide(_wide: bool) -> bool {
     false
 }
 
 /// Never does it: `None`.
-pub fn bits_of(_addresses: &[*mut u8]) -> Option<(usize, usize)> {
+///
+/// # Safety
+///
+/// None is needed.
+pub unsafe fn push_many_within<const COUNT: usize>(
+    _: &Area,
+    _: *mut u8,
+    _: usize,
+    _: &[*mut u8],
+    _: (usize, usize),
+) -> Option<bool> {
     None
 }

@@ -1,91 +1,199 @@
 //! Registers of 32 bytes, where the processor and the system have them.
 
-use core::arch::x86_64::{
-    __cpuid, __m256, _mm_and_ps, _mm_castps_si128, _mm_cvtsi128_si64, _mm_movehl_ps, _mm_or_ps,
-    _mm256_and_ps, _mm256_castps256_ps128, _mm256_extractf128_ps, _mm256_loadu_ps, _mm256_or_ps,
-    _xgetbv,
-};
+use core::arch::asm;
+use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Addresses of a block: two registers.
+use crate::sequences::{LARGE, descriptor, large_blocks};
+use crate::{Area, SHEAF_BYTES};
+
+/// Objects of a block: two registers.
 const BLOCK: usize = 8;
-/// So many addresses are worth a look by wide registers.
-const MANY: usize = 48;
 
 /// Whether they are used.
 pub(crate) static WIDE: AtomicBool = AtomicBool::new(false);
 
-/// Lets copies of eight objects and more move 32 bytes at a time, and [`bits_of`] look at as many, if the processor and the system
-/// can; or lets them not. Returns which it is; at first they do not.
+/// Lets bulks of eight objects and more move 32 bytes at a time, if the processor and the system can; or lets them not. Returns which
+/// it is; at first they do not.
 pub fn move_wide(wide: bool) -> bool {
-    let wide = wide && has_avx();
+    let wide = wide && has_avx2();
     // Relaxed: either is right at any time.
     WIDE.store(wide, Relaxed);
     wide
 }
 
-/// Whether there are registers of 32 bytes, and the system keeps them.
-fn has_avx() -> bool {
+/// Whether there are registers of 32 bytes, and instructions for whole numbers in them, and the system keeps them.
+fn has_avx2() -> bool {
     const OSXSAVE_AND_AVX: u32 = 1 << 27 | 1 << 28;
     const XMM_AND_YMM: u64 = 1 << 1 | 1 << 2;
+    const AVX2: u32 = 1 << 5;
     __cpuid(1).ecx & OSXSAVE_AND_AVX == OSXSAVE_AND_AVX
         // SAFETY: the system lets it be read, as the first bit says.
         && unsafe { _xgetbv(0) } & XMM_AND_YMM == XMM_AND_YMM
+        && __cpuid(0).eax >= 7
+        && __cpuid_count(7, 0).ebx & AVX2 != 0
 }
 
-/// The bits that all addresses have, and those that any has; `None` where wide registers are not used, or would gain nothing.
-///
-/// ```
-/// let mut addresses = [core::ptr::without_provenance_mut(0x1100); 64];
-/// addresses[7] = core::ptr::without_provenance_mut(0x1200);
-/// if uslub_rseq::move_wide(true) {
-///     assert_eq!(uslub_rseq::bits_of(&addresses), Some((0x1000, 0x1300)));
-/// }
-/// ```
-#[inline]
-pub fn bits_of(addresses: &[*mut u8]) -> Option<(usize, usize)> {
-    // Relaxed: either is right at any time.
-    let wide = addresses.len() >= MANY && WIDE.load(Relaxed);
-    // SAFETY: there are such registers, and so many addresses.
-    wide.then(|| unsafe { bits_of_many(addresses) })
+/// Looks at the addresses in a register: ymm4 is the first that they may be, ymm5 the last, and the highest bits of a register's words in ymm6
+/// are set where one lies outside; those of registers of 16 bytes in xmm7.
+macro_rules! seen {
+    ("xmm0") => {
+        concat!(
+            "vpsubq xmm2, xmm0, xmm4\n",
+            "vpsubq xmm0, xmm5, xmm0\n",
+            "vpor xmm7, xmm7, xmm2\n",
+            "vpor xmm7, xmm7, xmm0\n",
+        )
+    };
+    ("ymm0") => {
+        concat!(
+            "vpsubq ymm2, ymm0, ymm4\n",
+            "vpsubq ymm0, ymm5, ymm0\n",
+            "vpor ymm6, ymm6, ymm2\n",
+            "vpor ymm6, ymm6, ymm0\n",
+        )
+    };
+    ("ymm1") => {
+        concat!(
+            "vpsubq ymm3, ymm1, ymm4\n",
+            "vpsubq ymm1, ymm5, ymm1\n",
+            "vpor ymm6, ymm6, ymm3\n",
+            "vpor ymm6, ymm6, ymm1\n",
+        )
+    };
 }
 
-/// As [`bits_of`], by wide registers. From the last address on, as bulks are copied in blocks that end there: a load finds its bytes
-/// in one store. The block at the front may have been seen in part.
+/// As [`push_many`](crate::push_many), where all objects lie between the two addresses, both included; false too where one does not, and
+/// then nothing is done. The objects are looked at while they are copied. `None` where wide registers are not used, or would gain nothing.
 ///
 /// # Safety
 ///
-/// There is a [`BLOCK`] of addresses.
-#[target_feature(enable = "avx")]
-unsafe fn bits_of_many(addresses: &[*mut u8]) -> (usize, usize) {
-    let load = |at: usize| {
-        // SAFETY: a block begins there.
-        unsafe { _mm256_loadu_ps(addresses.as_ptr().add(at).cast()) }
-    };
-    let mut at = addresses.len() - BLOCK;
-    let mut all = [load(at), load(at + BLOCK / 2)];
-    let mut any = all;
-    while at > 0 {
-        at = at.saturating_sub(BLOCK);
-        for (half, from) in [at, at + BLOCK / 2].into_iter().enumerate() {
-            let some = load(from);
-            all[half] = _mm256_and_ps(all[half], some);
-            any[half] = _mm256_or_ps(any[half], some);
-        }
+/// As for [`push`](crate::push).
+#[inline]
+pub unsafe fn push_many_within<const COUNT: usize>(
+    area: &Area,
+    table: *mut u8,
+    slot: usize,
+    objects: &[*mut u8],
+    (first, last): (usize, usize),
+) -> Option<bool> {
+    // Relaxed: either is right at any time.
+    if objects.len() < BLOCK || !WIDE.load(Relaxed) {
+        return None;
     }
-    let halves = |both: __m256| {
-        (
-            _mm256_castps256_ps128(both),
-            _mm256_extractf128_ps::<1>(both),
-        )
-    };
-    let (low, high) = halves(_mm256_and_ps(all[0], all[1]));
-    let all = _mm_and_ps(low, high);
-    let all = _mm_and_ps(all, _mm_movehl_ps(all, all));
-    let (low, high) = halves(_mm256_or_ps(any[0], any[1]));
-    let any = _mm_or_ps(low, high);
-    let any = _mm_or_ps(any, _mm_movehl_ps(any, any));
-    let word = |bits| _mm_cvtsi128_si64(_mm_castps_si128(bits)) as usize;
-    (word(all), word(any))
+    let left: usize;
+    // SAFETY: as in `push_many`; there are such registers.
+    unsafe {
+        asm!(
+            "vmovq xmm4, {top}",
+            "vmovq xmm5, {last}",
+            "cmp dword ptr fs:[{word} + 4], 0",
+            "js 60f",
+            "lea {top}, [rip + 50f]",
+            "mov fs:[{word} + 8], {top}",
+            "20:",
+            "mov {region:e}, fs:[{region}]",
+            "mov {region}, [{to} + {region} * 8]",
+            "mov {top}, [{region} + {slot}]",
+            "mov {word:e}, {top:e}",
+            "and {word:e}, {window} - 1",
+            "add {word}, {bytes}",
+            "cmp {word}, {window}",
+            "jae 60f",
+            "lea {to}, [{top} + 8]",
+            "add {top}, {bytes}",
+            "vpbroadcastq ymm4, xmm4",
+            "vpbroadcastq ymm5, xmm5",
+            "vpxor xmm6, xmm6, xmm6",
+            "vpxor xmm7, xmm7, xmm7",
+            "cmp {bytes}, {large}",
+            "jae 21f",
+            // In the pieces that `copy` moves, so that a load finds its bytes in one store.
+            "test {bytes:l}, 8",
+            "jz 22f",
+            "vmovddup xmm0, qword ptr [{from}]",
+            "vmovlps qword ptr [{to}], xmm0",
+            seen!("xmm0"),
+            "add {from}, 8",
+            "add {to}, 8",
+            "22:",
+            "test {bytes:l}, 16",
+            "jz 23f",
+            "vmovups xmm0, [{from}]",
+            "vmovups [{to}], xmm0",
+            seen!("xmm0"),
+            "add {from}, 16",
+            "add {to}, 16",
+            "23:",
+            "test {bytes:l}, 32",
+            "jz 24f",
+            "vmovups xmm0, [{from}]",
+            "vmovups [{to}], xmm0",
+            seen!("xmm0"),
+            "vmovups xmm0, [{from} + 16]",
+            "vmovups [{to} + 16], xmm0",
+            seen!("xmm0"),
+            "add {from}, 32",
+            "add {to}, 32",
+            "24:",
+            "shr {bytes}, 6",
+            "25:",
+            "vmovups ymm0, [{from}]",
+            "vmovups ymm1, [{from} + 32]",
+            "vmovups [{to}], ymm0",
+            "vmovups [{to} + 32], ymm1",
+            seen!("ymm0"),
+            seen!("ymm1"),
+            "add {from}, 64",
+            "add {to}, 64",
+            "dec {bytes}",
+            "jnz 25b",
+            "jmp 26f",
+            "21:",
+            large_blocks!(seen),
+            "26:",
+            "vpor ymm6, ymm6, ymm7",
+            "vmovmskpd {word:e}, ymm6",
+            "vzeroupper",
+            "test {word:e}, {word:e}",
+            "jnz 40f",
+            "mov [{region} + {slot}], {top}",
+            "30:",
+            "add [{region} + {slot} + {count}], {n}",
+            "60:",
+            descriptor!("mov {bytes:e}, 1"),
+            word = inout(reg) area.offset => _,
+            region = inout(reg) area.index_offset => _,
+            to = inout(reg) table => _,
+            slot = in(reg) slot,
+            from = inout(reg) objects.as_ptr() => _,
+            bytes = inout(reg) objects.len() * 8 => left,
+            n = in(reg) objects.len(),
+            window = const SHEAF_BYTES,
+            count = const COUNT,
+            top = inout(reg) first => _,
+            last = in(reg) last,
+            large = const LARGE,
+            // The upper halves of all of them are cleared.
+            out("xmm0") _,
+            out("xmm1") _,
+            out("xmm2") _,
+            out("xmm3") _,
+            out("xmm4") _,
+            out("xmm5") _,
+            out("xmm6") _,
+            out("xmm7") _,
+            out("xmm8") _,
+            out("xmm9") _,
+            out("xmm10") _,
+            out("xmm11") _,
+            out("xmm12") _,
+            out("xmm13") _,
+            out("xmm14") _,
+            out("xmm15") _,
+            options(nostack),
+        );
+    }
+    Some(left == 0)
 }

@@ -219,24 +219,28 @@ pub unsafe fn add(area: &Area, table: *mut u8, at: usize, n: usize, stopped: *mu
 }
 
 /// Bytes from which on a copy may be [large](copy_large).
-const LARGE: usize = 1024;
+pub(crate) const LARGE: usize = 1024;
 
-/// Copies as [`copy`] does where there are [`LARGE`] bytes and registers of 32, and goes on at label 26 then: no store crosses a cache
-/// line, and no load has the 12 low bits of a store shortly before it (the processor would take it for a load of what was
-/// stored), as blocks are copied upwards or downwards, whichever it takes. All moves are of the newer encoding: an older one where upper
-/// halves are in use costs some processors a hundred nanoseconds.
-macro_rules! copy_large {
-    () => {
+/// Nothing: a copy that does not look at what it moves.
+macro_rules! unseen {
+    ($register:literal) => {
+        ""
+    };
+}
+
+/// Copies `bytes` bytes (a multiple of 8, at least 128) from `from` to `to` by registers of 32, and changes all three: none are left.
+/// No store crosses a cache line, and no load has the 12 low bits of a store shortly before it (the processor would take it for a load
+/// of what was stored), as blocks are copied upwards or downwards, whichever it takes. All moves are of the newer encoding: an older one
+/// where upper halves are in use costs some processors a hundred nanoseconds. What has been moved, `$seen` may look at.
+macro_rules! large_blocks {
+    ($seen:ident) => {
         concat!(
-            "cmp {bytes}, {large}\n",
-            "jb 31f\n",
-            "cmp byte ptr [rip + {wide}], 0\n",
-            "je 31f\n",
             // Up to a multiple of 32 bytes.
             "test {to:l}, 8\n",
             "jz 32f\n",
-            "mov {word}, [{from}]\n",
-            "mov [{to}], {word}\n",
+            "vmovddup xmm0, qword ptr [{from}]\n",
+            "vmovlps qword ptr [{to}], xmm0\n",
+            $seen!("xmm0"),
             "add {from}, 8\n",
             "add {to}, 8\n",
             "sub {bytes}, 8\n",
@@ -245,6 +249,7 @@ macro_rules! copy_large {
             "jz 33f\n",
             "vmovups xmm0, [{from}]\n",
             "vmovups [{to}], xmm0\n",
+            $seen!("xmm0"),
             "add {from}, 16\n",
             "add {to}, 16\n",
             "sub {bytes}, 16\n",
@@ -256,18 +261,21 @@ macro_rules! copy_large {
             "jz 34f\n",
             "vmovups ymm0, [{from} + {word}]\n",
             "vmovups [{to} + {word}], ymm0\n",
+            $seen!("ymm0"),
             "add {word}, 32\n",
             "34:\n",
             "test {bytes:l}, 16\n",
             "jz 35f\n",
             "vmovups xmm0, [{from} + {word}]\n",
             "vmovups [{to} + {word}], xmm0\n",
+            $seen!("xmm0"),
             "add {word}, 16\n",
             "35:\n",
             "test {bytes:l}, 8\n",
             "jz 36f\n",
-            "vmovq xmm0, qword ptr [{from} + {word}]\n",
-            "vmovq qword ptr [{to} + {word}], xmm0\n",
+            "vmovddup xmm0, qword ptr [{from} + {word}]\n",
+            "vmovlps qword ptr [{to} + {word}], xmm0\n",
+            $seen!("xmm0"),
             "36:\n",
             // Upwards where, by the low 12 bits, stores are half a page or more ahead of loads; else downwards, from the last block on.
             "mov {word}, {to}\n",
@@ -286,10 +294,27 @@ macro_rules! copy_large {
             "vmovups ymm1, [{from} + 32]\n",
             "vmovups [{to}], ymm0\n",
             "vmovups [{to} + 32], ymm1\n",
+            $seen!("ymm0"),
+            $seen!("ymm1"),
             "add {from}, {word}\n",
             "add {to}, {word}\n",
             "dec {bytes}\n",
             "jnz 37b\n",
+        )
+    };
+}
+
+pub(crate) use {descriptor, large_blocks};
+
+/// Copies as [`copy`] does where there are [`LARGE`] bytes and registers of 32, and goes on at label 26 then; see [`large_blocks`].
+macro_rules! copy_large {
+    () => {
+        concat!(
+            "cmp {bytes}, {large}\n",
+            "jb 31f\n",
+            "cmp byte ptr [rip + {wide}], 0\n",
+            "je 31f\n",
+            large_blocks!(unseen),
             "vzeroupper\n",
             "jmp 26f\n",
             "31:\n",

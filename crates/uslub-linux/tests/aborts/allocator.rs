@@ -16,7 +16,7 @@ use uslub_linux::{Linux, start};
 use crate::sequences::sequence_of;
 use crate::table::Table;
 use crate::tracer::{Event, Memory, Sequence, Tracee, descriptors_here, pause};
-use crate::world::OPERATIONS;
+use crate::world::operations;
 
 static ALLOCATOR: Allocator<Linux> = Allocator::new(Linux::new());
 /// Set by the tracer: the round that begins is the last.
@@ -155,7 +155,8 @@ fn work() {
 /// serves the allocator is the compiler's choice.
 fn sequences_of_the_program(area: uslub_rseq::Area) -> Vec<(&'static str, Sequence)> {
     let memory = Memory::of(std::process::id() as libc::pid_t);
-    let known = OPERATIONS.map(|operation| (operation.name, sequence_of(&operation, area)));
+    let known = operations().iter().map(|o| (o.name, sequence_of(o, area)));
+    let known: Vec<_> = known.collect();
     descriptors_here()
         .map(|descriptor| {
             let sequence = Sequence::read(&memory, descriptor);
@@ -198,5 +199,5 @@ fn an_allocator_whose_sequences_are_aborted_everywhere_loses_no_object() {
         table.row(name, &tracee.aborted[number], tracee.passed[number]);
     }
     table.print();
-    table.assert_complete(&OPERATIONS.map(|operation| operation.name));
+    table.assert_complete(operations());
 }

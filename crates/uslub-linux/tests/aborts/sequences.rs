@@ -11,7 +11,7 @@ use uslub_rseq::Area;
 
 use crate::table::Table;
 use crate::tracer::{Event, Sequence, Tracee, pause};
-use crate::world::{OPERATIONS, Operation, World};
+use crate::world::{Operation, World, operations};
 
 /// What the child found in the last round.
 static FOUND: AtomicU64 = AtomicU64::new(0);
@@ -110,7 +110,7 @@ fn each_operation_aborted_at_each_instruction_leaves_everything_in_its_place() {
     let _alone = crate::alone();
     let rounds = crate::number("USLUB_ABORTS", 3);
     let mut table = Table::new("operations of uslub-rseq");
-    for operation in &OPERATIONS {
+    for operation in operations() {
         let sequence = sequence_of(operation, area);
         let last = sequence.instructions.len();
         let mut tracee = Tracee::fork(|| {
@@ -140,5 +140,5 @@ fn each_operation_aborted_at_each_instruction_leaves_everything_in_its_place() {
         table.row(operation.name, &tracee.aborted[0], tracee.passed[0]);
     }
     table.print();
-    table.assert_complete(&OPERATIONS.map(|operation| operation.name));
+    table.assert_complete(operations());
 }

@@ -1,5 +1,7 @@
 //! The table of what was aborted where.
 
+use crate::world::Operation;
+
 /// A row a sequence, a figure an instruction.
 pub struct Table {
     title: &'static str,
@@ -32,9 +34,9 @@ impl Table {
     /// # Panics
     ///
     /// If an operation has no sequence that was run, or one that was run was never aborted at one of its instructions.
-    pub fn assert_complete(&self, operations: &[&str]) {
-        for operation in operations {
-            let copies = self.rows.iter().filter(|(name, ..)| name == operation);
+    pub fn assert_complete(&self, operations: &[Operation]) {
+        for operation in operations.iter().map(|operation| operation.name) {
+            let copies = self.rows.iter().filter(|(name, ..)| *name == operation);
             let run = |(_, aborted, passed): &&(String, Vec<u32>, u32)| {
                 *passed > 0 || aborted.iter().any(|&n| n > 0)
             };

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::thread::{CODE, OwnArea};
-use crate::world::{OPERATIONS, World};
+use crate::world::{World, operations};
 
 const SIGNATURE: u32 = 0xd428_bc00;
 const BREAKPOINT: u32 = 0xd420_0000;
@@ -111,7 +111,7 @@ fn an_abort_at_each_instruction_leaves_everything_in_its_place() {
         libc::sigaction(libc::SIGTRAP, &raw const action, std::ptr::null_mut());
     }
     println!("sequence      instructions  aborted at each");
-    for operation in &OPERATIONS {
+    for operation in operations() {
         let own = OwnArea::registered_alone();
         let mut world = World::new(own.area());
         (operation.prepare)(&mut world);

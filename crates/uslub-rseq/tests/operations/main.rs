@@ -20,10 +20,10 @@ mod thread;
 mod world;
 
 use thread::OwnArea;
-use world::{CAPACITY, OPERATIONS, Operation, World};
+use world::{BOUNDS, CAPACITY, Operation, World, operations};
 
 fn operation(name: &str) -> &'static Operation {
-    OPERATIONS.iter().find(|o| o.name == name).unwrap()
+    operations().iter().find(|o| o.name == name).unwrap()
 }
 
 /// Prepares the world otherwise than the operation wants it; it must refuse and change nothing.
@@ -43,7 +43,7 @@ fn each_operation_does_what_the_model_says() {
     let area = OwnArea::registered();
     let mut world = World::new(area.area());
     // Bulks from and to all places of a page, of all lengths that differ.
-    for operation in OPERATIONS.iter().cycle().take(4096 * OPERATIONS.len()) {
+    for operation in operations().iter().cycle().take(4096 * operations().len()) {
         (operation.prepare)(&mut world);
         let mut expected = world.state();
         (operation.model)(&mut expected);
@@ -79,6 +79,50 @@ fn a_bulk_push_refuses_a_sheaf_with_room_for_one_object_too_few() {
 }
 
 #[test]
+fn a_bulk_push_within_bounds_refuses_a_sheaf_with_room_for_one_object_too_few() {
+    if operations().iter().all(|o| o.name != "push_many_within") {
+        return;
+    }
+    refuses("push_many_within", |world| {
+        let (many, _) = world.turn();
+        world.fill(CAPACITY - many + 1, many);
+    });
+}
+
+#[test]
+fn a_bulk_push_refuses_one_object_out_of_bounds() {
+    let area = OwnArea::registered();
+    let mut world = World::new(area.area());
+    let (first, last) = (BOUNDS.0 as u64, BOUNDS.1 as u64);
+    let wide = operations().iter().find(|o| o.name == "push_many_within");
+    let Some(within) = wide else { return };
+    // Small and large, and from and to many places.
+    for _ in 0..64 {
+        let (many, below) = world.turn();
+        for at in 0..many {
+            for (object, is_within) in [
+                (first, true),
+                (last, true),
+                (first - 1, false),
+                (last + 1, false),
+                (0, false),
+                (1 << 62, false),
+            ] {
+                world.fill(below, many);
+                world.change_hand(at, object);
+                let mut expected = world.state();
+                if is_within {
+                    (within.model)(&mut expected);
+                }
+                let done = (within.run)(&mut world);
+                assert_eq!(done, is_within, "{object:#x}, the {at}th of {many}");
+                assert_eq!(world.state(), expected, "{object:#x}, the {at}th of {many}");
+            }
+        }
+    }
+}
+
+#[test]
 fn an_exchange_refuses_another_word() {
     refuses("exchange", |world| world.set_word(0));
 }
@@ -108,7 +152,7 @@ fn bulk_operations_use_the_last_object_and_the_last_room() {
 
 #[test]
 fn a_thread_that_is_not_registered_touches_nothing() {
-    for operation in &OPERATIONS {
+    for operation in operations() {
         let area = OwnArea::unregistered();
         let mut world = World::new(area.area());
         (operation.prepare)(&mut world);

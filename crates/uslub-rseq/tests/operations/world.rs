@@ -24,6 +24,8 @@ const CAPACITY_AT: usize = 6;
 const MANY: usize = 8 + 8 + 4 + 2 + 1;
 /// Objects of a bulk call that is copied in another way, at least.
 const LARGE: usize = 128;
+/// The first object in the hand, and the last that may be pushed by [`push_many_within`].
+pub const BOUNDS: (usize, usize) = (0x2000, 0x20ff);
 /// Words of memory that bulk calls copy from or to.
 const ARRAY: usize = 1024;
 const CPUS: usize = 8192;
@@ -109,7 +111,13 @@ impl World {
         self.region[SLOT] = &raw const self.window.0[empty + sheaf] as u64;
         self.region[SLOT + COUNT] = 0;
         self.hand.clear();
-        self.hand.extend((0..hand as u64).map(|i| 0x2000 + i));
+        self.hand.extend((BOUNDS.0 as u64..).take(hand));
+    }
+
+    /// Puts another object in the place of one in the hand.
+    #[allow(dead_code)]
+    pub fn change_hand(&mut self, at: usize, object: u64) {
+        self.hand[at] = object;
     }
 
     /// Changes the word for [`exchange`].
@@ -169,8 +177,18 @@ pub struct Operation {
     pub model: fn(&mut State),
 }
 
-/// All of them.
-pub const OPERATIONS: [Operation; 6] = [
+/// All that there are here: the last by wide registers alone.
+pub fn operations() -> &'static [Operation] {
+    let (wide, others) = OPERATIONS.split_last().unwrap();
+    if uslub_rseq::move_wide(true) {
+        &OPERATIONS
+    } else {
+        assert_eq!(wide.name, "push_many_within");
+        others
+    }
+}
+
+static OPERATIONS: [Operation; 7] = [
     Operation {
         name: "pop",
         prepare: |world| world.fill(3, 0),
@@ -226,6 +244,18 @@ pub const OPERATIONS: [Operation; 6] = [
         run: add,
         model: |state| state.word = GUARD + 17,
     },
+    Operation {
+        name: "push_many_within",
+        prepare: |world| {
+            let (many, below) = world.turn();
+            world.fill(below, many);
+        },
+        run: push_many_within,
+        model: |state| {
+            state.sheaf.append(&mut state.hand);
+            state.count += state.many as u64;
+        },
+    },
 ];
 
 #[inline(never)]
@@ -272,6 +302,28 @@ fn push_many(world: &mut World) -> bool {
     let objects = world.bulk();
     // SAFETY: as in `push`.
     let done = unsafe { uslub_rseq::push_many::<{ COUNT * 8 }>(&area, table, SLOT * 8, objects) };
+    if done {
+        world.hand.clear();
+    }
+    done
+}
+
+#[inline(never)]
+fn push_many_within(world: &mut World) -> bool {
+    let (area, table) = (world.area, world.table());
+    world.array[world.at..][..world.many].copy_from_slice(&world.hand);
+    let objects = world.bulk();
+    let done = loop {
+        // Other tests say otherwise.
+        uslub_rseq::move_wide(true);
+        // SAFETY: as in `push`.
+        let done = unsafe {
+            uslub_rseq::push_many_within::<{ COUNT * 8 }>(&area, table, SLOT * 8, objects, BOUNDS)
+        };
+        if let Some(done) = done {
+            break done;
+        }
+    };
     if done {
         world.hand.clear();
     }

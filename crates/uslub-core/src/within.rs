@@ -1,0 +1,64 @@
+//! Whether many addresses lie between two others.
+
+/// So many addresses are worth two ways of asking.
+const MANY: usize = 4;
+
+/// Whether all addresses lie between the first and the last of the bounds, both included; none do where the last is one below the first.
+///
+/// Bounds are less than 2^63 bytes from each other and from every address.
+///
+/// ```
+/// use core::ptr::without_provenance_mut;
+/// use uslub_core::within::lie_within;
+///
+/// let addresses = [0x1008, 0x1ff8].map(without_provenance_mut);
+/// assert!(lie_within(&addresses, (0x1000, 0x1fff)));
+/// assert!(!lie_within(&addresses, (0x1000, 0x1ff7)));
+/// ```
+#[inline]
+pub fn lie_within(addresses: &[*mut u8], (first, last): (usize, usize)) -> bool {
+    if addresses.len() >= MANY {
+        let (all, any) = addresses.iter().fold((usize::MAX, 0), |(all, any), &a| {
+            (all & a as usize, any | a as usize)
+        });
+        // No address lies below the bits that all have, or above those that any has.
+        if all >= first && any <= last {
+            return true;
+        }
+    }
+    let outside = addresses.iter().fold(0, |all, &address| {
+        let address = address as usize;
+        // One of the two is negative where it lies outside.
+        all | address.wrapping_sub(first) | last.wrapping_sub(address)
+    });
+    outside as isize >= 0
+}
+
+#[cfg(test)]
+mod tests {
+    use core::ptr::without_provenance_mut;
+
+    use super::*;
+
+    #[test]
+    fn each_address_counts_and_each_bound() {
+        let (first, last) = (0x7f00_1234_5000, 0x7f00_1234_8fff);
+        for len in 1..20 {
+            let mut addresses = std::vec![without_provenance_mut(first); len];
+            for at in 0..len {
+                for (address, is_within) in [
+                    (first - 1, false),
+                    (first, true),
+                    (last, true),
+                    (last + 1, false),
+                    (0, false),
+                ] {
+                    addresses[at] = without_provenance_mut(address);
+                    assert_eq!(lie_within(&addresses, (first, last)), is_within);
+                    assert!(!lie_within(&addresses, (first, first - 1)));
+                }
+                addresses[at] = without_provenance_mut(first);
+            }
+        }
+    }
+}

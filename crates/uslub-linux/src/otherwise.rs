@@ -1,0 +1,97 @@
+//! Operations on slots where the fast paths do not go: before the sequences may run without another look, where there are none, and in a
+//! child that shares its parent's memory.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use uslub_core::locked;
+use uslub_core::percpu::{Counter, Slot, Table};
+use uslub_core::platform::Platform;
+use uslub_core::within::lie_within;
+
+use crate::Linux;
+use crate::sequences::{pop, pop_many, push, push_many};
+
+impl Linux {
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn pop_otherwise(&self, table: &Table, slot: Slot) -> *mut u8 {
+        // SAFETY: the table's regions have tops in their slots.
+        unsafe {
+            match self.any_area() {
+                Ok(Some(area)) if table.is_there() => pop(&area, table, slot),
+                Ok(None) if table.is_there() => locked::pop(self.region(table), slot),
+                _ => core::ptr::null_mut(),
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn push_otherwise(&self, table: &Table, slot: Slot, object: *mut u8) -> bool {
+        // SAFETY: as in `pop_otherwise`.
+        unsafe {
+            match self.any_area() {
+                Ok(Some(area)) if table.is_there() => push(&area, table, slot, object),
+                Ok(None) if table.is_there() => locked::push(self.region(table), slot, object),
+                _ => false,
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn pop_many_otherwise(
+        &self,
+        table: &Table,
+        slot: Slot,
+        out: &mut [*mut u8],
+    ) -> bool {
+        // SAFETY: as in `pop_otherwise`.
+        unsafe {
+            match self.any_area() {
+                Ok(Some(area)) => pop_many(&area, table, slot, out),
+                Ok(None) => locked::pop_many(self.region(table), slot, out),
+                Err(()) => false,
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn push_many_otherwise(
+        &self,
+        table: &Table,
+        slot: Slot,
+        objects: &[*mut u8],
+    ) -> bool {
+        // SAFETY: as in `pop_otherwise`.
+        unsafe {
+            match self.any_area() {
+                Ok(Some(area)) => push_many(&area, table, slot, objects),
+                Ok(None) => locked::push_many(self.region(table), slot, objects),
+                Err(()) => false,
+            }
+        }
+    }
+
+    /// Looks at the objects first.
+    #[inline(never)]
+    pub(crate) fn push_many_if_within(
+        &self,
+        table: &Table,
+        slot: Slot,
+        objects: &[*mut u8],
+        bounds: (usize, usize),
+    ) -> bool {
+        // SAFETY: as in `pop`.
+        lie_within(objects, bounds) && unsafe { self.push_many(table, slot, objects) }
+    }
+
+    #[cold]
+    pub(crate) fn count_atomically(&self, table: &Table, counter: Counter, n: usize) {
+        // Relaxed: statistics.
+        self.region(table)
+            .counter(counter)
+            .fetch_add(n as u64, Relaxed);
+    }
+}
