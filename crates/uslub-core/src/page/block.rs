@@ -107,17 +107,22 @@ pub fn next(set: &PageSet, from: usize, value: bool) -> usize {
 
 /// Where the run of set bits begins that ends before `at`; `at` if there is none.
 fn run_before(set: &PageSet, at: usize) -> usize {
-    let mut start = at;
-    while start > 0 {
-        let (word, bits) = ((start - 1) / 64, (start - 1) % 64 + 1);
-        // The bits below `start` in its word, at the top.
-        let run = ((set[word] << (64 - bits)).leading_ones() as usize).min(bits);
-        start -= run;
+    let (mut word, bits) = (at / 64, at % 64);
+    if bits > 0 {
+        // The bits below `at` in its word, at the top; zeros follow.
+        let run = (set[word] << (64 - bits)).leading_ones() as usize;
         if run < bits {
-            break;
+            return at - run;
         }
     }
-    start
+    // No bits are counted in words that are full.
+    while word > 0 && set[word - 1] == u64::MAX {
+        word -= 1;
+    }
+    let run = word
+        .checked_sub(1)
+        .map_or(0, |before| set[before].leading_ones());
+    word * 64 - run as usize
 }
 
 /// Calls `visit(first, count)` for each run of set bits until it returns true; returns whether it did.
@@ -278,6 +283,13 @@ mod tests {
             }
             prop_assert_eq!(b.longest as usize, best);
             prop_assert_eq!(count_in(&words, 3, 200), (3..203).filter(|&i| bit(i)).count());
+        }
+
+        #[test]
+        fn the_run_before_agrees_with_a_plain_reading_of_the_bits(words in prop::array::uniform8(prop_oneof![Just(0), Just(u64::MAX), any::<u64>(), (0u32..64).prop_map(|n| u64::MAX << n)]), at in 0..=BLOCK_PAGES) {
+            let bit = |i: usize| words[i / 64] >> (i % 64) & 1 == 1;
+            let run = (0..at).rev().take_while(|&i| bit(i)).count();
+            prop_assert_eq!(run_before(&words, at), at - run);
         }
     }
 }
