@@ -5,7 +5,7 @@ const MANY: usize = 4;
 
 /// Whether all addresses lie between the first and the last of the bounds, both included; none do where the last is one below the first.
 ///
-/// Bounds are less than 2^63 bytes from each other and from every address.
+/// Bounds are less than 2^63 bytes from each other; addresses may be any.
 ///
 /// ```
 /// use core::ptr::without_provenance_mut;
@@ -52,6 +52,8 @@ mod tests {
                     (last, true),
                     (last + 1, false),
                     (0, false),
+                    (first ^ 1 << 63, false),
+                    (usize::MAX, false),
                 ] {
                     addresses[at] = without_provenance_mut(address);
                     assert_eq!(lie_within(&addresses, (first, last)), is_within);
