@@ -35,37 +35,23 @@ fn has_avx2() -> bool {
         && __cpuid_count(7, 0).ebx & AVX2 != 0
 }
 
-/// Looks at the addresses in a register: ymm4 is the first that they may be, ymm5 the last, and the highest bits of a register's words in ymm6
-/// are set where one lies outside; those of registers of 16 bytes in xmm7.
+/// Looks at the addresses in a register: how far each lies from the first that it may be, which is in ymm4, as two numbers of 32 bits.
+/// The greatest of each are kept in ymm6; those of registers of 16 bytes in xmm7.
 macro_rules! seen {
     ("xmm0") => {
-        concat!(
-            "vpsubq xmm2, xmm0, xmm4\n",
-            "vpsubq xmm0, xmm5, xmm0\n",
-            "vpor xmm7, xmm7, xmm2\n",
-            "vpor xmm7, xmm7, xmm0\n",
-        )
+        concat!("vpsubq xmm0, xmm0, xmm4\n", "vpmaxud xmm7, xmm7, xmm0\n",)
     };
     ("ymm0") => {
-        concat!(
-            "vpsubq ymm2, ymm0, ymm4\n",
-            "vpsubq ymm0, ymm5, ymm0\n",
-            "vpor ymm6, ymm6, ymm2\n",
-            "vpor ymm6, ymm6, ymm0\n",
-        )
+        concat!("vpsubq ymm0, ymm0, ymm4\n", "vpmaxud ymm6, ymm6, ymm0\n",)
     };
     ("ymm1") => {
-        concat!(
-            "vpsubq ymm3, ymm1, ymm4\n",
-            "vpsubq ymm1, ymm5, ymm1\n",
-            "vpor ymm6, ymm6, ymm3\n",
-            "vpor ymm6, ymm6, ymm1\n",
-        )
+        concat!("vpsubq ymm1, ymm1, ymm4\n", "vpmaxud ymm6, ymm6, ymm1\n",)
     };
 }
 
 /// As [`push_many`](crate::push_many), where all objects lie between the two addresses, both included; false too where one does not, and
-/// then nothing is done. The objects are looked at while they are copied. `None` where wide registers are not used, or would gain nothing.
+/// then nothing is done. The objects are looked at while they are copied. `None` where wide registers are not used, or would gain nothing, and
+/// where the two addresses lie 4 GiB or more from each other, or the last before the first.
 ///
 /// # Safety
 ///
@@ -78,8 +64,9 @@ pub unsafe fn push_many_within<const COUNT: usize>(
     objects: &[*mut u8],
     (first, last): (usize, usize),
 ) -> Option<bool> {
+    let most = last.wrapping_sub(first);
     // Relaxed: either is right at any time.
-    if objects.len() < BLOCK || !WIDE.load(Relaxed) {
+    if objects.len() < BLOCK || most > u32::MAX as usize || !WIDE.load(Relaxed) {
         return None;
     }
     let left: usize;
@@ -87,7 +74,7 @@ pub unsafe fn push_many_within<const COUNT: usize>(
     unsafe {
         asm!(
             "vmovq xmm4, {top}",
-            "vmovq xmm5, {last}",
+            "vmovq xmm5, {most}",
             "cmp dword ptr fs:[{word} + 4], 0",
             "js 60f",
             "lea {top}, [rip + 50f]",
@@ -153,10 +140,12 @@ pub unsafe fn push_many_within<const COUNT: usize>(
             "21:",
             large_blocks!(seen),
             "26:",
-            "vpor ymm6, ymm6, ymm7",
-            "vmovmskpd {word:e}, ymm6",
+            // None lies farther than the last may, whose distance has no high half.
+            "vpmaxud ymm6, ymm6, ymm7",
+            "vpmaxud ymm6, ymm6, ymm5",
+            "vpxor ymm6, ymm6, ymm5",
+            "vptest ymm6, ymm6",
             "vzeroupper",
-            "test {word:e}, {word:e}",
             "jnz 40f",
             "mov [{region} + {slot}], {top}",
             "30:",
@@ -173,7 +162,7 @@ pub unsafe fn push_many_within<const COUNT: usize>(
             window = const SHEAF_BYTES,
             count = const COUNT,
             top = inout(reg) first => _,
-            last = in(reg) last,
+            most = in(reg) most,
             large = const LARGE,
             // The upper halves of all of them are cleared.
             out("xmm0") _,

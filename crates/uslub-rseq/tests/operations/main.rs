@@ -20,7 +20,7 @@ mod thread;
 mod world;
 
 use thread::OwnArea;
-use world::{BOUNDS, CAPACITY, Operation, World, operations};
+use world::{BOUNDS, CAPACITY, Operation, World, operations, push_within};
 
 fn operation(name: &str) -> &'static Operation {
     operations().iter().find(|o| o.name == name).unwrap()
@@ -106,7 +106,9 @@ fn a_bulk_push_refuses_one_object_out_of_bounds() {
                 (first - 1, false),
                 (last + 1, false),
                 (0, false),
+                (first + (1 << 32), false),
                 (1 << 62, false),
+                (u64::MAX, false),
             ] {
                 world.fill(below, many);
                 world.change_hand(at, object);
@@ -119,6 +121,20 @@ fn a_bulk_push_refuses_one_object_out_of_bounds() {
                 assert_eq!(world.state(), expected, "{object:#x}, the {at}th of {many}");
             }
         }
+    }
+}
+
+#[test]
+fn bounds_without_room_or_too_far_from_each_other_are_not_judged() {
+    let area = OwnArea::registered();
+    let mut world = World::new(area.area());
+    let first = BOUNDS.0;
+    for last in [first - 1, first - 4096, first + (1 << 32), usize::MAX] {
+        let (many, below) = world.turn();
+        world.fill(below, many);
+        let before = world.state();
+        assert_eq!(push_within(&mut world, (first, last)), None);
+        assert_eq!(world.state(), before);
     }
 }
 

@@ -310,21 +310,26 @@ fn push_many(world: &mut World) -> bool {
 
 #[inline(never)]
 fn push_many_within(world: &mut World) -> bool {
+    loop {
+        // Other tests say otherwise.
+        uslub_rseq::move_wide(true);
+        if let Some(done) = push_within(world, BOUNDS) {
+            return done;
+        }
+    }
+}
+
+/// Pushes what is in the hand, if it lies within bounds; `None` where that is not told.
+#[inline(always)]
+pub fn push_within(world: &mut World, bounds: (usize, usize)) -> Option<bool> {
     let (area, table) = (world.area, world.table());
     world.array[world.at..][..world.many].copy_from_slice(&world.hand);
     let objects = world.bulk();
-    let done = loop {
-        // Other tests say otherwise.
-        uslub_rseq::move_wide(true);
-        // SAFETY: as in `push`.
-        let done = unsafe {
-            uslub_rseq::push_many_within::<{ COUNT * 8 }>(&area, table, SLOT * 8, objects, BOUNDS)
-        };
-        if let Some(done) = done {
-            break done;
-        }
+    // SAFETY: as in `push`.
+    let done = unsafe {
+        uslub_rseq::push_many_within::<{ COUNT * 8 }>(&area, table, SLOT * 8, objects, bounds)
     };
-    if done {
+    if done == Some(true) {
         world.hand.clear();
     }
     done
