@@ -345,8 +345,8 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// As `free_many`, where the main sheaf has not the room, or an object lies outside of the cache's span.
-    #[cold]
+    /// As `free_many`, where the main sheaf has not the room, an object lies outside of the cache's span, or that was not seen in passing.
+    #[inline(never)]
     fn free_scattered(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
         let ours = self.all_of(cache, objects);
         if !(ours && self.push_all(cache, objects)) {

@@ -72,7 +72,7 @@ pub mod text;
 pub mod tunables;
 pub mod validate;
 pub mod whole;
-pub mod within;
+mod within;
 
 pub use allocator::Allocator;
 pub use gfp::Gfp;

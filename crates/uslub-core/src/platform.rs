@@ -11,7 +11,6 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::atomic::AtomicU32;
 use crate::percpu::{Counter, Region, Slot, Table};
-use crate::within::lie_within;
 
 /// Bytes of a page, the unit of the page layer (a multiple of the system's page
 /// size is not needed: purging rounds inwards).
@@ -209,8 +208,8 @@ pub unsafe trait Platform: Sync + 'static {
     /// As for [`push`](Platform::push).
     unsafe fn push_many(&self, table: &Table, slot: Slot, objects: &[*mut u8]) -> bool;
 
-    /// As [`push_many`](Platform::push_many), where all `objects` [lie within](lie_within) the `bounds`; false too where one does not,
-    /// and then nothing is done.
+    /// As [`push_many`](Platform::push_many), where all `objects` lie between the two `bounds`, both included; false too where one does
+    /// not, and where there is no way to see that in passing. Then nothing is done.
     ///
     /// # Safety
     ///
@@ -218,13 +217,12 @@ pub unsafe trait Platform: Sync + 'static {
     #[inline]
     unsafe fn push_many_within(
         &self,
-        table: &Table,
-        slot: Slot,
-        objects: &[*mut u8],
-        bounds: (usize, usize),
+        _table: &Table,
+        _slot: Slot,
+        _objects: &[*mut u8],
+        _bounds: (usize, usize),
     ) -> bool {
-        // SAFETY: passed on.
-        lie_within(objects, bounds) && unsafe { self.push_many(table, slot, objects) }
+        false
     }
 
     /// Replaces `old` by `new` in this CPU's `slot`; false when it holds something

@@ -6,17 +6,8 @@ const MANY: usize = 4;
 /// Whether all addresses lie between the first and the last of the bounds, both included; none do where the last is one below the first.
 ///
 /// Bounds are less than 2^63 bytes from each other; addresses may be any.
-///
-/// ```
-/// use core::ptr::without_provenance_mut;
-/// use uslub_core::within::lie_within;
-///
-/// let addresses = [0x1008, 0x1ff8].map(without_provenance_mut);
-/// assert!(lie_within(&addresses, (0x1000, 0x1fff)));
-/// assert!(!lie_within(&addresses, (0x1000, 0x1ff7)));
-/// ```
 #[inline]
-pub fn lie_within(addresses: &[*mut u8], (first, last): (usize, usize)) -> bool {
+pub(crate) fn lie_within(addresses: &[*mut u8], (first, last): (usize, usize)) -> bool {
     if addresses.len() >= MANY {
         let (all, any) = addresses.iter().fold((usize::MAX, 0), |(all, any), &a| {
             (all & a as usize, any | a as usize)

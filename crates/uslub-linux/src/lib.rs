@@ -484,10 +484,7 @@ unsafe impl Platform for Linux {
             // SAFETY: as in `pop`.
             unsafe { push_many_within(&area, table, slot, objects, bounds) }
         };
-        match self.open_area().and_then(within) {
-            Some(done) => done,
-            None => self.push_many_if_within(table, slot, objects, bounds),
-        }
+        self.open_area().and_then(within) == Some(true)
     }
 
     #[inline]

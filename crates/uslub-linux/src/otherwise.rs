@@ -5,8 +5,6 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use uslub_core::locked;
 use uslub_core::percpu::{Counter, Slot, Table};
-use uslub_core::platform::Platform;
-use uslub_core::within::lie_within;
 
 use crate::Linux;
 use crate::sequences::{pop, pop_many, push, push_many};
@@ -72,19 +70,6 @@ impl Linux {
                 Err(()) => false,
             }
         }
-    }
-
-    /// Looks at the objects first.
-    #[inline(never)]
-    pub(crate) fn push_many_if_within(
-        &self,
-        table: &Table,
-        slot: Slot,
-        objects: &[*mut u8],
-        bounds: (usize, usize),
-    ) -> bool {
-        // SAFETY: as in `pop`.
-        lie_within(objects, bounds) && unsafe { self.push_many(table, slot, objects) }
     }
 
     #[cold]

@@ -151,6 +151,17 @@ unsafe impl Platform for Faulty {
         unsafe { self.linux.push_many(table, slot, objects) }
     }
 
+    unsafe fn push_many_within(
+        &self,
+        table: &Table,
+        slot: Slot,
+        objects: &[*mut u8],
+        bounds: (usize, usize),
+    ) -> bool {
+        // SAFETY: see above.
+        unsafe { (self.linux).push_many_within(table, slot, objects, bounds) }
+    }
+
     unsafe fn exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool {
         // SAFETY: see above.
         unsafe { self.linux.exchange(table, slot, old, new) }

@@ -132,6 +132,7 @@ fn bounds_without_room_or_too_far_from_each_other_are_not_judged() {
     for last in [first - 1, first - 4096, first + (1 << 32), usize::MAX] {
         let (many, below) = world.turn();
         world.fill(below, many);
+        uslub_rseq::move_wide(true);
         let before = world.state();
         assert_eq!(push_within(&mut world, (first, last)), None);
         assert_eq!(world.state(), before);

@@ -222,15 +222,9 @@ static OPERATIONS: [Operation; 7] = [
     },
     Operation {
         name: "push_many",
-        prepare: |world| {
-            let (many, below) = world.turn();
-            world.fill(below, many);
-        },
+        prepare: a_full_hand,
         run: push_many,
-        model: |state| {
-            state.sheaf.append(&mut state.hand);
-            state.count += state.many as u64;
-        },
+        model: all_are_pushed,
     },
     Operation {
         name: "exchange",
@@ -246,17 +240,21 @@ static OPERATIONS: [Operation; 7] = [
     },
     Operation {
         name: "push_many_within",
-        prepare: |world| {
-            let (many, below) = world.turn();
-            world.fill(below, many);
-        },
+        prepare: a_full_hand,
         run: push_many_within,
-        model: |state| {
-            state.sheaf.append(&mut state.hand);
-            state.count += state.many as u64;
-        },
+        model: all_are_pushed,
     },
 ];
+
+fn a_full_hand(world: &mut World) {
+    let (many, below) = world.turn();
+    world.fill(below, many);
+}
+
+fn all_are_pushed(state: &mut State) {
+    state.sheaf.append(&mut state.hand);
+    state.count += state.many as u64;
+}
 
 #[inline(never)]
 fn pop(world: &mut World) -> bool {
