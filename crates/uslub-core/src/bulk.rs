@@ -218,10 +218,9 @@ impl<P: Platform> Allocator<P> {
     /// As `alloc_bulk_slow`, where only new slabs have objects.
     #[inline(never)]
     fn alloc_bulk_from_new(&self, cache: &KmemCache<P>, gfp: Gfp, out: &mut [*mut u8]) -> bool {
-        self.count(cache, StatItem::BarnGetFail, 1);
         self.note_barn(cache, true);
         let filled = self.use_up_new_slabs(cache, 0, out, gfp);
-        self.count(cache, StatItem::AllocSlowpath, filled);
+        self.count_bulk_of_new(cache, filled);
         let is_done = filled == out.len() && !gfp.contains(Gfp::ZERO);
         is_done || self.alloc_bulk_rest(cache, gfp, out, filled)
     }

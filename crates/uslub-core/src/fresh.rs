@@ -49,7 +49,8 @@ impl<P: Platform> Allocator<P> {
             return emit_in_order(base.wrapping_add(position * size), size, out);
         }
         let start = usize::from(slab.start());
-        emit_at(base, &cache.random_offsets()[start + position..], out);
+        self.platform
+            .write_at(base, &cache.random_offsets()[start + position..], out);
     }
 
     /// Takes pages for a slab; it belongs to the caller and all its slots are fresh.
@@ -77,7 +78,8 @@ impl<P: Platform> Allocator<P> {
             if cache.is_random() {
                 let start = cache.start_for(nid, page);
                 slab.set_start(start);
-                emit_at(base, &cache.random_offsets()[usize::from(start)..], out);
+                let offsets = &cache.random_offsets()[usize::from(start)..];
+                self.platform.write_at(base, offsets, out);
             } else {
                 emit_in_order(base, cache.size as usize, out);
             }
@@ -323,14 +325,6 @@ impl<P: Platform> Allocator<P> {
     pub(crate) fn slab_base(&self, slab: &Slab) -> *mut u8 {
         let arena = &self.zone.arena;
         arena.address(arena.page_of_slab(slab)).as_ptr()
-    }
-}
-
-/// Writes addresses that lie at these offsets from `base`.
-#[inline]
-fn emit_at(base: *mut u8, offsets: &[u32], out: &mut [*mut u8]) {
-    for (slot, &offset) in out.iter_mut().zip(offsets) {
-        *slot = base.wrapping_add(offset as usize);
     }
 }
 

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use crate::allocator::Allocator;
 use crate::cache::KmemCache;
 use crate::node::{Node, SlabList};
-use crate::percpu::{CacheId, Counters, Region, Slot};
+use crate::percpu::{CacheId, Region, Slot};
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::sheaf;
 use crate::stats::StatItem;
@@ -105,7 +105,7 @@ impl<P: Platform> Allocator<P> {
     /// Value of a counter, over all CPUs.
     pub fn stat(&self, cache: &KmemCache<P>, item: StatItem) -> u64 {
         let regions = self.table.counting();
-        regions.map(|region| count_in(region, cache.id, item)).sum()
+        regions.map(|region| count_in(region, cache, item)).sum()
     }
 
     /// Value of a counter on one CPU.
@@ -113,7 +113,7 @@ impl<P: Platform> Allocator<P> {
         let region = (cpu < self.table.end()).then(|| self.table.region(cpu));
         region
             .flatten()
-            .map_or(0, |region| count_in(region, cache.id, item))
+            .map_or(0, |region| count_in(region, cache, item))
     }
 
     /// Counts `n` of an item, on the CPU that runs.
@@ -121,6 +121,17 @@ impl<P: Platform> Allocator<P> {
     pub(crate) fn count(&self, cache: &KmemCache<P>, item: StatItem, n: usize) {
         if n > 0 {
             (self.platform).count(&self.table, cache.counters.counter(item), n);
+        }
+    }
+
+    /// Counts a bulk that took so many objects of new slabs, as nothing else had any.
+    #[inline]
+    pub(crate) fn count_bulk_of_new(&self, cache: &KmemCache<P>, objects: usize) {
+        if objects == cache.oo.objects as usize {
+            (self.platform).count(&self.table, cache.counters.bulks_of_new(), 1);
+        } else {
+            self.count(cache, StatItem::BarnGetFail, 1);
+            self.count(cache, StatItem::AllocSlowpath, objects);
         }
     }
 
@@ -207,14 +218,18 @@ impl<P: Platform> Allocator<P> {
 }
 
 /// What a region has counted of an item.
-fn count_in(region: &Region, id: CacheId, item: StatItem) -> u64 {
+fn count_in<P: Platform>(region: &Region, cache: &KmemCache<P>, item: StatItem) -> u64 {
     // Relaxed: statistics.
-    let slow = region.counter(Counters::of(id).counter(item)).load(Relaxed);
-    let fast = match item {
-        StatItem::AllocFastpath => region.counts(id).0,
-        StatItem::FreeFastpath => region.counts(id).1,
-        StatItem::FreeRcuSheaf => region.rcu_count(id),
+    let count = |counter| region.counter(counter).load(Relaxed);
+    let elsewhere = match item {
+        StatItem::AllocFastpath => region.counts(cache.id).0,
+        StatItem::FreeFastpath => region.counts(cache.id).1,
+        StatItem::FreeRcuSheaf => region.rcu_count(cache.id),
+        StatItem::BarnGetFail => count(cache.counters.bulks_of_new()),
+        StatItem::AllocSlowpath => {
+            count(cache.counters.bulks_of_new()) * u64::from(cache.oo.objects)
+        }
         _ => 0,
     };
-    slow + fast
+    count(cache.counters.counter(item)) + elsewhere
 }

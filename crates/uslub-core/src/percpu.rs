@@ -27,7 +27,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::sheaf;
-use crate::stats::{STAT_SLOTS, StatItem};
+use crate::stats::{STAT_ITEMS, STAT_SLOTS, StatItem};
 
 /// Caches a page of a region serves.
 pub(crate) const CACHES_A_PAGE: usize = 128;
@@ -127,6 +127,13 @@ impl Counters {
     #[inline]
     pub(crate) const fn counter(self, item: StatItem) -> Counter {
         Counter(self.0 as usize + item as usize)
+    }
+
+    /// The counter of bulks that took all objects of one new slab, as no sheaf and no other slab had any: each is a barn without a full
+    /// sheaf and a slab's worth of objects taken directly.
+    #[inline]
+    pub(crate) const fn bulks_of_new(self) -> Counter {
+        Counter(self.0 as usize + STAT_ITEMS.len())
     }
 }
 

@@ -237,6 +237,12 @@ pub unsafe trait Platform: Sync + 'static {
     #[inline]
     fn fetch(&self, _array: &[*mut u8]) {}
 
+    /// Writes the addresses that lie `offsets` bytes behind `base` into an array, as many as it holds; there are no fewer offsets.
+    #[inline]
+    fn write_at(&self, base: *mut u8, offsets: &[u32], out: &mut [*mut u8]) {
+        write_one_by_one(base, offsets, out);
+    }
+
     /// Called once, when the table has its slots: from then on [`pop`](Platform::pop) and the others may be called at any time.
     fn slots_are_ready(&self) {}
 
@@ -267,4 +273,12 @@ pub unsafe trait Platform: Sync + 'static {
 
     /// Reports misuse or corruption and ends the process.
     fn fatal(&self, message: Arguments<'_>) -> !;
+}
+
+/// [`Platform::write_at`], one address after the other.
+#[inline]
+pub fn write_one_by_one(base: *mut u8, offsets: &[u32], out: &mut [*mut u8]) {
+    for (place, &offset) in out.iter_mut().zip(offsets) {
+        *place = base.wrapping_add(offset as usize);
+    }
 }

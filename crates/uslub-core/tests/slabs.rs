@@ -315,3 +315,26 @@ fn a_bulk_takes_new_slabs_only_where_nothing_else_is_left() {
     assert_eq!(stats()[0], slabs);
     assert_eq!(a.validate(), Ok(()));
 }
+
+/// What a bulk of new slabs counts does not depend on how many there are, although all of one slab are counted at once.
+#[test]
+fn a_bulk_of_new_slabs_counts_each_object_and_one_miss() {
+    for count in [40, 64, 65, 128, 160] {
+        let a = Setup::with(&["slab_min_objects=64", "sheaf_capacity=32"]).build();
+        let cache = a.create(&CacheArgs::new("test", 64)).unwrap();
+        let mut objects = vec![null_mut(); count];
+        assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));
+        let items = [
+            (StatItem::AllocSlowpath, count as u64),
+            (StatItem::AllocFastpath, 0),
+            (StatItem::BarnGetFail, 1),
+            (StatItem::OrderFallback, 0),
+        ];
+        for (item, n) in items {
+            assert_eq!(a.stat(cache, item), n, "{item:?} of {count}");
+        }
+        // SAFETY: the test's objects, freed once.
+        unsafe { a.free_bulk(cache, &mut objects) };
+        assert_all_is_given_back(&a);
+    }
+}

@@ -20,7 +20,7 @@ use core::sync::atomic::{AtomicBool, AtomicI64, AtomicIsize, AtomicU32, AtomicU6
 use uslub_core::Allocator;
 use uslub_core::locked;
 use uslub_core::percpu::{Counter, Region, SPARE_OFFSET, Slot, Table};
-use uslub_core::platform::{Backing, PAGE_SIZE, Platform};
+use uslub_core::platform::{Backing, PAGE_SIZE, Platform, write_one_by_one};
 use uslub_core::sheaf::SHEAF_BYTES;
 use uslub_rseq::{Area, Index};
 
@@ -423,6 +423,13 @@ unsafe impl Platform for Linux {
     fn fetch(&self, array: &[*mut u8]) {
         let (start, lines) = (array.as_ptr(), array.len().div_ceil(LINE).min(FETCHED));
         (0..lines).for_each(|line| uslub_rseq::fetch(start.wrapping_add(line * LINE).cast()));
+    }
+
+    #[inline]
+    fn write_at(&self, base: *mut u8, offsets: &[u32], out: &mut [*mut u8]) {
+        if !uslub_rseq::write_at(base, offsets, out) {
+            write_one_by_one(base, offsets, out);
+        }
     }
 
     fn slots_are_ready(&self) {

@@ -21,3 +21,8 @@ pub unsafe fn push_many_within<const COUNT: usize>(
 ) -> Option<bool> {
     None
 }
+
+/// Never does it: false.
+pub fn write_at(_base: *mut u8, _offsets: &[u32], _out: &mut [*mut u8]) -> bool {
+    false
+}

@@ -186,3 +186,69 @@ pub unsafe fn push_many_within<const COUNT: usize>(
     }
     Some(left == 0)
 }
+
+/// Writes the addresses that lie `offsets` bytes behind `base` into `out`, as many as it holds; false, with nothing done, where wide
+/// registers are not used or would gain nothing, and where there are fewer offsets than that.
+#[inline]
+pub fn write_at(base: *mut u8, offsets: &[u32], out: &mut [*mut u8]) -> bool {
+    // Relaxed: either is right at any time.
+    if out.len() < BLOCK || offsets.len() < out.len() || !WIDE.load(Relaxed) {
+        return false;
+    }
+    // The last block may overlap with the one before.
+    let (last, blocks) = (out.len() - BLOCK, out.len().div_ceil(BLOCK) - 1);
+    // SAFETY: reads and writes blocks that begin at the start, and each behind the one before, and one that ends with `out`; all lie
+    // within it, and so many offsets there are. There are such registers.
+    unsafe {
+        asm!(
+            "vmovq xmm0, {base}",
+            "vpbroadcastq ymm0, xmm0",
+            "test {blocks}, {blocks}",
+            "jz 3f",
+            "2:",
+            "vpmovzxdq ymm1, [{from}]",
+            "vpmovzxdq ymm2, [{from} + 16]",
+            "vpaddq ymm1, ymm1, ymm0",
+            "vpaddq ymm2, ymm2, ymm0",
+            "vmovdqu [{to}], ymm1",
+            "vmovdqu [{to} + 32], ymm2",
+            "add {from}, 32",
+            "add {to}, 64",
+            "dec {blocks}",
+            "jnz 2b",
+            "3:",
+            "vpmovzxdq ymm1, [{last_from}]",
+            "vpmovzxdq ymm2, [{last_from} + 16]",
+            "vpaddq ymm1, ymm1, ymm0",
+            "vpaddq ymm2, ymm2, ymm0",
+            "vmovdqu [{last_to}], ymm1",
+            "vmovdqu [{last_to} + 32], ymm2",
+            "vzeroupper",
+            base = in(reg) base,
+            from = inout(reg) offsets.as_ptr() => _,
+            to = inout(reg) out.as_mut_ptr() => _,
+            blocks = inout(reg) blocks => _,
+            last_from = in(reg) offsets.as_ptr().add(last),
+            last_to = in(reg) out.as_mut_ptr().add(last),
+            // The upper halves of all of them are cleared.
+            out("xmm0") _,
+            out("xmm1") _,
+            out("xmm2") _,
+            out("xmm3") _,
+            out("xmm4") _,
+            out("xmm5") _,
+            out("xmm6") _,
+            out("xmm7") _,
+            out("xmm8") _,
+            out("xmm9") _,
+            out("xmm10") _,
+            out("xmm11") _,
+            out("xmm12") _,
+            out("xmm13") _,
+            out("xmm14") _,
+            out("xmm15") _,
+            options(nostack),
+        );
+    }
+    true
+}

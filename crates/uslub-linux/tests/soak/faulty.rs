@@ -167,6 +167,10 @@ unsafe impl Platform for Faulty {
         unsafe { self.linux.exchange(table, slot, old, new) }
     }
 
+    fn write_at(&self, base: *mut u8, offsets: &[u32], out: &mut [*mut u8]) {
+        self.linux.write_at(base, offsets, out);
+    }
+
     fn slots_are_ready(&self) {
         self.linux.slots_are_ready();
     }

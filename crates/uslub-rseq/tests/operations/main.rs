@@ -140,6 +140,38 @@ fn bounds_without_room_or_too_far_from_each_other_are_not_judged() {
 }
 
 #[test]
+fn addresses_are_written_where_they_belong_and_nowhere_else() {
+    const GUARD: *mut u8 = std::ptr::dangling_mut();
+    let base = 0x7fff_ffff_f000 as *mut u8;
+    let offsets: Vec<u32> = (0..80u32).map(|i| i.wrapping_mul(0x9e37_79b9)).collect();
+    let has_wide = operations().iter().any(|o| o.name == "push_many_within");
+    for (first, count) in (0..8).flat_map(|first| (0..64).map(move |count| (first, count))) {
+        let mut array = vec![GUARD; 72];
+        let (from, out) = (&offsets[first..], &mut array[4..4 + count]);
+        // Other tests say otherwise.
+        let written = (0..1000).any(|_| {
+            uslub_rseq::move_wide(true);
+            uslub_rseq::write_at(base, from, out)
+        });
+        assert_eq!(written, has_wide && count >= 8, "{count}");
+        for (i, &place) in array.iter().enumerate() {
+            let wanted = match i.checked_sub(4).filter(|&i| written && i < count) {
+                Some(i) => base.wrapping_add(from[i] as usize),
+                None => GUARD,
+            };
+            assert_eq!(place, wanted, "the {i}th of {count}");
+        }
+    }
+    uslub_rseq::move_wide(true);
+    let mut out = [GUARD; 9];
+    assert!(
+        !uslub_rseq::write_at(base, &offsets[..8], &mut out),
+        "an offset too few"
+    );
+    assert_eq!(out, [GUARD; 9]);
+}
+
+#[test]
 fn an_exchange_refuses_another_word() {
     refuses("exchange", |world| world.set_word(0));
 }
