@@ -323,25 +323,25 @@ impl<P: Platform> Allocator<P> {
     }
 
     fn free_many(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
-        if objects.len() >= MANY {
-            return self.free_copied(cache, objects, gfp);
-        }
-        let bounds = cache.span.bounds(&self.zone.arena);
-        if !(lie_within(objects, bounds) && self.push_all(cache, objects)) {
+        let done = if objects.len() < MANY {
+            let bounds = cache.span.bounds(&self.zone.arena);
+            lie_within(objects, bounds) && self.push_all(cache, objects)
+        } else {
+            self.push_within(cache, objects)
+        };
+        if !done {
             self.free_scattered(cache, objects, gfp);
         }
     }
 
-    /// As `free_many`, with a look at the objects while they are copied.
+    /// As `push_all`, with a look at the objects while they are copied; false too where that cannot be had. What its caller still
+    /// needs, it need not save.
     #[inline(never)]
-    fn free_copied(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
+    fn push_within(&self, cache: &KmemCache<P>, objects: &[*mut u8]) -> bool {
         let (main, bounds) = (cache.id.main(), cache.span.bounds(&self.zone.arena));
-        let done = self.nr_nodes() == 1
+        self.nr_nodes() == 1
             // SAFETY: our table; the caller frees the objects, and all that lies in the span is the cache's.
-            && unsafe { self.platform.push_many_within(&self.table, main, objects, bounds) };
-        if !done {
-            self.free_scattered(cache, objects, gfp);
-        }
+            && unsafe { self.platform.push_many_within(&self.table, main, objects, bounds) }
     }
 
     /// As `free_many`, where the main sheaf has not the room, an object lies outside of the cache's span, or that was not seen in passing.

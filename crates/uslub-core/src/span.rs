@@ -11,18 +11,23 @@
 //! already: an address in one of them, which nobody was ever given, is seen when it leaves its sheaf.
 //!
 //! ```text
-//!   bits 63 … 32      31 … 8     7 … 0
-//!        first page   pages      slabs made elsewhere
+//!   bits 63 … 32            31 … 12         11 … 0
+//!        first page plus 1  pages less 1    slabs made elsewhere
 //! ```
+//!
+//! So the last byte lies as far behind the first as the lower half says where its last twelve bits are set, and the word 0 is the page
+//! before the first: the end of the arena's own tables, of which no object is made.
 
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::atomic::AtomicU64;
 use crate::page::{Arena, PageIndex};
-use crate::platform::PAGE_SHIFT;
+use crate::platform::{PAGE_SHIFT, PAGE_SIZE};
 
-/// Most pages of a span: 64 GiB.
-const MOST: u64 = (1 << 24) - 1;
+/// Most pages of a span: 4 GiB.
+const MOST: u64 = 1 << 20;
+/// The last byte of a page.
+const LAST_BYTE: u32 = PAGE_SIZE as u32 - 1;
 /// Slabs made elsewhere that are counted at most.
 const MOST_ELSEWHERE: u64 = 255;
 
@@ -40,15 +45,24 @@ struct Word {
 
 impl Word {
     fn of(raw: u64) -> Self {
+        let elsewhere = raw & (PAGE_SIZE as u64 - 1);
+        let (first, pages) = match raw >> 32 {
+            0 => (0, 0),
+            behind => (behind - 1, (raw >> PAGE_SHIFT & (MOST - 1)) + 1),
+        };
         Self {
-            first: raw >> 32,
-            pages: raw >> 8 & MOST,
-            elsewhere: raw & 0xff,
+            first,
+            pages,
+            elsewhere,
         }
     }
 
     fn raw(self) -> u64 {
-        self.first << 32 | self.pages << 8 | self.elsewhere
+        let pages = match self.pages {
+            0 => 0,
+            pages => (self.first + 1) << 32 | (pages - 1) << PAGE_SHIFT,
+        };
+        pages | self.elsewhere
     }
 
     /// With pages that the cache has got.
@@ -128,17 +142,14 @@ impl Span {
         }
     }
 
-    /// The first and the last address; the last lies below the first if there are no pages.
+    /// The first and the last address; of the page before the arena's first if there are none. Less than 4 GiB from each other.
     #[inline]
     pub(crate) fn bounds(&self, arena: &Arena) -> (usize, usize) {
         // Relaxed: an object that the caller frees keeps its slab where it is; any other answer is as good as the page map's.
         let raw = self.0.load(Relaxed);
-        let pages = (raw >> 8 & MOST) as usize;
-        let first = (arena.base()).wrapping_add((raw >> 32 << PAGE_SHIFT) as usize);
-        (
-            first,
-            first.wrapping_add(pages << PAGE_SHIFT).wrapping_sub(1),
-        )
+        let behind = (arena.base()).wrapping_add((raw >> 32 << PAGE_SHIFT) as usize);
+        let (first, most) = (behind.wrapping_sub(PAGE_SIZE), raw as u32 | LAST_BYTE);
+        (first, first.wrapping_add(most as usize))
     }
 }
 

@@ -125,6 +125,7 @@ pub unsafe fn push_many_within<const COUNT: usize>(
             "add {to}, 32",
             "24:",
             "shr {bytes}, 6",
+            ".p2align 6",
             "25:",
             "vmovups ymm0, [{from}]",
             "vmovups ymm1, [{from} + 32]",

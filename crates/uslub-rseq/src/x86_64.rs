@@ -356,6 +356,8 @@ macro_rules! copy {
             "jz 26f\n",
             "cmp byte ptr [rip + {wide}], 0\n",
             "je 25f\n",
+            // All of the loop in one line of instructions: where a core is shared, it matters.
+            ".p2align 6\n",
             "24:\n",
             "vmovups ymm0, [{from}]\n",
             "vmovups ymm1, [{from} + 32]\n",
