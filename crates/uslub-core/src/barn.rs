@@ -2,10 +2,14 @@
 //!
 //! Whole sheaves change hands here, under one short lock for many
 //! objects. The limits are soft: counts are looked at without the lock.
+//!
+//! Where one CPU frees many objects at a time that another allocates, a barn may be too full for the one and, a moment later, too
+//! empty for the other: objects that need not have gone to their slabs. A barn that refused a full sheaf, and then has none for
+//! somebody, [widens](Barn::widen); what it holds in vain is [surplus](Barn::take_surplus), and makes it narrower again.
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::atomic::AtomicUsize;
+use crate::atomic::{AtomicBool, AtomicU32};
 use crate::platform::Platform;
 use crate::sheaf::{Sheaf, SheafList};
 use crate::sync::Lock;
@@ -22,8 +26,12 @@ struct Lists {
 #[repr(align(64))]
 pub struct Barn<P> {
     lists: Lock<P, Lists>,
-    nr_full: AtomicUsize,
-    nr_empty: AtomicUsize,
+    nr_full: AtomicU32,
+    nr_empty: AtomicU32,
+    /// Full sheaves for which there is room beyond the cache's limit.
+    more: AtomicU32,
+    /// Whether a full sheaf found no room since the last look for surplus.
+    refused: AtomicBool,
 }
 
 impl<P: Platform> Barn<P> {
@@ -35,29 +43,56 @@ impl<P: Platform> Barn<P> {
                 empty: SheafList::new(),
                 low: 0,
             }),
-            nr_full: AtomicUsize::new(0),
-            nr_empty: AtomicUsize::new(0),
+            nr_full: AtomicU32::new(0),
+            nr_empty: AtomicU32::new(0),
+            more: AtomicU32::new(0),
+            refused: AtomicBool::new(false),
         }
     }
 
     /// Full sheaves, at a glance.
     pub fn nr_full(&self) -> usize {
         // Relaxed: a glance; limits are soft.
-        self.nr_full.load(Relaxed)
+        self.nr_full.load(Relaxed) as usize
     }
 
     /// Empty sheaves, at a glance.
     pub fn nr_empty(&self) -> usize {
         // Relaxed: a glance; limits are soft.
-        self.nr_empty.load(Relaxed)
+        self.nr_empty.load(Relaxed) as usize
+    }
+
+    /// Full sheaves for which there is room beyond the cache's limit.
+    pub fn more(&self) -> usize {
+        // Relaxed: a glance; limits are soft.
+        self.more.load(Relaxed) as usize
+    }
+
+    /// Somebody found no room for a full sheaf.
+    pub fn note_refused(&self) {
+        // Relaxed: a hint.
+        self.refused.store(true, Relaxed);
+    }
+
+    /// Somebody found no full sheaf: if others found no room for one shortly before, makes room for a quarter more than `limit` and what
+    /// there is beyond it, but no more than for `most`.
+    pub fn widen(&self, limit: usize, most: usize) {
+        // Relaxed, here and below: hints; who comes in between widens it once more, or not.
+        if self.refused.load(Relaxed) {
+            self.refused.store(false, Relaxed);
+            let wide = limit + self.more();
+            let wider = (wide + wide / 4 + 1).min(most);
+            // Relaxed: as above.
+            self.more.store(wider.saturating_sub(limit) as u32, Relaxed);
+        }
     }
 
     fn with<T>(&self, spin: bool, work: impl FnOnce(&mut Lists) -> T) -> Option<T> {
         let mut lists = self.lists.lock_if(spin)?;
         let result = work(&mut lists);
         // Relaxed: glances, written under the lock.
-        self.nr_full.store(lists.full.len(), Relaxed);
-        self.nr_empty.store(lists.empty.len(), Relaxed);
+        self.nr_full.store(lists.full.len() as u32, Relaxed);
+        self.nr_empty.store(lists.empty.len() as u32, Relaxed);
         Some(result)
     }
 
@@ -211,7 +246,8 @@ impl<P: Platform> Barn<P> {
         sheaf.map_or(Ok(()), Err)
     }
 
-    /// Takes half of the full sheaves out that nobody has needed since the last call, and the empty ones beyond two.
+    /// Takes half of the full sheaves out that nobody has needed since the last call, and the empty ones beyond two. There is less room
+    /// for full ones then.
     pub fn take_surplus(&self) -> SheafList {
         let work = |lists: &mut Lists| {
             let mut surplus = SheafList::new();
@@ -220,6 +256,10 @@ impl<P: Platform> Barn<P> {
                     surplus.push(sheaf);
                 }
             }
+            let more = self.more().saturating_sub(surplus.len());
+            // Relaxed, both: hints.
+            self.more.store(more as u32, Relaxed);
+            self.refused.store(false, Relaxed);
             lists.low = lists.full.len();
             while lists.empty.len() > 2
                 && let Some(sheaf) = lists.empty.pop()
@@ -231,8 +271,11 @@ impl<P: Platform> Barn<P> {
         self.with(true, work).unwrap_or_default()
     }
 
-    /// Takes all sheaves out: the full ones and the empty ones.
+    /// Takes all sheaves out: the full ones and the empty ones. It is as narrow as at first then.
     pub fn take_all(&self) -> (SheafList, SheafList) {
+        // Relaxed, both: hints.
+        self.more.store(0, Relaxed);
+        self.refused.store(false, Relaxed);
         self.with(true, |lists| (lists.full.take(), lists.empty.take()))
             .unwrap_or_default()
     }

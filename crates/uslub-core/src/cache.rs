@@ -67,6 +67,8 @@ pub struct KmemCache<P: 'static> {
     pub capacity_max: usize,
     /// Full sheaves a barn holds.
     pub max_full: usize,
+    /// Full sheaves a barn may come to hold where that was too few.
+    pub max_full_grown: usize,
     /// Empty sheaves a barn holds.
     pub max_empty: usize,
     /// Byte offsets of a slab's slots in random order; null for address order.
@@ -89,7 +91,7 @@ unsafe impl<P: Platform> Sync for KmemCache<P> {}
 
 /// Looks without a use after which a cache is cold.
 const COLD_LOOKS: u32 = 2;
-/// Full sheaves that the barn of a cache with adaptive sheaves holds: they are cheap there, and are trimmed.
+/// Full sheaves that the barn of a cache with adaptive sheaves holds, or may come to hold: they are cheap there, and are trimmed.
 const ADAPTIVE_BARN: usize = 20;
 /// Bytes of full sheaves that a barn holds by default, at most.
 const BARN_BYTES: usize = 64 << 10;
@@ -153,6 +155,17 @@ impl<P: Platform> KmemCache<P> {
                     .min((GROWN_SHEAF_BYTES / layout.size).clamp(1, MAX_CAPACITY)),
             ),
         );
+        let is_adaptive = capacity_max > capacity;
+        let max_full = or(
+            tuning.max_full_sheaves,
+            if args.kept_bytes.is_some() {
+                (BARN_BYTES / (capacity * layout.size)).clamp(1, FULL_SHEAVES)
+            } else if is_adaptive {
+                ADAPTIVE_BARN
+            } else {
+                FULL_SHEAVES
+            },
+        );
         let mut name = [0; NAME_MAX + 1];
         name[..args.name.len()].copy_from_slice(args.name.as_bytes());
         Ok(Self {
@@ -192,16 +205,12 @@ impl<P: Platform> KmemCache<P> {
             ),
             capacity,
             capacity_max,
-            max_full: or(
-                tuning.max_full_sheaves,
-                if args.kept_bytes.is_some() {
-                    (BARN_BYTES / (capacity * layout.size)).clamp(1, FULL_SHEAVES)
-                } else if capacity_max > capacity {
-                    ADAPTIVE_BARN
-                } else {
-                    FULL_SHEAVES
-                },
-            ),
+            max_full,
+            max_full_grown: if is_adaptive && tuning.max_full_sheaves == 0 {
+                ADAPTIVE_BARN.max(max_full)
+            } else {
+                max_full
+            },
             max_empty: tuning.max_empty_sheaves as usize,
             random: core::ptr::null(),
             nodes: nodes.0,

@@ -113,7 +113,7 @@ impl<P: Platform> Allocator<P> {
         capacity_of(cache, Wish::load(region.wish(cache.id)).step)
     }
 
-    fn is_over_budget(&self) -> bool {
+    pub(crate) fn is_over_budget(&self) -> bool {
         // Relaxed: a soft bound.
         self.sheaf_bytes.load(Relaxed) > (self.tunables().sheaf_budget_mb as usize) << 20
     }

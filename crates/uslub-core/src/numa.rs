@@ -89,6 +89,18 @@ impl<P: Platform> Allocator<P> {
         has_one.then(|| &cache.node(nid).barn)
     }
 
+    /// Full sheaves that a barn of the cache holds now.
+    fn limit_of(cache: &KmemCache<P>, barn: &Barn<P>) -> usize {
+        cache.max_full + barn.more()
+    }
+
+    /// A barn of the cache had too few full sheaves.
+    fn note_missed(&self, cache: &KmemCache<P>, barn: &Barn<P>) {
+        if cache.max_full_grown > cache.max_full && !self.is_over_budget() {
+            barn.widen(cache.max_full, cache.max_full_grown);
+        }
+    }
+
     /// Takes a full sheaf out of the barn, and leaves an empty one there if there is room.
     pub(crate) fn barn_get(
         &self,
@@ -96,12 +108,14 @@ impl<P: Platform> Allocator<P> {
         empty: &mut Option<Sheaf>,
         gfp: Gfp,
     ) -> Option<Sheaf> {
-        let full = self
-            .barn(cache)
-            .and_then(|barn| barn.exchange_empty(empty, cache.max_empty, gfp.may_spin()));
-        if let Some(full) = &full {
-            full.fetch();
-        }
+        let full = self.barn(cache).and_then(|barn| {
+            let full = barn.exchange_empty(empty, cache.max_empty, gfp.may_spin());
+            match &full {
+                Some(full) => full.fetch(),
+                None => self.note_missed(cache, barn),
+            }
+            full
+        });
         let item = match full {
             Some(_) => StatItem::BarnGet,
             None => StatItem::BarnGetFail,
@@ -113,11 +127,13 @@ impl<P: Platform> Allocator<P> {
 
     /// Takes as many full sheaves out of the barn as `objects` objects need, as far as there are.
     pub(crate) fn barn_get_for(&self, cache: &KmemCache<P>, objects: usize, gfp: Gfp) -> SheafList {
-        let barn = self.barn(cache).filter(|barn| barn.nr_full() > 0);
-        let (fulls, failed) = barn.map_or((SheafList::new(), true), |barn| {
+        let (fulls, failed) = self.barn(cache).map_or((SheafList::new(), true), |barn| {
             let wanted = objects.div_ceil(cache.capacity.max(1));
             let fulls = barn.get_fulls(wanted, gfp.may_spin());
             let failed = fulls.len() < wanted;
+            if failed {
+                self.note_missed(cache, barn);
+            }
             (fulls, failed)
         });
         self.count(cache, StatItem::BarnGet, fulls.len());
@@ -136,8 +152,11 @@ impl<P: Platform> Allocator<P> {
     ) {
         let before = full.len();
         if let Some(barn) = self.barn(cache) {
-            barn.put_fulls(full, cache.max_full, gfp.may_spin());
+            barn.put_fulls(full, Self::limit_of(cache, barn), gfp.may_spin());
             barn.put_empties(empty, cache.max_empty, gfp.may_spin());
+            if !full.is_empty() {
+                barn.note_refused();
+            }
         }
         if before > 0 {
             self.count(cache, StatItem::BarnPut, before - full.len());
@@ -156,8 +175,12 @@ impl<P: Platform> Allocator<P> {
         let Some(barn) = self.barn(cache) else {
             return SheafList::new();
         };
-        let room = cache.max_full.saturating_sub(barn.nr_full());
-        let wanted = objects.div_ceil(cache.capacity.max(1)).min(room);
+        let room = Self::limit_of(cache, barn).saturating_sub(barn.nr_full());
+        let all = objects.div_ceil(cache.capacity.max(1));
+        let wanted = all.min(room);
+        if wanted < all {
+            barn.note_refused();
+        }
         let mut empties = barn.get_empties(wanted, gfp.may_spin());
         while empties.len() < wanted
             && let Some(sheaf) = self.new_sheaf(cache, gfp)
@@ -179,7 +202,7 @@ impl<P: Platform> Allocator<P> {
         gfp: Gfp,
     ) -> Result<(), Sheaf> {
         self.barn_put_by(cache, sheaf, |barn, sheaf| {
-            barn.put_full(sheaf, cache.max_full, gfp.may_spin())
+            barn.put_full(sheaf, Self::limit_of(cache, barn), gfp.may_spin())
         })
     }
 
@@ -195,7 +218,7 @@ impl<P: Platform> Allocator<P> {
         gfp: Gfp,
     ) -> Result<Option<Sheaf>, Sheaf> {
         self.barn_put_by(cache, sheaf, |barn, sheaf| {
-            barn.exchange_full(sheaf, cache.max_full, gfp.may_spin())
+            barn.exchange_full(sheaf, Self::limit_of(cache, barn), gfp.may_spin())
         })
     }
 
@@ -206,7 +229,7 @@ impl<P: Platform> Allocator<P> {
         put: impl FnOnce(&Barn<P>, Sheaf) -> Result<T, Sheaf>,
     ) -> Result<T, Sheaf> {
         let put = match self.barn(cache) {
-            Some(barn) => put(barn, sheaf),
+            Some(barn) => put(barn, sheaf).inspect_err(|_| barn.note_refused()),
             None => Err(sheaf),
         };
         let item = match put {
@@ -221,7 +244,16 @@ impl<P: Platform> Allocator<P> {
     /// Whether the barn has no room for a full sheaf, at a glance.
     pub(crate) fn barn_is_full(&self, cache: &KmemCache<P>) -> bool {
         self.barn(cache)
-            .is_none_or(|barn| barn.nr_full() >= cache.max_full)
+            .is_none_or(|barn| barn.nr_full() >= Self::limit_of(cache, barn))
+    }
+
+    /// A full sheaf was not offered to the barn, as it has no room.
+    pub(crate) fn note_full_barn(&self, cache: &KmemCache<P>) {
+        if let Some(barn) = self.barn(cache) {
+            barn.note_refused();
+        }
+        self.count(cache, StatItem::BarnPutFail, 1);
+        self.note_barn(cache, true);
     }
 
     /// Takes an empty sheaf out of the barn.

@@ -331,8 +331,7 @@ impl<P: Platform> Allocator<P> {
             return self.empty_sheaf(cache, gfp);
         }
         if self.barn_is_full(cache) {
-            self.count(cache, StatItem::BarnPutFail, 1);
-            self.note_barn(cache, true);
+            self.note_full_barn(cache);
             let sheaf = self.take_spare(cache, spare)?;
             return Some(self.make_roomy(cache, sheaf, gfp));
         }

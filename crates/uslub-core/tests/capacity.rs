@@ -180,3 +180,91 @@ fn the_bytes_that_sheaves_can_hold_are_counted_exactly() {
     assert_eq!(unsafe { a.destroy(cache, |_| ()) }, 0);
     assert_eq!(a.sheaf_bytes(), 0);
 }
+
+/// The class for 256 bytes.
+fn class(a: &Slub) -> &Cache {
+    a.caches().find(|cache| cache.size == 256).unwrap()
+}
+
+/// One CPU frees the many objects that another allocates; returns how many of them came from slabs.
+fn hand_over(a: &Slub, times: usize) -> u64 {
+    let refilled = || {
+        let mut class = a.caches().filter(|cache| cache.size == 256);
+        class
+            .next()
+            .map_or(0, |class| a.stat(class, StatItem::SheafRefill))
+    };
+    let before = refilled();
+    for _ in 0..times {
+        on_cpu(0);
+        let objects: Vec<_> = (0..3000).map(|_| a.kmalloc(256, Gfp::KERNEL)).collect();
+        assert!(objects.iter().all(|object| !object.is_null()));
+        on_cpu(1);
+        // SAFETY: the test's objects, freed once.
+        objects
+            .iter()
+            .for_each(|&object| unsafe { a.kfree(object) });
+    }
+    refilled() - before
+}
+
+#[test]
+fn a_barn_that_is_too_full_and_then_too_empty_widens_and_narrows_again() {
+    let a = Setup::with(&[]).build();
+    // Twelve sheaves at a time, and eight find room at first.
+    hand_over(&a, 20);
+    let (class, barn) = (class(&a), &class(&a).node(0).barn);
+    assert_eq!((class.max_full, class.max_full_grown), (8, 20));
+    assert!((4..=12).contains(&barn.more()), "{}", barn.more());
+    assert!(
+        hand_over(&a, 20) <= 20 * 240,
+        "what goes to slabs is the odd sheaf"
+    );
+    assert!(barn.nr_full() > 8);
+    // Looks ride on fresh slabs of others. The class is in use, but needs a sheaf at most.
+    let mut held = vec![];
+    for _ in 0..40 {
+        a.platform.advance(11);
+        held.extend((0..200).map(|_| a.kmalloc(64, Gfp::KERNEL)));
+        held.push(a.kmalloc(256, Gfp::KERNEL));
+    }
+    assert_eq!(barn.more(), 0);
+    assert!(barn.nr_full() <= 1, "{}", barn.nr_full());
+    // SAFETY: the test's objects, freed once.
+    held.iter().for_each(|&object| unsafe { a.kfree(object) });
+    hand_over(&a, 20);
+    assert!(barn.more() > 0);
+    a.shrink(class);
+    assert_eq!((barn.more(), barn.nr_full()), (0, 0));
+    assert_eq!(a.validate(), Ok(()));
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn a_barn_stays_as_it_is_where_its_size_is_given_or_the_budget_is_used_up() {
+    for settings in [&["max_full_sheaves=8"], &["sheaf_budget_mb=0"]] {
+        let a = Setup::with(settings).build();
+        hand_over(&a, 20);
+        let barn = &class(&a).node(0).barn;
+        assert!(hand_over(&a, 20) > 20 * 240, "{settings:?}");
+        assert_eq!(barn.more(), 0, "{settings:?}");
+        assert!(barn.nr_full() <= 8, "{settings:?}");
+        assert_all_is_given_back(&a);
+    }
+}
+
+/// Objects that all came from one CPU and went back on the same never find the barn too full and too empty in turn.
+#[test]
+fn a_barn_does_not_widen_for_those_who_only_free_or_only_allocate() {
+    let a = Setup::with(&[]).build();
+    on_cpu(0);
+    let objects: Vec<_> = (0..30_000).map(|_| a.kmalloc(256, Gfp::KERNEL)).collect();
+    let barn = &class(&a).node(0).barn;
+    assert_eq!(barn.more(), 0);
+    // SAFETY: the test's objects, freed once.
+    objects
+        .iter()
+        .for_each(|&object| unsafe { a.kfree(object) });
+    assert_eq!((barn.more(), barn.nr_full()), (0, 8));
+    assert_all_is_given_back(&a);
+}
