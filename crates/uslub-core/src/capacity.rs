@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `sheaf_capacity` | the minimum, or the fixed capacity |
 //! | `sheaf_capacity_max` | the maximum; 0 for a fixed capacity |
-//! | `sheaf_budget_mb` | MiB that sheaves of all such caches may hold; above it they no longer grow, and new ones are small |
+//! | `sheaf_budget_mb` | MiB that sheaves of all such caches may hold; above it neither they nor [barns](crate::barn) grow, and new ones are small |
 //!
 //! Each CPU has a capacity that it wants, a cache, one of [`STEPS`]. Sheaves of any capacity go round: an empty one is cut to what
 //! the CPU wants before it is filled, one with objects is widened when the CPU takes it. (All windows are of one size, so it
