@@ -70,8 +70,10 @@ impl<P: Platform> Barn<P> {
 
     /// Somebody found no room for a full sheaf.
     pub fn note_refused(&self) {
-        // Relaxed: a hint.
-        self.refused.store(true, Relaxed);
+        // Relaxed, both: a hint. Written once, as those who only look at the barn should not take its line from others.
+        if !self.refused.load(Relaxed) {
+            self.refused.store(true, Relaxed);
+        }
     }
 
     /// Somebody found no full sheaf: if others found no room for one shortly before, makes room for a quarter more than `limit` and what

@@ -207,7 +207,7 @@ impl<P: Platform> KmemCache<P> {
             capacity_max,
             max_full,
             max_full_grown: if is_adaptive && tuning.max_full_sheaves == 0 {
-                ADAPTIVE_BARN.max(max_full)
+                ADAPTIVE_BARN
             } else {
                 max_full
             },
