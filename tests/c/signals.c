@@ -1,12 +1,14 @@
 /*
  * Proves that a signal handler may allocate and free small blocks while the
  * interrupted code does the same: each side keeps at most 4 blocks of a size
- * that is in its sheaf already, so both stay on the fast path, where a
- * signal restarts the sequence. glibc may deadlock here and is not asked.
+ * that is in its CPU's sheaf already, so both stay on the fast path, where a
+ * signal restarts the sequence. It stays on one CPU: another's sheaves have to
+ * be filled first, under locks. glibc may deadlock here and is not asked.
  *
  * By hand:  USLUB_EXPECT=1 LD_PRELOAD=… ./signals [SECONDS (3)]
  */
 #include "common.h"
+#include <sched.h>
 #include <signal.h>
 #include <sys/time.h>
 
@@ -50,6 +52,10 @@ int main(int argc, char **argv)
         return 0;
     }
     uint64_t random = 17, rounds = 0;
+    cpu_set_t here;
+    CPU_ZERO(&here);
+    CPU_SET(sched_getcpu(), &here);
+    CHECK(sched_setaffinity(0, sizeof here, &here) == 0, "sched_setaffinity");
     for (size_t n = 1; n <= 1024; n++) { /* every class has objects at hand */
         void *p[2 * AT_ONCE + 2];
         for (int i = 0; i < 2 * AT_ONCE + 2; i++)

@@ -42,9 +42,7 @@ impl<P: Platform> Allocator<P> {
         if cache.has_rcu_sheaves.load(Acquire) {
             self.rcu_barrier_for(&|c| c.id == cache.id);
         }
-        self.flush_cpus(&|c| c.id == cache.id, Take::All);
-        // Others may have flushed what nobody used for a while.
-        self.await_flushes(cache);
+        self.flush_all(cache, Take::All);
         self.while_draining(|| self.shrink_nodes(cache));
         if cache.flags.contains(Flags::TYPESAFE_BY_RCU) {
             self.rcu_barrier_for(&|_| false);

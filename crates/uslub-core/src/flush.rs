@@ -155,9 +155,15 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
+    /// Flushes the sheaves of all CPUs for one cache; what others took of it before is in its slabs too afterwards.
+    pub(crate) fn flush_all(&self, cache: &KmemCache<P>, take: Take) {
+        self.flush_cpus(&|c| c.id == cache.id, take);
+        self.await_flushes(cache);
+    }
+
     /// Flushes all sheaves of a cache, those in barns too: their objects go back to their slabs.
     pub fn flush(&self, cache: &KmemCache<P>) {
-        self.flush_cpus(&|c| c.id == cache.id, Take::Used);
+        self.flush_all(cache, Take::Used);
         self.free_deferred(cache);
         cache.nodes().for_each(|node| self.flush_barn(cache, node));
     }
@@ -165,7 +171,7 @@ impl<P: Platform> Allocator<P> {
     /// Flushes all sheaves of a cache and gives its empty slabs back; partial slabs are sorted so
     /// that the fullest are used first. Returns whether slabs remain.
     pub fn shrink(&self, cache: &KmemCache<P>) -> bool {
-        self.flush_cpus(&|c| c.id == cache.id, Take::Used);
+        self.flush_all(cache, Take::Used);
         self.shrink_nodes(cache);
         cache.nr_slabs() > 0
     }

@@ -180,7 +180,8 @@ impl<P: Platform> Allocator<P> {
         if !at_limit {
             self.shrink_all();
         }
-        if freed > 0 || cached > 0 || self.idle(cache, at_limit).1 < slabs {
+        let fewer_slabs = || self.idle(cache, at_limit).1 < slabs;
+        if freed > 0 || cached > 0 || self.has_room(cache) || fewer_slabs() {
             return true;
         }
         if gfp.contains(Gfp::NOFAIL) {
@@ -203,6 +204,13 @@ impl<P: Platform> Allocator<P> {
             }
         }
         freed
+    }
+
+    /// Whether a slot of the cache is free, or its limit allows a slab: another may have had them in its hands before.
+    fn has_room(&self, cache: &KmemCache<P>) -> bool {
+        let info = self.info(cache);
+        let is_limited = cache.max_slabs < usize::MAX;
+        info.active_objs < info.num_objs || (is_limited && info.num_slabs < cache.max_slabs)
     }
 
     /// Objects in sheaves, and slabs: of the cache, or of all where its limit is not the reason.

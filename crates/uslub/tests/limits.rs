@@ -70,6 +70,33 @@ fn slabs_never_exceed_the_limit() {
 }
 
 #[test]
+fn what_was_freed_is_found_while_others_trim() {
+    let cache = Cache::<[u8; 1024]>::builder("found")
+        .limit(32 << 10)
+        .build()
+        .unwrap();
+    let full: Vec<_> = std::iter::from_fn(|| cache.alloc([0; 1024]).ok()).collect();
+    let (room, end) = (full.len(), Instant::now() + stress() / 8);
+    drop(full);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while Instant::now() < end {
+                uslub::trim();
+            }
+        });
+        while Instant::now() < end {
+            // What a trim has in its hands is somewhere else for a moment.
+            let held: Vec<_> = (0..room)
+                .map(|n| cache.alloc([n as u8; 1024]).expect("room"))
+                .collect();
+            cache.free_all(held);
+        }
+    });
+    assert_live(&cache, 0);
+    assert_eq!(cache.destroy(), Ok(()));
+}
+
+#[test]
 fn a_shrinker_makes_room_and_the_allocation_then_succeeds() {
     type Page = [u8; 2048];
     static CACHE: LazyLock<Cache<Page>> =
