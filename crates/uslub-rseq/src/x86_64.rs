@@ -218,7 +218,7 @@ pub unsafe fn add(area: &Area, table: *mut u8, at: usize, n: usize, stopped: *mu
     done != 0
 }
 
-/// Bytes from which on a copy may be [large](copy_large).
+/// Bytes from which on a copy may go [another way](large_blocks).
 pub(crate) const LARGE: usize = 1024;
 
 /// Nothing: a copy that does not look at what it moves.
@@ -306,29 +306,18 @@ macro_rules! large_blocks {
 
 pub(crate) use {descriptor, large_blocks};
 
-/// Copies as [`copy`] does where there are [`LARGE`] bytes and registers of 32, and goes on at label 26 then; see [`large_blocks`].
-macro_rules! copy_large {
-    () => {
-        concat!(
-            "cmp {bytes}, {large}\n",
-            "jb 31f\n",
-            "cmp byte ptr [rip + {wide}], 0\n",
-            "je 31f\n",
-            large_blocks!(unseen),
-            "vzeroupper\n",
-            "jmp 26f\n",
-            "31:\n",
-        )
-    };
-}
-
 /// Copies `bytes` bytes (a multiple of 8, at least 8) from `from` to `to`, and changes all three: none are left. From the low
-/// end on, in the largest pieces that do not overlap, so that a later load finds its bytes in one store; what is
-/// [large](copy_large) in another way.
+/// end on, in the largest pieces that do not overlap, so that a later load finds its bytes in one store; [`LARGE`] ones in
+/// [another way](large_blocks). Blocks of 64 bytes alone take one jump to their loop: each jump taken costs about a cycle, and what is copied
+/// here costs a few.
 macro_rules! copy {
     () => {
         concat!(
-            copy_large!(),
+            "cmp {bytes}, {large}\n",
+            "jae 28f\n",
+            "29:\n",
+            "test {bytes:l}, 56\n",
+            "jz 23f\n",
             "test {bytes:l}, 8\n",
             "jz 21f\n",
             "mov {word}, [{from}]\n",
@@ -344,29 +333,21 @@ macro_rules! copy {
             "add {to}, 16\n",
             "22:\n",
             "test {bytes:l}, 32\n",
-            "jz 23f\n",
+            "jz 27f\n",
             "movups xmm0, [{from}]\n",
             "movups xmm1, [{from} + 16]\n",
             "movups [{to}], xmm0\n",
             "movups [{to} + 16], xmm1\n",
             "add {from}, 32\n",
             "add {to}, 32\n",
-            "23:\n",
+            "27:\n",
             "shr {bytes}, 6\n",
-            "jz 26f\n",
+            "jnz 31f\n",
+            "jmp 26f\n",
+            "28:\n",
             "cmp byte ptr [rip + {wide}], 0\n",
-            "je 25f\n",
-            // All of the loop in one line of instructions: where a core is shared, it matters.
-            ".p2align 6\n",
-            "24:\n",
-            "vmovups ymm0, [{from}]\n",
-            "vmovups ymm1, [{from} + 32]\n",
-            "vmovups [{to}], ymm0\n",
-            "vmovups [{to} + 32], ymm1\n",
-            "add {from}, 64\n",
-            "add {to}, 64\n",
-            "dec {bytes}\n",
-            "jnz 24b\n",
+            "je 29b\n",
+            large_blocks!(unseen),
             "vzeroupper\n",
             "jmp 26f\n",
             "25:\n",
@@ -382,6 +363,24 @@ macro_rules! copy {
             "add {to}, 64\n",
             "dec {bytes}\n",
             "jnz 25b\n",
+            "jmp 26f\n",
+            // The loop in one line of instructions: where a core is shared, it matters.
+            ".p2align 6\n",
+            "23:\n",
+            "shr {bytes}, 6\n",
+            "31:\n",
+            "cmp byte ptr [rip + {wide}], 0\n",
+            "je 25b\n",
+            "24:\n",
+            "vmovups ymm0, [{from}]\n",
+            "vmovups ymm1, [{from} + 32]\n",
+            "vmovups [{to}], ymm0\n",
+            "vmovups [{to} + 32], ymm1\n",
+            "add {from}, 64\n",
+            "add {to}, 64\n",
+            "dec {bytes}\n",
+            "jnz 24b\n",
+            "vzeroupper\n",
             "26:\n",
         )
     };

@@ -120,6 +120,10 @@ impl Sequence {
             sequence.instructions.push(at);
             sequence.mnemonics.push(instruction.mnemonic());
             at = instruction.next_ip();
+            if instruction.flow_control() == FlowControl::UnconditionalBranch {
+                // Nobody comes to what keeps the next instruction at the start of a line.
+                at = decode_padded(memory, at).ip();
+            }
         }
         assert_eq!(at, end, "an instruction reaches over the commit");
         let first = decode(memory, start);

@@ -20,7 +20,7 @@ mod thread;
 mod world;
 
 use thread::OwnArea;
-use world::{BOUNDS, CAPACITY, Operation, World, operations, push_within};
+use world::{BLOCK, BOUNDS, CAPACITY, Operation, World, operations, push_within};
 
 fn operation(name: &str) -> &'static Operation {
     operations().iter().find(|o| o.name == name).unwrap()
@@ -65,7 +65,7 @@ fn a_push_refuses_a_full_sheaf() {
 #[test]
 fn a_bulk_pop_refuses_a_sheaf_with_one_object_too_few() {
     refuses("pop_many", |world| {
-        let (many, _) = world.turn();
+        let (many, _) = world.turn(1);
         world.fill(many - 1, 0);
     });
 }
@@ -73,7 +73,7 @@ fn a_bulk_pop_refuses_a_sheaf_with_one_object_too_few() {
 #[test]
 fn a_bulk_push_refuses_a_sheaf_with_room_for_one_object_too_few() {
     refuses("push_many", |world| {
-        let (many, _) = world.turn();
+        let (many, _) = world.turn(1);
         world.fill(CAPACITY - many + 1, many);
     });
 }
@@ -84,7 +84,7 @@ fn a_bulk_push_within_bounds_refuses_a_sheaf_with_room_for_one_object_too_few() 
         return;
     }
     refuses("push_many_within", |world| {
-        let (many, _) = world.turn();
+        let (many, _) = world.turn(BLOCK);
         world.fill(CAPACITY - many + 1, many);
     });
 }
@@ -98,7 +98,7 @@ fn a_bulk_push_refuses_one_object_out_of_bounds() {
     let Some(within) = wide else { return };
     // Small and large, and from and to many places.
     for _ in 0..64 {
-        let (many, below) = world.turn();
+        let (many, below) = world.turn(BLOCK);
         for at in 0..many {
             for (object, is_within) in [
                 (first, true),
@@ -130,7 +130,7 @@ fn bounds_without_room_or_too_far_from_each_other_are_not_judged() {
     let mut world = World::new(area.area());
     let first = BOUNDS.0;
     for last in [first - 1, first - 4096, first + (1 << 32), usize::MAX] {
-        let (many, below) = world.turn();
+        let (many, below) = world.turn(BLOCK);
         world.fill(below, many);
         uslub_rseq::move_wide(true);
         let before = world.state();
@@ -186,7 +186,7 @@ fn bulk_operations_use_the_last_object_and_the_last_room() {
     let area = OwnArea::registered();
     let mut world = World::new(area.area());
     for name in ["pop_many", "push_many"].repeat(64) {
-        let (many, _) = world.turn();
+        let (many, _) = world.turn(1);
         if name == "pop_many" {
             world.fill(many, 0);
         } else {

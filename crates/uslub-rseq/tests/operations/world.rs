@@ -22,6 +22,10 @@ pub const CAPACITY: usize = 250;
 const CAPACITY_AT: usize = 6;
 /// Objects of a bulk call: each size of piece is copied once, and the largest twice.
 const MANY: usize = 8 + 8 + 4 + 2 + 1;
+/// The same without the smaller pieces, and without the largest.
+const OTHERS: [usize; 2] = [8 + 8, 4 + 2 + 1];
+/// Objects of a bulk call by wide registers, at least.
+pub const BLOCK: usize = 8;
 /// Objects of a bulk call that is copied in another way, at least.
 const LARGE: usize = 128;
 /// The first object in the hand, and the last that may be pushed by [`push_many_within`].
@@ -86,14 +90,18 @@ impl World {
     }
 
     /// The next way to copy: wide every other time, a large bulk every other two times where those are copied in another way, and
-    /// always from and to another place. Returns how many objects the next bulk call has, and how many should be below them.
-    pub fn turn(&mut self) -> (usize, usize) {
+    /// always from and to another place. Returns how many objects the next bulk call has, at least so many, and how many should be
+    /// below them.
+    pub fn turn(&mut self, least: usize) -> (usize, usize) {
         self.turn += 1;
         uslub_rseq::move_wide(self.turn % 2 == 1);
         self.dice = (self.dice.wrapping_mul(6364136223846793005)).wrapping_add(1);
         let dice = (self.dice >> 33) as usize;
         let large = cfg!(target_arch = "x86_64") && self.turn / 2 % 2 == 1;
-        self.many = if large { LARGE + dice % 16 } else { MANY };
+        self.many = match dice >> 20 & 3 {
+            _ if large => LARGE + dice % 16,
+            which => OTHERS.get(which).copied().unwrap_or(MANY).max(least),
+        };
         self.at = dice / 128 % (ARRAY - CAPACITY);
         (self.many, 1 + dice / 16 % 8)
     }
@@ -112,6 +120,12 @@ impl World {
         self.region[SLOT + COUNT] = 0;
         self.hand.clear();
         self.hand.extend((BOUNDS.0 as u64..).take(hand));
+    }
+
+    /// The next way to copy, and as many objects in the hand.
+    fn fill_hand(&mut self, least: usize) {
+        let (many, below) = self.turn(least);
+        self.fill(below, many);
     }
 
     /// Puts another object in the place of one in the hand.
@@ -210,7 +224,7 @@ static OPERATIONS: [Operation; 7] = [
     Operation {
         name: "pop_many",
         prepare: |world| {
-            let (many, below) = world.turn();
+            let (many, below) = world.turn(1);
             world.fill(below + many, 0);
         },
         run: pop_many,
@@ -222,7 +236,7 @@ static OPERATIONS: [Operation; 7] = [
     },
     Operation {
         name: "push_many",
-        prepare: a_full_hand,
+        prepare: |world| world.fill_hand(1),
         run: push_many,
         model: all_are_pushed,
     },
@@ -240,16 +254,11 @@ static OPERATIONS: [Operation; 7] = [
     },
     Operation {
         name: "push_many_within",
-        prepare: a_full_hand,
+        prepare: |world| world.fill_hand(BLOCK),
         run: push_many_within,
         model: all_are_pushed,
     },
 ];
-
-fn a_full_hand(world: &mut World) {
-    let (many, below) = world.turn();
-    world.fill(below, many);
-}
 
 fn all_are_pushed(state: &mut State) {
     state.sheaf.append(&mut state.hand);
