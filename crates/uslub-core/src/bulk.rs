@@ -323,11 +323,11 @@ impl<P: Platform> Allocator<P> {
     }
 
     fn free_many(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
-        let done = if objects.len() < MANY {
+        let done = if objects.len() >= MANY {
+            self.push_within(cache, objects)
+        } else {
             let bounds = cache.span.bounds(&self.zone.arena);
             lie_within(objects, bounds) && self.push_all(cache, objects)
-        } else {
-            self.push_within(cache, objects)
         };
         if !done {
             self.free_scattered(cache, objects, gfp);
@@ -345,7 +345,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// As `free_many`, where the main sheaf has not the room, an object lies outside of the cache's span, or that was not seen in passing.
-    #[inline(never)]
+    #[cold]
     fn free_scattered(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
         let ours = self.all_of(cache, objects);
         if !(ours && self.push_all(cache, objects)) {

@@ -36,7 +36,7 @@ fn has_avx2() -> bool {
 }
 
 /// Looks at the addresses in a register: how far each lies from the first that it may be, which is in ymm4, as two numbers of 32 bits.
-/// The greatest of each are kept in ymm6; those of registers of 16 bytes in xmm7.
+/// The greatest of each, and of what the last may be, are kept in ymm6; those of registers of 16 bytes in xmm7.
 macro_rules! seen {
     ("xmm0") => {
         concat!("vpsubq xmm0, xmm0, xmm4\n", "vpmaxud xmm7, xmm7, xmm0\n",)
@@ -92,8 +92,8 @@ pub unsafe fn push_many_within<const COUNT: usize>(
             "add {top}, {bytes}",
             "vpbroadcastq ymm4, xmm4",
             "vpbroadcastq ymm5, xmm5",
-            "vpxor xmm6, xmm6, xmm6",
-            "vpxor xmm7, xmm7, xmm7",
+            "vmovdqa ymm6, ymm5",
+            "vmovdqa ymm7, ymm5",
             "cmp {bytes}, {large}",
             "jae 21f",
             // As `copy` does, so that a load finds its bytes in one store.
@@ -146,7 +146,6 @@ pub unsafe fn push_many_within<const COUNT: usize>(
             "26:",
             // None lies farther than the last may, whose distance has no high half.
             "vpmaxud ymm6, ymm6, ymm7",
-            "vpmaxud ymm6, ymm6, ymm5",
             "vpxor ymm6, ymm6, ymm5",
             "vptest ymm6, ymm6",
             "vzeroupper",
