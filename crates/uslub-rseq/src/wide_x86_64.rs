@@ -36,7 +36,8 @@ fn has_avx2() -> bool {
 }
 
 /// Looks at the addresses in a register: how far each lies from the first that it may be, which is in ymm4, as two numbers of 32 bits.
-/// The greatest of each, and of what the last may be, are kept in ymm6; those of registers of 16 bytes in xmm7.
+/// The greatest of each, and of what the last may be, are kept in ymm6 and ymm7 by turns; those of registers of 16 bytes, which come
+/// first, in xmm7.
 macro_rules! seen {
     ("xmm0") => {
         concat!("vpsubq xmm0, xmm0, xmm4\n", "vpmaxud xmm7, xmm7, xmm0\n",)
@@ -45,7 +46,7 @@ macro_rules! seen {
         concat!("vpsubq ymm0, ymm0, ymm4\n", "vpmaxud ymm6, ymm6, ymm0\n",)
     };
     ("ymm1") => {
-        concat!("vpsubq ymm1, ymm1, ymm4\n", "vpmaxud ymm6, ymm6, ymm1\n",)
+        concat!("vpsubq ymm1, ymm1, ymm4\n", "vpmaxud ymm7, ymm7, ymm1\n",)
     };
 }
 
@@ -131,17 +132,19 @@ pub unsafe fn push_many_within<const COUNT: usize>(
             "jmp 26f",
             ".p2align 6",
             "25:",
-            "shr {bytes}, 6",
+            // One number counts from below up to none, so that the loop has no more instructions than it can be fed with.
+            "and {bytes}, -64",
+            "add {from}, {bytes}",
+            "add {to}, {bytes}",
+            "neg {bytes}",
             "24:",
-            "vmovups ymm0, [{from}]",
-            "vmovups ymm1, [{from} + 32]",
-            "vmovups [{to}], ymm0",
-            "vmovups [{to} + 32], ymm1",
+            "vmovups ymm0, [{from} + {bytes}]",
+            "vmovups [{to} + {bytes}], ymm0",
             seen!("ymm0"),
+            "vmovups ymm1, [{from} + {bytes} + 32]",
+            "vmovups [{to} + {bytes} + 32], ymm1",
             seen!("ymm1"),
-            "add {from}, 64",
-            "add {to}, 64",
-            "dec {bytes}",
+            "add {bytes}, 64",
             "jnz 24b",
             "26:",
             // None lies farther than the last may, whose distance has no high half.
