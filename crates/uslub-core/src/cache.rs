@@ -402,32 +402,27 @@ impl<P: Platform> KmemCache<P> {
     /// having begun at `start`.
     #[inline]
     pub fn offset_at(&self, start: usize, position: usize) -> usize {
-        if self.random.is_null() {
-            return position * self.size as usize;
+        match self.random_order() {
+            Some(offsets) => offsets[start + position] as usize,
+            None => position * self.size as usize,
         }
-        self.random_offsets()[start + position] as usize
     }
 
-    /// Byte offsets of a slab's slots in random order, twice, so that from any slot on all follow.
-    pub(crate) fn random_offsets(&self) -> &[u32] {
-        let len = if self.random.is_null() {
-            0
-        } else {
-            2 * self.oo.objects as usize
-        };
-        let first = NonNull::new(self.random.cast_mut()).unwrap_or(NonNull::dangling());
-        // SAFETY: the permutation has two entries for each slot and lives as long as the cache; empty where there is none.
-        unsafe { core::slice::from_raw_parts(first.as_ptr(), len) }
+    /// Byte offsets of a slab's slots in random order, twice, so that from any slot on all follow; `None` where they are in order.
+    #[inline]
+    pub(crate) fn random_order(&self) -> Option<&[u32]> {
+        let first = NonNull::new(self.random.cast_mut())?;
+        // SAFETY: the permutation has two entries for each slot and lives as long as the cache.
+        Some(unsafe { core::slice::from_raw_parts(first.as_ptr(), 2 * self.oo.objects as usize) })
     }
 
     /// Where the iterator of a new slab of node `nid` begins in the random order: another place for each page, and for each number
     /// of slabs. (The platform's dice are shared by all threads, and so dearer than all the rest.)
     pub(crate) fn start_for(&self, nid: usize, page: PageIndex) -> u16 {
         let slabs = self.node(nid).nr_slabs() as u64;
-        let mut dice = self.links.random ^ u64::from(page.0) ^ slabs << 32;
-        for factor in [0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb] {
-            dice = (dice ^ dice >> 31).wrapping_mul(factor);
-        }
+        let dice = self.links.random ^ u64::from(page.0) ^ slabs << 32;
+        let dice = dice.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let dice = (dice ^ dice >> 31).wrapping_mul(0x94d0_49bb_1331_11eb);
         (((dice >> 32) * u64::from(self.oo.objects)) >> 32) as u16
     }
 

@@ -44,13 +44,13 @@ impl<P: Platform> Allocator<P> {
         position: usize,
         out: &mut [*mut u8],
     ) {
-        if !cache.is_random() {
+        if let Some(offsets) = cache.random_order() {
+            let start = usize::from(slab.start());
+            (self.platform).write_at(base, &offsets[start + position..], out);
+        } else {
             let size = cache.size as usize;
-            return emit_in_order(base.wrapping_add(position * size), size, out);
+            emit_in_order(base.wrapping_add(position * size), size, out);
         }
-        let start = usize::from(slab.start());
-        self.platform
-            .write_at(base, &cache.random_offsets()[start + position..], out);
     }
 
     /// Takes pages for a slab; it belongs to the caller and all its slots are fresh.
@@ -75,11 +75,10 @@ impl<P: Platform> Allocator<P> {
             let slab = self.describe(cache, page, nid, out.len() as u16);
             slab.set_epoch(slab.epoch().wrapping_add(1));
             let base = self.zone.arena.address(page).as_ptr();
-            if cache.is_random() {
+            if let Some(offsets) = cache.random_order() {
                 let start = cache.start_for(nid, page);
                 slab.set_start(start);
-                let offsets = &cache.random_offsets()[usize::from(start)..];
-                self.platform.write_at(base, offsets, out);
+                (self.platform).write_at(base, &offsets[start.into()..], out);
             } else {
                 emit_in_order(base, cache.size as usize, out);
             }
