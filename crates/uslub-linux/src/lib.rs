@@ -252,6 +252,19 @@ fn pointer(address: usize) -> Option<NonNull<u8>> {
     NonNull::new(address as *mut u8)
 }
 
+/// Bytes of a huge page, with pages of 4 KiB.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// Splits the huge pages of a range. One of which a part is given back would else be held, and charged to the memory
+/// cgroup, as a whole until memory is short, though it is resident no more.
+fn split_huge_pages(start: usize, bytes: usize) {
+    for page in (start..start + bytes).step_by(HUGE_PAGE_BYTES) {
+        // That a part of a huge page is cold splits it; what is in it stays.
+        // SAFETY: the range is committed; a refusal leaves all as it is.
+        unsafe { sys::madvise(page, PAGE_SIZE, libc::MADV_COLD) };
+    }
+}
+
 // SAFETY: mappings are private and anonymous; slot operations are restartable
 // sequences or hold the slot's lock bit.
 unsafe impl Platform for Linux {
@@ -292,8 +305,13 @@ unsafe impl Platform for Linux {
             Backing::Small => libc::MADV_NOHUGEPAGE,
             Backing::Huge => libc::MADV_HUGEPAGE,
         };
+        let start = start.as_ptr() as usize;
         // SAFETY: passed on; what is in the range stays.
-        unsafe { sys::madvise(start.as_ptr() as usize, bytes, advice) }
+        let done = unsafe { sys::madvise(start, bytes, advice) };
+        if backing == Backing::Small {
+            split_huge_pages(start, bytes);
+        }
+        done
     }
 
     fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
