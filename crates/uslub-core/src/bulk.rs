@@ -7,7 +7,7 @@ use crate::cache::KmemCache;
 use crate::gfp::Gfp;
 use crate::percpu::CacheId;
 use crate::platform::Platform;
-use crate::sheaf::{self, Sheaf, SheafList};
+use crate::sheaf;
 use crate::sheaves::RECLAIMS;
 use crate::stats::StatItem;
 use crate::within::lie_within;
@@ -385,7 +385,7 @@ impl<P: Platform> Allocator<P> {
 
     fn free_many_unchecked(&self, cache: &KmemCache<P>, objects: &mut [*mut u8]) {
         if !self.push_all(cache, objects) {
-            self.free_bulk_slow(cache, objects, cache.free_gfp, false);
+            self.free_unchecked_slow(cache, objects, cache.free_gfp);
         }
     }
 
@@ -405,185 +405,66 @@ impl<P: Platform> Allocator<P> {
         gfp: Gfp,
         all_ours: bool,
     ) {
-        let mut ours = objects.len();
-        if !all_ours && !self.all_of(cache, objects) {
-            ours = gather(objects, |object| self.is_object_of(cache, object));
+        let mut left = objects.len();
+        if !all_ours {
+            left = self.gather_ours(cache, objects);
         }
-        let objects = &mut objects[..ours];
-        let (mut left, mut done) = (ours, 0);
         if self.nr_nodes() > 1 {
             // Objects of other nodes go to their slabs at once.
-            left = gather(objects, |object| self.is_parkable(cache, object));
+            let ours = left;
+            left = gather(&mut objects[..ours], |object| {
+                self.is_parkable(cache, object)
+            });
             self.count(cache, StatItem::FreeSlowpath, ours - left);
-            self.free_to_slabs(cache, &mut objects[left..], gfp);
+            self.free_to_slabs(cache, &mut objects[left..ours], gfp);
         }
-        let slots = self.has_slots(gfp);
-        if slots {
-            done = self.put_into_main(cache, &objects[..left]);
-            let put = self.put_into_sheaves(cache, gfp, &objects[done..left]);
-            self.count(cache, StatItem::FreeFastpath, put);
-            done += put;
-        }
-        if left > done {
-            self.count(cache, StatItem::FreeSlowpath, left - done);
-            // Whole slabs are had from neighbours only.
-            let near = is_near(&objects[done..left], cache.oo.bytes());
-            if near {
-                left = done + self.free_whole_slabs(cache, &mut objects[done..left], gfp);
-            }
-            let rest = &mut objects[done..left];
-            if !(near && slots && self.free_with_own(cache, rest, gfp)) {
-                self.free_to_slabs(cache, rest, gfp);
-            }
-        }
+        let done = self.put_into_own(cache, gfp, &objects[..left]);
+        self.free_bulk_rest(cache, &mut objects[done..left], gfp);
     }
 
-    /// Takes this CPU's main or spare sheaf, if its top is `useful`.
-    pub(crate) fn take_own(
-        &self,
-        cache: &KmemCache<P>,
-        useful: impl Fn(usize) -> bool,
-    ) -> Option<Sheaf> {
-        let region = self.table.here(self.platform.cpu());
-        for (slot, nothing) in [(cache.id.main(), sheaf::bootstrap()), (cache.id.spare(), 0)] {
-            let top = region.glance(slot);
-            if top != 0
-                && top & 1 == 0
-                && !sheaf::is_sentinel(top)
-                && useful(top)
-                && self.swap(slot, top, nothing)
-            {
-                // SAFETY: just taken out of its slot, and no sentinel.
-                return Some(unsafe { Sheaf::from_top(top) });
-            }
+    /// As `free_bulk_slow`, where whose objects they are is asked of those alone that find no room in sheaves.
+    #[cold]
+    fn free_unchecked_slow(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
+        if self.nr_nodes() > 1 {
+            return self.free_bulk_slow(cache, objects, gfp, false);
         }
-        None
+        let done = self.put_into_own(cache, gfp, objects);
+        let rest = &mut objects[done..];
+        let ours = self.gather_ours(cache, rest);
+        self.free_bulk_rest(cache, &mut rest[..ours], gfp);
     }
 
-    /// Takes what this CPU's main sheaf has, and leaves the sheaf where it is; returns how many, none where it changed meanwhile.
-    fn take_from_main(&self, cache: &KmemCache<P>, out: &mut [*mut u8]) -> usize {
-        let n = self.in_main(cache, sheaf::top_len).min(out.len());
-        let out = &mut out[..n];
-        // SAFETY: our table.
-        let done = n > 0 && unsafe { self.platform.pop_many(&self.table, cache.id.main(), out) };
-        if done { n } else { 0 }
-    }
-
-    /// Puts the first objects of an array on this CPU's main sheaf, as many as it has room for, and leaves the sheaf where it is; returns
-    /// how many, none where it changed meanwhile.
-    fn put_into_main(&self, cache: &KmemCache<P>, objects: &[*mut u8]) -> usize {
-        let n = self.in_main(cache, sheaf::top_room).min(objects.len());
-        let objects = &objects[..n];
-        // SAFETY: our table; the caller frees the objects.
-        let done = n > 0
-            && unsafe {
-                self.platform
-                    .push_many(&self.table, cache.id.main(), objects)
-            };
-        if done { n } else { 0 }
-    }
-
-    /// What there is of something in this CPU's main sheaf, at a glance; none where the sheaf is locked.
-    fn in_main(&self, cache: &KmemCache<P>, of: impl Fn(usize) -> usize) -> usize {
-        let top = self.glance(cache.id.main());
-        if top == 0 || top & 1 == 1 { 0 } else { of(top) }
-    }
-
-    /// Takes objects out of this CPU's sheaves, and then out of full ones of the barn; returns how many.
-    fn take_from_sheaves(&self, cache: &KmemCache<P>, gfp: Gfp, out: &mut [*mut u8]) -> usize {
-        let mut filled = 0;
-        while filled < out.len()
-            && let Some(mut sheaf) = self.take_own(cache, |top| !sheaf::top_is_empty(top))
-        {
-            filled += pour_out(&mut sheaf, &mut out[filled..]);
-            self.place_filled(cache, sheaf, gfp);
+    /// The end of a bulk free: the objects, all of them the cache's, found no room in sheaves.
+    fn free_bulk_rest(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
+        if objects.is_empty() {
+            return;
         }
-        if filled == out.len() {
-            return filled;
-        }
-        let mut fulls = self.barn_get_for(cache, out.len() - filled, gfp);
-        if fulls.is_empty() {
-            return filled;
-        }
-        let mut empties = SheafList::new();
-        while let Some(mut sheaf) = fulls.pop() {
-            filled += pour_out(&mut sheaf, &mut out[filled..]);
-            if sheaf.is_empty() {
-                empties.push(sheaf);
-            } else {
-                self.place_filled(cache, sheaf, gfp);
-            }
-        }
-        if out.len() <= cache.capacity
-            && self.glance(cache.id.main()) == sheaf::bootstrap()
-            && let Some(sheaf) = empties.pop()
-        {
-            // A bulk like this one, freed, finds room at once.
-            self.place_roomy(cache, self.fit(cache, sheaf), gfp);
-        }
-        self.barn_put_all(cache, &mut SheafList::new(), &mut empties, gfp);
-        while let Some(sheaf) = empties.pop() {
-            self.place_empty(cache, sheaf, gfp);
-        }
-        filled
-    }
-
-    /// Puts the first objects of an array into this CPU's sheaves, and into empty ones as far as the barn has room for them;
-    /// returns how many.
-    fn put_into_sheaves(&self, cache: &KmemCache<P>, gfp: Gfp, objects: &[*mut u8]) -> usize {
+        self.count(cache, StatItem::FreeSlowpath, objects.len());
+        // Whole slabs are had from neighbours only.
+        let near = is_near(objects, cache.oo.bytes());
         let mut left = objects.len();
-        while left > 0
-            && let Some(mut sheaf) = self.take_own(cache, |top| !sheaf::top_is_full(top))
-        {
-            left -= pour_in(&mut sheaf, &objects[objects.len() - left..]);
-            self.place_roomy(cache, sheaf, gfp);
+        if near {
+            left = self.free_whole_slabs(cache, objects, gfp);
         }
-        if left == 0 {
-            return objects.len();
+        let rest = &mut objects[..left];
+        if !(near && self.has_slots(gfp) && self.free_with_own(cache, rest, gfp)) {
+            self.free_to_slabs(cache, rest, gfp);
         }
-        let mut empties = self.barn_room_for(cache, left, gfp);
-        let mut fulls = SheafList::new();
-        while let Some(mut sheaf) = empties.pop() {
-            left -= pour_in(&mut sheaf, &objects[objects.len() - left..]);
-            if sheaf.is_full() {
-                fulls.push(sheaf);
-            } else {
-                self.place_roomy(cache, sheaf, gfp);
-            }
-        }
-        if left > 0 {
-            self.count(cache, StatItem::BarnPutFail, 1);
-            self.note_barn(cache, true);
-        }
-        self.barn_put_all(cache, &mut fulls, &mut SheafList::new(), gfp);
-        while let Some(sheaf) = fulls.pop() {
-            self.store_or_flush(cache, sheaf, gfp);
-        }
-        objects.len() - left
     }
-}
 
-/// Moves the newest objects of a sheaf to the front of an array; returns how many.
-fn pour_out(sheaf: &mut Sheaf, out: &mut [*mut u8]) -> usize {
-    let n = sheaf.len().min(out.len());
-    let rest = sheaf.len() - n;
-    out[..n].copy_from_slice(&sheaf.objects()[rest..]);
-    sheaf.truncate(rest);
-    n
+    /// Moves the cache's objects to the front, and says of each other one what is wrong with it; returns how many they are.
+    fn gather_ours(&self, cache: &KmemCache<P>, objects: &mut [*mut u8]) -> usize {
+        if self.all_of(cache, objects) {
+            objects.len()
+        } else {
+            gather(objects, |object| self.is_object_of(cache, object))
+        }
+    }
 }
 
 /// Whether the first objects of an array seem to lie in one slab of `bytes` bytes.
 fn is_near(objects: &[*mut u8], bytes: usize) -> bool {
     matches!(objects, [a, b, ..] if (*a as usize ^ *b as usize) < bytes)
-}
-
-/// Moves the first objects of an array into a sheaf; returns how many.
-fn pour_in(sheaf: &mut Sheaf, objects: &[*mut u8]) -> usize {
-    let room = sheaf.room();
-    let n = room.len().min(objects.len());
-    room[..n].copy_from_slice(&objects[..n]);
-    sheaf.grow(n);
-    n
 }
 
 /// Moves the objects that are `wanted` to the front; returns how many there are.

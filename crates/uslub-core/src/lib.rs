@@ -54,6 +54,7 @@ pub mod page;
 pub mod partial;
 pub mod percpu;
 pub mod platform;
+mod pour;
 pub mod prefill;
 pub mod rcu;
 pub mod reclaim;

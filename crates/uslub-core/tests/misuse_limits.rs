@@ -227,6 +227,26 @@ fn an_unchecked_bulk_is_checked_at_the_flush() {
 }
 
 #[test]
+fn what_an_unchecked_bulk_has_no_sheaves_for_is_checked_at_once() {
+    with_cache(|a, cache| {
+        let other = a.create(&CacheArgs::new("spices", SIZE)).unwrap();
+        let wrong = a.alloc(other, Gfp::KERNEL);
+        // More than sheaves and barn have room for.
+        let mut objects = vec![null_mut(); 8192];
+        assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));
+        objects.push(wrong);
+        // SAFETY: not safe, on purpose.
+        unsafe { a.free_bulk_unchecked(cache, &mut objects) };
+        let seen = a.platform.warnings();
+        assert_eq!(seen.len(), 1);
+        assert_names(&seen[0], wrong, &["'herbs'", "'spices'", "not freed"]);
+        // All others are, and it is still what it was.
+        free(a, other, wrong);
+        support::assert_all_is_given_back(a);
+    });
+}
+
+#[test]
 fn a_prefilled_sheaf_of_another_cache_is_seen_when_its_objects_are_freed() {
     with_cache(|a, cache| {
         let other = a.create(&CacheArgs::new("spices", SIZE)).unwrap();
