@@ -91,8 +91,10 @@ unsafe impl<P: Platform> Sync for KmemCache<P> {}
 
 /// Looks without a use after which a cache is cold.
 const COLD_LOOKS: u32 = 2;
-/// Full sheaves that the barn of a cache with adaptive sheaves holds, or may come to hold: they are cheap there, and are trimmed.
+/// Full sheaves that the barn of a cache with adaptive sheaves may come to hold: they are cheap there, and are trimmed.
 const ADAPTIVE_BARN: usize = 20;
+/// Full sheaves that it holds at first, unless it is one of malloc's classes. What waits in vain is old when it is flushed.
+const NARROW_BARN: usize = 4;
 /// Bytes of full sheaves that a barn holds by default, at most.
 const BARN_BYTES: usize = 64 << 10;
 /// Full sheaves in a barn, at most, as in the kernel.
@@ -161,7 +163,7 @@ impl<P: Platform> KmemCache<P> {
             if args.kept_bytes.is_some() {
                 (BARN_BYTES / (capacity * layout.size)).clamp(1, FULL_SHEAVES)
             } else if is_adaptive {
-                ADAPTIVE_BARN
+                NARROW_BARN
             } else {
                 FULL_SHEAVES
             },

@@ -149,7 +149,9 @@ impl<P: Platform> Allocator<P> {
 
     /// As [`fit`](Self::fit), but so that at least `least` objects find room, as far as the cache's sheaves may grow.
     pub(crate) fn fit_for(&self, cache: &KmemCache<P>, mut sheaf: Sheaf, least: usize) -> Sheaf {
-        if !cache.is_adaptive() {
+        // One with objects only grows.
+        let is_grown = || !sheaf.is_empty() && sheaf.capacity() >= cache.capacity_max;
+        if !cache.is_adaptive() || is_grown() {
             return sheaf;
         }
         let least = least.min(cache.capacity_max);
