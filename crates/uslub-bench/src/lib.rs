@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `seeds` | a file a seed: workload, competitors, goals |
 //! | `bench` | how much is measured, and who watches |
-//! | `measure` | rounds and medians |
+//! | `measure`, `quiet` | rounds and medians; what counts where the machine is shared |
 //! | `strategy` | caches from `key=value` settings; counters by name |
 //! | `linux`, `machine`, `pace` | the real allocator, CPUs to pin to, what is said of them |
 //! | `floor` | the least that a call can take |
@@ -27,6 +27,7 @@ mod measure;
 mod pace;
 pub mod page;
 pub mod peers;
+mod quiet;
 pub mod report;
 mod ring;
 pub mod row;

@@ -14,7 +14,7 @@ use crate::bench::{Bench, Failure};
 use crate::chart::Chart;
 use crate::floor::{FLOOR, Floor};
 use crate::linux::{self, Pinned};
-use crate::measure::nanoseconds;
+use crate::quiet::nanoseconds_a_step;
 use crate::strategy::Strategy;
 
 /// Bytes of an object.
@@ -124,8 +124,8 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
 #[inline(never)]
 fn malloc(face: &Face, loops: usize, objects: &mut [*mut u8]) -> Result<f64, Failure> {
     face.enter();
-    let (time, ()) = nanoseconds(|| {
-        for _ in 0..loops {
+    let time = nanoseconds_a_step(loops, |range| {
+        for _ in range {
             for object in black_box(&mut *objects).iter_mut() {
                 *object = face.alloc(SIZE);
             }
@@ -135,7 +135,7 @@ fn malloc(face: &Face, loops: usize, objects: &mut [*mut u8]) -> Result<f64, Fai
             }
         }
     });
-    Ok(time / (loops * objects.len()) as f64)
+    Ok(time / objects.len() as f64)
 }
 
 /// Ours and DPDK's mempool alone.
@@ -147,9 +147,10 @@ fn beside(n: usize, all: &Rounds) -> PeerRow {
 
 /// Nanoseconds an object of DPDK's, both calls inlined.
 fn pooled(pool: &Pool<'_>, loops: usize, objects: &mut [*mut u8]) -> Result<f64, Failure> {
-    let (time, done) = nanoseconds(|| pool.rounds(objects, loops));
+    let mut done = true;
+    let time = nanoseconds_a_step(loops, |range| done &= pool.rounds(objects, range.len()));
     if done {
-        Ok(time / (loops * objects.len()) as f64)
+        Ok(time / objects.len() as f64)
     } else {
         Err(Failure::NoMemory("for a bulk of DPDK's"))
     }
@@ -158,12 +159,12 @@ fn pooled(pool: &Pool<'_>, loops: usize, objects: &mut [*mut u8]) -> Result<f64,
 /// Nanoseconds an object of the floor's, both sequences inlined.
 #[inline(never)]
 fn sequences(floor: &Floor, loops: usize, objects: &mut [*mut u8]) -> f64 {
-    let (time, ()) = nanoseconds(|| {
-        for _ in 0..loops {
+    let time = nanoseconds_a_step(loops, |range| {
+        for _ in range {
             floor.pop_and_push_many(black_box(&mut *objects));
         }
     });
-    time / (loops * objects.len()) as f64
+    time / objects.len() as f64
 }
 
 /// Nanoseconds an object, one call for all.
@@ -174,8 +175,9 @@ fn bulk(
     objects: &mut [*mut u8],
 ) -> Result<f64, Failure> {
     let Strategy { slub, cache } = cache;
-    let (time, done) = nanoseconds(|| {
-        (0..loops).all(|_| {
+    let mut done = true;
+    let time = nanoseconds_a_step(loops, |mut range| {
+        done &= range.all(|_| {
             let objects = black_box(&mut *objects);
             let done = slub.alloc_bulk(cache, Gfp::KERNEL, objects);
             if done {
@@ -183,10 +185,10 @@ fn bulk(
                 unsafe { slub.free_bulk_unchecked(cache, objects) };
             }
             done
-        })
+        });
     });
     if done {
-        Ok(time / (loops * objects.len()) as f64)
+        Ok(time / objects.len() as f64)
     } else {
         Err(Failure::NoMemory("for a bulk"))
     }

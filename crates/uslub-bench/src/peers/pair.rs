@@ -12,7 +12,7 @@ use super::{More, Peers, Section, in_turn};
 use crate::bench::{Bench, Failure};
 use crate::floor::{FLOOR, Floor};
 use crate::linux::Pinned;
-use crate::measure::nanoseconds;
+use crate::quiet::nanoseconds_a_step;
 
 /// Sizes of the objects, in bytes.
 const SIZES: [usize; 2] = [64, 256];
@@ -75,8 +75,8 @@ fn bare<const SIZE: usize>(loops: usize) -> Result<Option<More<'static>>, Failur
 #[inline(never)]
 fn pairs(face: &Face, loops: usize, sizes: [usize; 2]) -> f64 {
     face.enter();
-    let (time, ()) = nanoseconds(|| {
-        for _ in 0..loops / 2 {
+    let time = nanoseconds_a_step(loops / 2, |range| {
+        for _ in range {
             for size in sizes {
                 let object = black_box(face.alloc(size));
                 // SAFETY: this allocator's, freed once.
@@ -84,18 +84,17 @@ fn pairs(face: &Face, loops: usize, sizes: [usize; 2]) -> f64 {
             }
         }
     });
-    time / loops as f64
+    time / sizes.len() as f64
 }
 
 /// Nanoseconds a pair, the functions known to the compiler.
 #[inline(always)]
 pub fn direct(loops: usize, alloc: impl Fn() -> *mut u8, free: impl Fn(*mut u8)) -> f64 {
-    let (time, ()) = nanoseconds(|| {
-        for _ in 0..loops {
+    nanoseconds_a_step(loops, |range| {
+        for _ in range {
             free(black_box(alloc()));
         }
-    });
-    time / loops as f64
+    })
 }
 
 /// Others that are called by name.
@@ -156,8 +155,8 @@ fn cache<const SIZE: usize>(loops: usize) -> Result<impl FnMut() -> f64, Failure
     let cache = uslub::Cache::<MaybeUninit<[u8; SIZE]>>::new("pair")
         .map_err(|error| Failure::Wrong(error.to_string()))?;
     let round = move || {
-        let (time, ()) = nanoseconds(|| {
-            for _ in 0..loops {
+        nanoseconds_a_step(loops, |range| {
+            for _ in range {
                 if let Ok(object) = cache.alloc(MaybeUninit::uninit()) {
                     // The address alone is hidden, as where the others are called.
                     let address = black_box(Object::into_raw(object));
@@ -165,8 +164,7 @@ fn cache<const SIZE: usize>(loops: usize) -> Result<impl FnMut() -> f64, Failure
                     drop(unsafe { Object::from_raw(address, &cache) });
                 }
             }
-        });
-        time / loops as f64
+        })
     };
     Ok(round)
 }

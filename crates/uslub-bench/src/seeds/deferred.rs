@@ -15,8 +15,9 @@ use crate::bench::{Bench, Failure};
 use crate::chart::Chart;
 use crate::goal::Goal;
 use crate::linux::{self, Pinned};
-use crate::measure::{Sample, nanoseconds};
+use crate::measure::Sample;
 use crate::pace;
+use crate::quiet::nanoseconds_a_step;
 use crate::report::{SeedReport, Table};
 use crate::row::Row;
 use crate::strategy::Strategy;
@@ -107,7 +108,8 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
         workload: format!(
             "A private cache; {} MiB of objects live at once, allocated in bulks of one slab each on one CPU. Timed are the \
              bulk allocations only. The counters show that every bulk used up a fresh slab; the pages were there before. The floor, in \
-             the same rounds, writes addresses into the same array, with one compare-and-swap a bulk, and does nothing else.",
+             the same rounds, writes addresses into the same array, with one compare-and-swap a bulk, and does nothing else. Of everybody's bulks \
+             those count during which the core was least shared.",
             live >> 20
         ),
         own,
@@ -172,13 +174,14 @@ fn round(
     let Strategy { slub, cache } = strategy;
     slub.shrink(cache);
     let slabs = strategy.count("alloc_slab")?;
-    let (time, done) = nanoseconds(|| {
-        objects
+    let bulks = objects.len() / batch;
+    let mut done = true;
+    let time = nanoseconds_a_step(bulks, |range| {
+        done &= objects[range.start * batch..range.end * batch]
             .chunks_exact_mut(batch)
-            .all(|bulk| slub.alloc_bulk(cache, Gfp::KERNEL, black_box(bulk)))
+            .all(|bulk| slub.alloc_bulk(cache, Gfp::KERNEL, black_box(bulk)));
     });
     let slabs = strategy.count("alloc_slab")? - slabs;
-    let bulks = objects.len() / batch;
     for bulk in objects.chunks_exact_mut(batch) {
         // SAFETY: this cache's, freed once; nobody used them.
         unsafe { slub.free_bulk(cache, bulk) };
@@ -192,15 +195,15 @@ fn round(
             "{bulks} bulks took {slabs} fresh slabs: not every one a whole one"
         )));
     }
-    Ok(time / objects.len() as f64)
+    Ok(time / batch as f64)
 }
 
 /// Nanoseconds an object of what no allocator can leave out: addresses into the same array, and one compare-and-swap a bulk that takes
 /// them from whoever else might.
 fn least(size: usize, objects: &mut [*mut u8], batch: usize) -> f64 {
     let next = AtomicUsize::new(size);
-    let (time, ()) = nanoseconds(|| {
-        for bulk in objects.chunks_exact_mut(batch) {
+    let time = nanoseconds_a_step(objects.len() / batch, |range| {
+        for bulk in objects[range.start * batch..range.end * batch].chunks_exact_mut(batch) {
             let bulk = black_box(bulk);
             // Relaxed: nobody else has it.
             let mut at = next.load(Relaxed);
@@ -214,5 +217,5 @@ fn least(size: usize, objects: &mut [*mut u8], batch: usize) -> f64 {
             }
         }
     });
-    time / objects.len() as f64
+    time / batch as f64
 }
