@@ -3,7 +3,8 @@
 //! On a shared machine the other half of a core belongs to somebody else, for some milliseconds at a time, and all that keeps more than
 //! one unit of the core busy then takes up to twice as long. So work is cut into slices, with a probe before and after each that does
 //! nothing but fill the units of the core; the eighth of all steps whose probes were shortest is what counts. What is measured has no
-//! say in which they are, and on a machine of one's own they are any eighth.
+//! say in which they are, and on a machine of one's own they are any eighth. It is for work that goes on evenly: a step that is rare and
+//! takes long would mostly go uncounted.
 
 use std::hint::black_box;
 use std::ops::Range;

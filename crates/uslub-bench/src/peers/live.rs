@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::hint::black_box;
-use std::ops::Range;
 
 use uslub_core::Gfp;
 use uslub_linux::Linux;
@@ -15,7 +14,6 @@ use crate::bench::{Bench, Failure};
 use crate::floor::{self, FLOOR, Floor};
 use crate::linux::{self, Pinned};
 use crate::measure::nanoseconds;
-use crate::quiet::nanoseconds_a_step;
 use crate::strategy::Strategy;
 
 /// Sizes of the objects, in bytes, and our bulk calls' part of the best peer's time, at most.
@@ -137,21 +135,24 @@ fn warm(
 /// One by one.
 fn malloc(face: &Face, size: usize, objects: &mut [*mut u8]) -> Result<Pass, Failure> {
     face.enter();
-    let n = objects.len();
-    let alloc = nanoseconds_a_step(n, |range| {
-        for object in &mut objects[range] {
+    let n = objects.len() as f64;
+    let (alloc, ()) = nanoseconds(|| {
+        for object in objects.iter_mut() {
             *object = face.alloc(size);
         }
     });
     let there = touch(objects);
-    let free = nanoseconds_a_step(n, |range| {
-        for &mut object in &mut objects[range] {
+    let (free, ()) = nanoseconds(|| {
+        for &mut object in objects {
             // SAFETY: this allocator's, freed once.
             unsafe { face.free(object) };
         }
     });
     there
-        .then_some(Pass { alloc, free })
+        .then_some(Pass {
+            alloc: alloc / n,
+            free: free / n,
+        })
         .ok_or(Failure::NoMemory("for live objects"))
 }
 
@@ -161,14 +162,14 @@ fn rows_of(floor: &'static Floor, objects: usize) -> Pass {
     let face = Face::of_floor(floor);
     let mut array = [std::ptr::null_mut(); floor::CAPACITY];
     let runs = objects.div_ceil(array.len());
-    let alloc = nanoseconds_a_step(runs, |range| {
-        for _ in range {
+    let (alloc, ()) = nanoseconds(|| {
+        for _ in 0..runs {
             array.fill_with(|| face.alloc(floor::SIZES[1]));
             floor.push_many(black_box(&array));
         }
     });
-    let free = nanoseconds_a_step(runs, |range| {
-        for _ in range {
+    let (free, ()) = nanoseconds(|| {
+        for _ in 0..runs {
             floor.pop_many(black_box(&mut array));
             for &object in &array {
                 // SAFETY: just popped.
@@ -176,7 +177,7 @@ fn rows_of(floor: &'static Floor, objects: usize) -> Pass {
             }
         }
     });
-    let n = array.len() as f64;
+    let n = (runs * array.len()) as f64;
     Pass {
         alloc: alloc / n,
         free: free / n,
@@ -199,21 +200,17 @@ fn bulk(
     objects: &mut [*mut u8],
 ) -> Result<Pass, Failure> {
     let Strategy { slub, cache } = cache;
-    let all = objects.len();
-    let bulks = all.div_ceil(count);
-    let of = |range: Range<usize>| range.start * count..all.min(range.end * count);
-    let n = all as f64 / bulks as f64;
-    let mut done = true;
-    let alloc = nanoseconds_a_step(bulks, |range| {
-        let mut chunks = objects[of(range)].chunks_mut(count);
-        done &= chunks.all(|chunk| slub.alloc_bulk(cache, Gfp::KERNEL, chunk));
+    let n = objects.len() as f64;
+    let (alloc, done) = nanoseconds(|| {
+        let mut chunks = objects.chunks_mut(count);
+        chunks.all(|chunk| slub.alloc_bulk(cache, Gfp::KERNEL, chunk))
     });
     if !done {
         return Err(Failure::NoMemory("for live objects"));
     }
     touch(objects);
-    let free = nanoseconds_a_step(bulks, |range| {
-        for chunk in objects[of(range)].chunks_mut(count) {
+    let (free, ()) = nanoseconds(|| {
+        for chunk in objects.chunks_mut(count) {
             // SAFETY: this cache's, freed once.
             unsafe { slub.free_bulk_unchecked(cache, chunk) };
         }

@@ -106,7 +106,8 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
         "P2",
         "N objects, allocated and freed",
         "One CPU; the bulk face takes all objects by one call and trusts its caller, as a pool of network buffers does. DPDK's \
-         mempool, where it is installed, is compiled for this machine and inlined into its loop; ours is called.",
+         mempool, where it is installed, is compiled for this machine and inlined into its loop; ours is called. \
+         What counts of each round is when the core was least shared.",
         rows,
     );
     let [best, ours, bulk, of_pool] = lines;

@@ -43,7 +43,7 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     Ok(Section::new(
         "P1",
         "One object, allocated and freed",
-        "The shortest path of all, on one CPU. Nothing is written into the objects.",
+        "The shortest path of all, on one CPU. Nothing is written into the objects. What counts of each round is when the core was least shared.",
         rows,
     ))
 }

@@ -109,8 +109,8 @@ fn bulks(
     let mut lines = [const { Vec::new() }; 4];
     for (n, before, after, gain, kernel, exact) in REPORTED {
         bench.says(&format!("bulk of {n}, {name}"));
-        // Long enough for the core to be nobody else's now and then.
-        let loops = (bench.size.pick(1_000, 1_000_000, 10_000_000) / n).max(1);
+        // In full, long enough for the core to be nobody else's now and then.
+        let loops = (bench.size.pick(1_000, 250_000, 10_000_000) / n).max(1);
         let mut places = [const { Places::new() }; 4];
         let [of_old, of_checked, of_new, of_bare] = &mut places;
         let [old, checked, new, bare, load] = bench.samples_of(
