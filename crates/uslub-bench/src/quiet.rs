@@ -2,12 +2,14 @@
 //!
 //! On a shared machine the other half of a core belongs to somebody else, for some milliseconds at a time, and all that keeps more than
 //! one unit of the core busy then takes up to twice as long. So work is cut into slices, with a probe before and after each that does
-//! nothing but fill the units of the core; the eighth of all steps whose probes were shortest is what counts. What is measured has no
+//! nothing but fill the units of the core; the eighth of all steps whose probes were shortest is what counts, and until so many are done
+//! alone, a slice is begun only once a probe takes no longer than the shortest ever, or patience is at its end. What is measured has no
 //! say in which they are, and on a machine of one's own they are any eighth. It is for work that goes on evenly: a step that is rare and
 //! takes long would mostly go uncounted.
 
 use std::hint::black_box;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::measure::nanoseconds;
 
@@ -19,6 +21,10 @@ const GROWTH: usize = 8;
 const PART: usize = 8;
 /// Turns of a probe: 3 microseconds.
 const TURNS: u64 = 1_500;
+/// How much longer than the shortest ever a probe takes at most where nobody else uses the core.
+const ALONE: f64 = 1.05;
+/// How long is waited for that, in times of what the steps before took.
+const PATIENCE: f64 = 4.0;
 /// Chains of a turn that do not wait for each other: more than a core has units.
 const CHAINS: usize = 12;
 
@@ -36,17 +42,27 @@ struct Slice {
 #[inline(always)]
 pub fn nanoseconds_a_step(steps: usize, mut work: impl FnMut(Range<usize>)) -> f64 {
     let mut slices: Vec<Slice> = Vec::new();
-    let mut at = 0;
+    let (mut at, mut alone) = (0, 0);
+    let (mut worked, mut waited) = (0.0, 0.0);
     let mut before = probe();
     while at < steps {
+        while alone * PART < steps && is_shared(before) && waited < worked * PATIENCE {
+            waited += before;
+            before = probe();
+        }
         let end = steps.min(at + slices.last().map_or(1, Slice::next));
         let (time, ()) = nanoseconds(|| work(at..end));
         let after = probe();
-        slices.push(Slice {
+        let slice = Slice {
             probe: before.max(after),
             time,
             steps: end - at,
-        });
+        };
+        if !is_shared(slice.probe) {
+            alone += slice.steps;
+        }
+        worked += time;
+        slices.push(slice);
         (at, before) = (end, after);
     }
     quietest(slices, steps)
@@ -72,6 +88,16 @@ impl Slice {
         let fit = SLICE_NS / self.time.max(1.0) * self.steps as f64;
         (fit as usize).clamp(1, self.steps * GROWTH)
     }
+}
+
+/// Nanoseconds of the shortest probe ever, as bits: those of positive numbers are in their order.
+static SHORTEST: AtomicU64 = AtomicU64::new(f64::INFINITY.to_bits());
+
+/// Whether somebody else used the core during a probe that took so long.
+fn is_shared(probe: f64) -> bool {
+    // Relaxed: a number that nothing else hangs on.
+    let shortest = SHORTEST.fetch_min(probe.to_bits(), Relaxed);
+    probe > f64::from_bits(shortest) * ALONE
 }
 
 /// Nanoseconds of work that fills the units of a core and needs no memory.
