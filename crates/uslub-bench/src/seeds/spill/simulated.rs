@@ -67,7 +67,7 @@ pub fn run(bench: &Bench) -> Result<[Rounds; 3], Failure> {
     let _pinned = Pinned::to_the_last()?;
     let (warm_up, steps) = bench
         .size
-        .pick((100, 200), (6_000, 10_000), (20_000, 40_000));
+        .pick((100, 200), (4_000, 6_000), (20_000, 40_000));
     let mut rounds = [0; 3];
     let mut round = |way: usize| {
         rounds[way] += 1;
