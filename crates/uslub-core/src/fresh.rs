@@ -73,7 +73,6 @@ impl<P: Platform> Allocator<P> {
         let is_plain = !(cache.has_reserve() || cache.flags.contains(Flags::PREFAULT));
         if is_plain && let Some(page) = cache.node(nid).ahead.take(cache.oo.pages()) {
             let slab = self.describe(cache, page, nid, out.len() as u16);
-            slab.set_epoch(slab.epoch().wrapping_add(1));
             let base = self.zone.arena.address(page).as_ptr();
             if let Some(offsets) = cache.random_order() {
                 let start = cache.start_for(nid, page);
@@ -100,7 +99,6 @@ impl<P: Platform> Allocator<P> {
             return false;
         };
         let slab = self.make_slab(cache, page, nid, out.len() as u16);
-        slab.set_epoch(slab.epoch().wrapping_add(1));
         let base = self.zone.arena.address(page).as_ptr();
         self.emit(cache, slab, base, 0, out);
         true
@@ -303,6 +301,8 @@ impl<P: Platform> Allocator<P> {
         let page = self.zone.arena.page_of_slab(slab);
         let pages = cache.oo.pages();
         slab.set_kind(PageKind::None);
+        // The next slab here starts over: better said now, as its maker only writes.
+        slab.set_epoch(slab.epoch().wrapping_add(1));
         self.zone.arena.set_cache(page, pages as u32, None);
         runs.add(page, pages);
     }
