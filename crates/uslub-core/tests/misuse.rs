@@ -11,6 +11,8 @@ use support::{Cache, Setup, Slub};
 use uslub_core::Gfp;
 use uslub_core::args::CacheArgs;
 use uslub_core::kmalloc::{CLASS_MAX, LARGE_MAX};
+use uslub_core::page::PageIndex;
+use uslub_core::platform::PAGE_SIZE;
 
 fn with_cache(work: impl FnOnce(&Slub, &Cache)) {
     let a = support::allocator(2);
@@ -79,6 +81,25 @@ fn a_bulk_of_what_was_never_allocated_is_seen() {
         unsafe { a.free_bulk(cache, &mut [null_mut(); 11]) };
         for n in [2, 8, 11] {
             for wrong in [0x10usize, usize::MAX, 1 << 63] {
+                let wrong = wrong as *mut u8;
+                // SAFETY: not safe, on purpose.
+                let seen = message(|| unsafe { a.free_bulk(cache, &mut vec![wrong; n]) });
+                assert_names(&seen, wrong, &["'herbs'", "foreign pointer"]);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_bulk_of_foreign_pointers_is_seen_by_the_cache_of_the_first_page() {
+    with_cache(|a, cache| {
+        let arena = &a.zone.arena;
+        let mut objects = [null_mut(); 100_000];
+        assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));
+        assert_eq!(arena.cache_of(PageIndex(0)), Some(cache.id));
+        let behind = arena.base() + arena.limit() * PAGE_SIZE;
+        for n in [2, 8, 11] {
+            for wrong in [0x10, arena.base() - 1, behind, usize::MAX] {
                 let wrong = wrong as *mut u8;
                 // SAFETY: not safe, on purpose.
                 let seen = message(|| unsafe { a.free_bulk(cache, &mut vec![wrong; n]) });

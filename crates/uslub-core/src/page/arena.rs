@@ -272,27 +272,27 @@ impl Arena {
         // first address as can be.
         let mut known = addresses.first().map_or(0, |&first| !(first as usize));
         let (eights, rest) = addresses.as_chunks::<8>();
-        self.limit() > 0
-            && eights.iter().all(|eight| {
-                let differ = eight.iter().fold(0, |all, &a| all | (a as usize ^ known));
-                differ < bytes || self.each_of(eight, id, bytes, &mut known)
-            })
-            && self.each_of(rest, id, bytes, &mut known)
+        eights.iter().all(|eight| {
+            let differ = eight.iter().fold(0, |all, &a| all | (a as usize ^ known));
+            differ < bytes || self.each_of(eight, id, bytes, &mut known)
+        }) && self.each_of(rest, id, bytes, &mut known)
     }
 
     /// As [`all_of`](Self::all_of), without a branch an address; `known` becomes where the last one's slab begins.
     #[inline]
     fn each_of(&self, addresses: &[*mut u8], id: CacheId, bytes: usize, known: &mut usize) -> bool {
         let (base, limit, map) = (self.base(), self.limit(), self.map());
-        let differ = addresses.iter().fold(0, |all, &address| {
+        if limit == 0 {
+            return addresses.is_empty();
+        }
+        addresses.iter().fold(true, |all, &address| {
             *known = address as usize & !(bytes - 1);
             let page = (address as usize).wrapping_sub(base) >> PAGE_SHIFT;
-            // The first page has our tables: it is no cache's.
-            let page = if page < limit { page } else { 0 };
-            // SAFETY: pages below the limit have a committed entry. Relaxed: as in `cache_of`.
-            all | (unsafe { (*map.add(page)).load(Relaxed) } ^ id.raw())
-        });
-        differ == 0
+            // SAFETY: pages below the limit, of which there are some, have a committed entry. Relaxed: as in `cache_of`.
+            let entry = unsafe { (*map.add(page.min(limit - 1))).load(Relaxed) };
+            // The last page's entry says nothing of an address that lies outside.
+            all & (page < limit) & (entry == id.raw())
+        })
     }
 
     /// Says that `count` pages from `page` belong to slabs of a cache, or to none.
