@@ -103,7 +103,7 @@ pub struct Slab {
     lock: AtomicU8,
     /// Pages of a large object.
     pages: AtomicU16,
-    /// Times that the slab has started over, truncated.
+    /// Times that the slab has started over, or its pages were given back; truncated.
     epoch: AtomicU16,
 }
 
@@ -140,7 +140,7 @@ impl Slab {
         node, set_node, node: u8);
     field!(/// Pages of a large object.
         pages, set_pages, pages: u16);
-    field!(/// Times that the slab has started over, truncated.
+    field!(/// Times that the slab has started over, or its pages were given back; truncated.
         epoch, set_epoch, epoch: u16);
 
     /// Whether the slab is on its node's partial list; true only under the list lock.

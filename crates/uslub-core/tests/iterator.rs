@@ -45,6 +45,24 @@ fn slots(cache: &Cache) -> Vec<usize> {
 }
 
 #[test]
+fn a_slab_on_pages_that_were_given_back_is_in_another_epoch() {
+    let a = support::allocator(1);
+    let cache = a.create(&CacheArgs::new("herbs", 64)).unwrap();
+    let epochs: Vec<_> = (0..3)
+        .map(|_| {
+            let objects = take(&a, cache, 3 * cache.oo.objects as usize);
+            let page = a.zone.arena.page_of(objects[0] as usize).unwrap();
+            let epoch = cache.slab_of(&a.zone.arena, page).epoch();
+            give(&a, cache, &objects);
+            assert!(!a.shrink(cache));
+            (page, epoch)
+        })
+        .collect();
+    assert!(epochs.iter().all(|(page, _)| *page == epochs[0].0));
+    assert!(epochs[0].1 != epochs[1].1 && epochs[1].1 != epochs[2].1);
+}
+
+#[test]
 fn a_fresh_slab_hands_out_every_slot_once_in_address_order() {
     for size in SIZES {
         for portion in [1, 3, 1000] {

@@ -3,6 +3,7 @@
 //! Objects as many as 256 MiB hold are allocated in bulks of a slab each and live all at once; only that is timed. What was
 //! freed went back to the page layer before, so that each bulk uses up a fresh slab, and the memory is there already.
 
+use std::cell::RefCell;
 use std::hint::black_box;
 use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::atomic::AtomicUsize;
@@ -108,8 +109,8 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
         workload: format!(
             "A private cache; {} MiB of objects live at once, allocated in bulks of one slab each on one CPU. Timed are the \
              bulk allocations only. The counters show that every bulk used up a fresh slab; the pages were there before, and everybody's \
-             rounds begin with the processor's caches full of other things. The floor, in the same rounds, writes addresses into the same array, with one compare-and-swap a bulk, and does nothing else. Of everybody's bulks \
-             those count during which the core was least shared.",
+             rounds begin with the processor's caches full of other things. The floor, in the same rounds, writes addresses into the \
+             same array, with one compare-and-swap a bulk, and does nothing else. Of everybody's bulks those count during which the core was least shared.",
             live >> 20
         ),
         own,
@@ -146,37 +147,16 @@ fn measure(
     let old = Strategy::new(slub, size, &[OBJECTS, random, "freelist_deferred=0"])?;
     let new = Strategy::new(slub, size, &[OBJECTS, random, "freelist_deferred=1"])?;
     let batch = new.slab_objects();
-    let mut objects = vec![null_mut(); (live / (batch * size)).max(1) * batch];
-    let pointers = std::cell::RefCell::new(&mut objects);
-    let mut others = vec![0u8; bench.size.pick(1, 64, 64) << 20];
-    let others = std::cell::RefCell::new(&mut others);
+    let room = RefCell::new(Room {
+        objects: vec![null_mut(); (live / (batch * size)).max(1) * batch],
+        others: vec![0; live.min(64 << 20)],
+    });
     let samples = bench.samples_of(
         bench.size.pick(1, 3, 3),
         [
-            &mut || {
-                round(
-                    &old,
-                    &mut pointers.borrow_mut(),
-                    batch,
-                    &mut others.borrow_mut(),
-                )
-            },
-            &mut || {
-                round(
-                    &new,
-                    &mut pointers.borrow_mut(),
-                    batch,
-                    &mut others.borrow_mut(),
-                )
-            },
-            &mut || {
-                Ok(least(
-                    size,
-                    &mut pointers.borrow_mut(),
-                    batch,
-                    &mut others.borrow_mut(),
-                ))
-            },
+            &mut || round(&old, &mut room.borrow_mut(), batch),
+            &mut || round(&new, &mut room.borrow_mut(), batch),
+            &mut || Ok(least(size, &mut room.borrow_mut(), batch)),
             &mut || Ok(pace::load()),
         ],
     )?;
@@ -188,27 +168,34 @@ fn measure(
 /// Slabs whose pages a cache takes at once, at most.
 const AHEAD: usize = 64;
 
-/// Writes the processor's caches full of other things: what a round has left there would be written back in the time of the next one.
-fn write_others(others: &mut [u8]) {
-    others
-        .iter_mut()
-        .for_each(|byte| *byte = byte.wrapping_add(1));
-    black_box(others);
+/// Memory of all competitors.
+struct Room {
+    /// The array of a round.
+    objects: Vec<*mut u8>,
+    /// More bytes than the processor's caches have.
+    others: Vec<u8>,
+}
+
+impl Room {
+    /// Writes the processor's caches full of other things, for what a round has left there would be written back in the time of the next
+    /// one; the array.
+    fn begin(&mut self) -> &mut [*mut u8] {
+        for byte in &mut self.others {
+            *byte = byte.wrapping_add(1);
+        }
+        black_box(&mut self.others);
+        &mut self.objects
+    }
 }
 
 /// Allocates all objects, a slab a bulk, and frees them; nanoseconds of an object's allocation.
-fn round(
-    strategy: &Strategy<'_, Linux>,
-    objects: &mut [*mut u8],
-    batch: usize,
-    others: &mut [u8],
-) -> Result<f64, Failure> {
+fn round(strategy: &Strategy<'_, Linux>, room: &mut Room, batch: usize) -> Result<f64, Failure> {
     let Strategy { slub, cache } = strategy;
     slub.shrink(cache);
     let slabs = strategy.count("alloc_slab")?;
+    let objects = room.begin();
     let bulks = objects.len() / batch;
     let mut done = true;
-    write_others(others);
     let time = nanoseconds_a_step(bulks, |range| {
         done &= objects[range.start * batch..range.end * batch]
             .chunks_exact_mut(batch)
@@ -233,9 +220,9 @@ fn round(
 
 /// Nanoseconds an object of what no allocator can leave out: addresses into the same array, and one compare-and-swap a bulk that takes
 /// them from whoever else might.
-fn least(size: usize, objects: &mut [*mut u8], batch: usize, others: &mut [u8]) -> f64 {
+fn least(size: usize, room: &mut Room, batch: usize) -> f64 {
     let next = AtomicUsize::new(size);
-    write_others(others);
+    let objects = room.begin();
     let time = nanoseconds_a_step(objects.len() / batch, |range| {
         for bulk in objects[range.start * batch..range.end * batch].chunks_exact_mut(batch) {
             let bulk = black_box(bulk);

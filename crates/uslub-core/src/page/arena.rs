@@ -275,23 +275,23 @@ impl Arena {
         eights.iter().all(|eight| {
             let differ = eight.iter().fold(0, |all, &a| all | (a as usize ^ known));
             differ < bytes || self.each_of(eight, id, bytes, &mut known)
-        }) && self.each_of(rest, id, bytes, &mut known)
+        }) && (rest.is_empty() || self.each_of(rest, id, bytes, &mut known))
     }
 
-    /// As [`all_of`](Self::all_of), without a branch an address; `known` becomes where the last one's slab begins.
-    #[inline]
+    /// As [`all_of`](Self::all_of), one by one; `known` lies in a slab of the cache, or far from the first; it becomes
+    /// where the last one's begins.
+    #[inline(never)]
     fn each_of(&self, addresses: &[*mut u8], id: CacheId, bytes: usize, known: &mut usize) -> bool {
         let (base, limit, map) = (self.base(), self.limit(), self.map());
-        if limit == 0 {
-            return addresses.is_empty();
-        }
-        addresses.iter().fold(true, |all, &address| {
-            *known = address as usize & !(bytes - 1);
-            let page = (address as usize).wrapping_sub(base) >> PAGE_SHIFT;
-            // SAFETY: pages below the limit, of which there are some, have a committed entry. Relaxed: as in `cache_of`.
-            let entry = unsafe { (*map.add(page.min(limit - 1))).load(Relaxed) };
-            // The last page's entry says nothing of an address that lies outside.
-            all & (page < limit) & (entry == id.raw())
+        addresses.iter().all(|&address| {
+            let address = address as usize;
+            if address ^ *known < bytes {
+                return true;
+            }
+            *known = address & !(bytes - 1);
+            let page = address.wrapping_sub(base) >> PAGE_SHIFT;
+            // SAFETY: pages below the limit have a committed entry. Relaxed: as in `cache_of`.
+            page < limit && unsafe { (*map.add(page)).load(Relaxed) } == id.raw()
         })
     }
 

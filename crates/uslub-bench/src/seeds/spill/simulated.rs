@@ -122,7 +122,7 @@ fn one(
 
 /// Rounds of all ways, played by two threads at once.
 pub fn run_on_two(bench: &Bench) -> Result<[Rounds; 3], Failure> {
-    let steps = bench.size.pick(200, 6_000, 40_000);
+    let steps = bench.size.pick(200, 4_000, 40_000);
     let mut number = 0;
     let mut round = |way| {
         number += 1;
