@@ -86,7 +86,22 @@ impl Bench {
         warm_up: usize,
         competitors: [&mut dyn FnMut() -> Result<T, Failure>; N],
     ) -> Result<[Vec<T>; N], Failure> {
-        measure::interleave(self.rounds(), warm_up, competitors, || self.progress.tick())
+        self.so_many_rounds_of(self.rounds(), warm_up, competitors)
+    }
+
+    /// As [`rounds_of`](Self::rounds_of), with a number of rounds of the caller's own: more and shorter ones for competitors so
+    /// close to each other that what the machine does meanwhile would decide.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn so_many_rounds_of<T, const N: usize>(
+        &self,
+        rounds: usize,
+        warm_up: usize,
+        competitors: [&mut dyn FnMut() -> Result<T, Failure>; N],
+    ) -> Result<[Vec<T>; N], Failure> {
+        measure::interleave(rounds, warm_up, competitors, || self.progress.tick())
     }
 
     /// As [`rounds_of`](Self::rounds_of) for competitors that say one number.

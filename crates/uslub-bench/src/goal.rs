@@ -33,6 +33,17 @@ impl Goal {
         self.and(format!("no dearer (±{:.0} % is a tie)", TIE * 100.0), met)
     }
 
+    /// In the median of the rounds the new is no dearer than the old of the same round, but for a tie.
+    pub fn no_dearer_by_rounds(self, ratios: Sample) -> Self {
+        let text = format!("no dearer (±{:.0} % is a tie)", TIE * 100.0);
+        self.and(text, ratios.median <= 1.0 + TIE)
+    }
+
+    /// In the median of the rounds the new takes less than the old of the same round.
+    pub fn ahead_by_rounds(self, ratios: Sample) -> Self {
+        self.and("ahead", ratios.median < 1.0)
+    }
+
     /// The new is at most so much.
     pub fn at_most(self, new: Sample, limit: f64, unit: &str) -> Self {
         self.and(format!("≤ {limit} {unit}"), new.median <= limit)

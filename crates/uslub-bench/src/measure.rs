@@ -30,6 +30,11 @@ impl Sample {
         }
     }
 
+    /// Of the ratio of the new to the old in each round: what slowed both down is in none of them.
+    pub fn of_ratios(new: &[f64], old: &[f64]) -> Self {
+        Self::of(new.iter().zip(old).map(|(new, old)| new / old).collect())
+    }
+
     /// Of a part of each round's outcome.
     pub fn of_each<T>(rounds: &[T], part: impl Fn(&T) -> f64) -> Self {
         Self::of(rounds.iter().map(part).collect())
@@ -73,6 +78,11 @@ mod tests {
         assert_eq!((odd.median, odd.least, odd.greatest), (2.0, 1.0, 3.0));
         assert_eq!(Sample::of(vec![4.0, 1.0, 2.0, 3.0]).median, 2.5);
         assert_eq!(Sample::of(vec![]), Sample::default());
+        let ratios = Sample::of_ratios(&[1.0, 20.0, 3.0], &[2.0, 10.0, 3.0]);
+        assert_eq!(
+            (ratios.median, ratios.least, ratios.greatest),
+            (1.0, 0.5, 2.0)
+        );
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub struct Row {
     pub old: Option<f64>,
     /// What the new way reached.
     pub new: Option<f64>,
-    /// From old to new, in per cent.
+    /// From old to new, in per cent: of the medians, or the median of the rounds' own.
     pub change: Option<f64>,
     /// What the seed reported, in words.
     pub reported: String,
@@ -86,6 +86,12 @@ impl Row {
             kernel: None,
             note: why.to_string(),
         }
+    }
+
+    /// With the median of the rounds' own ratios as the change, instead of the ratio of the medians.
+    pub fn by_rounds(mut self, ratios: Sample) -> Self {
+        self.change = change(1.0, ratios.median);
+        self
     }
 
     /// With what the seed reported.

@@ -31,6 +31,10 @@ use crate::page::arena::PageKind;
 /// "No page" in a list of slabs.
 pub const NO_SLAB: u32 = u32::MAX;
 
+/// Pauses after a change that came too late: together about as long as a line takes from CPU to CPU. None in models, where a
+/// change that came too late is tried again in every order.
+const PAUSES: usize = if cfg!(any(loom, shuttle)) { 0 } else { 3 };
+
 const NO_HEAD: u64 = 0xffff;
 const FROZEN: u64 = 1 << 63;
 
@@ -206,7 +210,10 @@ impl Slab {
         self.state
             .compare_exchange_weak(old.0, new.0, AcqRel, Acquire)
             .map(drop)
-            .map_err(State)
+            .map_err(|now| {
+                stand_back();
+                State(now)
+            })
     }
 
     /// As [`change`](Self::change), under a lock of the slab instead of in one atomic step: the kernel's way where
@@ -234,6 +241,12 @@ impl Slab {
         // Relaxed: the child has one thread.
         self.lock.store(0, Relaxed);
     }
+}
+
+/// Lets whoever came first go on for a moment: their next changes find the slab's line where it is, and so does ours.
+#[inline]
+fn stand_back() {
+    (0..PAUSES).for_each(|_| atomic::spin_loop());
 }
 
 #[cfg(test)]

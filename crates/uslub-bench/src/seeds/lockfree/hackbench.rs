@@ -10,11 +10,11 @@ use uslub_linux::Linux;
 
 use crate::bench::{Bench, Failure};
 use crate::linux::Slub;
-use crate::measure::{Sample, nanoseconds};
+use crate::measure::nanoseconds;
 use crate::strategy::Strategy;
 use crate::threads::joined;
 
-use super::strategies;
+use super::{Both, strategies};
 
 /// Bytes of a message's head and of its data.
 const HEAD: usize = 256;
@@ -24,10 +24,8 @@ const QUEUE: usize = 64;
 
 /// What the rounds gave.
 pub struct Outcome {
-    /// Seconds with the state under a lock.
-    pub old: Sample,
-    /// Seconds with one atomic step.
-    pub new: Sample,
+    /// Seconds.
+    pub both: Both,
     /// Whether every message of every round came once and as it was sent.
     pub all_accounted: bool,
     /// How many there were.
@@ -95,13 +93,12 @@ pub fn run(bench: &Bench, slub: &Slub, settings: &[&str]) -> Result<Outcome, Fai
         account.borrow_mut()(came?);
         Ok(time / 1e9)
     };
-    let [of_old, of_new] = bench.samples_of(1, [&mut || round(&old), &mut || round(&new)])?;
+    let rounds = bench.rounds_of(1, [&mut || round(&old), &mut || round(&new)])?;
     for strategy in [&old.heads, &old.data, &new.heads, &new.data] {
         strategy.check_at_rest()?;
     }
     Ok(Outcome {
-        old: of_old,
-        new: of_new,
+        both: Both::of(&rounds),
         all_accounted,
         note: format!(
             "{} messages a round, {} threads",

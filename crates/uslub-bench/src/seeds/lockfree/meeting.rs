@@ -10,21 +10,27 @@ use uslub_core::slab::{Slab, State};
 
 use crate::bench::{Bench, Failure};
 use crate::linux::{self, Pinned};
-use crate::measure::{Sample, nanoseconds};
+use crate::measure::nanoseconds;
 use crate::ring::wait_until;
 use crate::threads::joined;
 
+use super::{Both, PARTS};
+
 /// Nanoseconds of a change, where so many threads share two CPUs: under a lock, and in one atomic step.
-pub fn run(bench: &Bench, threads: usize) -> Result<[Sample; 2], Failure> {
+pub fn run(bench: &Bench, threads: usize) -> Result<Both, Failure> {
+    // More threads than CPUs must meet often enough to be put aside with the lock in their hands.
+    let parts = if threads > 2 { 1 } else { PARTS };
     // As many up as down.
-    let changes = bench.size.pick(1_000, 1_000_000, 4_000_000) / threads / 2 * 2;
-    bench.samples_of(
-        1,
+    let changes = bench.size.pick(1_000, 1_000_000, 4_000_000) / parts / threads / 2 * 2;
+    let rounds = bench.so_many_rounds_of(
+        parts * bench.rounds(),
+        parts,
         [
             &mut || round(threads, changes, Slab::change_locked),
             &mut || round(threads, changes, Slab::change),
         ],
-    )
+    )?;
+    Ok(Both::of(&rounds))
 }
 
 /// A way to change a state that is still as it was.
