@@ -20,6 +20,9 @@ use crate::platform::Platform;
 use crate::slab::Slab;
 use crate::stats::StatItem;
 
+/// Objects ahead of the one that is being freed whose lines are asked for.
+const AHEAD: usize = 4;
+
 impl<P: Platform> Allocator<P> {
     /// Frees all objects of an array to their slabs; the array's order is lost.
     pub(crate) fn free_to_slabs(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
@@ -27,6 +30,9 @@ impl<P: Platform> Allocator<P> {
         let mut lists = 0;
         let mut waiting = Waiting::new();
         while left > 0 {
+            if left > AHEAD {
+                self.fetch_ahead(cache, objects[left - 1 - AHEAD]);
+            }
             let slab = self.checked_slab(cache, objects[left - 1]);
             lists += 1;
             // A slab of which objects wait is whole only by a double free, which is seen below.
@@ -46,6 +52,19 @@ impl<P: Platform> Allocator<P> {
         }
         self.push_waiting(cache, &mut waiting, gfp);
         self.count(cache, StatItem::FreeDetached, lists);
+    }
+
+    /// Asks for the lines that the free of an object will write: its slab's descriptor and its link.
+    #[inline]
+    fn fetch_ahead(&self, cache: &KmemCache<P>, object: *mut u8) {
+        let arena = &self.zone.arena;
+        let Some(page) = arena.page_of(object as usize) else {
+            return;
+        };
+        let slab: *const Slab = cache.slab_of(arena, page);
+        self.platform.fetch_line(slab.cast());
+        self.platform
+            .fetch_line(object.wrapping_add(cache.links.offset as usize));
     }
 
     /// Links the last object and those of the same slab, and moves them to the end of the array. The last has been looked at.

@@ -237,6 +237,10 @@ pub unsafe trait Platform: Sync + 'static {
     #[inline]
     fn fetch(&self, _array: &[*mut u8]) {}
 
+    /// Asks for the cache line of an address that is about to be written; a hint, any address will do.
+    #[inline]
+    fn fetch_line(&self, _address: *const u8) {}
+
     /// Writes the addresses that lie `offsets` bytes behind `base` into an array, as many as it holds; there are no fewer offsets.
     #[inline]
     fn write_at(&self, base: *mut u8, offsets: &[u32], out: &mut [*mut u8]) {

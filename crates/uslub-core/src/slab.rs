@@ -210,10 +210,8 @@ impl Slab {
         self.state
             .compare_exchange_weak(old.0, new.0, AcqRel, Acquire)
             .map(drop)
-            .map_err(|now| {
-                stand_back();
-                State(now)
-            })
+            .map_err(State)
+            .inspect_err(|_| stand_back())
     }
 
     /// As [`change`](Self::change), under a lock of the slab instead of in one atomic step: the kernel's way where
@@ -243,7 +241,7 @@ impl Slab {
     }
 }
 
-/// Lets whoever came first go on for a moment: their next changes find the slab's line where it is, and so does ours.
+/// Lets whoever came first go on for a moment: their next changes find the slab's line where it is, and so does ours after it.
 #[inline]
 fn stand_back() {
     (0..PAUSES).for_each(|_| atomic::spin_loop());

@@ -444,6 +444,11 @@ unsafe impl Platform for Linux {
     }
 
     #[inline]
+    fn fetch_line(&self, address: *const u8) {
+        uslub_rseq::fetch(address);
+    }
+
+    #[inline]
     fn write_at(&self, base: *mut u8, offsets: &[u32], out: &mut [*mut u8]) {
         if !uslub_rseq::write_at(base, offsets, out) {
             write_one_by_one(base, offsets, out);

@@ -49,7 +49,7 @@ const DEPTH: usize = 128;
 const LOCKED: &str = "slab_state_lockfree=0";
 const LOCK_FREE: &str = "slab_state_lockfree=1";
 /// Into how many a round is cut where both ways are close to each other.
-const PARTS: usize = 25;
+const PARTS: usize = 50;
 /// Threads that change one slab's state.
 const MEETINGS: [(usize, &str); 2] = [
     (2, "two threads change the state of one slab"),
