@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `sheaf_capacity` | the minimum, or the fixed capacity |
 //! | `sheaf_capacity_max` | the maximum; 0 for a fixed capacity |
-//! | `sheaf_budget_mb` | MiB that sheaves of all such caches may hold; above it neither they nor [barns](crate::barn) grow, and new ones are small |
+//! | `sheaf_budget_mb` | MiB that sheaves of all such caches may hold; the nearer they come, the smaller sheaves are, and above it neither they nor [barns](crate::barn) grow |
 //!
 //! Each CPU has a capacity that it wants, a cache, one of [`STEPS`]. Sheaves of any capacity go round: an empty one is cut to what
 //! the CPU wants before it is filled, one with objects is widened when the CPU takes it. (All windows are of one size, so it
@@ -106,11 +106,21 @@ fn capacity_of<P: Platform>(cache: &KmemCache<P>, step: u8) -> usize {
 impl<P: Platform> Allocator<P> {
     /// Objects that a sheaf of this CPU is to hold.
     pub(crate) fn wanted_capacity(&self, cache: &KmemCache<P>) -> usize {
-        if !cache.is_adaptive() || self.is_over_budget() {
+        if !cache.is_adaptive() {
             return cache.capacity;
         }
         let region = self.table.here(self.platform.cpu());
-        capacity_of(cache, Wish::load(region.wish(cache.id)).step)
+        let step = Wish::load(region.wish(cache.id)).step;
+        capacity_of(cache, step.saturating_sub(self.steps_less()))
+    }
+
+    /// Steps that sheaves are smaller than their CPUs want: one once three eighths of the budget are used, and one more for each further
+    /// eighth. So all of them give way together; were only those small that are made above the budget, half of a CPU's sheaves
+    /// would be as small as can be, and the other half as large.
+    fn steps_less(&self) -> u8 {
+        let budget = (self.tunables().sheaf_budget_mb as usize) << 20;
+        let eighths = 8 * self.sheaf_bytes() / budget.max(1);
+        eighths.saturating_sub(2).min(STEPS.len() - 1) as u8
     }
 
     pub(crate) fn is_over_budget(&self) -> bool {

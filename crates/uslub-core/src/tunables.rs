@@ -309,7 +309,7 @@ pub const TUNABLES: &[Tunable] = &[
         name: "sheaf_budget_mb",
         min: 0,
         max: 1 << 20,
-        help: "MiB of objects in sheaves above which none grows",
+        help: "MiB of objects in sheaves above which none grows; near it they are smaller",
         field: Field::Allocator(|t| &mut t.sheaf_budget_mb),
     },
     Tunable {

@@ -156,6 +156,29 @@ fn sheaves_stop_growing_above_the_budget() {
 }
 
 #[test]
+fn the_nearer_the_budget_the_smaller_all_sheaves_are() {
+    let a = machine(&["sheaf_budget_mb=4"]);
+    // Each wants the largest sheaves, and all of them together twice the budget.
+    let caches: Vec<_> = (25..33)
+        .map(|n| a.create(&CacheArgs::new("elastic", 16 * n)).unwrap())
+        .collect();
+    for _ in 0..100 {
+        burst(&a, caches[0], 0, 2000);
+    }
+    assert_eq!(capacity_on(&a, caches[0], 0), MAX_CAPACITY);
+    for _ in 0..100 {
+        (caches.iter()).for_each(|cache| burst(&a, cache, 0, 2000));
+    }
+    assert!(a.sheaf_bytes() <= 4 << 20, "{}", a.sheaf_bytes());
+    for cache in caches {
+        let capacity = capacity_on(&a, cache, 0);
+        assert!((28..MAX_CAPACITY).contains(&capacity), "{capacity}");
+    }
+    assert_eq!(a.validate(), Ok(()));
+    assert_all_is_given_back(&a);
+}
+
+#[test]
 fn large_objects_keep_small_sheaves() {
     let a = machine(&[]);
     let cache = a.create(&CacheArgs::new("large", 32 << 10)).unwrap();
