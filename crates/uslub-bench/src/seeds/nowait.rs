@@ -63,7 +63,8 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
         workload: format!(
             "A producer allocates {SIZE}-byte objects and puts them into a ring (depth {}, batches of {}); a consumer on another \
              CPU frees them. Directly and through a mempool of {RESERVE}; then eight such pairs on a simulated machine of eight memory nodes. Last, sheaves of fixed capacities against one that \
-             grows and shrinks, on simulated machines: the time is the allocator's own work, without waiting.",
+             grows and shrinks, on simulated machines: the time is the allocator's own work, without waiting. In a full run there are \
+             seven sets of machines, on which everybody has each place once; the change is the median of the rounds' own.",
             flow::DEPTH,
             flow::BATCH
         ),
