@@ -217,9 +217,17 @@ impl<P: Platform> Allocator<P> {
         sheaf: Sheaf,
         gfp: Gfp,
     ) -> Result<Option<Sheaf>, Sheaf> {
-        self.barn_put_by(cache, sheaf, |barn, sheaf| {
+        let mut empty = self.barn_put_by(cache, sheaf, |barn, sheaf| {
             barn.exchange_full(sheaf, Self::limit_of(cache, barn), gfp.may_spin())
-        })
+        })?;
+        empty.iter_mut().for_each(|empty| self.fetch_room(empty));
+        Ok(empty)
+    }
+
+    /// Asks for the lines of an empty sheaf from the barn, which another CPU may have read last: all of them come at once then, not
+    /// one by one as they are written.
+    pub(crate) fn fetch_room(&self, empty: &mut Sheaf) {
+        self.platform.fetch(empty.room());
     }
 
     fn barn_put_by<T>(
@@ -258,7 +266,9 @@ impl<P: Platform> Allocator<P> {
 
     /// Takes an empty sheaf out of the barn.
     pub(crate) fn barn_get_empty(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
-        self.barn(cache)?.get_empty(gfp.may_spin())
+        let mut empty = self.barn(cache)?.get_empty(gfp.may_spin())?;
+        self.fetch_room(&mut empty);
+        Some(empty)
     }
 
     /// Stores an empty sheaf in the barn.

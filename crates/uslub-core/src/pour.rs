@@ -139,6 +139,7 @@ impl<P: Platform> Allocator<P> {
         let mut empties = self.barn_room_for(cache, left, gfp);
         let mut fulls = SheafList::new();
         while let Some(mut sheaf) = empties.pop() {
+            self.fetch_room(&mut sheaf);
             left -= pour_in(&mut sheaf, &objects[objects.len() - left..]);
             if sheaf.is_full() {
                 fulls.push(sheaf);
