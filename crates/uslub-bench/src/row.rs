@@ -19,8 +19,10 @@ pub struct Row {
     pub old: Option<f64>,
     /// What the new way reached.
     pub new: Option<f64>,
-    /// From old to new, in per cent: of the medians, or the median of the rounds' own.
+    /// From old to new, in per cent.
     pub change: Option<f64>,
+    /// The median of the rounds' own changes, in per cent, where that is what is judged.
+    pub change_by_rounds: Option<f64>,
     /// What the seed reported, in words.
     pub reported: String,
     /// What must be shown, in words.
@@ -57,6 +59,7 @@ impl Row {
             old: old.map(|s| s.median),
             new: Some(new.median),
             change: old.and_then(|old| change(old.median, new.median)),
+            change_by_rounds: None,
             reported: String::new(),
             goal: goal.text(),
             met: goal.met(),
@@ -77,6 +80,7 @@ impl Row {
             old: None,
             new: None,
             change: None,
+            change_by_rounds: None,
             reported: String::new(),
             goal: String::new(),
             met: None,
@@ -88,9 +92,9 @@ impl Row {
         }
     }
 
-    /// With the median of the rounds' own ratios as the change, instead of the ratio of the medians.
+    /// With the ratios of the rounds, whose median is judged instead of the ratio of the medians.
     pub fn by_rounds(mut self, ratios: Sample) -> Self {
-        self.change = change(1.0, ratios.median);
+        self.change_by_rounds = change(1.0, ratios.median);
         self
     }
 

@@ -124,9 +124,9 @@ pub fn verdict_of(met: Option<bool>) -> &'static str {
     }
 }
 
-/// The change of a row in per cent.
+/// The change of a row in per cent: the one that is judged.
 pub fn change(row: &Row) -> String {
-    match row.change {
+    match row.change_by_rounds.or(row.change) {
         // A multiple says more.
         Some(change) if change > 400.0 => format!("× {}", figure(change / 100.0 + 1.0)),
         Some(change) => format!("{} %", signed(change)),
