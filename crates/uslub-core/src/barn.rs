@@ -32,6 +32,8 @@ pub struct Barn<P> {
     more: AtomicU32,
     /// Whether a full sheaf found no room since the last look for surplus.
     refused: AtomicBool,
+    /// The CPU that last took full sheaves out, and one; 0 at first.
+    taker: AtomicU32,
 }
 
 impl<P: Platform> Barn<P> {
@@ -47,6 +49,7 @@ impl<P: Platform> Barn<P> {
             nr_empty: AtomicU32::new(0),
             more: AtomicU32::new(0),
             refused: AtomicBool::new(false),
+            taker: AtomicU32::new(0),
         }
     }
 
@@ -87,6 +90,18 @@ impl<P: Platform> Barn<P> {
             // Relaxed: as above.
             self.more.store(wider.saturating_sub(limit) as u32, Relaxed);
         }
+    }
+
+    /// A CPU has taken full sheaves out.
+    pub fn note_taker(&self, cpu: usize) {
+        // Relaxed, here and below: a hint.
+        self.taker.store(cpu as u32 + 1, Relaxed);
+    }
+
+    /// Whether another CPU took full sheaves out last.
+    pub fn is_taken_from_by_others(&self, cpu: usize) -> bool {
+        let taker = self.taker.load(Relaxed);
+        taker != 0 && taker != cpu as u32 + 1
     }
 
     fn with<T>(&self, spin: bool, work: impl FnOnce(&mut Lists) -> T) -> Option<T> {

@@ -103,13 +103,10 @@ impl<P: Platform> Allocator<P> {
     /// Nobody uses the object any more.
     #[inline(always)]
     pub unsafe fn free_fast(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {
-        let arena = &self.zone.arena;
-        let page = arena.page_of(object as usize);
         // SAFETY: a field of ours. It is read for itself: a compiler that knew it to be what the page map says would use that, and the
         // push would wait for it.
         let id = unsafe { ptr::from_ref(&cache.id).read_volatile() };
-        page.is_some_and(|page| arena.is_of(page, cache.id))
-            && self.nr_nodes() == 1
+        self.zone.arena.is_parkable_in(object as usize, cache.id)
             // SAFETY: our table; the caller frees the object.
             && unsafe { self.platform.push(&self.table, id.main(), object) }
     }

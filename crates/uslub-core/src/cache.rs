@@ -93,6 +93,8 @@ unsafe impl<P: Platform> Sync for KmemCache<P> {}
 const COLD_LOOKS: u32 = 2;
 /// Full sheaves that the barn of a cache with adaptive sheaves may come to hold: they are cheap there, and are trimmed.
 const ADAPTIVE_BARN: usize = 20;
+/// Bytes of objects up to which it may hold twice as many.
+const ADAPTIVE_BARN_BYTES: usize = 512 << 10;
 /// Full sheaves that it holds at first, unless it is one of malloc's classes. What waits in vain is old when it is flushed.
 const NARROW_BARN: usize = 4;
 /// Bytes of full sheaves that a barn holds by default, at most.
@@ -209,7 +211,8 @@ impl<P: Platform> KmemCache<P> {
             capacity_max,
             max_full,
             max_full_grown: if is_adaptive && tuning.max_full_sheaves == 0 {
-                ADAPTIVE_BARN
+                (ADAPTIVE_BARN_BYTES / (capacity_max * layout.size))
+                    .clamp(ADAPTIVE_BARN, 2 * ADAPTIVE_BARN)
             } else {
                 max_full
             },

@@ -237,9 +237,7 @@ impl<P: Platform> Allocator<P> {
     /// Nobody uses the object any more.
     #[inline]
     pub unsafe fn kfree(&self, object: *mut u8) {
-        if let Some(page) = self.zone.arena.page_of(object as usize)
-            && let Some(id) = self.zone.arena.cache_of(page)
-            && self.nr_nodes() == 1
+        if let Some(id) = self.zone.arena.parkable_cache(object as usize)
             // SAFETY: our table; the caller frees the object.
             && unsafe { self.platform.push(&self.table, id.main(), object) }
         {
@@ -256,15 +254,13 @@ impl<P: Platform> Allocator<P> {
     /// As there.
     #[inline]
     pub unsafe fn kfree_sized(&self, object: *mut u8, bytes: usize) {
-        let arena = &self.zone.arena;
-        let page = arena.page_of(object as usize);
         let id = class_of(bytes.min(CLASS_MAX));
-        if !page.is_some_and(|page| arena.is_of(page, id)) {
+        if !self.zone.arena.is_parkable_in(object as usize, id) {
             // SAFETY: passed on.
             return unsafe { self.kfree_of_another_class(object) };
         }
         // SAFETY: our table; the caller frees the object.
-        if self.nr_nodes() != 1 || !unsafe { self.platform.push(&self.table, id.main(), object) } {
+        if !unsafe { self.platform.push(&self.table, id.main(), object) } {
             self.kfree_slow(object);
         }
     }
@@ -295,8 +291,7 @@ impl<P: Platform> Allocator<P> {
             }
             return;
         };
-        if let Some(id) = self.zone.arena.cache_of(page)
-            && self.nr_nodes() == 1
+        if let Some(id) = self.zone.arena.parkable_cache(object as usize)
             // SAFETY: our table; the caller frees the object.
             && unsafe { self.platform.push(&self.table, id.main(), object) }
         {

@@ -10,6 +10,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::allocator::Allocator;
+use crate::args::Flags;
 use crate::barn::Barn;
 use crate::cache::KmemCache;
 use crate::gfp::Gfp;
@@ -17,6 +18,10 @@ use crate::platform::Platform;
 use crate::sheaf::{Sheaf, SheafList};
 use crate::stats::StatItem;
 
+/// Bytes of an object, at most, that is [offered](Platform::offer): what is gained with one line of an object is little beside four.
+const OFFERED: usize = 64;
+/// Full sheaves that a barn then has already: what is taken out of it at once is worth less than it costs.
+const WAITING: usize = 4;
 /// Most nodes that are told apart.
 pub const MAX_NODES: usize = 64;
 
@@ -94,6 +99,11 @@ impl<P: Platform> Allocator<P> {
         cache.max_full + barn.more()
     }
 
+    /// Empty sheaves that a barn of the cache holds now: as full sheaves come and go, so do they.
+    fn empties_of(cache: &KmemCache<P>, barn: &Barn<P>) -> usize {
+        cache.max_empty + barn.more()
+    }
+
     /// A barn of the cache had too few full sheaves.
     fn note_missed(&self, cache: &KmemCache<P>, barn: &Barn<P>) {
         if cache.max_full_grown > cache.max_full && !self.is_over_budget() {
@@ -109,9 +119,12 @@ impl<P: Platform> Allocator<P> {
         gfp: Gfp,
     ) -> Option<Sheaf> {
         let full = self.barn(cache).and_then(|barn| {
-            let full = barn.exchange_empty(empty, cache.max_empty, gfp.may_spin());
+            let full = barn.exchange_empty(empty, Self::empties_of(cache, barn), gfp.may_spin());
             match &full {
-                Some(full) => full.fetch(),
+                Some(full) => {
+                    barn.note_taker(self.platform.cpu());
+                    full.fetch();
+                }
                 None => self.note_missed(cache, barn),
             }
             full
@@ -130,6 +143,9 @@ impl<P: Platform> Allocator<P> {
         let (fulls, failed) = self.barn(cache).map_or((SheafList::new(), true), |barn| {
             let wanted = objects.div_ceil(cache.capacity.max(1));
             let fulls = barn.get_fulls(wanted, gfp.may_spin());
+            if !fulls.is_empty() {
+                barn.note_taker(self.platform.cpu());
+            }
             let failed = fulls.len() < wanted;
             if failed {
                 self.note_missed(cache, barn);
@@ -152,8 +168,13 @@ impl<P: Platform> Allocator<P> {
     ) {
         let before = full.len();
         if let Some(barn) = self.barn(cache) {
+            let mut waiting = barn.nr_full();
+            full.for_each(|objects| {
+                self.offer(cache, barn, waiting, objects);
+                waiting += 1;
+            });
             barn.put_fulls(full, Self::limit_of(cache, barn), gfp.may_spin());
-            barn.put_empties(empty, cache.max_empty, gfp.may_spin());
+            barn.put_empties(empty, Self::empties_of(cache, barn), gfp.may_spin());
             if !full.is_empty() {
                 barn.note_refused();
             }
@@ -237,7 +258,10 @@ impl<P: Platform> Allocator<P> {
         put: impl FnOnce(&Barn<P>, Sheaf) -> Result<T, Sheaf>,
     ) -> Result<T, Sheaf> {
         let put = match self.barn(cache) {
-            Some(barn) => put(barn, sheaf).inspect_err(|_| barn.note_refused()),
+            Some(barn) => {
+                self.offer(cache, barn, barn.nr_full(), sheaf.objects());
+                put(barn, sheaf).inspect_err(|_| barn.note_refused())
+            }
             None => Err(sheaf),
         };
         let item = match put {
@@ -247,6 +271,19 @@ impl<P: Platform> Allocator<P> {
         self.count(cache, item, 1);
         self.note_barn(cache, put.is_err());
         put
+    }
+
+    /// Objects go to a barn, where `waiting` full sheaves are: if another CPU takes them out of it, writes to their lines, which it will
+    /// write to.
+    fn offer(&self, cache: &KmemCache<P>, barn: &Barn<P>, waiting: usize, objects: &[*mut u8]) {
+        if cache.size as usize <= OFFERED
+            && waiting >= WAITING
+            && !cache.flags.contains(Flags::TYPESAFE_BY_RCU)
+            && barn.is_taken_from_by_others(self.platform.cpu())
+        {
+            // SAFETY: free objects of a sheaf in our hands, and no reader knows them still.
+            unsafe { self.platform.offer(objects) };
+        }
     }
 
     /// Whether the barn has no room for a full sheaf, at a glance.
@@ -283,7 +320,7 @@ impl<P: Platform> Allocator<P> {
         gfp: Gfp,
     ) -> Result<(), Sheaf> {
         match self.barn(cache) {
-            Some(barn) => barn.put_empty(sheaf, cache.max_empty, gfp.may_spin()),
+            Some(barn) => barn.put_empty(sheaf, Self::empties_of(cache, barn), gfp.may_spin()),
             None => Err(sheaf),
         }
     }

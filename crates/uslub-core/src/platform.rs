@@ -79,11 +79,12 @@ pub unsafe trait Platform: Sync + 'static {
     /// The range must be committed, page-aligned, and hold nothing of value.
     unsafe fn purge(&self, start: NonNull<u8>, bytes: usize) -> bool;
 
-    /// Says what physical memory a committed range is to have from now on; returns whether that is so.
+    /// Says what physical memory a committed range is to have from now on; returns whether that is so. A platform refuses huge pages
+    /// where small ones are cheaper.
     ///
     /// # Safety
     ///
-    /// The range must be committed and page-aligned.
+    /// The range must be committed and page-aligned; for huge pages, just committed, and nobody's yet.
     unsafe fn back(&self, _start: NonNull<u8>, _bytes: usize, backing: Backing) -> bool {
         backing == Backing::Small
     }
@@ -240,6 +241,15 @@ pub unsafe trait Platform: Sync + 'static {
     /// Asks for the cache line of an address that is about to be written; a hint, any address will do.
     #[inline]
     fn fetch_line(&self, _address: *const u8) {}
+
+    /// Writes to the first line of each object what is there, as another CPU will write to it next. A hint, for processors on which a line
+    /// comes sooner from who wrote to it last than from who read it.
+    ///
+    /// # Safety
+    ///
+    /// The objects have eight bytes and more, are aligned to as many, and are the caller's.
+    #[inline]
+    unsafe fn offer(&self, _objects: &[*mut u8]) {}
 
     /// Writes the addresses that lie `offsets` bytes behind `base` into an array, as many as it holds; there are no fewer offsets.
     #[inline]

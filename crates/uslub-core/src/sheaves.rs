@@ -204,7 +204,9 @@ impl<P: Platform> Allocator<P> {
         let capacity = self.wanted_capacity(cache);
         self.note_made(cache, capacity);
         // SAFETY: a window of ours, for ever.
-        Some(unsafe { Sheaf::new(window, capacity, cache.id.index()) })
+        let mut sheaf = unsafe { Sheaf::new(window, capacity, cache.id.index()) };
+        self.fetch_room(&mut sheaf);
+        Some(sheaf)
     }
 
     /// Puts a sheaf with objects where allocations find it.

@@ -226,3 +226,28 @@ fn the_slabs_of_a_typesafe_cache_serve_nothing_else_before_a_grace_period() {
         assert_eq!(unsafe { a.destroy(cache, |_| ()) }, 1);
     }
 }
+
+#[test]
+fn what_readers_may_still_see_is_not_written_to_for_another_cpu() {
+    let (a, grace) = with_grace(Setup::default());
+    for flags in [Flags::empty(), Flags::TYPESAFE_BY_RCU] {
+        let mut args = CacheArgs::new("handed over", 56);
+        args.flags |= flags;
+        let cache = a.create(&args).unwrap();
+        for _ in 0..4 {
+            on_cpu(0);
+            let objects = take(&a, cache, 800);
+            on_cpu(1);
+            for object in objects {
+                // SAFETY: the test's, freed once.
+                unsafe { a.free(cache, object) };
+            }
+        }
+        let offered = !a.platform.take_offered().is_empty();
+        assert_eq!(offered, flags.is_empty());
+    }
+    a.shrink_all();
+    a.caches().for_each(|cache| _ = a.shrink(cache));
+    grace.end();
+    assert_all_is_given_back(&a);
+}

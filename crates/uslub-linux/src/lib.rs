@@ -3,6 +3,7 @@
 #![no_std]
 
 pub mod environment;
+mod huge_pages;
 mod mode;
 pub mod numa;
 mod otherwise;
@@ -24,6 +25,7 @@ use uslub_core::platform::{Backing, PAGE_SIZE, Platform, write_one_by_one};
 use uslub_core::sheaf::SHEAF_BYTES;
 use uslub_rseq::{Area, Index};
 
+use crate::huge_pages::{HUGE_PAGE_BYTES, HugePages};
 use crate::numa::Nodes;
 use crate::sequences::{pop, pop_many, push, push_many, push_many_within};
 
@@ -56,6 +58,8 @@ pub struct Linux {
     index_offset: AtomicIsize,
     rseq: AtomicBool,
     index_is_cid: AtomicBool,
+    /// Whether [`offer`](Platform::offer) gains anything.
+    offers: AtomicBool,
     area_is_own: AtomicBool,
     nr_cpu_ids: AtomicUsize,
     nr_cpus: AtomicUsize,
@@ -66,6 +70,7 @@ pub struct Linux {
     /// Whether the process has forbidden itself some system calls.
     sandboxed: AtomicBool,
     nodes: Nodes,
+    huge_pages: HugePages,
 }
 
 impl Linux {
@@ -76,6 +81,7 @@ impl Linux {
             offset: AtomicIsize::new(0),
             index_offset: AtomicIsize::new(0),
             index_is_cid: AtomicBool::new(false),
+            offers: AtomicBool::new(false),
             area_is_own: AtomicBool::new(false),
             nr_cpu_ids: AtomicUsize::new(1),
             nr_cpus: AtomicUsize::new(1),
@@ -85,6 +91,7 @@ impl Linux {
             pid: AtomicU32::new(0),
             sandboxed: AtomicBool::new(false),
             nodes: Nodes::new(),
+            huge_pages: HugePages::new(),
         }
     }
 
@@ -109,6 +116,8 @@ impl Linux {
         // Relaxed, here and below: as above.
         self.random.store(u64::from_ne_bytes(seed), Relaxed);
         self.pid.store(sys::getpid(), Relaxed);
+        self.offers
+            .store(uslub_rseq::lines_change_owners(), Relaxed);
         if rseq && let Some(area) = Area::adopt().or_else(Area::register_own) {
             // Relaxed: published by the last.
             self.offset.store(area.offset, Relaxed);
@@ -252,9 +261,6 @@ fn pointer(address: usize) -> Option<NonNull<u8>> {
     NonNull::new(address as *mut u8)
 }
 
-/// Bytes of a huge page, with pages of 4 KiB.
-const HUGE_PAGE_BYTES: usize = 2 << 20;
-
 /// Splits the huge pages of a range. One of which a part is given back would else be held, and charged to the memory
 /// cgroup, as a whole until memory is short, though it is resident no more.
 fn split_huge_pages(start: usize, bytes: usize) {
@@ -301,17 +307,24 @@ unsafe impl Platform for Linux {
     }
 
     unsafe fn back(&self, start: NonNull<u8>, bytes: usize, backing: Backing) -> bool {
-        let advice = match backing {
-            Backing::Small => libc::MADV_NOHUGEPAGE,
-            Backing::Huge => libc::MADV_HUGEPAGE,
-        };
-        let start = start.as_ptr() as usize;
+        let address = start.as_ptr() as usize;
         // SAFETY: passed on; what is in the range stays.
-        let done = unsafe { sys::madvise(start, bytes, advice) };
-        if backing == Backing::Small {
-            split_huge_pages(start, bytes);
+        let advise = |advice| unsafe { sys::madvise(address, bytes, advice) };
+        match backing {
+            Backing::Small => {
+                let done = advise(libc::MADV_NOHUGEPAGE);
+                split_huge_pages(address, bytes);
+                done
+            }
+            Backing::Huge => {
+                let done = self.huge_pages.next() && advise(libc::MADV_HUGEPAGE);
+                if done {
+                    // SAFETY: committed, and fresh by the caller's promise.
+                    unsafe { self.huge_pages.touch(start) };
+                }
+                done
+            }
         }
-        done
     }
 
     fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
@@ -446,6 +459,18 @@ unsafe impl Platform for Linux {
     #[inline]
     fn fetch_line(&self, address: *const u8) {
         uslub_rseq::fetch(address);
+    }
+
+    #[inline]
+    unsafe fn offer(&self, objects: &[*mut u8]) {
+        // Relaxed: set before.
+        if self.offers.load(Relaxed) {
+            for object in objects {
+                let word = object.cast::<u64>();
+                // SAFETY: the caller's, and aligned.
+                unsafe { word.write_volatile(word.read_volatile()) };
+            }
+        }
     }
 
     #[inline]

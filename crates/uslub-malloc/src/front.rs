@@ -101,11 +101,8 @@ impl Front {
         self.map.store(arena.map() as usize, Relaxed);
         self.offset.store(area.offset as usize, Relaxed);
         self.index_offset.store(area.index_offset as usize, Relaxed);
-        // With more memory nodes than one a free must look where its object belongs.
-        if ALLOCATOR.nr_nodes() == 1 {
-            // Release: the bounds open what is above.
-            self.pages.store(arena.limit(), Release);
-        }
+        // Release: the bounds open what is above. With several memory nodes a free must look where its object belongs.
+        self.pages.store(arena.parkable(), Release);
         // Release: as above.
         self.limit.store(CLASS_MAX + 1, Release);
         // Another thread's `vfork` may have begun since.
@@ -124,7 +121,7 @@ impl Front {
     /// Lets `free` know pages that the arena has won since.
     #[inline]
     pub(crate) fn follow(&self) {
-        let limit = ALLOCATOR.zone.arena.limit();
+        let limit = ALLOCATOR.zone.arena.parkable();
         // Acquire: a closed front stays closed.
         let pages = self.pages.load(Acquire);
         if pages != 0 && pages < limit {

@@ -54,7 +54,7 @@ mod area;
 mod membarrier;
 mod own;
 
-pub use sequences::{add, exchange, fetch, pop, pop_many, push, push_many};
+pub use sequences::{add, exchange, fetch, lines_change_owners, pop, pop_many, push, push_many};
 
 pub use area::{Area, Index};
 pub use membarrier::fence;

@@ -5,6 +5,11 @@ use crate::Area;
 /// A hint that nobody takes.
 pub fn fetch(_: *const u8) {}
 
+/// Not known of any.
+pub fn lines_change_owners() -> bool {
+    false
+}
+
 /// Never called.
 ///
 /// # Safety

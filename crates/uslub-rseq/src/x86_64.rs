@@ -6,6 +6,7 @@
 //! the descriptor's address at 8.
 
 use core::arch::asm;
+use core::arch::x86_64::__cpuid;
 
 use crate::wide::WIDE;
 use crate::{Area, SHEAF_BYTES};
@@ -21,6 +22,13 @@ pub fn fetch(address: *const u8) {
             options(nostack, preserves_flags, readonly),
         );
     }
+}
+
+/// Whether a line that another CPU has written to comes with the right to write to it when it is read, and is had back sooner once
+/// that was used: so it is on AMD's processors (measured on Zen 4).
+pub fn lines_change_owners() -> bool {
+    let vendor = __cpuid(0);
+    [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes) == [*b"Auth", *b"enti", *b"cAMD"]
 }
 
 /// The descriptor and the abort address of a sequence; an abort, and whoever jumps to label 40, does what is given and goes on at

@@ -50,6 +50,8 @@ pub struct Arena {
     reserved: AtomicUsize,
     /// Pages below this number are committed.
     limit: AtomicUsize,
+    /// Objects of pages below this number may lie in any CPU's sheaves.
+    parkable: AtomicUsize,
     map: AtomicPtr<AtomicU16>,
     descriptors: AtomicPtr<Slab>,
     blocks: AtomicPtr<Block>,
@@ -87,6 +89,7 @@ impl Arena {
             base: AtomicUsize::new(0),
             limit: AtomicUsize::new(0),
             reserved: AtomicUsize::new(0),
+            parkable: AtomicUsize::new(0),
             map: AtomicPtr::new(null_mut()),
             descriptors: AtomicPtr::new(null_mut()),
             blocks: AtomicPtr::new(null_mut()),
@@ -157,6 +160,10 @@ impl Arena {
         }
         // Release: whoever sees the new limit sees the committed tables.
         self.limit.store(limit + BLOCK_PAGES, Release);
+        if platform.nr_nodes() <= 1 {
+            // Release: as above.
+            self.parkable.store(limit + BLOCK_PAGES, Release);
+        }
         Some(block as u32)
     }
 
@@ -213,6 +220,13 @@ impl Arena {
         self.limit.load(Acquire)
     }
 
+    /// Pages whose objects any CPU may keep in its sheaves: those committed, or none where there are several memory nodes.
+    #[inline]
+    pub fn parkable(&self) -> usize {
+        // Acquire: pairs with `grow`.
+        self.parkable.load(Acquire)
+    }
+
     /// Address of page 0.
     #[inline]
     pub fn base(&self) -> usize {
@@ -258,11 +272,23 @@ impl Arena {
         CacheId::from_raw(self.map_entry(page).load(Relaxed))
     }
 
-    /// Whether a page belongs to a slab of the cache.
+    /// The cache in whose slab an address lies, if any CPU may keep the slab's objects in its sheaves: with several memory nodes, none may.
     #[inline]
-    pub fn is_of(&self, page: PageIndex, id: CacheId) -> bool {
-        // Relaxed: as above.
-        self.map_entry(page).load(Relaxed) == id.raw()
+    pub fn parkable_cache(&self, address: usize) -> Option<CacheId> {
+        self.parkable_entry(address).and_then(CacheId::from_raw)
+    }
+
+    /// Whether that is this cache.
+    #[inline]
+    pub fn is_parkable_in(&self, address: usize, id: CacheId) -> bool {
+        self.parkable_entry(address) == Some(id.raw())
+    }
+
+    #[inline]
+    fn parkable_entry(&self, address: usize) -> Option<u16> {
+        let page = address.wrapping_sub(self.base()) >> PAGE_SHIFT;
+        // SAFETY: pages below that number have a committed entry. Relaxed: as in `cache_of`.
+        (page < self.parkable()).then(|| unsafe { (*self.map().add(page)).load(Relaxed) })
     }
 
     /// Whether all addresses lie in slabs of a cache, which are of `bytes` bytes (a power of two).

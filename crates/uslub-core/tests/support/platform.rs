@@ -51,6 +51,8 @@ struct Memory {
     bound: Vec<(usize, usize, usize)>,
     /// Start and bytes of what was to have other physical memory, and which.
     backed: Vec<(usize, usize, Backing)>,
+    /// Objects that were offered to other CPUs.
+    offered: Vec<usize>,
     calls: Calls,
     /// Asking calls that still succeed, then calls that fail.
     fail: (usize, usize),
@@ -181,6 +183,11 @@ impl Virtual {
         self.memory().reserved.contains(start, start + bytes)
     }
 
+    /// Objects that were offered to other CPUs since the last call.
+    pub fn take_offered(&self) -> Vec<usize> {
+        std::mem::take(&mut self.memory().offered)
+    }
+
     /// What was to have other physical memory since the last call: start, bytes and which.
     pub fn take_backed(&self) -> Vec<(usize, usize, Backing)> {
         std::mem::take(&mut self.memory().backed)
@@ -285,6 +292,16 @@ unsafe impl Platform for Virtual {
             }
         }
         true
+    }
+
+    unsafe fn offer(&self, objects: &[*mut u8]) {
+        for object in objects {
+            let word = object.cast::<u64>();
+            // SAFETY: the caller's, and aligned; under miri it fails where they are not.
+            unsafe { word.write_volatile(word.read_volatile()) };
+        }
+        let addresses = objects.iter().map(|&object| object as usize);
+        self.memory().offered.extend(addresses);
     }
 
     unsafe fn back(&self, start: NonNull<u8>, bytes: usize, backing: Backing) -> bool {

@@ -1,0 +1,74 @@
+//! Objects on their way from CPU to CPU: which of them are offered to the other one.
+
+mod support;
+
+use std::collections::HashSet;
+
+use support::{Cache, Slub, allocator, assert_all_is_given_back, on_cpu};
+use uslub_core::Gfp;
+use uslub_core::args::CacheArgs;
+
+/// Objects that are on their way at a time: more sheaves than a barn must hold before any are offered.
+const BATCH: usize = 800;
+
+/// One CPU allocates and another frees, a few times; the addresses of all objects.
+fn hand_over(a: &Slub, cache: &Cache, [from, to]: [usize; 2]) -> HashSet<usize> {
+    let mut all = HashSet::new();
+    for _ in 0..4 {
+        on_cpu(from);
+        let objects: Vec<_> = (0..BATCH).map(|_| a.alloc(cache, Gfp::KERNEL)).collect();
+        assert!(objects.iter().all(|object| !object.is_null()));
+        on_cpu(to);
+        for object in objects {
+            all.insert(object as usize);
+            // SAFETY: the test's, freed once.
+            unsafe { a.free(cache, object) };
+        }
+    }
+    all
+}
+
+/// The same by bulks.
+fn hand_over_bulks(a: &Slub, cache: &Cache, [from, to]: [usize; 2]) {
+    for _ in 0..4 {
+        let mut objects = vec![std::ptr::null_mut(); BATCH];
+        on_cpu(from);
+        assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));
+        on_cpu(to);
+        // SAFETY: the test's, freed once.
+        unsafe { a.free_bulk(cache, &mut objects) };
+    }
+}
+
+#[test]
+fn what_another_cpu_takes_is_offered() {
+    let a = allocator(2);
+    let cache = a.create(&CacheArgs::new("message", 64)).unwrap();
+    let all = hand_over(&a, cache, [0, 1]);
+    let offered = a.platform.take_offered();
+    assert!(offered.len() >= BATCH, "{} objects", offered.len());
+    assert!(offered.iter().all(|object| all.contains(object)));
+    hand_over_bulks(&a, cache, [0, 1]);
+    assert!(a.platform.take_offered().len() >= BATCH);
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn what_stays_on_a_cpu_is_not() {
+    let a = allocator(2);
+    let cache = a.create(&CacheArgs::new("local", 64)).unwrap();
+    hand_over(&a, cache, [1, 1]);
+    hand_over_bulks(&a, cache, [1, 1]);
+    assert_eq!(a.platform.take_offered().len(), 0);
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn nor_are_objects_of_more_than_a_line() {
+    let a = allocator(2);
+    let large = a.create(&CacheArgs::new("large", 128)).unwrap();
+    hand_over(&a, large, [0, 1]);
+    hand_over_bulks(&a, large, [0, 1]);
+    assert_eq!(a.platform.take_offered().len(), 0);
+    assert_all_is_given_back(&a);
+}
