@@ -98,8 +98,8 @@ impl<P: Platform> Barn<P> {
         self.taker.store(cpu as u32 + 1, Relaxed);
     }
 
-    /// Whether another CPU took full sheaves out last.
-    pub fn is_taken_from_by_others(&self, cpu: usize) -> bool {
+    /// Whether it was another CPU that took full sheaves out last.
+    pub fn is_emptied_elsewhere(&self, cpu: usize) -> bool {
         let taker = self.taker.load(Relaxed);
         taker != 0 && taker != cpu as u32 + 1
     }

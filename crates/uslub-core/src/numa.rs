@@ -279,7 +279,7 @@ impl<P: Platform> Allocator<P> {
         if cache.size as usize <= OFFERED
             && waiting >= WAITING
             && !cache.flags.contains(Flags::TYPESAFE_BY_RCU)
-            && barn.is_taken_from_by_others(self.platform.cpu())
+            && barn.is_emptied_elsewhere(self.platform.cpu())
         {
             // SAFETY: free objects of a sheaf in our hands, and no reader knows them still.
             unsafe { self.platform.offer(objects) };

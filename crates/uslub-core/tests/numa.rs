@@ -77,12 +77,39 @@ fn remote_objects_are_never_parked_in_a_local_sheaf() {
     let mine = take(&a, cache, 7, 100);
     assert_eq!(nodes_of(&a, &mine), BTreeSet::from([3]));
     give(&a, cache, 7, &mine);
+    assert_eq!(a.validate(), Ok(()));
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn nor_where_the_sheaf_has_room() {
+    let a = machine(0b1111, &[], Slots::Locked);
+    let cache = cache(&a);
+    let far = take(&a, cache, 0, 1);
+    let near = take(&a, cache, 7, 10);
+    let before = a.stat(cache, StatItem::FreeSlowpath);
+    give(&a, cache, 7, &far);
+    assert_eq!(a.stat(cache, StatItem::FreeSlowpath) - before, 1);
+    give(&a, cache, 7, &near);
     // Objects of kmalloc are no different.
-    on_cpu(0);
-    let object = a.kmalloc(100, Gfp::KERNEL);
+    let kmalloc = |cpu, n| -> Vec<_> {
+        on_cpu(cpu);
+        (0..n).map(|_| a.kmalloc(100, Gfp::KERNEL)).collect()
+    };
+    let (far, near) = (kmalloc(0, 3), kmalloc(7, 10));
+    let class = a.caches().find(|cache| cache.name().starts_with("kmalloc"));
+    let class = class.expect("the class of these objects");
     on_cpu(7);
-    // SAFETY: the test's object, freed once.
-    unsafe { a.kfree(object) };
+    let before = a.stat(class, StatItem::FreeSlowpath);
+    // SAFETY: the test's objects, freed once.
+    unsafe {
+        a.kfree(far[0]);
+        a.kfree_sized(far[1], 100);
+        a.kfree_with(far[2], Gfp::NOWAIT);
+    }
+    assert_eq!(a.stat(class, StatItem::FreeSlowpath) - before, 3);
+    // SAFETY: as above.
+    near.iter().for_each(|&object| unsafe { a.kfree(object) });
     assert_eq!(a.validate(), Ok(()));
     assert_all_is_given_back(&a);
 }
