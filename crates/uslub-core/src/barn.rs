@@ -94,12 +94,16 @@ impl<P: Platform> Barn<P> {
 
     /// A CPU has taken full sheaves out.
     pub fn note_taker(&self, cpu: usize) {
-        // Relaxed, here and below: a hint.
-        self.taker.store(cpu as u32 + 1, Relaxed);
+        let taker = cpu as u32 + 1;
+        // Relaxed, here and below: a hint. Written where it is another, as in `note_refused`.
+        if self.taker.load(Relaxed) != taker {
+            self.taker.store(taker, Relaxed);
+        }
     }
 
     /// Whether it was another CPU that took full sheaves out last.
     pub fn is_emptied_elsewhere(&self, cpu: usize) -> bool {
+        // Relaxed: as above.
         let taker = self.taker.load(Relaxed);
         taker != 0 && taker != cpu as u32 + 1
     }

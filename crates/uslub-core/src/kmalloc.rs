@@ -283,21 +283,19 @@ impl<P: Platform> Allocator<P> {
             // SAFETY: passed on.
             return unsafe { self.kfree(object) };
         }
-        let Some(page) = self.zone.arena.page_of(object as usize) else {
-            if !object.is_null() {
-                self.platform.warn(format_args!(
-                    "free of {object:p}: a huge object cannot be freed without the system and leaks"
-                ));
-            }
-            return;
-        };
         if let Some(id) = self.zone.arena.parkable_cache(object as usize)
             // SAFETY: our table; the caller frees the object.
             && unsafe { self.platform.push(&self.table, id.main(), object) }
         {
             return;
         }
-        self.kfree_in_arena(page, object, gfp);
+        match self.zone.arena.page_of(object as usize) {
+            Some(page) => self.kfree_in_arena(page, object, gfp),
+            None if object.is_null() => {}
+            None => self.platform.warn(format_args!(
+                "free of {object:p}: a huge object cannot be freed without the system and leaks"
+            )),
+        }
     }
 
     /// Frees an object when the fast path could not.

@@ -53,22 +53,24 @@ fn what_another_cpu_takes_is_offered() {
     assert_all_is_given_back(&a);
 }
 
+/// Objects of `bytes` bytes that are offered on their way from one CPU to another, one by one and by bulks.
+fn offered(bytes: usize, cpus: [usize; 2]) -> usize {
+    let a = allocator(2);
+    let cache = a.create(&CacheArgs::new("message", bytes)).unwrap();
+    hand_over(&a, cache, cpus);
+    hand_over_bulks(&a, cache, cpus);
+    let offered = a.platform.take_offered().len();
+    assert_all_is_given_back(&a);
+    offered
+}
+
 #[test]
 fn what_stays_on_a_cpu_is_not() {
-    let a = allocator(2);
-    let cache = a.create(&CacheArgs::new("local", 64)).unwrap();
-    hand_over(&a, cache, [1, 1]);
-    hand_over_bulks(&a, cache, [1, 1]);
-    assert_eq!(a.platform.take_offered().len(), 0);
-    assert_all_is_given_back(&a);
+    assert_eq!(offered(64, [1, 1]), 0);
 }
 
 #[test]
 fn nor_are_objects_of_more_than_a_line() {
-    let a = allocator(2);
-    let large = a.create(&CacheArgs::new("large", 128)).unwrap();
-    hand_over(&a, large, [0, 1]);
-    hand_over_bulks(&a, large, [0, 1]);
-    assert_eq!(a.platform.take_offered().len(), 0);
-    assert_all_is_given_back(&a);
+    assert!(offered(64, [0, 1]) > 0);
+    assert_eq!(offered(128, [0, 1]), 0);
 }

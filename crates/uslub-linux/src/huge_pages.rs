@@ -11,6 +11,8 @@ use core::ptr::NonNull;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::sys;
+
 /// Bytes of a huge page, with pages of 4 KiB.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Nanoseconds that small pages of as many bytes take, about.
@@ -46,6 +48,7 @@ impl HugePages {
     ///
     /// The page is committed, all zero, and nobody else's yet.
     pub(crate) unsafe fn touch(&self, start: NonNull<u8>) {
+        let now_ns = || sys::nanoseconds(libc::CLOCK_MONOTONIC);
         let before = now_ns();
         // SAFETY: by the caller's promise; a zero leaves it as it is.
         unsafe { start.write_volatile(0) };
@@ -58,17 +61,6 @@ impl HugePages {
             self.pause.store(PAUSE, Relaxed);
         }
     }
-}
-
-/// Nanoseconds on a clock that never goes back.
-fn now_ns() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: writes the time only; does not fail for this clock.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 #[cfg(test)]

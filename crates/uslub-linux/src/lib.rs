@@ -367,13 +367,7 @@ unsafe impl Platform for Linux {
     }
 
     fn now_ms(&self) -> u64 {
-        let mut time = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        // SAFETY: writes the time only; does not fail for this clock.
-        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
-        time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
+        sys::nanoseconds(libc::CLOCK_MONOTONIC_COARSE) / 1_000_000
     }
 
     fn random(&self) -> u64 {

@@ -274,3 +274,14 @@ pub fn affinity(into: &mut [u8]) -> usize {
     };
     usize::try_from(n).unwrap_or(0)
 }
+
+/// Nanoseconds on a clock of the system that never goes back.
+pub(crate) fn nanoseconds(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes the time only; does not fail for the clocks that are asked.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
