@@ -5,8 +5,8 @@
 //! The thread's area is at `fs:[offset]`; `cpu_id`, negative when the thread is not registered, is at 4, and
 //! the descriptor's address at 8.
 //!
-//! A top is loaded and stored by the address of its word alone. With a base and an index, Intel's processors (Xeon of the fourth and fifth
-//! generation) can no longer give what was stored to the next load without a turn through memory, and at times take it for another's.
+//! A top is loaded and stored, and counted, by the address of its word alone. With a base and an index, a pop and a push in turn took
+//! a third longer on an Intel Xeon (model 207), and for whole rounds three times as long (`docs/performance.md`).
 
 use core::arch::asm;
 use core::arch::x86_64::__cpuid;
