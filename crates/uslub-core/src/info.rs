@@ -218,7 +218,7 @@ impl<P: Platform> Allocator<P> {
 }
 
 /// What a region has counted of an item.
-fn count_in<P: Platform>(region: &Region, cache: &KmemCache<P>, item: StatItem) -> u64 {
+pub(crate) fn count_in<P: Platform>(region: &Region, cache: &KmemCache<P>, item: StatItem) -> u64 {
     // Relaxed: statistics.
     let count = |counter| region.counter(counter).load(Relaxed);
     let elsewhere = match item {

@@ -68,6 +68,7 @@ pub mod slab;
 mod span;
 pub mod spill;
 pub mod stats;
+mod swing;
 pub mod sync;
 pub mod text;
 pub mod tunables;

@@ -100,16 +100,20 @@ pub const fn sheaf_capacity(size: usize) -> usize {
     }
 }
 
-/// Objects of a sheaf that make whole slabs of so many `objects`, at most `most`; `most` itself where a slab has more.
+/// Objects of a slab that are so few that a sheaf need not hold whole slabs: the rest is short, and the room of more use.
+const FEW: usize = 16;
+
+/// Objects of a sheaf that make whole slabs of so many `objects`, at most `most`; `most` itself where a slab has more, or at most 16.
 ///
 /// Whole slabs leave such a sheaf, and fill it, without a rest.
 ///
 /// ```
 /// assert_eq!(uslub_core::order::whole_slabs(250, 64), 192);
+/// assert_eq!(uslub_core::order::whole_slabs(250, 16), 250);
 /// assert_eq!(uslub_core::order::whole_slabs(60, 64), 60);
 /// ```
 pub const fn whole_slabs(most: usize, objects: usize) -> usize {
-    if objects > most {
+    if objects > most || objects <= FEW {
         return most;
     }
     most - most % objects

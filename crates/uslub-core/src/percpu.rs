@@ -24,7 +24,7 @@
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-use crate::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
+use crate::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::sheaf;
 use crate::stats::{STAT_ITEMS, STAT_SLOTS, StatItem};
@@ -155,6 +155,7 @@ pub struct Region {
     words: [AtomicUsize; PAGE_WORDS * REGION_PAGES],
     stats: [AtomicU64; STAT_SLOTS * MAX_CACHES],
     wishes: [AtomicU64; MAX_CACHES],
+    swings: [AtomicU32; MAX_CACHES],
 }
 
 impl Region {
@@ -191,6 +192,12 @@ impl Region {
     #[inline]
     pub(crate) fn wish(&self, id: CacheId) -> &AtomicU64 {
         &self.wishes[id.index()]
+    }
+
+    /// How far rows reach into a cache's two sheaves; see [`swing`](crate::swing).
+    #[inline]
+    pub(crate) fn swing(&self, id: CacheId) -> &AtomicU32 {
+        &self.swings[id.index()]
     }
 
     pub(crate) fn count(&self, slot: Slot, offset: usize, n: usize) {
@@ -472,6 +479,8 @@ impl Table {
             }
             // Relaxed: as above.
             region.wishes[id.index()].store(0, Relaxed);
+            // Relaxed: as above.
+            region.swings[id.index()].store(0, Relaxed);
             for count in &region.stats[id.index() * STAT_SLOTS..][..STAT_SLOTS] {
                 // Relaxed: as above.
                 count.store(0, Relaxed);

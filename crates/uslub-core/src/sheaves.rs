@@ -9,7 +9,7 @@
 //!
 //! | spare | barn | what happens |
 //! |---|---|---|
-//! | has objects | – | spare becomes main |
+//! | has objects | – | spare becomes main, or as much of it as keeps a row in one sheaf (`swing.rs`) |
 //! | none or empty | has a full sheaf | it becomes main |
 //! | none or empty | none | an empty sheaf is refilled from slabs and becomes main |
 //!
@@ -135,7 +135,8 @@ impl<P: Platform> Allocator<P> {
         if let Some(sheaf) = self.take_spare(cache, spare) {
             if !sheaf.is_empty() {
                 self.note_swap(cache);
-                return Some(self.fit(cache, sheaf));
+                let sheaf = self.fit(cache, sheaf);
+                return Some(self.centred(cache, main, sheaf, gfp));
             }
             empty = Some(sheaf);
         }
@@ -327,6 +328,7 @@ impl<P: Platform> Allocator<P> {
         let spare = self.glance(cache.id.spare());
         let spare_is_full = spare != 0 && spare & 1 == 0 && sheaf::top_is_full(spare);
         if !spare_is_full && let Some(sheaf) = self.take_spare(cache, spare) {
+            self.note_filled(cache);
             return Some(self.fit(cache, sheaf));
         }
         if !spare_is_full {
