@@ -73,6 +73,7 @@ pub mod sync;
 pub mod text;
 pub mod tunables;
 pub mod validate;
+mod visit;
 pub mod whole;
 mod within;
 
