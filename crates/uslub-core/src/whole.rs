@@ -423,10 +423,11 @@ fn is_ladder(objects: &[*mut u8], size: usize) -> bool {
     let Some(first) = objects.windows(2).next().map(step) else {
         return false;
     };
-    // Without a branch an object.
-    let others = objects
-        .windows(2)
-        .fold(0, |all, pair| all | (step(pair) ^ first));
+    // Without a branch an object. Each is compared with the last but one before it: two are looked at at once.
+    let pairs = objects.iter().zip(&objects[2..]);
+    let others = pairs.fold(0, |all, (&below, &above)| {
+        all | (step(&[below, above]) ^ first.wrapping_mul(2))
+    });
     others == 0 && (first == size || first == size.wrapping_neg())
 }
 
@@ -505,6 +506,21 @@ mod tests {
         assert!(!ladder(&[16, 32, 32]));
         assert!(!ladder(&[16, 48, 80]));
         assert!(!ladder(&[16]));
+    }
+
+    #[test]
+    fn a_ladder_has_no_rung_out_of_its_place() {
+        for len in 3..40 {
+            let ladder: Vec<_> = (1..=len).map(|i| (16 * i) as *mut u8).collect();
+            assert!(is_ladder(&ladder, 16));
+            for wrong in 0..len {
+                for by in [8, 16, 32] {
+                    let mut other = ladder.clone();
+                    other[wrong] = other[wrong].wrapping_add(by);
+                    assert!(!is_ladder(&other, 16), "{len} {wrong} {by}");
+                }
+            }
+        }
     }
 
     #[test]
