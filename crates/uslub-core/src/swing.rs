@@ -8,8 +8,8 @@
 //!
 //! It is a matter of where the first row began, and it stays so. Each change costs as much as ten objects. So the CPU notes how many
 //! objects it frees from one change to the next: so far does the row reach into each of the two sheaves, above the change and below. Where
-//! both together fit into one sheaf, the one that becomes the main one gets just so many of the spare's objects that the next row ends before it
-//! is full: above, 200, and the spare keeps 50.
+//! both together fit into one sheaf, the one that becomes the main one gets just so many of the spare's objects that the row lies in its midst:
+//! here 200, so that the next row ends as it is full, and the spare keeps 50. What goes to and fro by a few objects gets half a sheaf.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -67,14 +67,13 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// The main sheaf was empty, and the spare takes its place: how far the row reached above the change, if it fits into one sheaf of
-    /// `capacity`.
+    /// The main sheaf was empty, and the spare takes its place: the objects that put the row in the midst of a sheaf of `capacity`, if it fits.
     fn note_emptied(&self, cache: &KmemCache<P>, capacity: usize) -> Option<usize> {
         let region = self.table.here(self.platform.cpu());
         let mut swing = Swing::load(region.swing(cache.id));
         let above = usize::from(swing.freed(cache, region));
         swing.store(region.swing(cache.id));
-        fits(above, swing.below.into(), capacity).then_some(above)
+        midst(above, swing.below.into(), capacity)
     }
 
     /// The sheaf that becomes the main one, which was seen to be empty: the spare, or as much of it as keeps the row in one sheaf.
@@ -88,7 +87,7 @@ impl<P: Platform> Allocator<P> {
         if !cache.is_adaptive() {
             return spare;
         }
-        let Some(above) = self.note_emptied(cache, spare.capacity()) else {
+        let Some(n) = self.note_emptied(cache, spare.capacity()) else {
             return spare;
         };
         if main == sheaf::bootstrap() || !self.swap(cache.id.main(), main, sheaf::bootstrap()) {
@@ -96,8 +95,7 @@ impl<P: Platform> Allocator<P> {
         }
         // SAFETY: just taken out of its slot, and no sentinel.
         let mut main = self.fit(cache, unsafe { Sheaf::from_top(main) });
-        let n = main.capacity().saturating_sub(above).min(spare.len());
-        if n == 0 || n == spare.len() {
+        if n > main.capacity() || n >= spare.len() {
             self.place_empty(cache, main, gfp);
             return spare;
         }
@@ -114,22 +112,31 @@ impl<P: Platform> Allocator<P> {
     }
 }
 
-/// Whether a row that reaches so many objects above and below a change of sheaves has one at all, and room in one sheaf.
-fn fits(above: usize, below: usize, capacity: usize) -> bool {
-    above > 0 && above + below.max(1) <= capacity
+/// Objects that a sheaf holds where a row goes up and down that reaches so many above a change of sheaves and so many below, at least one: as
+/// much room is left above as objects below. `None` where there was no row, or none that fits.
+fn midst(above: usize, below: usize, capacity: usize) -> Option<usize> {
+    let below = below.max(1);
+    let slack = capacity.checked_sub(above + below)?;
+    (above > 0).then_some(below + slack / 2)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::fits;
+    use super::midst;
+
+    #[test]
+    fn a_row_lies_in_the_midst_of_a_sheaf_that_has_room_for_it() {
+        assert_eq!(midst(50, 200, 250), Some(200));
+        assert_eq!(midst(10, 40, 250), Some(140));
+        assert_eq!(midst(1, 1, 250), Some(125));
+        assert_eq!(midst(249, 0, 250), Some(1));
+    }
 
     #[test]
     fn rows_that_are_too_long_for_a_sheaf_stay_as_they_are() {
-        assert!(fits(174, 76, 250));
-        assert!(!fits(174, 77, 250));
-        // Nothing would be left to allocate.
-        assert!(!fits(250, 0, 250));
+        assert_eq!(midst(51, 200, 250), None);
+        assert_eq!(midst(250, 0, 250), None);
         // Allocations alone.
-        assert!(!fits(0, 76, 250));
+        assert_eq!(midst(0, 200, 250), None);
     }
 }

@@ -132,6 +132,26 @@ fn rows_that_fit_into_one_sheaf_settle_in_it() {
     assert_all_is_given_back(&a);
 }
 
+/// Five objects that come and go across the change of sheaves are soon far from it.
+#[test]
+fn what_goes_to_and_fro_by_a_few_objects_gets_half_a_sheaf() {
+    let a = machine(&["sheaf_capacity=28"]);
+    let cache = cache(&a);
+    for _ in 0..100 {
+        burst(&a, cache, 0, 2 * MAX_CAPACITY);
+    }
+    let held: Vec<_> = (0..172).map(|_| a.alloc(cache, Gfp::KERNEL)).collect();
+    for _ in 0..4 {
+        burst(&a, cache, 0, 5);
+    }
+    assert_eq!(support::sheaves_on(&a, cache, 0), (Some(127), Some(125)));
+    // SAFETY: the test's objects, freed once.
+    held.into_iter()
+        .for_each(|object| unsafe { a.free(cache, object) });
+    assert_eq!(a.validate(), Ok(()));
+    assert_all_is_given_back(&a);
+}
+
 #[test]
 fn sheaves_of_small_classes_of_kmalloc_grow_unless_their_capacity_is_set() {
     // 64 KiB or 250 objects; else 8 KiB, or what is set.
