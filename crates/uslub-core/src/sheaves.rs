@@ -153,13 +153,8 @@ impl<P: Platform> Allocator<P> {
             }
             return None;
         }
-        let take_main = || {
-            (main != sheaf::bootstrap() && self.swap(cache.id.main(), main, sheaf::bootstrap()))
-                // SAFETY: just taken out of its slot, and no sentinel.
-                .then(|| unsafe { Sheaf::from_top(main) })
-        };
         let mut sheaf = empty
-            .or_else(take_main)
+            .or_else(|| self.take_main(cache, main))
             .or_else(|| self.empty_sheaf(cache, gfp))?;
         sheaf = self.fit(cache, sheaf);
         if sheaf.is_full() {
@@ -178,6 +173,13 @@ impl<P: Platform> Allocator<P> {
             return None;
         }
         Some(sheaf)
+    }
+
+    /// Takes the main sheaf that was seen, and no stopped one, if it is still there.
+    pub(crate) fn take_main(&self, cache: &KmemCache<P>, main: usize) -> Option<Sheaf> {
+        (main != sheaf::bootstrap() && self.swap(cache.id.main(), main, sheaf::bootstrap()))
+            // SAFETY: just taken out of its slot, and no sentinel.
+            .then(|| unsafe { Sheaf::from_top(main) })
     }
 
     /// Takes the spare that was seen, if it is still there.

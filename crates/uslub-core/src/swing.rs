@@ -6,10 +6,11 @@
 //! | 250 are allocated: after 50 of them the two change places | 50 | 0 |
 //! | 250 are freed: after 200 of them they change places again | 50 | 250 |
 //!
-//! It is a matter of where the first row began, and it stays so. Each change costs as much as ten objects. So the CPU notes how many
-//! objects it frees from one change to the next: so far does the row reach into each of the two sheaves, above the change and below. Where
-//! both together fit into one sheaf, the one that becomes the main one gets just so many of the spare's objects that the row lies in its midst:
-//! here 200, so that the next row ends as it is full, and the spare keeps 50. What goes to and fro by a few objects gets half a sheaf.
+//! It is a matter of where the first row began, and it stays so. Each change costs as much as ten objects. So the CPU notes how
+//! many objects it frees from one change to the next: so far does the row reach into each of the two sheaves, above the change and
+//! below. Where both together fit into one sheaf, the one that becomes the main one gets just so many of the spare's objects that
+//! the row lies in its midst: here 200, so that the next row ends as it is full, and the spare keeps 50. What goes to and fro by a
+//! few objects gets half a sheaf.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -18,9 +19,8 @@ use crate::atomic::AtomicU32;
 use crate::cache::KmemCache;
 use crate::gfp::Gfp;
 use crate::info;
-use crate::percpu::Region;
 use crate::platform::Platform;
-use crate::sheaf::{self, Sheaf};
+use crate::sheaf::Sheaf;
 use crate::stats::StatItem;
 
 /// What a CPU has seen of a cache, in a word of its region. Racy: a lost update costs a change.
@@ -46,34 +46,26 @@ impl Swing {
         // Relaxed: a hint.
         word.store(u32::from(self.mark) | u32::from(self.below) << 16, Relaxed);
     }
-
-    /// Objects freed since the last change, which is this from now on.
-    fn freed<P: Platform>(&mut self, cache: &KmemCache<P>, region: &Region) -> u16 {
-        let frees = info::count_in(region, cache, StatItem::FreeFastpath);
-        let freed = (frees as u16).wrapping_sub(self.mark);
-        self.mark = frees as u16;
-        freed
-    }
 }
 
 impl<P: Platform> Allocator<P> {
     /// The main sheaf was full, and one with room takes its place.
     pub(crate) fn note_filled(&self, cache: &KmemCache<P>) {
         if cache.is_adaptive() {
-            let region = self.table.here(self.platform.cpu());
-            let mut swing = Swing::load(region.swing(cache.id));
-            swing.below = swing.freed(cache, region);
-            swing.store(region.swing(cache.id));
+            self.note_change(cache, true);
         }
     }
 
-    /// The main sheaf was empty, and the spare takes its place: the objects that put the row in the midst of a sheaf of `capacity`, if it fits.
-    fn note_emptied(&self, cache: &KmemCache<P>, capacity: usize) -> Option<usize> {
+    /// Main and spare change places, as main is `filled` or else empty: the objects freed since the change before, and those that were
+    /// freed from one by an allocation to one by a free.
+    fn note_change(&self, cache: &KmemCache<P>, filled: bool) -> (usize, usize) {
         let region = self.table.here(self.platform.cpu());
-        let mut swing = Swing::load(region.swing(cache.id));
-        let above = usize::from(swing.freed(cache, region));
-        swing.store(region.swing(cache.id));
-        midst(above, swing.below.into(), capacity)
+        let frees = info::count_in(region, cache, StatItem::FreeFastpath) as u16;
+        let last = Swing::load(region.swing(cache.id));
+        let freed = frees.wrapping_sub(last.mark);
+        let below = if filled { freed } else { last.below };
+        Swing { mark: frees, below }.store(region.swing(cache.id));
+        (freed.into(), below.into())
     }
 
     /// The sheaf that becomes the main one, which was seen to be empty: the spare, or as much of it as keeps the row in one sheaf.
@@ -87,33 +79,26 @@ impl<P: Platform> Allocator<P> {
         if !cache.is_adaptive() {
             return spare;
         }
-        let Some(n) = self.note_emptied(cache, spare.capacity()) else {
+        let (above, below) = self.note_change(cache, false);
+        let Some(n) = midst(above, below, spare.capacity()).filter(|&n| n < spare.len()) else {
             return spare;
         };
-        if main == sheaf::bootstrap() || !self.swap(cache.id.main(), main, sheaf::bootstrap()) {
+        let Some(main) = self.take_main(cache, main) else {
             return spare;
-        }
-        // SAFETY: just taken out of its slot, and no sentinel.
-        let mut main = self.fit(cache, unsafe { Sheaf::from_top(main) });
-        if n > main.capacity() || n >= spare.len() {
-            self.place_empty(cache, main, gfp);
-            return spare;
-        }
+        };
+        let mut main = self.fit(cache, main);
+        let n = n.min(main.capacity());
         let kept = spare.len() - n;
         main.room()[..n].copy_from_slice(&spare.objects()[kept..]);
         main.grow(n);
         spare.truncate(kept);
-        let top = spare.into_top();
-        if !self.swap(cache.id.spare(), 0, top) {
-            // SAFETY: in no slot, so still ours.
-            self.store_or_flush(cache, unsafe { Sheaf::from_top(top) }, gfp);
-        }
+        self.place_spare(cache, spare, gfp);
         main
     }
 }
 
-/// Objects that a sheaf holds where a row goes up and down that reaches so many above a change of sheaves and so many below, at least one: as
-/// much room is left above as objects below. `None` where there was no row, or none that fits.
+/// Objects, at least one, of a sheaf in whose midst a row lies that reaches so many above a change of sheaves and so many below: as
+/// much room is left over as objects. `None` where there was no row, or none that fits.
 fn midst(above: usize, below: usize, capacity: usize) -> Option<usize> {
     let below = below.max(1);
     let slack = capacity.checked_sub(above + below)?;

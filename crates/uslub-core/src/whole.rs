@@ -267,7 +267,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Makes a sheaf this CPU's spare, if it has none.
-    fn place_spare(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
+    pub(crate) fn place_spare(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
         let top = sheaf.into_top();
         if !self.swap(cache.id.spare(), 0, top) {
             // SAFETY: in no slot, so still ours.

@@ -105,8 +105,8 @@ fn a_cpu_that_exchanges_main_and_spare_again_and_again_gets_larger_sheaves() {
     assert_all_is_given_back(&a);
 }
 
-/// Where the first row began, the main sheaf holds 174 objects between the rows: each of them would change main and spare twice. The CPU sees
-/// how far they reach, and they settle in one sheaf.
+/// Where the first row began, the main sheaf holds 174 objects between the rows: each of them would change main and spare twice.
+/// The CPU sees how far they reach, and they settle in one sheaf.
 #[test]
 fn rows_that_fit_into_one_sheaf_settle_in_it() {
     let a = machine(&["sheaf_capacity=28"]);

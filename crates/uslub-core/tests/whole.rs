@@ -268,8 +268,8 @@ fn bulks_of_one_leave_slab_by_slab() {
     }
 }
 
-/// Sheaves of a size class hold whole slabs, or the other way round, or slabs have a few objects: what is freed one by one, in the order in which it was
-/// allocated, leaves slab by slab, each by one update.
+/// Sheaves of a size class hold whole slabs, or the other way round, or slabs have a few objects: what is freed one by one, in the
+/// order in which it was allocated, leaves slab by slab, each by one update.
 #[test]
 fn what_is_freed_in_order_leaves_slab_by_slab() {
     for bytes in [16, 32, 48, 64, 80, 128, 256] {
