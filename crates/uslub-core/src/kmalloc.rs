@@ -351,8 +351,19 @@ impl<P: Platform> Allocator<P> {
 
     /// Bytes that may be used of an object of [`kmalloc`](Self::kmalloc) or of any cache; 0 for null.
     ///
-    /// A pointer that is no such object ends the process with a message.
+    /// A pointer that is no such object ends the process with a message (but for the few places at the end of a slab that
+    /// classes of a power of two leave unused).
+    #[inline]
     pub fn ksize(&self, object: *mut u8) -> usize {
+        match self.class_bytes(object) {
+            Some(bytes) => bytes,
+            None => self.ksize_slow(object),
+        }
+    }
+
+    /// [`ksize`](Self::ksize) of what is of no size class.
+    #[cold]
+    fn ksize_slow(&self, object: *mut u8) -> usize {
         if object.is_null() {
             0
         } else {

@@ -306,10 +306,11 @@ pub unsafe extern "C" fn pvalloc(bytes: usize) -> *mut c_void {
 /// `object` is null or live.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc_usable_size(object: *mut c_void) -> usize {
-    if object.is_null() || !start::ready() {
-        return 0;
+    if start::ready() {
+        ALLOCATOR.ksize(object.cast())
+    } else {
+        0
     }
-    ALLOCATOR.ksize(object.cast())
 }
 
 /// [`free`], for old programs.
