@@ -19,10 +19,12 @@ use crate::sheaf::{self, MAX_CAPACITY, Sheaf};
 use crate::slab::{Slab, State};
 use crate::stats::StatItem;
 
-/// Objects of a slab, at most, for which this is done.
+/// Slots of a slab, at most, for which this is done.
 const MOST: usize = 512;
 /// Objects that are looked at together with those of a CPU's sheaves, at most.
 const OWN: usize = 640;
+/// Objects that make no ladder worth a look of its own.
+const FEW: usize = 8;
 
 /// Slabs of one node that are empty now and on no list.
 #[derive(Default)]
@@ -281,7 +283,7 @@ impl<P: Platform> Allocator<P> {
         let bytes = cache.oo.bytes();
         let is_here = |&object: &*mut u8| (object as usize).wrapping_sub(base) < bytes;
         // The first look is at the far end: most arrays that are none end elsewhere.
-        if objects.len() > MOST || !objects.first().is_some_and(is_here) {
+        if cache.slot_at(bytes - 1) >= MOST || !objects.first().is_some_and(is_here) {
             return false;
         }
         let size = cache.size as usize;
@@ -291,23 +293,32 @@ impl<P: Platform> Allocator<P> {
             let is_slot = |object: &*mut u8| cache.is_slot((*object as usize).wrapping_sub(base));
             return ends.iter().all(is_slot);
         }
-        let mut seen = [0; MOST / 64];
+        // What lies in no slot of the slab is told by the offset, which is not the slot's.
+        let slot_of = |offset: usize| cache.slot_at(offset & (bytes - 1));
+        let mut seen = Seen::none();
         let mut rest = objects;
         while let [first, ..] = rest {
-            // Most are in a few ladders.
-            let (run, others) = rest.split_at(ladder_len(rest, size));
-            let lowest = first.min(&run[run.len() - 1]);
-            let offset = (*lowest as usize).wrapping_sub(base);
-            if offset >= bytes || !cache.is_slot(offset) {
-                return false;
+            // Many are in a few ladders; in random order hardly any.
+            let len = ladder_len(rest, size);
+            if len < FEW {
+                let (some, others) = rest.split_at(rest.len().min(4 * FEW));
+                for &object in some {
+                    let offset = (object as usize).wrapping_sub(base);
+                    seen.note(offset, slot_of(offset), size);
+                }
+                rest = others;
+                continue;
             }
-            let slot = cache.slot_at(offset);
-            if slot + run.len() > objects.len() || !mark(&mut seen, slot, run.len()) {
+            let (run, others) = rest.split_at(len);
+            let lowest = first.min(&run[len - 1]);
+            let offset = (*lowest as usize).wrapping_sub(base);
+            let slot = slot_of(offset);
+            if slot * size != offset || !seen.note_run(slot, len) {
                 return false;
             }
             rest = others;
         }
-        true
+        seen.are_all(objects.len())
     }
 
     /// Keeps empty slabs of ours that are on no list of their node, or gives them back.
@@ -423,12 +434,15 @@ fn is_ladder(objects: &[*mut u8], size: usize) -> bool {
     let Some(first) = objects.windows(2).next().map(step) else {
         return false;
     };
+    if first != size && first != size.wrapping_neg() {
+        return false;
+    }
     // Without a branch an object. Each is compared with the last but one before it: two are looked at at once.
     let pairs = objects.iter().zip(&objects[2..]);
     let others = pairs.fold(0, |all, (&below, &above)| {
         all | (step(&[below, above]) ^ first.wrapping_mul(2))
     });
-    others == 0 && (first == size || first == size.wrapping_neg())
+    others == 0
 }
 
 /// Bytes from the first of two objects to the second.
@@ -458,19 +472,41 @@ fn ladder_len(objects: &[*mut u8], size: usize) -> usize {
     len + rungs.take_while(|pair| step(pair) == first).count()
 }
 
-/// Marks so many slots from `slot`, at least one; whether none of them was marked.
-fn mark(seen: &mut [u64; MOST / 64], slot: usize, len: usize) -> bool {
-    let (mut at, end) = (slot, slot + len);
-    while at < end {
-        let bits = (end - at).min(64 - at % 64);
-        let mask = u64::MAX >> (64 - bits) << (at % 64);
-        if seen[at / 64] & mask != 0 {
-            return false;
+/// Slots of a slab whose objects were seen: a byte each, as nothing then waits for the one before.
+struct Seen {
+    slots: [u8; MOST],
+    /// All bits in which an object lies elsewhere than its slot.
+    wrong: usize,
+}
+
+impl Seen {
+    fn none() -> Self {
+        Self {
+            slots: [0; MOST],
+            wrong: 0,
         }
-        seen[at / 64] |= mask;
-        at += bits;
     }
-    true
+
+    /// Notes the object at an offset that is in this slot, one of the first [`MOST`], if it is one.
+    #[inline]
+    fn note(&mut self, offset: usize, slot: usize, size: usize) {
+        self.wrong |= slot.wrapping_mul(size) ^ offset;
+        self.slots[slot % MOST] = 1;
+    }
+
+    /// Notes so many from a slot on; whether there are so many.
+    fn note_run(&mut self, slot: usize, len: usize) -> bool {
+        let run = self.slots.get_mut(slot..slot.saturating_add(len));
+        run.is_some_and(|run| {
+            run.fill(1);
+            true
+        })
+    }
+
+    /// Whether so many objects, which all were noted, are those of the first `count` slots: as many as these, so none came twice.
+    fn are_all(&self, count: usize) -> bool {
+        self.wrong == 0 && self.slots[..count].iter().fold(1, |all, seen| all & seen) == 1
+    }
 }
 
 #[cfg(test)]
@@ -543,18 +579,42 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_marked_once() {
-        for slot in 0..140 {
-            for len in 1..140 {
-                let mut seen = [0; MOST / 64];
-                assert!(mark(&mut seen, slot, len));
-                let marked = |at: usize| seen[at / 64] >> (at % 64) & 1 == 1;
-                assert!((0..MOST).all(|at| marked(at) == (slot..slot + len).contains(&at)));
-                for again in [slot, slot + len - 1] {
-                    assert!(!mark(&mut seen.clone(), again, 1));
+    fn all_slots_are_seen_or_some_object_came_twice() {
+        const SIZE: usize = 48;
+        for count in [1, 7, 8, 63, 250, MOST] {
+            let seen = |slots: &[usize]| {
+                let mut seen = Seen::none();
+                for slot in slots {
+                    seen.note(slot * SIZE, *slot, SIZE);
                 }
-                assert!(mark(&mut seen, slot + len, 1));
+                seen.are_all(count)
+            };
+            // In an order of its own: 13 is prime to all counts.
+            let all: Vec<_> = (0..count).map(|i| i * 13 % count).collect();
+            assert!(seen(&all), "{count}");
+            for wrong in 0..count {
+                for other in [all[(wrong + 1) % count], count.min(MOST - 1)] {
+                    let mut slots = all.clone();
+                    slots[wrong] = other;
+                    assert_eq!(seen(&slots), slots == all, "{count} {wrong} {other}");
+                }
             }
+            let mut inner = Seen::none();
+            all.iter()
+                .for_each(|slot| inner.note(slot * SIZE, *slot, SIZE));
+            inner.note(SIZE + 16, 1, SIZE);
+            assert!(!inner.are_all(count));
+        }
+    }
+
+    #[test]
+    fn a_run_is_seen_where_it_is() {
+        for (slot, len) in [(0, 250), (3, 40), (MOST - 8, 8)] {
+            let mut seen = Seen::none();
+            assert!(seen.note_run(slot, len));
+            let run = slot..slot + len;
+            assert!((0..MOST).all(|at| (seen.slots[at] == 1) == run.contains(&at)));
+            assert!(!seen.note_run(MOST - 7, 8) && !seen.note_run(usize::MAX - 7, 8));
         }
     }
 }

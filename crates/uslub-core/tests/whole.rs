@@ -97,6 +97,38 @@ fn an_interior_pointer_among_them_is_found() {
 }
 
 #[test]
+fn a_wrong_object_is_found_in_any_order() {
+    for (from, by, reason) in [(50, 0, "double free"), (0, 16, "interior")] {
+        for wrong in [0, 9, 64, 127] {
+            let a = setup(&["slab_freelist_random=1"]);
+            let cache = a.create(&CacheArgs::new("test", 32)).unwrap();
+            let mut objects = whole_slab(&a, cache);
+            assert_eq!(objects.len(), 128);
+            // Another one instead, or a place inside of it.
+            objects[wrong] = objects[(wrong + from) % 128].wrapping_add(by);
+            let ended = catch_unwind(AssertUnwindSafe(|| free(&a, cache, &mut objects)));
+            let message = *ended.unwrap_err().downcast::<String>().unwrap();
+            assert!(message.contains(reason), "{message}");
+        }
+    }
+}
+
+#[test]
+fn an_object_of_another_slab_makes_none_whole() {
+    let a = setup(&["slab_freelist_random=1"]);
+    let cache = a.create(&CacheArgs::new("test", 32)).unwrap();
+    let mut slabs = [whole_slab(&a, cache), whole_slab(&a, cache)];
+    let [one, other] = &mut slabs;
+    std::mem::swap(&mut one[40], &mut other[90]);
+    for (slab, left) in slabs.iter_mut().zip([128, 0]) {
+        free(&a, cache, slab);
+        assert_eq!(a.info(cache).active_objs, left);
+        assert_eq!(a.validate(), Ok(()));
+    }
+    assert_all_is_given_back(&a);
+}
+
+#[test]
 fn constructed_objects_stay_constructed() {
     unsafe fn construct(_: *const (), object: *mut u8) -> bool {
         // SAFETY: an object of 96 bytes.
