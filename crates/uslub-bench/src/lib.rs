@@ -11,16 +11,21 @@
 //! | `strategy` | caches from `key=value` settings; counters by name |
 //! | `linux`, `machine`, `pace` | the real allocator, CPUs to pin to, what is said of them |
 //! | `floor` | the least that a call can take |
+//! | `kernel` | what SLUB takes inside the kernel |
+//! | `bulks`, `fresh` | bulks out of sheaves, and out of fresh slabs |
 //! | `ring`, `threads`, `dice` | what workloads are made of |
 //! | `peers` | other allocators, measured beside ours |
 //! | `row`, `goal`, `report` | what comes out |
 //! | `table`, `page`, `chart` | how it looks: on a terminal, in a browser |
 
 pub mod bench;
+mod bulks;
 mod chart;
 mod dice;
 mod floor;
+mod fresh;
 mod goal;
+mod kernel;
 mod linux;
 mod machine;
 mod measure;

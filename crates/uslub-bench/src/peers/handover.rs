@@ -1,6 +1,8 @@
 //! P4: one CPU allocates, another frees.
 
-use std::ptr::null_mut;
+use std::ptr::{null_mut, with_exposed_provenance_mut};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 
 use uslub_core::Gfp;
@@ -11,6 +13,7 @@ use super::face::{Face, OURS};
 use super::row::{Aim, PeerRow};
 use super::{More, Peers, Section};
 use crate::bench::{Bench, Failure};
+use crate::floor::FLOOR;
 use crate::linux::{self, Pinned};
 use crate::measure::nanoseconds;
 use crate::ring::{Ring, wait_until};
@@ -27,6 +30,8 @@ const DEPTH: usize = 4;
 /// The largest sheaves, as for P2, and a barn that holds what is on its way: DPDK's pool has its largest caches, and a ring for all of its
 /// objects.
 const CAPACITY: [&str; 2] = ["sheaf_capacity=250", "max_full_sheaves=200"];
+/// Batches of objects that the floor hands over in turn: none is written to before it was read.
+const IN_TURN: usize = 2 * DEPTH;
 /// Objects of DPDK's pool: as many as are on their way at most, and in its caches.
 const POOL: usize = (1 << 16) - 1;
 
@@ -71,6 +76,7 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
             if let Some(pool) = &pool {
                 more.push((DPDK, Box::new(|| pooled(pool, cpus, objects, batch))));
             }
+            more.push((FLOOR, Box::new(|| bare(size, cpus, objects, batch))));
             let all = peers.each_and(bench, one_by_one, more)?;
             let aim = Aim::ratio(0.5);
             let aim = (known.filter(|_| pool.is_none())).map_or(aim, |limit| aim.and_limit(limit));
@@ -93,7 +99,8 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
         "One CPU allocates, another frees",
         "The producer allocates a batch and writes a word into each object, the consumer reads it and frees them. What \
          counts is the time in these loops on both CPUs, not the waiting for each other. For bulks our cache has its largest sheaves (250 \
-         objects) and a barn for 200 full ones; DPDK's pool its largest caches (512) and a ring for all of its objects.",
+         objects) and a barn for 200 full ones; DPDK's pool its largest caches (512) and a ring for all of its objects. \
+         The floor of the bulks is no allocator at all: the same objects again and again.",
         rows,
     ))
 }
@@ -120,6 +127,29 @@ fn pooled(pool: &Pool<'_>, cpus: [usize; 2], objects: usize, batch: usize) -> Re
     let free = |batch: &mut [*mut u8]| unsafe { pool.put(batch) };
     hand_over(cpus, objects, batch, || pool.enter(), alloc, free)
 }
+
+/// With no allocator at all: the same objects again and again, whose lines and addresses go from CPU to CPU.
+fn bare(size: usize, cpus: [usize; 2], objects: usize, batch: usize) -> Result<f64, Failure> {
+    let count = IN_TURN * batch;
+    let mut memory = vec![Page([0; 4096]); (count * size).div_ceil(size_of::<Page>())];
+    let start = memory.as_mut_ptr().expose_provenance();
+    let next = AtomicUsize::new(0);
+    let alloc = |batch: &mut [*mut u8]| {
+        // Relaxed: the producer's alone.
+        let first = next.load(Relaxed);
+        for (at, object) in (first..).zip(batch.iter_mut()) {
+            *object = with_exposed_provenance_mut(start + at * size);
+        }
+        // Relaxed: as above.
+        next.store((first + batch.len()) % count, Relaxed);
+        true
+    };
+    hand_over(cpus, objects, batch, || (), alloc, |_| ())
+}
+
+#[derive(Clone)]
+#[repr(align(4096))]
+struct Page(#[expect(dead_code, reason = "memory to write to by address")] [u8; 4096]);
 
 /// Nanoseconds an object in both loops together; each thread holds what `enter` gives it.
 fn hand_over<T>(

@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::hint::black_box;
-use std::ptr::null_mut;
 
 use uslub_core::Gfp;
 
@@ -11,6 +10,7 @@ use super::face::{Face, OURS};
 use super::row::{Aim, PeerRow, Rounds};
 use super::{More, Peers, Section};
 use crate::bench::{Bench, Failure};
+use crate::bulks::Places;
 use crate::chart::Chart;
 use crate::floor::{FLOOR, Floor};
 use crate::linux::{self, Pinned};
@@ -37,8 +37,6 @@ const NUMBERS: [(usize, Option<f64>); 14] = [
     (158, None),
     (250, Some(0.28)),
 ];
-/// The most: the longest round.
-const MOST: usize = 250;
 /// Objects of DPDK's pool.
 const POOL: usize = 4095;
 /// A difference that is none, in nanoseconds.
@@ -56,9 +54,9 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     let mut lines = [const { Vec::new() }; 4];
     for (n, known) in NUMBERS {
         bench.says(&format!("P2, {n} objects"));
-        let array = RefCell::new([null_mut(); MOST]);
+        let places = RefCell::new(Places::new());
         let loops = (objects / n).max(1);
-        let one_by_one = |face: &Face| malloc(face, loops, &mut array.borrow_mut()[..n]);
+        let one_by_one = |face: &Face| malloc(face, loops, places.borrow_mut().array(face.name, n));
         let floor = Floor::here()?.map(Face::of_floor);
         let bare = floor
             .as_ref()
@@ -67,18 +65,19 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
         let aim = Aim::ratio(1.0).tie(TIE_NS);
         let name = format!("{n} of {SIZE} B, malloc");
         let malloc = PeerRow::new("P2", name, "ns/object", &malloc, aim);
-        let at_once = || bulk(&cache, loops, &mut array.borrow_mut()[..n]);
+        places.replace(Places::new());
+        let at_once = || bulk(&cache, loops, places.borrow_mut().array(OURS, n));
         let mut more: Vec<More<'_>> = vec![(OURS, Box::new(at_once))];
         if let Some(floor) = Floor::here()? {
             more.push((
                 FLOOR,
-                Box::new(|| Ok(sequences(floor, loops, &mut array.borrow_mut()[..n]))),
+                Box::new(|| Ok(sequences(floor, loops, places.borrow_mut().array(FLOOR, n)))),
             ));
         }
         if let Some(pool) = &pool {
             more.push((
                 DPDK,
-                Box::new(|| pooled(pool, loops, &mut array.borrow_mut()[..n])),
+                Box::new(|| pooled(pool, loops, places.borrow_mut().array(DPDK, n))),
             ));
         }
         let all = peers.each_and(bench, one_by_one, more)?;

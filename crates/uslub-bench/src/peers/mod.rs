@@ -10,6 +10,7 @@
 //! | `row`, `report`, `table`, `page` | ours beside the best, and how it looks |
 //! | `child` | work in a process of its own |
 //! | `pair`, `many`, `live`, `handover`, `churn`, `programs`, `sleepers` | P1 to P7 |
+//! | `kernel` | K: what SLUB takes in the kernel, beside ours |
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -21,6 +22,7 @@ pub mod cost;
 mod dpdk;
 mod face;
 mod handover;
+mod kernel;
 #[cfg(feature = "peers")]
 mod linked;
 mod live;
@@ -49,7 +51,7 @@ use row::Rounds;
 type Run = fn(&Bench, &Peers) -> Result<Section, Failure>;
 
 /// All parts, by name.
-const PARTS: [(&str, Run); 7] = [
+const PARTS: [(&str, Run); 8] = [
     ("P1", pair::run),
     ("P2", many::run),
     ("P3", live::run),
@@ -57,6 +59,7 @@ const PARTS: [(&str, Run); 7] = [
     ("P5", churn::run),
     ("P6", programs::run),
     ("P7", sleepers::run),
+    ("K", kernel::run),
 ];
 
 /// Names of the parts.

@@ -6,20 +6,17 @@
 //! | worst case: neighbours from different slabs | a loop over single calls | bulk calls |
 //! | the same without sheaves | one update an object | one a run that the look-ahead finds |
 
-use std::hint::black_box;
-use std::ptr::null_mut;
-
-use uslub_core::Gfp;
-use uslub_linux::Linux;
+use std::cell::RefCell;
 
 use crate::bench::{Bench, Failure};
+use crate::bulks::{Places, at_once, at_once_unchecked, one_by_one, sequences};
 use crate::chart::Chart;
-use crate::floor::Floor;
+use crate::floor::{FLOOR, Floor};
 use crate::goal::{Goal, signed};
+use crate::kernel;
 use crate::linux::{self, Pinned, Slub};
 use crate::measure::Sample;
 use crate::pace;
-use crate::quiet::nanoseconds_a_step;
 use crate::report::{SeedReport, Table};
 use crate::row::Row;
 use crate::strategy::Strategy;
@@ -34,23 +31,22 @@ const LIMIT_NS: f64 = 0.45;
 /// Sheaves that hold any of the bulks.
 const LARGE: &str = "sheaves of 250";
 
-/// Objects a bulk; what the thread reported: ns before, ns after, gain in per cent; and what the kernel's own code
-/// takes: figure, and whether it was measured at just this bulk (else the lower of its neighbours').
-const REPORTED: [(usize, f64, f64, f64, f64, bool); 14] = [
-    (1, 10.520, 11.931, -11.9, 28.0, true),
-    (2, 6.697, 7.368, -11.5, 15.0, true),
-    (3, 5.589, 6.003, -9.1, 9.0, false),
-    (4, 4.921, 5.543, -15.8, 9.0, true),
-    (8, 4.499, 5.047, -17.6, 5.4, true),
-    (16, 17.424, 5.015, 71.0, 3.9, true),
-    (30, 22.075, 5.062, 77.3, 3.3, false),
-    (32, 20.965, 5.089, 75.9, 3.3, true),
-    (34, 20.039, 7.006, 65.0, 3.2, false),
-    (48, 19.252, 7.755, 59.2, 3.2, false),
-    (64, 21.523, 17.203, 20.9, 3.2, false),
-    (128, 24.444, 18.195, 25.8, 3.2, false),
-    (158, 24.036, 18.372, 24.0, 3.2, false),
-    (250, 25.007, 18.430, 27.0, 3.2, true),
+/// Objects a bulk; what the thread reported: ns before, ns after, gain in per cent.
+const REPORTED: [(usize, f64, f64, f64); 14] = [
+    (1, 10.520, 11.931, -11.9),
+    (2, 6.697, 7.368, -11.5),
+    (3, 5.589, 6.003, -9.1),
+    (4, 4.921, 5.543, -15.8),
+    (8, 4.499, 5.047, -17.6),
+    (16, 17.424, 5.015, 71.0),
+    (30, 22.075, 5.062, 77.3),
+    (32, 20.965, 5.089, 75.9),
+    (34, 20.039, 7.006, 65.0),
+    (48, 19.252, 7.755, 59.2),
+    (64, 21.523, 17.203, 20.9),
+    (128, 24.444, 18.195, 25.8),
+    (158, 24.036, 18.372, 24.0),
+    (250, 25.007, 18.430, 27.0),
 ];
 
 /// Runs it.
@@ -58,7 +54,7 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
     let _pinned = Pinned::to_the_last()?;
     let slub = linux::steady()?;
     let mut own = Table::new(&["bulk", "before", "after", "improved"]);
-    for (n, before, after, gain, ..) in REPORTED {
+    for (n, before, after, gain) in REPORTED {
         own.push(&[
             n.to_string(),
             format!("{before} ns"),
@@ -107,19 +103,22 @@ fn bulks(
     let unchecked = Strategy::new(slub, SIZE, &[setting])?;
     let floor = Floor::here()?;
     let mut lines = [const { Vec::new() }; 4];
-    for (n, before, after, gain, kernel, exact) in REPORTED {
+    for (n, before, after, gain) in REPORTED {
+        let (kernel, exact) = kernel::bulk(n);
         bench.says(&format!("bulk of {n}, {name}"));
         // In full, long enough for the core to be nobody else's now and then.
         let loops = (bench.size.pick(1_000, 250_000, 10_000_000) / n).max(1);
-        let mut places = [const { Places::new() }; 4];
-        let [of_old, of_checked, of_new, of_bare] = &mut places;
+        let places = RefCell::new(Places::new());
+        let time = |who, work: &dyn Fn(&mut [*mut u8]) -> bool| {
+            places.borrow_mut().time(who, loops, n, work)
+        };
         let [old, checked, new, bare, load] = bench.samples_of(
             2,
             [
-                &mut || of_old.time(loops, n, |o| one_by_one(&single, o)),
-                &mut || of_checked.time(loops, n, |o| at_once(&bulk, o)),
-                &mut || of_new.time(loops, n, |o| at_once_unchecked(&unchecked, o)),
-                &mut || of_bare.time(loops, n, |o| sequences(floor, o)),
+                &mut || time("old", &|o| one_by_one(&single, o)),
+                &mut || time("checked", &|o| at_once(&bulk, o)),
+                &mut || time("new", &|o| at_once_unchecked(&unchecked, o)),
+                &mut || time(FLOOR, &|o| sequences(floor, o)),
                 &mut || Ok(pace::load()),
             ],
         )?;
@@ -153,7 +152,7 @@ fn bulks(
     for strategy in [&single, &bulk, &unchecked] {
         strategy.check_at_rest()?;
     }
-    let [old, checked, new, kernel] = lines;
+    let [old, checked, new, kernels] = lines;
     let chart = Chart::curves(
         format!("Allocate and free N objects, {name}"),
         "objects a bulk",
@@ -163,7 +162,7 @@ fn bulks(
         .with("one by one", old)
         .with("bulk", checked)
         .with("bulk, unchecked", new)
-        .with("Linux 7.2.12's own code", kernel))
+        .with(kernel::NEWEST, kernels))
 }
 
 fn goal(n: usize, gain: f64, kernel: f64, old: Sample, new: Sample) -> Goal {
@@ -173,94 +172,4 @@ fn goal(n: usize, gain: f64, kernel: f64, old: Sample, new: Sample) -> Goal {
         Goal::none().no_dearer(old, new)
     };
     goal.below_kernel(new, kernel)
-}
-
-/// Words by whose multiples places differ.
-const PLACES: usize = 512;
-
-/// Room for the array, which lies elsewhere each time, and for everybody in the same places: some cost a processor 10 ns a call.
-struct Places {
-    room: Page<[*mut u8; PLACES + 250]>,
-    next: usize,
-}
-
-#[repr(C, align(4096))]
-struct Page<T>(T);
-
-impl Places {
-    const fn new() -> Self {
-        Self {
-            room: Page([null_mut(); PLACES + 250]),
-            next: 0,
-        }
-    }
-
-    /// Nanoseconds an object, of arrays of `n`.
-    fn time(
-        &mut self,
-        loops: usize,
-        n: usize,
-        mut work: impl FnMut(&mut [*mut u8]) -> bool,
-    ) -> Result<f64, Failure> {
-        let at = self.next;
-        self.next = (at + 37) % PLACES;
-        let objects = &mut self.room.0[at..at + n];
-        let mut done = true;
-        let time = nanoseconds_a_step(loops, |mut range| {
-            done &= range.all(|_| work(black_box(&mut *objects)));
-        });
-        if done {
-            Ok(time / n as f64)
-        } else {
-            Err(Failure::NoMemory("for a bulk"))
-        }
-    }
-}
-
-/// Allocates and frees all, each by a call of its own; whether there was memory.
-#[inline(never)]
-fn one_by_one(strategy: &Strategy<'_, Linux>, objects: &mut [*mut u8]) -> bool {
-    let Strategy { slub, cache } = strategy;
-    for object in objects.iter_mut() {
-        *object = slub.alloc(cache, Gfp::KERNEL);
-    }
-    let done = objects.last().is_none_or(|last| !last.is_null());
-    for &mut object in objects {
-        // SAFETY: this cache's, freed once; null is ignored.
-        unsafe { slub.free(cache, object) };
-    }
-    done
-}
-
-/// The same by one call each.
-#[inline(never)]
-fn at_once(strategy: &Strategy<'_, Linux>, objects: &mut [*mut u8]) -> bool {
-    let Strategy { slub, cache } = strategy;
-    let done = slub.alloc_bulk(cache, Gfp::KERNEL, objects);
-    if done {
-        // SAFETY: this cache's, freed once.
-        unsafe { slub.free_bulk(cache, objects) };
-    }
-    done
-}
-
-/// The two sequences of bulk calls alone, where there are such.
-#[inline(never)]
-fn sequences(floor: Option<&Floor>, objects: &mut [*mut u8]) -> bool {
-    if let Some(floor) = floor {
-        floor.pop_and_push_many(objects);
-    }
-    true
-}
-
-/// The same without a look at each object.
-#[inline(never)]
-fn at_once_unchecked(strategy: &Strategy<'_, Linux>, objects: &mut [*mut u8]) -> bool {
-    let Strategy { slub, cache } = strategy;
-    let done = slub.alloc_bulk(cache, Gfp::KERNEL, objects);
-    if done {
-        // SAFETY: this cache's, freed once.
-        unsafe { slub.free_bulk_unchecked(cache, objects) };
-    }
-    done
 }

@@ -1,0 +1,213 @@
+//! K: the kernel's own table: what SLUB takes inside the kernel, and ours by the same calls.
+//!
+use std::cell::RefCell;
+
+use uslub_core::Gfp;
+
+use super::face::OURS;
+use super::pair::direct;
+use super::row::{Aim, PeerRow, Rounds};
+use super::{More, Peers, Section, in_turn, outcomes};
+use crate::bench::{Bench, Failure};
+use crate::bulks::{Places, at_once, one_by_one, sequences};
+use crate::floor::{FLOOR, Floor};
+use crate::fresh::{self, Room, Times};
+use crate::kernel::{BULKS, FRESH, KERNELS, KMALLOC, Known, PAIR, SINGLES};
+use crate::linux::{self, Pinned, Slub};
+use crate::strategy::Strategy;
+
+/// Bytes of an object, where the table does not tell.
+const SIZE: usize = 256;
+/// Bytes of an object of kmalloc.
+const KMALLOC_SIZE: usize = 64;
+
+/// Runs it.
+pub fn run(bench: &Bench, _: &Peers) -> Result<Section, Failure> {
+    Ok(Section::new(
+        "K",
+        "The kernel's own table",
+        "One CPU; caches as they are by default, by the faces that the kernel's caches have. The kernel's figures are of another machine, on \
+         which a load from the first-level cache takes 1.1 ns. Fresh slabs: 256 MiB of objects live at once, allocated and freed in bulks of \
+         a slab; the floor writes addresses into the same array, with one compare-and-swap a bulk, and looks at each again.",
+        rows(bench)?,
+    ))
+}
+
+fn rows(bench: &Bench) -> Result<Vec<PeerRow>, Failure> {
+    let _pinned = Pinned::to_the_last()?;
+    let slub = linux::steady()?;
+    let mut rows = vec![pair(bench, slub)?, kmalloc_pair(bench, slub)?];
+    rows.extend(bulks(bench, slub)?);
+    for (random, order) in ["in order", "in random order"].into_iter().enumerate() {
+        for known in FRESH {
+            let size = known.size;
+            bench.says(&format!("K, fresh slabs of {size} B, {order}"));
+            let [allocated, freed] = fresh_slabs(bench, slub, size, random == 1)?;
+            let name = format!("{size} B from fresh slabs, {order}");
+            rows.push(row(name, allocated, known.alloc[random]));
+            rows.push(row(
+                format!("bulk free of those {size} B, {order}"),
+                freed,
+                known.free,
+            ));
+        }
+    }
+    Ok(rows)
+}
+
+/// Ours, and the floor's, beside the kernels'.
+fn row(name: String, mut rounds: Rounds, known: Known) -> PeerRow {
+    let all = rounds.ours.len();
+    let kernels = KERNELS.into_iter().zip(known);
+    rounds.peers = kernels.map(|(name, ns)| (name, vec![ns; all])).collect();
+    PeerRow::new("K", name, "ns/object", &rounds, Aim::ratio(1.0))
+}
+
+fn pair(bench: &Bench, slub: &Slub) -> Result<PeerRow, Failure> {
+    bench.says("K, a pair");
+    let strategy = Strategy::new(slub, SIZE, &[])?;
+    let cache = strategy.cache;
+    let alloc = || slub.alloc(cache, Gfp::KERNEL);
+    // SAFETY: this cache's, freed once; null is ignored.
+    let free = |object| unsafe { slub.free(cache, object) };
+    let rounds = pairs::<SIZE>(bench, |loops| direct(loops, alloc, free))?;
+    strategy.check_at_rest()?;
+    Ok(row(format!("pair of {SIZE} B, cache"), rounds, PAIR))
+}
+
+fn kmalloc_pair(bench: &Bench, slub: &Slub) -> Result<PeerRow, Failure> {
+    bench.says("K, a pair by kmalloc");
+    let alloc = || slub.kmalloc(KMALLOC_SIZE, Gfp::KERNEL);
+    // SAFETY: this allocator's, freed once; null is ignored.
+    let free = |object| unsafe { slub.kfree(object) };
+    let rounds = pairs::<KMALLOC_SIZE>(bench, |loops| direct(loops, alloc, free))?;
+    Ok(row(
+        format!("pair of {KMALLOC_SIZE} B, kmalloc"),
+        rounds,
+        KMALLOC,
+    ))
+}
+
+/// Rounds of pairs, and of the floor's.
+fn pairs<const BYTES: usize>(
+    bench: &Bench,
+    ours: impl Fn(usize) -> f64,
+) -> Result<Rounds, Failure> {
+    let loops = bench.size.pick(10_000, 500_000, 4_000_000);
+    let mut all: Vec<More<'_>> = vec![(OURS, Box::new(|| Ok(ours(loops))))];
+    if let Some(floor) = Floor::here()? {
+        let pop = || floor.pop(BYTES);
+        let push = |object| floor.push(BYTES, object);
+        all.push((FLOOR, Box::new(move || Ok(direct(loops, pop, push)))));
+    }
+    in_turn(bench, all)
+}
+
+/// N objects: by one call each way, and one by one.
+fn bulks(bench: &Bench, slub: &Slub) -> Result<Vec<PeerRow>, Failure> {
+    let strategy = Strategy::new(slub, SIZE, &[])?;
+    let floor = Floor::here()?;
+    let mut rows = Vec::new();
+    for (n, known) in BULKS {
+        bench.says(&format!("K, a bulk of {n}"));
+        let ours = |objects: &mut [_]| at_once(&strategy, objects);
+        let bare = |objects: &mut [_]| sequences(floor, objects);
+        let rounds = many(bench, n, &ours, floor.map(|_| &bare as Work<'_>))?;
+        rows.push(row(format!("{n} of {SIZE} B, bulk"), rounds, known));
+    }
+    for (n, known) in SINGLES {
+        bench.says(&format!("K, {n} one by one"));
+        let ours = |objects: &mut [_]| one_by_one(&strategy, objects);
+        let bare = |objects: &mut [_]| singles(floor, objects);
+        let rounds = many(bench, n, &ours, floor.map(|_| &bare as Work<'_>))?;
+        rows.push(row(format!("{n} of {SIZE} B, one by one"), rounds, known));
+    }
+    strategy.check_at_rest()?;
+    Ok(rows)
+}
+
+/// What is done with an array of objects; whether there was memory.
+type Work<'a> = &'a dyn Fn(&mut [*mut u8]) -> bool;
+
+/// Rounds with an array of `n`, and the floor's.
+fn many(
+    bench: &Bench,
+    n: usize,
+    ours: Work<'_>,
+    bare: Option<Work<'_>>,
+) -> Result<Rounds, Failure> {
+    let loops = (bench.size.pick(1_000, 250_000, 1_000_000) / n).max(1);
+    let places = RefCell::new(Places::new());
+    let time = |who, work| places.borrow_mut().time(who, loops, n, work);
+    let mut all: Vec<More<'_>> = vec![(OURS, Box::new(|| time(OURS, ours)))];
+    if let Some(bare) = bare {
+        all.push((FLOOR, Box::new(move || time(FLOOR, bare))));
+    }
+    in_turn(bench, all)
+}
+
+/// The two sequences of single calls alone, where there are such.
+#[inline(never)]
+fn singles(floor: Option<&Floor>, objects: &mut [*mut u8]) -> bool {
+    if let Some(floor) = floor {
+        objects.fill_with(|| floor.pop(SIZE));
+        for &mut object in objects {
+            floor.push(SIZE, object);
+        }
+    }
+    true
+}
+
+/// Rounds of objects from fresh slabs, and of their free.
+fn fresh_slabs(
+    bench: &Bench,
+    slub: &Slub,
+    size: usize,
+    random: bool,
+) -> Result<[Rounds; 2], Failure> {
+    let strategy = Strategy::new(slub, size, &[fresh::OBJECTS, fresh::order(random)])?;
+    let batch = strategy.slab_objects();
+    let live = bench.size.pick(1, 32, 256) << 20;
+    let room = RefCell::new(Room::new(live, size, batch));
+    let least = || fresh::least(size, &mut room.borrow_mut(), batch);
+    let all: Vec<More<'_, Times>> = vec![
+        (
+            OURS,
+            Box::new(|| fresh::round(&strategy, &mut room.borrow_mut(), batch)),
+        ),
+        (FLOOR, Box::new(|| Ok(least()))),
+    ];
+    let all = outcomes(bench, all)?;
+    strategy.check_at_rest()?;
+    let part = |of: fn(&Times) -> f64| {
+        let each = all.iter();
+        Rounds::of(
+            each.map(|(name, times)| (*name, times.iter().map(of).collect()))
+                .collect(),
+        )
+    };
+    Ok([part(|times| times.alloc), part(|times| times.free)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::Size;
+
+    #[test]
+    fn every_figure_of_the_table_has_ours_beside_it() {
+        let rows = rows(&Bench::quiet(Size::Tiny)).unwrap();
+        assert_eq!(
+            rows.len(),
+            2 + BULKS.len() + SINGLES.len() + 4 * FRESH.len()
+        );
+        for row in rows {
+            assert!(row.ours.is_some_and(|ours| ours > 0.0), "{row:?}");
+            assert!(
+                KERNELS.iter().all(|kernel| row.peers[kernel] > 0.0),
+                "{row:?}"
+            );
+            assert!(row.met.is_some() && row.goal == "≤ 1 × the best", "{row:?}");
+        }
+    }
+}
