@@ -30,6 +30,7 @@ pub mod bulk;
 pub mod cache;
 pub mod capacity;
 pub mod classes;
+pub mod complete;
 pub mod deferred;
 pub mod destroy;
 pub mod detached;

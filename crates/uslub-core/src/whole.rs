@@ -19,12 +19,8 @@ use crate::sheaf::{self, MAX_CAPACITY, Sheaf};
 use crate::slab::{Slab, State};
 use crate::stats::StatItem;
 
-/// Slots of a slab, at most, for which this is done.
-const MOST: usize = 512;
 /// Objects that are looked at together with those of a CPU's sheaves, at most.
 const OWN: usize = 640;
-/// Objects that make no ladder worth a look of its own.
-const FEW: usize = 8;
 
 /// Slabs of one node that are empty now and on no list.
 #[derive(Default)]
@@ -277,50 +273,6 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Whether these, as many as a slab has, are all its objects.
-    fn are_all(&self, cache: &KmemCache<P>, slab: &Slab, objects: &[*mut u8]) -> bool {
-        let base = self.slab_base(slab) as usize;
-        let bytes = cache.oo.bytes();
-        let is_here = |&object: &*mut u8| (object as usize).wrapping_sub(base) < bytes;
-        // The first look is at the far end: most arrays that are none end elsewhere.
-        if cache.slot_at(bytes - 1) >= MOST || !objects.first().is_some_and(is_here) {
-            return false;
-        }
-        let size = cache.size as usize;
-        if is_ladder(objects, size) {
-            // As many rungs as slots, so the ends say all.
-            let ends = [objects[0], objects[objects.len() - 1]];
-            let is_slot = |object: &*mut u8| cache.is_slot((*object as usize).wrapping_sub(base));
-            return ends.iter().all(is_slot);
-        }
-        // What lies in no slot of the slab is told by the offset, which is not the slot's.
-        let slot_of = |offset: usize| cache.slot_at(offset & (bytes - 1));
-        let mut seen = Seen::none();
-        let mut rest = objects;
-        while let [first, ..] = rest {
-            // Many are in a few ladders; in random order hardly any.
-            let len = ladder_len(rest, size);
-            if len < FEW {
-                let (some, others) = rest.split_at(rest.len().min(4 * FEW));
-                for &object in some {
-                    let offset = (object as usize).wrapping_sub(base);
-                    seen.note(offset, slot_of(offset), size);
-                }
-                rest = others;
-                continue;
-            }
-            let (run, others) = rest.split_at(len);
-            let lowest = first.min(&run[len - 1]);
-            let offset = (*lowest as usize).wrapping_sub(base);
-            let slot = slot_of(offset);
-            if slot * size != offset || !seen.note_run(slot, len) {
-                return false;
-            }
-            rest = others;
-        }
-        seen.are_all(objects.len())
-    }
-
     /// Keeps empty slabs of ours that are on no list of their node, or gives them back.
     fn place_emptied(&self, cache: &KmemCache<P>, node: &Node<P>, mut emptied: SlabList, gfp: Gfp) {
         let arena = &self.zone.arena;
@@ -429,86 +381,6 @@ fn oldest_to_go(objects: &[*mut u8], whole: bool, capacity: usize, bytes: usize)
     least + objects[least..].iter().take_while(here).count()
 }
 
-/// Whether each object lies `size` bytes above the one before it, or each as far below it.
-fn is_ladder(objects: &[*mut u8], size: usize) -> bool {
-    let Some(first) = objects.windows(2).next().map(step) else {
-        return false;
-    };
-    if first != size && first != size.wrapping_neg() {
-        return false;
-    }
-    // Without a branch an object. Each is compared with the last but one before it: two are looked at at once.
-    let pairs = objects.iter().zip(&objects[2..]);
-    let others = pairs.fold(0, |all, (&below, &above)| {
-        all | (step(&[below, above]) ^ first.wrapping_mul(2))
-    });
-    others == 0
-}
-
-/// Bytes from the first of two objects to the second.
-fn step(pair: &[*mut u8]) -> usize {
-    (pair[1] as usize).wrapping_sub(pair[0] as usize)
-}
-
-/// Objects at the start of an array, which has some, of which each lies `size` bytes above the one before it, or each as far below it.
-fn ladder_len(objects: &[*mut u8], size: usize) -> usize {
-    let Some(first) = objects.windows(2).next().map(step) else {
-        return objects.len();
-    };
-    if first != size && first != size.wrapping_neg() {
-        return 1;
-    }
-    let mut len = 1;
-    // Eight at a time without a branch each.
-    while let Some(nine) = objects.get(len - 1..len + 8)
-        && nine
-            .windows(2)
-            .fold(0, |all, pair| all | (step(pair) ^ first))
-            == 0
-    {
-        len += 8;
-    }
-    let rungs = objects[len - 1..].windows(2).take(8);
-    len + rungs.take_while(|pair| step(pair) == first).count()
-}
-
-/// Slots of a slab whose objects were seen: a byte each, as nothing then waits for the one before.
-struct Seen {
-    slots: [u8; MOST],
-    /// All bits in which an object lies elsewhere than its slot.
-    wrong: usize,
-}
-
-impl Seen {
-    fn none() -> Self {
-        Self {
-            slots: [0; MOST],
-            wrong: 0,
-        }
-    }
-
-    /// Notes the object at an offset that is in this slot, one of the first [`MOST`], if it is one.
-    #[inline]
-    fn note(&mut self, offset: usize, slot: usize, size: usize) {
-        self.wrong |= slot.wrapping_mul(size) ^ offset;
-        self.slots[slot % MOST] = 1;
-    }
-
-    /// Notes so many from a slot on; whether there are so many.
-    fn note_run(&mut self, slot: usize, len: usize) -> bool {
-        let run = self.slots.get_mut(slot..slot.saturating_add(len));
-        run.is_some_and(|run| {
-            run.fill(1);
-            true
-        })
-    }
-
-    /// Whether so many objects, which all were noted, are those of the first `count` slots: as many as these, so none came twice.
-    fn are_all(&self, count: usize) -> bool {
-        self.wrong == 0 && self.slots[..count].iter().fold(1, |all, seen| all & seen) == 1
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::vec::Vec;
@@ -527,94 +399,6 @@ mod tests {
                 let few = &all[..count.min(before)];
                 assert!(!may_have_whole(&[few], count + 4, 1 << 16));
             }
-        }
-    }
-
-    #[test]
-    fn a_ladder_has_rungs_of_one_height() {
-        let ladder = |at: &[usize]| {
-            let objects: [*mut u8; 4] =
-                core::array::from_fn(|i| at.get(i).copied().unwrap_or(0) as *mut u8);
-            is_ladder(&objects[..at.len()], 16)
-        };
-        assert!(ladder(&[16, 32, 48]));
-        assert!(ladder(&[48, 32, 16, 0]));
-        assert!(!ladder(&[16, 32, 32]));
-        assert!(!ladder(&[16, 48, 80]));
-        assert!(!ladder(&[16]));
-    }
-
-    #[test]
-    fn a_ladder_has_no_rung_out_of_its_place() {
-        for len in 3..40 {
-            let ladder: Vec<_> = (1..=len).map(|i| (16 * i) as *mut u8).collect();
-            assert!(is_ladder(&ladder, 16));
-            for wrong in 0..len {
-                for by in [8, 16, 32] {
-                    let mut other = ladder.clone();
-                    other[wrong] = other[wrong].wrapping_add(by);
-                    assert!(!is_ladder(&other, 16), "{len} {wrong} {by}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_ladder_ends_where_a_rung_is_higher() {
-        for down in [false, true] {
-            for end in 1..40 {
-                for more in 0..12 {
-                    let rung = |i: usize| if down { 1000 - 16 * i } else { 16 * i };
-                    let others = (0..more).map(|i| 4096 + 48 * i);
-                    let all: Vec<_> = (0..end).map(rung).chain(others).collect();
-                    let all: Vec<_> = all.into_iter().map(|at| at as *mut u8).collect();
-                    assert_eq!(ladder_len(&all, 16), end, "{end} {more} {down}");
-                }
-            }
-        }
-        assert_eq!(
-            ladder_len(&[16, 16, 16].map(|at: usize| at as *mut u8), 16),
-            1
-        );
-    }
-
-    #[test]
-    fn all_slots_are_seen_or_some_object_came_twice() {
-        const SIZE: usize = 48;
-        for count in [1, 7, 8, 63, 250, MOST] {
-            let seen = |slots: &[usize]| {
-                let mut seen = Seen::none();
-                for slot in slots {
-                    seen.note(slot * SIZE, *slot, SIZE);
-                }
-                seen.are_all(count)
-            };
-            // In an order of its own: 13 is prime to all counts.
-            let all: Vec<_> = (0..count).map(|i| i * 13 % count).collect();
-            assert!(seen(&all), "{count}");
-            for wrong in 0..count {
-                for other in [all[(wrong + 1) % count], count.min(MOST - 1)] {
-                    let mut slots = all.clone();
-                    slots[wrong] = other;
-                    assert_eq!(seen(&slots), slots == all, "{count} {wrong} {other}");
-                }
-            }
-            let mut inner = Seen::none();
-            all.iter()
-                .for_each(|slot| inner.note(slot * SIZE, *slot, SIZE));
-            inner.note(SIZE + 16, 1, SIZE);
-            assert!(!inner.are_all(count));
-        }
-    }
-
-    #[test]
-    fn a_run_is_seen_where_it_is() {
-        for (slot, len) in [(0, 250), (3, 40), (MOST - 8, 8)] {
-            let mut seen = Seen::none();
-            assert!(seen.note_run(slot, len));
-            let run = slot..slot + len;
-            assert!((0..MOST).all(|at| (seen.slots[at] == 1) == run.contains(&at)));
-            assert!(!seen.note_run(MOST - 7, 8) && !seen.note_run(usize::MAX - 7, 8));
         }
     }
 }

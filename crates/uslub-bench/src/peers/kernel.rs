@@ -10,9 +10,10 @@ use super::row::{Aim, PeerRow, Rounds};
 use super::{More, Peers, Section, in_turn, outcomes};
 use crate::bench::{Bench, Failure};
 use crate::bulks::{Places, at_once, one_by_one, sequences};
+use crate::chart::Chart;
 use crate::floor::{FLOOR, Floor};
 use crate::fresh::{self, Room, Times};
-use crate::kernel::{BULKS, FRESH, KERNELS, KMALLOC, Known, PAIR, SINGLES};
+use crate::kernel::{BULKS, FRESH, KERNELS, KMALLOC, Known, NEWEST, PAIR, SINGLES};
 use crate::linux::{self, Pinned, Slub};
 use crate::strategy::Strategy;
 
@@ -23,14 +24,60 @@ const KMALLOC_SIZE: usize = 64;
 
 /// Runs it.
 pub fn run(bench: &Bench, _: &Peers) -> Result<Section, Failure> {
-    Ok(Section::new(
+    let rows = rows(bench)?;
+    let charts = charts(&rows);
+    let section = Section::new(
         "K",
         "The kernel's own table",
         "One CPU; caches as they are by default, by the faces that the kernel's caches have. The kernel's figures are of another machine, on \
          which a load from the first-level cache takes 1.1 ns. Fresh slabs: 256 MiB of objects live at once, allocated and freed in bulks of \
          a slab; the floor writes addresses into the same array, with one compare-and-swap a bulk, and looks at each again.",
-        rows(bench)?,
-    ))
+        rows,
+    );
+    Ok(Section { charts, ..section })
+}
+
+/// Rows of each order of the objects of fresh slabs.
+const OF_AN_ORDER: usize = 2 * FRESH.len();
+
+/// The same as pictures, with the newest kernel.
+fn charts(rows: &[PeerRow]) -> Vec<Chart> {
+    let ours = |row: &PeerRow| row.ours.unwrap_or(f64::NAN);
+    let of_kernel = |row: &PeerRow| row.peers[KERNELS[0]];
+    let (_, rows) = rows.split_at(2);
+    let (bulks, rows) = rows.split_at(BULKS.len());
+    let (_, fresh) = rows.split_at(SINGLES.len());
+    let curve = |of: &dyn Fn(&PeerRow) -> f64| {
+        let points = bulks.iter().zip(BULKS);
+        points
+            .map(|(row, (n, _))| (n as f64, of(row)))
+            .collect::<Vec<_>>()
+    };
+    let title = "Allocate and free N objects at once";
+    let at_once = Chart::curves(title, "objects", "ns an object")
+        .with("uslub", curve(&ours))
+        .with(NEWEST, curve(&of_kernel));
+    let (in_order, in_random) = fresh.split_at(OF_AN_ORDER);
+    let bars = |title, part: usize| {
+        let sizes = FRESH.iter().map(|known| format!("{} B", known.size));
+        let of = |rows: &[PeerRow], of: &dyn Fn(&PeerRow) -> f64| {
+            rows.iter()
+                .skip(part)
+                .step_by(2)
+                .map(of)
+                .collect::<Vec<_>>()
+        };
+        Chart::bars(title, "ns an object", sizes.collect())
+            .with("uslub, in order", of(in_order, &ours))
+            .with("uslub, in random order", of(in_random, &ours))
+            .with("Linux 7.2.12, in order", of(in_order, &of_kernel))
+            .with("Linux 7.2.12, in random order", of(in_random, &of_kernel))
+    };
+    vec![
+        at_once,
+        bars("Bulk allocation from fresh slabs", 0),
+        bars("Bulk free of whole slabs", 1),
+    ]
 }
 
 fn rows(bench: &Bench) -> Result<Vec<PeerRow>, Failure> {
