@@ -19,6 +19,8 @@ use crate::strategy::Strategy;
 
 /// Bytes of an object, where the table does not tell.
 const SIZE: usize = 256;
+/// How the objects of fresh slabs lie.
+const ORDERS: [&str; 2] = ["in order", "in random order"];
 /// Bytes of an object of kmalloc.
 const KMALLOC_SIZE: usize = 64;
 
@@ -37,6 +39,9 @@ pub fn run(bench: &Bench, _: &Peers) -> Result<Section, Failure> {
     Ok(Section { charts, ..section })
 }
 
+/// A figure of a row.
+type Figure = fn(&PeerRow) -> f64;
+
 /// Rows of each order of the objects of fresh slabs.
 const OF_AN_ORDER: usize = 2 * FRESH.len();
 
@@ -47,7 +52,7 @@ fn charts(rows: &[PeerRow]) -> Vec<Chart> {
     let (_, rows) = rows.split_at(2);
     let (bulks, rows) = rows.split_at(BULKS.len());
     let (_, fresh) = rows.split_at(SINGLES.len());
-    let curve = |of: &dyn Fn(&PeerRow) -> f64| {
+    let curve = |of: Figure| {
         let points = bulks.iter().zip(BULKS);
         points
             .map(|(row, (n, _))| (n as f64, of(row)))
@@ -55,23 +60,19 @@ fn charts(rows: &[PeerRow]) -> Vec<Chart> {
     };
     let title = "Allocate and free N objects at once";
     let at_once = Chart::curves(title, "objects", "ns an object")
-        .with("uslub", curve(&ours))
-        .with(NEWEST, curve(&of_kernel));
+        .with("uslub", curve(ours))
+        .with(NEWEST, curve(of_kernel));
     let (in_order, in_random) = fresh.split_at(OF_AN_ORDER);
     let bars = |title, part: usize| {
         let sizes = FRESH.iter().map(|known| format!("{} B", known.size));
-        let of = |rows: &[PeerRow], of: &dyn Fn(&PeerRow) -> f64| {
-            rows.iter()
-                .skip(part)
-                .step_by(2)
-                .map(of)
-                .collect::<Vec<_>>()
-        };
-        Chart::bars(title, "ns an object", sizes.collect())
-            .with("uslub, in order", of(in_order, &ours))
-            .with("uslub, in random order", of(in_random, &ours))
-            .with("Linux 7.2.12, in order", of(in_order, &of_kernel))
-            .with("Linux 7.2.12, in random order", of(in_random, &of_kernel))
+        let mut chart = Chart::bars(title, "ns an object", sizes.collect());
+        for (name, figure) in [("uslub", ours as Figure), (NEWEST, of_kernel)] {
+            for (order, rows) in ORDERS.into_iter().zip([in_order, in_random]) {
+                let figures = rows.iter().skip(part).step_by(2).map(figure);
+                chart = chart.with(&format!("{name}, {order}"), figures.collect::<Vec<_>>());
+            }
+        }
+        chart
     };
     vec![
         at_once,
@@ -85,7 +86,7 @@ fn rows(bench: &Bench) -> Result<Vec<PeerRow>, Failure> {
     let slub = linux::steady()?;
     let mut rows = vec![pair(bench, slub)?, kmalloc_pair(bench, slub)?];
     rows.extend(bulks(bench, slub)?);
-    for (random, order) in ["in order", "in random order"].into_iter().enumerate() {
+    for (random, order) in ORDERS.into_iter().enumerate() {
         for known in FRESH {
             let size = known.size;
             bench.says(&format!("K, fresh slabs of {size} B, {order}"));
