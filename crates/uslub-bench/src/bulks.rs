@@ -24,8 +24,10 @@ pub struct Places {
     next: BTreeMap<&'static str, usize>,
 }
 
+/// On a page of its own.
+#[derive(Clone)]
 #[repr(C, align(4096))]
-struct Page<T>(T);
+pub struct Page<T>(pub T);
 
 impl Places {
     /// For everybody the same.
@@ -92,15 +94,6 @@ pub fn at_once(strategy: &Strategy<'_, Linux>, objects: &mut [*mut u8]) -> bool 
     done
 }
 
-/// The two sequences of bulk calls alone, where there are such.
-#[inline(never)]
-pub fn sequences(floor: Option<&Floor>, objects: &mut [*mut u8]) -> bool {
-    if let Some(floor) = floor {
-        floor.pop_and_push_many(objects);
-    }
-    true
-}
-
 /// The same without a look at each object.
 #[inline(never)]
 pub fn at_once_unchecked(strategy: &Strategy<'_, Linux>, objects: &mut [*mut u8]) -> bool {
@@ -111,4 +104,13 @@ pub fn at_once_unchecked(strategy: &Strategy<'_, Linux>, objects: &mut [*mut u8]
         unsafe { slub.free_bulk_unchecked(cache, objects) };
     }
     done
+}
+
+/// The two sequences of bulk calls alone, where there are such.
+#[inline(never)]
+pub fn sequences(floor: Option<&Floor>, objects: &mut [*mut u8]) -> bool {
+    if let Some(floor) = floor {
+        floor.pop_and_push_many(objects);
+    }
+    true
 }

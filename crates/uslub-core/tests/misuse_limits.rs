@@ -181,6 +181,24 @@ fn the_size_of_a_freed_object_is_told_as_if_it_lived() {
 }
 
 #[test]
+fn the_size_of_what_a_slab_leaves_unused_at_its_end_is_told_as_of_an_object() {
+    let a = support::allocator(1);
+    for bytes in [8, 16, 32] {
+        let object = a.kmalloc(bytes, Gfp::KERNEL);
+        let slab = object.wrapping_sub(object as usize % 4096);
+        assert_eq!(a.ksize(slab.wrapping_add(4096 - 96)), bytes);
+        assert_eq!(a.ksize(slab.wrapping_add(4096 - bytes)), bytes);
+        let before = slab.wrapping_add(4096 - 96 - bytes / 2);
+        let seen = message(|| {
+            a.ksize(before);
+        });
+        assert_names(&seen, before, &["size of", "interior pointer"]);
+        kfree(&a, object);
+    }
+    support::assert_all_is_given_back(&a);
+}
+
+#[test]
 fn a_realloc_of_a_freed_object_is_seen_at_the_flush_where_it_moves() {
     let a = support::allocator(1);
     let object = a.kmalloc(100, Gfp::KERNEL);

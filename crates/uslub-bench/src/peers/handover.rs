@@ -13,6 +13,7 @@ use super::face::{Face, OURS};
 use super::row::{Aim, PeerRow};
 use super::{More, Peers, Section};
 use crate::bench::{Bench, Failure};
+use crate::bulks::Page;
 use crate::floor::FLOOR;
 use crate::linux::{self, Pinned};
 use crate::measure::nanoseconds;
@@ -131,7 +132,7 @@ fn pooled(pool: &Pool<'_>, cpus: [usize; 2], objects: usize, batch: usize) -> Re
 /// With no allocator at all: the same objects again and again, whose lines and addresses go from CPU to CPU.
 fn bare(size: usize, cpus: [usize; 2], objects: usize, batch: usize) -> Result<f64, Failure> {
     let count = IN_TURN * batch;
-    let mut memory = vec![Page([0; 4096]); (count * size).div_ceil(size_of::<Page>())];
+    let mut memory = vec![Page([0u8; 4096]); (count * size).div_ceil(4096)];
     let start = memory.as_mut_ptr().expose_provenance();
     let next = AtomicUsize::new(0);
     let alloc = |batch: &mut [*mut u8]| {
@@ -146,10 +147,6 @@ fn bare(size: usize, cpus: [usize; 2], objects: usize, batch: usize) -> Result<f
     };
     hand_over(cpus, objects, batch, || (), alloc, |_| ())
 }
-
-#[derive(Clone)]
-#[repr(align(4096))]
-struct Page(#[expect(dead_code, reason = "memory to write to by address")] [u8; 4096]);
 
 /// Nanoseconds an object in both loops together; each thread holds what `enter` gives it.
 fn hand_over<T>(

@@ -1,11 +1,11 @@
 //! K: the kernel's own table: what SLUB takes inside the kernel, and ours by the same calls.
-//!
+
 use std::cell::RefCell;
 
 use uslub_core::Gfp;
 
 use super::face::OURS;
-use super::pair::direct;
+use super::pair::{bare, direct};
 use super::row::{Aim, PeerRow, Rounds};
 use super::{More, Peers, Section, in_turn, outcomes};
 use crate::bench::{Bench, Failure};
@@ -143,11 +143,7 @@ fn pairs<const BYTES: usize>(
 ) -> Result<Rounds, Failure> {
     let loops = bench.size.pick(10_000, 500_000, 4_000_000);
     let mut all: Vec<More<'_>> = vec![(OURS, Box::new(|| Ok(ours(loops))))];
-    if let Some(floor) = Floor::here()? {
-        let pop = || floor.pop(BYTES);
-        let push = |object| floor.push(BYTES, object);
-        all.push((FLOOR, Box::new(move || Ok(direct(loops, pop, push)))));
-    }
+    all.extend(bare::<BYTES>(loops)?);
     in_turn(bench, all)
 }
 
@@ -155,43 +151,39 @@ fn pairs<const BYTES: usize>(
 fn bulks(bench: &Bench, slub: &Slub) -> Result<Vec<PeerRow>, Failure> {
     let strategy = Strategy::new(slub, SIZE, &[])?;
     let floor = Floor::here()?;
-    let mut rows = Vec::new();
-    for (n, known) in BULKS {
-        bench.says(&format!("K, a bulk of {n}"));
-        let ours = |objects: &mut [_]| at_once(&strategy, objects);
-        let bare = |objects: &mut [_]| sequences(floor, objects);
-        let rounds = many(bench, n, &ours, floor.map(|_| &bare as Work<'_>))?;
-        rows.push(row(format!("{n} of {SIZE} B, bulk"), rounds, known));
-    }
-    for (n, known) in SINGLES {
-        bench.says(&format!("K, {n} one by one"));
-        let ours = |objects: &mut [_]| one_by_one(&strategy, objects);
-        let bare = |objects: &mut [_]| singles(floor, objects);
-        let rounds = many(bench, n, &ours, floor.map(|_| &bare as Work<'_>))?;
-        rows.push(row(format!("{n} of {SIZE} B, one by one"), rounds, known));
-    }
+    let ours = |objects: &mut [_]| at_once(&strategy, objects);
+    let mut rows = many(bench, "bulk", &BULKS, ours, |o| sequences(floor, o))?;
+    let ours = |objects: &mut [_]| one_by_one(&strategy, objects);
+    rows.extend(many(bench, "one by one", &SINGLES, ours, |o| {
+        singles(floor, o)
+    })?);
     strategy.check_at_rest()?;
     Ok(rows)
 }
 
-/// What is done with an array of objects; whether there was memory.
-type Work<'a> = &'a dyn Fn(&mut [*mut u8]) -> bool;
-
-/// Rounds with an array of `n`, and the floor's.
+/// A row of each number in a table: what is done with so many objects, and what the floor does with them; both say whether there was memory.
 fn many(
     bench: &Bench,
-    n: usize,
-    ours: Work<'_>,
-    bare: Option<Work<'_>>,
-) -> Result<Rounds, Failure> {
-    let loops = (bench.size.pick(1_000, 250_000, 1_000_000) / n).max(1);
-    let places = RefCell::new(Places::new());
-    let time = |who, work| places.borrow_mut().time(who, loops, n, work);
-    let mut all: Vec<More<'_>> = vec![(OURS, Box::new(|| time(OURS, ours)))];
-    if let Some(bare) = bare {
-        all.push((FLOOR, Box::new(move || time(FLOOR, bare))));
+    how: &str,
+    table: &[(usize, Known)],
+    ours: impl Fn(&mut [*mut u8]) -> bool,
+    bare: impl Fn(&mut [*mut u8]) -> bool,
+) -> Result<Vec<PeerRow>, Failure> {
+    let mut rows = Vec::new();
+    for &(n, known) in table {
+        let name = format!("{n} of {SIZE} B, {how}");
+        bench.says(&format!("K, {name}"));
+        let loops = (bench.size.pick(1_000, 250_000, 1_000_000) / n).max(1);
+        let places = RefCell::new(Places::new());
+        let ours = || places.borrow_mut().time(OURS, loops, n, &ours);
+        let bare = || places.borrow_mut().time(FLOOR, loops, n, &bare);
+        let mut all: Vec<More<'_>> = vec![(OURS, Box::new(ours))];
+        if Floor::here()?.is_some() {
+            all.push((FLOOR, Box::new(bare)));
+        }
+        rows.push(row(name, in_turn(bench, all)?, known));
     }
-    in_turn(bench, all)
+    Ok(rows)
 }
 
 /// The two sequences of single calls alone, where there are such.
@@ -217,13 +209,15 @@ fn fresh_slabs(
     let batch = strategy.slab_objects();
     let live = bench.size.pick(1, 32, 256) << 20;
     let room = RefCell::new(Room::new(live, size, batch));
-    let least = || fresh::least(size, &mut room.borrow_mut(), batch);
     let all: Vec<More<'_, Times>> = vec![
         (
             OURS,
             Box::new(|| fresh::round(&strategy, &mut room.borrow_mut(), batch)),
         ),
-        (FLOOR, Box::new(|| Ok(least()))),
+        (
+            FLOOR,
+            Box::new(|| Ok(fresh::least(size, &mut room.borrow_mut(), batch))),
+        ),
     ];
     let all = outcomes(bench, all)?;
     strategy.check_at_rest()?;
@@ -249,6 +243,7 @@ mod tests {
             rows.len(),
             2 + BULKS.len() + SINGLES.len() + 4 * FRESH.len()
         );
+        assert_eq!(charts(&rows).len(), 3);
         for row in rows {
             assert!(row.ours.is_some_and(|ours| ours > 0.0), "{row:?}");
             assert!(

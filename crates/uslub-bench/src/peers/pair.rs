@@ -64,7 +64,7 @@ fn by_malloc(
 }
 
 /// The floor where the size is known and the compiler sees the sequences.
-fn bare<const SIZE: usize>(loops: usize) -> Result<Option<More<'static>>, Failure> {
+pub fn bare<const SIZE: usize>(loops: usize) -> Result<Option<More<'static>>, Failure> {
     let of =
         move |floor: &Floor| direct(loops, || floor.pop(SIZE), |object| floor.push(SIZE, object));
     let floor = Floor::here()?;
