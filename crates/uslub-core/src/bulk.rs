@@ -10,12 +10,15 @@ use crate::platform::Platform;
 use crate::sheaf;
 use crate::sheaves::RECLAIMS;
 use crate::stats::StatItem;
+use crate::whole::is_near;
 use crate::within::lie_within;
 
 /// A bulk that lacks so small a part of a sheaf refills one.
 const FEW: usize = 4;
 /// A bulk of so many objects may be looked at while it is copied.
 const MANY: usize = 8;
+/// Objects whose way through sheaves costs as much as a slab's to its node, where another CPU is there too.
+const MANY_A_SLAB: usize = 64;
 
 impl<P: Platform> Allocator<P> {
     /// Allocates an object of a cache; null when memory cannot be had.
@@ -390,7 +393,9 @@ impl<P: Platform> Allocator<P> {
     #[inline]
     fn all_of(&self, cache: &KmemCache<P>, objects: &[*mut u8]) -> bool {
         let (arena, bytes) = (&self.zone.arena, cache.oo.bytes());
-        lie_within(objects, cache.span.bounds(arena)) || arena.all_of(objects, cache.id, bytes)
+        let one_slab = matches!(objects, [first, .., last] if is_near(*first, *last, bytes));
+        (!one_slab && lie_within(objects, cache.span.bounds(arena)))
+            || arena.all_of(objects, cache.id, bytes)
     }
 
     /// Goes on where the main sheaf has not the room, or one of the objects may not be `all_ours`.
@@ -415,6 +420,11 @@ impl<P: Platform> Allocator<P> {
             self.count(cache, StatItem::FreeSlowpath, ours - left);
             self.free_to_slabs(cache, &mut objects[left..ours], gfp);
         }
+        if holds_large_slabs(cache, &objects[..left]) && left > self.room_of_own(cache) {
+            let ours = left;
+            left = self.free_whole_slabs(cache, &mut objects[..ours], gfp);
+            self.count(cache, StatItem::FreeSlowpath, ours - left);
+        }
         let done = self.put_into_own(cache, gfp, &objects[..left]);
         self.free_bulk_rest(cache, &mut objects[done..left], gfp);
     }
@@ -422,7 +432,7 @@ impl<P: Platform> Allocator<P> {
     /// As `free_bulk_slow`, where whose objects they are is asked of those alone that find no room in sheaves.
     #[cold]
     fn free_unchecked_slow(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
-        if self.nr_nodes() > 1 {
+        if self.nr_nodes() > 1 || holds_large_slabs(cache, objects) {
             return self.free_bulk_slow(cache, objects, gfp, false);
         }
         let done = self.put_into_own(cache, gfp, objects);
@@ -438,10 +448,13 @@ impl<P: Platform> Allocator<P> {
         }
         self.count(cache, StatItem::FreeSlowpath, objects.len());
         // Whole slabs are had from neighbours only.
-        let near = is_near(objects, cache.oo.bytes());
+        let near = begins_in_one_slab(objects, cache.oo.bytes());
         let mut left = objects.len();
         if near {
             left = self.free_whole_slabs(cache, objects, gfp);
+        }
+        if left == 0 {
+            return;
         }
         let rest = &mut objects[..left];
         if !(near && self.has_slots(gfp) && self.free_with_own(cache, rest, gfp)) {
@@ -460,8 +473,14 @@ impl<P: Platform> Allocator<P> {
 }
 
 /// Whether the first objects of an array seem to lie in one slab of `bytes` bytes.
-fn is_near(objects: &[*mut u8], bytes: usize) -> bool {
-    matches!(objects, [a, b, ..] if (*a as usize ^ *b as usize) < bytes)
+fn begins_in_one_slab(objects: &[*mut u8], bytes: usize) -> bool {
+    matches!(objects, [a, b, ..] if is_near(*a, *b, bytes))
+}
+
+/// Whether an array seems to hold all objects of slabs of which each costs less at once than its objects' way through sheaves.
+fn holds_large_slabs<P: Platform>(cache: &KmemCache<P>, objects: &[*mut u8]) -> bool {
+    (MANY_A_SLAB..=objects.len()).contains(&(cache.oo.objects as usize))
+        && begins_in_one_slab(objects, cache.oo.bytes())
 }
 
 /// Moves the objects that are `wanted` to the front; returns how many there are.

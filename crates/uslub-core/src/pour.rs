@@ -73,6 +73,17 @@ impl<P: Platform> Allocator<P> {
         if done { n } else { 0 }
     }
 
+    /// Objects for which this CPU's sheaves have room, at a glance, or would have if there were both.
+    pub(crate) fn room_of_own(&self, cache: &KmemCache<P>) -> usize {
+        let room = |slot| match self.glance(slot) {
+            top if top == 0 || sheaf::is_sentinel(top) => cache.capacity,
+            // Locked.
+            top if top & 1 == 1 => 0,
+            top => sheaf::top_room(top),
+        };
+        room(cache.id.main()) + room(cache.id.spare())
+    }
+
     /// What there is of something in this CPU's main sheaf, at a glance; none where the sheaf is locked.
     fn in_main(&self, cache: &KmemCache<P>, of: impl Fn(usize) -> usize) -> usize {
         let top = self.glance(cache.id.main());

@@ -338,7 +338,7 @@ fn run_len(objects: &[*mut u8], bytes: usize) -> usize {
 }
 
 /// Whether two objects lie in one slab: slabs are as aligned as they are large.
-fn is_near(a: *mut u8, b: *mut u8, bytes: usize) -> bool {
+pub(crate) fn is_near(a: *mut u8, b: *mut u8, bytes: usize) -> bool {
     (a as usize ^ b as usize) < bytes
 }
 

@@ -269,6 +269,52 @@ fn small_bulks_share_refills_and_their_slabs_leave_whole() {
     }
 }
 
+/// A bulk that the CPU's sheaves have no room for frees its whole slabs, if they are large, and leaves the sheaves as they are; one that
+/// fits stays in them, as does one of small slabs.
+#[test]
+fn large_slabs_leave_before_the_sheaves_are_full() {
+    for (size, at_once) in [(16, true), (32, true), (48, true), (64, true), (256, false)] {
+        for checked in [true, false] {
+            let a = Setup::with(&[]).build();
+            let cache = a.create(&CacheArgs::new("test", size)).unwrap();
+            let slab = cache.oo.objects as usize;
+            let slabs = 2 * cache.capacity / slab + 3;
+            let mut objects = vec![null_mut(); slabs * slab];
+            assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));
+            objects.sort();
+            let free = |objects: &mut [*mut u8]| {
+                // SAFETY: the cache's, freed once.
+                unsafe {
+                    match checked {
+                        true => a.free_bulk(cache, objects),
+                        false => a.free_bulk_unchecked(cache, objects),
+                    }
+                }
+                let updates = a.stat(cache, StatItem::FreeDetached) as usize;
+                (updates, a.stat(cache, StatItem::FreeFastpath) as usize)
+            };
+            // The first sheaves are made for what fits into them.
+            let (few, many) = objects.split_at_mut(slab.min(2 * cache.capacity));
+            assert_eq!(free(few), (0, few.len()), "{size} {checked}");
+            if !at_once {
+                let (_, parked) = free(many);
+                assert!(parked > few.len() + slab, "{size} {checked}: {parked}");
+                continue;
+            }
+            // Of the slab of which a part is in the sheaves another is left over.
+            let begun = few.len().div_ceil(slab) * slab - few.len();
+            let whole = (many.len() - begun) / slab;
+            let (begun, many) = many.split_at_mut(begun);
+            assert_eq!(free(many), (whole, few.len()), "{size} {checked}");
+            let (_, parked) = free(begun);
+            assert_eq!(parked, few.len() + begun.len(), "{size} {checked}");
+            assert_eq!(a.validate(), Ok(()));
+            assert_eq!(a.info(cache).live_objs(), 0);
+            assert_all_is_given_back(&a);
+        }
+    }
+}
+
 /// A bulk of one that finds no room makes some, as a single free does; else each of those behind it would go to its slab alone.
 #[test]
 fn bulks_of_one_leave_slab_by_slab() {
