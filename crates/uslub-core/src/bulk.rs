@@ -219,6 +219,7 @@ impl<P: Platform> Allocator<P> {
     #[inline(never)]
     fn alloc_bulk_from_new(&self, cache: &KmemCache<P>, gfp: Gfp, out: &mut [*mut u8]) -> bool {
         self.note_barn(cache, true);
+        self.note_taker(cache);
         let filled = self.use_up_new_slabs(cache, 0, out, gfp);
         self.count_bulk_of_new(cache, filled);
         let is_done = filled == out.len() && !gfp.contains(Gfp::ZERO);
@@ -422,6 +423,7 @@ impl<P: Platform> Allocator<P> {
         }
         if holds_large_slabs(cache, &objects[..left]) && left > self.room_of_own(cache) {
             let ours = left;
+            self.offer_slabs(cache, &objects[..ours]);
             left = self.free_whole_slabs(cache, &mut objects[..ours], gfp);
             self.count(cache, StatItem::FreeSlowpath, ours - left);
         }

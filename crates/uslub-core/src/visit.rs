@@ -4,7 +4,7 @@
 //! |---|---|
 //! | a full sheaf comes, for single objects | all lines of its addresses are read at once |
 //! | an empty sheaf comes | all of its lines are asked for at once, to write to |
-//! | a full sheaf goes, and another CPU takes such sheaves out | the lines of its objects are [offered](Platform::offer) to that CPU |
+//! | a full sheaf goes, or many whole slabs do, and another CPU takes such out | the lines of their objects are [offered](Platform::offer) to that CPU |
 //!
 //! Each visit is counted, and says whether the CPU [wants larger sheaves](crate::capacity) and the barn more of them.
 
@@ -221,6 +221,20 @@ impl<P: Platform> Allocator<P> {
         {
             // SAFETY: free objects of a sheaf in our hands, and no reader knows them still.
             unsafe { self.platform.offer(objects) };
+        }
+    }
+
+    /// As for objects on their way to the barn, for those of whole slabs that go to their node.
+    pub(crate) fn offer_slabs(&self, cache: &KmemCache<P>, objects: &[*mut u8]) {
+        if let Some(barn) = self.barn(cache) {
+            self.offer(cache, barn, objects.len() / cache.capacity.max(1), objects);
+        }
+    }
+
+    /// This CPU takes what others leave behind.
+    pub(crate) fn note_taker(&self, cache: &KmemCache<P>) {
+        if let Some(barn) = self.barn(cache) {
+            barn.note_taker(self.platform.cpu());
         }
     }
 

@@ -28,12 +28,17 @@ fn hand_over(a: &Slub, cache: &Cache, [from, to]: [usize; 2]) -> HashSet<usize> 
     all
 }
 
-/// The same by bulks.
-fn hand_over_bulks(a: &Slub, cache: &Cache, [from, to]: [usize; 2]) {
+/// The same by bulks, in which whole slabs lie, or neighbours are of different slabs.
+fn hand_over_bulks(a: &Slub, cache: &Cache, [from, to]: [usize; 2], whole: bool) {
     for _ in 0..4 {
         let mut objects = vec![std::ptr::null_mut(); BATCH];
         on_cpu(from);
         assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));
+        objects.sort();
+        if !whole {
+            let (even, odd) = objects.split_at(BATCH / 2);
+            objects = even.iter().zip(odd).flat_map(|(&a, &b)| [a, b]).collect();
+        }
         on_cpu(to);
         // SAFETY: the test's, freed once.
         unsafe { a.free_bulk(cache, &mut objects) };
@@ -48,8 +53,10 @@ fn what_another_cpu_takes_is_offered() {
     let offered = a.platform.take_offered();
     assert!(offered.len() >= BATCH, "{} objects", offered.len());
     assert!(offered.iter().all(|object| all.contains(object)));
-    hand_over_bulks(&a, cache, [0, 1]);
-    assert!(a.platform.take_offered().len() >= BATCH);
+    for whole in [false, true] {
+        hand_over_bulks(&a, cache, [0, 1], whole);
+        assert!(a.platform.take_offered().len() >= BATCH, "{whole}");
+    }
     assert_all_is_given_back(&a);
 }
 
@@ -58,7 +65,7 @@ fn offered(bytes: usize, cpus: [usize; 2]) -> usize {
     let a = allocator(2);
     let cache = a.create(&CacheArgs::new("message", bytes)).unwrap();
     hand_over(&a, cache, cpus);
-    hand_over_bulks(&a, cache, cpus);
+    [false, true].map(|whole| hand_over_bulks(&a, cache, cpus, whole));
     let offered = a.platform.take_offered().len();
     assert_all_is_given_back(&a);
     offered

@@ -17,13 +17,17 @@ use crate::sys;
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Nanoseconds that small pages of as many bytes take, about.
 const DEAR_NS: u64 = 1_000_000;
-/// Huge pages that are not asked for after a dear one: what it cost too much is a tenth of what their memory costs by small pages.
-const PAUSE: u32 = 32;
+/// Huge pages that are not asked for after a dear one, and twice as many after each that follows it: one may have been the host's doing.
+const FIRST_PAUSE: u32 = 4;
+/// At most: what the dear one cost too much is then a tenth of what their memory costs by small pages.
+const LONGEST_PAUSE: u32 = 32;
 
 /// Whether huge pages are worth asking for.
 pub(crate) struct HugePages {
     /// How many not to ask for from now on.
     pause: AtomicU32,
+    /// How many after the next dear one.
+    next_pause: AtomicU32,
 }
 
 impl HugePages {
@@ -31,6 +35,7 @@ impl HugePages {
     pub(crate) const fn new() -> Self {
         Self {
             pause: AtomicU32::new(0),
+            next_pause: AtomicU32::new(FIRST_PAUSE),
         }
     }
 
@@ -56,10 +61,16 @@ impl HugePages {
     }
 
     fn note(&self, took_ns: u64) {
+        let mut next_pause = FIRST_PAUSE;
         if took_ns > DEAR_NS {
             // Relaxed: as above.
-            self.pause.store(PAUSE, Relaxed);
+            let pause = self.next_pause.load(Relaxed);
+            // Relaxed: as above.
+            self.pause.store(pause, Relaxed);
+            next_pause = (2 * pause).min(LONGEST_PAUSE);
         }
+        // Relaxed: as above.
+        self.next_pause.store(next_pause, Relaxed);
     }
 }
 
@@ -73,9 +84,18 @@ mod tests {
         assert!(pages.next() && pages.next());
         pages.note(DEAR_NS);
         assert!(pages.next(), "no dearer than small ones");
-        pages.note(DEAR_NS + 1);
-        assert_eq!((0..100).take_while(|_| !pages.next()).count(), 32);
-        assert!(pages.next(), "and then they are tried again");
+        let mut pause = || {
+            pages.note(DEAR_NS + 1);
+            let left_out = (0..100).take_while(|_| !pages.next()).count();
+            assert!(pages.next(), "and then they are tried again");
+            left_out
+        };
+        assert_eq!(
+            [pause(), pause(), pause(), pause(), pause()],
+            [4, 8, 16, 32, 32]
+        );
+        pages.note(DEAR_NS);
+        assert_eq!(pause(), 4, "the last one was not dear");
     }
 
     #[test]
