@@ -32,7 +32,7 @@ pub struct Barn<P> {
     more: AtomicU32,
     /// Whether a full sheaf found no room since the last look for surplus.
     refused: AtomicBool,
-    /// The CPU that last took full sheaves out, and one; 0 at first.
+    /// The CPU that last took full sheaves out, or new slabs for a bulk, and one; 0 at first.
     taker: AtomicU32,
 }
 
@@ -92,7 +92,7 @@ impl<P: Platform> Barn<P> {
         }
     }
 
-    /// A CPU has taken full sheaves out.
+    /// A CPU has taken full sheaves out, or new slabs for a bulk.
     pub fn note_taker(&self, cpu: usize) {
         let taker = cpu as u32 + 1;
         // Relaxed, here and below: a hint. Written where it is another, as in `note_refused`.
@@ -101,7 +101,7 @@ impl<P: Platform> Barn<P> {
         }
     }
 
-    /// Whether it was another CPU that took full sheaves out last.
+    /// Whether it was another CPU that did so last.
     pub fn is_emptied_elsewhere(&self, cpu: usize) -> bool {
         // Relaxed: as above.
         let taker = self.taker.load(Relaxed);
