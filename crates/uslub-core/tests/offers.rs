@@ -65,7 +65,9 @@ fn offered(bytes: usize, cpus: [usize; 2]) -> usize {
     let a = allocator(2);
     let cache = a.create(&CacheArgs::new("message", bytes)).unwrap();
     hand_over(&a, cache, cpus);
-    [false, true].map(|whole| hand_over_bulks(&a, cache, cpus, whole));
+    for whole in [false, true] {
+        hand_over_bulks(&a, cache, cpus, whole);
+    }
     let offered = a.platform.take_offered().len();
     assert_all_is_given_back(&a);
     offered

@@ -84,7 +84,7 @@ mod tests {
         assert!(pages.next() && pages.next());
         pages.note(DEAR_NS);
         assert!(pages.next(), "no dearer than small ones");
-        let mut pause = || {
+        let pause = || {
             pages.note(DEAR_NS + 1);
             let left_out = (0..100).take_while(|_| !pages.next()).count();
             assert!(pages.next(), "and then they are tried again");
