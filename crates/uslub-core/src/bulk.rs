@@ -394,6 +394,7 @@ impl<P: Platform> Allocator<P> {
     #[inline]
     fn all_of(&self, cache: &KmemCache<P>, objects: &[*mut u8]) -> bool {
         let (arena, bytes) = (&self.zone.arena, cache.oo.bytes());
+        // Of one slab the page map is asked once; the span would be asked of each object.
         let one_slab = matches!(objects, [first, .., last] if is_near(*first, *last, bytes));
         (!one_slab && lie_within(objects, cache.span.bounds(arena)))
             || arena.all_of(objects, cache.id, bytes)

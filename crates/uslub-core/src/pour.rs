@@ -6,6 +6,7 @@
 use crate::allocator::Allocator;
 use crate::cache::KmemCache;
 use crate::gfp::Gfp;
+use crate::percpu::Slot;
 use crate::platform::Platform;
 use crate::sheaf::{self, Sheaf, SheafList};
 use crate::stats::StatItem;
@@ -17,20 +18,22 @@ impl<P: Platform> Allocator<P> {
         cache: &KmemCache<P>,
         useful: impl Fn(usize) -> bool,
     ) -> Option<Sheaf> {
-        let region = self.table.here(self.platform.cpu());
-        for (slot, nothing) in [(cache.id.main(), sheaf::bootstrap()), (cache.id.spare(), 0)] {
-            let top = region.glance(slot);
-            if top != 0
-                && top & 1 == 0
-                && !sheaf::is_sentinel(top)
-                && useful(top)
-                && self.swap(slot, top, nothing)
-            {
-                // SAFETY: just taken out of its slot, and no sentinel.
-                return Some(unsafe { Sheaf::from_top(top) });
-            }
-        }
-        None
+        let main = self.take_from_slot(cache.id.main(), sheaf::bootstrap(), &useful);
+        main.or_else(|| self.take_from_slot(cache.id.spare(), 0, useful))
+    }
+
+    /// Takes the sheaf of a slot of this CPU, if its top is `useful`, and leaves `nothing` there.
+    fn take_from_slot(
+        &self,
+        slot: Slot,
+        nothing: usize,
+        useful: impl Fn(usize) -> bool,
+    ) -> Option<Sheaf> {
+        let top = self.glance(slot);
+        let is_one = top != 0 && top & 1 == 0 && !sheaf::is_sentinel(top);
+        (is_one && useful(top) && self.swap(slot, top, nothing))
+            // SAFETY: just taken out of its slot, and no sentinel.
+            .then(|| unsafe { Sheaf::from_top(top) })
     }
 
     /// Takes what this CPU's main sheaf has, and leaves the sheaf where it is; returns how many, none where it changed meanwhile.
@@ -133,7 +136,7 @@ impl<P: Platform> Allocator<P> {
     /// Takes objects, no more than a sheaf holds, out of a full one of the barn, and leaves an empty spare there in the same visit;
     /// returns how many.
     fn take_from_one(&self, cache: &KmemCache<P>, gfp: Gfp, out: &mut [*mut u8]) -> usize {
-        let mut empty = self.take_spare_if(cache, sheaf::top_is_empty);
+        let mut empty = self.take_from_slot(cache.id.spare(), 0, sheaf::top_is_empty);
         let mut filled = 0;
         if let Some(mut full) = self.barn_get(cache, &mut empty, gfp) {
             filled = pour_out(&mut full, out);
@@ -156,7 +159,7 @@ impl<P: Platform> Allocator<P> {
         if self.barn_is_full(cache) {
             return 0;
         }
-        let Some(full) = self.take_spare_if(cache, sheaf::top_is_full) else {
+        let Some(full) = self.take_from_slot(cache.id.spare(), 0, sheaf::top_is_full) else {
             return 0;
         };
         let empty = match self.barn_exchange(cache, full, gfp) {
@@ -172,15 +175,6 @@ impl<P: Platform> Allocator<P> {
         let n = pour_in(&mut sheaf, objects);
         self.place_roomy(cache, sheaf, gfp);
         n
-    }
-
-    /// Takes this CPU's spare, if its top is `useful`.
-    fn take_spare_if(&self, cache: &KmemCache<P>, useful: impl Fn(usize) -> bool) -> Option<Sheaf> {
-        let spare = self.glance(cache.id.spare());
-        let is_one = spare != 0 && spare & 1 == 0 && !sheaf::is_sentinel(spare);
-        (is_one && useful(spare))
-            .then(|| self.take_spare(cache, spare))
-            .flatten()
     }
 
     /// Puts the first objects of an array into this CPU's sheaves, and into empty ones as far as the barn has room for them;
