@@ -28,7 +28,7 @@ pub fn steady() -> Result<&'static Slub, Failure> {
             decay_ms: NEVER_MS,
             ..Tunables::DEFAULT
         };
-        ALLOCATOR.platform.probe(tunables.rseq == 1);
+        ALLOCATOR.platform.probe(tunables.rseq);
         ALLOCATOR.keep_indices(NR_CLASSES + 1);
         // SAFETY: once; nobody else has it yet.
         unsafe { ALLOCATOR.init(RESERVE, tunables) }

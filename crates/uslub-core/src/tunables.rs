@@ -90,7 +90,7 @@ pub struct Tunables {
     pub slab_nomerge: u32,
     /// MiB of objects in sheaves above which none grows.
     pub sheaf_budget_mb: u32,
-    /// Whether restartable sequences may be used (0 or 1).
+    /// Whether restartable sequences may be used (1; 0 is not), or only by the CPU's number (2).
     pub rseq: u32,
     /// Milliseconds that free pages stay resident.
     pub decay_ms: u32,
@@ -315,8 +315,8 @@ pub const TUNABLES: &[Tunable] = &[
     Tunable {
         name: "rseq",
         min: 0,
-        max: 1,
-        help: "reach per-CPU sheaves by restartable sequences (0: by a try-lock)",
+        max: 2,
+        help: "reach per-CPU sheaves by restartable sequences (0: by a try-lock; 2: by the CPU's number)",
         field: Field::Allocator(|t| &mut t.rseq),
     },
     Tunable {

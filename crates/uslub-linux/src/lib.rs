@@ -34,6 +34,9 @@ pub use text::{Text, complain};
 
 const _: () = assert!(SHEAF_BYTES == uslub_rseq::SHEAF_BYTES);
 
+/// The value of the tunable `rseq` by which sequences find a CPU's slots by its number.
+const BY_CPU_NUMBER: u32 = 2;
+
 /// Whether a word of an allocator lies where fast paths write nothing in other pages; see [`Allocator`].
 const fn lies_apart(offset: usize) -> bool {
     let offset = offset % PAGE_SIZE;
@@ -95,8 +98,9 @@ impl Linux {
         }
     }
 
-    /// Looks at the machine; `rseq` says whether restartable sequences may be used. Before any other use.
-    pub fn probe(&self, rseq: bool) {
+    /// Looks at the machine; `rseq` is the tunable of that name: whether restartable sequences may be used, and by which index. Before
+    /// any other use.
+    pub fn probe(&self, rseq: u32) {
         let mut set = [0u8; 1024];
         let bytes = sys::affinity(&mut set);
         let cpus: u32 = set[..bytes].iter().map(|b| b.count_ones()).sum();
@@ -118,7 +122,11 @@ impl Linux {
         self.pid.store(sys::getpid(), Relaxed);
         self.offers
             .store(uslub_rseq::lines_change_owners(), Relaxed);
-        if rseq && let Some(area) = Area::adopt().or_else(Area::register_own) {
+        let area = (rseq != 0).then(|| Area::adopt().or_else(Area::register_own));
+        if let Some(mut area) = area.flatten() {
+            if rseq == BY_CPU_NUMBER {
+                area = area.with_index(Index::CpuId);
+            }
             // Relaxed: published by the last.
             self.offset.store(area.offset, Relaxed);
             self.index_offset.store(area.index_offset, Relaxed);

@@ -71,7 +71,7 @@ impl Default for Once {
 /// Once, and before anyone else uses the allocator.
 pub unsafe fn set_up(allocator: &Allocator<Linux>, variable: &str) -> bool {
     let tunables = tunables(variable);
-    allocator.platform.probe(tunables.rseq == 1);
+    allocator.platform.probe(tunables.rseq);
     allocator.keep_indices(NR_CLASSES + 1);
     // SAFETY: passed on.
     unsafe { allocator.init(reserve_bytes(&allocator.platform), tunables) }

@@ -6,6 +6,10 @@
 //! the slow functions with the argument untouched: other sizes, empty or full
 //! sheaves, aborted sequences, and everything while [`FRONT`] is closed (its bounds are 0): before
 //! set-up, without restartable sequences, and while a `vfork` is under way.
+//!
+//! Each of the two is there twice, as the thread's area has two fields that may index the regions, and one load more in each call is
+//! what it costs to look up where the field is. Calls come to the function for the concurrency id; kernels before 6.3 have none, and there
+//! it is closed, which leads to the one for the CPU's number.
 
 use core::mem::offset_of;
 use core::ptr::null_mut;
@@ -15,25 +19,24 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize};
 use uslub_core::kmalloc::{CLASS_MAX, CLASS_TABLE};
 use uslub_core::percpu::{Region, SPARE_OFFSET};
 use uslub_core::platform::PAGE_SIZE;
+use uslub_rseq::Index;
 
 use crate::ALLOCATOR;
 
 /// Most CPUs for which the fast paths open: as many as the kernel can have.
 const CPUS: usize = 8192;
 
-/// Where in its page the line lies that the fast paths look at, and where the regions begin: where a region has the words of spare
+/// Where in its page the lines lie that the fast paths look at, and where the regions begin: where a region has the words of spare
 /// sheaves, which they do not write. A processor takes a load for one of what was just stored at the same place of another page,
 /// and waits; with a store and a load of that kind in each call, rows of calls take a quarter longer.
 const APART: usize = SPARE_OFFSET;
 
-/// What the fast paths look at; one cache line, then the table of classes and that of regions. All zeros at first, so that the
-/// library's file has none of it.
+/// What a `malloc` and a `free` look at.
 ///
 /// They also write to the second word of the thread's area, which is aligned to 32 bytes and may lie anywhere in its page: second
 /// words of 32 bytes are left empty.
-#[repr(C, align(4096))]
-pub(crate) struct Front {
-    _before: [u8; APART],
+#[repr(C, align(64))]
+struct Line {
     /// Address of the arena's page 0.
     base: AtomicUsize,
     _written: usize,
@@ -46,11 +49,59 @@ pub(crate) struct Front {
     _written_too: usize,
     /// Pages that `map` covers; 0 closes `free`.
     pages: AtomicUsize,
-    /// Offset of the area's index field.
-    index_offset: AtomicUsize,
+}
+
+impl Line {
+    const fn closed() -> Self {
+        Self {
+            base: AtomicUsize::new(0),
+            _written: 0,
+            map: AtomicUsize::new(0),
+            limit: AtomicUsize::new(0),
+            offset: AtomicUsize::new(0),
+            _written_too: 0,
+            pages: AtomicUsize::new(0),
+        }
+    }
+
+    fn open(&self, offset: isize) {
+        let arena = &ALLOCATOR.zone.arena;
+        // Relaxed: published by the two that follow.
+        self.base.store(arena.base(), Relaxed);
+        self.map.store(arena.map() as usize, Relaxed);
+        self.offset.store(offset as usize, Relaxed);
+        // Release: the bounds open what is above. With several memory nodes a free must look where its object belongs.
+        self.pages.store(arena.parkable(), Release);
+        // Release: as above.
+        self.limit.store(CLASS_MAX + 1, Release);
+    }
+
+    fn close(&self) {
+        // Relaxed: the only thread that must not slip through is born after it, on this one.
+        self.pages.store(0, Relaxed);
+        self.limit.store(0, Relaxed);
+    }
+
+    fn follow(&self, limit: usize) {
+        // Acquire: what is closed stays closed.
+        let pages = self.pages.load(Acquire);
+        if pages != 0 && pages < limit {
+            // Release: with the map of those pages. A race with `close` is lost by the exchange.
+            let _ = self.pages.compare_exchange(pages, limit, Release, Relaxed);
+        }
+    }
+}
+
+/// What the fast paths look at: a cache line for each pair of them, then the table of classes and that of regions. All zeros at first,
+/// so that the library's file has none of it.
+#[repr(C, align(4096))]
+pub(crate) struct Front {
+    _before: [u8; APART],
+    by_id: Line,
+    by_number: Line,
     /// Class by size in words.
     classes: [AtomicU8; CLASS_MAX / 8 + 1],
-    _between: [u8; PAGE_SIZE - 64 - (CLASS_MAX / 8 + 1)],
+    _between: [u8; PAGE_SIZE - 2 * size_of::<Line>() - (CLASS_MAX / 8 + 1)],
     /// Regions by index.
     regions: [AtomicPtr<Region>; CPUS],
 }
@@ -59,16 +110,10 @@ const _: () = assert!(offset_of!(Front, regions) % PAGE_SIZE == APART);
 
 pub(crate) static FRONT: Front = Front {
     _before: [0; APART],
-    base: AtomicUsize::new(0),
-    _written: 0,
-    map: AtomicUsize::new(0),
-    limit: AtomicUsize::new(0),
-    offset: AtomicUsize::new(0),
-    _written_too: 0,
-    pages: AtomicUsize::new(0),
-    index_offset: AtomicUsize::new(0),
+    by_id: Line::closed(),
+    by_number: Line::closed(),
     classes: [const { AtomicU8::new(0) }; CLASS_MAX / 8 + 1],
-    _between: [0; PAGE_SIZE - 64 - (CLASS_MAX / 8 + 1)],
+    _between: [0; PAGE_SIZE - 2 * size_of::<Line>() - (CLASS_MAX / 8 + 1)],
     regions: [const { AtomicPtr::new(null_mut()) }; CPUS],
 };
 
@@ -95,16 +140,10 @@ impl Front {
         if ALLOCATOR.platform.in_vfork() || !has_place {
             return;
         }
-        let arena = &ALLOCATOR.zone.arena;
-        // Relaxed: published by the two that follow.
-        self.base.store(arena.base(), Relaxed);
-        self.map.store(arena.map() as usize, Relaxed);
-        self.offset.store(area.offset as usize, Relaxed);
-        self.index_offset.store(area.index_offset as usize, Relaxed);
-        // Release: the bounds open what is above. With several memory nodes a free must look where its object belongs.
-        self.pages.store(arena.parkable(), Release);
-        // Release: as above.
-        self.limit.store(CLASS_MAX + 1, Release);
+        match area.index {
+            Index::MmCid => self.by_id.open(area.offset),
+            Index::CpuId => self.by_number.open(area.offset),
+        }
         // Another thread's `vfork` may have begun since.
         if ALLOCATOR.platform.in_vfork() {
             self.close();
@@ -113,21 +152,16 @@ impl Front {
 
     /// Closes the fast paths for calls that begin later.
     pub(crate) fn close(&self) {
-        // Relaxed: the only thread that must not slip through is born after it, on this one.
-        self.pages.store(0, Relaxed);
-        self.limit.store(0, Relaxed);
+        self.by_id.close();
+        self.by_number.close();
     }
 
     /// Lets `free` know pages that the arena has won since.
     #[inline]
     pub(crate) fn follow(&self) {
         let limit = ALLOCATOR.zone.arena.parkable();
-        // Acquire: a closed front stays closed.
-        let pages = self.pages.load(Acquire);
-        if pages != 0 && pages < limit {
-            // Release: with the map of those pages. A race with `close` is lost by the exchange.
-            let _ = self.pages.compare_exchange(pages, limit, Release, Relaxed);
-        }
+        self.by_id.follow(limit);
+        self.by_number.follow(limit);
     }
 }
 
@@ -139,11 +173,12 @@ mod fast {
 
     use uslub_core::percpu::{ALLOCS_OFFSET, FREES_OFFSET};
     use uslub_core::sheaf::SHEAF_BYTES;
+    use uslub_rseq::Index;
 
-    use super::{APART, FRONT, Front};
+    use super::{FRONT, Front, Line};
     use crate::api::{free_slow, free_twice, malloc_slow};
 
-    // Both functions begin a cache line.
+    // Those for the concurrency id begin a cache line.
     global_asm!(
         ".pushsection .text.uslub_malloc, \"ax\"",
         ".p2align 6",
@@ -153,60 +188,137 @@ mod fast {
         ".popsection",
     );
 
+    /// `malloc` by an index; where its line is closed, what is given.
+    macro_rules! malloc_by {
+        ($index:ident, $line:ident, $closed:ident) => {
+            naked_asm!(
+                "lea rsi, [rip + {front} + {line}]",
+                "cmp rdi, [rsi + {limit}]",
+                "jae {closed}",
+                "lea eax, [rdi + 7]",
+                "shr eax, 3",
+                "movzx eax, byte ptr [rsi + rax + {classes}]",
+                "mov rdx, [rsi + {offset}]",
+                // A thread that the kernel does not know has a negative number here.
+                "cmp dword ptr fs:[rdx + {number}], 0",
+                "js {slow}",
+                "lea rcx, [rip + 50f]",
+                "mov fs:[rdx + 8], rcx",
+                "20:",
+                "mov ecx, fs:[rdx + {index}]",
+                "mov rcx, [rsi + rcx * 8 + {regions}]",
+                "lea rcx, [rcx + rax * 8]",
+                "mov r8, [rcx]",
+                "mov rax, [r8]",
+                "test rax, rax",
+                "jz {slow}",
+                "sub r8, 8",
+                "mov [rcx], r8",
+                "30:",
+                "inc qword ptr [rcx + {count}]",
+                "ret",
+                ".pushsection __rseq_cs, \"aw\"",
+                ".balign 32",
+                "50:",
+                ".long 0, 0",
+                ".quad 20b, 30b - 20b, 40f",
+                ".popsection",
+                ".pushsection .text.rseq_abort, \"ax\"",
+                ".byte 0x0f, 0xb9, 0x3d",
+                ".long 0x53053053",
+                "40:",
+                "jmp {slow}",
+                ".popsection",
+                front = sym FRONT,
+                line = const offset_of!(Front, $line),
+                limit = const offset_of!(Line, limit),
+                classes = const offset_of!(Front, classes) - offset_of!(Front, $line),
+                offset = const offset_of!(Line, offset),
+                number = const Index::CpuId.field(),
+                index = const Index::$index.field(),
+                regions = const offset_of!(Front, regions) - offset_of!(Front, $line),
+                count = const ALLOCS_OFFSET,
+                closed = sym $closed,
+                slow = sym malloc_slow,
+            )
+        };
+    }
+
+    /// `free` by an index, likewise.
+    macro_rules! free_by {
+        ($index:ident, $line:ident, $closed:ident) => {
+            naked_asm!(
+                "lea rsi, [rip + {front} + {line}]",
+                "mov rax, rdi",
+                "sub rax, [rsi + {base}]",
+                "shr rax, 12",
+                "cmp rax, [rsi + {pages}]",
+                "jae {closed}",
+                "mov rcx, [rsi + {map}]",
+                "movzx eax, word ptr [rcx + rax * 2]",
+                "mov rdx, [rsi + {offset}]",
+                // A thread that the kernel does not know has a negative number here.
+                "cmp dword ptr fs:[rdx + {number}], 0",
+                "js {slow}",
+                "lea rcx, [rip + 50f]",
+                "mov fs:[rdx + 8], rcx",
+                "20:",
+                "mov ecx, fs:[rdx + {index}]",
+                "mov rcx, [rsi + rcx * 8 + {regions}]",
+                "lea rcx, [rcx + rax * 8]",
+                "mov r8, [rcx]",
+                // The newest free object is this one: it was freed just before.
+                "cmp [r8], rdi",
+                "je {twice}",
+                "add r8, 8",
+                "test r8d, {mask}",
+                "jz {slow}",
+                "mov [r8], rdi",
+                "mov [rcx], r8",
+                "30:",
+                "inc qword ptr [rcx + {count}]",
+                "ret",
+                ".pushsection __rseq_cs, \"aw\"",
+                ".balign 32",
+                "50:",
+                ".long 0, 0",
+                ".quad 20b, 30b - 20b, 40f",
+                ".popsection",
+                ".pushsection .text.rseq_abort, \"ax\"",
+                ".byte 0x0f, 0xb9, 0x3d",
+                ".long 0x53053053",
+                "40:",
+                "jmp {slow}",
+                ".popsection",
+                front = sym FRONT,
+                line = const offset_of!(Front, $line),
+                base = const offset_of!(Line, base),
+                pages = const offset_of!(Line, pages),
+                map = const offset_of!(Line, map),
+                offset = const offset_of!(Line, offset),
+                number = const Index::CpuId.field(),
+                index = const Index::$index.field(),
+                regions = const offset_of!(Front, regions) - offset_of!(Front, $line),
+                mask = const SHEAF_BYTES - 1,
+                count = const FREES_OFFSET,
+                closed = sym $closed,
+                slow = sym free_slow,
+                twice = sym free_twice,
+            )
+        };
+    }
+
     /// Allocates `bytes`; null with `errno` = `ENOMEM` when memory cannot be had.
     #[unsafe(no_mangle)]
     #[unsafe(naked)]
     #[unsafe(link_section = ".text.uslub_malloc")]
     pub unsafe extern "C" fn malloc(bytes: usize) -> *mut c_void {
-        naked_asm!(
-            "lea rsi, [rip + {front} + {apart}]",
-            "cmp rdi, [rsi + {limit}]",
-            "jae {slow}",
-            "lea eax, [rdi + 7]",
-            "shr eax, 3",
-            "movzx eax, byte ptr [rsi + rax + {classes}]",
-            "mov rdx, [rsi + {offset}]",
-            // A thread that the kernel does not know has a negative id here.
-            "cmp dword ptr fs:[rdx + 4], 0",
-            "js {slow}",
-            "mov r9, [rsi + {index}]",
-            "lea rcx, [rip + 50f]",
-            "mov fs:[rdx + 8], rcx",
-            "20:",
-            "mov ecx, fs:[r9]",
-            "mov rcx, [rsi + rcx * 8 + {regions}]",
-            "lea rcx, [rcx + rax * 8]",
-            "mov r8, [rcx]",
-            "mov rax, [r8]",
-            "test rax, rax",
-            "jz {slow}",
-            "sub r8, 8",
-            "mov [rcx], r8",
-            "30:",
-            "inc qword ptr [rcx + {count}]",
-            "ret",
-            ".pushsection __rseq_cs, \"aw\"",
-            ".balign 32",
-            "50:",
-            ".long 0, 0",
-            ".quad 20b, 30b - 20b, 40f",
-            ".popsection",
-            ".pushsection .text.rseq_abort, \"ax\"",
-            ".byte 0x0f, 0xb9, 0x3d",
-            ".long 0x53053053",
-            "40:",
-            "jmp {slow}",
-            ".popsection",
-            front = sym FRONT,
-            apart = const APART,
-            limit = const offset_of!(Front, limit) - APART,
-            classes = const offset_of!(Front, classes) - APART,
-            offset = const offset_of!(Front, offset) - APART,
-            index = const offset_of!(Front, index_offset) - APART,
-            regions = const offset_of!(Front, regions) - APART,
-            count = const ALLOCS_OFFSET,
-            slow = sym malloc_slow,
-        )
+        malloc_by!(MmCid, by_id, malloc_by_number)
+    }
+
+    #[unsafe(naked)]
+    unsafe extern "C" fn malloc_by_number(bytes: usize) -> *mut c_void {
+        malloc_by!(CpuId, by_number, malloc_slow)
     }
 
     /// Frees an object; null is ignored. What is no object ends the process with a message.
@@ -214,63 +326,12 @@ mod fast {
     #[unsafe(naked)]
     #[unsafe(link_section = ".text.uslub_free")]
     pub unsafe extern "C" fn free(object: *mut c_void) {
-        naked_asm!(
-            "lea rsi, [rip + {front} + {apart}]",
-            "mov rax, rdi",
-            "sub rax, [rsi + {base}]",
-            "shr rax, 12",
-            "cmp rax, [rsi + {pages}]",
-            "jae {slow}",
-            "mov rcx, [rsi + {map}]",
-            "movzx eax, word ptr [rcx + rax * 2]",
-            "mov rdx, [rsi + {offset}]",
-            // A thread that the kernel does not know has a negative id here.
-            "cmp dword ptr fs:[rdx + 4], 0",
-            "js {slow}",
-            "mov r9, [rsi + {index}]",
-            "lea rcx, [rip + 50f]",
-            "mov fs:[rdx + 8], rcx",
-            "20:",
-            "mov ecx, fs:[r9]",
-            "mov rcx, [rsi + rcx * 8 + {regions}]",
-            "lea rcx, [rcx + rax * 8]",
-            "mov r8, [rcx]",
-            // The newest free object is this one: it was freed just before.
-            "cmp [r8], rdi",
-            "je {twice}",
-            "add r8, 8",
-            "test r8d, {mask}",
-            "jz {slow}",
-            "mov [r8], rdi",
-            "mov [rcx], r8",
-            "30:",
-            "inc qword ptr [rcx + {count}]",
-            "ret",
-            ".pushsection __rseq_cs, \"aw\"",
-            ".balign 32",
-            "50:",
-            ".long 0, 0",
-            ".quad 20b, 30b - 20b, 40f",
-            ".popsection",
-            ".pushsection .text.rseq_abort, \"ax\"",
-            ".byte 0x0f, 0xb9, 0x3d",
-            ".long 0x53053053",
-            "40:",
-            "jmp {slow}",
-            ".popsection",
-            front = sym FRONT,
-            apart = const APART,
-            base = const offset_of!(Front, base) - APART,
-            pages = const offset_of!(Front, pages) - APART,
-            map = const offset_of!(Front, map) - APART,
-            offset = const offset_of!(Front, offset) - APART,
-            index = const offset_of!(Front, index_offset) - APART,
-            regions = const offset_of!(Front, regions) - APART,
-            mask = const SHEAF_BYTES - 1,
-            count = const FREES_OFFSET,
-            slow = sym free_slow,
-            twice = sym free_twice,
-        )
+        free_by!(MmCid, by_id, free_by_number)
+    }
+
+    #[unsafe(naked)]
+    unsafe extern "C" fn free_by_number(object: *mut c_void) {
+        free_by!(CpuId, by_number, free_slow)
     }
 }
 

@@ -20,6 +20,16 @@ pub enum Index {
     CpuId,
 }
 
+impl Index {
+    /// Bytes from the area's start to the field that holds it.
+    pub const fn field(self) -> usize {
+        match self {
+            Index::MmCid => field::MM_CID,
+            Index::CpuId => field::CPU_ID,
+        }
+    }
+}
+
 /// Where the running thread's area is.
 #[derive(Clone, Copy, Debug)]
 pub struct Area {
@@ -50,16 +60,27 @@ impl Area {
     }
 
     fn with_features(offset: isize, features: usize, own: bool) -> Self {
-        let (index, field) = if features >= WITH_MM_CID {
-            (Index::MmCid, field::MM_CID)
+        let index = if features >= WITH_MM_CID {
+            Index::MmCid
         } else {
-            (Index::CpuId, field::CPU_ID)
+            Index::CpuId
         };
-        Self {
+        let area = Self {
             offset,
-            index_offset: offset + field as isize,
+            index_offset: offset,
             index,
             own,
+        };
+        area.with_index(index)
+    }
+
+    /// The same area with another index.
+    #[must_use]
+    pub fn with_index(self, index: Index) -> Self {
+        Self {
+            index_offset: self.offset + index.field() as isize,
+            index,
+            ..self
         }
     }
 

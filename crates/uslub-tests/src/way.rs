@@ -36,6 +36,8 @@ pub enum Rseq {
     OfLibc,
     /// glibc leaves rseq alone (`GLIBC_TUNABLES=glibc.pthread.rseq=0`).
     Unregistered,
+    /// uslub is told to go by the CPU's number, as on kernels before 6.3 (`USLUB_OPTIONS=rseq=2`).
+    ByNumber,
     /// uslub is told not to use it (`USLUB_OPTIONS=rseq=0`).
     Off,
 }
@@ -59,6 +61,11 @@ impl Way {
     pub const UNREGISTERED: Way = Way {
         launch: Launch::Preload,
         rseq: Rseq::Unregistered,
+    };
+    /// Preloaded, by the CPU's number.
+    pub const BY_NUMBER: Way = Way {
+        launch: Launch::Preload,
+        rseq: Rseq::ByNumber,
     };
     /// Preloaded, without restartable sequences.
     pub const TRY_LOCK: Way = Way {
@@ -91,6 +98,7 @@ impl Way {
             Rseq::Unregistered => {
                 variables.push(("GLIBC_TUNABLES", "glibc.pthread.rseq=0".to_owned()));
             }
+            Rseq::ByNumber => variables.push(("USLUB_OPTIONS", "rseq=2".to_owned())),
             Rseq::Off => variables.push(("USLUB_OPTIONS", "rseq=0".to_owned())),
         }
         variables

@@ -313,7 +313,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 fn soak(seconds: u64, rseq: bool) {
     let a = &ALLOCATOR;
-    a.platform.linux.probe(rseq);
+    a.platform.linux.probe(rseq.into());
     // SAFETY: once; nobody else has it yet.
     assert!(unsafe { a.init(8 << 30, Tunables::DEFAULT) });
     let cache = a.create(&CacheArgs::new("soaked", SIZE)).unwrap();

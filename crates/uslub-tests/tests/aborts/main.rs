@@ -82,9 +82,9 @@ impl Library {
 }
 
 /// The program, stopped before its first round, with the library loaded.
-fn start(rounds: u64) -> Option<Tracee> {
+fn start(way: Way, rounds: u64) -> Option<Tracee> {
     let mut command = Command::new(program("aborted")?);
-    Way::PRELOADED.apply(&mut command);
+    way.apply(&mut command);
     command
         .args([rounds.to_string(), "1".to_owned()])
         .stdout(Stdio::null());
@@ -104,12 +104,22 @@ fn start(rounds: u64) -> Option<Tracee> {
 
 #[test]
 fn malloc_and_free_aborted_at_each_instruction_lose_nothing() {
+    lose_nothing(Way::PRELOADED, ["malloc", "free"]);
+}
+
+#[test]
+fn those_for_the_cpus_number_aborted_at_each_instruction_lose_nothing() {
+    lose_nothing(Way::BY_NUMBER, ["malloc_by_number", "free_by_number"]);
+}
+
+/// Aborts what the program reaches, and at each instruction the functions that are named.
+fn lose_nothing(way: Way, functions: [&str; 2]) {
     let _alone = alone();
     if plain() || !Path::new("/proc/self/mem").exists() {
         return;
     }
     let generations = number("USLUB_ABORTS", 3);
-    let Some(mut tracee) = start(generations * ROUNDS + 1) else {
+    let Some(mut tracee) = start(way, generations * ROUNDS + 1) else {
         return;
     };
     let path = &subject().library;
@@ -143,7 +153,7 @@ fn malloc_and_free_aborted_at_each_instruction_lose_nothing() {
         }
     }
     println!("{reached} of {} sequences were reached", names.len());
-    for name in ["malloc", "free"] {
+    for name in functions {
         let number = names.iter().position(|of| of == name);
         let number = number.unwrap_or_else(|| panic!("{name} has no sequence"));
         let aborted = &tracee.aborted[number];

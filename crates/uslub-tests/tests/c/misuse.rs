@@ -81,6 +81,11 @@ fn every_misuse_is_seen_and_named_without_libc_rseq() {
 }
 
 #[test]
+fn every_misuse_is_seen_and_named_by_the_cpus_number() {
+    misuse_is_seen(Way::BY_NUMBER);
+}
+
+#[test]
 fn every_misuse_is_seen_and_named_without_rseq() {
     misuse_is_seen(Way::TRY_LOCK);
 }
@@ -126,8 +131,10 @@ fn what_can_be_seen_at_once_is_seen_at_once() {
     // An object of a size class that is freed twice in a row: where there are restartable sequences.
     if cfg!(target_arch = "x86_64") && libc_has_rseq() {
         for case in ["small-double", "tiny-double", "page-double"] {
-            let said = said(case, Way::PRELOADED);
-            assert!(!said.contains("not seen at once"), "{case}: {said}");
+            for way in [Way::PRELOADED, Way::BY_NUMBER] {
+                let said = said(case, way);
+                assert!(!said.contains("not seen at once"), "{case}: {said}");
+            }
         }
     }
 }

@@ -28,9 +28,14 @@ in_every_way! {
 
 #[test]
 fn one_thread_alone_loses_and_damages_no_block() {
-    for way in [Way::PRELOADED, Way::TRY_LOCK] {
+    for way in [Way::PRELOADED, Way::BY_NUMBER, Way::TRY_LOCK] {
         stress(way, 1, seconds().div_ceil(5));
     }
+}
+
+#[test]
+fn sixteen_threads_lose_and_damage_no_block_by_the_cpus_number() {
+    stress(Way::BY_NUMBER, 16, seconds());
 }
 
 #[test]
