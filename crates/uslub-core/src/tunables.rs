@@ -90,7 +90,7 @@ pub struct Tunables {
     pub slab_nomerge: u32,
     /// MiB of objects in sheaves above which none grows.
     pub sheaf_budget_mb: u32,
-    /// Whether restartable sequences may be used (1; 0 is not), or only by the CPU's number (2).
+    /// Whether restartable sequences may be used (0 or 1), or only by the CPU's number (2).
     pub rseq: u32,
     /// Milliseconds that free pages stay resident.
     pub decay_ms: u32,

@@ -122,8 +122,9 @@ impl Linux {
         self.pid.store(sys::getpid(), Relaxed);
         self.offers
             .store(uslub_rseq::lines_change_owners(), Relaxed);
-        let area = (rseq != 0).then(|| Area::adopt().or_else(Area::register_own));
-        if let Some(mut area) = area.flatten() {
+        if rseq != 0
+            && let Some(mut area) = Area::adopt().or_else(Area::register_own)
+        {
             if rseq == BY_CPU_NUMBER {
                 area = area.with_index(Index::CpuId);
             }

@@ -188,6 +188,26 @@ mod fast {
         ".popsection",
     );
 
+    /// The descriptor and the abort address of a sequence from label 20 to 30; an abort goes to `slow`.
+    macro_rules! descriptor {
+        () => {
+            concat!(
+                ".pushsection __rseq_cs, \"aw\"\n",
+                ".balign 32\n",
+                "50:\n",
+                ".long 0, 0\n",
+                ".quad 20b, 30b - 20b, 40f\n",
+                ".popsection\n",
+                ".pushsection .text.rseq_abort, \"ax\"\n",
+                ".byte 0x0f, 0xb9, 0x3d\n",
+                ".long 0x53053053\n",
+                "40:\n",
+                "jmp {slow}\n",
+                ".popsection\n",
+            )
+        };
+    }
+
     /// `malloc` by an index; where its line is closed, what is given.
     macro_rules! malloc_by {
         ($index:ident, $line:ident, $closed:ident) => {
@@ -217,18 +237,7 @@ mod fast {
                 "30:",
                 "inc qword ptr [rcx + {count}]",
                 "ret",
-                ".pushsection __rseq_cs, \"aw\"",
-                ".balign 32",
-                "50:",
-                ".long 0, 0",
-                ".quad 20b, 30b - 20b, 40f",
-                ".popsection",
-                ".pushsection .text.rseq_abort, \"ax\"",
-                ".byte 0x0f, 0xb9, 0x3d",
-                ".long 0x53053053",
-                "40:",
-                "jmp {slow}",
-                ".popsection",
+                descriptor!(),
                 front = sym FRONT,
                 line = const offset_of!(Front, $line),
                 limit = const offset_of!(Line, limit),
@@ -278,18 +287,7 @@ mod fast {
                 "30:",
                 "inc qword ptr [rcx + {count}]",
                 "ret",
-                ".pushsection __rseq_cs, \"aw\"",
-                ".balign 32",
-                "50:",
-                ".long 0, 0",
-                ".quad 20b, 30b - 20b, 40f",
-                ".popsection",
-                ".pushsection .text.rseq_abort, \"ax\"",
-                ".byte 0x0f, 0xb9, 0x3d",
-                ".long 0x53053053",
-                "40:",
-                "jmp {slow}",
-                ".popsection",
+                descriptor!(),
                 front = sym FRONT,
                 line = const offset_of!(Front, $line),
                 base = const offset_of!(Line, base),

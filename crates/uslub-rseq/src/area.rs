@@ -65,13 +65,12 @@ impl Area {
         } else {
             Index::CpuId
         };
-        let area = Self {
+        Self {
             offset,
-            index_offset: offset,
+            index_offset: offset + index.field() as isize,
             index,
             own,
-        };
-        area.with_index(index)
+        }
     }
 
     /// The same area with another index.
