@@ -251,6 +251,10 @@ pub unsafe trait Platform: Sync + 'static {
     #[inline]
     unsafe fn offer(&self, _objects: &[*mut u8]) {}
 
+    /// Writes to each line of an array what is there, likewise.
+    #[inline]
+    fn offer_array(&self, _array: &mut [*mut u8]) {}
+
     /// Writes the addresses that lie `offsets` bytes behind `base` into an array, as many as it holds; there are no fewer offsets.
     #[inline]
     fn write_at(&self, base: *mut u8, offsets: &[u32], out: &mut [*mut u8]) {

@@ -121,6 +121,7 @@ impl<P: Platform> Allocator<P> {
         while let Some(mut sheaf) = fulls.pop() {
             filled += pour_out(&mut sheaf, &mut out[filled..]);
             if sheaf.is_empty() {
+                self.offer_room(&mut sheaf);
                 empties.push(sheaf);
             } else {
                 self.place_filled(cache, sheaf, gfp);

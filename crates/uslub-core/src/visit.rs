@@ -4,6 +4,7 @@
 //! |---|---|
 //! | a full sheaf comes, for single objects | all lines of its addresses are read at once |
 //! | an empty sheaf comes | all of its lines are asked for at once, to write to |
+//! | an empty sheaf goes | its lines are [offered](Platform::offer_array) to who fills it |
 //! | a full sheaf goes, or many whole slabs do, and another CPU takes such out | the lines of their objects are [offered](Platform::offer) to that CPU |
 //!
 //! Each visit is counted, and says whether the CPU [wants larger sheaves](crate::capacity) and the barn more of them.
@@ -57,6 +58,9 @@ impl<P: Platform> Allocator<P> {
         gfp: Gfp,
     ) -> Option<Sheaf> {
         let full = self.barn(cache).and_then(|barn| {
+            if barn.nr_full() > 0 {
+                empty.iter_mut().for_each(|empty| self.offer_room(empty));
+            }
             let full = barn.exchange_empty(empty, Self::empties_of(cache, barn), gfp.may_spin());
             match &full {
                 Some(full) => {
@@ -189,6 +193,12 @@ impl<P: Platform> Allocator<P> {
         self.platform.fetch(empty.room());
     }
 
+    /// An empty sheaf goes to the barn: writes to its lines, as who fills it next will. If another CPU had filled it, the lines are this
+    /// one's for nothing but reading, and would be had from here at the pace of a few at a time.
+    pub(crate) fn offer_room(&self, empty: &mut Sheaf) {
+        self.platform.offer_array(empty.room());
+    }
+
     fn barn_put_by<T>(
         &self,
         cache: &KmemCache<P>,
@@ -268,9 +278,10 @@ impl<P: Platform> Allocator<P> {
     pub(crate) fn barn_put_empty(
         &self,
         cache: &KmemCache<P>,
-        sheaf: Sheaf,
+        mut sheaf: Sheaf,
         gfp: Gfp,
     ) -> Result<(), Sheaf> {
+        self.offer_room(&mut sheaf);
         match self.barn(cache) {
             Some(barn) => barn.put_empty(sheaf, Self::empties_of(cache, barn), gfp.may_spin()),
             None => Err(sheaf),

@@ -60,6 +60,24 @@ fn what_another_cpu_takes_is_offered() {
     assert_all_is_given_back(&a);
 }
 
+#[test]
+fn empty_sheaves_are_offered_whole() {
+    let a = allocator(2);
+    let args = CacheArgs {
+        sheaf_capacity: Some(60),
+        ..CacheArgs::new("message", 64)
+    };
+    let cache = a.create(&args).unwrap();
+    hand_over(&a, cache, [0, 1]);
+    let arrays = a.platform.take_offered_arrays();
+    assert!(arrays.len() >= BATCH / 60, "{} sheaves", arrays.len());
+    hand_over_bulks(&a, cache, [0, 1], false);
+    let of_bulks = a.platform.take_offered_arrays();
+    assert!(of_bulks.len() >= BATCH / 60, "{} sheaves", of_bulks.len());
+    assert!(arrays.iter().chain(&of_bulks).all(|&len| len == 60));
+    assert_all_is_given_back(&a);
+}
+
 /// Objects of `bytes` bytes that are offered on their way from one CPU to another, one by one and by bulks.
 fn offered(bytes: usize, cpus: [usize; 2]) -> usize {
     let a = allocator(2);

@@ -6,6 +6,7 @@ pub mod environment;
 mod huge_pages;
 mod mode;
 pub mod numa;
+mod offers;
 mod otherwise;
 mod sequences;
 pub mod start;
@@ -27,6 +28,7 @@ use uslub_rseq::{Area, Index};
 
 use crate::huge_pages::{HUGE_PAGE_BYTES, HugePages};
 use crate::numa::Nodes;
+use crate::offers::Offers;
 use crate::sequences::{pop, pop_many, push, push_many, push_many_within};
 
 pub use mode::Mode;
@@ -61,8 +63,7 @@ pub struct Linux {
     index_offset: AtomicIsize,
     rseq: AtomicBool,
     index_is_cid: AtomicBool,
-    /// Whether [`offer`](Platform::offer) gains anything.
-    offers: AtomicBool,
+    offers: Offers,
     area_is_own: AtomicBool,
     nr_cpu_ids: AtomicUsize,
     nr_cpus: AtomicUsize,
@@ -84,7 +85,7 @@ impl Linux {
             offset: AtomicIsize::new(0),
             index_offset: AtomicIsize::new(0),
             index_is_cid: AtomicBool::new(false),
-            offers: AtomicBool::new(false),
+            offers: Offers::new(),
             area_is_own: AtomicBool::new(false),
             nr_cpu_ids: AtomicUsize::new(1),
             nr_cpus: AtomicUsize::new(1),
@@ -120,8 +121,7 @@ impl Linux {
         // Relaxed, here and below: as above.
         self.random.store(u64::from_ne_bytes(seed), Relaxed);
         self.pid.store(sys::getpid(), Relaxed);
-        self.offers
-            .store(uslub_rseq::lines_change_owners(), Relaxed);
+        self.offers.probe();
         if rseq != 0
             && let Some(mut area) = Area::adopt().or_else(Area::register_own)
         {
@@ -466,14 +466,13 @@ unsafe impl Platform for Linux {
 
     #[inline]
     unsafe fn offer(&self, objects: &[*mut u8]) {
-        // Relaxed: set before.
-        if self.offers.load(Relaxed) {
-            for object in objects {
-                let word = object.cast::<u64>();
-                // SAFETY: the caller's, and aligned.
-                unsafe { word.write_volatile(word.read_volatile()) };
-            }
-        }
+        // SAFETY: passed on.
+        unsafe { self.offers.objects(objects) }
+    }
+
+    #[inline]
+    fn offer_array(&self, array: &mut [*mut u8]) {
+        self.offers.array(array);
     }
 
     #[inline]

@@ -17,11 +17,11 @@
 
 use core::arch::asm;
 
-use crate::{Area, SHEAF_BYTES};
+use crate::{Area, Offers, SHEAF_BYTES};
 
-/// Whether a line that was read is had back sooner once it was written to: not known of any processor.
-pub fn lines_change_owners() -> bool {
-    false
+/// What the processor gains by offers: nothing that is known of any.
+pub fn offers() -> Offers {
+    Offers::default()
 }
 
 /// Asks for the cache line of an address that is about to be written; any address will do.

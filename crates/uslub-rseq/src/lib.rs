@@ -54,7 +54,17 @@ mod area;
 mod membarrier;
 mod own;
 
-pub use sequences::{add, exchange, fetch, lines_change_owners, pop, pop_many, push, push_many};
+pub use sequences::{add, exchange, fetch, offers, pop, pop_many, push, push_many};
+
+/// Where a line that this CPU has only read, and that another one will write to, is worth a write that changes nothing: it is had from
+/// here sooner then.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Offers {
+    /// Arrays of pointers, eight in a line.
+    pub arrays: bool,
+    /// Objects, of a line each.
+    pub objects: bool,
+}
 
 pub use area::{Area, Index};
 pub use membarrier::fence;

@@ -1,13 +1,13 @@
 //! Architectures without sequences of ours: [`Area::adopt`] returns `None` there, so none of these runs.
 
-use crate::Area;
+use crate::{Area, Offers};
 
 /// A hint that nobody takes.
 pub fn fetch(_: *const u8) {}
 
 /// Not known of any.
-pub fn lines_change_owners() -> bool {
-    false
+pub fn offers() -> Offers {
+    Offers::default()
 }
 
 /// Never called.

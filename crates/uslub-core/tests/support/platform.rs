@@ -53,6 +53,8 @@ struct Memory {
     backed: Vec<(usize, usize, Backing)>,
     /// Objects that were offered to other CPUs.
     offered: Vec<usize>,
+    /// Lengths of the arrays that were.
+    offered_arrays: Vec<usize>,
     calls: Calls,
     /// Asking calls that still succeed, then calls that fail.
     fail: (usize, usize),
@@ -188,6 +190,11 @@ impl Virtual {
         std::mem::take(&mut self.memory().offered)
     }
 
+    /// Lengths of the arrays that were offered since the last call.
+    pub fn take_offered_arrays(&self) -> Vec<usize> {
+        std::mem::take(&mut self.memory().offered_arrays)
+    }
+
     /// What was to have other physical memory since the last call: start, bytes and which.
     pub fn take_backed(&self) -> Vec<(usize, usize, Backing)> {
         std::mem::take(&mut self.memory().backed)
@@ -302,6 +309,15 @@ unsafe impl Platform for Virtual {
         }
         let addresses = objects.iter().map(|&object| object as usize);
         self.memory().offered.extend(addresses);
+    }
+
+    fn offer_array(&self, array: &mut [*mut u8]) {
+        for line in array.chunks_mut(8) {
+            let word = &raw mut line[0];
+            // SAFETY: borrowed.
+            unsafe { word.write_volatile(word.read_volatile()) };
+        }
+        self.memory().offered_arrays.push(array.len());
     }
 
     unsafe fn back(&self, start: NonNull<u8>, bytes: usize, backing: Backing) -> bool {
