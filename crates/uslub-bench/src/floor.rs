@@ -10,7 +10,8 @@
 
 use std::cell::Cell;
 use std::ffi::c_void;
-use std::ptr::null_mut;
+use std::hint::black_box;
+use std::ptr::{null_mut, with_exposed_provenance_mut};
 
 use uslub_core::sheaf::CAPACITY_OFFSET;
 use uslub_rseq::{Area, SHEAF_BYTES};
@@ -47,8 +48,82 @@ const fn pages(size: usize) -> usize {
     (CAPACITY * size).div_ceil(PAGE)
 }
 
+/// Memory of a stack.
 #[repr(C, align(2048))]
-struct Window([usize; WORDS]);
+pub struct Window([usize; WORDS]);
+
+/// Words of a line.
+const LINE: usize = 8;
+
+impl Window {
+    /// With nothing in it.
+    pub fn new() -> Self {
+        let mut window = Self([0; WORDS]);
+        // SAFETY: a field of the window.
+        unsafe {
+            (&raw mut window.0)
+                .cast::<u8>()
+                .add(CAPACITY_OFFSET)
+                .cast::<u16>()
+                .write(CAPACITY as u16)
+        };
+        window
+    }
+
+    /// Puts as many objects in as there is room for, by their number; returns the top.
+    pub fn fill(&mut self, object: impl Fn(usize) -> usize) -> usize {
+        let room = self.0[WORDS - CAPACITY..].iter_mut().enumerate();
+        room.for_each(|(i, slot)| *slot = object(i));
+        (&raw const self.0[WORDS - 1]).expose_provenance()
+    }
+
+    /// The top of one with nothing in it.
+    pub fn empty_top(&mut self) -> usize {
+        (&raw const self.0[WORDS - CAPACITY - 1]).expose_provenance()
+    }
+
+    /// Whether nothing is below the top.
+    pub fn is_empty_at(top: usize) -> bool {
+        top % SHEAF_BYTES == 8 * (WORDS - CAPACITY - 1)
+    }
+
+    /// Whether there is no room above it.
+    pub fn is_full_at(top: usize) -> bool {
+        top % SHEAF_BYTES == 8 * (WORDS - 1)
+    }
+
+    fn lines(top: usize) -> impl Iterator<Item = *mut usize> {
+        let first = top - top % SHEAF_BYTES + 8 * (WORDS - CAPACITY);
+        (0..CAPACITY)
+            .step_by(LINE)
+            .map(move |word| with_exposed_provenance_mut(first + 8 * word))
+    }
+
+    /// Writes to each line what is there.
+    pub fn offer(top: usize) {
+        // SAFETY: the caller's stack.
+        Self::lines(top).for_each(|word| unsafe { word.write_volatile(word.read_volatile()) });
+    }
+
+    /// Reads each line.
+    pub fn read(top: usize) {
+        for word in Self::lines(top) {
+            // SAFETY: the caller's stack.
+            black_box(unsafe { word.read_volatile() });
+        }
+    }
+
+    /// Asks for each line, to write to.
+    pub fn fetch(top: usize) {
+        Self::lines(top).for_each(|word| uslub_rseq::fetch(word.cast()));
+    }
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 /// Tops and counters, on a page of their own.
 #[repr(C, align(4096))]
@@ -101,19 +176,8 @@ impl Floor {
         let mut page = 0;
         for (class, (size, pages)) in SIZES.into_iter().zip(PAGES).enumerate() {
             let word = FIRST_TOP + class;
-            let window = Box::leak(Box::new(Window([0; WORDS])));
-            let start = &raw mut *window as *mut u8;
-            // SAFETY: a field of the window.
-            unsafe {
-                start
-                    .add(CAPACITY_OFFSET)
-                    .cast::<u16>()
-                    .write(CAPACITY as u16)
-            };
-            for (i, slot) in window.0[WORDS - CAPACITY..].iter_mut().enumerate() {
-                *slot = base.wrapping_add(page * PAGE + i * size) as usize;
-            }
-            region.0[word] = &raw const window.0[WORDS - 1] as usize;
+            let window = Box::leak(Box::new(Window::new()));
+            region.0[word] = window.fill(|i| base.wrapping_add(page * PAGE + i * size) as usize);
             floor.map[page..page + pages].fill(8 * word as u16);
             floor.classes[size / STEP] = 8 * word as u16;
             page += pages;

@@ -1,5 +1,6 @@
 //! P4: one CPU allocates, another frees.
 
+use std::hint::black_box;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -8,6 +9,7 @@ use std::thread;
 use uslub_core::Gfp;
 use uslub_linux::Linux;
 
+use super::carried::Carried;
 use super::dpdk::{DPDK, Pool};
 use super::face::{Face, OURS};
 use super::row::{Aim, PeerRow};
@@ -60,7 +62,14 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
                 };
                 hand_over(cpus, objects, batch, || face.enter_for_now(), alloc, free)
             };
-            let malloc = peers.each(bench, one_by_one)?;
+            let least = Carried::new((DEPTH + 2) * batch, size)?;
+            let least = least
+                .iter()
+                .map(|least| -> More<'_> {
+                    (FLOOR, Box::new(|| carried(least, cpus, objects, batch)))
+                })
+                .collect();
+            let malloc = peers.each_and(bench, one_by_one, least)?;
             let aim = Aim::ratio(1.0).tie(0.3);
             let name = |face| format!("batches of {batch} of {size} B, {face}");
             rows.push(PeerRow::new(
@@ -101,7 +110,8 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
         "The producer allocates a batch and writes a word into each object, the consumer reads it and frees them. What \
          counts is the time in these loops on both CPUs, not the waiting for each other. For bulks our cache has its largest sheaves (250 \
          objects) and a barn for 200 full ones; DPDK's pool its largest caches (512) and a ring for all of its objects. \
-         The floor of the bulks is no allocator at all: the same objects again and again.",
+         The floor of malloc is restartable sequences called once an object, on stacks of 250 that are handed over as they are; that of \
+         the bulks is no allocator at all: the same objects again and again.",
         rows,
     ))
 }
@@ -127,6 +137,24 @@ fn pooled(pool: &Pool<'_>, cpus: [usize; 2], objects: usize, batch: usize) -> Re
     // SAFETY: this pool's, freed once.
     let free = |batch: &mut [*mut u8]| unsafe { pool.put(batch) };
     hand_over(cpus, objects, batch, || pool.enter(), alloc, free)
+}
+
+/// The sequences alone, called once an object, on stacks that are handed over.
+fn carried(
+    carried: &Carried,
+    cpus: [usize; 2],
+    objects: usize,
+    batch: usize,
+) -> Result<f64, Failure> {
+    // Called by address, as other allocators' functions are.
+    let take = black_box(Carried::alloc as fn(&Carried) -> *mut u8);
+    let put = black_box(Carried::free as fn(&Carried, *mut u8));
+    let alloc = |batch: &mut [*mut u8]| {
+        batch.fill_with(|| take(carried));
+        true
+    };
+    let free = |batch: &mut [*mut u8]| batch.iter().for_each(|&object| put(carried, object));
+    hand_over(cpus, objects, batch, || (), alloc, free)
 }
 
 /// With no allocator at all: the same objects again and again, whose lines and addresses go from CPU to CPU.

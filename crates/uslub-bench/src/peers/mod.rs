@@ -10,12 +10,14 @@
 //! | `row`, `report`, `table`, `page` | ours beside the best, and how it looks |
 //! | `child` | work in a process of its own |
 //! | `pair`, `many`, `live`, `handover`, `churn`, `programs`, `sleepers` | P1 to P7 |
+//! | `carried` | the floor of P4 by malloc |
 //! | `kernel` | K: what SLUB takes in the kernel, beside ours |
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Instant;
 
+mod carried;
 pub mod child;
 mod churn;
 pub mod cost;

@@ -1,0 +1,213 @@
+//! The floor of P4 by malloc: the restartable sequences alone, called once an object, on stacks that CPUs hand to each other as they are.
+//!
+//! ```text
+//!   producer: pop, pop, …, empty ───── empty stacks ────▶ consumer: push, push, …, full
+//!      ▲                                                                            │
+//!      └────────────────────────────── full stacks ─────────────────────────────────┘
+//! ```
+//!
+//! Nothing is checked, refilled or given back. What passes is the least that must where freed objects are addresses in arrays: the
+//! objects' lines, those of the arrays, and for each array the list from which the newest is taken, under a lock.
+
+use std::cell::UnsafeCell;
+use std::sync::{Mutex, PoisonError};
+
+use uslub_rseq::{Area, Offers};
+
+use crate::bench::Failure;
+use crate::bulks::Page;
+use crate::floor::{CAPACITY, Window};
+use crate::linux;
+use crate::ring::wait_until;
+
+/// Bytes of a page, of which the map knows where a freed object's stack is.
+const PAGE: usize = 4096;
+/// CPUs that a table has an entry for.
+const CPUS: usize = 8192;
+/// Byte of a region at which the top is, and from there to the counter of calls.
+const TOP: u16 = 512;
+const COUNT: usize = 512;
+/// Stacks beyond those for all objects on their way.
+const MORE: usize = 4;
+
+/// A region with one stack, the same for each CPU, as one thread uses it.
+struct Side {
+    region: Box<Page<UnsafeCell<[usize; PAGE / 8]>>>,
+    table: Box<[*mut u8]>,
+}
+
+impl Side {
+    fn new(top: usize) -> Self {
+        let mut region = Box::new(Page(UnsafeCell::new([0; PAGE / 8])));
+        region.0.get_mut()[usize::from(TOP) / 8] = top;
+        let table = vec![region.0.get().cast(); CPUS].into();
+        Self { region, table }
+    }
+
+    fn table(&self) -> *mut u8 {
+        self.table.as_ptr().cast_mut().cast()
+    }
+
+    fn word(&self) -> *mut usize {
+        self.region
+            .0
+            .get()
+            .cast::<usize>()
+            .wrapping_add(usize::from(TOP) / 8)
+    }
+
+    /// The top of the stack that is there.
+    fn top(&self) -> usize {
+        // SAFETY: this thread's.
+        unsafe { self.word().read() }
+    }
+
+    fn place(&self, top: usize) {
+        // SAFETY: this thread's.
+        unsafe { self.word().write(top) };
+    }
+}
+
+/// Tops of stacks in nobody's hands, the newest last.
+#[derive(Default)]
+#[repr(align(128))]
+struct Lists(Mutex<[Vec<usize>; 2]>);
+
+/// Which list.
+const FULL: usize = 0;
+const EMPTY: usize = 1;
+
+impl Lists {
+    /// Gives a stack to a list, and takes the newest of another, which will have one.
+    #[cold]
+    fn exchange(&self, top: usize, put: usize, take: usize) -> usize {
+        let mut given = Some(top);
+        let mut taken = None;
+        wait_until(|| {
+            let mut lists = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            lists[put].extend(given.take());
+            taken = lists[take].pop();
+            taken.is_some()
+        });
+        taken.unwrap_or_default()
+    }
+}
+
+/// Objects and stacks that go round between two threads.
+pub struct Carried {
+    area: Area,
+    offers: Offers,
+    /// Where the objects are.
+    base: usize,
+    /// Page → where the top is.
+    map: Vec<u16>,
+    from: Side,
+    to: Side,
+    lists: Lists,
+    _objects: Vec<Page<[u8; PAGE]>>,
+    _windows: Vec<Window>,
+}
+
+// SAFETY: the producer alone uses `from`, the consumer alone `to`, and a stack belongs to who took it out of a list.
+unsafe impl Sync for Carried {}
+
+impl Carried {
+    /// So many objects of `bytes` bytes, at least; none without restartable sequences.
+    pub fn new(objects: usize, bytes: usize) -> Result<Option<Self>, Failure> {
+        let area = linux::steady()?.platform.area();
+        let Some(area) = area.filter(Area::is_registered_here) else {
+            return Ok(None);
+        };
+        let stacks = objects.div_ceil(CAPACITY) + MORE;
+        let mut memory = vec![Page([0u8; PAGE]); (stacks * CAPACITY * bytes).div_ceil(PAGE)];
+        let base = memory.as_mut_ptr().expose_provenance();
+        let mut windows: Vec<_> = (0..stacks + MORE).map(|_| Window::new()).collect();
+        let (fulls, empties) = windows.split_at_mut(stacks);
+        let full = fulls.iter_mut().enumerate().map(|(number, window)| {
+            let first = base + number * CAPACITY * bytes;
+            window.fill(|i| first + i * bytes)
+        });
+        let mut empty = empties.iter_mut().map(Window::empty_top);
+        let (from, to) = (empty.next().unwrap_or(0), empty.next().unwrap_or(0));
+        let lists = [full.collect(), empty.collect()];
+        Ok(Some(Self {
+            area,
+            offers: uslub_rseq::offers(),
+            base,
+            map: vec![TOP; memory.len()],
+            from: Side::new(from),
+            to: Side::new(to),
+            lists: Lists(Mutex::new(lists)),
+            _objects: memory,
+            _windows: windows,
+        }))
+    }
+
+    /// Takes an object, on the producer's thread.
+    #[inline(never)]
+    pub fn alloc(&self) -> *mut u8 {
+        loop {
+            // SAFETY: a top of ours.
+            let object =
+                unsafe { uslub_rseq::pop::<COUNT>(&self.area, self.from.table(), TOP.into()) };
+            if !object.is_null() {
+                return object;
+            }
+            let top = self.from.top();
+            // Else it was interrupted.
+            if Window::is_empty_at(top) {
+                if self.offers.arrays {
+                    Window::offer(top);
+                }
+                let next = self.lists.exchange(top, EMPTY, FULL);
+                Window::read(next);
+                self.from.place(next);
+            }
+        }
+    }
+
+    /// Puts one back, on the consumer's.
+    #[inline(never)]
+    pub fn free(&self, object: *mut u8) {
+        let page = (object as usize).wrapping_sub(self.base) / PAGE;
+        let Some(&at) = self.map.get(page) else {
+            return;
+        };
+        loop {
+            let table = self.to.table();
+            // SAFETY: as above.
+            if unsafe { uslub_rseq::push::<COUNT>(&self.area, table, at.into(), object) } {
+                return;
+            }
+            let top = self.to.top();
+            if Window::is_full_at(top) {
+                let next = self.lists.exchange(top, FULL, EMPTY);
+                Window::fetch(next);
+                self.to.place(next);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_objects_go_round() -> Result<(), Failure> {
+        let Some(carried) = Carried::new(3 * CAPACITY, 64)? else {
+            return Ok(());
+        };
+        for round in 0..20 {
+            let objects: std::collections::BTreeSet<_> =
+                (0..3 * CAPACITY).map(|_| carried.alloc()).collect();
+            assert_eq!(objects.len(), 3 * CAPACITY, "{round}");
+            for object in objects {
+                // SAFETY: so large, and ours until it is put back.
+                unsafe { object.write_bytes(7, 64) };
+                carried.free(object);
+            }
+        }
+        Ok(())
+    }
+}
