@@ -173,7 +173,7 @@ mod fast {
 
     use uslub_core::percpu::{ALLOCS_OFFSET, FREES_OFFSET};
     use uslub_core::sheaf::SHEAF_BYTES;
-    use uslub_rseq::Index;
+    use uslub_rseq::{Index, descriptor};
 
     use super::{FRONT, Front, Line};
     use crate::api::{free_slow, free_twice, malloc_slow};
@@ -187,26 +187,6 @@ mod fast {
         ".p2align 6",
         ".popsection",
     );
-
-    /// The descriptor and the abort address of a sequence from label 20 to 30; an abort goes to `slow`.
-    macro_rules! descriptor {
-        () => {
-            concat!(
-                ".pushsection __rseq_cs, \"aw\"\n",
-                ".balign 32\n",
-                "50:\n",
-                ".long 0, 0\n",
-                ".quad 20b, 30b - 20b, 40f\n",
-                ".popsection\n",
-                ".pushsection .text.rseq_abort, \"ax\"\n",
-                ".byte 0x0f, 0xb9, 0x3d\n",
-                ".long 0x53053053\n",
-                "40:\n",
-                "jmp {slow}\n",
-                ".popsection\n",
-            )
-        };
-    }
 
     /// `malloc` by an index; where its line is closed, what is given.
     macro_rules! malloc_by {
@@ -237,7 +217,7 @@ mod fast {
                 "30:",
                 "inc qword ptr [rcx + {count}]",
                 "ret",
-                descriptor!(),
+                descriptor!(to "{slow}"),
                 front = sym FRONT,
                 line = const offset_of!(Front, $line),
                 limit = const offset_of!(Line, limit),
@@ -292,7 +272,7 @@ mod fast {
                 "test rdi, rdi",
                 "jnz {closed}",
                 "ret",
-                descriptor!(),
+                descriptor!(to "{slow}"),
                 front = sym FRONT,
                 line = const offset_of!(Front, $line),
                 base = const offset_of!(Line, base),

@@ -44,10 +44,15 @@ pub fn offers() -> Offers {
     }
 }
 
-/// The descriptor and the abort address of a sequence; an abort, and whoever jumps to label 40, does what is given and goes on at
-/// label 60.
+/// The descriptor and the abort address of a sequence from label 20 to 30; an abort, and whoever jumps to label 40, does what is given
+/// and goes on at label 60, or where `to` says.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! descriptor {
     ($($abort:literal)?) => {
+        $crate::descriptor!(to "60b" $(, $abort)?)
+    };
+    (to $to:literal $(, $abort:literal)?) => {
         concat!(
             ".pushsection __rseq_cs, \"aw\"\n",
             ".balign 32\n",
@@ -60,8 +65,9 @@ macro_rules! descriptor {
             ".long 0x53053053\n",
             "40:\n",
             $($abort, "\n",)?
-            "jmp 60b\n",
-            ".popsection\n",
+            "jmp ",
+            $to,
+            "\n.popsection\n",
         )
     };
 }
