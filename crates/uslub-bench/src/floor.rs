@@ -33,9 +33,9 @@ const WORDS: usize = SHEAF_BYTES / 8;
 /// Bytes from a stack's top to the counter of its calls.
 const COUNT: usize = 8 * SIZES.len();
 /// CPUs that the table has an entry for.
-const CPUS: usize = 8192;
+pub const CPUS: usize = 8192;
 /// Bytes of a page, of which the map knows the class.
-const PAGE: usize = 4096;
+pub const PAGE: usize = 4096;
 /// Pages of the objects of each size.
 const PAGES: [usize; SIZES.len()] = [pages(SIZES[0]), pages(SIZES[1])];
 const ALL_PAGES: usize = PAGES[0] + PAGES[1];
@@ -100,15 +100,23 @@ impl Window {
     }
 
     /// Writes to each line what is there.
-    pub fn offer(top: usize) {
-        // SAFETY: the caller's stack.
+    ///
+    /// # Safety
+    ///
+    /// The top is that of a window in the caller's hands.
+    pub unsafe fn offer(top: usize) {
+        // SAFETY: by the caller's promise.
         Self::lines(top).for_each(|word| unsafe { word.write_volatile(word.read_volatile()) });
     }
 
     /// Reads each line.
-    pub fn read(top: usize) {
+    ///
+    /// # Safety
+    ///
+    /// As for [`offer`](Self::offer).
+    pub unsafe fn read(top: usize) {
         for word in Self::lines(top) {
-            // SAFETY: the caller's stack.
+            // SAFETY: by the caller's promise.
             black_box(unsafe { word.read_volatile() });
         }
     }
@@ -116,12 +124,6 @@ impl Window {
     /// Asks for each line, to write to.
     pub fn fetch(top: usize) {
         Self::lines(top).for_each(|word| uslub_rseq::fetch(word.cast()));
-    }
-}
-
-impl Default for Window {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -251,7 +251,8 @@ pub unsafe trait Platform: Sync + 'static {
     #[inline]
     unsafe fn offer(&self, _objects: &[*mut u8]) {}
 
-    /// Writes to each line of an array what is there, likewise.
+    /// Writes to each line of an array what is there, as another CPU will fill it next. A hint, for the processors that
+    /// [`offer`](Self::offer) is for.
     #[inline]
     fn offer_array(&self, _array: &mut [*mut u8]) {}
 

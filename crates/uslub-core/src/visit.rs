@@ -193,8 +193,8 @@ impl<P: Platform> Allocator<P> {
         self.platform.fetch(empty.room());
     }
 
-    /// An empty sheaf goes to the barn: writes to its lines, as who fills it next will. If another CPU had filled it, the lines are this
-    /// one's for nothing but reading, and would be had from here at the pace of a few at a time.
+    /// An empty sheaf goes to the barn: writes to its lines, as who fills it next will. If another CPU had filled it, this one has only
+    /// read them, and such lines are had more slowly.
     pub(crate) fn offer_room(&self, empty: &mut Sheaf) {
         self.platform.offer_array(empty.room());
     }
