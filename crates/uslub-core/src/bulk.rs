@@ -10,7 +10,7 @@ use crate::platform::Platform;
 use crate::sheaf;
 use crate::sheaves::RECLAIMS;
 use crate::stats::StatItem;
-use crate::whole::is_near;
+use crate::whole::{Whose, is_near};
 use crate::within::lie_within;
 
 /// A bulk that lacks so small a part of a sheaf refills one.
@@ -125,10 +125,7 @@ impl<P: Platform> Allocator<P> {
     /// leaks with a warning, and anything else ends the process.
     #[inline]
     pub(crate) fn is_object_of(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {
-        let arena = &self.zone.arena;
-        let id = arena
-            .page_of(object as usize)
-            .and_then(|page| arena.cache_of(page));
+        let id = self.cache_id_of(object);
         id == Some(cache.id) || self.is_not_object_of(cache, object, id)
     }
 
@@ -348,10 +345,26 @@ impl<P: Platform> Allocator<P> {
     /// As `free_many`, where the main sheaf has not the room, an object lies outside of the cache's span, or that was not seen in passing.
     #[cold]
     fn free_scattered(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
-        let ours = self.all_of(cache, objects);
-        if !(ours && self.push_all(cache, objects)) {
-            self.free_bulk_slow(cache, objects, gfp, ours);
+        let left = self.free_large_slabs(cache, objects, gfp);
+        if left == 0 {
+            return;
         }
+        let rest = &mut objects[..left];
+        let ours = self.all_of(cache, rest);
+        if !(ours && self.push_all(cache, rest)) {
+            self.free_bulk_slow(cache, rest, gfp, ours);
+        }
+    }
+
+    /// Frees the whole slabs of an array that has more than this CPU's sheaves have room for, if each costs less at once than its objects'
+    /// way through sheaves, and moves what is left over to its beginning; returns how many that are. Whose those are nobody has asked.
+    fn free_large_slabs(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) -> usize {
+        if !holds_large_slabs(cache, objects) || objects.len() <= self.room_of_own(cache) {
+            return objects.len();
+        }
+        let left = self.free_whole_slabs(cache, objects, Whose::Anyones, gfp);
+        self.count(cache, StatItem::FreeSlowpath, objects.len() - left);
+        left
     }
 
     /// Puts objects, all of them the cache's, on top of this CPU's main sheaf; false when it has not the room.
@@ -422,12 +435,6 @@ impl<P: Platform> Allocator<P> {
             self.count(cache, StatItem::FreeSlowpath, ours - left);
             self.free_to_slabs(cache, &mut objects[left..ours], gfp);
         }
-        if holds_large_slabs(cache, &objects[..left]) && left > self.room_of_own(cache) {
-            let ours = left;
-            self.offer_slabs(cache, &objects[..ours]);
-            left = self.free_whole_slabs(cache, &mut objects[..ours], gfp);
-            self.count(cache, StatItem::FreeSlowpath, ours - left);
-        }
         let done = self.put_into_own(cache, gfp, &objects[..left]);
         self.free_bulk_rest(cache, &mut objects[done..left], gfp);
     }
@@ -435,7 +442,14 @@ impl<P: Platform> Allocator<P> {
     /// As `free_bulk_slow`, where whose objects they are is asked of those alone that find no room in sheaves.
     #[cold]
     fn free_unchecked_slow(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
-        if self.nr_nodes() > 1 || holds_large_slabs(cache, objects) {
+        let left = self.free_large_slabs(cache, objects, gfp);
+        if left == 0 {
+            return;
+        }
+        let whole = left < objects.len();
+        let objects = &mut objects[..left];
+        // What whole slabs leave over is little: a look at it costs nothing.
+        if whole || self.nr_nodes() > 1 {
             return self.free_bulk_slow(cache, objects, gfp, false);
         }
         let done = self.put_into_own(cache, gfp, objects);
@@ -454,7 +468,7 @@ impl<P: Platform> Allocator<P> {
         let near = begins_in_one_slab(objects, cache.oo.bytes());
         let mut left = objects.len();
         if near {
-            left = self.free_whole_slabs(cache, objects, gfp);
+            left = self.free_whole_slabs(cache, objects, Whose::Ours, gfp);
         }
         if left == 0 {
             return;

@@ -16,6 +16,7 @@ use crate::cache::KmemCache;
 use crate::detached::{Detached, Waiting};
 use crate::freelist::Links;
 use crate::gfp::Gfp;
+use crate::percpu::CacheId;
 use crate::platform::Platform;
 use crate::slab::Slab;
 use crate::stats::StatItem;
@@ -147,6 +148,14 @@ impl<P: Platform> Allocator<P> {
             }
         });
         self.free_to_slabs(cache, &mut batch[..n], Gfp::KERNEL);
+    }
+
+    /// The cache in one of whose slabs an object lies, if any.
+    #[inline]
+    pub(crate) fn cache_id_of(&self, object: *mut u8) -> Option<CacheId> {
+        let arena = &self.zone.arena;
+        let page = arena.page_of(object as usize)?;
+        arena.cache_of(page)
     }
 
     /// The slab that an object is a slot of; ends the process when it is none of this cache.

@@ -224,21 +224,24 @@ impl<P: Platform> Allocator<P> {
     /// Objects go to a barn, where `waiting` full sheaves are: if another CPU takes them out of it, writes to their lines, which it will
     /// write to.
     fn offer(&self, cache: &KmemCache<P>, barn: &Barn<P>, waiting: usize, objects: &[*mut u8]) {
-        if cache.size as usize <= OFFERED
-            && waiting >= WAITING
-            && !cache.flags.contains(Flags::TYPESAFE_BY_RCU)
-            && barn.is_emptied_elsewhere(self.platform.cpu())
-        {
+        if self.is_offered(cache, barn, waiting) {
             // SAFETY: free objects of a sheaf in our hands, and no reader knows them still.
             unsafe { self.platform.offer(objects) };
         }
     }
 
-    /// As for objects on their way to the barn, for those of whole slabs that go to their node.
-    pub(crate) fn offer_slabs(&self, cache: &KmemCache<P>, objects: &[*mut u8]) {
-        if let Some(barn) = self.barn(cache) {
-            self.offer(cache, barn, objects.len() / cache.capacity.max(1), objects);
-        }
+    fn is_offered(&self, cache: &KmemCache<P>, barn: &Barn<P>, waiting: usize) -> bool {
+        cache.size as usize <= OFFERED
+            && waiting >= WAITING
+            && !cache.flags.contains(Flags::TYPESAFE_BY_RCU)
+            && barn.is_emptied_elsewhere(self.platform.cpu())
+    }
+
+    /// Whether so many objects that go to their node in whole slabs are offered, as those on their way to the barn are.
+    pub(crate) fn are_slabs_offered(&self, cache: &KmemCache<P>, objects: usize) -> bool {
+        let waiting = objects / cache.capacity.max(1);
+        self.barn(cache)
+            .is_some_and(|barn| self.is_offered(cache, barn, waiting))
     }
 
     /// This CPU takes what others leave behind.

@@ -22,11 +22,22 @@ use crate::stats::StatItem;
 /// Objects that are looked at together with those of a CPU's sheaves, at most.
 const OWN: usize = 640;
 
+/// Whose the objects of an array are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// The cache's: others among them end the process.
+    Ours,
+    /// Nobody has asked yet: others are left over.
+    Anyones,
+}
+
 /// Slabs of one node that are empty now and on no list.
-#[derive(Default)]
 struct Emptied {
     slabs: SlabList,
     nid: usize,
+    whose: Whose,
+    /// Whether another CPU takes them: then their objects are offered to it.
+    offered: bool,
 }
 
 impl<P: Platform> Allocator<P> {
@@ -70,13 +81,17 @@ impl<P: Platform> Allocator<P> {
         &self,
         cache: &KmemCache<P>,
         objects: &mut [*mut u8],
+        whose: Whose,
         gfp: Gfp,
     ) -> usize {
         let (count, bytes) = (cache.oo.objects as usize, cache.oo.bytes());
-        if !may_have_whole(&[objects], count, bytes) {
+        let begins_with_one = |all: &[*mut u8]| is_near(all[0], all[count - 1], bytes);
+        if !objects.get(..count).is_some_and(begins_with_one)
+            && !may_have_whole(&[objects], count, bytes)
+        {
             return objects.len();
         }
-        self.free_whole_slabs_among(cache, objects, gfp)
+        self.free_whole_slabs_among(cache, objects, whose, gfp)
     }
 
     /// As [`free_whole_slabs`](Self::free_whole_slabs), where there may be some.
@@ -84,13 +99,19 @@ impl<P: Platform> Allocator<P> {
         &self,
         cache: &KmemCache<P>,
         objects: &mut [*mut u8],
+        whose: Whose,
         gfp: Gfp,
     ) -> usize {
         let (count, bytes) = (cache.oo.objects as usize, cache.oo.bytes());
         let (mut at, mut left) = (0, 0);
         // The last two slabs of which something is left over, one behind the other.
         let (mut older, mut newer) = (0..0, 0..0);
-        let mut emptied = Emptied::default();
+        let mut emptied = Emptied {
+            slabs: SlabList::new(),
+            nid: 0,
+            whose,
+            offered: self.are_slabs_offered(cache, objects.len()),
+        };
         while at < objects.len() {
             // Most whole slabs lie in one piece: one look is enough for them.
             if let Some(all) = objects.get(at..at + count)
@@ -146,11 +167,18 @@ impl<P: Platform> Allocator<P> {
         if objects.len() != cache.oo.objects as usize {
             return false;
         }
+        if emptied.whose == Whose::Anyones && self.cache_id_of(objects[0]) != Some(cache.id) {
+            return false;
+        }
         let slab = self.checked_slab(cache, objects[0]);
         if !self.empty_whole(cache, slab, objects) {
             return false;
         }
         self.count(cache, StatItem::FreeDetached, 1);
+        if emptied.offered {
+            // SAFETY: free objects of a slab of ours, and no reader knows them still.
+            unsafe { self.platform.offer(objects) };
+        }
         let home = usize::from(slab.node());
         if home != emptied.nid {
             let others = core::mem::take(&mut emptied.slabs);
@@ -211,7 +239,7 @@ impl<P: Platform> Allocator<P> {
 
     fn flush_whole_slabs(&self, cache: &KmemCache<P>, sheaf: &mut Sheaf, gfp: Gfp) {
         let held = sheaf.len();
-        let left = self.free_whole_slabs(cache, sheaf.objects_mut(), gfp);
+        let left = self.free_whole_slabs(cache, sheaf.objects_mut(), Whose::Ours, gfp);
         self.count(cache, StatItem::SheafFlush, held - left);
         sheaf.truncate(left);
     }
@@ -246,7 +274,7 @@ impl<P: Platform> Allocator<P> {
         }
         // SAFETY: just written.
         let all = unsafe { all[..n].assume_init_mut() };
-        let left = self.free_whole_slabs_among(cache, all, gfp);
+        let left = self.free_whole_slabs_among(cache, all, Whose::Ours, gfp);
         older.truncate(0);
         newer.truncate(0);
         (older, newer) = (self.fit(cache, older), self.fit(cache, newer));

@@ -315,6 +315,60 @@ fn large_slabs_leave_before_the_sheaves_are_full() {
     }
 }
 
+/// Slabs of another cache in such a bulk stay what they are: each of their objects is named, and none is freed.
+#[test]
+fn whole_slabs_of_another_cache_are_not_freed() {
+    for checked in [true, false] {
+        let a = Setup::with(&[]).build();
+        let [cache, other] =
+            ["herbs", "spices"].map(|name| a.create(&CacheArgs::new(name, 64)).unwrap());
+        let mut others = whole_slab(&a, other);
+        let mut objects = vec![null_mut(); 4 * cache.capacity + 4 * cache.oo.objects as usize];
+        assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));
+        objects.sort();
+        let (front, live) = (&others[..], a.info(other).live_objs());
+        let mut all = [front, &objects, front].concat();
+        // SAFETY: not safe, on purpose.
+        unsafe {
+            match checked {
+                true => a.free_bulk(cache, &mut all),
+                false => a.free_bulk_unchecked(cache, &mut all),
+            }
+        }
+        let warnings = a.platform.warnings();
+        assert_eq!(warnings.len(), 2 * others.len(), "{checked}");
+        assert!(warnings.iter().all(|w| w.contains("'spices'")));
+        assert_eq!(a.info(cache).live_objs(), 0);
+        assert_eq!(a.info(other).live_objs(), live);
+        assert_eq!(a.validate(), Ok(()));
+        free(&a, other, &mut others);
+        assert_all_is_given_back(&a);
+    }
+}
+
+/// All objects of a slab are freed one by one, and then all of them again: when the second row leaves the sheaves, its slab is free.
+#[test]
+fn a_slab_that_is_freed_twice_is_found() {
+    for size in [16, 64, 256] {
+        let a = Setup::with(&[]).build();
+        let cache = a.create(&CacheArgs::new("test", size)).unwrap();
+        let slab = cache.oo.objects as usize;
+        let mut objects = vec![null_mut(); 400 * slab];
+        assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));
+        objects.sort();
+        let (twice, others) = objects.split_at(20 * slab);
+        let ended = catch_unwind(AssertUnwindSafe(|| {
+            for &object in twice.iter().chain(twice).chain(others) {
+                // SAFETY: not safe, on purpose.
+                unsafe { a.free(cache, object) };
+            }
+            a.shrink(cache);
+        }));
+        let message = *ended.unwrap_err().downcast::<String>().unwrap();
+        assert!(message.contains("double free"), "{message}");
+    }
+}
+
 /// A bulk of one that finds no room makes some, as a single free does; else each of those behind it would go to its slab alone.
 #[test]
 fn bulks_of_one_leave_slab_by_slab() {
