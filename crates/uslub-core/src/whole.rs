@@ -35,6 +35,8 @@ pub(crate) enum Whose {
 struct Emptied {
     slabs: SlabList,
     nid: usize,
+    /// Those of other nodes before them included.
+    count: usize,
     whose: Whose,
     /// Whether another CPU takes them: then their objects are offered to it.
     offered: bool,
@@ -109,6 +111,7 @@ impl<P: Platform> Allocator<P> {
         let mut emptied = Emptied {
             slabs: SlabList::new(),
             nid: 0,
+            count: 0,
             whose,
             offered: self.are_slabs_offered(cache, objects.len()),
         };
@@ -152,6 +155,7 @@ impl<P: Platform> Allocator<P> {
                 older = core::mem::replace(&mut newer, start..left);
             }
         }
+        self.count(cache, StatItem::FreeDetached, emptied.count);
         self.place_emptied(cache, cache.node(emptied.nid), emptied.slabs, gfp);
         left
     }
@@ -174,7 +178,6 @@ impl<P: Platform> Allocator<P> {
         if !self.empty_whole(cache, slab, objects) {
             return false;
         }
-        self.count(cache, StatItem::FreeDetached, 1);
         if emptied.offered {
             // SAFETY: free objects of a slab of ours, and no reader knows them still.
             unsafe { self.platform.offer(objects) };
@@ -186,6 +189,7 @@ impl<P: Platform> Allocator<P> {
             emptied.nid = home;
         }
         emptied.slabs.push_back(&self.zone.arena, slab);
+        emptied.count += 1;
         true
     }
 
@@ -224,7 +228,10 @@ impl<P: Platform> Allocator<P> {
     /// A sheaf with room, of a full one that was the spare: its whole slabs go, or what else has to.
     pub(crate) fn make_roomy(&self, cache: &KmemCache<P>, mut sheaf: Sheaf, gfp: Gfp) -> Sheaf {
         self.flush_whole_slabs(cache, &mut sheaf, gfp);
-        if sheaf.is_empty() || cache.keeps_its_freelist() {
+        if sheaf.is_empty() {
+            return self.fit(cache, sheaf);
+        }
+        if cache.keeps_its_freelist() {
             self.flush_sheaf(cache, &mut sheaf, gfp);
             return self.fit(cache, sheaf);
         }
