@@ -94,7 +94,7 @@ pub struct Tunables {
     pub rseq: u32,
     /// Milliseconds that free pages stay resident.
     pub decay_ms: u32,
-    /// MiB of pages beyond which huge pages are asked for; 0 for never.
+    /// MiB of pages beyond which huge pages are asked for, at first only where memory grows quickly; 0 for never.
     pub huge_pages_mb: u32,
 }
 
@@ -106,7 +106,7 @@ impl Tunables {
         sheaf_budget_mb: 128,
         rseq: 1,
         decay_ms: 1000,
-        huge_pages_mb: 8,
+        huge_pages_mb: 6,
     };
 }
 
@@ -330,7 +330,7 @@ pub const TUNABLES: &[Tunable] = &[
         name: "huge_pages_mb",
         min: 0,
         max: 1 << 20,
-        help: "MiB of pages beyond which huge pages are asked for (0: never)",
+        help: "MiB of pages beyond which huge pages are asked for, at first only where memory grows quickly (0: never)",
         field: Field::Allocator(|t| &mut t.huge_pages_mb),
     },
 ];

@@ -226,15 +226,14 @@ fn an_object_of_another_allocator_is_foreign() {
     support::assert_all_is_given_back(&other);
 }
 
-#[test]
-fn an_unchecked_bulk_is_checked_at_the_flush() {
+/// What is freed in the name of another cache, without a look, is seen when its sheaf is flushed.
+fn is_seen_at_the_flush(free: impl Fn(&Slub, &Cache, *mut u8)) {
     with_cache(|a, cache| {
         let other = a.create(&CacheArgs::new("spices", SIZE)).unwrap();
         let wrong = a.alloc(other, Gfp::KERNEL);
         // So that there is a sheaf with room.
         let held = a.alloc(cache, Gfp::KERNEL);
-        // SAFETY: not safe, on purpose.
-        unsafe { a.free_bulk_unchecked(cache, &mut [wrong]) };
+        free(a, cache, wrong);
         assert!(a.platform.warnings().is_empty(), "nobody looked");
         let seen = message(|| {
             a.shrink(cache);
@@ -242,6 +241,18 @@ fn an_unchecked_bulk_is_checked_at_the_flush() {
         assert_names(&seen, wrong, &["'herbs'", "'spices'"]);
         assert!(!held.is_null());
     });
+}
+
+#[test]
+fn an_unchecked_bulk_is_checked_at_the_flush() {
+    // SAFETY: not safe, on purpose.
+    is_seen_at_the_flush(|a, cache, wrong| unsafe { a.free_bulk_unchecked(cache, &mut [wrong]) });
+}
+
+#[test]
+fn an_object_known_by_its_type_is_checked_at_the_flush() {
+    // SAFETY: not safe, on purpose.
+    is_seen_at_the_flush(|a, cache, wrong| assert!(unsafe { a.free_own_fast(cache, wrong) }));
 }
 
 #[test]

@@ -61,6 +61,20 @@ fn a_cpu_gets_memory_of_its_node_and_large_objects_too() {
 }
 
 #[test]
+fn nor_are_those_whose_cache_nobody_asks_for() {
+    let a = machine(0b1111, &[], Slots::Locked);
+    let cache = cache(&a);
+    let far = take(&a, cache, 0, 1);
+    // A sheaf with room.
+    let near = take(&a, cache, 7, 10);
+    // SAFETY: the test's object; nothing is done.
+    assert!(!unsafe { a.free_own_fast(cache, far[0]) });
+    give(&a, cache, 7, &[far, near].concat());
+    assert_eq!(a.validate(), Ok(()));
+    assert_all_is_given_back(&a);
+}
+
+#[test]
 fn remote_objects_are_never_parked_in_a_local_sheaf() {
     let a = machine(0b1111, &[], Slots::Locked);
     let cache = cache(&a);

@@ -6,10 +6,13 @@
 //! pages do, most of which were used shortly before.
 //!
 //! So the first touch of each is timed, and after a dear one the next few are not asked for.
+//!
+//! While a program has little memory, more is asked for as huge pages only if it came to need it quickly, so that clearing it is a good part
+//! of what the program does: to others a page of 2 MiB that they do not fill, or a dear one, is more than they could gain.
 
 use core::ptr::NonNull;
-use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::sys;
 
@@ -21,6 +24,10 @@ const DEAR_NS: u64 = 1_000_000;
 const FIRST_PAUSE: u32 = 4;
 /// At most: what the dear one cost too much is then a tenth of what their memory costs by small pages.
 const LONGEST_PAUSE: u32 = 32;
+/// Huge pages that might be asked for while the program has little memory: 24 MiB.
+const EARLY: u32 = 12;
+/// Nanoseconds since the last block within which another was needed quickly: three times what clearing it by small pages takes.
+const QUICK_NS: u64 = 2_000_000;
 
 /// Whether huge pages are worth asking for.
 pub(crate) struct HugePages {
@@ -28,6 +35,10 @@ pub(crate) struct HugePages {
     pause: AtomicU32,
     /// How many after the next dear one.
     next_pause: AtomicU32,
+    /// How many might have been asked for so far.
+    blocks: AtomicU32,
+    /// When the last of them was needed, in nanoseconds.
+    needed_ns: AtomicU64,
 }
 
 impl HugePages {
@@ -36,12 +47,29 @@ impl HugePages {
         Self {
             pause: AtomicU32::new(0),
             next_pause: AtomicU32::new(FIRST_PAUSE),
+            blocks: AtomicU32::new(0),
+            needed_ns: AtomicU64::new(0),
         }
     }
 
-    /// Whether to ask for the next one.
+    /// Whether to ask for the next one, which is needed now.
     pub(crate) fn next(&self) -> bool {
+        self.next_at(now_ns())
+    }
+
+    fn next_at(&self, now_ns: u64) -> bool {
         // Relaxed: a hint, like all here; of two threads at the same time one may count for both.
+        let before = self.needed_ns.swap(now_ns, Relaxed);
+        // Relaxed: as above.
+        let blocks = self.blocks.load(Relaxed);
+        if blocks < EARLY {
+            // Relaxed: as above.
+            self.blocks.store(blocks + 1, Relaxed);
+            if now_ns.saturating_sub(before) > QUICK_NS {
+                return false;
+            }
+        }
+        // Relaxed, both: as above.
         let pause = self.pause.load(Relaxed);
         self.pause.store(pause.saturating_sub(1), Relaxed);
         pause == 0
@@ -53,7 +81,6 @@ impl HugePages {
     ///
     /// The page is committed, all zero, and nobody else's yet.
     pub(crate) unsafe fn touch(&self, start: NonNull<u8>) {
-        let now_ns = || sys::nanoseconds(libc::CLOCK_MONOTONIC);
         let before = now_ns();
         // SAFETY: by the caller's promise; a zero leaves it as it is.
         unsafe { start.write_volatile(0) };
@@ -74,13 +101,39 @@ impl HugePages {
     }
 }
 
+fn now_ns() -> u64 {
+    sys::nanoseconds(libc::CLOCK_MONOTONIC)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Of a program that has much memory already.
+    fn late() -> HugePages {
+        let pages = HugePages::new();
+        (0..EARLY).for_each(|_| _ = pages.next());
+        pages
+    }
+
+    #[test]
+    fn early_ones_are_asked_for_where_they_are_needed_quickly() {
+        let pages = HugePages::new();
+        let mut now = 1 << 40;
+        let mut next_after = |ns| {
+            now += ns;
+            pages.next_at(now)
+        };
+        assert!(!next_after(0), "nobody knows how quickly the first came");
+        assert!(next_after(QUICK_NS) && !next_after(QUICK_NS + 1) && next_after(1));
+        let asked = (4..EARLY).filter(|_| next_after(QUICK_NS + 1)).count();
+        assert_eq!(asked, 0);
+        assert!(next_after(QUICK_NS + 1), "no longer early");
+    }
+
     #[test]
     fn after_a_dear_one_some_are_left_out() {
-        let pages = HugePages::new();
+        let pages = late();
         assert!(pages.next() && pages.next());
         pages.note(DEAR_NS);
         assert!(pages.next(), "no dearer than small ones");

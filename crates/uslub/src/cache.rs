@@ -260,6 +260,17 @@ impl<T> Cache<T> {
         self.raw.alloc(gfp).map(NonNull::cast)
     }
 
+    /// As [`free_raw`](Self::free_raw), of an object that came from this cache for sure.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[inline]
+    pub(crate) unsafe fn free_own(&self, object: NonNull<T>) {
+        // SAFETY: passed on.
+        unsafe { self.raw.free_own(object.as_ptr().cast()) };
+    }
+
     /// Frees the memory of an object, without dropping what is in it.
     ///
     /// An object of another cache is not freed: a warning names both caches, and it leaks.

@@ -195,7 +195,7 @@ impl<T> Drop for Object<'_, T> {
             #[inline]
             fn drop(&mut self) {
                 // SAFETY: it was owned, and its value is dropped.
-                unsafe { self.1.free_raw(self.0) };
+                unsafe { self.1.free_own(self.0) };
             }
         }
         let memory = Memory(self.object, self.cache);

@@ -242,6 +242,19 @@ impl RawCache {
         }
     }
 
+    /// As [`free`](Self::free), of an object that came from this cache for sure.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[inline]
+    pub(crate) unsafe fn free_own(&self, object: *mut u8) {
+        // SAFETY: passed on.
+        if !unsafe { ALLOCATOR.free_own_fast(self.cache, object) } {
+            self.free_as_said(object);
+        }
+    }
+
     #[cold]
     #[inline(never)]
     fn free_as_said(&self, object: *mut u8) {

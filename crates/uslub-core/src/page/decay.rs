@@ -6,7 +6,7 @@
 //! in use lies dirty; sooner still when the process is about to have more memory than ever, at once where a huge object takes it:
 //! dirty pages of no use make room.
 //!
-//! Blocks beyond the first `huge_pages_mb` are asked for as huge pages. Once a part of such a block has stayed free for that long, all of its free
+//! Blocks beyond the first `huge_pages_mb` may be asked for as huge pages. Once a part of such a block has stayed free for that long, all of its free
 //! pages go, and it is one of small pages from then on: what was given back must not come back by itself.
 
 use core::sync::atomic::Ordering::Relaxed;
