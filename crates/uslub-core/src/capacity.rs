@@ -118,10 +118,8 @@ impl<P: Platform> Allocator<P> {
     /// eighth. So all of them give way together; were only those small that are made above the budget, half of a CPU's sheaves
     /// would be as small as can be, and the other half as large.
     fn steps_less(&self) -> u8 {
-        let (eighth, used) = (
-            (self.tunables().sheaf_budget_mb as usize) << 17,
-            self.sheaf_bytes(),
-        );
+        let eighth = (self.tunables().sheaf_budget_mb as usize) << 17;
+        let used = self.sheaf_bytes();
         // As it is most of the time; a division for the rest.
         if used < 3 * eighth {
             return 0;
