@@ -53,6 +53,17 @@ static void give(struct held *h, const char *what)
     h->p = NULL;
 }
 
+static void resize(struct held *h, size_t n, uint64_t salt, const char *what)
+{
+    verify(h->p, h->n, h->seed, what);
+    h->p = hide(realloc(h->p, n));
+    CHECK(h->p != NULL, "realloc to %zu", n);
+    verify(h->p, n < h->n ? n : h->n, h->seed, what);
+    h->n = n;
+    h->seed = mix((uintptr_t)h->p ^ salt);
+    fill(h->p, n, h->seed);
+}
+
 static void *churn(void *argument)
 {
     uint64_t random = (uintptr_t)argument * 7919 + 1;
@@ -60,10 +71,12 @@ static void *churn(void *argument)
     memset(slot, 0, sizeof slot);
     for (uint64_t i = 0; !atomic_load(&stopping); i++) {
         struct held *h = &slot[next_random(&random) % SLOTS];
-        if (h->p != NULL)
-            give(h, "block of a thread");
-        else
+        if (h->p == NULL)
             take(h, log_size(&random, i % 64 == 0 ? 18 : 12), i);
+        else if (next_random(&random) % 4 == 0)
+            resize(h, log_size(&random, 12), i, "block that a thread resizes");
+        else
+            give(h, "block of a thread");
         if (i % 64 == 0)
             atomic_fetch_add(&operations, 64);
     }
@@ -162,6 +175,8 @@ static __attribute__((noinline)) void vfork_child(int allocate)
         struct held *h = &borrowed[next_random(&random) % 4096];
         if (h->p == NULL)
             take(h, log_size(&random, 12), borrowings++);
+        else if (next_random(&random) % 4 == 0)
+            resize(h, log_size(&random, 12), borrowings++, "block that a vfork child resizes");
         else
             give(h, "block of a vfork child");
         if (i % 500 == 0)

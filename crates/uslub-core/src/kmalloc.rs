@@ -355,8 +355,8 @@ impl<P: Platform> Allocator<P> {
     /// classes of a power of two leave unused).
     #[inline]
     pub fn ksize(&self, object: *mut u8) -> usize {
-        match self.class_bytes(object) {
-            Some(bytes) => bytes,
+        match self.class_of(object) {
+            Some(class) => class_size(class),
             None => self.ksize_slow(object),
         }
     }
@@ -372,24 +372,22 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Bytes of a live object of a size class; `None` for any other, and for what is no object's start.
+    /// Size class of a live object; `None` for any other, and for what is no object's start.
     #[inline]
-    pub fn class_bytes(&self, object: *mut u8) -> Option<usize> {
+    pub fn class_of(&self, object: *mut u8) -> Option<usize> {
         let arena = &self.zone.arena;
         let id = arena.cache_of(arena.page_of(object as usize)?)?;
-        if id.index() > NR_CLASSES {
-            return None;
-        }
-        let bytes = class_size(id.index());
+        let class = id.class()?;
+        let bytes = class_size(class);
         if bytes.is_power_of_two() {
             // As slabs are, so the cache's record, which nothing else here needs, need not be looked at. (What few places a
             // slab leaves unused pass; the free of one says what is wrong.)
-            return (object as usize).is_multiple_of(bytes).then_some(bytes);
+            return (object as usize).is_multiple_of(bytes).then_some(class);
         }
         let cache = self.cache(id)?;
         // Slabs are as aligned as they are large.
         let offset = object as usize & (cache.oo.bytes() - 1);
-        cache.is_slot(offset).then_some(bytes)
+        cache.is_slot(offset).then_some(class)
     }
 
     /// The cache (if any) and size of a live object; `None` where the answer must not be waited for.

@@ -23,6 +23,11 @@ use crate::slab::{Slab, State};
 use crate::spill::Spill;
 use crate::stats::StatItem;
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+/// Lines that may be asked for, for each link that is read one after the other.
+const WORTH: usize = 4;
+
 /// What became of an isolated slab.
 #[derive(PartialEq, Eq)]
 enum Outcome {
@@ -409,6 +414,7 @@ impl<P: Platform> Allocator<P> {
         }
         let first = if starts_over { 0 } else { position };
         let fresh_left = objects - first;
+        self.fetch_links(cache, slab, first, objects - old.inuse() - fresh_left);
         let mut constructed = None;
         let (listed, fresh, spilled, new) = loop {
             let listed = objects - old.inuse() - fresh_left;
@@ -472,6 +478,23 @@ impl<P: Platform> Allocator<P> {
             return (taken, self.return_rest(cache, slab, base, new, at, left));
         }
         (taken, outcome)
+    }
+
+    /// Asks for the lines of a slab's links, as each of those that are `listed` is found by the one before, and waited for. Whose they
+    /// are of the slots that were `used` nobody knows yet, so all are asked for, or none where most would be in vain.
+    #[inline]
+    fn fetch_links(&self, cache: &KmemCache<P>, slab: &Slab, used: u32, listed: u32) {
+        let size = cache.size as usize;
+        let (bytes, step) = (used as usize * size, size.max(LINE));
+        if listed <= 2 || listed as usize * step * WORTH < bytes {
+            return;
+        }
+        let base = self
+            .slab_base(slab)
+            .wrapping_add(cache.links.offset as usize);
+        for link in (0..bytes).step_by(step) {
+            self.platform.fetch_line(base.wrapping_add(link));
+        }
     }
 
     /// The object behind `object` in a detached freelist, whose link is wiped.

@@ -9,10 +9,11 @@ use core::ptr::null_mut;
 
 use libc::{EINVAL, ENOMEM, c_int};
 use uslub_core::Gfp;
+use uslub_core::classes::class_size;
 use uslub_core::kmalloc::{CLASS_MAX, SIZE_MAX};
 use uslub_core::platform::{PAGE_SIZE, Platform};
 
-use crate::front::{FRONT, free, malloc};
+use crate::front::{FRONT, free, free_of, malloc};
 use crate::{ALLOCATOR, helper, set_errno, start};
 
 /// Hands an object out, or says that there is no memory.
@@ -128,21 +129,27 @@ pub unsafe extern "C" fn realloc(object: *mut c_void, bytes: usize) -> *mut c_vo
 unsafe fn resize(object: *mut c_void, bytes: usize) -> *mut c_void {
     // SAFETY: passed on.
     unsafe {
-        match ALLOCATOR.class_bytes(object.cast()) {
-            Some(old) if bytes > old && bytes <= CLASS_MAX => grow(object, old, bytes),
-            Some(old) if bytes <= old && bytes > old / 4 * 3 => object,
-            _ => resize_slow(object, bytes),
+        let Some(class) = ALLOCATOR.class_of(object.cast()) else {
+            return resize_slow(object, bytes);
+        };
+        let old = class_size(class);
+        if bytes > old && bytes <= CLASS_MAX {
+            grow(object, class, bytes)
+        } else if bytes <= old && bytes > old / 4 * 3 {
+            object
+        } else {
+            resize_slow(object, bytes)
         }
     }
 }
 
-/// Moves an object of `old` bytes, of a size class, to a larger one.
+/// Moves an object of a size class to a larger one.
 ///
 /// # Safety
 ///
 /// `object` is live.
 #[inline]
-unsafe fn grow(object: *mut c_void, old: usize, bytes: usize) -> *mut c_void {
+unsafe fn grow(object: *mut c_void, class: usize, bytes: usize) -> *mut c_void {
     // SAFETY: passed on; both are so long, and one of them is new.
     unsafe {
         let new = malloc(bytes);
@@ -152,12 +159,13 @@ unsafe fn grow(object: *mut c_void, old: usize, bytes: usize) -> *mut c_void {
         // The first word apart: most of those that grow are of two, and need no call then.
         let (to, from) = (new.cast::<u64>(), object.cast::<u64>());
         to.write(from.read());
+        let old = class_size(class);
         if old == 16 {
             to.add(1).write(from.add(1).read());
         } else if old > 16 {
             to.add(1).copy_from_nonoverlapping(from.add(1), old / 8 - 1);
         }
-        free(object);
+        free_of(object, class);
         new
     }
 }

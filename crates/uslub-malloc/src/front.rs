@@ -233,6 +233,36 @@ mod fast {
         };
     }
 
+    /// What frees an object (`rdi`) of a class (`rax`).
+    macro_rules! push {
+        () => {
+            concat!(
+                "mov rdx, [rsi + {offset}]\n",
+                // A thread that the kernel does not know has a negative number here.
+                "cmp dword ptr fs:[rdx + {number}], 0\n",
+                "js {slow}\n",
+                "lea rcx, [rip + 50f]\n",
+                "mov fs:[rdx + 8], rcx\n",
+                "20:\n",
+                "mov ecx, fs:[rdx + {index}]\n",
+                "mov rcx, [rsi + rcx * 8 + {regions}]\n",
+                "lea rcx, [rcx + rax * 8]\n",
+                "mov r8, [rcx]\n",
+                // The newest free object is this one: it was freed just before.
+                "cmp [r8], rdi\n",
+                "je {twice}\n",
+                "add r8, 8\n",
+                "test r8d, {mask}\n",
+                "jz {slow}\n",
+                "mov [r8], rdi\n",
+                "mov [rcx], r8\n",
+                "30:\n",
+                "inc qword ptr [rcx + {count}]\n",
+                "ret\n",
+            )
+        };
+    }
+
     /// `free` by an index, likewise.
     macro_rules! free_by {
         ($index:ident, $line:ident, $closed:ident) => {
@@ -245,28 +275,7 @@ mod fast {
                 "jae 60f",
                 "mov rcx, [rsi + {map}]",
                 "movzx eax, word ptr [rcx + rax * 2]",
-                "mov rdx, [rsi + {offset}]",
-                // A thread that the kernel does not know has a negative number here.
-                "cmp dword ptr fs:[rdx + {number}], 0",
-                "js {slow}",
-                "lea rcx, [rip + 50f]",
-                "mov fs:[rdx + 8], rcx",
-                "20:",
-                "mov ecx, fs:[rdx + {index}]",
-                "mov rcx, [rsi + rcx * 8 + {regions}]",
-                "lea rcx, [rcx + rax * 8]",
-                "mov r8, [rcx]",
-                // The newest free object is this one: it was freed just before.
-                "cmp [r8], rdi",
-                "je {twice}",
-                "add r8, 8",
-                "test r8d, {mask}",
-                "jz {slow}",
-                "mov [r8], rdi",
-                "mov [rcx], r8",
-                "30:",
-                "inc qword ptr [rcx + {count}]",
-                "ret",
+                push!(),
                 // No object, or none of a class: programs free null as often as they like.
                 "60:",
                 "test rdi, rdi",
@@ -316,6 +325,35 @@ mod fast {
     unsafe extern "C" fn free_by_number(object: *mut c_void) {
         free_by!(CpuId, by_number, free_slow)
     }
+
+    /// [`free`] for who knows the object's class.
+    ///
+    /// # Safety
+    ///
+    /// As for `free`, and the object is of the class.
+    #[unsafe(naked)]
+    pub(crate) unsafe extern "C" fn free_of(object: *mut c_void, class: usize) {
+        naked_asm!(
+            "mov eax, esi",
+            "lea rsi, [rip + {front} + {line}]",
+            "cmp qword ptr [rsi + {pages}], 0",
+            "je {closed}",
+            push!(),
+            descriptor!(to "{slow}"),
+            front = sym FRONT,
+            line = const offset_of!(Front, by_id),
+            pages = const offset_of!(Line, pages),
+            offset = const offset_of!(Line, offset),
+            number = const Index::CpuId.field(),
+            index = const Index::MmCid.field(),
+            regions = const offset_of!(Front, regions) - offset_of!(Front, by_id),
+            mask = const SHEAF_BYTES - 1,
+            count = const FREES_OFFSET,
+            closed = sym free_by_number,
+            slow = sym free_slow,
+            twice = sym free_twice,
+        )
+    }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -334,6 +372,17 @@ mod fast {
         // SAFETY: passed on.
         unsafe { crate::api::free_slow(object) }
     }
+
+    /// [`free`] for who knows the object's class.
+    ///
+    /// # Safety
+    ///
+    /// As for `free`.
+    pub(crate) unsafe fn free_of(object: *mut c_void, _class: usize) {
+        // SAFETY: passed on.
+        unsafe { free(object) }
+    }
 }
 
+pub(crate) use fast::free_of;
 pub use fast::{free, malloc};

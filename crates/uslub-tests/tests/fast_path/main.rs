@@ -18,6 +18,8 @@ const MALLOC_MOST: usize = 22;
 /// The same of `free`: bound 6, page's cache 2, area and registration 3, descriptor 2, index and region 3, the look for a
 /// double free 3, push 5, counter and return 2, and one that does nothing but keep a jump off the end of 32 bytes of code.
 const FREE_MOST: usize = 27;
+/// The same of what frees an object of a known class, for `realloc`: the class 1, bound 3, the rest as above.
+const FREE_OF_MOST: usize = 23;
 /// The same of `Allocator::alloc` as the library for C has it: what `malloc` does, and the look whether sequences may run, and the
 /// flags. 43 when this was written; the rest is the compiler's freedom.
 const CACHE_ALLOC_MOST: usize = 48;
@@ -76,6 +78,11 @@ fn malloc_is_one_sequence_without_lock_call_or_division() {
 #[test]
 fn free_is_one_sequence_without_lock_call_or_division() {
     all_ways_are_fast("free", FREE_MOST);
+}
+
+#[test]
+fn the_free_of_a_known_class_is_one_sequence_without_lock_call_or_division() {
+    all_ways_are_fast("free_of", FREE_OF_MOST);
 }
 
 #[test]
