@@ -24,7 +24,9 @@ impl<P: Platform> Allocator<P> {
             return false;
         }
         let size = cache.size as usize;
-        if is_ladder(objects, size) {
+        if is_ladder(objects, size, |objects, step| {
+            self.platform.is_ladder(objects, step)
+        }) {
             // As many rungs as slots, so the ends say all.
             let ends = [objects[0], objects[objects.len() - 1]];
             let is_slot = |object: &*mut u8| cache.is_slot((*object as usize).wrapping_sub(base));
@@ -60,20 +62,13 @@ impl<P: Platform> Allocator<P> {
     }
 }
 
-/// Whether each object lies `size` bytes above the one before it, or each as far below it.
-fn is_ladder(objects: &[*mut u8], size: usize) -> bool {
-    let Some(first) = objects.windows(2).next().map(step) else {
-        return false;
-    };
-    if first != size && first != size.wrapping_neg() {
-        return false;
-    }
-    // Without a branch an object. Each is compared with the last but one before it: two are looked at at once.
-    let pairs = objects.iter().zip(&objects[2..]);
-    let others = pairs.fold(0, |all, (&below, &above)| {
-        all | (step(&[below, above]) ^ first.wrapping_mul(2))
-    });
-    others == 0
+/// Whether each object lies `size` bytes above the one before it, or each as far below it. `look` tells it for a given step.
+fn is_ladder(objects: &[*mut u8], size: usize, look: impl Fn(&[*mut u8], usize) -> bool) -> bool {
+    let first = objects.windows(2).next().map(step);
+    let is_rung = |&first: &usize| first == size || first == size.wrapping_neg();
+    first
+        .filter(is_rung)
+        .is_some_and(|first| look(objects, first))
 }
 
 /// Bytes from the first of two objects to the second.
@@ -165,13 +160,14 @@ mod tests {
     use std::vec::Vec;
 
     use super::*;
+    use crate::platform::is_ladder_by_pairs;
 
     #[test]
     fn a_ladder_has_rungs_of_one_height() {
         let ladder = |at: &[usize]| {
             let objects: [*mut u8; 4] =
                 core::array::from_fn(|i| at.get(i).copied().unwrap_or(0) as *mut u8);
-            is_ladder(&objects[..at.len()], 16)
+            is_ladder(&objects[..at.len()], 16, is_ladder_by_pairs)
         };
         assert!(ladder(&[16, 32, 48]));
         assert!(ladder(&[48, 32, 16, 0]));
@@ -184,12 +180,15 @@ mod tests {
     fn a_ladder_has_no_rung_out_of_its_place() {
         for len in 3..40 {
             let ladder: Vec<_> = (1..=len).map(|i| (16 * i) as *mut u8).collect();
-            assert!(is_ladder(&ladder, 16));
+            assert!(is_ladder(&ladder, 16, is_ladder_by_pairs));
             for wrong in 0..len {
                 for by in [8, 16, 32] {
                     let mut other = ladder.clone();
                     other[wrong] = other[wrong].wrapping_add(by);
-                    assert!(!is_ladder(&other, 16), "{len} {wrong} {by}");
+                    assert!(
+                        !is_ladder(&other, 16, is_ladder_by_pairs),
+                        "{len} {wrong} {by}"
+                    );
                 }
             }
         }

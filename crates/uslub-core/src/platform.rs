@@ -262,6 +262,12 @@ pub unsafe trait Platform: Sync + 'static {
         write_one_by_one(base, offsets, out);
     }
 
+    /// Whether each object lies `step` bytes above the one before it, modulo the size of addresses; there are two and more.
+    #[inline]
+    fn is_ladder(&self, objects: &[*mut u8], step: usize) -> bool {
+        is_ladder_by_pairs(objects, step)
+    }
+
     /// Called once, when the table has its slots: from then on [`pop`](Platform::pop) and the others may be called at any time.
     fn slots_are_ready(&self) {}
 
@@ -300,4 +306,16 @@ pub fn write_one_by_one(base: *mut u8, offsets: &[u32], out: &mut [*mut u8]) {
     for (place, &offset) in out.iter_mut().zip(offsets) {
         *place = base.wrapping_add(offset as usize);
     }
+}
+
+/// [`Platform::is_ladder`], without a branch an object. Each is compared with the last but one before it: two are looked at at once.
+#[inline]
+pub fn is_ladder_by_pairs(objects: &[*mut u8], step: usize) -> bool {
+    let far = |below: *mut u8, above: *mut u8| (above as usize).wrapping_sub(below as usize);
+    let pairs = objects.iter().zip(&objects[2..]);
+    let others = pairs.fold(
+        far(objects[0], objects[1]) ^ step,
+        |all, (&below, &above)| all | (far(below, above) ^ step.wrapping_mul(2)),
+    );
+    others == 0
 }

@@ -22,7 +22,7 @@ use core::sync::atomic::{AtomicBool, AtomicI64, AtomicIsize, AtomicU32, AtomicU6
 use uslub_core::Allocator;
 use uslub_core::locked;
 use uslub_core::percpu::{Counter, Region, SPARE_OFFSET, Slot, Table};
-use uslub_core::platform::{Backing, PAGE_SIZE, Platform, write_one_by_one};
+use uslub_core::platform::{Backing, PAGE_SIZE, Platform, is_ladder_by_pairs, write_one_by_one};
 use uslub_core::sheaf::SHEAF_BYTES;
 use uslub_rseq::{Area, Index};
 
@@ -480,6 +480,11 @@ unsafe impl Platform for Linux {
         if !uslub_rseq::write_at(base, offsets, out) {
             write_one_by_one(base, offsets, out);
         }
+    }
+
+    #[inline]
+    fn is_ladder(&self, objects: &[*mut u8], step: usize) -> bool {
+        uslub_rseq::is_ladder(objects, step).unwrap_or_else(|| is_ladder_by_pairs(objects, step))
     }
 
     fn slots_are_ready(&self) {

@@ -259,3 +259,87 @@ pub fn write_at(base: *mut u8, offsets: &[u32], out: &mut [*mut u8]) -> bool {
     }
     true
 }
+
+/// Whether each object lies `step` bytes above the one before it (modulo the size of addresses); `None` where wide registers are not used
+/// or would gain nothing.
+#[inline]
+pub fn is_ladder(objects: &[*mut u8], step: usize) -> Option<bool> {
+    // Relaxed: either is right at any time.
+    if objects.len() < BLOCK || !WIDE.load(Relaxed) {
+        return None;
+    }
+    let first = objects[0] as usize;
+    // The last block may overlap with the one before.
+    let (last, blocks) = (objects.len() - BLOCK, objects.len().div_ceil(BLOCK) - 1);
+    let same: u8;
+    // SAFETY: reads blocks that begin at the start, and each behind the one before, and one that ends with the objects; all lie within
+    // them. There are such registers.
+    unsafe {
+        asm!(
+            // 0 to 3 steps, and four in each place.
+            "vmovq xmm2, {step}",
+            "vpslldq xmm1, xmm2, 8",
+            "vpbroadcastq ymm2, xmm2",
+            "vpaddq ymm2, ymm2, ymm2",
+            "vpaddq xmm3, xmm1, xmm2",
+            "vinserti128 ymm1, ymm1, xmm3, 1",
+            "vpaddq ymm2, ymm2, ymm2",
+            // What is to be found in the last block, and all bits in which it is not.
+            "vmovq xmm3, {last}",
+            "vpbroadcastq ymm3, xmm3",
+            "vpaddq ymm4, ymm3, ymm1",
+            "vpaddq ymm5, ymm4, ymm2",
+            "vpxor ymm4, ymm4, [{last_from}]",
+            "vpxor ymm5, ymm5, [{last_from} + 32]",
+            // The same in those before.
+            "vmovq xmm0, {first}",
+            "vpbroadcastq ymm0, xmm0",
+            "vpaddq ymm0, ymm0, ymm1",
+            "vpaddq ymm1, ymm0, ymm2",
+            "vpaddq ymm2, ymm2, ymm2",
+            "test {blocks}, {blocks}",
+            "jz 3f",
+            "2:",
+            "vpxor ymm6, ymm0, [{from}]",
+            "vpxor ymm7, ymm1, [{from} + 32]",
+            "vpor ymm4, ymm4, ymm6",
+            "vpor ymm5, ymm5, ymm7",
+            "vpaddq ymm0, ymm0, ymm2",
+            "vpaddq ymm1, ymm1, ymm2",
+            "add {from}, 64",
+            "dec {blocks}",
+            "jnz 2b",
+            "3:",
+            "vpor ymm4, ymm4, ymm5",
+            "vptest ymm4, ymm4",
+            "setz {same}",
+            "vzeroupper",
+            step = in(reg) step,
+            first = in(reg) first,
+            last = in(reg) first.wrapping_add(step.wrapping_mul(last)),
+            from = inout(reg) objects.as_ptr() => _,
+            last_from = in(reg) objects.as_ptr().add(last),
+            blocks = inout(reg) blocks => _,
+            same = lateout(reg_byte) same,
+            // The upper halves of all of them are cleared.
+            out("xmm0") _,
+            out("xmm1") _,
+            out("xmm2") _,
+            out("xmm3") _,
+            out("xmm4") _,
+            out("xmm5") _,
+            out("xmm6") _,
+            out("xmm7") _,
+            out("xmm8") _,
+            out("xmm9") _,
+            out("xmm10") _,
+            out("xmm11") _,
+            out("xmm12") _,
+            out("xmm13") _,
+            out("xmm14") _,
+            out("xmm15") _,
+            options(nostack, readonly),
+        );
+    }
+    Some(same != 0)
+}
