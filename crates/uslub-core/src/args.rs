@@ -164,7 +164,7 @@ pub(crate) fn check(args: &CacheArgs<'_>) -> Result<(), CreateError> {
 }
 
 /// Bytes of a cache line.
-const CACHE_LINE: usize = 64;
+pub(crate) const CACHE_LINE: usize = 64;
 
 /// How a slot is laid out, in bytes.
 pub(crate) struct Layout {

@@ -355,7 +355,7 @@ impl<P: Platform> Allocator<P> {
     /// classes of a power of two leave unused).
     #[inline]
     pub fn ksize(&self, object: *mut u8) -> usize {
-        match self.class_of(object) {
+        match self.class_of_object(object) {
             Some(class) => class_size(class),
             None => self.ksize_slow(object),
         }
@@ -374,10 +374,14 @@ impl<P: Platform> Allocator<P> {
 
     /// Size class of a live object; `None` for any other, and for what is no object's start.
     #[inline]
-    pub fn class_of(&self, object: *mut u8) -> Option<usize> {
+    pub fn class_of_object(&self, object: *mut u8) -> Option<usize> {
         let arena = &self.zone.arena;
         let id = arena.cache_of(arena.page_of(object as usize)?)?;
-        let class = id.class()?;
+        // The classes' caches are the first, and lie in one page of a region, so that their numbers are the classes.
+        let class = usize::from(id.raw());
+        if class > NR_CLASSES {
+            return None;
+        }
         let bytes = class_size(class);
         if bytes.is_power_of_two() {
             // As slabs are, so the cache's record, which nothing else here needs, need not be looked at. (What few places a

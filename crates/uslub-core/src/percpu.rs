@@ -25,7 +25,6 @@ use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use crate::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
-use crate::classes::NR_CLASSES;
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::sheaf;
 use crate::stats::{STAT_ITEMS, STAT_SLOTS, StatItem};
@@ -81,16 +80,6 @@ impl CacheId {
     #[inline]
     pub const fn index(self) -> usize {
         self.0 as usize / PAGE_WORDS * CACHES_A_PAGE + self.0 as usize % PAGE_WORDS
-    }
-
-    /// The size class, if it is a class's identity.
-    #[inline]
-    pub(crate) const fn class(self) -> Option<usize> {
-        if self.0 as usize <= NR_CLASSES {
-            Some(self.0 as usize)
-        } else {
-            None
-        }
     }
 
     /// The word of the main sheaf.

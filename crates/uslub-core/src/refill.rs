@@ -14,6 +14,7 @@
 use core::ptr::null_mut;
 
 use crate::allocator::Allocator;
+use crate::args::CACHE_LINE;
 use crate::cache::KmemCache;
 use crate::detached::Detached;
 use crate::gfp::Gfp;
@@ -23,8 +24,6 @@ use crate::slab::{Slab, State};
 use crate::spill::Spill;
 use crate::stats::StatItem;
 
-/// Bytes of a cache line.
-const LINE: usize = 64;
 /// Lines that may be asked for, for each link that is read one after the other.
 const WORTH: usize = 4;
 
@@ -414,7 +413,8 @@ impl<P: Platform> Allocator<P> {
         }
         let first = if starts_over { 0 } else { position };
         let fresh_left = objects - first;
-        self.fetch_links(cache, slab, first, objects - old.inuse() - fresh_left);
+        let listed = (objects - old.inuse() - fresh_left) as usize;
+        self.fetch_links(cache, slab, first as usize, listed.min(out.len()));
         let mut constructed = None;
         let (listed, fresh, spilled, new) = loop {
             let listed = objects - old.inuse() - fresh_left;
@@ -480,13 +480,13 @@ impl<P: Platform> Allocator<P> {
         (taken, outcome)
     }
 
-    /// Asks for the lines of a slab's links, as each of those that are `listed` is found by the one before, and waited for. Whose they
+    /// Asks for the lines of a slab's links, as each of those that are `wanted` is found by the one before, and waited for. Whose they
     /// are of the slots that were `used` nobody knows yet, so all are asked for, or none where most would be in vain.
     #[inline]
-    fn fetch_links(&self, cache: &KmemCache<P>, slab: &Slab, used: u32, listed: u32) {
+    fn fetch_links(&self, cache: &KmemCache<P>, slab: &Slab, used: usize, wanted: usize) {
         let size = cache.size as usize;
-        let (bytes, step) = (used as usize * size, size.max(LINE));
-        if listed <= 2 || listed as usize * step * WORTH < bytes {
+        let (bytes, step) = (used * size, size.max(CACHE_LINE));
+        if wanted <= 2 || wanted * step * WORTH < bytes {
             return;
         }
         let base = self

@@ -129,7 +129,7 @@ pub unsafe extern "C" fn realloc(object: *mut c_void, bytes: usize) -> *mut c_vo
 unsafe fn resize(object: *mut c_void, bytes: usize) -> *mut c_void {
     // SAFETY: passed on.
     unsafe {
-        let Some(class) = ALLOCATOR.class_of(object.cast()) else {
+        let Some(class) = ALLOCATOR.class_of_object(object.cast()) else {
             return resize_slow(object, bytes);
         };
         let old = class_size(class);
