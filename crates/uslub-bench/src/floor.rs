@@ -13,6 +13,7 @@ use std::ffi::c_void;
 use std::hint::black_box;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 
+use uslub_core::percpu::{ALLOCS_OFFSET, CACHE_WORDS, FREES_OFFSET};
 use uslub_core::sheaf::CAPACITY_OFFSET;
 use uslub_rseq::{Area, SHEAF_BYTES};
 
@@ -30,8 +31,6 @@ pub const SIZES: [usize; 2] = [64, 256];
 pub const CAPACITY: usize = 250;
 /// Words of a window: the stack is at its end, above a word that says where it is empty.
 const WORDS: usize = SHEAF_BYTES / 8;
-/// Bytes from a stack's top to the counter of its calls.
-const COUNT: usize = 8 * SIZES.len();
 /// CPUs that the table has an entry for.
 pub const CPUS: usize = 8192;
 /// Bytes of a page, of which the map knows the class.
@@ -49,8 +48,10 @@ const fn pages(size: usize) -> usize {
 }
 
 /// Memory of a stack.
-#[repr(C, align(2048))]
+#[repr(C, align(4096))]
 pub struct Window([usize; WORDS]);
+
+const _: () = assert!(align_of::<Window>() == SHEAF_BYTES);
 
 /// Words of a line.
 const LINE: usize = 8;
@@ -70,11 +71,12 @@ impl Window {
         window
     }
 
-    /// Puts as many objects in as there is room for, by their number; returns the top.
-    pub fn fill(&mut self, object: impl Fn(usize) -> usize) -> usize {
-        let room = self.0[WORDS - CAPACITY..].iter_mut().enumerate();
+    /// Puts [`CAPACITY`] objects in, by their number, and leaves room for some more; returns the top.
+    pub fn fill(&mut self, more: usize, object: impl Fn(usize) -> usize) -> usize {
+        let end = WORDS - more;
+        let room = self.0[end - CAPACITY..end].iter_mut().enumerate();
         room.for_each(|(i, slot)| *slot = object(i));
-        (&raw const self.0[WORDS - 1]).expose_provenance()
+        (&raw const self.0[end - 1]).expose_provenance()
     }
 
     /// The top of one with nothing in it.
@@ -127,7 +129,7 @@ impl Window {
     }
 }
 
-/// Tops and counters, on a page of their own.
+/// Tops and counters, as a region has them, on a page of their own.
 #[repr(C, align(4096))]
 struct Region([usize; PAGE / 8]);
 
@@ -177,9 +179,11 @@ impl Floor {
         };
         let mut page = 0;
         for (class, (size, pages)) in SIZES.into_iter().zip(PAGES).enumerate() {
-            let word = FIRST_TOP + class;
+            let word = FIRST_TOP + CACHE_WORDS * class;
             let window = Box::leak(Box::new(Window::new()));
-            region.0[word] = window.fill(|i| base.wrapping_add(page * PAGE + i * size) as usize);
+            let object = |i| base.wrapping_add(page * PAGE + i * size) as usize;
+            // Tops at the same place of their pages would wait for each other. (Bulks are of the larger size, and of all.)
+            region.0[word] = window.fill(SIZES.len() - 1 - class, object);
             floor.map[page..page + pages].fill(8 * word as u16);
             floor.classes[size / STEP] = 8 * word as u16;
             page += pages;
@@ -197,7 +201,8 @@ impl Floor {
         };
         until(|| {
             // SAFETY: a top of ours.
-            let object = unsafe { uslub_rseq::pop::<COUNT>(&self.area, self.table, at.into()) };
+            let object =
+                unsafe { uslub_rseq::pop::<ALLOCS_OFFSET>(&self.area, self.table, at.into()) };
             (!object.is_null()).then_some(object)
         })
     }
@@ -223,7 +228,9 @@ impl Floor {
     fn push_to(&self, at: u16, object: *mut u8) {
         let (area, table, at) = (&self.area, self.table, at.into());
         // SAFETY: a top of ours.
-        until(|| unsafe { uslub_rseq::push::<COUNT>(area, table, at, object) }.then_some(()));
+        until(|| {
+            unsafe { uslub_rseq::push::<FREES_OFFSET>(area, table, at, object) }.then_some(())
+        });
     }
 
     /// Takes objects of the larger size, as many as the array has room for, and puts them back.
@@ -239,8 +246,10 @@ impl Floor {
         let (area, table, at) = (&self.area, self.table, self.classes[SIZES[1] / STEP].into());
         until(|| {
             // SAFETY: a top of ours.
-            unsafe { uslub_rseq::pop_many::<COUNT, CAPACITY_OFFSET>(area, table, at, objects) }
-                .then_some(())
+            unsafe {
+                uslub_rseq::pop_many::<ALLOCS_OFFSET, CAPACITY_OFFSET>(area, table, at, objects)
+            }
+            .then_some(())
         });
     }
 
@@ -249,7 +258,9 @@ impl Floor {
     pub fn push_many(&self, objects: &[*mut u8]) {
         let (area, table, at) = (&self.area, self.table, self.classes[SIZES[1] / STEP].into());
         // SAFETY: a top of ours, and what it held.
-        until(|| unsafe { uslub_rseq::push_many::<COUNT>(area, table, at, objects) }.then_some(()));
+        until(|| {
+            unsafe { uslub_rseq::push_many::<FREES_OFFSET>(area, table, at, objects) }.then_some(())
+        });
     }
 }
 

@@ -15,7 +15,7 @@ use crate::numa::MAX_NODES;
 use crate::order;
 use crate::page::PageIndex;
 use crate::page::zone::Zone;
-use crate::percpu::{CacheId, MAX_CACHES, SPARE_OFFSET, Table};
+use crate::percpu::{APART, CacheId, MAX_CACHES, Table};
 use crate::platform::Platform;
 use crate::reclaim::Reclaim;
 use crate::sync::Lock;
@@ -48,7 +48,7 @@ unsafe impl<P: Platform> Send for CacheList<P> {}
 /// bytes is among it, as such a one they write in the thread's area, which may lie anywhere in its page.
 #[repr(C, align(4096))]
 pub struct Allocator<P: Platform> {
-    _apart: [u8; SPARE_OFFSET],
+    _apart: [u8; APART],
     /// Per-CPU slots.
     pub table: Table,
     /// Number of memory nodes.
@@ -96,7 +96,7 @@ impl<P: Platform> Allocator<P> {
     /// An allocator that is not set up, with a table that is not either.
     pub const fn with_table(platform: P, table: Table) -> Self {
         Self {
-            _apart: [0; SPARE_OFFSET],
+            _apart: [0; APART],
             table,
             platform,
             zone: Zone::new(),

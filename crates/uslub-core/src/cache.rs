@@ -53,6 +53,8 @@ pub struct KmemCache<P: 'static> {
     pub(crate) mergeable: bool,
     /// Whether it is one of many that share the memory, and keeps nothing that it does not use.
     pub(crate) keeps_little: bool,
+    /// Objects that the first sheaf of a CPU is short of; see [`colour_of`].
+    pub(crate) colour: u8,
     /// Creators that share it; 0 once it is destroyed.
     pub(crate) users: AtomicU32,
     /// Whether its objects may wait for a grace period in sheaves.
@@ -103,6 +105,18 @@ const BARN_BYTES: usize = 64 << 10;
 const FULL_SHEAVES: usize = 10;
 /// Bytes of objects that a sheaf may come to hold.
 const GROWN_SHEAF_BYTES: usize = 256 << 10;
+
+/// How many colours there are.
+const COLOURS: usize = 13;
+
+/// The colour of a cache: so many objects fewer are in the first sheaf of a CPU.
+///
+/// Windows begin where pages do. Were the first sheaves of two caches equally full, what a free of the one stores would lie at the same
+/// place of its page as what an allocation of the other loads, and a processor takes the load for one of what was stored, and waits. Of
+/// 13 colours no two powers of two up to 512 have the same.
+const fn colour_of(id: CacheId) -> u8 {
+    (id.index() % COLOURS) as u8
+}
 
 impl<P: Platform> KmemCache<P> {
     /// Computes the record of a cache; `nodes` is set up, `random` null or a permutation's offsets.
@@ -197,6 +211,7 @@ impl<P: Platform> KmemCache<P> {
             max_slabs,
             mergeable: args.is_mergeable(),
             keeps_little: args.kept_bytes.is_some(),
+            colour: if args.in_step { colour_of(id) } else { 0 },
             users: AtomicU32::new(1),
             has_rcu_sheaves: AtomicBool::new(false),
             in_hand: AtomicUsize::new(0),
@@ -211,8 +226,10 @@ impl<P: Platform> KmemCache<P> {
             capacity_max,
             max_full,
             max_full_grown: if is_adaptive && tuning.max_full_sheaves == 0 {
-                (ADAPTIVE_BARN_BYTES / (capacity_max * layout.size))
-                    .clamp(ADAPTIVE_BARN, 2 * ADAPTIVE_BARN)
+                // Of larger sheaves fewer.
+                let most =
+                    (ADAPTIVE_BARN * order::FIRST_MAX).div_ceil(capacity_max.max(order::FIRST_MAX));
+                (ADAPTIVE_BARN_BYTES / (capacity_max * layout.size)).clamp(most, 2 * most)
             } else {
                 max_full
             },

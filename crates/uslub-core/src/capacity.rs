@@ -26,13 +26,14 @@ use crate::allocator::Allocator;
 use crate::atomic::AtomicU64;
 use crate::cache::KmemCache;
 use crate::gfp::Gfp;
+use crate::order::FIRST_MAX;
 use crate::percpu::Region;
 use crate::platform::Platform;
 use crate::sheaf::{MAX_CAPACITY, Sheaf, SheafList};
 use crate::stats::StatItem;
 
-/// Capacities that are used: the kernel's, and two more.
-pub const STEPS: [usize; 6] = [4, 12, 28, 60, 124, MAX_CAPACITY];
+/// Capacities that are used: the kernel's, and three more.
+pub const STEPS: [usize; 7] = [4, 12, 28, 60, 124, FIRST_MAX, MAX_CAPACITY];
 /// Below this capacity a single miss is enough to grow.
 const QUICK: usize = 28;
 /// Misses within a window that make a larger sheaf grow.

@@ -17,8 +17,9 @@ use crate::args::CacheArgs;
 use crate::cache::KmemCache;
 use crate::gfp::Gfp;
 use crate::huge::Found;
+use crate::order::FIRST_MAX;
 use crate::page::{PageIndex, PageKind};
-use crate::percpu::CacheId;
+use crate::percpu::{CACHE_WORDS, CacheId};
 use crate::platform::{FaultSite, PAGE_SIZE, Platform};
 use crate::sheaf::MAX_CAPACITY;
 use crate::text::Name;
@@ -143,7 +144,7 @@ impl<P: Platform> Allocator<P> {
         // What is freed in the order in which it was allocated leaves sheaf by sheaf, and slab by slab.
         args.in_step = true;
         if self.tunables().tuning.sheaf_capacity == 0 {
-            args.sheaf_capacity = Some((SHEAF_BYTES / size).clamp(1, MAX_CAPACITY));
+            args.sheaf_capacity = Some((SHEAF_BYTES / size).clamp(1, FIRST_MAX));
             if self.tunables().tuning.sheaf_capacity_max == 0 && size <= GROWING_MAX {
                 args.tuning = Some(Tuning {
                     sheaf_capacity_max: (GROWN_BYTES / size).min(MAX_CAPACITY) as u32,
@@ -378,7 +379,7 @@ impl<P: Platform> Allocator<P> {
         let arena = &self.zone.arena;
         let id = arena.cache_of(arena.page_of(object as usize)?)?;
         // The classes' caches are the first, and lie in one page of a region, so that their numbers are the classes.
-        let class = usize::from(id.raw());
+        let class = usize::from(id.raw()) / CACHE_WORDS;
         if class > NR_CLASSES {
             return None;
         }

@@ -6,6 +6,8 @@ use crate::platform::PAGE_SIZE;
 pub const MAX_OBJECTS: usize = 32767;
 /// Largest order of a slab: 256 KiB, so that offsets fit the slab's state word.
 pub const MAX_SLAB_ORDER: u32 = 6;
+/// Most objects of a sheaf that nobody has asked to be larger, and that has not grown.
+pub const FIRST_MAX: usize = crate::sheaf::MAX_CAPACITY / 2;
 
 /// Size of a slab: 2^order pages that hold `objects` slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +98,7 @@ pub const fn sheaf_capacity(size: usize) -> usize {
         257.. => 28,
         65.. => 60,
         33.. => 124,
-        _ => crate::sheaf::MAX_CAPACITY,
+        _ => FIRST_MAX,
     }
 }
 
@@ -119,7 +121,7 @@ pub const fn whole_slabs(most: usize, objects: usize) -> usize {
     most - most % objects
 }
 
-/// Slots that are used of a slab that has room for so many `objects`: a multiple of half the largest sheaf, where that costs
+/// Slots that are used of a slab that has room for so many `objects`: a multiple of half of [`FIRST_MAX`], where that costs
 /// at most a 32nd of the slab; else all.
 ///
 /// ```
@@ -127,7 +129,7 @@ pub const fn whole_slabs(most: usize, objects: usize) -> usize {
 /// assert_eq!((whole_sheaves(256), whole_sheaves(128), whole_sheaves(170)), (250, 125, 170));
 /// ```
 pub const fn whole_sheaves(objects: u32) -> u32 {
-    let over = objects % (crate::sheaf::MAX_CAPACITY as u32 / 2);
+    let over = objects % (FIRST_MAX as u32 / 2);
     if over <= objects / 32 {
         objects - over
     } else {

@@ -3,7 +3,7 @@
 //! A sheaf lives in a *window* of [`SHEAF_BYTES`], aligned to its size:
 //!
 //! ```text
-//!   word    0            1              2 and 3       4      5 … 254-c   255-c   256-c … 255
+//!   word    0            1              2 and 3       4      5 … 510-c   511-c   512-c … 511
 //!        link  c, cache and length  rcu head  allocator  (unused)    null    objects, oldest first
 //! ```
 //!
@@ -28,15 +28,15 @@ use crate::atomic;
 use crate::grace::RcuHead;
 
 /// Bytes of a window, and its alignment.
-pub const SHEAF_BYTES: usize = 2048;
+pub const SHEAF_BYTES: usize = 4096;
 const WORDS: usize = SHEAF_BYTES / 8;
-/// Most objects that a sheaf can hold.
-pub const MAX_CAPACITY: usize = WORDS - HEAD_WORDS - 1;
+/// Most objects that a sheaf can hold: of most small sizes whole slabs of 125 or 250.
+pub const MAX_CAPACITY: usize = 500;
 /// Words before the objects and their null.
 const HEAD_WORDS: usize = 5;
 
 /// The memory of a sheaf; see the module.
-#[repr(C, align(2048))]
+#[repr(C, align(4096))]
 pub struct Window {
     link: *mut Window,
     /// Read by who only glances at a sheaf, too.
@@ -50,6 +50,7 @@ pub struct Window {
 }
 
 const _: () = assert!(size_of::<Window>() == SHEAF_BYTES);
+const _: () = assert!(HEAD_WORDS + 1 + MAX_CAPACITY <= WORDS);
 /// Bytes from a window's start to its capacity, 16 bits wide, for sequences.
 pub const CAPACITY_OFFSET: usize = core::mem::offset_of!(Window, capacity);
 

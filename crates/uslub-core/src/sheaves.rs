@@ -161,8 +161,12 @@ impl<P: Platform> Allocator<P> {
             return Some(sheaf);
         }
         let room = sheaf.room();
+        let mut most = room.len();
+        if main == sheaf::bootstrap() {
+            most -= usize::from(cache.colour).min(most / 2);
+        }
         let mut spill = Spill::of(cache);
-        let n = self.refill_spilling(cache, room, room.len(), gfp, &mut spill);
+        let n = self.refill_spilling(cache, &mut room[..most], most, gfp, &mut spill);
         // The newest leaves first: lowest addresses on top, so that a program walks upwards.
         room[..n].reverse();
         sheaf.grow(n);

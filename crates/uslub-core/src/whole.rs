@@ -15,12 +15,12 @@ use crate::cache::KmemCache;
 use crate::gfp::Gfp;
 use crate::node::{Node, SlabList};
 use crate::platform::Platform;
-use crate::sheaf::{self, MAX_CAPACITY, Sheaf};
+use crate::sheaf::{self, Sheaf};
 use crate::slab::{Slab, State};
 use crate::stats::StatItem;
 
-/// Objects that are looked at together with those of a CPU's sheaves, at most.
-const OWN: usize = 640;
+/// Objects that are looked at together, at most: so many lie on the stack of whoever makes room.
+const TOGETHER: usize = 640;
 
 /// Whose the objects of an array are.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -202,7 +202,7 @@ impl<P: Platform> Allocator<P> {
         gfp: Gfp,
     ) -> bool {
         // Of more than both sheaves can hold, most would go to their slabs anyway.
-        let most = (OWN - 2 * MAX_CAPACITY).min(2 * cache.capacity);
+        let most = (TOGETHER / 4).min(2 * cache.capacity);
         if cache.keeps_its_freelist() || objects.len() > most {
             return false;
         }
@@ -273,23 +273,35 @@ impl<P: Platform> Allocator<P> {
             let rest = fill(&mut older, objects).len();
             return (older, newer, objects.len() - rest);
         }
-        let mut all = [const { MaybeUninit::uninit() }; OWN];
-        let mut n = 0;
-        for part in parts {
-            all[n..n + part.len()].write_copy_of_slice(part);
-            n += part.len();
+        let mut all = [const { MaybeUninit::uninit() }; TOGETHER];
+        let (mut held, mut passed) = (0, 0);
+        for mut part in parts {
+            passed += part.len();
+            loop {
+                let now = part.split_off(..part.len().min(TOGETHER - held));
+                let now = now.unwrap_or_default();
+                all[held..held + now.len()].write_copy_of_slice(now);
+                held += now.len();
+                if part.is_empty() {
+                    break;
+                }
+                // SAFETY: written up to its end.
+                let all = unsafe { all.assume_init_mut() };
+                let (left, gone) = self.thin_out(cache, all, gfp);
+                (held, passed) = (left, passed - gone);
+            }
         }
-        // SAFETY: just written.
-        let all = unsafe { all[..n].assume_init_mut() };
+        // SAFETY: written so far.
+        let all = unsafe { all[..held].assume_init_mut() };
         let left = self.free_whole_slabs_among(cache, all, Whose::Ours, gfp);
         older.truncate(0);
         newer.truncate(0);
         (older, newer) = (self.fit(cache, older), self.fit(cache, newer));
         let capacity = older.capacity() + newer.capacity();
-        let gone = oldest_to_go(&all[..left], left < n, capacity, cache.oo.bytes());
+        let gone = oldest_to_go(&all[..left], left < passed, capacity, cache.oo.bytes());
         self.free_to_slabs(cache, &mut all[..gone], gfp);
         let mut kept = &all[gone..left];
-        let flushed = (n - objects.len()).saturating_sub(kept.len());
+        let flushed = (passed - objects.len()).saturating_sub(kept.len());
         self.count(cache, StatItem::SheafFlush, flushed);
         if kept.len() >= newer.capacity() {
             kept = fill(&mut older, kept);
@@ -297,6 +309,20 @@ impl<P: Platform> Allocator<P> {
         let rest = fill(&mut newer, kept);
         debug_assert!(rest.is_empty() && !newer.is_full());
         (newer, older, objects.len())
+    }
+
+    /// Makes room in an array of sheaves' objects: whole slabs go, or, if there is none, the older half. Returns how many
+    /// objects are left, at its start, and how many of those that went were no whole slabs.
+    fn thin_out(&self, cache: &KmemCache<P>, all: &mut [*mut u8], gfp: Gfp) -> (usize, usize) {
+        let left = self.free_whole_slabs_among(cache, all, Whose::Ours, gfp);
+        if left < all.len() {
+            return (left, 0);
+        }
+        let half = left / 2;
+        self.count(cache, StatItem::SheafFlush, half);
+        self.free_to_slabs(cache, &mut all[..half], gfp);
+        all.copy_within(half.., 0);
+        (left - half, half)
     }
 
     /// Makes a sheaf this CPU's spare, if it has none.

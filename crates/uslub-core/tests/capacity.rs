@@ -5,8 +5,11 @@ mod support;
 use support::{Cache, Setup, Slots, Slub, assert_all_is_given_back, on_cpu};
 use uslub_core::Gfp;
 use uslub_core::args::CacheArgs;
-use uslub_core::sheaf::MAX_CAPACITY;
+use uslub_core::kmalloc::class_of;
 use uslub_core::stats::StatItem;
+
+/// Objects that sheaves may grow to.
+const MOST: usize = 250;
 
 fn machine(settings: &[&str]) -> Box<Slub> {
     let mut setup = Setup::with(&["sheaf_capacity=4", "sheaf_capacity_max=250"]);
@@ -50,7 +53,7 @@ fn a_cpu_that_keeps_missing_gets_larger_sheaves_and_others_do_not() {
     for _ in 0..100 {
         burst(&a, cache, 0, 2000);
     }
-    assert_eq!(capacity_on(&a, cache, 0), MAX_CAPACITY);
+    assert_eq!(capacity_on(&a, cache, 0), MOST);
     assert!(a.stat(cache, StatItem::SheafGrow) >= 4);
     burst(&a, cache, 1, 3);
     assert_eq!(capacity_on(&a, cache, 1), small);
@@ -112,21 +115,15 @@ fn rows_that_fit_into_one_sheaf_settle_in_it() {
     let a = machine(&["sheaf_capacity=28"]);
     let cache = cache(&a);
     for _ in 0..100 {
-        burst(&a, cache, 0, 2 * MAX_CAPACITY);
+        burst(&a, cache, 0, 2 * MOST);
     }
-    assert_eq!(
-        support::sheaves_on(&a, cache, 0),
-        (Some(174), Some(MAX_CAPACITY))
-    );
+    assert_eq!(support::sheaves_on(&a, cache, 0), (Some(174), Some(MOST)));
     for _ in 0..3 {
-        burst(&a, cache, 0, MAX_CAPACITY);
+        burst(&a, cache, 0, MOST);
     }
-    for n in [MAX_CAPACITY, 200, 50] {
+    for n in [MOST, 200, 50] {
         burst(&a, cache, 0, n);
-        assert_eq!(
-            support::sheaves_on(&a, cache, 0),
-            (Some(MAX_CAPACITY), Some(174))
-        );
+        assert_eq!(support::sheaves_on(&a, cache, 0), (Some(MOST), Some(174)));
     }
     assert_eq!(a.validate(), Ok(()));
     assert_all_is_given_back(&a);
@@ -138,7 +135,7 @@ fn what_goes_to_and_fro_by_a_few_objects_gets_half_a_sheaf() {
     let a = machine(&["sheaf_capacity=28"]);
     let cache = cache(&a);
     for _ in 0..100 {
-        burst(&a, cache, 0, 2 * MAX_CAPACITY);
+        burst(&a, cache, 0, 2 * MOST);
     }
     let held: Vec<_> = (0..172).map(|_| a.alloc(cache, Gfp::KERNEL)).collect();
     for _ in 0..4 {
@@ -154,9 +151,10 @@ fn what_goes_to_and_fro_by_a_few_objects_gets_half_a_sheaf() {
 
 #[test]
 fn sheaves_of_small_classes_of_kmalloc_grow_unless_their_capacity_is_set() {
-    // 64 KiB or 250 objects; else 8 KiB, or what is set.
+    // Whole slabs of 64 KiB or 500 objects; else 8 KiB, or what is set.
     for (setting, size, grows, capacity) in [
-        ("sheaf_capacity_max=0", 256, true, 250),
+        ("sheaf_capacity_max=0", 64, true, 448),
+        ("sheaf_capacity_max=0", 256, true, 256),
         ("sheaf_capacity_max=0", 512, true, 128),
         ("sheaf_capacity_max=0", 1024, false, 8),
         ("sheaf_capacity=32", 256, false, 32),
@@ -212,14 +210,14 @@ fn the_nearer_the_budget_the_smaller_all_sheaves_are() {
     for _ in 0..100 {
         burst(&a, caches[0], 0, 2000);
     }
-    assert_eq!(capacity_on(&a, caches[0], 0), MAX_CAPACITY);
+    assert_eq!(capacity_on(&a, caches[0], 0), MOST);
     for _ in 0..100 {
         (caches.iter()).for_each(|cache| burst(&a, cache, 0, 2000));
     }
     assert!(a.sheaf_bytes() <= 4 << 20, "{}", a.sheaf_bytes());
     for cache in caches {
         let capacity = capacity_on(&a, cache, 0);
-        assert!((28..MAX_CAPACITY).contains(&capacity), "{capacity}");
+        assert!((28..MOST).contains(&capacity), "{capacity}");
     }
     assert_eq!(a.validate(), Ok(()));
     assert_all_is_given_back(&a);
@@ -336,5 +334,27 @@ fn a_barn_does_not_widen_for_those_who_only_free_or_only_allocate() {
         .iter()
         .for_each(|&object| unsafe { a.kfree(object) });
     assert_eq!((barn.more(), barn.nr_full()), (0, 8));
+    assert_all_is_given_back(&a);
+}
+
+/// What lies at the same place of two pages makes a processor wait: the newest objects of the first sheaves do not.
+#[test]
+fn the_first_sheaves_of_classes_are_not_equally_full() {
+    let mut setup = Setup::with(&[]);
+    setup.slots = Slots::Restartable;
+    let a = setup.build();
+    on_cpu(0);
+    let sizes = [16, 32, 64, 128, 256, 512];
+    let objects = sizes.map(|size| a.kmalloc(size, Gfp::KERNEL));
+    let mut rooms = sizes.map(|size| {
+        let cache = a.cache(class_of(size)).unwrap();
+        let (main, _) = support::sheaves_on(&a, cache, 0);
+        support::capacities_on(&a, cache, 0).0 - main.unwrap()
+    });
+    rooms.sort_unstable();
+    assert!(rooms.is_sorted_by(|a, b| a < b), "{rooms:?}");
+    // SAFETY: the test's, freed once.
+    (objects.into_iter()).for_each(|object| unsafe { a.kfree(object) });
+    assert_eq!(a.validate(), Ok(()));
     assert_all_is_given_back(&a);
 }

@@ -416,7 +416,8 @@ fn what_is_freed_in_order_leaves_slab_by_slab() {
                 "{bytes}: {slab} in a slab, {capacity} in a sheaf"
             );
         }
-        let slabs = 100;
+        // While sheaves grow, a few slabs leave in two parts.
+        let slabs = 200;
         objects.resize_with(slabs * slab, || a.kmalloc(bytes, Gfp::KERNEL));
         for &object in &objects {
             // SAFETY: the test's, freed once.
@@ -430,6 +431,35 @@ fn what_is_freed_in_order_leaves_slab_by_slab() {
             "{bytes}: {updates} updates, {slabs} slabs"
         );
         assert_eq!(a.validate(), Ok(()));
+        assert_all_is_given_back(&a);
+    }
+}
+
+/// The sheaves of a CPU hold more than is looked at together: slabs leave whole wherever they begin, and where none is whole the
+/// oldest objects leave, each slab's by one update.
+#[test]
+fn what_the_largest_sheaves_hold_leaves_by_few_updates() {
+    // So many objects of each of the first slabs are freed last.
+    for (size, first, kept, most) in [(16, 1, 100, 44), (64, 40, 16, 100)] {
+        let a = Setup::with(&["sheaf_capacity=500", "max_full_sheaves=1"]).build();
+        let cache = a.create(&CacheArgs::new("test", size)).unwrap();
+        let mut slabs: Vec<_> = (0..40).map(|_| whole_slab(&a, cache)).collect();
+        let mut last = Vec::new();
+        for slab in &mut slabs[..first] {
+            last.extend(slab.drain(..kept));
+        }
+        slabs.push(last);
+        for object in slabs.into_iter().flatten() {
+            // SAFETY: the test's, freed once.
+            unsafe { a.free(cache, object) };
+        }
+        let flushed = a.stat(cache, StatItem::SheafFlush);
+        assert!(flushed > 0, "{size}: nothing was flushed");
+        a.shrink_all();
+        let updates = a.stat(cache, StatItem::FreeDetached);
+        assert!(updates <= most, "{size}: {updates} updates for 40 slabs");
+        assert_eq!(a.validate(), Ok(()));
+        assert_eq!(a.info(cache).live_objs(), 0);
         assert_all_is_given_back(&a);
     }
 }

@@ -21,7 +21,7 @@ use core::sync::atomic::{AtomicBool, AtomicI64, AtomicIsize, AtomicU32, AtomicU6
 
 use uslub_core::Allocator;
 use uslub_core::locked;
-use uslub_core::percpu::{Counter, Region, SPARE_OFFSET, Slot, Table};
+use uslub_core::percpu::{APART, Counter, Region, Slot, Table};
 use uslub_core::platform::{Backing, PAGE_SIZE, Platform, is_ladder_by_pairs, write_one_by_one};
 use uslub_core::sheaf::SHEAF_BYTES;
 use uslub_rseq::{Area, Index};
@@ -42,7 +42,7 @@ const BY_CPU_NUMBER: u32 = 2;
 /// Whether a word of an allocator lies where fast paths write nothing in other pages; see [`Allocator`].
 const fn lies_apart(offset: usize) -> bool {
     let offset = offset % PAGE_SIZE;
-    SPARE_OFFSET <= offset && offset < 2 * SPARE_OFFSET && offset % 32 != 8
+    APART <= offset && offset % 32 != 8
 }
 
 const _: () = assert!(

@@ -11,6 +11,7 @@ use libc::{EINVAL, ENOMEM, c_int};
 use uslub_core::Gfp;
 use uslub_core::classes::class_size;
 use uslub_core::kmalloc::{CLASS_MAX, SIZE_MAX};
+use uslub_core::percpu::CacheId;
 use uslub_core::platform::{PAGE_SIZE, Platform};
 
 use crate::front::{FRONT, free, free_of, malloc};
@@ -165,7 +166,7 @@ unsafe fn grow(object: *mut c_void, class: usize, bytes: usize) -> *mut c_void {
         } else if old > 16 {
             to.add(1).copy_from_nonoverlapping(from.add(1), old / 8 - 1);
         }
-        free_of(object, class);
+        free_of(object, CacheId::of_class(class as u8).raw());
         new
     }
 }

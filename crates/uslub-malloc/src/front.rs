@@ -14,10 +14,10 @@
 use core::mem::offset_of;
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize};
+use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicUsize};
 
 use uslub_core::kmalloc::{CLASS_MAX, CLASS_TABLE};
-use uslub_core::percpu::{Region, SPARE_OFFSET};
+use uslub_core::percpu::{APART, CacheId, Region};
 use uslub_core::platform::PAGE_SIZE;
 use uslub_rseq::Index;
 
@@ -25,11 +25,6 @@ use crate::ALLOCATOR;
 
 /// Most CPUs for which the fast paths open: as many as the kernel can have.
 const CPUS: usize = 8192;
-
-/// Where in its page the lines lie that the fast paths look at, and where the regions begin: where a region has the words of spare
-/// sheaves, which they do not write. A processor takes a load for one of what was just stored at the same place of another page,
-/// and waits; with a store and a load of that kind in each call, rows of calls take a quarter longer.
-const APART: usize = SPARE_OFFSET;
 
 /// What a `malloc` and a `free` look at.
 ///
@@ -92,16 +87,16 @@ impl Line {
     }
 }
 
-/// What the fast paths look at: a cache line for each pair of them, then the table of classes and that of regions. All zeros at first,
-/// so that the library's file has none of it.
+/// What the fast paths look at, [`APART`]: a cache line for each pair of them, then the table of classes and that of regions. All
+/// zeros at first, so that the library's file has none of it.
 #[repr(C, align(4096))]
 pub(crate) struct Front {
     _before: [u8; APART],
     by_id: Line,
     by_number: Line,
-    /// Class by size in words.
-    classes: [AtomicU8; CLASS_MAX / 8 + 1],
-    _between: [u8; PAGE_SIZE - 2 * size_of::<Line>() - (CLASS_MAX / 8 + 1)],
+    /// Identity of the class's cache by size in words.
+    classes: [AtomicU16; CLASS_MAX / 8 + 1],
+    _between: [u8; PAGE_SIZE - 2 * size_of::<Line>() - 2 * (CLASS_MAX / 8 + 1)],
     /// Regions by index.
     regions: [AtomicPtr<Region>; CPUS],
 }
@@ -112,8 +107,8 @@ pub(crate) static FRONT: Front = Front {
     _before: [0; APART],
     by_id: Line::closed(),
     by_number: Line::closed(),
-    classes: [const { AtomicU8::new(0) }; CLASS_MAX / 8 + 1],
-    _between: [0; PAGE_SIZE - 2 * size_of::<Line>() - (CLASS_MAX / 8 + 1)],
+    classes: [const { AtomicU16::new(0) }; CLASS_MAX / 8 + 1],
+    _between: [0; PAGE_SIZE - 2 * size_of::<Line>() - 2 * (CLASS_MAX / 8 + 1)],
     regions: [const { AtomicPtr::new(null_mut()) }; CPUS],
 };
 
@@ -127,7 +122,7 @@ impl Front {
     pub(crate) fn set_up(&self) {
         for (place, class) in self.classes.iter().zip(CLASS_TABLE) {
             // Relaxed: published by the bounds.
-            place.store(class, Relaxed);
+            place.store(CacheId::of_class(class).raw(), Relaxed);
         }
     }
 
@@ -197,7 +192,7 @@ mod fast {
                 "jae {closed}",
                 "lea eax, [rdi + 7]",
                 "shr eax, 3",
-                "movzx eax, byte ptr [rsi + rax + {classes}]",
+                "movzx r9d, word ptr [rsi + rax * 2 + {classes}]",
                 "mov rdx, [rsi + {offset}]",
                 // A thread that the kernel does not know has a negative number here.
                 "cmp dword ptr fs:[rdx + {number}], 0",
@@ -207,15 +202,14 @@ mod fast {
                 "20:",
                 "mov ecx, fs:[rdx + {index}]",
                 "mov rcx, [rsi + rcx * 8 + {regions}]",
-                "lea rcx, [rcx + rax * 8]",
-                "mov r8, [rcx]",
+                "mov r8, [rcx + r9 * 8]",
                 "mov rax, [r8]",
                 "test rax, rax",
                 "jz {slow}",
                 "sub r8, 8",
-                "mov [rcx], r8",
+                "mov [rcx + r9 * 8], r8",
                 "30:",
-                "inc qword ptr [rcx + {count}]",
+                "inc qword ptr [rcx + r9 * 8 + {count}]",
                 "ret",
                 descriptor!(to "{slow}"),
                 front = sym FRONT,
@@ -233,7 +227,7 @@ mod fast {
         };
     }
 
-    /// What frees an object (`rdi`) of a class (`rax`).
+    /// What frees an object (`rdi`) of a cache (`rax`).
     macro_rules! push {
         () => {
             concat!(
@@ -246,8 +240,7 @@ mod fast {
                 "20:\n",
                 "mov ecx, fs:[rdx + {index}]\n",
                 "mov rcx, [rsi + rcx * 8 + {regions}]\n",
-                "lea rcx, [rcx + rax * 8]\n",
-                "mov r8, [rcx]\n",
+                "mov r8, [rcx + rax * 8]\n",
                 // The newest free object is this one: it was freed just before.
                 "cmp [r8], rdi\n",
                 "je {twice}\n",
@@ -255,9 +248,9 @@ mod fast {
                 "test r8d, {mask}\n",
                 "jz {slow}\n",
                 "mov [r8], rdi\n",
-                "mov [rcx], r8\n",
+                "mov [rcx + rax * 8], r8\n",
                 "30:\n",
-                "inc qword ptr [rcx + {count}]\n",
+                "inc qword ptr [rcx + rax * 8 + {count}]\n",
                 "ret\n",
             )
         };
@@ -326,15 +319,15 @@ mod fast {
         free_by!(CpuId, by_number, free_slow)
     }
 
-    /// [`free`] for who knows the object's class.
+    /// [`free`] for who knows the identity of the object's cache ([`CacheId::raw`](uslub_core::percpu::CacheId::raw)), a class's.
     ///
     /// # Safety
     ///
-    /// As for `free`, and the object is of the class.
+    /// As for `free`, and the object is of that cache.
     #[unsafe(naked)]
-    pub(crate) unsafe extern "C" fn free_of(object: *mut c_void, class: usize) {
+    pub(crate) unsafe extern "C" fn free_of(object: *mut c_void, cache: u16) {
         naked_asm!(
-            "mov eax, esi",
+            "movzx eax, si",
             "lea rsi, [rip + {front} + {line}]",
             "cmp qword ptr [rsi + {pages}], 0",
             "je {closed}",
@@ -373,12 +366,12 @@ mod fast {
         unsafe { crate::api::free_slow(object) }
     }
 
-    /// [`free`] for who knows the object's class.
+    /// [`free`] for who knows the identity of the object's cache ([`CacheId::raw`](uslub_core::percpu::CacheId::raw)), a class's.
     ///
     /// # Safety
     ///
     /// As for `free`.
-    pub(crate) unsafe fn free_of(object: *mut c_void, _class: usize) {
+    pub(crate) unsafe fn free_of(object: *mut c_void, _cache: u16) {
         // SAFETY: passed on.
         unsafe { free(object) }
     }

@@ -19,7 +19,7 @@ use std::rc::Rc;
 use crate::assembly::{Place, Program, World};
 
 /// Bytes of a window, as in the core.
-const WINDOW: u64 = 2048;
+const WINDOW: u64 = 4096;
 /// Where a window says its capacity.
 const CAPACITY_AT: u64 = 8;
 /// Objects of a sheaf in these models.

@@ -72,4 +72,4 @@ pub use thread::call;
 pub use wide::{is_ladder, move_wide, push_many_within, write_at};
 
 /// Bytes of a sheaf's window; a top is full when the word behind it begins another.
-pub const SHEAF_BYTES: usize = 2048;
+pub const SHEAF_BYTES: usize = 4096;

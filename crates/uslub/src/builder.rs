@@ -148,7 +148,7 @@ impl<'n> RawBuilder<'n> {
 
     /// Objects that a sheaf holds (by default a number that depends on the size): the least at first. Sheaves grow where a CPU
     /// keeps missing and shrink where it is idle, within the range and the process's budget (`sheaf_budget_mb` in
-    /// `USLUB_OPTIONS`). No sheaf holds more than 250.
+    /// `USLUB_OPTIONS`). No sheaf holds more than 500.
     ///
     /// ```
     /// use uslub::{CreateError, RawCache};

@@ -13,6 +13,7 @@
 use std::cell::UnsafeCell;
 use std::sync::{Mutex, PoisonError};
 
+use uslub_core::percpu::{ALLOCS_OFFSET, FREES_OFFSET};
 use uslub_rseq::{Area, Offers};
 
 use crate::bench::Failure;
@@ -21,9 +22,8 @@ use crate::floor::{CAPACITY, CPUS, PAGE, Window};
 use crate::linux;
 use crate::ring::wait_until;
 
-/// Byte of a region at which the top is, and from there to the counter of calls.
+/// Byte of a region at which the top is.
 const TOP: u16 = 512;
-const COUNT: usize = 512;
 /// Stacks beyond those for all objects on their way.
 const MORE: usize = 4;
 
@@ -121,7 +121,7 @@ impl Carried {
         let (fulls, empties) = windows.split_at_mut(stacks);
         let full = fulls.iter_mut().enumerate().map(|(number, window)| {
             let first = base + number * CAPACITY * bytes;
-            window.fill(|i| first + i * bytes)
+            window.fill(0, |i| first + i * bytes)
         });
         let mut empty = empties.iter_mut().map(Window::empty_top);
         let (from, to) = (empty.next().unwrap_or(0), empty.next().unwrap_or(0));
@@ -144,8 +144,9 @@ impl Carried {
     pub fn alloc(&self) -> *mut u8 {
         loop {
             // SAFETY: a top of ours.
-            let object =
-                unsafe { uslub_rseq::pop::<COUNT>(&self.area, self.from.table(), TOP.into()) };
+            let object = unsafe {
+                uslub_rseq::pop::<ALLOCS_OFFSET>(&self.area, self.from.table(), TOP.into())
+            };
             if !object.is_null() {
                 return object;
             }
@@ -174,7 +175,7 @@ impl Carried {
         loop {
             let table = self.to.table();
             // SAFETY: as above.
-            if unsafe { uslub_rseq::push::<COUNT>(&self.area, table, at.into(), object) } {
+            if unsafe { uslub_rseq::push::<FREES_OFFSET>(&self.area, table, at.into(), object) } {
                 return;
             }
             let top = self.to.top();

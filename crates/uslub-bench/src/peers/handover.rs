@@ -30,9 +30,8 @@ const SIZES: [usize; 2] = [64, 256];
 const BATCHES: [(usize, Option<f64>); 2] = [(32, None), (4096, Some(9.6))];
 /// Batches that the ring holds.
 const DEPTH: usize = 4;
-/// The largest sheaves, as for P2, and a barn that holds what is on its way: DPDK's pool has its largest caches, and a ring for all of its
-/// objects.
-const CAPACITY: [&str; 2] = ["sheaf_capacity=250", "max_full_sheaves=200"];
+/// The largest sheaves, and a barn that holds what is on its way: DPDK's pool has its largest caches, and a ring for all of its objects.
+const CAPACITY: [&str; 2] = ["sheaf_capacity=500", "max_full_sheaves=100"];
 /// Batches of objects that the floor hands over in turn: none is written to before it was read.
 const IN_TURN: usize = 2 * DEPTH;
 /// Objects of DPDK's pool: as many as are on their way at most, and in its caches.
@@ -108,8 +107,8 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
         "P4",
         "One CPU allocates, another frees",
         "The producer allocates a batch and writes a word into each object, the consumer reads it and frees them. What \
-         counts is the time in these loops on both CPUs, not the waiting for each other. For bulks our cache has its largest sheaves (250 \
-         objects) and a barn for 200 full ones; DPDK's pool its largest caches (512) and a ring for all of its objects. \
+         counts is the time in these loops on both CPUs, not the waiting for each other. For bulks our cache has its largest sheaves (500 \
+         objects) and a barn for 100 full ones; DPDK's pool its largest caches (512) and a ring for all of its objects. \
          The floor of malloc is restartable sequences called once an object, on stacks of 250 that are handed over as they are; that of \
          the bulks is no allocator at all: the same objects again and again.",
         rows,

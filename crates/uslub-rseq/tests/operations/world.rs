@@ -35,7 +35,7 @@ const ARRAY: usize = 1024;
 const CPUS: usize = 8192;
 
 /// A window of a sheaf.
-#[repr(C, align(2048))]
+#[repr(C, align(4096))]
 struct Window([u64; WORDS]);
 
 /// Everything there is, and where it is.
