@@ -227,8 +227,8 @@ impl Floor {
     #[inline(always)]
     fn push_to(&self, at: u16, object: *mut u8) {
         let (area, table, at) = (&self.area, self.table, at.into());
-        // SAFETY: a top of ours.
         until(|| {
+            // SAFETY: a top of ours.
             unsafe { uslub_rseq::push::<FREES_OFFSET>(area, table, at, object) }.then_some(())
         });
     }
@@ -257,8 +257,8 @@ impl Floor {
     #[inline(always)]
     pub fn push_many(&self, objects: &[*mut u8]) {
         let (area, table, at) = (&self.area, self.table, self.classes[SIZES[1] / STEP].into());
-        // SAFETY: a top of ours, and what it held.
         until(|| {
+            // SAFETY: a top of ours, and what it held.
             unsafe { uslub_rseq::push_many::<FREES_OFFSET>(area, table, at, objects) }.then_some(())
         });
     }
