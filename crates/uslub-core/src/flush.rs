@@ -191,6 +191,7 @@ impl<P: Platform> Allocator<P> {
         self.shrink_all();
         let any = self.zone.dirty_bytes() + self.huge.kept_bytes() > 0;
         self.zone.purge(&self.platform);
+        self.meta.purge(&self.platform);
         self.purge_huge(self.platform.now_ms(), |_| true);
         any
     }
@@ -364,6 +365,7 @@ impl<P: Platform> Allocator<P> {
             }
         });
         self.zone.decay(&self.platform, now, decay);
+        self.meta.purge(&self.platform);
         self.purge_huge(now, |age| age >= decay);
     }
 }

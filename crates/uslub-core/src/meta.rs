@@ -1,7 +1,11 @@
 //! Memory for the allocator's own records: caches, nodes, sheaf windows.
 //!
-//! It is taken from the system in chunks and never given back; windows are
-//! reused through a list. Nothing here comes from a slab, so nothing recurses.
+//! It is taken from the system in chunks and never unmapped; windows are
+//! reused through a list, and the pages of those in it go back to the system when memory is
+//! [given back](Meta::purge). Nothing here comes from a slab, so nothing recurses.
+//!
+//! A window in the list says in its first word which is the next, and in its second how many windows without pages it knows; their addresses
+//! follow.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -13,6 +17,8 @@ use crate::sheaf::{SHEAF_BYTES, Window};
 use crate::sync::Lock;
 
 const CHUNK: usize = 64 << 10;
+/// Windows without pages that one in the list knows, at most.
+const KNOWN: usize = SHEAF_BYTES / 8 - 2;
 
 #[derive(Clone, Copy)]
 struct Bump {
@@ -23,7 +29,7 @@ struct Bump {
 struct Inner {
     records: Bump,
     windows: Bump,
-    /// Windows given up, linked through their first word.
+    /// Windows given up.
     free: usize,
 }
 
@@ -31,7 +37,7 @@ struct Inner {
 pub struct Meta<P> {
     inner: Lock<P, Inner>,
     used: AtomicUsize,
-    /// Windows given up where nothing may be waited for, linked through their first word.
+    /// Windows given up where nothing may be waited for.
     strays: AtomicUsize,
 }
 
@@ -95,10 +101,17 @@ impl<P: Platform> Meta<P> {
             // Acquire: the links. All at once, so nothing can come back meanwhile.
             inner.free = self.strays.swap(0, Acquire);
         }
-        if let Some(window) = NonNull::new(inner.free as *mut Window) {
-            // SAFETY: windows in the list are ours; the first word links them.
-            inner.free = unsafe { window.cast::<usize>().read() };
-            return Some(window);
+        if let Some(window) = NonNull::new(inner.free as *mut usize) {
+            // SAFETY: windows in the list are ours, and say in their words what the module says.
+            unsafe {
+                let known = window.add(1).read();
+                if known > 0 {
+                    window.add(1).write(known - 1);
+                    return NonNull::new(window.add(1 + known).read() as *mut Window);
+                }
+                inner.free = window.read();
+            }
+            return Some(window.cast());
         }
         let mut windows = inner.windows;
         let memory = self.bump(&mut windows, platform, SHEAF_BYTES, SHEAF_BYTES, gfp);
@@ -110,6 +123,8 @@ impl<P: Platform> Meta<P> {
     pub fn give_window(&self, window: NonNull<Window>, spin: bool) {
         let link = window.cast::<usize>();
         let address = window.as_ptr() as usize;
+        // SAFETY: the caller owned the window and gives it to us.
+        unsafe { link.add(1).write(0) };
         if let Some(mut inner) = self.inner.lock_if(spin) {
             // SAFETY: the caller owned the window and gives it to us.
             unsafe { link.write(inner.free) };
@@ -128,6 +143,39 @@ impl<P: Platform> Meta<P> {
             {
                 Ok(_) => return,
                 Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Gives the pages of windows in the list back to the system, all but one for each [`KNOWN`] of them.
+    pub fn purge(&self, platform: &P) {
+        let mut inner = self.inner.lock();
+        // Acquire: the links.
+        let lists = [inner.free, self.strays.swap(0, Acquire)];
+        inner.free = 0;
+        for mut next in lists {
+            while let Some(window) = NonNull::new(next as *mut usize) {
+                // SAFETY: as in `window`; nobody else has it.
+                unsafe {
+                    next = window.read();
+                    let knows_some = window.add(1).read() > 0;
+                    match NonNull::new(inner.free as *mut usize) {
+                        Some(first) if !knows_some && first.add(1).read() < KNOWN => {
+                            if platform.purge(window.cast(), SHEAF_BYTES) {
+                                let known = first.add(1).read() + 1;
+                                first.add(1).write(known);
+                                first.add(1 + known).write(window.as_ptr() as usize);
+                            } else {
+                                window.write(first.read());
+                                first.write(window.as_ptr() as usize);
+                            }
+                        }
+                        _ => {
+                            window.write(inner.free);
+                            inner.free = window.as_ptr() as usize;
+                        }
+                    }
+                }
             }
         }
     }

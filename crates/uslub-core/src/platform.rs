@@ -71,12 +71,12 @@ pub unsafe trait Platform: Sync + 'static {
     /// The range must lie inside one reservation and be page-aligned.
     unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> bool;
 
-    /// Gives the physical memory of a committed range back; it reads zero afterwards.
+    /// Gives the physical memory of a committed or [mapped](Self::map) range back; it reads zero afterwards.
     /// Returns whether that was done.
     ///
     /// # Safety
     ///
-    /// The range must be committed, page-aligned, and hold nothing of value.
+    /// The range must be committed or mapped, page-aligned, and hold nothing of value.
     unsafe fn purge(&self, start: NonNull<u8>, bytes: usize) -> bool;
 
     /// Says what physical memory a committed range is to have from now on; returns whether that is so. A platform refuses huge pages
