@@ -2,10 +2,14 @@
 
 mod support;
 
+use std::collections::BTreeSet;
+use std::ptr::NonNull;
+
 use support::{Cache, Setup, Slub, assert_all_is_given_back};
 use uslub_core::Gfp;
 use uslub_core::kmalloc::{LARGE_MAX, class_of};
 use uslub_core::platform::{PAGE_SIZE, Platform};
+use uslub_core::sheaf::{SHEAF_BYTES, Window};
 
 const DECAY: u64 = 1000;
 const HUGE: usize = 2 * LARGE_MAX;
@@ -327,5 +331,39 @@ fn what_the_barn_of_a_class_does_not_need_goes_back_though_the_class_is_in_use()
     assert_eq!(full(), 0);
     assert!(a.info(class).cached_objs > 0, "what the CPU has stays");
     others.iter().for_each(|&object| give(&a, object));
+    assert_all_is_given_back(&a);
+}
+
+/// A window without pages is known to one that has some; each of them comes back once.
+#[test]
+fn the_pages_of_windows_that_are_given_up_go_back_but_for_few() {
+    let a = setup();
+    let take = || a.meta.window(&a.platform, Gfp::KERNEL).unwrap();
+    let windows: BTreeSet<_> = (0..1200).map(|_| take()).collect();
+    assert_eq!(windows.len(), 1200);
+    for round in 1..=2 {
+        for (i, &window) in windows.iter().enumerate() {
+            // SAFETY: so long, and ours until it is given up.
+            unsafe { window.write_bytes(0xff, 1) };
+            // Half of them without waiting.
+            a.meta.give_window(window, i % 2 == 0);
+        }
+        a.meta.purge(&a.platform);
+        // Nothing is left to do.
+        a.meta.purge(&a.platform);
+        let is_zero = |window: &&NonNull<Window>| {
+            let words = window.cast::<[u64; SHEAF_BYTES / 8]>();
+            // SAFETY: so long; nobody else runs.
+            unsafe { words.as_ref() }.iter().all(|&word| word == 0)
+        };
+        assert_eq!(windows.iter().filter(is_zero).count(), 1200 - 3);
+        let maps = a.platform.calls().map;
+        let again: BTreeSet<_> = (0..1200).map(|_| take()).collect();
+        assert_eq!(again, windows, "round {round}");
+        assert_eq!(a.platform.calls().map, maps);
+    }
+    windows
+        .into_iter()
+        .for_each(|window| a.meta.give_window(window, true));
     assert_all_is_given_back(&a);
 }
