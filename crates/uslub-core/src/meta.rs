@@ -147,7 +147,7 @@ impl<P: Platform> Meta<P> {
         }
     }
 
-    /// Gives the pages of windows in the list back to the system, all but one for each [`KNOWN`] of them.
+    /// Gives the pages of windows in the list back to the system, all but one for each 510 of them.
     pub fn purge(&self, platform: &P) {
         let mut inner = self.inner.lock();
         // Acquire: the links.
