@@ -355,7 +355,8 @@ impl<P: Platform> Allocator<P> {
         empty
     }
 
-    /// Gives back what has been idle for the decay time; for a helper that runs beside the program.
+    /// Gives back what has been idle for the decay time, and the pages of windows that nobody uses; for a helper that runs beside the
+    /// program.
     pub fn tick(&self, now: u64) {
         let decay = u64::from(self.tunables().decay_ms);
         self.while_draining(|| {

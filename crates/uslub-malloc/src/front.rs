@@ -94,7 +94,7 @@ pub(crate) struct Front {
     _before: [u8; APART],
     by_id: Line,
     by_number: Line,
-    /// Identity of the class's cache by size in words.
+    /// Identity of the class's cache by size in words. Those above 3.5 KiB lie in the next page, and not apart.
     classes: [AtomicU16; CLASS_MAX / 8 + 1],
     _between: [u8; PAGE_SIZE - 2 * size_of::<Line>() - 2 * (CLASS_MAX / 8 + 1)],
     /// Regions by index.
