@@ -121,9 +121,8 @@ impl<P: Platform> Allocator<P> {
     /// As there, and it came from this cache.
     #[inline(always)]
     pub unsafe fn free_own_fast(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {
-        self.nr_nodes() == 1
-            // SAFETY: our table; the caller frees the object.
-            && unsafe { self.platform.push(&self.table, cache.id.main(), object) }
+        // SAFETY: our table; the caller frees the object.
+        unsafe { self.platform.push(&self.table, cache.own, object) }
     }
 
     #[cold]
@@ -398,10 +397,8 @@ impl<P: Platform> Allocator<P> {
         match *objects {
             [] => {}
             [one] => {
-                let done = self.nr_nodes() == 1
-                    // SAFETY: our table; the caller frees the object.
-                    && unsafe { self.platform.push(&self.table, cache.id.main(), one) };
-                if !done {
+                // SAFETY: passed on.
+                if !unsafe { self.free_own_fast(cache, one) } {
                     self.free_checked(cache, one, cache.free_gfp);
                 }
             }

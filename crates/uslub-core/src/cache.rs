@@ -11,7 +11,7 @@ use crate::gfp::Gfp;
 use crate::node::Node;
 use crate::order::{self, Bounds, Order};
 use crate::page::{Arena, PageIndex};
-use crate::percpu::{CacheId, Counters};
+use crate::percpu::{CacheId, Counters, Slot};
 use crate::platform::Platform;
 use crate::sheaf::MAX_CAPACITY;
 use crate::slab::{Slab, State};
@@ -25,6 +25,8 @@ pub struct KmemCache<P: 'static> {
     name_len: u8,
     /// Identity, and the place of its per-CPU slots.
     pub id: CacheId,
+    /// Where an object that came from the cache for sure can be put without a look at it: the main word of a cache of one node.
+    pub(crate) own: Slot,
     /// Its counters.
     pub(crate) counters: Counters,
     /// Bytes of an object as asked for; the largest of those that share the cache.
@@ -190,6 +192,11 @@ impl<P: Platform> KmemCache<P> {
             name,
             name_len: args.name.len() as u8,
             id,
+            own: if nodes.1 == 1 {
+                id.main()
+            } else {
+                Slot::NOBODYS
+            },
             counters: Counters::of(id),
             object_size: AtomicU32::new(args.size as u32),
             size: layout.size as u32,

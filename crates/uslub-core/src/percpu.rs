@@ -117,6 +117,9 @@ impl CacheId {
 pub struct Slot(u16);
 
 impl Slot {
+    /// The main word of no cache, where every region has a sheaf without room.
+    pub(crate) const NOBODYS: Slot = Slot(0);
+
     /// Bytes from the region's start.
     #[inline]
     pub const fn offset(self) -> usize {
