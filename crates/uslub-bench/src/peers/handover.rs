@@ -30,8 +30,13 @@ const SIZES: [usize; 2] = [64, 256];
 const BATCHES: [(usize, Option<f64>); 2] = [(32, None), (4096, Some(9.6))];
 /// Batches that the ring holds.
 const DEPTH: usize = 4;
-/// The largest sheaves, and a barn that holds what is on its way: DPDK's pool has its largest caches, and a ring for all of its objects.
-const CAPACITY: [&str; 2] = ["sheaf_capacity=500", "max_full_sheaves=100"];
+/// The largest sheaves, a barn that holds what is on its way, and slabs of the most pages that the kernel takes for granted: DPDK's pool has
+/// its largest caches, and a ring for all of its objects.
+const OPTIONS: [&str; 3] = [
+    "sheaf_capacity=500",
+    "max_full_sheaves=100",
+    "slab_min_order=3",
+];
 /// Batches of objects that the floor hands over in turn: none is written to before it was read.
 const IN_TURN: usize = 2 * DEPTH;
 /// Objects of DPDK's pool: as many as are on their way at most, and in its caches.
@@ -78,7 +83,7 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
                 &malloc,
                 aim,
             ));
-            let cache = Strategy::new(linux::steady()?, size, &CAPACITY)?;
+            let cache = Strategy::new(linux::steady()?, size, &OPTIONS)?;
             let pool = dpdk.map(|dpdk| dpdk.pool(POOL, size)).transpose()?;
             let at_once = || bulk(&cache, cpus, objects, batch);
             let mut more: Vec<More<'_>> = vec![(OURS, Box::new(at_once))];
@@ -108,7 +113,7 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
         "One CPU allocates, another frees",
         "The producer allocates a batch and writes a word into each object, the consumer reads it and frees them. What \
          counts is the time in these loops on both CPUs, not the waiting for each other. For bulks our cache has its largest sheaves (500 \
-         objects) and a barn for 100 full ones; DPDK's pool its largest caches (512) and a ring for all of its objects. \
+         objects), a barn for 100 full ones and slabs of 32 KiB; DPDK's pool its largest caches (512) and a ring for all of its objects. \
          The floor of malloc is restartable sequences called once an object, on stacks of 250 that are handed over as they are; that of \
          the bulks is no allocator at all: the same objects again and again.",
         rows,
