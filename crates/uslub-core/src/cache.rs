@@ -25,7 +25,8 @@ pub struct KmemCache<P: 'static> {
     name_len: u8,
     /// Identity, and the place of its per-CPU slots.
     pub id: CacheId,
-    /// Where an object that came from the cache for sure can be put without a look at it: the main word of a cache of one node.
+    /// Where an object that came from the cache for sure can be put without a look at it: the main word, or nobody's where
+    /// there are several nodes.
     pub(crate) own: Slot,
     /// Its counters.
     pub(crate) counters: Counters,
