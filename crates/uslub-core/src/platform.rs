@@ -49,7 +49,10 @@ pub enum Backing {
     /// Page by page, as they are touched.
     Small,
     /// By huge pages: all of a block as soon as a part of it is touched.
-    Huge,
+    Huge {
+        /// Bytes of the reservation behind the range, none of them in use: what follows there is going to be asked for in turn.
+        ahead: usize,
+    },
 }
 
 /// What the core needs from the world below.
@@ -84,7 +87,7 @@ pub unsafe trait Platform: Sync + 'static {
     ///
     /// # Safety
     ///
-    /// The range must be committed and page-aligned; for huge pages, just committed, and nobody's yet.
+    /// The range must be committed and page-aligned; for huge pages, nobody's yet, like the reserved memory ahead.
     unsafe fn back(&self, _start: NonNull<u8>, _bytes: usize, backing: Backing) -> bool {
         backing == Backing::Small
     }

@@ -39,7 +39,11 @@ fn decay(a: &Slub) -> Vec<(usize, usize)> {
 fn blocks_beyond_the_first_are_asked_for_as_huge_pages() {
     let a = setup(4);
     let blocks: Vec<_> = (0..4).map(|_| take(&a, BLOCK_PAGES)).collect();
-    let huge = |n: usize| (address(&a, blocks[n]) as usize, BLOCK_BYTES, Backing::Huge);
+    let huge = |n: usize| {
+        let ahead = a.zone.arena.reserved_bytes() - (n + 1) * BLOCK_BYTES;
+        let start = address(&a, blocks[n]) as usize;
+        (start, BLOCK_BYTES, Backing::Huge { ahead })
+    };
     assert_eq!(a.platform.take_backed(), [huge(2), huge(3)]);
     let never = setup(0);
     for _ in 0..4 {

@@ -5,14 +5,15 @@
 //! large pieces, is what huge pages are made of, and the host must find each page of it anew. There one takes five times as long as small
 //! pages do, most of which were used shortly before.
 //!
-//! So the first touch of each is timed, and after a dear one the next few are not asked for.
+//! So the first touch of each is timed, and after a dear one the next few are not asked for. Asking is done once for all that is reserved, as
+//! it costs as much as a page or two; those that are left out are excepted, all of a pause at once.
 //!
 //! While a program has little memory, more is asked for as huge pages only if it came to need it quickly, so that clearing it is a good part
 //! of what the program does: to others a page of 2 MiB that they do not fill, or a dear one, is more than they could gain.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
 use crate::sys;
 
@@ -39,6 +40,10 @@ pub(crate) struct HugePages {
     blocks: AtomicU32,
     /// When the last of them was needed, in nanoseconds.
     needed_ns: AtomicU64,
+    /// Where the range ends that the system was asked to give huge pages.
+    advised: AtomicUsize,
+    /// Where the last part of it ends that is excepted.
+    excepted: AtomicUsize,
 }
 
 impl HugePages {
@@ -49,11 +54,49 @@ impl HugePages {
             next_pause: AtomicU32::new(FIRST_PAUSE),
             blocks: AtomicU32::new(0),
             needed_ns: AtomicU64::new(0),
+            advised: AtomicUsize::new(0),
+            excepted: AtomicUsize::new(0),
         }
     }
 
+    /// Gives a range its memory by huge pages, if they are worth asking for, and asks for them for `ahead` bytes behind it; returns
+    /// whether it has.
+    ///
+    /// # Safety
+    ///
+    /// The range is committed, all zero and nobody else's yet; what lies ahead is reserved and not in use.
+    pub(crate) unsafe fn back(&self, start: NonNull<u8>, bytes: usize, ahead: usize) -> bool {
+        let address = start.as_ptr() as usize;
+        // Relaxed: one thread at a time grows a reservation; of several, one may get huge pages that another does not want.
+        let advised = self.advised.load(Relaxed);
+        if !self.next() {
+            if address < advised && address >= self.excepted.load(Relaxed) {
+                // Relaxed: as above.
+                let pause = self.pause.load(Relaxed) as usize;
+                let length = (bytes * (1 + pause)).min(advised - address);
+                // SAFETY: by the caller's promise; it only says how memory is to come.
+                unsafe { sys::madvise(address, length, libc::MADV_NOHUGEPAGE) };
+                // Relaxed: as above.
+                self.excepted.store(address + length, Relaxed);
+            }
+            return false;
+        }
+        if address >= advised {
+            let length = bytes + ahead;
+            // SAFETY: as above.
+            if !unsafe { sys::madvise(address, length, libc::MADV_HUGEPAGE) } {
+                return false;
+            }
+            // Relaxed: as above.
+            self.advised.store(address + length, Relaxed);
+        }
+        // SAFETY: by the caller's promise.
+        unsafe { self.touch(start) };
+        true
+    }
+
     /// Whether to ask for the next one, which is needed now.
-    pub(crate) fn next(&self) -> bool {
+    fn next(&self) -> bool {
         self.next_at(now_ns())
     }
 
@@ -80,7 +123,7 @@ impl HugePages {
     /// # Safety
     ///
     /// The page is committed, all zero, and nobody else's yet.
-    pub(crate) unsafe fn touch(&self, start: NonNull<u8>) {
+    unsafe fn touch(&self, start: NonNull<u8>) {
         let before = now_ns();
         // SAFETY: by the caller's promise; a zero leaves it as it is.
         unsafe { start.write_volatile(0) };
@@ -107,6 +150,8 @@ fn now_ns() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
     use super::*;
 
     /// Of a program that has much memory already.
@@ -157,5 +202,53 @@ mod tests {
         // SAFETY: a byte of ours.
         unsafe { HugePages::new().touch(NonNull::from(&mut page)) };
         assert_eq!(page, 0);
+    }
+
+    /// What the system is to do for the mapping of an address: gives it huge pages, does not, or as it thinks best.
+    fn advice_at(address: usize) -> Option<bool> {
+        let mut here = false;
+        for line in std::fs::read_to_string("/proc/self/smaps").unwrap().lines() {
+            let range = line.split(' ').next().and_then(|r| r.split_once('-'));
+            let hex = |digits| usize::from_str_radix(digits, 16).ok();
+            if let Some((from, to)) = range.and_then(|(a, b)| Some((hex(a)?, hex(b)?))) {
+                here = (from..to).contains(&address);
+            } else if here && line.starts_with("VmFlags:") {
+                let has = |flag| line.split(' ').any(|one| one == flag);
+                return has("hg").then_some(true).or(has("nh").then_some(false));
+            }
+        }
+        panic!("{address:#x} is not mapped")
+    }
+
+    #[test]
+    fn all_that_is_reserved_is_asked_for_at_once_and_a_pause_left_out_at_once() {
+        const BLOCKS: usize = 10;
+        let bytes = (BLOCKS + 1) * HUGE_PAGE_BYTES;
+        let writable = libc::PROT_READ | libc::PROT_WRITE;
+        let mapping = sys::mmap(0, bytes, writable, libc::MAP_NORESERVE).unwrap();
+        let start = mapping.next_multiple_of(HUGE_PAGE_BYTES);
+        let pages = late();
+        let back = |n: usize| {
+            let block = NonNull::new((start + n * HUGE_PAGE_BYTES) as *mut u8).unwrap();
+            let ahead = (BLOCKS - 1 - n) * HUGE_PAGE_BYTES;
+            // SAFETY: mapped, zero and ours.
+            unsafe { pages.back(block, HUGE_PAGE_BYTES, ahead) }
+        };
+        let advice = || (0..BLOCKS).map(|n| advice_at(start + n * HUGE_PAGE_BYTES));
+        assert!(back(0));
+        assert!(advice().all(|a| a == Some(true)));
+        // Relaxed: no other thread; however long that took.
+        pages.pause.store(0, Relaxed);
+        pages.note(DEAR_NS);
+        pages.note(DEAR_NS + 1);
+        assert!((1..5).all(|n| !back(n)));
+        assert!(
+            advice()
+                .enumerate()
+                .all(|(n, a)| a == Some(!(1..5).contains(&n)))
+        );
+        assert!(back(5));
+        // SAFETY: ours, and used no more.
+        unsafe { sys::munmap(mapping, bytes) };
     }
 }

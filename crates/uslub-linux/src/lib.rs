@@ -317,22 +317,15 @@ unsafe impl Platform for Linux {
 
     unsafe fn back(&self, start: NonNull<u8>, bytes: usize, backing: Backing) -> bool {
         let address = start.as_ptr() as usize;
-        // SAFETY: passed on; what is in the range stays.
-        let advise = |advice| unsafe { sys::madvise(address, bytes, advice) };
         match backing {
             Backing::Small => {
-                let done = advise(libc::MADV_NOHUGEPAGE);
+                // SAFETY: passed on; what is in the range stays.
+                let done = unsafe { sys::madvise(address, bytes, libc::MADV_NOHUGEPAGE) };
                 split_huge_pages(address, bytes);
                 done
             }
-            Backing::Huge => {
-                let done = self.huge_pages.next() && advise(libc::MADV_HUGEPAGE);
-                if done {
-                    // SAFETY: committed, and fresh by the caller's promise.
-                    unsafe { self.huge_pages.touch(start) };
-                }
-                done
-            }
+            // SAFETY: passed on.
+            Backing::Huge { ahead } => unsafe { self.huge_pages.back(start, bytes, ahead) },
         }
     }
 

@@ -1,13 +1,14 @@
 //! One reserved range of addresses, and what is known of each page in it.
 //!
 //! ```text
-//!   [ blocks | groups | page → cache | descriptors | pages …              ]
-//!     side ranges, committed as the pages are   base        limit   reserved
+//!   [ blocks | groups | page → cache | descriptors | pages …                         ]
+//!     side ranges, committed as the pages are   base        limit  committed  reserved
 //! ```
 //!
 //! Everything is found by shift and add: the page of an address, the cache of
 //! a page, the descriptor of a page. An address outside [base, limit) is
-//! not ours, known by one compare. The range grows at `limit`, a block at a time.
+//! not ours, known by one compare. The range grows at `limit`, a block at a time; the
+//! system, which takes a microsecond or two each time, is asked for several at once.
 
 use core::ptr::{NonNull, null_mut};
 use core::slice;
@@ -23,6 +24,8 @@ use crate::slab::Slab;
 pub const BLOCK_BYTES: usize = BLOCK_PAGES * PAGE_SIZE;
 /// Smallest range worth having.
 const FLOOR_BYTES: usize = 16 << 20;
+/// Blocks that are committed ahead of their use, at most; as long as there are few, an eighth of those.
+const MOST_AHEAD: usize = 32;
 /// A block's share of its group, in bytes.
 const GROUP_SHARE: usize = size_of::<Group>() / 64;
 
@@ -48,7 +51,7 @@ pub struct Arena {
     base: AtomicUsize,
     /// Pages below this number are reserved.
     reserved: AtomicUsize,
-    /// Pages below this number are committed.
+    /// Pages below this number are in use.
     limit: AtomicUsize,
     /// Objects of pages below this number may lie in any CPU's sheaves.
     parkable: AtomicUsize,
@@ -56,6 +59,8 @@ pub struct Arena {
     descriptors: AtomicPtr<Slab>,
     blocks: AtomicPtr<Block>,
     groups: AtomicPtr<Group>,
+    /// Pages below this number are committed.
+    committed: AtomicUsize,
 }
 
 struct Layout {
@@ -94,6 +99,7 @@ impl Arena {
             descriptors: AtomicPtr::new(null_mut()),
             blocks: AtomicPtr::new(null_mut()),
             groups: AtomicPtr::new(null_mut()),
+            committed: AtomicUsize::new(0),
         }
     }
 
@@ -129,34 +135,26 @@ impl Arena {
         self.reserved.store(nr_blocks * BLOCK_PAGES, Release);
     }
 
-    /// Commits one more block at the limit and returns its number; `None` when the
+    /// Adds one more block at the limit and returns its number; `None` when the
     /// range is used up or the memory cannot be had. One thread at a time.
     pub fn grow<P: Platform>(&self, platform: &P) -> Option<u32> {
         // Relaxed: only we, one at a time, change the limit.
         let limit = self.limit.load(Relaxed);
         // Acquire: pairs with `set`.
-        if limit + BLOCK_PAGES > self.reserved.load(Acquire) {
+        let left = (self.reserved.load(Acquire) - limit) / BLOCK_PAGES;
+        if left == 0 {
             return None;
         }
         let block = limit / BLOCK_PAGES;
-        for (start, unit) in self.sides() {
-            let from = (start + block * unit).next_multiple_of(PAGE_SIZE);
-            let from = if block == 0 { start } else { from };
-            let to = (start + (block + 1) * unit).next_multiple_of(PAGE_SIZE);
-            if to > from {
-                // SAFETY: inside our reservation; `start` is page-aligned.
-                unsafe {
-                    let from_pointer = NonNull::new_unchecked(from as *mut u8);
-                    if !platform.commit(from_pointer, to - from) {
-                        return None;
-                    }
-                }
+        // Relaxed: as the limit.
+        if limit == self.committed.load(Relaxed) {
+            let several = (1 + block / 8).min(MOST_AHEAD).min(left);
+            // Where that is too much, one may not be.
+            if !self.commit(platform, block, several)
+                && (several == 1 || !self.commit(platform, block, 1))
+            {
+                return None;
             }
-        }
-        let pages = self.address(PageIndex(limit as u32));
-        // SAFETY: inside our reservation.
-        if !unsafe { platform.commit(pages, BLOCK_BYTES) } {
-            return None;
         }
         // Release: whoever sees the new limit sees the committed tables.
         self.limit.store(limit + BLOCK_PAGES, Release);
@@ -165,6 +163,32 @@ impl Arena {
             self.parkable.store(limit + BLOCK_PAGES, Release);
         }
         Some(block as u32)
+    }
+
+    /// Commits `count` blocks from `block` on, those before which are; returns false when their memory cannot be had.
+    fn commit<P: Platform>(&self, platform: &P, block: usize, count: usize) -> bool {
+        for (start, unit) in self.sides() {
+            let from = (start + block * unit).next_multiple_of(PAGE_SIZE);
+            let from = if block == 0 { start } else { from };
+            let to = (start + (block + count) * unit).next_multiple_of(PAGE_SIZE);
+            if to > from {
+                // SAFETY: inside our reservation; `start` is page-aligned.
+                unsafe {
+                    let from_pointer = NonNull::new_unchecked(from as *mut u8);
+                    if !platform.commit(from_pointer, to - from) {
+                        return false;
+                    }
+                }
+            }
+        }
+        let pages = self.address(PageIndex((block * BLOCK_PAGES) as u32));
+        // SAFETY: inside our reservation.
+        if !unsafe { platform.commit(pages, count * BLOCK_BYTES) } {
+            return false;
+        }
+        // Relaxed: as the limit, which is published.
+        self.committed.store((block + count) * BLOCK_PAGES, Relaxed);
+        true
     }
 
     /// The side ranges: where each begins, and its bytes a block.
@@ -184,16 +208,16 @@ impl Arena {
     /// Gives reserved address space beyond what is committed back, keeping at
     /// most `keep` bytes of it. One thread at a time, not together with [`grow`](Self::grow).
     pub fn trim_reservation<P: Platform>(&self, platform: &P, keep: usize) {
-        // Relaxed: the caller keeps others out.
-        let limit = self.limit.load(Relaxed);
+        // Relaxed, all: the caller keeps others out.
+        let committed = self.committed.load(Relaxed);
         let reserved = self.reserved.load(Relaxed);
-        let end = (limit + keep / BLOCK_BYTES * BLOCK_PAGES).min(reserved);
+        let end = (committed + keep / BLOCK_BYTES * BLOCK_PAGES).min(reserved);
         if end == reserved {
             return;
         }
         // Relaxed: as above.
         self.reserved.store(end, Relaxed);
-        // SAFETY: beyond the limit nothing is used; the ranges were reserved by us.
+        // SAFETY: what is not committed is not used; the ranges were reserved by us.
         unsafe {
             let start = self.address(PageIndex(end as u32));
             platform.unmap(start, (reserved - end) * PAGE_SIZE);
@@ -207,13 +231,18 @@ impl Arena {
         }
     }
 
+    /// Bytes reserved for pages behind those of a block.
+    pub fn reserved_behind(&self, number: u32) -> usize {
+        self.reserved_bytes() - (number as usize + 1) * BLOCK_BYTES
+    }
+
     /// Bytes reserved for pages.
     pub fn reserved_bytes(&self) -> usize {
         // Relaxed: a figure.
         self.reserved.load(Relaxed) * PAGE_SIZE
     }
 
-    /// Pages committed.
+    /// Pages in use: those of the blocks that were added.
     #[inline]
     pub fn limit(&self) -> usize {
         // Acquire: pairs with `grow`.

@@ -207,9 +207,11 @@ impl<P: Platform> Zone<P> {
             unsafe { platform.bind(start, BLOCK_BYTES, nid) };
         }
         // Relaxed: set before there are blocks.
-        let huge = number >= self.huge_from.load(Relaxed)
-            // SAFETY: just committed.
-            && unsafe { platform.back(start, BLOCK_BYTES, Backing::Huge) };
+        let huge = number >= self.huge_from.load(Relaxed) && {
+            let ahead = self.arena.reserved_behind(number);
+            // SAFETY: just added, the last of the reservation that is in use.
+            unsafe { platform.back(start, BLOCK_BYTES, Backing::Huge { ahead }) }
+        };
         let mut lists = self.lists.lock();
         // SAFETY: we hold the page lock; the block is new.
         let block = unsafe { self.arena.block(number) };

@@ -291,7 +291,7 @@ unsafe impl Platform for Virtual {
         }
         memory.committed.insert(at, at + bytes);
         system::commit(at, bytes);
-        if bytes == BLOCK_BYTES {
+        if bytes.is_multiple_of(BLOCK_BYTES) {
             memory.pages.insert(at, at + bytes);
             if self.setup.fresh == Fresh::Poisoned {
                 // SAFETY: just committed.

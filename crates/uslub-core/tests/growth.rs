@@ -1,0 +1,56 @@
+//! How the range of pages grows: the system is asked for a little ahead, and for less where that is too much.
+
+mod support;
+
+use support::{Setup, Slub};
+use uslub_core::Gfp;
+use uslub_core::page::block::BLOCK_PAGES;
+
+fn setup() -> Box<Slub> {
+    Setup::with(&[]).build()
+}
+
+/// Takes a block; tells how often the system was asked for memory.
+fn take_block(a: &Slub) -> usize {
+    let before = a.platform.calls().commit;
+    let run = a.zone.alloc(&a.platform, BLOCK_PAGES, 1, Gfp::KERNEL);
+    assert!(run.is_some());
+    a.platform.calls().commit - before
+}
+
+#[test]
+fn the_more_blocks_there_are_the_more_are_committed_at_once() {
+    let a = setup();
+    let first: usize = (0..8).map(|_| take_block(&a)).sum();
+    // Pages and descriptors for each, tables now and then.
+    assert!((2 * 7..=4 * 8).contains(&first), "{first}");
+    let later: usize = (0..64).map(|_| take_block(&a)).sum();
+    assert!(later < 64, "{later}");
+    assert_eq!(a.zone.validate(), Ok(()));
+}
+
+#[test]
+fn where_several_blocks_are_too_many_one_is_had() {
+    let a = setup();
+    // Eight one by one; from then on two at once.
+    (0..8).for_each(|_| _ = take_block(&a));
+    a.platform.fail(0, 1);
+    let asked = take_block(&a);
+    assert!(asked >= 3, "in vain, and for one: {asked}");
+    assert_eq!(a.platform.heal(), 1);
+    assert_eq!(a.zone.validate(), Ok(()));
+}
+
+#[test]
+fn no_more_than_what_is_reserved_is_committed() {
+    // Eight one by one, a last one where two would be due.
+    let setup = Setup {
+        reserve: 18 << 20,
+        ..Setup::default()
+    };
+    let a = setup.build();
+    (0..9).for_each(|_| _ = take_block(&a));
+    let more = a.zone.alloc(&a.platform, BLOCK_PAGES, 1, Gfp::KERNEL);
+    assert!(more.is_none());
+    assert_eq!(a.zone.validate(), Ok(()));
+}
