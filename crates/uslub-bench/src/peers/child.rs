@@ -10,6 +10,7 @@ use super::face::Face;
 use super::row::Rounds;
 use super::{Peers, churn, live, sleepers};
 use crate::bench::{Bench, Failure};
+use crate::floor::FLOOR;
 
 /// The words in front of a child's own: `uslub bench peer-child FACE WORK NUMBER`.
 pub const WORDS: [&str; 2] = ["bench", "peer-child"];
@@ -64,14 +65,16 @@ pub struct Report {
 ///
 /// When the allocator is not there, or has no memory.
 pub fn serve(face: &str, work: Work, library: &Path) -> Result<String, Failure> {
-    let face = super::face_named(face, library)?;
+    let named = || super::face_named(face, library);
+    let took = |nanoseconds| Report {
+        nanoseconds,
+        ..Report::default()
+    };
     let report = match work {
-        Work::Cold(count) => Report {
-            nanoseconds: live::cold(&face, count),
-            ..Report::default()
-        },
-        Work::Churn(replacements) => churn::in_child(&face, replacements)?,
-        Work::Sleep(threads) => sleepers::in_child(&face, threads)?,
+        Work::Cold(count) if face == FLOOR => took(live::cold_floor(count)?),
+        Work::Cold(count) => took(live::cold(&named()?, count)),
+        Work::Churn(replacements) => churn::in_child(&named()?, replacements)?,
+        Work::Sleep(threads) => sleepers::in_child(&named()?, threads)?,
     };
     serde_json::to_string(&report).map_err(|error| Failure::Wrong(error.to_string()))
 }
@@ -83,12 +86,10 @@ struct Child {
 }
 
 impl Child {
-    fn start(peers: &Peers, face: &Face, work: Work) -> Result<Self, Failure> {
+    fn start(peers: &Peers, face: &'static str, work: Work) -> Result<Self, Failure> {
         let (name, number) = work.words();
         let mut command = Command::new(&peers.command);
-        command
-            .args(WORDS)
-            .args([face.name, name, &number.to_string()]);
+        command.args(WORDS).args([face, name, &number.to_string()]);
         command.env(&peers.variable, &peers.library);
         // As `uslub run` starts a program; nobody else reads it.
         command.env(HELPER_VARIABLE, "1");
@@ -97,7 +98,7 @@ impl Child {
             Failure::System(format!("{} cannot run: {error}", peers.command.display()))
         })?;
         Ok(Self {
-            name: face.name,
+            name: face,
             process,
         })
     }
@@ -115,16 +116,9 @@ impl Child {
     }
 }
 
-/// A child an allocator and round, one after the other.
-pub fn each_in_turn(
-    bench: &Bench,
-    peers: &Peers,
-    work: Work,
-    part: impl Fn(Report) -> f64,
-) -> Result<Rounds, Failure> {
-    peers.each(bench, |face| {
-        Ok(part(Child::start(peers, face, work)?.end()?))
-    })
+/// Runs a child on an allocator, or on the floor.
+pub fn run(peers: &Peers, face: &'static str, work: Work) -> Result<Report, Failure> {
+    Child::start(peers, face, work)?.end()
 }
 
 /// A child an allocator, all at the same time, in so many rounds: for what does not depend on speed.
@@ -140,7 +134,7 @@ pub fn all_at_once(
         .map(|face| (face.name, Vec::new()))
         .collect();
     for _ in 0..rounds {
-        let start = |face| Child::start(peers, face, work);
+        let start = |face: &Face| Child::start(peers, face.name, work);
         let children: Result<Vec<_>, _> = peers.faces.iter().map(start).collect();
         for (child, (_, reports)) in children?.into_iter().zip(&mut all) {
             reports.push(child.end()?);

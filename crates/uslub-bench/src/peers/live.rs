@@ -1,5 +1,6 @@
 //! P3: very many small objects live at once.
 
+use std::alloc::{Layout, alloc};
 use std::cell::RefCell;
 use std::hint::black_box;
 
@@ -7,7 +8,7 @@ use uslub_core::Gfp;
 use uslub_linux::Linux;
 
 use super::child::{self, Work};
-use super::face::Face;
+use super::face::{Face, OURS};
 use super::row::{Aim, PeerRow, Rounds};
 use super::{More, Peers, Section};
 use crate::bench::{Bench, Failure};
@@ -38,9 +39,13 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     }
     bench.says("P3, fresh memory");
     let count = bytes(bench) / COLD;
-    let rounds = child::each_in_turn(bench, peers, Work::Cold(count), |report| {
-        report.nanoseconds / count as f64
-    })?;
+    let of = |face| {
+        let report = child::run(peers, face, Work::Cold(count))?;
+        Ok(report.nanoseconds / count as f64)
+    };
+    // Ours first, as elsewhere: it must not find the floor's memory.
+    let first = [OURS, FLOOR].map(|name| -> More<'_> { (name, Box::new(move || of(name))) });
+    let rounds = peers.each_and(bench, |face| of(face.name), first.into())?;
     let name = format!("{COLD} B, allocated and written, fresh memory");
     rows.push(PeerRow::new(
         "P3",
@@ -54,7 +59,8 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
         "Very many live objects",
         "All are allocated, then all freed, on one CPU, in memory that the allocator had before; in between a word is \
          written into each. Our bulk calls are for a slab of 64 objects or more at a time, of a cache with such slabs. The floor has 250 \
-         objects, and a bulk call undoes each row of them. Last, in a process of its own, in fresh memory, each object is written over.",
+         objects, and a bulk call undoes each row of them. Last, in a process of its own, in fresh memory, each object is written over; the \
+         floor does no more than that, in memory by huge pages.",
         rows,
     ))
 }
@@ -237,4 +243,33 @@ pub fn cold(face: &Face, count: usize) -> f64 {
         }
     });
     time
+}
+
+/// The same without an allocator: one piece of memory, by huge pages where the system has them, objects in order.
+///
+/// # Errors
+///
+/// When there is no such memory.
+pub fn cold_floor(count: usize) -> Result<f64, Failure> {
+    const HUGE: usize = 2 << 20;
+    let wrong = |_| Failure::Wrong(format!("{count} objects are no piece of memory"));
+    let layout = Layout::from_size_align(count.max(1) * COLD, HUGE).map_err(wrong)?;
+    // SAFETY: the layout is not empty, and the piece is used until the process ends.
+    let memory = unsafe { alloc(layout) };
+    if memory.is_null() {
+        return Err(Failure::System("no memory for the floor".into()));
+    }
+    // SAFETY: ours; what it says holds no data.
+    unsafe { libc::madvise(memory.cast(), layout.size(), libc::MADV_HUGEPAGE) };
+    let mut objects = vec![std::ptr::null_mut(); count];
+    objects.fill(std::ptr::dangling_mut());
+    let (time, ()) = nanoseconds(|| {
+        for (i, object) in objects.iter_mut().enumerate() {
+            *object = memory.wrapping_add(i * COLD);
+            // SAFETY: so many bytes of the piece.
+            unsafe { object.write_bytes(1, COLD) };
+        }
+    });
+    black_box(&objects);
+    Ok(time)
 }

@@ -155,16 +155,7 @@ impl Peers {
         outcomes(bench, all)
     }
 
-    /// One figure a round of each.
-    fn each(
-        &self,
-        bench: &Bench,
-        of: impl Fn(&Face) -> Result<f64, Failure>,
-    ) -> Result<Rounds, Failure> {
-        self.each_and(bench, of, Vec::new())
-    }
-
-    /// The same, and those in `more`, as [`each_of`](Self::each_of).
+    /// One figure a round of each, and those in `more`, as [`each_of`](Self::each_of).
     fn each_and(
         &self,
         bench: &Bench,
