@@ -53,6 +53,8 @@ pub enum Backing {
         /// Bytes of the reservation behind the range, none of them in use: what follows there is going to be asked for in turn.
         ahead: usize,
     },
+    /// By a huge page, though it is used little by little: where memory has grown quickly for some time.
+    Table,
 }
 
 /// What the core needs from the world below.
@@ -81,6 +83,12 @@ pub unsafe trait Platform: Sync + 'static {
     ///
     /// The range must be committed or mapped, page-aligned, and hold nothing of value.
     unsafe fn purge(&self, start: NonNull<u8>, bytes: usize) -> bool;
+
+    /// Hears that the `bytes` bytes of pages that were added last are used up, and more are needed now. Returns whether that came so
+    /// quickly that what follows is worth a [huge page](Backing::Huge), as far as it is the program's doing.
+    fn used_up(&self, _bytes: usize) -> bool {
+        false
+    }
 
     /// Says what physical memory a committed range is to have from now on; returns whether that is so. A platform refuses huge pages
     /// where small ones are cheaper.

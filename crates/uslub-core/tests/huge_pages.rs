@@ -52,6 +52,97 @@ fn blocks_beyond_the_first_are_asked_for_as_huge_pages() {
     assert_eq!(never.platform.take_backed(), []);
 }
 
+/// Takes the first half MiB; tells in what parts it came.
+fn take_half_a_mib(a: &Slub) -> Vec<usize> {
+    take(a, 64);
+    take(a, 64);
+    let parts = a.platform.take_used_up().into_iter();
+    parts.map(|bytes| bytes / PAGE_SIZE).collect()
+}
+
+#[test]
+fn where_memory_grows_quickly_they_follow_half_a_mib() {
+    let a = setup(2);
+    a.platform.hurry();
+    assert_eq!(take_half_a_mib(&a), [0, 64]);
+    let page = take(&a, 1);
+    assert_eq!(page, PageIndex(BLOCK_PAGES as u32));
+    let backed = a.platform.take_backed();
+    assert!(matches!(
+        backed[..],
+        [(_, BLOCK_BYTES, Backing::Huge { .. })]
+    ));
+    take(&a, BLOCK_PAGES);
+    // The rest of the first block is left out, and no page comes twice.
+    assert_eq!(
+        a.platform.take_used_up(),
+        [64, 512].map(|pages| pages * PAGE_SIZE)
+    );
+    a.zone.free(&a.platform, PageIndex(0), 128, DECAY);
+    assert_eq!(
+        decay(&a),
+        [(address(&a, PageIndex(0)) as usize, 128 * PAGE_SIZE)]
+    );
+    assert_eq!(a.validate(), Ok(()));
+}
+
+#[test]
+fn where_it_does_not_the_first_block_is_used_whole() {
+    for (huge_pages_mb, hurries) in [(2, false), (3, true), (0, true)] {
+        let a = setup(huge_pages_mb);
+        if hurries {
+            a.platform.hurry();
+        }
+        assert_eq!(take_half_a_mib(&a), [0, 64]);
+        let rest = take(&a, BLOCK_PAGES - 128);
+        assert_eq!(rest, PageIndex(128));
+        assert_eq!(take(&a, 1), PageIndex(BLOCK_PAGES as u32));
+        assert_eq!(
+            a.platform.take_used_up(),
+            [64, 384].map(|pages| pages * PAGE_SIZE)
+        );
+        assert_eq!(a.validate(), Ok(()));
+    }
+}
+
+#[test]
+fn descriptors_of_256_mib_are_asked_for_as_a_huge_page_where_theirs_begin() {
+    let setup = |huge_pages_mb: u32, reserve: usize| {
+        let huge = format!("huge_pages_mb={huge_pages_mb}");
+        let setup = Setup::with(&[&huge]);
+        Setup { reserve, ..setup }.build()
+    };
+    let tables = |a: &Slub| {
+        for _ in 0..160 {
+            a.zone
+                .alloc(&a.platform, BLOCK_PAGES, 1, Gfp::KERNEL)
+                .unwrap();
+        }
+        let backed = a.platform.take_backed().into_iter();
+        let tables: Vec<_> = backed
+            .filter(|(_, _, backing)| *backing == Backing::Table)
+            .collect();
+        tables
+    };
+    let a = setup(2, 640 << 20);
+    let start = |a: &Slub, block: usize| {
+        std::ptr::from_ref(a.zone.arena.slab(PageIndex((block * BLOCK_PAGES) as u32))) as usize
+    };
+    let found = tables(&a);
+    // From 32 MiB on, 256 MiB each.
+    let expected = [16, 16 + 128].map(|block| (start(&a, block), BLOCK_BYTES, Backing::Table));
+    assert_eq!(found, expected);
+    assert!(
+        expected
+            .iter()
+            .all(|(start, ..)| start.is_multiple_of(BLOCK_BYTES))
+    );
+    assert_eq!(a.validate(), Ok(()));
+    // None that the reservation would not fill, and none beside small pages.
+    assert_eq!(tables(&setup(2, 480 << 20)).len(), 1);
+    assert_eq!(tables(&setup(0, 640 << 20)), []);
+}
+
 #[test]
 fn a_huge_page_of_which_a_part_is_given_back_becomes_small_ones_and_all_its_free_pages_go() {
     let a = setup(2);

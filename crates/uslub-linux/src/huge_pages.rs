@@ -9,12 +9,14 @@
 //! it costs as much as a page or two; those that are left out are excepted, all of a pause at once.
 //!
 //! While a program has little memory, more is asked for as huge pages only if it came to need it quickly, so that clearing it is a good part
-//! of what the program does: to others a page of 2 MiB that they do not fill, or a dear one, is more than they could gain.
+//! of what the program does: to others a page of 2 MiB that they do not fill, or a dear one, is more than they could gain. And once it has
+//! grown quickly for a while, the tables beside that memory, of which each 2 MiB take 16 KiB, come by huge pages too.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+use core::sync::atomic::{AtomicU32, AtomicUsize};
 
+use crate::growth::Growth;
 use crate::sys;
 
 /// Bytes of a huge page, with pages of 4 KiB.
@@ -27,8 +29,8 @@ const FIRST_PAUSE: u32 = 4;
 const LONGEST_PAUSE: u32 = 32;
 /// Huge pages that might be asked for while the program has little memory: 24 MiB.
 const EARLY: u32 = 12;
-/// Nanoseconds since the last block within which another was needed quickly: three times what clearing it by small pages takes.
-const QUICK_NS: u64 = 2_000_000;
+/// Bytes that were used up quickly, one part after another, from which on much more is likely to follow.
+const STREAM: usize = 16 << 20;
 
 /// Whether huge pages are worth asking for.
 pub(crate) struct HugePages {
@@ -38,8 +40,8 @@ pub(crate) struct HugePages {
     next_pause: AtomicU32,
     /// How many might have been asked for so far.
     blocks: AtomicU32,
-    /// When the last of them was needed, in nanoseconds.
-    needed_ns: AtomicU64,
+    /// How quickly memory grows.
+    pub(crate) growth: Growth,
     /// Where the range ends that the system was asked to give huge pages.
     advised: AtomicUsize,
     /// Where the last part of it ends that is excepted.
@@ -53,7 +55,7 @@ impl HugePages {
             pause: AtomicU32::new(0),
             next_pause: AtomicU32::new(FIRST_PAUSE),
             blocks: AtomicU32::new(0),
-            needed_ns: AtomicU64::new(0),
+            growth: Growth::new(),
             advised: AtomicUsize::new(0),
             excepted: AtomicUsize::new(0),
         }
@@ -95,20 +97,32 @@ impl HugePages {
         true
     }
 
-    /// Whether to ask for the next one, which is needed now.
-    fn next(&self) -> bool {
-        self.next_at(now_ns())
+    /// As [`back`](Self::back), for a range that is used little by little: if memory has grown quickly for some time.
+    ///
+    /// # Safety
+    ///
+    /// The range is committed, all zero and nobody else's yet.
+    pub(crate) unsafe fn back_table(&self, start: NonNull<u8>, bytes: usize) -> bool {
+        if self.growth.quick_bytes() < STREAM {
+            return false;
+        }
+        // SAFETY: by the caller's promise; it only says how memory is to come.
+        let advised = unsafe { sys::madvise(start.as_ptr() as usize, bytes, libc::MADV_HUGEPAGE) };
+        if advised {
+            // SAFETY: by the caller's promise.
+            unsafe { self.touch(start) };
+        }
+        advised
     }
 
-    fn next_at(&self, now_ns: u64) -> bool {
+    /// Whether to ask for the next one, which is needed now.
+    fn next(&self) -> bool {
         // Relaxed: a hint, like all here; of two threads at the same time one may count for both.
-        let before = self.needed_ns.swap(now_ns, Relaxed);
-        // Relaxed: as above.
         let blocks = self.blocks.load(Relaxed);
         if blocks < EARLY {
             // Relaxed: as above.
             self.blocks.store(blocks + 1, Relaxed);
-            if now_ns.saturating_sub(before) > QUICK_NS {
+            if self.growth.quick_bytes() == 0 {
                 return false;
             }
         }
@@ -144,7 +158,7 @@ impl HugePages {
     }
 }
 
-fn now_ns() -> u64 {
+pub(crate) fn now_ns() -> u64 {
     sys::nanoseconds(libc::CLOCK_MONOTONIC)
 }
 
@@ -167,13 +181,14 @@ mod tests {
         let mut now = 1 << 40;
         let mut next_after = |ns| {
             now += ns;
-            pages.next_at(now)
+            pages.growth.note(now, 1000);
+            pages.next()
         };
-        assert!(!next_after(0), "nobody knows how quickly the first came");
-        assert!(next_after(QUICK_NS) && !next_after(QUICK_NS + 1) && next_after(1));
-        let asked = (4..EARLY).filter(|_| next_after(QUICK_NS + 1)).count();
+        assert!(!next_after(1001));
+        assert!(next_after(1000) && !next_after(1001) && next_after(1));
+        let asked = (4..EARLY).filter(|_| next_after(1001)).count();
         assert_eq!(asked, 0);
-        assert!(next_after(QUICK_NS + 1), "no longer early");
+        assert!(next_after(1001), "no longer early");
     }
 
     #[test]
@@ -248,6 +263,30 @@ mod tests {
                 .all(|(n, a)| a == Some(!(1..5).contains(&n)))
         );
         assert!(back(5));
+        // SAFETY: ours, and used no more.
+        unsafe { sys::munmap(mapping, bytes) };
+    }
+
+    #[test]
+    fn a_table_is_asked_for_where_memory_has_grown_quickly_for_long() {
+        let bytes = 2 * HUGE_PAGE_BYTES;
+        let writable = libc::PROT_READ | libc::PROT_WRITE;
+        let mapping = sys::mmap(0, bytes, writable, libc::MAP_NORESERVE).unwrap();
+        let start = mapping.next_multiple_of(HUGE_PAGE_BYTES);
+        let pages = HugePages::new();
+        let mut now = 0;
+        let mut asked_after = |ns: usize, used| {
+            now += ns as u64;
+            pages.growth.note(now, used);
+            let table = NonNull::new(start as *mut u8).unwrap();
+            // SAFETY: mapped, zero and ours.
+            let asked = unsafe { pages.back_table(table, HUGE_PAGE_BYTES) };
+            assert_eq!(advice_at(start), asked.then_some(true));
+            asked
+        };
+        assert!(!asked_after(STREAM + 1, STREAM), "not quickly");
+        assert!(!asked_after(STREAM - 1, STREAM - 1), "not for long");
+        assert!(asked_after(1, 1));
         // SAFETY: ours, and used no more.
         unsafe { sys::munmap(mapping, bytes) };
     }

@@ -3,6 +3,7 @@
 #![no_std]
 
 pub mod environment;
+mod growth;
 mod huge_pages;
 mod mode;
 pub mod numa;
@@ -26,7 +27,7 @@ use uslub_core::platform::{Backing, PAGE_SIZE, Platform, is_ladder_by_pairs, wri
 use uslub_core::sheaf::SHEAF_BYTES;
 use uslub_rseq::{Area, Index};
 
-use crate::huge_pages::{HUGE_PAGE_BYTES, HugePages};
+use crate::huge_pages::{HUGE_PAGE_BYTES, HugePages, now_ns};
 use crate::numa::Nodes;
 use crate::offers::Offers;
 use crate::sequences::{pop, pop_many, push, push_many, push_many_within};
@@ -315,6 +316,10 @@ unsafe impl Platform for Linux {
         unsafe { sys::madvise(start.as_ptr() as usize, bytes, libc::MADV_DONTNEED) }
     }
 
+    fn used_up(&self, bytes: usize) -> bool {
+        self.huge_pages.growth.note(now_ns(), bytes)
+    }
+
     unsafe fn back(&self, start: NonNull<u8>, bytes: usize, backing: Backing) -> bool {
         let address = start.as_ptr() as usize;
         match backing {
@@ -326,6 +331,8 @@ unsafe impl Platform for Linux {
             }
             // SAFETY: passed on.
             Backing::Huge { ahead } => unsafe { self.huge_pages.back(start, bytes, ahead) },
+            // SAFETY: passed on.
+            Backing::Table => unsafe { self.huge_pages.back_table(start, bytes) },
         }
     }
 

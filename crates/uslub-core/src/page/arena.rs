@@ -8,7 +8,8 @@
 //! Everything is found by shift and add: the page of an address, the cache of
 //! a page, the descriptor of a page. An address outside [base, limit) is
 //! not ours, known by one compare. The range grows at `limit`, a block at a time; the
-//! system, which takes a microsecond or two each time, is asked for several at once.
+//! system, which takes a microsecond or two each time, is asked for several at once,
+//! and for the side ranges of 64 MiB of them.
 
 use core::ptr::{NonNull, null_mut};
 use core::slice;
@@ -17,15 +18,21 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::atomic::{AtomicPtr, AtomicU16, AtomicUsize};
 use crate::page::block::{BLOCK_PAGES, Block, Group};
 use crate::percpu::CacheId;
-use crate::platform::{PAGE_SHIFT, PAGE_SIZE, Platform};
+use crate::platform::{Backing, PAGE_SHIFT, PAGE_SIZE, Platform};
 use crate::slab::Slab;
 
 /// Bytes of a block, the unit in which the range grows.
 pub const BLOCK_BYTES: usize = BLOCK_PAGES * PAGE_SIZE;
 /// Smallest range worth having.
 const FLOOR_BYTES: usize = 16 << 20;
-/// Blocks that are committed ahead of their use, at most; as long as there are few, an eighth of those.
+/// Blocks that are committed ahead of their use, at most; as long as there are few, an eighth of those. Their side ranges are so many at a time.
 const MOST_AHEAD: usize = 32;
+/// Bytes of the descriptors of a block.
+const DESCRIPTOR_BYTES: usize = BLOCK_PAGES * size_of::<Slab>();
+/// Blocks whose descriptors fill a huge page: 256 MiB of them.
+const TABLE: usize = BLOCK_BYTES / DESCRIPTOR_BYTES;
+/// The first block whose descriptors may lie in a huge page, and begin one: what is not used of that is little beside the 32 MiB before.
+const FIRST_TABLE: usize = 16;
 /// A block's share of its group, in bytes.
 const GROUP_SHARE: usize = size_of::<Group>() / 64;
 
@@ -61,6 +68,8 @@ pub struct Arena {
     groups: AtomicPtr<Group>,
     /// Pages below this number are committed.
     committed: AtomicUsize,
+    /// The side ranges of blocks below this number are committed.
+    described: AtomicUsize,
 }
 
 struct Layout {
@@ -75,8 +84,11 @@ fn layout(nr_blocks: usize) -> Layout {
     let pages = nr_blocks * BLOCK_PAGES;
     let blocks = (nr_blocks * size_of::<Block>()).next_multiple_of(PAGE_SIZE);
     let groups = (nr_blocks * GROUP_SHARE).next_multiple_of(PAGE_SIZE);
-    let map = (pages * 2).next_multiple_of(PAGE_SIZE);
-    let descriptors = (pages * size_of::<Slab>()).next_multiple_of(PAGE_SIZE);
+    let before = FIRST_TABLE * DESCRIPTOR_BYTES;
+    // So that the descriptors of the first table begin a huge page.
+    let tables = (blocks + groups + pages * 2 + before).next_multiple_of(BLOCK_BYTES);
+    let map = tables - before - groups - blocks;
+    let descriptors = nr_blocks * DESCRIPTOR_BYTES;
     let side = (blocks + groups + map + descriptors).next_multiple_of(BLOCK_BYTES);
     Layout {
         blocks: 0,
@@ -100,6 +112,7 @@ impl Arena {
             blocks: AtomicPtr::new(null_mut()),
             groups: AtomicPtr::new(null_mut()),
             committed: AtomicUsize::new(0),
+            described: AtomicUsize::new(0),
         }
     }
 
@@ -165,21 +178,12 @@ impl Arena {
         Some(block as u32)
     }
 
-    /// Commits `count` blocks from `block` on, those before which are; returns false when their memory cannot be had.
+    /// Commits `count` blocks (1 to [`MOST_AHEAD`]) from `block` on, those before which are; returns false when their memory cannot be had.
     fn commit<P: Platform>(&self, platform: &P, block: usize, count: usize) -> bool {
-        for (start, unit) in self.sides() {
-            let from = (start + block * unit).next_multiple_of(PAGE_SIZE);
-            let from = if block == 0 { start } else { from };
-            let to = (start + (block + count) * unit).next_multiple_of(PAGE_SIZE);
-            if to > from {
-                // SAFETY: inside our reservation; `start` is page-aligned.
-                unsafe {
-                    let from_pointer = NonNull::new_unchecked(from as *mut u8);
-                    if !platform.commit(from_pointer, to - from) {
-                        return false;
-                    }
-                }
-            }
+        // Relaxed: as the limit.
+        let described = self.described.load(Relaxed);
+        if block + count > described && !self.describe(platform, described + MOST_AHEAD) {
+            return false;
         }
         let pages = self.address(PageIndex((block * BLOCK_PAGES) as u32));
         // SAFETY: inside our reservation.
@@ -191,6 +195,39 @@ impl Arena {
         true
     }
 
+    /// Commits the side ranges up to block `end`, or as far as the reservation goes.
+    fn describe<P: Platform>(&self, platform: &P, end: usize) -> bool {
+        // Relaxed, both: as in `grow`.
+        let begin = self.described.load(Relaxed);
+        let end = end.min(self.reserved.load(Relaxed) / BLOCK_PAGES);
+        let done = self.sides().into_iter().all(|(start, unit)| {
+            let from = (start + begin * unit).next_multiple_of(PAGE_SIZE);
+            let to = (start + end * unit).next_multiple_of(PAGE_SIZE);
+            // SAFETY: inside our reservation; page-aligned, as `start` is.
+            to <= from
+                || unsafe { platform.commit(NonNull::new_unchecked(from as *mut u8), to - from) }
+        });
+        if done {
+            // Relaxed: as the limit, which is published.
+            self.described.store(end, Relaxed);
+        }
+        done
+    }
+
+    /// Lets the descriptors of a block just added, and of those to come, have a huge page, if one begins there. As [`grow`](Self::grow),
+    /// one thread at a time.
+    pub fn back_descriptors<P: Platform>(&self, platform: &P, number: u32) {
+        let block = number as usize;
+        // Relaxed: a figure.
+        let reserved = self.reserved.load(Relaxed) / BLOCK_PAGES;
+        let begins = block % TABLE == FIRST_TABLE && block + TABLE <= reserved;
+        if begins && self.describe(platform, block + TABLE) {
+            let start = NonNull::from(self.slab(PageIndex(number * BLOCK_PAGES as u32)));
+            // SAFETY: committed and page-aligned; of blocks that nobody uses yet.
+            unsafe { platform.back(start.cast(), BLOCK_BYTES, Backing::Table) };
+        }
+    }
+
     /// The side ranges: where each begins, and its bytes a block.
     fn sides(&self) -> [(usize, usize); 4] {
         // Relaxed: the addresses were published with `reserved`.
@@ -198,10 +235,7 @@ impl Arena {
             (self.blocks.load(Relaxed) as usize, size_of::<Block>()),
             (self.groups.load(Relaxed) as usize, GROUP_SHARE),
             (self.map.load(Relaxed) as usize, 2 * BLOCK_PAGES),
-            (
-                self.descriptors.load(Relaxed) as usize,
-                size_of::<Slab>() * BLOCK_PAGES,
-            ),
+            (self.descriptors.load(Relaxed) as usize, DESCRIPTOR_BYTES),
         ]
     }
 
@@ -221,8 +255,10 @@ impl Arena {
         unsafe {
             let start = self.address(PageIndex(end as u32));
             platform.unmap(start, (reserved - end) * PAGE_SIZE);
+            // Relaxed: as above.
+            let described = (end / BLOCK_PAGES).max(self.described.load(Relaxed));
             for (start, unit) in self.sides() {
-                let from = (start + end / BLOCK_PAGES * unit).next_multiple_of(PAGE_SIZE);
+                let from = (start + described * unit).next_multiple_of(PAGE_SIZE);
                 let to = (start + reserved / BLOCK_PAGES * unit) & !(PAGE_SIZE - 1);
                 if to > from {
                     platform.unmap(NonNull::new_unchecked(from as *mut u8), to - from);
@@ -396,11 +432,10 @@ impl Arena {
     /// Gives back the memory of the descriptors of a block whose pages are all taken out; they read zero then,
     /// which says that nothing begins there.
     pub fn purge_descriptors<P: Platform>(&self, platform: &P, number: u32) {
-        const BYTES: usize = BLOCK_PAGES * size_of::<Slab>();
-        const { assert!(BYTES.is_multiple_of(PAGE_SIZE)) };
+        const { assert!(DESCRIPTOR_BYTES.is_multiple_of(PAGE_SIZE)) };
         let start = NonNull::from(self.slab(PageIndex(number * BLOCK_PAGES as u32)));
         // SAFETY: committed and page-aligned; no slab or large object is in the block.
-        unsafe { platform.purge(start.cast(), BYTES) };
+        unsafe { platform.purge(start.cast(), DESCRIPTOR_BYTES) };
     }
 
     /// A block's record.

@@ -2,7 +2,8 @@
 //!
 //! | free | dirty | the page is |
 //! |---|---|---|
-//! | 0 | any | handed out |
+//! | 0 | 0 | not there yet, or just being given back |
+//! | 0 | 1 | handed out, or just being given back |
 //! | 1 | 0 | free, holds no memory, reads zero |
 //! | 1 | 1 | free, may still hold memory and old bytes |
 
@@ -160,13 +161,13 @@ pub fn runs_from(set: &PageSet, first: usize, count: usize, most: usize) -> usiz
 }
 
 impl Block {
-    /// Makes the record of a fresh block: all pages free and clean.
+    /// Makes the record of a fresh block without pages.
     pub fn reset(&mut self, node: u8) {
         *self = Block {
-            free: [u64::MAX; WORDS],
+            free: [0; WORDS],
             dirty: [0; WORDS],
-            nr_free: BLOCK_PAGES as u16,
-            longest: BLOCK_PAGES as u16,
+            nr_free: 0,
+            longest: 0,
             dirty_prev: NO_BLOCK,
             dirty_next: NO_BLOCK,
             nr_dirty: 0,
@@ -176,6 +177,12 @@ impl Block {
             node,
             huge: false,
         };
+    }
+
+    /// Adds `count` pages from `first` on: free and clean.
+    pub fn add(&mut self, first: usize, count: usize) {
+        fill(&mut self.free, first, count, true);
+        self.recount();
     }
 
     /// The free dirty pages.
@@ -242,6 +249,7 @@ mod tests {
             huge: false,
         };
         b.reset(0);
+        b.add(0, BLOCK_PAGES);
         b
     }
 

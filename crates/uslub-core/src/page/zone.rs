@@ -15,6 +15,9 @@ use crate::page::runs::Runs;
 use crate::platform::{Backing, FaultSite, PAGE_SIZE, Platform};
 use crate::sync::Lock;
 
+/// Pages of each of the first two parts of the first block: how long the second lasts says how quickly memory grows. If it grows quickly
+/// the rest of the block, small pages, is left out for a second block, a huge page.
+const FIRST_PAGES: usize = 64;
 /// Blocks that a request looks at in vain before it looks only at those that surely hold it.
 const LOOK_AT: usize = 8;
 
@@ -24,8 +27,8 @@ pub struct Lists {
     dirty_tail: u32,
     pub(super) nr_dirty: usize,
     nr_used: usize,
-    /// Blocks that can be found.
-    blocks: usize,
+    /// How often pages were added.
+    growths: usize,
 }
 
 /// A run of pages that was handed out.
@@ -64,8 +67,8 @@ pub struct Zone<P> {
     /// The addresses.
     pub arena: Arena,
     pub(super) lists: Lock<P, Lists>,
-    /// Held while the arena grows: one thread asks the system, others wait for its answer.
-    pub(super) growth: Lock<P, ()>,
+    /// Held while the arena grows: one thread asks the system, others wait for its answer. How many pages were added last.
+    pub(super) growth: Lock<P, usize>,
     /// Free dirty pages, at a glance.
     pub(super) dirty: AtomicUsize,
     /// Pages handed out, at a glance.
@@ -102,9 +105,9 @@ impl<P: Platform> Zone<P> {
                 dirty_tail: NO_BLOCK,
                 nr_dirty: 0,
                 nr_used: 0,
-                blocks: 0,
+                growths: 0,
             }),
-            growth: Lock::new(()),
+            growth: Lock::new(0),
             dirty: AtomicUsize::new(0),
             used: AtomicUsize::new(0),
             strays: AtomicU32::new(NO_BLOCK),
@@ -154,7 +157,7 @@ impl<P: Platform> Zone<P> {
             most,
         };
         loop {
-            let blocks = {
+            let growths = {
                 let mut lists = self.lists.lock_if(gfp.may_spin())?;
                 self.absorb(&mut lists, platform);
                 if let Some(run) = self.take(&mut lists, want) {
@@ -165,9 +168,9 @@ impl<P: Platform> Zone<P> {
                     }
                     return Some(run);
                 }
-                lists.blocks
+                lists.growths
             };
-            if !gfp.may_map() || !self.grow_on(platform, blocks, nid) {
+            if !gfp.may_map() || !self.grow_on(platform, growths, nid) {
                 break;
             }
         }
@@ -190,17 +193,48 @@ impl<P: Platform> Zone<P> {
         self.grow_on(platform, 0, 0)
     }
 
-    /// Adds a block of node `nid`, unless somebody else has added one since there were `blocks`; returns false when
-    /// none is to be had.
-    fn grow_on(&self, platform: &P, blocks: usize, nid: usize) -> bool {
-        // Held until the block can be found, so that those who wait do not ask for another.
-        let _growth = self.growth.lock();
-        if self.lists.lock().blocks != blocks {
+    /// Adds pages of node `nid`, unless somebody else has added some since that had been done `growths` times; returns false when
+    /// none are to be had.
+    fn grow_on(&self, platform: &P, growths: usize, nid: usize) -> bool {
+        // Held until the pages can be found, so that those who wait do not ask for more.
+        let mut last = self.growth.lock();
+        if self.lists.lock().growths != growths {
             return true;
         }
-        let Some(number) = self.arena.grow(platform) else {
+        let quickly = platform.used_up(*last * PAGE_SIZE);
+        // Relaxed: set before there are blocks.
+        let leaves = quickly && self.huge_from.load(Relaxed) == 1;
+        let (first, count) = match growths {
+            0 => (0, FIRST_PAGES),
+            1 => (FIRST_PAGES, FIRST_PAGES),
+            2 if !leaves => (2 * FIRST_PAGES, BLOCK_PAGES - 2 * FIRST_PAGES),
+            _ => (0, BLOCK_PAGES),
+        };
+        let added = if first == 0 {
+            self.add_block(platform, nid)
+        } else {
+            Some((0, false))
+        };
+        let Some((number, huge)) = added else {
             return false;
         };
+        let mut lists = self.lists.lock();
+        // SAFETY: we hold the page lock; the block is the first or new.
+        let block = unsafe { self.arena.block(number) };
+        if first == 0 {
+            block.reset(nid as u8);
+            block.huge = huge;
+        }
+        block.add(first, count);
+        self.rebin(number);
+        lists.growths += 1;
+        *last = count;
+        true
+    }
+
+    /// Lets the range grow by a block of node `nid`; returns its number and whether it comes as a huge page.
+    fn add_block(&self, platform: &P, nid: usize) -> Option<(u32, bool)> {
+        let number = self.arena.grow(platform)?;
         let start = self.arena.address(PageIndex(number * BLOCK_PAGES as u32));
         if platform.nr_nodes() > 1 {
             // SAFETY: just committed.
@@ -212,14 +246,10 @@ impl<P: Platform> Zone<P> {
             // SAFETY: just added, the last of the reservation that is in use.
             unsafe { platform.back(start, BLOCK_BYTES, Backing::Huge { ahead }) }
         };
-        let mut lists = self.lists.lock();
-        // SAFETY: we hold the page lock; the block is new.
-        let block = unsafe { self.arena.block(number) };
-        block.reset(nid as u8);
-        block.huge = huge;
-        self.rebin(number);
-        lists.blocks += 1;
-        true
+        if huge {
+            self.arena.back_descriptors(platform, number);
+        }
+        Some((number, huge))
     }
 
     fn take(&self, lists: &mut Lists, want: Want) -> Option<Run> {
@@ -410,13 +440,13 @@ impl<P: Platform> Zone<P> {
         Some(self.claim(&mut lists, number, first, more).zero)
     }
 
-    /// Whether a page is free.
+    /// Whether a page is free, or was never handed out.
     pub fn is_free(&self, page: PageIndex) -> bool {
         let _lists = self.lists.lock();
         // SAFETY: we hold the page lock.
         let block = unsafe { self.arena.block(page.0 / BLOCK_PAGES as u32) };
         let first = page.0 as usize % BLOCK_PAGES;
-        block::count_in(&block.free, first, 1) == 1
+        block::count_in(&block.free, first, 1) == 1 || block::count_in(&block.dirty, first, 1) == 0
     }
 
     /// Bytes of free pages that may still hold memory, at a glance.

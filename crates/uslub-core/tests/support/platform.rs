@@ -51,6 +51,10 @@ struct Memory {
     bound: Vec<(usize, usize, usize)>,
     /// Start and bytes of what was to have other physical memory, and which.
     backed: Vec<(usize, usize, Backing)>,
+    /// How many bytes were used up each time.
+    used_up: Vec<usize>,
+    /// Whether that comes quickly.
+    hurried: bool,
     /// Objects that were offered to other CPUs.
     offered: Vec<usize>,
     /// Lengths of the arrays that were.
@@ -200,6 +204,16 @@ impl Virtual {
         std::mem::take(&mut self.memory().backed)
     }
 
+    /// How many bytes were used up each time since the last call.
+    pub fn take_used_up(&self) -> Vec<usize> {
+        std::mem::take(&mut self.memory().used_up)
+    }
+
+    /// From now on pages are used up quickly.
+    pub fn hurry(&self) {
+        self.memory().hurried = true;
+    }
+
     /// The ranges that were purged since the last call.
     pub fn take_purged(&self) -> Vec<(usize, usize)> {
         std::mem::take(&mut self.memory().purged)
@@ -318,6 +332,12 @@ unsafe impl Platform for Virtual {
             unsafe { word.write_volatile(word.read_volatile()) };
         }
         self.memory().offered_arrays.push(array.len());
+    }
+
+    fn used_up(&self, bytes: usize) -> bool {
+        let mut memory = self.memory();
+        memory.used_up.push(bytes);
+        memory.hurried
     }
 
     unsafe fn back(&self, start: NonNull<u8>, bytes: usize, backing: Backing) -> bool {
