@@ -144,6 +144,43 @@ fn descriptors_of_256_mib_are_asked_for_as_a_huge_page_where_theirs_begin() {
 }
 
 #[test]
+fn descriptors_of_blocks_to_come_go_when_those_of_a_block_do() {
+    let huge = ["huge_pages_mb=2", &format!("decay_ms={DECAY}")];
+    let setup = Setup::with(&huge);
+    let reserve = 512 << 20;
+    let a = Setup { reserve, ..setup }.build();
+    let blocks: Vec<_> = (0..20).map(|_| take(&a, BLOCK_PAGES)).collect();
+    let descriptors = |block: usize| std::ptr::from_ref(a.zone.arena.slab(blocks[block])) as usize;
+    let (table, unit) = (descriptors(16), descriptors(17) - descriptors(16));
+    a.platform.take_backed();
+    // Not one of those that have theirs elsewhere.
+    a.zone.free(&a.platform, blocks[15], BLOCK_PAGES, DECAY);
+    assert!(decay(&a).contains(&(descriptors(15), unit)));
+    assert_eq!(a.platform.take_backed(), []);
+    a.zone.free(&a.platform, blocks[19], BLOCK_PAGES, DECAY);
+    let purged = decay(&a);
+    assert!(purged.contains(&(descriptors(19), unit)));
+    assert!(purged.contains(&(table + 4 * unit, BLOCK_BYTES - 4 * unit)));
+    assert_eq!(
+        a.platform.take_backed(),
+        [(table, BLOCK_BYTES, Backing::Small)]
+    );
+    // Once.
+    a.zone.free(&a.platform, blocks[18], BLOCK_PAGES, DECAY);
+    assert!(
+        !decay(&a)
+            .iter()
+            .any(|&(start, _)| start == table + 4 * unit)
+    );
+    assert_eq!(a.platform.take_backed(), []);
+    // They can be used all the same.
+    take(&a, BLOCK_PAGES);
+    take(&a, BLOCK_PAGES);
+    assert_eq!(take(&a, BLOCK_PAGES).0 as usize % BLOCK_PAGES, 0);
+    assert_eq!(a.validate(), Ok(()));
+}
+
+#[test]
 fn a_huge_page_of_which_a_part_is_given_back_becomes_small_ones_and_all_its_free_pages_go() {
     let a = setup(2);
     take(&a, BLOCK_PAGES);

@@ -70,6 +70,8 @@ pub struct Arena {
     committed: AtomicUsize,
     /// The side ranges of blocks below this number are committed.
     described: AtomicUsize,
+    /// The block with which the last huge page of descriptors begins, while that is whole; or 0.
+    table: AtomicUsize,
 }
 
 struct Layout {
@@ -113,6 +115,7 @@ impl Arena {
             groups: AtomicPtr::new(null_mut()),
             committed: AtomicUsize::new(0),
             described: AtomicUsize::new(0),
+            table: AtomicUsize::new(0),
         }
     }
 
@@ -224,7 +227,33 @@ impl Arena {
         if begins && self.describe(platform, block + TABLE) {
             let start = NonNull::from(self.slab(PageIndex(number * BLOCK_PAGES as u32)));
             // SAFETY: committed and page-aligned; of blocks that nobody uses yet.
-            unsafe { platform.back(start.cast(), BLOCK_BYTES, Backing::Table) };
+            if unsafe { platform.back(start.cast(), BLOCK_BYTES, Backing::Table) } {
+                // Relaxed: read by one thread at a time.
+                self.table.store(block, Relaxed);
+            }
+        }
+    }
+
+    /// If the descriptors of a block are a part of the last huge page of such, makes that small pages, and gives back those of blocks
+    /// to come: they hold memory too. As [`grow`](Self::grow), one thread at a time.
+    pub fn split_table<P: Platform>(&self, platform: &P, number: u32) {
+        // Relaxed: as above.
+        let table = self.table.load(Relaxed);
+        if table == 0 || !(table..table + TABLE).contains(&(number as usize)) {
+            return;
+        }
+        // Relaxed: as above.
+        self.table.store(0, Relaxed);
+        // Relaxed: only we, one at a time, change it.
+        let used = self.limit.load(Relaxed) / BLOCK_PAGES - table;
+        let start = NonNull::from(self.slab(PageIndex((table * BLOCK_PAGES) as u32)));
+        let rest = used.min(TABLE) * DESCRIPTOR_BYTES;
+        // SAFETY: committed and page-aligned; nobody uses the rest.
+        unsafe {
+            platform.back(start.cast(), BLOCK_BYTES, Backing::Small);
+            if rest < BLOCK_BYTES {
+                platform.purge(start.byte_add(rest).cast(), BLOCK_BYTES - rest);
+            }
         }
     }
 

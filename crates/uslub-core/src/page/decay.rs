@@ -144,6 +144,10 @@ impl<P: Platform> Zone<P> {
         }
         if set == [u64::MAX; BLOCK_PAGES / 64] {
             self.arena.purge_descriptors(platform, number);
+            // The thread that lets the range grow may be the one that was interrupted.
+            if let Some(_growth) = self.growth.try_lock() {
+                self.arena.split_table(platform, number);
+            }
         }
         let mut clean = [0u64; BLOCK_PAGES / 64];
         block::any_run(&set, |first, count| {
