@@ -23,8 +23,10 @@ use crate::sys;
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Nanoseconds that small pages of as many bytes take, about.
 const DEAR_NS: u64 = 1_000_000;
-/// Huge pages that are not asked for after a dear one, and twice as many after each that follows it: one may have been the host's doing.
-const FIRST_PAUSE: u32 = 4;
+/// Huge pages that are not asked for after a dear one: few, as among those at hand there is one in a hundred or two, by itself.
+const FIRST_PAUSE: u32 = 1;
+/// How many times as many are not after one that is dear again.
+const LONGER: u32 = 8;
 /// At most: what the dear one cost too much is then a tenth of what their memory costs by small pages.
 const LONGEST_PAUSE: u32 = 32;
 /// Huge pages that might be asked for while the program has little memory: 24 MiB.
@@ -151,7 +153,7 @@ impl HugePages {
             let pause = self.next_pause.load(Relaxed);
             // Relaxed: as above.
             self.pause.store(pause, Relaxed);
-            next_pause = (2 * pause).min(LONGEST_PAUSE);
+            next_pause = (LONGER * pause).min(LONGEST_PAUSE);
         }
         // Relaxed: as above.
         self.next_pause.store(next_pause, Relaxed);
@@ -205,10 +207,10 @@ mod tests {
         };
         assert_eq!(
             [pause(), pause(), pause(), pause(), pause()],
-            [4, 8, 16, 32, 32]
+            [1, 8, 32, 32, 32]
         );
         pages.note(DEAR_NS);
-        assert_eq!(pause(), 4, "the last one was not dear");
+        assert_eq!(pause(), 1, "the last one was not dear");
     }
 
     #[test]
@@ -256,13 +258,14 @@ mod tests {
         pages.pause.store(0, Relaxed);
         pages.note(DEAR_NS);
         pages.note(DEAR_NS + 1);
-        assert!((1..5).all(|n| !back(n)));
+        pages.note(DEAR_NS + 1);
+        assert!((1..9).all(|n| !back(n)));
         assert!(
             advice()
                 .enumerate()
-                .all(|(n, a)| a == Some(!(1..5).contains(&n)))
+                .all(|(n, a)| a == Some(!(1..9).contains(&n)))
         );
-        assert!(back(5));
+        assert!(back(9));
         // SAFETY: ours, and used no more.
         unsafe { sys::munmap(mapping, bytes) };
     }
