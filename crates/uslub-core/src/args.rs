@@ -67,7 +67,7 @@ pub struct CacheArgs<'a> {
     pub ctor: Option<Ctor>,
     /// Bytes of slabs that the cache may have, at least one slab.
     pub limit: Option<usize>,
-    /// What a plain free may do.
+    /// What a plain free may do. Where that is not to enter the kernel, pages that it empties go back to the system later, by others.
     pub free_gfp: Gfp,
     /// How the cache behaves; `None` for what the allocator's tunables say.
     pub tuning: Option<Tuning>,

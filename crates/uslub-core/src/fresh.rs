@@ -315,7 +315,9 @@ impl<P: Platform> Allocator<P> {
         for (first, pages) in runs.iter() {
             cache.span.remove(first, pages);
         }
-        let decay = u64::from(self.tunables().decay_ms);
+        // Where a free may not enter the kernel, others give them back.
+        let may_enter = cache.free_gfp.may_map();
+        let decay = may_enter.then(|| u64::from(self.tunables().decay_ms));
         self.zone.free_runs(&self.platform, runs, decay);
     }
 

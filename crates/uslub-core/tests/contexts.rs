@@ -13,6 +13,8 @@ use support::{Cache, Setup, Slub, assert_all_is_given_back, never_waiting, on_cp
 use uslub_core::Gfp;
 use uslub_core::args::CacheArgs;
 use uslub_core::kmalloc::{CLASS_MAX, NR_CLASSES, class_of, class_size};
+use uslub_core::page::block::BLOCK_PAGES;
+use uslub_core::platform::Platform;
 use uslub_core::stats::StatItem;
 
 const SIZES: [usize; 6] = [8, 100, 4096, CLASS_MAX, 100_000, 3 << 20];
@@ -531,4 +533,28 @@ fn a_shrink_waits_for_a_slot_that_is_locked_for_a_moment() {
     assert_eq!(a.info(cache).cached_objs, 0, "a sheaf was left behind");
     free_all(&a, cache, held);
     assert_all_is_given_back(&a);
+}
+
+#[test]
+fn decay_rides_on_no_free_that_may_not_enter_the_kernel() {
+    const DECAY: u64 = 1000;
+    for (free_gfp, rides) in [(Gfp::KERNEL, true), (Gfp::NOWAIT, false)] {
+        let a = Setup::with(&[&format!("decay_ms={DECAY}")]).build();
+        let mut args = CacheArgs::new("leaves", 1000);
+        args.free_gfp = free_gfp;
+        let cache = a.create(&args).unwrap();
+        let mut leaves = vec![null_mut(); 2000];
+        assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut leaves));
+        // A block of its own.
+        let run = a.zone.alloc(&a.platform, BLOCK_PAGES, 1, Gfp::KERNEL);
+        (a.zone).free(&a.platform, run.unwrap().page, BLOCK_PAGES, DECAY);
+        a.platform.advance(2 * DECAY);
+        a.platform.take_purged();
+        // SAFETY: the test's objects, freed once.
+        unsafe { a.free_bulk(cache, &mut leaves) };
+        assert_ne!(a.platform.take_purged().is_empty(), rides);
+        a.zone.decay(&a.platform, a.platform.now_ms(), DECAY);
+        assert!(rides || !a.platform.take_purged().is_empty());
+        assert_all_is_given_back(&a);
+    }
 }

@@ -354,11 +354,11 @@ impl<P: Platform> Zone<P> {
     pub fn free(&self, platform: &P, page: PageIndex, count: usize, decay_ms: u64) {
         let mut runs = Runs::new();
         runs.add(page, count);
-        self.free_runs(platform, &runs, decay_ms);
+        self.free_runs(platform, &runs, Some(decay_ms));
     }
 
-    /// As [`free`](Self::free), many runs under one hold of the page lock.
-    pub fn free_runs(&self, platform: &P, runs: &Runs, decay_ms: u64) {
+    /// As [`free`](Self::free), many runs under one hold of the page lock; without a decay nothing is given back to the system.
+    pub fn free_runs(&self, platform: &P, runs: &Runs, decay_ms: Option<u64>) {
         let now = platform.now_ms();
         let mut lists = self.lists.lock();
         self.absorb(&mut lists, platform);
@@ -366,7 +366,9 @@ impl<P: Platform> Zone<P> {
             self.give(&mut lists, page, count, now);
         }
         drop(lists);
-        self.decay_now_and_then(platform, now, decay_ms);
+        if let Some(decay_ms) = decay_ms {
+            self.decay_now_and_then(platform, now, decay_ms);
+        }
     }
 
     /// Takes a run back without waiting: the next one who holds the page lock does it. The first page's
