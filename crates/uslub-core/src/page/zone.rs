@@ -170,7 +170,7 @@ impl<P: Platform> Zone<P> {
                 }
                 lists.growths
             };
-            if !gfp.may_map() || !self.grow_on(platform, growths, nid) {
+            if !self.grow_on(platform, growths, nid, gfp) {
                 break;
             }
         }
@@ -190,18 +190,27 @@ impl<P: Platform> Zone<P> {
 
     /// Adds the first block, unless there is one; returns false when none is to be had.
     pub fn begin(&self, platform: &P) -> bool {
-        self.grow_on(platform, 0, 0)
+        self.grow_on(platform, 0, 0, Gfp::KERNEL)
     }
 
     /// Adds pages of node `nid`, unless somebody else has added some since that had been done `growths` times; returns false when
-    /// none are to be had.
-    fn grow_on(&self, platform: &P, growths: usize, nid: usize) -> bool {
+    /// none are to be had. Where the system may not be asked, the first block has some to give.
+    fn grow_on(&self, platform: &P, growths: usize, nid: usize, gfp: Gfp) -> bool {
         // Held until the pages can be found, so that those who wait do not ask for more.
-        let mut last = self.growth.lock();
-        if self.lists.lock().growths != growths {
+        let Some(mut last) = self.growth.lock_if(gfp.may_map()) else {
+            return false;
+        };
+        let Some(now) = self
+            .lists
+            .lock_if(gfp.may_spin())
+            .map(|lists| lists.growths)
+        else {
+            return false;
+        };
+        if now != growths {
             return true;
         }
-        let quickly = platform.used_up(*last * PAGE_SIZE);
+        let quickly = gfp.may_map() && platform.used_up(*last * PAGE_SIZE);
         // Relaxed: set before there are blocks.
         let leaves = quickly && self.huge_from.load(Relaxed) == 1;
         let (first, count) = match growths {
@@ -210,15 +219,17 @@ impl<P: Platform> Zone<P> {
             2 if !leaves => (2 * FIRST_PAGES, BLOCK_PAGES - 2 * FIRST_PAGES),
             _ => (0, BLOCK_PAGES),
         };
-        let added = if first == 0 {
-            self.add_block(platform, nid)
-        } else {
-            Some((0, false))
+        let added = match first {
+            0 if gfp.may_map() => self.add_block(platform, nid),
+            0 => None,
+            _ => Some((0, false)),
         };
         let Some((number, huge)) = added else {
             return false;
         };
-        let mut lists = self.lists.lock();
+        let Some(mut lists) = self.lists.lock_if(first == 0 || gfp.may_spin()) else {
+            return false;
+        };
         // SAFETY: we hold the page lock; the block is the first or new.
         let block = unsafe { self.arena.block(number) };
         if first == 0 {
