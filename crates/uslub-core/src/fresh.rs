@@ -179,13 +179,9 @@ impl<P: Platform> Allocator<P> {
     }
 
     fn give_ahead(&self, cache: &KmemCache<P>, node: &Node<P>, first: PageIndex, slabs: usize) {
-        // Relaxed: a figure.
-        node.nr_slabs.fetch_sub(slabs, Relaxed);
-        self.count(cache, StatItem::FreeSlab, slabs);
-        let decay = u64::from(self.tunables().decay_ms);
-        let pages = slabs * cache.oo.pages();
-        cache.span.remove(first, pages);
-        self.zone.free(&self.platform, first, pages, decay);
+        let mut runs = Runs::new();
+        runs.add(first, slabs * cache.oo.pages());
+        self.give_runs(cache, node, slabs, &runs);
     }
 
     /// Makes a slab of pages of node `nid`, of which none or all objects are in use.
