@@ -6,9 +6,12 @@
 //! | `api` | the whole malloc family |
 //! | `info` | what a program may ask: mallinfo, malloc_info, malloc_stats, mallopt |
 //! | `start` | setting up, at the first call or before `main`, whichever is first |
-//! | `process` | fork, vfork, exit |
+//! | `process` | fork, exit |
+//! | `spawn` | vfork: children that share our memory |
 //! | `limits` | programs that limit their own address space |
 //! | `sandbox` | programs that forbid themselves system calls |
+//! | `system_call` | system calls by number |
+//! | `next` | the next definition of a wrapped function |
 //! | `helper` | the thread that gives memory back while the program idles |
 //! | `report` | what the process says when it ends |
 //!
@@ -23,10 +26,14 @@ mod front;
 mod helper;
 mod info;
 mod limits;
+#[allow(dead_code)]
+mod next;
 mod process;
 mod report;
 mod sandbox;
+mod spawn;
 mod start;
+mod system_call;
 
 use uslub_core::Allocator;
 use uslub_core::percpu::Table;

@@ -2,8 +2,6 @@
 //! a process with one thread is given, the helper is ended; and in a sandbox
 //! we make no call that an ordinary allocator would not make.
 
-use core::ffi::c_void;
-
 use libc::{c_int, c_long, c_ulong};
 use uslub_linux::sys;
 
@@ -14,8 +12,17 @@ fn enter() {
     helper::stop();
 }
 
+/// What must happen before a system call that the program makes by its number.
+pub(crate) fn before_system_call(number: c_long) {
+    match number {
+        libc::SYS_seccomp => enter(),
+        libc::SYS_unshare | libc::SYS_setns => helper::stop(),
+        _ => {}
+    }
+}
+
 /// The C library's way to return what the kernel returned.
-fn returned(result: isize) -> c_long {
+pub(crate) fn returned(result: isize) -> c_long {
     if (-4095..0).contains(&result) {
         set_errno(-result as c_int);
         return -1;
@@ -54,30 +61,6 @@ pub unsafe extern "C" fn prctl(
         )
     };
     returned(result) as c_int
-}
-
-/// Any system call.
-///
-/// # Safety
-///
-/// As for the call.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn syscall(
-    number: c_long,
-    a: *mut c_void,
-    b: *mut c_void,
-    c: *mut c_void,
-    d: *mut c_void,
-    e: *mut c_void,
-    f: *mut c_void,
-) -> c_long {
-    match number {
-        libc::SYS_seccomp => enter(),
-        libc::SYS_unshare | libc::SYS_setns => helper::stop(),
-        _ => {}
-    }
-    // SAFETY: passed on.
-    returned(unsafe { sys::call(number, [a, b, c, d, e, f].map(|p| p as usize)) })
 }
 
 /// Leaves namespaces.

@@ -1,0 +1,28 @@
+//! `syscall`: system calls that the program makes by their numbers.
+
+use core::ffi::c_void;
+
+use libc::c_long;
+use uslub_linux::sys;
+
+use crate::sandbox;
+
+/// Any system call.
+///
+/// # Safety
+///
+/// As for the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syscall(
+    number: c_long,
+    a: *mut c_void,
+    b: *mut c_void,
+    c: *mut c_void,
+    d: *mut c_void,
+    e: *mut c_void,
+    f: *mut c_void,
+) -> c_long {
+    sandbox::before_system_call(number);
+    // SAFETY: passed on.
+    sandbox::returned(unsafe { sys::call(number, [a, b, c, d, e, f].map(|p| p as usize)) })
+}
