@@ -31,6 +31,7 @@ use crate::percpu::Region;
 use crate::platform::Platform;
 use crate::sheaf::{MAX_CAPACITY, Sheaf, SheafList};
 use crate::stats::StatItem;
+use crate::time::age_of_low;
 
 /// Capacities that are used: the kernel's, and three more.
 pub const STEPS: [usize; 7] = [4, 12, 28, 60, 124, FIRST_MAX, MAX_CAPACITY];
@@ -198,9 +199,8 @@ impl<P: Platform> Allocator<P> {
         let region = self.table.here(self.platform.cpu());
         let word = region.wish(cache.id);
         let mut wish = Wish::load(word);
-        let now = self.platform.now_ms() as u32;
-        // Never negative: another thread may have looked at the clock later.
-        let since = (now.wrapping_sub(wish.visited) as i32).max(0) as u32;
+        let now = self.platform.now_ms();
+        let since = age_of_low(now, wish.visited);
         let before = capacity_of(cache, wish.step);
         let first = wish.visited == 0;
         wish.visits += 1;
@@ -236,7 +236,7 @@ impl<P: Platform> Allocator<P> {
             }
         }
         if failed || since > WINDOW_MS {
-            wish.visited = now.max(1);
+            wish.visited = (now as u32).max(1);
         }
         let after = capacity_of(cache, wish.step);
         if after > before {

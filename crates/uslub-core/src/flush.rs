@@ -12,6 +12,7 @@ use crate::node::{Node, SlabList};
 use crate::percpu::{CacheId, MAX_CACHES, Region, Slot};
 use crate::platform::Platform;
 use crate::sheaf::{self, Sheaf, SheafList};
+use crate::time::is_due;
 
 /// Milliseconds between two looks for caches that nobody uses.
 const COLD_MS: u64 = 10;
@@ -223,10 +224,10 @@ impl<P: Platform> Allocator<P> {
         let now = self.platform.now_ms();
         // Relaxed: who wins does the work; nothing else depends on it.
         let due = self.next_cold.load(Relaxed);
-        if now < due
+        if !is_due(now, due, COLD_MS)
             || self
                 .next_cold
-                .compare_exchange(due, now + COLD_MS, Relaxed, Relaxed)
+                .compare_exchange(due, now.saturating_add(COLD_MS), Relaxed, Relaxed)
                 .is_err()
         {
             return;

@@ -11,6 +11,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::atomic::{AtomicU64, AtomicUsize};
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::sync::Lock;
+use crate::time::age;
 
 /// Freed objects that are remembered.
 const FREED: usize = 16;
@@ -325,7 +326,7 @@ impl<P: Platform> Huge<P> {
                 return Some(entry);
             }
             let since = freed.since;
-            inner.keeps |= platform.now_ms() < since + REGRET_MS;
+            inner.keeps |= age(platform.now_ms(), since) < REGRET_MS;
         }
         let longest = (inner.freed.iter_mut()).max_by_key(|freed| freed.kept_bytes())?;
         if longest.kept_bytes() < bytes / stretch || stretch == 1 {
@@ -447,7 +448,7 @@ impl<P: Platform> Huge<P> {
     /// Unmaps the kept mappings whose age in milliseconds at the time `now` `old_enough` accepts; none is kept from then on until one
     /// is missed. Returns whether there was any.
     pub fn purge(&self, platform: &P, now: u64, old_enough: impl Fn(u64) -> bool) -> bool {
-        let may = |since| old_enough(now.saturating_sub(since));
+        let may = |since| old_enough(age(now, since));
         // Relaxed: glances.
         if self.kept.load(Relaxed) == 0 || !may(self.oldest.load(Relaxed)) {
             return false;

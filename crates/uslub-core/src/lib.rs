@@ -11,7 +11,7 @@
 //! | batches of objects | `sheaves`, `flush`, `reclaim`; `numa`, `capacity`, `capacity`, `sheaf`, `percpu`, `locked`, `barn` |
 //! | slabs | `refill`, `fresh`, `free`, `partial`, `deferred`; `node`, `reserve`, `slab`, `freelist`, `order` |
 //! | pages | `page` |
-//! | the world below | `platform`; `sync`, `gfp`, `grace`, `tunables`, `meta`, `text`, `atomic` |
+//! | the world below | `platform`; `sync`, `gfp`, `grace`, `tunables`, `meta`, `text`, `time`, `atomic` |
 //!
 //! A layer uses only what stands below it.
 
@@ -72,6 +72,7 @@ pub mod stats;
 mod swing;
 pub mod sync;
 pub mod text;
+mod time;
 pub mod tunables;
 pub mod validate;
 mod visit;

@@ -17,6 +17,8 @@
 //! Bound: at most 5 slabs, or half of the slabs that were in use at the peak of this window and the last, or
 //! [`RESERVE_BYTES`], whichever of the last two is less and if that is more than 5.
 
+use crate::time::age;
+
 /// Slabs that are always kept.
 pub const KEPT: usize = 5;
 /// Bytes of empty slabs that one cache keeps on one node, at most.
@@ -62,7 +64,7 @@ impl Reserve {
     pub fn surplus(&mut self, empty: usize, in_use: usize, slab_bytes: usize, now: u64) -> usize {
         self.peaks[0] = self.peaks[0].max(in_use);
         let mut surplus = empty.saturating_sub(self.limit(slab_bytes));
-        if now.saturating_sub(self.window_start) >= u64::from(self.period) {
+        if age(now, self.window_start) >= u64::from(self.period) {
             let idle = self.low.min(empty).div_ceil(2);
             surplus = surplus.max(idle.min(empty.saturating_sub(KEPT)));
             if !self.regret {
@@ -89,7 +91,7 @@ impl Reserve {
     pub fn asked(&mut self, now: u64) {
         self.low = 0;
         let soon = 2 * u64::from(self.period);
-        if !self.regret && self.last_discard.is_some_and(|then| now < then + soon) {
+        if !self.regret && self.last_discard.is_some_and(|then| age(now, then) < soon) {
             self.regret = true;
             self.period = (2 * self.period).min(LONGEST);
         }

@@ -9,42 +9,15 @@ fn environment_strings() -> *mut *mut libc::c_char {
     // SAFETY: read once; early on nobody changes it.
     let strings = unsafe { environ };
     if strings.is_null() {
-        initial_strings()
+        uslub_rseq::initial::environment()
     } else {
         strings
     }
 }
 
-/// The environment as the kernel left it at the start of the stack.
-#[cfg(target_arch = "x86_64")]
-fn initial_strings() -> *mut *mut libc::c_char {
-    let end: *const *const usize;
-    // SAFETY: reads an entry of the global offset table; weak, so 0 when absent.
-    unsafe {
-        core::arch::asm!(
-            ".weak __libc_stack_end",
-            "mov {end}, qword ptr [rip + __libc_stack_end@GOTPCREL]",
-            end = out(reg) end,
-            options(nostack, preserves_flags, pure, readonly),
-        );
-        if end.is_null() || (*end).is_null() {
-            return core::ptr::null_mut();
-        }
-        // There lies: argc, the arguments, null, the environment.
-        let argc = **end;
-        (*end).add(argc + 2) as *mut *mut libc::c_char
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn initial_strings() -> *mut *mut libc::c_char {
-    core::ptr::null_mut()
-}
-
 /// Value of an environment variable; nothing in a program that runs with others' rights.
 pub fn environment(name: &str) -> Option<&'static [u8]> {
-    // SAFETY: looks a number up.
-    if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+    if uslub_rseq::initial::auxiliary(libc::AT_SECURE as usize) != 0 {
         return None;
     }
     let mut at = environment_strings();

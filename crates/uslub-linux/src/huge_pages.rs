@@ -161,7 +161,7 @@ impl HugePages {
 }
 
 pub(crate) fn now_ns() -> u64 {
-    sys::nanoseconds(libc::CLOCK_MONOTONIC)
+    crate::clock::nanoseconds(libc::CLOCK_MONOTONIC)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 #![no_std]
 
+mod clock;
 pub mod environment;
 mod growth;
 mod huge_pages;
@@ -25,7 +26,7 @@ use uslub_core::locked;
 use uslub_core::percpu::{APART, Counter, Region, Slot, Table};
 use uslub_core::platform::{Backing, PAGE_SIZE, Platform, is_ladder_by_pairs, write_one_by_one};
 use uslub_core::sheaf::SHEAF_BYTES;
-use uslub_rseq::{Area, Index};
+use uslub_rseq::{Area, Index, initial};
 
 use crate::huge_pages::{HUGE_PAGE_BYTES, HugePages, now_ns};
 use crate::numa::Nodes;
@@ -112,16 +113,16 @@ impl Linux {
         self.nodes.probe();
         let mut seed = [0u8; 8];
         if !sys::getrandom(&mut seed) {
-            // SAFETY: looks a number up; the kernel points it at 16 random bytes.
-            let bytes = unsafe { libc::getauxval(libc::AT_RANDOM) } as *const u64;
+            let bytes = initial::auxiliary(libc::AT_RANDOM as usize) as *const u64;
             if !bytes.is_null() {
-                // SAFETY: as above.
+                // SAFETY: the kernel points it at 16 random bytes.
                 seed = mix(unsafe { bytes.read_unaligned() }).to_ne_bytes();
             }
         }
         // Relaxed, here and below: as above.
         self.random.store(u64::from_ne_bytes(seed), Relaxed);
         self.pid.store(sys::getpid(), Relaxed);
+        clock::probe();
         self.offers.probe();
         if rseq != 0
             && let Some(mut area) = Area::adopt().or_else(Area::register_own)
@@ -371,12 +372,11 @@ unsafe impl Platform for Linux {
     }
 
     fn thread() -> usize {
-        // SAFETY: reads a register.
-        unsafe { libc::pthread_self() as usize }
+        uslub_rseq::pointer()
     }
 
     fn now_ms(&self) -> u64 {
-        sys::nanoseconds(libc::CLOCK_MONOTONIC_COARSE) / 1_000_000
+        clock::nanoseconds(libc::CLOCK_MONOTONIC_COARSE) / 1_000_000
     }
 
     fn random(&self) -> u64 {
@@ -432,8 +432,7 @@ unsafe impl Platform for Linux {
     fn cpu(&self) -> usize {
         let cpu = match self.open_area().or_else(|| self.area()) {
             Some(area) => area.index_here() as usize,
-            // SAFETY: has no effect.
-            None => unsafe { libc::sched_getcpu() as usize },
+            None => clock::cpu(),
         };
         let nr = self.nr_cpu_ids();
         if cpu < nr { cpu } else { cpu % nr }
@@ -592,7 +591,6 @@ unsafe impl Platform for Linux {
 
     fn fatal(&self, message: Arguments<'_>) -> ! {
         complain(message);
-        // SAFETY: ends the process.
-        unsafe { libc::abort() }
+        sys::abort()
     }
 }

@@ -1,6 +1,6 @@
 //! Setting an allocator up: once, at the first call, from whichever thread that comes.
 
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Release};
 
 use uslub_core::Allocator;
@@ -19,21 +19,38 @@ const RESERVE_FLOOR: usize = 64 << 30;
 /// | value | meaning |
 /// |---|---|
 /// | 0 | nobody has begun, or it failed and is asked for again |
-/// | 1 | a thread is at it; others wait |
-/// | 2 | done |
-pub struct Once(AtomicU32);
+/// | 1 | done |
+/// | other | a thread is at it: its [mark](mark) |
+///
+/// Others wait for that thread, but for two kinds of caller, for which the work never ends:
+///
+/// - the thread itself, from inside the work: a signal handler, or a library that wraps a function which the work
+///   calls;
+/// - the child of a fork that another thread made meanwhile: the thread that was at it is not there.
+///
+/// [`run`](Self::run) answers "not done" to both, at once.
+pub struct Once(AtomicU64);
+
+const DONE: u64 = 1;
+/// Bits of a process id: the kernel's limit is 2^22.
+const PID_BITS: u32 = 22;
+
+/// What stands for the calling thread: its thread pointer, and the id of its process below.
+fn mark() -> u64 {
+    (uslub_rseq::pointer() as u64 >> 4) << PID_BITS | u64::from(sys::getpid())
+}
 
 impl Once {
     /// Not done yet.
     pub const fn new() -> Self {
-        Self(AtomicU32::new(0))
+        Self(AtomicU64::new(0))
     }
 
     /// Whether it is done.
     #[inline]
     pub fn is_done(&self) -> bool {
         // Acquire: pairs with the end of the work.
-        self.0.load(Acquire) == 2
+        self.0.load(Acquire) == DONE
     }
 
     /// Does it, unless it is done; `work` says whether it succeeded. Returns whether it is done.
@@ -41,21 +58,37 @@ impl Once {
     pub fn run(&self, work: impl FnOnce() -> bool) -> bool {
         loop {
             // Acquire: as above; and what a failed attempt left.
-            match self.0.compare_exchange(0, 1, Acquire, Acquire) {
+            match self.0.compare_exchange(0, mark(), Acquire, Acquire) {
                 Ok(_) => {
                     let done = work();
                     // Release: others see what was done.
-                    self.0.store(if done { 2 } else { 0 }, Release);
+                    self.0.store(if done { DONE } else { 0 }, Release);
                     return done;
                 }
-                Err(2) => return true,
-                // SAFETY: lets the thread that is at it run.
-                Err(_) => unsafe {
-                    sys::call(libc::SYS_sched_yield, [0; 6]);
-                },
+                Err(DONE) => return true,
+                Err(owner) if is_out_of_reach(owner) => return false,
+                // Others may be of a higher priority than the thread that is at it, so yielding is not enough.
+                Err(_) => sys::futex_wait_for(&0, 0, 1),
             }
         }
     }
+
+    /// Whether it is not done and the caller is one for which it never ends.
+    #[cold]
+    pub fn is_barred(&self) -> bool {
+        // Acquire: as in `is_done`.
+        match self.0.load(Acquire) {
+            0 | DONE => false,
+            owner => is_out_of_reach(owner),
+        }
+    }
+}
+
+/// Whether the thread with this mark is the caller itself, or of another process.
+fn is_out_of_reach(owner: u64) -> bool {
+    let me = mark();
+    let process = |mark| mark & ((1 << PID_BITS) - 1);
+    owner >> PID_BITS == me >> PID_BITS || process(owner) != process(me)
 }
 
 impl Default for Once {
@@ -145,4 +178,87 @@ pub fn address_space() -> usize {
         &raw mut limit,
     );
     limit.rlim_cur as usize
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::Ordering::SeqCst;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_work_is_done_once_and_others_wait_for_its_end() {
+        let (once, runs) = (Once::new(), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let work = || {
+                        thread::sleep(Duration::from_millis(20));
+                        // SeqCst, here and below: a test.
+                        runs.fetch_add(1, SeqCst);
+                        true
+                    };
+                    assert!(once.run(work));
+                    assert_eq!(runs.load(SeqCst), 1);
+                });
+            }
+        });
+        assert!(once.is_done() && !once.is_barred());
+    }
+
+    #[test]
+    fn the_thread_that_does_it_is_told_that_it_is_not_done() {
+        let once = Once::new();
+        assert!(!once.is_barred());
+        assert!(once.run(|| {
+            assert!(once.is_barred());
+            assert!(!once.run(|| unreachable!()));
+            true
+        }));
+        assert!(once.run(|| unreachable!()));
+    }
+
+    #[test]
+    fn a_failure_is_tried_again() {
+        let once = Once::new();
+        assert!(!once.run(|| false));
+        assert!(once.run(|| true));
+    }
+
+    #[test]
+    fn a_child_does_not_wait_for_a_thread_that_it_does_not_have() {
+        let once = Once::new();
+        let (begun, go_on) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                once.run(|| {
+                    begun.store(1, SeqCst);
+                    while go_on.load(SeqCst) == 0 {
+                        thread::yield_now();
+                    }
+                    true
+                })
+            });
+            while begun.load(SeqCst) == 0 {
+                thread::yield_now();
+            }
+            // SAFETY: the child calls nothing but what is tested, and ends.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let good = once.is_barred() && !once.run(|| false);
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(i32::from(!good)) };
+            }
+            let mut status = -1;
+            // SAFETY: writes the status only.
+            unsafe { libc::waitpid(child, &raw mut status, 0) };
+            go_on.store(1, SeqCst);
+            assert_eq!(status, 0);
+        });
+    }
 }

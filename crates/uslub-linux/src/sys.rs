@@ -275,13 +275,48 @@ pub fn affinity(into: &mut [u8]) -> usize {
     usize::try_from(n).unwrap_or(0)
 }
 
-/// Nanoseconds on a clock of the system that never goes back.
-pub(crate) fn nanoseconds(clock: libc::clockid_t) -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: writes the time only; does not fail for the clocks that are asked.
-    unsafe { libc::clock_gettime(clock, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+/// Ends the process by SIGABRT, also where the signal is blocked or ignored, as the C library's function of
+/// that name does. That one may be wrapped by a function that allocates, while the allocator holds locks.
+pub fn abort() -> ! {
+    let signal = libc::SIGABRT as usize;
+    let set = 1u64 << (signal - 1);
+    // SAFETY: reads the set; the handler that the program may have runs, as it expects.
+    unsafe {
+        let unblock = libc::SIG_UNBLOCK as usize;
+        call(
+            libc::SYS_rt_sigprocmask,
+            [unblock, &raw const set as usize, 0, 8, 0, 0],
+        );
+        raise(signal);
+        // The handler returned, or there is none and the signal was ignored.
+        let default = [0usize; 4];
+        call(
+            libc::SYS_rt_sigaction,
+            [signal, default.as_ptr() as usize, 0, 8, 0, 0],
+        );
+        raise(signal);
+    }
+    loop {
+        // SAFETY: ends the process.
+        unsafe { call(libc::SYS_exit_group, [127, 0, 0, 0, 0, 0]) };
+    }
+}
+
+/// Sends a signal to this thread.
+///
+/// # Safety
+///
+/// As for the signal's effect.
+unsafe fn raise(signal: usize) {
+    // SAFETY: passed on.
+    unsafe {
+        let (process, thread) = (
+            call(libc::SYS_getpid, [0; 6]),
+            call(libc::SYS_gettid, [0; 6]),
+        );
+        call(
+            libc::SYS_tgkill,
+            [process as usize, thread as usize, signal, 0, 0, 0],
+        );
+    }
 }

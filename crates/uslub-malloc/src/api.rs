@@ -15,7 +15,7 @@ use uslub_core::percpu::CacheId;
 use uslub_core::platform::{PAGE_SIZE, Platform};
 
 use crate::front::{FRONT, free, free_of, malloc};
-use crate::{ALLOCATOR, helper, set_errno, start};
+use crate::{ALLOCATOR, early, helper, set_errno, start};
 
 /// Hands an object out, or says that there is no memory.
 fn handed(object: *mut u8) -> *mut c_void {
@@ -31,11 +31,32 @@ fn no_memory() -> *mut c_void {
     null_mut()
 }
 
+/// An object of zeroes for a caller that the set-up bars, without a word to `errno`; null for others: the set-up has
+/// failed.
+#[cold]
+fn barred(align: usize, bytes: usize) -> *mut u8 {
+    if start::is_barred() {
+        early::allocate(bytes, align)
+    } else {
+        null_mut()
+    }
+}
+
+/// [`barred`] without an alignment.
+#[cold]
+fn handed_early(bytes: usize) -> *mut c_void {
+    let object = barred(1, bytes);
+    if object.is_null() {
+        set_errno(ENOMEM);
+    }
+    object.cast()
+}
+
 /// [`malloc`] where the fast path could not.
 #[cold]
 pub(crate) extern "C" fn malloc_slow(bytes: usize) -> *mut c_void {
     if !start::ready() {
-        return no_memory();
+        return handed_early(bytes);
     }
     handed(ALLOCATOR.kmalloc(bytes, Gfp::KERNEL))
 }
@@ -47,7 +68,7 @@ pub(crate) extern "C" fn malloc_slow(bytes: usize) -> *mut c_void {
 /// As for `free`.
 #[cold]
 pub(crate) unsafe extern "C" fn free_slow(object: *mut c_void) {
-    if object.is_null() {
+    if object.is_null() || early::owns(object.cast()) {
         return;
     }
     if !start::ready() {
@@ -96,7 +117,7 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
         }
     }
     if !start::ready() {
-        return no_memory();
+        return handed_early(bytes);
     }
     handed(ALLOCATOR.kmalloc(bytes, Gfp::KERNEL | Gfp::ZERO))
 }
@@ -183,6 +204,9 @@ unsafe fn resize_slow(object: *mut c_void, bytes: usize) -> *mut c_void {
         if bytes > SIZE_MAX {
             return no_memory();
         }
+        if early::owns(object.cast()) {
+            return leave_early(object, bytes);
+        }
         if !start::ready() {
             ALLOCATOR.platform.fatal(format_args!(
                 "realloc of {object:p}: not allocated here (a foreign pointer)"
@@ -193,6 +217,25 @@ unsafe fn resize_slow(object: *mut c_void, bytes: usize) -> *mut c_void {
             helper::after_free();
         }
         moved
+    }
+}
+
+/// [`resize`] of an object of a caller that the set-up barred.
+///
+/// # Safety
+///
+/// The object is from [`early`].
+#[cold]
+unsafe fn leave_early(object: *mut c_void, bytes: usize) -> *mut c_void {
+    // SAFETY: both are so long, and one of them is new.
+    unsafe {
+        let new = malloc(bytes);
+        if !new.is_null() {
+            let old = early::size(object.cast());
+            new.cast::<u8>()
+                .copy_from_nonoverlapping(object.cast(), old.min(bytes));
+        }
+        new
     }
 }
 
@@ -216,8 +259,11 @@ pub unsafe extern "C" fn reallocarray(
 
 /// An aligned object, without a word to `errno`.
 fn aligned(align: usize, bytes: usize) -> *mut u8 {
-    if bytes > SIZE_MAX || !start::ready() {
+    if bytes > SIZE_MAX {
         return null_mut();
+    }
+    if !start::ready() {
+        return barred(align, bytes);
     }
     let object = ALLOCATOR.kmalloc_aligned(bytes, align, Gfp::KERNEL);
     FRONT.follow();
@@ -315,7 +361,10 @@ pub unsafe extern "C" fn pvalloc(bytes: usize) -> *mut c_void {
 /// `object` is null or live.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc_usable_size(object: *mut c_void) -> usize {
-    if start::ready() {
+    if early::owns(object.cast()) {
+        // SAFETY: just seen.
+        unsafe { early::size(object.cast()) }
+    } else if start::ready() {
         ALLOCATOR.ksize(object.cast())
     } else {
         0

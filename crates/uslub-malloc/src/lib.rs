@@ -6,6 +6,7 @@
 //! | `api` | the whole malloc family |
 //! | `info` | what a program may ask: mallinfo, malloc_info, malloc_stats, mallopt |
 //! | `start` | setting up, at the first call or before `main`, whichever is first |
+//! | `early` | memory for calls from inside the set-up |
 //! | `process` | fork, exit |
 //! | `spawn` | vfork: children that share our memory |
 //! | `limits` | programs that limit their own address space |
@@ -22,6 +23,7 @@
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 
 mod api;
+mod early;
 mod front;
 mod helper;
 mod info;
@@ -49,8 +51,7 @@ pub(crate) static ALLOCATOR: Allocator<Linux> =
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
     uslub_linux::complain(format_args!("internal error: {info}"));
-    // SAFETY: ends the process.
-    unsafe { libc::abort() }
+    uslub_linux::sys::abort()
 }
 
 /// Sets `errno`.

@@ -15,6 +15,12 @@ pub(crate) fn ready() -> bool {
     ONCE.is_done() || ONCE.run(set_up)
 }
 
+/// Whether the caller comes from inside the set-up, so that it must not wait for its end.
+#[cold]
+pub(crate) fn is_barred() -> bool {
+    ONCE.is_barred()
+}
+
 fn set_up() -> bool {
     // SAFETY: `ONCE` keeps all others out.
     if !unsafe { start::set_up(&ALLOCATOR, OPTIONS_VARIABLE) } {

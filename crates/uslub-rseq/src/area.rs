@@ -125,11 +125,10 @@ fn library_area() -> Option<(isize, usize)> {
 /// Bytes of the area that the kernel fills in, given what the library says: 20 and 32
 /// are sizes of old layouts, for which the kernel knows better; 0 is for our own, which has 32.
 fn feature_size(size: usize) -> usize {
-    const AT_RSEQ_FEATURE_SIZE: libc::c_ulong = 27;
+    const AT_RSEQ_FEATURE_SIZE: usize = 27;
     if ![0, 20, 32].contains(&size) {
         return size;
     }
-    // SAFETY: looks a number up.
-    let feature = unsafe { libc::getauxval(AT_RSEQ_FEATURE_SIZE) } as usize;
+    let feature = crate::initial::auxiliary(AT_RSEQ_FEATURE_SIZE);
     if feature == 0 { 20 } else { feature.min(32) }
 }

@@ -51,6 +51,7 @@ mod thread;
 mod wide;
 
 mod area;
+pub mod initial;
 mod membarrier;
 mod own;
 
@@ -68,7 +69,7 @@ pub struct Offers {
 
 pub use area::{Area, Index};
 pub use membarrier::fence;
-pub use thread::call;
+pub use thread::{call, pointer};
 pub use wide::{is_ladder, move_wide, push_many_within, write_at};
 
 /// Bytes of a sheaf's window; a top is full when the word behind it begins another.

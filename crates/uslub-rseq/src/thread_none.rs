@@ -9,9 +9,10 @@ pub(crate) fn load(_: isize) -> u32 {
     -2i32 as u32
 }
 
-/// Never used.
-pub(crate) fn pointer() -> usize {
-    0
+/// What the C library says, as no instruction is known here.
+pub fn pointer() -> usize {
+    // SAFETY: reads a register.
+    unsafe { libc::pthread_self() as usize }
 }
 
 /// Never used.
@@ -22,6 +23,11 @@ pub(crate) fn own_offset() -> isize {
 /// The C library's symbols are of no use.
 pub(crate) fn library_symbols() -> (*const isize, *const u32) {
     (core::ptr::null(), core::ptr::null())
+}
+
+/// The C library's symbol is of no use.
+pub(crate) fn stack_end() -> *const *const usize {
+    core::ptr::null()
 }
 
 /// Makes no call; the kernel does not know it, as it were.

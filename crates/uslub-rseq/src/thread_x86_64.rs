@@ -36,7 +36,8 @@ pub(crate) fn load(at: isize) -> u32 {
 }
 
 /// The thread pointer.
-pub(crate) fn pointer() -> usize {
+#[inline]
+pub fn pointer() -> usize {
     let pointer: usize;
     // SAFETY: the first word of the thread's control block is its own address.
     unsafe {
@@ -79,6 +80,21 @@ pub(crate) fn library_symbols() -> (*const isize, *const u32) {
         );
     }
     (offset, size)
+}
+
+/// Address of the C library's `__libc_stack_end`; null where it has none.
+pub(crate) fn stack_end() -> *const *const usize {
+    let end: *const *const usize;
+    // SAFETY: reads an entry of the global offset table; a weak symbol, so 0 when absent.
+    unsafe {
+        asm!(
+            ".weak __libc_stack_end",
+            "mov {end}, qword ptr [rip + __libc_stack_end@GOTPCREL]",
+            end = out(reg) end,
+            options(nostack, preserves_flags, pure, readonly),
+        );
+    }
+    end
 }
 
 /// Makes a system call; returns its result, or minus an error number. Threads that have no `errno` of their own call it.

@@ -15,6 +15,7 @@ use crate::page::arena::{BLOCK_BYTES, PageIndex};
 use crate::page::block::{self, BLOCK_PAGES, NO_BLOCK};
 use crate::page::zone::Zone;
 use crate::platform::{Backing, PAGE_SIZE, Platform};
+use crate::time::{age_of_low, is_due};
 
 /// Dirty pages that may lie free whatever is in use.
 const DIRTY_FLOOR: usize = 64;
@@ -29,6 +30,11 @@ const IDLE_MS: u64 = 2;
 /// Free pages beyond those shares stay resident for this part of `decay_ms`.
 const SURPLUS_PART: u64 = 10;
 
+/// Milliseconds between two looks at what is old enough.
+fn look_period(decay_ms: u64) -> u64 {
+    decay_ms / 8 + 1
+}
+
 impl<P: Platform> Zone<P> {
     /// Gives pages back that have been free for too long, if it is time to look; `now` is the time.
     pub fn decay_now_and_then(&self, platform: &P, now: u64, decay_ms: u64) {
@@ -36,15 +42,15 @@ impl<P: Platform> Zone<P> {
         let dirty = self.dirty.load(Relaxed);
         let surplus = dirty > self.may_lie_free();
         // Relaxed: as above. Nothing grows older before the next millisecond.
-        if surplus && now >= self.next_surplus.load(Relaxed) {
+        if surplus && is_due(now, self.next_surplus.load(Relaxed), 1) {
             let old_enough = |age| age >= decay_ms / SURPLUS_PART;
             if !self.purge_first(platform, old_enough, now) {
                 // Relaxed: as above.
-                self.next_surplus.store(now + 1, Relaxed);
+                self.next_surplus.store(now.saturating_add(1), Relaxed);
             }
         }
         // Relaxed: at worst two threads look.
-        if dirty > 0 && now >= self.next_decay.load(Relaxed) {
+        if dirty > 0 && is_due(now, self.next_decay.load(Relaxed), look_period(decay_ms)) {
             self.decay(platform, now, decay_ms);
         }
     }
@@ -111,7 +117,8 @@ impl<P: Platform> Zone<P> {
     /// milliseconds; `now` is the time.
     pub fn decay(&self, platform: &P, now: u64, decay_ms: u64) {
         // Relaxed: at worst two threads look.
-        self.next_decay.store(now + decay_ms / 8 + 1, Relaxed);
+        self.next_decay
+            .store(now.saturating_add(look_period(decay_ms)), Relaxed);
         self.purge_older(platform, |age| age >= decay_ms, now);
     }
 
@@ -184,9 +191,7 @@ impl<P: Platform> Zone<P> {
         }
         // SAFETY: we hold the page lock.
         let block = unsafe { self.arena.block(number) };
-        // Another thread may have used it a moment after our `now`.
-        let age = (now as u32).wrapping_sub(block.dirty_since) as i32;
-        if !old_enough(age.max(0) as u64) {
+        if !old_enough(age_of_low(now, block.dirty_since).into()) {
             return None;
         }
         // All of an empty block goes at once, so that its descriptors can go too.

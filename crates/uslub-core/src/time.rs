@@ -1,0 +1,54 @@
+//! Comparisons of times, in milliseconds of [`Platform::now_ms`](crate::platform::Platform::now_ms).
+//!
+//! The clock need not be a good one: after a checkpoint, or where the platform is somebody's own, it
+//! may stand still, go back, or jump ahead by years. What waits for a time then happens at
+//! once or a period later; it is never put off until the clock is where it was.
+
+/// By how much one thread's reading of the clock may be older than another's.
+const RACE_MS: u32 = 1000;
+
+/// Whether it is time for what was put off at some time by `period` milliseconds, until `due`.
+#[inline]
+pub(crate) fn is_due(now: u64, due: u64, period: u64) -> bool {
+    // Further ahead than ever put off: the clock went back.
+    now >= due || due - now > period
+}
+
+/// Milliseconds that have passed since `then`: 0 if another thread set `then` a moment after `now` was read, and very
+/// many if the clock went back.
+#[inline]
+pub(crate) fn age(now: u64, then: u64) -> u64 {
+    match now.checked_sub(then) {
+        Some(age) => age,
+        None if then - now <= u64::from(RACE_MS) => 0,
+        None => u64::MAX,
+    }
+}
+
+/// As [`age`], for a `then` of which the low 32 bits (49 days) are kept.
+#[inline]
+pub(crate) fn age_of_low(now: u64, then: u32) -> u32 {
+    let age = (now as u32).wrapping_sub(then);
+    if age > u32::MAX - RACE_MS { 0 } else { age }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_put_off_is_due_in_time_or_when_the_clock_went_back() {
+        assert!(!is_due(100, 110, 10) && !is_due(109, 110, 10));
+        assert!(is_due(110, 110, 10) && is_due(u64::MAX, 110, 10));
+        assert!(is_due(99, 110, 10) && is_due(0, u64::MAX, 10));
+    }
+
+    #[test]
+    fn an_age_is_small_for_a_race_and_great_for_a_clock_that_went_back() {
+        assert_eq!((age(7, 5), age(5, 7), age(5, 5005)), (2, 0, u64::MAX));
+        assert_eq!(age(u64::MAX, 0), u64::MAX);
+        assert_eq!((age_of_low(1 << 32, u32::MAX), age_of_low(5, 7)), (1, 0));
+        assert_eq!(age_of_low(3_000_000_000, 0), 3_000_000_000);
+        assert!(age_of_low(0, 3_600_000) > 1 << 30);
+    }
+}

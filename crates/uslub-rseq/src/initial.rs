@@ -1,0 +1,118 @@
+//! What the kernel left for the program at the start of its stack.
+//!
+//! ```text
+//!  __libc_stack_end -> argc | arguments | 0 | environment | 0 | auxiliary vector
+//! ```
+//!
+//! The C library's `getauxval` reads the same vector. Other libraries may wrap `getauxval`, and a wrapper
+//! may allocate, so an allocator must not call it by name.
+
+use crate::thread::{call, stack_end};
+
+/// An entry of the auxiliary vector: a key and a value.
+type Entry = [usize; 2];
+
+/// Key of the last entry.
+const AT_NULL: usize = 0;
+/// Addresses below it are never mapped, and keys are below it.
+const LEAST_POINTER: usize = 4096;
+
+/// The value of a key ([`libc::AT_SECURE`] and its like) in the auxiliary vector; 0 where the
+/// vector has no such key.
+///
+/// The kernel is asked for the vector where the C library does not say where the stack begins.
+pub fn auxiliary(key: usize) -> usize {
+    let strings = environment();
+    if strings.is_null() {
+        return asked(key);
+    }
+    // SAFETY: the vector follows the environment and ends with `AT_NULL`.
+    unsafe {
+        let mut word = strings.cast::<usize>();
+        // Variables that were removed leave null or an old pointer between the environment's end and the
+        // vector. No pointer is so low, and all keys are.
+        while !(1..LEAST_POINTER).contains(&*word) {
+            word = word.add(1);
+        }
+        let mut entry = word.cast::<Entry>();
+        while (*entry)[0] != AT_NULL {
+            if (*entry)[0] == key {
+                return (*entry)[1];
+            }
+            entry = entry.add(1);
+        }
+    }
+    0
+}
+
+/// The environment's strings as the kernel left them; null where they are not found.
+pub fn environment() -> *mut *mut libc::c_char {
+    let end = stack_end();
+    // SAFETY: the C library's variable, if it has one.
+    if end.is_null() || unsafe { (*end).is_null() } {
+        return core::ptr::null_mut();
+    }
+    // SAFETY: the stack's start has this layout.
+    unsafe {
+        let argc = **end;
+        (*end).add(argc + 2) as *mut *mut libc::c_char
+    }
+}
+
+/// [`auxiliary`] by the kernel's copy of the vector.
+fn asked(key: usize) -> usize {
+    const PATH: &core::ffi::CStr = c"/proc/self/auxv";
+    let mut entries = [[AT_NULL; 2]; 64];
+    // SAFETY: the path is a C string, and the kernel writes into the array only.
+    let read = unsafe {
+        let at = libc::AT_FDCWD as usize;
+        let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
+        let fd = call(
+            libc::SYS_openat,
+            [at, PATH.as_ptr() as usize, flags, 0, 0, 0],
+        );
+        if fd < 0 {
+            return 0;
+        }
+        let (fd, bytes) = (fd as usize, size_of_val(&entries));
+        let array = entries.as_mut_ptr() as usize;
+        let read = call(libc::SYS_read, [fd, array, bytes, 0, 0, 0]);
+        call(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
+        read.max(0) as usize / size_of::<Entry>()
+    };
+    let found = entries[..read].iter().find(|entry| entry[0] == key);
+    found.map_or(0, |entry| entry[1])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ways_tell_what_the_c_library_tells() {
+        for key in [libc::AT_PAGESZ, libc::AT_SECURE, libc::AT_SYSINFO_EHDR] {
+            // SAFETY: looks a number up.
+            let expected = unsafe { libc::getauxval(key) } as usize;
+            assert_eq!(auxiliary(key as usize), expected);
+            assert_eq!(asked(key as usize), expected);
+        }
+        assert_eq!(auxiliary(usize::MAX), 0);
+        assert_eq!(asked(usize::MAX), 0);
+    }
+
+    #[test]
+    fn the_vector_is_found_behind_removed_variables() {
+        let strings = environment();
+        let expected = auxiliary(libc::AT_PAGESZ as usize);
+        assert_ne!(expected, 0);
+        // SAFETY: the other test does not look at the environment's strings themselves, which end with null.
+        unsafe {
+            let (first, second) = (*strings, *strings.add(1));
+            assert!(!second.is_null());
+            *strings = core::ptr::null_mut();
+            *strings.add(1) = core::ptr::null_mut();
+            assert_eq!(auxiliary(libc::AT_PAGESZ as usize), expected);
+            (*strings, *strings.add(1)) = (first, second);
+        }
+    }
+}
