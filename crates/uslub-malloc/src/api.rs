@@ -271,7 +271,7 @@ fn aligned(align: usize, bytes: usize) -> *mut u8 {
 }
 
 /// Allocates with an alignment, a power of two and multiple of the pointer's size.
-/// Returns `EINVAL` or `ENOMEM`, leaving `errno` and `*out` alone.
+/// Returns `EINVAL` or `ENOMEM` and leaves `*out` alone then. `ENOMEM` is in `errno` too, as with the GNU library.
 ///
 /// # Safety
 ///
@@ -287,6 +287,7 @@ pub unsafe extern "C" fn posix_memalign(
     }
     let object = aligned(align, bytes);
     if object.is_null() {
+        set_errno(ENOMEM);
         return ENOMEM;
     }
     // SAFETY: by the caller's promise.
@@ -294,22 +295,15 @@ pub unsafe extern "C" fn posix_memalign(
     0
 }
 
-/// Allocates with an alignment, a power of two.
+/// As [`memalign`]: so the GNU library does before version 2.38, and programs were written with it.
 ///
 /// # Safety
 ///
 /// None beyond C's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn aligned_alloc(align: usize, bytes: usize) -> *mut c_void {
-    if !align.is_power_of_two() {
-        set_errno(EINVAL);
-        return null_mut();
-    }
-    let object = aligned(align, bytes);
-    if object.is_null() {
-        set_errno(ENOMEM);
-    }
-    object.cast()
+    // SAFETY: passed on.
+    unsafe { memalign(align, bytes) }
 }
 
 /// Allocates with an alignment; one that is no power of two is rounded up, as in the GNU library.
@@ -319,14 +313,15 @@ pub unsafe extern "C" fn aligned_alloc(align: usize, bytes: usize) -> *mut c_voi
 /// None beyond C's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memalign(align: usize, bytes: usize) -> *mut c_void {
-    match align.max(1).checked_next_power_of_two() {
-        // SAFETY: passed on.
-        Some(align) => unsafe { aligned_alloc(align, bytes) },
-        None => {
-            set_errno(EINVAL);
-            null_mut()
-        }
+    let Some(align) = align.max(1).checked_next_power_of_two() else {
+        set_errno(EINVAL);
+        return null_mut();
+    };
+    let object = aligned(align, bytes);
+    if object.is_null() {
+        set_errno(ENOMEM);
     }
+    object.cast()
 }
 
 /// Allocates aligned to a page.

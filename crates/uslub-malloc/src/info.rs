@@ -3,9 +3,14 @@
 use core::ffi::c_void;
 use core::fmt::Write;
 
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
+
 use libc::{EINVAL, FILE, c_int};
+use uslub_core::cache::KmemCache;
 use uslub_core::info::Totals;
-use uslub_linux::{Text, sys};
+use uslub_core::stats::StatItem;
+use uslub_linux::{Linux, Text};
 
 use crate::{ALLOCATOR, start};
 
@@ -69,7 +74,22 @@ pub extern "C" fn mallinfo() -> Mallinfo {
     )
 }
 
-/// Prints figures to standard error.
+unsafe extern "C" {
+    /// The stream of that name, which the program may have replaced.
+    static mut stderr: *mut FILE;
+}
+
+/// Writes all of a text to a stream; returns whether that was possible.
+///
+/// # Safety
+///
+/// `stream` is open for writing.
+unsafe fn put(text: &[u8], stream: *mut FILE) -> bool {
+    // SAFETY: the caller's stream; the bytes are ours.
+    unsafe { libc::fwrite(text.as_ptr().cast::<c_void>(), 1, text.len(), stream) == text.len() }
+}
+
+/// Prints figures to the stream for errors, in order with what the program prints there.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_stats() {
     let t = totals();
@@ -89,7 +109,8 @@ pub extern "C" fn malloc_stats() {
     ] {
         let _ = writeln!(text, "{name:<20} = {value:>12}");
     }
-    sys::write_all(libc::STDERR_FILENO, text.as_bytes());
+    // SAFETY: the program's stream.
+    unsafe { put(text.as_bytes(), stderr) };
 }
 
 /// Writes figures as XML to a stream; `options` must be 0. Returns 0, `EINVAL`, or -1 when
@@ -103,10 +124,8 @@ pub unsafe extern "C" fn malloc_info(options: c_int, stream: *mut FILE) -> c_int
     if options != 0 {
         return EINVAL;
     }
-    let put = |text: &[u8]| {
-        // SAFETY: the caller's stream; the bytes are ours.
-        unsafe { libc::fwrite(text.as_ptr().cast::<c_void>(), 1, text.len(), stream) == text.len() }
-    };
+    // SAFETY: the caller's stream.
+    let put = |text: &[u8]| unsafe { put(text, stream) };
     let mut good = put(b"<malloc version=\"uslub-1\">\n");
     if start::ready() {
         for cache in ALLOCATOR.caches() {
@@ -143,17 +162,49 @@ pub unsafe extern "C" fn malloc_info(options: c_int, stream: *mut FILE) -> c_int
     if good { 0 } else { -1 }
 }
 
-/// Gives free memory back to the system, all of it (`_pad` is not needed). Returns 1 when there was any.
-#[unsafe(no_mangle)]
-pub extern "C" fn malloc_trim(_pad: usize) -> c_int {
-    c_int::from(start::ready() && ALLOCATOR.trim())
+/// Bytes that are too few for a trim: what it costs (a barrier on all CPUs, and calls for each range of pages) is more than
+/// they are worth.
+const LITTLE: usize = 64 << 10;
+
+/// [`freed_bytes`] when the last trim began.
+static FREED_BEFORE: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes of small objects freed since the start.
+fn freed_bytes() -> u64 {
+    let bytes = |cache: &KmemCache<Linux>| {
+        let frees = [StatItem::FreeFastpath, StatItem::FreeSlowpath];
+        let count = frees.map(|item| ALLOCATOR.stat(cache, item));
+        u64::wrapping_mul(count.iter().sum(), u64::from(cache.size))
+    };
+    ALLOCATOR.caches().map(bytes).fold(0, u64::wrapping_add)
 }
 
-/// Sets a parameter of the GNU allocator: 1 where the wish holds here anyway (a limit on
-/// arenas: there are none), 0 where it has no meaning here.
+/// Gives free memory back to the system, all of it, and returns whether there was any.
+///
+/// It returns at once where at most `pad` or [`LITTLE`] bytes, whichever is more, were freed since the last time and lie
+/// empty: some programs call it after each piece of work. What is left so counts the next time.
 #[unsafe(no_mangle)]
-pub extern "C" fn mallopt(parameter: c_int, _value: c_int) -> c_int {
-    const M_ARENA_TEST: c_int = -7;
-    const M_ARENA_MAX: c_int = -8;
-    c_int::from(parameter == M_ARENA_TEST || parameter == M_ARENA_MAX)
+pub extern "C" fn malloc_trim(pad: usize) -> c_int {
+    if !start::ready() {
+        return 0;
+    }
+    let freed = freed_bytes();
+    // Relaxed, here and below: a figure.
+    let since = freed.wrapping_sub(FREED_BEFORE.load(Relaxed)) as usize;
+    let empty = ALLOCATOR.zone.dirty_bytes() + ALLOCATOR.huge.kept_bytes();
+    if since.saturating_add(empty) <= pad.max(LITTLE) {
+        return 0;
+    }
+    FREED_BEFORE.store(freed, Relaxed);
+    c_int::from(ALLOCATOR.trim())
+}
+
+/// Sets a parameter of the GNU allocator. None has a meaning here: all are accepted and ignored. As with the GNU
+/// library the answer is 1, also for parameters that it does not know, and 0 only for an `M_MXFAST` out of range.
+#[unsafe(no_mangle)]
+pub extern "C" fn mallopt(parameter: c_int, value: c_int) -> c_int {
+    const M_MXFAST: c_int = 1;
+    /// 80 bytes on 32 bits, scaled by the size of a pointer.
+    const LARGEST: c_int = 160;
+    c_int::from(parameter != M_MXFAST || (0..=LARGEST).contains(&value))
 }

@@ -52,6 +52,16 @@ pub fn early() -> Option<(PathBuf, PathBuf)> {
     Some((program, loaded))
 }
 
+/// The shared library of `tests/c/<name>.c`, to be preloaded or loaded.
+///
+/// # Panics
+///
+/// If it does not compile.
+pub fn preloadable(name: &str) -> Option<PathBuf> {
+    let source = sources().join(format!("{name}.c"));
+    compile(&source, &format!("lib{name}.so"), &["-shared", "-fPIC"])
+}
+
 fn sources() -> PathBuf {
     workspace().join("tests/c")
 }

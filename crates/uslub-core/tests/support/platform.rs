@@ -134,12 +134,6 @@ impl Virtual {
         self.clock.fetch_add(ms, SeqCst);
     }
 
-    /// Sets the clock, forward or back.
-    pub fn set_clock(&self, ms: u64) {
-        // SeqCst: see above.
-        self.clock.store(ms, SeqCst);
-    }
-
     /// Says whether per-CPU slots may be used.
     pub fn set_percpu_usable(&self, usable: bool) {
         // SeqCst: see above.

@@ -1,8 +1,10 @@
 //! The C and C++ programs of `tests/c/`, each in every way to run on uslub.
 
 mod contracts;
+mod conventions;
 mod faults;
 mod instruments;
+mod interposed;
 mod life;
 mod limits;
 mod memory;
