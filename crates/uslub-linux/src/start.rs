@@ -49,10 +49,8 @@ impl Once {
                     return done;
                 }
                 Err(2) => return true,
-                // SAFETY: lets the thread that is at it run.
-                Err(_) => unsafe {
-                    sys::call(libc::SYS_sched_yield, [0; 6]);
-                },
+                // Nobody wakes: the thread that is at it needs a moment.
+                Err(_) => sys::futex_wait_for(self.0.as_ptr(), 1, 1),
             }
         }
     }

@@ -28,6 +28,30 @@ pub fn mmap(
     (result > 0).then_some(result as usize)
 }
 
+/// Puts a new private anonymous mapping in the place of what is mapped there.
+///
+/// # Safety
+///
+/// The range is the caller's, and holds nothing of value.
+pub unsafe fn replace(address: usize, bytes: usize, protection: libc::c_int) -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: passed on.
+    let result = unsafe {
+        call(
+            libc::SYS_mmap,
+            [
+                address,
+                bytes,
+                protection as usize,
+                flags as usize,
+                usize::MAX,
+                0,
+            ],
+        )
+    };
+    result as usize == address
+}
+
 /// Unmaps.
 ///
 /// # Safety
@@ -215,6 +239,17 @@ pub fn read(fd: libc::c_int, into: &mut [u8]) -> Option<usize> {
 pub fn close(fd: libc::c_int) {
     // SAFETY: the caller opened it.
     unsafe { call(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// The CPU that this thread runs on. On architectures whose C library asks the kernel for it, which
+/// a filter may forbid, a number that is the same for each call of a thread.
+pub(crate) fn cpu() -> usize {
+    if cfg!(target_arch = "x86_64") {
+        // SAFETY: has no effect.
+        return unsafe { libc::sched_getcpu() as usize };
+    }
+    // SAFETY: reads a register. Threads' control blocks lie pages apart.
+    unsafe { libc::pthread_self() as usize >> 12 }
 }
 
 /// The memory node of the CPU that this thread runs on.
