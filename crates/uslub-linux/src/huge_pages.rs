@@ -44,7 +44,9 @@ pub(crate) struct HugePages {
     blocks: AtomicU32,
     /// How quickly memory grows.
     pub(crate) growth: Growth,
-    /// Where the range ends that the system was asked to give huge pages.
+    /// Where the range begins that the system was asked to give huge pages.
+    advised_from: AtomicUsize,
+    /// Where it ends.
     advised: AtomicUsize,
     /// Where the last part of it ends that is excepted.
     excepted: AtomicUsize,
@@ -58,6 +60,7 @@ impl HugePages {
             next_pause: AtomicU32::new(FIRST_PAUSE),
             blocks: AtomicU32::new(0),
             growth: Growth::new(),
+            advised_from: AtomicUsize::new(usize::MAX),
             advised: AtomicUsize::new(0),
             excepted: AtomicUsize::new(0),
         }
@@ -91,12 +94,58 @@ impl HugePages {
             if !unsafe { sys::madvise(address, length, libc::MADV_HUGEPAGE) } {
                 return false;
             }
-            // Relaxed: as above.
+            // Relaxed, both: as above.
             self.advised.store(address + length, Relaxed);
+            self.advised_from.fetch_min(address, Relaxed);
         }
         // SAFETY: by the caller's promise.
         unsafe { self.touch(start) };
         true
+    }
+
+    /// Asks for huge pages for all of a range that is reserved, and grows from its start; those of them
+    /// that are not wanted are [excepted](Self::back_unadvised) later.
+    ///
+    /// # Safety
+    ///
+    /// The range is reserved and nobody's yet.
+    pub(crate) unsafe fn prepare(&self, start: usize, bytes: usize) {
+        // SAFETY: by the caller's promise; it only says how memory is to come.
+        if unsafe { sys::madvise(start, bytes, libc::MADV_HUGEPAGE) } {
+            // Relaxed, both: one thread so far.
+            self.advised.store(start + bytes, Relaxed);
+            self.advised_from.store(start, Relaxed);
+        }
+    }
+
+    /// Whether an address lies where the system was asked for huge pages.
+    pub(crate) fn is_advised(&self, address: usize) -> bool {
+        // Relaxed, both: a hint.
+        (self.advised_from.load(Relaxed)..self.advised.load(Relaxed)).contains(&address)
+    }
+
+    /// As [`back`](Self::back), where no advice may be given: what was asked for [in
+    /// advance](Self::prepare) comes so, and a new mapping takes the place of what is not wanted.
+    ///
+    /// # Safety
+    ///
+    /// As for [`back`](Self::back).
+    pub(crate) unsafe fn back_unadvised(&self, start: NonNull<u8>, bytes: usize) -> bool {
+        let address = start.as_ptr() as usize;
+        let wanted = self.next();
+        // Relaxed: as in `back`.
+        if !self.is_advised(address) || address < self.excepted.load(Relaxed) {
+            return false;
+        }
+        if wanted {
+            // SAFETY: by the caller's promise.
+            unsafe { self.touch(start) };
+        } else {
+            // A failure leaves the range as it is: nothing was unmapped, or it is mapped again.
+            // SAFETY: by the caller's promise.
+            unsafe { crate::advice::renew(address, bytes) };
+        }
+        wanted
     }
 
     /// As [`back`](Self::back), for a range that is used little by little: if memory has grown quickly for some time.

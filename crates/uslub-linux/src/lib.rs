@@ -2,6 +2,7 @@
 
 #![no_std]
 
+mod advice;
 mod clock;
 pub mod environment;
 mod growth;
@@ -28,6 +29,7 @@ use uslub_core::platform::{Backing, PAGE_SIZE, Platform, is_ladder_by_pairs, wri
 use uslub_core::sheaf::SHEAF_BYTES;
 use uslub_rseq::{Area, Index, initial};
 
+use crate::advice::Advice;
 use crate::huge_pages::{HUGE_PAGE_BYTES, HugePages, now_ns};
 use crate::numa::Nodes;
 use crate::offers::Offers;
@@ -73,8 +75,7 @@ pub struct Linux {
     /// [`open`](Self::open) without what `vfork` takes off.
     at_rest: AtomicI64,
     pid: AtomicU32,
-    /// Whether the process has forbidden itself some system calls.
-    sandboxed: AtomicBool,
+    advice: Advice,
     nodes: Nodes,
     huge_pages: HugePages,
 }
@@ -95,7 +96,7 @@ impl Linux {
             open: AtomicI64::new(CLOSED),
             at_rest: AtomicI64::new(CLOSED),
             pid: AtomicU32::new(0),
-            sandboxed: AtomicBool::new(false),
+            advice: Advice::new(),
             nodes: Nodes::new(),
             huge_pages: HugePages::new(),
         }
@@ -195,14 +196,40 @@ impl Linux {
     /// Says that the process forbids itself system calls: from now on we make none that an
     /// ordinary allocator would not make.
     pub fn enter_sandbox(&self) {
-        // Relaxed: called by the thread that forbids, before it does.
-        self.sandboxed.store(true, Relaxed);
+        self.advice.set_sandboxed(true);
+    }
+
+    /// Says that the process could not forbid itself what it said before.
+    pub fn leave_sandbox(&self) {
+        self.advice.set_sandboxed(false);
     }
 
     /// Whether [`enter_sandbox`](Self::enter_sandbox) was called.
     pub fn is_sandboxed(&self) -> bool {
-        // Relaxed: as above.
-        self.sandboxed.load(Relaxed)
+        self.advice.is_sandboxed()
+    }
+
+    /// Says that the program begins: from now on it may forbid itself system calls unseen.
+    pub fn program_begins(&self) {
+        self.advice.begin();
+    }
+
+    /// Says that the calling thread is the helper, which the program does not know, or is not any
+    /// longer.
+    pub fn is_helper(&self, is_helper: bool) {
+        self.advice.set_helper(is_helper);
+    }
+
+    /// Says whether the program has locked its memory: then no new mapping may take its place.
+    pub fn memory_is_locked(&self, locked: bool) {
+        self.advice.set_locked(locked);
+    }
+
+    /// Asks for huge pages for a reserved range that will grow from its start. Before the program
+    /// begins, as it is advice.
+    pub fn will_grow(&self, start: NonNull<u8>, bytes: usize) {
+        // SAFETY: reserved, and nobody uses it.
+        unsafe { self.huge_pages.prepare(start.as_ptr() as usize, bytes) };
     }
 
     /// Says that a `vfork` begins: until it ends, a thread may run that shares our memory and its
@@ -234,7 +261,14 @@ impl Linux {
     pub fn is_child_of_fork(&self) {
         // Relaxed: the child has one thread.
         self.pid.store(sys::getpid(), Relaxed);
+        self.advice.is_child_of_fork();
+        // Relaxed: as above.
         self.open.store(self.at_rest.load(Relaxed), Relaxed);
+    }
+
+    /// Registers this thread, unless that could end the process.
+    fn register(&self, area: Area) -> bool {
+        area.is_registered_here() || !self.is_sandboxed() && area.register_here()
     }
 
     fn region<'a>(&self, table: &'a Table) -> &'a Region {
@@ -302,6 +336,7 @@ unsafe impl Platform for Linux {
     }
 
     unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> bool {
+        self.advice.note_committed(bytes);
         // SAFETY: passed on.
         unsafe {
             sys::mprotect(
@@ -313,8 +348,14 @@ unsafe impl Platform for Linux {
     }
 
     unsafe fn purge(&self, start: NonNull<u8>, bytes: usize) -> bool {
+        let address = start.as_ptr() as usize;
+        if !self.advice.may_advise() {
+            let advised = self.huge_pages.is_advised(address);
+            // SAFETY: passed on.
+            return unsafe { self.advice.replace(address, bytes, advised) };
+        }
         // SAFETY: passed on.
-        unsafe { sys::madvise(start.as_ptr() as usize, bytes, libc::MADV_DONTNEED) }
+        unsafe { sys::madvise(address, bytes, libc::MADV_DONTNEED) }
     }
 
     fn used_up(&self, bytes: usize) -> bool {
@@ -323,15 +364,21 @@ unsafe impl Platform for Linux {
 
     unsafe fn back(&self, start: NonNull<u8>, bytes: usize, backing: Backing) -> bool {
         let address = start.as_ptr() as usize;
+        let may_advise = self.advice.may_advise();
         match backing {
+            Backing::Huge { ahead } if may_advise => {
+                // SAFETY: passed on.
+                unsafe { self.huge_pages.back(start, bytes, ahead) }
+            }
+            // SAFETY: passed on.
+            Backing::Huge { .. } => unsafe { self.huge_pages.back_unadvised(start, bytes) },
+            _ if !may_advise => false,
             Backing::Small => {
                 // SAFETY: passed on; what is in the range stays.
                 let done = unsafe { sys::madvise(address, bytes, libc::MADV_NOHUGEPAGE) };
                 split_huge_pages(address, bytes);
                 done
             }
-            // SAFETY: passed on.
-            Backing::Huge { ahead } => unsafe { self.huge_pages.back(start, bytes, ahead) },
             // SAFETY: passed on.
             Backing::Table => unsafe { self.huge_pages.back_table(start, bytes) },
         }
@@ -345,7 +392,7 @@ unsafe impl Platform for Linux {
         // SAFETY: passed on. A failure (too many mappings) leaves the memory mapped: give its pages back at least.
         unsafe {
             if !sys::munmap(start.as_ptr() as usize, bytes) {
-                sys::madvise(start.as_ptr() as usize, bytes, libc::MADV_DONTNEED);
+                self.purge(start, bytes);
             }
         }
     }
@@ -401,7 +448,9 @@ unsafe impl Platform for Linux {
     fn node(&self) -> usize {
         match self.area().and_then(|area| area.node_here()) {
             Some(node) => node as usize,
-            None => sys::node(),
+            None if self.advice.may_advise() => sys::node(),
+            // Memory comes from the node of the thread that touches it first.
+            None => 0,
         }
     }
 
@@ -414,8 +463,10 @@ unsafe impl Platform for Linux {
     }
 
     unsafe fn bind(&self, start: NonNull<u8>, bytes: usize, nid: usize) {
-        // SAFETY: passed on.
-        unsafe { self.nodes.bind(start.as_ptr() as usize, bytes, nid) };
+        if self.advice.may_advise() {
+            // SAFETY: passed on.
+            unsafe { self.nodes.bind(start.as_ptr() as usize, bytes, nid) };
+        }
     }
 
     fn nr_cpu_ids(&self) -> usize {
@@ -432,7 +483,7 @@ unsafe impl Platform for Linux {
     fn cpu(&self) -> usize {
         let cpu = match self.open_area().or_else(|| self.area()) {
             Some(area) => area.index_here() as usize,
-            None => clock::cpu(),
+            None => clock::cpu(self.advice.may_advise()),
         };
         let nr = self.nr_cpu_ids();
         if cpu < nr { cpu } else { cpu % nr }
@@ -442,7 +493,7 @@ unsafe impl Platform for Linux {
     fn percpu_usable(&self) -> bool {
         self.open_area()
             .is_some_and(|area| area.is_registered_here())
-            || !self.is_vfork_child() && self.area().is_none_or(|area| area.register_here())
+            || !self.is_vfork_child() && self.area().is_none_or(|area| self.register(area))
     }
 
     #[inline]
@@ -578,7 +629,7 @@ unsafe impl Platform for Linux {
     }
 
     fn fence(&self) -> bool {
-        !self.is_sandboxed() && uslub_rseq::fence()
+        self.advice.is_alone() || !self.is_sandboxed() && uslub_rseq::fence()
     }
 
     fn slots_are_locked(&self) -> bool {

@@ -28,6 +28,30 @@ pub fn mmap(
     (result > 0).then_some(result as usize)
 }
 
+/// Puts a new private anonymous mapping in the place of what is mapped there.
+///
+/// # Safety
+///
+/// The range is the caller's, and holds nothing of value.
+pub unsafe fn replace(address: usize, bytes: usize, protection: libc::c_int) -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: passed on.
+    let result = unsafe {
+        call(
+            libc::SYS_mmap,
+            [
+                address,
+                bytes,
+                protection as usize,
+                flags as usize,
+                usize::MAX,
+                0,
+            ],
+        )
+    };
+    result as usize == address
+}
+
 /// Unmaps.
 ///
 /// # Safety

@@ -1,6 +1,8 @@
 //! Setting up: once, at the first call, which may come before the C library's own
 //! set-up and from any thread.
 
+use uslub_core::page::PageIndex;
+use uslub_core::platform::PAGE_SIZE;
 use uslub_linux::start::{self, Once};
 use uslub_report::OPTIONS_VARIABLE;
 
@@ -28,9 +30,21 @@ fn set_up() -> bool {
     }
     // The first block, so that the front has pages to open for.
     ALLOCATOR.zone.begin(&ALLOCATOR.platform);
+    ask_for_huge_pages();
     FRONT.set_up();
     FRONT.open();
     true
+}
+
+/// Asks for huge pages for all pages to come: later it may be forbidden.
+fn ask_for_huge_pages() {
+    let arena = &ALLOCATOR.zone.arena;
+    let first = (ALLOCATOR.tunables().huge_pages_mb as usize) << 20;
+    let bytes = arena.reserved_bytes().saturating_sub(first);
+    if first != 0 && bytes != 0 {
+        let page = PageIndex((first / PAGE_SIZE) as u32);
+        ALLOCATOR.platform.will_grow(arena.address(page), bytes);
+    }
 }
 
 /// Runs before `main`.
@@ -39,6 +53,7 @@ extern "C" fn constructor() {
     process::register();
     report::prepare();
     helper::prepare();
+    ALLOCATOR.platform.program_begins();
 }
 
 #[used]

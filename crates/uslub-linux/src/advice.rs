@@ -1,0 +1,330 @@
+//! What the allocator may ask of the kernel without need.
+//!
+//! A program may forbid itself system calls by a filter, and the filter may end the program at
+//! the first call that it does not know. The allocator cannot see every filter: a program may
+//! install one by the bare instruction, and the question (`prctl`) may be forbidden itself. So a
+//! call that only saves time or memory is made where an ordinary allocator makes it too:
+//!
+//! | the process | advice (`madvise`, `mbind`) | fence (`membarrier`) |
+//! |---|---|---|
+//! | before `main` | yes | yes |
+//! | has one thread | no | not needed: no other thread runs a sequence |
+//! | has several threads | yes: the C library gives each thread's stack back by `madvise` | yes |
+//! | has installed a filter that was seen | no | only with one thread: not needed |
+//!
+//! The helper thread may do all of it: it ends before a filter that is seen.
+//!
+//! Without advice, memory goes back by [`replace`]: a new mapping over the old one, which is the
+//! call that every allocator makes. A new mapping cannot always merge with its neighbours: in the
+//! child of a fork, and where the neighbours were advised. There only ranges above a least size
+//! are replaced, so that the number of mappings stays below [`MOST_PIECES`].
+
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicUsize};
+
+use uslub_core::platform::PAGE_SIZE;
+
+use crate::sys;
+
+/// Pieces of the memory in use that may be mappings of their own: a fourth of the kernel's limit,
+/// as the memory between two pieces is a mapping too.
+const MOST_PIECES: usize = 16 << 10;
+/// Bytes of the largest piece that must be replaceable: a block, which is empty now and then.
+const LARGEST_LEAST: usize = 2 << 20;
+/// Times that a hole is filled before the process ends.
+const TRIES: u32 = 1000;
+
+/// What is known of the process.
+pub(crate) struct Advice {
+    /// Whether the program has begun.
+    begun: AtomicBool,
+    /// Whether the process has forbidden itself some system calls.
+    sandboxed: AtomicBool,
+    /// Whether the process is the child of a fork.
+    forked: AtomicBool,
+    /// Whether the program has locked its memory.
+    locked: AtomicBool,
+    /// The helper, as [`thread`] names it; 0 where there is none.
+    helper: AtomicUsize,
+    /// Bytes that were ever committed.
+    committed: AtomicUsize,
+}
+
+impl Advice {
+    pub(crate) const fn new() -> Self {
+        Self {
+            begun: AtomicBool::new(false),
+            sandboxed: AtomicBool::new(false),
+            forked: AtomicBool::new(false),
+            locked: AtomicBool::new(false),
+            helper: AtomicUsize::new(0),
+            committed: AtomicUsize::new(0),
+        }
+    }
+
+    /// Says that `main` is about to run.
+    pub(crate) fn begin(&self) {
+        // Relaxed: one thread so far.
+        self.begun.store(true, Relaxed);
+    }
+
+    /// Says whether the process forbids itself system calls; returns what was said before.
+    pub(crate) fn set_sandboxed(&self, sandboxed: bool) -> bool {
+        // Relaxed: called by the thread that forbids, before it does.
+        self.sandboxed.swap(sandboxed, Relaxed)
+    }
+
+    pub(crate) fn is_sandboxed(&self) -> bool {
+        // Relaxed: as above.
+        self.sandboxed.load(Relaxed)
+    }
+
+    /// Says that this process is the child of a fork.
+    pub(crate) fn is_child_of_fork(&self) {
+        // Relaxed, all: the child has one thread.
+        self.forked.store(true, Relaxed);
+        self.locked.store(false, Relaxed);
+        self.helper.store(0, Relaxed);
+    }
+
+    /// Says whether the program's memory is locked.
+    pub(crate) fn set_locked(&self, locked: bool) {
+        // Relaxed: the thread that locks says so before.
+        self.locked.store(locked, Relaxed);
+    }
+
+    /// Says that the calling thread is the helper, or that it is not any longer.
+    pub(crate) fn set_helper(&self, is_helper: bool) {
+        // Relaxed: only the helper itself compares equal.
+        self.helper
+            .store(if is_helper { thread() } else { 0 }, Relaxed);
+    }
+
+    fn is_helper(&self) -> bool {
+        // Relaxed: as above.
+        let helper = self.helper.load(Relaxed);
+        helper != 0 && helper == thread()
+    }
+
+    /// Says that `bytes` more are in use.
+    pub(crate) fn note_committed(&self, bytes: usize) {
+        // Relaxed: a figure.
+        self.committed.fetch_add(bytes, Relaxed);
+    }
+
+    /// Whether this thread may give the kernel advice.
+    pub(crate) fn may_advise(&self) -> bool {
+        // Relaxed: set before there are threads.
+        let begun = self.begun.load(Relaxed);
+        !self.is_sandboxed() && (!begun || !is_single_threaded() || self.is_helper())
+    }
+
+    /// Whether no other thread can be inside a sequence: the program has one thread, which is
+    /// this one.
+    pub(crate) fn is_alone(&self) -> bool {
+        // Relaxed: as above.
+        self.begun.load(Relaxed) && is_single_threaded() && !self.is_helper()
+    }
+
+    /// Least bytes to replace where a new mapping does not merge with its neighbours.
+    fn least(&self) -> usize {
+        // Relaxed: a figure.
+        let share = self.committed.load(Relaxed) / MOST_PIECES;
+        share
+            .next_multiple_of(PAGE_SIZE)
+            .clamp(PAGE_SIZE, LARGEST_LEAST)
+    }
+
+    /// Gives a range's memory back by a new mapping over it; returns whether that was done. The
+    /// neighbours are `advised` where the kernel was told something about them.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Platform::purge`](uslub_core::platform::Platform::purge).
+    pub(crate) unsafe fn replace(&self, start: usize, bytes: usize, advised: bool) -> bool {
+        // Relaxed, both: set by a thread that was alone, or before the memory was locked.
+        let merges = !advised && !self.forked.load(Relaxed);
+        // A new mapping would not be locked.
+        if self.locked.load(Relaxed) || !merges && bytes < self.least() {
+            return false;
+        }
+        // SAFETY: passed on.
+        unsafe { renew(start, bytes) }
+    }
+}
+
+/// Puts new memory in the place of a range; returns whether that was done, and otherwise the range
+/// is as it was.
+///
+/// # Safety
+///
+/// As for [`Advice::replace`].
+pub(crate) unsafe fn renew(start: usize, bytes: usize) -> bool {
+    // SAFETY: passed on.
+    unsafe { sys::replace(start, bytes, READ_WRITE) || fill(start, bytes) }
+}
+
+const READ_WRITE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
+
+/// After a mapping over a range has failed: some kernels (before 6.12) unmap the old one first,
+/// and may fail then. Returns whether the range is new memory; otherwise it is as it was.
+///
+/// # Safety
+///
+/// As for [`Advice::replace`].
+#[cold]
+unsafe fn fill(start: usize, bytes: usize) -> bool {
+    // SAFETY: as the range is; refused where a part of it is not mapped.
+    if unsafe { sys::mprotect(start, bytes, READ_WRITE) } {
+        return false;
+    }
+    for _ in 0..TRIES {
+        // Addresses need no memory: this fails more rarely than memory does.
+        // SAFETY: nothing of value is in the range.
+        let filled = unsafe {
+            sys::replace(start, bytes, libc::PROT_NONE) && sys::mprotect(start, bytes, READ_WRITE)
+        };
+        if filled {
+            return true;
+        }
+        sys::futex_wait_for(&0, 0, 1);
+    }
+    crate::complain(format_args!(
+        "the kernel took {bytes} bytes at {start:#x} and gives none back"
+    ));
+    // SAFETY: ends the process; others would be given these addresses.
+    unsafe { libc::abort() }
+}
+
+/// The running thread.
+fn thread() -> usize {
+    uslub_rseq::pointer()
+}
+
+/// Whether the C library has started no thread that still runs; yes where it does not say.
+pub(crate) fn is_single_threaded() -> bool {
+    let flag = single_threaded_flag();
+    // SAFETY: null, or a byte of the C library's, which it writes when it starts a thread.
+    flag.is_null() || unsafe { flag.read_volatile() } != 0
+}
+
+/// The address of the C library's `__libc_single_threaded`; null where it has none.
+#[cfg(target_arch = "x86_64")]
+fn single_threaded_flag() -> *const u8 {
+    let flag: *const u8;
+    // SAFETY: reads an entry of the global offset table; a weak symbol, so 0 when absent.
+    unsafe {
+        core::arch::asm!(
+            ".weak __libc_single_threaded",
+            "mov {flag}, qword ptr [rip + __libc_single_threaded@GOTPCREL]",
+            flag = out(reg) flag,
+            options(nostack, preserves_flags, pure, readonly),
+        );
+    }
+    flag
+}
+
+/// The address of the C library's `__libc_single_threaded`; null where it has none.
+#[cfg(target_arch = "aarch64")]
+fn single_threaded_flag() -> *const u8 {
+    let flag: *const u8;
+    // SAFETY: as on x86-64.
+    unsafe {
+        core::arch::asm!(
+            ".weak __libc_single_threaded",
+            "adrp {flag}, :got:__libc_single_threaded",
+            "ldr {flag}, [{flag}, :got_lo12:__libc_single_threaded]",
+            flag = out(reg) flag,
+            options(nostack, preserves_flags, pure, readonly),
+        );
+    }
+    flag
+}
+
+/// Not asked on other architectures.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn single_threaded_flag() -> *const u8 {
+    core::ptr::null()
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+
+    fn mapping(bytes: usize) -> usize {
+        sys::mmap(0, bytes, READ_WRITE, libc::MAP_NORESERVE).unwrap()
+    }
+
+    #[test]
+    fn what_is_replaced_reads_zero_and_what_lies_around_it_stays() {
+        let start = mapping(3 * PAGE_SIZE);
+        let words = [0, 1, 2].map(|page| (start + page * PAGE_SIZE) as *mut u64);
+        // SAFETY: mapped, and ours.
+        unsafe {
+            words.iter().for_each(|word| word.write(7));
+            assert!(Advice::new().replace(start + PAGE_SIZE, PAGE_SIZE, false));
+            assert_eq!(words.map(|word| word.read()), [7, 0, 7]);
+            words[1].write(8);
+            sys::munmap(start, 3 * PAGE_SIZE);
+        }
+    }
+
+    #[test]
+    fn small_ranges_stay_where_mappings_do_not_merge() {
+        let advice = Advice::new();
+        advice.note_committed(2 * MOST_PIECES * PAGE_SIZE);
+        let start = mapping(3 * PAGE_SIZE);
+        // SAFETY: mapped, and ours.
+        unsafe {
+            assert!(!advice.replace(start, PAGE_SIZE, true));
+            assert!(advice.replace(start, 2 * PAGE_SIZE, true));
+            assert!(advice.replace(start, PAGE_SIZE, false));
+            advice.is_child_of_fork();
+            assert!(!advice.replace(start, PAGE_SIZE, false));
+            advice.note_committed(usize::MAX / 2);
+            assert_eq!(advice.least(), LARGEST_LEAST);
+            sys::munmap(start, 3 * PAGE_SIZE);
+        }
+    }
+
+    #[test]
+    fn locked_memory_is_not_replaced() {
+        let advice = Advice::new();
+        let start = mapping(PAGE_SIZE);
+        advice.set_locked(true);
+        // SAFETY: mapped, and ours.
+        unsafe {
+            assert!(!advice.replace(start, PAGE_SIZE, false));
+            sys::munmap(start, PAGE_SIZE);
+        }
+    }
+
+    #[test]
+    fn a_hole_is_filled() {
+        let start = mapping(3 * PAGE_SIZE);
+        // SAFETY: mapped, and ours; no other thread of this test takes the hole's addresses, as
+        // `replace` and `fill` would unmap them.
+        unsafe {
+            assert!(!fill(start, 3 * PAGE_SIZE), "no hole");
+            sys::munmap(start + PAGE_SIZE, PAGE_SIZE);
+            assert!(fill(start, 3 * PAGE_SIZE));
+            ((start + PAGE_SIZE) as *mut u64).write(1);
+            sys::munmap(start, 3 * PAGE_SIZE);
+        }
+    }
+
+    #[test]
+    fn advice_is_for_what_may_not_be_sandboxed() {
+        let advice = Advice::new();
+        assert!(advice.may_advise(), "before main");
+        advice.begin();
+        assert_eq!(advice.may_advise(), !is_single_threaded());
+        assert!(!advice.set_sandboxed(true));
+        assert!(!advice.may_advise());
+        assert!(advice.set_sandboxed(false));
+        advice.set_helper(true);
+        assert!(advice.may_advise() && !advice.is_alone());
+    }
+}
