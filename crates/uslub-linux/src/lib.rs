@@ -10,6 +10,7 @@ pub mod numa;
 mod offers;
 mod otherwise;
 mod sequences;
+mod sharing;
 pub mod start;
 pub mod sys;
 mod text;
@@ -31,6 +32,7 @@ use crate::huge_pages::{HUGE_PAGE_BYTES, HugePages, now_ns};
 use crate::numa::Nodes;
 use crate::offers::Offers;
 use crate::sequences::{pop, pop_many, push, push_many, push_many_within};
+use crate::sharing::Sharing;
 
 pub use mode::Mode;
 pub use text::{Text, complain};
@@ -57,7 +59,7 @@ const _: () = assert!(
 #[repr(C, align(32))]
 pub struct Linux {
     /// What fast paths look at: the area's offset where sequences may run without another look; [`CLOSED`] without sequences and
-    /// before there are slots. Less [`VFORK`] for each call of `vfork` whose child has not yet gone its way.
+    /// before there are slots. Less [`sharing::VFORK`] for each child that shares our memory.
     open: AtomicI64,
     offset: AtomicIsize,
     /// They look at this too.
@@ -76,6 +78,7 @@ pub struct Linux {
     sandboxed: AtomicBool,
     nodes: Nodes,
     huge_pages: HugePages,
+    sharing: Sharing,
 }
 
 impl Linux {
@@ -97,6 +100,7 @@ impl Linux {
             sandboxed: AtomicBool::new(false),
             nodes: Nodes::new(),
             huge_pages: HugePages::new(),
+            sharing: Sharing::new(),
         }
     }
 
@@ -204,38 +208,6 @@ impl Linux {
         self.sandboxed.load(Relaxed)
     }
 
-    /// Says that a `vfork` begins: until it ends, a thread may run that shares our memory and its
-    /// parent's area without being registered.
-    pub fn vfork_begins(&self) {
-        // Relaxed: the child is born after it, on this thread.
-        self.open.fetch_sub(VFORK, Relaxed);
-    }
-
-    /// Says that the child of a `vfork` is gone.
-    pub fn vfork_ends(&self) -> bool {
-        // Relaxed: as above.
-        self.open.fetch_add(VFORK, Relaxed) + VFORK > IN_VFORK
-    }
-
-    /// Whether a `vfork` is under way.
-    pub fn in_vfork(&self) -> bool {
-        // Relaxed: the child itself sees what its parent wrote before.
-        self.open.load(Relaxed) <= IN_VFORK
-    }
-
-    /// Whether this is the child of a `vfork`, which shares its parent's memory.
-    pub fn is_vfork_child(&self) -> bool {
-        // Relaxed: as in `in_vfork`.
-        self.in_vfork() && sys::getpid() != self.pid.load(Relaxed)
-    }
-
-    /// Says that this is a new process with memory of its own, after a fork.
-    pub fn is_child_of_fork(&self) {
-        // Relaxed: the child has one thread.
-        self.pid.store(sys::getpid(), Relaxed);
-        self.open.store(self.at_rest.load(Relaxed), Relaxed);
-    }
-
     fn region<'a>(&self, table: &'a Table) -> &'a Region {
         table.here(self.cpu())
     }
@@ -255,11 +227,6 @@ const FETCHED: usize = 32;
 const FARTHEST: i64 = i32::MIN as i64;
 /// Less than any offset.
 const CLOSED: i64 = FARTHEST - 1;
-/// What a `vfork` takes off [`Linux::open`].
-const VFORK: i64 = 1 << 48;
-/// Most that there is left then.
-const IN_VFORK: i64 = i32::MAX as i64 - VFORK;
-
 /// One round of splitmix64.
 fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
