@@ -52,7 +52,7 @@ pub(crate) fn resolve_next() {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _exit(status: c_int) -> ! {
     report::write();
-    call_next!(EXIT[0], unsafe extern "C" fn(c_int) -> !, (status), or ());
+    call_next!(EXIT[0], unsafe extern "C" fn(c_int) -> !, (status), or());
     loop {
         // SAFETY: ends the process.
         unsafe { sys::call(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]) };
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn _exit(status: c_int) -> ! {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
     report::write();
-    call_next!(EXIT[1], unsafe extern "C" fn(c_int) -> !, (status), or ());
+    call_next!(EXIT[1], unsafe extern "C" fn(c_int) -> !, (status), or());
     // SAFETY: passed on.
     unsafe { _exit(status) }
 }

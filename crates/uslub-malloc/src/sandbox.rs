@@ -56,7 +56,14 @@ pub unsafe extern "C" fn prctl(
     if option == libc::PR_SET_SECCOMP {
         enter();
     }
-    let arguments = [option as usize, a as usize, b as usize, c as usize, d as usize, 0];
+    let arguments = [
+        option as usize,
+        a as usize,
+        b as usize,
+        c as usize,
+        d as usize,
+        0,
+    ];
     call_next!(PRCTL, unsafe extern "C" fn(c_int, ...) -> c_int, (option, a, b, c, d), or {
         // SAFETY: passed on.
         returned(unsafe { sys::call(libc::SYS_prctl, arguments) }) as c_int

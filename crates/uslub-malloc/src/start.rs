@@ -5,9 +5,7 @@ use uslub_linux::start::{self, Once};
 use uslub_report::OPTIONS_VARIABLE;
 
 use crate::front::FRONT;
-use crate::{
-    ALLOCATOR, helper, limits, open, process, report, sandbox, spawn, system_call,
-};
+use crate::{ALLOCATOR, helper, limits, open, process, report, sandbox, spawn, system_call};
 
 static ONCE: Once = Once::new();
 
