@@ -43,16 +43,20 @@ impl Environment<'_> {
     }
 }
 
-/// `library` in front of what is preloaded already, once.
+/// `library` behind what is preloaded already, once.
+///
+/// Another library may wrap what ours wraps too (system calls, limits, `_exit`), to keep the program to its rules. It
+/// comes first, so it sees each call before ours does.
 fn preload(library: &Path, others: Option<&OsStr>) -> OsString {
-    let mut list = library.as_os_str().to_owned();
     let others = others.unwrap_or_default().as_bytes();
+    let mut list = OsString::new();
     for other in others.split(|b| matches!(b, b':' | b' ')) {
         if !other.is_empty() && other != library.as_os_str().as_bytes() {
-            list.push(":");
             list.push(OsStr::from_bytes(other));
+            list.push(":");
         }
     }
+    list.push(library);
     list
 }
 
@@ -120,17 +124,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_library_comes_first_in_the_preload_list_and_once() {
+    fn the_library_comes_last_in_the_preload_list_and_once() {
         let library = Path::new("/l/u.so");
         assert_eq!(preload(library, None), "/l/u.so");
         assert_eq!(preload(library, Some(OsStr::new(""))), "/l/u.so");
         assert_eq!(
             preload(library, Some(OsStr::new("/a.so /b.so"))),
-            "/l/u.so:/a.so:/b.so"
+            "/a.so:/b.so:/l/u.so"
         );
         assert_eq!(
-            preload(library, Some(OsStr::new("/a.so:/l/u.so"))),
-            "/l/u.so:/a.so"
+            preload(library, Some(OsStr::new("/l/u.so:/a.so"))),
+            "/a.so:/l/u.so"
         );
     }
 

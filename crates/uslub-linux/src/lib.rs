@@ -12,6 +12,7 @@ pub mod numa;
 mod offers;
 mod otherwise;
 mod sequences;
+mod sharing;
 pub mod start;
 pub mod sys;
 mod text;
@@ -34,6 +35,7 @@ use crate::huge_pages::{HUGE_PAGE_BYTES, HugePages, now_ns};
 use crate::numa::Nodes;
 use crate::offers::Offers;
 use crate::sequences::{pop, pop_many, push, push_many, push_many_within};
+use crate::sharing::Sharing;
 
 pub use mode::Mode;
 pub use text::{Text, complain};
@@ -60,7 +62,7 @@ const _: () = assert!(
 #[repr(C, align(32))]
 pub struct Linux {
     /// What fast paths look at: the area's offset where sequences may run without another look; [`CLOSED`] without sequences and
-    /// before there are slots. Less [`VFORK`] for each call of `vfork` whose child has not yet gone its way.
+    /// before there are slots. Less [`sharing::VFORK`] for each child that shares our memory.
     open: AtomicI64,
     offset: AtomicIsize,
     /// They look at this too.
@@ -78,6 +80,7 @@ pub struct Linux {
     advice: Advice,
     nodes: Nodes,
     huge_pages: HugePages,
+    sharing: Sharing,
 }
 
 impl Linux {
@@ -99,6 +102,7 @@ impl Linux {
             advice: Advice::new(),
             nodes: Nodes::new(),
             huge_pages: HugePages::new(),
+            sharing: Sharing::new(),
         }
     }
 
@@ -232,40 +236,6 @@ impl Linux {
         unsafe { self.huge_pages.prepare(start.as_ptr() as usize, bytes) };
     }
 
-    /// Says that a `vfork` begins: until it ends, a thread may run that shares our memory and its
-    /// parent's area without being registered.
-    pub fn vfork_begins(&self) {
-        // Relaxed: the child is born after it, on this thread.
-        self.open.fetch_sub(VFORK, Relaxed);
-    }
-
-    /// Says that the child of a `vfork` is gone.
-    pub fn vfork_ends(&self) -> bool {
-        // Relaxed: as above.
-        self.open.fetch_add(VFORK, Relaxed) + VFORK > IN_VFORK
-    }
-
-    /// Whether a `vfork` is under way.
-    pub fn in_vfork(&self) -> bool {
-        // Relaxed: the child itself sees what its parent wrote before.
-        self.open.load(Relaxed) <= IN_VFORK
-    }
-
-    /// Whether this is the child of a `vfork`, which shares its parent's memory.
-    pub fn is_vfork_child(&self) -> bool {
-        // Relaxed: as in `in_vfork`.
-        self.in_vfork() && sys::getpid() != self.pid.load(Relaxed)
-    }
-
-    /// Says that this is a new process with memory of its own, after a fork.
-    pub fn is_child_of_fork(&self) {
-        // Relaxed: the child has one thread.
-        self.pid.store(sys::getpid(), Relaxed);
-        self.advice.is_child_of_fork();
-        // Relaxed: as above.
-        self.open.store(self.at_rest.load(Relaxed), Relaxed);
-    }
-
     /// Registers this thread, unless that could end the process.
     fn register(&self, area: Area) -> bool {
         area.is_registered_here() || !self.is_sandboxed() && area.register_here()
@@ -290,11 +260,6 @@ const FETCHED: usize = 32;
 const FARTHEST: i64 = i32::MIN as i64;
 /// Less than any offset.
 const CLOSED: i64 = FARTHEST - 1;
-/// What a `vfork` takes off [`Linux::open`].
-const VFORK: i64 = 1 << 48;
-/// Most that there is left then.
-const IN_VFORK: i64 = i32::MAX as i64 - VFORK;
-
 /// One round of splitmix64.
 fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -126,23 +126,20 @@ impl Front {
         }
     }
 
-    /// Opens the fast paths, if there are restartable sequences and no `vfork` is under way.
+    /// Opens the fast paths, if there are restartable sequences and no child shares our memory.
     pub(crate) fn open(&self) {
         let Some(area) = ALLOCATOR.platform.area() else {
             return;
         };
         let has_place = core::ptr::eq(ALLOCATOR.table.active(), self.regions.as_ptr());
-        if ALLOCATOR.platform.in_vfork() || !has_place {
+        if !has_place {
             return;
         }
-        match area.index {
+        let open = || match area.index {
             Index::MmCid => self.by_id.open(area.offset),
             Index::CpuId => self.by_number.open(area.offset),
-        }
-        // Another thread's `vfork` may have begun since.
-        if ALLOCATOR.platform.in_vfork() {
-            self.close();
-        }
+        };
+        ALLOCATOR.platform.reopen(open, || self.close());
     }
 
     /// Closes the fast paths for calls that begin later.
@@ -151,12 +148,15 @@ impl Front {
         self.by_number.close();
     }
 
-    /// Lets `free` know pages that the arena has won since.
+    /// Lets `free` know pages that the arena has won since, and opens what a child has closed that is gone.
     #[inline]
     pub(crate) fn follow(&self) {
         let limit = ALLOCATOR.zone.arena.parkable();
         self.by_id.follow(limit);
         self.by_number.follow(limit);
+        if ALLOCATOR.platform.is_watching() && ALLOCATOR.platform.reap() {
+            self.open();
+        }
     }
 }
 

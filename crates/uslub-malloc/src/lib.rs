@@ -8,11 +8,13 @@
 //! | `start` | setting up, at the first call or before `main`, whichever is first |
 //! | `early` | memory for calls from inside the set-up |
 //! | `process` | fork, exit |
-//! | `spawn` | vfork: children that share our memory |
+//! | `spawn` | vfork and clone: children that share our memory |
 //! | `limits` | programs that limit their own address space |
 //! | `sandbox` | programs that forbid themselves system calls |
 //! | `system_call` | system calls by number |
 //! | `next` | the next definition of a wrapped function |
+//! | `open` | dlopen, without `RTLD_DEEPBIND` |
+//! | `inner_names` | the GNU library's inner names of the malloc family |
 //! | `helper` | the thread that gives memory back while the program idles |
 //! | `report` | what the process says when it ends |
 //!
@@ -27,9 +29,10 @@ mod early;
 mod front;
 mod helper;
 mod info;
+mod inner_names;
 mod limits;
-#[allow(dead_code)]
 mod next;
+mod open;
 mod process;
 mod report;
 mod sandbox;

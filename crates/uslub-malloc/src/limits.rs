@@ -5,9 +5,12 @@ use libc::{c_int, pid_t, rlimit};
 use uslub_linux::start;
 use uslub_linux::sys;
 
-use crate::{ALLOCATOR, set_errno};
+use crate::ALLOCATOR;
+use crate::next::{self, Next, call_next};
+use crate::sandbox::returned;
 
-fn set(pid: pid_t, resource: c_int, new: *const rlimit, old: *mut rlimit) -> c_int {
+/// What must happen before a limit of a process is set.
+fn before(pid: pid_t, resource: c_int, new: *const rlimit) {
     let ours = pid == 0 || pid as u32 == sys::getpid();
     if ours && resource as u32 == libc::RLIMIT_AS && !new.is_null() && ALLOCATOR.ready() {
         // SAFETY: the caller passes a limit.
@@ -18,17 +21,12 @@ fn set(pid: pid_t, resource: c_int, new: *const rlimit, old: *mut rlimit) -> c_i
                 .trim_reservation(&ALLOCATOR.platform, bytes / 2);
         }
     }
-    match start::prlimit(pid, resource as usize, new, old) {
-        0 => 0,
-        error => {
-            set_errno(-error as c_int);
-            -1
-        }
-    }
 }
 
 macro_rules! wrappers {
-    ($($set:ident, $prlimit:ident;)*) => {$(
+    ($($set:ident, $prlimit:ident, $nexts:ident, $set_name:literal, $prlimit_name:literal;)*) => {$(
+        static $nexts: [Next; 2] = [Next::new($set_name), Next::new($prlimit_name)];
+
         /// Sets a limit of this process.
         ///
         /// # Safety
@@ -36,7 +34,10 @@ macro_rules! wrappers {
         /// `new` points to a limit.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $set(resource: c_int, new: *const rlimit) -> c_int {
-            set(0, resource, new, core::ptr::null_mut())
+            before(0, resource, new);
+            call_next!($nexts[0], unsafe extern "C" fn(c_int, *const rlimit) -> c_int, (resource, new), or {
+                returned(start::prlimit(0, resource as usize, new, core::ptr::null_mut())) as c_int
+            })
         }
 
         /// Asks for and sets a limit of a process.
@@ -46,12 +47,23 @@ macro_rules! wrappers {
         /// `new` and `old` are null or point to limits.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $prlimit(pid: pid_t, resource: c_int, new: *const rlimit, old: *mut rlimit) -> c_int {
-            set(pid, resource, new, old)
+            before(pid, resource, new);
+            call_next!(
+                $nexts[1],
+                unsafe extern "C" fn(pid_t, c_int, *const rlimit, *mut rlimit) -> c_int,
+                (pid, resource, new, old),
+                or returned(start::prlimit(pid, resource as usize, new, old)) as c_int
+            )
         }
-    )*};
+    )*
+    /// Looks the next definitions up.
+    pub(crate) fn prepare() {
+        $(next::resolve(&$nexts.each_ref());)*
+    }
+    };
 }
 
 wrappers! {
-    setrlimit, prlimit;
-    setrlimit64, prlimit64;
+    setrlimit, prlimit, NEXT, c"setrlimit", c"prlimit";
+    setrlimit64, prlimit64, NEXT_64, c"setrlimit64", c"prlimit64";
 }

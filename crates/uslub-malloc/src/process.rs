@@ -4,6 +4,7 @@ use libc::c_int;
 use uslub_linux::sys;
 
 use crate::front::FRONT;
+use crate::next::{self, Next, call_next};
 use crate::{ALLOCATOR, helper, report, start};
 
 extern "C" fn prepare() {
@@ -35,6 +36,14 @@ pub(crate) fn register() {
     unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
 }
 
+/// The next `_exit` and `_Exit`.
+static EXIT: [Next; 2] = [Next::new(c"_exit"), Next::new(c"_Exit")];
+
+/// Looks the next definitions up.
+pub(crate) fn resolve_next() {
+    next::resolve(&EXIT.each_ref());
+}
+
 /// Ends the process at once, after the report.
 ///
 /// # Safety
@@ -43,6 +52,7 @@ pub(crate) fn register() {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _exit(status: c_int) -> ! {
     report::write();
+    call_next!(EXIT[0], unsafe extern "C" fn(c_int) -> !, (status), or());
     loop {
         // SAFETY: ends the process.
         unsafe { sys::call(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]) };
@@ -56,6 +66,8 @@ pub unsafe extern "C" fn _exit(status: c_int) -> ! {
 /// None beyond C's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
+    report::write();
+    call_next!(EXIT[1], unsafe extern "C" fn(c_int) -> !, (status), or());
     // SAFETY: passed on.
     unsafe { _exit(status) }
 }
@@ -68,3 +80,13 @@ extern "C" fn destructor() {
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static DESTRUCTOR: extern "C" fn() = destructor;
+
+/// What must happen before a fork that the C library does not see.
+pub(crate) fn before_raw_fork() {
+    prepare();
+}
+
+/// What must happen after it, in the parent and in the child; `result` is the system call's.
+pub(crate) fn after_raw_fork(result: isize) {
+    if result == 0 { child() } else { parent() }
+}

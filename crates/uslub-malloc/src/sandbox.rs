@@ -5,7 +5,17 @@
 use libc::{c_int, c_long, c_ulong};
 use uslub_linux::sys;
 
+use crate::next::{self, Next, call_next};
 use crate::{ALLOCATOR, helper, set_errno};
+
+static PRCTL: Next = Next::new(c"prctl");
+static UNSHARE: Next = Next::new(c"unshare");
+static SETNS: Next = Next::new(c"setns");
+
+/// Looks the next definitions up.
+pub(crate) fn prepare() {
+    next::resolve(&[&PRCTL, &UNSHARE, &SETNS]);
+}
 
 fn enter() {
     ALLOCATOR.platform.enter_sandbox();
@@ -46,21 +56,18 @@ pub unsafe extern "C" fn prctl(
     if option == libc::PR_SET_SECCOMP {
         enter();
     }
-    // SAFETY: passed on.
-    let result = unsafe {
-        sys::call(
-            libc::SYS_prctl,
-            [
-                option as usize,
-                a as usize,
-                b as usize,
-                c as usize,
-                d as usize,
-                0,
-            ],
-        )
-    };
-    returned(result) as c_int
+    let arguments = [
+        option as usize,
+        a as usize,
+        b as usize,
+        c as usize,
+        d as usize,
+        0,
+    ];
+    call_next!(PRCTL, unsafe extern "C" fn(c_int, ...) -> c_int, (option, a, b, c, d), or {
+        // SAFETY: passed on.
+        returned(unsafe { sys::call(libc::SYS_prctl, arguments) }) as c_int
+    })
 }
 
 /// Leaves namespaces.
@@ -71,8 +78,10 @@ pub unsafe extern "C" fn prctl(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
     helper::stop();
-    // SAFETY: passed on.
-    returned(unsafe { sys::call(libc::SYS_unshare, [flags as usize, 0, 0, 0, 0, 0]) }) as c_int
+    call_next!(UNSHARE, unsafe extern "C" fn(c_int) -> c_int, (flags), or {
+        // SAFETY: passed on.
+        returned(unsafe { sys::call(libc::SYS_unshare, [flags as usize, 0, 0, 0, 0, 0]) }) as c_int
+    })
 }
 
 /// Joins a namespace.
@@ -83,7 +92,9 @@ pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
     helper::stop();
-    // SAFETY: passed on.
-    returned(unsafe { sys::call(libc::SYS_setns, [fd as usize, kind as usize, 0, 0, 0, 0]) })
-        as c_int
+    let arguments = [fd as usize, kind as usize, 0, 0, 0, 0];
+    call_next!(SETNS, unsafe extern "C" fn(c_int, c_int) -> c_int, (fd, kind), or {
+        // SAFETY: passed on.
+        returned(unsafe { sys::call(libc::SYS_setns, arguments) }) as c_int
+    })
 }

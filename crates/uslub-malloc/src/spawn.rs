@@ -1,33 +1,294 @@
-//! Children that share our memory: `vfork` and its like.
+//! Children that share our memory: `vfork`, and `clone` with `CLONE_VM`.
 //!
-//! Such a child runs in its parent's memory and sees its parent's rseq area, but the kernel does not
-//! know it: no sequence of it would be restarted. While it lives the fast paths are closed.
+//! Such a child runs in its parent's memory and mostly sees its parent's rseq area, but the kernel does not
+//! know it: no sequence of it would be restarted. The fast paths are closed before it is born.
+//!
+//! | child | the fast paths open again |
+//! |---|---|
+//! | of `vfork`, or with `CLONE_VFORK` | when its parent goes on: the child has ended or runs a program |
+//! | without `CLONE_VFORK` | when the kernel clears a word of ours (`CLONE_CHILD_CLEARTID`); slow paths look |
+//! | the same, with a word of the caller's, or by `clone3` | never |
+//! | with `CLONE_THREAD` | they stay open: it is a thread, and has its own area |
+//!
+//! While they are closed an allocation takes a slow path and asks for the process id.
+//!
+//! `posix_spawn`, `system` and `popen` of glibc make such a child by themselves. It allocates nothing, so nothing is closed.
 
-use crate::ALLOCATOR;
+use core::ffi::c_void;
+use core::ptr::{NonNull, null_mut};
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicPtr, AtomicU32};
+
+use libc::{c_int, pid_t};
+
 use crate::front::FRONT;
+use crate::next::{self, Next, call_next};
+use crate::{ALLOCATOR, process, set_errno};
 
-/// Runs before the process that calls `vfork` stands still.
-extern "C" fn vfork_begins() {
+static VFORK: Next = Next::new(c"vfork");
+/// The next `vfork`, where it is not the C library's own.
+static OTHER_VFORK: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+static CLONE: [Next; 2] = [Next::new(c"clone"), Next::new(c"__clone")];
+
+/// Looks the next definitions up.
+pub(crate) fn prepare() {
+    next::resolve(&[&VFORK, &CLONE[0], &CLONE[1]]);
+    if let Some(next) = VFORK.get().filter(|&next| !is_of_the_c_library(next)) {
+        // Relaxed: one thread so far.
+        OTHER_VFORK.store(next.as_ptr(), Relaxed);
+    }
+}
+
+/// What a new task shares with its parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A thread: memory and process.
+    Thread,
+    /// Memory; the parent waits until it is shared no longer.
+    Waited,
+    /// Memory; the parent goes on at once.
+    Unwaited,
+    /// Nothing: a fork.
+    Fork,
+}
+
+impl Kind {
+    /// What flags of `clone` ask for.
+    pub(crate) fn of(flags: u64) -> Self {
+        let has = |flag: c_int| flags & flag as u64 != 0;
+        match (has(libc::CLONE_VM), has(libc::CLONE_THREAD)) {
+            (false, _) => Kind::Fork,
+            (true, true) => Kind::Thread,
+            (true, false) if has(libc::CLONE_VFORK) => Kind::Waited,
+            (true, false) => Kind::Unwaited,
+        }
+    }
+}
+
+/// Runs before a child is born that shares our memory.
+pub(crate) extern "C" fn sharing_begins() {
     ALLOCATOR.platform.vfork_begins();
     FRONT.close();
 }
 
 /// Runs in the parent when the child is gone, or was never there.
-extern "C" fn vfork_ends() {
+pub(crate) extern "C" fn sharing_ends() {
     if ALLOCATOR.platform.vfork_ends() && ALLOCATOR.ready() {
         FRONT.open();
     }
 }
 
+/// Runs in the parent of a child for which it does not wait; `word` is to be cleared at the child's end.
+pub(crate) fn sharing_goes_on(born: bool, word: Option<&AtomicU32>) {
+    match (born, word) {
+        (true, Some(_)) => {}
+        (true, None) => ALLOCATOR.platform.keep_closed(),
+        (false, word) => {
+            word.inspect(|word| ALLOCATOR.platform.unwatch(word));
+            sharing_ends();
+        }
+    }
+}
+
+/// A word that the kernel is to clear at the end of a child with these flags.
+pub(crate) fn word_for(flags: u64) -> Option<&'static AtomicU32> {
+    let is_taken = flags & (libc::CLONE_CHILD_CLEARTID | libc::CLONE_CHILD_SETTID) as u64 != 0;
+    (!is_taken).then(|| ALLOCATOR.platform.watch()).flatten()
+}
+
+/// Marks the rseq area of a new task with a thread pointer of its own as unregistered.
+///
+/// The C library's fresh thread-local memory is all zeroes, which looks like CPU 0. `clone` does not register
+/// the task. Memory that does not begin as a thread's record of the GNU library is left alone.
+///
+/// # Safety
+///
+/// `thread` is the thread pointer for a new task.
+#[cfg(target_arch = "x86_64")]
+pub(crate) unsafe fn mark_unregistered(flags: u64, thread: usize) {
+    const NOT_TO_BE_REGISTERED: i32 = -2;
+    let Some(area) = ALLOCATOR.platform.area().filter(|area| !area.own) else {
+        return;
+    };
+    if flags & libc::CLONE_SETTLS as u64 == 0 || thread == 0 {
+        return;
+    }
+    let record = thread as *const usize;
+    // SAFETY: a thread pointer points at a word with its own address. The GNU library's record
+    // has it in the third word too, and its rseq area where ours is.
+    unsafe {
+        if *record == thread && *record.add(2) == thread {
+            let cpu_id = (thread.wrapping_add_signed(area.offset) + 4) as *mut i32;
+            if *cpu_id >= 0 {
+                *cpu_id = NOT_TO_BE_REGISTERED;
+            }
+        }
+    }
+}
+
+/// A thread pointer tells nothing about the memory there on other architectures.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) unsafe fn mark_unregistered(_flags: u64, _thread: usize) {}
+
+type Start = extern "C" fn(*mut c_void) -> c_int;
+type Clone = unsafe extern "C" fn(Start, *mut c_void, c_int, *mut c_void, ...) -> c_int;
+
+/// What the child of a fork by `clone` is to do. It reads this in its own copy of its parent's memory.
+struct Child {
+    start: Start,
+    argument: *mut c_void,
+}
+
+extern "C" fn child_of_fork(child: *mut c_void) -> c_int {
+    process::after_raw_fork(0);
+    // SAFETY: `clone_by` made it, in memory that was copied since.
+    let child = unsafe { &*child.cast::<Child>() };
+    (child.start)(child.argument)
+}
+
+/// Arguments of `clone`.
+struct Arguments {
+    start: Option<Start>,
+    stack: *mut c_void,
+    flags: c_int,
+    argument: *mut c_void,
+    parent_tid: *mut c_void,
+    thread: *mut c_void,
+    child_tid: *mut c_void,
+}
+
+impl Arguments {
+    /// # Safety
+    ///
+    /// As for `clone`.
+    unsafe fn call(&self, next: &Next) -> c_int {
+        let Some(start) = self.start else {
+            set_errno(libc::EINVAL);
+            return -1;
+        };
+        call_next!(
+            next,
+            Clone,
+            (start, self.stack, self.flags, self.argument, self.parent_tid, self.thread, self.child_tid),
+            or {
+                set_errno(libc::ENOSYS);
+                -1
+            }
+        )
+    }
+}
+
+/// # Safety
+///
+/// As for `clone`.
+unsafe fn clone_by(next: &Next, mut all: Arguments) -> c_int {
+    let flags = u64::from(all.flags as u32);
+    // SAFETY: passed on, here and below.
+    unsafe { mark_unregistered(flags, all.thread as usize) };
+    match Kind::of(flags) {
+        // SAFETY: as above.
+        Kind::Thread => unsafe { all.call(next) },
+        Kind::Waited => {
+            sharing_begins();
+            // SAFETY: as above.
+            let result = unsafe { all.call(next) };
+            sharing_ends();
+            result
+        }
+        Kind::Unwaited => {
+            sharing_begins();
+            let word = word_for(flags);
+            if let Some(word) = word {
+                all.flags |= libc::CLONE_CHILD_CLEARTID;
+                all.child_tid = word.as_ptr().cast();
+            }
+            // SAFETY: as above.
+            let result = unsafe { all.call(next) };
+            sharing_goes_on(result > 0, word);
+            result
+        }
+        Kind::Fork => {
+            let Some(start) = all.start else {
+                // SAFETY: as above.
+                return unsafe { all.call(next) };
+            };
+            let mut child = Child {
+                start,
+                argument: all.argument,
+            };
+            all.start = Some(child_of_fork);
+            all.argument = (&raw mut child).cast();
+            process::before_raw_fork();
+            // SAFETY: as above; the child finds what it is to do in its copy of this frame.
+            let result = unsafe { all.call(next) };
+            process::after_raw_fork(result as isize);
+            result
+        }
+    }
+}
+
+macro_rules! clones {
+    ($($name:ident: $index:literal;)*) => {$(
+        /// Makes a task that runs `start` on a stack of its own. What follows `argument` is read where the flags ask for it.
+        ///
+        /// # Safety
+        ///
+        /// As for the C library's function of this name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            start: Option<Start>,
+            stack: *mut c_void,
+            flags: c_int,
+            argument: *mut c_void,
+            parent_tid: *mut c_void,
+            thread: *mut c_void,
+            child_tid: *mut c_void,
+        ) -> c_int {
+            let all = Arguments { start, stack, flags, argument, parent_tid, thread, child_tid };
+            // SAFETY: passed on.
+            unsafe { clone_by(&CLONE[$index], all) }
+        }
+    )*};
+}
+
+clones! {
+    clone: 0;
+    __clone: 1;
+}
+
+/// Runs before `vfork`; returns the next definition where it is not the C library's own. The C library's does
+/// what is done here, but its return address would be on the stack that the child uses.
+extern "C" fn vfork_begins() -> *mut c_void {
+    sharing_begins();
+    // Relaxed: set before `main`.
+    OTHER_VFORK.load(Relaxed)
+}
+
+/// Whether a function lies in the same object as the C library's `fork`.
+fn is_of_the_c_library(function: NonNull<c_void>) -> bool {
+    let object = |address: *const c_void| {
+        // SAFETY: all-zero is a valid value.
+        let mut info: libc::Dl_info = unsafe { core::mem::zeroed() };
+        // SAFETY: writes the record only.
+        let found = unsafe { libc::dladdr(address, &raw mut info) };
+        (found != 0).then_some(info.dli_fbase)
+    };
+    object(function.as_ptr()) == object(libc::__errno_location as *const c_void)
+}
+
 /// `vfork`: the child shares our memory and its parent's thread area without being registered
 /// with the kernel, so per-CPU slots are closed to it until it is gone.
+///
+/// A definition of another library is called as an ordinary function: such a one can only be a `fork`.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
-pub unsafe extern "C" fn vfork() -> libc::pid_t {
+pub unsafe extern "C" fn vfork() -> pid_t {
     core::arch::naked_asm!(
         "sub rsp, 8",
         "call {begins}",
+        "test rax, rax",
+        "jnz 50f",
         "add rsp, 8",
         // The child returns first and reuses the stack: the return address waits in a register.
         "pop rdi",
@@ -51,8 +312,17 @@ pub unsafe extern "C" fn vfork() -> libc::pid_t {
         "mov [rax], ecx",
         "mov eax, -1",
         "ret",
+        "50:",
+        "call rax",
+        "mov [rsp], rax",
+        "test eax, eax",
+        "je 51f",
+        "call {ends}",
+        "51:",
+        "pop rax",
+        "ret",
         begins = sym vfork_begins,
-        ends = sym vfork_ends,
+        ends = sym sharing_ends,
         errno = sym libc::__errno_location,
         number = const libc::SYS_vfork,
     )
@@ -62,10 +332,11 @@ pub unsafe extern "C" fn vfork() -> libc::pid_t {
 #[cfg(target_arch = "aarch64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
-pub unsafe extern "C" fn vfork() -> libc::pid_t {
+pub unsafe extern "C" fn vfork() -> pid_t {
     core::arch::naked_asm!(
         "stp x29, x30, [sp, #-16]!",
         "bl {begins}",
+        "cbnz x0, 50f",
         "ldp x29, x30, [sp], #16",
         "mov x0, #{flags}",
         "mov x1, xzr",
@@ -90,10 +361,35 @@ pub unsafe extern "C" fn vfork() -> libc::pid_t {
         "str w1, [x0]",
         "mov w0, #-1",
         "ret",
+        "50:",
+        "blr x0",
+        "cbz w0, 51f",
+        "str x0, [sp, #-16]!",
+        "bl {ends}",
+        "ldr x0, [sp], #16",
+        "51:",
+        "ldp x29, x30, [sp], #16",
+        "ret",
         begins = sym vfork_begins,
-        ends = sym vfork_ends,
+        ends = sym sharing_ends,
         errno = sym libc::__errno_location,
         flags = const libc::CLONE_VFORK | libc::CLONE_VM | libc::SIGCHLD,
         number = const libc::SYS_clone,
     )
+}
+
+/// [`vfork`] under the C library's inner name.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn __vfork() -> pid_t {
+    core::arch::naked_asm!("jmp {vfork}", vfork = sym vfork)
+}
+
+/// [`vfork`] under the C library's inner name.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn __vfork() -> pid_t {
+    core::arch::naked_asm!("b {vfork}", vfork = sym vfork)
 }

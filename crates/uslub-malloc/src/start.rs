@@ -7,7 +7,7 @@ use uslub_linux::start::{self, Once};
 use uslub_report::OPTIONS_VARIABLE;
 
 use crate::front::FRONT;
-use crate::{ALLOCATOR, helper, process, report};
+use crate::{ALLOCATOR, helper, limits, open, process, report, sandbox, spawn, system_call};
 
 static ONCE: Once = Once::new();
 
@@ -47,9 +47,20 @@ fn ask_for_huge_pages() {
     }
 }
 
+/// Looks up the next definition of each function that is wrapped.
+fn resolve_next() {
+    limits::prepare();
+    open::prepare();
+    process::resolve_next();
+    sandbox::prepare();
+    spawn::prepare();
+    system_call::prepare();
+}
+
 /// Runs before `main`.
 extern "C" fn constructor() {
     ready();
+    resolve_next();
     process::register();
     report::prepare();
     helper::prepare();

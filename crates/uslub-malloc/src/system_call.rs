@@ -1,28 +1,398 @@
 //! `syscall`: system calls that the program makes by their numbers.
+//!
+//! An ordinary call is a look at its number ([`before`]) and a jump to the next definition, with
+//! all registers and the stack as they came. Calls that make a task go to the kernel from here:
+//!
+//! | task | before | after, in the parent | after, in the child |
+//! |---|---|---|---|
+//! | shares memory, waited for | the fast paths close | they open | |
+//! | shares memory, not waited for | they close | | |
+//! | a fork | the locks are taken | they are given back | they are made anew |
+//! | a thread | | | |
+//!
+//! A child that shares memory, and has no stack of its own, returns first and reuses its parent's. So the return address
+//! waits in a register, which the kernel keeps for both. A child with a stack of its own returns to the address that its stack
+//! begins with on x86-64, as with the GNU library's `syscall`.
 
-use core::ffi::c_void;
+use crate::next::{self, Next};
 
-use libc::c_long;
-use uslub_linux::sys;
+static SYSCALL: Next = Next::new(c"syscall");
 
-use crate::sandbox;
+/// Looks the next definition up.
+pub(crate) fn prepare() {
+    next::resolve(&[&SYSCALL]);
+}
+
+/// The number and the arguments of a call, but for the last.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+type Frame = [usize; 6];
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod task {
+    use core::ffi::c_void;
+
+    use super::asm::{fork_own, fork_same, unwaited_own, unwaited_same, waited_own, waited_same};
+    use super::{Frame, SYSCALL, asm};
+    use crate::spawn::{self, Kind};
+    use crate::{ALLOCATOR, process, sandbox};
+
+    /// Least bytes of `clone3`'s record, and the places of its fields in words.
+    const LEAST_BYTES: usize = 64;
+    const FLAGS: usize = 0;
+    const STACK: usize = 5;
+    const THREAD: usize = 7;
+
+    /// Places of `clone`'s arguments in a frame.
+    #[cfg(target_arch = "x86_64")]
+    mod place {
+        pub(super) const CHILD_TID: usize = 4;
+        pub(super) const THREAD: usize = 5;
+    }
+    #[cfg(target_arch = "aarch64")]
+    mod place {
+        pub(super) const THREAD: usize = 4;
+        pub(super) const CHILD_TID: usize = 5;
+    }
+
+    /// A task that a call makes.
+    struct Task {
+        kind: Kind,
+        flags: u64,
+        has_stack: bool,
+    }
+
+    /// The task that a call makes, if it makes one.
+    ///
+    /// # Safety
+    ///
+    /// The frame is that of a call.
+    unsafe fn task(frame: &mut Frame) -> Option<Task> {
+        let (flags, stack, thread) = match frame[0] as libc::c_long {
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_fork => (0, 0, 0),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_vfork => ((libc::CLONE_VM | libc::CLONE_VFORK) as u64, 0, 0),
+            // The kernel looks at 32 bits.
+            libc::SYS_clone => (u64::from(frame[1] as u32), frame[2], frame[place::THREAD]),
+            libc::SYS_clone3 if frame[1] != 0 && frame[2] >= LEAST_BYTES => {
+                let record = frame[1] as *const u64;
+                // SAFETY: the caller passes a record of that length.
+                let word = |at| unsafe { record.add(at).read_unaligned() };
+                // The kernel looks at two arguments; the other registers tell the hooks something.
+                frame[3..].fill(0);
+                (word(FLAGS), word(STACK) as usize, word(THREAD) as usize)
+            }
+            _ => return None,
+        };
+        // SAFETY: passed on.
+        unsafe { spawn::mark_unregistered(flags, thread) };
+        Some(Task {
+            kind: Kind::of(flags),
+            flags,
+            has_stack: stack != 0,
+        })
+    }
+
+    /// Runs before each call; returns where it goes on.
+    pub(super) unsafe extern "C" fn before(frame: &mut Frame) -> *const c_void {
+        let number = frame[0] as libc::c_long;
+        sandbox::before_system_call(number);
+        // SAFETY: passed on.
+        let task = unsafe { task(frame) }.filter(|task| task.kind != Kind::Thread);
+        let Some(task) = task else {
+            let next = SYSCALL.get();
+            return next.map_or(asm::ordinary as *const c_void, |next| next.as_ptr());
+        };
+        match task.kind {
+            Kind::Fork => process::before_raw_fork(),
+            Kind::Waited | Kind::Unwaited => spawn::sharing_begins(),
+            Kind::Thread => {}
+        }
+        if task.kind == Kind::Unwaited
+            && number == libc::SYS_clone
+            && let Some(word) = spawn::word_for(task.flags)
+        {
+            frame[1] |= libc::CLONE_CHILD_CLEARTID as usize;
+            frame[place::CHILD_TID] = word.as_ptr() as usize;
+        }
+        let entry: unsafe extern "C" fn() = match (task.kind, task.has_stack) {
+            (Kind::Waited, false) => waited_same,
+            (Kind::Waited, true) => waited_own,
+            (Kind::Unwaited, false) => unwaited_same,
+            (Kind::Unwaited, true) => unwaited_own,
+            (_, false) => fork_same,
+            (_, true) => fork_own,
+        };
+        entry as *const c_void
+    }
+
+    pub(super) extern "C" fn after_waited(_result: isize, _child_tid: usize) {
+        spawn::sharing_ends();
+    }
+
+    pub(super) extern "C" fn after_unwaited(result: isize, child_tid: usize) {
+        spawn::sharing_goes_on(result > 0, ALLOCATOR.platform.watched(child_tid));
+    }
+
+    pub(super) extern "C" fn after_fork(result: isize, _child_tid: usize) {
+        process::after_raw_fork(result);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod asm {
+    use core::arch::naked_asm;
+
+    use super::task::{after_fork, after_unwaited, after_waited, before};
+
+    /// The C library's argument registers to the kernel's.
+    macro_rules! to_kernel {
+        () => {
+            "mov rax, rdi
+             mov rdi, rsi
+             mov rsi, rdx
+             mov rdx, rcx
+             mov r10, r8
+             mov r8, r9"
+        };
+    }
+
+    /// Returns the kernel's result (`rax`) as the C library does.
+    macro_rules! to_library {
+        () => {
+            "cmp rax, -4095
+             jae 70f
+             ret
+             70:
+             neg eax
+             push rax
+             call {errno}
+             pop rcx
+             mov [rax], ecx
+             mov rax, -1
+             ret"
+        };
+    }
+
+    /// Any system call.
+    ///
+    /// # Safety
+    ///
+    /// As for the call.
+    #[unsafe(no_mangle)]
+    #[unsafe(naked)]
+    pub unsafe extern "C" fn syscall(number: libc::c_long) -> libc::c_long {
+        naked_asm!(
+            // It has a variable number of arguments, so `al` may matter.
+            "push rax",
+            "push r9",
+            "push r8",
+            "push rcx",
+            "push rdx",
+            "push rsi",
+            "push rdi",
+            "mov rdi, rsp",
+            "call {before}",
+            "mov r11, rax",
+            "pop rdi",
+            "pop rsi",
+            "pop rdx",
+            "pop rcx",
+            "pop r8",
+            "pop r9",
+            "pop rax",
+            "jmp r11",
+            before = sym before,
+        )
+    }
+
+    /// A call that makes no task, where there is no next definition.
+    #[unsafe(naked)]
+    pub(super) unsafe extern "C" fn ordinary() {
+        naked_asm!(
+            to_kernel!(),
+            "mov r9, [rsp + 8]",
+            "syscall",
+            to_library!(),
+            errno = sym libc::__errno_location,
+        )
+    }
+
+    /// Calls that make a task: what both do right after the call, what the child does when it is not what its parent does, and
+    /// what the parent does then.
+    macro_rules! makes {
+        ($($name:ident: $after:ident, $both:literal, $child:literal;)*) => {$(
+            #[unsafe(naked)]
+            pub(super) unsafe extern "C" fn $name() {
+                naked_asm!(
+                    to_kernel!(),
+                    "pop r9",
+                    "syscall",
+                    $both,
+                    "push rax",
+                    "mov rdi, rax",
+                    "mov rsi, r10",
+                    "call {after}",
+                    "pop rax",
+                    to_library!(),
+                    "60:",
+                    $child,
+                    after = sym $after,
+                    errno = sym libc::__errno_location,
+                )
+            }
+        )*};
+    }
+
+    makes! {
+        waited_same: after_waited, "push r9\ntest rax, rax\njz 60f", "ret";
+        waited_own: after_waited, "test rax, rax\njz 60f\npush r9", "ret";
+        unwaited_same: after_unwaited, "push r9\ntest rax, rax\njz 60f", "ret";
+        unwaited_own: after_unwaited, "test rax, rax\njz 60f\npush r9", "ret";
+        fork_same: after_fork, "push r9", "ud2";
+        fork_own: after_fork, "test rax, rax\njz 60f\npush r9",
+            "mov r9, rsp
+             and rsp, -16
+             push r9
+             push r9
+             xor edi, edi
+             call {after}
+             pop r9
+             pop rsp
+             xor eax, eax
+             ret";
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod asm {
+    use core::arch::naked_asm;
+
+    use super::task::{after_fork, after_unwaited, after_waited, before};
+
+    /// The C library's argument registers to the kernel's.
+    macro_rules! to_kernel {
+        () => {
+            "mov x8, x0
+             mov x0, x1
+             mov x1, x2
+             mov x2, x3
+             mov x3, x4
+             mov x4, x5
+             mov x5, x6"
+        };
+    }
+
+    /// Returns the kernel's result (`x0`) as the C library does.
+    macro_rules! to_library {
+        () => {
+            "cmn x0, #4095
+             b.hs 70f
+             ret
+             70:
+             neg w0, w0
+             stp x0, x30, [sp, #-16]!
+             bl {errno}
+             ldp x1, x30, [sp], #16
+             str w1, [x0]
+             mov x0, #-1
+             ret"
+        };
+    }
+
+    /// Any system call.
+    ///
+    /// # Safety
+    ///
+    /// As for the call.
+    #[unsafe(no_mangle)]
+    #[unsafe(naked)]
+    pub unsafe extern "C" fn syscall(number: libc::c_long) -> libc::c_long {
+        naked_asm!(
+            "stp x0, x1, [sp, #-64]!",
+            "stp x2, x3, [sp, #16]",
+            "stp x4, x5, [sp, #32]",
+            "stp x6, x30, [sp, #48]",
+            "mov x0, sp",
+            "bl {before}",
+            "mov x16, x0",
+            "ldp x6, x30, [sp, #48]",
+            "ldp x4, x5, [sp, #32]",
+            "ldp x2, x3, [sp, #16]",
+            "ldp x0, x1, [sp], #64",
+            "br x16",
+            before = sym before,
+        )
+    }
+
+    /// A call that makes no task, where there is no next definition.
+    #[unsafe(naked)]
+    pub(super) unsafe extern "C" fn ordinary() {
+        naked_asm!(
+            to_kernel!(),
+            "svc 0",
+            to_library!(),
+            errno = sym libc::__errno_location,
+        )
+    }
+
+    /// Calls that make a task: what the child does apart from its parent.
+    macro_rules! makes {
+        ($($name:ident: $after:ident, $child:literal;)*) => {$(
+            #[unsafe(naked)]
+            pub(super) unsafe extern "C" fn $name() {
+                naked_asm!(
+                    to_kernel!(),
+                    "svc 0",
+                    $child,
+                    "stp x0, x30, [sp, #-16]!",
+                    "mov x1, x4",
+                    "bl {after}",
+                    "ldp x0, x30, [sp], #16",
+                    to_library!(),
+                    "60:",
+                    "ret",
+                    after = sym $after,
+                    errno = sym libc::__errno_location,
+                )
+            }
+        )*};
+    }
+
+    makes! {
+        waited_same: after_waited, "cbz x0, 60f";
+        waited_own: after_waited, "cbz x0, 60f";
+        unwaited_same: after_unwaited, "cbz x0, 60f";
+        unwaited_own: after_unwaited, "cbz x0, 60f";
+        fork_same: after_fork, "";
+        fork_own: after_fork, "";
+    }
+}
 
 /// Any system call.
 ///
 /// # Safety
 ///
 /// As for the call.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn syscall(
-    number: c_long,
-    a: *mut c_void,
-    b: *mut c_void,
-    c: *mut c_void,
-    d: *mut c_void,
-    e: *mut c_void,
-    f: *mut c_void,
-) -> c_long {
-    sandbox::before_system_call(number);
-    // SAFETY: passed on.
-    sandbox::returned(unsafe { sys::call(number, [a, b, c, d, e, f].map(|p| p as usize)) })
+    number: libc::c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> libc::c_long {
+    crate::sandbox::before_system_call(number);
+    crate::next::call_next!(
+        SYSCALL,
+        unsafe extern "C" fn(libc::c_long, ...) -> libc::c_long,
+        (number, a, b, c, d, e, f),
+        or {
+            // SAFETY: passed on.
+            crate::sandbox::returned(unsafe { uslub_linux::sys::call(number, [a, b, c, d, e, f]) })
+        }
+    )
 }

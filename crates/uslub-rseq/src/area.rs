@@ -98,6 +98,12 @@ impl Area {
         }
     }
 
+    /// Registers this thread's area where it only looks registered, as memory copied from another task does; returns
+    /// whether it is registered then.
+    pub fn register_copy(&self) -> bool {
+        !self.is_registered_here() || crate::own::register_at(self.offset)
+    }
+
     /// The index of the CPU that this thread runs on; may be stale at once.
     #[inline]
     pub fn index_here(&self) -> u32 {

@@ -30,3 +30,13 @@ pub(crate) fn register() -> bool {
     }
     result == 0
 }
+
+/// Registers this thread's area at an offset, unless it is registered; returns whether it is then.
+pub(crate) fn register_at(offset: isize) -> bool {
+    let area = thread::pointer().wrapping_add_signed(offset);
+    // SAFETY: the area is this thread's, of that size at least, and lives as long as the thread.
+    let result =
+        unsafe { thread::call(libc::SYS_rseq, [area, BYTES, 0, SIGNATURE as usize, 0, 0]) };
+    // The kernel says EBUSY for this area, EINVAL for one of another size.
+    [0, -(libc::EBUSY as isize), -(libc::EINVAL as isize)].contains(&result)
+}

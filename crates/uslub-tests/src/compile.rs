@@ -52,14 +52,26 @@ pub fn early() -> Option<(PathBuf, PathBuf)> {
     Some((program, loaded))
 }
 
-/// The shared library of `tests/c/<name>.c`, to be preloaded or loaded.
+/// The library of `tests/c/<name>.c`, to be preloaded or loaded.
 ///
 /// # Panics
 ///
 /// If it does not compile.
-pub fn preloadable(name: &str) -> Option<PathBuf> {
+pub fn library(name: &str) -> Option<PathBuf> {
     let source = sources().join(format!("{name}.c"));
     compile(&source, &format!("lib{name}.so"), &["-shared", "-fPIC"])
+}
+
+/// The library of `tests/c/deep_lib.c`, beside one that only its own run path leads to.
+///
+/// # Panics
+///
+/// If they do not compile.
+pub fn deep_library() -> Option<PathBuf> {
+    let source = sources().join("deep_lib.c");
+    compile(&source, "libdeep_friend.so", &["-shared", "-fPIC"])?;
+    let more = ["-shared", "-fPIC", "-Wl,-rpath,$ORIGIN"];
+    compile(&source, "libdeep.so", &more)
 }
 
 fn sources() -> PathBuf {

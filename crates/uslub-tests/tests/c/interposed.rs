@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use uslub_tests::compile::preloadable;
+use uslub_tests::compile::library;
 use uslub_tests::subject::subject;
 use uslub_tests::tools::shared;
 use uslub_tests::way::{Launch, Way};
@@ -20,7 +20,7 @@ fn list(way: Way, interposer: &Path, first: bool) -> String {
 
 /// Runs the program with the interposer, whose clock goes so, in each order.
 fn with_clock(way: Way, clock: &str) {
-    let (Some(interposed), Some(interposer)) = (program("interposed"), preloadable("interposer"))
+    let (Some(interposed), Some(interposer)) = (program("interposed"), library("interposer"))
     else {
         return;
     };
@@ -53,7 +53,7 @@ in_every_way! {
     fn an_audit_library_may_follow_each_binding(way) {
         let _shared = shared();
         let Some(interposed) = program("interposed") else { return };
-        let Some(interposer) = preloadable("interposer") else { return };
+        let Some(interposer) = library("interposer") else { return };
         for lazy in ["LD_BIND_NOW", "LD_BIND_NOT"] {
             Run::of(&interposed)
                 .variable("LD_AUDIT", &interposer)
@@ -66,7 +66,7 @@ in_every_way! {
     fn a_misuse_ends_by_the_signal_though_abort_is_wrapped(way) {
         let _shared = shared();
         let Some(interposed) = program("interposed") else { return };
-        let Some(interposer) = preloadable("interposer") else { return };
+        let Some(interposer) = library("interposer") else { return };
         let outcome = Run::of(&interposed)
             .args(["2", "misuse"])
             .variable("LD_PRELOAD", list(way, &interposer, true))

@@ -9,4 +9,5 @@ mod life;
 mod limits;
 mod memory;
 mod misuse;
+mod sharing;
 mod stress;

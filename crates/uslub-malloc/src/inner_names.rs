@@ -1,0 +1,66 @@
+//! The GNU library's inner names of the malloc family.
+//!
+//! Programs call them to get past a wrapper of malloc, often one of their own. What they allocate so is freed by `free`, so it must be ours too.
+//! Each is a jump: a wrapper of malloc that another library has preloaded is not called.
+//!
+//! Malloc's hooks (`__malloc_hook` and its siblings) are gone since version 2.34 of the GNU library and were never called here.
+
+use core::ffi::{c_int, c_void};
+
+use crate::api::{calloc, cfree, memalign, posix_memalign, pvalloc, realloc, reallocarray, valloc};
+use crate::front::{free, malloc};
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! jump {
+    ($to:ident) => {
+        core::arch::naked_asm!("jmp {to}", to = sym $to)
+    };
+}
+
+#[cfg(target_arch = "aarch64")]
+macro_rules! jump {
+    ($to:ident) => {
+        core::arch::naked_asm!("b {to}", to = sym $to)
+    };
+}
+
+macro_rules! names {
+    ($($name:ident is $to:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {$(
+        #[doc = concat!("[`", stringify!($to), "`] under an inner name of the GNU library.")]
+        ///
+        /// # Safety
+        ///
+        /// As there.
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) $(-> $result)? {
+            jump!($to)
+        }
+
+        #[doc = concat!("[`", stringify!($to), "`] under an inner name of the GNU library.")]
+        ///
+        /// # Safety
+        ///
+        /// As there.
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) $(-> $result)? {
+            // SAFETY: passed on.
+            unsafe { $to($($argument),*) }
+        }
+    )*};
+}
+
+names! {
+    __libc_malloc is malloc(bytes: usize) -> *mut c_void;
+    __libc_calloc is calloc(count: usize, size: usize) -> *mut c_void;
+    __libc_realloc is realloc(object: *mut c_void, bytes: usize) -> *mut c_void;
+    __libc_reallocarray is reallocarray(object: *mut c_void, count: usize, size: usize) -> *mut c_void;
+    __libc_free is free(object: *mut c_void);
+    __libc_cfree is cfree(object: *mut c_void);
+    __libc_memalign is memalign(align: usize, bytes: usize) -> *mut c_void;
+    __libc_valloc is valloc(bytes: usize) -> *mut c_void;
+    __libc_pvalloc is pvalloc(bytes: usize) -> *mut c_void;
+    __posix_memalign is posix_memalign(out: *mut *mut c_void, align: usize, bytes: usize) -> c_int;
+}

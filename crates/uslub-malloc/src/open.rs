@@ -1,0 +1,76 @@
+//! `dlopen` without `RTLD_DEEPBIND`.
+//!
+//! With that flag a library binds to the C library's malloc, because it looks there before it looks at what is preloaded. What
+//! it allocates comes from another malloc than what the program frees, and the other way round. So the flag
+//! is cleared. The library's other names then resolve as without it: a name that the program defines too is the program's.
+//!
+//! The loader goes by the caller's address: from it come the caller's search path and its namespace. So the call is a jump.
+//! `dlmopen` is left alone: a new namespace has a C library of its own, whose malloc all of it uses.
+
+use core::ffi::{c_char, c_int, c_void};
+
+use crate::next::{self, Next};
+
+static DLOPEN: Next = Next::new(c"dlopen");
+
+/// Looks the next definition up.
+pub(crate) fn prepare() {
+    next::resolve(&[&DLOPEN]);
+}
+
+/// Stands for a next definition where there is none.
+extern "C" fn nothing(_file: *const c_char, _mode: c_int) -> *mut c_void {
+    core::ptr::null_mut()
+}
+
+extern "C" fn next_dlopen() -> *const c_void {
+    let otherwise = nothing as *const c_void;
+    DLOPEN.get().map_or(otherwise, |next| next.as_ptr())
+}
+
+/// Loads a library, never with `RTLD_DEEPBIND`.
+///
+/// # Safety
+///
+/// As for the C library's.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn dlopen(file: *const c_char, mode: c_int) -> *mut c_void {
+    core::arch::naked_asm!(
+        "push rdi",
+        "and esi, {kept}",
+        "push rsi",
+        "sub rsp, 8",
+        "call {next}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "jmp rax",
+        next = sym next_dlopen,
+        kept = const !libc::RTLD_DEEPBIND,
+    )
+}
+
+/// Loads a library, never with `RTLD_DEEPBIND`.
+///
+/// # Safety
+///
+/// As for the C library's.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn dlopen(file: *const c_char, mode: c_int) -> *mut c_void {
+    core::arch::naked_asm!(
+        "and w1, w1, #{kept}",
+        "stp x0, x1, [sp, #-32]!",
+        "str x30, [sp, #16]",
+        "bl {next}",
+        "mov x16, x0",
+        "ldr x30, [sp, #16]",
+        "ldp x0, x1, [sp], #32",
+        "br x16",
+        next = sym next_dlopen,
+        kept = const !libc::RTLD_DEEPBIND as u32,
+    )
+}
