@@ -371,8 +371,7 @@ unsafe impl Platform for Linux {
     }
 
     fn thread() -> usize {
-        // SAFETY: reads a register.
-        unsafe { libc::pthread_self() as usize }
+        uslub_rseq::thread_pointer()
     }
 
     fn now_ms(&self) -> u64 {

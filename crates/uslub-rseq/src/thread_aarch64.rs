@@ -38,7 +38,8 @@ pub(crate) fn load(at: isize) -> u32 {
 }
 
 /// The thread pointer.
-pub(crate) fn pointer() -> usize {
+#[inline]
+pub fn pointer() -> usize {
     let pointer: usize;
     // SAFETY: reads a register.
     unsafe {

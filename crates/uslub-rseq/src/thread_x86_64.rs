@@ -36,7 +36,8 @@ pub(crate) fn load(at: isize) -> u32 {
 }
 
 /// The thread pointer.
-pub(crate) fn pointer() -> usize {
+#[inline]
+pub fn pointer() -> usize {
     let pointer: usize;
     // SAFETY: the first word of the thread's control block is its own address.
     unsafe {
