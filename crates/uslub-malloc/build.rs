@@ -1,8 +1,13 @@
-//! Links the library so that it is never unloaded, as threads may be inside its sequences, and so that its functions
-//! call each other and not a wrapper that another library has preloaded.
+//! Links the library so that
+//!
+//! - it is never unloaded: threads may be inside its sequences;
+//! - its functions call each other, and not a wrapper that another library has preloaded;
+//! - it is initialised before all other libraries: its fork handlers are then the outermost, as those
+//!   of the C library's own allocator are.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
 }

@@ -316,11 +316,11 @@ enum Step {
 /// Takes one kind of lock, as a thread elsewhere may.
 fn lock(a: &Slub, cache: &Cache, which: u8) {
     match which {
-        0 => cache.nodes().for_each(|node| node.barn.lock_for_fork()),
-        1 => cache.nodes().for_each(|node| node.lists.acquire()),
-        2 => a.zone.lock_for_fork(),
-        3 => a.meta.lock_for_fork(),
-        _ => a.lock_for_fork(),
+        0 => cache.nodes().for_each(|node| node.barn.raw_lock().acquire()),
+        1 => cache.nodes().for_each(|node| node.lists.raw().acquire()),
+        2 => a.zone.raw_locks().into_iter().for_each(|lock| lock.acquire()),
+        3 => a.meta.raw_lock().acquire(),
+        _ => a.for_each_lock(|lock| lock.acquire()),
     }
 }
 
@@ -328,11 +328,11 @@ fn unlock(a: &Slub, cache: &Cache, which: u8) {
     // SAFETY: this thread took it.
     unsafe {
         match which {
-            0 => cache.nodes().for_each(|node| node.barn.unlock_after_fork()),
-            1 => cache.nodes().for_each(|node| node.lists.release()),
-            2 => a.zone.unlock_after_fork(),
-            3 => a.meta.unlock_after_fork(),
-            _ => a.unlock_after_fork(),
+            0 => cache.nodes().for_each(|node| node.barn.raw_lock().release()),
+            1 => cache.nodes().for_each(|node| node.lists.raw().release()),
+            2 => a.zone.raw_locks().into_iter().for_each(|lock| lock.release()),
+            3 => a.meta.raw_lock().release(),
+            _ => a.for_each_lock(|lock| lock.release()),
         }
     }
 }

@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::args::{self, CacheArgs, CreateError, Layout};
 use crate::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
 use crate::cache::KmemCache;
+use crate::forks::Forks;
 use crate::grace::GracePeriod;
 use crate::huge::Huge;
 use crate::kmalloc::NR_CLASSES;
@@ -13,7 +14,6 @@ use crate::meta::Meta;
 use crate::node::Node;
 use crate::numa::MAX_NODES;
 use crate::order;
-use crate::page::PageIndex;
 use crate::page::zone::Zone;
 use crate::percpu::{APART, CacheId, MAX_CACHES, Table};
 use crate::platform::Platform;
@@ -22,13 +22,25 @@ use crate::sync::Lock;
 use crate::tunables::{Tunables, Tuning};
 
 /// Identities that are free.
-struct CacheList<P: Platform> {
+pub(crate) struct CacheList<P: Platform> {
     /// Indices from this one on were never used.
     next: usize,
     /// Records of destroyed caches, whose identities and memory are used again; the oldest first.
     dead: *mut KmemCache<P>,
     youngest: *mut KmemCache<P>,
     nr_dead: usize,
+}
+
+impl<P: Platform> CacheList<P> {
+    /// Without caches, but for those of the size classes.
+    pub(crate) const fn new() -> Self {
+        Self {
+            next: NR_CLASSES + 1,
+            dead: null_mut(),
+            youngest: null_mut(),
+            nr_dead: 0,
+        }
+    }
 }
 
 /// Records of destroyed caches that wait a while, so that a use after the end is told from a use of another cache.
@@ -64,12 +76,12 @@ pub struct Allocator<P: Platform> {
     /// Pages of large objects.
     pub large_pages: AtomicUsize,
     /// Caches from this index on do not exist.
-    end: AtomicUsize,
+    pub(crate) end: AtomicUsize,
     /// When to look again for caches that nobody uses, in milliseconds.
     pub(crate) next_cold: AtomicU64,
     /// Objects that were allocated without a cache, and freed.
     pub large_calls: [AtomicUsize; 2],
-    caches: [AtomicPtr<KmemCache<P>>; MAX_CACHES],
+    pub(crate) caches: [AtomicPtr<KmemCache<P>>; MAX_CACHES],
     /// Bytes of objects that adaptive sheaves can hold.
     pub(crate) sheaf_bytes: AtomicUsize,
     /// How readers are waited for.
@@ -77,9 +89,11 @@ pub struct Allocator<P: Platform> {
     /// Who can free memory when it is short.
     pub(crate) reclaim: Reclaim<P>,
     /// The kernel's slab_mutex: creating and destroying caches and regions.
-    slab_mutex: Lock<P, CacheList<P>>,
+    pub(crate) slab_mutex: Lock<P, CacheList<P>>,
     /// Held while CPUs are drained, and by all who walk the caches while some may be destroyed.
-    drain: Lock<P, ()>,
+    pub(crate) drain: Lock<P, ()>,
+    /// Forks under way.
+    pub(crate) forks: Forks<P>,
     tunables: core::cell::UnsafeCell<Tunables>,
     ready: AtomicBool,
 }
@@ -107,17 +121,13 @@ impl<P: Platform> Allocator<P> {
             next_cold: AtomicU64::new(0),
             large_calls: [const { AtomicUsize::new(0) }; 2],
             caches: [const { AtomicPtr::new(null_mut()) }; MAX_CACHES],
-            slab_mutex: Lock::new(CacheList {
-                next: NR_CLASSES + 1,
-                dead: null_mut(),
-                youngest: null_mut(),
-                nr_dead: 0,
-            }),
+            slab_mutex: Lock::new(CacheList::new()),
             sheaf_bytes: AtomicUsize::new(0),
             nodes: AtomicUsize::new(1),
             grace: Lock::new(None),
             reclaim: Reclaim::new(),
             drain: Lock::new(()),
+            forks: Forks::new(),
             tunables: core::cell::UnsafeCell::new(Tunables::DEFAULT),
             ready: AtomicBool::new(false),
         }
@@ -363,77 +373,15 @@ impl<P: Platform> Allocator<P> {
         work()
     }
 
+    /// Runs `work` while nobody else drains CPUs; not at all while somebody does.
+    pub(crate) fn try_while_draining<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+        let _drain = self.drain.try_lock()?;
+        Some(work())
+    }
+
     /// Whether somebody drains CPUs or walks the caches, at a glance.
     pub(crate) fn is_draining(&self) -> bool {
         self.drain.is_held()
-    }
-
-    /// Takes all locks, so that a fork finds every structure whole.
-    pub fn lock_for_fork(&self) {
-        self.slab_mutex.acquire();
-        self.drain.acquire();
-        self.for_each_node(|node| node.barn.lock_for_fork());
-        self.for_each_node(|node| node.lists.acquire());
-        self.huge.lock_for_fork();
-        self.zone.lock_for_fork();
-        self.meta.lock_for_fork();
-    }
-
-    /// Releases all locks in the parent.
-    ///
-    /// # Safety
-    ///
-    /// After [`lock_for_fork`](Self::lock_for_fork), on the same thread.
-    pub unsafe fn unlock_after_fork(&self) {
-        // SAFETY: this thread took them all.
-        unsafe {
-            self.meta.unlock_after_fork();
-            self.zone.unlock_after_fork();
-            self.huge.unlock_after_fork();
-            self.for_each_node(|node| node.lists.release());
-            self.for_each_node(|node| node.barn.unlock_after_fork());
-            self.drain.release();
-            self.slab_mutex.release();
-        }
-    }
-
-    /// Makes all locks free in the child.
-    ///
-    /// # Safety
-    ///
-    /// In the child of a fork whose parent called [`lock_for_fork`](Self::lock_for_fork).
-    pub unsafe fn reset_after_fork(&self) {
-        // SAFETY: the only thread of the child.
-        unsafe {
-            self.meta.reset_after_fork();
-            self.zone.reset_after_fork();
-            self.huge.reset_after_fork();
-            self.for_each_node(|node| {
-                node.lists.reset();
-                node.barn.reset_after_fork();
-            });
-            self.drain.reset();
-            self.slab_mutex.reset();
-            self.grace.reset();
-            self.reclaim.reset_after_fork();
-        }
-        if self.caches().any(|cache| !cache.never_waits()) {
-            // A thread that is no more may have been changing a state.
-            let arena = &self.zone.arena;
-            (0..arena.limit() as u32).for_each(|page| arena.slab(PageIndex(page)).reset_lock());
-        }
-        // The threads that had sheaves in their hands are not here.
-        for cache in self.caches() {
-            // Relaxed: the only thread.
-            cache.in_hand.store(0, Relaxed);
-        }
-        self.table.resume_all();
-    }
-
-    fn for_each_node(&self, visit: impl Fn(&Node<P>)) {
-        for cache in self.caches() {
-            cache.nodes().for_each(&visit);
-        }
     }
 
     /// Bytes of the allocator's own records in use.

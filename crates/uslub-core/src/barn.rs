@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::atomic::{AtomicBool, AtomicU32};
 use crate::platform::Platform;
 use crate::sheaf::{Sheaf, SheafList};
-use crate::sync::Lock;
+use crate::sync::{Lock, RawLock};
 
 #[derive(Default)]
 struct Lists {
@@ -311,29 +311,9 @@ impl<P: Platform> Barn<P> {
         self.lists.is_held()
     }
 
-    /// The lock, for a fork.
-    pub fn lock_for_fork(&self) {
-        self.lists.acquire();
-    }
-
-    /// Releases it in the parent.
-    ///
-    /// # Safety
-    ///
-    /// On the thread that took it.
-    pub unsafe fn unlock_after_fork(&self) {
-        // SAFETY: passed on.
-        unsafe { self.lists.release() }
-    }
-
-    /// Makes it free in the child.
-    ///
-    /// # Safety
-    ///
-    /// In the child of a fork whose parent held it.
-    pub unsafe fn reset_after_fork(&self) {
-        // SAFETY: passed on.
-        unsafe { self.lists.reset() }
+    /// The lock without the lists, for a fork.
+    pub fn raw_lock(&self) -> &RawLock<P> {
+        self.lists.raw()
     }
 }
 

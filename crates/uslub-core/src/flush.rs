@@ -49,6 +49,18 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
+    /// As [`flush_cpus`](Self::flush_cpus), of CPUs that have objects; not at all while somebody drains CPUs.
+    fn try_flush_cpus(&self, which: &Which<'_, P>) {
+        let mut taken = SheafList::new();
+        let used = |region: &Region| self.is_used(region, which);
+        self.try_while_draining(|| {
+            self.take_slots_draining(&used, which, &MAIN_AND_SPARE, &mut taken);
+        });
+        while let Some(sheaf) = taken.pop() {
+            self.flush_taken(sheaf);
+        }
+    }
+
     /// Takes the sheaves out of some slots of all CPUs whose regions `used` accepts.
     pub(crate) fn take_slots(
         &self,
@@ -57,22 +69,31 @@ impl<P: Platform> Allocator<P> {
         slots: &[SlotOf],
         taken: &mut SheafList,
     ) {
-        self.while_draining(|| {
-            for cpu in 0..self.table.end() {
-                let Some(region) = self.table.region(cpu).filter(|region| used(region)) else {
-                    continue;
-                };
-                if self.platform.slots_are_locked() {
-                    self.take_sheaves(region, which, slots, take_locked, taken);
-                } else if let Some(region) = self.table.stop(&self.platform, cpu) {
-                    self.take_sheaves(region, which, slots, take_stopped, taken);
-                    self.table.resume(cpu);
-                } else {
-                    self.take_own_sheaves(which, slots, taken);
-                    break;
-                }
+        self.while_draining(|| self.take_slots_draining(used, which, slots, taken));
+    }
+
+    /// [`take_slots`](Self::take_slots), where nobody drains CPUs meanwhile.
+    fn take_slots_draining(
+        &self,
+        used: &dyn Fn(&Region) -> bool,
+        which: &Which<'_, P>,
+        slots: &[SlotOf],
+        taken: &mut SheafList,
+    ) {
+        for cpu in 0..self.table.end() {
+            let Some(region) = self.table.region(cpu).filter(|region| used(region)) else {
+                continue;
+            };
+            if self.platform.slots_are_locked() {
+                self.take_sheaves(region, which, slots, take_locked, taken);
+            } else if let Some(region) = self.table.stop(&self.platform, cpu) {
+                self.take_sheaves(region, which, slots, take_stopped, taken);
+                self.table.resume(cpu);
+            } else {
+                self.take_own_sheaves(which, slots, taken);
+                break;
             }
-        });
+        }
     }
 
     fn each_cache(&self, which: &Which<'_, P>, visit: impl FnMut(&KmemCache<P>)) {
@@ -220,6 +241,8 @@ impl<P: Platform> Allocator<P> {
     /// Now and then (after [`COLD_MS`]) flushes what is cached in vain, as a few cached objects pin whole slabs: what a barn
     /// has not needed since the last time, and all sheaves of caches that nobody has used for two such periods. Of those that
     /// [keep little](crate::args::CacheArgs::kept_bytes) the empty slabs go too. For page-layer operations that may take locks.
+    ///
+    /// No allocation waits for this: where somebody drains CPUs, or a fork is under way, it is left out.
     pub(crate) fn flush_cold_now_and_then(&self) {
         let now = self.platform.now_ms();
         // Relaxed: who wins does the work; nothing else depends on it.
@@ -232,7 +255,7 @@ impl<P: Platform> Allocator<P> {
         {
             return;
         }
-        let any = self.while_draining(|| {
+        let look = || {
             self.trim_reserves();
             let mut any = false;
             for cache in self.caches() {
@@ -244,11 +267,14 @@ impl<P: Platform> Allocator<P> {
                 any |= cold && (idle_slabs || self.is_cached(cache));
             }
             any
-        });
+        };
+        let Some(any) = self.try_while_draining(look) else {
+            return;
+        };
         self.flush_idle_cpus();
         if any {
-            self.flush_cpus(&|cache| cache.is_cold(), Take::Used);
-            self.while_draining(|| {
+            self.try_flush_cpus(&|cache| cache.is_cold());
+            self.try_while_draining(|| {
                 for cache in self.caches().filter(|cache| cache.is_cold()) {
                     cache.nodes().for_each(|node| self.flush_barn(cache, node));
                     if cache.keeps_little && cache.is_just_cold() {
@@ -264,12 +290,12 @@ impl<P: Platform> Allocator<P> {
         let mut at = 1;
         // One after the other: the regions of each are stopped for themselves.
         while at < MAX_CACHES {
-            let next = self.while_draining(|| {
+            let next = self.try_while_draining(|| {
                 (self.caches().filter(|cache| cache.is_adaptive()))
                     .find(|cache| cache.id.index() >= at && self.note_idle_cpus(cache))
                     .map(|cache| cache.id)
             });
-            let Some(id) = next else {
+            let Some(id) = next.flatten() else {
                 return;
             };
             let mut taken = SheafList::new();
@@ -277,7 +303,10 @@ impl<P: Platform> Allocator<P> {
                 self.cache(id)
                     .is_some_and(|cache| Self::is_idle_on(cache, region))
             };
-            self.take_slots(&idle, &|cache| cache.id == id, &MAIN_AND_SPARE, &mut taken);
+            let which = |cache: &KmemCache<P>| cache.id == id;
+            self.try_while_draining(|| {
+                self.take_slots_draining(&idle, &which, &MAIN_AND_SPARE, &mut taken);
+            });
             while let Some(sheaf) = taken.pop() {
                 self.flush_taken(sheaf);
             }

@@ -6,11 +6,11 @@
 //! sizes: it is cut where it is too long, and stretched where it is at least a quarter of what is asked for.
 
 use core::ptr::NonNull;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use crate::atomic::{AtomicU64, AtomicUsize};
 use crate::platform::{PAGE_SIZE, Platform};
-use crate::sync::Lock;
+use crate::sync::{Lock, RawLock};
 use crate::time::age;
 
 /// Freed objects that are remembered.
@@ -119,6 +119,16 @@ fn hash(address: usize) -> usize {
     (address >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20
 }
 
+/// Puts an entry into a table, which has room and a power of two of places.
+fn put(entries: &mut [Entry], entry: Entry) {
+    let mask = entries.len() - 1;
+    let mut at = hash(entry.address) & mask;
+    while entries[at].address != 0 {
+        at = (at + 1) & mask;
+    }
+    entries[at] = entry;
+}
+
 impl Inner {
     fn entries(&mut self) -> &mut [Entry] {
         if self.capacity == 0 {
@@ -126,6 +136,15 @@ impl Inner {
         }
         // SAFETY: the table has `capacity` entries and is ours.
         unsafe { core::slice::from_raw_parts_mut(self.table, self.capacity) }
+    }
+
+    /// The entries, for a table that nobody changes.
+    fn former_entries(&self) -> &[Entry] {
+        if self.capacity == 0 {
+            return &[];
+        }
+        // SAFETY: the table has `capacity` entries.
+        unsafe { core::slice::from_raw_parts(self.table, self.capacity) }
     }
 
     fn position(&mut self, address: usize) -> Option<usize> {
@@ -149,13 +168,7 @@ impl Inner {
             // Its address is somebody's again.
             *freed = Freed::NONE;
         }
-        let mask = self.capacity - 1;
-        let entries = self.entries();
-        let mut at = hash(entry.address) & mask;
-        while entries[at].address != 0 {
-            at = (at + 1) & mask;
-        }
-        entries[at] = entry;
+        put(self.entries(), entry);
         self.len += 1;
     }
 
@@ -182,14 +195,19 @@ impl Inner {
         let bytes = capacity * size_of::<Entry>();
         let table = platform.map(bytes)?.cast::<Entry>();
         let (old, old_capacity) = (self.table, self.capacity);
-        (self.table, self.capacity, self.len) = (table.as_ptr(), capacity, 0);
-        for i in 0..old_capacity {
-            // SAFETY: within the old table, which is ours.
-            let entry = unsafe { *old.add(i) };
+        for entry in self.former_entries() {
             if entry.address != 0 {
-                self.insert_unchecked(entry);
+                // SAFETY: the new table has so many entries, and is ours.
+                let entries = unsafe { core::slice::from_raw_parts_mut(table.as_ptr(), capacity) };
+                put(entries, *entry);
             }
         }
+        // The pointer before the length: a child that is born in between finds the smaller part
+        // of the new table.
+        self.table = table.as_ptr();
+        // Release: the compiler keeps the order; this thread's child sees memory as it was.
+        core::sync::atomic::compiler_fence(Release);
+        self.capacity = capacity;
         if let Some(old) = NonNull::new(old) {
             // SAFETY: the old table is a mapping of its own and no longer used.
             unsafe { platform.unmap(old.cast(), old_capacity * size_of::<Entry>()) };
@@ -471,29 +489,23 @@ impl<P: Platform> Huge<P> {
         }
     }
 
-    /// The lock, for a fork.
-    pub fn lock_for_fork(&self) {
-        self.inner.acquire();
+    /// The lock without the table, for a fork.
+    pub fn raw_lock(&self) -> &RawLock<P> {
+        self.inner.raw()
     }
 
-    /// Releases it in the parent.
+    /// Bytes of the object that began at `address` when the table was given up in the child of a
+    /// fork. The thread that held the lock then may have been in the middle of a change, so an
+    /// entry may lie where no search by hash would find it.
     ///
     /// # Safety
     ///
-    /// On the thread that took it.
-    pub unsafe fn unlock_after_fork(&self) {
-        // SAFETY: passed on.
-        unsafe { self.inner.release() }
-    }
-
-    /// Makes it free in the child.
-    ///
-    /// # Safety
-    ///
-    /// In the child of a fork whose parent held it.
-    pub unsafe fn reset_after_fork(&self) {
-        // SAFETY: passed on.
-        unsafe { self.inner.reset() }
+    /// Nobody changes the table any longer.
+    pub(crate) unsafe fn former_bytes(&self, address: usize) -> Option<usize> {
+        // SAFETY: by the caller's promise; readers may be many.
+        let entries = unsafe { self.inner.unguarded().former_entries() };
+        let entry = entries.iter().find(|entry| entry.address == address)?;
+        Some(entry.bytes)
     }
 }
 

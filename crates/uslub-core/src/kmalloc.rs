@@ -312,6 +312,10 @@ impl<P: Platform> Allocator<P> {
                 self.zone.used_bytes(),
                 u64::from(self.tunables().decay_ms),
             ) {
+                if self.former_size(object).is_some() {
+                    // It is of a world that this child of a fork has given up.
+                    return;
+                }
                 self.not_ours(object, "free");
             }
             self.note_huge();
@@ -406,7 +410,10 @@ impl<P: Platform> Allocator<P> {
         let Some(page) = arena.page_of(object as usize) else {
             match self.huge.find(object as usize, spin)? {
                 Found::Start(bytes) => return Some((None, bytes)),
-                _ => self.not_ours(object, what),
+                _ => match self.former_size(object) {
+                    Some(bytes) => return Some((None, bytes)),
+                    None => self.not_ours(object, what),
+                },
             }
         };
         if let Some(cache) = arena.cache_of(page).and_then(|id| self.cache(id)) {

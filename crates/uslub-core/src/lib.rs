@@ -11,7 +11,7 @@
 //! | batches of objects | `sheaves`, `flush`, `reclaim`; `numa`, `capacity`, `capacity`, `sheaf`, `percpu`, `locked`, `barn` |
 //! | slabs | `refill`, `fresh`, `free`, `partial`, `deferred`; `node`, `reserve`, `slab`, `freelist`, `order` |
 //! | pages | `page` |
-//! | the world below | `platform`; `sync`, `gfp`, `grace`, `tunables`, `meta`, `text`, `time`, `atomic` |
+//! | the world below | `platform`; `forks`; `sync`, `gfp`, `grace`, `tunables`, `meta`, `text`, `time`, `atomic` |
 //!
 //! A layer uses only what stands below it.
 
@@ -35,6 +35,7 @@ pub mod deferred;
 pub mod destroy;
 pub mod detached;
 pub mod flush;
+pub mod forks;
 pub mod free;
 pub mod freelist;
 pub mod fresh;

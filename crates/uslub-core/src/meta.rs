@@ -14,7 +14,7 @@ use crate::atomic::AtomicUsize;
 use crate::gfp::Gfp;
 use crate::platform::{FaultSite, Platform};
 use crate::sheaf::{SHEAF_BYTES, Window};
-use crate::sync::Lock;
+use crate::sync::{Lock, RawLock};
 
 const CHUNK: usize = 64 << 10;
 /// Windows without pages that one in the list knows, at most.
@@ -186,29 +186,9 @@ impl<P: Platform> Meta<P> {
         self.used.load(Relaxed)
     }
 
-    /// The lock, for a fork.
-    pub fn lock_for_fork(&self) {
-        self.inner.acquire();
-    }
-
-    /// Releases it in the parent.
-    ///
-    /// # Safety
-    ///
-    /// On the thread that took it.
-    pub unsafe fn unlock_after_fork(&self) {
-        // SAFETY: passed on.
-        unsafe { self.inner.release() }
-    }
-
-    /// Makes it free in the child.
-    ///
-    /// # Safety
-    ///
-    /// In the child of a fork whose parent held it.
-    pub unsafe fn reset_after_fork(&self) {
-        // SAFETY: passed on.
-        unsafe { self.inner.reset() }
+    /// The lock without the store, for a fork.
+    pub fn raw_lock(&self) -> &RawLock<P> {
+        self.inner.raw()
     }
 }
 

@@ -257,10 +257,10 @@ pub struct Table {
     stopped: AtomicPtr<Region>,
     nr: AtomicUsize,
     /// CPUs from this number on have no region.
-    end: AtomicUsize,
+    pub(crate) end: AtomicUsize,
     pages: AtomicUsize,
     /// Bit k is set when the rcu words of page k are in use.
-    rcu_pages: AtomicUsize,
+    pub(crate) rcu_pages: AtomicUsize,
 }
 
 /// Where in the table's own memory the regions to use now are listed, for `nr` CPUs: behind all regions, and [`APART`].

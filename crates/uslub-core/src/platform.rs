@@ -130,6 +130,14 @@ pub unsafe trait Platform: Sync + 'static {
     /// A number, never 0, that no other running thread has.
     fn thread() -> usize;
 
+    /// This thread as the owner of a lock, of which 29 bits count. They tell small numbers apart, and addresses that lie in
+    /// different pages of 2 TiB.
+    #[inline]
+    fn lock_tag() -> u32 {
+        let thread = Self::thread();
+        (thread ^ (thread >> 12)) as u32
+    }
+
     /// Milliseconds on a clock that never goes back.
     fn now_ms(&self) -> u64;
 

@@ -90,20 +90,21 @@ impl<P: Platform> Reclaim<P> {
         self.owner.load(Relaxed) == P::thread()
     }
 
-    /// Makes the locks free in the child of a fork.
+    /// Makes the locks free in the child of a fork, but for those that its thread holds: it may
+    /// have forked inside a shrinker, and goes on there.
     ///
     /// # Safety
     ///
     /// In the child, before it has a second thread.
     pub(crate) unsafe fn reset_after_fork(&self) {
-        // SAFETY: the only thread; one that forks inside a shrinker goes on there.
+        // SAFETY: passed on.
         unsafe {
-            self.list.reset();
-            if !self.is_mine() {
-                self.running.reset();
-                // Relaxed: as above.
-                self.owner.store(0, Relaxed);
-            }
+            self.list.raw().reset_others();
+            self.running.raw().reset_others();
+        }
+        if !self.is_mine() {
+            // Relaxed: as above.
+            self.owner.store(0, Relaxed);
         }
     }
 }

@@ -43,12 +43,16 @@ fn used(settings: &[&str]) -> (Box<Slub>, Vec<*mut u8>) {
 /// Takes one kind of lock.
 fn lock(a: &Slub, cache: &Cache, which: usize) {
     match which {
-        0 => cache.node(0).barn.lock_for_fork(),
-        1 => cache.node(0).lists.acquire(),
-        2 => a.zone.lock_for_fork(),
-        3 => a.meta.lock_for_fork(),
-        4 => a.huge.lock_for_fork(),
-        _ => a.lock_for_fork(),
+        0 => cache.node(0).barn.raw_lock().acquire(),
+        1 => cache.node(0).lists.raw().acquire(),
+        2 => a
+            .zone
+            .raw_locks()
+            .into_iter()
+            .for_each(|lock| lock.acquire()),
+        3 => a.meta.raw_lock().acquire(),
+        4 => a.huge.raw_lock().acquire(),
+        _ => a.for_each_lock(|lock| lock.acquire()),
     }
 }
 
@@ -56,12 +60,16 @@ fn unlock(a: &Slub, cache: &Cache, which: usize) {
     // SAFETY: this thread took it.
     unsafe {
         match which {
-            0 => cache.node(0).barn.unlock_after_fork(),
-            1 => cache.node(0).lists.release(),
-            2 => a.zone.unlock_after_fork(),
-            3 => a.meta.unlock_after_fork(),
-            4 => a.huge.unlock_after_fork(),
-            _ => a.unlock_after_fork(),
+            0 => cache.node(0).barn.raw_lock().release(),
+            1 => cache.node(0).lists.raw().release(),
+            2 => a
+                .zone
+                .raw_locks()
+                .into_iter()
+                .for_each(|lock| lock.release()),
+            3 => a.meta.raw_lock().release(),
+            4 => a.huge.raw_lock().release(),
+            _ => a.for_each_lock(|lock| lock.release()),
         }
     }
 }

@@ -198,7 +198,7 @@ unsafe fn fill(start: usize, bytes: usize) -> bool {
 
 /// The running thread.
 fn thread() -> usize {
-    uslub_rseq::pointer()
+    uslub_rseq::thread_pointer()
 }
 
 /// Whether the C library has started no thread that still runs; yes where it does not say.

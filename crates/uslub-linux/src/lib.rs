@@ -384,7 +384,7 @@ unsafe impl Platform for Linux {
     }
 
     fn thread() -> usize {
-        uslub_rseq::pointer()
+        uslub_rseq::thread_pointer()
     }
 
     fn now_ms(&self) -> u64 {

@@ -37,7 +37,7 @@ const PID_BITS: u32 = 22;
 
 /// What stands for the calling thread: its thread pointer, and the id of its process below.
 fn mark() -> u64 {
-    (uslub_rseq::pointer() as u64 >> 4) << PID_BITS | u64::from(sys::getpid())
+    (uslub_rseq::thread_pointer() as u64 >> 4) << PID_BITS | u64::from(sys::getpid())
 }
 
 impl Once {

@@ -1,32 +1,278 @@
 //! Processes that this one becomes: forks, and the end.
+//!
+//! | how a child is born | what runs |
+//! |---|---|
+//! | `fork` | [`prepare`], then [`parent`] or [`child`]: handlers of the C library |
+//! | `_Fork` | our wrapper does the same |
+//! | `syscall(SYS_fork, …)`, `syscall(SYS_clone, …)` | [`before_raw_fork`], [`after_raw_fork`] |
+//! | the bare instruction | nothing; the child notices at its first slow path, see [`notice`] |
+//!
+//! The library is the first to be initialised (`-z initfirst`), so its handlers are the outermost: the
+//! locks are taken behind the handlers of all other libraries, and are free before theirs run again.
+//! Where another library is first, its handlers may still allocate while the locks are held.
 
-use libc::c_int;
-use uslub_linux::sys;
+use core::ffi::c_void;
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
+
+use libc::{c_char, c_int, pid_t};
+use uslub_core::platform::{PAGE_SIZE, Platform};
+use uslub_linux::{Linux, sys};
 
 use crate::front::FRONT;
 use crate::next::{self, Next, call_next};
-use crate::{ALLOCATOR, helper, report, start};
+use crate::{ALLOCATOR, helper, report, set_errno, start};
+
+/// This process is known.
+const KNOWN: u32 = 1;
+/// A thread makes itself at home in a child.
+const BUSY: u32 = 2;
+
+/// The mark of a process without a page that the kernel empties.
+static ALWAYS_KNOWN: AtomicU32 = AtomicU32::new(KNOWN);
+/// A word that reads 0 in a child which nobody has told that it is one.
+///
+/// It lies in a page that the kernel gives to a child empty (`MADV_WIPEONFORK`). A child that shares
+/// its parent's memory sees the parent's word, as it should. Kernels before 4.14 have no such pages:
+/// there the bare instruction goes unnoticed.
+static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const ALWAYS_KNOWN).cast_mut());
+
+/// Makes the page of the [`MARK`]; at set-up.
+pub(crate) fn watch() {
+    const WIPE_ON_FORK: c_int = 18;
+    if ALLOCATOR.platform.is_sandboxed() {
+        return;
+    }
+    let Some(page) = ALLOCATOR.platform.map(PAGE_SIZE) else {
+        return;
+    };
+    // SAFETY: a page of ours.
+    unsafe {
+        if sys::madvise(page.as_ptr() as usize, PAGE_SIZE, WIPE_ON_FORK) {
+            let mark = page.cast::<AtomicU32>();
+            // Relaxed: published by the next store.
+            mark.as_ref().store(KNOWN, Relaxed);
+            // Release: with the word.
+            MARK.store(mark.as_ptr(), Release);
+        } else {
+            ALLOCATOR.platform.unmap(page, PAGE_SIZE);
+        }
+    }
+}
+
+#[inline]
+fn mark() -> &'static AtomicU32 {
+    // Acquire: pairs with `watch`. SAFETY: the page lives for ever.
+    unsafe { &*MARK.load(Acquire) }
+}
+
+/// Notices that this process is a child that was born without our handlers; on slow paths.
+#[inline]
+pub(crate) fn notice() {
+    // Acquire: what the thread did that made itself at home.
+    if mark().load(Acquire) != KNOWN {
+        noticed();
+    }
+}
+
+#[cold]
+fn noticed() {
+    let signals = Blocked::all();
+    // AcqRel: one thread does it, and others wait for what it did.
+    if (mark().compare_exchange(0, BUSY, AcqRel, Acquire)).is_ok() {
+        return begin_child(Birth::Unnoticed);
+    }
+    drop(signals);
+    // Acquire: as above. No signal handler waits here for its own thread, as that blocks them.
+    while mark().load(Acquire) == BUSY {
+        sys::futex_wait_for(mark().as_ptr(), BUSY, 1);
+    }
+}
+
+/// How a child was born.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Birth {
+    /// Its parent had taken the locks.
+    Prepared,
+    /// Its parent had not.
+    Unnoticed,
+}
+
+/// Signals of this thread, blocked until this value is dropped.
+struct Blocked(u64);
+
+impl Blocked {
+    fn set(mask: &u64, old: *mut u64) {
+        let (how, mask) = (libc::SIG_SETMASK as usize, &raw const *mask as usize);
+        // SAFETY: reads and writes the sets only.
+        unsafe { sys::call(libc::SYS_rt_sigprocmask, [how, mask, old as usize, 8, 0, 0]) };
+    }
+
+    fn all() -> Self {
+        let mut before = 0;
+        Self::set(&u64::MAX, &raw mut before);
+        Self(before)
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        Self::set(&self.0, core::ptr::null_mut());
+    }
+}
+
+/// Makes this thread at home in a child, of which it is the only thread; all signals are blocked.
+fn begin_child(birth: Birth) {
+    ALLOCATOR.platform.is_child_of_fork();
+    // SAFETY: the child's only thread; a prepared child's parent took the locks.
+    unsafe {
+        match birth {
+            Birth::Prepared => ALLOCATOR.reset_after_fork(),
+            Birth::Unnoticed => ALLOCATOR.reset_after_raw_fork(),
+        }
+    }
+    helper::after_fork_in_child();
+    let mut known = KNOWN;
+    if ALLOCATOR.is_torn() {
+        if ALLOCATOR.is_interrupted() {
+            // A signal handler forked, and the code that it interrupted may go on here. The next
+            // slow path looks again.
+            known = 0;
+        } else {
+            start_over();
+        }
+    }
+    FRONT.open();
+    // Release: with all of the above.
+    mark().store(known, Release);
+}
+
+/// Gives the parent's structures up, which are half changed, and begins anew.
+fn start_over() {
+    FRONT.close();
+    // A child that was not noticed may have threads by now, in fast paths only.
+    ALLOCATOR.platform.fence();
+    // SAFETY: all users of this allocator have classes only; no other thread is in a slow path.
+    if unsafe { ALLOCATOR.start_over() } {
+        ALLOCATOR.zone.begin(&ALLOCATOR.platform);
+    }
+}
+
+/// The lock of the C library's list of streams, which its `fork` takes behind all handlers.
+///
+/// A thread that holds it allocates (`getline` under `fflush(NULL)`), so it comes before our locks. In
+/// a process with one thread neither is needed, and the C library leaves its own alone.
+struct Streams {
+    lock: Next,
+    unlock: Next,
+    reset: Next,
+    single: Next,
+    /// Upper half: the thread that took the lock for forks. Lower half: a bit for each depth at
+    /// which it did. Written under the lock.
+    taken: AtomicU64,
+}
+
+static STREAMS: Streams = Streams {
+    lock: Next::new(c"_IO_list_lock"),
+    unlock: Next::new(c"_IO_list_unlock"),
+    reset: Next::new(c"_IO_list_resetlock"),
+    single: Next::new(c"__libc_single_threaded"),
+    taken: AtomicU64::new(0),
+};
+
+impl Streams {
+    /// Looks all of them up: a fork must not.
+    fn find(&self) {
+        for name in [&self.lock, &self.unlock, &self.reset, &self.single] {
+            name.get();
+        }
+    }
+
+    fn call(name: &Next) {
+        if let Some(function) = name.get() {
+            // SAFETY: a function of the C library without arguments and result.
+            unsafe { core::mem::transmute::<NonNull<c_void>, extern "C" fn()>(function)() };
+        }
+    }
+
+    fn me() -> u64 {
+        u64::from(Linux::lock_tag()) << 32
+    }
+
+    /// What this thread has noted.
+    fn mine(&self) -> Option<u64> {
+        // Relaxed: this thread's own tag is there only while it holds the lock.
+        let taken = self.taken.load(Relaxed);
+        (taken >> 32 == Self::me() >> 32).then_some(taken)
+    }
+
+    /// Takes the lock, if there is one and the process has more than one thread; returns whether it did.
+    fn take(&self) -> bool {
+        let functions = [&self.lock, &self.unlock, &self.reset];
+        let Some(single) = self.single.get() else {
+            return false;
+        };
+        // SAFETY: a byte of the C library, which it changes when a thread is made.
+        let is_single = unsafe { single.cast::<c_char>().read_volatile() } != 0;
+        if is_single || functions.iter().any(|function| function.get().is_none()) {
+            return false;
+        }
+        Self::call(&self.lock);
+        true
+    }
+
+    /// Says that the lock was taken for the fork of this depth.
+    fn note(&self, depth: u32) {
+        let mine = self.mine().unwrap_or(Self::me());
+        // Relaxed: under the lock.
+        self.taken.store(mine | 1 << depth.min(31), Relaxed);
+    }
+
+    /// Whether the lock was taken for the fork of this depth; not so from then on.
+    fn forget(&self, depth: u32) -> bool {
+        let bit = 1 << depth.min(31);
+        let Some(mine) = self.mine().filter(|mine| mine & bit != 0) else {
+            return false;
+        };
+        let left = mine & !bit;
+        // Relaxed: under the lock.
+        (self.taken).store(if left as u32 == 0 { 0 } else { left }, Relaxed);
+        true
+    }
+}
 
 extern "C" fn prepare() {
     if start::ready() {
+        let taken = STREAMS.take();
         ALLOCATOR.lock_for_fork();
+        if taken {
+            STREAMS.note(ALLOCATOR.fork_depth());
+        }
     }
 }
 
 extern "C" fn parent() {
-    if start::ready() {
+    if start::is_done() {
+        let taken = STREAMS.forget(ALLOCATOR.fork_depth());
         // SAFETY: `prepare` took them on this thread.
         unsafe { ALLOCATOR.unlock_after_fork() };
+        if taken {
+            Streams::call(&STREAMS.unlock);
+        }
     }
 }
 
 extern "C" fn child() {
-    if start::ready() {
-        ALLOCATOR.platform.is_child_of_fork();
-        // SAFETY: the child's only thread; `prepare` took the locks.
-        unsafe { ALLOCATOR.reset_after_fork() };
-        FRONT.open();
-        helper::after_fork_in_child();
+    if start::is_done() {
+        let signals = Blocked::all();
+        let taken = STREAMS.forget(ALLOCATOR.fork_depth());
+        begin_child(Birth::Prepared);
+        drop(signals);
+        if taken {
+            // The C library does the same, if it took the lock too.
+            Streams::call(&STREAMS.reset);
+        }
     }
 }
 
@@ -42,6 +288,53 @@ static EXIT: [Next; 2] = [Next::new(c"_exit"), Next::new(c"_Exit")];
 /// Looks the next definitions up.
 pub(crate) fn resolve_next() {
     next::resolve(&EXIT.each_ref());
+    next::resolve(&[&NEXT_FORK]);
+    STREAMS.find();
+}
+
+/// Takes the locks for a system call that makes a process with memory of its own.
+pub(crate) fn before_raw_fork() {
+    if start::is_done() {
+        notice();
+        ALLOCATOR.lock_for_fork();
+    }
+}
+
+/// Ends what [`before_raw_fork`] began, in both processes; `result` is what the system call returned.
+pub(crate) fn after_raw_fork(result: isize) {
+    if !start::is_done() {
+        return;
+    }
+    if result == 0 {
+        let _signals = Blocked::all();
+        begin_child(Birth::Prepared);
+    } else {
+        // SAFETY: taken before the call, on this thread.
+        unsafe { ALLOCATOR.unlock_after_fork() };
+    }
+}
+
+static NEXT_FORK: Next = Next::new(c"_Fork");
+
+/// `fork` without handlers, for signal handlers too.
+///
+/// # Safety
+///
+/// As for the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _Fork() -> pid_t {
+    before_raw_fork();
+    let pid = call_next!(
+        NEXT_FORK,
+        extern "C" fn() -> pid_t,
+        (),
+        or {
+            set_errno(libc::ENOSYS);
+            -1
+        }
+    );
+    after_raw_fork(pid as isize);
+    pid
 }
 
 /// Ends the process at once, after the report.
@@ -80,13 +373,3 @@ extern "C" fn destructor() {
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static DESTRUCTOR: extern "C" fn() = destructor;
-
-/// What must happen before a fork that the C library does not see.
-pub(crate) fn before_raw_fork() {
-    prepare();
-}
-
-/// What must happen after it, in the parent and in the child; `result` is the system call's.
-pub(crate) fn after_raw_fork(result: isize) {
-    if result == 0 { child() } else { parent() }
-}

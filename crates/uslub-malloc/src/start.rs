@@ -14,7 +14,17 @@ static ONCE: Once = Once::new();
 /// Whether the allocator can be used; sets it up when it is not.
 #[inline]
 pub(crate) fn ready() -> bool {
-    ONCE.is_done() || ONCE.run(set_up)
+    if ONCE.is_done() {
+        process::notice();
+        return true;
+    }
+    ONCE.run(set_up)
+}
+
+/// Whether the allocator was set up.
+#[inline]
+pub(crate) fn is_done() -> bool {
+    ONCE.is_done()
 }
 
 /// Whether the caller comes from inside the set-up, so that it must not wait for its end.
@@ -31,6 +41,7 @@ fn set_up() -> bool {
     // The first block, so that the front has pages to open for.
     ALLOCATOR.zone.begin(&ALLOCATOR.platform);
     ask_for_huge_pages();
+    process::watch();
     FRONT.set_up();
     FRONT.open();
     true

@@ -69,7 +69,7 @@ pub struct Offers {
 
 pub use area::{Area, Index};
 pub use membarrier::fence;
-pub use thread::{call, pointer};
+pub use thread::{call, pointer as thread_pointer};
 pub use wide::{is_ladder, move_wide, push_many_within, write_at};
 
 /// Bytes of a sheaf's window; a top is full when the word behind it begins another.

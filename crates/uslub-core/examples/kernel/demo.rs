@@ -144,10 +144,10 @@ fn interrupt(inodes: &KmemCache<Kernel>) -> &'static str {
     let warm = SLUB.alloc(inodes, Gfp::KERNEL);
     // SAFETY: just allocated, freed once.
     unsafe { SLUB.free(inodes, warm) };
-    SLUB.lock_for_fork();
+    SLUB.for_each_lock(|lock| lock.acquire());
     let inode = SLUB.alloc(inodes, Gfp::NOSPIN);
     // SAFETY: taken above.
-    unsafe { SLUB.unlock_after_fork() };
+    SLUB.for_each_lock(|lock| unsafe { lock.release() });
     if inode.is_null() {
         return "got null";
     }
