@@ -8,8 +8,9 @@ use core::hint::black_box;
 use core::ptr::null_mut;
 
 use uslub_core::Gfp;
-use uslub_core::kmalloc::{CLASS_MAX, SIZE_MAX, class_of, class_size};
+use uslub_core::kmalloc::{CLASS_MAX, LARGE_MAX, SIZE_MAX, class_of, class_size};
 use uslub_core::platform::PAGE_SIZE;
+use uslub_linux::sys;
 
 use crate::gfp::{USLUB_GFP_ZERO, gfp, uslub_gfp_t};
 use crate::{ALLOCATOR, array, fatal, handed, invalid, no_memory, start};
@@ -21,8 +22,11 @@ fn size_roundup(bytes: usize) -> usize {
         bytes
     } else if bytes <= CLASS_MAX {
         class_size(class_of(bytes).index())
-    } else {
+    } else if bytes <= LARGE_MAX {
         bytes.next_multiple_of(PAGE_SIZE)
+    } else {
+        // A mapping of its own.
+        bytes.next_multiple_of(sys::page_bytes())
     }
 }
 

@@ -9,7 +9,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use crate::atomic::{AtomicU64, AtomicUsize};
-use crate::platform::{PAGE_SIZE, Platform};
+use crate::platform::Platform;
 use crate::sync::{Lock, RawLock};
 use crate::time::age;
 
@@ -191,7 +191,7 @@ impl Inner {
         if self.len * 2 < self.capacity {
             return Some(0);
         }
-        let capacity = (self.capacity * 2).max(PAGE_SIZE / size_of::<Entry>());
+        let capacity = (self.capacity * 2).max(platform.system_page() / size_of::<Entry>());
         let bytes = capacity * size_of::<Entry>();
         let table = platform.map(bytes)?.cast::<Entry>();
         let (old, old_capacity) = (self.table, self.capacity);
@@ -281,16 +281,13 @@ impl<P: Platform> Huge<P> {
         align: usize,
         zeroed: bool,
     ) -> Option<(NonNull<u8>, bool)> {
-        let bytes = bytes.max(1).checked_next_multiple_of(PAGE_SIZE)?;
-        let stretch = if zeroed || align > PAGE_SIZE {
-            1
-        } else {
-            STRETCH
-        };
+        let page = platform.system_page();
+        let bytes = bytes.max(1).checked_next_multiple_of(page)?;
+        let stretch = if zeroed || align > page { 1 } else { STRETCH };
         if let Some(entry) = self.reuse(platform, bytes, align, stretch) {
             return Some((self.enter(platform, entry)?, false));
         }
-        let extra = if align > PAGE_SIZE { align } else { 0 };
+        let extra = if align > page { align } else { 0 };
         let start = platform.map(bytes.checked_add(extra)?)?;
         let address = (start.as_ptr() as usize).next_multiple_of(align.max(1));
         if extra != 0 {
@@ -444,11 +441,14 @@ impl<P: Platform> Huge<P> {
     /// Grows or shrinks the object at `address` without a copy; null when that cannot be done,
     /// and then nothing has changed.
     pub fn resize(&self, platform: &P, address: usize, bytes: usize) -> Option<NonNull<u8>> {
-        let bytes = bytes.checked_next_multiple_of(PAGE_SIZE)?;
+        let bytes = bytes.checked_next_multiple_of(platform.system_page())?;
         let mut inner = self.inner.lock();
         let at = inner.position(address)?;
         let old = inner.entries()[at].bytes;
         let start = NonNull::new(address as *mut u8)?;
+        if bytes == old {
+            return Some(start);
+        }
         // SAFETY: a mapping of ours, or what was cut off one. The lock is held so that nobody enters the
         // new address before the old one is out of the table.
         let moved = unsafe { platform.remap(start, old, bytes) }?;

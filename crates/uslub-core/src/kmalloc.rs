@@ -174,7 +174,10 @@ impl<P: Platform> Allocator<P> {
     fn kmalloc_large(&self, bytes: usize, align: usize, gfp: Gfp) -> *mut u8 {
         let fresh = self.alloc_pages_or_mapping(bytes, align, gfp);
         if gfp.contains(Gfp::ZERO) && !fresh.zero && !fresh.start.is_null() {
-            let whole = bytes.next_multiple_of(PAGE_SIZE);
+            let whole = match self.zone.arena.page_of(fresh.start as usize) {
+                Some(_) => bytes.next_multiple_of(PAGE_SIZE),
+                None => self.platform.whole_pages(bytes),
+            };
             // SAFETY: ours, whole pages.
             unsafe { fresh.start.write_bytes(0, whole) };
         }

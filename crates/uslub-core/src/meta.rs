@@ -5,7 +5,8 @@
 //! [given back](Meta::purge). Nothing here comes from a slab, so nothing recurses.
 //!
 //! A window in the list says in its first word which is the next, and in its second how many windows without pages it knows; their addresses
-//! follow.
+//! follow. A page of the system may hold several windows. They go back together, when all of them are in
+//! the list, and the first one's address is known. Once that one is handed out the others are in the list.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -31,6 +32,81 @@ struct Inner {
     windows: Bump,
     /// Windows given up.
     free: usize,
+}
+
+/// Where a list goes on behind the windows of a system page of `page` bytes, if it has all of them in
+/// order from `window` on, and none of them knows others.
+///
+/// # Safety
+///
+/// The list's windows are the caller's.
+unsafe fn behind_page(window: NonNull<usize>, page: usize) -> Option<usize> {
+    let start = window.as_ptr() as usize;
+    if !start.is_multiple_of(page) {
+        return None;
+    }
+    let mut next = start;
+    for expected in (start..start + page).step_by(SHEAF_BYTES) {
+        let window = next as *const usize;
+        // SAFETY: a window of the list, as it is where one is expected.
+        if next != expected || unsafe { window.add(1).read() } > 0 {
+            return None;
+        }
+        // SAFETY: as above.
+        next = unsafe { window.read() };
+    }
+    Some(next)
+}
+
+/// Two lists of windows, each in order of address, as one.
+///
+/// # Safety
+///
+/// The windows are the caller's.
+unsafe fn merged(mut a: usize, mut b: usize) -> usize {
+    let mut head = 0;
+    let mut link: *mut usize = &raw mut head;
+    while a != 0 && b != 0 {
+        let least = if a < b { &mut a } else { &mut b };
+        let window = *least as *mut usize;
+        // SAFETY: the list's head, or the first word of a window.
+        unsafe {
+            link.write(window as usize);
+            *least = window.read();
+        }
+        link = window;
+    }
+    // SAFETY: as above; one list is empty.
+    unsafe { link.write(a | b) };
+    head
+}
+
+/// A list of windows in order of address.
+///
+/// # Safety
+///
+/// The windows are the caller's.
+unsafe fn sorted(mut list: usize) -> usize {
+    // Entry k: nothing, or 2^k windows in order.
+    let mut runs = [0; usize::BITS as usize];
+    while list != 0 {
+        let window = list as *mut usize;
+        let mut run = list;
+        // SAFETY: a window of the list.
+        unsafe {
+            list = window.read();
+            window.write(0);
+        }
+        let mut k = 0;
+        while runs[k] != 0 {
+            // SAFETY: windows of the list.
+            run = unsafe { merged(core::mem::take(&mut runs[k]), run) };
+            k += 1;
+        }
+        runs[k] = run;
+    }
+    // SAFETY: windows of the list.
+    (runs.into_iter()).fold(0, |all, run| unsafe { merged(all, run) })
 }
 
 /// The store of records.
@@ -69,7 +145,7 @@ impl<P: Platform> Meta<P> {
             if !gfp.may_map() {
                 return None;
             }
-            let size = CHUNK.max(bytes.next_multiple_of(4096));
+            let size = CHUNK.max(platform.whole_pages(bytes));
             at = platform.map(size)?.as_ptr() as usize;
             bump.end = at + size;
         }
@@ -107,7 +183,14 @@ impl<P: Platform> Meta<P> {
                 let known = window.add(1).read();
                 if known > 0 {
                     window.add(1).write(known - 1);
-                    return NonNull::new(window.add(1 + known).read() as *mut Window);
+                    let first = window.add(1 + known).read();
+                    for other in (SHEAF_BYTES..platform.system_page()).step_by(SHEAF_BYTES) {
+                        let other = (first + other) as *mut usize;
+                        other.write(inner.free);
+                        other.add(1).write(0);
+                        inner.free = other as usize;
+                    }
+                    return NonNull::new(first as *mut Window);
                 }
                 inner.free = window.read();
             }
@@ -149,28 +232,37 @@ impl<P: Platform> Meta<P> {
 
     /// Gives the pages of windows in the list back to the system, all but one for each 510 of them.
     pub fn purge(&self, platform: &P) {
+        let page = platform.system_page();
         let mut inner = self.inner.lock();
         // Acquire: the links.
-        let lists = [inner.free, self.strays.swap(0, Acquire)];
+        let mut lists = [inner.free, self.strays.swap(0, Acquire)];
         inner.free = 0;
+        if page > SHEAF_BYTES {
+            // SAFETY: as in `window`; nobody else has them.
+            lists = unsafe { [merged(sorted(lists[0]), sorted(lists[1])), 0] };
+        }
         for mut next in lists {
             while let Some(window) = NonNull::new(next as *mut usize) {
                 // SAFETY: as in `window`; nobody else has it.
                 unsafe {
-                    next = window.read();
                     let knows_some = window.add(1).read() > 0;
                     match NonNull::new(inner.free as *mut usize) {
                         Some(first) if !knows_some && first.add(1).read() < KNOWN => {
-                            if platform.purge(window.cast(), SHEAF_BYTES) {
+                            if let Some(behind) = behind_page(window, page)
+                                && platform.purge(window.cast(), page)
+                            {
                                 let known = first.add(1).read() + 1;
                                 first.add(1).write(known);
                                 first.add(1 + known).write(window.as_ptr() as usize);
+                                next = behind;
                             } else {
+                                next = window.read();
                                 window.write(first.read());
                                 first.write(window.as_ptr() as usize);
                             }
                         }
                         _ => {
+                            next = window.read();
                             window.write(inner.free);
                             inner.free = window.as_ptr() as usize;
                         }

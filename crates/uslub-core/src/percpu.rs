@@ -300,12 +300,13 @@ impl Table {
     /// Sets the table up; returns false when memory cannot be had.
     pub fn init<P: Platform>(&self, platform: &P) -> bool {
         let nr = platform.nr_cpu_ids();
-        let Some(memory) = platform.map(table_bytes(nr)) else {
+        let table = platform.whole_pages(table_bytes(nr));
+        let Some(memory) = platform.map(table) else {
             return false;
         };
-        let Some(stopped) = platform.map(size_of::<Region>()) else {
+        let Some(stopped) = platform.map(platform.whole_pages(size_of::<Region>())) else {
             // SAFETY: just mapped, used by no one.
-            unsafe { platform.unmap(memory, table_bytes(nr)) };
+            unsafe { platform.unmap(memory, table) };
             return false;
         };
         let stopped = stopped.cast::<Region>();
@@ -340,7 +341,7 @@ impl Table {
         ] {
             if let Some(start) = NonNull::new(start) {
                 // SAFETY: mapped by `init`, used by no one.
-                unsafe { platform.unmap(start, bytes) };
+                unsafe { platform.unmap(start, platform.whole_pages(bytes)) };
             }
         }
         // Relaxed: as above.
@@ -425,7 +426,7 @@ impl Table {
         if self.region(cpu).is_some() {
             return true;
         }
-        let Some(memory) = platform.map(size_of::<Region>()) else {
+        let Some(memory) = platform.map(platform.whole_pages(size_of::<Region>())) else {
             return false;
         };
         let memory = memory.cast::<Region>();

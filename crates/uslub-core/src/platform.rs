@@ -12,9 +12,11 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::atomic::AtomicU32;
 use crate::percpu::{Counter, Region, Slot, Table};
 
-/// Bytes of a page, the unit of the page layer (a multiple of the system's page
-/// size is not needed: purging rounds inwards).
+/// Bytes of a page, the unit of the page layer. A page of the system may be longer: see
+/// [`Platform::system_page`].
 pub const PAGE_SIZE: usize = 4096;
+/// Most bytes of a page of the system.
+pub const SYSTEM_PAGE_MAX: usize = 64 << 10;
 /// log2 of [`PAGE_SIZE`].
 pub const PAGE_SHIFT: u32 = 12;
 
@@ -66,6 +68,18 @@ pub enum Backing {
 /// operations act on the slots of the CPU they run on as if indivisible, also
 /// against signal handlers and remote drains.
 pub unsafe trait Platform: Sync + 'static {
+    /// Bytes of a page of the system, the unit of [`commit`](Self::commit), [`purge`](Self::purge),
+    /// [`map`](Self::map), [`unmap`](Self::unmap) and [`remap`](Self::remap): a power of two from
+    /// [`PAGE_SIZE`] to [`SYSTEM_PAGE_MAX`]. "Page-aligned" below means aligned to it, both ends.
+    fn system_page(&self) -> usize {
+        PAGE_SIZE
+    }
+
+    /// A length rounded up to whole pages of the system. It must be at most `isize::MAX`.
+    fn whole_pages(&self, bytes: usize) -> usize {
+        bytes.next_multiple_of(self.system_page())
+    }
+
     /// Reserves `bytes` of address space, aligned to `align` bytes, unusable until committed.
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>>;
 
@@ -100,7 +114,7 @@ pub unsafe trait Platform: Sync + 'static {
         backing == Backing::Small
     }
 
-    /// Maps fresh zeroed memory of its own.
+    /// Maps fresh zeroed memory of its own; `bytes` are whole pages.
     fn map(&self, bytes: usize) -> Option<NonNull<u8>>;
 
     /// Unmaps memory that [`map`](Platform::map) or [`reserve`](Platform::reserve) gave, or a part of it.

@@ -5,6 +5,7 @@ mod support;
 use support::{Setup, Slub};
 use uslub_core::Gfp;
 use uslub_core::page::block::BLOCK_PAGES;
+use uslub_core::platform::{PAGE_SIZE, Platform};
 
 fn setup() -> Box<Slub> {
     Setup::with(&[]).build()
@@ -25,7 +26,9 @@ fn the_more_blocks_there_are_the_more_are_committed_at_once() {
     // One by one; with the first, tables for 32.
     assert_eq!(calls(8), 8 + 4);
     // Two each four times, three three times, four twice; with those, tables for the next 32, some of whose pages are there.
-    assert_eq!(calls(25), 9 + 3);
+    let tables = calls(25) - 9;
+    let longer = a.platform.system_page() > PAGE_SIZE;
+    assert!(tables == 3 || longer && tables < 3, "{tables}");
     let later = calls(95);
     assert!(later <= 11 + 2 * 4, "{later}");
     assert_eq!(a.zone.validate(), Ok(()));

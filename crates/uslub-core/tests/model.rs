@@ -12,11 +12,11 @@ use std::ptr::null_mut;
 
 use proptest::prelude::*;
 use support::pattern::{fill, is_filled};
-use support::{Cache, Setup, Slots, Slub, assert_all_is_given_back, hop, on_cpu};
+use support::{Cache, SYSTEM_PAGES, Setup, Slots, Slub, assert_all_is_given_back, hop, on_cpu};
 use uslub_core::Gfp;
 use uslub_core::args::{CacheArgs, Ctor};
 use uslub_core::kmalloc::{CLASS_MAX, LARGE_MAX, class_of};
-use uslub_core::platform::{PAGE_SIZE, Platform};
+use uslub_core::platform::Platform;
 
 const CPUS: usize = 4;
 /// Bytes of all objects that the model holds at most.
@@ -167,8 +167,9 @@ fn setups() -> impl Strategy<Value = (Setup, u32)> {
         0u32..3,
         prop_oneof![3 => Just(0u32), 1 => 2u32..8],
         strategies(),
+        prop::sample::select(&SYSTEM_PAGES),
     )
-        .prop_map(|(slots, random, hardened, small, disturb, old)| {
+        .prop_map(|(slots, random, hardened, small, disturb, old, page)| {
             let mut setup = Setup::with(&[
                 &format!("slab_freelist_random={random}"),
                 &format!("slab_freelist_hardened={hardened}"),
@@ -184,6 +185,7 @@ fn setups() -> impl Strategy<Value = (Setup, u32)> {
             }
             setup.cpus = CPUS;
             setup.slots = slots;
+            setup.page = page;
             (setup, disturb)
         })
 }
@@ -441,7 +443,7 @@ impl World {
         }
         let totals = self.a.totals();
         assert_eq!(totals.large + totals.huge, pages);
-        assert_eq!(totals.huge % PAGE_SIZE, 0);
+        assert_eq!(totals.huge % self.a.platform.system_page(), 0);
         assert!(totals.allocs >= allocs && totals.frees >= frees);
         assert_eq!(totals.allocs - totals.frees, self.objects.len() as u64);
     }

@@ -245,6 +245,10 @@ fn resident_pages_are_handed_out_before_clean_ones_below() {
 #[test]
 fn idle_pages_make_room_when_the_process_is_about_to_have_more_than_ever() {
     let a = setup();
+    if a.platform.system_page() > PAGE_SIZE {
+        // A single page does not go back; see system_pages.rs.
+        return;
+    }
     // A free page behind each object, which serves nobody who wants more.
     let objects: Vec<_> = (0..1024).map(|_| take(&a, 4 * PAGE_SIZE)).collect();
     for &object in &objects {
@@ -356,7 +360,9 @@ fn the_pages_of_windows_that_are_given_up_go_back_but_for_few() {
             // SAFETY: so long; nobody else runs.
             unsafe { words.as_ref() }.iter().all(|&word| word == 0)
         };
-        assert_eq!(windows.iter().filter(is_zero).count(), 1200 - 3);
+        let together = a.platform.system_page() / SHEAF_BYTES;
+        let kept = if together == 1 { 3 } else { together };
+        assert_eq!(windows.iter().filter(is_zero).count(), 1200 - kept);
         let maps = a.platform.calls().map;
         let again: BTreeSet<_> = (0..1200).map(|_| take()).collect();
         assert_eq!(again, windows, "round {round}");

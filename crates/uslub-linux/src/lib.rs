@@ -11,6 +11,7 @@ mod mode;
 pub mod numa;
 mod offers;
 mod otherwise;
+mod page;
 mod sequences;
 mod sharing;
 pub mod start;
@@ -31,9 +32,10 @@ use uslub_core::sheaf::SHEAF_BYTES;
 use uslub_rseq::{Area, Index, initial};
 
 use crate::advice::Advice;
-use crate::huge_pages::{HUGE_PAGE_BYTES, HugePages, now_ns};
+use crate::huge_pages::{HugePages, now_ns, split_huge_pages};
 use crate::numa::Nodes;
 use crate::offers::Offers;
+use crate::page::SystemPage;
 use crate::sequences::{pop, pop_many, push, push_many, push_many_within};
 use crate::sharing::Sharing;
 
@@ -71,6 +73,7 @@ pub struct Linux {
     index_is_cid: AtomicBool,
     offers: Offers,
     area_is_own: AtomicBool,
+    system_page: SystemPage,
     nr_cpu_ids: AtomicUsize,
     nr_cpus: AtomicUsize,
     random: AtomicU64,
@@ -93,6 +96,7 @@ impl Linux {
             index_is_cid: AtomicBool::new(false),
             offers: Offers::new(),
             area_is_own: AtomicBool::new(false),
+            system_page: SystemPage::new(),
             nr_cpu_ids: AtomicUsize::new(1),
             nr_cpus: AtomicUsize::new(1),
             random: AtomicU64::new(0),
@@ -232,6 +236,9 @@ impl Linux {
     /// Asks for huge pages for a reserved range that will grow from its start. Before the program
     /// begins, as it is advice.
     pub fn will_grow(&self, start: NonNull<u8>, bytes: usize) {
+        if !self.system_page.is_ours() {
+            return;
+        }
         // SAFETY: reserved, and nobody uses it.
         unsafe { self.huge_pages.prepare(start.as_ptr() as usize, bytes) };
     }
@@ -271,19 +278,13 @@ fn pointer(address: usize) -> Option<NonNull<u8>> {
     NonNull::new(address as *mut u8)
 }
 
-/// Splits the huge pages of a range. One of which a part is given back would else be held, and charged to the memory
-/// cgroup, as a whole until memory is short, though it is resident no more.
-fn split_huge_pages(start: usize, bytes: usize) {
-    for page in (start..start + bytes).step_by(HUGE_PAGE_BYTES) {
-        // That a part of a huge page is cold splits it; what is in it stays.
-        // SAFETY: the range is committed; a refusal leaves all as it is.
-        unsafe { sys::madvise(page, PAGE_SIZE, libc::MADV_COLD) };
-    }
-}
-
 // SAFETY: mappings are private and anonymous; slot operations are restartable
 // sequences or hold the slot's lock bit.
 unsafe impl Platform for Linux {
+    fn system_page(&self) -> usize {
+        self.system_page.bytes()
+    }
+
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         let total = bytes.checked_add(align)?;
         let start = sys::mmap(0, total, libc::PROT_NONE, libc::MAP_NORESERVE)?;
@@ -324,13 +325,15 @@ unsafe impl Platform for Linux {
     }
 
     fn used_up(&self, bytes: usize) -> bool {
-        self.huge_pages.growth.note(now_ns(), bytes)
+        self.huge_pages.growth.note(now_ns(), bytes) && self.system_page.is_ours()
     }
 
     unsafe fn back(&self, start: NonNull<u8>, bytes: usize, backing: Backing) -> bool {
         let address = start.as_ptr() as usize;
         let may_advise = self.advice.may_advise();
         match backing {
+            // A huge page is longer than a block then.
+            _ if !self.system_page.is_ours() => false,
             Backing::Huge { ahead } if may_advise => {
                 // SAFETY: passed on.
                 unsafe { self.huge_pages.back(start, bytes, ahead) }

@@ -97,13 +97,17 @@ impl Default for Once {
     }
 }
 
-/// Sets an allocator up, with the tunables that an environment variable names; false when there is no memory.
+/// Sets an allocator up, with the tunables that an environment variable names; false when there is no
+/// memory, or the system's pages are longer than those that are supported, which is said once.
 ///
 /// # Safety
 ///
 /// Once, and before anyone else uses the allocator.
 pub unsafe fn set_up(allocator: &Allocator<Linux>, variable: &str) -> bool {
     let tunables = tunables(variable);
+    if !allocator.platform.ask_page_bytes() {
+        return false;
+    }
     allocator.platform.probe(tunables.rseq);
     allocator.keep_indices(NR_CLASSES + 1);
     // SAFETY: passed on.

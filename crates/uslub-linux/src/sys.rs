@@ -1,7 +1,17 @@
 //! System calls, made directly: they leave `errno` alone, and a program that
 //! replaces the C library's wrappers does not get called back from inside the allocator.
 
+use uslub_core::platform::SYSTEM_PAGE_MAX;
+
 pub use uslub_rseq::call;
+
+/// Bytes of a page of the system; the most that we support where the system does not say.
+pub fn page_bytes() -> usize {
+    match uslub_rseq::initial::auxiliary(libc::AT_PAGESZ as usize) {
+        0 => SYSTEM_PAGE_MAX,
+        bytes => bytes,
+    }
+}
 
 /// Maps private anonymous memory with a protection and further flags.
 pub fn mmap(

@@ -12,7 +12,8 @@ use uslub_core::Gfp;
 use uslub_core::classes::class_size;
 use uslub_core::kmalloc::{CLASS_MAX, SIZE_MAX};
 use uslub_core::percpu::CacheId;
-use uslub_core::platform::{PAGE_SIZE, Platform};
+use uslub_core::platform::Platform;
+use uslub_linux::sys;
 
 use crate::front::{FRONT, free, free_of, malloc};
 use crate::{ALLOCATOR, early, helper, set_errno, start};
@@ -332,7 +333,7 @@ pub unsafe extern "C" fn memalign(align: usize, bytes: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn valloc(bytes: usize) -> *mut c_void {
     // SAFETY: passed on.
-    unsafe { aligned_alloc(PAGE_SIZE, bytes) }
+    unsafe { aligned_alloc(sys::page_bytes(), bytes) }
 }
 
 /// Allocates whole pages.
@@ -342,9 +343,10 @@ pub unsafe extern "C" fn valloc(bytes: usize) -> *mut c_void {
 /// None beyond C's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pvalloc(bytes: usize) -> *mut c_void {
-    match bytes.max(1).checked_next_multiple_of(PAGE_SIZE) {
+    let page = sys::page_bytes();
+    match bytes.max(1).checked_next_multiple_of(page) {
         // SAFETY: passed on.
-        Some(bytes) => unsafe { aligned_alloc(PAGE_SIZE, bytes) },
+        Some(bytes) => unsafe { aligned_alloc(page, bytes) },
         None => no_memory(),
     }
 }

@@ -110,7 +110,7 @@ fn place() -> Option<Place> {
     // Relaxed: only the thread that starts a helper comes here.
     let mut stack = STACK.load(Relaxed);
     if stack == 0 {
-        let bytes = STACK_BYTES + below + above;
+        let bytes = ALLOCATOR.platform.whole_pages(STACK_BYTES + below + above);
         stack = ALLOCATOR.platform.map(bytes)?.as_ptr() as usize;
         let thread = stack + STACK_BYTES + below;
         // SAFETY: the mapping is ours, and there is room on both sides. A thread pointer's first and third words hold itself where

@@ -82,10 +82,11 @@ struct Layout {
     total: usize,
 }
 
-fn layout(nr_blocks: usize) -> Layout {
+/// Each side range begins a page of the system, `page` bytes, so that no two share one.
+fn layout(nr_blocks: usize, page: usize) -> Layout {
     let pages = nr_blocks * BLOCK_PAGES;
-    let blocks = (nr_blocks * size_of::<Block>()).next_multiple_of(PAGE_SIZE);
-    let groups = (nr_blocks * GROUP_SHARE).next_multiple_of(PAGE_SIZE);
+    let blocks = (nr_blocks * size_of::<Block>()).next_multiple_of(page);
+    let groups = (nr_blocks * GROUP_SHARE).next_multiple_of(page);
     let before = FIRST_TABLE * DESCRIPTOR_BYTES;
     // So that the descriptors of the first table begin a huge page.
     let tables = (blocks + groups + pages * 2 + before).next_multiple_of(BLOCK_BYTES);
@@ -125,7 +126,7 @@ impl Arena {
         let mut bytes = bytes.next_multiple_of(BLOCK_BYTES).min(1 << 43);
         while bytes >= FLOOR_BYTES {
             let nr_blocks = bytes / BLOCK_BYTES;
-            let l = layout(nr_blocks);
+            let l = layout(nr_blocks, platform.system_page());
             if let Some(start) = platform.reserve(l.total, BLOCK_BYTES) {
                 self.set(start, &l, nr_blocks);
                 return true;
@@ -204,8 +205,8 @@ impl Arena {
         let begin = self.described.load(Relaxed);
         let end = end.min(self.reserved.load(Relaxed) / BLOCK_PAGES);
         let done = self.sides().into_iter().all(|(start, unit)| {
-            let from = (start + begin * unit).next_multiple_of(PAGE_SIZE);
-            let to = (start + end * unit).next_multiple_of(PAGE_SIZE);
+            let from = platform.whole_pages(start + begin * unit);
+            let to = platform.whole_pages(start + end * unit);
             // SAFETY: inside our reservation; page-aligned, as `start` is.
             to <= from
                 || unsafe { platform.commit(NonNull::new_unchecked(from as *mut u8), to - from) }
@@ -247,7 +248,7 @@ impl Arena {
         // Relaxed: only we, one at a time, change it.
         let used = self.limit.load(Relaxed) / BLOCK_PAGES - table;
         let start = NonNull::from(self.slab(PageIndex((table * BLOCK_PAGES) as u32)));
-        let rest = used.min(TABLE) * DESCRIPTOR_BYTES;
+        let rest = platform.whole_pages(used.min(TABLE) * DESCRIPTOR_BYTES);
         // SAFETY: committed and page-aligned; nobody uses the rest.
         unsafe {
             platform.back(start.cast(), BLOCK_BYTES, Backing::Small);
@@ -287,8 +288,9 @@ impl Arena {
             // Relaxed: as above.
             let described = (end / BLOCK_PAGES).max(self.described.load(Relaxed));
             for (start, unit) in self.sides() {
-                let from = (start + described * unit).next_multiple_of(PAGE_SIZE);
-                let to = (start + reserved / BLOCK_PAGES * unit) & !(PAGE_SIZE - 1);
+                let from = platform.whole_pages(start + described * unit);
+                let end = start + reserved / BLOCK_PAGES * unit;
+                let to = end & !(platform.system_page() - 1);
                 if to > from {
                     platform.unmap(NonNull::new_unchecked(from as *mut u8), to - from);
                 }
@@ -459,9 +461,12 @@ impl Arena {
     }
 
     /// Gives back the memory of the descriptors of a block whose pages are all taken out; they read zero then,
-    /// which says that nothing begins there.
+    /// which says that nothing begins there. They stay where other blocks' share a page of the system.
     pub fn purge_descriptors<P: Platform>(&self, platform: &P, number: u32) {
         const { assert!(DESCRIPTOR_BYTES.is_multiple_of(PAGE_SIZE)) };
+        if !DESCRIPTOR_BYTES.is_multiple_of(platform.system_page()) {
+            return;
+        }
         let start = NonNull::from(self.slab(PageIndex(number * BLOCK_PAGES as u32)));
         // SAFETY: committed and page-aligned; no slab or large object is in the block.
         unsafe { platform.purge(start.cast(), DESCRIPTOR_BYTES) };

@@ -160,6 +160,24 @@ pub fn runs_from(set: &PageSet, first: usize, count: usize, most: usize) -> usiz
     ((next(set, first, false) - first) / count).min(most)
 }
 
+/// The groups of `n` neighbouring pages (a power of two up to 64, aligned to `n`) that are all in
+/// `free` and of which some are in `wanted`.
+pub fn groups(free: &PageSet, wanted: &PageSet, n: usize) -> PageSet {
+    let group = u64::MAX >> (64 - n);
+    // The first page of each group.
+    let firsts = u64::MAX / group;
+    core::array::from_fn(|w| {
+        let (mut all, mut any) = (free[w], wanted[w]);
+        let mut step = 1;
+        while step < n {
+            all &= all >> step;
+            any |= any >> step;
+            step *= 2;
+        }
+        (all & any & firsts) * group
+    })
+}
+
 impl Block {
     /// Makes the record of a fresh block without pages.
     pub fn reset(&mut self, node: u8) {
@@ -291,6 +309,18 @@ mod tests {
             }
             prop_assert_eq!(b.longest as usize, best);
             prop_assert_eq!(count_in(&words, 3, 200), (3..203).filter(|&i| bit(i)).count());
+        }
+
+        #[test]
+        fn groups_agree_with_a_plain_reading_of_the_bits(free in prop::array::uniform8(prop_oneof![Just(u64::MAX), any::<u64>(), (0u32..64).prop_map(|n| u64::MAX << n)]), wanted in prop::array::uniform8(any::<u64>()), shift in 0u32..7) {
+            let n = 1usize << shift;
+            let found = groups(&free, &wanted, n);
+            let bit = |set: &PageSet, i: usize| set[i / 64] >> (i % 64) & 1 == 1;
+            for first in (0..BLOCK_PAGES).step_by(n) {
+                let mut group = first..first + n;
+                let plain = group.clone().all(|i| bit(&free, i)) && group.clone().any(|i| bit(&wanted, i));
+                prop_assert!(group.all(|i| bit(&found, i) == plain));
+            }
         }
 
         #[test]

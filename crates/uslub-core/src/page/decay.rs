@@ -8,6 +8,9 @@
 //!
 //! Blocks beyond the first `huge_pages_mb` may be asked for as huge pages. Once a part of such a block has stayed free for that long, all of its free
 //! pages go, and it is one of small pages from then on: what was given back must not come back by itself.
+//!
+//! The system takes back pages of its own, which may be longer than ours. A free page goes back only
+//! together with all others of its system page. Until they are free too it stays dirty.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -27,6 +30,8 @@ const LEAST_DIRTY: usize = 16;
 const GROWN: usize = 64;
 /// Milliseconds after which free pages make room for others.
 const IDLE_MS: u64 = 2;
+/// Blocks of which nothing could be given back, after which no more are tried.
+const UNFRUITFUL: usize = 8;
 /// Free pages beyond those shares stay resident for this part of `decay_ms`.
 const SURPLUS_PART: u64 = 10;
 
@@ -102,11 +107,13 @@ impl<P: Platform> Zone<P> {
         }
         let now = platform.now_ms();
         let mut dirty = before;
+        let mut unfruitful = 0;
         while dirty > goal && self.purge_first(platform, &old_enough, now) {
             let last = dirty;
             // Relaxed: a glance.
             dirty = self.dirty.load(Relaxed);
-            if dirty >= last {
+            unfruitful += usize::from(dirty >= last);
+            if unfruitful == UNFRUITFUL {
                 break;
             }
         }
@@ -141,7 +148,8 @@ impl<P: Platform> Zone<P> {
     /// Gives the free dirty pages of the block that was used least recently back, if it is old
     /// enough; returns whether it was.
     fn purge_first(&self, platform: &P, old_enough: impl Fn(u64) -> bool, now: u64) -> bool {
-        let Some((number, set, huge)) = self.take_idle(old_enough, now) else {
+        let group = platform.system_page() / PAGE_SIZE;
+        let Some((number, set, huge)) = self.take_idle(old_enough, now, group) else {
             return false;
         };
         if huge {
@@ -174,15 +182,21 @@ impl<P: Platform> Zone<P> {
             block.dirty[w] &= !clean[w];
         }
         block.dirty_since = now as u32;
+        // What stays dirty goes behind all others: the list is ordered by last use.
+        if block.in_dirty {
+            self.unlink_dirty(&mut lists, number);
+        }
         self.recount(&mut lists, number);
         true
     }
 
-    /// Takes the free dirty pages of the block that was used least recently out; also tells whether they are a part of a huge page.
+    /// Takes the free dirty pages of the block that was used least recently out, as far as they are in
+    /// aligned groups of `group` free pages; also tells whether they are a part of a huge page.
     fn take_idle(
         &self,
         old_enough: impl Fn(u64) -> bool,
         now: u64,
+        group: usize,
     ) -> Option<(u32, block::PageSet, bool)> {
         let mut lists = self.lists.lock();
         let number = lists.dirty_head;
@@ -196,11 +210,12 @@ impl<P: Platform> Zone<P> {
         }
         // All of an empty block goes at once, so that its descriptors can go too.
         let empty = usize::from(block.nr_free) == BLOCK_PAGES;
-        let set = if empty || block.huge {
+        let wanted = if empty || block.huge {
             block.free
         } else {
             block.free_dirty()
         };
+        let set = block::groups(&block.free, &wanted, group);
         let splits = block.huge && !empty;
         block.huge &= empty;
         for (free, taken) in block.free.iter_mut().zip(set) {

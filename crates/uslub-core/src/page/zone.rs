@@ -534,7 +534,7 @@ impl<P: Platform> Zone<P> {
         lists.dirty_tail = number;
     }
 
-    fn unlink_dirty(&self, lists: &mut Lists, number: u32) {
+    pub(super) fn unlink_dirty(&self, lists: &mut Lists, number: u32) {
         // SAFETY: the caller holds the page lock.
         let b = unsafe { self.arena.block(number) };
         let (prev, next) = (b.dirty_prev, b.dirty_next);

@@ -8,6 +8,7 @@
 //! | fresh and purged pages | [`Fresh`]: zero, or a pattern that shows every write |
 //! | failures of the page layer | [`Virtual::fail`] |
 //! | failures inside the allocator | [`Virtual::faults`], by site or by probability |
+//! | the system's page size | [`Setup::page`]: a call that is not aligned to it fails the test |
 //! | time | [`Virtual::set_clock`] |
 //! | waiting for locks | [`never_waiting`] makes it a failure |
 //! | long waits | [`sleep::timed_out`] counts those that nobody ended |
@@ -36,7 +37,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use uslub_core::Allocator;
 use uslub_core::kmalloc::NR_CLASSES;
 use uslub_core::percpu::Region;
-use uslub_core::platform::PAGE_SIZE;
+use uslub_core::platform::{PAGE_SIZE, Platform};
 use uslub_core::stats::StatItem;
 use uslub_core::tunables::Tunables;
 
@@ -89,6 +90,8 @@ pub struct Setup {
     pub slots: Slots,
     /// Bytes to reserve.
     pub reserve: usize,
+    /// Bytes of a page of the system.
+    pub page: usize,
 }
 
 impl Default for Setup {
@@ -101,6 +104,7 @@ impl Default for Setup {
             fresh: Fresh::Zero,
             slots: Slots::Locked,
             reserve: 256 << 20,
+            page: default_page(),
         }
     }
 }
@@ -113,6 +117,11 @@ impl Setup {
             setup.tunables.set(setting).unwrap();
         }
         setup
+    }
+
+    /// The setup with another page size of the system.
+    pub fn on_pages_of(self, page: usize) -> Self {
+        Self { page, ..self }
     }
 
     /// An allocator that is not initialised.
@@ -130,6 +139,27 @@ impl Setup {
         a
     }
 }
+
+/// Bytes of a page of the system, unless a test says: the files of these names run the tests of others.
+fn default_page() -> usize {
+    match env!("CARGO_CRATE_NAME") {
+        "on_16k_pages" => 16 << 10,
+        "on_64k_pages" => 64 << 10,
+        _ => PAGE_SIZE,
+    }
+}
+
+/// Random cases of a property: fewer where another file has run it already.
+pub fn cases(most: u32) -> u32 {
+    if default_page() == PAGE_SIZE {
+        most
+    } else {
+        most / 5
+    }
+}
+
+/// Page sizes that systems have.
+pub const SYSTEM_PAGES: [usize; 3] = [4 << 10, 16 << 10, 64 << 10];
 
 /// An allocator over so many virtual CPUs.
 pub fn allocator(cpus: usize) -> Box<Slub> {
@@ -199,8 +229,11 @@ fn sheaves_alive(a: &Slub, cache: &Cache) -> usize {
 /// Fails the test unless what is mapped is the allocator's records and nothing else.
 pub fn assert_mappings_are_known(a: &Slub) {
     const CHUNK: usize = 64 << 10;
-    let table = (16 * a.table.nr()).next_multiple_of(PAGE_SIZE);
-    let regions = (1 + a.table.regions().count()) * size_of::<Region>();
+    let table = a
+        .platform
+        .whole_pages((16 * a.table.nr()).next_multiple_of(PAGE_SIZE));
+    let region = a.platform.whole_pages(size_of::<Region>());
+    let regions = (1 + a.table.regions().count()) * region;
     let huge = a.huge.table_bytes() + a.huge.live_bytes() + a.huge.kept_bytes();
     let mapped = a.platform.mapped_bytes();
     let records = mapped.checked_sub(table + regions + huge);

@@ -253,6 +253,15 @@ impl Virtual {
         one_in != 0 && thread::one_in(u64::from(one_in))
     }
 
+    /// The system would round the end up, to what may be in use, and refuse another start.
+    fn assert_page_aligned(&self, start: usize, bytes: usize) {
+        let page = self.setup.page;
+        assert!(
+            start.is_multiple_of(page) && bytes.is_multiple_of(page) && bytes > 0,
+            "{start:#x} + {bytes:#x} is no range of pages of {page} bytes"
+        );
+    }
+
     /// Runs a slot operation on this thread's CPU.
     fn on_slot<T>(&self, table: &Table, disturbed: T, work: impl FnOnce(&Region) -> T) -> T {
         // SeqCst: see above.
@@ -270,16 +279,13 @@ impl Virtual {
     }
 }
 
-fn assert_page_aligned(start: usize, bytes: usize) {
-    assert!(
-        start.is_multiple_of(PAGE_SIZE) && bytes.is_multiple_of(PAGE_SIZE) && bytes > 0,
-        "{start:#x} + {bytes:#x} is no range of pages"
-    );
-}
-
 // SAFETY: memory comes from the system with the promised content (poison is only for tests that
 // live with it); slot operations hold the slot's lock bit or the CPU's mutex.
 unsafe impl Platform for Virtual {
+    fn system_page(&self) -> usize {
+        self.setup.page
+    }
+
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         let mut memory = self.memory();
         memory.calls.reserve += 1;
@@ -293,7 +299,7 @@ unsafe impl Platform for Virtual {
 
     unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> bool {
         let at = start.as_ptr() as usize;
-        assert_page_aligned(at, bytes);
+        self.assert_page_aligned(at, bytes);
         let mut memory = self.memory();
         memory.calls.commit += 1;
         assert!(
@@ -342,7 +348,7 @@ unsafe impl Platform for Virtual {
 
     unsafe fn back(&self, start: NonNull<u8>, bytes: usize, backing: Backing) -> bool {
         let at = start.as_ptr() as usize;
-        assert_page_aligned(at, bytes);
+        self.assert_page_aligned(at, bytes);
         let mut memory = self.memory();
         assert!(memory.committed.contains(at, at + bytes));
         memory.backed.push((at, bytes, backing));
@@ -351,7 +357,7 @@ unsafe impl Platform for Virtual {
 
     unsafe fn purge(&self, start: NonNull<u8>, bytes: usize) -> bool {
         let at = start.as_ptr() as usize;
-        assert_page_aligned(at, bytes);
+        self.assert_page_aligned(at, bytes);
         let mut memory = self.memory();
         // Those of windows are many, and are not counted.
         let mapped = memory.mapped.contains(at, at + bytes);
@@ -377,15 +383,15 @@ unsafe impl Platform for Virtual {
         if !self.answer(&mut memory) {
             return None;
         }
-        assert_page_aligned(0, bytes);
-        let at = system::map(bytes)?;
+        self.assert_page_aligned(0, bytes);
+        let at = system::map(bytes, self.setup.page)?;
         memory.mapped.insert(at, at + bytes);
         NonNull::new(at as *mut u8)
     }
 
     unsafe fn unmap(&self, start: NonNull<u8>, bytes: usize) {
         let at = start.as_ptr() as usize;
-        assert_page_aligned(at, bytes);
+        self.assert_page_aligned(at, bytes);
         let mut memory = self.memory();
         memory.calls.unmap += 1;
         if !memory.mapped.remove(at, at + bytes) {
@@ -403,8 +409,8 @@ unsafe impl Platform for Virtual {
 
     unsafe fn remap(&self, start: NonNull<u8>, old: usize, new: usize) -> Option<NonNull<u8>> {
         let at = start.as_ptr() as usize;
-        assert_page_aligned(at, old);
-        assert_page_aligned(at, new);
+        self.assert_page_aligned(at, old);
+        self.assert_page_aligned(at, new);
         let mut memory = self.memory();
         memory.calls.remap += 1;
         assert!(
@@ -415,7 +421,7 @@ unsafe impl Platform for Virtual {
             return None;
         }
         // It always moves, so that a use of the old address is seen.
-        let moved = system::map(new)?;
+        let moved = system::map(new, self.setup.page)?;
         // SAFETY: both are mapped and at least so long.
         unsafe { std::ptr::copy_nonoverlapping(at as *const u8, moved as *mut u8, old.min(new)) };
         assert!(memory.mapped.remove(at, at + old));

@@ -12,9 +12,9 @@ pub fn reserve(bytes: usize, align: usize) -> Option<usize> {
     (bytes <= LIMIT).then(|| real::reserve(bytes, align))?
 }
 
-/// Zeroed memory.
-pub fn map(bytes: usize) -> Option<usize> {
-    (bytes <= LIMIT).then(|| real::map(bytes))?
+/// Zeroed memory, aligned to `page` bytes and no more.
+pub fn map(bytes: usize, page: usize) -> Option<usize> {
+    (bytes <= LIMIT).then(|| real::map(bytes, page))?
 }
 
 /// Gives memory back that [`reserve`] or [`map`] gave, or a part of it.
@@ -30,6 +30,8 @@ pub fn commit(start: usize, bytes: usize) {
 #[cfg(not(miri))]
 mod real {
     use std::ptr::null_mut;
+
+    use super::PAGE_SIZE;
 
     const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
@@ -50,8 +52,18 @@ mod real {
         Some(aligned)
     }
 
-    pub fn map(bytes: usize) -> Option<usize> {
-        fresh(bytes, READ_WRITE)
+    pub fn map(bytes: usize, page: usize) -> Option<usize> {
+        if page == PAGE_SIZE {
+            return fresh(bytes, READ_WRITE);
+        }
+        let start = fresh(bytes + 2 * page, READ_WRITE)?;
+        // An odd multiple: nobody may rely on more.
+        let at = (start + page).next_multiple_of(2 * page) - page;
+        if at > start {
+            unmap(start, at - start);
+        }
+        unmap(at + bytes, start + 2 * page - at);
+        Some(at)
     }
 
     pub fn unmap(start: usize, bytes: usize) {
@@ -92,8 +104,8 @@ mod real {
         keep(unsafe { alloc(layout) }, layout)
     }
 
-    pub fn map(bytes: usize) -> Option<usize> {
-        let layout = Layout::from_size_align(bytes, PAGE_SIZE).ok()?;
+    pub fn map(bytes: usize, page: usize) -> Option<usize> {
+        let layout = Layout::from_size_align(bytes, page).ok()?;
         // SAFETY: of some size.
         keep(unsafe { alloc_zeroed(layout) }, layout)
     }
