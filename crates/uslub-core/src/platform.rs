@@ -69,6 +69,33 @@ pub unsafe trait Platform: Sync + 'static {
     /// Reserves `bytes` of address space, aligned to `align` bytes, unusable until committed.
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>>;
 
+    /// An address aligned to `align` bytes with `bytes` bytes of address space behind it that are most likely free, and stay
+    /// free: far from where the system places mappings by itself. Nothing is reserved. Another answer each time.
+    fn hole(&self, _bytes: usize, _align: usize) -> Option<usize> {
+        None
+    }
+
+    /// Reserves exactly this range, unusable until committed; false, and nothing happens, if any of it is in use or the system refuses.
+    fn reserve_at(&self, _start: NonNull<u8>, _bytes: usize) -> bool {
+        false
+    }
+
+    /// Unmaps a part of a reservation, committed or not; false, and nothing changes, if the system refuses.
+    ///
+    /// # Safety
+    ///
+    /// The range must be page-aligned, reserved, and used by no one.
+    unsafe fn release(&self, start: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: passed on.
+        unsafe { self.unmap(start, bytes) };
+        true
+    }
+
+    /// Whether a limit of the process counts reserved or committed memory that is not in use.
+    fn is_limited(&self) -> bool {
+        false
+    }
+
     /// Makes reserved memory readable, writable and zero.
     ///
     /// # Safety

@@ -9,6 +9,7 @@ mod mode;
 pub mod numa;
 mod offers;
 mod otherwise;
+mod refused;
 mod sequences;
 pub mod start;
 pub mod sys;
@@ -30,6 +31,7 @@ use uslub_rseq::{Area, Index};
 use crate::huge_pages::{HUGE_PAGE_BYTES, HugePages, now_ns};
 use crate::numa::Nodes;
 use crate::offers::Offers;
+use crate::refused::Refused;
 use crate::sequences::{pop, pop_many, push, push_many, push_many_within};
 
 pub use mode::Mode;
@@ -76,6 +78,7 @@ pub struct Linux {
     sandboxed: AtomicBool,
     nodes: Nodes,
     huge_pages: HugePages,
+    refused: Refused,
 }
 
 impl Linux {
@@ -97,6 +100,7 @@ impl Linux {
             sandboxed: AtomicBool::new(false),
             nodes: Nodes::new(),
             huge_pages: HugePages::new(),
+            refused: Refused::new(),
         }
     }
 
@@ -234,6 +238,7 @@ impl Linux {
         // Relaxed: the child has one thread.
         self.pid.store(sys::getpid(), Relaxed);
         self.open.store(self.at_rest.load(Relaxed), Relaxed);
+        self.refused.is_child_of_fork();
     }
 
     fn region<'a>(&self, table: &'a Table) -> &'a Region {
@@ -300,6 +305,41 @@ unsafe impl Platform for Linux {
         pointer(aligned)
     }
 
+    fn hole(&self, bytes: usize, align: usize) -> Option<usize> {
+        // The system places mappings from there downwards, or upwards from a third of the address space. Programs and their heaps
+        // lie at its start or beyond its half.
+        let there = sys::mmap(0, PAGE_SIZE, libc::PROT_NONE, libc::MAP_NORESERVE)?;
+        // SAFETY: just mapped.
+        unsafe { sys::munmap(there, PAGE_SIZE) };
+        let room = (there / 4).checked_sub(bytes.checked_add(align)?)?;
+        let offset = self.random() as usize % (room + 1);
+        Some((there / 4 + offset).next_multiple_of(align))
+    }
+
+    fn reserve_at(&self, start: NonNull<u8>, bytes: usize) -> bool {
+        let start = start.as_ptr() as usize;
+        let flags = libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+        match sys::mmap(start, bytes, libc::PROT_NONE, flags) {
+            Some(there) if there == start => true,
+            Some(elsewhere) => {
+                // A kernel before 4.17, to which the address is a hint. SAFETY: just mapped.
+                unsafe { sys::munmap(elsewhere, bytes) };
+                false
+            }
+            None => false,
+        }
+    }
+
+    unsafe fn release(&self, start: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: passed on.
+        unsafe { sys::munmap(start.as_ptr() as usize, bytes) }
+    }
+
+    fn is_limited(&self) -> bool {
+        let limits = [libc::RLIMIT_AS, libc::RLIMIT_DATA];
+        (limits.into_iter()).any(|resource| start::limit(resource) != usize::MAX)
+    }
+
     unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> bool {
         // SAFETY: passed on.
         unsafe {
@@ -312,6 +352,7 @@ unsafe impl Platform for Linux {
     }
 
     unsafe fn purge(&self, start: NonNull<u8>, bytes: usize) -> bool {
+        self.refused.retry();
         // SAFETY: passed on.
         unsafe { sys::madvise(start.as_ptr() as usize, bytes, libc::MADV_DONTNEED) }
     }
@@ -337,14 +378,19 @@ unsafe impl Platform for Linux {
     }
 
     fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
+        self.refused.retry();
         pointer(sys::mmap(0, bytes, libc::PROT_READ | libc::PROT_WRITE, 0)?)
     }
 
     unsafe fn unmap(&self, start: NonNull<u8>, bytes: usize) {
-        // SAFETY: passed on. A failure (too many mappings) leaves the memory mapped: give its pages back at least.
+        let start = start.as_ptr() as usize;
+        // SAFETY: passed on. A refusal (too many mappings) leaves the memory mapped: its pages go back, and the range later.
         unsafe {
-            if !sys::munmap(start.as_ptr() as usize, bytes) {
-                sys::madvise(start.as_ptr() as usize, bytes, libc::MADV_DONTNEED);
+            if sys::munmap(start, bytes) {
+                self.refused.retry();
+            } else {
+                sys::madvise(start, bytes, libc::MADV_DONTNEED);
+                self.refused.add(start, bytes);
             }
         }
     }
