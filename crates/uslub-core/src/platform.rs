@@ -53,6 +53,8 @@ pub enum Backing {
         /// Bytes of the reservation behind the range, none of them in use: what follows there is going to be asked for in turn.
         ahead: usize,
     },
+    /// Page by page, though huge pages may have been asked for what is reserved: a program may use little of a large object.
+    Sparse,
     /// By a huge page, though it is used little by little: where memory has grown quickly for some time.
     Table,
 }

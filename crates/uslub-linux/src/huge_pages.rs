@@ -74,15 +74,10 @@ impl HugePages {
         // Relaxed: one thread at a time grows a reservation; of several, one may get huge pages that another does not want.
         let advised = self.advised.load(Relaxed);
         if !self.next() {
-            if address < advised && address >= self.excepted.load(Relaxed) {
-                // Relaxed: as above.
-                let pause = self.pause.load(Relaxed) as usize;
-                let length = (bytes * (1 + pause)).min(advised - address);
-                // SAFETY: by the caller's promise; it only says how memory is to come.
-                unsafe { sys::madvise(address, length, libc::MADV_NOHUGEPAGE) };
-                // Relaxed: as above.
-                self.excepted.store(address + length, Relaxed);
-            }
+            // Relaxed: as above.
+            let pause = self.pause.load(Relaxed) as usize;
+            // SAFETY: passed on.
+            unsafe { self.except(start, bytes * (1 + pause)) };
             return false;
         }
         if address >= advised {
@@ -96,6 +91,26 @@ impl HugePages {
         }
         // SAFETY: by the caller's promise.
         unsafe { self.touch(start) };
+        true
+    }
+
+    /// Excepts a range from what the system was asked to give huge pages; returns whether it was a part of that.
+    ///
+    /// # Safety
+    ///
+    /// As for [`back`](Self::back).
+    pub(crate) unsafe fn except(&self, start: NonNull<u8>, bytes: usize) -> bool {
+        let address = start.as_ptr() as usize;
+        // Relaxed, both: as in `back`.
+        let (advised, excepted) = (self.advised.load(Relaxed), self.excepted.load(Relaxed));
+        if address >= advised || address < excepted {
+            return false;
+        }
+        let length = bytes.min(advised - address);
+        // SAFETY: by the caller's promise; it only says how memory is to come.
+        unsafe { sys::madvise(address, length, libc::MADV_NOHUGEPAGE) };
+        // Relaxed: as above.
+        self.excepted.store(address + length, Relaxed);
         true
     }
 

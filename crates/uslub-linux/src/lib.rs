@@ -371,6 +371,8 @@ unsafe impl Platform for Linux {
                 done
             }
             // SAFETY: passed on.
+            Backing::Sparse => unsafe { self.huge_pages.except(start, bytes) },
+            // SAFETY: passed on.
             Backing::Huge { ahead } => unsafe { self.huge_pages.back(start, bytes, ahead) },
             // SAFETY: passed on.
             Backing::Table => unsafe { self.huge_pages.back_table(start, bytes) },

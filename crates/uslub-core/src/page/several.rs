@@ -45,7 +45,7 @@ impl<P: Platform> Zone<P> {
                 }
                 lists.growths
             };
-            if !self.grow_on(platform, growths, nid, gfp) {
+            if !self.grow_on(platform, growths, nid, count, gfp) {
                 break;
             }
         }

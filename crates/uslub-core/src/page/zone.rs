@@ -18,6 +18,8 @@ use crate::sync::Lock;
 /// Pages of each of the first two parts of the first block: how long the second lasts says how quickly memory grows. If it grows quickly
 /// the rest of the block, small pages, is left out for a second block, a huge page.
 const FIRST_PAGES: usize = 64;
+/// Pages of a run of which the program may use little: a run of more has no huge page of its own.
+const LONG: usize = 64;
 /// Blocks that a request looks at in vain before it looks only at those that surely hold it.
 const LOOK_AT: usize = 8;
 
@@ -176,7 +178,7 @@ impl<P: Platform> Zone<P> {
                 }
                 lists.growths
             };
-            if !self.grow_on(platform, growths, nid, gfp) {
+            if !self.grow_on(platform, growths, nid, count, gfp) {
                 break;
             }
         }
@@ -196,12 +198,19 @@ impl<P: Platform> Zone<P> {
 
     /// Adds the first block, unless there is one; returns false when none is to be had.
     pub fn begin(&self, platform: &P) -> bool {
-        self.grow_on(platform, 0, 0, Gfp::KERNEL)
+        self.grow_on(platform, 0, 0, 1, Gfp::KERNEL)
     }
 
-    /// Adds pages of node `nid`, unless somebody else has added some since that had been done `growths` times; returns false when
+    /// Adds pages of node `nid` for a run of `wanted` pages, unless somebody else has added some since that had been done `growths` times; returns false when
     /// none are to be had. Where the system may not be asked, the first block has some to give.
-    pub(super) fn grow_on(&self, platform: &P, growths: usize, nid: usize, gfp: Gfp) -> bool {
+    pub(super) fn grow_on(
+        &self,
+        platform: &P,
+        growths: usize,
+        nid: usize,
+        wanted: usize,
+        gfp: Gfp,
+    ) -> bool {
         // Held until the pages can be found, so that those who wait do not ask for more.
         let Some(mut last) = self.growth.lock_if(gfp.may_map()) else {
             return false;
@@ -226,7 +235,7 @@ impl<P: Platform> Zone<P> {
             _ => (0, BLOCK_PAGES),
         };
         let added = match first {
-            0 if gfp.may_map() => self.add_block(platform, nid),
+            0 if gfp.may_map() => self.add_block(platform, nid, wanted),
             0 => None,
             _ => Some((0, false)),
         };
@@ -250,7 +259,7 @@ impl<P: Platform> Zone<P> {
     }
 
     /// Lets the range grow by a block of node `nid`, or brings one back; returns its number and whether it comes as a huge page.
-    fn add_block(&self, platform: &P, nid: usize) -> Option<(u32, bool)> {
+    fn add_block(&self, platform: &P, nid: usize, wanted: usize) -> Option<(u32, bool)> {
         let back = self.bring_back(platform);
         let number = back.or_else(|| self.arena.grow(platform))?;
         let start = self.arena.address(PageIndex(number * BLOCK_PAGES as u32));
@@ -259,7 +268,13 @@ impl<P: Platform> Zone<P> {
             unsafe { platform.bind(start, BLOCK_BYTES, nid) };
         }
         // Relaxed: set before there are blocks.
-        let huge = back.is_none() && number >= self.huge_from.load(Relaxed) && {
+        let may_be_huge = back.is_none() && number >= self.huge_from.load(Relaxed);
+        if may_be_huge && wanted > LONG {
+            // SAFETY: just committed.
+            unsafe { platform.back(start, BLOCK_BYTES, Backing::Sparse) };
+            return Some((number, false));
+        }
+        let huge = may_be_huge && {
             let ahead = self.arena.reserved_behind(number);
             // SAFETY: just added, the last of the reservation that is in use.
             unsafe { platform.back(start, BLOCK_BYTES, Backing::Huge { ahead }) }
