@@ -241,12 +241,12 @@ static void many(size_t bytes, size_t nr)
 /* Sizes up to 16 MiB, in and out of mappings. */
 static void grow(void)
 {
-    enum { OTHERS = 3000, OBJECTS = 300 };
+    enum { OTHERS = 20000, OBJECTS = 300 };
     static void *others[OTHERS], *objects[OBJECTS];
     static size_t sizes[OBJECTS];
     uint64_t state = 88172645463325252ull;
     for (size_t i = 0; i < OTHERS; i++)
-        CHECK((others[i] = hide(malloc(300000 + i * 300))) != NULL, "object %zu", i);
+        CHECK((others[i] = hide(malloc(300000 + i % 3000 * 300))) != NULL, "object %zu", i);
     for (size_t step = 0; step < 8000; step++) {
         size_t i = next_random(&state) % OBJECTS;
         size_t new = 2 + log_size(&state, 24);

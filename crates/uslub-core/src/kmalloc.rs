@@ -38,6 +38,8 @@ const ARENA_MAX: usize = 1 << 30;
 const POSSIBLE: usize = 1 << 47;
 /// A refusal of so many bytes says that memory is short.
 const MODEST: usize = 64 << 20;
+/// Pages of the largest such object.
+const LARGE_PAGES: usize = LARGE_MAX / PAGE_SIZE;
 /// Objects wanted in a slab of a class.
 const MIN_OBJECTS: usize = 4;
 /// Bytes of empty slabs that a class keeps at most.
@@ -270,7 +272,8 @@ impl<P: Platform> Allocator<P> {
         let align = align.div_ceil(PAGE_SIZE);
         let nid = self.memory_node(self.nid());
         let run = match pages {
-            ..=BLOCK_PAGES => (self.zone).alloc_on(&self.platform, nid, pages, align, gfp)?,
+            ..=LARGE_PAGES => (self.zone).alloc_on(&self.platform, nid, pages, align, gfp)?,
+            ..=BLOCK_PAGES => (self.zone).alloc_sparse(&self.platform, nid, pages, align, gfp)?,
             _ => (self.zone).alloc_several(&self.platform, nid, pages, gfp)?,
         };
         let slab = self.zone.arena.slab(run.page);

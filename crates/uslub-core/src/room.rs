@@ -19,7 +19,9 @@ impl<P: Platform> Allocator<P> {
 
     /// As [`release_unused`](Self::release_unused), without a flush of sheaves.
     pub(crate) fn release_idle(&self) -> bool {
-        let kept = self.huge.purge(&self.platform, self.platform.now_ms(), |_| true);
+        let kept = self
+            .huge
+            .purge(&self.platform, self.platform.now_ms(), |_| true);
         if kept {
             self.note_huge();
         }

@@ -133,11 +133,6 @@ pub fn limit(resource: libc::__rlimit_resource_t) -> usize {
         rlim_cur: libc::RLIM_INFINITY,
         rlim_max: 0,
     };
-    prlimit(
-        0,
-        resource as usize,
-        core::ptr::null(),
-        &raw mut limit,
-    );
+    prlimit(0, resource as usize, core::ptr::null(), &raw mut limit);
     limit.rlim_cur as usize
 }

@@ -76,7 +76,8 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     }
     if let Some(next) = MLOCKALL.get() {
         // SAFETY: the C library's function of this name has this type.
-        let next = unsafe { transmute::<*mut c_void, extern "C" fn(c_int) -> c_int>(next.as_ptr()) };
+        let next =
+            unsafe { transmute::<*mut c_void, extern "C" fn(c_int) -> c_int>(next.as_ptr()) };
         return next(flags);
     }
     // SAFETY: passed on.

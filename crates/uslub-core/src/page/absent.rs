@@ -26,8 +26,8 @@ impl<P: Platform> Zone<P> {
     pub fn make_room(&self, platform: &P) -> bool {
         let ahead = {
             let _growth = self.growth.lock();
-            let unused = self.arena.reserved_bytes() - self.arena.limit() * crate::platform::PAGE_SIZE;
-            self.arena.shed(platform, unused / 2)
+            // A range that cannot be extended loses what it gives back: it keeps all.
+            self.arena.shed(platform, usize::MAX)
         };
         self.absorb(&mut self.lists.lock(), platform);
         self.retire_free_blocks(platform, 0) || ahead
@@ -152,7 +152,11 @@ impl<P: Platform> Zone<P> {
         (from / 64..groups).find_map(|group| {
             // SAFETY: we hold the page lock.
             let bits = unsafe { self.arena.group(group).bins[ABSENT] };
-            let before = if group == from / 64 { (1 << (from % 64)) - 1 } else { 0 };
+            let before = if group == from / 64 {
+                (1 << (from % 64)) - 1
+            } else {
+                0
+            };
             let rest = bits & !before;
             (rest != 0).then(|| group * 64 + rest.trailing_zeros())
         })

@@ -61,7 +61,9 @@ impl<P: Platform> Zone<P> {
         let pages = pages + self.elsewhere.load(Relaxed);
         // Relaxed: as above.
         if pages >= self.record.load(Relaxed) + GROWN
-            && !self.displace(platform, GROWN.max(taken), |age| age >= IDLE_MS || taken > GROWN)
+            && !self.displace(platform, GROWN.max(taken), |age| {
+                age >= IDLE_MS || taken > GROWN
+            })
         {
             // Relaxed: as above.
             self.record.store(pages, Relaxed);

@@ -216,7 +216,9 @@ impl Arena {
         self.reserved.store(end, Relaxed);
         let sides = self.sides_reserved.load(Relaxed);
         let described = (end / BLOCK_PAGES).max(self.described.load(Relaxed));
-        let mut parts = self.sides_between(described, sides.max(described)).into_iter();
+        let mut parts = self
+            .sides_between(described, sides.max(described))
+            .into_iter();
         // SAFETY: as above; each is page-aligned and not 0.
         let done = parts.all(|(start, bytes)| unsafe {
             bytes == 0 || platform.release(NonNull::new_unchecked(start as *mut u8), bytes)

@@ -6,7 +6,7 @@
 use crate::gfp::Gfp;
 use crate::page::PageIndex;
 use crate::page::block::{BINS, BLOCK_PAGES};
-use crate::page::zone::{Lists, Run, Zone};
+use crate::page::zone::{Lists, Run, Touched, Zone};
 use crate::platform::{FaultSite, Platform};
 
 /// Times that a request lets the arena grow beyond what it needs itself: others may take what was added.
@@ -45,7 +45,7 @@ impl<P: Platform> Zone<P> {
                 }
                 lists.growths
             };
-            if !self.grow_on(platform, growths, nid, count, gfp) {
+            if !self.grow_on(platform, growths, nid, Touched::Little, gfp) {
                 break;
             }
         }

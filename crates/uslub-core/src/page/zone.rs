@@ -18,8 +18,6 @@ use crate::sync::Lock;
 /// Pages of each of the first two parts of the first block: how long the second lasts says how quickly memory grows. If it grows quickly
 /// the rest of the block, small pages, is left out for a second block, a huge page.
 const FIRST_PAGES: usize = 64;
-/// Pages of a run of which the program may use little: a run of more has no huge page of its own.
-const LONG: usize = 64;
 /// Blocks that a request looks at in vain before it looks only at those that surely hold it.
 const LOOK_AT: usize = 8;
 
@@ -58,6 +56,14 @@ struct Want {
     align: usize,
     /// Runs that are taken together, at most.
     most: usize,
+    touched: Touched,
+}
+
+/// How much of its pages a request is going to touch; where it may be little, they do not come by huge pages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Touched {
+    All,
+    Little,
 }
 
 impl Want {
@@ -154,16 +160,40 @@ impl<P: Platform> Zone<P> {
         most: usize,
         gfp: Gfp,
     ) -> Option<Run> {
-        debug_assert!((1..=BLOCK_PAGES).contains(&count) && align.is_power_of_two());
-        if platform.should_fail(FaultSite::Pages) {
-            return None;
-        }
-        let mut want = Want {
+        let want = Want {
             nid: Some(nid),
             count,
             align,
             most,
+            touched: Touched::All,
         };
+        self.alloc_want(platform, nid, want, gfp)
+    }
+
+    /// As [`alloc_on`](Self::alloc_on), for an object of which the program may use little.
+    pub fn alloc_sparse(
+        &self,
+        platform: &P,
+        nid: usize,
+        count: usize,
+        align: usize,
+        gfp: Gfp,
+    ) -> Option<Run> {
+        let want = Want {
+            nid: Some(nid),
+            count,
+            align,
+            most: 1,
+            touched: Touched::Little,
+        };
+        self.alloc_want(platform, nid, want, gfp)
+    }
+
+    fn alloc_want(&self, platform: &P, nid: usize, mut want: Want, gfp: Gfp) -> Option<Run> {
+        debug_assert!((1..=BLOCK_PAGES).contains(&want.count) && want.align.is_power_of_two());
+        if platform.should_fail(FaultSite::Pages) {
+            return None;
+        }
         loop {
             let growths = {
                 let mut lists = self.lists.lock_if(gfp.may_spin())?;
@@ -172,13 +202,13 @@ impl<P: Platform> Zone<P> {
                     let resident = lists.nr_used + lists.nr_dirty;
                     drop(lists);
                     if gfp.may_map() {
-                        self.note_resident(platform, resident, count);
+                        self.note_resident(platform, resident, want.count);
                     }
                     return Some(run);
                 }
                 lists.growths
             };
-            if !self.grow_on(platform, growths, nid, count, gfp) {
+            if !self.grow_on(platform, growths, nid, want.touched, gfp) {
                 break;
             }
         }
@@ -198,17 +228,17 @@ impl<P: Platform> Zone<P> {
 
     /// Adds the first block, unless there is one; returns false when none is to be had.
     pub fn begin(&self, platform: &P) -> bool {
-        self.grow_on(platform, 0, 0, 1, Gfp::KERNEL)
+        self.grow_on(platform, 0, 0, Touched::All, Gfp::KERNEL)
     }
 
-    /// Adds pages of node `nid` for a run of `wanted` pages, unless somebody else has added some since that had been done `growths` times; returns false when
+    /// Adds pages of node `nid` unless somebody else has added some since that had been done `growths` times; returns false when
     /// none are to be had. Where the system may not be asked, the first block has some to give.
     pub(super) fn grow_on(
         &self,
         platform: &P,
         growths: usize,
         nid: usize,
-        wanted: usize,
+        touched: Touched,
         gfp: Gfp,
     ) -> bool {
         // Held until the pages can be found, so that those who wait do not ask for more.
@@ -235,7 +265,7 @@ impl<P: Platform> Zone<P> {
             _ => (0, BLOCK_PAGES),
         };
         let added = match first {
-            0 if gfp.may_map() => self.add_block(platform, nid, wanted),
+            0 if gfp.may_map() => self.add_block(platform, nid, touched),
             0 => None,
             _ => Some((0, false)),
         };
@@ -259,7 +289,7 @@ impl<P: Platform> Zone<P> {
     }
 
     /// Lets the range grow by a block of node `nid`, or brings one back; returns its number and whether it comes as a huge page.
-    fn add_block(&self, platform: &P, nid: usize, wanted: usize) -> Option<(u32, bool)> {
+    fn add_block(&self, platform: &P, nid: usize, touched: Touched) -> Option<(u32, bool)> {
         let back = self.bring_back(platform);
         let number = back.or_else(|| self.arena.grow(platform))?;
         let start = self.arena.address(PageIndex(number * BLOCK_PAGES as u32));
@@ -269,7 +299,7 @@ impl<P: Platform> Zone<P> {
         }
         // Relaxed: set before there are blocks.
         let may_be_huge = back.is_none() && number >= self.huge_from.load(Relaxed);
-        if may_be_huge && wanted > LONG {
+        if may_be_huge && touched == Touched::Little {
             // SAFETY: just committed.
             unsafe { platform.back(start, BLOCK_BYTES, Backing::Sparse) };
             return Some((number, false));

@@ -89,6 +89,10 @@ pub struct Setup {
     pub slots: Slots,
     /// Bytes to reserve.
     pub reserve: usize,
+    /// Whether the address space has a hole to reserve them in.
+    pub hole: bool,
+    /// Whether a limit counts what is reserved.
+    pub limited: bool,
 }
 
 impl Default for Setup {
@@ -101,6 +105,8 @@ impl Default for Setup {
             fresh: Fresh::Zero,
             slots: Slots::Locked,
             reserve: 256 << 20,
+            hole: false,
+            limited: false,
         }
     }
 }
