@@ -23,6 +23,9 @@ const KEPT_SHARE: usize = 16;
 const KEPT_FLOOR: usize = 1 << 20;
 /// A kept mapping is stretched to so many times its length at most.
 const STRETCH: usize = 4;
+/// Live huge objects that have mappings while the arena can hold others: few beside the 65,530 mappings that a process
+/// may have by default.
+pub const MOST_MAPPINGS: usize = 1024;
 /// Milliseconds for which the loss of a mapping is regretted.
 const REGRET_MS: u64 = 100;
 
@@ -96,6 +99,8 @@ unsafe impl Send for Inner {}
 pub struct Huge<P> {
     inner: Lock<P, Inner>,
     live: AtomicUsize,
+    /// Live objects; written under the lock.
+    count: AtomicUsize,
     kept: AtomicUsize,
     /// Since when a mapping has been kept, at most; written under the lock.
     oldest: AtomicU64,
@@ -248,6 +253,7 @@ impl<P: Platform> Huge<P> {
                 keeps: false,
             }),
             live: AtomicUsize::new(0),
+            count: AtomicUsize::new(0),
             kept: AtomicUsize::new(0),
             oldest: AtomicU64::new(u64::MAX),
             table: AtomicUsize::new(0),
@@ -258,6 +264,12 @@ impl<P: Platform> Huge<P> {
     pub fn live_bytes(&self) -> usize {
         // Relaxed: a figure.
         self.live.load(Relaxed)
+    }
+
+    /// Whether there are as many mappings as there should be.
+    pub fn is_full(&self) -> bool {
+        // Relaxed: a glance.
+        self.count.load(Relaxed) >= MOST_MAPPINGS
     }
 
     /// Bytes of freed mappings that are kept.
@@ -317,6 +329,8 @@ impl<P: Platform> Huge<P> {
                     self.table.store(grown, Relaxed);
                 }
                 self.live.fetch_add(entry.bytes, Relaxed);
+                // Relaxed: as above.
+                self.count.store(inner.len, Relaxed);
                 Some(start)
             }
             None => {
@@ -388,6 +402,8 @@ impl<P: Platform> Huge<P> {
         };
         // Relaxed: figures.
         self.live.fetch_sub(bytes, Relaxed);
+        // Relaxed: as above.
+        self.count.store(inner.len, Relaxed);
         let share = (self.live_bytes() + in_arena) / KEPT_SHARE;
         let limit = share.clamp(KEPT_FLOOR, KEPT_BYTES);
         let freed = Freed {

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | 0 … 8 KiB | a cache of the size class | the class, at most a seventh above 128 bytes |
 //! | … 256 KiB | a run of pages | whole pages |
-//! | more | a mapping of its own | whole pages |
+//! | more | a mapping of its own; a run of pages where there are [many](crate::huge::MOST_MAPPINGS) of these | whole pages |
 //!
 //! The [classes](crate::classes) are a file of their own.
 
@@ -18,6 +18,9 @@ use crate::cache::KmemCache;
 use crate::gfp::Gfp;
 use crate::huge::Found;
 use crate::order::FIRST_MAX;
+use crate::page::arena::BLOCK_BYTES;
+use crate::page::block::BLOCK_PAGES;
+use crate::page::several::parts;
 use crate::page::{PageIndex, PageKind};
 use crate::percpu::{CACHE_WORDS, CacheId};
 use crate::platform::{FaultSite, PAGE_SIZE, Platform};
@@ -29,6 +32,14 @@ pub use crate::classes::{CLASS_MAX, CLASS_TABLE, NR_CLASSES, class_of, class_siz
 
 /// Largest object that comes from a run of pages, in bytes.
 pub const LARGE_MAX: usize = 256 << 10;
+/// Largest object that may come from a run of pages where mappings are many, in bytes: a larger one has as good a use for a mapping.
+const ARENA_MAX: usize = 1 << 30;
+/// More than any address space has: no memory is given back for such a request.
+const POSSIBLE: usize = 1 << 47;
+/// A refusal of so many bytes says that memory is short.
+const MODEST: usize = 64 << 20;
+/// Pages of the largest such object.
+const LARGE_PAGES: usize = LARGE_MAX / PAGE_SIZE;
 /// Objects wanted in a slab of a class.
 const MIN_OBJECTS: usize = 4;
 /// Bytes of empty slabs that a class keeps at most.
@@ -178,23 +189,41 @@ impl<P: Platform> Allocator<P> {
                 Some(_) => bytes.next_multiple_of(PAGE_SIZE),
                 None => self.platform.whole_pages(bytes),
             };
-            // SAFETY: ours, whole pages.
-            unsafe { fresh.start.write_bytes(0, whole) };
+            self.clear(fresh.start, whole, gfp);
         }
         fresh.start
+    }
+
+    /// Makes whole pages zero that were just allocated.
+    fn clear(&self, start: *mut u8, whole: usize, gfp: Gfp) {
+        if whole > LARGE_MAX
+            && gfp.may_map()
+            && self.zone.arena.page_of(start as usize).is_some()
+            && (start as usize | whole).is_multiple_of(self.platform.system_page())
+            && let Some(start) = NonNull::new(start)
+            // Most of its pages may hold no memory. SAFETY: ours, whole pages.
+            && unsafe { self.platform.purge(start, whole) }
+        {
+            return;
+        }
+        // SAFETY: ours, whole pages.
+        unsafe { start.write_bytes(0, whole) };
     }
 
     fn alloc_pages_or_mapping(&self, bytes: usize, align: usize, gfp: Gfp) -> Fresh {
         if bytes > SIZE_MAX || align > SIZE_MAX / 2 {
             return NO_OBJECT;
         }
-        let mut fresh = None;
-        if bytes <= LARGE_MAX && align <= LARGE_MAX {
-            fresh = self.alloc_large(bytes.div_ceil(PAGE_SIZE).max(1), align, gfp);
-        }
-        if fresh.is_none() && gfp.may_map() {
-            // Too large for the arena, or the arena is used up.
-            fresh = self.alloc_huge(bytes, align, gfp.contains(Gfp::ZERO));
+        let mut fresh = self.try_pages_or_mapping(bytes, align, gfp);
+        if fresh.is_none() && gfp.may_map() && gfp.may_spin() && bytes <= POSSIBLE {
+            let was_lean = self.zone.arena.is_lean();
+            if self.release_unused() {
+                fresh = self.try_pages_or_mapping(bytes, align, gfp);
+            }
+            if fresh.is_none() && !was_lean && bytes > MODEST {
+                // The request was too large, memory need not be short.
+                self.zone.arena.be_ample();
+            }
         }
         if fresh.is_some() {
             self.count_large(0);
@@ -202,8 +231,34 @@ impl<P: Platform> Allocator<P> {
         fresh.unwrap_or(NO_OBJECT)
     }
 
+    /// An object that is small enough for the arena comes from there, if the arena is not used up. Others have mappings, or if there
+    /// are many of these or the system refuses one, are in the arena too.
+    fn try_pages_or_mapping(&self, bytes: usize, align: usize, gfp: Gfp) -> Option<Fresh> {
+        let (zeroed, pages) = (gfp.contains(Gfp::ZERO), bytes.div_ceil(PAGE_SIZE).max(1));
+        let is_large = bytes <= LARGE_MAX && align <= LARGE_MAX;
+        let may_be_large = align <= BLOCK_BYTES && bytes <= ARENA_MAX;
+        let first = is_large || may_be_large && gfp.may_map() && self.huge.is_full();
+        let mut fresh = None;
+        if first {
+            fresh = self.alloc_large(pages, align, gfp);
+        }
+        if fresh.is_none() && gfp.may_map() {
+            fresh = self.alloc_huge(bytes, align, zeroed);
+            // Where the address space is limited, a mapping takes less of it.
+            if fresh.is_none() && may_be_large && !first && !self.zone.arena.is_lean() {
+                fresh = self.alloc_large(pages, align, gfp);
+            }
+        }
+        fresh
+    }
+
     fn alloc_huge(&self, bytes: usize, align: usize, zeroed: bool) -> Option<Fresh> {
         let (start, zero) = (self.huge).alloc(&self.platform, bytes, align, zeroed)?;
+        if self.zone.arena.page_of(start.as_ptr() as usize).is_some() {
+            // In a gap of the arena, where pages are found by their addresses.
+            (self.huge).free(&self.platform, start.as_ptr() as usize, 0, 0);
+            return None;
+        }
         self.note_huge();
         Some(Fresh {
             start: start.as_ptr(),
@@ -220,9 +275,15 @@ impl<P: Platform> Allocator<P> {
     fn alloc_large(&self, pages: usize, align: usize, gfp: Gfp) -> Option<Fresh> {
         let align = align.div_ceil(PAGE_SIZE);
         let nid = self.memory_node(self.nid());
-        let run = (self.zone).alloc_on(&self.platform, nid, pages, align, gfp)?;
+        let run = if pages <= LARGE_PAGES {
+            (self.zone).alloc_on(&self.platform, nid, pages, align, gfp)?
+        } else if pages <= BLOCK_PAGES {
+            (self.zone).alloc_sparse(&self.platform, nid, pages, align, gfp)?
+        } else {
+            (self.zone).alloc_several(&self.platform, nid, pages, gfp)?
+        };
         let slab = self.zone.arena.slab(run.page);
-        slab.set_pages(pages as u16);
+        slab.set_large_pages(pages);
         slab.set_kind(PageKind::Large);
         // Relaxed: a figure.
         self.large_pages.fetch_add(pages, Relaxed);
@@ -337,7 +398,7 @@ impl<P: Platform> Allocator<P> {
 
     fn free_large(&self, page: PageIndex, object: *mut u8, gfp: Gfp) {
         let slab = self.zone.arena.slab(page);
-        let pages = usize::from(slab.pages());
+        let pages = slab.large_pages();
         if !(object as usize).is_multiple_of(PAGE_SIZE) || !slab.clear_kind(PageKind::Large) {
             self.not_an_object(page, object, "free");
         }
@@ -349,11 +410,13 @@ impl<P: Platform> Allocator<P> {
     fn free_pages(&self, page: PageIndex, pages: usize, gfp: Gfp) {
         // Relaxed: a figure.
         self.large_pages.fetch_sub(pages, Relaxed);
-        if gfp.may_spin() {
-            let decay = u64::from(self.tunables().decay_ms);
-            self.zone.free(&self.platform, page, pages, decay);
-        } else {
-            self.zone.stash(page, pages);
+        let decay = u64::from(self.tunables().decay_ms);
+        for (page, pages) in parts(page, pages) {
+            if gfp.may_spin() {
+                self.zone.free(&self.platform, page, pages, decay);
+            } else {
+                self.zone.stash(page, pages);
+            }
         }
     }
 
@@ -433,7 +496,7 @@ impl<P: Platform> Allocator<P> {
         if slab.kind() != PageKind::Large || !(object as usize).is_multiple_of(PAGE_SIZE) {
             self.not_an_object(page, object, what);
         }
-        Some((None, usize::from(slab.pages()) * PAGE_SIZE))
+        Some((None, slab.large_pages() * PAGE_SIZE))
     }
 
     /// Changes the size of an object of [`kmalloc`](Self::kmalloc), moving it if need be; null when
@@ -531,7 +594,7 @@ impl<P: Platform> Allocator<P> {
             self.note_huge();
             return Some(moved);
         };
-        if bytes > LARGE_MAX {
+        if bytes > LARGE_MAX && (old <= LARGE_MAX || bytes > ARENA_MAX) {
             return None;
         }
         let (have, want) = (old / PAGE_SIZE, bytes.div_ceil(PAGE_SIZE));
@@ -543,7 +606,7 @@ impl<P: Platform> Allocator<P> {
             // Relaxed: a figure.
             self.large_pages.fetch_add(want - have, Relaxed);
         }
-        self.zone.arena.slab(page).set_pages(want as u16);
+        self.zone.arena.slab(page).set_large_pages(want);
         if want < have {
             self.free_pages(PageIndex(page.0 + want as u32), have - want, gfp);
         }

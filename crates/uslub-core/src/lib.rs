@@ -62,6 +62,7 @@ pub mod rcu;
 pub mod reclaim;
 pub mod refill;
 pub mod reserve;
+mod room;
 #[cfg(shuttle)]
 pub mod scheduled;
 pub mod sheaf;

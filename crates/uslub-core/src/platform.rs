@@ -55,6 +55,8 @@ pub enum Backing {
         /// Bytes of the reservation behind the range, none of them in use: what follows there is going to be asked for in turn.
         ahead: usize,
     },
+    /// Page by page, though huge pages may have been asked for what is reserved: a program may use little of a large object.
+    Sparse,
     /// By a huge page, though it is used little by little: where memory has grown quickly for some time.
     Table,
 }
@@ -82,6 +84,33 @@ pub unsafe trait Platform: Sync + 'static {
 
     /// Reserves `bytes` of address space, aligned to `align` bytes, unusable until committed.
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>>;
+
+    /// An address aligned to `align` bytes with `bytes` bytes of address space behind it that are most likely free, and stay
+    /// free: far from where the system places mappings by itself. Nothing is reserved. Another answer each time.
+    fn hole(&self, _bytes: usize, _align: usize) -> Option<usize> {
+        None
+    }
+
+    /// Reserves exactly this range, unusable until committed; false, and nothing happens, if any of it is in use or the system refuses.
+    fn reserve_at(&self, _start: NonNull<u8>, _bytes: usize) -> bool {
+        false
+    }
+
+    /// Unmaps a part of a reservation, committed or not; false, and nothing changes, if the system refuses.
+    ///
+    /// # Safety
+    ///
+    /// The range must be page-aligned, reserved, and used by no one.
+    unsafe fn release(&self, start: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: passed on.
+        unsafe { self.unmap(start, bytes) };
+        true
+    }
+
+    /// Whether a limit of the process counts reserved or committed memory that is not in use.
+    fn is_limited(&self) -> bool {
+        false
+    }
 
     /// Makes reserved memory readable, writable and zero.
     ///

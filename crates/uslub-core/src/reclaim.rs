@@ -2,6 +2,7 @@
 //!
 //! | step | what |
 //! |---|---|
+//! | 0 | where the page layer was the reason: memory [that holds no object](crate::allocator::Allocator::release_unused) goes back |
 //! | 1 | shrinkers of the cache, and those of no cache, are asked to free objects |
 //! | 2 | the cache's sheaves go back to their slabs, and its empty slabs to the page layer |
 //! | 3 | where the page layer, not a limit, was the reason: the same for all caches |
@@ -167,6 +168,9 @@ impl<P: Platform> Allocator<P> {
             return false;
         }
         let at_limit = cache.nr_slabs() >= cache.max_slabs;
+        if !at_limit && self.release_idle() {
+            return true;
+        }
         let (cached, slabs) = self.idle(cache, at_limit);
         let freed = {
             let _running = self.reclaim.running.lock();

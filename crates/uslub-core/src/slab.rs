@@ -96,7 +96,7 @@ pub struct Slab {
     state: AtomicU64,
     prev: AtomicU32,
     next: AtomicU32,
-    /// Slots that the iterator has visited.
+    /// Slots that the iterator has visited; of a large object, the high bits of its pages.
     position: AtomicU16,
     /// Where in the random sequence the iterator began.
     start: AtomicU16,
@@ -146,6 +146,17 @@ impl Slab {
         pages, set_pages, pages: u16);
     field!(/// Times that the slab has started over, or its pages were given back; truncated.
         epoch, set_epoch, epoch: u16);
+
+    /// Pages of a large object, which may be more than a block has.
+    pub fn large_pages(&self) -> usize {
+        usize::from(self.position()) << 16 | usize::from(self.pages())
+    }
+
+    /// Says how many pages a large object has, whose descriptor this is.
+    pub fn set_large_pages(&self, pages: usize) {
+        self.set_pages(pages as u16);
+        self.set_position((pages >> 16) as u16);
+    }
 
     /// Whether the slab is on its node's partial list; true only under the list lock.
     #[inline]

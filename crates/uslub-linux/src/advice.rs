@@ -87,10 +87,10 @@ impl Advice {
         self.helper.store(0, Relaxed);
     }
 
-    /// Says whether the program's memory is locked.
-    pub(crate) fn set_locked(&self, locked: bool) {
+    /// Says whether the program's memory is locked; returns what was said before.
+    pub(crate) fn set_locked(&self, locked: bool) -> bool {
         // Relaxed: the thread that locks says so before.
-        self.locked.store(locked, Relaxed);
+        self.locked.swap(locked, Relaxed)
     }
 
     /// Says that the calling thread is the helper, or that it is not any longer.

@@ -79,15 +79,10 @@ impl HugePages {
         // Relaxed: one thread at a time grows a reservation; of several, one may get huge pages that another does not want.
         let advised = self.advised.load(Relaxed);
         if !self.next() {
-            if address < advised && address >= self.excepted.load(Relaxed) {
-                // Relaxed: as above.
-                let pause = self.pause.load(Relaxed) as usize;
-                let length = (bytes * (1 + pause)).min(advised - address);
-                // SAFETY: by the caller's promise; it only says how memory is to come.
-                unsafe { sys::madvise(address, length, libc::MADV_NOHUGEPAGE) };
-                // Relaxed: as above.
-                self.excepted.store(address + length, Relaxed);
-            }
+            // Relaxed: as above.
+            let pause = self.pause.load(Relaxed) as usize;
+            // SAFETY: passed on.
+            unsafe { self.except(start, bytes * (1 + pause)) };
             return false;
         }
         if address >= advised {
@@ -148,6 +143,40 @@ impl HugePages {
             unsafe { crate::advice::renew(address, bytes) };
         }
         wanted
+    }
+
+    /// Excepts a range from what the system was asked to give huge pages; returns whether it was a part of that.
+    ///
+    /// # Safety
+    ///
+    /// As for [`back`](Self::back).
+    pub(crate) unsafe fn except(&self, start: NonNull<u8>, bytes: usize) -> bool {
+        let address = start.as_ptr() as usize;
+        // Relaxed, both: as in `back`.
+        let (advised, excepted) = (self.advised.load(Relaxed), self.excepted.load(Relaxed));
+        if address >= advised || address < excepted {
+            return false;
+        }
+        let length = bytes.min(advised - address);
+        // SAFETY: by the caller's promise; it only says how memory is to come.
+        unsafe { sys::madvise(address, length, libc::MADV_NOHUGEPAGE) };
+        // Relaxed: as above.
+        self.excepted.store(address + length, Relaxed);
+        true
+    }
+
+    /// As [`except`](Self::except), where no advice may be given: a new mapping takes the range's place.
+    ///
+    /// # Safety
+    ///
+    /// As for [`back`](Self::back).
+    pub(crate) unsafe fn except_unadvised(&self, start: NonNull<u8>, bytes: usize) -> bool {
+        let address = start.as_ptr() as usize;
+        // Relaxed: as in `back`.
+        let is_part = self.is_advised(address) && address >= self.excepted.load(Relaxed);
+        // A failure leaves the range as it is.
+        // SAFETY: by the caller's promise.
+        is_part && unsafe { crate::advice::renew(address, bytes) }
     }
 
     /// As [`back`](Self::back), for a range that is used little by little: if memory has grown quickly for some time.

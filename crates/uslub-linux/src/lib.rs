@@ -12,6 +12,7 @@ pub mod numa;
 mod offers;
 mod otherwise;
 mod page;
+mod refused;
 mod sequences;
 mod sharing;
 pub mod start;
@@ -36,6 +37,7 @@ use crate::huge_pages::{HugePages, now_ns, split_huge_pages};
 use crate::numa::Nodes;
 use crate::offers::Offers;
 use crate::page::SystemPage;
+use crate::refused::Refused;
 use crate::sequences::{pop, pop_many, push, push_many, push_many_within};
 use crate::sharing::Sharing;
 
@@ -84,6 +86,7 @@ pub struct Linux {
     nodes: Nodes,
     huge_pages: HugePages,
     sharing: Sharing,
+    refused: Refused,
 }
 
 impl Linux {
@@ -107,6 +110,7 @@ impl Linux {
             nodes: Nodes::new(),
             huge_pages: HugePages::new(),
             sharing: Sharing::new(),
+            refused: Refused::new(),
         }
     }
 
@@ -229,8 +233,9 @@ impl Linux {
     }
 
     /// Says whether the program has locked its memory: then no new mapping may take its place.
-    pub fn memory_is_locked(&self, locked: bool) {
-        self.advice.set_locked(locked);
+    /// Returns what was said before.
+    pub fn memory_is_locked(&self, locked: bool) -> bool {
+        self.advice.set_locked(locked)
     }
 
     /// Asks for huge pages for a reserved range that will grow from its start. Before the program
@@ -301,6 +306,41 @@ unsafe impl Platform for Linux {
         pointer(aligned)
     }
 
+    fn hole(&self, bytes: usize, align: usize) -> Option<usize> {
+        // The system places mappings from there downwards, or upwards from a third of the address space. Programs and their heaps
+        // lie at its start or beyond its half.
+        let there = sys::mmap(0, PAGE_SIZE, libc::PROT_NONE, libc::MAP_NORESERVE)?;
+        // SAFETY: just mapped.
+        unsafe { sys::munmap(there, PAGE_SIZE) };
+        let room = (there / 4).checked_sub(bytes.checked_add(align)?)?;
+        let offset = self.random() as usize % (room + 1);
+        Some((there / 4 + offset).next_multiple_of(align))
+    }
+
+    fn reserve_at(&self, start: NonNull<u8>, bytes: usize) -> bool {
+        let start = start.as_ptr() as usize;
+        let flags = libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+        match sys::mmap(start, bytes, libc::PROT_NONE, flags) {
+            Some(there) if there == start => true,
+            Some(elsewhere) => {
+                // A kernel before 4.17, to which the address is a hint. SAFETY: just mapped.
+                unsafe { sys::munmap(elsewhere, bytes) };
+                false
+            }
+            None => false,
+        }
+    }
+
+    unsafe fn release(&self, start: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: passed on.
+        unsafe { sys::munmap(start.as_ptr() as usize, bytes) }
+    }
+
+    fn is_limited(&self) -> bool {
+        let limits = [libc::RLIMIT_AS, libc::RLIMIT_DATA];
+        (limits.into_iter()).any(|resource| start::limit(resource) != usize::MAX)
+    }
+
     unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> bool {
         self.advice.note_committed(bytes);
         // SAFETY: passed on.
@@ -314,6 +354,7 @@ unsafe impl Platform for Linux {
     }
 
     unsafe fn purge(&self, start: NonNull<u8>, bytes: usize) -> bool {
+        self.refused.retry();
         let address = start.as_ptr() as usize;
         if !self.advice.may_advise() {
             let advised = self.huge_pages.is_advised(address);
@@ -340,6 +381,10 @@ unsafe impl Platform for Linux {
             }
             // SAFETY: passed on.
             Backing::Huge { .. } => unsafe { self.huge_pages.back_unadvised(start, bytes) },
+            // SAFETY: passed on.
+            Backing::Sparse if !may_advise => unsafe {
+                self.huge_pages.except_unadvised(start, bytes)
+            },
             _ if !may_advise => false,
             Backing::Small => {
                 // SAFETY: passed on; what is in the range stays.
@@ -348,19 +393,28 @@ unsafe impl Platform for Linux {
                 done
             }
             // SAFETY: passed on.
+            Backing::Sparse => unsafe { self.huge_pages.except(start, bytes) },
+            // SAFETY: passed on.
             Backing::Table => unsafe { self.huge_pages.back_table(start, bytes) },
         }
     }
 
     fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
+        self.refused.retry();
         pointer(sys::mmap(0, bytes, libc::PROT_READ | libc::PROT_WRITE, 0)?)
     }
 
     unsafe fn unmap(&self, start: NonNull<u8>, bytes: usize) {
-        // SAFETY: passed on. A failure (too many mappings) leaves the memory mapped: give its pages back at least.
+        let start = start.as_ptr() as usize;
+        // SAFETY: passed on. A refusal (too many mappings) leaves the memory mapped: its pages go back, and the range later.
         unsafe {
-            if !sys::munmap(start.as_ptr() as usize, bytes) {
-                self.purge(start, bytes);
+            if sys::munmap(start, bytes) {
+                self.refused.retry();
+            } else {
+                if !self.is_sandboxed() {
+                    sys::madvise(start, bytes, libc::MADV_DONTNEED);
+                }
+                self.refused.add(start, bytes);
             }
         }
     }

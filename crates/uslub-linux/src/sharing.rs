@@ -219,6 +219,7 @@ impl Linux {
         // Relaxed, here and below: the child has one thread.
         self.pid.store(sys::getpid(), Relaxed);
         self.advice.is_child_of_fork();
+        self.refused.is_child_of_fork();
         self.open.store(self.at_rest.load(Relaxed), Relaxed);
         if may_be_unregistered
             && let Some(area) = self.area()

@@ -114,13 +114,8 @@ pub unsafe fn set_up(allocator: &Allocator<Linux>, variable: &str) -> bool {
     unsafe { allocator.init(reserve_bytes(&allocator.platform), tunables) }
 }
 
-/// Address space to reserve: four times the machine's memory, or half of what the
-/// process may have.
+/// Address space to reserve where the process has no limit: four times the machine's memory.
 fn reserve_bytes(platform: &Linux) -> usize {
-    let limit = address_space();
-    if limit < usize::MAX {
-        return limit / 2;
-    }
     (platform.memory_bytes().saturating_mul(4))
         .max(RESERVE_FLOOR)
         .next_power_of_two()
@@ -169,18 +164,13 @@ pub fn prlimit(
     }
 }
 
-/// Bytes of address space that the process may have; `usize::MAX` for no limit.
-pub fn address_space() -> usize {
+/// What the process may have of a resource; `usize::MAX` for no limit.
+pub fn limit(resource: libc::__rlimit_resource_t) -> usize {
     let mut limit = libc::rlimit {
         rlim_cur: libc::RLIM_INFINITY,
         rlim_max: 0,
     };
-    prlimit(
-        0,
-        libc::RLIMIT_AS as usize,
-        core::ptr::null(),
-        &raw mut limit,
-    );
+    prlimit(0, resource as usize, core::ptr::null(), &raw mut limit);
     limit.rlim_cur as usize
 }
 

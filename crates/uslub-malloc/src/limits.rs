@@ -1,5 +1,5 @@
-//! Programs that limit their own address space: the part of our reservation that is not in
-//! use counts against such a limit, so it is given back before the limit is set.
+//! Programs that limit their own memory, or lock it: what the allocator has and does not use counts too,
+//! so it is given back before.
 
 use libc::{c_int, pid_t, rlimit};
 use uslub_linux::start;
@@ -12,13 +12,13 @@ use crate::sandbox::returned;
 /// What must happen before a limit of a process is set.
 fn before(pid: pid_t, resource: c_int, new: *const rlimit) {
     let ours = pid == 0 || pid as u32 == sys::getpid();
-    if ours && resource as u32 == libc::RLIMIT_AS && !new.is_null() && ALLOCATOR.ready() {
+    let counts = [libc::RLIMIT_AS, libc::RLIMIT_DATA].contains(&(resource as u32));
+    if ours && counts && !new.is_null() && ALLOCATOR.ready() {
         // SAFETY: the caller passes a limit.
         let bytes = unsafe { (*new).rlim_cur } as usize;
         if bytes != libc::RLIM_INFINITY as usize {
-            ALLOCATOR
-                .zone
-                .trim_reservation(&ALLOCATOR.platform, bytes / 2);
+            ALLOCATOR.zone.shed(&ALLOCATOR.platform, bytes / 2);
+            ALLOCATOR.release_unused();
         }
     }
 }
@@ -59,6 +59,7 @@ macro_rules! wrappers {
     /// Looks the next definitions up.
     pub(crate) fn prepare() {
         $(next::resolve(&$nexts.each_ref());)*
+        next::resolve(&[&MLOCKALL, &MUNLOCKALL]);
     }
     };
 }
@@ -66,4 +67,47 @@ macro_rules! wrappers {
 wrappers! {
     setrlimit, prlimit, NEXT, c"setrlimit", c"prlimit";
     setrlimit64, prlimit64, NEXT_64, c"setrlimit64", c"prlimit64";
+}
+
+static MLOCKALL: Next = Next::new(c"mlockall");
+
+/// Locks all memory of this process. What the allocator has and does not use goes back before: it would be locked too, and counted.
+///
+/// # Safety
+///
+/// None beyond C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    if ALLOCATOR.ready() {
+        ALLOCATOR.zone.shed(&ALLOCATOR.platform, 0);
+        ALLOCATOR.release_unused();
+    }
+    let before = ALLOCATOR.platform.memory_is_locked(true);
+    let result = call_next!(MLOCKALL, extern "C" fn(c_int) -> c_int, (flags), or {
+        // SAFETY: passed on.
+        returned(unsafe { sys::call(libc::SYS_mlockall, [flags as usize, 0, 0, 0, 0, 0]) }) as c_int
+    });
+    if result != 0 {
+        ALLOCATOR.platform.memory_is_locked(before);
+    }
+    result
+}
+
+static MUNLOCKALL: Next = Next::new(c"munlockall");
+
+/// Ends what [`mlockall`] began.
+///
+/// # Safety
+///
+/// None beyond C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn munlockall() -> c_int {
+    let result = call_next!(MUNLOCKALL, extern "C" fn() -> c_int, (), or {
+        // SAFETY: passed on.
+        returned(unsafe { sys::call(libc::SYS_munlockall, [0; 6]) }) as c_int
+    });
+    if result == 0 {
+        ALLOCATOR.platform.memory_is_locked(false);
+    }
+    result
 }

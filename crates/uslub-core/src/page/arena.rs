@@ -9,13 +9,13 @@
 //! a page, the descriptor of a page. An address outside [base, limit) is
 //! not ours, known by one compare. The range grows at `limit`, a block at a time; the
 //! system, which takes a microsecond or two each time, is asked for several at once,
-//! and for the side ranges of 64 MiB of them.
+//! and for the side ranges of 64 MiB of them. What is reserved, and when: `range`.
 
 use core::ptr::{NonNull, null_mut};
 use core::slice;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use crate::atomic::{AtomicPtr, AtomicU16, AtomicUsize};
+use crate::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicUsize};
 use crate::page::block::{BLOCK_PAGES, Block, Group};
 use crate::percpu::CacheId;
 use crate::platform::{Backing, PAGE_SHIFT, PAGE_SIZE, Platform};
@@ -23,18 +23,16 @@ use crate::slab::Slab;
 
 /// Bytes of a block, the unit in which the range grows.
 pub const BLOCK_BYTES: usize = BLOCK_PAGES * PAGE_SIZE;
-/// Smallest range worth having.
-const FLOOR_BYTES: usize = 16 << 20;
 /// Blocks that are committed ahead of their use, at most; as long as there are few, an eighth of those. Their side ranges are so many at a time.
-const MOST_AHEAD: usize = 32;
+pub(super) const MOST_AHEAD: usize = 32;
 /// Bytes of the descriptors of a block.
-const DESCRIPTOR_BYTES: usize = BLOCK_PAGES * size_of::<Slab>();
+pub(super) const DESCRIPTOR_BYTES: usize = BLOCK_PAGES * size_of::<Slab>();
 /// Blocks whose descriptors fill a huge page: 256 MiB of them.
 const TABLE: usize = BLOCK_BYTES / DESCRIPTOR_BYTES;
 /// The first block whose descriptors may lie in a huge page, and begin one: what is not used of that is little beside the 32 MiB before.
-const FIRST_TABLE: usize = 16;
+pub(super) const FIRST_TABLE: usize = 16;
 /// A block's share of its group, in bytes.
-const GROUP_SHARE: usize = size_of::<Group>() / 64;
+pub(super) const GROUP_SHARE: usize = size_of::<Group>() / 64;
 
 /// Number of a page, counted from the arena's base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,51 +53,31 @@ pub enum PageKind {
 /// The range.
 #[repr(C, align(32))]
 pub struct Arena {
-    base: AtomicUsize,
+    pub(super) base: AtomicUsize,
     /// Pages below this number are reserved.
-    reserved: AtomicUsize,
+    pub(super) reserved: AtomicUsize,
     /// Pages below this number are in use.
-    limit: AtomicUsize,
+    pub(super) limit: AtomicUsize,
     /// Objects of pages below this number may lie in any CPU's sheaves.
     parkable: AtomicUsize,
-    map: AtomicPtr<AtomicU16>,
-    descriptors: AtomicPtr<Slab>,
-    blocks: AtomicPtr<Block>,
-    groups: AtomicPtr<Group>,
+    pub(super) map: AtomicPtr<AtomicU16>,
+    pub(super) descriptors: AtomicPtr<Slab>,
+    pub(super) blocks: AtomicPtr<Block>,
+    pub(super) groups: AtomicPtr<Group>,
     /// Pages below this number are committed.
-    committed: AtomicUsize,
+    pub(super) committed: AtomicUsize,
     /// The side ranges of blocks below this number are committed.
-    described: AtomicUsize,
+    pub(super) described: AtomicUsize,
+    /// The side ranges of blocks below this number are reserved.
+    pub(super) sides_reserved: AtomicUsize,
+    /// The side ranges have room for this many blocks.
+    pub(super) planned: AtomicUsize,
+    /// Whether the range lies in a hole of the address space, with room behind it.
+    pub(super) in_hole: AtomicBool,
+    /// Whether only what is needed now is reserved and committed: a limit counts the rest too.
+    pub(super) lean: AtomicBool,
     /// The block with which the last huge page of descriptors begins, while that is whole; or 0.
     table: AtomicUsize,
-}
-
-struct Layout {
-    blocks: usize,
-    groups: usize,
-    map: usize,
-    descriptors: usize,
-    total: usize,
-}
-
-/// Each side range begins a page of the system, `page` bytes, so that no two share one.
-fn layout(nr_blocks: usize, page: usize) -> Layout {
-    let pages = nr_blocks * BLOCK_PAGES;
-    let blocks = (nr_blocks * size_of::<Block>()).next_multiple_of(page);
-    let groups = (nr_blocks * GROUP_SHARE).next_multiple_of(page);
-    let before = FIRST_TABLE * DESCRIPTOR_BYTES;
-    // So that the descriptors of the first table begin a huge page.
-    let tables = (blocks + groups + pages * 2 + before).next_multiple_of(BLOCK_BYTES);
-    let map = tables - before - groups - blocks;
-    let descriptors = nr_blocks * DESCRIPTOR_BYTES;
-    let side = (blocks + groups + map + descriptors).next_multiple_of(BLOCK_BYTES);
-    Layout {
-        blocks: 0,
-        groups: blocks,
-        map: blocks + groups,
-        descriptors: blocks + groups + map,
-        total: side + nr_blocks * BLOCK_BYTES,
-    }
 }
 
 impl Arena {
@@ -116,40 +94,12 @@ impl Arena {
             groups: AtomicPtr::new(null_mut()),
             committed: AtomicUsize::new(0),
             described: AtomicUsize::new(0),
+            sides_reserved: AtomicUsize::new(0),
+            planned: AtomicUsize::new(0),
+            in_hole: AtomicBool::new(false),
+            lean: AtomicBool::new(false),
             table: AtomicUsize::new(0),
         }
-    }
-
-    /// Reserves `bytes`, or half of that, and so on down to 16 MiB. Returns
-    /// false when not even that is to be had.
-    pub fn init<P: Platform>(&self, platform: &P, bytes: usize) -> bool {
-        let mut bytes = bytes.next_multiple_of(BLOCK_BYTES).min(1 << 43);
-        while bytes >= FLOOR_BYTES {
-            let nr_blocks = bytes / BLOCK_BYTES;
-            let l = layout(nr_blocks, platform.system_page());
-            if let Some(start) = platform.reserve(l.total, BLOCK_BYTES) {
-                self.set(start, &l, nr_blocks);
-                return true;
-            }
-            bytes /= 2;
-        }
-        false
-    }
-
-    fn set(&self, start: NonNull<u8>, l: &Layout, nr_blocks: usize) {
-        let start = start.as_ptr();
-        // Relaxed but for the last: readers that see a limit above 0 acquired it.
-        self.blocks
-            .store(start.wrapping_add(l.blocks).cast(), Relaxed);
-        self.groups
-            .store(start.wrapping_add(l.groups).cast(), Relaxed);
-        self.map.store(start.wrapping_add(l.map).cast(), Relaxed);
-        self.descriptors
-            .store(start.wrapping_add(l.descriptors).cast(), Relaxed);
-        let base = start as usize + l.total - nr_blocks * BLOCK_BYTES;
-        self.base.store(base, Relaxed);
-        // Release: published with all of the above.
-        self.reserved.store(nr_blocks * BLOCK_PAGES, Release);
     }
 
     /// Adds one more block at the limit and returns its number; `None` when the
@@ -157,16 +107,20 @@ impl Arena {
     pub fn grow<P: Platform>(&self, platform: &P) -> Option<u32> {
         // Relaxed: only we, one at a time, change the limit.
         let limit = self.limit.load(Relaxed);
-        // Acquire: pairs with `set`.
-        let left = (self.reserved.load(Acquire) - limit) / BLOCK_PAGES;
-        if left == 0 {
-            return None;
-        }
         let block = limit / BLOCK_PAGES;
         // Relaxed: as the limit.
         if limit == self.committed.load(Relaxed) {
-            let several = (1 + block / 8).min(MOST_AHEAD).min(left);
-            // Where that is too much, one may not be.
+            // Acquire: pairs with `stretch`.
+            if limit == self.reserved.load(Acquire) && !self.extend(platform) {
+                return None;
+            }
+            // Relaxed: as the limit.
+            let left = self.reserved.load(Relaxed) / BLOCK_PAGES - block;
+            let several = match self.is_lean() {
+                true => 1,
+                false => (1 + block / 8).min(MOST_AHEAD).min(left),
+            };
+            // If the system refuses a batch, commit a single block.
             if !self.commit(platform, block, several)
                 && (several == 1 || !self.commit(platform, block, 1))
             {
@@ -203,7 +157,7 @@ impl Arena {
     fn describe<P: Platform>(&self, platform: &P, end: usize) -> bool {
         // Relaxed, both: as in `grow`.
         let begin = self.described.load(Relaxed);
-        let end = end.min(self.reserved.load(Relaxed) / BLOCK_PAGES);
+        let end = end.min(self.sides_reserved.load(Relaxed));
         let done = self.sides().into_iter().all(|(start, unit)| {
             let from = platform.whole_pages(start + begin * unit);
             let to = platform.whole_pages(start + end * unit);
@@ -259,7 +213,7 @@ impl Arena {
     }
 
     /// The side ranges: where each begins, and its bytes a block.
-    fn sides(&self) -> [(usize, usize); 4] {
+    pub(super) fn sides(&self) -> [(usize, usize); 4] {
         // Relaxed: the addresses were published with `reserved`.
         [
             (self.blocks.load(Relaxed) as usize, size_of::<Block>()),
@@ -267,35 +221,6 @@ impl Arena {
             (self.map.load(Relaxed) as usize, 2 * BLOCK_PAGES),
             (self.descriptors.load(Relaxed) as usize, DESCRIPTOR_BYTES),
         ]
-    }
-
-    /// Gives reserved address space beyond what is committed back, keeping at
-    /// most `keep` bytes of it. One thread at a time, not together with [`grow`](Self::grow).
-    pub fn trim_reservation<P: Platform>(&self, platform: &P, keep: usize) {
-        // Relaxed, all: the caller keeps others out.
-        let committed = self.committed.load(Relaxed);
-        let reserved = self.reserved.load(Relaxed);
-        let end = (committed + keep / BLOCK_BYTES * BLOCK_PAGES).min(reserved);
-        if end == reserved {
-            return;
-        }
-        // Relaxed: as above.
-        self.reserved.store(end, Relaxed);
-        // SAFETY: what is not committed is not used; the ranges were reserved by us.
-        unsafe {
-            let start = self.address(PageIndex(end as u32));
-            platform.unmap(start, (reserved - end) * PAGE_SIZE);
-            // Relaxed: as above.
-            let described = (end / BLOCK_PAGES).max(self.described.load(Relaxed));
-            for (start, unit) in self.sides() {
-                let from = platform.whole_pages(start + described * unit);
-                let end = start + reserved / BLOCK_PAGES * unit;
-                let to = end & !(platform.system_page() - 1);
-                if to > from {
-                    platform.unmap(NonNull::new_unchecked(from as *mut u8), to - from);
-                }
-            }
-        }
     }
 
     /// Bytes reserved for pages behind those of a block.

@@ -19,14 +19,17 @@ pub type PageSet = [u64; WORDS];
 /// Number of bins: bin b holds the blocks whose longest free run has 2^(b-1) … 2^b - 1 pages.
 pub const BINS: usize = 11;
 
+/// Where a group tells which of its blocks are absent: neither free nor in use, and not mapped.
+pub const ABSENT: usize = 15;
+
 /// Which of 64 neighbouring blocks are in which bin; changed under the page lock.
 #[repr(C, align(128))]
 pub struct Group {
-    /// By bin, a bit a block.
+    /// By bin, a bit a block; and the [absent](ABSENT) ones.
     pub bins: [u64; 16],
 }
 
-const _: () = assert!(size_of::<Group>() == 128 && BINS <= 16);
+const _: () = assert!(size_of::<Group>() == 128 && BINS <= ABSENT);
 
 /// The record of one block; changed under the page lock.
 pub struct Block {

@@ -66,13 +66,15 @@ impl<P: Platform> Zone<P> {
         DIRTY_FLOOR + self.used.load(Relaxed) / DIRTY_SHARE
     }
 
-    /// So many pages are handed out or dirty: if there never were more, idle ones make room.
-    pub(super) fn note_resident(&self, platform: &P, pages: usize) {
+    /// So many pages are handed out or dirty, `taken` of them now: if there never were more, idle ones make room; for a long run at once.
+    pub(super) fn note_resident(&self, platform: &P, pages: usize, taken: usize) {
         // Relaxed: at worst two threads look, or the record is a step behind.
         let pages = pages + self.elsewhere.load(Relaxed);
         // Relaxed: as above.
         if pages >= self.record.load(Relaxed) + GROWN
-            && !self.displace(platform, GROWN, |age| age >= IDLE_MS)
+            && !self.displace(platform, GROWN.max(taken), |age| {
+                age >= IDLE_MS || taken > GROWN
+            })
         {
             // Relaxed: as above.
             self.record.store(pages, Relaxed);
@@ -157,9 +159,18 @@ impl<P: Platform> Zone<P> {
             // SAFETY: committed.
             unsafe { platform.back(start, BLOCK_BYTES, Backing::Small) };
         }
-        if set == [u64::MAX; BLOCK_PAGES / 64] {
+        let whole = set == [u64::MAX; BLOCK_PAGES / 64];
+        // The thread that lets the range grow may be the one that was interrupted.
+        if whole
+            && self.arena.is_lean()
+            && self.arena.is_in_hole()
+            && let Some(_growth) = self.growth.try_lock()
+            && self.retire(platform, number)
+        {
+            return true;
+        }
+        if whole {
             self.arena.purge_descriptors(platform, number);
-            // The thread that lets the range grow may be the one that was interrupted.
             if let Some(_growth) = self.growth.try_lock() {
                 self.arena.split_table(platform, number);
             }

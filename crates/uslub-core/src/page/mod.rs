@@ -3,19 +3,25 @@
 //! | file | concept |
 //! |---|---|
 //! | `arena` | the range, and what is known of each page by arithmetic |
+//! | `range` | how much of it is reserved, and when |
+//! | `absent` | blocks of free pages that go back with their addresses |
 //! | `block` | 2 MiB of pages: which are free, which were touched |
 //! | `runs` | pages that go back together |
 //! | `zone` | handing out and taking back runs of pages |
+//! | `several` | runs longer than a block |
 //! | `decay` | giving back to the system what stays free |
 //! | `check` | whether its lists agree with its blocks |
 //! | `fork` | its locks around a fork |
 
+mod absent;
 pub mod arena;
 pub mod block;
 mod check;
 mod decay;
 mod fork;
+mod range;
 pub mod runs;
+pub mod several;
 pub mod zone;
 
 pub use arena::{Arena, PageIndex, PageKind};

@@ -26,9 +26,11 @@ pub struct Lists {
     pub(super) dirty_head: u32,
     dirty_tail: u32,
     pub(super) nr_dirty: usize,
-    nr_used: usize,
+    pub(super) nr_used: usize,
     /// How often pages were added.
-    growths: usize,
+    pub(super) growths: usize,
+    /// Whether a block came to be free as a whole.
+    emptied: bool,
 }
 
 /// A run of pages that was handed out.
@@ -54,6 +56,14 @@ struct Want {
     align: usize,
     /// Runs that are taken together, at most.
     most: usize,
+    touched: Touched,
+}
+
+/// How much of its pages a request is going to touch; where it may be little, they do not come by huge pages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Touched {
+    All,
+    Little,
 }
 
 impl Want {
@@ -75,6 +85,8 @@ pub struct Zone<P> {
     pub(super) used: AtomicUsize,
     /// Runs taken back where nothing may be waited for: a stack, linked by page number.
     strays: AtomicU32,
+    /// Blocks that are not mapped; changed under the growth lock.
+    pub(super) absent: AtomicUsize,
     /// Pages of mappings that are no part of the arena.
     pub(super) elsewhere: AtomicUsize,
     /// Most pages that were handed out, dirty or elsewhere so far, in steps.
@@ -106,11 +118,13 @@ impl<P: Platform> Zone<P> {
                 nr_dirty: 0,
                 nr_used: 0,
                 growths: 0,
+                emptied: false,
             }),
             growth: Lock::new(0),
             dirty: AtomicUsize::new(0),
             used: AtomicUsize::new(0),
             strays: AtomicU32::new(NO_BLOCK),
+            absent: AtomicUsize::new(0),
             elsewhere: AtomicUsize::new(0),
             record: AtomicUsize::new(0),
             next_decay: AtomicU64::new(0),
@@ -146,16 +160,40 @@ impl<P: Platform> Zone<P> {
         most: usize,
         gfp: Gfp,
     ) -> Option<Run> {
-        debug_assert!((1..=BLOCK_PAGES).contains(&count) && align.is_power_of_two());
-        if platform.should_fail(FaultSite::Pages) {
-            return None;
-        }
-        let mut want = Want {
+        let want = Want {
             nid: Some(nid),
             count,
             align,
             most,
+            touched: Touched::All,
         };
+        self.alloc_want(platform, nid, want, gfp)
+    }
+
+    /// As [`alloc_on`](Self::alloc_on), for an object of which the program may use little.
+    pub fn alloc_sparse(
+        &self,
+        platform: &P,
+        nid: usize,
+        count: usize,
+        align: usize,
+        gfp: Gfp,
+    ) -> Option<Run> {
+        let want = Want {
+            nid: Some(nid),
+            count,
+            align,
+            most: 1,
+            touched: Touched::Little,
+        };
+        self.alloc_want(platform, nid, want, gfp)
+    }
+
+    fn alloc_want(&self, platform: &P, nid: usize, mut want: Want, gfp: Gfp) -> Option<Run> {
+        debug_assert!((1..=BLOCK_PAGES).contains(&want.count) && want.align.is_power_of_two());
+        if platform.should_fail(FaultSite::Pages) {
+            return None;
+        }
         loop {
             let growths = {
                 let mut lists = self.lists.lock_if(gfp.may_spin())?;
@@ -164,13 +202,13 @@ impl<P: Platform> Zone<P> {
                     let resident = lists.nr_used + lists.nr_dirty;
                     drop(lists);
                     if gfp.may_map() {
-                        self.note_resident(platform, resident);
+                        self.note_resident(platform, resident, want.count);
                     }
                     return Some(run);
                 }
                 lists.growths
             };
-            if !self.grow_on(platform, growths, nid, gfp) {
+            if !self.grow_on(platform, growths, nid, want.touched, gfp) {
                 break;
             }
         }
@@ -190,12 +228,19 @@ impl<P: Platform> Zone<P> {
 
     /// Adds the first block, unless there is one; returns false when none is to be had.
     pub fn begin(&self, platform: &P) -> bool {
-        self.grow_on(platform, 0, 0, Gfp::KERNEL)
+        self.grow_on(platform, 0, 0, Touched::All, Gfp::KERNEL)
     }
 
-    /// Adds pages of node `nid`, unless somebody else has added some since that had been done `growths` times; returns false when
+    /// Adds pages of node `nid` unless somebody else has added some since that had been done `growths` times; returns false when
     /// none are to be had. Where the system may not be asked, the first block has some to give.
-    fn grow_on(&self, platform: &P, growths: usize, nid: usize, gfp: Gfp) -> bool {
+    pub(super) fn grow_on(
+        &self,
+        platform: &P,
+        growths: usize,
+        nid: usize,
+        touched: Touched,
+        gfp: Gfp,
+    ) -> bool {
         // Held until the pages can be found, so that those who wait do not ask for more.
         let Some(mut last) = self.growth.lock_if(gfp.may_map()) else {
             return false;
@@ -220,7 +265,7 @@ impl<P: Platform> Zone<P> {
             _ => (0, BLOCK_PAGES),
         };
         let added = match first {
-            0 if gfp.may_map() => self.add_block(platform, nid),
+            0 if gfp.may_map() => self.add_block(platform, nid, touched),
             0 => None,
             _ => Some((0, false)),
         };
@@ -243,16 +288,23 @@ impl<P: Platform> Zone<P> {
         true
     }
 
-    /// Lets the range grow by a block of node `nid`; returns its number and whether it comes as a huge page.
-    fn add_block(&self, platform: &P, nid: usize) -> Option<(u32, bool)> {
-        let number = self.arena.grow(platform)?;
+    /// Lets the range grow by a block of node `nid`, or brings one back; returns its number and whether it comes as a huge page.
+    fn add_block(&self, platform: &P, nid: usize, touched: Touched) -> Option<(u32, bool)> {
+        let back = self.bring_back(platform);
+        let number = back.or_else(|| self.arena.grow(platform))?;
         let start = self.arena.address(PageIndex(number * BLOCK_PAGES as u32));
         if platform.nr_nodes() > 1 {
             // SAFETY: just committed.
             unsafe { platform.bind(start, BLOCK_BYTES, nid) };
         }
         // Relaxed: set before there are blocks.
-        let huge = number >= self.huge_from.load(Relaxed) && {
+        let may_be_huge = back.is_none() && number >= self.huge_from.load(Relaxed);
+        if may_be_huge && touched == Touched::Little {
+            // SAFETY: just committed.
+            unsafe { platform.back(start, BLOCK_BYTES, Backing::Sparse) };
+            return Some((number, false));
+        }
+        let huge = may_be_huge && {
             let ahead = self.arena.reserved_behind(number);
             // SAFETY: just added, the last of the reservation that is in use.
             unsafe { platform.back(start, BLOCK_BYTES, Backing::Huge { ahead }) }
@@ -343,7 +395,7 @@ impl<P: Platform> Zone<P> {
         bins[least..BINS].iter().fold(0, |all, bin| all | bin)
     }
 
-    fn claim(&self, lists: &mut Lists, number: u32, first: usize, count: usize) -> Run {
+    pub(super) fn claim(&self, lists: &mut Lists, number: u32, first: usize, count: usize) -> Run {
         // SAFETY: we hold the page lock.
         let block = unsafe { self.arena.block(number) };
         let zero = block::count_in(&block.dirty, first, count) == 0;
@@ -376,8 +428,12 @@ impl<P: Platform> Zone<P> {
         for (page, count) in runs.iter() {
             self.give(&mut lists, page, count, now);
         }
+        let emptied = core::mem::take(&mut lists.emptied);
         drop(lists);
         if let Some(decay_ms) = decay_ms {
+            if emptied {
+                self.retire_surplus(platform);
+            }
             self.decay_now_and_then(platform, now, decay_ms);
         }
     }
@@ -428,6 +484,7 @@ impl<P: Platform> Zone<P> {
         let dirty = block.nr_dirty;
         block.give(first, count);
         block.dirty_since = now as u32;
+        lists.emptied |= usize::from(block.nr_free) == BLOCK_PAGES;
         // Behind all others: the list is ordered by last use.
         if block.in_dirty {
             self.unlink_dirty(lists, number);
@@ -436,12 +493,12 @@ impl<P: Platform> Zone<P> {
         self.note(lists, number, dirty);
     }
 
-    /// Takes `more` pages behind a run of `count`, if they are free, so that the run grows in
+    /// Takes `more` pages behind a run of `count`, if they are free pages of the run's last block, so that the run grows in
     /// place. Returns whether all of the new pages are zero.
     pub fn extend(&self, page: PageIndex, count: usize, more: usize, gfp: Gfp) -> Option<bool> {
-        let number = page.0 / BLOCK_PAGES as u32;
-        let first = page.0 as usize % BLOCK_PAGES + count;
-        if first + more > BLOCK_PAGES {
+        let end = page.0 as usize + count;
+        let (number, first) = ((end / BLOCK_PAGES) as u32, end % BLOCK_PAGES);
+        if first == 0 || first + more > BLOCK_PAGES {
             return None;
         }
         let mut lists = self.lists.lock_if(gfp.may_spin())?;
@@ -467,6 +524,12 @@ impl<P: Platform> Zone<P> {
     pub fn dirty_bytes(&self) -> usize {
         // Relaxed: a glance.
         self.dirty.load(Relaxed) * PAGE_SIZE
+    }
+
+    /// Blocks that are not mapped, at a glance.
+    pub fn nr_absent(&self) -> usize {
+        // Relaxed: a glance.
+        self.absent.load(Relaxed)
     }
 
     /// Bytes handed out, at a glance.

@@ -92,6 +92,10 @@ pub struct Setup {
     pub reserve: usize,
     /// Bytes of a page of the system.
     pub page: usize,
+    /// Whether the address space has a hole to reserve them in.
+    pub hole: bool,
+    /// Whether a limit counts what is reserved.
+    pub limited: bool,
 }
 
 impl Default for Setup {
@@ -105,6 +109,8 @@ impl Default for Setup {
             slots: Slots::Locked,
             reserve: 256 << 20,
             page: default_page(),
+            hole: false,
+            limited: false,
         }
     }
 }

@@ -74,6 +74,7 @@ pub struct Virtual {
     random: AtomicU64,
     percpu_usable: AtomicBool,
     purges: AtomicBool,
+    releases: AtomicBool,
     disturbed: AtomicU32,
     faults: Mutex<Faults>,
     warnings: Mutex<Vec<String>>,
@@ -90,6 +91,7 @@ impl Virtual {
             random: AtomicU64::new(42),
             percpu_usable: AtomicBool::new(true),
             purges: AtomicBool::new(true),
+            releases: AtomicBool::new(true),
             disturbed: AtomicU32::new(0),
             faults: Mutex::default(),
             warnings: Mutex::default(),
@@ -159,6 +161,17 @@ impl Virtual {
     pub fn set_purges(&self, succeed: bool) {
         // SeqCst: see above.
         self.purges.store(succeed, SeqCst);
+    }
+
+    /// Says whether parts of reservations can be given back.
+    pub fn set_releases(&self, succeed: bool) {
+        // SeqCst: see above.
+        self.releases.store(succeed, SeqCst);
+    }
+
+    /// Mappings that [`Platform::map`] gave, neighbours as one.
+    pub fn nr_mapped(&self) -> usize {
+        self.memory().mapped.iter().count()
     }
 
     /// Makes one slot operation in `one_in` fail as if it had been disturbed; 0 for none.
@@ -295,6 +308,45 @@ unsafe impl Platform for Virtual {
         let aligned = system::reserve(bytes, align)?;
         memory.reserved.insert(aligned, aligned + bytes);
         NonNull::new(aligned as *mut u8)
+    }
+
+    fn hole(&self, bytes: usize, align: usize) -> Option<usize> {
+        self.setup.hole.then(|| system::hole(bytes, align))?
+    }
+
+    fn reserve_at(&self, start: NonNull<u8>, bytes: usize) -> bool {
+        let at = start.as_ptr() as usize;
+        self.assert_page_aligned(at, bytes);
+        let mut memory = self.memory();
+        memory.calls.reserve += 1;
+        if !self.answer(&mut memory) || !system::reserve_at(at, bytes) {
+            return false;
+        }
+        memory.reserved.insert(at, at + bytes);
+        true
+    }
+
+    unsafe fn release(&self, start: NonNull<u8>, bytes: usize) -> bool {
+        let at = start.as_ptr() as usize;
+        self.assert_page_aligned(at, bytes);
+        let mut memory = self.memory();
+        assert!(
+            memory.reserved.contains(at, at + bytes),
+            "release of {at:#x} + {bytes:#x}, which is not reserved"
+        );
+        // SeqCst: see above.
+        if !self.releases.load(SeqCst) {
+            return false;
+        }
+        assert!(memory.reserved.remove(at, at + bytes));
+        memory.committed.remove_all(at, at + bytes);
+        memory.pages.remove_all(at, at + bytes);
+        system::unmap(at, bytes);
+        true
+    }
+
+    fn is_limited(&self) -> bool {
+        self.setup.limited
     }
 
     unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> bool {

@@ -40,6 +40,17 @@ impl Ranges {
         true
     }
 
+    /// Takes out what is there of a range.
+    pub fn remove_all(&mut self, start: usize, end: usize) {
+        let overlaps: Vec<(usize, usize)> = (self.0.range(..end))
+            .filter(|&(_, &e)| e > start)
+            .map(|(&s, &e)| (s.max(start), e.min(end)))
+            .collect();
+        for (from, to) in overlaps {
+            assert!(self.remove(from, to));
+        }
+    }
+
     /// Whether all of a range is there.
     pub fn contains(&self, start: usize, end: usize) -> bool {
         (self.0.range(..=start).next_back()).is_some_and(|(_, &e)| e >= end)

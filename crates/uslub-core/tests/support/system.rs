@@ -2,6 +2,9 @@
 //! space to reserve; there a reservation is an allocation whose bytes nobody has written, so
 //! that a read of what was never committed is seen too.
 
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
+
 use uslub_core::platform::PAGE_SIZE;
 
 /// More than any test needs; absurd requests are refused like the system does.
@@ -10,6 +13,20 @@ const LIMIT: usize = 1 << 40;
 /// Address space without access.
 pub fn reserve(bytes: usize, align: usize) -> Option<usize> {
     (bytes <= LIMIT).then(|| real::reserve(bytes, align))?
+}
+
+/// Where so much address space is free, though it is not reserved: each time elsewhere, where the system places nothing by itself. An
+/// interpreter has none.
+pub fn hole(bytes: usize, align: usize) -> Option<usize> {
+    static NEXT: AtomicUsize = AtomicUsize::new(0x2000_0000_0000);
+    // SeqCst: nothing here is measured.
+    let start = NEXT.fetch_add(bytes + align, SeqCst);
+    (!cfg!(miri)).then_some(start.next_multiple_of(align))
+}
+
+/// Exactly this address space without access; false if any of it is in use.
+pub fn reserve_at(start: usize, bytes: usize) -> bool {
+    real::reserve_at(start, bytes)
 }
 
 /// Zeroed memory, aligned to `page` bytes and no more.
@@ -50,6 +67,14 @@ mod real {
         }
         unmap(aligned + bytes, start + align - aligned);
         Some(aligned)
+    }
+
+    pub fn reserve_at(start: usize, bytes: usize) -> bool {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let exactly = flags | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: it replaces nothing.
+        let there = unsafe { libc::mmap(start as *mut _, bytes, libc::PROT_NONE, exactly, -1, 0) };
+        there as usize == start
     }
 
     pub fn map(bytes: usize, page: usize) -> Option<usize> {
@@ -102,6 +127,10 @@ mod real {
         let layout = Layout::from_size_align(bytes, align.max(PAGE_SIZE)).ok()?;
         // SAFETY: of some size.
         keep(unsafe { alloc(layout) }, layout)
+    }
+
+    pub fn reserve_at(_start: usize, _bytes: usize) -> bool {
+        false
     }
 
     pub fn map(bytes: usize, page: usize) -> Option<usize> {

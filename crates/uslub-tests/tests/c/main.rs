@@ -1,5 +1,6 @@
 //! The C and C++ programs of `tests/c/`, each in every way to run on uslub.
 
+mod bounds;
 mod contracts;
 mod conventions;
 mod faults;

@@ -1,0 +1,175 @@
+//! Ranges that the system refused to unmap.
+//!
+//! Unmapping the middle of a mapping makes two of one. The system refuses that where a process has as many
+//! mappings as it may have. The range is remembered then, in its own first bytes, after its pages went back; it is
+//! unmapped later, when the program has fewer mappings.
+//!
+//! Any thread adds to a stack. One thread at a time moves the stack's ranges to a queue and tries the ranges at the queue's
+//! head. A range that is refused again goes to the tail, so that each has its turn: the ends of a mapping can
+//! always be unmapped.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicUsize};
+
+use crate::sys;
+
+/// Ranges that are tried at a time.
+const AT_A_TIME: usize = 64;
+/// Refusals after which the others wait for the next time.
+const REFUSALS: usize = 8;
+
+/// What a range holds while it is remembered.
+struct Node {
+    /// Address of the next one; 0 for none.
+    next: usize,
+    bytes: usize,
+}
+
+/// The ranges.
+pub(crate) struct Refused {
+    added: AtomicUsize,
+    /// First and last of the queue; changed by the thread that is `busy`.
+    head: AtomicUsize,
+    tail: AtomicUsize,
+    busy: AtomicBool,
+}
+
+impl Refused {
+    /// None.
+    pub(crate) const fn new() -> Self {
+        Self {
+            added: AtomicUsize::new(0),
+            head: AtomicUsize::new(0),
+            tail: AtomicUsize::new(0),
+            busy: AtomicBool::new(false),
+        }
+    }
+
+    /// Remembers a range.
+    ///
+    /// # Safety
+    ///
+    /// The range is mapped, writable, aligned to pages, and used by no one from now on.
+    pub(crate) unsafe fn add(&self, start: usize, bytes: usize) {
+        let node = start as *mut Node;
+        // Relaxed: confirmed by the exchange.
+        let mut head = self.added.load(Relaxed);
+        loop {
+            // SAFETY: by the caller's promise.
+            unsafe { node.write(Node { next: head, bytes }) };
+            // Release: whoever takes the node sees what it says.
+            match self
+                .added
+                .compare_exchange_weak(head, start, Release, Relaxed)
+            {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Tries to unmap a few of the ranges, if there are any.
+    #[inline]
+    pub(crate) fn retry(&self) {
+        // Relaxed, both: a glance.
+        if self.added.load(Relaxed) | self.head.load(Relaxed) != 0 {
+            self.retry_some();
+        }
+    }
+
+    #[cold]
+    fn retry_some(&self) {
+        // Acquire: pairs with the end of the last thread's turn.
+        if self.busy.swap(true, Acquire) {
+            return;
+        }
+        // Acquire: what the nodes say.
+        let mut added = self.added.swap(0, Acquire);
+        while added != 0 {
+            // SAFETY: a remembered range, which only we have now.
+            let next = unsafe { (*(added as *const Node)).next };
+            self.append(added);
+            added = next;
+        }
+        let mut refusals = 0;
+        for _ in 0..AT_A_TIME {
+            // Relaxed: changed by the busy thread.
+            let start = self.head.load(Relaxed);
+            if start == 0 || refusals == REFUSALS {
+                break;
+            }
+            // SAFETY: as above.
+            let Node { next, bytes } = unsafe { (start as *const Node).read() };
+            // Relaxed: as above.
+            self.head.store(next, Relaxed);
+            // SAFETY: used by no one.
+            if !unsafe { sys::munmap(start, bytes) } {
+                self.append(start);
+                refusals += 1;
+            }
+        }
+        // Release: pairs with the exchange above.
+        self.busy.store(false, Release);
+    }
+
+    /// Puts a range at the tail of the queue; for the busy thread.
+    fn append(&self, start: usize) {
+        // SAFETY: a remembered range, which only we have now.
+        unsafe { (*(start as *mut Node)).next = 0 };
+        // Relaxed, all: changed by the busy thread.
+        if self.head.load(Relaxed) == 0 {
+            self.head.store(start, Relaxed);
+        } else {
+            // SAFETY: as above, the last of the queue.
+            unsafe { (*(self.tail.load(Relaxed) as *mut Node)).next = start };
+        }
+        // Relaxed: as above.
+        self.tail.store(start, Relaxed);
+    }
+
+    /// In the child of a fork: a thread that was busy is not there.
+    pub(crate) fn is_child_of_fork(&self) {
+        // Relaxed: the child has one thread.
+        if self.busy.swap(false, Relaxed) {
+            // The queue may be half changed. Its ranges stay mapped in the child.
+            self.head.store(0, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+
+    /// Whether an address is mapped.
+    fn is_mapped(address: usize) -> bool {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().any(|line| {
+            let range = line.split(' ').next().and_then(|r| r.split_once('-'));
+            let hex = |digits| usize::from_str_radix(digits, 16).unwrap();
+            range.is_some_and(|(from, to)| (hex(from)..hex(to)).contains(&address))
+        })
+    }
+
+    #[test]
+    fn what_was_refused_is_unmapped_later_all_of_it() {
+        const PAGES: usize = 3 * AT_A_TIME;
+        let bytes = 1 << 16;
+        let writable = libc::PROT_READ | libc::PROT_WRITE;
+        let start = sys::mmap(0, PAGES * bytes, writable, libc::MAP_NORESERVE).unwrap();
+        let refused = Refused::new();
+        refused.retry();
+        for n in 0..PAGES {
+            // SAFETY: ours, used no more.
+            unsafe { refused.add(start + n * bytes, bytes) };
+        }
+        for _ in 0..PAGES / AT_A_TIME {
+            assert!(refused.head.load(Relaxed) != 0 || refused.added.load(Relaxed) != 0);
+            refused.retry();
+        }
+        assert_eq!(refused.head.load(Relaxed), 0);
+        assert!((0..PAGES).all(|n| !is_mapped(start + n * bytes)));
+    }
+}
