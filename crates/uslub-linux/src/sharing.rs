@@ -225,6 +225,7 @@ impl Linux {
             && let Some(area) = self.area()
             && !area.register_copy()
         {
+            // Relaxed: as above. No process has the number 0, so nobody takes a slot.
             self.open.fetch_sub(VFORK, Relaxed);
             self.pid.store(0, Relaxed);
         }
