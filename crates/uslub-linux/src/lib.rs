@@ -231,6 +231,12 @@ impl Linux {
         unsafe { self.huge_pages.prepare(start.as_ptr() as usize, bytes) };
     }
 
+    /// This process's id, as the kernel told it when the process began.
+    pub fn pid(&self) -> u32 {
+        // Relaxed: written while there was one thread.
+        self.pid.load(Relaxed)
+    }
+
     /// Says that a `vfork` begins: until it ends, a thread may run that shares our memory and its
     /// parent's area without being registered.
     pub fn vfork_begins(&self) {
@@ -399,6 +405,11 @@ unsafe impl Platform for Linux {
     unsafe fn remap(&self, start: NonNull<u8>, old: usize, new: usize) -> Option<NonNull<u8>> {
         // SAFETY: passed on.
         pointer(unsafe { sys::mremap(start.as_ptr() as usize, old, new)? })
+    }
+
+    fn may_remap_kept(&self) -> bool {
+        // Others call it where an object grows only.
+        self.advice.may_advise()
     }
 
     fn wait(word: &AtomicU32, value: u32, timeout_ms: Option<u32>) {

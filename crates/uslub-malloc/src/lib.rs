@@ -9,10 +9,11 @@
 //! | `process` | fork, exit |
 //! | `spawn` | vfork: children that share our memory |
 //! | `limits` | programs that limit their own address space |
-//! | `sandbox` | programs that forbid themselves system calls |
+//! | `sandbox` | programs that change their rights or forbid themselves system calls |
 //! | `system_call` | system calls by number |
 //! | `next` | the next definition of a wrapped function |
 //! | `helper` | the thread that gives memory back while the program idles |
+//! | `witness` | what the process asks `uslub run` about itself |
 //! | `report` | what the process says when it ends |
 //!
 //! The library owns one allocator and no thread-local memory, never allocates from
@@ -26,7 +27,6 @@ mod front;
 mod helper;
 mod info;
 mod limits;
-#[allow(dead_code)]
 mod next;
 mod process;
 mod report;
@@ -34,6 +34,7 @@ mod sandbox;
 mod spawn;
 mod start;
 mod system_call;
+mod witness;
 
 use uslub_core::Allocator;
 use uslub_core::percpu::Table;

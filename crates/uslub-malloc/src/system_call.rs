@@ -22,7 +22,8 @@ pub unsafe extern "C" fn syscall(
     e: *mut c_void,
     f: *mut c_void,
 ) -> c_long {
-    sandbox::before_system_call(number);
+    let args = [a, b, c, d, e, f].map(|p| p as usize);
+    sandbox::before_system_call(number, &args);
     // SAFETY: passed on.
-    sandbox::returned(unsafe { sys::call(number, [a, b, c, d, e, f].map(|p| p as usize)) })
+    sandbox::returned(unsafe { sys::call(number, args) })
 }
