@@ -219,6 +219,11 @@ impl Linux {
         self.advice.set_helper(is_helper);
     }
 
+    /// Does work that the program asks for, and that may fence other CPUs.
+    pub fn on_request<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.advice.on_request(work)
+    }
+
     /// Says whether the program has locked its memory: then no new mapping may take its place.
     pub fn memory_is_locked(&self, locked: bool) {
         self.advice.set_locked(locked);
@@ -640,7 +645,7 @@ unsafe impl Platform for Linux {
     }
 
     fn fence(&self) -> bool {
-        self.advice.is_alone() || !self.is_sandboxed() && uslub_rseq::fence()
+        self.advice.is_alone() || self.advice.may_fence() && uslub_rseq::fence()
     }
 
     fn slots_are_locked(&self) -> bool {

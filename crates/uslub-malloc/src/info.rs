@@ -146,7 +146,7 @@ pub unsafe extern "C" fn malloc_info(options: c_int, stream: *mut FILE) -> c_int
 /// Gives free memory back to the system, all of it (`_pad` is not needed). Returns 1 when there was any.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_trim(_pad: usize) -> c_int {
-    c_int::from(start::ready() && ALLOCATOR.trim())
+    c_int::from(start::ready() && ALLOCATOR.platform.on_request(|| ALLOCATOR.trim()))
 }
 
 /// Sets a parameter of the GNU allocator: 1 where the wish holds here anyway (a limit on
