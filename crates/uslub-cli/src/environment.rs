@@ -33,8 +33,11 @@ impl Environment<'_> {
         if !self.options.is_empty() {
             command.env(OPTIONS_VARIABLE, self.options);
         }
-        if std::env::var_os(HELPER_VARIABLE).is_none() {
-            command.env(HELPER_VARIABLE, "1");
+        // Without a witness there is no helper.
+        if std::env::var_os(HELPER_VARIABLE).is_none()
+            && let Ok(witness) = uslub_witness::start()
+        {
+            command.env(HELPER_VARIABLE, witness);
         }
         match self.follow {
             Follow::Yes => command.env_remove(FOLLOW_VARIABLE),

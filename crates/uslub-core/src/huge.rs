@@ -358,7 +358,8 @@ impl<P: Platform> Huge<P> {
             inner.keeps |= age(platform.now_ms(), since) < REGRET_MS;
         }
         let longest = (inner.freed.iter_mut()).max_by_key(|freed| freed.kept_bytes())?;
-        if longest.kept_bytes() < bytes / stretch || stretch == 1 {
+        let may_stretch = stretch > 1 && platform.may_remap_kept();
+        if longest.kept_bytes() < bytes / stretch || !may_stretch {
             return None;
         }
         let short = longest.take(longest.entry.bytes);

@@ -161,6 +161,11 @@ pub unsafe trait Platform: Sync + 'static {
     /// The range must come from [`map`](Platform::map), and may be a part of what that returned.
     unsafe fn remap(&self, start: NonNull<u8>, old: usize, new: usize) -> Option<NonNull<u8>>;
 
+    /// Whether [`remap`](Platform::remap) may serve a new object too, rather than an old one that changes its size.
+    fn may_remap_kept(&self) -> bool {
+        true
+    }
+
     /// Waits while `*word == value`, at most `timeout_ms` milliseconds; may return early.
     fn wait(word: &AtomicU32, value: u32, timeout_ms: Option<u32>);
 

@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | before `main` | yes | yes |
 //! | has one thread | no | not needed: no other thread runs a sequence |
-//! | has several threads | yes: the C library gives each thread's stack back by `madvise` | yes |
+//! | has several threads | yes: the C library gives each thread's stack back by `madvise` | on request (`malloc_trim`) |
 //! | has installed a filter that was seen | no | only with one thread: not needed |
 //!
 //! The helper thread may do all of it: it ends before a filter that is seen.
@@ -46,6 +46,8 @@ pub(crate) struct Advice {
     locked: AtomicBool,
     /// The helper, as [`thread`] names it; 0 where there is none.
     helper: AtomicUsize,
+    /// Calls under way by which the program asks for work.
+    requests: AtomicUsize,
     /// Bytes that were ever committed.
     committed: AtomicUsize,
 }
@@ -58,6 +60,7 @@ impl Advice {
             forked: AtomicBool::new(false),
             locked: AtomicBool::new(false),
             helper: AtomicUsize::new(0),
+            requests: AtomicUsize::new(0),
             committed: AtomicUsize::new(0),
         }
     }
@@ -117,6 +120,22 @@ impl Advice {
         // Relaxed: set before there are threads.
         let begun = self.begun.load(Relaxed);
         !self.is_sandboxed() && (!begun || !is_single_threaded() || self.is_helper())
+    }
+
+    /// Whether this thread may fence the others: no ordinary allocator does that.
+    pub(crate) fn may_fence(&self) -> bool {
+        // Relaxed, both: set before there are threads; a hint.
+        let unasked = self.begun.load(Relaxed) && self.requests.load(Relaxed) == 0;
+        !self.is_sandboxed() && (!unasked || self.is_helper())
+    }
+
+    /// Does work that the program asks for.
+    pub(crate) fn on_request<T>(&self, work: impl FnOnce() -> T) -> T {
+        // Relaxed, both: a hint.
+        self.requests.fetch_add(1, Relaxed);
+        let result = work();
+        self.requests.fetch_sub(1, Relaxed);
+        result
     }
 
     /// Whether no other thread can be inside a sequence: the program has one thread, which is

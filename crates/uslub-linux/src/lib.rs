@@ -232,6 +232,11 @@ impl Linux {
         self.advice.set_helper(is_helper);
     }
 
+    /// Does work that the program asks for, and that may fence other CPUs.
+    pub fn on_request<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.advice.on_request(work)
+    }
+
     /// Says whether the program has locked its memory: then no new mapping may take its place.
     /// Returns what was said before.
     pub fn memory_is_locked(&self, locked: bool) -> bool {
@@ -246,6 +251,12 @@ impl Linux {
         }
         // SAFETY: reserved, and nobody uses it.
         unsafe { self.huge_pages.prepare(start.as_ptr() as usize, bytes) };
+    }
+
+    /// This process's id, as the kernel told it when the process began.
+    pub fn pid(&self) -> u32 {
+        // Relaxed: written while there was one thread.
+        self.pid.load(Relaxed)
     }
 
     /// Registers this thread, unless that could end the process.
@@ -422,6 +433,11 @@ unsafe impl Platform for Linux {
     unsafe fn remap(&self, start: NonNull<u8>, old: usize, new: usize) -> Option<NonNull<u8>> {
         // SAFETY: passed on.
         pointer(unsafe { sys::mremap(start.as_ptr() as usize, old, new)? })
+    }
+
+    fn may_remap_kept(&self) -> bool {
+        // Others call it where an object grows only.
+        self.advice.may_advise()
     }
 
     fn wait(word: &AtomicU32, value: u32, timeout_ms: Option<u32>) {
@@ -651,7 +667,7 @@ unsafe impl Platform for Linux {
     }
 
     fn fence(&self) -> bool {
-        self.advice.is_alone() || !self.is_sandboxed() && uslub_rseq::fence()
+        self.advice.is_alone() || self.advice.may_fence() && uslub_rseq::fence()
     }
 
     fn slots_are_locked(&self) -> bool {

@@ -176,6 +176,84 @@ pub fn futex_wait_shared(word: *const u32, value: u32) {
     }
 }
 
+/// As [`futex_wait_for`], for a word that another process shares.
+pub fn futex_wait_shared_for(word: *const u32, value: u32, ms: u64) {
+    let time = libc::timespec {
+        tv_sec: (ms / 1000) as libc::time_t,
+        tv_nsec: (ms % 1000 * 1_000_000) as libc::c_long,
+    };
+    let time = &raw const time as usize;
+    // SAFETY: reads the word and the time only; may return early.
+    unsafe {
+        call(
+            libc::SYS_futex,
+            [
+                word as usize,
+                libc::FUTEX_WAIT as usize,
+                value as usize,
+                time,
+                0,
+                0,
+            ],
+        );
+    }
+}
+
+/// Wakes all waiters for a word that another process shares.
+pub fn futex_wake_shared(word: *const u32) {
+    let all = i32::MAX as usize;
+    // SAFETY: wakes only.
+    unsafe {
+        call(
+            libc::SYS_futex,
+            [word as usize, libc::FUTEX_WAKE as usize, all, 0, 0, 0],
+        );
+    }
+}
+
+/// Maps the start of a file, shared with whoever maps it too.
+pub fn map_shared(fd: libc::c_int, bytes: usize) -> Option<usize> {
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    // SAFETY: a fresh mapping harms nobody.
+    let result = unsafe {
+        call(
+            libc::SYS_mmap,
+            [
+                0,
+                bytes,
+                protection,
+                libc::MAP_SHARED as usize,
+                fd as usize,
+                0,
+            ],
+        )
+    };
+    (result > 0).then_some(result as usize)
+}
+
+/// The inode's number of the file at a path that ends in a zero byte.
+pub fn inode(path: &[u8]) -> Option<u64> {
+    let fd = open(path, libc::O_RDONLY, 0)?;
+    // SAFETY: all-zero is a valid value.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    let into = &raw mut stat as usize;
+    // SAFETY: writes the record only.
+    let result = unsafe { call(libc::SYS_fstat, [fd as usize, into, 0, 0, 0, 0]) };
+    close(fd);
+    (result == 0).then_some(stat.st_ino)
+}
+
+/// Whether a thread of this process exists.
+pub fn thread_exists(tid: u32) -> bool {
+    // SAFETY: sends no signal.
+    unsafe {
+        call(
+            libc::SYS_tgkill,
+            [getpid() as usize, tid as usize, 0, 0, 0, 0],
+        ) == 0
+    }
+}
+
 /// Wakes up to `count` waiters.
 pub fn futex_wake(word: *const u32, count: usize) {
     // SAFETY: wakes only.

@@ -19,17 +19,31 @@
 //! | [`STARTING`] | a thread is making it |
 //! | other | it runs (the kernel writes 0 when it is gone) |
 //!
-//! Before the program does what needs a single thread or forbids system calls
-//! ([`stop`]), it is told to end and waited for.
+//! The helper must have the rights of the program, no more. It gets those of the thread that starts
+//! it. Before the program changes its rights, needs a single thread or forbids itself system calls,
+//! the helper is told to end and waited for ([`hold`], [`stop`]). A program may also do so by bare
+//! instructions, which nobody sees. So [`uslub run`](crate::witness) is asked before the helper is
+//! made and before each piece of work:
+//!
+//! | answer | then |
+//! |---|---|
+//! | all threads have the same rights, and no filter | it works |
+//! | threads differ | it ends; a thread may make another when they do not |
+//! | there is a filter | it ends for good, as a filter may end the process at any call |
+//! | none, time and again | it ends for good |
+//!
+//! The question needs no system call but `futex`. Scheduling (priority, CPUs) stays that of the
+//! thread that started the helper, as with any thread.
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
 use uslub_core::platform::Platform;
-use uslub_linux::sys;
+use uslub_linux::{Linux, sys};
 use uslub_report::HELPER_VARIABLE;
+use uslub_report::witness::Verdict;
 
-use crate::ALLOCATOR;
+use crate::{ALLOCATOR, witness};
 
 /// Bytes that lie empty before the helper starts.
 const START_BYTES: usize = 16 << 20;
@@ -39,8 +53,16 @@ const END_BYTES: usize = 1 << 20;
 const PERIOD_MS: u64 = 250;
 /// Looks at an idle program before all is given back.
 const IDLE_LOOKS: u32 = 6;
+/// Milliseconds between two looks whether the helper is gone; its end wakes sooner.
+const GONE_MS: u64 = 100;
 /// Looks with little to do before it ends.
 const LAZY_LOOKS: u32 = 20;
+/// Milliseconds that a thread of the program waits for the witness.
+const ASK_MS: u64 = 500;
+/// Milliseconds in which no helper begins after one was told to end, or threads differed.
+const PAUSE_MS: u64 = 200;
+/// Questions without an answer before the helper ends.
+const UNANSWERED: u32 = 20;
 const STACK_BYTES: usize = 64 << 10;
 /// Least bytes of thread-local memory on either side of the thread pointer: more than a C library's record of a thread.
 const THREAD_BYTES: usize = 8 << 10;
@@ -49,12 +71,20 @@ const STARTING: u32 = u32::MAX;
 static ENABLED: AtomicBool = AtomicBool::new(false);
 static TID: AtomicU32 = AtomicU32::new(0);
 static STOP: AtomicU32 = AtomicU32::new(0);
+/// Changes with each call of [`stop`].
+static STOPS: AtomicU32 = AtomicU32::new(0);
+/// Calls that are under way during which there may be no helper.
+static HELD: AtomicU32 = AtomicU32::new(0);
+/// The thread that is starting the helper.
+static STARTER: AtomicUsize = AtomicUsize::new(0);
+/// No helper begins before, in milliseconds.
+static NEXT: AtomicU64 = AtomicU64::new(0);
 static STACK: AtomicUsize = AtomicUsize::new(0);
 
 /// Reads the environment, before `main`.
 pub(crate) fn prepare() {
     if cfg!(any(target_arch = "x86_64", target_arch = "aarch64"))
-        && uslub_linux::environment::environment(HELPER_VARIABLE) == Some(b"1")
+        && uslub_linux::environment::environment(HELPER_VARIABLE).is_some_and(witness::find)
     {
         // Relaxed: one thread so far.
         ENABLED.store(true, Relaxed);
@@ -79,17 +109,45 @@ fn begin() {
     if ALLOCATOR.platform.is_sandboxed() || ALLOCATOR.platform.is_vfork_child() {
         return;
     }
-    // Acquire: the last helper has left its stack.
-    if TID.compare_exchange(0, STARTING, Acquire, Relaxed).is_err() {
+    // Relaxed: a hint.
+    if ALLOCATOR.platform.now_ms() < NEXT.load(Relaxed) {
         return;
     }
-    // Relaxed: read by the helper, which is born after it.
-    STOP.store(0, Relaxed);
-    if !spawn() {
-        // Release: nobody uses the stack. Not tried again: what failed once fails again.
-        ENABLED.store(false, Relaxed);
-        TID.store(0, Release);
+    // SeqCst: before the look at `HELD`, as `hold` looks here after it has written there.
+    if TID.compare_exchange(0, STARTING, SeqCst, Relaxed).is_err() {
+        return;
     }
+    // Relaxed: a signal handler on this thread looks.
+    STARTER.store(Linux::thread(), Relaxed);
+    // Relaxed, both: read by the helper, which is born after it; compared on this thread.
+    STOP.store(0, Relaxed);
+    let stops = STOPS.load(Relaxed);
+    // SeqCst: as above.
+    if HELD.load(SeqCst) > 0 || !is_wanted(witness::ask(ASK_MS)) || !spawn(stops) {
+        // Release: nobody uses the stack.
+        TID.store(0, Release);
+        sys::futex_wake(TID.as_ptr(), i32::MAX as usize);
+    }
+}
+
+/// Whether there may be a helper after this answer.
+fn is_wanted(answer: Option<Verdict>) -> bool {
+    match answer {
+        Some(Verdict::Same) => return true,
+        Some(Verdict::Filtered) => {
+            ALLOCATOR.platform.enter_sandbox();
+            // Relaxed: a hint.
+            ENABLED.store(false, Relaxed);
+        }
+        Some(Verdict::Differs) | None => pause(),
+    }
+    false
+}
+
+/// Lets no helper begin for a while.
+fn pause() {
+    // Relaxed: a hint.
+    NEXT.store(ALLOCATOR.platform.now_ms() + PAUSE_MS, Relaxed);
 }
 
 /// What a helper needs: the top of its stack, and its thread pointer.
@@ -131,7 +189,8 @@ fn place() -> Option<Place> {
     })
 }
 
-fn spawn() -> bool {
+/// Makes the helper, unless it was told to end since `stops` was read.
+fn spawn(stops: u32) -> bool {
     let Some(place) = place() else {
         return false;
     };
@@ -154,7 +213,16 @@ fn spawn() -> bool {
         };
     };
     mask(libc::SIG_SETMASK, &all, &raw mut before);
-    let result = clone(&place);
+    // Relaxed: written by this thread's handlers, which are held back now. Other threads wait.
+    let result = if STOPS.load(Relaxed) == stops {
+        clone(&place)
+    } else {
+        0
+    };
+    if result < 0 {
+        // Relaxed: a hint. Not tried again: what failed once fails again.
+        ENABLED.store(false, Relaxed);
+    }
     mask(libc::SIG_SETMASK, &before, core::ptr::null_mut());
     result > 0
 }
@@ -240,7 +308,13 @@ fn clone(_: &Place) -> isize {
 
 /// What the helper does.
 extern "C" fn run() {
-    let (mut activity, mut idle, mut lazy) = (0, 0, 0);
+    ALLOCATOR.platform.is_helper(true);
+    work();
+    ALLOCATOR.platform.is_helper(false);
+}
+
+fn work() {
+    let (mut activity, mut idle, mut lazy, mut unanswered) = (0, 0, 0, 0);
     // Acquire: pairs with `stop`.
     while STOP.load(Acquire) == 0 {
         sys::futex_wait_for(STOP.as_ptr(), 0, PERIOD_MS);
@@ -248,6 +322,19 @@ extern "C" fn run() {
         if STOP.load(Acquire) != 0 {
             return;
         }
+        let answer = witness::ask(PERIOD_MS);
+        if answer.is_none() && unanswered < UNANSWERED {
+            unanswered += 1;
+            continue;
+        }
+        if !is_wanted(answer) {
+            if answer.is_none() {
+                // Relaxed: a hint.
+                ENABLED.store(false, Relaxed);
+            }
+            return;
+        }
+        unanswered = 0;
         ALLOCATOR.tick(ALLOCATOR.platform.now_ms());
         let now = ALLOCATOR.activity();
         idle = if now == activity { idle + 1 } else { 0 };
@@ -269,26 +356,58 @@ extern "C" fn run() {
     }
 }
 
-/// Ends the helper, if there is one, and waits until it is gone.
+/// Keeps helpers away until it is dropped.
+pub(crate) struct Hold;
+
+/// Ends the helper, if there is one, and lets none begin.
+pub(crate) fn hold() -> Hold {
+    // SeqCst: before the look at `TID`; see `begin`.
+    HELD.fetch_add(1, SeqCst);
+    stop();
+    Hold
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        // Release: after the call. Nobody may take it below 0: a fork in between resets it.
+        _ = HELD.fetch_update(Release, Relaxed, |held| held.checked_sub(1));
+    }
+}
+
+/// Ends the helper, if there is one, and waits until it is gone; the next begins a little later.
 pub(crate) fn stop() {
-    // Release: with whatever made us stop it.
-    STOP.store(1, Release);
-    sys::futex_wake(STOP.as_ptr(), 1);
-    loop {
-        // Acquire: what the helper did.
-        match TID.load(Acquire) {
-            0 => return,
-            // SAFETY: lets the thread that starts it run.
-            STARTING => unsafe {
-                sys::call(libc::SYS_sched_yield, [0; 6]);
-            },
-            tid => sys::futex_wait_shared(TID.as_ptr(), tid),
+    // Relaxed: a hint.
+    if !ENABLED.load(Relaxed) && TID.load(Relaxed) == 0 {
+        return;
+    }
+    pause();
+    // Relaxed: for a start on this thread, which we may have interrupted.
+    STOPS.fetch_add(1, Relaxed);
+    // SeqCst: see `hold`; with what the helper did.
+    while let tid @ 1.. = TID.load(SeqCst) {
+        // Release: with whatever made us stop it.
+        STOP.store(1, Release);
+        sys::futex_wake(STOP.as_ptr(), 1);
+        if tid != STARTING {
+            sys::futex_wait_shared_for(TID.as_ptr(), tid, GONE_MS);
+            // In a child that the C library does not know to be one there is no helper.
+            // Acquire: what the helper did.
+            if TID.load(Acquire) == tid && !sys::thread_exists(tid) {
+                return;
+            }
+        // Relaxed: equal only where this thread wrote it.
+        } else if STARTER.load(Relaxed) == Linux::thread() {
+            // It sees that `STOPS` has changed.
+            return;
+        } else {
+            sys::futex_wait_for(TID.as_ptr(), tid, 1);
         }
     }
 }
 
 /// In the child of a fork the helper does not exist.
 pub(crate) fn after_fork_in_child() {
-    // Relaxed: the child has one thread.
+    // Relaxed, both: the child has one thread.
     TID.store(0, Relaxed);
+    HELD.store(0, Relaxed);
 }

@@ -196,7 +196,7 @@ pub extern "C" fn malloc_trim(pad: usize) -> c_int {
         return 0;
     }
     FREED_BEFORE.store(freed, Relaxed);
-    c_int::from(ALLOCATOR.trim())
+    c_int::from(ALLOCATOR.platform.on_request(|| ALLOCATOR.trim()))
 }
 
 /// Sets a parameter of the GNU allocator. None has a meaning here: all are accepted and ignored. As with the GNU

@@ -10,12 +10,13 @@
 //! | `process` | fork, exit |
 //! | `spawn` | vfork and clone: children that share our memory |
 //! | `limits` | programs that limit their own address space |
-//! | `sandbox` | programs that forbid themselves system calls |
+//! | `sandbox` | programs that change their rights or forbid themselves system calls |
 //! | `system_call` | system calls by number |
 //! | `next` | the next definition of a wrapped function |
 //! | `open` | dlopen, without `RTLD_DEEPBIND` |
 //! | `inner_names` | the GNU library's inner names of the malloc family |
 //! | `helper` | the thread that gives memory back while the program idles |
+//! | `witness` | what the process asks `uslub run` about itself |
 //! | `report` | what the process says when it ends |
 //!
 //! The library owns one allocator and no thread-local memory, never allocates from
@@ -39,6 +40,7 @@ mod sandbox;
 mod spawn;
 mod start;
 mod system_call;
+mod witness;
 
 use uslub_core::Allocator;
 use uslub_core::percpu::Table;

@@ -7,6 +7,8 @@
 
 #![no_std]
 
+pub mod witness;
+
 use core::fmt::{self, Write};
 
 /// Version of the format; a reader refuses another one.
@@ -22,8 +24,8 @@ pub const OPTIONS_VARIABLE: &str = "USLUB_OPTIONS";
 /// Name of the environment variable that, set to `0`, keeps children off uslub.
 pub const FOLLOW_VARIABLE: &str = "USLUB_FOLLOW";
 
-/// Name of the environment variable that, set to `1`, lets the helper thread
-/// start once much memory lies empty.
+/// Name of the environment variable that holds the path of a [witness](witness)'s page, and so lets
+/// the helper thread start once much memory lies empty.
 pub const HELPER_VARIABLE: &str = "USLUB_HELPER";
 
 /// Hands the records to a macro: `$define! { struct … { field: type, … } … }`, where the type is `u32`, `u64` or

@@ -92,7 +92,9 @@ impl Child {
         command.args(WORDS).args([face, name, &number.to_string()]);
         command.env(&peers.variable, &peers.library);
         // As `uslub run` starts a program; nobody else reads it.
-        command.env(HELPER_VARIABLE, "1");
+        if let Ok(witness) = uslub_witness::start() {
+            command.env(HELPER_VARIABLE, witness);
+        }
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let process = command.spawn().map_err(|error| {
             Failure::System(format!("{} cannot run: {error}", peers.command.display()))

@@ -11,4 +11,5 @@ mod limits;
 mod memory;
 mod misuse;
 mod sharing;
+mod shut_in;
 mod stress;

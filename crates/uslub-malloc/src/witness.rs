@@ -1,0 +1,97 @@
+//! What the process asks of its witness, `uslub run`: see [`uslub_report::witness`].
+//!
+//! A question needs no system call but `futex`, so it can be asked in any sandbox.
+
+use core::ptr::NonNull;
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use uslub_core::platform::Platform;
+use uslub_linux::{Text, sys};
+use uslub_report::witness::{PAGE_BYTES, Page, Verdict};
+
+use crate::ALLOCATOR;
+
+/// Milliseconds between two looks at a word; a change wakes sooner.
+const GLANCE_MS: u64 = 10;
+/// Milliseconds that the end of the process waits for an answer.
+const LAST_MS: u64 = 2000;
+
+/// The address of the shared words; 0 for no witness.
+static PAGE: AtomicUsize = AtomicUsize::new(0);
+
+/// Finds the witness by a path, before `main`; returns whether there is one.
+pub(crate) fn find(path: &[u8]) -> bool {
+    let mut text = Text::<256>::new();
+    text.push(path);
+    text.push(b"\0");
+    if text.as_bytes().len() != path.len() + 1 {
+        return false;
+    }
+    let Some(file) = sys::open(text.as_bytes(), libc::O_RDWR, 0) else {
+        return false;
+    };
+    let page = sys::map_shared(file, PAGE_BYTES);
+    sys::close(file);
+    let Some(page) = page.and_then(|page| NonNull::new(page as *mut Page)) else {
+        return false;
+    };
+    // SAFETY: a mapping of the size of a page; if the file has none, it is not ours, and the first
+    // access ends the process before `main`: whoever sets the variable may do so.
+    // Relaxed: written before the witness told anyone its path.
+    let namespace = unsafe { page.as_ref() }.namespace.load(Relaxed);
+    // In another namespace our number means another process.
+    if namespace == 0 || sys::inode(b"/proc/self/ns/pid\0") != Some(namespace) {
+        // SAFETY: mapped above, and nobody knows it.
+        unsafe { sys::munmap(page.as_ptr() as usize, PAGE_BYTES) };
+        return false;
+    }
+    // Release: with the mapping.
+    PAGE.store(page.as_ptr() as usize, Release);
+    true
+}
+
+fn page() -> Option<&'static Page> {
+    // Acquire: pairs with `find`.
+    let page = PAGE.load(Acquire) as *const Page;
+    // SAFETY: null, or mapped for as long as the process lives.
+    unsafe { page.as_ref() }
+}
+
+/// Asks whether all threads have the same rights and no filter; `None` without a witness, or where
+/// it does not answer within `at_most_ms` milliseconds.
+pub(crate) fn ask(at_most_ms: u64) -> Option<Verdict> {
+    let page = page()?;
+    let pid = ALLOCATOR.platform.pid();
+    let until = ALLOCATOR.platform.now_ms() + at_most_ms;
+    let is_late = || ALLOCATOR.platform.now_ms() >= until;
+    // Release: what we did before is what the witness sees.
+    while let Err(other) = page.asker.compare_exchange(0, pid, Release, Relaxed) {
+        if is_late() {
+            return None;
+        }
+        sys::futex_wait_shared_for(page.asker.as_ptr(), other, GLANCE_MS);
+    }
+    sys::futex_wake_shared(page.asker.as_ptr());
+    loop {
+        // Acquire: with what the witness saw.
+        let answer = page.answer.load(Acquire);
+        if let Some(verdict) = Verdict::for_process(answer, pid) {
+            // Relaxed: the witness may have cleared them already.
+            _ = page.answer.compare_exchange(answer, 0, Relaxed, Relaxed);
+            // Release: the next to ask finds no answer.
+            _ = page.asker.compare_exchange(pid, 0, Release, Relaxed);
+            sys::futex_wake_shared(page.asker.as_ptr());
+            return Some(verdict);
+        }
+        if is_late() {
+            return None;
+        }
+        sys::futex_wait_shared_for(page.answer.as_ptr(), answer, GLANCE_MS);
+    }
+}
+
+/// Whether files may be opened, as far as can be known.
+pub(crate) fn may_open_files() -> bool {
+    page().is_none() || ask(LAST_MS).is_some_and(|verdict| verdict != Verdict::Filtered)
+}

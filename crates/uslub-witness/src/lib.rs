@@ -1,0 +1,249 @@
+//! The witness: it tells a program on uslub what the program cannot safely ask about itself.
+//!
+//! A program may run in a filter of system calls that ends it at the first question. Yet before
+//! the library starts its helper thread, or writes a report, it must know whether there is such a
+//! filter, and whether all threads have the same rights. `uslub run` is another process and may
+//! look: it answers by the shared words of [`uslub_report::witness`].
+//!
+//! The words lie in a file without a name. The program opens it by the path in its environment
+//! before `main`, maps it, and closes it, so it has no descriptor of ours.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use uslub_report::witness::{PAGE_BYTES, Page, Verdict};
+
+/// How long an answer may lie there.
+const FORGOTTEN: Duration = Duration::from_secs(2);
+
+/// What threads of a program must agree in: their rights.
+const RIGHTS: &[&str] = &[
+    "Uid",
+    "Gid",
+    "Groups",
+    "CapInh",
+    "CapPrm",
+    "CapEff",
+    "CapBnd",
+    "CapAmb",
+    "NoNewPrivs",
+];
+/// What says whether system calls are filtered, and by how many filters.
+const FILTERS: &[&str] = &["Seccomp", "Seccomp_filters"];
+
+/// Starts to answer; returns the path by which programs find the words. Later calls return the same.
+///
+/// # Errors
+///
+/// When the system gives no memory or no thread.
+pub fn start() -> io::Result<&'static str> {
+    static PATH: OnceLock<String> = OnceLock::new();
+    if let Some(path) = PATH.get() {
+        return Ok(path);
+    }
+    let (file, page) = shared_page()?;
+    // Relaxed: nobody knows the page yet.
+    (page.namespace).store(fs::metadata("/proc/self/ns/pid")?.ino(), Relaxed);
+    let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+    in_silence(|| {
+        let witness = thread::Builder::new().name("witness".to_owned());
+        witness.spawn(move || answer_all(page, &file)).map(drop)
+    })?;
+    Ok(PATH.get_or_init(|| path))
+}
+
+/// Does `work` with all signals blocked; a thread that it starts keeps them so.
+fn in_silence<T>(work: impl FnOnce() -> T) -> T {
+    // SAFETY: the sets are ours, and zero is a value of theirs.
+    unsafe {
+        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        let result = work();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+        result
+    }
+}
+
+fn shared_page() -> io::Result<(File, &'static Page)> {
+    // SAFETY: makes a file and maps it; the mapping stays as long as the process.
+    unsafe {
+        let fd = libc::memfd_create(c"uslub-witness".as_ptr(), libc::MFD_CLOEXEC);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let file = File::from_raw_fd(fd);
+        file.set_len(PAGE_BYTES as u64)?;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let none = std::ptr::null_mut();
+        let page = libc::mmap(none, PAGE_BYTES, protection, libc::MAP_SHARED, fd, 0);
+        if page == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok((file, &*page.cast::<Page>()))
+    }
+}
+
+/// Waits while `*word == value`.
+fn wait(word: &AtomicU32, value: u32, at_most: Option<Duration>) {
+    let time = at_most.map(|time| libc::timespec {
+        tv_sec: time.as_secs() as libc::time_t,
+        tv_nsec: time.subsec_nanos().into(),
+    });
+    let time = (time.as_ref()).map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: reads the word and the time only.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT,
+            value,
+            time,
+        )
+    };
+}
+
+fn wake(word: &AtomicU32) {
+    // SAFETY: wakes only.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+}
+
+/// Answers, for as long as the process lives. The file is open as long.
+fn answer_all(page: &Page, _file: &File) {
+    let own = status("/proc/thread-self/status").map(|own| lines(&own, FILTERS));
+    let mut answered = Instant::now();
+    loop {
+        // Acquire, both: with what the process did before it asked.
+        let asker = page.asker.load(Acquire);
+        let answer = page.answer.load(Acquire);
+        if asker == 0 {
+            wait(&page.asker, 0, None);
+        } else if answer == 0 {
+            let verdict = look(asker, own.as_deref());
+            // Release: with what was seen.
+            page.answer.store(verdict.answer_to(asker), Release);
+            wake(&page.answer);
+            answered = Instant::now();
+        } else if answered.elapsed() > FORGOTTEN {
+            // Relaxed, both: whoever asked has ended, or counts on no answer any longer.
+            _ = (page.answer).compare_exchange(answer, 0, Relaxed, Relaxed);
+            _ = (page.asker).compare_exchange(asker, 0, Relaxed, Relaxed);
+            wake(&page.asker);
+        } else {
+            wait(&page.asker, asker, Some(FORGOTTEN));
+        }
+    }
+}
+
+fn status(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok()
+}
+
+/// The lines of a status that have these names.
+fn lines(status: &str, names: &[&str]) -> String {
+    let named = |line: &&str| (line.split_once(':')).is_some_and(|(name, _)| names.contains(&name));
+    status.lines().filter(named).collect::<Vec<_>>().join("\n")
+}
+
+/// Looks at all threads of a process.
+fn look(pid: u32, own_filters: Option<&str>) -> Verdict {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return Verdict::Differs;
+    };
+    let mut statuses = Vec::new();
+    for task in tasks.flatten() {
+        // A thread that ends meanwhile has no status.
+        statuses.extend(status(&format!("{}/status", task.path().display())));
+    }
+    judge(&statuses, own_filters)
+}
+
+fn judge(statuses: &[String], own_filters: Option<&str>) -> Verdict {
+    let filters = |status: &String| own_filters.is_none_or(|own| lines(status, FILTERS) != own);
+    if statuses.iter().any(filters) {
+        return Verdict::Filtered;
+    }
+    let rights: BTreeSet<String> = statuses.iter().map(|one| lines(one, RIGHTS)).collect();
+    if rights.len() == 1 && !rights.contains("") {
+        Verdict::Same
+    } else {
+        Verdict::Differs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: &str = "Seccomp:\t0\nSeccomp_filters:\t0";
+
+    fn thread(uid: u32, filters: u32) -> String {
+        let seccomp = 2 * u32::from(filters > 0);
+        format!(
+            "Name:\tx\nUid:\t{uid}\t0\nNoNewPrivs:\t0\nSeccomp:\t{seccomp}\n\
+             Seccomp_filters:\t{filters}\nThreads:\t{uid}\n"
+        )
+    }
+
+    #[test]
+    fn threads_that_differ_in_their_rights_are_seen() {
+        let own = Some(OWN);
+        assert_eq!(judge(&[thread(0, 0)], own), Verdict::Same);
+        assert_eq!(judge(&[thread(0, 0), thread(0, 0)], own), Verdict::Same);
+        assert_eq!(judge(&[thread(0, 0), thread(1, 0)], own), Verdict::Differs);
+        assert_eq!(judge(&[], own), Verdict::Differs);
+    }
+
+    #[test]
+    fn filters_are_seen_and_those_of_the_witness_are_none() {
+        let filtered = [thread(0, 0), thread(0, 1)];
+        assert_eq!(judge(&filtered, Some(OWN)), Verdict::Filtered);
+        let own = lines(&thread(0, 1), FILTERS);
+        assert_eq!(judge(&filtered[1..], Some(&own)), Verdict::Same);
+        assert_eq!(judge(&[thread(0, 2)], Some(&own)), Verdict::Filtered);
+        assert_eq!(judge(&[thread(0, 0)], None), Verdict::Filtered);
+    }
+
+    #[test]
+    fn a_question_is_answered_and_a_forgotten_one_does_not_block() {
+        let path = start().unwrap();
+        assert_eq!(start().unwrap(), path);
+        let file = File::options().read(true).write(true).open(path).unwrap();
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let none = std::ptr::null_mut();
+        // SAFETY: maps the file, which stays.
+        let page = unsafe {
+            let fd = file.as_raw_fd();
+            &*libc::mmap(none, PAGE_BYTES, protection, libc::MAP_SHARED, fd, 0).cast::<Page>()
+        };
+        let pid = std::process::id();
+        for _ in 0..2 {
+            // Release: as a program asks. Whoever forgets the first answer lets the second wait.
+            while (page.asker)
+                .compare_exchange(0, pid, Release, Relaxed)
+                .is_err()
+            {
+                wake(&page.asker);
+                wait(&page.asker, pid, Some(Duration::from_millis(100)));
+            }
+            wake(&page.asker);
+            loop {
+                // Acquire: with what was seen.
+                let answer = page.answer.load(Acquire);
+                if answer != 0 {
+                    assert_eq!(Verdict::for_process(answer, pid), Some(Verdict::Same));
+                    break;
+                }
+                wait(&page.answer, 0, Some(Duration::from_secs(1)));
+            }
+        }
+    }
+}
