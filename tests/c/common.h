@@ -99,6 +99,14 @@ UNUSED static void start(void)
           info.dli_fname);
 }
 
+/* A time that is `n` on a machine of usual speed; USLUB_SLOW says how many times slower this one is. */
+UNUSED static unsigned slowed(unsigned n)
+{
+    const char *value = getenv("USLUB_SLOW");
+    int factor = value == NULL ? 1 : atoi(value);
+    return factor > 1 ? n * (unsigned)factor : n;
+}
+
 /* At quiescence: uslub's own invariants, where the allocator offers the call. */
 UNUSED static const char *validate(void)
 {

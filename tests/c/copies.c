@@ -89,7 +89,7 @@ static void expect(int wanted, void (*run)(void), const char *what)
 
 static void all_of_it(void)
 {
-    alarm(30);
+    alarm(slowed(30));
     for (int i = 0; i < copies; i++)
         work((void *)(uintptr_t)i);
 }

@@ -112,7 +112,7 @@ static void child(int number)
 {
     struct held h[CHILD_SIZES][4];
     signal(SIGALRM, SIG_DFL);
-    alarm(10);
+    alarm(slowed(10));
     for (int round = 0; round < 2; round++) {
         for (size_t s = 0; s < CHILD_SIZES; s++)
             for (int k = 0; k < (child_sizes[s] < 10000 ? 4 : 1); k++)
@@ -127,7 +127,7 @@ static void child(int number)
         pid_t pid = fork();
         CHECK(pid >= 0, "fork in a child");
         if (pid == 0) {
-            alarm(10);
+            alarm(slowed(10));
             free(hide(malloc(100000)));
             exit(0);
         }
@@ -232,7 +232,7 @@ int main(int argc, char **argv)
 {
     start();
     if (argc > 1 && strcmp(argv[1], "--exec") == 0) {
-        alarm(10);
+        alarm(slowed(10));
         for (size_t s = 0; s < CHILD_SIZES; s++)
             free(hide(malloc(child_sizes[s])));
         return 0;

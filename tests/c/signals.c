@@ -68,7 +68,7 @@ int main(int argc, char **argv)
     action.sa_handler = on_tick;
     action.sa_flags = SA_RESTART;
     sigaction(SIGALRM, &action, NULL);
-    struct itimerval every = {{0, 200}, {0, 200}}, never = {{0, 0}, {0, 0}};
+    struct itimerval every = {{0, slowed(200)}, {0, slowed(200)}}, never = {{0, 0}, {0, 0}};
     CHECK(setitimer(ITIMER_REAL, &every, NULL) == 0, "setitimer");
     int64_t end = now_ms() + (argc > 1 ? atoi(argv[1]) : 3) * 1000;
     do {

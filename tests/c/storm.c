@@ -91,7 +91,7 @@ static void *in_child(void *argument)
 static void child(unsigned long number)
 {
     signal(SIGALRM, SIG_DFL);
-    alarm(120);
+    alarm(slowed(120));
     for (size_t i = 0; i < sizeof inherited / sizeof *inherited; i++)
         give(inherited[i], "block that a child inherited");
     in_child((void *)(uintptr_t)number);
@@ -105,7 +105,7 @@ static void child(unsigned long number)
         pid_t pid = fork();
         CHECK(pid >= 0, "fork in a child");
         if (pid == 0) {
-            alarm(120);
+            alarm(slowed(120));
             in_child(NULL);
             exit(0);
         }

@@ -10,6 +10,7 @@ mod life;
 mod limits;
 mod memory;
 mod misuse;
+mod pages;
 mod sharing;
 mod shut_in;
 mod stress;
