@@ -167,16 +167,20 @@ pub fn prlimit(
 
 /// Bytes of address space that the process may have; `usize::MAX` for no limit.
 pub fn address_space() -> usize {
+    limit_of(libc::RLIMIT_AS as usize)
+}
+
+/// Bytes that a file of the process may have; `usize::MAX` for no limit.
+pub fn file_bytes() -> usize {
+    limit_of(libc::RLIMIT_FSIZE as usize)
+}
+
+fn limit_of(resource: usize) -> usize {
     let mut limit = libc::rlimit {
         rlim_cur: libc::RLIM_INFINITY,
         rlim_max: 0,
     };
-    prlimit(
-        0,
-        libc::RLIMIT_AS as usize,
-        core::ptr::null(),
-        &raw mut limit,
-    );
+    prlimit(0, resource, core::ptr::null(), &raw mut limit);
     limit.rlim_cur as usize
 }
 

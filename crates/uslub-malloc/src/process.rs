@@ -26,6 +26,7 @@ extern "C" fn child() {
         unsafe { ALLOCATOR.reset_after_fork() };
         FRONT.open();
         helper::after_fork_in_child();
+        report::after_fork_in_child();
     }
 }
 
