@@ -117,7 +117,7 @@ pub fn run(options: &CompareOptions) -> Result<Ending, Failure> {
         written(file, "")?;
     }
     let folder = run::report_folder()?;
-    let ours = environment::preloadable(&ours, folder.path())?;
+    let ours = environment::preloadable(&ours, Some(folder.path()))?;
     let (mut competitors, absent) = competitors(ours);
     let progress = progress(competitors.len() * (options.rounds + 1));
     for round in 0..=options.rounds {
@@ -131,7 +131,7 @@ pub fn run(options: &CompareOptions) -> Result<Ending, Failure> {
                 command.stdout(Stdio::null()).stderr(Stdio::null());
             }
             preload(&mut command, competitor.library.as_deref());
-            let (_, finished) = run::execute(command, &options.command)?;
+            let (_, finished) = run::execute(command, &options.command, Some(folder.path()))?;
             if let Some(ending) = ended_early(&finished, competitor.name, options)? {
                 return Ok(ending);
             }

@@ -16,8 +16,8 @@ pub const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
 pub struct Environment<'a> {
     /// The library, by a path that the loader can read; see [`preloadable`].
     pub library: &'a Path,
-    /// The folder for reports, absolute.
-    pub reports: &'a Path,
+    /// The folder for reports, absolute, if reports are wanted.
+    pub reports: Option<&'a Path>,
     /// Tunables, as [`options`] joins them.
     pub options: &'a str,
     /// Whether processes that the program starts run on uslub too.
@@ -29,7 +29,9 @@ impl Environment<'_> {
     pub fn apply(&self, command: &mut Command) {
         let others = std::env::var_os(PRELOAD_VARIABLE);
         command.env(PRELOAD_VARIABLE, preload(self.library, others.as_deref()));
-        command.env(REPORT_DIR_VARIABLE, self.reports);
+        if let Some(folder) = self.reports {
+            command.env(REPORT_DIR_VARIABLE, folder);
+        }
         if !self.options.is_empty() {
             command.env(OPTIONS_VARIABLE, self.options);
         }
@@ -70,13 +72,14 @@ fn preload(library: &Path, others: Option<&OsStr>) -> OsString {
 /// # Errors
 ///
 /// When there can be no such link.
-pub fn preloadable(library: &Path, folder: &Path) -> Result<PathBuf, Failure> {
+pub fn preloadable(library: &Path, folder: Option<&Path>) -> Result<PathBuf, Failure> {
     if !is_split(library) {
         return Ok(library.to_owned());
     }
-    let link = folder.join(crate::library::NAME);
-    let linked = std::os::unix::fs::symlink(library, &link);
-    if linked.is_err() || is_split(&link) {
+    let link = folder.map(|folder| folder.join(crate::library::NAME));
+    let linked =
+        |link: &PathBuf| !is_split(link) && std::os::unix::fs::symlink(library, link).is_ok();
+    let Some(link) = link.filter(linked) else {
         return Err(Failure::ours(
             format!(
                 "the loader cannot preload '{}': its path has a blank, ':' or '$'",
@@ -84,11 +87,12 @@ pub fn preloadable(library: &Path, folder: &Path) -> Result<PathBuf, Failure> {
             ),
             "copy the library to a path without such characters and name it in USLUB_LIBRARY",
         ));
-    }
+    };
     Ok(link)
 }
 
-fn is_split(path: &Path) -> bool {
+/// Whether the loader would split the path, so that [`preloadable`] needs a folder.
+pub fn is_split(path: &Path) -> bool {
     let bytes = path.as_os_str().as_bytes();
     bytes
         .iter()
@@ -145,15 +149,15 @@ mod tests {
     fn a_path_that_the_loader_would_split_is_linked() {
         let folder = tempfile::tempdir().unwrap();
         let plain = Path::new("/l/u.so");
-        assert_eq!(preloadable(plain, folder.path()).unwrap(), plain);
+        assert_eq!(preloadable(plain, None).unwrap(), plain);
         let odd = folder.path().join("my: folder.so");
         std::fs::write(&odd, "x").unwrap();
-        let link = preloadable(&odd, folder.path()).unwrap();
+        let link = preloadable(&odd, Some(folder.path())).unwrap();
         assert_eq!(link.canonicalize().unwrap(), odd.canonicalize().unwrap());
         assert!(!is_split(&link));
         let nowhere = Path::new("/no/such folder");
         assert!(
-            preloadable(&odd, nowhere)
+            preloadable(&odd, Some(nowhere))
                 .unwrap_err()
                 .hint
                 .contains("USLUB_LIBRARY")

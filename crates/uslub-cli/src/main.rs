@@ -26,6 +26,7 @@ mod failure;
 mod library;
 mod privilege;
 mod program;
+mod reaper;
 mod record;
 mod report;
 mod run;

@@ -1,8 +1,15 @@
 //! Reading what processes on uslub left behind: one file of JSON lines each.
+//!
+//! | file | meaning |
+//! |---|---|
+//! | `<pid>.jsonl` | a report, written when the process ended |
+//! | `<pid>.map` | a report and zeroes behind it, written to memory when the process ended |
+//! | `<pid>.map`, first byte 0 | the process began on uslub and left no report |
 
 use serde::Deserialize;
 use serde_json::Value;
-use std::fs::{self, File};
+use std::collections::BTreeSet;
+use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 use thiserror::Error;
@@ -10,8 +17,9 @@ use uslub_report::VERSION;
 
 use crate::wire::{CacheRow, Process};
 
-/// Ending of the file names; each is named after the process id.
-const EXTENSION: &str = "jsonl";
+/// Endings of the file names; each is named after the process id.
+const WRITTEN: &str = "jsonl";
+const MAPPED: &str = "map";
 
 /// Why a report cannot be used.
 #[derive(Debug, Error)]
@@ -19,6 +27,12 @@ pub enum Unusable {
     /// There is none.
     #[error("there is no report")]
     Missing,
+    /// The process began on uslub, but did not come to write one.
+    #[error("the process did not come to write a report")]
+    Unfinished,
+    /// There was no folder for one.
+    #[error("there was no folder for a report")]
+    NoFolder,
     /// The file cannot be read.
     #[error("the report cannot be read: {0}")]
     Unreadable(io::Error),
@@ -61,11 +75,7 @@ impl Lines {
     ///
     /// When it is missing, malformed or of another version.
     pub fn read(folder: &Path, pid: u32) -> Result<Self, Unusable> {
-        match File::open(folder.join(format!("{pid}.{EXTENSION}"))) {
-            Ok(file) => Self::parse(file),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Err(Unusable::Missing),
-            Err(e) => Err(Unusable::Unreadable(e)),
-        }
+        Self::parse(&*text(folder, pid)?)
     }
 
     fn parse(text: impl Read) -> Result<Self, Unusable> {
@@ -104,6 +114,25 @@ impl Lines {
     }
 }
 
+/// The text of the report of process `pid` in `folder`.
+fn text(folder: &Path, pid: u32) -> Result<Vec<u8>, Unusable> {
+    let read = |ending| match fs::read(folder.join(format!("{pid}.{ending}"))) {
+        Ok(text) => Ok(Some(text)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(Unusable::Unreadable(e)),
+    };
+    if let Some(text) = read(WRITTEN)? {
+        return Ok(text);
+    }
+    let mut text = read(MAPPED)?.ok_or(Unusable::Missing)?;
+    let end = text.iter().position(|&b| b == 0).unwrap_or(text.len());
+    text.truncate(end);
+    if text.is_empty() {
+        return Err(Unusable::Unfinished);
+    }
+    Ok(text)
+}
+
 fn check_version(process: &Value) -> Result<(), Unusable> {
     match &process["version"] {
         found if *found == VERSION => Ok(()),
@@ -118,6 +147,8 @@ pub struct Children {
     processes: Vec<Value>,
     /// Reports that could not be used.
     pub unusable: u64,
+    /// Processes that began on uslub and left no report.
+    pub unfinished: u64,
 }
 
 impl Children {
@@ -126,21 +157,23 @@ impl Children {
     pub fn read(folder: &Path, program: u32) -> Self {
         let mut children = Children::default();
         let mut found: Vec<(u32, Value)> = Vec::new();
+        let mut pids = BTreeSet::new();
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             let path = entry.path();
-            if path.extension().is_none_or(|e| e != EXTENSION) {
+            if path.extension().is_none_or(|e| e != WRITTEN && e != MAPPED) {
                 continue;
             }
-            let pid = path
-                .file_stem()
-                .and_then(|stem| stem.to_str()?.parse().ok());
-            match pid {
-                Some(pid) if pid == program => {}
-                Some(pid) => match first_line(&path) {
-                    Ok(process) => found.push((pid, process)),
-                    Err(_) => children.unusable += 1,
-                },
+            let stem = path.file_stem().and_then(|stem| stem.to_str());
+            match stem.and_then(|stem| stem.parse().ok()) {
+                Some(pid) => _ = pids.insert(pid),
                 None => children.unusable += 1,
+            }
+        }
+        for pid in pids.into_iter().filter(|&pid| pid != program) {
+            match first_line(folder, pid) {
+                Ok(process) => found.push((pid, process)),
+                Err(Unusable::Unfinished) => children.unfinished += 1,
+                Err(_) => children.unusable += 1,
             }
         }
         found.sort_by_key(|(pid, _)| *pid);
@@ -156,12 +189,10 @@ impl Children {
     }
 }
 
-fn first_line(path: &Path) -> Result<Value, Unusable> {
-    let mut line = Vec::new();
-    let mut file = BufReader::new(File::open(path).map_err(Unusable::Unreadable)?);
-    file.read_until(b'\n', &mut line)
-        .map_err(Unusable::Unreadable)?;
-    let lines = Lines::parse(&*line)?;
+fn first_line(folder: &Path, pid: u32) -> Result<Value, Unusable> {
+    let text = text(folder, pid)?;
+    let line = text.split_inclusive(|&b| b == b'\n').next();
+    let lines = Lines::parse(line.unwrap_or_default())?;
     lines.report()?;
     Ok(lines.process)
 }

@@ -5,6 +5,7 @@ use crate::ending::{Ending, Usage};
 use crate::environment::{self, Environment};
 use crate::failure::{Failure, NOT_FOUND, UNSUITABLE};
 use crate::program::Program;
+use crate::reaper::Reaper;
 use crate::record::{self, Record};
 use crate::report::{Children, Lines, Report, Unusable};
 use crate::signals::Watch;
@@ -53,8 +54,17 @@ pub fn run(options: &RunOptions) -> Result<Ending, Failure> {
     let program = suitable(name, &library)?;
 
     let record = options.report.as_deref().map(open_record).transpose()?;
-    let reports = report_folder()?;
-    let folder = absolute(reports.path())?;
+    let wanted = !options.quiet || record.is_some();
+    let reports = if environment::is_split(&library) {
+        Some(report_folder()?)
+    } else if wanted {
+        // The program runs anyway, on a read-only system for example.
+        report_folder().inspect_err(Failure::print).ok()
+    } else {
+        None
+    };
+    let folder = reports.as_ref().map(|reports| absolute(reports.path()));
+    let folder = folder.transpose()?;
 
     let mut command = Command::new(&program.file);
     command.args(&program.leading).args(arguments);
@@ -62,16 +72,18 @@ pub fn run(options: &RunOptions) -> Result<Ending, Failure> {
         command.arg0(name);
     }
     let environment = Environment {
-        library: &environment::preloadable(&library, &folder)?,
-        reports: &folder,
+        library: &environment::preloadable(&library, folder.as_deref())?,
+        reports: folder.as_deref().filter(|_| wanted),
         options: &settings,
         follow: options.follow,
     };
     environment.apply(&mut command);
 
-    let (pid, finished) = execute(command, &options.command)?;
-    let lines = Lines::read(&folder, pid);
-    let children = Children::read(&folder, pid);
+    let (pid, finished) = execute(command, &options.command, folder.as_deref())?;
+    let (lines, children) = match &folder {
+        Some(folder) => (Lines::read(folder, pid), Children::read(folder, pid)),
+        None => (Err(Unusable::NoFolder), Children::default()),
+    };
     drop(reports);
 
     let tell = |report| conclude(options, &finished, record, report, &children);
@@ -133,7 +145,12 @@ fn absolute(path: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// Starts `command` and waits for its end, passing signals on.
-pub fn execute(mut command: Command, words: &[OsString]) -> Result<(u32, Finished), Failure> {
+/// `folder` goes too if this process is killed.
+pub fn execute(
+    mut command: Command,
+    words: &[OsString],
+    folder: Option<&Path>,
+) -> Result<(u32, Finished), Failure> {
     let lost = |error: io::Error| {
         Failure::ours(
             format!("lost sight of the program: {error}"),
@@ -147,6 +164,7 @@ pub fn execute(mut command: Command, words: &[OsString]) -> Result<(u32, Finishe
         .spawn()
         .map_err(|error| not_started(&words[0], &error))?;
     let pid = child.id();
+    let _reaper = Reaper::start(pid, folder);
     let (ending, usage) = watch.until_end(Pid::from_raw(pid as i32)).map_err(lost)?;
     let finished = Finished {
         command: words.to_vec(),

@@ -18,15 +18,10 @@ pub fn summary(run: &Finished, report: Result<&Report, &Unusable>, children: &Ch
     let mut text = String::new();
     let _ = writeln!(text, "{HEADLINE}uslub: {}{HEADLINE:#}", headline(run));
     match report {
-        Ok(report) => push_process(&mut text, &report.process, &report.caches),
+        Ok(report) => push_process(&mut text, run, &report.process, &report.caches),
         Err(why) => {
             line(&mut text, "no report", &absence(run, why));
-            let max = size(run.usage.max_rss_bytes);
-            line(
-                &mut text,
-                "memory",
-                &format!("peak {max} (with processes that it waited for)"),
-            );
+            line(&mut text, "memory", &peak(run));
         }
     }
     push_children(&mut text, children);
@@ -41,6 +36,12 @@ fn line(text: &mut String, label: &str, what: &str) {
     let _ = writeln!(text, "  {label:<9}  {what}");
 }
 
+/// The peak of memory that the system tells.
+fn peak(run: &Finished) -> String {
+    let max = size(run.usage.max_rss_bytes);
+    format!("peak {max} (with processes that it waited for)")
+}
+
 fn headline(run: &Finished) -> String {
     let name = run.command.first().map(Path::new).and_then(Path::file_name);
     let name = name.unwrap_or_default().to_string_lossy();
@@ -52,17 +53,16 @@ fn headline(run: &Finished) -> String {
     format!("{name} {ending} {wall} (user {user}, system {system})")
 }
 
-fn push_process(text: &mut String, process: &Process, caches: &[CacheRow]) {
+fn push_process(text: &mut String, run: &Finished, process: &Process, caches: &[CacheRow]) {
     let p = |bytes| size(bytes);
-    line(
-        text,
-        "memory",
-        &format!(
-            "peak {}, at exit {}",
-            p(process.peak_rss_bytes),
-            p(process.rss_bytes)
-        ),
-    );
+    let memory = if process.peak_rss_bytes > 0 {
+        let [peak, rss] = [process.peak_rss_bytes, process.rss_bytes].map(p);
+        format!("peak {peak}, at exit {rss}")
+    } else {
+        // In a sandbox it may not ask.
+        peak(run)
+    };
+    line(text, "memory", &memory);
     line(
         text,
         "objects",
@@ -121,6 +121,14 @@ fn push_children(text: &mut String, children: &Children) {
         );
         line(text, "children", &what);
     }
+    if children.unfinished > 0 {
+        let what = format!(
+            "{} {} began on uslub and left no report (killed, or ended past the library)",
+            count(children.unfinished),
+            plural(children.unfinished, "child", "children")
+        );
+        line(text, "note", &what);
+    }
     if children.unusable > 0 {
         let reports = plural(children.unusable, "report", "reports");
         let what = format!(
@@ -140,9 +148,18 @@ fn absence(run: &Finished, why: &Unusable) -> String {
                 signal_name(signal)
             )
         }
+        (Unusable::Unfinished, Ending::Killed(signal)) => format!(
+            "{} killed it, and a report is written when a program ends by itself",
+            signal_name(signal)
+        ),
+        (Unusable::Unfinished, Ending::Exited(_)) => {
+            "it began on uslub, but ended past the library: by a bare system call, from a signal handler \
+             that interrupted the allocator, or as another program that it became"
+                .to_owned()
+        }
         (Unusable::Missing, Ending::Exited(_)) => {
-            "it ended without running the library: by _exit, or as another program \
-             (statically linked, set-user-ID, or without our environment)"
+            "it ended without running the library, or in a place where no report can be written: it is or \
+             became another program (statically linked, set-user-ID, or without our environment)"
                 .to_owned()
         }
         _ => why.to_string(),

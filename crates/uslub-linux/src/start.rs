@@ -164,6 +164,11 @@ pub fn prlimit(
     }
 }
 
+/// Bytes that a file of the process may have; `usize::MAX` for no limit.
+pub fn file_bytes() -> usize {
+    limit(libc::RLIMIT_FSIZE)
+}
+
 /// What the process may have of a resource; `usize::MAX` for no limit.
 pub fn limit(resource: libc::__rlimit_resource_t) -> usize {
     let mut limit = libc::rlimit {

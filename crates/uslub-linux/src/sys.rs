@@ -323,6 +323,33 @@ pub fn read(fd: libc::c_int, into: &mut [u8]) -> Option<usize> {
     usize::try_from(n).ok()
 }
 
+/// Makes a file of zeroes, with room for all of them on its system, and maps it shared; the path ends in a zero byte. A
+/// file of that name is replaced.
+pub fn map_new_file(path: &[u8], bytes: usize) -> Option<usize> {
+    assert_eq!(path.last(), Some(&0));
+    let at = libc::AT_FDCWD as usize;
+    // SAFETY: the path is a C string. Others may have mapped the old file: it goes, but is not changed.
+    unsafe { call(libc::SYS_unlinkat, [at, path.as_ptr() as usize, 0, 0, 0, 0]) };
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+    let fd = open(path, flags, 0o600)?;
+    // SAFETY: a file of ours, and a fresh mapping of it.
+    let result = unsafe {
+        match call(libc::SYS_fallocate, [fd as usize, 0, 0, bytes, 0, 0]) {
+            0 => {
+                let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+                let shared = libc::MAP_SHARED as usize;
+                call(
+                    libc::SYS_mmap,
+                    [0, bytes, protection, shared, fd as usize, 0],
+                )
+            }
+            error => error,
+        }
+    };
+    close(fd);
+    (result > 0).then_some(result as usize)
+}
+
 /// Closes a file descriptor.
 pub fn close(fd: libc::c_int) {
     // SAFETY: the caller opened it.

@@ -133,6 +133,7 @@ fn begin_child(birth: Birth) {
         }
     }
     helper::after_fork_in_child();
+    report::after_fork_in_child(birth == Birth::Prepared);
     let mut known = KNOWN;
     if ALLOCATOR.is_torn() {
         if ALLOCATOR.is_interrupted() {

@@ -1,12 +1,17 @@
-//! What the process says when it ends: one file of JSON lines, in the folder that
-//! the environment names. Written with system calls and memory on the stack only.
+//! What the process says when it ends: one file of JSON lines, in the folder that the environment names.
+//!
+//! At its end a process may no longer be able to write a file: it has another user or root directory, or forbids
+//! itself system calls. So the file is made and mapped before `main` and in the child of a fork, and at the end the report is
+//! written to memory. A file whose first byte is 0 has no report: its process has not come to its end.
+//! Where there is no such mapping (the child of a bare system call, a file system without room) the file is written at the
+//! end, if that is possible.
 
 use core::fmt::Write;
 use core::sync::atomic::AtomicUsize;
-use core::sync::atomic::Ordering::{Acquire, Release};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use uslub_core::stats::StatItem;
-use uslub_linux::{Linux, Text, sys};
+use uslub_linux::{Linux, Text, start, sys};
 use uslub_report::{
     CacheRow, FOLLOW_VARIABLE, HELPER_VARIABLE, OPTIONS_VARIABLE, Process, REPORT_DIR_VARIABLE,
     VERSION,
@@ -19,6 +24,55 @@ type Cache = uslub_core::cache::KmemCache<Linux>;
 
 /// The folder: address and length of a text that lives as long as the process; 0 for none.
 static FOLDER: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+
+/// Bytes of the file: three times what the lines of all caches take.
+const FILE_BYTES: usize = 64 << 10;
+/// Milliseconds that the end of the process waits for the witness.
+const LAST_MS: u64 = 2000;
+/// Milliseconds that the child of a fork waits for it.
+const CHILD_MS: u64 = 100;
+
+/// The mapped file: its address, 0 for none, and the process whose it is.
+static FILE: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+
+/// Makes this process's file, if the environment asks for a report.
+fn make_file() {
+    let Some(folder) = folder() else {
+        return;
+    };
+    // A file beyond this limit would end the process by a signal.
+    if start::file_bytes() < FILE_BYTES {
+        return;
+    }
+    let path = path(folder, b".map\0");
+    let file = sys::map_new_file(path.as_bytes(), FILE_BYTES).unwrap_or(0);
+    // Relaxed: one thread so far.
+    FILE[0].store(file, Relaxed);
+    FILE[1].store(ALLOCATOR.platform.pid() as usize, Relaxed);
+}
+
+/// The child of a fork makes a file of its own, if it `may_make` one: it needs some stack for that.
+pub(crate) fn after_fork_in_child(may_make: bool) {
+    // Relaxed: the child has one thread.
+    let parents = FILE[0].swap(0, Relaxed);
+    if parents == 0 {
+        return;
+    }
+    // SAFETY: the mapping of the parent's file, which nobody uses here.
+    unsafe { sys::munmap(parents, FILE_BYTES) };
+    if may_make && !ALLOCATOR.platform.is_sandboxed() && witness::may_open_files(CHILD_MS) {
+        make_file();
+    }
+}
+
+/// The path of a file of this process.
+fn path(folder: &[u8], ending: &[u8]) -> Text<4096> {
+    let mut path = Text::<4096>::new();
+    path.push(folder);
+    let _ = write!(path, "/{}", sys::getpid());
+    path.push(ending);
+    path
+}
 
 /// Reads the environment, before `main`.
 pub(crate) fn prepare() {
@@ -38,6 +92,7 @@ pub(crate) fn prepare() {
             HELPER_VARIABLE,
         ]);
     }
+    make_file();
 }
 
 /// A copy of a text that the program cannot change.
@@ -64,24 +119,53 @@ pub(crate) fn write() {
     let Some(folder) = folder() else {
         return;
     };
-    // A sandboxed program may not open files: trying could end it.
-    if !ALLOCATOR.ready()
-        || ALLOCATOR.platform.is_sandboxed()
-        || ALLOCATOR.platform.is_vfork_child()
-    {
+    if !ALLOCATOR.ready() || ALLOCATOR.platform.is_vfork_child() || !is_quiet() {
         return;
     }
-    if !witness::may_open_files() || !is_quiet() {
-        return;
+    let sandboxed = ALLOCATOR.platform.is_sandboxed();
+    // Relaxed, here and below: set before there were threads.
+    let file = FILE[0].load(Relaxed);
+    let ours = ALLOCATOR.platform.pid() as usize == FILE[1].load(Relaxed);
+    if file != 0 && ours {
+        fill(file);
+    } else if !sandboxed && witness::may_open_files(LAST_MS) {
+        write_file(folder);
     }
-    let path = |ending: &[u8]| {
-        let mut path = Text::<4096>::new();
-        path.push(folder);
-        let _ = write!(path, "/{}", sys::getpid());
-        path.push(ending);
-        path
+}
+
+/// Writes the report to the mapped file. Makes no system call in a sandbox.
+fn fill(file: usize) {
+    // SAFETY: the mapping is that large, and its file has room.
+    let memory = unsafe { core::slice::from_raw_parts_mut(file as *mut u8, FILE_BYTES) };
+    // One byte stays 0, so that the text has an end.
+    let (first, mut rest) = memory[..FILE_BYTES - 1].split_at_mut(1);
+    let mut begin = 0;
+    let mut put = |record: &dyn Fn(&mut Line) -> core::fmt::Result| {
+        let mut line = Line::new();
+        let written = record(&mut line).is_ok() && line.write_str("\n").is_ok();
+        let text = line.as_bytes();
+        let (head, text) = text.split_at(usize::from(begin == 0));
+        if !written || text.len() > rest.len() {
+            return;
+        }
+        if let [byte] = head {
+            begin = *byte;
+        }
+        let (place, behind) = core::mem::take(&mut rest).split_at_mut(text.len());
+        place.copy_from_slice(text);
+        rest = behind;
     };
-    let (new, done) = (path(b".new\0"), path(b".jsonl\0"));
+    put(&|line| process().write_json(line));
+    for cache in ALLOCATOR.caches() {
+        put(&|line| row(cache).write_json(line));
+    }
+    // Last: from now on there is a report.
+    first[0] = begin;
+}
+
+/// Writes the report to a file that is opened for it.
+fn write_file(folder: &[u8]) {
+    let (new, done) = (path(folder, b".new\0"), path(folder, b".jsonl\0"));
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC;
     let Some(fd) = sys::open(new.as_bytes(), flags, 0o600) else {
         return;
@@ -118,10 +202,16 @@ fn put(fd: libc::c_int, record: impl FnOnce(&mut Line) -> core::fmt::Result) -> 
 
 fn process() -> Process<'static> {
     let t = ALLOCATOR.totals();
-    let (rss, peak) = resident();
+    let sandboxed = ALLOCATOR.platform.is_sandboxed();
+    let (rss, peak) = if sandboxed { (0, 0) } else { resident() };
     Process {
         version: VERSION,
-        pid: sys::getpid(),
+        // Relaxed: as in `write`.
+        pid: if sandboxed {
+            FILE[1].load(Relaxed) as u32
+        } else {
+            sys::getpid()
+        },
         mode: ALLOCATOR.platform.mode().name(),
         rss_bytes: rss,
         peak_rss_bytes: peak,

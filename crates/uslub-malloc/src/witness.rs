@@ -14,8 +14,6 @@ use crate::ALLOCATOR;
 
 /// Milliseconds between two looks at a word; a change wakes sooner.
 const GLANCE_MS: u64 = 10;
-/// Milliseconds that the end of the process waits for an answer.
-const LAST_MS: u64 = 2000;
 
 /// The address of the shared words; 0 for no witness.
 static PAGE: AtomicUsize = AtomicUsize::new(0);
@@ -91,7 +89,7 @@ pub(crate) fn ask(at_most_ms: u64) -> Option<Verdict> {
     }
 }
 
-/// Whether files may be opened, as far as can be known.
-pub(crate) fn may_open_files() -> bool {
-    page().is_none() || ask(LAST_MS).is_some_and(|verdict| verdict != Verdict::Filtered)
+/// Whether files may be opened, as far as can be known within `at_most_ms` milliseconds.
+pub(crate) fn may_open_files(at_most_ms: u64) -> bool {
+    page().is_none() || ask(at_most_ms).is_some_and(|verdict| verdict != Verdict::Filtered)
 }
