@@ -183,6 +183,15 @@ pub(crate) unsafe fn renew(start: usize, bytes: usize) -> bool {
     unsafe { sys::replace(start, bytes, READ_WRITE) || fill(start, bytes) }
 }
 
+/// A page of which it is known that it is there.
+#[repr(align(4096))]
+struct Known(#[allow(dead_code)] core::cell::UnsafeCell<[u8; PAGE_SIZE]>);
+
+// SAFETY: nobody reads or writes it.
+unsafe impl Sync for Known {}
+
+static KNOWN: Known = Known(core::cell::UnsafeCell::new([0; PAGE_SIZE]));
+
 const READ_WRITE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 
 /// After a mapping over a range has failed: some kernels (before 6.12) unmap the old one first,
@@ -195,6 +204,11 @@ const READ_WRITE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 unsafe fn fill(start: usize, bytes: usize) -> bool {
     // SAFETY: as the range is; refused where a part of it is not mapped.
     if unsafe { sys::mprotect(start, bytes, READ_WRITE) } {
+        return false;
+    }
+    // A filter may refuse both calls; then nothing was unmapped.
+    // SAFETY: the page is writable, and stays so.
+    if !unsafe { sys::mprotect((&raw const KNOWN) as usize, PAGE_SIZE, READ_WRITE) } {
         return false;
     }
     for _ in 0..TRIES {
