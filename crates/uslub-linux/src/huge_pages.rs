@@ -16,6 +16,8 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicUsize};
 
+use uslub_core::platform::PAGE_SIZE;
+
 use crate::growth::Growth;
 use crate::sys;
 
@@ -206,6 +208,16 @@ impl HugePages {
         }
         // Relaxed: as above.
         self.next_pause.store(next_pause, Relaxed);
+    }
+}
+
+/// Splits the huge pages of a range. One of which a part is given back would else be held, and charged to the memory
+/// cgroup, as a whole until memory is short, though it is resident no more.
+pub(crate) fn split_huge_pages(start: usize, bytes: usize) {
+    for page in (start..start + bytes).step_by(HUGE_PAGE_BYTES) {
+        // That a part of a huge page is cold splits it; what is in it stays.
+        // SAFETY: the range is committed; a refusal leaves all as it is.
+        unsafe { sys::madvise(page, PAGE_SIZE, libc::MADV_COLD) };
     }
 }
 

@@ -29,7 +29,7 @@ use uslub_core::sheaf::SHEAF_BYTES;
 use uslub_rseq::{Area, Index};
 
 use crate::advice::Advice;
-use crate::huge_pages::{HUGE_PAGE_BYTES, HugePages, now_ns};
+use crate::huge_pages::{HugePages, now_ns, split_huge_pages};
 use crate::numa::Nodes;
 use crate::offers::Offers;
 use crate::sequences::{pop, pop_many, push, push_many, push_many_within};
@@ -192,56 +192,6 @@ impl Linux {
         }
     }
 
-    /// Says that the process forbids itself system calls: from now on we make none that an
-    /// ordinary allocator would not make.
-    pub fn enter_sandbox(&self) {
-        self.advice.set_sandboxed(true);
-    }
-
-    /// Says that the process could not forbid itself what it said before.
-    pub fn leave_sandbox(&self) {
-        self.advice.set_sandboxed(false);
-    }
-
-    /// Whether [`enter_sandbox`](Self::enter_sandbox) was called.
-    pub fn is_sandboxed(&self) -> bool {
-        self.advice.is_sandboxed()
-    }
-
-    /// Says that the program begins: from now on it may forbid itself system calls unseen.
-    pub fn program_begins(&self) {
-        self.advice.begin();
-    }
-
-    /// Says that the calling thread is the helper, which the program does not know, or is not any
-    /// longer.
-    pub fn is_helper(&self, is_helper: bool) {
-        self.advice.set_helper(is_helper);
-    }
-
-    /// Does work that the program asks for, and that may fence other CPUs.
-    pub fn on_request<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.advice.on_request(work)
-    }
-
-    /// Says whether the program has locked its memory: then no new mapping may take its place.
-    pub fn memory_is_locked(&self, locked: bool) {
-        self.advice.set_locked(locked);
-    }
-
-    /// Asks for huge pages for a reserved range that will grow from its start. Before the program
-    /// begins, as it is advice.
-    pub fn will_grow(&self, start: NonNull<u8>, bytes: usize) {
-        // SAFETY: reserved, and nobody uses it.
-        unsafe { self.huge_pages.prepare(start.as_ptr() as usize, bytes) };
-    }
-
-    /// This process's id, as the kernel told it when the process began.
-    pub fn pid(&self) -> u32 {
-        // Relaxed: written while there was one thread.
-        self.pid.load(Relaxed)
-    }
-
     /// Says that a `vfork` begins: until it ends, a thread may run that shares our memory and its
     /// parent's area without being registered.
     pub fn vfork_begins(&self) {
@@ -274,11 +224,6 @@ impl Linux {
         self.advice.is_child_of_fork();
         // Relaxed: as above.
         self.open.store(self.at_rest.load(Relaxed), Relaxed);
-    }
-
-    /// Registers this thread, unless that could end the process.
-    fn register(&self, area: Area) -> bool {
-        area.is_registered_here() || !self.is_sandboxed() && area.register_here()
     }
 
     fn region<'a>(&self, table: &'a Table) -> &'a Region {
@@ -314,16 +259,6 @@ fn mix(mut z: u64) -> u64 {
 
 fn pointer(address: usize) -> Option<NonNull<u8>> {
     NonNull::new(address as *mut u8)
-}
-
-/// Splits the huge pages of a range. One of which a part is given back would else be held, and charged to the memory
-/// cgroup, as a whole until memory is short, though it is resident no more.
-fn split_huge_pages(start: usize, bytes: usize) {
-    for page in (start..start + bytes).step_by(HUGE_PAGE_BYTES) {
-        // That a part of a huge page is cold splits it; what is in it stays.
-        // SAFETY: the range is committed; a refusal leaves all as it is.
-        unsafe { sys::madvise(page, PAGE_SIZE, libc::MADV_COLD) };
-    }
 }
 
 // SAFETY: mappings are private and anonymous; slot operations are restartable

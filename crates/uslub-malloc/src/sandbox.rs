@@ -14,6 +14,7 @@
 //! | `landlock_restrict_self`, `keyctl` by `syscall` | the same |
 //! | `seccomp`, `prctl(PR_SET_SECCOMP)` | the same, and the sandbox is noted |
 
+use core::ffi::c_void;
 use core::mem::transmute;
 
 use libc::{c_char, c_int, c_long, c_ulong, gid_t, size_t, uid_t};
@@ -21,6 +22,9 @@ use uslub_linux::sys;
 
 use crate::next::Next;
 use crate::{ALLOCATOR, helper, set_errno};
+
+/// Not in `libc` for every architecture.
+const PR_SET_SPECULATION_CTRL: c_int = 53;
 
 /// Operations of `prctl` that change what the calling thread, or a thread that it starts, may do.
 const RIGHTS: &[c_int] = &[
@@ -30,7 +34,7 @@ const RIGHTS: &[c_int] = &[
     libc::PR_SET_SECUREBITS,
     libc::PR_SET_NO_NEW_PRIVS,
     libc::PR_CAP_AMBIENT,
-    libc::PR_SET_SPECULATION_CTRL,
+    PR_SET_SPECULATION_CTRL,
     libc::PR_SCHED_CORE,
 ];
 
@@ -108,7 +112,7 @@ pub unsafe extern "C" fn prctl(
     let _hold = RIGHTS.contains(&option).then(helper::hold);
     let result = match next {
         // SAFETY: the next definition has this type; passed on.
-        Some(next) => unsafe { transmute::<_, Prctl>(next.as_ptr())(option, a, b, c, d) },
+        Some(next) => unsafe { transmute::<*mut c_void, Prctl>(next.as_ptr())(option, a, b, c, d) },
         None => {
             let [a, b, c, d] = [a, b, c, d].map(|n| n as usize);
             call(libc::SYS_prctl, [option as usize, a, b, c, d, 0])
@@ -148,7 +152,7 @@ macro_rules! without_helper {
             let _hold = helper::hold();
             match next {
                 // SAFETY: the next definition has this type; passed on.
-                Some(next) => unsafe { transmute::<_, Function>(next.as_ptr())($($arg),*) },
+                Some(next) => unsafe { transmute::<*mut c_void, Function>(next.as_ptr())($($arg),*) },
                 None => $otherwise,
             }
         }
