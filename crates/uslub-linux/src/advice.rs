@@ -19,12 +19,14 @@
 //! child of a fork, and where the neighbours were advised. There only ranges above a least size
 //! are replaced, so that the number of mappings stays below [`MOST_PIECES`].
 
+use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicUsize};
 
 use uslub_core::platform::PAGE_SIZE;
+use uslub_rseq::Area;
 
-use crate::sys;
+use crate::{Linux, sys};
 
 /// Pieces of the memory in use that may be mappings of their own: a fourth of the kernel's limit,
 /// as the memory between two pieces is a mapping too.
@@ -172,6 +174,67 @@ impl Advice {
     }
 }
 
+impl Linux {
+    /// This process's id, as the kernel told it when the process began.
+    pub fn pid(&self) -> u32 {
+        // Relaxed: written while there was one thread.
+        self.pid.load(Relaxed)
+    }
+
+    /// Says that the process forbids itself system calls: from now on we make none that an
+    /// ordinary allocator would not make.
+    pub fn enter_sandbox(&self) {
+        self.advice.set_sandboxed(true);
+    }
+
+    /// Says that the process could not forbid itself what it said before.
+    pub fn leave_sandbox(&self) {
+        self.advice.set_sandboxed(false);
+    }
+
+    /// Whether [`enter_sandbox`](Self::enter_sandbox) was called.
+    pub fn is_sandboxed(&self) -> bool {
+        self.advice.is_sandboxed()
+    }
+
+    /// Says that the program begins: from now on it may forbid itself system calls unseen.
+    pub fn program_begins(&self) {
+        self.advice.begin();
+    }
+
+    /// Says that the calling thread is the helper, which the program does not know, or is not any
+    /// longer.
+    pub fn is_helper(&self, is_helper: bool) {
+        self.advice.set_helper(is_helper);
+    }
+
+    /// Does work that the program asks for, and that may fence other CPUs.
+    pub fn on_request<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.advice.on_request(work)
+    }
+
+    /// Says whether the program has locked its memory: then no new mapping may take its place.
+    /// Returns what was said before.
+    pub fn memory_is_locked(&self, locked: bool) -> bool {
+        self.advice.set_locked(locked)
+    }
+
+    /// Asks for huge pages for a reserved range that will grow from its start. Before the program
+    /// begins, as it is advice.
+    pub fn will_grow(&self, start: NonNull<u8>, bytes: usize) {
+        if !self.system_page.is_ours() {
+            return;
+        }
+        // SAFETY: reserved, and nobody uses it.
+        unsafe { self.huge_pages.prepare(start.as_ptr() as usize, bytes) };
+    }
+
+    /// Registers this thread, unless that could end the process.
+    pub(crate) fn register(&self, area: Area) -> bool {
+        area.is_registered_here() || !self.is_sandboxed() && area.register_here()
+    }
+}
+
 /// Puts new memory in the place of a range; returns whether that was done, and otherwise the range
 /// is as it was.
 ///
@@ -182,6 +245,15 @@ pub(crate) unsafe fn renew(start: usize, bytes: usize) -> bool {
     // SAFETY: passed on.
     unsafe { sys::replace(start, bytes, READ_WRITE) || fill(start, bytes) }
 }
+
+/// A page of which it is known that it is there.
+#[repr(align(4096))]
+struct Known(#[allow(dead_code)] core::cell::UnsafeCell<[u8; PAGE_SIZE]>);
+
+// SAFETY: nobody reads or writes it.
+unsafe impl Sync for Known {}
+
+static KNOWN: Known = Known(core::cell::UnsafeCell::new([0; PAGE_SIZE]));
 
 const READ_WRITE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 
@@ -195,6 +267,11 @@ const READ_WRITE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 unsafe fn fill(start: usize, bytes: usize) -> bool {
     // SAFETY: as the range is; refused where a part of it is not mapped.
     if unsafe { sys::mprotect(start, bytes, READ_WRITE) } {
+        return false;
+    }
+    // A filter may refuse both calls; then nothing was unmapped.
+    // SAFETY: the page is writable, and stays so.
+    if !unsafe { sys::mprotect((&raw const KNOWN) as usize, PAGE_SIZE, READ_WRITE) } {
         return false;
     }
     for _ in 0..TRIES {
@@ -322,16 +399,23 @@ mod tests {
 
     #[test]
     fn a_hole_is_filled() {
-        let start = mapping(3 * PAGE_SIZE);
-        // SAFETY: mapped, and ours; no other thread of this test takes the hole's addresses, as
-        // `replace` and `fill` would unmap them.
-        unsafe {
-            assert!(!fill(start, 3 * PAGE_SIZE), "no hole");
-            sys::munmap(start + PAGE_SIZE, PAGE_SIZE);
-            assert!(fill(start, 3 * PAGE_SIZE));
-            ((start + PAGE_SIZE) as *mut u64).write(1);
-            sys::munmap(start, 3 * PAGE_SIZE);
-        }
+        // SAFETY: the child has one thread, so nobody takes the hole's addresses; it only makes
+        // system calls, in memory of its own.
+        let status = unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let start = mapping(3 * PAGE_SIZE);
+                let whole = !fill(start, 3 * PAGE_SIZE);
+                sys::munmap(start + PAGE_SIZE, PAGE_SIZE);
+                let filled = fill(start, 3 * PAGE_SIZE);
+                ((start + PAGE_SIZE) as *mut u64).write(1);
+                libc::_exit(if whole && filled { 7 } else { 1 });
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+            status
+        };
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7);
     }
 
     #[test]

@@ -205,65 +205,6 @@ impl Linux {
         }
     }
 
-    /// Says that the process forbids itself system calls: from now on we make none that an
-    /// ordinary allocator would not make.
-    pub fn enter_sandbox(&self) {
-        self.advice.set_sandboxed(true);
-    }
-
-    /// Says that the process could not forbid itself what it said before.
-    pub fn leave_sandbox(&self) {
-        self.advice.set_sandboxed(false);
-    }
-
-    /// Whether [`enter_sandbox`](Self::enter_sandbox) was called.
-    pub fn is_sandboxed(&self) -> bool {
-        self.advice.is_sandboxed()
-    }
-
-    /// Says that the program begins: from now on it may forbid itself system calls unseen.
-    pub fn program_begins(&self) {
-        self.advice.begin();
-    }
-
-    /// Says that the calling thread is the helper, which the program does not know, or is not any
-    /// longer.
-    pub fn is_helper(&self, is_helper: bool) {
-        self.advice.set_helper(is_helper);
-    }
-
-    /// Does work that the program asks for, and that may fence other CPUs.
-    pub fn on_request<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.advice.on_request(work)
-    }
-
-    /// Says whether the program has locked its memory: then no new mapping may take its place.
-    /// Returns what was said before.
-    pub fn memory_is_locked(&self, locked: bool) -> bool {
-        self.advice.set_locked(locked)
-    }
-
-    /// Asks for huge pages for a reserved range that will grow from its start. Before the program
-    /// begins, as it is advice.
-    pub fn will_grow(&self, start: NonNull<u8>, bytes: usize) {
-        if !self.system_page.is_ours() {
-            return;
-        }
-        // SAFETY: reserved, and nobody uses it.
-        unsafe { self.huge_pages.prepare(start.as_ptr() as usize, bytes) };
-    }
-
-    /// This process's id, as the kernel told it when the process began.
-    pub fn pid(&self) -> u32 {
-        // Relaxed: written while there was one thread.
-        self.pid.load(Relaxed)
-    }
-
-    /// Registers this thread, unless that could end the process.
-    fn register(&self, area: Area) -> bool {
-        area.is_registered_here() || !self.is_sandboxed() && area.register_here()
-    }
-
     fn region<'a>(&self, table: &'a Table) -> &'a Region {
         table.here(self.cpu())
     }

@@ -20,6 +20,9 @@ use uslub_linux::sys;
 use crate::next::call_next;
 use crate::{ALLOCATOR, helper, set_errno};
 
+/// Not in `libc` for every architecture.
+const PR_SET_SPECULATION_CTRL: c_int = 53;
+
 /// Operations of `prctl` that change what the calling thread, or a thread that it starts, may do.
 const RIGHTS: &[c_int] = &[
     libc::PR_SET_KEEPCAPS,
@@ -28,7 +31,7 @@ const RIGHTS: &[c_int] = &[
     libc::PR_SET_SECUREBITS,
     libc::PR_SET_NO_NEW_PRIVS,
     libc::PR_CAP_AMBIENT,
-    libc::PR_SET_SPECULATION_CTRL,
+    PR_SET_SPECULATION_CTRL,
     libc::PR_SCHED_CORE,
 ];
 
