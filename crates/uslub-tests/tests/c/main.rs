@@ -2,6 +2,7 @@
 
 mod contracts;
 mod faults;
+mod forking;
 mod instruments;
 mod life;
 mod limits;
