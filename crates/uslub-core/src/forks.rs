@@ -170,10 +170,10 @@ impl<P: Platform> Allocator<P> {
     /// After [`lock_for_fork`](Self::lock_for_fork), on the same thread.
     pub unsafe fn unlock_after_fork(&self) {
         let level = self.forks.depth();
-        if level > 0 {
+        if (1..=MAX_LEVEL).contains(&level) {
             self.for_each_lock(|lock| lock.release_for_fork(level));
-            self.forks.end();
         }
+        self.forks.end();
     }
 
     /// Makes all locks free in the child, but for those of code that this thread has interrupted.
@@ -251,14 +251,15 @@ impl<P: Platform> Allocator<P> {
         if !arena.init(&self.platform, self.zone.arena.reserved_bytes()) {
             return false;
         }
-        let Some(former) = self.platform.map(size_of::<Former<P>>()) else {
+        let bytes = size_of::<Former<P>>().next_multiple_of(PAGE_SIZE);
+        let Some(former) = self.platform.map(bytes) else {
             arena.trim_reservation(&self.platform, 0);
             return false;
         };
         if !self.table.init(&self.platform) {
             arena.trim_reservation(&self.platform, 0);
             // SAFETY: just mapped, used by no one.
-            unsafe { self.platform.unmap(former, size_of::<Former<P>>()) };
+            unsafe { self.platform.unmap(former, bytes) };
             return false;
         }
         // Relaxed, both: as above.
@@ -272,11 +273,10 @@ impl<P: Platform> Allocator<P> {
             let arena = replace(&self.zone, zone).arena;
             // Nobody needs its address space that was never used.
             arena.trim_reservation(&self.platform, 0);
-            former.write(Former {
-                arena,
-                huge: replace(&self.huge, Huge::new()),
-                next: self.forks.formers.load(Relaxed),
-            });
+            let huge = replace(&self.huge, Huge::new());
+            // Relaxed: as above.
+            let next = self.forks.formers.load(Relaxed);
+            former.write(Former { arena, huge, next });
             replace(&self.meta, Meta::new());
             replace(&self.slab_mutex, Lock::new(CacheList::new()));
             replace(&self.drain, Lock::new(()));

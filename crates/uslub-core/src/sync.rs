@@ -246,6 +246,7 @@ impl<P: Platform> RawLock<P> {
 
     /// Releases the lock if this thread took it for a fork of this level.
     pub fn release_for_fork(&self, level: u32) {
+        debug_assert!((1..=MAX_LEVEL).contains(&level));
         let me = Self::me() | level << LEVEL_SHIFT;
         loop {
             // Relaxed: a look; a thread may steal the lock meanwhile.

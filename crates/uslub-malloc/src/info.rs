@@ -144,6 +144,13 @@ pub unsafe extern "C" fn malloc_info(options: c_int, stream: *mut FILE) -> c_int
             good &= put(line.as_bytes());
         }
     }
+    let formers = ALLOCATOR.nr_formers();
+    if formers > 0 {
+        // Children of forks that started over, up to this process.
+        let mut line = Text::<64>::new();
+        let _ = writeln!(line, "<former count=\"{formers}\"/>");
+        good &= put(line.as_bytes());
+    }
     let t = totals();
     let mut text = Text::<512>::new();
     let _ = write!(

@@ -74,6 +74,28 @@ pub fn deep_library() -> Option<PathBuf> {
     compile(&source, "libdeep.so", &more)
 }
 
+/// `atfork`, linked against its library, whose fork handlers are registered before all others or not.
+///
+/// # Panics
+///
+/// If they do not compile.
+pub fn atfork(first: bool) -> Option<PathBuf> {
+    let (name, library) = if first {
+        ("atfork_first", "libatfork_first.so")
+    } else {
+        ("atfork", "libatfork.so")
+    };
+    let mut shared = vec!["-shared", "-fPIC"];
+    if first {
+        shared.push("-Wl,-z,initfirst");
+    }
+    let linked = compile(&sources().join("atfork_lib.c"), library, &shared)?;
+    let folder = linked.parent().expect("a file is in a folder");
+    let find = format!("-Wl,-rpath,{}", folder.display());
+    let linked = linked.to_str().expect("a path of ours is text");
+    compile(&sources().join("atfork.c"), name, &[linked, &find])
+}
+
 fn sources() -> PathBuf {
     workspace().join("tests/c")
 }

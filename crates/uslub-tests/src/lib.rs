@@ -32,6 +32,6 @@ pub mod subject;
 pub mod tools;
 pub mod way;
 
-pub use compile::{deep_library, early, library, program};
+pub use compile::{atfork, deep_library, early, library, program};
 pub use run::{Outcome, Run};
 pub use way::{Launch, Rseq, Way};

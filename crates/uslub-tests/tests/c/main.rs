@@ -4,6 +4,7 @@ mod bounds;
 mod contracts;
 mod conventions;
 mod faults;
+mod forking;
 mod instruments;
 mod interposed;
 mod life;
