@@ -16,11 +16,13 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicUsize};
 
+use uslub_core::platform::PAGE_SIZE;
+
 use crate::growth::Growth;
 use crate::sys;
 
 /// Bytes of a huge page, with pages of 4 KiB.
-pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
+const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Nanoseconds that small pages of as many bytes take, about.
 const DEAR_NS: u64 = 1_000_000;
 /// Huge pages that are not asked for after a dear one: few, as among those at hand there is one in a hundred or two, by itself.
@@ -172,6 +174,16 @@ impl HugePages {
         }
         // Relaxed: as above.
         self.next_pause.store(next_pause, Relaxed);
+    }
+}
+
+/// Splits the huge pages of a range. One of which a part is given back would else be held, and charged to the memory
+/// cgroup, as a whole until memory is short, though it is resident no more.
+pub(crate) fn split_huge_pages(start: usize, bytes: usize) {
+    for page in (start..start + bytes).step_by(HUGE_PAGE_BYTES) {
+        // That a part of a huge page is cold splits it; what is in it stays.
+        // SAFETY: the range is committed; a refusal leaves all as it is.
+        unsafe { sys::madvise(page, PAGE_SIZE, libc::MADV_COLD) };
     }
 }
 

@@ -11,6 +11,7 @@ mod offers;
 mod otherwise;
 mod refused;
 mod sequences;
+mod space;
 pub mod start;
 pub mod sys;
 mod text;
@@ -28,7 +29,7 @@ use uslub_core::platform::{Backing, PAGE_SIZE, Platform, is_ladder_by_pairs, wri
 use uslub_core::sheaf::SHEAF_BYTES;
 use uslub_rseq::{Area, Index};
 
-use crate::huge_pages::{HUGE_PAGE_BYTES, HugePages, now_ns};
+use crate::huge_pages::{HugePages, now_ns, split_huge_pages};
 use crate::numa::Nodes;
 use crate::offers::Offers;
 use crate::refused::Refused;
@@ -276,58 +277,19 @@ fn pointer(address: usize) -> Option<NonNull<u8>> {
     NonNull::new(address as *mut u8)
 }
 
-/// Splits the huge pages of a range. One of which a part is given back would else be held, and charged to the memory
-/// cgroup, as a whole until memory is short, though it is resident no more.
-fn split_huge_pages(start: usize, bytes: usize) {
-    for page in (start..start + bytes).step_by(HUGE_PAGE_BYTES) {
-        // That a part of a huge page is cold splits it; what is in it stays.
-        // SAFETY: the range is committed; a refusal leaves all as it is.
-        unsafe { sys::madvise(page, PAGE_SIZE, libc::MADV_COLD) };
-    }
-}
-
 // SAFETY: mappings are private and anonymous; slot operations are restartable
 // sequences or hold the slot's lock bit.
 unsafe impl Platform for Linux {
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
-        let total = bytes.checked_add(align)?;
-        let start = sys::mmap(0, total, libc::PROT_NONE, libc::MAP_NORESERVE)?;
-        let aligned = start.next_multiple_of(align);
-        // SAFETY: the ends of the mapping just made.
-        unsafe {
-            if aligned > start {
-                sys::munmap(start, aligned - start);
-            }
-            if start + total > aligned + bytes {
-                sys::munmap(aligned + bytes, start + total - aligned - bytes);
-            }
-        }
-        pointer(aligned)
+        pointer(space::reserve(bytes, align)?)
     }
 
     fn hole(&self, bytes: usize, align: usize) -> Option<usize> {
-        // The system places mappings from there downwards, or upwards from a third of the address space. Programs and their heaps
-        // lie at its start or beyond its half.
-        let there = sys::mmap(0, PAGE_SIZE, libc::PROT_NONE, libc::MAP_NORESERVE)?;
-        // SAFETY: just mapped.
-        unsafe { sys::munmap(there, PAGE_SIZE) };
-        let room = (there / 4).checked_sub(bytes.checked_add(align)?)?;
-        let offset = self.random() as usize % (room + 1);
-        Some((there / 4 + offset).next_multiple_of(align))
+        space::hole(bytes, align, self.random())
     }
 
     fn reserve_at(&self, start: NonNull<u8>, bytes: usize) -> bool {
-        let start = start.as_ptr() as usize;
-        let flags = libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-        match sys::mmap(start, bytes, libc::PROT_NONE, flags) {
-            Some(there) if there == start => true,
-            Some(elsewhere) => {
-                // A kernel before 4.17, to which the address is a hint. SAFETY: just mapped.
-                unsafe { sys::munmap(elsewhere, bytes) };
-                false
-            }
-            None => false,
-        }
+        space::reserve_at(start.as_ptr() as usize, bytes)
     }
 
     unsafe fn release(&self, start: NonNull<u8>, bytes: usize) -> bool {
@@ -336,8 +298,7 @@ unsafe impl Platform for Linux {
     }
 
     fn is_limited(&self) -> bool {
-        let limits = [libc::RLIMIT_AS, libc::RLIMIT_DATA];
-        (limits.into_iter()).any(|resource| start::limit(resource) != usize::MAX)
+        space::is_limited()
     }
 
     unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> bool {
@@ -385,16 +346,8 @@ unsafe impl Platform for Linux {
     }
 
     unsafe fn unmap(&self, start: NonNull<u8>, bytes: usize) {
-        let start = start.as_ptr() as usize;
-        // SAFETY: passed on. A refusal (too many mappings) leaves the memory mapped: its pages go back, and the range later.
-        unsafe {
-            if sys::munmap(start, bytes) {
-                self.refused.retry();
-            } else {
-                sys::madvise(start, bytes, libc::MADV_DONTNEED);
-                self.refused.add(start, bytes);
-            }
-        }
+        // SAFETY: passed on.
+        unsafe { self.refused.unmap(start.as_ptr() as usize, bytes) };
     }
 
     unsafe fn remap(&self, start: NonNull<u8>, old: usize, new: usize) -> Option<NonNull<u8>> {
