@@ -44,6 +44,7 @@ pub mod grace;
 pub mod huge;
 pub mod info;
 pub mod kmalloc;
+mod large;
 pub mod locked;
 pub mod mempool;
 pub mod meta;

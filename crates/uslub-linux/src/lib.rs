@@ -15,6 +15,7 @@ mod page;
 mod refused;
 mod sequences;
 mod sharing;
+mod space;
 pub mod start;
 pub mod sys;
 mod text;
@@ -243,44 +244,15 @@ unsafe impl Platform for Linux {
     }
 
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
-        let total = bytes.checked_add(align)?;
-        let start = sys::mmap(0, total, libc::PROT_NONE, libc::MAP_NORESERVE)?;
-        let aligned = start.next_multiple_of(align);
-        // SAFETY: the ends of the mapping just made.
-        unsafe {
-            if aligned > start {
-                sys::munmap(start, aligned - start);
-            }
-            if start + total > aligned + bytes {
-                sys::munmap(aligned + bytes, start + total - aligned - bytes);
-            }
-        }
-        pointer(aligned)
+        pointer(space::reserve(bytes, align)?)
     }
 
     fn hole(&self, bytes: usize, align: usize) -> Option<usize> {
-        // The system places mappings from there downwards, or upwards from a third of the address space. Programs and their heaps
-        // lie at its start or beyond its half.
-        let there = sys::mmap(0, PAGE_SIZE, libc::PROT_NONE, libc::MAP_NORESERVE)?;
-        // SAFETY: just mapped.
-        unsafe { sys::munmap(there, PAGE_SIZE) };
-        let room = (there / 4).checked_sub(bytes.checked_add(align)?)?;
-        let offset = self.random() as usize % (room + 1);
-        Some((there / 4 + offset).next_multiple_of(align))
+        space::hole(bytes, align, self.random())
     }
 
     fn reserve_at(&self, start: NonNull<u8>, bytes: usize) -> bool {
-        let start = start.as_ptr() as usize;
-        let flags = libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-        match sys::mmap(start, bytes, libc::PROT_NONE, flags) {
-            Some(there) if there == start => true,
-            Some(elsewhere) => {
-                // A kernel before 4.17, to which the address is a hint. SAFETY: just mapped.
-                unsafe { sys::munmap(elsewhere, bytes) };
-                false
-            }
-            None => false,
-        }
+        space::reserve_at(start.as_ptr() as usize, bytes)
     }
 
     unsafe fn release(&self, start: NonNull<u8>, bytes: usize) -> bool {
@@ -289,8 +261,7 @@ unsafe impl Platform for Linux {
     }
 
     fn is_limited(&self) -> bool {
-        let limits = [libc::RLIMIT_AS, libc::RLIMIT_DATA];
-        (limits.into_iter()).any(|resource| start::limit(resource) != usize::MAX)
+        space::is_limited()
     }
 
     unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> bool {
@@ -357,18 +328,12 @@ unsafe impl Platform for Linux {
     }
 
     unsafe fn unmap(&self, start: NonNull<u8>, bytes: usize) {
-        let start = start.as_ptr() as usize;
-        // SAFETY: passed on. A refusal (too many mappings) leaves the memory mapped: its pages go back, and the range later.
+        let may_advise = !self.is_sandboxed();
+        // SAFETY: passed on.
         unsafe {
-            if sys::munmap(start, bytes) {
-                self.refused.retry();
-            } else {
-                if !self.is_sandboxed() {
-                    sys::madvise(start, bytes, libc::MADV_DONTNEED);
-                }
-                self.refused.add(start, bytes);
-            }
-        }
+            self.refused
+                .unmap(start.as_ptr() as usize, bytes, may_advise)
+        };
     }
 
     unsafe fn remap(&self, start: NonNull<u8>, old: usize, new: usize) -> Option<NonNull<u8>> {

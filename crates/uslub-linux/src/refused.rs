@@ -45,12 +45,31 @@ impl Refused {
         }
     }
 
+    /// Unmaps a range, now or later. `may_advise` says whether its pages may go back first.
+    ///
+    /// # Safety
+    ///
+    /// As for [`add`](Self::add).
+    pub(crate) unsafe fn unmap(&self, start: usize, bytes: usize, may_advise: bool) {
+        // SAFETY: passed on. After a refusal (too many mappings) the pages go back now, the range later.
+        unsafe {
+            if sys::munmap(start, bytes) {
+                self.retry();
+            } else {
+                if may_advise {
+                    sys::madvise(start, bytes, libc::MADV_DONTNEED);
+                }
+                self.add(start, bytes);
+            }
+        }
+    }
+
     /// Remembers a range.
     ///
     /// # Safety
     ///
     /// The range is mapped, writable, aligned to pages, and used by no one from now on.
-    pub(crate) unsafe fn add(&self, start: usize, bytes: usize) {
+    unsafe fn add(&self, start: usize, bytes: usize) {
         let node = start as *mut Node;
         // Relaxed: confirmed by the exchange.
         let mut head = self.added.load(Relaxed);
@@ -166,9 +185,11 @@ mod tests {
             unsafe { refused.add(start + n * bytes, bytes) };
         }
         for _ in 0..PAGES / AT_A_TIME {
+            // Relaxed, here and below: no other thread.
             assert!(refused.head.load(Relaxed) != 0 || refused.added.load(Relaxed) != 0);
             refused.retry();
         }
+        // Relaxed: as above.
         assert_eq!(refused.head.load(Relaxed), 0);
         assert!((0..PAGES).all(|n| !is_mapped(start + n * bytes)));
     }

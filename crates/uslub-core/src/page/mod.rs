@@ -8,6 +8,7 @@
 //! | `block` | 2 MiB of pages: which are free, which were touched |
 //! | `runs` | pages that go back together |
 //! | `zone` | handing out and taking back runs of pages |
+//! | `stash` | runs that come back where nothing may be waited for |
 //! | `several` | runs longer than a block |
 //! | `decay` | giving back to the system what stays free |
 //! | `check` | whether its lists agree with its blocks |
@@ -22,6 +23,7 @@ mod fork;
 mod range;
 pub mod runs;
 pub mod several;
+mod stash;
 pub mod zone;
 
 pub use arena::{Arena, PageIndex, PageKind};

@@ -5,7 +5,7 @@
 //! first keeps what is used together low, so the blocks above become empty. Pages that still hold memory come before all
 //! others.
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::Relaxed;
 
 use crate::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 use crate::gfp::Gfp;
@@ -84,7 +84,7 @@ pub struct Zone<P> {
     /// Pages handed out, at a glance.
     pub(super) used: AtomicUsize,
     /// Runs taken back where nothing may be waited for: a stack, linked by page number.
-    strays: AtomicU32,
+    pub(super) strays: AtomicU32,
     /// Blocks that are not mapped; changed under the growth lock.
     pub(super) absent: AtomicUsize,
     /// Pages of mappings that are no part of the arena.
@@ -438,44 +438,7 @@ impl<P: Platform> Zone<P> {
         }
     }
 
-    /// Takes a run back without waiting: the next one who holds the page lock does it. The first page's
-    /// descriptor is the caller's.
-    pub fn stash(&self, page: PageIndex, count: usize) {
-        let slab = self.arena.slab(page);
-        slab.set_pages(count as u16);
-        // Relaxed: confirmed by the exchange.
-        let mut head = self.strays.load(Relaxed);
-        loop {
-            slab.set_next(head);
-            // Release: whoever takes it sees the link.
-            match self
-                .strays
-                .compare_exchange_weak(head, page.0, Release, Relaxed)
-            {
-                Ok(_) => return,
-                Err(now) => head = now,
-            }
-        }
-    }
-
-    /// Takes back what was set aside.
-    pub(super) fn absorb(&self, lists: &mut Lists, platform: &P) {
-        // Relaxed: a glance.
-        if self.strays.load(Relaxed) == NO_BLOCK {
-            return;
-        }
-        let now = platform.now_ms();
-        // Acquire: the links. All at once, so nothing can come back meanwhile.
-        let mut page = self.strays.swap(NO_BLOCK, Acquire);
-        while page != NO_BLOCK {
-            let slab = self.arena.slab(PageIndex(page));
-            let (next, count) = (slab.next(), usize::from(slab.pages()));
-            self.give(lists, PageIndex(page), count, now);
-            page = next;
-        }
-    }
-
-    fn give(&self, lists: &mut Lists, page: PageIndex, count: usize, now: u64) {
+    pub(super) fn give(&self, lists: &mut Lists, page: PageIndex, count: usize, now: u64) {
         let number = page.0 / BLOCK_PAGES as u32;
         let first = page.0 as usize % BLOCK_PAGES;
         // SAFETY: we hold the page lock.

@@ -21,6 +21,7 @@
 #![allow(dead_code, unused_imports, reason = "each test file uses a part")]
 
 pub mod budget;
+pub mod calls;
 pub mod case;
 pub mod faults;
 pub mod pattern;

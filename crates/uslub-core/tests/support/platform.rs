@@ -11,33 +11,10 @@ use uslub_core::page::arena::BLOCK_BYTES;
 use uslub_core::percpu::{Region, Slot, Table};
 use uslub_core::platform::{Backing, FaultSite, PAGE_SIZE, Platform};
 
+use super::calls::Calls;
 use super::faults::Faults;
 use super::ranges::Ranges;
 use super::{Fresh, POISON, Setup, Slots, sleep, system, thread};
-
-/// Calls that the platform got, since it was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Calls {
-    /// Reservations.
-    pub reserve: usize,
-    /// Commitments.
-    pub commit: usize,
-    /// Purges.
-    pub purge: usize,
-    /// Mappings.
-    pub map: usize,
-    /// Unmappings.
-    pub unmap: usize,
-    /// Resized mappings.
-    pub remap: usize,
-}
-
-impl Calls {
-    /// Calls that asked for memory.
-    pub fn asking(&self) -> usize {
-        self.reserve + self.commit + self.map + self.remap
-    }
-}
 
 #[derive(Default)]
 struct Memory {
