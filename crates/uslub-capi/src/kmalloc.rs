@@ -26,7 +26,8 @@ fn size_roundup(bytes: usize) -> usize {
         bytes.next_multiple_of(PAGE_SIZE)
     } else {
         // A mapping of its own.
-        bytes.next_multiple_of(sys::page_bytes())
+        let last = sys::page_bytes() - 1;
+        (bytes + last) & !last
     }
 }
 

@@ -294,7 +294,7 @@ impl<P: Platform> Huge<P> {
         zeroed: bool,
     ) -> Option<(NonNull<u8>, bool)> {
         let page = platform.system_page();
-        let bytes = bytes.max(1).checked_next_multiple_of(page)?;
+        let bytes = bytes.max(1).checked_add(page - 1)? & !(page - 1);
         let stretch = if zeroed || align > page { 1 } else { STRETCH };
         if let Some(entry) = self.reuse(platform, bytes, align, stretch) {
             return Some((self.enter(platform, entry)?, false));
@@ -458,7 +458,8 @@ impl<P: Platform> Huge<P> {
     /// Grows or shrinks the object at `address` without a copy; null when that cannot be done,
     /// and then nothing has changed.
     pub fn resize(&self, platform: &P, address: usize, bytes: usize) -> Option<NonNull<u8>> {
-        let bytes = bytes.checked_next_multiple_of(platform.system_page())?;
+        let last = platform.system_page() - 1;
+        let bytes = bytes.checked_add(last)? & !last;
         let mut inner = self.inner.lock();
         let at = inner.position(address)?;
         let old = inner.entries()[at].bytes;

@@ -79,7 +79,8 @@ pub unsafe trait Platform: Sync + 'static {
 
     /// A length rounded up to whole pages of the system. It must be at most `isize::MAX`.
     fn whole_pages(&self, bytes: usize) -> usize {
-        bytes.next_multiple_of(self.system_page())
+        let last = self.system_page() - 1;
+        (bytes + last) & !last
     }
 
     /// Reserves `bytes` of address space, aligned to `align` bytes, unusable until committed.

@@ -344,9 +344,9 @@ pub unsafe extern "C" fn valloc(bytes: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pvalloc(bytes: usize) -> *mut c_void {
     let page = sys::page_bytes();
-    match bytes.max(1).checked_next_multiple_of(page) {
+    match bytes.max(1).checked_add(page - 1) {
         // SAFETY: passed on.
-        Some(bytes) => unsafe { aligned_alloc(page, bytes) },
+        Some(bytes) => unsafe { aligned_alloc(page, bytes & !(page - 1)) },
         None => no_memory(),
     }
 }

@@ -168,7 +168,12 @@ pub fn runs_from(set: &PageSet, first: usize, count: usize, most: usize) -> usiz
 pub fn groups(free: &PageSet, wanted: &PageSet, n: usize) -> PageSet {
     let group = u64::MAX >> (64 - n);
     // The first page of each group.
-    let firsts = u64::MAX / group;
+    let mut firsts = 1;
+    let mut apart = n;
+    while apart < 64 {
+        firsts |= firsts << apart;
+        apart *= 2;
+    }
     core::array::from_fn(|w| {
         let (mut all, mut any) = (free[w], wanted[w]);
         let mut step = 1;
