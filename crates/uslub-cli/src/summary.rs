@@ -112,10 +112,14 @@ fn push_children(text: &mut String, children: &Children) {
         allocs = allocs.saturating_add(child.allocs);
     }
     if number > 0 {
+        let peak = match peak {
+            // In a sandbox they may not ask.
+            0 => String::new(),
+            peak => format!("largest peak {}, ", size(peak)),
+        };
         let what = format!(
-            "{} on uslub, largest peak {}, {} {}",
+            "{} on uslub, {peak}{} {}",
             count(number),
-            size(peak),
             count(allocs),
             plural(allocs, "allocation", "allocations")
         );
