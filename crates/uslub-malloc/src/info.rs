@@ -195,6 +195,7 @@ pub extern "C" fn malloc_trim(pad: usize) -> c_int {
     if since.saturating_add(empty) <= pad.max(LITTLE) {
         return 0;
     }
+    // Relaxed: as above.
     FREED_BEFORE.store(freed, Relaxed);
     c_int::from(ALLOCATOR.trim())
 }
