@@ -112,10 +112,14 @@ fn push_children(text: &mut String, children: &Children) {
         allocs = allocs.saturating_add(child.allocs);
     }
     if number > 0 {
+        let peak = match peak {
+            // In a sandbox they may not ask.
+            0 => String::new(),
+            peak => format!("largest peak {}, ", size(peak)),
+        };
         let what = format!(
-            "{} on uslub, largest peak {}, {} {}",
+            "{} on uslub, {peak}{} {}",
             count(number),
-            size(peak),
             count(allocs),
             plural(allocs, "allocation", "allocations")
         );
@@ -142,16 +146,12 @@ fn push_children(text: &mut String, children: &Children) {
 /// Why there is no report, in words for the user.
 fn absence(run: &Finished, why: &Unusable) -> String {
     match (why, run.ending) {
-        (Unusable::Missing, Ending::Killed(signal)) => {
+        (Unusable::Missing | Unusable::Unfinished, Ending::Killed(signal)) => {
             format!(
                 "it was killed by {} before it could report",
                 signal_name(signal)
             )
         }
-        (Unusable::Unfinished, Ending::Killed(signal)) => format!(
-            "{} killed it, and a report is written when a program ends by itself",
-            signal_name(signal)
-        ),
         (Unusable::Unfinished, Ending::Exited(_)) => {
             "it began on uslub, but ended past the library: by a bare system call, from a signal handler \
              that interrupted the allocator, or as another program that it became"
@@ -259,6 +259,8 @@ kmalloc-64             1     64     64   64    1 : tunables    0    0    0 : sla
         let ended = run(Ending::Exited(0));
         let text = plain(&ended, Err(&Unusable::Missing), &Children::default());
         assert!(text.contains("ended without running the library"), "{text}");
+        let text = plain(&ended, Err(&Unusable::Unfinished), &Children::default());
+        assert!(text.contains("it began on uslub"), "{text}");
         let text = plain(&ended, Err(&Unusable::Empty), &Children::default());
         assert!(text.contains("the report is empty"), "{text}");
     }

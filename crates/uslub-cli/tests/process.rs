@@ -221,7 +221,7 @@ fn no_descriptor_leaks_into_the_program() {
 #[test]
 fn the_environment_tells_the_library() {
     let environment = |options: &[&str]| {
-        let words = [&["run", "-q"], options, &["env"]].concat();
+        let words = [&["run"], options, &["env"]].concat();
         let mut command = uslub_assert(&words);
         command
             .env("USLUB_FOLLOW", "0")
@@ -249,13 +249,13 @@ fn the_environment_tells_the_library() {
 
 #[test]
 fn the_folder_for_reports_is_private_and_gone_afterwards() {
-    uslub_assert(&["run", "-q", "sh", "-c", "stat -c %a $USLUB_REPORT"])
+    uslub_assert(&["run", "sh", "-c", "stat -c %a $USLUB_REPORT"])
         .assert()
         .stdout("700\n");
     let temporary = tempdir().unwrap();
     for script in ["exit 0", "kill -9 $$"] {
-        let mut command = uslub_command(&["run", "-q", "sh", "-c", script]);
-        command.env("TMPDIR", temporary.path()).status().unwrap();
+        let mut command = uslub_command(&["run", "sh", "-c", script]);
+        command.env("TMPDIR", temporary.path()).output().unwrap();
         assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0);
     }
 }

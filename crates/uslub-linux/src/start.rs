@@ -203,6 +203,7 @@ mod tests {
                         true
                     };
                     assert!(once.run(work));
+                    // SeqCst: as above.
                     assert_eq!(runs.load(SeqCst), 1);
                 });
             }
@@ -236,6 +237,7 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(|| {
                 once.run(|| {
+                    // SeqCst, here and below: a test.
                     begun.store(1, SeqCst);
                     while go_on.load(SeqCst) == 0 {
                         thread::yield_now();
@@ -243,6 +245,7 @@ mod tests {
                     true
                 })
             });
+            // SeqCst: as above.
             while begun.load(SeqCst) == 0 {
                 thread::yield_now();
             }
@@ -256,6 +259,7 @@ mod tests {
             let mut status = -1;
             // SAFETY: writes the status only.
             unsafe { libc::waitpid(child, &raw mut status, 0) };
+            // SeqCst: as above.
             go_on.store(1, SeqCst);
             assert_eq!(status, 0);
         });

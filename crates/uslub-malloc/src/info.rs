@@ -202,6 +202,7 @@ pub extern "C" fn malloc_trim(pad: usize) -> c_int {
     if since.saturating_add(empty) <= pad.max(LITTLE) {
         return 0;
     }
+    // Relaxed: as above.
     FREED_BEFORE.store(freed, Relaxed);
     c_int::from(ALLOCATOR.platform.on_request(|| ALLOCATOR.trim()))
 }
