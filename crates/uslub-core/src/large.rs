@@ -101,12 +101,13 @@ impl<P: Platform> Allocator<P> {
     fn alloc_large(&self, pages: usize, align: usize, gfp: Gfp) -> Option<Fresh> {
         let align = align.div_ceil(PAGE_SIZE);
         let nid = self.memory_node(self.nid());
+        let (zone, platform) = (&self.zone, &self.platform);
         let run = if pages <= LARGE_PAGES {
-            (self.zone).alloc_on(&self.platform, nid, pages, align, gfp)?
+            zone.alloc_on(platform, nid, pages, align, gfp)?
         } else if pages <= BLOCK_PAGES {
-            (self.zone).alloc_sparse(&self.platform, nid, pages, align, gfp)?
+            zone.alloc_sparse(platform, nid, pages, align, gfp)?
         } else {
-            (self.zone).alloc_several(&self.platform, nid, pages, gfp)?
+            zone.alloc_several(platform, nid, pages, gfp)?
         };
         let slab = self.zone.arena.slab(run.page);
         slab.set_large_pages(pages);

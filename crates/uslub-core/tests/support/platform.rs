@@ -295,6 +295,9 @@ unsafe impl Platform for Virtual {
         let at = start.as_ptr() as usize;
         self.assert_page_aligned(at, bytes);
         let mut memory = self.memory();
+        if !self.setup.hole {
+            return false;
+        }
         memory.calls.reserve += 1;
         if !self.answer(&mut memory) || !system::reserve_at(at, bytes) {
             return false;
