@@ -114,12 +114,12 @@ int main(int argc, char **argv)
     blocks = argc > 2 ? atoi(argv[2]) : MOST;
     CHECK(blocks >= 2 && blocks <= MOST, "2 to %d blocks", MOST);
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    whole_pages(page);
     for (int i = 0; i < blocks; i++)
         put(i);
     for (int round = 0; round < rounds; round++)
         purge_round();
     zeroed();
+    whole_pages(page);
     for (int i = 0; i < blocks; i++)
         drop(i);
     malloc_trim(0);
