@@ -122,19 +122,20 @@ pub(crate) fn write() {
     if !ALLOCATOR.ready() || ALLOCATOR.platform.is_vfork_child() || !is_quiet() {
         return;
     }
-    let sandboxed = ALLOCATOR.platform.is_sandboxed();
+    // In a sandbox, seen or not, no file may be opened.
+    let may_open = !ALLOCATOR.platform.is_sandboxed() && witness::may_open_files(LAST_MS);
     // Relaxed, here and below: set before there were threads.
     let file = FILE[0].load(Relaxed);
     let ours = ALLOCATOR.platform.pid() as usize == FILE[1].load(Relaxed);
     if file != 0 && ours {
-        fill(file);
-    } else if !sandboxed && witness::may_open_files(LAST_MS) {
+        fill(file, may_open);
+    } else if may_open {
         write_file(folder);
     }
 }
 
-/// Writes the report to the mapped file. Makes no system call in a sandbox.
-fn fill(file: usize) {
+/// Writes the report to the mapped file; without a system call where files may not be opened.
+fn fill(file: usize, may_open: bool) {
     // SAFETY: the mapping is that large, and its file has room.
     let memory = unsafe { core::slice::from_raw_parts_mut(file as *mut u8, FILE_BYTES) };
     // One byte stays 0, so that the text has an end.
@@ -155,7 +156,7 @@ fn fill(file: usize) {
         place.copy_from_slice(text);
         rest = behind;
     };
-    put(&|line| process().write_json(line));
+    put(&|line| process(may_open).write_json(line));
     for cache in ALLOCATOR.caches() {
         put(&|line| row(cache).write_json(line));
     }
@@ -170,7 +171,7 @@ fn write_file(folder: &[u8]) {
     let Some(fd) = sys::open(new.as_bytes(), flags, 0o600) else {
         return;
     };
-    let good = put(fd, |line| process().write_json(line))
+    let good = put(fd, |line| process(true).write_json(line))
         && ALLOCATOR
             .caches()
             .all(|cache| put(fd, |line| row(cache).write_json(line)));
@@ -200,18 +201,13 @@ fn put(fd: libc::c_int, record: impl FnOnce(&mut Line) -> core::fmt::Result) -> 
     record(&mut line).is_ok() && line.write_str("\n").is_ok() && sys::write_all(fd, line.as_bytes())
 }
 
-fn process() -> Process<'static> {
+/// The process as a whole; its resident memory is not known where files may not be opened.
+fn process(may_open: bool) -> Process<'static> {
     let t = ALLOCATOR.totals();
-    let sandboxed = ALLOCATOR.platform.is_sandboxed();
-    let (rss, peak) = if sandboxed { (0, 0) } else { resident() };
+    let (rss, peak) = if may_open { resident() } else { (0, 0) };
     Process {
         version: VERSION,
-        // Relaxed: as in `write`.
-        pid: if sandboxed {
-            FILE[1].load(Relaxed) as u32
-        } else {
-            sys::getpid()
-        },
+        pid: ALLOCATOR.platform.pid(),
         mode: ALLOCATOR.platform.mode().name(),
         rss_bytes: rss,
         peak_rss_bytes: peak,

@@ -35,19 +35,23 @@ const RIGHTS: &[c_int] = &[
     libc::PR_SCHED_CORE,
 ];
 
-/// What must happen before a system call that the program makes by its number; `first` is its first
-/// argument.
-pub(crate) fn before_system_call(number: c_long, first: usize) {
+/// What must happen before a system call that the program makes by its number; three of its
+/// `arguments` at least.
+pub(crate) fn before_system_call(number: c_long, arguments: &[usize]) {
     match number {
-        libc::SYS_seccomp => {
+        // A null filter only asks whether the kernel knows filters.
+        libc::SYS_seccomp
+            if arguments[0] == libc::SECCOMP_SET_MODE_STRICT as usize
+                || arguments[0] == libc::SECCOMP_SET_MODE_FILTER as usize && arguments[2] != 0 =>
+        {
             ALLOCATOR.platform.enter_sandbox();
             helper::stop();
         }
         libc::SYS_prctl => {
-            if first as c_int == libc::PR_SET_SECCOMP {
+            if arguments[0] as c_int == libc::PR_SET_SECCOMP {
                 ALLOCATOR.platform.enter_sandbox();
             }
-            if RIGHTS.contains(&(first as c_int)) {
+            if RIGHTS.contains(&(arguments[0] as c_int)) {
                 helper::stop();
             }
         }

@@ -96,7 +96,7 @@ mod task {
     /// Runs before each call; returns where it goes on.
     pub(super) unsafe extern "C" fn before(frame: &mut Frame) -> *const c_void {
         let number = frame[0] as libc::c_long;
-        sandbox::before_system_call(number, frame[1]);
+        sandbox::before_system_call(number, &frame[1..]);
         // SAFETY: passed on.
         let task = unsafe { task(frame) }.filter(|task| task.kind != Kind::Thread);
         let Some(task) = task else {
@@ -385,7 +385,7 @@ pub unsafe extern "C" fn syscall(
     e: usize,
     f: usize,
 ) -> libc::c_long {
-    crate::sandbox::before_system_call(number, a);
+    crate::sandbox::before_system_call(number, &[a, b, c, d, e, f]);
     crate::next::call_next!(
         SYSCALL,
         unsafe extern "C" fn(libc::c_long, ...) -> libc::c_long,
