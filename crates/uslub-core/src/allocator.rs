@@ -67,6 +67,8 @@ pub struct Allocator<P: Platform> {
     end: AtomicUsize,
     /// When to look again for caches that nobody uses, in milliseconds.
     pub(crate) next_cold: AtomicU64,
+    /// Whether an allocation that is under way took pages: its end looks for such caches.
+    pub(crate) looks_for_cold: AtomicBool,
     /// Objects that were allocated without a cache, and freed.
     pub large_calls: [AtomicUsize; 2],
     caches: [AtomicPtr<KmemCache<P>>; MAX_CACHES],
@@ -105,6 +107,7 @@ impl<P: Platform> Allocator<P> {
             large_pages: AtomicUsize::new(0),
             end: AtomicUsize::new(1),
             next_cold: AtomicU64::new(0),
+            looks_for_cold: AtomicBool::new(false),
             large_calls: [const { AtomicUsize::new(0) }; 2],
             caches: [const { AtomicPtr::new(null_mut()) }; MAX_CACHES],
             slab_mutex: Lock::new(CacheList {

@@ -98,9 +98,12 @@ fn ladder_len(objects: &[*mut u8], size: usize) -> usize {
     len + rungs.take_while(|pair| step(pair) == first).count()
 }
 
-/// Slots of a slab whose objects were seen: a byte each, as nothing then waits for the one before.
+/// Sets of slots: as many objects are noted at once, as one that comes to the same word as the one before waits for it.
+const SETS: usize = 4;
+
+/// Slots of a slab whose objects were seen: a bit each, as its user may have little stack.
 struct Seen {
-    slots: [u8; MOST],
+    slots: [[u64; MOST / 64]; SETS],
     /// All bits in which an object lies elsewhere than its slot.
     wrong: usize,
 }
@@ -108,7 +111,7 @@ struct Seen {
 impl Seen {
     fn none() -> Self {
         Self {
-            slots: [0; MOST],
+            slots: [[0; MOST / 64]; SETS],
             wrong: 0,
         }
     }
@@ -121,11 +124,11 @@ impl Seen {
         size: usize,
         slot_of: impl Fn(usize) -> usize,
     ) {
-        for offset in offsets {
+        for (at, offset) in offsets.enumerate() {
             let slot = slot_of(offset);
             // What lies in no slot of the slab is told by the offset, which is not the slot's.
             self.wrong |= slot.wrapping_mul(size) ^ offset;
-            self.slots[slot % MOST] = 1;
+            self.slots[at % SETS][slot % MOST / 64] |= 1 << (slot % 64);
         }
     }
 
@@ -133,8 +136,9 @@ impl Seen {
     #[inline]
     fn note_even(&mut self, offsets: impl Iterator<Item = usize>, size: usize, bytes: usize) {
         let shift = size.trailing_zeros();
-        let any = offsets.fold(0, |any, offset| {
-            self.slots[(offset >> shift) % MOST] = 1;
+        let any = offsets.enumerate().fold(0, |any, (at, offset)| {
+            let slot = (offset >> shift) % MOST;
+            self.slots[at % SETS][slot / 64] |= 1 << (slot % 64);
             any | offset
         });
         self.wrong |= any & !(bytes - size);
@@ -142,17 +146,30 @@ impl Seen {
 
     /// Notes so many from a slot on; whether there are so many.
     fn note_run(&mut self, slot: usize, len: usize) -> bool {
-        let run = self.slots.get_mut(slot..slot.saturating_add(len));
-        run.is_some_and(|run| {
-            run.fill(1);
-            true
-        })
+        if slot >= MOST || len > MOST - slot {
+            return false;
+        }
+        for (word, seen) in self.slots[0].iter_mut().enumerate() {
+            *seen |= bits_of(slot, len, word);
+        }
+        true
     }
 
     /// Whether so many objects, which all were noted, are those of the first `count` slots: as many as these, so none came twice.
     fn are_all(&self, count: usize) -> bool {
-        self.wrong == 0 && self.slots[..count].iter().fold(1, |all, seen| all & seen) == 1
+        let seen = |word: usize| self.slots.iter().fold(0, |all, set| all | set[word]);
+        let all_seen = |word: usize| !seen(word) & bits_of(0, count, word) == 0;
+        self.wrong == 0 && (0..count.div_ceil(64)).all(all_seen)
     }
+}
+
+/// Those bits of a word of a set that stand for `len` slots from `slot` on.
+fn bits_of(slot: usize, len: usize, word: usize) -> u64 {
+    let start = slot.clamp(word * 64, word * 64 + 64) - word * 64;
+    let end = (slot + len).clamp(word * 64, word * 64 + 64) - word * 64;
+    // A shift by all 64 bits is none.
+    let below = |end: usize| u64::MAX.checked_shl(end as u32).map_or(u64::MAX, |above| !above);
+    below(end) & !below(start)
 }
 
 #[cfg(test)]
@@ -270,7 +287,8 @@ mod tests {
             let mut seen = Seen::none();
             assert!(seen.note_run(slot, len));
             let run = slot..slot + len;
-            assert!((0..MOST).all(|at| (seen.slots[at] == 1) == run.contains(&at)));
+            let is_seen = |at: usize| seen.slots[0][at / 64] >> (at % 64) & 1 == 1;
+            assert!((0..MOST).all(|at| is_seen(at) == run.contains(&at)));
             assert!(!seen.note_run(MOST - 7, 8) && !seen.note_run(usize::MAX - 7, 8));
         }
     }

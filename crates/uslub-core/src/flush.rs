@@ -219,7 +219,21 @@ impl<P: Platform> Allocator<P> {
     /// Now and then (after [`COLD_MS`]) flushes what is cached in vain, as a few cached objects pin whole slabs: what a barn
     /// has not needed since the last time, and all sheaves of caches that nobody has used for two such periods. Of those that
     /// [keep little](crate::args::CacheArgs::kept_bytes) the empty slabs go too. For page-layer operations that may take locks.
-    pub(crate) fn flush_cold_now_and_then(&self) {
+    ///
+    /// An allocation does it at its end, if it took pages: in its middle it has little stack left.
+    #[inline]
+    pub(crate) fn end_allocation(&self, gfp: Gfp) {
+        // Relaxed, both: a hint.
+        if gfp.contains(Gfp::KERNEL)
+            && self.looks_for_cold.load(Relaxed)
+            && self.looks_for_cold.swap(false, Relaxed)
+        {
+            self.flush_cold_now_and_then();
+        }
+    }
+
+    #[inline(never)]
+    fn flush_cold_now_and_then(&self) {
         let now = self.platform.now_ms();
         // Relaxed: who wins does the work; nothing else depends on it.
         let due = self.next_cold.load(Relaxed);
@@ -313,7 +327,7 @@ impl<P: Platform> Allocator<P> {
     fn discard_empty(&self, cache: &KmemCache<P>, node: &Node<P>) {
         self.discard_ahead(cache, node);
         let empty = self.take_empty(cache, node);
-        self.discard_list(cache, node, &empty);
+        self.discard_list(cache, empty);
     }
 
     /// Takes the empty slabs of a node off its lists, and sorts the partial ones.

@@ -16,6 +16,7 @@ use crate::cache::KmemCache;
 use crate::detached::{Detached, Waiting};
 use crate::freelist::Links;
 use crate::gfp::Gfp;
+use crate::node::SlabList;
 use crate::percpu::CacheId;
 use crate::platform::Platform;
 use crate::slab::Slab;
@@ -27,9 +28,20 @@ const AHEAD: usize = 4;
 impl<P: Platform> Allocator<P> {
     /// Frees all objects of an array to their slabs; the array's order is lost.
     pub(crate) fn free_to_slabs(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
+        let gone = self.push_to_slabs(cache, objects, gfp);
+        // Behind all pushes, as they and this take stack.
+        if !gone.is_empty() {
+            self.discard_list(cache, gone);
+        }
+    }
+
+    /// As [`free_to_slabs`](Self::free_to_slabs); slabs that are to go back to the page layer are returned.
+    #[inline(never)]
+    fn push_to_slabs(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) -> SlabList {
+        let arena = &self.zone.arena;
         let mut left = objects.len();
         let mut lists = 0;
-        let mut waiting = Waiting::new();
+        let (mut waiting, mut gone) = (Waiting::new(), SlabList::new());
         while left > 0 {
             if left > AHEAD {
                 self.fetch_ahead(cache, objects[left - 1 - AHEAD]);
@@ -37,8 +49,8 @@ impl<P: Platform> Allocator<P> {
             let slab = self.checked_slab(cache, objects[left - 1]);
             lists += 1;
             // A slab of which objects wait is whole only by a double free, which is seen below.
-            if !waiting.has(slab) {
-                let whole = self.free_whole_slab(cache, slab, &objects[..left], gfp);
+            if !waiting.has(arena, slab) {
+                let whole = self.free_whole_slab(cache, slab, &objects[..left], &mut gone, gfp);
                 if whole > 0 {
                     left -= whole;
                     continue;
@@ -46,13 +58,14 @@ impl<P: Platform> Allocator<P> {
             }
             let detached = self.build_detached(cache, slab, &mut objects[..left], &waiting);
             left -= detached.count;
-            self.push_or_wait(cache, detached, &mut waiting, gfp);
+            self.push_or_wait(cache, detached, &mut waiting, &mut gone, gfp);
             if cache.tuning.detached_freelist == 0 {
-                self.push_waiting(cache, &mut waiting, gfp);
+                self.push_waiting(cache, &mut waiting, &mut gone, gfp);
             }
         }
-        self.push_waiting(cache, &mut waiting, gfp);
+        self.push_waiting(cache, &mut waiting, &mut gone, gfp);
         self.count(cache, StatItem::FreeDetached, lists);
+        gone
     }
 
     /// Asks for the lines that the free of an object will write: its slab's descriptor and its link.
@@ -74,7 +87,7 @@ impl<P: Platform> Allocator<P> {
         cache: &KmemCache<P>,
         slab: &'a Slab,
         objects: &mut [*mut u8],
-        waiting: &Waiting<'_>,
+        waiting: &Waiting,
     ) -> Detached<'a> {
         let mut done = objects.len() - 1;
         let head = objects[done];
@@ -137,7 +150,12 @@ impl<P: Platform> Allocator<P> {
         if cache.deferred.is_empty() {
             return;
         }
-        let mut batch = [null_mut(); 32];
+        self.free_all_deferred(cache);
+    }
+
+    #[inline(never)]
+    fn free_all_deferred(&self, cache: &KmemCache<P>) {
+        let mut batch = [null_mut(); 16];
         let mut n = 0;
         cache.deferred.take_all(cache.links.offset, |object| {
             batch[n] = object;
@@ -202,7 +220,7 @@ impl<P: Platform> Allocator<P> {
         base: usize,
         object: *mut u8,
         list: &Detached<'_>,
-        waiting: &Waiting<'_>,
+        waiting: &Waiting,
     ) {
         if links.random == 0 {
             return;
@@ -221,7 +239,7 @@ impl<P: Platform> Allocator<P> {
         cache: &KmemCache<P>,
         object: *mut u8,
         list: &Detached<'_>,
-        waiting: &Waiting<'_>,
+        waiting: &Waiting,
     ) {
         let slab = list.slab;
         let base = self.slab_base(slab);
@@ -230,7 +248,7 @@ impl<P: Platform> Allocator<P> {
             .head()
             .map_or(null_mut(), |o| base.wrapping_add(o));
         let others = [list.head, listed];
-        for start in waiting.heads_of(slab).chain(others) {
+        for start in waiting.heads_of(&self.zone.arena, slab).chain(others) {
             let mut at = start;
             for _ in 0..cache.oo.objects {
                 if at == object {

@@ -54,7 +54,15 @@ impl<P: Platform> Allocator<P> {
 
     /// Allocates when the fast path could not; null when there is no memory.
     #[cold]
+    #[inline(never)]
     pub(crate) fn alloc_slow(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
+        let object = self.alloc_or_reclaim(cache, gfp);
+        self.end_allocation(gfp);
+        object
+    }
+
+    #[inline]
+    fn alloc_or_reclaim(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
         if cache.is_destroyed() {
             self.platform.fatal(format_args!(
                 "cache '{}': allocation after its end",
@@ -73,6 +81,7 @@ impl<P: Platform> Allocator<P> {
         core::ptr::null_mut()
     }
 
+    #[inline(never)]
     pub(crate) fn alloc_once(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
         if gfp.may_spin() {
             self.free_deferred(cache);

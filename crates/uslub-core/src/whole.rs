@@ -7,20 +7,20 @@
 //! So whoever has more to free than a CPU's sheaves hold looks for whole slabs first, and keeps what is left over: its neighbours,
 //! which often follow, make it whole.
 
-use core::mem::MaybeUninit;
 use core::ops::Range;
 
 use crate::allocator::Allocator;
 use crate::cache::KmemCache;
 use crate::gfp::Gfp;
+use crate::meta::{SCRATCH, Scratch};
 use crate::node::{Node, SlabList};
 use crate::platform::Platform;
 use crate::sheaf::{self, Sheaf};
 use crate::slab::{Slab, State};
 use crate::stats::StatItem;
 
-/// Objects that are looked at together, at most: so many lie on the stack of whoever makes room.
-const TOGETHER: usize = 640;
+/// Objects that are looked at together, at most.
+const TOGETHER: usize = SCRATCH;
 
 /// Whose the objects of an array are.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -34,6 +34,8 @@ pub(crate) enum Whose {
 /// Slabs of one node that are empty now and on no list.
 struct Emptied {
     slabs: SlabList,
+    /// Those that are to go back to the page layer.
+    gone: SlabList,
     nid: usize,
     /// Those of other nodes before them included.
     count: usize,
@@ -43,12 +45,14 @@ struct Emptied {
 }
 
 impl<P: Platform> Allocator<P> {
-    /// Frees the last objects of an array if they are all that a slab has; returns how many that were, or 0.
+    /// Frees the last objects of an array if they are all that a slab has; returns how many that were, or 0. A slab
+    /// that is to go back to the page layer goes to `gone`.
     pub(crate) fn free_whole_slab(
         &self,
         cache: &KmemCache<P>,
         slab: &Slab,
         objects: &[*mut u8],
+        gone: &mut SlabList,
         gfp: Gfp,
     ) -> usize {
         let count = cache.oo.objects as usize;
@@ -59,7 +63,8 @@ impl<P: Platform> Allocator<P> {
         }
         let mut emptied = SlabList::new();
         emptied.push_back(&self.zone.arena, slab);
-        self.place_emptied(cache, cache.node(usize::from(slab.node())), emptied, gfp);
+        let node = cache.node(usize::from(slab.node()));
+        self.place_emptied(cache, node, emptied, gone, gfp);
         count
     }
 
@@ -104,12 +109,29 @@ impl<P: Platform> Allocator<P> {
         whose: Whose,
         gfp: Gfp,
     ) -> usize {
+        let (left, gone) = self.take_whole_slabs(cache, objects, whose, gfp);
+        if !gone.is_empty() {
+            self.discard_list(cache, gone);
+        }
+        left
+    }
+
+    /// As `free_whole_slabs_among`; slabs that are to go back to the page layer are returned.
+    #[inline(never)]
+    fn take_whole_slabs(
+        &self,
+        cache: &KmemCache<P>,
+        objects: &mut [*mut u8],
+        whose: Whose,
+        gfp: Gfp,
+    ) -> (usize, SlabList) {
         let (count, bytes) = (cache.oo.objects as usize, cache.oo.bytes());
         let (mut at, mut left) = (0, 0);
         // The last two slabs of which something is left over, one behind the other.
         let (mut older, mut newer) = (0..0, 0..0);
         let mut emptied = Emptied {
             slabs: SlabList::new(),
+            gone: SlabList::new(),
             nid: 0,
             count: 0,
             whose,
@@ -156,8 +178,9 @@ impl<P: Platform> Allocator<P> {
             }
         }
         self.count(cache, StatItem::FreeDetached, emptied.count);
-        self.place_emptied(cache, cache.node(emptied.nid), emptied.slabs, gfp);
-        left
+        let (slabs, mut gone) = (emptied.slabs, emptied.gone);
+        self.place_emptied(cache, cache.node(emptied.nid), slabs, &mut gone, gfp);
+        (left, gone)
     }
 
     /// Empties the slab of these objects, which are of one slab, if they are all that it has; returns whether they are.
@@ -185,7 +208,8 @@ impl<P: Platform> Allocator<P> {
         let home = usize::from(slab.node());
         if home != emptied.nid {
             let others = core::mem::take(&mut emptied.slabs);
-            self.place_emptied(cache, cache.node(emptied.nid), others, gfp);
+            let node = cache.node(emptied.nid);
+            self.place_emptied(cache, node, others, &mut emptied.gone, gfp);
             emptied.nid = home;
         }
         emptied.slabs.push_back(&self.zone.arena, slab);
@@ -260,22 +284,42 @@ impl<P: Platform> Allocator<P> {
         &self,
         cache: &KmemCache<P>,
         mut older: Sheaf,
-        mut newer: Sheaf,
+        newer: Sheaf,
         objects: &[*mut u8],
         gfp: Gfp,
     ) -> (Sheaf, Sheaf, usize) {
         self.flush_whole_slabs(cache, &mut older, gfp);
         let parts = [older.objects(), newer.objects(), objects];
-        if older.is_empty() || !may_have_whole(&parts, cache.oo.objects as usize, cache.oo.bytes())
-        {
+        let together = !older.is_empty()
+            && may_have_whole(&parts, cache.oo.objects as usize, cache.oo.bytes());
+        let scratch = together.then(|| self.meta.scratch(&self.platform, gfp));
+        let Some(mut scratch) = scratch.flatten() else {
             self.flush_sheaf(cache, &mut older, gfp);
             older = self.fit(cache, older);
             let rest = fill(&mut older, objects).len();
             return (older, newer, objects.len() - rest);
-        }
-        let mut all = [const { MaybeUninit::uninit() }; TOGETHER];
+        };
+        // SAFETY: ours until it is given back.
+        let all = unsafe { scratch.as_mut() };
+        let (older, newer) = self.make_room_in(cache, older, newer, objects, all, gfp);
+        self.meta.give_scratch(scratch);
+        debug_assert!(!newer.is_full());
+        (newer, older, objects.len())
+    }
+
+    /// As `make_room`, with room for [`TOGETHER`] objects. The newer sheaf is then the one with room.
+    #[inline(never)]
+    fn make_room_in(
+        &self,
+        cache: &KmemCache<P>,
+        mut older: Sheaf,
+        mut newer: Sheaf,
+        objects: &[*mut u8],
+        all: &mut Scratch,
+        gfp: Gfp,
+    ) -> (Sheaf, Sheaf) {
         let (mut held, mut passed) = (0, 0);
-        for mut part in parts {
+        for mut part in [older.objects(), newer.objects(), objects] {
             passed += part.len();
             loop {
                 let now = part.split_off(..part.len().min(TOGETHER - held));
@@ -307,8 +351,8 @@ impl<P: Platform> Allocator<P> {
             kept = fill(&mut older, kept);
         }
         let rest = fill(&mut newer, kept);
-        debug_assert!(rest.is_empty() && !newer.is_full());
-        (newer, older, objects.len())
+        debug_assert!(rest.is_empty());
+        (older, newer)
     }
 
     /// Makes room in an array of sheaves' objects: whole slabs go, or, if there is none, the older half. Returns how many
@@ -334,8 +378,16 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Keeps empty slabs of ours that are on no list of their node, or gives them back.
-    fn place_emptied(&self, cache: &KmemCache<P>, node: &Node<P>, mut emptied: SlabList, gfp: Gfp) {
+    /// Keeps empty slabs of ours that are on no list of their node; those that are too many go to `gone`.
+    #[inline(never)]
+    fn place_emptied(
+        &self,
+        cache: &KmemCache<P>,
+        node: &Node<P>,
+        mut emptied: SlabList,
+        gone: &mut SlabList,
+        gfp: Gfp,
+    ) {
         let arena = &self.zone.arena;
         let reserve = cache.has_reserve();
         while let Some(slab) = emptied.first(arena) {
@@ -359,9 +411,9 @@ impl<P: Platform> Allocator<P> {
             return;
         }
         if reserve && let Some(lists) = self.lock_lists(cache, node, true) {
-            return self.slabs_emptied(cache, node, lists, emptied);
+            return self.slabs_emptied(cache, node, lists, emptied, gone);
         }
-        self.discard_list(cache, node, &emptied);
+        gone.append(arena, &mut emptied);
     }
 }
 

@@ -365,21 +365,20 @@ impl<P: Platform> Zone<P> {
     pub fn free(&self, platform: &P, page: PageIndex, count: usize, decay_ms: u64) {
         let mut runs = Runs::new();
         runs.add(page, count);
-        self.free_runs(platform, &runs, Some(decay_ms));
+        let now = self.free_runs(platform, &runs);
+        self.decay_now_and_then(platform, now, decay_ms);
     }
 
-    /// As [`free`](Self::free), many runs under one hold of the page lock; without a decay nothing is given back to the system.
-    pub fn free_runs(&self, platform: &P, runs: &Runs, decay_ms: Option<u64>) {
+    /// As [`free`](Self::free), many runs under one hold of the page lock; nothing is given back to the system. Returns the time.
+    #[inline(never)]
+    pub fn free_runs(&self, platform: &P, runs: &Runs) -> u64 {
         let now = platform.now_ms();
         let mut lists = self.lists.lock();
         self.absorb(&mut lists, platform);
         for (page, count) in runs.iter() {
             self.give(&mut lists, page, count, now);
         }
-        drop(lists);
-        if let Some(decay_ms) = decay_ms {
-            self.decay_now_and_then(platform, now, decay_ms);
-        }
+        now
     }
 
     /// Takes a run back without waiting: the next one who holds the page lock does it. The first page's
