@@ -122,15 +122,21 @@ const fn colour_of(id: CacheId) -> u8 {
 }
 
 impl<P: Platform> KmemCache<P> {
-    /// Computes the record of a cache; `nodes` is set up, `random` null or a permutation's offsets.
-    pub(crate) fn new(
+    /// Writes the record of a cache to `memory`, or nothing; `nodes` are to be set up, and there is no random order yet.
+    ///
+    /// # Safety
+    ///
+    /// `memory` is the caller's.
+    #[inline(never)]
+    pub(crate) unsafe fn write_to(
+        memory: NonNull<Self>,
         args: &CacheArgs<'_>,
         id: CacheId,
-        tuning: Tuning,
+        tuning: &Tuning,
         min_objects: usize,
         secret: u64,
         nodes: (NonNull<Node<P>>, usize),
-    ) -> Result<Self, CreateError> {
+    ) -> Result<(), CreateError> {
         let layout = Layout::of(args)?;
         let bounds = Bounds {
             min_order: tuning.slab_min_order,
@@ -189,7 +195,7 @@ impl<P: Platform> KmemCache<P> {
         );
         let mut name = [0; NAME_MAX + 1];
         name[..args.name.len()].copy_from_slice(args.name.as_bytes());
-        Ok(Self {
+        let cache = Self {
             name,
             name_len: args.name.len() as u8,
             id,
@@ -215,7 +221,7 @@ impl<P: Platform> KmemCache<P> {
             ctor: args.ctor,
             flags: args.flags,
             free_gfp: args.free_gfp,
-            tuning,
+            tuning: *tuning,
             max_slabs,
             mergeable: args.is_mergeable(),
             keeps_little: args.kept_bytes.is_some(),
@@ -250,7 +256,10 @@ impl<P: Platform> KmemCache<P> {
             last_activity: AtomicU64::new(0),
             idle_looks: AtomicU32::new(0),
             next_dead: AtomicPtr::new(core::ptr::null_mut()),
-        })
+        };
+        // SAFETY: by the caller's promise.
+        unsafe { memory.write(cache) };
+        Ok(())
     }
 
     pub(crate) fn set_random(&mut self, offsets: NonNull<u32>) {

@@ -263,6 +263,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Looks which CPUs have not used an adaptive cache for two looks; returns whether there are any with sheaves.
+    #[inline(never)]
     pub(crate) fn note_idle_cpus(&self, cache: &KmemCache<P>) -> bool {
         let mut any = false;
         for (_, region) in self.table.regions() {
@@ -291,6 +292,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Flushes what the barns of an adaptive cache have not needed since the last look.
+    #[inline(never)]
     pub(crate) fn trim_barns(&self, cache: &KmemCache<P>) {
         for node in cache.nodes() {
             let mut surplus: SheafList = node.barn.take_surplus();

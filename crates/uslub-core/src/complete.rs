@@ -99,7 +99,7 @@ fn ladder_len(objects: &[*mut u8], size: usize) -> usize {
 }
 
 /// Sets of slots: as many objects are noted at once, as one that comes to the same word as the one before waits for it.
-const SETS: usize = 4;
+const SETS: usize = 2;
 
 /// Slots of a slab whose objects were seen: a bit each, as its user may have little stack.
 struct Seen {

@@ -108,18 +108,28 @@ impl<P: Platform> Allocator<P> {
     /// Pushes a chain of `count` objects, linked from `head` to `tail`, onto a slab's freelist;
     /// the kernel's `__slab_free`. Of those objects' slab others are in use.
     pub(crate) fn slab_free(&self, cache: &KmemCache<P>, detached: Detached<'_>, gfp: Gfp) {
-        let head = detached.head;
-        let (mut waiting, mut gone) = (Waiting::new(), SlabList::new());
-        self.push_or_wait(cache, detached, &mut waiting, &mut gone, gfp);
-        self.push_waiting(cache, &mut waiting, &mut gone, gfp);
-        if !gone.is_empty() {
-            self.misuse(cache, head, "its slab is empty, though some of it is in use");
+        if !gfp.may_spin() && !cache.never_waits() {
+            return self.defer(cache, &detached);
         }
+        let Err(detached) = self.push_unlisted(cache, detached) else {
+            return;
+        };
+        let node = cache.node(usize::from(detached.slab.node()));
+        let Some(mut lists) = self.lock_lists(cache, node, gfp.may_spin()) else {
+            return self.defer(cache, &detached);
+        };
+        let mut emptied = SlabList::new();
+        self.push_listed(cache, &mut lists, &detached, gfp, &mut emptied);
+        if !emptied.is_empty() {
+            let why = "its slab is empty, though some of it is in use";
+            self.misuse(cache, detached.head, why);
+        }
+        node.note(&lists);
     }
 
     /// Pushes a list, now or, where that takes the list lock, with those that wait for it. Slabs that are to go back
     /// to the page layer go to `gone`.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn push_or_wait(
         &self,
         cache: &KmemCache<P>,

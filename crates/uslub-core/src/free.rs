@@ -82,6 +82,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Links the last object and those of the same slab, and moves them to the end of the array. The last has been looked at.
+    #[inline(never)]
     fn build_detached<'a>(
         &self,
         cache: &KmemCache<P>,
@@ -155,7 +156,7 @@ impl<P: Platform> Allocator<P> {
 
     #[inline(never)]
     fn free_all_deferred(&self, cache: &KmemCache<P>) {
-        let mut batch = [null_mut(); 16];
+        let mut batch = [null_mut(); 8];
         let mut n = 0;
         cache.deferred.take_all(cache.links.offset, |object| {
             batch[n] = object;
@@ -184,13 +185,7 @@ impl<P: Platform> Allocator<P> {
         };
         match arena.cache_of(page) {
             Some(id) if id == cache.id => {}
-            Some(id) => {
-                let other = self.cache(id).map_or("?", KmemCache::name);
-                self.platform.fatal(format_args!(
-                    "cache '{}': {object:p} belongs to cache '{other}'",
-                    cache.name()
-                ))
-            }
+            Some(id) => self.belongs_to(cache, object, id),
             None => self.misuse(
                 cache,
                 object,
@@ -208,6 +203,17 @@ impl<P: Platform> Allocator<P> {
             self.misuse(cache, object, why);
         }
         slab
+    }
+
+    /// Ends the process: an object of another cache is being freed.
+    #[cold]
+    #[inline(never)]
+    fn belongs_to(&self, cache: &KmemCache<P>, object: *mut u8, id: CacheId) -> ! {
+        let other = self.cache(id).map_or("?", KmemCache::name);
+        self.platform.fatal(format_args!(
+            "cache '{}': {object:p} belongs to cache '{other}'",
+            cache.name()
+        ))
     }
 
     /// Ends the process when an object that is being freed is free already: in its slab's
@@ -234,6 +240,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     #[cold]
+    #[inline(never)]
     fn look_up_free(
         &self,
         cache: &KmemCache<P>,
@@ -242,30 +249,41 @@ impl<P: Platform> Allocator<P> {
         waiting: &Waiting,
     ) {
         let slab = list.slab;
-        let base = self.slab_base(slab);
-        let listed = slab
-            .state()
-            .head()
-            .map_or(null_mut(), |o| base.wrapping_add(o));
-        let others = [list.head, listed];
-        for start in waiting.heads_of(&self.zone.arena, slab).chain(others) {
-            let mut at = start;
-            for _ in 0..cache.oo.objects {
-                if at == object {
-                    self.misuse(cache, object, "double free: the object is free already");
-                }
-                let offset = (at as usize).wrapping_sub(base as usize);
-                if at.is_null() || offset >= cache.oo.bytes() || !cache.is_slot(offset) {
-                    break;
-                }
-                // SAFETY: a slot of the slab; its bytes may be anybody's, and are only looked at.
-                at = unsafe { cache.links_of(slab).get(at) };
+        let look = |start| self.look_up_free_from(cache, slab, object, start);
+        waiting.heads_of(&self.zone.arena, slab).for_each(look);
+        look(list.head);
+        if let Some(offset) = slab.state().head() {
+            look(self.slab_base(slab).wrapping_add(offset));
+        }
+    }
+
+    /// Ends the process when an object lies in the freelist of its slab that begins with `start`.
+    #[inline(never)]
+    fn look_up_free_from(
+        &self,
+        cache: &KmemCache<P>,
+        slab: &Slab,
+        object: *mut u8,
+        start: *mut u8,
+    ) {
+        let (base, links) = (self.slab_base(slab) as usize, cache.links_of(slab));
+        let mut at = start;
+        for _ in 0..cache.oo.objects {
+            if at == object {
+                self.misuse(cache, object, "double free: the object is free already");
             }
+            let offset = (at as usize).wrapping_sub(base);
+            if at.is_null() || offset >= cache.oo.bytes() || !cache.is_slot(offset) {
+                break;
+            }
+            // SAFETY: a slot of the slab; its bytes may be anybody's, and are only looked at.
+            at = unsafe { links.get(at) };
         }
     }
 
     /// Ends the process: a pointer was given that is no object to free.
     #[cold]
+    #[inline(never)]
     pub(crate) fn misuse(&self, cache: &KmemCache<P>, object: *mut u8, why: &str) -> ! {
         self.platform.fatal(format_args!(
             "cache '{}': free of {object:p}: {why}",

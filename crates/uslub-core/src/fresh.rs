@@ -179,6 +179,7 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
+    #[inline(never)]
     fn give_ahead(&self, cache: &KmemCache<P>, node: &Node<P>, first: PageIndex, slabs: usize) {
         let mut runs = Runs::new();
         runs.add(first, slabs * cache.oo.pages());
@@ -248,18 +249,15 @@ impl<P: Platform> Allocator<P> {
         slab.set_state(State::without_list(0).with(head, 0));
     }
 
-    /// Gives the pages of a slab back, which is empty and belongs to the caller.
-    pub(crate) fn discard_slab(&self, cache: &KmemCache<P>, node: &Node<P>, slab: &Slab) {
-        if cache.flags.contains(Flags::TYPESAFE_BY_RCU) {
-            if !self.bury(cache, slab, Gfp::KERNEL) {
-                // It stays a slab of this cache, as it must.
-                let mut lists = node.lists.lock();
-                lists.add(&self.zone.arena, slab, cache.has_reserve());
-                node.note(&lists);
-            }
-            return;
+    /// Gives the pages of a slab back after a grace period, which is empty and belongs to the caller.
+    #[inline(never)]
+    fn bury_or_keep(&self, cache: &KmemCache<P>, node: &Node<P>, slab: &Slab) {
+        if !self.bury(cache, slab, Gfp::KERNEL) {
+            // It stays a slab of this cache, as it must.
+            let mut lists = node.lists.lock();
+            lists.add(&self.zone.arena, slab, cache.has_reserve());
+            node.note(&lists);
         }
-        self.discard_at_once(cache, node, slab);
     }
 
     /// Gives the pages of a slab back, whatever readers there are.
@@ -290,7 +288,7 @@ impl<P: Platform> Allocator<P> {
             at = SlabList::after(arena, slab);
             let home = usize::from(slab.node());
             if typesafe {
-                self.discard_slab(cache, cache.node(home), slab);
+                self.bury_or_keep(cache, cache.node(home), slab);
                 continue;
             }
             if runs.is_full() || (home != nid && !runs.is_empty()) {

@@ -116,12 +116,16 @@ impl<P: Platform> Allocator<P> {
 
     /// The cache of a size class; creates it when it is first needed.
     fn class_cache(&self, id: CacheId, gfp: Gfp) -> Option<&KmemCache<P>> {
-        if let Some(cache) = self.cache(id) {
-            return Some(cache);
+        match self.cache(id) {
+            None if gfp.may_map() => self.create_class(id),
+            cache => cache,
         }
-        if !gfp.may_map() {
-            return None;
-        }
+    }
+
+    /// Creates the cache of a size class.
+    #[cold]
+    #[inline(never)]
+    fn create_class(&self, id: CacheId) -> Option<&KmemCache<P>> {
         let size = class_size(id.index());
         let mut name = Name::<24>::new();
         let _ = if size.is_multiple_of(1024) {
@@ -199,6 +203,7 @@ impl<P: Platform> Allocator<P> {
         fresh.unwrap_or(NO_OBJECT)
     }
 
+    #[inline(never)]
     fn alloc_huge(&self, bytes: usize, align: usize, zeroed: bool) -> Option<Fresh> {
         let (start, zero) = (self.huge).alloc(&self.platform, bytes, align, zeroed)?;
         self.note_huge();
@@ -214,6 +219,7 @@ impl<P: Platform> Allocator<P> {
         self.zone.note_elsewhere(&self.platform, bytes);
     }
 
+    #[inline(never)]
     fn alloc_large(&self, pages: usize, align: usize, gfp: Gfp) -> Option<Fresh> {
         let align = align.div_ceil(PAGE_SIZE);
         let nid = self.memory_node(self.nid());
@@ -305,20 +311,31 @@ impl<P: Platform> Allocator<P> {
         if object.is_null() {
             return;
         }
-        let Some(page) = self.zone.arena.page_of(object as usize) else {
-            if !self.huge.free(
-                &self.platform,
-                object as usize,
-                self.zone.used_bytes(),
-                u64::from(self.tunables().decay_ms),
-            ) {
-                self.not_ours(object, "free");
-            }
-            self.note_huge();
-            self.count_large(1);
-            return self.decay_now_and_then();
-        };
-        self.kfree_in_arena(page, object, Gfp::KERNEL);
+        match self.zone.arena.page_of(object as usize) {
+            Some(page) => self.kfree_in_arena(page, object, Gfp::KERNEL),
+            None => self.kfree_huge(object),
+        }
+    }
+
+    #[inline(never)]
+    fn kfree_huge(&self, object: *mut u8) {
+        if !self.huge_is_freed(object) {
+            self.not_ours(object, "free");
+        }
+        self.note_huge();
+        self.count_large(1);
+        self.decay_now_and_then();
+    }
+
+    /// Frees a huge object; false when there is none.
+    #[inline(never)]
+    fn huge_is_freed(&self, object: *mut u8) -> bool {
+        self.huge.free(
+            &self.platform,
+            object as usize,
+            self.zone.used_bytes(),
+            u64::from(self.tunables().decay_ms),
+        )
     }
 
     fn kfree_in_arena(&self, page: PageIndex, object: *mut u8, gfp: Gfp) {
@@ -328,6 +345,7 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
+    #[inline(never)]
     fn free_large(&self, page: PageIndex, object: *mut u8, gfp: Gfp) {
         let slab = self.zone.arena.slab(page);
         let pages = usize::from(slab.pages());
@@ -396,6 +414,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// The cache (if any) and size of a live object; `None` where the answer must not be waited for.
+    #[inline(never)]
     fn sized(
         &self,
         object: *mut u8,
@@ -412,10 +431,7 @@ impl<P: Platform> Allocator<P> {
         if let Some(cache) = arena.cache_of(page).and_then(|id| self.cache(id)) {
             let base = self.slab_base(cache.slab_of(arena, page));
             if !cache.is_slot(object as usize - base as usize) {
-                self.platform.fatal(format_args!(
-                    "cache '{}': {what} {object:p}: not the start of an object (an interior pointer)",
-                    cache.name()
-                ));
+                self.not_a_start(cache, object, what);
             }
             return Some((Some(cache), cache.object_size()));
         }
@@ -462,6 +478,7 @@ impl<P: Platform> Allocator<P> {
     /// # Safety
     ///
     /// As for [`krealloc`](Self::krealloc).
+    #[inline(never)]
     unsafe fn resize_or_move(
         &self,
         object: *mut u8,
@@ -512,6 +529,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Grows or shrinks a large object in place, or a huge one without a copy.
+    #[inline(never)]
     fn resize(&self, object: *mut u8, old: usize, bytes: usize, gfp: Gfp) -> Option<NonNull<u8>> {
         let Some(page) = self.zone.arena.page_of(object as usize) else {
             if bytes <= LARGE_MAX / 2 {
@@ -538,6 +556,16 @@ impl<P: Platform> Allocator<P> {
             self.free_pages(PageIndex(page.0 + want as u32), have - want, gfp);
         }
         NonNull::new(object)
+    }
+
+    /// Ends the process: the pointer is into a slab, and to no slot's start.
+    #[cold]
+    #[inline(never)]
+    fn not_a_start(&self, cache: &KmemCache<P>, object: *mut u8, what: &str) -> ! {
+        self.platform.fatal(format_args!(
+            "cache '{}': {what} {object:p}: not the start of an object (an interior pointer)",
+            cache.name()
+        ))
     }
 
     /// Ends the process: the pointer is outside the arena and no huge object.

@@ -84,6 +84,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Lets the reserves of all caches shrink, whose windows have ended; while nobody destroys a cache.
+    #[inline(never)]
     pub(crate) fn trim_reserves(&self) {
         let waits = |cache: &&KmemCache<P>| cache.flags.contains(Flags::TYPESAFE_BY_RCU);
         for cache in self.caches().filter(|c| c.has_reserve() && !waits(c)) {

@@ -99,6 +99,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Takes from other nodes than `nid`, the nearest first: only now and then (`remote_node_defrag_ratio` times
     /// in 1024), only where there are more slabs than the node's reserve, and without waiting.
+    #[inline(never)]
     fn refill_from_others(&self, cache: &KmemCache<P>, nid: usize, out: &mut [*mut u8]) -> usize {
         let ratio = u64::from(cache.tuning.remote_node_defrag_ratio);
         if self.platform.random() % 1024 >= ratio {
@@ -118,6 +119,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Takes from fresh slabs of node `nid` until there are `min` objects; the last may have more than is wanted.
+    #[inline(never)]
     fn refill_from_new(
         &self,
         cache: &KmemCache<P>,
@@ -194,6 +196,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Refills where nothing may be waited for: slabs are emptied while the list lock is held, which need not be taken
     /// again then. Frees that would list or discard such a slab wait for the lock.
+    #[inline(never)]
     fn refill_under_lock(
         &self,
         cache: &KmemCache<P>,
@@ -234,6 +237,7 @@ impl<P: Platform> Allocator<P> {
         filled
     }
 
+    #[inline(never)]
     fn refill_from_node(
         &self,
         cache: &KmemCache<P>,
@@ -261,6 +265,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Takes from listed slabs of a node.
+    #[inline(never)]
     fn refill_from_lists(
         &self,
         cache: &KmemCache<P>,
@@ -526,6 +531,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Puts the rest of a detached freelist back.
+    #[inline(never)]
     fn return_rest(
         &self,
         cache: &KmemCache<P>,
@@ -585,6 +591,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Ends the process: the memory of a free object was written to.
     #[cold]
+    #[inline(never)]
     pub(crate) fn corrupt(&self, cache: &KmemCache<P>, object: *mut u8, why: &str) -> ! {
         self.platform.fatal(format_args!(
             "cache '{}': object {object:p} is corrupt: {why}",

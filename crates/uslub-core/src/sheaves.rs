@@ -257,6 +257,12 @@ impl<P: Platform> Allocator<P> {
             // It filled up between the glance and the taking.
             return self.store_or_flush(cache, sheaf, gfp);
         }
+        self.place_drained(cache, sheaf, gfp);
+    }
+
+    /// As `place_empty`, where nobody was between.
+    #[inline(never)]
+    fn place_drained(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
         let top = self.fit(cache, sheaf).into_top();
         if self.swap(cache.id.spare(), 0, top) {
             return;
@@ -278,7 +284,7 @@ impl<P: Platform> Allocator<P> {
             }
         }
         self.flush_sheaf(cache, &mut sheaf, gfp);
-        self.place_empty(cache, sheaf, gfp);
+        self.place_drained(cache, sheaf, gfp);
     }
 
     /// Frees the objects of a sheaf to their slabs.
@@ -339,6 +345,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// A sheaf with room, owned by the caller: the spare, an empty one, or the spare flushed.
+    #[inline(never)]
     fn roomy_sheaf(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
         let spare = self.glance(cache.id.spare());
         let spare_is_full = spare != 0 && spare & 1 == 0 && sheaf::top_is_full(spare);

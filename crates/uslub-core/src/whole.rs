@@ -47,6 +47,7 @@ struct Emptied {
 impl<P: Platform> Allocator<P> {
     /// Frees the last objects of an array if they are all that a slab has; returns how many that were, or 0. A slab
     /// that is to go back to the page layer goes to `gone`.
+    #[inline(never)]
     pub(crate) fn free_whole_slab(
         &self,
         cache: &KmemCache<P>,
@@ -164,7 +165,7 @@ impl<P: Platform> Allocator<P> {
                     newer = core::mem::replace(&mut older, 0..0);
                 }
             } else if is_of(&older) {
-                objects[newer.start..left].rotate_left(newer.len());
+                rotate(&mut objects[newer.start..left], newer.len());
                 older.end += len;
                 newer = older.end..left;
                 if self.note_whole(cache, &objects[older.clone()], &mut emptied, gfp) {
@@ -268,6 +269,7 @@ impl<P: Platform> Allocator<P> {
         main
     }
 
+    #[inline(never)]
     fn flush_whole_slabs(&self, cache: &KmemCache<P>, sheaf: &mut Sheaf, gfp: Gfp) {
         let held = sheaf.len();
         let left = self.free_whole_slabs(cache, sheaf.objects_mut(), Whose::Ours, gfp);
@@ -280,6 +282,7 @@ impl<P: Platform> Allocator<P> {
     ///
     /// What stays is in the order in which it came. So objects that come one behind the other make whole slabs wherever
     /// the first of them began, as what lies before it has left.
+    #[inline(never)]
     fn make_room(
         &self,
         cache: &KmemCache<P>,
@@ -357,6 +360,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Makes room in an array of sheaves' objects: whole slabs go, or, if there is none, the older half. Returns how many
     /// objects are left, at its start, and how many of those that went were no whole slabs.
+    #[inline(never)]
     fn thin_out(&self, cache: &KmemCache<P>, all: &mut [*mut u8], gfp: Gfp) -> (usize, usize) {
         let left = self.free_whole_slabs_among(cache, all, Whose::Ours, gfp);
         if left < all.len() {
@@ -450,6 +454,12 @@ fn run_len(objects: &[*mut u8], bytes: usize) -> usize {
     whole + objects[whole..].iter().take(8).take_while(here).count()
 }
 
+/// Moves the first objects of an array behind the others.
+#[inline(never)]
+fn rotate(objects: &mut [*mut u8], first: usize) {
+    objects.rotate_left(first);
+}
+
 /// Whether two objects lie in one slab: slabs are as aligned as they are large.
 pub(crate) fn is_near(a: *mut u8, b: *mut u8, bytes: usize) -> bool {
     (a as usize ^ b as usize) < bytes
@@ -472,6 +482,7 @@ fn most_kept(capacity: usize) -> usize {
 /// How many of an array's first objects have to go so that sheaves of `capacity` have room again for a quarter. Objects of one
 /// slab of `bytes` bytes stay together: they go all, or wait for those that may follow. Where others were `whole` only the last
 /// ones wait: the next slab then begins where a sheaf does.
+#[inline(never)]
 fn oldest_to_go(objects: &[*mut u8], whole: bool, capacity: usize, bytes: usize) -> usize {
     let (len, most) = (objects.len(), most_kept(capacity));
     let Some(&last) = objects.last() else {

@@ -56,6 +56,7 @@ impl<P: Platform> Zone<P> {
     }
 
     /// So many pages are handed out or dirty: if there never were more, idle ones make room.
+    #[inline(never)]
     pub(super) fn note_resident(&self, platform: &P, pages: usize) {
         // Relaxed: at worst two threads look, or the record is a step behind.
         let pages = pages + self.elsewhere.load(Relaxed);

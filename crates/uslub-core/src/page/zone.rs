@@ -56,7 +56,28 @@ struct Want {
     most: usize,
 }
 
+/// Pages of a block that a request can have: the first, and how many runs.
+#[derive(Clone, Copy)]
+struct Found {
+    first: usize,
+    runs: usize,
+}
+
 impl Want {
+    /// What is asked for of a set of a block's free pages, if it is there.
+    #[inline(never)]
+    fn find(self, set: &PageSet) -> Option<Found> {
+        let first = block::find(set, self.count, self.align)?;
+        let runs = block::runs_from(set, first, self.count, self.most);
+        Some(Found { first, runs })
+    }
+
+    /// As `find`, of a block's dirty pages.
+    #[inline(never)]
+    fn find_dirty(self, block: &Block) -> Option<Found> {
+        self.find(&block.free_dirty())
+    }
+
     fn accepts(self, block: &Block) -> bool {
         self.nid.is_none_or(|nid| usize::from(block.node) == nid)
     }
@@ -195,6 +216,7 @@ impl<P: Platform> Zone<P> {
 
     /// Adds pages of node `nid`, unless somebody else has added some since that had been done `growths` times; returns false when
     /// none are to be had. Where the system may not be asked, the first block has some to give.
+    #[inline(never)]
     fn grow_on(&self, platform: &P, growths: usize, nid: usize, gfp: Gfp) -> bool {
         // Held until the pages can be found, so that those who wait do not ask for more.
         let Some(mut last) = self.growth.lock_if(gfp.may_map()) else {
@@ -263,10 +285,16 @@ impl<P: Platform> Zone<P> {
         Some((number, huge))
     }
 
+    #[inline]
     fn take(&self, lists: &mut Lists, want: Want) -> Option<Run> {
-        if let Some(run) = self.take_dirty(lists, want) {
-            return Some(run);
+        match self.take_dirty(lists, want) {
+            None => self.take_any(lists, want),
+            run => run,
         }
+    }
+
+    #[inline(never)]
+    fn take_any(&self, lists: &mut Lists, want: Want) -> Option<Run> {
         let mut least = bin_of(want.count);
         // A whole block holds any request.
         let sure = (bin_of(want.count.max(want.align)) + 1).min(BINS - 1);
@@ -282,9 +310,8 @@ impl<P: Platform> Zone<P> {
                 if !want.accepts(block) {
                     continue;
                 }
-                let free = block.free;
-                if let Some(run) = self.claim_from(lists, number, &free, want) {
-                    return Some(run);
+                if let Some(found) = want.find(&block.free) {
+                    return Some(self.claim_found(lists, number, found, want));
                 }
                 // SAFETY: as above.
                 let block = unsafe { self.arena.block(number) };
@@ -302,6 +329,7 @@ impl<P: Platform> Zone<P> {
     }
 
     /// Pages that hold memory, of the few blocks that were used last: they need no fault, and what was used long ago can go.
+    #[inline(never)]
     fn take_dirty(&self, lists: &mut Lists, want: Want) -> Option<Run> {
         if lists.nr_dirty < want.count {
             return None;
@@ -313,24 +341,25 @@ impl<P: Platform> Zone<P> {
             }
             // SAFETY: we hold the page lock; the reference ends before the next.
             let block = unsafe { self.arena.block(number) };
-            let (dirty, before) = (block.free_dirty(), block.dirty_prev);
             if want.accepts(block)
                 && usize::from(block.nr_dirty) >= want.count
-                && let Some(run) = self.claim_from(lists, number, &dirty, want)
+                && let Some(found) = want.find_dirty(block)
             {
-                return Some(run);
+                return Some(self.claim_found(lists, number, found, want));
             }
-            number = before;
+            number = block.dirty_prev;
         }
         None
     }
 
-    /// Hands out what is asked for of a set of a block's free pages, if it is there.
-    fn claim_from(&self, lists: &mut Lists, number: u32, set: &PageSet, want: Want) -> Option<Run> {
-        let first = block::find(set, want.count, want.align)?;
-        let runs = block::runs_from(set, first, want.count, want.most);
-        let run = self.claim(lists, number, first, runs * want.count);
-        Some(Run { runs, ..run })
+    /// Hands out what was found in a block.
+    fn claim_found(&self, lists: &mut Lists, number: u32, found: Found, want: Want) -> Run {
+        let count = found.runs * want.count;
+        let run = self.claim(lists, number, found.first, count);
+        Run {
+            runs: found.runs,
+            ..run
+        }
     }
 
     /// The blocks of a group in bins from `least` on.
@@ -343,6 +372,7 @@ impl<P: Platform> Zone<P> {
         bins[least..BINS].iter().fold(0, |all, bin| all | bin)
     }
 
+    #[inline(never)]
     fn claim(&self, lists: &mut Lists, number: u32, first: usize, count: usize) -> Run {
         // SAFETY: we hold the page lock.
         let block = unsafe { self.arena.block(number) };
