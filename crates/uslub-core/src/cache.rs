@@ -195,7 +195,7 @@ impl<P: Platform> KmemCache<P> {
         );
         let mut name = [0; NAME_MAX + 1];
         name[..args.name.len()].copy_from_slice(args.name.as_bytes());
-        let cache = Self {
+        let record = Self {
             name,
             name_len: args.name.len() as u8,
             id,
@@ -258,7 +258,7 @@ impl<P: Platform> KmemCache<P> {
             next_dead: AtomicPtr::new(core::ptr::null_mut()),
         };
         // SAFETY: by the caller's promise.
-        unsafe { memory.write(cache) };
+        unsafe { memory.write(record) };
         Ok(())
     }
 

@@ -98,12 +98,13 @@ fn ladder_len(objects: &[*mut u8], size: usize) -> usize {
     len + rungs.take_while(|pair| step(pair) == first).count()
 }
 
-/// Sets of slots: as many objects are noted at once, as one that comes to the same word as the one before waits for it.
-const SETS: usize = 2;
+/// Words of a set of slots.
+const WORDS: usize = MOST / 64;
 
-/// Slots of a slab whose objects were seen: a bit each, as its user may have little stack.
+/// Slots of a slab whose objects were seen: a bit each, as its user may have little stack. Neighbours are in different
+/// words, as a note in the same word as the one before waits for it.
 struct Seen {
-    slots: [[u64; MOST / 64]; SETS],
+    slots: [u64; WORDS],
     /// All bits in which an object lies elsewhere than its slot.
     wrong: usize,
 }
@@ -111,7 +112,7 @@ struct Seen {
 impl Seen {
     fn none() -> Self {
         Self {
-            slots: [[0; MOST / 64]; SETS],
+            slots: [0; WORDS],
             wrong: 0,
         }
     }
@@ -124,11 +125,11 @@ impl Seen {
         size: usize,
         slot_of: impl Fn(usize) -> usize,
     ) {
-        for (at, offset) in offsets.enumerate() {
+        for offset in offsets {
             let slot = slot_of(offset);
             // What lies in no slot of the slab is told by the offset, which is not the slot's.
             self.wrong |= slot.wrapping_mul(size) ^ offset;
-            self.slots[at % SETS][slot % MOST / 64] |= 1 << (slot % 64);
+            self.slots[slot % WORDS] |= 1 << (slot / WORDS % 64);
         }
     }
 
@@ -136,20 +137,21 @@ impl Seen {
     #[inline]
     fn note_even(&mut self, offsets: impl Iterator<Item = usize>, size: usize, bytes: usize) {
         let shift = size.trailing_zeros();
-        let any = offsets.enumerate().fold(0, |any, (at, offset)| {
-            let slot = (offset >> shift) % MOST;
-            self.slots[at % SETS][slot / 64] |= 1 << (slot % 64);
+        let any = offsets.fold(0, |any, offset| {
+            let slot = offset >> shift;
+            self.slots[slot % WORDS] |= 1 << (slot / WORDS % 64);
             any | offset
         });
         self.wrong |= any & !(bytes - size);
     }
 
     /// Notes so many from a slot on; whether there are so many.
+    #[inline]
     fn note_run(&mut self, slot: usize, len: usize) -> bool {
         if slot >= MOST || len > MOST - slot {
             return false;
         }
-        for (word, seen) in self.slots[0].iter_mut().enumerate() {
+        for (word, seen) in self.slots.iter_mut().enumerate() {
             *seen |= bits_of(slot, len, word);
         }
         true
@@ -157,19 +159,19 @@ impl Seen {
 
     /// Whether so many objects, which all were noted, are those of the first `count` slots: as many as these, so none came twice.
     fn are_all(&self, count: usize) -> bool {
-        let seen = |word: usize| self.slots.iter().fold(0, |all, set| all | set[word]);
-        let all_seen = |word: usize| !seen(word) & bits_of(0, count, word) == 0;
-        self.wrong == 0 && (0..count.div_ceil(64)).all(all_seen)
+        let missing = |word: usize| bits_of(0, count, word) & !self.slots[word];
+        self.wrong == 0 && (0..WORDS).all(|word| missing(word) == 0)
     }
 }
 
 /// Those bits of a word of a set that stand for `len` slots from `slot` on.
+#[inline]
 fn bits_of(slot: usize, len: usize, word: usize) -> u64 {
-    let start = slot.clamp(word * 64, word * 64 + 64) - word * 64;
-    let end = (slot + len).clamp(word * 64, word * 64 + 64) - word * 64;
+    // Of the first slots, so many are in this word.
+    let first = |slots: usize| (slots + WORDS - 1 - word) / WORDS;
     // A shift by all 64 bits is none.
-    let below = |end: usize| u64::MAX.checked_shl(end as u32).map_or(u64::MAX, |above| !above);
-    below(end) & !below(start)
+    let below = |bits: usize| u64::MAX.checked_shl(bits as u32).map_or(u64::MAX, |above| !above);
+    below(first(slot + len)) & !below(first(slot))
 }
 
 #[cfg(test)]
@@ -287,7 +289,7 @@ mod tests {
             let mut seen = Seen::none();
             assert!(seen.note_run(slot, len));
             let run = slot..slot + len;
-            let is_seen = |at: usize| seen.slots[0][at / 64] >> (at % 64) & 1 == 1;
+            let is_seen = |at: usize| seen.slots[at % WORDS] >> (at / WORDS) & 1 == 1;
             assert!((0..MOST).all(|at| is_seen(at) == run.contains(&at)));
             assert!(!seen.note_run(MOST - 7, 8) && !seen.note_run(usize::MAX - 7, 8));
         }

@@ -111,9 +111,9 @@ impl<P: Platform> Allocator<P> {
         if !gfp.may_spin() && !cache.never_waits() {
             return self.defer(cache, &detached);
         }
-        let Err(detached) = self.push_unlisted(cache, detached) else {
+        if self.push_unlisted(cache, &detached) {
             return;
-        };
+        }
         let node = cache.node(usize::from(detached.slab.node()));
         let Some(mut lists) = self.lock_lists(cache, node, gfp.may_spin()) else {
             return self.defer(cache, &detached);
@@ -129,26 +129,26 @@ impl<P: Platform> Allocator<P> {
 
     /// Pushes a list, now or, where that takes the list lock, with those that wait for it. Slabs that are to go back
     /// to the page layer go to `gone`.
-    #[inline(never)]
+    #[inline]
     pub(crate) fn push_or_wait(
         &self,
         cache: &KmemCache<P>,
-        detached: Detached<'_>,
+        detached: &Detached<'_>,
         waiting: &mut Waiting,
         gone: &mut SlabList,
         gfp: Gfp,
     ) {
         if !gfp.may_spin() && !cache.never_waits() {
-            return self.defer(cache, &detached);
+            return self.defer(cache, detached);
         }
-        let Err(detached) = self.push_unlisted(cache, detached) else {
+        if self.push_unlisted(cache, detached) {
             return;
-        };
+        }
         let arena = &self.zone.arena;
         if !waiting.takes(arena, detached.slab) {
             self.push_waiting(cache, waiting, gone, gfp);
         }
-        waiting.add(arena, &detached);
+        waiting.add(arena, detached);
     }
 
     /// Pushes all lists that wait, in one hold of the list lock; `gone` as above.
@@ -182,29 +182,27 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Pushes a list if no list of slabs changes by that; else gives it back.
-    fn push_unlisted<'a>(
-        &self,
-        cache: &KmemCache<P>,
-        detached: Detached<'a>,
-    ) -> Result<(), Detached<'a>> {
+    /// Pushes a list if no list of slabs changes by that; returns whether it did.
+    #[inline(never)]
+    fn push_unlisted(&self, cache: &KmemCache<P>, detached: &Detached<'_>) -> bool {
         let slab = detached.slab;
         let mut old = slab.state();
         while !old.frozen() {
-            let new = self.link_behind(cache, &detached, old);
+            let new = self.link_behind(cache, detached, old);
             if old.inuse() == cache.oo.objects || new.inuse() == 0 {
-                return Err(detached);
+                return false;
             }
             match cache.change(slab, old, new) {
-                Ok(()) => return Ok(()),
+                Ok(()) => return true,
                 Err(now) => old = now,
             }
             self.count(cache, StatItem::CmpxchgDoubleFail, 1);
         }
-        Ok(())
+        true
     }
 
     /// Pushes a list under the list lock. A slab that is not to stay goes from its list to `emptied`.
+    #[inline(always)]
     fn push_listed(
         &self,
         cache: &KmemCache<P>,

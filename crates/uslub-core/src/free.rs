@@ -50,15 +50,19 @@ impl<P: Platform> Allocator<P> {
             lists += 1;
             // A slab of which objects wait is whole only by a double free, which is seen below.
             if !waiting.has(arena, slab) {
-                let whole = self.free_whole_slab(cache, slab, &objects[..left], &mut gone, gfp);
+                let whole = self.empty_whole_at_end(cache, slab, &objects[..left]);
                 if whole > 0 {
                     left -= whole;
+                    let mut emptied = SlabList::new();
+                    emptied.push_back(arena, slab);
+                    let node = cache.node(usize::from(slab.node()));
+                    self.place_on_node(cache, node, emptied, &mut gone, gfp);
                     continue;
                 }
             }
             let detached = self.build_detached(cache, slab, &mut objects[..left], &waiting);
             left -= detached.count;
-            self.push_or_wait(cache, detached, &mut waiting, &mut gone, gfp);
+            self.push_or_wait(cache, &detached, &mut waiting, &mut gone, gfp);
             if cache.tuning.detached_freelist == 0 {
                 self.push_waiting(cache, &mut waiting, &mut gone, gfp);
             }
@@ -135,6 +139,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Sets objects aside that could not be freed without waiting.
+    #[inline(never)]
     pub(crate) fn defer(&self, cache: &KmemCache<P>, detached: &Detached<'_>) {
         let mut object = detached.head;
         for _ in 0..detached.count {

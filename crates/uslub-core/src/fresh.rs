@@ -167,7 +167,7 @@ impl<P: Platform> Allocator<P> {
         }
         let first = PageIndex(run.page.0 + pages as u32);
         if got > 1 && !cache.node(home).ahead.put(first, got - 1) {
-            self.give_ahead(cache, cache.node(home), first, got - 1);
+            self.give_unused(cache, cache.node(home), first, got - 1);
         }
         Some((run.page, home))
     }
@@ -179,12 +179,23 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    #[inline(never)]
     fn give_ahead(&self, cache: &KmemCache<P>, node: &Node<P>, first: PageIndex, slabs: usize) {
+        let now = self.give_unused(cache, node, first, slabs);
+        self.decay_after(cache, now);
+    }
+
+    /// Gives the pages of so many slabs back that were taken and not used; returns the time.
+    #[inline(never)]
+    fn give_unused(
+        &self,
+        cache: &KmemCache<P>,
+        node: &Node<P>,
+        first: PageIndex,
+        slabs: usize,
+    ) -> u64 {
         let mut runs = Runs::new();
         runs.add(first, slabs * cache.oo.pages());
-        let now = self.give_runs(cache, node, slabs, &runs);
-        self.decay_after(cache, now);
+        self.give_runs(cache, node, slabs, &runs)
     }
 
     /// Makes a slab of pages of node `nid`, of which none or all objects are in use.

@@ -478,7 +478,7 @@ impl<P: Platform> Allocator<P> {
     /// # Safety
     ///
     /// As for [`krealloc`](Self::krealloc).
-    #[inline(never)]
+    #[inline]
     unsafe fn resize_or_move(
         &self,
         object: *mut u8,

@@ -170,7 +170,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Takes from an empty slab of ours. If it is not used up it goes to the head of the list.
-    #[inline]
+    #[inline(never)]
     fn refill_from_empty(
         &self,
         cache: &KmemCache<P>,

@@ -214,6 +214,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// A new sheaf.
+    #[inline(never)]
     pub(crate) fn new_sheaf(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
         let window = self.meta.window(&self.platform, gfp)?;
         self.count(cache, StatItem::SheafAlloc, 1);
@@ -345,7 +346,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// A sheaf with room, owned by the caller: the spare, an empty one, or the spare flushed.
-    #[inline(never)]
+    #[inline]
     fn roomy_sheaf(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
         let spare = self.glance(cache.id.spare());
         let spare_is_full = spare != 0 && spare & 1 == 0 && sheaf::top_is_full(spare);

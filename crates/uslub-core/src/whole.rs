@@ -7,6 +7,7 @@
 //! So whoever has more to free than a CPU's sheaves hold looks for whole slabs first, and keeps what is left over: its neighbours,
 //! which often follow, make it whole.
 
+use core::mem::MaybeUninit;
 use core::ops::Range;
 
 use crate::allocator::Allocator;
@@ -31,13 +32,9 @@ pub(crate) enum Whose {
     Anyones,
 }
 
-/// Slabs of one node that are empty now and on no list.
+/// Slabs that are empty now and on no list.
 struct Emptied {
     slabs: SlabList,
-    /// Those that are to go back to the page layer.
-    gone: SlabList,
-    nid: usize,
-    /// Those of other nodes before them included.
     count: usize,
     whose: Whose,
     /// Whether another CPU takes them: then their objects are offered to it.
@@ -45,16 +42,14 @@ struct Emptied {
 }
 
 impl<P: Platform> Allocator<P> {
-    /// Frees the last objects of an array if they are all that a slab has; returns how many that were, or 0. A slab
-    /// that is to go back to the page layer goes to `gone`.
+    /// Empties a slab if the last objects of an array are all that it has; returns how many that were, or 0. Then the slab
+    /// belongs to the caller.
     #[inline(never)]
-    pub(crate) fn free_whole_slab(
+    pub(crate) fn empty_whole_at_end(
         &self,
         cache: &KmemCache<P>,
         slab: &Slab,
         objects: &[*mut u8],
-        gone: &mut SlabList,
-        gfp: Gfp,
     ) -> usize {
         let count = cache.oo.objects as usize;
         if objects.len() < count
@@ -62,10 +57,6 @@ impl<P: Platform> Allocator<P> {
         {
             return 0;
         }
-        let mut emptied = SlabList::new();
-        emptied.push_back(&self.zone.arena, slab);
-        let node = cache.node(usize::from(slab.node()));
-        self.place_emptied(cache, node, emptied, gone, gfp);
         count
     }
 
@@ -132,8 +123,6 @@ impl<P: Platform> Allocator<P> {
         let (mut older, mut newer) = (0..0, 0..0);
         let mut emptied = Emptied {
             slabs: SlabList::new(),
-            gone: SlabList::new(),
-            nid: 0,
             count: 0,
             whose,
             offered: self.are_slabs_offered(cache, objects.len()),
@@ -142,14 +131,14 @@ impl<P: Platform> Allocator<P> {
             // Most whole slabs lie in one piece: one look is enough for them.
             if let Some(all) = objects.get(at..at + count)
                 && is_near(all[0], all[count - 1], bytes)
-                && self.note_whole(cache, all, &mut emptied, gfp)
+                && self.note_whole(cache, all, &mut emptied)
             {
                 at += count;
                 continue;
             }
             let run = at..at + run_len(&objects[at..], bytes);
             at = run.end;
-            if self.note_whole(cache, &objects[run.clone()], &mut emptied, gfp) {
+            if self.note_whole(cache, &objects[run.clone()], &mut emptied) {
                 continue;
             }
             let (start, len) = (left, run.len());
@@ -160,7 +149,7 @@ impl<P: Platform> Allocator<P> {
             };
             if is_of(&newer) {
                 newer.end = left;
-                if self.note_whole(cache, &objects[newer.clone()], &mut emptied, gfp) {
+                if self.note_whole(cache, &objects[newer.clone()], &mut emptied) {
                     left = newer.start;
                     newer = core::mem::replace(&mut older, 0..0);
                 }
@@ -168,7 +157,7 @@ impl<P: Platform> Allocator<P> {
                 rotate(&mut objects[newer.start..left], newer.len());
                 older.end += len;
                 newer = older.end..left;
-                if self.note_whole(cache, &objects[older.clone()], &mut emptied, gfp) {
+                if self.note_whole(cache, &objects[older.clone()], &mut emptied) {
                     objects.copy_within(newer, older.start);
                     left -= count;
                     newer = older.start..left;
@@ -179,8 +168,8 @@ impl<P: Platform> Allocator<P> {
             }
         }
         self.count(cache, StatItem::FreeDetached, emptied.count);
-        let (slabs, mut gone) = (emptied.slabs, emptied.gone);
-        self.place_emptied(cache, cache.node(emptied.nid), slabs, &mut gone, gfp);
+        let mut gone = SlabList::new();
+        self.place_emptied(cache, emptied.slabs, &mut gone, gfp);
         (left, gone)
     }
 
@@ -190,7 +179,6 @@ impl<P: Platform> Allocator<P> {
         cache: &KmemCache<P>,
         objects: &[*mut u8],
         emptied: &mut Emptied,
-        gfp: Gfp,
     ) -> bool {
         if objects.len() != cache.oo.objects as usize {
             return false;
@@ -205,13 +193,6 @@ impl<P: Platform> Allocator<P> {
         if emptied.offered {
             // SAFETY: free objects of a slab of ours, and no reader knows them still.
             unsafe { self.platform.offer(objects) };
-        }
-        let home = usize::from(slab.node());
-        if home != emptied.nid {
-            let others = core::mem::take(&mut emptied.slabs);
-            let node = cache.node(emptied.nid);
-            self.place_emptied(cache, node, others, &mut emptied.gone, gfp);
-            emptied.nid = home;
         }
         emptied.slabs.push_back(&self.zone.arena, slab);
         emptied.count += 1;
@@ -269,7 +250,6 @@ impl<P: Platform> Allocator<P> {
         main
     }
 
-    #[inline(never)]
     fn flush_whole_slabs(&self, cache: &KmemCache<P>, sheaf: &mut Sheaf, gfp: Gfp) {
         let held = sheaf.len();
         let left = self.free_whole_slabs(cache, sheaf.objects_mut(), Whose::Ours, gfp);
@@ -282,7 +262,7 @@ impl<P: Platform> Allocator<P> {
     ///
     /// What stays is in the order in which it came. So objects that come one behind the other make whole slabs wherever
     /// the first of them began, as what lies before it has left.
-    #[inline(never)]
+    #[inline]
     fn make_room(
         &self,
         cache: &KmemCache<P>,
@@ -321,26 +301,28 @@ impl<P: Platform> Allocator<P> {
         all: &mut Scratch,
         gfp: Gfp,
     ) -> (Sheaf, Sheaf) {
-        let (mut held, mut passed) = (0, 0);
-        for mut part in [older.objects(), newer.objects(), objects] {
-            passed += part.len();
-            loop {
-                let now = part.split_off(..part.len().min(TOGETHER - held));
-                let now = now.unwrap_or_default();
-                all[held..held + now.len()].write_copy_of_slice(now);
-                held += now.len();
-                if part.is_empty() {
-                    break;
-                }
-                // SAFETY: written up to its end.
-                let all = unsafe { all.assume_init_mut() };
-                let (left, gone) = self.thin_out(cache, all, gfp);
-                (held, passed) = (left, passed - gone);
+        let total = older.len() + newer.len() + objects.len();
+        let (mut copied, mut held, mut passed) = (0, 0, total);
+        let (all, left) = loop {
+            let parts = [older.objects(), newer.objects(), objects];
+            let more = gather(&parts, copied, &mut all[held..]);
+            copied += more;
+            // SAFETY: written so far.
+            let all = unsafe { all[..held + more].assume_init_mut() };
+            let left = self.free_whole_slabs_among(cache, all, Whose::Ours, gfp);
+            if copied == total {
+                break (all, left);
             }
-        }
-        // SAFETY: written so far.
-        let all = unsafe { all[..held].assume_init_mut() };
-        let left = self.free_whole_slabs_among(cache, all, Whose::Ours, gfp);
+            // No room: whole slabs went, or, if there was none, the older half does.
+            held = left;
+            if left == all.len() {
+                let half = left / 2;
+                self.count(cache, StatItem::SheafFlush, half);
+                self.free_to_slabs(cache, &mut all[..half], gfp);
+                all.copy_within(half.., 0);
+                (held, passed) = (left - half, passed - half);
+            }
+        };
         older.truncate(0);
         newer.truncate(0);
         (older, newer) = (self.fit(cache, older), self.fit(cache, newer));
@@ -358,21 +340,6 @@ impl<P: Platform> Allocator<P> {
         (older, newer)
     }
 
-    /// Makes room in an array of sheaves' objects: whole slabs go, or, if there is none, the older half. Returns how many
-    /// objects are left, at its start, and how many of those that went were no whole slabs.
-    #[inline(never)]
-    fn thin_out(&self, cache: &KmemCache<P>, all: &mut [*mut u8], gfp: Gfp) -> (usize, usize) {
-        let left = self.free_whole_slabs_among(cache, all, Whose::Ours, gfp);
-        if left < all.len() {
-            return (left, 0);
-        }
-        let half = left / 2;
-        self.count(cache, StatItem::SheafFlush, half);
-        self.free_to_slabs(cache, &mut all[..half], gfp);
-        all.copy_within(half.., 0);
-        (left - half, half)
-    }
-
     /// Makes a sheaf this CPU's spare, if it has none.
     pub(crate) fn place_spare(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
         let top = sheaf.into_top();
@@ -382,9 +349,34 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Keeps empty slabs of ours that are on no list of their node; those that are too many go to `gone`.
-    #[inline(never)]
+    /// Keeps empty slabs of ours that are on no list; those that are too many go to `gone`.
     fn place_emptied(
+        &self,
+        cache: &KmemCache<P>,
+        mut emptied: SlabList,
+        gone: &mut SlabList,
+        gfp: Gfp,
+    ) {
+        let arena = &self.zone.arena;
+        while let Some(first) = emptied.first(arena) {
+            let home = first.node();
+            let mut own = SlabList::new();
+            if self.nr_nodes() == 1 {
+                own.append(arena, &mut emptied);
+            }
+            while let Some(slab) = emptied.first(arena)
+                && slab.node() == home
+            {
+                emptied.remove(arena, slab);
+                own.push_back(arena, slab);
+            }
+            self.place_on_node(cache, cache.node(usize::from(home)), own, gone, gfp);
+        }
+    }
+
+    /// As `place_emptied`, slabs of one node.
+    #[inline(never)]
+    pub(crate) fn place_on_node(
         &self,
         cache: &KmemCache<P>,
         node: &Node<P>,
@@ -454,10 +446,27 @@ fn run_len(objects: &[*mut u8], bytes: usize) -> usize {
     whole + objects[whole..].iter().take(8).take_while(here).count()
 }
 
+/// Copies what lies in some arrays, one behind the other, from position `from` on, as far as there is room; returns how much.
+#[inline(never)]
+fn gather(arrays: &[&[*mut u8]], from: usize, room: &mut [MaybeUninit<*mut u8>]) -> usize {
+    let (mut skip, mut filled) = (from, 0);
+    for array in arrays {
+        let rest = &array[skip.min(array.len())..];
+        skip -= array.len() - rest.len();
+        let now = &rest[..rest.len().min(room.len() - filled)];
+        room[filled..filled + now.len()].write_copy_of_slice(now);
+        filled += now.len();
+    }
+    filled
+}
+
 /// Moves the first objects of an array behind the others.
 #[inline(never)]
 fn rotate(objects: &mut [*mut u8], first: usize) {
-    objects.rotate_left(first);
+    // Three times the other way round: `rotate_left` has a buffer on the stack.
+    objects[..first].reverse();
+    objects[first..].reverse();
+    objects.reverse();
 }
 
 /// Whether two objects lie in one slab: slabs are as aligned as they are large.

@@ -158,7 +158,27 @@ impl<P: Platform> Zone<P> {
     }
 
     /// As [`alloc_on`](Self::alloc_on), and up to `most` such runs at once where the next pages are free too.
+    #[inline]
     pub fn alloc_runs(
+        &self,
+        platform: &P,
+        nid: usize,
+        count: usize,
+        align: usize,
+        most: usize,
+        gfp: Gfp,
+    ) -> Option<Run> {
+        let run = self.find_runs(platform, nid, count, align, most, gfp)?;
+        if gfp.may_map() {
+            // Relaxed, both: glances. Behind all that takes stack to find them.
+            let resident = self.used.load(Relaxed) + self.dirty.load(Relaxed);
+            self.note_resident(platform, resident);
+        }
+        Some(run)
+    }
+
+    #[inline(never)]
+    fn find_runs(
         &self,
         platform: &P,
         nid: usize,
@@ -182,11 +202,6 @@ impl<P: Platform> Zone<P> {
                 let mut lists = self.lists.lock_if(gfp.may_spin())?;
                 self.absorb(&mut lists, platform);
                 if let Some(run) = self.take(&mut lists, want) {
-                    let resident = lists.nr_used + lists.nr_dirty;
-                    drop(lists);
-                    if gfp.may_map() {
-                        self.note_resident(platform, resident);
-                    }
                     return Some(run);
                 }
                 lists.growths
@@ -295,6 +310,13 @@ impl<P: Platform> Zone<P> {
 
     #[inline(never)]
     fn take_any(&self, lists: &mut Lists, want: Want) -> Option<Run> {
+        let (number, found) = self.look_for(want)?;
+        Some(self.claim_found(lists, number, found, want))
+    }
+
+    /// The lowest block that has what is asked for, and where; under the page lock.
+    #[inline(never)]
+    fn look_for(&self, want: Want) -> Option<(u32, Found)> {
         let mut least = bin_of(want.count);
         // A whole block holds any request.
         let sure = (bin_of(want.count.max(want.align)) + 1).min(BINS - 1);
@@ -311,7 +333,7 @@ impl<P: Platform> Zone<P> {
                     continue;
                 }
                 if let Some(found) = want.find(&block.free) {
-                    return Some(self.claim_found(lists, number, found, want));
+                    return Some((number, found));
                 }
                 // SAFETY: as above.
                 let block = unsafe { self.arena.block(number) };
@@ -363,6 +385,7 @@ impl<P: Platform> Zone<P> {
     }
 
     /// The blocks of a group in bins from `least` on.
+    #[inline(never)]
     fn candidates(&self, group: u32, least: usize) -> u64 {
         if least >= BINS {
             return 0;
