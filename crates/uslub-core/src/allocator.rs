@@ -271,6 +271,7 @@ impl<P: Platform> Allocator<P> {
         self.create_in(NonNull::from(dead), record, id, args, Some(dead))
     }
 
+    #[inline(never)]
     fn record(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, CreateError> {
         let record = self.meta.record(&self.platform, bytes, align);
         record.ok_or(CreateError::NoMemory)
@@ -295,23 +296,48 @@ impl<P: Platform> Allocator<P> {
         let tuning = args.tuning.as_ref().unwrap_or(&self.tunables().tuning);
         let min_objects = self.min_objects(tuning);
         let (random, nodes_of) = (self.platform.random(), (nodes, nr_nodes));
-        // SAFETY: the record is ours, and of nobody's else.
-        let cache = unsafe {
-            KmemCache::write_to(record, args, id, tuning, min_objects, random, nodes_of)?;
-            &mut *record.as_ptr()
-        };
+        // SAFETY: the record is ours.
+        let place = unsafe { record.cast().as_mut() };
+        KmemCache::write_to(place, args, id, tuning, min_objects, random, nodes_of)?;
+        // SAFETY: just written.
+        let cache = unsafe { place.assume_init_mut() };
         if tuning.slab_freelist_random == 1 && cache.oo.objects >= 2 {
-            let objects = cache.oo.objects as usize;
-            let offsets = match dead.and_then(|dead| dead.random_room(objects)) {
-                Some(room) => room,
-                None => self.record(2 * objects * 4, 4)?.cast::<u32>(),
-            };
-            // SAFETY: room for so many numbers.
-            let slice = unsafe { core::slice::from_raw_parts_mut(offsets.as_ptr(), 2 * objects) };
-            shuffle(&mut slice[..objects], cache.size, || self.platform.random());
-            slice.copy_within(..objects, objects);
-            cache.set_random(offsets);
+            self.set_random_order(cache, dead)?;
         }
+        self.publish(memory, record, id, nodes_of);
+        // SAFETY: records live for ever.
+        Ok(unsafe { memory.as_ref() })
+    }
+
+    /// Chooses the order in which the fresh slots of a cache's slabs leave.
+    #[inline(never)]
+    fn set_random_order(
+        &self,
+        cache: &mut KmemCache<P>,
+        dead: Option<&KmemCache<P>>,
+    ) -> Result<(), CreateError> {
+        let objects = cache.oo.objects as usize;
+        let offsets = match dead.and_then(|dead| dead.random_room(objects)) {
+            Some(room) => room,
+            None => self.record(2 * objects * 4, 4)?.cast::<u32>(),
+        };
+        // SAFETY: room for so many numbers.
+        let slice = unsafe { core::slice::from_raw_parts_mut(offsets.as_ptr(), 2 * objects) };
+        shuffle(&mut slice[..objects], cache.size, || self.platform.random());
+        slice.copy_within(..objects, objects);
+        cache.set_random(offsets);
+        Ok(())
+    }
+
+    /// Lets others find a cache, whose record may have to be copied to its `memory` first.
+    #[inline(never)]
+    fn publish(
+        &self,
+        memory: NonNull<KmemCache<P>>,
+        record: NonNull<KmemCache<P>>,
+        id: CacheId,
+        (nodes, nr_nodes): (NonNull<Node<P>>, usize),
+    ) {
         self.table.prepare(id);
         self.table.reset_counts(id);
         // Nobody walks the caches meanwhile.
@@ -328,8 +354,6 @@ impl<P: Platform> Allocator<P> {
             self.caches[id.index()].store(memory.as_ptr(), Release);
             self.end.fetch_max(id.index() + 1, Release);
         });
-        // SAFETY: records live for ever.
-        Ok(unsafe { memory.as_ref() })
     }
 
     /// Takes a cache out of the list, so that its identity and record can serve another.

@@ -1,5 +1,6 @@
 //! A cache: objects of one size, their slabs and their sheaves.
 
+use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -123,13 +124,9 @@ const fn colour_of(id: CacheId) -> u8 {
 
 impl<P: Platform> KmemCache<P> {
     /// Writes the record of a cache to `memory`, or nothing; `nodes` are to be set up, and there is no random order yet.
-    ///
-    /// # Safety
-    ///
-    /// `memory` is the caller's.
     #[inline(never)]
-    pub(crate) unsafe fn write_to(
-        memory: NonNull<Self>,
+    pub(crate) fn write_to(
+        memory: &mut MaybeUninit<Self>,
         args: &CacheArgs<'_>,
         id: CacheId,
         tuning: &Tuning,
@@ -257,8 +254,7 @@ impl<P: Platform> KmemCache<P> {
             idle_looks: AtomicU32::new(0),
             next_dead: AtomicPtr::new(core::ptr::null_mut()),
         };
-        // SAFETY: by the caller's promise.
-        unsafe { memory.write(record) };
+        memory.write(record);
         Ok(())
     }
 

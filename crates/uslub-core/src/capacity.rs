@@ -165,6 +165,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// As [`fit`](Self::fit), but so that at least `least` objects find room, as far as the cache's sheaves may grow.
+    #[inline(never)]
     pub(crate) fn fit_for(&self, cache: &KmemCache<P>, mut sheaf: Sheaf, least: usize) -> Sheaf {
         // One with objects only grows.
         let is_grown = || !sheaf.is_empty() && sheaf.capacity() >= cache.capacity_max;

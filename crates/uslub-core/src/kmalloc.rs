@@ -23,7 +23,6 @@ use crate::percpu::{CACHE_WORDS, CacheId};
 use crate::platform::{FaultSite, PAGE_SIZE, Platform};
 use crate::sheaf::MAX_CAPACITY;
 use crate::text::Name;
-use crate::tunables::Tuning;
 
 pub use crate::classes::{CLASS_MAX, CLASS_TABLE, NR_CLASSES, class_of, class_size};
 
@@ -41,6 +40,18 @@ const GROWN_BYTES: usize = 64 << 10;
 const GROWING_MAX: usize = 512;
 /// Largest object at all, in bytes.
 pub const SIZE_MAX: usize = isize::MAX as usize;
+
+/// Name of the cache of a size class.
+#[inline(never)]
+fn class_name(size: usize) -> Name<16> {
+    let mut name = Name::new();
+    let _ = if size.is_multiple_of(1024) {
+        write!(name, "kmalloc-{}k", size / 1024)
+    } else {
+        write!(name, "kmalloc-{size}")
+    };
+    name
+}
 
 /// An object and what is known of its bytes.
 #[derive(Clone, Copy, Debug)]
@@ -127,12 +138,7 @@ impl<P: Platform> Allocator<P> {
     #[inline(never)]
     fn create_class(&self, id: CacheId) -> Option<&KmemCache<P>> {
         let size = class_size(id.index());
-        let mut name = Name::<24>::new();
-        let _ = if size.is_multiple_of(1024) {
-            write!(name, "kmalloc-{}k", size / 1024)
-        } else {
-            write!(name, "kmalloc-{size}")
-        };
+        let name = class_name(size);
         let mut args = CacheArgs::new(name.as_str(), size);
         // Small slabs: a few objects that stay when others of their size go pin less.
         if self.tunables().tuning.slab_min_objects == 0 {
@@ -150,10 +156,9 @@ impl<P: Platform> Allocator<P> {
         if self.tunables().tuning.sheaf_capacity == 0 {
             args.sheaf_capacity = Some((SHEAF_BYTES / size).clamp(1, FIRST_MAX));
             if self.tunables().tuning.sheaf_capacity_max == 0 && size <= GROWING_MAX {
-                args.tuning = Some(Tuning {
-                    sheaf_capacity_max: (GROWN_BYTES / size).min(MAX_CAPACITY) as u32,
-                    ..self.tunables().tuning
-                });
+                // In place: a second one on the stack would be as large again.
+                let tuning = args.tuning.insert(self.tunables().tuning);
+                tuning.sheaf_capacity_max = (GROWN_BYTES / size).min(MAX_CAPACITY) as u32;
             }
         }
         self.create_at(id, &args).ok()

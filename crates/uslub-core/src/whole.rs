@@ -7,7 +7,6 @@
 //! So whoever has more to free than a CPU's sheaves hold looks for whole slabs first, and keeps what is left over: its neighbours,
 //! which often follow, make it whole.
 
-use core::mem::MaybeUninit;
 use core::ops::Range;
 
 use crate::allocator::Allocator;
@@ -301,16 +300,28 @@ impl<P: Platform> Allocator<P> {
         all: &mut Scratch,
         gfp: Gfp,
     ) -> (Sheaf, Sheaf) {
-        let total = older.len() + newer.len() + objects.len();
-        let (mut copied, mut held, mut passed) = (0, 0, total);
+        let mut passed = older.len() + newer.len() + objects.len();
+        // Which of the three is copied next, and from where.
+        let (mut part, mut at, mut held) = (0, 0, 0);
         let (all, left) = loop {
-            let parts = [older.objects(), newer.objects(), objects];
-            let more = gather(&parts, copied, &mut all[held..]);
-            copied += more;
+            let from = match part {
+                0 => older.objects(),
+                1 => newer.objects(),
+                _ => objects,
+            };
+            let more = (from.len() - at).min(TOGETHER - held);
+            all[held..held + more].write_copy_of_slice(&from[at..at + more]);
+            (at, held) = (at + more, held + more);
+            if at == from.len() {
+                (part, at) = (part + 1, 0);
+                if part < 3 {
+                    continue;
+                }
+            }
             // SAFETY: written so far.
-            let all = unsafe { all[..held + more].assume_init_mut() };
+            let all = unsafe { all[..held].assume_init_mut() };
             let left = self.free_whole_slabs_among(cache, all, Whose::Ours, gfp);
-            if copied == total {
+            if part == 3 {
                 break (all, left);
             }
             // No room: whole slabs went, or, if there was none, the older half does.
@@ -444,20 +455,6 @@ fn run_len(objects: &[*mut u8], bytes: usize) -> usize {
         * 8;
     let here = |&&object: &&*mut u8| is_near(object, objects[0], bytes);
     whole + objects[whole..].iter().take(8).take_while(here).count()
-}
-
-/// Copies what lies in some arrays, one behind the other, from position `from` on, as far as there is room; returns how much.
-#[inline(never)]
-fn gather(arrays: &[&[*mut u8]], from: usize, room: &mut [MaybeUninit<*mut u8>]) -> usize {
-    let (mut skip, mut filled) = (from, 0);
-    for array in arrays {
-        let rest = &array[skip.min(array.len())..];
-        skip -= array.len() - rest.len();
-        let now = &rest[..rest.len().min(room.len() - filled)];
-        room[filled..filled + now.len()].write_copy_of_slice(now);
-        filled += now.len();
-    }
-    filled
 }
 
 /// Moves the first objects of an array behind the others.

@@ -308,7 +308,7 @@ impl<P: Platform> Zone<P> {
         }
     }
 
-    #[inline(never)]
+    #[inline]
     fn take_any(&self, lists: &mut Lists, want: Want) -> Option<Run> {
         let (number, found) = self.look_for(want)?;
         Some(self.claim_found(lists, number, found, want))
@@ -335,11 +335,7 @@ impl<P: Platform> Zone<P> {
                 if let Some(found) = want.find(&block.free) {
                     return Some((number, found));
                 }
-                // SAFETY: as above.
-                let block = unsafe { self.arena.block(number) };
-                // Its longest run may have been more than it has.
-                block.recount();
-                self.rebin(number);
+                self.recount_longest(number);
                 misses += 1;
                 if misses == LOOK_AT && least < sure {
                     least = sure;
@@ -348,6 +344,14 @@ impl<P: Platform> Zone<P> {
             }
         }
         None
+    }
+
+    /// Puts a block into its bin whose longest run was less than was thought; under the page lock.
+    #[inline(never)]
+    fn recount_longest(&self, number: u32) {
+        // SAFETY: the caller holds the page lock, and has no reference to the block.
+        unsafe { self.arena.block(number) }.recount();
+        self.rebin(number);
     }
 
     /// Pages that hold memory, of the few blocks that were used last: they need no fault, and what was used long ago can go.
