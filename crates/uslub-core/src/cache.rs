@@ -140,7 +140,9 @@ impl<P: Platform> KmemCache<P> {
             max_order: args
                 .max_order
                 .unwrap_or(tuning.slab_max_order)
-                .clamp(tuning.slab_min_order, order::MAX_SLAB_ORDER),
+                // No `clamp`: its panic message would lie on the stack.
+                .max(tuning.slab_min_order)
+                .min(order::MAX_SLAB_ORDER),
             min_objects: args.min_objects.unwrap_or(min_objects),
         };
         let mut oo = order::calculate_order(layout.size, bounds).ok_or(CreateError::BadSize)?;
@@ -190,10 +192,8 @@ impl<P: Platform> KmemCache<P> {
                 FULL_SHEAVES
             },
         );
-        let mut name = [0; NAME_MAX + 1];
-        name[..args.name.len()].copy_from_slice(args.name.as_bytes());
         let record = Self {
-            name,
+            name: [0; NAME_MAX + 1],
             name_len: args.name.len() as u8,
             id,
             own: if nodes.1 == 1 {
@@ -240,7 +240,9 @@ impl<P: Platform> KmemCache<P> {
                 // Of larger sheaves fewer.
                 let most =
                     (ADAPTIVE_BARN * order::FIRST_MAX).div_ceil(capacity_max.max(order::FIRST_MAX));
-                (ADAPTIVE_BARN_BYTES / (capacity_max * layout.size)).clamp(most, 2 * most)
+                (ADAPTIVE_BARN_BYTES / (capacity_max * layout.size))
+                    .max(most)
+                    .min(2 * most)
             } else {
                 max_full
             },
@@ -254,7 +256,8 @@ impl<P: Platform> KmemCache<P> {
             idle_looks: AtomicU32::new(0),
             next_dead: AtomicPtr::new(core::ptr::null_mut()),
         };
-        memory.write(record);
+        let record = memory.write(record);
+        record.name[..args.name.len()].copy_from_slice(args.name.as_bytes());
         Ok(())
     }
 
