@@ -170,7 +170,11 @@ fn bits_of(slot: usize, len: usize, word: usize) -> u64 {
     // Of the first slots, so many are in this word.
     let first = |slots: usize| (slots + WORDS - 1 - word) / WORDS;
     // A shift by all 64 bits is none.
-    let below = |bits: usize| u64::MAX.checked_shl(bits as u32).map_or(u64::MAX, |above| !above);
+    let below = |bits: usize| {
+        u64::MAX
+            .checked_shl(bits as u32)
+            .map_or(u64::MAX, |above| !above)
+    };
     below(first(slot + len)) & !below(first(slot))
 }
 

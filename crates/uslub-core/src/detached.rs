@@ -172,7 +172,13 @@ impl<P: Platform> Allocator<P> {
         };
         let mut emptied = SlabList::new();
         for at in 0..len {
-            self.push_listed(cache, &mut lists, &waiting.get(arena, at), gfp, &mut emptied);
+            self.push_listed(
+                cache,
+                &mut lists,
+                &waiting.get(arena, at),
+                gfp,
+                &mut emptied,
+            );
         }
         waiting.len = 0;
         if emptied.is_empty() {

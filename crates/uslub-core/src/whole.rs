@@ -173,12 +173,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Empties the slab of these objects, which are of one slab, if they are all that it has; returns whether they are.
-    fn note_whole(
-        &self,
-        cache: &KmemCache<P>,
-        objects: &[*mut u8],
-        emptied: &mut Emptied,
-    ) -> bool {
+    fn note_whole(&self, cache: &KmemCache<P>, objects: &[*mut u8], emptied: &mut Emptied) -> bool {
         if objects.len() != cache.oo.objects as usize {
             return false;
         }

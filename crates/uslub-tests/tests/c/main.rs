@@ -7,4 +7,5 @@ mod life;
 mod limits;
 mod memory;
 mod misuse;
+mod stack;
 mod stress;
