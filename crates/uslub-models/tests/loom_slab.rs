@@ -200,36 +200,32 @@ fn takes_and_frees(slub: &'static Slub) -> Thread<()> {
 /// its return the slab may become partial, be listed, be emptied by the second, and look as before.
 #[test]
 fn a_slab_that_is_full_again_has_one_owner() {
-    for (first, second) in [
-        (Gfp::KERNEL, Gfp::KERNEL),
-        (Gfp::KERNEL, Gfp::NOSPIN),
-        (Gfp::NOSPIN, Gfp::KERNEL),
+    let [lock_free, locked] = ways();
+    for (first, second, freed, tuning) in [
+        (Gfp::KERNEL, Gfp::KERNEL, 1, lock_free),
+        (Gfp::KERNEL, Gfp::KERNEL, 2, lock_free),
+        (Gfp::KERNEL, Gfp::KERNEL, 1, locked),
+        // Whoever may not wait leaves states under a lock alone.
+        (Gfp::KERNEL, Gfp::NOSPIN, 1, lock_free),
+        (Gfp::NOSPIN, Gfp::KERNEL, 1, lock_free),
     ] {
-        for tuning in ways() {
-            if (first, second) != (Gfp::KERNEL, Gfp::KERNEL) && tuning.slab_state_lockfree == 0 {
-                // Whoever may not wait leaves states under a lock alone.
-                continue;
-            }
-            for freed in 1..=2 {
-                let (model, objects) = slabs_with(1, 2, tuning);
-                let of = |gfp| ["waits", "must not wait"][usize::from(gfp == Gfp::NOSPIN)];
-                let name = format!(
-                    "full again, {freed} freed, first {}, second {}, {}",
-                    of(first),
-                    of(second),
-                    way(&tuning)
-                );
-                model.check(&name, preemptions(1), move |slub| {
-                    let kept = objects[freed..].iter().map(|&o| held(slub, o));
-                    let mut left: Vec<_> = kept.collect();
-                    let takers = [first, second].map(|gfp| takes_part(slub, gfp));
-                    let frees = frees(slub, &objects[..freed], Gfp::KERNEL);
-                    left.extend(takers.into_iter().filter_map(|taker| taker.join().unwrap()));
-                    frees.join().unwrap();
-                    left
-                });
-            }
-        }
+        let (model, objects) = slabs_with(1, 2, tuning);
+        let of = |gfp| ["waits", "must not wait"][usize::from(gfp == Gfp::NOSPIN)];
+        let name = format!(
+            "full again, {freed} freed, first {}, second {}, {}",
+            of(first),
+            of(second),
+            way(&tuning)
+        );
+        model.check(&name, preemptions(1), move |slub| {
+            let kept = objects[freed..].iter().map(|&o| held(slub, o));
+            let mut left: Vec<_> = kept.collect();
+            let takers = [first, second].map(|gfp| takes_part(slub, gfp));
+            let frees = frees(slub, &objects[..freed], Gfp::KERNEL);
+            left.extend(takers.into_iter().filter_map(|taker| taker.join().unwrap()));
+            frees.join().unwrap();
+            left
+        });
     }
 }
 
