@@ -1,5 +1,6 @@
 //! The allocator: a value that owns pages, caches and per-CPU slots.
 
+use core::mem::MaybeUninit;
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -79,6 +80,8 @@ pub struct Allocator<P: Platform> {
     pub(crate) end: AtomicUsize,
     /// When to look again for caches that nobody uses, in milliseconds.
     pub(crate) next_cold: AtomicU64,
+    /// Whether an allocation that is under way took pages: its end looks for such caches.
+    pub(crate) looks_for_cold: AtomicBool,
     /// Objects that were allocated without a cache, and freed.
     pub large_calls: [AtomicUsize; 2],
     pub(crate) caches: [AtomicPtr<KmemCache<P>>; MAX_CACHES],
@@ -119,6 +122,7 @@ impl<P: Platform> Allocator<P> {
             large_pages: AtomicUsize::new(0),
             end: AtomicUsize::new(1),
             next_cold: AtomicU64::new(0),
+            looks_for_cold: AtomicBool::new(false),
             large_calls: [const { AtomicUsize::new(0) }; 2],
             caches: [const { AtomicPtr::new(null_mut()) }; MAX_CACHES],
             slab_mutex: Lock::new(CacheList::new()),
@@ -267,41 +271,83 @@ impl<P: Platform> Allocator<P> {
         dead: Option<&KmemCache<P>>,
     ) -> Result<&KmemCache<P>, CreateError> {
         args::check(args)?;
-        let record = |bytes, align| {
-            self.meta
-                .record(&self.platform, bytes, align)
-                .ok_or(CreateError::NoMemory)
+        let Some(dead) = dead else {
+            let memory = self.record(size_of::<KmemCache<P>>(), 64)?.cast();
+            return self.create_in(memory, memory, id, args, None);
         };
+        // What fails leaves the dead one as it was.
+        let mut cache = MaybeUninit::<KmemCache<P>>::uninit();
+        let record = NonNull::from(&mut cache).cast();
+        self.create_in(NonNull::from(dead), record, id, args, Some(dead))
+    }
+
+    #[inline(never)]
+    fn record(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, CreateError> {
+        let record = self.meta.record(&self.platform, bytes, align);
+        record.ok_or(CreateError::NoMemory)
+    }
+
+    /// Makes a cache in `memory`, whose record is first written to `record`: there, or elsewhere.
+    fn create_in(
+        &self,
+        memory: NonNull<KmemCache<P>>,
+        record: NonNull<KmemCache<P>>,
+        id: CacheId,
+        args: &CacheArgs<'_>,
+        dead: Option<&KmemCache<P>>,
+    ) -> Result<&KmemCache<P>, CreateError> {
         let nr_nodes = self.nr_nodes();
         let nodes = match dead {
             Some(dead) => dead.node_records(),
-            None => record(nr_nodes * size_of::<Node<P>>(), align_of::<Node<P>>())?.cast(),
+            None => self
+                .record(nr_nodes * size_of::<Node<P>>(), align_of::<Node<P>>())?
+                .cast(),
         };
-        let tuning = args.tuning.unwrap_or(self.tunables().tuning);
-        let mut cache = KmemCache::new(
-            args,
-            id,
-            tuning,
-            self.min_objects(&tuning),
-            self.platform.random(),
-            (nodes, nr_nodes),
-        )?;
+        let tuning = args.tuning.as_ref().unwrap_or(&self.tunables().tuning);
+        let min_objects = self.min_objects(tuning);
+        let (random, nodes_of) = (self.platform.random(), (nodes, nr_nodes));
+        // SAFETY: the record is ours.
+        let place = unsafe { record.cast().as_mut() };
+        KmemCache::write_to(place, args, id, tuning, min_objects, random, nodes_of)?;
+        // SAFETY: just written.
+        let cache = unsafe { place.assume_init_mut() };
         if tuning.slab_freelist_random == 1 && cache.oo.objects >= 2 {
-            let objects = cache.oo.objects as usize;
-            let offsets = match dead.and_then(|dead| dead.random_room(objects)) {
-                Some(room) => room,
-                None => record(2 * objects * 4, 4)?.cast::<u32>(),
-            };
-            // SAFETY: room for so many numbers.
-            let slice = unsafe { core::slice::from_raw_parts_mut(offsets.as_ptr(), 2 * objects) };
-            shuffle(&mut slice[..objects], cache.size, || self.platform.random());
-            slice.copy_within(..objects, objects);
-            cache.set_random(offsets);
+            self.set_random_order(cache, dead)?;
         }
-        let memory = match dead {
-            Some(dead) => NonNull::from(dead),
-            None => record(size_of::<KmemCache<P>>(), 64)?.cast(),
+        self.publish(memory, record, id, nodes_of);
+        // SAFETY: records live for ever.
+        Ok(unsafe { memory.as_ref() })
+    }
+
+    /// Chooses the order in which the fresh slots of a cache's slabs leave.
+    #[inline(never)]
+    fn set_random_order(
+        &self,
+        cache: &mut KmemCache<P>,
+        dead: Option<&KmemCache<P>>,
+    ) -> Result<(), CreateError> {
+        let objects = cache.oo.objects as usize;
+        let offsets = match dead.and_then(|dead| dead.random_room(objects)) {
+            Some(room) => room,
+            None => self.record(2 * objects * 4, 4)?.cast::<u32>(),
         };
+        // SAFETY: room for so many numbers.
+        let slice = unsafe { core::slice::from_raw_parts_mut(offsets.as_ptr(), 2 * objects) };
+        shuffle(&mut slice[..objects], cache.size, || self.platform.random());
+        slice.copy_within(..objects, objects);
+        cache.set_random(offsets);
+        Ok(())
+    }
+
+    /// Lets others find a cache, whose record may have to be copied to its `memory` first.
+    #[inline(never)]
+    fn publish(
+        &self,
+        memory: NonNull<KmemCache<P>>,
+        record: NonNull<KmemCache<P>>,
+        id: CacheId,
+        (nodes, nr_nodes): (NonNull<Node<P>>, usize),
+    ) {
         self.table.prepare(id);
         self.table.reset_counts(id);
         // Nobody walks the caches meanwhile.
@@ -310,14 +356,14 @@ impl<P: Platform> Allocator<P> {
                 // SAFETY: within the nodes' record, which is ours.
                 unsafe { nodes.add(nid).write(Node::new()) };
             }
-            // SAFETY: the record is ours.
-            unsafe { memory.write(cache) };
+            if memory != record {
+                // SAFETY: both are ours, and not the same.
+                unsafe { memory.copy_from_nonoverlapping(record, 1) };
+            }
             // Release: whoever finds the cache sees its record and its slots.
             self.caches[id.index()].store(memory.as_ptr(), Release);
             self.end.fetch_max(id.index() + 1, Release);
         });
-        // SAFETY: records live for ever.
-        Ok(unsafe { memory.as_ref() })
     }
 
     /// Takes a cache out of the list, so that its identity and record can serve another.

@@ -68,6 +68,7 @@ impl<P: Platform> Allocator<P> {
         if gfp.contains(Gfp::ZERO) && n == 1 {
             self.zero_object(cache, object[0]);
         }
+        self.end_allocation(gfp);
         object[0]
     }
 
@@ -216,11 +217,13 @@ impl<P: Platform> Allocator<P> {
     fn alloc_bulk_slow(&self, cache: &KmemCache<P>, gfp: Gfp, out: &mut [*mut u8]) -> bool {
         // It takes a while until its first word is written.
         self.platform.fetch(out);
-        if out.len() * FEW > cache.capacity && self.only_new_slabs_are_left(cache) {
+        let done = if out.len() * FEW > cache.capacity && self.only_new_slabs_are_left(cache) {
             self.alloc_bulk_from_new(cache, gfp, out)
         } else {
             self.alloc_bulk_from_all(cache, gfp, out)
-        }
+        };
+        self.end_allocation(gfp);
+        done
     }
 
     /// As `alloc_bulk_slow`, where only new slabs have objects.

@@ -1,5 +1,6 @@
 //! A cache: objects of one size, their slabs and their sheaves.
 
+use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -122,22 +123,26 @@ const fn colour_of(id: CacheId) -> u8 {
 }
 
 impl<P: Platform> KmemCache<P> {
-    /// Computes the record of a cache; `nodes` is set up, `random` null or a permutation's offsets.
-    pub(crate) fn new(
+    /// Writes the record of a cache to `memory`, or nothing; `nodes` are to be set up, and there is no random order yet.
+    #[inline(never)]
+    pub(crate) fn write_to(
+        memory: &mut MaybeUninit<Self>,
         args: &CacheArgs<'_>,
         id: CacheId,
-        tuning: Tuning,
+        tuning: &Tuning,
         min_objects: usize,
         secret: u64,
         nodes: (NonNull<Node<P>>, usize),
-    ) -> Result<Self, CreateError> {
+    ) -> Result<(), CreateError> {
         let layout = Layout::of(args)?;
         let bounds = Bounds {
             min_order: tuning.slab_min_order,
             max_order: args
                 .max_order
                 .unwrap_or(tuning.slab_max_order)
-                .clamp(tuning.slab_min_order, order::MAX_SLAB_ORDER),
+                // No `clamp`: its panic message would lie on the stack.
+                .max(tuning.slab_min_order)
+                .min(order::MAX_SLAB_ORDER),
             min_objects: args.min_objects.unwrap_or(min_objects),
         };
         let mut oo = order::calculate_order(layout.size, bounds).ok_or(CreateError::BadSize)?;
@@ -187,10 +192,8 @@ impl<P: Platform> KmemCache<P> {
                 FULL_SHEAVES
             },
         );
-        let mut name = [0; NAME_MAX + 1];
-        name[..args.name.len()].copy_from_slice(args.name.as_bytes());
-        Ok(Self {
-            name,
+        let record = Self {
+            name: [0; NAME_MAX + 1],
             name_len: args.name.len() as u8,
             id,
             own: if nodes.1 == 1 {
@@ -215,7 +218,7 @@ impl<P: Platform> KmemCache<P> {
             ctor: args.ctor,
             flags: args.flags,
             free_gfp: args.free_gfp,
-            tuning,
+            tuning: *tuning,
             max_slabs,
             mergeable: args.is_mergeable(),
             keeps_little: args.kept_bytes.is_some(),
@@ -237,7 +240,9 @@ impl<P: Platform> KmemCache<P> {
                 // Of larger sheaves fewer.
                 let most =
                     (ADAPTIVE_BARN * order::FIRST_MAX).div_ceil(capacity_max.max(order::FIRST_MAX));
-                (ADAPTIVE_BARN_BYTES / (capacity_max * layout.size)).clamp(most, 2 * most)
+                (ADAPTIVE_BARN_BYTES / (capacity_max * layout.size))
+                    .max(most)
+                    .min(2 * most)
             } else {
                 max_full
             },
@@ -250,7 +255,10 @@ impl<P: Platform> KmemCache<P> {
             last_activity: AtomicU64::new(0),
             idle_looks: AtomicU32::new(0),
             next_dead: AtomicPtr::new(core::ptr::null_mut()),
-        })
+        };
+        let record = memory.write(record);
+        record.name[..args.name.len()].copy_from_slice(args.name.as_bytes());
+        Ok(())
     }
 
     pub(crate) fn set_random(&mut self, offsets: NonNull<u32>) {

@@ -166,6 +166,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// As [`fit`](Self::fit), but so that at least `least` objects find room, as far as the cache's sheaves may grow.
+    #[inline(never)]
     pub(crate) fn fit_for(&self, cache: &KmemCache<P>, mut sheaf: Sheaf, least: usize) -> Sheaf {
         // One with objects only grows.
         let is_grown = || !sheaf.is_empty() && sheaf.capacity() >= cache.capacity_max;
@@ -263,6 +264,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Looks which CPUs have not used an adaptive cache for two looks; returns whether there are any with sheaves.
+    #[inline(never)]
     pub(crate) fn note_idle_cpus(&self, cache: &KmemCache<P>) -> bool {
         let mut any = false;
         for (_, region) in self.table.regions() {
@@ -291,6 +293,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Flushes what the barns of an adaptive cache have not needed since the last look.
+    #[inline(never)]
     pub(crate) fn trim_barns(&self, cache: &KmemCache<P>) {
         for node in cache.nodes() {
             let mut surplus: SheafList = node.barn.take_surplus();

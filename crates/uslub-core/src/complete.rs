@@ -98,9 +98,13 @@ fn ladder_len(objects: &[*mut u8], size: usize) -> usize {
     len + rungs.take_while(|pair| step(pair) == first).count()
 }
 
-/// Slots of a slab whose objects were seen: a byte each, as nothing then waits for the one before.
+/// Words of a set of slots.
+const WORDS: usize = MOST / 64;
+
+/// Slots of a slab whose objects were seen: a bit each, as its user may have little stack. Neighbours are in different
+/// words, as a note in the same word as the one before waits for it.
 struct Seen {
-    slots: [u8; MOST],
+    slots: [u64; WORDS],
     /// All bits in which an object lies elsewhere than its slot.
     wrong: usize,
 }
@@ -108,7 +112,7 @@ struct Seen {
 impl Seen {
     fn none() -> Self {
         Self {
-            slots: [0; MOST],
+            slots: [0; WORDS],
             wrong: 0,
         }
     }
@@ -125,7 +129,7 @@ impl Seen {
             let slot = slot_of(offset);
             // What lies in no slot of the slab is told by the offset, which is not the slot's.
             self.wrong |= slot.wrapping_mul(size) ^ offset;
-            self.slots[slot % MOST] = 1;
+            self.slots[slot % WORDS] |= 1 << (slot / WORDS % 64);
         }
     }
 
@@ -134,25 +138,44 @@ impl Seen {
     fn note_even(&mut self, offsets: impl Iterator<Item = usize>, size: usize, bytes: usize) {
         let shift = size.trailing_zeros();
         let any = offsets.fold(0, |any, offset| {
-            self.slots[(offset >> shift) % MOST] = 1;
+            let slot = offset >> shift;
+            self.slots[slot % WORDS] |= 1 << (slot / WORDS % 64);
             any | offset
         });
         self.wrong |= any & !(bytes - size);
     }
 
     /// Notes so many from a slot on; whether there are so many.
+    #[inline]
     fn note_run(&mut self, slot: usize, len: usize) -> bool {
-        let run = self.slots.get_mut(slot..slot.saturating_add(len));
-        run.is_some_and(|run| {
-            run.fill(1);
-            true
-        })
+        if slot >= MOST || len > MOST - slot {
+            return false;
+        }
+        for (word, seen) in self.slots.iter_mut().enumerate() {
+            *seen |= bits_of(slot, len, word);
+        }
+        true
     }
 
     /// Whether so many objects, which all were noted, are those of the first `count` slots: as many as these, so none came twice.
     fn are_all(&self, count: usize) -> bool {
-        self.wrong == 0 && self.slots[..count].iter().fold(1, |all, seen| all & seen) == 1
+        let missing = |word: usize| bits_of(0, count, word) & !self.slots[word];
+        self.wrong == 0 && (0..WORDS).all(|word| missing(word) == 0)
     }
+}
+
+/// Those bits of a word of a set that stand for `len` slots from `slot` on.
+#[inline]
+fn bits_of(slot: usize, len: usize, word: usize) -> u64 {
+    // Of the first slots, so many are in this word.
+    let first = |slots: usize| (slots + WORDS - 1 - word) / WORDS;
+    // A shift by all 64 bits is none.
+    let below = |bits: usize| {
+        u64::MAX
+            .checked_shl(bits as u32)
+            .map_or(u64::MAX, |above| !above)
+    };
+    below(first(slot + len)) & !below(first(slot))
 }
 
 #[cfg(test)]
@@ -270,7 +293,8 @@ mod tests {
             let mut seen = Seen::none();
             assert!(seen.note_run(slot, len));
             let run = slot..slot + len;
-            assert!((0..MOST).all(|at| (seen.slots[at] == 1) == run.contains(&at)));
+            let is_seen = |at: usize| seen.slots[at % WORDS] >> (at / WORDS) & 1 == 1;
+            assert!((0..MOST).all(|at| is_seen(at) == run.contains(&at)));
             assert!(!seen.note_run(MOST - 7, 8) && !seen.note_run(usize::MAX - 7, 8));
         }
     }

@@ -4,12 +4,14 @@
 //! compare-and-swap. Two kinds of push change the node's lists of slabs and need its lock: the first of a full slab,
 //! which is listed then, and the one that empties a slab. They wait for each other, `WAITING` at most, and share one hold.
 
+use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 
 use crate::allocator::Allocator;
 use crate::cache::KmemCache;
 use crate::gfp::Gfp;
 use crate::node::{Lists, SlabList};
+use crate::page::{Arena, PageIndex};
 use crate::platform::Platform;
 use crate::slab::{Slab, State};
 use crate::stats::StatItem;
@@ -26,118 +28,187 @@ pub(crate) struct Detached<'a> {
     pub(crate) count: usize,
 }
 
+/// A detached list that waits, in few bytes, as its user may have little stack: the slab's page, and offsets in
+/// units of 8 bytes.
+#[derive(Clone, Copy)]
+struct Parked {
+    page: PageIndex,
+    head: u16,
+    tail: u16,
+    count: u16,
+}
+
 /// Detached lists that wait for the list lock of one node.
-pub(crate) struct Waiting<'a> {
-    lists: [Option<Detached<'a>>; WAITING],
+pub(crate) struct Waiting {
+    lists: [MaybeUninit<Parked>; WAITING],
     len: usize,
 }
 
-impl<'a> Waiting<'a> {
+impl Waiting {
     pub(crate) fn new() -> Self {
         Self {
-            lists: [const { None }; WAITING],
+            lists: [const { MaybeUninit::uninit() }; WAITING],
             len: 0,
         }
     }
 
+    fn lists(&self) -> &[Parked] {
+        // SAFETY: the first `len` are written.
+        unsafe { self.lists[..self.len].assume_init_ref() }
+    }
+
     /// The first objects of the lists of this slab: a slab has several where objects of others lie between its own.
-    pub(crate) fn heads_of(&self, slab: &Slab) -> impl Iterator<Item = *mut u8> {
-        let waiting = self.lists[..self.len].iter().flatten();
-        let own = waiting.filter(move |list| core::ptr::eq(list.slab, slab));
-        own.map(|list| list.head)
+    pub(crate) fn heads_of(&self, arena: &Arena, slab: &Slab) -> impl Iterator<Item = *mut u8> {
+        let page = arena.page_of_slab(slab);
+        let base = arena.address(page).as_ptr();
+        let own = self.lists().iter().filter(move |list| list.page == page);
+        own.map(move |list| base.wrapping_add(usize::from(list.head) * 8))
     }
 
     /// Whether one of the lists is of this slab.
-    pub(crate) fn has(&self, slab: &Slab) -> bool {
-        self.heads_of(slab).next().is_some()
+    pub(crate) fn has(&self, arena: &Arena, slab: &Slab) -> bool {
+        let page = arena.page_of_slab(slab);
+        self.lists().iter().any(|list| list.page == page)
     }
 
     /// Whether a list of this slab can wait too.
-    fn takes(&self, slab: &Slab) -> bool {
-        let first = self.lists[0].as_ref().filter(|_| self.len > 0);
-        self.len < WAITING && first.is_none_or(|list| list.slab.node() == slab.node())
+    fn takes(&self, arena: &Arena, slab: &Slab) -> bool {
+        let first = self.lists().first();
+        self.len < WAITING && first.is_none_or(|list| arena.slab(list.page).node() == slab.node())
     }
 
-    fn drain(&mut self) -> impl Iterator<Item = Detached<'a>> {
-        let len = core::mem::take(&mut self.len);
-        self.lists[..len].iter_mut().filter_map(Option::take)
+    fn add(&mut self, arena: &Arena, list: &Detached<'_>) {
+        let page = arena.page_of_slab(list.slab);
+        let base = arena.address(page).as_ptr() as usize;
+        // A slab is of 256 KiB at most.
+        let offset = |object: *mut u8| ((object as usize - base) / 8) as u16;
+        self.lists[self.len].write(Parked {
+            page,
+            head: offset(list.head),
+            tail: offset(list.tail),
+            count: list.count as u16,
+        });
+        self.len += 1;
+    }
+
+    /// The list of this number.
+    fn get<'a>(&self, arena: &'a Arena, at: usize) -> Detached<'a> {
+        let list = self.lists()[at];
+        let base = arena.address(list.page).as_ptr();
+        Detached {
+            slab: arena.slab(list.page),
+            head: base.wrapping_add(usize::from(list.head) * 8),
+            tail: base.wrapping_add(usize::from(list.tail) * 8),
+            count: list.count.into(),
+        }
     }
 }
 
 impl<P: Platform> Allocator<P> {
     /// Pushes a chain of `count` objects, linked from `head` to `tail`, onto a slab's freelist;
-    /// the kernel's `__slab_free`.
+    /// the kernel's `__slab_free`. Of those objects' slab others are in use.
     pub(crate) fn slab_free(&self, cache: &KmemCache<P>, detached: Detached<'_>, gfp: Gfp) {
-        let mut waiting = Waiting::new();
-        self.push_or_wait(cache, detached, &mut waiting, gfp);
-        self.push_waiting(cache, &mut waiting, gfp);
-    }
-
-    /// Pushes a list, now or, where that takes the list lock, with those that wait for it.
-    pub(crate) fn push_or_wait<'a>(
-        &self,
-        cache: &KmemCache<P>,
-        detached: Detached<'a>,
-        waiting: &mut Waiting<'a>,
-        gfp: Gfp,
-    ) {
         if !gfp.may_spin() && !cache.never_waits() {
             return self.defer(cache, &detached);
         }
-        let Err(detached) = self.push_unlisted(cache, detached) else {
+        if self.push_unlisted(cache, &detached) {
             return;
-        };
-        if !waiting.takes(detached.slab) {
-            self.push_waiting(cache, waiting, gfp);
         }
-        waiting.lists[waiting.len] = Some(detached);
-        waiting.len += 1;
-    }
-
-    /// Pushes all lists that wait, in one hold of the list lock.
-    pub(crate) fn push_waiting(&self, cache: &KmemCache<P>, waiting: &mut Waiting<'_>, gfp: Gfp) {
-        let mut left = waiting.drain().peekable();
-        let Some(first) = left.peek() else {
-            return;
-        };
-        let node = cache.node(usize::from(first.slab.node()));
+        let node = cache.node(usize::from(detached.slab.node()));
         let Some(mut lists) = self.lock_lists(cache, node, gfp.may_spin()) else {
-            return left.for_each(|detached| self.defer(cache, &detached));
+            return self.defer(cache, &detached);
         };
         let mut emptied = SlabList::new();
-        for detached in left {
-            self.push_listed(cache, &mut lists, &detached, gfp, &mut emptied);
+        self.push_listed(cache, &mut lists, &detached, gfp, &mut emptied);
+        if !emptied.is_empty() {
+            let why = "its slab is empty, though some of it is in use";
+            self.misuse(cache, detached.head, why);
         }
+        node.note(&lists);
+    }
+
+    /// Pushes a list, now or, where that takes the list lock, with those that wait for it. Slabs that are to go back
+    /// to the page layer go to `gone`.
+    #[inline]
+    pub(crate) fn push_or_wait(
+        &self,
+        cache: &KmemCache<P>,
+        detached: &Detached<'_>,
+        waiting: &mut Waiting,
+        gone: &mut SlabList,
+        gfp: Gfp,
+    ) {
+        if !gfp.may_spin() && !cache.never_waits() {
+            return self.defer(cache, detached);
+        }
+        if self.push_unlisted(cache, detached) {
+            return;
+        }
+        let arena = &self.zone.arena;
+        if !waiting.takes(arena, detached.slab) {
+            self.push_waiting(cache, waiting, gone, gfp);
+        }
+        waiting.add(arena, detached);
+    }
+
+    /// Pushes all lists that wait, in one hold of the list lock; `gone` as above.
+    #[inline(never)]
+    pub(crate) fn push_waiting(
+        &self,
+        cache: &KmemCache<P>,
+        waiting: &mut Waiting,
+        gone: &mut SlabList,
+        gfp: Gfp,
+    ) {
+        let (arena, len) = (&self.zone.arena, waiting.lists().len());
+        let Some(first) = waiting.lists().first() else {
+            return;
+        };
+        let node = cache.node(usize::from(arena.slab(first.page).node()));
+        let Some(mut lists) = self.lock_lists(cache, node, gfp.may_spin()) else {
+            (0..len).for_each(|at| self.defer(cache, &waiting.get(arena, at)));
+            waiting.len = 0;
+            return;
+        };
+        let mut emptied = SlabList::new();
+        for at in 0..len {
+            self.push_listed(
+                cache,
+                &mut lists,
+                &waiting.get(arena, at),
+                gfp,
+                &mut emptied,
+            );
+        }
+        waiting.len = 0;
         if emptied.is_empty() {
             node.note(&lists);
         } else {
-            self.slabs_emptied(cache, node, lists, emptied);
+            self.slabs_emptied(cache, node, lists, emptied, gone);
         }
     }
 
-    /// Pushes a list if no list of slabs changes by that; else gives it back.
-    fn push_unlisted<'a>(
-        &self,
-        cache: &KmemCache<P>,
-        detached: Detached<'a>,
-    ) -> Result<(), Detached<'a>> {
+    /// Pushes a list if no list of slabs changes by that; returns whether it did.
+    #[inline(never)]
+    fn push_unlisted(&self, cache: &KmemCache<P>, detached: &Detached<'_>) -> bool {
         let slab = detached.slab;
         let mut old = slab.state();
         while !old.frozen() {
-            let new = self.link_behind(cache, &detached, old);
+            let new = self.link_behind(cache, detached, old);
             if old.inuse() == cache.oo.objects || new.inuse() == 0 {
-                return Err(detached);
+                return false;
             }
             match cache.change(slab, old, new) {
-                Ok(()) => return Ok(()),
+                Ok(()) => return true,
                 Err(now) => old = now,
             }
             self.count(cache, StatItem::CmpxchgDoubleFail, 1);
         }
-        Ok(())
+        true
     }
 
     /// Pushes a list under the list lock. A slab that is not to stay goes from its list to `emptied`.
+    #[inline(always)]
     fn push_listed(
         &self,
         cache: &KmemCache<P>,

@@ -19,7 +19,11 @@ const COLD_MS: u64 = 10;
 /// Milliseconds between two looks whether others' flushes are done.
 const FLUSH_MS: u32 = 1;
 /// Partial slabs with at most this many free slots are sorted by a shrink.
-const SORTED: usize = 32;
+const SORTED: u32 = 32;
+/// Digits of such a number less one, and bits of a digit.
+const DIGITS: u32 = 2;
+const DIGIT_BITS: u32 = 3;
+const _: () = assert!(SORTED <= 1 << (DIGITS * DIGIT_BITS));
 
 /// Which sheaves a flush takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -40,6 +44,7 @@ type Which<'a, P> = dyn Fn(&KmemCache<P>) -> bool + 'a;
 
 impl<P: Platform> Allocator<P> {
     /// Flushes the sheaves of all CPUs for the caches that `which` accepts.
+    #[inline(never)]
     pub(crate) fn flush_cpus(&self, which: &Which<'_, P>, take: Take) {
         let mut taken = SheafList::new();
         let used = |region: &Region| take == Take::All || self.is_used(region, which);
@@ -50,6 +55,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// As [`flush_cpus`](Self::flush_cpus), of CPUs that have objects; not at all while somebody drains CPUs.
+    #[inline(never)]
     fn try_flush_cpus(&self, which: &Which<'_, P>) {
         let mut taken = SheafList::new();
         let used = |region: &Region| self.is_used(region, which);
@@ -62,6 +68,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Takes the sheaves out of some slots of all CPUs whose regions `used` accepts.
+    #[inline(never)]
     pub(crate) fn take_slots(
         &self,
         used: &dyn Fn(&Region) -> bool,
@@ -73,6 +80,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// [`take_slots`](Self::take_slots), where nobody drains CPUs meanwhile.
+    #[inline(never)]
     fn take_slots_draining(
         &self,
         used: &dyn Fn(&Region) -> bool,
@@ -152,6 +160,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Flushes a sheaf that was taken out of its slot and gives it up.
+    #[inline(never)]
     fn flush_taken(&self, mut sheaf: Sheaf) {
         match self.cache(CacheId::from_index(sheaf.cache())) {
             Some(cache) => {
@@ -192,6 +201,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Flushes all sheaves of a cache and gives its empty slabs back; partial slabs are sorted so
     /// that the fullest are used first. Returns whether slabs remain.
+    #[inline(never)]
     pub fn shrink(&self, cache: &KmemCache<P>) -> bool {
         self.flush_all(cache, Take::Used);
         self.shrink_nodes(cache);
@@ -199,6 +209,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// As [`shrink`](Self::shrink) for all caches but those whose slabs must wait for a grace period.
+    #[inline(never)]
     pub fn shrink_all(&self) {
         self.flush_cpus(&|_| true, Take::Used);
         let at_once = |cache: &&KmemCache<P>| !cache.flags.contains(Flags::TYPESAFE_BY_RCU);
@@ -218,6 +229,7 @@ impl<P: Platform> Allocator<P> {
         any
     }
 
+    #[inline(never)]
     pub(crate) fn shrink_nodes(&self, cache: &KmemCache<P>) {
         self.free_deferred(cache);
         // All barns first: one may hold objects of another node.
@@ -227,6 +239,7 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
+    #[inline(never)]
     fn flush_barn(&self, cache: &KmemCache<P>, node: &Node<P>) {
         let (mut full, mut empty) = node.barn.take_all();
         while let Some(mut sheaf) = full.pop() {
@@ -242,8 +255,21 @@ impl<P: Platform> Allocator<P> {
     /// has not needed since the last time, and all sheaves of caches that nobody has used for two such periods. Of those that
     /// [keep little](crate::args::CacheArgs::kept_bytes) the empty slabs go too. For page-layer operations that may take locks.
     ///
+    /// An allocation does it at its end, if it took pages: in its middle it has little stack left.
+    #[inline]
+    pub(crate) fn end_allocation(&self, gfp: Gfp) {
+        // Relaxed, both: a hint.
+        if gfp.contains(Gfp::KERNEL)
+            && self.looks_for_cold.load(Relaxed)
+            && self.looks_for_cold.swap(false, Relaxed)
+        {
+            self.flush_cold_now_and_then();
+        }
+    }
+
     /// No allocation waits for this: where somebody drains CPUs, or a fork is under way, it is left out.
-    pub(crate) fn flush_cold_now_and_then(&self) {
+    #[inline(never)]
+    fn flush_cold_now_and_then(&self) {
         let now = self.platform.now_ms();
         // Relaxed: who wins does the work; nothing else depends on it.
         let due = self.next_cold.load(Relaxed);
@@ -255,7 +281,22 @@ impl<P: Platform> Allocator<P> {
         {
             return;
         }
-        let look = || {
+        // Each in a function of its own, as all take stack.
+        let Some(any) = self.look_for_cold() else {
+            return;
+        };
+        self.flush_idle_cpus();
+        if any {
+            self.try_flush_cpus(&|cache| cache.is_cold());
+            self.flush_cold_nodes();
+        }
+    }
+
+    /// Trims what caches keep, and looks which are cold; returns whether any of them has something to flush, or nothing
+    /// where somebody drains CPUs.
+    #[inline(never)]
+    fn look_for_cold(&self) -> Option<bool> {
+        self.try_while_draining(|| {
             self.trim_reserves();
             let mut any = false;
             for cache in self.caches() {
@@ -267,25 +308,24 @@ impl<P: Platform> Allocator<P> {
                 any |= cold && (idle_slabs || self.is_cached(cache));
             }
             any
-        };
-        let Some(any) = self.try_while_draining(look) else {
-            return;
-        };
-        self.flush_idle_cpus();
-        if any {
-            self.try_flush_cpus(&|cache| cache.is_cold());
-            self.try_while_draining(|| {
-                for cache in self.caches().filter(|cache| cache.is_cold()) {
-                    cache.nodes().for_each(|node| self.flush_barn(cache, node));
-                    if cache.keeps_little && cache.is_just_cold() {
-                        (cache.nodes()).for_each(|node| self.discard_empty(cache, node));
-                    }
+        })
+    }
+
+    /// Flushes the barns of cold caches, and gives back what they do not keep; not while somebody drains CPUs.
+    #[inline(never)]
+    fn flush_cold_nodes(&self) {
+        self.try_while_draining(|| {
+            for cache in self.caches().filter(|cache| cache.is_cold()) {
+                cache.nodes().for_each(|node| self.flush_barn(cache, node));
+                if cache.keeps_little && cache.is_just_cold() {
+                    (cache.nodes()).for_each(|node| self.discard_empty(cache, node));
                 }
-            });
-        }
+            }
+        });
     }
 
     /// Flushes the sheaves that CPUs have of adaptive caches that they do not use.
+    #[inline(never)]
     fn flush_idle_cpus(&self) {
         let mut at = 1;
         // One after the other: the regions of each are stopped for themselves.
@@ -340,13 +380,15 @@ impl<P: Platform> Allocator<P> {
         cached
     }
 
+    #[inline(never)]
     fn discard_empty(&self, cache: &KmemCache<P>, node: &Node<P>) {
         self.discard_ahead(cache, node);
         let empty = self.take_empty(cache, node);
-        self.discard_list(cache, node, &empty);
+        self.discard_list(cache, empty);
     }
 
     /// Takes the empty slabs of a node off its lists, and sorts the partial ones.
+    #[inline(never)]
     pub(crate) fn take_empty(&self, cache: &KmemCache<P>, node: &Node<P>) -> SlabList {
         let arena = &self.zone.arena;
         let mut empty = SlabList::new();
@@ -359,27 +401,35 @@ impl<P: Platform> Allocator<P> {
                 empty.push_back(arena, slab);
             }
             let list = &mut lists.partial;
-            let mut sorted = [const { SlabList::new() }; SORTED + 1];
-            let mut at = list.first(arena);
+            let (mut sorted, mut at) = (SlabList::new(), list.first(arena));
             while let Some(slab) = at {
                 at = SlabList::after(arena, slab);
                 let inuse = slab.state().inuse();
-                let free = (cache.oo.objects - inuse) as usize;
                 if inuse == 0 {
                     list.remove(arena, slab);
                     slab.set_partial(false);
                     empty.push_back(arena, slab);
-                } else if free <= SORTED {
+                } else if cache.oo.objects - inuse <= SORTED {
                     list.remove(arena, slab);
-                    sorted[free].push_back(arena, slab);
+                    sorted.push_back(arena, slab);
                 }
             }
-            let mut all = SlabList::new();
-            for bucket in &mut sorted {
-                all.append(arena, bucket);
+            // By one digit of the number of free slots after the other, the lowest first: few lists are enough so.
+            for digit in 0..DIGITS {
+                let mut buckets = [const { SlabList::new() }; 1 << DIGIT_BITS];
+                while let Some(slab) = sorted.first(arena) {
+                    sorted.remove(arena, slab);
+                    // At least one slot is free.
+                    let free = cache.oo.objects - slab.state().inuse() - 1;
+                    let bucket = free >> (digit * DIGIT_BITS) & ((1 << DIGIT_BITS) - 1);
+                    buckets[bucket as usize].push_back(arena, slab);
+                }
+                for bucket in &mut buckets {
+                    sorted.append(arena, bucket);
+                }
             }
-            all.append(arena, list);
-            *list = all;
+            sorted.append(arena, list);
+            *list = sorted;
             node.note(&lists);
         }
         empty

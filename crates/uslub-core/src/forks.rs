@@ -323,9 +323,7 @@ impl<P: Platform> Allocator<P> {
             let slab = arena.slab(page);
             match arena.cache_of(page).map(|id| id.index()) {
                 Some(class) => (class <= NR_CLASSES).then(|| class_size(class)),
-                None if slab.kind() == PageKind::Large => {
-                    Some(usize::from(slab.pages()) * PAGE_SIZE)
-                }
+                None if slab.kind() == PageKind::Large => Some(slab.large_pages() * PAGE_SIZE),
                 None => None,
             }
         })

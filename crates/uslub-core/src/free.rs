@@ -16,6 +16,7 @@ use crate::cache::KmemCache;
 use crate::detached::{Detached, Waiting};
 use crate::freelist::Links;
 use crate::gfp::Gfp;
+use crate::node::SlabList;
 use crate::percpu::CacheId;
 use crate::platform::Platform;
 use crate::slab::Slab;
@@ -27,9 +28,20 @@ const AHEAD: usize = 4;
 impl<P: Platform> Allocator<P> {
     /// Frees all objects of an array to their slabs; the array's order is lost.
     pub(crate) fn free_to_slabs(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
+        let gone = self.push_to_slabs(cache, objects, gfp);
+        // Behind all pushes, as they and this take stack.
+        if !gone.is_empty() {
+            self.discard_list(cache, gone);
+        }
+    }
+
+    /// As [`free_to_slabs`](Self::free_to_slabs); slabs that are to go back to the page layer are returned.
+    #[inline(never)]
+    fn push_to_slabs(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) -> SlabList {
+        let arena = &self.zone.arena;
         let mut left = objects.len();
         let mut lists = 0;
-        let mut waiting = Waiting::new();
+        let (mut waiting, mut gone) = (Waiting::new(), SlabList::new());
         while left > 0 {
             if left > AHEAD {
                 self.fetch_ahead(cache, objects[left - 1 - AHEAD]);
@@ -37,22 +49,27 @@ impl<P: Platform> Allocator<P> {
             let slab = self.checked_slab(cache, objects[left - 1]);
             lists += 1;
             // A slab of which objects wait is whole only by a double free, which is seen below.
-            if !waiting.has(slab) {
-                let whole = self.free_whole_slab(cache, slab, &objects[..left], gfp);
+            if !waiting.has(arena, slab) {
+                let whole = self.empty_whole_at_end(cache, slab, &objects[..left]);
                 if whole > 0 {
                     left -= whole;
+                    let mut emptied = SlabList::new();
+                    emptied.push_back(arena, slab);
+                    let node = cache.node(usize::from(slab.node()));
+                    self.place_on_node(cache, node, emptied, &mut gone, gfp);
                     continue;
                 }
             }
             let detached = self.build_detached(cache, slab, &mut objects[..left], &waiting);
             left -= detached.count;
-            self.push_or_wait(cache, detached, &mut waiting, gfp);
+            self.push_or_wait(cache, &detached, &mut waiting, &mut gone, gfp);
             if cache.tuning.detached_freelist == 0 {
-                self.push_waiting(cache, &mut waiting, gfp);
+                self.push_waiting(cache, &mut waiting, &mut gone, gfp);
             }
         }
-        self.push_waiting(cache, &mut waiting, gfp);
+        self.push_waiting(cache, &mut waiting, &mut gone, gfp);
         self.count(cache, StatItem::FreeDetached, lists);
+        gone
     }
 
     /// Asks for the lines that the free of an object will write: its slab's descriptor and its link.
@@ -69,12 +86,13 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Links the last object and those of the same slab, and moves them to the end of the array. The last has been looked at.
+    #[inline(never)]
     fn build_detached<'a>(
         &self,
         cache: &KmemCache<P>,
         slab: &'a Slab,
         objects: &mut [*mut u8],
-        waiting: &Waiting<'_>,
+        waiting: &Waiting,
     ) -> Detached<'a> {
         let mut done = objects.len() - 1;
         let head = objects[done];
@@ -121,6 +139,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Sets objects aside that could not be freed without waiting.
+    #[inline(never)]
     pub(crate) fn defer(&self, cache: &KmemCache<P>, detached: &Detached<'_>) {
         let mut object = detached.head;
         for _ in 0..detached.count {
@@ -137,7 +156,12 @@ impl<P: Platform> Allocator<P> {
         if cache.deferred.is_empty() {
             return;
         }
-        let mut batch = [null_mut(); 32];
+        self.free_all_deferred(cache);
+    }
+
+    #[inline(never)]
+    fn free_all_deferred(&self, cache: &KmemCache<P>) {
+        let mut batch = [null_mut(); 8];
         let mut n = 0;
         cache.deferred.take_all(cache.links.offset, |object| {
             batch[n] = object;
@@ -166,13 +190,7 @@ impl<P: Platform> Allocator<P> {
         };
         match arena.cache_of(page) {
             Some(id) if id == cache.id => {}
-            Some(id) => {
-                let other = self.cache(id).map_or("?", KmemCache::name);
-                self.platform.fatal(format_args!(
-                    "cache '{}': {object:p} belongs to cache '{other}'",
-                    cache.name()
-                ))
-            }
+            Some(id) => self.belongs_to(cache, object, id),
             None => self.misuse(
                 cache,
                 object,
@@ -192,6 +210,17 @@ impl<P: Platform> Allocator<P> {
         slab
     }
 
+    /// Ends the process: an object of another cache is being freed.
+    #[cold]
+    #[inline(never)]
+    fn belongs_to(&self, cache: &KmemCache<P>, object: *mut u8, id: CacheId) -> ! {
+        let other = self.cache(id).map_or("?", KmemCache::name);
+        self.platform.fatal(format_args!(
+            "cache '{}': {object:p} belongs to cache '{other}'",
+            cache.name()
+        ))
+    }
+
     /// Ends the process when an object that is being freed is free already: in its slab's
     /// list, in the one that is being built, or in one that waits.
     #[inline]
@@ -202,7 +231,7 @@ impl<P: Platform> Allocator<P> {
         base: usize,
         object: *mut u8,
         list: &Detached<'_>,
-        waiting: &Waiting<'_>,
+        waiting: &Waiting,
     ) {
         if links.random == 0 {
             return;
@@ -216,38 +245,50 @@ impl<P: Platform> Allocator<P> {
     }
 
     #[cold]
+    #[inline(never)]
     fn look_up_free(
         &self,
         cache: &KmemCache<P>,
         object: *mut u8,
         list: &Detached<'_>,
-        waiting: &Waiting<'_>,
+        waiting: &Waiting,
     ) {
         let slab = list.slab;
-        let base = self.slab_base(slab);
-        let listed = slab
-            .state()
-            .head()
-            .map_or(null_mut(), |o| base.wrapping_add(o));
-        let others = [list.head, listed];
-        for start in waiting.heads_of(slab).chain(others) {
-            let mut at = start;
-            for _ in 0..cache.oo.objects {
-                if at == object {
-                    self.misuse(cache, object, "double free: the object is free already");
-                }
-                let offset = (at as usize).wrapping_sub(base as usize);
-                if at.is_null() || offset >= cache.oo.bytes() || !cache.is_slot(offset) {
-                    break;
-                }
-                // SAFETY: a slot of the slab; its bytes may be anybody's, and are only looked at.
-                at = unsafe { cache.links_of(slab).get(at) };
+        let look = |start| self.look_up_free_from(cache, slab, object, start);
+        waiting.heads_of(&self.zone.arena, slab).for_each(look);
+        look(list.head);
+        if let Some(offset) = slab.state().head() {
+            look(self.slab_base(slab).wrapping_add(offset));
+        }
+    }
+
+    /// Ends the process when an object lies in the freelist of its slab that begins with `start`.
+    #[inline(never)]
+    fn look_up_free_from(
+        &self,
+        cache: &KmemCache<P>,
+        slab: &Slab,
+        object: *mut u8,
+        start: *mut u8,
+    ) {
+        let (base, links) = (self.slab_base(slab) as usize, cache.links_of(slab));
+        let mut at = start;
+        for _ in 0..cache.oo.objects {
+            if at == object {
+                self.misuse(cache, object, "double free: the object is free already");
             }
+            let offset = (at as usize).wrapping_sub(base);
+            if at.is_null() || offset >= cache.oo.bytes() || !cache.is_slot(offset) {
+                break;
+            }
+            // SAFETY: a slot of the slab; its bytes may be anybody's, and are only looked at.
+            at = unsafe { links.get(at) };
         }
     }
 
     /// Ends the process: a pointer was given that is no object to free.
     #[cold]
+    #[inline(never)]
     pub(crate) fn misuse(&self, cache: &KmemCache<P>, object: *mut u8, why: &str) -> ! {
         self.platform.fatal(format_args!(
             "cache '{}': free of {object:p}: {why}",

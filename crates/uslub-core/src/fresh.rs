@@ -162,11 +162,12 @@ impl<P: Platform> Allocator<P> {
         // One slab in eight or so, whichever: the clock is not free.
         let one_in_eight = got > 1 || (run.page.0 as usize / pages).is_multiple_of(8);
         if gfp.contains(Gfp::KERNEL) && one_in_eight {
-            self.flush_cold_now_and_then();
+            // Relaxed: a hint, for whoever comes to the end of an allocation first.
+            self.looks_for_cold.store(true, Relaxed);
         }
         let first = PageIndex(run.page.0 + pages as u32);
         if got > 1 && !cache.node(home).ahead.put(first, got - 1) {
-            self.give_ahead(cache, cache.node(home), first, got - 1);
+            self.give_unused(cache, cache.node(home), first, got - 1);
         }
         Some((run.page, home))
     }
@@ -179,9 +180,22 @@ impl<P: Platform> Allocator<P> {
     }
 
     fn give_ahead(&self, cache: &KmemCache<P>, node: &Node<P>, first: PageIndex, slabs: usize) {
+        let now = self.give_unused(cache, node, first, slabs);
+        self.decay_after(cache, now);
+    }
+
+    /// Gives the pages of so many slabs back that were taken and not used; returns the time.
+    #[inline(never)]
+    fn give_unused(
+        &self,
+        cache: &KmemCache<P>,
+        node: &Node<P>,
+        first: PageIndex,
+        slabs: usize,
+    ) -> u64 {
         let mut runs = Runs::new();
         runs.add(first, slabs * cache.oo.pages());
-        self.give_runs(cache, node, slabs, &runs);
+        self.give_runs(cache, node, slabs, &runs)
     }
 
     /// Makes a slab of pages of node `nid`, of which none or all objects are in use.
@@ -246,50 +260,60 @@ impl<P: Platform> Allocator<P> {
         slab.set_state(State::without_list(0).with(head, 0));
     }
 
-    /// Gives the pages of a slab back, which is empty and belongs to the caller.
-    pub(crate) fn discard_slab(&self, cache: &KmemCache<P>, node: &Node<P>, slab: &Slab) {
-        if cache.flags.contains(Flags::TYPESAFE_BY_RCU) {
-            if !self.bury(cache, slab, Gfp::KERNEL) {
-                // It stays a slab of this cache, as it must.
-                let mut lists = node.lists.lock();
-                lists.add(&self.zone.arena, slab, cache.has_reserve());
-                node.note(&lists);
-            }
-            return;
+    /// Gives the pages of a slab back after a grace period, which is empty and belongs to the caller.
+    #[inline(never)]
+    fn bury_or_keep(&self, cache: &KmemCache<P>, node: &Node<P>, slab: &Slab) {
+        if !self.bury(cache, slab, Gfp::KERNEL) {
+            // It stays a slab of this cache, as it must.
+            let mut lists = node.lists.lock();
+            lists.add(&self.zone.arena, slab, cache.has_reserve());
+            node.note(&lists);
         }
-        self.discard_at_once(cache, node, slab);
     }
 
     /// Gives the pages of a slab back, whatever readers there are.
     pub(crate) fn discard_at_once(&self, cache: &KmemCache<P>, node: &Node<P>, slab: &Slab) {
         let mut runs = Runs::new();
         self.unmake_slab(cache, slab, &mut runs);
-        self.give_runs(cache, node, 1, &runs);
+        let now = self.give_runs(cache, node, 1, &runs);
+        self.decay_after(cache, now);
     }
 
     /// Gives the pages of all slabs of a list back, which are empty and belong to the caller.
-    pub(crate) fn discard_list(&self, cache: &KmemCache<P>, node: &Node<P>, list: &SlabList) {
+    pub(crate) fn discard_list(&self, cache: &KmemCache<P>, list: SlabList) {
+        let now = self.unmake_list(cache, list);
+        // Behind it, as both take stack.
+        self.decay_after(cache, now);
+    }
+
+    /// As [`discard_list`](Self::discard_list); nothing goes back to the system. Returns the time then, 0 if no page
+    /// was given back.
+    #[inline(never)]
+    fn unmake_list(&self, cache: &KmemCache<P>, list: SlabList) -> u64 {
         let arena = &self.zone.arena;
         let typesafe = cache.flags.contains(Flags::TYPESAFE_BY_RCU);
-        let (mut runs, mut slabs) = (Runs::new(), 0);
+        let (mut runs, mut slabs, mut nid, mut now) = (Runs::new(), 0, 0, 0);
         let mut at = list.first(arena);
         while let Some(slab) = at {
             // Read first: then the pages are others'.
             at = SlabList::after(arena, slab);
+            let home = usize::from(slab.node());
             if typesafe {
-                self.discard_slab(cache, node, slab);
+                self.bury_or_keep(cache, cache.node(home), slab);
                 continue;
             }
-            if runs.is_full() {
-                self.give_runs(cache, node, slabs, &runs);
+            if runs.is_full() || (home != nid && !runs.is_empty()) {
+                now = self.give_runs(cache, cache.node(nid), slabs, &runs);
                 (runs, slabs) = (Runs::new(), 0);
             }
+            nid = home;
             self.unmake_slab(cache, slab, &mut runs);
             slabs += 1;
         }
         if !runs.is_empty() {
-            self.give_runs(cache, node, slabs, &runs);
+            now = self.give_runs(cache, cache.node(nid), slabs, &runs);
         }
+        now
     }
 
     /// Makes an empty slab of the caller's mere pages.
@@ -303,18 +327,24 @@ impl<P: Platform> Allocator<P> {
         runs.add(page, pages);
     }
 
-    /// Gives the pages back that were so many slabs of a node.
-    fn give_runs(&self, cache: &KmemCache<P>, node: &Node<P>, slabs: usize, runs: &Runs) {
+    /// Gives the pages back that were so many slabs of a node; returns the time.
+    fn give_runs(&self, cache: &KmemCache<P>, node: &Node<P>, slabs: usize, runs: &Runs) -> u64 {
         // Relaxed: a figure.
         node.nr_slabs.fetch_sub(slabs, Relaxed);
         self.count(cache, StatItem::FreeSlab, slabs);
         for (first, pages) in runs.iter() {
             cache.span.remove(first, pages);
         }
+        self.zone.free_runs(&self.platform, runs)
+    }
+
+    /// Gives pages back to the system that have been free for too long, after slabs were given back at the time `now`.
+    fn decay_after(&self, cache: &KmemCache<P>, now: u64) {
         // Where a free may not enter the kernel, others give them back.
-        let may_enter = cache.free_gfp.may_map();
-        let decay = may_enter.then(|| u64::from(self.tunables().decay_ms));
-        self.zone.free_runs(&self.platform, runs, decay);
+        if now > 0 && cache.free_gfp.may_map() {
+            let decay = u64::from(self.tunables().decay_ms);
+            self.zone.after_free(&self.platform, now, decay);
+        }
     }
 
     /// Address of a slab's first slot.

@@ -25,7 +25,6 @@ use crate::percpu::{CACHE_WORDS, CacheId};
 use crate::platform::{FaultSite, PAGE_SIZE, Platform};
 use crate::sheaf::MAX_CAPACITY;
 use crate::text::Name;
-use crate::tunables::Tuning;
 
 pub use crate::classes::{CLASS_MAX, CLASS_TABLE, NR_CLASSES, class_of, class_size};
 
@@ -43,6 +42,18 @@ const GROWN_BYTES: usize = 64 << 10;
 const GROWING_MAX: usize = 512;
 /// Largest object at all, in bytes.
 pub const SIZE_MAX: usize = isize::MAX as usize;
+
+/// Name of the cache of a size class.
+#[inline(never)]
+fn class_name(size: usize) -> Name<16> {
+    let mut name = Name::new();
+    let _ = if size.is_multiple_of(1024) {
+        write!(name, "kmalloc-{}k", size / 1024)
+    } else {
+        write!(name, "kmalloc-{size}")
+    };
+    name
+}
 
 /// An object and what is known of its bytes.
 #[derive(Clone, Copy, Debug)]
@@ -118,19 +129,18 @@ impl<P: Platform> Allocator<P> {
 
     /// The cache of a size class; creates it when it is first needed.
     fn class_cache(&self, id: CacheId, gfp: Gfp) -> Option<&KmemCache<P>> {
-        if let Some(cache) = self.cache(id) {
-            return Some(cache);
+        match self.cache(id) {
+            None if gfp.may_map() => self.create_class(id),
+            cache => cache,
         }
-        if !gfp.may_map() {
-            return None;
-        }
+    }
+
+    /// Creates the cache of a size class.
+    #[cold]
+    #[inline(never)]
+    fn create_class(&self, id: CacheId) -> Option<&KmemCache<P>> {
         let size = class_size(id.index());
-        let mut name = Name::<24>::new();
-        let _ = if size.is_multiple_of(1024) {
-            write!(name, "kmalloc-{}k", size / 1024)
-        } else {
-            write!(name, "kmalloc-{size}")
-        };
+        let name = class_name(size);
         let mut args = CacheArgs::new(name.as_str(), size);
         // Small slabs: a few objects that stay when others of their size go pin less.
         if self.tunables().tuning.slab_min_objects == 0 {
@@ -148,10 +158,9 @@ impl<P: Platform> Allocator<P> {
         if self.tunables().tuning.sheaf_capacity == 0 {
             args.sheaf_capacity = Some((SHEAF_BYTES / size).clamp(1, FIRST_MAX));
             if self.tunables().tuning.sheaf_capacity_max == 0 && size <= GROWING_MAX {
-                args.tuning = Some(Tuning {
-                    sheaf_capacity_max: (GROWN_BYTES / size).min(MAX_CAPACITY) as u32,
-                    ..self.tunables().tuning
-                });
+                // In place: a second one on the stack would be as large again.
+                let tuning = args.tuning.insert(self.tunables().tuning);
+                tuning.sheaf_capacity_max = (GROWN_BYTES / size).min(MAX_CAPACITY) as u32;
             }
         }
         self.create_at(id, &args).ok()
@@ -261,24 +270,35 @@ impl<P: Platform> Allocator<P> {
         if object.is_null() {
             return;
         }
-        let Some(page) = self.zone.arena.page_of(object as usize) else {
-            if !self.huge.free(
-                &self.platform,
-                object as usize,
-                self.zone.used_bytes(),
-                u64::from(self.tunables().decay_ms),
-            ) {
-                if self.former_size(object).is_some() {
-                    // It is of a world that this child of a fork has given up.
-                    return;
-                }
-                self.not_ours(object, "free");
+        match self.zone.arena.page_of(object as usize) {
+            Some(page) => self.kfree_in_arena(page, object, Gfp::KERNEL),
+            None => self.kfree_huge(object),
+        }
+    }
+
+    #[inline(never)]
+    fn kfree_huge(&self, object: *mut u8) {
+        if !self.huge_is_freed(object) {
+            if self.former_size(object).is_some() {
+                // It is of a world that this child of a fork has given up.
+                return;
             }
-            self.note_huge();
-            self.count_large(1);
-            return self.decay_now_and_then();
-        };
-        self.kfree_in_arena(page, object, Gfp::KERNEL);
+            self.not_ours(object, "free");
+        }
+        self.note_huge();
+        self.count_large(1);
+        self.decay_now_and_then();
+    }
+
+    /// Frees a huge object; false when there is none.
+    #[inline(never)]
+    fn huge_is_freed(&self, object: *mut u8) -> bool {
+        self.huge.free(
+            &self.platform,
+            object as usize,
+            self.zone.used_bytes(),
+            u64::from(self.tunables().decay_ms),
+        )
     }
 
     fn kfree_in_arena(&self, page: PageIndex, object: *mut u8, gfp: Gfp) {
@@ -288,6 +308,7 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
+    #[inline(never)]
     fn free_large(&self, page: PageIndex, object: *mut u8, gfp: Gfp) {
         let slab = self.zone.arena.slab(page);
         let pages = slab.large_pages();
@@ -358,6 +379,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// The cache (if any) and size of a live object; `None` where the answer must not be waited for.
+    #[inline(never)]
     fn sized(
         &self,
         object: *mut u8,
@@ -377,10 +399,7 @@ impl<P: Platform> Allocator<P> {
         if let Some(cache) = arena.cache_of(page).and_then(|id| self.cache(id)) {
             let base = self.slab_base(cache.slab_of(arena, page));
             if !cache.is_slot(object as usize - base as usize) {
-                self.platform.fatal(format_args!(
-                    "cache '{}': {what} {object:p}: not the start of an object (an interior pointer)",
-                    cache.name()
-                ));
+                self.not_a_start(cache, object, what);
             }
             return Some((Some(cache), cache.object_size()));
         }
@@ -427,6 +446,7 @@ impl<P: Platform> Allocator<P> {
     /// # Safety
     ///
     /// As for [`krealloc`](Self::krealloc).
+    #[inline]
     unsafe fn resize_or_move(
         &self,
         object: *mut u8,
@@ -477,6 +497,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Grows or shrinks a large object in place, or a huge one without a copy.
+    #[inline(never)]
     fn resize(&self, object: *mut u8, old: usize, bytes: usize, gfp: Gfp) -> Option<NonNull<u8>> {
         let Some(page) = self.zone.arena.page_of(object as usize) else {
             if bytes <= LARGE_MAX / 2 {
@@ -503,6 +524,16 @@ impl<P: Platform> Allocator<P> {
             self.free_pages(PageIndex(page.0 + want as u32), have - want, gfp);
         }
         NonNull::new(object)
+    }
+
+    /// Ends the process: the pointer is into a slab, and to no slot's start.
+    #[cold]
+    #[inline(never)]
+    fn not_a_start(&self, cache: &KmemCache<P>, object: *mut u8, what: &str) -> ! {
+        self.platform.fatal(format_args!(
+            "cache '{}': {what} {object:p}: not the start of an object (an interior pointer)",
+            cache.name()
+        ))
     }
 
     /// Ends the process: the pointer is outside the arena and no huge object.

@@ -78,6 +78,7 @@ impl<P: Platform> Allocator<P> {
         fresh
     }
 
+    #[inline(never)]
     fn alloc_huge(&self, bytes: usize, align: usize, zeroed: bool) -> Option<Fresh> {
         let (start, zero) = (self.huge).alloc(&self.platform, bytes, align, zeroed)?;
         if self.zone.arena.page_of(start.as_ptr() as usize).is_some() {
@@ -98,6 +99,7 @@ impl<P: Platform> Allocator<P> {
         self.zone.note_elsewhere(&self.platform, bytes);
     }
 
+    #[inline(never)]
     fn alloc_large(&self, pages: usize, align: usize, gfp: Gfp) -> Option<Fresh> {
         let align = align.div_ceil(PAGE_SIZE);
         let nid = self.memory_node(self.nid());

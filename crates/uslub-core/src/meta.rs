@@ -8,6 +8,7 @@
 //! follow. A page of the system may hold several windows. They go back together, when all of them are in
 //! the list, and the first one's address is known. Once that one is handed out the others are in the list.
 
+use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -32,7 +33,14 @@ struct Inner {
     windows: Bump,
     /// Windows given up.
     free: usize,
+    /// Scratch memory that nobody uses: linked by the first words.
+    scratch: usize,
 }
+
+/// Words of scratch memory.
+pub const SCRATCH: usize = 640;
+/// Scratch memory.
+pub type Scratch = [MaybeUninit<*mut u8>; SCRATCH];
 
 /// Where a list goes on behind the windows of a system page of `page` bytes, if it has all of them in
 /// order from `window` on, and none of them knows others.
@@ -126,6 +134,7 @@ impl<P: Platform> Meta<P> {
                 records: none,
                 windows: none,
                 free: 0,
+                scratch: 0,
             }),
             used: AtomicUsize::new(0),
             strays: AtomicUsize::new(0),
@@ -228,6 +237,31 @@ impl<P: Platform> Meta<P> {
                 Err(now) => head = now,
             }
         }
+    }
+
+    /// Memory for a moment, instead of a large array on a caller's stack; `None` for callers that must not wait.
+    pub fn scratch(&self, platform: &P, gfp: Gfp) -> Option<NonNull<Scratch>> {
+        if !gfp.may_spin() {
+            return None;
+        }
+        let mut inner = self.inner.lock();
+        if let Some(scratch) = NonNull::new(inner.scratch as *mut usize) {
+            // SAFETY: what is in the list is ours, and begins with a link.
+            inner.scratch = unsafe { scratch.read() };
+            return Some(scratch.cast());
+        }
+        let mut records = inner.records;
+        let memory = self.bump(&mut records, platform, SCRATCH * 8, 64, gfp);
+        inner.records = records;
+        memory.map(NonNull::cast)
+    }
+
+    /// Takes scratch memory back.
+    pub fn give_scratch(&self, scratch: NonNull<Scratch>) {
+        let mut inner = self.inner.lock();
+        // SAFETY: the caller had it from us and gives it back.
+        unsafe { scratch.cast::<usize>().write(inner.scratch) };
+        inner.scratch = scratch.as_ptr() as usize;
     }
 
     /// Gives the pages of windows in the list back to the system, all but one for each 510 of them.

@@ -33,34 +33,37 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Finds places for slabs that just emptied and are on no list of their node; under the list lock, which ends here. Those that
-    /// are too many go back to the page layer.
+    /// are too many go to `gone`.
     pub(crate) fn slabs_emptied(
         &self,
         cache: &KmemCache<P>,
         node: &Node<P>,
         mut lists: Guard<'_, P, Lists>,
         mut emptied: SlabList,
+        gone: &mut SlabList,
     ) {
         let arena = &self.zone.arena;
         if !cache.has_reserve() {
             node.note(&lists);
             drop(lists);
-            return self.discard_list(cache, node, &emptied);
+            return gone.append(arena, &mut emptied);
         }
         while let Some(slab) = emptied.first(arena) {
             emptied.remove(arena, slab);
             slab.set_partial(true);
             lists.empty.push_front(arena, slab);
         }
-        self.discard_surplus(cache, node, lists);
+        self.take_surplus(cache, node, lists, gone);
     }
 
-    /// Gives back what the reserve holds too many of.
-    pub(crate) fn discard_surplus(
+    /// Takes what the reserve holds too many of, to `gone`.
+    #[inline]
+    fn take_surplus(
         &self,
         cache: &KmemCache<P>,
         node: &Node<P>,
         mut lists: Guard<'_, P, Lists>,
+        gone: &mut SlabList,
     ) {
         let arena = &self.zone.arena;
         node.absorb_all(arena, &mut lists, true);
@@ -68,7 +71,6 @@ impl<P: Platform> Allocator<P> {
         let in_use = node.nr_slabs().saturating_sub(empty);
         let now = self.platform.now_ms();
         let surplus = (lists.reserve).surplus(empty, in_use, cache.oo.bytes(), now);
-        let mut gone = SlabList::new();
         for _ in 0..surplus.min(BATCH) {
             // The one that emptied first: the others' lines may still be in a CPU's cache.
             if let Some(slab) = lists.empty.last(arena) {
@@ -79,11 +81,10 @@ impl<P: Platform> Allocator<P> {
         }
         node.offer(arena, &mut lists);
         node.note(&lists);
-        drop(lists);
-        self.discard_list(cache, node, &gone);
     }
 
     /// Lets the reserves of all caches shrink, whose windows have ended; while nobody destroys a cache.
+    #[inline(never)]
     pub(crate) fn trim_reserves(&self) {
         let waits = |cache: &&KmemCache<P>| cache.flags.contains(Flags::TYPESAFE_BY_RCU);
         for cache in self.caches().filter(|c| c.has_reserve() && !waits(c)) {
@@ -92,7 +93,9 @@ impl<P: Platform> Allocator<P> {
                 // Batch by batch; at most one window ends.
                 while node.nr_empty() > crate::reserve::KEPT && node.nr_empty() < before {
                     before = node.nr_empty();
-                    self.discard_surplus(cache, node, node.lists.lock());
+                    let mut gone = SlabList::new();
+                    self.take_surplus(cache, node, node.lists.lock(), &mut gone);
+                    self.discard_list(cache, gone);
                 }
             }
         }

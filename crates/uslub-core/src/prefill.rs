@@ -238,6 +238,7 @@ impl<P: Platform> Allocator<P> {
                 }
                 self.count(cache, StatItem::SheafRefill, more);
                 self.count(cache, StatItem::AllocFastpath, more);
+                self.end_allocation(gfp);
                 if more >= missing {
                     return true;
                 }

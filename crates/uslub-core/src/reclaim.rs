@@ -197,6 +197,7 @@ impl<P: Platform> Allocator<P> {
         false
     }
 
+    #[inline(never)]
     fn shrink_by_shrinkers(&self, cache: &KmemCache<P>) -> usize {
         let mut freed = 0;
         for at in 0..MAX_SHRINKERS {
@@ -212,6 +213,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Whether a slot of the cache is free, or its limit allows a slab: another may have had them in its hands before.
+    #[inline(never)]
     fn has_room(&self, cache: &KmemCache<P>) -> bool {
         let info = self.info(cache);
         let is_limited = cache.max_slabs < usize::MAX;
@@ -219,6 +221,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Objects in sheaves, and slabs: of the cache, or of all where its limit is not the reason.
+    #[inline(never)]
     fn idle(&self, cache: &KmemCache<P>, at_limit: bool) -> (usize, usize) {
         if at_limit {
             return (self.info(cache).cached_objs, cache.nr_slabs());

@@ -99,6 +99,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Takes from other nodes than `nid`, the nearest first: only now and then (`remote_node_defrag_ratio` times
     /// in 1024), only where there are more slabs than the node's reserve, and without waiting.
+    #[inline(never)]
     fn refill_from_others(&self, cache: &KmemCache<P>, nid: usize, out: &mut [*mut u8]) -> usize {
         let ratio = u64::from(cache.tuning.remote_node_defrag_ratio);
         if self.platform.random() % 1024 >= ratio {
@@ -118,6 +119,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Takes from fresh slabs of node `nid` until there are `min` objects; the last may have more than is wanted.
+    #[inline(never)]
     fn refill_from_new(
         &self,
         cache: &KmemCache<P>,
@@ -168,7 +170,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Takes from an empty slab of ours. If it is not used up it goes to the head of the list.
-    #[inline]
+    #[inline(never)]
     fn refill_from_empty(
         &self,
         cache: &KmemCache<P>,
@@ -194,6 +196,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Refills where nothing may be waited for: slabs are emptied while the list lock is held, which need not be taken
     /// again then. Frees that would list or discard such a slab wait for the lock.
+    #[inline(never)]
     fn refill_under_lock(
         &self,
         cache: &KmemCache<P>,
@@ -234,6 +237,7 @@ impl<P: Platform> Allocator<P> {
         filled
     }
 
+    #[inline(never)]
     fn refill_from_node(
         &self,
         cache: &KmemCache<P>,
@@ -261,6 +265,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Takes from listed slabs of a node.
+    #[inline(never)]
     fn refill_from_lists(
         &self,
         cache: &KmemCache<P>,
@@ -526,6 +531,20 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Puts the rest of a detached freelist back.
+    ///
+    /// This takes no list lock, and the slab is listed afterwards. It is safe, as one rule says who lists a slab: who
+    /// makes a full slab partial, by the compare-and-swap that does so. Story, with a slab that the detach left full:
+    ///
+    /// 1. Refill A detaches the whole freelist. The slab is full and on no list.
+    /// 2. Free F pushes an object under the list lock. It made the slab partial, so it lists it.
+    /// 3. Refill B isolates the slab and takes F's object. The slab is full again: its word is that of step 1.
+    /// 4. A's compare-and-swap succeeds, though the slab was another's in between. A made the slab partial: it lists it.
+    ///    B found no slot left, or fails at its own compare-and-swap, and so does not.
+    ///
+    /// Had A come between 2 and 3, its compare-and-swap would fail, and its rest be a free like any other: F or B has
+    /// the slab. A slab that the detach left partial (slots of it are fresh) stays with its refill, as no free lists it.
+    /// What A holds counts as in use all the time. So no slab empties, or is discarded, under a return.
+    #[inline(never)]
     fn return_rest(
         &self,
         cache: &KmemCache<P>,
@@ -585,6 +604,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Ends the process: the memory of a free object was written to.
     #[cold]
+    #[inline(never)]
     pub(crate) fn corrupt(&self, cache: &KmemCache<P>, object: *mut u8, why: &str) -> ! {
         self.platform.fatal(format_args!(
             "cache '{}': object {object:p} is corrupt: {why}",

@@ -54,7 +54,15 @@ impl<P: Platform> Allocator<P> {
 
     /// Allocates when the fast path could not; null when there is no memory.
     #[cold]
+    #[inline(never)]
     pub(crate) fn alloc_slow(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
+        let object = self.alloc_or_reclaim(cache, gfp);
+        self.end_allocation(gfp);
+        object
+    }
+
+    #[inline]
+    fn alloc_or_reclaim(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
         if cache.is_destroyed() {
             self.platform.fatal(format_args!(
                 "cache '{}': allocation after its end",
@@ -73,6 +81,7 @@ impl<P: Platform> Allocator<P> {
         core::ptr::null_mut()
     }
 
+    #[inline(never)]
     pub(crate) fn alloc_once(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
         if gfp.may_spin() {
             self.free_deferred(cache);
@@ -205,6 +214,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// A new sheaf.
+    #[inline(never)]
     pub(crate) fn new_sheaf(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
         let window = self.meta.window(&self.platform, gfp)?;
         self.count(cache, StatItem::SheafAlloc, 1);
@@ -248,6 +258,12 @@ impl<P: Platform> Allocator<P> {
             // It filled up between the glance and the taking.
             return self.store_or_flush(cache, sheaf, gfp);
         }
+        self.place_drained(cache, sheaf, gfp);
+    }
+
+    /// As `place_empty`, where nobody was between.
+    #[inline(never)]
+    fn place_drained(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
         let top = self.fit(cache, sheaf).into_top();
         if self.swap(cache.id.spare(), 0, top) {
             return;
@@ -269,7 +285,7 @@ impl<P: Platform> Allocator<P> {
             }
         }
         self.flush_sheaf(cache, &mut sheaf, gfp);
-        self.place_empty(cache, sheaf, gfp);
+        self.place_drained(cache, sheaf, gfp);
     }
 
     /// Frees the objects of a sheaf to their slabs.
@@ -330,6 +346,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// A sheaf with room, owned by the caller: the spare, an empty one, or the spare flushed.
+    #[inline]
     fn roomy_sheaf(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
         let spare = self.glance(cache.id.spare());
         let spare_is_full = spare != 0 && spare & 1 == 0 && sheaf::top_is_full(spare);

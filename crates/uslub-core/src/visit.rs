@@ -174,6 +174,7 @@ impl<P: Platform> Allocator<P> {
     /// # Errors
     ///
     /// The sheaf, when there is no room.
+    #[inline(never)]
     pub(crate) fn barn_exchange(
         &self,
         cache: &KmemCache<P>,

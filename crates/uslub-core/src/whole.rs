@@ -7,20 +7,20 @@
 //! So whoever has more to free than a CPU's sheaves hold looks for whole slabs first, and keeps what is left over: its neighbours,
 //! which often follow, make it whole.
 
-use core::mem::MaybeUninit;
 use core::ops::Range;
 
 use crate::allocator::Allocator;
 use crate::cache::KmemCache;
 use crate::gfp::Gfp;
+use crate::meta::{SCRATCH, Scratch};
 use crate::node::{Node, SlabList};
 use crate::platform::Platform;
 use crate::sheaf::{self, Sheaf};
 use crate::slab::{Slab, State};
 use crate::stats::StatItem;
 
-/// Objects that are looked at together, at most: so many lie on the stack of whoever makes room.
-const TOGETHER: usize = 640;
+/// Objects that are looked at together, at most.
+const TOGETHER: usize = SCRATCH;
 
 /// Whose the objects of an array are.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,11 +31,9 @@ pub(crate) enum Whose {
     Anyones,
 }
 
-/// Slabs of one node that are empty now and on no list.
+/// Slabs that are empty now and on no list.
 struct Emptied {
     slabs: SlabList,
-    nid: usize,
-    /// Those of other nodes before them included.
     count: usize,
     whose: Whose,
     /// Whether another CPU takes them: then their objects are offered to it.
@@ -43,13 +41,14 @@ struct Emptied {
 }
 
 impl<P: Platform> Allocator<P> {
-    /// Frees the last objects of an array if they are all that a slab has; returns how many that were, or 0.
-    pub(crate) fn free_whole_slab(
+    /// Empties a slab if the last objects of an array are all that it has; returns how many that were, or 0. Then the slab
+    /// belongs to the caller.
+    #[inline(never)]
+    pub(crate) fn empty_whole_at_end(
         &self,
         cache: &KmemCache<P>,
         slab: &Slab,
         objects: &[*mut u8],
-        gfp: Gfp,
     ) -> usize {
         let count = cache.oo.objects as usize;
         if objects.len() < count
@@ -57,9 +56,6 @@ impl<P: Platform> Allocator<P> {
         {
             return 0;
         }
-        let mut emptied = SlabList::new();
-        emptied.push_back(&self.zone.arena, slab);
-        self.place_emptied(cache, cache.node(usize::from(slab.node())), emptied, gfp);
         count
     }
 
@@ -104,13 +100,28 @@ impl<P: Platform> Allocator<P> {
         whose: Whose,
         gfp: Gfp,
     ) -> usize {
+        let (left, gone) = self.take_whole_slabs(cache, objects, whose, gfp);
+        if !gone.is_empty() {
+            self.discard_list(cache, gone);
+        }
+        left
+    }
+
+    /// As `free_whole_slabs_among`; slabs that are to go back to the page layer are returned.
+    #[inline(never)]
+    fn take_whole_slabs(
+        &self,
+        cache: &KmemCache<P>,
+        objects: &mut [*mut u8],
+        whose: Whose,
+        gfp: Gfp,
+    ) -> (usize, SlabList) {
         let (count, bytes) = (cache.oo.objects as usize, cache.oo.bytes());
         let (mut at, mut left) = (0, 0);
         // The last two slabs of which something is left over, one behind the other.
         let (mut older, mut newer) = (0..0, 0..0);
         let mut emptied = Emptied {
             slabs: SlabList::new(),
-            nid: 0,
             count: 0,
             whose,
             offered: self.are_slabs_offered(cache, objects.len()),
@@ -119,14 +130,14 @@ impl<P: Platform> Allocator<P> {
             // Most whole slabs lie in one piece: one look is enough for them.
             if let Some(all) = objects.get(at..at + count)
                 && is_near(all[0], all[count - 1], bytes)
-                && self.note_whole(cache, all, &mut emptied, gfp)
+                && self.note_whole(cache, all, &mut emptied)
             {
                 at += count;
                 continue;
             }
             let run = at..at + run_len(&objects[at..], bytes);
             at = run.end;
-            if self.note_whole(cache, &objects[run.clone()], &mut emptied, gfp) {
+            if self.note_whole(cache, &objects[run.clone()], &mut emptied) {
                 continue;
             }
             let (start, len) = (left, run.len());
@@ -137,15 +148,15 @@ impl<P: Platform> Allocator<P> {
             };
             if is_of(&newer) {
                 newer.end = left;
-                if self.note_whole(cache, &objects[newer.clone()], &mut emptied, gfp) {
+                if self.note_whole(cache, &objects[newer.clone()], &mut emptied) {
                     left = newer.start;
                     newer = core::mem::replace(&mut older, 0..0);
                 }
             } else if is_of(&older) {
-                objects[newer.start..left].rotate_left(newer.len());
+                rotate(&mut objects[newer.start..left], newer.len());
                 older.end += len;
                 newer = older.end..left;
-                if self.note_whole(cache, &objects[older.clone()], &mut emptied, gfp) {
+                if self.note_whole(cache, &objects[older.clone()], &mut emptied) {
                     objects.copy_within(newer, older.start);
                     left -= count;
                     newer = older.start..left;
@@ -156,18 +167,13 @@ impl<P: Platform> Allocator<P> {
             }
         }
         self.count(cache, StatItem::FreeDetached, emptied.count);
-        self.place_emptied(cache, cache.node(emptied.nid), emptied.slabs, gfp);
-        left
+        let mut gone = SlabList::new();
+        self.place_emptied(cache, emptied.slabs, &mut gone, gfp);
+        (left, gone)
     }
 
     /// Empties the slab of these objects, which are of one slab, if they are all that it has; returns whether they are.
-    fn note_whole(
-        &self,
-        cache: &KmemCache<P>,
-        objects: &[*mut u8],
-        emptied: &mut Emptied,
-        gfp: Gfp,
-    ) -> bool {
+    fn note_whole(&self, cache: &KmemCache<P>, objects: &[*mut u8], emptied: &mut Emptied) -> bool {
         if objects.len() != cache.oo.objects as usize {
             return false;
         }
@@ -181,12 +187,6 @@ impl<P: Platform> Allocator<P> {
         if emptied.offered {
             // SAFETY: free objects of a slab of ours, and no reader knows them still.
             unsafe { self.platform.offer(objects) };
-        }
-        let home = usize::from(slab.node());
-        if home != emptied.nid {
-            let others = core::mem::take(&mut emptied.slabs);
-            self.place_emptied(cache, cache.node(emptied.nid), others, gfp);
-            emptied.nid = home;
         }
         emptied.slabs.push_back(&self.zone.arena, slab);
         emptied.count += 1;
@@ -256,44 +256,79 @@ impl<P: Platform> Allocator<P> {
     ///
     /// What stays is in the order in which it came. So objects that come one behind the other make whole slabs wherever
     /// the first of them began, as what lies before it has left.
+    #[inline]
     fn make_room(
         &self,
         cache: &KmemCache<P>,
         mut older: Sheaf,
-        mut newer: Sheaf,
+        newer: Sheaf,
         objects: &[*mut u8],
         gfp: Gfp,
     ) -> (Sheaf, Sheaf, usize) {
         self.flush_whole_slabs(cache, &mut older, gfp);
         let parts = [older.objects(), newer.objects(), objects];
-        if older.is_empty() || !may_have_whole(&parts, cache.oo.objects as usize, cache.oo.bytes())
-        {
+        let together = !older.is_empty()
+            && may_have_whole(&parts, cache.oo.objects as usize, cache.oo.bytes());
+        let scratch = together.then(|| self.meta.scratch(&self.platform, gfp));
+        let Some(mut scratch) = scratch.flatten() else {
             self.flush_sheaf(cache, &mut older, gfp);
             older = self.fit(cache, older);
             let rest = fill(&mut older, objects).len();
             return (older, newer, objects.len() - rest);
-        }
-        let mut all = [const { MaybeUninit::uninit() }; TOGETHER];
-        let (mut held, mut passed) = (0, 0);
-        for mut part in parts {
-            passed += part.len();
-            loop {
-                let now = part.split_off(..part.len().min(TOGETHER - held));
-                let now = now.unwrap_or_default();
-                all[held..held + now.len()].write_copy_of_slice(now);
-                held += now.len();
-                if part.is_empty() {
-                    break;
+        };
+        // SAFETY: ours until it is given back.
+        let all = unsafe { scratch.as_mut() };
+        let (older, newer) = self.make_room_in(cache, older, newer, objects, all, gfp);
+        self.meta.give_scratch(scratch);
+        debug_assert!(!newer.is_full());
+        (newer, older, objects.len())
+    }
+
+    /// As `make_room`, with room for [`TOGETHER`] objects. The newer sheaf is then the one with room.
+    #[inline(never)]
+    fn make_room_in(
+        &self,
+        cache: &KmemCache<P>,
+        mut older: Sheaf,
+        mut newer: Sheaf,
+        objects: &[*mut u8],
+        all: &mut Scratch,
+        gfp: Gfp,
+    ) -> (Sheaf, Sheaf) {
+        let mut passed = older.len() + newer.len() + objects.len();
+        // Which of the three is copied next, and from where.
+        let (mut part, mut at, mut held) = (0, 0, 0);
+        let (all, left) = loop {
+            let from = match part {
+                0 => older.objects(),
+                1 => newer.objects(),
+                _ => objects,
+            };
+            let more = (from.len() - at).min(TOGETHER - held);
+            all[held..held + more].write_copy_of_slice(&from[at..at + more]);
+            (at, held) = (at + more, held + more);
+            if at == from.len() {
+                (part, at) = (part + 1, 0);
+                if part < 3 {
+                    continue;
                 }
-                // SAFETY: written up to its end.
-                let all = unsafe { all.assume_init_mut() };
-                let (left, gone) = self.thin_out(cache, all, gfp);
-                (held, passed) = (left, passed - gone);
             }
-        }
-        // SAFETY: written so far.
-        let all = unsafe { all[..held].assume_init_mut() };
-        let left = self.free_whole_slabs_among(cache, all, Whose::Ours, gfp);
+            // SAFETY: written so far.
+            let all = unsafe { all[..held].assume_init_mut() };
+            let left = self.free_whole_slabs_among(cache, all, Whose::Ours, gfp);
+            if part == 3 {
+                break (all, left);
+            }
+            // No room: whole slabs went, or, if there was none, the older half does.
+            held = left;
+            if left == all.len() {
+                let half = left / 2;
+                self.count(cache, StatItem::SheafFlush, half);
+                self.free_to_slabs(cache, &mut all[..half], gfp);
+                all.copy_within(half.., 0);
+                (held, passed) = (left - half, passed - half);
+            }
+        };
         older.truncate(0);
         newer.truncate(0);
         (older, newer) = (self.fit(cache, older), self.fit(cache, newer));
@@ -307,22 +342,8 @@ impl<P: Platform> Allocator<P> {
             kept = fill(&mut older, kept);
         }
         let rest = fill(&mut newer, kept);
-        debug_assert!(rest.is_empty() && !newer.is_full());
-        (newer, older, objects.len())
-    }
-
-    /// Makes room in an array of sheaves' objects: whole slabs go, or, if there is none, the older half. Returns how many
-    /// objects are left, at its start, and how many of those that went were no whole slabs.
-    fn thin_out(&self, cache: &KmemCache<P>, all: &mut [*mut u8], gfp: Gfp) -> (usize, usize) {
-        let left = self.free_whole_slabs_among(cache, all, Whose::Ours, gfp);
-        if left < all.len() {
-            return (left, 0);
-        }
-        let half = left / 2;
-        self.count(cache, StatItem::SheafFlush, half);
-        self.free_to_slabs(cache, &mut all[..half], gfp);
-        all.copy_within(half.., 0);
-        (left - half, half)
+        debug_assert!(rest.is_empty());
+        (older, newer)
     }
 
     /// Makes a sheaf this CPU's spare, if it has none.
@@ -334,8 +355,41 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Keeps empty slabs of ours that are on no list of their node, or gives them back.
-    fn place_emptied(&self, cache: &KmemCache<P>, node: &Node<P>, mut emptied: SlabList, gfp: Gfp) {
+    /// Keeps empty slabs of ours that are on no list; those that are too many go to `gone`.
+    fn place_emptied(
+        &self,
+        cache: &KmemCache<P>,
+        mut emptied: SlabList,
+        gone: &mut SlabList,
+        gfp: Gfp,
+    ) {
+        let arena = &self.zone.arena;
+        while let Some(first) = emptied.first(arena) {
+            let home = first.node();
+            let mut own = SlabList::new();
+            if self.nr_nodes() == 1 {
+                own.append(arena, &mut emptied);
+            }
+            while let Some(slab) = emptied.first(arena)
+                && slab.node() == home
+            {
+                emptied.remove(arena, slab);
+                own.push_back(arena, slab);
+            }
+            self.place_on_node(cache, cache.node(usize::from(home)), own, gone, gfp);
+        }
+    }
+
+    /// As `place_emptied`, slabs of one node.
+    #[inline(never)]
+    pub(crate) fn place_on_node(
+        &self,
+        cache: &KmemCache<P>,
+        node: &Node<P>,
+        mut emptied: SlabList,
+        gone: &mut SlabList,
+        gfp: Gfp,
+    ) {
         let arena = &self.zone.arena;
         let reserve = cache.has_reserve();
         while let Some(slab) = emptied.first(arena) {
@@ -359,9 +413,9 @@ impl<P: Platform> Allocator<P> {
             return;
         }
         if reserve && let Some(lists) = self.lock_lists(cache, node, true) {
-            return self.slabs_emptied(cache, node, lists, emptied);
+            return self.slabs_emptied(cache, node, lists, emptied, gone);
         }
-        self.discard_list(cache, node, &emptied);
+        gone.append(arena, &mut emptied);
     }
 }
 
@@ -398,6 +452,15 @@ fn run_len(objects: &[*mut u8], bytes: usize) -> usize {
     whole + objects[whole..].iter().take(8).take_while(here).count()
 }
 
+/// Moves the first objects of an array behind the others.
+#[inline(never)]
+fn rotate(objects: &mut [*mut u8], first: usize) {
+    // Three times the other way round: `rotate_left` has a buffer on the stack.
+    objects[..first].reverse();
+    objects[first..].reverse();
+    objects.reverse();
+}
+
 /// Whether two objects lie in one slab: slabs are as aligned as they are large.
 pub(crate) fn is_near(a: *mut u8, b: *mut u8, bytes: usize) -> bool {
     (a as usize ^ b as usize) < bytes
@@ -420,6 +483,7 @@ fn most_kept(capacity: usize) -> usize {
 /// How many of an array's first objects have to go so that sheaves of `capacity` have room again for a quarter. Objects of one
 /// slab of `bytes` bytes stay together: they go all, or wait for those that may follow. Where others were `whole` only the last
 /// ones wait: the next slab then begins where a sheaf does.
+#[inline(never)]
 fn oldest_to_go(objects: &[*mut u8], whole: bool, capacity: usize, bytes: usize) -> usize {
     let (len, most) = (objects.len(), most_kept(capacity));
     let Some(&last) = objects.last() else {

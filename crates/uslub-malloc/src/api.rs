@@ -77,10 +77,21 @@ pub(crate) unsafe extern "C" fn free_slow(object: *mut c_void) {
             "free {object:p}: not allocated here (a foreign pointer)"
         ));
     }
-    FRONT.follow();
     // SAFETY: passed on.
-    unsafe { ALLOCATOR.kfree(object.cast()) };
+    unsafe { kfree(object) };
+    FRONT.follow();
     helper::after_free();
+}
+
+/// As the allocator's. Apart from [`free_slow`], whose frame lies on the stack meanwhile.
+///
+/// # Safety
+///
+/// As for `free`.
+#[inline(never)]
+unsafe fn kfree(object: *mut c_void) {
+    // SAFETY: passed on.
+    unsafe { ALLOCATOR.kfree(object.cast()) }
 }
 
 /// Ends the process: `object` is the object that was freed last on this CPU.

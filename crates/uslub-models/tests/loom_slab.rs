@@ -20,6 +20,12 @@ fn cache(slub: &Slub) -> &Cache {
 
 /// A model whose threads find `taken` objects in use, of `slabs` slabs, and those objects.
 fn slabs_with(slabs: usize, taken: usize, tuning: Tuning) -> (Model, Vec<usize>) {
+    // All are taken once, so that freelists are made of links.
+    slabs_used(slabs * OBJECTS, taken, tuning)
+}
+
+/// As [`slabs_with`]; `used` slots were handed out at least once, all others are fresh.
+fn slabs_used(used: usize, taken: usize, tuning: Tuning) -> (Model, Vec<usize>) {
     let tunables = Tunables {
         tuning,
         ..Tunables::DEFAULT
@@ -33,8 +39,7 @@ fn slabs_with(slabs: usize, taken: usize, tuning: Tuning) -> (Model, Vec<usize>)
     };
     slub.create(&args).expect("a cache");
     assert_eq!(cache(slub).oo.objects as usize, OBJECTS);
-    // All are taken once, so that freelists are made of links.
-    let mut objects: Vec<*mut u8> = (0..slabs * OBJECTS)
+    let mut objects: Vec<*mut u8> = (0..used)
         .map(|_| slub.alloc(cache(slub), Gfp::KERNEL))
         .collect();
     for &object in &objects {
@@ -171,4 +176,102 @@ fn what_may_not_wait_is_set_aside_and_found_again() {
         nowait.join().unwrap();
         left
     });
+}
+
+/// A thread that allocates an object, which may mean that it takes a part of a slab and returns the rest. None where
+/// it would have to wait and must not. It goes past the CPU's slots, which are no part of these models.
+fn takes_part(slub: &'static Slub, gfp: Gfp) -> Thread<Option<Object>> {
+    spawn(0, move || {
+        let object = slub.kmalloc_slow(cache(slub).id, gfp);
+        assert!(!object.is_null() || gfp == Gfp::NOSPIN, "no object");
+        (!object.is_null()).then(|| Object::of(object, cache(slub)))
+    })
+}
+
+/// A thread that allocates an object and frees it.
+fn takes_and_frees(slub: &'static Slub) -> Thread<()> {
+    spawn(0, move || {
+        let object = alloc(slub, cache(slub), Gfp::KERNEL);
+        free(slub, cache(slub), object, Gfp::KERNEL);
+    })
+}
+
+/// Two slots are free. Each refill takes one and returns what it finds more. Between the detach of the first and
+/// its return the slab may become partial, be listed, be emptied by the second, and look as before.
+#[test]
+fn a_slab_that_is_full_again_has_one_owner() {
+    let [lock_free, locked] = ways();
+    for (first, second, freed, tuning) in [
+        (Gfp::KERNEL, Gfp::KERNEL, 1, lock_free),
+        (Gfp::KERNEL, Gfp::KERNEL, 2, lock_free),
+        (Gfp::KERNEL, Gfp::KERNEL, 1, locked),
+        // Whoever may not wait leaves states under a lock alone.
+        (Gfp::KERNEL, Gfp::NOSPIN, 1, lock_free),
+        (Gfp::NOSPIN, Gfp::KERNEL, 1, lock_free),
+    ] {
+        let (model, objects) = slabs_with(1, 2, tuning);
+        let of = |gfp| ["waits", "must not wait"][usize::from(gfp == Gfp::NOSPIN)];
+        let name = format!(
+            "full again, {freed} freed, first {}, second {}, {}",
+            of(first),
+            of(second),
+            way(&tuning)
+        );
+        model.check(&name, preemptions(1), move |slub| {
+            let kept = objects[freed..].iter().map(|&o| held(slub, o));
+            let mut left: Vec<_> = kept.collect();
+            let takers = [first, second].map(|gfp| takes_part(slub, gfp));
+            let frees = frees(slub, &objects[..freed], Gfp::KERNEL);
+            left.extend(takers.into_iter().filter_map(|taker| taker.join().unwrap()));
+            frees.join().unwrap();
+            left
+        });
+    }
+}
+
+/// The slab never looks full, as a slot of it is fresh: its refill owns it until it lists it again.
+#[test]
+fn a_slab_with_fresh_slots_stays_with_its_refill() {
+    for tuning in ways() {
+        // Three slots were handed out, two of them are free again.
+        let (model, objects) = slabs_used(OBJECTS - 1, 1, tuning);
+        let name = format!("return with fresh slots left, {}", way(&tuning));
+        model.check(&name, preemptions(1), move |slub| {
+            let frees = frees(slub, &objects, Gfp::KERNEL);
+            let takers = [Gfp::KERNEL; 2].map(|gfp| takes_part(slub, gfp));
+            let taken = takers.into_iter().filter_map(|taker| taker.join().unwrap());
+            let left = taken.collect();
+            frees.join().unwrap();
+            left
+        });
+    }
+}
+
+/// A refill returns a part, all objects are freed, and a shrink looks for empty slabs: the slab goes once, or stays listed.
+#[test]
+fn a_slab_that_empties_behind_a_return_goes_once() {
+    for reserve in [0, 1] {
+        for tuning in ways() {
+            let tuning = Tuning {
+                min_partial: 1,
+                empty_reserve: reserve,
+                ..tuning
+            };
+            let (model, objects) = slabs_with(1, 2, tuning);
+            let name = format!("return, empty, shrink, reserve {reserve}, {}", way(&tuning));
+            model.check(&name, preemptions(1), move |slub| {
+                let taker = takes_and_frees(slub);
+                let frees = frees(slub, &objects, Gfp::KERNEL);
+                let shrink = spawn(0, move || slub.shrink(cache(slub)));
+                taker.join().unwrap();
+                frees.join().unwrap();
+                shrink.join().unwrap();
+                let slabs = cache(slub).nr_slabs();
+                assert!(slabs <= 2, "{slabs} slabs");
+                slub.shrink(cache(slub));
+                assert_eq!(cache(slub).nr_slabs(), 0, "an empty slab was lost");
+                Vec::new()
+            });
+        }
+    }
 }

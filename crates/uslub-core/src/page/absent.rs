@@ -40,6 +40,7 @@ impl<P: Platform> Zone<P> {
     }
 
     /// Gives back blocks of free pages, if the arena is lean and has more of them than a share of what is in use.
+    #[inline(never)]
     pub(super) fn retire_surplus(&self, platform: &P) {
         if self.arena.is_lean() {
             // Relaxed: a glance.

@@ -67,6 +67,7 @@ impl<P: Platform> Zone<P> {
     }
 
     /// So many pages are handed out or dirty, `taken` of them now: if there never were more, idle ones make room; for a long run at once.
+    #[inline(never)]
     pub(super) fn note_resident(&self, platform: &P, pages: usize, taken: usize) {
         // Relaxed: at worst two threads look, or the record is a step behind.
         let pages = pages + self.elsewhere.load(Relaxed);

@@ -12,8 +12,10 @@ const MOST: usize = 16;
 /// A list of runs, none of which crosses the bounds of a block.
 #[derive(Debug)]
 pub struct Runs {
-    /// First page and pages of each.
-    runs: [(u32, u32); MOST],
+    /// First page of each.
+    firsts: [u32; MOST],
+    /// Pages of each.
+    counts: [u16; MOST],
     len: usize,
 }
 
@@ -21,7 +23,8 @@ impl Runs {
     /// An empty list.
     pub const fn new() -> Self {
         Self {
-            runs: [(0, 0); MOST],
+            firsts: [0; MOST],
+            counts: [0; MOST],
             len: 0,
         }
     }
@@ -43,20 +46,25 @@ impl Runs {
     /// When the list [is full](Self::is_full).
     pub fn add(&mut self, page: PageIndex, count: usize) {
         let (first, count) = (page.0, count as u32);
-        if let Some(last) = self.runs[..self.len].last_mut()
-            && last.0 / BLOCK_PAGES as u32 == first / BLOCK_PAGES as u32
-            && (last.0 + last.1 == first || first + count == last.0)
-        {
-            *last = (last.0.min(first), last.1 + count);
-            return;
+        if let Some(at) = self.len.checked_sub(1) {
+            let (last, pages) = (self.firsts[at], u32::from(self.counts[at]));
+            if last / BLOCK_PAGES as u32 == first / BLOCK_PAGES as u32
+                && (last + pages == first || first + count == last)
+            {
+                self.firsts[at] = last.min(first);
+                self.counts[at] = (pages + count) as u16;
+                return;
+            }
         }
-        self.runs[self.len] = (first, count);
+        self.firsts[self.len] = first;
+        self.counts[self.len] = count as u16;
         self.len += 1;
     }
 
     /// The runs: first page, and how many.
     pub fn iter(&self) -> impl Iterator<Item = (PageIndex, usize)> {
-        (self.runs[..self.len].iter()).map(|&(first, count)| (PageIndex(first), count as usize))
+        let runs = self.firsts[..self.len].iter().zip(&self.counts);
+        runs.map(|(&first, &count)| (PageIndex(first), usize::from(count)))
     }
 }
 

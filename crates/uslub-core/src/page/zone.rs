@@ -7,7 +7,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+use crate::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use crate::gfp::Gfp;
 use crate::page::arena::{Arena, BLOCK_BYTES, PageIndex};
 use crate::page::block::{self, BINS, BLOCK_PAGES, Block, NO_BLOCK, PageSet};
@@ -29,8 +29,6 @@ pub struct Lists {
     pub(super) nr_used: usize,
     /// How often pages were added.
     pub(super) growths: usize,
-    /// Whether a block came to be free as a whole.
-    emptied: bool,
 }
 
 /// A run of pages that was handed out.
@@ -66,7 +64,28 @@ pub(super) enum Touched {
     Little,
 }
 
+/// Pages of a block that a request can have: the first, and how many runs.
+#[derive(Clone, Copy)]
+struct Found {
+    first: usize,
+    runs: usize,
+}
+
 impl Want {
+    /// What is asked for of a set of a block's free pages, if it is there.
+    #[inline(never)]
+    fn find(self, set: &PageSet) -> Option<Found> {
+        let first = block::find(set, self.count, self.align)?;
+        let runs = block::runs_from(set, first, self.count, self.most);
+        Some(Found { first, runs })
+    }
+
+    /// As `find`, of a block's dirty pages.
+    #[inline(never)]
+    fn find_dirty(self, block: &Block) -> Option<Found> {
+        self.find(&block.free_dirty())
+    }
+
     fn accepts(self, block: &Block) -> bool {
         self.nid.is_none_or(|nid| usize::from(block.node) == nid)
     }
@@ -87,6 +106,8 @@ pub struct Zone<P> {
     pub(super) strays: AtomicU32,
     /// Blocks that are not mapped; changed under the growth lock.
     pub(super) absent: AtomicUsize,
+    /// Whether a block came to be free as a whole, and nobody has looked since whether there are too many.
+    emptied: AtomicBool,
     /// Pages of mappings that are no part of the arena.
     pub(super) elsewhere: AtomicUsize,
     /// Most pages that were handed out, dirty or elsewhere so far, in steps.
@@ -118,13 +139,13 @@ impl<P: Platform> Zone<P> {
                 nr_dirty: 0,
                 nr_used: 0,
                 growths: 0,
-                emptied: false,
             }),
             growth: Lock::new(0),
             dirty: AtomicUsize::new(0),
             used: AtomicUsize::new(0),
             strays: AtomicU32::new(NO_BLOCK),
             absent: AtomicUsize::new(0),
+            emptied: AtomicBool::new(false),
             elsewhere: AtomicUsize::new(0),
             record: AtomicUsize::new(0),
             next_decay: AtomicU64::new(0),
@@ -151,6 +172,7 @@ impl<P: Platform> Zone<P> {
     }
 
     /// As [`alloc_on`](Self::alloc_on), and up to `most` such runs at once where the next pages are free too.
+    #[inline]
     pub fn alloc_runs(
         &self,
         platform: &P,
@@ -189,7 +211,20 @@ impl<P: Platform> Zone<P> {
         self.alloc_want(platform, nid, want, gfp)
     }
 
-    fn alloc_want(&self, platform: &P, nid: usize, mut want: Want, gfp: Gfp) -> Option<Run> {
+    #[inline]
+    fn alloc_want(&self, platform: &P, nid: usize, want: Want, gfp: Gfp) -> Option<Run> {
+        let run = self.find_want(platform, nid, &want, gfp)?;
+        if gfp.may_map() {
+            // Relaxed, both: glances. Behind all that takes stack to find them.
+            let resident = self.used.load(Relaxed) + self.dirty.load(Relaxed);
+            self.note_resident(platform, resident, want.count);
+        }
+        Some(run)
+    }
+
+    #[inline(never)]
+    fn find_want(&self, platform: &P, nid: usize, want: &Want, gfp: Gfp) -> Option<Run> {
+        let mut want = *want;
         debug_assert!((1..=BLOCK_PAGES).contains(&want.count) && want.align.is_power_of_two());
         if platform.should_fail(FaultSite::Pages) {
             return None;
@@ -199,11 +234,6 @@ impl<P: Platform> Zone<P> {
                 let mut lists = self.lists.lock_if(gfp.may_spin())?;
                 self.absorb(&mut lists, platform);
                 if let Some(run) = self.take(&mut lists, want) {
-                    let resident = lists.nr_used + lists.nr_dirty;
-                    drop(lists);
-                    if gfp.may_map() {
-                        self.note_resident(platform, resident, want.count);
-                    }
                     return Some(run);
                 }
                 lists.growths
@@ -233,6 +263,7 @@ impl<P: Platform> Zone<P> {
 
     /// Adds pages of node `nid` unless somebody else has added some since that had been done `growths` times; returns false when
     /// none are to be had. Where the system may not be asked, the first block has some to give.
+    #[inline(never)]
     pub(super) fn grow_on(
         &self,
         platform: &P,
@@ -315,10 +346,23 @@ impl<P: Platform> Zone<P> {
         Some((number, huge))
     }
 
+    #[inline]
     fn take(&self, lists: &mut Lists, want: Want) -> Option<Run> {
-        if let Some(run) = self.take_dirty(lists, want) {
-            return Some(run);
+        match self.take_dirty(lists, want) {
+            None => self.take_any(lists, want),
+            run => run,
         }
+    }
+
+    #[inline]
+    fn take_any(&self, lists: &mut Lists, want: Want) -> Option<Run> {
+        let (number, found) = self.look_for(want)?;
+        Some(self.claim_found(lists, number, found, want))
+    }
+
+    /// The lowest block that has what is asked for, and where; under the page lock.
+    #[inline(never)]
+    fn look_for(&self, want: Want) -> Option<(u32, Found)> {
         let mut least = bin_of(want.count);
         // A whole block holds any request.
         let sure = (bin_of(want.count.max(want.align)) + 1).min(BINS - 1);
@@ -334,15 +378,10 @@ impl<P: Platform> Zone<P> {
                 if !want.accepts(block) {
                     continue;
                 }
-                let free = block.free;
-                if let Some(run) = self.claim_from(lists, number, &free, want) {
-                    return Some(run);
+                if let Some(found) = want.find(&block.free) {
+                    return Some((number, found));
                 }
-                // SAFETY: as above.
-                let block = unsafe { self.arena.block(number) };
-                // Its longest run may have been more than it has.
-                block.recount();
-                self.rebin(number);
+                self.recount_longest(number);
                 misses += 1;
                 if misses == LOOK_AT && least < sure {
                     least = sure;
@@ -353,7 +392,16 @@ impl<P: Platform> Zone<P> {
         None
     }
 
+    /// Puts a block into its bin whose longest run was less than was thought; under the page lock.
+    #[inline(never)]
+    fn recount_longest(&self, number: u32) {
+        // SAFETY: the caller holds the page lock, and has no reference to the block.
+        unsafe { self.arena.block(number) }.recount();
+        self.rebin(number);
+    }
+
     /// Pages that hold memory, of the few blocks that were used last: they need no fault, and what was used long ago can go.
+    #[inline(never)]
     fn take_dirty(&self, lists: &mut Lists, want: Want) -> Option<Run> {
         if lists.nr_dirty < want.count {
             return None;
@@ -365,27 +413,29 @@ impl<P: Platform> Zone<P> {
             }
             // SAFETY: we hold the page lock; the reference ends before the next.
             let block = unsafe { self.arena.block(number) };
-            let (dirty, before) = (block.free_dirty(), block.dirty_prev);
             if want.accepts(block)
                 && usize::from(block.nr_dirty) >= want.count
-                && let Some(run) = self.claim_from(lists, number, &dirty, want)
+                && let Some(found) = want.find_dirty(block)
             {
-                return Some(run);
+                return Some(self.claim_found(lists, number, found, want));
             }
-            number = before;
+            number = block.dirty_prev;
         }
         None
     }
 
-    /// Hands out what is asked for of a set of a block's free pages, if it is there.
-    fn claim_from(&self, lists: &mut Lists, number: u32, set: &PageSet, want: Want) -> Option<Run> {
-        let first = block::find(set, want.count, want.align)?;
-        let runs = block::runs_from(set, first, want.count, want.most);
-        let run = self.claim(lists, number, first, runs * want.count);
-        Some(Run { runs, ..run })
+    /// Hands out what was found in a block.
+    fn claim_found(&self, lists: &mut Lists, number: u32, found: Found, want: Want) -> Run {
+        let count = found.runs * want.count;
+        let run = self.claim(lists, number, found.first, count);
+        Run {
+            runs: found.runs,
+            ..run
+        }
     }
 
     /// The blocks of a group in bins from `least` on.
+    #[inline(never)]
     fn candidates(&self, group: u32, least: usize) -> u64 {
         if least >= BINS {
             return 0;
@@ -395,6 +445,7 @@ impl<P: Platform> Zone<P> {
         bins[least..BINS].iter().fold(0, |all, bin| all | bin)
     }
 
+    #[inline(never)]
     pub(super) fn claim(&self, lists: &mut Lists, number: u32, first: usize, count: usize) -> Run {
         // SAFETY: we hold the page lock.
         let block = unsafe { self.arena.block(number) };
@@ -417,25 +468,29 @@ impl<P: Platform> Zone<P> {
     pub fn free(&self, platform: &P, page: PageIndex, count: usize, decay_ms: u64) {
         let mut runs = Runs::new();
         runs.add(page, count);
-        self.free_runs(platform, &runs, Some(decay_ms));
+        let now = self.free_runs(platform, &runs);
+        self.after_free(platform, now, decay_ms);
     }
 
-    /// As [`free`](Self::free), many runs under one hold of the page lock; without a decay nothing is given back to the system.
-    pub fn free_runs(&self, platform: &P, runs: &Runs, decay_ms: Option<u64>) {
+    /// Gives back to the system what is there too long or too much of, behind a [`free_runs`](Self::free_runs) at the time `now`.
+    pub fn after_free(&self, platform: &P, now: u64, decay_ms: u64) {
+        // Relaxed, both: a hint. Where nobody may enter the kernel it stays for the next one.
+        if self.emptied.load(Relaxed) && self.emptied.swap(false, Relaxed) {
+            self.retire_surplus(platform);
+        }
+        self.decay_now_and_then(platform, now, decay_ms);
+    }
+
+    /// As [`free`](Self::free), many runs under one hold of the page lock; nothing is given back to the system. Returns the time.
+    #[inline(never)]
+    pub fn free_runs(&self, platform: &P, runs: &Runs) -> u64 {
         let now = platform.now_ms();
         let mut lists = self.lists.lock();
         self.absorb(&mut lists, platform);
         for (page, count) in runs.iter() {
             self.give(&mut lists, page, count, now);
         }
-        let emptied = core::mem::take(&mut lists.emptied);
-        drop(lists);
-        if let Some(decay_ms) = decay_ms {
-            if emptied {
-                self.retire_surplus(platform);
-            }
-            self.decay_now_and_then(platform, now, decay_ms);
-        }
+        now
     }
 
     pub(super) fn give(&self, lists: &mut Lists, page: PageIndex, count: usize, now: u64) {
@@ -447,7 +502,10 @@ impl<P: Platform> Zone<P> {
         let dirty = block.nr_dirty;
         block.give(first, count);
         block.dirty_since = now as u32;
-        lists.emptied |= usize::from(block.nr_free) == BLOCK_PAGES;
+        if usize::from(block.nr_free) == BLOCK_PAGES {
+            // Relaxed: a hint.
+            self.emptied.store(true, Relaxed);
+        }
         // Behind all others: the list is ordered by last use.
         if block.in_dirty {
             self.unlink_dirty(lists, number);

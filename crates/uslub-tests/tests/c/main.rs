@@ -14,4 +14,5 @@ mod misuse;
 mod pages;
 mod sharing;
 mod shut_in;
+mod stack;
 mod stress;
