@@ -16,6 +16,7 @@ mod check;
 mod decay;
 mod fork;
 pub mod runs;
+mod want;
 pub mod zone;
 
 pub use arena::{Arena, PageIndex, PageKind};
