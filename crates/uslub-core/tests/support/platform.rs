@@ -123,9 +123,8 @@ impl Virtual {
     pub fn node_of(&self, address: usize) -> Option<usize> {
         let memory = self.memory();
         let mut bound = memory.bound.iter();
-        bound
-            .find(|(start, bytes, _)| (*start..start + bytes).contains(&address))
-            .map(|&(_, _, nid)| nid)
+        let found = bound.find(|(start, bytes, _)| (*start..start + bytes).contains(&address));
+        found.map(|&(.., nid)| nid)
     }
 
     /// The warnings since the last call.
@@ -260,11 +259,8 @@ impl Virtual {
         }
         thread::yield_sometimes();
         let cpu = self.cpu();
-        let _sequence = (self.setup.slots != Slots::Locked).then(|| {
-            self.sequences[cpu]
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-        });
+        let sequence = (self.setup.slots != Slots::Locked).then(|| self.sequences[cpu].lock());
+        let _sequence = sequence.map(|held| held.unwrap_or_else(PoisonError::into_inner));
         work(table.here(cpu))
     }
 }
