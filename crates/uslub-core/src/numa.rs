@@ -59,6 +59,32 @@ impl<P: Platform> Allocator<P> {
             .min_by_key(|&other| rank(other))
     }
 
+    /// Takes from other nodes than `nid`, the nearest first: only now and then (`remote_node_defrag_ratio` times
+    /// in 1024), only where there are more slabs than the node's reserve, and without waiting.
+    #[inline(never)]
+    pub(crate) fn refill_from_others(
+        &self,
+        cache: &KmemCache<P>,
+        nid: usize,
+        out: &mut [*mut u8],
+    ) -> usize {
+        let ratio = u64::from(cache.tuning.remote_node_defrag_ratio);
+        if self.platform.random() % 1024 >= ratio {
+            return 0;
+        }
+        let (mut filled, mut last) = (0, None);
+        while filled < out.len()
+            && let Some(other) = self.next_nearest(nid, last)
+        {
+            let node = cache.node(other);
+            if node.nr_partial() > cache.min_partial {
+                filled += self.refill_under_lock(cache, node, &mut out[filled..]);
+            }
+            last = Some(other);
+        }
+        filled
+    }
+
     /// Whether an object of the cache may lie in this CPU's sheaves.
     #[inline]
     pub(crate) fn is_parkable(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {

@@ -97,27 +97,6 @@ impl<P: Platform> Allocator<P> {
             )
     }
 
-    /// Takes from other nodes than `nid`, the nearest first: only now and then (`remote_node_defrag_ratio` times
-    /// in 1024), only where there are more slabs than the node's reserve, and without waiting.
-    #[inline(never)]
-    fn refill_from_others(&self, cache: &KmemCache<P>, nid: usize, out: &mut [*mut u8]) -> usize {
-        let ratio = u64::from(cache.tuning.remote_node_defrag_ratio);
-        if self.platform.random() % 1024 >= ratio {
-            return 0;
-        }
-        let (mut filled, mut last) = (0, None);
-        while filled < out.len()
-            && let Some(other) = self.next_nearest(nid, last)
-        {
-            let node = cache.node(other);
-            if node.nr_partial() > cache.min_partial {
-                filled += self.refill_under_lock(cache, node, &mut out[filled..]);
-            }
-            last = Some(other);
-        }
-        filled
-    }
-
     /// Takes from fresh slabs of node `nid` until there are `min` objects; the last may have more than is wanted.
     #[inline(never)]
     fn refill_from_new(
@@ -197,7 +176,7 @@ impl<P: Platform> Allocator<P> {
     /// Refills where nothing may be waited for: slabs are emptied while the list lock is held, which need not be taken
     /// again then. Frees that would list or discard such a slab wait for the lock.
     #[inline(never)]
-    fn refill_under_lock(
+    pub(crate) fn refill_under_lock(
         &self,
         cache: &KmemCache<P>,
         node: &Node<P>,

@@ -24,6 +24,7 @@ mod range;
 pub mod runs;
 pub mod several;
 mod stash;
+mod want;
 pub mod zone;
 
 pub use arena::{Arena, PageIndex, PageKind};

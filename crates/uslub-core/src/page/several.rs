@@ -6,7 +6,8 @@
 use crate::gfp::Gfp;
 use crate::page::PageIndex;
 use crate::page::block::{BINS, BLOCK_PAGES};
-use crate::page::zone::{Lists, Run, Touched, Zone};
+use crate::page::want::Touched;
+use crate::page::zone::{Lists, Run, Zone};
 use crate::platform::{FaultSite, Platform};
 
 /// Times that a request lets the arena grow beyond what it needs itself: others may take what was added.

@@ -10,8 +10,9 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use crate::gfp::Gfp;
 use crate::page::arena::{Arena, BLOCK_BYTES, PageIndex};
-use crate::page::block::{self, BINS, BLOCK_PAGES, Block, NO_BLOCK, PageSet};
+use crate::page::block::{self, BINS, BLOCK_PAGES, NO_BLOCK};
 use crate::page::runs::Runs;
+use crate::page::want::{Found, Touched, Want};
 use crate::platform::{Backing, FaultSite, PAGE_SIZE, Platform};
 use crate::sync::Lock;
 
@@ -42,53 +43,6 @@ pub struct Run {
     pub node: u8,
     /// Runs as long as asked for that lie here one behind the other.
     pub runs: usize,
-}
-
-/// What a request asks for.
-#[derive(Clone, Copy)]
-struct Want {
-    /// Memory node; `None` for any.
-    nid: Option<usize>,
-    /// Pages of a run, and what they are aligned to, in pages.
-    count: usize,
-    align: usize,
-    /// Runs that are taken together, at most.
-    most: usize,
-    touched: Touched,
-}
-
-/// How much of its pages a request is going to touch; where it may be little, they do not come by huge pages.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Touched {
-    All,
-    Little,
-}
-
-/// Pages of a block that a request can have: the first, and how many runs.
-#[derive(Clone, Copy)]
-struct Found {
-    first: usize,
-    runs: usize,
-}
-
-impl Want {
-    /// What is asked for of a set of a block's free pages, if it is there.
-    #[inline(never)]
-    fn find(self, set: &PageSet) -> Option<Found> {
-        let first = block::find(set, self.count, self.align)?;
-        let runs = block::runs_from(set, first, self.count, self.most);
-        Some(Found { first, runs })
-    }
-
-    /// As `find`, of a block's dirty pages.
-    #[inline(never)]
-    fn find_dirty(self, block: &Block) -> Option<Found> {
-        self.find(&block.free_dirty())
-    }
-
-    fn accepts(self, block: &Block) -> bool {
-        self.nid.is_none_or(|nid| usize::from(block.node) == nid)
-    }
 }
 
 /// The page allocator over an [`Arena`].
