@@ -220,6 +220,7 @@ impl Linux {
         self.pid.store(sys::getpid(), Relaxed);
         self.advice.is_child_of_fork();
         self.refused.is_child_of_fork();
+        // Relaxed, both: as above.
         self.open.store(self.at_rest.load(Relaxed), Relaxed);
         if may_be_unregistered
             && let Some(area) = self.area()

@@ -161,6 +161,8 @@ fn begin_prepared_child() {
 }
 
 /// Gives the parent's structures up, which are half changed, and begins anew.
+#[cold]
+#[inline(never)]
 fn start_over() {
     FRONT.close();
     // A child that was not noticed may have threads by now, in fast paths only.
