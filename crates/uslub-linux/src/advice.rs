@@ -285,10 +285,17 @@ unsafe fn fill(start: usize, bytes: usize) -> bool {
         }
         sys::futex_wait_for(&0, 0, 1);
     }
+    lost(start, bytes)
+}
+
+/// Ends the process: others would be given these addresses.
+#[cold]
+#[inline(never)]
+fn lost(start: usize, bytes: usize) -> ! {
     crate::complain(format_args!(
         "the kernel took {bytes} bytes at {start:#x} and gives none back"
     ));
-    // SAFETY: ends the process; others would be given these addresses.
+    // SAFETY: ends the process.
     unsafe { libc::abort() }
 }
 

@@ -45,7 +45,9 @@ pub(crate) fn probe() {
     GETCPU_AT.store(library.find(GETCPU).unwrap_or(0), Relaxed);
 }
 
-/// Nanoseconds on a clock of the system that never goes back.
+/// Nanoseconds on a clock of the system that never goes back. A function of its own: callers' frames do
+/// not lie below the kernel's.
+#[inline(never)]
 pub(crate) fn nanoseconds(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -69,6 +71,7 @@ pub(crate) fn nanoseconds(clock: libc::clockid_t) -> u64 {
 
 /// The number of the CPU that this thread runs on; 0 where the kernel does not tell. `may_ask` says
 /// whether a system call may be made where the vDSO has no function: a filter may forbid it.
+#[inline(never)]
 pub(crate) fn cpu(may_ask: bool) -> usize {
     let mut cpu = 0u32;
     // Relaxed: as in `probe`.

@@ -81,7 +81,9 @@ fn noticed() {
     let signals = Blocked::all();
     // AcqRel: one thread does it, and others wait for what it did.
     if (mark().compare_exchange(0, BUSY, AcqRel, Acquire)).is_ok() {
-        return begin_child(Birth::Unnoticed);
+        // No file of its own: an allocation has little stack for that.
+        begin_child(Birth::Unnoticed);
+        return;
     }
     drop(signals);
     // Acquire: as above. No signal handler waits here for its own thread, as that blocks them.
@@ -123,7 +125,8 @@ impl Drop for Blocked {
 }
 
 /// Makes this thread at home in a child, of which it is the only thread; all signals are blocked.
-fn begin_child(birth: Birth) {
+/// Returns whether the parent had a file for its report.
+fn begin_child(birth: Birth) -> bool {
     ALLOCATOR.platform.is_child_of_fork();
     // SAFETY: the child's only thread; a prepared child's parent took the locks.
     unsafe {
@@ -133,7 +136,7 @@ fn begin_child(birth: Birth) {
         }
     }
     helper::after_fork_in_child();
-    report::after_fork_in_child(birth == Birth::Prepared);
+    let had_file = report::after_fork_in_child();
     let mut known = KNOWN;
     if ALLOCATOR.is_torn() {
         if ALLOCATOR.is_interrupted() {
@@ -147,9 +150,19 @@ fn begin_child(birth: Birth) {
     FRONT.open();
     // Release: with all of the above.
     mark().store(known, Release);
+    had_file
+}
+
+/// As [`begin_child`], in a child whose parent took the locks.
+fn begin_prepared_child() {
+    if begin_child(Birth::Prepared) {
+        report::make_file_in_child();
+    }
 }
 
 /// Gives the parent's structures up, which are half changed, and begins anew.
+#[cold]
+#[inline(never)]
 fn start_over() {
     FRONT.close();
     // A child that was not noticed may have threads by now, in fast paths only.
@@ -268,7 +281,7 @@ extern "C" fn child() {
     if start::is_done() {
         let signals = Blocked::all();
         let taken = STREAMS.forget(ALLOCATOR.fork_depth());
-        begin_child(Birth::Prepared);
+        begin_prepared_child();
         drop(signals);
         if taken {
             // The C library does the same, if it took the lock too.
@@ -308,7 +321,7 @@ pub(crate) fn after_raw_fork(result: isize) {
     }
     if result == 0 {
         let _signals = Blocked::all();
-        begin_child(Birth::Prepared);
+        begin_prepared_child();
     } else {
         // SAFETY: taken before the call, on this thread.
         unsafe { ALLOCATOR.unlock_after_fork() };

@@ -51,16 +51,20 @@ fn make_file() {
     FILE[1].store(ALLOCATOR.platform.pid() as usize, Relaxed);
 }
 
-/// The child of a fork makes a file of its own, if it `may_make` one: it needs some stack for that.
-pub(crate) fn after_fork_in_child(may_make: bool) {
+/// The child of a fork gives up its parent's file; returns whether there was one.
+pub(crate) fn after_fork_in_child() -> bool {
     // Relaxed: the child has one thread.
     let parents = FILE[0].swap(0, Relaxed);
-    if parents == 0 {
-        return;
+    if parents != 0 {
+        // SAFETY: the mapping of the parent's file, which nobody uses here.
+        unsafe { sys::munmap(parents, FILE_BYTES) };
     }
-    // SAFETY: the mapping of the parent's file, which nobody uses here.
-    unsafe { sys::munmap(parents, FILE_BYTES) };
-    if may_make && !ALLOCATOR.platform.is_sandboxed() && witness::may_open_files(CHILD_MS) {
+    parents != 0
+}
+
+/// The child of a fork makes a file of its own, as its parent had one. It needs some stack for that.
+pub(crate) fn make_file_in_child() {
+    if !ALLOCATOR.platform.is_sandboxed() && witness::may_open_files(CHILD_MS) {
         make_file();
     }
 }
