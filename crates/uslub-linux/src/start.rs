@@ -20,7 +20,7 @@ const RESERVE_FLOOR: usize = 64 << 30;
 /// |---|---|
 /// | 0 | nobody has begun, or it failed and is asked for again |
 /// | 1 | done |
-/// | other | a thread is at it: its [mark](mark) |
+/// | other | a thread is at it: its mark |
 ///
 /// Others wait for that thread, but for two kinds of caller, for which the work never ends:
 ///
