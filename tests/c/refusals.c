@@ -2,7 +2,8 @@
  * Proves that memory which the system refuses is NULL and ENOMEM, in every call, and nothing else: a child for
  * each call, or set of calls, that the kernel refuses from some moment on (mmap, mprotect, mremap, munmap, madvise).
  * What was had before keeps its contents, can be freed, and can be had again; realloc leaves the block as
- * it is. Where munmap or madvise is refused, nothing fails at all.
+ * it is. Where munmap or madvise is refused, nothing fails at all. Where only mmap is refused, a large block
+ * may still come from the reserved range, which grows by mprotect.
  *
  * By hand:  USLUB_EXPECT=1 LD_PRELOAD=… ./refusals
  */
@@ -105,6 +106,37 @@ static void every_call_fails(size_t n)
     }
 }
 
+/* A block that may be refused; otherwise its first `zero` bytes are zero and all n may be written. */
+static void may_fail(unsigned char *p, size_t n, size_t align, size_t zero, const char *call)
+{
+    if (p == NULL) {
+        CHECK(errno == ENOMEM, "%s of %zu failed with errno %d", call, n, errno);
+        return;
+    }
+    CHECK((uintptr_t)p % align == 0, "%s of %zu at %p", call, n, (void *)p);
+    CHECK(zero == 0 || all_zero(p, zero), "%s of %zu is not zero", call, n);
+    fill(p, n, n);
+    verify(p, n, n, call);
+    free(p);
+}
+
+static void every_call_may_fail(size_t n)
+{
+    may_fail(hide(malloc(n)), n, 16, 0, "malloc");
+    may_fail(hide(calloc(n, 2)), 2 * n, 16, 2 * n, "calloc");
+    may_fail(hide(aligned_alloc(4096, n)), n, 4096, 0, "aligned_alloc");
+    may_fail(hide(memalign(1 << 20, n)), n, 1 << 20, 0, "memalign");
+    may_fail(hide(valloc(n)), n, 4096, 0, "valloc");
+    for (int i = 0; i < HELD; i += 37) {
+        errno = 0;
+        void *q = hide(realloc(held[i].p, n));
+        CHECK(q != NULL || errno == ENOMEM, "realloc of %zu to %zu", held[i].n, n);
+        if (q != NULL)
+            held[i].p = q;
+        verify(held[i].p, held[i].n, held[i].n, "block that was to grow");
+    }
+}
+
 static void child(int refused)
 {
     uint64_t random = 99 + (unsigned)refused;
@@ -114,7 +146,9 @@ static void child(int refused)
         say("refusals: skipped: seccomp filters are not to be had here (errno %d)", errno);
         _exit(77);
     }
-    if (refused == MAP || refused == (MAP | PROTECT | REMAP)) {
+    if (refused == MAP)
+        every_call_may_fail(8 * MIB);
+    if (refused == (MAP | PROTECT | REMAP)) {
         /* a mapping of its own is refused at once */
         every_call_fails(64 * MIB);
     }

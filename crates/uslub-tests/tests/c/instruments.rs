@@ -125,7 +125,10 @@ fn mode(way: Way) -> String {
     let report = fs::read_dir(folder.path())
         .expect("the folder is there")
         .flatten()
-        .find(|entry| entry.path().extension().is_some_and(|e| e == "jsonl"))
+        .find(|entry| {
+            let path = entry.path();
+            (path.extension()).is_some_and(|ending| ending == "map" || ending == "jsonl")
+        })
         .expect("the library left a report");
     let text = fs::read_to_string(report.path()).expect("the report can be read");
     let first = text.lines().next().expect("the report has lines");
