@@ -255,9 +255,12 @@ impl<P: Platform> Allocator<P> {
     /// has not needed since the last time, and all sheaves of caches that nobody has used for two such periods. Of those that
     /// [keep little](crate::args::CacheArgs::kept_bytes) the empty slabs go too. For page-layer operations that may take locks.
     ///
-    /// An allocation does it at its end, if it took pages: in its middle it has little stack left.
+    /// An allocation does it, and makes room for what it took, at its end, if it took pages: in its middle it has little stack left.
     #[inline]
     pub(crate) fn end_allocation(&self, gfp: Gfp) {
+        if gfp.may_map() {
+            self.zone.make_room_for_taken(&self.platform);
+        }
         // Relaxed, both: a hint.
         if gfp.contains(Gfp::KERNEL)
             && self.looks_for_cold.load(Relaxed)

@@ -9,6 +9,7 @@ use crate::args::{Ctor, Flags};
 use crate::cache::KmemCache;
 use crate::gfp::Gfp;
 use crate::node::{Node, SlabList};
+use crate::page::zone::Run;
 use crate::page::{PageIndex, PageKind, Runs};
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::slab::{Slab, State};
@@ -134,6 +135,18 @@ impl<P: Platform> Allocator<P> {
     /// Takes pages for a slab, and for others ahead where the cache has many; the first page, and the node that it is of.
     #[inline(never)]
     fn new_pages(&self, cache: &KmemCache<P>, nid: usize, gfp: Gfp) -> Option<(PageIndex, usize)> {
+        let run = self.take_pages(cache, nid, gfp)?;
+        let node = cache.node(usize::from(run.node));
+        let first = PageIndex(run.page.0 + cache.oo.pages() as u32);
+        if run.runs > 1 && !node.ahead.put(first, run.runs - 1) {
+            self.give_unused(cache, node, first, run.runs - 1);
+        }
+        Some((run.page, usize::from(run.node)))
+    }
+
+    /// Takes pages for as many slabs as the cache should get at once, as far as they lie one behind the other.
+    #[inline(never)]
+    fn take_pages(&self, cache: &KmemCache<P>, nid: usize, gfp: Gfp) -> Option<Run> {
         let (pages, node) = (cache.oo.pages(), cache.node(nid));
         let wanted = if gfp.may_spin() {
             slabs_at_once(cache, node)
@@ -165,11 +178,7 @@ impl<P: Platform> Allocator<P> {
             // Relaxed: a hint, for whoever comes to the end of an allocation first.
             self.looks_for_cold.store(true, Relaxed);
         }
-        let first = PageIndex(run.page.0 + pages as u32);
-        if got > 1 && !cache.node(home).ahead.put(first, got - 1) {
-            self.give_unused(cache, cache.node(home), first, got - 1);
-        }
-        Some((run.page, home))
+        Some(run)
     }
 
     /// Gives the pages of slabs back that were taken ahead.

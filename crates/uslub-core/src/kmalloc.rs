@@ -425,8 +425,12 @@ impl<P: Platform> Allocator<P> {
         let Some((cache, old)) = self.sized(object, "realloc of", gfp.may_spin()) else {
             return null_mut();
         };
-        // SAFETY: passed on.
-        let new = unsafe { self.resize_or_move(object, cache, old, bytes, gfp - Gfp::ZERO) };
+        let plain = gfp - Gfp::ZERO;
+        let new = match self.resize_in_place(object, cache.is_some(), old, bytes, plain) {
+            Ok(new) => new,
+            // SAFETY: passed on.
+            Err(old) => unsafe { self.move_object(object, old, bytes, plain) },
+        };
         if gfp.contains(Gfp::ZERO) && !new.is_null() {
             let in_arena = self.zone.arena.page_of(new as usize).is_some();
             let now = self.sized(new, "realloc of", gfp.may_spin());
@@ -441,34 +445,68 @@ impl<P: Platform> Allocator<P> {
         new
     }
 
-    /// Resizes a live object of `old` bytes, in `cache` if it is of one.
+    /// The first half of [`krealloc`](Self::krealloc), for callers with little stack: resizes an object where it can stay
+    /// or its mapping can move; null when there is no memory. [`move_object`](Self::move_object) is the second half.
+    ///
+    /// # Errors
+    ///
+    /// The object's size, where the object must be copied.
+    ///
+    /// # Safety
+    ///
+    /// As for [`krealloc`](Self::krealloc), and the object is not null.
+    #[inline]
+    pub unsafe fn krealloc_in_place(
+        &self,
+        object: *mut u8,
+        bytes: usize,
+        gfp: Gfp,
+    ) -> Result<*mut u8, usize> {
+        match self.sized(object, "realloc of", gfp.may_spin()) {
+            Some((cache, old)) => self.resize_in_place(object, cache.is_some(), old, bytes, gfp),
+            None => Ok(null_mut()),
+        }
+    }
+
+    /// Resizes a live object of `old` bytes, of a class or not, if it need not be copied.
+    #[inline]
+    fn resize_in_place(
+        &self,
+        object: *mut u8,
+        in_class: bool,
+        old: usize,
+        bytes: usize,
+        gfp: Gfp,
+    ) -> Result<*mut u8, usize> {
+        if !gfp.may_map() && self.zone.arena.page_of(object as usize).is_none() {
+            // A mapping cannot be changed without the system.
+            return Ok(if bytes <= old { object } else { null_mut() });
+        }
+        if bytes <= old && self.worth_keeping(in_class, old, bytes) {
+            return Ok(object);
+        }
+        if !in_class
+            && bytes > CLASS_MAX
+            && let Some(moved) = self.resize(object, old, bytes, gfp)
+        {
+            return Ok(moved.as_ptr());
+        }
+        Err(old)
+    }
+
+    /// Moves a live object of `old` bytes to a new one; null when there is no memory.
     ///
     /// # Safety
     ///
     /// As for [`krealloc`](Self::krealloc).
     #[inline]
-    unsafe fn resize_or_move(
+    pub unsafe fn move_object(
         &self,
         object: *mut u8,
-        cache: Option<&KmemCache<P>>,
         old: usize,
         bytes: usize,
         gfp: Gfp,
     ) -> *mut u8 {
-        let in_arena = self.zone.arena.page_of(object as usize);
-        if in_arena.is_none() && !gfp.may_map() {
-            // A mapping cannot be changed without the system.
-            return if bytes <= old { object } else { null_mut() };
-        }
-        if bytes <= old && self.worth_keeping(cache.is_some(), old, bytes) {
-            return object;
-        }
-        if cache.is_none()
-            && bytes > CLASS_MAX
-            && let Some(moved) = self.resize(object, old, bytes, gfp)
-        {
-            return moved.as_ptr();
-        }
         let new = self.kmalloc(bytes, gfp);
         if new.is_null() && bytes <= old {
             // No memory to make it smaller: as large as it is it will do.
@@ -478,7 +516,7 @@ impl<P: Platform> Allocator<P> {
             // SAFETY: both are live and at least so long; the caller gives up the old one.
             unsafe {
                 new.copy_from_nonoverlapping(object, old.min(bytes));
-                match in_arena {
+                match self.zone.arena.page_of(object as usize) {
                     Some(page) if !gfp.may_spin() => self.kfree_in_arena(page, object, gfp),
                     _ => self.kfree(object),
                 }

@@ -80,7 +80,7 @@ impl<P: Platform> Allocator<P> {
 
     #[inline(never)]
     fn alloc_huge(&self, bytes: usize, align: usize, zeroed: bool) -> Option<Fresh> {
-        let (start, zero) = (self.huge).alloc(&self.platform, bytes, align, zeroed)?;
+        let (start, zero) = self.map_huge(bytes, align, zeroed)?;
         if self.zone.arena.page_of(start.as_ptr() as usize).is_some() {
             // In a gap of the arena, where pages are found by their addresses.
             (self.huge).free(&self.platform, start.as_ptr() as usize, 0, 0);
@@ -91,6 +91,11 @@ impl<P: Platform> Allocator<P> {
             start: start.as_ptr(),
             zero,
         })
+    }
+
+    #[inline(never)]
+    fn map_huge(&self, bytes: usize, align: usize, zeroed: bool) -> Option<(NonNull<u8>, bool)> {
+        (self.huge).alloc(&self.platform, bytes, align, zeroed)
     }
 
     /// Huge objects changed: the pages make room for them, or may take theirs.

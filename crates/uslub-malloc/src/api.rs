@@ -224,12 +224,33 @@ unsafe fn resize_slow(object: *mut c_void, bytes: usize) -> *mut c_void {
                 "realloc of {object:p}: not allocated here (a foreign pointer)"
             ));
         }
-        let moved = handed(ALLOCATOR.krealloc(object.cast(), bytes, Gfp::KERNEL));
-        if bytes > CLASS_MAX {
-            helper::after_free();
+        match ALLOCATOR.krealloc_in_place(object.cast(), bytes, Gfp::KERNEL) {
+            Ok(object) => resized(object, bytes),
+            Err(old) => move_to_new(object, old, bytes),
         }
-        moved
     }
+}
+
+/// Ends a `realloc`.
+#[inline]
+fn resized(object: *mut u8, bytes: usize) -> *mut c_void {
+    let object = handed(object);
+    if bytes > CLASS_MAX {
+        helper::after_free();
+    }
+    object
+}
+
+/// The end of [`resize_slow`], whose frame does not lie on the stack meanwhile: copies an object of `old` bytes.
+///
+/// # Safety
+///
+/// As for [`resize_slow`].
+#[inline(never)]
+unsafe fn move_to_new(object: *mut c_void, old: usize, bytes: usize) -> *mut c_void {
+    // SAFETY: passed on.
+    let moved = unsafe { ALLOCATOR.move_object(object.cast(), old, bytes, Gfp::KERNEL) };
+    resized(moved, bytes)
 }
 
 /// [`resize`] of an object of a caller that the set-up barred.
@@ -238,6 +259,7 @@ unsafe fn resize_slow(object: *mut c_void, bytes: usize) -> *mut c_void {
 ///
 /// The object is from [`early`].
 #[cold]
+#[inline(never)]
 unsafe fn leave_early(object: *mut c_void, bytes: usize) -> *mut c_void {
     // SAFETY: both are so long, and one of them is new.
     unsafe {

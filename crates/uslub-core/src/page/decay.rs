@@ -66,18 +66,23 @@ impl<P: Platform> Zone<P> {
         DIRTY_FLOOR + self.used.load(Relaxed) / DIRTY_SHARE
     }
 
+    /// Whether so many pages, and what is elsewhere, are more than there ever were.
+    pub(super) fn is_record(&self, pages: usize) -> bool {
+        // Relaxed, both: at worst the record is a step behind.
+        pages + self.elsewhere.load(Relaxed) >= self.record.load(Relaxed) + GROWN
+    }
+
     /// So many pages are handed out or dirty, `taken` of them now: if there never were more, idle ones make room; for a long run at once.
     #[inline(never)]
     pub(super) fn note_resident(&self, platform: &P, pages: usize, taken: usize) {
-        // Relaxed: at worst two threads look, or the record is a step behind.
-        let pages = pages + self.elsewhere.load(Relaxed);
-        // Relaxed: as above.
-        if pages >= self.record.load(Relaxed) + GROWN
+        // At worst two threads look.
+        if self.is_record(pages)
             && !self.displace(platform, GROWN.max(taken), |age| {
                 age >= IDLE_MS || taken > GROWN
             })
         {
-            // Relaxed: as above.
+            // Relaxed, both: as above.
+            let pages = pages + self.elsewhere.load(Relaxed);
             self.record.store(pages, Relaxed);
         }
     }

@@ -13,7 +13,7 @@ use crate::page::arena::{Arena, BLOCK_BYTES, PageIndex};
 use crate::page::block::{self, BINS, BLOCK_PAGES, NO_BLOCK};
 use crate::page::runs::Runs;
 use crate::page::want::{Found, Touched, Want};
-use crate::platform::{Backing, FaultSite, PAGE_SIZE, Platform};
+use crate::platform::{Backing, PAGE_SIZE, Platform};
 use crate::sync::Lock;
 
 /// Pages of each of the first two parts of the first block: how long the second lasts says how quickly memory grows. If it grows quickly
@@ -66,6 +66,8 @@ pub struct Zone<P> {
     pub(super) elsewhere: AtomicUsize,
     /// Most pages that were handed out, dirty or elsewhere so far, in steps.
     pub(super) record: AtomicUsize,
+    /// Pages of a run that was taken when there were more than ever, until idle pages make room for it; 0 for none.
+    pub(super) record_run: AtomicUsize,
     /// When to look again for pages that have been free for too long, in milliseconds.
     pub(super) next_decay: AtomicU64,
     /// When to look again for pages beyond what may lie free, in milliseconds.
@@ -102,105 +104,11 @@ impl<P: Platform> Zone<P> {
             emptied: AtomicBool::new(false),
             elsewhere: AtomicUsize::new(0),
             record: AtomicUsize::new(0),
+            record_run: AtomicUsize::new(0),
             next_decay: AtomicU64::new(0),
             next_surplus: AtomicU64::new(0),
             huge_from: AtomicU32::new(NO_BLOCK),
         }
-    }
-
-    /// Hands out `count` pages (1 to 512) aligned to `align` pages (a power of two up to 512), of node 0 if it has any.
-    pub fn alloc(&self, platform: &P, count: usize, align: usize, gfp: Gfp) -> Option<Run> {
-        self.alloc_on(platform, 0, count, align, gfp)
-    }
-
-    /// As [`alloc`](Self::alloc), of node `nid` if it has any; of no other with [`THISNODE`](Gfp::THISNODE).
-    pub fn alloc_on(
-        &self,
-        platform: &P,
-        nid: usize,
-        count: usize,
-        align: usize,
-        gfp: Gfp,
-    ) -> Option<Run> {
-        self.alloc_runs(platform, nid, count, align, 1, gfp)
-    }
-
-    /// As [`alloc_on`](Self::alloc_on), and up to `most` such runs at once where the next pages are free too.
-    #[inline]
-    pub fn alloc_runs(
-        &self,
-        platform: &P,
-        nid: usize,
-        count: usize,
-        align: usize,
-        most: usize,
-        gfp: Gfp,
-    ) -> Option<Run> {
-        let want = Want {
-            nid: Some(nid),
-            count,
-            align,
-            most,
-            touched: Touched::All,
-        };
-        self.alloc_want(platform, nid, want, gfp)
-    }
-
-    /// As [`alloc_on`](Self::alloc_on), for an object of which the program may use little.
-    pub fn alloc_sparse(
-        &self,
-        platform: &P,
-        nid: usize,
-        count: usize,
-        align: usize,
-        gfp: Gfp,
-    ) -> Option<Run> {
-        let want = Want {
-            nid: Some(nid),
-            count,
-            align,
-            most: 1,
-            touched: Touched::Little,
-        };
-        self.alloc_want(platform, nid, want, gfp)
-    }
-
-    #[inline]
-    fn alloc_want(&self, platform: &P, nid: usize, want: Want, gfp: Gfp) -> Option<Run> {
-        let run = self.find_want(platform, nid, &want, gfp)?;
-        if gfp.may_map() {
-            // Relaxed, both: glances. Behind all that takes stack to find them.
-            let resident = self.used.load(Relaxed) + self.dirty.load(Relaxed);
-            self.note_resident(platform, resident, want.count);
-        }
-        Some(run)
-    }
-
-    #[inline(never)]
-    fn find_want(&self, platform: &P, nid: usize, want: &Want, gfp: Gfp) -> Option<Run> {
-        let mut want = *want;
-        debug_assert!((1..=BLOCK_PAGES).contains(&want.count) && want.align.is_power_of_two());
-        if platform.should_fail(FaultSite::Pages) {
-            return None;
-        }
-        loop {
-            let growths = {
-                let mut lists = self.lists.lock_if(gfp.may_spin())?;
-                self.absorb(&mut lists, platform);
-                if let Some(run) = self.take(&mut lists, want) {
-                    return Some(run);
-                }
-                lists.growths
-            };
-            if !self.grow_on(platform, growths, nid, want.touched, gfp) {
-                break;
-            }
-        }
-        // Better far than not at all.
-        let any = !gfp.contains(Gfp::THISNODE) && platform.nr_nodes() > 1;
-        let mut lists = any.then(|| self.lists.lock_if(gfp.may_spin()))??;
-        want.nid = None;
-        self.take(&mut lists, want)
     }
 
     /// Asks for huge pages for what is beyond the first `mb` MiB; for nothing if that is 0. Before there are blocks.
@@ -240,7 +148,26 @@ impl<P: Platform> Zone<P> {
         if now != growths {
             return true;
         }
-        let quickly = gfp.may_map() && platform.used_up(*last * PAGE_SIZE);
+        match self.add_pages(platform, growths, *last, nid, touched, gfp) {
+            Some(count) => {
+                *last = count;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// As [`grow_on`](Self::grow_on), under the growth lock; `last` pages were added the last time. Returns how many were added.
+    fn add_pages(
+        &self,
+        platform: &P,
+        growths: usize,
+        last: usize,
+        nid: usize,
+        touched: Touched,
+        gfp: Gfp,
+    ) -> Option<usize> {
+        let quickly = gfp.may_map() && platform.used_up(last * PAGE_SIZE);
         // Relaxed: set before there are blocks.
         let leaves = quickly && self.huge_from.load(Relaxed) == 1;
         let (first, count) = match growths {
@@ -249,17 +176,12 @@ impl<P: Platform> Zone<P> {
             2 if !leaves => (2 * FIRST_PAGES, BLOCK_PAGES - 2 * FIRST_PAGES),
             _ => (0, BLOCK_PAGES),
         };
-        let added = match first {
-            0 if gfp.may_map() => self.add_block(platform, nid, touched),
-            0 => None,
-            _ => Some((0, false)),
+        let (number, huge) = match first {
+            0 if gfp.may_map() => self.add_block(platform, nid, touched)?,
+            0 => return None,
+            _ => (0, false),
         };
-        let Some((number, huge)) = added else {
-            return false;
-        };
-        let Some(mut lists) = self.lists.lock_if(first == 0 || gfp.may_spin()) else {
-            return false;
-        };
+        let mut lists = self.lists.lock_if(first == 0 || gfp.may_spin())?;
         // SAFETY: we hold the page lock; the block is the first or new.
         let block = unsafe { self.arena.block(number) };
         if first == 0 {
@@ -269,21 +191,29 @@ impl<P: Platform> Zone<P> {
         block.add(first, count);
         self.rebin(number);
         lists.growths += 1;
-        *last = count;
-        true
+        Some(count)
+    }
+
+    /// Brings an absent block back, or lets the range grow by one; returns its number, and whether it was absent.
+    #[inline(never)]
+    fn add_addresses(&self, platform: &P) -> Option<(u32, bool)> {
+        if let Some(number) = self.bring_back(platform) {
+            return Some((number, true));
+        }
+        self.arena.grow(platform).map(|number| (number, false))
     }
 
     /// Lets the range grow by a block of node `nid`, or brings one back; returns its number and whether it comes as a huge page.
+    #[inline(never)]
     fn add_block(&self, platform: &P, nid: usize, touched: Touched) -> Option<(u32, bool)> {
-        let back = self.bring_back(platform);
-        let number = back.or_else(|| self.arena.grow(platform))?;
+        let (number, is_back) = self.add_addresses(platform)?;
         let start = self.arena.address(PageIndex(number * BLOCK_PAGES as u32));
         if platform.nr_nodes() > 1 {
             // SAFETY: just committed.
             unsafe { platform.bind(start, BLOCK_BYTES, nid) };
         }
         // Relaxed: set before there are blocks.
-        let may_be_huge = back.is_none() && number >= self.huge_from.load(Relaxed);
+        let may_be_huge = !is_back && number >= self.huge_from.load(Relaxed);
         if may_be_huge && touched == Touched::Little {
             // SAFETY: just committed.
             unsafe { platform.back(start, BLOCK_BYTES, Backing::Sparse) };
@@ -301,7 +231,7 @@ impl<P: Platform> Zone<P> {
     }
 
     #[inline]
-    fn take(&self, lists: &mut Lists, want: Want) -> Option<Run> {
+    pub(super) fn take(&self, lists: &mut Lists, want: Want) -> Option<Run> {
         match self.take_dirty(lists, want) {
             None => self.take_any(lists, want),
             run => run,
@@ -317,9 +247,9 @@ impl<P: Platform> Zone<P> {
     /// The lowest block that has what is asked for, and where; under the page lock.
     #[inline(never)]
     fn look_for(&self, want: Want) -> Option<(u32, Found)> {
-        let mut least = bin_of(want.count);
+        let mut least = bin_of(want.count());
         // A whole block holds any request.
-        let sure = (bin_of(want.count.max(want.align)) + 1).min(BINS - 1);
+        let sure = (bin_of(want.count().max(want.align())) + 1).min(BINS - 1);
         let mut misses = 0;
         let blocks = (self.arena.limit() / BLOCK_PAGES) as u32;
         for group in 0..blocks.div_ceil(64) {
@@ -357,7 +287,7 @@ impl<P: Platform> Zone<P> {
     /// Pages that hold memory, of the few blocks that were used last: they need no fault, and what was used long ago can go.
     #[inline(never)]
     fn take_dirty(&self, lists: &mut Lists, want: Want) -> Option<Run> {
-        if lists.nr_dirty < want.count {
+        if lists.nr_dirty < want.count() {
             return None;
         }
         let mut number = lists.dirty_tail;
@@ -368,7 +298,7 @@ impl<P: Platform> Zone<P> {
             // SAFETY: we hold the page lock; the reference ends before the next.
             let block = unsafe { self.arena.block(number) };
             if want.accepts(block)
-                && usize::from(block.nr_dirty) >= want.count
+                && usize::from(block.nr_dirty) >= want.count()
                 && let Some(found) = want.find_dirty(block)
             {
                 return Some(self.claim_found(lists, number, found, want));
@@ -380,7 +310,7 @@ impl<P: Platform> Zone<P> {
 
     /// Hands out what was found in a block.
     fn claim_found(&self, lists: &mut Lists, number: u32, found: Found, want: Want) -> Run {
-        let count = found.runs * want.count;
+        let count = found.runs * want.count();
         let run = self.claim(lists, number, found.first, count);
         Run {
             runs: found.runs,
