@@ -138,8 +138,9 @@ impl<P: Platform> Allocator<P> {
         let run = self.take_pages(cache, nid, gfp)?;
         let node = cache.node(usize::from(run.node));
         let first = PageIndex(run.page.0 + cache.oo.pages() as u32);
-        if run.runs > 1 && !node.ahead.put(first, run.runs - 1) {
-            self.give_unused(cache, node, first, run.runs - 1);
+        let ahead = usize::from(run.runs) - 1;
+        if ahead > 0 && !node.ahead.put(first, ahead) {
+            self.give_unused(cache, node, first, ahead);
         }
         Some((run.page, usize::from(run.node)))
     }
@@ -158,7 +159,7 @@ impl<P: Platform> Allocator<P> {
         let run = (cache.nr_slabs() <= cache.max_slabs)
             .then(|| (self.zone).alloc_runs(&self.platform, nid, pages, pages, wanted, gfp))
             .flatten();
-        let got = run.map_or(0, |run| run.runs);
+        let got = run.map_or(0, |run| run.runs.into());
         let home = run.map_or(nid, |run| usize::from(run.node));
         let missing = if home == nid { wanted - got } else { wanted };
         if missing > 0 {

@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::gfp::Gfp;
+use crate::numa::MAX_NODES;
 use crate::page::block::{self, BLOCK_PAGES, Block, PageSet};
 use crate::page::zone::{Run, Zone};
 use crate::platform::{FaultSite, Platform};
@@ -10,8 +11,8 @@ use crate::platform::{FaultSite, Platform};
 /// What a request asks for; small, so that it is passed in registers.
 #[derive(Clone, Copy)]
 pub(super) struct Want {
-    /// Memory node; `None` for any.
-    nid: Option<u8>,
+    /// Memory node, or [`ANY_NODE`].
+    nid: u8,
     /// Pages of a run, and what they are aligned to, in pages.
     count: u16,
     align: u16,
@@ -19,6 +20,10 @@ pub(super) struct Want {
     most: u16,
     touched: Touched,
 }
+
+/// No node has this number.
+const ANY_NODE: u8 = u8::MAX;
+const _: () = assert!(MAX_NODES <= ANY_NODE as usize && size_of::<Want>() == 8);
 
 /// How much of its pages a request is going to touch; where it may be little, they do not come by huge pages.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -30,15 +35,15 @@ pub(super) enum Touched {
 /// Pages of a block that a request can have: the first, and how many runs.
 #[derive(Clone, Copy)]
 pub(super) struct Found {
-    pub(super) first: usize,
-    pub(super) runs: usize,
+    pub(super) first: u16,
+    pub(super) runs: u16,
 }
 
 impl Want {
     fn new(nid: usize, count: usize, align: usize, most: usize, touched: Touched) -> Self {
         debug_assert!((1..=BLOCK_PAGES).contains(&count) && align.is_power_of_two());
         Self {
-            nid: Some(nid as u8),
+            nid: nid as u8,
             count: count as u16,
             // As much as a block is.
             align: align.min(BLOCK_PAGES) as u16,
@@ -60,6 +65,7 @@ impl Want {
     pub(super) fn find(self, set: &PageSet) -> Option<Found> {
         let first = block::find(set, self.count(), self.align())?;
         let runs = block::runs_from(set, first, self.count(), self.most.into());
+        let (first, runs) = (first as u16, runs as u16);
         Some(Found { first, runs })
     }
 
@@ -70,7 +76,7 @@ impl Want {
     }
 
     pub(super) fn accepts(self, block: &Block) -> bool {
-        self.nid.is_none_or(|nid| block.node == nid)
+        self.nid == ANY_NODE || block.node == self.nid
     }
 }
 
@@ -139,8 +145,7 @@ impl<P: Platform> Zone<P> {
                 Ok(run) => return Some(run),
                 Err(growths) => growths,
             };
-            let nid = want.nid.map_or(0, usize::from);
-            if !self.grow_on(platform, growths, nid, want.touched, gfp) {
+            if !self.grow_on(platform, growths, want.nid.into(), want.touched, gfp) {
                 break;
             }
         }
@@ -148,13 +153,20 @@ impl<P: Platform> Zone<P> {
         if gfp.contains(Gfp::THISNODE) || platform.nr_nodes() == 1 {
             return None;
         }
-        self.take_now(platform, Want { nid: None, ..want }, gfp)?
-            .ok()
+        self.take_now(
+            platform,
+            Want {
+                nid: ANY_NODE,
+                ..want
+            },
+            gfp,
+        )?
+        .ok()
     }
 
     /// Takes what there is; otherwise tells how often pages were added so far. `None` where the answer must not be waited for.
     #[inline(never)]
-    fn take_now(&self, platform: &P, want: Want, gfp: Gfp) -> Option<Result<Run, usize>> {
+    fn take_now(&self, platform: &P, want: Want, gfp: Gfp) -> Option<Result<Run, u32>> {
         let mut lists = self.lists.lock_if(gfp.may_spin())?;
         self.absorb(&mut lists, platform);
         let Some(run) = self.take(&mut lists, want) else {

@@ -29,7 +29,7 @@ pub struct Lists {
     pub(super) nr_dirty: usize,
     pub(super) nr_used: usize,
     /// How often pages were added.
-    pub(super) growths: usize,
+    pub(super) growths: u32,
 }
 
 /// A run of pages that was handed out.
@@ -42,7 +42,7 @@ pub struct Run {
     /// Memory node.
     pub node: u8,
     /// Runs as long as asked for that lie here one behind the other.
-    pub runs: usize,
+    pub runs: u16,
 }
 
 /// The page allocator over an [`Arena`].
@@ -129,7 +129,7 @@ impl<P: Platform> Zone<P> {
     pub(super) fn grow_on(
         &self,
         platform: &P,
-        growths: usize,
+        growths: u32,
         nid: usize,
         touched: Touched,
         gfp: Gfp,
@@ -161,7 +161,7 @@ impl<P: Platform> Zone<P> {
     fn add_pages(
         &self,
         platform: &P,
-        growths: usize,
+        growths: u32,
         last: usize,
         nid: usize,
         touched: Touched,
@@ -190,7 +190,8 @@ impl<P: Platform> Zone<P> {
         }
         block.add(first, count);
         self.rebin(number);
-        lists.growths += 1;
+        // Never again as few as at first.
+        lists.growths = lists.growths.checked_add(1).unwrap_or(u32::from(u16::MAX));
         Some(count)
     }
 
@@ -310,8 +311,8 @@ impl<P: Platform> Zone<P> {
 
     /// Hands out what was found in a block.
     fn claim_found(&self, lists: &mut Lists, number: u32, found: Found, want: Want) -> Run {
-        let count = found.runs * want.count();
-        let run = self.claim(lists, number, found.first, count);
+        let count = usize::from(found.runs) * want.count();
+        let run = self.claim(lists, number, found.first.into(), count);
         Run {
             runs: found.runs,
             ..run
