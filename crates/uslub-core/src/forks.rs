@@ -6,7 +6,7 @@
 //!
 //! - Waiting for a lock without a bound would be a deadlock where the holder waits for the thread
 //!   that forks: its locks of the C library, or what it was doing when a signal came. So a fork waits
-//!   for [`PATIENCE_MS`] in all and goes on without the rest.
+//!   for `PATIENCE_MS` in all and goes on without the rest.
 //! - A thread that waits for a lock which a fork holds may [steal](crate::sync) it, for the same reason.
 //! - Children of system calls made directly come without warning.
 //!

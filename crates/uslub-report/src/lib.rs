@@ -24,7 +24,7 @@ pub const OPTIONS_VARIABLE: &str = "USLUB_OPTIONS";
 /// Name of the environment variable that, set to `0`, keeps children off uslub.
 pub const FOLLOW_VARIABLE: &str = "USLUB_FOLLOW";
 
-/// Name of the environment variable that holds the path of a [witness](witness)'s page, and so lets
+/// Name of the environment variable that holds the path of a [witness]'s page, and so lets
 /// the helper thread start once much memory lies empty.
 pub const HELPER_VARIABLE: &str = "USLUB_HELPER";
 
