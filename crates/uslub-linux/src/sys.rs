@@ -383,6 +383,12 @@ pub fn getpid() -> u32 {
     unsafe { call(libc::SYS_getpid, [0; 6]) as u32 }
 }
 
+/// The id of this process's parent; 0 where the parent is in another namespace of processes.
+pub fn getppid() -> u32 {
+    // SAFETY: has no effect.
+    unsafe { call(libc::SYS_getppid, [0; 6]) as u32 }
+}
+
 /// Fills a slice with random bytes; false when the kernel has none.
 pub fn getrandom(into: &mut [u8]) -> bool {
     // SAFETY: writes into the slice only.

@@ -407,7 +407,10 @@ pub(crate) fn stop() {
 
 /// In the child of a fork the helper does not exist.
 pub(crate) fn after_fork_in_child() {
-    // Relaxed, both: the child has one thread.
+    // Relaxed, all: the child has one thread.
     TID.store(0, Relaxed);
     HELD.store(0, Relaxed);
+    if !witness::after_fork_in_child() {
+        ENABLED.store(false, Relaxed);
+    }
 }

@@ -1,6 +1,6 @@
 //! Programs that forbid themselves system calls, and programs that give rights up.
 
-use uslub_tests::tools::{alone, shared};
+use uslub_tests::tools::{alone, say_skipped, shared, tool};
 use uslub_tests::{Run, Way, in_every_way, program};
 
 in_every_way! {
@@ -116,5 +116,37 @@ fn no_thread_keeps_a_right_that_the_program_gives_up() {
     }
     for way in [Way::PRELOADED, Way::UNDER_RUN_TRY_LOCK] {
         Run::of(&rights).args(["setuid"]).on(way).succeeded();
+    }
+}
+
+/// Outside the namespace, the child's number is that of another process, which has one thread.
+#[test]
+fn the_first_process_of_a_namespace_has_no_helper() {
+    let _alone = alone();
+    let Some(namespace) = program("namespace") else {
+        return;
+    };
+    let Some(unshare) = tool("unshare") else {
+        return;
+    };
+    let Some(nothing) = tool("/bin/true") else {
+        return;
+    };
+    let unshare = unshare.display().to_string();
+    let words = [
+        &unshare,
+        "-rpf",
+        "--mount-proc",
+        "/bin/sh",
+        "-c",
+        "\"$@\"; exit $?",
+        "sh",
+    ];
+    let possible = Run::of(&nothing).behind(words).on(Way::PRELOADED);
+    if !possible.status.success() {
+        return say_skipped("no namespace of processes may be made here");
+    }
+    for way in [Way::PRELOADED, Way::UNDER_RUN] {
+        Run::of(&namespace).behind(words).on(way).succeeded();
     }
 }
