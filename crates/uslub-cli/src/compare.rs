@@ -116,7 +116,7 @@ pub fn run(options: &CompareOptions) -> Result<Ending, Failure> {
     if let Some(file) = &options.json {
         written(file, "")?;
     }
-    let folder = run::report_folder()?;
+    let folder = run::temporary_folder()?;
     let ours = environment::preloadable(&ours, Some(folder.path()))?;
     let (mut competitors, absent) = competitors(ours);
     let progress = progress(competitors.len() * (options.rounds + 1));

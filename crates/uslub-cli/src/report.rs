@@ -9,8 +9,9 @@
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use thiserror::Error;
 use uslub_report::VERSION;
@@ -20,6 +21,8 @@ use crate::wire::{CacheRow, Process};
 /// Endings of the file names; each is named after the process id.
 const WRITTEN: &str = "jsonl";
 const MAPPED: &str = "map";
+/// Bytes of a report that are read: many times what a report takes.
+const LONGEST: u64 = 1 << 20;
 
 /// Why a report cannot be used.
 #[derive(Debug, Error)]
@@ -116,7 +119,7 @@ impl Lines {
 
 /// The text of the report of process `pid` in `folder`.
 fn text(folder: &Path, pid: u32) -> Result<Vec<u8>, Unusable> {
-    let read = |ending| match fs::read(folder.join(format!("{pid}.{ending}"))) {
+    let read = |ending| match read_file(&folder.join(format!("{pid}.{ending}"))) {
         Ok(text) => Ok(Some(text)),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(Unusable::Unreadable(e)),
@@ -130,6 +133,19 @@ fn text(folder: &Path, pid: u32) -> Result<Vec<u8>, Unusable> {
     if text.is_empty() {
         return Err(Unusable::Unfinished);
     }
+    Ok(text)
+}
+
+/// Reads a file that a process of another user may have made: no link, no pipe, no more than [`LONGEST`].
+fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    let mut options = File::options();
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = options.read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut text = Vec::new();
+    file.take(LONGEST).read_to_end(&mut text)?;
     Ok(text)
 }
 
@@ -247,6 +263,21 @@ mod tests {
             Lines::read(folder.path(), 43),
             Err(Unusable::Missing)
         ));
+    }
+
+    #[test]
+    fn a_report_that_is_a_link_a_pipe_or_endless_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path();
+        write(at, "secret", &[json!(process(1))]);
+        std::os::unix::fs::symlink(at.join("secret"), at.join("1.jsonl")).unwrap();
+        nix::unistd::mkfifo(&at.join("2.jsonl"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let long = File::create(at.join("3.jsonl")).unwrap();
+        long.set_len(1 << 40).unwrap();
+        for pid in 1..=3 {
+            assert!(Lines::read(at, pid).is_err(), "{pid}");
+        }
+        assert_eq!(Children::read(at, 9).unusable, 3);
     }
 
     #[test]

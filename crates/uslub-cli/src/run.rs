@@ -10,10 +10,10 @@ use crate::record::{self, Record};
 use crate::report::{Children, Lines, Report, Unusable};
 use crate::signals::Watch;
 use crate::{elf, library, program, summary};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, geteuid};
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, Permissions};
-use std::io::{self, Write};
+use std::fs::{self, File, Permissions};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -55,16 +55,17 @@ pub fn run(options: &RunOptions) -> Result<Ending, Failure> {
 
     let record = options.report.as_deref().map(open_record).transpose()?;
     let wanted = !options.quiet || record.is_some();
-    let reports = if environment::is_split(&library) {
-        Some(report_folder()?)
+    let temporary = if environment::is_split(&library) {
+        Some(temporary_folder()?)
     } else if wanted {
         // The program runs anyway, on a read-only system for example.
-        report_folder().inspect_err(Failure::print).ok()
+        temporary_folder().inspect_err(Failure::print).ok()
     } else {
         None
     };
-    let folder = reports.as_ref().map(|reports| absolute(reports.path()));
+    let folder = temporary.as_ref().map(|folder| absolute(folder.path()));
     let folder = folder.transpose()?;
+    let reports = folder.as_deref().filter(|_| wanted).map(report_folder);
 
     let mut command = Command::new(&program.file);
     command.args(&program.leading).args(arguments);
@@ -73,18 +74,18 @@ pub fn run(options: &RunOptions) -> Result<Ending, Failure> {
     }
     let environment = Environment {
         library: &environment::preloadable(&library, folder.as_deref())?,
-        reports: folder.as_deref().filter(|_| wanted),
+        reports: reports.as_deref(),
         options: &settings,
         follow: options.follow,
     };
     environment.apply(&mut command);
 
     let (pid, finished) = execute(command, &options.command, folder.as_deref())?;
-    let (lines, children) = match &folder {
+    let (lines, children) = match &reports {
         Some(folder) => (Lines::read(folder, pid), Children::read(folder, pid)),
         None => (Err(Unusable::NoFolder), Children::default()),
     };
-    drop(reports);
+    drop(temporary);
 
     let tell = |report| conclude(options, &finished, record, report, &children);
     match lines.as_ref().map(Lines::report) {
@@ -109,12 +110,14 @@ pub fn suitable(name: &OsStr, library: &Path) -> Result<Program, Failure> {
     program::prepare(name, path.as_deref(), machine).map_err(|why| why.failure(Path::new(name)))
 }
 
-/// A folder for reports that only this user can look into.
-pub fn report_folder() -> Result<TempDir, Failure> {
+/// A folder for reports and for a link to the library. Only this user can list it or write in it. A program
+/// of root may become another user's: then others may pass through it.
+pub fn temporary_folder() -> Result<TempDir, Failure> {
+    let mode = if geteuid().is_root() { 0o711 } else { 0o700 };
     let mut builder = tempfile::Builder::new();
     builder
         .prefix("uslub-")
-        .permissions(Permissions::from_mode(0o700));
+        .permissions(Permissions::from_mode(mode));
     builder.tempdir().map_err(|error| {
         Failure::ours(
             format!(
@@ -124,6 +127,24 @@ pub fn report_folder() -> Result<TempDir, Failure> {
             "make room there, or name another folder in TMPDIR",
         )
     })
+}
+
+/// The folder in which processes make their reports: `folder` itself. A program of root may change its
+/// user and execute another program, which makes a report of its own. For it there is a folder inside
+/// that any user may write to who knows its name. The name is secret: the program's environment has it.
+fn report_folder(folder: &Path) -> PathBuf {
+    let shared = geteuid().is_root().then(|| shared_folder(folder));
+    shared.and_then(Result::ok).unwrap_or(folder.to_owned())
+}
+
+/// Makes a folder in `folder` with a name that nobody guesses, where each user may make files.
+fn shared_folder(folder: &Path) -> io::Result<PathBuf> {
+    let mut secret = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut secret)?;
+    let shared = folder.join(format!("{:032x}", u128::from_ne_bytes(secret)));
+    fs::create_dir(&shared)?;
+    fs::set_permissions(&shared, Permissions::from_mode(0o733))?;
+    Ok(shared)
 }
 
 fn open_record(path: &Path) -> Result<File, Failure> {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use support::{compile, uslub_command};
+use support::{compile, uslub, uslub_command};
 use tempfile::{TempDir, tempdir};
 
 /// The program of `tests/c/changes.c`, in a folder that each user may look into; `None` where there is no C compiler.
@@ -64,6 +64,58 @@ fn a_process_that_changed_user_root_or_sandbox_reports() {
         // The child, which changed too.
         assert!(text.contains("children   1 on uslub"), "{change}: {text}");
     }
+}
+
+#[test]
+fn a_program_that_another_user_executes_in_the_same_process_reports() {
+    // SAFETY: asks for a number.
+    if unsafe { libc::geteuid() } != 0 {
+        return;
+    }
+    // Others read the library there.
+    let place = tempdir().unwrap();
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let library = place.path().join("with blank.so");
+    fs::copy(uslub().with_file_name("libuslub_malloc.so"), &library).unwrap();
+    let script = "id -u; exec ls -d /";
+    let user = ["setpriv", "--reuid=65534", "--clear-groups", "--"];
+    let words = [&["run", "--"], &user[..], &["sh", "-c", script]].concat();
+    let output = uslub_command(&words)
+        .env("USLUB_LIBRARY", &library)
+        .output()
+        .unwrap();
+    let text = stderr(&output);
+    assert_eq!(output.stdout, b"65534\n/\n", "{text}");
+    assert!(!text.contains("no report"), "{text}");
+    assert!(text.contains("slabinfo - version"), "{text}");
+    assert!(text.contains("children   1 on uslub"), "{text}");
+}
+
+#[test]
+fn a_process_that_outlives_the_command_waits_for_no_witness() {
+    let folder = tempdir().unwrap();
+    let done = folder.path().join("done");
+    // Each child of a fork would wait for an answer at its birth, and longer at its end.
+    let script = "n=0; while [ $n -lt 50 ]; do (:); n=$((n + 1)); done; echo > \"$0\"";
+    let script = format!(": > \"$0.ready\"; read line < \"$0.begin\"; {script}");
+    let script = format!(
+        "(setsid sh -c '{script}' \"$0\" &); while [ ! -e \"$0.ready\" ]; do sleep 0.02; done"
+    );
+    let begin = folder.path().join("done.begin");
+    nix::unistd::mkfifo(&begin, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let status = uslub_command(&["run", "--", "sh", "-c", &script])
+        .arg(&done)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .unwrap();
+    assert!(status.success());
+    // The command has ended; now the process goes on.
+    fs::write(&begin, "go\n").unwrap();
+    let start = Instant::now();
+    soon("50 forks", || done.exists());
+    assert!(start.elapsed() < Duration::from_secs(5), "50 forks wait");
 }
 
 #[test]

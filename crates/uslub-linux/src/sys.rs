@@ -326,10 +326,8 @@ pub fn read(fd: libc::c_int, into: &mut [u8]) -> Option<usize> {
 /// Makes a file of zeroes, with room for all of them on its system, and maps it shared; the path ends in a zero byte. A
 /// file of that name is replaced.
 pub fn map_new_file(path: &[u8], bytes: usize) -> Option<usize> {
-    assert_eq!(path.last(), Some(&0));
-    let at = libc::AT_FDCWD as usize;
-    // SAFETY: the path is a C string. Others may have mapped the old file: it goes, but is not changed.
-    unsafe { call(libc::SYS_unlinkat, [at, path.as_ptr() as usize, 0, 0, 0, 0]) };
+    // Others may have mapped the old file: it goes, but is not changed.
+    unlink(path);
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
     let fd = open(path, flags, 0o600)?;
     // SAFETY: a file of ours, and a fresh mapping of it.
@@ -362,6 +360,14 @@ pub fn node() -> usize {
     // SAFETY: writes the number only.
     unsafe { call(libc::SYS_getcpu, [0, &raw mut node as usize, 0, 0, 0, 0]) };
     node as usize
+}
+
+/// Removes a file, if there is one; the path ends in a zero byte.
+pub fn unlink(path: &[u8]) {
+    assert_eq!(path.last(), Some(&0));
+    let at = libc::AT_FDCWD as usize;
+    // SAFETY: the path is a C string.
+    unsafe { call(libc::SYS_unlinkat, [at, path.as_ptr() as usize, 0, 0, 0, 0]) };
 }
 
 /// Renames a file; both paths end in a zero byte.

@@ -171,7 +171,9 @@ fn fill(file: usize, may_open: bool) {
 /// Writes the report to a file that is opened for it.
 fn write_file(folder: &[u8]) {
     let (new, done) = (path(folder, b".new\0"), path(folder, b".jsonl\0"));
-    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC;
+    // What lies there is not ours: a process of another user may have put a link there.
+    sys::unlink(new.as_bytes());
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL;
     let Some(fd) = sys::open(new.as_bytes(), flags, 0o600) else {
         return;
     };

@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use uslub_core::platform::Platform;
 use uslub_linux::{Text, sys};
-use uslub_report::witness::{PAGE_BYTES, Page, Verdict};
+use uslub_report::witness::{PAGE_BYTES, Page, Verdict, WITNESS_ENDED};
 
 use crate::ALLOCATOR;
 
@@ -66,13 +66,20 @@ fn page() -> Option<&'static Page> {
     unsafe { page.as_ref() }
 }
 
-/// Asks whether all threads have the same rights and no filter; `None` without a witness, or where
-/// it does not answer within `at_most_ms` milliseconds.
+/// Asks whether all threads have the same rights and no filter; `None` without a witness, where it
+/// has ended, or where it does not answer within `at_most_ms` milliseconds.
 pub(crate) fn ask(at_most_ms: u64) -> Option<Verdict> {
     let page = page()?;
     let pid = ALLOCATOR.platform.pid();
     let until = ALLOCATOR.platform.now_ms() + at_most_ms;
-    let is_late = || ALLOCATOR.platform.now_ms() >= until;
+    let is_late = || {
+        // Relaxed: seen at the next look, if not now.
+        let has_ended = page.witness.load(Relaxed) & WITNESS_ENDED != 0;
+        has_ended || ALLOCATOR.platform.now_ms() >= until
+    };
+    if is_late() {
+        return None;
+    }
     // Release: what we did before is what the witness sees.
     while let Err(other) = page.asker.compare_exchange(0, pid, Release, Relaxed) {
         if is_late() {
@@ -93,6 +100,9 @@ pub(crate) fn ask(at_most_ms: u64) -> Option<Verdict> {
             return Some(verdict);
         }
         if is_late() {
+            // Release: others may ask.
+            _ = page.asker.compare_exchange(pid, 0, Release, Relaxed);
+            sys::futex_wake_shared(page.asker.as_ptr());
             return None;
         }
         sys::futex_wait_shared_for(page.answer.as_ptr(), answer, GLANCE_MS);

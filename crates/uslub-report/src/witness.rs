@@ -8,8 +8,12 @@
 //!    [`answer`](Page::answer), and wakes.
 //! 3. The process takes the answer, sets both words to 0, and wakes others that want to ask.
 //!
-//! A process that ends in between leaves its id; after a while the witness clears the words. The
-//! answer names its process, so nobody takes the answer of another.
+//! A process may live longer than its witness: the kernel marks [`witness`](Page::witness) when the
+//! witness ends, in whatever way. Then nobody asks any longer.
+//!
+//! A process that waits no longer takes its id back. One that ends in between leaves its id; after
+//! a while the witness clears the words. The answer names its process, so nobody takes the answer of
+//! another: the witness clears an answer to a process that asks no longer.
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -28,7 +32,12 @@ pub struct Page {
     pub answer: AtomicU32,
     /// The inode of the process namespace in which ids are meant.
     pub namespace: AtomicU64,
+    /// The thread that answers, by its id; with [`WITNESS_ENDED`] when it has ended.
+    pub witness: AtomicU32,
 }
+
+/// The bit that the kernel sets in the word of a robust futex when its owner ends (`FUTEX_OWNER_DIED`).
+pub const WITNESS_ENDED: u32 = 1 << 30;
 
 /// What the witness saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +61,11 @@ impl Verdict {
     /// ```
     pub fn answer_to(self, pid: u32) -> u32 {
         pid | (self as u32) << ID_BITS
+    }
+
+    /// The process that an answer is for.
+    pub fn asker(answer: u32) -> u32 {
+        answer & ((1 << ID_BITS) - 1)
     }
 
     /// The verdict of an answer to this process; `None` where it is none.

@@ -116,8 +116,40 @@ fn wake(word: &AtomicU32) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }
 
+/// The kernel's list of words to mark when a thread ends: the head and its one entry.
+#[repr(C)]
+struct Mortal {
+    /// `struct robust_list_head`: the first entry, the way from an entry to its word, none pending.
+    head: [usize; 3],
+    /// `struct robust_list`: the next entry, which is the head.
+    entry: usize,
+}
+
+/// Has the kernel mark the page when this thread ends. The thread must use no robust mutex.
+fn mark_at_end(page: &'static Page) {
+    let mortal = Box::leak(Box::new(Mortal {
+        head: [0; 3],
+        entry: 0,
+    }));
+    let head = std::ptr::from_mut(mortal) as usize;
+    let entry = head + std::mem::offset_of!(Mortal, entry);
+    let word = page.witness.as_ptr() as usize;
+    *mortal = Mortal {
+        head: [entry, word.wrapping_sub(entry), 0],
+        entry: head,
+    };
+    // SAFETY: asks for a number, and registers a list that stays as long as the process.
+    unsafe {
+        let thread = libc::syscall(libc::SYS_gettid) as u32;
+        // Relaxed: programs look for the kernel's mark only.
+        page.witness.store(thread, Relaxed);
+        libc::syscall(libc::SYS_set_robust_list, head, size_of::<[usize; 3]>());
+    }
+}
+
 /// Answers, for as long as the process lives. The file is open as long.
-fn answer_all(page: &Page, _file: &File) {
+fn answer_all(page: &'static Page, _file: &File) {
+    mark_at_end(page);
     let own = status("/proc/thread-self/status").map(|own| lines(&own, FILTERS));
     let mut answered = Instant::now();
     loop {
@@ -132,6 +164,9 @@ fn answer_all(page: &Page, _file: &File) {
             page.answer.store(verdict.answer_to(asker), Release);
             wake(&page.answer);
             answered = Instant::now();
+        } else if Verdict::asker(answer) != asker {
+            // Relaxed: the process that it was for has gone or counts on it no longer.
+            _ = (page.answer).compare_exchange(answer, 0, Relaxed, Relaxed);
         } else if answered.elapsed() > FORGOTTEN {
             // Relaxed, both: whoever asked has ended, or counts on no answer any longer.
             _ = (page.answer).compare_exchange(answer, 0, Relaxed, Relaxed);
@@ -183,6 +218,8 @@ fn judge(statuses: &[String], own_filters: Option<&str>) -> Verdict {
 mod tests {
     use super::*;
 
+    use uslub_report::witness::WITNESS_ENDED;
+
     const OWN: &str = "Seccomp:\t0\nSeccomp_filters:\t0";
 
     fn thread(uid: u32, filters: u32) -> String {
@@ -210,6 +247,39 @@ mod tests {
         assert_eq!(judge(&filtered[1..], Some(&own)), Verdict::Same);
         assert_eq!(judge(&[thread(0, 2)], Some(&own)), Verdict::Filtered);
         assert_eq!(judge(&[thread(0, 0)], None), Verdict::Filtered);
+    }
+
+    #[test]
+    fn the_end_of_the_witness_is_marked() {
+        let (_file, page) = shared_page().unwrap();
+        thread::spawn(move || mark_at_end(page)).join().unwrap();
+        // Relaxed: `join` returns when the kernel clears the thread's id, after it marks the page.
+        assert_ne!(page.witness.load(Relaxed) & WITNESS_ENDED, 0);
+        let alive = thread::spawn(move || {
+            mark_at_end(page);
+            // Relaxed: this thread's own word.
+            page.witness.load(Relaxed)
+        });
+        assert_eq!(alive.join().unwrap() & WITNESS_ENDED, 0);
+    }
+
+    #[test]
+    fn an_answer_that_nobody_waits_for_holds_nobody_up() {
+        let (file, page) = shared_page().unwrap();
+        let pid = std::process::id();
+        // Relaxed, both: nobody reads the page yet.
+        page.answer.store(Verdict::Same.answer_to(1), Relaxed);
+        page.asker.store(pid, Relaxed);
+        let start = Instant::now();
+        thread::spawn(move || answer_all(page, &file));
+        // Acquire: with what was seen.
+        while Verdict::for_process(page.answer.load(Acquire), pid).is_none() {
+            assert!(
+                start.elapsed() < FORGOTTEN,
+                "the answer to another is in the way"
+            );
+            thread::yield_now();
+        }
     }
 
     #[test]
