@@ -195,26 +195,18 @@ impl<P: Platform> Zone<P> {
         Some(count)
     }
 
-    /// Brings an absent block back, or lets the range grow by one; returns its number, and whether it was absent.
-    #[inline(never)]
-    fn add_addresses(&self, platform: &P) -> Option<(u32, bool)> {
-        if let Some(number) = self.bring_back(platform) {
-            return Some((number, true));
-        }
-        self.arena.grow(platform).map(|number| (number, false))
-    }
-
     /// Lets the range grow by a block of node `nid`, or brings one back; returns its number and whether it comes as a huge page.
     #[inline(never)]
     fn add_block(&self, platform: &P, nid: usize, touched: Touched) -> Option<(u32, bool)> {
-        let (number, is_back) = self.add_addresses(platform)?;
+        let back = self.bring_back(platform);
+        let number = back.or_else(|| self.arena.grow(platform))?;
         let start = self.arena.address(PageIndex(number * BLOCK_PAGES as u32));
         if platform.nr_nodes() > 1 {
             // SAFETY: just committed.
             unsafe { platform.bind(start, BLOCK_BYTES, nid) };
         }
         // Relaxed: set before there are blocks.
-        let may_be_huge = !is_back && number >= self.huge_from.load(Relaxed);
+        let may_be_huge = back.is_none() && number >= self.huge_from.load(Relaxed);
         if may_be_huge && touched == Touched::Little {
             // SAFETY: just committed.
             unsafe { platform.back(start, BLOCK_BYTES, Backing::Sparse) };
