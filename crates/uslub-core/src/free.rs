@@ -53,10 +53,7 @@ impl<P: Platform> Allocator<P> {
                 let whole = self.empty_whole_at_end(cache, slab, &objects[..left]);
                 if whole > 0 {
                     left -= whole;
-                    let mut emptied = SlabList::new();
-                    emptied.push_back(arena, slab);
-                    let node = cache.node(usize::from(slab.node()));
-                    self.place_on_node(cache, node, emptied, &mut gone, gfp);
+                    self.place_whole(cache, slab, &mut gone, gfp);
                     continue;
                 }
             }
@@ -70,6 +67,15 @@ impl<P: Platform> Allocator<P> {
         self.push_waiting(cache, &mut waiting, &mut gone, gfp);
         self.count(cache, StatItem::FreeDetached, lists);
         gone
+    }
+
+    /// Places a slab that was emptied as a whole; see [`place_on_node`](Self::place_on_node).
+    #[inline(never)]
+    fn place_whole(&self, cache: &KmemCache<P>, slab: &Slab, gone: &mut SlabList, gfp: Gfp) {
+        let mut emptied = SlabList::new();
+        emptied.push_back(&self.zone.arena, slab);
+        let node = cache.node(usize::from(slab.node()));
+        self.place_on_node(cache, node, emptied, gone, gfp);
     }
 
     /// Asks for the lines that the free of an object will write: its slab's descriptor and its link.

@@ -51,6 +51,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// The node after `last` in the order of their distance from `nid`; the first one for `None`.
+    #[inline(never)]
     pub(crate) fn next_nearest(&self, nid: usize, last: Option<usize>) -> Option<usize> {
         let rank = |other: usize| (self.platform.distance(nid, other), other);
         let others = (0..self.nr_nodes()).filter(|&other| other != nid);

@@ -53,23 +53,25 @@ impl<P: Platform> Allocator<P> {
             slab.set_partial(true);
             lists.empty.push_front(arena, slab);
         }
-        self.take_surplus(cache, node, lists, gone);
+        // Not below, where there is less stack.
+        let now = self.platform.now_ms();
+        self.take_surplus(cache, node, lists, now, gone);
     }
 
-    /// Takes what the reserve holds too many of, to `gone`.
-    #[inline]
+    /// Takes what the reserve holds too many of at the time `now`, to `gone`.
+    #[inline(never)]
     fn take_surplus(
         &self,
         cache: &KmemCache<P>,
         node: &Node<P>,
         mut lists: Guard<'_, P, Lists>,
+        now: u64,
         gone: &mut SlabList,
     ) {
         let arena = &self.zone.arena;
         node.absorb_all(arena, &mut lists, true);
         let empty = lists.empty.len();
         let in_use = node.nr_slabs().saturating_sub(empty);
-        let now = self.platform.now_ms();
         let surplus = (lists.reserve).surplus(empty, in_use, cache.oo.bytes(), now);
         for _ in 0..surplus.min(BATCH) {
             // The one that emptied first: the others' lines may still be in a CPU's cache.
@@ -94,7 +96,8 @@ impl<P: Platform> Allocator<P> {
                 while node.nr_empty() > crate::reserve::KEPT && node.nr_empty() < before {
                     before = node.nr_empty();
                     let mut gone = SlabList::new();
-                    self.take_surplus(cache, node, node.lists.lock(), &mut gone);
+                    let now = self.platform.now_ms();
+                    self.take_surplus(cache, node, node.lists.lock(), now, &mut gone);
                     self.discard_list(cache, gone);
                 }
             }

@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use uslub_core::locked;
 use uslub_core::percpu::{Counter, Slot, Table};
+use uslub_core::platform::Platform;
 
 use crate::Linux;
 use crate::sequences::{pop, pop_many, push, push_many};
@@ -74,8 +75,8 @@ impl Linux {
 
     #[cold]
     pub(crate) fn count_atomically(&self, table: &Table, counter: Counter, n: usize) {
-        // Relaxed: statistics.
-        self.region(table)
+        // Not by `region`: this lies at the end of deep paths. Relaxed: statistics.
+        (table.here(self.cpu()))
             .counter(counter)
             .fetch_add(n as u64, Relaxed);
     }

@@ -358,6 +358,15 @@ pub unsafe extern "C" fn memalign(align: usize, bytes: usize) -> *mut c_void {
     object.cast()
 }
 
+/// Bytes of a page of the system.
+fn page_bytes() -> usize {
+    if start::ready() {
+        ALLOCATOR.platform.system_page()
+    } else {
+        sys::page_bytes()
+    }
+}
+
 /// Allocates aligned to a page.
 ///
 /// # Safety
@@ -366,7 +375,7 @@ pub unsafe extern "C" fn memalign(align: usize, bytes: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn valloc(bytes: usize) -> *mut c_void {
     // SAFETY: passed on.
-    unsafe { aligned_alloc(sys::page_bytes(), bytes) }
+    unsafe { aligned_alloc(page_bytes(), bytes) }
 }
 
 /// Allocates whole pages.
@@ -376,7 +385,7 @@ pub unsafe extern "C" fn valloc(bytes: usize) -> *mut c_void {
 /// None beyond C's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pvalloc(bytes: usize) -> *mut c_void {
-    let page = sys::page_bytes();
+    let page = page_bytes();
     match bytes.max(1).checked_add(page - 1) {
         // SAFETY: passed on.
         Some(bytes) => unsafe { aligned_alloc(page, bytes & !(page - 1)) },

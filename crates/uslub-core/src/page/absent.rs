@@ -118,6 +118,7 @@ impl<P: Platform> Zone<P> {
     }
 
     /// Brings the lowest absent block back that the system gives, committed; none of its pages is free yet. The caller holds the growth lock.
+    #[inline(never)]
     pub(super) fn bring_back(&self, platform: &P) -> Option<u32> {
         // Relaxed: changed under the growth lock.
         if self.absent.load(Relaxed) == 0 {

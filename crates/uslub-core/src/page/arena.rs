@@ -104,6 +104,7 @@ impl Arena {
 
     /// Adds one more block at the limit and returns its number; `None` when the
     /// range is used up or the memory cannot be had. One thread at a time.
+    #[inline(never)]
     pub fn grow<P: Platform>(&self, platform: &P) -> Option<u32> {
         // Relaxed: only we, one at a time, change the limit.
         let limit = self.limit.load(Relaxed);

@@ -177,7 +177,10 @@ impl<P: Platform> Zone<P> {
             _ => (0, BLOCK_PAGES),
         };
         let (number, huge) = match first {
-            0 if gfp.may_map() => self.add_block(platform, nid, touched)?,
+            0 if gfp.may_map() => {
+                let added = self.add_block(platform)?;
+                (added.0, self.back_block(platform, added, nid, touched))
+            }
             0 => return None,
             _ => (0, false),
         };
@@ -195,40 +198,45 @@ impl<P: Platform> Zone<P> {
         Some(count)
     }
 
-    /// Brings an absent block back, or lets the range grow by one; returns its number, and whether it was absent.
+    /// Lets the range grow by a block, or brings one back; returns its number and whether it is back.
     #[inline(never)]
-    fn add_addresses(&self, platform: &P) -> Option<(u32, bool)> {
-        if let Some(number) = self.bring_back(platform) {
-            return Some((number, true));
+    fn add_block(&self, platform: &P) -> Option<(u32, bool)> {
+        match self.bring_back(platform) {
+            Some(number) => Some((number, true)),
+            None => self.arena.grow(platform).map(|number| (number, false)),
         }
-        self.arena.grow(platform).map(|number| (number, false))
     }
 
-    /// Lets the range grow by a block of node `nid`, or brings one back; returns its number and whether it comes as a huge page.
+    /// Places a block that was just added on node `nid`; returns whether it comes as a huge page.
     #[inline(never)]
-    fn add_block(&self, platform: &P, nid: usize, touched: Touched) -> Option<(u32, bool)> {
-        let (number, is_back) = self.add_addresses(platform)?;
+    fn back_block(
+        &self,
+        platform: &P,
+        (number, is_back): (u32, bool),
+        nid: usize,
+        touched: Touched,
+    ) -> bool {
         let start = self.arena.address(PageIndex(number * BLOCK_PAGES as u32));
         if platform.nr_nodes() > 1 {
             // SAFETY: just committed.
             unsafe { platform.bind(start, BLOCK_BYTES, nid) };
         }
         // Relaxed: set before there are blocks.
-        let may_be_huge = !is_back && number >= self.huge_from.load(Relaxed);
-        if may_be_huge && touched == Touched::Little {
+        if is_back || number < self.huge_from.load(Relaxed) {
+            return false;
+        }
+        if touched == Touched::Little {
             // SAFETY: just committed.
             unsafe { platform.back(start, BLOCK_BYTES, Backing::Sparse) };
-            return Some((number, false));
+            return false;
         }
-        let huge = may_be_huge && {
-            let ahead = self.arena.reserved_behind(number);
-            // SAFETY: just added, the last of the reservation that is in use.
-            unsafe { platform.back(start, BLOCK_BYTES, Backing::Huge { ahead }) }
-        };
+        let ahead = self.arena.reserved_behind(number);
+        // SAFETY: just added, the last of the reservation that is in use.
+        let huge = unsafe { platform.back(start, BLOCK_BYTES, Backing::Huge { ahead }) };
         if huge {
             self.arena.back_descriptors(platform, number);
         }
-        Some((number, huge))
+        huge
     }
 
     #[inline]
