@@ -35,7 +35,8 @@ impl Reaper {
     pub fn start(pid: u32, folder: Option<&Path>) -> Option<Self> {
         let program = open_process(pid)?;
         let (read, write) = pipe2(OFlag::O_CLOEXEC).ok()?;
-        // SAFETY: this process has one thread, so the child may do what it likes.
+        // SAFETY: the only other thread is the witness. The child uses no lock of it but the C library's allocator's,
+        // which `fork` leaves in order.
         match unsafe { fork() }.ok()? {
             ForkResult::Child => {
                 drop(write);

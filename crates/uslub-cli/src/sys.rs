@@ -68,16 +68,41 @@ fn duration(time: libc::timeval) -> Duration {
 /// ignores it before `main`, so it is asked for before that.
 static PIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
 
+/// Signals that the GNU library keeps for itself. Its `posix_spawn` starts programs that ignore them, and it
+/// gives a process with threads handlers for them.
+const INTERNAL: [i32; 2] = [32, 33];
+/// Whether each of them was ignored when this process started.
+static INTERNAL_WERE_IGNORED: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
+
 // SAFETY: the section holds pointers to functions that the C library calls
 // once, single-threaded, before `main`; this one needs nothing that is not
 // there yet.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static REMEMBER_SIGPIPE: extern "C" fn() = remember_sigpipe;
+static REMEMBER: extern "C" fn() = remember;
 
-extern "C" fn remember_sigpipe() {
+extern "C" fn remember() {
     // Relaxed: written before there is a second thread.
     PIPE_WAS_IGNORED.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
+    for (signal, were) in INTERNAL.into_iter().zip(&INTERNAL_WERE_IGNORED) {
+        // Relaxed: as above.
+        were.store(kernel_ignores(signal), Ordering::Relaxed);
+    }
+}
+
+/// A disposition as the kernel takes it: handler, flags, restorer, mask.
+type KernelAction = [usize; 4];
+
+/// Asks for the disposition of a signal, or sets it: the C library refuses to for its own signals.
+fn kernel_action(signal: i32, new: *const KernelAction, old: *mut KernelAction) -> bool {
+    let bytes = size_of::<u64>();
+    // SAFETY: both are null or records of the kernel's length; callers set no handler.
+    unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, new, old, bytes) == 0 }
+}
+
+fn kernel_ignores(signal: i32) -> bool {
+    let mut old = [0; 4];
+    kernel_action(signal, ptr::null(), &raw mut old) && old[0] == libc::SIG_IGN
 }
 
 fn is_ignored(signal: i32) -> bool {
@@ -136,6 +161,12 @@ impl Inherited {
                 }
                 if self.child_ignored {
                     set(libc::SIGCHLD, libc::SIG_IGN);
+                }
+                for (signal, were) in INTERNAL.into_iter().zip(&INTERNAL_WERE_IGNORED) {
+                    // Relaxed: as above. The witness is a thread, so this one has a handler now.
+                    if were.load(Ordering::Relaxed) {
+                        kernel_action(signal, &[libc::SIG_IGN, 0, 0, 0], ptr::null_mut());
+                    }
                 }
                 self.restore_mask()
             });
