@@ -50,8 +50,8 @@ impl Environment<'_> {
 
 /// `library` behind what is preloaded already, once.
 ///
-/// Another library may wrap what ours wraps too (system calls, limits, `_exit`), to keep the program to its rules. It
-/// comes first, so it sees each call before ours does.
+/// Another library may wrap what ours wraps too (system calls, limits, `_exit`), to keep the
+/// program to its rules. It comes first, so it sees each call before ours does.
 fn preload(library: &Path, others: Option<&OsStr>) -> OsString {
     let others = others.unwrap_or_default().as_bytes();
     let mut list = OsString::new();

@@ -1,15 +1,17 @@
-//! What happens when `uslub run` itself is killed: a process of its own ends the program and removes the folder.
+//! What happens when `uslub run` itself is killed: a process of its own ends the program and
+//! removes the folder.
 //!
-//! SIGKILL cannot be passed on, and nothing runs in a process that it ends. Whoever kills the command means the program,
-//! and would have killed it had it been started without uslub. So a child of the command, the reaper, waits at a pipe.
+//! SIGKILL cannot be passed on, and nothing runs in a process that it ends. Whoever kills the
+//! command means the program, and would have killed it had it been started without uslub. So a
+//! child of the command, the reaper, waits at a pipe.
 //!
 //! | the reaper reads | meaning | what it does |
 //! |---|---|---|
 //! | a byte | the command has seen the program's end, or gives up | nothing |
 //! | the end | the command is gone | kills the program, removes the folder |
 //!
-//! It has a session of its own, so that keys and signals to the command's group do not reach it, and none of the
-//! command's descriptors but these, so that nobody waits for it.
+//! It has a session of its own, so that keys and signals to the command's group do not reach it,
+//! and none of the command's descriptors but these, so that nobody waits for it.
 
 #![allow(unsafe_code)]
 
@@ -30,13 +32,13 @@ pub struct Reaper {
 }
 
 impl Reaper {
-    /// Starts the reaper for the program `pid`, a child that was not waited for yet, and for `folder`; `None` where the system does
-    /// not have what it takes.
+    /// Starts the reaper for the program `pid`, a child that was not waited for yet, and for
+    /// `folder`; `None` where the system does not have what it takes.
     pub fn start(pid: u32, folder: Option<&Path>) -> Option<Self> {
         let program = open_process(pid)?;
         let (read, write) = pipe2(OFlag::O_CLOEXEC).ok()?;
-        // SAFETY: the only other thread is the witness. The child uses no lock of it but the C library's allocator's,
-        // which `fork` leaves in order.
+        // SAFETY: the only other thread is the witness. The child uses no lock of it but the C
+        // library's allocator's, which `fork` leaves in order.
         match unsafe { fork() }.ok()? {
             ForkResult::Child => {
                 drop(write);

@@ -136,7 +136,8 @@ fn text(folder: &Path, pid: u32) -> Result<Vec<u8>, Unusable> {
     Ok(text)
 }
 
-/// Reads a file that a process of another user may have made: no link, no pipe, no more than [`LONGEST`].
+/// Reads a file that a process of another user may have made: no link, no pipe, at most
+/// [`LONGEST`].
 fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let mut options = File::options();
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;

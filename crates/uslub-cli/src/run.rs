@@ -110,8 +110,8 @@ pub fn suitable(name: &OsStr, library: &Path) -> Result<Program, Failure> {
     program::prepare(name, path.as_deref(), machine).map_err(|why| why.failure(Path::new(name)))
 }
 
-/// A folder for reports and for a link to the library. Only this user can list it or write in it. A program
-/// of root may become another user's: then others may pass through it.
+/// A folder for reports and for a link to the library. Only this user can list it or write in it. A
+/// program of root may become another user's: then others may pass through it.
 pub fn temporary_folder() -> Result<TempDir, Failure> {
     let mode = if geteuid().is_root() { 0o711 } else { 0o700 };
     let mut builder = tempfile::Builder::new();
@@ -129,9 +129,10 @@ pub fn temporary_folder() -> Result<TempDir, Failure> {
     })
 }
 
-/// The folder in which processes make their reports: `folder` itself. A program of root may change its
-/// user and execute another program, which makes a report of its own. For it there is a folder inside
-/// that any user may write to who knows its name. The name is secret: the program's environment has it.
+/// The folder in which processes make their reports: `folder` itself. A program of root may change
+/// its user and execute another program, which makes a report of its own. For it there is a folder
+/// inside that any user may write to who knows its name. The name is secret: the program's
+/// environment has it.
 fn report_folder(folder: &Path) -> PathBuf {
     let shared = geteuid().is_root().then(|| shared_folder(folder));
     shared.and_then(Result::ok).unwrap_or(folder.to_owned())

@@ -68,8 +68,8 @@ fn duration(time: libc::timeval) -> Duration {
 /// ignores it before `main`, so it is asked for before that.
 static PIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
 
-/// Signals that the GNU library keeps for itself. Its `posix_spawn` starts programs that ignore them, and it
-/// gives a process with threads handlers for them.
+/// Signals that the GNU library keeps for itself. Its `posix_spawn` starts programs that ignore
+/// them, and it gives a process with threads handlers for them.
 const INTERNAL: [i32; 2] = [32, 33];
 /// Whether each of them was ignored when this process started.
 static INTERNAL_WERE_IGNORED: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use support::{compile, uslub, uslub_command};
 use tempfile::{TempDir, tempdir};
 
-/// The program of `tests/c/changes.c`, in a folder that each user may look into; `None` where there is no C compiler.
+/// The program of `tests/c/changes.c`, in a folder that each user may look into; `None` where there
+/// is no C compiler.
 fn changes() -> Option<(TempDir, PathBuf)> {
     let folder = tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();

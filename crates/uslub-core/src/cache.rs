@@ -123,7 +123,8 @@ const fn colour_of(id: CacheId) -> u8 {
 }
 
 impl<P: Platform> KmemCache<P> {
-    /// Writes the record of a cache to `memory`, or nothing; `nodes` are to be set up, and there is no random order yet.
+    /// Writes the record of a cache to `memory`, or nothing; `nodes` are to be set up, and there is
+    /// no random order yet.
     #[inline(never)]
     pub(crate) fn write_to(
         memory: &mut MaybeUninit<Self>,

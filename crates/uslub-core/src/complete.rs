@@ -101,8 +101,8 @@ fn ladder_len(objects: &[*mut u8], size: usize) -> usize {
 /// Words of a set of slots.
 const WORDS: usize = MOST / 64;
 
-/// Slots of a slab whose objects were seen: a bit each, as its user may have little stack. Neighbours are in different
-/// words, as a note in the same word as the one before waits for it.
+/// Slots of a slab whose objects were seen: a bit each, as its user may have little stack.
+/// Neighbours are in different words, as a note in the same word as the one before waits for it.
 struct Seen {
     slots: [u64; WORDS],
     /// All bits in which an object lies elsewhere than its slot.

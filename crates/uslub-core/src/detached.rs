@@ -28,8 +28,8 @@ pub(crate) struct Detached<'a> {
     pub(crate) count: usize,
 }
 
-/// A detached list that waits, in few bytes, as its user may have little stack: the slab's page, and offsets in
-/// units of 8 bytes.
+/// A detached list that waits, in few bytes, as its user may have little stack: the slab's page,
+/// and offsets in units of 8 bytes.
 #[derive(Clone, Copy)]
 struct Parked {
     page: PageIndex,
@@ -127,8 +127,8 @@ impl<P: Platform> Allocator<P> {
         node.note(&lists);
     }
 
-    /// Pushes a list, now or, where that takes the list lock, with those that wait for it. Slabs that are to go back
-    /// to the page layer go to `gone`.
+    /// Pushes a list, now or, where that takes the list lock, with those that wait for it. Slabs
+    /// that are to go back to the page layer go to `gone`.
     #[inline]
     pub(crate) fn push_or_wait(
         &self,

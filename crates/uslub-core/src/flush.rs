@@ -54,7 +54,8 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// As [`flush_cpus`](Self::flush_cpus), of CPUs that have objects; not at all while somebody drains CPUs.
+    /// As [`flush_cpus`](Self::flush_cpus), of CPUs that have objects; not at all while somebody
+    /// drains CPUs.
     #[inline(never)]
     fn try_flush_cpus(&self, which: &Which<'_, P>) {
         let mut taken = SheafList::new();
@@ -255,7 +256,8 @@ impl<P: Platform> Allocator<P> {
     /// has not needed since the last time, and all sheaves of caches that nobody has used for two such periods. Of those that
     /// [keep little](crate::args::CacheArgs::kept_bytes) the empty slabs go too. For page-layer operations that may take locks.
     ///
-    /// An allocation does it, and makes room for what it took, at its end, if it took pages: in its middle it has little stack left.
+    /// An allocation does it, and makes room for what it took, at its end, if it took pages: in its
+    /// middle it has little stack left.
     #[inline]
     pub(crate) fn end_allocation(&self, gfp: Gfp) {
         if gfp.may_map() {
@@ -270,7 +272,8 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// No allocation waits for this: where somebody drains CPUs, or a fork is under way, it is left out.
+    /// No allocation waits for this: where somebody drains CPUs, or a fork is under way, it is left
+    /// out.
     #[inline(never)]
     fn flush_cold_now_and_then(&self) {
         let now = self.platform.now_ms();
@@ -295,8 +298,8 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Trims what caches keep, and looks which are cold; returns whether any of them has something to flush, or nothing
-    /// where somebody drains CPUs.
+    /// Trims what caches keep, and looks which are cold; returns whether any of them has something
+    /// to flush, or nothing where somebody drains CPUs.
     #[inline(never)]
     fn look_for_cold(&self) -> Option<bool> {
         self.try_while_draining(|| {
@@ -314,7 +317,8 @@ impl<P: Platform> Allocator<P> {
         })
     }
 
-    /// Flushes the barns of cold caches, and gives back what they do not keep; not while somebody drains CPUs.
+    /// Flushes the barns of cold caches, and gives back what they do not keep; not while somebody
+    /// drains CPUs.
     #[inline(never)]
     fn flush_cold_nodes(&self) {
         self.try_while_draining(|| {
@@ -417,7 +421,8 @@ impl<P: Platform> Allocator<P> {
                     sorted.push_back(arena, slab);
                 }
             }
-            // By one digit of the number of free slots after the other, the lowest first: few lists are enough so.
+            // By one digit of the number of free slots after the other, the lowest first: few lists
+            // are enough so.
             for digit in 0..DIGITS {
                 let mut buckets = [const { SlabList::new() }; 1 << DIGIT_BITS];
                 while let Some(slab) = sorted.first(arena) {

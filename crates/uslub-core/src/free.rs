@@ -35,7 +35,8 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// As [`free_to_slabs`](Self::free_to_slabs); slabs that are to go back to the page layer are returned.
+    /// As [`free_to_slabs`](Self::free_to_slabs); slabs that are to go back to the page layer are
+    /// returned.
     #[inline(never)]
     fn push_to_slabs(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) -> SlabList {
         let arena = &self.zone.arena;

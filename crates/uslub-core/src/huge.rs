@@ -23,8 +23,8 @@ const KEPT_SHARE: usize = 16;
 const KEPT_FLOOR: usize = 1 << 20;
 /// A kept mapping is stretched to so many times its length at most.
 const STRETCH: usize = 4;
-/// Live huge objects that have mappings while the arena can hold others: few beside the 65,530 mappings that a process
-/// may have by default.
+/// Live huge objects that have mappings while the arena can hold others: few beside the 65,530
+/// mappings that a process may have by default.
 pub const MOST_MAPPINGS: usize = 1024;
 /// Milliseconds for which the loss of a mapping is regretted.
 const REGRET_MS: u64 = 100;

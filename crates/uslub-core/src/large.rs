@@ -1,4 +1,5 @@
-//! Large and huge objects: a run of pages or a mapping, and what is tried when the system refuses one.
+//! Large and huge objects: a run of pages or a mapping, and what is tried when the system refuses
+//! one.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
@@ -11,7 +12,8 @@ use crate::page::arena::BLOCK_BYTES;
 use crate::page::block::BLOCK_PAGES;
 use crate::platform::{PAGE_SIZE, Platform};
 
-/// Largest object that may come from a run of pages where mappings are many, in bytes: a larger one has as good a use for a mapping.
+/// Largest object that may come from a run of pages where mappings are many, in bytes: a larger one
+/// has as good a use for a mapping.
 pub(crate) const ARENA_MAX: usize = 1 << 30;
 /// More than any address space has: no memory is given back for such a request.
 const POSSIBLE: usize = 1 << 47;
@@ -57,8 +59,9 @@ impl<P: Platform> Allocator<P> {
         fresh.unwrap_or(NO_OBJECT)
     }
 
-    /// An object that is small enough for the arena comes from there, if the arena is not used up. Others have mappings, or if there
-    /// are many of these or the system refuses one, are in the arena too.
+    /// An object that is small enough for the arena comes from there, if the arena is not used up.
+    /// Others have mappings, or if there are many of these or the system refuses one, are in the
+    /// arena too.
     fn try_pages_or_mapping(&self, bytes: usize, align: usize, gfp: Gfp) -> Option<Fresh> {
         let (zeroed, pages) = (gfp.contains(Gfp::ZERO), bytes.div_ceil(PAGE_SIZE).max(1));
         let is_large = bytes <= LARGE_MAX && align <= LARGE_MAX;

@@ -5,8 +5,9 @@
 //! [given back](Meta::purge). Nothing here comes from a slab, so nothing recurses.
 //!
 //! A window in the list says in its first word which is the next, and in its second how many windows without pages it knows; their addresses
-//! follow. A page of the system may hold several windows. They go back together, when all of them are in
-//! the list, and the first one's address is known. Once that one is handed out the others are in the list.
+//! follow. A page of the system may hold several windows. They go back together, when all of them
+//! are in the list, and the first one's address is known. Once that one is handed out the others
+//! are in the list.
 
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
@@ -42,8 +43,8 @@ pub const SCRATCH: usize = 640;
 /// Scratch memory.
 pub type Scratch = [MaybeUninit<*mut u8>; SCRATCH];
 
-/// Where a list goes on behind the windows of a system page of `page` bytes, if it has all of them in
-/// order from `window` on, and none of them knows others.
+/// Where a list goes on behind the windows of a system page of `page` bytes, if it has all of them
+/// in order from `window` on, and none of them knows others.
 ///
 /// # Safety
 ///
@@ -239,7 +240,8 @@ impl<P: Platform> Meta<P> {
         }
     }
 
-    /// Memory for a moment, instead of a large array on a caller's stack; `None` for callers that must not wait.
+    /// Memory for a moment, instead of a large array on a caller's stack; `None` for callers that
+    /// must not wait.
     pub fn scratch(&self, platform: &P, gfp: Gfp) -> Option<NonNull<Scratch>> {
         if !gfp.may_spin() {
             return None;

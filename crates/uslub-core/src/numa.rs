@@ -60,8 +60,9 @@ impl<P: Platform> Allocator<P> {
             .min_by_key(|&other| rank(other))
     }
 
-    /// Takes from other nodes than `nid`, the nearest first: only now and then (`remote_node_defrag_ratio` times
-    /// in 1024), only where there are more slabs than the node's reserve, and without waiting.
+    /// Takes from other nodes than `nid`, the nearest first: only now and then
+    /// (`remote_node_defrag_ratio` times in 1024), only where there are more slabs than the node's
+    /// reserve, and without waiting.
     #[inline(never)]
     pub(crate) fn refill_from_others(
         &self,

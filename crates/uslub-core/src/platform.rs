@@ -55,7 +55,8 @@ pub enum Backing {
         /// Bytes of the reservation behind the range, none of them in use: what follows there is going to be asked for in turn.
         ahead: usize,
     },
-    /// Page by page, though huge pages may have been asked for what is reserved: a program may use little of a large object.
+    /// Page by page, though huge pages may have been asked for what is reserved: a program may use
+    /// little of a large object.
     Sparse,
     /// By a huge page, though it is used little by little: where memory has grown quickly for some time.
     Table,
@@ -86,18 +87,21 @@ pub unsafe trait Platform: Sync + 'static {
     /// Reserves `bytes` of address space, aligned to `align` bytes, unusable until committed.
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>>;
 
-    /// An address aligned to `align` bytes with `bytes` bytes of address space behind it that are most likely free, and stay
-    /// free: far from where the system places mappings by itself. Nothing is reserved. Another answer each time.
+    /// An address aligned to `align` bytes with `bytes` bytes of address space behind it that are
+    /// most likely free, and stay free: far from where the system places mappings by itself.
+    /// Nothing is reserved. Another answer each time.
     fn hole(&self, _bytes: usize, _align: usize) -> Option<usize> {
         None
     }
 
-    /// Reserves exactly this range, unusable until committed; false, and nothing happens, if any of it is in use or the system refuses.
+    /// Reserves exactly this range, unusable until committed; false, and nothing happens, if any of
+    /// it is in use or the system refuses.
     fn reserve_at(&self, _start: NonNull<u8>, _bytes: usize) -> bool {
         false
     }
 
-    /// Unmaps a part of a reservation, committed or not; false, and nothing changes, if the system refuses.
+    /// Unmaps a part of a reservation, committed or not; false, and nothing changes, if the system
+    /// refuses.
     ///
     /// # Safety
     ///
@@ -162,7 +166,8 @@ pub unsafe trait Platform: Sync + 'static {
     /// The range must come from [`map`](Platform::map), and may be a part of what that returned.
     unsafe fn remap(&self, start: NonNull<u8>, old: usize, new: usize) -> Option<NonNull<u8>>;
 
-    /// Whether [`remap`](Platform::remap) may serve a new object too, rather than an old one that changes its size.
+    /// Whether [`remap`](Platform::remap) may serve a new object too, rather than an old one that
+    /// changes its size.
     fn may_remap_kept(&self) -> bool {
         true
     }
@@ -179,8 +184,8 @@ pub unsafe trait Platform: Sync + 'static {
     /// A number, never 0, that no other running thread has.
     fn thread() -> usize;
 
-    /// This thread as the owner of a lock, of which 29 bits count. They tell small numbers apart, and addresses that lie in
-    /// different pages of 2 TiB.
+    /// This thread as the owner of a lock, of which 29 bits count. They tell small numbers apart,
+    /// and addresses that lie in different pages of 2 TiB.
     #[inline]
     fn lock_tag() -> u32 {
         let thread = Self::thread();

@@ -511,8 +511,9 @@ impl<P: Platform> Allocator<P> {
 
     /// Puts the rest of a detached freelist back.
     ///
-    /// This takes no list lock, and the slab is listed afterwards. It is safe, as one rule says who lists a slab: who
-    /// makes a full slab partial, by the compare-and-swap that does so. Story, with a slab that the detach left full:
+    /// This takes no list lock, and the slab is listed afterwards. It is safe, as one rule says who
+    /// lists a slab: who makes a full slab partial, by the compare-and-swap that does so. Story,
+    /// with a slab that the detach left full:
     ///
     /// 1. Refill A detaches the whole freelist. The slab is full and on no list.
     /// 2. Free F pushes an object under the list lock. It made the slab partial, so it lists it.
@@ -520,9 +521,10 @@ impl<P: Platform> Allocator<P> {
     /// 4. A's compare-and-swap succeeds, though the slab was another's in between. A made the slab partial: it lists it.
     ///    B found no slot left, or fails at its own compare-and-swap, and so does not.
     ///
-    /// Had A come between 2 and 3, its compare-and-swap would fail, and its rest be a free like any other: F or B has
-    /// the slab. A slab that the detach left partial (slots of it are fresh) stays with its refill, as no free lists it.
-    /// What A holds counts as in use all the time. So no slab empties, or is discarded, under a return.
+    /// Had A come between 2 and 3, its compare-and-swap would fail, and its rest be a free like any
+    /// other: F or B has the slab. A slab that the detach left partial (slots of it are fresh)
+    /// stays with its refill, as no free lists it. What A holds counts as in use all the time. So
+    /// no slab empties, or is discarded, under a return.
     #[inline(never)]
     fn return_rest(
         &self,

@@ -91,7 +91,8 @@ impl<P: Platform> RawLock<P> {
         (P::lock_tag() << OWNER_SHIFT).max(1 << OWNER_SHIFT)
     }
 
-    /// Takes the lock, waiting for it if need be; returns what [`leave`](Self::leave) is to be given.
+    /// Takes the lock, waiting for it if need be; returns what [`leave`](Self::leave) is to be
+    /// given.
     #[inline]
     fn enter(&self) -> u32 {
         let me = Self::me();

@@ -1,7 +1,8 @@
-//! Comparisons of times, in milliseconds of [`Platform::now_ms`](crate::platform::Platform::now_ms).
+//! Comparisons of times, in milliseconds of
+//! [`Platform::now_ms`](crate::platform::Platform::now_ms).
 //!
-//! The clock need not be a good one: after a checkpoint, or where the platform is somebody's own, it
-//! may stand still, go back, or jump ahead by years. What waits for a time then happens at
+//! The clock need not be a good one: after a checkpoint, or where the platform is somebody's own,
+//! it may stand still, go back, or jump ahead by years. What waits for a time then happens at
 //! once or a period later; it is never put off until the clock is where it was.
 
 /// By how much one thread's reading of the clock may be older than another's.
@@ -14,8 +15,8 @@ pub(crate) fn is_due(now: u64, due: u64, period: u64) -> bool {
     now >= due || due - now > period
 }
 
-/// Milliseconds that have passed since `then`: 0 if another thread set `then` a moment after `now` was read, and very
-/// many if the clock went back.
+/// Milliseconds that have passed since `then`: 0 if another thread set `then` a moment after `now`
+/// was read, and very many if the clock went back.
 #[inline]
 pub(crate) fn age(now: u64, then: u64) -> u64 {
     match now.checked_sub(then) {

@@ -41,8 +41,8 @@ struct Emptied {
 }
 
 impl<P: Platform> Allocator<P> {
-    /// Empties a slab if the last objects of an array are all that it has; returns how many that were, or 0. Then the slab
-    /// belongs to the caller.
+    /// Empties a slab if the last objects of an array are all that it has; returns how many that
+    /// were, or 0. Then the slab belongs to the caller.
     #[inline(never)]
     pub(crate) fn empty_whole_at_end(
         &self,
@@ -284,7 +284,8 @@ impl<P: Platform> Allocator<P> {
         (newer, older, objects.len())
     }
 
-    /// As `make_room`, with room for [`TOGETHER`] objects. The newer sheaf is then the one with room.
+    /// As `make_room`, with room for [`TOGETHER`] objects. The newer sheaf is then the one with
+    /// room.
     #[inline(never)]
     fn make_room_in(
         &self,

@@ -137,7 +137,8 @@ fn threads_fork_and_allocate_at_once() {
     assert_eq!(a.validate(), Ok(()));
 }
 
-/// Lets another thread end while it holds the lock of the page lists, as if in the middle of a change: in a child it does not exist.
+/// Lets another thread end while it holds the lock of the page lists, as if in the middle of a
+/// change: in a child it does not exist.
 fn lose_a_thread(a: &Slub) {
     thread::scope(|scope| {
         scope.spawn(|| a.zone.raw_locks()[1].acquire());

@@ -1,4 +1,5 @@
-//! Tests of other files where the system's pages have 16 KiB; the file's name says so to the support.
+//! Tests of other files where the system's pages have 16 KiB; the file's name says so to the
+//! support.
 
 #![allow(clippy::duplicate_mod, reason = "each file has its support")]
 

@@ -1,4 +1,5 @@
-//! How much address space is reserved and when; blocks that go back as a whole; long runs instead of mappings.
+//! How much address space is reserved and when; blocks that go back as a whole; long runs instead
+//! of mappings.
 
 #![cfg(not(miri))]
 

@@ -1,7 +1,7 @@
 //! Pages of the system that are longer than ours: what goes back to it, and what must not.
 //!
-//! The platform fails a test by a call that is not aligned to the system's pages. A real system rounds
-//! the end of such a range up, and takes live objects with it.
+//! The platform fails a test by a call that is not aligned to the system's pages. A real system
+//! rounds the end of such a range up, and takes live objects with it.
 
 mod support;
 
@@ -44,7 +44,8 @@ fn is_whole(a: &Slub, page: u32, byte: u8) -> bool {
     is_filled(address(a, PageIndex(page)), PAGE_SIZE, byte)
 }
 
-/// Of the pages of a block, those that `stays` names stay in use; returns what the purge left dirty.
+/// Of the pages of a block, those that `stays` names stay in use; returns what the purge left
+/// dirty.
 fn purge_all_but(a: &Slub, stays: impl Fn(u32) -> bool) -> usize {
     let first = take(a, BLOCK_PAGES).0;
     let pages = || first..first + BLOCK_PAGES as u32;
@@ -147,7 +148,7 @@ fn mappings_are_whole_system_pages_however_they_are_cut() {
             assert_eq!(a.ksize(object), whole);
             assert!((object as usize).is_multiple_of(page) && is_filled(object, whole, 0));
             fill(object, whole, 1);
-            // SAFETY: live; the old address is used no more.
+            // SAFETY: live; nobody uses the old address.
             let moved = unsafe { a.krealloc(object, 3 * bytes, Gfp::KERNEL) };
             assert!(is_filled(moved, whole, 1));
             assert_eq!(a.ksize(moved), (3 * bytes).next_multiple_of(page));

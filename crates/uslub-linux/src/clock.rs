@@ -1,9 +1,9 @@
 //! The time, and the CPU that a thread runs on, from the kernel's own library (the vDSO).
 //!
 //! The C library's `clock_gettime` and `sched_getcpu` call the same functions. Other libraries wrap
-//! these names (libfaketime wraps each function that tells the time): such a wrapper may allocate, and may return a
-//! time that stands still or jumps. So the allocator looks the kernel's functions up itself, once, in
-//! the vDSO's table of symbols, and makes system calls where it finds none.
+//! these names (libfaketime wraps each function that tells the time): such a wrapper may allocate,
+//! and may return a time that stands still or jumps. So the allocator looks the kernel's functions
+//! up itself, once, in the vDSO's table of symbols, and makes system calls where it finds none.
 
 use core::ffi::CStr;
 use core::mem::transmute;
@@ -45,8 +45,8 @@ pub(crate) fn probe() {
     GETCPU_AT.store(library.find(GETCPU).unwrap_or(0), Relaxed);
 }
 
-/// Nanoseconds on a clock of the system that never goes back. A function of its own: callers' frames do
-/// not lie below the kernel's.
+/// Nanoseconds on a clock of the system that never goes back. A function of its own: callers'
+/// frames do not lie below the kernel's.
 #[inline(never)]
 pub(crate) fn nanoseconds(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec {
@@ -55,7 +55,8 @@ pub(crate) fn nanoseconds(clock: libc::clockid_t) -> u64 {
     };
     // Relaxed: as in `probe`.
     let address = CLOCK_GETTIME_AT.load(Relaxed);
-    // SAFETY: an address in that table is that function; it and the system call write the time only.
+    // SAFETY: an address in that table is that function; it and the system call write the time
+    // only.
     unsafe {
         let told =
             address != 0 && transmute::<usize, ClockGettime>(address)(clock, &raw mut time) == 0;
@@ -160,7 +161,8 @@ impl Library {
     }
 }
 
-/// The number of symbols of a library that has the newer table of hashes only: the last chain's end.
+/// The number of symbols of a library that has the newer table of hashes only: the last chain's
+/// end.
 ///
 /// # Safety
 ///

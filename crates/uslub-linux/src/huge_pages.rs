@@ -100,8 +100,8 @@ impl HugePages {
         true
     }
 
-    /// Asks for huge pages for all of a range that is reserved, and grows from its start; those of them
-    /// that are not wanted are [excepted](Self::back_unadvised) later.
+    /// Asks for huge pages for all of a range that is reserved, and grows from its start; those of
+    /// them that are not wanted are [excepted](Self::back_unadvised) later.
     ///
     /// # Safety
     ///
@@ -145,7 +145,8 @@ impl HugePages {
         wanted
     }
 
-    /// Excepts a range from what the system was asked to give huge pages; returns whether it was a part of that.
+    /// Excepts a range from what the system was asked to give huge pages; returns whether it was a
+    /// part of that.
     ///
     /// # Safety
     ///
@@ -165,7 +166,8 @@ impl HugePages {
         true
     }
 
-    /// As [`except`](Self::except), where no advice may be given: a new mapping takes the range's place.
+    /// As [`except`](Self::except), where no advice may be given: a new mapping takes the range's
+    /// place.
     ///
     /// # Safety
     ///
@@ -240,8 +242,8 @@ impl HugePages {
     }
 }
 
-/// Splits the huge pages of a range. One of which a part is given back would else be held, and charged to the memory
-/// cgroup, as a whole until memory is short, though it is resident no more.
+/// Splits the huge pages of a range. One of which a part is given back would else be held, and
+/// charged to the memory cgroup, as a whole until memory is short, though it is resident no more.
 pub(crate) fn split_huge_pages(start: usize, bytes: usize) {
     for page in (start..start + bytes).step_by(HUGE_PAGE_BYTES) {
         // That a part of a huge page is cold splits it; what is in it stays.

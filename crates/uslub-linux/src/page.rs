@@ -40,7 +40,8 @@ impl SystemPage {
 }
 
 impl Linux {
-    /// Asks the system how long its pages are; false where such are not supported, which is said once.
+    /// Asks the system how long its pages are; false where such are not supported, which is said
+    /// once.
     pub(crate) fn ask_page_bytes(&self) -> bool {
         static SAID: AtomicBool = AtomicBool::new(false);
         let bytes = sys::page_bytes();

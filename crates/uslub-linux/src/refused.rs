@@ -1,12 +1,12 @@
 //! Ranges that the system refused to unmap.
 //!
-//! Unmapping the middle of a mapping makes two of one. The system refuses that where a process has as many
-//! mappings as it may have. The range is remembered then, in its own first bytes, after its pages went back; it is
-//! unmapped later, when the program has fewer mappings.
+//! Unmapping the middle of a mapping makes two of one. The system refuses that where a process has
+//! as many mappings as it may have. The range is remembered then, in its own first bytes, after its
+//! pages went back; it is unmapped later, when the program has fewer mappings.
 //!
-//! Any thread adds to a stack. One thread at a time moves the stack's ranges to a queue and tries the ranges at the queue's
-//! head. A range that is refused again goes to the tail, so that each has its turn: the ends of a mapping can
-//! always be unmapped.
+//! Any thread adds to a stack. One thread at a time moves the stack's ranges to a queue and tries
+//! the ranges at the queue's head. A range that is refused again goes to the tail, so that each has
+//! its turn: the ends of a mapping can always be unmapped.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicUsize};
@@ -51,7 +51,8 @@ impl Refused {
     ///
     /// As for [`add`](Self::add).
     pub(crate) unsafe fn unmap(&self, start: usize, bytes: usize, may_advise: bool) {
-        // SAFETY: passed on. After a refusal (too many mappings) the pages go back now, the range later.
+        // SAFETY: passed on. After a refusal (too many mappings) the pages go back now, the range
+        // later.
         unsafe {
             if sys::munmap(start, bytes) {
                 self.retry();
@@ -166,7 +167,8 @@ mod tests {
 
     const NAME: &core::ffi::CStr = c"uslub-refused";
 
-    /// Maps a file of our own: its name tells its ranges from what other threads map in their place.
+    /// Maps a file of our own: its name tells its ranges from what other threads map in their
+    /// place.
     fn map_named(bytes: usize) -> usize {
         // SAFETY: a name, no flags.
         let file = unsafe { libc::memfd_create(NAME.as_ptr(), 0) };
@@ -197,7 +199,7 @@ mod tests {
         let refused = Refused::new();
         refused.retry();
         for n in 0..PAGES {
-            // SAFETY: ours, used no more.
+            // SAFETY: ours, and nobody uses it.
             unsafe { refused.add(start + n * bytes, bytes) };
         }
         for _ in 0..PAGES / AT_A_TIME {

@@ -1,9 +1,10 @@
 //! Tasks that share our memory although the kernel does not know their rseq area.
 //!
-//! A child of `vfork`, or of `clone` with `CLONE_VM`, runs in its parent's memory. Mostly it has its parent's
-//! thread pointer too, so the parent's rseq area shows it a valid CPU number. The kernel does not know
-//! the child: it restarts no sequence of it. While such a child lives, [`Linux::open`] is closed, and a task
-//! whose process id is not ours takes no per-CPU slot: it is served from slabs.
+//! A child of `vfork`, or of `clone` with `CLONE_VM`, runs in its parent's memory. Mostly it has
+//! its parent's thread pointer too, so the parent's rseq area shows it a valid CPU number. The
+//! kernel does not know the child: it restarts no sequence of it. While such a child lives,
+//! [`Linux::open`] is closed, and a task whose process id is not ours takes no per-CPU slot: it is
+//! served from slabs.
 //!
 //! | event | by | effect |
 //! |---|---|---|
@@ -13,9 +14,9 @@
 //! | [`reap`](Linux::reap) | slow paths, while a word is in use | one fewer shares, for each cleared word |
 //! | [`keep_closed`](Linux::keep_closed) | the parent of a child whose end nobody can see | closed for good |
 //!
-//! Opening again is several stores, so it is done under [`Sharing::opener`]: a `vfork` that begins meanwhile waits
-//! until they are done, and closes after them. A handler that interrupts the opener's thread
-//! does not wait for itself.
+//! Opening again is several stores, so it is done under [`Sharing::opener`]: a `vfork` that begins
+//! meanwhile waits until they are done, and closes after them. A handler that interrupts the
+//! opener's thread does not wait for itself.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
@@ -64,7 +65,8 @@ impl Sharing {
         let me = Linux::thread();
         let mut looks = 0;
         loop {
-            // SeqCst: with the count in `open`. Either this load sees the opener, or the opener sees the count.
+            // SeqCst: with the count in `open`. Either this load sees the opener, or the opener
+            // sees the count.
             let opener = self.opener.load(SeqCst);
             if opener == 0 || opener == me {
                 return;
@@ -98,7 +100,8 @@ impl Linux {
     ///
     /// On return no thread is opening the slots.
     pub fn vfork_begins(&self) {
-        // SeqCst: with the opener; see `wait_for_opener`. The child itself is born after it, on this thread.
+        // SeqCst: with the opener; see `wait_for_opener`. The child itself is born after it, on
+        // this thread.
         self.open.fetch_sub(VFORK, SeqCst);
         self.sharing.wait_for_opener();
     }
@@ -125,8 +128,9 @@ impl Linux {
         self.in_vfork() && (pid == 1 || sys::getpid() != pid)
     }
 
-    /// A word for a child for which its parent does not wait, after [`vfork_begins`](Self::vfork_begins).
-    /// The kernel is to clear it at the child's end (`CLONE_CHILD_CLEARTID`). `None` when all are in use.
+    /// A word for a child for which its parent does not wait, after
+    /// [`vfork_begins`](Self::vfork_begins). The kernel is to clear it at the child's end
+    /// (`CLONE_CHILD_CLEARTID`). `None` when all are in use.
     pub fn watch(&self) -> Option<&AtomicU32> {
         let take = |word: &&AtomicU32| {
             // Acquire: the word's last user has left it.
@@ -166,7 +170,8 @@ impl Linux {
         self.sharing.watched.load(Relaxed) != 0
     }
 
-    /// Notes which of the watched children are gone; returns whether the last that shares our memory is.
+    /// Notes which of the watched children are gone; returns whether the last that shares our
+    /// memory is.
     #[cold]
     pub fn reap(&self) -> bool {
         let mut last = false;
@@ -211,8 +216,8 @@ impl Linux {
 
     /// Says that this is a new process with memory of its own, after a fork.
     ///
-    /// The kernel copies a registration with the memory, but a child that shared its parent's had none to copy. So
-    /// where the fork may have come from such a child, the process registers now.
+    /// The kernel copies a registration with the memory, but a child that shared its parent's had
+    /// none to copy. So where the fork may have come from such a child, the process registers now.
     pub fn is_child_of_fork(&self) {
         let may_be_unregistered = self.in_vfork();
         self.sharing.reset();

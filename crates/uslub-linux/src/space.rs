@@ -23,8 +23,8 @@ pub(crate) fn reserve(bytes: usize, align: usize) -> Option<usize> {
 
 /// An address with so much address space behind it that is most likely free and stays so.
 pub(crate) fn hole(bytes: usize, align: usize, random: u64) -> Option<usize> {
-    // The system places mappings from there downwards, or upwards from a third of the address space. Programs and their heaps
-    // lie at its start or beyond its half.
+    // The system places mappings from there downwards, or upwards from a third of the address
+    // space. Programs and their heaps lie at its start or beyond its half.
     let there = sys::mmap(0, PAGE_SIZE, libc::PROT_NONE, libc::MAP_NORESERVE)?;
     // SAFETY: just mapped.
     unsafe { sys::munmap(there, PAGE_SIZE) };
@@ -33,7 +33,8 @@ pub(crate) fn hole(bytes: usize, align: usize, random: u64) -> Option<usize> {
     Some((there / 4 + offset).next_multiple_of(align))
 }
 
-/// Reserves exactly this range; false, and nothing happens, if any of it is in use or the system refuses.
+/// Reserves exactly this range; false, and nothing happens, if any of it is in use or the system
+/// refuses.
 pub(crate) fn reserve_at(start: usize, bytes: usize) -> bool {
     let flags = libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     match sys::mmap(start, bytes, libc::PROT_NONE, flags) {

@@ -67,7 +67,8 @@ impl Once {
                 }
                 Err(DONE) => return true,
                 Err(owner) if is_out_of_reach(owner) => return false,
-                // Others may be of a higher priority than the thread that is at it, so yielding is not enough.
+                // Others may be of a higher priority than the thread that is at it, so yielding is
+                // not enough.
                 Err(_) => sys::futex_wait_for(&0, 0, 1),
             }
         }
@@ -97,8 +98,8 @@ impl Default for Once {
     }
 }
 
-/// Sets an allocator up, with the tunables that an environment variable names; false when there is no
-/// memory, or the system's pages are longer than those that are supported, which is said once.
+/// Sets an allocator up, with the tunables that an environment variable names; false when there is
+/// no memory, or the system's pages are longer than those that are supported, which is said once.
 ///
 /// # Safety
 ///

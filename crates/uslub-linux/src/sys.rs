@@ -323,8 +323,8 @@ pub fn read(fd: libc::c_int, into: &mut [u8]) -> Option<usize> {
     usize::try_from(n).ok()
 }
 
-/// Makes a file of zeroes, with room for all of them on its system, and maps it shared; the path ends in a zero byte. A
-/// file of that name is replaced.
+/// Makes a file of zeroes, with room for all of them on its system, and maps it shared; the path
+/// ends in a zero byte. A file of that name is replaced.
 pub fn map_new_file(path: &[u8], bytes: usize) -> Option<usize> {
     // Others may have mapped the old file: it goes, but is not changed.
     unlink(path);
@@ -426,8 +426,9 @@ pub fn affinity(into: &mut [u8]) -> usize {
     usize::try_from(n).unwrap_or(0)
 }
 
-/// Ends the process by SIGABRT, also where the signal is blocked or ignored, as the C library's function of
-/// that name does. That one may be wrapped by a function that allocates, while the allocator holds locks.
+/// Ends the process by SIGABRT, also where the signal is blocked or ignored, as the C library's
+/// function of that name does. That one may be wrapped by a function that allocates, while the
+/// allocator holds locks.
 pub fn abort() -> ! {
     let signal = libc::SIGABRT as usize;
     let set = 1u64 << (signal - 1);

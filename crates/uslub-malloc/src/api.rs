@@ -32,8 +32,8 @@ fn no_memory() -> *mut c_void {
     null_mut()
 }
 
-/// An object of zeroes for a caller that the set-up bars, without a word to `errno`; null for others: the set-up has
-/// failed.
+/// An object of zeroes for a caller that the set-up bars, without a word to `errno`; null for
+/// others: the set-up has failed.
 #[cold]
 fn barred(align: usize, bytes: usize) -> *mut u8 {
     if start::is_barred() {
@@ -241,7 +241,8 @@ fn resized(object: *mut u8, bytes: usize) -> *mut c_void {
     object
 }
 
-/// The end of [`resize_slow`], whose frame does not lie on the stack meanwhile: copies an object of `old` bytes.
+/// The end of [`resize_slow`], whose frame does not lie on the stack meanwhile: copies an object of
+/// `old` bytes.
 ///
 /// # Safety
 ///
@@ -305,7 +306,8 @@ fn aligned(align: usize, bytes: usize) -> *mut u8 {
 }
 
 /// Allocates with an alignment, a power of two and multiple of the pointer's size.
-/// Returns `EINVAL` or `ENOMEM` and leaves `*out` alone then. `ENOMEM` is in `errno` too, as with the GNU library.
+/// Returns `EINVAL` or `ENOMEM` and leaves `*out` alone then. `ENOMEM` is in `errno` too, as with
+/// the GNU library.
 ///
 /// # Safety
 ///

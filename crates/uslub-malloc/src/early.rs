@@ -1,9 +1,10 @@
 //! Memory for those whom the set-up bars.
 //!
-//! A call may come from inside the set-up, on the thread that does it: from a signal handler, or from a library that
-//! wraps a function which the set-up calls. And the child of a fork that another thread made
-//! meanwhile has no thread that ends the set-up. Both get objects from a mapping of their own, one
-//! behind the other; a free does nothing. Such objects stay good when the set-up has ended.
+//! A call may come from inside the set-up, on the thread that does it: from a signal handler, or
+//! from a library that wraps a function which the set-up calls. And the child of a fork that
+//! another thread made meanwhile has no thread that ends the set-up. Both get objects from a
+//! mapping of their own, one behind the other; a free does nothing. Such objects stay good when the
+//! set-up has ended.
 //!
 //! ```text
 //!  mapping: | its size | size, object | size, object | … | not used yet |
@@ -34,7 +35,8 @@ fn bounds() -> Option<(usize, usize)> {
     (base != 0).then(|| (base, base + unsafe { *(base as *const usize) }))
 }
 
-/// The mapping's bounds; made at the first call. A signal handler may interrupt it anywhere and call it.
+/// The mapping's bounds; made at the first call. A signal handler may interrupt it anywhere and
+/// call it.
 fn mapping() -> Option<(usize, usize)> {
     if let Some(bounds) = bounds() {
         return Some(bounds);

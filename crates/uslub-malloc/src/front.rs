@@ -148,7 +148,8 @@ impl Front {
         self.by_number.close();
     }
 
-    /// Lets `free` know pages that the arena has won since, and opens what a child has closed that is gone.
+    /// Lets `free` know pages that the arena has won since, and opens what a child has closed that
+    /// is gone.
     #[inline]
     pub(crate) fn follow(&self) {
         let limit = ALLOCATOR.zone.arena.parkable();

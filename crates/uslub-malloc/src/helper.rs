@@ -19,7 +19,7 @@
 //! | [`STARTING`] | a thread is making it |
 //! | other | it runs (the kernel writes 0 when it is gone) |
 //!
-//! The helper must have the rights of the program, no more. It gets those of the thread that starts
+//! The helper must not have more rights than the program. It gets those of the thread that starts
 //! it. Before the program changes its rights, needs a single thread or forbids itself system calls,
 //! the helper is told to end and waited for ([`hold`], [`stop`]). A program may also do so by bare
 //! instructions, which nobody sees. So [`uslub run`](crate::witness) is asked before the helper is

@@ -169,8 +169,8 @@ pub unsafe extern "C" fn malloc_info(options: c_int, stream: *mut FILE) -> c_int
     if good { 0 } else { -1 }
 }
 
-/// Bytes that are too few for a trim: what it costs (a barrier on all CPUs, and calls for each range of pages) is more than
-/// they are worth.
+/// Bytes that are too few for a trim: what it costs (a barrier on all CPUs, and calls for each
+/// range of pages) is more than they are worth.
 const LITTLE: usize = 64 << 10;
 
 /// [`freed_bytes`] when the last trim began.
@@ -188,8 +188,9 @@ fn freed_bytes() -> u64 {
 
 /// Gives free memory back to the system, all of it, and returns whether there was any.
 ///
-/// It returns at once where at most `pad` or [`LITTLE`] bytes, whichever is more, were freed since the last time and lie
-/// empty: some programs call it after each piece of work. What is left so counts the next time.
+/// It returns at once where at most `pad` or [`LITTLE`] bytes, whichever is more, were freed since
+/// the last time and lie empty: some programs call it after each piece of work. What is left so
+/// counts the next time.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_trim(pad: usize) -> c_int {
     if !start::ready() {
@@ -207,8 +208,9 @@ pub extern "C" fn malloc_trim(pad: usize) -> c_int {
     c_int::from(ALLOCATOR.platform.on_request(|| ALLOCATOR.trim()))
 }
 
-/// Sets a parameter of the GNU allocator. None has a meaning here: all are accepted and ignored. As with the GNU
-/// library the answer is 1, also for parameters that it does not know, and 0 only for an `M_MXFAST` out of range.
+/// Sets a parameter of the GNU allocator. None has a meaning here: all are accepted and ignored. As
+/// with the GNU library the answer is 1, also for parameters that it does not know, and 0 only for
+/// an `M_MXFAST` out of range.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallopt(parameter: c_int, value: c_int) -> c_int {
     const M_MXFAST: c_int = 1;

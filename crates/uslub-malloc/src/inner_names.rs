@@ -1,9 +1,11 @@
 //! The GNU library's inner names of the malloc family.
 //!
-//! Programs call them to get past a wrapper of malloc, often one of their own. What they allocate so is freed by `free`, so it must be ours too.
-//! Each is a jump: a wrapper of malloc that another library has preloaded is not called.
+//! Programs call them to get past a wrapper of malloc, often one of their own. What they allocate
+//! so is freed by `free`, so it must be ours too. Each is a jump: a wrapper of malloc that another
+//! library has preloaded is not called.
 //!
-//! Malloc's hooks (`__malloc_hook` and its siblings) are gone since version 2.34 of the GNU library and were never called here.
+//! Malloc's hooks (`__malloc_hook` and its siblings) are gone since version 2.34 of the GNU library
+//! and were never called here.
 
 use core::ffi::{c_int, c_void};
 

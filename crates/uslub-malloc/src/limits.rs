@@ -1,5 +1,5 @@
-//! Programs that limit their own memory, or lock it: what the allocator has and does not use counts too,
-//! so it is given back before.
+//! Programs that limit their own memory, or lock it: what the allocator has and does not use counts
+//! too, so it is given back before.
 
 use libc::{c_int, pid_t, rlimit};
 use uslub_linux::start;
@@ -71,7 +71,8 @@ wrappers! {
 
 static MLOCKALL: Next = Next::new(c"mlockall");
 
-/// Locks all memory of this process. What the allocator has and does not use goes back before: it would be locked too, and counted.
+/// Locks all memory of this process. What the allocator has and does not use goes back before: it
+/// would be locked too, and counted.
 ///
 /// # Safety
 ///

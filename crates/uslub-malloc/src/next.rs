@@ -2,10 +2,11 @@
 //!
 //! A program may run under other preloaded libraries, which wrap some of the same functions. Each
 //! wrapper of ours passes its call on to the definition that the loader finds behind this library,
-//! and not to the kernel, so that the others see the call. The kernel is asked only where there is no
-//! such definition.
+//! and not to the kernel, so that the others see the call. The kernel is asked only where there is
+//! no such definition.
 //!
-//! Each is looked up once, before `main` ([`resolve`]). A wrapper that is called earlier looks its own up.
+//! Each is looked up once, before `main` ([`resolve`]). A wrapper that is called earlier looks its
+//! own up.
 
 use core::ffi::{CStr, c_void};
 use core::ptr::{NonNull, null_mut, without_provenance_mut};
@@ -64,7 +65,8 @@ pub(crate) fn resolve(all: &[&Next]) {
 macro_rules! call_next {
     ($next:expr, $type:ty, ($($argument:expr),*), or $otherwise:expr) => {
         match $next.get() {
-            // SAFETY: what the C library and its wrappers define under this name is of this type; passed on.
+            // SAFETY: what the C library and its wrappers define under this name is of this type;
+            // passed on.
             Some(next) => unsafe {
                 core::mem::transmute::<*mut core::ffi::c_void, $type>(next.as_ptr())($($argument),*)
             },

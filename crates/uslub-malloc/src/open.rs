@@ -1,10 +1,12 @@
 //! `dlopen` without `RTLD_DEEPBIND`.
 //!
-//! With that flag a library binds to the C library's malloc, because it looks there before it looks at what is preloaded. What
-//! it allocates comes from another malloc than what the program frees, and the other way round. So the flag
-//! is cleared. The library's other names then resolve as without it: a name that the program defines too is the program's.
+//! With that flag a library binds to the C library's malloc, because it looks there before it looks
+//! at what is preloaded. What it allocates comes from another malloc than what the program frees,
+//! and the other way round. So the flag is cleared. The library's other names then resolve as
+//! without it: a name that the program defines too is the program's.
 //!
-//! The loader goes by the caller's address: from it come the caller's search path and its namespace. So the call is a jump.
+//! The loader goes by the caller's address: from it come the caller's search path and its
+//! namespace. So the call is a jump.
 //! `dlmopen` is left alone: a new namespace has a C library of its own, whose malloc all of it uses.
 
 use core::ffi::{c_char, c_int, c_void};

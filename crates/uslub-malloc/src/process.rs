@@ -7,9 +7,9 @@
 //! | `syscall(SYS_fork, …)`, `syscall(SYS_clone, …)` | [`before_raw_fork`], [`after_raw_fork`] |
 //! | the bare instruction | nothing; the child notices at its first slow path, see [`notice`] |
 //!
-//! The library is the first to be initialised (`-z initfirst`), so its handlers are the outermost: the
-//! locks are taken behind the handlers of all other libraries, and are free before theirs run again.
-//! Where another library is first, its handlers may still allocate while the locks are held.
+//! The library is the first to be initialised (`-z initfirst`), so its handlers are the outermost:
+//! the locks are taken behind the handlers of all other libraries, and are free before theirs run
+//! again. Where another library is first, its handlers may still allocate while the locks are held.
 
 use core::ffi::c_void;
 use core::ptr::NonNull;
@@ -33,9 +33,9 @@ const BUSY: u32 = 2;
 static ALWAYS_KNOWN: AtomicU32 = AtomicU32::new(KNOWN);
 /// A word that reads 0 in a child which nobody has told that it is one.
 ///
-/// It lies in a page that the kernel gives to a child empty (`MADV_WIPEONFORK`). A child that shares
-/// its parent's memory sees the parent's word, as it should. Kernels before 4.14 have no such pages:
-/// there the bare instruction goes unnoticed.
+/// It lies in a page that the kernel gives to a child empty (`MADV_WIPEONFORK`). A child that
+/// shares its parent's memory sees the parent's word, as it should. Kernels before 4.14 have no
+/// such pages: there the bare instruction goes unnoticed.
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const ALWAYS_KNOWN).cast_mut());
 
 /// Makes the page of the [`MARK`]; at set-up.
@@ -175,8 +175,8 @@ fn start_over() {
 
 /// The lock of the C library's list of streams, which its `fork` takes behind all handlers.
 ///
-/// A thread that holds it allocates (`getline` under `fflush(NULL)`), so it comes before our locks. In
-/// a process with one thread neither is needed, and the C library leaves its own alone.
+/// A thread that holds it allocates (`getline` under `fflush(NULL)`), so it comes before our locks.
+/// In a process with one thread neither is needed, and the C library leaves its own alone.
 struct Streams {
     lock: Next,
     unlock: Next,
@@ -221,7 +221,8 @@ impl Streams {
         (taken >> 32 == Self::me() >> 32).then_some(taken)
     }
 
-    /// Takes the lock, if there is one and the process has more than one thread; returns whether it did.
+    /// Takes the lock, if there is one and the process has more than one thread; returns whether it
+    /// did.
     fn take(&self) -> bool {
         let functions = [&self.lock, &self.unlock, &self.reset];
         let Some(single) = self.single.get() else {
@@ -314,7 +315,8 @@ pub(crate) fn before_raw_fork() {
     }
 }
 
-/// Ends what [`before_raw_fork`] began, in both processes; `result` is what the system call returned.
+/// Ends what [`before_raw_fork`] began, in both processes; `result` is what the system call
+/// returned.
 pub(crate) fn after_raw_fork(result: isize) {
     if !start::is_done() {
         return;

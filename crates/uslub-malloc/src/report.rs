@@ -1,9 +1,10 @@
-//! What the process says when it ends: one file of JSON lines, in the folder that the environment names.
+//! What the process says when it ends: one file of JSON lines, in the folder that the environment
+//! names.
 //!
-//! At its end a process may no longer be able to write a file: it has another user or root directory, or forbids
-//! itself system calls. So the file is made and mapped before `main` and in the child of a fork, and at the end the report is
-//! written to memory. A file whose first byte is 0 has no report: its process has not come to its end.
-//! Where there is no such mapping (the child of a bare system call, a file system without room) the file is written at the
+//! At its end a process may no longer be able to write a file: it has another user or root
+//! directory, or forbids itself system calls. So the file is made and mapped before `main` and in
+//! the child of a fork, and at the end the report is written to memory. A file whose first byte is
+//! 0 has no report: its process has not come to its end. Where there is no such mapping (the child of a bare system call, a file system without room) the file is written at the
 //! end, if that is possible.
 
 use core::fmt::Write;
@@ -62,7 +63,8 @@ pub(crate) fn after_fork_in_child() -> bool {
     parents != 0
 }
 
-/// The child of a fork makes a file of its own, as its parent had one. It needs some stack for that.
+/// The child of a fork makes a file of its own, as its parent had one. It needs some stack for
+/// that.
 pub(crate) fn make_file_in_child() {
     if !ALLOCATOR.platform.is_sandboxed() && witness::may_open_files(CHILD_MS) {
         make_file();

@@ -1,7 +1,8 @@
 //! Children that share our memory: `vfork`, and `clone` with `CLONE_VM`.
 //!
-//! Such a child runs in its parent's memory and mostly sees its parent's rseq area, but the kernel does not
-//! know it: no sequence of it would be restarted. The fast paths are closed before it is born.
+//! Such a child runs in its parent's memory and mostly sees its parent's rseq area, but the kernel
+//! does not know it: no sequence of it would be restarted. The fast paths are closed before it is
+//! born.
 //!
 //! | child | the fast paths open again |
 //! |---|---|
@@ -78,7 +79,8 @@ pub(crate) extern "C" fn sharing_ends() {
     }
 }
 
-/// Runs in the parent of a child for which it does not wait; `word` is to be cleared at the child's end.
+/// Runs in the parent of a child for which it does not wait; `word` is to be cleared at the child's
+/// end.
 pub(crate) fn sharing_goes_on(born: bool, word: Option<&AtomicU32>) {
     match (born, word) {
         (true, Some(_)) => {}
@@ -98,8 +100,9 @@ pub(crate) fn word_for(flags: u64) -> Option<&'static AtomicU32> {
 
 /// Marks the rseq area of a new task with a thread pointer of its own as unregistered.
 ///
-/// The C library's fresh thread-local memory is all zeroes, which looks like CPU 0. `clone` does not register
-/// the task. Memory that does not begin as a thread's record of the GNU library is left alone.
+/// The C library's fresh thread-local memory is all zeroes, which looks like CPU 0. `clone` does
+/// not register the task. Memory that does not begin as a thread's record of the GNU library is
+/// left alone.
 ///
 /// # Safety
 ///
@@ -133,7 +136,8 @@ pub(crate) unsafe fn mark_unregistered(_flags: u64, _thread: usize) {}
 type Start = extern "C" fn(*mut c_void) -> c_int;
 type Clone = unsafe extern "C" fn(Start, *mut c_void, c_int, *mut c_void, ...) -> c_int;
 
-/// What the child of a fork by `clone` is to do. It reads this in its own copy of its parent's memory.
+/// What the child of a fork by `clone` is to do. It reads this in its own copy of its parent's
+/// memory.
 struct Child {
     start: Start,
     argument: *mut c_void,
@@ -229,7 +233,8 @@ unsafe fn clone_by(next: &Next, mut all: Arguments) -> c_int {
 
 macro_rules! clones {
     ($($name:ident: $index:literal;)*) => {$(
-        /// Makes a task that runs `start` on a stack of its own. What follows `argument` is read where the flags ask for it.
+        /// Makes a task that runs `start` on a stack of its own. What follows `argument` is read
+        /// where the flags ask for it.
         ///
         /// # Safety
         ///
@@ -256,8 +261,9 @@ clones! {
     __clone: 1;
 }
 
-/// Runs before `vfork`; returns the next definition where it is not the C library's own. The C library's does
-/// what is done here, but its return address would be on the stack that the child uses.
+/// Runs before `vfork`; returns the next definition where it is not the C library's own. The C
+/// library's does what is done here, but its return address would be on the stack that the child
+/// uses.
 extern "C" fn vfork_begins() -> *mut c_void {
     sharing_begins();
     // Relaxed: set before `main`.
@@ -279,7 +285,8 @@ fn is_of_the_c_library(function: NonNull<c_void>) -> bool {
 /// `vfork`: the child shares our memory and its parent's thread area without being registered
 /// with the kernel, so per-CPU slots are closed to it until it is gone.
 ///
-/// A definition of another library is called as an ordinary function: such a one can only be a `fork`.
+/// A definition of another library is called as an ordinary function: such a one can only be a
+/// `fork`.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]

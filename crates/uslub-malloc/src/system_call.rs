@@ -10,9 +10,10 @@
 //! | a fork | the locks are taken | they are given back | they are made anew |
 //! | a thread | | | |
 //!
-//! A child that shares memory, and has no stack of its own, returns first and reuses its parent's. So the return address
-//! waits in a register, which the kernel keeps for both. A child with a stack of its own returns to the address that its stack
-//! begins with on x86-64, as with the GNU library's `syscall`.
+//! A child that shares memory, and has no stack of its own, returns first and reuses its parent's.
+//! So the return address waits in a register, which the kernel keeps for both. A child with a stack
+//! of its own returns to the address that its stack begins with on x86-64, as with the GNU
+//! library's `syscall`.
 
 use crate::next::{self, Next};
 
@@ -218,8 +219,8 @@ mod asm {
         )
     }
 
-    /// Calls that make a task: what both do right after the call, what the child does when it is not what its parent does, and
-    /// what the parent does then.
+    /// Calls that make a task: what both do right after the call, what the child does when it is
+    /// not what its parent does, and what the parent does then.
     macro_rules! makes {
         ($($name:ident: $after:ident, $both:literal, $child:literal;)*) => {$(
             #[unsafe(naked)]

@@ -49,8 +49,9 @@ pub(crate) fn find(path: &[u8]) -> bool {
     true
 }
 
-/// In the child of a fork: the first process of a namespace has no witness, as its number means another
-/// process there. Its parent is not in its namespace and has no number. Returns whether there is a witness.
+/// In the child of a fork: the first process of a namespace has no witness, as its number means
+/// another process there. Its parent is not in its namespace and has no number. Returns whether
+/// there is a witness.
 pub(crate) fn after_fork_in_child() -> bool {
     if page().is_some() && !ALLOCATOR.platform.is_sandboxed() && sys::getppid() == 0 {
         // Relaxed: the child has one thread. The mapping stays.

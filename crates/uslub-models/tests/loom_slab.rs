@@ -178,8 +178,9 @@ fn what_may_not_wait_is_set_aside_and_found_again() {
     });
 }
 
-/// A thread that allocates an object, which may mean that it takes a part of a slab and returns the rest. None where
-/// it would have to wait and must not. It goes past the CPU's slots, which are no part of these models.
+/// A thread that allocates an object, which may mean that it takes a part of a slab and returns the
+/// rest. None where it would have to wait and must not. It goes past the CPU's slots, which are no
+/// part of these models.
 fn takes_part(slub: &'static Slub, gfp: Gfp) -> Thread<Option<Object>> {
     spawn(0, move || {
         let object = slub.kmalloc_slow(cache(slub).id, gfp);
@@ -196,8 +197,9 @@ fn takes_and_frees(slub: &'static Slub) -> Thread<()> {
     })
 }
 
-/// Two slots are free. Each refill takes one and returns what it finds more. Between the detach of the first and
-/// its return the slab may become partial, be listed, be emptied by the second, and look as before.
+/// Two slots are free. Each refill takes one and returns what it finds more. Between the detach of
+/// the first and its return the slab may become partial, be listed, be emptied by the second, and
+/// look as before.
 #[test]
 fn a_slab_that_is_full_again_has_one_owner() {
     let [lock_free, locked] = ways();
@@ -247,7 +249,8 @@ fn a_slab_with_fresh_slots_stays_with_its_refill() {
     }
 }
 
-/// A refill returns a part, all objects are freed, and a shrink looks for empty slabs: the slab goes once, or stays listed.
+/// A refill returns a part, all objects are freed, and a shrink looks for empty slabs: the slab
+/// goes once, or stays listed.
 #[test]
 fn a_slab_that_empties_behind_a_return_goes_once() {
     for reserve in [0, 1] {

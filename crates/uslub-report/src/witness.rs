@@ -12,8 +12,8 @@
 //! witness ends, in whatever way. Then nobody asks any longer.
 //!
 //! A process that waits no longer takes its id back. One that ends in between leaves its id; after
-//! a while the witness clears the words. The answer names its process, so nobody takes the answer of
-//! another: the witness clears an answer to a process that asks no longer.
+//! a while the witness clears the words. The answer names its process, so nobody takes the answer
+//! of another: the witness clears an answer to a process that asks no longer.
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -36,7 +36,8 @@ pub struct Page {
     pub witness: AtomicU32,
 }
 
-/// The bit that the kernel sets in the word of a robust futex when its owner ends (`FUTEX_OWNER_DIED`).
+/// The bit that the kernel sets in the word of a robust futex when its owner ends
+/// (`FUTEX_OWNER_DIED`).
 pub const WITNESS_ENDED: u32 = 1 << 30;
 
 /// What the witness saw.

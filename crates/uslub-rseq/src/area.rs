@@ -98,8 +98,8 @@ impl Area {
         }
     }
 
-    /// Registers this thread's area where it only looks registered, as memory copied from another task does; returns
-    /// whether it is registered then.
+    /// Registers this thread's area where it only looks registered, as memory copied from another
+    /// task does; returns whether it is registered then.
     pub fn register_copy(&self) -> bool {
         !self.is_registered_here() || crate::own::register_at(self.offset)
     }

@@ -4,8 +4,8 @@
 //!  __libc_stack_end -> argc | arguments | 0 | environment | 0 | auxiliary vector
 //! ```
 //!
-//! The C library's `getauxval` reads the same vector. Other libraries may wrap `getauxval`, and a wrapper
-//! may allocate, so an allocator must not call it by name.
+//! The C library's `getauxval` reads the same vector. Other libraries may wrap `getauxval`, and a
+//! wrapper may allocate, so an allocator must not call it by name.
 
 use crate::thread::{call, stack_end};
 
@@ -29,8 +29,8 @@ pub fn auxiliary(key: usize) -> usize {
     // SAFETY: the vector follows the environment and ends with `AT_NULL`.
     unsafe {
         let mut word = strings.cast::<usize>();
-        // Variables that were removed leave null or an old pointer between the environment's end and the
-        // vector. No pointer is so low, and all keys are.
+        // Variables that were removed leave null or an old pointer between the environment's end
+        // and the vector. No pointer is so low, and all keys are.
         while !(1..LEAST_POINTER).contains(&*word) {
             word = word.add(1);
         }
@@ -105,7 +105,8 @@ mod tests {
         let strings = environment();
         let expected = auxiliary(libc::AT_PAGESZ as usize);
         assert_ne!(expected, 0);
-        // SAFETY: the other test does not look at the environment's strings themselves, which end with null.
+        // SAFETY: the other test does not look at the environment's strings themselves, which end
+        // with null.
         unsafe {
             let (first, second) = (*strings, *strings.add(1));
             assert!(!second.is_null());

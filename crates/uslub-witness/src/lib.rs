@@ -39,7 +39,8 @@ const RIGHTS: &[&str] = &[
 /// What says whether system calls are filtered, and by how many filters.
 const FILTERS: &[&str] = &["Seccomp", "Seccomp_filters"];
 
-/// Starts to answer; returns the path by which programs find the words. Later calls return the same.
+/// Starts to answer; returns the path by which programs find the words. Later calls return the
+/// same.
 ///
 /// # Errors
 ///

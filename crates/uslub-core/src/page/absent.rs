@@ -1,10 +1,11 @@
 //! Blocks of free pages that go back as a whole, address space included.
 //!
-//! While the arena is [lean](crate::page::range), a limit counts each block, whatever is in it. Blocks without objects are
-//! unmapped then, but for a few. They are *absent*: no page of an absent block is free or in use. The arena brings absent blocks back
-//! before it grows at its limit.
+//! While the arena is [lean](crate::page::range), a limit counts each block, whatever is in it.
+//! Blocks without objects are unmapped then, but for a few. They are *absent*: no page of an absent
+//! block is free or in use. The arena brings absent blocks back before it grows at its limit.
 //!
-//! Blocks become absent and come back under the growth lock. A bit of their group tells which are absent.
+//! Blocks become absent and come back under the growth lock. A bit of their group tells which are
+//! absent.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -21,8 +22,8 @@ const TRIES: usize = 8;
 const WHOLE: usize = BINS - 1;
 
 impl<P: Platform> Zone<P> {
-    /// Gives back what is reserved or committed ahead of use, and all blocks of free pages; returns whether there was any.
-    /// The arena is lean from then on.
+    /// Gives back what is reserved or committed ahead of use, and all blocks of free pages; returns
+    /// whether there was any. The arena is lean from then on.
     pub fn make_room(&self, platform: &P) -> bool {
         let ahead = {
             let _growth = self.growth.lock();
@@ -33,13 +34,15 @@ impl<P: Platform> Zone<P> {
         self.retire_free_blocks(platform, 0) || ahead
     }
 
-    /// Becomes lean: gives back what is reserved or committed ahead of use. A range that cannot be extended keeps `keep` bytes of it.
+    /// Becomes lean: gives back what is reserved or committed ahead of use. A range that cannot be
+    /// extended keeps `keep` bytes of it.
     pub fn shed(&self, platform: &P, keep: usize) {
         let _growth = self.growth.lock();
         self.arena.shed(platform, keep);
     }
 
-    /// Gives back blocks of free pages, if the arena is lean and has more of them than a share of what is in use.
+    /// Gives back blocks of free pages, if the arena is lean and has more of them than a share of
+    /// what is in use.
     #[inline(never)]
     pub(super) fn retire_surplus(&self, platform: &P) {
         if self.arena.is_lean() {
@@ -49,7 +52,8 @@ impl<P: Platform> Zone<P> {
         }
     }
 
-    /// Makes all blocks of free pages absent but `keep`, the highest first; returns whether there was any.
+    /// Makes all blocks of free pages absent but `keep`, the highest first; returns whether there
+    /// was any.
     fn retire_free_blocks(&self, platform: &P, keep: usize) -> bool {
         if !self.arena.is_in_hole() {
             return false;
@@ -68,7 +72,8 @@ impl<P: Platform> Zone<P> {
         any
     }
 
-    /// Takes all pages of the highest block of free pages out, if there are more such blocks than `keep`.
+    /// Takes all pages of the highest block of free pages out, if there are more such blocks than
+    /// `keep`.
     fn take_free_block(&self, keep: usize) -> Option<u32> {
         let mut lists = self.lists.lock();
         let mut whole = 0;
@@ -96,7 +101,8 @@ impl<P: Platform> Zone<P> {
         self.recount(&mut lists, number);
     }
 
-    /// Makes a block absent whose pages are all taken out by the caller, who holds the growth lock; false if the system refuses.
+    /// Makes a block absent whose pages are all taken out by the caller, who holds the growth lock;
+    /// false if the system refuses.
     pub(super) fn retire(&self, platform: &P, number: u32) -> bool {
         self.arena.purge_descriptors(platform, number);
         self.arena.split_table(platform, number);
@@ -117,7 +123,8 @@ impl<P: Platform> Zone<P> {
         true
     }
 
-    /// Brings the lowest absent block back that the system gives, committed; none of its pages is free yet. The caller holds the growth lock.
+    /// Brings the lowest absent block back that the system gives, committed; none of its pages is
+    /// free yet. The caller holds the growth lock.
     #[inline(never)]
     pub(super) fn bring_back(&self, platform: &P) -> Option<u32> {
         // Relaxed: changed under the growth lock.

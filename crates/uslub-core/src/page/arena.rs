@@ -387,7 +387,8 @@ impl Arena {
     }
 
     /// Gives back the memory of the descriptors of a block whose pages are all taken out; they read zero then,
-    /// which says that nothing begins there. They stay where other blocks' share a page of the system.
+    /// which says that nothing begins there. They stay where other blocks' share a page of the
+    /// system.
     pub fn purge_descriptors<P: Platform>(&self, platform: &P, number: u32) {
         const { assert!(DESCRIPTOR_BYTES.is_multiple_of(PAGE_SIZE)) };
         if !DESCRIPTOR_BYTES.is_multiple_of(platform.system_page()) {

@@ -9,8 +9,8 @@
 //! Blocks beyond the first `huge_pages_mb` may be asked for as huge pages. Once a part of such a block has stayed free for that long, all of its free
 //! pages go, and it is one of small pages from then on: what was given back must not come back by itself.
 //!
-//! The system takes back pages of its own, which may be longer than ours. A free page goes back only
-//! together with all others of its system page. Until they are free too it stays dirty.
+//! The system takes back pages of its own, which may be longer than ours. A free page goes back
+//! only together with all others of its system page. Until they are free too it stays dirty.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -30,7 +30,7 @@ const LEAST_DIRTY: usize = 16;
 const GROWN: usize = 64;
 /// Milliseconds after which free pages make room for others.
 const IDLE_MS: u64 = 2;
-/// Blocks of which nothing could be given back, after which no more are tried.
+/// Blocks of which nothing could be given back, after which the search ends.
 const UNFRUITFUL: usize = 8;
 /// Free pages beyond those shares stay resident for this part of `decay_ms`.
 const SURPLUS_PART: u64 = 10;
@@ -72,7 +72,8 @@ impl<P: Platform> Zone<P> {
         pages + self.elsewhere.load(Relaxed) >= self.record.load(Relaxed) + GROWN
     }
 
-    /// So many pages are handed out or dirty, `taken` of them now: if there never were more, idle ones make room; for a long run at once.
+    /// So many pages are handed out or dirty, `taken` of them now: if there never were more, idle
+    /// ones make room; for a long run at once.
     #[inline(never)]
     pub(super) fn note_resident(&self, platform: &P, pages: usize, taken: usize) {
         // At worst two threads look.
@@ -207,8 +208,8 @@ impl<P: Platform> Zone<P> {
         true
     }
 
-    /// Takes the free dirty pages of the block that was used least recently out, as far as they are in
-    /// aligned groups of `group` free pages; also tells whether they are a part of a huge page.
+    /// Takes the free dirty pages of the block that was used least recently out, as far as they are
+    /// in aligned groups of `group` free pages; also tells whether they are a part of a huge page.
     fn take_idle(
         &self,
         old_enough: impl Fn(u64) -> bool,

@@ -5,14 +5,15 @@
 //! | ample | all that `init` was asked for | several blocks | at first |
 //! | lean | what is committed | nothing | a limit counts what is reserved or committed |
 //!
-//! An arena is lean from the start if the platform [is limited](Platform::is_limited). It becomes lean by
-//! [`shed`](Arena::shed): before a limit is set, and after the system refused memory. It stays lean, unless the request was just
-//! too large.
+//! An arena is lean from the start if the platform [is limited](Platform::is_limited). It becomes
+//! lean by [`shed`](Arena::shed): before a limit is set, and after the system refused memory. It
+//! stays lean, unless the request was just too large.
 //!
-//! The side ranges are laid out for a planned number of blocks, several times what is reserved at first. The arena lies
-//! in a [hole](Platform::hole) of the address space, far from where the system places mappings. So the addresses
-//! behind each range are most likely free, and the ranges are extended in place.
-//! A platform without holes reserves the whole arena in one piece, and what it gives back is lost.
+//! The side ranges are laid out for a planned number of blocks, several times what is reserved at
+//! first. The arena lies in a [hole](Platform::hole) of the address space, far from where the
+//! system places mappings. So the addresses behind each range are most likely free, and the ranges
+//! are extended in place. A platform without holes reserves the whole arena in one piece, and what
+//! it gives back is lost.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Relaxed, Release};
@@ -63,8 +64,9 @@ fn layout(nr_blocks: usize, page: usize) -> Layout {
 }
 
 impl Arena {
-    /// Reserves `bytes`, or half of that, and so on; little where the platform [is limited](Platform::is_limited).
-    /// Returns false when the system refuses the smallest range too.
+    /// Reserves `bytes`, or half of that, and so on; little where the platform [is
+    /// limited](Platform::is_limited). Returns false when the system refuses the smallest range
+    /// too.
     pub fn init<P: Platform>(&self, platform: &P, bytes: usize) -> bool {
         let mut bytes = bytes.next_multiple_of(BLOCK_BYTES).min(MOST_BYTES);
         // Relaxed: nobody else has the arena yet.
@@ -128,7 +130,8 @@ impl Arena {
         self.lean.load(Relaxed)
     }
 
-    /// Ends what [`shed`](Self::shed) began: what is needed soon may be reserved and committed ahead again.
+    /// Ends what [`shed`](Self::shed) began: what is needed soon may be reserved and committed
+    /// ahead again.
     pub fn be_ample(&self) {
         // Relaxed: a hint to all but the thread that grows the range.
         self.lean.store(false, Relaxed);
@@ -160,7 +163,8 @@ impl Arena {
         false
     }
 
-    /// Reserves the pages up to block `end`, and their side ranges; nothing if the system refuses a part of that.
+    /// Reserves the pages up to block `end`, and their side ranges; nothing if the system refuses a
+    /// part of that.
     fn stretch<P: Platform>(&self, platform: &P, end: usize) -> bool {
         // Relaxed, all: only we, one at a time, change them.
         let begin = self.reserved.load(Relaxed) / BLOCK_PAGES;
@@ -187,7 +191,8 @@ impl Arena {
         true
     }
 
-    /// The parts of the side ranges for the blocks from `begin` to `end`, start and bytes: none of a page that blocks before share.
+    /// The parts of the side ranges for the blocks from `begin` to `end`, start and bytes: none of
+    /// a page that blocks before share.
     fn sides_between<P: Platform>(
         &self,
         platform: &P,
@@ -235,7 +240,8 @@ impl Arena {
         }
     }
 
-    /// Becomes lean: gives back what is reserved or committed ahead of use. A range that cannot be extended in place keeps
+    /// Becomes lean: gives back what is reserved or committed ahead of use. A range that cannot be
+    /// extended in place keeps
     /// `keep` bytes of that. Returns whether anything was given back. As [`trim_reservation`](Self::trim_reservation), one thread at a time.
     pub fn shed<P: Platform>(&self, platform: &P, keep: usize) -> bool {
         // Relaxed, all: the caller keeps others out.

@@ -1,7 +1,8 @@
-//! Runs of pages longer than a block: they begin with a block, and no other pages of their blocks but the last are free before.
+//! Runs of pages longer than a block: they begin with a block, and no other pages of their blocks
+//! but the last are free before.
 //!
-//! They serve huge objects once there are many: a mapping of its own for each would use up the mappings that the system
-//! allows a process.
+//! They serve huge objects once there are many: a mapping of its own for each would use up the
+//! mappings that the system allows a process.
 
 use crate::gfp::Gfp;
 use crate::page::PageIndex;
@@ -10,7 +11,8 @@ use crate::page::want::Touched;
 use crate::page::zone::{Lists, Run, Zone};
 use crate::platform::{FaultSite, Platform};
 
-/// Times that a request lets the arena grow beyond what it needs itself: others may take what was added.
+/// Times that a request lets the arena grow beyond what it needs itself: others may take what was
+/// added.
 const TRIES: usize = 16;
 
 /// The parts of a run, each in one block: first page, and how many.

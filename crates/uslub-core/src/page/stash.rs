@@ -1,4 +1,5 @@
-//! Runs that come back where nothing may be waited for: the next thread that holds the page lock takes them.
+//! Runs that come back where nothing may be waited for: the next thread that holds the page lock
+//! takes them.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -8,8 +9,8 @@ use crate::page::zone::{Lists, Zone};
 use crate::platform::Platform;
 
 impl<P: Platform> Zone<P> {
-    /// Takes a run back without waiting: the next one who holds the page lock does it. The first page's
-    /// descriptor is the caller's.
+    /// Takes a run back without waiting: the next one who holds the page lock does it. The first
+    /// page's descriptor is the caller's.
     pub fn stash(&self, page: PageIndex, count: usize) {
         let slab = self.arena.slab(page);
         slab.set_pages(count as u16);

@@ -25,7 +25,8 @@ pub(super) struct Want {
 const ANY_NODE: u8 = u8::MAX;
 const _: () = assert!(MAX_NODES <= ANY_NODE as usize && size_of::<Want>() == 8);
 
-/// How much of its pages a request is going to touch; where it may be little, they do not come by huge pages.
+/// How much of its pages a request is going to touch; where it may be little, they do not come by
+/// huge pages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Touched {
     All,
@@ -81,12 +82,14 @@ impl Want {
 }
 
 impl<P: Platform> Zone<P> {
-    /// Hands out `count` pages (1 to 512) aligned to `align` pages (a power of two up to 512), of node 0 if it has any.
+    /// Hands out `count` pages (1 to 512) aligned to `align` pages (a power of two up to 512), of
+    /// node 0 if it has any.
     pub fn alloc(&self, platform: &P, count: usize, align: usize, gfp: Gfp) -> Option<Run> {
         self.alloc_on(platform, 0, count, align, gfp)
     }
 
-    /// As [`alloc`](Self::alloc), of node `nid` if it has any; of no other with [`THISNODE`](Gfp::THISNODE).
+    /// As [`alloc`](Self::alloc), of node `nid` if it has any; of no other with
+    /// [`THISNODE`](Gfp::THISNODE).
     pub fn alloc_on(
         &self,
         platform: &P,
@@ -102,8 +105,9 @@ impl<P: Platform> Zone<P> {
         run
     }
 
-    /// As [`alloc_on`](Self::alloc_on), and up to `most` such runs at once where the next pages are free too. Who calls this calls
-    /// [`make_room_for_taken`](Self::make_room_for_taken) later, where there is more stack.
+    /// As [`alloc_on`](Self::alloc_on), and up to `most` such runs at once where the next pages are
+    /// free too. Who calls this calls [`make_room_for_taken`](Self::make_room_for_taken) later,
+    /// where there is more stack.
     #[inline]
     pub fn alloc_runs(
         &self,
@@ -164,7 +168,8 @@ impl<P: Platform> Zone<P> {
         .ok()
     }
 
-    /// Takes what there is; otherwise tells how often pages were added so far. `None` where the answer must not be waited for.
+    /// Takes what there is; otherwise tells how often pages were added so far. `None` where the
+    /// answer must not be waited for.
     #[inline(never)]
     fn take_now(&self, platform: &P, want: Want, gfp: Gfp) -> Option<Result<Run, u32>> {
         let mut lists = self.lists.lock_if(gfp.may_spin())?;
@@ -178,7 +183,8 @@ impl<P: Platform> Zone<P> {
         Some(Ok(run))
     }
 
-    /// Notes that a run of `count` pages was taken, if now more pages are handed out or dirty than ever.
+    /// Notes that a run of `count` pages was taken, if now more pages are handed out or dirty than
+    /// ever.
     fn note_taken(&self, resident: usize, count: usize) {
         if self.is_record(resident) {
             // Relaxed: a hint.
@@ -186,7 +192,8 @@ impl<P: Platform> Zone<P> {
         }
     }
 
-    /// Lets idle pages make room for those that were taken since the last call, if there never were more.
+    /// Lets idle pages make room for those that were taken since the last call, if there never were
+    /// more.
     #[inline]
     pub fn make_room_for_taken(&self, platform: &P) {
         // Relaxed, all: hints and glances.

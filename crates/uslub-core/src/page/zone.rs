@@ -60,13 +60,15 @@ pub struct Zone<P> {
     pub(super) strays: AtomicU32,
     /// Blocks that are not mapped; changed under the growth lock.
     pub(super) absent: AtomicUsize,
-    /// Whether a block came to be free as a whole, and nobody has looked since whether there are too many.
+    /// Whether a block came to be free as a whole, and nobody has looked since whether there are
+    /// too many.
     emptied: AtomicBool,
     /// Pages of mappings that are no part of the arena.
     pub(super) elsewhere: AtomicUsize,
     /// Most pages that were handed out, dirty or elsewhere so far, in steps.
     pub(super) record: AtomicUsize,
-    /// Pages of a run that was taken when there were more than ever, until idle pages make room for it; 0 for none.
+    /// Pages of a run that was taken when there were more than ever, until idle pages make room for
+    /// it; 0 for none.
     pub(super) record_run: AtomicUsize,
     /// When to look again for pages that have been free for too long, in milliseconds.
     pub(super) next_decay: AtomicU64,
@@ -123,7 +125,8 @@ impl<P: Platform> Zone<P> {
         self.grow_on(platform, 0, 0, Touched::All, Gfp::KERNEL)
     }
 
-    /// Adds pages of node `nid` unless somebody else has added some since that had been done `growths` times; returns false when
+    /// Adds pages of node `nid` unless somebody else has added some since that had been done
+    /// `growths` times; returns false when
     /// none are to be had. Where the system may not be asked, the first block has some to give.
     #[inline(never)]
     pub(super) fn grow_on(
@@ -157,7 +160,8 @@ impl<P: Platform> Zone<P> {
         }
     }
 
-    /// As [`grow_on`](Self::grow_on), under the growth lock; `last` pages were added the last time. Returns how many were added.
+    /// As [`grow_on`](Self::grow_on), under the growth lock; `last` pages were added the last time.
+    /// Returns how many were added.
     fn add_pages(
         &self,
         platform: &P,
@@ -198,7 +202,8 @@ impl<P: Platform> Zone<P> {
         Some(count)
     }
 
-    /// Lets the range grow by a block, or brings one back; returns its number and whether it is back.
+    /// Lets the range grow by a block, or brings one back; returns its number and whether it is
+    /// back.
     #[inline(never)]
     fn add_block(&self, platform: &P) -> Option<(u32, bool)> {
         match self.bring_back(platform) {
@@ -365,7 +370,8 @@ impl<P: Platform> Zone<P> {
         self.after_free(platform, now, decay_ms);
     }
 
-    /// Gives back to the system what is there too long or too much of, behind a [`free_runs`](Self::free_runs) at the time `now`.
+    /// Gives back to the system what is there too long or too much of, behind a
+    /// [`free_runs`](Self::free_runs) at the time `now`.
     pub fn after_free(&self, platform: &P, now: u64, decay_ms: u64) {
         // Relaxed, both: a hint. Where nobody may enter the kernel it stays for the next one.
         if self.emptied.load(Relaxed) && self.emptied.swap(false, Relaxed) {
@@ -374,7 +380,8 @@ impl<P: Platform> Zone<P> {
         self.decay_now_and_then(platform, now, decay_ms);
     }
 
-    /// As [`free`](Self::free), many runs under one hold of the page lock; nothing is given back to the system. Returns the time.
+    /// As [`free`](Self::free), many runs under one hold of the page lock; nothing is given back to
+    /// the system. Returns the time.
     #[inline(never)]
     pub fn free_runs(&self, platform: &P, runs: &Runs) -> u64 {
         let now = platform.now_ms();
@@ -407,7 +414,8 @@ impl<P: Platform> Zone<P> {
         self.note(lists, number, dirty);
     }
 
-    /// Takes `more` pages behind a run of `count`, if they are free pages of the run's last block, so that the run grows in
+    /// Takes `more` pages behind a run of `count`, if they are free pages of the run's last block,
+    /// so that the run grows in
     /// place. Returns whether all of the new pages are zero.
     pub fn extend(&self, page: PageIndex, count: usize, more: usize, gfp: Gfp) -> Option<bool> {
         let end = page.0 as usize + count;

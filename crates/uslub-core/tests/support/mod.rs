@@ -147,7 +147,8 @@ impl Setup {
     }
 }
 
-/// Bytes of a page of the system, unless a test says: the files of these names run the tests of others.
+/// Bytes of a page of the system, unless a test says: the files of these names run the tests of
+/// others.
 fn default_page() -> usize {
     match env!("CARGO_CRATE_NAME") {
         "on_16k_pages" => 16 << 10,

@@ -15,8 +15,8 @@ pub fn reserve(bytes: usize, align: usize) -> Option<usize> {
     (bytes <= LIMIT).then(|| real::reserve(bytes, align))?
 }
 
-/// Where so much address space is free, though it is not reserved: each time elsewhere, where the system places nothing by itself. An
-/// interpreter has none.
+/// Where so much address space is free, though it is not reserved: each time elsewhere, where the
+/// system places nothing by itself. An interpreter has none.
 pub fn hole(bytes: usize, align: usize) -> Option<usize> {
     static NEXT: AtomicUsize = AtomicUsize::new(0x2000_0000_0000);
     // SeqCst: nothing here is measured.

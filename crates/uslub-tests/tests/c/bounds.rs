@@ -1,4 +1,5 @@
-//! Programs at the bounds of address space, memory and mappings: what the allocator keeps ahead of use is not missing there.
+//! Programs at the bounds of address space, memory and mappings: what the allocator keeps ahead of
+//! use is not missing there.
 
 use uslub_tests::tools::{alone, shared, tool};
 use uslub_tests::{Run, Way, in_every_way, program};

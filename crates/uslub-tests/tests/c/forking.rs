@@ -3,7 +3,8 @@
 use uslub_tests::tools::alone;
 use uslub_tests::{Run, Way, atfork, in_every_way, program};
 
-/// Ways to make a child, as `forking.c` numbers them; those before the last are functions of the C library.
+/// Ways to make a child, as `forking.c` numbers them; those before the last are functions of the C
+/// library.
 const WAYS: [u32; 5] = [0, 1, 2, 3, 4];
 
 fn forking(arguments: &[u32], mode: &str, way: Way) {

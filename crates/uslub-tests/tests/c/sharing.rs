@@ -58,7 +58,8 @@ fn by_the_cpus_number_too_children_may_allocate() {
     }
 }
 
-/// The ways to preload `other` and uslub: before it and, where the command does not decide, behind it.
+/// The ways to preload `other` and uslub: before it and, where the command does not decide, behind
+/// it.
 fn orders(other: &Path, way: Way) -> Vec<OsString> {
     if plain() {
         return vec![other.into()];
