@@ -5,7 +5,7 @@ use core::ffi::c_void;
 use libc::{EINVAL, ENOMEM};
 use uslub_core::Gfp;
 
-use crate::cache::{live, uslub_cache};
+use crate::cache::{Core, live, uslub_cache};
 use crate::gfp::{gfp, uslub_gfp_t};
 use crate::{ALLOCATOR, array, set_errno};
 
@@ -31,8 +31,16 @@ pub unsafe extern "C" fn uslub_cache_alloc_bulk(
         return 0;
     };
     if ALLOCATOR.alloc_bulk(cache, gfp, objects) {
-        return n;
+        n
+    } else {
+        refused(cache, gfp)
     }
+}
+
+/// Says by `errno` why a bulk was refused; returns 0.
+#[cold]
+#[inline(never)]
+fn refused(cache: &Core, gfp: Gfp) -> usize {
     let contradiction = gfp.contains(Gfp::ZERO) && cache.ctor.is_some();
     set_errno(if contradiction { EINVAL } else { ENOMEM });
     0

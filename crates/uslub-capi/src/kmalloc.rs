@@ -50,12 +50,18 @@ pub(crate) fn kmalloc(bytes: usize, gfp: Gfp) -> *mut u8 {
     ALLOCATOR.kmalloc(wanted(bytes, gfp), gfp)
 }
 
+#[cold]
+#[inline(never)]
+fn foreign(object: *mut c_void, what: &str) -> ! {
+    fatal(format_args!(
+        "{what} {object:p}: not allocated here (a foreign pointer)"
+    ))
+}
+
 /// Ends the process if a pointer cannot be ours, as nothing was allocated yet.
 fn must_be_ready(object: *mut c_void, what: &str) {
     if !start::ready() {
-        fatal(format_args!(
-            "{what} {object:p}: not allocated here (a foreign pointer)"
-        ));
+        foreign(object, what);
     }
 }
 
@@ -218,29 +224,44 @@ pub unsafe extern "C" fn uslub_krealloc(
     if object.is_null() {
         return uslub_kmalloc(bytes, flags);
     }
+    // SAFETY: passed on.
+    unsafe { resize(object, bytes, flags) }
+}
+
+/// [`uslub_krealloc`] of an object.
+///
+/// # Safety
+///
+/// As there, and the object is not null.
+#[inline(never)]
+unsafe fn resize(object: *mut c_void, bytes: usize, flags: uslub_gfp_t) -> *mut c_void {
     must_be_ready(object, "realloc of");
     if bytes > SIZE_MAX {
         return no_memory();
     }
-    let gfp = gfp(flags);
-    let zero = gfp.contains(Gfp::ZERO);
-    let old = if zero {
-        ALLOCATOR.ksize(object.cast())
-    } else {
-        0
-    };
     // SAFETY: passed on.
-    let moved = unsafe { ALLOCATOR.krealloc(object.cast(), bytes, gfp) };
-    if zero && !moved.is_null() {
-        let keep = old.min(bytes);
-        // SAFETY: ours, and so long.
-        unsafe {
-            moved
-                .add(keep)
-                .write_bytes(0, ALLOCATOR.ksize(moved) - keep)
-        };
+    match unsafe { ALLOCATOR.krealloc_in_place(object.cast(), bytes, gfp(flags)) } {
+        Ok(object) => handed(object),
+        // SAFETY: passed on.
+        Err(old) => unsafe { move_to_new(object, old, bytes, flags) },
     }
-    handed(moved)
+}
+
+/// The end of [`uslub_krealloc`], whose frame does not lie on the stack meanwhile: copies an object
+/// of `old` bytes.
+///
+/// # Safety
+///
+/// As there.
+#[inline(never)]
+unsafe fn move_to_new(
+    object: *mut c_void,
+    old: usize,
+    bytes: usize,
+    flags: uslub_gfp_t,
+) -> *mut c_void {
+    // SAFETY: passed on.
+    handed(unsafe { ALLOCATOR.move_object(object.cast(), old, bytes, gfp(flags)) })
 }
 
 /// As `uslub_krealloc` to `n` times `bytes`; a product that is too large is memory that cannot be had.

@@ -154,18 +154,24 @@ pub(crate) unsafe fn array<'a>(
     if n == 0 {
         return Some(&mut []);
     }
-    if n > isize::MAX as usize / size_of::<*mut u8>() {
-        invalid(format_args!(
-            "{what}: {n} objects are more than an array can hold"
-        ));
-        return None;
-    }
-    if objects.is_null() {
-        invalid(format_args!("{what}: the array of {n} objects is null"));
+    if n > isize::MAX as usize / size_of::<*mut u8>() || objects.is_null() {
+        no_array(objects, n, what);
         return None;
     }
     // SAFETY: by the caller's promise.
     Some(unsafe { core::slice::from_raw_parts_mut(objects.cast(), n) })
+}
+
+#[cold]
+#[inline(never)]
+fn no_array(objects: *mut *mut c_void, n: usize, what: &str) {
+    if objects.is_null() {
+        invalid(format_args!("{what}: the array of {n} objects is null"));
+    } else {
+        invalid(format_args!(
+            "{what}: {n} objects are more than an array can hold"
+        ));
+    }
 }
 
 /// Version of the library, as `major.minor.patch`.

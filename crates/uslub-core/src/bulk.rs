@@ -7,8 +7,10 @@ use crate::cache::KmemCache;
 use crate::gfp::Gfp;
 use crate::percpu::CacheId;
 use crate::platform::Platform;
+use crate::refill::Refill;
 use crate::sheaf;
 use crate::sheaves::RECLAIMS;
+use crate::spill::Spill;
 use crate::stats::StatItem;
 use crate::whole::{Whose, is_near};
 use crate::within::lie_within;
@@ -58,12 +60,20 @@ impl<P: Platform> Allocator<P> {
                 self.alloc(cache, gfp)
             };
         }
+        self.alloc_on(cache, gfp, nid)
+    }
+
+    /// An object of another node than this CPU's, which has memory.
+    #[inline(never)]
+    fn alloc_on(&self, cache: &KmemCache<P>, gfp: Gfp, nid: usize) -> *mut u8 {
         if gfp.contains(Gfp::ZERO) && !self.may_zero(cache) {
             return null_mut();
         }
         self.count(cache, StatItem::AllocNodeMismatch, 1);
         let mut object = [null_mut()];
-        let n = self.refill_on(cache, nid, &mut object, 1, gfp);
+        let mut refill = Refill::new(cache, &mut object, 1, gfp, Spill::none());
+        self.refill_on(&mut refill, nid);
+        let n = refill.filled;
         self.count(cache, StatItem::AllocSlowpath, n);
         if gfp.contains(Gfp::ZERO) && n == 1 {
             self.zero_object(cache, object[0]);
@@ -168,12 +178,18 @@ impl<P: Platform> Allocator<P> {
     #[inline]
     pub(crate) fn may_zero(&self, cache: &KmemCache<P>) -> bool {
         if cache.ctor.is_some() {
-            self.platform.warn(format_args!(
-                "cache '{}': zeroed objects were asked for, but it has a constructor",
-                cache.name()
-            ));
+            self.warn_of_constructor(cache);
         }
         cache.ctor.is_none()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn warn_of_constructor(&self, cache: &KmemCache<P>) {
+        self.platform.warn(format_args!(
+            "cache '{}': zeroed objects were asked for, but it has a constructor",
+            cache.name()
+        ));
     }
 
     /// Zeroes an object, which is not null.
@@ -217,72 +233,87 @@ impl<P: Platform> Allocator<P> {
     fn alloc_bulk_slow(&self, cache: &KmemCache<P>, gfp: Gfp, out: &mut [*mut u8]) -> bool {
         // It takes a while until its first word is written.
         self.platform.fetch(out);
-        let done = if out.len() * FEW > cache.capacity && self.only_new_slabs_are_left(cache) {
-            self.alloc_bulk_from_new(cache, gfp, out)
+        if gfp.may_spin() {
+            self.free_deferred(cache);
+        }
+        let mut filled = if out.len() * FEW > cache.capacity && self.only_new_slabs_are_left(cache)
+        {
+            self.alloc_bulk_from_new(cache, out)
         } else {
             self.alloc_bulk_from_all(cache, gfp, out)
         };
+        // For a few objects a sheaf is refilled: the next bulks find the others there.
+        while filled < out.len()
+            && (out.len() - filled) * FEW <= cache.capacity
+            && self.has_slots(gfp)
+        {
+            let object = self.alloc_once(cache, gfp);
+            if object.is_null() {
+                break;
+            }
+            out[filled] = object;
+            filled += 1;
+        }
+        for attempt in 0.. {
+            if filled < out.len() {
+                filled += self.alloc_bulk_from_slabs(cache, gfp, &mut out[filled..]);
+            }
+            // Reclaims here, as deeper calls leave it less stack.
+            if filled == out.len()
+                || (attempt >= RECLAIMS && !gfp.contains(Gfp::NOFAIL))
+                || !self.reclaim_for(cache, gfp)
+            {
+                break;
+            }
+        }
+        let done = self.finish_bulk(cache, gfp, out, filled);
         self.end_allocation(gfp);
         done
     }
 
-    /// As `alloc_bulk_slow`, where only new slabs have objects.
+    /// Takes what new slabs have by whole slabs, where nothing else has objects; returns how many.
     #[inline(never)]
-    fn alloc_bulk_from_new(&self, cache: &KmemCache<P>, gfp: Gfp, out: &mut [*mut u8]) -> bool {
+    fn alloc_bulk_from_new(&self, cache: &KmemCache<P>, out: &mut [*mut u8]) -> usize {
         self.note_barn(cache, true);
         self.note_taker(cache);
-        let filled = self.use_up_new_slabs(cache, 0, out, gfp);
+        let filled = self.use_up_new_slabs(cache, 0, out);
         self.count_bulk_of_new(cache, filled);
-        let is_done = filled == out.len() && !gfp.contains(Gfp::ZERO);
-        is_done || self.alloc_bulk_rest(cache, gfp, out, filled)
+        filled
     }
 
-    /// As `alloc_bulk_slow`, from the sheaves first.
+    /// Takes what the sheaves have; returns how many.
     #[inline(never)]
-    fn alloc_bulk_from_all(&self, cache: &KmemCache<P>, gfp: Gfp, out: &mut [*mut u8]) -> bool {
-        let mut filled = 0;
-        if self.has_slots(gfp) {
-            filled = self.take_from_main(cache, out);
-            let taken = self.take_from_sheaves(cache, gfp, &mut out[filled..]);
-            self.count(cache, StatItem::AllocFastpath, taken);
-            filled += taken;
-            // For a few objects a sheaf is refilled: the next bulks find the others there.
-            while filled < out.len() && (out.len() - filled) * FEW <= cache.capacity {
-                let object = self.alloc_once(cache, gfp);
-                if object.is_null() {
-                    break;
-                }
-                out[filled] = object;
-                filled += 1;
-            }
+    fn alloc_bulk_from_all(&self, cache: &KmemCache<P>, gfp: Gfp, out: &mut [*mut u8]) -> usize {
+        if !self.has_slots(gfp) {
+            return 0;
         }
-        self.alloc_bulk_rest(cache, gfp, out, filled)
+        let filled = self.take_from_main(cache, out);
+        let taken = self.take_from_sheaves(cache, gfp, &mut out[filled..]);
+        self.count(cache, StatItem::AllocFastpath, taken);
+        filled + taken
     }
 
-    /// The end of a bulk that has `filled` objects so far: the others come from slabs.
+    /// Takes objects from slabs; returns how many.
     #[inline(never)]
-    fn alloc_bulk_rest(
+    fn alloc_bulk_from_slabs(&self, cache: &KmemCache<P>, gfp: Gfp, out: &mut [*mut u8]) -> usize {
+        let n = self.refill_objects(cache, out, out.len(), gfp);
+        self.count(cache, StatItem::AllocSlowpath, n);
+        n
+    }
+
+    /// Ends a bulk that has `filled` objects: zeroes all of them, or frees those of one that failed. Returns whether it has all.
+    #[inline(never)]
+    fn finish_bulk(
         &self,
         cache: &KmemCache<P>,
         gfp: Gfp,
         out: &mut [*mut u8],
-        mut filled: usize,
+        filled: usize,
     ) -> bool {
-        let mut attempt = 0;
-        while filled < out.len() {
-            let rest = out.len() - filled;
-            let n = self.refill_objects(cache, &mut out[filled..], rest, gfp);
-            self.count(cache, StatItem::AllocSlowpath, n);
-            filled += n;
-            attempt += 1;
-            if n < rest
-                && ((attempt > RECLAIMS && !gfp.contains(Gfp::NOFAIL))
-                    || !self.reclaim_for(cache, gfp))
-            {
-                self.count(cache, StatItem::FreeSlowpath, filled);
-                self.free_to_slabs(cache, &mut out[..filled], gfp);
-                return false;
-            }
+        if filled < out.len() {
+            self.count(cache, StatItem::FreeSlowpath, filled);
+            self.free_to_slabs(cache, &mut out[..filled], gfp);
+            return false;
         }
         if gfp.contains(Gfp::ZERO) {
             out.iter()

@@ -17,7 +17,7 @@ use crate::slab::{Slab, State};
 use crate::stats::StatItem;
 
 /// Lists that share one hold of the list lock, at most.
-const WAITING: usize = 8;
+const WAITING: usize = 6;
 
 /// Objects of one slab, linked from `head` to `tail`.
 pub(crate) struct Detached<'a> {
@@ -31,6 +31,7 @@ pub(crate) struct Detached<'a> {
 /// A detached list that waits, in few bytes, as its user may have little stack: the slab's page,
 /// and offsets in units of 8 bytes.
 #[derive(Clone, Copy)]
+#[repr(Rust, packed(2))]
 struct Parked {
     page: PageIndex,
     head: u16,
@@ -61,23 +62,26 @@ impl Waiting {
     pub(crate) fn heads_of(&self, arena: &Arena, slab: &Slab) -> impl Iterator<Item = *mut u8> {
         let page = arena.page_of_slab(slab);
         let base = arena.address(page).as_ptr();
-        let own = self.lists().iter().filter(move |list| list.page == page);
+        let own = self
+            .lists()
+            .iter()
+            .filter(move |list| { list.page } == page);
         own.map(move |list| base.wrapping_add(usize::from(list.head) * 8))
     }
 
     /// Whether one of the lists is of this slab.
     pub(crate) fn has(&self, arena: &Arena, slab: &Slab) -> bool {
         let page = arena.page_of_slab(slab);
-        self.lists().iter().any(|list| list.page == page)
+        self.lists().iter().any(|list| { list.page } == page)
     }
 
     /// Whether a list of this slab can wait too.
-    fn takes(&self, arena: &Arena, slab: &Slab) -> bool {
+    pub(crate) fn takes(&self, arena: &Arena, slab: &Slab) -> bool {
         let first = self.lists().first();
         self.len < WAITING && first.is_none_or(|list| arena.slab(list.page).node() == slab.node())
     }
 
-    fn add(&mut self, arena: &Arena, list: &Detached<'_>) {
+    pub(crate) fn add(&mut self, arena: &Arena, list: &Detached<'_>) {
         let page = arena.page_of_slab(list.slab);
         let base = arena.address(page).as_ptr() as usize;
         // A slab is of 256 KiB at most.
@@ -127,31 +131,8 @@ impl<P: Platform> Allocator<P> {
         node.note(&lists);
     }
 
-    /// Pushes a list, now or, where that takes the list lock, with those that wait for it. Slabs
+    /// Pushes all lists that wait, in one hold of the list lock; slabs
     /// that are to go back to the page layer go to `gone`.
-    #[inline]
-    pub(crate) fn push_or_wait(
-        &self,
-        cache: &KmemCache<P>,
-        detached: &Detached<'_>,
-        waiting: &mut Waiting,
-        gone: &mut SlabList,
-        gfp: Gfp,
-    ) {
-        if !gfp.may_spin() && !cache.never_waits() {
-            return self.defer(cache, detached);
-        }
-        if self.push_unlisted(cache, detached) {
-            return;
-        }
-        let arena = &self.zone.arena;
-        if !waiting.takes(arena, detached.slab) {
-            self.push_waiting(cache, waiting, gone, gfp);
-        }
-        waiting.add(arena, detached);
-    }
-
-    /// Pushes all lists that wait, in one hold of the list lock; `gone` as above.
     #[inline(never)]
     pub(crate) fn push_waiting(
         &self,
@@ -190,7 +171,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Pushes a list if no list of slabs changes by that; returns whether it did.
     #[inline(never)]
-    fn push_unlisted(&self, cache: &KmemCache<P>, detached: &Detached<'_>) -> bool {
+    pub(crate) fn push_unlisted(&self, cache: &KmemCache<P>, detached: &Detached<'_>) -> bool {
         let slab = detached.slab;
         let mut old = slab.state();
         while !old.frozen() {
@@ -208,7 +189,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Pushes a list under the list lock. A slab that is not to stay goes from its list to `emptied`.
-    #[inline(always)]
+    #[inline(never)]
     fn push_listed(
         &self,
         cache: &KmemCache<P>,

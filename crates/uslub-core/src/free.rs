@@ -28,21 +28,26 @@ const AHEAD: usize = 4;
 impl<P: Platform> Allocator<P> {
     /// Frees all objects of an array to their slabs; the array's order is lost.
     pub(crate) fn free_to_slabs(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
-        let gone = self.push_to_slabs(cache, objects, gfp);
+        let mut gone = SlabList::new();
+        self.push_to_slabs(cache, objects, &mut gone, gfp);
         // Behind all pushes, as they and this take stack.
-        if !gone.is_empty() {
-            self.discard_list(cache, gone);
-        }
+        self.discard_list(cache, gone);
     }
 
-    /// As [`free_to_slabs`](Self::free_to_slabs); slabs that are to go back to the page layer are
-    /// returned.
+    /// As [`free_to_slabs`](Self::free_to_slabs); slabs that are to go back to the page layer go to
+    /// `gone`.
     #[inline(never)]
-    fn push_to_slabs(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) -> SlabList {
+    pub(crate) fn push_to_slabs(
+        &self,
+        cache: &KmemCache<P>,
+        objects: &mut [*mut u8],
+        gone: &mut SlabList,
+        gfp: Gfp,
+    ) {
         let arena = &self.zone.arena;
         let mut left = objects.len();
         let mut lists = 0;
-        let (mut waiting, mut gone) = (Waiting::new(), SlabList::new());
+        let mut waiting = Waiting::new();
         while left > 0 {
             if left > AHEAD {
                 self.fetch_ahead(cache, objects[left - 1 - AHEAD]);
@@ -54,20 +59,37 @@ impl<P: Platform> Allocator<P> {
                 let whole = self.empty_whole_at_end(cache, slab, &objects[..left]);
                 if whole > 0 {
                     left -= whole;
-                    self.place_whole(cache, slab, &mut gone, gfp);
+                    self.place_whole(cache, slab, gone, gfp);
                     continue;
                 }
             }
-            let detached = self.build_detached(cache, slab, &mut objects[..left], &waiting);
-            left -= detached.count;
-            self.push_or_wait(cache, &detached, &mut waiting, &mut gone, gfp);
-            if cache.tuning.detached_freelist == 0 {
-                self.push_waiting(cache, &mut waiting, &mut gone, gfp);
+            if !waiting.takes(arena, slab) || cache.tuning.detached_freelist == 0 {
+                self.push_waiting(cache, &mut waiting, gone, gfp);
             }
+            left -= self.free_last(cache, slab, &mut objects[..left], &mut waiting, gfp);
         }
-        self.push_waiting(cache, &mut waiting, &mut gone, gfp);
+        self.push_waiting(cache, &mut waiting, gone, gfp);
         self.count(cache, StatItem::FreeDetached, lists);
-        gone
+    }
+
+    /// Frees the last object of an array and others of its slab, now or, where that takes the list
+    /// lock, with the lists that wait for it; returns how many.
+    #[inline(never)]
+    fn free_last(
+        &self,
+        cache: &KmemCache<P>,
+        slab: &Slab,
+        objects: &mut [*mut u8],
+        waiting: &mut Waiting,
+        gfp: Gfp,
+    ) -> usize {
+        let detached = self.build_detached(cache, slab, objects, waiting);
+        if !gfp.may_spin() && !cache.never_waits() {
+            self.defer(cache, &detached);
+        } else if !self.push_unlisted(cache, &detached) {
+            waiting.add(&self.zone.arena, &detached);
+        }
+        detached.count
     }
 
     /// Places a slab that was emptied as a whole; see [`place_on_node`](Self::place_on_node).
@@ -93,7 +115,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Links the last object and those of the same slab, and moves them to the end of the array. The last has been looked at.
-    #[inline(never)]
+    #[inline(always)]
     fn build_detached<'a>(
         &self,
         cache: &KmemCache<P>,
@@ -168,7 +190,7 @@ impl<P: Platform> Allocator<P> {
 
     #[inline(never)]
     fn free_all_deferred(&self, cache: &KmemCache<P>) {
-        let mut batch = [null_mut(); 8];
+        let mut batch = [null_mut(); 4];
         let mut n = 0;
         cache.deferred.take_all(cache.links.offset, |object| {
             batch[n] = object;

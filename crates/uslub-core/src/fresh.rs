@@ -54,23 +54,56 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Takes pages for a slab; it belongs to the caller and all its slots are fresh.
+    /// Takes fresh objects by whole slabs whose pages were taken ahead; returns how many.
     #[inline]
-    pub(crate) fn new_slab(&self, cache: &KmemCache<P>, nid: usize, gfp: Gfp) -> Option<&Slab> {
-        let (page, nid) = self.pages_of_slab(cache, nid, gfp)?;
-        Some(self.make_slab(cache, page, nid, 0))
-    }
-
-    /// Hands out all objects of a new slab, for which `out` has just the room; false if no pages are to be had. For caches whose
-    /// slabs [leave whole](KmemCache::leaves_whole).
-    #[inline(never)]
-    pub(crate) fn use_up_new_slab(
+    pub(crate) fn use_up_new_slabs(
         &self,
         cache: &KmemCache<P>,
         nid: usize,
-        gfp: Gfp,
         out: &mut [*mut u8],
-    ) -> bool {
+    ) -> usize {
+        if !cache.leaves_whole() {
+            return 0;
+        }
+        let mut filled = 0;
+        for whole in out.chunks_exact_mut(cache.oo.objects as usize) {
+            if !self.use_up_new_slab(cache, nid, whole) {
+                break;
+            }
+            filled += whole.len();
+        }
+        filled
+    }
+
+    /// Takes pages for a slab; it belongs to the caller and all its slots are fresh.
+    #[inline]
+    pub(crate) fn new_slab(&self, cache: &KmemCache<P>, nid: usize, gfp: Gfp) -> Option<&Slab> {
+        let node = cache.node(nid);
+        if cache.has_reserve() {
+            self.note_asked(node);
+        }
+        let (page, nid) = match node.ahead.take(cache.oo.pages()) {
+            Some(page) => (page, nid),
+            None => self.new_pages(cache, nid, gfp)?,
+        };
+        let slab = self.describe(cache, page, nid, 0);
+        if cache.is_random() {
+            slab.set_start(cache.start_for(nid, page));
+        }
+        if cache.flags.contains(Flags::PREFAULT) {
+            self.prefault(cache, slab);
+        }
+        if cache.tuning.freelist_deferred == 0 {
+            self.build_freelist(cache, slab);
+        }
+        Some(slab)
+    }
+
+    /// Hands out all objects of a new slab whose pages were taken ahead, for which `out` has just
+    /// the room; false if there are no such pages. For caches whose slabs [leave
+    /// whole](KmemCache::leaves_whole).
+    #[inline(never)]
+    fn use_up_new_slab(&self, cache: &KmemCache<P>, nid: usize, out: &mut [*mut u8]) -> bool {
         let is_plain = !(cache.has_reserve() || cache.flags.contains(Flags::PREFAULT));
         if is_plain && let Some(page) = cache.node(nid).ahead.take(cache.oo.pages()) {
             let slab = self.describe(cache, page, nid, out.len() as u16);
@@ -84,44 +117,7 @@ impl<P: Platform> Allocator<P> {
             }
             return true;
         }
-        self.use_up_any_slab(cache, nid, gfp, out)
-    }
-
-    /// As `use_up_new_slab`, of any cache and wherever its pages come from.
-    #[inline(never)]
-    fn use_up_any_slab(
-        &self,
-        cache: &KmemCache<P>,
-        nid: usize,
-        gfp: Gfp,
-        out: &mut [*mut u8],
-    ) -> bool {
-        let Some((page, nid)) = self.pages_of_slab(cache, nid, gfp) else {
-            return false;
-        };
-        let slab = self.make_slab(cache, page, nid, out.len() as u16);
-        let base = self.zone.arena.address(page).as_ptr();
-        self.emit(cache, slab, base, 0, out);
-        true
-    }
-
-    /// Takes pages for a slab; where the cache has many slabs, the pages of others are taken with it. The first page, and the
-    /// node that it is of.
-    #[inline]
-    fn pages_of_slab(
-        &self,
-        cache: &KmemCache<P>,
-        nid: usize,
-        gfp: Gfp,
-    ) -> Option<(PageIndex, usize)> {
-        let node = cache.node(nid);
-        if cache.has_reserve() {
-            self.note_asked(node);
-        }
-        match node.ahead.take(cache.oo.pages()) {
-            Some(page) => Some((page, nid)),
-            None => self.new_pages(cache, nid, gfp),
-        }
+        false
     }
 
     /// Tells the reserve of a node that the page layer is asked for a slab.
@@ -146,7 +142,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Takes pages for as many slabs as the cache should get at once, as far as they lie one behind the other.
-    #[inline(never)]
+    #[inline(always)]
     fn take_pages(&self, cache: &KmemCache<P>, nid: usize, gfp: Gfp) -> Option<Run> {
         let (pages, node) = (cache.oo.pages(), cache.node(nid));
         let wanted = if gfp.may_spin() {
@@ -206,22 +202,6 @@ impl<P: Platform> Allocator<P> {
         let mut runs = Runs::new();
         runs.add(first, slabs * cache.oo.pages());
         self.give_runs(cache, node, slabs, &runs)
-    }
-
-    /// Makes a slab of pages of node `nid`, of which none or all objects are in use.
-    #[inline]
-    fn make_slab(&self, cache: &KmemCache<P>, page: PageIndex, nid: usize, inuse: u16) -> &Slab {
-        let slab = self.describe(cache, page, nid, inuse);
-        if cache.is_random() {
-            slab.set_start(cache.start_for(nid, page));
-        }
-        if cache.flags.contains(Flags::PREFAULT) {
-            self.prefault(cache, slab);
-        }
-        if inuse == 0 && cache.tuning.freelist_deferred == 0 {
-            self.build_freelist(cache, slab);
-        }
-        slab
     }
 
     /// Makes pages of node `nid` a slab whose objects are in order, none or all of them in use.
@@ -290,7 +270,11 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Gives the pages of all slabs of a list back, which are empty and belong to the caller.
+    #[inline]
     pub(crate) fn discard_list(&self, cache: &KmemCache<P>, list: SlabList) {
+        if list.is_empty() {
+            return;
+        }
         let now = self.unmake_list(cache, list);
         // Behind it, as both take stack.
         self.decay_after(cache, now);
@@ -314,7 +298,8 @@ impl<P: Platform> Allocator<P> {
             }
             if runs.is_full() || (home != nid && !runs.is_empty()) {
                 now = self.give_runs(cache, cache.node(nid), slabs, &runs);
-                (runs, slabs) = (Runs::new(), 0);
+                runs.clear();
+                slabs = 0;
             }
             nid = home;
             self.unmake_slab(cache, slab, &mut runs);

@@ -9,7 +9,7 @@
 //! The [classes](crate::classes) are a file of their own.
 
 use core::fmt::Write;
-use core::ptr::{NonNull, null_mut};
+use core::ptr::null_mut;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::allocator::Allocator;
@@ -17,12 +17,11 @@ use crate::args::CacheArgs;
 use crate::cache::KmemCache;
 use crate::gfp::Gfp;
 use crate::huge::Found;
-use crate::large::ARENA_MAX;
 use crate::order::FIRST_MAX;
 use crate::page::several::parts;
 use crate::page::{PageIndex, PageKind};
 use crate::percpu::{CACHE_WORDS, CacheId};
-use crate::platform::{FaultSite, PAGE_SIZE, Platform};
+use crate::platform::{PAGE_SIZE, Platform};
 use crate::sheaf::MAX_CAPACITY;
 use crate::text::Name;
 
@@ -301,7 +300,7 @@ impl<P: Platform> Allocator<P> {
         )
     }
 
-    fn kfree_in_arena(&self, page: PageIndex, object: *mut u8, gfp: Gfp) {
+    pub(crate) fn kfree_in_arena(&self, page: PageIndex, object: *mut u8, gfp: Gfp) {
         match self.zone.arena.cache_of(page).and_then(|id| self.cache(id)) {
             Some(cache) => self.free_slow(cache, object, gfp),
             None => self.free_large(page, object, gfp),
@@ -320,7 +319,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Gives pages of a large object back.
-    fn free_pages(&self, page: PageIndex, pages: usize, gfp: Gfp) {
+    pub(crate) fn free_pages(&self, page: PageIndex, pages: usize, gfp: Gfp) {
         // Relaxed: a figure.
         self.large_pages.fetch_sub(pages, Relaxed);
         let decay = u64::from(self.tunables().decay_ms);
@@ -380,7 +379,7 @@ impl<P: Platform> Allocator<P> {
 
     /// The cache (if any) and size of a live object; `None` where the answer must not be waited for.
     #[inline(never)]
-    fn sized(
+    pub(crate) fn sized(
         &self,
         object: *mut u8,
         what: &str,
@@ -408,160 +407,6 @@ impl<P: Platform> Allocator<P> {
             self.not_an_object(page, object, what);
         }
         Some((None, slab.large_pages() * PAGE_SIZE))
-    }
-
-    /// Changes the size of an object of [`kmalloc`](Self::kmalloc), moving it if need be; null when
-    /// memory cannot be had, and then the object is as before.
-    ///
-    /// With [`ZERO`](Gfp::ZERO) what is beyond the old size is zero, if the object was always allocated and resized with it.
-    ///
-    /// # Safety
-    ///
-    /// `object` is live; after a success only the returned pointer is.
-    pub unsafe fn krealloc(&self, object: *mut u8, bytes: usize, gfp: Gfp) -> *mut u8 {
-        if object.is_null() {
-            return self.kmalloc(bytes, gfp);
-        }
-        let Some((cache, old)) = self.sized(object, "realloc of", gfp.may_spin()) else {
-            return null_mut();
-        };
-        let plain = gfp - Gfp::ZERO;
-        let new = match self.resize_in_place(object, cache.is_some(), old, bytes, plain) {
-            Ok(new) => new,
-            // SAFETY: passed on.
-            Err(old) => unsafe { self.move_object(object, old, bytes, plain) },
-        };
-        if gfp.contains(Gfp::ZERO) && !new.is_null() {
-            let in_arena = self.zone.arena.page_of(new as usize).is_some();
-            let now = self.sized(new, "realloc of", gfp.may_spin());
-            let end = now.map_or(bytes, |(_, end)| end);
-            // What a mapping grew by is zero, and stays untouched.
-            if in_arena || bytes <= old {
-                let kept = old.min(bytes);
-                // SAFETY: ours and `end` bytes long.
-                unsafe { new.add(kept).write_bytes(0, end - kept) };
-            }
-        }
-        new
-    }
-
-    /// The first half of [`krealloc`](Self::krealloc), for callers with little stack: resizes an object where it can stay
-    /// or its mapping can move; null when there is no memory. [`move_object`](Self::move_object) is the second half.
-    ///
-    /// # Errors
-    ///
-    /// The object's size, where the object must be copied.
-    ///
-    /// # Safety
-    ///
-    /// As for [`krealloc`](Self::krealloc), and the object is not null.
-    #[inline]
-    pub unsafe fn krealloc_in_place(
-        &self,
-        object: *mut u8,
-        bytes: usize,
-        gfp: Gfp,
-    ) -> Result<*mut u8, usize> {
-        match self.sized(object, "realloc of", gfp.may_spin()) {
-            Some((cache, old)) => self.resize_in_place(object, cache.is_some(), old, bytes, gfp),
-            None => Ok(null_mut()),
-        }
-    }
-
-    /// Resizes a live object of `old` bytes, of a class or not, if it need not be copied.
-    #[inline]
-    fn resize_in_place(
-        &self,
-        object: *mut u8,
-        in_class: bool,
-        old: usize,
-        bytes: usize,
-        gfp: Gfp,
-    ) -> Result<*mut u8, usize> {
-        if !gfp.may_map() && self.zone.arena.page_of(object as usize).is_none() {
-            // A mapping cannot be changed without the system.
-            return Ok(if bytes <= old { object } else { null_mut() });
-        }
-        if bytes <= old && self.worth_keeping(in_class, old, bytes) {
-            return Ok(object);
-        }
-        if !in_class
-            && bytes > CLASS_MAX
-            && let Some(moved) = self.resize(object, old, bytes, gfp)
-        {
-            return Ok(moved.as_ptr());
-        }
-        Err(old)
-    }
-
-    /// Moves a live object of `old` bytes to a new one; null when there is no memory.
-    ///
-    /// # Safety
-    ///
-    /// As for [`krealloc`](Self::krealloc).
-    #[inline]
-    pub unsafe fn move_object(
-        &self,
-        object: *mut u8,
-        old: usize,
-        bytes: usize,
-        gfp: Gfp,
-    ) -> *mut u8 {
-        let new = self.kmalloc(bytes, gfp);
-        if new.is_null() && bytes <= old {
-            // No memory to make it smaller: as large as it is it will do.
-            return object;
-        }
-        if !new.is_null() {
-            // SAFETY: both are live and at least so long; the caller gives up the old one.
-            unsafe {
-                new.copy_from_nonoverlapping(object, old.min(bytes));
-                match self.zone.arena.page_of(object as usize) {
-                    Some(page) if !gfp.may_spin() => self.kfree_in_arena(page, object, gfp),
-                    _ => self.kfree(object),
-                }
-            }
-        }
-        new
-    }
-
-    /// Whether an object of `old` bytes serves for fewer without much waste.
-    fn worth_keeping(&self, in_class: bool, old: usize, bytes: usize) -> bool {
-        if in_class {
-            bytes > old / 4 * 3 || class_size(class_of(bytes).index()) == old
-        } else {
-            bytes.next_multiple_of(PAGE_SIZE) == old
-        }
-    }
-
-    /// Grows or shrinks a large object in place, or a huge one without a copy.
-    #[inline(never)]
-    fn resize(&self, object: *mut u8, old: usize, bytes: usize, gfp: Gfp) -> Option<NonNull<u8>> {
-        let Some(page) = self.zone.arena.page_of(object as usize) else {
-            if bytes <= LARGE_MAX / 2 {
-                return None;
-            }
-            let moved = self.huge.resize(&self.platform, object as usize, bytes)?;
-            self.note_huge();
-            return Some(moved);
-        };
-        if bytes > LARGE_MAX && (old <= LARGE_MAX || bytes > ARENA_MAX) {
-            return None;
-        }
-        let (have, want) = (old / PAGE_SIZE, bytes.div_ceil(PAGE_SIZE));
-        if want > have {
-            if self.platform.should_fail(FaultSite::Extend) {
-                return None;
-            }
-            self.zone.extend(page, have, want - have, gfp)?;
-            // Relaxed: a figure.
-            self.large_pages.fetch_add(want - have, Relaxed);
-        }
-        self.zone.arena.slab(page).set_large_pages(want);
-        if want < have {
-            self.free_pages(PageIndex(page.0 + want as u32), have - want, gfp);
-        }
-        NonNull::new(object)
     }
 
     /// Ends the process: the pointer is into a slab, and to no slot's start.

@@ -6,10 +6,10 @@
 //! | layer | files |
 //! |---|---|
 //! | reserves | `mempool` |
-//! | objects of any size | `kmalloc`, `classes`, `huge`, `buckets` |
+//! | objects of any size | `kmalloc`, `resize`, `classes`, `huge`, `buckets` |
 //! | caches | `cache`, `args`, `bulk`, `prefill`, `rcu`, `destroy`, `info`, `stats` |
 //! | batches of objects | `sheaves`, `flush`, `reclaim`; `numa`, `capacity`, `capacity`, `sheaf`, `percpu`, `locked`, `barn` |
-//! | slabs | `refill`, `fresh`, `free`, `partial`, `deferred`; `node`, `reserve`, `slab`, `freelist`, `order` |
+//! | slabs | `refill`, `take`, `fresh`, `free`, `partial`, `deferred`; `node`, `reserve`, `slab`, `freelist`, `order` |
 //! | pages | `page` |
 //! | the world below | `platform`; `forks`; `sync`, `gfp`, `grace`, `tunables`, `meta`, `text`, `time`, `atomic` |
 //!
@@ -63,6 +63,7 @@ pub mod rcu;
 pub mod reclaim;
 pub mod refill;
 pub mod reserve;
+mod resize;
 mod room;
 #[cfg(shuttle)]
 pub mod scheduled;
@@ -74,6 +75,7 @@ pub mod spill;
 pub mod stats;
 mod swing;
 pub mod sync;
+mod take;
 pub mod text;
 mod time;
 pub mod tunables;

@@ -12,6 +12,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::allocator::Allocator;
 use crate::cache::KmemCache;
 use crate::platform::Platform;
+use crate::refill::Refill;
 
 /// Most nodes that are told apart.
 pub const MAX_NODES: usize = 64;
@@ -64,27 +65,22 @@ impl<P: Platform> Allocator<P> {
     /// (`remote_node_defrag_ratio` times in 1024), only where there are more slabs than the node's
     /// reserve, and without waiting.
     #[inline(never)]
-    pub(crate) fn refill_from_others(
-        &self,
-        cache: &KmemCache<P>,
-        nid: usize,
-        out: &mut [*mut u8],
-    ) -> usize {
+    pub(crate) fn refill_from_others(&self, refill: &mut Refill<'_, P>, nid: usize) {
+        let cache = refill.cache;
         let ratio = u64::from(cache.tuning.remote_node_defrag_ratio);
         if self.platform.random() % 1024 >= ratio {
-            return 0;
+            return;
         }
-        let (mut filled, mut last) = (0, None);
-        while filled < out.len()
+        let mut last = None;
+        while !refill.room().is_empty()
             && let Some(other) = self.next_nearest(nid, last)
         {
             let node = cache.node(other);
             if node.nr_partial() > cache.min_partial {
-                filled += self.refill_under_lock(cache, node, &mut out[filled..]);
+                self.refill_under_lock(refill, node);
             }
             last = Some(other);
         }
-        filled
     }
 
     /// Whether an object of the cache may lie in this CPU's sheaves.

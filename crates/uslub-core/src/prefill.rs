@@ -15,6 +15,7 @@ use crate::allocator::Allocator;
 use crate::cache::KmemCache;
 use crate::gfp::Gfp;
 use crate::platform::Platform;
+use crate::refill::Refill;
 use crate::sheaf::{Sheaf, Window};
 use crate::spill::Spill;
 use crate::stats::StatItem;
@@ -228,12 +229,12 @@ impl<P: Platform> Allocator<P> {
         match &mut prefilled.0 {
             Kind::Sheaf(sheaf) => loop {
                 let missing = n.saturating_sub(sheaf.len());
-                let room = sheaf.room();
-                let mut spill = Spill::of(cache);
-                let more = self.refill_spilling(cache, room, missing, gfp, &mut spill);
-                room[..more].reverse();
+                let mut refill = Refill::new(cache, sheaf.room(), missing, gfp, Spill::of(cache));
+                self.refill(&mut refill);
+                let (more, spilled) = (refill.filled, refill.spill.sheaf.take());
+                refill.out[..more].reverse();
                 sheaf.grow(more);
-                if let Some(spilled) = spill.sheaf {
+                if let Some(spilled) = spilled {
                     self.place_filled(cache, spilled, gfp);
                 }
                 self.count(cache, StatItem::SheafRefill, more);

@@ -29,7 +29,9 @@
 use crate::allocator::Allocator;
 use crate::cache::KmemCache;
 use crate::gfp::Gfp;
+use crate::node::SlabList;
 use crate::platform::Platform;
+use crate::refill::Refill;
 use crate::sheaf::{self, Sheaf};
 use crate::spill::Spill;
 use crate::stats::StatItem;
@@ -64,10 +66,10 @@ impl<P: Platform> Allocator<P> {
     #[inline]
     fn alloc_or_reclaim(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
         if cache.is_destroyed() {
-            self.platform.fatal(format_args!(
-                "cache '{}': allocation after its end",
-                cache.name()
-            ));
+            self.allocation_after_end(cache);
+        }
+        if gfp.may_spin() {
+            self.free_deferred(cache);
         }
         for attempt in 0.. {
             let object = self.alloc_once(cache, gfp);
@@ -81,11 +83,18 @@ impl<P: Platform> Allocator<P> {
         core::ptr::null_mut()
     }
 
+    /// Ends the process: a destroyed cache is being allocated from.
+    #[cold]
+    #[inline(never)]
+    fn allocation_after_end(&self, cache: &KmemCache<P>) -> ! {
+        self.platform.fatal(format_args!(
+            "cache '{}': allocation after its end",
+            cache.name()
+        ))
+    }
+
     #[inline(never)]
     pub(crate) fn alloc_once(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
-        if gfp.may_spin() {
-            self.free_deferred(cache);
-        }
         if self.platform.percpu_usable() {
             for _ in 0..TRIES {
                 // SAFETY: our table.
@@ -129,6 +138,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// One object from a slab directly.
+    #[inline(never)]
     fn alloc_from_slab(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
         let mut object = [core::ptr::null_mut()];
         if self.refill_objects(cache, &mut object, 1, gfp) == 1 {
@@ -174,8 +184,9 @@ impl<P: Platform> Allocator<P> {
         if main == sheaf::bootstrap() {
             most -= usize::from(cache.colour).min(most / 2);
         }
-        let mut spill = Spill::of(cache);
-        let n = self.refill_spilling(cache, &mut room[..most], most, gfp, &mut spill);
+        let mut refill = Refill::new(cache, &mut room[..most], most, gfp, Spill::of(cache));
+        self.refill(&mut refill);
+        let (n, spill) = (refill.filled, refill.spill);
         // The newest leaves first: lowest addresses on top, so that a program walks upwards.
         room[..n].reverse();
         sheaf.grow(n);
@@ -289,9 +300,25 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Frees the objects of a sheaf to their slabs.
+    #[inline(always)]
     pub(crate) fn flush_sheaf(&self, cache: &KmemCache<P>, sheaf: &mut Sheaf, gfp: Gfp) {
+        let mut gone = SlabList::new();
+        self.flush_sheaf_but_keep(cache, sheaf, &mut gone, gfp);
+        self.discard_list(cache, gone);
+    }
+
+    /// As [`flush_sheaf`](Self::flush_sheaf); slabs that are to go back to the page layer go to
+    /// `gone`.
+    #[inline(always)]
+    pub(crate) fn flush_sheaf_but_keep(
+        &self,
+        cache: &KmemCache<P>,
+        sheaf: &mut Sheaf,
+        gone: &mut SlabList,
+        gfp: Gfp,
+    ) {
         self.count(cache, StatItem::SheafFlush, sheaf.len());
-        self.free_to_slabs(cache, sheaf.objects_mut(), gfp);
+        self.push_to_slabs(cache, sheaf.objects_mut(), gone, gfp);
         sheaf.truncate(0);
     }
 
@@ -324,17 +351,20 @@ impl<P: Platform> Allocator<P> {
                 if main & 1 != 0 || !sheaf::top_is_full(main) {
                     continue;
                 }
-                let Some(mut sheaf) = self.roomy_sheaf(cache, gfp) else {
+                let mut gone = SlabList::new();
+                let Some(mut sheaf) = self.roomy_sheaf(cache, &mut gone, gfp) else {
                     break;
                 };
                 if sheaf.is_full() {
                     // It filled up between the glance and the taking.
                     self.store_or_flush(cache, sheaf, gfp);
+                    self.discard_list(cache, gone);
                     continue;
                 }
                 sheaf.push(object);
                 self.count(cache, StatItem::FreeFastpath, 1);
                 self.place_roomy(cache, sheaf, gfp);
+                self.discard_list(cache, gone);
                 if gfp.contains(Gfp::KERNEL) {
                     self.decay_now_and_then();
                 }
@@ -345,9 +375,10 @@ impl<P: Platform> Allocator<P> {
         self.free_to_slabs(cache, &mut [object], gfp);
     }
 
-    /// A sheaf with room, owned by the caller: the spare, an empty one, or the spare flushed.
+    /// A sheaf with room, owned by the caller: the spare, an empty one, or the spare flushed. Slabs
+    /// that are to go back to the page layer go to `gone`.
     #[inline]
-    fn roomy_sheaf(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
+    fn roomy_sheaf(&self, cache: &KmemCache<P>, gone: &mut SlabList, gfp: Gfp) -> Option<Sheaf> {
         let spare = self.glance(cache.id.spare());
         let spare_is_full = spare != 0 && spare & 1 == 0 && sheaf::top_is_full(spare);
         if !spare_is_full && let Some(sheaf) = self.take_spare(cache, spare) {
@@ -360,13 +391,13 @@ impl<P: Platform> Allocator<P> {
         if self.barn_is_full(cache) {
             self.note_full_barn(cache);
             let sheaf = self.take_spare(cache, spare)?;
-            return Some(self.make_roomy(cache, sheaf, gfp));
+            return Some(self.make_roomy(cache, sheaf, gone, gfp));
         }
         let sheaf = self.take_spare(cache, spare)?;
         match self.barn_exchange(cache, sheaf, gfp) {
             Ok(Some(empty)) => Some(self.fit(cache, empty)),
             Ok(None) => self.new_sheaf(cache, gfp),
-            Err(sheaf) => Some(self.make_roomy(cache, sheaf, gfp)),
+            Err(sheaf) => Some(self.make_roomy(cache, sheaf, gone, gfp)),
         }
     }
 

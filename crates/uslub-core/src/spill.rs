@@ -17,7 +17,7 @@ use crate::sheaf::{self, Sheaf};
 
 /// Where a refill may put what is left over.
 pub(crate) struct Spill {
-    allowed: bool,
+    pub(crate) allowed: bool,
     /// The sheaf that took it, owned by the refill's caller.
     pub(crate) sheaf: Option<Sheaf>,
 }
@@ -69,6 +69,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Puts what was left over where the CPU finds it next, behind what was refilled.
+    #[inline(never)]
     pub(crate) fn place_spilled(&self, cache: &KmemCache<P>, spill: Spill, gfp: Gfp) {
         let Some(sheaf) = spill.sheaf else {
             return;

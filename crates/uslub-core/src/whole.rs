@@ -82,6 +82,22 @@ impl<P: Platform> Allocator<P> {
         whose: Whose,
         gfp: Gfp,
     ) -> usize {
+        let mut gone = SlabList::new();
+        let left = self.take_whole_slabs(cache, objects, whose, &mut gone, gfp);
+        self.discard_list(cache, gone);
+        left
+    }
+
+    /// As [`free_whole_slabs`](Self::free_whole_slabs); slabs that are to go back to the page layer
+    /// go to `gone`, as that takes stack.
+    fn take_whole_slabs(
+        &self,
+        cache: &KmemCache<P>,
+        objects: &mut [*mut u8],
+        whose: Whose,
+        gone: &mut SlabList,
+        gfp: Gfp,
+    ) -> usize {
         let (count, bytes) = (cache.oo.objects as usize, cache.oo.bytes());
         let begins_with_one = |all: &[*mut u8]| is_near(all[0], all[count - 1], bytes);
         if !objects.get(..count).is_some_and(begins_with_one)
@@ -89,33 +105,19 @@ impl<P: Platform> Allocator<P> {
         {
             return objects.len();
         }
-        self.free_whole_slabs_among(cache, objects, whose, gfp)
+        self.take_whole_slabs_among(cache, objects, whose, gone, gfp)
     }
 
-    /// As [`free_whole_slabs`](Self::free_whole_slabs), where there may be some.
-    fn free_whole_slabs_among(
+    /// As [`take_whole_slabs`](Self::take_whole_slabs), where there may be some.
+    #[inline(never)]
+    fn take_whole_slabs_among(
         &self,
         cache: &KmemCache<P>,
         objects: &mut [*mut u8],
         whose: Whose,
+        gone: &mut SlabList,
         gfp: Gfp,
     ) -> usize {
-        let (left, gone) = self.take_whole_slabs(cache, objects, whose, gfp);
-        if !gone.is_empty() {
-            self.discard_list(cache, gone);
-        }
-        left
-    }
-
-    /// As `free_whole_slabs_among`; slabs that are to go back to the page layer are returned.
-    #[inline(never)]
-    fn take_whole_slabs(
-        &self,
-        cache: &KmemCache<P>,
-        objects: &mut [*mut u8],
-        whose: Whose,
-        gfp: Gfp,
-    ) -> (usize, SlabList) {
         let (count, bytes) = (cache.oo.objects as usize, cache.oo.bytes());
         let (mut at, mut left) = (0, 0);
         // The last two slabs of which something is left over, one behind the other.
@@ -167,9 +169,8 @@ impl<P: Platform> Allocator<P> {
             }
         }
         self.count(cache, StatItem::FreeDetached, emptied.count);
-        let mut gone = SlabList::new();
-        self.place_emptied(cache, emptied.slabs, &mut gone, gfp);
-        (left, gone)
+        self.place_emptied(cache, emptied.slabs, gone, gfp);
+        left
     }
 
     /// Empties the slab of these objects, which are of one slab, if they are all that it has; returns whether they are.
@@ -218,35 +219,50 @@ impl<P: Platform> Allocator<P> {
             self.place_filled(cache, newer, gfp);
             return false;
         };
-        let (main, spare, placed) = self.make_room(cache, older, newer, objects, gfp);
+        let mut gone = SlabList::new();
+        let (main, spare, placed) = self.make_room(cache, older, newer, objects, &mut gone, gfp);
         self.place_roomy(cache, main, gfp);
         self.place_spare(cache, spare, gfp);
-        self.free_to_slabs(cache, &mut objects[placed..], gfp);
+        self.push_to_slabs(cache, &mut objects[placed..], &mut gone, gfp);
+        self.discard_list(cache, gone);
         true
     }
 
-    /// A sheaf with room, of a full one that was the spare: its whole slabs go, or what else has to.
-    pub(crate) fn make_roomy(&self, cache: &KmemCache<P>, mut sheaf: Sheaf, gfp: Gfp) -> Sheaf {
-        self.flush_whole_slabs(cache, &mut sheaf, gfp);
+    /// A sheaf with room, of a full one that was the spare: its whole slabs go, or what else has
+    /// to. Slabs that are to go back to the page layer go to `gone`.
+    pub(crate) fn make_roomy(
+        &self,
+        cache: &KmemCache<P>,
+        mut sheaf: Sheaf,
+        gone: &mut SlabList,
+        gfp: Gfp,
+    ) -> Sheaf {
+        self.flush_whole_slabs(cache, &mut sheaf, gone, gfp);
         if sheaf.is_empty() {
             return self.fit(cache, sheaf);
         }
         if cache.keeps_its_freelist() {
-            self.flush_sheaf(cache, &mut sheaf, gfp);
+            self.flush_sheaf_but_keep(cache, &mut sheaf, gone, gfp);
             return self.fit(cache, sheaf);
         }
         let Some(newer) = self.take_own(cache, sheaf::top_is_full) else {
-            self.flush_sheaf(cache, &mut sheaf, gfp);
+            self.flush_sheaf_but_keep(cache, &mut sheaf, gone, gfp);
             return self.fit(cache, sheaf);
         };
-        let (main, spare, _) = self.make_room(cache, sheaf, newer, &[], gfp);
+        let (main, spare, _) = self.make_room(cache, sheaf, newer, &[], gone, gfp);
         self.place_spare(cache, spare, gfp);
         main
     }
 
-    fn flush_whole_slabs(&self, cache: &KmemCache<P>, sheaf: &mut Sheaf, gfp: Gfp) {
+    fn flush_whole_slabs(
+        &self,
+        cache: &KmemCache<P>,
+        sheaf: &mut Sheaf,
+        gone: &mut SlabList,
+        gfp: Gfp,
+    ) {
         let held = sheaf.len();
-        let left = self.free_whole_slabs(cache, sheaf.objects_mut(), Whose::Ours, gfp);
+        let left = self.take_whole_slabs(cache, sheaf.objects_mut(), Whose::Ours, gone, gfp);
         self.count(cache, StatItem::SheafFlush, held - left);
         sheaf.truncate(left);
     }
@@ -256,29 +272,28 @@ impl<P: Platform> Allocator<P> {
     ///
     /// What stays is in the order in which it came. So objects that come one behind the other make whole slabs wherever
     /// the first of them began, as what lies before it has left.
-    #[inline]
+    #[inline(always)]
     fn make_room(
         &self,
         cache: &KmemCache<P>,
         mut older: Sheaf,
         newer: Sheaf,
         objects: &[*mut u8],
+        gone: &mut SlabList,
         gfp: Gfp,
     ) -> (Sheaf, Sheaf, usize) {
-        self.flush_whole_slabs(cache, &mut older, gfp);
-        let parts = [older.objects(), newer.objects(), objects];
-        let together = !older.is_empty()
-            && may_have_whole(&parts, cache.oo.objects as usize, cache.oo.bytes());
+        self.flush_whole_slabs(cache, &mut older, gone, gfp);
+        let together = !older.is_empty() && may_have_whole_in(cache, &older, &newer, objects);
         let scratch = together.then(|| self.meta.scratch(&self.platform, gfp));
         let Some(mut scratch) = scratch.flatten() else {
-            self.flush_sheaf(cache, &mut older, gfp);
+            self.flush_sheaf_but_keep(cache, &mut older, gone, gfp);
             older = self.fit(cache, older);
             let rest = fill(&mut older, objects).len();
             return (older, newer, objects.len() - rest);
         };
         // SAFETY: ours until it is given back.
         let all = unsafe { scratch.as_mut() };
-        let (older, newer) = self.make_room_in(cache, older, newer, objects, all, gfp);
+        let (older, newer) = self.make_room_in(cache, older, newer, objects, all, gone, gfp);
         self.meta.give_scratch(scratch);
         debug_assert!(!newer.is_full());
         (newer, older, objects.len())
@@ -287,6 +302,7 @@ impl<P: Platform> Allocator<P> {
     /// As `make_room`, with room for [`TOGETHER`] objects. The newer sheaf is then the one with
     /// room.
     #[inline(never)]
+    #[expect(clippy::too_many_arguments, reason = "a record of them takes stack")]
     fn make_room_in(
         &self,
         cache: &KmemCache<P>,
@@ -294,6 +310,7 @@ impl<P: Platform> Allocator<P> {
         mut newer: Sheaf,
         objects: &[*mut u8],
         all: &mut Scratch,
+        gone: &mut SlabList,
         gfp: Gfp,
     ) -> (Sheaf, Sheaf) {
         let mut passed = older.len() + newer.len() + objects.len();
@@ -316,7 +333,7 @@ impl<P: Platform> Allocator<P> {
             }
             // SAFETY: written so far.
             let all = unsafe { all[..held].assume_init_mut() };
-            let left = self.free_whole_slabs_among(cache, all, Whose::Ours, gfp);
+            let left = self.take_whole_slabs_among(cache, all, Whose::Ours, gone, gfp);
             if part == 3 {
                 break (all, left);
             }
@@ -325,7 +342,7 @@ impl<P: Platform> Allocator<P> {
             if left == all.len() {
                 let half = left / 2;
                 self.count(cache, StatItem::SheafFlush, half);
-                self.free_to_slabs(cache, &mut all[..half], gfp);
+                self.push_to_slabs(cache, &mut all[..half], gone, gfp);
                 all.copy_within(half.., 0);
                 (held, passed) = (left - half, passed - half);
             }
@@ -334,9 +351,9 @@ impl<P: Platform> Allocator<P> {
         newer.truncate(0);
         (older, newer) = (self.fit(cache, older), self.fit(cache, newer));
         let capacity = older.capacity() + newer.capacity();
-        let gone = oldest_to_go(&all[..left], left < passed, capacity, cache.oo.bytes());
-        self.free_to_slabs(cache, &mut all[..gone], gfp);
-        let mut kept = &all[gone..left];
+        let first = oldest_to_go(&all[..left], left < passed, capacity, cache.oo.bytes());
+        self.push_to_slabs(cache, &mut all[..first], gone, gfp);
+        let mut kept = &all[first..left];
         let flushed = (passed - objects.len()).saturating_sub(kept.len());
         self.count(cache, StatItem::SheafFlush, flushed);
         if kept.len() >= newer.capacity() {
@@ -423,6 +440,7 @@ impl<P: Platform> Allocator<P> {
 /// Whether so many neighbours lie one behind the other in some arrays that all `count` objects of a slab of `bytes` bytes may be
 /// among them. A few samples: a slab of 16 and more is in four pieces at most (see
 /// [`free_whole_slabs`](Allocator::free_whole_slabs); each may go on in the next array), and one of a quarter holds an eighth.
+#[inline(never)]
 fn may_have_whole(arrays: &[&[*mut u8]], count: usize, bytes: usize) -> bool {
     if arrays.iter().map(|array| array.len()).sum::<usize>() < count {
         return false;
@@ -436,6 +454,18 @@ fn may_have_whole(arrays: &[&[*mut u8]], count: usize, bytes: usize) -> bool {
             .count()
     };
     arrays.iter().map(near).sum::<usize>() * eighth * 4 >= count
+}
+
+/// As [`may_have_whole`], of two sheaves and an array. Apart, as its caller's calls go deep.
+#[inline(never)]
+fn may_have_whole_in<P: Platform>(
+    cache: &KmemCache<P>,
+    older: &Sheaf,
+    newer: &Sheaf,
+    objects: &[*mut u8],
+) -> bool {
+    let parts = [older.objects(), newer.objects(), objects];
+    may_have_whole(&parts, cache.oo.objects as usize, cache.oo.bytes())
 }
 
 /// Objects at the start of an array, which has some, that lie in the slab of the first.

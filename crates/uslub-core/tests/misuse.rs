@@ -483,6 +483,14 @@ fn a_plain_link_out_of_its_slab_is_seen_without_hardening() {
 
 #[test]
 fn a_list_that_was_cut_short_is_seen() {
+    // Of a list of which all is taken, and of one whose rest goes back.
+    for wanted in [4, 2] {
+        cut_a_list_short(wanted);
+    }
+}
+
+/// Takes `wanted` objects from a slab whose freelist ends behind the second.
+fn cut_a_list_short(wanted: usize) {
     // The link that says "the last" where it is not: only one who knows the random word can write it.
     with_cache(|a, cache| {
         let freed = free_objects(a, cache);
@@ -492,7 +500,7 @@ fn a_list_that_was_cut_short_is_seen() {
         unsafe { links.set(freed[1], null_mut()) };
         assert!(a.validate().is_err());
         let seen = message(|| {
-            let mut objects = [null_mut(); 4];
+            let mut objects = vec![null_mut(); wanted];
             a.alloc_bulk(cache, Gfp::KERNEL, &mut objects);
         });
         assert!(

@@ -75,9 +75,11 @@ impl Linux {
 
     #[cold]
     pub(crate) fn count_atomically(&self, table: &Table, counter: Counter, n: usize) {
-        // Not by `region`: this lies at the end of deep paths. Relaxed: statistics.
-        (table.here(self.cpu()))
-            .counter(counter)
-            .fetch_add(n as u64, Relaxed);
+        // Any region will do, as readers add them up. By the thread, as the kernel's answer which CPU
+        // this is takes more stack than there is at the end of deep paths. (The factor is 2^64 / φ.)
+        let spread = (uslub_rseq::thread_pointer() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let region = table.here((spread >> 32) as usize % self.nr_cpu_ids());
+        // Relaxed: statistics.
+        region.counter(counter).fetch_add(n as u64, Relaxed);
     }
 }

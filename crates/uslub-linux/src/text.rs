@@ -1,6 +1,9 @@
 //! Text without memory from anyone: a buffer on the stack, written in one go.
 
+use core::cell::UnsafeCell;
 use core::fmt::{Arguments, Write};
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::{Acquire, Release};
 
 use crate::sys;
 
@@ -45,9 +48,63 @@ impl<const N: usize> Write for Text<N> {
     }
 }
 
-/// Writes a line to standard error.
+/// The buffer of [`complain`]: whoever has set `taken` may use `text`.
+struct Shared {
+    taken: AtomicBool,
+    text: UnsafeCell<Text<1024>>,
+}
+
+// SAFETY: `text` is used by one thread at a time, the one that set `taken`.
+unsafe impl Sync for Shared {}
+
+static LINE: Shared = Shared {
+    taken: AtomicBool::new(false),
+    text: UnsafeCell::new(Text::new()),
+};
+
+/// Standard error itself, for a thread that finds the buffer taken.
+struct Unbuffered;
+
+impl Write for Unbuffered {
+    fn write_str(&mut self, s: &str) -> core::fmt::Result {
+        sys::write_all(libc::STDERR_FILENO, s.as_bytes());
+        Ok(())
+    }
+}
+
+/// Writes a line to standard error, by one system call unless another thread does the same right now.
+///
+/// The buffer is static, as callers may have little stack left. A signal handler that interrupts
+/// its user, and a child of `fork` that inherits it taken, write without it.
+#[cold]
+#[inline(never)]
 pub fn complain(message: Arguments<'_>) {
-    let mut text = Text::<1024>::new();
+    // Acquire: what the last user wrote into the buffer is done.
+    if LINE.taken.swap(true, Acquire) {
+        let _ = writeln!(Unbuffered, "uslub: {message}");
+        return;
+    }
+    // SAFETY: this thread set `taken`, and no other uses the buffer until it is cleared.
+    let text = unsafe { &mut *LINE.text.get() };
+    text.len = 0;
     let _ = writeln!(text, "uslub: {message}");
     sys::write_all(libc::STDERR_FILENO, text.as_bytes());
+    // Release: the next user's writes come behind these reads.
+    LINE.taken.store(false, Release);
+}
+
+#[cfg(test)]
+mod tests {
+    use core::sync::atomic::Ordering::Relaxed;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_finds_the_buffer_taken_does_not_wait_for_it() {
+        // Relaxed: no other thread of this test looks.
+        LINE.taken.store(true, Relaxed);
+        complain(format_args!("beside the buffer"));
+        assert!(LINE.taken.load(Relaxed), "taken still, by the other");
+        LINE.taken.store(false, Relaxed);
+    }
 }

@@ -137,11 +137,18 @@ impl RawCache {
     fn one(&self, gfp: Gfp, work: impl FnOnce() -> *mut u8) -> Option<NonNull<u8>> {
         let (object, panic) = self.constructing(gfp, work);
         if let Some(panic) = panic {
-            // SAFETY: just allocated, and unused.
-            unsafe { self.free(object) };
-            resume_unwind(panic);
+            self.undo(&mut [NonNull::new(object)], panic);
         }
         NonNull::new(object)
+    }
+
+    /// Frees objects that were just allocated, and goes on with the panic of their constructor.
+    #[cold]
+    #[inline(never)]
+    fn undo(&self, objects: &mut [Option<NonNull<u8>>], panic: Panic) -> ! {
+        // SAFETY: just allocated, and unused.
+        unsafe { self.free_bulk(objects) };
+        resume_unwind(panic);
     }
 
     /// Allocates an object; `None` when there is no memory. Its bytes are what the constructor and later users left,
@@ -324,6 +331,24 @@ impl RawCache {
         objects: &mut [Option<NonNull<u8>>],
         gfp: Gfp,
     ) -> Result<(), AllocError> {
+        if self.cache.ctor.is_some() {
+            return self.alloc_bulk_constructing(objects, gfp);
+        }
+        if ALLOCATOR.alloc_bulk(self.cache, gfp, as_pointers(objects)) {
+            return Ok(());
+        }
+        // What stands there is not ours.
+        objects.fill(None);
+        Err(AllocError(()))
+    }
+
+    /// [`alloc_bulk`](Self::alloc_bulk) of a cache with a constructor. Apart, as it takes more stack.
+    #[inline(never)]
+    fn alloc_bulk_constructing(
+        &self,
+        objects: &mut [Option<NonNull<u8>>],
+        gfp: Gfp,
+    ) -> Result<(), AllocError> {
         let (done, panic) = self.constructing(gfp, || {
             ALLOCATOR.alloc_bulk(self.cache, gfp, as_pointers(objects))
         });
@@ -332,9 +357,7 @@ impl RawCache {
             objects.fill(None);
         }
         if let Some(panic) = panic {
-            // SAFETY: just allocated, and unused.
-            unsafe { self.free_bulk(objects) };
-            resume_unwind(panic);
+            self.undo(objects, panic);
         }
         if done { Ok(()) } else { Err(AllocError(())) }
     }

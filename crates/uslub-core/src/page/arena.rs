@@ -31,6 +31,8 @@ pub(super) const DESCRIPTOR_BYTES: usize = BLOCK_PAGES * size_of::<Slab>();
 const TABLE: usize = BLOCK_BYTES / DESCRIPTOR_BYTES;
 /// The first block whose descriptors may lie in a huge page, and begin one: what is not used of that is little beside the 32 MiB before.
 pub(super) const FIRST_TABLE: usize = 16;
+/// Side ranges: of blocks, groups, the page map and descriptors.
+pub(super) const SIDES: usize = 4;
 /// A block's share of its group, in bytes.
 pub(super) const GROUP_SHARE: usize = size_of::<Group>() / 64;
 
@@ -138,6 +140,7 @@ impl Arena {
     }
 
     /// Commits `count` blocks (1 to [`MOST_AHEAD`]) from `block` on, those before which are; returns false when their memory cannot be had.
+    #[inline(never)]
     fn commit<P: Platform>(&self, platform: &P, block: usize, count: usize) -> bool {
         // Relaxed: as the limit.
         let described = self.described.load(Relaxed);
@@ -159,7 +162,7 @@ impl Arena {
         // Relaxed, both: as in `grow`.
         let begin = self.described.load(Relaxed);
         let end = end.min(self.sides_reserved.load(Relaxed));
-        let done = self.sides().into_iter().all(|(start, unit)| {
+        let done = (0..SIDES).map(|side| self.side(side)).all(|(start, unit)| {
             let from = platform.whole_pages(start + begin * unit);
             let to = platform.whole_pages(start + end * unit);
             // SAFETY: inside our reservation; page-aligned, as `start` is.
@@ -213,15 +216,15 @@ impl Arena {
         }
     }
 
-    /// The side ranges: where each begins, and its bytes a block.
-    pub(super) fn sides(&self) -> [(usize, usize); 4] {
+    /// A side range, one of [`SIDES`]: where it begins, and its bytes a block.
+    pub(super) fn side(&self, number: usize) -> (usize, usize) {
         // Relaxed: the addresses were published with `reserved`.
-        [
-            (self.blocks.load(Relaxed) as usize, size_of::<Block>()),
-            (self.groups.load(Relaxed) as usize, GROUP_SHARE),
-            (self.map.load(Relaxed) as usize, 2 * BLOCK_PAGES),
-            (self.descriptors.load(Relaxed) as usize, DESCRIPTOR_BYTES),
-        ]
+        match number {
+            0 => (self.blocks.load(Relaxed) as usize, size_of::<Block>()),
+            1 => (self.groups.load(Relaxed) as usize, GROUP_SHARE),
+            2 => (self.map.load(Relaxed) as usize, 2 * BLOCK_PAGES),
+            _ => (self.descriptors.load(Relaxed) as usize, DESCRIPTOR_BYTES),
+        }
     }
 
     /// Bytes reserved for pages behind those of a block.

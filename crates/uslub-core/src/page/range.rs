@@ -19,7 +19,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use crate::page::arena::{
-    Arena, BLOCK_BYTES, DESCRIPTOR_BYTES, FIRST_TABLE, GROUP_SHARE, MOST_AHEAD, PageIndex,
+    Arena, BLOCK_BYTES, DESCRIPTOR_BYTES, FIRST_TABLE, GROUP_SHARE, MOST_AHEAD, PageIndex, SIDES,
 };
 use crate::page::block::{BLOCK_PAGES, Block};
 use crate::platform::{PAGE_SIZE, Platform};
@@ -144,6 +144,7 @@ impl Arena {
     }
 
     /// Reserves more address space behind the range. As [`grow`](Self::grow), one thread at a time.
+    #[inline(never)]
     pub(super) fn extend<P: Platform>(&self, platform: &P) -> bool {
         // Relaxed, both: only we, one at a time, change them.
         let reserved = self.reserved.load(Relaxed) / BLOCK_PAGES;
@@ -172,18 +173,15 @@ impl Arena {
         if end > described {
             let planned = self.planned.load(Relaxed);
             let more = (end + MOST_AHEAD).min(planned);
-            let parts = self.sides_between(platform, described, more);
-            if !reserve_all(platform, &parts) {
+            let sides = |side| self.side_between(platform, side, described, more);
+            if !reserve_all(platform, SIDES, sides) {
                 return false;
             }
             // Relaxed: as above.
             self.sides_reserved.store(more, Relaxed);
         }
         let start = self.address(PageIndex((begin * BLOCK_PAGES) as u32));
-        if !reserve_all(
-            platform,
-            &[(start.as_ptr() as usize, (end - begin) * BLOCK_BYTES)],
-        ) {
+        if !platform.reserve_at(start, (end - begin) * BLOCK_BYTES) {
             return false;
         }
         // Release: published with the addresses.
@@ -191,19 +189,19 @@ impl Arena {
         true
     }
 
-    /// The parts of the side ranges for the blocks from `begin` to `end`, start and bytes: none of
-    /// a page that blocks before share.
-    fn sides_between<P: Platform>(
+    /// The part of a side range for the blocks from `begin` to `end`, start and bytes: none of a page
+    /// that blocks before share.
+    fn side_between<P: Platform>(
         &self,
         platform: &P,
+        side: usize,
         begin: usize,
         end: usize,
-    ) -> [(usize, usize); 4] {
-        self.sides().map(|(start, unit)| {
-            let from = platform.whole_pages(start + begin * unit);
-            let to = platform.whole_pages(start + end * unit);
-            (from, to - from)
-        })
+    ) -> (usize, usize) {
+        let (start, unit) = self.side(side);
+        let from = platform.whole_pages(start + begin * unit);
+        let to = platform.whole_pages(start + end * unit);
+        (from, to - from)
     }
 
     /// Gives reserved address space beyond what is committed back, keeping at
@@ -227,9 +225,8 @@ impl Arena {
         self.reserved.store(end, Relaxed);
         let sides = self.sides_reserved.load(Relaxed);
         let described = (end / BLOCK_PAGES).max(self.described.load(Relaxed));
-        let mut parts = self
-            .sides_between(platform, described, sides.max(described))
-            .into_iter();
+        let end = sides.max(described);
+        let mut parts = (0..SIDES).map(|side| self.side_between(platform, side, described, end));
         // SAFETY: as above; each is page-aligned and not 0.
         let done = parts.all(|(start, bytes)| unsafe {
             bytes == 0 || platform.release(NonNull::new_unchecked(start as *mut u8), bytes)
@@ -263,21 +260,27 @@ impl Arena {
     }
 }
 
-/// Reserves ranges, start and bytes, all or none.
-fn reserve_all<P: Platform>(platform: &P, parts: &[(usize, usize)]) -> bool {
-    let at = |address: usize| NonNull::new(address as *mut u8);
-    let reserved = |&&(start, bytes): &&(usize, usize)| {
-        bytes == 0 || at(start).is_some_and(|start| platform.reserve_at(start, bytes))
-    };
-    let done = parts.iter().take_while(reserved).count();
-    if done == parts.len() {
-        return true;
-    }
-    for &(start, bytes) in parts[..done].iter().filter(|(_, bytes)| *bytes > 0) {
-        if let Some(start) = at(start) {
-            // SAFETY: just reserved, used by no one.
-            unsafe { platform.release(start, bytes) };
+/// Reserves `count` ranges, start and bytes, all or none.
+#[inline]
+fn reserve_all<P: Platform>(
+    platform: &P,
+    count: usize,
+    range: impl Fn(usize) -> (usize, usize),
+) -> bool {
+    for at in 0..count {
+        let (start, bytes) = range(at);
+        let reserved = bytes == 0
+            || NonNull::new(start as *mut u8)
+                .is_some_and(|start| platform.reserve_at(start, bytes));
+        if !reserved {
+            for (start, bytes) in (0..at).map(&range).filter(|&(_, bytes)| bytes > 0) {
+                if let Some(start) = NonNull::new(start as *mut u8) {
+                    // SAFETY: just reserved, used by no one.
+                    unsafe { platform.release(start, bytes) };
+                }
+            }
+            return false;
         }
     }
-    false
+    true
 }

@@ -29,6 +29,11 @@ impl Runs {
         }
     }
 
+    /// Empties the list.
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
     /// Whether the list has room for no other run.
     pub fn is_full(&self) -> bool {
         self.len == MOST
