@@ -277,7 +277,8 @@ impl<P: Platform> Allocator<P> {
         self.note_barn(cache, true);
         self.note_taker(cache);
         let filled = self.use_up_new_slabs(cache, 0, out);
-        self.count_bulk_of_new(cache, filled);
+        self.count(cache, StatItem::BarnGetFail, 1);
+        self.count(cache, StatItem::AllocSlowpath, filled);
         filled
     }
 

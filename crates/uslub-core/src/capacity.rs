@@ -14,7 +14,7 @@
 //! |---|---|
 //! | the barn had no full sheaf for an allocation, or no room for a free, below 28 objects | the next step at once |
 //! | the same twice within 10 ms, from 28 objects on | the next step |
-//! | no visit to the barn for 40 ms; four times as long after each step down that was soon taken back, up to three times | one step less |
+//! | no visit to the barn for 40 ms | one step less |
 //! | no allocation and no free for two looks, 10 ms apart | the minimum; its sheaves are flushed |
 //!
 //! Failing at the barn is the signal: a barn visit is cheap, a refill from slabs is not. Of visits, 63 weigh as much as a miss; that
@@ -43,7 +43,7 @@ const MISSES: u8 = 2;
 const VISITS: u8 = 63;
 /// Milliseconds of a window.
 const WINDOW_MS: u32 = 10;
-/// Milliseconds without a visit to the barn after which a CPU wants less, at first.
+/// Milliseconds without a visit to the barn after which a CPU wants less.
 const QUIET_MS: u32 = 40;
 
 /// What a CPU wants of one cache's sheaves, in a word of its region. Racy: a lost update costs a step.
@@ -56,10 +56,6 @@ struct Wish {
     misses: u8,
     /// Visits to the barn and the spare since the last that counted as a miss, up to 63.
     visits: u8,
-    /// How often, up to 3 times, a step down turned out to be too early.
-    patience: u8,
-    /// Whether the last step was down.
-    shrunk: bool,
     /// Low bits of the count of allocations and frees at the last look.
     activity: u8,
     /// Of the last visit to the barn, in milliseconds, truncated.
@@ -72,11 +68,9 @@ impl Wish {
         let [both, misses, visits, activity, a, b, c, d] = word.load(Relaxed).to_le_bytes();
         Self {
             step: both & 7,
-            shrunk: both & 8 != 0,
             idle: both >> 4,
             misses,
-            visits: visits & 63,
-            patience: visits >> 6,
+            visits,
             activity,
             visited: u32::from_le_bytes([a, b, c, d]),
         }
@@ -84,18 +78,10 @@ impl Wish {
 
     fn store(self, word: &AtomicU64) {
         let [a, b, c, d] = self.visited.to_le_bytes();
-        let both = self.step | u8::from(self.shrunk) << 3 | self.idle << 4;
-        let visits = self.visits | self.patience << 6;
-        let bytes = [both, self.misses, visits, self.activity, a, b, c, d];
+        let both = self.step | self.idle << 4;
+        let bytes = [both, self.misses, self.visits, self.activity, a, b, c, d];
         // Relaxed: a hint.
         word.store(u64::from_le_bytes(bytes), Relaxed);
-    }
-}
-
-impl Wish {
-    /// Milliseconds without a visit to the barn after which a CPU wants less.
-    fn quiet_ms(self) -> u32 {
-        QUIET_MS << (2 * self.patience)
     }
 }
 
@@ -209,13 +195,9 @@ impl<P: Platform> Allocator<P> {
         if failed {
             wish.visits = 0;
         }
-        if since > wish.quiet_ms() && wish.step > 0 && !first {
+        if since > QUIET_MS && wish.step > 0 && !first {
             wish.step -= 1;
             wish.misses = 0;
-            if wish.shrunk {
-                wish.patience = wish.patience.saturating_sub(1);
-            }
-            wish.shrunk = true;
         } else if failed && !first {
             if since > WINDOW_MS {
                 wish.misses = 0;
@@ -224,10 +206,6 @@ impl<P: Platform> Allocator<P> {
             let enough = before < QUICK || wish.misses >= MISSES;
             if enough && usize::from(wish.step) < STEPS.len() - 1 && !self.is_over_budget() {
                 wish.misses = 0;
-                if wish.shrunk {
-                    wish.patience = (wish.patience + 1).min(3);
-                }
-                wish.shrunk = false;
                 // Steps that make no difference to this cache are passed over.
                 while usize::from(wish.step) < STEPS.len() - 1
                     && capacity_of(cache, wish.step) == before
@@ -278,7 +256,7 @@ impl<P: Platform> Allocator<P> {
                 (wish.idle, wish.activity) = (0, activity);
             }
             if wish.idle >= 2 && wish.step > 0 {
-                (wish.step, wish.misses, wish.patience) = (0, 0, 0);
+                (wish.step, wish.misses) = (0, 0);
                 self.count(cache, StatItem::SheafShrink, 1);
             }
             any |= wish.idle == 2;

@@ -1,7 +1,7 @@
 //! Whether an array is complete: all objects of a slab, each once.
 //!
-//! The addresses alone are looked at. As many as the slab has that are different slots of it are all of them. Most lie in ladders, one object
-//! a rung, as they were handed out.
+//! The check reads addresses only. If n distinct slot addresses of an n-slot slab are present, all of
+//! its objects are present. Most arrays are a few strided runs, as the objects were handed out.
 
 use crate::allocator::Allocator;
 use crate::cache::KmemCache;
@@ -10,7 +10,7 @@ use crate::slab::Slab;
 
 /// Slots of a slab, at most, for which this is done.
 const MOST: usize = 512;
-/// Objects that make no ladder worth a look of its own.
+/// Objects of the longest strided run that is not recorded as a run.
 const FEW: usize = 8;
 
 impl<P: Platform> Allocator<P> {
@@ -24,10 +24,8 @@ impl<P: Platform> Allocator<P> {
             return false;
         }
         let size = cache.size as usize;
-        if is_ladder(objects, size, |objects, step| {
-            self.platform.is_ladder(objects, step)
-        }) {
-            // As many rungs as slots, so the ends say all.
+        if stride_len(objects, size) == objects.len() {
+            // A run of as many objects as slots: both ends are slots, so all are.
             let ends = [objects[0], objects[objects.len() - 1]];
             let is_slot = |object: &*mut u8| cache.is_slot((*object as usize).wrapping_sub(base));
             return ends.iter().all(is_slot);
@@ -36,8 +34,8 @@ impl<P: Platform> Allocator<P> {
         let mut seen = Seen::none();
         let mut rest = objects;
         while let [first, ..] = rest {
-            // Many are in a few ladders; in random order hardly any.
-            let len = ladder_len(rest, size);
+            // In random order hardly any objects form a run.
+            let len = stride_len(rest, size);
             if len < FEW {
                 let (some, others) = rest.split_at(rest.len().min(8 * FEW));
                 let offsets = some.iter().map(|&object| object as usize ^ base);
@@ -62,22 +60,13 @@ impl<P: Platform> Allocator<P> {
     }
 }
 
-/// Whether each object lies `size` bytes above the one before it, or each as far below it. `look` tells it for a given step.
-fn is_ladder(objects: &[*mut u8], size: usize, look: impl Fn(&[*mut u8], usize) -> bool) -> bool {
-    let first = objects.windows(2).next().map(step);
-    let is_rung = |&first: &usize| first == size || first == size.wrapping_neg();
-    first
-        .filter(is_rung)
-        .is_some_and(|first| look(objects, first))
-}
-
 /// Bytes from the first of two objects to the second.
 fn step(pair: &[*mut u8]) -> usize {
     (pair[1] as usize).wrapping_sub(pair[0] as usize)
 }
 
 /// Objects at the start of an array, which has some, of which each lies `size` bytes above the one before it, or each as far below it.
-fn ladder_len(objects: &[*mut u8], size: usize) -> usize {
+fn stride_len(objects: &[*mut u8], size: usize) -> usize {
     let Some(first) = objects.windows(2).next().map(step) else {
         return objects.len();
     };
@@ -94,8 +83,8 @@ fn ladder_len(objects: &[*mut u8], size: usize) -> usize {
     {
         len += 8;
     }
-    let rungs = objects[len - 1..].windows(2).take(8);
-    len + rungs.take_while(|pair| step(pair) == first).count()
+    let pairs = objects[len - 1..].windows(2).take(8);
+    len + pairs.take_while(|pair| step(pair) == first).count()
 }
 
 /// Words of a set of slots.
@@ -183,55 +172,22 @@ mod tests {
     use std::vec::Vec;
 
     use super::*;
-    use crate::platform::is_ladder_by_pairs;
 
     #[test]
-    fn a_ladder_has_rungs_of_one_height() {
-        let ladder = |at: &[usize]| {
-            let objects: [*mut u8; 4] =
-                core::array::from_fn(|i| at.get(i).copied().unwrap_or(0) as *mut u8);
-            is_ladder(&objects[..at.len()], 16, is_ladder_by_pairs)
-        };
-        assert!(ladder(&[16, 32, 48]));
-        assert!(ladder(&[48, 32, 16, 0]));
-        assert!(!ladder(&[16, 32, 32]));
-        assert!(!ladder(&[16, 48, 80]));
-        assert!(!ladder(&[16]));
-    }
-
-    #[test]
-    fn a_ladder_has_no_rung_out_of_its_place() {
-        for len in 3..40 {
-            let ladder: Vec<_> = (1..=len).map(|i| (16 * i) as *mut u8).collect();
-            assert!(is_ladder(&ladder, 16, is_ladder_by_pairs));
-            for wrong in 0..len {
-                for by in [8, 16, 32] {
-                    let mut other = ladder.clone();
-                    other[wrong] = other[wrong].wrapping_add(by);
-                    assert!(
-                        !is_ladder(&other, 16, is_ladder_by_pairs),
-                        "{len} {wrong} {by}"
-                    );
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_ladder_ends_where_a_rung_is_higher() {
+    fn a_run_ends_where_the_stride_changes() {
         for down in [false, true] {
             for end in 1..40 {
                 for more in 0..12 {
-                    let rung = |i: usize| if down { 1000 - 16 * i } else { 16 * i };
+                    let place = |i: usize| if down { 1000 - 16 * i } else { 16 * i };
                     let others = (0..more).map(|i| 4096 + 48 * i);
-                    let all: Vec<_> = (0..end).map(rung).chain(others).collect();
+                    let all: Vec<_> = (0..end).map(place).chain(others).collect();
                     let all: Vec<_> = all.into_iter().map(|at| at as *mut u8).collect();
-                    assert_eq!(ladder_len(&all, 16), end, "{end} {more} {down}");
+                    assert_eq!(stride_len(&all, 16), end, "{end} {more} {down}");
                 }
             }
         }
         assert_eq!(
-            ladder_len(&[16, 16, 16].map(|at: usize| at as *mut u8), 16),
+            stride_len(&[16, 16, 16].map(|at: usize| at as *mut u8), 16),
             1
         );
     }

@@ -124,17 +124,6 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Counts a bulk that took so many objects of new slabs, as nothing else had any.
-    #[inline]
-    pub(crate) fn count_bulk_of_new(&self, cache: &KmemCache<P>, objects: usize) {
-        if objects == cache.oo.objects as usize {
-            (self.platform).count(&self.table, cache.counters.bulks_of_new(), 1);
-        } else {
-            self.count(cache, StatItem::BarnGetFail, 1);
-            self.count(cache, StatItem::AllocSlowpath, objects);
-        }
-    }
-
     /// A number that changes when anyone allocates or frees; for telling whether a program is idle.
     pub fn activity(&self) -> u64 {
         // Relaxed: figures.
@@ -225,10 +214,6 @@ pub(crate) fn count_in<P: Platform>(region: &Region, cache: &KmemCache<P>, item:
         StatItem::AllocFastpath => region.counts(cache.id).0,
         StatItem::FreeFastpath => region.counts(cache.id).1,
         StatItem::FreeRcuSheaf => region.rcu_count(cache.id),
-        StatItem::BarnGetFail => count(cache.counters.bulks_of_new()),
-        StatItem::AllocSlowpath => {
-            count(cache.counters.bulks_of_new()) * u64::from(cache.oo.objects)
-        }
         _ => 0,
     };
     count(cache.counters.counter(item)) + elsewhere

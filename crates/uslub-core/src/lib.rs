@@ -73,7 +73,6 @@ pub mod slab;
 mod span;
 pub mod spill;
 pub mod stats;
-mod swing;
 pub mod sync;
 mod take;
 pub mod text;

@@ -27,10 +27,10 @@
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-use crate::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
+use crate::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::sheaf;
-use crate::stats::{STAT_ITEMS, STAT_SLOTS, StatItem};
+use crate::stats::{STAT_SLOTS, StatItem};
 
 /// Caches a page of a region serves.
 pub(crate) const CACHES_A_PAGE: usize = 128;
@@ -142,13 +142,6 @@ impl Counters {
     pub(crate) const fn counter(self, item: StatItem) -> Counter {
         Counter(self.0 as usize + item as usize)
     }
-
-    /// The counter of bulks that took all objects of one new slab, as no sheaf and no other slab had any: each is a barn without a full
-    /// sheaf and a slab's worth of objects taken directly.
-    #[inline]
-    pub(crate) const fn bulks_of_new(self) -> Counter {
-        Counter(self.0 as usize + STAT_ITEMS.len())
-    }
 }
 
 /// A counter of the slow paths of a cache, by its index in a region.
@@ -169,7 +162,6 @@ pub struct Region {
     words: [AtomicUsize; PAGE_WORDS * REGION_PAGES],
     stats: [AtomicU64; STAT_SLOTS * MAX_CACHES],
     wishes: [AtomicU64; MAX_CACHES],
-    swings: [AtomicU32; MAX_CACHES],
 }
 
 impl Region {
@@ -206,12 +198,6 @@ impl Region {
     #[inline]
     pub(crate) fn wish(&self, id: CacheId) -> &AtomicU64 {
         &self.wishes[id.index()]
-    }
-
-    /// How far rows reach into a cache's two sheaves; see [`swing`](crate::swing).
-    #[inline]
-    pub(crate) fn swing(&self, id: CacheId) -> &AtomicU32 {
-        &self.swings[id.index()]
     }
 
     pub(crate) fn count(&self, slot: Slot, offset: usize, n: usize) {
@@ -496,7 +482,6 @@ impl Table {
             // Relaxed: as above.
             region.wishes[id.index()].store(0, Relaxed);
             // Relaxed: as above.
-            region.swings[id.index()].store(0, Relaxed);
             for count in &region.stats[id.index() * STAT_SLOTS..][..STAT_SLOTS] {
                 // Relaxed: as above.
                 count.store(0, Relaxed);

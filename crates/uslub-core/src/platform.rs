@@ -58,8 +58,6 @@ pub enum Backing {
     /// Page by page, though huge pages may have been asked for what is reserved: a program may use
     /// little of a large object.
     Sparse,
-    /// By a huge page, though it is used little by little: where memory has grown quickly for some time.
-    Table,
 }
 
 /// What the core needs from the world below.
@@ -131,12 +129,6 @@ pub unsafe trait Platform: Sync + 'static {
     ///
     /// The range must be committed or mapped, page-aligned, and hold nothing of value.
     unsafe fn purge(&self, start: NonNull<u8>, bytes: usize) -> bool;
-
-    /// Hears that the `bytes` bytes of pages that were added last are used up, and more are needed now. Returns whether that came so
-    /// quickly that what follows is worth a [huge page](Backing::Huge), as far as it is the program's doing.
-    fn used_up(&self, _bytes: usize) -> bool {
-        false
-    }
 
     /// Says what physical memory a committed range is to have from now on; returns whether that is so. A platform refuses huge pages
     /// where small ones are cheaper.
@@ -335,12 +327,6 @@ pub unsafe trait Platform: Sync + 'static {
         write_one_by_one(base, offsets, out);
     }
 
-    /// Whether each object lies `step` bytes above the one before it, modulo the size of addresses; there are two and more.
-    #[inline]
-    fn is_ladder(&self, objects: &[*mut u8], step: usize) -> bool {
-        is_ladder_by_pairs(objects, step)
-    }
-
     /// Called once, when the table has its slots: from then on [`pop`](Platform::pop) and the others may be called at any time.
     fn slots_are_ready(&self) {}
 
@@ -379,16 +365,4 @@ pub fn write_one_by_one(base: *mut u8, offsets: &[u32], out: &mut [*mut u8]) {
     for (place, &offset) in out.iter_mut().zip(offsets) {
         *place = base.wrapping_add(offset as usize);
     }
-}
-
-/// [`Platform::is_ladder`], without a branch an object. Each is compared with the last but one before it: two are looked at at once.
-#[inline]
-pub fn is_ladder_by_pairs(objects: &[*mut u8], step: usize) -> bool {
-    let far = |below: *mut u8, above: *mut u8| (above as usize).wrapping_sub(below as usize);
-    let pairs = objects.iter().zip(&objects[2..]);
-    let others = pairs.fold(
-        far(objects[0], objects[1]) ^ step,
-        |all, (&below, &above)| all | (far(below, above) ^ step.wrapping_mul(2)),
-    );
-    others == 0
 }

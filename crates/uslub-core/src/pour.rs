@@ -110,9 +110,6 @@ impl<P: Platform> Allocator<P> {
         if filled == out.len() {
             return filled;
         }
-        if out.len() - filled <= cache.capacity {
-            return filled + self.take_from_one(cache, gfp, &mut out[filled..]);
-        }
         let mut fulls = self.barn_get_for(cache, out.len() - filled, gfp);
         if fulls.is_empty() {
             return filled;
@@ -134,50 +131,6 @@ impl<P: Platform> Allocator<P> {
         filled
     }
 
-    /// Takes objects, no more than a sheaf holds, out of a full one of the barn, and leaves an empty spare there in the same visit;
-    /// returns how many.
-    fn take_from_one(&self, cache: &KmemCache<P>, gfp: Gfp, out: &mut [*mut u8]) -> usize {
-        let mut empty = self.take_from_slot(cache.id.spare(), 0, sheaf::top_is_empty);
-        let mut filled = 0;
-        if let Some(mut full) = self.barn_get(cache, &mut empty, gfp) {
-            filled = pour_out(&mut full, out);
-            if full.is_empty() && self.glance(cache.id.main()) == sheaf::bootstrap() {
-                // A bulk like this one, freed, finds room at once.
-                self.place_roomy(cache, self.fit(cache, full), gfp);
-            } else {
-                self.place_filled(cache, full, gfp);
-            }
-        }
-        if let Some(empty) = empty {
-            self.place_empty(cache, empty, gfp);
-        }
-        filled
-    }
-
-    /// Puts objects, no more than a sheaf holds, into an empty one of the barn, and leaves a full spare there in the same visit; returns
-    /// how many.
-    fn put_into_one(&self, cache: &KmemCache<P>, gfp: Gfp, objects: &[*mut u8]) -> usize {
-        if self.barn_is_full(cache) {
-            return 0;
-        }
-        let Some(full) = self.take_from_slot(cache.id.spare(), 0, sheaf::top_is_full) else {
-            return 0;
-        };
-        let empty = match self.barn_exchange(cache, full, gfp) {
-            Ok(empty) => empty.map(|empty| self.fit(cache, empty)),
-            Err(full) => {
-                self.place_spare(cache, full, gfp);
-                return 0;
-            }
-        };
-        let Some(mut sheaf) = empty.or_else(|| self.new_sheaf(cache, gfp)) else {
-            return 0;
-        };
-        let n = pour_in(&mut sheaf, objects);
-        self.place_roomy(cache, sheaf, gfp);
-        n
-    }
-
     /// Puts the first objects of an array into this CPU's sheaves, and into empty ones as far as the barn has room for them;
     /// returns how many.
     fn put_into_sheaves(&self, cache: &KmemCache<P>, gfp: Gfp, objects: &[*mut u8]) -> usize {
@@ -187,9 +140,6 @@ impl<P: Platform> Allocator<P> {
         {
             left -= pour_in(&mut sheaf, &objects[objects.len() - left..]);
             self.place_roomy(cache, sheaf, gfp);
-        }
-        if (1..=cache.capacity).contains(&left) {
-            left -= self.put_into_one(cache, gfp, &objects[objects.len() - left..]);
         }
         if left == 0 {
             return objects.len();

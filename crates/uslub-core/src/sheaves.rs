@@ -9,7 +9,7 @@
 //!
 //! | spare | barn | what happens |
 //! |---|---|---|
-//! | has objects | – | spare becomes main, or as much of it as keeps a row in one sheaf (`swing.rs`) |
+//! | has objects | – | spare becomes main |
 //! | none or empty | has a full sheaf | it becomes main |
 //! | none or empty | none | an empty sheaf is refilled from slabs and becomes main |
 //!
@@ -154,8 +154,7 @@ impl<P: Platform> Allocator<P> {
         if let Some(sheaf) = self.take_spare(cache, spare) {
             if !sheaf.is_empty() {
                 self.note_swap(cache);
-                let sheaf = self.fit(cache, sheaf);
-                return Some(self.centred(cache, main, sheaf, gfp));
+                return Some(self.fit(cache, sheaf));
             }
             empty = Some(sheaf);
         }
@@ -382,7 +381,6 @@ impl<P: Platform> Allocator<P> {
         let spare = self.glance(cache.id.spare());
         let spare_is_full = spare != 0 && spare & 1 == 0 && sheaf::top_is_full(spare);
         if !spare_is_full && let Some(sheaf) = self.take_spare(cache, spare) {
-            self.note_filled(cache);
             return Some(self.fit(cache, sheaf));
         }
         if !spare_is_full {

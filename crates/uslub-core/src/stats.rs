@@ -82,5 +82,5 @@ items! {
     SheafReturnSlow => "sheaf_return_slow",
 }
 
-/// Counters that a region has for each cache: one for each item, and one that stands for several.
-pub const STAT_SLOTS: usize = STAT_ITEMS.len() + 1;
+/// Counters that a region has for each cache.
+pub const STAT_SLOTS: usize = STAT_ITEMS.len();

@@ -11,7 +11,6 @@
 use core::ptr::null_mut;
 
 use crate::allocator::Allocator;
-use crate::args::CACHE_LINE;
 use crate::cache::KmemCache;
 use crate::detached::Detached;
 use crate::gfp::Gfp;
@@ -19,9 +18,6 @@ use crate::platform::Platform;
 use crate::refill::Refill;
 use crate::slab::{Slab, State};
 use crate::stats::StatItem;
-
-/// Lines that may be asked for, for each link that is read one after the other.
-const WORTH: usize = 4;
 
 /// What became of an isolated slab.
 #[derive(PartialEq, Eq)]
@@ -96,8 +92,6 @@ impl<P: Platform> Allocator<P> {
         }
         let first = if starts_over { 0 } else { position };
         let fresh_left = objects - first;
-        let listed = (objects - old.inuse() - fresh_left) as usize;
-        self.fetch_links(cache, slab, first as usize, listed.min(out.len()));
         let mut constructed = None;
         let (listed, fresh, spilled, new) = loop {
             let listed = objects - old.inuse() - fresh_left;
@@ -169,23 +163,6 @@ impl<P: Platform> Allocator<P> {
         }
         refill.filled += taken;
         outcome
-    }
-
-    /// Asks for the lines of a slab's links, as each of those that are `wanted` is found by the one before, and waited for. Whose they
-    /// are of the slots that were `used` nobody knows yet, so all are asked for, or none where most would be in vain.
-    #[inline]
-    fn fetch_links(&self, cache: &KmemCache<P>, slab: &Slab, used: usize, wanted: usize) {
-        let size = cache.size as usize;
-        let (bytes, step) = (used * size, size.max(CACHE_LINE));
-        if wanted <= 2 || wanted * step * WORTH < bytes {
-            return;
-        }
-        let base = self
-            .slab_base(slab)
-            .wrapping_add(cache.links.offset as usize);
-        for link in (0..bytes).step_by(step) {
-            self.platform.fetch_line(base.wrapping_add(link));
-        }
     }
 
     /// The object behind `object` in a detached freelist, whose link is wiped.

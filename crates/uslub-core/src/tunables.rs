@@ -106,7 +106,7 @@ impl Tunables {
         sheaf_budget_mb: 128,
         rseq: 1,
         decay_ms: 1000,
-        huge_pages_mb: 2,
+        huge_pages_mb: 24,
     };
 }
 

@@ -108,47 +108,6 @@ fn a_cpu_that_exchanges_main_and_spare_again_and_again_gets_larger_sheaves() {
     assert_all_is_given_back(&a);
 }
 
-/// Where the first row began, the main sheaf holds 174 objects between the rows: each of them would change main and spare twice.
-/// The CPU sees how far they reach, and they settle in one sheaf.
-#[test]
-fn rows_that_fit_into_one_sheaf_settle_in_it() {
-    let a = machine(&["sheaf_capacity=28"]);
-    let cache = cache(&a);
-    for _ in 0..100 {
-        burst(&a, cache, 0, 2 * MOST);
-    }
-    assert_eq!(support::sheaves_on(&a, cache, 0), (Some(174), Some(MOST)));
-    for _ in 0..3 {
-        burst(&a, cache, 0, MOST);
-    }
-    for n in [MOST, 200, 50] {
-        burst(&a, cache, 0, n);
-        assert_eq!(support::sheaves_on(&a, cache, 0), (Some(MOST), Some(174)));
-    }
-    assert_eq!(a.validate(), Ok(()));
-    assert_all_is_given_back(&a);
-}
-
-/// Five objects that come and go across the change of sheaves are soon far from it.
-#[test]
-fn what_goes_to_and_fro_by_a_few_objects_gets_half_a_sheaf() {
-    let a = machine(&["sheaf_capacity=28"]);
-    let cache = cache(&a);
-    for _ in 0..100 {
-        burst(&a, cache, 0, 2 * MOST);
-    }
-    let held: Vec<_> = (0..172).map(|_| a.alloc(cache, Gfp::KERNEL)).collect();
-    for _ in 0..4 {
-        burst(&a, cache, 0, 5);
-    }
-    assert_eq!(support::sheaves_on(&a, cache, 0), (Some(127), Some(125)));
-    // SAFETY: the test's objects, freed once.
-    held.into_iter()
-        .for_each(|object| unsafe { a.free(cache, object) });
-    assert_eq!(a.validate(), Ok(()));
-    assert_all_is_given_back(&a);
-}
-
 #[test]
 fn sheaves_of_small_classes_of_kmalloc_grow_unless_their_capacity_is_set() {
     // Whole slabs of 64 KiB or 500 objects; else 8 KiB, or what is set.

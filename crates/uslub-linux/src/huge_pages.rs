@@ -7,10 +7,6 @@
 //!
 //! So the first touch of each is timed, and after a dear one the next few are not asked for. Asking is done once for all that is reserved, as
 //! it costs as much as a page or two; those that are left out are excepted, all of a pause at once.
-//!
-//! While a program has little memory, more is asked for as huge pages only if it came to need it quickly, so that clearing it is a good part
-//! of what the program does: to others a page of 2 MiB that they do not fill, or a dear one, is more than they could gain. And once it has
-//! grown quickly for a while, the tables beside that memory, of which each 2 MiB take 16 KiB, come by huge pages too.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
@@ -18,7 +14,6 @@ use core::sync::atomic::{AtomicU32, AtomicUsize};
 
 use uslub_core::platform::PAGE_SIZE;
 
-use crate::growth::Growth;
 use crate::sys;
 
 /// Bytes of a huge page, with pages of 4 KiB.
@@ -31,21 +26,12 @@ const FIRST_PAUSE: u32 = 1;
 const LONGER: u32 = 8;
 /// At most: what the dear one cost too much is then a tenth of what their memory costs by small pages.
 const LONGEST_PAUSE: u32 = 32;
-/// Huge pages that might be asked for while the program has little memory: 24 MiB.
-const EARLY: u32 = 12;
-/// Bytes that were used up quickly, one part after another, from which on much more is likely to follow.
-const STREAM: usize = 16 << 20;
-
 /// Whether huge pages are worth asking for.
 pub(crate) struct HugePages {
     /// How many not to ask for from now on.
     pause: AtomicU32,
     /// How many after the next dear one.
     next_pause: AtomicU32,
-    /// How many might have been asked for so far.
-    blocks: AtomicU32,
-    /// How quickly memory grows.
-    pub(crate) growth: Growth,
     /// Where the range begins that the system was asked to give huge pages.
     advised_from: AtomicUsize,
     /// Where it ends.
@@ -60,8 +46,6 @@ impl HugePages {
         Self {
             pause: AtomicU32::new(0),
             next_pause: AtomicU32::new(FIRST_PAUSE),
-            blocks: AtomicU32::new(0),
-            growth: Growth::new(),
             advised_from: AtomicUsize::new(usize::MAX),
             advised: AtomicUsize::new(0),
             excepted: AtomicUsize::new(0),
@@ -181,36 +165,9 @@ impl HugePages {
         is_part && unsafe { crate::advice::renew(address, bytes) }
     }
 
-    /// As [`back`](Self::back), for a range that is used little by little: if memory has grown quickly for some time.
-    ///
-    /// # Safety
-    ///
-    /// The range is committed, all zero and nobody else's yet.
-    pub(crate) unsafe fn back_table(&self, start: NonNull<u8>, bytes: usize) -> bool {
-        if self.growth.quick_bytes() < STREAM {
-            return false;
-        }
-        // SAFETY: by the caller's promise; it only says how memory is to come.
-        let advised = unsafe { sys::madvise(start.as_ptr() as usize, bytes, libc::MADV_HUGEPAGE) };
-        if advised {
-            // SAFETY: by the caller's promise.
-            unsafe { self.touch(start) };
-        }
-        advised
-    }
-
     /// Whether to ask for the next one, which is needed now.
     fn next(&self) -> bool {
-        // Relaxed: a hint, like all here; of two threads at the same time one may count for both.
-        let blocks = self.blocks.load(Relaxed);
-        if blocks < EARLY {
-            // Relaxed: as above.
-            self.blocks.store(blocks + 1, Relaxed);
-            if self.growth.quick_bytes() == 0 {
-                return false;
-            }
-        }
-        // Relaxed, both: as above.
+        // Relaxed, both: a hint, like all here; of two threads at the same time one may count for both.
         let pause = self.pause.load(Relaxed);
         self.pause.store(pause.saturating_sub(1), Relaxed);
         pause == 0
@@ -262,32 +219,9 @@ mod tests {
 
     use super::*;
 
-    /// Of a program that has much memory already.
-    fn late() -> HugePages {
-        let pages = HugePages::new();
-        (0..EARLY).for_each(|_| _ = pages.next());
-        pages
-    }
-
-    #[test]
-    fn early_ones_are_asked_for_where_they_are_needed_quickly() {
-        let pages = HugePages::new();
-        let mut now = 1 << 40;
-        let mut next_after = |ns| {
-            now += ns;
-            pages.growth.note(now, 1000);
-            pages.next()
-        };
-        assert!(!next_after(1001));
-        assert!(next_after(1000) && !next_after(1001) && next_after(1));
-        let asked = (4..EARLY).filter(|_| next_after(1001)).count();
-        assert_eq!(asked, 0);
-        assert!(next_after(1001), "no longer early");
-    }
-
     #[test]
     fn after_a_dear_one_some_are_left_out() {
-        let pages = late();
+        let pages = HugePages::new();
         assert!(pages.next() && pages.next());
         pages.note(DEAR_NS);
         assert!(pages.next(), "no dearer than small ones");
@@ -336,7 +270,7 @@ mod tests {
         let writable = libc::PROT_READ | libc::PROT_WRITE;
         let mapping = sys::mmap(0, bytes, writable, libc::MAP_NORESERVE).unwrap();
         let start = mapping.next_multiple_of(HUGE_PAGE_BYTES);
-        let pages = late();
+        let pages = HugePages::new();
         let back = |n: usize| {
             let block = NonNull::new((start + n * HUGE_PAGE_BYTES) as *mut u8).unwrap();
             let ahead = (BLOCKS - 1 - n) * HUGE_PAGE_BYTES;
@@ -358,30 +292,6 @@ mod tests {
                 .all(|(n, a)| a == Some(!(1..9).contains(&n)))
         );
         assert!(back(9));
-        // SAFETY: ours, and used no more.
-        unsafe { sys::munmap(mapping, bytes) };
-    }
-
-    #[test]
-    fn a_table_is_asked_for_where_memory_has_grown_quickly_for_long() {
-        let bytes = 2 * HUGE_PAGE_BYTES;
-        let writable = libc::PROT_READ | libc::PROT_WRITE;
-        let mapping = sys::mmap(0, bytes, writable, libc::MAP_NORESERVE).unwrap();
-        let start = mapping.next_multiple_of(HUGE_PAGE_BYTES);
-        let pages = HugePages::new();
-        let mut now = 0;
-        let mut asked_after = |ns: usize, used| {
-            now += ns as u64;
-            pages.growth.note(now, used);
-            let table = NonNull::new(start as *mut u8).unwrap();
-            // SAFETY: mapped, zero and ours.
-            let asked = unsafe { pages.back_table(table, HUGE_PAGE_BYTES) };
-            assert_eq!(advice_at(start), asked.then_some(true));
-            asked
-        };
-        assert!(!asked_after(STREAM + 1, STREAM), "not quickly");
-        assert!(!asked_after(STREAM - 1, STREAM - 1), "not for long");
-        assert!(asked_after(1, 1));
         // SAFETY: ours, and used no more.
         unsafe { sys::munmap(mapping, bytes) };
     }

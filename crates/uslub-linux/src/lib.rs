@@ -5,7 +5,6 @@
 mod advice;
 mod clock;
 pub mod environment;
-mod growth;
 mod huge_pages;
 mod mode;
 pub mod numa;
@@ -29,12 +28,12 @@ use core::sync::atomic::{AtomicBool, AtomicI64, AtomicIsize, AtomicU32, AtomicU6
 use uslub_core::Allocator;
 use uslub_core::locked;
 use uslub_core::percpu::{APART, Counter, Region, Slot, Table};
-use uslub_core::platform::{Backing, PAGE_SIZE, Platform, is_ladder_by_pairs, write_one_by_one};
+use uslub_core::platform::{Backing, PAGE_SIZE, Platform, write_one_by_one};
 use uslub_core::sheaf::SHEAF_BYTES;
 use uslub_rseq::{Area, Index, initial};
 
 use crate::advice::Advice;
-use crate::huge_pages::{HugePages, now_ns, split_huge_pages};
+use crate::huge_pages::{HugePages, split_huge_pages};
 use crate::numa::Nodes;
 use crate::offers::Offers;
 use crate::page::SystemPage;
@@ -288,10 +287,6 @@ unsafe impl Platform for Linux {
         unsafe { sys::madvise(address, bytes, libc::MADV_DONTNEED) }
     }
 
-    fn used_up(&self, bytes: usize) -> bool {
-        self.huge_pages.growth.note(now_ns(), bytes) && self.system_page.is_ours()
-    }
-
     unsafe fn back(&self, start: NonNull<u8>, bytes: usize, backing: Backing) -> bool {
         let address = start.as_ptr() as usize;
         let may_advise = self.advice.may_advise();
@@ -317,8 +312,6 @@ unsafe impl Platform for Linux {
             }
             // SAFETY: passed on.
             Backing::Sparse => unsafe { self.huge_pages.except(start, bytes) },
-            // SAFETY: passed on.
-            Backing::Table => unsafe { self.huge_pages.back_table(start, bytes) },
         }
     }
 
@@ -474,11 +467,6 @@ unsafe impl Platform for Linux {
         if !uslub_rseq::write_at(base, offsets, out) {
             write_one_by_one(base, offsets, out);
         }
-    }
-
-    #[inline]
-    fn is_ladder(&self, objects: &[*mut u8], step: usize) -> bool {
-        uslub_rseq::is_ladder(objects, step).unwrap_or_else(|| is_ladder_by_pairs(objects, step))
     }
 
     fn slots_are_ready(&self) {

@@ -1,5 +1,5 @@
-//! Restartable sequences for per-CPU sheaves, a hint that only the processor can give ([`fetch`]), and addresses written and looked at
-//! four at a time ([`write_at`], [`is_ladder`]).
+//! Restartable sequences for per-CPU sheaves, a hint that only the processor can give ([`fetch`]), and addresses written
+//! four at a time ([`write_at`]).
 //!
 //! The kernel keeps an area of memory for each thread that is registered: it writes
 //! there which CPU the thread runs on, and reads there the address of a
@@ -70,7 +70,7 @@ pub struct Offers {
 pub use area::{Area, Index};
 pub use membarrier::fence;
 pub use thread::{call, pointer as thread_pointer};
-pub use wide::{is_ladder, move_wide, push_many_within, write_at};
+pub use wide::{move_wide, push_many_within, write_at};
 
 /// Bytes of a sheaf's window; a top is full when the word behind it begins another.
 pub const SHEAF_BYTES: usize = 4096;

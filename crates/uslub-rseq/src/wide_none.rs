@@ -26,8 +26,3 @@ pub unsafe fn push_many_within<const COUNT: usize>(
 pub fn write_at(_base: *mut u8, _offsets: &[u32], _out: &mut [*mut u8]) -> bool {
     false
 }
-
-/// Never looks: `None`.
-pub fn is_ladder(_objects: &[*mut u8], _step: usize) -> Option<bool> {
-    None
-}

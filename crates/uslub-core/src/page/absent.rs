@@ -105,7 +105,6 @@ impl<P: Platform> Zone<P> {
     /// false if the system refuses.
     pub(super) fn retire(&self, platform: &P, number: u32) -> bool {
         self.arena.purge_descriptors(platform, number);
-        self.arena.split_table(platform, number);
         let start = self.arena.address(PageIndex(number * BLOCK_PAGES as u32));
         // SAFETY: reserved by us; the caller has all pages.
         if !unsafe { platform.release(start, BLOCK_BYTES) } {

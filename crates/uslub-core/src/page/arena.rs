@@ -18,7 +18,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicUsize};
 use crate::page::block::{BLOCK_PAGES, Block, Group};
 use crate::percpu::CacheId;
-use crate::platform::{Backing, PAGE_SHIFT, PAGE_SIZE, Platform};
+use crate::platform::{PAGE_SHIFT, PAGE_SIZE, Platform};
 use crate::slab::Slab;
 
 /// Bytes of a block, the unit in which the range grows.
@@ -27,10 +27,6 @@ pub const BLOCK_BYTES: usize = BLOCK_PAGES * PAGE_SIZE;
 pub(super) const MOST_AHEAD: usize = 32;
 /// Bytes of the descriptors of a block.
 pub(super) const DESCRIPTOR_BYTES: usize = BLOCK_PAGES * size_of::<Slab>();
-/// Blocks whose descriptors fill a huge page: 256 MiB of them.
-const TABLE: usize = BLOCK_BYTES / DESCRIPTOR_BYTES;
-/// The first block whose descriptors may lie in a huge page, and begin one: what is not used of that is little beside the 32 MiB before.
-pub(super) const FIRST_TABLE: usize = 16;
 /// Side ranges: of blocks, groups, the page map and descriptors.
 pub(super) const SIDES: usize = 4;
 /// A block's share of its group, in bytes.
@@ -78,8 +74,6 @@ pub struct Arena {
     pub(super) in_hole: AtomicBool,
     /// Whether only what is needed now is reserved and committed: a limit counts the rest too.
     pub(super) lean: AtomicBool,
-    /// The block with which the last huge page of descriptors begins, while that is whole; or 0.
-    table: AtomicUsize,
 }
 
 impl Arena {
@@ -100,7 +94,6 @@ impl Arena {
             planned: AtomicUsize::new(0),
             in_hole: AtomicBool::new(false),
             lean: AtomicBool::new(false),
-            table: AtomicUsize::new(0),
         }
     }
 
@@ -174,46 +167,6 @@ impl Arena {
             self.described.store(end, Relaxed);
         }
         done
-    }
-
-    /// Lets the descriptors of a block just added, and of those to come, have a huge page, if one begins there. As [`grow`](Self::grow),
-    /// one thread at a time.
-    pub fn back_descriptors<P: Platform>(&self, platform: &P, number: u32) {
-        let block = number as usize;
-        // Relaxed: a figure.
-        let reserved = self.reserved.load(Relaxed) / BLOCK_PAGES;
-        let begins = block % TABLE == FIRST_TABLE && block + TABLE <= reserved;
-        if begins && self.describe(platform, block + TABLE) {
-            let start = NonNull::from(self.slab(PageIndex(number * BLOCK_PAGES as u32)));
-            // SAFETY: committed and page-aligned; of blocks that nobody uses yet.
-            if unsafe { platform.back(start.cast(), BLOCK_BYTES, Backing::Table) } {
-                // Relaxed: read by one thread at a time.
-                self.table.store(block, Relaxed);
-            }
-        }
-    }
-
-    /// If the descriptors of a block are a part of the last huge page of such, makes that small pages, and gives back those of blocks
-    /// to come: they hold memory too. As [`grow`](Self::grow), one thread at a time.
-    pub fn split_table<P: Platform>(&self, platform: &P, number: u32) {
-        // Relaxed: as above.
-        let table = self.table.load(Relaxed);
-        if table == 0 || !(table..table + TABLE).contains(&(number as usize)) {
-            return;
-        }
-        // Relaxed: as above.
-        self.table.store(0, Relaxed);
-        // Relaxed: only we, one at a time, change it.
-        let used = self.limit.load(Relaxed) / BLOCK_PAGES - table;
-        let start = NonNull::from(self.slab(PageIndex((table * BLOCK_PAGES) as u32)));
-        let rest = platform.whole_pages(used.min(TABLE) * DESCRIPTOR_BYTES);
-        // SAFETY: committed and page-aligned; nobody uses the rest.
-        unsafe {
-            platform.back(start.cast(), BLOCK_BYTES, Backing::Small);
-            if rest < BLOCK_BYTES {
-                platform.purge(start.byte_add(rest).cast(), BLOCK_BYTES - rest);
-            }
-        }
     }
 
     /// A side range, one of [`SIDES`]: where it begins, and its bytes a block.

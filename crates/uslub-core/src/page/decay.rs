@@ -178,9 +178,6 @@ impl<P: Platform> Zone<P> {
         }
         if whole {
             self.arena.purge_descriptors(platform, number);
-            if let Some(_growth) = self.growth.try_lock() {
-                self.arena.split_table(platform, number);
-            }
         }
         let mut clean = [0u64; BLOCK_PAGES / 64];
         block::any_run(&set, |first, count| {

@@ -19,7 +19,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use crate::page::arena::{
-    Arena, BLOCK_BYTES, DESCRIPTOR_BYTES, FIRST_TABLE, GROUP_SHARE, MOST_AHEAD, PageIndex, SIDES,
+    Arena, BLOCK_BYTES, DESCRIPTOR_BYTES, GROUP_SHARE, MOST_AHEAD, PageIndex, SIDES,
 };
 use crate::page::block::{BLOCK_PAGES, Block};
 use crate::platform::{PAGE_SIZE, Platform};
@@ -48,10 +48,7 @@ fn layout(nr_blocks: usize, page: usize) -> Layout {
     let pages = nr_blocks * BLOCK_PAGES;
     let blocks = (nr_blocks * size_of::<Block>()).next_multiple_of(page);
     let groups = (nr_blocks * GROUP_SHARE).next_multiple_of(page);
-    let before = FIRST_TABLE * DESCRIPTOR_BYTES;
-    // So that the descriptors of the first table begin a huge page.
-    let tables = (blocks + groups + pages * 2 + before).next_multiple_of(BLOCK_BYTES);
-    let map = tables - before - groups - blocks;
+    let map = (pages * 2).next_multiple_of(page);
     let descriptors = nr_blocks * DESCRIPTOR_BYTES;
     let side = (blocks + groups + map + descriptors).next_multiple_of(BLOCK_BYTES);
     Layout {

@@ -16,9 +16,6 @@ use crate::page::want::{Found, Touched, Want};
 use crate::platform::{Backing, PAGE_SIZE, Platform};
 use crate::sync::Lock;
 
-/// Pages of each of the first two parts of the first block: how long the second lasts says how quickly memory grows. If it grows quickly
-/// the rest of the block, small pages, is left out for a second block, a huge page.
-const FIRST_PAGES: usize = 64;
 /// Blocks that a request looks at in vain before it looks only at those that surely hold it.
 const LOOK_AT: usize = 8;
 
@@ -50,8 +47,8 @@ pub struct Zone<P> {
     /// The addresses.
     pub arena: Arena,
     pub(super) lists: Lock<P, Lists>,
-    /// Held while the arena grows: one thread asks the system, others wait for its answer. How many pages were added last.
-    pub(super) growth: Lock<P, usize>,
+    /// Held while the arena grows: one thread asks the system, others wait for its answer.
+    pub(super) growth: Lock<P, ()>,
     /// Free dirty pages, at a glance.
     pub(super) dirty: AtomicUsize,
     /// Pages handed out, at a glance.
@@ -98,7 +95,7 @@ impl<P: Platform> Zone<P> {
                 nr_used: 0,
                 growths: 0,
             }),
-            growth: Lock::new(0),
+            growth: Lock::new(()),
             dirty: AtomicUsize::new(0),
             used: AtomicUsize::new(0),
             strays: AtomicU32::new(NO_BLOCK),
@@ -125,9 +122,8 @@ impl<P: Platform> Zone<P> {
         self.grow_on(platform, 0, 0, Touched::All, Gfp::KERNEL)
     }
 
-    /// Adds pages of node `nid` unless somebody else has added some since that had been done
-    /// `growths` times; returns false when
-    /// none are to be had. Where the system may not be asked, the first block has some to give.
+    /// Adds a block of node `nid` unless somebody else has added one since that had been done `growths`
+    /// times; returns false when none is to be had.
     #[inline(never)]
     pub(super) fn grow_on(
         &self,
@@ -138,68 +134,30 @@ impl<P: Platform> Zone<P> {
         gfp: Gfp,
     ) -> bool {
         // Held until the pages can be found, so that those who wait do not ask for more.
-        let Some(mut last) = self.growth.lock_if(gfp.may_map()) else {
+        let Some(_growing) = self.growth.lock_if(gfp.may_map()) else {
             return false;
         };
-        let Some(now) = self
-            .lists
-            .lock_if(gfp.may_spin())
-            .map(|lists| lists.growths)
-        else {
+        let Some(now) = self.lists.lock_if(gfp.may_spin()).map(|l| l.growths) else {
             return false;
         };
-        if now != growths {
-            return true;
-        }
-        match self.add_pages(platform, growths, *last, nid, touched, gfp) {
-            Some(count) => {
-                *last = count;
-                true
-            }
-            None => false,
-        }
+        now != growths || gfp.may_map() && self.add_pages(platform, nid, touched)
     }
 
-    /// As [`grow_on`](Self::grow_on), under the growth lock; `last` pages were added the last time.
-    /// Returns how many were added.
-    fn add_pages(
-        &self,
-        platform: &P,
-        growths: u32,
-        last: usize,
-        nid: usize,
-        touched: Touched,
-        gfp: Gfp,
-    ) -> Option<usize> {
-        let quickly = gfp.may_map() && platform.used_up(last * PAGE_SIZE);
-        // Relaxed: set before there are blocks.
-        let leaves = quickly && self.huge_from.load(Relaxed) == 1;
-        let (first, count) = match growths {
-            0 => (0, FIRST_PAGES),
-            1 => (FIRST_PAGES, FIRST_PAGES),
-            2 if !leaves => (2 * FIRST_PAGES, BLOCK_PAGES - 2 * FIRST_PAGES),
-            _ => (0, BLOCK_PAGES),
+    /// As [`grow_on`](Self::grow_on), under the growth lock.
+    fn add_pages(&self, platform: &P, nid: usize, touched: Touched) -> bool {
+        let Some(added) = self.add_block(platform) else {
+            return false;
         };
-        let (number, huge) = match first {
-            0 if gfp.may_map() => {
-                let added = self.add_block(platform)?;
-                (added.0, self.back_block(platform, added, nid, touched))
-            }
-            0 => return None,
-            _ => (0, false),
-        };
-        let mut lists = self.lists.lock_if(first == 0 || gfp.may_spin())?;
-        // SAFETY: we hold the page lock; the block is the first or new.
+        let (number, huge) = (added.0, self.back_block(platform, added, nid, touched));
+        let mut lists = self.lists.lock();
+        // SAFETY: we hold the page lock; the block is new.
         let block = unsafe { self.arena.block(number) };
-        if first == 0 {
-            block.reset(nid as u8);
-            block.huge = huge;
-        }
-        block.add(first, count);
+        block.reset(nid as u8);
+        block.huge = huge;
+        block.add(0, BLOCK_PAGES);
         self.rebin(number);
-        // Never again as few as at first.
-        lists.growths = lists.growths.checked_add(1).unwrap_or(u32::from(u16::MAX));
-        Some(count)
+        lists.growths = lists.growths.wrapping_add(1);
+        true
     }
 
     /// Lets the range grow by a block, or brings one back; returns its number and whether it is
@@ -237,11 +195,7 @@ impl<P: Platform> Zone<P> {
         }
         let ahead = self.arena.reserved_behind(number);
         // SAFETY: just added, the last of the reservation that is in use.
-        let huge = unsafe { platform.back(start, BLOCK_BYTES, Backing::Huge { ahead }) };
-        if huge {
-            self.arena.back_descriptors(platform, number);
-        }
-        huge
+        unsafe { platform.back(start, BLOCK_BYTES, Backing::Huge { ahead }) }
     }
 
     #[inline]
@@ -432,13 +386,13 @@ impl<P: Platform> Zone<P> {
         Some(self.claim(&mut lists, number, first, more).zero)
     }
 
-    /// Whether a page is free, or was never handed out.
+    /// Whether a page is free.
     pub fn is_free(&self, page: PageIndex) -> bool {
         let _lists = self.lists.lock();
         // SAFETY: we hold the page lock.
         let block = unsafe { self.arena.block(page.0 / BLOCK_PAGES as u32) };
         let first = page.0 as usize % BLOCK_PAGES;
-        block::count_in(&block.free, first, 1) == 1 || block::count_in(&block.dirty, first, 1) == 0
+        block::count_in(&block.free, first, 1) == 1
     }
 
     /// Bytes of free pages that may still hold memory, at a glance.

@@ -28,10 +28,6 @@ struct Memory {
     bound: Vec<(usize, usize, usize)>,
     /// Start and bytes of what was to have other physical memory, and which.
     backed: Vec<(usize, usize, Backing)>,
-    /// How many bytes were used up each time.
-    used_up: Vec<usize>,
-    /// Whether that comes quickly.
-    hurried: bool,
     /// Objects that were offered to other CPUs.
     offered: Vec<usize>,
     /// Lengths of the arrays that were.
@@ -191,16 +187,6 @@ impl Virtual {
     /// What was to have other physical memory since the last call: start, bytes and which.
     pub fn take_backed(&self) -> Vec<(usize, usize, Backing)> {
         std::mem::take(&mut self.memory().backed)
-    }
-
-    /// How many bytes were used up each time since the last call.
-    pub fn take_used_up(&self) -> Vec<usize> {
-        std::mem::take(&mut self.memory().used_up)
-    }
-
-    /// From now on pages are used up quickly.
-    pub fn hurry(&self) {
-        self.memory().hurried = true;
     }
 
     /// The ranges that were purged since the last call.
@@ -366,12 +352,6 @@ unsafe impl Platform for Virtual {
             unsafe { word.write_volatile(word.read_volatile()) };
         }
         self.memory().offered_arrays.push(array.len());
-    }
-
-    fn used_up(&self, bytes: usize) -> bool {
-        let mut memory = self.memory();
-        memory.used_up.push(bytes);
-        memory.hurried
     }
 
     unsafe fn back(&self, start: NonNull<u8>, bytes: usize, backing: Backing) -> bool {

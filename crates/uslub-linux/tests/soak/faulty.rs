@@ -171,10 +171,6 @@ unsafe impl Platform for Faulty {
         self.linux.write_at(base, offsets, out);
     }
 
-    fn is_ladder(&self, objects: &[*mut u8], step: usize) -> bool {
-        self.linux.is_ladder(objects, step)
-    }
-
     fn slots_are_ready(&self) {
         self.linux.slots_are_ready();
     }

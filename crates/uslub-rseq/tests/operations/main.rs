@@ -172,44 +172,6 @@ fn addresses_are_written_where_they_belong_and_nowhere_else() {
 }
 
 #[test]
-fn a_ladder_is_one_up_to_its_last_rung() {
-    let has_wide = operations().iter().any(|o| o.name == "push_many_within");
-    // Other tests say otherwise.
-    let looked = |objects: &[*mut u8], step| {
-        (0..1000).find_map(|_| {
-            uslub_rseq::move_wide(true);
-            uslub_rseq::is_ladder(objects, step)
-        })
-    };
-    let base = 0x7fff_ffff_0000usize;
-    for (step, count) in [16, 4096, 48usize.wrapping_neg(), 0, 1 << 40]
-        .into_iter()
-        .flat_map(|step| (0..70).map(move |count| (step, count)))
-    {
-        let rung = |i: usize| base.wrapping_add(step.wrapping_mul(i)) as *mut u8;
-        let mut objects: Vec<_> = (0..count).map(rung).collect();
-        let is_looked_at = has_wide && count >= 8;
-        assert_eq!(
-            looked(&objects, step),
-            is_looked_at.then_some(true),
-            "{count} of {step:#x}"
-        );
-        // The first says where it begins.
-        for at in 1..count {
-            for bit in [0, 4, 12, 31, 32, 63] {
-                objects[at] = objects[at].wrapping_byte_offset(1 << bit);
-                let said = looked(&objects, step);
-                assert_eq!(said, is_looked_at.then_some(false), "the {at}th of {count}");
-                objects[at] = rung(at);
-            }
-        }
-        if count > 1 {
-            assert_eq!(looked(&objects, step + 8), is_looked_at.then_some(false));
-        }
-    }
-}
-
-#[test]
 fn an_exchange_refuses_another_word() {
     refuses("exchange", |world| world.set_word(0));
 }
