@@ -14,9 +14,9 @@ use arbitrary::{Arbitrary, Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use uslub_core::Gfp;
 use uslub_core::args::CacheArgs;
-use uslub_core::locked;
+use uslub_core::percpu::try_lock;
 use uslub_core::percpu::{CacheId, Region};
-use uslub_core::sheaf::{self, MAX_CAPACITY, SHEAF_BYTES, Sheaf, SheafList, Window};
+use uslub_core::percpu::sheaf::{self, MAX_CAPACITY, SHEAF_BYTES, Sheaf, SheafList, Window};
 use uslub_core::tunables::Tuning;
 use uslub_fuzz::setup;
 use uslub_fuzz::support::pattern::{fill, is_filled};
@@ -107,7 +107,7 @@ fn words(capacities: &[u8], steps: &[Word]) {
         match step {
             Word::Push => {
                 let object = object();
-                let done = unsafe { locked::push(region, slot, object) };
+                let done = unsafe { try_lock::push(region, slot, object) };
                 assert_eq!(done, room > 0);
                 if done {
                     model.objects.push(object);
@@ -115,13 +115,13 @@ fn words(capacities: &[u8], steps: &[Word]) {
             }
             Word::Pop => {
                 // SAFETY: as above.
-                let object = unsafe { locked::pop(region, slot) };
+                let object = unsafe { try_lock::pop(region, slot) };
                 assert_eq!(object, model.objects.pop().unwrap_or_default_null());
             }
             Word::PushMany(n) => {
                 let objects: Vec<_> = (0..1 + n % 60).map(|_| object()).collect();
                 // SAFETY: as above.
-                let done = unsafe { locked::push_many(region, slot, &objects) };
+                let done = unsafe { try_lock::push_many(region, slot, &objects) };
                 assert_eq!(done, objects.len() <= room);
                 if done {
                     model.objects.extend(&objects);
@@ -130,7 +130,7 @@ fn words(capacities: &[u8], steps: &[Word]) {
             Word::PopMany(n) => {
                 let mut out = vec![null_mut(); 1 + usize::from(n % 60)];
                 // SAFETY: as above.
-                let done = unsafe { locked::pop_many(region, slot, &mut out) };
+                let done = unsafe { try_lock::pop_many(region, slot, &mut out) };
                 assert_eq!(done, out.len() <= model.objects.len());
                 if done {
                     let rest = model.objects.len() - out.len();
@@ -143,12 +143,12 @@ fn words(capacities: &[u8], steps: &[Word]) {
                 let mut out = [null_mut(); 2];
                 // SAFETY: as above.
                 unsafe {
-                    assert!(locked::pop(region, slot).is_null());
-                    assert!(!locked::push(region, slot, object()));
-                    assert!(!locked::pop_many(region, slot, &mut out));
-                    assert!(!locked::push_many(region, slot, &[object(), object()]));
+                    assert!(try_lock::pop(region, slot).is_null());
+                    assert!(!try_lock::push(region, slot, object()));
+                    assert!(!try_lock::pop_many(region, slot, &mut out));
+                    assert!(!try_lock::push_many(region, slot, &[object(), object()]));
                 }
-                assert!(!locked::exchange(region, slot, top, sheaf::bootstrap()));
+                assert!(!try_lock::exchange(region, slot, top, sheaf::bootstrap()));
                 assert_eq!(region.word(slot).load(Relaxed), top | 1);
                 region.word(slot).store(top, Relaxed);
             }
@@ -223,15 +223,15 @@ fn sheaf_address(sheaf: &Sheaf) -> usize {
 fn take(region: &Region, slot: uslub_core::percpu::Slot) -> Sheaf {
     // Relaxed: one thread.
     let top = region.word(slot).load(Relaxed);
-    assert!(locked::exchange(region, slot, top, sheaf::bootstrap()));
+    assert!(try_lock::exchange(region, slot, top, sheaf::bootstrap()));
     // A taken slot looks empty and full.
     let mut out = [null_mut(); 2];
     // SAFETY: as for all steps.
     unsafe {
-        assert!(locked::pop(region, slot).is_null());
-        assert!(!locked::push(region, slot, without_provenance_mut(8)));
-        assert!(!locked::pop_many(region, slot, &mut out));
-        assert!(!locked::push_many(
+        assert!(try_lock::pop(region, slot).is_null());
+        assert!(!try_lock::push(region, slot, without_provenance_mut(8)));
+        assert!(!try_lock::pop_many(region, slot, &mut out));
+        assert!(!try_lock::push_many(
             region,
             slot,
             &[without_provenance_mut(8); 2]
@@ -242,7 +242,7 @@ fn take(region: &Region, slot: uslub_core::percpu::Slot) -> Sheaf {
 
 fn give(region: &Region, slot: uslub_core::percpu::Slot, sheaf: Sheaf) {
     let top = sheaf.into_top();
-    assert!(locked::exchange(region, slot, sheaf::bootstrap(), top));
+    assert!(try_lock::exchange(region, slot, sheaf::bootstrap(), top));
 }
 
 trait OrNull {

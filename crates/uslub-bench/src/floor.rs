@@ -13,8 +13,8 @@ use std::ffi::c_void;
 use std::hint::black_box;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 
+use uslub_core::percpu::sheaf::CAPACITY_OFFSET;
 use uslub_core::percpu::{ALLOCS_OFFSET, CACHE_WORDS, FREES_OFFSET};
-use uslub_core::sheaf::CAPACITY_OFFSET;
 use uslub_rseq::{Area, SHEAF_BYTES};
 
 use crate::bench::Failure;

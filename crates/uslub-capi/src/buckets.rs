@@ -3,8 +3,8 @@
 use core::ffi::{c_char, c_void};
 use core::ptr::{NonNull, null_mut};
 
-use uslub_core::buckets::{self, PREFIX_MAX};
 use uslub_core::kmalloc::SIZE_MAX;
+use uslub_core::kmalloc::buckets::{self, PREFIX_MAX};
 use uslub_linux::{Linux, complain};
 
 use crate::gfp::{gfp, uslub_gfp_t};

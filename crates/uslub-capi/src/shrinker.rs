@@ -4,7 +4,7 @@ use core::ffi::c_void;
 use core::ptr::{NonNull, null_mut};
 
 use libc::ENOMEM;
-use uslub_core::reclaim::{self, ShrinkerId};
+use uslub_core::cache::reclaim::{self, ShrinkerId};
 
 use crate::cache::{Core, live, uslub_cache};
 use crate::{ALLOCATOR, invalid, no_memory, record, set_errno, start, unrecord};

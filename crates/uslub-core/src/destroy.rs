@@ -7,15 +7,15 @@
 use core::ptr;
 use core::sync::atomic::Ordering::Acquire;
 
-use crate::allocator::Allocator;
-use crate::args::Flags;
 use crate::cache::KmemCache;
-use crate::flush::Take;
-use crate::node::SlabList;
-use crate::order::MAX_OBJECTS;
-use crate::page::{PageIndex, PageKind};
+use crate::cache::allocator::Allocator;
+use crate::cache::args::Flags;
+use crate::memory::{PageIndex, PageKind};
 use crate::platform::Platform;
-use crate::slab::Slab;
+use crate::sheaf::drain::Take;
+use crate::slab::node::SlabList;
+use crate::slab::order::MAX_OBJECTS;
+use crate::slab::state::Slab;
 
 impl<P: Platform> Allocator<P> {
     /// Destroys a cache; calls `leaked` with each object that is still in use, and returns how many there are.

@@ -3,15 +3,17 @@
 //! An [`Allocator`] is a value over a [`platform::Platform`]. It hands out objects
 //! of named caches and of kmalloc's size classes. From the top down:
 //!
-//! | layer | files |
+//! | layer | what it is |
 //! |---|---|
-//! | reserves | `mempool` |
-//! | objects of any size | `kmalloc`, `resize`, `classes`, `huge`, `buckets` |
-//! | caches | `cache`, `args`, `bulk`, `prefill`, `rcu`, `destroy`, `info`, `stats` |
-//! | batches of objects | `sheaves`, `flush`, `reclaim`; `numa`, `capacity`, `capacity`, `sheaf`, `percpu`, `locked`, `barn` |
-//! | slabs | `refill`, `take`, `fresh`, `free`, `partial`, `deferred`; `node`, `reserve`, `slab`, `freelist`, `order` |
-//! | pages | `page` |
-//! | the world below | `platform`; `forks`; `sync`, `gfp`, `grace`, `tunables`, `meta`, `text`, `time`, `atomic` |
+//! | [`mempool`], [`prefill`], [`rcu`], [`destroy`] | guarantees built on caches |
+//! | [`kmalloc`] | objects of any size |
+//! | [`cache`] | caches: one object, many objects, and what is asked of all of them |
+//! | [`sheaf`] | batches of objects near a CPU |
+//! | [`slab`] | objects in pages |
+//! | [`percpu`] | one word a CPU and cache |
+//! | [`memory`] | pages from the system, and back |
+//! | [`sync`] | how threads meet |
+//! | [`platform`], [`gfp`], [`grace`], [`tunables`] | the world below, and what a caller may ask for |
 //!
 //! A layer uses only what stands below it.
 
@@ -20,68 +22,23 @@
 #[cfg(test)]
 extern crate std;
 
-pub mod ahead;
-pub mod allocator;
-pub mod args;
-pub mod atomic;
-pub mod barn;
-pub mod buckets;
-pub mod bulk;
 pub mod cache;
-pub mod capacity;
-pub mod classes;
-pub mod complete;
-pub mod deferred;
 pub mod destroy;
-pub mod detached;
-pub mod flush;
-pub mod forks;
-pub mod free;
-pub mod freelist;
-pub mod fresh;
 pub mod gfp;
 pub mod grace;
-pub mod huge;
-pub mod info;
 pub mod kmalloc;
-mod large;
-pub mod locked;
+pub mod memory;
 pub mod mempool;
-pub mod meta;
-#[cfg(loom)]
-pub mod modelled;
-pub mod node;
-pub mod numa;
-pub mod order;
-pub mod page;
-pub mod partial;
 pub mod percpu;
 pub mod platform;
-mod pour;
 pub mod prefill;
 pub mod rcu;
-pub mod reclaim;
-pub mod refill;
-pub mod reserve;
-mod resize;
-mod room;
-#[cfg(shuttle)]
-pub mod scheduled;
 pub mod sheaf;
-pub mod sheaves;
 pub mod slab;
-mod span;
-pub mod spill;
-pub mod stats;
 pub mod sync;
-mod take;
-pub mod text;
-mod time;
 pub mod tunables;
-pub mod validate;
-mod visit;
-pub mod whole;
-mod within;
 
-pub use allocator::Allocator;
+pub use cache::allocator::Allocator;
+pub use cache::args;
 pub use gfp::Gfp;
+pub use percpu::stats;

@@ -52,12 +52,12 @@
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use crate::allocator::Allocator;
-use crate::atomic::AtomicU32;
-use crate::atomic::AtomicUsize;
 use crate::cache::KmemCache;
+use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::platform::Platform;
+use crate::sync::atomic::AtomicU32;
+use crate::sync::atomic::AtomicUsize;
 use crate::sync::{Guard, Lock};
 
 /// Milliseconds that an allocation waits for a free before it asks the source again.

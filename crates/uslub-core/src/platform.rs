@@ -9,8 +9,8 @@ use core::fmt::Arguments;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::atomic::AtomicU32;
 use crate::percpu::{Counter, Region, Slot, Table};
+use crate::sync::atomic::AtomicU32;
 
 /// Bytes of a page, the unit of the page layer. A page of the system may be longer: see
 /// [`Platform::system_page`].

@@ -11,14 +11,14 @@
 
 use core::ptr::NonNull;
 
-use crate::allocator::Allocator;
 use crate::cache::KmemCache;
+use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
+use crate::percpu::sheaf::{Sheaf, Window};
+use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
-use crate::refill::Refill;
-use crate::sheaf::{Sheaf, Window};
-use crate::spill::Spill;
-use crate::stats::StatItem;
+use crate::sheaf::spill::Spill;
+use crate::slab::refill::Refill;
 
 /// An array of objects that is larger than any sheaf; its objects follow it.
 #[repr(C)]

@@ -15,17 +15,17 @@
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Acquire, Release};
 
-use crate::allocator::Allocator;
 use crate::cache::KmemCache;
-use crate::flush::SlotOf;
+use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::grace::{GracePeriod, RcuHead};
-use crate::node::Node;
 use crate::percpu::CacheId;
+use crate::percpu::sheaf::{self, SHEAF_BYTES, Sheaf, SheafList, Window};
+use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
-use crate::sheaf::{self, SHEAF_BYTES, Sheaf, SheafList, Window};
-use crate::slab::Slab;
-use crate::stats::StatItem;
+use crate::sheaf::drain::SlotOf;
+use crate::slab::node::Node;
+use crate::slab::state::Slab;
 
 /// Times that a free looks again before it waits for a grace period itself.
 const TRIES: usize = 4;

@@ -5,7 +5,7 @@
 //! `/sys/kernel/slab/<cache>/`). One table, [`TUNABLES`], names them all, says what each
 //! does and bounds it; the allocator and the command both read it.
 
-use crate::sheaf::MAX_CAPACITY;
+use crate::percpu::sheaf::MAX_CAPACITY;
 
 /// How one cache behaves. All choices are made on slow paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use support::{Cache, Fresh, POISON, Setup, Slub, assert_all_is_given_back};
 use uslub_core::Gfp;
 use uslub_core::args::{CacheArgs, CreateError, Ctor, Flags};
-use uslub_core::buckets::{Buckets, PREFIX_MAX};
+use uslub_core::kmalloc::buckets::{Buckets, PREFIX_MAX};
 use uslub_core::kmalloc::{CLASS_MAX, LARGE_MAX};
 
 fn shared<'a>(name: &'a str, size: usize) -> CacheArgs<'a> {

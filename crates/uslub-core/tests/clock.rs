@@ -5,7 +5,7 @@ mod support;
 use support::{Setup, Slub, assert_all_is_given_back};
 use uslub_core::Gfp;
 use uslub_core::kmalloc::LARGE_MAX;
-use uslub_core::page::arena::BLOCK_BYTES;
+use uslub_core::memory::arena::BLOCK_BYTES;
 use uslub_core::platform::{PAGE_SIZE, Platform};
 
 const DECAY: u64 = 1000;

@@ -13,7 +13,7 @@ use support::{Cache, Setup, Slub, assert_all_is_given_back, never_waiting, on_cp
 use uslub_core::Gfp;
 use uslub_core::args::CacheArgs;
 use uslub_core::kmalloc::{CLASS_MAX, NR_CLASSES, class_of, class_size};
-use uslub_core::page::block::BLOCK_PAGES;
+use uslub_core::memory::block::BLOCK_PAGES;
 use uslub_core::platform::Platform;
 use uslub_core::stats::StatItem;
 

@@ -13,7 +13,7 @@ use std::ptr::null_mut;
 use support::{Cache, Dice, Slub, assert_all_is_given_back};
 use uslub_core::Gfp;
 use uslub_core::args::CacheArgs;
-use uslub_core::page::PageKind;
+use uslub_core::memory::PageKind;
 
 /// Objects of other slabs that end a scan, by the specification.
 const LOOK_AHEAD: usize = 3;

@@ -10,8 +10,8 @@ use support::case::{Case, Held};
 use support::{Cache, Setup, Slots, Slub, Virtual, assert_all_is_given_back};
 use uslub_core::Gfp;
 use uslub_core::args::{CacheArgs, CreateError, Flags};
-use uslub_core::buckets::Buckets;
 use uslub_core::grace::{GracePeriod, RcuCallback, RcuHead};
+use uslub_core::kmalloc::buckets::Buckets;
 use uslub_core::mempool::{KmallocSource, Mempool, MempoolError, SlabSource};
 
 fn cache(a: &Slub) -> &Cache {

@@ -4,7 +4,7 @@ mod support;
 
 use support::{Setup, Slub};
 use uslub_core::Gfp;
-use uslub_core::page::block::BLOCK_PAGES;
+use uslub_core::memory::block::BLOCK_PAGES;
 use uslub_core::platform::{PAGE_SIZE, Platform};
 
 fn setup() -> Box<Slub> {

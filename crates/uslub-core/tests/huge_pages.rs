@@ -5,9 +5,9 @@ mod support;
 use support::pattern::{fill, is_filled};
 use support::{Setup, Slub};
 use uslub_core::Gfp;
-use uslub_core::page::PageIndex;
-use uslub_core::page::arena::BLOCK_BYTES;
-use uslub_core::page::block::BLOCK_PAGES;
+use uslub_core::memory::PageIndex;
+use uslub_core::memory::arena::BLOCK_BYTES;
+use uslub_core::memory::block::BLOCK_PAGES;
 use uslub_core::platform::{Backing, PAGE_SIZE, Platform};
 
 const DECAY: u64 = 1000;

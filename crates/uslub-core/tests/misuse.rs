@@ -11,7 +11,7 @@ use support::{Cache, Setup, Slub};
 use uslub_core::Gfp;
 use uslub_core::args::CacheArgs;
 use uslub_core::kmalloc::{CLASS_MAX, LARGE_MAX};
-use uslub_core::page::PageIndex;
+use uslub_core::memory::PageIndex;
 use uslub_core::platform::PAGE_SIZE;
 
 fn with_cache(work: impl FnOnce(&Slub, &Cache)) {

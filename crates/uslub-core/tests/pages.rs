@@ -9,11 +9,11 @@ use support::pattern::{fill, is_filled};
 use support::{Dice, Fresh, Setup, Slub, assert_all_is_given_back, cases};
 use uslub_core::Gfp;
 use uslub_core::kmalloc::{CLASS_MAX, LARGE_MAX};
-use uslub_core::page::PageIndex;
-use uslub_core::page::arena::BLOCK_BYTES;
-use uslub_core::page::block::BLOCK_PAGES;
+use uslub_core::memory::PageIndex;
+use uslub_core::memory::arena::BLOCK_BYTES;
+use uslub_core::memory::block::BLOCK_PAGES;
 use uslub_core::platform::{PAGE_SIZE, Platform, SYSTEM_PAGE_MAX};
-use uslub_core::slab::Slab;
+use uslub_core::slab::state::Slab;
 
 const DECAY: u64 = 1000;
 /// Pages of ours in the longest page of a system.

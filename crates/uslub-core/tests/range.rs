@@ -8,11 +8,11 @@ mod support;
 use support::pattern::{fill, is_filled};
 use support::{Setup, Slub, assert_all_is_given_back, system};
 use uslub_core::Gfp;
-use uslub_core::huge::MOST_MAPPINGS;
 use uslub_core::kmalloc::LARGE_MAX;
-use uslub_core::page::PageIndex;
-use uslub_core::page::arena::BLOCK_BYTES;
-use uslub_core::page::block::BLOCK_PAGES;
+use uslub_core::memory::PageIndex;
+use uslub_core::memory::arena::BLOCK_BYTES;
+use uslub_core::memory::block::BLOCK_PAGES;
+use uslub_core::memory::mapped::MOST_MAPPINGS;
 use uslub_core::platform::PAGE_SIZE;
 
 const MIB: usize = 1 << 20;

@@ -8,8 +8,8 @@ use std::ptr::NonNull;
 use support::{Cache, Setup, Slub, assert_all_is_given_back};
 use uslub_core::Gfp;
 use uslub_core::kmalloc::{LARGE_MAX, class_of};
+use uslub_core::percpu::sheaf::{SHEAF_BYTES, Window};
 use uslub_core::platform::{PAGE_SIZE, Platform};
-use uslub_core::sheaf::{SHEAF_BYTES, Window};
 
 const DECAY: u64 = 1000;
 const HUGE: usize = 2 * LARGE_MAX;

@@ -1,4 +1,4 @@
-//! Sheaves and barn against a model of the tables in `sheaves.rs`.
+//! Sheaves and barn against a model of the tables in `sheaf/replace.rs`.
 //!
 //! One thread moves between virtual CPUs. After every call the model says how many objects lie in
 //! each CPU's main and spare, how many full and empty sheaves in the barn, and which

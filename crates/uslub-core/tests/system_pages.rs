@@ -11,10 +11,10 @@ use support::pattern::{fill, is_filled};
 use support::{Dice, SYSTEM_PAGES, Setup, Slub, assert_all_is_given_back, on_cpu};
 use uslub_core::Gfp;
 use uslub_core::kmalloc::LARGE_MAX;
-use uslub_core::page::PageIndex;
-use uslub_core::page::block::BLOCK_PAGES;
+use uslub_core::memory::PageIndex;
+use uslub_core::memory::block::BLOCK_PAGES;
+use uslub_core::percpu::sheaf::SHEAF_BYTES;
 use uslub_core::platform::{PAGE_SIZE, Platform, SYSTEM_PAGE_MAX};
-use uslub_core::sheaf::SHEAF_BYTES;
 
 const DECAY: u64 = 1000;
 

@@ -19,7 +19,7 @@ use support::{Cache, Dice, Setup, Slots, Slub, assert_all_is_given_back, hop, on
 use uslub_core::Gfp;
 use uslub_core::args::CacheArgs;
 use uslub_core::kmalloc::{CLASS_MAX, LARGE_MAX};
-use uslub_core::page::block::BLOCK_PAGES;
+use uslub_core::memory::block::BLOCK_PAGES;
 use uslub_core::platform::Platform;
 
 const THREADS: usize = 8;

@@ -26,10 +26,10 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicIsize, AtomicU32, AtomicU64, AtomicUsize};
 
 use uslub_core::Allocator;
-use uslub_core::locked;
+use uslub_core::percpu::sheaf::SHEAF_BYTES;
+use uslub_core::percpu::try_lock;
 use uslub_core::percpu::{APART, Counter, Region, Slot, Table};
 use uslub_core::platform::{Backing, PAGE_SIZE, Platform, write_one_by_one};
-use uslub_core::sheaf::SHEAF_BYTES;
 use uslub_rseq::{Area, Index, initial};
 
 use crate::advice::Advice;
@@ -542,7 +542,7 @@ unsafe impl Platform for Linux {
                 Some(area) => {
                     uslub_rseq::exchange(&area, table.active().cast(), slot.offset(), old, new)
                 }
-                None => locked::exchange(self.region(table), slot, old, new),
+                None => try_lock::exchange(self.region(table), slot, old, new),
             }
         }
     }

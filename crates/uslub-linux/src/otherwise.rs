@@ -3,7 +3,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use uslub_core::locked;
+use uslub_core::percpu::try_lock;
 use uslub_core::percpu::{Counter, Slot, Table};
 use uslub_core::platform::Platform;
 
@@ -18,7 +18,7 @@ impl Linux {
         unsafe {
             match self.any_area() {
                 Ok(Some(area)) if table.is_there() => pop(&area, table, slot),
-                Ok(None) if table.is_there() => locked::pop(self.region(table), slot),
+                Ok(None) if table.is_there() => try_lock::pop(self.region(table), slot),
                 _ => core::ptr::null_mut(),
             }
         }
@@ -31,7 +31,7 @@ impl Linux {
         unsafe {
             match self.any_area() {
                 Ok(Some(area)) if table.is_there() => push(&area, table, slot, object),
-                Ok(None) if table.is_there() => locked::push(self.region(table), slot, object),
+                Ok(None) if table.is_there() => try_lock::push(self.region(table), slot, object),
                 _ => false,
             }
         }
@@ -49,7 +49,7 @@ impl Linux {
         unsafe {
             match self.any_area() {
                 Ok(Some(area)) => pop_many(&area, table, slot, out),
-                Ok(None) => locked::pop_many(self.region(table), slot, out),
+                Ok(None) => try_lock::pop_many(self.region(table), slot, out),
                 Err(()) => false,
             }
         }
@@ -67,7 +67,7 @@ impl Linux {
         unsafe {
             match self.any_area() {
                 Ok(Some(area)) => push_many(&area, table, slot, objects),
-                Ok(None) => locked::push_many(self.region(table), slot, objects),
+                Ok(None) => try_lock::push_many(self.region(table), slot, objects),
                 Err(()) => false,
             }
         }

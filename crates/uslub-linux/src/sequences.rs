@@ -1,7 +1,7 @@
 //! The restartable sequences on our table: its slots, and its counters beside them.
 
+use uslub_core::percpu::sheaf::CAPACITY_OFFSET;
 use uslub_core::percpu::{ALLOCS_OFFSET, FREES_OFFSET, Slot, Table};
-use uslub_core::sheaf::CAPACITY_OFFSET;
 use uslub_rseq::Area;
 
 /// Pops by a restartable sequence.

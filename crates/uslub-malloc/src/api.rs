@@ -9,7 +9,7 @@ use core::ptr::null_mut;
 
 use libc::{EINVAL, ENOMEM, c_int};
 use uslub_core::Gfp;
-use uslub_core::classes::class_size;
+use uslub_core::kmalloc::size_class::class_size;
 use uslub_core::kmalloc::{CLASS_MAX, SIZE_MAX};
 use uslub_core::percpu::CacheId;
 use uslub_core::platform::Platform;

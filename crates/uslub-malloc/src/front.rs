@@ -167,8 +167,8 @@ mod fast {
     use core::ffi::c_void;
     use core::mem::offset_of;
 
+    use uslub_core::percpu::sheaf::SHEAF_BYTES;
     use uslub_core::percpu::{ALLOCS_OFFSET, FREES_OFFSET};
-    use uslub_core::sheaf::SHEAF_BYTES;
     use uslub_rseq::{Index, descriptor};
 
     use super::{FRONT, Front, Line};

@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use libc::{EINVAL, FILE, c_int};
 use uslub_core::cache::KmemCache;
-use uslub_core::info::Totals;
+use uslub_core::cache::info::Totals;
 use uslub_core::stats::StatItem;
 use uslub_linux::{Linux, Text};
 

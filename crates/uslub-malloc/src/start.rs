@@ -1,7 +1,7 @@
 //! Setting up: once, at the first call, which may come before the C library's own
 //! set-up and from any thread.
 
-use uslub_core::page::PageIndex;
+use uslub_core::memory::PageIndex;
 use uslub_core::platform::PAGE_SIZE;
 use uslub_linux::start::{self, Once};
 use uslub_report::OPTIONS_VARIABLE;

@@ -9,8 +9,8 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use uslub_core::atomic::AtomicU32;
-use uslub_core::modelled::{self, Unknown};
+use uslub_core::sync::atomic::AtomicU32;
+use uslub_core::sync::loom_atomics::{self, Unknown};
 
 use crate::machine;
 use crate::model::{Cache, Model, Object, Slub};
@@ -43,32 +43,32 @@ impl Model {
     pub fn watch_slab_of(&self, cache: &Cache, object: *mut u8) {
         let page = self.slub.zone.arena.page_of(object as usize);
         let slab = cache.slab_of(&self.slub.zone.arena, page.expect("an object of ours"));
-        modelled::watch(std::ptr::from_ref(slab) as usize, size_of_val(slab));
+        loom_atomics::watch(std::ptr::from_ref(slab) as usize, size_of_val(slab));
     }
 
     /// Makes the lists and the barn of a cache part of the model.
     pub fn watch_node_of(&self, cache: &Cache) {
         let node = cache.node(0);
-        modelled::watch(std::ptr::from_ref(node) as usize, size_of_val(node));
+        loom_atomics::watch(std::ptr::from_ref(node) as usize, size_of_val(node));
     }
 
     /// Makes the record of a cache part of the model.
     pub fn watch_cache(&self, cache: &Cache) {
-        modelled::watch(std::ptr::from_ref(cache) as usize, size_of_val(cache));
+        loom_atomics::watch(std::ptr::from_ref(cache) as usize, size_of_val(cache));
     }
 
     /// Makes the allocator's own words part of the model: locks, lists, the table of CPUs.
     pub fn watch_allocator(&self) {
-        modelled::watch(std::ptr::from_ref(self.slub) as usize, size_of::<Slub>());
+        loom_atomics::watch(std::ptr::from_ref(self.slub) as usize, size_of::<Slub>());
     }
 
     /// Makes the words of a cache's sheaves on all CPUs, and the way to them, part of the model.
     pub fn watch_slots_of(&self, cache: &Cache) {
         for (cpu, region) in self.slub.table.regions() {
             for slot in [cache.id.main(), cache.id.spare(), cache.id.rcu()] {
-                modelled::watch(std::ptr::from_ref(region.word(slot)) as usize, 8);
+                loom_atomics::watch(std::ptr::from_ref(region.word(slot)) as usize, 8);
             }
-            modelled::watch(self.slub.table.active().wrapping_add(cpu) as usize, 8);
+            loom_atomics::watch(self.slub.table.active().wrapping_add(cpu) as usize, 8);
         }
     }
 
@@ -87,9 +87,9 @@ impl Model {
         keep_restarts_quiet();
         let run = std::sync::Arc::new(move || {
             setup.begin();
-            modelled::begin();
+            loom_atomics::begin();
             let left = run(setup.slub);
-            modelled::end();
+            loom_atomics::end();
             setup.end(&left);
             // Relaxed: a figure.
             runs.fetch_add(1, Relaxed);
@@ -102,7 +102,7 @@ impl Model {
             let done = catch_unwind(AssertUnwindSafe(|| builder.check(move || run())));
             match done {
                 Ok(()) => break,
-                Err(_) if modelled::has_news() => modelled::abandon(),
+                Err(_) if loom_atomics::has_news() => loom_atomics::abandon(),
                 Err(why) => resume_unwind(why),
             }
         }

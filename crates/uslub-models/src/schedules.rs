@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
-use uslub_core::atomic::{AtomicU32, is_active};
-use uslub_core::scheduled::{Calls, make_calls};
+use uslub_core::sync::atomic::{AtomicU32, is_active};
+use uslub_core::sync::shuttle_atomics::{Calls, make_calls};
 
 use crate::machine;
 use crate::model::{Model, Object, Slub};

@@ -6,9 +6,9 @@
 
 use std::ptr::NonNull;
 
-use uslub_core::barn::Barn;
-use uslub_core::modelled;
-use uslub_core::sheaf::{Sheaf, Window};
+use uslub_core::percpu::sheaf::{Sheaf, Window};
+use uslub_core::sheaf::barn::Barn;
+use uslub_core::sync::loom_atomics;
 use uslub_core::tunables::Tunables;
 use uslub_models::machine::Machine;
 use uslub_models::model::Model;
@@ -23,7 +23,7 @@ const LIMIT: usize = 2;
 fn barn_with(full: usize, empty: usize) -> (Model, &'static Barn<Machine>) {
     let model = Model::new(1, None, Tunables::DEFAULT);
     let barn = model.place(Barn::new());
-    modelled::watch(std::ptr::from_ref(barn) as usize, size_of_val(barn));
+    loom_atomics::watch(std::ptr::from_ref(barn) as usize, size_of_val(barn));
     for n in 0..full + empty {
         let mut sheaf = sheaf(&model);
         let stored = if n < full {

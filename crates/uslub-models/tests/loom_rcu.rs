@@ -9,9 +9,9 @@ use std::sync::Mutex;
 
 use uslub_core::Gfp;
 use uslub_core::args::CacheArgs;
-use uslub_core::atomic::{self, AtomicUsize};
 use uslub_core::grace::{GracePeriod, RcuCallback, RcuHead};
-use uslub_core::modelled;
+use uslub_core::sync::atomic::{self, AtomicUsize};
+use uslub_core::sync::loom_atomics;
 use uslub_core::tunables::Tunables;
 use uslub_models::machine::Slots;
 use uslub_models::model::{Cache, Model, Object, Slub, alloc, free_rcu};
@@ -67,7 +67,7 @@ fn model(slots: Slots) -> (Model, &'static Grace, Vec<usize>) {
         order: AtomicUsize::new(0),
         readers: AtomicUsize::new(0),
     });
-    modelled::watch(std::ptr::from_ref(grace) as usize, size_of::<Grace>());
+    loom_atomics::watch(std::ptr::from_ref(grace) as usize, size_of::<Grace>());
     let slub = model.slub;
     assert!(slub.set_grace_period(grace));
     let args = CacheArgs {

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use uslub_core::locked;
+use uslub_core::percpu::try_lock;
 use uslub_core::percpu::{Region, Slot, Table};
 use uslub_core::platform::Platform;
 
@@ -167,27 +167,27 @@ unsafe impl Platform for Sim {
     #[inline]
     unsafe fn pop(&self, table: &Table, slot: Slot) -> *mut u8 {
         // SAFETY: passed on.
-        unsafe { locked::pop(self.region(table), slot) }
+        unsafe { try_lock::pop(self.region(table), slot) }
     }
 
     #[inline]
     unsafe fn push(&self, table: &Table, slot: Slot, object: *mut u8) -> bool {
         // SAFETY: passed on.
-        unsafe { locked::push(self.region(table), slot, object) }
+        unsafe { try_lock::push(self.region(table), slot, object) }
     }
 
     unsafe fn pop_many(&self, table: &Table, slot: Slot, out: &mut [*mut u8]) -> bool {
         // SAFETY: passed on.
-        unsafe { locked::pop_many(self.region(table), slot, out) }
+        unsafe { try_lock::pop_many(self.region(table), slot, out) }
     }
 
     unsafe fn push_many(&self, table: &Table, slot: Slot, objects: &[*mut u8]) -> bool {
         // SAFETY: passed on.
-        unsafe { locked::push_many(self.region(table), slot, objects) }
+        unsafe { try_lock::push_many(self.region(table), slot, objects) }
     }
 
     unsafe fn exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool {
-        locked::exchange(self.region(table), slot, old, new)
+        try_lock::exchange(self.region(table), slot, old, new)
     }
 
     fn fence(&self) -> bool {

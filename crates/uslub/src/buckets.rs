@@ -4,7 +4,7 @@ use std::fmt;
 use std::ptr::NonNull;
 
 use uslub_core::Gfp;
-use uslub_core::buckets;
+use uslub_core::kmalloc::buckets;
 use uslub_linux::{Linux, complain};
 
 use crate::error::{CreateError, Leaked};

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 
 use uslub_core::Gfp;
 use uslub_core::args::{CacheArgs, Ctor, Flags};
-use uslub_core::sheaf::MAX_CAPACITY;
+use uslub_core::percpu::sheaf::MAX_CAPACITY;
 use uslub_core::tunables::Tuning;
 
 use crate::cache::Cache;

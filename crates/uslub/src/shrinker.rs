@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use uslub_core::cache::KmemCache;
-use uslub_core::reclaim::{self, ShrinkerId};
+use uslub_core::cache::reclaim::{self, ShrinkerId};
 use uslub_linux::Linux;
 
 use crate::error::CreateError;

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use uslub_core::cache::KmemCache;
-use uslub_core::info::{CacheInfo, Totals};
+use uslub_core::cache::info::{CacheInfo, Totals};
+use uslub_core::cache::text::Name;
 use uslub_core::stats::{STAT_ITEMS, StatItem};
-use uslub_core::text::Name;
 use uslub_linux::Linux;
 
 use crate::instance::{ALLOCATOR, is_ready};

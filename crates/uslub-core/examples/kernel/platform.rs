@@ -19,7 +19,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-use uslub_core::locked;
+use uslub_core::percpu::try_lock;
 use uslub_core::percpu::{Slot, Table};
 use uslub_core::platform::{PAGE_SIZE, Platform};
 use uslub_core::sync::Lock;
@@ -190,26 +190,26 @@ unsafe impl Platform for Kernel {
 
     unsafe fn pop(&self, table: &Table, slot: Slot) -> *mut u8 {
         // SAFETY: passed on.
-        unsafe { locked::pop(table.here(0), slot) }
+        unsafe { try_lock::pop(table.here(0), slot) }
     }
 
     unsafe fn push(&self, table: &Table, slot: Slot, object: *mut u8) -> bool {
         // SAFETY: passed on.
-        unsafe { locked::push(table.here(0), slot, object) }
+        unsafe { try_lock::push(table.here(0), slot, object) }
     }
 
     unsafe fn pop_many(&self, table: &Table, slot: Slot, out: &mut [*mut u8]) -> bool {
         // SAFETY: passed on.
-        unsafe { locked::pop_many(table.here(0), slot, out) }
+        unsafe { try_lock::pop_many(table.here(0), slot, out) }
     }
 
     unsafe fn push_many(&self, table: &Table, slot: Slot, objects: &[*mut u8]) -> bool {
         // SAFETY: passed on.
-        unsafe { locked::push_many(table.here(0), slot, objects) }
+        unsafe { try_lock::push_many(table.here(0), slot, objects) }
     }
 
     unsafe fn exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool {
-        locked::exchange(table.here(0), slot, old, new)
+        try_lock::exchange(table.here(0), slot, old, new)
     }
 
     /// On one CPU nobody is inside an operation, but for what a handler interrupted; and handlers

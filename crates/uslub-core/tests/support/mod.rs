@@ -227,7 +227,7 @@ fn sheaves_alive(a: &Slub, cache: &Cache) -> usize {
     let in_slots = |region: &Region| {
         // SeqCst: nothing here is measured.
         let tops = slots.map(|slot| region.word(slot).load(SeqCst));
-        let is_sheaf = |&top: &usize| top != 0 && !uslub_core::sheaf::is_sentinel(top);
+        let is_sheaf = |&top: &usize| top != 0 && !uslub_core::percpu::sheaf::is_sentinel(top);
         tops.iter().filter(|top| is_sheaf(top)).count()
     };
     let regions = a.table.regions().map(|(_, region)| in_slots(region));
@@ -262,11 +262,11 @@ pub fn sheaves_on(a: &Slub, cache: &Cache, cpu: usize) -> (Option<usize>, Option
     let objects = |slot| {
         // SeqCst: nothing here is measured.
         let top = region.word(slot).load(SeqCst);
-        if top == 0 || uslub_core::sheaf::is_sentinel(top) {
+        if top == 0 || uslub_core::percpu::sheaf::is_sentinel(top) {
             return None;
         }
         // SAFETY: nobody else runs; the sheaf stays in its slot, as dropping does nothing.
-        Some(unsafe { uslub_core::sheaf::Sheaf::from_top(top) }.len())
+        Some(unsafe { uslub_core::percpu::sheaf::Sheaf::from_top(top) }.len())
     };
     (objects(cache.id.main()), objects(cache.id.spare()))
 }
@@ -279,11 +279,11 @@ pub fn capacities_on(a: &Slub, cache: &Cache, cpu: usize) -> (usize, usize) {
     let capacity = |slot| {
         // SeqCst: nothing here is measured.
         let top = region.word(slot).load(SeqCst);
-        if top == 0 || uslub_core::sheaf::is_sentinel(top) {
+        if top == 0 || uslub_core::percpu::sheaf::is_sentinel(top) {
             return 0;
         }
         // SAFETY: nobody else runs; the sheaf stays in its slot, as dropping does nothing.
-        unsafe { uslub_core::sheaf::Sheaf::from_top(top) }.capacity()
+        unsafe { uslub_core::percpu::sheaf::Sheaf::from_top(top) }.capacity()
     };
     (capacity(cache.id.main()), capacity(cache.id.spare()))
 }

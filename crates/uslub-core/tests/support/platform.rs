@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use uslub_core::locked;
-use uslub_core::page::arena::BLOCK_BYTES;
+use uslub_core::memory::arena::BLOCK_BYTES;
+use uslub_core::percpu::try_lock;
 use uslub_core::percpu::{Region, Slot, Table};
 use uslub_core::platform::{Backing, FaultSite, PAGE_SIZE, Platform};
 
@@ -513,34 +513,34 @@ unsafe impl Platform for Virtual {
     unsafe fn pop(&self, table: &Table, slot: Slot) -> *mut u8 {
         // SAFETY: passed on.
         self.on_slot(table, null_mut(), |region| unsafe {
-            locked::pop(region, slot)
+            try_lock::pop(region, slot)
         })
     }
 
     unsafe fn push(&self, table: &Table, slot: Slot, object: *mut u8) -> bool {
         // SAFETY: passed on.
         self.on_slot(table, false, |region| unsafe {
-            locked::push(region, slot, object)
+            try_lock::push(region, slot, object)
         })
     }
 
     unsafe fn pop_many(&self, table: &Table, slot: Slot, out: &mut [*mut u8]) -> bool {
         // SAFETY: passed on.
         self.on_slot(table, false, |region| unsafe {
-            locked::pop_many(region, slot, out)
+            try_lock::pop_many(region, slot, out)
         })
     }
 
     unsafe fn push_many(&self, table: &Table, slot: Slot, objects: &[*mut u8]) -> bool {
         // SAFETY: passed on.
         self.on_slot(table, false, |region| unsafe {
-            locked::push_many(region, slot, objects)
+            try_lock::push_many(region, slot, objects)
         })
     }
 
     unsafe fn exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool {
         self.on_slot(table, false, |region| {
-            locked::exchange(region, slot, old, new)
+            try_lock::exchange(region, slot, old, new)
         })
     }
 

@@ -6,7 +6,7 @@
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
-use uslub_core::slab::{Slab, State};
+use uslub_core::slab::state::{Slab, State};
 
 use crate::bench::{Bench, Failure};
 use crate::linux::{self, Pinned};

@@ -1,0 +1,220 @@
+//! What a cache says about itself; the columns of `/proc/slabinfo` and the counters.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use crate::cache::KmemCache;
+use crate::cache::allocator::Allocator;
+use crate::percpu::sheaf;
+use crate::percpu::stats::StatItem;
+use crate::percpu::{CacheId, Region, Slot};
+use crate::platform::{PAGE_SIZE, Platform};
+use crate::slab::node::{Node, SlabList};
+
+/// Figures of one cache. Exact when nobody uses the cache meanwhile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheInfo {
+    /// Slots in all slabs.
+    pub num_objs: usize,
+    /// Slots that are in use, those in sheaves included.
+    pub active_objs: usize,
+    /// Objects in sheaves.
+    pub cached_objs: usize,
+    /// Slabs.
+    pub num_slabs: usize,
+    /// Slabs in which a slot is in use.
+    pub active_slabs: usize,
+    /// Objects allocated.
+    pub allocs: u64,
+    /// Objects freed.
+    pub frees: u64,
+}
+
+impl CacheInfo {
+    /// Objects that the program holds.
+    pub fn live_objs(&self) -> usize {
+        self.active_objs.saturating_sub(self.cached_objs)
+    }
+}
+
+/// Figures of an allocator, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Slots and pages that the program holds.
+    pub live: usize,
+    /// Objects in sheaves.
+    pub cached: usize,
+    /// Free slots in slabs.
+    pub free: usize,
+    /// Slabs.
+    pub slabs: usize,
+    /// Large objects.
+    pub large: usize,
+    /// Huge objects.
+    pub huge: usize,
+    /// Free pages and mappings that are still resident.
+    pub dirty: usize,
+    /// Our own records.
+    pub metadata: usize,
+    /// Objects allocated.
+    pub allocs: u64,
+    /// Objects freed.
+    pub frees: u64,
+}
+
+impl<P: Platform> Allocator<P> {
+    /// Runs `look` on the cache with an identity, if there is one; nobody destroys it meanwhile.
+    /// `look` takes no lock but those of [`info`](Self::info).
+    pub fn look_at<T>(&self, id: CacheId, look: impl FnOnce(&KmemCache<P>) -> T) -> Option<T> {
+        self.while_draining(|| self.cache(id).map(look))
+    }
+
+    /// Figures of a cache.
+    pub fn info(&self, cache: &KmemCache<P>) -> CacheInfo {
+        let arena = &self.zone.arena;
+        let objects = cache.oo.objects as usize;
+        let num_slabs = cache.nr_slabs();
+        let (mut free, mut empty) = (0, 0);
+        for node in cache.nodes() {
+            let mut lists = node.lists.lock();
+            node.absorb_all(arena, &mut lists, cache.has_reserve());
+            let mut at = lists.partial.first(arena);
+            while let Some(slab) = at {
+                let inuse = slab.state().inuse() as usize;
+                free += objects - inuse;
+                empty += usize::from(inuse == 0);
+                at = SlabList::after(arena, slab);
+            }
+            let untouched = lists.empty.len() + node.ahead.slabs();
+            free += untouched * objects;
+            empty += untouched;
+        }
+        let num_objs = num_slabs * objects;
+        CacheInfo {
+            num_objs,
+            active_objs: num_objs.saturating_sub(free),
+            cached_objs: self.cached(cache),
+            num_slabs,
+            active_slabs: num_slabs.saturating_sub(empty),
+            allocs: self.stat(cache, StatItem::AllocFastpath)
+                + self.stat(cache, StatItem::AllocSlowpath),
+            frees: self.stat(cache, StatItem::FreeFastpath)
+                + self.stat(cache, StatItem::FreeSlowpath),
+        }
+    }
+
+    /// Value of a counter, over all CPUs.
+    pub fn stat(&self, cache: &KmemCache<P>, item: StatItem) -> u64 {
+        let regions = self.table.counting();
+        regions.map(|region| count_in(region, cache, item)).sum()
+    }
+
+    /// Value of a counter on one CPU.
+    pub fn stat_on(&self, cache: &KmemCache<P>, item: StatItem, cpu: usize) -> u64 {
+        let region = (cpu < self.table.end()).then(|| self.table.region(cpu));
+        region
+            .flatten()
+            .map_or(0, |region| count_in(region, cache, item))
+    }
+
+    /// Counts `n` of an item, on the CPU that runs.
+    #[inline]
+    pub(crate) fn count(&self, cache: &KmemCache<P>, item: StatItem, n: usize) {
+        if n > 0 {
+            (self.platform).count(&self.table, cache.counters.counter(item), n);
+        }
+    }
+
+    /// A number that changes when anyone allocates or frees; for telling whether a program is idle.
+    pub fn activity(&self) -> u64 {
+        // Relaxed: figures.
+        let large: usize = self.large_calls.iter().map(|n| n.load(Relaxed)).sum();
+        self.while_draining(|| {
+            self.caches().fold(large as u64, |sum, cache| {
+                sum.wrapping_add(self.activity_of(cache))
+            })
+        })
+    }
+
+    /// A number that changes when anyone allocates from a cache or frees to it.
+    pub(crate) fn activity_of(&self, cache: &KmemCache<P>) -> u64 {
+        let items = [
+            StatItem::AllocFastpath,
+            StatItem::FreeFastpath,
+            StatItem::AllocSlowpath,
+            StatItem::FreeSlowpath,
+        ];
+        let sum = items.iter().map(|&item| self.stat(cache, item));
+        sum.fold(0, u64::wrapping_add)
+    }
+
+    /// Objects in the sheaves of all CPUs and in barns.
+    fn cached(&self, cache: &KmemCache<P>) -> usize {
+        let mut n = cache.deferred.len();
+        self.for_each_top(cache, |top| n += sheaf::top_len(top));
+        for node in cache.nodes() {
+            node.barn.for_each_full(|objects| n += objects.len());
+        }
+        n
+    }
+
+    /// Calls `visit` with the top of each sheaf in a CPU's slot.
+    pub(crate) fn for_each_top(&self, cache: &KmemCache<P>, mut visit: impl FnMut(usize)) {
+        for (_, region) in self.table.regions() {
+            for slot in [cache.id.main(), cache.id.spare()] as [Slot; 2] {
+                // Acquire: a glance, but at the sheaf's capacity too. Bit 0 may be a lock.
+                let top = region.word(slot).load(Acquire) & !1;
+                if top != 0 && !sheaf::is_sentinel(top) {
+                    visit(top);
+                }
+            }
+        }
+    }
+
+    /// Whether a lock that the figures need is held, at a glance: by another thread, or, in a signal
+    /// handler, by the one that it interrupted.
+    pub fn is_busy(&self) -> bool {
+        let held = |node: &Node<P>| node.lists.is_held() || node.barn.is_held();
+        self.is_draining() || self.caches().any(|cache| cache.nodes().any(held))
+    }
+
+    /// Figures of the whole allocator.
+    pub fn totals(&self) -> Totals {
+        let mut t = Totals {
+            // Relaxed: figures.
+            large: self.large_pages.load(Relaxed) * PAGE_SIZE,
+            huge: self.huge.live_bytes(),
+            dirty: self.zone.dirty_bytes() + self.huge.kept_bytes(),
+            metadata: self.metadata_bytes(),
+            // Relaxed: figures.
+            allocs: self.large_calls[0].load(Relaxed) as u64,
+            frees: self.large_calls[1].load(Relaxed) as u64,
+            ..Totals::default()
+        };
+        t.live = t.large + t.huge;
+        self.while_draining(|| {
+            for cache in self.caches() {
+                let (info, size) = (self.info(cache), cache.size as usize);
+                t.live += info.live_objs() * size;
+                t.cached += info.cached_objs * size;
+                t.free += (info.num_objs - info.active_objs) * size;
+                t.slabs += info.num_slabs * cache.oo.bytes();
+                t.allocs += info.allocs;
+                t.frees += info.frees;
+            }
+        });
+        t
+    }
+}
+
+/// What a region has counted of an item.
+pub(crate) fn count_in<P: Platform>(region: &Region, cache: &KmemCache<P>, item: StatItem) -> u64 {
+    // Relaxed: statistics.
+    let count = |counter| region.counter(counter).load(Relaxed);
+    let elsewhere = match item {
+        StatItem::AllocFastpath => region.counts(cache.id).0,
+        StatItem::FreeFastpath => region.counts(cache.id).1,
+        StatItem::FreeRcuSheaf => region.rcu_count(cache.id),
+        _ => 0,
+    };
+    count(cache.counters.counter(item)) + elsewhere
+}

@@ -1,0 +1,478 @@
+//! A cache: objects of one size, their slabs and their sheaves.
+
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::cache::args::{CacheArgs, CreateError, Ctor, Flags, Layout, NAME_MAX};
+use crate::gfp::Gfp;
+use crate::memory::{Arena, PageIndex};
+use crate::percpu::sheaf::MAX_CAPACITY;
+use crate::percpu::{CacheId, Counters, Slot};
+use crate::platform::Platform;
+use crate::slab::address_range::Span;
+use crate::slab::deferred::Deferred;
+use crate::slab::freelist::Links;
+use crate::slab::node::Node;
+use crate::slab::order::{self, Bounds, Order};
+use crate::slab::state::{Slab, State};
+use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
+use crate::tunables::Tuning;
+
+/// A cache.
+pub struct KmemCache<P: 'static> {
+    /// Ends with zeroes.
+    name: [u8; NAME_MAX + 1],
+    name_len: u8,
+    /// Identity, and the place of its per-CPU slots.
+    pub id: CacheId,
+    /// Where an object that came from the cache for sure can be put without a look at it: the main word, or nobody's where
+    /// there are several nodes.
+    pub(crate) own: Slot,
+    /// Its counters.
+    pub(crate) counters: Counters,
+    /// Bytes of an object as asked for; the largest of those that share the cache.
+    object_size: AtomicU32,
+    /// Bytes of a slot.
+    pub size: u32,
+    /// Alignment of every slot in bytes.
+    pub align: u32,
+    /// Size of a slab.
+    pub oo: Order,
+    /// 2^40 / size, rounded up: turns an offset into a slot number.
+    reciprocal: u64,
+    /// How free objects are linked.
+    pub links: Links,
+    /// Constructs each object when it first leaves a fresh slab.
+    pub ctor: Option<Ctor>,
+    /// What the cache is like.
+    pub flags: Flags,
+    /// What a plain free may do.
+    pub free_gfp: Gfp,
+    /// How the cache behaves.
+    pub tuning: Tuning,
+    /// Slabs that the cache may have.
+    pub max_slabs: usize,
+    /// Whether others may share it.
+    pub(crate) mergeable: bool,
+    /// Whether it is one of many that share the memory, and keeps nothing that it does not use.
+    pub(crate) keeps_little: bool,
+    /// Objects that the first sheaf of a CPU is short of; see [`colour_of`].
+    pub(crate) colour: u8,
+    /// Creators that share it; 0 once it is destroyed.
+    pub(crate) users: AtomicU32,
+    /// Whether its objects may wait for a grace period in sheaves.
+    pub(crate) has_rcu_sheaves: AtomicBool,
+    /// Sheaves that were taken out of CPUs' slots and are in the hands of a flush.
+    pub(crate) in_hand: AtomicUsize,
+    /// Slabs kept per node before empty ones are given back.
+    pub min_partial: usize,
+    /// Objects a sheaf holds.
+    pub capacity: usize,
+    /// Objects a sheaf may come to hold, 256 KiB of them at most; the same as `capacity`, or less, where it is fixed.
+    pub capacity_max: usize,
+    /// Full sheaves a barn holds.
+    pub max_full: usize,
+    /// Full sheaves a barn may come to hold where that was too few.
+    pub max_full_grown: usize,
+    /// Empty sheaves a barn holds.
+    pub max_empty: usize,
+    /// Byte offsets of a slab's slots in random order; null for address order.
+    random: *const u32,
+    nodes: NonNull<Node<P>>,
+    nr_nodes: usize,
+    /// Pages that are all its own.
+    pub(crate) span: Span,
+    /// Objects that were freed where nothing may be waited for.
+    pub deferred: Deferred,
+    /// Activity at the last look, and the number of looks since it changed.
+    last_activity: AtomicU64,
+    idle_looks: AtomicU32,
+    /// The next record of a destroyed cache; under the lock over the list of caches.
+    next_dead: AtomicPtr<KmemCache<P>>,
+}
+
+// SAFETY: the pointers lead to records that live for ever and are shared by rule.
+unsafe impl<P: Platform> Sync for KmemCache<P> {}
+
+/// Looks without a use after which a cache is cold.
+const COLD_LOOKS: u32 = 2;
+/// Full sheaves that the barn of a cache with adaptive sheaves may come to hold: they are cheap there, and are trimmed.
+const ADAPTIVE_BARN: usize = 20;
+/// Bytes of objects up to which it may hold twice as many.
+const ADAPTIVE_BARN_BYTES: usize = 512 << 10;
+/// Full sheaves that it holds at first, unless it is one of malloc's classes. What waits in vain is old when it is flushed.
+const NARROW_BARN: usize = 4;
+/// Bytes of full sheaves that a barn holds by default, at most.
+const BARN_BYTES: usize = 64 << 10;
+/// Full sheaves in a barn, at most, as in the kernel.
+const FULL_SHEAVES: usize = 10;
+/// Bytes of objects that a sheaf may come to hold.
+const GROWN_SHEAF_BYTES: usize = 256 << 10;
+
+/// How many colours there are.
+const COLOURS: usize = 13;
+
+/// The colour of a cache: so many objects fewer are in the first sheaf of a CPU.
+///
+/// Windows begin where pages do. Were the first sheaves of two caches equally full, what a free of the one stores would lie at the same
+/// place of its page as what an allocation of the other loads, and a processor takes the load for one of what was stored, and waits. Of
+/// 13 colours no two powers of two up to 512 have the same.
+const fn colour_of(id: CacheId) -> u8 {
+    (id.index() % COLOURS) as u8
+}
+
+impl<P: Platform> KmemCache<P> {
+    /// Writes the record of a cache to `memory`, or nothing; `nodes` are to be set up, and there is
+    /// no random order yet.
+    #[inline(never)]
+    pub(crate) fn write_to(
+        memory: &mut MaybeUninit<Self>,
+        args: &CacheArgs<'_>,
+        id: CacheId,
+        tuning: &Tuning,
+        min_objects: usize,
+        secret: u64,
+        nodes: (NonNull<Node<P>>, usize),
+    ) -> Result<(), CreateError> {
+        let layout = Layout::of(args)?;
+        let bounds = Bounds {
+            min_order: tuning.slab_min_order,
+            max_order: args
+                .max_order
+                .unwrap_or(tuning.slab_max_order)
+                // No `clamp`: its panic message would lie on the stack.
+                .max(tuning.slab_min_order)
+                .min(order::MAX_SLAB_ORDER),
+            min_objects: args.min_objects.unwrap_or(min_objects),
+        };
+        let mut oo = order::calculate_order(layout.size, bounds).ok_or(CreateError::BadSize)?;
+        if args.in_step {
+            oo.objects = order::whole_sheaves(oo.objects);
+        }
+        let max_slabs = args.limit.map_or(usize::MAX, |bytes| bytes / oo.bytes());
+        if max_slabs == 0 {
+            return Err(CreateError::BadLimit);
+        }
+        let or = |tunable: u32, default: usize| {
+            if tunable == 0 {
+                default
+            } else {
+                tunable as usize
+            }
+        };
+        let in_step = |capacity: usize| {
+            if args.in_step {
+                order::whole_slabs(capacity, oo.objects as usize)
+            } else {
+                capacity
+            }
+        };
+        let capacity = args
+            .sheaf_capacity
+            .unwrap_or(or(
+                tuning.sheaf_capacity,
+                order::sheaf_capacity(layout.size),
+            ))
+            .clamp(1, MAX_CAPACITY);
+        let (capacity, capacity_max) = (
+            in_step(capacity),
+            in_step(
+                (tuning.sheaf_capacity_max as usize)
+                    .min((GROWN_SHEAF_BYTES / layout.size).clamp(1, MAX_CAPACITY)),
+            ),
+        );
+        let is_adaptive = capacity_max > capacity;
+        let max_full = or(
+            tuning.max_full_sheaves,
+            if args.kept_bytes.is_some() {
+                (BARN_BYTES / (capacity * layout.size)).clamp(1, FULL_SHEAVES)
+            } else if is_adaptive {
+                NARROW_BARN
+            } else {
+                FULL_SHEAVES
+            },
+        );
+        let record = Self {
+            name: [0; NAME_MAX + 1],
+            name_len: args.name.len() as u8,
+            id,
+            own: if nodes.1 == 1 {
+                id.main()
+            } else {
+                Slot::NOBODYS
+            },
+            counters: Counters::of(id),
+            object_size: AtomicU32::new(args.size as u32),
+            size: layout.size as u32,
+            align: layout.align as u32,
+            oo,
+            reciprocal: (1u64 << 40).div_ceil(layout.size as u64),
+            links: Links {
+                offset: layout.link as u32,
+                random: if tuning.slab_freelist_hardened == 1 {
+                    secret | 1
+                } else {
+                    0
+                },
+            },
+            ctor: args.ctor,
+            flags: args.flags,
+            free_gfp: args.free_gfp,
+            tuning: *tuning,
+            max_slabs,
+            mergeable: args.is_mergeable(),
+            keeps_little: args.kept_bytes.is_some(),
+            colour: if args.in_step { colour_of(id) } else { 0 },
+            users: AtomicU32::new(1),
+            has_rcu_sheaves: AtomicBool::new(false),
+            in_hand: AtomicUsize::new(0),
+            min_partial: or(
+                tuning.min_partial,
+                order::min_partial(layout.size).min(
+                    args.kept_bytes
+                        .map_or(usize::MAX, |bytes| bytes / oo.bytes()),
+                ),
+            ),
+            capacity,
+            capacity_max,
+            max_full,
+            max_full_grown: if is_adaptive && tuning.max_full_sheaves == 0 {
+                // Of larger sheaves fewer.
+                let most =
+                    (ADAPTIVE_BARN * order::FIRST_MAX).div_ceil(capacity_max.max(order::FIRST_MAX));
+                (ADAPTIVE_BARN_BYTES / (capacity_max * layout.size))
+                    .max(most)
+                    .min(2 * most)
+            } else {
+                max_full
+            },
+            max_empty: tuning.max_empty_sheaves as usize,
+            random: core::ptr::null(),
+            nodes: nodes.0,
+            nr_nodes: nodes.1,
+            span: Span::new(),
+            deferred: Deferred::new(),
+            last_activity: AtomicU64::new(0),
+            idle_looks: AtomicU32::new(0),
+            next_dead: AtomicPtr::new(core::ptr::null_mut()),
+        };
+        let record = memory.write(record);
+        record.name[..args.name.len()].copy_from_slice(args.name.as_bytes());
+        Ok(())
+    }
+
+    pub(crate) fn set_random(&mut self, offsets: NonNull<u32>) {
+        self.random = offsets.as_ptr();
+    }
+
+    /// The next record of a destroyed cache.
+    pub(crate) fn next_dead(&self) -> *mut Self {
+        // Relaxed: under the lock over the list of caches.
+        self.next_dead.load(Relaxed)
+    }
+
+    /// Links the record of a destroyed cache.
+    pub(crate) fn set_next_dead(&self, next: *mut Self) {
+        // Relaxed: as above.
+        self.next_dead.store(next, Relaxed);
+    }
+
+    /// The memory of the nodes' records.
+    pub(crate) fn node_records(&self) -> NonNull<Node<P>> {
+        self.nodes
+    }
+
+    /// The memory of the random order, if it has room for `objects` offsets.
+    pub(crate) fn random_room(&self, objects: usize) -> Option<NonNull<u32>> {
+        NonNull::new(self.random.cast_mut()).filter(|_| self.oo.objects as usize >= objects)
+    }
+
+    /// Name of the cache.
+    pub fn name(&self) -> &str {
+        core::str::from_utf8(&self.name[..usize::from(self.name_len)]).unwrap_or("?")
+    }
+
+    /// Name of the cache for C.
+    pub fn name_c(&self) -> &core::ffi::CStr {
+        core::ffi::CStr::from_bytes_until_nul(&self.name).unwrap_or(c"?")
+    }
+
+    /// Bytes of an object as asked for; the largest of those that share the cache.
+    #[inline]
+    pub fn object_size(&self) -> usize {
+        // Relaxed: grows only, before whoever needs more has the cache.
+        self.object_size.load(Relaxed) as usize
+    }
+
+    /// Whether objects laid out like that can live here.
+    pub(crate) fn can_serve(&self, layout: &Layout) -> bool {
+        let size = self.size as usize;
+        self.mergeable
+            && size >= layout.size
+            && size - layout.size < size_of::<usize>()
+            && size.is_multiple_of(layout.align)
+            && self.align as usize >= layout.align
+    }
+
+    /// Takes another creator in, whose objects have `bytes`.
+    pub(crate) fn share(&self, bytes: usize) {
+        // Relaxed: as above; users change under the lock over the list of caches.
+        self.object_size.fetch_max(bytes as u32, Relaxed);
+        self.users.fetch_add(1, Relaxed);
+    }
+
+    /// Names beyond the first that the cache goes by.
+    pub fn aliases(&self) -> usize {
+        // Relaxed: a figure.
+        (self.users.load(Relaxed) as usize).saturating_sub(1)
+    }
+
+    /// Whether the cache was destroyed, at a glance.
+    #[inline]
+    pub fn is_destroyed(&self) -> bool {
+        // Relaxed: a glance, for messages.
+        self.users.load(Relaxed) == 0
+    }
+
+    /// The share of a node.
+    #[inline]
+    pub fn node(&self, nid: usize) -> &Node<P> {
+        debug_assert!(nid < self.nr_nodes);
+        // SAFETY: within the array of nodes, which lives for ever.
+        unsafe { self.nodes.add(nid).as_ref() }
+    }
+
+    /// The shares of all nodes.
+    pub fn nodes(&self) -> impl Iterator<Item = &Node<P>> {
+        (0..self.nr_nodes).map(|nid| self.node(nid))
+    }
+
+    /// Notes how active the cache has been so far; returns whether nobody has used it for two looks.
+    pub(crate) fn note_activity(&self, activity: u64) -> bool {
+        // Relaxed, here and below: one thread looks at a time; others read a hint.
+        if self.last_activity.swap(activity, Relaxed) == activity {
+            self.idle_looks.fetch_add(1, Relaxed);
+        } else {
+            self.idle_looks.store(0, Relaxed);
+        }
+        self.is_cold()
+    }
+
+    /// Whether nobody has used the cache for two looks.
+    pub(crate) fn is_cold(&self) -> bool {
+        // Relaxed: a hint.
+        self.idle_looks.load(Relaxed) >= COLD_LOOKS
+    }
+
+    /// Whether that was found by the last look.
+    pub(crate) fn is_just_cold(&self) -> bool {
+        // Relaxed: a hint.
+        self.idle_looks.load(Relaxed) == COLD_LOOKS
+    }
+
+    /// Slabs on all nodes.
+    pub fn nr_slabs(&self) -> usize {
+        // Relaxed: a figure.
+        self.nodes().map(|node| node.nr_slabs.load(Relaxed)).sum()
+    }
+
+    /// The slab that an address inside one of this cache's slabs lies in.
+    #[inline]
+    pub fn slab_of<'a>(&self, arena: &'a Arena, page: crate::memory::PageIndex) -> &'a Slab {
+        let head = page.0 & !((1u32 << self.oo.order) - 1);
+        arena.slab(crate::memory::PageIndex(head))
+    }
+
+    /// Changes the state of a slab if it is still `old`, in the way that the cache's tuning says.
+    #[inline]
+    pub(crate) fn change(&self, slab: &Slab, old: State, new: State) -> Result<(), State> {
+        if self.tuning.slab_state_lockfree == 1 {
+            slab.change(old, new)
+        } else {
+            slab.change_locked(old, new)
+        }
+    }
+
+    /// Whether a state can be changed where nothing may be waited for.
+    #[inline]
+    pub(crate) fn never_waits(&self) -> bool {
+        self.tuning.slab_state_lockfree == 1
+    }
+
+    /// Whether the objects of an empty slab may be handed out without a look at what is in them.
+    #[inline]
+    pub(crate) fn leaves_whole(&self) -> bool {
+        self.ctor.is_none() && self.tuning.freelist_deferred == 1
+    }
+
+    /// Whether the capacity of sheaves adapts.
+    #[inline]
+    pub fn is_adaptive(&self) -> bool {
+        self.capacity_max > self.capacity
+    }
+
+    /// Whether empty slabs are kept apart.
+    #[inline]
+    pub(crate) fn has_reserve(&self) -> bool {
+        self.tuning.empty_reserve == 1
+    }
+
+    /// How the free objects of a slab are linked.
+    #[inline]
+    pub fn links_of(&self, slab: &Slab) -> Links {
+        self.links.in_epoch(slab.epoch())
+    }
+
+    /// Whether `offset` bytes into a slab a slot begins.
+    #[inline]
+    pub fn is_slot(&self, offset: usize) -> bool {
+        let index = self.slot_at(offset);
+        index < self.oo.objects as usize && index * self.size as usize == offset
+    }
+
+    /// Number of the slot that holds the byte at `offset` of a slab.
+    #[inline]
+    pub fn slot_at(&self, offset: usize) -> usize {
+        ((offset as u64 * self.reciprocal) >> 40) as usize
+    }
+
+    /// Byte offset of the slot that the iterator of a slab visits at `position`,
+    /// having begun at `start`.
+    #[inline]
+    pub fn offset_at(&self, start: usize, position: usize) -> usize {
+        match self.random_order() {
+            Some(offsets) => offsets[start + position] as usize,
+            None => position * self.size as usize,
+        }
+    }
+
+    /// Byte offsets of a slab's slots in random order, twice, so that from any slot on all follow; `None` where they are in order.
+    #[inline]
+    pub(crate) fn random_order(&self) -> Option<&[u32]> {
+        let first = NonNull::new(self.random.cast_mut())?;
+        // SAFETY: the permutation has two entries for each slot and lives as long as the cache.
+        Some(unsafe { core::slice::from_raw_parts(first.as_ptr(), 2 * self.oo.objects as usize) })
+    }
+
+    /// Where the iterator of a new slab of node `nid` begins in the random order: another place for each page, and for each number
+    /// of slabs. (The platform's dice are shared by all threads, and so dearer than all the rest.)
+    pub(crate) fn start_for(&self, nid: usize, page: PageIndex) -> u16 {
+        let slabs = self.node(nid).nr_slabs() as u64;
+        let dice = self.links.random ^ u64::from(page.0) ^ slabs << 32;
+        let dice = dice.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let dice = (dice ^ dice >> 31).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (((dice >> 32) * u64::from(self.oo.objects)) >> 32) as u16
+    }
+
+    /// Whether empty slabs keep their freelist: their objects are constructed, or linked beforehand, in the old way.
+    pub(crate) fn keeps_its_freelist(&self) -> bool {
+        self.ctor.is_some() || self.tuning.freelist_deferred == 0
+    }
+
+    /// Whether fresh slabs hand out their objects in random order.
+    #[inline]
+    pub fn is_random(&self) -> bool {
+        !self.random.is_null()
+    }
+}

@@ -1,0 +1,557 @@
+//! Objects of a cache, one by one and many at once.
+
+use core::ptr::{self, null_mut};
+
+use crate::cache::KmemCache;
+use crate::cache::allocator::Allocator;
+use crate::gfp::Gfp;
+use crate::percpu::CacheId;
+use crate::percpu::sheaf;
+use crate::percpu::stats::StatItem;
+use crate::platform::Platform;
+use crate::sheaf::replace::RECLAIMS;
+use crate::sheaf::spill::Spill;
+use crate::slab::refill::Refill;
+use crate::slab::whole_slab::{Whose, is_near};
+use crate::slab::within::lie_within;
+
+/// A bulk that lacks so small a part of a sheaf refills one.
+const FEW: usize = 4;
+/// A bulk of so many objects may be looked at while it is copied.
+const MANY: usize = 8;
+/// Objects whose way through sheaves costs as much as a slab's to its node, where another CPU is there too.
+const MANY_A_SLAB: usize = 64;
+
+impl<P: Platform> Allocator<P> {
+    /// Allocates an object of a cache; null when memory cannot be had.
+    ///
+    /// Zeroed memory of a cache with a constructor is a contradiction: null, after a warning.
+    #[inline]
+    pub fn alloc(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
+        if gfp.contains(Gfp::ZERO) && !self.may_zero(cache) {
+            return null_mut();
+        }
+        let mut object = self.alloc_fast(cache);
+        if object.is_null() {
+            object = self.alloc_slow(cache, gfp);
+        }
+        if gfp.contains(Gfp::ZERO) && !object.is_null() {
+            self.zero_object(cache, object);
+        }
+        object
+    }
+
+    /// An object of this CPU's main sheaf, as it is; null when [`alloc`](Self::alloc) would go further. Never constructs, before
+    /// the allocator is ready too.
+    #[inline(always)]
+    pub fn alloc_fast(&self, cache: &KmemCache<P>) -> *mut u8 {
+        // SAFETY: our table.
+        unsafe { self.platform.pop(&self.table, cache.id.main()) }
+    }
+
+    /// As [`alloc`](Self::alloc), from memory of a node if there is any; with
+    /// [`THISNODE`](Gfp::THISNODE) from no other.
+    pub fn alloc_node(&self, cache: &KmemCache<P>, gfp: Gfp, nid: usize) -> *mut u8 {
+        let has_memory = self.has_memory_on(nid);
+        if !has_memory || nid == self.nid() {
+            return if !has_memory && gfp.contains(Gfp::THISNODE) {
+                null_mut()
+            } else {
+                self.alloc(cache, gfp)
+            };
+        }
+        self.alloc_on(cache, gfp, nid)
+    }
+
+    /// An object of another node than this CPU's, which has memory.
+    #[inline(never)]
+    fn alloc_on(&self, cache: &KmemCache<P>, gfp: Gfp, nid: usize) -> *mut u8 {
+        if gfp.contains(Gfp::ZERO) && !self.may_zero(cache) {
+            return null_mut();
+        }
+        self.count(cache, StatItem::AllocNodeMismatch, 1);
+        let mut object = [null_mut()];
+        let mut refill = Refill::new(cache, &mut object, 1, gfp, Spill::none());
+        self.refill_on(&mut refill, nid);
+        let n = refill.filled;
+        self.count(cache, StatItem::AllocSlowpath, n);
+        if gfp.contains(Gfp::ZERO) && n == 1 {
+            self.zero_object(cache, object[0]);
+        }
+        self.end_allocation(gfp);
+        object[0]
+    }
+
+    /// Frees an object of a cache, in the context that the cache's arguments say; null is ignored.
+    ///
+    /// An object of another cache is not freed: a warning names both caches, and it leaks. Any other pointer that
+    /// is no object ends the process with a message.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses the object any more.
+    #[inline]
+    pub unsafe fn free(&self, cache: &KmemCache<P>, object: *mut u8) {
+        // SAFETY: passed on.
+        unsafe { self.free_with(cache, object, cache.free_gfp) };
+    }
+
+    /// As [`free`](Self::free), in a context of the caller's choice.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[inline]
+    pub unsafe fn free_with(&self, cache: &KmemCache<P>, object: *mut u8, gfp: Gfp) {
+        // SAFETY: passed on.
+        if !unsafe { self.free_fast(cache, object) } {
+            self.free_checked(cache, object, gfp);
+        }
+    }
+
+    /// Puts an object of the cache on top of this CPU's main sheaf; false when [`free`](Self::free) would go further, and then
+    /// nothing is done.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses the object any more.
+    #[inline(always)]
+    pub unsafe fn free_fast(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {
+        // SAFETY: a field of ours. It is read for itself: a compiler that knew it to be what the page map says would use that, and the
+        // push would wait for it.
+        let id = unsafe { ptr::from_ref(&cache.id).read_volatile() };
+        self.zone.arena.is_parkable_in(object as usize, cache.id)
+            // SAFETY: our table; the caller frees the object.
+            && unsafe { self.platform.push(&self.table, id.main(), object) }
+    }
+
+    /// As [`free_fast`](Self::free_fast), without a look whose the object is.
+    ///
+    /// # Safety
+    ///
+    /// As there, and it came from this cache.
+    #[inline(always)]
+    pub unsafe fn free_own_fast(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {
+        // SAFETY: our table; the caller frees the object.
+        unsafe { self.platform.push(&self.table, cache.own, object) }
+    }
+
+    #[cold]
+    fn free_checked(&self, cache: &KmemCache<P>, object: *mut u8, gfp: Gfp) {
+        if self.is_object_of(cache, object) {
+            self.free_slow(cache, object, gfp);
+        }
+    }
+
+    /// Whether an object lies in a slab of the cache. If not: null is nothing to free, an object of another cache
+    /// leaks with a warning, and anything else ends the process.
+    #[inline]
+    pub(crate) fn is_object_of(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {
+        let id = self.cache_id_of(object);
+        id == Some(cache.id) || self.is_not_object_of(cache, object, id)
+    }
+
+    #[cold]
+    fn is_not_object_of(&self, cache: &KmemCache<P>, object: *mut u8, id: Option<CacheId>) -> bool {
+        if object.is_null() {
+            return false;
+        }
+        let Some(id) = id else {
+            let why = match self.zone.arena.page_of(object as usize) {
+                Some(page) if self.zone.is_free(page) => {
+                    "double free or never allocated: its pages are free"
+                }
+                Some(_) => "never allocated from a cache (a large object or a part of one)",
+                None => "not allocated here (a foreign pointer)",
+            };
+            self.misuse(cache, object, why);
+        };
+        self.platform.warn(format_args!(
+            "cache '{}': free of {object:p}: it belongs to cache '{}' and is not freed",
+            cache.name(),
+            self.cache(id).map_or("?", KmemCache::name)
+        ));
+        false
+    }
+
+    /// Whether objects of a cache can be zeroed; warns if not.
+    #[inline]
+    pub(crate) fn may_zero(&self, cache: &KmemCache<P>) -> bool {
+        if cache.ctor.is_some() {
+            self.warn_of_constructor(cache);
+        }
+        cache.ctor.is_none()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn warn_of_constructor(&self, cache: &KmemCache<P>) {
+        self.platform.warn(format_args!(
+            "cache '{}': zeroed objects were asked for, but it has a constructor",
+            cache.name()
+        ));
+    }
+
+    /// Zeroes an object, which is not null.
+    pub(crate) fn zero_object(&self, cache: &KmemCache<P>, object: *mut u8) {
+        // SAFETY: just allocated, and so long.
+        unsafe { object.write_bytes(0, cache.object_size()) };
+    }
+
+    /// Allocates `out.len()` objects, all or none; returns whether it did.
+    ///
+    /// What the CPU's sheaves and the barn do not have comes from the slabs
+    /// straight into `out`, without a turn through a sheaf.
+    #[inline]
+    pub fn alloc_bulk(&self, cache: &KmemCache<P>, gfp: Gfp, out: &mut [*mut u8]) -> bool {
+        match out {
+            [] => true,
+            [one] => {
+                *one = self.alloc(cache, gfp);
+                !one.is_null()
+            }
+            out => self.alloc_many(cache, gfp, out),
+        }
+    }
+
+    fn alloc_many(&self, cache: &KmemCache<P>, gfp: Gfp, out: &mut [*mut u8]) -> bool {
+        if gfp.contains(Gfp::ZERO) && !self.may_zero(cache) {
+            return false;
+        }
+        // SAFETY: our table.
+        if !unsafe { self.platform.pop_many(&self.table, cache.id.main(), out) } {
+            return self.alloc_bulk_slow(cache, gfp, out);
+        }
+        if gfp.contains(Gfp::ZERO) {
+            out.iter()
+                .for_each(|&object| self.zero_object(cache, object));
+        }
+        true
+    }
+
+    #[cold]
+    fn alloc_bulk_slow(&self, cache: &KmemCache<P>, gfp: Gfp, out: &mut [*mut u8]) -> bool {
+        // It takes a while until its first word is written.
+        self.platform.fetch(out);
+        if gfp.may_spin() {
+            self.free_deferred(cache);
+        }
+        let mut filled = if out.len() * FEW > cache.capacity && self.only_new_slabs_are_left(cache)
+        {
+            self.alloc_bulk_from_new(cache, out)
+        } else {
+            self.alloc_bulk_from_all(cache, gfp, out)
+        };
+        // For a few objects a sheaf is refilled: the next bulks find the others there.
+        while filled < out.len()
+            && (out.len() - filled) * FEW <= cache.capacity
+            && self.has_slots(gfp)
+        {
+            let object = self.alloc_once(cache, gfp);
+            if object.is_null() {
+                break;
+            }
+            out[filled] = object;
+            filled += 1;
+        }
+        for attempt in 0.. {
+            if filled < out.len() {
+                filled += self.alloc_bulk_from_slabs(cache, gfp, &mut out[filled..]);
+            }
+            // Reclaims here, as deeper calls leave it less stack.
+            if filled == out.len()
+                || (attempt >= RECLAIMS && !gfp.contains(Gfp::NOFAIL))
+                || !self.reclaim_for(cache, gfp)
+            {
+                break;
+            }
+        }
+        let done = self.finish_bulk(cache, gfp, out, filled);
+        self.end_allocation(gfp);
+        done
+    }
+
+    /// Takes what new slabs have by whole slabs, where nothing else has objects; returns how many.
+    #[inline(never)]
+    fn alloc_bulk_from_new(&self, cache: &KmemCache<P>, out: &mut [*mut u8]) -> usize {
+        self.note_barn(cache, true);
+        self.note_taker(cache);
+        let filled = self.use_up_new_slabs(cache, 0, out);
+        self.count(cache, StatItem::BarnGetFail, 1);
+        self.count(cache, StatItem::AllocSlowpath, filled);
+        filled
+    }
+
+    /// Takes what the sheaves have; returns how many.
+    #[inline(never)]
+    fn alloc_bulk_from_all(&self, cache: &KmemCache<P>, gfp: Gfp, out: &mut [*mut u8]) -> usize {
+        if !self.has_slots(gfp) {
+            return 0;
+        }
+        let filled = self.take_from_main(cache, out);
+        let taken = self.take_from_sheaves(cache, gfp, &mut out[filled..]);
+        self.count(cache, StatItem::AllocFastpath, taken);
+        filled + taken
+    }
+
+    /// Takes objects from slabs; returns how many.
+    #[inline(never)]
+    fn alloc_bulk_from_slabs(&self, cache: &KmemCache<P>, gfp: Gfp, out: &mut [*mut u8]) -> usize {
+        let n = self.refill_objects(cache, out, out.len(), gfp);
+        self.count(cache, StatItem::AllocSlowpath, n);
+        n
+    }
+
+    /// Ends a bulk that has `filled` objects: zeroes all of them, or frees those of one that failed. Returns whether it has all.
+    #[inline(never)]
+    fn finish_bulk(
+        &self,
+        cache: &KmemCache<P>,
+        gfp: Gfp,
+        out: &mut [*mut u8],
+        filled: usize,
+    ) -> bool {
+        if filled < out.len() {
+            self.count(cache, StatItem::FreeSlowpath, filled);
+            self.free_to_slabs(cache, &mut out[..filled], gfp);
+            return false;
+        }
+        if gfp.contains(Gfp::ZERO) {
+            out.iter()
+                .for_each(|&object| self.zero_object(cache, object));
+        }
+        true
+    }
+
+    /// Whether this CPU's sheaves, the barn and the node's lists have no object, at a glance.
+    fn only_new_slabs_are_left(&self, cache: &KmemCache<P>) -> bool {
+        let (1, Some(region)) = (self.nr_nodes(), self.platform.region_here(&self.table)) else {
+            return false;
+        };
+        let node = cache.node(0);
+        let has_none = |slot| {
+            let top = region.glance(slot);
+            // Bit 0 may be a lock.
+            top <= 1 || sheaf::top_is_empty(top)
+        };
+        has_none(cache.id.main())
+            && has_none(cache.id.spare())
+            && node.barn.nr_full() == 0
+            && node.lists_nothing(cache.has_reserve())
+    }
+
+    /// Frees all objects of an array, as [`free`](Self::free) does; their order in the array is lost.
+    ///
+    /// # Safety
+    ///
+    /// None is there twice, and nobody uses them any more.
+    #[inline]
+    pub unsafe fn free_bulk(&self, cache: &KmemCache<P>, objects: &mut [*mut u8]) {
+        // SAFETY: passed on.
+        unsafe { self.free_bulk_with(cache, objects, cache.free_gfp) };
+    }
+
+    /// As [`free_bulk`](Self::free_bulk), in a context of the caller's choice.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[inline]
+    pub unsafe fn free_bulk_with(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
+        match objects {
+            [] => {}
+            // SAFETY: passed on.
+            [one] => unsafe { self.free_with(cache, *one, gfp) },
+            objects => self.free_many(cache, objects, gfp),
+        }
+    }
+
+    fn free_many(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
+        let done = if objects.len() >= MANY {
+            self.push_within(cache, objects)
+        } else {
+            let bounds = cache.span.bounds(&self.zone.arena);
+            lie_within(objects, bounds) && self.push_all(cache, objects)
+        };
+        if !done {
+            self.free_scattered(cache, objects, gfp);
+        }
+    }
+
+    /// As `push_all`, with a look at the objects while they are copied; false too where that cannot be had. What its caller still
+    /// needs, it need not save.
+    #[inline(never)]
+    fn push_within(&self, cache: &KmemCache<P>, objects: &[*mut u8]) -> bool {
+        let (main, bounds) = (cache.id.main(), cache.span.bounds(&self.zone.arena));
+        self.nr_nodes() == 1
+            // SAFETY: our table; the caller frees the objects, and all that lies in the span is the cache's.
+            && unsafe { self.platform.push_many_within(&self.table, main, objects, bounds) }
+    }
+
+    /// As `free_many`, where the main sheaf has not the room, an object lies outside of the cache's span, or that was not seen in passing.
+    #[cold]
+    fn free_scattered(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
+        let left = self.free_large_slabs(cache, objects, gfp);
+        if left == 0 {
+            return;
+        }
+        let rest = &mut objects[..left];
+        let ours = self.all_of(cache, rest);
+        if !(ours && self.push_all(cache, rest)) {
+            self.free_bulk_slow(cache, rest, gfp, ours);
+        }
+    }
+
+    /// Frees the whole slabs of an array that has more than this CPU's sheaves have room for, if each costs less at once than its objects'
+    /// way through sheaves, and moves what is left over to its beginning; returns how many that are. Whose those are nobody has asked.
+    fn free_large_slabs(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) -> usize {
+        if !holds_large_slabs(cache, objects) || objects.len() <= self.room_of_own(cache) {
+            return objects.len();
+        }
+        let left = self.free_whole_slabs(cache, objects, Whose::Anyones, gfp);
+        self.count(cache, StatItem::FreeSlowpath, objects.len() - left);
+        left
+    }
+
+    /// Puts objects, all of them the cache's, on top of this CPU's main sheaf; false when it has not the room.
+    #[inline]
+    fn push_all(&self, cache: &KmemCache<P>, objects: &[*mut u8]) -> bool {
+        self.nr_nodes() == 1
+            // SAFETY: our table; the caller frees the objects.
+            && unsafe { self.platform.push_many(&self.table, cache.id.main(), objects) }
+    }
+
+    /// As [`free_bulk`](Self::free_bulk), without a look at each object: one of another cache is seen
+    /// only when it leaves the sheaf for its slab, and may be allocated before.
+    ///
+    /// # Safety
+    ///
+    /// As there, and all came from this cache.
+    #[inline(always)]
+    pub unsafe fn free_bulk_unchecked(&self, cache: &KmemCache<P>, objects: &mut [*mut u8]) {
+        match *objects {
+            [] => {}
+            [one] => {
+                // SAFETY: passed on.
+                if !unsafe { self.free_own_fast(cache, one) } {
+                    self.free_checked(cache, one, cache.free_gfp);
+                }
+            }
+            _ => self.free_many_unchecked(cache, objects),
+        }
+    }
+
+    fn free_many_unchecked(&self, cache: &KmemCache<P>, objects: &mut [*mut u8]) {
+        if !self.push_all(cache, objects) {
+            self.free_unchecked_slow(cache, objects, cache.free_gfp);
+        }
+    }
+
+    /// Whether all objects lie in slabs of the cache.
+    #[inline]
+    fn all_of(&self, cache: &KmemCache<P>, objects: &[*mut u8]) -> bool {
+        let (arena, bytes) = (&self.zone.arena, cache.oo.bytes());
+        // Of one slab the page map is asked once; the span would be asked of each object.
+        let one_slab = matches!(objects, [first, .., last] if is_near(*first, *last, bytes));
+        (!one_slab && lie_within(objects, cache.span.bounds(arena)))
+            || arena.all_of(objects, cache.id, bytes)
+    }
+
+    /// Goes on where the main sheaf has not the room, or one of the objects may not be `all_ours`.
+    #[cold]
+    fn free_bulk_slow(
+        &self,
+        cache: &KmemCache<P>,
+        objects: &mut [*mut u8],
+        gfp: Gfp,
+        all_ours: bool,
+    ) {
+        let mut left = objects.len();
+        if !all_ours {
+            left = self.gather_ours(cache, objects);
+        }
+        if self.nr_nodes() > 1 {
+            // Objects of other nodes go to their slabs at once.
+            let ours = left;
+            left = gather(&mut objects[..ours], |object| {
+                self.is_parkable(cache, object)
+            });
+            self.count(cache, StatItem::FreeSlowpath, ours - left);
+            self.free_to_slabs(cache, &mut objects[left..ours], gfp);
+        }
+        let done = self.put_into_own(cache, gfp, &objects[..left]);
+        self.free_bulk_rest(cache, &mut objects[done..left], gfp);
+    }
+
+    /// As `free_bulk_slow`, where whose objects they are is asked of those alone that find no room in sheaves.
+    #[cold]
+    fn free_unchecked_slow(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
+        let left = self.free_large_slabs(cache, objects, gfp);
+        if left == 0 {
+            return;
+        }
+        let whole = left < objects.len();
+        let objects = &mut objects[..left];
+        // What whole slabs leave over is little: a look at it costs nothing.
+        if whole || self.nr_nodes() > 1 {
+            return self.free_bulk_slow(cache, objects, gfp, false);
+        }
+        let done = self.put_into_own(cache, gfp, objects);
+        let rest = &mut objects[done..];
+        let ours = self.gather_ours(cache, rest);
+        self.free_bulk_rest(cache, &mut rest[..ours], gfp);
+    }
+
+    /// The end of a bulk free: the objects, all of them the cache's, found no room in sheaves.
+    fn free_bulk_rest(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
+        if objects.is_empty() {
+            return;
+        }
+        self.count(cache, StatItem::FreeSlowpath, objects.len());
+        // Whole slabs are had from neighbours only.
+        let near = begins_in_one_slab(objects, cache.oo.bytes());
+        let mut left = objects.len();
+        if near {
+            left = self.free_whole_slabs(cache, objects, Whose::Ours, gfp);
+        }
+        if left == 0 {
+            return;
+        }
+        let rest = &mut objects[..left];
+        if !(near && self.has_slots(gfp) && self.free_with_own(cache, rest, gfp)) {
+            self.free_to_slabs(cache, rest, gfp);
+        }
+    }
+
+    /// Moves the cache's objects to the front, and says of each other one what is wrong with it; returns how many they are.
+    fn gather_ours(&self, cache: &KmemCache<P>, objects: &mut [*mut u8]) -> usize {
+        if self.all_of(cache, objects) {
+            objects.len()
+        } else {
+            gather(objects, |object| self.is_object_of(cache, object))
+        }
+    }
+}
+
+/// Whether the first objects of an array seem to lie in one slab of `bytes` bytes.
+fn begins_in_one_slab(objects: &[*mut u8], bytes: usize) -> bool {
+    matches!(objects, [a, b, ..] if is_near(*a, *b, bytes))
+}
+
+/// Whether an array seems to hold all objects of slabs of which each costs less at once than its objects' way through sheaves.
+fn holds_large_slabs<P: Platform>(cache: &KmemCache<P>, objects: &[*mut u8]) -> bool {
+    (MANY_A_SLAB..=objects.len()).contains(&(cache.oo.objects as usize))
+        && begins_in_one_slab(objects, cache.oo.bytes())
+}
+
+/// Moves the objects that are `wanted` to the front; returns how many there are.
+fn gather(objects: &mut [*mut u8], wanted: impl Fn(*mut u8) -> bool) -> usize {
+    let mut front = 0;
+    for at in 0..objects.len() {
+        if wanted(objects[at]) {
+            objects.swap(at, front);
+            front += 1;
+        }
+    }
+    front
+}

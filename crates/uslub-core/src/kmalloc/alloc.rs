@@ -1,0 +1,445 @@
+//! kmalloc: objects of any size, without a cache of one's own.
+//!
+//! | bytes | where | rounded up to |
+//! |---|---|---|
+//! | 0 … 8 KiB | a cache of the size class | the class, at most a seventh above 128 bytes |
+//! | … 256 KiB | a run of pages | whole pages |
+//! | more | a mapping of its own; a run of pages where there are [many](crate::memory::mapped::MOST_MAPPINGS) of these | whole pages |
+//!
+//! The [classes](crate::kmalloc::size_class) are a file of their own.
+
+use core::fmt::Write;
+use core::ptr::null_mut;
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::cache::KmemCache;
+use crate::cache::allocator::Allocator;
+use crate::cache::args::CacheArgs;
+use crate::cache::text::Name;
+use crate::gfp::Gfp;
+use crate::memory::mapped::Found;
+use crate::memory::several::parts;
+use crate::memory::{PageIndex, PageKind};
+use crate::percpu::sheaf::MAX_CAPACITY;
+use crate::percpu::{CACHE_WORDS, CacheId};
+use crate::platform::{PAGE_SIZE, Platform};
+use crate::slab::order::FIRST_MAX;
+
+pub use crate::kmalloc::size_class::{CLASS_MAX, CLASS_TABLE, NR_CLASSES, class_of, class_size};
+
+/// Largest object that comes from a run of pages, in bytes.
+pub const LARGE_MAX: usize = 256 << 10;
+/// Objects wanted in a slab of a class.
+const MIN_OBJECTS: usize = 4;
+/// Bytes of empty slabs that a class keeps at most.
+const KEPT_BYTES: usize = 16 << 10;
+/// Bytes of objects that a sheaf of a class holds.
+const SHEAF_BYTES: usize = 8 << 10;
+/// Bytes of objects that it may come to hold where a CPU keeps missing.
+const GROWN_BYTES: usize = 64 << 10;
+/// Largest object of which it may, in bytes.
+const GROWING_MAX: usize = 512;
+/// Largest object at all, in bytes.
+pub const SIZE_MAX: usize = isize::MAX as usize;
+
+/// Name of the cache of a size class.
+#[inline(never)]
+fn class_name(size: usize) -> Name<16> {
+    let mut name = Name::new();
+    let _ = if size.is_multiple_of(1024) {
+        write!(name, "kmalloc-{}k", size / 1024)
+    } else {
+        write!(name, "kmalloc-{size}")
+    };
+    name
+}
+
+/// An object and what is known of its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fresh {
+    pub(crate) start: *mut u8,
+    pub(crate) zero: bool,
+}
+
+pub(crate) const NO_OBJECT: Fresh = Fresh {
+    start: null_mut(),
+    zero: false,
+};
+
+impl<P: Platform> Allocator<P> {
+    /// Allocates `bytes` (0 counts as 1); null when memory cannot be had. Objects are aligned to 16 bytes
+    /// (8 bytes for sizes up to 8).
+    #[inline]
+    pub fn kmalloc(&self, bytes: usize, gfp: Gfp) -> *mut u8 {
+        if bytes <= CLASS_MAX {
+            let id = class_of(bytes);
+            // SAFETY: our table.
+            let object = unsafe { self.platform.pop(&self.table, id.main()) };
+            let object = if object.is_null() {
+                self.kmalloc_slow(id, gfp)
+            } else {
+                object
+            };
+            if gfp.contains(Gfp::ZERO) && !object.is_null() {
+                // All of it: a resize in place relies on it. SAFETY: ours and so long.
+                unsafe { object.write_bytes(0, class_size(id.index())) };
+            }
+            return object;
+        }
+        self.kmalloc_large(bytes, PAGE_SIZE, gfp)
+    }
+
+    /// An object of `bytes` from this CPU's main sheaf, as it is; null when [`kmalloc`](Self::kmalloc) would go further, before the
+    /// allocator is ready too.
+    #[inline(always)]
+    pub fn kmalloc_fast(&self, bytes: usize) -> *mut u8 {
+        if bytes > CLASS_MAX {
+            return null_mut();
+        }
+        // SAFETY: our table.
+        unsafe { self.platform.pop(&self.table, class_of(bytes).main()) }
+    }
+
+    /// Allocates an object of a size class when the fast path could not.
+    #[cold]
+    pub fn kmalloc_slow(&self, id: CacheId, gfp: Gfp) -> *mut u8 {
+        match self.class_cache(id, gfp) {
+            Some(cache) => self.alloc_slow(cache, gfp),
+            None => null_mut(),
+        }
+    }
+
+    /// As [`kmalloc`](Self::kmalloc), from memory of a node if there is any; with
+    /// [`THISNODE`](Gfp::THISNODE) from no other.
+    pub fn kmalloc_node(&self, bytes: usize, gfp: Gfp, nid: usize) -> *mut u8 {
+        let has_memory = self.has_memory_on(nid);
+        if gfp.contains(Gfp::THISNODE) && !has_memory {
+            return null_mut();
+        }
+        if bytes <= CLASS_MAX
+            && has_memory
+            && nid != self.nid()
+            && let Some(cache) = self.class_cache(class_of(bytes), gfp)
+        {
+            return self.alloc_node(cache, gfp, nid);
+        }
+        self.kmalloc(bytes, gfp)
+    }
+
+    /// The cache of a size class; creates it when it is first needed.
+    fn class_cache(&self, id: CacheId, gfp: Gfp) -> Option<&KmemCache<P>> {
+        match self.cache(id) {
+            None if gfp.may_map() => self.create_class(id),
+            cache => cache,
+        }
+    }
+
+    /// Creates the cache of a size class.
+    #[cold]
+    #[inline(never)]
+    fn create_class(&self, id: CacheId) -> Option<&KmemCache<P>> {
+        let size = class_size(id.index());
+        let name = class_name(size);
+        let mut args = CacheArgs::new(name.as_str(), size);
+        // Small slabs: a few objects that stay when others of their size go pin less.
+        if self.tunables().tuning.slab_min_objects == 0 {
+            args.min_objects = Some(MIN_OBJECTS);
+            // Sixteen pages are what these classes fill.
+            if size > PAGE_SIZE {
+                args.max_order = Some(self.tunables().tuning.slab_max_order + 1);
+            }
+        }
+        // Many classes share the memory: each keeps little, and the page layer keeps what
+        // is given back for a while.
+        args.kept_bytes = Some(KEPT_BYTES);
+        // What is freed in the order in which it was allocated leaves sheaf by sheaf, and slab by slab.
+        args.in_step = true;
+        if self.tunables().tuning.sheaf_capacity == 0 {
+            args.sheaf_capacity = Some((SHEAF_BYTES / size).clamp(1, FIRST_MAX));
+            if self.tunables().tuning.sheaf_capacity_max == 0 && size <= GROWING_MAX {
+                // In place: a second one on the stack would be as large again.
+                let tuning = args.tuning.insert(self.tunables().tuning);
+                tuning.sheaf_capacity_max = (GROWN_BYTES / size).min(MAX_CAPACITY) as u32;
+            }
+        }
+        self.create_at(id, &args).ok()
+    }
+
+    /// Allocates `bytes` aligned to `align` bytes (a power of two); null when memory cannot be had.
+    pub fn kmalloc_aligned(&self, bytes: usize, align: usize, gfp: Gfp) -> *mut u8 {
+        debug_assert!(align.is_power_of_two());
+        if bytes <= CLASS_MAX && align <= PAGE_SIZE {
+            let mut class = usize::from(CLASS_TABLE[bytes.max(1).div_ceil(8)]);
+            while class <= NR_CLASSES && !class_size(class).is_multiple_of(align) {
+                class += 1;
+            }
+            if class <= NR_CLASSES {
+                return self.kmalloc(class_size(class), gfp);
+            }
+        }
+        self.kmalloc_large(bytes, align, gfp)
+    }
+
+    /// Allocates whole pages; with [`ZERO`](Gfp::ZERO) they are zero to their end.
+    fn kmalloc_large(&self, bytes: usize, align: usize, gfp: Gfp) -> *mut u8 {
+        let fresh = self.alloc_pages_or_mapping(bytes, align, gfp);
+        if gfp.contains(Gfp::ZERO) && !fresh.zero && !fresh.start.is_null() {
+            let whole = match self.zone.arena.page_of(fresh.start as usize) {
+                Some(_) => bytes.next_multiple_of(PAGE_SIZE),
+                None => self.platform.whole_pages(bytes),
+            };
+            self.clear(fresh.start, whole, gfp);
+        }
+        fresh.start
+    }
+
+    /// Frees an object of [`kmalloc`](Self::kmalloc) or of any cache; null is ignored.
+    ///
+    /// A pointer that is no such object ends the process with a message.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses the object any more.
+    #[inline]
+    pub unsafe fn kfree(&self, object: *mut u8) {
+        if let Some(id) = self.zone.arena.parkable_cache(object as usize)
+            // SAFETY: our table; the caller frees the object.
+            && unsafe { self.platform.push(&self.table, id.main(), object) }
+        {
+            return;
+        }
+        self.kfree_slow(object);
+    }
+
+    /// As [`kfree`](Self::kfree), for callers who know how many bytes they asked for, at least one: where that is a constant, so is
+    /// the class, and nothing waits for the page map.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[inline]
+    pub unsafe fn kfree_sized(&self, object: *mut u8, bytes: usize) {
+        let id = class_of(bytes.min(CLASS_MAX));
+        if !self.zone.arena.is_parkable_in(object as usize, id) {
+            // SAFETY: passed on.
+            return unsafe { self.kfree_of_another_class(object) };
+        }
+        // SAFETY: our table; the caller frees the object.
+        if !unsafe { self.platform.push(&self.table, id.main(), object) } {
+            self.kfree_slow(object);
+        }
+    }
+
+    /// Frees an object of more bytes than were asked for: aligned, resized, large.
+    #[inline(never)]
+    unsafe fn kfree_of_another_class(&self, object: *mut u8) {
+        // SAFETY: passed on.
+        unsafe { self.kfree(object) };
+    }
+
+    /// As [`kfree`](Self::kfree), in a context of the caller's choice; a huge object, whose mapping only the system can
+    /// take back, must not be freed where that is forbidden: it then leaks, with a warning.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    pub unsafe fn kfree_with(&self, object: *mut u8, gfp: Gfp) {
+        if gfp.contains(Gfp::KERNEL) {
+            // SAFETY: passed on.
+            return unsafe { self.kfree(object) };
+        }
+        if let Some(id) = self.zone.arena.parkable_cache(object as usize)
+            // SAFETY: our table; the caller frees the object.
+            && unsafe { self.platform.push(&self.table, id.main(), object) }
+        {
+            return;
+        }
+        match self.zone.arena.page_of(object as usize) {
+            Some(page) => self.kfree_in_arena(page, object, gfp),
+            None if object.is_null() => {}
+            None => self.platform.warn(format_args!(
+                "free of {object:p}: a huge object cannot be freed without the system and leaks"
+            )),
+        }
+    }
+
+    /// Frees an object when the fast path could not.
+    #[cold]
+    pub fn kfree_slow(&self, object: *mut u8) {
+        if object.is_null() {
+            return;
+        }
+        match self.zone.arena.page_of(object as usize) {
+            Some(page) => self.kfree_in_arena(page, object, Gfp::KERNEL),
+            None => self.kfree_huge(object),
+        }
+    }
+
+    #[inline(never)]
+    fn kfree_huge(&self, object: *mut u8) {
+        if !self.huge_is_freed(object) {
+            if self.former_size(object).is_some() {
+                // It is of a world that this child of a fork has given up.
+                return;
+            }
+            self.not_ours(object, "free");
+        }
+        self.note_huge();
+        self.count_large(1);
+        self.decay_now_and_then();
+    }
+
+    /// Frees a huge object; false when there is none.
+    #[inline(never)]
+    fn huge_is_freed(&self, object: *mut u8) -> bool {
+        self.huge.free(
+            &self.platform,
+            object as usize,
+            self.zone.used_bytes(),
+            u64::from(self.tunables().decay_ms),
+        )
+    }
+
+    pub(crate) fn kfree_in_arena(&self, page: PageIndex, object: *mut u8, gfp: Gfp) {
+        match self.zone.arena.cache_of(page).and_then(|id| self.cache(id)) {
+            Some(cache) => self.free_slow(cache, object, gfp),
+            None => self.free_large(page, object, gfp),
+        }
+    }
+
+    #[inline(never)]
+    fn free_large(&self, page: PageIndex, object: *mut u8, gfp: Gfp) {
+        let slab = self.zone.arena.slab(page);
+        let pages = slab.large_pages();
+        if !(object as usize).is_multiple_of(PAGE_SIZE) || !slab.clear_kind(PageKind::Large) {
+            self.not_an_object(page, object, "free");
+        }
+        self.free_pages(page, pages, gfp);
+        self.count_large(1);
+    }
+
+    /// Gives pages of a large object back.
+    pub(crate) fn free_pages(&self, page: PageIndex, pages: usize, gfp: Gfp) {
+        // Relaxed: a figure.
+        self.large_pages.fetch_sub(pages, Relaxed);
+        let decay = u64::from(self.tunables().decay_ms);
+        for (page, pages) in parts(page, pages) {
+            if gfp.may_spin() {
+                self.zone.free(&self.platform, page, pages, decay);
+            } else {
+                self.zone.stash(page, pages);
+            }
+        }
+    }
+
+    /// Bytes that may be used of an object of [`kmalloc`](Self::kmalloc) or of any cache; 0 for null.
+    ///
+    /// A pointer that is no such object ends the process with a message (but for the few places at the end of a slab that
+    /// classes of a power of two leave unused).
+    #[inline]
+    pub fn ksize(&self, object: *mut u8) -> usize {
+        match self.class_of_object(object) {
+            Some(class) => class_size(class),
+            None => self.ksize_slow(object),
+        }
+    }
+
+    /// [`ksize`](Self::ksize) of what is of no size class.
+    #[cold]
+    fn ksize_slow(&self, object: *mut u8) -> usize {
+        if object.is_null() {
+            0
+        } else {
+            self.sized(object, "size of", true)
+                .map_or(0, |(_, bytes)| bytes)
+        }
+    }
+
+    /// Size class of a live object; `None` for any other, and for what is no object's start.
+    #[inline]
+    pub fn class_of_object(&self, object: *mut u8) -> Option<usize> {
+        let arena = &self.zone.arena;
+        let id = arena.cache_of(arena.page_of(object as usize)?)?;
+        // The classes' caches are the first, and lie in one page of a region, so that their numbers are the classes.
+        let class = usize::from(id.raw()) / CACHE_WORDS;
+        if class > NR_CLASSES {
+            return None;
+        }
+        let bytes = class_size(class);
+        if bytes.is_power_of_two() {
+            // As slabs are, so the cache's record, which nothing else here needs, need not be looked at. (What few places a
+            // slab leaves unused pass; the free of one says what is wrong.)
+            return (object as usize).is_multiple_of(bytes).then_some(class);
+        }
+        let cache = self.cache(id)?;
+        // Slabs are as aligned as they are large.
+        let offset = object as usize & (cache.oo.bytes() - 1);
+        cache.is_slot(offset).then_some(class)
+    }
+
+    /// The cache (if any) and size of a live object; `None` where the answer must not be waited for.
+    #[inline(never)]
+    pub(crate) fn sized(
+        &self,
+        object: *mut u8,
+        what: &str,
+        spin: bool,
+    ) -> Option<(Option<&KmemCache<P>>, usize)> {
+        let arena = &self.zone.arena;
+        let Some(page) = arena.page_of(object as usize) else {
+            match self.huge.find(object as usize, spin)? {
+                Found::Start(bytes) => return Some((None, bytes)),
+                _ => match self.former_size(object) {
+                    Some(bytes) => return Some((None, bytes)),
+                    None => self.not_ours(object, what),
+                },
+            }
+        };
+        if let Some(cache) = arena.cache_of(page).and_then(|id| self.cache(id)) {
+            let base = self.slab_base(cache.slab_of(arena, page));
+            if !cache.is_slot(object as usize - base as usize) {
+                self.not_a_start(cache, object, what);
+            }
+            return Some((Some(cache), cache.object_size()));
+        }
+        let slab = arena.slab(page);
+        if slab.kind() != PageKind::Large || !(object as usize).is_multiple_of(PAGE_SIZE) {
+            self.not_an_object(page, object, what);
+        }
+        Some((None, slab.large_pages() * PAGE_SIZE))
+    }
+
+    /// Ends the process: the pointer is into a slab, and to no slot's start.
+    #[cold]
+    #[inline(never)]
+    fn not_a_start(&self, cache: &KmemCache<P>, object: *mut u8, what: &str) -> ! {
+        self.platform.fatal(format_args!(
+            "cache '{}': {what} {object:p}: not the start of an object (an interior pointer)",
+            cache.name()
+        ))
+    }
+
+    /// Ends the process: the pointer is outside the arena and no huge object.
+    #[cold]
+    fn not_ours(&self, object: *mut u8, what: &str) -> ! {
+        let why = match self.huge.find(object as usize, true) {
+            Some(Found::Inside) => "inside a huge object (an interior pointer)",
+            Some(Found::Freed) => "double free: this huge object was freed already",
+            _ => "not allocated here (a foreign pointer), or a double free of a huge object",
+        };
+        self.platform
+            .fatal(format_args!("{what} {object:p}: {why}"))
+    }
+
+    /// Ends the process: the pointer is into pages that are no slab's, and no large object.
+    #[cold]
+    fn not_an_object(&self, page: PageIndex, object: *mut u8, what: &str) -> ! {
+        let why = if self.zone.is_free(page) {
+            "not allocated (a double free, or never allocated): its pages are free"
+        } else {
+            "not the start of an object (an interior pointer)"
+        };
+        self.platform
+            .fatal(format_args!("{what} {object:p}: {why}"))
+    }
+}

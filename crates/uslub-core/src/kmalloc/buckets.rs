@@ -1,0 +1,140 @@
+//! Buckets: a set of size classes of one's own, the kernel's `kmem_buckets`.
+//!
+//! Objects whose size comes from outside are kept apart from all others, and the table names them. Each class has
+//! a cache `prefix-size`, made when it is first needed. Above the largest class objects come from pages, as
+//! kmalloc's do. All are freed by `kfree`.
+
+use core::fmt::Write;
+use core::ptr::null_mut;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use crate::cache::KmemCache;
+use crate::cache::allocator::Allocator;
+use crate::cache::args::{CacheArgs, CreateError, NAME_MAX};
+use crate::cache::text::Name;
+use crate::gfp::Gfp;
+use crate::kmalloc::{CLASS_MAX, NR_CLASSES, class_of, class_size};
+use crate::platform::Platform;
+use crate::sync::Lock;
+use crate::sync::atomic::AtomicPtr;
+
+/// Longest prefix, in bytes: `-8k` and the like must fit behind it.
+pub const PREFIX_MAX: usize = NAME_MAX - 5;
+
+/// The set.
+pub struct Buckets<P: Platform> {
+    prefix: Name<NAME_MAX>,
+    caches: [AtomicPtr<KmemCache<P>>; NR_CLASSES + 1],
+    creating: Lock<P, ()>,
+}
+
+impl<P: Platform> Buckets<P> {
+    /// A set without caches yet.
+    ///
+    /// # Errors
+    ///
+    /// When the prefix is empty or longer than [`PREFIX_MAX`] bytes.
+    pub fn new(prefix: &str) -> Result<Self, CreateError> {
+        let mut name = Name::new();
+        if prefix.is_empty() || prefix.len() > PREFIX_MAX || name.write_str(prefix).is_err() {
+            return Err(CreateError::BadName);
+        }
+        Ok(Self {
+            prefix: name,
+            caches: [const { AtomicPtr::new(null_mut()) }; NR_CLASSES + 1],
+            creating: Lock::new(()),
+        })
+    }
+
+    /// The caches that exist.
+    pub fn caches(&self) -> impl Iterator<Item = &KmemCache<P>> {
+        // Acquire: pairs with the creation. SAFETY: records of caches live for ever.
+        self.caches
+            .iter()
+            .filter_map(|cache| unsafe { cache.load(Acquire).as_ref() })
+    }
+
+    /// Allocates `bytes` (0 counts as 1), aligned as by kmalloc; null when memory cannot be had.
+    pub fn alloc(&self, allocator: &Allocator<P>, bytes: usize, gfp: Gfp) -> *mut u8 {
+        if bytes > CLASS_MAX {
+            return allocator.kmalloc(bytes, gfp);
+        }
+        let class = class_of(bytes).index();
+        match self.cache(allocator, class, gfp) {
+            Some(cache) => allocator.alloc(cache, gfp),
+            None => null_mut(),
+        }
+    }
+
+    /// As [`alloc`](Self::alloc), aligned to `align` bytes (a power of two).
+    pub fn alloc_aligned(
+        &self,
+        allocator: &Allocator<P>,
+        bytes: usize,
+        align: usize,
+        gfp: Gfp,
+    ) -> *mut u8 {
+        let class = class_of(bytes.min(CLASS_MAX)).index();
+        let fits = |class: &usize| class_size(*class).is_multiple_of(align);
+        match (class..=NR_CLASSES).find(fits) {
+            Some(class) if bytes <= CLASS_MAX => self.alloc(allocator, class_size(class), gfp),
+            _ => allocator.kmalloc_aligned(bytes.max(CLASS_MAX + 1), align, gfp),
+        }
+    }
+
+    fn cache<'a>(
+        &'a self,
+        allocator: &Allocator<P>,
+        class: usize,
+        gfp: Gfp,
+    ) -> Option<&'a KmemCache<P>> {
+        let place = &self.caches[class];
+        // Acquire: pairs with the creation. SAFETY: records of caches live for ever.
+        if let Some(cache) = unsafe { place.load(Acquire).as_ref() } {
+            return Some(cache);
+        }
+        if !gfp.may_map() {
+            return None;
+        }
+        let _creating = self.creating.lock();
+        // Relaxed: under the lock.
+        if place.load(Relaxed).is_null() {
+            let size = class_size(class);
+            let mut name = Name::<NAME_MAX>::new();
+            let _ = if size.is_multiple_of(1024) {
+                write!(name, "{}-{}k", self.prefix.as_str(), size / 1024)
+            } else {
+                write!(name, "{}-{size}", self.prefix.as_str())
+            };
+            let mut args = CacheArgs::new(name.as_str(), size);
+            // As aligned as kmalloc's classes are.
+            args.align = 1 << size.trailing_zeros().min(12);
+            let cache = allocator.create(&args).ok()?;
+            // Release: whoever finds the cache sees its record.
+            place.store(core::ptr::from_ref(cache).cast_mut(), Release);
+        }
+        // Relaxed: under the lock. SAFETY: records of caches live for ever.
+        unsafe { place.load(Relaxed).as_ref() }
+    }
+
+    /// Destroys all caches; calls `leaked` with each object that is still in use (their caches live on), and returns how many there are.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses the set any more, unless objects were leaked.
+    pub unsafe fn destroy(
+        &self,
+        allocator: &Allocator<P>,
+        mut leaked: impl FnMut(*mut u8),
+    ) -> usize {
+        let mut count = 0;
+        for place in &self.caches {
+            // Acquire: pairs with the creation. SAFETY: records of caches live for ever.
+            if let Some(cache) = unsafe { place.swap(null_mut(), Acquire).as_ref() } {
+                // SAFETY: passed on.
+                count += unsafe { allocator.destroy(cache, &mut leaked) };
+            }
+        }
+        count
+    }
+}

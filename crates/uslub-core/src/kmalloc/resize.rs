@@ -1,0 +1,174 @@
+//! Changing the size of an object of any size: in place where it can stay, else by a copy.
+
+use core::ptr::{NonNull, null_mut};
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::cache::allocator::Allocator;
+use crate::gfp::Gfp;
+use crate::kmalloc::{CLASS_MAX, LARGE_MAX, class_of, class_size};
+use crate::memory::PageIndex;
+use crate::memory::large::ARENA_MAX;
+use crate::platform::{FaultSite, PAGE_SIZE, Platform};
+
+impl<P: Platform> Allocator<P> {
+    /// Changes the size of an object of [`kmalloc`](Self::kmalloc), moving it if need be; null when
+    /// memory cannot be had, and then the object is as before.
+    ///
+    /// With [`ZERO`](Gfp::ZERO) what is beyond the old size is zero, if the object was always allocated and resized with it.
+    ///
+    /// # Safety
+    ///
+    /// `object` is live; after a success only the returned pointer is.
+    pub unsafe fn krealloc(&self, object: *mut u8, bytes: usize, gfp: Gfp) -> *mut u8 {
+        if object.is_null() {
+            return self.kmalloc(bytes, gfp);
+        }
+        // SAFETY: passed on.
+        unsafe {
+            match self.krealloc_in_place(object, bytes, gfp) {
+                Ok(new) => new,
+                Err(old) => self.move_object(object, old, bytes, gfp),
+            }
+        }
+    }
+
+    /// The first half of [`krealloc`](Self::krealloc), for callers with little stack: resizes an object where it can stay
+    /// or its mapping can move; null when there is no memory. [`move_object`](Self::move_object) is the second half.
+    ///
+    /// # Errors
+    ///
+    /// The object's size, where the object must be copied.
+    ///
+    /// # Safety
+    ///
+    /// As for [`krealloc`](Self::krealloc), and the object is not null.
+    #[inline]
+    pub unsafe fn krealloc_in_place(
+        &self,
+        object: *mut u8,
+        bytes: usize,
+        gfp: Gfp,
+    ) -> Result<*mut u8, usize> {
+        let Some((cache, old)) = self.sized(object, "realloc of", gfp.may_spin()) else {
+            return Ok(null_mut());
+        };
+        let new = self.resize_in_place(object, cache.is_some(), old, bytes, gfp)?;
+        if gfp.contains(Gfp::ZERO) && !new.is_null() {
+            self.zero_grown(new, old, bytes, gfp);
+        }
+        Ok(new)
+    }
+
+    /// Zeroes what an object has beyond the smaller of its old size and the bytes that are wanted.
+    #[inline(never)]
+    fn zero_grown(&self, object: *mut u8, old: usize, bytes: usize, gfp: Gfp) {
+        let in_arena = self.zone.arena.page_of(object as usize).is_some();
+        let now = self.sized(object, "realloc of", gfp.may_spin());
+        let end = now.map_or(bytes, |(_, end)| end);
+        // What a mapping grew by is zero, and stays untouched.
+        if in_arena || bytes <= old {
+            let kept = old.min(bytes);
+            // SAFETY: ours and `end` bytes long.
+            unsafe { object.add(kept).write_bytes(0, end - kept) };
+        }
+    }
+
+    /// Resizes a live object of `old` bytes, of a class or not, if it need not be copied.
+    #[inline]
+    fn resize_in_place(
+        &self,
+        object: *mut u8,
+        in_class: bool,
+        old: usize,
+        bytes: usize,
+        gfp: Gfp,
+    ) -> Result<*mut u8, usize> {
+        if !gfp.may_map() && self.zone.arena.page_of(object as usize).is_none() {
+            // A mapping cannot be changed without the system.
+            return Ok(if bytes <= old { object } else { null_mut() });
+        }
+        if bytes <= old && self.worth_keeping(in_class, old, bytes) {
+            return Ok(object);
+        }
+        if !in_class
+            && bytes > CLASS_MAX
+            && let Some(moved) = self.resize(object, old, bytes, gfp)
+        {
+            return Ok(moved.as_ptr());
+        }
+        Err(old)
+    }
+
+    /// Moves a live object of `old` bytes to a new one; null when there is no memory.
+    ///
+    /// # Safety
+    ///
+    /// As for [`krealloc`](Self::krealloc).
+    #[inline]
+    pub unsafe fn move_object(
+        &self,
+        object: *mut u8,
+        old: usize,
+        bytes: usize,
+        gfp: Gfp,
+    ) -> *mut u8 {
+        let new = self.kmalloc(bytes, gfp - Gfp::ZERO);
+        if new.is_null() && bytes <= old {
+            // No memory to make it smaller: as large as it is it will do.
+            return object;
+        }
+        if !new.is_null() {
+            // SAFETY: both are live and at least so long; the caller gives up the old one.
+            unsafe {
+                new.copy_from_nonoverlapping(object, old.min(bytes));
+                if gfp.contains(Gfp::ZERO) {
+                    self.zero_grown(new, old, bytes, gfp);
+                }
+                match self.zone.arena.page_of(object as usize) {
+                    Some(page) if !gfp.may_spin() => self.kfree_in_arena(page, object, gfp),
+                    _ => self.kfree(object),
+                }
+            }
+        }
+        new
+    }
+
+    /// Whether an object of `old` bytes serves for fewer without much waste.
+    fn worth_keeping(&self, in_class: bool, old: usize, bytes: usize) -> bool {
+        if in_class {
+            bytes > old / 4 * 3 || class_size(class_of(bytes).index()) == old
+        } else {
+            bytes.next_multiple_of(PAGE_SIZE) == old
+        }
+    }
+
+    /// Grows or shrinks a large object in place, or a huge one without a copy.
+    #[inline(never)]
+    fn resize(&self, object: *mut u8, old: usize, bytes: usize, gfp: Gfp) -> Option<NonNull<u8>> {
+        let Some(page) = self.zone.arena.page_of(object as usize) else {
+            if bytes <= LARGE_MAX / 2 {
+                return None;
+            }
+            let moved = self.huge.resize(&self.platform, object as usize, bytes)?;
+            self.note_huge();
+            return Some(moved);
+        };
+        if bytes > LARGE_MAX && (old <= LARGE_MAX || bytes > ARENA_MAX) {
+            return None;
+        }
+        let (have, want) = (old / PAGE_SIZE, bytes.div_ceil(PAGE_SIZE));
+        if want > have {
+            if self.platform.should_fail(FaultSite::Extend) {
+                return None;
+            }
+            self.zone.extend(page, have, want - have, gfp)?;
+            // Relaxed: a figure.
+            self.large_pages.fetch_add(want - have, Relaxed);
+        }
+        self.zone.arena.slab(page).set_large_pages(want);
+        if want < have {
+            self.free_pages(PageIndex(page.0 + want as u32), have - want, gfp);
+        }
+        NonNull::new(object)
+    }
+}

@@ -1,0 +1,119 @@
+//! Size classes: how large the objects of kmalloc's caches are.
+//!
+//! Classes are 8, then multiples of 16 up to 256. In each doubling above there are eight that fill a slab: 15 to 8 objects make
+//! sixteen times its lower end. Two more, a quarter and a half above that, are for those who need them aligned. The caches of the
+//! classes have fixed identities (class c has index c), and come into being when first used. A
+//! slab is aligned to its size, so a class is aligned to the largest power of two that divides it.
+
+use crate::percpu::{CACHES_A_PAGE, CacheId};
+
+/// Largest object that comes from a size class, in bytes.
+pub const CLASS_MAX: usize = 8 << 10;
+/// Number of size classes.
+pub const NR_CLASSES: usize = count_classes();
+
+/// Bytes of the class behind the one of `bytes` bytes.
+const fn class_after(bytes: usize) -> usize {
+    if bytes < 256 {
+        return bytes + if bytes == 8 { 8 } else { 16 };
+    }
+    let power = 1 << bytes.ilog2();
+    let mut objects = 15;
+    while 16 * power / objects / 16 * 16 <= bytes {
+        objects -= 1;
+    }
+    let fitting = 16 * power / objects / 16 * 16;
+    let (aligned, more) = (power / 4 * 5, power / 4 * 6);
+    if bytes < aligned && aligned < fitting {
+        aligned
+    } else if bytes < more && more < fitting {
+        more
+    } else {
+        fitting
+    }
+}
+
+const fn count_classes() -> usize {
+    let (mut classes, mut bytes) = (1, 8);
+    while bytes < CLASS_MAX {
+        bytes = class_after(bytes);
+        classes += 1;
+    }
+    classes
+}
+
+// An index fits a byte, and all classes of a CPU are found in one page.
+const _: () = assert!(NR_CLASSES < CACHES_A_PAGE);
+
+/// Bytes of each class, from 1.
+static CLASS_SIZES: [u16; NR_CLASSES + 1] = {
+    let mut sizes = [0; NR_CLASSES + 1];
+    let (mut class, mut bytes) = (1, 8);
+    while class <= NR_CLASSES {
+        sizes[class] = bytes as u16;
+        bytes = class_after(bytes);
+        class += 1;
+    }
+    sizes
+};
+
+/// Bytes of class `class` (1 to [`NR_CLASSES`]).
+///
+/// ```
+/// use uslub_core::kmalloc::size_class::{NR_CLASSES, class_size};
+/// assert_eq!([1, 2, 10, 17, 18, NR_CLASSES].map(class_size), [8, 16, 144, 256, 272, 8192]);
+/// ```
+#[inline]
+pub fn class_size(class: usize) -> usize {
+    usize::from(CLASS_SIZES[class])
+}
+
+/// The class of `(bytes + 7) / 8`, for all sizes up to [`CLASS_MAX`].
+pub static CLASS_TABLE: [u8; CLASS_MAX / 8 + 1] = class_table();
+
+const fn class_table() -> [u8; CLASS_MAX / 8 + 1] {
+    let mut table = [1; CLASS_MAX / 8 + 1];
+    let (mut words, mut class, mut bytes) = (0, 1, 8);
+    while words < table.len() {
+        if words * 8 > bytes {
+            bytes = class_after(bytes);
+            class += 1;
+        }
+        table[words] = class;
+        words += 1;
+    }
+    table
+}
+
+/// The class for `bytes`, which are at most [`CLASS_MAX`].
+#[inline]
+pub fn class_of(bytes: usize) -> CacheId {
+    CacheId::of_class(CLASS_TABLE[bytes.div_ceil(8)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_size_gets_the_smallest_class_that_holds_it() {
+        assert_eq!(class_size(NR_CLASSES), CLASS_MAX);
+        for bytes in 0..=CLASS_MAX {
+            let class = class_of(bytes).index();
+            assert_eq!(class_of(bytes), CacheId::from_index(class));
+            assert!(class_size(class) >= bytes);
+            assert!(class == 1 || class_size(class - 1) < bytes, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn classes_are_at_most_a_seventh_apart_above_128_bytes() {
+        for class in 1..NR_CLASSES {
+            let (size, next) = (class_size(class), class_size(class + 1));
+            assert!(size < next && (next == 16 || next.is_multiple_of(16)));
+            if size >= 128 {
+                assert!((next - size) * 7 <= size, "{size} {next}");
+            }
+        }
+    }
+}

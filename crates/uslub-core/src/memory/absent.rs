@@ -1,0 +1,172 @@
+//! Blocks of free pages that go back as a whole, address space included.
+//!
+//! While the arena is [lean](crate::memory::range), a limit counts each block, whatever is in it.
+//! Blocks without objects are unmapped then, but for a few. They are *absent*: no page of an absent
+//! block is free or in use. The arena brings absent blocks back before it grows at its limit.
+//!
+//! Blocks become absent and come back under the growth lock. A bit of their group tells which are
+//! absent.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::memory::arena::{BLOCK_BYTES, PageIndex};
+use crate::memory::block::{ABSENT, BINS, BLOCK_PAGES};
+use crate::memory::zone::Zone;
+use crate::platform::Platform;
+
+/// A lean arena keeps this share of the blocks in use as free blocks, and one more.
+const FREE_SHARE: usize = 16;
+/// Absent blocks that are tried before the arena grows.
+const TRIES: usize = 8;
+/// The bin of blocks that are free as a whole.
+const WHOLE: usize = BINS - 1;
+
+impl<P: Platform> Zone<P> {
+    /// Gives back what is reserved or committed ahead of use, and all blocks of free pages; returns
+    /// whether there was any. The arena is lean from then on.
+    pub fn make_room(&self, platform: &P) -> bool {
+        let ahead = {
+            let _growth = self.growth.lock();
+            // A range that cannot be extended loses what it gives back: it keeps all.
+            self.arena.shed(platform, usize::MAX)
+        };
+        self.absorb(&mut self.lists.lock(), platform);
+        self.retire_free_blocks(platform, 0) || ahead
+    }
+
+    /// Becomes lean: gives back what is reserved or committed ahead of use. A range that cannot be
+    /// extended keeps `keep` bytes of it.
+    pub fn shed(&self, platform: &P, keep: usize) {
+        let _growth = self.growth.lock();
+        self.arena.shed(platform, keep);
+    }
+
+    /// Gives back blocks of free pages, if the arena is lean and has more of them than a share of
+    /// what is in use.
+    #[inline(never)]
+    pub(super) fn retire_surplus(&self, platform: &P) {
+        if self.arena.is_lean() {
+            // Relaxed: a glance.
+            let used = self.used.load(Relaxed) / BLOCK_PAGES;
+            self.retire_free_blocks(platform, 1 + used / FREE_SHARE);
+        }
+    }
+
+    /// Makes all blocks of free pages absent but `keep`, the highest first; returns whether there
+    /// was any.
+    fn retire_free_blocks(&self, platform: &P, keep: usize) -> bool {
+        if !self.arena.is_in_hole() {
+            return false;
+        }
+        let mut any = false;
+        // The thread that holds the growth lock may be the one that was interrupted.
+        while let Some(_growth) = self.growth.try_lock()
+            && let Some(number) = self.take_free_block(keep)
+        {
+            if !self.retire(platform, number) {
+                self.put_back(number);
+                break;
+            }
+            any = true;
+        }
+        any
+    }
+
+    /// Takes all pages of the highest block of free pages out, if there are more such blocks than
+    /// `keep`.
+    fn take_free_block(&self, keep: usize) -> Option<u32> {
+        let mut lists = self.lists.lock();
+        let mut whole = 0;
+        let mut highest = None;
+        for group in 0..(self.arena.limit() / BLOCK_PAGES).div_ceil(64) as u32 {
+            // SAFETY: we hold the page lock.
+            let bits = unsafe { self.arena.group(group).bins[WHOLE] };
+            whole += bits.count_ones() as usize;
+            if bits != 0 {
+                highest = Some(group * 64 + bits.ilog2());
+            }
+        }
+        let number = highest.filter(|_| whole > keep)?;
+        // SAFETY: as above.
+        unsafe { self.arena.block(number) }.free = [0; BLOCK_PAGES / 64];
+        self.recount(&mut lists, number);
+        Some(number)
+    }
+
+    /// Puts all pages of a block back that [`take_free_block`](Self::take_free_block) took out.
+    fn put_back(&self, number: u32) {
+        let mut lists = self.lists.lock();
+        // SAFETY: we hold the page lock.
+        unsafe { self.arena.block(number) }.free = [u64::MAX; BLOCK_PAGES / 64];
+        self.recount(&mut lists, number);
+    }
+
+    /// Makes a block absent whose pages are all taken out by the caller, who holds the growth lock;
+    /// false if the system refuses.
+    pub(super) fn retire(&self, platform: &P, number: u32) -> bool {
+        self.arena.purge_descriptors(platform, number);
+        let start = self.arena.address(PageIndex(number * BLOCK_PAGES as u32));
+        // SAFETY: reserved by us; the caller has all pages.
+        if !unsafe { platform.release(start, BLOCK_BYTES) } {
+            return false;
+        }
+        let mut lists = self.lists.lock();
+        // SAFETY: we hold the page lock.
+        let (block, group) = unsafe { (self.arena.block(number), self.arena.group(number / 64)) };
+        block.dirty = [0; BLOCK_PAGES / 64];
+        block.huge = false;
+        group.bins[ABSENT] |= 1 << (number % 64);
+        self.recount(&mut lists, number);
+        // Relaxed: changed under the growth lock.
+        self.absent.fetch_add(1, Relaxed);
+        true
+    }
+
+    /// Brings the lowest absent block back that the system gives, committed; none of its pages is
+    /// free yet. The caller holds the growth lock.
+    #[inline(never)]
+    pub(super) fn bring_back(&self, platform: &P) -> Option<u32> {
+        // Relaxed: changed under the growth lock.
+        if self.absent.load(Relaxed) == 0 {
+            return None;
+        }
+        let mut from = 0;
+        for _ in 0..TRIES {
+            let number = self.next_absent(from)?;
+            let start = self.arena.address(PageIndex(number * BLOCK_PAGES as u32));
+            if platform.reserve_at(start, BLOCK_BYTES) {
+                // SAFETY: just reserved.
+                if unsafe { platform.commit(start, BLOCK_BYTES) } {
+                    let _lists = self.lists.lock();
+                    // SAFETY: we hold the page lock.
+                    let group = unsafe { self.arena.group(number / 64) };
+                    group.bins[ABSENT] &= !(1 << (number % 64));
+                    // Relaxed: as above.
+                    self.absent.fetch_sub(1, Relaxed);
+                    return Some(number);
+                }
+                // SAFETY: just reserved, used by no one.
+                unsafe { platform.release(start, BLOCK_BYTES) };
+            }
+            from = number + 1;
+        }
+        None
+    }
+
+    /// The first absent block from a number on.
+    fn next_absent(&self, from: u32) -> Option<u32> {
+        let _lists = self.lists.lock();
+        let groups = (self.arena.limit() / BLOCK_PAGES).div_ceil(64) as u32;
+        (from / 64..groups).find_map(|group| {
+            // SAFETY: we hold the page lock.
+            let bits = unsafe { self.arena.group(group).bins[ABSENT] };
+            let before = if group == from / 64 {
+                (1 << (from % 64)) - 1
+            } else {
+                0
+            };
+            let rest = bits & !before;
+            (rest != 0).then(|| group * 64 + rest.trailing_zeros())
+        })
+    }
+}

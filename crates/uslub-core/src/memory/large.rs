@@ -1,0 +1,132 @@
+//! Large and huge objects: a run of pages or a mapping, and what is tried when the system refuses
+//! one.
+
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::cache::allocator::Allocator;
+use crate::gfp::Gfp;
+use crate::kmalloc::{Fresh, LARGE_MAX, NO_OBJECT, SIZE_MAX};
+use crate::memory::PageKind;
+use crate::memory::arena::BLOCK_BYTES;
+use crate::memory::block::BLOCK_PAGES;
+use crate::platform::{PAGE_SIZE, Platform};
+
+/// Largest object that may come from a run of pages where mappings are many, in bytes: a larger one
+/// has as good a use for a mapping.
+pub(crate) const ARENA_MAX: usize = 1 << 30;
+/// More than any address space has: no memory is given back for such a request.
+const POSSIBLE: usize = 1 << 47;
+/// A refusal of so many bytes says that memory is short.
+const MODEST: usize = 64 << 20;
+/// Pages of the largest such object.
+const LARGE_PAGES: usize = LARGE_MAX / PAGE_SIZE;
+impl<P: Platform> Allocator<P> {
+    /// Makes whole pages zero that were just allocated.
+    pub(crate) fn clear(&self, start: *mut u8, whole: usize, gfp: Gfp) {
+        if whole > LARGE_MAX
+            && gfp.may_map()
+            && self.zone.arena.page_of(start as usize).is_some()
+            && (start as usize | whole).is_multiple_of(self.platform.system_page())
+            && let Some(start) = NonNull::new(start)
+            // Most of its pages may hold no memory. SAFETY: ours, whole pages.
+            && unsafe { self.platform.purge(start, whole) }
+        {
+            return;
+        }
+        // SAFETY: ours, whole pages.
+        unsafe { start.write_bytes(0, whole) };
+    }
+
+    pub(crate) fn alloc_pages_or_mapping(&self, bytes: usize, align: usize, gfp: Gfp) -> Fresh {
+        if bytes > SIZE_MAX || align > SIZE_MAX / 2 {
+            return NO_OBJECT;
+        }
+        let mut fresh = self.try_pages_or_mapping(bytes, align, gfp);
+        if fresh.is_none() && gfp.may_map() && gfp.may_spin() && bytes <= POSSIBLE {
+            let was_lean = self.zone.arena.is_lean();
+            if self.release_unused() {
+                fresh = self.try_pages_or_mapping(bytes, align, gfp);
+            }
+            if fresh.is_none() && !was_lean && bytes > MODEST {
+                // The request was too large, memory need not be short.
+                self.zone.arena.be_ample();
+            }
+        }
+        if fresh.is_some() {
+            self.count_large(0);
+        }
+        fresh.unwrap_or(NO_OBJECT)
+    }
+
+    /// An object that is small enough for the arena comes from there, if the arena is not used up.
+    /// Others have mappings, or if there are many of these or the system refuses one, are in the
+    /// arena too.
+    fn try_pages_or_mapping(&self, bytes: usize, align: usize, gfp: Gfp) -> Option<Fresh> {
+        let (zeroed, pages) = (gfp.contains(Gfp::ZERO), bytes.div_ceil(PAGE_SIZE).max(1));
+        let is_large = bytes <= LARGE_MAX && align <= LARGE_MAX;
+        let may_be_large = align <= BLOCK_BYTES && bytes <= ARENA_MAX;
+        let first = is_large || may_be_large && gfp.may_map() && self.huge.is_full();
+        let mut fresh = None;
+        if first {
+            fresh = self.alloc_large(pages, align, gfp);
+        }
+        if fresh.is_none() && gfp.may_map() {
+            fresh = self.alloc_huge(bytes, align, zeroed);
+            // Where the address space is limited, a mapping takes less of it.
+            if fresh.is_none() && may_be_large && !first && !self.zone.arena.is_lean() {
+                fresh = self.alloc_large(pages, align, gfp);
+            }
+        }
+        fresh
+    }
+
+    #[inline(never)]
+    fn alloc_huge(&self, bytes: usize, align: usize, zeroed: bool) -> Option<Fresh> {
+        let (start, zero) = self.map_huge(bytes, align, zeroed)?;
+        if self.zone.arena.page_of(start.as_ptr() as usize).is_some() {
+            // In a gap of the arena, where pages are found by their addresses.
+            (self.huge).free(&self.platform, start.as_ptr() as usize, 0, 0);
+            return None;
+        }
+        self.note_huge();
+        Some(Fresh {
+            start: start.as_ptr(),
+            zero,
+        })
+    }
+
+    #[inline(never)]
+    fn map_huge(&self, bytes: usize, align: usize, zeroed: bool) -> Option<(NonNull<u8>, bool)> {
+        (self.huge).alloc(&self.platform, bytes, align, zeroed)
+    }
+
+    /// Huge objects changed: the pages make room for them, or may take theirs.
+    pub(crate) fn note_huge(&self) {
+        let bytes = self.huge.live_bytes() + self.huge.kept_bytes();
+        self.zone.note_elsewhere(&self.platform, bytes);
+    }
+
+    #[inline(never)]
+    fn alloc_large(&self, pages: usize, align: usize, gfp: Gfp) -> Option<Fresh> {
+        let align = align.div_ceil(PAGE_SIZE);
+        let nid = self.memory_node(self.nid());
+        let (zone, platform) = (&self.zone, &self.platform);
+        let run = if pages <= LARGE_PAGES {
+            zone.alloc_on(platform, nid, pages, align, gfp)?
+        } else if pages <= BLOCK_PAGES {
+            zone.alloc_sparse(platform, nid, pages, align, gfp)?
+        } else {
+            zone.alloc_several(platform, nid, pages, gfp)?
+        };
+        let slab = self.zone.arena.slab(run.page);
+        slab.set_large_pages(pages);
+        slab.set_kind(PageKind::Large);
+        // Relaxed: a figure.
+        self.large_pages.fetch_add(pages, Relaxed);
+        Some(Fresh {
+            start: self.zone.arena.address(run.page).as_ptr(),
+            zero: run.zero,
+        })
+    }
+}

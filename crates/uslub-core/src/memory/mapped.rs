@@ -1,0 +1,534 @@
+//! Huge objects: each has a mapping of its own, so it can grow without a copy.
+//!
+//! A hash table from address to length knows them; it lives in a mapping of its own. The objects freed last are
+//! remembered. Whoever asks for what would have fitted in one whose mapping is gone already shows that mappings are worth
+//! keeping: from then on freed ones stay for a while, and until one of them has stayed in vain. What is kept serves all
+//! sizes: it is cut where it is too long, and stretched where it is at least a quarter of what is asked for.
+
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::{Relaxed, Release};
+
+use crate::platform::Platform;
+use crate::sync::atomic::{AtomicU64, AtomicUsize};
+use crate::sync::time::age;
+use crate::sync::{Lock, RawLock};
+
+/// Freed objects that are remembered.
+const FREED: usize = 16;
+/// Bytes of freed mappings that are kept at most.
+const KEPT_BYTES: usize = 32 << 20;
+/// Bytes of freed mappings that are kept, as a share of what is in use.
+const KEPT_SHARE: usize = 16;
+/// Bytes of freed mappings that may be kept however little is in use.
+const KEPT_FLOOR: usize = 1 << 20;
+/// A kept mapping is stretched to so many times its length at most.
+const STRETCH: usize = 4;
+/// Live huge objects that have mappings while the arena can hold others: few beside the 65,530
+/// mappings that a process may have by default.
+pub const MOST_MAPPINGS: usize = 1024;
+/// Milliseconds for which the loss of a mapping is regretted.
+const REGRET_MS: u64 = 100;
+
+#[derive(Clone, Copy)]
+struct Entry {
+    address: usize,
+    bytes: usize,
+}
+
+const NO_ENTRY: Entry = Entry {
+    address: 0,
+    bytes: 0,
+};
+
+/// An object that was freed.
+#[derive(Clone, Copy)]
+struct Freed {
+    entry: Entry,
+    since: u64,
+    /// Whether its mapping is kept.
+    kept: bool,
+}
+
+impl Freed {
+    const NONE: Freed = Freed {
+        entry: NO_ENTRY,
+        since: 0,
+        kept: false,
+    };
+
+    /// Bytes that are kept.
+    fn kept_bytes(&self) -> usize {
+        if self.kept { self.entry.bytes } else { 0 }
+    }
+
+    /// Whether its mapping is or was so long, and aligned so.
+    fn fits(&self, bytes: usize, align: usize) -> bool {
+        self.entry.bytes >= bytes && self.entry.address.is_multiple_of(align)
+    }
+
+    /// Takes the kept mapping; the end stays where more than an eighth would be wasted.
+    fn take(&mut self, bytes: usize) -> Entry {
+        let Entry {
+            address,
+            bytes: all,
+        } = self.entry;
+        if all - bytes <= bytes / 8 {
+            return core::mem::replace(self, Freed::NONE).entry;
+        }
+        self.entry = Entry {
+            address: address + bytes,
+            bytes: all - bytes,
+        };
+        Entry { address, bytes }
+    }
+}
+
+struct Inner {
+    table: *mut Entry,
+    capacity: usize,
+    len: usize,
+    freed: [Freed; FREED],
+    /// Whether freed mappings are kept.
+    keeps: bool,
+}
+
+// SAFETY: the table is reached through the lock alone.
+unsafe impl Send for Inner {}
+
+/// All huge objects.
+pub struct Huge<P> {
+    inner: Lock<P, Inner>,
+    live: AtomicUsize,
+    /// Live objects; written under the lock.
+    count: AtomicUsize,
+    kept: AtomicUsize,
+    /// Since when a mapping has been kept, at most; written under the lock.
+    oldest: AtomicU64,
+    table: AtomicUsize,
+}
+
+/// What an address is to the table of huge objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// An object of so many bytes begins here.
+    Start(usize),
+    /// It lies inside an object.
+    Inside,
+    /// An object that was freed a moment ago began here.
+    Freed,
+    /// Nothing of ours.
+    Nothing,
+}
+
+fn hash(address: usize) -> usize {
+    (address >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20
+}
+
+/// Puts an entry into a table, which has room and a power of two of places.
+fn put(entries: &mut [Entry], entry: Entry) {
+    let mask = entries.len() - 1;
+    let mut at = hash(entry.address) & mask;
+    while entries[at].address != 0 {
+        at = (at + 1) & mask;
+    }
+    entries[at] = entry;
+}
+
+impl Inner {
+    fn entries(&mut self) -> &mut [Entry] {
+        if self.capacity == 0 {
+            return &mut [];
+        }
+        // SAFETY: the table has `capacity` entries and is ours.
+        unsafe { core::slice::from_raw_parts_mut(self.table, self.capacity) }
+    }
+
+    /// The entries, for a table that nobody changes.
+    fn former_entries(&self) -> &[Entry] {
+        if self.capacity == 0 {
+            return &[];
+        }
+        // SAFETY: the table has `capacity` entries.
+        unsafe { core::slice::from_raw_parts(self.table, self.capacity) }
+    }
+
+    fn position(&mut self, address: usize) -> Option<usize> {
+        let mask = self.capacity.wrapping_sub(1);
+        let entries = self.entries();
+        let mut at = hash(address) & mask;
+        while let Some(entry) = entries.get(at) {
+            if entry.address == address {
+                return Some(at);
+            }
+            if entry.address == 0 {
+                return None;
+            }
+            at = (at + 1) & mask;
+        }
+        None
+    }
+
+    fn insert_unchecked(&mut self, entry: Entry) {
+        if let Some(freed) = (self.freed.iter_mut()).find(|f| f.entry.address == entry.address) {
+            // Its address is somebody's again.
+            *freed = Freed::NONE;
+        }
+        put(self.entries(), entry);
+        self.len += 1;
+    }
+
+    /// The mapping that has been kept for longest, if it `may` go, as it has been kept since then; it is kept no longer.
+    fn let_go(&mut self, may: impl Fn(u64) -> bool) -> Option<Entry> {
+        let kept = self.freed.iter_mut().filter(|freed| freed.kept);
+        let oldest = kept.min_by_key(|freed| freed.since)?;
+        oldest.kept = !may(oldest.since);
+        (!oldest.kept).then_some(oldest.entry)
+    }
+
+    /// Since when a mapping has been kept.
+    fn oldest(&self) -> u64 {
+        let kept = self.freed.iter().filter(|freed| freed.kept);
+        kept.map(|freed| freed.since).min().unwrap_or(u64::MAX)
+    }
+
+    /// Makes room for one more; returns the table's new size in bytes, 0 if unchanged, `None` without memory.
+    fn reserve<P: Platform>(&mut self, platform: &P) -> Option<usize> {
+        if self.len * 2 < self.capacity {
+            return Some(0);
+        }
+        let capacity = (self.capacity * 2).max(platform.system_page() / size_of::<Entry>());
+        let bytes = capacity * size_of::<Entry>();
+        let table = platform.map(bytes)?.cast::<Entry>();
+        let (old, old_capacity) = (self.table, self.capacity);
+        for entry in self.former_entries() {
+            if entry.address != 0 {
+                // SAFETY: the new table has so many entries, and is ours.
+                let entries = unsafe { core::slice::from_raw_parts_mut(table.as_ptr(), capacity) };
+                put(entries, *entry);
+            }
+        }
+        // The pointer before the length: a child that is born in between finds the smaller part
+        // of the new table.
+        self.table = table.as_ptr();
+        // Release: the compiler keeps the order; this thread's child sees memory as it was.
+        core::sync::atomic::compiler_fence(Release);
+        self.capacity = capacity;
+        if let Some(old) = NonNull::new(old) {
+            // SAFETY: the old table is a mapping of its own and no longer used.
+            unsafe { platform.unmap(old.cast(), old_capacity * size_of::<Entry>()) };
+        }
+        Some(bytes)
+    }
+
+    fn remove(&mut self, address: usize) -> Option<usize> {
+        let mut hole = self.position(address)?;
+        let mask = self.capacity - 1;
+        let entries = self.entries();
+        let bytes = entries[hole].bytes;
+        let mut at = (hole + 1) & mask;
+        // Close the hole: move back every entry that would not be found over it.
+        while entries[at].address != 0 {
+            let home = hash(entries[at].address) & mask;
+            if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask) {
+                entries[hole] = entries[at];
+                hole = at;
+            }
+            at = (at + 1) & mask;
+        }
+        entries[hole] = NO_ENTRY;
+        self.len -= 1;
+        Some(bytes)
+    }
+}
+
+impl<P: Platform> Huge<P> {
+    /// No huge objects.
+    pub const fn new() -> Self {
+        Self {
+            inner: Lock::new(Inner {
+                table: core::ptr::null_mut(),
+                capacity: 0,
+                len: 0,
+                freed: [Freed::NONE; FREED],
+                keeps: false,
+            }),
+            live: AtomicUsize::new(0),
+            count: AtomicUsize::new(0),
+            kept: AtomicUsize::new(0),
+            oldest: AtomicU64::new(u64::MAX),
+            table: AtomicUsize::new(0),
+        }
+    }
+
+    /// Bytes of live huge objects.
+    pub fn live_bytes(&self) -> usize {
+        // Relaxed: a figure.
+        self.live.load(Relaxed)
+    }
+
+    /// Whether there are as many mappings as there should be.
+    pub fn is_full(&self) -> bool {
+        // Relaxed: a glance.
+        self.count.load(Relaxed) >= MOST_MAPPINGS
+    }
+
+    /// Bytes of freed mappings that are kept.
+    pub fn kept_bytes(&self) -> usize {
+        // Relaxed: a figure.
+        self.kept.load(Relaxed)
+    }
+
+    /// Bytes of the table.
+    pub fn table_bytes(&self) -> usize {
+        // Relaxed: a figure.
+        self.table.load(Relaxed)
+    }
+
+    /// A mapping of at least `bytes`, aligned to `align` bytes (a power of two), and whether it is all zero. Where it is to be
+    /// `zeroed`, none is stretched: what it had to be filled with would not come by itself when it is touched.
+    pub fn alloc(
+        &self,
+        platform: &P,
+        bytes: usize,
+        align: usize,
+        zeroed: bool,
+    ) -> Option<(NonNull<u8>, bool)> {
+        let page = platform.system_page();
+        let bytes = bytes.max(1).checked_add(page - 1)? & !(page - 1);
+        let stretch = if zeroed || align > page { 1 } else { STRETCH };
+        if let Some(entry) = self.reuse(platform, bytes, align, stretch) {
+            return Some((self.enter(platform, entry)?, false));
+        }
+        let extra = if align > page { align } else { 0 };
+        let start = platform.map(bytes.checked_add(extra)?)?;
+        let address = (start.as_ptr() as usize).next_multiple_of(align.max(1));
+        if extra != 0 {
+            let before = address - start.as_ptr() as usize;
+            // SAFETY: the ends of the mapping just made, which nobody uses.
+            unsafe {
+                if before > 0 {
+                    platform.unmap(start, before);
+                }
+                if extra > before {
+                    platform.unmap(start.add(before + bytes), extra - before);
+                }
+            }
+        }
+        Some((self.enter(platform, Entry { address, bytes })?, true))
+    }
+
+    /// Puts an object into the table; unmaps it when the table cannot grow.
+    fn enter(&self, platform: &P, entry: Entry) -> Option<NonNull<u8>> {
+        let mut inner = self.inner.lock();
+        let start = NonNull::new(entry.address as *mut u8)?;
+        match inner.reserve(platform) {
+            Some(grown) => {
+                inner.insert_unchecked(entry);
+                // Relaxed: figures.
+                if grown > 0 {
+                    self.table.store(grown, Relaxed);
+                }
+                self.live.fetch_add(entry.bytes, Relaxed);
+                // Relaxed: as above.
+                self.count.store(inner.len, Relaxed);
+                Some(start)
+            }
+            None => {
+                drop(inner);
+                // SAFETY: a mapping of ours that nobody knows.
+                unsafe { platform.unmap(start, entry.bytes) };
+                None
+            }
+        }
+    }
+
+    /// A kept mapping made as long as is asked for, at most `stretch` times as long as it is.
+    fn reuse(&self, platform: &P, bytes: usize, align: usize, stretch: usize) -> Option<Entry> {
+        let mut inner = self.inner.lock();
+        let fitting = (inner.freed.iter_mut()).filter(|freed| freed.fits(bytes, align));
+        let best = fitting.min_by_key(|freed| (!freed.kept, freed.entry.bytes));
+        if let Some(freed) = best {
+            if freed.kept {
+                let entry = freed.take(bytes);
+                // Relaxed: a figure.
+                self.kept.fetch_sub(entry.bytes, Relaxed);
+                return Some(entry);
+            }
+            let since = freed.since;
+            inner.keeps |= age(platform.now_ms(), since) < REGRET_MS;
+        }
+        let longest = (inner.freed.iter_mut()).max_by_key(|freed| freed.kept_bytes())?;
+        let may_stretch = stretch > 1 && platform.may_remap_kept();
+        if longest.kept_bytes() < bytes / stretch || !may_stretch {
+            return None;
+        }
+        let short = longest.take(longest.entry.bytes);
+        // Relaxed: a figure.
+        self.kept.fetch_sub(short.bytes, Relaxed);
+        drop(inner);
+        let start = NonNull::new(short.address as *mut u8)?;
+        // SAFETY: a mapping that is in no table any more.
+        let moved = unsafe { platform.remap(start, short.bytes, bytes) };
+        if moved.is_none() {
+            self.unmap(platform, short);
+        }
+        let address = moved?.as_ptr() as usize;
+        Some(Entry { address, bytes })
+    }
+
+    /// What an address is; `None` where the answer must not be waited for.
+    pub fn find(&self, address: usize, spin: bool) -> Option<Found> {
+        let mut inner = self.inner.lock_if(spin)?;
+        if let Some(at) = inner.position(address) {
+            return Some(Found::Start(inner.entries()[at].bytes));
+        }
+        if (inner.freed.iter()).any(|freed| freed.entry.address == address && address != 0) {
+            return Some(Found::Freed);
+        }
+        let inside = |e: &Entry| address.wrapping_sub(e.address) < e.bytes;
+        Some(if inner.entries().iter().any(inside) {
+            Found::Inside
+        } else {
+            Found::Nothing
+        })
+    }
+
+    /// Frees the object that begins at `address`; false when there is none. Its mapping may be kept for a while, if mappings are
+    /// worth it, and then up to a sixteenth of what is in use, `in_arena` bytes of it elsewhere.
+    pub fn free(&self, platform: &P, address: usize, in_arena: usize, decay_ms: u64) -> bool {
+        let now = platform.now_ms();
+        let mut inner = self.inner.lock();
+        let Some(bytes) = inner.remove(address) else {
+            return false;
+        };
+        // Relaxed: figures.
+        self.live.fetch_sub(bytes, Relaxed);
+        // Relaxed: as above.
+        self.count.store(inner.len, Relaxed);
+        let share = (self.live_bytes() + in_arena) / KEPT_SHARE;
+        let limit = share.clamp(KEPT_FLOOR, KEPT_BYTES);
+        let freed = Freed {
+            entry: Entry { address, bytes },
+            since: now,
+            kept: inner.keeps && decay_ms > 0 && bytes <= limit,
+        };
+        let mut gone = [NO_ENTRY; FREED + 1];
+        if freed.kept {
+            // The oldest make room.
+            for gone in &mut gone {
+                // Relaxed: changed under the lock.
+                if self.kept.load(Relaxed) + bytes <= limit {
+                    break;
+                }
+                *gone = inner.let_go(|_| true).unwrap_or(NO_ENTRY);
+                // Relaxed: as above.
+                self.kept.fetch_sub(gone.bytes, Relaxed);
+            }
+        } else {
+            gone[0] = freed.entry;
+        }
+        // The place of one whose mapping is gone, else of the oldest.
+        if let Some(place) = (inner.freed.iter_mut()).min_by_key(|old| (old.kept, old.since))
+            && (freed.kept || !place.kept)
+        {
+            let old = core::mem::replace(place, freed);
+            // Relaxed: figures, changed under the lock.
+            self.kept.fetch_add(freed.kept_bytes(), Relaxed);
+            self.kept.fetch_sub(old.kept_bytes(), Relaxed);
+            if old.kept {
+                gone[FREED] = old.entry;
+            }
+        }
+        // Relaxed: read at a glance.
+        self.oldest.store(inner.oldest(), Relaxed);
+        drop(inner);
+        for entry in gone {
+            self.unmap(platform, entry);
+        }
+        true
+    }
+
+    fn unmap(&self, platform: &P, entry: Entry) {
+        if let Some(start) = NonNull::new(entry.address as *mut u8) {
+            // SAFETY: a mapping that is in no table any more.
+            unsafe { platform.unmap(start, entry.bytes) };
+        }
+    }
+
+    /// Grows or shrinks the object at `address` without a copy; null when that cannot be done,
+    /// and then nothing has changed.
+    pub fn resize(&self, platform: &P, address: usize, bytes: usize) -> Option<NonNull<u8>> {
+        let last = platform.system_page() - 1;
+        let bytes = bytes.checked_add(last)? & !last;
+        let mut inner = self.inner.lock();
+        let at = inner.position(address)?;
+        let old = inner.entries()[at].bytes;
+        let start = NonNull::new(address as *mut u8)?;
+        if bytes == old {
+            return Some(start);
+        }
+        // SAFETY: a mapping of ours, or what was cut off one. The lock is held so that nobody enters the
+        // new address before the old one is out of the table.
+        let moved = unsafe { platform.remap(start, old, bytes) }?;
+        inner.remove(address);
+        inner.insert_unchecked(Entry {
+            address: moved.as_ptr() as usize,
+            bytes,
+        });
+        // Relaxed: a figure.
+        self.live.fetch_add(bytes, Relaxed);
+        self.live.fetch_sub(old, Relaxed);
+        Some(moved)
+    }
+
+    /// Unmaps the kept mappings whose age in milliseconds at the time `now` `old_enough` accepts; none is kept from then on until one
+    /// is missed. Returns whether there was any.
+    pub fn purge(&self, platform: &P, now: u64, old_enough: impl Fn(u64) -> bool) -> bool {
+        let may = |since| old_enough(age(now, since));
+        // Relaxed: glances.
+        if self.kept.load(Relaxed) == 0 || !may(self.oldest.load(Relaxed)) {
+            return false;
+        }
+        let mut any = false;
+        loop {
+            let mut inner = self.inner.lock();
+            let gone = inner.let_go(may);
+            // Relaxed: as in `free`.
+            self.oldest.store(inner.oldest(), Relaxed);
+            let Some(entry) = gone else {
+                return any;
+            };
+            inner.keeps = false;
+            // Relaxed: a figure.
+            self.kept.fetch_sub(entry.bytes, Relaxed);
+            drop(inner);
+            self.unmap(platform, entry);
+            any = true;
+        }
+    }
+
+    /// The lock without the table, for a fork.
+    pub fn raw_lock(&self) -> &RawLock<P> {
+        self.inner.raw()
+    }
+
+    /// Bytes of the object that began at `address` when the table was given up in the child of a
+    /// fork. The thread that held the lock then may have been in the middle of a change, so an
+    /// entry may lie where no search by hash would find it.
+    ///
+    /// # Safety
+    ///
+    /// Nobody changes the table any longer.
+    pub(crate) unsafe fn former_bytes(&self, address: usize) -> Option<usize> {
+        // SAFETY: by the caller's promise; readers may be many.
+        let entries = unsafe { self.inner.unguarded().former_entries() };
+        let entry = entries.iter().find(|entry| entry.address == address)?;
+        Some(entry.bytes)
+    }
+}
+
+impl<P: Platform> Default for Huge<P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}

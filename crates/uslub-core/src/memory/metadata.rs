@@ -1,0 +1,327 @@
+//! Memory for the allocator's own records: caches, nodes, sheaf windows.
+//!
+//! It is taken from the system in chunks and never unmapped; windows are
+//! reused through a list, and the pages of those in it go back to the system when memory is
+//! [given back](Meta::purge). Nothing here comes from a slab, so nothing recurses.
+//!
+//! A window in the list says in its first word which is the next, and in its second how many windows without pages it knows; their addresses
+//! follow. A page of the system may hold several windows. They go back together, when all of them
+//! are in the list, and the first one's address is known. Once that one is handed out the others
+//! are in the list.
+
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use crate::gfp::Gfp;
+use crate::percpu::sheaf::{SHEAF_BYTES, Window};
+use crate::platform::{FaultSite, Platform};
+use crate::sync::atomic::AtomicUsize;
+use crate::sync::{Lock, RawLock};
+
+const CHUNK: usize = 64 << 10;
+/// Windows without pages that one in the list knows, at most.
+const KNOWN: usize = SHEAF_BYTES / 8 - 2;
+
+#[derive(Clone, Copy)]
+struct Bump {
+    at: usize,
+    end: usize,
+}
+
+struct Inner {
+    records: Bump,
+    windows: Bump,
+    /// Windows given up.
+    free: usize,
+    /// Scratch memory that nobody uses: linked by the first words.
+    scratch: usize,
+}
+
+/// Words of scratch memory.
+pub const SCRATCH: usize = 640;
+/// Scratch memory.
+pub type Scratch = [MaybeUninit<*mut u8>; SCRATCH];
+
+/// Where a list goes on behind the windows of a system page of `page` bytes, if it has all of them
+/// in order from `window` on, and none of them knows others.
+///
+/// # Safety
+///
+/// The list's windows are the caller's.
+unsafe fn behind_page(window: NonNull<usize>, page: usize) -> Option<usize> {
+    let start = window.as_ptr() as usize;
+    if !start.is_multiple_of(page) {
+        return None;
+    }
+    let mut next = start;
+    for expected in (start..start + page).step_by(SHEAF_BYTES) {
+        let window = next as *const usize;
+        // SAFETY: a window of the list, as it is where one is expected.
+        if next != expected || unsafe { window.add(1).read() } > 0 {
+            return None;
+        }
+        // SAFETY: as above.
+        next = unsafe { window.read() };
+    }
+    Some(next)
+}
+
+/// Two lists of windows, each in order of address, as one.
+///
+/// # Safety
+///
+/// The windows are the caller's.
+unsafe fn merged(mut a: usize, mut b: usize) -> usize {
+    let mut head = 0;
+    let mut link: *mut usize = &raw mut head;
+    while a != 0 && b != 0 {
+        let least = if a < b { &mut a } else { &mut b };
+        let window = *least as *mut usize;
+        // SAFETY: the list's head, or the first word of a window.
+        unsafe {
+            link.write(window as usize);
+            *least = window.read();
+        }
+        link = window;
+    }
+    // SAFETY: as above; one list is empty.
+    unsafe { link.write(a | b) };
+    head
+}
+
+/// A list of windows in order of address.
+///
+/// # Safety
+///
+/// The windows are the caller's.
+unsafe fn sorted(mut list: usize) -> usize {
+    // Entry k: nothing, or 2^k windows in order.
+    let mut runs = [0; usize::BITS as usize];
+    while list != 0 {
+        let window = list as *mut usize;
+        let mut run = list;
+        // SAFETY: a window of the list.
+        unsafe {
+            list = window.read();
+            window.write(0);
+        }
+        let mut k = 0;
+        while runs[k] != 0 {
+            // SAFETY: windows of the list.
+            run = unsafe { merged(core::mem::take(&mut runs[k]), run) };
+            k += 1;
+        }
+        runs[k] = run;
+    }
+    // SAFETY: windows of the list.
+    (runs.into_iter()).fold(0, |all, run| unsafe { merged(all, run) })
+}
+
+/// The store of records.
+pub struct Meta<P> {
+    inner: Lock<P, Inner>,
+    used: AtomicUsize,
+    /// Windows given up where nothing may be waited for.
+    strays: AtomicUsize,
+}
+
+impl<P: Platform> Meta<P> {
+    /// An empty store.
+    pub const fn new() -> Self {
+        let none = Bump { at: 0, end: 0 };
+        Self {
+            inner: Lock::new(Inner {
+                records: none,
+                windows: none,
+                free: 0,
+                scratch: 0,
+            }),
+            used: AtomicUsize::new(0),
+            strays: AtomicUsize::new(0),
+        }
+    }
+
+    fn bump(
+        &self,
+        bump: &mut Bump,
+        platform: &P,
+        bytes: usize,
+        align: usize,
+        gfp: Gfp,
+    ) -> Option<NonNull<u8>> {
+        let mut at = bump.at.next_multiple_of(align);
+        if bump.at == 0 || at + bytes > bump.end {
+            if !gfp.may_map() {
+                return None;
+            }
+            let size = CHUNK.max(platform.whole_pages(bytes));
+            at = platform.map(size)?.as_ptr() as usize;
+            bump.end = at + size;
+        }
+        bump.at = at + bytes;
+        // Relaxed: a figure.
+        self.used.fetch_add(bytes, Relaxed);
+        NonNull::new(at as *mut u8)
+    }
+
+    /// Zeroed memory for a record, for ever; `align` is at most 4096 bytes.
+    pub fn record(&self, platform: &P, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        if platform.should_fail(FaultSite::Record) {
+            return None;
+        }
+        let mut inner = self.inner.lock();
+        let mut records = inner.records;
+        let memory = self.bump(&mut records, platform, bytes, align, Gfp::KERNEL);
+        inner.records = records;
+        memory
+    }
+
+    /// A window for a sheaf.
+    pub fn window(&self, platform: &P, gfp: Gfp) -> Option<NonNull<Window>> {
+        if platform.should_fail(FaultSite::Sheaf) {
+            return None;
+        }
+        let mut inner = self.inner.lock_if(gfp.may_spin())?;
+        if inner.free == 0 {
+            // Acquire: the links. All at once, so nothing can come back meanwhile.
+            inner.free = self.strays.swap(0, Acquire);
+        }
+        if let Some(window) = NonNull::new(inner.free as *mut usize) {
+            // SAFETY: windows in the list are ours, and say in their words what the module says.
+            unsafe {
+                let known = window.add(1).read();
+                if known > 0 {
+                    window.add(1).write(known - 1);
+                    let first = window.add(1 + known).read();
+                    for other in (SHEAF_BYTES..platform.system_page()).step_by(SHEAF_BYTES) {
+                        let other = (first + other) as *mut usize;
+                        other.write(inner.free);
+                        other.add(1).write(0);
+                        inner.free = other as usize;
+                    }
+                    return NonNull::new(first as *mut Window);
+                }
+                inner.free = window.read();
+            }
+            return Some(window.cast());
+        }
+        let mut windows = inner.windows;
+        let memory = self.bump(&mut windows, platform, SHEAF_BYTES, SHEAF_BYTES, gfp);
+        inner.windows = windows;
+        memory.map(NonNull::cast)
+    }
+
+    /// Takes a window back; without waiting where `spin` is false.
+    pub fn give_window(&self, window: NonNull<Window>, spin: bool) {
+        let link = window.cast::<usize>();
+        let address = window.as_ptr() as usize;
+        // SAFETY: the caller owned the window and gives it to us.
+        unsafe { link.add(1).write(0) };
+        if let Some(mut inner) = self.inner.lock_if(spin) {
+            // SAFETY: the caller owned the window and gives it to us.
+            unsafe { link.write(inner.free) };
+            inner.free = address;
+            return;
+        }
+        // Relaxed: confirmed by the exchange.
+        let mut head = self.strays.load(Relaxed);
+        loop {
+            // SAFETY: as above.
+            unsafe { link.write(head) };
+            // Release: whoever takes it sees the link.
+            match self
+                .strays
+                .compare_exchange_weak(head, address, Release, Relaxed)
+            {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Memory for a moment, instead of a large array on a caller's stack; `None` for callers that
+    /// must not wait.
+    pub fn scratch(&self, platform: &P, gfp: Gfp) -> Option<NonNull<Scratch>> {
+        if !gfp.may_spin() {
+            return None;
+        }
+        let mut inner = self.inner.lock();
+        if let Some(scratch) = NonNull::new(inner.scratch as *mut usize) {
+            // SAFETY: what is in the list is ours, and begins with a link.
+            inner.scratch = unsafe { scratch.read() };
+            return Some(scratch.cast());
+        }
+        let mut records = inner.records;
+        let memory = self.bump(&mut records, platform, SCRATCH * 8, 64, gfp);
+        inner.records = records;
+        memory.map(NonNull::cast)
+    }
+
+    /// Takes scratch memory back.
+    pub fn give_scratch(&self, scratch: NonNull<Scratch>) {
+        let mut inner = self.inner.lock();
+        // SAFETY: the caller had it from us and gives it back.
+        unsafe { scratch.cast::<usize>().write(inner.scratch) };
+        inner.scratch = scratch.as_ptr() as usize;
+    }
+
+    /// Gives the pages of windows in the list back to the system, all but one for each 510 of them.
+    pub fn purge(&self, platform: &P) {
+        let page = platform.system_page();
+        let mut inner = self.inner.lock();
+        // Acquire: the links.
+        let mut lists = [inner.free, self.strays.swap(0, Acquire)];
+        inner.free = 0;
+        if page > SHEAF_BYTES {
+            // SAFETY: as in `window`; nobody else has them.
+            lists = unsafe { [merged(sorted(lists[0]), sorted(lists[1])), 0] };
+        }
+        for mut next in lists {
+            while let Some(window) = NonNull::new(next as *mut usize) {
+                // SAFETY: as in `window`; nobody else has it.
+                unsafe {
+                    let knows_some = window.add(1).read() > 0;
+                    match NonNull::new(inner.free as *mut usize) {
+                        Some(first) if !knows_some && first.add(1).read() < KNOWN => {
+                            if let Some(behind) = behind_page(window, page)
+                                && platform.purge(window.cast(), page)
+                            {
+                                let known = first.add(1).read() + 1;
+                                first.add(1).write(known);
+                                first.add(1 + known).write(window.as_ptr() as usize);
+                                next = behind;
+                            } else {
+                                next = window.read();
+                                window.write(first.read());
+                                first.write(window.as_ptr() as usize);
+                            }
+                        }
+                        _ => {
+                            next = window.read();
+                            window.write(inner.free);
+                            inner.free = window.as_ptr() as usize;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Bytes handed out.
+    pub fn bytes(&self) -> usize {
+        // Relaxed: a figure.
+        self.used.load(Relaxed)
+    }
+
+    /// The lock without the store, for a fork.
+    pub fn raw_lock(&self) -> &RawLock<P> {
+        self.inner.raw()
+    }
+}
+
+impl<P: Platform> Default for Meta<P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}

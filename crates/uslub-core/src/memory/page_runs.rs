@@ -1,0 +1,106 @@
+//! Runs of pages that are given back together.
+//!
+//! Slabs that empty one after the other are often neighbours. Their pages become one run here, as far as they lie in one
+//! block, and all runs go back under one hold of the page lock.
+
+use crate::memory::PageIndex;
+use crate::memory::block::BLOCK_PAGES;
+
+/// Runs in a list, at most.
+const MOST: usize = 16;
+
+/// A list of runs, none of which crosses the bounds of a block.
+#[derive(Debug)]
+pub struct Runs {
+    /// First page of each.
+    firsts: [u32; MOST],
+    /// Pages of each.
+    counts: [u16; MOST],
+    len: usize,
+}
+
+impl Runs {
+    /// An empty list.
+    pub const fn new() -> Self {
+        Self {
+            firsts: [0; MOST],
+            counts: [0; MOST],
+            len: 0,
+        }
+    }
+
+    /// Empties the list.
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// Whether the list has room for no other run.
+    pub fn is_full(&self) -> bool {
+        self.len == MOST
+    }
+
+    /// Whether there is no run in the list.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Adds `count` pages from `page`, all of one block, to the last run, if they are its neighbours, or as a run of their own.
+    ///
+    /// # Panics
+    ///
+    /// When the list [is full](Self::is_full).
+    pub fn add(&mut self, page: PageIndex, count: usize) {
+        let (first, count) = (page.0, count as u32);
+        if let Some(at) = self.len.checked_sub(1) {
+            let (last, pages) = (self.firsts[at], u32::from(self.counts[at]));
+            if last / BLOCK_PAGES as u32 == first / BLOCK_PAGES as u32
+                && (last + pages == first || first + count == last)
+            {
+                self.firsts[at] = last.min(first);
+                self.counts[at] = (pages + count) as u16;
+                return;
+            }
+        }
+        self.firsts[self.len] = first;
+        self.counts[self.len] = count as u16;
+        self.len += 1;
+    }
+
+    /// The runs: first page, and how many.
+    pub fn iter(&self) -> impl Iterator<Item = (PageIndex, usize)> {
+        let runs = self.firsts[..self.len].iter().zip(&self.counts);
+        runs.map(|(&first, &count)| (PageIndex(first), usize::from(count)))
+    }
+}
+
+impl Default for Runs {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    fn of(parts: &[(u32, usize)]) -> Vec<(u32, usize)> {
+        let mut runs = Runs::new();
+        for &(page, count) in parts {
+            runs.add(PageIndex(page), count);
+        }
+        runs.iter().map(|(page, count)| (page.0, count)).collect()
+    }
+
+    #[test]
+    fn neighbours_become_one_run() {
+        assert_eq!(of(&[(8, 2), (10, 2), (6, 2)]), [(6, 6)]);
+        assert_eq!(of(&[(8, 2), (12, 2), (10, 2)]), [(8, 2), (10, 4)]);
+    }
+
+    #[test]
+    fn no_run_crosses_the_bounds_of_a_block() {
+        assert_eq!(of(&[(508, 4), (512, 4)]), [(508, 4), (512, 4)]);
+        assert_eq!(of(&[(512, 4), (508, 4)]), [(512, 4), (508, 4)]);
+    }
+}

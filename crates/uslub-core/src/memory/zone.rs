@@ -1,0 +1,498 @@
+//! The zone: handing out runs of pages and taking them back.
+//!
+//! Blocks are binned by the length of their longest free run, a bit a block and bin, so
+//! the lowest block that can hold a request is found by looking at few words. Lowest address
+//! first keeps what is used together low, so the blocks above become empty. Pages that still hold memory come before all
+//! others.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::gfp::Gfp;
+use crate::memory::arena::{Arena, BLOCK_BYTES, PageIndex};
+use crate::memory::block::{self, BINS, BLOCK_PAGES, NO_BLOCK};
+use crate::memory::page_runs::Runs;
+use crate::memory::want::{Found, Touched, Want};
+use crate::platform::{Backing, PAGE_SIZE, Platform};
+use crate::sync::Lock;
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+
+/// Blocks that a request looks at in vain before it looks only at those that surely hold it.
+const LOOK_AT: usize = 8;
+
+/// Lists of blocks, under the page lock.
+pub struct Lists {
+    pub(super) dirty_head: u32,
+    dirty_tail: u32,
+    pub(super) nr_dirty: usize,
+    pub(super) nr_used: usize,
+    /// How often pages were added.
+    pub(super) growths: u32,
+}
+
+/// A run of pages that was handed out.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    /// First page.
+    pub page: PageIndex,
+    /// Whether all bytes are zero.
+    pub zero: bool,
+    /// Memory node.
+    pub node: u8,
+    /// Runs as long as asked for that lie here one behind the other.
+    pub runs: u16,
+}
+
+/// The page allocator over an [`Arena`].
+pub struct Zone<P> {
+    /// The addresses.
+    pub arena: Arena,
+    pub(super) lists: Lock<P, Lists>,
+    /// Held while the arena grows: one thread asks the system, others wait for its answer.
+    pub(super) growth: Lock<P, ()>,
+    /// Free dirty pages, at a glance.
+    pub(super) dirty: AtomicUsize,
+    /// Pages handed out, at a glance.
+    pub(super) used: AtomicUsize,
+    /// Runs taken back where nothing may be waited for: a stack, linked by page number.
+    pub(super) strays: AtomicU32,
+    /// Blocks that are not mapped; changed under the growth lock.
+    pub(super) absent: AtomicUsize,
+    /// Whether a block came to be free as a whole, and nobody has looked since whether there are
+    /// too many.
+    emptied: AtomicBool,
+    /// Pages of mappings that are no part of the arena.
+    pub(super) elsewhere: AtomicUsize,
+    /// Most pages that were handed out, dirty or elsewhere so far, in steps.
+    pub(super) record: AtomicUsize,
+    /// Pages of a run that was taken when there were more than ever, until idle pages make room for
+    /// it; 0 for none.
+    pub(super) record_run: AtomicUsize,
+    /// When to look again for pages that have been free for too long, in milliseconds.
+    pub(super) next_decay: AtomicU64,
+    /// When to look again for pages beyond what may lie free, in milliseconds.
+    pub(super) next_surplus: AtomicU64,
+    /// Blocks from this number on are asked for as huge pages.
+    huge_from: AtomicU32,
+}
+
+pub(super) fn bin_of(longest: usize) -> usize {
+    if longest == 0 {
+        0
+    } else {
+        longest.ilog2() as usize + 1
+    }
+}
+
+impl<P: Platform> Zone<P> {
+    /// A zone without pages.
+    pub const fn new() -> Self {
+        Self {
+            arena: Arena::new(),
+            lists: Lock::new(Lists {
+                dirty_head: NO_BLOCK,
+                dirty_tail: NO_BLOCK,
+                nr_dirty: 0,
+                nr_used: 0,
+                growths: 0,
+            }),
+            growth: Lock::new(()),
+            dirty: AtomicUsize::new(0),
+            used: AtomicUsize::new(0),
+            strays: AtomicU32::new(NO_BLOCK),
+            absent: AtomicUsize::new(0),
+            emptied: AtomicBool::new(false),
+            elsewhere: AtomicUsize::new(0),
+            record: AtomicUsize::new(0),
+            record_run: AtomicUsize::new(0),
+            next_decay: AtomicU64::new(0),
+            next_surplus: AtomicU64::new(0),
+            huge_from: AtomicU32::new(NO_BLOCK),
+        }
+    }
+
+    /// Asks for huge pages for what is beyond the first `mb` MiB; for nothing if that is 0. Before there are blocks.
+    pub fn set_huge_from(&self, mb: u32) {
+        let blocks = ((mb as usize) << 20).div_ceil(BLOCK_BYTES) as u32;
+        // Relaxed: whoever has the allocator sees it.
+        (self.huge_from).store(if mb == 0 { NO_BLOCK } else { blocks }, Relaxed);
+    }
+
+    /// Adds the first block, unless there is one; returns false when none is to be had.
+    pub fn begin(&self, platform: &P) -> bool {
+        self.grow_on(platform, 0, 0, Touched::All, Gfp::KERNEL)
+    }
+
+    /// Adds a block of node `nid` unless somebody else has added one since that had been done `growths`
+    /// times; returns false when none is to be had.
+    #[inline(never)]
+    pub(super) fn grow_on(
+        &self,
+        platform: &P,
+        growths: u32,
+        nid: usize,
+        touched: Touched,
+        gfp: Gfp,
+    ) -> bool {
+        // Held until the pages can be found, so that those who wait do not ask for more.
+        let Some(_growing) = self.growth.lock_if(gfp.may_map()) else {
+            return false;
+        };
+        let Some(now) = self.lists.lock_if(gfp.may_spin()).map(|l| l.growths) else {
+            return false;
+        };
+        now != growths || gfp.may_map() && self.add_pages(platform, nid, touched)
+    }
+
+    /// As [`grow_on`](Self::grow_on), under the growth lock.
+    fn add_pages(&self, platform: &P, nid: usize, touched: Touched) -> bool {
+        let Some(added) = self.add_block(platform) else {
+            return false;
+        };
+        let (number, huge) = (added.0, self.back_block(platform, added, nid, touched));
+        let mut lists = self.lists.lock();
+        // SAFETY: we hold the page lock; the block is new.
+        let block = unsafe { self.arena.block(number) };
+        block.reset(nid as u8);
+        block.huge = huge;
+        block.add(0, BLOCK_PAGES);
+        self.rebin(number);
+        lists.growths = lists.growths.wrapping_add(1);
+        true
+    }
+
+    /// Lets the range grow by a block, or brings one back; returns its number and whether it is
+    /// back.
+    #[inline(never)]
+    fn add_block(&self, platform: &P) -> Option<(u32, bool)> {
+        match self.bring_back(platform) {
+            Some(number) => Some((number, true)),
+            None => self.arena.grow(platform).map(|number| (number, false)),
+        }
+    }
+
+    /// Places a block that was just added on node `nid`; returns whether it comes as a huge page.
+    #[inline(never)]
+    fn back_block(
+        &self,
+        platform: &P,
+        (number, is_back): (u32, bool),
+        nid: usize,
+        touched: Touched,
+    ) -> bool {
+        let start = self.arena.address(PageIndex(number * BLOCK_PAGES as u32));
+        if platform.nr_nodes() > 1 {
+            // SAFETY: just committed.
+            unsafe { platform.bind(start, BLOCK_BYTES, nid) };
+        }
+        // Relaxed: set before there are blocks.
+        if is_back || number < self.huge_from.load(Relaxed) {
+            return false;
+        }
+        if touched == Touched::Little {
+            // SAFETY: just committed.
+            unsafe { platform.back(start, BLOCK_BYTES, Backing::Sparse) };
+            return false;
+        }
+        let ahead = self.arena.reserved_behind(number);
+        // SAFETY: just added, the last of the reservation that is in use.
+        unsafe { platform.back(start, BLOCK_BYTES, Backing::Huge { ahead }) }
+    }
+
+    #[inline]
+    pub(super) fn take(&self, lists: &mut Lists, want: Want) -> Option<Run> {
+        match self.take_dirty(lists, want) {
+            None => self.take_any(lists, want),
+            run => run,
+        }
+    }
+
+    #[inline]
+    fn take_any(&self, lists: &mut Lists, want: Want) -> Option<Run> {
+        let (number, found) = self.look_for(want)?;
+        Some(self.claim_found(lists, number, found, want))
+    }
+
+    /// The lowest block that has what is asked for, and where; under the page lock.
+    #[inline(never)]
+    fn look_for(&self, want: Want) -> Option<(u32, Found)> {
+        let mut least = bin_of(want.count());
+        // A whole block holds any request.
+        let sure = (bin_of(want.count().max(want.align())) + 1).min(BINS - 1);
+        let mut misses = 0;
+        let blocks = (self.arena.limit() / BLOCK_PAGES) as u32;
+        for group in 0..blocks.div_ceil(64) {
+            let mut candidates = self.candidates(group, least);
+            while candidates != 0 {
+                let number = group * 64 + candidates.trailing_zeros();
+                // SAFETY: we hold the page lock; the reference ends with the turn.
+                let block = unsafe { self.arena.block(number) };
+                candidates &= candidates - 1;
+                if !want.accepts(block) {
+                    continue;
+                }
+                if let Some(found) = want.find(&block.free) {
+                    return Some((number, found));
+                }
+                self.recount_longest(number);
+                misses += 1;
+                if misses == LOOK_AT && least < sure {
+                    least = sure;
+                    candidates &= self.candidates(group, least);
+                }
+            }
+        }
+        None
+    }
+
+    /// Puts a block into its bin whose longest run was less than was thought; under the page lock.
+    #[inline(never)]
+    fn recount_longest(&self, number: u32) {
+        // SAFETY: the caller holds the page lock, and has no reference to the block.
+        unsafe { self.arena.block(number) }.recount();
+        self.rebin(number);
+    }
+
+    /// Pages that hold memory, of the few blocks that were used last: they need no fault, and what was used long ago can go.
+    #[inline(never)]
+    fn take_dirty(&self, lists: &mut Lists, want: Want) -> Option<Run> {
+        if lists.nr_dirty < want.count() {
+            return None;
+        }
+        let mut number = lists.dirty_tail;
+        for _ in 0..LOOK_AT {
+            if number == NO_BLOCK {
+                break;
+            }
+            // SAFETY: we hold the page lock; the reference ends before the next.
+            let block = unsafe { self.arena.block(number) };
+            if want.accepts(block)
+                && usize::from(block.nr_dirty) >= want.count()
+                && let Some(found) = want.find_dirty(block)
+            {
+                return Some(self.claim_found(lists, number, found, want));
+            }
+            number = block.dirty_prev;
+        }
+        None
+    }
+
+    /// Hands out what was found in a block.
+    fn claim_found(&self, lists: &mut Lists, number: u32, found: Found, want: Want) -> Run {
+        let count = usize::from(found.runs) * want.count();
+        let run = self.claim(lists, number, found.first.into(), count);
+        Run {
+            runs: found.runs,
+            ..run
+        }
+    }
+
+    /// The blocks of a group in bins from `least` on.
+    #[inline(never)]
+    fn candidates(&self, group: u32, least: usize) -> u64 {
+        if least >= BINS {
+            return 0;
+        }
+        // SAFETY: the caller holds the page lock.
+        let bins = unsafe { &self.arena.group(group).bins };
+        bins[least..BINS].iter().fold(0, |all, bin| all | bin)
+    }
+
+    #[inline(never)]
+    pub(super) fn claim(&self, lists: &mut Lists, number: u32, first: usize, count: usize) -> Run {
+        // SAFETY: we hold the page lock.
+        let block = unsafe { self.arena.block(number) };
+        let zero = block::count_in(&block.dirty, first, count) == 0;
+        let dirty = block.nr_dirty;
+        block.claim(first, count);
+        let (page, node) = ((number as usize * BLOCK_PAGES + first) as u32, block.node);
+        lists.nr_used += count;
+        self.note(lists, number, dirty);
+        Run {
+            page: PageIndex(page),
+            zero,
+            node,
+            runs: 1,
+        }
+    }
+
+    /// Takes `count` pages back; gives pages back to the system that stayed free for
+    /// `decay_ms` milliseconds.
+    pub fn free(&self, platform: &P, page: PageIndex, count: usize, decay_ms: u64) {
+        let mut runs = Runs::new();
+        runs.add(page, count);
+        let now = self.free_runs(platform, &runs);
+        self.after_free(platform, now, decay_ms);
+    }
+
+    /// Gives back to the system what is there too long or too much of, behind a
+    /// [`free_runs`](Self::free_runs) at the time `now`.
+    pub fn after_free(&self, platform: &P, now: u64, decay_ms: u64) {
+        // Relaxed, both: a hint. Where nobody may enter the kernel it stays for the next one.
+        if self.emptied.load(Relaxed) && self.emptied.swap(false, Relaxed) {
+            self.retire_surplus(platform);
+        }
+        self.decay_now_and_then(platform, now, decay_ms);
+    }
+
+    /// As [`free`](Self::free), many runs under one hold of the page lock; nothing is given back to
+    /// the system. Returns the time.
+    #[inline(never)]
+    pub fn free_runs(&self, platform: &P, runs: &Runs) -> u64 {
+        let now = platform.now_ms();
+        let mut lists = self.lists.lock();
+        self.absorb(&mut lists, platform);
+        for (page, count) in runs.iter() {
+            self.give(&mut lists, page, count, now);
+        }
+        now
+    }
+
+    pub(super) fn give(&self, lists: &mut Lists, page: PageIndex, count: usize, now: u64) {
+        let number = page.0 / BLOCK_PAGES as u32;
+        let first = page.0 as usize % BLOCK_PAGES;
+        // SAFETY: we hold the page lock.
+        let block = unsafe { self.arena.block(number) };
+        debug_assert_eq!(block::count_in(&block.free, first, count), 0);
+        let dirty = block.nr_dirty;
+        block.give(first, count);
+        block.dirty_since = now as u32;
+        if usize::from(block.nr_free) == BLOCK_PAGES {
+            // Relaxed: a hint.
+            self.emptied.store(true, Relaxed);
+        }
+        // Behind all others: the list is ordered by last use.
+        if block.in_dirty {
+            self.unlink_dirty(lists, number);
+        }
+        lists.nr_used -= count;
+        self.note(lists, number, dirty);
+    }
+
+    /// Takes `more` pages behind a run of `count`, if they are free pages of the run's last block,
+    /// so that the run grows in
+    /// place. Returns whether all of the new pages are zero.
+    pub fn extend(&self, page: PageIndex, count: usize, more: usize, gfp: Gfp) -> Option<bool> {
+        let end = page.0 as usize + count;
+        let (number, first) = ((end / BLOCK_PAGES) as u32, end % BLOCK_PAGES);
+        if first == 0 || first + more > BLOCK_PAGES {
+            return None;
+        }
+        let mut lists = self.lists.lock_if(gfp.may_spin())?;
+        // SAFETY: we hold the page lock; the reference ends before the next.
+        let block = unsafe { self.arena.block(number) };
+        if block::count_in(&block.free, first, more) != more {
+            return None;
+        }
+        Some(self.claim(&mut lists, number, first, more).zero)
+    }
+
+    /// Whether a page is free.
+    pub fn is_free(&self, page: PageIndex) -> bool {
+        let _lists = self.lists.lock();
+        // SAFETY: we hold the page lock.
+        let block = unsafe { self.arena.block(page.0 / BLOCK_PAGES as u32) };
+        let first = page.0 as usize % BLOCK_PAGES;
+        block::count_in(&block.free, first, 1) == 1
+    }
+
+    /// Bytes of free pages that may still hold memory, at a glance.
+    #[inline]
+    pub fn dirty_bytes(&self) -> usize {
+        // Relaxed: a glance.
+        self.dirty.load(Relaxed) * PAGE_SIZE
+    }
+
+    /// Blocks that are not mapped, at a glance.
+    pub fn nr_absent(&self) -> usize {
+        // Relaxed: a glance.
+        self.absent.load(Relaxed)
+    }
+
+    /// Bytes handed out, at a glance.
+    pub fn used_bytes(&self) -> usize {
+        // Relaxed: a glance.
+        self.used.load(Relaxed) * PAGE_SIZE
+    }
+
+    /// Gives address space beyond what is committed back, but for `keep` bytes.
+    pub fn trim_reservation(&self, platform: &P, keep: usize) {
+        let _growth = self.growth.lock();
+        self.arena.trim_reservation(platform, keep);
+    }
+
+    /// Brings counts and lists up to date after a change of a block's sets.
+    pub(super) fn recount(&self, lists: &mut Lists, number: u32) {
+        // SAFETY: the caller holds the page lock (it has the lists).
+        let block = unsafe { self.arena.block(number) };
+        let dirty = block.nr_dirty;
+        block.recount();
+        self.note(lists, number, dirty);
+    }
+
+    /// Brings lists and sums up to date after a change of a block's counts, which had `before` dirty pages.
+    fn note(&self, lists: &mut Lists, number: u32, before: u16) {
+        // SAFETY: the caller holds the page lock (it has the lists), and no other reference lives.
+        let now = unsafe { self.arena.block(number) }.nr_dirty;
+        lists.nr_dirty = lists.nr_dirty - usize::from(before) + usize::from(now);
+        // Relaxed: read at a glance only.
+        self.dirty.store(lists.nr_dirty, Relaxed);
+        self.used.store(lists.nr_used, Relaxed);
+        self.rebin(number);
+        // SAFETY: as above; a new reference, as that had one of its own.
+        let block = unsafe { self.arena.block(number) };
+        let (dirty, listed) = (block.nr_dirty > 0, block.in_dirty);
+        match (listed, dirty) {
+            (false, true) => self.link_dirty(lists, number),
+            (true, false) => self.unlink_dirty(lists, number),
+            _ => {}
+        }
+    }
+
+    fn rebin(&self, number: u32) {
+        // SAFETY: the caller holds the page lock.
+        let (block, group) = unsafe { (self.arena.block(number), self.arena.group(number / 64)) };
+        let (old, new) = (usize::from(block.bin), bin_of(usize::from(block.longest)));
+        if old != new {
+            let bit = 1 << (number % 64);
+            group.bins[old] &= !bit;
+            group.bins[new] |= bit;
+            block.bin = new as u8;
+        }
+    }
+
+    fn link_dirty(&self, lists: &mut Lists, number: u32) {
+        let tail = lists.dirty_tail;
+        // SAFETY: the caller holds the page lock.
+        let b = unsafe { self.arena.block(number) };
+        (b.dirty_prev, b.dirty_next, b.in_dirty) = (tail, NO_BLOCK, true);
+        match tail {
+            NO_BLOCK => lists.dirty_head = number,
+            // SAFETY: as above; another block.
+            _ => unsafe { self.arena.block(tail) }.dirty_next = number,
+        }
+        lists.dirty_tail = number;
+    }
+
+    pub(super) fn unlink_dirty(&self, lists: &mut Lists, number: u32) {
+        // SAFETY: the caller holds the page lock.
+        let b = unsafe { self.arena.block(number) };
+        let (prev, next) = (b.dirty_prev, b.dirty_next);
+        b.in_dirty = false;
+        match prev {
+            NO_BLOCK => lists.dirty_head = next,
+            // SAFETY: as above; another block.
+            _ => unsafe { self.arena.block(prev) }.dirty_next = next,
+        }
+        match next {
+            NO_BLOCK => lists.dirty_tail = prev,
+            // SAFETY: as above; another block.
+            _ => unsafe { self.arena.block(next) }.dirty_prev = prev,
+        }
+    }
+}
+
+impl<P: Platform> Default for Zone<P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}

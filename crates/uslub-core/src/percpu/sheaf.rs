@@ -1,0 +1,545 @@
+//! A sheaf: an array of pointers to free objects of one cache.
+//!
+//! A sheaf lives in a *window* of [`SHEAF_BYTES`], aligned to its size:
+//!
+//! ```text
+//!   word    0            1              2 and 3       4      5 … 510-c   511-c   512-c … 511
+//!        link  c, cache and length  rcu head  allocator  (unused)    null    objects, oldest first
+//! ```
+//!
+//! Objects always end at the window's end, so one number, the *top* (the address
+//! of the newest object), tells everything: the sheaf is empty when the word at
+//! the top is null, full when the word behind it begins another window, and the window is the top
+//! rounded down. A per-CPU slot holds nothing but a top.
+//!
+//! Two windows without room stand for sheaves that are not there. Both look
+//! empty to an allocation and full to a free, so that the fast paths need no test of their own:
+//!
+//! | top in a slot | meaning |
+//! |---|---|
+//! | [`bootstrap`] | this CPU has no sheaf yet, or a thread has taken it |
+//! | [`stopped`] | the CPU's region is being drained: leave it alone |
+
+use core::ptr::NonNull;
+use core::sync::atomic::AtomicU16;
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::grace::RcuHead;
+use crate::sync::atomic;
+
+/// Bytes of a window, and its alignment.
+pub const SHEAF_BYTES: usize = 4096;
+const WORDS: usize = SHEAF_BYTES / 8;
+/// Most objects that a sheaf can hold: of most small sizes whole slabs of 125 or 250.
+pub const MAX_CAPACITY: usize = 500;
+/// Words before the objects and their null.
+const HEAD_WORDS: usize = 5;
+
+/// The memory of a sheaf; see the module.
+#[repr(C, align(4096))]
+pub struct Window {
+    link: *mut Window,
+    /// Read by who only glances at a sheaf, too.
+    capacity: AtomicU16,
+    cache: u16,
+    len: u32,
+    /// While a grace period is awaited: the record of who waits, and whose the sheaf is.
+    pub(crate) rcu: RcuHead,
+    pub(crate) allocator: *const (),
+    objects: [*mut u8; WORDS - HEAD_WORDS],
+}
+
+const _: () = assert!(size_of::<Window>() == SHEAF_BYTES);
+const _: () = assert!(HEAD_WORDS + 1 + MAX_CAPACITY <= WORDS);
+/// Bytes from a window's start to its capacity, 16 bits wide, for sequences.
+pub const CAPACITY_OFFSET: usize = core::mem::offset_of!(Window, capacity);
+
+impl Window {
+    const fn none() -> Window {
+        Window {
+            link: core::ptr::null_mut(),
+            capacity: AtomicU16::new(0),
+            cache: 0,
+            len: 0,
+            rcu: RcuHead::NEW,
+            allocator: core::ptr::null(),
+            objects: [core::ptr::null_mut(); WORDS - HEAD_WORDS],
+        }
+    }
+}
+
+/// Two windows without room, never written.
+#[repr(transparent)]
+struct Sentinels([Window; 2]);
+
+// SAFETY: never written.
+unsafe impl Sync for Sentinels {}
+
+static SENTINELS: Sentinels = Sentinels([Window::none(), Window::none()]);
+
+const LAST: usize = SHEAF_BYTES - 8;
+
+/// The top that stands for "no sheaf here".
+#[inline]
+pub fn bootstrap() -> usize {
+    &raw const SENTINELS.0[0] as usize + LAST
+}
+
+/// The top that stands for "leave this CPU alone".
+#[inline]
+pub fn stopped() -> usize {
+    &raw const SENTINELS.0[1] as usize + LAST
+}
+
+/// Whether the top is one of the two that stand for no sheaf.
+#[inline]
+pub fn is_sentinel(top: usize) -> bool {
+    top == bootstrap() || top == stopped()
+}
+
+/// Whether no further object fits on the sheaf with this top.
+#[inline]
+pub fn top_is_full(top: usize) -> bool {
+    (top + 8).is_multiple_of(SHEAF_BYTES)
+}
+
+/// Objects that still fit on the sheaf with this top; none for a sentinel.
+#[inline]
+pub fn top_room(top: usize) -> usize {
+    (LAST - top % SHEAF_BYTES) / 8
+}
+
+/// Objects in the sheaf with this top. Racy: the sheaf may belong to someone else.
+#[inline]
+pub fn top_len(top: usize) -> usize {
+    (top % SHEAF_BYTES + 8 * top_capacity(top)).saturating_sub(LAST) / 8
+}
+
+/// Objects that the sheaf with this top can hold. Racy: the sheaf may belong to someone else.
+#[inline]
+pub fn top_capacity(top: usize) -> usize {
+    let window = (top & !(SHEAF_BYTES - 1)) as *const Window;
+    // SAFETY: windows are never unmapped, and a capacity is set before the window is published.
+    let capacity = unsafe { &(*window).capacity };
+    // Relaxed: a glance, or the holder's own.
+    usize::from(capacity.load(Relaxed))
+}
+
+/// Whether the sheaf with this top holds no object. Racy: the sheaf may belong to someone else.
+#[inline]
+pub fn top_is_empty(top: usize) -> bool {
+    top_len(top) == 0
+}
+
+/// A sheaf that the holder owns: no other thread reads or writes it.
+#[derive(Debug)]
+pub struct Sheaf {
+    window: NonNull<Window>,
+    len: usize,
+}
+
+impl Sheaf {
+    /// Makes an empty sheaf of `capacity` objects of the cache with index `cache` in a window.
+    ///
+    /// # Safety
+    ///
+    /// The window is valid for the program's whole life and owned by the caller.
+    ///
+    /// # Panics
+    ///
+    /// When `capacity` is 0 or above [`MAX_CAPACITY`].
+    pub unsafe fn new(window: NonNull<Window>, capacity: usize, cache: usize) -> Self {
+        assert!((1..=MAX_CAPACITY).contains(&capacity));
+        // SAFETY: the caller owns the window.
+        unsafe {
+            // Relaxed: others glance at it.
+            (*window.as_ptr()).capacity.store(capacity as u16, Relaxed);
+            (*window.as_ptr()).cache = cache as u16;
+            (*window.as_ptr()).objects[WORDS - 1 - HEAD_WORDS - capacity] = core::ptr::null_mut();
+        }
+        Self { window, len: 0 }
+    }
+
+    /// The sheaf whose top was taken out of a slot.
+    ///
+    /// # Safety
+    ///
+    /// The caller took `top` out of a slot and so owns the sheaf; it is not a sentinel.
+    pub unsafe fn from_top(top: usize) -> Self {
+        debug_assert!(!is_sentinel(top) && top.is_multiple_of(8));
+        let address = top & !(SHEAF_BYTES - 1);
+        // SAFETY: the caller owns the sheaf; a window is never at address 0.
+        let (window, capacity) = unsafe {
+            let window = NonNull::new_unchecked(address as *mut Window);
+            // Relaxed: ours.
+            (window, (*window.as_ptr()).capacity.load(Relaxed) as usize)
+        };
+        let empty = address + LAST - 8 * capacity;
+        Self {
+            window,
+            len: (top - empty) / 8,
+        }
+    }
+
+    /// The word that a slot holds for this sheaf; whoever takes it out owns the sheaf.
+    #[inline]
+    pub fn into_top(self) -> usize {
+        self.window.as_ptr() as usize + LAST - 8 * (self.capacity() - self.len)
+    }
+
+    /// Makes room for `capacity` objects, no fewer than before; the objects stay as they are.
+    ///
+    /// # Panics
+    ///
+    /// When `capacity` is below the sheaf's own or above [`MAX_CAPACITY`].
+    pub fn widen(&mut self, capacity: usize) {
+        assert!((self.capacity()..=MAX_CAPACITY).contains(&capacity));
+        let old = self.first();
+        // SAFETY: we own the window. The objects and the null below them fit, both before and after.
+        unsafe {
+            // Relaxed: others glance at it.
+            (*self.window.as_ptr())
+                .capacity
+                .store(capacity as u16, Relaxed);
+            let new = self.first();
+            atomic::reads(old, 8 * self.len);
+            atomic::writes(new.wrapping_sub(1), 8 * (self.len + 1));
+            core::ptr::copy(old, new, self.len);
+            new.sub(1).write(core::ptr::null_mut());
+        }
+    }
+
+    /// The window with its objects, for [`from_window`](Self::from_window).
+    pub fn keep(self) -> NonNull<Window> {
+        atomic::writes(self.window.as_ptr(), 8);
+        // SAFETY: we own the window.
+        unsafe { (*self.window.as_ptr()).len = self.len as u32 };
+        self.window
+    }
+
+    /// The sheaf that [`keep`](Self::keep) gave up.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the window, and `keep` was the last to touch it.
+    pub unsafe fn from_window(window: NonNull<Window>) -> Self {
+        atomic::reads(window.as_ptr(), 8);
+        // SAFETY: the caller owns the window.
+        let len = unsafe { window.as_ref().len } as usize;
+        Self { window, len }
+    }
+
+    /// The window, for its next use; the objects are forgotten.
+    pub fn into_window(self) -> NonNull<Window> {
+        debug_assert!(self.is_empty());
+        self.window
+    }
+
+    /// Most objects that fit.
+    #[inline]
+    pub fn capacity(&self) -> usize {
+        // SAFETY: we own the window.
+        let capacity = unsafe { &(*self.window.as_ptr()).capacity };
+        // Relaxed: ours.
+        capacity.load(Relaxed) as usize
+    }
+
+    /// Index of the cache that the sheaf serves.
+    pub fn cache(&self) -> usize {
+        // SAFETY: we own the window.
+        unsafe { self.window.as_ref().cache as usize }
+    }
+
+    /// Objects in the sheaf.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether no object is in the sheaf.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether no further object fits.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.len == self.capacity()
+    }
+
+    #[inline]
+    fn first(&self) -> *mut *mut u8 {
+        let capacity = self.capacity();
+        // SAFETY: the objects begin `capacity` words before the window's end.
+        unsafe { self.window.as_ptr().cast::<*mut u8>().add(WORDS - capacity) }
+    }
+
+    /// The objects, oldest first.
+    #[inline]
+    pub fn objects(&self) -> &[*mut u8] {
+        atomic::reads(self.first(), 8 * self.len);
+        // SAFETY: we own the window, and its first `len` objects are set.
+        unsafe { core::slice::from_raw_parts(self.first(), self.len) }
+    }
+
+    /// Looks at each line of the objects, which another CPU may have written: all of them come at once then, not one by one
+    /// as they are used.
+    pub fn fetch(&self) {
+        const LINE: usize = 64 / size_of::<usize>();
+        let lines = self.objects().iter().rev().step_by(LINE);
+        core::hint::black_box(lines.fold(0, |all, &object| all | object as usize));
+    }
+
+    /// The objects, oldest first, for reordering.
+    #[inline]
+    pub fn objects_mut(&mut self) -> &mut [*mut u8] {
+        atomic::writes(self.first(), 8 * self.len);
+        // SAFETY: as in `objects`, and we are borrowed uniquely.
+        unsafe { core::slice::from_raw_parts_mut(self.first(), self.len) }
+    }
+
+    /// The room behind the newest object; [`grow`](Self::grow) after filling it from its start.
+    #[inline]
+    pub fn room(&mut self) -> &mut [*mut u8] {
+        let (capacity, len) = (self.capacity(), self.len);
+        atomic::writes(self.first().wrapping_add(len), 8 * (capacity - len));
+        // SAFETY: the words between the newest object and the window's end are
+        // ours and initialised (windows begin zeroed).
+        unsafe { core::slice::from_raw_parts_mut(self.first().add(len), capacity - len) }
+    }
+
+    /// Counts `n` objects that were written to [`room`](Self::room).
+    #[inline]
+    pub fn grow(&mut self, n: usize) {
+        debug_assert!(self.len + n <= self.capacity());
+        self.len += n;
+    }
+
+    /// Adds an object.
+    ///
+    /// # Panics
+    ///
+    /// When the sheaf is full.
+    #[inline]
+    pub fn push(&mut self, object: *mut u8) {
+        self.room()[0] = object;
+        self.len += 1;
+    }
+
+    /// Takes the newest object out; `None` when the sheaf is empty.
+    #[inline]
+    pub fn pop(&mut self) -> Option<*mut u8> {
+        let object = *self.objects().last()?;
+        self.len -= 1;
+        Some(object)
+    }
+
+    /// Forgets all objects but the oldest `len`.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+}
+
+/// A list of sheaves that nobody owns: the barn's.
+#[derive(Debug)]
+pub struct SheafList {
+    head: *mut Window,
+    len: usize,
+}
+
+// SAFETY: the windows of a list are reached through the list alone.
+unsafe impl Send for SheafList {}
+
+impl SheafList {
+    /// An empty list.
+    pub const fn new() -> Self {
+        Self {
+            head: core::ptr::null_mut(),
+            len: 0,
+        }
+    }
+
+    /// Sheaves in the list.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the list is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Adds a sheaf.
+    pub fn push(&mut self, sheaf: Sheaf) {
+        let window = sheaf.window.as_ptr();
+        atomic::writes(window, 8);
+        // SAFETY: the caller gave us the sheaf.
+        unsafe {
+            (*window).link = self.head;
+            (*window).len = sheaf.len as u32;
+        }
+        self.head = window;
+        self.len += 1;
+    }
+
+    /// Takes the newest sheaf out.
+    pub fn pop(&mut self) -> Option<Sheaf> {
+        let window = NonNull::new(self.head)?;
+        atomic::reads(window.as_ptr(), 8);
+        // SAFETY: the list owns its windows.
+        unsafe {
+            self.head = window.as_ref().link;
+            self.len -= 1;
+            Some(Sheaf {
+                window,
+                len: window.as_ref().len as usize,
+            })
+        }
+    }
+
+    /// Takes the newest `n` sheaves out, or all if there are fewer.
+    pub fn split(&mut self, n: usize) -> SheafList {
+        let mut newest = SheafList::new();
+        while newest.len() < n
+            && let Some(sheaf) = self.pop()
+        {
+            newest.push(sheaf);
+        }
+        newest
+    }
+
+    /// Takes all sheaves out.
+    pub fn take(&mut self) -> SheafList {
+        core::mem::take(self)
+    }
+
+    /// Calls `visit` with the objects of each sheaf.
+    pub fn for_each(&self, mut visit: impl FnMut(&[*mut u8])) {
+        let mut at = self.head;
+        while let Some(window) = NonNull::new(at) {
+            // SAFETY: the list owns its windows.
+            unsafe {
+                let sheaf = Sheaf {
+                    window,
+                    len: window.as_ref().len as usize,
+                };
+                visit(sheaf.objects());
+                at = window.as_ref().link;
+            }
+        }
+    }
+}
+
+impl Default for SheafList {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::boxed::Box;
+
+    fn sheaf(capacity: usize) -> Sheaf {
+        let window = NonNull::from(Box::leak(Box::new(Window::none())));
+        // SAFETY: leaked, so valid for ever and ours.
+        unsafe { Sheaf::new(window, capacity, 1) }
+    }
+
+    #[test]
+    fn a_sheaf_gives_back_what_it_got_newest_first() {
+        for capacity in [1, 4, 12, 28, 60, MAX_CAPACITY] {
+            let mut s = sheaf(capacity);
+            for i in 1..=capacity {
+                assert!(!s.is_full());
+                s.push((i * 16) as *mut u8);
+            }
+            assert!(s.is_full());
+            for i in (1..=capacity).rev() {
+                assert_eq!(s.pop(), Some((i * 16) as *mut u8));
+            }
+            assert_eq!(s.pop(), None);
+        }
+    }
+
+    #[test]
+    fn a_glance_at_a_top_whose_window_is_another_sheaf_s_by_now_is_no_more_than_wrong() {
+        let window = sheaf(60).window;
+        // SAFETY: ours.
+        let tops = [1, 60].map(|capacity| unsafe { Sheaf::new(window, capacity, 1) }.into_top());
+        for capacity in [1, 4, 28, 60, MAX_CAPACITY] {
+            // SAFETY: ours.
+            let _ = unsafe { Sheaf::new(window, capacity, 2) };
+            for top in tops {
+                assert!(top_len(top) <= capacity);
+            }
+        }
+    }
+
+    #[test]
+    fn a_top_tells_empty_and_full_and_leads_back_to_the_sheaf() {
+        for capacity in [1, 28, MAX_CAPACITY] {
+            let mut s = sheaf(capacity);
+            for len in 0..=capacity {
+                assert_eq!(s.len(), len);
+                let top = s.into_top();
+                assert_eq!(top_is_empty(top), len == 0);
+                assert_eq!(top_is_full(top), len == capacity);
+                // SAFETY: the word at a top is the newest object, or null.
+                assert_eq!(unsafe { *(top as *const usize) } == 0, len == 0);
+                // SAFETY: we just gave it up.
+                s = unsafe { Sheaf::from_top(top) };
+                if len < capacity {
+                    s.push(16 as *mut u8);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_sheaf_that_is_widened_keeps_its_objects_and_ends_in_a_null() {
+        for (old, new) in [(1, 2), (28, 60), (60, 61), (124, MAX_CAPACITY), (7, 7)] {
+            for len in 0..=old {
+                let mut s = sheaf(old);
+                (1..=len).for_each(|i| s.push((i * 16) as *mut u8));
+                s.widen(new);
+                (len + 1..=new).for_each(|i| s.push((i * 16) as *mut u8));
+                assert!(s.is_full());
+                (1..=new)
+                    .rev()
+                    .for_each(|i| assert_eq!(s.pop(), Some((i * 16) as *mut u8)));
+                // SAFETY: the word at a top is the newest object, or null.
+                assert_eq!(unsafe { *(s.into_top() as *const usize) }, 0);
+            }
+        }
+    }
+
+    #[test]
+    fn sentinels_are_both_empty_and_full() {
+        for top in [bootstrap(), stopped()] {
+            assert!(top_is_full(top) && top_is_empty(top) && is_sentinel(top));
+        }
+        assert_ne!(bootstrap(), stopped());
+    }
+
+    #[test]
+    fn a_list_keeps_its_sheaves_whole() {
+        let mut list = SheafList::new();
+        for n in 0..5 {
+            let mut s = sheaf(12);
+            for i in 0..n {
+                s.push((8 * (i + 1)) as *mut u8);
+            }
+            list.push(s);
+        }
+        let mut seen = 0;
+        list.for_each(|objects| seen += objects.len());
+        assert_eq!((list.len(), seen), (5, 10));
+        for n in (0..5).rev() {
+            assert_eq!(list.pop().unwrap().len(), n);
+        }
+        assert!(list.pop().is_none());
+    }
+}

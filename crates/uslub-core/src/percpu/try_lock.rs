@@ -1,0 +1,131 @@
+//! The slot operations where there are no restartable sequences: bit 0 of a
+//! word is its lock. A locked word makes the operation fail; nobody ever waits.
+//!
+//! | word | meaning |
+//! |---|---|
+//! | even | a top (or 0), free to change |
+//! | odd | some thread is between reading the top and writing the new one |
+
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use crate::percpu::sheaf;
+use crate::percpu::{ALLOCS_OFFSET, FREES_OFFSET, Region, Slot};
+use crate::sync::atomic;
+
+const LOCKED: usize = 1;
+
+fn take(region: &Region, slot: Slot) -> Option<usize> {
+    let word = region.word(slot);
+    // Relaxed: confirmed by the exchange.
+    let top = word.load(Relaxed);
+    if top & LOCKED != 0 {
+        return None;
+    }
+    // Acquire: the sheaf's words as the last holder released them.
+    word.compare_exchange(top, top | LOCKED, Acquire, Relaxed)
+        .ok()
+}
+
+fn give(region: &Region, slot: Slot, top: usize) {
+    // Release: the next holder must see the sheaf's words.
+    region.word(slot).store(top, Release);
+}
+
+/// [`Platform::pop`](crate::platform::Platform::pop) under the lock bit.
+///
+/// # Safety
+///
+/// The region belongs to a table of tops.
+pub unsafe fn pop(region: &Region, slot: Slot) -> *mut u8 {
+    let Some(top) = take(region, slot) else {
+        return core::ptr::null_mut();
+    };
+    atomic::reads(top as *const u8, 8);
+    // SAFETY: a top points to the newest object or to null; we hold the sheaf.
+    let object = unsafe { *(top as *const *mut u8) };
+    if object.is_null() {
+        give(region, slot, top);
+    } else {
+        give(region, slot, top - 8);
+        region.count(slot, ALLOCS_OFFSET, 1);
+    }
+    object
+}
+
+/// [`Platform::push`](crate::platform::Platform::push) under the lock bit.
+///
+/// # Safety
+///
+/// The region belongs to a table of tops; `object` is free.
+pub unsafe fn push(region: &Region, slot: Slot, object: *mut u8) -> bool {
+    let Some(top) = take(region, slot) else {
+        return false;
+    };
+    if sheaf::top_is_full(top) {
+        give(region, slot, top);
+        return false;
+    }
+    atomic::writes((top + 8) as *const u8, 8);
+    // SAFETY: the sheaf has room behind its top; we hold it.
+    unsafe { *((top + 8) as *mut *mut u8) = object };
+    give(region, slot, top + 8);
+    region.count(slot, FREES_OFFSET, 1);
+    true
+}
+
+/// [`Platform::pop_many`](crate::platform::Platform::pop_many) under the lock bit.
+///
+/// # Safety
+///
+/// As for [`pop`].
+pub unsafe fn pop_many(region: &Region, slot: Slot, out: &mut [*mut u8]) -> bool {
+    let Some(top) = take(region, slot) else {
+        return false;
+    };
+    let n = out.len();
+    let enough = sheaf::top_len(top) >= n;
+    if enough {
+        let first = (top - 8 * (n - 1)) as *const *mut u8;
+        atomic::reads(first, 8 * n);
+        // SAFETY: the sheaf has so many objects; we hold it.
+        unsafe { first.copy_to_nonoverlapping(out.as_mut_ptr(), n) };
+        give(region, slot, top - 8 * n);
+        region.count(slot, ALLOCS_OFFSET, n);
+    } else {
+        give(region, slot, top);
+    }
+    enough
+}
+
+/// [`Platform::push_many`](crate::platform::Platform::push_many) under the lock bit.
+///
+/// # Safety
+///
+/// As for [`push`].
+pub unsafe fn push_many(region: &Region, slot: Slot, objects: &[*mut u8]) -> bool {
+    let Some(top) = take(region, slot) else {
+        return false;
+    };
+    let n = objects.len();
+    let fits = top % sheaf::SHEAF_BYTES + 8 * n < sheaf::SHEAF_BYTES;
+    if fits {
+        let room = (top + 8) as *mut *mut u8;
+        atomic::writes(room, 8 * n);
+        // SAFETY: the sheaf has so much room behind its top; we hold it.
+        unsafe { objects.as_ptr().copy_to_nonoverlapping(room, n) };
+        give(region, slot, top + 8 * n);
+        region.count(slot, FREES_OFFSET, n);
+    } else {
+        give(region, slot, top);
+    }
+    fits
+}
+
+/// [`Platform::exchange`](crate::platform::Platform::exchange) by one atomic instruction.
+pub fn exchange(region: &Region, slot: Slot, old: usize, new: usize) -> bool {
+    // AcqRel in two halves: we take the old sheaf's words and give the new one's.
+    region
+        .word(slot)
+        .compare_exchange(old, new, AcqRel, Relaxed)
+        .is_ok()
+}

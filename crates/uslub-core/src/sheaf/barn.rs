@@ -1,0 +1,324 @@
+//! The barn: full and empty sheaves of one cache and node, between the CPUs.
+//!
+//! Whole sheaves change hands here, under one short lock for many
+//! objects. The limits are soft: counts are looked at without the lock.
+//!
+//! Where one CPU frees many objects at a time that another allocates, a barn may be too full for the one and, a moment later, too
+//! empty for the other: objects that need not have gone to their slabs. A barn that refused a full sheaf, and then has none for
+//! somebody, [widens](Barn::widen); what it holds in vain is [surplus](Barn::take_surplus), and makes it narrower again.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::percpu::sheaf::{Sheaf, SheafList};
+use crate::platform::Platform;
+use crate::sync::atomic::{AtomicBool, AtomicU32};
+use crate::sync::{Lock, RawLock};
+
+#[derive(Default)]
+struct Lists {
+    full: SheafList,
+    empty: SheafList,
+    /// Least number of full sheaves since the last look for surplus.
+    low: usize,
+}
+
+/// Sheaves that wait for a CPU. CPUs pass it to each other, so it shares its line with nothing.
+#[repr(align(64))]
+pub struct Barn<P> {
+    lists: Lock<P, Lists>,
+    nr_full: AtomicU32,
+    nr_empty: AtomicU32,
+    /// Full sheaves for which there is room beyond the cache's limit.
+    more: AtomicU32,
+    /// Whether a full sheaf found no room since the last look for surplus.
+    refused: AtomicBool,
+    /// The CPU that last took full sheaves out, or new slabs for a bulk, and one; 0 at first.
+    taker: AtomicU32,
+}
+
+impl<P: Platform> Barn<P> {
+    /// An empty barn.
+    pub const fn new() -> Self {
+        Self {
+            lists: Lock::new(Lists {
+                full: SheafList::new(),
+                empty: SheafList::new(),
+                low: 0,
+            }),
+            nr_full: AtomicU32::new(0),
+            nr_empty: AtomicU32::new(0),
+            more: AtomicU32::new(0),
+            refused: AtomicBool::new(false),
+            taker: AtomicU32::new(0),
+        }
+    }
+
+    /// Full sheaves, at a glance.
+    pub fn nr_full(&self) -> usize {
+        // Relaxed: a glance; limits are soft.
+        self.nr_full.load(Relaxed) as usize
+    }
+
+    /// Empty sheaves, at a glance.
+    pub fn nr_empty(&self) -> usize {
+        // Relaxed: a glance; limits are soft.
+        self.nr_empty.load(Relaxed) as usize
+    }
+
+    /// Full sheaves for which there is room beyond the cache's limit.
+    pub fn more(&self) -> usize {
+        // Relaxed: a glance; limits are soft.
+        self.more.load(Relaxed) as usize
+    }
+
+    /// Somebody found no room for a full sheaf.
+    pub fn note_refused(&self) {
+        // Relaxed, both: a hint. Written once, as those who only look at the barn should not take its line from others.
+        if !self.refused.load(Relaxed) {
+            self.refused.store(true, Relaxed);
+        }
+    }
+
+    /// Somebody found no full sheaf: if others found no room for one shortly before, makes room for a quarter more than `limit` and what
+    /// there is beyond it, but no more than for `most`.
+    pub fn widen(&self, limit: usize, most: usize) {
+        // Relaxed, here and below: hints; who comes in between widens it once more, or not.
+        if self.refused.load(Relaxed) {
+            self.refused.store(false, Relaxed);
+            let wide = limit + self.more();
+            let wider = (wide + wide / 4 + 1).min(most);
+            // Relaxed: as above.
+            self.more.store(wider.saturating_sub(limit) as u32, Relaxed);
+        }
+    }
+
+    /// A CPU has taken full sheaves out, or new slabs for a bulk.
+    pub fn note_taker(&self, cpu: usize) {
+        let taker = cpu as u32 + 1;
+        // Relaxed, here and below: a hint. Written where it is another, as in `note_refused`.
+        if self.taker.load(Relaxed) != taker {
+            self.taker.store(taker, Relaxed);
+        }
+    }
+
+    /// Whether it was another CPU that did so last.
+    pub fn is_emptied_elsewhere(&self, cpu: usize) -> bool {
+        // Relaxed: as above.
+        let taker = self.taker.load(Relaxed);
+        taker != 0 && taker != cpu as u32 + 1
+    }
+
+    fn with<T>(&self, spin: bool, work: impl FnOnce(&mut Lists) -> T) -> Option<T> {
+        let mut lists = self.lists.lock_if(spin)?;
+        let result = work(&mut lists);
+        // Relaxed: glances, written under the lock.
+        self.nr_full.store(lists.full.len() as u32, Relaxed);
+        self.nr_empty.store(lists.empty.len() as u32, Relaxed);
+        Some(result)
+    }
+
+    /// Takes a full sheaf out.
+    pub fn get_full(&self, spin: bool) -> Option<Sheaf> {
+        self.exchange_empty(&mut None, 0, spin)
+    }
+
+    /// Takes an empty sheaf out.
+    pub fn get_empty(&self, spin: bool) -> Option<Sheaf> {
+        if self.nr_empty() == 0 {
+            return None;
+        }
+        self.with(spin, |lists| lists.empty.pop())?
+    }
+
+    /// Stores a full sheaf.
+    ///
+    /// # Errors
+    ///
+    /// The sheaf itself, when `limit` full ones are there or the lock is busy and must not be waited for.
+    pub fn put_full(&self, sheaf: Sheaf, limit: usize, spin: bool) -> Result<(), Sheaf> {
+        self.put(sheaf, limit, spin, |lists| &mut lists.full)
+    }
+
+    /// Stores an empty sheaf.
+    ///
+    /// # Errors
+    ///
+    /// As for [`put_full`](Self::put_full).
+    pub fn put_empty(&self, sheaf: Sheaf, limit: usize, spin: bool) -> Result<(), Sheaf> {
+        debug_assert!(sheaf.is_empty());
+        self.put(sheaf, limit, spin, |lists| &mut lists.empty)
+    }
+
+    /// Takes a full sheaf out, and stores an empty one if there is room, under one hold of the lock; what is not stored stays with
+    /// the caller.
+    pub fn exchange_empty(
+        &self,
+        empty: &mut Option<Sheaf>,
+        limit: usize,
+        spin: bool,
+    ) -> Option<Sheaf> {
+        if self.nr_full() == 0 {
+            return None;
+        }
+        let work = |lists: &mut Lists| {
+            let full = lists.full.pop()?;
+            lists.low = lists.low.min(lists.full.len());
+            if lists.empty.len() < limit
+                && let Some(empty) = empty.take()
+            {
+                lists.empty.push(empty);
+            }
+            Some(full)
+        };
+        self.with(spin, work)?
+    }
+
+    /// Stores a full sheaf, and takes an empty one out if there is one, under one hold of the lock.
+    ///
+    /// # Errors
+    ///
+    /// As for [`put_full`](Self::put_full).
+    pub fn exchange_full(
+        &self,
+        full: Sheaf,
+        limit: usize,
+        spin: bool,
+    ) -> Result<Option<Sheaf>, Sheaf> {
+        let mut full = Some(full);
+        let empty = self.with(spin, |lists| {
+            if lists.full.len() < limit
+                && let Some(full) = full.take()
+            {
+                lists.full.push(full);
+                return lists.empty.pop();
+            }
+            None
+        });
+        full.map_or(Ok(empty.flatten()), Err)
+    }
+
+    /// Takes up to `n` full sheaves out, under one hold of the lock.
+    pub fn get_fulls(&self, n: usize, spin: bool) -> SheafList {
+        if self.nr_full() == 0 {
+            return SheafList::new();
+        }
+        let work = |lists: &mut Lists| {
+            let fulls = lists.full.split(n);
+            lists.low = lists.low.min(lists.full.len());
+            fulls
+        };
+        self.with(spin, work).unwrap_or_default()
+    }
+
+    /// Takes up to `n` empty sheaves out, under one hold of the lock.
+    pub fn get_empties(&self, n: usize, spin: bool) -> SheafList {
+        if self.nr_empty() == 0 {
+            return SheafList::new();
+        }
+        (self.with(spin, |lists| lists.empty.split(n))).unwrap_or_default()
+    }
+
+    /// Stores full sheaves under one hold of the lock, until there are `limit`; the others stay with the caller.
+    pub fn put_fulls(&self, sheaves: &mut SheafList, limit: usize, spin: bool) {
+        self.put_all(sheaves, limit, spin, |lists| &mut lists.full);
+    }
+
+    /// Stores empty sheaves, as [`put_fulls`](Self::put_fulls).
+    pub fn put_empties(&self, sheaves: &mut SheafList, limit: usize, spin: bool) {
+        self.put_all(sheaves, limit, spin, |lists| &mut lists.empty);
+    }
+
+    fn put_all(
+        &self,
+        sheaves: &mut SheafList,
+        limit: usize,
+        spin: bool,
+        list: impl Fn(&mut Lists) -> &mut SheafList,
+    ) {
+        if sheaves.is_empty() {
+            return;
+        }
+        self.with(spin, |lists| {
+            let list = list(lists);
+            while list.len() < limit
+                && let Some(sheaf) = sheaves.pop()
+            {
+                list.push(sheaf);
+            }
+        });
+    }
+
+    fn put(
+        &self,
+        sheaf: Sheaf,
+        limit: usize,
+        spin: bool,
+        list: impl Fn(&mut Lists) -> &mut SheafList,
+    ) -> Result<(), Sheaf> {
+        let mut sheaf = Some(sheaf);
+        self.with(spin, |lists| {
+            let list = list(lists);
+            if list.len() < limit
+                && let Some(sheaf) = sheaf.take()
+            {
+                list.push(sheaf);
+            }
+        });
+        sheaf.map_or(Ok(()), Err)
+    }
+
+    /// Takes half of the full sheaves out that nobody has needed since the last call, and the empty ones beyond two. There is less room
+    /// for full ones then.
+    pub fn take_surplus(&self) -> SheafList {
+        let work = |lists: &mut Lists| {
+            let mut surplus = SheafList::new();
+            for _ in 0..lists.low.min(lists.full.len()).div_ceil(2) {
+                if let Some(sheaf) = lists.full.pop() {
+                    surplus.push(sheaf);
+                }
+            }
+            let more = self.more().saturating_sub(surplus.len());
+            // Relaxed, both: hints.
+            self.more.store(more as u32, Relaxed);
+            self.refused.store(false, Relaxed);
+            lists.low = lists.full.len();
+            while lists.empty.len() > 2
+                && let Some(sheaf) = lists.empty.pop()
+            {
+                surplus.push(sheaf);
+            }
+            surplus
+        };
+        self.with(true, work).unwrap_or_default()
+    }
+
+    /// Takes all sheaves out: the full ones and the empty ones. It is as narrow as at first then.
+    pub fn take_all(&self) -> (SheafList, SheafList) {
+        // Relaxed, both: hints.
+        self.more.store(0, Relaxed);
+        self.refused.store(false, Relaxed);
+        self.with(true, |lists| (lists.full.take(), lists.empty.take()))
+            .unwrap_or_default()
+    }
+
+    /// Calls `visit` with the objects of each full sheaf.
+    pub fn for_each_full(&self, visit: impl FnMut(&[*mut u8])) {
+        self.lists.lock().full.for_each(visit);
+    }
+
+    /// Whether somebody is at the lists, at a glance.
+    pub fn is_held(&self) -> bool {
+        self.lists.is_held()
+    }
+
+    /// The lock without the lists, for a fork.
+    pub fn raw_lock(&self) -> &RawLock<P> {
+        self.lists.raw()
+    }
+}
+
+impl<P: Platform> Default for Barn<P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,186 @@
+//! Bulks poured out of sheaves, and into them.
+//!
+//! Objects are copied between a caller's array and sheaves that are taken out of their places for that: the CPU's own, then full or
+//! empty ones of the barn, as many as the bulk needs under one hold of its lock.
+
+use crate::cache::KmemCache;
+use crate::cache::allocator::Allocator;
+use crate::gfp::Gfp;
+use crate::percpu::Slot;
+use crate::percpu::sheaf::{self, Sheaf, SheafList};
+use crate::percpu::stats::StatItem;
+use crate::platform::Platform;
+
+impl<P: Platform> Allocator<P> {
+    /// Takes this CPU's main or spare sheaf, if its top is `useful`.
+    pub(crate) fn take_own(
+        &self,
+        cache: &KmemCache<P>,
+        useful: impl Fn(usize) -> bool,
+    ) -> Option<Sheaf> {
+        let main = self.take_from_slot(cache.id.main(), sheaf::bootstrap(), &useful);
+        main.or_else(|| self.take_from_slot(cache.id.spare(), 0, useful))
+    }
+
+    /// Takes the sheaf of a slot of this CPU, if its top is `useful`, and leaves `nothing` there.
+    fn take_from_slot(
+        &self,
+        slot: Slot,
+        nothing: usize,
+        useful: impl Fn(usize) -> bool,
+    ) -> Option<Sheaf> {
+        let top = self.glance(slot);
+        let is_one = top != 0 && top & 1 == 0 && !sheaf::is_sentinel(top);
+        (is_one && useful(top) && self.swap(slot, top, nothing))
+            // SAFETY: just taken out of its slot, and no sentinel.
+            .then(|| unsafe { Sheaf::from_top(top) })
+    }
+
+    /// Takes what this CPU's main sheaf has, and leaves the sheaf where it is; returns how many, none where it changed meanwhile.
+    pub(crate) fn take_from_main(&self, cache: &KmemCache<P>, out: &mut [*mut u8]) -> usize {
+        let n = self.in_main(cache, sheaf::top_len).min(out.len());
+        let out = &mut out[..n];
+        // SAFETY: our table.
+        let done = n > 0 && unsafe { self.platform.pop_many(&self.table, cache.id.main(), out) };
+        if done { n } else { 0 }
+    }
+
+    /// Puts the first objects of an array into sheaves, the CPU's main one first; returns how many. None where this context may use no
+    /// sheaves.
+    pub(crate) fn put_into_own(
+        &self,
+        cache: &KmemCache<P>,
+        gfp: Gfp,
+        objects: &[*mut u8],
+    ) -> usize {
+        if !self.has_slots(gfp) {
+            return 0;
+        }
+        let done = self.put_into_main(cache, objects);
+        let put = self.put_into_sheaves(cache, gfp, &objects[done..]);
+        self.count(cache, StatItem::FreeFastpath, put);
+        done + put
+    }
+
+    /// Puts the first objects of an array on this CPU's main sheaf, as many as it has room for, and leaves the sheaf where it is; returns
+    /// how many, none where it changed meanwhile.
+    fn put_into_main(&self, cache: &KmemCache<P>, objects: &[*mut u8]) -> usize {
+        let n = self.in_main(cache, sheaf::top_room).min(objects.len());
+        let objects = &objects[..n];
+        // SAFETY: our table; the caller frees the objects.
+        let done = n > 0
+            && unsafe {
+                self.platform
+                    .push_many(&self.table, cache.id.main(), objects)
+            };
+        if done { n } else { 0 }
+    }
+
+    /// Objects for which this CPU's sheaves have room, at a glance, or would have if there were both.
+    pub(crate) fn room_of_own(&self, cache: &KmemCache<P>) -> usize {
+        let room = |slot| match self.glance(slot) {
+            top if top == 0 || sheaf::is_sentinel(top) => cache.capacity,
+            // Locked.
+            top if top & 1 == 1 => 0,
+            top => sheaf::top_room(top),
+        };
+        room(cache.id.main()) + room(cache.id.spare())
+    }
+
+    /// What there is of something in this CPU's main sheaf, at a glance; none where the sheaf is locked.
+    fn in_main(&self, cache: &KmemCache<P>, of: impl Fn(usize) -> usize) -> usize {
+        let top = self.glance(cache.id.main());
+        if top == 0 || top & 1 == 1 { 0 } else { of(top) }
+    }
+
+    /// Takes objects out of this CPU's sheaves, and then out of full ones of the barn; returns how many.
+    pub(crate) fn take_from_sheaves(
+        &self,
+        cache: &KmemCache<P>,
+        gfp: Gfp,
+        out: &mut [*mut u8],
+    ) -> usize {
+        let mut filled = 0;
+        while filled < out.len()
+            && let Some(mut sheaf) = self.take_own(cache, |top| !sheaf::top_is_empty(top))
+        {
+            filled += pour_out(&mut sheaf, &mut out[filled..]);
+            self.place_filled(cache, sheaf, gfp);
+        }
+        if filled == out.len() {
+            return filled;
+        }
+        let mut fulls = self.barn_get_for(cache, out.len() - filled, gfp);
+        if fulls.is_empty() {
+            return filled;
+        }
+        let mut empties = SheafList::new();
+        while let Some(mut sheaf) = fulls.pop() {
+            filled += pour_out(&mut sheaf, &mut out[filled..]);
+            if sheaf.is_empty() {
+                self.offer_room(&mut sheaf);
+                empties.push(sheaf);
+            } else {
+                self.place_filled(cache, sheaf, gfp);
+            }
+        }
+        self.barn_put_all(cache, &mut SheafList::new(), &mut empties, gfp);
+        while let Some(sheaf) = empties.pop() {
+            self.place_empty(cache, sheaf, gfp);
+        }
+        filled
+    }
+
+    /// Puts the first objects of an array into this CPU's sheaves, and into empty ones as far as the barn has room for them;
+    /// returns how many.
+    fn put_into_sheaves(&self, cache: &KmemCache<P>, gfp: Gfp, objects: &[*mut u8]) -> usize {
+        let mut left = objects.len();
+        while left > 0
+            && let Some(mut sheaf) = self.take_own(cache, |top| !sheaf::top_is_full(top))
+        {
+            left -= pour_in(&mut sheaf, &objects[objects.len() - left..]);
+            self.place_roomy(cache, sheaf, gfp);
+        }
+        if left == 0 {
+            return objects.len();
+        }
+        let mut empties = self.barn_room_for(cache, left, gfp);
+        let mut fulls = SheafList::new();
+        while let Some(mut sheaf) = empties.pop() {
+            self.fetch_room(&mut sheaf);
+            left -= pour_in(&mut sheaf, &objects[objects.len() - left..]);
+            if sheaf.is_full() {
+                fulls.push(sheaf);
+            } else {
+                self.place_roomy(cache, sheaf, gfp);
+            }
+        }
+        if left > 0 {
+            self.count(cache, StatItem::BarnPutFail, 1);
+            self.note_barn(cache, true);
+        }
+        self.barn_put_all(cache, &mut fulls, &mut SheafList::new(), gfp);
+        while let Some(sheaf) = fulls.pop() {
+            self.store_or_flush(cache, sheaf, gfp);
+        }
+        objects.len() - left
+    }
+}
+
+/// Moves the newest objects of a sheaf to the front of an array; returns how many.
+fn pour_out(sheaf: &mut Sheaf, out: &mut [*mut u8]) -> usize {
+    let n = sheaf.len().min(out.len());
+    let rest = sheaf.len() - n;
+    out[..n].copy_from_slice(&sheaf.objects()[rest..]);
+    sheaf.truncate(rest);
+    n
+}
+
+/// Moves the first objects of an array into a sheaf; returns how many.
+fn pour_in(sheaf: &mut Sheaf, objects: &[*mut u8]) -> usize {
+    let room = sheaf.room();
+    let n = room.len().min(objects.len());
+    room[..n].copy_from_slice(&objects[..n]);
+    sheaf.grow(n);
+    n
+}

@@ -1,0 +1,478 @@
+//! Emptying sheaves and giving slabs back.
+
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use crate::cache::KmemCache;
+use crate::cache::allocator::Allocator;
+use crate::cache::args::Flags;
+use crate::gfp::Gfp;
+use crate::percpu::sheaf::{self, Sheaf, SheafList};
+use crate::percpu::try_lock;
+use crate::percpu::{CacheId, MAX_CACHES, Region, Slot};
+use crate::platform::Platform;
+use crate::slab::node::{Node, SlabList};
+use crate::sync::atomic::{self, AtomicU32};
+use crate::sync::time::is_due;
+
+/// Milliseconds between two looks for caches that nobody uses.
+const COLD_MS: u64 = 10;
+/// Milliseconds between two looks whether others' flushes are done.
+const FLUSH_MS: u32 = 1;
+/// Partial slabs with at most this many free slots are sorted by a shrink.
+const SORTED: u32 = 32;
+/// Digits of such a number less one, and bits of a digit.
+const DIGITS: u32 = 2;
+const DIGIT_BITS: u32 = 3;
+const _: () = assert!(SORTED <= 1 << (DIGITS * DIGIT_BITS));
+
+/// Which sheaves a flush takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Take {
+    /// Those of CPUs that have objects.
+    Used,
+    /// All, also empty ones.
+    All,
+}
+
+/// A slot of a cache, and the word that says that nothing is in it.
+pub(crate) type SlotOf = fn(CacheId) -> (Slot, usize);
+/// The slots of the sheaves that allocations and frees use.
+const MAIN_AND_SPARE: [SlotOf; 2] = [|id| (id.main(), sheaf::bootstrap()), |id| (id.spare(), 0)];
+
+/// A choice of caches.
+type Which<'a, P> = dyn Fn(&KmemCache<P>) -> bool + 'a;
+
+impl<P: Platform> Allocator<P> {
+    /// Flushes the sheaves of all CPUs for the caches that `which` accepts.
+    #[inline(never)]
+    pub(crate) fn flush_cpus(&self, which: &Which<'_, P>, take: Take) {
+        let mut taken = SheafList::new();
+        let used = |region: &Region| take == Take::All || self.is_used(region, which);
+        self.take_slots(&used, which, &MAIN_AND_SPARE, &mut taken);
+        while let Some(sheaf) = taken.pop() {
+            self.flush_taken(sheaf);
+        }
+    }
+
+    /// As [`flush_cpus`](Self::flush_cpus), of CPUs that have objects; not at all while somebody
+    /// drains CPUs.
+    #[inline(never)]
+    fn try_flush_cpus(&self, which: &Which<'_, P>) {
+        let mut taken = SheafList::new();
+        let used = |region: &Region| self.is_used(region, which);
+        self.try_while_draining(|| {
+            self.take_slots_draining(&used, which, &MAIN_AND_SPARE, &mut taken);
+        });
+        while let Some(sheaf) = taken.pop() {
+            self.flush_taken(sheaf);
+        }
+    }
+
+    /// Takes the sheaves out of some slots of all CPUs whose regions `used` accepts.
+    #[inline(never)]
+    pub(crate) fn take_slots(
+        &self,
+        used: &dyn Fn(&Region) -> bool,
+        which: &Which<'_, P>,
+        slots: &[SlotOf],
+        taken: &mut SheafList,
+    ) {
+        self.while_draining(|| self.take_slots_draining(used, which, slots, taken));
+    }
+
+    /// [`take_slots`](Self::take_slots), where nobody drains CPUs meanwhile.
+    #[inline(never)]
+    fn take_slots_draining(
+        &self,
+        used: &dyn Fn(&Region) -> bool,
+        which: &Which<'_, P>,
+        slots: &[SlotOf],
+        taken: &mut SheafList,
+    ) {
+        for cpu in 0..self.table.end() {
+            let Some(region) = self.table.region(cpu).filter(|region| used(region)) else {
+                continue;
+            };
+            if self.platform.slots_are_locked() {
+                self.take_sheaves(region, which, slots, take_locked, taken);
+            } else if let Some(region) = self.table.stop(&self.platform, cpu) {
+                self.take_sheaves(region, which, slots, take_stopped, taken);
+                self.table.resume(cpu);
+            } else {
+                self.take_own_sheaves(which, slots, taken);
+                break;
+            }
+        }
+    }
+
+    fn each_cache(&self, which: &Which<'_, P>, visit: impl FnMut(&KmemCache<P>)) {
+        self.caches().filter(|cache| which(cache)).for_each(visit);
+    }
+
+    /// Whether a region has objects of the caches in question.
+    fn is_used(&self, region: &Region, which: &Which<'_, P>) -> bool {
+        let mut used = false;
+        self.each_cache(which, |cache| {
+            // Acquire: a glance, but at the sheaf's capacity too.
+            let main = region.word(cache.id.main()).load(Acquire) & !1;
+            let spare = region.word(cache.id.spare()).load(Acquire) & !1;
+            used |= !sheaf::top_is_empty(main) || (spare != 0 && !sheaf::top_is_empty(spare));
+        });
+        used
+    }
+
+    fn take_sheaves(
+        &self,
+        region: &Region,
+        which: &Which<'_, P>,
+        slots: &[SlotOf],
+        take: fn(&Region, Slot, usize) -> usize,
+        taken: &mut SheafList,
+    ) {
+        self.each_cache(which, |cache| {
+            for (slot, nothing) in slots.iter().map(|slot| slot(cache.id)) {
+                let top = take(region, slot, nothing);
+                if top != 0 && !sheaf::is_sentinel(top) {
+                    // Relaxed: under the drain lock, which who waits for it takes.
+                    cache.in_hand.fetch_add(1, Relaxed);
+                    // SAFETY: just taken out of its slot, and no sentinel.
+                    taken.push(unsafe { Sheaf::from_top(top) });
+                }
+            }
+        });
+    }
+
+    /// Takes the sheaves of the CPU that this thread runs on, where no other can be stopped.
+    fn take_own_sheaves(&self, which: &Which<'_, P>, slots: &[SlotOf], taken: &mut SheafList) {
+        if !self.platform.percpu_usable() {
+            return;
+        }
+        self.each_cache(which, |cache| {
+            for (slot, nothing) in slots.iter().map(|slot| slot(cache.id)) {
+                let top = self.glance(slot);
+                if top != 0 && !sheaf::is_sentinel(top) && self.swap(slot, top, nothing) {
+                    // Relaxed: as above.
+                    cache.in_hand.fetch_add(1, Relaxed);
+                    // SAFETY: just taken out of its slot, and no sentinel.
+                    taken.push(unsafe { Sheaf::from_top(top) });
+                }
+            }
+        });
+    }
+
+    /// Flushes a sheaf that was taken out of its slot and gives it up.
+    #[inline(never)]
+    fn flush_taken(&self, mut sheaf: Sheaf) {
+        match self.cache(CacheId::from_index(sheaf.cache())) {
+            Some(cache) => {
+                self.flush_sheaf(cache, &mut sheaf, Gfp::KERNEL);
+                self.give_up(cache, sheaf, Gfp::KERNEL);
+                self.put_down(cache);
+            }
+            None => debug_assert!(false, "a sheaf of no cache"),
+        }
+    }
+
+    /// Says that a sheaf that was taken out of its slot is where it belongs.
+    pub(crate) fn put_down(&self, cache: &KmemCache<P>) {
+        // Release: who waits for it sees where.
+        cache.in_hand.fetch_sub(1, Release);
+    }
+
+    /// Waits until no flush has a sheaf of a cache in its hands that it took before.
+    pub(crate) fn await_flushes(&self, cache: &KmemCache<P>) {
+        // Acquire: pairs with `put_down`.
+        while cache.in_hand.load(Acquire) > 0 {
+            P::wait(&AtomicU32::new(0), 0, Some(FLUSH_MS));
+        }
+    }
+
+    /// Flushes the sheaves of all CPUs for one cache; what others took of it before is in its slabs too afterwards.
+    pub(crate) fn flush_all(&self, cache: &KmemCache<P>, take: Take) {
+        self.flush_cpus(&|c| c.id == cache.id, take);
+        self.await_flushes(cache);
+    }
+
+    /// Flushes all sheaves of a cache, those in barns too: their objects go back to their slabs.
+    pub fn flush(&self, cache: &KmemCache<P>) {
+        self.flush_all(cache, Take::Used);
+        self.free_deferred(cache);
+        cache.nodes().for_each(|node| self.flush_barn(cache, node));
+    }
+
+    /// Flushes all sheaves of a cache and gives its empty slabs back; partial slabs are sorted so
+    /// that the fullest are used first. Returns whether slabs remain.
+    #[inline(never)]
+    pub fn shrink(&self, cache: &KmemCache<P>) -> bool {
+        self.flush_all(cache, Take::Used);
+        self.shrink_nodes(cache);
+        cache.nr_slabs() > 0
+    }
+
+    /// As [`shrink`](Self::shrink) for all caches but those whose slabs must wait for a grace period.
+    #[inline(never)]
+    pub fn shrink_all(&self) {
+        self.flush_cpus(&|_| true, Take::Used);
+        let at_once = |cache: &&KmemCache<P>| !cache.flags.contains(Flags::TYPESAFE_BY_RCU);
+        self.while_draining(|| {
+            let caches = self.caches().filter(at_once);
+            caches.for_each(|cache| self.shrink_nodes(cache));
+        });
+    }
+
+    /// Gives as much memory back to the system as possible; returns whether there was any.
+    pub fn trim(&self) -> bool {
+        self.shrink_all();
+        let any = self.zone.dirty_bytes() + self.huge.kept_bytes() > 0;
+        self.zone.purge(&self.platform);
+        self.meta.purge(&self.platform);
+        self.purge_huge(self.platform.now_ms(), |_| true);
+        any
+    }
+
+    #[inline(never)]
+    pub(crate) fn shrink_nodes(&self, cache: &KmemCache<P>) {
+        self.free_deferred(cache);
+        // All barns first: one may hold objects of another node.
+        cache.nodes().for_each(|node| self.flush_barn(cache, node));
+        for node in cache.nodes() {
+            self.discard_empty(cache, node);
+        }
+    }
+
+    #[inline(never)]
+    fn flush_barn(&self, cache: &KmemCache<P>, node: &Node<P>) {
+        let (mut full, mut empty) = node.barn.take_all();
+        while let Some(mut sheaf) = full.pop() {
+            self.flush_sheaf(cache, &mut sheaf, Gfp::KERNEL);
+            self.give_up(cache, sheaf, Gfp::KERNEL);
+        }
+        while let Some(sheaf) = empty.pop() {
+            self.give_up(cache, sheaf, Gfp::KERNEL);
+        }
+    }
+
+    /// Now and then (after [`COLD_MS`]) flushes what is cached in vain, as a few cached objects pin whole slabs: what a barn
+    /// has not needed since the last time, and all sheaves of caches that nobody has used for two such periods. Of those that
+    /// [keep little](crate::cache::args::CacheArgs::kept_bytes) the empty slabs go too. For page-layer operations that may take locks.
+    ///
+    /// An allocation does it, and makes room for what it took, at its end, if it took pages: in its
+    /// middle it has little stack left.
+    #[inline]
+    pub(crate) fn end_allocation(&self, gfp: Gfp) {
+        if gfp.may_map() {
+            self.zone.make_room_for_taken(&self.platform);
+        }
+        // Relaxed, both: a hint.
+        if gfp.contains(Gfp::KERNEL)
+            && self.looks_for_cold.load(Relaxed)
+            && self.looks_for_cold.swap(false, Relaxed)
+        {
+            self.flush_cold_now_and_then();
+        }
+    }
+
+    /// No allocation waits for this: where somebody drains CPUs, or a fork is under way, it is left
+    /// out.
+    #[inline(never)]
+    fn flush_cold_now_and_then(&self) {
+        let now = self.platform.now_ms();
+        // Relaxed: who wins does the work; nothing else depends on it.
+        let due = self.next_cold.load(Relaxed);
+        if !is_due(now, due, COLD_MS)
+            || self
+                .next_cold
+                .compare_exchange(due, now.saturating_add(COLD_MS), Relaxed, Relaxed)
+                .is_err()
+        {
+            return;
+        }
+        // Each in a function of its own, as all take stack.
+        let Some(any) = self.look_for_cold() else {
+            return;
+        };
+        self.flush_idle_cpus();
+        if any {
+            self.try_flush_cpus(&|cache| cache.is_cold());
+            self.flush_cold_nodes();
+        }
+    }
+
+    /// Trims what caches keep, and looks which are cold; returns whether any of them has something
+    /// to flush, or nothing where somebody drains CPUs.
+    #[inline(never)]
+    fn look_for_cold(&self) -> Option<bool> {
+        self.try_while_draining(|| {
+            self.trim_reserves();
+            let mut any = false;
+            for cache in self.caches() {
+                if cache.is_adaptive() || cache.keeps_little {
+                    self.trim_barns(cache);
+                }
+                let cold = cache.note_activity(self.activity_of(cache));
+                let idle_slabs = cache.keeps_little && cache.is_just_cold() && cache.nr_slabs() > 0;
+                any |= cold && (idle_slabs || self.is_cached(cache));
+            }
+            any
+        })
+    }
+
+    /// Flushes the barns of cold caches, and gives back what they do not keep; not while somebody
+    /// drains CPUs.
+    #[inline(never)]
+    fn flush_cold_nodes(&self) {
+        self.try_while_draining(|| {
+            for cache in self.caches().filter(|cache| cache.is_cold()) {
+                cache.nodes().for_each(|node| self.flush_barn(cache, node));
+                if cache.keeps_little && cache.is_just_cold() {
+                    (cache.nodes()).for_each(|node| self.discard_empty(cache, node));
+                }
+            }
+        });
+    }
+
+    /// Flushes the sheaves that CPUs have of adaptive caches that they do not use.
+    #[inline(never)]
+    fn flush_idle_cpus(&self) {
+        let mut at = 1;
+        // One after the other: the regions of each are stopped for themselves.
+        while at < MAX_CACHES {
+            let next = self.try_while_draining(|| {
+                (self.caches().filter(|cache| cache.is_adaptive()))
+                    .find(|cache| cache.id.index() >= at && self.note_idle_cpus(cache))
+                    .map(|cache| cache.id)
+            });
+            let Some(id) = next.flatten() else {
+                return;
+            };
+            let mut taken = SheafList::new();
+            let idle = |region: &Region| {
+                self.cache(id)
+                    .is_some_and(|cache| Self::is_idle_on(cache, region))
+            };
+            let which = |cache: &KmemCache<P>| cache.id == id;
+            self.try_while_draining(|| {
+                self.take_slots_draining(&idle, &which, &MAIN_AND_SPARE, &mut taken);
+            });
+            while let Some(sheaf) = taken.pop() {
+                self.flush_taken(sheaf);
+            }
+            at = id.index() + 1;
+        }
+    }
+
+    /// Now and then gives back what has been free for the decay time, so that decay rides on any
+    /// slow path.
+    #[inline]
+    pub(crate) fn decay_now_and_then(&self) {
+        if self.zone.dirty_bytes() + self.huge.kept_bytes() == 0 {
+            return;
+        }
+        let (now, decay) = (self.platform.now_ms(), u64::from(self.tunables().decay_ms));
+        self.zone.decay_now_and_then(&self.platform, now, decay);
+        self.purge_huge(now, |age| age >= decay);
+    }
+
+    /// Gives back kept mappings of huge objects that are old enough at the time `now`.
+    fn purge_huge(&self, now: u64, old_enough: impl Fn(u64) -> bool) {
+        if self.huge.purge(&self.platform, now, old_enough) {
+            self.note_huge();
+        }
+    }
+
+    /// Whether a sheaf of the cache holds objects, at a glance.
+    fn is_cached(&self, cache: &KmemCache<P>) -> bool {
+        let mut cached = cache.nodes().any(|node| node.barn.nr_full() > 0);
+        self.for_each_top(cache, |top| cached |= !sheaf::top_is_empty(top));
+        cached
+    }
+
+    #[inline(never)]
+    fn discard_empty(&self, cache: &KmemCache<P>, node: &Node<P>) {
+        self.discard_ahead(cache, node);
+        let empty = self.take_empty(cache, node);
+        self.discard_list(cache, empty);
+    }
+
+    /// Takes the empty slabs of a node off its lists, and sorts the partial ones.
+    #[inline(never)]
+    pub(crate) fn take_empty(&self, cache: &KmemCache<P>, node: &Node<P>) -> SlabList {
+        let arena = &self.zone.arena;
+        let mut empty = SlabList::new();
+        {
+            let mut lists = node.lists.lock();
+            node.absorb_all(arena, &mut lists, cache.has_reserve());
+            while let Some(slab) = lists.empty.first(arena) {
+                lists.empty.remove(arena, slab);
+                slab.set_partial(false);
+                empty.push_back(arena, slab);
+            }
+            let list = &mut lists.partial;
+            let (mut sorted, mut at) = (SlabList::new(), list.first(arena));
+            while let Some(slab) = at {
+                at = SlabList::after(arena, slab);
+                let inuse = slab.state().inuse();
+                if inuse == 0 {
+                    list.remove(arena, slab);
+                    slab.set_partial(false);
+                    empty.push_back(arena, slab);
+                } else if cache.oo.objects - inuse <= SORTED {
+                    list.remove(arena, slab);
+                    sorted.push_back(arena, slab);
+                }
+            }
+            // By one digit of the number of free slots after the other, the lowest first: few lists
+            // are enough so.
+            for digit in 0..DIGITS {
+                let mut buckets = [const { SlabList::new() }; 1 << DIGIT_BITS];
+                while let Some(slab) = sorted.first(arena) {
+                    sorted.remove(arena, slab);
+                    // At least one slot is free.
+                    let free = cache.oo.objects - slab.state().inuse() - 1;
+                    let bucket = free >> (digit * DIGIT_BITS) & ((1 << DIGIT_BITS) - 1);
+                    buckets[bucket as usize].push_back(arena, slab);
+                }
+                for bucket in &mut buckets {
+                    sorted.append(arena, bucket);
+                }
+            }
+            sorted.append(arena, list);
+            *list = sorted;
+            node.note(&lists);
+        }
+        empty
+    }
+
+    /// Gives back what has been idle for the decay time, and the pages of windows that nobody uses; for a helper that runs beside the
+    /// program.
+    pub fn tick(&self, now: u64) {
+        let decay = u64::from(self.tunables().decay_ms);
+        self.while_draining(|| {
+            self.trim_reserves();
+            for cache in self.caches() {
+                (cache.nodes()).for_each(|node| self.discard_ahead(cache, node));
+            }
+        });
+        self.zone.decay(&self.platform, now, decay);
+        self.meta.purge(&self.platform);
+        self.purge_huge(now, |age| age >= decay);
+    }
+}
+
+/// Takes a word of a region that belongs to the caller alone.
+fn take_stopped(region: &Region, slot: Slot, nothing: usize) -> usize {
+    // AcqRel: the sheaf's words from the CPU's threads; the fence ordered them.
+    region.word(slot).swap(nothing, AcqRel)
+}
+
+/// Takes a word whose lock bit others may hold for a moment.
+fn take_locked(region: &Region, slot: Slot, nothing: usize) -> usize {
+    loop {
+        // Relaxed: confirmed by the exchange.
+        let top = region.word(slot).load(Relaxed);
+        if top & 1 == 0 && try_lock::exchange(region, slot, top, nothing) {
+            return top;
+        }
+        atomic::spin_loop();
+    }
+}

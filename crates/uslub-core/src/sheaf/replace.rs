@@ -1,0 +1,421 @@
+//! Moving objects between a CPU's sheaves, the barn and the slabs.
+//!
+//! All moves of a sheaf are one-word exchanges of a slot: a thread *takes* a sheaf
+//! by putting a sentinel (or 0 in the spare slot) in its place, owns it with no lock, and
+//! *places* it again wherever it then runs. Nothing is held while slabs are
+//! worked on or the system is asked for memory.
+//!
+//! Allocation, main empty:
+//!
+//! | spare | barn | what happens |
+//! |---|---|---|
+//! | has objects | – | spare becomes main |
+//! | none or empty | has a full sheaf | it becomes main |
+//! | none or empty | none | an empty sheaf is refilled from slabs and becomes main |
+//!
+//! Free, main full:
+//!
+//! | spare | barn | what happens |
+//! |---|---|---|
+//! | has room | – | spare becomes main, main spare |
+//! | none | – | an empty sheaf (barn's or new) becomes main, main spare |
+//! | full | has room | spare goes to the barn, an empty sheaf becomes main, main spare |
+//! | full | full | spare is flushed to slabs and becomes main, main spare |
+//!
+//! The emptied (or displaced) sheaf is placed after its successor is in the
+//! slot; if another thread was faster, the sheaf goes where there is room: main,
+//! spare, barn, and at last its objects to the slabs.
+
+use crate::cache::KmemCache;
+use crate::cache::allocator::Allocator;
+use crate::gfp::Gfp;
+use crate::percpu::sheaf::{self, Sheaf};
+use crate::percpu::stats::StatItem;
+use crate::platform::Platform;
+use crate::sheaf::spill::Spill;
+use crate::slab::node::SlabList;
+use crate::slab::refill::Refill;
+
+/// Times that a slow path looks again before it goes to the slabs directly.
+const TRIES: usize = 4;
+/// Times that memory is reclaimed for one allocation.
+pub(crate) const RECLAIMS: usize = 16;
+
+impl<P: Platform> Allocator<P> {
+    /// What this CPU's slot holds; a glance. Makes the CPU's region where there is none.
+    #[inline]
+    pub(crate) fn glance(&self, slot: crate::percpu::Slot) -> usize {
+        self.table.here(self.platform.cpu()).glance(slot)
+    }
+
+    #[inline]
+    pub(crate) fn swap(&self, slot: crate::percpu::Slot, old: usize, new: usize) -> bool {
+        // SAFETY: our table; callers own what they put in.
+        unsafe { self.platform.exchange(&self.table, slot, old, new) }
+    }
+
+    /// Allocates when the fast path could not; null when there is no memory.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn alloc_slow(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
+        let object = self.alloc_or_reclaim(cache, gfp);
+        self.end_allocation(gfp);
+        object
+    }
+
+    #[inline]
+    fn alloc_or_reclaim(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
+        if cache.is_destroyed() {
+            self.allocation_after_end(cache);
+        }
+        if gfp.may_spin() {
+            self.free_deferred(cache);
+        }
+        for attempt in 0.. {
+            let object = self.alloc_once(cache, gfp);
+            if !object.is_null()
+                || (attempt >= RECLAIMS && !gfp.contains(Gfp::NOFAIL))
+                || !self.reclaim_for(cache, gfp)
+            {
+                return object;
+            }
+        }
+        core::ptr::null_mut()
+    }
+
+    /// Ends the process: a destroyed cache is being allocated from.
+    #[cold]
+    #[inline(never)]
+    fn allocation_after_end(&self, cache: &KmemCache<P>) -> ! {
+        self.platform.fatal(format_args!(
+            "cache '{}': allocation after its end",
+            cache.name()
+        ))
+    }
+
+    #[inline(never)]
+    pub(crate) fn alloc_once(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
+        if self.platform.percpu_usable() {
+            for _ in 0..TRIES {
+                // SAFETY: our table.
+                let object = unsafe { self.platform.pop(&self.table, cache.id.main()) };
+                if !object.is_null() {
+                    return object;
+                }
+                let main = self.glance(cache.id.main());
+                if main == sheaf::stopped() {
+                    if gfp.may_map() && self.region_is_missing() && self.make_region() {
+                        continue;
+                    }
+                    break;
+                }
+                if main & 1 != 0 || !sheaf::top_is_empty(main) {
+                    continue;
+                }
+                let Some(mut sheaf) = self.filled_sheaf(cache, main, gfp) else {
+                    break;
+                };
+                let object = sheaf.pop();
+                self.place_filled(cache, sheaf, gfp);
+                if let Some(object) = object {
+                    self.count(cache, StatItem::AllocFastpath, 1);
+                    return object;
+                }
+            }
+        }
+        self.alloc_from_slab(cache, gfp)
+    }
+
+    /// Whether this thread may use the slots of its CPU; makes them where there are none.
+    pub(crate) fn has_slots(&self, gfp: Gfp) -> bool {
+        self.platform.percpu_usable()
+            && (!self.region_is_missing() || (gfp.contains(Gfp::KERNEL) && self.make_region()))
+    }
+
+    /// Whether this CPU has no region yet (rather than a stopped one).
+    pub(crate) fn region_is_missing(&self) -> bool {
+        self.table.region(self.platform.cpu()).is_none()
+    }
+
+    /// One object from a slab directly.
+    #[inline(never)]
+    fn alloc_from_slab(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
+        let mut object = [core::ptr::null_mut()];
+        if self.refill_objects(cache, &mut object, 1, gfp) == 1 {
+            self.count(cache, StatItem::AllocSlowpath, 1);
+        }
+        object[0]
+    }
+
+    /// A sheaf with objects, owned by the caller: the spare, one from the barn, or a refilled one.
+    fn filled_sheaf(&self, cache: &KmemCache<P>, main: usize, gfp: Gfp) -> Option<Sheaf> {
+        let spare = self.glance(cache.id.spare());
+        let mut empty = None;
+        if let Some(sheaf) = self.take_spare(cache, spare) {
+            if !sheaf.is_empty() {
+                self.note_swap(cache);
+                return Some(self.fit(cache, sheaf));
+            }
+            empty = Some(sheaf);
+        }
+        if let Some(full) = self.barn_get(cache, &mut empty, gfp) {
+            if let Some(empty) = empty {
+                self.place_empty(cache, empty, gfp);
+            }
+            return Some(full);
+        }
+        if cache.tuning.refill_needs_blocking == 1 && !gfp.may_map() {
+            // The old gate: whoever may not ask the system goes to the slabs for each object.
+            if let Some(empty) = empty {
+                self.place_empty(cache, empty, gfp);
+            }
+            return None;
+        }
+        let mut sheaf = empty
+            .or_else(|| self.take_main(cache, main))
+            .or_else(|| self.empty_sheaf(cache, gfp))?;
+        sheaf = self.fit(cache, sheaf);
+        if sheaf.is_full() {
+            return Some(sheaf);
+        }
+        let room = sheaf.room();
+        let mut most = room.len();
+        if main == sheaf::bootstrap() {
+            most -= usize::from(cache.colour).min(most / 2);
+        }
+        let mut refill = Refill::new(cache, &mut room[..most], most, gfp, Spill::of(cache));
+        self.refill(&mut refill);
+        let (n, spill) = (refill.filled, refill.spill);
+        // The newest leaves first: lowest addresses on top, so that a program walks upwards.
+        room[..n].reverse();
+        sheaf.grow(n);
+        self.count(cache, StatItem::SheafRefill, n);
+        self.place_spilled(cache, spill, gfp);
+        if n == 0 {
+            self.place_empty(cache, sheaf, gfp);
+            return None;
+        }
+        Some(sheaf)
+    }
+
+    /// Takes the main sheaf that was seen, and no stopped one, if it is still there.
+    pub(crate) fn take_main(&self, cache: &KmemCache<P>, main: usize) -> Option<Sheaf> {
+        (main != sheaf::bootstrap() && self.swap(cache.id.main(), main, sheaf::bootstrap()))
+            // SAFETY: just taken out of its slot, and no sentinel.
+            .then(|| unsafe { Sheaf::from_top(main) })
+    }
+
+    /// Takes the spare that was seen, if it is still there.
+    pub(crate) fn take_spare(&self, cache: &KmemCache<P>, spare: usize) -> Option<Sheaf> {
+        if spare == 0 || spare & 1 != 0 || spare == sheaf::stopped() {
+            return None;
+        }
+        self.swap(cache.id.spare(), spare, 0)
+            // SAFETY: just taken out of its slot, and no sentinel.
+            .then(|| unsafe { Sheaf::from_top(spare) })
+    }
+
+    /// An empty sheaf from the barn, or a new one.
+    pub(crate) fn empty_sheaf(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
+        if let Some(empty) = self.barn_get_empty(cache, gfp) {
+            return Some(self.fit(cache, empty));
+        }
+        self.new_sheaf(cache, gfp)
+    }
+
+    /// A new sheaf.
+    #[inline(never)]
+    pub(crate) fn new_sheaf(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
+        let window = self.meta.window(&self.platform, gfp)?;
+        self.count(cache, StatItem::SheafAlloc, 1);
+        let capacity = self.wanted_capacity(cache);
+        self.note_made(cache, capacity);
+        // SAFETY: a window of ours, for ever.
+        let mut sheaf = unsafe { Sheaf::new(window, capacity, cache.id.index()) };
+        self.fetch_room(&mut sheaf);
+        Some(sheaf)
+    }
+
+    /// Puts a sheaf with objects where allocations find it.
+    pub(crate) fn place_filled(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
+        if sheaf.is_empty() {
+            return self.place_empty(cache, sheaf, gfp);
+        }
+        let top = sheaf.into_top();
+        let main = self.glance(cache.id.main());
+        if main & 1 == 0
+            && main != sheaf::stopped()
+            && sheaf::top_is_empty(main)
+            && self.swap(cache.id.main(), main, top)
+        {
+            if main != sheaf::bootstrap() {
+                // SAFETY: just taken out of its slot, and no sentinel.
+                self.place_empty(cache, unsafe { Sheaf::from_top(main) }, gfp);
+            }
+            return;
+        }
+        if self.swap(cache.id.spare(), 0, top) {
+            return;
+        }
+        // SAFETY: in no slot, so still ours.
+        let sheaf = unsafe { Sheaf::from_top(top) };
+        self.store_or_flush(cache, sheaf, gfp);
+    }
+
+    /// Puts an empty sheaf where it is of use next.
+    pub(crate) fn place_empty(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
+        if !sheaf.is_empty() {
+            // It filled up between the glance and the taking.
+            return self.store_or_flush(cache, sheaf, gfp);
+        }
+        self.place_drained(cache, sheaf, gfp);
+    }
+
+    /// As `place_empty`, where nobody was between.
+    #[inline(never)]
+    fn place_drained(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
+        let top = self.fit(cache, sheaf).into_top();
+        if self.swap(cache.id.spare(), 0, top) {
+            return;
+        }
+        // SAFETY: in no slot, so still ours.
+        let sheaf = unsafe { Sheaf::from_top(top) };
+        if let Err(sheaf) = self.barn_put_empty(cache, sheaf, gfp) {
+            self.give_up(cache, sheaf, gfp);
+        }
+    }
+
+    /// Puts a sheaf into the barn if it is full and there is room, else its objects to the slabs.
+    pub(crate) fn store_or_flush(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
+        let mut sheaf = sheaf;
+        if sheaf.is_full() {
+            match self.barn_put(cache, sheaf, gfp) {
+                Ok(()) => return,
+                Err(back) => sheaf = back,
+            }
+        }
+        self.flush_sheaf(cache, &mut sheaf, gfp);
+        self.place_drained(cache, sheaf, gfp);
+    }
+
+    /// Frees the objects of a sheaf to their slabs.
+    #[inline(always)]
+    pub(crate) fn flush_sheaf(&self, cache: &KmemCache<P>, sheaf: &mut Sheaf, gfp: Gfp) {
+        let mut gone = SlabList::new();
+        self.flush_sheaf_but_keep(cache, sheaf, &mut gone, gfp);
+        self.discard_list(cache, gone);
+    }
+
+    /// As [`flush_sheaf`](Self::flush_sheaf); slabs that are to go back to the page layer go to
+    /// `gone`.
+    #[inline(always)]
+    pub(crate) fn flush_sheaf_but_keep(
+        &self,
+        cache: &KmemCache<P>,
+        sheaf: &mut Sheaf,
+        gone: &mut SlabList,
+        gfp: Gfp,
+    ) {
+        self.count(cache, StatItem::SheafFlush, sheaf.len());
+        self.push_to_slabs(cache, sheaf.objects_mut(), gone, gfp);
+        sheaf.truncate(0);
+    }
+
+    /// Gives an empty sheaf's memory up.
+    pub(crate) fn give_up(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
+        self.count(cache, StatItem::SheafFree, 1);
+        self.note_unmade(cache, sheaf.capacity());
+        self.meta.give_window(sheaf.into_window(), gfp.may_spin());
+    }
+
+    /// Frees when the fast path could not.
+    #[cold]
+    pub(crate) fn free_slow(&self, cache: &KmemCache<P>, object: *mut u8, gfp: Gfp) {
+        if gfp.may_spin() {
+            self.free_deferred(cache);
+        }
+        if self.platform.percpu_usable() && self.is_parkable(cache, object) {
+            for _ in 0..TRIES {
+                // SAFETY: our table; the object is being freed.
+                if unsafe { self.platform.push(&self.table, cache.id.main(), object) } {
+                    return;
+                }
+                let main = self.glance(cache.id.main());
+                if main == sheaf::stopped() {
+                    if gfp.may_map() && self.region_is_missing() && self.make_region() {
+                        continue;
+                    }
+                    break;
+                }
+                if main & 1 != 0 || !sheaf::top_is_full(main) {
+                    continue;
+                }
+                let mut gone = SlabList::new();
+                let Some(mut sheaf) = self.roomy_sheaf(cache, &mut gone, gfp) else {
+                    break;
+                };
+                if sheaf.is_full() {
+                    // It filled up between the glance and the taking.
+                    self.store_or_flush(cache, sheaf, gfp);
+                    self.discard_list(cache, gone);
+                    continue;
+                }
+                sheaf.push(object);
+                self.count(cache, StatItem::FreeFastpath, 1);
+                self.place_roomy(cache, sheaf, gfp);
+                self.discard_list(cache, gone);
+                if gfp.contains(Gfp::KERNEL) {
+                    self.decay_now_and_then();
+                }
+                return;
+            }
+        }
+        self.count(cache, StatItem::FreeSlowpath, 1);
+        self.free_to_slabs(cache, &mut [object], gfp);
+    }
+
+    /// A sheaf with room, owned by the caller: the spare, an empty one, or the spare flushed. Slabs
+    /// that are to go back to the page layer go to `gone`.
+    #[inline]
+    fn roomy_sheaf(&self, cache: &KmemCache<P>, gone: &mut SlabList, gfp: Gfp) -> Option<Sheaf> {
+        let spare = self.glance(cache.id.spare());
+        let spare_is_full = spare != 0 && spare & 1 == 0 && sheaf::top_is_full(spare);
+        if !spare_is_full && let Some(sheaf) = self.take_spare(cache, spare) {
+            return Some(self.fit(cache, sheaf));
+        }
+        if !spare_is_full {
+            return self.empty_sheaf(cache, gfp);
+        }
+        if self.barn_is_full(cache) {
+            self.note_full_barn(cache);
+            let sheaf = self.take_spare(cache, spare)?;
+            return Some(self.make_roomy(cache, sheaf, gone, gfp));
+        }
+        let sheaf = self.take_spare(cache, spare)?;
+        match self.barn_exchange(cache, sheaf, gfp) {
+            Ok(Some(empty)) => Some(self.fit(cache, empty)),
+            Ok(None) => self.new_sheaf(cache, gfp),
+            Err(sheaf) => Some(self.make_roomy(cache, sheaf, gone, gfp)),
+        }
+    }
+
+    /// Makes a sheaf with room the main one, and finds a place for the one it displaces.
+    pub(crate) fn place_roomy(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
+        let top = sheaf.into_top();
+        let main = self.glance(cache.id.main());
+        let mut other = top;
+        if main & 1 == 0
+            && main != sheaf::stopped()
+            && sheaf::top_is_full(main)
+            && self.swap(cache.id.main(), main, top)
+        {
+            other = main;
+        }
+        if other == sheaf::bootstrap() || self.swap(cache.id.spare(), 0, other) {
+            return;
+        }
+        // SAFETY: taken out of its slot, or never put into one; no sentinel.
+        let sheaf = unsafe { Sheaf::from_top(other) };
+        self.store_or_flush(cache, sheaf, gfp);
+    }
+}

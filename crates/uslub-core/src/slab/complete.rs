@@ -1,0 +1,257 @@
+//! Whether an array is complete: all objects of a slab, each once.
+//!
+//! The check reads addresses only. If n distinct slot addresses of an n-slot slab are present, all of
+//! its objects are present. Most arrays are a few strided runs, as the objects were handed out.
+
+use crate::cache::KmemCache;
+use crate::cache::allocator::Allocator;
+use crate::platform::Platform;
+use crate::slab::state::Slab;
+
+/// Slots of a slab, at most, for which this is done.
+const MOST: usize = 512;
+/// Objects of the longest strided run that is not recorded as a run.
+const FEW: usize = 8;
+
+impl<P: Platform> Allocator<P> {
+    /// Whether these, as many as a slab has, are all its objects.
+    pub(crate) fn are_all(&self, cache: &KmemCache<P>, slab: &Slab, objects: &[*mut u8]) -> bool {
+        let base = self.slab_base(slab) as usize;
+        let bytes = cache.oo.bytes();
+        let is_here = |&object: &*mut u8| (object as usize).wrapping_sub(base) < bytes;
+        // The first look is at the far end: most arrays that are none end elsewhere.
+        if cache.slot_at(bytes - 1) >= MOST || !objects.first().is_some_and(is_here) {
+            return false;
+        }
+        let size = cache.size as usize;
+        if stride_len(objects, size) == objects.len() {
+            // A run of as many objects as slots: both ends are slots, so all are.
+            let ends = [objects[0], objects[objects.len() - 1]];
+            let is_slot = |object: &*mut u8| cache.is_slot((*object as usize).wrapping_sub(base));
+            return ends.iter().all(is_slot);
+        }
+        let slot_of = |offset: usize| cache.slot_at(offset & (bytes - 1));
+        let mut seen = Seen::none();
+        let mut rest = objects;
+        while let [first, ..] = rest {
+            // In random order hardly any objects form a run.
+            let len = stride_len(rest, size);
+            if len < FEW {
+                let (some, others) = rest.split_at(rest.len().min(8 * FEW));
+                let offsets = some.iter().map(|&object| object as usize ^ base);
+                if size.is_power_of_two() {
+                    seen.note_even(offsets, size, bytes);
+                } else {
+                    seen.note(offsets, size, slot_of);
+                }
+                rest = others;
+                continue;
+            }
+            let (run, others) = rest.split_at(len);
+            let lowest = first.min(&run[len - 1]);
+            let offset = (*lowest as usize).wrapping_sub(base);
+            let slot = slot_of(offset);
+            if slot * size != offset || !seen.note_run(slot, len) {
+                return false;
+            }
+            rest = others;
+        }
+        seen.are_all(objects.len())
+    }
+}
+
+/// Bytes from the first of two objects to the second.
+fn step(pair: &[*mut u8]) -> usize {
+    (pair[1] as usize).wrapping_sub(pair[0] as usize)
+}
+
+/// Objects at the start of an array, which has some, of which each lies `size` bytes above the one before it, or each as far below it.
+fn stride_len(objects: &[*mut u8], size: usize) -> usize {
+    let Some(first) = objects.windows(2).next().map(step) else {
+        return objects.len();
+    };
+    if first != size && first != size.wrapping_neg() {
+        return 1;
+    }
+    let mut len = 1;
+    // Eight at a time without a branch each.
+    while let Some(nine) = objects.get(len - 1..len + 8)
+        && nine
+            .windows(2)
+            .fold(0, |all, pair| all | (step(pair) ^ first))
+            == 0
+    {
+        len += 8;
+    }
+    let pairs = objects[len - 1..].windows(2).take(8);
+    len + pairs.take_while(|pair| step(pair) == first).count()
+}
+
+/// Words of a set of slots.
+const WORDS: usize = MOST / 64;
+
+/// Slots of a slab whose objects were seen: a bit each, as its user may have little stack.
+/// Neighbours are in different words, as a note in the same word as the one before waits for it.
+struct Seen {
+    slots: [u64; WORDS],
+    /// All bits in which an object lies elsewhere than its slot.
+    wrong: usize,
+}
+
+impl Seen {
+    fn none() -> Self {
+        Self {
+            slots: [0; WORDS],
+            wrong: 0,
+        }
+    }
+
+    /// Notes the objects at some offsets, each in a slot of `size` bytes, one of the first [`MOST`], if it is one.
+    #[inline]
+    fn note(
+        &mut self,
+        offsets: impl Iterator<Item = usize>,
+        size: usize,
+        slot_of: impl Fn(usize) -> usize,
+    ) {
+        for offset in offsets {
+            let slot = slot_of(offset);
+            // What lies in no slot of the slab is told by the offset, which is not the slot's.
+            self.wrong |= slot.wrapping_mul(size) ^ offset;
+            self.slots[slot % WORDS] |= 1 << (slot / WORDS % 64);
+        }
+    }
+
+    /// The same in half the instructions, for a `size` that is a power of two, in a slab of `bytes` bytes.
+    #[inline]
+    fn note_even(&mut self, offsets: impl Iterator<Item = usize>, size: usize, bytes: usize) {
+        let shift = size.trailing_zeros();
+        let any = offsets.fold(0, |any, offset| {
+            let slot = offset >> shift;
+            self.slots[slot % WORDS] |= 1 << (slot / WORDS % 64);
+            any | offset
+        });
+        self.wrong |= any & !(bytes - size);
+    }
+
+    /// Notes so many from a slot on; whether there are so many.
+    #[inline]
+    fn note_run(&mut self, slot: usize, len: usize) -> bool {
+        if slot >= MOST || len > MOST - slot {
+            return false;
+        }
+        for (word, seen) in self.slots.iter_mut().enumerate() {
+            *seen |= bits_of(slot, len, word);
+        }
+        true
+    }
+
+    /// Whether so many objects, which all were noted, are those of the first `count` slots: as many as these, so none came twice.
+    fn are_all(&self, count: usize) -> bool {
+        let missing = |word: usize| bits_of(0, count, word) & !self.slots[word];
+        self.wrong == 0 && (0..WORDS).all(|word| missing(word) == 0)
+    }
+}
+
+/// Those bits of a word of a set that stand for `len` slots from `slot` on.
+#[inline]
+fn bits_of(slot: usize, len: usize, word: usize) -> u64 {
+    // Of the first slots, so many are in this word.
+    let first = |slots: usize| (slots + WORDS - 1 - word) / WORDS;
+    // A shift by all 64 bits is none.
+    let below = |bits: usize| {
+        u64::MAX
+            .checked_shl(bits as u32)
+            .map_or(u64::MAX, |above| !above)
+    };
+    below(first(slot + len)) & !below(first(slot))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+
+    #[test]
+    fn a_run_ends_where_the_stride_changes() {
+        for down in [false, true] {
+            for end in 1..40 {
+                for more in 0..12 {
+                    let place = |i: usize| if down { 1000 - 16 * i } else { 16 * i };
+                    let others = (0..more).map(|i| 4096 + 48 * i);
+                    let all: Vec<_> = (0..end).map(place).chain(others).collect();
+                    let all: Vec<_> = all.into_iter().map(|at| at as *mut u8).collect();
+                    assert_eq!(stride_len(&all, 16), end, "{end} {more} {down}");
+                }
+            }
+        }
+        assert_eq!(
+            stride_len(&[16, 16, 16].map(|at: usize| at as *mut u8), 16),
+            1
+        );
+    }
+
+    /// Bytes of a slab of the most slots.
+    fn slab_bytes(size: usize) -> usize {
+        (MOST * size).next_power_of_two()
+    }
+
+    /// What is seen of objects at some offsets, in slots of so many bytes.
+    fn seen(offsets: impl Iterator<Item = usize>, size: usize) -> Seen {
+        let (mut seen, bytes) = (Seen::none(), slab_bytes(size));
+        if size.is_power_of_two() {
+            seen.note_even(offsets, size, bytes);
+        } else {
+            seen.note(offsets, size, |offset| offset % bytes / size);
+        }
+        seen
+    }
+
+    #[test]
+    fn all_slots_are_seen_or_some_object_came_twice() {
+        for (count, size) in [1, 7, 8, 63, 250, MOST]
+            .into_iter()
+            .flat_map(|count| [(count, 48), (count, 64)])
+        {
+            let are_all =
+                |slots: &[usize]| seen(slots.iter().map(|slot| slot * size), size).are_all(count);
+            // In an order of its own: 13 is prime to all counts.
+            let all: Vec<_> = (0..count).map(|i| i * 13 % count).collect();
+            assert!(are_all(&all), "{count} {size}");
+            for wrong in 0..count {
+                for other in [all[(wrong + 1) % count], count.min(MOST - 1)] {
+                    let mut slots = all.clone();
+                    slots[wrong] = other;
+                    assert_eq!(
+                        are_all(&slots),
+                        slots == all,
+                        "{count} {size} {wrong} {other}"
+                    );
+                }
+                for by in [1, 16, slab_bytes(size), 1 << 63] {
+                    let offsets = all.iter().map(|slot| slot * size);
+                    let offsets = offsets.enumerate();
+                    let offsets =
+                        offsets.map(|(at, offset)| offset + by * usize::from(at == wrong));
+                    assert!(
+                        !seen(offsets, size).are_all(count),
+                        "{count} {size} {wrong} {by}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_is_seen_where_it_is() {
+        for (slot, len) in [(0, 250), (3, 40), (MOST - 8, 8)] {
+            let mut seen = Seen::none();
+            assert!(seen.note_run(slot, len));
+            let run = slot..slot + len;
+            let is_seen = |at: usize| seen.slots[at % WORDS] >> (at / WORDS) & 1 == 1;
+            assert!((0..MOST).all(|at| is_seen(at) == run.contains(&at)));
+            assert!(!seen.note_run(MOST - 7, 8) && !seen.note_run(usize::MAX - 7, 8));
+        }
+    }
+}

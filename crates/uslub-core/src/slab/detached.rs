@@ -1,0 +1,258 @@
+//! Detached freelists: objects of one slab, linked with each other before the slab is touched.
+//!
+//! Objects that are being freed belong to the caller, so nobody sees the links. The whole list is then pushed by one
+//! compare-and-swap. Two kinds of push change the node's lists of slabs and need its lock: the first of a full slab,
+//! which is listed then, and the one that empties a slab. They wait for each other, `WAITING` at most, and share one hold.
+
+use core::mem::MaybeUninit;
+use core::ptr::null_mut;
+
+use crate::cache::KmemCache;
+use crate::cache::allocator::Allocator;
+use crate::gfp::Gfp;
+use crate::memory::{Arena, PageIndex};
+use crate::percpu::stats::StatItem;
+use crate::platform::Platform;
+use crate::slab::node::{Lists, SlabList};
+use crate::slab::state::{Slab, State};
+
+/// Lists that share one hold of the list lock, at most.
+const WAITING: usize = 6;
+
+/// Objects of one slab, linked from `head` to `tail`.
+pub(crate) struct Detached<'a> {
+    pub(crate) slab: &'a Slab,
+    pub(crate) head: *mut u8,
+    pub(crate) tail: *mut u8,
+    /// Objects in it.
+    pub(crate) count: usize,
+}
+
+/// A detached list that waits, in few bytes, as its user may have little stack: the slab's page,
+/// and offsets in units of 8 bytes.
+#[derive(Clone, Copy)]
+#[repr(Rust, packed(2))]
+struct Parked {
+    page: PageIndex,
+    head: u16,
+    tail: u16,
+    count: u16,
+}
+
+/// Detached lists that wait for the list lock of one node.
+pub(crate) struct Waiting {
+    lists: [MaybeUninit<Parked>; WAITING],
+    len: usize,
+}
+
+impl Waiting {
+    pub(crate) fn new() -> Self {
+        Self {
+            lists: [const { MaybeUninit::uninit() }; WAITING],
+            len: 0,
+        }
+    }
+
+    fn lists(&self) -> &[Parked] {
+        // SAFETY: the first `len` are written.
+        unsafe { self.lists[..self.len].assume_init_ref() }
+    }
+
+    /// The first objects of the lists of this slab: a slab has several where objects of others lie between its own.
+    pub(crate) fn heads_of(&self, arena: &Arena, slab: &Slab) -> impl Iterator<Item = *mut u8> {
+        let page = arena.page_of_slab(slab);
+        let base = arena.address(page).as_ptr();
+        let own = self
+            .lists()
+            .iter()
+            .filter(move |list| { list.page } == page);
+        own.map(move |list| base.wrapping_add(usize::from(list.head) * 8))
+    }
+
+    /// Whether one of the lists is of this slab.
+    pub(crate) fn has(&self, arena: &Arena, slab: &Slab) -> bool {
+        let page = arena.page_of_slab(slab);
+        self.lists().iter().any(|list| { list.page } == page)
+    }
+
+    /// Whether a list of this slab can wait too.
+    pub(crate) fn takes(&self, arena: &Arena, slab: &Slab) -> bool {
+        let first = self.lists().first();
+        self.len < WAITING && first.is_none_or(|list| arena.slab(list.page).node() == slab.node())
+    }
+
+    pub(crate) fn add(&mut self, arena: &Arena, list: &Detached<'_>) {
+        let page = arena.page_of_slab(list.slab);
+        let base = arena.address(page).as_ptr() as usize;
+        // A slab is of 256 KiB at most.
+        let offset = |object: *mut u8| ((object as usize - base) / 8) as u16;
+        self.lists[self.len].write(Parked {
+            page,
+            head: offset(list.head),
+            tail: offset(list.tail),
+            count: list.count as u16,
+        });
+        self.len += 1;
+    }
+
+    /// The list of this number.
+    fn get<'a>(&self, arena: &'a Arena, at: usize) -> Detached<'a> {
+        let list = self.lists()[at];
+        let base = arena.address(list.page).as_ptr();
+        Detached {
+            slab: arena.slab(list.page),
+            head: base.wrapping_add(usize::from(list.head) * 8),
+            tail: base.wrapping_add(usize::from(list.tail) * 8),
+            count: list.count.into(),
+        }
+    }
+}
+
+impl<P: Platform> Allocator<P> {
+    /// Pushes a chain of `count` objects, linked from `head` to `tail`, onto a slab's freelist;
+    /// the kernel's `__slab_free`. Of those objects' slab others are in use.
+    pub(crate) fn slab_free(&self, cache: &KmemCache<P>, detached: Detached<'_>, gfp: Gfp) {
+        if !gfp.may_spin() && !cache.never_waits() {
+            return self.defer(cache, &detached);
+        }
+        if self.push_unlisted(cache, &detached) {
+            return;
+        }
+        let node = cache.node(usize::from(detached.slab.node()));
+        let Some(mut lists) = self.lock_lists(cache, node, gfp.may_spin()) else {
+            return self.defer(cache, &detached);
+        };
+        let mut emptied = SlabList::new();
+        self.push_listed(cache, &mut lists, &detached, gfp, &mut emptied);
+        if !emptied.is_empty() {
+            let why = "its slab is empty, though some of it is in use";
+            self.misuse(cache, detached.head, why);
+        }
+        node.note(&lists);
+    }
+
+    /// Pushes all lists that wait, in one hold of the list lock; slabs
+    /// that are to go back to the page layer go to `gone`.
+    #[inline(never)]
+    pub(crate) fn push_waiting(
+        &self,
+        cache: &KmemCache<P>,
+        waiting: &mut Waiting,
+        gone: &mut SlabList,
+        gfp: Gfp,
+    ) {
+        let (arena, len) = (&self.zone.arena, waiting.lists().len());
+        let Some(first) = waiting.lists().first() else {
+            return;
+        };
+        let node = cache.node(usize::from(arena.slab(first.page).node()));
+        let Some(mut lists) = self.lock_lists(cache, node, gfp.may_spin()) else {
+            (0..len).for_each(|at| self.defer(cache, &waiting.get(arena, at)));
+            waiting.len = 0;
+            return;
+        };
+        let mut emptied = SlabList::new();
+        for at in 0..len {
+            self.push_listed(
+                cache,
+                &mut lists,
+                &waiting.get(arena, at),
+                gfp,
+                &mut emptied,
+            );
+        }
+        waiting.len = 0;
+        if emptied.is_empty() {
+            node.note(&lists);
+        } else {
+            self.slabs_emptied(cache, node, lists, emptied, gone);
+        }
+    }
+
+    /// Pushes a list if no list of slabs changes by that; returns whether it did.
+    #[inline(never)]
+    pub(crate) fn push_unlisted(&self, cache: &KmemCache<P>, detached: &Detached<'_>) -> bool {
+        let slab = detached.slab;
+        let mut old = slab.state();
+        while !old.frozen() {
+            let new = self.link_behind(cache, detached, old);
+            if old.inuse() == cache.oo.objects || new.inuse() == 0 {
+                return false;
+            }
+            match cache.change(slab, old, new) {
+                Ok(()) => return true,
+                Err(now) => old = now,
+            }
+            self.count(cache, StatItem::CmpxchgDoubleFail, 1);
+        }
+        true
+    }
+
+    /// Pushes a list under the list lock. A slab that is not to stay goes from its list to `emptied`.
+    #[inline(never)]
+    fn push_listed(
+        &self,
+        cache: &KmemCache<P>,
+        lists: &mut Lists,
+        detached: &Detached<'_>,
+        gfp: Gfp,
+        emptied: &mut SlabList,
+    ) {
+        let arena = &self.zone.arena;
+        let slab = detached.slab;
+        let mut old = slab.state();
+        let new = loop {
+            if old.frozen() {
+                return;
+            }
+            let new = self.link_behind(cache, detached, old);
+            match cache.change(slab, old, new) {
+                Ok(()) => break new,
+                Err(now) => old = now,
+            }
+            self.count(cache, StatItem::CmpxchgDoubleFail, 1);
+        };
+        let was_full = old.inuse() == cache.oo.objects;
+        if !was_full && !slab.partial() {
+            // Somebody has it isolated and will put it back.
+            return;
+        }
+        let discards = cache.has_reserve() || lists.partial.len() >= cache.min_partial;
+        if new.inuse() == 0 && discards && gfp.may_spin() {
+            if !was_full {
+                lists.partial.remove(arena, slab);
+                slab.set_partial(false);
+                if !cache.has_reserve() {
+                    self.count(cache, StatItem::FreeRemovePartial, 1);
+                }
+            }
+            emptied.push_back(arena, slab);
+        } else if was_full {
+            lists.add(arena, slab, cache.has_reserve());
+            self.count(cache, StatItem::FreeAddPartial, 1);
+        }
+    }
+
+    /// The state after a push of the list, whose tail is linked to the slab's freelist as `old` has it.
+    fn link_behind(&self, cache: &KmemCache<P>, detached: &Detached<'_>, old: State) -> State {
+        let Detached {
+            slab,
+            head,
+            tail,
+            count,
+        } = *detached;
+        if old.inuse() < count as u32 {
+            self.misuse(
+                cache,
+                head,
+                "double free: its slab has no such object in use",
+            );
+        }
+        let base = self.slab_base(slab);
+        let next = old.head().map_or(null_mut(), |o| base.wrapping_add(o));
+        // SAFETY: the tail is the caller's until the state says otherwise.
+        unsafe { cache.links_of(slab).set(tail, next) };
+        let offset = head as usize - base as usize;
+        old.with(Some(offset), old.inuse() - count as u32)
+    }
+}

@@ -1,0 +1,182 @@
+//! How many empty slabs a node keeps: as many as were missed lately, and no more than half of what was in use.
+//!
+//! The kernel compares the number of partial slabs with a constant, so a cache with many partial slabs gives every
+//! slab back the moment it empties, and asks for another a moment later. Here empty slabs have a list of their own, and
+//! a *regret*, a slab asked of the page layer soon after one was given back, makes the node keep what it has for longer.
+//!
+//! Time is cut into windows of `period`. In each the least number of empty slabs is noted: so many were not needed
+//! all that time. At its end half of them go.
+//!
+//! | event | what changes |
+//! |---|---|
+//! | a slab empties | what is above the [`limit`](Reserve::limit) goes; at a window's end half of what was idle too |
+//! | an empty slab is used | the window's least number |
+//! | the page layer is asked within two periods of a discard | regret: the period doubles, up to 80 ms |
+//! | a window ends without regret | the period shrinks by a sixth, down to 10 ms |
+//!
+//! Bound: at most 5 slabs, or half of the slabs that were in use at the peak of this window and the last, or
+//! [`RESERVE_BYTES`], whichever of the last two is less and if that is more than 5.
+
+use crate::sync::time::age;
+
+/// Slabs that are always kept.
+pub const KEPT: usize = 5;
+/// Bytes of empty slabs that one cache keeps on one node, at most.
+pub const RESERVE_BYTES: usize = 64 << 20;
+/// Shortest window, in milliseconds.
+const SHORTEST: u32 = 10;
+/// Longest window, in milliseconds.
+const LONGEST: u32 = 80;
+
+/// What a node knows of its empty slabs; under the list lock.
+#[derive(Debug)]
+pub struct Reserve {
+    /// Least number of empty slabs in this window.
+    low: usize,
+    window_start: u64,
+    period: u32,
+    regret: bool,
+    /// Most slabs in use in this window and in the one before.
+    peaks: [usize; 2],
+    last_discard: Option<u64>,
+}
+
+impl Reserve {
+    /// Nothing known yet.
+    pub const fn new() -> Self {
+        Self {
+            low: 0,
+            window_start: 0,
+            period: SHORTEST,
+            regret: false,
+            peaks: [0; 2],
+            last_discard: None,
+        }
+    }
+
+    /// Empty slabs of so many bytes that may be kept.
+    pub fn limit(&self, slab_bytes: usize) -> usize {
+        let peak = self.peaks[0].max(self.peaks[1]);
+        (peak / 2).min(RESERVE_BYTES / slab_bytes).max(KEPT)
+    }
+
+    /// How many of `empty` slabs to give back now, with `in_use` others in use; at `now` milliseconds.
+    pub fn surplus(&mut self, empty: usize, in_use: usize, slab_bytes: usize, now: u64) -> usize {
+        self.peaks[0] = self.peaks[0].max(in_use);
+        let mut surplus = empty.saturating_sub(self.limit(slab_bytes));
+        if age(now, self.window_start) >= u64::from(self.period) {
+            let idle = self.low.min(empty).div_ceil(2);
+            surplus = surplus.max(idle.min(empty.saturating_sub(KEPT)));
+            if !self.regret {
+                self.period = (self.period - self.period / 6).max(SHORTEST);
+            }
+            self.regret = false;
+            self.low = empty - surplus;
+            self.window_start = now;
+            self.peaks = [in_use, self.peaks[0]];
+        }
+        if surplus > 0 {
+            self.last_discard = Some(now);
+        }
+        surplus
+    }
+
+    /// An empty slab was taken; so many are left, and so many are in use.
+    pub fn took(&mut self, left: usize, in_use: usize) {
+        self.low = self.low.min(left);
+        self.peaks[0] = self.peaks[0].max(in_use);
+    }
+
+    /// The page layer is asked for a slab at `now` milliseconds.
+    pub fn asked(&mut self, now: u64) {
+        self.low = 0;
+        let soon = 2 * u64::from(self.period);
+        if !self.regret && self.last_discard.is_some_and(|then| age(now, then) < soon) {
+            self.regret = true;
+            self.period = (2 * self.period).min(LONGEST);
+        }
+    }
+}
+
+impl Default for Reserve {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES: usize = 8192;
+
+    #[test]
+    fn what_lies_idle_is_halved_each_window_down_to_a_few() {
+        let mut r = Reserve::new();
+        assert_eq!(r.surplus(0, 1000, BYTES, 1), 0);
+        let (mut empty, mut now) = (500, 11);
+        let mut windows = 0;
+        r.low = empty;
+        while empty > KEPT {
+            let gone = r.surplus(empty, 500, BYTES, now);
+            assert!(
+                gone > 0 && gone <= empty.div_ceil(2).max(empty.saturating_sub(r.limit(BYTES)))
+            );
+            empty -= gone;
+            now += 10;
+            windows += 1;
+        }
+        assert!(windows <= 8, "{windows}");
+    }
+
+    #[test]
+    fn more_than_half_of_the_peak_is_never_kept() {
+        for peak in [0, 5, 100, 100_000] {
+            for slab_bytes in [4096, 32768] {
+                let mut r = Reserve::new();
+                r.surplus(0, peak, slab_bytes, 0);
+                let empty = 2 * peak + 20;
+                let kept = empty - r.surplus(empty, 0, slab_bytes, 0);
+                assert!(kept <= (peak / 2).max(KEPT));
+                assert!(kept * slab_bytes <= RESERVE_BYTES.max(KEPT * slab_bytes));
+            }
+        }
+    }
+
+    #[test]
+    fn regret_makes_windows_longer_and_quiet_shorter() {
+        let mut r = Reserve::new();
+        for window in [20, 40, 80, 80] {
+            r.last_discard = Some(1000);
+            r.regret = false;
+            r.asked(1005);
+            assert!(r.regret);
+            assert_eq!(r.period, window);
+        }
+        let mut now = 2000;
+        while r.period > SHORTEST {
+            let before = r.period;
+            r.surplus(0, 0, BYTES, now);
+            now += 100;
+            r.regret = false;
+            assert!(r.period <= before);
+        }
+        r.asked(now + 1000);
+        assert!(!r.regret, "a discard long ago is not regretted");
+    }
+
+    #[test]
+    fn slabs_that_are_needed_in_each_window_stay() {
+        let mut r = Reserve::new();
+        let mut now = 0;
+        r.surplus(0, 200, BYTES, now);
+        for _ in 0..100 {
+            // Forty empty slabs are used and come back, again and again.
+            now += 4;
+            (0..40).rev().for_each(|left| r.took(left, 200 - left));
+            for empty in 1..=40 {
+                assert_eq!(r.surplus(empty, 200 - empty, BYTES, now), 0);
+            }
+        }
+    }
+}

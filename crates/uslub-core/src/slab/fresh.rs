@@ -1,0 +1,361 @@
+//! Fresh slabs: their pages, their objects in the order of the iterator, and their return to the page layer.
+
+use core::ptr::null_mut;
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::cache::KmemCache;
+use crate::cache::allocator::Allocator;
+use crate::cache::args::{Ctor, Flags};
+use crate::gfp::Gfp;
+use crate::memory::zone::Run;
+use crate::memory::{PageIndex, PageKind, Runs};
+use crate::percpu::stats::StatItem;
+use crate::platform::{PAGE_SIZE, Platform};
+use crate::slab::node::{Node, SlabList};
+use crate::slab::page_batch::slabs_at_once;
+use crate::slab::state::{Slab, State};
+
+impl<P: Platform> Allocator<P> {
+    /// Constructs up to `count` objects of fresh slots from `first`; returns how many.
+    pub(crate) fn construct(
+        &self,
+        cache: &KmemCache<P>,
+        ctor: Ctor,
+        slab: &Slab,
+        first: u32,
+        count: u32,
+    ) -> u32 {
+        let (base, start) = (self.slab_base(slab), usize::from(slab.start()));
+        for i in 0..count {
+            let object = base.wrapping_add(cache.offset_at(start, (first + i) as usize));
+            // SAFETY: the object is ours, of the cache's size, and not constructed yet.
+            if !unsafe { (ctor.call)(ctor.data, object) } {
+                return i;
+            }
+        }
+        count
+    }
+
+    /// The iterator: visits `out.len()` fresh slots from `position`.
+    pub(crate) fn emit(
+        &self,
+        cache: &KmemCache<P>,
+        slab: &Slab,
+        base: *mut u8,
+        position: usize,
+        out: &mut [*mut u8],
+    ) {
+        if let Some(offsets) = cache.random_order() {
+            let start = usize::from(slab.start());
+            (self.platform).write_at(base, &offsets[start + position..], out);
+        } else {
+            let size = cache.size as usize;
+            emit_in_order(base.wrapping_add(position * size), size, out);
+        }
+    }
+
+    /// Takes fresh objects by whole slabs whose pages were taken ahead; returns how many.
+    #[inline]
+    pub(crate) fn use_up_new_slabs(
+        &self,
+        cache: &KmemCache<P>,
+        nid: usize,
+        out: &mut [*mut u8],
+    ) -> usize {
+        if !cache.leaves_whole() {
+            return 0;
+        }
+        let mut filled = 0;
+        for whole in out.chunks_exact_mut(cache.oo.objects as usize) {
+            if !self.use_up_new_slab(cache, nid, whole) {
+                break;
+            }
+            filled += whole.len();
+        }
+        filled
+    }
+
+    /// Takes pages for a slab; it belongs to the caller and all its slots are fresh.
+    #[inline]
+    pub(crate) fn new_slab(&self, cache: &KmemCache<P>, nid: usize, gfp: Gfp) -> Option<&Slab> {
+        let node = cache.node(nid);
+        if cache.has_reserve() {
+            self.note_asked(node);
+        }
+        let (page, nid) = match node.ahead.take(cache.oo.pages()) {
+            Some(page) => (page, nid),
+            None => self.new_pages(cache, nid, gfp)?,
+        };
+        let slab = self.describe(cache, page, nid, 0);
+        if cache.is_random() {
+            slab.set_start(cache.start_for(nid, page));
+        }
+        if cache.flags.contains(Flags::PREFAULT) {
+            self.prefault(cache, slab);
+        }
+        if cache.tuning.freelist_deferred == 0 {
+            self.build_freelist(cache, slab);
+        }
+        Some(slab)
+    }
+
+    /// Hands out all objects of a new slab whose pages were taken ahead, for which `out` has just
+    /// the room; false if there are no such pages. For caches whose slabs [leave
+    /// whole](KmemCache::leaves_whole).
+    #[inline(never)]
+    fn use_up_new_slab(&self, cache: &KmemCache<P>, nid: usize, out: &mut [*mut u8]) -> bool {
+        let is_plain = !(cache.has_reserve() || cache.flags.contains(Flags::PREFAULT));
+        if is_plain && let Some(page) = cache.node(nid).ahead.take(cache.oo.pages()) {
+            let slab = self.describe(cache, page, nid, out.len() as u16);
+            let base = self.zone.arena.address(page).as_ptr();
+            if let Some(offsets) = cache.random_order() {
+                let start = cache.start_for(nid, page);
+                slab.set_start(start);
+                (self.platform).write_at(base, &offsets[start.into()..], out);
+            } else {
+                emit_in_order(base, cache.size as usize, out);
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Tells the reserve of a node that the page layer is asked for a slab.
+    #[inline(never)]
+    fn note_asked(&self, node: &Node<P>) {
+        if let Some(mut lists) = node.lists.try_lock() {
+            lists.reserve.asked(self.platform.now_ms());
+        }
+    }
+
+    /// Takes pages for a slab, and for others ahead where the cache has many; the first page, and the node that it is of.
+    #[inline(never)]
+    fn new_pages(&self, cache: &KmemCache<P>, nid: usize, gfp: Gfp) -> Option<(PageIndex, usize)> {
+        let run = self.take_pages(cache, nid, gfp)?;
+        let node = cache.node(usize::from(run.node));
+        let first = PageIndex(run.page.0 + cache.oo.pages() as u32);
+        let ahead = usize::from(run.runs) - 1;
+        if ahead > 0 && !node.ahead.put(first, ahead) {
+            self.give_unused(cache, node, first, ahead);
+        }
+        Some((run.page, usize::from(run.node)))
+    }
+
+    /// Takes pages for as many slabs as the cache should get at once, as far as they lie one behind the other.
+    #[inline(always)]
+    fn take_pages(&self, cache: &KmemCache<P>, nid: usize, gfp: Gfp) -> Option<Run> {
+        let (pages, node) = (cache.oo.pages(), cache.node(nid));
+        let wanted = if gfp.may_spin() {
+            slabs_at_once(cache, node)
+        } else {
+            1
+        };
+        // Relaxed: a figure, and a limit that no one exceeds as all count first.
+        node.nr_slabs.fetch_add(wanted, Relaxed);
+        let run = (cache.nr_slabs() <= cache.max_slabs)
+            .then(|| (self.zone).alloc_runs(&self.platform, nid, pages, pages, wanted, gfp))
+            .flatten();
+        let got = run.map_or(0, |run| run.runs.into());
+        let home = run.map_or(nid, |run| usize::from(run.node));
+        let missing = if home == nid { wanted - got } else { wanted };
+        if missing > 0 {
+            // Relaxed: as above.
+            node.nr_slabs.fetch_sub(missing, Relaxed);
+        }
+        let run = run?;
+        if home != nid {
+            // Relaxed: as above.
+            cache.node(home).nr_slabs.fetch_add(got, Relaxed);
+        }
+        self.count(cache, StatItem::AllocSlab, got);
+        cache.span.add(run.page, got * pages);
+        // One slab in eight or so, whichever: the clock is not free.
+        let one_in_eight = got > 1 || (run.page.0 as usize / pages).is_multiple_of(8);
+        if gfp.contains(Gfp::KERNEL) && one_in_eight {
+            // Relaxed: a hint, for whoever comes to the end of an allocation first.
+            self.looks_for_cold.store(true, Relaxed);
+        }
+        Some(run)
+    }
+
+    /// Gives the pages of slabs back that were taken ahead.
+    pub(crate) fn discard_ahead(&self, cache: &KmemCache<P>, node: &Node<P>) {
+        if let Some((first, slabs)) = node.ahead.take_all() {
+            self.give_ahead(cache, node, first, slabs);
+        }
+    }
+
+    fn give_ahead(&self, cache: &KmemCache<P>, node: &Node<P>, first: PageIndex, slabs: usize) {
+        let now = self.give_unused(cache, node, first, slabs);
+        self.decay_after(cache, now);
+    }
+
+    /// Gives the pages of so many slabs back that were taken and not used; returns the time.
+    #[inline(never)]
+    fn give_unused(
+        &self,
+        cache: &KmemCache<P>,
+        node: &Node<P>,
+        first: PageIndex,
+        slabs: usize,
+    ) -> u64 {
+        let mut runs = Runs::new();
+        runs.add(first, slabs * cache.oo.pages());
+        self.give_runs(cache, node, slabs, &runs)
+    }
+
+    /// Makes pages of node `nid` a slab whose objects are in order, none or all of them in use.
+    #[inline]
+    fn describe(&self, cache: &KmemCache<P>, page: PageIndex, nid: usize, inuse: u16) -> &Slab {
+        let arena = &self.zone.arena;
+        let slab = arena.slab(page);
+        slab.set_position(inuse);
+        slab.set_partial(false);
+        slab.set_node(nid as u8);
+        slab.set_state(State::without_list(inuse.into()));
+        slab.set_kind(PageKind::Slab);
+        arena.set_cache(page, cache.oo.pages() as u32, Some(cache.id));
+        slab
+    }
+
+    /// Writes to each page of a brand-new slab, before anything is there: links and constructed objects may begin a page.
+    #[cold]
+    fn prefault(&self, cache: &KmemCache<P>, slab: &Slab) {
+        let start = self.slab_base(slab);
+        for page in 0..cache.oo.pages() {
+            // SAFETY: a page of the slab; all of it is free.
+            unsafe { start.add(page * PAGE_SIZE).write_volatile(0) };
+        }
+    }
+
+    /// Links all slots of a brand-new slab in the order of its iterator: the old way. None is fresh then. What
+    /// a constructor fails at, and all behind it, stays fresh.
+    #[inline(never)]
+    fn build_freelist(&self, cache: &KmemCache<P>, slab: &Slab) {
+        let (base, start) = (self.slab_base(slab), usize::from(slab.start()));
+        let count = match cache.ctor {
+            Some(ctor) => self.construct(cache, ctor, slab, 0, cache.oo.objects),
+            None => cache.oo.objects,
+        };
+        let links = cache.links_of(slab);
+        let mut next = null_mut();
+        for position in (0..count as usize).rev() {
+            let object = base.wrapping_add(cache.offset_at(start, position));
+            // SAFETY: a slot of a slab of ours.
+            unsafe { links.set(object, next) };
+            next = object;
+        }
+        slab.set_position(count as u16);
+        let head = (count > 0).then(|| next as usize - base as usize);
+        slab.set_state(State::without_list(0).with(head, 0));
+    }
+
+    /// Gives the pages of a slab back after a grace period, which is empty and belongs to the caller.
+    #[inline(never)]
+    fn bury_or_keep(&self, cache: &KmemCache<P>, node: &Node<P>, slab: &Slab) {
+        if !self.bury(cache, slab, Gfp::KERNEL) {
+            // It stays a slab of this cache, as it must.
+            let mut lists = node.lists.lock();
+            lists.add(&self.zone.arena, slab, cache.has_reserve());
+            node.note(&lists);
+        }
+    }
+
+    /// Gives the pages of a slab back, whatever readers there are.
+    pub(crate) fn discard_at_once(&self, cache: &KmemCache<P>, node: &Node<P>, slab: &Slab) {
+        let mut runs = Runs::new();
+        self.unmake_slab(cache, slab, &mut runs);
+        let now = self.give_runs(cache, node, 1, &runs);
+        self.decay_after(cache, now);
+    }
+
+    /// Gives the pages of all slabs of a list back, which are empty and belong to the caller.
+    #[inline]
+    pub(crate) fn discard_list(&self, cache: &KmemCache<P>, list: SlabList) {
+        if list.is_empty() {
+            return;
+        }
+        let now = self.unmake_list(cache, list);
+        // Behind it, as both take stack.
+        self.decay_after(cache, now);
+    }
+
+    /// As [`discard_list`](Self::discard_list); nothing goes back to the system. Returns the time then, 0 if no page
+    /// was given back.
+    #[inline(never)]
+    fn unmake_list(&self, cache: &KmemCache<P>, list: SlabList) -> u64 {
+        let arena = &self.zone.arena;
+        let typesafe = cache.flags.contains(Flags::TYPESAFE_BY_RCU);
+        let (mut runs, mut slabs, mut nid, mut now) = (Runs::new(), 0, 0, 0);
+        let mut at = list.first(arena);
+        while let Some(slab) = at {
+            // Read first: then the pages are others'.
+            at = SlabList::after(arena, slab);
+            let home = usize::from(slab.node());
+            if typesafe {
+                self.bury_or_keep(cache, cache.node(home), slab);
+                continue;
+            }
+            if runs.is_full() || (home != nid && !runs.is_empty()) {
+                now = self.give_runs(cache, cache.node(nid), slabs, &runs);
+                runs.clear();
+                slabs = 0;
+            }
+            nid = home;
+            self.unmake_slab(cache, slab, &mut runs);
+            slabs += 1;
+        }
+        if !runs.is_empty() {
+            now = self.give_runs(cache, cache.node(nid), slabs, &runs);
+        }
+        now
+    }
+
+    /// Makes an empty slab of the caller's mere pages.
+    fn unmake_slab(&self, cache: &KmemCache<P>, slab: &Slab, runs: &mut Runs) {
+        let page = self.zone.arena.page_of_slab(slab);
+        let pages = cache.oo.pages();
+        slab.set_kind(PageKind::None);
+        // The next slab here starts over: better said now, as its maker only writes.
+        slab.set_epoch(slab.epoch().wrapping_add(1));
+        self.zone.arena.set_cache(page, pages as u32, None);
+        runs.add(page, pages);
+    }
+
+    /// Gives the pages back that were so many slabs of a node; returns the time.
+    fn give_runs(&self, cache: &KmemCache<P>, node: &Node<P>, slabs: usize, runs: &Runs) -> u64 {
+        // Relaxed: a figure.
+        node.nr_slabs.fetch_sub(slabs, Relaxed);
+        self.count(cache, StatItem::FreeSlab, slabs);
+        for (first, pages) in runs.iter() {
+            cache.span.remove(first, pages);
+        }
+        self.zone.free_runs(&self.platform, runs)
+    }
+
+    /// Gives pages back to the system that have been free for too long, after slabs were given back at the time `now`.
+    fn decay_after(&self, cache: &KmemCache<P>, now: u64) {
+        // Where a free may not enter the kernel, others give them back.
+        if now > 0 && cache.free_gfp.may_map() {
+            let decay = u64::from(self.tunables().decay_ms);
+            self.zone.after_free(&self.platform, now, decay);
+        }
+    }
+
+    /// Address of a slab's first slot.
+    #[inline]
+    pub(crate) fn slab_base(&self, slab: &Slab) -> *mut u8 {
+        let arena = &self.zone.arena;
+        arena.address(arena.page_of_slab(slab)).as_ptr()
+    }
+}
+
+/// Writes addresses that lie `size` bytes from each other.
+#[inline]
+fn emit_in_order(first: *mut u8, size: usize, out: &mut [*mut u8]) {
+    let mut at = first;
+    for slot in out {
+        *slot = at;
+        at = at.wrapping_add(size);
+    }
+}

@@ -1,0 +1,334 @@
+//! What a cache keeps on one memory node: slabs with free slots, and the barn.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use crate::memory::{Arena, PageIndex};
+use crate::platform::Platform;
+use crate::sheaf::barn::Barn;
+use crate::slab::empty_reserve::Reserve;
+use crate::slab::page_batch::Ahead;
+use crate::slab::state::{NO_SLAB, Slab};
+use crate::sync::Lock;
+use crate::sync::atomic::{AtomicU32, AtomicUsize};
+
+/// A list of slabs, linked through their descriptors by page number.
+#[derive(Debug)]
+pub struct SlabList {
+    head: u32,
+    tail: u32,
+    len: usize,
+}
+
+impl SlabList {
+    /// An empty list.
+    pub const fn new() -> Self {
+        Self {
+            head: NO_SLAB,
+            tail: NO_SLAB,
+            len: 0,
+        }
+    }
+
+    /// Slabs in the list.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the list is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The first slab.
+    pub fn first<'a>(&self, arena: &'a Arena) -> Option<&'a Slab> {
+        (self.head != NO_SLAB).then(|| arena.slab(PageIndex(self.head)))
+    }
+
+    /// The slab behind `slab`, which is in a list.
+    pub fn after<'a>(arena: &'a Arena, slab: &Slab) -> Option<&'a Slab> {
+        (slab.next() != NO_SLAB).then(|| arena.slab(PageIndex(slab.next())))
+    }
+
+    /// The last slab.
+    pub fn last<'a>(&self, arena: &'a Arena) -> Option<&'a Slab> {
+        (self.tail != NO_SLAB).then(|| arena.slab(PageIndex(self.tail)))
+    }
+
+    /// Adds a slab at the end.
+    pub fn push_back(&mut self, arena: &Arena, slab: &Slab) {
+        let page = arena.page_of_slab(slab).0;
+        slab.set_prev(self.tail);
+        slab.set_next(NO_SLAB);
+        match self.tail {
+            NO_SLAB => self.head = page,
+            tail => arena.slab(PageIndex(tail)).set_next(page),
+        }
+        self.tail = page;
+        self.len += 1;
+    }
+
+    /// Adds a slab at the start.
+    pub fn push_front(&mut self, arena: &Arena, slab: &Slab) {
+        let page = arena.page_of_slab(slab).0;
+        slab.set_prev(NO_SLAB);
+        slab.set_next(self.head);
+        match self.head {
+            NO_SLAB => self.tail = page,
+            head => arena.slab(PageIndex(head)).set_prev(page),
+        }
+        self.head = page;
+        self.len += 1;
+    }
+
+    /// Takes a slab out, which is in this list.
+    pub fn remove(&mut self, arena: &Arena, slab: &Slab) {
+        let (prev, next) = (slab.prev(), slab.next());
+        match prev {
+            NO_SLAB => self.head = next,
+            prev => arena.slab(PageIndex(prev)).set_next(next),
+        }
+        match next {
+            NO_SLAB => self.tail = prev,
+            next => arena.slab(PageIndex(next)).set_prev(prev),
+        }
+        self.len -= 1;
+    }
+
+    /// Moves all slabs of `other` to the end.
+    pub fn append(&mut self, arena: &Arena, other: &mut SlabList) {
+        if other.is_empty() {
+            return;
+        }
+        arena.slab(PageIndex(other.head)).set_prev(self.tail);
+        match self.tail {
+            NO_SLAB => self.head = other.head,
+            tail => arena.slab(PageIndex(tail)).set_next(other.head),
+        }
+        self.tail = other.tail;
+        self.len += other.len;
+        *other = SlabList::new();
+    }
+}
+
+impl Default for SlabList {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The slabs of a node that have free slots; all of them are marked as partial.
+#[derive(Debug)]
+pub struct Lists {
+    /// Slabs in use that have free slots, and without a reserve also empty ones.
+    pub partial: SlabList,
+    /// Empty slabs, the newest first; only with a reserve.
+    pub empty: SlabList,
+    /// How many empty slabs to keep.
+    pub reserve: Reserve,
+}
+
+impl Lists {
+    const fn new() -> Self {
+        Self {
+            partial: SlabList::new(),
+            empty: SlabList::new(),
+            reserve: Reserve::new(),
+        }
+    }
+
+    /// Lists a slab of the caller's where it belongs: empty ones apart, if there is a `reserve`.
+    pub fn add(&mut self, arena: &Arena, slab: &Slab, reserve: bool) {
+        slab.set_partial(true);
+        if reserve && slab.state().inuse() == 0 {
+            self.empty.push_front(arena, slab);
+        } else {
+            self.partial.push_back(arena, slab);
+        }
+    }
+}
+
+/// Empty slabs that can be taken without the list lock, at most.
+const AT_HAND: usize = 4;
+
+/// A cache's share of one node.
+#[repr(align(64))]
+pub struct Node<P> {
+    /// Slabs with free slots. Its lock is the kernel's list_lock.
+    pub lists: Lock<P, Lists>,
+    nr_partial: AtomicUsize,
+    /// Listed ones only: those at hand come and go without the lock.
+    nr_empty: AtomicUsize,
+    /// Slabs with free slots that could not be listed without waiting: a stack, linked by page number.
+    strays: AtomicU32,
+    /// Empty slabs that can be taken without the lock, by the numbers of their pages.
+    at_hand: [AtomicU32; AT_HAND],
+    /// Pages for slabs to come.
+    pub(crate) ahead: Ahead,
+    /// Slabs on this node.
+    pub nr_slabs: AtomicUsize,
+    /// Sheaves between the CPUs.
+    pub barn: Barn<P>,
+}
+
+impl<P: Platform> Node<P> {
+    /// A node without slabs.
+    pub const fn new() -> Self {
+        Self {
+            lists: Lock::new(Lists::new()),
+            nr_partial: AtomicUsize::new(0),
+            nr_empty: AtomicUsize::new(0),
+            strays: AtomicU32::new(NO_SLAB),
+            at_hand: [const { AtomicU32::new(NO_SLAB) }; AT_HAND],
+            ahead: Ahead::new(),
+            nr_slabs: AtomicUsize::new(0),
+            barn: Barn::new(),
+        }
+    }
+
+    /// Sets a slab of the caller's aside, to be listed by the next one who holds the list lock.
+    pub(crate) fn stash(&self, arena: &Arena, slab: &Slab) {
+        let page = arena.page_of_slab(slab).0;
+        // Relaxed: confirmed by the exchange.
+        let mut head = self.strays.load(Relaxed);
+        loop {
+            slab.set_next(head);
+            // Release: whoever takes it sees the slab and its link.
+            match self
+                .strays
+                .compare_exchange_weak(head, page, Release, Relaxed)
+            {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Whether slabs were set aside, at a glance.
+    #[inline]
+    pub(crate) fn has_strays(&self) -> bool {
+        // Relaxed: a glance.
+        self.strays.load(Relaxed) != NO_SLAB
+    }
+
+    /// Puts empty slabs of the reserve where they can be taken without the lock, as far as there is room; under the list lock.
+    pub(crate) fn offer(&self, arena: &Arena, lists: &mut Lists) {
+        while self.nr_at_hand() < AT_HAND
+            && let Some(slab) = lists.empty.first(arena)
+        {
+            lists.empty.remove(arena, slab);
+            if !self.put_at_hand(arena, slab) {
+                return lists.empty.push_front(arena, slab);
+            }
+        }
+    }
+
+    /// Puts an empty slab of the caller's where it can be taken without the lock; false if there is no room.
+    pub(crate) fn put_at_hand(&self, arena: &Arena, slab: &Slab) -> bool {
+        let page = arena.page_of_slab(slab).0;
+        let put = |hand: &AtomicU32| {
+            // Release: whoever takes it sees the slab as it is.
+            let put = hand.compare_exchange(NO_SLAB, page, Release, Relaxed);
+            put.is_ok()
+        };
+        self.at_hand.iter().any(put)
+    }
+
+    /// Takes an empty slab that is at hand, without the lock.
+    pub(crate) fn take_at_hand<'a>(&self, arena: &'a Arena) -> Option<&'a Slab> {
+        let take = |hand: &AtomicU32| {
+            // Relaxed: a glance.
+            if hand.load(Relaxed) == NO_SLAB {
+                return None;
+            }
+            // Acquire: the slab as it was put there.
+            let page = hand.swap(NO_SLAB, Acquire);
+            (page != NO_SLAB).then(|| arena.slab(PageIndex(page)))
+        };
+        let slab = self.at_hand.iter().find_map(take)?;
+        slab.set_partial(false);
+        Some(slab)
+    }
+
+    /// Takes an empty slab, at hand or listed; under the list lock.
+    pub(crate) fn take_empty<'a>(&self, arena: &'a Arena, lists: &mut Lists) -> Option<&'a Slab> {
+        self.take_at_hand(arena).or_else(|| {
+            let slab = lists.empty.first(arena)?;
+            lists.empty.remove(arena, slab);
+            slab.set_partial(false);
+            Some(slab)
+        })
+    }
+
+    /// Empty slabs at hand, at a glance.
+    fn nr_at_hand(&self) -> usize {
+        // Relaxed: a glance.
+        let taken = |hand: &&AtomicU32| hand.load(Relaxed) != NO_SLAB;
+        self.at_hand.iter().filter(taken).count()
+    }
+
+    /// Lists the slabs that were set aside or are at hand; under the list lock.
+    pub(crate) fn absorb_all(&self, arena: &Arena, lists: &mut Lists, reserve: bool) {
+        while let Some(slab) = self.take_at_hand(arena) {
+            lists.add(arena, slab, reserve);
+            self.note(lists);
+        }
+        self.absorb(arena, lists, reserve);
+    }
+
+    /// Lists the slabs that were set aside; under the list lock.
+    pub(crate) fn absorb(&self, arena: &Arena, lists: &mut Lists, reserve: bool) {
+        if !self.has_strays() {
+            return;
+        }
+        // Acquire: the slabs and their links. All at once, so nothing can come back meanwhile.
+        let mut page = self.strays.swap(NO_SLAB, Acquire);
+        while page != NO_SLAB {
+            let slab = arena.slab(PageIndex(page));
+            page = slab.next();
+            lists.add(arena, slab, reserve);
+        }
+        self.note(lists);
+    }
+
+    /// Partial slabs, at a glance.
+    #[inline]
+    pub fn nr_partial(&self) -> usize {
+        // Relaxed: a glance.
+        self.nr_partial.load(Relaxed)
+    }
+
+    /// Empty slabs in reserve, listed or at hand, at a glance.
+    #[inline]
+    pub fn nr_empty(&self) -> usize {
+        // Relaxed: a glance.
+        self.nr_empty.load(Relaxed) + self.nr_at_hand()
+    }
+
+    /// Whether no slab of the node, which may have a reserve, has free objects but those whose pages wait, at a glance.
+    #[inline]
+    pub(crate) fn lists_nothing(&self, reserve: bool) -> bool {
+        let empty = reserve && self.nr_empty() > 0;
+        !(self.nr_partial() > 0 || self.has_strays() || empty)
+    }
+
+    /// Slabs, at a glance.
+    #[inline]
+    pub fn nr_slabs(&self) -> usize {
+        // Relaxed: a glance.
+        self.nr_slabs.load(Relaxed)
+    }
+
+    /// Says how many slabs are listed; under the list lock.
+    #[inline]
+    pub fn note(&self, lists: &Lists) {
+        // Relaxed, both: read at a glance only.
+        self.nr_partial.store(lists.partial.len(), Relaxed);
+        self.nr_empty.store(lists.empty.len(), Relaxed);
+    }
+}
+
+impl<P: Platform> Default for Node<P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,263 @@
+//! Which slabs a refill takes objects from: partial ones first, then fresh ones.
+//!
+//! A refill isolates as many partial slabs as it needs under one short hold of the list lock,
+//! empties them without it ([`crate::slab::take`]), and puts back those that still have free slots under
+//! a second hold.
+
+use crate::cache::KmemCache;
+use crate::cache::allocator::Allocator;
+use crate::gfp::Gfp;
+use crate::platform::Platform;
+use crate::sheaf::spill::Spill;
+use crate::slab::node::{Lists, Node, SlabList};
+use crate::slab::state::Slab;
+use crate::slab::take::Outcome;
+
+/// What a refill is asked for, and what it got so far. One record, as its functions call each other
+/// deeply and callers may have little stack.
+pub(crate) struct Refill<'a, P: Platform> {
+    pub(crate) cache: &'a KmemCache<P>,
+    pub(crate) out: &'a mut [*mut u8],
+    /// Objects at the start of `out` so far.
+    pub(crate) filled: usize,
+    /// Objects that are wanted at least; more are taken where they are at no extra cost.
+    pub(crate) min: usize,
+    pub(crate) gfp: Gfp,
+    pub(crate) spill: Spill,
+}
+
+impl<'a, P: Platform> Refill<'a, P> {
+    /// Asks for `min` objects at least, as many as `out` holds at most.
+    pub(crate) fn new(
+        cache: &'a KmemCache<P>,
+        out: &'a mut [*mut u8],
+        min: usize,
+        gfp: Gfp,
+        spill: Spill,
+    ) -> Self {
+        Self {
+            cache,
+            out,
+            filled: 0,
+            min,
+            gfp,
+            spill,
+        }
+    }
+
+    /// Objects that are still wanted.
+    fn missing(&self) -> usize {
+        self.min.saturating_sub(self.filled)
+    }
+
+    /// Where the next objects go.
+    pub(crate) fn room(&mut self) -> &mut [*mut u8] {
+        &mut self.out[self.filled..]
+    }
+}
+
+impl<P: Platform> Allocator<P> {
+    /// Takes at least `min` objects, at most as many as `out` holds; returns how many.
+    /// Fewer than `min` means that memory ran out (or may not be asked for).
+    pub(crate) fn refill_objects(
+        &self,
+        cache: &KmemCache<P>,
+        out: &mut [*mut u8],
+        min: usize,
+        gfp: Gfp,
+    ) -> usize {
+        let mut refill = Refill::new(cache, out, min, gfp, Spill::none());
+        self.refill(&mut refill);
+        refill.filled
+    }
+
+    /// Takes objects from the lists of this CPU's node, then from other nodes, then from new slabs.
+    /// What the last slab has beyond them may be spilled.
+    pub(crate) fn refill(&self, refill: &mut Refill<'_, P>) {
+        let nid = self.memory_node(self.nid());
+        self.refill_from_node(refill, refill.cache.node(nid));
+        if refill.missing() > 0 && self.nr_nodes() > 1 {
+            self.refill_from_others(refill, nid);
+        }
+        self.refill_from_new(refill, nid);
+    }
+
+    /// As [`refill`](Self::refill), from a node of the caller's choice; from no other with
+    /// [`THISNODE`](Gfp::THISNODE).
+    pub(crate) fn refill_on(&self, refill: &mut Refill<'_, P>, nid: usize) {
+        self.refill_from_node(refill, refill.cache.node(nid));
+        self.refill_from_new(refill, nid);
+    }
+
+    /// Takes from fresh slabs of node `nid` until there are `min` objects; the last may have more than is wanted.
+    #[inline(never)]
+    fn refill_from_new(&self, refill: &mut Refill<'_, P>, nid: usize) {
+        let cache = refill.cache;
+        while refill.missing() > 0 {
+            let wanted = refill.filled..refill.min;
+            let before = refill.filled;
+            refill.filled += self.use_up_new_slabs(cache, nid, &mut refill.out[wanted]);
+            if refill.missing() == 0 {
+                break;
+            }
+            let Some(slab) = self.new_slab(cache, nid, refill.gfp) else {
+                break;
+            };
+            let node = cache.node(usize::from(slab.node()));
+            self.refill_from_empty(refill, node, slab);
+            if refill.filled == before {
+                // The constructor gave up.
+                break;
+            }
+        }
+    }
+
+    /// Takes from an empty slab of ours. If it is not used up it goes to the head of the list.
+    #[inline(never)]
+    fn refill_from_empty(&self, refill: &mut Refill<'_, P>, node: &Node<P>, slab: &Slab) {
+        if self.take_from(refill, slab) == Outcome::Gone {
+            return;
+        }
+        match self.lock_lists(refill.cache, node, refill.gfp.may_spin()) {
+            Some(mut lists) => {
+                slab.set_partial(true);
+                lists.partial.push_front(&self.zone.arena, slab);
+                node.note(&lists);
+            }
+            None => node.stash(&self.zone.arena, slab),
+        }
+    }
+
+    /// Refills where nothing may be waited for: slabs are emptied while the list lock is held, which need not be taken
+    /// again then. Frees that would list or discard such a slab wait for the lock. Nothing is spilled.
+    #[inline(never)]
+    pub(crate) fn refill_under_lock(&self, refill: &mut Refill<'_, P>, node: &Node<P>) {
+        let (arena, has_reserve) = (&self.zone.arena, refill.cache.has_reserve());
+        let Some(mut lists) = self.lock_lists(refill.cache, node, false) else {
+            return;
+        };
+        let may_spill = core::mem::replace(&mut refill.spill.allowed, false);
+        node.absorb(arena, &mut lists, has_reserve);
+        while !refill.room().is_empty() {
+            if let Some(slab) = lists.empty.first(arena)
+                && lists.partial.is_empty()
+            {
+                lists.empty.remove(arena, slab);
+                lists.partial.push_back(arena, slab);
+            }
+            let Some(slab) = lists.partial.first(arena) else {
+                break;
+            };
+            if self.take_from(refill, slab) == Outcome::Ours {
+                break;
+            }
+            lists.partial.remove(arena, slab);
+            slab.set_partial(false);
+        }
+        node.note(&lists);
+        refill.spill.allowed = may_spill;
+    }
+
+    #[inline(never)]
+    fn refill_from_node(&self, refill: &mut Refill<'_, P>, node: &Node<P>) {
+        if node.nr_partial() == 0 && !node.has_strays() {
+            while refill.missing() > 0
+                && let Some(slab) = node.take_at_hand(&self.zone.arena)
+            {
+                self.refill_from_empty(refill, node, slab);
+            }
+            if refill.missing() == 0 || node.nr_empty() == 0 {
+                return;
+            }
+        }
+        self.refill_from_lists(refill, node);
+    }
+
+    /// Takes from listed slabs of a node.
+    #[inline(never)]
+    fn refill_from_lists(&self, refill: &mut Refill<'_, P>, node: &Node<P>) {
+        let (arena, cache) = (&self.zone.arena, refill.cache);
+        if !refill.gfp.may_spin() {
+            if cache.never_waits() {
+                self.refill_under_lock(refill, node);
+            }
+            return;
+        }
+        let (min, max) = (refill.missing(), refill.room().len());
+        let Some(isolated) = self.isolate(cache, node, min, max, refill.gfp) else {
+            return;
+        };
+        let mut rest = SlabList::new();
+        let mut at = isolated.first(arena);
+        while let Some(slab) = at {
+            // Read first: a slab that is gone may be linked elsewhere.
+            at = SlabList::after(arena, slab);
+            if refill.room().is_empty() || self.take_from(refill, slab) == Outcome::Ours {
+                rest.push_back(arena, slab);
+            }
+        }
+        if !rest.is_empty()
+            && let Some(mut lists) = self.lock_lists(cache, node, true)
+        {
+            self.list_again(cache, &mut lists, rest);
+            node.note(&lists);
+        }
+    }
+
+    /// Lists slabs again that were isolated and still have free slots.
+    fn list_again(&self, cache: &KmemCache<P>, lists: &mut Lists, mut rest: SlabList) {
+        let arena = &self.zone.arena;
+        let mut at = rest.first(arena);
+        if !cache.has_reserve() {
+            while let Some(slab) = at {
+                slab.set_partial(true);
+                at = SlabList::after(arena, slab);
+            }
+            return lists.partial.append(arena, &mut rest);
+        }
+        while let Some(slab) = at {
+            at = SlabList::after(arena, slab);
+            lists.add(arena, slab, true);
+        }
+    }
+
+    /// Takes slabs with about `min` to `max` free slots off the list.
+    fn isolate(
+        &self,
+        cache: &KmemCache<P>,
+        node: &Node<P>,
+        min: usize,
+        max: usize,
+        gfp: Gfp,
+    ) -> Option<SlabList> {
+        let arena = &self.zone.arena;
+        let mut lists = self.lock_lists(cache, node, gfp.may_spin())?;
+        node.absorb(arena, &mut lists, cache.has_reserve());
+        let mut isolated = SlabList::new();
+        let mut free = 0;
+        while free < max
+            && let Some(slab) = lists.partial.first(arena)
+        {
+            // A lower bound: frees may come in.
+            let more = (cache.oo.objects - slab.state().inuse()) as usize;
+            if free >= min && free + more > max {
+                break;
+            }
+            lists.partial.remove(arena, slab);
+            slab.set_partial(false);
+            isolated.push_back(arena, slab);
+            free += more;
+        }
+        while free < min
+            && let Some(slab) = node.take_empty(arena, &mut lists)
+        {
+            isolated.push_back(arena, slab);
+            free += cache.oo.objects as usize;
+            let left = lists.empty.len();
+            lists.reserve.took(left, node.nr_slabs() - left);
+        }
+        node.offer(arena, &mut lists);
+        node.note(&lists);
+        Some(isolated)
+    }
+}

@@ -1,0 +1,276 @@
+//! A slab: pages cut into slots of one size, and who has them.
+//!
+//! The state of a slab is one word, changed in one atomic step:
+//!
+//! ```text
+//!   bit 63   62 … 32   31 … 16   15 … 0
+//!   frozen   (zero)    inuse     head: offset/8 of the first object of the freelist, or NULL
+//! ```
+//!
+//! A slot is in use (by the program or in a sheaf), in the freelist, or *fresh*:
+//! never handed out since the slab was empty, and in no list. Fresh slots
+//! are the ones that the iterator has still to visit; they need no link and are not touched.
+//!
+//! | state | listed | inuse | a free into it |
+//! |---|---|---|---|
+//! | partial | on the node's list | < objects | pushes; the last one may discard it |
+//! | isolated | no (a refill owns it) | < objects | pushes |
+//! | full | no | = objects | pushes and lists it as partial |
+//! | frozen | no | = objects | leaks |
+//!
+//! Taking slots out needs ownership: the slab is on the list and the list lock is held, or it was isolated
+//! under that lock, or it is brand new. Frees only push and need nothing. So between looking
+//! and taking only pushes can happen, and a compare-and-swap of the word sees every one. The same protocol works
+//! with each change made under a lock of the slab ([`Slab::change_locked`]).
+
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use crate::memory::arena::PageKind;
+use crate::sync::atomic::{self, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
+
+/// "No page" in a list of slabs.
+pub const NO_SLAB: u32 = u32::MAX;
+
+/// Pauses after a change that came too late: together about as long as a line takes from CPU to CPU. None in models, where a
+/// change that came too late is tried again in every order.
+const PAUSES: usize = if cfg!(any(loom, shuttle)) { 0 } else { 3 };
+
+const NO_HEAD: u64 = 0xffff;
+const FROZEN: u64 = 1 << 63;
+
+/// A value of the state word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State(u64);
+
+impl State {
+    /// An empty freelist with `inuse` slots in use.
+    #[inline]
+    pub const fn without_list(inuse: u32) -> Self {
+        Self((inuse as u64) << 16 | NO_HEAD)
+    }
+
+    /// Byte offset of the first object of the freelist.
+    #[inline]
+    pub const fn head(self) -> Option<usize> {
+        let head = self.0 & 0xffff;
+        if head == NO_HEAD {
+            None
+        } else {
+            Some(head as usize * 8)
+        }
+    }
+
+    /// Slots in use.
+    #[inline]
+    pub const fn inuse(self) -> u32 {
+        (self.0 >> 16) as u32 & 0xffff
+    }
+
+    /// Whether the slab failed a check and must be left alone.
+    #[inline]
+    pub const fn frozen(self) -> bool {
+        self.0 & FROZEN != 0
+    }
+
+    /// The same with another list and number of slots in use.
+    #[inline]
+    pub const fn with(self, head: Option<usize>, inuse: u32) -> Self {
+        let head = match head {
+            Some(offset) => (offset / 8) as u64,
+            None => NO_HEAD,
+        };
+        Self(self.0 & FROZEN | (inuse as u64) << 16 | head)
+    }
+}
+
+/// The descriptor of a slab or of a large object, at its first page.
+///
+/// | field | written by | read by |
+/// |---|---|---|
+/// | `state` | anyone, by compare-and-swap | anyone |
+/// | `prev`, `next`, `partial` | holder of the list lock | the same |
+/// | `position`, `start`, `epoch` | owner of the slab, before the state that needs it | owner |
+/// | `kind`, `order`, `node` | who took the pages | anyone who holds an object of it |
+#[repr(C, align(32))]
+pub struct Slab {
+    state: AtomicU64,
+    prev: AtomicU32,
+    next: AtomicU32,
+    /// Slots that the iterator has visited; of a large object, the high bits of its pages.
+    position: AtomicU16,
+    /// Where in the random sequence the iterator began.
+    start: AtomicU16,
+    kind: AtomicU8,
+    partial: AtomicU8,
+    node: AtomicU8,
+    /// 1 while somebody changes the state under a lock.
+    lock: AtomicU8,
+    /// Pages of a large object.
+    pages: AtomicU16,
+    /// Times that the slab has started over, or its pages were given back; truncated.
+    epoch: AtomicU16,
+}
+
+const _: () = assert!(size_of::<Slab>() == 32);
+
+macro_rules! field {
+    ($(#[$doc:meta])* $get:ident, $set:ident, $field:ident: $type:ty) => {
+        $(#[$doc])*
+        #[inline]
+        pub fn $get(&self) -> $type {
+            // Relaxed: ordered by the list lock, by ownership or by the state word; see the table.
+            self.$field.load(Relaxed)
+        }
+
+        /// Sets it; see the table for who may.
+        #[inline]
+        pub fn $set(&self, value: $type) {
+            // Relaxed: as for reading.
+            self.$field.store(value, Relaxed);
+        }
+    };
+}
+
+impl Slab {
+    field!(/// The slab before this one in its list.
+        prev, set_prev, prev: u32);
+    field!(/// The slab behind this one in its list.
+        next, set_next, next: u32);
+    field!(/// Slots that the iterator has visited.
+        position, set_position, position: u16);
+    field!(/// Where in the random sequence the iterator began.
+        start, set_start, start: u16);
+    field!(/// Memory node of the pages.
+        node, set_node, node: u8);
+    field!(/// Pages of a large object.
+        pages, set_pages, pages: u16);
+    field!(/// Times that the slab has started over, or its pages were given back; truncated.
+        epoch, set_epoch, epoch: u16);
+
+    /// Pages of a large object, which may be more than a block has.
+    pub fn large_pages(&self) -> usize {
+        usize::from(self.position()) << 16 | usize::from(self.pages())
+    }
+
+    /// Says how many pages a large object has, whose descriptor this is.
+    pub fn set_large_pages(&self, pages: usize) {
+        self.set_pages(pages as u16);
+        self.set_position((pages >> 16) as u16);
+    }
+
+    /// Whether the slab is on its node's partial list; true only under the list lock.
+    #[inline]
+    pub fn partial(&self) -> bool {
+        // Relaxed: guarded by the list lock.
+        self.partial.load(Relaxed) != 0
+    }
+
+    /// Says whether the slab is on its node's partial list; under the list lock.
+    #[inline]
+    pub fn set_partial(&self, partial: bool) {
+        // Relaxed: guarded by the list lock.
+        self.partial.store(u8::from(partial), Relaxed);
+    }
+
+    /// What begins at this page.
+    #[inline]
+    pub fn kind(&self) -> PageKind {
+        // Acquire: pairs with `set_kind`, so that the other fields are seen.
+        match self.kind.load(Acquire) {
+            1 => PageKind::Slab,
+            2 => PageKind::Large,
+            _ => PageKind::None,
+        }
+    }
+
+    /// Says what begins at this page.
+    #[inline]
+    pub fn set_kind(&self, kind: PageKind) {
+        // Release: pairs with `kind`.
+        self.kind.store(kind as u8, Release);
+    }
+
+    /// Turns a kind into none; false when it was another, for instance because
+    /// someone else just did the same.
+    pub fn clear_kind(&self, kind: PageKind) -> bool {
+        // Acquire: the fields of the object that ends here. Relaxed on failure: nothing follows.
+        self.kind
+            .compare_exchange(kind as u8, PageKind::None as u8, Acquire, Relaxed)
+            .is_ok()
+    }
+
+    /// The state now.
+    #[inline]
+    pub fn state(&self) -> State {
+        // Acquire: the links of the list that it shows.
+        State(self.state.load(Acquire))
+    }
+
+    /// The state of a slab that nobody else can reach.
+    #[inline]
+    pub fn set_state(&self, state: State) {
+        // Release: whoever comes to the slab must see its links.
+        self.state.store(state.0, Release);
+    }
+
+    /// Changes the state if it is still `old`.
+    #[inline]
+    pub fn change(&self, old: State, new: State) -> Result<(), State> {
+        // Release: the links that we wrote. Acquire: the links that others wrote, also
+        // on failure, as the caller goes on with what it then sees.
+        self.state
+            .compare_exchange_weak(old.0, new.0, AcqRel, Acquire)
+            .map(drop)
+            .map_err(State)
+            .inspect_err(|_| stand_back())
+    }
+
+    /// As [`change`](Self::change), under a lock of the slab instead of in one atomic step: the kernel's way where
+    /// there is no such step, and the old way to compare with. Waits for the lock.
+    pub fn change_locked(&self, old: State, new: State) -> Result<(), State> {
+        // Acquire: the last holder's changes.
+        while self
+            .lock
+            .compare_exchange_weak(0, 1, Acquire, Relaxed)
+            .is_err()
+        {
+            atomic::spin_loop();
+        }
+        let now = self.state();
+        if now == old {
+            self.set_state(new);
+        }
+        // Release: the next holder sees our change.
+        self.lock.store(0, Release);
+        if now == old { Ok(()) } else { Err(now) }
+    }
+
+    /// Makes the lock free in the child of a fork, whose holder may be no more.
+    pub fn reset_lock(&self) {
+        // Relaxed: the child has one thread.
+        self.lock.store(0, Relaxed);
+    }
+}
+
+/// Lets whoever came first go on for a moment: their next changes find the slab's line where it is, and so does ours after it.
+#[inline]
+fn stand_back() {
+    (0..PAUSES).for_each(|_| atomic::spin_loop());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_keeps_its_parts_apart() {
+        for inuse in [0, 1, 32767] {
+            let s = State::without_list(inuse);
+            assert_eq!((s.head(), s.inuse(), s.frozen()), (None, inuse, false));
+            for head in [0, 8, 256 * 1024 - 8] {
+                let t = s.with(Some(head), inuse);
+                assert_eq!((t.head(), t.inuse()), (Some(head), inuse));
+            }
+        }
+    }
+}

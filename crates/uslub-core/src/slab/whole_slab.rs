@@ -1,0 +1,560 @@
+//! Whole slabs: an array that holds all objects of a full slab frees it without touching one of them.
+//!
+//! A slab that becomes empty [starts over as fresh](crate::slab::refill), so no link would ever be read. The objects' addresses
+//! alone are looked at: so many different slots of the slab as it has are all of them, and all were in use, as the
+//! slab was full. It is on no list, and nobody else can push to it.
+//!
+//! So whoever has more to free than a CPU's sheaves hold looks for whole slabs first, and keeps what is left over: its neighbours,
+//! which often follow, make it whole.
+
+use core::ops::Range;
+
+use crate::cache::KmemCache;
+use crate::cache::allocator::Allocator;
+use crate::gfp::Gfp;
+use crate::memory::metadata::{SCRATCH, Scratch};
+use crate::percpu::sheaf::{self, Sheaf};
+use crate::percpu::stats::StatItem;
+use crate::platform::Platform;
+use crate::slab::node::{Node, SlabList};
+use crate::slab::state::{Slab, State};
+
+/// Objects that are looked at together, at most.
+const TOGETHER: usize = SCRATCH;
+
+/// Whose the objects of an array are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// The cache's: others among them end the process.
+    Ours,
+    /// Nobody has asked yet: others are left over.
+    Anyones,
+}
+
+/// Slabs that are empty now and on no list.
+struct Emptied {
+    slabs: SlabList,
+    count: usize,
+    whose: Whose,
+    /// Whether another CPU takes them: then their objects are offered to it.
+    offered: bool,
+}
+
+impl<P: Platform> Allocator<P> {
+    /// Empties a slab if the last objects of an array are all that it has; returns how many that
+    /// were, or 0. Then the slab belongs to the caller.
+    #[inline(never)]
+    pub(crate) fn empty_whole_at_end(
+        &self,
+        cache: &KmemCache<P>,
+        slab: &Slab,
+        objects: &[*mut u8],
+    ) -> usize {
+        let count = cache.oo.objects as usize;
+        if objects.len() < count
+            || !self.empty_whole(cache, slab, &objects[objects.len() - count..])
+        {
+            return 0;
+        }
+        count
+    }
+
+    /// Empties a slab if these, as many as it has, are all its objects; returns whether they are. Then it belongs to the caller.
+    fn empty_whole(&self, cache: &KmemCache<P>, slab: &Slab, objects: &[*mut u8]) -> bool {
+        let whole = !cache.keeps_its_freelist()
+            && slab.state() == State::without_list(cache.oo.objects)
+            && self.are_all(cache, slab, objects);
+        if whole {
+            slab.set_state(State::without_list(0));
+            slab.set_partial(false);
+        }
+        whole
+    }
+
+    /// Frees the whole slabs of an array, and moves what is left over to its beginning; returns how many that are.
+    ///
+    /// A slab may lie there in pieces, with one of another slab in between: bulks that begin in one slab and end in the next
+    /// leave that behind.
+    pub(crate) fn free_whole_slabs(
+        &self,
+        cache: &KmemCache<P>,
+        objects: &mut [*mut u8],
+        whose: Whose,
+        gfp: Gfp,
+    ) -> usize {
+        let mut gone = SlabList::new();
+        let left = self.take_whole_slabs(cache, objects, whose, &mut gone, gfp);
+        self.discard_list(cache, gone);
+        left
+    }
+
+    /// As [`free_whole_slabs`](Self::free_whole_slabs); slabs that are to go back to the page layer
+    /// go to `gone`, as that takes stack.
+    fn take_whole_slabs(
+        &self,
+        cache: &KmemCache<P>,
+        objects: &mut [*mut u8],
+        whose: Whose,
+        gone: &mut SlabList,
+        gfp: Gfp,
+    ) -> usize {
+        let (count, bytes) = (cache.oo.objects as usize, cache.oo.bytes());
+        let begins_with_one = |all: &[*mut u8]| is_near(all[0], all[count - 1], bytes);
+        if !objects.get(..count).is_some_and(begins_with_one)
+            && !may_have_whole(&[objects], count, bytes)
+        {
+            return objects.len();
+        }
+        self.take_whole_slabs_among(cache, objects, whose, gone, gfp)
+    }
+
+    /// As [`take_whole_slabs`](Self::take_whole_slabs), where there may be some.
+    #[inline(never)]
+    fn take_whole_slabs_among(
+        &self,
+        cache: &KmemCache<P>,
+        objects: &mut [*mut u8],
+        whose: Whose,
+        gone: &mut SlabList,
+        gfp: Gfp,
+    ) -> usize {
+        let (count, bytes) = (cache.oo.objects as usize, cache.oo.bytes());
+        let (mut at, mut left) = (0, 0);
+        // The last two slabs of which something is left over, one behind the other.
+        let (mut older, mut newer) = (0..0, 0..0);
+        let mut emptied = Emptied {
+            slabs: SlabList::new(),
+            count: 0,
+            whose,
+            offered: self.are_slabs_offered(cache, objects.len()),
+        };
+        while at < objects.len() {
+            // Most whole slabs lie in one piece: one look is enough for them.
+            if let Some(all) = objects.get(at..at + count)
+                && is_near(all[0], all[count - 1], bytes)
+                && self.note_whole(cache, all, &mut emptied)
+            {
+                at += count;
+                continue;
+            }
+            let run = at..at + run_len(&objects[at..], bytes);
+            at = run.end;
+            if self.note_whole(cache, &objects[run.clone()], &mut emptied) {
+                continue;
+            }
+            let (start, len) = (left, run.len());
+            objects.copy_within(run, start);
+            left += len;
+            let is_of = |slab: &Range<usize>| {
+                !slab.is_empty() && is_near(objects[slab.start], objects[start], bytes)
+            };
+            if is_of(&newer) {
+                newer.end = left;
+                if self.note_whole(cache, &objects[newer.clone()], &mut emptied) {
+                    left = newer.start;
+                    newer = core::mem::replace(&mut older, 0..0);
+                }
+            } else if is_of(&older) {
+                rotate(&mut objects[newer.start..left], newer.len());
+                older.end += len;
+                newer = older.end..left;
+                if self.note_whole(cache, &objects[older.clone()], &mut emptied) {
+                    objects.copy_within(newer, older.start);
+                    left -= count;
+                    newer = older.start..left;
+                    older = 0..0;
+                }
+            } else {
+                older = core::mem::replace(&mut newer, start..left);
+            }
+        }
+        self.count(cache, StatItem::FreeDetached, emptied.count);
+        self.place_emptied(cache, emptied.slabs, gone, gfp);
+        left
+    }
+
+    /// Empties the slab of these objects, which are of one slab, if they are all that it has; returns whether they are.
+    fn note_whole(&self, cache: &KmemCache<P>, objects: &[*mut u8], emptied: &mut Emptied) -> bool {
+        if objects.len() != cache.oo.objects as usize {
+            return false;
+        }
+        if emptied.whose == Whose::Anyones && self.cache_id_of(objects[0]) != Some(cache.id) {
+            return false;
+        }
+        let slab = self.checked_slab(cache, objects[0]);
+        if !self.empty_whole(cache, slab, objects) {
+            return false;
+        }
+        if emptied.offered {
+            // SAFETY: free objects of a slab of ours, and no reader knows them still.
+            unsafe { self.platform.offer(objects) };
+        }
+        emptied.slabs.push_back(&self.zone.arena, slab);
+        emptied.count += 1;
+        true
+    }
+
+    /// Frees objects that found no room together with those of this CPU's full sheaves, and places what stays. Returns whether it
+    /// did; if not, nothing is done.
+    pub(crate) fn free_with_own(
+        &self,
+        cache: &KmemCache<P>,
+        objects: &mut [*mut u8],
+        gfp: Gfp,
+    ) -> bool {
+        // Of more than both sheaves can hold, most would go to their slabs anyway.
+        let most = (TOGETHER / 4).min(2 * cache.capacity);
+        if cache.keeps_its_freelist() || objects.len() > most {
+            return false;
+        }
+        let Some(newer) = self.take_own(cache, sheaf::top_is_full) else {
+            return false;
+        };
+        let older = match self.glance(cache.id.spare()) {
+            0 => self.empty_sheaf(cache, gfp),
+            spare if sheaf::top_is_full(spare) => self.take_spare(cache, spare),
+            _ => None,
+        };
+        let Some(older) = older else {
+            self.place_filled(cache, newer, gfp);
+            return false;
+        };
+        let mut gone = SlabList::new();
+        let (main, spare, placed) = self.make_room(cache, older, newer, objects, &mut gone, gfp);
+        self.place_roomy(cache, main, gfp);
+        self.place_spare(cache, spare, gfp);
+        self.push_to_slabs(cache, &mut objects[placed..], &mut gone, gfp);
+        self.discard_list(cache, gone);
+        true
+    }
+
+    /// A sheaf with room, of a full one that was the spare: its whole slabs go, or what else has
+    /// to. Slabs that are to go back to the page layer go to `gone`.
+    pub(crate) fn make_roomy(
+        &self,
+        cache: &KmemCache<P>,
+        mut sheaf: Sheaf,
+        gone: &mut SlabList,
+        gfp: Gfp,
+    ) -> Sheaf {
+        self.flush_whole_slabs(cache, &mut sheaf, gone, gfp);
+        if sheaf.is_empty() {
+            return self.fit(cache, sheaf);
+        }
+        if cache.keeps_its_freelist() {
+            self.flush_sheaf_but_keep(cache, &mut sheaf, gone, gfp);
+            return self.fit(cache, sheaf);
+        }
+        let Some(newer) = self.take_own(cache, sheaf::top_is_full) else {
+            self.flush_sheaf_but_keep(cache, &mut sheaf, gone, gfp);
+            return self.fit(cache, sheaf);
+        };
+        let (main, spare, _) = self.make_room(cache, sheaf, newer, &[], gone, gfp);
+        self.place_spare(cache, spare, gfp);
+        main
+    }
+
+    fn flush_whole_slabs(
+        &self,
+        cache: &KmemCache<P>,
+        sheaf: &mut Sheaf,
+        gone: &mut SlabList,
+        gfp: Gfp,
+    ) {
+        let held = sheaf.len();
+        let left = self.take_whole_slabs(cache, sheaf.objects_mut(), Whose::Ours, gone, gfp);
+        self.count(cache, StatItem::SheafFlush, held - left);
+        sheaf.truncate(left);
+    }
+
+    /// Makes room in two sheaves, and puts objects behind theirs: whole slabs go, then of what is left over the oldest. Returns the
+    /// sheaves, the one with room first, and how many of the objects are dealt with.
+    ///
+    /// What stays is in the order in which it came. So objects that come one behind the other make whole slabs wherever
+    /// the first of them began, as what lies before it has left.
+    #[inline(always)]
+    fn make_room(
+        &self,
+        cache: &KmemCache<P>,
+        mut older: Sheaf,
+        newer: Sheaf,
+        objects: &[*mut u8],
+        gone: &mut SlabList,
+        gfp: Gfp,
+    ) -> (Sheaf, Sheaf, usize) {
+        self.flush_whole_slabs(cache, &mut older, gone, gfp);
+        let together = !older.is_empty() && may_have_whole_in(cache, &older, &newer, objects);
+        let scratch = together.then(|| self.meta.scratch(&self.platform, gfp));
+        let Some(mut scratch) = scratch.flatten() else {
+            self.flush_sheaf_but_keep(cache, &mut older, gone, gfp);
+            older = self.fit(cache, older);
+            let rest = fill(&mut older, objects).len();
+            return (older, newer, objects.len() - rest);
+        };
+        // SAFETY: ours until it is given back.
+        let all = unsafe { scratch.as_mut() };
+        let (older, newer) = self.make_room_in(cache, older, newer, objects, all, gone, gfp);
+        self.meta.give_scratch(scratch);
+        debug_assert!(!newer.is_full());
+        (newer, older, objects.len())
+    }
+
+    /// As `make_room`, with room for [`TOGETHER`] objects. The newer sheaf is then the one with
+    /// room.
+    #[inline(never)]
+    #[expect(clippy::too_many_arguments, reason = "a record of them takes stack")]
+    fn make_room_in(
+        &self,
+        cache: &KmemCache<P>,
+        mut older: Sheaf,
+        mut newer: Sheaf,
+        objects: &[*mut u8],
+        all: &mut Scratch,
+        gone: &mut SlabList,
+        gfp: Gfp,
+    ) -> (Sheaf, Sheaf) {
+        let mut passed = older.len() + newer.len() + objects.len();
+        // Which of the three is copied next, and from where.
+        let (mut part, mut at, mut held) = (0, 0, 0);
+        let (all, left) = loop {
+            let from = match part {
+                0 => older.objects(),
+                1 => newer.objects(),
+                _ => objects,
+            };
+            let more = (from.len() - at).min(TOGETHER - held);
+            all[held..held + more].write_copy_of_slice(&from[at..at + more]);
+            (at, held) = (at + more, held + more);
+            if at == from.len() {
+                (part, at) = (part + 1, 0);
+                if part < 3 {
+                    continue;
+                }
+            }
+            // SAFETY: written so far.
+            let all = unsafe { all[..held].assume_init_mut() };
+            let left = self.take_whole_slabs_among(cache, all, Whose::Ours, gone, gfp);
+            if part == 3 {
+                break (all, left);
+            }
+            // No room: whole slabs went, or, if there was none, the older half does.
+            held = left;
+            if left == all.len() {
+                let half = left / 2;
+                self.count(cache, StatItem::SheafFlush, half);
+                self.push_to_slabs(cache, &mut all[..half], gone, gfp);
+                all.copy_within(half.., 0);
+                (held, passed) = (left - half, passed - half);
+            }
+        };
+        older.truncate(0);
+        newer.truncate(0);
+        (older, newer) = (self.fit(cache, older), self.fit(cache, newer));
+        let capacity = older.capacity() + newer.capacity();
+        let first = oldest_to_go(&all[..left], left < passed, capacity, cache.oo.bytes());
+        self.push_to_slabs(cache, &mut all[..first], gone, gfp);
+        let mut kept = &all[first..left];
+        let flushed = (passed - objects.len()).saturating_sub(kept.len());
+        self.count(cache, StatItem::SheafFlush, flushed);
+        if kept.len() >= newer.capacity() {
+            kept = fill(&mut older, kept);
+        }
+        let rest = fill(&mut newer, kept);
+        debug_assert!(rest.is_empty());
+        (older, newer)
+    }
+
+    /// Makes a sheaf this CPU's spare, if it has none.
+    pub(crate) fn place_spare(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
+        let top = sheaf.into_top();
+        if !self.swap(cache.id.spare(), 0, top) {
+            // SAFETY: in no slot, so still ours.
+            self.store_or_flush(cache, unsafe { Sheaf::from_top(top) }, gfp);
+        }
+    }
+
+    /// Keeps empty slabs of ours that are on no list; those that are too many go to `gone`.
+    fn place_emptied(
+        &self,
+        cache: &KmemCache<P>,
+        mut emptied: SlabList,
+        gone: &mut SlabList,
+        gfp: Gfp,
+    ) {
+        let arena = &self.zone.arena;
+        while let Some(first) = emptied.first(arena) {
+            let home = first.node();
+            let mut own = SlabList::new();
+            if self.nr_nodes() == 1 {
+                own.append(arena, &mut emptied);
+            }
+            while let Some(slab) = emptied.first(arena)
+                && slab.node() == home
+            {
+                emptied.remove(arena, slab);
+                own.push_back(arena, slab);
+            }
+            self.place_on_node(cache, cache.node(usize::from(home)), own, gone, gfp);
+        }
+    }
+
+    /// As `place_emptied`, slabs of one node.
+    #[inline(never)]
+    pub(crate) fn place_on_node(
+        &self,
+        cache: &KmemCache<P>,
+        node: &Node<P>,
+        mut emptied: SlabList,
+        gone: &mut SlabList,
+        gfp: Gfp,
+    ) {
+        let arena = &self.zone.arena;
+        let reserve = cache.has_reserve();
+        while let Some(slab) = emptied.first(arena) {
+            emptied.remove(arena, slab);
+            if reserve && node.put_at_hand(arena, slab) {
+                continue;
+            }
+            if gfp.may_spin() && (reserve || node.nr_partial() >= cache.min_partial) {
+                emptied.push_front(arena, slab);
+                break;
+            }
+            let Some(mut lists) = self.lock_lists(cache, node, gfp.may_spin()) else {
+                node.stash(arena, slab);
+                continue;
+            };
+            lists.add(arena, slab, reserve);
+            node.note(&lists);
+            self.count(cache, StatItem::FreeAddPartial, 1);
+        }
+        if emptied.is_empty() {
+            return;
+        }
+        if reserve && let Some(lists) = self.lock_lists(cache, node, true) {
+            return self.slabs_emptied(cache, node, lists, emptied, gone);
+        }
+        gone.append(arena, &mut emptied);
+    }
+}
+
+/// Whether so many neighbours lie one behind the other in some arrays that all `count` objects of a slab of `bytes` bytes may be
+/// among them. A few samples: a slab of 16 and more is in four pieces at most (see
+/// [`free_whole_slabs`](Allocator::free_whole_slabs); each may go on in the next array), and one of a quarter holds an eighth.
+#[inline(never)]
+fn may_have_whole(arrays: &[&[*mut u8]], count: usize, bytes: usize) -> bool {
+    if arrays.iter().map(|array| array.len()).sum::<usize>() < count {
+        return false;
+    }
+    // Two objects may lie across two samples; so small slabs are always looked for.
+    let eighth = if count < 4 { 1 } else { (count / 8).max(2) };
+    let near = |array: &&[*mut u8]| {
+        let parts = array.chunks_exact(eighth);
+        parts
+            .filter(|part| is_near(part[0], part[eighth - 1], bytes))
+            .count()
+    };
+    arrays.iter().map(near).sum::<usize>() * eighth * 4 >= count
+}
+
+/// As [`may_have_whole`], of two sheaves and an array. Apart, as its caller's calls go deep.
+#[inline(never)]
+fn may_have_whole_in<P: Platform>(
+    cache: &KmemCache<P>,
+    older: &Sheaf,
+    newer: &Sheaf,
+    objects: &[*mut u8],
+) -> bool {
+    let parts = [older.objects(), newer.objects(), objects];
+    may_have_whole(&parts, cache.oo.objects as usize, cache.oo.bytes())
+}
+
+/// Objects at the start of an array, which has some, that lie in the slab of the first.
+fn run_len(objects: &[*mut u8], bytes: usize) -> usize {
+    let first = objects[0] as usize;
+    // Eight at a time without a branch each: the bits in which any of them differs from the first.
+    let (eights, _) = objects.as_chunks::<8>();
+    let differs = |eight: &[*mut u8; 8]| eight.iter().fold(0, |all, &o| all | (o as usize ^ first));
+    let whole = eights
+        .iter()
+        .take_while(|&eight| differs(eight) < bytes)
+        .count()
+        * 8;
+    let here = |&&object: &&*mut u8| is_near(object, objects[0], bytes);
+    whole + objects[whole..].iter().take(8).take_while(here).count()
+}
+
+/// Moves the first objects of an array behind the others.
+#[inline(never)]
+fn rotate(objects: &mut [*mut u8], first: usize) {
+    // Three times the other way round: `rotate_left` has a buffer on the stack.
+    objects[..first].reverse();
+    objects[first..].reverse();
+    objects.reverse();
+}
+
+/// Whether two objects lie in one slab: slabs are as aligned as they are large.
+pub(crate) fn is_near(a: *mut u8, b: *mut u8, bytes: usize) -> bool {
+    (a as usize ^ b as usize) < bytes
+}
+
+/// Moves the first objects of an array into a sheaf, as many as it has room for; returns the others.
+fn fill<'a>(sheaf: &mut Sheaf, objects: &'a [*mut u8]) -> &'a [*mut u8] {
+    let room = sheaf.room();
+    let (first, rest) = objects.split_at(room.len().min(objects.len()));
+    room[..first.len()].copy_from_slice(first);
+    sheaf.grow(first.len());
+    rest
+}
+
+/// Objects that stay in sheaves of `capacity`, at most, when room is made.
+fn most_kept(capacity: usize) -> usize {
+    capacity * 3 / 4
+}
+
+/// How many of an array's first objects have to go so that sheaves of `capacity` have room again for a quarter. Objects of one
+/// slab of `bytes` bytes stay together: they go all, or wait for those that may follow. Where others were `whole` only the last
+/// ones wait: the next slab then begins where a sheaf does.
+#[inline(never)]
+fn oldest_to_go(objects: &[*mut u8], whole: bool, capacity: usize, bytes: usize) -> usize {
+    let (len, most) = (objects.len(), most_kept(capacity));
+    let Some(&last) = objects.last() else {
+        return 0;
+    };
+    let with_last = |&&object: &&*mut u8| is_near(object, last, bytes);
+    let start = len - objects.iter().rev().take_while(with_last).count();
+    let may_wait = len - start <= most;
+    if whole && may_wait {
+        return start;
+    }
+    if len <= most {
+        return 0;
+    }
+    let least = len - capacity / 2;
+    if least > start {
+        return if may_wait { start } else { least };
+    }
+    let here = |&&object: &&*mut u8| is_near(object, objects[least - 1], bytes);
+    least + objects[least..].iter().take_while(here).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+
+    #[test]
+    fn a_whole_slab_is_looked_for_wherever_it_lies() {
+        for count in (1..=40).chain([64, 128, 256]) {
+            for before in 0..20 {
+                // Others, each of a slab of its own; then all objects of slab 0.
+                let others = (1..=before + 3).map(|slab| (slab << 16) as *mut u8);
+                let mut all: Vec<*mut u8> = others.collect();
+                all.splice(before..before, (0..count).map(|i| (i * 16) as *mut u8));
+                assert!(may_have_whole(&[&all], count, 1 << 16), "{count} {before}");
+                let few = &all[..count.min(before)];
+                assert!(!may_have_whole(&[few], count + 4, 1 << 16));
+            }
+        }
+    }
+}

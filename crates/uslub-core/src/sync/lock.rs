@@ -1,0 +1,389 @@
+//! A lock that spins briefly and then sleeps, and that knows its owner.
+//!
+//! The word of a lock is 0 while the lock is free. Otherwise it has three parts:
+//!
+//! | bits | part | meaning |
+//! |---|---|---|
+//! | 0 | `CONTENDED` | a thread may sleep until the lock is released |
+//! | 1 … 2 | level | 0: a thread works under the lock. 1 to 3: a fork holds it, see below |
+//! | 3 … 31 | owner | [`Platform::lock_tag`] of the thread that holds the lock |
+//!
+//! A fork takes all locks, so that the child finds every structure whole. The thread that forks
+//! changes nothing under these locks: it only keeps others out. The level says how many forks of
+//! that thread were under way when it took the lock, as a signal handler that interrupts a fork
+//! may fork too. Three rules keep a fork from waiting for itself, or others for a fork, for ever:
+//!
+//! | situation | what happens |
+//! |---|---|
+//! | a fork finds a lock that its own thread holds | the fork leaves the lock as it is: an outer fork took it, or code that a signal handler interrupted |
+//! | the thread that forks allocates, as fork handlers of other libraries do | it enters the lock: the level is 0 until it leaves |
+//! | another thread waits for a lock that a fork holds | after [`PATIENCE_MS`] it steals the lock |
+//!
+//! A stolen lock ends every circle of a fork that waits for a lock of the C library, and a thread
+//! that holds this lock and allocates. A lock in use (level 0) is never stolen.
+//!
+//! Callers that must never wait (`GFP_NOSPIN`) use [`Lock::try_lock`]. Locks are
+//! taken in the order stated in `docs/architecture.md`.
+
+use core::cell::UnsafeCell;
+use core::marker::PhantomData;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use crate::platform::Platform;
+use crate::sync::atomic::{self, AtomicU32, SPINS};
+
+const FREE: u32 = 0;
+const CONTENDED: u32 = 1;
+const LEVEL_SHIFT: u32 = 1;
+const LEVEL: u32 = 3 << LEVEL_SHIFT;
+const OWNER_SHIFT: u32 = 3;
+/// Bits of an owner's tag.
+const TAG_BITS: u32 = u32::BITS - OWNER_SHIFT;
+
+/// Deepest fork that takes locks: a fork that interrupts three others of its thread takes none.
+pub const MAX_LEVEL: u32 = LEVEL >> LEVEL_SHIFT;
+/// Milliseconds for which a thread waits for a lock that a fork holds, before it steals the lock.
+/// The fork of a process with little memory takes less than a millisecond.
+pub const PATIENCE_MS: u32 = 20;
+/// Milliseconds of one such wait.
+const STEP_MS: u32 = 2;
+
+fn level_of(word: u32) -> u32 {
+    (word & LEVEL) >> LEVEL_SHIFT
+}
+
+fn owner_of(word: u32) -> u32 {
+    word & !(LEVEL | CONTENDED)
+}
+
+/// How a lock is held, as the thread sees it that asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// By nobody.
+    Not,
+    /// By a fork; nothing is being changed.
+    ByFork,
+    /// By this thread, whose work the caller has interrupted.
+    Here,
+    /// By another thread, which may be in the middle of a change.
+    Elsewhere,
+}
+
+/// The word of a [`Lock`].
+pub struct RawLock<P> {
+    word: AtomicU32,
+    platform: PhantomData<fn() -> P>,
+}
+
+impl<P: Platform> RawLock<P> {
+    const fn new() -> Self {
+        Self {
+            word: AtomicU32::new(FREE),
+            platform: PhantomData,
+        }
+    }
+
+    /// This thread as an owner.
+    #[inline]
+    pub(crate) fn me() -> u32 {
+        const { assert!(TAG_BITS == 29) };
+        (P::lock_tag() << OWNER_SHIFT).max(1 << OWNER_SHIFT)
+    }
+
+    /// Takes the lock, waiting for it if need be; returns what [`leave`](Self::leave) is to be
+    /// given.
+    #[inline]
+    fn enter(&self) -> u32 {
+        let me = Self::me();
+        // Acquire: pairs with the release of the last holder, whose writes we must see.
+        match self.word.compare_exchange(FREE, me, Acquire, Relaxed) {
+            Ok(_) => 0,
+            Err(_) => self.enter_slow(me),
+        }
+    }
+
+    #[cold]
+    fn enter_slow(&self, me: u32) -> u32 {
+        if let Some(level) = self.enter_own(me) {
+            return level;
+        }
+        if self.spin(me) {
+            return 0;
+        }
+        let mut waited = 0;
+        loop {
+            // Relaxed: a look; each exchange below acquires.
+            let word = self.word.load(Relaxed);
+            let level = level_of(word);
+            // Others may sleep: whoever takes the lock now wakes one of them later.
+            let may_take = word == FREE || (level > 0 && waited >= PATIENCE_MS);
+            if may_take {
+                // Acquire: the last holder's writes. Of a lock that is stolen, too: a fork that
+                // allocated under the lock released it with its level.
+                let taken = (self.word).compare_exchange(word, me | CONTENDED, Acquire, Relaxed);
+                if taken.is_ok() {
+                    return 0;
+                }
+            } else if let Some(word) = self.say_contended(word) {
+                let timeout = (level > 0).then_some(STEP_MS);
+                waited = if level > 0 { waited + STEP_MS } else { 0 };
+                P::wait(&self.word, word, timeout);
+            }
+        }
+    }
+
+    /// Says in a word that somebody waits, unless it has changed; returns the word then.
+    fn say_contended(&self, word: u32) -> Option<u32> {
+        let contended = word | CONTENDED;
+        let said = word == contended
+            // Relaxed: the holder looks at this bit by the exchange that releases.
+            || (self.word.compare_exchange(word, contended, Relaxed, Relaxed)).is_ok();
+        said.then_some(contended)
+    }
+
+    /// Looks a few times whether the lock is free, and takes it then.
+    fn spin(&self, me: u32) -> bool {
+        for _ in 0..SPINS {
+            atomic::spin_loop();
+            // Relaxed: only a look; the exchange below acquires.
+            if self.word.load(Relaxed) == FREE
+                // Acquire: as in `enter`.
+                && self.word.compare_exchange(FREE, me, Acquire, Relaxed).is_ok()
+            {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Enters the lock that a fork of this thread holds; returns the fork's level.
+    fn enter_own(&self, me: u32) -> Option<u32> {
+        loop {
+            // Relaxed: what this thread wrote, and a bit that says nothing of the value.
+            let word = self.word.load(Relaxed);
+            if owner_of(word) != me || level_of(word) == 0 {
+                return None;
+            }
+            // Relaxed: the writes under the lock were this thread's.
+            let entered = (self.word).compare_exchange(word, word & !LEVEL, Relaxed, Relaxed);
+            if entered.is_ok() {
+                return Some(level_of(word));
+            }
+        }
+    }
+
+    #[inline]
+    fn try_enter(&self) -> Option<u32> {
+        let me = Self::me();
+        // Acquire: as in `enter`.
+        match self.word.compare_exchange(FREE, me, Acquire, Relaxed) {
+            Ok(_) => Some(0),
+            Err(word) if level_of(word) > 0 => self.enter_own(me),
+            Err(_) => None,
+        }
+    }
+
+    /// Undoes [`enter`](Self::enter): gives the lock up, or back to the fork that holds it.
+    #[inline]
+    fn leave(&self, level: u32) {
+        if level > 0 {
+            // Release: a thread that steals the lock must see our writes.
+            let before = self.word.fetch_or(level << LEVEL_SHIFT, Release);
+            if before & CONTENDED != 0 {
+                // Who sleeps may steal it now, after a while.
+                P::wake(&self.word);
+            }
+            return;
+        }
+        // Release: the next holder must see our writes.
+        if self.word.swap(FREE, Release) & CONTENDED != 0 {
+            P::wake(&self.word);
+        }
+    }
+
+    /// Takes the lock without a guard, waiting for it if need be.
+    pub fn acquire(&self) {
+        self.enter();
+    }
+
+    /// Releases the lock that [`acquire`](Self::acquire) took.
+    ///
+    /// # Safety
+    ///
+    /// The caller holds the lock and uses the value no longer.
+    pub unsafe fn release(&self) {
+        self.leave(0);
+    }
+
+    /// Takes the lock for a fork of a level from 1 to [`MAX_LEVEL`], unless this thread holds it.
+    /// Waits at most for so many milliseconds as `patience` says, and takes them off.
+    pub fn acquire_for_fork(&self, level: u32, patience: &mut u32) {
+        debug_assert!((1..=MAX_LEVEL).contains(&level));
+        let owner = Self::me();
+        let me = owner | level << LEVEL_SHIFT;
+        let mut slept = FREE;
+        loop {
+            // Acquire: as in `enter`.
+            match (self.word).compare_exchange(FREE, me | slept, Acquire, Relaxed) {
+                Err(word) if owner_of(word) != owner && *patience > 0 => {
+                    if self.spin(me | slept) {
+                        return;
+                    }
+                    // Relaxed: a look.
+                    let word = self.word.load(Relaxed);
+                    if word != FREE
+                        && let Some(word) = self.say_contended(word)
+                    {
+                        slept = CONTENDED;
+                        *patience -= 1;
+                        P::wait(&self.word, word, Some(1));
+                    }
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// Releases the lock if this thread took it for a fork of this level.
+    pub fn release_for_fork(&self, level: u32) {
+        debug_assert!((1..=MAX_LEVEL).contains(&level));
+        let me = Self::me() | level << LEVEL_SHIFT;
+        loop {
+            // Relaxed: a look; a thread may steal the lock meanwhile.
+            let word = self.word.load(Relaxed);
+            if word & !CONTENDED != me {
+                return;
+            }
+            // Release: as in `leave`; of what this thread wrote when it entered the lock.
+            let released = self.word.compare_exchange(word, FREE, Release, Relaxed);
+            if released.is_ok() {
+                if word & CONTENDED != 0 {
+                    P::wake(&self.word);
+                }
+                return;
+            }
+        }
+    }
+
+    /// How the lock is held, as this thread sees it.
+    pub fn held(&self) -> Held {
+        // Relaxed: a glance.
+        let word = self.word.load(Relaxed);
+        match (word == FREE, level_of(word) > 0, owner_of(word)) {
+            (true, ..) => Held::Not,
+            (_, true, _) => Held::ByFork,
+            (.., owner) if owner == Self::me() => Held::Here,
+            _ => Held::Elsewhere,
+        }
+    }
+
+    /// Makes the lock free in the child of a fork, unless this thread holds it: the threads that
+    /// held it, and that wait for it, do not exist there.
+    ///
+    /// # Safety
+    ///
+    /// Only in a process with one thread.
+    pub unsafe fn reset_others(&self) {
+        // Relaxed, both: there is one thread.
+        if owner_of(self.word.load(Relaxed)) != Self::me() {
+            self.word.store(FREE, Relaxed);
+        }
+    }
+}
+
+/// A value that one thread at a time may use.
+pub struct Lock<P, T> {
+    raw: RawLock<P>,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the word admits one thread at a time to the value.
+unsafe impl<P, T: Send> Sync for Lock<P, T> {}
+
+impl<P: Platform, T> Lock<P, T> {
+    /// A free lock around `value`.
+    pub const fn new(value: T) -> Self {
+        Self {
+            raw: RawLock::new(),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// The value, whoever holds the lock.
+    ///
+    /// # Safety
+    ///
+    /// Nobody changes the value any longer.
+    pub(crate) unsafe fn unguarded(&self) -> &T {
+        // SAFETY: by the caller's promise.
+        unsafe { &*self.value.get() }
+    }
+
+    /// The lock without the value.
+    pub const fn raw(&self) -> &RawLock<P> {
+        &self.raw
+    }
+
+    /// Takes the lock, waiting for it if need be.
+    #[inline]
+    pub fn lock(&self) -> Guard<'_, P, T> {
+        let level = self.raw.enter();
+        Guard { lock: self, level }
+    }
+
+    /// Takes the lock if it is free, or if a fork of this thread holds it.
+    #[inline]
+    pub fn try_lock(&self) -> Option<Guard<'_, P, T>> {
+        let level = self.raw.try_enter()?;
+        Some(Guard { lock: self, level })
+    }
+
+    /// Takes the lock, waiting only where `spin` allows it.
+    #[inline]
+    pub fn lock_if(&self, spin: bool) -> Option<Guard<'_, P, T>> {
+        if spin {
+            Some(self.lock())
+        } else {
+            self.try_lock()
+        }
+    }
+
+    /// Whether somebody holds the lock, at a glance.
+    pub fn is_held(&self) -> bool {
+        self.raw.held() != Held::Not
+    }
+}
+
+/// Access to the value of a [`Lock`]; releases it when dropped.
+pub struct Guard<'a, P: Platform, T> {
+    lock: &'a Lock<P, T>,
+    /// Level of the fork that holds the lock all the while; 0 for none.
+    level: u32,
+}
+
+impl<P: Platform, T> Deref for Guard<'_, P, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        atomic::reads(self.lock.value.get(), 1);
+        // SAFETY: the guard holds the lock.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<P: Platform, T> DerefMut for Guard<'_, P, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        atomic::writes(self.lock.value.get(), 1);
+        // SAFETY: the guard holds the lock, and it is borrowed uniquely.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<P: Platform, T> Drop for Guard<'_, P, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lock.raw.leave(self.level);
+    }
+}
