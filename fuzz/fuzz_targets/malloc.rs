@@ -1,8 +1,9 @@
 //! The malloc family against a plain model, on the library's own fast path.
 //!
-//! The fuzzer itself runs on uslub too. Each object is filled with a byte of its own in all its usable bytes and
-//! looked at when it is resized or freed, so that a lost, moved or overlapping object is
-//! seen. At the end of an input all is freed, and now and then all structures are checked.
+//! The fuzzer itself runs on uslub too. Each object is filled with a byte of its own in all its
+//! usable bytes and looked at when it is resized or freed, so that a lost, moved or overlapping
+//! object is seen. At the end of an input all is freed, and now and then all structures are
+//! checked.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Every text that the libraries read: tunables, the C tuning of a cache, and what the kernel says of nodes.
+//! Every text that the libraries read: tunables, the C tuning of a cache, and what the kernel says
+//! of nodes.
 
 #![no_main]
 
@@ -84,8 +85,8 @@ enum Input {
     Bytes(Vec<u8>),
 }
 
-/// What a tunable must be after a setting was accepted, by rules of our own: a known name, and a whole number in
-/// decimal digits within the bounds.
+/// What a tunable must be after a setting was accepted, by rules of our own: a known name, and a
+/// whole number in decimal digits within the bounds.
 fn expected(setting: &str) -> Option<(&'static str, u32)> {
     let (key, value) = setting.split_once('=')?;
     let known = TUNABLES.iter().find(|t| t.name == key.trim())?;

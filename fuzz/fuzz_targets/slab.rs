@@ -1,8 +1,9 @@
 //! The state machines below a cache: sheaves in slots, and slabs between full, partial and empty.
 //!
-//! One half drives the words of a CPU's slots against plain vectors. The other drives a cache of tiny sheaves and
-//! slabs, while somebody else (the test) may hold any of the locks: then only what may not wait is called, and a
-//! wait is a failure. Whenever no lock is held, every slot of every slab must be in exactly one place.
+//! One half drives the words of a CPU's slots against plain vectors. The other drives a cache of
+//! tiny sheaves and slabs, while somebody else (the test) may hold any of the locks: then only what
+//! may not wait is called, and a wait is a failure. Whenever no lock is held, every slot of every
+//! slab must be in exactly one place.
 
 #![no_main]
 

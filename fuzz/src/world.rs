@@ -1,8 +1,9 @@
 //! A model of the caches of one allocator: who holds what, and what it holds.
 //!
-//! An object is filled with a byte of its own when it is allocated and looked at when it is freed. One
-//! that waits for a grace period is looked at when that ends, and nobody may get it before. What the allocator counts is
-//! compared with the model, and at the end everything must be given back.
+//! An object is filled with a byte of its own when it is allocated and looked at when it is freed.
+//! One that waits for a grace period is looked at when that ends, and nobody may get it before.
+//! What the allocator counts is compared with the model, and at the end everything must be given
+//! back.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -437,7 +438,8 @@ impl World {
         self.a.platform.heal();
     }
 
-    /// Objects that this creator and others of the same cache hold, those in prefilled sheaves included.
+    /// Objects that this creator and others of the same cache hold, those in prefilled sheaves
+    /// included.
     fn live_in(&self, cache: *const Cache) -> usize {
         let of_cache = self.owned.iter().filter(|o| std::ptr::eq(o.cache, cache));
         let live = |o: &Owned| {

@@ -89,8 +89,9 @@ impl Bench {
         self.so_many_rounds_of(self.rounds(), warm_up, competitors)
     }
 
-    /// As [`rounds_of`](Self::rounds_of), with a number of rounds of the caller's own: more and shorter ones for competitors so
-    /// close to each other that what the machine does meanwhile would decide.
+    /// As [`rounds_of`](Self::rounds_of), with a number of rounds of the caller's own: more and
+    /// shorter ones for competitors so close to each other that what the machine does meanwhile
+    /// would decide.
     ///
     /// # Errors
     ///

@@ -17,7 +17,8 @@ const PLACES: usize = 512;
 /// Objects of the largest array.
 const MOST: usize = 250;
 
-/// Room for an array of objects, which lies elsewhere each time, and for everybody in the same places: some cost a processor 10 ns a call.
+/// Room for an array of objects, which lies elsewhere each time, and for everybody in the same
+/// places: some cost a processor 10 ns a call.
 pub struct Places {
     room: Page<[*mut u8; PLACES + MOST]>,
     /// Where who comes next.

@@ -1,7 +1,8 @@
 //! Pictures of figures: bars and curves as SVG that takes its colours from the page.
 //!
-//! The plotting library draws in fixed colours. Each of ours stands for one of the page's and is replaced by its name, so
-//! that a picture follows the page from light to dark. Title and legend are the page's, which can wrap them.
+//! The plotting library draws in fixed colours. Each of ours stands for one of the page's and is
+//! replaced by its name, so that a picture follows the page from light to dark. Title and legend
+//! are the page's, which can wrap them.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;

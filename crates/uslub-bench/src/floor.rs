@@ -1,8 +1,9 @@
 //! The floor: the least that a call takes where each CPU has a stack of free objects for each size.
 //!
-//! The same restartable sequences as ours, on stacks that are never empty nor full; for `free` one look at a page map, as the address
-//! is all that it is told. Nothing is checked, refilled or given back: what an allocator takes above it is its own doing, and what
-//! its stacks and its map cost is here.
+//! The same restartable sequences as ours, on stacks that are never empty nor full; for `free` one
+//! look at a page map, as the address is all that it is told. Nothing is checked, refilled or given
+//! back: what an allocator takes above it is its own doing, and what its stacks and its map cost is
+//! here.
 //!
 //! ```text
 //!   malloc: size → class → pop          free: address → page → class → push
@@ -71,7 +72,8 @@ impl Window {
         window
     }
 
-    /// Puts [`CAPACITY`] objects in, by their number, and leaves room for some more; returns the top.
+    /// Puts [`CAPACITY`] objects in, by their number, and leaves room for some more; returns the
+    /// top.
     pub fn fill(&mut self, more: usize, object: impl Fn(usize) -> usize) -> usize {
         let end = WORDS - more;
         let room = self.0[end - CAPACITY..end].iter_mut().enumerate();
@@ -182,7 +184,8 @@ impl Floor {
             let word = FIRST_TOP + CACHE_WORDS * class;
             let window = Box::leak(Box::new(Window::new()));
             let object = |i| base.wrapping_add(page * PAGE + i * size) as usize;
-            // Tops at the same place of their pages would wait for each other. (Bulks are of the larger size, and of all.)
+            // Tops at the same place of their pages would wait for each other. (Bulks are of the
+            // larger size, and of all.)
             region.0[word] = window.fill(SIZES.len() - 1 - class, object);
             floor.map[page..page + pages].fill(8 * word as u16);
             floor.classes[size / STEP] = 8 * word as u16;
@@ -213,7 +216,8 @@ impl Floor {
         self.push_to(self.classes[size / STEP], object);
     }
 
-    /// Puts an object back of which the address alone is known; null is ignored, and what is none of ours.
+    /// Puts an object back of which the address alone is known; null is ignored, and what is none
+    /// of ours.
     #[inline(always)]
     fn push_by_address(&self, object: *mut u8) {
         if let Some(&at) = self

@@ -1,7 +1,8 @@
-//! Bulks from fresh slabs: objects as many as so much memory holds are allocated in bulks of a slab each, live all at once, and are
-//! freed in the same bulks.
+//! Bulks from fresh slabs: objects as many as so much memory holds are allocated in bulks of a slab
+//! each, live all at once, and are freed in the same bulks.
 //!
-//! What was freed went back to the page layer before, so that each bulk uses up a fresh slab, and the memory is there already.
+//! What was freed went back to the page layer before, so that each bulk uses up a fresh slab, and
+//! the memory is there already.
 
 use std::hint::black_box;
 use std::ptr::{null_mut, without_provenance_mut};
@@ -47,8 +48,8 @@ impl Room {
         }
     }
 
-    /// Writes the processor's caches full of other things, for what a round has left there would be written back in the time of the next
-    /// one; the array.
+    /// Writes the processor's caches full of other things, for what a round has left there would be
+    /// written back in the time of the next one; the array.
     fn begin(&mut self) -> &mut [*mut u8] {
         for byte in &mut self.others {
             *byte = byte.wrapping_add(1);
@@ -106,8 +107,8 @@ pub fn round(
     })
 }
 
-/// What no allocator can leave out: addresses go into the same array, with one compare-and-swap a bulk that takes them from whoever
-/// else might; and each is looked at again.
+/// What no allocator can leave out: addresses go into the same array, with one compare-and-swap a
+/// bulk that takes them from whoever else might; and each is looked at again.
 pub fn least(size: usize, room: &mut Room, batch: usize) -> Times {
     let next = AtomicUsize::new(size);
     let objects = room.begin();

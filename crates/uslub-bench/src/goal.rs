@@ -33,7 +33,8 @@ impl Goal {
         self.and(format!("no dearer (±{:.0} % is a tie)", TIE * 100.0), met)
     }
 
-    /// In the median of the rounds the new is no dearer than the old of the same round, but for a tie.
+    /// In the median of the rounds the new is no dearer than the old of the same round, but for a
+    /// tie.
     pub fn no_dearer_by_rounds(self, ratios: Sample) -> Self {
         let text = format!("no dearer (±{:.0} % is a tie)", TIE * 100.0);
         self.and(text, ratios.median <= 1.0 + TIE)

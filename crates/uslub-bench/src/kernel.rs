@@ -1,6 +1,7 @@
 //! What SLUB takes inside the kernel: nanoseconds an object.
 //!
-//! Measured once, on the machine where all goals were set: the real code, run as a process, the least of many windows on one CPU.
+//! Measured once, on the machine where all goals were set: the real code, run as a process, the
+//! least of many windows on one CPU.
 
 /// Whose figures they are: of the newest, and of the last before it got sheaves.
 pub const KERNELS: [&str; 2] = ["Linux 7.2.12", "Linux 6.1.192"];
@@ -50,7 +51,8 @@ const fn fresh(size: usize, alloc: [Known; 2], free: Known) -> Fresh {
     Fresh { size, alloc, free }
 }
 
-/// The newest kernel's figure for bulks of `n`, and whether it was measured at just this number; else it is the lower of its neighbours'.
+/// The newest kernel's figure for bulks of `n`, and whether it was measured at just this number;
+/// else it is the lower of its neighbours'.
 pub fn bulk(n: usize) -> (f64, bool) {
     let exact = BULKS.iter().find(|(known, _)| *known == n);
     if let Some((_, [newest, _])) = exact {

@@ -1,7 +1,8 @@
-//! Measures uslub: the five mailing-list threads that it was built from, each old way against the new one.
+//! Measures uslub: the five mailing-list threads that it was built from, each old way against the
+//! new one.
 //!
-//! Both ways are in the one binary, chosen a cache by its `Tuning`. Competitors take turns (A B A B …), the median
-//! of the rounds counts, and its spread stands beside it.
+//! Both ways are in the one binary, chosen a cache by its `Tuning`. Competitors take turns (A B A B
+//! …), the median of the rounds counts, and its spread stands beside it.
 //!
 //! | file | concept |
 //! |---|---|

@@ -41,7 +41,8 @@ impl Sample {
     }
 }
 
-/// Runs all competitors in turn, `rounds` times after `warm_up` times; `drawn` is called after each turn.
+/// Runs all competitors in turn, `rounds` times after `warm_up` times; `drawn` is called after each
+/// turn.
 pub fn interleave<T, const N: usize>(
     rounds: usize,
     warm_up: usize,

@@ -1,5 +1,5 @@
-//! The pace of this machine: what two steps take that everything is made of, beside what they took where the goals in
-//! nanoseconds were set.
+//! The pace of this machine: what two steps take that everything is made of, beside what they took
+//! where the goals in nanoseconds were set.
 
 use std::cell::Cell;
 use std::fmt;
@@ -78,7 +78,8 @@ pub fn load() -> f64 {
 /// A word that says where the next is.
 struct Link<'a>(Cell<Option<&'a Link<'a>>>);
 
-/// What nanoseconds would be where the goals were set, as far as one figure can tell, if a load takes `load_ns` here: in words.
+/// What nanoseconds would be where the goals were set, as far as one figure can tell, if a load
+/// takes `load_ns` here: in words.
 pub fn where_goals_were_set(ns: f64, load_ns: f64) -> String {
     format!("{:.2} ns where goals were set", ns * LOAD_NS / load_ns)
 }

@@ -1,10 +1,12 @@
 //! What a step takes while nobody else uses the processor's core.
 //!
-//! On a shared machine the other half of a core belongs to somebody else, for some milliseconds at a time, and all that keeps more than
-//! one unit of the core busy then takes up to twice as long. So work is cut into slices, with a probe before and after each that does
-//! nothing but fill the units of the core; the eighth of all steps whose probes were shortest is what counts, and until so many are done
-//! alone, a slice is begun only once a probe takes no longer than the shortest ever, or patience is at its end. What is measured has no
-//! say in which they are, and on a machine of one's own they are any eighth. It is for work that goes on evenly: a step that is rare and
+//! On a shared machine the other half of a core belongs to somebody else, for some milliseconds at
+//! a time, and all that keeps more than one unit of the core busy then takes up to twice as long.
+//! So work is cut into slices, with a probe before and after each that does nothing but fill the
+//! units of the core; the eighth of all steps whose probes were shortest is what counts, and until
+//! so many are done alone, a slice is begun only once a probe takes no longer than the shortest
+//! ever, or patience is at its end. What is measured has no say in which they are, and on a machine
+//! of one's own they are any eighth. It is for work that goes on evenly: a step that is rare and
 //! takes long would mostly go uncounted.
 
 use std::hint::black_box;
@@ -38,7 +40,8 @@ struct Slice {
     steps: usize,
 }
 
-/// Nanoseconds of one of `steps` steps, of which `work` does those that it is given; 0.0 if there are none.
+/// Nanoseconds of one of `steps` steps, of which `work` does those that it is given; 0.0 if there
+/// are none.
 #[inline(always)]
 pub fn nanoseconds_a_step(steps: usize, mut work: impl FnMut(Range<usize>)) -> f64 {
     let mut slices: Vec<Slice> = Vec::new();

@@ -41,8 +41,8 @@ impl<'a, P: Platform> Strategy<'a, P> {
         }
     }
 
-    /// Lets competitors that make their caches in turn change places: where a cache's records lie can matter as much as how
-    /// it behaves. Called once a round, it does so every other one.
+    /// Lets competitors that make their caches in turn change places: where a cache's records lie
+    /// can matter as much as how it behaves. Called once a round, it does so every other one.
     pub fn change_places(slub: &'a Allocator<P>, round: usize) -> Result<(), Failure> {
         if round % 2 == 1 {
             drop(Self::new(slub, 64, &[])?);

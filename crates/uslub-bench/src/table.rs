@@ -12,7 +12,8 @@ use crate::row::Row;
 /// Narrowest table, in columns of text.
 pub const NARROWEST: u16 = 80;
 
-/// The whole report as text, at most `width` columns wide where that is possible; what was not met comes last.
+/// The whole report as text, at most `width` columns wide where that is possible; what was not met
+/// comes last.
 pub fn text(report: &Report, width: u16) -> String {
     let mut text = head(report);
     for seed in &report.seeds {

@@ -1,4 +1,5 @@
-//! Each seed in its smallest form: what comes out has its shape, and nothing is lost on the way. No time is judged.
+//! Each seed in its smallest form: what comes out has its shape, and nothing is lost on the way. No
+//! time is judged.
 
 use serde_json::Value;
 use uslub_bench::{Bench, Report, Size, page, seeds, table};

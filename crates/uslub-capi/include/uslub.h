@@ -22,8 +22,8 @@
 #define USLUB_GFP_NOWAIT 2
 
 /**
- * Never maps memory and never waits for a lock, so also for signal handlers. No flag at all means the same; this
- * one says it where 0 stands for a default.
+ * Never maps memory and never waits for a lock, so also for signal handlers. No flag at all means
+ * the same; this one says it where 0 stands for a default.
  */
 #define USLUB_GFP_NOSPIN 256
 
@@ -40,15 +40,21 @@
 #define USLUB_CACHE_HWCACHE_ALIGN 1
 
 /**
- * The cache may share the slabs of another whose objects are as large (to a word) and as aligned; unless it
- * has a constructor, a limit, a sheaf capacity, free_gfp or another flag.
+ * The cache may share the slabs of another whose objects are as large (to a word) and as aligned;
+ * unless it has a constructor, a limit, a sheaf capacity, free_gfp or another flag.
  */
 #define USLUB_CACHE_MERGE 2
 
-/** A freed object may be used again at once, but its slab stays a slab of this cache for a grace period. */
+/**
+ * A freed object may be used again at once, but its slab stays a slab of this cache for a grace
+ * period.
+ */
 #define USLUB_CACHE_TYPESAFE_BY_RCU 4
 
-/** The pages of a slab are touched when it is taken, so that no later touch enters the operating system. */
+/**
+ * The pages of a slab are touched when it is taken, so that no later touch enters the operating
+ * system.
+ */
 #define USLUB_CACHE_PREFAULT 8
 
 /** A cache that cannot be created ends the process. */
@@ -57,7 +63,10 @@
 /** A record of one who waits, liburcu's; two words. */
 struct rcu_head;
 
-/** A set of size classes of one's own: objects whose size comes from outside are kept apart from all others. */
+/**
+ * A set of size classes of one's own: objects whose size comes from outside are kept apart from
+ * all others.
+ */
 struct uslub_buckets;
 
 /** A cache: objects of one size. */
@@ -66,9 +75,9 @@ struct uslub_cache;
 /**
  * A pool of elements, some of which are held in reserve.
  *
- * An allocation asks the source first (without the operating system), then the reserve, then the source with all that
- * the flags allow; then, with USLUB_GFP_KERNEL, it waits for a free. In the child of a fork a pool may be used
- * only if no other thread was in a call on it.
+ * An allocation asks the source first (without the operating system), then the reserve, then the
+ * source with all that the flags allow; then, with USLUB_GFP_KERNEL, it waits for a free. In the
+ * child of a fork a pool may be used only if no other thread was in a call on it.
  */
 struct uslub_mempool;
 
@@ -82,14 +91,14 @@ struct uslub_shrinker;
 typedef uint32_t uslub_gfp_t;
 
 /**
- * Constructs an object of fresh memory; what it made stays over free and allocation. Called with locks held where
- * an allocation may not wait: it must not call this library, nor throw.
+ * Constructs an object of fresh memory; what it made stays over free and allocation. Called with
+ * locks held where an allocation may not wait: it must not call this library, nor throw.
  */
 typedef void (*uslub_ctor_fn)(void *object);
 
 /**
- * As uslub_ctor_fn, with data of the caller's; returns 0, or anything else if it failed: then the object must
- * need no end, and the allocation fails.
+ * As uslub_ctor_fn, with data of the caller's; returns 0, or anything else if it failed: then the
+ * object must need no end, and the allocation fails.
  */
 typedef int (*uslub_ctor_with_fn)(void *object, void *data);
 
@@ -101,7 +110,10 @@ struct uslub_cache_args {
     size_t align;
     /** USLUB_CACHE_ flags. */
     uint32_t flags;
-    /** What a plain free may do; 0 for USLUB_GFP_KERNEL. USLUB_GFP_NOSPIN for frees in signal handlers. */
+    /**
+     * What a plain free may do; 0 for USLUB_GFP_KERNEL. USLUB_GFP_NOSPIN for frees in signal
+     * handlers.
+     */
     uslub_gfp_t free_gfp;
     /** Constructs each object when it first leaves a fresh slab; null for none. */
     uslub_ctor_fn ctor;
@@ -113,7 +125,10 @@ struct uslub_cache_args {
     size_t sheaf_capacity;
     /** Bytes of slabs that the cache may have, at least one slab; 0 for no limit. */
     size_t limit;
-    /** How the cache is to behave, name=value separated by commas, as in USLUB_OPTIONS; null for as all others. */
+    /**
+     * How the cache is to behave, name=value separated by commas, as in USLUB_OPTIONS; null for
+     * as all others.
+     */
     const char *tuning;
     /** All 0. */
     size_t reserved[3];
@@ -210,26 +225,28 @@ extern "C" {
 struct uslub_cache *uslub_cache_create(const char *name, const struct uslub_cache_args *args);
 
 /**
- * Destroys a cache; null is ignored. Each object that is still in use is reported on standard error, and then cache and
- * memory live on. Returns how many there are; 0 also while others share the cache (USLUB_CACHE_MERGE).
+ * Destroys a cache; null is ignored. Each object that is still in use is reported on standard
+ * error, and then cache and memory live on. Returns how many there are; 0 also while others share
+ * the cache (USLUB_CACHE_MERGE).
  *
- * Waits for what was given to uslub_cache_free_rcu. A cache that is destroyed already ends the process.
+ * Waits for what was given to uslub_cache_free_rcu. A cache that is destroyed already ends the
+ * process.
  *
  * The caller promises: Nobody uses the cache any more, unless objects were leaked.
  */
 size_t uslub_cache_destroy(struct uslub_cache *cache);
 
 /**
- * Allocates an object; null with ENOMEM when memory cannot be had, and with EINVAL (after a message)
- * for USLUB_GFP_ZERO and a cache with a constructor.
+ * Allocates an object; null with ENOMEM when memory cannot be had, and with EINVAL (after a
+ * message) for USLUB_GFP_ZERO and a cache with a constructor.
  *
  * The caller promises: The cache is not destroyed.
  */
 void *uslub_cache_alloc(struct uslub_cache *cache, uslub_gfp_t flags);
 
 /**
- * As uslub_cache_alloc, from memory of a node if there is any, with USLUB_GFP_THISNODE from no other;
- * a negative node means any.
+ * As uslub_cache_alloc, from memory of a node if there is any, with USLUB_GFP_THISNODE from no
+ * other; a negative node means any.
  *
  * The caller promises: As there.
  */
@@ -245,8 +262,8 @@ void *uslub_cache_zalloc(struct uslub_cache *cache, uslub_gfp_t flags);
 /**
  * Frees an object, in the context that the cache's free_gfp says; null is ignored.
  *
- * An object of another cache is not freed: a warning names both caches, and it leaks. Any other pointer that is no
- * object ends the process with a message, at once or when it reaches its slab.
+ * An object of another cache is not freed: a warning names both caches, and it leaks. Any other
+ * pointer that is no object ends the process with a message, at once or when it reaches its slab.
  *
  * The caller promises: Nobody uses the object any more.
  */
@@ -267,7 +284,8 @@ void uslub_cache_free_flags(struct uslub_cache *cache, void *object, uslub_gfp_t
 void uslub_cache_free_nolock(struct uslub_cache *cache, void *object);
 
 /**
- * Flushes all sheaves of a cache and gives its empty slabs back. Returns 1 if slabs remain, else 0.
+ * Flushes all sheaves of a cache and gives its empty slabs back. Returns 1 if slabs remain, else
+ * 0.
  *
  * The caller promises: The cache is not destroyed.
  */
@@ -288,15 +306,13 @@ size_t uslub_cache_size(const struct uslub_cache *cache);
 const char *uslub_cache_name(const struct uslub_cache *cache);
 
 /**
- * Allocates n objects, all or none. Returns n; or 0, with ENOMEM when memory cannot be had, with EINVAL (after a
- * message) when the array or the flags make no sense. Then the array holds no objects.
+ * Allocates n objects, all or none. Returns n; or 0, with ENOMEM when memory cannot be had,
+ * with EINVAL (after a message) when the array or the flags make no sense. Then the array holds no
+ * objects.
  *
  * The caller promises: The cache is not destroyed; objects has room for n.
  */
-size_t uslub_cache_alloc_bulk(struct uslub_cache *cache,
-                              uslub_gfp_t flags,
-                              size_t n,
-                              void **objects);
+size_t uslub_cache_alloc_bulk(struct uslub_cache *cache, uslub_gfp_t flags, size_t n, void **objects);
 
 /**
  * Frees n objects, as uslub_cache_free does each; their order in the array is lost.
@@ -306,25 +322,22 @@ size_t uslub_cache_alloc_bulk(struct uslub_cache *cache,
 void uslub_cache_free_bulk(struct uslub_cache *cache, size_t n, void **objects);
 
 /**
- * Sets at least n objects (at least 1) of a cache aside, so that as many uslub_cache_alloc_from succeed. Null with
- * ENOMEM when memory cannot be had, and then nothing is taken; with EINVAL, after a message, for 0.
+ * Sets at least n objects (at least 1) of a cache aside, so that as many
+ * uslub_cache_alloc_from succeed. Null with ENOMEM when memory cannot be had, and then nothing
+ * is taken; with EINVAL, after a message, for 0.
  *
  * The caller promises: The cache is not destroyed.
  */
-struct uslub_sheaf *uslub_cache_prefill(struct uslub_cache *cache,
-                                        uslub_gfp_t flags,
-                                        size_t n);
+struct uslub_sheaf *uslub_cache_prefill(struct uslub_cache *cache, uslub_gfp_t flags, size_t n);
 
 /**
- * Fills a sheaf up, so that it has at least n objects; *sheaf may be another one afterwards. Returns 0; or -1 with
- * ENOMEM when memory cannot be had: then there may be more objects than before, but never fewer.
+ * Fills a sheaf up, so that it has at least n objects; *sheaf may be another one afterwards.
+ * Returns 0; or -1 with ENOMEM when memory cannot be had: then there may be more objects than
+ * before, but never fewer.
  *
  * The caller promises: *sheaf is a sheaf of this cache, which is not destroyed.
  */
-int uslub_cache_refill(struct uslub_cache *cache,
-                       uslub_gfp_t flags,
-                       struct uslub_sheaf **sheaf,
-                       size_t n);
+int uslub_cache_refill(struct uslub_cache *cache, uslub_gfp_t flags, struct uslub_sheaf **sheaf, size_t n);
 
 /**
  * Takes an object that was set aside; null with ENOMEM when all are gone, never another way.
@@ -354,26 +367,32 @@ void *uslub_kmalloc(size_t bytes, uslub_gfp_t flags);
 void *uslub_kzalloc(size_t bytes, uslub_gfp_t flags);
 
 /**
- * As uslub_kmalloc, from memory of a node if there is any, with USLUB_GFP_THISNODE from no other; a negative node
- * means any.
+ * As uslub_kmalloc, from memory of a node if there is any, with USLUB_GFP_THISNODE from no
+ * other; a negative node means any.
  */
 void *uslub_kmalloc_node(size_t bytes, uslub_gfp_t flags, int node);
 
-/** As uslub_kmalloc, aligned to align bytes, a power of two; else null with EINVAL, after a message. */
+/**
+ * As uslub_kmalloc, aligned to align bytes, a power of two; else null with EINVAL, after a
+ * message.
+ */
 void *uslub_kmalloc_aligned(size_t bytes, size_t align, uslub_gfp_t flags);
 
-/** As uslub_kmalloc of n times bytes; a product that is too large is memory that cannot be had. */
+/**
+ * As uslub_kmalloc of n times bytes; a product that is too large is memory that cannot be
+ * had.
+ */
 void *uslub_kmalloc_array(size_t n, size_t bytes, uslub_gfp_t flags);
 
 /** As uslub_kmalloc_array with USLUB_GFP_ZERO. */
 void *uslub_kcalloc(size_t n, size_t bytes, uslub_gfp_t flags);
 
 /**
- * As uslub_kmalloc, without waiting for anything: for signal handlers. Of the flags only USLUB_GFP_ZERO counts. When the
- * size's own class has no free object, the next larger one is tried.
+ * As uslub_kmalloc, without waiting for anything: for signal handlers. Of the flags only
+ * USLUB_GFP_ZERO counts. When the size's own class has no free object, the next larger one is
+ * tried.
  */
-void *uslub_kmalloc_nolock(size_t bytes,
-                           uslub_gfp_t flags);
+void *uslub_kmalloc_nolock(size_t bytes, uslub_gfp_t flags);
 
 /**
  * Frees an object of the kmalloc family, of buckets or of any cache; null is ignored.
@@ -385,8 +404,8 @@ void *uslub_kmalloc_nolock(size_t bytes,
 void uslub_kfree(void *object);
 
 /**
- * As uslub_kfree, without waiting for anything: for signal handlers. An object above 256 KiB leaks with a
- * warning, as only the operating system can take it back.
+ * As uslub_kfree, without waiting for anything: for signal handlers. An object above 256 KiB
+ * leaks with a warning, as only the operating system can take it back.
  *
  * The caller promises: As there.
  */
@@ -407,27 +426,27 @@ void uslub_kfree_sensitive(void *object);
 void uslub_kfree_bulk(size_t n, void **objects);
 
 /**
- * Changes an object's size, moving it if need be; null with ENOMEM when memory cannot be had, and then the object is as
- * before. A null object is allocated; 0 bytes count as 1.
+ * Changes an object's size, moving it if need be; null with ENOMEM when memory cannot be had, and
+ * then the object is as before. A null object is allocated; 0 bytes count as 1.
  *
- * With USLUB_GFP_ZERO what is beyond the old size is zero, if the object was always allocated and resized
- * with it.
+ * With USLUB_GFP_ZERO what is beyond the old size is zero, if the object was always allocated and
+ * resized with it.
  *
  * The caller promises: object is null or live; after a success only the returned pointer is.
  */
-void *uslub_krealloc(void *object,
-                     size_t bytes,
-                     uslub_gfp_t flags);
+void *uslub_krealloc(void *object, size_t bytes, uslub_gfp_t flags);
 
 /**
- * As uslub_krealloc to n times bytes; a product that is too large is memory that cannot be had.
+ * As uslub_krealloc to n times bytes; a product that is too large is memory that cannot be
+ * had.
  *
  * The caller promises: As there.
  */
 void *uslub_krealloc_array(void *object, size_t n, size_t bytes, uslub_gfp_t flags);
 
 /**
- * Bytes that may be used of an object of the kmalloc family; of an object of a cache, its size. 0 for null.
+ * Bytes that may be used of an object of the kmalloc family; of an object of a cache, its size. 0
+ * for null.
  *
  * The caller promises: object is null or live.
  */
@@ -437,7 +456,8 @@ size_t uslub_ksize(const void *object);
 size_t uslub_kmalloc_size_roundup(size_t bytes);
 
 /**
- * A copy of a text; null for null, and with ENOMEM when memory cannot be had. Freed by uslub_kfree.
+ * A copy of a text; null for null, and with ENOMEM when memory cannot be had. Freed by
+ * uslub_kfree.
  *
  * The caller promises: source is null or a C string.
  */
@@ -451,49 +471,51 @@ char *uslub_kstrdup(const char *source, uslub_gfp_t flags);
 char *uslub_kstrndup(const char *source, size_t most, uslub_gfp_t flags);
 
 /**
- * A copy of bytes bytes; null with ENOMEM when memory cannot be had, and with EINVAL, after a message, when the
- * source is null. Freed by uslub_kfree.
+ * A copy of bytes bytes; null with ENOMEM when memory cannot be had, and with EINVAL, after a
+ * message, when the source is null. Freed by uslub_kfree.
  *
  * The caller promises: source has so many bytes.
  */
 void *uslub_kmemdup(const void *source, size_t bytes, uslub_gfp_t flags);
 
 /**
- * Creates a set; its caches are named prefix-size. Null with ENOMEM, or with EINVAL, after a message, for a prefix
- * that has not 1 to 26 bytes.
+ * Creates a set; its caches are named prefix-size. Null with ENOMEM, or with EINVAL, after a
+ * message, for a prefix that has not 1 to 26 bytes.
  *
  * The caller promises: prefix is null or a C string.
  */
 struct uslub_buckets *uslub_buckets_create(const char *prefix);
 
 /**
- * Allocates bytes (0 counts as 1); null with ENOMEM when memory cannot be had. Freed by uslub_kfree. More
- * than 8 KiB come from pages.
+ * Allocates bytes (0 counts as 1); null with ENOMEM when memory cannot be had. Freed by
+ * uslub_kfree. More than 8 KiB come from pages.
  *
  * The caller promises: The set is not destroyed.
  */
 void *uslub_buckets_alloc(struct uslub_buckets *buckets, size_t bytes, uslub_gfp_t flags);
 
 /**
- * As uslub_buckets_alloc, aligned to align bytes, a power of two; else null with EINVAL, after a message.
+ * As uslub_buckets_alloc, aligned to align bytes, a power of two; else null with EINVAL, after
+ * a message.
  *
  * The caller promises: As there.
  */
 void *uslub_buckets_alloc_aligned(struct uslub_buckets *buckets, size_t bytes, size_t align, uslub_gfp_t flags);
 
 /**
- * Destroys a set; null is ignored. Each object in a cache that is still in use is reported on standard error, and then
- * that cache and its memory live on. Returns how many there are.
+ * Destroys a set; null is ignored. Each object in a cache that is still in use is reported on
+ * standard error, and then that cache and its memory live on. Returns how many there are.
  *
  * The caller promises: Nobody uses the set any more, unless objects were leaked.
  */
 size_t uslub_buckets_destroy(struct uslub_buckets *buckets);
 
 /**
- * Creates a pool that reserves min_nr elements of a source of one's own, all of which it takes at once. Null
- * with ENOMEM; with EINVAL, after a message, when a function is missing.
+ * Creates a pool that reserves min_nr elements of a source of one's own, all of which it takes
+ * at once. Null with ENOMEM; with EINVAL, after a message, when a function is missing.
  *
- * The caller promises: The functions may be called with pool_data, on any thread, until the pool is destroyed. They do not throw.
+ * The caller promises: The functions may be called with pool_data, on any thread, until the pool is destroyed. They
+ * do not throw.
  */
 struct uslub_mempool *uslub_mempool_create(size_t min_nr,
                                            uslub_mempool_alloc_fn alloc_fn,
@@ -501,7 +523,8 @@ struct uslub_mempool *uslub_mempool_create(size_t min_nr,
                                            void *pool_data);
 
 /**
- * As uslub_mempool_create, of objects of a cache; with EINVAL, after a message, if it has a constructor.
+ * As uslub_mempool_create, of objects of a cache; with EINVAL, after a message, if it has a
+ * constructor.
  *
  * The caller promises: The cache is destroyed after the pool.
  */
@@ -511,32 +534,35 @@ struct uslub_mempool *uslub_mempool_create_slab_pool(size_t min_nr, struct uslub
 struct uslub_mempool *uslub_mempool_create_kmalloc_pool(size_t min_nr, size_t bytes);
 
 /**
- * Gives all that is reserved back to the source; null is ignored. Elements that are still in flight stay with those
- * who have them.
+ * Gives all that is reserved back to the source; null is ignored. Elements that are still in
+ * flight stay with those who have them.
  *
  * The caller promises: Nobody uses the pool any more.
  */
 void uslub_mempool_destroy(struct uslub_mempool *pool);
 
 /**
- * Allocates an element. With USLUB_GFP_KERNEL it waits for one and is never null; else null with ENOMEM when source
- * and reserve have none. With USLUB_GFP_ZERO always null with EINVAL, after a message.
+ * Allocates an element. With USLUB_GFP_KERNEL it waits for one and is never null; else null with
+ * ENOMEM when source and reserve have none. With USLUB_GFP_ZERO always null with EINVAL, after a
+ * message.
  *
  * The caller promises: The pool is not destroyed.
  */
 void *uslub_mempool_alloc(struct uslub_mempool *pool, uslub_gfp_t flags);
 
 /**
- * Allocates an element of the reserve; null with ENOMEM when it is empty. With no flags nothing is waited for.
+ * Allocates an element of the reserve; null with ENOMEM when it is empty. With no flags nothing is
+ * waited for.
  *
  * The caller promises: The pool is not destroyed.
  */
 void *uslub_mempool_alloc_preallocated(struct uslub_mempool *pool, uslub_gfp_t flags);
 
 /**
- * Allocates an element for each entry of elements that is null. Returns 0; or -1 with EINVAL for more entries
- * than the pool reserves and for USLUB_GFP_ZERO, with ENOMEM (never with USLUB_GFP_KERNEL) when memory cannot be
- * had. Entries that were filled before a failure stay filled.
+ * Allocates an element for each entry of elements that is null. Returns 0; or -1 with EINVAL for
+ * more entries than the pool reserves and for USLUB_GFP_ZERO, with ENOMEM (never with
+ * USLUB_GFP_KERNEL) when memory cannot be had. Entries that were filled before a failure stay
+ * filled.
  *
  * The caller promises: The pool is not destroyed; elements has n entries.
  */
@@ -550,15 +576,16 @@ int uslub_mempool_alloc_bulk(struct uslub_mempool *pool, uslub_gfp_t flags, size
 void uslub_mempool_free(struct uslub_mempool *pool, void *element);
 
 /**
- * Frees n elements; null is passed over. Returns how many went to the reserve; the source takes the rest.
+ * Frees n elements; null is passed over. Returns how many went to the reserve; the source takes
+ * the rest.
  *
  * The caller promises: As for uslub_mempool_free, and none is there twice.
  */
 size_t uslub_mempool_free_bulk(struct uslub_mempool *pool, size_t n, void **elements);
 
 /**
- * Changes how many elements a pool reserves, while others use it. Returns 0; or -1 with ENOMEM, and then the
- * pool is as before. A source may not resize its own pool.
+ * Changes how many elements a pool reserves, while others use it. Returns 0; or -1 with ENOMEM,
+ * and then the pool is as before. A source may not resize its own pool.
  *
  * The caller promises: The pool is not destroyed.
  */
@@ -579,26 +606,24 @@ size_t uslub_mempool_min_nr(struct uslub_mempool *pool);
 size_t uslub_mempool_curr_nr(struct uslub_mempool *pool);
 
 /**
- * Says how readers are waited for: with liburcu, uslub_set_call_rcu(call_rcu, rcu_barrier, synchronize_rcu). Once,
- * before anything waits for a grace period. Returns 0; or -1 with ENOMEM, or with EINVAL, after a message, when a function
- * is missing or it was said before. Threads that free are registered with liburcu, where its flavour demands it.
+ * Says how readers are waited for: with liburcu, uslub_set_call_rcu(call_rcu, rcu_barrier,
+ * synchronize_rcu). Once, before anything waits for a grace period. Returns 0; or -1 with ENOMEM,
+ * or with EINVAL, after a message, when a function is missing or it was said before. Threads that
+ * free are registered with liburcu, where its flavour demands it.
  *
- * The caller promises: A callback runs, and synchronize returns, only after all readers have left that were inside a read-side section;
- * barrier returns only after all callbacks that were given before.
+ * The caller promises: A callback runs, and synchronize returns, only after all readers have left that were inside a
+ * read-side section; barrier returns only after all callbacks that were given before.
  */
-int uslub_set_call_rcu(uslub_call_rcu_fn call_rcu,
-                       uslub_rcu_wait_fn barrier,
-                       uslub_rcu_wait_fn synchronize);
+int uslub_set_call_rcu(uslub_call_rcu_fn call_rcu, uslub_rcu_wait_fn barrier, uslub_rcu_wait_fn synchronize);
 
 /**
- * Frees an object of a cache after a grace period; null is ignored. Where there is no memory for a sheaf it waits for the grace
- * period itself, so not from inside a read-side section.
+ * Frees an object of a cache after a grace period; null is ignored. Where there is no memory for a
+ * sheaf it waits for the grace period itself, so not from inside a read-side section.
  *
- * The caller promises: As for uslub_cache_free, but readers that are inside a read-side section may still look at the object. A
- * grace period was set.
+ * The caller promises: As for uslub_cache_free, but readers that are inside a read-side section may still look at the
+ * object. A grace period was set.
  */
-void uslub_cache_free_rcu(struct uslub_cache *cache,
-                          void *object);
+void uslub_cache_free_rcu(struct uslub_cache *cache, void *object);
 
 /**
  * As uslub_cache_free_rcu, for an object of the kmalloc family, of buckets or of any cache.
@@ -608,39 +633,39 @@ void uslub_cache_free_rcu(struct uslub_cache *cache,
 void uslub_kfree_rcu(void *object);
 
 /**
- * Waits until all that was given to uslub_cache_free_rcu and uslub_kfree_rcu before is free. Not from inside a
- * read-side section.
+ * Waits until all that was given to uslub_cache_free_rcu and uslub_kfree_rcu before is free.
+ * Not from inside a read-side section.
  */
 void uslub_rcu_barrier(void);
 
 /**
- * Registers a function that can free objects when an allocation of the cache (of any, for null) would fail for want of
- * memory. Null with ENOMEM when there are 256 already; with EINVAL, after a message, when the function is missing.
+ * Registers a function that can free objects when an allocation of the cache (of any, for null)
+ * would fail for want of memory. Null with ENOMEM when there are 256 already; with EINVAL, after a
+ * message, when the function is missing.
  *
  * The caller promises: scan may be called with data, on any thread, until it is unregistered. It does not throw.
  */
-struct uslub_shrinker *uslub_shrinker_register(struct uslub_cache *cache,
-                                               uslub_scan_fn scan,
-                                               void *data);
+struct uslub_shrinker *uslub_shrinker_register(struct uslub_cache *cache, uslub_scan_fn scan, void *data);
 
 /**
- * Unregisters a shrinker; null is ignored. It is not running afterwards, unless it is itself the caller. The shrinkers
- * of a cache are unregistered before it is destroyed.
+ * Unregisters a shrinker; null is ignored. It is not running afterwards, unless it is itself the
+ * caller. The shrinkers of a cache are unregistered before it is destroyed.
  *
  * The caller promises: shrinker is registered.
  */
 void uslub_shrinker_unregister(struct uslub_shrinker *shrinker);
 
 /**
- * Fills stats with the figures of a cache. Returns 0; or -1 with EINVAL, after a message, for null.
+ * Fills stats with the figures of a cache. Returns 0; or -1 with EINVAL, after a message, for
+ * null.
  *
  * The caller promises: The cache is not destroyed; stats can be written.
  */
 int uslub_cache_get_stats(const struct uslub_cache *cache, struct uslub_cache_stats *stats);
 
 /**
- * Reads a counter of a cache by the name that /sys/kernel/slab/CACHE/ gives it, such as alloc_fastpath.
- * Returns 0; or -1 with EINVAL for a name that is none.
+ * Reads a counter of a cache by the name that /sys/kernel/slab/CACHE/ gives it, such as
+ * alloc_fastpath. Returns 0; or -1 with EINVAL for a name that is none.
  *
  * The caller promises: The cache is not destroyed; item is a C string, value can be written.
  */
@@ -654,42 +679,44 @@ int uslub_cache_stat(const struct uslub_cache *cache, const char *item, uint64_t
 int uslub_cache_stat_on(const struct uslub_cache *cache, const char *item, size_t cpu, uint64_t *value);
 
 /**
- * Reads how a cache behaves: the value of a name such as sheaf_spill. Returns 0; or -1 with EINVAL for a name that no
- * cache has a value of.
+ * Reads how a cache behaves: the value of a name such as sheaf_spill. Returns 0; or -1 with
+ * EINVAL for a name that no cache has a value of.
  *
  * The caller promises: The cache is not destroyed; name is a C string, value can be written.
  */
-int uslub_cache_tuning(const struct uslub_cache *cache,
-                       const char *name,
-                       uint32_t *value);
+int uslub_cache_tuning(const struct uslub_cache *cache, const char *name, uint32_t *value);
 
 /**
- * Writes all counters of a cache to a file descriptor, a line with name and value each. Returns 0; or -1, with EIO,
- * if that failed.
+ * Writes all counters of a cache to a file descriptor, a line with name and value each. Returns 0;
+ * or -1, with EIO, if that failed.
  *
  * The caller promises: The cache is not destroyed.
  */
 int uslub_cache_print_stats(const struct uslub_cache *cache, int fd);
 
 /**
- * Fills totals with the figures of the library. Returns 0; or -1, with EINVAL, after a message, for null.
+ * Fills totals with the figures of the library. Returns 0; or -1, with EINVAL, after a message,
+ * for null.
  *
  * The caller promises: totals can be written.
  */
 int uslub_get_totals(struct uslub_totals *totals);
 
 /**
- * Gives as much memory back to the operating system as possible: sheaves are flushed, empty slabs and free pages
- * go. Returns 1 if there was any, else 0.
+ * Gives as much memory back to the operating system as possible: sheaves are flushed, empty slabs
+ * and free pages go. Returns 1 if there was any, else 0.
  */
 int uslub_trim(void);
 
-/** Checks all of the library's structures. Returns 0 when they hold, else 1, after a message. For quiet moments of tests. */
+/**
+ * Checks all of the library's structures. Returns 0 when they hold, else 1, after a message. For
+ * quiet moments of tests.
+ */
 int uslub_check(void);
 
 /**
- * Writes a line for each cache to a file descriptor, in the columns of /proc/slabinfo, version 2.1; kmalloc's classes
- * are caches too. Returns 0; or -1, with EIO, if that failed.
+ * Writes a line for each cache to a file descriptor, in the columns of /proc/slabinfo, version
+ * 2.1; kmalloc's classes are caches too. Returns 0; or -1, with EIO, if that failed.
  */
 int uslub_slabinfo(int fd);
 
@@ -697,46 +724,45 @@ int uslub_slabinfo(int fd);
 const char *uslub_version(void);
 
 /**
- * Creates a set; its caches are named prefix-size. Null with ENOMEM, or with EINVAL, after a message, for a prefix
- * that has not 1 to 26 bytes.
+ * Creates a set; its caches are named prefix-size. Null with ENOMEM, or with EINVAL, after a
+ * message, for a prefix that has not 1 to 26 bytes.
  *
  * The caller promises: prefix is null or a C string.
  */
 struct uslub_buckets *uslub_buckets_create(const char *prefix);
 
 /**
- * Allocates bytes (0 counts as 1); null with ENOMEM when memory cannot be had. Freed by uslub_kfree. More
- * than 8 KiB come from pages.
+ * Allocates bytes (0 counts as 1); null with ENOMEM when memory cannot be had. Freed by
+ * uslub_kfree. More than 8 KiB come from pages.
  *
  * The caller promises: The set is not destroyed.
  */
 void *uslub_buckets_alloc(struct uslub_buckets *buckets, size_t bytes, uslub_gfp_t flags);
 
 /**
- * As uslub_buckets_alloc, aligned to align bytes, a power of two; else null with EINVAL, after a message.
+ * As uslub_buckets_alloc, aligned to align bytes, a power of two; else null with EINVAL, after
+ * a message.
  *
  * The caller promises: As there.
  */
 void *uslub_buckets_alloc_aligned(struct uslub_buckets *buckets, size_t bytes, size_t align, uslub_gfp_t flags);
 
 /**
- * Destroys a set; null is ignored. Each object in a cache that is still in use is reported on standard error, and then
- * that cache and its memory live on. Returns how many there are.
+ * Destroys a set; null is ignored. Each object in a cache that is still in use is reported on
+ * standard error, and then that cache and its memory live on. Returns how many there are.
  *
  * The caller promises: Nobody uses the set any more, unless objects were leaked.
  */
 size_t uslub_buckets_destroy(struct uslub_buckets *buckets);
 
 /**
- * Allocates n objects, all or none. Returns n; or 0, with ENOMEM when memory cannot be had, with EINVAL (after a
- * message) when the array or the flags make no sense. Then the array holds no objects.
+ * Allocates n objects, all or none. Returns n; or 0, with ENOMEM when memory cannot be had,
+ * with EINVAL (after a message) when the array or the flags make no sense. Then the array holds no
+ * objects.
  *
  * The caller promises: The cache is not destroyed; objects has room for n.
  */
-size_t uslub_cache_alloc_bulk(struct uslub_cache *cache,
-                              uslub_gfp_t flags,
-                              size_t n,
-                              void **objects);
+size_t uslub_cache_alloc_bulk(struct uslub_cache *cache, uslub_gfp_t flags, size_t n, void **objects);
 
 /**
  * Frees n objects, as uslub_cache_free does each; their order in the array is lost.
@@ -753,26 +779,28 @@ void uslub_cache_free_bulk(struct uslub_cache *cache, size_t n, void **objects);
 struct uslub_cache *uslub_cache_create(const char *name, const struct uslub_cache_args *args);
 
 /**
- * Destroys a cache; null is ignored. Each object that is still in use is reported on standard error, and then cache and
- * memory live on. Returns how many there are; 0 also while others share the cache (USLUB_CACHE_MERGE).
+ * Destroys a cache; null is ignored. Each object that is still in use is reported on standard
+ * error, and then cache and memory live on. Returns how many there are; 0 also while others share
+ * the cache (USLUB_CACHE_MERGE).
  *
- * Waits for what was given to uslub_cache_free_rcu. A cache that is destroyed already ends the process.
+ * Waits for what was given to uslub_cache_free_rcu. A cache that is destroyed already ends the
+ * process.
  *
  * The caller promises: Nobody uses the cache any more, unless objects were leaked.
  */
 size_t uslub_cache_destroy(struct uslub_cache *cache);
 
 /**
- * Allocates an object; null with ENOMEM when memory cannot be had, and with EINVAL (after a message)
- * for USLUB_GFP_ZERO and a cache with a constructor.
+ * Allocates an object; null with ENOMEM when memory cannot be had, and with EINVAL (after a
+ * message) for USLUB_GFP_ZERO and a cache with a constructor.
  *
  * The caller promises: The cache is not destroyed.
  */
 void *uslub_cache_alloc(struct uslub_cache *cache, uslub_gfp_t flags);
 
 /**
- * As uslub_cache_alloc, from memory of a node if there is any, with USLUB_GFP_THISNODE from no other;
- * a negative node means any.
+ * As uslub_cache_alloc, from memory of a node if there is any, with USLUB_GFP_THISNODE from no
+ * other; a negative node means any.
  *
  * The caller promises: As there.
  */
@@ -788,8 +816,8 @@ void *uslub_cache_zalloc(struct uslub_cache *cache, uslub_gfp_t flags);
 /**
  * Frees an object, in the context that the cache's free_gfp says; null is ignored.
  *
- * An object of another cache is not freed: a warning names both caches, and it leaks. Any other pointer that is no
- * object ends the process with a message, at once or when it reaches its slab.
+ * An object of another cache is not freed: a warning names both caches, and it leaks. Any other
+ * pointer that is no object ends the process with a message, at once or when it reaches its slab.
  *
  * The caller promises: Nobody uses the object any more.
  */
@@ -810,7 +838,8 @@ void uslub_cache_free_flags(struct uslub_cache *cache, void *object, uslub_gfp_t
 void uslub_cache_free_nolock(struct uslub_cache *cache, void *object);
 
 /**
- * Flushes all sheaves of a cache and gives its empty slabs back. Returns 1 if slabs remain, else 0.
+ * Flushes all sheaves of a cache and gives its empty slabs back. Returns 1 if slabs remain, else
+ * 0.
  *
  * The caller promises: The cache is not destroyed.
  */
@@ -831,7 +860,8 @@ size_t uslub_cache_size(const struct uslub_cache *cache);
 const char *uslub_cache_name(const struct uslub_cache *cache);
 
 /**
- * A copy of a text; null for null, and with ENOMEM when memory cannot be had. Freed by uslub_kfree.
+ * A copy of a text; null for null, and with ENOMEM when memory cannot be had. Freed by
+ * uslub_kfree.
  *
  * The caller promises: source is null or a C string.
  */
@@ -845,8 +875,8 @@ char *uslub_kstrdup(const char *source, uslub_gfp_t flags);
 char *uslub_kstrndup(const char *source, size_t most, uslub_gfp_t flags);
 
 /**
- * A copy of bytes bytes; null with ENOMEM when memory cannot be had, and with EINVAL, after a message, when the
- * source is null. Freed by uslub_kfree.
+ * A copy of bytes bytes; null with ENOMEM when memory cannot be had, and with EINVAL, after a
+ * message, when the source is null. Freed by uslub_kfree.
  *
  * The caller promises: source has so many bytes.
  */
@@ -859,26 +889,32 @@ void *uslub_kmalloc(size_t bytes, uslub_gfp_t flags);
 void *uslub_kzalloc(size_t bytes, uslub_gfp_t flags);
 
 /**
- * As uslub_kmalloc, from memory of a node if there is any, with USLUB_GFP_THISNODE from no other; a negative node
- * means any.
+ * As uslub_kmalloc, from memory of a node if there is any, with USLUB_GFP_THISNODE from no
+ * other; a negative node means any.
  */
 void *uslub_kmalloc_node(size_t bytes, uslub_gfp_t flags, int node);
 
-/** As uslub_kmalloc, aligned to align bytes, a power of two; else null with EINVAL, after a message. */
+/**
+ * As uslub_kmalloc, aligned to align bytes, a power of two; else null with EINVAL, after a
+ * message.
+ */
 void *uslub_kmalloc_aligned(size_t bytes, size_t align, uslub_gfp_t flags);
 
-/** As uslub_kmalloc of n times bytes; a product that is too large is memory that cannot be had. */
+/**
+ * As uslub_kmalloc of n times bytes; a product that is too large is memory that cannot be
+ * had.
+ */
 void *uslub_kmalloc_array(size_t n, size_t bytes, uslub_gfp_t flags);
 
 /** As uslub_kmalloc_array with USLUB_GFP_ZERO. */
 void *uslub_kcalloc(size_t n, size_t bytes, uslub_gfp_t flags);
 
 /**
- * As uslub_kmalloc, without waiting for anything: for signal handlers. Of the flags only USLUB_GFP_ZERO counts. When the
- * size's own class has no free object, the next larger one is tried.
+ * As uslub_kmalloc, without waiting for anything: for signal handlers. Of the flags only
+ * USLUB_GFP_ZERO counts. When the size's own class has no free object, the next larger one is
+ * tried.
  */
-void *uslub_kmalloc_nolock(size_t bytes,
-                           uslub_gfp_t flags);
+void *uslub_kmalloc_nolock(size_t bytes, uslub_gfp_t flags);
 
 /**
  * Frees an object of the kmalloc family, of buckets or of any cache; null is ignored.
@@ -890,8 +926,8 @@ void *uslub_kmalloc_nolock(size_t bytes,
 void uslub_kfree(void *object);
 
 /**
- * As uslub_kfree, without waiting for anything: for signal handlers. An object above 256 KiB leaks with a
- * warning, as only the operating system can take it back.
+ * As uslub_kfree, without waiting for anything: for signal handlers. An object above 256 KiB
+ * leaks with a warning, as only the operating system can take it back.
  *
  * The caller promises: As there.
  */
@@ -912,27 +948,27 @@ void uslub_kfree_sensitive(void *object);
 void uslub_kfree_bulk(size_t n, void **objects);
 
 /**
- * Changes an object's size, moving it if need be; null with ENOMEM when memory cannot be had, and then the object is as
- * before. A null object is allocated; 0 bytes count as 1.
+ * Changes an object's size, moving it if need be; null with ENOMEM when memory cannot be had, and
+ * then the object is as before. A null object is allocated; 0 bytes count as 1.
  *
- * With USLUB_GFP_ZERO what is beyond the old size is zero, if the object was always allocated and resized
- * with it.
+ * With USLUB_GFP_ZERO what is beyond the old size is zero, if the object was always allocated and
+ * resized with it.
  *
  * The caller promises: object is null or live; after a success only the returned pointer is.
  */
-void *uslub_krealloc(void *object,
-                     size_t bytes,
-                     uslub_gfp_t flags);
+void *uslub_krealloc(void *object, size_t bytes, uslub_gfp_t flags);
 
 /**
- * As uslub_krealloc to n times bytes; a product that is too large is memory that cannot be had.
+ * As uslub_krealloc to n times bytes; a product that is too large is memory that cannot be
+ * had.
  *
  * The caller promises: As there.
  */
 void *uslub_krealloc_array(void *object, size_t n, size_t bytes, uslub_gfp_t flags);
 
 /**
- * Bytes that may be used of an object of the kmalloc family; of an object of a cache, its size. 0 for null.
+ * Bytes that may be used of an object of the kmalloc family; of an object of a cache, its size. 0
+ * for null.
  *
  * The caller promises: object is null or live.
  */
@@ -942,10 +978,11 @@ size_t uslub_ksize(const void *object);
 size_t uslub_kmalloc_size_roundup(size_t bytes);
 
 /**
- * Creates a pool that reserves min_nr elements of a source of one's own, all of which it takes at once. Null
- * with ENOMEM; with EINVAL, after a message, when a function is missing.
+ * Creates a pool that reserves min_nr elements of a source of one's own, all of which it takes
+ * at once. Null with ENOMEM; with EINVAL, after a message, when a function is missing.
  *
- * The caller promises: The functions may be called with pool_data, on any thread, until the pool is destroyed. They do not throw.
+ * The caller promises: The functions may be called with pool_data, on any thread, until the pool is destroyed. They
+ * do not throw.
  */
 struct uslub_mempool *uslub_mempool_create(size_t min_nr,
                                            uslub_mempool_alloc_fn alloc_fn,
@@ -953,7 +990,8 @@ struct uslub_mempool *uslub_mempool_create(size_t min_nr,
                                            void *pool_data);
 
 /**
- * As uslub_mempool_create, of objects of a cache; with EINVAL, after a message, if it has a constructor.
+ * As uslub_mempool_create, of objects of a cache; with EINVAL, after a message, if it has a
+ * constructor.
  *
  * The caller promises: The cache is destroyed after the pool.
  */
@@ -963,32 +1001,35 @@ struct uslub_mempool *uslub_mempool_create_slab_pool(size_t min_nr, struct uslub
 struct uslub_mempool *uslub_mempool_create_kmalloc_pool(size_t min_nr, size_t bytes);
 
 /**
- * Gives all that is reserved back to the source; null is ignored. Elements that are still in flight stay with those
- * who have them.
+ * Gives all that is reserved back to the source; null is ignored. Elements that are still in
+ * flight stay with those who have them.
  *
  * The caller promises: Nobody uses the pool any more.
  */
 void uslub_mempool_destroy(struct uslub_mempool *pool);
 
 /**
- * Allocates an element. With USLUB_GFP_KERNEL it waits for one and is never null; else null with ENOMEM when source
- * and reserve have none. With USLUB_GFP_ZERO always null with EINVAL, after a message.
+ * Allocates an element. With USLUB_GFP_KERNEL it waits for one and is never null; else null with
+ * ENOMEM when source and reserve have none. With USLUB_GFP_ZERO always null with EINVAL, after a
+ * message.
  *
  * The caller promises: The pool is not destroyed.
  */
 void *uslub_mempool_alloc(struct uslub_mempool *pool, uslub_gfp_t flags);
 
 /**
- * Allocates an element of the reserve; null with ENOMEM when it is empty. With no flags nothing is waited for.
+ * Allocates an element of the reserve; null with ENOMEM when it is empty. With no flags nothing is
+ * waited for.
  *
  * The caller promises: The pool is not destroyed.
  */
 void *uslub_mempool_alloc_preallocated(struct uslub_mempool *pool, uslub_gfp_t flags);
 
 /**
- * Allocates an element for each entry of elements that is null. Returns 0; or -1 with EINVAL for more entries
- * than the pool reserves and for USLUB_GFP_ZERO, with ENOMEM (never with USLUB_GFP_KERNEL) when memory cannot be
- * had. Entries that were filled before a failure stay filled.
+ * Allocates an element for each entry of elements that is null. Returns 0; or -1 with EINVAL for
+ * more entries than the pool reserves and for USLUB_GFP_ZERO, with ENOMEM (never with
+ * USLUB_GFP_KERNEL) when memory cannot be had. Entries that were filled before a failure stay
+ * filled.
  *
  * The caller promises: The pool is not destroyed; elements has n entries.
  */
@@ -1002,15 +1043,16 @@ int uslub_mempool_alloc_bulk(struct uslub_mempool *pool, uslub_gfp_t flags, size
 void uslub_mempool_free(struct uslub_mempool *pool, void *element);
 
 /**
- * Frees n elements; null is passed over. Returns how many went to the reserve; the source takes the rest.
+ * Frees n elements; null is passed over. Returns how many went to the reserve; the source takes
+ * the rest.
  *
  * The caller promises: As for uslub_mempool_free, and none is there twice.
  */
 size_t uslub_mempool_free_bulk(struct uslub_mempool *pool, size_t n, void **elements);
 
 /**
- * Changes how many elements a pool reserves, while others use it. Returns 0; or -1 with ENOMEM, and then the
- * pool is as before. A source may not resize its own pool.
+ * Changes how many elements a pool reserves, while others use it. Returns 0; or -1 with ENOMEM,
+ * and then the pool is as before. A source may not resize its own pool.
  *
  * The caller promises: The pool is not destroyed.
  */
@@ -1031,26 +1073,24 @@ size_t uslub_mempool_min_nr(struct uslub_mempool *pool);
 size_t uslub_mempool_curr_nr(struct uslub_mempool *pool);
 
 /**
- * Says how readers are waited for: with liburcu, uslub_set_call_rcu(call_rcu, rcu_barrier, synchronize_rcu). Once,
- * before anything waits for a grace period. Returns 0; or -1 with ENOMEM, or with EINVAL, after a message, when a function
- * is missing or it was said before. Threads that free are registered with liburcu, where its flavour demands it.
+ * Says how readers are waited for: with liburcu, uslub_set_call_rcu(call_rcu, rcu_barrier,
+ * synchronize_rcu). Once, before anything waits for a grace period. Returns 0; or -1 with ENOMEM,
+ * or with EINVAL, after a message, when a function is missing or it was said before. Threads that
+ * free are registered with liburcu, where its flavour demands it.
  *
- * The caller promises: A callback runs, and synchronize returns, only after all readers have left that were inside a read-side section;
- * barrier returns only after all callbacks that were given before.
+ * The caller promises: A callback runs, and synchronize returns, only after all readers have left that were inside a
+ * read-side section; barrier returns only after all callbacks that were given before.
  */
-int uslub_set_call_rcu(uslub_call_rcu_fn call_rcu,
-                       uslub_rcu_wait_fn barrier,
-                       uslub_rcu_wait_fn synchronize);
+int uslub_set_call_rcu(uslub_call_rcu_fn call_rcu, uslub_rcu_wait_fn barrier, uslub_rcu_wait_fn synchronize);
 
 /**
- * Frees an object of a cache after a grace period; null is ignored. Where there is no memory for a sheaf it waits for the grace
- * period itself, so not from inside a read-side section.
+ * Frees an object of a cache after a grace period; null is ignored. Where there is no memory for a
+ * sheaf it waits for the grace period itself, so not from inside a read-side section.
  *
- * The caller promises: As for uslub_cache_free, but readers that are inside a read-side section may still look at the object. A
- * grace period was set.
+ * The caller promises: As for uslub_cache_free, but readers that are inside a read-side section may still look at the
+ * object. A grace period was set.
  */
-void uslub_cache_free_rcu(struct uslub_cache *cache,
-                          void *object);
+void uslub_cache_free_rcu(struct uslub_cache *cache, void *object);
 
 /**
  * As uslub_cache_free_rcu, for an object of the kmalloc family, of buckets or of any cache.
@@ -1060,31 +1100,28 @@ void uslub_cache_free_rcu(struct uslub_cache *cache,
 void uslub_kfree_rcu(void *object);
 
 /**
- * Waits until all that was given to uslub_cache_free_rcu and uslub_kfree_rcu before is free. Not from inside a
- * read-side section.
+ * Waits until all that was given to uslub_cache_free_rcu and uslub_kfree_rcu before is free.
+ * Not from inside a read-side section.
  */
 void uslub_rcu_barrier(void);
 
 /**
- * Sets at least n objects (at least 1) of a cache aside, so that as many uslub_cache_alloc_from succeed. Null with
- * ENOMEM when memory cannot be had, and then nothing is taken; with EINVAL, after a message, for 0.
+ * Sets at least n objects (at least 1) of a cache aside, so that as many
+ * uslub_cache_alloc_from succeed. Null with ENOMEM when memory cannot be had, and then nothing
+ * is taken; with EINVAL, after a message, for 0.
  *
  * The caller promises: The cache is not destroyed.
  */
-struct uslub_sheaf *uslub_cache_prefill(struct uslub_cache *cache,
-                                        uslub_gfp_t flags,
-                                        size_t n);
+struct uslub_sheaf *uslub_cache_prefill(struct uslub_cache *cache, uslub_gfp_t flags, size_t n);
 
 /**
- * Fills a sheaf up, so that it has at least n objects; *sheaf may be another one afterwards. Returns 0; or -1 with
- * ENOMEM when memory cannot be had: then there may be more objects than before, but never fewer.
+ * Fills a sheaf up, so that it has at least n objects; *sheaf may be another one afterwards.
+ * Returns 0; or -1 with ENOMEM when memory cannot be had: then there may be more objects than
+ * before, but never fewer.
  *
  * The caller promises: *sheaf is a sheaf of this cache, which is not destroyed.
  */
-int uslub_cache_refill(struct uslub_cache *cache,
-                       uslub_gfp_t flags,
-                       struct uslub_sheaf **sheaf,
-                       size_t n);
+int uslub_cache_refill(struct uslub_cache *cache, uslub_gfp_t flags, struct uslub_sheaf **sheaf, size_t n);
 
 /**
  * Takes an object that was set aside; null with ENOMEM when all are gone, never another way.
@@ -1108,39 +1145,39 @@ void uslub_cache_return(struct uslub_cache *cache, uslub_gfp_t flags, struct usl
 size_t uslub_sheaf_size(const struct uslub_sheaf *sheaf);
 
 /**
- * Registers a function that can free objects when an allocation of the cache (of any, for null) would fail for want of
- * memory. Null with ENOMEM when there are 256 already; with EINVAL, after a message, when the function is missing.
+ * Registers a function that can free objects when an allocation of the cache (of any, for null)
+ * would fail for want of memory. Null with ENOMEM when there are 256 already; with EINVAL, after a
+ * message, when the function is missing.
  *
  * The caller promises: scan may be called with data, on any thread, until it is unregistered. It does not throw.
  */
-struct uslub_shrinker *uslub_shrinker_register(struct uslub_cache *cache,
-                                               uslub_scan_fn scan,
-                                               void *data);
+struct uslub_shrinker *uslub_shrinker_register(struct uslub_cache *cache, uslub_scan_fn scan, void *data);
 
 /**
- * Unregisters a shrinker; null is ignored. It is not running afterwards, unless it is itself the caller. The shrinkers
- * of a cache are unregistered before it is destroyed.
+ * Unregisters a shrinker; null is ignored. It is not running afterwards, unless it is itself the
+ * caller. The shrinkers of a cache are unregistered before it is destroyed.
  *
  * The caller promises: shrinker is registered.
  */
 void uslub_shrinker_unregister(struct uslub_shrinker *shrinker);
 
 /**
- * Writes a line for each cache to a file descriptor, in the columns of /proc/slabinfo, version 2.1; kmalloc's classes
- * are caches too. Returns 0; or -1, with EIO, if that failed.
+ * Writes a line for each cache to a file descriptor, in the columns of /proc/slabinfo, version
+ * 2.1; kmalloc's classes are caches too. Returns 0; or -1, with EIO, if that failed.
  */
 int uslub_slabinfo(int fd);
 
 /**
- * Fills stats with the figures of a cache. Returns 0; or -1 with EINVAL, after a message, for null.
+ * Fills stats with the figures of a cache. Returns 0; or -1 with EINVAL, after a message, for
+ * null.
  *
  * The caller promises: The cache is not destroyed; stats can be written.
  */
 int uslub_cache_get_stats(const struct uslub_cache *cache, struct uslub_cache_stats *stats);
 
 /**
- * Reads a counter of a cache by the name that /sys/kernel/slab/CACHE/ gives it, such as alloc_fastpath.
- * Returns 0; or -1 with EINVAL for a name that is none.
+ * Reads a counter of a cache by the name that /sys/kernel/slab/CACHE/ gives it, such as
+ * alloc_fastpath. Returns 0; or -1 with EINVAL for a name that is none.
  *
  * The caller promises: The cache is not destroyed; item is a C string, value can be written.
  */
@@ -1154,37 +1191,39 @@ int uslub_cache_stat(const struct uslub_cache *cache, const char *item, uint64_t
 int uslub_cache_stat_on(const struct uslub_cache *cache, const char *item, size_t cpu, uint64_t *value);
 
 /**
- * Reads how a cache behaves: the value of a name such as sheaf_spill. Returns 0; or -1 with EINVAL for a name that no
- * cache has a value of.
+ * Reads how a cache behaves: the value of a name such as sheaf_spill. Returns 0; or -1 with
+ * EINVAL for a name that no cache has a value of.
  *
  * The caller promises: The cache is not destroyed; name is a C string, value can be written.
  */
-int uslub_cache_tuning(const struct uslub_cache *cache,
-                       const char *name,
-                       uint32_t *value);
+int uslub_cache_tuning(const struct uslub_cache *cache, const char *name, uint32_t *value);
 
 /**
- * Writes all counters of a cache to a file descriptor, a line with name and value each. Returns 0; or -1, with EIO,
- * if that failed.
+ * Writes all counters of a cache to a file descriptor, a line with name and value each. Returns 0;
+ * or -1, with EIO, if that failed.
  *
  * The caller promises: The cache is not destroyed.
  */
 int uslub_cache_print_stats(const struct uslub_cache *cache, int fd);
 
 /**
- * Fills totals with the figures of the library. Returns 0; or -1, with EINVAL, after a message, for null.
+ * Fills totals with the figures of the library. Returns 0; or -1, with EINVAL, after a message,
+ * for null.
  *
  * The caller promises: totals can be written.
  */
 int uslub_get_totals(struct uslub_totals *totals);
 
 /**
- * Gives as much memory back to the operating system as possible: sheaves are flushed, empty slabs and free pages
- * go. Returns 1 if there was any, else 0.
+ * Gives as much memory back to the operating system as possible: sheaves are flushed, empty slabs
+ * and free pages go. Returns 1 if there was any, else 0.
  */
 int uslub_trim(void);
 
-/** Checks all of the library's structures. Returns 0 when they hold, else 1, after a message. For quiet moments of tests. */
+/**
+ * Checks all of the library's structures. Returns 0 when they hold, else 1, after a message. For
+ * quiet moments of tests.
+ */
 int uslub_check(void);
 
 #ifdef __cplusplus

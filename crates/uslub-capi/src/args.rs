@@ -13,12 +13,14 @@ use crate::{ALLOCATOR, fatal, invalid, record, set_errno, text};
 
 /// Objects begin a cache line, small ones a fitting part of it.
 pub const USLUB_CACHE_HWCACHE_ALIGN: u32 = 1;
-/// The cache may share the slabs of another whose objects are as large (to a word) and as aligned; unless it
-/// has a constructor, a limit, a sheaf capacity, free_gfp or another flag.
+/// The cache may share the slabs of another whose objects are as large (to a word) and as aligned;
+/// unless it has a constructor, a limit, a sheaf capacity, free_gfp or another flag.
 pub const USLUB_CACHE_MERGE: u32 = 2;
-/// A freed object may be used again at once, but its slab stays a slab of this cache for a grace period.
+/// A freed object may be used again at once, but its slab stays a slab of this cache for a grace
+/// period.
 pub const USLUB_CACHE_TYPESAFE_BY_RCU: u32 = 4;
-/// The pages of a slab are touched when it is taken, so that no later touch enters the operating system.
+/// The pages of a slab are touched when it is taken, so that no later touch enters the operating
+/// system.
 pub const USLUB_CACHE_PREFAULT: u32 = 8;
 /// A cache that cannot be created ends the process.
 pub const USLUB_CACHE_PANIC: u32 = 16;
@@ -26,12 +28,12 @@ pub const USLUB_CACHE_PANIC: u32 = 16;
 type Construct = unsafe extern "C" fn(object: *mut c_void);
 type ConstructWith = unsafe extern "C" fn(object: *mut c_void, data: *mut c_void) -> c_int;
 
-/// Constructs an object of fresh memory; what it made stays over free and allocation. Called with locks held where
-/// an allocation may not wait: it must not call this library, nor throw.
+/// Constructs an object of fresh memory; what it made stays over free and allocation. Called with
+/// locks held where an allocation may not wait: it must not call this library, nor throw.
 pub type uslub_ctor_fn = Option<unsafe extern "C" fn(object: *mut c_void)>;
 
-/// As uslub_ctor_fn, with data of the caller's; returns 0, or anything else if it failed: then the object must
-/// need no end, and the allocation fails.
+/// As uslub_ctor_fn, with data of the caller's; returns 0, or anything else if it failed: then the
+/// object must need no end, and the allocation fails.
 pub type uslub_ctor_with_fn =
     Option<unsafe extern "C" fn(object: *mut c_void, data: *mut c_void) -> c_int>;
 
@@ -45,7 +47,8 @@ pub struct uslub_cache_args {
     pub align: usize,
     /// USLUB_CACHE_ flags.
     pub flags: u32,
-    /// What a plain free may do; 0 for USLUB_GFP_KERNEL. USLUB_GFP_NOSPIN for frees in signal handlers.
+    /// What a plain free may do; 0 for USLUB_GFP_KERNEL. USLUB_GFP_NOSPIN for frees in signal
+    /// handlers.
     pub free_gfp: uslub_gfp_t,
     /// Constructs each object when it first leaves a fresh slab; null for none.
     pub ctor: uslub_ctor_fn,
@@ -57,7 +60,8 @@ pub struct uslub_cache_args {
     pub sheaf_capacity: usize,
     /// Bytes of slabs that the cache may have, at least one slab; 0 for no limit.
     pub limit: usize,
-    /// How the cache is to behave, `name=value` separated by commas, as in USLUB_OPTIONS; null for as all others.
+    /// How the cache is to behave, `name=value` separated by commas, as in USLUB_OPTIONS; null for
+    /// as all others.
     pub tuning: *const c_char,
     /// All 0.
     pub reserved: [usize; 3],

@@ -10,7 +10,8 @@ use uslub_linux::{Linux, complain};
 use crate::gfp::{gfp, uslub_gfp_t};
 use crate::{ALLOCATOR, fatal, handed, invalid, no_memory, record, start, text, unrecord};
 
-/// A set of size classes of one's own: objects whose size comes from outside are kept apart from all others.
+/// A set of size classes of one's own: objects whose size comes from outside are kept apart from
+/// all others.
 pub struct uslub_buckets(());
 
 type Core = buckets::Buckets<Linux>;
@@ -24,8 +25,8 @@ unsafe fn set<'a>(buckets: *mut uslub_buckets, what: &str) -> &'a Core {
     }
 }
 
-/// Creates a set; its caches are named `prefix-size`. Null with ENOMEM, or with EINVAL, after a message, for a prefix
-/// that has not 1 to 26 bytes.
+/// Creates a set; its caches are named `prefix-size`. Null with ENOMEM, or with EINVAL, after a
+/// message, for a prefix that has not 1 to 26 bytes.
 ///
 /// # Safety
 ///
@@ -50,8 +51,8 @@ pub unsafe extern "C" fn uslub_buckets_create(prefix: *const c_char) -> *mut usl
     }
 }
 
-/// Allocates `bytes` (0 counts as 1); null with ENOMEM when memory cannot be had. Freed by `uslub_kfree`. More
-/// than 8 KiB come from pages.
+/// Allocates `bytes` (0 counts as 1); null with ENOMEM when memory cannot be had. Freed by
+/// `uslub_kfree`. More than 8 KiB come from pages.
 ///
 /// # Safety
 ///
@@ -70,7 +71,8 @@ pub unsafe extern "C" fn uslub_buckets_alloc(
     handed(set.alloc(&ALLOCATOR, bytes, gfp(flags)))
 }
 
-/// As `uslub_buckets_alloc`, aligned to `align` bytes, a power of two; else null with EINVAL, after a message.
+/// As `uslub_buckets_alloc`, aligned to `align` bytes, a power of two; else null with EINVAL, after
+/// a message.
 ///
 /// # Safety
 ///
@@ -95,8 +97,8 @@ pub unsafe extern "C" fn uslub_buckets_alloc_aligned(
     handed(set.alloc_aligned(&ALLOCATOR, bytes, align, gfp(flags)))
 }
 
-/// Destroys a set; null is ignored. Each object in a cache that is still in use is reported on standard error, and then
-/// that cache and its memory live on. Returns how many there are.
+/// Destroys a set; null is ignored. Each object in a cache that is still in use is reported on
+/// standard error, and then that cache and its memory live on. Returns how many there are.
 ///
 /// # Safety
 ///

@@ -9,8 +9,9 @@ use crate::cache::{Core, live, uslub_cache};
 use crate::gfp::{gfp, uslub_gfp_t};
 use crate::{ALLOCATOR, array, set_errno};
 
-/// Allocates `n` objects, all or none. Returns `n`; or 0, with ENOMEM when memory cannot be had, with EINVAL (after a
-/// message) when the array or the flags make no sense. Then the array holds no objects.
+/// Allocates `n` objects, all or none. Returns `n`; or 0, with ENOMEM when memory cannot be had,
+/// with EINVAL (after a message) when the array or the flags make no sense. Then the array holds no
+/// objects.
 ///
 /// # Safety
 ///

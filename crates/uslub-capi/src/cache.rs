@@ -96,10 +96,12 @@ pub unsafe extern "C" fn uslub_cache_create(
     }
 }
 
-/// Destroys a cache; null is ignored. Each object that is still in use is reported on standard error, and then cache and
-/// memory live on. Returns how many there are; 0 also while others share the cache (USLUB_CACHE_MERGE).
+/// Destroys a cache; null is ignored. Each object that is still in use is reported on standard
+/// error, and then cache and memory live on. Returns how many there are; 0 also while others share
+/// the cache (USLUB_CACHE_MERGE).
 ///
-/// Waits for what was given to `uslub_cache_free_rcu`. A cache that is destroyed already ends the process.
+/// Waits for what was given to `uslub_cache_free_rcu`. A cache that is destroyed already ends the
+/// process.
 ///
 /// # Safety
 ///
@@ -132,8 +134,8 @@ pub unsafe extern "C" fn uslub_cache_destroy(cache: *mut uslub_cache) -> usize {
     }
 }
 
-/// Allocates an object; null with ENOMEM when memory cannot be had, and with EINVAL (after a message)
-/// for USLUB_GFP_ZERO and a cache with a constructor.
+/// Allocates an object; null with ENOMEM when memory cannot be had, and with EINVAL (after a
+/// message) for USLUB_GFP_ZERO and a cache with a constructor.
 ///
 /// # Safety
 ///
@@ -149,8 +151,8 @@ pub unsafe extern "C" fn uslub_cache_alloc(
     handed_of(cache, gfp, ALLOCATOR.alloc(cache, gfp))
 }
 
-/// As `uslub_cache_alloc`, from memory of a node if there is any, with USLUB_GFP_THISNODE from no other;
-/// a negative node means any.
+/// As `uslub_cache_alloc`, from memory of a node if there is any, with USLUB_GFP_THISNODE from no
+/// other; a negative node means any.
 ///
 /// # Safety
 ///
@@ -187,8 +189,8 @@ pub unsafe extern "C" fn uslub_cache_zalloc(
 
 /// Frees an object, in the context that the cache's `free_gfp` says; null is ignored.
 ///
-/// An object of another cache is not freed: a warning names both caches, and it leaks. Any other pointer that is no
-/// object ends the process with a message, at once or when it reaches its slab.
+/// An object of another cache is not freed: a warning names both caches, and it leaks. Any other
+/// pointer that is no object ends the process with a message, at once or when it reaches its slab.
 ///
 /// # Safety
 ///
@@ -237,7 +239,8 @@ pub unsafe extern "C" fn uslub_cache_free_nolock(cache: *mut uslub_cache, object
     }
 }
 
-/// Flushes all sheaves of a cache and gives its empty slabs back. Returns 1 if slabs remain, else 0.
+/// Flushes all sheaves of a cache and gives its empty slabs back. Returns 1 if slabs remain, else
+/// 0.
 ///
 /// # Safety
 ///

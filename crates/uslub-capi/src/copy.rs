@@ -23,7 +23,8 @@ unsafe fn copy(source: *const u8, bytes: usize, end: usize, flags: uslub_gfp_t) 
     handed(copy)
 }
 
-/// A copy of a text; null for null, and with ENOMEM when memory cannot be had. Freed by `uslub_kfree`.
+/// A copy of a text; null for null, and with ENOMEM when memory cannot be had. Freed by
+/// `uslub_kfree`.
 ///
 /// # Safety
 ///
@@ -55,8 +56,8 @@ pub unsafe extern "C" fn uslub_kstrndup(
     unsafe { copy(source.cast(), libc::strnlen(source, most), 1, flags).cast() }
 }
 
-/// A copy of `bytes` bytes; null with ENOMEM when memory cannot be had, and with EINVAL, after a message, when the
-/// source is null. Freed by `uslub_kfree`.
+/// A copy of `bytes` bytes; null with ENOMEM when memory cannot be had, and with EINVAL, after a
+/// message, when the source is null. Freed by `uslub_kfree`.
 ///
 /// # Safety
 ///

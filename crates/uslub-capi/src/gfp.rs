@@ -9,8 +9,8 @@ pub type uslub_gfp_t = u32;
 pub const USLUB_GFP_KERNEL: u32 = 3;
 /// Never enters the operating system but to wake or await the holder of a lock.
 pub const USLUB_GFP_NOWAIT: u32 = 2;
-/// Never maps memory and never waits for a lock, so also for signal handlers. No flag at all means the same; this
-/// one says it where 0 stands for a default.
+/// Never maps memory and never waits for a lock, so also for signal handlers. No flag at all means
+/// the same; this one says it where 0 stands for a default.
 pub const USLUB_GFP_NOSPIN: u32 = 256;
 /// The object's bytes are zero.
 pub const USLUB_GFP_ZERO: u32 = 4;

@@ -31,7 +31,8 @@ fn size_roundup(bytes: usize) -> usize {
     }
 }
 
-/// Bytes to ask for: zeroes reach to the object's real end, so that `uslub_krealloc` can rely on it.
+/// Bytes to ask for: zeroes reach to the object's real end, so that `uslub_krealloc` can rely on
+/// it.
 #[inline]
 fn wanted(bytes: usize, gfp: Gfp) -> usize {
     if gfp.contains(Gfp::ZERO) {
@@ -77,8 +78,8 @@ pub extern "C" fn uslub_kzalloc(bytes: usize, flags: uslub_gfp_t) -> *mut c_void
     uslub_kmalloc(bytes, flags | USLUB_GFP_ZERO)
 }
 
-/// As `uslub_kmalloc`, from memory of a node if there is any, with USLUB_GFP_THISNODE from no other; a negative node
-/// means any.
+/// As `uslub_kmalloc`, from memory of a node if there is any, with USLUB_GFP_THISNODE from no
+/// other; a negative node means any.
 #[unsafe(no_mangle)]
 pub extern "C" fn uslub_kmalloc_node(bytes: usize, flags: uslub_gfp_t, node: c_int) -> *mut c_void {
     let Ok(nid) = usize::try_from(node) else {
@@ -91,7 +92,8 @@ pub extern "C" fn uslub_kmalloc_node(bytes: usize, flags: uslub_gfp_t, node: c_i
     handed(ALLOCATOR.kmalloc_node(wanted(bytes, gfp), gfp, nid))
 }
 
-/// As `uslub_kmalloc`, aligned to `align` bytes, a power of two; else null with EINVAL, after a message.
+/// As `uslub_kmalloc`, aligned to `align` bytes, a power of two; else null with EINVAL, after a
+/// message.
 #[unsafe(no_mangle)]
 pub extern "C" fn uslub_kmalloc_aligned(
     bytes: usize,
@@ -111,7 +113,8 @@ pub extern "C" fn uslub_kmalloc_aligned(
     handed(ALLOCATOR.kmalloc_aligned(wanted(bytes, gfp), align, gfp))
 }
 
-/// As `uslub_kmalloc` of `n` times `bytes`; a product that is too large is memory that cannot be had.
+/// As `uslub_kmalloc` of `n` times `bytes`; a product that is too large is memory that cannot be
+/// had.
 #[unsafe(no_mangle)]
 pub extern "C" fn uslub_kmalloc_array(n: usize, bytes: usize, flags: uslub_gfp_t) -> *mut c_void {
     match n.checked_mul(bytes) {
@@ -126,8 +129,9 @@ pub extern "C" fn uslub_kcalloc(n: usize, bytes: usize, flags: uslub_gfp_t) -> *
     uslub_kmalloc_array(n, bytes, flags | USLUB_GFP_ZERO)
 }
 
-/// As `uslub_kmalloc`, without waiting for anything: for signal handlers. Of the flags only USLUB_GFP_ZERO counts. When the
-/// size's own class has no free object, the next larger one is tried.
+/// As `uslub_kmalloc`, without waiting for anything: for signal handlers. Of the flags only
+/// USLUB_GFP_ZERO counts. When the size's own class has no free object, the next larger one is
+/// tried.
 #[unsafe(no_mangle)]
 pub extern "C" fn uslub_kmalloc_nolock(bytes: usize, flags: uslub_gfp_t) -> *mut c_void {
     let gfp = gfp(flags) & Gfp::ZERO;
@@ -155,8 +159,8 @@ pub unsafe extern "C" fn uslub_kfree(object: *mut c_void) {
     unsafe { ALLOCATOR.kfree(object.cast()) };
 }
 
-/// As `uslub_kfree`, without waiting for anything: for signal handlers. An object above 256 KiB leaks with a
-/// warning, as only the operating system can take it back.
+/// As `uslub_kfree`, without waiting for anything: for signal handlers. An object above 256 KiB
+/// leaks with a warning, as only the operating system can take it back.
 ///
 /// # Safety
 ///
@@ -206,11 +210,11 @@ pub unsafe extern "C" fn uslub_kfree_bulk(n: usize, objects: *mut *mut c_void) {
     }
 }
 
-/// Changes an object's size, moving it if need be; null with ENOMEM when memory cannot be had, and then the object is as
-/// before. A null object is allocated; 0 bytes count as 1.
+/// Changes an object's size, moving it if need be; null with ENOMEM when memory cannot be had, and
+/// then the object is as before. A null object is allocated; 0 bytes count as 1.
 ///
-/// With USLUB_GFP_ZERO what is beyond the old size is zero, if the object was always allocated and resized
-/// with it.
+/// With USLUB_GFP_ZERO what is beyond the old size is zero, if the object was always allocated and
+/// resized with it.
 ///
 /// # Safety
 ///
@@ -264,7 +268,8 @@ unsafe fn move_to_new(
     handed(unsafe { ALLOCATOR.move_object(object.cast(), old, bytes, gfp(flags)) })
 }
 
-/// As `uslub_krealloc` to `n` times `bytes`; a product that is too large is memory that cannot be had.
+/// As `uslub_krealloc` to `n` times `bytes`; a product that is too large is memory that cannot be
+/// had.
 ///
 /// # Safety
 ///
@@ -283,7 +288,8 @@ pub unsafe extern "C" fn uslub_krealloc_array(
     }
 }
 
-/// Bytes that may be used of an object of the kmalloc family; of an object of a cache, its size. 0 for null.
+/// Bytes that may be used of an object of the kmalloc family; of an object of a cache, its size. 0
+/// for null.
 ///
 /// # Safety
 ///

@@ -14,13 +14,14 @@
 //! | `gfp` | contexts |
 //! | `start` | setting up, fork |
 //!
-//! The functions are what `include/uslub.h` says, which is made of these sources (`tools/header`). Success leaves
-//! `errno` alone, a failure sets it, frees keep it. Bad arguments are said on standard error and refused with
-//! `EINVAL`; what can only be a bug of the caller (a null cache, a foreign pointer) ends the
-//! process with a message.
+//! The functions are what `include/uslub.h` says, which is made of these sources (`tools/header`).
+//! Success leaves `errno` alone, a failure sets it, frees keep it. Bad arguments are said on
+//! standard error and refused with `EINVAL`; what can only be a bug of the caller (a null cache, a
+//! foreign pointer) ends the process with a message.
 //!
-//! The library owns one allocator, which the tunables in `USLUB_OPTIONS` govern. It starts no thread, has no
-//! thread-local memory, and is never unloaded. Between `vfork` and `exec` nothing of it may be called.
+//! The library owns one allocator, which the tunables in `USLUB_OPTIONS` govern. It starts no
+//! thread, has no thread-local memory, and is never unloaded. Between `vfork` and `exec` nothing of
+//! it may be called.
 
 #![cfg_attr(panic = "abort", no_std)]
 // Types bear their names in C.

@@ -16,9 +16,9 @@ use crate::{
 
 /// A pool of elements, some of which are held in reserve.
 ///
-/// An allocation asks the source first (without the operating system), then the reserve, then the source with all that
-/// the flags allow; then, with USLUB_GFP_KERNEL, it waits for a free. In the child of a fork a pool may be used
-/// only if no other thread was in a call on it.
+/// An allocation asks the source first (without the operating system), then the reserve, then the
+/// source with all that the flags allow; then, with USLUB_GFP_KERNEL, it waits for a free. In the
+/// child of a fork a pool may be used only if no other thread was in a call on it.
 pub struct uslub_mempool(());
 
 type Alloc = unsafe extern "C" fn(flags: uslub_gfp_t, pool_data: *mut c_void) -> *mut c_void;
@@ -42,7 +42,8 @@ enum Elements {
 impl Source for Elements {
     fn alloc(&self, gfp: Gfp) -> *mut u8 {
         match *self {
-            // SAFETY: the functions may be called with their data, by the promise of who made the pool.
+            // SAFETY: the functions may be called with their data, by the promise of who made the
+            // pool.
             Elements::Functions(alloc, _, data) => unsafe { alloc(gfp.bits(), data).cast() },
             Elements::Slab(cache) => ALLOCATOR.alloc(cache, gfp),
             Elements::Kmalloc(bytes) => ALLOCATOR.kmalloc(bytes, gfp),
@@ -92,12 +93,13 @@ fn failed(error: MempoolError) -> c_int {
     -1
 }
 
-/// Creates a pool that reserves `min_nr` elements of a source of one's own, all of which it takes at once. Null
-/// with ENOMEM; with EINVAL, after a message, when a function is missing.
+/// Creates a pool that reserves `min_nr` elements of a source of one's own, all of which it takes
+/// at once. Null with ENOMEM; with EINVAL, after a message, when a function is missing.
 ///
 /// # Safety
 ///
-/// The functions may be called with `pool_data`, on any thread, until the pool is destroyed. They do not throw.
+/// The functions may be called with `pool_data`, on any thread, until the pool is destroyed. They
+/// do not throw.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslub_mempool_create(
     min_nr: usize,
@@ -115,7 +117,8 @@ pub unsafe extern "C" fn uslub_mempool_create(
     create(min_nr, Elements::Functions(alloc, free, pool_data))
 }
 
-/// As `uslub_mempool_create`, of objects of a cache; with EINVAL, after a message, if it has a constructor.
+/// As `uslub_mempool_create`, of objects of a cache; with EINVAL, after a message, if it has a
+/// constructor.
 ///
 /// # Safety
 ///
@@ -149,8 +152,8 @@ pub extern "C" fn uslub_mempool_create_kmalloc_pool(
     create(min_nr, Elements::Kmalloc(bytes))
 }
 
-/// Gives all that is reserved back to the source; null is ignored. Elements that are still in flight stay with those
-/// who have them.
+/// Gives all that is reserved back to the source; null is ignored. Elements that are still in
+/// flight stay with those who have them.
 ///
 /// # Safety
 ///
@@ -163,8 +166,9 @@ pub unsafe extern "C" fn uslub_mempool_destroy(pool: *mut uslub_mempool) {
     }
 }
 
-/// Allocates an element. With USLUB_GFP_KERNEL it waits for one and is never null; else null with ENOMEM when source
-/// and reserve have none. With USLUB_GFP_ZERO always null with EINVAL, after a message.
+/// Allocates an element. With USLUB_GFP_KERNEL it waits for one and is never null; else null with
+/// ENOMEM when source and reserve have none. With USLUB_GFP_ZERO always null with EINVAL, after a
+/// message.
 ///
 /// # Safety
 ///
@@ -185,7 +189,8 @@ pub unsafe extern "C" fn uslub_mempool_alloc(
     handed(element)
 }
 
-/// Allocates an element of the reserve; null with ENOMEM when it is empty. With no flags nothing is waited for.
+/// Allocates an element of the reserve; null with ENOMEM when it is empty. With no flags nothing is
+/// waited for.
 ///
 /// # Safety
 ///
@@ -200,9 +205,10 @@ pub unsafe extern "C" fn uslub_mempool_alloc_preallocated(
     handed(pool.alloc_preallocated(gfp(flags)))
 }
 
-/// Allocates an element for each entry of `elements` that is null. Returns 0; or -1 with EINVAL for more entries
-/// than the pool reserves and for USLUB_GFP_ZERO, with ENOMEM (never with USLUB_GFP_KERNEL) when memory cannot be
-/// had. Entries that were filled before a failure stay filled.
+/// Allocates an element for each entry of `elements` that is null. Returns 0; or -1 with EINVAL for
+/// more entries than the pool reserves and for USLUB_GFP_ZERO, with ENOMEM (never with
+/// USLUB_GFP_KERNEL) when memory cannot be had. Entries that were filled before a failure stay
+/// filled.
 ///
 /// # Safety
 ///
@@ -242,7 +248,8 @@ pub unsafe extern "C" fn uslub_mempool_free(pool: *mut uslub_mempool, element: *
     unsafe { self::pool(pool, "uslub_mempool_free").free(element.cast()) };
 }
 
-/// Frees `n` elements; null is passed over. Returns how many went to the reserve; the source takes the rest.
+/// Frees `n` elements; null is passed over. Returns how many went to the reserve; the source takes
+/// the rest.
 ///
 /// # Safety
 ///
@@ -261,8 +268,8 @@ pub unsafe extern "C" fn uslub_mempool_free_bulk(
     }
 }
 
-/// Changes how many elements a pool reserves, while others use it. Returns 0; or -1 with ENOMEM, and then the
-/// pool is as before. A source may not resize its own pool.
+/// Changes how many elements a pool reserves, while others use it. Returns 0; or -1 with ENOMEM,
+/// and then the pool is as before. A source may not resize its own pool.
 ///
 /// # Safety
 ///

@@ -54,14 +54,15 @@ unsafe impl GracePeriod for Functions {
     }
 }
 
-/// Says how readers are waited for: with liburcu, `uslub_set_call_rcu(call_rcu, rcu_barrier, synchronize_rcu)`. Once,
-/// before anything waits for a grace period. Returns 0; or -1 with ENOMEM, or with EINVAL, after a message, when a function
-/// is missing or it was said before. Threads that free are registered with liburcu, where its flavour demands it.
+/// Says how readers are waited for: with liburcu, `uslub_set_call_rcu(call_rcu, rcu_barrier,
+/// synchronize_rcu)`. Once, before anything waits for a grace period. Returns 0; or -1 with ENOMEM,
+/// or with EINVAL, after a message, when a function is missing or it was said before. Threads that
+/// free are registered with liburcu, where its flavour demands it.
 ///
 /// # Safety
 ///
-/// A callback runs, and `synchronize` returns, only after all readers have left that were inside a read-side section;
-/// `barrier` returns only after all callbacks that were given before.
+/// A callback runs, and `synchronize` returns, only after all readers have left that were inside a
+/// read-side section; `barrier` returns only after all callbacks that were given before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslub_set_call_rcu(
     call_rcu: uslub_call_rcu_fn,
@@ -96,13 +97,13 @@ pub unsafe extern "C" fn uslub_set_call_rcu(
     -1
 }
 
-/// Frees an object of a cache after a grace period; null is ignored. Where there is no memory for a sheaf it waits for the grace
-/// period itself, so not from inside a read-side section.
+/// Frees an object of a cache after a grace period; null is ignored. Where there is no memory for a
+/// sheaf it waits for the grace period itself, so not from inside a read-side section.
 ///
 /// # Safety
 ///
-/// As for `uslub_cache_free`, but readers that are inside a read-side section may still look at the object. A
-/// grace period was set.
+/// As for `uslub_cache_free`, but readers that are inside a read-side section may still look at the
+/// object. A grace period was set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslub_cache_free_rcu(cache: *mut uslub_cache, object: *mut c_void) {
     // SAFETY: passed on.
@@ -124,8 +125,8 @@ pub unsafe extern "C" fn uslub_kfree_rcu(object: *mut c_void) {
     unsafe { ALLOCATOR.kfree_rcu(object.cast()) };
 }
 
-/// Waits until all that was given to `uslub_cache_free_rcu` and `uslub_kfree_rcu` before is free. Not from inside a
-/// read-side section.
+/// Waits until all that was given to `uslub_cache_free_rcu` and `uslub_kfree_rcu` before is free.
+/// Not from inside a read-side section.
 #[unsafe(no_mangle)]
 pub extern "C" fn uslub_rcu_barrier() {
     if start::ready() {

@@ -32,8 +32,9 @@ fn given(sheaf: Prefilled) -> *mut uslub_sheaf {
     sheaf.into_raw().as_ptr().cast()
 }
 
-/// Sets at least `n` objects (at least 1) of a cache aside, so that as many `uslub_cache_alloc_from` succeed. Null with
-/// ENOMEM when memory cannot be had, and then nothing is taken; with EINVAL, after a message, for 0.
+/// Sets at least `n` objects (at least 1) of a cache aside, so that as many
+/// `uslub_cache_alloc_from` succeed. Null with ENOMEM when memory cannot be had, and then nothing
+/// is taken; with EINVAL, after a message, for 0.
 ///
 /// # Safety
 ///
@@ -62,8 +63,9 @@ pub unsafe extern "C" fn uslub_cache_prefill(
     }
 }
 
-/// Fills a sheaf up, so that it has at least `n` objects; `*sheaf` may be another one afterwards. Returns 0; or -1 with
-/// ENOMEM when memory cannot be had: then there may be more objects than before, but never fewer.
+/// Fills a sheaf up, so that it has at least `n` objects; `*sheaf` may be another one afterwards.
+/// Returns 0; or -1 with ENOMEM when memory cannot be had: then there may be more objects than
+/// before, but never fewer.
 ///
 /// # Safety
 ///

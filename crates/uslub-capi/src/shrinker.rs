@@ -36,8 +36,9 @@ unsafe fn scan(data: *const (), n: usize) -> usize {
     }
 }
 
-/// Registers a function that can free objects when an allocation of the cache (of any, for null) would fail for want of
-/// memory. Null with ENOMEM when there are 256 already; with EINVAL, after a message, when the function is missing.
+/// Registers a function that can free objects when an allocation of the cache (of any, for null)
+/// would fail for want of memory. Null with ENOMEM when there are 256 already; with EINVAL, after a
+/// message, when the function is missing.
 ///
 /// # Safety
 ///
@@ -85,8 +86,8 @@ pub unsafe extern "C" fn uslub_shrinker_register(
     place.as_ptr().cast()
 }
 
-/// Unregisters a shrinker; null is ignored. It is not running afterwards, unless it is itself the caller. The shrinkers
-/// of a cache are unregistered before it is destroyed.
+/// Unregisters a shrinker; null is ignored. It is not running afterwards, unless it is itself the
+/// caller. The shrinkers of a cache are unregistered before it is destroyed.
 ///
 /// # Safety
 ///
@@ -96,8 +97,8 @@ pub unsafe extern "C" fn uslub_shrinker_unregister(shrinker: *mut uslub_shrinker
     let Some(place) = NonNull::new(shrinker.cast::<Registered>()) else {
         return;
     };
-    // SAFETY: registered, so the record is there; nobody calls it any more when it is taken back. Records of caches live
-    // for ever.
+    // SAFETY: registered, so the record is there; nobody calls it any more when it is taken back.
+    // Records of caches live for ever.
     unsafe {
         let registered = place.as_ptr();
         let forgotten = (*registered).cache.as_ref().is_some_and(Core::is_destroyed);

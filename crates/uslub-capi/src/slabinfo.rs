@@ -51,8 +51,8 @@ fn row(cache: &Core) -> Line {
     line
 }
 
-/// Writes a line for each cache to a file descriptor, in the columns of /proc/slabinfo, version 2.1; kmalloc's classes
-/// are caches too. Returns 0; or -1, with EIO, if that failed.
+/// Writes a line for each cache to a file descriptor, in the columns of /proc/slabinfo, version
+/// 2.1; kmalloc's classes are caches too. Returns 0; or -1, with EIO, if that failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn uslub_slabinfo(fd: c_int) -> c_int {
     let mut good = sys::write_all(fd, HEADER.as_bytes());

@@ -70,7 +70,8 @@ pub struct uslub_totals {
     pub frees: u64,
 }
 
-/// Fills `stats` with the figures of a cache. Returns 0; or -1 with EINVAL, after a message, for null.
+/// Fills `stats` with the figures of a cache. Returns 0; or -1 with EINVAL, after a message, for
+/// null.
 ///
 /// # Safety
 ///
@@ -111,8 +112,8 @@ pub unsafe extern "C" fn uslub_cache_get_stats(
     0
 }
 
-/// Reads a counter of a cache by the name that /sys/kernel/slab/CACHE/ gives it, such as `alloc_fastpath`.
-/// Returns 0; or -1 with EINVAL for a name that is none.
+/// Reads a counter of a cache by the name that /sys/kernel/slab/CACHE/ gives it, such as
+/// `alloc_fastpath`. Returns 0; or -1 with EINVAL for a name that is none.
 ///
 /// # Safety
 ///
@@ -171,8 +172,8 @@ pub unsafe extern "C" fn uslub_cache_stat_on(
     }
 }
 
-/// Reads how a cache behaves: the value of a name such as `sheaf_spill`. Returns 0; or -1 with EINVAL for a name that no
-/// cache has a value of.
+/// Reads how a cache behaves: the value of a name such as `sheaf_spill`. Returns 0; or -1 with
+/// EINVAL for a name that no cache has a value of.
 ///
 /// # Safety
 ///
@@ -220,8 +221,8 @@ unsafe fn item_of(name: *const c_char) -> Option<StatItem> {
     Some(item.0)
 }
 
-/// Writes all counters of a cache to a file descriptor, a line with name and value each. Returns 0; or -1, with EIO,
-/// if that failed.
+/// Writes all counters of a cache to a file descriptor, a line with name and value each. Returns 0;
+/// or -1, with EIO, if that failed.
 ///
 /// # Safety
 ///
@@ -246,7 +247,8 @@ pub(crate) fn written(good: bool) -> c_int {
     -1
 }
 
-/// Fills `totals` with the figures of the library. Returns 0; or -1, with EINVAL, after a message, for null.
+/// Fills `totals` with the figures of the library. Returns 0; or -1, with EINVAL, after a message,
+/// for null.
 ///
 /// # Safety
 ///
@@ -276,14 +278,15 @@ pub unsafe extern "C" fn uslub_get_totals(totals: *mut uslub_totals) -> c_int {
     0
 }
 
-/// Gives as much memory back to the operating system as possible: sheaves are flushed, empty slabs and free pages
-/// go. Returns 1 if there was any, else 0.
+/// Gives as much memory back to the operating system as possible: sheaves are flushed, empty slabs
+/// and free pages go. Returns 1 if there was any, else 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn uslub_trim() -> c_int {
     c_int::from(start::ready() && ALLOCATOR.trim())
 }
 
-/// Checks all of the library's structures. Returns 0 when they hold, else 1, after a message. For quiet moments of tests.
+/// Checks all of the library's structures. Returns 0 when they hold, else 1, after a message. For
+/// quiet moments of tests.
 #[unsafe(no_mangle)]
 pub extern "C" fn uslub_check() -> c_int {
     if !start::ready() {

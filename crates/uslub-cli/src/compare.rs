@@ -6,8 +6,8 @@
 //! | uslub | with the library preloaded, without report or helper |
 //! | jemalloc, mimalloc, tcmalloc | with theirs preloaded, where they are installed |
 //!
-//! Each round runs all of them once, one after the other; the first round is not counted. A ratio is of two runs of
-//! one round, so that what disturbs the machine for longer disturbs both.
+//! Each round runs all of them once, one after the other; the first round is not counted. A ratio
+//! is of two runs of one round, so that what disturbs the machine for longer disturbs both.
 
 use crate::cli::CompareOptions;
 use crate::ending::{Ending, signal_name};
@@ -185,7 +185,8 @@ fn preload(command: &mut Command, library: Option<&Path>) {
     }
 }
 
-/// The ending to share if a signal of the terminal ended the program; a failure if it did not succeed.
+/// The ending to share if a signal of the terminal ended the program; a failure if it did not
+/// succeed.
 fn ended_early(
     finished: &Finished,
     on: &str,

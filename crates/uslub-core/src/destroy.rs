@@ -1,8 +1,8 @@
 //! The end of a cache.
 //!
-//! All sheaves are flushed and all empty slabs given back. If an object is still in use then, it is reported,
-//! and cache and memory are kept for ever: a leak is safer than memory that two
-//! owners use. Otherwise the cache's identity and record serve the next one.
+//! All sheaves are flushed and all empty slabs given back. If an object is still in use then, it is
+//! reported, and cache and memory are kept for ever: a leak is safer than memory that two owners
+//! use. Otherwise the cache's identity and record serve the next one.
 
 use core::ptr;
 use core::sync::atomic::Ordering::Acquire;
@@ -18,8 +18,9 @@ use crate::slab::order::MAX_OBJECTS;
 use crate::slab::state::Slab;
 
 impl<P: Platform> Allocator<P> {
-    /// Destroys a cache; calls `leaked` with each object that is still in use, and returns how many there are.
-    /// With any, the cache lives on. While others share the cache it lives on too, and nothing is reported.
+    /// Destroys a cache; calls `leaked` with each object that is still in use, and returns how many
+    /// there are. With any, the cache lives on. While others share the cache it lives on too, and
+    /// nothing is reported.
     ///
     /// A cache that is destroyed already ends the process with a message.
     ///
@@ -38,7 +39,8 @@ impl<P: Platform> Allocator<P> {
             return 0;
         }
         self.forget_shrinkers(cache);
-        // Acquire: pairs with the preparation. A cache that never waited for readers need not do so now.
+        // Acquire: pairs with the preparation. A cache that never waited for readers need not do so
+        // now.
         if cache.has_rcu_sheaves.load(Acquire) {
             self.rcu_barrier_for(&|c| c.id == cache.id);
         }
@@ -63,7 +65,8 @@ impl<P: Platform> Allocator<P> {
         count
     }
 
-    /// Gives back the empty slabs for whose wait for readers there was no memory; the caller waits instead.
+    /// Gives back the empty slabs for whose wait for readers there was no memory; the caller waits
+    /// instead.
     fn discard_unburied(&self, cache: &KmemCache<P>) {
         if cache.nr_slabs() == 0 {
             return;
@@ -81,7 +84,8 @@ impl<P: Platform> Allocator<P> {
         });
     }
 
-    /// Calls `visit` with each object of a cache that is in use, those in sheaves included; for quiet moments.
+    /// Calls `visit` with each object of a cache that is in use, those in sheaves included; for
+    /// quiet moments.
     fn for_each_in_use(&self, cache: &KmemCache<P>, mut visit: impl FnMut(*mut u8)) {
         let arena = &self.zone.arena;
         for page in 0..arena.limit() as u32 {

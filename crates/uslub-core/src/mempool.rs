@@ -1,9 +1,10 @@
 //! Memory pools: a reserve that keeps a number of operations going when memory runs out.
 //!
-//! The kernel's `mempool_t`. A pool holds `min_nr` elements back. An operation that needs one asks the
-//! pool's [`Source`] first and the reserve only when that fails; what is freed fills the reserve up
-//! before it goes to the source. So `min_nr` operations can always be in flight, and each one that ends
-//! lets the next begin: an allocation that may wait ([`Gfp::KERNEL`]) never fails.
+//! The kernel's `mempool_t`. A pool holds `min_nr` elements back. An operation that needs one asks
+//! the pool's [`Source`] first and the reserve only when that fails; what is freed fills the
+//! reserve up before it goes to the source. So `min_nr` operations can always be in flight, and
+//! each one that ends lets the next begin: an allocation that may wait ([`Gfp::KERNEL`]) never
+//! fails.
 //!
 //! An allocation tries, in this order:
 //!
@@ -17,8 +18,8 @@
 //! The first attempt without the OS is normal, not a failure: it leaves the reserve alone as
 //! long as the allocator has memory at hand, and takes from the reserve before it waits for the OS.
 //!
-//! A pool with `min_nr` 0 reserves nothing, but one element that is freed is parked, or sleepers would
-//! never be woken. So the reserve's *limit* is `min_nr`, or 1 if that is 0.
+//! A pool with `min_nr` 0 reserves nothing, but one element that is freed is parked, or sleepers
+//! would never be woken. So the reserve's *limit* is `min_nr`, or 1 if that is 0.
 //!
 //! # How no wake-up is lost
 //!
@@ -31,17 +32,17 @@
 //! | a resize | changes reserve and `min_nr`; if `sleepers > 0`, `wakes += 1` | wakes all |
 //! | a waiter that returns | `sleepers -= 1` | tries again |
 //!
-//! A thread counts itself in and reads `wakes` in one section. So a free came before that section, and
-//! then the waiter saw its element, or it comes after, and then it sees the sleeper and
-//! changes `wakes`: the waiter that is not asleep yet finds another value and does not
-//! sleep. All are woken, not one, for a bulk request may need more than the one element that came, and
-//! must not keep the wake-up from another. The 5 s are for sources that recover by themselves.
+//! A thread counts itself in and reads `wakes` in one section. So a free came before that section,
+//! and then the waiter saw its element, or it comes after, and then it sees the sleeper and changes
+//! `wakes`: the waiter that is not asleep yet finds another value and does not sleep. All are
+//! woken, not one, for a bulk request may need more than the one element that came, and must not
+//! keep the wake-up from another. The 5 s are for sources that recover by themselves.
 //!
-//! A free first glances at `curr_nr` without the lock, and passes a full reserve by. It cannot
-//! miss the place that its own element left: `curr_nr` went down before that element was handed out,
-//! and whoever frees it got it from there, so it reads that value or a later one. With the value it
-//! sees the `min_nr` of that time or a later one. So what it passes by was full after its element had
-//! left, and whoever emptied it since will fill it again.
+//! A free first glances at `curr_nr` without the lock, and passes a full reserve by. It cannot miss
+//! the place that its own element left: `curr_nr` went down before that element was handed out, and
+//! whoever frees it got it from there, so it reads that value or a later one. With the value it
+//! sees the `min_nr` of that time or a later one. So what it passes by was full after its element
+//! had left, and whoever emptied it since will fill it again.
 //!
 //! | word | changed | read without the lock | ordering |
 //! |---|---|---|---|
@@ -95,8 +96,8 @@ pub struct SlabSource<'a, P: Platform> {
 }
 
 impl<'a, P: Platform> SlabSource<'a, P> {
-    /// A source over a cache of `allocator`; `None` if the cache has a constructor, as elements that
-    /// wait in a reserve are not as it left them.
+    /// A source over a cache of `allocator`; `None` if the cache has a constructor, as elements
+    /// that wait in a reserve are not as it left them.
     pub fn new(allocator: &'a Allocator<P>, cache: &'a KmemCache<P>) -> Option<Self> {
         cache.ctor.is_none().then_some(Self { allocator, cache })
     }
@@ -113,7 +114,8 @@ impl<P: Platform> Source for SlabSource<'_, P> {
     }
 }
 
-/// Elements of any size, runs of pages among them (the kernel's `mempool_kmalloc` and `mempool_alloc_pages`).
+/// Elements of any size, runs of pages among them (the kernel's `mempool_kmalloc` and
+/// `mempool_alloc_pages`).
 pub struct KmallocSource<'a, P: Platform> {
     allocator: &'a Allocator<P>,
     bytes: usize,
@@ -168,13 +170,15 @@ struct Reserve {
     sleepers: u32,
 }
 
-// SAFETY: the array is reached through the lock alone; elements belong to nobody while they are in it.
+// SAFETY: the array is reached through the lock alone; elements belong to nobody while they are in
+// it.
 unsafe impl Send for Reserve {}
 
 /// A pool of at least `min_nr` elements, over a source.
 ///
-/// The array of the reserve comes from the allocator by kmalloc. No function may be called in a signal
-/// handler but allocations with `GFP_NOSPIN`. Dropping a pool gives its reserve back to the source.
+/// The array of the reserve comes from the allocator by kmalloc. No function may be called in a
+/// signal handler but allocations with `GFP_NOSPIN`. Dropping a pool gives its reserve back to the
+/// source.
 ///
 /// ```no_run
 /// use uslub_core::mempool::{Mempool, MempoolError, SlabSource};
@@ -259,9 +263,9 @@ impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
         self.min_nr().max(1)
     }
 
-    /// Allocates an element, waiting for one if need be. Never null with [`Gfp::KERNEL`]; else null when
-    /// source and reserve have none. With [`Gfp::ZERO`] always null, after a warning: an element of the
-    /// reserve is as it was freed.
+    /// Allocates an element, waiting for one if need be. Never null with [`Gfp::KERNEL`]; else null
+    /// when source and reserve have none. With [`Gfp::ZERO`] always null, after a warning: an
+    /// element of the reserve is as it was freed.
     pub fn alloc(&self, gfp: Gfp) -> *mut u8 {
         let mut element = [null_mut()];
         // An error leaves null behind.
@@ -271,13 +275,14 @@ impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
 
     /// Allocates an element for each entry of `elements` that is null.
     ///
-    /// The reserve is used only if it has all that the source did not give, so that two requests never
-    /// hold a part of it each and wait for the other's.
+    /// The reserve is used only if it has all that the source did not give, so that two requests
+    /// never hold a part of it each and wait for the other's.
     ///
     /// # Errors
     ///
     /// [`MempoolError::TooMany`] for more entries than `min_nr`; if a resize makes them too many while they
-    /// are waited for, too. [`MempoolError::Zero`] for that flag. [`MempoolError::NoMemory`], which with
+    /// are waited for, too. [`MempoolError::Zero`] for that flag. [`MempoolError::NoMemory`], which
+    /// with
     /// [`Gfp::KERNEL`] never comes. Entries that were filled before an error stay filled.
     pub fn alloc_bulk(&self, gfp: Gfp, elements: &mut [*mut u8]) -> Result<(), MempoolError> {
         if elements.len() > self.min_nr() {
@@ -310,7 +315,8 @@ impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
     /// The steps of an allocation, as in the table above.
     fn fill(&self, gfp: Gfp, elements: &mut [*mut u8]) -> Result<(), MempoolError> {
         self.check(gfp)?;
-        // Who may wait gets an element anyway; a source that tried for ever would never let the reserve serve.
+        // Who may wait gets an element anyway; a source that tried for ever would never let the
+        // reserve serve.
         let gfp = gfp - Gfp::NOFAIL;
         if self.fill_from_source(gfp - Gfp::MAP, elements) || self.fill_from_reserve(gfp, elements)
         {
@@ -381,7 +387,8 @@ impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
         true
     }
 
-    /// Frees an element; null is ignored. The reserve takes it if it is not full, or else the source.
+    /// Frees an element; null is ignored. The reserve takes it if it is not full, or else the
+    /// source.
     ///
     /// # Safety
     ///
@@ -391,8 +398,8 @@ impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
         unsafe { self.free_bulk(&[element]) };
     }
 
-    /// Frees elements; null is passed over. The reserve takes as many as it has room for, the source the
-    /// rest; returns how many went to the reserve.
+    /// Frees elements; null is passed over. The reserve takes as many as it has room for, the
+    /// source the rest; returns how many went to the reserve.
     ///
     /// # Safety
     ///
@@ -462,7 +469,8 @@ impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
         Ok(())
     }
 
-    /// Takes an element beyond the limit. One that is parked stays: somebody may be on the way to it.
+    /// Takes an element beyond the limit. One that is parked stays: somebody may be on the way to
+    /// it.
     fn take_surplus(&self) -> Option<NonNull<u8>> {
         let mut reserve = self.reserve.lock();
         let mut element = [null_mut()];
@@ -534,8 +542,9 @@ impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
         }
     }
 
-    /// Gives all that is reserved back to the source, as dropping the pool does (the kernel's `mempool_destroy`).
-    /// Elements that are still in flight stay with those who have them, for the source.
+    /// Gives all that is reserved back to the source, as dropping the pool does (the kernel's
+    /// `mempool_destroy`). Elements that are still in flight stay with those who have them, for the
+    /// source.
     pub fn destroy(self) {}
 }
 

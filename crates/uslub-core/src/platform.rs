@@ -20,9 +20,9 @@ pub const SYSTEM_PAGE_MAX: usize = 64 << 10;
 /// log2 of [`PAGE_SIZE`].
 pub const PAGE_SHIFT: u32 = 12;
 
-/// Where an allocation of the allocator's own can be made to fail: the kernel's `fail_page_alloc` and
-/// `failslab`, one site each. What is asked of the system itself (reservations, mappings, commitments) fails in the
-/// platform's own functions.
+/// Where an allocation of the allocator's own can be made to fail: the kernel's `fail_page_alloc`
+/// and `failslab`, one site each. What is asked of the system itself (reservations, mappings,
+/// commitments) fails in the platform's own functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultSite {
     /// A run of pages, for a slab or a large object.
@@ -52,7 +52,8 @@ pub enum Backing {
     Small,
     /// By huge pages: all of a block as soon as a part of it is touched.
     Huge {
-        /// Bytes of the reservation behind the range, none of them in use: what follows there is going to be asked for in turn.
+        /// Bytes of the reservation behind the range, none of them in use: what follows there is
+        /// going to be asked for in turn.
         ahead: usize,
     },
     /// Page by page, though huge pages may have been asked for what is reserved: a program may use
@@ -122,20 +123,21 @@ pub unsafe trait Platform: Sync + 'static {
     /// The range must lie inside one reservation and be page-aligned.
     unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> bool;
 
-    /// Gives the physical memory of a committed or [mapped](Self::map) range back; it reads zero afterwards.
-    /// Returns whether that was done.
+    /// Gives the physical memory of a committed or [mapped](Self::map) range back; it reads zero
+    /// afterwards. Returns whether that was done.
     ///
     /// # Safety
     ///
     /// The range must be committed or mapped, page-aligned, and hold nothing of value.
     unsafe fn purge(&self, start: NonNull<u8>, bytes: usize) -> bool;
 
-    /// Says what physical memory a committed range is to have from now on; returns whether that is so. A platform refuses huge pages
-    /// where small ones are cheaper.
+    /// Says what physical memory a committed range is to have from now on; returns whether that is
+    /// so. A platform refuses huge pages where small ones are cheaper.
     ///
     /// # Safety
     ///
-    /// The range must be committed and page-aligned; for huge pages, nobody's yet, like the reserved memory ahead.
+    /// The range must be committed and page-aligned; for huge pages, nobody's yet, like the
+    /// reserved memory ahead.
     unsafe fn back(&self, _start: NonNull<u8>, _bytes: usize, backing: Backing) -> bool {
         backing == Backing::Small
     }
@@ -143,7 +145,8 @@ pub unsafe trait Platform: Sync + 'static {
     /// Maps fresh zeroed memory of its own; `bytes` are whole pages.
     fn map(&self, bytes: usize) -> Option<NonNull<u8>>;
 
-    /// Unmaps memory that [`map`](Platform::map) or [`reserve`](Platform::reserve) gave, or a part of it.
+    /// Unmaps memory that [`map`](Platform::map) or [`reserve`](Platform::reserve) gave, or a part
+    /// of it.
     ///
     /// # Safety
     ///
@@ -235,8 +238,8 @@ pub unsafe trait Platform: Sync + 'static {
         true
     }
 
-    /// The region of the CPU that runs, for a glance; `None` where slots [cannot be used](Platform::percpu_usable), or where to
-    /// tell would take more than a glance.
+    /// The region of the CPU that runs, for a glance; `None` where slots [cannot be
+    /// used](Platform::percpu_usable), or where to tell would take more than a glance.
     #[inline]
     fn region_here<'a>(&self, table: &'a Table) -> Option<&'a Region> {
         self.percpu_usable().then(|| table.here(self.cpu()))
@@ -258,24 +261,25 @@ pub unsafe trait Platform: Sync + 'static {
     /// As for [`pop`](Platform::pop); `object` must be a free object of the slot's cache.
     unsafe fn push(&self, table: &Table, slot: Slot, object: *mut u8) -> bool;
 
-    /// Pops the newest `out.len()` objects (at least 1) off the sheaf in this CPU's `slot`, all or none; false when it
-    /// has fewer, is being moved, or the operation was disturbed.
+    /// Pops the newest `out.len()` objects (at least 1) off the sheaf in this CPU's `slot`, all or
+    /// none; false when it has fewer, is being moved, or the operation was disturbed.
     ///
     /// # Safety
     ///
     /// As for [`pop`](Platform::pop).
     unsafe fn pop_many(&self, table: &Table, slot: Slot, out: &mut [*mut u8]) -> bool;
 
-    /// Pushes all `objects` (at least 1) onto the sheaf in this CPU's `slot`, or none; false when it has not the room, is
-    /// being moved, or the operation was disturbed.
+    /// Pushes all `objects` (at least 1) onto the sheaf in this CPU's `slot`, or none; false when
+    /// it has not the room, is being moved, or the operation was disturbed.
     ///
     /// # Safety
     ///
     /// As for [`push`](Platform::push).
     unsafe fn push_many(&self, table: &Table, slot: Slot, objects: &[*mut u8]) -> bool;
 
-    /// As [`push_many`](Platform::push_many), where all `objects` lie between the two `bounds`, both included; false too where one does
-    /// not, and where there is no way to see that in passing. Then nothing is done.
+    /// As [`push_many`](Platform::push_many), where all `objects` lie between the two `bounds`,
+    /// both included; false too where one does not, and where there is no way to see that in
+    /// passing. Then nothing is done.
     ///
     /// # Safety
     ///
@@ -296,19 +300,22 @@ pub unsafe trait Platform: Sync + 'static {
     ///
     /// # Safety
     ///
-    /// As for [`pop`](Platform::pop); the caller owns what `new` points to and comes to own what `old` points to.
+    /// As for [`pop`](Platform::pop); the caller owns what `new` points to and comes to own what
+    /// `old` points to.
     unsafe fn exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool;
 
     /// Asks for the cache lines of an array that is about to be written; a hint.
     #[inline]
     fn fetch(&self, _array: &[*mut u8]) {}
 
-    /// Asks for the cache line of an address that is about to be written; a hint, any address will do.
+    /// Asks for the cache line of an address that is about to be written; a hint, any address will
+    /// do.
     #[inline]
     fn fetch_line(&self, _address: *const u8) {}
 
-    /// Writes to the first line of each object what is there, as another CPU will write to it next. A hint, for processors on which a line
-    /// comes sooner from who wrote to it last than from who read it.
+    /// Writes to the first line of each object what is there, as another CPU will write to it next.
+    /// A hint, for processors on which a line comes sooner from who wrote to it last than from who
+    /// read it.
     ///
     /// # Safety
     ///
@@ -316,18 +323,21 @@ pub unsafe trait Platform: Sync + 'static {
     #[inline]
     unsafe fn offer(&self, _objects: &[*mut u8]) {}
 
-    /// Writes to each line of an array what is there, as another CPU will fill it next. A hint, for the processors that
+    /// Writes to each line of an array what is there, as another CPU will fill it next. A hint, for
+    /// the processors that
     /// [`offer`](Self::offer) is for.
     #[inline]
     fn offer_array(&self, _array: &mut [*mut u8]) {}
 
-    /// Writes the addresses that lie `offsets` bytes behind `base` into an array, as many as it holds; there are no fewer offsets.
+    /// Writes the addresses that lie `offsets` bytes behind `base` into an array, as many as it
+    /// holds; there are no fewer offsets.
     #[inline]
     fn write_at(&self, base: *mut u8, offsets: &[u32], out: &mut [*mut u8]) {
         write_one_by_one(base, offsets, out);
     }
 
-    /// Called once, when the table has its slots: from then on [`pop`](Platform::pop) and the others may be called at any time.
+    /// Called once, when the table has its slots: from then on [`pop`](Platform::pop) and the
+    /// others may be called at any time.
     fn slots_are_ready(&self) {}
 
     /// Adds to a counter of the CPU that runs, whichever that is.

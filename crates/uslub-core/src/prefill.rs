@@ -1,6 +1,7 @@
 //! Prefilled sheaves: allocations that are promised beforehand.
 //!
-//! A holder of a [`Prefilled`] takes objects out of it without a lock, a system call or a chance to fail.
+//! A holder of a [`Prefilled`] takes objects out of it without a lock, a system call or a chance to
+//! fail.
 //!
 //! | objects wanted | where they wait |
 //! |---|---|
@@ -117,7 +118,8 @@ impl Oversize {
 }
 
 impl<P: Platform> Allocator<P> {
-    /// Sets `n` objects (at least 1) of a cache aside; `None` when memory cannot be had, and then nothing is taken.
+    /// Sets `n` objects (at least 1) of a cache aside; `None` when memory cannot be had, and then
+    /// nothing is taken.
     pub fn prefill(&self, cache: &KmemCache<P>, gfp: Gfp, n: usize) -> Option<Prefilled> {
         let gfp = gfp - Gfp::ZERO;
         if n > cache.capacity.max(cache.capacity_max) {
@@ -150,7 +152,8 @@ impl<P: Platform> Allocator<P> {
         self.enlarge(cache, empty, n, gfp)
     }
 
-    /// A sheaf with at least these objects and room for `n`; of caches whose sheaves grow, some are smaller.
+    /// A sheaf with at least these objects and room for `n`; of caches whose sheaves grow, some are
+    /// smaller.
     fn enlarge(&self, cache: &KmemCache<P>, sheaf: Sheaf, n: usize, gfp: Gfp) -> Option<Sheaf> {
         if sheaf.capacity() >= n || sheaf.is_empty() {
             return Some(self.fit_for(cache, sheaf, n));
@@ -195,7 +198,8 @@ impl<P: Platform> Allocator<P> {
 
     /// Takes an object that was set aside; null when all are gone, never another way.
     ///
-    /// Zeroed memory of a cache with a constructor is a contradiction: the object is as constructed, after a warning.
+    /// Zeroed memory of a cache with a constructor is a contradiction: the object is as
+    /// constructed, after a warning.
     #[inline]
     pub fn alloc_from(&self, cache: &KmemCache<P>, gfp: Gfp, prefilled: &mut Prefilled) -> *mut u8 {
         let object = prefilled.pop();
@@ -205,8 +209,8 @@ impl<P: Platform> Allocator<P> {
         object
     }
 
-    /// Fills up, so that there are at least `n` objects; false when memory cannot be had: then there may be
-    /// more objects than before, but never fewer.
+    /// Fills up, so that there are at least `n` objects; false when memory cannot be had: then
+    /// there may be more objects than before, but never fewer.
     pub fn refill_prefilled(
         &self,
         cache: &KmemCache<P>,

@@ -1,10 +1,11 @@
 //! Freeing after a grace period, in batches: the kernel's `kfree_rcu` on per-CPU rcu sheaves.
 //!
-//! Each CPU collects the objects of a cache in a third sheaf. A full one is handed to the [`GracePeriod`];
-//! after it the sheaf goes to the barn as it is, or its objects to their slabs. So all of a sheaf's objects wait
-//! for the grace period of the last.
+//! Each CPU collects the objects of a cache in a third sheaf. A full one is handed to the
+//! [`GracePeriod`]; after it the sheaf goes to the barn as it is, or its objects to their slabs. So
+//! all of a sheaf's objects wait for the grace period of the last.
 //!
-//! The slabs of a cache with `TYPESAFE_BY_RCU` wait likewise before their pages serve anything else.
+//! The slabs of a cache with `TYPESAFE_BY_RCU` wait likewise before their pages serve anything
+//! else.
 //!
 //! | word of the rcu slot | meaning |
 //! |---|---|
@@ -60,13 +61,13 @@ impl<P: Platform> Allocator<P> {
 
     /// Frees an object of a cache after a grace period; null is ignored.
     ///
-    /// Where there is no sheaf for it, it waits alone, in a record from kmalloc; without memory for that either, the
-    /// caller waits for the grace period itself.
+    /// Where there is no sheaf for it, it waits alone, in a record from kmalloc; without memory for
+    /// that either, the caller waits for the grace period itself.
     ///
     /// # Safety
     ///
-    /// The object came from this cache, and nobody begins to use it any more; readers that are inside a
-    /// read-side section may still look at it.
+    /// The object came from this cache, and nobody begins to use it any more; readers that are
+    /// inside a read-side section may still look at it.
     pub unsafe fn free_rcu(&self, cache: &KmemCache<P>, object: *mut u8) {
         if !self.is_object_of(cache, object) {
             return;
@@ -240,8 +241,8 @@ impl<P: Platform> Allocator<P> {
         grace.barrier();
     }
 
-    /// Lets a slab's pages wait for a grace period, which is empty and belongs to the caller; false when there
-    /// is no memory for that.
+    /// Lets a slab's pages wait for a grace period, which is empty and belongs to the caller; false
+    /// when there is no memory for that.
     pub(crate) fn bury(&self, cache: &KmemCache<P>, slab: &Slab, gfp: Gfp) -> bool {
         let Some(window) = self.meta.window(&self.platform, gfp) else {
             return false;

@@ -20,21 +20,26 @@ pub struct Tuning {
     pub slab_freelist_random: u32,
     /// Whether links inside free objects are hardened (0 or 1).
     pub slab_freelist_hardened: u32,
-    /// Whether the freelist of a fresh slab is built for what is left over only (1), or for all its objects at once (0).
+    /// Whether the freelist of a fresh slab is built for what is left over only (1), or for all its
+    /// objects at once (0).
     pub freelist_deferred: u32,
     /// Whether the state of a slab changes in one atomic step (1) or under a lock of the slab (0).
     pub slab_state_lockfree: u32,
     /// Whether a bulk free pushes the objects of a slab at once (1) or one by one (0).
     pub detached_freelist: u32,
-    /// Objects of other slabs that end the search for those of one slab in a bulk free; 0 and 1 are the same.
+    /// Objects of other slabs that end the search for those of one slab in a bulk free; 0 and 1 are
+    /// the same.
     pub look_ahead: u32,
     /// Whether what a refill leaves over goes into the CPU's sheaves (1) or back to its slab (0).
     pub sheaf_spill: u32,
-    /// Whether sheaves are refilled only for those who may ask the system for memory (1), or for all who may wait for a lock (0).
+    /// Whether sheaves are refilled only for those who may ask the system for memory (1), or for
+    /// all who may wait for a lock (0).
     pub refill_needs_blocking: u32,
-    /// Whether empty slabs wait in a reserve that adapts to demand (1), or are counted with the partial ones (0).
+    /// Whether empty slabs wait in a reserve that adapts to demand (1), or are counted with the
+    /// partial ones (0).
     pub empty_reserve: u32,
-    /// Slabs kept on a node's partial list before empty ones are given back; 0 derives it from the object size.
+    /// Slabs kept on a node's partial list before empty ones are given back; 0 derives it from the
+    /// object size.
     pub min_partial: u32,
     /// Objects a sheaf holds; 0 derives it from the object size.
     pub sheaf_capacity: u32,
@@ -94,7 +99,8 @@ pub struct Tunables {
     pub rseq: u32,
     /// Milliseconds that free pages stay resident.
     pub decay_ms: u32,
-    /// MiB of pages beyond which huge pages are asked for, at first only where memory grows quickly; 0 for never.
+    /// MiB of pages beyond which huge pages are asked for, at first only where memory grows
+    /// quickly; 0 for never.
     pub huge_pages_mb: u32,
 }
 
@@ -451,7 +457,8 @@ impl Tuning {
     ///
     /// # Errors
     ///
-    /// As for [`Tunables::set`]; also when the key is one of which the whole allocator has one value.
+    /// As for [`Tunables::set`]; also when the key is one of which the whole allocator has one
+    /// value.
     ///
     /// ```
     /// use uslub_core::tunables::Tuning;

@@ -24,7 +24,8 @@ fn cache(a: &Slub) -> &Cache {
     a.create(&CacheArgs::new("elastic", 64)).unwrap()
 }
 
-/// Allocates and frees `n` objects at a time on a CPU: its sheaves miss as long as they are smaller.
+/// Allocates and frees `n` objects at a time on a CPU: its sheaves miss as long as they are
+/// smaller.
 fn burst(a: &Slub, cache: &Cache, cpu: usize, n: usize) {
     on_cpu(cpu);
     let mut objects: Vec<_> = (0..n).map(|_| a.alloc(cache, Gfp::KERNEL)).collect();
@@ -85,7 +86,8 @@ fn what_a_cpu_does_not_use_shrinks_and_is_flushed() {
     assert_all_is_given_back(&a);
 }
 
-/// Forty objects fit into the main sheaf and the spare, so the barn is never visited; but a larger sheaf spares the exchange.
+/// Forty objects fit into the main sheaf and the spare, so the barn is never visited; but a larger
+/// sheaf spares the exchange.
 #[test]
 fn a_cpu_that_exchanges_main_and_spare_again_and_again_gets_larger_sheaves() {
     let a = machine(&["sheaf_capacity=28"]);
@@ -280,7 +282,8 @@ fn a_barn_stays_as_it_is_where_its_size_is_given_or_the_budget_is_used_up() {
     }
 }
 
-/// Objects that all came from one CPU and went back on the same never find the barn too full and too empty in turn.
+/// Objects that all came from one CPU and went back on the same never find the barn too full and
+/// too empty in turn.
 #[test]
 fn a_barn_does_not_widen_for_those_who_only_free_or_only_allocate() {
     let a = Setup::with(&[]).build();
@@ -296,7 +299,8 @@ fn a_barn_does_not_widen_for_those_who_only_free_or_only_allocate() {
     assert_all_is_given_back(&a);
 }
 
-/// What lies at the same place of two pages makes a processor wait: the newest objects of the first sheaves do not.
+/// What lies at the same place of two pages makes a processor wait: the newest objects of the first
+/// sheaves do not.
 #[test]
 fn the_first_sheaves_of_classes_are_not_equally_full() {
     let mut setup = Setup::with(&[]);

@@ -74,7 +74,8 @@ fn unlock(a: &Slub, cache: &Cache, which: usize) {
     }
 }
 
-/// Allocates under each lock in turn, on this CPU and on one that has no sheaves, until the sheaves run dry.
+/// Allocates under each lock in turn, on this CPU and on one that has no sheaves, until the sheaves
+/// run dry.
 fn nospin_under(which: usize, settings: &[&str]) {
     for cpu in [0, 1] {
         for bulk in [false, true] {
@@ -505,7 +506,8 @@ fn after_a_fork_the_child_finds_no_slot_locked() {
     let cache = a.caches().next().unwrap();
     let region = a.table.region(0).unwrap();
     for slot in [cache.id.main(), cache.id.spare()] {
-        // A thread that is no more in the child was in the middle of an operation. Relaxed: one thread.
+        // A thread that is no more in the child was in the middle of an operation. Relaxed: one
+        // thread.
         region.word(slot).fetch_or(1, Relaxed);
     }
     a.lock_for_fork();

@@ -64,7 +64,8 @@ impl Grouping {
     }
 }
 
-/// A cache whose slabs lack one object to be full (so that no free waits for the list lock), and the objects of each.
+/// A cache whose slabs lack one object to be full (so that no free waits for the list lock), and
+/// the objects of each.
 struct Slabs {
     a: Box<Slub>,
     slabs: Vec<Vec<*mut u8>>,

@@ -1,5 +1,5 @@
-//! Failures by probability, in all layers at once, while threads use every call: nothing is lost or damaged, and
-//! when the failures end all is given back. `USLUB_SEED` makes other walks.
+//! Failures by probability, in all layers at once, while threads use every call: nothing is lost or
+//! damaged, and when the failures end all is given back. `USLUB_SEED` makes other walks.
 
 mod support;
 

@@ -1,9 +1,9 @@
 //! Memory that is not to be had: every call ends well, and leaves nothing behind.
 //!
-//! Each case runs again and again, with the system, or a layer of the allocator's own, refusing its first, second,
-//! third … request, or all from there on, until a run needs no request more. A run that fails must have no effect,
-//! and its repetition when nothing fails must succeed. At the end all is freed and given back, and as
-//! much is mapped as in a run without a failure.
+//! Each case runs again and again, with the system, or a layer of the allocator's own, refusing its
+//! first, second, third … request, or all from there on, until a run needs no request more. A run
+//! that fails must have no effect, and its repetition when nothing fails must succeed. At the end
+//! all is freed and given back, and as much is mapped as in a run without a failure.
 
 mod support;
 

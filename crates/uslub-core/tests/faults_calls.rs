@@ -1,5 +1,6 @@
-//! Memory that is not to be had, in the calls beside alloc and kmalloc: prefilled sheaves, sets of buckets, pools,
-//! memory nodes, frees that wait for readers, the end of caches. As in `faults.rs`, every request fails once.
+//! Memory that is not to be had, in the calls beside alloc and kmalloc: prefilled sheaves, sets of
+//! buckets, pools, memory nodes, frees that wait for readers, the end of caches. As in `faults.rs`,
+//! every request fails once.
 
 mod support;
 
@@ -35,7 +36,8 @@ fn a_sheaf_is_prefilled_or_nothing_is_taken() {
     Case::new("a sheaf", prefill::<8>).check();
     Case::new("more than a sheaf", prefill::<9>).check();
     Case::new("very many", prefill::<3000>).check();
-    // Full sheaves of 8 are there, and what is wanted needs a larger one (not so after 200 objects: mutation 36 is missed then).
+    // Full sheaves of 8 are there, and what is wanted needs a larger one (not so after 200 objects:
+    // mutation 36 is missed then).
     let mut case = Case::new("a sheaf that grows", prefill::<40>).after(|a, _| {
         let mut objects = vec![null_mut(); 16];
         assert!(a.alloc_bulk(cache(a), Gfp::KERNEL, &mut objects));

@@ -1,4 +1,5 @@
-//! How the range of pages grows: the system is asked for a little ahead, and for less where that is too much.
+//! How the range of pages grows: the system is asked for a little ahead, and for less where that is
+//! too much.
 
 mod support;
 
@@ -25,7 +26,8 @@ fn the_more_blocks_there_are_the_more_are_committed_at_once() {
     let calls = |blocks| -> usize { (0..blocks).map(|_| take_block(&a)).sum() };
     // One by one; with the first, tables for 32.
     assert_eq!(calls(8), 8 + 4);
-    // Two each four times, three three times, four twice; with those, tables for the next 32, some of whose pages are there.
+    // Two each four times, three three times, four twice; with those, tables for the next 32, some
+    // of whose pages are there.
     let tables = calls(25) - 9;
     let longer = a.platform.system_page() > PAGE_SIZE;
     assert!(tables == 3 || longer && tables < 3, "{tables}");

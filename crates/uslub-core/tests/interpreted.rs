@@ -1,6 +1,6 @@
-//! Each kind of call once or twice, in runs so short that an interpreter (`.ci/miri`) comes to their end: it sees
-//! reads of memory that nobody has written, accesses outside of what was allocated, and accesses of
-//! threads that nothing orders.
+//! Each kind of call once or twice, in runs so short that an interpreter (`.ci/miri`) comes to
+//! their end: it sees reads of memory that nobody has written, accesses outside of what was
+//! allocated, and accesses of threads that nothing orders.
 
 mod support;
 

@@ -261,7 +261,8 @@ fn a_constructor_runs_once_for_each_slot_in_random_order_too() {
 }
 
 fn once_for_each_slot<const N: usize>(a: &Slub, cache: &Cache) {
-    // One object of each of the first slabs stays, so that none of these is ever empty. Others may be, and start over.
+    // One object of each of the first slabs stays, so that none of these is ever empty. Others may
+    // be, and start over.
     let objects = cache.oo.objects as usize;
     let slab_of = |object: usize| object & !(cache.oo.bytes() - 1);
     let mut held = take(a, cache, 4 * objects);

@@ -1,6 +1,7 @@
 //! Misuse ends the process, with a message that names the cache, the pointer and the reason.
 //!
-//! What goes into a sheaf is not looked at before it leaves it for its slab; a shrink makes it leave.
+//! What goes into a sheaf is not looked at before it leaves it for its slab; a shrink makes it
+//! leave.
 
 mod support;
 
@@ -491,7 +492,8 @@ fn a_list_that_was_cut_short_is_seen() {
 
 /// Takes `wanted` objects from a slab whose freelist ends behind the second.
 fn cut_a_list_short(wanted: usize) {
-    // The link that says "the last" where it is not: only one who knows the random word can write it.
+    // The link that says "the last" where it is not: only one who knows the random word can write
+    // it.
     with_cache(|a, cache| {
         let freed = free_objects(a, cache);
         let page = a.zone.arena.page_of(freed[1] as usize).unwrap();

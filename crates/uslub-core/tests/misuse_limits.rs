@@ -1,5 +1,5 @@
-//! Misuse that is seen late or not at all. `docs/security.md` says so of each; here is that it is so, and
-//! that what is not seen harms nobody but those who share the memory.
+//! Misuse that is seen late or not at all. `docs/security.md` says so of each; here is that it is
+//! so, and that what is not seen harms nobody but those who share the memory.
 
 mod support;
 

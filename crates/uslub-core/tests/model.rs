@@ -1,9 +1,9 @@
 //! Random calls against a plain model: a map from address to what the object holds.
 //!
-//! Every object is filled with a byte of its own and looked at when it is freed or resized and at the
-//! end, so a lost, moved, doubled or overlapping one is seen. Calls may fail only while the page
-//! layer refuses. The figures that the allocator reports are compared with the model's, and at the end
-//! everything is freed and must be given back.
+//! Every object is filled with a byte of its own and looked at when it is freed or resized and at
+//! the end, so a lost, moved, doubled or overlapping one is seen. Calls may fail only while the
+//! page layer refuses. The figures that the allocator reports are compared with the model's, and at
+//! the end everything is freed and must be given back.
 
 mod support;
 

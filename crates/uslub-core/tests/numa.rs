@@ -1,4 +1,5 @@
-//! Memory nodes: local objects for local CPUs, remote ones back to their slabs, CPUs whose node has no memory.
+//! Memory nodes: local objects for local CPUs, remote ones back to their slabs, CPUs whose node has
+//! no memory.
 
 mod support;
 

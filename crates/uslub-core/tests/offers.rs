@@ -8,7 +8,8 @@ use support::{Cache, Slub, allocator, assert_all_is_given_back, on_cpu};
 use uslub_core::Gfp;
 use uslub_core::args::CacheArgs;
 
-/// Objects that are on their way at a time: more sheaves than a barn must hold before any are offered.
+/// Objects that are on their way at a time: more sheaves than a barn must hold before any are
+/// offered.
 const BATCH: usize = 800;
 
 /// One CPU allocates and another frees, a few times; the addresses of all objects.
@@ -78,7 +79,8 @@ fn empty_sheaves_are_offered_whole() {
     assert_all_is_given_back(&a);
 }
 
-/// Objects of `bytes` bytes that are offered on their way from one CPU to another, one by one and by bulks.
+/// Objects of `bytes` bytes that are offered on their way from one CPU to another, one by one and
+/// by bulks.
 fn offered(bytes: usize, cpus: [usize; 2]) -> usize {
     let a = allocator(2);
     let cache = a.create(&CacheArgs::new("message", bytes)).unwrap();

@@ -301,7 +301,8 @@ fn left_behind(a: &Slub) -> &Cache {
     a.cache(class_of(SMALL)).unwrap()
 }
 
-/// Lets so many looks for what is idle go by while others ask for pages; `meanwhile` happens between them.
+/// Lets so many looks for what is idle go by while others ask for pages; `meanwhile` happens
+/// between them.
 fn while_others_go_on(a: &Slub, looks: usize, meanwhile: impl Fn()) -> Vec<*mut u8> {
     let others = (0..looks).flat_map(|_| {
         a.platform.advance(20);

@@ -101,7 +101,8 @@ impl Model {
                     self.put_away(cpu);
                 }
             }
-            // None: an empty sheaf (spare, main, the barn's, a new one) is refilled and becomes main.
+            // None: an empty sheaf (spare, main, the barn's, a new one) is refilled and becomes
+            // main.
             _ => {
                 self.count(StatItem::BarnGetFail, 1);
                 self.count(StatItem::SheafRefill, self.capacity);
@@ -420,8 +421,8 @@ fn objects_move_between_cpus_through_the_barn_in_whole_sheaves() {
     assert!(again.iter().all(|o| held.contains(o)));
 }
 
-/// What comes and goes at once, as many as a sheaf holds, finds a sheaf with room on its CPU, though none was ever placed there by a
-/// single call: the barn is asked once.
+/// What comes and goes at once, as many as a sheaf holds, finds a sheaf with room on its CPU,
+/// though none was ever placed there by a single call: the barn is asked once.
 #[test]
 fn a_bulk_of_a_sheaf_goes_to_the_barn_once() {
     let a = Setup::with(&["sheaf_capacity=32"]).build();

@@ -1,4 +1,5 @@
-//! Partial lists: which slabs are listed, in which order they are used, and which empty ones are kept.
+//! Partial lists: which slabs are listed, in which order they are used, and which empty ones are
+//! kept.
 
 mod support;
 
@@ -274,7 +275,8 @@ fn what_a_zeroed_object_grows_by_is_zero() {
     assert_all_is_given_back(&a);
 }
 
-/// A bulk finds what is listed, and what is in a sheaf, before it takes a new slab; where there is nothing it says what it missed.
+/// A bulk finds what is listed, and what is in a sheaf, before it takes a new slab; where there is
+/// nothing it says what it missed.
 #[test]
 fn a_bulk_takes_new_slabs_only_where_nothing_else_is_left() {
     let a = Setup::with(&["slab_min_objects=64", "sheaf_capacity=32"]).build();
@@ -316,7 +318,8 @@ fn a_bulk_takes_new_slabs_only_where_nothing_else_is_left() {
     assert_eq!(a.validate(), Ok(()));
 }
 
-/// What a bulk of new slabs counts does not depend on how many there are, although all of one slab are counted at once.
+/// What a bulk of new slabs counts does not depend on how many there are, although all of one slab
+/// are counted at once.
 #[test]
 fn a_bulk_of_new_slabs_counts_each_object_and_one_miss() {
     for count in [40, 64, 65, 128, 160] {

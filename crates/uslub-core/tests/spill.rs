@@ -35,8 +35,8 @@ fn locks(a: &Slub, cache: &Cache, work: impl FnOnce()) -> u64 {
     a.stat(cache, StatItem::ListLock) - before
 }
 
-/// Leaves the CPU with a sheaf that has `held` objects and the node with one slab that has `free` free slots; returns
-/// the objects that are in use.
+/// Leaves the CPU with a sheaf that has `held` objects and the node with one slab that has `free`
+/// free slots; returns the objects that are in use.
 fn one_partial_slab(a: &Slub, cache: &Cache, held: usize, free: usize) -> Vec<*mut u8> {
     a.platform.set_percpu_usable(false);
     let mut used = vec![null_mut(); 64];
@@ -62,7 +62,8 @@ fn free_all(a: &Slub, cache: &Cache, objects: Vec<*mut u8>) {
     }
 }
 
-/// Prefills 8 objects from a slab that has 20 free slots; list locks that it took, and what main holds then.
+/// Prefills 8 objects from a slab that has 20 free slots; list locks that it took, and what main
+/// holds then.
 fn prefill_eight(spill: &str, held: usize) -> (u64, Option<usize>) {
     let a = setup(&[spill, "sheaf_capacity=12"]);
     let cache = a.create(&CacheArgs::new("node", SIZE)).unwrap();

@@ -1,9 +1,9 @@
 //! Many threads on few CPUs: no object is lost, doubled or written to by two.
 //!
-//! Threads change their virtual CPU at every look, so glances and exchanges meet other CPUs' words all
-//! the time, as they would under a scheduler, only far more often. Objects are filled by who
-//! allocates and looked at by who frees, which is often another thread. And all are stopped in the middle of
-//! anything now and then.
+//! Threads change their virtual CPU at every look, so glances and exchanges meet other CPUs' words
+//! all the time, as they would under a scheduler, only far more often. Objects are filled by who
+//! allocates and looked at by who frees, which is often another thread. And all are stopped in the
+//! middle of anything now and then.
 
 mod support;
 
@@ -247,8 +247,8 @@ fn threads_lose_no_object_while_sheaves_grow_and_shrink() {
     stress(Slots::Locked, 3, &tight, 3000);
 }
 
-/// Threads that take from slabs and threads that free into the same slabs, in pieces that make slabs go
-/// from full to partial to empty and back all the time.
+/// Threads that take from slabs and threads that free into the same slabs, in pieces that make
+/// slabs go from full to partial to empty and back all the time.
 fn race_for_slabs(sheaves: bool, hardened: bool, size: usize, rounds: usize) {
     let hardened = format!("slab_freelist_hardened={}", u8::from(hardened));
     let a = &*Setup::with(&["min_partial=1", "slab_max_order=0", &hardened]).build();

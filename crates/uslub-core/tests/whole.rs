@@ -191,8 +191,8 @@ fn a_cache_with_a_limit_takes_nothing_ahead() {
     assert_all_is_given_back(&a);
 }
 
-/// Allocates many objects, and frees them in their order by so many at once; returns updates of slabs that this took, and how many
-/// it may take.
+/// Allocates many objects, and frees them in their order by so many at once; returns updates of
+/// slabs that this took, and how many it may take.
 fn updates_for_a_stream(size: usize, first: usize, chunk: usize) -> (u64, u64) {
     let a = Setup::with(&[]).build();
     let cache = a.create(&CacheArgs::new("test", size)).unwrap();
@@ -218,7 +218,8 @@ fn updates_for_a_stream(size: usize, first: usize, chunk: usize) -> (u64, u64) {
     assert_eq!(a.validate(), Ok(()));
     assert_eq!(a.info(cache).live_objs(), 0);
     assert_all_is_given_back(&a);
-    // One a slab, two for one slab in four, and one for each object that the CPU's two sheaves held before.
+    // One a slab, two for one slab in four, and one for each object that the CPU's two sheaves held
+    // before.
     (updates, 300 + 75 + 2 * cache.capacity as u64)
 }
 
@@ -232,8 +233,8 @@ fn neighbours_that_are_freed_in_turn_leave_as_whole_slabs_wherever_they_begin() 
     }
 }
 
-/// A bulk that finds a sheaf's last objects begins in one slab and ends in the next. Neither slab lies in one piece in what is
-/// freed then, and both leave whole.
+/// A bulk that finds a sheaf's last objects begins in one slab and ends in the next. Neither slab
+/// lies in one piece in what is freed then, and both leave whole.
 #[test]
 fn small_bulks_share_refills_and_their_slabs_leave_whole() {
     for size in [64, 256] {
@@ -269,8 +270,8 @@ fn small_bulks_share_refills_and_their_slabs_leave_whole() {
     }
 }
 
-/// A bulk that the CPU's sheaves have no room for frees its whole slabs, if they are large, and leaves the sheaves as they are; one that
-/// fits stays in them, as does one of small slabs.
+/// A bulk that the CPU's sheaves have no room for frees its whole slabs, if they are large, and
+/// leaves the sheaves as they are; one that fits stays in them, as does one of small slabs.
 #[test]
 fn large_slabs_leave_before_the_sheaves_are_full() {
     for (size, at_once) in [(16, true), (32, true), (48, true), (64, true), (256, false)] {
@@ -315,7 +316,8 @@ fn large_slabs_leave_before_the_sheaves_are_full() {
     }
 }
 
-/// Slabs of another cache in such a bulk stay what they are: each of their objects is named, and none is freed.
+/// Slabs of another cache in such a bulk stay what they are: each of their objects is named, and
+/// none is freed.
 #[test]
 fn whole_slabs_of_another_cache_are_not_freed() {
     for checked in [true, false] {
@@ -346,7 +348,8 @@ fn whole_slabs_of_another_cache_are_not_freed() {
     }
 }
 
-/// All objects of a slab are freed one by one, and then all of them again: when the second row leaves the sheaves, its slab is free.
+/// All objects of a slab are freed one by one, and then all of them again: when the second row
+/// leaves the sheaves, its slab is free.
 #[test]
 fn a_slab_that_is_freed_twice_is_found() {
     for size in [16, 64, 256] {
@@ -369,7 +372,8 @@ fn a_slab_that_is_freed_twice_is_found() {
     }
 }
 
-/// A bulk of one that finds no room makes some, as a single free does; else each of those behind it would go to its slab alone.
+/// A bulk of one that finds no room makes some, as a single free does; else each of those behind it
+/// would go to its slab alone.
 #[test]
 fn bulks_of_one_leave_slab_by_slab() {
     for size in [64, 256] {
@@ -400,8 +404,9 @@ fn bulks_of_one_leave_slab_by_slab() {
     }
 }
 
-/// Sheaves of a size class hold whole slabs, or the other way round, or slabs have a few objects: what is freed one by one, in the
-/// order in which it was allocated, leaves slab by slab, each by one update.
+/// Sheaves of a size class hold whole slabs, or the other way round, or slabs have a few objects:
+/// what is freed one by one, in the order in which it was allocated, leaves slab by slab, each by
+/// one update.
 #[test]
 fn what_is_freed_in_order_leaves_slab_by_slab() {
     for bytes in [16, 32, 48, 64, 80, 128, 256] {
@@ -435,8 +440,8 @@ fn what_is_freed_in_order_leaves_slab_by_slab() {
     }
 }
 
-/// The sheaves of a CPU hold more than is looked at together: slabs leave whole wherever they begin, and where none is whole the
-/// oldest objects leave, each slab's by one update.
+/// The sheaves of a CPU hold more than is looked at together: slabs leave whole wherever they
+/// begin, and where none is whole the oldest objects leave, each slab's by one update.
 #[test]
 fn what_the_largest_sheaves_hold_leaves_by_few_updates() {
     // So many objects of each of the first slabs are freed last.

@@ -1,12 +1,14 @@
 //! Huge pages, where the system has them at hand.
 //!
-//! The first touch of one clears 2 MiB, in a quarter of the time that 512 small pages take, where that memory is at hand. In a virtual
-//! machine that gives its free memory back to the host (free page reporting, a balloon) it often is not: what has been free for a while, in
-//! large pieces, is what huge pages are made of, and the host must find each page of it anew. There one takes five times as long as small
-//! pages do, most of which were used shortly before.
+//! The first touch of one clears 2 MiB, in a quarter of the time that 512 small pages take, where
+//! that memory is at hand. In a virtual machine that gives its free memory back to the host (free
+//! page reporting, a balloon) it often is not: what has been free for a while, in large pieces, is
+//! what huge pages are made of, and the host must find each page of it anew. There one takes five
+//! times as long as small pages do, most of which were used shortly before.
 //!
-//! So the first touch of each is timed, and after a dear one the next few are not asked for. Asking is done once for all that is reserved, as
-//! it costs as much as a page or two; those that are left out are excepted, all of a pause at once.
+//! So the first touch of each is timed, and after a dear one the next few are not asked for. Asking
+//! is done once for all that is reserved, as it costs as much as a page or two; those that are left
+//! out are excepted, all of a pause at once.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
@@ -20,11 +22,13 @@ use crate::sys;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Nanoseconds that small pages of as many bytes take, about.
 const DEAR_NS: u64 = 1_000_000;
-/// Huge pages that are not asked for after a dear one: few, as among those at hand there is one in a hundred or two, by itself.
+/// Huge pages that are not asked for after a dear one: few, as among those at hand there is one in
+/// a hundred or two, by itself.
 const FIRST_PAUSE: u32 = 1;
 /// How many times as many are not after one that is dear again.
 const LONGER: u32 = 8;
-/// At most: what the dear one cost too much is then a tenth of what their memory costs by small pages.
+/// At most: what the dear one cost too much is then a tenth of what their memory costs by small
+/// pages.
 const LONGEST_PAUSE: u32 = 32;
 /// Whether huge pages are worth asking for.
 pub(crate) struct HugePages {
@@ -52,15 +56,17 @@ impl HugePages {
         }
     }
 
-    /// Gives a range its memory by huge pages, if they are worth asking for, and asks for them for `ahead` bytes behind it; returns
-    /// whether it has.
+    /// Gives a range its memory by huge pages, if they are worth asking for, and asks for them for
+    /// `ahead` bytes behind it; returns whether it has.
     ///
     /// # Safety
     ///
-    /// The range is committed, all zero and nobody else's yet; what lies ahead is reserved and not in use.
+    /// The range is committed, all zero and nobody else's yet; what lies ahead is reserved and not
+    /// in use.
     pub(crate) unsafe fn back(&self, start: NonNull<u8>, bytes: usize, ahead: usize) -> bool {
         let address = start.as_ptr() as usize;
-        // Relaxed: one thread at a time grows a reservation; of several, one may get huge pages that another does not want.
+        // Relaxed: one thread at a time grows a reservation; of several, one may get huge pages
+        // that another does not want.
         let advised = self.advised.load(Relaxed);
         if !self.next() {
             // Relaxed: as above.
@@ -167,7 +173,8 @@ impl HugePages {
 
     /// Whether to ask for the next one, which is needed now.
     fn next(&self) -> bool {
-        // Relaxed, both: a hint, like all here; of two threads at the same time one may count for both.
+        // Relaxed, both: a hint, like all here; of two threads at the same time one may count for
+        // both.
         let pause = self.pause.load(Relaxed);
         self.pause.store(pause.saturating_sub(1), Relaxed);
         pause == 0
@@ -247,7 +254,8 @@ mod tests {
         assert_eq!(page, 0);
     }
 
-    /// What the system is to do for the mapping of an address: gives it huge pages, does not, or as it thinks best.
+    /// What the system is to do for the mapping of an address: gives it huge pages, does not, or as
+    /// it thinks best.
     fn advice_at(address: usize) -> Option<bool> {
         let mut here = false;
         for line in std::fs::read_to_string("/proc/self/smaps").unwrap().lines() {

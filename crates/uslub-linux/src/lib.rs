@@ -49,7 +49,8 @@ const _: () = assert!(SHEAF_BYTES == uslub_rseq::SHEAF_BYTES);
 /// The value of the tunable `rseq` by which sequences find a CPU's slots by its number.
 const BY_CPU_NUMBER: u32 = 2;
 
-/// Whether a word of an allocator lies where fast paths write nothing in other pages; see [`Allocator`].
+/// Whether a word of an allocator lies where fast paths write nothing in other pages; see
+/// [`Allocator`].
 const fn lies_apart(offset: usize) -> bool {
     let offset = offset % PAGE_SIZE;
     APART <= offset && offset % 32 != 8
@@ -65,8 +66,9 @@ const _: () = assert!(
 /// The platform.
 #[repr(C, align(32))]
 pub struct Linux {
-    /// What fast paths look at: the area's offset where sequences may run without another look; [`CLOSED`] without sequences and
-    /// before there are slots. Less [`sharing::VFORK`] for each child that shares our memory.
+    /// What fast paths look at: the area's offset where sequences may run without another look;
+    /// [`CLOSED`] without sequences and before there are slots. Less [`sharing::VFORK`] for each
+    /// child that shares our memory.
     open: AtomicI64,
     offset: AtomicIsize,
     /// They look at this too.
@@ -114,8 +116,8 @@ impl Linux {
         }
     }
 
-    /// Looks at the machine; `rseq` is the tunable of that name: whether restartable sequences may be used, and by which index. Before
-    /// any other use.
+    /// Looks at the machine; `rseq` is the tunable of that name: whether restartable sequences may
+    /// be used, and by which index. Before any other use.
     pub fn probe(&self, rseq: u32) {
         let mut set = [0u8; 1024];
         let bytes = sys::affinity(&mut set);
@@ -195,7 +197,8 @@ impl Linux {
         })
     }
 
-    /// The area, or none where slots are locked instead; `Err` where nothing of this thread's can be trusted.
+    /// The area, or none where slots are locked instead; `Err` where nothing of this thread's can
+    /// be trusted.
     #[inline]
     fn any_area(&self) -> Result<Option<Area>, ()> {
         match self.open_area() {
@@ -547,7 +550,8 @@ unsafe impl Platform for Linux {
         }
     }
 
-    /// By one instruction within a sequence, which no other CPU's can come between; atomically where that cannot be had.
+    /// By one instruction within a sequence, which no other CPU's can come between; atomically
+    /// where that cannot be had.
     #[inline]
     fn count(&self, table: &Table, counter: Counter, n: usize) {
         let (active, stopped) = (table.active().cast(), table.stopped().cast());

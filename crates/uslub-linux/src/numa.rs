@@ -102,7 +102,8 @@ impl Nodes {
     /// The range is a mapping of the caller's.
     pub unsafe fn bind(&self, start: usize, bytes: usize, nid: usize) {
         let mask = 1u64 << (nid % MAX_NODES);
-        // SAFETY: the kernel reads the mask only; contents do not change. A refusal leaves the default policy.
+        // SAFETY: the kernel reads the mask only; contents do not change. A refusal leaves the
+        // default policy.
         unsafe {
             sys::call(
                 libc::SYS_mbind as c_long,
@@ -149,7 +150,8 @@ pub fn distances_in(text: &[u8]) -> impl Iterator<Item = u8> {
         .map(|number| parse(number).min(255) as u8)
 }
 
-/// The set that a list like `0-3,5` names, a bit a number; `None` if it is empty or names a number above 63.
+/// The set that a list like `0-3,5` names, a bit a number; `None` if it is empty or names a number
+/// above 63.
 ///
 /// ```
 /// use uslub_linux::numa::set_in;

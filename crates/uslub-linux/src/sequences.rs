@@ -56,7 +56,8 @@ pub(crate) unsafe fn push_many(
     unsafe { uslub_rseq::push_many::<FREES_OFFSET>(area, active, at, objects) }
 }
 
-/// Pushes many by a restartable sequence that sees whether all lie within the bounds; `None` where there is none that does.
+/// Pushes many by a restartable sequence that sees whether all lie within the bounds; `None` where
+/// there is none that does.
 ///
 /// # Safety
 ///

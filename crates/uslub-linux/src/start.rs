@@ -24,9 +24,10 @@ const RESERVE_FLOOR: usize = 64 << 30;
 ///
 /// Others wait for that thread, but for two kinds of caller, for which the work never ends:
 ///
-/// - the thread itself, from inside the work: a signal handler, or a library that wraps a function which the work
-///   calls;
-/// - the child of a fork that another thread made meanwhile: the thread that was at it is not there.
+/// - the thread itself, from inside the work: a signal handler, or a library that wraps a function
+///   which the work calls;
+/// - the child of a fork that another thread made meanwhile: the thread that was at it is not
+///   there.
 ///
 /// [`run`](Self::run) answers "not done" to both, at once.
 pub struct Once(AtomicU64);
@@ -130,8 +131,8 @@ fn tunables(variable: &str) -> Tunables {
     })
 }
 
-/// The tunables that a text such as `rseq=0,decay_ms=50` sets, the others as by default. `refused` is told each
-/// setting that makes no sense, which is left out.
+/// The tunables that a text such as `rseq=0,decay_ms=50` sets, the others as by default. `refused`
+/// is told each setting that makes no sense, which is left out.
 ///
 /// ```
 /// use uslub_linux::start::tunables_in;

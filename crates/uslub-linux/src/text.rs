@@ -72,7 +72,8 @@ impl Write for Unbuffered {
     }
 }
 
-/// Writes a line to standard error, by one system call unless another thread does the same right now.
+/// Writes a line to standard error, by one system call unless another thread does the same right
+/// now.
 ///
 /// The buffer is static, as callers may have little stack left. A signal handler that interrupts
 /// its user, and a child of `fork` that inherits it taken, write without it.

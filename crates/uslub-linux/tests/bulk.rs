@@ -17,7 +17,8 @@ extern "C" fn handler(_: libc::c_int) {
     SIGNALS.fetch_add(1, SeqCst);
 }
 
-/// Sends the process a signal every 97 microseconds of its CPU time: most come while a thread is in a sequence.
+/// Sends the process a signal every 97 microseconds of its CPU time: most come while a thread is in
+/// a sequence.
 fn interrupt() {
     // SAFETY: installs a handler that touches an atomic only, and a timer.
     unsafe {

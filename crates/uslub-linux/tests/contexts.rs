@@ -1,6 +1,7 @@
 //! Where an allocation may not ask the system, or may not wait: on the real system.
 //!
-//! Each test runs in a process of its own: the test's program again, with a variable that names the test.
+//! Each test runs in a process of its own: the test's program again, with a variable that names the
+//! test.
 
 use std::env;
 use std::process::Command;
@@ -149,12 +150,13 @@ static TORN: AtomicBool = AtomicBool::new(false);
 
 /// The cache that both sides use.
 fn shared() -> &'static KmemCache<Linux> {
-    // SAFETY: set before the timer starts; the cache lives as long as the process. SeqCst, here and below: nothing
-    // here is measured.
+    // SAFETY: set before the timer starts; the cache lives as long as the process. SeqCst, here and
+    // below: nothing here is measured.
     unsafe { &*SHARED.load(SeqCst) }
 }
 
-/// Bytes of what the handler allocates next: from the shared cache, from kmalloc's classes, and whole pages.
+/// Bytes of what the handler allocates next: from the shared cache, from kmalloc's classes, and
+/// whole pages.
 fn bytes(number: usize) -> usize {
     [48, 48, 8, 100, 1024, 4096, 9000][number % 7]
 }
@@ -206,7 +208,8 @@ extern "C" fn handler(_: libc::c_int) {
 
 /// Sends this thread a signal 20,000 times a second.
 fn start_timer() -> libc::timer_t {
-    // SAFETY: installs a handler that touches nothing but atomics and the allocator; the timer is for this thread.
+    // SAFETY: installs a handler that touches nothing but atomics and the allocator; the timer is
+    // for this thread.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler as *const () as usize;

@@ -134,7 +134,8 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     handed(ALLOCATOR.kmalloc(bytes, Gfp::KERNEL | Gfp::ZERO))
 }
 
-/// Changes an object's size, moving it if need be; the old object stays when that fails. Zero bytes free it.
+/// Changes an object's size, moving it if need be; the old object stays when that fails. Zero bytes
+/// free it.
 ///
 /// # Safety
 ///
@@ -154,7 +155,8 @@ pub unsafe extern "C" fn realloc(object: *mut c_void, bytes: usize) -> *mut c_vo
     }
 }
 
-/// Changes the size of what is an object to what is a size. Apart from [`realloc`], which needs no frame for new objects then.
+/// Changes the size of what is an object to what is a size. Apart from [`realloc`], which needs no
+/// frame for new objects then.
 ///
 /// # Safety
 ///

@@ -7,9 +7,10 @@
 //! sheaves, aborted sequences, and everything while [`FRONT`] is closed (its bounds are 0): before
 //! set-up, without restartable sequences, and while a `vfork` is under way.
 //!
-//! Each of the two is there twice, as the thread's area has two fields that may index the regions, and one load more in each call is
-//! what it costs to look up where the field is. Calls come to the function for the concurrency id; kernels before 6.3 have none, and there
-//! it is closed, which leads to the one for the CPU's number.
+//! Each of the two is there twice, as the thread's area has two fields that may index the regions,
+//! and one load more in each call is what it costs to look up where the field is. Calls come to the
+//! function for the concurrency id; kernels before 6.3 have none, and there it is closed, which
+//! leads to the one for the CPU's number.
 
 use core::mem::offset_of;
 use core::ptr::null_mut;
@@ -28,8 +29,8 @@ const CPUS: usize = 8192;
 
 /// What a `malloc` and a `free` look at.
 ///
-/// They also write to the second word of the thread's area, which is aligned to 32 bytes and may lie anywhere in its page: second
-/// words of 32 bytes are left empty.
+/// They also write to the second word of the thread's area, which is aligned to 32 bytes and may
+/// lie anywhere in its page: second words of 32 bytes are left empty.
 #[repr(C, align(64))]
 struct Line {
     /// Address of the arena's page 0.
@@ -65,7 +66,8 @@ impl Line {
         self.base.store(arena.base(), Relaxed);
         self.map.store(arena.map() as usize, Relaxed);
         self.offset.store(offset as usize, Relaxed);
-        // Release: the bounds open what is above. With several memory nodes a free must look where its object belongs.
+        // Release: the bounds open what is above. With several memory nodes a free must look where
+        // its object belongs.
         self.pages.store(arena.parkable(), Release);
         // Release: as above.
         self.limit.store(CLASS_MAX + 1, Release);
@@ -87,14 +89,15 @@ impl Line {
     }
 }
 
-/// What the fast paths look at, [`APART`]: a cache line for each pair of them, then the table of classes and that of regions. All
-/// zeros at first, so that the library's file has none of it.
+/// What the fast paths look at, [`APART`]: a cache line for each pair of them, then the table of
+/// classes and that of regions. All zeros at first, so that the library's file has none of it.
 #[repr(C, align(4096))]
 pub(crate) struct Front {
     _before: [u8; APART],
     by_id: Line,
     by_number: Line,
-    /// Identity of the class's cache by size in words. Those above 3.5 KiB lie in the next page, and not apart.
+    /// Identity of the class's cache by size in words. Those above 3.5 KiB lie in the next page,
+    /// and not apart.
     classes: [AtomicU16; CLASS_MAX / 8 + 1],
     _between: [u8; PAGE_SIZE - 2 * size_of::<Line>() - 2 * (CLASS_MAX / 8 + 1)],
     /// Regions by index.

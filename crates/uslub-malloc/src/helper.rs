@@ -2,12 +2,13 @@
 //!
 //! It exists only where the environment asks for it (`uslub run` does), begins only when more than
 //! [`START_BYTES`] lie empty, and ends when nothing is left to do, so a
-//! program has it for moments. No program can see it in its C library: it is
-//! made with a bare system call, has no signals and no per-CPU slots, and makes direct system calls only.
+//! program has it for moments. No program can see it in its C library: it is made with a bare
+//! system call, has no signals and no per-CPU slots, and makes direct system calls only.
 //!
-//! Its thread-local memory is a bare block beside its stack. It must not be that of the thread which
-//! starts it: that thread may end, and its area is where the kernel looks for the sequence that *it* runs. In the block
-//! the area says that the kernel knows nothing of this thread, so no sequence begins.
+//! Its thread-local memory is a bare block beside its stack. It must not be that of the thread
+//! which starts it: that thread may end, and its area is where the kernel looks for the sequence
+//! that *it* runs. In the block the area says that the kernel knows nothing of this thread, so no
+//! sequence begins.
 //!
 //! ```text
 //!  stack, grows down | below the thread pointer | above it
@@ -64,7 +65,8 @@ const PAUSE_MS: u64 = 200;
 /// Questions without an answer before the helper ends.
 const UNANSWERED: u32 = 20;
 const STACK_BYTES: usize = 64 << 10;
-/// Least bytes of thread-local memory on either side of the thread pointer: more than a C library's record of a thread.
+/// Least bytes of thread-local memory on either side of the thread pointer: more than a C library's
+/// record of a thread.
 const THREAD_BYTES: usize = 8 << 10;
 const STARTING: u32 = u32::MAX;
 
@@ -171,8 +173,9 @@ fn place() -> Option<Place> {
         let bytes = ALLOCATOR.platform.whole_pages(STACK_BYTES + below + above);
         stack = ALLOCATOR.platform.map(bytes)?.as_ptr() as usize;
         let thread = stack + STACK_BYTES + below;
-        // SAFETY: the mapping is ours, and there is room on both sides. A thread pointer's first and third words hold itself where
-        // C libraries for x86-64 look for it; on aarch64 nobody looks there.
+        // SAFETY: the mapping is ours, and there is room on both sides. A thread pointer's first
+        // and third words hold itself where C libraries for x86-64 look for it; on aarch64 nobody
+        // looks there.
         unsafe {
             (thread as *mut usize).write(thread);
             (thread as *mut usize).add(2).write(thread);

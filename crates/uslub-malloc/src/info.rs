@@ -43,8 +43,8 @@ pub struct Mallinfo2 {
 #[derive(Clone, Copy, Default)]
 pub struct Mallinfo([c_int; 10]);
 
-/// Figures: `arena` bytes of slabs, pages and free pages, `hblkhd` bytes of huge objects, `uordblks` live,
-/// `fordblks` free, `keepcost` bytes that a trim can give back at once.
+/// Figures: `arena` bytes of slabs, pages and free pages, `hblkhd` bytes of huge objects,
+/// `uordblks` live, `fordblks` free, `keepcost` bytes that a trim can give back at once.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallinfo2() -> Mallinfo2 {
     let t = totals();

@@ -6,8 +6,8 @@
 //! without it: a name that the program defines too is the program's.
 //!
 //! The loader goes by the caller's address: from it come the caller's search path and its
-//! namespace. So the call is a jump.
-//! `dlmopen` is left alone: a new namespace has a C library of its own, whose malloc all of it uses.
+//! namespace. So the call is a jump. `dlmopen` is left alone: a new namespace has a C library of
+//! its own, whose malloc all of it uses.
 
 use core::ffi::{c_char, c_int, c_void};
 

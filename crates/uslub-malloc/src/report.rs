@@ -4,8 +4,9 @@
 //! At its end a process may no longer be able to write a file: it has another user or root
 //! directory, or forbids itself system calls. So the file is made and mapped before `main` and in
 //! the child of a fork, and at the end the report is written to memory. A file whose first byte is
-//! 0 has no report: its process has not come to its end. Where there is no such mapping (the child of a bare system call, a file system without room) the file is written at the
-//! end, if that is possible.
+//! 0 has no report: its process has not come to its end. Where there is no such mapping (the child
+//! of a bare system call, a file system without room) the file is written at the end, if that is
+//! possible.
 
 use core::fmt::Write;
 use core::sync::atomic::AtomicUsize;
@@ -189,8 +190,8 @@ fn write_file(folder: &[u8]) {
     }
 }
 
-/// Waits until nobody holds the locks that the figures need. A program that ends from a signal handler
-/// may have interrupted their holder, which will never let go: then there is no report.
+/// Waits until nobody holds the locks that the figures need. A program that ends from a signal
+/// handler may have interrupted their holder, which will never let go: then there is no report.
 fn is_quiet() -> bool {
     const LOOKS: u32 = 1000;
     (0..LOOKS).any(|_| {

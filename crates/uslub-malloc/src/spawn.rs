@@ -13,7 +13,8 @@
 //!
 //! While they are closed an allocation takes a slow path and asks for the process id.
 //!
-//! `posix_spawn`, `system` and `popen` of glibc make such a child by themselves. It allocates nothing, so nothing is closed.
+//! `posix_spawn`, `system` and `popen` of glibc make such a child by themselves. It allocates
+//! nothing, so nothing is closed.
 
 use core::ffi::c_void;
 use core::ptr::{NonNull, null_mut};
@@ -335,7 +336,8 @@ pub unsafe extern "C" fn vfork() -> pid_t {
     )
 }
 
-/// `vfork`: as on x86-64. The child's return address is in a register, which the kernel keeps for the parent.
+/// `vfork`: as on x86-64. The child's return address is in a register, which the kernel keeps for
+/// the parent.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]

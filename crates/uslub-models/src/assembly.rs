@@ -1,7 +1,9 @@
-//! The restartable sequences as they are written: the assembly of `uslub-rseq`, read and carried out step by step.
+//! The restartable sequences as they are written: the assembly of `uslub-rseq`, read and carried
+//! out step by step.
 //!
-//! What is read is the source text itself, so a change of the sequences is a change of the model. Only the
-//! instructions that the sequences use are known; another one ends the reading with a panic.
+//! What is read is the source text itself, so a change of the sequences is a change of the model.
+//! Only the instructions that the sequences use are known; another one ends the reading with a
+//! panic.
 
 use std::collections::BTreeMap;
 
@@ -204,7 +206,8 @@ impl Program {
     ///
     /// # Panics
     ///
-    /// When the source cannot be read: a function of that name is missing, or has an instruction that is not known.
+    /// When the source cannot be read: a function of that name is missing, or has an instruction
+    /// that is not known.
     pub fn read(function: &str, constants: &[(&str, u64)]) -> Self {
         let constants = constants.iter().copied().collect();
         let start = format!("pub unsafe fn {function}");
@@ -302,7 +305,8 @@ impl Program {
         place.registers[at.unwrap_or_else(|| panic!("no register {name}"))][0]
     }
 
-    /// What the kernel does before the thread goes on after an interruption; returns whether that was an abort.
+    /// What the kernel does before the thread goes on after an interruption; returns whether that
+    /// was an abort.
     pub fn interrupt(&self, place: &mut Place) -> bool {
         let inside = (self.restartable.0..self.restartable.1).contains(&place.at);
         let aborts = place.armed && inside;

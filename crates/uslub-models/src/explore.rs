@@ -1,4 +1,5 @@
-//! Restartable sequences of several threads, in every order, with everything that may come between two instructions.
+//! Restartable sequences of several threads, in every order, with everything that may come between
+//! two instructions.
 //!
 //! | between any two instructions | what it does |
 //! |---|---|
@@ -9,8 +10,8 @@
 //! | drain | a step of a thread elsewhere: the CPU's table entry says *stopped*; a fence aborts all; the sheaf is taken; the entry is as before |
 //!
 //! The orders are all tried, with a bound on preemptions, migrations and signals together. States
-//! that were seen before are not tried again. At each end every object must be in exactly one place. Stores are seen in
-//! their order, as x86-64 and the fence promise.
+//! that were seen before are not tried again. At each end every object must be in exactly one
+//! place. Stores are seen in their order, as x86-64 and the fence promise.
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{Hash, Hasher};
@@ -453,7 +454,8 @@ impl Thread {
 }
 
 impl State {
-    /// CPU 0 has a sheaf of objects 1 and 2, CPU 1 one of object 3; what threads push is held at first.
+    /// CPU 0 has a sheaf of objects 1 and 2, CPU 1 one of object 3; what threads push is held at
+    /// first.
     fn of(scenario: &Scenario) -> Self {
         let mut memory = BTreeMap::new();
         for (top, cells) in [

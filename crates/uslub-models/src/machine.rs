@@ -97,7 +97,8 @@ impl Machine {
     }
 }
 
-// SAFETY: memory is zeroed and nobody else's; slot operations hold the slot's lock bit or the CPU's mutex.
+// SAFETY: memory is zeroed and nobody else's; slot operations hold the slot's lock bit or the CPU's
+// mutex.
 unsafe impl Platform for Machine {
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         NonNull::new(self.memory.take(bytes, align)? as *mut u8)
@@ -227,7 +228,8 @@ unsafe impl Platform for Machine {
     }
 }
 
-/// Says that this thread writes two words of an object, so that nobody else may come to them at the same time.
+/// Says that this thread writes two words of an object, so that nobody else may come to them at the
+/// same time.
 pub fn use_words(first: usize, link: usize) {
     atomic::writes(first as *const u8, 8);
     atomic::writes(link as *const u8, 8);

@@ -1,9 +1,9 @@
 //! A model: an allocator that is set up once, and what is tried with it in many orders.
 //!
 //! Each run starts from the same memory. A thread that is given an object says so, and uses those
-//! of its words that the allocator uses; so an object with two owners, or one whose last owner's writes are not ordered before
-//! the next one's, fails the run. After each run the allocator's invariants must hold, and
-//! as many objects must be in use as threads kept.
+//! of its words that the allocator uses; so an object with two owners, or one whose last owner's
+//! writes are not ordered before the next one's, fails the run. After each run the allocator's
+//! invariants must hold, and as many objects must be in use as threads kept.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -35,7 +35,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// An allocator on a machine of `cpus` CPUs whose per-CPU slots are guarded so; `None` keeps all threads off them.
+    /// An allocator on a machine of `cpus` CPUs whose per-CPU slots are guarded so; `None` keeps
+    /// all threads off them.
     pub fn new(cpus: usize, slots: Option<Slots>, tunables: Tunables) -> Self {
         // Both live as long as the process: each test has a few.
         let memory: &'static Memory = Box::leak(Box::default());
@@ -137,7 +138,8 @@ impl Object {
         object
     }
 
-    /// As [`of`](Self::of), before the other threads of the run begin; others may look at the object.
+    /// As [`of`](Self::of), before the other threads of the run begin; others may look at the
+    /// object.
     pub fn before(object: *mut u8, cache: &Cache) -> Self {
         let address = object as usize;
         let first = HELD.with_borrow_mut(|held| held.insert(address));

@@ -1,7 +1,8 @@
 //! Every order of a model's threads, by loom.
 //!
-//! loom keeps an object of its own beside each atomic that is watched. Which atomics a run uses is not known before it is
-//! tried; a run that meets a new one proves nothing, and the exploration begins anew with that one known.
+//! loom keeps an object of its own beside each atomic that is watched. Which atomics a run uses is
+//! not known before it is tried; a run that meets a new one proves nothing, and the exploration
+//! begins anew with that one known.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Once;
@@ -72,7 +73,9 @@ impl Model {
         }
     }
 
-    /// Tries `run` in every order of its threads with at most so many preemptions (see [`preemptions`]). `run` joins all threads that it begins, and returns the objects that stay in use.
+    /// Tries `run` in every order of its threads with at most so many preemptions (see
+    /// [`preemptions`]). `run` joins all threads that it begins, and returns the objects that stay
+    /// in use.
     pub fn check(
         self,
         name: &str,
@@ -112,7 +115,8 @@ impl Model {
     }
 }
 
-/// Ends the process when a run does not end: a bug may close a list to a ring, in which no checker sees that nothing happens.
+/// Ends the process when a run does not end: a bug may close a list to a ring, in which no checker
+/// sees that nothing happens.
 fn watch_over(name: &str, runs: &'static AtomicUsize) {
     let name = name.to_owned();
     std::thread::spawn(move || {

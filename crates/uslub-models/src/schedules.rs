@@ -1,8 +1,9 @@
 //! Orders of a model's threads by chance, by shuttle: for runs too long to try every order.
 //!
-//! Each atomic operation and each announcement is a step, and before each step the scheduler says which thread goes
-//! on. Half of the schedules choose evenly at each step. The other half (PCT) give each thread a rank, run the
-//! first that can run, and at [`DEPTH`] − 1 steps by chance move it to the end: so a thread may rest for long where it is.
+//! Each atomic operation and each announcement is a step, and before each step the scheduler says
+//! which thread goes on. Half of the schedules choose evenly at each step. The other half (PCT)
+//! give each thread a rank, run the first that can run, and at [`DEPTH`] − 1 steps by chance move
+//! it to the end: so a thread may rest for long where it is.
 //!
 //! | what may happen | how |
 //! |---|---|
@@ -130,8 +131,8 @@ fn number(name: &str, default: u64) -> u64 {
 }
 
 impl Model {
-    /// Tries `run` in so many schedules (times `USLUB_SCHEDULES`, from the seed `USLUB_SEED`). `run` joins all threads that it
-    /// begins, and returns the objects that stay in use.
+    /// Tries `run` in so many schedules (times `USLUB_SCHEDULES`, from the seed `USLUB_SEED`).
+    /// `run` joins all threads that it begins, and returns the objects that stay in use.
     pub fn check(
         self,
         name: &str,

@@ -1,6 +1,7 @@
 //! The barn, in every order of the CPUs that exchange sheaves through it.
 //!
-//! The barn is the real one. A sheaf that a thread has is its own: it says that it writes the sheaf's objects.
+//! The barn is the real one. A sheaf that a thread has is its own: it says that it writes the
+//! sheaf's objects.
 
 #![cfg(loom)]
 
@@ -72,7 +73,8 @@ fn count(barn: &Barn<Machine>) -> (usize, usize) {
     counts
 }
 
-/// A CPU that needs a full sheaf gives its empty one; one that needs an empty sheaf gives its full one.
+/// A CPU that needs a full sheaf gives its empty one; one that needs an empty sheaf gives its full
+/// one.
 #[test]
 fn sheaves_are_exchanged_whole() {
     let (model, barn) = barn_with(1, 1);
@@ -100,7 +102,8 @@ fn sheaves_are_exchanged_whole() {
     });
 }
 
-/// The same under one hold of the lock each: who allocates leaves an empty sheaf, and who frees takes one.
+/// The same under one hold of the lock each: who allocates leaves an empty sheaf, and who frees
+/// takes one.
 #[test]
 fn sheaves_are_exchanged_under_one_hold() {
     let (model, barn) = barn_with(1, 1);

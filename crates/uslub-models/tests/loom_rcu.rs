@@ -1,7 +1,8 @@
-//! Handing objects over to a grace period, in every order with a reader, and with a barrier on another CPU.
+//! Handing objects over to a grace period, in every order with a reader, and with a barrier on
+//! another CPU.
 //!
-//! The grace period is one of the simplest kind: what waits is in a list, and a barrier waits for the reader before
-//! it calls all of it.
+//! The grace period is one of the simplest kind: what waits is in a list, and a barrier waits for
+//! the reader before it calls all of it.
 
 #![cfg(loom)]
 
@@ -30,7 +31,8 @@ struct Grace {
 // SAFETY: callbacks run when there is no reader.
 unsafe impl GracePeriod for Grace {
     unsafe fn call(&self, head: *mut RcuHead, callback: RcuCallback) {
-        // Release: who calls it sees what the caller wrote. No other thread comes in before the push.
+        // Release: who calls it sees what the caller wrote. No other thread comes in before the
+        // push.
         self.order.fetch_add(1, Release);
         self.waiting.lock().unwrap().push((head as usize, callback));
     }

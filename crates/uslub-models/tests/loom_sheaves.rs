@@ -1,7 +1,8 @@
 //! Taking and installing sheaves, in every order with a drain from another CPU.
 //!
-//! The slot operations are those of the lock bit, real code, or indivisible ones with a fence, as restartable sequences are seen from
-//! outside. What is inside of a sequence is explored in `tests/sequences.rs`.
+//! The slot operations are those of the lock bit, real code, or indivisible ones with a fence, as
+//! restartable sequences are seen from outside. What is inside of a sequence is explored in
+//! `tests/sequences.rs`.
 
 #![cfg(loom)]
 
@@ -16,7 +17,8 @@ fn cache(slub: &Slub) -> &Cache {
     slub.caches().next().expect("a cache")
 }
 
-/// A model with sheaves of two objects, a slab of which is in use, and `held` objects of it; CPU 0 has sheaves.
+/// A model with sheaves of two objects, a slab of which is in use, and `held` objects of it; CPU 0
+/// has sheaves.
 fn sheaves_with(slots: Slots, held: usize) -> (Model, Vec<usize>) {
     let model = Model::new(2, Some(slots), Tunables::DEFAULT);
     let slub = model.slub;

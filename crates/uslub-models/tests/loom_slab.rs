@@ -1,7 +1,7 @@
 //! A slab's state, its node's lists and the list lock, in every order of the threads that use them.
 //!
-//! No sheaves: all allocations and frees come to the slabs. Each model runs with the state changed in one step, and
-//! with the state changed under the slab's lock.
+//! No sheaves: all allocations and frees come to the slabs. Each model runs with the state changed
+//! in one step, and with the state changed under the slab's lock.
 
 #![cfg(loom)]
 

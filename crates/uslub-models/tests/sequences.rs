@@ -1,4 +1,5 @@
-//! The restartable sequences, as they are written, in every order and with everything that may come in between.
+//! The restartable sequences, as they are written, in every order and with everything that may come
+//! in between.
 
 use uslub_models::explore::Operation::{Add, Pop, PopMany, Push, PushMany, Take};
 use uslub_models::explore::{Operation, Scenario, Seen, Sequences};
@@ -29,7 +30,8 @@ fn pushed(operation: &Operation) -> u64 {
     }
 }
 
-/// Each operation beside each, the second on `cpu`; `more` may change the scenario, given the next object's number.
+/// Each operation beside each, the second on `cpu`; `more` may change the scenario, given the next
+/// object's number.
 fn each_pair(name: &str, cpu: usize, more: impl Fn(&mut Scenario, u64)) {
     let sequences = Sequences::read();
     let mut all = Seen::default();

@@ -1,8 +1,9 @@
-//! The longer protocols, in orders by chance: more threads and more operations than can be tried in every order.
+//! The longer protocols, in orders by chance: more threads and more operations than can be tried in
+//! every order.
 //!
-//! Each model runs with slots guarded by their lock bit, and as by restartable sequences. Threads change their CPU, slot
-//! operations are disturbed, and each object is looked at when it is given up. At the end nothing may be lost, and the
-//! allocator's invariants must hold.
+//! Each model runs with slots guarded by their lock bit, and as by restartable sequences. Threads
+//! change their CPU, slot operations are disturbed, and each object is looked at when it is given
+//! up. At the end nothing may be lost, and the allocator's invariants must hold.
 
 #![cfg(shuttle)]
 

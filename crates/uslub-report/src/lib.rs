@@ -1,9 +1,9 @@
 //! What a process on uslub says about itself when it ends.
 //!
-//! The allocator inside the process writes one file of JSON lines: the first
-//! line is a [`Process`], each further line a [`CacheRow`]. The command reads
-//! it back. Nothing here allocates or depends on anything, so the writing side can run inside an
-//! allocator; the reading side hands the same lists of fields ([`records!`]) to a library of its choice.
+//! The allocator inside the process writes one file of JSON lines: the first line is a [`Process`],
+//! each further line a [`CacheRow`]. The command reads it back. Nothing here allocates or depends
+//! on anything, so the writing side can run inside an allocator; the reading side hands the same
+//! lists of fields ([`records!`]) to a library of its choice.
 
 #![no_std]
 
@@ -28,8 +28,8 @@ pub const FOLLOW_VARIABLE: &str = "USLUB_FOLLOW";
 /// the helper thread start once much memory lies empty.
 pub const HELPER_VARIABLE: &str = "USLUB_HELPER";
 
-/// Hands the records to a macro: `$define! { struct … { field: type, … } … }`, where the type is `u32`, `u64` or
-/// `&'a str`.
+/// Hands the records to a macro: `$define! { struct … { field: type, … } … }`, where the type is
+/// `u32`, `u64` or `&'a str`.
 #[macro_export]
 macro_rules! records {
     ($define:ident) => {
@@ -50,7 +50,8 @@ macro_rules! records {
                 pub live_bytes: u64,
                 /// Bytes in objects that wait in sheaves.
                 pub cached_bytes: u64,
-                /// Bytes of slabs in which no object is live or cached, and of free objects in slabs.
+                /// Bytes of slabs in which no object is live or cached, and of free objects in
+                /// slabs.
                 pub free_bytes: u64,
                 /// Bytes of pages in slabs.
                 pub slab_bytes: u64,

@@ -1,19 +1,21 @@
 //! The sequences for aarch64.
 //!
-//! In each: label 20 is the start, 30 follows the commit, 40 is the abort address
-//! (behind the signature that the kernel checks), 50 the descriptor, 60 the end.
-//! The thread's area is `area` bytes from `tpidr_el0`; `cpu_id`, negative when the thread is not registered, is at 4, and
-//! the descriptor's address at 8.
+//! In each: label 20 is the start, 30 follows the commit, 40 is the abort address (behind the
+//! signature that the kernel checks), 50 the descriptor, 60 the end. The thread's area is `area`
+//! bytes from `tpidr_el0`; `cpu_id`, negative when the thread is not registered, is at 4, and the
+//! descriptor's address at 8.
 //!
 //! What differs from x86-64:
 //!
-//! - One store commits, and it is a plain one: whoever reads the word on another CPU has fenced that CPU or reads figures
-//!   only, and a thread that moves to another CPU passes a barrier of the kernel's.
+//! - One store commits, and it is a plain one: whoever reads the word on another CPU has fenced
+//!   that CPU or reads figures only, and a thread that moves to another CPU passes a barrier of the
+//!   kernel's.
 //! - No exclusive loads and stores inside a sequence: they may fail for ever there.
-//! - No instruction adds to memory. A counter is not committed with the top, as one store
-//!   commits one word; so it is added to behind the commit by an exclusive pair, which is right wherever the thread has moved meanwhile.
-//!   For the same reason [`add`] needs no sequence at all.
-//! - A jump that reaches far may pass through a veneer of the linker's, which uses `x16` and `x17`: no operand is there.
+//! - No instruction adds to memory. A counter is not committed with the top, as one store commits
+//!   one word; so it is added to behind the commit by an exclusive pair, which is right wherever
+//!   the thread has moved meanwhile. For the same reason [`add`] needs no sequence at all.
+//! - A jump that reaches far may pass through a veneer of the linker's, which uses `x16` and `x17`:
+//!   no operand is there.
 
 use core::arch::asm;
 
@@ -57,7 +59,8 @@ macro_rules! descriptor {
     };
 }
 
-/// Sees that the thread is registered and publishes the descriptor; `thread` holds the thread pointer afterwards.
+/// Sees that the thread is registered and publishes the descriptor; `thread` holds the thread
+/// pointer afterwards.
 macro_rules! publish {
     () => {
         concat!(
@@ -82,7 +85,8 @@ macro_rules! region {
     };
 }
 
-/// Adds a number to the word at address `word`, whatever other CPUs do to it; changes `top` and `thread`.
+/// Adds a number to the word at address `word`, whatever other CPUs do to it; changes `top` and
+/// `thread`.
 macro_rules! count {
     ($n:literal) => {
         concat!(
@@ -234,7 +238,8 @@ pub unsafe fn exchange(area: &Area, table: *mut u8, slot: usize, old: usize, new
     done != 0
 }
 
-/// Adds `n` to this CPU's word at byte `at`, unless the CPU's region is `stopped`; false then, or when the thread is not registered.
+/// Adds `n` to this CPU's word at byte `at`, unless the CPU's region is `stopped`; false then, or
+/// when the thread is not registered.
 ///
 /// # Safety
 ///
@@ -272,8 +277,8 @@ pub unsafe fn add(area: &Area, table: *mut u8, at: usize, n: usize, stopped: *mu
     done != 0
 }
 
-/// Copies `bytes` bytes (a multiple of 8) from `from` to `to`, and changes all three and `thread`; in pieces that do
-/// not overlap, so that a later load finds its bytes in one store.
+/// Copies `bytes` bytes (a multiple of 8) from `from` to `to`, and changes all three and `thread`;
+/// in pieces that do not overlap, so that a later load finds its bytes in one store.
 macro_rules! copy {
     () => {
         concat!(
@@ -297,9 +302,9 @@ macro_rules! copy {
     };
 }
 
-/// Pops the newest `out.len()` objects (at least 1) off the sheaf whose top this CPU's word at byte `slot` holds, and counts them at
-/// `slot + COUNT`; false when it has fewer or the sequence was aborted. A sheaf's capacity, 16 bits wide, is
-/// `CAPACITY` bytes from its window's start.
+/// Pops the newest `out.len()` objects (at least 1) off the sheaf whose top this CPU's word at byte
+/// `slot` holds, and counts them at `slot + COUNT`; false when it has fewer or the sequence was
+/// aborted. A sheaf's capacity, 16 bits wide, is `CAPACITY` bytes from its window's start.
 ///
 /// # Safety
 ///
@@ -319,7 +324,8 @@ pub unsafe fn pop_many<const COUNT: usize, const CAPACITY: usize>(
             "20:",
             region!(),
             "ldr {top}, [{word}, {slot}]",
-            // Bytes in the sheaf: its top from where it would be empty. A sentinel has no capacity, and so none.
+            // Bytes in the sheaf: its top from where it would be empty. A sentinel has no capacity,
+            // and so none.
             "and {from}, {top}, #-{window}",
             "ldrh {thread:w}, [{from}, #{capacity}]",
             "and {from}, {top}, #{window} - 1",
@@ -363,8 +369,8 @@ pub unsafe fn pop_many<const COUNT: usize, const CAPACITY: usize>(
     done != 0
 }
 
-/// Pushes all `objects` (at least 1) onto the sheaf whose top this CPU's word at byte `slot` holds, and counts them at
-/// `slot + COUNT`; false when it has not the room or the sequence was aborted.
+/// Pushes all `objects` (at least 1) onto the sheaf whose top this CPU's word at byte `slot` holds,
+/// and counts them at `slot + COUNT`; false when it has not the room or the sequence was aborted.
 ///
 /// # Safety
 ///

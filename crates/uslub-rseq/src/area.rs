@@ -89,7 +89,8 @@ impl Area {
         (load(self.offset + field::CPU_ID as isize) as i32) >= 0
     }
 
-    /// Registers this thread, where the area is our own and it is not; returns whether it is registered then.
+    /// Registers this thread, where the area is our own and it is not; returns whether it is
+    /// registered then.
     pub fn register_here(&self) -> bool {
         match load(self.offset + field::CPU_ID as isize) as i32 {
             0.. => true,
@@ -110,7 +111,8 @@ impl Area {
         load(self.index_offset)
     }
 
-    /// The memory node of the CPU that this thread runs on, where the area tells it; may be stale at once.
+    /// The memory node of the CPU that this thread runs on, where the area tells it; may be stale
+    /// at once.
     #[inline]
     pub fn node_here(&self) -> Option<u32> {
         // It came before the concurrency id.

@@ -1,14 +1,14 @@
-//! Restartable sequences for per-CPU sheaves, a hint that only the processor can give ([`fetch`]), and addresses written
-//! four at a time ([`write_at`]).
+//! Restartable sequences for per-CPU sheaves, a hint that only the processor can give ([`fetch`]),
+//! and addresses written four at a time ([`write_at`]).
 //!
-//! The kernel keeps an area of memory for each thread that is registered: it writes
-//! there which CPU the thread runs on, and reads there the address of a
-//! *descriptor*. If the thread is preempted, moved or interrupted by a signal while it is between the
-//! descriptor's start and its commit, it resumes at the descriptor's abort address.
-//! So a few instructions that end in one store act as if indivisible on their CPU.
+//! The kernel keeps an area of memory for each thread that is registered: it writes there which CPU
+//! the thread runs on, and reads there the address of a *descriptor*. If the thread is preempted,
+//! moved or interrupted by a signal while it is between the descriptor's start and its commit, it
+//! resumes at the descriptor's abort address. So a few instructions that end in one store act as if
+//! indivisible on their CPU.
 //!
-//! We use the area that the C library registered (glibc ≥ 2.35), or one of our own where there is none,
-//! and never write anything of it but the descriptor's address. Each sequence here
+//! We use the area that the C library registered (glibc ≥ 2.35), or one of our own where there is
+//! none, and never write anything of it but the descriptor's address. Each sequence here
 //!
 //! 1. sees that the thread is registered, and publishes its descriptor,
 //! 2. reads the CPU (or concurrency id) and finds the CPU's region through the table,
@@ -57,8 +57,8 @@ mod own;
 
 pub use sequences::{add, exchange, fetch, offers, pop, pop_many, push, push_many};
 
-/// Where a line that this CPU has only read, and that another one will write to, is worth a write that changes nothing: it is had from
-/// here sooner then.
+/// Where a line that this CPU has only read, and that another one will write to, is worth a write
+/// that changes nothing: it is had from here sooner then.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Offers {
     /// Arrays of pointers, eight in a line.

@@ -1,4 +1,5 @@
-//! Architectures without sequences of ours: [`Area::adopt`] returns `None` there, so none of these runs.
+//! Architectures without sequences of ours: [`Area::adopt`] returns `None` there, so none of these
+//! runs.
 
 use crate::{Area, Offers};
 

@@ -103,7 +103,8 @@ pub(crate) fn stack_end() -> *const *const usize {
     end
 }
 
-/// Makes a system call; returns its result, or minus an error number. Threads that have no `errno` of their own call it.
+/// Makes a system call; returns its result, or minus an error number. Threads that have no `errno`
+/// of their own call it.
 ///
 /// # Safety
 ///

@@ -1,4 +1,5 @@
-//! Architectures without sequences of ours: no thread has an area, and the kernel is not asked for one.
+//! Architectures without sequences of ours: no thread has an area, and the kernel is not asked for
+//! one.
 
 /// Never compared with.
 pub(crate) const SIGNATURE: u32 = 0;

@@ -14,8 +14,8 @@ const BLOCK: usize = 8;
 /// Whether they are used.
 pub(crate) static WIDE: AtomicBool = AtomicBool::new(false);
 
-/// Lets bulks of eight objects and more move 32 bytes at a time, if the processor and the system can; or lets them not. Returns which
-/// it is; at first they do not.
+/// Lets bulks of eight objects and more move 32 bytes at a time, if the processor and the system
+/// can; or lets them not. Returns which it is; at first they do not.
 pub fn move_wide(wide: bool) -> bool {
     let wide = wide && has_avx2();
     // Relaxed: either is right at any time.
@@ -23,7 +23,8 @@ pub fn move_wide(wide: bool) -> bool {
     wide
 }
 
-/// Whether there are registers of 32 bytes, and instructions for whole numbers in them, and the system keeps them.
+/// Whether there are registers of 32 bytes, and instructions for whole numbers in them, and the
+/// system keeps them.
 fn has_avx2() -> bool {
     const OSXSAVE_AND_AVX: u32 = 1 << 27 | 1 << 28;
     const XMM_AND_YMM: u64 = 1 << 1 | 1 << 2;
@@ -35,9 +36,9 @@ fn has_avx2() -> bool {
         && __cpuid_count(7, 0).ebx & AVX2 != 0
 }
 
-/// Looks at the addresses in a register: how far each lies from the first that it may be, which is in ymm4, as two numbers of 32 bits.
-/// The greatest of each, and of what the last may be, are kept in ymm6 and ymm7 by turns; those of registers of 16 bytes, which come
-/// first, in xmm7.
+/// Looks at the addresses in a register: how far each lies from the first that it may be, which is
+/// in ymm4, as two numbers of 32 bits. The greatest of each, and of what the last may be, are kept
+/// in ymm6 and ymm7 by turns; those of registers of 16 bytes, which come first, in xmm7.
 macro_rules! seen {
     ("xmm0") => {
         concat!("vpsubq xmm0, xmm0, xmm4\n", "vpmaxud xmm7, xmm7, xmm0\n",)
@@ -50,8 +51,9 @@ macro_rules! seen {
     };
 }
 
-/// As [`push_many`](crate::push_many), where all objects lie between the two addresses, both included; false too where one does not, and
-/// then nothing is done. The objects are looked at while they are copied. `None` where wide registers are not used, or would gain nothing, and
+/// As [`push_many`](crate::push_many), where all objects lie between the two addresses, both
+/// included; false too where one does not, and then nothing is done. The objects are looked at
+/// while they are copied. `None` where wide registers are not used, or would gain nothing, and
 /// where the two addresses lie 4 GiB or more from each other, or the last before the first.
 ///
 /// # Safety
@@ -133,7 +135,8 @@ pub unsafe fn push_many_within<const COUNT: usize>(
             "jmp 26f",
             ".p2align 6",
             "25:",
-            // One number counts from below up to none, so that the loop has no more instructions than it can be fed with.
+            // One number counts from below up to none, so that the loop has no more instructions
+            // than it can be fed with.
             "and {bytes}, -64",
             "add {from}, {bytes}",
             "add {to}, {bytes}",
@@ -194,8 +197,9 @@ pub unsafe fn push_many_within<const COUNT: usize>(
     Some(left == 0)
 }
 
-/// Writes the addresses that lie `offsets` bytes behind `base` into `out`, as many as it holds; false, with nothing done, where wide
-/// registers are not used or would gain nothing, and where there are fewer offsets than that.
+/// Writes the addresses that lie `offsets` bytes behind `base` into `out`, as many as it holds;
+/// false, with nothing done, where wide registers are not used or would gain nothing, and where
+/// there are fewer offsets than that.
 #[inline]
 pub fn write_at(base: *mut u8, offsets: &[u32], out: &mut [*mut u8]) -> bool {
     // Relaxed: either is right at any time.
@@ -204,8 +208,9 @@ pub fn write_at(base: *mut u8, offsets: &[u32], out: &mut [*mut u8]) -> bool {
     }
     // The last block may overlap with the one before.
     let (last, blocks) = (out.len() - BLOCK, out.len().div_ceil(BLOCK) - 1);
-    // SAFETY: reads and writes blocks that begin at the start, and each behind the one before, and one that ends with `out`; all lie
-    // within it, and so many offsets there are. There are such registers.
+    // SAFETY: reads and writes blocks that begin at the start, and each behind the one before, and
+    // one that ends with `out`; all lie within it, and so many offsets there are. There are such
+    // registers.
     unsafe {
         asm!(
             "vmovq xmm0, {base}",

@@ -1,12 +1,13 @@
 //! The sequences for x86-64.
 //!
-//! In each: label 20 is the start, 30 follows the commit, 40 is the abort address
-//! (behind the signature that the kernel checks), 50 the descriptor, 60 the end.
-//! The thread's area is at `fs:[offset]`; `cpu_id`, negative when the thread is not registered, is at 4, and
-//! the descriptor's address at 8.
+//! In each: label 20 is the start, 30 follows the commit, 40 is the abort address (behind the
+//! signature that the kernel checks), 50 the descriptor, 60 the end. The thread's area is at
+//! `fs:[offset]`; `cpu_id`, negative when the thread is not registered, is at 4, and the
+//! descriptor's address at 8.
 //!
-//! A top is loaded and stored, and counted, by the address of its word alone. With a base and an index, a pop and a push in turn took
-//! a third longer on an Intel Xeon (model 207), and for whole rounds three times as long (`docs/performance.md`).
+//! A top is loaded and stored, and counted, by the address of its word alone. With a base and an
+//! index, a pop and a push in turn took a third longer on an Intel Xeon (model 207), and for whole
+//! rounds three times as long (`docs/performance.md`).
 
 use core::arch::asm;
 use core::arch::x86_64::__cpuid;
@@ -27,8 +28,9 @@ pub fn fetch(address: *const u8) {
     }
 }
 
-/// What the processor gains by offers. On AMD's a line that another CPU has written to comes with the right to write to it when it is read,
-/// and is had back sooner once that was used. On Zen 3 that is as dear, for a line an object, as what it saves (measured, as on Zen 4).
+/// What the processor gains by offers. On AMD's a line that another CPU has written to comes with
+/// the right to write to it when it is read, and is had back sooner once that was used. On Zen 3
+/// that is as dear, for a line an object, as what it saves (measured, as on Zen 4).
 pub fn offers() -> Offers {
     let vendor = __cpuid(0);
     let arrays = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes)
@@ -44,8 +46,8 @@ pub fn offers() -> Offers {
     }
 }
 
-/// The descriptor and the abort address of a sequence from label 20 to 30; an abort, and whoever jumps to label 40, does what is given
-/// and goes on at label 60, or where `to` says.
+/// The descriptor and the abort address of a sequence from label 20 to 30; an abort, and whoever
+/// jumps to label 40, does what is given and goes on at label 60, or where `to` says.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! descriptor {
@@ -209,7 +211,8 @@ pub unsafe fn exchange(area: &Area, table: *mut u8, slot: usize, old: usize, new
     done != 0
 }
 
-/// Adds `n` to this CPU's word at byte `at`, unless the CPU's region is `stopped`; false then, or when the sequence was aborted.
+/// Adds `n` to this CPU's word at byte `at`, unless the CPU's region is `stopped`; false then, or
+/// when the sequence was aborted.
 ///
 /// # Safety
 ///
@@ -258,10 +261,12 @@ macro_rules! unseen {
     };
 }
 
-/// Copies `bytes` bytes (a multiple of 8, at least 128) from `from` to `to` by registers of 32, and changes all three: none are left.
-/// No store crosses a cache line, and no load has the 12 low bits of a store shortly before it (the processor would take it for a load
-/// of what was stored), as blocks are copied upwards or downwards, whichever it takes. All moves are of the newer encoding: an older one
-/// where upper halves are in use costs some processors a hundred nanoseconds. What has been moved, `$seen` may look at.
+/// Copies `bytes` bytes (a multiple of 8, at least 128) from `from` to `to` by registers of 32, and
+/// changes all three: none are left. No store crosses a cache line, and no load has the 12 low bits
+/// of a store shortly before it (the processor would take it for a load of what was stored), as
+/// blocks are copied upwards or downwards, whichever it takes. All moves are of the newer encoding:
+/// an older one where upper halves are in use costs some processors a hundred nanoseconds. What has
+/// been moved, `$seen` may look at.
 macro_rules! large_blocks {
     ($seen:ident) => {
         concat!(
@@ -307,7 +312,8 @@ macro_rules! large_blocks {
             "vmovlps qword ptr [{to} + {word}], xmm0\n",
             $seen!("xmm0"),
             "36:\n",
-            // Upwards where, by the low 12 bits, stores are half a page or more ahead of loads; else downwards, from the last block on.
+            // Upwards where, by the low 12 bits, stores are half a page or more ahead of loads;
+            // else downwards, from the last block on.
             "mov {word}, {to}\n",
             "sub {word}, {from}\n",
             "shr {bytes}, 6\n",
@@ -336,9 +342,10 @@ macro_rules! large_blocks {
 
 pub(crate) use {descriptor, large_blocks};
 
-/// Copies `bytes` bytes (a multiple of 8, at least 8) from `from` to `to`, and changes all three: none are left. From the low
-/// end on, in the largest pieces that do not overlap, so that a later load finds its bytes in one store; [`LARGE`] ones in
-/// [another way](large_blocks). Blocks of 64 bytes alone take one jump to their loop: each jump taken costs about a cycle, and what is copied
+/// Copies `bytes` bytes (a multiple of 8, at least 8) from `from` to `to`, and changes all three:
+/// none are left. From the low end on, in the largest pieces that do not overlap, so that a later
+/// load finds its bytes in one store; [`LARGE`] ones in [another way](large_blocks). Blocks of 64
+/// bytes alone take one jump to their loop: each jump taken costs about a cycle, and what is copied
 /// here costs a few.
 macro_rules! copy {
     () => {
@@ -416,9 +423,9 @@ macro_rules! copy {
     };
 }
 
-/// Pops the newest `out.len()` objects (at least 1) off the sheaf whose top this CPU's word at byte `slot` holds, and counts them at
-/// `slot + COUNT`; false when it has fewer or the sequence was aborted. A sheaf's capacity, 16 bits wide, is
-/// `CAPACITY` bytes from its window's start.
+/// Pops the newest `out.len()` objects (at least 1) off the sheaf whose top this CPU's word at byte
+/// `slot` holds, and counts them at `slot + COUNT`; false when it has fewer or the sequence was
+/// aborted. A sheaf's capacity, 16 bits wide, is `CAPACITY` bytes from its window's start.
 ///
 /// # Safety
 ///
@@ -444,7 +451,8 @@ pub unsafe fn pop_many<const COUNT: usize, const CAPACITY: usize>(
             "mov {region}, [{from} + {region} * 8]",
             "add {region}, {slot}",
             "mov {top}, [{region}]",
-            // Bytes in the sheaf: its top from where it would be empty. A sentinel has no capacity, and so none.
+            // Bytes in the sheaf: its top from where it would be empty. A sentinel has no capacity,
+            // and so none.
             "mov {from}, {top}",
             "and {from}, -{window}",
             "movzx {word:e}, word ptr [{from} + {capacity}]",
@@ -497,8 +505,8 @@ pub unsafe fn pop_many<const COUNT: usize, const CAPACITY: usize>(
     left == 0
 }
 
-/// Pushes all `objects` (at least 1) onto the sheaf whose top this CPU's word at byte `slot` holds, and counts them at
-/// `slot + COUNT`; false when it has not the room or the sequence was aborted.
+/// Pushes all `objects` (at least 1) onto the sheaf whose top this CPU's word at byte `slot` holds,
+/// and counts them at `slot + COUNT`; false when it has not the room or the sequence was aborted.
 ///
 /// # Safety
 ///

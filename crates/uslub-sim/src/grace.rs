@@ -1,8 +1,8 @@
 //! Grace periods by the clock: what is given waits for a whole period, and then comes in a burst.
 //!
-//! Periods follow each other without a gap. A callback that is given in one waits for the end of the next, as
-//! in the kernel readers of the current one may have begun before. Each CPU has a queue of its own, and calls back
-//! what it gave itself, some at a time, when its thread says so.
+//! Periods follow each other without a gap. A callback that is given in one waits for the end of
+//! the next, as in the kernel readers of the current one may have begun before. Each CPU has a
+//! queue of its own, and calls back what it gave itself, some at a time, when its thread says so.
 //!
 //! Nobody reads: readers are simulated by the time that they would take.
 
@@ -40,7 +40,8 @@ impl Batches {
         }
     }
 
-    /// Makes at most `most` calls whose time has come, of those that this thread's CPU gave; returns how many.
+    /// Makes at most `most` calls whose time has come, of those that this thread's CPU gave;
+    /// returns how many.
     pub fn run(&self, most: usize) -> usize {
         let now = self.clock.now_ns();
         self.run_until(cpu::here() % self.queues.len(), now, most)

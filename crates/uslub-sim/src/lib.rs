@@ -2,7 +2,8 @@
 //!
 //! The allocator is the real one; the machine is not. A thread is on the virtual CPU that it says
 //! ([`cpu::on`]), and may say another before each call. So one thread can play all CPUs of a
-//! machine in turn, the same way each time, and two threads can play half of them each and meet for real.
+//! machine in turn, the same way each time, and two threads can play half of them each and meet for
+//! real.
 //!
 //! | what | how |
 //! |---|---|
@@ -13,8 +14,8 @@
 //! | grace periods | [`Batches`]: callbacks wait for a whole period and then come in a burst |
 //! | memory | mappings of the system, all given back with the machine |
 //!
-//! Nothing is watched and nothing fails on demand: that is what the core's own tests have a platform for. This one is
-//! for figures.
+//! Nothing is watched and nothing fails on demand: that is what the core's own tests have a
+//! platform for. This one is for figures.
 //!
 //! ```
 //! use uslub_core::{Allocator, Gfp, args::CacheArgs};

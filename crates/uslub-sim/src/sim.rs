@@ -71,7 +71,8 @@ fn futex(word: &AtomicU32, operation: i32, value: u32, limit: *const libc::times
     };
 }
 
-// SAFETY: memory comes from the system, zeroed and private; slot operations hold the slot's lock bit.
+// SAFETY: memory comes from the system, zeroed and private; slot operations hold the slot's lock
+// bit.
 unsafe impl Platform for Sim {
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         self.memory.map(bytes, align, false)

@@ -74,7 +74,8 @@ pub fn deep_library() -> Option<PathBuf> {
     compile(&source, "libdeep.so", &more)
 }
 
-/// `atfork`, linked against its library, whose fork handlers are registered before all others or not.
+/// `atfork`, linked against its library, whose fork handlers are registered before all others or
+/// not.
 ///
 /// # Panics
 ///

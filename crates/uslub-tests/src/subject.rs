@@ -49,7 +49,8 @@ pub fn subject() -> &'static Subject {
     )
 }
 
-/// A library of the release build that is not part of the command: that of `package`, with the file name `lib<target>.so`.
+/// A library of the release build that is not part of the command: that of `package`, with the file
+/// name `lib<target>.so`.
 ///
 /// # Panics
 ///

@@ -15,7 +15,8 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// The file and the text in it that prove that a test of this name is there; `None` for what names no test.
+/// The file and the text in it that prove that a test of this name is there; `None` for what names
+/// no test.
 fn place(quoted: &str) -> Option<(String, String)> {
     let (folder, rest) = quoted.split_once('/')?;
     let of_c = |path: &str, case: &str| Some((path.to_owned(), format!("\"{case}\",")));

@@ -1,8 +1,8 @@
 //! An order book: orders at a price wait in a linked list, first come, first served.
 //!
-//! Orders are objects of a cache, linked by raw pointers, as in the kernel's lists: an order is found, cancelled and freed without
-//! a search. A market order may touch several levels; what it needs is set aside before the book is changed, so that nothing
-//! can fail half-way.
+//! Orders are objects of a cache, linked by raw pointers, as in the kernel's lists: an order is
+//! found, cancelled and freed without a search. A market order may touch several levels; what it
+//! needs is set aside before the book is changed, so that nothing can fail half-way.
 //!
 //! Run with `cargo run --release -p uslub --example order_book`.
 

@@ -33,7 +33,8 @@ fn allocate(layout: Layout, alloc: impl FnOnce() -> *mut u8) -> Result<NonNull<[
     as_slice(alloc(), layout.size()).ok_or(AllocError)
 }
 
-// SAFETY: objects are as large and as aligned as their layouts, and nobody else's until they are freed; all handles are alike.
+// SAFETY: objects are as large and as aligned as their layouts, and nobody else's until they are
+// freed; all handles are alike.
 unsafe impl Allocator for Uslub {
     #[inline]
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
@@ -142,7 +143,8 @@ impl RawCache {
     }
 }
 
-// SAFETY: as above; objects live as long as the cache, which the reference keeps from being dropped.
+// SAFETY: as above; objects live as long as the cache, which the reference keeps from being
+// dropped.
 unsafe impl Allocator for &RawCache {
     #[inline]
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {

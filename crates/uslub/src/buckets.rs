@@ -12,9 +12,10 @@ use crate::instance::{ALLOCATOR, allocator};
 
 /// A set of size classes of one's own, under a name: the kernel's `kmem_buckets`.
 ///
-/// For objects whose size comes from outside: they share no slab with others, and the table of caches names them `prefix-64` and the
-/// like. Above 8 KiB they come from pages as kmalloc's do. A bucket's cache is made when it is first needed. Dropping the set
-/// destroys its caches; objects in use then are reported to standard error, and their memory is kept for ever.
+/// For objects whose size comes from outside: they share no slab with others, and the table of
+/// caches names them `prefix-64` and the like. Above 8 KiB they come from pages as kmalloc's do. A
+/// bucket's cache is made when it is first needed. Dropping the set destroys its caches; objects in
+/// use then are reported to standard error, and their memory is kept for ever.
 ///
 /// With the feature `allocator-api2`, `&Buckets` is an `Allocator`:
 ///
@@ -56,7 +57,8 @@ impl Buckets {
         })
     }
 
-    /// Allocates `bytes` (0 counts as 1), aligned as by [`kmalloc`](crate::kmalloc); `None` when there is no memory, or `gfp` forbids to get it.
+    /// Allocates `bytes` (0 counts as 1), aligned as by [`kmalloc`](crate::kmalloc); `None` when
+    /// there is no memory, or `gfp` forbids to get it.
     ///
     /// ```
     /// use uslub::{Buckets, Gfp};
@@ -91,7 +93,8 @@ impl Buckets {
         NonNull::new(self.set.alloc_aligned(&ALLOCATOR, bytes, align, gfp))
     }
 
-    /// Frees an object; null is ignored. A pointer that is no object ends the process with a message.
+    /// Frees an object; null is ignored. A pointer that is no object ends the process with a
+    /// message.
     ///
     /// ```
     /// use std::ptr::null_mut;

@@ -79,12 +79,12 @@ impl<'n> RawBuilder<'n> {
         self
     }
 
-    /// Constructs each object when it first leaves a fresh slab, by a closure that gets its memory; what it made stays
-    /// over free and allocation, so users free an object as they found it.
+    /// Constructs each object when it first leaves a fresh slab, by a closure that gets its memory;
+    /// what it made stays over free and allocation, so users free an object as they found it.
     ///
-    /// The closure runs inside calls that ask for objects, on any thread, and in no call with [`Gfp::NOSPIN`]: such a call gets
-    /// objects that were constructed before, or none. If it panics, the panic goes on out of that call, and nothing is
-    /// lost.
+    /// The closure runs inside calls that ask for objects, on any thread, and in no call with
+    /// [`Gfp::NOSPIN`]: such a call gets objects that were constructed before, or none. If it
+    /// panics, the panic goes on out of that call, and nothing is lost.
     ///
     /// ```
     /// use uslub::{Gfp, RawCache};
@@ -122,11 +122,12 @@ impl<'n> RawBuilder<'n> {
         self
     }
 
-    /// Keeps the type of freed objects for readers: an object that is freed may be used again at once, but its slab
-    /// serves no other cache before a grace period. A reader that finds an object must then make sure that
-    /// it is still the one it looked for.
+    /// Keeps the type of freed objects for readers: an object that is freed may be used again at
+    /// once, but its slab serves no other cache before a grace period. A reader that finds an
+    /// object must then make sure that it is still the one it looked for.
     ///
-    /// Installs [`Epoch`](crate::Epoch) unless [`set_grace_period`](crate::set_grace_period) came first.
+    /// Installs [`Epoch`](crate::Epoch) unless [`set_grace_period`](crate::set_grace_period) came
+    /// first.
     ///
     /// ```
     /// use uslub::{Gfp, RawCache};
@@ -146,9 +147,10 @@ impl<'n> RawBuilder<'n> {
         self
     }
 
-    /// Objects that a sheaf holds (by default a number that depends on the size): the least at first. Sheaves grow where a CPU
-    /// keeps missing and shrink where it is idle, within the range and the process's budget (`sheaf_budget_mb` in
-    /// `USLUB_OPTIONS`). No sheaf holds more than 500.
+    /// Objects that a sheaf holds (by default a number that depends on the size): the least at
+    /// first. Sheaves grow where a CPU keeps missing and shrink where it is idle, within the range
+    /// and the process's budget (`sheaf_budget_mb` in `USLUB_OPTIONS`). No sheaf holds more than
+    /// 500.
     ///
     /// ```
     /// use uslub::{CreateError, RawCache};
@@ -163,8 +165,8 @@ impl<'n> RawBuilder<'n> {
         self
     }
 
-    /// Bytes of slabs that the cache may have at most, at least one slab's. When they are used up, its shrinkers are
-    /// asked, and then allocations fail.
+    /// Bytes of slabs that the cache may have at most, at least one slab's. When they are used up,
+    /// its shrinkers are asked, and then allocations fail.
     ///
     /// ```
     /// use uslub::{Gfp, RawCache};
@@ -180,8 +182,9 @@ impl<'n> RawBuilder<'n> {
         self
     }
 
-    /// Whether the cache may share the slabs of another whose slots fit. By default not, so that the table of caches tells
-    /// them apart. A cache with a constructor, a limit, a capacity, a context of its own or type safety never shares.
+    /// Whether the cache may share the slabs of another whose slots fit. By default not, so that
+    /// the table of caches tells them apart. A cache with a constructor, a limit, a capacity, a
+    /// context of its own or type safety never shares.
     ///
     /// ```
     /// use uslub::RawCache;
@@ -196,7 +199,8 @@ impl<'n> RawBuilder<'n> {
         self
     }
 
-    /// Whether the pages of a slab are touched when it is taken, so that no later touch enters the kernel.
+    /// Whether the pages of a slab are touched when it is taken, so that no later touch enters the
+    /// kernel.
     ///
     /// ```
     /// use uslub::{Gfp, RawCache};
@@ -332,7 +336,8 @@ impl<'n, T> Builder<'n, T> {
         }
     }
 
-    /// Aligns objects to `bytes`, a power of two up to 4096, where that is more than the type asks for.
+    /// Aligns objects to `bytes`, a power of two up to 4096, where that is more than the type asks
+    /// for.
     ///
     /// ```
     /// use uslub::{Cache, Object};
@@ -352,11 +357,13 @@ impl<'n, T> Builder<'n, T> {
         })
     }
 
-    /// Constructs each object when it first leaves a fresh slab; [`Cache::alloc_constructed`] hands it out. What
-    /// users make of an object stays in it when it is dropped, and the next one finds it: the kernel's constructors.
+    /// Constructs each object when it first leaves a fresh slab; [`Cache::alloc_constructed`] hands
+    /// it out. What users make of an object stays in it when it is dropped, and the next one finds
+    /// it: the kernel's constructors.
     ///
-    /// The closure runs inside calls that ask for objects, on any thread, and in no call with [`Gfp::NOSPIN`]. If it panics, the
-    /// panic goes on out of that call, and nothing is lost. `T` may not need drop: [`build`](Self::build) refuses it then.
+    /// The closure runs inside calls that ask for objects, on any thread, and in no call with
+    /// [`Gfp::NOSPIN`]. If it panics, the panic goes on out of that call, and nothing is lost. `T`
+    /// may not need drop: [`build`](Self::build) refuses it then.
     ///
     /// ```
     /// use std::sync::Mutex;
@@ -380,7 +387,8 @@ impl<'n, T> Builder<'n, T> {
         })
     }
 
-    /// As [`constructor`](Self::constructor), but writes the object where it lies, without a copy of it on the stack.
+    /// As [`constructor`](Self::constructor), but writes the object where it lies, without a copy
+    /// of it on the stack.
     ///
     /// ```
     /// use uslub::Cache;
@@ -477,7 +485,8 @@ impl<'n, T> Builder<'n, T> {
         self.with(|raw| raw.merge(merge))
     }
 
-    /// Whether the pages of a slab are touched when it is taken, so that no later touch enters the kernel.
+    /// Whether the pages of a slab are touched when it is taken, so that no later touch enters the
+    /// kernel.
     ///
     /// ```
     /// let orders = uslub::Cache::builder("order").prefault(true).build()?;

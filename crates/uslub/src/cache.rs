@@ -22,9 +22,9 @@ const BATCH: usize = 64;
 /// A cache of objects of type `T`.
 ///
 /// [`alloc`](Self::alloc) gives an [`Object`], which owns its value as a `Box` does. For linked structures there are the raw
-/// forms. A cache is shared by reference among threads; the fast paths take no lock. Dropping it destroys it; objects still
-/// in use then (leaked ones, or those held as pointers) are reported to standard error by address, and their
-/// memory is kept for ever.
+/// forms. A cache is shared by reference among threads; the fast paths take no lock. Dropping it
+/// destroys it; objects still in use then (leaked ones, or those held as pointers) are reported to
+/// standard error by address, and their memory is kept for ever.
 ///
 /// ```
 /// use uslub::Cache;
@@ -38,8 +38,8 @@ const BATCH: usize = 64;
 /// ```
 pub struct Cache<T> {
     raw: RawCache,
-    // Objects of a constructor wait in the cache as one user's `T` and leave it as another's: neither shorter nor
-    // longer lifetimes will do.
+    // Objects of a constructor wait in the cache as one user's `T` and leave it as another's:
+    // neither shorter nor longer lifetimes will do.
     object: PhantomData<fn(T) -> T>,
 }
 
@@ -82,7 +82,8 @@ impl<T> Cache<T> {
 
     /// The cache without its type.
     ///
-    /// Its objects are memory of a `T`; one that is freed to a cache with a constructor must be a valid `T`.
+    /// Its objects are memory of a `T`; one that is freed to a cache with a constructor must be a
+    /// valid `T`.
     ///
     /// ```
     /// let timers = uslub::Cache::<(u64, u32)>::new("timer")?;
@@ -236,8 +237,8 @@ impl<T> Cache<T> {
         );
     }
 
-    /// Allocates memory for an object, with nothing in it (or what the constructor or the last user left); `None` when there
-    /// is none. For linked structures, whose objects nobody owns alone.
+    /// Allocates memory for an object, with nothing in it (or what the constructor or the last user
+    /// left); `None` when there is none. For linked structures, whose objects nobody owns alone.
     ///
     /// ```
     /// use uslub::{Cache, Gfp};
@@ -287,7 +288,8 @@ impl<T> Cache<T> {
     ///
     /// # Safety
     ///
-    /// Nobody uses the object any more (but readers of a type-safe cache). With a constructor it is a valid `T`.
+    /// Nobody uses the object any more (but readers of a type-safe cache). With a constructor it is
+    /// a valid `T`.
     #[inline]
     pub unsafe fn free_raw(&self, object: NonNull<T>) {
         // SAFETY: passed on.
@@ -315,8 +317,8 @@ impl<T> Cache<T> {
         unsafe { self.raw.free_with(object.cast().as_ptr(), gfp) };
     }
 
-    /// Fills a slice with memory for objects, all or none. What the entries held before is overwritten; after an error all are
-    /// `None`.
+    /// Fills a slice with memory for objects, all or none. What the entries held before is
+    /// overwritten; after an error all are `None`.
     ///
     /// [`prefill`](Self::prefill) gives many objects at once that own themselves.
     ///
@@ -346,8 +348,8 @@ impl<T> Cache<T> {
         self.raw.alloc_bulk(untyped(objects), gfp)
     }
 
-    /// Frees the memory of all objects of a slice, without dropping what is in them, and sets its entries to `None`; those that
-    /// are `None` already are passed over.
+    /// Frees the memory of all objects of a slice, without dropping what is in them, and sets its
+    /// entries to `None`; those that are `None` already are passed over.
     ///
     /// ```
     /// use uslub::{Cache, Gfp};
@@ -444,8 +446,8 @@ impl<T> Cache<T> {
         Prefilled::new(self, n, gfp)
     }
 
-    /// Frees the memory of an object after a grace period, without dropping what is in it. Until then readers that found it
-    /// before may look at it. [`Object::free_rcu`] is the safe form.
+    /// Frees the memory of an object after a grace period, without dropping what is in it. Until
+    /// then readers that found it before may look at it. [`Object::free_rcu`] is the safe form.
     ///
     /// ```
     /// use crossbeam_epoch as epoch;
@@ -486,8 +488,8 @@ impl<T> Cache<T> {
         unsafe { self.raw.free_rcu(object.cast().as_ptr()) };
     }
 
-    /// Gives all that the cache does not need back: the objects in sheaves to their slabs, and empty slabs to the page
-    /// layer. Returns whether slabs remain.
+    /// Gives all that the cache does not need back: the objects in sheaves to their slabs, and
+    /// empty slabs to the page layer. Returns whether slabs remain.
     ///
     /// ```
     /// let cache = uslub::Cache::new("brief")?;
@@ -525,7 +527,8 @@ impl<T> Cache<T> {
         self.raw.stats()
     }
 
-    /// Registers a function that frees objects of the cache when memory, or its limit, is reached; see [`Shrinker`].
+    /// Registers a function that frees objects of the cache when memory, or its limit, is reached;
+    /// see [`Shrinker`].
     ///
     /// ```
     /// use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -566,7 +569,8 @@ impl<T> Cache<T> {
     ///
     /// # Panics
     ///
-    /// Inside a read-side section of [`Epoch`](crate::Epoch), when objects or slabs of the cache may wait for it.
+    /// Inside a read-side section of [`Epoch`](crate::Epoch), when objects or slabs of the cache
+    /// may wait for it.
     pub fn destroy(self) -> Result<(), Leaked> {
         self.raw.destroy()
     }

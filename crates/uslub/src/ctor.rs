@@ -1,8 +1,8 @@
 //! Constructors: closures behind the core's plain function, and what becomes of their panics.
 //!
-//! The core calls a constructor from deep inside an allocation, where nothing may unwind. So a call of this crate that
-//! may construct leaves a [`Call`] where the thread finds it, and the constructor's panic waits in it until the
-//! core has returned:
+//! The core calls a constructor from deep inside an allocation, where nothing may unwind. So a call
+//! of this crate that may construct leaves a [`Call`] where the thread finds it, and the
+//! constructor's panic waits in it until the core has returned:
 //!
 //! | the thread's call | what the constructor does |
 //! |---|---|
@@ -10,8 +10,8 @@
 //! | has a panic already | nothing |
 //! | otherwise | runs; its panic is caught and kept |
 //!
-//! So user code runs in the calls that ask for objects only, never in a free, a signal handler's allocation
-//! (`GFP_NOSPIN`) or under a lock.
+//! So user code runs in the calls that ask for objects only, never in a free, a signal handler's
+//! allocation (`GFP_NOSPIN`) or under a lock.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -99,7 +99,8 @@ thread_local! {
     static CALL: Cell<*const Call> = const { Cell::new(ptr::null()) };
 }
 
-/// Does `work` as a call in which `ctor` may run if `gfp` allows waiting; returns what it gave, and the panic of the constructor.
+/// Does `work` as a call in which `ctor` may run if `gfp` allows waiting; returns what it gave, and
+/// the panic of the constructor.
 pub(crate) fn during<R>(ctor: Ctor, gfp: Gfp, work: impl FnOnce() -> R) -> (R, Option<Panic>) {
     let call = Call {
         data: ctor.data,

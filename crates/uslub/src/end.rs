@@ -28,7 +28,8 @@ impl RawCache {
     ///
     /// # Panics
     ///
-    /// Inside a read-side section of [`Epoch`](crate::Epoch), when objects or slabs of the cache may wait for it.
+    /// Inside a read-side section of [`Epoch`](crate::Epoch), when objects or slabs of the cache
+    /// may wait for it.
     pub fn destroy(self) -> Result<(), Leaked> {
         let this = ManuallyDrop::new(self);
         assert!(

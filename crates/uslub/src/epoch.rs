@@ -1,11 +1,13 @@
 //! Grace periods by crossbeam-epoch: readers are those who are pinned.
 //!
-//! The core calls [`Epoch::call`] in places where locks may be held, and where pinning, which may run others' callbacks and
-//! allocate, has no place. So a record is put on a stack there and no more (a push without a lock or memory). The calls of this crate
-//! that hold nothing *hand over*: they take the whole stack and defer it as one. Its readers are pinned at that moment
-//! or were let go before, so that is late enough for all.
+//! The core calls [`Epoch::call`] in places where locks may be held, and where pinning, which may
+//! run others' callbacks and allocate, has no place. So a record is put on a stack there and no
+//! more (a push without a lock or memory). The calls of this crate that hold nothing *hand over*:
+//! they take the whole stack and defer it as one. Its readers are pinned at that moment or were let
+//! go before, so that is late enough for all.
 //!
-//! A record belongs to a *phase*, 0 or 1, which has a stack and a count of the records that are not done. A
+//! A record belongs to a *phase*, 0 or 1, which has a stack and a count of the records that are not
+//! done. A
 //! [`barrier`](Epoch::barrier) must not be kept waiting by records that come after it:
 //!
 //! | step | the barrier | records that come meanwhile |
@@ -31,11 +33,12 @@ const YIELDS: usize = 64;
 /// Time to sleep between two looks.
 const NAP: Duration = Duration::from_micros(100);
 
-/// Grace periods by [crossbeam-epoch](crossbeam_epoch)'s default collector: an object waits until every thread that is pinned has
-/// been unpinned.
+/// Grace periods by [crossbeam-epoch](crossbeam_epoch)'s default collector: an object waits until
+/// every thread that is pinned has been unpinned.
 ///
-/// It is installed at the first use, unless [`set_grace_period`](crate::set_grace_period) came first. No thread is started: objects
-/// become free in later calls, of this crate or of crossbeam-epoch, on whichever thread makes them, and at last in
+/// It is installed at the first use, unless [`set_grace_period`](crate::set_grace_period) came
+/// first. No thread is started: objects become free in later calls, of this crate or of
+/// crossbeam-epoch, on whichever thread makes them, and at last in
 /// [`rcu_barrier`](crate::rcu_barrier). Freeing while pinned is right and usual; a barrier while pinned would wait for
 /// itself, and panics.
 ///
@@ -88,8 +91,8 @@ static CURRENT: AtomicUsize = AtomicUsize::new(0);
 /// Held by the barrier that is under way.
 static BARRIER: Mutex<()> = Mutex::new(());
 
-// SAFETY: a stack is deferred after its records were pushed, and crossbeam-epoch calls what was deferred when all who
-// were pinned then are not any more.
+// SAFETY: a stack is deferred after its records were pushed, and crossbeam-epoch calls what was
+// deferred when all who were pinned then are not any more.
 unsafe impl GracePeriod for Epoch {
     unsafe fn call(&self, head: *mut RcuHead, callback: RcuCallback) {
         // SeqCst: a barrier that begins after this call sees the count or turned the phase before.
@@ -217,7 +220,8 @@ fn defer(phase: &'static Phase) {
             run(phase, records.0.cast_mut());
         });
     }
-    // Out of this thread's own bag, which nobody would empty if the thread did no more; and runs what is due.
+    // Out of this thread's own bag, which nobody would empty if the thread did no more; and runs
+    // what is due.
     guard.flush();
 }
 

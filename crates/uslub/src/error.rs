@@ -29,8 +29,8 @@ pub enum CreateError {
     BadTuning(&'static str),
     /// The type has no bytes, so its objects need no memory.
     ZeroSized,
-    /// A constructor was given for a type that must be dropped: what a constructor makes stays in its memory over
-    /// free and allocation, and is never dropped.
+    /// A constructor was given for a type that must be dropped: what a constructor makes stays in
+    /// its memory over free and allocation, and is never dropped.
     NeedsDrop,
     /// There are 2047 caches already.
     TooMany,

@@ -73,7 +73,8 @@ fn is_natural(layout: Layout) -> bool {
         || (layout.align() <= KMALLOC_ALIGN && layout.size() > size_of::<usize>())
 }
 
-// SAFETY: objects are as large and as aligned as their layouts, and nobody else's; nothing here unwinds.
+// SAFETY: objects are as large and as aligned as their layouts, and nobody else's; nothing here
+// unwinds.
 unsafe impl GlobalAlloc for Uslub {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

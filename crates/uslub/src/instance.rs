@@ -1,7 +1,7 @@
 //! The process's one allocator, set up at the first call that needs it.
 //!
-//! It is a static value, owns nothing before that call and takes nothing from itself or from Rust's heap to
-//! start. A process that has no memory for it gets an answer, never a crash.
+//! It is a static value, owns nothing before that call and takes nothing from itself or from Rust's
+//! heap to start. A process that has no memory for it gets an answer, never a crash.
 
 use uslub_core::{Allocator, Gfp};
 use uslub_linux::Linux;
@@ -11,10 +11,11 @@ use uslub_report::OPTIONS_VARIABLE;
 pub(crate) static ALLOCATOR: Allocator<Linux> = Allocator::new(Linux::new());
 static ONCE: Once = Once::new();
 
-/// The allocator beneath all caches, for what this crate does not wrap; `None` when there is no address space for it.
+/// The allocator beneath all caches, for what this crate does not wrap; `None` when there is no
+/// address space for it.
 ///
-/// Its tunables come from the environment variable `USLUB_OPTIONS` (`key=value`, separated by commas) when it is
-/// first used.
+/// Its tunables come from the environment variable `USLUB_OPTIONS` (`key=value`, separated by
+/// commas) when it is first used.
 ///
 /// ```
 /// let allocator = uslub::allocator().expect("address space");
@@ -46,8 +47,8 @@ fn set_up() -> bool {
     // SAFETY: `ONCE` keeps all others out.
     let done = unsafe { start::set_up(&ALLOCATOR, OPTIONS_VARIABLE) };
     if done {
-        // SAFETY: the functions live as long as the process. Without memory for the entry forks are not guarded,
-        // which is no worse than what the C library's own allocator would meet then.
+        // SAFETY: the functions live as long as the process. Without memory for the entry forks are
+        // not guarded, which is no worse than what the C library's own allocator would meet then.
         unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
     }
     done

@@ -7,8 +7,9 @@ use uslub_core::Gfp;
 use crate::instance::{ALLOCATOR, allocator_for, is_ready};
 use crate::rcu;
 
-/// Allocates `bytes` (0 counts as 1), aligned to 16 bytes (sizes up to 8: to 8 bytes); `None` when there is no memory, or `gfp` forbids
-/// to get it. With [`Gfp::ZERO`] the bytes are zero, else undefined.
+/// Allocates `bytes` (0 counts as 1), aligned to 16 bytes (sizes up to 8: to 8 bytes); `None` when
+/// there is no memory, or `gfp` forbids to get it. With [`Gfp::ZERO`] the bytes are zero, else
+/// undefined.
 ///
 /// [`Gfp::NOSPIN`] is the kernel's `kmalloc_nolock`: it may be called in a signal handler, once the allocator was used outside one.
 ///
@@ -82,10 +83,11 @@ pub unsafe fn kfree(object: *mut u8) {
     unsafe { ALLOCATOR.kfree(object) };
 }
 
-/// As [`kfree`], in a context of the caller's choice; [`Gfp::NOSPIN`] is the kernel's `kfree_nolock`.
+/// As [`kfree`], in a context of the caller's choice; [`Gfp::NOSPIN`] is the kernel's
+/// `kfree_nolock`.
 ///
-/// An object above 256 KiB, whose mapping only the system can take back, must not be freed where that is forbidden: it then leaks,
-/// with a warning.
+/// An object above 256 KiB, whose mapping only the system can take back, must not be freed where
+/// that is forbidden: it then leaks, with a warning.
 ///
 /// ```
 /// use uslub::{Gfp, kfree_with, kmalloc};
@@ -103,7 +105,8 @@ pub unsafe fn kfree_with(object: *mut u8, gfp: Gfp) {
     unsafe { ALLOCATOR.kfree_with(object, gfp) };
 }
 
-/// As [`kfree`], after a grace period: until then readers that found the object before may look at it.
+/// As [`kfree`], after a grace period: until then readers that found the object before may look at
+/// it.
 ///
 /// ```
 /// use uslub::{Gfp, kfree_rcu, kmalloc, rcu_barrier};
@@ -127,8 +130,8 @@ pub unsafe fn kfree_rcu(object: *mut u8) {
     rcu::hand_over();
 }
 
-/// Changes the size of an object of [`kmalloc`], moving it if need be; `None` when there is no memory: then the object is as
-/// before. Null is allocated anew.
+/// Changes the size of an object of [`kmalloc`], moving it if need be; `None` when there is no
+/// memory: then the object is as before. Null is allocated anew.
 ///
 /// ```
 /// use uslub::{Gfp, kfree, kmalloc, krealloc};
@@ -144,7 +147,8 @@ pub unsafe fn kfree_rcu(object: *mut u8) {
 ///
 /// # Safety
 ///
-/// `object` is live, and was allocated by [`kmalloc`] or this function; after a success only the returned pointer is.
+/// `object` is live, and was allocated by [`kmalloc`] or this function; after a success only the
+/// returned pointer is.
 #[inline]
 pub unsafe fn krealloc(object: *mut u8, bytes: usize, gfp: Gfp) -> Option<NonNull<u8>> {
     // SAFETY: passed on.

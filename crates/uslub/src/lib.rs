@@ -1,7 +1,8 @@
 //! Object caches: the Linux kernel's slab allocator, SLUB, for Rust programs on Linux.
 //!
-//! A cache hands out objects of one kind from slabs of its own, through per-CPU *sheaves*: on the usual path a few instructions without
-//! a lock. Caches have names, limits, counters and a line in a table, so a program knows which kind of object uses its memory.
+//! A cache hands out objects of one kind from slabs of its own, through per-CPU *sheaves*: on the
+//! usual path a few instructions without a lock. Caches have names, limits, counters and a line in
+//! a table, so a program knows which kind of object uses its memory.
 //!
 //! # Which face to take
 //!
@@ -34,10 +35,11 @@
 //!
 //! # Speed
 //!
-//! The usual paths are inlined into your program, so its release profile counts: `lto = "fat"`, `codegen-units = 1`. On Intel processors
-//! from Skylake to Cascade Lake a jump that touches the end of 32 bytes of code is slow; there
-//! `RUSTFLAGS="-C llvm-args=-x86-branches-within-32B-boundaries"` spares up to a seventh of a pair of calls and three tenths of a bulk of two,
-//! by where the compiler happens to put them.
+//! The usual paths are inlined into your program, so its release profile counts: `lto = "fat"`,
+//! `codegen-units = 1`. On Intel processors from Skylake to Cascade Lake a jump that touches the
+//! end of 32 bytes of code is slow; there `RUSTFLAGS="-C
+//! llvm-args=-x86-branches-within-32B-boundaries"` spares up to a seventh of a pair of calls and
+//! three tenths of a bulk of two, by where the compiler happens to put them.
 //!
 //! # Examples
 //!
@@ -104,12 +106,14 @@
 //!
 //! # When something is wrong
 //!
-//! Errors are values: [`CreateError`], [`AllocError`] (with the value that found no memory), [`Leaked`]. Misuse that only `unsafe` code can commit
-//! (a double free, a foreign pointer, a write to a freed object) ends the process with a message that names the cache, the
-//! pointer and the reason. An object that is freed to the wrong cache leaks, with a warning.
+//! Errors are values: [`CreateError`], [`AllocError`] (with the value that found no memory),
+//! [`Leaked`]. Misuse that only `unsafe` code can commit (a double free, a foreign pointer, a write
+//! to a freed object) ends the process with a message that names the cache, the pointer and the
+//! reason. An object that is freed to the wrong cache leaks, with a warning.
 //!
-//! The environment variable `USLUB_OPTIONS` sets tunables (`key=value`, separated by commas). A process may fork at any time. No thread is
-//! ever started: memory goes back to the system during later calls, and in [`trim`].
+//! The environment variable `USLUB_OPTIONS` sets tunables (`key=value`, separated by commas). A
+//! process may fork at any time. No thread is ever started: memory goes back to the system during
+//! later calls, and in [`trim`].
 //!
 //! # What does not work yet
 //!

@@ -15,11 +15,13 @@ use crate::error::AllocError;
 use crate::instance::{ALLOCATOR, allocator};
 use crate::raw::as_pointers;
 
-/// A pool that keeps `min_nr` elements back, so that as many operations can be in flight when memory has run out.
+/// A pool that keeps `min_nr` elements back, so that as many operations can be in flight when
+/// memory has run out.
 ///
-/// An allocation asks the source first, and the reserve when that fails; what is freed fills the reserve before it goes
-/// to the source. With `GFP_KERNEL` an allocation waits for an element if need be, and never fails. A pool's array comes
-/// from [`kmalloc`](crate::kmalloc). Dropping the pool gives the reserve back.
+/// An allocation asks the source first, and the reserve when that fails; what is freed fills the
+/// reserve before it goes to the source. With `GFP_KERNEL` an allocation waits for an element if
+/// need be, and never fails. A pool's array comes from [`kmalloc`](crate::kmalloc). Dropping the
+/// pool gives the reserve back.
 ///
 /// ```
 /// use uslub::{Cache, Mempool};
@@ -99,7 +101,8 @@ where
     A: Fn(Gfp) -> *mut u8,
     F: Fn(*mut u8),
 {
-    /// A source: `alloc` gives an element or null, and does no more than its flags allow; `free` takes one back.
+    /// A source: `alloc` gives an element or null, and does no more than its flags allow; `free`
+    /// takes one back.
     ///
     /// ```
     /// use std::ptr::null_mut;
@@ -180,7 +183,8 @@ impl<T, S: Source> Mempool<T, S> {
     ///
     /// # Safety
     ///
-    /// What the source gives is memory for a `T`, nobody else's until it is taken back. The source does not panic.
+    /// What the source gives is memory for a `T`, nobody else's until it is taken back. The source
+    /// does not panic.
     ///
     /// # Errors
     ///
@@ -238,7 +242,8 @@ impl<T, S: Source> Mempool<T, S> {
         self.pool.source()
     }
 
-    /// Allocates an element and moves a value into it; waits for one if need be, and so never fails.
+    /// Allocates an element and moves a value into it; waits for one if need be, and so never
+    /// fails.
     ///
     /// Not where the element that would be freed next is one's own: such a wait has no end.
     ///
@@ -284,7 +289,8 @@ impl<T, S: Source> Mempool<T, S> {
         }
     }
 
-    /// Allocates memory for an element, with nothing in it; `None` when source and reserve have none and `gfp` forbids to wait.
+    /// Allocates memory for an element, with nothing in it; `None` when source and reserve have
+    /// none and `gfp` forbids to wait.
     ///
     /// ```
     /// use uslub::{Cache, Gfp, Mempool};
@@ -326,8 +332,8 @@ impl<T, S: Source> Mempool<T, S> {
 
     /// Allocates memory for each entry that is `None`.
     ///
-    /// The reserve is used only if it has all that the source did not give, so that two requests never
-    /// hold a part of it each and wait for the other's.
+    /// The reserve is used only if it has all that the source did not give, so that two requests
+    /// never hold a part of it each and wait for the other's.
     ///
     /// ```
     /// use uslub::{Cache, Gfp, Mempool};
@@ -352,8 +358,8 @@ impl<T, S: Source> Mempool<T, S> {
         self.pool.alloc_bulk(gfp, as_pointers(elements))
     }
 
-    /// Frees the memory of elements, without dropping what is in them, and sets the entries to `None`; those that are
-    /// `None` already are passed over. Returns how many went to the reserve.
+    /// Frees the memory of elements, without dropping what is in them, and sets the entries to
+    /// `None`; those that are `None` already are passed over. Returns how many went to the reserve.
     ///
     /// ```
     /// use uslub::{Cache, Gfp, Mempool};
@@ -405,7 +411,8 @@ impl<T, S: Source> fmt::Debug for Mempool<T, S> {
     }
 }
 
-/// An element of a pool, owned: dropping it drops the value and gives the memory back to the pool, which may wake one who waits.
+/// An element of a pool, owned: dropping it drops the value and gives the memory back to the pool,
+/// which may wake one who waits.
 ///
 /// ```
 /// use uslub::{Cache, Element, Mempool};

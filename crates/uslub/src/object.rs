@@ -9,8 +9,8 @@ use crate::cache::Cache;
 
 /// An object of a cache, owned as by a `Box`: dropping it drops the value and frees the memory.
 ///
-/// In a cache with a constructor the value stays where it is, for the next user. The functions that are
-/// not `Deref`'s take the object as an argument, so that they hide no method of `T`.
+/// In a cache with a constructor the value stays where it is, for the next user. The functions that
+/// are not `Deref`'s take the object as an argument, so that they hide no method of `T`.
 ///
 /// ```
 /// use uslub::{Cache, Object};
@@ -32,7 +32,8 @@ unsafe impl<T: Send> Send for Object<'_, T> {}
 unsafe impl<T: Sync> Sync for Object<'_, T> {}
 
 impl<'c, T> Object<'c, T> {
-    /// What [`into_raw`](Self::into_raw) gave up, or memory from [`Cache::alloc_raw`] that holds a value.
+    /// What [`into_raw`](Self::into_raw) gave up, or memory from [`Cache::alloc_raw`] that holds a
+    /// value.
     ///
     /// ```
     /// use uslub::{Cache, Gfp, Object};
@@ -113,11 +114,11 @@ impl<'c, T> Object<'c, T> {
         }
     }
 
-    /// Frees the object after a grace period: readers that found it before, by a pointer that the owner has since taken out of a
-    /// shared structure, may look at it until then.
+    /// Frees the object after a grace period: readers that found it before, by a pointer that the
+    /// owner has since taken out of a shared structure, may look at it until then.
     ///
-    /// Types that must be dropped do not compile: a value is not dropped while readers look at it, and afterwards only
-    /// its memory is left.
+    /// Types that must be dropped do not compile: a value is not dropped while readers look at it,
+    /// and afterwards only its memory is left.
     ///
     /// ```
     /// use uslub::{Cache, Object};

@@ -13,7 +13,8 @@ use crate::instance::ALLOCATOR;
 use crate::object::Object;
 use crate::raw::RawCache;
 
-/// Untyped objects that are set aside; see [`Prefilled`] for what is promised, and [`RawCache::prefill`] for how to get it.
+/// Untyped objects that are set aside; see [`Prefilled`] for what is promised, and
+/// [`RawCache::prefill`] for how to get it.
 ///
 /// ```
 /// use uslub::{Gfp, RawCache};
@@ -128,8 +129,9 @@ impl fmt::Debug for RawPrefilled<'_> {
 
 /// Objects of a cache that are set aside.
 ///
-/// The next [`remaining`](Self::remaining) allocations from it cannot fail, take no lock and make no system call, so
-/// they fit into critical sections. (The first touch of a fresh page is the system's; caches with
+/// The next [`remaining`](Self::remaining) allocations from it cannot fail, take no lock and make
+/// no system call, so they fit into critical sections. (The first touch of a fresh page is the
+/// system's; caches with
 /// [`prefault`](crate::Builder::prefault) have it behind them.) Dropping it gives the rest back, also while a panic
 /// unwinds.
 ///
@@ -251,7 +253,8 @@ impl<'c, T> Prefilled<'c, T> {
         self.raw.alloc().map(NonNull::cast)
     }
 
-    /// Objects that are left, at least as many as were asked for less those taken: a sheaf comes filled up.
+    /// Objects that are left, at least as many as were asked for less those taken: a sheaf comes
+    /// filled up.
     ///
     /// ```
     /// let votes = uslub::Cache::new("vote")?;

@@ -123,7 +123,8 @@ impl RawCache {
         self.cache.flags.contains(Flags::TYPESAFE_BY_RCU)
     }
 
-    /// Does `work`, which may construct objects; returns what it gave, and the panic of the constructor.
+    /// Does `work`, which may construct objects; returns what it gave, and the panic of the
+    /// constructor.
     #[inline]
     pub(crate) fn constructing<R>(&self, gfp: Gfp, work: impl FnOnce() -> R) -> (R, Option<Panic>) {
         match self.cache.ctor {
@@ -132,7 +133,8 @@ impl RawCache {
         }
     }
 
-    /// One object, by way of `work`; if the constructor panics it goes back, and the panic goes on from here.
+    /// One object, by way of `work`; if the constructor panics it goes back, and the panic goes on
+    /// from here.
     #[inline]
     fn one(&self, gfp: Gfp, work: impl FnOnce() -> *mut u8) -> Option<NonNull<u8>> {
         let (object, panic) = self.constructing(gfp, work);
@@ -151,8 +153,8 @@ impl RawCache {
         resume_unwind(panic);
     }
 
-    /// Allocates an object; `None` when there is no memory. Its bytes are what the constructor and later users left,
-    /// or undefined without a constructor.
+    /// Allocates an object; `None` when there is no memory. Its bytes are what the constructor and
+    /// later users left, or undefined without a constructor.
     ///
     /// With [`Gfp::ZERO`] they are zero; with a constructor that is refused, after a warning.
     ///
@@ -187,7 +189,8 @@ impl RawCache {
         self.one(gfp, || ALLOCATOR.alloc(self.cache, gfp))
     }
 
-    /// As [`alloc`](Self::alloc), from memory of a node if there is any; with [`Gfp::THISNODE`] from no other.
+    /// As [`alloc`](Self::alloc), from memory of a node if there is any; with [`Gfp::THISNODE`]
+    /// from no other.
     ///
     /// ```
     /// use uslub::{Gfp, RawCache};
@@ -205,8 +208,8 @@ impl RawCache {
         self.one(gfp, || ALLOCATOR.alloc_node(self.cache, gfp, nid))
     }
 
-    /// Allocates an object whose bytes are zero; `None` when there is no memory, and for a cache with a constructor: a zeroed
-    /// object would not be a constructed one.
+    /// Allocates an object whose bytes are zero; `None` when there is no memory, and for a cache
+    /// with a constructor: a zeroed object would not be a constructed one.
     ///
     /// ```
     /// use uslub::{Gfp, RawCache};
@@ -225,8 +228,8 @@ impl RawCache {
 
     /// Frees an object, in the context that [`RawBuilder::frees`] said; null is ignored.
     ///
-    /// An object of another cache is not freed: a warning names both caches, and it leaks. Any other pointer that
-    /// is no object ends the process with a message.
+    /// An object of another cache is not freed: a warning names both caches, and it leaks. Any
+    /// other pointer that is no object ends the process with a message.
     ///
     /// ```
     /// # use uslub::{Gfp, RawCache};
@@ -240,7 +243,8 @@ impl RawCache {
     ///
     /// # Safety
     ///
-    /// Nobody uses the object any more (but readers of a type-safe cache). With a constructor it is as constructed.
+    /// Nobody uses the object any more (but readers of a type-safe cache). With a constructor it is
+    /// as constructed.
     #[inline]
     pub unsafe fn free(&self, object: *mut u8) {
         // SAFETY: passed on.
@@ -306,7 +310,8 @@ impl RawCache {
         }
     }
 
-    /// Fills a slice with objects, all or none. What the entries held before is overwritten; after an error all are `None`.
+    /// Fills a slice with objects, all or none. What the entries held before is overwritten; after
+    /// an error all are `None`.
     ///
     /// ```
     /// use uslub::{Gfp, RawCache};
@@ -362,7 +367,8 @@ impl RawCache {
         if done { Ok(()) } else { Err(AllocError(())) }
     }
 
-    /// Frees all objects of a slice, and sets its entries to `None`; those that are `None` already are passed over.
+    /// Frees all objects of a slice, and sets its entries to `None`; those that are `None` already
+    /// are passed over.
     ///
     /// ```
     /// # use uslub::{Gfp, RawCache};
@@ -405,9 +411,11 @@ impl RawCache {
         RawPrefilled::new(self, n, gfp)
     }
 
-    /// Frees an object after a grace period; null is ignored. Until then readers that found it before may look at it.
+    /// Frees an object after a grace period; null is ignored. Until then readers that found it
+    /// before may look at it.
     ///
-    /// Objects wait in per-CPU sheaves; a [`rcu_barrier`](crate::rcu_barrier) sees to it that all of them are free.
+    /// Objects wait in per-CPU sheaves; a [`rcu_barrier`](crate::rcu_barrier) sees to it that all
+    /// of them are free.
     ///
     /// ```
     /// # use uslub::{Gfp, RawCache};
@@ -434,8 +442,8 @@ impl RawCache {
         rcu::hand_over();
     }
 
-    /// Gives all that the cache does not need back: the objects in sheaves to their slabs, and empty slabs to the page
-    /// layer. Returns whether slabs remain.
+    /// Gives all that the cache does not need back: the objects in sheaves to their slabs, and
+    /// empty slabs to the page layer. Returns whether slabs remain.
     ///
     /// ```
     /// # use uslub::{Gfp, RawCache};
@@ -479,7 +487,8 @@ impl RawCache {
         CacheStats::of(self.cache)
     }
 
-    /// Registers a function that frees objects of the cache when memory, or its limit, is reached; see [`Shrinker`].
+    /// Registers a function that frees objects of the cache when memory, or its limit, is reached;
+    /// see [`Shrinker`].
     ///
     /// ```
     /// use uslub::{Gfp, RawCache};
@@ -534,8 +543,9 @@ impl RawCache {
     ///
     /// # Safety
     ///
-    /// The word came from there, and the cache lives. A cache that is destroyed twice, or used after its end, ends the process with
-    /// a message as a rule, but not when a new cache has taken its place.
+    /// The word came from there, and the cache lives. A cache that is destroyed twice, or used
+    /// after its end, ends the process with a message as a rule, but not when a new cache has taken
+    /// its place.
     pub unsafe fn from_raw(raw: *const ()) -> Self {
         // SAFETY: records of caches live for ever.
         Self::of(unsafe { &*raw.cast() })
@@ -554,6 +564,7 @@ impl fmt::Debug for RawCache {
 /// A slice of objects as the core takes it.
 pub(crate) fn as_pointers<T>(objects: &mut [Option<NonNull<T>>]) -> &mut [*mut u8] {
     let (first, len) = (objects.as_mut_ptr(), objects.len());
-    // SAFETY: `Option<NonNull<T>>` is laid out as `*mut T`, with null for `None`; each value of either is one of the other.
+    // SAFETY: `Option<NonNull<T>>` is laid out as `*mut T`, with null for `None`; each value of
+    // either is one of the other.
     unsafe { std::slice::from_raw_parts_mut(first.cast(), len) }
 }

@@ -22,10 +22,11 @@ const NONE: u8 = 0;
 const SET: u8 = 1;
 const EPOCH: u8 = 2;
 
-/// Says how readers are waited for, before the first object waits; false if that was said, or settled, before.
+/// Says how readers are waited for, before the first object waits; false if that was said, or
+/// settled, before.
 ///
-/// Without it the first use installs [`Epoch`]. A program whose readers are told apart in another way, such as liburcu,
-/// brings its own.
+/// Without it the first use installs [`Epoch`]. A program whose readers are told apart in another
+/// way, such as liburcu, brings its own.
 ///
 /// ```
 /// use std::sync::Mutex;
@@ -100,7 +101,8 @@ pub(crate) fn is_pinned() -> bool {
     WAY.load(Acquire) == EPOCH && epoch::is_pinned()
 }
 
-/// Lets what waits for readers begin to wait: [`Epoch`] cannot do so where the core calls it. Not with locks held.
+/// Lets what waits for readers begin to wait: [`Epoch`] cannot do so where the core calls it. Not
+/// with locks held.
 #[inline]
 pub(crate) fn hand_over() {
     epoch::hand_over();

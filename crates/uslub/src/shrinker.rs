@@ -18,9 +18,10 @@ use crate::raw::RawCache;
 
 /// A function that can free objects, registered as long as this value lives.
 ///
-/// Before an allocation with `GFP_KERNEL` fails, shrinkers of its cache and those of no cache are asked to free so many objects, and
-/// say how many they freed. One thread at a time runs them, in the middle of its allocation: a shrinker must not wait for a lock that
-/// is held over allocations (`try_lock` it). It may allocate and free, but such an allocation fails rather than asks
+/// Before an allocation with `GFP_KERNEL` fails, shrinkers of its cache and those of no cache are
+/// asked to free so many objects, and say how many they freed. One thread at a time runs them, in
+/// the middle of its allocation: a shrinker must not wait for a lock that is held over allocations
+/// (`try_lock` it). It may allocate and free, but such an allocation fails rather than asks
 /// shrinkers again. One that panics counts as having freed nothing.
 ///
 /// ```
@@ -133,9 +134,11 @@ impl Shrinker<'_> {
 
 unsafe fn run(data: *const (), wanted: usize) -> usize {
     let record = data.cast_mut().cast::<Record>();
-    // SAFETY: registered, so it lives; only one thread reclaims, and it does not do so inside a shrinker.
+    // SAFETY: registered, so it lives; only one thread reclaims, and it does not do so inside a
+    // shrinker.
     let freed = unsafe {
-        // Relaxed, here and below: only this thread looks before the allocator's lock has passed the record on.
+        // Relaxed, here and below: only this thread looks before the allocator's lock has passed
+        // the record on.
         (*record).running.store(true, Relaxed);
         let scan = &mut *(*record).scan.get();
         let freed = catch_unwind(AssertUnwindSafe(|| scan(wanted)));

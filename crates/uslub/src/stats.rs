@@ -175,7 +175,8 @@ impl SlabRow {
     }
 }
 
-/// The table of all caches of this process that have slabs; prints as `/proc/slabinfo`, version 2.1.
+/// The table of all caches of this process that have slabs; prints as `/proc/slabinfo`, version
+/// 2.1.
 ///
 /// ```
 /// let printed = uslub::SlabInfo::default().to_string();
@@ -274,8 +275,8 @@ pub fn totals() -> Totals {
     }
 }
 
-/// Gives as much memory back to the system as possible: all sheaves are flushed, empty slabs and free pages go. Returns whether
-/// there was any.
+/// Gives as much memory back to the system as possible: all sheaves are flushed, empty slabs and
+/// free pages go. Returns whether there was any.
 ///
 /// ```
 /// let object = uslub::kmalloc(100_000, uslub::Gfp::KERNEL).expect("memory");

@@ -8,8 +8,8 @@ use crate::cache::Cache;
 use crate::instance::{ALLOCATOR, allocator};
 use crate::raw::RawCache;
 
-/// The values in force for caches that say nothing else: the defaults, changed by the environment variable `USLUB_OPTIONS`
-/// (`key=value`, separated by commas).
+/// The values in force for caches that say nothing else: the defaults, changed by the environment
+/// variable `USLUB_OPTIONS` (`key=value`, separated by commas).
 ///
 /// ```
 /// assert_eq!(uslub::tuning().slab_max_order, 3);
@@ -68,7 +68,8 @@ impl RawCache {
         self.kmem_cache().tuning
     }
 
-    /// What each CPU has counted of an item, with the CPU's number; CPUs that never used a cache are left out.
+    /// What each CPU has counted of an item, with the CPU's number; CPUs that never used a cache
+    /// are left out.
     ///
     /// ```
     /// use uslub::{Gfp, RawCache, StatItem};

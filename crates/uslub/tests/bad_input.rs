@@ -457,7 +457,8 @@ fn a_pool_is_resized_under_those_who_wait() {
         }
         thread::sleep(Duration::from_millis(50));
         assert!(receiver.try_recv().is_err(), "they wait");
-        // Larger without memory: refused, and nothing changes. Smaller: at once, and they still wait.
+        // Larger without memory: refused, and nothing changes. Smaller: at once, and they still
+        // wait.
         assert_eq!(pool.resize(5), Err(MempoolError::NoMemory));
         assert_eq!(pool.min_nr(), 2);
         pool.resize(1).unwrap();

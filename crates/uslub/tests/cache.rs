@@ -52,8 +52,8 @@ fn a_constructor_runs_once_an_object() {
         *cache.alloc_constructed().unwrap().lock().unwrap() += 1;
     }
     assert!(MADE.load(SeqCst) < 1000);
-    // What is moved out is made anew in its place. (A thread that moves to another CPU in
-    // between gets another object, and so do all while another test empties sheaves: it tries again.)
+    // What is moved out is made anew in its place. (A thread that moves to another CPU in between
+    // gets another object, and so do all while another test empties sheaves: it tries again.)
     let made_anew = || {
         let object = cache.alloc_constructed().unwrap();
         *object.lock().unwrap() = 77;

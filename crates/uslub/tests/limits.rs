@@ -48,7 +48,8 @@ fn slabs_never_exceed_the_limit() {
             let mut most = 0;
             // Relaxed: nothing hangs on when it is seen.
             while !stop.load(Relaxed) {
-                // A slab counts before it is had, so attempts that will fail are seen too, for a moment.
+                // A slab counts before it is had, so attempts that will fail are seen too, for a
+                // moment.
                 let sample = || cache.stats().slab_bytes();
                 most = most.max(sample().min(sample()).min(sample()));
             }

@@ -52,7 +52,8 @@ fn all_operations_finish_though_the_source_always_fails() {
             scope.spawn(move || {
                 begin.wait();
                 while Instant::now() < end {
-                    // Half of the threads ask for several; together they ask for more than there are.
+                    // Half of the threads ask for several; together they ask for more than there
+                    // are.
                     let n = if me % 2 == 0 { 1 } else { 2 + me };
                     let mut elements = vec![None; n];
                     pool.alloc_bulk(Gfp::KERNEL, &mut elements)

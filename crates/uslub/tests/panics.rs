@@ -1,4 +1,5 @@
-//! Callers' own functions, constructors, shrinkers and drops, that panic or call back: nothing is lost.
+//! Callers' own functions, constructors, shrinkers and drops, that panic or call back: nothing is
+//! lost.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! Readers and grace periods: nothing that a reader may see is used again before the reader is gone.
+//! Readers and grace periods: nothing that a reader may see is used again before the reader is
+//! gone.
 
 mod support;
 
@@ -24,7 +25,8 @@ struct Stamped {
 }
 
 fn write(object: NonNull<Stamped>, stamp: u64) {
-    // SAFETY: memory of an object, ours, whose words readers of an earlier life may still read as atomics.
+    // SAFETY: memory of an object, ours, whose words readers of an earlier life may still read as
+    // atomics.
     let object = unsafe { object.as_ref() };
     // Relaxed: published with the pointer.
     object.stamp.store(stamp, Relaxed);
@@ -189,7 +191,8 @@ fn slabs_of_a_typesafe_cache_keep_their_type_under_readers() {
                             continue;
                         };
                         for _ in 0..20 {
-                            // SAFETY: we are pinned, so it is an object of its type, though perhaps another.
+                            // SAFETY: we are pinned, so it is an object of its type, though perhaps
+                            // another.
                             let object = unsafe { object.as_ref() };
                             // SeqCst: to be read when it stands here.
                             assert_eq!(object.kind.load(SeqCst), TYPE, "the slab serves others");

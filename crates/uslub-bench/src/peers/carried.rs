@@ -1,4 +1,5 @@
-//! The floor of P4 by malloc: the restartable sequences alone, called once an object, on stacks that CPUs hand to each other as they are.
+//! The floor of P4 by malloc: the restartable sequences alone, called once an object, on stacks
+//! that CPUs hand to each other as they are.
 //!
 //! ```text
 //!   producer: pop, pop, …, empty ───── empty stacks ────▶ consumer: push, push, …, full
@@ -6,9 +7,10 @@
 //!      └────────────────────────────── full stacks ─────────────────────────────────┘
 //! ```
 //!
-//! Nothing is checked, refilled or given back. What passes where freed objects are addresses in arrays is here: the objects' lines, those
-//! of the arrays, and for each array the list from which the newest is taken, under a lock. It is no strict bound: stacks of another
-//! length, or another lock, can be some per cent quicker, as ours is in batches of 32.
+//! Nothing is checked, refilled or given back. What passes where freed objects are addresses in
+//! arrays is here: the objects' lines, those of the arrays, and for each array the list from which
+//! the newest is taken, under a lock. It is no strict bound: stacks of another length, or another
+//! lock, can be some per cent quicker, as ours is in batches of 32.
 
 use std::cell::UnsafeCell;
 use std::sync::{Mutex, PoisonError};
@@ -104,7 +106,8 @@ pub struct Carried {
     _windows: Vec<Window>,
 }
 
-// SAFETY: the producer alone uses `from`, the consumer alone `to`, and a stack belongs to who took it out of a list.
+// SAFETY: the producer alone uses `from`, the consumer alone `to`, and a stack belongs to who took
+// it out of a list.
 unsafe impl Sync for Carried {}
 
 impl Carried {

@@ -123,7 +123,8 @@ pub fn run(peers: &Peers, face: &'static str, work: Work) -> Result<Report, Fail
     Child::start(peers, face, work)?.end()
 }
 
-/// A child an allocator, all at the same time, in so many rounds: for what does not depend on speed.
+/// A child an allocator, all at the same time, in so many rounds: for what does not depend on
+/// speed.
 pub fn all_at_once(
     bench: &Bench,
     peers: &Peers,

@@ -1,8 +1,9 @@
 //! What a program costs: CPU time, and the most memory that was resident at once.
 //!
-//! The kernel's figure for the latter begins with what the process had before it became the program, and that is its parent's
-//! memory: a bench that has measured millions of objects would see its own peak in every program. So a fresh process of ours
-//! starts the program and says what it cost; it has a few MiB itself, below which nothing is seen.
+//! The kernel's figure for the latter begins with what the process had before it became the
+//! program, and that is its parent's memory: a bench that has measured millions of objects would
+//! see its own peak in every program. So a fresh process of ours starts the program and says what
+//! it cost; it has a few MiB itself, below which nothing is seen.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -14,8 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::bench::Failure;
 
-/// The words in front of those of the process between: `uslub bench program-child LIBRARY PROGRAM ARGUMENT…`, where the
-/// library to preload may be empty.
+/// The words in front of those of the process between: `uslub bench program-child LIBRARY PROGRAM
+/// ARGUMENT…`, where the library to preload may be empty.
 const WORDS: [&str; 2] = ["bench", "program-child"];
 
 /// What one run cost.
@@ -64,7 +65,8 @@ pub fn of(
         .map_err(|error| Failure::Wrong(format!("no cost was said: {error}")))
 }
 
-/// In the process between: runs the program with nothing to write to, and returns what the parent reads.
+/// In the process between: runs the program with nothing to write to, and returns what the parent
+/// reads.
 ///
 /// # Errors
 ///

@@ -1,6 +1,6 @@
-//! DPDK's mempool, the champion of bulks: objects of one size, counted beforehand, with a cache for each thread that is
-//! pinned. It is no malloc, so it takes part where ours hands out many objects by one call. Most of it is inlined into its users: it
-//! is compiled here, where DPDK is installed.
+//! DPDK's mempool, the champion of bulks: objects of one size, counted beforehand, with a cache for
+//! each thread that is pinned. It is no malloc, so it takes part where ours hands out many objects
+//! by one call. Most of it is inlined into its users: it is compiled here, where DPDK is installed.
 
 use std::ffi::{CString, c_char, c_int, c_uint, c_ulong, c_void};
 use std::fs;
@@ -19,7 +19,8 @@ pub const DPDK: &str = "DPDK";
 const SOURCE: &str = include_str!("dpdk.c");
 /// What its package is called by `pkg-config`.
 const PACKAGE: &str = "libdpdk";
-/// The fastest that its users can have on this machine; jumps lie as in what is measured beside it (`.cargo/config.toml`).
+/// The fastest that its users can have on this machine; jumps lie as in what is measured beside it
+/// (`.cargo/config.toml`).
 const COMPILER: &[&str] = &[
     "-O3",
     "-march=native",
@@ -175,7 +176,8 @@ impl Pool<'_> {
         unsafe { (self.dpdk.put)(self.pool, objects.as_mut_ptr(), objects.len() as c_uint) };
     }
 
-    /// Takes objects and gives them back, so many times, inlined; whether they were there each time.
+    /// Takes objects and gives them back, so many times, inlined; whether they were there each
+    /// time.
     pub fn rounds(&self, objects: &mut [*mut u8], loops: usize) -> bool {
         let (array, n) = (objects.as_mut_ptr(), objects.len() as c_uint);
         // SAFETY: the array has room for them.

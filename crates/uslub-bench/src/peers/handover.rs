@@ -25,13 +25,13 @@ use crate::threads::joined;
 
 /// Sizes of the objects, in bytes.
 const SIZES: [usize; 2] = [64, 256];
-/// Objects a batch, and what DPDK's mempool took for one of them, in nanoseconds, on the machine of the goals: where it is not installed,
-/// that is the measure.
+/// Objects a batch, and what DPDK's mempool took for one of them, in nanoseconds, on the machine of
+/// the goals: where it is not installed, that is the measure.
 const BATCHES: [(usize, Option<f64>); 2] = [(32, None), (4096, Some(9.6))];
 /// Batches that the ring holds.
 const DEPTH: usize = 4;
-/// The largest sheaves, a barn that holds what is on its way, and slabs of the most pages that the kernel takes for granted: DPDK's pool has
-/// its largest caches, and a ring for all of its objects.
+/// The largest sheaves, a barn that holds what is on its way, and slabs of the most pages that the
+/// kernel takes for granted: DPDK's pool has its largest caches, and a ring for all of its objects.
 const OPTIONS: [&str; 3] = [
     "sheaf_capacity=500",
     "max_full_sheaves=100",
@@ -161,7 +161,8 @@ fn carried(
     hand_over(cpus, objects, batch, || (), alloc, free)
 }
 
-/// With no allocator at all: the same objects again and again, whose lines and addresses go from CPU to CPU.
+/// With no allocator at all: the same objects again and again, whose lines and addresses go from
+/// CPU to CPU.
 fn bare(size: usize, cpus: [usize; 2], objects: usize, batch: usize) -> Result<f64, Failure> {
     let count = IN_TURN * batch;
     let mut memory = vec![Page([0u8; 4096]); (count * size).div_ceil(4096)];

@@ -161,7 +161,8 @@ fn bulks(bench: &Bench, slub: &Slub) -> Result<Vec<PeerRow>, Failure> {
     Ok(rows)
 }
 
-/// A row of each number in a table: what is done with so many objects, and what the floor does with them; both say whether there was memory.
+/// A row of each number in a table: what is done with so many objects, and what the floor does with
+/// them; both say whether there was memory.
 fn many(
     bench: &Bench,
     how: &str,

@@ -39,8 +39,9 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     }
     bench.says("P3, fresh memory");
     let count = bytes(bench) / COLD;
-    // A virtual machine may have given memory back to its host that has been free for a second or two, which made the first of a round the
-    // dearest, whoever that was: each finds what the floor has just left, and so much more that its tables have it too.
+    // A virtual machine may have given memory back to its host that has been free for a second or
+    // two, which made the first of a round the dearest, whoever that was: each finds what the floor
+    // has just left, and so much more that its tables have it too.
     let of = |face| {
         child::run(peers, FLOOR, Work::Cold(count + count / 8))?;
         let report = child::run(peers, face, Work::Cold(count))?;
@@ -164,8 +165,8 @@ fn malloc(face: &Face, size: usize, objects: &mut [*mut u8]) -> Result<Pass, Fai
         .ok_or(Failure::NoMemory("for live objects"))
 }
 
-/// Rows of pops, and rows of pushes by address, of the objects that the floor has; what undoes each row is a bulk call, at a tenth of a
-/// nanosecond an object.
+/// Rows of pops, and rows of pushes by address, of the objects that the floor has; what undoes each
+/// row is a bulk call, at a tenth of a nanosecond an object.
 fn rows_of(floor: &'static Floor, objects: usize) -> Pass {
     // Called by addresses that the compiler does not know, as everybody's functions are.
     let face = black_box(Face::of_floor(floor));
@@ -247,7 +248,8 @@ pub fn cold(face: &Face, count: usize) -> f64 {
     time
 }
 
-/// The same without an allocator: one piece of memory, by huge pages where the system has them, objects in order; nanoseconds in all.
+/// The same without an allocator: one piece of memory, by huge pages where the system has them,
+/// objects in order; nanoseconds in all.
 ///
 /// # Errors
 ///

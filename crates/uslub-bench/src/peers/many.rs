@@ -19,8 +19,8 @@ use crate::strategy::Strategy;
 
 /// Bytes of an object.
 const SIZE: usize = 256;
-/// Objects a round, and what DPDK's mempool took for one of them, in nanoseconds, on the machine of the goals: where it is not installed,
-/// that is the measure.
+/// Objects a round, and what DPDK's mempool took for one of them, in nanoseconds, on the machine of
+/// the goals: where it is not installed, that is the measure.
 const NUMBERS: [(usize, Option<f64>); 14] = [
     (1, None),
     (2, None),
@@ -48,7 +48,8 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     let cache = Strategy::new(linux::steady()?, SIZE, &["sheaf_capacity=250"])?;
     let dpdk = peers.dpdk();
     let pool = dpdk.map(|dpdk| dpdk.pool(POOL, SIZE)).transpose()?;
-    // In rounds of a tenth the processor would still be turning its wide registers on, which it does after each pause.
+    // In rounds of a tenth the processor would still be turning its wide registers on, which it
+    // does after each pause.
     let objects = bench.size.pick(1_000, 1_000_000, 1_000_000);
     let mut rows = Vec::new();
     let mut lines = [const { Vec::new() }; 4];

@@ -1,7 +1,8 @@
 //! Other allocators, measured beside ours.
 //!
-//! Each is a [`Face`]: malloc and free behind pointers, so that all are called the same way. Some are linked into this
-//! program (feature `peers`), some are loaded where they are installed; where memory counts, a child of its own runs each.
+//! Each is a [`Face`]: malloc and free behind pointers, so that all are called the same way. Some
+//! are linked into this program (feature `peers`), some are loaded where they are installed; where
+//! memory counts, a child of its own runs each.
 //!
 //! | file | concept |
 //! |---|---|
@@ -94,7 +95,8 @@ type More<'a, T = f64> = (&'static str, Box<dyn FnMut() -> Result<T, Failure> + 
 type Outcomes<T> = Vec<(&'static str, Vec<T>)>;
 
 impl Peers {
-    /// Looks who is here: our library, the C library, those that are linked in, and those that are installed.
+    /// Looks who is here: our library, the C library, those that are linked in, and those that are
+    /// installed.
     ///
     /// # Errors
     ///
@@ -138,7 +140,8 @@ impl Peers {
         self.dpdk.get_or_init(Dpdk::start).as_ref().ok()
     }
 
-    /// A round of each in turn, after one to warm up; those in `more` instead of the faces of their names, where there are such.
+    /// A round of each in turn, after one to warm up; those in `more` instead of the faces of their
+    /// names, where there are such.
     fn each_of<T>(
         &self,
         bench: &Bench,

@@ -119,7 +119,8 @@ pub struct PeerRow {
     pub best_name: Option<&'static str>,
     /// Ours to the best: the median of the ratios of the rounds.
     pub ratio: Option<f64>,
-    /// The least that such calls take, in the same rounds: the bare sequences, on stacks that are never empty.
+    /// The least that such calls take, in the same rounds: the bare sequences, on stacks that are
+    /// never empty.
     pub floor: Option<f64>,
     /// What must be shown, in words.
     pub goal: String,

@@ -10,7 +10,8 @@ use super::row::PeerRow;
 use crate::floor::ABOUT;
 use crate::table::{NARROWEST, figure, with_spread};
 
-/// The whole report as text, at most `width` columns wide where that is possible; what was not met comes last.
+/// The whole report as text, at most `width` columns wide where that is possible; what was not met
+/// comes last.
 pub fn text(report: &PeerReport, width: u16) -> String {
     let mut text = head(report);
     for section in &report.sections {

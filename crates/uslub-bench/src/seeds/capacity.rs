@@ -1,14 +1,17 @@
-//! Seed 4's other question: how many objects should a sheaf hold? Fixed capacities against one between a minimum and a maximum.
+//! Seed 4's other question: how many objects should a sheaf hold? Fixed capacities against one
+//! between a minimum and a maximum.
 //!
-//! Each competitor has a simulated machine of its own, on which one thread plays all CPUs in turn, in virtual time. So
-//! the time of a step is what the allocator's own code takes; nobody waits for a lock.
+//! Each competitor has a simulated machine of its own, on which one thread plays all CPUs in turn,
+//! in virtual time. So the time of a step is what the allocator's own code takes; nobody waits for
+//! a lock.
 //!
 //! | load | what is compared |
 //! |---|---|
 //! | producers and consumers, maple tree | time of an object or a step |
 //! | mixed | bytes that wait in sheaves on average |
 //!
-//! The best fixed capacity is the one with the least product of times over the first two loads, which are played in turns.
+//! The best fixed capacity is the one with the least product of times over the first two loads,
+//! which are played in turns.
 
 mod mixed;
 mod world;
@@ -118,8 +121,9 @@ fn machine(bench: &Bench, cpus: usize, rows: &mut Vec<Row>) -> Result<[Chart; 2]
 
 /// Nanoseconds of a step of a load, for each competitor, in each round.
 ///
-/// Where a machine lies in memory makes the same competitor up to a fifth slower on it than on another. So in a full run there are
-/// as many sets of machines as competitors, made in an order of their own each: everybody has had each place.
+/// Where a machine lies in memory makes the same competitor up to a fifth slower on it than on
+/// another. So in a full run there are as many sets of machines as competitors, made in an order of
+/// their own each: everybody has had each place.
 fn times(bench: &Bench, cpus: usize, load: Load) -> Result<[Vec<f64>; WAYS.len()], Failure> {
     let sets = bench.size.pick(1, 1, WAYS.len());
     let mut all = [const { Vec::new() }; WAYS.len()];

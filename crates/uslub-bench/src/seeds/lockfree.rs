@@ -1,6 +1,7 @@
 //! Seed 3: a slab's state changes in one atomic step instead of under a lock.
 //!
-//! The slow path is forced: sheaves hold one object, so nearly every allocation and free is a slab's.
+//! The slow path is forced: sheaves hold one object, so nearly every allocation and free is a
+//! slab's.
 
 mod hackbench;
 mod meeting;
@@ -289,8 +290,8 @@ fn two_threads(bench: &Bench, slub: &Slub) -> Result<(Both, f64), Failure> {
     Ok((Both::of(&times), retries))
 }
 
-/// Two threads replace what they hold, hand the old objects to each other and free what they get; nanoseconds of an
-/// object's allocation and free on one of them.
+/// Two threads replace what they hold, hand the old objects to each other and free what they get;
+/// nanoseconds of an object's allocation and free on one of them.
 fn exchange(strategy: &Strategy<'_, Linux>, batches: usize) -> Result<f64, Failure> {
     let Strategy { slub, cache } = strategy;
     let rings = [Ring::new(DEPTH), Ring::new(DEPTH)];

@@ -1,4 +1,5 @@
-//! Seed 1: what a refill leaves over stays in the CPU's sheaves, and empty slabs are kept by demand.
+//! Seed 1: what a refill leaves over stays in the CPU's sheaves, and empty slabs are kept by
+//! demand.
 //!
 //! | competitor | left over from a refill | empty slabs |
 //! |---|---|---|
@@ -36,7 +37,8 @@ const WAYS: [(&str, &[&str]); 3] = [
 const LOCK_CUT: f64 = -25.0;
 /// How much more slabs may be taken and returned with the reserve.
 const CHURN: f64 = 1.2;
-/// How much more memory slabs may take at their peak: the reserve is at most half of what was in use.
+/// How much more memory slabs may take at their peak: the reserve is at most half of what was in
+/// use.
 const PEAK: f64 = 1.5;
 
 /// Settings of a competitor.

@@ -1,7 +1,9 @@
-//! Seed 2, the worst case: neighbours in the array lie in different slabs, but for every k-th object.
+//! Seed 2, the worst case: neighbours in the array lie in different slabs, but for every k-th
+//! object.
 //!
-//! 4096 objects are allocated 64 at a time, put into an order, and freed 64 at a time in that order. How many updates of
-//! slabs the look-ahead allows is computed here from the slabs alone, and must be what the allocator counted.
+//! 4096 objects are allocated 64 at a time, put into an order, and freed 64 at a time in that
+//! order. How many updates of slabs the look-ahead allows is computed here from the slabs alone,
+//! and must be what the allocator counted.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -236,8 +238,8 @@ fn free(strategy: &Strategy<'_, Linux>, way: Way, objects: &mut [*mut u8]) -> [u
     to_slabs
 }
 
-/// Puts objects into an order in which each bulk's neighbours lie in different slabs, but every `every`-th lies in the same
-/// slab as the bulk's first.
+/// Puts objects into an order in which each bulk's neighbours lie in different slabs, but every
+/// `every`-th lies in the same slab as the bulk's first.
 fn arrange(strategy: &Strategy<'_, Linux>, objects: &mut [*mut u8], every: usize) {
     let mut slabs: Vec<(Option<u32>, Vec<*mut u8>)> = Vec::new();
     let mut sorted = objects.to_vec();
@@ -277,8 +279,9 @@ fn arrange(strategy: &Strategy<'_, Linux>, objects: &mut [*mut u8], every: usize
 
 /// Updates that a look-ahead allows for objects of these slabs.
 ///
-/// The kernel's rule: each update takes the last object and, going backwards, all of its slab before the
-/// `look_ahead`-th of another; one that is taken changes places with the last that is not.
+/// The kernel's rule: each update takes the last object and, going backwards, all of its slab
+/// before the `look_ahead`-th of another; one that is taken changes places with the last that is
+/// not.
 fn runs_of<T: PartialEq + Copy>(slabs: &[T], look_ahead: usize) -> usize {
     let mut left = slabs.to_vec();
     let mut runs = 0;

@@ -39,7 +39,8 @@ pub fn folder() -> &'static Path {
         .path()
 }
 
-/// Where `scripts/install-capi` has put everything; nothing where there is no compiler, whose tools it needs.
+/// Where `scripts/install-capi` has put everything; nothing where there is no compiler, whose tools
+/// it needs.
 pub fn prefix() -> Option<&'static Path> {
     static PREFIX: OnceLock<Option<PathBuf>> = OnceLock::new();
     PREFIX

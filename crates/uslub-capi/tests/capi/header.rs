@@ -1,4 +1,5 @@
-//! The header says what the sources say. That it is just what `.ci/header` makes of them is that step's to check.
+//! The header says what the sources say. That it is just what `.ci/header` makes of them is that
+//! step's to check.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,7 +1,7 @@
 //! The example as a program for a machine without an operating system.
 //!
-//! A boot loader would call [`kernel_main`]. The console is a ring of bytes in memory, as kernels have one
-//! before they know their screen.
+//! A boot loader would call [`kernel_main`]. The console is a ring of bytes in memory, as kernels
+//! have one before they know their screen.
 
 #![no_std]
 #![no_main]

@@ -1,7 +1,7 @@
 //! The core in a kernel: a static array is all the memory there is.
 //!
-//! `platform.rs` and `demo.rs` use `core` only. Here they run as an ordinary program; `bare.rs` makes a
-//! program for a machine without an operating system of the same two files (`.ci/no-std`).
+//! `platform.rs` and `demo.rs` use `core` only. Here they run as an ordinary program; `bare.rs`
+//! makes a program for a machine without an operating system of the same two files (`.ci/no-std`).
 
 mod demo;
 mod platform;

@@ -44,7 +44,8 @@ impl<P: Platform> CacheList<P> {
     }
 }
 
-/// Records of destroyed caches that wait a while, so that a use after the end is told from a use of another cache.
+/// Records of destroyed caches that wait a while, so that a use after the end is told from a use of
+/// another cache.
 const QUARANTINE: usize = 16;
 
 // SAFETY: the records are reached through the lock alone.
@@ -53,12 +54,13 @@ unsafe impl<P: Platform> Send for CacheList<P> {}
 /// An allocator over a platform.
 ///
 /// It is set up in place by [`init`](Self::init) and then shared. Lock order, outermost first:
-/// caches list, drain, barns, node lists, huge, page growth, page lists, records. Those of grace period and shrinkers
-/// are held while nothing else is.
+/// caches list, drain, barns, node lists, huge, page growth, page lists, records. Those of grace
+/// period and shrinkers are held while nothing else is.
 ///
-/// What fast paths look at comes first, and lies in its page where a region has the words of spare sheaves, which they do not write:
-/// a processor takes a load for one of what was just stored at the same place of another page, and waits. No second word of 32
-/// bytes is among it, as such a one they write in the thread's area, which may lie anywhere in its page.
+/// What fast paths look at comes first, and lies in its page where a region has the words of spare
+/// sheaves, which they do not write: a processor takes a load for one of what was just stored at
+/// the same place of another page, and waits. No second word of 32 bytes is among it, as such a one
+/// they write in the thread's area, which may lie anywhere in its page.
 #[repr(C, align(4096))]
 pub struct Allocator<P: Platform> {
     _apart: [u8; APART],
@@ -197,7 +199,8 @@ impl<P: Platform> Allocator<P> {
         (1..self.end.load(Acquire)).filter_map(|index| self.cache(CacheId::from_index(index)))
     }
 
-    /// Calls `visit` with all caches while none can be created or destroyed; it must not allocate or free.
+    /// Calls `visit` with all caches while none can be created or destroyed; it must not allocate
+    /// or free.
     pub fn for_each_cache(&self, visit: impl FnMut(&KmemCache<P>)) {
         self.while_draining(|| self.caches().for_each(visit));
     }
@@ -210,8 +213,9 @@ impl<P: Platform> Allocator<P> {
 
     /// Creates a cache, or shares one whose slabs fit.
     ///
-    /// A cache may share if its arguments do not forbid it and it has no constructor, no limit and no sheaf capacity of its own: the
-    /// other's slots are then at most a word larger, and aligned alike.
+    /// A cache may share if its arguments do not forbid it and it has no constructor, no limit and
+    /// no sheaf capacity of its own: the other's slots are then at most a word larger, and aligned
+    /// alike.
     ///
     /// # Errors
     ///

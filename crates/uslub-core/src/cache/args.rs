@@ -15,9 +15,11 @@ bitflags::bitflags! {
         const HWCACHE_ALIGN = 1;
         /// The cache shares its slabs with no other.
         const NO_MERGE = 2;
-        /// A freed object may be used again at once, but its slab stays a slab of this cache for a grace period.
+        /// A freed object may be used again at once, but its slab stays a slab of this cache for a
+        /// grace period.
         const TYPESAFE_BY_RCU = 4;
-        /// The pages of a slab are touched when it is taken, so that no later touch enters the kernel.
+        /// The pages of a slab are touched when it is taken, so that no later touch enters the
+        /// kernel.
         const PREFAULT = 8;
     }
 }
@@ -25,13 +27,15 @@ bitflags::bitflags! {
 /// Makes an object of fresh memory; what it made stays over free and allocation.
 #[derive(Clone, Copy, Debug)]
 pub struct Ctor {
-    /// Constructs the object at its second argument; false if that failed, and the memory is as before.
+    /// Constructs the object at its second argument; false if that failed, and the memory is as
+    /// before.
     pub call: unsafe fn(*const (), *mut u8) -> bool,
     /// First argument of `call`.
     pub data: *const (),
 }
 
-// SAFETY: `call` may be called with `data` on any thread: that is part of the promise of who creates a cache.
+// SAFETY: `call` may be called with `data` on any thread: that is part of the promise of who
+// creates a cache.
 unsafe impl Send for Ctor {}
 // SAFETY: as above.
 unsafe impl Sync for Ctor {}
@@ -67,7 +71,8 @@ pub struct CacheArgs<'a> {
     pub ctor: Option<Ctor>,
     /// Bytes of slabs that the cache may have, at least one slab.
     pub limit: Option<usize>,
-    /// What a plain free may do. Where that is not to enter the kernel, pages that it empties go back to the system later, by others.
+    /// What a plain free may do. Where that is not to enter the kernel, pages that it empties go
+    /// back to the system later, by others.
     pub free_gfp: Gfp,
     /// How the cache behaves; `None` for what the allocator's tunables say.
     pub tuning: Option<Tuning>,
@@ -75,11 +80,14 @@ pub struct CacheArgs<'a> {
     pub max_order: Option<u32>,
     /// Objects wanted in a slab, instead of the tunable.
     pub min_objects: Option<usize>,
-    /// Objects a sheaf holds, instead of the tunable; up to [`MAX_CAPACITY`](crate::percpu::sheaf::MAX_CAPACITY).
+    /// Objects a sheaf holds, instead of the tunable; up to
+    /// [`MAX_CAPACITY`](crate::percpu::sheaf::MAX_CAPACITY).
     pub sheaf_capacity: Option<usize>,
-    /// Bytes of slabs that are kept on a node though they are empty, at most; instead of the kernel's count.
+    /// Bytes of slabs that are kept on a node though they are empty, at most; instead of the
+    /// kernel's count.
     pub kept_bytes: Option<usize>,
-    /// Whether sheaves hold whole slabs, or slabs whole sheaves, at the price of some places in both.
+    /// Whether sheaves hold whole slabs, or slabs whole sheaves, at the price of some places in
+    /// both.
     pub in_step: bool,
 }
 
@@ -197,8 +205,9 @@ impl Layout {
             align = align.max(line);
         }
         let object = args.size.next_multiple_of(word);
-        // A constructed object must keep its bytes while free, and so must one that a reader may still look at:
-        // the link lies behind it. Otherwise in the middle, away from both neighbours' overflows.
+        // A constructed object must keep its bytes while free, and so must one that a reader may
+        // still look at: the link lies behind it. Otherwise in the middle, away from both
+        // neighbours' overflows.
         let keeps = args.ctor.is_some() || args.flags.contains(Flags::TYPESAFE_BY_RCU);
         let (link, end) = if keeps {
             (object, object + word)

@@ -1,20 +1,21 @@
 //! Forks: what happens to an allocator when its process is copied.
 //!
 //! A child has one thread, and the memory as it was at one moment. What other threads were doing
-//! then is never finished there. So a fork takes all locks first ([`Allocator::lock_for_fork`]), and
-//! the child finds every structure whole. Three things stand in the way:
+//! then is never finished there. So a fork takes all locks first ([`Allocator::lock_for_fork`]),
+//! and the child finds every structure whole. Three things stand in the way:
 //!
 //! - Waiting for a lock without a bound would be a deadlock where the holder waits for the thread
-//!   that forks: its locks of the C library, or what it was doing when a signal came. So a fork waits
-//!   for `PATIENCE_MS` in all and goes on without the rest.
-//! - A thread that waits for a lock which a fork holds may [steal](crate::sync) it, for the same reason.
+//!   that forks: its locks of the C library, or what it was doing when a signal came. So a fork
+//!   waits for `PATIENCE_MS` in all and goes on without the rest.
+//! - A thread that waits for a lock which a fork holds may [steal](crate::sync) it, for the same
+//!   reason.
 //! - Children of system calls made directly come without warning.
 //!
 //! So a child looks at the locks. A lock that another thread held, other than for a fork, says that
-//! structures may be half changed: the child is [torn](Allocator::is_torn). Then it can
-//! [start over](Allocator::start_over): it gives the whole old world up, with all objects in it, and
-//! begins a new one. Old objects stay what they are. Their frees are ignored, and their sizes are still
-//! known, so that a `realloc` can move them.
+//! structures may be half changed: the child is [torn](Allocator::is_torn). Then it can [start
+//! over](Allocator::start_over): it gives the whole old world up, with all objects in it, and
+//! begins a new one. Old objects stay what they are. Their frees are ignored, and their sizes are
+//! still known, so that a `realloc` can move them.
 
 use core::ptr::{self, NonNull, null_mut};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -38,11 +39,12 @@ const PLACES: usize = 32;
 
 /// Forks under way, and worlds that were given up.
 ///
-/// A record is a thread's lock tag in the upper half, and in the lower half how many forks of the thread are
-/// under way: more than one where signal handlers fork. Only that thread changes it.
+/// A record is a thread's lock tag in the upper half, and in the lower half how many forks of the
+/// thread are under way: more than one where signal handlers fork. Only that thread changes it.
 pub(crate) struct Forks<P> {
     records: [AtomicU64; PLACES],
-    /// Whether structures may be half changed: another thread worked on them when this process was born.
+    /// Whether structures may be half changed: another thread worked on them when this process was
+    /// born.
     torn: AtomicBool,
     formers: AtomicPtr<Former<P>>,
 }
@@ -73,7 +75,8 @@ impl<P: Platform> Forks<P> {
         record.load(Relaxed) >> 32 == Self::me() >> 32
     }
 
-    /// Begins a fork of this thread; returns its depth, from 1, or 0 where there is no place for a record.
+    /// Begins a fork of this thread; returns its depth, from 1, or 0 where there is no place for a
+    /// record.
     fn begin(&self) -> u32 {
         if let Some(record) = self.records.iter().find(|record| Self::is_mine(record)) {
             // Relaxed: only this thread changes it.
@@ -139,7 +142,8 @@ impl<P: Platform> Allocator<P> {
         visit(self.meta.raw_lock());
     }
 
-    /// Forks of this thread under way: more than one where a signal handler forks in the middle of a fork.
+    /// Forks of this thread under way: more than one where a signal handler forks in the middle of
+    /// a fork.
     pub fn fork_depth(&self) -> u32 {
         self.forks.depth()
     }
@@ -153,8 +157,8 @@ impl<P: Platform> Allocator<P> {
     /// Takes all locks that this thread does not hold, so that a fork finds every structure whole.
     /// Gives up after a while; the child sees what is missing.
     ///
-    /// This thread may allocate and free until [`unlock_after_fork`](Self::unlock_after_fork), and it may fork again in a signal
-    /// handler.
+    /// This thread may allocate and free until [`unlock_after_fork`](Self::unlock_after_fork), and
+    /// it may fork again in a signal handler.
     pub fn lock_for_fork(&self) {
         let level = self.forks.begin();
         if (1..=MAX_LEVEL).contains(&level) {
@@ -180,7 +184,8 @@ impl<P: Platform> Allocator<P> {
     ///
     /// # Safety
     ///
-    /// In the child of a fork whose parent called [`lock_for_fork`](Self::lock_for_fork), before it has a second thread.
+    /// In the child of a fork whose parent called [`lock_for_fork`](Self::lock_for_fork), before it
+    /// has a second thread.
     pub unsafe fn reset_after_fork(&self) {
         // SAFETY: passed on; the last, as this thread took them.
         unsafe {
@@ -221,28 +226,31 @@ impl<P: Platform> Allocator<P> {
         self.table.resume_all();
     }
 
-    /// Whether structures may be half changed, in the child of a fork: another thread worked on them when it was born.
+    /// Whether structures may be half changed, in the child of a fork: another thread worked on
+    /// them when it was born.
     pub fn is_torn(&self) -> bool {
         // Relaxed: written by the only thread.
         self.forks.torn.load(Relaxed)
     }
 
-    /// Whether this thread holds a lock other than for a fork: asked in a signal handler, whether it has interrupted us.
+    /// Whether this thread holds a lock other than for a fork: asked in a signal handler, whether
+    /// it has interrupted us.
     pub fn is_interrupted(&self) -> bool {
         let mut interrupted = false;
         self.for_each_lock(|lock| interrupted |= lock.held() == Held::Here);
         interrupted
     }
 
-    /// Gives the whole world up and begins a new one: no cache exists then, and objects of the old world are nobody's. Returns
-    /// false when there is no memory for it; then all stays as it is, and is torn no longer.
+    /// Gives the whole world up and begins a new one: no cache exists then, and objects of the old
+    /// world are nobody's. Returns false when there is no memory for it; then all stays as it is,
+    /// and is torn no longer.
     ///
     /// Only for an allocator whose users have no caches of their own, only `kmalloc`.
     ///
     /// # Safety
     ///
-    /// In the child of a fork, before it has a second thread; no signal handler comes in between, and no code that
-    /// uses the allocator was interrupted.
+    /// In the child of a fork, before it has a second thread; no signal handler comes in between,
+    /// and no code that uses the allocator was interrupted.
     #[cold]
     pub unsafe fn start_over(&self) -> bool {
         // Relaxed: the only thread.
@@ -268,7 +276,8 @@ impl<P: Platform> Allocator<P> {
         let mut zone = Zone::new();
         zone.arena = arena;
         let former = former.cast::<Former<P>>();
-        // SAFETY: by the caller's promise nobody uses the old world; it consists of cells. The memory is new.
+        // SAFETY: by the caller's promise nobody uses the old world; it consists of cells. The
+        // memory is new.
         unsafe {
             let arena = replace(&self.zone, zone).arena;
             // Nobody needs its address space that was never used.

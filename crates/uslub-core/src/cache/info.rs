@@ -170,8 +170,8 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Whether a lock that the figures need is held, at a glance: by another thread, or, in a signal
-    /// handler, by the one that it interrupted.
+    /// Whether a lock that the figures need is held, at a glance: by another thread, or, in a
+    /// signal handler, by the one that it interrupted.
     pub fn is_busy(&self) -> bool {
         let held = |node: &Node<P>| node.lists.is_held() || node.barn.is_held();
         self.is_draining() || self.caches().any(|cache| cache.nodes().any(held))

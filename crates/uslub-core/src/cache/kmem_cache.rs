@@ -26,8 +26,8 @@ pub struct KmemCache<P: 'static> {
     name_len: u8,
     /// Identity, and the place of its per-CPU slots.
     pub id: CacheId,
-    /// Where an object that came from the cache for sure can be put without a look at it: the main word, or nobody's where
-    /// there are several nodes.
+    /// Where an object that came from the cache for sure can be put without a look at it: the main
+    /// word, or nobody's where there are several nodes.
     pub(crate) own: Slot,
     /// Its counters.
     pub(crate) counters: Counters,
@@ -69,7 +69,8 @@ pub struct KmemCache<P: 'static> {
     pub min_partial: usize,
     /// Objects a sheaf holds.
     pub capacity: usize,
-    /// Objects a sheaf may come to hold, 256 KiB of them at most; the same as `capacity`, or less, where it is fixed.
+    /// Objects a sheaf may come to hold, 256 KiB of them at most; the same as `capacity`, or less,
+    /// where it is fixed.
     pub capacity_max: usize,
     /// Full sheaves a barn holds.
     pub max_full: usize,
@@ -97,11 +98,13 @@ unsafe impl<P: Platform> Sync for KmemCache<P> {}
 
 /// Looks without a use after which a cache is cold.
 const COLD_LOOKS: u32 = 2;
-/// Full sheaves that the barn of a cache with adaptive sheaves may come to hold: they are cheap there, and are trimmed.
+/// Full sheaves that the barn of a cache with adaptive sheaves may come to hold: they are cheap
+/// there, and are trimmed.
 const ADAPTIVE_BARN: usize = 20;
 /// Bytes of objects up to which it may hold twice as many.
 const ADAPTIVE_BARN_BYTES: usize = 512 << 10;
-/// Full sheaves that it holds at first, unless it is one of malloc's classes. What waits in vain is old when it is flushed.
+/// Full sheaves that it holds at first, unless it is one of malloc's classes. What waits in vain is
+/// old when it is flushed.
 const NARROW_BARN: usize = 4;
 /// Bytes of full sheaves that a barn holds by default, at most.
 const BARN_BYTES: usize = 64 << 10;
@@ -115,9 +118,10 @@ const COLOURS: usize = 13;
 
 /// The colour of a cache: so many objects fewer are in the first sheaf of a CPU.
 ///
-/// Windows begin where pages do. Were the first sheaves of two caches equally full, what a free of the one stores would lie at the same
-/// place of its page as what an allocation of the other loads, and a processor takes the load for one of what was stored, and waits. Of
-/// 13 colours no two powers of two up to 512 have the same.
+/// Windows begin where pages do. Were the first sheaves of two caches equally full, what a free of
+/// the one stores would lie at the same place of its page as what an allocation of the other loads,
+/// and a processor takes the load for one of what was stored, and waits. Of 13 colours no two
+/// powers of two up to 512 have the same.
 const fn colour_of(id: CacheId) -> u8 {
     (id.index() % COLOURS) as u8
 }
@@ -348,7 +352,8 @@ impl<P: Platform> KmemCache<P> {
         (0..self.nr_nodes).map(|nid| self.node(nid))
     }
 
-    /// Notes how active the cache has been so far; returns whether nobody has used it for two looks.
+    /// Notes how active the cache has been so far; returns whether nobody has used it for two
+    /// looks.
     pub(crate) fn note_activity(&self, activity: u64) -> bool {
         // Relaxed, here and below: one thread looks at a time; others read a hint.
         if self.last_activity.swap(activity, Relaxed) == activity {
@@ -447,7 +452,8 @@ impl<P: Platform> KmemCache<P> {
         }
     }
 
-    /// Byte offsets of a slab's slots in random order, twice, so that from any slot on all follow; `None` where they are in order.
+    /// Byte offsets of a slab's slots in random order, twice, so that from any slot on all follow;
+    /// `None` where they are in order.
     #[inline]
     pub(crate) fn random_order(&self) -> Option<&[u32]> {
         let first = NonNull::new(self.random.cast_mut())?;
@@ -455,8 +461,9 @@ impl<P: Platform> KmemCache<P> {
         Some(unsafe { core::slice::from_raw_parts(first.as_ptr(), 2 * self.oo.objects as usize) })
     }
 
-    /// Where the iterator of a new slab of node `nid` begins in the random order: another place for each page, and for each number
-    /// of slabs. (The platform's dice are shared by all threads, and so dearer than all the rest.)
+    /// Where the iterator of a new slab of node `nid` begins in the random order: another place for
+    /// each page, and for each number of slabs. (The platform's dice are shared by all threads, and
+    /// so dearer than all the rest.)
     pub(crate) fn start_for(&self, nid: usize, page: PageIndex) -> u16 {
         let slabs = self.node(nid).nr_slabs() as u64;
         let dice = self.links.random ^ u64::from(page.0) ^ slabs << 32;
@@ -465,7 +472,8 @@ impl<P: Platform> KmemCache<P> {
         (((dice >> 32) * u64::from(self.oo.objects)) >> 32) as u16
     }
 
-    /// Whether empty slabs keep their freelist: their objects are constructed, or linked beforehand, in the old way.
+    /// Whether empty slabs keep their freelist: their objects are constructed, or linked
+    /// beforehand, in the old way.
     pub(crate) fn keeps_its_freelist(&self) -> bool {
         self.ctor.is_some() || self.tuning.freelist_deferred == 0
     }

@@ -1,4 +1,5 @@
-//! Caches (`kmem_cache`): making and sharing them, one object, many objects, and what is asked of all of them.
+//! Caches (`kmem_cache`): making and sharing them, one object, many objects, and what is asked of
+//! all of them.
 //!
 //! | file | concept |
 //! |---|---|

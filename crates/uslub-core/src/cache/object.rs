@@ -19,7 +19,8 @@ use crate::slab::within::lie_within;
 const FEW: usize = 4;
 /// A bulk of so many objects may be looked at while it is copied.
 const MANY: usize = 8;
-/// Objects whose way through sheaves costs as much as a slab's to its node, where another CPU is there too.
+/// Objects whose way through sheaves costs as much as a slab's to its node, where another CPU is
+/// there too.
 const MANY_A_SLAB: usize = 64;
 
 impl<P: Platform> Allocator<P> {
@@ -41,8 +42,8 @@ impl<P: Platform> Allocator<P> {
         object
     }
 
-    /// An object of this CPU's main sheaf, as it is; null when [`alloc`](Self::alloc) would go further. Never constructs, before
-    /// the allocator is ready too.
+    /// An object of this CPU's main sheaf, as it is; null when [`alloc`](Self::alloc) would go
+    /// further. Never constructs, before the allocator is ready too.
     #[inline(always)]
     pub fn alloc_fast(&self, cache: &KmemCache<P>) -> *mut u8 {
         // SAFETY: our table.
@@ -84,8 +85,8 @@ impl<P: Platform> Allocator<P> {
 
     /// Frees an object of a cache, in the context that the cache's arguments say; null is ignored.
     ///
-    /// An object of another cache is not freed: a warning names both caches, and it leaks. Any other pointer that
-    /// is no object ends the process with a message.
+    /// An object of another cache is not freed: a warning names both caches, and it leaks. Any
+    /// other pointer that is no object ends the process with a message.
     ///
     /// # Safety
     ///
@@ -109,16 +110,16 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Puts an object of the cache on top of this CPU's main sheaf; false when [`free`](Self::free) would go further, and then
-    /// nothing is done.
+    /// Puts an object of the cache on top of this CPU's main sheaf; false when [`free`](Self::free)
+    /// would go further, and then nothing is done.
     ///
     /// # Safety
     ///
     /// Nobody uses the object any more.
     #[inline(always)]
     pub unsafe fn free_fast(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {
-        // SAFETY: a field of ours. It is read for itself: a compiler that knew it to be what the page map says would use that, and the
-        // push would wait for it.
+        // SAFETY: a field of ours. It is read for itself: a compiler that knew it to be what the
+        // page map says would use that, and the push would wait for it.
         let id = unsafe { ptr::from_ref(&cache.id).read_volatile() };
         self.zone.arena.is_parkable_in(object as usize, cache.id)
             // SAFETY: our table; the caller frees the object.
@@ -143,8 +144,8 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Whether an object lies in a slab of the cache. If not: null is nothing to free, an object of another cache
-    /// leaks with a warning, and anything else ends the process.
+    /// Whether an object lies in a slab of the cache. If not: null is nothing to free, an object of
+    /// another cache leaks with a warning, and anything else ends the process.
     #[inline]
     pub(crate) fn is_object_of(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {
         let id = self.cache_id_of(object);
@@ -302,7 +303,8 @@ impl<P: Platform> Allocator<P> {
         n
     }
 
-    /// Ends a bulk that has `filled` objects: zeroes all of them, or frees those of one that failed. Returns whether it has all.
+    /// Ends a bulk that has `filled` objects: zeroes all of them, or frees those of one that
+    /// failed. Returns whether it has all.
     #[inline(never)]
     fn finish_bulk(
         &self,
@@ -340,7 +342,8 @@ impl<P: Platform> Allocator<P> {
             && node.lists_nothing(cache.has_reserve())
     }
 
-    /// Frees all objects of an array, as [`free`](Self::free) does; their order in the array is lost.
+    /// Frees all objects of an array, as [`free`](Self::free) does; their order in the array is
+    /// lost.
     ///
     /// # Safety
     ///
@@ -378,17 +381,19 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// As `push_all`, with a look at the objects while they are copied; false too where that cannot be had. What its caller still
-    /// needs, it need not save.
+    /// As `push_all`, with a look at the objects while they are copied; false too where that cannot
+    /// be had. What its caller still needs, it need not save.
     #[inline(never)]
     fn push_within(&self, cache: &KmemCache<P>, objects: &[*mut u8]) -> bool {
         let (main, bounds) = (cache.id.main(), cache.span.bounds(&self.zone.arena));
         self.nr_nodes() == 1
-            // SAFETY: our table; the caller frees the objects, and all that lies in the span is the cache's.
+            // SAFETY: our table; the caller frees the objects, and all that lies in the span is the
+            // cache's.
             && unsafe { self.platform.push_many_within(&self.table, main, objects, bounds) }
     }
 
-    /// As `free_many`, where the main sheaf has not the room, an object lies outside of the cache's span, or that was not seen in passing.
+    /// As `free_many`, where the main sheaf has not the room, an object lies outside of the cache's
+    /// span, or that was not seen in passing.
     #[cold]
     fn free_scattered(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
         let left = self.free_large_slabs(cache, objects, gfp);
@@ -402,8 +407,9 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Frees the whole slabs of an array that has more than this CPU's sheaves have room for, if each costs less at once than its objects'
-    /// way through sheaves, and moves what is left over to its beginning; returns how many that are. Whose those are nobody has asked.
+    /// Frees the whole slabs of an array that has more than this CPU's sheaves have room for, if
+    /// each costs less at once than its objects' way through sheaves, and moves what is left over
+    /// to its beginning; returns how many that are. Whose those are nobody has asked.
     fn free_large_slabs(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) -> usize {
         if !holds_large_slabs(cache, objects) || objects.len() <= self.room_of_own(cache) {
             return objects.len();
@@ -413,7 +419,8 @@ impl<P: Platform> Allocator<P> {
         left
     }
 
-    /// Puts objects, all of them the cache's, on top of this CPU's main sheaf; false when it has not the room.
+    /// Puts objects, all of them the cache's, on top of this CPU's main sheaf; false when it has
+    /// not the room.
     #[inline]
     fn push_all(&self, cache: &KmemCache<P>, objects: &[*mut u8]) -> bool {
         self.nr_nodes() == 1
@@ -421,8 +428,8 @@ impl<P: Platform> Allocator<P> {
             && unsafe { self.platform.push_many(&self.table, cache.id.main(), objects) }
     }
 
-    /// As [`free_bulk`](Self::free_bulk), without a look at each object: one of another cache is seen
-    /// only when it leaves the sheaf for its slab, and may be allocated before.
+    /// As [`free_bulk`](Self::free_bulk), without a look at each object: one of another cache is
+    /// seen only when it leaves the sheaf for its slab, and may be allocated before.
     ///
     /// # Safety
     ///
@@ -483,7 +490,8 @@ impl<P: Platform> Allocator<P> {
         self.free_bulk_rest(cache, &mut objects[done..left], gfp);
     }
 
-    /// As `free_bulk_slow`, where whose objects they are is asked of those alone that find no room in sheaves.
+    /// As `free_bulk_slow`, where whose objects they are is asked of those alone that find no room
+    /// in sheaves.
     #[cold]
     fn free_unchecked_slow(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
         let left = self.free_large_slabs(cache, objects, gfp);
@@ -523,7 +531,8 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Moves the cache's objects to the front, and says of each other one what is wrong with it; returns how many they are.
+    /// Moves the cache's objects to the front, and says of each other one what is wrong with it;
+    /// returns how many they are.
     fn gather_ours(&self, cache: &KmemCache<P>, objects: &mut [*mut u8]) -> usize {
         if self.all_of(cache, objects) {
             objects.len()
@@ -538,7 +547,8 @@ fn begins_in_one_slab(objects: &[*mut u8], bytes: usize) -> bool {
     matches!(objects, [a, b, ..] if is_near(*a, *b, bytes))
 }
 
-/// Whether an array seems to hold all objects of slabs of which each costs less at once than its objects' way through sheaves.
+/// Whether an array seems to hold all objects of slabs of which each costs less at once than its
+/// objects' way through sheaves.
 fn holds_large_slabs<P: Platform>(cache: &KmemCache<P>, objects: &[*mut u8]) -> bool {
     (MANY_A_SLAB..=objects.len()).contains(&(cache.oo.objects as usize))
         && begins_in_one_slab(objects, cache.oo.bytes())

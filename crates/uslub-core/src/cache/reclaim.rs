@@ -7,8 +7,8 @@
 //! | 2 | the cache's sheaves go back to their slabs, and its empty slabs to the page layer |
 //! | 3 | where the page layer, not a limit, was the reason: the same for all caches |
 //!
-//! One thread at a time reclaims; others wait for it and then try again. A shrinker may allocate and free,
-//! also from its own cache: such an allocation fails rather than calls shrinkers again.
+//! One thread at a time reclaims; others wait for it and then try again. A shrinker may allocate
+//! and free, also from its own cache: such an allocation fails rather than calls shrinkers again.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -117,7 +117,8 @@ impl<P: Platform> Default for Reclaim<P> {
 }
 
 impl<P: Platform> Allocator<P> {
-    /// Registers a shrinker for a cache, or for all; `None` when there are [`MAX_SHRINKERS`] already.
+    /// Registers a shrinker for a cache, or for all; `None` when there are [`MAX_SHRINKERS`]
+    /// already.
     ///
     /// # Safety
     ///
@@ -139,7 +140,8 @@ impl<P: Platform> Allocator<P> {
         Some(ShrinkerId(number))
     }
 
-    /// Unregisters a shrinker, if it is still there; it is not running afterwards (unless it is itself the caller).
+    /// Unregisters a shrinker, if it is still there; it is not running afterwards (unless it is
+    /// itself the caller).
     pub fn unregister_shrinker(&self, id: ShrinkerId) {
         for entry in self.reclaim.list.lock().iter_mut() {
             if entry.is_some_and(|entry| entry.number == id.0) {
@@ -161,7 +163,8 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Tries to make an allocation of a cache possible that just failed; returns whether to try it again.
+    /// Tries to make an allocation of a cache possible that just failed; returns whether to try it
+    /// again.
     #[cold]
     pub(crate) fn reclaim_for(&self, cache: &KmemCache<P>, gfp: Gfp) -> bool {
         if !gfp.may_map() || !gfp.may_spin() || self.reclaim.is_mine() {
@@ -212,7 +215,8 @@ impl<P: Platform> Allocator<P> {
         freed
     }
 
-    /// Whether a slot of the cache is free, or its limit allows a slab: another may have had them in its hands before.
+    /// Whether a slot of the cache is free, or its limit allows a slab: another may have had them
+    /// in its hands before.
     #[inline(never)]
     fn has_room(&self, cache: &KmemCache<P>) -> bool {
         let info = self.info(cache);

@@ -67,8 +67,8 @@ pub(crate) const NO_OBJECT: Fresh = Fresh {
 };
 
 impl<P: Platform> Allocator<P> {
-    /// Allocates `bytes` (0 counts as 1); null when memory cannot be had. Objects are aligned to 16 bytes
-    /// (8 bytes for sizes up to 8).
+    /// Allocates `bytes` (0 counts as 1); null when memory cannot be had. Objects are aligned to 16
+    /// bytes (8 bytes for sizes up to 8).
     #[inline]
     pub fn kmalloc(&self, bytes: usize, gfp: Gfp) -> *mut u8 {
         if bytes <= CLASS_MAX {
@@ -89,8 +89,8 @@ impl<P: Platform> Allocator<P> {
         self.kmalloc_large(bytes, PAGE_SIZE, gfp)
     }
 
-    /// An object of `bytes` from this CPU's main sheaf, as it is; null when [`kmalloc`](Self::kmalloc) would go further, before the
-    /// allocator is ready too.
+    /// An object of `bytes` from this CPU's main sheaf, as it is; null when
+    /// [`kmalloc`](Self::kmalloc) would go further, before the allocator is ready too.
     #[inline(always)]
     pub fn kmalloc_fast(&self, bytes: usize) -> *mut u8 {
         if bytes > CLASS_MAX {
@@ -152,7 +152,8 @@ impl<P: Platform> Allocator<P> {
         // Many classes share the memory: each keeps little, and the page layer keeps what
         // is given back for a while.
         args.kept_bytes = Some(KEPT_BYTES);
-        // What is freed in the order in which it was allocated leaves sheaf by sheaf, and slab by slab.
+        // What is freed in the order in which it was allocated leaves sheaf by sheaf, and slab by
+        // slab.
         args.in_step = true;
         if self.tunables().tuning.sheaf_capacity == 0 {
             args.sheaf_capacity = Some((SHEAF_BYTES / size).clamp(1, FIRST_MAX));
@@ -211,8 +212,8 @@ impl<P: Platform> Allocator<P> {
         self.kfree_slow(object);
     }
 
-    /// As [`kfree`](Self::kfree), for callers who know how many bytes they asked for, at least one: where that is a constant, so is
-    /// the class, and nothing waits for the page map.
+    /// As [`kfree`](Self::kfree), for callers who know how many bytes they asked for, at least one:
+    /// where that is a constant, so is the class, and nothing waits for the page map.
     ///
     /// # Safety
     ///
@@ -237,8 +238,9 @@ impl<P: Platform> Allocator<P> {
         unsafe { self.kfree(object) };
     }
 
-    /// As [`kfree`](Self::kfree), in a context of the caller's choice; a huge object, whose mapping only the system can
-    /// take back, must not be freed where that is forbidden: it then leaks, with a warning.
+    /// As [`kfree`](Self::kfree), in a context of the caller's choice; a huge object, whose mapping
+    /// only the system can take back, must not be freed where that is forbidden: it then leaks,
+    /// with a warning.
     ///
     /// # Safety
     ///
@@ -332,10 +334,11 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Bytes that may be used of an object of [`kmalloc`](Self::kmalloc) or of any cache; 0 for null.
+    /// Bytes that may be used of an object of [`kmalloc`](Self::kmalloc) or of any cache; 0 for
+    /// null.
     ///
-    /// A pointer that is no such object ends the process with a message (but for the few places at the end of a slab that
-    /// classes of a power of two leave unused).
+    /// A pointer that is no such object ends the process with a message (but for the few places at
+    /// the end of a slab that classes of a power of two leave unused).
     #[inline]
     pub fn ksize(&self, object: *mut u8) -> usize {
         match self.class_of_object(object) {
@@ -360,15 +363,17 @@ impl<P: Platform> Allocator<P> {
     pub fn class_of_object(&self, object: *mut u8) -> Option<usize> {
         let arena = &self.zone.arena;
         let id = arena.cache_of(arena.page_of(object as usize)?)?;
-        // The classes' caches are the first, and lie in one page of a region, so that their numbers are the classes.
+        // The classes' caches are the first, and lie in one page of a region, so that their numbers
+        // are the classes.
         let class = usize::from(id.raw()) / CACHE_WORDS;
         if class > NR_CLASSES {
             return None;
         }
         let bytes = class_size(class);
         if bytes.is_power_of_two() {
-            // As slabs are, so the cache's record, which nothing else here needs, need not be looked at. (What few places a
-            // slab leaves unused pass; the free of one says what is wrong.)
+            // As slabs are, so the cache's record, which nothing else here needs, need not be
+            // looked at. (What few places a slab leaves unused pass; the free of one says what is
+            // wrong.)
             return (object as usize).is_multiple_of(bytes).then_some(class);
         }
         let cache = self.cache(id)?;
@@ -377,7 +382,8 @@ impl<P: Platform> Allocator<P> {
         cache.is_slot(offset).then_some(class)
     }
 
-    /// The cache (if any) and size of a live object; `None` where the answer must not be waited for.
+    /// The cache (if any) and size of a live object; `None` where the answer must not be waited
+    /// for.
     #[inline(never)]
     pub(crate) fn sized(
         &self,

@@ -1,8 +1,8 @@
 //! Buckets: a set of size classes of one's own, the kernel's `kmem_buckets`.
 //!
-//! Objects whose size comes from outside are kept apart from all others, and the table names them. Each class has
-//! a cache `prefix-size`, made when it is first needed. Above the largest class objects come from pages, as
-//! kmalloc's do. All are freed by `kfree`.
+//! Objects whose size comes from outside are kept apart from all others, and the table names them.
+//! Each class has a cache `prefix-size`, made when it is first needed. Above the largest class
+//! objects come from pages, as kmalloc's do. All are freed by `kfree`.
 
 use core::fmt::Write;
 use core::ptr::null_mut;
@@ -117,7 +117,8 @@ impl<P: Platform> Buckets<P> {
         unsafe { place.load(Relaxed).as_ref() }
     }
 
-    /// Destroys all caches; calls `leaked` with each object that is still in use (their caches live on), and returns how many there are.
+    /// Destroys all caches; calls `leaked` with each object that is still in use (their caches live
+    /// on), and returns how many there are.
     ///
     /// # Safety
     ///

@@ -14,7 +14,8 @@ impl<P: Platform> Allocator<P> {
     /// Changes the size of an object of [`kmalloc`](Self::kmalloc), moving it if need be; null when
     /// memory cannot be had, and then the object is as before.
     ///
-    /// With [`ZERO`](Gfp::ZERO) what is beyond the old size is zero, if the object was always allocated and resized with it.
+    /// With [`ZERO`](Gfp::ZERO) what is beyond the old size is zero, if the object was always
+    /// allocated and resized with it.
     ///
     /// # Safety
     ///
@@ -32,8 +33,9 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// The first half of [`krealloc`](Self::krealloc), for callers with little stack: resizes an object where it can stay
-    /// or its mapping can move; null when there is no memory. [`move_object`](Self::move_object) is the second half.
+    /// The first half of [`krealloc`](Self::krealloc), for callers with little stack: resizes an
+    /// object where it can stay or its mapping can move; null when there is no memory.
+    /// [`move_object`](Self::move_object) is the second half.
     ///
     /// # Errors
     ///

@@ -1,9 +1,10 @@
 //! Size classes: how large the objects of kmalloc's caches are.
 //!
-//! Classes are 8, then multiples of 16 up to 256. In each doubling above there are eight that fill a slab: 15 to 8 objects make
-//! sixteen times its lower end. Two more, a quarter and a half above that, are for those who need them aligned. The caches of the
-//! classes have fixed identities (class c has index c), and come into being when first used. A
-//! slab is aligned to its size, so a class is aligned to the largest power of two that divides it.
+//! Classes are 8, then multiples of 16 up to 256. In each doubling above there are eight that fill
+//! a slab: 15 to 8 objects make sixteen times its lower end. Two more, a quarter and a half above
+//! that, are for those who need them aligned. The caches of the classes have fixed identities
+//! (class c has index c), and come into being when first used. A slab is aligned to its size, so a
+//! class is aligned to the largest power of two that divides it.
 
 use crate::percpu::{CACHES_A_PAGE, CacheId};
 

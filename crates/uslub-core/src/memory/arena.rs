@@ -23,7 +23,8 @@ use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicUsize};
 
 /// Bytes of a block, the unit in which the range grows.
 pub const BLOCK_BYTES: usize = BLOCK_PAGES * PAGE_SIZE;
-/// Blocks that are committed ahead of their use, at most; as long as there are few, an eighth of those. Their side ranges are so many at a time.
+/// Blocks that are committed ahead of their use, at most; as long as there are few, an eighth of
+/// those. Their side ranges are so many at a time.
 pub(super) const MOST_AHEAD: usize = 32;
 /// Bytes of the descriptors of a block.
 pub(super) const DESCRIPTOR_BYTES: usize = BLOCK_PAGES * size_of::<Slab>();
@@ -132,7 +133,8 @@ impl Arena {
         Some(block as u32)
     }
 
-    /// Commits `count` blocks (1 to [`MOST_AHEAD`]) from `block` on, those before which are; returns false when their memory cannot be had.
+    /// Commits `count` blocks (1 to [`MOST_AHEAD`]) from `block` on, those before which are;
+    /// returns false when their memory cannot be had.
     #[inline(never)]
     fn commit<P: Platform>(&self, platform: &P, block: usize, count: usize) -> bool {
         // Relaxed: as the limit.
@@ -198,7 +200,8 @@ impl Arena {
         self.limit.load(Acquire)
     }
 
-    /// Pages whose objects any CPU may keep in its sheaves: those committed, or none where there are several memory nodes.
+    /// Pages whose objects any CPU may keep in its sheaves: those committed, or none where there
+    /// are several memory nodes.
     #[inline]
     pub fn parkable(&self) -> usize {
         // Acquire: pairs with `grow`.
@@ -250,7 +253,8 @@ impl Arena {
         CacheId::from_raw(self.map_entry(page).load(Relaxed))
     }
 
-    /// The cache in whose slab an address lies, if any CPU may keep the slab's objects in its sheaves: with several memory nodes, none may.
+    /// The cache in whose slab an address lies, if any CPU may keep the slab's objects in its
+    /// sheaves: with several memory nodes, none may.
     #[inline]
     pub fn parkable_cache(&self, address: usize) -> Option<CacheId> {
         self.parkable_entry(address).and_then(CacheId::from_raw)
@@ -272,8 +276,8 @@ impl Arena {
     /// Whether all addresses lie in slabs of a cache, which are of `bytes` bytes (a power of two).
     #[inline]
     pub fn all_of(&self, addresses: &[*mut u8], id: CacheId, bytes: usize) -> bool {
-        // Neighbours often lie in one slab: what is known of one holds for eight. At first nothing is: as far from the
-        // first address as can be.
+        // Neighbours often lie in one slab: what is known of one holds for eight. At first nothing
+        // is: as far from the first address as can be.
         let mut known = addresses.first().map_or(0, |&first| !(first as usize));
         let (eights, rest) = addresses.as_chunks::<8>();
         eights.iter().all(|eight| {
@@ -282,8 +286,8 @@ impl Arena {
         }) && (rest.is_empty() || self.each_of(rest, id, bytes, &mut known))
     }
 
-    /// As [`all_of`](Self::all_of), one by one; `known` lies in a slab of the cache, or far from the first; it becomes
-    /// where the last one's begins.
+    /// As [`all_of`](Self::all_of), one by one; `known` lies in a slab of the cache, or far from
+    /// the first; it becomes where the last one's begins.
     #[inline(never)]
     fn each_of(&self, addresses: &[*mut u8], id: CacheId, bytes: usize, known: &mut usize) -> bool {
         let (base, limit, map) = (self.base(), self.limit(), self.map());
@@ -330,7 +334,8 @@ impl Arena {
         debug_assert!((page.0 as usize) < self.limit());
         // Relaxed: set once; those who use it saw a limit.
         let descriptors = self.descriptors.load(Relaxed);
-        // SAFETY: pages below the limit have a committed descriptor, zeroed at first, which is valid.
+        // SAFETY: pages below the limit have a committed descriptor, zeroed at first, which is
+        // valid.
         unsafe { &*descriptors.add(page.0 as usize) }
     }
 
@@ -342,9 +347,9 @@ impl Arena {
         PageIndex(((slab as *const Slab as usize - descriptors) / size_of::<Slab>()) as u32)
     }
 
-    /// Gives back the memory of the descriptors of a block whose pages are all taken out; they read zero then,
-    /// which says that nothing begins there. They stay where other blocks' share a page of the
-    /// system.
+    /// Gives back the memory of the descriptors of a block whose pages are all taken out; they read
+    /// zero then, which says that nothing begins there. They stay where other blocks' share a page
+    /// of the system.
     pub fn purge_descriptors<P: Platform>(&self, platform: &P, number: u32) {
         const { assert!(DESCRIPTOR_BYTES.is_multiple_of(PAGE_SIZE)) };
         if !DESCRIPTOR_BYTES.is_multiple_of(platform.system_page()) {
@@ -376,7 +381,8 @@ impl Arena {
     #[inline]
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn group(&self, number: u32) -> &mut Group {
-        // Relaxed: set once. SAFETY: committed with the group's first block; unique by the caller's promise.
+        // Relaxed: set once. SAFETY: committed with the group's first block; unique by the caller's
+        // promise.
         unsafe { &mut *self.groups.load(Relaxed).add(number as usize) }
     }
 

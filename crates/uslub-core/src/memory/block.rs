@@ -55,7 +55,8 @@ pub struct Block {
     pub in_dirty: bool,
     /// Memory node of the pages.
     pub node: u8,
-    /// Whether its memory comes as a huge page: then a page may hold memory that was never handed out.
+    /// Whether its memory comes as a huge page: then a page may hold memory that was never handed
+    /// out.
     pub huge: bool,
 }
 
@@ -129,7 +130,8 @@ fn run_before(set: &PageSet, at: usize) -> usize {
     word * 64 - run as usize
 }
 
-/// Calls `visit(first, count)` for each run of set bits until it returns true; returns whether it did.
+/// Calls `visit(first, count)` for each run of set bits until it returns true; returns whether it
+/// did.
 pub fn any_run(set: &PageSet, mut visit: impl FnMut(usize, usize) -> bool) -> bool {
     let mut at = next(set, 0, true);
     while at < BLOCK_PAGES {
@@ -155,7 +157,8 @@ pub fn find(set: &PageSet, count: usize, align: usize) -> Option<usize> {
     found
 }
 
-/// How many runs of `count` pages of a set lie one behind the other from `first`, where there is one; `most` at most.
+/// How many runs of `count` pages of a set lie one behind the other from `first`, where there is
+/// one; `most` at most.
 pub fn runs_from(set: &PageSet, first: usize, count: usize, most: usize) -> usize {
     if most == 1 {
         return 1;

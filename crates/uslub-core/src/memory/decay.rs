@@ -1,13 +1,14 @@
 //! What stays free goes back to the system after a while, and sooner where it is needed elsewhere.
 //!
-//! Blocks with free dirty pages are listed by when they were last used. Once
-//! `decay_ms` have passed the pages are taken out, given back with no lock
-//! held, and returned clean. The same happens sooner (after a tenth of that) when more than a share of what is
-//! in use lies dirty; sooner still when the process is about to have more memory than ever, at once where a huge object takes it:
+//! Blocks with free dirty pages are listed by when they were last used. Once `decay_ms` have passed
+//! the pages are taken out, given back with no lock held, and returned clean. The same happens
+//! sooner (after a tenth of that) when more than a share of what is in use lies dirty; sooner still
+//! when the process is about to have more memory than ever, at once where a huge object takes it:
 //! dirty pages of no use make room.
 //!
-//! Blocks beyond the first `huge_pages_mb` may be asked for as huge pages. Once a part of such a block has stayed free for that long, all of its free
-//! pages go, and it is one of small pages from then on: what was given back must not come back by itself.
+//! Blocks beyond the first `huge_pages_mb` may be asked for as huge pages. Once a part of such a
+//! block has stayed free for that long, all of its free pages go, and it is one of small pages from
+//! then on: what was given back must not come back by itself.
 //!
 //! The system takes back pages of its own, which may be longer than ours. A free page goes back
 //! only together with all others of its system page. Until they are free too it stays dirty.
@@ -88,8 +89,8 @@ impl<P: Platform> Zone<P> {
         }
     }
 
-    /// Mappings of `bytes` bytes in all are in use elsewhere from now on. Free dirty pages make room for what is more of them than
-    /// the process ever had memory; but for a few.
+    /// Mappings of `bytes` bytes in all are in use elsewhere from now on. Free dirty pages make
+    /// room for what is more of them than the process ever had memory; but for a few.
     pub fn note_elsewhere(&self, platform: &P, bytes: usize) {
         let now = bytes / PAGE_SIZE;
         // Relaxed: as above.
@@ -106,7 +107,8 @@ impl<P: Platform> Zone<P> {
         }
     }
 
-    /// Gives about so many free dirty pages back, the oldest first; but for a few. Returns whether there was any.
+    /// Gives about so many free dirty pages back, the oldest first; but for a few. Returns whether
+    /// there was any.
     fn displace(&self, platform: &P, pages: usize, old_enough: impl Fn(u64) -> bool) -> bool {
         // Relaxed: a glance.
         let before = self.dirty.load(Relaxed);

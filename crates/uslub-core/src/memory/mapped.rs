@@ -1,9 +1,10 @@
 //! Huge objects: each has a mapping of its own, so it can grow without a copy.
 //!
-//! A hash table from address to length knows them; it lives in a mapping of its own. The objects freed last are
-//! remembered. Whoever asks for what would have fitted in one whose mapping is gone already shows that mappings are worth
-//! keeping: from then on freed ones stay for a while, and until one of them has stayed in vain. What is kept serves all
-//! sizes: it is cut where it is too long, and stretched where it is at least a quarter of what is asked for.
+//! A hash table from address to length knows them; it lives in a mapping of its own. The objects
+//! freed last are remembered. Whoever asks for what would have fitted in one whose mapping is gone
+//! already shows that mappings are worth keeping: from then on freed ones stay for a while, and
+//! until one of them has stayed in vain. What is kept serves all sizes: it is cut where it is too
+//! long, and stretched where it is at least a quarter of what is asked for.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Relaxed, Release};
@@ -177,7 +178,8 @@ impl Inner {
         self.len += 1;
     }
 
-    /// The mapping that has been kept for longest, if it `may` go, as it has been kept since then; it is kept no longer.
+    /// The mapping that has been kept for longest, if it `may` go, as it has been kept since then;
+    /// it is kept no longer.
     fn let_go(&mut self, may: impl Fn(u64) -> bool) -> Option<Entry> {
         let kept = self.freed.iter_mut().filter(|freed| freed.kept);
         let oldest = kept.min_by_key(|freed| freed.since)?;
@@ -191,7 +193,8 @@ impl Inner {
         kept.map(|freed| freed.since).min().unwrap_or(u64::MAX)
     }
 
-    /// Makes room for one more; returns the table's new size in bytes, 0 if unchanged, `None` without memory.
+    /// Makes room for one more; returns the table's new size in bytes, 0 if unchanged, `None`
+    /// without memory.
     fn reserve<P: Platform>(&mut self, platform: &P) -> Option<usize> {
         if self.len * 2 < self.capacity {
             return Some(0);
@@ -284,8 +287,9 @@ impl<P: Platform> Huge<P> {
         self.table.load(Relaxed)
     }
 
-    /// A mapping of at least `bytes`, aligned to `align` bytes (a power of two), and whether it is all zero. Where it is to be
-    /// `zeroed`, none is stretched: what it had to be filled with would not come by itself when it is touched.
+    /// A mapping of at least `bytes`, aligned to `align` bytes (a power of two), and whether it is
+    /// all zero. Where it is to be `zeroed`, none is stretched: what it had to be filled with would
+    /// not come by itself when it is touched.
     pub fn alloc(
         &self,
         platform: &P,
@@ -393,8 +397,9 @@ impl<P: Platform> Huge<P> {
         })
     }
 
-    /// Frees the object that begins at `address`; false when there is none. Its mapping may be kept for a while, if mappings are
-    /// worth it, and then up to a sixteenth of what is in use, `in_arena` bytes of it elsewhere.
+    /// Frees the object that begins at `address`; false when there is none. Its mapping may be kept
+    /// for a while, if mappings are worth it, and then up to a sixteenth of what is in use,
+    /// `in_arena` bytes of it elsewhere.
     pub fn free(&self, platform: &P, address: usize, in_arena: usize, decay_ms: u64) -> bool {
         let now = platform.now_ms();
         let mut inner = self.inner.lock();
@@ -467,8 +472,8 @@ impl<P: Platform> Huge<P> {
         if bytes == old {
             return Some(start);
         }
-        // SAFETY: a mapping of ours, or what was cut off one. The lock is held so that nobody enters the
-        // new address before the old one is out of the table.
+        // SAFETY: a mapping of ours, or what was cut off one. The lock is held so that nobody
+        // enters the new address before the old one is out of the table.
         let moved = unsafe { platform.remap(start, old, bytes) }?;
         inner.remove(address);
         inner.insert_unchecked(Entry {
@@ -481,8 +486,8 @@ impl<P: Platform> Huge<P> {
         Some(moved)
     }
 
-    /// Unmaps the kept mappings whose age in milliseconds at the time `now` `old_enough` accepts; none is kept from then on until one
-    /// is missed. Returns whether there was any.
+    /// Unmaps the kept mappings whose age in milliseconds at the time `now` `old_enough` accepts;
+    /// none is kept from then on until one is missed. Returns whether there was any.
     pub fn purge(&self, platform: &P, now: u64, old_enough: impl Fn(u64) -> bool) -> bool {
         let may = |since| old_enough(age(now, since));
         // Relaxed: glances.

@@ -4,10 +4,10 @@
 //! reused through a list, and the pages of those in it go back to the system when memory is
 //! [given back](Meta::purge). Nothing here comes from a slab, so nothing recurses.
 //!
-//! A window in the list says in its first word which is the next, and in its second how many windows without pages it knows; their addresses
-//! follow. A page of the system may hold several windows. They go back together, when all of them
-//! are in the list, and the first one's address is known. Once that one is handed out the others
-//! are in the list.
+//! A window in the list says in its first word which is the next, and in its second how many
+//! windows without pages it knows; their addresses follow. A page of the system may hold several
+//! windows. They go back together, when all of them are in the list, and the first one's address is
+//! known. Once that one is handed out the others are in the list.
 
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;

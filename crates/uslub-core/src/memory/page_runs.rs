@@ -1,7 +1,7 @@
 //! Runs of pages that are given back together.
 //!
-//! Slabs that empty one after the other are often neighbours. Their pages become one run here, as far as they lie in one
-//! block, and all runs go back under one hold of the page lock.
+//! Slabs that empty one after the other are often neighbours. Their pages become one run here, as
+//! far as they lie in one block, and all runs go back under one hold of the page lock.
 
 use crate::memory::PageIndex;
 use crate::memory::block::BLOCK_PAGES;
@@ -44,7 +44,8 @@ impl Runs {
         self.len == 0
     }
 
-    /// Adds `count` pages from `page`, all of one block, to the last run, if they are its neighbours, or as a run of their own.
+    /// Adds `count` pages from `page`, all of one block, to the last run, if they are its
+    /// neighbours, or as a run of their own.
     ///
     /// # Panics
     ///

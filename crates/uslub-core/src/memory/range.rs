@@ -186,8 +186,8 @@ impl Arena {
         true
     }
 
-    /// The part of a side range for the blocks from `begin` to `end`, start and bytes: none of a page
-    /// that blocks before share.
+    /// The part of a side range for the blocks from `begin` to `end`, start and bytes: none of a
+    /// page that blocks before share.
     fn side_between<P: Platform>(
         &self,
         platform: &P,
@@ -235,8 +235,8 @@ impl Arena {
     }
 
     /// Becomes lean: gives back what is reserved or committed ahead of use. A range that cannot be
-    /// extended in place keeps
-    /// `keep` bytes of that. Returns whether anything was given back. As [`trim_reservation`](Self::trim_reservation), one thread at a time.
+    /// extended in place keeps `keep` bytes of that. Returns whether anything was given back. As
+    /// [`trim_reservation`](Self::trim_reservation), one thread at a time.
     pub fn shed<P: Platform>(&self, platform: &P, keep: usize) -> bool {
         // Relaxed, all: the caller keeps others out.
         self.lean.store(true, Relaxed);

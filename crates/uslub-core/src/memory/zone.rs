@@ -1,9 +1,9 @@
 //! The zone: handing out runs of pages and taking them back.
 //!
-//! Blocks are binned by the length of their longest free run, a bit a block and bin, so
-//! the lowest block that can hold a request is found by looking at few words. Lowest address
-//! first keeps what is used together low, so the blocks above become empty. Pages that still hold memory come before all
-//! others.
+//! Blocks are binned by the length of their longest free run, a bit a block and bin, so the lowest
+//! block that can hold a request is found by looking at few words. Lowest address first keeps what
+//! is used together low, so the blocks above become empty. Pages that still hold memory come before
+//! all others.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -110,7 +110,8 @@ impl<P: Platform> Zone<P> {
         }
     }
 
-    /// Asks for huge pages for what is beyond the first `mb` MiB; for nothing if that is 0. Before there are blocks.
+    /// Asks for huge pages for what is beyond the first `mb` MiB; for nothing if that is 0. Before
+    /// there are blocks.
     pub fn set_huge_from(&self, mb: u32) {
         let blocks = ((mb as usize) << 20).div_ceil(BLOCK_BYTES) as u32;
         // Relaxed: whoever has the allocator sees it.
@@ -122,8 +123,8 @@ impl<P: Platform> Zone<P> {
         self.grow_on(platform, 0, 0, Touched::All, Gfp::KERNEL)
     }
 
-    /// Adds a block of node `nid` unless somebody else has added one since that had been done `growths`
-    /// times; returns false when none is to be had.
+    /// Adds a block of node `nid` unless somebody else has added one since that had been done
+    /// `growths` times; returns false when none is to be had.
     #[inline(never)]
     pub(super) fn grow_on(
         &self,
@@ -252,7 +253,8 @@ impl<P: Platform> Zone<P> {
         self.rebin(number);
     }
 
-    /// Pages that hold memory, of the few blocks that were used last: they need no fault, and what was used long ago can go.
+    /// Pages that hold memory, of the few blocks that were used last: they need no fault, and what
+    /// was used long ago can go.
     #[inline(never)]
     fn take_dirty(&self, lists: &mut Lists, want: Want) -> Option<Run> {
         if lists.nr_dirty < want.count() {
@@ -429,7 +431,8 @@ impl<P: Platform> Zone<P> {
         self.note(lists, number, dirty);
     }
 
-    /// Brings lists and sums up to date after a change of a block's counts, which had `before` dirty pages.
+    /// Brings lists and sums up to date after a change of a block's counts, which had `before`
+    /// dirty pages.
     fn note(&self, lists: &mut Lists, number: u32, before: u16) {
         // SAFETY: the caller holds the page lock (it has the lists), and no other reference lives.
         let now = unsafe { self.arena.block(number) }.nr_dirty;

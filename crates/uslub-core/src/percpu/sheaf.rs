@@ -195,7 +195,8 @@ impl Sheaf {
     pub fn widen(&mut self, capacity: usize) {
         assert!((self.capacity()..=MAX_CAPACITY).contains(&capacity));
         let old = self.first();
-        // SAFETY: we own the window. The objects and the null below them fit, both before and after.
+        // SAFETY: we own the window. The objects and the null below them fit, both before and
+        // after.
         unsafe {
             // Relaxed: others glance at it.
             (*self.window.as_ptr())
@@ -283,8 +284,8 @@ impl Sheaf {
         unsafe { core::slice::from_raw_parts(self.first(), self.len) }
     }
 
-    /// Looks at each line of the objects, which another CPU may have written: all of them come at once then, not one by one
-    /// as they are used.
+    /// Looks at each line of the objects, which another CPU may have written: all of them come at
+    /// once then, not one by one as they are used.
     pub fn fetch(&self) {
         const LINE: usize = 64 / size_of::<usize>();
         let lines = self.objects().iter().rev().step_by(LINE);

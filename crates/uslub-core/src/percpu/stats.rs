@@ -1,4 +1,5 @@
-//! Statistics, under the kernel's names. Each CPU counts in its own region; see `info` for their sums.
+//! Statistics, under the kernel's names. Each CPU counts in its own region; see `info` for their
+//! sums.
 
 macro_rules! items {
     ($($(#[$doc:meta])* $item:ident => $name:literal,)*) => {
@@ -35,8 +36,8 @@ items! {
     FreeSlab => "free_slab",
     /// Objects asked of another node than the CPU's.
     AllocNodeMismatch => "alloc_node_mismatch",
-    /// Slabs of a smaller order than wanted. Always 0: where no run of pages is left, a block of 2 MiB is added, and one without
-    /// a run of 32 pages is none.
+    /// Slabs of a smaller order than wanted. Always 0: where no run of pages is left, a block of 2
+    /// MiB is added, and one without a run of 32 pages is none.
     OrderFallback => "order_fallback",
     /// State words that changed under our hands.
     CmpxchgDoubleFail => "cmpxchg_double_fail",

@@ -18,8 +18,9 @@
 //! which every slot says *stopped*, a fence waits until no thread is still in
 //! the old one, and then the stopper owns all of it until [`Table::resume`].
 //!
-//! The words main and spare of a cache and its counts of allocations and frees lie side by side: a call writes to one line. (Of counts
-//! in lines of their own two sizes in turn took a quarter longer on a Zen 4.)
+//! The words main and spare of a cache and its counts of allocations and frees lie side by side: a
+//! call writes to one line. (Of counts in lines of their own two sizes in turn took a quarter
+//! longer on a Zen 4.)
 //!
 //! A region is made of pages: page k serves the caches with index 128·k … 128·k+127,
 //! so that a program with few caches touches one page a CPU.
@@ -47,10 +48,12 @@ pub const MAX_CACHES: usize = CACHES_A_PAGE * REGION_PAGES;
 
 /// Bytes from a cache's main word to its count of allocations.
 pub const ALLOCS_OFFSET: usize = 16;
-/// Bytes from a cache's main word to its count of frees, or from its rcu word to the count of what was put into that sheaf.
+/// Bytes from a cache's main word to its count of frees, or from its rcu word to the count of what
+/// was put into that sheaf.
 pub const FREES_OFFSET: usize = 24;
-/// Where in its page lies what fast paths only look at, to the page's end: where a region has words of the caches from the 96th on, as
-/// few programs have. A processor takes a load for one of what was just stored at the same place of another page, and waits.
+/// Where in its page lies what fast paths only look at, to the page's end: where a region has words
+/// of the caches from the 96th on, as few programs have. A processor takes a load for one of what
+/// was just stored at the same place of another page, and waits.
 pub const APART: usize = PAGE_SIZE / 4 * 3;
 
 const _: () = assert!(8 * TO_RCU == PAGE_SIZE);
@@ -68,7 +71,8 @@ impl CacheId {
         Self((index / CACHES_A_PAGE * PAGE_WORDS + index % CACHES_A_PAGE * CACHE_WORDS) as u16)
     }
 
-    /// The identity of a size class, from 1: classes are the first caches, and all of them lie in one page of a region.
+    /// The identity of a size class, from 1: classes are the first caches, and all of them lie in
+    /// one page of a region.
     #[inline]
     pub const fn of_class(class: u8) -> Self {
         Self(class as u16 * CACHE_WORDS as u16)
@@ -174,7 +178,8 @@ impl Region {
     /// What a slot holds; a glance. Bit 0 may be a lock.
     #[inline]
     pub(crate) fn glance(&self, slot: Slot) -> usize {
-        // Acquire: the sheaf's capacity may be looked at; the rest is confirmed by the exchange that follows.
+        // Acquire: the sheaf's capacity may be looked at; the rest is confirmed by the exchange
+        // that follows.
         self.word(slot).load(Acquire)
     }
 
@@ -249,7 +254,8 @@ pub struct Table {
     pub(crate) rcu_pages: AtomicUsize,
 }
 
-/// Where in the table's own memory the regions to use now are listed, for `nr` CPUs: behind all regions, and [`APART`].
+/// Where in the table's own memory the regions to use now are listed, for `nr` CPUs: behind all
+/// regions, and [`APART`].
 fn active_at(nr: usize) -> usize {
     (8 * nr).saturating_sub(APART).next_multiple_of(PAGE_SIZE) + APART
 }
@@ -268,8 +274,8 @@ impl Table {
         Self::at(&[])
     }
 
-    /// A table that is not set up yet, and will list the regions to use now at a place of the caller's, which nobody else writes;
-    /// elsewhere if there are more CPUs than places.
+    /// A table that is not set up yet, and will list the regions to use now at a place of the
+    /// caller's, which nobody else writes; elsewhere if there are more CPUs than places.
     pub const fn at(place: &'static [AtomicPtr<Region>]) -> Self {
         Self {
             place,
@@ -458,7 +464,8 @@ impl Table {
     /// caller holds the lock over the list of caches.
     pub(crate) fn prepare_rcu(&self, id: CacheId) {
         let page = id.index() / CACHES_A_PAGE;
-        // SAFETY: set up by `init`; regions live for ever. Relaxed: changed only under the caller's lock.
+        // SAFETY: set up by `init`; regions live for ever. Relaxed: changed only under the caller's
+        // lock.
         unsafe { &*self.stopped.load(Relaxed) }.fill_rcu(page, sheaf::stopped());
         for (_, region) in self.regions() {
             region.fill_rcu(page, sheaf::bootstrap());
@@ -514,13 +521,13 @@ impl Table {
         self.entry(cpu).store(region, Release);
     }
 
-    /// Ends every stop and unlocks every word, in the child of a fork: who did it may be a thread that is
-    /// no more.
+    /// Ends every stop and unlocks every word, in the child of a fork: who did it may be a thread
+    /// that is no more.
     pub fn resume_all<'a>(&'a self) {
         for cpu in 0..self.end() {
             if let Some(region) = self.region(cpu) {
-                // Threads that held a word's lock bit are no more; the tops are as before they took it.
-                // Relaxed: the child has one thread.
+                // Threads that held a word's lock bit are no more; the tops are as before they took
+                // it. Relaxed: the child has one thread.
                 let pages = region
                     .words
                     .chunks(PAGE_WORDS)

@@ -3,9 +3,10 @@
 //! Whole sheaves change hands here, under one short lock for many
 //! objects. The limits are soft: counts are looked at without the lock.
 //!
-//! Where one CPU frees many objects at a time that another allocates, a barn may be too full for the one and, a moment later, too
-//! empty for the other: objects that need not have gone to their slabs. A barn that refused a full sheaf, and then has none for
-//! somebody, [widens](Barn::widen); what it holds in vain is [surplus](Barn::take_surplus), and makes it narrower again.
+//! Where one CPU frees many objects at a time that another allocates, a barn may be too full for
+//! the one and, a moment later, too empty for the other: objects that need not have gone to their
+//! slabs. A barn that refused a full sheaf, and then has none for somebody, [widens](Barn::widen);
+//! what it holds in vain is [surplus](Barn::take_surplus), and makes it narrower again.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -73,14 +74,15 @@ impl<P: Platform> Barn<P> {
 
     /// Somebody found no room for a full sheaf.
     pub fn note_refused(&self) {
-        // Relaxed, both: a hint. Written once, as those who only look at the barn should not take its line from others.
+        // Relaxed, both: a hint. Written once, as those who only look at the barn should not take
+        // its line from others.
         if !self.refused.load(Relaxed) {
             self.refused.store(true, Relaxed);
         }
     }
 
-    /// Somebody found no full sheaf: if others found no room for one shortly before, makes room for a quarter more than `limit` and what
-    /// there is beyond it, but no more than for `most`.
+    /// Somebody found no full sheaf: if others found no room for one shortly before, makes room for
+    /// a quarter more than `limit` and what there is beyond it, but no more than for `most`.
     pub fn widen(&self, limit: usize, most: usize) {
         // Relaxed, here and below: hints; who comes in between widens it once more, or not.
         if self.refused.load(Relaxed) {
@@ -134,7 +136,8 @@ impl<P: Platform> Barn<P> {
     ///
     /// # Errors
     ///
-    /// The sheaf itself, when `limit` full ones are there or the lock is busy and must not be waited for.
+    /// The sheaf itself, when `limit` full ones are there or the lock is busy and must not be
+    /// waited for.
     pub fn put_full(&self, sheaf: Sheaf, limit: usize, spin: bool) -> Result<(), Sheaf> {
         self.put(sheaf, limit, spin, |lists| &mut lists.full)
     }
@@ -149,8 +152,8 @@ impl<P: Platform> Barn<P> {
         self.put(sheaf, limit, spin, |lists| &mut lists.empty)
     }
 
-    /// Takes a full sheaf out, and stores an empty one if there is room, under one hold of the lock; what is not stored stays with
-    /// the caller.
+    /// Takes a full sheaf out, and stores an empty one if there is room, under one hold of the
+    /// lock; what is not stored stays with the caller.
     pub fn exchange_empty(
         &self,
         empty: &mut Option<Sheaf>,
@@ -218,7 +221,8 @@ impl<P: Platform> Barn<P> {
         (self.with(spin, |lists| lists.empty.split(n))).unwrap_or_default()
     }
 
-    /// Stores full sheaves under one hold of the lock, until there are `limit`; the others stay with the caller.
+    /// Stores full sheaves under one hold of the lock, until there are `limit`; the others stay
+    /// with the caller.
     pub fn put_fulls(&self, sheaves: &mut SheafList, limit: usize, spin: bool) {
         self.put_all(sheaves, limit, spin, |lists| &mut lists.full);
     }
@@ -267,8 +271,8 @@ impl<P: Platform> Barn<P> {
         sheaf.map_or(Ok(()), Err)
     }
 
-    /// Takes half of the full sheaves out that nobody has needed since the last call, and the empty ones beyond two. There is less room
-    /// for full ones then.
+    /// Takes half of the full sheaves out that nobody has needed since the last call, and the empty
+    /// ones beyond two. There is less room for full ones then.
     pub fn take_surplus(&self) -> SheafList {
         let work = |lists: &mut Lists| {
             let mut surplus = SheafList::new();

@@ -7,7 +7,8 @@
 //! | an empty sheaf goes | its lines are [offered](Platform::offer_array) to who fills it |
 //! | a full sheaf goes, or many whole slabs do, and another CPU takes such out | the lines of their objects are [offered](Platform::offer) to that CPU |
 //!
-//! Each visit is counted, and says whether the CPU [wants larger sheaves](crate::sheaf::capacity) and the barn more of them.
+//! Each visit is counted, and says whether the CPU [wants larger sheaves](crate::sheaf::capacity)
+//! and the barn more of them.
 
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
@@ -18,9 +19,11 @@ use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::sheaf::barn::Barn;
 
-/// Bytes of an object, at most, that is [offered](Platform::offer): what is gained with one line of an object is little beside four.
+/// Bytes of an object, at most, that is [offered](Platform::offer): what is gained with one line of
+/// an object is little beside four.
 const OFFERED: usize = 64;
-/// Full sheaves that a barn then has already: what is taken out of it at once is worth less than it costs.
+/// Full sheaves that a barn then has already: what is taken out of it at once is worth less than it
+/// costs.
 const WAITING: usize = 4;
 
 impl<P: Platform> Allocator<P> {
@@ -100,7 +103,8 @@ impl<P: Platform> Allocator<P> {
         fulls
     }
 
-    /// Stores sheaves of a list in the barn as far as there is room, those `full` and others apart; the rest stays in the lists.
+    /// Stores sheaves of a list in the barn as far as there is room, those `full` and others apart;
+    /// the rest stays in the lists.
     pub(crate) fn barn_put_all(
         &self,
         cache: &KmemCache<P>,
@@ -128,7 +132,8 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Empty sheaves for as many of `objects` objects as the barn has room for full ones: from the barn, and new ones.
+    /// Empty sheaves for as many of `objects` objects as the barn has room for full ones: from the
+    /// barn, and new ones.
     pub(crate) fn barn_room_for(
         &self,
         cache: &KmemCache<P>,
@@ -188,14 +193,14 @@ impl<P: Platform> Allocator<P> {
         Ok(empty)
     }
 
-    /// Asks for the lines of an empty sheaf from the barn, which another CPU may have read last: all of them come at once then, not
-    /// one by one as they are written.
+    /// Asks for the lines of an empty sheaf from the barn, which another CPU may have read last:
+    /// all of them come at once then, not one by one as they are written.
     pub(crate) fn fetch_room(&self, empty: &mut Sheaf) {
         self.platform.fetch(empty.room());
     }
 
-    /// An empty sheaf goes to the barn: writes to its lines, as who fills it next will. If another CPU had filled it, this one has only
-    /// read them, and such lines are had more slowly.
+    /// An empty sheaf goes to the barn: writes to its lines, as who fills it next will. If another
+    /// CPU had filled it, this one has only read them, and such lines are had more slowly.
     pub(crate) fn offer_room(&self, empty: &mut Sheaf) {
         self.platform.offer_array(empty.room());
     }
@@ -222,8 +227,8 @@ impl<P: Platform> Allocator<P> {
         put
     }
 
-    /// Objects go to a barn, where `waiting` full sheaves are: if another CPU takes them out of it, writes to their lines, which it will
-    /// write to.
+    /// Objects go to a barn, where `waiting` full sheaves are: if another CPU takes them out of it,
+    /// writes to their lines, which it will write to.
     fn offer(&self, cache: &KmemCache<P>, barn: &Barn<P>, waiting: usize, objects: &[*mut u8]) {
         if self.is_offered(cache, barn, waiting) {
             // SAFETY: free objects of a sheaf in our hands, and no reader knows them still.
@@ -238,7 +243,8 @@ impl<P: Platform> Allocator<P> {
             && barn.is_emptied_elsewhere(self.platform.cpu())
     }
 
-    /// Whether so many objects that go to their node in whole slabs are offered, as those on their way to the barn are.
+    /// Whether so many objects that go to their node in whole slabs are offered, as those on their
+    /// way to the barn are.
     pub(crate) fn are_slabs_offered(&self, cache: &KmemCache<P>, objects: usize) -> bool {
         let waiting = objects / cache.capacity.max(1);
         self.barn(cache)

@@ -1,7 +1,8 @@
 //! Bulks poured out of sheaves, and into them.
 //!
-//! Objects are copied between a caller's array and sheaves that are taken out of their places for that: the CPU's own, then full or
-//! empty ones of the barn, as many as the bulk needs under one hold of its lock.
+//! Objects are copied between a caller's array and sheaves that are taken out of their places for
+//! that: the CPU's own, then full or empty ones of the barn, as many as the bulk needs under one
+//! hold of its lock.
 
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
@@ -36,7 +37,8 @@ impl<P: Platform> Allocator<P> {
             .then(|| unsafe { Sheaf::from_top(top) })
     }
 
-    /// Takes what this CPU's main sheaf has, and leaves the sheaf where it is; returns how many, none where it changed meanwhile.
+    /// Takes what this CPU's main sheaf has, and leaves the sheaf where it is; returns how many,
+    /// none where it changed meanwhile.
     pub(crate) fn take_from_main(&self, cache: &KmemCache<P>, out: &mut [*mut u8]) -> usize {
         let n = self.in_main(cache, sheaf::top_len).min(out.len());
         let out = &mut out[..n];
@@ -45,8 +47,8 @@ impl<P: Platform> Allocator<P> {
         if done { n } else { 0 }
     }
 
-    /// Puts the first objects of an array into sheaves, the CPU's main one first; returns how many. None where this context may use no
-    /// sheaves.
+    /// Puts the first objects of an array into sheaves, the CPU's main one first; returns how many.
+    /// None where this context may use no sheaves.
     pub(crate) fn put_into_own(
         &self,
         cache: &KmemCache<P>,
@@ -62,8 +64,8 @@ impl<P: Platform> Allocator<P> {
         done + put
     }
 
-    /// Puts the first objects of an array on this CPU's main sheaf, as many as it has room for, and leaves the sheaf where it is; returns
-    /// how many, none where it changed meanwhile.
+    /// Puts the first objects of an array on this CPU's main sheaf, as many as it has room for, and
+    /// leaves the sheaf where it is; returns how many, none where it changed meanwhile.
     fn put_into_main(&self, cache: &KmemCache<P>, objects: &[*mut u8]) -> usize {
         let n = self.in_main(cache, sheaf::top_room).min(objects.len());
         let objects = &objects[..n];
@@ -76,7 +78,8 @@ impl<P: Platform> Allocator<P> {
         if done { n } else { 0 }
     }
 
-    /// Objects for which this CPU's sheaves have room, at a glance, or would have if there were both.
+    /// Objects for which this CPU's sheaves have room, at a glance, or would have if there were
+    /// both.
     pub(crate) fn room_of_own(&self, cache: &KmemCache<P>) -> usize {
         let room = |slot| match self.glance(slot) {
             top if top == 0 || sheaf::is_sentinel(top) => cache.capacity,
@@ -87,13 +90,15 @@ impl<P: Platform> Allocator<P> {
         room(cache.id.main()) + room(cache.id.spare())
     }
 
-    /// What there is of something in this CPU's main sheaf, at a glance; none where the sheaf is locked.
+    /// What there is of something in this CPU's main sheaf, at a glance; none where the sheaf is
+    /// locked.
     fn in_main(&self, cache: &KmemCache<P>, of: impl Fn(usize) -> usize) -> usize {
         let top = self.glance(cache.id.main());
         if top == 0 || top & 1 == 1 { 0 } else { of(top) }
     }
 
-    /// Takes objects out of this CPU's sheaves, and then out of full ones of the barn; returns how many.
+    /// Takes objects out of this CPU's sheaves, and then out of full ones of the barn; returns how
+    /// many.
     pub(crate) fn take_from_sheaves(
         &self,
         cache: &KmemCache<P>,
@@ -131,8 +136,8 @@ impl<P: Platform> Allocator<P> {
         filled
     }
 
-    /// Puts the first objects of an array into this CPU's sheaves, and into empty ones as far as the barn has room for them;
-    /// returns how many.
+    /// Puts the first objects of an array into this CPU's sheaves, and into empty ones as far as
+    /// the barn has room for them; returns how many.
     fn put_into_sheaves(&self, cache: &KmemCache<P>, gfp: Gfp, objects: &[*mut u8]) -> usize {
         let mut left = objects.len();
         while left > 0

@@ -1,4 +1,5 @@
-//! Sheaves between a minimum and a maximum capacity: they grow where a CPU keeps missing and shrink where it is idle.
+//! Sheaves between a minimum and a maximum capacity: they grow where a CPU keeps missing and shrink
+//! where it is idle.
 //!
 //! | tunable | meaning |
 //! |---|---|
@@ -6,9 +7,9 @@
 //! | `sheaf_capacity_max` | the maximum; 0 for a fixed capacity |
 //! | `sheaf_budget_mb` | MiB that sheaves of all such caches may hold; the nearer they come, the smaller sheaves are, and above it neither they nor [barns](crate::sheaf::barn) grow |
 //!
-//! Each CPU has a capacity that it wants, a cache, one of [`STEPS`]. Sheaves of any capacity go round: an empty one is cut to what
-//! the CPU wants before it is filled, one with objects is widened when the CPU takes it. (All windows are of one size, so it
-//! stays where it is.)
+//! Each CPU has a capacity that it wants, a cache, one of [`STEPS`]. Sheaves of any capacity go
+//! round: an empty one is cut to what the CPU wants before it is filled, one with objects is
+//! widened when the CPU takes it. (All windows are of one size, so it stays where it is.)
 //!
 //! | what happened | what the CPU wants then |
 //! |---|---|
@@ -17,8 +18,8 @@
 //! | no visit to the barn for 40 ms | one step less |
 //! | no allocation and no free for two looks, 10 ms apart | the minimum; its sheaves are flushed |
 //!
-//! Failing at the barn is the signal: a barn visit is cheap, a refill from slabs is not. Of visits, 63 weigh as much as a miss; that
-//! the spare became the main sheaf counts as a visit.
+//! Failing at the barn is the signal: a barn visit is cheap, a refill from slabs is not. Of visits,
+//! 63 weigh as much as a miss; that the spare became the main sheaf counts as a visit.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -46,7 +47,8 @@ const WINDOW_MS: u32 = 10;
 /// Milliseconds without a visit to the barn after which a CPU wants less.
 const QUIET_MS: u32 = 40;
 
-/// What a CPU wants of one cache's sheaves, in a word of its region. Racy: a lost update costs a step.
+/// What a CPU wants of one cache's sheaves, in a word of its region. Racy: a lost update costs a
+/// step.
 #[derive(Clone, Copy)]
 struct Wish {
     /// Index into [`STEPS`].
@@ -102,9 +104,10 @@ impl<P: Platform> Allocator<P> {
         capacity_of(cache, step.saturating_sub(self.steps_less()))
     }
 
-    /// Steps that sheaves are smaller than their CPUs want: one once three eighths of the budget are used, and one more for each further
-    /// eighth. So all of them give way together; were only those small that are made above the budget, half of a CPU's sheaves
-    /// would be as small as can be, and the other half as large.
+    /// Steps that sheaves are smaller than their CPUs want: one once three eighths of the budget
+    /// are used, and one more for each further eighth. So all of them give way together; were only
+    /// those small that are made above the budget, half of a CPU's sheaves would be as small as can
+    /// be, and the other half as large.
     fn steps_less(&self) -> u8 {
         let eighth = (self.tunables().sheaf_budget_mb as usize) << 17;
         let used = self.sheaf_bytes();
@@ -151,7 +154,8 @@ impl<P: Platform> Allocator<P> {
         self.fit_for(cache, sheaf, 0)
     }
 
-    /// As [`fit`](Self::fit), but so that at least `least` objects find room, as far as the cache's sheaves may grow.
+    /// As [`fit`](Self::fit), but so that at least `least` objects find room, as far as the cache's
+    /// sheaves may grow.
     #[inline(never)]
     pub(crate) fn fit_for(&self, cache: &KmemCache<P>, mut sheaf: Sheaf, least: usize) -> Sheaf {
         // One with objects only grows.
@@ -241,7 +245,8 @@ impl<P: Platform> Allocator<P> {
         wish.store(word);
     }
 
-    /// Looks which CPUs have not used an adaptive cache for two looks; returns whether there are any with sheaves.
+    /// Looks which CPUs have not used an adaptive cache for two looks; returns whether there are
+    /// any with sheaves.
     #[inline(never)]
     pub(crate) fn note_idle_cpus(&self, cache: &KmemCache<P>) -> bool {
         let mut any = false;

@@ -187,7 +187,8 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Flushes the sheaves of all CPUs for one cache; what others took of it before is in its slabs too afterwards.
+    /// Flushes the sheaves of all CPUs for one cache; what others took of it before is in its slabs
+    /// too afterwards.
     pub(crate) fn flush_all(&self, cache: &KmemCache<P>, take: Take) {
         self.flush_cpus(&|c| c.id == cache.id, take);
         self.await_flushes(cache);
@@ -209,7 +210,8 @@ impl<P: Platform> Allocator<P> {
         cache.nr_slabs() > 0
     }
 
-    /// As [`shrink`](Self::shrink) for all caches but those whose slabs must wait for a grace period.
+    /// As [`shrink`](Self::shrink) for all caches but those whose slabs must wait for a grace
+    /// period.
     #[inline(never)]
     pub fn shrink_all(&self) {
         self.flush_cpus(&|_| true, Take::Used);
@@ -252,9 +254,11 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Now and then (after [`COLD_MS`]) flushes what is cached in vain, as a few cached objects pin whole slabs: what a barn
-    /// has not needed since the last time, and all sheaves of caches that nobody has used for two such periods. Of those that
-    /// [keep little](crate::cache::args::CacheArgs::kept_bytes) the empty slabs go too. For page-layer operations that may take locks.
+    /// Now and then (after [`COLD_MS`]) flushes what is cached in vain, as a few cached objects pin
+    /// whole slabs: what a barn has not needed since the last time, and all sheaves of caches that
+    /// nobody has used for two such periods. Of those that [keep
+    /// little](crate::cache::args::CacheArgs::kept_bytes) the empty slabs go too. For page-layer
+    /// operations that may take locks.
     ///
     /// An allocation does it, and makes room for what it took, at its end, if it took pages: in its
     /// middle it has little stack left.
@@ -443,8 +447,8 @@ impl<P: Platform> Allocator<P> {
         empty
     }
 
-    /// Gives back what has been idle for the decay time, and the pages of windows that nobody uses; for a helper that runs beside the
-    /// program.
+    /// Gives back what has been idle for the decay time, and the pages of windows that nobody uses;
+    /// for a helper that runs beside the program.
     pub fn tick(&self, now: u64) {
         let decay = u64::from(self.tunables().decay_ms);
         self.while_draining(|| {

@@ -1,8 +1,8 @@
 //! Spilling: what a refill leaves over goes into the CPU's sheaves.
 //!
-//! A refill empties slabs until its caller has enough; the last slab usually holds more. To give that back takes the
-//! node's list lock once more. With `sheaf_spill` it goes into a sheaf instead, if one has room for all of it (for a part
-//! the lock would be needed all the same):
+//! A refill empties slabs until its caller has enough; the last slab usually holds more. To give
+//! that back takes the node's list lock once more. With `sheaf_spill` it goes into a sheaf instead,
+//! if one has room for all of it (for a part the lock would be needed all the same):
 //!
 //! 1. the CPU's own main or spare sheaf,
 //! 2. an empty sheaf, where the spare's place is free for it.

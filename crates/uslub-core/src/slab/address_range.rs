@@ -1,22 +1,26 @@
-//! A cache's span: pages side by side that are all its own, so that one comparison answers for them.
+//! A cache's span: pages side by side that are all its own, so that one comparison answers for
+//! them.
 //!
-//! A bulk free looks at each of its objects: is it this cache's? The page map knows, at a handful of instructions an object.
-//! The slabs of a cache that grows mostly lie side by side, and whether many addresses lie between two others is a few instructions for
-//! several of them at once (see [`within`](crate::slab::within)), or is seen while they are copied. Where one lies outside of the span, all are
-//! looked up.
+//! A bulk free looks at each of its objects: is it this cache's? The page map knows, at a handful
+//! of instructions an object. The slabs of a cache that grows mostly lie side by side, and whether
+//! many addresses lie between two others is a few instructions for several of them at once (see
+//! [`within`](crate::slab::within)), or is seen while they are copied. Where one lies outside of
+//! the span, all are looked up.
 //!
-//! One word says which pages, and how many slabs were made elsewhere since it last grew. A slab next to
-//! the span joins it. When as many slabs were made elsewhere as the span has pages, it begins
-//! anew at the newest. A slab leaves the span before its pages are given back; the longer side remains. Slabs that are [ahead](crate::slab::page_batch) are in it
-//! already: an address in one of them, which nobody was ever given, is seen when it leaves its sheaf.
+//! One word says which pages, and how many slabs were made elsewhere since it last grew. A slab
+//! next to the span joins it. When as many slabs were made elsewhere as the span has pages, it
+//! begins anew at the newest. A slab leaves the span before its pages are given back; the longer
+//! side remains. Slabs that are [ahead](crate::slab::page_batch) are in it already: an address in
+//! one of them, which nobody was ever given, is seen when it leaves its sheaf.
 //!
 //! ```text
 //!   bits 63 … 32            31 … 12         11 … 0
 //!        first page plus 1  pages less 1    slabs made elsewhere
 //! ```
 //!
-//! So the last byte lies as far behind the first as the lower half says where its last twelve bits are set, and the word 0 is the page
-//! before the first: the end of the arena's own tables, of which no object is made.
+//! So the last byte lies as far behind the first as the lower half says where its last twelve bits
+//! are set, and the word 0 is the page before the first: the end of the arena's own tables, of
+//! which no object is made.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -31,7 +35,8 @@ const LAST_BYTE: u32 = PAGE_SIZE as u32 - 1;
 /// Slabs made elsewhere that are counted at most.
 const MOST_ELSEWHERE: u64 = 255;
 
-/// The pages; on a line of its own, as others of the cache's record are read more often than this changes.
+/// The pages; on a line of its own, as others of the cache's record are read more often than this
+/// changes.
 #[repr(align(64))]
 pub(crate) struct Span(AtomicU64);
 
@@ -127,7 +132,8 @@ impl Span {
     }
 
     fn change(&self, to: impl Fn(Word) -> Word) {
-        // Relaxed, both: it speaks of pages whose objects reached the one who asks by synchronised ways.
+        // Relaxed, both: it speaks of pages whose objects reached the one who asks by synchronised
+        // ways.
         let mut raw = self.0.load(Relaxed);
         loop {
             let new = to(Word::of(raw)).raw();
@@ -142,10 +148,12 @@ impl Span {
         }
     }
 
-    /// The first and the last address; of the page before the arena's first if there are none. Less than 4 GiB from each other.
+    /// The first and the last address; of the page before the arena's first if there are none. Less
+    /// than 4 GiB from each other.
     #[inline]
     pub(crate) fn bounds(&self, arena: &Arena) -> (usize, usize) {
-        // Relaxed: an object that the caller frees keeps its slab where it is; any other answer is as good as the page map's.
+        // Relaxed: an object that the caller frees keeps its slab where it is; any other answer is
+        // as good as the page map's.
         let raw = self.0.load(Relaxed);
         let behind = (arena.base()).wrapping_add((raw >> 32 << PAGE_SHIFT) as usize);
         let (first, most) = (behind.wrapping_sub(PAGE_SIZE), raw as u32 | LAST_BYTE);

@@ -1,7 +1,7 @@
 //! Whether an array is complete: all objects of a slab, each once.
 //!
-//! The check reads addresses only. If n distinct slot addresses of an n-slot slab are present, all of
-//! its objects are present. Most arrays are a few strided runs, as the objects were handed out.
+//! The check reads addresses only. If n distinct slot addresses of an n-slot slab are present, all
+//! of its objects are present. Most arrays are a few strided runs, as the objects were handed out.
 
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
@@ -65,7 +65,8 @@ fn step(pair: &[*mut u8]) -> usize {
     (pair[1] as usize).wrapping_sub(pair[0] as usize)
 }
 
-/// Objects at the start of an array, which has some, of which each lies `size` bytes above the one before it, or each as far below it.
+/// Objects at the start of an array, which has some, of which each lies `size` bytes above the one
+/// before it, or each as far below it.
 fn stride_len(objects: &[*mut u8], size: usize) -> usize {
     let Some(first) = objects.windows(2).next().map(step) else {
         return objects.len();
@@ -106,7 +107,8 @@ impl Seen {
         }
     }
 
-    /// Notes the objects at some offsets, each in a slot of `size` bytes, one of the first [`MOST`], if it is one.
+    /// Notes the objects at some offsets, each in a slot of `size` bytes, one of the first
+    /// [`MOST`], if it is one.
     #[inline]
     fn note(
         &mut self,
@@ -122,7 +124,8 @@ impl Seen {
         }
     }
 
-    /// The same in half the instructions, for a `size` that is a power of two, in a slab of `bytes` bytes.
+    /// The same in half the instructions, for a `size` that is a power of two, in a slab of `bytes`
+    /// bytes.
     #[inline]
     fn note_even(&mut self, offsets: impl Iterator<Item = usize>, size: usize, bytes: usize) {
         let shift = size.trailing_zeros();
@@ -146,7 +149,8 @@ impl Seen {
         true
     }
 
-    /// Whether so many objects, which all were noted, are those of the first `count` slots: as many as these, so none came twice.
+    /// Whether so many objects, which all were noted, are those of the first `count` slots: as many
+    /// as these, so none came twice.
     fn are_all(&self, count: usize) -> bool {
         let missing = |word: usize| bits_of(0, count, word) & !self.slots[word];
         self.wrong == 0 && (0..WORDS).all(|word| missing(word) == 0)

@@ -1,8 +1,9 @@
 //! Detached freelists: objects of one slab, linked with each other before the slab is touched.
 //!
-//! Objects that are being freed belong to the caller, so nobody sees the links. The whole list is then pushed by one
-//! compare-and-swap. Two kinds of push change the node's lists of slabs and need its lock: the first of a full slab,
-//! which is listed then, and the one that empties a slab. They wait for each other, `WAITING` at most, and share one hold.
+//! Objects that are being freed belong to the caller, so nobody sees the links. The whole list is
+//! then pushed by one compare-and-swap. Two kinds of push change the node's lists of slabs and need
+//! its lock: the first of a full slab, which is listed then, and the one that empties a slab. They
+//! wait for each other, `WAITING` at most, and share one hold.
 
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
@@ -58,7 +59,8 @@ impl Waiting {
         unsafe { self.lists[..self.len].assume_init_ref() }
     }
 
-    /// The first objects of the lists of this slab: a slab has several where objects of others lie between its own.
+    /// The first objects of the lists of this slab: a slab has several where objects of others lie
+    /// between its own.
     pub(crate) fn heads_of(&self, arena: &Arena, slab: &Slab) -> impl Iterator<Item = *mut u8> {
         let page = arena.page_of_slab(slab);
         let base = arena.address(page).as_ptr();
@@ -188,7 +190,8 @@ impl<P: Platform> Allocator<P> {
         true
     }
 
-    /// Pushes a list under the list lock. A slab that is not to stay goes from its list to `emptied`.
+    /// Pushes a list under the list lock. A slab that is not to stay goes from its list to
+    /// `emptied`.
     #[inline(never)]
     fn push_listed(
         &self,
@@ -233,7 +236,8 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// The state after a push of the list, whose tail is linked to the slab's freelist as `old` has it.
+    /// The state after a push of the list, whose tail is linked to the slab's freelist as `old` has
+    /// it.
     fn link_behind(&self, cache: &KmemCache<P>, detached: &Detached<'_>, old: State) -> State {
         let Detached {
             slab,

@@ -1,11 +1,13 @@
-//! How many empty slabs a node keeps: as many as were missed lately, and no more than half of what was in use.
+//! How many empty slabs a node keeps: as many as were missed lately, and no more than half of what
+//! was in use.
 //!
-//! The kernel compares the number of partial slabs with a constant, so a cache with many partial slabs gives every
-//! slab back the moment it empties, and asks for another a moment later. Here empty slabs have a list of their own, and
-//! a *regret*, a slab asked of the page layer soon after one was given back, makes the node keep what it has for longer.
+//! The kernel compares the number of partial slabs with a constant, so a cache with many partial
+//! slabs gives every slab back the moment it empties, and asks for another a moment later. Here
+//! empty slabs have a list of their own, and a *regret*, a slab asked of the page layer soon after
+//! one was given back, makes the node keep what it has for longer.
 //!
-//! Time is cut into windows of `period`. In each the least number of empty slabs is noted: so many were not needed
-//! all that time. At its end half of them go.
+//! Time is cut into windows of `period`. In each the least number of empty slabs is noted: so many
+//! were not needed all that time. At its end half of them go.
 //!
 //! | event | what changes |
 //! |---|---|
@@ -14,7 +16,8 @@
 //! | the page layer is asked within two periods of a discard | regret: the period doubles, up to 80 ms |
 //! | a window ends without regret | the period shrinks by a sixth, down to 10 ms |
 //!
-//! Bound: at most 5 slabs, or half of the slabs that were in use at the peak of this window and the last, or
+//! Bound: at most 5 slabs, or half of the slabs that were in use at the peak of this window and the
+//! last, or
 //! [`RESERVE_BYTES`], whichever of the last two is less and if that is more than 5.
 
 use crate::sync::time::age;
@@ -60,7 +63,8 @@ impl Reserve {
         (peak / 2).min(RESERVE_BYTES / slab_bytes).max(KEPT)
     }
 
-    /// How many of `empty` slabs to give back now, with `in_use` others in use; at `now` milliseconds.
+    /// How many of `empty` slabs to give back now, with `in_use` others in use; at `now`
+    /// milliseconds.
     pub fn surplus(&mut self, empty: usize, in_use: usize, slab_bytes: usize, now: u64) -> usize {
         self.peaks[0] = self.peaks[0].max(in_use);
         let mut surplus = empty.saturating_sub(self.limit(slab_bytes));

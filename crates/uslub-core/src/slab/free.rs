@@ -1,13 +1,13 @@
 //! Giving objects back to their slabs, one update of the state a slab and batch.
 //!
-//! Objects are linked into [detached freelists](crate::slab::detached) first, one a slab. The array is scanned backwards; objects of other slabs are passed over,
-//! at most two a list (the tunable `look_ahead` ends the scan at the third). `detached_freelist=0` pushes
-//! them one by one instead.
+//! Objects are linked into [detached freelists](crate::slab::detached) first, one a slab. The array
+//! is scanned backwards; objects of other slabs are passed over, at most two a list (the tunable
+//! `look_ahead` ends the scan at the third). `detached_freelist=0` pushes them one by one instead.
 //!
-//! Each object is checked here, always: it must be a slot of a slab of this
-//! cache, and it must not be free already. The second check costs a read of the line that the link is
-//! about to be written to: only a free object holds a hardened link, so only one that
-//! seems to hold one is looked up in its slab's list.
+//! Each object is checked here, always: it must be a slot of a slab of this cache, and it must not
+//! be free already. The second check costs a read of the line that the link is about to be written
+//! to: only a free object holds a hardened link, so only one that seems to hold one is looked up in
+//! its slab's list.
 
 use core::ptr::null_mut;
 
@@ -101,7 +101,8 @@ impl<P: Platform> Allocator<P> {
         self.place_on_node(cache, node, emptied, gone, gfp);
     }
 
-    /// Asks for the lines that the free of an object will write: its slab's descriptor and its link.
+    /// Asks for the lines that the free of an object will write: its slab's descriptor and its
+    /// link.
     #[inline]
     fn fetch_ahead(&self, cache: &KmemCache<P>, object: *mut u8) {
         let arena = &self.zone.arena;
@@ -114,7 +115,8 @@ impl<P: Platform> Allocator<P> {
             .fetch_line(object.wrapping_add(cache.links.offset as usize));
     }
 
-    /// Links the last object and those of the same slab, and moves them to the end of the array. The last has been looked at.
+    /// Links the last object and those of the same slab, and moves them to the end of the array.
+    /// The last has been looked at.
     #[inline(always)]
     fn build_detached<'a>(
         &self,
@@ -326,7 +328,8 @@ impl<P: Platform> Allocator<P> {
     }
 }
 
-/// Slots of a slab that were ever handed out, and lie first; all of them where fresh ones are taken in random order.
+/// Slots of a slab that were ever handed out, and lie first; all of them where fresh ones are taken
+/// in random order.
 #[inline]
 fn used_slots<P: Platform>(cache: &KmemCache<P>, slab: &Slab) -> usize {
     if cache.is_random() {

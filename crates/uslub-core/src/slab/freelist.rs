@@ -6,9 +6,9 @@
 //! without knowing the random word, and overwriting one is seen: what it decodes to is
 //! almost surely no slot of the slab.
 //!
-//! A link that is read out for good is wiped, so an object that is handed out
-//! does not look free. A slab that starts over as fresh enters another *epoch*, and so do pages that
-//! are given back; it is part of the code, so links that were left behind do not look like any either.
+//! A link that is read out for good is wiped, so an object that is handed out does not look free. A
+//! slab that starts over as fresh enters another *epoch*, and so do pages that are given back; it
+//! is part of the code, so links that were left behind do not look like any either.
 
 use crate::sync::atomic;
 

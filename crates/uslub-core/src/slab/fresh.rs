@@ -1,4 +1,5 @@
-//! Fresh slabs: their pages, their objects in the order of the iterator, and their return to the page layer.
+//! Fresh slabs: their pages, their objects in the order of the iterator, and their return to the
+//! page layer.
 
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::Relaxed;
@@ -128,7 +129,8 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Takes pages for a slab, and for others ahead where the cache has many; the first page, and the node that it is of.
+    /// Takes pages for a slab, and for others ahead where the cache has many; the first page, and
+    /// the node that it is of.
     #[inline(never)]
     fn new_pages(&self, cache: &KmemCache<P>, nid: usize, gfp: Gfp) -> Option<(PageIndex, usize)> {
         let run = self.take_pages(cache, nid, gfp)?;
@@ -141,7 +143,8 @@ impl<P: Platform> Allocator<P> {
         Some((run.page, usize::from(run.node)))
     }
 
-    /// Takes pages for as many slabs as the cache should get at once, as far as they lie one behind the other.
+    /// Takes pages for as many slabs as the cache should get at once, as far as they lie one behind
+    /// the other.
     #[inline(always)]
     fn take_pages(&self, cache: &KmemCache<P>, nid: usize, gfp: Gfp) -> Option<Run> {
         let (pages, node) = (cache.oo.pages(), cache.node(nid));
@@ -218,7 +221,8 @@ impl<P: Platform> Allocator<P> {
         slab
     }
 
-    /// Writes to each page of a brand-new slab, before anything is there: links and constructed objects may begin a page.
+    /// Writes to each page of a brand-new slab, before anything is there: links and constructed
+    /// objects may begin a page.
     #[cold]
     fn prefault(&self, cache: &KmemCache<P>, slab: &Slab) {
         let start = self.slab_base(slab);
@@ -228,8 +232,8 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Links all slots of a brand-new slab in the order of its iterator: the old way. None is fresh then. What
-    /// a constructor fails at, and all behind it, stays fresh.
+    /// Links all slots of a brand-new slab in the order of its iterator: the old way. None is fresh
+    /// then. What a constructor fails at, and all behind it, stays fresh.
     #[inline(never)]
     fn build_freelist(&self, cache: &KmemCache<P>, slab: &Slab) {
         let (base, start) = (self.slab_base(slab), usize::from(slab.start()));
@@ -250,7 +254,8 @@ impl<P: Platform> Allocator<P> {
         slab.set_state(State::without_list(0).with(head, 0));
     }
 
-    /// Gives the pages of a slab back after a grace period, which is empty and belongs to the caller.
+    /// Gives the pages of a slab back after a grace period, which is empty and belongs to the
+    /// caller.
     #[inline(never)]
     fn bury_or_keep(&self, cache: &KmemCache<P>, node: &Node<P>, slab: &Slab) {
         if !self.bury(cache, slab, Gfp::KERNEL) {
@@ -280,8 +285,8 @@ impl<P: Platform> Allocator<P> {
         self.decay_after(cache, now);
     }
 
-    /// As [`discard_list`](Self::discard_list); nothing goes back to the system. Returns the time then, 0 if no page
-    /// was given back.
+    /// As [`discard_list`](Self::discard_list); nothing goes back to the system. Returns the time
+    /// then, 0 if no page was given back.
     #[inline(never)]
     fn unmake_list(&self, cache: &KmemCache<P>, list: SlabList) -> u64 {
         let arena = &self.zone.arena;
@@ -333,7 +338,8 @@ impl<P: Platform> Allocator<P> {
         self.zone.free_runs(&self.platform, runs)
     }
 
-    /// Gives pages back to the system that have been free for too long, after slabs were given back at the time `now`.
+    /// Gives pages back to the system that have been free for too long, after slabs were given back
+    /// at the time `now`.
     fn decay_after(&self, cache: &KmemCache<P>, now: u64) {
         // Where a free may not enter the kernel, others give them back.
         if now > 0 && cache.free_gfp.may_map() {

@@ -158,7 +158,8 @@ pub struct Node<P> {
     nr_partial: AtomicUsize,
     /// Listed ones only: those at hand come and go without the lock.
     nr_empty: AtomicUsize,
-    /// Slabs with free slots that could not be listed without waiting: a stack, linked by page number.
+    /// Slabs with free slots that could not be listed without waiting: a stack, linked by page
+    /// number.
     strays: AtomicU32,
     /// Empty slabs that can be taken without the lock, by the numbers of their pages.
     at_hand: [AtomicU32; AT_HAND],
@@ -210,7 +211,8 @@ impl<P: Platform> Node<P> {
         self.strays.load(Relaxed) != NO_SLAB
     }
 
-    /// Puts empty slabs of the reserve where they can be taken without the lock, as far as there is room; under the list lock.
+    /// Puts empty slabs of the reserve where they can be taken without the lock, as far as there is
+    /// room; under the list lock.
     pub(crate) fn offer(&self, arena: &Arena, lists: &mut Lists) {
         while self.nr_at_hand() < AT_HAND
             && let Some(slab) = lists.empty.first(arena)
@@ -222,7 +224,8 @@ impl<P: Platform> Node<P> {
         }
     }
 
-    /// Puts an empty slab of the caller's where it can be taken without the lock; false if there is no room.
+    /// Puts an empty slab of the caller's where it can be taken without the lock; false if there is
+    /// no room.
     pub(crate) fn put_at_hand(&self, arena: &Arena, slab: &Slab) -> bool {
         let page = arena.page_of_slab(slab).0;
         let put = |hand: &AtomicU32| {
@@ -304,7 +307,8 @@ impl<P: Platform> Node<P> {
         self.nr_empty.load(Relaxed) + self.nr_at_hand()
     }
 
-    /// Whether no slab of the node, which may have a reserve, has free objects but those whose pages wait, at a glance.
+    /// Whether no slab of the node, which may have a reserve, has free objects but those whose
+    /// pages wait, at a glance.
     #[inline]
     pub(crate) fn lists_nothing(&self, reserve: bool) -> bool {
         let empty = reserve && self.nr_empty() > 0;

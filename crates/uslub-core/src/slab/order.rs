@@ -88,9 +88,10 @@ pub fn calculate_order(size: usize, bounds: Bounds) -> Option<Order> {
 
 /// Objects that a sheaf holds for slots of `size` bytes: the kernel's 4, 12, 28 or 60, but
 ///
-/// - 60 up to 256 bytes rather than 255, as network buffers of just that size come in bulks of 32 to 48;
-/// - up to 64 bytes about twice what a slab has (8 KiB in all), so that those who free many at once free
-///   [whole slabs](crate::slab::whole_slab).
+/// - 60 up to 256 bytes rather than 255, as network buffers of just that size come in bulks of 32
+///   to 48;
+/// - up to 64 bytes about twice what a slab has (8 KiB in all), so that those who free many at once
+///   free [whole slabs](crate::slab::whole_slab).
 pub const fn sheaf_capacity(size: usize) -> usize {
     match size {
         4096.. => 4,
@@ -102,10 +103,12 @@ pub const fn sheaf_capacity(size: usize) -> usize {
     }
 }
 
-/// Objects of a slab that are so few that a sheaf need not hold whole slabs: the rest is short, and the room of more use.
+/// Objects of a slab that are so few that a sheaf need not hold whole slabs: the rest is short, and
+/// the room of more use.
 const FEW: usize = 16;
 
-/// Objects of a sheaf that make whole slabs of so many `objects`, at most `most`; `most` itself where a slab has more, or at most 16.
+/// Objects of a sheaf that make whole slabs of so many `objects`, at most `most`; `most` itself
+/// where a slab has more, or at most 16.
 ///
 /// Whole slabs leave such a sheaf, and fill it, without a rest.
 ///
@@ -121,8 +124,8 @@ pub const fn whole_slabs(most: usize, objects: usize) -> usize {
     most - most % objects
 }
 
-/// Slots that are used of a slab that has room for so many `objects`: a multiple of half of [`FIRST_MAX`], where that costs
-/// at most a 32nd of the slab; else all.
+/// Slots that are used of a slab that has room for so many `objects`: a multiple of half of
+/// [`FIRST_MAX`], where that costs at most a 32nd of the slab; else all.
 ///
 /// ```
 /// use uslub_core::slab::order::whole_sheaves;

@@ -1,8 +1,9 @@
 //! Pages for slabs ahead: where a cache has many slabs, it takes the pages of a few at once.
 //!
-//! One word of a node says where they begin and for how many slabs they are, so that the next of them is taken by one
-//! compare-and-swap, without the page lock. They count as slabs of the cache, and as empty ones; they have no
-//! descriptor until they are taken. Never touched, they hold no memory. A shrink gives them back.
+//! One word of a node says where they begin and for how many slabs they are, so that the next of
+//! them is taken by one compare-and-swap, without the page lock. They count as slabs of the cache,
+//! and as empty ones; they have no descriptor until they are taken. Never touched, they hold no
+//! memory. A shrink gives them back.
 //!
 //! ```text
 //!   bits 63 … 32         31 … 0

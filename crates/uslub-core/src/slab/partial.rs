@@ -1,4 +1,5 @@
-//! A node's lists of slabs, as allocations and frees use them: the list lock, and what becomes of empty slabs.
+//! A node's lists of slabs, as allocations and frees use them: the list lock, and what becomes of
+//! empty slabs.
 //!
 //! | tunable | an empty slab |
 //! |---|---|
@@ -32,8 +33,8 @@ impl<P: Platform> Allocator<P> {
         spin.then(|| node.lists.lock())
     }
 
-    /// Finds places for slabs that just emptied and are on no list of their node; under the list lock, which ends here. Those that
-    /// are too many go to `gone`.
+    /// Finds places for slabs that just emptied and are on no list of their node; under the list
+    /// lock, which ends here. Those that are too many go to `gone`.
     pub(crate) fn slabs_emptied(
         &self,
         cache: &KmemCache<P>,
@@ -85,7 +86,8 @@ impl<P: Platform> Allocator<P> {
         node.note(&lists);
     }
 
-    /// Lets the reserves of all caches shrink, whose windows have ended; while nobody destroys a cache.
+    /// Lets the reserves of all caches shrink, whose windows have ended; while nobody destroys a
+    /// cache.
     #[inline(never)]
     pub(crate) fn trim_reserves(&self) {
         let waits = |cache: &&KmemCache<P>| cache.flags.contains(Flags::TYPESAFE_BY_RCU);

@@ -1,8 +1,8 @@
 //! Which slabs a refill takes objects from: partial ones first, then fresh ones.
 //!
 //! A refill isolates as many partial slabs as it needs under one short hold of the list lock,
-//! empties them without it ([`crate::slab::take`]), and puts back those that still have free slots under
-//! a second hold.
+//! empties them without it ([`crate::slab::take`]), and puts back those that still have free slots
+//! under a second hold.
 
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
@@ -89,7 +89,8 @@ impl<P: Platform> Allocator<P> {
         self.refill_from_new(refill, nid);
     }
 
-    /// Takes from fresh slabs of node `nid` until there are `min` objects; the last may have more than is wanted.
+    /// Takes from fresh slabs of node `nid` until there are `min` objects; the last may have more
+    /// than is wanted.
     #[inline(never)]
     fn refill_from_new(&self, refill: &mut Refill<'_, P>, nid: usize) {
         let cache = refill.cache;
@@ -128,8 +129,9 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Refills where nothing may be waited for: slabs are emptied while the list lock is held, which need not be taken
-    /// again then. Frees that would list or discard such a slab wait for the lock. Nothing is spilled.
+    /// Refills where nothing may be waited for: slabs are emptied while the list lock is held,
+    /// which need not be taken again then. Frees that would list or discard such a slab wait for
+    /// the lock. Nothing is spilled.
     #[inline(never)]
     pub(crate) fn refill_under_lock(&self, refill: &mut Refill<'_, P>, node: &Node<P>) {
         let (arena, has_reserve) = (&self.zone.arena, refill.cache.has_reserve());

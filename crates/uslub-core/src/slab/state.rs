@@ -18,10 +18,11 @@
 //! | full | no | = objects | pushes and lists it as partial |
 //! | frozen | no | = objects | leaks |
 //!
-//! Taking slots out needs ownership: the slab is on the list and the list lock is held, or it was isolated
-//! under that lock, or it is brand new. Frees only push and need nothing. So between looking
-//! and taking only pushes can happen, and a compare-and-swap of the word sees every one. The same protocol works
-//! with each change made under a lock of the slab ([`Slab::change_locked`]).
+//! Taking slots out needs ownership: the slab is on the list and the list lock is held, or it was
+//! isolated under that lock, or it is brand new. Frees only push and need nothing. So between
+//! looking and taking only pushes can happen, and a compare-and-swap of the word sees every one.
+//! The same protocol works with each change made under a lock of the slab
+//! ([`Slab::change_locked`]).
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -31,8 +32,8 @@ use crate::sync::atomic::{self, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 /// "No page" in a list of slabs.
 pub const NO_SLAB: u32 = u32::MAX;
 
-/// Pauses after a change that came too late: together about as long as a line takes from CPU to CPU. None in models, where a
-/// change that came too late is tried again in every order.
+/// Pauses after a change that came too late: together about as long as a line takes from CPU to
+/// CPU. None in models, where a change that came too late is tried again in every order.
 const PAUSES: usize = if cfg!(any(loom, shuttle)) { 0 } else { 3 };
 
 const NO_HEAD: u64 = 0xffff;
@@ -225,8 +226,9 @@ impl Slab {
             .inspect_err(|_| stand_back())
     }
 
-    /// As [`change`](Self::change), under a lock of the slab instead of in one atomic step: the kernel's way where
-    /// there is no such step, and the old way to compare with. Waits for the lock.
+    /// As [`change`](Self::change), under a lock of the slab instead of in one atomic step: the
+    /// kernel's way where there is no such step, and the old way to compare with. Waits for the
+    /// lock.
     pub fn change_locked(&self, old: State, new: State) -> Result<(), State> {
         // Acquire: the last holder's changes.
         while self
@@ -252,7 +254,8 @@ impl Slab {
     }
 }
 
-/// Lets whoever came first go on for a moment: their next changes find the slab's line where it is, and so does ours after it.
+/// Lets whoever came first go on for a moment: their next changes find the slab's line where it is,
+/// and so does ours after it.
 #[inline]
 fn stand_back() {
     (0..PAUSES).for_each(|_| atomic::spin_loop());

@@ -1,8 +1,8 @@
 //! Taking objects out of one slab that the caller owns.
 //!
 //! The slab's freelist is detached whole by one compare-and-swap. What the caller has no room for
-//! goes into a sheaf ([`crate::sheaf::spill`]), or back by another compare-and-swap (the *optimistic
-//! return*), without a walk, unless a free came in between.
+//! goes into a sheaf ([`crate::sheaf::spill`]), or back by another compare-and-swap (the
+//! *optimistic return*), without a walk, unless a free came in between.
 //!
 //! The iterator writes the addresses of fresh slots straight into the caller's array: no link is
 //! written for them. The others stay fresh until somebody asks. A slab without an object in use
@@ -66,7 +66,8 @@ impl<P: Platform> Allocator<P> {
         self.return_rest(cache, slab, &rest)
     }
 
-    /// Takes all objects out of a slab that we own, none of which is in use: nobody can push, and its links, if it has any, are forgotten.
+    /// Takes all objects out of a slab that we own, none of which is in use: nobody can push, and
+    /// its links, if it has any, are forgotten.
     fn take_whole(&self, cache: &KmemCache<P>, slab: &Slab, out: &mut [*mut u8]) {
         slab.set_epoch(slab.epoch().wrapping_add(1));
         slab.set_position(out.len() as u16);
@@ -121,7 +122,8 @@ impl<P: Platform> Allocator<P> {
             }
         };
         let base = self.slab_base(slab);
-        // Without a spill all fresh objects are wanted, and a free that came in since may have brought more than that leaves room for.
+        // Without a spill all fresh objects are wanted, and a free that came in since may have
+        // brought more than that leaves room for.
         let kept = if spilled > 0 { 0 } else { fresh };
         let from_list = listed.min(out.len() - kept);
         let fresh_out = fresh.min(out.len() - from_list);
@@ -204,9 +206,11 @@ impl<P: Platform> Allocator<P> {
     ///
     /// 1. Refill A detaches the whole freelist. The slab is full and on no list.
     /// 2. Free F pushes an object under the list lock. It made the slab partial, so it lists it.
-    /// 3. Refill B isolates the slab and takes F's object. The slab is full again: its word is that of step 1.
-    /// 4. A's compare-and-swap succeeds, though the slab was another's in between. A made the slab partial: it lists it.
-    ///    B found no slot left, or fails at its own compare-and-swap, and so does not.
+    /// 3. Refill B isolates the slab and takes F's object. The slab is full again: its word is that
+    ///    of step 1.
+    /// 4. A's compare-and-swap succeeds, though the slab was another's in between. A made the slab
+    ///    partial: it lists it. B found no slot left, or fails at its own compare-and-swap, and so
+    ///    does not.
     ///
     /// Had A come between 2 and 3, its compare-and-swap would fail, and its rest be a free like any
     /// other: F or B has the slab. A slab that the detach left partial (slots of it are fresh)

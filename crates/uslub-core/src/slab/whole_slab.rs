@@ -1,11 +1,13 @@
-//! Whole slabs: an array that holds all objects of a full slab frees it without touching one of them.
+//! Whole slabs: an array that holds all objects of a full slab frees it without touching one of
+//! them.
 //!
-//! A slab that becomes empty [starts over as fresh](crate::slab::refill), so no link would ever be read. The objects' addresses
-//! alone are looked at: so many different slots of the slab as it has are all of them, and all were in use, as the
-//! slab was full. It is on no list, and nobody else can push to it.
+//! A slab that becomes empty [starts over as fresh](crate::slab::refill), so no link would ever be
+//! read. The objects' addresses alone are looked at: so many different slots of the slab as it has
+//! are all of them, and all were in use, as the slab was full. It is on no list, and nobody else
+//! can push to it.
 //!
-//! So whoever has more to free than a CPU's sheaves hold looks for whole slabs first, and keeps what is left over: its neighbours,
-//! which often follow, make it whole.
+//! So whoever has more to free than a CPU's sheaves hold looks for whole slabs first, and keeps
+//! what is left over: its neighbours, which often follow, make it whole.
 
 use core::ops::Range;
 
@@ -59,7 +61,8 @@ impl<P: Platform> Allocator<P> {
         count
     }
 
-    /// Empties a slab if these, as many as it has, are all its objects; returns whether they are. Then it belongs to the caller.
+    /// Empties a slab if these, as many as it has, are all its objects; returns whether they are.
+    /// Then it belongs to the caller.
     fn empty_whole(&self, cache: &KmemCache<P>, slab: &Slab, objects: &[*mut u8]) -> bool {
         let whole = !cache.keeps_its_freelist()
             && slab.state() == State::without_list(cache.oo.objects)
@@ -71,10 +74,11 @@ impl<P: Platform> Allocator<P> {
         whole
     }
 
-    /// Frees the whole slabs of an array, and moves what is left over to its beginning; returns how many that are.
+    /// Frees the whole slabs of an array, and moves what is left over to its beginning; returns how
+    /// many that are.
     ///
-    /// A slab may lie there in pieces, with one of another slab in between: bulks that begin in one slab and end in the next
-    /// leave that behind.
+    /// A slab may lie there in pieces, with one of another slab in between: bulks that begin in one
+    /// slab and end in the next leave that behind.
     pub(crate) fn free_whole_slabs(
         &self,
         cache: &KmemCache<P>,
@@ -173,7 +177,8 @@ impl<P: Platform> Allocator<P> {
         left
     }
 
-    /// Empties the slab of these objects, which are of one slab, if they are all that it has; returns whether they are.
+    /// Empties the slab of these objects, which are of one slab, if they are all that it has;
+    /// returns whether they are.
     fn note_whole(&self, cache: &KmemCache<P>, objects: &[*mut u8], emptied: &mut Emptied) -> bool {
         if objects.len() != cache.oo.objects as usize {
             return false;
@@ -194,8 +199,8 @@ impl<P: Platform> Allocator<P> {
         true
     }
 
-    /// Frees objects that found no room together with those of this CPU's full sheaves, and places what stays. Returns whether it
-    /// did; if not, nothing is done.
+    /// Frees objects that found no room together with those of this CPU's full sheaves, and places
+    /// what stays. Returns whether it did; if not, nothing is done.
     pub(crate) fn free_with_own(
         &self,
         cache: &KmemCache<P>,
@@ -267,11 +272,12 @@ impl<P: Platform> Allocator<P> {
         sheaf.truncate(left);
     }
 
-    /// Makes room in two sheaves, and puts objects behind theirs: whole slabs go, then of what is left over the oldest. Returns the
-    /// sheaves, the one with room first, and how many of the objects are dealt with.
+    /// Makes room in two sheaves, and puts objects behind theirs: whole slabs go, then of what is
+    /// left over the oldest. Returns the sheaves, the one with room first, and how many of the
+    /// objects are dealt with.
     ///
-    /// What stays is in the order in which it came. So objects that come one behind the other make whole slabs wherever
-    /// the first of them began, as what lies before it has left.
+    /// What stays is in the order in which it came. So objects that come one behind the other make
+    /// whole slabs wherever the first of them began, as what lies before it has left.
     #[inline(always)]
     fn make_room(
         &self,
@@ -437,8 +443,9 @@ impl<P: Platform> Allocator<P> {
     }
 }
 
-/// Whether so many neighbours lie one behind the other in some arrays that all `count` objects of a slab of `bytes` bytes may be
-/// among them. A few samples: a slab of 16 and more is in four pieces at most (see
+/// Whether so many neighbours lie one behind the other in some arrays that all `count` objects of a
+/// slab of `bytes` bytes may be among them. A few samples: a slab of 16 and more is in four pieces
+/// at most (see
 /// [`free_whole_slabs`](Allocator::free_whole_slabs); each may go on in the next array), and one of a quarter holds an eighth.
 #[inline(never)]
 fn may_have_whole(arrays: &[&[*mut u8]], count: usize, bytes: usize) -> bool {
@@ -497,7 +504,8 @@ pub(crate) fn is_near(a: *mut u8, b: *mut u8, bytes: usize) -> bool {
     (a as usize ^ b as usize) < bytes
 }
 
-/// Moves the first objects of an array into a sheaf, as many as it has room for; returns the others.
+/// Moves the first objects of an array into a sheaf, as many as it has room for; returns the
+/// others.
 fn fill<'a>(sheaf: &mut Sheaf, objects: &'a [*mut u8]) -> &'a [*mut u8] {
     let room = sheaf.room();
     let (first, rest) = objects.split_at(room.len().min(objects.len()));
@@ -511,9 +519,10 @@ fn most_kept(capacity: usize) -> usize {
     capacity * 3 / 4
 }
 
-/// How many of an array's first objects have to go so that sheaves of `capacity` have room again for a quarter. Objects of one
-/// slab of `bytes` bytes stay together: they go all, or wait for those that may follow. Where others were `whole` only the last
-/// ones wait: the next slab then begins where a sheaf does.
+/// How many of an array's first objects have to go so that sheaves of `capacity` have room again
+/// for a quarter. Objects of one slab of `bytes` bytes stay together: they go all, or wait for
+/// those that may follow. Where others were `whole` only the last ones wait: the next slab then
+/// begins where a sheaf does.
 #[inline(never)]
 fn oldest_to_go(objects: &[*mut u8], whole: bool, capacity: usize, bytes: usize) -> usize {
     let (len, most) = (objects.len(), most_kept(capacity));

@@ -3,7 +3,8 @@
 /// So many addresses are worth two ways of asking.
 const MANY: usize = 4;
 
-/// Whether all addresses lie between the first and the last of the bounds, both included; none do where the last is one below the first.
+/// Whether all addresses lie between the first and the last of the bounds, both included; none do
+/// where the last is one below the first.
 ///
 /// Bounds are less than 2^63 bytes from each other; addresses may be any.
 #[inline]

@@ -1,8 +1,8 @@
 //! Atomics: the machine's, or those of a model.
 //!
 //! Built with `--cfg loom`, the types here belong to a model checker, which tries every order of
-//! threads and every value that a load may see. Built with `--cfg shuttle`, they are the machine's, and a
-//! scheduler is called before each operation. Memory that no atomic type covers (links in
+//! threads and every value that a load may see. Built with `--cfg shuttle`, they are the machine's,
+//! and a scheduler is called before each operation. Memory that no atomic type covers (links in
 //! free objects, words of sheaves, what a lock guards) is announced by [`reads`] and
 //! [`writes`], which are nothing at all otherwise; loom's model fails when two threads come
 //! to it and no ordering lies between them.

@@ -27,7 +27,8 @@ use loom::sync::atomic::AtomicU64 as Model;
 
 pub use loom::hint::spin_loop;
 
-/// What a run ends with, as a panic, when it met an atomic that no run before has used: the model is to begin anew.
+/// What a run ends with, as a panic, when it met an atomic that no run before has used: the model
+/// is to begin anew.
 #[derive(Clone, Copy, Debug)]
 pub struct Unknown;
 
@@ -249,7 +250,8 @@ macro_rules! atomic {
                     self.put(change(old));
                     return old;
                 };
-                // The last value is known, as one thread runs at a time: the exchange succeeds at once.
+                // The last value is known, as one thread runs at a time: the exchange succeeds at
+                // once.
                 let mut old = self.now();
                 while let Err(now) =
                     m.compare_exchange($into(old), $into(change(old)), order, Ordering::Relaxed)

@@ -1,4 +1,5 @@
-//! How threads meet: locks that know their owner, and the atomics below them. Knows nothing of memory.
+//! How threads meet: locks that know their owner, and the atomics below them. Knows nothing of
+//! memory.
 //!
 //! | file | concept |
 //! |---|---|

@@ -1,9 +1,10 @@
 //! The machine's atomics, with a call before each operation.
 //!
-//! A scheduler of random orders (`--cfg shuttle`) runs all threads of a model on one thread of the system, one at a
-//! time, and changes between them nowhere but in that call. So an operation is one step, all threads
-//! see one order of all steps, and what a weaker ordering would allow is not tried: that is loom's part (see `modelled.rs`).
-//! Memory that no atomic covers is announced, and each announcement is a step of its own.
+//! A scheduler of random orders (`--cfg shuttle`) runs all threads of a model on one thread of the
+//! system, one at a time, and changes between them nowhere but in that call. So an operation is one
+//! step, all threads see one order of all steps, and what a weaker ordering would allow is not
+//! tried: that is loom's part (see `modelled.rs`). Memory that no atomic covers is announced, and
+//! each announcement is a step of its own.
 
 extern crate std;
 

@@ -1,8 +1,8 @@
 //! A call that must succeed or have no effect, whatever it is refused.
 //!
-//! It runs again and again, on an allocator of its own each time, while its first, second, third … request is
-//! refused, or all from there on, until a run has no request to refuse. The system refuses, or a site inside the
-//! allocator: the page layer, the store of sheaves, that of records.
+//! It runs again and again, on an allocator of its own each time, while its first, second, third …
+//! request is refused, or all from there on, until a run has no request to refuse. The system
+//! refuses, or a site inside the allocator: the page layer, the store of sheaves, that of records.
 
 use uslub_core::args::CacheArgs;
 use uslub_core::platform::FaultSite;
@@ -119,7 +119,8 @@ impl Case {
         }
         held.free(&a);
         assert_all_is_given_back(&a);
-        // A large object may become a huge one when the range cannot grow; then there is their table too.
+        // A large object may become a huge one when the range cannot grow; then there is their
+        // table too.
         (failed, a.platform.mapped_bytes() - a.huge.table_bytes())
     }
 

@@ -1,4 +1,5 @@
-//! Failures inside the allocator, by site and by probability: the kernel's `failslab` and `fail_page_alloc`.
+//! Failures inside the allocator, by site and by probability: the kernel's `failslab` and
+//! `fail_page_alloc`.
 
 use uslub_core::platform::FaultSite;
 
@@ -20,8 +21,8 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// From now on the next `granted` allocations at `site` (at any, where there is none) succeed, and `refused`
-    /// after them fail.
+    /// From now on the next `granted` allocations at `site` (at any, where there is none) succeed,
+    /// and `refused` after them fail.
     pub fn at(&mut self, site: Option<FaultSite>, granted: usize, refused: usize) {
         *self = Self {
             site,
@@ -31,7 +32,8 @@ impl Faults {
         };
     }
 
-    /// From now on so many in 1000 allocations fail at each site, and requests to the system with them.
+    /// From now on so many in 1000 allocations fail at each site, and requests to the system with
+    /// them.
     pub fn often(&mut self, per_mille: u64, seed: u64) {
         *self = Self {
             per_mille,

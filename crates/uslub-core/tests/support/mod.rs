@@ -14,9 +14,9 @@
 //! | long waits | [`sleep::timed_out`] counts those that nobody ended |
 //! | being stopped anywhere | [`torment::Torment`] |
 //!
-//! Memory really comes from the system, reserved ranges without access, so that a use of memory that is
-//! not committed, or not mapped any more, ends the test. Memory that is unmapped or purged but
-//! was not the allocator's fails the test by name. `fatal` panics with its message.
+//! Memory really comes from the system, reserved ranges without access, so that a use of memory
+//! that is not committed, or not mapped any more, ends the test. Memory that is unmapped or purged
+//! but was not the allocator's fails the test by name. `fatal` panics with its message.
 
 #![allow(dead_code, unused_imports, reason = "each test file uses a part")]
 
@@ -67,8 +67,8 @@ pub enum Fresh {
 pub enum Slots {
     /// By the lock bit of each word.
     Locked,
-    /// As by restartable sequences: whole operations of a CPU exclude each other, a fence waits until
-    /// none is under way.
+    /// As by restartable sequences: whole operations of a CPU exclude each other, a fence waits
+    /// until none is under way.
     Restartable,
     /// As before, but there is no fence.
     WithoutFence,
@@ -254,7 +254,8 @@ pub fn assert_mappings_are_known(a: &Slub) {
     );
 }
 
-/// The words of a slot, per cache and CPU: objects in the main sheaf and in the spare; `None` where there is no sheaf.
+/// The words of a slot, per cache and CPU: objects in the main sheaf and in the spare; `None` where
+/// there is no sheaf.
 pub fn sheaves_on(a: &Slub, cache: &Cache, cpu: usize) -> (Option<usize>, Option<usize>) {
     let Some(region) = a.table.region(cpu) else {
         return (None, None);

@@ -13,6 +13,7 @@ pub fn is_filled(object: *const u8, bytes: usize, byte: u8) -> bool {
     }
     // SAFETY: the test owns the object and asked for so many bytes.
     let all = unsafe { std::slice::from_raw_parts(object, bytes) };
-    // Every byte equals the one before it; a comparison of slices, as that is fast without optimisation.
+    // Every byte equals the one before it; a comparison of slices, as that is fast without
+    // optimisation.
     all[0] == byte && all[1..] == all[..bytes - 1]
 }

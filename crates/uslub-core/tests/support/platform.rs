@@ -83,7 +83,8 @@ impl Virtual {
 
     // What tests set. All orderings are SeqCst: nothing here is measured.
 
-    /// From now on the next `succeed` calls that ask for memory succeed, and `fail` after them fail.
+    /// From now on the next `succeed` calls that ask for memory succeed, and `fail` after them
+    /// fail.
     pub fn fail(&self, succeed: usize, fail: usize) {
         let mut memory = self.memory();
         memory.fail = (succeed, fail);

@@ -1,4 +1,5 @@
-//! What the allocator says when it ends the process: on the platform for tests, a panic with its message.
+//! What the allocator says when it ends the process: on the platform for tests, a panic with its
+//! message.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

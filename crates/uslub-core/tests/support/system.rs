@@ -1,6 +1,6 @@
-//! Memory from the system: address space without access, and access to it. An interpreter (Miri) has no address
-//! space to reserve; there a reservation is an allocation whose bytes nobody has written, so
-//! that a read of what was never committed is seen too.
+//! Memory from the system: address space without access, and access to it. An interpreter (Miri)
+//! has no address space to reserve; there a reservation is an allocation whose bytes nobody has
+//! written, so that a read of what was never committed is seen too.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
@@ -92,7 +92,8 @@ mod real {
     }
 
     pub fn unmap(start: usize, bytes: usize) {
-        // SAFETY: the platform's records say that the range is the allocator's, who uses it no more.
+        // SAFETY: the platform's records say that the range is the allocator's, who uses it no
+        // more.
         assert_eq!(unsafe { libc::munmap(start as *mut _, bytes) }, 0);
     }
 

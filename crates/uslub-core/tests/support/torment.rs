@@ -1,7 +1,7 @@
 //! Interrupts at any instruction.
 //!
-//! Two threads on two CPUs seldom meet inside a window of a few instructions. Here a thread is stopped
-//! wherever it is, by a signal whose handler sleeps a moment, while the others go on.
+//! Two threads on two CPUs seldom meet inside a window of a few instructions. Here a thread is
+//! stopped wherever it is, by a signal whose handler sleeps a moment, while the others go on.
 
 use std::ptr::null_mut;
 use std::sync::Mutex;
@@ -62,7 +62,8 @@ impl Torment {
                 let threads = self.threads.lock().unwrap();
                 if !threads.is_empty() {
                     let thread = threads[dice.below(threads.len())];
-                    // SAFETY: the thread takes itself out of the list, under its lock, before it ends.
+                    // SAFETY: the thread takes itself out of the list, under its lock, before it
+                    // ends.
                     unsafe { libc::pthread_kill(thread, libc::SIGUSR1) };
                 }
             }

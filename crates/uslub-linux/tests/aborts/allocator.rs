@@ -1,9 +1,11 @@
-//! The same sequences inside an allocator that works: whatever is aborted, its slow paths lose no object.
+//! The same sequences inside an allocator that works: whatever is aborted, its slow paths lose no
+//! object.
 //!
-//! The child takes and gives back objects of several caches, one by one and in bulk, and of kmalloc. Each
-//! object bears a stamp that only its owner may have written. Every instruction of every sequence of this program
-//! is armed at once; the first call that comes by is aborted there and takes its slow path. After each round the child looks at all
-//! stamps, at the allocator's own rules, and at the number of live objects; at the end no cache may miss one.
+//! The child takes and gives back objects of several caches, one by one and in bulk, and of
+//! kmalloc. Each object bears a stamp that only its owner may have written. Every instruction of
+//! every sequence of this program is armed at once; the first call that comes by is aborted there
+//! and takes its slow path. After each round the child looks at all stamps, at the allocator's own
+//! rules, and at the number of live objects; at the end no cache may miss one.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
@@ -70,7 +72,8 @@ impl Held {
         self.objects.extend_from_slice(new);
     }
 
-    /// Gives the last `n` objects back, or as many as there are, from an array that lies `at` words behind another.
+    /// Gives the last `n` objects back, or as many as there are, from an array that lies `at` words
+    /// behind another.
     fn give(&mut self, n: usize, at: usize) {
         let n = n.min(self.objects.len());
         let mut old = vec![std::ptr::null_mut(); at];
@@ -151,8 +154,8 @@ fn work() {
     }
 }
 
-/// All sequences of this program, named by the operations that have the same instructions. Which copy of an operation
-/// serves the allocator is the compiler's choice.
+/// All sequences of this program, named by the operations that have the same instructions. Which
+/// copy of an operation serves the allocator is the compiler's choice.
 fn sequences_of_the_program(area: uslub_rseq::Area) -> Vec<(&'static str, Sequence)> {
     let memory = Memory::of(std::process::id() as libc::pid_t);
     let known = operations().iter().map(|o| (o.name, sequence_of(o, area)));

@@ -23,7 +23,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use uslub_rseq::Area;
 
-/// This thread's area; `None`, and a line that says so, where the kernel has no restartable sequences.
+/// This thread's area; `None`, and a line that says so, where the kernel has no restartable
+/// sequences.
 fn area() -> Option<Area> {
     let area = Area::adopt().or_else(Area::register_own);
     if area.is_none() {

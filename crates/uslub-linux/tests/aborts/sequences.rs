@@ -1,8 +1,8 @@
 //! Each operation, aborted at each of its instructions, alone.
 //!
-//! The child prepares the world, stops, runs the operation, and looks at what there is. When the operation returned
-//! its sentinel nothing may have changed, and the same operation must then succeed: that is
-//! what a slow path relies on.
+//! The child prepares the world, stops, runs the operation, and looks at what there is. When the
+//! operation returned its sentinel nothing may have changed, and the same operation must then
+//! succeed: that is what a slow path relies on.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
@@ -49,7 +49,8 @@ fn round(world: &mut World, operation: &Operation) -> u64 {
     }
 }
 
-/// The address of the descriptor that this thread published last; 0 when the kernel has removed it since.
+/// The address of the descriptor that this thread published last; 0 when the kernel has removed it
+/// since.
 fn published(area: &Area) -> u64 {
     let descriptor: u64;
     // SAFETY: reads a word of this thread's area.
@@ -79,8 +80,8 @@ pub fn sequence_of(operation: &Operation, area: Area) -> Sequence {
     panic!("{} publishes no descriptor", operation.name);
 }
 
-/// Rounds until the armed instruction was reached: a round that the machine itself interrupted before is tried again, and one
-/// whose copy took the other of two ways.
+/// Rounds until the armed instruction was reached: a round that the machine itself interrupted
+/// before is tried again, and one whose copy took the other of two ways.
 fn until_reached(tracee: &mut Tracee, name: &str, instruction: usize) -> u64 {
     let stops = |tracee: &Tracee| {
         let aborted = tracee.aborted[0].get(instruction).copied();

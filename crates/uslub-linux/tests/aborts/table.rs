@@ -16,7 +16,8 @@ impl Table {
         }
     }
 
-    /// A sequence, its aborts at each instruction, and the stops behind its commit that changed nothing.
+    /// A sequence, its aborts at each instruction, and the stops behind its commit that changed
+    /// nothing.
     pub fn row(&mut self, name: &str, aborted: &[u32], passed: u32) {
         self.rows.push((name.to_owned(), aborted.to_vec(), passed));
     }
@@ -33,7 +34,8 @@ impl Table {
 
     /// # Panics
     ///
-    /// If an operation has no sequence that was run, or one that was run was never aborted at one of its instructions.
+    /// If an operation has no sequence that was run, or one that was run was never aborted at one
+    /// of its instructions.
     pub fn assert_complete(&self, operations: &[Operation]) {
         for operation in operations.iter().map(|operation| operation.name) {
             let copies = self.rows.iter().filter(|(name, ..)| *name == operation);

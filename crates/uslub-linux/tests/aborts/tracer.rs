@@ -1,10 +1,10 @@
 //! A tracer that ends a restartable sequence at an instruction of its choice.
 //!
-//! A breakpoint is put at the instruction. The process stops there, before the
-//! instruction runs, and the tracer wakes up: a stop, a switch of threads and a signal at once. So the
-//! kernel must find the instruction pointer inside the sequence when it resumes the process, and sends
-//! it to the abort address, where another breakpoint tells that it got there. Nothing is
-//! simulated: the descriptor, the signature and the range are those that the kernel looks at.
+//! A breakpoint is put at the instruction. The process stops there, before the instruction runs,
+//! and the tracer wakes up: a stop, a switch of threads and a signal at once. So the kernel must
+//! find the instruction pointer inside the sequence when it resumes the process, and sends it to
+//! the abort address, where another breakpoint tells that it got there. Nothing is simulated: the
+//! descriptor, the signature and the range are those that the kernel looks at.
 //!
 //! | the process stops at | what the tracer does |
 //! |---|---|
@@ -63,7 +63,8 @@ pub struct Sequence {
     pub start: u64,
     /// Address behind its commit.
     pub end: u64,
-    /// The jump at the address where the kernel sends it, or behind what makes the result nothing there.
+    /// The jump at the address where the kernel sends it, or behind what makes the result nothing
+    /// there.
     pub jump: u64,
     /// Where the jump goes.
     pub goes_on: u64,
@@ -78,8 +79,8 @@ impl Sequence {
     ///
     /// # Panics
     ///
-    /// If the kernel would refuse it, or it has a call, a system call or a part of an instruction, or does not begin
-    /// with the CPU's index and end with a store.
+    /// If the kernel would refuse it, or it has a call, a system call or a part of an instruction,
+    /// or does not begin with the CPU's index and end with a store.
     pub fn read(memory: &Memory, descriptor: u64) -> Self {
         assert_eq!(memory.word(descriptor), 0, "version and flags");
         let start = memory.word(descriptor + 8);
@@ -145,7 +146,8 @@ impl Sequence {
     }
 }
 
-/// The first instruction from an address on that does something: jumps may be kept off the end of 32 bytes.
+/// The first instruction from an address on that does something: jumps may be kept off the end of
+/// 32 bytes.
 fn decode_padded(memory: &Memory, mut at: u64) -> Instruction {
     loop {
         let instruction = decode(memory, at);
@@ -177,7 +179,8 @@ pub struct Tracee {
     pid: libc::pid_t,
     memory: Memory,
     sequences: Vec<Sequence>,
-    /// Armed instructions: which sequence, and which of its instructions; one behind the last is the one behind the commit.
+    /// Armed instructions: which sequence, and which of its instructions; one behind the last is
+    /// the one behind the commit.
     armed: HashMap<u64, (usize, usize)>,
     /// What the breakpoints hide.
     hidden: HashMap<u64, u8>,
@@ -215,7 +218,8 @@ impl Tracee {
 
     /// A fork of this process that runs `work` as a traced child; it stops before it begins.
     pub fn fork(work: impl FnOnce()) -> Self {
-        // SAFETY: the child works on memory of its own and ends without going back into the test harness.
+        // SAFETY: the child works on memory of its own and ends without going back into the test
+        // harness.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0);
         if pid == 0 {
@@ -251,8 +255,8 @@ impl Tracee {
         self.sequences.len() - 1
     }
 
-    /// Arms an instruction of a sequence, or with the number behind the last the one behind the commit; it is
-    /// disarmed when it is reached.
+    /// Arms an instruction of a sequence, or with the number behind the last the one behind the
+    /// commit; it is disarmed when it is reached.
     pub fn arm(&mut self, sequence: usize, instruction: usize) {
         let of = &self.sequences[sequence];
         let at = of.instructions.get(instruction).copied().unwrap_or(of.end);
@@ -298,7 +302,8 @@ impl Tracee {
     ///
     /// # Panics
     ///
-    /// If an armed instruction was reached inside its sequence and the kernel did not send the process to the abort address.
+    /// If an armed instruction was reached inside its sequence and the kernel did not send the
+    /// process to the abort address.
     pub fn run(&mut self) -> Event {
         loop {
             self.resume();

@@ -1,5 +1,6 @@
-//! Linux, where so many in 1000 requests fail: reservations, commitments, mappings, resized mappings, purges, fences, and the
-//! allocator's own pages, sheaves and records. All else is the real system's.
+//! Linux, where so many in 1000 requests fail: reservations, commitments, mappings, resized
+//! mappings, purges, fences, and the allocator's own pages, sheaves and records. All else is the
+//! real system's.
 
 use std::fmt::Arguments;
 use std::ptr::NonNull;

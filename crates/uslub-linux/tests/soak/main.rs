@@ -1,8 +1,9 @@
-//! Everything at once, on the real system: threads that use every call and pass objects on, signals whose handlers
-//! allocate, forks, and 1 % of all requests refused. Every object has its pattern; every one is counted; at the end
-//! nothing is in use, and resident memory has not grown.
+//! Everything at once, on the real system: threads that use every call and pass objects on, signals
+//! whose handlers allocate, forks, and 1 % of all requests refused. Every object has its pattern;
+//! every one is counted; at the end nothing is in use, and resident memory has not grown.
 //!
-//! `USLUB_SOAK_SECONDS` says how long (4 otherwise), half of it with restartable sequences and half without.
+//! `USLUB_SOAK_SECONDS` says how long (4 otherwise), half of it with restartable sequences and half
+//! without.
 
 mod faulty;
 
@@ -45,7 +46,8 @@ static DONE: AtomicBool = AtomicBool::new(false);
 static PASSED: [AtomicPtr<u8>; 64] = [const { AtomicPtr::new(null_mut()) }; 64];
 
 fn cache() -> &'static Cache {
-    // SAFETY: set before any thread starts, and never destroyed before all have ended. SeqCst: see above.
+    // SAFETY: set before any thread starts, and never destroyed before all have ended. SeqCst: see
+    // above.
     unsafe { &*CACHE.load(SeqCst) }
 }
 

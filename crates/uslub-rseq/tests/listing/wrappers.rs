@@ -1,4 +1,5 @@
-//! Each operation in a function of its own, for `.ci/listing` to disassemble. Compiled by `.ci/aarch64`.
+//! Each operation in a function of its own, for `.ci/listing` to disassemble. Compiled by
+//! `.ci/aarch64`.
 
 use uslub_rseq::{Area, Index};
 

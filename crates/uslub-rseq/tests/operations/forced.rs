@@ -1,8 +1,10 @@
-//! An abort at each instruction of each sequence for aarch64, without a kernel that knows the thread.
+//! An abort at each instruction of each sequence for aarch64, without a kernel that knows the
+//! thread.
 //!
-//! A breakpoint instruction is written over one of the sequence's; the handler of its signal puts the old one back and
-//! goes on where the kernel would: at the abort address if the instruction pointer is inside the descriptor's range, else
-//! where it was. So the range, the abort address and the signature are those of the descriptor, and only the jump is ours.
+//! A breakpoint instruction is written over one of the sequence's; the handler of its signal puts
+//! the old one back and goes on where the kernel would: at the abort address if the instruction
+//! pointer is inside the descriptor's range, else where it was. So the range, the abort address and
+//! the signature are those of the descriptor, and only the jump is ours.
 
 use std::arch::asm;
 use std::sync::PoisonError;
@@ -157,8 +159,8 @@ fn an_abort_at_each_instruction_leaves_everything_in_its_place() {
     }
 }
 
-/// Rounds until the armed instruction was reached, as not all lengths take the same way: the state before the last and what it must make
-/// of it, and whether the operation was done.
+/// Rounds until the armed instruction was reached, as not all lengths take the same way: the state
+/// before the last and what it must make of it, and whether the operation was done.
 fn until_reached(operation: &Operation, world: &mut World) -> (State, State, bool) {
     for _ in 0..100 {
         (operation.prepare)(world);

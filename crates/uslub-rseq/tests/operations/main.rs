@@ -1,4 +1,5 @@
-//! What each operation does and when it refuses, and what an abort at each of its instructions leaves.
+//! What each operation does and when it refuses, and what an abort at each of its instructions
+//! leaves.
 //!
 //! The operations run on an area that the kernel does not know, which this program fills in
 //! itself: so they run wherever their instructions do, in an emulator too.
@@ -215,7 +216,8 @@ fn a_thread_that_is_not_registered_touches_nothing() {
 #[test]
 fn the_kernel_is_asked_and_its_answer_is_believed() {
     let area = uslub_rseq::Area::adopt().or_else(uslub_rseq::Area::register_own);
-    // Under an emulator that has no sequences there must be none; elsewhere the fields must make sense.
+    // Under an emulator that has no sequences there must be none; elsewhere the fields must make
+    // sense.
     match area {
         Some(area) => {
             assert!(area.register_here());

@@ -85,7 +85,8 @@ impl OwnArea {
 
 fn thread_pointer() -> usize {
     let pointer: usize;
-    // SAFETY: reads a register, or the word in which the thread's control block has its own address.
+    // SAFETY: reads a register, or the word in which the thread's control block has its own
+    // address.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         asm!("mov {}, fs:[0]", out(reg) pointer, options(nostack, preserves_flags, readonly));

@@ -1,6 +1,7 @@
 //! One sheaf, one word and one counter, and every operation of `uslub-rseq` on them.
 //!
-//! The table leads each CPU to the same region, as one thread uses it. What there is can be read as a
+//! The table leads each CPU to the same region, as one thread uses it. What there is can be read as
+//! a
 //! [`State`]; what an operation must make of it is told by a few lines of plain code. An
 //! operation that was aborted must leave the state as it was.
 
@@ -89,9 +90,9 @@ impl World {
         world
     }
 
-    /// The next way to copy: wide every other time, a large bulk every other two times where those are copied in another way, and
-    /// always from and to another place. Returns how many objects the next bulk call has, at least so many, and how many should be
-    /// below them.
+    /// The next way to copy: wide every other time, a large bulk every other two times where those
+    /// are copied in another way, and always from and to another place. Returns how many objects
+    /// the next bulk call has, at least so many, and how many should be below them.
     pub fn turn(&mut self, least: usize) -> (usize, usize) {
         self.turn += 1;
         uslub_rseq::move_wide(self.turn % 2 == 1);

@@ -1,9 +1,9 @@
 //! The release library's own sequences, aborted at every instruction by the real kernel.
 //!
-//! A program runs on the preloaded library under the tracer of `uslub-linux`'s tests. `malloc` and `free` must be aborted at each
-//! of their instructions; of the copies of the operations that the compiler has put into slow functions those that the
-//! program reaches are aborted too, and the table says how far. The program verifies each block, and at its
-//! end the allocator's own rules.
+//! A program runs on the preloaded library under the tracer of `uslub-linux`'s tests. `malloc` and
+//! `free` must be aborted at each of their instructions; of the copies of the operations that the
+//! compiler has put into slow functions those that the program reaches are aborted too, and the
+//! table says how far. The program verifies each block, and at its end the allocator's own rules.
 //!
 //! `USLUB_ABORTS=N`: aborts at each instruction; 3 otherwise.
 
@@ -24,7 +24,8 @@ use uslub_tests::subject::{plain, subject};
 use uslub_tests::tools::{alone, number, say_skipped};
 use uslub_tests::{Way, program};
 
-/// Rounds of the program in which an instruction of `malloc` and `free` must be reached, for each abort asked for.
+/// Rounds of the program in which an instruction of `malloc` and `free` must be reached, for each
+/// abort asked for.
 const ROUNDS: u64 = 40;
 
 /// Where the library is in a traced process.

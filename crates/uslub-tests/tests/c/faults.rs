@@ -20,7 +20,8 @@ in_every_way! {
     fn programs_live_where_system_calls_are_refused(way) {
         let _alone = alone();
         let Some(refuse) = program("refuse") else { return };
-        // The numbers are EPERM, ENOMEM and ENOSYS. `stress` itself needs its affinity, `api` that memory goes back.
+        // The numbers are EPERM, ENOMEM and ENOSYS. `stress` itself needs its affinity, `api` that
+        // memory goes back.
         for (refused, programs) in [
             ("membarrier=1", &["threads", "stress"][..]),
             ("membarrier=38,rseq=38", &["stress"]),
@@ -132,7 +133,8 @@ impl Drop for Cgroup {
     }
 }
 
-/// What is live fits; what was freed must not count, not even as a part of a huge page that is held as a whole.
+/// What is live fits; what was freed must not count, not even as a part of a huge page that is held
+/// as a whole.
 #[test]
 fn a_cgroup_limit_is_lived_with() {
     let _alone = alone();

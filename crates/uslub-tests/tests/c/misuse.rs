@@ -128,7 +128,8 @@ fn what_can_be_seen_at_once_is_seen_at_once() {
             assert!(!said.contains("not seen at once"), "{case}: {said}");
         }
     }
-    // An object of a size class that is freed twice in a row: where there are restartable sequences.
+    // An object of a size class that is freed twice in a row: where there are restartable
+    // sequences.
     if cfg!(target_arch = "x86_64") && libc_has_rseq() {
         for case in ["small-double", "tiny-double", "page-double"] {
             for way in [Way::PRELOADED, Way::BY_NUMBER] {

@@ -172,7 +172,8 @@ impl Function {
         ways
     }
 
-    /// Instructions to the nearest and the farthest return from each address, where there is one. All jumps go forward.
+    /// Instructions to the nearest and the farthest return from each address, where there is one.
+    /// All jumps go forward.
     fn lengths(&self, seen: &HashSet<u64>) -> HashMap<u64, (usize, usize)> {
         let mut lengths: HashMap<u64, (usize, usize)> = HashMap::new();
         for (at, instruction) in self.code.iter().rev().filter(|(at, _)| seen.contains(at)) {
@@ -192,7 +193,8 @@ impl Function {
         lengths
     }
 
-    /// Instructions of the shortest way from the entry to a return that passes an address and has nothing slow on it.
+    /// Instructions of the shortest way from the entry to a return that passes an address and has
+    /// nothing slow on it.
     pub fn shortest_way_through(&self, address: u64) -> Option<usize> {
         let there = self.shortest(self.start, |instruction| instruction.ip() == address)?;
         let back = self.shortest(address, |instruction| {

@@ -1,9 +1,10 @@
 //! What the release build's fast paths are made of, instruction by instruction.
 //!
-//! `malloc` and `free` are written by hand: every way through them that does not jump to a slow function is followed
-//! to its return, and none may have a lock, a call, a division, or more instructions than stated here. The caches' functions are
-//! the compiler's: there the way through the sequence's commit is looked for that has none of these, and its length
-//! is bounded too. A limit that must grow is a decision, not an accident: say why where it stands.
+//! `malloc` and `free` are written by hand: every way through them that does not jump to a slow
+//! function is followed to its return, and none may have a lock, a call, a division, or more
+//! instructions than stated here. The caches' functions are the compiler's: there the way through
+//! the sequence's commit is looked for that has none of these, and its length is bounded too. A
+//! limit that must grow is a decision, not an accident: say why where it stands.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -12,18 +13,23 @@ mod code;
 use code::{Library, Slow};
 use uslub_tests::subject::{release_library, subject};
 
-/// Instructions of `malloc` from its first to its return, both counted. The least that is known: bound 3, class 3, area and registration 3,
-/// descriptor 2, index and region 2, pop 6, counter and return 2.
+/// Instructions of `malloc` from its first to its return, both counted. The least that is known:
+/// bound 3, class 3, area and registration 3, descriptor 2, index and region 2, pop 6, counter and
+/// return 2.
 const MALLOC_MOST: usize = 21;
-/// The same of `free`: bound 6, page's cache 2, area and registration 3, descriptor 2, index and region 2, the look for a
-/// double free 3, push 5, counter and return 2, and one that does nothing but keep a jump off the end of 32 bytes of code.
+/// The same of `free`: bound 6, page's cache 2, area and registration 3, descriptor 2, index and
+/// region 2, the look for a double free 3, push 5, counter and return 2, and one that does nothing
+/// but keep a jump off the end of 32 bytes of code.
 const FREE_MOST: usize = 26;
-/// The same of what frees an object of a known class, for `realloc`: the class 1, bound 3, the rest as above.
+/// The same of what frees an object of a known class, for `realloc`: the class 1, bound 3, the rest
+/// as above.
 const FREE_OF_MOST: usize = 22;
-/// The same of `Allocator::alloc` as the library for C has it: what `malloc` does, and the look whether sequences may run, and the
-/// flags. 43 when this was written; the rest is the compiler's freedom.
+/// The same of `Allocator::alloc` as the library for C has it: what `malloc` does, and the look
+/// whether sequences may run, and the flags. 43 when this was written; the rest is the compiler's
+/// freedom.
 const CACHE_ALLOC_MOST: usize = 48;
-/// The same of `uslub_cache_free`, which looks up the page's cache besides. 55 when this was written.
+/// The same of `uslub_cache_free`, which looks up the page's cache besides. 55 when this was
+/// written.
 const CACHE_FREE_MOST: usize = 60;
 
 /// Every way of a function from its entry to its return.
@@ -46,7 +52,8 @@ fn all_ways_are_fast(name: &str, most: usize) {
     );
 }
 
-/// The shortest way through a sequence's commit, in the exported function or where the compiler has not put it there, in the one that it calls.
+/// The shortest way through a sequence's commit, in the exported function or where the compiler has
+/// not put it there, in the one that it calls.
 fn a_way_is_fast(library: &Library, exported: &str, called: &str, most: usize) {
     let functions = [
         library.function(|symbol| symbol == exported),

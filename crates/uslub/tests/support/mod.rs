@@ -23,7 +23,8 @@ pub fn assert_live<T>(cache: &Cache<T>, n: usize) {
 
 /// Checks that so many objects of a cache are held by somebody.
 pub fn assert_live_raw(cache: &RawCache, n: usize) {
-    // Another test's thread may be flushing sheaves of a cache that nobody has used for a while: those in its hands count as held.
+    // Another test's thread may be flushing sheaves of a cache that nobody has used for a while:
+    // those in its hands count as held.
     for _ in 0..400 {
         if cache.stats().info.live_objs() == n {
             return;

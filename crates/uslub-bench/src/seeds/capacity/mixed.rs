@@ -1,4 +1,5 @@
-//! The mixed load: many caches of all sizes, some hot, in bursts, a part of them freed on another CPU.
+//! The mixed load: many caches of all sizes, some hot, in bursts, a part of them freed on another
+//! CPU.
 
 use uslub_core::Gfp;
 use uslub_sim::{Sim, cpu};
@@ -123,8 +124,8 @@ fn pick(chances: &[f64], dice: &mut Dice) -> usize {
 }
 
 impl Kind<'_> {
-    /// CPU `at` allocates a burst, or frees one that it holds; one in four it hands to another CPU to free. Objects
-    /// allocated, or nothing without memory.
+    /// CPU `at` allocates a burst, or frees one that it holds; one in four it hands to another CPU
+    /// to free. Objects allocated, or nothing without memory.
     fn burst(&mut self, at: usize, cpus: usize, dice: &mut Dice) -> Option<usize> {
         let Strategy { slub, cache } = &self.strategy;
         let n = 1 + dice.below(2 * self.burst);

@@ -75,7 +75,8 @@ pub struct Play<'a> {
 }
 
 impl Play<'_> {
-    /// Each CPU makes so many steps, all in turn; nanoseconds of a tree's step, or of an object's way.
+    /// Each CPU makes so many steps, all in turn; nanoseconds of a tree's step, or of an object's
+    /// way.
     pub fn round(&mut self, steps: usize) -> Result<f64, Failure> {
         let (time, whole) = nanoseconds(|| {
             (0..steps).all(|_| {

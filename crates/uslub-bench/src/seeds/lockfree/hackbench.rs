@@ -1,7 +1,7 @@
 //! The shape of hackbench: groups of senders and receivers over bounded queues.
 //!
-//! Each sender of a group sends to each receiver of it. A message is a head and its data, allocated by the sender and
-//! freed by the receiver, which checks what is written in both.
+//! Each sender of a group sends to each receiver of it. A message is a head and its data, allocated
+//! by the sender and freed by the receiver, which checks what is written in both.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 

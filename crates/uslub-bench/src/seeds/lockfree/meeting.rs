@@ -1,7 +1,8 @@
 //! Threads that meet: all of them change the state of one slab, as fast as they can.
 //!
-//! A change reads the state and counts one object more or less in use, as a free and an allocation do; who comes too late
-//! tries again. So what is timed is the step itself and the line that it is in, without lists, links and sheaves.
+//! A change reads the state and counts one object more or less in use, as a free and an allocation
+//! do; who comes too late tries again. So what is timed is the step itself and the line that it is
+//! in, without lists, links and sheaves.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -16,7 +17,8 @@ use crate::threads::joined;
 
 use super::{Both, PARTS};
 
-/// Nanoseconds of a change, where so many threads share two CPUs: under a lock, and in one atomic step.
+/// Nanoseconds of a change, where so many threads share two CPUs: under a lock, and in one atomic
+/// step.
 pub fn run(bench: &Bench, threads: usize) -> Result<Both, Failure> {
     // More threads than CPUs must meet often enough to be put aside with the lock in their hands.
     let parts = if threads > 2 { 1 } else { PARTS };

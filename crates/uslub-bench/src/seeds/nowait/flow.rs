@@ -117,7 +117,8 @@ pub fn warm<P: Platform>(strategy: &Strategy<'_, P>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs `work` and says what became of `objects` objects; it returns whether all came as they were sent.
+/// Runs `work` and says what became of `objects` objects; it returns whether all came as they were
+/// sent.
 pub fn measured<P: Platform>(
     strategy: &Strategy<'_, P>,
     objects: usize,
@@ -179,8 +180,8 @@ pub fn run_pinned<P: Platform>(
     })
 }
 
-/// Puts `objects` elements into the rings in turn, each with its number written into it; `turn` is told whose turn it is.
-/// Returns whether there was memory for all.
+/// Puts `objects` elements into the rings in turn, each with its number written into it; `turn` is
+/// told whose turn it is. Returns whether there was memory for all.
 pub fn produce(rings: &[(&Ring, &dyn Elements)], objects: usize, turn: impl Fn(usize)) -> bool {
     let mut enough = true;
     for first in (0..objects).step_by(BATCH) {
@@ -202,7 +203,8 @@ pub fn produce(rings: &[(&Ring, &dyn Elements)], objects: usize, turn: impl Fn(u
     enough
 }
 
-/// Takes `objects` elements out of the rings in turn and frees them; returns whether each was as it was sent.
+/// Takes `objects` elements out of the rings in turn and frees them; returns whether each was as it
+/// was sent.
 pub fn consume(rings: &[(&Ring, &dyn Elements)], objects: usize, turn: impl Fn(usize)) -> bool {
     let mut right = true;
     for first in (0..objects).step_by(BATCH) {

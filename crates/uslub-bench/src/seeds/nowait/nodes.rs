@@ -1,7 +1,8 @@
-//! Seed 4 on a simulated machine with eight memory nodes: eight producers, each with a consumer on the next node.
+//! Seed 4 on a simulated machine with eight memory nodes: eight producers, each with a consumer on
+//! the next node.
 //!
-//! One thread plays all producers in turn, another all consumers. What a consumer frees belongs to another node, so it
-//! cannot stay in the consumer's sheaves.
+//! One thread plays all producers in turn, another all consumers. What a consumer frees belongs to
+//! another node, so it cannot stay in the consumer's sheaves.
 
 use uslub_core::Gfp;
 use uslub_sim::{Clock, Machine, Sim, cpu};

@@ -66,7 +66,8 @@ pub fn run(bench: &Bench) -> Result<[Rounds; 3], Failure> {
     Ok(rounds)
 }
 
-/// One round: both CPUs make steps for a while to warm up, and for as long again; then nothing happens for a while.
+/// One round: both CPUs make steps for a while to warm up, and for as long again; then nothing
+/// happens for a while.
 fn one(
     grace: &Batches,
     way: usize,
