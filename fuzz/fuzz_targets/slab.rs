@@ -317,7 +317,7 @@ enum Step {
 /// Takes one kind of lock, as a thread elsewhere may.
 fn lock(a: &Slub, cache: &Cache, which: u8) {
     match which {
-        0 => cache.nodes().for_each(|node| node.barn.raw_lock().acquire()),
+        0 => cache.barns().for_each(|barn| barn.raw_lock().acquire()),
         1 => cache.nodes().for_each(|node| node.lists.raw().acquire()),
         2 => a.zone.raw_locks().into_iter().for_each(|lock| lock.acquire()),
         3 => a.meta.raw_lock().acquire(),
@@ -329,7 +329,7 @@ fn unlock(a: &Slub, cache: &Cache, which: u8) {
     // SAFETY: this thread took it.
     unsafe {
         match which {
-            0 => cache.nodes().for_each(|node| node.barn.raw_lock().release()),
+            0 => cache.barns().for_each(|barn| barn.raw_lock().release()),
             1 => cache.nodes().for_each(|node| node.lists.raw().release()),
             2 => a.zone.raw_locks().into_iter().for_each(|lock| lock.release()),
             3 => a.meta.raw_lock().release(),

@@ -7,9 +7,9 @@
 use core::ptr;
 use core::sync::atomic::Ordering::Acquire;
 
+use crate::args::Flags;
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
-use crate::cache::args::Flags;
 use crate::memory::{PageIndex, PageKind};
 use crate::platform::Platform;
 use crate::sheaf::drain::Take;

@@ -10,10 +10,11 @@
 //! | [`cache`] | caches: one object, many objects, and what is asked of all of them |
 //! | [`sheaf`] | batches of objects near a CPU |
 //! | [`slab`] | objects in pages |
-//! | [`percpu`] | one word a CPU and cache |
 //! | [`memory`] | pages from the system, and back |
+//! | [`percpu`] | one word a CPU and cache |
 //! | [`sync`] | how threads meet |
-//! | [`platform`], [`gfp`], [`grace`], [`tunables`] | the world below, and what a caller may ask for |
+//! | [`platform`] | the world below: what a system must do |
+//! | [`gfp`], [`args`], [`tunables`], [`size_class`], [`grace`] | what a caller may ask for |
 //!
 //! A layer uses only what stands below it.
 
@@ -22,6 +23,7 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod args;
 pub mod cache;
 pub mod destroy;
 pub mod gfp;
@@ -34,11 +36,11 @@ pub mod platform;
 pub mod prefill;
 pub mod rcu;
 pub mod sheaf;
+pub mod size_class;
 pub mod slab;
 pub mod sync;
 pub mod tunables;
 
 pub use cache::allocator::Allocator;
-pub use cache::args;
 pub use gfp::Gfp;
 pub use percpu::stats;

@@ -19,7 +19,7 @@ use crate::percpu::sheaf::{Sheaf, Window};
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::sheaf::spill::Spill;
-use crate::slab::refill::Refill;
+use crate::slab::take::Refill;
 
 /// An array of objects that is larger than any sheaf; its objects follow it.
 #[repr(C)]
@@ -233,12 +233,15 @@ impl<P: Platform> Allocator<P> {
         match &mut prefilled.0 {
             Kind::Sheaf(sheaf) => loop {
                 let missing = n.saturating_sub(sheaf.len());
-                let mut refill = Refill::new(cache, sheaf.room(), missing, gfp, Spill::of(cache));
+                let mut spill = Spill::new();
+                let overflow = spill.overflow_of(cache);
+                let room = sheaf.room();
+                let mut refill = Refill::new(cache, &mut *room, missing, gfp, overflow);
                 self.refill(&mut refill);
-                let (more, spilled) = (refill.filled, refill.spill.sheaf.take());
-                refill.out[..more].reverse();
+                let more = refill.filled;
+                room[..more].reverse();
                 sheaf.grow(more);
-                if let Some(spilled) = spilled {
+                if let Some(spilled) = spill.into_sheaf() {
                     self.place_filled(cache, spilled, gfp);
                 }
                 self.count(cache, StatItem::SheafRefill, more);

@@ -242,7 +242,7 @@ fn a_barn_that_is_too_full_and_then_too_empty_widens_and_narrows_again() {
     let a = Setup::with(&[]).build();
     // Twelve sheaves at a time, and eight find room at first.
     hand_over(&a, 20);
-    let (class, barn) = (class(&a), &class(&a).node(0).barn);
+    let (class, barn) = (class(&a), class(&a).barn(0));
     assert_eq!((class.max_full, class.max_full_grown), (8, 20));
     assert!((4..=12).contains(&barn.more()), "{}", barn.more());
     assert!(
@@ -274,7 +274,7 @@ fn a_barn_stays_as_it_is_where_its_size_is_given_or_the_budget_is_used_up() {
     for settings in [&["max_full_sheaves=8"], &["sheaf_budget_mb=0"]] {
         let a = Setup::with(settings).build();
         hand_over(&a, 20);
-        let barn = &class(&a).node(0).barn;
+        let barn = class(&a).barn(0);
         assert!(hand_over(&a, 20) > 20 * 240, "{settings:?}");
         assert_eq!(barn.more(), 0, "{settings:?}");
         assert!(barn.nr_full() <= 8, "{settings:?}");
@@ -289,7 +289,7 @@ fn a_barn_does_not_widen_for_those_who_only_free_or_only_allocate() {
     let a = Setup::with(&[]).build();
     on_cpu(0);
     let objects: Vec<_> = (0..30_000).map(|_| a.kmalloc(256, Gfp::KERNEL)).collect();
-    let barn = &class(&a).node(0).barn;
+    let barn = class(&a).barn(0);
     assert_eq!(barn.more(), 0);
     // SAFETY: the test's objects, freed once.
     objects

@@ -43,7 +43,7 @@ fn used(settings: &[&str]) -> (Box<Slub>, Vec<*mut u8>) {
 /// Takes one kind of lock.
 fn lock(a: &Slub, cache: &Cache, which: usize) {
     match which {
-        0 => cache.node(0).barn.raw_lock().acquire(),
+        0 => cache.barn(0).raw_lock().acquire(),
         1 => cache.node(0).lists.raw().acquire(),
         2 => a
             .zone
@@ -60,7 +60,7 @@ fn unlock(a: &Slub, cache: &Cache, which: usize) {
     // SAFETY: this thread took it.
     unsafe {
         match which {
-            0 => cache.node(0).barn.raw_lock().release(),
+            0 => cache.barn(0).raw_lock().release(),
             1 => cache.node(0).lists.raw().release(),
             2 => a
                 .zone

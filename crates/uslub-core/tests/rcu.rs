@@ -117,7 +117,7 @@ fn a_full_sheaf_serves_allocations_as_it_is_after_its_grace_period() {
     }
     assert_eq!(grace.waiting(), 2);
     grace.end();
-    assert_eq!(cache.node(0).barn.nr_full(), 2);
+    assert_eq!(cache.barn(0).nr_full(), 2);
     let again = take(&a, cache, cache.capacity);
     assert!(again.iter().all(|o| objects.contains(o)));
     a.rcu_barrier();

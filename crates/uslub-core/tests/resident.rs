@@ -329,7 +329,7 @@ fn a_class_that_nobody_uses_any_more_keeps_nothing() {
 fn what_the_barn_of_a_class_does_not_need_goes_back_though_the_class_is_in_use() {
     let a = setup();
     let class = left_behind(&a);
-    let full = || class.node(0).barn.nr_full();
+    let full = || class.barn(0).nr_full();
     let before = full();
     assert!(before > 1, "{before}");
     let others = while_others_go_on(&a, 12, || give(&a, take(&a, SMALL)));

@@ -218,7 +218,7 @@ impl Seen {
     fn of(a: &Slub, cache: &Cache) -> Self {
         let on: Vec<_> = (0..CPUS).map(|cpu| sheaves_on(a, cache, cpu)).collect();
         let sheaves = |s: &(Option<_>, Option<_>)| s.0.iter().count() + s.1.iter().count();
-        let barn = &cache.node(0).barn;
+        let barn = cache.barn(0);
         Self {
             objects: (on.iter())
                 .map(|s| (s.0.unwrap_or(0), s.1.unwrap_or(0)))
@@ -385,7 +385,7 @@ fn without_a_fence_a_shrink_flushes_at_least_this_cpu_and_the_barn() {
     on_cpu(1);
     a.shrink(cache);
     assert_eq!(sheaves_on(&a, cache, 1), (None, None));
-    assert_eq!(cache.node(0).barn.nr_full(), 0);
+    assert_eq!(cache.barn(0).nr_full(), 0);
     assert!(sheaves_on(&a, cache, 0).0.is_some(), "another CPU's stay");
     assert_eq!(a.validate(), Ok(()));
     // And nothing is stopped for good.
@@ -408,7 +408,7 @@ fn objects_move_between_cpus_through_the_barn_in_whole_sheaves() {
         // SAFETY: the test's object, freed once.
         unsafe { a.free(cache, object) };
     }
-    assert_eq!(cache.node(0).barn.nr_full(), 2);
+    assert_eq!(cache.barn(0).nr_full(), 2);
     on_cpu(2);
     let slabs = a.stat(cache, StatItem::SheafRefill);
     let again: Vec<_> = (0..8).map(|_| a.alloc(cache, Gfp::KERNEL)).collect();

@@ -9,10 +9,10 @@ use core::ptr::null_mut;
 
 use libc::{EINVAL, ENOMEM, c_int};
 use uslub_core::Gfp;
-use uslub_core::kmalloc::size_class::class_size;
 use uslub_core::kmalloc::{CLASS_MAX, SIZE_MAX};
 use uslub_core::percpu::CacheId;
 use uslub_core::platform::Platform;
+use uslub_core::size_class::class_size;
 use uslub_linux::sys;
 
 use crate::front::{FRONT, free, free_of, malloc};

@@ -4,52 +4,26 @@ use core::mem::MaybeUninit;
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use crate::cache::KmemCache;
-use crate::cache::args::{self, CacheArgs, CreateError, Layout};
+use crate::args::{self, CacheArgs, CreateError, Layout};
+use crate::cache::cache_list::CacheList;
 use crate::cache::fork::Forks;
 use crate::cache::reclaim::Reclaim;
+use crate::cache::{CacheNode, KmemCache};
 use crate::grace::GracePeriod;
-use crate::kmalloc::NR_CLASSES;
 use crate::memory::mapped::Huge;
 use crate::memory::metadata::Meta;
 use crate::memory::zone::Zone;
 use crate::percpu::nodes::MAX_NODES;
 use crate::percpu::{APART, CacheId, MAX_CACHES, Table};
 use crate::platform::Platform;
-use crate::slab::node::Node;
 use crate::slab::order;
 use crate::sync::Lock;
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
 use crate::tunables::{Tunables, Tuning};
 
-/// Identities that are free.
-pub(crate) struct CacheList<P: Platform> {
-    /// Indices from this one on were never used.
-    next: usize,
-    /// Records of destroyed caches, whose identities and memory are used again; the oldest first.
-    dead: *mut KmemCache<P>,
-    youngest: *mut KmemCache<P>,
-    nr_dead: usize,
-}
-
-impl<P: Platform> CacheList<P> {
-    /// Without caches, but for those of the size classes.
-    pub(crate) const fn new() -> Self {
-        Self {
-            next: NR_CLASSES + 1,
-            dead: null_mut(),
-            youngest: null_mut(),
-            nr_dead: 0,
-        }
-    }
-}
-
 /// Records of destroyed caches that wait a while, so that a use after the end is told from a use of
 /// another cache.
 const QUARANTINE: usize = 16;
-
-// SAFETY: the records are reached through the lock alone.
-unsafe impl<P: Platform> Send for CacheList<P> {}
 
 /// An allocator over a platform.
 ///
@@ -304,7 +278,10 @@ impl<P: Platform> Allocator<P> {
         let nodes = match dead {
             Some(dead) => dead.node_records(),
             None => self
-                .record(nr_nodes * size_of::<Node<P>>(), align_of::<Node<P>>())?
+                .record(
+                    nr_nodes * size_of::<CacheNode<P>>(),
+                    align_of::<CacheNode<P>>(),
+                )?
                 .cast(),
         };
         let tuning = args.tuning.as_ref().unwrap_or(&self.tunables().tuning);
@@ -350,7 +327,7 @@ impl<P: Platform> Allocator<P> {
         memory: NonNull<KmemCache<P>>,
         record: NonNull<KmemCache<P>>,
         id: CacheId,
-        (nodes, nr_nodes): (NonNull<Node<P>>, usize),
+        (nodes, nr_nodes): (NonNull<CacheNode<P>>, usize),
     ) {
         self.table.prepare(id);
         self.table.reset_counts(id);
@@ -358,7 +335,7 @@ impl<P: Platform> Allocator<P> {
         self.while_draining(|| {
             for nid in 0..nr_nodes {
                 // SAFETY: within the nodes' record, which is ours.
-                unsafe { nodes.add(nid).write(Node::new()) };
+                unsafe { nodes.add(nid).write(CacheNode::new()) };
             }
             if memory != record {
                 // SAFETY: both are ours, and not the same.

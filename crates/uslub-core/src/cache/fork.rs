@@ -20,15 +20,16 @@
 use core::ptr::{self, NonNull, null_mut};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use crate::cache::allocator::{Allocator, CacheList};
-use crate::kmalloc::size_class::{NR_CLASSES, class_size};
+use crate::cache::KmemCache;
+use crate::cache::allocator::Allocator;
+use crate::cache::cache_list::CacheList;
 use crate::memory::arena::Arena;
 use crate::memory::mapped::Huge;
 use crate::memory::metadata::Meta;
 use crate::memory::zone::Zone;
 use crate::memory::{PageIndex, PageKind};
 use crate::platform::{PAGE_SIZE, Platform};
-use crate::slab::node::Node;
+use crate::size_class::{NR_CLASSES, class_size};
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
 use crate::sync::{Held, Lock, MAX_LEVEL, RawLock};
 
@@ -135,8 +136,12 @@ impl<P: Platform> Allocator<P> {
     pub fn for_each_lock(&self, mut visit: impl FnMut(&RawLock<P>)) {
         visit(self.slab_mutex.raw());
         visit(self.drain.raw());
-        self.for_each_node(|node| visit(node.barn.raw_lock()));
-        self.for_each_node(|node| visit(node.lists.raw()));
+        self.caches()
+            .flat_map(KmemCache::barns)
+            .for_each(|barn| visit(barn.raw_lock()));
+        self.caches()
+            .flat_map(KmemCache::nodes)
+            .for_each(|node| visit(node.lists.raw()));
         visit(self.huge.raw_lock());
         self.zone.raw_locks().into_iter().for_each(&mut visit);
         visit(self.meta.raw_lock());
@@ -146,12 +151,6 @@ impl<P: Platform> Allocator<P> {
     /// a fork.
     pub fn fork_depth(&self) -> u32 {
         self.forks.depth()
-    }
-
-    fn for_each_node(&self, mut visit: impl FnMut(&Node<P>)) {
-        for cache in self.caches() {
-            cache.nodes().for_each(&mut visit);
-        }
     }
 
     /// Takes all locks that this thread does not hold, so that a fork finds every structure whole.

@@ -8,7 +8,8 @@ use crate::percpu::sheaf;
 use crate::percpu::stats::StatItem;
 use crate::percpu::{CacheId, Region, Slot};
 use crate::platform::{PAGE_SIZE, Platform};
-use crate::slab::node::{Node, SlabList};
+use crate::sheaf::barn::Barn;
+use crate::slab::node::SlabList;
 
 /// Figures of one cache. Exact when nobody uses the cache meanwhile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -151,8 +152,8 @@ impl<P: Platform> Allocator<P> {
     fn cached(&self, cache: &KmemCache<P>) -> usize {
         let mut n = cache.deferred.len();
         self.for_each_top(cache, |top| n += sheaf::top_len(top));
-        for node in cache.nodes() {
-            node.barn.for_each_full(|objects| n += objects.len());
+        for barn in cache.barns() {
+            barn.for_each_full(|objects| n += objects.len());
         }
         n
     }
@@ -173,8 +174,10 @@ impl<P: Platform> Allocator<P> {
     /// Whether a lock that the figures need is held, at a glance: by another thread, or, in a
     /// signal handler, by the one that it interrupted.
     pub fn is_busy(&self) -> bool {
-        let held = |node: &Node<P>| node.lists.is_held() || node.barn.is_held();
-        self.is_draining() || self.caches().any(|cache| cache.nodes().any(held))
+        let is_busy = |cache: &KmemCache<P>| {
+            cache.nodes().any(|node| node.lists.is_held()) || cache.barns().any(Barn::is_held)
+        };
+        self.is_draining() || self.caches().any(is_busy)
     }
 
     /// Figures of the whole allocator.

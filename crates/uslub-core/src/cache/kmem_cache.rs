@@ -4,12 +4,13 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::cache::args::{CacheArgs, CreateError, Ctor, Flags, Layout, NAME_MAX};
+use crate::args::{CacheArgs, CreateError, Ctor, Flags, Layout, NAME_MAX};
 use crate::gfp::Gfp;
 use crate::memory::{Arena, PageIndex};
 use crate::percpu::sheaf::MAX_CAPACITY;
 use crate::percpu::{CacheId, Counters, Slot};
 use crate::platform::Platform;
+use crate::sheaf::barn::Barn;
 use crate::slab::address_range::Span;
 use crate::slab::deferred::Deferred;
 use crate::slab::freelist::Links;
@@ -18,6 +19,23 @@ use crate::slab::order::{self, Bounds, Order};
 use crate::slab::state::{Slab, State};
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 use crate::tunables::Tuning;
+
+/// What a cache has on one memory node.
+pub(crate) struct CacheNode<P> {
+    slabs: Node<P>,
+    /// Sheaves between the node's CPUs.
+    barn: Barn<P>,
+}
+
+impl<P: Platform> CacheNode<P> {
+    /// Nothing yet.
+    pub(crate) const fn new() -> Self {
+        Self {
+            slabs: Node::new(),
+            barn: Barn::new(),
+        }
+    }
+}
 
 /// A cache.
 pub struct KmemCache<P: 'static> {
@@ -80,7 +98,7 @@ pub struct KmemCache<P: 'static> {
     pub max_empty: usize,
     /// Byte offsets of a slab's slots in random order; null for address order.
     random: *const u32,
-    nodes: NonNull<Node<P>>,
+    nodes: NonNull<CacheNode<P>>,
     nr_nodes: usize,
     /// Pages that are all its own.
     pub(crate) span: Span,
@@ -137,7 +155,7 @@ impl<P: Platform> KmemCache<P> {
         tuning: &Tuning,
         min_objects: usize,
         secret: u64,
-        nodes: (NonNull<Node<P>>, usize),
+        nodes: (NonNull<CacheNode<P>>, usize),
     ) -> Result<(), CreateError> {
         let layout = Layout::of(args)?;
         let bounds = Bounds {
@@ -283,7 +301,7 @@ impl<P: Platform> KmemCache<P> {
     }
 
     /// The memory of the nodes' records.
-    pub(crate) fn node_records(&self) -> NonNull<Node<P>> {
+    pub(crate) fn node_records(&self) -> NonNull<CacheNode<P>> {
         self.nodes
     }
 
@@ -339,17 +357,33 @@ impl<P: Platform> KmemCache<P> {
         self.users.load(Relaxed) == 0
     }
 
-    /// The share of a node.
     #[inline]
-    pub fn node(&self, nid: usize) -> &Node<P> {
+    fn cache_node(&self, nid: usize) -> &CacheNode<P> {
         debug_assert!(nid < self.nr_nodes);
         // SAFETY: within the array of nodes, which lives for ever.
         unsafe { self.nodes.add(nid).as_ref() }
     }
 
-    /// The shares of all nodes.
+    /// The slabs of a node.
+    #[inline]
+    pub fn node(&self, nid: usize) -> &Node<P> {
+        &self.cache_node(nid).slabs
+    }
+
+    /// The slabs of all nodes.
     pub fn nodes(&self) -> impl Iterator<Item = &Node<P>> {
         (0..self.nr_nodes).map(|nid| self.node(nid))
+    }
+
+    /// The barn of a node.
+    #[inline]
+    pub fn barn(&self, nid: usize) -> &Barn<P> {
+        &self.cache_node(nid).barn
+    }
+
+    /// The barns of all nodes.
+    pub fn barns(&self) -> impl Iterator<Item = &Barn<P>> {
+        (0..self.nr_nodes).map(|nid| self.barn(nid))
     }
 
     /// Notes how active the cache has been so far; returns whether nobody has used it for two

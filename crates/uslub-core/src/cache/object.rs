@@ -10,8 +10,7 @@ use crate::percpu::sheaf;
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::sheaf::replace::RECLAIMS;
-use crate::sheaf::spill::Spill;
-use crate::slab::refill::Refill;
+use crate::slab::take::Refill;
 use crate::slab::whole_slab::{Whose, is_near};
 use crate::slab::within::lie_within;
 
@@ -72,7 +71,7 @@ impl<P: Platform> Allocator<P> {
         }
         self.count(cache, StatItem::AllocNodeMismatch, 1);
         let mut object = [null_mut()];
-        let mut refill = Refill::new(cache, &mut object, 1, gfp, Spill::none());
+        let mut refill = Refill::new(cache, &mut object, 1, gfp, None);
         self.refill_on(&mut refill, nid);
         let n = refill.filled;
         self.count(cache, StatItem::AllocSlowpath, n);
@@ -338,7 +337,7 @@ impl<P: Platform> Allocator<P> {
         };
         has_none(cache.id.main())
             && has_none(cache.id.spare())
-            && node.barn.nr_full() == 0
+            && cache.barn(0).nr_full() == 0
             && node.lists_nothing(cache.has_reserve())
     }
 

@@ -175,8 +175,8 @@ impl<P: Platform> Allocator<P> {
             // SAFETY: quiet, so the sheaf stays in its slot; it is not given up here.
             check(unsafe { Sheaf::from_top(top) }.objects(), 1);
         });
-        for node in cache.nodes() {
-            node.barn.for_each_full(|objects| check(objects, 0));
+        for barn in cache.barns() {
+            barn.for_each_full(|objects| check(objects, 0));
         }
         result
     }

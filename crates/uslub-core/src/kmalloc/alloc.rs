@@ -6,15 +6,15 @@
 //! | … 256 KiB | a run of pages | whole pages |
 //! | more | a mapping of its own; a run of pages where there are [many](crate::memory::mapped::MOST_MAPPINGS) of these | whole pages |
 //!
-//! The [classes](crate::kmalloc::size_class) are a file of their own.
+//! The [classes](crate::size_class) are a file of their own.
 
 use core::fmt::Write;
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::args::CacheArgs;
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
-use crate::cache::args::CacheArgs;
 use crate::cache::text::Name;
 use crate::gfp::Gfp;
 use crate::memory::mapped::Found;
@@ -25,7 +25,7 @@ use crate::percpu::{CACHE_WORDS, CacheId};
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::slab::order::FIRST_MAX;
 
-pub use crate::kmalloc::size_class::{CLASS_MAX, CLASS_TABLE, NR_CLASSES, class_of, class_size};
+pub use crate::size_class::{CLASS_MAX, CLASS_TABLE, NR_CLASSES, class_of, class_size};
 
 /// Largest object that comes from a run of pages, in bytes.
 pub const LARGE_MAX: usize = 256 << 10;

@@ -8,9 +8,9 @@ use core::fmt::Write;
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+use crate::args::{CacheArgs, CreateError, NAME_MAX};
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
-use crate::cache::args::{CacheArgs, CreateError, NAME_MAX};
 use crate::cache::text::Name;
 use crate::gfp::Gfp;
 use crate::kmalloc::{CLASS_MAX, NR_CLASSES, class_of, class_size};

@@ -5,9 +5,9 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
+use crate::kmalloc::large::ARENA_MAX;
 use crate::kmalloc::{CLASS_MAX, LARGE_MAX, class_of, class_size};
 use crate::memory::PageIndex;
-use crate::memory::large::ARENA_MAX;
 use crate::platform::{FaultSite, PAGE_SIZE, Platform};
 
 impl<P: Platform> Allocator<P> {

@@ -16,9 +16,9 @@ use core::slice;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::memory::block::{BLOCK_PAGES, Block, Group};
+use crate::memory::descriptor::Descriptor;
 use crate::percpu::CacheId;
 use crate::platform::{PAGE_SHIFT, PAGE_SIZE, Platform};
-use crate::slab::state::Slab;
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicUsize};
 
 /// Bytes of a block, the unit in which the range grows.
@@ -27,7 +27,7 @@ pub const BLOCK_BYTES: usize = BLOCK_PAGES * PAGE_SIZE;
 /// those. Their side ranges are so many at a time.
 pub(super) const MOST_AHEAD: usize = 32;
 /// Bytes of the descriptors of a block.
-pub(super) const DESCRIPTOR_BYTES: usize = BLOCK_PAGES * size_of::<Slab>();
+pub(super) const DESCRIPTOR_BYTES: usize = BLOCK_PAGES * size_of::<Descriptor>();
 /// Side ranges: of blocks, groups, the page map and descriptors.
 pub(super) const SIDES: usize = 4;
 /// A block's share of its group, in bytes.
@@ -36,18 +36,6 @@ pub(super) const GROUP_SHARE: usize = size_of::<Group>() / 64;
 /// Number of a page, counted from the arena's base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PageIndex(pub u32);
-
-/// What a page is the first page of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum PageKind {
-    /// Nothing: free, or inside something that began earlier.
-    None = 0,
-    /// A slab.
-    Slab = 1,
-    /// A large object.
-    Large = 2,
-}
 
 /// The range.
 #[repr(C, align(32))]
@@ -60,7 +48,7 @@ pub struct Arena {
     /// Objects of pages below this number may lie in any CPU's sheaves.
     parkable: AtomicUsize,
     pub(super) map: AtomicPtr<AtomicU16>,
-    pub(super) descriptors: AtomicPtr<Slab>,
+    pub(super) descriptors: AtomicPtr<Descriptor>,
     pub(super) blocks: AtomicPtr<Block>,
     pub(super) groups: AtomicPtr<Group>,
     /// Pages below this number are committed.
@@ -330,7 +318,7 @@ impl Arena {
 
     /// The descriptor of a page.
     #[inline]
-    pub fn slab(&self, page: PageIndex) -> &Slab {
+    pub fn slab(&self, page: PageIndex) -> &Descriptor {
         debug_assert!((page.0 as usize) < self.limit());
         // Relaxed: set once; those who use it saw a limit.
         let descriptors = self.descriptors.load(Relaxed);
@@ -341,10 +329,12 @@ impl Arena {
 
     /// The page that a descriptor belongs to.
     #[inline]
-    pub fn page_of_slab(&self, slab: &Slab) -> PageIndex {
+    pub fn page_of_slab(&self, slab: &Descriptor) -> PageIndex {
         // Relaxed: set once.
         let descriptors = self.descriptors.load(Relaxed) as usize;
-        PageIndex(((slab as *const Slab as usize - descriptors) / size_of::<Slab>()) as u32)
+        PageIndex(
+            ((slab as *const Descriptor as usize - descriptors) / size_of::<Descriptor>()) as u32,
+        )
     }
 
     /// Gives back the memory of the descriptors of a block whose pages are all taken out; they read
@@ -389,7 +379,7 @@ impl Arena {
     /// Bytes of the side ranges in use for what is committed, an upper bound.
     pub fn side_bytes(&self) -> usize {
         let pages = self.limit();
-        pages * (2 + size_of::<Slab>()) + pages / BLOCK_PAGES * size_of::<Block>()
+        pages * (2 + size_of::<Descriptor>()) + pages / BLOCK_PAGES * size_of::<Block>()
     }
 }
 

@@ -12,7 +12,6 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::platform::Platform;
-use crate::slab::refill::Refill;
 
 /// Most nodes that are told apart.
 pub const MAX_NODES: usize = 64;
@@ -59,28 +58,6 @@ impl<P: Platform> Allocator<P> {
         others
             .filter(|&other| last.is_none_or(|last| rank(other) > rank(last)))
             .min_by_key(|&other| rank(other))
-    }
-
-    /// Takes from other nodes than `nid`, the nearest first: only now and then
-    /// (`remote_node_defrag_ratio` times in 1024), only where there are more slabs than the node's
-    /// reserve, and without waiting.
-    #[inline(never)]
-    pub(crate) fn refill_from_others(&self, refill: &mut Refill<'_, P>, nid: usize) {
-        let cache = refill.cache;
-        let ratio = u64::from(cache.tuning.remote_node_defrag_ratio);
-        if self.platform.random() % 1024 >= ratio {
-            return;
-        }
-        let mut last = None;
-        while !refill.room().is_empty()
-            && let Some(other) = self.next_nearest(nid, last)
-        {
-            let node = cache.node(other);
-            if node.nr_partial() > cache.min_partial {
-                self.refill_under_lock(refill, node);
-            }
-            last = Some(other);
-        }
     }
 
     /// Whether an object of the cache may lie in this CPU's sheaves.

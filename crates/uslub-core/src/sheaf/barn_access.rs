@@ -10,9 +10,9 @@
 //! Each visit is counted, and says whether the CPU [wants larger sheaves](crate::sheaf::capacity)
 //! and the barn more of them.
 
+use crate::args::Flags;
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
-use crate::cache::args::Flags;
 use crate::gfp::Gfp;
 use crate::percpu::sheaf::{Sheaf, SheafList};
 use crate::percpu::stats::StatItem;
@@ -33,7 +33,7 @@ impl<P: Platform> Allocator<P> {
         let has_one = self.nr_nodes() == 1
             || cache.tuning.memoryless_barns == 1
             || self.platform.node_has_memory(nid);
-        has_one.then(|| &cache.node(nid).barn)
+        has_one.then(|| cache.barn(nid))
     }
 
     /// Full sheaves that a barn of the cache holds now.

@@ -278,8 +278,8 @@ impl<P: Platform> Allocator<P> {
     /// Flushes what the barns of an adaptive cache have not needed since the last look.
     #[inline(never)]
     pub(crate) fn trim_barns(&self, cache: &KmemCache<P>) {
-        for node in cache.nodes() {
-            let mut surplus: SheafList = node.barn.take_surplus();
+        for barn in cache.barns() {
+            let mut surplus: SheafList = barn.take_surplus();
             while let Some(mut sheaf) = surplus.pop() {
                 self.flush_sheaf(cache, &mut sheaf, Gfp::KERNEL);
                 self.give_up(cache, sheaf, Gfp::KERNEL);

@@ -2,14 +2,15 @@
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
+use crate::args::Flags;
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
-use crate::cache::args::Flags;
 use crate::gfp::Gfp;
 use crate::percpu::sheaf::{self, Sheaf, SheafList};
 use crate::percpu::try_lock;
 use crate::percpu::{CacheId, MAX_CACHES, Region, Slot};
 use crate::platform::Platform;
+use crate::sheaf::barn::Barn;
 use crate::slab::node::{Node, SlabList};
 use crate::sync::atomic::{self, AtomicU32};
 use crate::sync::time::is_due;
@@ -198,7 +199,7 @@ impl<P: Platform> Allocator<P> {
     pub fn flush(&self, cache: &KmemCache<P>) {
         self.flush_all(cache, Take::Used);
         self.free_deferred(cache);
-        cache.nodes().for_each(|node| self.flush_barn(cache, node));
+        cache.barns().for_each(|barn| self.flush_barn(cache, barn));
     }
 
     /// Flushes all sheaves of a cache and gives its empty slabs back; partial slabs are sorted so
@@ -236,15 +237,15 @@ impl<P: Platform> Allocator<P> {
     pub(crate) fn shrink_nodes(&self, cache: &KmemCache<P>) {
         self.free_deferred(cache);
         // All barns first: one may hold objects of another node.
-        cache.nodes().for_each(|node| self.flush_barn(cache, node));
+        cache.barns().for_each(|barn| self.flush_barn(cache, barn));
         for node in cache.nodes() {
             self.discard_empty(cache, node);
         }
     }
 
     #[inline(never)]
-    fn flush_barn(&self, cache: &KmemCache<P>, node: &Node<P>) {
-        let (mut full, mut empty) = node.barn.take_all();
+    fn flush_barn(&self, cache: &KmemCache<P>, barn: &Barn<P>) {
+        let (mut full, mut empty) = barn.take_all();
         while let Some(mut sheaf) = full.pop() {
             self.flush_sheaf(cache, &mut sheaf, Gfp::KERNEL);
             self.give_up(cache, sheaf, Gfp::KERNEL);
@@ -257,7 +258,7 @@ impl<P: Platform> Allocator<P> {
     /// Now and then (after [`COLD_MS`]) flushes what is cached in vain, as a few cached objects pin
     /// whole slabs: what a barn has not needed since the last time, and all sheaves of caches that
     /// nobody has used for two such periods. Of those that [keep
-    /// little](crate::cache::args::CacheArgs::kept_bytes) the empty slabs go too. For page-layer
+    /// little](crate::args::CacheArgs::kept_bytes) the empty slabs go too. For page-layer
     /// operations that may take locks.
     ///
     /// An allocation does it, and makes room for what it took, at its end, if it took pages: in its
@@ -327,7 +328,7 @@ impl<P: Platform> Allocator<P> {
     fn flush_cold_nodes(&self) {
         self.try_while_draining(|| {
             for cache in self.caches().filter(|cache| cache.is_cold()) {
-                cache.nodes().for_each(|node| self.flush_barn(cache, node));
+                cache.barns().for_each(|barn| self.flush_barn(cache, barn));
                 if cache.keeps_little && cache.is_just_cold() {
                     (cache.nodes()).for_each(|node| self.discard_empty(cache, node));
                 }
@@ -386,7 +387,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Whether a sheaf of the cache holds objects, at a glance.
     fn is_cached(&self, cache: &KmemCache<P>) -> bool {
-        let mut cached = cache.nodes().any(|node| node.barn.nr_full() > 0);
+        let mut cached = cache.barns().any(|barn| barn.nr_full() > 0);
         self.for_each_top(cache, |top| cached |= !sheaf::top_is_empty(top));
         cached
     }

@@ -34,7 +34,7 @@ use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::sheaf::spill::Spill;
 use crate::slab::node::SlabList;
-use crate::slab::refill::Refill;
+use crate::slab::take::Refill;
 
 /// Times that a slow path looks again before it goes to the slabs directly.
 const TRIES: usize = 4;
@@ -183,9 +183,11 @@ impl<P: Platform> Allocator<P> {
         if main == sheaf::bootstrap() {
             most -= usize::from(cache.colour).min(most / 2);
         }
-        let mut refill = Refill::new(cache, &mut room[..most], most, gfp, Spill::of(cache));
+        let mut spill = Spill::new();
+        let overflow = spill.overflow_of(cache);
+        let mut refill = Refill::new(cache, &mut room[..most], most, gfp, overflow);
         self.refill(&mut refill);
-        let (n, spill) = (refill.filled, refill.spill);
+        let n = refill.filled;
         // The newest leaves first: lowest addresses on top, so that a program walks upwards.
         room[..n].reverse();
         sheaf.grow(n);

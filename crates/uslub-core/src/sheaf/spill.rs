@@ -14,53 +14,66 @@ use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::percpu::sheaf::{self, Sheaf};
 use crate::platform::Platform;
+use crate::slab::take::Overflow;
 
-/// Where a refill may put what is left over.
-pub(crate) struct Spill {
-    pub(crate) allowed: bool,
-    /// The sheaf that took it, owned by the refill's caller.
-    pub(crate) sheaf: Option<Sheaf>,
-}
+/// The sheaf that takes what a refill leaves over, if it needs one.
+pub(crate) struct Spill(Option<Sheaf>);
 
 impl Spill {
-    /// Back to the slab.
-    pub(crate) fn none() -> Self {
-        Self {
-            allowed: false,
-            sheaf: None,
+    /// No sheaf yet.
+    pub(crate) fn new() -> Self {
+        Self(None)
+    }
+
+    /// Where a refill of the cache may put what it leaves over; nowhere if the cache does not spill.
+    pub(crate) fn overflow_of<P: Platform>(
+        &mut self,
+        cache: &KmemCache<P>,
+    ) -> Option<&mut dyn Overflow<P>> {
+        // A constructor runs only for objects that are wanted.
+        (cache.tuning.sheaf_spill == 1 && cache.ctor.is_none()).then_some(self)
+    }
+
+    /// The sheaf, now the caller's.
+    pub(crate) fn into_sheaf(self) -> Option<Sheaf> {
+        self.0
+    }
+
+    fn len_and_capacity(&self) -> Option<(usize, usize)> {
+        self.0.as_ref().map(|sheaf| (sheaf.len(), sheaf.capacity()))
+    }
+}
+
+impl<P: Platform> Overflow<P> for Spill {
+    fn has_room(
+        &mut self,
+        allocator: &Allocator<P>,
+        cache: &KmemCache<P>,
+        n: usize,
+        gfp: Gfp,
+    ) -> bool {
+        if self.0.is_none() {
+            self.0 = allocator.sheaf_for_spill(cache, n, gfp);
+        }
+        self.len_and_capacity()
+            .is_some_and(|(len, capacity)| capacity - len >= n)
+    }
+
+    fn places(&mut self, n: usize) -> &mut [*mut u8] {
+        match &mut self.0 {
+            Some(sheaf) => &mut sheaf.room()[..n],
+            None => &mut [],
         }
     }
 
-    /// Into sheaves, if the cache is to.
-    pub(crate) fn of<P: Platform>(cache: &KmemCache<P>) -> Self {
-        Self {
-            // A constructor runs only for objects that are wanted.
-            allowed: cache.tuning.sheaf_spill == 1 && cache.ctor.is_none(),
-            sheaf: None,
+    fn took(&mut self, n: usize) {
+        if let Some(sheaf) = &mut self.0 {
+            sheaf.grow(n);
         }
     }
 }
 
 impl<P: Platform> Allocator<P> {
-    /// Objects of `rest` that a sheaf can take: all or none.
-    pub(crate) fn spill_room(
-        &self,
-        cache: &KmemCache<P>,
-        spill: &mut Spill,
-        rest: usize,
-        gfp: Gfp,
-    ) -> usize {
-        if !spill.allowed || rest == 0 {
-            return 0;
-        }
-        if spill.sheaf.is_none() {
-            spill.sheaf = self.sheaf_for_spill(cache, rest, gfp);
-        }
-        let room = |sheaf: &Sheaf| sheaf.capacity() - sheaf.len();
-        let fits = spill.sheaf.as_ref().is_some_and(|s| room(s) >= rest);
-        if fits { rest } else { 0 }
-    }
-
     fn sheaf_for_spill(&self, cache: &KmemCache<P>, rest: usize, gfp: Gfp) -> Option<Sheaf> {
         if rest > cache.capacity || !self.has_slots(gfp) {
             return None;
@@ -71,7 +84,7 @@ impl<P: Platform> Allocator<P> {
     /// Puts what was left over where the CPU finds it next, behind what was refilled.
     #[inline(never)]
     pub(crate) fn place_spilled(&self, cache: &KmemCache<P>, spill: Spill, gfp: Gfp) {
-        let Some(sheaf) = spill.sheaf else {
+        let Some(sheaf) = spill.into_sheaf() else {
             return;
         };
         let top = sheaf.into_top();

@@ -4,17 +4,29 @@
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::args::{Ctor, Flags};
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
-use crate::cache::args::{Ctor, Flags};
 use crate::gfp::Gfp;
 use crate::memory::zone::Run;
 use crate::memory::{PageIndex, PageKind, Runs};
 use crate::percpu::stats::StatItem;
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::slab::node::{Node, SlabList};
-use crate::slab::page_batch::slabs_at_once;
 use crate::slab::state::{Slab, State};
+
+/// Slabs whose pages are taken at once, at most.
+const MOST: usize = 64;
+/// Of how many slabs one may be taken ahead.
+const SHARE: usize = 64;
+
+/// Slabs to take at once: one, or where a cache has many, a few.
+fn slabs_at_once<P: Platform>(cache: &KmemCache<P>, node: &Node<P>) -> usize {
+    if cache.max_slabs < usize::MAX {
+        return 1;
+    }
+    (node.nr_slabs() / SHARE).clamp(1, MOST)
+}
 
 impl<P: Platform> Allocator<P> {
     /// Constructs up to `count` objects of fresh slots from `first`; returns how many.

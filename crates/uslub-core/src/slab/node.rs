@@ -4,7 +4,6 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::memory::{Arena, PageIndex};
 use crate::platform::Platform;
-use crate::sheaf::barn::Barn;
 use crate::slab::empty_reserve::Reserve;
 use crate::slab::page_batch::Ahead;
 use crate::slab::state::{NO_SLAB, Slab};
@@ -167,8 +166,6 @@ pub struct Node<P> {
     pub(crate) ahead: Ahead,
     /// Slabs on this node.
     pub nr_slabs: AtomicUsize,
-    /// Sheaves between the CPUs.
-    pub barn: Barn<P>,
 }
 
 impl<P: Platform> Node<P> {
@@ -182,7 +179,6 @@ impl<P: Platform> Node<P> {
             at_hand: [const { AtomicU32::new(NO_SLAB) }; AT_HAND],
             ahead: Ahead::new(),
             nr_slabs: AtomicUsize::new(0),
-            barn: Barn::new(),
         }
     }
 

@@ -12,24 +12,8 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::cache::KmemCache;
 use crate::memory::PageIndex;
-use crate::platform::Platform;
-use crate::slab::node::Node;
 use crate::sync::atomic::AtomicU64;
-
-/// Slabs whose pages are taken at once, at most.
-const MOST: usize = 64;
-/// Of how many slabs one may be taken ahead.
-const SHARE: usize = 64;
-
-/// Slabs to take at once: one, or where a cache has many, a few.
-pub(crate) fn slabs_at_once<P: Platform>(cache: &KmemCache<P>, node: &Node<P>) -> usize {
-    if cache.max_slabs < usize::MAX {
-        return 1;
-    }
-    (node.nr_slabs() / SHARE).clamp(1, MOST)
-}
 
 /// The pages that wait; see the module.
 pub(crate) struct Ahead(AtomicU64);

@@ -6,9 +6,9 @@
 //! | `empty_reserve=0` | stays on the partial list while that is shorter than `min_partial`, else goes at once: the kernel's rule |
 //! | `empty_reserve=1` | waits on a list of its own, as long as the [reserve](crate::slab::empty_reserve) says |
 
+use crate::args::Flags;
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
-use crate::cache::args::Flags;
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::slab::node::{Lists, Node, SlabList};

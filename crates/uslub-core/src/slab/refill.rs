@@ -8,53 +8,9 @@ use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::platform::Platform;
-use crate::sheaf::spill::Spill;
 use crate::slab::node::{Lists, Node, SlabList};
 use crate::slab::state::Slab;
-use crate::slab::take::Outcome;
-
-/// What a refill is asked for, and what it got so far. One record, as its functions call each other
-/// deeply and callers may have little stack.
-pub(crate) struct Refill<'a, P: Platform> {
-    pub(crate) cache: &'a KmemCache<P>,
-    pub(crate) out: &'a mut [*mut u8],
-    /// Objects at the start of `out` so far.
-    pub(crate) filled: usize,
-    /// Objects that are wanted at least; more are taken where they are at no extra cost.
-    pub(crate) min: usize,
-    pub(crate) gfp: Gfp,
-    pub(crate) spill: Spill,
-}
-
-impl<'a, P: Platform> Refill<'a, P> {
-    /// Asks for `min` objects at least, as many as `out` holds at most.
-    pub(crate) fn new(
-        cache: &'a KmemCache<P>,
-        out: &'a mut [*mut u8],
-        min: usize,
-        gfp: Gfp,
-        spill: Spill,
-    ) -> Self {
-        Self {
-            cache,
-            out,
-            filled: 0,
-            min,
-            gfp,
-            spill,
-        }
-    }
-
-    /// Objects that are still wanted.
-    fn missing(&self) -> usize {
-        self.min.saturating_sub(self.filled)
-    }
-
-    /// Where the next objects go.
-    pub(crate) fn room(&mut self) -> &mut [*mut u8] {
-        &mut self.out[self.filled..]
-    }
-}
+use crate::slab::take::{Outcome, Refill};
 
 impl<P: Platform> Allocator<P> {
     /// Takes at least `min` objects, at most as many as `out` holds; returns how many.
@@ -66,7 +22,7 @@ impl<P: Platform> Allocator<P> {
         min: usize,
         gfp: Gfp,
     ) -> usize {
-        let mut refill = Refill::new(cache, out, min, gfp, Spill::none());
+        let mut refill = Refill::new(cache, out, min, gfp, None);
         self.refill(&mut refill);
         refill.filled
     }
@@ -138,7 +94,7 @@ impl<P: Platform> Allocator<P> {
         let Some(mut lists) = self.lock_lists(refill.cache, node, false) else {
             return;
         };
-        let may_spill = core::mem::replace(&mut refill.spill.allowed, false);
+        let overflow = refill.overflow.take();
         node.absorb(arena, &mut lists, has_reserve);
         while !refill.room().is_empty() {
             if let Some(slab) = lists.empty.first(arena)
@@ -157,7 +113,7 @@ impl<P: Platform> Allocator<P> {
             slab.set_partial(false);
         }
         node.note(&lists);
-        refill.spill.allowed = may_spill;
+        refill.overflow = overflow;
     }
 
     #[inline(never)]
@@ -203,6 +159,28 @@ impl<P: Platform> Allocator<P> {
         {
             self.list_again(cache, &mut lists, rest);
             node.note(&lists);
+        }
+    }
+
+    /// Takes from other nodes than `nid`, the nearest first: only now and then
+    /// (`remote_node_defrag_ratio` times in 1024), only where there are more slabs than the node's
+    /// reserve, and without waiting.
+    #[inline(never)]
+    pub(crate) fn refill_from_others(&self, refill: &mut Refill<'_, P>, nid: usize) {
+        let cache = refill.cache;
+        let ratio = u64::from(cache.tuning.remote_node_defrag_ratio);
+        if self.platform.random() % 1024 >= ratio {
+            return;
+        }
+        let mut last = None;
+        while !refill.room().is_empty()
+            && let Some(other) = self.next_nearest(nid, last)
+        {
+            let node = cache.node(other);
+            if node.nr_partial() > cache.min_partial {
+                self.refill_under_lock(refill, node);
+            }
+            last = Some(other);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Taking objects out of one slab that the caller owns.
 //!
 //! The slab's freelist is detached whole by one compare-and-swap. What the caller has no room for
-//! goes into a sheaf ([`crate::sheaf::spill`]), or back by another compare-and-swap (the
+//! goes into a sheaf ([`Overflow`]), or back by another compare-and-swap (the
 //! *optimistic return*), without a walk, unless a free came in between.
 //!
 //! The iterator writes the addresses of fresh slots straight into the caller's array: no link is
@@ -16,8 +16,69 @@ use crate::gfp::Gfp;
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::slab::detached::Detached;
-use crate::slab::refill::Refill;
 use crate::slab::state::{Slab, State};
+
+/// Where a refill may put objects that it takes beyond what its caller asked for.
+pub(crate) trait Overflow<P: Platform> {
+    /// Whether there is room for `n` objects, at least 1, all of them.
+    fn has_room(
+        &mut self,
+        allocator: &Allocator<P>,
+        cache: &KmemCache<P>,
+        n: usize,
+        gfp: Gfp,
+    ) -> bool;
+
+    /// The places of the next `n` objects, for which there [is room](Self::has_room).
+    fn places(&mut self, n: usize) -> &mut [*mut u8];
+
+    /// Says that `n` objects were written to their places.
+    fn took(&mut self, n: usize);
+}
+
+/// What a refill is asked for, and what it got so far. One record, as its functions call each other
+/// deeply and callers may have little stack.
+pub(crate) struct Refill<'a, P: Platform> {
+    pub(crate) cache: &'a KmemCache<P>,
+    pub(crate) out: &'a mut [*mut u8],
+    /// Objects at the start of `out` so far.
+    pub(crate) filled: usize,
+    /// Objects that are wanted at least; more are taken where they are at no extra cost.
+    pub(crate) min: usize,
+    pub(crate) gfp: Gfp,
+    /// Where the rest of the last slab may go; back to the slab without it.
+    pub(crate) overflow: Option<&'a mut dyn Overflow<P>>,
+}
+
+impl<'a, P: Platform> Refill<'a, P> {
+    /// Asks for `min` objects at least, as many as `out` holds at most.
+    pub(crate) fn new(
+        cache: &'a KmemCache<P>,
+        out: &'a mut [*mut u8],
+        min: usize,
+        gfp: Gfp,
+        overflow: Option<&'a mut dyn Overflow<P>>,
+    ) -> Self {
+        Self {
+            cache,
+            out,
+            filled: 0,
+            min,
+            gfp,
+            overflow,
+        }
+    }
+
+    /// Objects that are still wanted.
+    pub(crate) fn missing(&self) -> usize {
+        self.min.saturating_sub(self.filled)
+    }
+
+    /// Where the next objects go.
+    pub(crate) fn room(&mut self) -> &mut [*mut u8] {
+        &mut self.out[self.filled..]
+    }
+}
 
 /// What became of an isolated slab.
 #[derive(PartialEq, Eq)]
@@ -79,7 +140,7 @@ impl<P: Platform> Allocator<P> {
     #[inline(never)]
     fn take_some(&self, refill: &mut Refill<'_, P>, slab: &Slab, rest: &mut Rest) -> Outcome {
         let (cache, gfp) = (refill.cache, refill.gfp);
-        let (out, spill) = (&mut refill.out[refill.filled..], &mut refill.spill);
+        let (out, overflow) = (&mut refill.out[refill.filled..], &mut refill.overflow);
         let objects = cache.oo.objects;
         let position = u32::from(slab.position());
         let mut old = slab.state();
@@ -97,7 +158,9 @@ impl<P: Platform> Allocator<P> {
         let (listed, fresh, spilled, new) = loop {
             let listed = objects - old.inuse() - fresh_left;
             let beyond = ((listed + fresh_left) as usize).saturating_sub(out.len());
-            let spilled = self.spill_room(cache, spill, beyond, gfp);
+            let spills = beyond > 0
+                && (overflow.as_mut()).is_some_and(|o| o.has_room(self, cache, beyond, gfp));
+            let spilled = if spills { beyond } else { 0 };
             let room = (out.len() + spilled) as u32;
             let mut fresh = fresh_left.min(room.saturating_sub(listed));
             if let Some(ctor) = cache.ctor {
@@ -144,14 +207,14 @@ impl<P: Platform> Allocator<P> {
             Outcome::Gone
         };
         let left = listed - from_list;
-        if let Some(sheaf) = spill.sheaf.as_mut().filter(|_| spilled > 0) {
-            let room = &mut sheaf.room()[..spilled];
+        if let Some(overflow) = overflow.as_mut().filter(|_| spilled > 0) {
+            let room = overflow.places(spilled);
             for slot in &mut room[..left] {
                 *slot = at;
                 at = self.next_free(cache, slab, base, at);
             }
             self.emit(cache, slab, base, first + fresh_out, &mut room[left..]);
-            sheaf.grow(spilled);
+            overflow.took(spilled);
             self.count(cache, StatItem::SheafSpill, spilled);
         } else if left > 0 {
             if at.is_null() {

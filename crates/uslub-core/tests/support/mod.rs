@@ -222,7 +222,7 @@ pub fn assert_counters_agree(a: &Slub, cache: &Cache) {
 
 /// Sheaves in the CPUs' slots and in barns.
 fn sheaves_alive(a: &Slub, cache: &Cache) -> usize {
-    let barns = cache.nodes().map(|n| n.barn.nr_full() + n.barn.nr_empty());
+    let barns = cache.barns().map(|barn| barn.nr_full() + barn.nr_empty());
     let slots = [cache.id.main(), cache.id.spare(), cache.id.rcu()];
     let in_slots = |region: &Region| {
         // SeqCst: nothing here is measured.

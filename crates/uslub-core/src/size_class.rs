@@ -61,7 +61,7 @@ static CLASS_SIZES: [u16; NR_CLASSES + 1] = {
 /// Bytes of class `class` (1 to [`NR_CLASSES`]).
 ///
 /// ```
-/// use uslub_core::kmalloc::size_class::{NR_CLASSES, class_size};
+/// use uslub_core::size_class::{NR_CLASSES, class_size};
 /// assert_eq!([1, 2, 10, 17, 18, NR_CLASSES].map(class_size), [8, 16, 144, 256, 272, 8192]);
 /// ```
 #[inline]

@@ -1,0 +1,124 @@
+//! Handing out runs of pages: from what is free, else from a block that is added for it.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::gfp::Gfp;
+use crate::memory::want::{Touched, Want};
+use crate::memory::zone::{Run, Zone};
+use crate::platform::{FaultSite, Platform};
+
+impl<P: Platform> Zone<P> {
+    /// Hands out `count` pages (1 to 512) aligned to `align` pages (a power of two up to 512), of
+    /// node 0 if it has any.
+    pub fn alloc(&self, platform: &P, count: usize, align: usize, gfp: Gfp) -> Option<Run> {
+        self.alloc_on(platform, 0, count, align, gfp)
+    }
+
+    /// As [`alloc`](Self::alloc), of node `nid` if it has any; of no other with
+    /// [`THISNODE`](Gfp::THISNODE).
+    pub fn alloc_on(
+        &self,
+        platform: &P,
+        nid: usize,
+        count: usize,
+        align: usize,
+        gfp: Gfp,
+    ) -> Option<Run> {
+        let run = self.alloc_runs(platform, nid, count, align, 1, gfp);
+        if gfp.may_map() {
+            self.make_room_for_taken(platform);
+        }
+        run
+    }
+
+    /// As [`alloc_on`](Self::alloc_on), and up to `most` such runs at once where the next pages are
+    /// free too. Who calls this calls [`make_room_for_taken`](Self::make_room_for_taken) later,
+    /// where there is more stack.
+    #[inline]
+    pub fn alloc_runs(
+        &self,
+        platform: &P,
+        nid: usize,
+        count: usize,
+        align: usize,
+        most: usize,
+        gfp: Gfp,
+    ) -> Option<Run> {
+        let want = Want::new(nid, count, align, most, Touched::All);
+        self.find_pages(platform, want, gfp)
+    }
+
+    /// As [`alloc_on`](Self::alloc_on), for an object of which the program may use little.
+    pub fn alloc_sparse(
+        &self,
+        platform: &P,
+        nid: usize,
+        count: usize,
+        align: usize,
+        gfp: Gfp,
+    ) -> Option<Run> {
+        let want = Want::new(nid, count, align, 1, Touched::Little);
+        let run = self.find_pages(platform, want, gfp);
+        if gfp.may_map() {
+            self.make_room_for_taken(platform);
+        }
+        run
+    }
+
+    #[inline(never)]
+    fn find_pages(&self, platform: &P, want: Want, gfp: Gfp) -> Option<Run> {
+        if platform.should_fail(FaultSite::Pages) {
+            return None;
+        }
+        loop {
+            let growths = match self.take_now(platform, want, gfp)? {
+                Ok(run) => return Some(run),
+                Err(growths) => growths,
+            };
+            if !self.grow_on(platform, growths, want.nid.into(), want.touched, gfp) {
+                break;
+            }
+        }
+        // Better far than not at all.
+        if gfp.contains(Gfp::THISNODE) || platform.nr_nodes() == 1 {
+            return None;
+        }
+        self.take_now(platform, want.on_any_node(), gfp)?.ok()
+    }
+
+    /// Takes what there is; otherwise tells how often pages were added so far. `None` where the
+    /// answer must not be waited for.
+    #[inline(never)]
+    fn take_now(&self, platform: &P, want: Want, gfp: Gfp) -> Option<Result<Run, u32>> {
+        let mut lists = self.lists.lock_if(gfp.may_spin())?;
+        self.absorb(&mut lists, platform);
+        let Some(run) = self.take(&mut lists, want) else {
+            return Some(Err(lists.growths));
+        };
+        if gfp.may_map() {
+            self.note_taken(lists.nr_used + lists.nr_dirty, want.count());
+        }
+        Some(Ok(run))
+    }
+
+    /// Notes that a run of `count` pages was taken, if now more pages are handed out or dirty than
+    /// ever.
+    fn note_taken(&self, resident: usize, count: usize) {
+        if self.is_record(resident) {
+            // Relaxed: a hint.
+            self.record_run.fetch_max(count, Relaxed);
+        }
+    }
+
+    /// Lets idle pages make room for those that were taken since the last call, if there never were
+    /// more.
+    #[inline]
+    pub fn make_room_for_taken(&self, platform: &P) {
+        // Relaxed, all: hints and glances.
+        if self.record_run.load(Relaxed) > 0 {
+            let count = self.record_run.swap(0, Relaxed);
+            let resident = self.used.load(Relaxed) + self.dirty.load(Relaxed);
+            self.note_resident(platform, resident, count);
+        }
+    }
+}
