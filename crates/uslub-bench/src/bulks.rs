@@ -7,7 +7,7 @@ use std::ptr::null_mut;
 use uslub_core::Gfp;
 use uslub_linux::Linux;
 
-use crate::bench::Failure;
+use crate::error::Failure;
 use crate::floor::Floor;
 use crate::quiet::nanoseconds_a_step;
 use crate::strategy::Strategy;

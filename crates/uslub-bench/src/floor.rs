@@ -18,7 +18,7 @@ use uslub_core::percpu::sheaf::CAPACITY_OFFSET;
 use uslub_core::percpu::{ALLOCS_OFFSET, CACHE_WORDS, FREES_OFFSET};
 use uslub_rseq::{Area, SHEAF_BYTES};
 
-use crate::bench::Failure;
+use crate::error::Failure;
 use crate::linux;
 
 /// The name under which it takes part.

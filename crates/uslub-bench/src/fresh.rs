@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use uslub_core::Gfp;
 use uslub_linux::Linux;
 
-use crate::bench::Failure;
+use crate::error::Failure;
 use crate::quiet::nanoseconds_a_step;
 use crate::strategy::Strategy;
 

@@ -23,6 +23,7 @@ pub mod bench;
 mod bulks;
 mod chart;
 mod dice;
+mod error;
 mod floor;
 mod fresh;
 mod goal;
@@ -42,6 +43,7 @@ mod strategy;
 pub mod table;
 mod threads;
 
-pub use bench::{Bench, Failure, Size};
+pub use bench::{Bench, Size};
+pub use error::Failure;
 pub use measure::Sample;
 pub use report::Report;

@@ -9,7 +9,7 @@ use uslub_core::kmalloc::NR_CLASSES;
 use uslub_core::tunables::Tunables;
 use uslub_linux::Linux;
 
-use crate::bench::Failure;
+use crate::error::Failure;
 
 /// The real allocator.
 pub type Slub = Allocator<Linux>;

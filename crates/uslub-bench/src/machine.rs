@@ -4,7 +4,7 @@ use std::fs;
 
 use serde::Serialize;
 
-use crate::bench::Failure;
+use crate::error::Failure;
 use crate::linux;
 use crate::pace::Pace;
 

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::bench::Failure;
+use crate::error::Failure;
 
 /// What a competitor reached in its rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::bench::Failure;
+use crate::error::Failure;
 use crate::goal::{Goal, change};
 use crate::measure::Sample;
 

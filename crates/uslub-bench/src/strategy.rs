@@ -7,7 +7,7 @@ use uslub_core::platform::Platform;
 use uslub_core::stats::STAT_ITEMS;
 use uslub_core::tunables::{SetError, Tuning};
 
-use crate::bench::Failure;
+use crate::error::Failure;
 
 /// The one place where a tuning is made: defaults with some settings changed.
 pub fn tuning(settings: &[&str]) -> Result<Tuning, Failure> {

@@ -5,7 +5,7 @@ use crate::compare;
 use crate::ending::Ending;
 use crate::failure::Failure;
 use crate::library;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use crate::progress::progress;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -192,14 +192,6 @@ fn write(file: &Path, text: &str) -> Result<(), Failure> {
 fn width() -> u16 {
     let size = console::Term::stdout().size_checked();
     size.map_or(WIDTH, |(_, columns)| columns)
-}
-
-/// Progress on standard error; nothing where that is no terminal.
-pub fn progress() -> ProgressBar {
-    // Not drawn by a thread of its own, which would disturb what is measured.
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(5));
-    let style = ProgressStyle::with_template("{spinner} {prefix} of {len}: {wide_msg} {elapsed}");
-    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()))
 }
 
 #[cfg(test)]

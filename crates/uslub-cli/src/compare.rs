@@ -12,7 +12,8 @@
 use crate::cli::CompareOptions;
 use crate::ending::{Ending, signal_name};
 use crate::failure::Failure;
-use crate::run::{self, Finished};
+use crate::finished::Finished;
+use crate::run;
 use crate::{environment, library, units};
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::ProgressBar;
@@ -310,7 +311,7 @@ fn text(comparison: &Comparison) -> String {
 }
 
 fn progress(length: usize) -> ProgressBar {
-    let bar = crate::bench::progress();
+    let bar = crate::progress::progress();
     bar.set_length(length as u64);
     bar.set_prefix("run");
     bar

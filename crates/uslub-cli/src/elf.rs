@@ -3,58 +3,18 @@
 //! It can when the file is a program for the library's machine and names a
 //! loader (`PT_INTERP`) that is glibc's: the loader is who preloads.
 
+use crate::machine::Machine;
 use crate::unsuitable::Reason;
 use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, FileKind, ReadCache, ReadRef};
 use std::ffi::OsStr;
-use std::fmt;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// The first bytes of every ELF file.
 pub const MAGIC: &[u8] = b"\x7fELF";
-
-/// What an ELF file was built for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Machine {
-    /// `e_machine`.
-    number: elf::Machine,
-    /// Whether it is of the 64-bit class.
-    is_64: bool,
-    /// Byte order.
-    order: Endianness,
-}
-
-impl fmt::Display for Machine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match (self.number, self.is_64) {
-            (elf::EM_X86_64, true) => "x86-64",
-            (elf::EM_X86_64, false) => "x32",
-            (elf::EM_386, _) => "32-bit x86",
-            (elf::EM_AARCH64, true) => "aarch64",
-            (elf::EM_ARM, _) => "32-bit arm",
-            (elf::EM_RISCV, true) => "riscv64",
-            (elf::EM_RISCV, false) => "riscv32",
-            (elf::EM_PPC64, _) => "ppc64",
-            (elf::EM_S390, true) => "s390x",
-            (elf::EM_LOONGARCH, true) => "loongarch64",
-            (elf::EM_MIPS, true) => "mips64",
-            (elf::EM_MIPS, false) => "mips",
-            (number, is_64) => {
-                let bits = if is_64 { 64 } else { 32 };
-                return write!(f, "ELF machine {} ({bits} bit)", number.0);
-            }
-        };
-        f.write_str(name)?;
-        match (self.number, self.order) {
-            (elf::EM_AARCH64 | elf::EM_ARM, Endianness::Big) => f.write_str(" (big-endian)"),
-            (elf::EM_PPC64 | elf::EM_MIPS, Endianness::Little) => f.write_str(" (little-endian)"),
-            _ => Ok(()),
-        }
-    }
-}
 
 /// What the headers of an ELF file say.
 struct Headers {

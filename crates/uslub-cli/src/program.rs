@@ -1,7 +1,8 @@
 //! From the name of a program to what is executed: the search in `PATH`, as
 //! `execvp` does it, and the question whether a preloaded library can reach it.
 
-use crate::elf::{self, Machine};
+use crate::elf;
+use crate::machine::Machine;
 use crate::privilege::{self, Caller, FileRights};
 use crate::script;
 use crate::unsuitable::Reason;

@@ -1,8 +1,8 @@
 //! Everything that is known about a run, as JSON: `uslub run --report FILE`.
 
 use crate::ending::{Ending, signal_name};
+use crate::finished::Finished;
 use crate::report::{Children, Report, Unusable};
-use crate::run::Finished;
 use crate::wire::{CacheRow, Process};
 use serde::Serialize;
 use std::fs::File;

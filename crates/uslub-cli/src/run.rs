@@ -1,9 +1,10 @@
 //! `uslub run`: from the command line to the program's end and its summary.
 
 use crate::cli::RunOptions;
-use crate::ending::{Ending, Usage};
+use crate::ending::Ending;
 use crate::environment::{self, Environment};
 use crate::failure::{Failure, NOT_FOUND, UNSUITABLE};
+use crate::finished::Finished;
 use crate::program::Program;
 use crate::reaper::Reaper;
 use crate::record::{self, Record};
@@ -18,20 +19,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tempfile::TempDir;
-
-/// A run that has come to its end.
-pub struct Finished {
-    /// Program and arguments, as the user gave them.
-    pub command: Vec<OsString>,
-    /// How the program ended.
-    pub ending: Ending,
-    /// Time from its start to its end.
-    pub wall: Duration,
-    /// What it cost.
-    pub usage: Usage,
-}
 
 /// Runs the program on uslub and prints where its memory went.
 ///

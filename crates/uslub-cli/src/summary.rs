@@ -1,8 +1,8 @@
 //! What is printed when the program has ended.
 
 use crate::ending::{Ending, signal_name};
+use crate::finished::Finished;
 use crate::report::{Children, Report, Unusable};
-use crate::run::Finished;
 use crate::table;
 use crate::units::{count, plural, seconds, share, size};
 use crate::wire::{CacheRow, Process};

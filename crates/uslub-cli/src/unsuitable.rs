@@ -1,7 +1,7 @@
 //! Why a program cannot run on uslub, and what to do then.
 
-use crate::elf::Machine;
 use crate::failure::{Failure, NOT_FOUND, UNSUITABLE};
+use crate::machine::Machine;
 use crate::privilege::Elevation;
 use std::io;
 use std::path::{Path, PathBuf};

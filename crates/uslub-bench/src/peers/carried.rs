@@ -18,8 +18,8 @@ use std::sync::{Mutex, PoisonError};
 use uslub_core::percpu::{ALLOCS_OFFSET, FREES_OFFSET};
 use uslub_rseq::{Area, Offers};
 
-use crate::bench::Failure;
 use crate::bulks::Page;
+use crate::error::Failure;
 use crate::floor::{CAPACITY, CPUS, PAGE, Window};
 use crate::linux;
 use crate::ring::wait_until;

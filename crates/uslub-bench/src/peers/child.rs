@@ -9,7 +9,8 @@ use uslub_report::HELPER_VARIABLE;
 use super::face::Face;
 use super::row::Rounds;
 use super::{Peers, churn, live, sleepers};
-use crate::bench::{Bench, Failure};
+use crate::bench::Bench;
+use crate::error::Failure;
 use crate::floor::FLOOR;
 
 /// The words in front of a child's own: `uslub bench peer-child FACE WORK NUMBER`.

@@ -8,8 +8,9 @@ use super::child::{self, Report, Work};
 use super::face::Face;
 use super::row::{Aim, PeerRow};
 use super::{Peers, Section};
-use crate::bench::{Bench, Failure};
+use crate::bench::Bench;
 use crate::dice::Dice;
+use crate::error::Failure;
 use crate::threads::joined;
 
 /// Threads that churn.

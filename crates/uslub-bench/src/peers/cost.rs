@@ -13,7 +13,7 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use serde::{Deserialize, Serialize};
 
-use crate::bench::Failure;
+use crate::error::Failure;
 
 /// The words in front of those of the process between: `uslub bench program-child LIBRARY PROGRAM
 /// ARGUMENT…`, where the library to preload may be empty.

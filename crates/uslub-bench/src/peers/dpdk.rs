@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-use crate::bench::Failure;
+use crate::error::Failure;
 use crate::linux::{self, Pinned};
 
 /// Its name among the peers.

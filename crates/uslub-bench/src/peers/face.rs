@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-use crate::bench::Failure;
+use crate::error::Failure;
 use crate::floor::{FLOOR, Floor, floor_free, floor_malloc};
 
 /// The name of ours.

@@ -44,7 +44,8 @@ pub use report::{PeerReport, Section};
 pub use row::PeerRow;
 pub use table::{text, verdict};
 
-use crate::bench::{Bench, Failure};
+use crate::bench::Bench;
+use crate::error::Failure;
 use crate::machine::Machine;
 use dpdk::{DPDK, Dpdk};
 use face::OURS;

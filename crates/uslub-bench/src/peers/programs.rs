@@ -11,8 +11,9 @@ use super::cost::{self, Cost};
 use super::face::{OURS, SYSTEM};
 use super::row::{Aim, PeerRow, Rounds};
 use super::{Peers, Section};
-use crate::bench::{Bench, Failure};
+use crate::bench::Bench;
 use crate::dice::Dice;
+use crate::error::Failure;
 use crate::linux::Pinned;
 
 /// No program may be worse than this part of the best peer.

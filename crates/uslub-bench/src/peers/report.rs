@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::row::PeerRow;
-use crate::bench::Failure;
 use crate::chart::Chart;
+use crate::error::Failure;
 use crate::machine::Machine;
 
 /// What one part gave.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::face::OURS;
-use crate::bench::Failure;
+use crate::error::Failure;
 use crate::floor::FLOOR;
 use crate::goal::Goal;
 use crate::measure::Sample;

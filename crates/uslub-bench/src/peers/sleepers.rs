@@ -8,7 +8,8 @@ use super::child::{self, Report, Work};
 use super::face::Face;
 use super::row::{Aim, PeerRow};
 use super::{Peers, Section};
-use crate::bench::{Bench, Failure};
+use crate::bench::Bench;
+use crate::error::Failure;
 
 /// Numbers of threads.
 const THREADS: [usize; 3] = [16, 64, 1000];

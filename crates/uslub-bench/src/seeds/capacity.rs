@@ -16,8 +16,9 @@
 mod mixed;
 mod world;
 
-use crate::bench::{Bench, Failure};
+use crate::bench::Bench;
 use crate::chart::Chart;
+use crate::error::Failure;
 use crate::goal::Goal;
 use crate::linux::Pinned;
 use crate::measure::Sample;

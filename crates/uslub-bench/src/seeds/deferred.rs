@@ -4,8 +4,9 @@
 
 use std::cell::RefCell;
 
-use crate::bench::{Bench, Failure};
+use crate::bench::Bench;
 use crate::chart::Chart;
+use crate::error::Failure;
 use crate::fresh::{self, Room};
 use crate::goal::Goal;
 use crate::kernel::{FRESH, NEWEST};

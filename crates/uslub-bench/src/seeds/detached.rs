@@ -8,9 +8,10 @@
 
 use std::cell::RefCell;
 
-use crate::bench::{Bench, Failure};
+use crate::bench::Bench;
 use crate::bulks::{Places, at_once, at_once_unchecked, one_by_one, sequences};
 use crate::chart::Chart;
+use crate::error::Failure;
 use crate::floor::{FLOOR, Floor};
 use crate::goal::{Goal, signed};
 use crate::kernel;

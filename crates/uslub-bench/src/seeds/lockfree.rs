@@ -14,9 +14,10 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use uslub_core::Gfp;
 use uslub_linux::Linux;
 
-use crate::bench::{Bench, Failure};
+use crate::bench::Bench;
 use crate::chart::Chart;
 use crate::dice::Dice;
+use crate::error::Failure;
 use crate::goal::Goal;
 use crate::linux::{self, Pinned, Slub};
 use crate::measure::{Sample, nanoseconds};

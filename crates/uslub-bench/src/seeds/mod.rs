@@ -11,7 +11,8 @@ mod worst_case;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use crate::bench::{Bench, Failure};
+use crate::bench::Bench;
+use crate::error::Failure;
 use crate::machine::Machine;
 use crate::report::{Report, SeedReport};
 

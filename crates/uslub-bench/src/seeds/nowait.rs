@@ -14,8 +14,9 @@ use std::cell::RefCell;
 use uslub_core::Gfp;
 use uslub_core::mempool::{Mempool, SlabSource};
 
-use crate::bench::{Bench, Failure};
+use crate::bench::Bench;
 use crate::chart::Chart;
+use crate::error::Failure;
 use crate::goal::Goal;
 use crate::linux::{self, Slub};
 use crate::measure::Sample;

@@ -11,8 +11,9 @@ pub(super) mod maple;
 mod real;
 mod simulated;
 
-use crate::bench::{Bench, Failure};
+use crate::bench::Bench;
 use crate::chart::Chart;
+use crate::error::Failure;
 use crate::goal::Goal;
 use crate::measure::Sample;
 use crate::report::{SeedReport, Table};

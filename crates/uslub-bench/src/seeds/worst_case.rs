@@ -13,8 +13,9 @@ use uslub_core::Gfp;
 use uslub_core::tunables::Tuning;
 use uslub_linux::Linux;
 
-use crate::bench::{Bench, Failure};
+use crate::bench::Bench;
 use crate::chart::Chart;
+use crate::error::Failure;
 use crate::goal::Goal;
 use crate::linux::Slub;
 use crate::measure::{Sample, nanoseconds};

@@ -4,8 +4,9 @@
 use uslub_core::Gfp;
 use uslub_sim::{Sim, cpu};
 
-use crate::bench::{Bench, Failure};
+use crate::bench::Bench;
 use crate::dice::Dice;
+use crate::error::Failure;
 use crate::measure::nanoseconds;
 use crate::strategy::Strategy;
 

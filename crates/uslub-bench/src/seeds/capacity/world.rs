@@ -4,7 +4,7 @@ use uslub_core::tunables::Tunables;
 use uslub_core::{Allocator, Gfp};
 use uslub_sim::{Batches, Clock, Machine, Sim, cpu};
 
-use crate::bench::Failure;
+use crate::error::Failure;
 use crate::measure::nanoseconds;
 use crate::seeds::spill::maple::{GRACE_MS, Tree};
 use crate::strategy::Strategy;

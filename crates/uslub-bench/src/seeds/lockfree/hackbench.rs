@@ -8,7 +8,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use uslub_core::Gfp;
 use uslub_linux::Linux;
 
-use crate::bench::{Bench, Failure};
+use crate::bench::Bench;
+use crate::error::Failure;
 use crate::linux::Slub;
 use crate::measure::nanoseconds;
 use crate::strategy::Strategy;

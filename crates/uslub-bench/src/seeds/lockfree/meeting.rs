@@ -9,7 +9,8 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 
 use uslub_core::slab::state::{Slab, State};
 
-use crate::bench::{Bench, Failure};
+use crate::bench::Bench;
+use crate::error::Failure;
 use crate::linux::{self, Pinned};
 use crate::measure::nanoseconds;
 use crate::ring::wait_until;

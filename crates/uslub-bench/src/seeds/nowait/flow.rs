@@ -8,7 +8,7 @@ use uslub_core::Gfp;
 use uslub_core::mempool::{Mempool, SlabSource};
 use uslub_core::platform::Platform;
 
-use crate::bench::Failure;
+use crate::error::Failure;
 use crate::linux::Pinned;
 use crate::measure::nanoseconds;
 use crate::ring::{Ring, wait_until};

@@ -7,8 +7,9 @@
 use uslub_core::Gfp;
 use uslub_sim::{Clock, Machine, Sim, cpu};
 
-use crate::bench::{Bench, Failure};
+use crate::bench::Bench;
 use crate::chart::Chart;
+use crate::error::Failure;
 use crate::goal::Goal;
 use crate::linux::{self, Pinned};
 use crate::measure::Sample;

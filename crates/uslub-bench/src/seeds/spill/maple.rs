@@ -4,8 +4,8 @@ use uslub_core::Gfp;
 use uslub_core::platform::Platform;
 use uslub_sim::Batches;
 
-use crate::bench::Failure;
 use crate::dice::Dice;
+use crate::error::Failure;
 use crate::strategy::Strategy;
 
 /// Bytes of a node.

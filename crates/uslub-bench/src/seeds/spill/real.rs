@@ -8,8 +8,9 @@ use uslub_core::platform::Platform;
 use uslub_linux::Linux;
 use uslub_sim::{Batches, Clock, cpu};
 
-use crate::bench::{Bench, Failure};
+use crate::bench::Bench;
 use crate::dice::Dice;
+use crate::error::Failure;
 use crate::linux::{self, Pinned};
 use crate::strategy::Strategy;
 use crate::threads::joined;

@@ -8,7 +8,8 @@ use uslub_core::Allocator;
 use uslub_core::tunables::Tunables;
 use uslub_sim::{Batches, Clock, Machine, Sim, cpu};
 
-use crate::bench::{Bench, Failure};
+use crate::bench::Bench;
+use crate::error::Failure;
 use crate::linux::{self, Pinned};
 use crate::measure::nanoseconds;
 use crate::ring::wait_until;
