@@ -122,11 +122,14 @@ impl<P: Platform> Allocator<P> {
         let mut empties = SheafList::new();
         while let Some(mut sheaf) = fulls.pop() {
             filled += pour_out(&mut sheaf, &mut out[filled..]);
-            if sheaf.is_empty() {
+            if !sheaf.is_empty() {
+                self.place_filled(cache, sheaf, gfp);
+            } else if self.glance(cache.id.main()) == sheaf::bootstrap() {
+                // A bulk like this one, freed, finds room at once.
+                self.place_roomy(cache, self.fit(cache, sheaf), gfp);
+            } else {
                 self.offer_room(&mut sheaf);
                 empties.push(sheaf);
-            } else {
-                self.place_filled(cache, sheaf, gfp);
             }
         }
         self.barn_put_all(cache, &mut SheafList::new(), &mut empties, gfp);
