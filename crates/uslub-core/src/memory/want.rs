@@ -1,4 +1,7 @@
-//! What a request for pages asks for, and whether a block has it.
+//! A request for pages, and the search for them in a block.
+//!
+//! A request tries the blocks that exist, then grows the arena, then takes pages of other memory
+//! nodes unless `THISNODE` forbids it. Callers: the slab layer (`alloc_runs`) and `large`.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -8,15 +11,15 @@ use crate::memory::zone::{Run, Zone};
 use crate::percpu::nodes::MAX_NODES;
 use crate::platform::{FaultSite, Platform};
 
-/// What a request asks for; small, so that it is passed in registers.
+/// A request; 8 bytes, so that it is passed in a register.
 #[derive(Clone, Copy)]
 pub(super) struct Want {
     /// Memory node, or [`ANY_NODE`].
     nid: u8,
-    /// Pages of a run, and what they are aligned to, in pages.
+    /// Pages of a run, and their alignment in pages.
     count: u16,
     align: u16,
-    /// Runs that are taken together, at most.
+    /// Runs to take together, at most.
     most: u16,
     touched: Touched,
 }
@@ -25,15 +28,14 @@ pub(super) struct Want {
 const ANY_NODE: u8 = u8::MAX;
 const _: () = assert!(MAX_NODES <= ANY_NODE as usize && size_of::<Want>() == 8);
 
-/// How much of its pages a request is going to touch; where it may be little, they do not come by
-/// huge pages.
+/// How much of its pages the caller will touch. With `Little`, huge pages would waste memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Touched {
     All,
     Little,
 }
 
-/// Pages of a block that a request can have: the first, and how many runs.
+/// Pages of a block for a request: the first page, and the number of runs.
 #[derive(Clone, Copy)]
 pub(super) struct Found {
     pub(super) first: u16,
@@ -46,7 +48,7 @@ impl Want {
         Self {
             nid: nid as u8,
             count: count as u16,
-            // As much as a block is.
+            // Blocks are aligned to their own size: more is not possible.
             align: align.min(BLOCK_PAGES) as u16,
             most: most.min(BLOCK_PAGES) as u16,
             touched,
@@ -61,7 +63,7 @@ impl Want {
         self.align.into()
     }
 
-    /// What is asked for of a set of a block's free pages, if it is there.
+    /// The lowest place in a set of a block's free pages, if there is one.
     #[inline(never)]
     pub(super) fn find(self, set: &PageSet) -> Option<Found> {
         let first = block::find(set, self.count(), self.align())?;
@@ -70,7 +72,7 @@ impl Want {
         Some(Found { first, runs })
     }
 
-    /// As `find`, of a block's dirty pages.
+    /// As `find`, among the block's free dirty pages.
     #[inline(never)]
     pub(super) fn find_dirty(self, block: &Block) -> Option<Found> {
         self.find(&block.free_dirty())
@@ -88,7 +90,7 @@ impl<P: Platform> Zone<P> {
         self.alloc_on(platform, 0, count, align, gfp)
     }
 
-    /// As [`alloc`](Self::alloc), of node `nid` if it has any; of no other with
+    /// As [`alloc`](Self::alloc), but of node `nid` if it has any; of no other node with
     /// [`THISNODE`](Gfp::THISNODE).
     pub fn alloc_on(
         &self,
@@ -105,9 +107,9 @@ impl<P: Platform> Zone<P> {
         run
     }
 
-    /// As [`alloc_on`](Self::alloc_on), and up to `most` such runs at once where the next pages are
-    /// free too. Who calls this calls [`make_room_for_taken`](Self::make_room_for_taken) later,
-    /// where there is more stack.
+    /// As [`alloc_on`](Self::alloc_on), but up to `most` such runs at once if the next pages are
+    /// free too. The caller must call [`make_room_for_taken`](Self::make_room_for_taken) later,
+    /// where it has more stack left.
     #[inline]
     pub fn alloc_runs(
         &self,
@@ -122,7 +124,7 @@ impl<P: Platform> Zone<P> {
         self.find_pages(platform, want, gfp)
     }
 
-    /// As [`alloc_on`](Self::alloc_on), for an object of which the program may use little.
+    /// As [`alloc_on`](Self::alloc_on), for an object that the program may use little of.
     pub fn alloc_sparse(
         &self,
         platform: &P,
@@ -153,7 +155,7 @@ impl<P: Platform> Zone<P> {
                 break;
             }
         }
-        // Better far than not at all.
+        // Remote pages are better than none.
         if gfp.contains(Gfp::THISNODE) || platform.nr_nodes() == 1 {
             return None;
         }
@@ -168,8 +170,8 @@ impl<P: Platform> Zone<P> {
         .ok()
     }
 
-    /// Takes what there is; otherwise tells how often pages were added so far. `None` where the
-    /// answer must not be waited for.
+    /// Takes existing pages; otherwise returns the number of growths so far. `None` if the caller
+    /// may not wait and the page lock is taken.
     #[inline(never)]
     fn take_now(&self, platform: &P, want: Want, gfp: Gfp) -> Option<Result<Run, u32>> {
         let mut lists = self.lists.lock_if(gfp.may_spin())?;
@@ -183,8 +185,7 @@ impl<P: Platform> Zone<P> {
         Some(Ok(run))
     }
 
-    /// Notes that a run of `count` pages was taken, if now more pages are handed out or dirty than
-    /// ever.
+    /// Notes that a run of `count` pages was taken, if the resident pages reach a new peak.
     fn note_taken(&self, resident: usize, count: usize) {
         if self.is_record(resident) {
             // Relaxed: a hint.
@@ -192,11 +193,10 @@ impl<P: Platform> Zone<P> {
         }
     }
 
-    /// Lets idle pages make room for those that were taken since the last call, if there never were
-    /// more.
+    /// Evicts idle pages if runs taken since the last call raised the resident pages to a new peak.
     #[inline]
     pub fn make_room_for_taken(&self, platform: &P) {
-        // Relaxed, all: hints and glances.
+        // Relaxed, all: hints and peeks, may be stale.
         if self.record_run.load(Relaxed) > 0 {
             let count = self.record_run.swap(0, Relaxed);
             let resident = self.used.load(Relaxed) + self.dirty.load(Relaxed);
