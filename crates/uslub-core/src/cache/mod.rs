@@ -1,17 +1,17 @@
-//! Caches (`kmem_cache`): making and sharing them, one object, many objects, and what is asked of
-//! all of them.
+//! Caches (`kmem_cache`): creation and sharing, single objects, bulks, and operations over all
+//! caches.
 //!
 //! | file | concept |
 //! |---|---|
-//! | `args` | what a cache is made of |
+//! | `args` | the arguments of a cache, and the layout of its slots |
 //! | `kmem_cache` | a cache |
-//! | `allocator` | all caches, and the state of all layers |
-//! | `object` | one object, and many at once |
-//! | `reclaim` | what is tried when memory is short |
-//! | `info` | figures |
-//! | `validate` | whether lists, states and counters agree |
-//! | `fork` | all locks around a fork |
-//! | `text` | names without memory |
+//! | `allocator` | the list of caches, and the state of all layers |
+//! | `object` | allocates and frees one object, or many at once |
+//! | `reclaim` | frees memory when an allocation fails |
+//! | `info` | statistics |
+//! | `validate` | checks that lists, states and counters agree |
+//! | `fork` | locks and state around a fork |
+//! | `text` | names without heap memory |
 
 pub mod allocator;
 pub mod args;
