@@ -18,8 +18,8 @@
 //! | held by another thread, not for a fork | torn | [`start_over`](Allocator::start_over) |
 //!
 //! The structures of a [torn](Allocator::is_torn) child may be half changed. It gives up the whole
-//! old world with its objects and begins a new one. Old objects keep their contents. Their frees are
-//! ignored, and their sizes are still known, so a `realloc` can move them.
+//! old world with its objects and begins a new one. Old objects keep their contents. Their frees
+//! are ignored, and their sizes are still known, so a `realloc` can move them.
 
 use core::ptr::{self, NonNull, null_mut};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
