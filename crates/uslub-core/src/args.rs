@@ -1,4 +1,6 @@
-//! What a cache is made of: names, sizes, flags, constructors, and how they lay a slot out.
+//! The arguments of a cache (name, size, flags, constructor), and the layout of its slots.
+//!
+//! Callers fill [`CacheArgs`]; `Layout` turns them into offsets in a slot. Plain values, no state.
 
 use crate::gfp::Gfp;
 use crate::tunables::{TUNABLES, Tuning};
@@ -9,42 +11,41 @@ pub const NAME_MAX: usize = 31;
 pub const OBJECT_MAX: usize = 64 << 10;
 
 bitflags::bitflags! {
-    /// What a cache is like; the kernel's names without `SLAB_`.
+    /// Properties of a cache; the kernel's names without `SLAB_`.
     pub struct Flags: u32 {
-        /// Objects begin a cache line, small ones a fitting part of it.
+        /// Objects begin at a cache line; small objects at a power-of-two part of it.
         const HWCACHE_ALIGN = 1;
         /// The cache shares its slabs with no other.
         const NO_MERGE = 2;
-        /// A freed object may be used again at once, but its slab stays a slab of this cache for a
+        /// A freed object may be reused at once, but its slab stays a slab of this cache for a
         /// grace period.
         const TYPESAFE_BY_RCU = 4;
-        /// The pages of a slab are touched when it is taken, so that no later touch enters the
-        /// kernel.
+        /// The pages of a new slab are touched at once, so that no later touch enters the kernel.
         const PREFAULT = 8;
     }
 }
 
-/// Makes an object of fresh memory; what it made stays over free and allocation.
+/// Constructs objects in fresh memory. A constructed object stays constructed across free and
+/// allocation.
 #[derive(Clone, Copy, Debug)]
 pub struct Ctor {
-    /// Constructs the object at its second argument; false if that failed, and the memory is as
-    /// before.
+    /// Constructs the object at its second argument. Returns false on failure, with the memory
+    /// unchanged.
     pub call: unsafe fn(*const (), *mut u8) -> bool,
     /// First argument of `call`.
     pub data: *const (),
 }
 
-// SAFETY: `call` may be called with `data` on any thread: that is part of the promise of who
-// creates a cache.
+// SAFETY: the creator of a cache promises that `call` may be called with `data` on any thread.
 unsafe impl Send for Ctor {}
 // SAFETY: as above.
 unsafe impl Sync for Ctor {}
 
 impl Ctor {
-    /// A constructor that cannot fail and needs nothing but the object.
+    /// A constructor that cannot fail and needs only the object.
     pub fn plain(construct: unsafe fn(*mut u8)) -> Self {
         unsafe fn call(data: *const (), object: *mut u8) -> bool {
-            // SAFETY: `data` is the function that `plain` was given; the object is passed on.
+            // SAFETY: `data` is the function given to `plain`; the object is passed on.
             unsafe { core::mem::transmute::<*const (), unsafe fn(*mut u8)>(data)(object) };
             true
         }
@@ -55,7 +56,7 @@ impl Ctor {
     }
 }
 
-/// What a cache is made of; see [`Allocator::create`](crate::Allocator::create).
+/// The arguments of [`Allocator::create`](crate::Allocator::create).
 #[derive(Clone, Copy, Debug)]
 pub struct CacheArgs<'a> {
     /// Name, 1 to 31 bytes.
@@ -64,35 +65,34 @@ pub struct CacheArgs<'a> {
     pub size: usize,
     /// Alignment of an object in bytes, a power of two up to 4096; 0 for the natural one.
     pub align: usize,
-    /// What the cache is like.
+    /// Properties of the cache.
     pub flags: Flags,
-    /// Constructs each object when it first leaves a fresh slab. Called with locks held where an
-    /// allocation may not wait: it must not call the allocator.
+    /// Constructs each object when it first leaves a fresh slab. Runs with locks held if an
+    /// allocation may not wait, so it must not call the allocator.
     pub ctor: Option<Ctor>,
-    /// Bytes of slabs that the cache may have, at least one slab.
+    /// Bytes of slabs that the cache may have; at least one slab.
     pub limit: Option<usize>,
-    /// What a plain free may do. Where that is not to enter the kernel, pages that it empties go
-    /// back to the system later, by others.
+    /// What a plain free may do. If it may not enter the kernel, other threads later give the pages
+    /// that it empties back to the system.
     pub free_gfp: Gfp,
-    /// How the cache behaves; `None` for what the allocator's tunables say.
+    /// Tunables of the cache; `None` for the allocator's tunables.
     pub tuning: Option<Tuning>,
     /// Largest slab order, instead of the tunable.
     pub max_order: Option<u32>,
-    /// Objects wanted in a slab, instead of the tunable.
+    /// Least number of objects in a slab, instead of the tunable.
     pub min_objects: Option<usize>,
-    /// Objects a sheaf holds, instead of the tunable; up to
+    /// Objects in a sheaf, instead of the tunable; up to
     /// [`MAX_CAPACITY`](crate::percpu::sheaf::MAX_CAPACITY).
     pub sheaf_capacity: Option<usize>,
-    /// Bytes of slabs that are kept on a node though they are empty, at most; instead of the
-    /// kernel's count.
+    /// Bytes of empty slabs kept on a node, at most; instead of the kernel's count.
     pub kept_bytes: Option<usize>,
-    /// Whether sheaves hold whole slabs, or slabs whole sheaves, at the price of some places in
-    /// both.
+    /// Whether sheaves hold whole slabs, or slabs whole sheaves; this leaves some room in both
+    /// unused.
     pub in_step: bool,
 }
 
 impl<'a> CacheArgs<'a> {
-    /// A plain cache of its own slabs.
+    /// A plain cache with slabs of its own.
     pub const fn new(name: &'a str, size: usize) -> Self {
         Self {
             name,
@@ -111,7 +111,7 @@ impl<'a> CacheArgs<'a> {
         }
     }
 
-    /// Whether another cache may share the slabs: the kernel's rule.
+    /// Whether another cache may share the slabs, by the kernel's rule.
     pub(crate) fn is_mergeable(&self) -> bool {
         !self
             .flags
@@ -163,7 +163,7 @@ impl core::fmt::Display for CreateError {
 
 impl core::error::Error for CreateError {}
 
-/// Checks arguments before anything is made for them.
+/// Checks arguments before anything is created.
 pub(crate) fn check(args: &CacheArgs<'_>) -> Result<(), CreateError> {
     if let Some(Err(tunable)) = args.tuning.map(|tuning| tuning.check()) {
         return Err(CreateError::BadTuning(tunable.name));
@@ -174,13 +174,13 @@ pub(crate) fn check(args: &CacheArgs<'_>) -> Result<(), CreateError> {
 /// Bytes of a cache line.
 pub(crate) const CACHE_LINE: usize = 64;
 
-/// How a slot is laid out, in bytes.
+/// The layout of a slot, in bytes.
 pub(crate) struct Layout {
-    /// The slot.
+    /// Size of the slot.
     pub size: usize,
     /// Alignment of the slot.
     pub align: usize,
-    /// Where in the slot a free object's link lies.
+    /// Offset of a free object's link in the slot.
     pub link: usize,
 }
 
@@ -205,9 +205,9 @@ impl Layout {
             align = align.max(line);
         }
         let object = args.size.next_multiple_of(word);
-        // A constructed object must keep its bytes while free, and so must one that a reader may
-        // still look at: the link lies behind it. Otherwise in the middle, away from both
-        // neighbours' overflows.
+        // A constructed object keeps its bytes while free, and so does one that a reader may still
+        // read: its link lies behind it. Otherwise the link lies in the middle, away from overflows
+        // of both neighbours.
         let keeps = args.ctor.is_some() || args.flags.contains(Flags::TYPESAFE_BY_RCU);
         let (link, end) = if keeps {
             (object, object + word)

@@ -1,19 +1,25 @@
-//! Size classes: how large the objects of kmalloc's caches are.
+//! Size classes: the object sizes of kmalloc's caches.
 //!
-//! Classes are 8, then multiples of 16 up to 256. In each doubling above there are eight that fill
-//! a slab: 15 to 8 objects make sixteen times its lower end. Two more, a quarter and a half above
-//! that, are for those who need them aligned. The caches of the classes have fixed identities
-//! (class c has index c), and come into being when first used. A slab is aligned to its size, so a
-//! class is aligned to the largest power of two that divides it.
+//! | bytes | classes |
+//! |---|---|
+//! | 8 | one |
+//! | 16 … 256 | multiples of 16 |
+//! | each doubling above | ten |
+//!
+//! Eight of the ten divide 16 times the lower end of the doubling into 15 to 8 objects: they fill a
+//! slab. The other two, a quarter and a half above the lower end, serve aligned requests.
+//!
+//! The caches have fixed identities (class c has index c) and are created when first used. A slab
+//! is aligned to its size, so a class is aligned to the largest power of two that divides it.
 
 use crate::percpu::{CACHES_A_PAGE, CacheId};
 
-/// Largest object that comes from a size class, in bytes.
+/// Size of the largest class, in bytes.
 pub const CLASS_MAX: usize = 8 << 10;
 /// Number of size classes.
 pub const NR_CLASSES: usize = count_classes();
 
-/// Bytes of the class behind the one of `bytes` bytes.
+/// Bytes of the class after the one of `bytes` bytes.
 const fn class_after(bytes: usize) -> usize {
     if bytes < 256 {
         return bytes + if bytes == 8 { 8 } else { 16 };
@@ -43,10 +49,10 @@ const fn count_classes() -> usize {
     classes
 }
 
-// An index fits a byte, and all classes of a CPU are found in one page.
+// An index fits into a byte, and all classes of a CPU lie in one region page.
 const _: () = assert!(NR_CLASSES < CACHES_A_PAGE);
 
-/// Bytes of each class, from 1.
+/// Bytes of each class, by class number; entry 0 is unused.
 static CLASS_SIZES: [u16; NR_CLASSES + 1] = {
     let mut sizes = [0; NR_CLASSES + 1];
     let (mut class, mut bytes) = (1, 8);
@@ -69,7 +75,7 @@ pub fn class_size(class: usize) -> usize {
     usize::from(CLASS_SIZES[class])
 }
 
-/// The class of `(bytes + 7) / 8`, for all sizes up to [`CLASS_MAX`].
+/// The class for each size up to [`CLASS_MAX`] bytes, by `(bytes + 7) / 8`.
 pub static CLASS_TABLE: [u8; CLASS_MAX / 8 + 1] = class_table();
 
 const fn class_table() -> [u8; CLASS_MAX / 8 + 1] {
@@ -86,7 +92,7 @@ const fn class_table() -> [u8; CLASS_MAX / 8 + 1] {
     table
 }
 
-/// The class for `bytes`, which are at most [`CLASS_MAX`].
+/// The class for `bytes`, at most [`CLASS_MAX`].
 #[inline]
 pub fn class_of(bytes: usize) -> CacheId {
     CacheId::of_class(CLASS_TABLE[bytes.div_ceil(8)])

@@ -1,4 +1,15 @@
 //! The allocator: a value that owns pages, caches and per-CPU slots.
+//!
+//! | state | meaning |
+//! |---|---|
+//! | new | owns nothing; fast paths return null or false |
+//! | ready | [`init`](Allocator::init) has succeeded; all threads may call |
+//!
+//! Lock order, outermost first: `slab_mutex` (the list of caches), `drain`, barns, node lists, huge
+//! objects, page growth, page lists, records. The locks of the grace period and of shrinkers are
+//! taken with no other lock held.
+//!
+//! A destroyed cache's record and identity are reused, after a quarantine.
 
 use core::mem::MaybeUninit;
 use core::ptr::{NonNull, null_mut};
@@ -21,20 +32,19 @@ use crate::sync::Lock;
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
 use crate::tunables::{Tunables, Tuning};
 
-/// Records of destroyed caches that wait a while, so that a use after the end is told from a use of
-/// another cache.
+/// Records of destroyed caches that wait before their reuse, so that a use after the destruction is
+/// not taken for a use of another cache.
 const QUARANTINE: usize = 16;
 
 /// An allocator over a platform.
 ///
-/// It is set up in place by [`init`](Self::init) and then shared. Lock order, outermost first:
-/// caches list, drain, barns, node lists, huge, page growth, page lists, records. Those of grace
-/// period and shrinkers are held while nothing else is.
+/// It is set up in place by [`init`](Self::init) and then shared by all threads.
 ///
-/// What fast paths look at comes first, and lies in its page where a region has the words of spare
-/// sheaves, which they do not write: a processor takes a load for one of what was just stored at
-/// the same place of another page, and waits. No second word of 32 bytes is among it, as such a one
-/// they write in the thread's area, which may lie anywhere in its page.
+/// The fields that fast paths read come first, at the page offset [`APART`], to avoid 4 KiB
+/// aliasing with the words that fast paths write: a processor takes a load for one of a recent
+/// store at the same page offset, and waits. None of these fields is the second word of a 32-byte
+/// block, because fast paths write such a word in the thread's area, which may lie anywhere in its
+/// page.
 #[repr(C, align(4096))]
 pub struct Allocator<P: Platform> {
     _apart: [u8; APART],
@@ -42,11 +52,11 @@ pub struct Allocator<P: Platform> {
     pub table: Table,
     /// Number of memory nodes.
     pub(crate) nodes: AtomicUsize,
-    /// The world below.
+    /// The system and CPUs below.
     pub platform: P,
     /// Pages.
     pub zone: Zone<P>,
-    /// Records.
+    /// Memory of the allocator's own records.
     pub meta: Meta<P>,
     /// Objects with mappings of their own.
     pub huge: Huge<P>,
@@ -54,22 +64,23 @@ pub struct Allocator<P: Platform> {
     pub large_pages: AtomicUsize,
     /// Caches from this index on do not exist.
     pub(crate) end: AtomicUsize,
-    /// When to look again for caches that nobody uses, in milliseconds.
+    /// Time of the next check for cold caches, in milliseconds.
     pub(crate) next_cold: AtomicU64,
-    /// Whether an allocation that is under way took pages: its end looks for such caches.
+    /// Whether a running allocation took pages: its end then checks for cold caches.
     pub(crate) looks_for_cold: AtomicBool,
-    /// Objects that were allocated without a cache, and freed.
+    /// Calls without a cache: allocations (0) and frees (1).
     pub large_calls: [AtomicUsize; 2],
     pub(crate) caches: [AtomicPtr<KmemCache<P>>; MAX_CACHES],
-    /// Bytes of objects that adaptive sheaves can hold.
+    /// Bytes of objects that the sheaves of adaptive caches can hold.
     pub(crate) sheaf_bytes: AtomicUsize,
-    /// How readers are waited for.
+    /// The source of grace periods.
     pub(crate) grace: Lock<P, Option<&'static dyn GracePeriod>>,
-    /// Who can free memory when it is short.
+    /// The shrinkers, which free memory when it is short.
     pub(crate) reclaim: Reclaim<P>,
-    /// The kernel's slab_mutex: creating and destroying caches and regions.
+    /// The kernel's slab_mutex: creation and destruction of caches, creation of regions.
     pub(crate) slab_mutex: Lock<P, CacheList<P>>,
-    /// Held while CPUs are drained, and by all who walk the caches while some may be destroyed.
+    /// Held while CPUs are drained, and during every walk of the caches that may meet a
+    /// destruction.
     pub(crate) drain: Lock<P, ()>,
     /// Forks under way.
     pub(crate) forks: Forks<P>,
@@ -86,7 +97,7 @@ impl<P: Platform> Allocator<P> {
         Self::with_table(platform, Table::new())
     }
 
-    /// An allocator that is not set up, with a table that is not either.
+    /// An allocator that is not set up, with a table that is not set up either.
     pub const fn with_table(platform: P, table: Table) -> Self {
         Self {
             _apart: [0; APART],
@@ -113,14 +124,14 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Sets the allocator up with `reserve` bytes of address space (less if refused);
-    /// returns false when even the smallest is not to be had.
+    /// Sets the allocator up with `reserve` bytes of address space, or less if the system refuses.
+    /// Returns false if the system refuses the smallest reservation.
     ///
     /// # Safety
     ///
-    /// Once, before anyone else uses the allocator.
+    /// Once, before any other thread uses the allocator.
     pub unsafe fn init(&self, reserve: usize, tunables: Tunables) -> bool {
-        // SAFETY: nobody else uses the allocator.
+        // SAFETY: no other thread uses the allocator.
         unsafe { *self.tunables.get() = tunables };
         let nodes = self.platform.nr_nodes().clamp(1, MAX_NODES);
         // Relaxed: published with `ready`.
@@ -152,7 +163,7 @@ impl<P: Platform> Allocator<P> {
         unsafe { &*self.tunables.get() }
     }
 
-    /// Objects wanted in a slab.
+    /// Least number of objects in a slab.
     fn min_objects(&self, tuning: &Tuning) -> usize {
         match tuning.slab_min_objects {
             0 => order::default_min_objects(self.platform.nr_cpus()),
@@ -163,37 +174,37 @@ impl<P: Platform> Allocator<P> {
     /// The cache with an identity.
     #[inline]
     pub fn cache(&self, id: CacheId) -> Option<&KmemCache<P>> {
-        // Acquire: pairs with `create`. SAFETY: records of caches live for ever.
+        // Acquire: pairs with `create`. SAFETY: records of caches are never freed.
         unsafe { self.caches[id.index()].load(Acquire).as_ref() }
     }
 
-    /// All caches. Nobody may destroy one while it is looked at.
+    /// All caches. No thread may destroy one during the iteration.
     pub fn caches(&self) -> impl Iterator<Item = &KmemCache<P>> {
-        // Acquire: pairs with the creation of the last.
+        // Acquire: pairs with the creation of the last cache.
         (1..self.end.load(Acquire)).filter_map(|index| self.cache(CacheId::from_index(index)))
     }
 
-    /// Calls `visit` with all caches while none can be created or destroyed; it must not allocate
-    /// or free.
+    /// Calls `visit` with each cache; no cache can be created or destroyed meanwhile. `visit` must
+    /// not allocate or free.
     pub fn for_each_cache(&self, visit: impl FnMut(&KmemCache<P>)) {
         self.while_draining(|| self.caches().for_each(visit));
     }
 
-    /// Keeps the identities below `index` for caches that [`create_at`](Self::create_at) makes.
+    /// Reserves the identities below `index` for [`create_at`](Self::create_at).
     pub fn keep_indices(&self, index: usize) {
         let mut list = self.slab_mutex.lock();
         list.next = list.next.max(index);
     }
 
-    /// Creates a cache, or shares one whose slabs fit.
+    /// Creates a cache, or shares one with fitting slabs.
     ///
-    /// A cache may share if its arguments do not forbid it and it has no constructor, no limit and
-    /// no sheaf capacity of its own: the other's slots are then at most a word larger, and aligned
-    /// alike.
+    /// A cache may share if its arguments do not forbid it and it has no constructor, limit or
+    /// sheaf capacity. The other cache's slots are then at most a word larger, and have the same
+    /// alignment.
     ///
     /// # Errors
     ///
-    /// When an argument is out of bounds, there are too many caches or no memory.
+    /// If an argument is out of bounds, or there are too many caches, or there is no memory.
     pub fn create(&self, args: &CacheArgs<'_>) -> Result<&KmemCache<P>, CreateError> {
         let mut list = self.slab_mutex.lock();
         args::check(args)?;
@@ -205,7 +216,7 @@ impl<P: Platform> Allocator<P> {
             cache.share(args.size);
             return Ok(cache);
         }
-        // SAFETY: a record in the list is ours.
+        // SAFETY: we own a record in the list.
         if let Some(dead) = unsafe { list.dead.as_ref() }
             && (list.nr_dead > QUARANTINE || list.next >= MAX_CACHES)
         {
@@ -223,7 +234,7 @@ impl<P: Platform> Allocator<P> {
         Ok(cache)
     }
 
-    /// The cache with a kept identity; creates it when it is not there yet.
+    /// The cache with a reserved identity; creates it if necessary.
     ///
     /// # Errors
     ///
@@ -241,7 +252,7 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Makes a cache; in the memory of a dead one, if there is one.
+    /// Creates a cache; in the memory of a destroyed one, if given.
     fn create_locked(
         &self,
         id: CacheId,
@@ -253,7 +264,7 @@ impl<P: Platform> Allocator<P> {
             let memory = self.record(size_of::<KmemCache<P>>(), 64)?.cast();
             return self.create_in(memory, memory, id, args, None);
         };
-        // What fails leaves the dead one as it was.
+        // On failure the destroyed cache's record stays unchanged.
         let mut cache = MaybeUninit::<KmemCache<P>>::uninit();
         let record = NonNull::from(&mut cache).cast();
         self.create_in(NonNull::from(dead), record, id, args, Some(dead))
@@ -265,7 +276,8 @@ impl<P: Platform> Allocator<P> {
         record.ok_or(CreateError::NoMemory)
     }
 
-    /// Makes a cache in `memory`, whose record is first written to `record`: there, or elsewhere.
+    /// Creates a cache in `memory`. Its record is first written to `record`, which may be
+    /// elsewhere.
     fn create_in(
         &self,
         memory: NonNull<KmemCache<P>>,
@@ -287,7 +299,7 @@ impl<P: Platform> Allocator<P> {
         let tuning = args.tuning.as_ref().unwrap_or(&self.tunables().tuning);
         let min_objects = self.min_objects(tuning);
         let (random, nodes_of) = (self.platform.random(), (nodes, nr_nodes));
-        // SAFETY: the record is ours.
+        // SAFETY: we own the record.
         let place = unsafe { record.cast().as_mut() };
         KmemCache::write_to(place, args, id, tuning, min_objects, random, nodes_of)?;
         // SAFETY: just written.
@@ -296,11 +308,11 @@ impl<P: Platform> Allocator<P> {
             self.set_random_order(cache, dead)?;
         }
         self.publish(memory, record, id, nodes_of);
-        // SAFETY: records live for ever.
+        // SAFETY: records are never freed.
         Ok(unsafe { memory.as_ref() })
     }
 
-    /// Chooses the order in which the fresh slots of a cache's slabs leave.
+    /// Chooses the random order in which fresh slots are handed out.
     #[inline(never)]
     fn set_random_order(
         &self,
@@ -312,7 +324,7 @@ impl<P: Platform> Allocator<P> {
             Some(room) => room,
             None => self.record(2 * objects * 4, 4)?.cast::<u32>(),
         };
-        // SAFETY: room for so many numbers.
+        // SAFETY: room for `2 * objects` numbers.
         let slice = unsafe { core::slice::from_raw_parts_mut(offsets.as_ptr(), 2 * objects) };
         shuffle(&mut slice[..objects], cache.size, || self.platform.random());
         slice.copy_within(..objects, objects);
@@ -320,7 +332,7 @@ impl<P: Platform> Allocator<P> {
         Ok(())
     }
 
-    /// Lets others find a cache, whose record may have to be copied to its `memory` first.
+    /// Publishes a cache; copies its record to `memory` first if necessary.
     #[inline(never)]
     fn publish(
         &self,
@@ -331,32 +343,32 @@ impl<P: Platform> Allocator<P> {
     ) {
         self.table.prepare(id);
         self.table.reset_counts(id);
-        // Nobody walks the caches meanwhile.
+        // No thread walks the caches meanwhile.
         self.while_draining(|| {
             for nid in 0..nr_nodes {
-                // SAFETY: within the nodes' record, which is ours.
+                // SAFETY: within the nodes' record, which we own.
                 unsafe { nodes.add(nid).write(CacheNode::new()) };
             }
             if memory != record {
-                // SAFETY: both are ours, and not the same.
+                // SAFETY: we own both, and they differ.
                 unsafe { memory.copy_from_nonoverlapping(record, 1) };
             }
-            // Release: whoever finds the cache sees its record and its slots.
+            // Release: a thread that finds the cache sees its record and its slots.
             self.caches[id.index()].store(memory.as_ptr(), Release);
             self.end.fetch_max(id.index() + 1, Release);
         });
     }
 
-    /// Takes a cache out of the list, so that its identity and record can serve another.
+    /// Removes a cache from the list, so that its identity and record can be reused.
     pub(crate) fn forget(&self, cache: &KmemCache<P>) {
         let mut list = self.slab_mutex.lock();
         self.while_draining(|| {
-            // Release: after all that was done with the cache.
+            // Release: after all operations on the cache.
             self.caches[cache.id.index()].store(null_mut(), Release);
         });
         cache.set_next_dead(null_mut());
         let record = core::ptr::from_ref(cache).cast_mut();
-        // SAFETY: a record in the list is ours.
+        // SAFETY: we own a record in the list.
         match unsafe { list.youngest.as_ref() } {
             Some(youngest) if list.nr_dead > 0 => youngest.set_next_dead(record),
             _ => list.dead = record,
@@ -365,53 +377,54 @@ impl<P: Platform> Allocator<P> {
         list.nr_dead += 1;
     }
 
-    /// Counts one creator of a cache less; returns whether it was the last.
+    /// Counts one creator less; returns whether it was the last.
     pub(crate) fn leave(&self, cache: &KmemCache<P>) -> bool {
         let _list = self.slab_mutex.lock();
         // Relaxed: under the lock.
         cache.users.fetch_sub(1, Relaxed) == 1
     }
 
-    /// Counts a creator again: the cache could not be destroyed.
+    /// Counts the creator again, since the cache could not be destroyed.
     pub(crate) fn keep(&self, cache: &KmemCache<P>) {
         let _list = self.slab_mutex.lock();
         // Relaxed: under the lock.
         cache.users.fetch_add(1, Relaxed);
     }
 
-    /// Makes the rcu slots of a cache usable.
+    /// Makes the rcu words of a cache usable.
     pub(crate) fn prepare_rcu_slots(&self, id: CacheId) {
         let _next = self.slab_mutex.lock();
         self.table.prepare_rcu(id);
     }
 
-    /// Gives this CPU its region; returns false when memory cannot be had.
+    /// Gives this CPU its region; returns false without memory.
     #[cold]
     pub(crate) fn make_region(&self) -> bool {
         let cpu = self.platform.cpu();
         let _next = self.slab_mutex.lock();
-        // A drain that found the region before its CPU has it would stop a CPU that goes on then.
+        // Under the drain lock: otherwise a drain could own the region when its CPU begins to use
+        // it.
         self.while_draining(|| self.table.make(&self.platform, cpu))
     }
 
-    /// Runs `work` while nobody else drains CPUs.
+    /// Runs `work` under the drain lock.
     pub(crate) fn while_draining<T>(&self, work: impl FnOnce() -> T) -> T {
         let _drain = self.drain.lock();
         work()
     }
 
-    /// Runs `work` while nobody else drains CPUs; not at all while somebody does.
+    /// Runs `work` under the drain lock; does nothing if another thread holds it.
     pub(crate) fn try_while_draining<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         let _drain = self.drain.try_lock()?;
         Some(work())
     }
 
-    /// Whether somebody drains CPUs or walks the caches, at a glance.
+    /// Whether the drain lock is taken; may be stale.
     pub(crate) fn is_draining(&self) -> bool {
         self.drain.is_held()
     }
 
-    /// Bytes of the allocator's own records in use.
+    /// Bytes in use of the allocator's own records.
     pub fn metadata_bytes(&self) -> usize {
         self.meta.bytes()
             + self.table.bytes()
@@ -419,7 +432,7 @@ impl<P: Platform> Allocator<P> {
             + self.huge.table_bytes()
     }
 
-    /// Counts an allocation (0) or a free (1) that went by no cache.
+    /// Counts an allocation (0) or a free (1) without a cache.
     pub(crate) fn count_large(&self, which: usize) {
         // Relaxed: statistics.
         self.large_calls[which].fetch_add(1, Relaxed);

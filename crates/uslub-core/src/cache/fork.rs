@@ -1,21 +1,25 @@
-//! Forks: what happens to an allocator when its process is copied.
+//! Forks: an allocator whose process is copied.
 //!
-//! A child has one thread, and the memory as it was at one moment. What other threads were doing
-//! then is never finished there. So a fork takes all locks first ([`Allocator::lock_for_fork`]),
-//! and the child finds every structure whole. Three things stand in the way:
+//! A child has one thread, and the memory of one moment. The operations of other threads never
+//! finish in it. So a fork takes all locks first ([`Allocator::lock_for_fork`]), and the child
+//! finds every structure whole. Three cases need more:
 //!
-//! - Waiting for a lock without a bound would be a deadlock where the holder waits for the thread
-//!   that forks: its locks of the C library, or what it was doing when a signal came. So a fork
-//!   waits for `PATIENCE_MS` in all and goes on without the rest.
-//! - A thread that waits for a lock which a fork holds may [steal](crate::sync) it, for the same
-//!   reason.
-//! - Children of system calls made directly come without warning.
+//! - A wait for a lock without a bound may be a deadlock: the holder may wait for the forking
+//!   thread, for one of its C library locks or for code that a signal interrupted. A fork therefore
+//!   waits for at most `PATIENCE_MS` in all and then continues without the missing locks.
+//! - For the same reason a thread that waits for a lock held by a fork may [steal](crate::sync) it.
+//! - Children of direct system calls come without a warning.
 //!
-//! So a child looks at the locks. A lock that another thread held, other than for a fork, says that
-//! structures may be half changed: the child is [torn](Allocator::is_torn). Then it can [start
-//! over](Allocator::start_over): it gives the whole old world up, with all objects in it, and
-//! begins a new one. Old objects stay what they are. Their frees are ignored, and their sizes are
-//! still known, so that a `realloc` can move them.
+//! So a child checks the locks:
+//!
+//! | locks in the child | state | action |
+//! |---|---|---|
+//! | free, or held for a fork | whole | [`reset_after_fork`](Allocator::reset_after_fork) |
+//! | held by another thread, not for a fork | torn | [`start_over`](Allocator::start_over) |
+//!
+//! The structures of a [torn](Allocator::is_torn) child may be half changed. It gives up the whole
+//! old world with its objects and begins a new one. Old objects keep their contents. Their frees
+//! are ignored, and their sizes are still known, so a `realloc` can move them.
 
 use core::ptr::{self, NonNull, null_mut};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -35,17 +39,16 @@ use crate::sync::{Held, Lock, MAX_LEVEL, RawLock};
 
 /// Milliseconds that a fork waits for locks, in all.
 const PATIENCE_MS: u32 = 100;
-/// Threads that can be inside a fork at once; others fork without the locks.
+/// Threads that can fork with locks at once; others fork without them.
 const PLACES: usize = 32;
 
-/// Forks under way, and worlds that were given up.
+/// Forks that run, and worlds that were given up.
 ///
-/// A record is a thread's lock tag in the upper half, and in the lower half how many forks of the
-/// thread are under way: more than one where signal handlers fork. Only that thread changes it.
+/// A record has a thread's lock tag in its upper half, and in its lower half the number of its
+/// forks that run (more than one if signal handlers fork). Only this thread changes the record.
 pub(crate) struct Forks<P> {
     records: [AtomicU64; PLACES],
-    /// Whether structures may be half changed: another thread worked on them when this process was
-    /// born.
+    /// Whether structures may be half changed: another thread was changing them at the fork.
     torn: AtomicBool,
     formers: AtomicPtr<Former<P>>,
 }
@@ -58,7 +61,7 @@ struct Former<P> {
 }
 
 impl<P: Platform> Forks<P> {
-    /// None.
+    /// No forks, no former worlds.
     pub(crate) const fn new() -> Self {
         Self {
             records: [const { AtomicU64::new(0) }; PLACES],
@@ -72,12 +75,11 @@ impl<P: Platform> Forks<P> {
     }
 
     fn is_mine(record: &AtomicU64) -> bool {
-        // Relaxed: only a thread itself writes its own tag.
+        // Relaxed: a thread compares only with its own tag.
         record.load(Relaxed) >> 32 == Self::me() >> 32
     }
 
-    /// Begins a fork of this thread; returns its depth, from 1, or 0 where there is no place for a
-    /// record.
+    /// Begins a fork of this thread; returns its depth, from 1, or 0 if there is no free record.
     fn begin(&self) -> u32 {
         if let Some(record) = self.records.iter().find(|record| Self::is_mine(record)) {
             // Relaxed: only this thread changes it.
@@ -85,13 +87,13 @@ impl<P: Platform> Forks<P> {
         }
         let claim = |record: &AtomicU64| {
             let first = Self::me() | 1;
-            // Relaxed: a record says nothing of other memory.
+            // Relaxed: a record does not order other memory.
             (record.compare_exchange(0, first, Relaxed, Relaxed)).is_ok()
         };
         u32::from(self.records.iter().any(claim))
     }
 
-    /// Forks of this thread under way.
+    /// Number of forks of this thread that run.
     fn depth(&self) -> u32 {
         let mut mine = self.records.iter().filter(|record| Self::is_mine(record));
         // Relaxed: only this thread changes it.
@@ -101,26 +103,26 @@ impl<P: Platform> Forks<P> {
     /// Ends the innermost fork of this thread.
     fn end(&self) {
         if let Some(record) = self.records.iter().find(|record| Self::is_mine(record)) {
-            // Relaxed, both: as above.
+            // Relaxed, both: only this thread changes it.
             if record.fetch_sub(1, Relaxed) as u32 == 1 {
                 record.store(0, Relaxed);
             }
         }
     }
 
-    /// Forgets the forks of all other threads, in a child.
+    /// Clears the records of all other threads, in a child.
     fn forget_others(&self) {
         let others = (self.records.iter()).filter(|record| !Self::is_mine(record));
-        // Relaxed: the only thread.
+        // Relaxed: the child has one thread.
         others.for_each(|record| record.store(0, Relaxed));
     }
 }
 
-/// Writes a new value over an old one; returns the old one.
+/// Replaces a value; returns the old one.
 ///
 /// # Safety
 ///
-/// Nobody else uses the place, no reference into it lives, and all of it lies in cells.
+/// No other thread uses the value, no reference into it lives, and all of it lies in cells.
 unsafe fn replace<T>(place: &T, new: T) -> T {
     let place = ptr::from_ref(place).cast_mut();
     // SAFETY: by the caller's promise.
@@ -147,17 +149,17 @@ impl<P: Platform> Allocator<P> {
         visit(self.meta.raw_lock());
     }
 
-    /// Forks of this thread under way: more than one where a signal handler forks in the middle of
-    /// a fork.
+    /// Number of forks of this thread that run: more than one if a signal handler forks during a
+    /// fork.
     pub fn fork_depth(&self) -> u32 {
         self.forks.depth()
     }
 
     /// Takes all locks that this thread does not hold, so that a fork finds every structure whole.
-    /// Gives up after a while; the child sees what is missing.
+    /// Gives up after a time; the child checks which locks are missing.
     ///
     /// This thread may allocate and free until [`unlock_after_fork`](Self::unlock_after_fork), and
-    /// it may fork again in a signal handler.
+    /// may fork again in a signal handler.
     pub fn lock_for_fork(&self) {
         let level = self.forks.begin();
         if (1..=MAX_LEVEL).contains(&level) {
@@ -166,7 +168,7 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Releases in the parent what [`lock_for_fork`](Self::lock_for_fork) took.
+    /// Releases in the parent the locks that [`lock_for_fork`](Self::lock_for_fork) took.
     ///
     /// # Safety
     ///
@@ -179,21 +181,21 @@ impl<P: Platform> Allocator<P> {
         self.forks.end();
     }
 
-    /// Makes all locks free in the child, but for those of code that this thread has interrupted.
+    /// Unlocks all locks in the child, except those of code that this thread has interrupted.
     ///
     /// # Safety
     ///
     /// In the child of a fork whose parent called [`lock_for_fork`](Self::lock_for_fork), before it
     /// has a second thread.
     pub unsafe fn reset_after_fork(&self) {
-        // SAFETY: passed on; the last, as this thread took them.
+        // SAFETY: passed on; `unlock_after_fork` too, as this thread took the locks.
         unsafe {
             self.reset_after_raw_fork();
             self.unlock_after_fork();
         }
     }
 
-    /// As [`reset_after_fork`](Self::reset_after_fork), where the parent took no locks.
+    /// As [`reset_after_fork`](Self::reset_after_fork), for a parent that took no locks.
     ///
     /// # Safety
     ///
@@ -202,7 +204,7 @@ impl<P: Platform> Allocator<P> {
         let mut torn = false;
         self.for_each_lock(|lock| torn |= lock.held() == Held::Elsewhere);
         if torn {
-            // Relaxed: the only thread.
+            // Relaxed: the child has one thread.
             self.forks.torn.store(true, Relaxed);
         }
         self.forks.forget_others();
@@ -217,42 +219,42 @@ impl<P: Platform> Allocator<P> {
             let arena = &self.zone.arena;
             (0..arena.limit() as u32).for_each(|page| arena.slab(PageIndex(page)).reset_lock());
         }
-        // The threads that had sheaves in their hands are not here.
+        // The threads that held detached sheaves do not exist here.
         for cache in self.caches() {
-            // Relaxed: the only thread.
+            // Relaxed: the child has one thread.
             cache.in_hand.store(0, Relaxed);
         }
         self.table.resume_all();
     }
 
-    /// Whether structures may be half changed, in the child of a fork: another thread worked on
-    /// them when it was born.
+    /// Whether structures may be half changed, in the child of a fork: another thread was changing
+    /// them at the fork.
     pub fn is_torn(&self) -> bool {
-        // Relaxed: written by the only thread.
+        // Relaxed: written by the child's only thread.
         self.forks.torn.load(Relaxed)
     }
 
-    /// Whether this thread holds a lock other than for a fork: asked in a signal handler, whether
-    /// it has interrupted us.
+    /// Whether this thread holds a lock, other than for a fork. A signal handler asks this to know
+    /// whether it interrupted the allocator.
     pub fn is_interrupted(&self) -> bool {
         let mut interrupted = false;
         self.for_each_lock(|lock| interrupted |= lock.held() == Held::Here);
         interrupted
     }
 
-    /// Gives the whole world up and begins a new one: no cache exists then, and objects of the old
-    /// world are nobody's. Returns false when there is no memory for it; then all stays as it is,
-    /// and is torn no longer.
+    /// Gives up the whole world and begins a new one: no cache exists then, and objects of the old
+    /// world belong to no allocator. Returns false without memory; then everything stays, and
+    /// counts as whole.
     ///
     /// Only for an allocator whose users have no caches of their own, only `kmalloc`.
     ///
     /// # Safety
     ///
-    /// In the child of a fork, before it has a second thread; no signal handler comes in between,
-    /// and no code that uses the allocator was interrupted.
+    /// In the child of a fork, before it has a second thread. No signal handler may run meanwhile,
+    /// and no code that uses the allocator may have been interrupted.
     #[cold]
     pub unsafe fn start_over(&self) -> bool {
-        // Relaxed: the only thread.
+        // Relaxed: the child has one thread.
         self.forks.torn.store(false, Relaxed);
         let arena = Arena::new();
         if !arena.init(&self.platform, self.zone.arena.reserved_bytes()) {
@@ -265,11 +267,11 @@ impl<P: Platform> Allocator<P> {
         };
         if !self.table.init(&self.platform) {
             arena.trim_reservation(&self.platform, 0);
-            // SAFETY: just mapped, used by no one.
+            // SAFETY: just mapped, not used.
             unsafe { self.platform.unmap(former, bytes) };
             return false;
         }
-        // Relaxed, both: as above.
+        // Relaxed, both: the child has one thread.
         self.table.end.store(0, Relaxed);
         self.table.rcu_pages.store(0, Relaxed);
         let mut zone = Zone::new();
@@ -279,24 +281,24 @@ impl<P: Platform> Allocator<P> {
         // memory is new.
         unsafe {
             let arena = replace(&self.zone, zone).arena;
-            // Nobody needs its address space that was never used.
+            // Its unused address space is of no use.
             arena.trim_reservation(&self.platform, 0);
             let huge = replace(&self.huge, Huge::new());
-            // Relaxed: as above.
+            // Relaxed: the child has one thread.
             let next = self.forks.formers.load(Relaxed);
             former.write(Former { arena, huge, next });
             replace(&self.meta, Meta::new());
             replace(&self.slab_mutex, Lock::new(CacheList::new()));
             replace(&self.drain, Lock::new(()));
         }
-        // Release: with the record.
+        // Release: publishes the record.
         self.forks.formers.store(former.as_ptr(), Release);
-        // Relaxed: as above.
+        // Relaxed: the child has one thread.
         for cache in &self.caches[..self.end.load(Relaxed)] {
-            // Relaxed: as above.
+            // Relaxed: the child has one thread.
             cache.store(null_mut(), Relaxed);
         }
-        // Relaxed: as above.
+        // Relaxed: the child has one thread.
         self.end.store(1, Relaxed);
         self.large_pages.store(0, Relaxed);
         self.sheaf_bytes.store(0, Relaxed);
@@ -304,28 +306,28 @@ impl<P: Platform> Allocator<P> {
         true
     }
 
-    /// Worlds that this process or its parents gave up.
+    /// Worlds that this process or its ancestors gave up.
     fn formers(&self) -> impl Iterator<Item = &Former<P>> {
         // Acquire: pairs with `start_over`.
         let first = NonNull::new(self.forks.formers.load(Acquire));
-        // SAFETY: records live for ever.
+        // SAFETY: records are never freed.
         let first = first.map(|first| unsafe { first.as_ref() });
         // SAFETY: as above.
         core::iter::successors(first, |former| unsafe { former.next.as_ref() })
     }
 
-    /// How often this process or its parents have [started over](Self::start_over).
+    /// How often this process or its ancestors have [started over](Self::start_over).
     pub fn nr_formers(&self) -> usize {
         self.formers().count()
     }
 
-    /// Bytes that may be used of an object of a world that was given up.
+    /// Usable bytes of an object of a world that was given up.
     #[cold]
     pub(crate) fn former_size(&self, object: *mut u8) -> Option<usize> {
         self.formers().find_map(|former| {
             let arena = &former.arena;
             let Some(page) = arena.page_of(object as usize) else {
-                // SAFETY: nobody changes it any longer.
+                // SAFETY: no thread changes it any longer.
                 return unsafe { former.huge.former_bytes(object as usize) };
             };
             let slab = arena.slab(page);

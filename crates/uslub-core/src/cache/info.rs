@@ -1,4 +1,7 @@
-//! What a cache says about itself; the columns of `/proc/slabinfo` and the counters.
+//! Statistics of caches and of the allocator: the columns of `/proc/slabinfo`, and the counters.
+//!
+//! The figures are sums over CPUs and nodes, taken while other threads run: exact only if the
+//! allocator is idle. Any thread may call if it may wait for locks.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -11,18 +14,18 @@ use crate::platform::{PAGE_SIZE, Platform};
 use crate::sheaf::barn::Barn;
 use crate::slab::node::SlabList;
 
-/// Figures of one cache. Exact when nobody uses the cache meanwhile.
+/// Statistics of one cache; exact if no thread uses the cache meanwhile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheInfo {
     /// Slots in all slabs.
     pub num_objs: usize,
-    /// Slots that are in use, those in sheaves included.
+    /// Slots in use, including objects in sheaves.
     pub active_objs: usize,
     /// Objects in sheaves.
     pub cached_objs: usize,
-    /// Slabs.
+    /// Slabs, including those of page batches.
     pub num_slabs: usize,
-    /// Slabs in which a slot is in use.
+    /// Slabs with a slot in use.
     pub active_slabs: usize,
     /// Objects allocated.
     pub allocs: u64,
@@ -37,39 +40,39 @@ impl CacheInfo {
     }
 }
 
-/// Figures of an allocator, in bytes.
+/// Statistics of an allocator, in bytes except for the last two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Slots and pages that the program holds.
+    /// Objects that the program holds.
     pub live: usize,
     /// Objects in sheaves.
     pub cached: usize,
     /// Free slots in slabs.
     pub free: usize,
-    /// Slabs.
+    /// All slabs.
     pub slabs: usize,
     /// Large objects.
     pub large: usize,
     /// Huge objects.
     pub huge: usize,
-    /// Free pages and mappings that are still resident.
+    /// Free pages and cached mappings that may be resident.
     pub dirty: usize,
-    /// Our own records.
+    /// The allocator's own records.
     pub metadata: usize,
-    /// Objects allocated.
+    /// Number of objects allocated.
     pub allocs: u64,
-    /// Objects freed.
+    /// Number of objects freed.
     pub frees: u64,
 }
 
 impl<P: Platform> Allocator<P> {
-    /// Runs `look` on the cache with an identity, if there is one; nobody destroys it meanwhile.
-    /// `look` takes no lock but those of [`info`](Self::info).
+    /// Calls `look` with the cache of an identity, if it exists; no thread destroys it meanwhile.
+    /// `look` may take only the locks of [`info`](Self::info).
     pub fn look_at<T>(&self, id: CacheId, look: impl FnOnce(&KmemCache<P>) -> T) -> Option<T> {
         self.while_draining(|| self.cache(id).map(look))
     }
 
-    /// Figures of a cache.
+    /// Statistics of a cache.
     pub fn info(&self, cache: &KmemCache<P>) -> CacheInfo {
         let arena = &self.zone.arena;
         let objects = cache.oo.objects as usize;
@@ -103,7 +106,7 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Value of a counter, over all CPUs.
+    /// Value of a counter, summed over all CPUs.
     pub fn stat(&self, cache: &KmemCache<P>, item: StatItem) -> u64 {
         let regions = self.table.counting();
         regions.map(|region| count_in(region, cache, item)).sum()
@@ -117,7 +120,7 @@ impl<P: Platform> Allocator<P> {
             .map_or(0, |region| count_in(region, cache, item))
     }
 
-    /// Counts `n` of an item, on the CPU that runs.
+    /// Adds `n` to a counter, on this CPU.
     #[inline]
     pub(crate) fn count(&self, cache: &KmemCache<P>, item: StatItem, n: usize) {
         if n > 0 {
@@ -125,9 +128,9 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// A number that changes when anyone allocates or frees; for telling whether a program is idle.
+    /// A number that changes with each allocation or free: tells whether a program is idle.
     pub fn activity(&self) -> u64 {
-        // Relaxed: figures.
+        // Relaxed: statistics.
         let large: usize = self.large_calls.iter().map(|n| n.load(Relaxed)).sum();
         self.while_draining(|| {
             self.caches().fold(large as u64, |sum, cache| {
@@ -136,7 +139,7 @@ impl<P: Platform> Allocator<P> {
         })
     }
 
-    /// A number that changes when anyone allocates from a cache or frees to it.
+    /// A number that changes with each allocation from a cache or free to it.
     pub(crate) fn activity_of(&self, cache: &KmemCache<P>) -> u64 {
         let items = [
             StatItem::AllocFastpath,
@@ -148,7 +151,7 @@ impl<P: Platform> Allocator<P> {
         sum.fold(0, u64::wrapping_add)
     }
 
-    /// Objects in the sheaves of all CPUs and in barns.
+    /// Objects in the sheaves of all CPUs and barns, and deferred ones.
     fn cached(&self, cache: &KmemCache<P>) -> usize {
         let mut n = cache.deferred.len();
         self.for_each_top(cache, |top| n += sheaf::top_len(top));
@@ -162,7 +165,7 @@ impl<P: Platform> Allocator<P> {
     pub(crate) fn for_each_top(&self, cache: &KmemCache<P>, mut visit: impl FnMut(usize)) {
         for (_, region) in self.table.regions() {
             for slot in [cache.id.main(), cache.id.spare()] as [Slot; 2] {
-                // Acquire: a glance, but at the sheaf's capacity too. Bit 0 may be a lock.
+                // Acquire: a peek that also reads the sheaf's capacity. Bit 0 may be a lock.
                 let top = region.word(slot).load(Acquire) & !1;
                 if top != 0 && !sheaf::is_sentinel(top) {
                     visit(top);
@@ -171,8 +174,8 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Whether a lock that the figures need is held, at a glance: by another thread, or, in a
-    /// signal handler, by the one that it interrupted.
+    /// Whether a lock that the statistics need is taken; may be stale. The holder is another
+    /// thread, or the code that a signal handler interrupted.
     pub fn is_busy(&self) -> bool {
         let is_busy = |cache: &KmemCache<P>| {
             cache.nodes().any(|node| node.lists.is_held()) || cache.barns().any(Barn::is_held)
@@ -180,15 +183,15 @@ impl<P: Platform> Allocator<P> {
         self.is_draining() || self.caches().any(is_busy)
     }
 
-    /// Figures of the whole allocator.
+    /// Statistics of the whole allocator.
     pub fn totals(&self) -> Totals {
         let mut t = Totals {
-            // Relaxed: figures.
+            // Relaxed: statistics.
             large: self.large_pages.load(Relaxed) * PAGE_SIZE,
             huge: self.huge.live_bytes(),
             dirty: self.zone.dirty_bytes() + self.huge.kept_bytes(),
             metadata: self.metadata_bytes(),
-            // Relaxed: figures.
+            // Relaxed: statistics.
             allocs: self.large_calls[0].load(Relaxed) as u64,
             frees: self.large_calls[1].load(Relaxed) as u64,
             ..Totals::default()
@@ -209,7 +212,7 @@ impl<P: Platform> Allocator<P> {
     }
 }
 
-/// What a region has counted of an item.
+/// Value of a counter in one region.
 pub(crate) fn count_in<P: Platform>(region: &Region, cache: &KmemCache<P>, item: StatItem) -> u64 {
     // Relaxed: statistics.
     let count = |counter| region.counter(counter).load(Relaxed);

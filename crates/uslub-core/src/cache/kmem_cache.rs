@@ -1,4 +1,14 @@
-//! A cache: objects of one size, their slabs and their sheaves.
+//! A cache: its configuration, its share of each node, and its identity.
+//!
+//! The configuration is constant after the creation. The cache's slabs are at its nodes, its
+//! sheaves in the per-CPU words of its identity. States of a record:
+//!
+//! | `users` | state |
+//! |---|---|
+//! | 1 or more | live; that many creators share the cache |
+//! | 0 | destroyed; in quarantine, then reused for another cache |
+//!
+//! Callers: all layers read the configuration; `allocator` and `destroy` change `users`.
 
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
@@ -39,114 +49,114 @@ impl<P: Platform> CacheNode<P> {
 
 /// A cache.
 pub struct KmemCache<P: 'static> {
-    /// Ends with zeroes.
+    /// Ends with a zero byte.
     name: [u8; NAME_MAX + 1],
     name_len: u8,
-    /// Identity, and the place of its per-CPU slots.
+    /// The identity, which is also the index of its per-CPU words.
     pub id: CacheId,
-    /// Where an object that came from the cache for sure can be put without a look at it: the main
-    /// word, or nobody's where there are several nodes.
+    /// The slot for objects that surely came from this cache: its main word, or [`Slot::NOBODYS`]
+    /// with several nodes.
     pub(crate) own: Slot,
-    /// Its counters.
+    /// The index of its counters.
     pub(crate) counters: Counters,
-    /// Bytes of an object as asked for; the largest of those that share the cache.
+    /// Bytes of an object as requested; the largest request of all creators.
     object_size: AtomicU32,
     /// Bytes of a slot.
     pub size: u32,
     /// Alignment of every slot in bytes.
     pub align: u32,
-    /// Size of a slab.
+    /// Size of a slab (pages and objects).
     pub oo: Order,
     /// 2^40 / size, rounded up: turns an offset into a slot number.
     reciprocal: u64,
-    /// How free objects are linked.
+    /// The way free objects are linked.
     pub links: Links,
     /// Constructs each object when it first leaves a fresh slab.
     pub ctor: Option<Ctor>,
-    /// What the cache is like.
+    /// Properties of the cache.
     pub flags: Flags,
     /// What a plain free may do.
     pub free_gfp: Gfp,
-    /// How the cache behaves.
+    /// Tunables of the cache.
     pub tuning: Tuning,
-    /// Slabs that the cache may have.
+    /// Slabs that the cache may have, at most.
     pub max_slabs: usize,
-    /// Whether others may share it.
+    /// Whether other creators may share it.
     pub(crate) mergeable: bool,
-    /// Whether it is one of many that share the memory, and keeps nothing that it does not use.
+    /// Whether it is one of many caches that share the memory, and so keeps nothing unused.
     pub(crate) keeps_little: bool,
-    /// Objects that the first sheaf of a CPU is short of; see [`colour_of`].
+    /// Objects that a CPU's first sheaf lacks: the fill skew; see [`colour_of`].
     pub(crate) colour: u8,
-    /// Creators that share it; 0 once it is destroyed.
+    /// Creators that share it; 0 after its destruction.
     pub(crate) users: AtomicU32,
-    /// Whether its objects may wait for a grace period in sheaves.
+    /// Whether sheaves of its objects may wait for a grace period.
     pub(crate) has_rcu_sheaves: AtomicBool,
-    /// Sheaves that were taken out of CPUs' slots and are in the hands of a flush.
+    /// Sheaves that flushes have detached and not finished with.
     pub(crate) in_hand: AtomicUsize,
-    /// Slabs kept per node before empty ones are given back.
+    /// Partial slabs of a node from which on empty ones are freed.
     pub min_partial: usize,
-    /// Objects a sheaf holds.
+    /// Objects in a sheaf; with adaptive sheaves, the minimum.
     pub capacity: usize,
-    /// Objects a sheaf may come to hold, 256 KiB of them at most; the same as `capacity`, or less,
-    /// where it is fixed.
+    /// Objects in a grown sheaf, at most (256 KiB of objects at most); equal to `capacity` or less
+    /// if the capacity is fixed.
     pub capacity_max: usize,
-    /// Full sheaves a barn holds.
+    /// Full sheaves in a barn, at most, before the barn grows.
     pub max_full: usize,
-    /// Full sheaves a barn may come to hold where that was too few.
+    /// Full sheaves in a grown barn, at most.
     pub max_full_grown: usize,
-    /// Empty sheaves a barn holds.
+    /// Empty sheaves in a barn, at most.
     pub max_empty: usize,
     /// Byte offsets of a slab's slots in random order; null for address order.
     random: *const u32,
     nodes: NonNull<CacheNode<P>>,
     nr_nodes: usize,
-    /// Pages that are all its own.
+    /// The cache's address range.
     pub(crate) span: Span,
-    /// Objects that were freed where nothing may be waited for.
+    /// Objects freed in a context that may not wait.
     pub deferred: Deferred,
-    /// Activity at the last look, and the number of looks since it changed.
+    /// Activity at the last check, and the number of checks since it changed.
     last_activity: AtomicU64,
     idle_looks: AtomicU32,
-    /// The next record of a destroyed cache; under the lock over the list of caches.
+    /// The next record of a destroyed cache; under `slab_mutex`.
     next_dead: AtomicPtr<KmemCache<P>>,
 }
 
-// SAFETY: the pointers lead to records that live for ever and are shared by rule.
+// SAFETY: the pointers lead to records that are never freed; locks and atomics protect them.
 unsafe impl<P: Platform> Sync for KmemCache<P> {}
 
-/// Looks without a use after which a cache is cold.
+/// Checks without a use after which a cache is cold.
 const COLD_LOOKS: u32 = 2;
-/// Full sheaves that the barn of a cache with adaptive sheaves may come to hold: they are cheap
-/// there, and are trimmed.
+/// Full sheaves in a grown barn of adaptive sheaves, at most, for sheaves of [`order::FIRST_MAX`]
+/// objects. They are cheap there, and trimmed.
 const ADAPTIVE_BARN: usize = 20;
-/// Bytes of objects up to which it may hold twice as many.
+/// Bytes of objects in such a barn up to which it may hold twice as many sheaves.
 const ADAPTIVE_BARN_BYTES: usize = 512 << 10;
-/// Full sheaves that it holds at first, unless it is one of malloc's classes. What waits in vain is
-/// old when it is flushed.
+/// Full sheaves in a new barn of adaptive sheaves, at most; kmalloc's classes have more. Unneeded
+/// objects are cold when they are flushed.
 const NARROW_BARN: usize = 4;
-/// Bytes of full sheaves that a barn holds by default, at most.
+/// Bytes of full sheaves in a barn of a kmalloc class, at most.
 const BARN_BYTES: usize = 64 << 10;
 /// Full sheaves in a barn, at most, as in the kernel.
 const FULL_SHEAVES: usize = 10;
-/// Bytes of objects that a sheaf may come to hold.
+/// Bytes of objects in a grown sheaf, at most.
 const GROWN_SHEAF_BYTES: usize = 256 << 10;
 
-/// How many colours there are.
+/// Number of different fill skews.
 const COLOURS: usize = 13;
 
-/// The colour of a cache: so many objects fewer are in the first sheaf of a CPU.
+/// The fill skew of a cache: the first sheaf of a CPU has this many objects fewer.
 ///
-/// Windows begin where pages do. Were the first sheaves of two caches equally full, what a free of
-/// the one stores would lie at the same place of its page as what an allocation of the other loads,
-/// and a processor takes the load for one of what was stored, and waits. Of 13 colours no two
+/// Windows begin at page boundaries. If the first sheaves of two caches were equally full, a free
+/// of one cache would store at the page offset at which an allocation of the other loads. A
+/// processor takes the load for one of the store, and waits (4 KiB aliasing). With 13 skews, no two
 /// powers of two up to 512 have the same.
 const fn colour_of(id: CacheId) -> u8 {
     (id.index() % COLOURS) as u8
 }
 
 impl<P: Platform> KmemCache<P> {
-    /// Writes the record of a cache to `memory`, or nothing; `nodes` are to be set up, and there is
-    /// no random order yet.
+    /// Writes the record of a cache to `memory`; nothing on an error. The nodes must be set up by
+    /// the caller, and there is no random order yet.
     #[inline(never)]
     pub(crate) fn write_to(
         memory: &mut MaybeUninit<Self>,
@@ -163,7 +173,7 @@ impl<P: Platform> KmemCache<P> {
             max_order: args
                 .max_order
                 .unwrap_or(tuning.slab_max_order)
-                // No `clamp`: its panic message would lie on the stack.
+                // No `clamp`: its panic message would need stack.
                 .max(tuning.slab_min_order)
                 .min(order::MAX_SLAB_ORDER),
             min_objects: args.min_objects.unwrap_or(min_objects),
@@ -260,7 +270,7 @@ impl<P: Platform> KmemCache<P> {
             capacity_max,
             max_full,
             max_full_grown: if is_adaptive && tuning.max_full_sheaves == 0 {
-                // Of larger sheaves fewer.
+                // Fewer of larger sheaves.
                 let most =
                     (ADAPTIVE_BARN * order::FIRST_MAX).div_ceil(capacity_max.max(order::FIRST_MAX));
                 (ADAPTIVE_BARN_BYTES / (capacity_max * layout.size))
@@ -290,13 +300,13 @@ impl<P: Platform> KmemCache<P> {
 
     /// The next record of a destroyed cache.
     pub(crate) fn next_dead(&self) -> *mut Self {
-        // Relaxed: under the lock over the list of caches.
+        // Relaxed: under `slab_mutex`.
         self.next_dead.load(Relaxed)
     }
 
-    /// Links the record of a destroyed cache.
+    /// Stores the next record of a destroyed cache.
     pub(crate) fn set_next_dead(&self, next: *mut Self) {
-        // Relaxed: as above.
+        // Relaxed: under `slab_mutex`.
         self.next_dead.store(next, Relaxed);
     }
 
@@ -320,14 +330,14 @@ impl<P: Platform> KmemCache<P> {
         core::ffi::CStr::from_bytes_until_nul(&self.name).unwrap_or(c"?")
     }
 
-    /// Bytes of an object as asked for; the largest of those that share the cache.
+    /// Bytes of an object as requested; the largest request of all creators.
     #[inline]
     pub fn object_size(&self) -> usize {
-        // Relaxed: grows only, before whoever needs more has the cache.
+        // Relaxed: only grows, and before the creator that needs more has the cache.
         self.object_size.load(Relaxed) as usize
     }
 
-    /// Whether objects laid out like that can live here.
+    /// Whether objects of this layout fit into the slots.
     pub(crate) fn can_serve(&self, layout: &Layout) -> bool {
         let size = self.size as usize;
         self.mergeable
@@ -337,30 +347,30 @@ impl<P: Platform> KmemCache<P> {
             && self.align as usize >= layout.align
     }
 
-    /// Takes another creator in, whose objects have `bytes`.
+    /// Adds a creator with objects of `bytes` bytes.
     pub(crate) fn share(&self, bytes: usize) {
-        // Relaxed: as above; users change under the lock over the list of caches.
+        // Relaxed: under `slab_mutex`; the size as in `object_size`.
         self.object_size.fetch_max(bytes as u32, Relaxed);
         self.users.fetch_add(1, Relaxed);
     }
 
-    /// Names beyond the first that the cache goes by.
+    /// Number of names of the cache beyond the first.
     pub fn aliases(&self) -> usize {
-        // Relaxed: a figure.
+        // Relaxed: a statistic.
         (self.users.load(Relaxed) as usize).saturating_sub(1)
     }
 
-    /// Whether the cache was destroyed, at a glance.
+    /// Whether the cache was destroyed; may be stale.
     #[inline]
     pub fn is_destroyed(&self) -> bool {
-        // Relaxed: a glance, for messages.
+        // Relaxed: a peek, for messages.
         self.users.load(Relaxed) == 0
     }
 
     #[inline]
     fn cache_node(&self, nid: usize) -> &CacheNode<P> {
         debug_assert!(nid < self.nr_nodes);
-        // SAFETY: within the array of nodes, which lives for ever.
+        // SAFETY: within the array of nodes, which is never freed.
         unsafe { self.nodes.add(nid).as_ref() }
     }
 
@@ -386,10 +396,9 @@ impl<P: Platform> KmemCache<P> {
         (0..self.nr_nodes).map(|nid| self.barn(nid))
     }
 
-    /// Notes how active the cache has been so far; returns whether nobody has used it for two
-    /// looks.
+    /// Records the activity so far; returns whether the cache is cold.
     pub(crate) fn note_activity(&self, activity: u64) -> bool {
-        // Relaxed, here and below: one thread looks at a time; others read a hint.
+        // Relaxed, here and below: one thread checks at a time; others read a hint.
         if self.last_activity.swap(activity, Relaxed) == activity {
             self.idle_looks.fetch_add(1, Relaxed);
         } else {
@@ -398,13 +407,13 @@ impl<P: Platform> KmemCache<P> {
         self.is_cold()
     }
 
-    /// Whether nobody has used the cache for two looks.
+    /// Whether no thread has used the cache for two checks.
     pub(crate) fn is_cold(&self) -> bool {
         // Relaxed: a hint.
         self.idle_looks.load(Relaxed) >= COLD_LOOKS
     }
 
-    /// Whether that was found by the last look.
+    /// Whether the last check found the cache cold for the first time.
     pub(crate) fn is_just_cold(&self) -> bool {
         // Relaxed: a hint.
         self.idle_looks.load(Relaxed) == COLD_LOOKS
@@ -412,7 +421,7 @@ impl<P: Platform> KmemCache<P> {
 
     /// Slabs on all nodes.
     pub fn nr_slabs(&self) -> usize {
-        // Relaxed: a figure.
+        // Relaxed: a statistic.
         self.nodes().map(|node| node.nr_slabs.load(Relaxed)).sum()
     }
 
@@ -423,7 +432,8 @@ impl<P: Platform> KmemCache<P> {
         arena.slab(crate::memory::PageIndex(head))
     }
 
-    /// Changes the state of a slab if it is still `old`, in the way that the cache's tuning says.
+    /// Changes the state of a slab if it is still `old`, in the way that the cache's tunables
+    /// choose.
     #[inline]
     pub(crate) fn change(&self, slab: &Slab, old: State, new: State) -> Result<(), State> {
         if self.tuning.slab_state_lockfree == 1 {
@@ -433,37 +443,37 @@ impl<P: Platform> KmemCache<P> {
         }
     }
 
-    /// Whether a state can be changed where nothing may be waited for.
+    /// Whether a state can be changed in a context that may not wait.
     #[inline]
     pub(crate) fn never_waits(&self) -> bool {
         self.tuning.slab_state_lockfree == 1
     }
 
-    /// Whether the objects of an empty slab may be handed out without a look at what is in them.
+    /// Whether all objects of an empty slab may be handed out without reading them.
     #[inline]
     pub(crate) fn leaves_whole(&self) -> bool {
         self.ctor.is_none() && self.tuning.freelist_deferred == 1
     }
 
-    /// Whether the capacity of sheaves adapts.
+    /// Whether the capacity of sheaves adapts to misses.
     #[inline]
     pub fn is_adaptive(&self) -> bool {
         self.capacity_max > self.capacity
     }
 
-    /// Whether empty slabs are kept apart.
+    /// Whether empty slabs have a list of their own.
     #[inline]
     pub(crate) fn has_reserve(&self) -> bool {
         self.tuning.empty_reserve == 1
     }
 
-    /// How the free objects of a slab are linked.
+    /// The way free objects of a slab are linked, in the slab's epoch.
     #[inline]
     pub fn links_of(&self, slab: &Slab) -> Links {
         self.links.in_epoch(slab.epoch())
     }
 
-    /// Whether `offset` bytes into a slab a slot begins.
+    /// Whether a slot begins `offset` bytes into a slab.
     #[inline]
     pub fn is_slot(&self, offset: usize) -> bool {
         let index = self.slot_at(offset);
@@ -476,8 +486,7 @@ impl<P: Platform> KmemCache<P> {
         ((offset as u64 * self.reciprocal) >> 40) as usize
     }
 
-    /// Byte offset of the slot that the iterator of a slab visits at `position`,
-    /// having begun at `start`.
+    /// Byte offset of the slot at `position` of a slab's iterator that began at `start`.
     #[inline]
     pub fn offset_at(&self, start: usize, position: usize) -> usize {
         match self.random_order() {
@@ -486,18 +495,18 @@ impl<P: Platform> KmemCache<P> {
         }
     }
 
-    /// Byte offsets of a slab's slots in random order, twice, so that from any slot on all follow;
-    /// `None` where they are in order.
+    /// Byte offsets of a slab's slots in random order, twice, so that all slots follow from any
+    /// start; `None` for address order.
     #[inline]
     pub(crate) fn random_order(&self) -> Option<&[u32]> {
         let first = NonNull::new(self.random.cast_mut())?;
-        // SAFETY: the permutation has two entries for each slot and lives as long as the cache.
+        // SAFETY: the permutation has two entries for each slot and is never freed.
         Some(unsafe { core::slice::from_raw_parts(first.as_ptr(), 2 * self.oo.objects as usize) })
     }
 
-    /// Where the iterator of a new slab of node `nid` begins in the random order: another place for
-    /// each page, and for each number of slabs. (The platform's dice are shared by all threads, and
-    /// so dearer than all the rest.)
+    /// Start of a new slab's iterator in the random order: different for each page, and for each
+    /// number of slabs. (The platform's random numbers are shared by all threads, which costs more
+    /// than this hash.)
     pub(crate) fn start_for(&self, nid: usize, page: PageIndex) -> u16 {
         let slabs = self.node(nid).nr_slabs() as u64;
         let dice = self.links.random ^ u64::from(page.0) ^ slabs << 32;
@@ -506,8 +515,8 @@ impl<P: Platform> KmemCache<P> {
         (((dice >> 32) * u64::from(self.oo.objects)) >> 32) as u16
     }
 
-    /// Whether empty slabs keep their freelist: their objects are constructed, or linked
-    /// beforehand, in the old way.
+    /// Whether empty slabs keep their freelist, since their objects are constructed or linked
+    /// beforehand (`freelist_deferred=0`).
     pub(crate) fn keeps_its_freelist(&self) -> bool {
         self.ctor.is_some() || self.tuning.freelist_deferred == 0
     }

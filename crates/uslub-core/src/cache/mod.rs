@@ -1,18 +1,18 @@
-//! Caches (`kmem_cache`): making and sharing them, one object, many objects, and what is asked of
-//! all of them.
+//! Caches (`kmem_cache`): creation and sharing, single objects, bulks, and operations over all
+//! caches.
 //!
 //! | file | concept |
 //! |---|---|
 //! | `kmem_cache` | a cache |
-//! | `allocator` | all caches, and the state of all layers |
-//! | `cache_list` | identities and records that are free |
-//! | `object` | one object, and many at once |
-//! | `reclaim` | what is tried when memory is short |
-//! | `room` | what is given up when the system refuses memory |
-//! | `info` | figures |
-//! | `validate` | whether lists, states and counters agree |
-//! | `fork` | all locks around a fork |
-//! | `text` | names without memory |
+//! | `allocator` | the list of caches, and the state of all layers |
+//! | `cache_list` | free identities and records |
+//! | `object` | allocates and frees one object, or many at once |
+//! | `reclaim` | frees memory when an allocation fails |
+//! | `room` | gives unused memory back when the system refuses a request |
+//! | `info` | statistics |
+//! | `validate` | checks that lists, states and counters agree |
+//! | `fork` | locks and state around a fork |
+//! | `text` | names without heap memory |
 
 pub mod allocator;
 mod cache_list;

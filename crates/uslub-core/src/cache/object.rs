@@ -1,4 +1,26 @@
-//! Objects of a cache, one by one and many at once.
+//! Allocates and frees objects of a cache: one, or many at once (a bulk).
+//!
+//! Each call tries the main sheaf in one restartable sequence, and then a slow path:
+//!
+//! ```text
+//! alloc_bulk(n)
+//!  ├ pop_many                  the main sheaf has n objects            [1 sequence]
+//!  └ alloc_bulk_slow
+//!     ├ use_up_new_slabs       only new slabs are left: whole slabs
+//!     ├ take_from_sheaves      own sheaves, then full ones of the barn
+//!     ├ alloc_once             few are missing: refill a sheaf
+//!     └ refill_objects         straight from slabs; then reclaim
+//! free_bulk(n)
+//!  ├ push_many(_within)        all in the address range, main has room [1 sequence]
+//!  └ free_scattered
+//!     ├ free_large_slabs       more than the own sheaves have room for
+//!     ├ push_many              all ours by the page map
+//!     └ free_bulk_slow
+//!        ├ put_into_own        own sheaves, then empty ones for the barn
+//!        └ free_bulk_rest      whole slabs, eviction, then the slabs
+//! ```
+//!
+//! Any thread may call. `gfp` says whether a call may wait or enter the kernel.
 
 use core::ptr::{self, null_mut};
 
@@ -14,18 +36,18 @@ use crate::slab::take::Refill;
 use crate::slab::whole_slab::{Whose, is_near};
 use crate::slab::within::lie_within;
 
-/// A bulk that lacks so small a part of a sheaf refills one.
+/// A bulk that lacks at most this part of a sheaf (a quarter) refills a sheaf.
 const FEW: usize = 4;
-/// A bulk of so many objects may be looked at while it is copied.
+/// Least number of objects for which the range check runs during the copy.
 const MANY: usize = 8;
-/// Objects whose way through sheaves costs as much as a slab's to its node, where another CPU is
-/// there too.
+/// Objects of a slab from which on freeing it whole is cheaper than sending its objects through
+/// sheaves, even if another CPU is at the node too.
 const MANY_A_SLAB: usize = 64;
 
 impl<P: Platform> Allocator<P> {
-    /// Allocates an object of a cache; null when memory cannot be had.
+    /// Allocates an object of a cache; null without memory.
     ///
-    /// Zeroed memory of a cache with a constructor is a contradiction: null, after a warning.
+    /// A cache with a constructor cannot give zeroed memory: null, with a warning.
     #[inline]
     pub fn alloc(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
         if gfp.contains(Gfp::ZERO) && !self.may_zero(cache) {
@@ -41,16 +63,16 @@ impl<P: Platform> Allocator<P> {
         object
     }
 
-    /// An object of this CPU's main sheaf, as it is; null when [`alloc`](Self::alloc) would go
-    /// further. Never constructs, before the allocator is ready too.
+    /// Pops an object from this CPU's main sheaf, not zeroed; null if [`alloc`](Self::alloc) would
+    /// take a slow path. Never runs a constructor. May be called before the allocator is ready.
     #[inline(always)]
     pub fn alloc_fast(&self, cache: &KmemCache<P>) -> *mut u8 {
         // SAFETY: our table.
         unsafe { self.platform.pop(&self.table, cache.id.main()) }
     }
 
-    /// As [`alloc`](Self::alloc), from memory of a node if there is any; with
-    /// [`THISNODE`](Gfp::THISNODE) from no other.
+    /// As [`alloc`](Self::alloc), but from memory of node `nid` if it has any; from no other node
+    /// with [`THISNODE`](Gfp::THISNODE).
     pub fn alloc_node(&self, cache: &KmemCache<P>, gfp: Gfp, nid: usize) -> *mut u8 {
         let has_memory = self.has_memory_on(nid);
         if !has_memory || nid == self.nid() {
@@ -63,7 +85,7 @@ impl<P: Platform> Allocator<P> {
         self.alloc_on(cache, gfp, nid)
     }
 
-    /// An object of another node than this CPU's, which has memory.
+    /// An object of another node than this CPU's; the node has memory.
     #[inline(never)]
     fn alloc_on(&self, cache: &KmemCache<P>, gfp: Gfp, nid: usize) -> *mut u8 {
         if gfp.contains(Gfp::ZERO) && !self.may_zero(cache) {
@@ -82,25 +104,25 @@ impl<P: Platform> Allocator<P> {
         object[0]
     }
 
-    /// Frees an object of a cache, in the context that the cache's arguments say; null is ignored.
+    /// Frees an object of a cache, in the context `free_gfp` of the cache; null is ignored.
     ///
-    /// An object of another cache is not freed: a warning names both caches, and it leaks. Any
-    /// other pointer that is no object ends the process with a message.
+    /// An object of another cache is not freed: it leaks, and a warning names both caches. Any
+    /// other pointer ends the process with a message.
     ///
     /// # Safety
     ///
-    /// Nobody uses the object any more.
+    /// Nobody uses the object any longer.
     #[inline]
     pub unsafe fn free(&self, cache: &KmemCache<P>, object: *mut u8) {
         // SAFETY: passed on.
         unsafe { self.free_with(cache, object, cache.free_gfp) };
     }
 
-    /// As [`free`](Self::free), in a context of the caller's choice.
+    /// As [`free`](Self::free), in the context `gfp`.
     ///
     /// # Safety
     ///
-    /// As there.
+    /// As for [`free`](Self::free).
     #[inline]
     pub unsafe fn free_with(&self, cache: &KmemCache<P>, object: *mut u8, gfp: Gfp) {
         // SAFETY: passed on.
@@ -109,27 +131,27 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Puts an object of the cache on top of this CPU's main sheaf; false when [`free`](Self::free)
-    /// would go further, and then nothing is done.
+    /// Pushes an object of the cache onto this CPU's main sheaf. Returns false, with nothing done,
+    /// if [`free`](Self::free) would take a slow path.
     ///
     /// # Safety
     ///
-    /// Nobody uses the object any more.
+    /// Nobody uses the object any longer.
     #[inline(always)]
     pub unsafe fn free_fast(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {
-        // SAFETY: a field of ours. It is read for itself: a compiler that knew it to be what the
-        // page map says would use that, and the push would wait for it.
+        // SAFETY: a field of ours. The volatile read hides that the page map has the same value:
+        // the push would otherwise wait for the page map.
         let id = unsafe { ptr::from_ref(&cache.id).read_volatile() };
         self.zone.arena.is_parkable_in(object as usize, cache.id)
             // SAFETY: our table; the caller frees the object.
             && unsafe { self.platform.push(&self.table, id.main(), object) }
     }
 
-    /// As [`free_fast`](Self::free_fast), without a look whose the object is.
+    /// As [`free_fast`](Self::free_fast), without the check of the object's cache.
     ///
     /// # Safety
     ///
-    /// As there, and it came from this cache.
+    /// As for [`free_fast`](Self::free_fast), and the object came from this cache.
     #[inline(always)]
     pub unsafe fn free_own_fast(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {
         // SAFETY: our table; the caller frees the object.
@@ -143,8 +165,8 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Whether an object lies in a slab of the cache. If not: null is nothing to free, an object of
-    /// another cache leaks with a warning, and anything else ends the process.
+    /// Whether an object lies in a slab of the cache. If not, null is ignored, an object of another
+    /// cache leaks with a warning, and any other pointer ends the process.
     #[inline]
     pub(crate) fn is_object_of(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {
         let id = self.cache_id_of(object);
@@ -192,16 +214,16 @@ impl<P: Platform> Allocator<P> {
         ));
     }
 
-    /// Zeroes an object, which is not null.
+    /// Zeroes an object; not null.
     pub(crate) fn zero_object(&self, cache: &KmemCache<P>, object: *mut u8) {
-        // SAFETY: just allocated, and so long.
+        // SAFETY: just allocated, and `object_size` bytes long.
         unsafe { object.write_bytes(0, cache.object_size()) };
     }
 
     /// Allocates `out.len()` objects, all or none; returns whether it did.
     ///
-    /// What the CPU's sheaves and the barn do not have comes from the slabs
-    /// straight into `out`, without a turn through a sheaf.
+    /// Objects that the CPU's sheaves and the barn lack come from slabs straight into `out`,
+    /// without passing through a sheaf.
     #[inline]
     pub fn alloc_bulk(&self, cache: &KmemCache<P>, gfp: Gfp, out: &mut [*mut u8]) -> bool {
         match out {
@@ -231,7 +253,7 @@ impl<P: Platform> Allocator<P> {
 
     #[cold]
     fn alloc_bulk_slow(&self, cache: &KmemCache<P>, gfp: Gfp, out: &mut [*mut u8]) -> bool {
-        // It takes a while until its first word is written.
+        // Prefetch: the first write to it comes late.
         self.platform.fetch(out);
         if gfp.may_spin() {
             self.free_deferred(cache);
@@ -242,7 +264,7 @@ impl<P: Platform> Allocator<P> {
         } else {
             self.alloc_bulk_from_all(cache, gfp, out)
         };
-        // For a few objects a sheaf is refilled: the next bulks find the others there.
+        // For a few objects, refill a sheaf: the next bulks find the others there.
         while filled < out.len()
             && (out.len() - filled) * FEW <= cache.capacity
             && self.has_slots(gfp)
@@ -258,7 +280,7 @@ impl<P: Platform> Allocator<P> {
             if filled < out.len() {
                 filled += self.alloc_bulk_from_slabs(cache, gfp, &mut out[filled..]);
             }
-            // Reclaims here, as deeper calls leave it less stack.
+            // Reclaim here: deeper calls leave less stack.
             if filled == out.len()
                 || (attempt >= RECLAIMS && !gfp.contains(Gfp::NOFAIL))
                 || !self.reclaim_for(cache, gfp)
@@ -271,7 +293,7 @@ impl<P: Platform> Allocator<P> {
         done
     }
 
-    /// Takes what new slabs have by whole slabs, where nothing else has objects; returns how many.
+    /// Takes whole new slabs, if no other place has objects; returns the number of objects.
     #[inline(never)]
     fn alloc_bulk_from_new(&self, cache: &KmemCache<P>, out: &mut [*mut u8]) -> usize {
         self.note_barn(cache, true);
@@ -282,7 +304,7 @@ impl<P: Platform> Allocator<P> {
         filled
     }
 
-    /// Takes what the sheaves have; returns how many.
+    /// Takes objects from sheaves; returns how many.
     #[inline(never)]
     fn alloc_bulk_from_all(&self, cache: &KmemCache<P>, gfp: Gfp, out: &mut [*mut u8]) -> usize {
         if !self.has_slots(gfp) {
@@ -302,8 +324,8 @@ impl<P: Platform> Allocator<P> {
         n
     }
 
-    /// Ends a bulk that has `filled` objects: zeroes all of them, or frees those of one that
-    /// failed. Returns whether it has all.
+    /// Ends a bulk with `filled` objects: zeroes all objects, or frees the objects of a failed
+    /// bulk. Returns whether the bulk is complete.
     #[inline(never)]
     fn finish_bulk(
         &self,
@@ -324,7 +346,7 @@ impl<P: Platform> Allocator<P> {
         true
     }
 
-    /// Whether this CPU's sheaves, the barn and the node's lists have no object, at a glance.
+    /// Whether this CPU's sheaves, the barn and the node's lists have no object; may be stale.
     fn only_new_slabs_are_left(&self, cache: &KmemCache<P>) -> bool {
         let (1, Some(region)) = (self.nr_nodes(), self.platform.region_here(&self.table)) else {
             return false;
@@ -341,23 +363,23 @@ impl<P: Platform> Allocator<P> {
             && node.lists_nothing(cache.has_reserve())
     }
 
-    /// Frees all objects of an array, as [`free`](Self::free) does; their order in the array is
-    /// lost.
+    /// Frees all objects of an array, as [`free`](Self::free) does; does not keep the array's
+    /// order.
     ///
     /// # Safety
     ///
-    /// None is there twice, and nobody uses them any more.
+    /// No object is there twice, and nobody uses the objects any longer.
     #[inline]
     pub unsafe fn free_bulk(&self, cache: &KmemCache<P>, objects: &mut [*mut u8]) {
         // SAFETY: passed on.
         unsafe { self.free_bulk_with(cache, objects, cache.free_gfp) };
     }
 
-    /// As [`free_bulk`](Self::free_bulk), in a context of the caller's choice.
+    /// As [`free_bulk`](Self::free_bulk), in the context `gfp`.
     ///
     /// # Safety
     ///
-    /// As there.
+    /// As for [`free_bulk`](Self::free_bulk).
     #[inline]
     pub unsafe fn free_bulk_with(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
         match objects {
@@ -380,19 +402,19 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// As `push_all`, with a look at the objects while they are copied; false too where that cannot
-    /// be had. What its caller still needs, it need not save.
+    /// As `push_all`, with the range check during the copy; false also if the platform cannot do
+    /// this. Not inlined, so that it need not save its caller's values.
     #[inline(never)]
     fn push_within(&self, cache: &KmemCache<P>, objects: &[*mut u8]) -> bool {
         let (main, bounds) = (cache.id.main(), cache.span.bounds(&self.zone.arena));
         self.nr_nodes() == 1
-            // SAFETY: our table; the caller frees the objects, and all that lies in the span is the
-            // cache's.
+            // SAFETY: our table; the caller frees the objects, and all addresses in the range are
+            // the cache's.
             && unsafe { self.platform.push_many_within(&self.table, main, objects, bounds) }
     }
 
-    /// As `free_many`, where the main sheaf has not the room, an object lies outside of the cache's
-    /// span, or that was not seen in passing.
+    /// Slow path of `free_many`: the main sheaf is too full, an address is outside the cache's
+    /// address range, or the check during the copy is unavailable.
     #[cold]
     fn free_scattered(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
         let left = self.free_large_slabs(cache, objects, gfp);
@@ -406,9 +428,9 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Frees the whole slabs of an array that has more than this CPU's sheaves have room for, if
-    /// each costs less at once than its objects' way through sheaves, and moves what is left over
-    /// to its beginning; returns how many that are. Whose those are nobody has asked.
+    /// Frees the whole slabs of an array and moves the rest to its start; returns the length of the
+    /// rest, whose owner is not checked yet. Only if the array exceeds the room in this CPU's
+    /// sheaves, and only slabs whose objects would cost more on their way through sheaves.
     fn free_large_slabs(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) -> usize {
         if !holds_large_slabs(cache, objects) || objects.len() <= self.room_of_own(cache) {
             return objects.len();
@@ -418,8 +440,7 @@ impl<P: Platform> Allocator<P> {
         left
     }
 
-    /// Puts objects, all of them the cache's, on top of this CPU's main sheaf; false when it has
-    /// not the room.
+    /// Pushes objects, all of them the cache's, onto this CPU's main sheaf; false if it lacks room.
     #[inline]
     fn push_all(&self, cache: &KmemCache<P>, objects: &[*mut u8]) -> bool {
         self.nr_nodes() == 1
@@ -427,12 +448,12 @@ impl<P: Platform> Allocator<P> {
             && unsafe { self.platform.push_many(&self.table, cache.id.main(), objects) }
     }
 
-    /// As [`free_bulk`](Self::free_bulk), without a look at each object: one of another cache is
-    /// seen only when it leaves the sheaf for its slab, and may be allocated before.
+    /// As [`free_bulk`](Self::free_bulk), without a check of each object. An object of another
+    /// cache is detected only when it leaves the sheaf for its slab, and may be allocated before.
     ///
     /// # Safety
     ///
-    /// As there, and all came from this cache.
+    /// As for [`free_bulk`](Self::free_bulk), and all objects came from this cache.
     #[inline(always)]
     pub unsafe fn free_bulk_unchecked(&self, cache: &KmemCache<P>, objects: &mut [*mut u8]) {
         match *objects {
@@ -457,13 +478,13 @@ impl<P: Platform> Allocator<P> {
     #[inline]
     fn all_of(&self, cache: &KmemCache<P>, objects: &[*mut u8]) -> bool {
         let (arena, bytes) = (&self.zone.arena, cache.oo.bytes());
-        // Of one slab the page map is asked once; the span would be asked of each object.
+        // One slab: one lookup in the page map, instead of a range check for each object.
         let one_slab = matches!(objects, [first, .., last] if is_near(*first, *last, bytes));
         (!one_slab && lie_within(objects, cache.span.bounds(arena)))
             || arena.all_of(objects, cache.id, bytes)
     }
 
-    /// Goes on where the main sheaf has not the room, or one of the objects may not be `all_ours`.
+    /// The main sheaf lacks room, or an object may belong to another cache (`all_ours` is false).
     #[cold]
     fn free_bulk_slow(
         &self,
@@ -489,8 +510,7 @@ impl<P: Platform> Allocator<P> {
         self.free_bulk_rest(cache, &mut objects[done..left], gfp);
     }
 
-    /// As `free_bulk_slow`, where whose objects they are is asked of those alone that find no room
-    /// in sheaves.
+    /// As `free_bulk_slow`, but checks only the objects that find no room in sheaves.
     #[cold]
     fn free_unchecked_slow(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
         let left = self.free_large_slabs(cache, objects, gfp);
@@ -499,7 +519,7 @@ impl<P: Platform> Allocator<P> {
         }
         let whole = left < objects.len();
         let objects = &mut objects[..left];
-        // What whole slabs leave over is little: a look at it costs nothing.
+        // Whole slabs leave a small rest, so the check costs little.
         if whole || self.nr_nodes() > 1 {
             return self.free_bulk_slow(cache, objects, gfp, false);
         }
@@ -515,7 +535,7 @@ impl<P: Platform> Allocator<P> {
             return;
         }
         self.count(cache, StatItem::FreeSlowpath, objects.len());
-        // Whole slabs are had from neighbours only.
+        // Only neighbours can form whole slabs.
         let near = begins_in_one_slab(objects, cache.oo.bytes());
         let mut left = objects.len();
         if near {
@@ -530,8 +550,8 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Moves the cache's objects to the front, and says of each other one what is wrong with it;
-    /// returns how many they are.
+    /// Moves the cache's objects to the start and reports each other object; returns how many are
+    /// the cache's.
     fn gather_ours(&self, cache: &KmemCache<P>, objects: &mut [*mut u8]) -> usize {
         if self.all_of(cache, objects) {
             objects.len()
@@ -546,14 +566,14 @@ fn begins_in_one_slab(objects: &[*mut u8], bytes: usize) -> bool {
     matches!(objects, [a, b, ..] if is_near(*a, *b, bytes))
 }
 
-/// Whether an array seems to hold all objects of slabs of which each costs less at once than its
-/// objects' way through sheaves.
+/// Whether an array seems to hold all objects of some slabs, which are cheaper to free whole than
+/// through sheaves.
 fn holds_large_slabs<P: Platform>(cache: &KmemCache<P>, objects: &[*mut u8]) -> bool {
     (MANY_A_SLAB..=objects.len()).contains(&(cache.oo.objects as usize))
         && begins_in_one_slab(objects, cache.oo.bytes())
 }
 
-/// Moves the objects that are `wanted` to the front; returns how many there are.
+/// Moves the objects that `wanted` accepts to the start; returns how many there are.
 fn gather(objects: &mut [*mut u8], wanted: impl Fn(*mut u8) -> bool) -> usize {
     let mut front = 0;
     for at in 0..objects.len() {

@@ -1,14 +1,15 @@
-//! What is tried before an allocation fails for want of memory.
+//! Reclaim: frees memory when an allocation fails.
 //!
-//! | step | what |
-//! |---|---|
-//! | 0 | where the page layer was the reason: memory [that holds no object](crate::cache::allocator::Allocator::release_unused) goes back |
-//! | 1 | shrinkers of the cache, and those of no cache, are asked to free objects |
-//! | 2 | the cache's sheaves go back to their slabs, and its empty slabs to the page layer |
-//! | 3 | where the page layer, not a limit, was the reason: the same for all caches |
+//! 1. If the page layer failed, memory [without objects](Allocator::release_unused) goes back to
+//!    the system, and the allocation is tried again.
+//! 2. Shrinkers of the cache, and those of no cache, free objects.
+//! 3. The cache's sheaves go to its slabs, and its empty slabs to the page layer.
+//! 4. If the page layer failed, not a limit, the same happens for all caches.
 //!
 //! One thread at a time reclaims; others wait for it and then try again. A shrinker may allocate
-//! and free, also from its own cache: such an allocation fails rather than calls shrinkers again.
+//! and free, also from its own cache. Such an allocation fails instead of calling shrinkers again.
+//!
+//! Any thread may register a shrinker. Slow paths of allocations reclaim.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -20,31 +21,31 @@ use crate::platform::Platform;
 use crate::sync::Lock;
 use crate::sync::atomic::AtomicUsize;
 
-/// Most shrinkers that an allocator can have.
+/// Largest number of shrinkers of an allocator.
 pub const MAX_SHRINKERS: usize = 256;
-/// Objects that a shrinker is asked to free at a time.
+/// Objects that a shrinker is asked to free in one call.
 const BATCH: usize = 128;
 /// Milliseconds between two attempts of an allocation that must not fail.
 const RETRY_MS: u32 = 10;
 
-/// Someone who can free objects when memory is short.
+/// A function that can free objects when memory is short.
 #[derive(Clone, Copy, Debug)]
 pub struct Shrinker {
-    /// Frees up to so many objects; returns how many it freed.
+    /// Frees up to this many objects; returns how many it freed.
     pub scan: unsafe fn(*const (), usize) -> usize,
     /// First argument of `scan`.
     pub data: *const (),
 }
 
-// SAFETY: `scan` may be called with `data` on any thread: that is the promise of who registers it.
+// SAFETY: the creator promises that `scan` may be called with `data` on any thread.
 unsafe impl Send for Shrinker {}
 
 #[derive(Clone, Copy)]
 struct Entry {
-    /// Tells it from others that had the same place.
+    /// Distinguishes it from earlier entries at the same index.
     number: usize,
     shrinker: Shrinker,
-    /// The cache it serves; `None` for all.
+    /// The cache that it frees objects of; `None` for all.
     cache: Option<CacheId>,
 }
 
@@ -53,24 +54,24 @@ struct Entry {
 pub struct ShrinkerId(usize);
 
 impl ShrinkerId {
-    /// A number for it.
+    /// The identity as a number.
     pub fn into_raw(self) -> usize {
         self.0
     }
 
-    /// What [`into_raw`](Self::into_raw) said.
+    /// The inverse of [`into_raw`](Self::into_raw).
     pub fn from_raw(raw: usize) -> Self {
         Self(raw)
     }
 }
 
-/// Shrinkers, and who reclaims.
+/// The shrinkers, and the thread that reclaims.
 pub struct Reclaim<P> {
     list: Lock<P, [Option<Entry>; MAX_SHRINKERS]>,
     /// Shrinkers registered so far.
     registered: AtomicUsize,
     running: Lock<P, ()>,
-    /// The thread that reclaims; 0 for none.
+    /// The thread that runs shrinkers; 0 for none.
     owner: AtomicUsize,
 }
 
@@ -87,12 +88,12 @@ impl<P: Platform> Reclaim<P> {
 
     /// Whether this thread is inside a shrinker.
     fn is_mine(&self) -> bool {
-        // Relaxed: only a thread itself writes its own number.
+        // Relaxed: a thread compares only with its own number.
         self.owner.load(Relaxed) == P::thread()
     }
 
-    /// Makes the locks free in the child of a fork, but for those that its thread holds: it may
-    /// have forked inside a shrinker, and goes on there.
+    /// Unlocks the locks in the child of a fork, except for the ones that its thread holds: it may
+    /// have forked inside a shrinker, and continues there.
     ///
     /// # Safety
     ///
@@ -104,7 +105,7 @@ impl<P: Platform> Reclaim<P> {
             self.running.raw().reset_others();
         }
         if !self.is_mine() {
-            // Relaxed: as above.
+            // Relaxed: the child has one thread.
             self.owner.store(0, Relaxed);
         }
     }
@@ -117,8 +118,7 @@ impl<P: Platform> Default for Reclaim<P> {
 }
 
 impl<P: Platform> Allocator<P> {
-    /// Registers a shrinker for a cache, or for all; `None` when there are [`MAX_SHRINKERS`]
-    /// already.
+    /// Registers a shrinker for a cache, or for all; `None` if there are [`MAX_SHRINKERS`] already.
     ///
     /// # Safety
     ///
@@ -140,8 +140,8 @@ impl<P: Platform> Allocator<P> {
         Some(ShrinkerId(number))
     }
 
-    /// Unregisters a shrinker, if it is still there; it is not running afterwards (unless it is
-    /// itself the caller).
+    /// Unregisters a shrinker, if it is still registered. Afterwards it is not running, unless it
+    /// is itself the caller.
     pub fn unregister_shrinker(&self, id: ShrinkerId) {
         for entry in self.reclaim.list.lock().iter_mut() {
             if entry.is_some_and(|entry| entry.number == id.0) {
@@ -153,7 +153,7 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Unregisters the shrinkers of a cache that is about to go.
+    /// Unregisters the shrinkers of a cache that is being destroyed.
     pub(crate) fn forget_shrinkers(&self, cache: &KmemCache<P>) {
         let mut list = self.reclaim.list.lock();
         for entry in list.iter_mut() {
@@ -163,8 +163,7 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Tries to make an allocation of a cache possible that just failed; returns whether to try it
-    /// again.
+    /// Frees memory after an allocation from a cache failed; returns whether to try it again.
     #[cold]
     pub(crate) fn reclaim_for(&self, cache: &KmemCache<P>, gfp: Gfp) -> bool {
         if !gfp.may_map() || !gfp.may_spin() || self.reclaim.is_mine() {
@@ -180,7 +179,7 @@ impl<P: Platform> Allocator<P> {
             // Relaxed: see `is_mine`.
             self.reclaim.owner.store(P::thread(), Relaxed);
             let freed = self.shrink_by_shrinkers(cache);
-            // Relaxed: as above.
+            // Relaxed: see `is_mine`.
             self.reclaim.owner.store(0, Relaxed);
             freed
         };
@@ -193,7 +192,7 @@ impl<P: Platform> Allocator<P> {
             return true;
         }
         if gfp.contains(Gfp::NOFAIL) {
-            // Somebody else may free something meanwhile.
+            // Another thread may free something meanwhile.
             P::wait(&crate::sync::atomic::AtomicU32::new(0), 0, Some(RETRY_MS));
             return true;
         }
@@ -215,8 +214,8 @@ impl<P: Platform> Allocator<P> {
         freed
     }
 
-    /// Whether a slot of the cache is free, or its limit allows a slab: another may have had them
-    /// in its hands before.
+    /// Whether a slot of the cache is free, or its limit allows a slab: another thread may have
+    /// held them before.
     #[inline(never)]
     fn has_room(&self, cache: &KmemCache<P>) -> bool {
         let info = self.info(cache);
@@ -224,7 +223,7 @@ impl<P: Platform> Allocator<P> {
         info.active_objs < info.num_objs || (is_limited && info.num_slabs < cache.max_slabs)
     }
 
-    /// Objects in sheaves, and slabs: of the cache, or of all where its limit is not the reason.
+    /// Objects in sheaves, and slabs: of the cache if its limit is the reason, otherwise of all.
     #[inline(never)]
     fn idle(&self, cache: &KmemCache<P>, at_limit: bool) -> (usize, usize) {
         if at_limit {

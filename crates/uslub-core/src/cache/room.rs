@@ -1,14 +1,15 @@
-//! What gives room when the system refuses memory, or before a limit is set.
+//! Makes room when the system refuses memory, or before a limit is set.
 //!
-//! A limit may count what the allocator has and does not use: kept mappings, memory reserved or
-//! committed ahead, blocks of free pages. All of that goes back first. If there is none, sheaves
-//! and empty slabs are flushed, which may free more blocks.
+//! A limit may count memory that the allocator holds but does not use: cached mappings, memory
+//! reserved or committed ahead of use, free blocks. All of it goes back first. If there is none,
+//! the allocator flushes sheaves and empty slabs, which may free more blocks. Callers: any thread
+//! that may wait and call the system.
 
 use crate::cache::allocator::Allocator;
 use crate::platform::Platform;
 
 impl<P: Platform> Allocator<P> {
-    /// Gives back all memory and address space that holds no object; returns whether there was any.
+    /// Gives back all memory and address space without an object; returns whether there was any.
     /// From then on nothing is reserved or committed ahead of use.
     pub fn release_unused(&self) -> bool {
         self.release_idle() || {
@@ -17,7 +18,7 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// As [`release_unused`](Self::release_unused), without a flush of sheaves.
+    /// As [`release_unused`](Self::release_unused), but without a flush of sheaves.
     pub(crate) fn release_idle(&self) -> bool {
         let kept = self
             .huge

@@ -1,8 +1,8 @@
-//! Short texts without an allocation.
+//! Short texts without heap memory: for names and messages.
 
 use core::fmt;
 
-/// A text of up to `N` bytes.
+/// A text of at most `N` bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Name<const N: usize> {
     bytes: [u8; N],

@@ -1,6 +1,12 @@
-//! Invariants, checked: every slot of every slab is in exactly one place.
+//! Validation: every slot of every slab is in exactly one place.
 //!
-//! For quiet moments: nobody else may use the allocator meanwhile.
+//! | place of a slot | checked against |
+//! |---|---|
+//! | freelist, or fresh | the slab's count of slots in use; no slot is in both |
+//! | a sheaf, in a slot or a barn | its slab has it in use; in one sheaf, once |
+//! | the program | no record |
+//!
+//! The allocator must be idle: no other thread may use it meanwhile.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -13,12 +19,12 @@ use crate::slab::node::SlabList;
 use crate::slab::order::MAX_OBJECTS;
 use crate::slab::state::Slab;
 
-/// What does not hold.
+/// A broken invariant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Invalid {
-    /// Index of the cache concerned, 0 for none.
+    /// Index of the cache, 0 for none.
     pub cache: usize,
-    /// The rule that is broken.
+    /// The broken rule.
     pub what: &'static str,
 }
 
@@ -29,7 +35,7 @@ impl<P: Platform> Allocator<P> {
     ///
     /// # Errors
     ///
-    /// With the first rule that is broken.
+    /// With the first broken rule.
     pub fn validate(&self) -> Result<(), Invalid> {
         self.zone
             .validate()
@@ -105,7 +111,7 @@ impl<P: Platform> Allocator<P> {
         if partial != 0 {
             return Err("the partial list holds slabs of somebody else");
         }
-        // Relaxed: quiet.
+        // Relaxed: the allocator is idle.
         if slabs
             != cache
                 .nodes()
@@ -136,7 +142,7 @@ impl<P: Platform> Allocator<P> {
             }
             seen[slot / 64] |= 1 << (slot % 64);
             free += 1;
-            // SAFETY: a free slot of a quiet slab.
+            // SAFETY: a free slot of an idle slab.
             at = unsafe { cache.links_of(slab).get(at) };
         }
         if state.inuse() > 0 {
@@ -172,7 +178,7 @@ impl<P: Platform> Allocator<P> {
             }
         };
         self.for_each_top(cache, |top| {
-            // SAFETY: quiet, so the sheaf stays in its slot; it is not given up here.
+            // SAFETY: idle, so the sheaf stays in its slot; it is not freed here.
             check(unsafe { Sheaf::from_top(top) }.objects(), 1);
         });
         for barn in cache.barns() {
@@ -181,7 +187,7 @@ impl<P: Platform> Allocator<P> {
         result
     }
 
-    /// An object in a sheaf is a slot of the cache, in use as its slab sees it.
+    /// Checks that an object in a sheaf is a slot of the cache and in use in its slab.
     fn validate_cached(&self, cache: &KmemCache<P>, object: *mut u8) -> Result<(), &'static str> {
         let arena = &self.zone.arena;
         let page = arena
@@ -207,18 +213,18 @@ impl<P: Platform> Allocator<P> {
             if at == object {
                 return Err("an object is in a sheaf and on a freelist");
             }
-            // SAFETY: a free slot of a quiet slab.
+            // SAFETY: a free slot of an idle slab.
             at = unsafe { cache.links_of(slab).get(at) };
         }
         Ok(())
     }
 
-    /// How often an object is in the sheaves that CPUs have of its cache.
+    /// How often an object is in the CPUs' sheaves of its cache.
     fn times_in_slots(&self, cache: &KmemCache<P>, object: *mut u8) -> usize {
         let count = |objects: &[*mut u8]| objects.iter().filter(|&&o| o == object).count();
         let mut times = 0;
         self.for_each_top(cache, |top| {
-            // SAFETY: quiet, so the sheaf stays in its slot; it is not given up here.
+            // SAFETY: idle, so the sheaf stays in its slot; it is not freed here.
             times += count(unsafe { Sheaf::from_top(top) }.objects());
         });
         times

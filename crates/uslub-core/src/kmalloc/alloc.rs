@@ -1,12 +1,15 @@
-//! kmalloc: objects of any size, without a cache of one's own.
+//! Allocates and frees objects of any size.
 //!
-//! | bytes | where | rounded up to |
+//! | bytes | source | rounded up to |
 //! |---|---|---|
 //! | 0 … 8 KiB | a cache of the size class | the class, at most a seventh above 128 bytes |
 //! | … 256 KiB | a run of pages | whole pages |
-//! | more | a mapping of its own; a run of pages where there are [many](crate::memory::mapped::MOST_MAPPINGS) of these | whole pages |
+//! | more | a mapping; with many mappings a run of pages | whole pages |
 //!
-//! The [classes](crate::size_class) are a file of their own.
+//! [`MOST_MAPPINGS`](crate::memory::mapped::MOST_MAPPINGS) says how many are many. The
+//! [classes](crate::size_class) have a file of their own; each class's cache is created
+//! when it is first used. The page map and the table of mappings tell the source of an object to
+//! free. Any thread may call.
 
 use core::fmt::Write;
 use core::ptr::null_mut;
@@ -27,19 +30,19 @@ use crate::slab::order::FIRST_MAX;
 
 pub use crate::size_class::{CLASS_MAX, CLASS_TABLE, NR_CLASSES, class_of, class_size};
 
-/// Largest object that comes from a run of pages, in bytes.
+/// Largest object that comes from a run of pages first, in bytes.
 pub const LARGE_MAX: usize = 256 << 10;
-/// Objects wanted in a slab of a class.
+/// Least number of objects in a slab of a class.
 const MIN_OBJECTS: usize = 4;
-/// Bytes of empty slabs that a class keeps at most.
+/// Bytes of empty slabs that a class keeps on a node, at most.
 const KEPT_BYTES: usize = 16 << 10;
-/// Bytes of objects that a sheaf of a class holds.
+/// Bytes of objects in a sheaf of a class.
 const SHEAF_BYTES: usize = 8 << 10;
-/// Bytes of objects that it may come to hold where a CPU keeps missing.
+/// Bytes of objects in a sheaf of a class that has grown, at most.
 const GROWN_BYTES: usize = 64 << 10;
-/// Largest object of which it may, in bytes.
+/// Largest object whose sheaves may grow, in bytes.
 const GROWING_MAX: usize = 512;
-/// Largest object at all, in bytes.
+/// Largest object, in bytes.
 pub const SIZE_MAX: usize = isize::MAX as usize;
 
 /// Name of the cache of a size class.
@@ -54,7 +57,7 @@ fn class_name(size: usize) -> Name<16> {
     name
 }
 
-/// An object and what is known of its bytes.
+/// A new object, and whether its bytes are zero.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fresh {
     pub(crate) start: *mut u8,
@@ -67,8 +70,8 @@ pub(crate) const NO_OBJECT: Fresh = Fresh {
 };
 
 impl<P: Platform> Allocator<P> {
-    /// Allocates `bytes` (0 counts as 1); null when memory cannot be had. Objects are aligned to 16
-    /// bytes (8 bytes for sizes up to 8).
+    /// Allocates `bytes` (0 counts as 1); null without memory. Objects are aligned to 16 bytes (8
+    /// bytes for sizes up to 8).
     #[inline]
     pub fn kmalloc(&self, bytes: usize, gfp: Gfp) -> *mut u8 {
         if bytes <= CLASS_MAX {
@@ -81,7 +84,8 @@ impl<P: Platform> Allocator<P> {
                 object
             };
             if gfp.contains(Gfp::ZERO) && !object.is_null() {
-                // All of it: a resize in place relies on it. SAFETY: ours and so long.
+                // All of it: a resize in place relies on this. SAFETY: ours and as long as its
+                // class.
                 unsafe { object.write_bytes(0, class_size(id.index())) };
             }
             return object;
@@ -89,8 +93,9 @@ impl<P: Platform> Allocator<P> {
         self.kmalloc_large(bytes, PAGE_SIZE, gfp)
     }
 
-    /// An object of `bytes` from this CPU's main sheaf, as it is; null when
-    /// [`kmalloc`](Self::kmalloc) would go further, before the allocator is ready too.
+    /// Pops an object of `bytes` from this CPU's main sheaf, not zeroed; null if
+    /// [`kmalloc`](Self::kmalloc) would take a slow path. May be called before the allocator is
+    /// ready.
     #[inline(always)]
     pub fn kmalloc_fast(&self, bytes: usize) -> *mut u8 {
         if bytes > CLASS_MAX {
@@ -100,7 +105,7 @@ impl<P: Platform> Allocator<P> {
         unsafe { self.platform.pop(&self.table, class_of(bytes).main()) }
     }
 
-    /// Allocates an object of a size class when the fast path could not.
+    /// Slow path of an allocation from a size class.
     #[cold]
     pub fn kmalloc_slow(&self, id: CacheId, gfp: Gfp) -> *mut u8 {
         match self.class_cache(id, gfp) {
@@ -109,8 +114,8 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// As [`kmalloc`](Self::kmalloc), from memory of a node if there is any; with
-    /// [`THISNODE`](Gfp::THISNODE) from no other.
+    /// As [`kmalloc`](Self::kmalloc), but from memory of node `nid` if it has any; from no other
+    /// node with [`THISNODE`](Gfp::THISNODE).
     pub fn kmalloc_node(&self, bytes: usize, gfp: Gfp, nid: usize) -> *mut u8 {
         let has_memory = self.has_memory_on(nid);
         if gfp.contains(Gfp::THISNODE) && !has_memory {
@@ -126,7 +131,7 @@ impl<P: Platform> Allocator<P> {
         self.kmalloc(bytes, gfp)
     }
 
-    /// The cache of a size class; creates it when it is first needed.
+    /// The cache of a size class; created when it is first needed.
     fn class_cache(&self, id: CacheId, gfp: Gfp) -> Option<&KmemCache<P>> {
         match self.cache(id) {
             None if gfp.may_map() => self.create_class(id),
@@ -141,24 +146,23 @@ impl<P: Platform> Allocator<P> {
         let size = class_size(id.index());
         let name = class_name(size);
         let mut args = CacheArgs::new(name.as_str(), size);
-        // Small slabs: a few objects that stay when others of their size go pin less.
+        // Small slabs: a few long-lived objects pin less memory.
         if self.tunables().tuning.slab_min_objects == 0 {
             args.min_objects = Some(MIN_OBJECTS);
-            // Sixteen pages are what these classes fill.
+            // Sixteen pages are what the larger classes fill.
             if size > PAGE_SIZE {
                 args.max_order = Some(self.tunables().tuning.slab_max_order + 1);
             }
         }
-        // Many classes share the memory: each keeps little, and the page layer keeps what
-        // is given back for a while.
+        // Many classes share the memory: each keeps little, and the page layer keeps freed pages
+        // for a while.
         args.kept_bytes = Some(KEPT_BYTES);
-        // What is freed in the order in which it was allocated leaves sheaf by sheaf, and slab by
-        // slab.
+        // Objects freed in their order of allocation leave sheaf by sheaf, and slab by slab.
         args.in_step = true;
         if self.tunables().tuning.sheaf_capacity == 0 {
             args.sheaf_capacity = Some((SHEAF_BYTES / size).clamp(1, FIRST_MAX));
             if self.tunables().tuning.sheaf_capacity_max == 0 && size <= GROWING_MAX {
-                // In place: a second one on the stack would be as large again.
+                // Written in place: a second copy on the stack would need as much again.
                 let tuning = args.tuning.insert(self.tunables().tuning);
                 tuning.sheaf_capacity_max = (GROWN_BYTES / size).min(MAX_CAPACITY) as u32;
             }
@@ -166,7 +170,7 @@ impl<P: Platform> Allocator<P> {
         self.create_at(id, &args).ok()
     }
 
-    /// Allocates `bytes` aligned to `align` bytes (a power of two); null when memory cannot be had.
+    /// Allocates `bytes` aligned to `align` bytes (a power of two); null without memory.
     pub fn kmalloc_aligned(&self, bytes: usize, align: usize, gfp: Gfp) -> *mut u8 {
         debug_assert!(align.is_power_of_two());
         if bytes <= CLASS_MAX && align <= PAGE_SIZE {
@@ -181,7 +185,7 @@ impl<P: Platform> Allocator<P> {
         self.kmalloc_large(bytes, align, gfp)
     }
 
-    /// Allocates whole pages; with [`ZERO`](Gfp::ZERO) they are zero to their end.
+    /// Allocates whole pages; with [`ZERO`](Gfp::ZERO) all of their bytes are zero.
     fn kmalloc_large(&self, bytes: usize, align: usize, gfp: Gfp) -> *mut u8 {
         let fresh = self.alloc_pages_or_mapping(bytes, align, gfp);
         if gfp.contains(Gfp::ZERO) && !fresh.zero && !fresh.start.is_null() {
@@ -196,11 +200,11 @@ impl<P: Platform> Allocator<P> {
 
     /// Frees an object of [`kmalloc`](Self::kmalloc) or of any cache; null is ignored.
     ///
-    /// A pointer that is no such object ends the process with a message.
+    /// Any other pointer ends the process with a message.
     ///
     /// # Safety
     ///
-    /// Nobody uses the object any more.
+    /// Nobody uses the object any longer.
     #[inline]
     pub unsafe fn kfree(&self, object: *mut u8) {
         if let Some(id) = self.zone.arena.parkable_cache(object as usize)
@@ -212,12 +216,12 @@ impl<P: Platform> Allocator<P> {
         self.kfree_slow(object);
     }
 
-    /// As [`kfree`](Self::kfree), for callers who know how many bytes they asked for, at least one:
-    /// where that is a constant, so is the class, and nothing waits for the page map.
+    /// As [`kfree`](Self::kfree), for a caller that knows how many bytes it requested, at least
+    /// one. For a constant size the class is constant, and no instruction waits for the page map.
     ///
     /// # Safety
     ///
-    /// As there.
+    /// As for [`kfree`](Self::kfree).
     #[inline]
     pub unsafe fn kfree_sized(&self, object: *mut u8, bytes: usize) {
         let id = class_of(bytes.min(CLASS_MAX));
@@ -231,20 +235,19 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Frees an object of more bytes than were asked for: aligned, resized, large.
+    /// Frees an object of another class than requested: aligned, resized or large.
     #[inline(never)]
     unsafe fn kfree_of_another_class(&self, object: *mut u8) {
         // SAFETY: passed on.
         unsafe { self.kfree(object) };
     }
 
-    /// As [`kfree`](Self::kfree), in a context of the caller's choice; a huge object, whose mapping
-    /// only the system can take back, must not be freed where that is forbidden: it then leaks,
-    /// with a warning.
+    /// As [`kfree`](Self::kfree), in the context `gfp`. Only the system can take a mapping back, so
+    /// a huge object leaks, with a warning, if `gfp` forbids system calls.
     ///
     /// # Safety
     ///
-    /// As there.
+    /// As for [`kfree`](Self::kfree).
     pub unsafe fn kfree_with(&self, object: *mut u8, gfp: Gfp) {
         if gfp.contains(Gfp::KERNEL) {
             // SAFETY: passed on.
@@ -265,7 +268,7 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Frees an object when the fast path could not.
+    /// Slow path of a free.
     #[cold]
     pub fn kfree_slow(&self, object: *mut u8) {
         if object.is_null() {
@@ -281,7 +284,7 @@ impl<P: Platform> Allocator<P> {
     fn kfree_huge(&self, object: *mut u8) {
         if !self.huge_is_freed(object) {
             if self.former_size(object).is_some() {
-                // It is of a world that this child of a fork has given up.
+                // It belongs to a world that this child of a fork has given up.
                 return;
             }
             self.not_ours(object, "free");
@@ -291,7 +294,7 @@ impl<P: Platform> Allocator<P> {
         self.decay_now_and_then();
     }
 
-    /// Frees a huge object; false when there is none.
+    /// Frees a huge object; false if there is none.
     #[inline(never)]
     fn huge_is_freed(&self, object: *mut u8) -> bool {
         self.huge.free(
@@ -320,9 +323,9 @@ impl<P: Platform> Allocator<P> {
         self.count_large(1);
     }
 
-    /// Gives pages of a large object back.
+    /// Frees pages of a large object.
     pub(crate) fn free_pages(&self, page: PageIndex, pages: usize, gfp: Gfp) {
-        // Relaxed: a figure.
+        // Relaxed: a statistic.
         self.large_pages.fetch_sub(pages, Relaxed);
         let decay = u64::from(self.tunables().decay_ms);
         for (page, pages) in parts(page, pages) {
@@ -334,11 +337,10 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Bytes that may be used of an object of [`kmalloc`](Self::kmalloc) or of any cache; 0 for
-    /// null.
+    /// Usable bytes of an object of [`kmalloc`](Self::kmalloc) or of any cache; 0 for null.
     ///
-    /// A pointer that is no such object ends the process with a message (but for the few places at
-    /// the end of a slab that classes of a power of two leave unused).
+    /// Any other pointer ends the process with a message. (Exception: the few unused slots at the
+    /// end of a slab, in classes that are a power of two.)
     #[inline]
     pub fn ksize(&self, object: *mut u8) -> usize {
         match self.class_of_object(object) {
@@ -347,7 +349,7 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// [`ksize`](Self::ksize) of what is of no size class.
+    /// [`ksize`](Self::ksize) of an object of no size class.
     #[cold]
     fn ksize_slow(&self, object: *mut u8) -> usize {
         if object.is_null() {
@@ -358,32 +360,31 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Size class of a live object; `None` for any other, and for what is no object's start.
+    /// Size class of a live object; `None` for any other object, and for a pointer to no object's
+    /// start.
     #[inline]
     pub fn class_of_object(&self, object: *mut u8) -> Option<usize> {
         let arena = &self.zone.arena;
         let id = arena.cache_of(arena.page_of(object as usize)?)?;
-        // The classes' caches are the first, and lie in one page of a region, so that their numbers
-        // are the classes.
+        // The classes' caches come first, and lie in one page of a region: their numbers are the
+        // classes.
         let class = usize::from(id.raw()) / CACHE_WORDS;
         if class > NR_CLASSES {
             return None;
         }
         let bytes = class_size(class);
         if bytes.is_power_of_two() {
-            // As slabs are, so the cache's record, which nothing else here needs, need not be
-            // looked at. (What few places a slab leaves unused pass; the free of one says what is
-            // wrong.)
+            // Slabs are aligned to the class size too, so the cache's record need not be read. (A
+            // few unused slots of a slab pass; the free of one reports the misuse.)
             return (object as usize).is_multiple_of(bytes).then_some(class);
         }
         let cache = self.cache(id)?;
-        // Slabs are as aligned as they are large.
+        // Slabs are aligned to their size.
         let offset = object as usize & (cache.oo.bytes() - 1);
         cache.is_slot(offset).then_some(class)
     }
 
-    /// The cache (if any) and size of a live object; `None` where the answer must not be waited
-    /// for.
+    /// The cache (if any) and size of a live object; `None` if `spin` is false and a lock is taken.
     #[inline(never)]
     pub(crate) fn sized(
         &self,
@@ -415,7 +416,7 @@ impl<P: Platform> Allocator<P> {
         Some((None, slab.large_pages() * PAGE_SIZE))
     }
 
-    /// Ends the process: the pointer is into a slab, and to no slot's start.
+    /// Ends the process: the pointer points into a slab, but not to a slot's start.
     #[cold]
     #[inline(never)]
     fn not_a_start(&self, cache: &KmemCache<P>, object: *mut u8, what: &str) -> ! {
@@ -437,7 +438,7 @@ impl<P: Platform> Allocator<P> {
             .fatal(format_args!("{what} {object:p}: {why}"))
     }
 
-    /// Ends the process: the pointer is into pages that are no slab's, and no large object.
+    /// Ends the process: the pointer points into pages of no slab, and to no large object.
     #[cold]
     fn not_an_object(&self, page: PageIndex, object: *mut u8, what: &str) -> ! {
         let why = if self.zone.is_free(page) {

@@ -1,8 +1,9 @@
-//! Buckets: a set of size classes of one's own, the kernel's `kmem_buckets`.
+//! Buckets: a caller's own set of size classes, the kernel's `kmem_buckets`.
 //!
-//! Objects whose size comes from outside are kept apart from all others, and the table names them.
-//! Each class has a cache `prefix-size`, made when it is first needed. Above the largest class
-//! objects come from pages, as kmalloc's do. All are freed by `kfree`.
+//! They keep objects whose size comes from outside apart from all others, with caches of their own
+//! names. Each class has a cache `prefix-size`, created when first needed. Objects above the
+//! largest class come from pages, as kmalloc's do. `kfree` frees all of them. Any thread may call;
+//! a lock serialises the creation of caches.
 
 use core::fmt::Write;
 use core::ptr::null_mut;
@@ -18,10 +19,10 @@ use crate::platform::Platform;
 use crate::sync::Lock;
 use crate::sync::atomic::AtomicPtr;
 
-/// Longest prefix, in bytes: `-8k` and the like must fit behind it.
+/// Longest prefix, in bytes: a suffix such as `-8k` must fit behind it.
 pub const PREFIX_MAX: usize = NAME_MAX - 5;
 
-/// The set.
+/// A set of size classes.
 pub struct Buckets<P: Platform> {
     prefix: Name<NAME_MAX>,
     caches: [AtomicPtr<KmemCache<P>>; NR_CLASSES + 1],
@@ -29,11 +30,11 @@ pub struct Buckets<P: Platform> {
 }
 
 impl<P: Platform> Buckets<P> {
-    /// A set without caches yet.
+    /// A set without caches.
     ///
     /// # Errors
     ///
-    /// When the prefix is empty or longer than [`PREFIX_MAX`] bytes.
+    /// If the prefix is empty or longer than [`PREFIX_MAX`] bytes.
     pub fn new(prefix: &str) -> Result<Self, CreateError> {
         let mut name = Name::new();
         if prefix.is_empty() || prefix.len() > PREFIX_MAX || name.write_str(prefix).is_err() {
@@ -48,13 +49,13 @@ impl<P: Platform> Buckets<P> {
 
     /// The caches that exist.
     pub fn caches(&self) -> impl Iterator<Item = &KmemCache<P>> {
-        // Acquire: pairs with the creation. SAFETY: records of caches live for ever.
+        // Acquire: pairs with the creation. SAFETY: records of caches are never freed.
         self.caches
             .iter()
             .filter_map(|cache| unsafe { cache.load(Acquire).as_ref() })
     }
 
-    /// Allocates `bytes` (0 counts as 1), aligned as by kmalloc; null when memory cannot be had.
+    /// Allocates `bytes` (0 counts as 1), aligned as by kmalloc; null without memory.
     pub fn alloc(&self, allocator: &Allocator<P>, bytes: usize, gfp: Gfp) -> *mut u8 {
         if bytes > CLASS_MAX {
             return allocator.kmalloc(bytes, gfp);
@@ -89,7 +90,7 @@ impl<P: Platform> Buckets<P> {
         gfp: Gfp,
     ) -> Option<&'a KmemCache<P>> {
         let place = &self.caches[class];
-        // Acquire: pairs with the creation. SAFETY: records of caches live for ever.
+        // Acquire: pairs with the creation. SAFETY: records of caches are never freed.
         if let Some(cache) = unsafe { place.load(Acquire).as_ref() } {
             return Some(cache);
         }
@@ -107,22 +108,22 @@ impl<P: Platform> Buckets<P> {
                 write!(name, "{}-{size}", self.prefix.as_str())
             };
             let mut args = CacheArgs::new(name.as_str(), size);
-            // As aligned as kmalloc's classes are.
+            // Aligned as kmalloc's classes.
             args.align = 1 << size.trailing_zeros().min(12);
             let cache = allocator.create(&args).ok()?;
-            // Release: whoever finds the cache sees its record.
+            // Release: a thread that finds the cache sees its record.
             place.store(core::ptr::from_ref(cache).cast_mut(), Release);
         }
-        // Relaxed: under the lock. SAFETY: records of caches live for ever.
+        // Relaxed: under the lock. SAFETY: records of caches are never freed.
         unsafe { place.load(Relaxed).as_ref() }
     }
 
-    /// Destroys all caches; calls `leaked` with each object that is still in use (their caches live
-    /// on), and returns how many there are.
+    /// Destroys all caches; calls `leaked` with each object still in use (its cache stays), and
+    /// returns the number of these objects.
     ///
     /// # Safety
     ///
-    /// Nobody uses the set any more, unless objects were leaked.
+    /// Nobody uses the set any longer, unless objects leaked.
     pub unsafe fn destroy(
         &self,
         allocator: &Allocator<P>,
@@ -130,7 +131,7 @@ impl<P: Platform> Buckets<P> {
     ) -> usize {
         let mut count = 0;
         for place in &self.caches {
-            // Acquire: pairs with the creation. SAFETY: records of caches live for ever.
+            // Acquire: pairs with the creation. SAFETY: records of caches are never freed.
             if let Some(cache) = unsafe { place.swap(null_mut(), Acquire).as_ref() } {
                 // SAFETY: passed on.
                 count += unsafe { allocator.destroy(cache, &mut leaked) };

@@ -1,5 +1,13 @@
-//! Large and huge objects: a run of pages or a mapping, and what is tried when the system refuses
-//! one.
+//! Large objects: allocated as a run of pages or as a mapping.
+//!
+//! | object | source, first choice | second choice |
+//! |---|---|---|
+//! | at most `LARGE_MAX` bytes | arena | mapping |
+//! | larger | mapping, while there are few mappings | arena |
+//! | larger, with at least `MOST_MAPPINGS` live mappings | arena | mapping |
+//!
+//! The arena holds objects of at most [`ARENA_MAX`] bytes. If the system refuses both, unused
+//! memory goes back to the system, and the request is tried once more. Callers: `kmalloc`.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
@@ -12,24 +20,23 @@ use crate::memory::arena::BLOCK_BYTES;
 use crate::memory::block::BLOCK_PAGES;
 use crate::platform::{PAGE_SIZE, Platform};
 
-/// Largest object that may come from a run of pages where mappings are many, in bytes: a larger one
-/// has as good a use for a mapping.
+/// Largest object in the arena, in bytes. A larger one earns its mapping even when there are many.
 pub(crate) const ARENA_MAX: usize = 1 << 30;
-/// More than any address space has: no memory is given back for such a request.
+/// Bytes. A request above this exceeds every address space: it gives no memory back.
 const POSSIBLE: usize = 1 << 47;
-/// A refusal of so many bytes says that memory is short.
+/// Bytes. A refusal of at most this much means that memory is short: the arena stays lean.
 const MODEST: usize = 64 << 20;
-/// Pages of the largest such object.
+/// Pages of an object of `LARGE_MAX` bytes.
 const LARGE_PAGES: usize = LARGE_MAX / PAGE_SIZE;
 impl<P: Platform> Allocator<P> {
-    /// Makes whole pages zero that were just allocated.
+    /// Clears whole pages that were just allocated.
     pub(crate) fn clear(&self, start: *mut u8, whole: usize, gfp: Gfp) {
         if whole > LARGE_MAX
             && gfp.may_map()
             && self.zone.arena.page_of(start as usize).is_some()
             && (start as usize | whole).is_multiple_of(self.platform.system_page())
             && let Some(start) = NonNull::new(start)
-            // Most of its pages may hold no memory. SAFETY: ours, whole pages.
+            // A purge is cheaper: few of the pages may hold memory. SAFETY: ours, whole pages.
             && unsafe { self.platform.purge(start, whole) }
         {
             return;
@@ -49,7 +56,7 @@ impl<P: Platform> Allocator<P> {
                 fresh = self.try_pages_or_mapping(bytes, align, gfp);
             }
             if fresh.is_none() && !was_lean && bytes > MODEST {
-                // The request was too large, memory need not be short.
+                // The request was too large; memory need not be short.
                 self.zone.arena.be_ample();
             }
         }
@@ -59,9 +66,7 @@ impl<P: Platform> Allocator<P> {
         fresh.unwrap_or(NO_OBJECT)
     }
 
-    /// An object that is small enough for the arena comes from there, if the arena is not used up.
-    /// Others have mappings, or if there are many of these or the system refuses one, are in the
-    /// arena too.
+    /// Tries the arena and a mapping once, in the order that the module describes.
     fn try_pages_or_mapping(&self, bytes: usize, align: usize, gfp: Gfp) -> Option<Fresh> {
         let (zeroed, pages) = (gfp.contains(Gfp::ZERO), bytes.div_ceil(PAGE_SIZE).max(1));
         let is_large = bytes <= LARGE_MAX && align <= LARGE_MAX;
@@ -73,7 +78,7 @@ impl<P: Platform> Allocator<P> {
         }
         if fresh.is_none() && gfp.may_map() {
             fresh = self.alloc_huge(bytes, align, zeroed);
-            // Where the address space is limited, a mapping takes less of it.
+            // In a limited (lean) address space a mapping takes less than a block of the arena.
             if fresh.is_none() && may_be_large && !first && !self.zone.arena.is_lean() {
                 fresh = self.alloc_large(pages, align, gfp);
             }
@@ -85,7 +90,7 @@ impl<P: Platform> Allocator<P> {
     fn alloc_huge(&self, bytes: usize, align: usize, zeroed: bool) -> Option<Fresh> {
         let (start, zero) = self.map_huge(bytes, align, zeroed)?;
         if self.zone.arena.page_of(start.as_ptr() as usize).is_some() {
-            // In a gap of the arena, where pages are found by their addresses.
+            // The mapping lies in a gap of the arena, where pages are found by address: unusable.
             (self.huge).free(&self.platform, start.as_ptr() as usize, 0, 0);
             return None;
         }
@@ -101,7 +106,7 @@ impl<P: Platform> Allocator<P> {
         (self.huge).alloc(&self.platform, bytes, align, zeroed)
     }
 
-    /// Huge objects changed: the pages make room for them, or may take theirs.
+    /// Reports a change of the mapped bytes to the zone, which may evict free pages.
     pub(crate) fn note_huge(&self) {
         let bytes = self.huge.live_bytes() + self.huge.kept_bytes();
         self.zone.note_elsewhere(&self.platform, bytes);
@@ -122,7 +127,7 @@ impl<P: Platform> Allocator<P> {
         let slab = self.zone.arena.slab(run.page);
         slab.set_large_pages(pages);
         slab.set_kind(PageKind::Large);
-        // Relaxed: a figure.
+        // Relaxed: a statistic.
         self.large_pages.fetch_add(pages, Relaxed);
         Some(Fresh {
             start: self.zone.arena.address(run.page).as_ptr(),

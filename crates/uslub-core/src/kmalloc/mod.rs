@@ -1,11 +1,11 @@
-//! Objects of any size (`kmalloc`).
+//! kmalloc: objects of any size, without a cache of the caller's own.
 //!
 //! | file | concept |
 //! |---|---|
-//! | `alloc` | allocating and freeing |
-//! | `large` | where a large object comes from: the range, or a mapping of its own |
-//! | `resize` | changing an object's size |
-//! | `buckets` | size classes of a caller's own |
+//! | `alloc` | allocates, frees, and tells sizes |
+//! | `large` | chooses the source of a large object: arena or mapping |
+//! | `resize` | changes an object's size |
+//! | `buckets` | a caller's own set of size classes |
 
 mod alloc;
 pub mod buckets;

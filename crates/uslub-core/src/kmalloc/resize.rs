@@ -1,4 +1,12 @@
-//! Changing the size of an object of any size: in place where it can stay, else by a copy.
+//! Changes the size of an object: in place if possible, otherwise by a copy.
+//!
+//! | object | resized in place |
+//! |---|---|
+//! | of a size class | shrinks by less than a quarter, or stays in its class |
+//! | large (pages) | frees its last pages, or takes free pages behind it |
+//! | huge (a mapping) | remapped by the system |
+//!
+//! Any thread that owns the object may call.
 
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::Relaxed;
@@ -11,15 +19,15 @@ use crate::memory::PageIndex;
 use crate::platform::{FaultSite, PAGE_SIZE, Platform};
 
 impl<P: Platform> Allocator<P> {
-    /// Changes the size of an object of [`kmalloc`](Self::kmalloc), moving it if need be; null when
-    /// memory cannot be had, and then the object is as before.
+    /// Resizes an object of [`kmalloc`](Self::kmalloc), and moves it if necessary; null without
+    /// memory, and then the object is unchanged.
     ///
-    /// With [`ZERO`](Gfp::ZERO) what is beyond the old size is zero, if the object was always
-    /// allocated and resized with it.
+    /// With [`ZERO`](Gfp::ZERO), bytes beyond the old size are zero, if the object was always
+    /// allocated and resized with `ZERO`.
     ///
     /// # Safety
     ///
-    /// `object` is live; after a success only the returned pointer is.
+    /// `object` is live; after a success only the returned pointer is live.
     pub unsafe fn krealloc(&self, object: *mut u8, bytes: usize, gfp: Gfp) -> *mut u8 {
         if object.is_null() {
             return self.kmalloc(bytes, gfp);
@@ -34,12 +42,12 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// The first half of [`krealloc`](Self::krealloc), for callers with little stack: resizes an
-    /// object where it can stay or its mapping can move; null when there is no memory.
+    /// object in place or moves its mapping; null without memory.
     /// [`move_object`](Self::move_object) is the second half.
     ///
     /// # Errors
     ///
-    /// The object's size, where the object must be copied.
+    /// The object's size, if it must be copied.
     ///
     /// # Safety
     ///
@@ -61,13 +69,13 @@ impl<P: Platform> Allocator<P> {
         Ok(new)
     }
 
-    /// Zeroes what an object has beyond the smaller of its old size and the bytes that are wanted.
+    /// Zeroes an object beyond the smaller of its old size and `bytes`.
     #[inline(never)]
     fn zero_grown(&self, object: *mut u8, old: usize, bytes: usize, gfp: Gfp) {
         let in_arena = self.zone.arena.page_of(object as usize).is_some();
         let now = self.sized(object, "realloc of", gfp.may_spin());
         let end = now.map_or(bytes, |(_, end)| end);
-        // What a mapping grew by is zero, and stays untouched.
+        // The grown part of a mapping is zero already, and stays untouched.
         if in_arena || bytes <= old {
             let kept = old.min(bytes);
             // SAFETY: ours and `end` bytes long.
@@ -75,7 +83,7 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Resizes a live object of `old` bytes, of a class or not, if it need not be copied.
+    /// Resizes a live object of `old` bytes if no copy is needed.
     #[inline]
     fn resize_in_place(
         &self,
@@ -86,7 +94,7 @@ impl<P: Platform> Allocator<P> {
         gfp: Gfp,
     ) -> Result<*mut u8, usize> {
         if !gfp.may_map() && self.zone.arena.page_of(object as usize).is_none() {
-            // A mapping cannot be changed without the system.
+            // Only the system can change a mapping.
             return Ok(if bytes <= old { object } else { null_mut() });
         }
         if bytes <= old && self.worth_keeping(in_class, old, bytes) {
@@ -101,7 +109,7 @@ impl<P: Platform> Allocator<P> {
         Err(old)
     }
 
-    /// Moves a live object of `old` bytes to a new one; null when there is no memory.
+    /// Moves a live object of `old` bytes to a new object; null without memory.
     ///
     /// # Safety
     ///
@@ -116,11 +124,11 @@ impl<P: Platform> Allocator<P> {
     ) -> *mut u8 {
         let new = self.kmalloc(bytes, gfp - Gfp::ZERO);
         if new.is_null() && bytes <= old {
-            // No memory to make it smaller: as large as it is it will do.
+            // No memory for a smaller object: the old one serves.
             return object;
         }
         if !new.is_null() {
-            // SAFETY: both are live and at least so long; the caller gives up the old one.
+            // SAFETY: both are live, with at least the bytes copied; the caller gives up the old.
             unsafe {
                 new.copy_from_nonoverlapping(object, old.min(bytes));
                 if gfp.contains(Gfp::ZERO) {
@@ -135,7 +143,7 @@ impl<P: Platform> Allocator<P> {
         new
     }
 
-    /// Whether an object of `old` bytes serves for fewer without much waste.
+    /// Whether an object of `old` bytes can hold `bytes` without much waste.
     fn worth_keeping(&self, in_class: bool, old: usize, bytes: usize) -> bool {
         if in_class {
             bytes > old / 4 * 3 || class_size(class_of(bytes).index()) == old
@@ -144,7 +152,7 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Grows or shrinks a large object in place, or a huge one without a copy.
+    /// Resizes a large object in place, or a huge one without a copy.
     #[inline(never)]
     fn resize(&self, object: *mut u8, old: usize, bytes: usize, gfp: Gfp) -> Option<NonNull<u8>> {
         let Some(page) = self.zone.arena.page_of(object as usize) else {
@@ -164,7 +172,7 @@ impl<P: Platform> Allocator<P> {
                 return None;
             }
             self.zone.extend(page, have, want - have, gfp)?;
-            // Relaxed: a figure.
+            // Relaxed: a statistic.
             self.large_pages.fetch_add(want - have, Relaxed);
         }
         self.zone.arena.slab(page).set_large_pages(want);

@@ -1,11 +1,16 @@
-//! Blocks of free pages that go back as a whole, address space included.
+//! Absent blocks: free blocks that are unmapped, address space included.
 //!
-//! While the arena is [lean](crate::memory::range), a limit counts each block, whatever is in it.
-//! Blocks without objects are unmapped then, but for a few. They are *absent*: no page of an absent
-//! block is free or in use. The arena brings absent blocks back before it grows at its limit.
+//! While the arena is [lean](crate::memory::range), a limit counts every mapped block, used or not.
+//! The zone therefore unmaps free blocks, except for a small reserve. An unmapped block is
+//! *absent*.
 //!
-//! Blocks become absent and come back under the growth lock. A bit of their group tells which are
-//! absent.
+//! | state | pages | how it is left |
+//! |---|---|---|
+//! | mapped | free, dirty or in use | `retire`: all pages are free, the system accepts the unmap |
+//! | absent | none is free or in use | `bring_back`: the arena needs a block |
+//!
+//! The zone brings absent blocks back before the arena grows at its limit. Both transitions happen
+//! under the growth lock. A bit in the block's group (bin [`ABSENT`]) marks an absent block.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -14,52 +19,50 @@ use crate::memory::block::{ABSENT, BINS, BLOCK_PAGES};
 use crate::memory::zone::Zone;
 use crate::platform::Platform;
 
-/// A lean arena keeps this share of the blocks in use as free blocks, and one more.
+/// A lean arena keeps free blocks: 1, plus 1/16 of the blocks in use.
 const FREE_SHARE: usize = 16;
-/// Absent blocks that are tried before the arena grows.
+/// Absent blocks to try before the arena grows.
 const TRIES: usize = 8;
-/// The bin of blocks that are free as a whole.
+/// The bin of entirely free blocks.
 const WHOLE: usize = BINS - 1;
 
 impl<P: Platform> Zone<P> {
-    /// Gives back what is reserved or committed ahead of use, and all blocks of free pages; returns
-    /// whether there was any. The arena is lean from then on.
+    /// Gives back memory reserved or committed ahead of use, and all free blocks; returns whether
+    /// there was any. The arena is lean from then on.
     pub fn make_room(&self, platform: &P) -> bool {
         let ahead = {
             let _growth = self.growth.lock();
-            // A range that cannot be extended loses what it gives back: it keeps all.
+            // A range that cannot be extended in place would lose the reservation: keep all of it.
             self.arena.shed(platform, usize::MAX)
         };
         self.absorb(&mut self.lists.lock(), platform);
         self.retire_free_blocks(platform, 0) || ahead
     }
 
-    /// Becomes lean: gives back what is reserved or committed ahead of use. A range that cannot be
-    /// extended keeps `keep` bytes of it.
+    /// Makes the arena lean: gives back memory reserved or committed ahead of use. A range that
+    /// cannot be extended in place keeps `keep` bytes of it.
     pub fn shed(&self, platform: &P, keep: usize) {
         let _growth = self.growth.lock();
         self.arena.shed(platform, keep);
     }
 
-    /// Gives back blocks of free pages, if the arena is lean and has more of them than a share of
-    /// what is in use.
+    /// Gives back free blocks if the arena is lean and has more of them than its reserve.
     #[inline(never)]
     pub(super) fn retire_surplus(&self, platform: &P) {
         if self.arena.is_lean() {
-            // Relaxed: a glance.
+            // Relaxed: a peek, may be stale.
             let used = self.used.load(Relaxed) / BLOCK_PAGES;
             self.retire_free_blocks(platform, 1 + used / FREE_SHARE);
         }
     }
 
-    /// Makes all blocks of free pages absent but `keep`, the highest first; returns whether there
-    /// was any.
+    /// Makes all free blocks but `keep` absent, the highest first; returns whether there was any.
     fn retire_free_blocks(&self, platform: &P, keep: usize) -> bool {
         if !self.arena.is_in_hole() {
             return false;
         }
         let mut any = false;
-        // The thread that holds the growth lock may be the one that was interrupted.
+        // `try_lock`: the code that this thread interrupted may hold the growth lock.
         while let Some(_growth) = self.growth.try_lock()
             && let Some(number) = self.take_free_block(keep)
         {
@@ -72,8 +75,7 @@ impl<P: Platform> Zone<P> {
         any
     }
 
-    /// Takes all pages of the highest block of free pages out, if there are more such blocks than
-    /// `keep`.
+    /// Takes all pages of the highest free block, if there are more than `keep` free blocks.
     fn take_free_block(&self, keep: usize) -> Option<u32> {
         let mut lists = self.lists.lock();
         let mut whole = 0;
@@ -87,13 +89,13 @@ impl<P: Platform> Zone<P> {
             }
         }
         let number = highest.filter(|_| whole > keep)?;
-        // SAFETY: as above.
+        // SAFETY: we hold the page lock.
         unsafe { self.arena.block(number) }.free = [0; BLOCK_PAGES / 64];
         self.recount(&mut lists, number);
         Some(number)
     }
 
-    /// Puts all pages of a block back that [`take_free_block`](Self::take_free_block) took out.
+    /// Undoes [`take_free_block`](Self::take_free_block).
     fn put_back(&self, number: u32) {
         let mut lists = self.lists.lock();
         // SAFETY: we hold the page lock.
@@ -101,12 +103,12 @@ impl<P: Platform> Zone<P> {
         self.recount(&mut lists, number);
     }
 
-    /// Makes a block absent whose pages are all taken out by the caller, who holds the growth lock;
-    /// false if the system refuses.
+    /// Makes a block absent; false if the system refuses. The caller holds the growth lock and has
+    /// taken all pages of the block.
     pub(super) fn retire(&self, platform: &P, number: u32) -> bool {
         self.arena.purge_descriptors(platform, number);
         let start = self.arena.address(PageIndex(number * BLOCK_PAGES as u32));
-        // SAFETY: reserved by us; the caller has all pages.
+        // SAFETY: reserved by us; the caller has taken all pages.
         if !unsafe { platform.release(start, BLOCK_BYTES) } {
             return false;
         }
@@ -122,8 +124,8 @@ impl<P: Platform> Zone<P> {
         true
     }
 
-    /// Brings the lowest absent block back that the system gives, committed; none of its pages is
-    /// free yet. The caller holds the growth lock.
+    /// Maps and commits the lowest absent block that the system grants; none of its pages is free
+    /// yet. The caller holds the growth lock.
     #[inline(never)]
     pub(super) fn bring_back(&self, platform: &P) -> Option<u32> {
         // Relaxed: changed under the growth lock.
@@ -141,11 +143,11 @@ impl<P: Platform> Zone<P> {
                     // SAFETY: we hold the page lock.
                     let group = unsafe { self.arena.group(number / 64) };
                     group.bins[ABSENT] &= !(1 << (number % 64));
-                    // Relaxed: as above.
+                    // Relaxed: changed under the growth lock.
                     self.absent.fetch_sub(1, Relaxed);
                     return Some(number);
                 }
-                // SAFETY: just reserved, used by no one.
+                // SAFETY: just reserved, not used yet.
                 unsafe { platform.release(start, BLOCK_BYTES) };
             }
             from = number + 1;
@@ -153,7 +155,7 @@ impl<P: Platform> Zone<P> {
         None
     }
 
-    /// The first absent block from a number on.
+    /// The first absent block with a number of at least `from`.
     fn next_absent(&self, from: u32) -> Option<u32> {
         let _lists = self.lists.lock();
         let groups = (self.arena.limit() / BLOCK_PAGES).div_ceil(64) as u32;

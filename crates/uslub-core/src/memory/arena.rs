@@ -1,15 +1,24 @@
-//! One reserved range of addresses, and what is known of each page in it.
+//! The arena: one reserved address range, and a record of each page in it.
 //!
 //! ```text
 //!   [ blocks | groups | page → cache | descriptors | pages …                         ]
 //!     side ranges, committed as the pages are   base        limit  committed  reserved
 //! ```
 //!
-//! Everything is found by shift and add: the page of an address, the cache of
-//! a page, the descriptor of a page. An address outside [base, limit) is
-//! not ours, known by one compare. The range grows at `limit`, a block at a time; the
-//! system, which takes a microsecond or two each time, is asked for several at once,
-//! and for the side ranges of 64 MiB of them. What is reserved, and when: `range`.
+//! | pages | state |
+//! |---|---|
+//! | below `limit` | in use: the zone hands them out |
+//! | from `limit` to `committed` | committed ahead of use |
+//! | from `committed` to `reserved` | address space only |
+//!
+//! Shift and add find everything: the page of an address, the cache of a page, the descriptor of a
+//! page. One compare tells that an address outside [base, limit) is not ours.
+//!
+//! The range grows at `limit`, one block at a time. The system takes 1 to 2 µs for each commit, so
+//! the arena commits several blocks at once, and the side ranges of 64 MiB at once. `range` says
+//! what is reserved, and when.
+//!
+//! Readers are lock-free. Only one thread at a time may grow the arena: the zone's growth lock.
 
 use core::ptr::{NonNull, null_mut};
 use core::slice;
@@ -23,8 +32,8 @@ use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicUsize};
 
 /// Bytes of a block, the unit in which the range grows.
 pub const BLOCK_BYTES: usize = BLOCK_PAGES * PAGE_SIZE;
-/// Blocks that are committed ahead of their use, at most; as long as there are few, an eighth of
-/// those. Their side ranges are so many at a time.
+/// Blocks committed ahead of use, at most; one plus an eighth of the blocks in use if this is less.
+/// The side ranges of this many blocks are committed at once.
 pub(super) const MOST_AHEAD: usize = 32;
 /// Bytes of the descriptors of a block.
 pub(super) const DESCRIPTOR_BYTES: usize = BLOCK_PAGES * size_of::<Descriptor>();
@@ -37,7 +46,7 @@ pub(super) const GROUP_SHARE: usize = size_of::<Group>() / 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PageIndex(pub u32);
 
-/// The range.
+/// The address range; all page numbers count from its base.
 #[repr(C, align(32))]
 pub struct Arena {
     pub(super) base: AtomicUsize,
@@ -45,7 +54,7 @@ pub struct Arena {
     pub(super) reserved: AtomicUsize,
     /// Pages below this number are in use.
     pub(super) limit: AtomicUsize,
-    /// Objects of pages below this number may lie in any CPU's sheaves.
+    /// Objects in pages below this number may be cached in any CPU's sheaves.
     parkable: AtomicUsize,
     pub(super) map: AtomicPtr<AtomicU16>,
     pub(super) descriptors: AtomicPtr<Descriptor>,
@@ -59,9 +68,9 @@ pub struct Arena {
     pub(super) sides_reserved: AtomicUsize,
     /// The side ranges have room for this many blocks.
     pub(super) planned: AtomicUsize,
-    /// Whether the range lies in a hole of the address space, with room behind it.
+    /// Whether the range lies in a hole of the address space and can be extended in place.
     pub(super) in_hole: AtomicBool,
-    /// Whether only what is needed now is reserved and committed: a limit counts the rest too.
+    /// Whether nothing is reserved or committed ahead of use, because a limit counts it.
     pub(super) lean: AtomicBool,
 }
 
@@ -86,20 +95,20 @@ impl Arena {
         }
     }
 
-    /// Adds one more block at the limit and returns its number; `None` when the
-    /// range is used up or the memory cannot be had. One thread at a time.
+    /// Adds one more block at the limit and returns its number; `None` if the range is used up or
+    /// the system refuses memory. One thread at a time.
     #[inline(never)]
     pub fn grow<P: Platform>(&self, platform: &P) -> Option<u32> {
-        // Relaxed: only we, one at a time, change the limit.
+        // Relaxed: only one thread at a time changes the limit, now this one.
         let limit = self.limit.load(Relaxed);
         let block = limit / BLOCK_PAGES;
-        // Relaxed: as the limit.
+        // Relaxed: as for the limit.
         if limit == self.committed.load(Relaxed) {
-            // Acquire: pairs with `stretch`.
+            // Acquire: pairs with `stretch` and `init`.
             if limit == self.reserved.load(Acquire) && !self.extend(platform) {
                 return None;
             }
-            // Relaxed: as the limit.
+            // Relaxed: as for the limit.
             let left = self.reserved.load(Relaxed) / BLOCK_PAGES - block;
             let several = match self.is_lean() {
                 true => 1,
@@ -112,7 +121,7 @@ impl Arena {
                 return None;
             }
         }
-        // Release: whoever sees the new limit sees the committed tables.
+        // Release: a thread that reads the new limit sees the committed side ranges.
         self.limit.store(limit + BLOCK_PAGES, Release);
         if platform.nr_nodes() <= 1 {
             // Release: as above.
@@ -121,11 +130,11 @@ impl Arena {
         Some(block as u32)
     }
 
-    /// Commits `count` blocks (1 to [`MOST_AHEAD`]) from `block` on, those before which are;
-    /// returns false when their memory cannot be had.
+    /// Commits `count` blocks (1 to [`MOST_AHEAD`]) from `block` on; all blocks before are
+    /// committed. Returns false if the system refuses.
     #[inline(never)]
     fn commit<P: Platform>(&self, platform: &P, block: usize, count: usize) -> bool {
-        // Relaxed: as the limit.
+        // Relaxed: as for the limit.
         let described = self.described.load(Relaxed);
         if block + count > described && !self.describe(platform, described + MOST_AHEAD) {
             return false;
@@ -135,12 +144,12 @@ impl Arena {
         if !unsafe { platform.commit(pages, count * BLOCK_BYTES) } {
             return false;
         }
-        // Relaxed: as the limit, which is published.
+        // Relaxed: published by the limit.
         self.committed.store((block + count) * BLOCK_PAGES, Relaxed);
         true
     }
 
-    /// Commits the side ranges up to block `end`, or as far as the reservation goes.
+    /// Commits the side ranges up to block `end`, or to the end of their reservation.
     fn describe<P: Platform>(&self, platform: &P, end: usize) -> bool {
         // Relaxed, both: as in `grow`.
         let begin = self.described.load(Relaxed);
@@ -153,13 +162,13 @@ impl Arena {
                 || unsafe { platform.commit(NonNull::new_unchecked(from as *mut u8), to - from) }
         });
         if done {
-            // Relaxed: as the limit, which is published.
+            // Relaxed: published by the limit.
             self.described.store(end, Relaxed);
         }
         done
     }
 
-    /// A side range, one of [`SIDES`]: where it begins, and its bytes a block.
+    /// A side range, one of [`SIDES`]: its start, and its bytes per block.
     pub(super) fn side(&self, number: usize) -> (usize, usize) {
         // Relaxed: the addresses were published with `reserved`.
         match number {
@@ -170,26 +179,26 @@ impl Arena {
         }
     }
 
-    /// Bytes reserved for pages behind those of a block.
+    /// Bytes reserved for pages behind the pages of a block.
     pub fn reserved_behind(&self, number: u32) -> usize {
         self.reserved_bytes() - (number as usize + 1) * BLOCK_BYTES
     }
 
     /// Bytes reserved for pages.
     pub fn reserved_bytes(&self) -> usize {
-        // Relaxed: a figure.
+        // Relaxed: a statistic.
         self.reserved.load(Relaxed) * PAGE_SIZE
     }
 
-    /// Pages in use: those of the blocks that were added.
+    /// Pages in use: all pages of the blocks that were added.
     #[inline]
     pub fn limit(&self) -> usize {
         // Acquire: pairs with `grow`.
         self.limit.load(Acquire)
     }
 
-    /// Pages whose objects any CPU may keep in its sheaves: those committed, or none where there
-    /// are several memory nodes.
+    /// Objects in pages below this number may be cached in any CPU's sheaves: all pages in use with
+    /// one memory node, none with several.
     #[inline]
     pub fn parkable(&self) -> usize {
         // Acquire: pairs with `grow`.
@@ -199,18 +208,18 @@ impl Arena {
     /// Address of page 0.
     #[inline]
     pub fn base(&self) -> usize {
-        // Relaxed: set once; those who use it saw a limit.
+        // Relaxed: set once; every user has read a limit before.
         self.base.load(Relaxed)
     }
 
     /// Start of the page → cache array.
     #[inline]
     pub fn map(&self) -> *mut AtomicU16 {
-        // Relaxed: set once; those who use it saw a limit.
+        // Relaxed: set once; every user has read a limit before.
         self.map.load(Relaxed)
     }
 
-    /// The page that an address lies in; `None` when it is not ours.
+    /// The page that an address lies in; `None` if the address is not ours.
     #[inline]
     pub fn page_of(&self, address: usize) -> Option<PageIndex> {
         let limit = self.limit();
@@ -236,19 +245,19 @@ impl Arena {
     /// The cache whose slab a page belongs to.
     #[inline]
     pub fn cache_of(&self, page: PageIndex) -> Option<CacheId> {
-        // Relaxed: a page of an object that the caller holds does not change;
-        // any other answer is only for a diagnosis.
+        // Relaxed: the entry is constant while the caller holds an object of the page; any other
+        // answer only serves a diagnosis.
         CacheId::from_raw(self.map_entry(page).load(Relaxed))
     }
 
-    /// The cache in whose slab an address lies, if any CPU may keep the slab's objects in its
-    /// sheaves: with several memory nodes, none may.
+    /// The cache whose slab an address lies in, if any CPU may cache the slab's objects in its
+    /// sheaves; with several memory nodes, none may.
     #[inline]
     pub fn parkable_cache(&self, address: usize) -> Option<CacheId> {
         self.parkable_entry(address).and_then(CacheId::from_raw)
     }
 
-    /// Whether that is this cache.
+    /// Whether [`parkable_cache`](Self::parkable_cache) is the cache `id`.
     #[inline]
     pub fn is_parkable_in(&self, address: usize, id: CacheId) -> bool {
         self.parkable_entry(address) == Some(id.raw())
@@ -261,11 +270,12 @@ impl Arena {
         (page < self.parkable()).then(|| unsafe { (*self.map().add(page)).load(Relaxed) })
     }
 
-    /// Whether all addresses lie in slabs of a cache, which are of `bytes` bytes (a power of two).
+    /// Whether all addresses lie in slabs of a cache, each of `bytes` bytes (a power of two).
     #[inline]
     pub fn all_of(&self, addresses: &[*mut u8], id: CacheId, bytes: usize) -> bool {
-        // Neighbours often lie in one slab: what is known of one holds for eight. At first nothing
-        // is: as far from the first address as can be.
+        // Neighbouring addresses often lie in one slab: one compare checks eight of them against an
+        // address `known` to be in a slab of the cache. The initial value differs from the first
+        // address in every bit, so it matches nothing.
         let mut known = addresses.first().map_or(0, |&first| !(first as usize));
         let (eights, rest) = addresses.as_chunks::<8>();
         eights.iter().all(|eight| {
@@ -274,8 +284,8 @@ impl Arena {
         }) && (rest.is_empty() || self.each_of(rest, id, bytes, &mut known))
     }
 
-    /// As [`all_of`](Self::all_of), one by one; `known` lies in a slab of the cache, or far from
-    /// the first; it becomes where the last one's begins.
+    /// As [`all_of`](Self::all_of), one address at a time. `known` lies in a slab of the cache, or
+    /// matches nothing; it becomes the start of the last address's slab.
     #[inline(never)]
     fn each_of(&self, addresses: &[*mut u8], id: CacheId, bytes: usize, known: &mut usize) -> bool {
         let (base, limit, map) = (self.base(), self.limit(), self.map());
@@ -291,16 +301,16 @@ impl Arena {
         })
     }
 
-    /// Says that `count` pages from `page` belong to slabs of a cache, or to none.
+    /// Records that `count` pages from `page` belong to slabs of a cache, or to none.
     pub fn set_cache(&self, page: PageIndex, count: u32, id: Option<CacheId>) {
         let raw = id.map_or(0, CacheId::raw);
         debug_assert!((page.0 + count) as usize <= self.limit());
         // SAFETY: pages below the limit have a committed entry.
         let entries = unsafe { slice::from_raw_parts(self.map_entry(page), count as usize) };
-        // Relaxed: the objects reach other threads by synchronised ways.
+        // Relaxed: the objects reach other threads through synchronised operations.
         let set = |entry: &AtomicU16| entry.store(raw, Relaxed);
         match entries {
-            // No loop where slabs are so small, as most are.
+            // Most slabs have 1, 2 or 4 pages: these need no loop.
             [one] => set(one),
             [one, two] => {
                 set(one);
@@ -320,10 +330,9 @@ impl Arena {
     #[inline]
     pub fn slab(&self, page: PageIndex) -> &Descriptor {
         debug_assert!((page.0 as usize) < self.limit());
-        // Relaxed: set once; those who use it saw a limit.
+        // Relaxed: set once; every user has read a limit before.
         let descriptors = self.descriptors.load(Relaxed);
-        // SAFETY: pages below the limit have a committed descriptor, zeroed at first, which is
-        // valid.
+        // SAFETY: a page below the limit has a committed descriptor; a zeroed one is valid.
         unsafe { &*descriptors.add(page.0 as usize) }
     }
 
@@ -337,9 +346,9 @@ impl Arena {
         )
     }
 
-    /// Gives back the memory of the descriptors of a block whose pages are all taken out; they read
-    /// zero then, which says that nothing begins there. They stay where other blocks' share a page
-    /// of the system.
+    /// Gives back the memory of a block's descriptors; the caller has taken all pages of the block.
+    /// The descriptors then read zero: nothing begins at these pages. They stay if they share a
+    /// system page with another block's descriptors.
     pub fn purge_descriptors<P: Platform>(&self, platform: &P, number: u32) {
         const { assert!(DESCRIPTOR_BYTES.is_multiple_of(PAGE_SIZE)) };
         if !DESCRIPTOR_BYTES.is_multiple_of(platform.system_page()) {
@@ -363,7 +372,7 @@ impl Arena {
         unsafe { &mut *self.blocks.load(Relaxed).add(number as usize) }
     }
 
-    /// The record of the 64 blocks from 64 · `number`.
+    /// The record of the 64 blocks from number 64 · `number` on.
     ///
     /// # Safety
     ///
@@ -376,7 +385,7 @@ impl Arena {
         unsafe { &mut *self.groups.load(Relaxed).add(number as usize) }
     }
 
-    /// Bytes of the side ranges in use for what is committed, an upper bound.
+    /// Bytes of the side ranges for the pages in use, an upper bound.
     pub fn side_bytes(&self) -> usize {
         let pages = self.limit();
         pages * (2 + size_of::<Descriptor>()) + pages / BLOCK_PAGES * size_of::<Block>()

@@ -1,31 +1,33 @@
-//! A block: 2 MiB of pages, and which of them are free.
+//! A block: 2 MiB of pages, and the sets of its free and dirty pages.
 //!
-//! | free | dirty | the page is |
+//! | free | dirty | the page |
 //! |---|---|---|
-//! | 0 | 0 | not there yet, or just being given back |
-//! | 0 | 1 | handed out, or just being given back |
-//! | 1 | 0 | free, holds no memory, reads zero |
-//! | 1 | 1 | free, may still hold memory and old bytes |
+//! | 0 | 0 | is not there yet, or is being given back to the system |
+//! | 0 | 1 | is handed out, or is being given back to the system |
+//! | 1 | 0 | is free, holds no memory, reads zero |
+//! | 1 | 1 | is free, may still hold memory and old bytes |
+//!
+//! Blocks and groups are plain data: the zone changes them under the page lock.
 
 /// Pages of a block.
 pub const BLOCK_PAGES: usize = 512;
 const WORDS: usize = BLOCK_PAGES / 64;
-/// "No block" in a list.
+/// No block: the end of a list.
 pub const NO_BLOCK: u32 = u32::MAX;
 
 /// A set of the pages of one block.
 pub type PageSet = [u64; WORDS];
 
-/// Number of bins: bin b holds the blocks whose longest free run has 2^(b-1) … 2^b - 1 pages.
+/// Number of bins: bin b has the blocks whose longest free run has 2^(b-1) … 2^b - 1 pages.
 pub const BINS: usize = 11;
 
-/// Where a group tells which of its blocks are absent: neither free nor in use, and not mapped.
+/// The bin that marks absent blocks: unmapped, with no page free or in use.
 pub const ABSENT: usize = 15;
 
-/// Which of 64 neighbouring blocks are in which bin; changed under the page lock.
+/// The bins of 64 neighbouring blocks; changed under the page lock.
 #[repr(C, align(128))]
 pub struct Group {
-    /// By bin, a bit a block; and the [absent](ABSENT) ones.
+    /// By bin, one bit per block; one bin for the [absent](ABSENT) blocks.
     pub bins: [u64; 16],
 }
 
@@ -35,32 +37,31 @@ const _: () = assert!(size_of::<Group>() == 128 && BINS <= ABSENT);
 pub struct Block {
     /// Pages that may be handed out.
     pub free: PageSet,
-    /// Pages that were handed out since their memory was last given back.
+    /// Pages that were handed out after their memory was last given back to the system.
     pub dirty: PageSet,
     /// Free pages.
     pub nr_free: u16,
-    /// Length of the longest run of free pages, or more: it is made exact when a search fails.
+    /// Upper bound of the longest run of free pages; made exact when a search fails.
     pub longest: u16,
-    /// Neighbours in the list of blocks with free dirty pages.
+    /// Neighbour in the list of blocks with free dirty pages.
     pub dirty_prev: u32,
     /// See `dirty_prev`.
     pub dirty_next: u32,
     /// Free dirty pages.
     pub nr_dirty: u16,
-    /// When the last of them was used, in milliseconds, truncated.
+    /// Time at which a page of this block was last freed, in milliseconds, the low 32 bits.
     pub dirty_since: u32,
-    /// Bin that the block is in by its longest run; 0 for none.
+    /// Bin of the block, by its longest run; 0 for none.
     pub bin: u8,
     /// Whether the block is in the list of blocks with free dirty pages.
     pub in_dirty: bool,
     /// Memory node of the pages.
     pub node: u8,
-    /// Whether its memory comes as a huge page: then a page may hold memory that was never handed
-    /// out.
+    /// Whether a huge page backs it: then a page that was never handed out may hold memory.
     pub huge: bool,
 }
 
-/// The bits of `count` pages from `first`, word by word.
+/// Calls `visit(word, mask)` for each word that has bits of the `count` pages from `first`.
 fn for_range(first: usize, count: usize, mut visit: impl FnMut(usize, u64)) {
     let (mut at, end) = (first, first + count);
     while at < end {
@@ -76,7 +77,7 @@ fn for_range(first: usize, count: usize, mut visit: impl FnMut(usize, u64)) {
     }
 }
 
-/// Number of set bits from `first` on, up to `count`.
+/// Number of set bits among the `count` bits from `first`.
 pub fn count_in(set: &PageSet, first: usize, count: usize) -> usize {
     let mut n = 0;
     for_range(first, count, |w, mask| {
@@ -96,7 +97,7 @@ pub fn fill(set: &mut PageSet, first: usize, count: usize, value: bool) {
     });
 }
 
-/// Position of the first bit at or after `from` that equals `value`, or the end.
+/// Position of the first bit at or after `from` that equals `value`, or `BLOCK_PAGES`.
 pub fn next(set: &PageSet, from: usize, value: bool) -> usize {
     let mut at = from;
     while at < BLOCK_PAGES {
@@ -110,17 +111,17 @@ pub fn next(set: &PageSet, from: usize, value: bool) -> usize {
     BLOCK_PAGES
 }
 
-/// Where the run of set bits begins that ends before `at`; `at` if there is none.
+/// Start of the run of set bits that ends just before `at`; `at` if there is none.
 fn run_before(set: &PageSet, at: usize) -> usize {
     let (mut word, bits) = (at / 64, at % 64);
     if bits > 0 {
-        // The bits below `at` in its word, at the top; zeros follow.
+        // Shift the bits below `at` to the top of the word; zeros fill the rest.
         let run = (set[word] << (64 - bits)).leading_ones() as usize;
         if run < bits {
             return at - run;
         }
     }
-    // No bits are counted in words that are full.
+    // Skip full words without counting their bits.
     while word > 0 && set[word - 1] == u64::MAX {
         word -= 1;
     }
@@ -144,7 +145,7 @@ pub fn any_run(set: &PageSet, mut visit: impl FnMut(usize, usize) -> bool) -> bo
     false
 }
 
-/// First page of a run of `count` pages of a set, aligned to `align` pages (a power of two).
+/// First page of a free run of `count` pages, aligned to `align` pages (a power of two).
 pub fn find(set: &PageSet, count: usize, align: usize) -> Option<usize> {
     let mut found = None;
     any_run(set, |first, len| {
@@ -157,8 +158,8 @@ pub fn find(set: &PageSet, count: usize, align: usize) -> Option<usize> {
     found
 }
 
-/// How many runs of `count` pages of a set lie one behind the other from `first`, where there is
-/// one; `most` at most.
+/// Number of runs of `count` pages that follow each other from `first`, where the first one is
+/// known to be; at most `most`.
 pub fn runs_from(set: &PageSet, first: usize, count: usize, most: usize) -> usize {
     if most == 1 {
         return 1;
@@ -166,8 +167,8 @@ pub fn runs_from(set: &PageSet, first: usize, count: usize, most: usize) -> usiz
     ((next(set, first, false) - first) / count).min(most)
 }
 
-/// The groups of `n` neighbouring pages (a power of two up to 64, aligned to `n`) that are all in
-/// `free` and of which some are in `wanted`.
+/// The aligned groups of `n` pages (a power of two up to 64) whose pages are all in `free` and some
+/// in `wanted`.
 pub fn groups(free: &PageSet, wanted: &PageSet, n: usize) -> PageSet {
     let group = u64::MAX >> (64 - n);
     // The first page of each group.
@@ -190,7 +191,7 @@ pub fn groups(free: &PageSet, wanted: &PageSet, n: usize) -> PageSet {
 }
 
 impl Block {
-    /// Makes the record of a fresh block without pages.
+    /// Initialises the record of a new block without pages.
     pub fn reset(&mut self, node: u8) {
         *self = Block {
             free: [0; WORDS],
@@ -208,7 +209,7 @@ impl Block {
         };
     }
 
-    /// Adds `count` pages from `first` on: free and clean.
+    /// Adds `count` pages from `first` on as free and clean.
     pub fn add(&mut self, first: usize, count: usize) {
         fill(&mut self.free, first, count, true);
         self.recount();
@@ -219,7 +220,7 @@ impl Block {
         core::array::from_fn(|w| self.free[w] & self.dirty[w])
     }
 
-    /// Takes `count` free pages from `first` out, for their user.
+    /// Takes `count` free pages from `first` on out of the free set: they are handed out.
     pub fn claim(&mut self, first: usize, count: usize) {
         self.nr_dirty -= count_in(&self.dirty, first, count) as u16;
         self.nr_free -= count as u16;
@@ -228,7 +229,7 @@ impl Block {
         fill(&mut self.dirty, first, count, true);
     }
 
-    /// Puts `count` pages from `first` back, which are dirty.
+    /// Puts `count` pages from `first` on back as free and dirty.
     pub fn give(&mut self, first: usize, count: usize) {
         self.nr_dirty += count as u16;
         self.nr_free += count as u16;
@@ -238,7 +239,7 @@ impl Block {
         self.longest = self.longest.max((end - start) as u16);
     }
 
-    /// Brings the counts up to date after a change of the sets.
+    /// Recomputes the counts after a change of the sets.
     pub fn recount(&mut self) {
         let mut longest = 0;
         let mut free = 0;

@@ -1,17 +1,21 @@
-//! What stays free goes back to the system after a while, and sooner where it is needed elsewhere.
+//! Decay: free dirty pages go back to the system after a time.
 //!
-//! Blocks with free dirty pages are listed by when they were last used. Once `decay_ms` have passed
-//! the pages are taken out, given back with no lock held, and returned clean. The same happens
-//! sooner (after a tenth of that) when more than a share of what is in use lies dirty; sooner still
-//! when the process is about to have more memory than ever, at once where a huge object takes it:
-//! dirty pages of no use make room.
+//! | trigger | free dirty pages go back when free for |
+//! |---|---|
+//! | periodic check | `decay_ms` |
+//! | more than 64 dirty pages plus 1/32 of the pages in use | `decay_ms / 10` |
+//! | resident pages exceed their peak by 64 | 2 ms |
+//! | a run of more than 64 pages, or a mapping, raises the peak | at once |
 //!
-//! Blocks beyond the first `huge_pages_mb` may be asked for as huge pages. Once a part of such a
-//! block has stayed free for that long, all of its free pages go, and it is one of small pages from
-//! then on: what was given back must not come back by itself.
+//! The zone lists blocks with free dirty pages by last use. A purge takes the pages out of the
+//! oldest block, gives them back to the system with no lock held, and returns them as clean pages.
 //!
-//! The system takes back pages of its own, which may be longer than ours. A free page goes back
-//! only together with all others of its system page. Until they are free too it stays dirty.
+//! Blocks beyond the first `huge_pages_mb` may be backed by huge pages. When part of such a block
+//! has been free for long enough, all of its free pages go back and the block gets base pages from
+//! then on. Otherwise the system would fill the purged part again by itself.
+//!
+//! The system takes back whole system pages, which may be longer than ours. A free page therefore
+//! goes back only together with all other pages of its system page, and stays dirty until then.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -21,41 +25,43 @@ use crate::memory::zone::Zone;
 use crate::platform::{Backing, PAGE_SIZE, Platform};
 use crate::sync::time::{age_of_low, is_due};
 
-/// Dirty pages that may lie free whatever is in use.
+/// Free dirty pages that may stay for `decay_ms` regardless of use.
 const DIRTY_FLOOR: usize = 64;
-/// Dirty pages that may lie free, as a share of the pages in use.
+/// Free dirty pages that may stay for `decay_ms`: 1/32 of the pages in use, in addition.
 const DIRTY_SHARE: usize = 32;
-/// Dirty pages that stay though others need room.
+/// Free dirty pages that an eviction leaves.
 const LEAST_DIRTY: usize = 16;
-/// Pages beyond the most there ever were for which free ones make room.
+/// Pages by which the resident pages must exceed their peak before free pages are evicted; also the
+/// smallest number to evict.
 const GROWN: usize = 64;
-/// Milliseconds after which free pages make room for others.
+/// Milliseconds that pages must have been free before an eviction takes them.
 const IDLE_MS: u64 = 2;
-/// Blocks of which nothing could be given back, after which the search ends.
+/// Blocks that yield no page before an eviction stops.
 const UNFRUITFUL: usize = 8;
-/// Free pages beyond those shares stay resident for this part of `decay_ms`.
+/// Dirty pages above the floor and share stay for `decay_ms` divided by this.
 const SURPLUS_PART: u64 = 10;
 
-/// Milliseconds between two looks at what is old enough.
+/// Milliseconds between two periodic checks.
 fn look_period(decay_ms: u64) -> u64 {
     decay_ms / 8 + 1
 }
 
 impl<P: Platform> Zone<P> {
-    /// Gives pages back that have been free for too long, if it is time to look; `now` is the time.
+    /// Gives pages back that have been free for too long, if a check is due; `now` is the time in
+    /// milliseconds.
     pub fn decay_now_and_then(&self, platform: &P, now: u64, decay_ms: u64) {
-        // Relaxed: glances.
+        // Relaxed: peeks, may be stale.
         let dirty = self.dirty.load(Relaxed);
         let surplus = dirty > self.may_lie_free();
-        // Relaxed: as above. Nothing grows older before the next millisecond.
+        // Relaxed: a hint. Within one millisecond no page becomes older.
         if surplus && is_due(now, self.next_surplus.load(Relaxed), 1) {
             let old_enough = |age| age >= decay_ms / SURPLUS_PART;
             if !self.purge_first(platform, old_enough, now) {
-                // Relaxed: as above.
+                // Relaxed: a hint.
                 self.next_surplus.store(now.saturating_add(1), Relaxed);
             }
         }
-        // Relaxed: at worst two threads look.
+        // Relaxed: at worst two threads check.
         if dirty > 0 && is_due(now, self.next_decay.load(Relaxed), look_period(decay_ms)) {
             self.decay(platform, now, decay_ms);
         }
@@ -63,54 +69,55 @@ impl<P: Platform> Zone<P> {
 
     /// Free dirty pages that may stay for `decay_ms`.
     fn may_lie_free(&self) -> usize {
-        // Relaxed: a glance.
+        // Relaxed: a peek, may be stale.
         DIRTY_FLOOR + self.used.load(Relaxed) / DIRTY_SHARE
     }
 
-    /// Whether so many pages, and what is elsewhere, are more than there ever were.
+    /// Whether `pages`, plus the pages of mappings, exceed the peak by `GROWN`.
     pub(super) fn is_record(&self, pages: usize) -> bool {
-        // Relaxed, both: at worst the record is a step behind.
+        // Relaxed, both: at worst the peak lags a step behind.
         pages + self.elsewhere.load(Relaxed) >= self.record.load(Relaxed) + GROWN
     }
 
-    /// So many pages are handed out or dirty, `taken` of them now: if there never were more, idle
-    /// ones make room; for a long run at once.
+    /// Evicts idle pages if the resident pages have reached a new peak. `pages` are handed out or
+    /// dirty; `taken` of them were just handed out. A run of more than `GROWN` pages evicts pages
+    /// of any age.
     #[inline(never)]
     pub(super) fn note_resident(&self, platform: &P, pages: usize, taken: usize) {
-        // At worst two threads look.
+        // At worst two threads check.
         if self.is_record(pages)
             && !self.displace(platform, GROWN.max(taken), |age| {
                 age >= IDLE_MS || taken > GROWN
             })
         {
-            // Relaxed, both: as above.
+            // Relaxed, both: at worst two threads check.
             let pages = pages + self.elsewhere.load(Relaxed);
             self.record.store(pages, Relaxed);
         }
     }
 
-    /// Mappings of `bytes` bytes in all are in use elsewhere from now on. Free dirty pages make
-    /// room for what is more of them than the process ever had memory; but for a few.
+    /// Notes that mappings of `bytes` bytes in all are in use outside the arena. If the resident
+    /// pages exceed their peak, as many free dirty pages are evicted, except the last few.
     pub fn note_elsewhere(&self, platform: &P, bytes: usize) {
         let now = bytes / PAGE_SIZE;
-        // Relaxed: as above.
+        // Relaxed: at worst two threads check.
         if now <= self.elsewhere.swap(now, Relaxed) {
             return;
         }
-        // Relaxed: as above.
+        // Relaxed: peeks, may be stale.
         let resident = || self.used.load(Relaxed) + self.dirty.load(Relaxed) + now;
         let more = resident().saturating_sub(self.record.load(Relaxed));
         if more > 0 {
             self.displace(platform, more, |_| true);
-            // Relaxed: as above.
+            // Relaxed: the peak only grows here.
             self.record.fetch_max(resident(), Relaxed);
         }
     }
 
-    /// Gives about so many free dirty pages back, the oldest first; but for a few. Returns whether
-    /// there was any.
+    /// Evicts about `pages` free dirty pages, the oldest first, and leaves [`LEAST_DIRTY`]. Returns
+    /// whether it evicted any.
     fn displace(&self, platform: &P, pages: usize, old_enough: impl Fn(u64) -> bool) -> bool {
-        // Relaxed: a glance.
+        // Relaxed: a peek, may be stale.
         let before = self.dirty.load(Relaxed);
         let goal = LEAST_DIRTY.max(before.saturating_sub(pages));
         if before <= goal {
@@ -121,7 +128,7 @@ impl<P: Platform> Zone<P> {
         let mut unfruitful = 0;
         while dirty > goal && self.purge_first(platform, &old_enough, now) {
             let last = dirty;
-            // Relaxed: a glance.
+            // Relaxed: a peek, may be stale.
             dirty = self.dirty.load(Relaxed);
             unfruitful += usize::from(dirty >= last);
             if unfruitful == UNFRUITFUL {
@@ -131,16 +138,16 @@ impl<P: Platform> Zone<P> {
         dirty < before
     }
 
-    /// Gives free dirty pages back that have not been used for `decay_ms`
-    /// milliseconds; `now` is the time.
+    /// Gives back free dirty pages that have not been used for `decay_ms` milliseconds; `now` is
+    /// the time in milliseconds.
     pub fn decay(&self, platform: &P, now: u64, decay_ms: u64) {
-        // Relaxed: at worst two threads look.
+        // Relaxed: at worst two threads check.
         self.next_decay
             .store(now.saturating_add(look_period(decay_ms)), Relaxed);
         self.purge_older(platform, |age| age >= decay_ms, now);
     }
 
-    /// Gives all free dirty pages back.
+    /// Gives back all free dirty pages.
     pub fn purge(&self, platform: &P) {
         self.absorb(&mut self.lists.lock(), platform);
         let now = platform.now_ms();
@@ -148,7 +155,7 @@ impl<P: Platform> Zone<P> {
     }
 
     fn purge_older(&self, platform: &P, old_enough: impl Fn(u64) -> bool, now: u64) {
-        // Bounded: blocks that others dirty meanwhile wait for the next turn.
+        // Bounded: blocks that other threads dirty meanwhile wait for the next call.
         for _ in 0..=self.arena.limit() / BLOCK_PAGES {
             if !self.purge_first(platform, &old_enough, now) {
                 return;
@@ -156,8 +163,8 @@ impl<P: Platform> Zone<P> {
         }
     }
 
-    /// Gives the free dirty pages of the block that was used least recently back, if it is old
-    /// enough; returns whether it was.
+    /// Gives back the free dirty pages of the least recently used block, if it is old enough;
+    /// returns whether it was.
     fn purge_first(&self, platform: &P, old_enough: impl Fn(u64) -> bool, now: u64) -> bool {
         let group = platform.system_page() / PAGE_SIZE;
         let Some((number, set, huge)) = self.take_idle(old_enough, now, group) else {
@@ -169,7 +176,7 @@ impl<P: Platform> Zone<P> {
             unsafe { platform.back(start, BLOCK_BYTES, Backing::Small) };
         }
         let whole = set == [u64::MAX; BLOCK_PAGES / 64];
-        // The thread that lets the range grow may be the one that was interrupted.
+        // `try_lock`: the code that this thread interrupted may hold the growth lock.
         if whole
             && self.arena.is_lean()
             && self.arena.is_in_hole()
@@ -199,7 +206,7 @@ impl<P: Platform> Zone<P> {
             block.dirty[w] &= !clean[w];
         }
         block.dirty_since = now as u32;
-        // What stays dirty goes behind all others: the list is ordered by last use.
+        // A block that is still dirty goes to the end: the list is ordered by last use.
         if block.in_dirty {
             self.unlink_dirty(&mut lists, number);
         }
@@ -207,8 +214,8 @@ impl<P: Platform> Zone<P> {
         true
     }
 
-    /// Takes the free dirty pages of the block that was used least recently out, as far as they are
-    /// in aligned groups of `group` free pages; also tells whether they are a part of a huge page.
+    /// Takes free dirty pages out of the least recently used block, only in aligned groups of
+    /// `group` free pages. Also returns whether the block is split into base pages by this.
     fn take_idle(
         &self,
         old_enough: impl Fn(u64) -> bool,
@@ -225,7 +232,7 @@ impl<P: Platform> Zone<P> {
         if !old_enough(age_of_low(now, block.dirty_since).into()) {
             return None;
         }
-        // All of an empty block goes at once, so that its descriptors can go too.
+        // A free block goes as a whole, so that its descriptors can go too.
         let empty = usize::from(block.nr_free) == BLOCK_PAGES;
         let wanted = if empty || block.huge {
             block.free

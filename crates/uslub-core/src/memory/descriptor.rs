@@ -23,27 +23,28 @@ pub enum PageKind {
 ///
 /// | field | written by | read by |
 /// |---|---|---|
-/// | `state` | anyone, by compare-and-swap | anyone |
-/// | `prev`, `next`, `partial` | holder of the list lock | the same |
+/// | `state` | any thread, by compare-and-swap | any thread |
+/// | `prev`, `next`, `partial` | holder of the list lock; owner of an unlisted slab | the same |
 /// | `position`, `start`, `epoch` | owner of the slab, before the state that needs it | owner |
-/// | `kind`, `order`, `node` | who took the pages | anyone who holds an object of it |
+/// | `kind`, `node`, `pages` | the thread that took the pages | any holder of an object of it |
+/// | `lock` | any thread, by compare-and-swap | any thread |
 #[repr(C, align(32))]
 pub struct Descriptor {
     pub(crate) state: AtomicU64,
     prev: AtomicU32,
     next: AtomicU32,
-    /// Slots that the iterator has visited; of a large object, the high bits of its pages.
+    /// Slots that the iterator has passed; of a large object, the high bits of its pages.
     position: AtomicU16,
-    /// Where in the random sequence the iterator began.
+    /// Position in the random sequence where the iterator began.
     start: AtomicU16,
     kind: AtomicU8,
     partial: AtomicU8,
     node: AtomicU8,
-    /// 1 while somebody changes the state under a lock.
+    /// 1 while a thread changes the state under a lock.
     pub(crate) lock: AtomicU8,
-    /// Pages of a large object.
+    /// Pages of a large object, the low 16 bits.
     pages: AtomicU16,
-    /// Times that the slab has started over, or its pages were given back; truncated.
+    /// Times that the slab started over or its pages were freed, modulo 2^16.
     epoch: AtomicU16,
 }
 
@@ -58,7 +59,7 @@ macro_rules! field {
             self.$field.load(Relaxed)
         }
 
-        /// Sets it; see the table for who may.
+        /// Sets the field; the table of [`Descriptor`] says who may.
         #[inline]
         pub fn $set(&self, value: $type) {
             // Relaxed: as for reading.
@@ -72,36 +73,36 @@ impl Descriptor {
         prev, set_prev, prev: u32);
     field!(/// The slab behind this one in its list.
         next, set_next, next: u32);
-    field!(/// Slots that the iterator has visited.
+    field!(/// Slots that the iterator has passed.
         position, set_position, position: u16);
-    field!(/// Where in the random sequence the iterator began.
+    field!(/// Position in the random sequence where the iterator began.
         start, set_start, start: u16);
     field!(/// Memory node of the pages.
         node, set_node, node: u8);
-    field!(/// Pages of a large object.
+    field!(/// Pages of a large object, the low 16 bits.
         pages, set_pages, pages: u16);
-    field!(/// Times that the slab has started over, or its pages were given back; truncated.
+    field!(/// Times that the slab started over or its pages were freed, modulo 2^16.
         epoch, set_epoch, epoch: u16);
 
-    /// Pages of a large object, which may be more than a block has.
+    /// Pages of a large object; may be more than one block has.
     pub fn large_pages(&self) -> usize {
         usize::from(self.position()) << 16 | usize::from(self.pages())
     }
 
-    /// Says how many pages a large object has, whose descriptor this is.
+    /// Stores the number of pages of the large object that begins here.
     pub fn set_large_pages(&self, pages: usize) {
         self.set_pages(pages as u16);
         self.set_position((pages >> 16) as u16);
     }
 
-    /// Whether the slab is on its node's partial list; true only under the list lock.
+    /// Whether the slab is on its node's partial list; reliable only under the list lock.
     #[inline]
     pub fn partial(&self) -> bool {
         // Relaxed: guarded by the list lock.
         self.partial.load(Relaxed) != 0
     }
 
-    /// Says whether the slab is on its node's partial list; under the list lock.
+    /// Stores whether the slab is on its node's partial list; under the list lock.
     #[inline]
     pub fn set_partial(&self, partial: bool) {
         // Relaxed: guarded by the list lock.
@@ -111,7 +112,7 @@ impl Descriptor {
     /// What begins at this page.
     #[inline]
     pub fn kind(&self) -> PageKind {
-        // Acquire: pairs with `set_kind`, so that the other fields are seen.
+        // Acquire: pairs with `set_kind`, so that the other fields are visible.
         match self.kind.load(Acquire) {
             1 => PageKind::Slab,
             2 => PageKind::Large,
@@ -119,17 +120,17 @@ impl Descriptor {
         }
     }
 
-    /// Says what begins at this page.
+    /// Stores what begins at this page.
     #[inline]
     pub fn set_kind(&self, kind: PageKind) {
         // Release: pairs with `kind`.
         self.kind.store(kind as u8, Release);
     }
 
-    /// Turns a kind into none; false when it was another, for instance because
-    /// someone else just did the same.
+    /// Clears a kind; false if the page has another kind, for example because another thread has
+    /// just cleared it.
     pub fn clear_kind(&self, kind: PageKind) -> bool {
-        // Acquire: the fields of the object that ends here. Relaxed on failure: nothing follows.
+        // Acquire: the fields of the object that ends here. Relaxed on failure: nothing is read.
         self.kind
             .compare_exchange(kind as u8, PageKind::None as u8, Acquire, Relaxed)
             .is_ok()

@@ -1,4 +1,6 @@
-//! The page layer's locks around a fork.
+//! The zone's locks, for a fork.
+//!
+//! The fork code takes them in the parent before a fork and resets them in the child.
 
 use crate::memory::zone::Zone;
 use crate::platform::Platform;

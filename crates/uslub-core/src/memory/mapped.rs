@@ -1,10 +1,18 @@
 //! Huge objects: each has a mapping of its own, so it can grow without a copy.
 //!
-//! A hash table from address to length knows them; it lives in a mapping of its own. The objects
-//! freed last are remembered. Whoever asks for what would have fitted in one whose mapping is gone
-//! already shows that mappings are worth keeping: from then on freed ones stay for a while, and
-//! until one of them has stayed in vain. What is kept serves all sizes: it is cut where it is too
-//! long, and stretched where it is at least a quarter of what is asked for.
+//! | state | where | how it is left |
+//! |---|---|---|
+//! | live | hash table, address → bytes | `free` |
+//! | freed, cached | list of the last 16 freed | reused, evicted, or purged after `decay_ms` |
+//! | freed, unmapped (ghost) | the same list | forgotten, or hit |
+//!
+//! A ghost hit is a request that a just-unmapped mapping could have served. It turns caching on:
+//! from then on freed mappings stay cached for a while. A purge of a cached mapping that nobody
+//! reused turns caching off. Cached mappings serve all sizes: a longer one is split, a shorter one
+//! is stretched if it has at least a quarter of the requested length.
+//!
+//! One lock protects the table and the list. The table lives in a mapping of its own. Any thread
+//! may call; `find` also where waiting is forbidden.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Relaxed, Release};
@@ -14,20 +22,20 @@ use crate::sync::atomic::{AtomicU64, AtomicUsize};
 use crate::sync::time::age;
 use crate::sync::{Lock, RawLock};
 
-/// Freed objects that are remembered.
+/// Freed objects that are remembered, cached or not.
 const FREED: usize = 16;
-/// Bytes of freed mappings that are kept at most.
+/// Largest total of cached mappings, in bytes.
 const KEPT_BYTES: usize = 32 << 20;
-/// Bytes of freed mappings that are kept, as a share of what is in use.
+/// Cached mappings may have 1/16 of the bytes in use.
 const KEPT_SHARE: usize = 16;
-/// Bytes of freed mappings that may be kept however little is in use.
+/// Total of cached mappings that is always allowed, in bytes.
 const KEPT_FLOOR: usize = 1 << 20;
-/// A kept mapping is stretched to so many times its length at most.
+/// A cached mapping is stretched to at most this many times its length.
 const STRETCH: usize = 4;
-/// Live huge objects that have mappings while the arena can hold others: few beside the 65,530
-/// mappings that a process may have by default.
+/// Live mappings from which on objects come from the arena if it can hold them. Few compared with
+/// the 65,530 mappings that Linux allows a process by default.
 pub const MOST_MAPPINGS: usize = 1024;
-/// Milliseconds for which the loss of a mapping is regretted.
+/// Milliseconds for which an unmapped mapping counts as a ghost.
 const REGRET_MS: u64 = 100;
 
 #[derive(Clone, Copy)]
@@ -41,12 +49,12 @@ const NO_ENTRY: Entry = Entry {
     bytes: 0,
 };
 
-/// An object that was freed.
+/// A freed object.
 #[derive(Clone, Copy)]
 struct Freed {
     entry: Entry,
     since: u64,
-    /// Whether its mapping is kept.
+    /// Whether its mapping is cached.
     kept: bool,
 }
 
@@ -57,17 +65,18 @@ impl Freed {
         kept: false,
     };
 
-    /// Bytes that are kept.
+    /// Bytes cached by this entry; 0 for a ghost.
     fn kept_bytes(&self) -> usize {
         if self.kept { self.entry.bytes } else { 0 }
     }
 
-    /// Whether its mapping is or was so long, and aligned so.
+    /// Whether its mapping has, or had, this length and alignment.
     fn fits(&self, bytes: usize, align: usize) -> bool {
         self.entry.bytes >= bytes && self.entry.address.is_multiple_of(align)
     }
 
-    /// Takes the kept mapping; the end stays where more than an eighth would be wasted.
+    /// Takes the cached mapping. If more than an eighth of `bytes` would be wasted, only the first
+    /// `bytes` bytes are taken and the rest stays cached.
     fn take(&mut self, bytes: usize) -> Entry {
         let Entry {
             address,
@@ -89,11 +98,11 @@ struct Inner {
     capacity: usize,
     len: usize,
     freed: [Freed; FREED],
-    /// Whether freed mappings are kept.
+    /// Whether caching is on.
     keeps: bool,
 }
 
-// SAFETY: the table is reached through the lock alone.
+// SAFETY: the table is accessed under the lock only.
 unsafe impl Send for Inner {}
 
 /// All huge objects.
@@ -103,21 +112,21 @@ pub struct Huge<P> {
     /// Live objects; written under the lock.
     count: AtomicUsize,
     kept: AtomicUsize,
-    /// Since when a mapping has been kept, at most; written under the lock.
+    /// When the oldest cached mapping was freed, or an earlier time; written under the lock.
     oldest: AtomicU64,
     table: AtomicUsize,
 }
 
-/// What an address is to the table of huge objects.
+/// What the table knows of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// An object of so many bytes begins here.
+    /// A live object of this many bytes begins here.
     Start(usize),
-    /// It lies inside an object.
+    /// Inside a live object.
     Inside,
-    /// An object that was freed a moment ago began here.
+    /// A recently freed object began here.
     Freed,
-    /// Nothing of ours.
+    /// None of our mappings.
     Nothing,
 }
 
@@ -125,7 +134,7 @@ fn hash(address: usize) -> usize {
     (address >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20
 }
 
-/// Puts an entry into a table, which has room and a power of two of places.
+/// Inserts an entry into a table with free slots, whose length is a power of two.
 fn put(entries: &mut [Entry], entry: Entry) {
     let mask = entries.len() - 1;
     let mut at = hash(entry.address) & mask;
@@ -144,7 +153,7 @@ impl Inner {
         unsafe { core::slice::from_raw_parts_mut(self.table, self.capacity) }
     }
 
-    /// The entries, for a table that nobody changes.
+    /// The entries of a table that no thread changes.
     fn former_entries(&self) -> &[Entry] {
         if self.capacity == 0 {
             return &[];
@@ -171,15 +180,14 @@ impl Inner {
 
     fn insert_unchecked(&mut self, entry: Entry) {
         if let Some(freed) = (self.freed.iter_mut()).find(|f| f.entry.address == entry.address) {
-            // Its address is somebody's again.
+            // The address is in use again.
             *freed = Freed::NONE;
         }
         put(self.entries(), entry);
         self.len += 1;
     }
 
-    /// The mapping that has been kept for longest, if it `may` go, as it has been kept since then;
-    /// it is kept no longer.
+    /// Evicts the oldest cached mapping, if `may` accepts its time of free; it is a ghost then.
     fn let_go(&mut self, may: impl Fn(u64) -> bool) -> Option<Entry> {
         let kept = self.freed.iter_mut().filter(|freed| freed.kept);
         let oldest = kept.min_by_key(|freed| freed.since)?;
@@ -187,13 +195,13 @@ impl Inner {
         (!oldest.kept).then_some(oldest.entry)
     }
 
-    /// Since when a mapping has been kept.
+    /// When the oldest cached mapping was freed.
     fn oldest(&self) -> u64 {
         let kept = self.freed.iter().filter(|freed| freed.kept);
         kept.map(|freed| freed.since).min().unwrap_or(u64::MAX)
     }
 
-    /// Makes room for one more; returns the table's new size in bytes, 0 if unchanged, `None`
+    /// Makes room for one more entry; returns the table's new size in bytes, 0 if unchanged, `None`
     /// without memory.
     fn reserve<P: Platform>(&mut self, platform: &P) -> Option<usize> {
         if self.len * 2 < self.capacity {
@@ -205,15 +213,15 @@ impl Inner {
         let (old, old_capacity) = (self.table, self.capacity);
         for entry in self.former_entries() {
             if entry.address != 0 {
-                // SAFETY: the new table has so many entries, and is ours.
+                // SAFETY: the new table has `capacity` entries, and is ours.
                 let entries = unsafe { core::slice::from_raw_parts_mut(table.as_ptr(), capacity) };
                 put(entries, *entry);
             }
         }
-        // The pointer before the length: a child that is born in between finds the smaller part
-        // of the new table.
+        // Store the pointer before the capacity: a child forked between the two stores sees only
+        // the first part of the new table.
         self.table = table.as_ptr();
-        // Release: the compiler keeps the order; this thread's child sees memory as it was.
+        // Release: a compiler fence is enough, this thread's child sees its stores in order.
         core::sync::atomic::compiler_fence(Release);
         self.capacity = capacity;
         if let Some(old) = NonNull::new(old) {
@@ -229,7 +237,7 @@ impl Inner {
         let entries = self.entries();
         let bytes = entries[hole].bytes;
         let mut at = (hole + 1) & mask;
-        // Close the hole: move back every entry that would not be found over it.
+        // Close the hole: move back each entry that a search would no longer reach.
         while entries[at].address != 0 {
             let home = hash(entries[at].address) & mask;
             if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask) {
@@ -245,7 +253,7 @@ impl Inner {
 }
 
 impl<P: Platform> Huge<P> {
-    /// No huge objects.
+    /// An empty table.
     pub const fn new() -> Self {
         Self {
             inner: Lock::new(Inner {
@@ -265,31 +273,31 @@ impl<P: Platform> Huge<P> {
 
     /// Bytes of live huge objects.
     pub fn live_bytes(&self) -> usize {
-        // Relaxed: a figure.
+        // Relaxed: a statistic.
         self.live.load(Relaxed)
     }
 
-    /// Whether there are as many mappings as there should be.
+    /// Whether there are [`MOST_MAPPINGS`] live mappings.
     pub fn is_full(&self) -> bool {
-        // Relaxed: a glance.
+        // Relaxed: a peek, may be stale.
         self.count.load(Relaxed) >= MOST_MAPPINGS
     }
 
-    /// Bytes of freed mappings that are kept.
+    /// Bytes of cached mappings.
     pub fn kept_bytes(&self) -> usize {
-        // Relaxed: a figure.
+        // Relaxed: a statistic.
         self.kept.load(Relaxed)
     }
 
     /// Bytes of the table.
     pub fn table_bytes(&self) -> usize {
-        // Relaxed: a figure.
+        // Relaxed: a statistic.
         self.table.load(Relaxed)
     }
 
-    /// A mapping of at least `bytes`, aligned to `align` bytes (a power of two), and whether it is
-    /// all zero. Where it is to be `zeroed`, none is stretched: what it had to be filled with would
-    /// not come by itself when it is touched.
+    /// A mapping of at least `bytes` bytes, aligned to `align` bytes (a power of two), and whether
+    /// all of it is zero. With `zeroed`, no cached mapping is stretched: a fresh mapping reads zero
+    /// when touched, a stretched one would have to be cleared.
     pub fn alloc(
         &self,
         platform: &P,
@@ -308,7 +316,7 @@ impl<P: Platform> Huge<P> {
         let address = (start.as_ptr() as usize).next_multiple_of(align.max(1));
         if extra != 0 {
             let before = address - start.as_ptr() as usize;
-            // SAFETY: the ends of the mapping just made, which nobody uses.
+            // SAFETY: the ends of the new mapping, which nobody uses.
             unsafe {
                 if before > 0 {
                     platform.unmap(start, before);
@@ -321,19 +329,19 @@ impl<P: Platform> Huge<P> {
         Some((self.enter(platform, Entry { address, bytes })?, true))
     }
 
-    /// Puts an object into the table; unmaps it when the table cannot grow.
+    /// Inserts an object into the table; unmaps it if the table cannot grow.
     fn enter(&self, platform: &P, entry: Entry) -> Option<NonNull<u8>> {
         let mut inner = self.inner.lock();
         let start = NonNull::new(entry.address as *mut u8)?;
         match inner.reserve(platform) {
             Some(grown) => {
                 inner.insert_unchecked(entry);
-                // Relaxed: figures.
+                // Relaxed: statistics.
                 if grown > 0 {
                     self.table.store(grown, Relaxed);
                 }
                 self.live.fetch_add(entry.bytes, Relaxed);
-                // Relaxed: as above.
+                // Relaxed: read as a hint only.
                 self.count.store(inner.len, Relaxed);
                 Some(start)
             }
@@ -346,7 +354,7 @@ impl<P: Platform> Huge<P> {
         }
     }
 
-    /// A kept mapping made as long as is asked for, at most `stretch` times as long as it is.
+    /// Takes a cached mapping with the requested length; stretches one by at most `stretch` times.
     fn reuse(&self, platform: &P, bytes: usize, align: usize, stretch: usize) -> Option<Entry> {
         let mut inner = self.inner.lock();
         let fitting = (inner.freed.iter_mut()).filter(|freed| freed.fits(bytes, align));
@@ -354,7 +362,7 @@ impl<P: Platform> Huge<P> {
         if let Some(freed) = best {
             if freed.kept {
                 let entry = freed.take(bytes);
-                // Relaxed: a figure.
+                // Relaxed: a statistic.
                 self.kept.fetch_sub(entry.bytes, Relaxed);
                 return Some(entry);
             }
@@ -367,11 +375,11 @@ impl<P: Platform> Huge<P> {
             return None;
         }
         let short = longest.take(longest.entry.bytes);
-        // Relaxed: a figure.
+        // Relaxed: a statistic.
         self.kept.fetch_sub(short.bytes, Relaxed);
         drop(inner);
         let start = NonNull::new(short.address as *mut u8)?;
-        // SAFETY: a mapping that is in no table any more.
+        // SAFETY: the mapping is in no table any longer.
         let moved = unsafe { platform.remap(start, short.bytes, bytes) };
         if moved.is_none() {
             self.unmap(platform, short);
@@ -380,7 +388,7 @@ impl<P: Platform> Huge<P> {
         Some(Entry { address, bytes })
     }
 
-    /// What an address is; `None` where the answer must not be waited for.
+    /// Looks an address up; `None` if `spin` is false and the lock is taken.
     pub fn find(&self, address: usize, spin: bool) -> Option<Found> {
         let mut inner = self.inner.lock_if(spin)?;
         if let Some(at) = inner.position(address) {
@@ -397,18 +405,19 @@ impl<P: Platform> Huge<P> {
         })
     }
 
-    /// Frees the object that begins at `address`; false when there is none. Its mapping may be kept
-    /// for a while, if mappings are worth it, and then up to a sixteenth of what is in use,
-    /// `in_arena` bytes of it elsewhere.
+    /// Frees the object that begins at `address`; false if there is none. The mapping may stay
+    /// cached, if caching is on and the cached bytes stay within 1/16 of the bytes in use.
+    /// `in_arena` is the number of bytes in use in the arena. With a `decay_ms` of 0 the mapping is
+    /// not cached.
     pub fn free(&self, platform: &P, address: usize, in_arena: usize, decay_ms: u64) -> bool {
         let now = platform.now_ms();
         let mut inner = self.inner.lock();
         let Some(bytes) = inner.remove(address) else {
             return false;
         };
-        // Relaxed: figures.
+        // Relaxed: a statistic.
         self.live.fetch_sub(bytes, Relaxed);
-        // Relaxed: as above.
+        // Relaxed: read as a hint only.
         self.count.store(inner.len, Relaxed);
         let share = (self.live_bytes() + in_arena) / KEPT_SHARE;
         let limit = share.clamp(KEPT_FLOOR, KEPT_BYTES);
@@ -419,32 +428,32 @@ impl<P: Platform> Huge<P> {
         };
         let mut gone = [NO_ENTRY; FREED + 1];
         if freed.kept {
-            // The oldest make room.
+            // Evict the oldest to make room.
             for gone in &mut gone {
                 // Relaxed: changed under the lock.
                 if self.kept.load(Relaxed) + bytes <= limit {
                     break;
                 }
                 *gone = inner.let_go(|_| true).unwrap_or(NO_ENTRY);
-                // Relaxed: as above.
+                // Relaxed: changed under the lock.
                 self.kept.fetch_sub(gone.bytes, Relaxed);
             }
         } else {
             gone[0] = freed.entry;
         }
-        // The place of one whose mapping is gone, else of the oldest.
+        // Replace the oldest ghost; without ghosts, the oldest cached mapping.
         if let Some(place) = (inner.freed.iter_mut()).min_by_key(|old| (old.kept, old.since))
             && (freed.kept || !place.kept)
         {
             let old = core::mem::replace(place, freed);
-            // Relaxed: figures, changed under the lock.
+            // Relaxed: statistics, changed under the lock.
             self.kept.fetch_add(freed.kept_bytes(), Relaxed);
             self.kept.fetch_sub(old.kept_bytes(), Relaxed);
             if old.kept {
                 gone[FREED] = old.entry;
             }
         }
-        // Relaxed: read at a glance.
+        // Relaxed: a hint to `purge`.
         self.oldest.store(inner.oldest(), Relaxed);
         drop(inner);
         for entry in gone {
@@ -455,13 +464,13 @@ impl<P: Platform> Huge<P> {
 
     fn unmap(&self, platform: &P, entry: Entry) {
         if let Some(start) = NonNull::new(entry.address as *mut u8) {
-            // SAFETY: a mapping that is in no table any more.
+            // SAFETY: the mapping is in no table any longer.
             unsafe { platform.unmap(start, entry.bytes) };
         }
     }
 
-    /// Grows or shrinks the object at `address` without a copy; null when that cannot be done,
-    /// and then nothing has changed.
+    /// Grows or shrinks the object at `address` without a copy; `None` if that is impossible, with
+    /// nothing changed.
     pub fn resize(&self, platform: &P, address: usize, bytes: usize) -> Option<NonNull<u8>> {
         let last = platform.system_page() - 1;
         let bytes = bytes.checked_add(last)? & !last;
@@ -472,25 +481,26 @@ impl<P: Platform> Huge<P> {
         if bytes == old {
             return Some(start);
         }
-        // SAFETY: a mapping of ours, or what was cut off one. The lock is held so that nobody
-        // enters the new address before the old one is out of the table.
+        // SAFETY: a mapping of ours, or a part of one. The lock is held so that nobody inserts the
+        // new address before the old one is out of the table.
         let moved = unsafe { platform.remap(start, old, bytes) }?;
         inner.remove(address);
         inner.insert_unchecked(Entry {
             address: moved.as_ptr() as usize,
             bytes,
         });
-        // Relaxed: a figure.
+        // Relaxed: statistics.
         self.live.fetch_add(bytes, Relaxed);
         self.live.fetch_sub(old, Relaxed);
         Some(moved)
     }
 
-    /// Unmaps the kept mappings whose age in milliseconds at the time `now` `old_enough` accepts;
-    /// none is kept from then on until one is missed. Returns whether there was any.
+    /// Unmaps the cached mappings whose age in milliseconds `old_enough` accepts; `now` is the time
+    /// in milliseconds. If there was one, caching is off until the next ghost hit. Returns whether
+    /// there was one.
     pub fn purge(&self, platform: &P, now: u64, old_enough: impl Fn(u64) -> bool) -> bool {
         let may = |since| old_enough(age(now, since));
-        // Relaxed: glances.
+        // Relaxed: hints, checked again under the lock.
         if self.kept.load(Relaxed) == 0 || !may(self.oldest.load(Relaxed)) {
             return false;
         }
@@ -498,13 +508,13 @@ impl<P: Platform> Huge<P> {
         loop {
             let mut inner = self.inner.lock();
             let gone = inner.let_go(may);
-            // Relaxed: as in `free`.
+            // Relaxed: a hint.
             self.oldest.store(inner.oldest(), Relaxed);
             let Some(entry) = gone else {
                 return any;
             };
             inner.keeps = false;
-            // Relaxed: a figure.
+            // Relaxed: a statistic.
             self.kept.fetch_sub(entry.bytes, Relaxed);
             drop(inner);
             self.unmap(platform, entry);
@@ -517,15 +527,15 @@ impl<P: Platform> Huge<P> {
         self.inner.raw()
     }
 
-    /// Bytes of the object that began at `address` when the table was given up in the child of a
-    /// fork. The thread that held the lock then may have been in the middle of a change, so an
-    /// entry may lie where no search by hash would find it.
+    /// Bytes of the object that began at `address` when the child of a fork gave up the table. The
+    /// thread that held the lock at the fork may have been in the middle of a change, so an entry
+    /// may lie where a search by hash does not find it: all entries are read.
     ///
     /// # Safety
     ///
-    /// Nobody changes the table any longer.
+    /// No thread changes the table any longer.
     pub(crate) unsafe fn former_bytes(&self, address: usize) -> Option<usize> {
-        // SAFETY: by the caller's promise; readers may be many.
+        // SAFETY: by the caller's promise; any number of readers is fine.
         let entries = unsafe { self.inner.unguarded().former_entries() };
         let entry = entries.iter().find(|entry| entry.address == address)?;
         Some(entry.bytes)

@@ -1,13 +1,21 @@
 //! Memory for the allocator's own records: caches, nodes, sheaf windows.
 //!
-//! It is taken from the system in chunks and never unmapped; windows are
-//! reused through a list, and the pages of those in it go back to the system when memory is
-//! [given back](Meta::purge). Nothing here comes from a slab, so nothing recurses.
+//! The store takes chunks from the system and never unmaps them. Nothing here comes from a slab, so
+//! nothing recurses. Free windows form a list. A [purge](Meta::purge) gives the system pages of
+//! free windows back. One lock protects the store. A context that may not wait pushes a window onto
+//! a lock-free stack (`strays`), and the next thread that holds the lock takes the stack over.
 //!
-//! A window in the list says in its first word which is the next, and in its second how many
-//! windows without pages it knows; their addresses follow. A page of the system may hold several
-//! windows. They go back together, when all of them are in the list, and the first one's address is
-//! known. Once that one is handed out the others are in the list.
+//! The words of a free window:
+//!
+//! | word | contents |
+//! |---|---|
+//! | 0 | the next free window |
+//! | 1 | n: the number of purged system pages recorded here |
+//! | 2 … n + 1 | their addresses |
+//!
+//! A system page may hold several windows. It is purged as a whole: all of its windows are in the
+//! list, and only the first one's address is recorded. When the first one is handed out, the others
+//! return to the list.
 
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
@@ -19,8 +27,9 @@ use crate::platform::{FaultSite, Platform};
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::{Lock, RawLock};
 
+/// Bytes of a chunk from the system.
 const CHUNK: usize = 64 << 10;
-/// Windows without pages that one in the list knows, at most.
+/// Purged system pages that one free window records, at most.
 const KNOWN: usize = SHEAF_BYTES / 8 - 2;
 
 #[derive(Clone, Copy)]
@@ -32,23 +41,23 @@ struct Bump {
 struct Inner {
     records: Bump,
     windows: Bump,
-    /// Windows given up.
+    /// Free windows: linked by their first words.
     free: usize,
-    /// Scratch memory that nobody uses: linked by the first words.
+    /// Free scratch memory: linked by the first words.
     scratch: usize,
 }
 
-/// Words of scratch memory.
+/// Words (8 bytes each) of scratch memory.
 pub const SCRATCH: usize = 640;
-/// Scratch memory.
+/// Temporary memory instead of a large array on the stack.
 pub type Scratch = [MaybeUninit<*mut u8>; SCRATCH];
 
-/// Where a list goes on behind the windows of a system page of `page` bytes, if it has all of them
-/// in order from `window` on, and none of them knows others.
+/// The rest of a list behind the windows of one system page of `page` bytes. `None` unless the list
+/// has all of the page's windows in order from `window` on, and none of them records purged pages.
 ///
 /// # Safety
 ///
-/// The list's windows are the caller's.
+/// The caller owns the list's windows.
 unsafe fn behind_page(window: NonNull<usize>, page: usize) -> Option<usize> {
     let start = window.as_ptr() as usize;
     if !start.is_multiple_of(page) {
@@ -57,7 +66,7 @@ unsafe fn behind_page(window: NonNull<usize>, page: usize) -> Option<usize> {
     let mut next = start;
     for expected in (start..start + page).step_by(SHEAF_BYTES) {
         let window = next as *const usize;
-        // SAFETY: a window of the list, as it is where one is expected.
+        // SAFETY: a window of the list, as its address is the expected one.
         if next != expected || unsafe { window.add(1).read() } > 0 {
             return None;
         }
@@ -67,11 +76,11 @@ unsafe fn behind_page(window: NonNull<usize>, page: usize) -> Option<usize> {
     Some(next)
 }
 
-/// Two lists of windows, each in order of address, as one.
+/// Merges two lists of windows, each in order of address.
 ///
 /// # Safety
 ///
-/// The windows are the caller's.
+/// The caller owns the windows.
 unsafe fn merged(mut a: usize, mut b: usize) -> usize {
     let mut head = 0;
     let mut link: *mut usize = &raw mut head;
@@ -85,18 +94,18 @@ unsafe fn merged(mut a: usize, mut b: usize) -> usize {
         }
         link = window;
     }
-    // SAFETY: as above; one list is empty.
+    // SAFETY: as above; one of the lists is empty.
     unsafe { link.write(a | b) };
     head
 }
 
-/// A list of windows in order of address.
+/// Sorts a list of windows by address: a merge sort.
 ///
 /// # Safety
 ///
-/// The windows are the caller's.
+/// The caller owns the windows.
 unsafe fn sorted(mut list: usize) -> usize {
-    // Entry k: nothing, or 2^k windows in order.
+    // Entry k: empty, or 2^k windows in order.
     let mut runs = [0; usize::BITS as usize];
     while list != 0 {
         let window = list as *mut usize;
@@ -122,7 +131,7 @@ unsafe fn sorted(mut list: usize) -> usize {
 pub struct Meta<P> {
     inner: Lock<P, Inner>,
     used: AtomicUsize,
-    /// Windows given up where nothing may be waited for.
+    /// Windows freed in a context that may not wait: a lock-free stack.
     strays: AtomicUsize,
 }
 
@@ -160,12 +169,12 @@ impl<P: Platform> Meta<P> {
             bump.end = at + size;
         }
         bump.at = at + bytes;
-        // Relaxed: a figure.
+        // Relaxed: a statistic.
         self.used.fetch_add(bytes, Relaxed);
         NonNull::new(at as *mut u8)
     }
 
-    /// Zeroed memory for a record, for ever; `align` is at most 4096 bytes.
+    /// Zeroed memory for a record, never freed; `align` is at most 4096 bytes.
     pub fn record(&self, platform: &P, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         if platform.should_fail(FaultSite::Record) {
             return None;
@@ -184,11 +193,11 @@ impl<P: Platform> Meta<P> {
         }
         let mut inner = self.inner.lock_if(gfp.may_spin())?;
         if inner.free == 0 {
-            // Acquire: the links. All at once, so nothing can come back meanwhile.
+            // Acquire: pairs with the push. The whole stack at once, so there is no ABA problem.
             inner.free = self.strays.swap(0, Acquire);
         }
         if let Some(window) = NonNull::new(inner.free as *mut usize) {
-            // SAFETY: windows in the list are ours, and say in their words what the module says.
+            // SAFETY: free windows are ours, with words as the module describes.
             unsafe {
                 let known = window.add(1).read();
                 if known > 0 {
@@ -212,7 +221,7 @@ impl<P: Platform> Meta<P> {
         memory.map(NonNull::cast)
     }
 
-    /// Takes a window back; without waiting where `spin` is false.
+    /// Takes a window back; with `spin` false it does not wait for the lock.
     pub fn give_window(&self, window: NonNull<Window>, spin: bool) {
         let link = window.cast::<usize>();
         let address = window.as_ptr() as usize;
@@ -224,12 +233,12 @@ impl<P: Platform> Meta<P> {
             inner.free = address;
             return;
         }
-        // Relaxed: confirmed by the exchange.
+        // Relaxed: confirmed by the compare-and-swap.
         let mut head = self.strays.load(Relaxed);
         loop {
             // SAFETY: as above.
             unsafe { link.write(head) };
-            // Release: whoever takes it sees the link.
+            // Release: the thread that takes the stack sees the link.
             match self
                 .strays
                 .compare_exchange_weak(head, address, Release, Relaxed)
@@ -240,8 +249,8 @@ impl<P: Platform> Meta<P> {
         }
     }
 
-    /// Memory for a moment, instead of a large array on a caller's stack; `None` for callers that
-    /// must not wait.
+    /// Temporary memory, instead of a large array on the caller's stack; `None` without memory, or
+    /// if the caller may not wait.
     pub fn scratch(&self, platform: &P, gfp: Gfp) -> Option<NonNull<Scratch>> {
         if !gfp.may_spin() {
             return None;
@@ -261,25 +270,26 @@ impl<P: Platform> Meta<P> {
     /// Takes scratch memory back.
     pub fn give_scratch(&self, scratch: NonNull<Scratch>) {
         let mut inner = self.inner.lock();
-        // SAFETY: the caller had it from us and gives it back.
+        // SAFETY: the caller got it from us and gives it back.
         unsafe { scratch.cast::<usize>().write(inner.scratch) };
         inner.scratch = scratch.as_ptr() as usize;
     }
 
-    /// Gives the pages of windows in the list back to the system, all but one for each 510 of them.
+    /// Gives the system pages of free windows back, except for one window in 511: it records the
+    /// other 510.
     pub fn purge(&self, platform: &P) {
         let page = platform.system_page();
         let mut inner = self.inner.lock();
-        // Acquire: the links.
+        // Acquire: pairs with the push.
         let mut lists = [inner.free, self.strays.swap(0, Acquire)];
         inner.free = 0;
         if page > SHEAF_BYTES {
-            // SAFETY: as in `window`; nobody else has them.
+            // SAFETY: as in `window`; this thread owns the lists.
             lists = unsafe { [merged(sorted(lists[0]), sorted(lists[1])), 0] };
         }
         for mut next in lists {
             while let Some(window) = NonNull::new(next as *mut usize) {
-                // SAFETY: as in `window`; nobody else has it.
+                // SAFETY: as in `window`; this thread owns the window.
                 unsafe {
                     let knows_some = window.add(1).read() > 0;
                     match NonNull::new(inner.free as *mut usize) {
@@ -310,7 +320,7 @@ impl<P: Platform> Meta<P> {
 
     /// Bytes handed out.
     pub fn bytes(&self) -> usize {
-        // Relaxed: a figure.
+        // Relaxed: a statistic.
         self.used.load(Relaxed)
     }
 

@@ -1,26 +1,27 @@
-//! Pages from the system, and back.
+//! Pages: takes memory from the system, hands it out in runs of pages, gives it back.
 //!
-//! One reserved range of addresses is handed out in pages; what is larger than the range allows is
-//! mapped by itself; our own records lie in pages of their own. Knows no cache.
+//! Three sources: the arena (one reserved address range, handed out in pages), one mapping per
+//! object that is too large for the arena, and separate mappings for the allocator's own records.
+//! The layer knows no cache. Its callers are the slab layer and `kmalloc`.
 //!
 //! | file | concept |
 //! |---|---|
-//! | `arena` | the range, and what is known of each page by arithmetic |
-//! | `descriptor` | what is known of a page with which something begins |
-//! | `range` | how much of it is reserved, and when |
-//! | `absent` | blocks of free pages that go back with their addresses |
-//! | `block` | 2 MiB of pages: which are free, which were touched |
-//! | `page_runs` | pages that go back together |
-//! | `want` | what a request asks for |
-//! | `zone` | the free runs of pages: finding, claiming and taking back |
-//! | `request` | handing out runs, and adding a block for it |
-//! | `stash` | runs that come back where nothing may be waited for |
+//! | `arena` | the address range; finds a page's cache and descriptor by arithmetic |
+//! | `descriptor` | what begins at a page: a slab, a large object, a run |
+//! | `range` | how much of the range is reserved, and when |
+//! | `absent` | free blocks that are unmapped, address space included |
+//! | `block` | 2 MiB of pages: which are free, which are dirty |
+//! | `page_runs` | a batch of runs to free together |
+//! | `want` | a request for pages |
+//! | `zone` | finds, claims and frees runs of pages |
+//! | `request` | allocates runs, and adds a block if needed |
+//! | `stash` | runs freed in a context that may not wait |
 //! | `several` | runs longer than a block |
-//! | `decay` | giving back to the system what stays free |
-//! | `mapped` | mappings of their own, and those that are kept for the next |
-//! | `metadata` | our own records: windows of sheaves, scratch memory |
-//! | `validate` | whether the zone's lists agree with its blocks |
-//! | `fork` | the zone's locks around a fork |
+//! | `decay` | gives free dirty pages back to the system |
+//! | `mapped` | objects with a mapping of their own; the cache of freed mappings |
+//! | `metadata` | the allocator's own records: sheaf windows, scratch memory |
+//! | `validate` | checks the zone's lists against its blocks |
+//! | `fork` | the zone's locks, for a fork |
 
 mod absent;
 pub mod arena;

@@ -1,26 +1,27 @@
-//! Runs of pages that are given back together.
+//! Page runs: a batch of runs to free together.
 //!
-//! Slabs that empty one after the other are often neighbours. Their pages become one run here, as
-//! far as they lie in one block, and all runs go back under one hold of the page lock.
+//! Slabs that become empty one after the other are often neighbours. Neighbouring pages of one
+//! block become one run here. The zone frees all runs of a batch under one hold of the page lock. A
+//! batch lives on its caller's stack.
 
 use crate::memory::PageIndex;
 use crate::memory::block::BLOCK_PAGES;
 
-/// Runs in a list, at most.
+/// Runs in a batch, at most.
 const MOST: usize = 16;
 
-/// A list of runs, none of which crosses the bounds of a block.
+/// A batch of runs; each run lies in one block.
 #[derive(Debug)]
 pub struct Runs {
-    /// First page of each.
+    /// First page of each run.
     firsts: [u32; MOST],
-    /// Pages of each.
+    /// Pages of each run.
     counts: [u16; MOST],
     len: usize,
 }
 
 impl Runs {
-    /// An empty list.
+    /// An empty batch.
     pub const fn new() -> Self {
         Self {
             firsts: [0; MOST],
@@ -29,27 +30,27 @@ impl Runs {
         }
     }
 
-    /// Empties the list.
+    /// Empties the batch.
     pub fn clear(&mut self) {
         self.len = 0;
     }
 
-    /// Whether the list has room for no other run.
+    /// Whether the batch has no room for another run.
     pub fn is_full(&self) -> bool {
         self.len == MOST
     }
 
-    /// Whether there is no run in the list.
+    /// Whether the batch has no run.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Adds `count` pages from `page`, all of one block, to the last run, if they are its
-    /// neighbours, or as a run of their own.
+    /// Adds `count` pages from `page`, all of one block. They extend the last run if they are its
+    /// neighbours, and become a new run otherwise.
     ///
     /// # Panics
     ///
-    /// When the list [is full](Self::is_full).
+    /// If the batch [is full](Self::is_full).
     pub fn add(&mut self, page: PageIndex, count: usize) {
         let (first, count) = (page.0, count as u32);
         if let Some(at) = self.len.checked_sub(1) {
@@ -67,7 +68,7 @@ impl Runs {
         self.len += 1;
     }
 
-    /// The runs: first page, and how many.
+    /// The runs: first page and number of pages.
     pub fn iter(&self) -> impl Iterator<Item = (PageIndex, usize)> {
         let runs = self.firsts[..self.len].iter().zip(&self.counts);
         runs.map(|(&first, &count)| (PageIndex(first), usize::from(count)))

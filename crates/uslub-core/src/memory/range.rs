@@ -1,19 +1,21 @@
-//! How much address space the arena reserves, and when.
+//! The arena's reservation: how much address space it reserves, and when.
 //!
-//! | state | reserved | committed ahead of use | when |
+//! | state | reserved | committed ahead of use | condition |
 //! |---|---|---|---|
-//! | ample | all that `init` was asked for | several blocks | at first |
-//! | lean | what is committed | nothing | a limit counts what is reserved or committed |
+//! | ample | the bytes that `init` was asked for | several blocks | the default |
+//! | lean | the committed bytes | nothing | a limit counts reserved or committed bytes |
 //!
-//! An arena is lean from the start if the platform [is limited](Platform::is_limited). It becomes
-//! lean by [`shed`](Arena::shed): before a limit is set, and after the system refused memory. It
-//! stays lean, unless the request was just too large.
+//! An arena is lean from the start if the platform [is limited](Platform::is_limited).
+//! [`shed`](Arena::shed) makes it lean: before a limit is set, and after the system refused memory.
+//! It stays lean, unless the refused request was just too large ([`be_ample`](Arena::be_ample)).
 //!
-//! The side ranges are laid out for a planned number of blocks, several times what is reserved at
-//! first. The arena lies in a [hole](Platform::hole) of the address space, far from where the
-//! system places mappings. So the addresses behind each range are most likely free, and the ranges
-//! are extended in place. A platform without holes reserves the whole arena in one piece, and what
-//! it gives back is lost.
+//! The side ranges are laid out for a planned number of blocks, several times the number reserved
+//! at first. The arena lies in a [hole](Platform::hole) of the address space, far from where the
+//! system places mappings. So the addresses behind each range are most likely free, and the arena
+//! extends the ranges in place. On a platform without holes the arena reserves the whole range in
+//! one piece, and loses every part that it gives back.
+//!
+//! Only one thread at a time may change the reservation: the zone's growth lock.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Relaxed, Release};
@@ -24,13 +26,13 @@ use crate::memory::arena::{
 use crate::memory::block::{BLOCK_PAGES, Block};
 use crate::platform::{PAGE_SIZE, Platform};
 
-/// Smallest range that is reserved in one piece.
+/// Smallest range to reserve in one piece, in bytes.
 const FLOOR_BYTES: usize = 16 << 20;
-/// Largest range: page numbers have 32 bits.
+/// Largest range, in bytes: page numbers have 32 bits.
 const MOST_BYTES: usize = 1 << 43;
-/// The side ranges have room for this many times the blocks that are reserved at first.
+/// The side ranges have room for this many times the blocks reserved at first.
 const PLANNED: usize = 8;
-/// Holes that are tried.
+/// Holes to try.
 const TRIES: usize = 8;
 /// Blocks by which an ample range is extended at once, at most: 2 GiB.
 const STEP: usize = 1024;
@@ -43,7 +45,7 @@ struct Layout {
     total: usize,
 }
 
-/// Each side range begins a page of the system, `page` bytes, so that no two share one.
+/// Each side range begins at a system page (of `page` bytes), so that no two share one.
 fn layout(nr_blocks: usize, page: usize) -> Layout {
     let pages = nr_blocks * BLOCK_PAGES;
     let blocks = (nr_blocks * size_of::<Block>()).next_multiple_of(page);
@@ -61,12 +63,12 @@ fn layout(nr_blocks: usize, page: usize) -> Layout {
 }
 
 impl Arena {
-    /// Reserves `bytes`, or half of that, and so on; little where the platform [is
-    /// limited](Platform::is_limited). Returns false when the system refuses the smallest range
-    /// too.
+    /// Reserves `bytes`; if the system refuses, half of it, and so on. Reserves little if the
+    /// platform [is limited](Platform::is_limited). Returns false if the system refuses the
+    /// smallest range too.
     pub fn init<P: Platform>(&self, platform: &P, bytes: usize) -> bool {
         let mut bytes = bytes.next_multiple_of(BLOCK_BYTES).min(MOST_BYTES);
-        // Relaxed: nobody else has the arena yet.
+        // Relaxed: no other thread has the arena yet.
         self.lean.store(platform.is_limited(), Relaxed);
         if self.init_in_hole(platform, bytes / BLOCK_BYTES) {
             return true;
@@ -76,9 +78,9 @@ impl Arena {
             let l = layout(nr_blocks, platform.system_page());
             if let Some(start) = platform.reserve(l.total, BLOCK_BYTES) {
                 self.set(start.as_ptr() as usize, &l, nr_blocks);
-                // Relaxed: published by the last.
+                // Relaxed: published by the store of `reserved`.
                 self.sides_reserved.store(nr_blocks, Relaxed);
-                // Release: published with all of the above.
+                // Release: publishes all of the above.
                 self.reserved.store(nr_blocks * BLOCK_PAGES, Release);
                 return true;
             }
@@ -96,7 +98,7 @@ impl Arena {
             if let Some(start) = platform.hole(l.total, BLOCK_BYTES) {
                 self.set(start, &l, planned);
                 if self.stretch(platform, first.min(planned)) {
-                    // Relaxed: read by one thread at a time.
+                    // Relaxed: set before there are blocks.
                     self.in_hole.store(true, Relaxed);
                     return true;
                 }
@@ -112,7 +114,8 @@ impl Arena {
 
     fn set(&self, start: usize, l: &Layout, planned: usize) {
         let at = |offset| (start + offset) as *mut u8;
-        // Relaxed, all: published with `reserved`. Readers that see a limit above 0 acquired that.
+        // Relaxed, all: published by `reserved`. A reader that sees a limit above 0 has acquired
+        // it.
         self.blocks.store(at(0).cast(), Relaxed);
         self.groups.store(at(l.groups).cast(), Relaxed);
         self.map.store(at(l.map).cast(), Relaxed);
@@ -121,14 +124,13 @@ impl Arena {
         self.planned.store(planned, Relaxed);
     }
 
-    /// Whether only what is needed is reserved and committed.
+    /// Whether nothing is reserved or committed ahead of use.
     pub fn is_lean(&self) -> bool {
         // Relaxed: a hint to all but the thread that grows the range.
         self.lean.load(Relaxed)
     }
 
-    /// Ends what [`shed`](Self::shed) began: what is needed soon may be reserved and committed
-    /// ahead again.
+    /// Undoes [`shed`](Self::shed): the arena may reserve and commit ahead of use again.
     pub fn be_ample(&self) {
         // Relaxed: a hint to all but the thread that grows the range.
         self.lean.store(false, Relaxed);
@@ -140,13 +142,14 @@ impl Arena {
         self.in_hole.load(Relaxed)
     }
 
-    /// Reserves more address space behind the range. As [`grow`](Self::grow), one thread at a time.
+    /// Reserves more address space behind the range. One thread at a time, as for
+    /// [`grow`](Self::grow).
     #[inline(never)]
     pub(super) fn extend<P: Platform>(&self, platform: &P) -> bool {
-        // Relaxed, both: only we, one at a time, change them.
+        // Relaxed, both: only one thread at a time changes them, now this one.
         let reserved = self.reserved.load(Relaxed) / BLOCK_PAGES;
         let room = self.planned.load(Relaxed) - reserved;
-        // An eighth of what there is: after a refusal a limit may count it.
+        // An eighth of the reserved blocks: a later limit may count the reservation.
         let mut step = match self.is_lean() {
             true => 1,
             false => (1 + reserved / 8).min(STEP),
@@ -161,10 +164,10 @@ impl Arena {
         false
     }
 
-    /// Reserves the pages up to block `end`, and their side ranges; nothing if the system refuses a
-    /// part of that.
+    /// Reserves the pages up to block `end`, and their side ranges; nothing if the system refuses
+    /// any part.
     fn stretch<P: Platform>(&self, platform: &P, end: usize) -> bool {
-        // Relaxed, all: only we, one at a time, change them.
+        // Relaxed, all: only one thread at a time changes them, now this one.
         let begin = self.reserved.load(Relaxed) / BLOCK_PAGES;
         let described = self.sides_reserved.load(Relaxed);
         if end > described {
@@ -174,20 +177,20 @@ impl Arena {
             if !reserve_all(platform, SIDES, sides) {
                 return false;
             }
-            // Relaxed: as above.
+            // Relaxed: published by the store of `reserved`.
             self.sides_reserved.store(more, Relaxed);
         }
         let start = self.address(PageIndex((begin * BLOCK_PAGES) as u32));
         if !platform.reserve_at(start, (end - begin) * BLOCK_BYTES) {
             return false;
         }
-        // Release: published with the addresses.
+        // Release: publishes the addresses.
         self.reserved.store(end * BLOCK_PAGES, Release);
         true
     }
 
-    /// The part of a side range for the blocks from `begin` to `end`, start and bytes: none of a
-    /// page that blocks before share.
+    /// The part of a side range for the blocks from `begin` to `end`: start and bytes. It excludes
+    /// a system page that the blocks before `begin` share.
     fn side_between<P: Platform>(
         &self,
         platform: &P,
@@ -201,10 +204,10 @@ impl Arena {
         (from, to - from)
     }
 
-    /// Gives reserved address space beyond what is committed back, keeping at
-    /// most `keep` bytes of it. One thread at a time, not together with [`grow`](Self::grow).
+    /// Gives reserved address space beyond the committed pages back, except for at most `keep`
+    /// bytes. One thread at a time, never together with [`grow`](Self::grow).
     pub fn trim_reservation<P: Platform>(&self, platform: &P, keep: usize) {
-        // Relaxed, all: the caller keeps others out.
+        // Relaxed, all: the caller excludes other threads.
         let committed = self.committed.load(Relaxed);
         let reserved = self.reserved.load(Relaxed);
         let end = committed
@@ -214,50 +217,50 @@ impl Arena {
             return;
         }
         let start = self.address(PageIndex(end as u32));
-        // SAFETY: what is not committed is not used; the range was reserved by us.
+        // SAFETY: uncommitted pages are unused; the range was reserved by us.
         if !unsafe { platform.release(start, (reserved - end) * PAGE_SIZE) } {
             return;
         }
-        // Relaxed: as above.
+        // Relaxed: the caller excludes other threads.
         self.reserved.store(end, Relaxed);
         let sides = self.sides_reserved.load(Relaxed);
         let described = (end / BLOCK_PAGES).max(self.described.load(Relaxed));
         let end = sides.max(described);
         let mut parts = (0..SIDES).map(|side| self.side_between(platform, side, described, end));
-        // SAFETY: as above; each is page-aligned and not 0.
+        // SAFETY: as above; each is page-aligned and not null.
         let done = parts.all(|(start, bytes)| unsafe {
             bytes == 0 || platform.release(NonNull::new_unchecked(start as *mut u8), bytes)
         });
         if done {
-            // Relaxed: as above.
+            // Relaxed: the caller excludes other threads.
             self.sides_reserved.store(described.min(sides), Relaxed);
         }
     }
 
-    /// Becomes lean: gives back what is reserved or committed ahead of use. A range that cannot be
-    /// extended in place keeps `keep` bytes of that. Returns whether anything was given back. As
-    /// [`trim_reservation`](Self::trim_reservation), one thread at a time.
+    /// Makes the arena lean: gives back memory reserved or committed ahead of use. A range that
+    /// cannot be extended in place keeps `keep` bytes of it. Returns whether anything was given
+    /// back. One thread at a time, as for [`trim_reservation`](Self::trim_reservation).
     pub fn shed<P: Platform>(&self, platform: &P, keep: usize) -> bool {
-        // Relaxed, all: the caller keeps others out.
+        // Relaxed, all: the caller excludes other threads.
         self.lean.store(true, Relaxed);
         let before = self.reserved.load(Relaxed);
         self.trim_reservation(platform, if self.is_in_hole() { 0 } else { keep });
         let (limit, committed) = (self.limit.load(Relaxed), self.committed.load(Relaxed));
         if self.is_in_hole() && committed > limit && committed == self.reserved.load(Relaxed) {
             let start = self.address(PageIndex(limit as u32));
-            // SAFETY: beyond the limit nobody uses anything; the range was reserved by us.
+            // SAFETY: pages beyond the limit are unused; the range was reserved by us.
             if unsafe { platform.release(start, (committed - limit) * PAGE_SIZE) } {
-                // Relaxed: as above.
+                // Relaxed: the caller excludes other threads.
                 self.committed.store(limit, Relaxed);
                 self.reserved.store(limit, Relaxed);
             }
         }
-        // Relaxed: as above.
+        // Relaxed: the caller excludes other threads.
         self.reserved.load(Relaxed) < before
     }
 }
 
-/// Reserves `count` ranges, start and bytes, all or none.
+/// Reserves `count` ranges (start and bytes), all or none.
 #[inline]
 fn reserve_all<P: Platform>(
     platform: &P,
@@ -272,7 +275,7 @@ fn reserve_all<P: Platform>(
         if !reserved {
             for (start, bytes) in (0..at).map(&range).filter(|&(_, bytes)| bytes > 0) {
                 if let Some(start) = NonNull::new(start as *mut u8) {
-                    // SAFETY: just reserved, used by no one.
+                    // SAFETY: just reserved, not used yet.
                     unsafe { platform.release(start, bytes) };
                 }
             }

@@ -14,7 +14,7 @@ impl<P: Platform> Zone<P> {
         self.alloc_on(platform, 0, count, align, gfp)
     }
 
-    /// As [`alloc`](Self::alloc), of node `nid` if it has any; of no other with
+    /// As [`alloc`](Self::alloc), but of node `nid` if it has any; of no other node with
     /// [`THISNODE`](Gfp::THISNODE).
     pub fn alloc_on(
         &self,
@@ -31,9 +31,9 @@ impl<P: Platform> Zone<P> {
         run
     }
 
-    /// As [`alloc_on`](Self::alloc_on), and up to `most` such runs at once where the next pages are
-    /// free too. Who calls this calls [`make_room_for_taken`](Self::make_room_for_taken) later,
-    /// where there is more stack.
+    /// As [`alloc_on`](Self::alloc_on), but up to `most` such runs at once if the next pages are
+    /// free too. The caller must call [`make_room_for_taken`](Self::make_room_for_taken) later,
+    /// where it has more stack left.
     #[inline]
     pub fn alloc_runs(
         &self,
@@ -48,7 +48,7 @@ impl<P: Platform> Zone<P> {
         self.find_pages(platform, want, gfp)
     }
 
-    /// As [`alloc_on`](Self::alloc_on), for an object of which the program may use little.
+    /// As [`alloc_on`](Self::alloc_on), for an object that the program may use little of.
     pub fn alloc_sparse(
         &self,
         platform: &P,
@@ -79,15 +79,15 @@ impl<P: Platform> Zone<P> {
                 break;
             }
         }
-        // Better far than not at all.
+        // Remote pages are better than none.
         if gfp.contains(Gfp::THISNODE) || platform.nr_nodes() == 1 {
             return None;
         }
         self.take_now(platform, want.on_any_node(), gfp)?.ok()
     }
 
-    /// Takes what there is; otherwise tells how often pages were added so far. `None` where the
-    /// answer must not be waited for.
+    /// Takes existing pages; otherwise returns the number of growths so far. `None` if the caller
+    /// may not wait and the page lock is taken.
     #[inline(never)]
     fn take_now(&self, platform: &P, want: Want, gfp: Gfp) -> Option<Result<Run, u32>> {
         let mut lists = self.lists.lock_if(gfp.may_spin())?;
@@ -101,8 +101,7 @@ impl<P: Platform> Zone<P> {
         Some(Ok(run))
     }
 
-    /// Notes that a run of `count` pages was taken, if now more pages are handed out or dirty than
-    /// ever.
+    /// Notes that a run of `count` pages was taken, if the resident pages reach a new peak.
     fn note_taken(&self, resident: usize, count: usize) {
         if self.is_record(resident) {
             // Relaxed: a hint.
@@ -110,11 +109,10 @@ impl<P: Platform> Zone<P> {
         }
     }
 
-    /// Lets idle pages make room for those that were taken since the last call, if there never were
-    /// more.
+    /// Evicts idle pages if runs taken since the last call raised the resident pages to a new peak.
     #[inline]
     pub fn make_room_for_taken(&self, platform: &P) {
-        // Relaxed, all: hints and glances.
+        // Relaxed, all: hints and peeks, may be stale.
         if self.record_run.load(Relaxed) > 0 {
             let count = self.record_run.swap(0, Relaxed);
             let resident = self.used.load(Relaxed) + self.dirty.load(Relaxed);

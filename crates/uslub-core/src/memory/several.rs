@@ -1,8 +1,8 @@
-//! Runs of pages longer than a block: they begin with a block, and no other pages of their blocks
-//! but the last are free before.
+//! Runs longer than a block.
 //!
-//! They serve huge objects once there are many: a mapping of its own for each would use up the
-//! mappings that the system allows a process.
+//! Such a run starts at a block. It takes whole free blocks; the rest of the last block stays free
+//! for shorter runs. These runs serve huge objects when many mappings exist: a mapping for each
+//! object would use up the mappings that the system allows a process. Callers: `large` only.
 
 use crate::gfp::Gfp;
 use crate::memory::PageIndex;
@@ -11,11 +11,10 @@ use crate::memory::want::Touched;
 use crate::memory::zone::{Lists, Run, Zone};
 use crate::platform::{FaultSite, Platform};
 
-/// Times that a request lets the arena grow beyond what it needs itself: others may take what was
-/// added.
+/// Extra growths of the arena for one request: other threads may take the added blocks.
 const TRIES: usize = 16;
 
-/// The parts of a run, each in one block: first page, and how many.
+/// The parts of a run, each in one block: first page and number of pages.
 pub fn parts(page: PageIndex, count: usize) -> impl Iterator<Item = (PageIndex, usize)> {
     let (mut at, end) = (page.0 as usize, page.0 as usize + count);
     core::iter::from_fn(move || {
@@ -26,14 +25,14 @@ pub fn parts(page: PageIndex, count: usize) -> impl Iterator<Item = (PageIndex, 
 }
 
 impl<P: Platform> Zone<P> {
-    /// Hands out `count` pages, more than a block has, of any memory node.
+    /// Hands out `count` pages, more than one block has, of any memory node.
     pub fn alloc_several(&self, platform: &P, nid: usize, count: usize, gfp: Gfp) -> Option<Run> {
         debug_assert!(count > BLOCK_PAGES);
         if platform.should_fail(FaultSite::Pages) {
             return None;
         }
         let nr_blocks = count.div_ceil(BLOCK_PAGES);
-        // Where blocks are absent, they come back before the range grows.
+        // The loop bound counts absent blocks: they come back before the range grows.
         for _ in 0..nr_blocks + self.nr_absent() + TRIES {
             let growths = {
                 let mut lists = self.lists.lock_if(gfp.may_spin())?;
@@ -72,7 +71,8 @@ impl<P: Platform> Zone<P> {
         run
     }
 
-    /// The lowest of so many neighbouring blocks of free pages. The caller holds the page lock.
+    /// The lowest `nr_blocks` neighbouring free blocks: the number of the first. The caller holds
+    /// the page lock.
     fn find_blocks(&self, nr_blocks: usize) -> Option<u32> {
         let mut found = 0;
         let groups = (self.arena.limit() / BLOCK_PAGES).div_ceil(64) as u32;

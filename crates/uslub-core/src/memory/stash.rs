@@ -1,5 +1,8 @@
-//! Runs that come back where nothing may be waited for: the next thread that holds the page lock
-//! takes them.
+//! Runs freed in a context that may not wait.
+//!
+//! They form a lock-free stack, linked by page number through their first pages' descriptors. The
+//! next thread that holds the page lock frees them. The whole stack is taken at once, so there is
+//! no ABA problem.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -9,16 +12,16 @@ use crate::memory::zone::{Lists, Zone};
 use crate::platform::Platform;
 
 impl<P: Platform> Zone<P> {
-    /// Takes a run back without waiting: the next one who holds the page lock does it. The first
-    /// page's descriptor is the caller's.
+    /// Frees a run without waiting: pushes it for the next thread that holds the page lock. The
+    /// caller owns the first page's descriptor.
     pub fn stash(&self, page: PageIndex, count: usize) {
         let slab = self.arena.slab(page);
         slab.set_pages(count as u16);
-        // Relaxed: confirmed by the exchange.
+        // Relaxed: confirmed by the compare-and-swap.
         let mut head = self.strays.load(Relaxed);
         loop {
             slab.set_next(head);
-            // Release: whoever takes it sees the link.
+            // Release: the thread that takes the stack sees the link.
             match self
                 .strays
                 .compare_exchange_weak(head, page.0, Release, Relaxed)
@@ -29,14 +32,14 @@ impl<P: Platform> Zone<P> {
         }
     }
 
-    /// Takes back what was set aside.
+    /// Frees the runs of the stack; under the page lock.
     pub(super) fn absorb(&self, lists: &mut Lists, platform: &P) {
-        // Relaxed: a glance.
+        // Relaxed: a peek; a run pushed now waits for the next holder.
         if self.strays.load(Relaxed) == NO_BLOCK {
             return;
         }
         let now = platform.now_ms();
-        // Acquire: the links. All at once, so nothing can come back meanwhile.
+        // Acquire: pairs with the push. All at once, so there is no ABA problem.
         let mut page = self.strays.swap(NO_BLOCK, Acquire);
         while page != NO_BLOCK {
             let slab = self.arena.slab(PageIndex(page));

@@ -1,15 +1,15 @@
-//! Whether the zone's lists agree with its blocks.
+//! Validation: checks that the zone's lists agree with its blocks. For tests and `validate` calls.
 
 use crate::memory::block::{BINS, BLOCK_PAGES};
 use crate::memory::zone::{Zone, bin_of};
 use crate::platform::Platform;
 
 impl<P: Platform> Zone<P> {
-    /// Checks lists against blocks; for quiet moments.
+    /// Checks the lists against the blocks. The allocator must be idle.
     ///
     /// # Errors
     ///
-    /// With what does not hold.
+    /// The invariant that does not hold.
     pub fn validate(&self) -> Result<(), &'static str> {
         let lists = self.lists.lock();
         let mut dirty = 0;
@@ -18,7 +18,7 @@ impl<P: Platform> Zone<P> {
             let b = unsafe { self.arena.block(number) };
             let (free, longest, nr_dirty) = (b.nr_free, b.longest, b.nr_dirty);
             b.recount();
-            // It may be less than it is taken for.
+            // `longest` is an upper bound.
             let exact = core::mem::replace(&mut b.longest, longest);
             if (free, nr_dirty) != (b.nr_free, b.nr_dirty) || exact > longest {
                 return Err("a block's counts disagree with its pages");

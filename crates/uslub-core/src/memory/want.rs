@@ -1,17 +1,20 @@
-//! What a request for pages asks for, and whether a block has it.
+//! A request for pages, and the search for them in a block.
+//!
+//! A request tries the blocks that exist, then grows the arena, then takes pages of other memory
+//! nodes unless `THISNODE` forbids it. Callers: the slab layer (`alloc_runs`) and `large`.
 
 use crate::memory::block::{self, BLOCK_PAGES, Block, PageSet};
 use crate::percpu::nodes::MAX_NODES;
 
-/// What a request asks for; small, so that it is passed in registers.
+/// A request; 8 bytes, so that it is passed in a register.
 #[derive(Clone, Copy)]
 pub(super) struct Want {
     /// Memory node, or [`ANY_NODE`].
     pub(super) nid: u8,
-    /// Pages of a run, and what they are aligned to, in pages.
+    /// Pages of a run, and their alignment in pages.
     count: u16,
     align: u16,
-    /// Runs that are taken together, at most.
+    /// Runs to take together, at most.
     most: u16,
     pub(super) touched: Touched,
 }
@@ -20,15 +23,14 @@ pub(super) struct Want {
 const ANY_NODE: u8 = u8::MAX;
 const _: () = assert!(MAX_NODES <= ANY_NODE as usize && size_of::<Want>() == 8);
 
-/// How much of its pages a request is going to touch; where it may be little, they do not come by
-/// huge pages.
+/// How much of its pages the caller will touch. With `Little`, huge pages would waste memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Touched {
     All,
     Little,
 }
 
-/// Pages of a block that a request can have: the first, and how many runs.
+/// Pages of a block for a request: the first page, and the number of runs.
 #[derive(Clone, Copy)]
 pub(super) struct Found {
     pub(super) first: u16,
@@ -47,7 +49,7 @@ impl Want {
         Self {
             nid: nid as u8,
             count: count as u16,
-            // As much as a block is.
+            // Blocks are aligned to their own size: more is not possible.
             align: align.min(BLOCK_PAGES) as u16,
             most: most.min(BLOCK_PAGES) as u16,
             touched,
@@ -70,7 +72,7 @@ impl Want {
         self.align.into()
     }
 
-    /// What is asked for of a set of a block's free pages, if it is there.
+    /// The lowest place in a set of a block's free pages, if there is one.
     #[inline(never)]
     pub(super) fn find(self, set: &PageSet) -> Option<Found> {
         let first = block::find(set, self.count(), self.align())?;
@@ -79,7 +81,7 @@ impl Want {
         Some(Found { first, runs })
     }
 
-    /// As `find`, of a block's dirty pages.
+    /// As `find`, among the block's free dirty pages.
     #[inline(never)]
     pub(super) fn find_dirty(self, block: &Block) -> Option<Found> {
         self.find(&block.free_dirty())

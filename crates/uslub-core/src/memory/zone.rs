@@ -1,9 +1,17 @@
-//! The zone: handing out runs of pages and taking them back.
+//! The zone: allocates and frees runs of pages in the arena.
 //!
-//! Blocks are binned by the length of their longest free run, a bit a block and bin, so the lowest
-//! block that can hold a request is found by looking at few words. Lowest address first keeps what
-//! is used together low, so the blocks above become empty. Pages that still hold memory come before
-//! all others.
+//! A request takes pages in this order:
+//!
+//! 1. dirty pages of the few blocks used last: they hold memory and need no page fault;
+//! 2. pages of the lowest block that can hold the run.
+//!
+//! Taking the lowest block first keeps used pages together, so blocks above become empty. Blocks
+//! are binned by the length of their longest free run, with one bit per block and bin: a search
+//! reads few words.
+//!
+//! Locks: `growth` (the arena grows, blocks become absent or come back) is the outer one; `lists`,
+//! the page lock, protects blocks, bins and lists. The zone calls the system without the page lock.
+//! The counters `dirty`, `used` and `absent` are copies for lock-free readers.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -16,7 +24,7 @@ use crate::platform::{Backing, PAGE_SIZE, Platform};
 use crate::sync::Lock;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
-/// Blocks that a request looks at in vain before it looks only at those that surely hold it.
+/// Candidate blocks that may fail a request before it tries only blocks that are sure to hold it.
 const LOOK_AT: usize = 8;
 
 /// Lists of blocks, under the page lock.
@@ -25,7 +33,7 @@ pub struct Lists {
     dirty_tail: u32,
     pub(super) nr_dirty: usize,
     pub(super) nr_used: usize,
-    /// How often pages were added.
+    /// How many blocks were added, modulo 2^32.
     pub(super) growths: u32,
 }
 
@@ -38,7 +46,7 @@ pub struct Run {
     pub zero: bool,
     /// Memory node.
     pub node: u8,
-    /// Runs as long as asked for that lie here one behind the other.
+    /// Number of runs of the requested length that follow each other here.
     pub runs: u16,
 }
 
@@ -47,31 +55,30 @@ pub struct Zone<P> {
     /// The addresses.
     pub arena: Arena,
     pub(super) lists: Lock<P, Lists>,
-    /// Held while the arena grows: one thread asks the system, others wait for its answer.
+    /// Held while the arena grows: one thread asks the system, the others wait for its answer.
     pub(super) growth: Lock<P, ()>,
-    /// Free dirty pages, at a glance.
+    /// Free dirty pages; a copy for lock-free readers.
     pub(super) dirty: AtomicUsize,
-    /// Pages handed out, at a glance.
+    /// Pages handed out; a copy for lock-free readers.
     pub(super) used: AtomicUsize,
-    /// Runs taken back where nothing may be waited for: a stack, linked by page number.
+    /// Runs freed in a context that may not wait: a stack, linked by page number.
     pub(super) strays: AtomicU32,
-    /// Blocks that are not mapped; changed under the growth lock.
+    /// Absent blocks; changed under the growth lock.
     pub(super) absent: AtomicUsize,
-    /// Whether a block came to be free as a whole, and nobody has looked since whether there are
-    /// too many.
+    /// Whether a block became free after the last check for surplus free blocks.
     emptied: AtomicBool,
-    /// Pages of mappings that are no part of the arena.
+    /// Pages of mappings outside the arena.
     pub(super) elsewhere: AtomicUsize,
-    /// Most pages that were handed out, dirty or elsewhere so far, in steps.
+    /// Peak of the pages handed out, dirty or in mappings, in steps.
     pub(super) record: AtomicUsize,
-    /// Pages of a run that was taken when there were more than ever, until idle pages make room for
-    /// it; 0 for none.
+    /// Pages of a run that raised the resident pages to a new peak, until idle pages are evicted
+    /// for it; 0 for none.
     pub(super) record_run: AtomicUsize,
-    /// When to look again for pages that have been free for too long, in milliseconds.
+    /// Time of the next check for pages that have been free for too long, in milliseconds.
     pub(super) next_decay: AtomicU64,
-    /// When to look again for pages beyond what may lie free, in milliseconds.
+    /// Time of the next check for surplus dirty pages, in milliseconds.
     pub(super) next_surplus: AtomicU64,
-    /// Blocks from this number on are asked for as huge pages.
+    /// Blocks from this number on are backed by huge pages.
     huge_from: AtomicU32,
 }
 
@@ -110,21 +117,21 @@ impl<P: Platform> Zone<P> {
         }
     }
 
-    /// Asks for huge pages for what is beyond the first `mb` MiB; for nothing if that is 0. Before
+    /// Requests huge pages for all memory beyond the first `mb` MiB; none if `mb` is 0. Call before
     /// there are blocks.
     pub fn set_huge_from(&self, mb: u32) {
         let blocks = ((mb as usize) << 20).div_ceil(BLOCK_BYTES) as u32;
-        // Relaxed: whoever has the allocator sees it.
+        // Relaxed: a thread that has the allocator sees the value.
         (self.huge_from).store(if mb == 0 { NO_BLOCK } else { blocks }, Relaxed);
     }
 
-    /// Adds the first block, unless there is one; returns false when none is to be had.
+    /// Adds the first block; returns false if the system refuses.
     pub fn begin(&self, platform: &P) -> bool {
         self.grow_on(platform, 0, 0, Touched::All, Gfp::KERNEL)
     }
 
-    /// Adds a block of node `nid` unless somebody else has added one since that had been done
-    /// `growths` times; returns false when none is to be had.
+    /// Adds a block of node `nid`, unless another thread has added one since the caller read
+    /// `growths`. Returns false if the system refuses or the caller may not wait.
     #[inline(never)]
     pub(super) fn grow_on(
         &self,
@@ -134,7 +141,7 @@ impl<P: Platform> Zone<P> {
         touched: Touched,
         gfp: Gfp,
     ) -> bool {
-        // Held until the pages can be found, so that those who wait do not ask for more.
+        // Held until the pages are in the lists, so that waiting threads do not add blocks too.
         let Some(_growing) = self.growth.lock_if(gfp.may_map()) else {
             return false;
         };
@@ -161,8 +168,8 @@ impl<P: Platform> Zone<P> {
         true
     }
 
-    /// Lets the range grow by a block, or brings one back; returns its number and whether it is
-    /// back.
+    /// Brings an absent block back, or grows the arena by a block; returns the block's number and
+    /// whether it was absent.
     #[inline(never)]
     fn add_block(&self, platform: &P) -> Option<(u32, bool)> {
         match self.bring_back(platform) {
@@ -171,7 +178,7 @@ impl<P: Platform> Zone<P> {
         }
     }
 
-    /// Places a block that was just added on node `nid`; returns whether it comes as a huge page.
+    /// Binds a new block to node `nid` and backs it; returns whether it is backed by a huge page.
     #[inline(never)]
     fn back_block(
         &self,
@@ -195,7 +202,7 @@ impl<P: Platform> Zone<P> {
             return false;
         }
         let ahead = self.arena.reserved_behind(number);
-        // SAFETY: just added, the last of the reservation that is in use.
+        // SAFETY: just added; the last block in use.
         unsafe { platform.back(start, BLOCK_BYTES, Backing::Huge { ahead }) }
     }
 
@@ -213,11 +220,12 @@ impl<P: Platform> Zone<P> {
         Some(self.claim_found(lists, number, found, want))
     }
 
-    /// The lowest block that has what is asked for, and where; under the page lock.
+    /// The lowest block that can hold the request, and the place in it. The caller holds the page
+    /// lock.
     #[inline(never)]
     fn look_for(&self, want: Want) -> Option<(u32, Found)> {
         let mut least = bin_of(want.count());
-        // A whole block holds any request.
+        // Blocks from this bin on surely hold it; a free block holds any request.
         let sure = (bin_of(want.count().max(want.align())) + 1).min(BINS - 1);
         let mut misses = 0;
         let blocks = (self.arena.limit() / BLOCK_PAGES) as u32;
@@ -225,7 +233,7 @@ impl<P: Platform> Zone<P> {
             let mut candidates = self.candidates(group, least);
             while candidates != 0 {
                 let number = group * 64 + candidates.trailing_zeros();
-                // SAFETY: we hold the page lock; the reference ends with the turn.
+                // SAFETY: we hold the page lock; the reference ends with the iteration.
                 let block = unsafe { self.arena.block(number) };
                 candidates &= candidates - 1;
                 if !want.accepts(block) {
@@ -245,7 +253,7 @@ impl<P: Platform> Zone<P> {
         None
     }
 
-    /// Puts a block into its bin whose longest run was less than was thought; under the page lock.
+    /// Moves a block whose `longest` was too high to its bin. The caller holds the page lock.
     #[inline(never)]
     fn recount_longest(&self, number: u32) {
         // SAFETY: the caller holds the page lock, and has no reference to the block.
@@ -253,8 +261,8 @@ impl<P: Platform> Zone<P> {
         self.rebin(number);
     }
 
-    /// Pages that hold memory, of the few blocks that were used last: they need no fault, and what
-    /// was used long ago can go.
+    /// Takes pages that hold memory, from the blocks used last: they need no page fault, and the
+    /// pages of blocks used long ago can go back to the system.
     #[inline(never)]
     fn take_dirty(&self, lists: &mut Lists, want: Want) -> Option<Run> {
         if lists.nr_dirty < want.count() {
@@ -278,7 +286,7 @@ impl<P: Platform> Zone<P> {
         None
     }
 
-    /// Hands out what was found in a block.
+    /// Hands out the pages that a search found in a block.
     fn claim_found(&self, lists: &mut Lists, number: u32, found: Found, want: Want) -> Run {
         let count = usize::from(found.runs) * want.count();
         let run = self.claim(lists, number, found.first.into(), count);
@@ -288,7 +296,7 @@ impl<P: Platform> Zone<P> {
         }
     }
 
-    /// The blocks of a group in bins from `least` on.
+    /// The blocks of a group in the bins from `least` on, one bit each.
     #[inline(never)]
     fn candidates(&self, group: u32, least: usize) -> u64 {
         if least >= BINS {
@@ -317,8 +325,8 @@ impl<P: Platform> Zone<P> {
         }
     }
 
-    /// Takes `count` pages back; gives pages back to the system that stayed free for
-    /// `decay_ms` milliseconds.
+    /// Frees `count` pages; gives pages back to the system that have been free for `decay_ms`
+    /// milliseconds.
     pub fn free(&self, platform: &P, page: PageIndex, count: usize, decay_ms: u64) {
         let mut runs = Runs::new();
         runs.add(page, count);
@@ -326,18 +334,18 @@ impl<P: Platform> Zone<P> {
         self.after_free(platform, now, decay_ms);
     }
 
-    /// Gives back to the system what is there too long or too much of, behind a
-    /// [`free_runs`](Self::free_runs) at the time `now`.
+    /// Gives surplus free blocks and old free pages back to the system. Call after
+    /// [`free_runs`](Self::free_runs), with the time `now` that it returned.
     pub fn after_free(&self, platform: &P, now: u64, decay_ms: u64) {
-        // Relaxed, both: a hint. Where nobody may enter the kernel it stays for the next one.
+        // Relaxed, both: a hint. It persists until a thread may call the system.
         if self.emptied.load(Relaxed) && self.emptied.swap(false, Relaxed) {
             self.retire_surplus(platform);
         }
         self.decay_now_and_then(platform, now, decay_ms);
     }
 
-    /// As [`free`](Self::free), many runs under one hold of the page lock; nothing is given back to
-    /// the system. Returns the time.
+    /// Frees a batch of runs under one hold of the page lock; gives nothing back to the system.
+    /// Returns the time in milliseconds.
     #[inline(never)]
     pub fn free_runs(&self, platform: &P, runs: &Runs) -> u64 {
         let now = platform.now_ms();
@@ -362,7 +370,7 @@ impl<P: Platform> Zone<P> {
             // Relaxed: a hint.
             self.emptied.store(true, Relaxed);
         }
-        // Behind all others: the list is ordered by last use.
+        // To the end: the list is ordered by last use.
         if block.in_dirty {
             self.unlink_dirty(lists, number);
         }
@@ -370,9 +378,8 @@ impl<P: Platform> Zone<P> {
         self.note(lists, number, dirty);
     }
 
-    /// Takes `more` pages behind a run of `count`, if they are free pages of the run's last block,
-    /// so that the run grows in
-    /// place. Returns whether all of the new pages are zero.
+    /// Takes `more` pages behind a run of `count` pages, so that the run grows in place. The pages
+    /// must be free and in the run's last block. Returns whether all of the new pages are zero.
     pub fn extend(&self, page: PageIndex, count: usize, more: usize, gfp: Gfp) -> Option<bool> {
         let end = page.0 as usize + count;
         let (number, first) = ((end / BLOCK_PAGES) as u32, end % BLOCK_PAGES);
@@ -397,32 +404,32 @@ impl<P: Platform> Zone<P> {
         block::count_in(&block.free, first, 1) == 1
     }
 
-    /// Bytes of free pages that may still hold memory, at a glance.
+    /// Bytes of free pages that may still hold memory; may be stale.
     #[inline]
     pub fn dirty_bytes(&self) -> usize {
-        // Relaxed: a glance.
+        // Relaxed: a peek, may be stale.
         self.dirty.load(Relaxed) * PAGE_SIZE
     }
 
-    /// Blocks that are not mapped, at a glance.
+    /// Absent blocks; may be stale.
     pub fn nr_absent(&self) -> usize {
-        // Relaxed: a glance.
+        // Relaxed: a peek, may be stale.
         self.absent.load(Relaxed)
     }
 
-    /// Bytes handed out, at a glance.
+    /// Bytes handed out; may be stale.
     pub fn used_bytes(&self) -> usize {
-        // Relaxed: a glance.
+        // Relaxed: a peek, may be stale.
         self.used.load(Relaxed) * PAGE_SIZE
     }
 
-    /// Gives address space beyond what is committed back, but for `keep` bytes.
+    /// Gives reserved address space beyond the committed pages back, except for `keep` bytes.
     pub fn trim_reservation(&self, platform: &P, keep: usize) {
         let _growth = self.growth.lock();
         self.arena.trim_reservation(platform, keep);
     }
 
-    /// Brings counts and lists up to date after a change of a block's sets.
+    /// Updates counts and lists after a change of a block's sets.
     pub(super) fn recount(&self, lists: &mut Lists, number: u32) {
         // SAFETY: the caller holds the page lock (it has the lists).
         let block = unsafe { self.arena.block(number) };
@@ -431,17 +438,17 @@ impl<P: Platform> Zone<P> {
         self.note(lists, number, dirty);
     }
 
-    /// Brings lists and sums up to date after a change of a block's counts, which had `before`
-    /// dirty pages.
+    /// Updates lists and sums after a change of a block's counts. The block had `before` dirty
+    /// pages.
     fn note(&self, lists: &mut Lists, number: u32, before: u16) {
         // SAFETY: the caller holds the page lock (it has the lists), and no other reference lives.
         let now = unsafe { self.arena.block(number) }.nr_dirty;
         lists.nr_dirty = lists.nr_dirty - usize::from(before) + usize::from(now);
-        // Relaxed: read at a glance only.
+        // Relaxed: copies for lock-free readers.
         self.dirty.store(lists.nr_dirty, Relaxed);
         self.used.store(lists.nr_used, Relaxed);
         self.rebin(number);
-        // SAFETY: as above; a new reference, as that had one of its own.
+        // SAFETY: as above; a new reference, since `rebin` made one of its own.
         let block = unsafe { self.arena.block(number) };
         let (dirty, listed) = (block.nr_dirty > 0, block.in_dirty);
         match (listed, dirty) {

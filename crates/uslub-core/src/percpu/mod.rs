@@ -1,12 +1,13 @@
-//! One word a CPU and cache: where each CPU keeps its sheaves, and what a sheaf is. No policy.
+//! Per-CPU words: each CPU has a few words for each cache, which hold its sheaves. Mechanism only,
+//! no policy.
 //!
 //! | file | concept |
 //! |---|---|
-//! | `table` | regions of words, one a CPU, and how one is stopped |
+//! | `table` | one region of words per CPU, and how to stop a CPU |
 //! | `sheaf` | a window of addresses, and the word that says how full it is |
-//! | `try_lock` | words changed under a lock bit, where there are no sequences |
-//! | `stats` | the counters of the slow paths |
-//! | `nodes` | which memory node a CPU works on, and which objects are near |
+//! | `try_lock` | word operations under a lock bit, without restartable sequences |
+//! | `stats` | counters of the slow paths |
+//! | `nodes` | a CPU's memory node, and which objects are local to it |
 
 pub mod nodes;
 pub mod sheaf;

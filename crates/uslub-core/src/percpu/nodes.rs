@@ -1,11 +1,11 @@
-//! Memory nodes: which one a CPU works on, and which objects are near.
+//! Memory nodes: the node of a CPU, and which objects are local to it.
 //!
-//! | the CPU's node | its barn | an object of another node that it frees |
-//! |---|---|---|
-//! | has memory | its own | goes to its slab at once, never into a sheaf |
-//! | has none | its own, or none with `memoryless_barns=0` | goes into the sheaf, as all objects are remote |
+//! - The CPU's node has memory: the CPU uses the node's barn. An object of another node goes to its
+//!   slab at once, never into a sheaf.
+//! - The CPU's node has no memory: the CPU uses the node's barn, or none with `memoryless_barns=0`.
+//!   With a barn, an object of any node goes into a sheaf, since all objects are remote.
 //!
-//! With one node, all of this is no more than a compare.
+//! With one node, all of this is one compare. Callers: every layer above the pages.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -13,14 +13,14 @@ use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::platform::Platform;
 
-/// Most nodes that are told apart.
+/// Largest number of memory nodes.
 pub const MAX_NODES: usize = 64;
 
 impl<P: Platform> Allocator<P> {
     /// Number of memory nodes.
     #[inline]
     pub fn nr_nodes(&self) -> usize {
-        // Relaxed: set once, before anyone has the allocator.
+        // Relaxed: set once, before any other thread has the allocator.
         self.nodes.load(Relaxed)
     }
 
@@ -33,7 +33,7 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// The node whose memory CPUs of node `nid` get: their own, or the nearest that has any.
+    /// The node whose memory the CPUs of node `nid` get: `nid`, or the nearest node with memory.
     pub(crate) fn memory_node(&self, nid: usize) -> usize {
         if self.nr_nodes() == 1 || self.platform.node_has_memory(nid) {
             return nid;
@@ -45,12 +45,12 @@ impl<P: Platform> Allocator<P> {
             .unwrap_or(nid)
     }
 
-    /// Whether there is a node with this number, and it has memory.
+    /// Whether a node of this number exists and has memory.
     pub(crate) fn has_memory_on(&self, nid: usize) -> bool {
         nid < self.nr_nodes() && (self.nr_nodes() == 1 || self.platform.node_has_memory(nid))
     }
 
-    /// The node after `last` in the order of their distance from `nid`; the first one for `None`.
+    /// The node after `last` in order of distance from `nid`; the nearest one if `last` is `None`.
     #[inline(never)]
     pub(crate) fn next_nearest(&self, nid: usize, last: Option<usize>) -> Option<usize> {
         let rank = |other: usize| (self.platform.distance(nid, other), other);
@@ -60,7 +60,7 @@ impl<P: Platform> Allocator<P> {
             .min_by_key(|&other| rank(other))
     }
 
-    /// Whether an object of the cache may lie in this CPU's sheaves.
+    /// Whether this CPU may cache the object in its sheaves.
     #[inline]
     pub(crate) fn is_parkable(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {
         self.nr_nodes() == 1 || self.is_near(cache, object)

@@ -1,24 +1,27 @@
 //! A sheaf: an array of pointers to free objects of one cache.
 //!
-//! A sheaf lives in a *window* of [`SHEAF_BYTES`], aligned to its size:
+//! A sheaf lives in a *window* of [`SHEAF_BYTES`] bytes, aligned to its size:
 //!
 //! ```text
 //!   word    0            1              2 and 3       4      5 … 510-c   511-c   512-c … 511
 //!        link  c, cache and length  rcu head  allocator  (unused)    null    objects, oldest first
 //! ```
 //!
-//! Objects always end at the window's end, so one number, the *top* (the address
-//! of the newest object), tells everything: the sheaf is empty when the word at
-//! the top is null, full when the word behind it begins another window, and the window is the top
-//! rounded down. A per-CPU slot holds nothing but a top.
+//! Here c is the capacity. The objects always end at the window's end, so one number says
+//! everything: the *top*, the address of the newest object. The sheaf is empty if the word at the
+//! top is null. It is full if the word behind the top begins another window. The window is the top
+//! rounded down. A per-CPU slot holds only a top.
 //!
-//! Two windows without room stand for sheaves that are not there. Both look
-//! empty to an allocation and full to a free, so that the fast paths need no test of their own:
+//! Two windows without room are sentinels: they stand for an absent sheaf. A sentinel looks empty
+//! to an allocation and full to a free, so the fast paths need no test of their own:
 //!
 //! | top in a slot | meaning |
 //! |---|---|
 //! | [`bootstrap`] | this CPU has no sheaf yet, or a thread has taken it |
-//! | [`stopped`] | the CPU's region is being drained: leave it alone |
+//! | [`stopped`] | the CPU's region is being drained: no thread may change it |
+//!
+//! Ownership: the thread that takes a top out of a slot owns the sheaf, as a [`Sheaf`]. Sheaves
+//! that no thread owns are in a slot or in a [`SheafList`].
 
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU16;
@@ -27,23 +30,23 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::grace::RcuHead;
 use crate::sync::atomic;
 
-/// Bytes of a window, and its alignment.
+/// Bytes of a window, and its alignment in bytes.
 pub const SHEAF_BYTES: usize = 4096;
 const WORDS: usize = SHEAF_BYTES / 8;
-/// Most objects that a sheaf can hold: of most small sizes whole slabs of 125 or 250.
+/// Most objects that a sheaf can hold: for most small sizes whole slabs of 125 or 250 objects.
 pub const MAX_CAPACITY: usize = 500;
-/// Words before the objects and their null.
+/// Words before the objects and their terminating null.
 const HEAD_WORDS: usize = 5;
 
-/// The memory of a sheaf; see the module.
+/// The memory of a sheaf; the module describes the layout.
 #[repr(C, align(4096))]
 pub struct Window {
     link: *mut Window,
-    /// Read by who only glances at a sheaf, too.
+    /// Also read by threads that do not own the sheaf.
     capacity: AtomicU16,
     cache: u16,
     len: u32,
-    /// While a grace period is awaited: the record of who waits, and whose the sheaf is.
+    /// During a grace period: the deferral record, and the allocator that owns the sheaf.
     pub(crate) rcu: RcuHead,
     pub(crate) allocator: *const (),
     objects: [*mut u8; WORDS - HEAD_WORDS],
@@ -51,7 +54,7 @@ pub struct Window {
 
 const _: () = assert!(size_of::<Window>() == SHEAF_BYTES);
 const _: () = assert!(HEAD_WORDS + 1 + MAX_CAPACITY <= WORDS);
-/// Bytes from a window's start to its capacity, 16 bits wide, for sequences.
+/// Bytes from a window's start to its capacity (16 bits), for restartable sequences.
 pub const CAPACITY_OFFSET: usize = core::mem::offset_of!(Window, capacity);
 
 impl Window {
@@ -68,7 +71,7 @@ impl Window {
     }
 }
 
-/// Two windows without room, never written.
+/// Two windows without room, never written: the sentinels.
 #[repr(transparent)]
 struct Sentinels([Window; 2]);
 
@@ -85,53 +88,53 @@ pub fn bootstrap() -> usize {
     &raw const SENTINELS.0[0] as usize + LAST
 }
 
-/// The top that stands for "leave this CPU alone".
+/// The top that stands for "this CPU is stopped".
 #[inline]
 pub fn stopped() -> usize {
     &raw const SENTINELS.0[1] as usize + LAST
 }
 
-/// Whether the top is one of the two that stand for no sheaf.
+/// Whether the top is a sentinel.
 #[inline]
 pub fn is_sentinel(top: usize) -> bool {
     top == bootstrap() || top == stopped()
 }
 
-/// Whether no further object fits on the sheaf with this top.
+/// Whether the sheaf with this top has no room.
 #[inline]
 pub fn top_is_full(top: usize) -> bool {
     (top + 8).is_multiple_of(SHEAF_BYTES)
 }
 
-/// Objects that still fit on the sheaf with this top; none for a sentinel.
+/// Objects that still fit into the sheaf with this top; 0 for a sentinel.
 #[inline]
 pub fn top_room(top: usize) -> usize {
     (LAST - top % SHEAF_BYTES) / 8
 }
 
-/// Objects in the sheaf with this top. Racy: the sheaf may belong to someone else.
+/// Objects in the sheaf with this top. Racy: another thread may own the sheaf.
 #[inline]
 pub fn top_len(top: usize) -> usize {
     (top % SHEAF_BYTES + 8 * top_capacity(top)).saturating_sub(LAST) / 8
 }
 
-/// Objects that the sheaf with this top can hold. Racy: the sheaf may belong to someone else.
+/// Objects that the sheaf with this top can hold. Racy: another thread may own the sheaf.
 #[inline]
 pub fn top_capacity(top: usize) -> usize {
     let window = (top & !(SHEAF_BYTES - 1)) as *const Window;
     // SAFETY: windows are never unmapped, and a capacity is set before the window is published.
     let capacity = unsafe { &(*window).capacity };
-    // Relaxed: a glance, or the holder's own.
+    // Relaxed: a peek, or the owner's own store.
     usize::from(capacity.load(Relaxed))
 }
 
-/// Whether the sheaf with this top holds no object. Racy: the sheaf may belong to someone else.
+/// Whether the sheaf with this top has no object. Racy: another thread may own the sheaf.
 #[inline]
 pub fn top_is_empty(top: usize) -> bool {
     top_len(top) == 0
 }
 
-/// A sheaf that the holder owns: no other thread reads or writes it.
+/// A sheaf that the holder owns: no other thread accesses its objects.
 #[derive(Debug)]
 pub struct Sheaf {
     window: NonNull<Window>,
@@ -139,20 +142,20 @@ pub struct Sheaf {
 }
 
 impl Sheaf {
-    /// Makes an empty sheaf of `capacity` objects of the cache with index `cache` in a window.
+    /// Makes an empty sheaf in a window, for `capacity` objects of the cache with index `cache`.
     ///
     /// # Safety
     ///
-    /// The window is valid for the program's whole life and owned by the caller.
+    /// The window stays valid until the program ends, and the caller owns it.
     ///
     /// # Panics
     ///
-    /// When `capacity` is 0 or above [`MAX_CAPACITY`].
+    /// If `capacity` is 0 or above [`MAX_CAPACITY`].
     pub unsafe fn new(window: NonNull<Window>, capacity: usize, cache: usize) -> Self {
         assert!((1..=MAX_CAPACITY).contains(&capacity));
         // SAFETY: the caller owns the window.
         unsafe {
-            // Relaxed: others glance at it.
+            // Relaxed: other threads only peek at it.
             (*window.as_ptr()).capacity.store(capacity as u16, Relaxed);
             (*window.as_ptr()).cache = cache as u16;
             (*window.as_ptr()).objects[WORDS - 1 - HEAD_WORDS - capacity] = core::ptr::null_mut();
@@ -160,18 +163,18 @@ impl Sheaf {
         Self { window, len: 0 }
     }
 
-    /// The sheaf whose top was taken out of a slot.
+    /// The sheaf of a top that was taken out of a slot.
     ///
     /// # Safety
     ///
-    /// The caller took `top` out of a slot and so owns the sheaf; it is not a sentinel.
+    /// The caller took `top` out of a slot, so it owns the sheaf; `top` is not a sentinel.
     pub unsafe fn from_top(top: usize) -> Self {
         debug_assert!(!is_sentinel(top) && top.is_multiple_of(8));
         let address = top & !(SHEAF_BYTES - 1);
         // SAFETY: the caller owns the sheaf; a window is never at address 0.
         let (window, capacity) = unsafe {
             let window = NonNull::new_unchecked(address as *mut Window);
-            // Relaxed: ours.
+            // Relaxed: this thread owns the sheaf.
             (window, (*window.as_ptr()).capacity.load(Relaxed) as usize)
         };
         let empty = address + LAST - 8 * capacity;
@@ -181,24 +184,23 @@ impl Sheaf {
         }
     }
 
-    /// The word that a slot holds for this sheaf; whoever takes it out owns the sheaf.
+    /// The word that a slot holds for this sheaf. The thread that takes it out owns the sheaf.
     #[inline]
     pub fn into_top(self) -> usize {
         self.window.as_ptr() as usize + LAST - 8 * (self.capacity() - self.len)
     }
 
-    /// Makes room for `capacity` objects, no fewer than before; the objects stay as they are.
+    /// Raises the capacity to `capacity` objects; the objects stay in order.
     ///
     /// # Panics
     ///
-    /// When `capacity` is below the sheaf's own or above [`MAX_CAPACITY`].
+    /// If `capacity` is below the sheaf's own or above [`MAX_CAPACITY`].
     pub fn widen(&mut self, capacity: usize) {
         assert!((self.capacity()..=MAX_CAPACITY).contains(&capacity));
         let old = self.first();
-        // SAFETY: we own the window. The objects and the null below them fit, both before and
-        // after.
+        // SAFETY: we own the window. The objects and the null before them fit, before and after.
         unsafe {
-            // Relaxed: others glance at it.
+            // Relaxed: other threads only peek at it.
             (*self.window.as_ptr())
                 .capacity
                 .store(capacity as u16, Relaxed);
@@ -210,7 +212,7 @@ impl Sheaf {
         }
     }
 
-    /// The window with its objects, for [`from_window`](Self::from_window).
+    /// The window with its objects; [`from_window`](Self::from_window) is the inverse.
     pub fn keep(self) -> NonNull<Window> {
         atomic::writes(self.window.as_ptr(), 8);
         // SAFETY: we own the window.
@@ -218,11 +220,11 @@ impl Sheaf {
         self.window
     }
 
-    /// The sheaf that [`keep`](Self::keep) gave up.
+    /// The sheaf that [`keep`](Self::keep) turned into a window.
     ///
     /// # Safety
     ///
-    /// The caller owns the window, and `keep` was the last to touch it.
+    /// The caller owns the window, and nothing has changed it since `keep`.
     pub unsafe fn from_window(window: NonNull<Window>) -> Self {
         atomic::reads(window.as_ptr(), 8);
         // SAFETY: the caller owns the window.
@@ -230,18 +232,18 @@ impl Sheaf {
         Self { window, len }
     }
 
-    /// The window, for its next use; the objects are forgotten.
+    /// The window of an empty sheaf, for its next use.
     pub fn into_window(self) -> NonNull<Window> {
         debug_assert!(self.is_empty());
         self.window
     }
 
-    /// Most objects that fit.
+    /// Objects that the sheaf can hold.
     #[inline]
     pub fn capacity(&self) -> usize {
         // SAFETY: we own the window.
         let capacity = unsafe { &(*self.window.as_ptr()).capacity };
-        // Relaxed: ours.
+        // Relaxed: this thread owns the sheaf.
         capacity.load(Relaxed) as usize
     }
 
@@ -263,7 +265,7 @@ impl Sheaf {
         self.len == 0
     }
 
-    /// Whether no further object fits.
+    /// Whether the sheaf has no room.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.len == self.capacity()
@@ -284,8 +286,8 @@ impl Sheaf {
         unsafe { core::slice::from_raw_parts(self.first(), self.len) }
     }
 
-    /// Looks at each line of the objects, which another CPU may have written: all of them come at
-    /// once then, not one by one as they are used.
+    /// Prefetches the object array: reads each of its cache lines, which another CPU may have
+    /// written. The misses overlap here; later uses would take them one by one.
     pub fn fetch(&self) {
         const LINE: usize = 64 / size_of::<usize>();
         let lines = self.objects().iter().rev().step_by(LINE);
@@ -300,17 +302,18 @@ impl Sheaf {
         unsafe { core::slice::from_raw_parts_mut(self.first(), self.len) }
     }
 
-    /// The room behind the newest object; [`grow`](Self::grow) after filling it from its start.
+    /// The room behind the newest object. After filling it from its start, call
+    /// [`grow`](Self::grow).
     #[inline]
     pub fn room(&mut self) -> &mut [*mut u8] {
         let (capacity, len) = (self.capacity(), self.len);
         atomic::writes(self.first().wrapping_add(len), 8 * (capacity - len));
-        // SAFETY: the words between the newest object and the window's end are
-        // ours and initialised (windows begin zeroed).
+        // SAFETY: the words between the newest object and the window's end are ours and initialised
+        // (a fresh window is zeroed).
         unsafe { core::slice::from_raw_parts_mut(self.first().add(len), capacity - len) }
     }
 
-    /// Counts `n` objects that were written to [`room`](Self::room).
+    /// Adds `n` objects that were written to [`room`](Self::room).
     #[inline]
     pub fn grow(&mut self, n: usize) {
         debug_assert!(self.len + n <= self.capacity());
@@ -321,14 +324,14 @@ impl Sheaf {
     ///
     /// # Panics
     ///
-    /// When the sheaf is full.
+    /// If the sheaf is full.
     #[inline]
     pub fn push(&mut self, object: *mut u8) {
         self.room()[0] = object;
         self.len += 1;
     }
 
-    /// Takes the newest object out; `None` when the sheaf is empty.
+    /// Removes the newest object; `None` if the sheaf is empty.
     #[inline]
     pub fn pop(&mut self) -> Option<*mut u8> {
         let object = *self.objects().last()?;
@@ -336,20 +339,20 @@ impl Sheaf {
         Some(object)
     }
 
-    /// Forgets all objects but the oldest `len`.
+    /// Removes all objects but the oldest `len`.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 }
 
-/// A list of sheaves that nobody owns: the barn's.
+/// A list of sheaves that no thread owns, such as a barn's.
 #[derive(Debug)]
 pub struct SheafList {
     head: *mut Window,
     len: usize,
 }
 
-// SAFETY: the windows of a list are reached through the list alone.
+// SAFETY: the windows of a list are accessed through the list only.
 unsafe impl Send for SheafList {}
 
 impl SheafList {
@@ -384,7 +387,7 @@ impl SheafList {
         self.len += 1;
     }
 
-    /// Takes the newest sheaf out.
+    /// Removes the newest sheaf.
     pub fn pop(&mut self) -> Option<Sheaf> {
         let window = NonNull::new(self.head)?;
         atomic::reads(window.as_ptr(), 8);
@@ -399,7 +402,7 @@ impl SheafList {
         }
     }
 
-    /// Takes the newest `n` sheaves out, or all if there are fewer.
+    /// Removes the newest `n` sheaves, or all if there are fewer.
     pub fn split(&mut self, n: usize) -> SheafList {
         let mut newest = SheafList::new();
         while newest.len() < n
@@ -410,7 +413,7 @@ impl SheafList {
         newest
     }
 
-    /// Takes all sheaves out.
+    /// Removes all sheaves.
     pub fn take(&mut self) -> SheafList {
         core::mem::take(self)
     }
@@ -445,7 +448,7 @@ mod tests {
 
     fn sheaf(capacity: usize) -> Sheaf {
         let window = NonNull::from(Box::leak(Box::new(Window::none())));
-        // SAFETY: leaked, so valid for ever and ours.
+        // SAFETY: leaked, so valid until the program ends, and ours.
         unsafe { Sheaf::new(window, capacity, 1) }
     }
 
@@ -490,7 +493,7 @@ mod tests {
                 assert_eq!(top_is_full(top), len == capacity);
                 // SAFETY: the word at a top is the newest object, or null.
                 assert_eq!(unsafe { *(top as *const usize) } == 0, len == 0);
-                // SAFETY: we just gave it up.
+                // SAFETY: `into_top` has just given it up.
                 s = unsafe { Sheaf::from_top(top) };
                 if len < capacity {
                     s.push(16 as *mut u8);

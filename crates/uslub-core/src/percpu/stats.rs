@@ -1,16 +1,17 @@
-//! Statistics, under the kernel's names. Each CPU counts in its own region; see `info` for their
-//! sums.
+//! Statistics, with the kernel's names.
+//!
+//! Each CPU counts in its own region; `info` sums them up. Counts are racy, as the kernel's are.
 
 macro_rules! items {
     ($($(#[$doc:meta])* $item:ident => $name:literal,)*) => {
-        /// What is counted, a cache.
+        /// A counter; each cache has all of them.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(usize)]
         pub enum StatItem {
             $($(#[$doc])* $item,)*
         }
 
-        /// All items with the names that `/sys/kernel/slab/<cache>/` gives them.
+        /// All counters, with their names in `/sys/kernel/slab/<cache>/`.
         pub const STAT_ITEMS: &[(StatItem, &str)] = &[$((StatItem::$item, $name),)*];
     };
 }
@@ -18,70 +19,71 @@ macro_rules! items {
 items! {
     /// Objects taken from sheaves.
     AllocFastpath => "alloc_fastpath",
-    /// Objects taken from slabs directly.
+    /// Objects taken directly from slabs.
     AllocSlowpath => "alloc_slowpath",
     /// Objects put into sheaves.
     FreeFastpath => "free_fastpath",
-    /// Objects freed to slabs directly.
+    /// Objects freed directly to slabs.
     FreeSlowpath => "free_slowpath",
-    /// Updates of slabs that freed them: one for all objects of a slab that were found together.
+    /// Updates of slabs by direct frees: one for all objects of one slab that a call finds
+    /// together.
     FreeDetached => "free_detached",
-    /// Slabs that a free linked to the partial list.
+    /// Slabs that a free added to the partial list.
     FreeAddPartial => "free_add_partial",
-    /// Slabs that a free unlinked from the partial list.
+    /// Slabs that a free removed from the partial list.
     FreeRemovePartial => "free_remove_partial",
-    /// Slabs from the page layer.
+    /// Slabs allocated from the page layer.
     AllocSlab => "alloc_slab",
-    /// Slabs back to the page layer.
+    /// Slabs freed to the page layer.
     FreeSlab => "free_slab",
-    /// Objects asked of another node than the CPU's.
+    /// Objects requested from another node than the CPU's.
     AllocNodeMismatch => "alloc_node_mismatch",
-    /// Slabs of a smaller order than wanted. Always 0: where no run of pages is left, a block of 2
-    /// MiB is added, and one without a run of 32 pages is none.
+    /// Slabs of a smaller order than requested. Always 0: without a free run of this order the
+    /// arena grows by a 2 MiB block, which has runs of every order.
     OrderFallback => "order_fallback",
-    /// State words that changed under our hands.
+    /// Failed compare-and-swaps of slab states.
     CmpxchgDoubleFail => "cmpxchg_double_fail",
     /// Objects moved from sheaves to slabs.
     SheafFlush => "sheaf_flush",
     /// Objects moved from slabs to sheaves.
     SheafRefill => "sheaf_refill",
-    /// Objects that a refill left over and put into sheaves.
+    /// Objects left over from a refill and put into sheaves.
     SheafSpill => "sheaf_spill",
-    /// Times that a CPU came to want larger sheaves.
+    /// Times that a CPU raised its target sheaf capacity.
     SheafGrow => "sheaf_grow",
-    /// Times that a CPU came to want smaller sheaves.
+    /// Times that a CPU lowered its target sheaf capacity.
     SheafShrink => "sheaf_shrink",
-    /// Sheaves made.
+    /// Sheaves allocated.
     SheafAlloc => "sheaf_alloc",
-    /// Sheaves given up.
+    /// Sheaves freed.
     SheafFree => "sheaf_free",
     /// Full sheaves taken from a barn.
     BarnGet => "barn_get",
-    /// Full sheaves wanted while the barn had none.
+    /// Requests for a full sheaf that a barn could not serve.
     BarnGetFail => "barn_get_fail",
     /// Full sheaves stored in a barn.
     BarnPut => "barn_put",
-    /// Full sheaves that a barn refused.
+    /// Full sheaves that a barn rejected.
     BarnPutFail => "barn_put_fail",
     /// Times that a node's list lock was taken.
     ListLock => "list_lock",
-    /// Times that it was held by somebody else.
+    /// Times that another thread held the list lock.
     ListLockWait => "list_lock_wait",
-    /// Objects that wait or waited for a grace period in sheaves.
+    /// Objects put into rcu sheaves, to wait for a grace period.
     FreeRcuSheaf => "free_rcu_sheaf",
-    /// Objects for which there was no rcu sheaf.
+    /// Objects freed after a grace period without an rcu sheaf.
     FreeRcuSheafFail => "free_rcu_sheaf_fail",
-    /// Prefilled sheaves that were the CPU's spare.
+    /// Prefilled sheaves taken from the CPU's spare.
     SheafPrefillFast => "sheaf_prefill_fast",
-    /// Prefilled sheaves that were not.
+    /// Prefilled sheaves taken from elsewhere.
     SheafPrefillSlow => "sheaf_prefill_slow",
-    /// Prefilled sheaves larger than the cache's.
+    /// Prefilled sheaves larger than the cache's sheaves.
     SheafPrefillOversize => "sheaf_prefill_oversize",
-    /// Prefilled sheaves that became the CPU's spare again.
+    /// Prefilled sheaves returned as the CPU's spare.
     SheafReturnFast => "sheaf_return_fast",
-    /// Prefilled sheaves that did not.
+    /// Prefilled sheaves returned in another way.
     SheafReturnSlow => "sheaf_return_slow",
 }
 
-/// Counters that a region has for each cache.
+/// Number of counters per cache in a region.
 pub const STAT_SLOTS: usize = STAT_ITEMS.len();

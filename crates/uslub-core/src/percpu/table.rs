@@ -1,7 +1,7 @@
-//! Per-CPU slots: where each CPU keeps its sheaves.
+//! Per-CPU slots: the words in which each CPU keeps its sheaves.
 //!
-//! Every CPU (or concurrency id) that ever ran a slow path owns a [`Region`]. A
-//! [`Table`] indexed by the CPU leads to it. For each cache a region has three words, and counters:
+//! Each CPU (or concurrency id) that ever ran a slow path owns a [`Region`]. A [`Table`], indexed
+//! by the CPU, leads to it. For each cache a region has counters and three words:
 //!
 //! | word | holds |
 //! |---|---|
@@ -9,21 +9,29 @@
 //! | spare | a sheaf's top, 0 for none, or the stopped sentinel |
 //! | rcu | a sheaf's top, or a sentinel; 0 before the first free that waits for a grace period |
 //!
-//! A word is changed by one store of the CPU that it belongs to (in a
-//! restartable sequence, or under the word's lock bit where there are none).
-//! Taking a sheaf is replacing its top by a sentinel; the thread then owns it
-//! with no lock and may be preempted, and others on that CPU fetch another sheaf.
+//! A table entry has three states:
 //!
-//! A remote CPU's slots are reached by [`Table::stop`]: the table entry is turned to a region in
-//! which every slot says *stopped*, a fence waits until no thread is still in
-//! the old one, and then the stopper owns all of it until [`Table::resume`].
+//! | entry of a CPU | meaning |
+//! |---|---|
+//! | the stopped region, no own region | the CPU never ran a slow path |
+//! | its own region | running: the CPU's threads use the words |
+//! | the stopped region, with an own region | stopped: the stopper owns the words |
 //!
-//! The words main and spare of a cache and its counts of allocations and frees lie side by side: a
-//! call writes to one line. (Of counts in lines of their own two sizes in turn took a quarter
-//! longer on a Zen 4.)
+//! Only the CPU that owns a word changes it, by one store: in a restartable sequence, or under the
+//! word's lock bit on platforms without sequences. To take a sheaf, a thread replaces its top by a
+//! sentinel. The thread then owns the sheaf without a lock and may be preempted; other threads of
+//! this CPU get another sheaf.
 //!
-//! A region is made of pages: page k serves the caches with index 128·k … 128·k+127,
-//! so that a program with few caches touches one page a CPU.
+//! [`Table::stop`] gives access to another CPU's words: it turns the table entry to the stopped
+//! region, in which every slot says *stopped*. A fence waits until no thread is in a sequence on
+//! the old region. The stopper then owns the region until [`Table::resume`].
+//!
+//! A cache's words main and spare and its counts of allocations and frees are adjacent, so a call
+//! writes to one cache line. (With the counts in lines of their own, two alternating sizes took a
+//! quarter longer on a Zen 4.)
+//!
+//! A region is made of pages: page k serves the caches with index 128·k … 128·k+127. A program with
+//! few caches touches one page per CPU.
 
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -33,46 +41,46 @@ use crate::percpu::stats::{STAT_SLOTS, StatItem};
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
 
-/// Caches a page of a region serves.
+/// Caches that one page of a region serves.
 pub(crate) const CACHES_A_PAGE: usize = 128;
 /// Pages of a region.
 const REGION_PAGES: usize = 16;
-/// Words of a cache that lie side by side.
+/// Adjacent words of a cache, 8 bytes each.
 pub const CACHE_WORDS: usize = 4;
-/// Words from a cache's main word to its rcu word: what few caches use lies in a page of its own.
+/// Words from a cache's main word to its rcu word. Few caches use it, so it lies in another page.
 const TO_RCU: usize = CACHE_WORDS * CACHES_A_PAGE;
-/// Words of a region page.
+/// Words of a region page: 4096 bytes of main words, 4096 bytes of rcu words.
 const PAGE_WORDS: usize = 2 * TO_RCU;
-/// Most caches an allocator can have, plus one (index 0 means none).
+/// Most caches of an allocator, plus one (index 0 means no cache).
 pub const MAX_CACHES: usize = CACHES_A_PAGE * REGION_PAGES;
 
 /// Bytes from a cache's main word to its count of allocations.
 pub const ALLOCS_OFFSET: usize = 16;
-/// Bytes from a cache's main word to its count of frees, or from its rcu word to the count of what
-/// was put into that sheaf.
+/// Bytes from a cache's main word to its count of frees, and from its rcu word to the count of
+/// objects put into its rcu sheaf.
 pub const FREES_OFFSET: usize = 24;
-/// Where in its page lies what fast paths only look at, to the page's end: where a region has words
-/// of the caches from the 96th on, as few programs have. A processor takes a load for one of what
-/// was just stored at the same place of another page, and waits.
+/// Byte offset in a page from which words lie that fast paths only read. At these offsets a region
+/// has the words of caches 96 and up, which few programs have. The reason is 4 KiB aliasing: a
+/// processor takes a load for one of a recent store at the same page offset, and waits.
 pub const APART: usize = PAGE_SIZE / 4 * 3;
 
 const _: () = assert!(8 * TO_RCU == PAGE_SIZE);
 
 /// Identity of a cache: the index of its main word in a region, never 0.
 ///
-/// The page map stores it, so that a free finds its slot without another look-up.
+/// The page map stores it, so a free finds its slot without another lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheId(u16);
 
 impl CacheId {
-    /// The identity of the cache with this dense index, from 1.
+    /// The identity of the cache with this index, from 1.
     pub const fn from_index(index: usize) -> Self {
         assert!(index > 0 && index < MAX_CACHES);
         Self((index / CACHES_A_PAGE * PAGE_WORDS + index % CACHES_A_PAGE * CACHE_WORDS) as u16)
     }
 
-    /// The identity of a size class, from 1: classes are the first caches, and all of them lie in
-    /// one page of a region.
+    /// The identity of a size class, from 1: the classes are the first caches, and their words lie
+    /// in one page of a region.
     #[inline]
     pub const fn of_class(class: u8) -> Self {
         Self(class as u16 * CACHE_WORDS as u16)
@@ -84,13 +92,13 @@ impl CacheId {
         if raw == 0 { None } else { Some(Self(raw)) }
     }
 
-    /// What the page map stores.
+    /// The identity as the page map stores it.
     #[inline]
     pub const fn raw(self) -> u16 {
         self.0
     }
 
-    /// The dense index, from 1.
+    /// The index, from 1.
     #[inline]
     pub const fn index(self) -> usize {
         let (page, word) = (self.0 as usize / PAGE_WORDS, self.0 as usize % PAGE_WORDS);
@@ -121,7 +129,7 @@ impl CacheId {
 pub struct Slot(u16);
 
 impl Slot {
-    /// The main word of no cache, where every region has a sheaf without room.
+    /// The main word of no cache: in every region it holds a sheaf without room.
     pub(crate) const NOBODYS: Slot = Slot(0);
 
     /// Bytes from the region's start.
@@ -131,12 +139,12 @@ impl Slot {
     }
 }
 
-/// Where a region has the counters of a cache's slow paths: the index of the first.
+/// The index of a cache's first slow-path counter in a region.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counters(u32);
 
 impl Counters {
-    /// Those of a cache.
+    /// The counters of a cache.
     pub(crate) const fn of(cache: CacheId) -> Self {
         Self((cache.index() * STAT_SLOTS) as u32)
     }
@@ -148,7 +156,7 @@ impl Counters {
     }
 }
 
-/// A counter of the slow paths of a cache, by its index in a region.
+/// The index of one slow-path counter in a region.
 #[derive(Clone, Copy, Debug)]
 pub struct Counter(usize);
 
@@ -160,7 +168,7 @@ impl Counter {
     }
 }
 
-/// The words of one CPU.
+/// The words and counters of one CPU.
 #[repr(C, align(4096))]
 pub struct Region {
     words: [AtomicUsize; PAGE_WORDS * REGION_PAGES],
@@ -169,17 +177,17 @@ pub struct Region {
 }
 
 impl Region {
-    /// One word.
+    /// The word of a slot.
     #[inline]
     pub fn word(&self, slot: Slot) -> &AtomicUsize {
         &self.words[slot.0 as usize]
     }
 
-    /// What a slot holds; a glance. Bit 0 may be a lock.
+    /// Peeks at a slot. Bit 0 may be a lock.
     #[inline]
     pub(crate) fn glance(&self, slot: Slot) -> usize {
-        // Acquire: the sheaf's capacity may be looked at; the rest is confirmed by the exchange
-        // that follows.
+        // Acquire: the caller may read the sheaf's capacity; a later compare-and-swap confirms the
+        // rest.
         self.word(slot).load(Acquire)
     }
 
@@ -193,20 +201,20 @@ impl Region {
         )
     }
 
-    /// A counter of the slow paths.
+    /// A slow-path counter.
     #[inline]
     pub fn counter(&self, counter: Counter) -> &AtomicU64 {
         &self.stats[counter.0]
     }
 
-    /// What the CPU wants of a cache's sheaves; see [`capacity`](crate::sheaf::capacity).
+    /// The CPU's capacity state of a cache; see [`capacity`](crate::sheaf::capacity).
     #[inline]
     pub(crate) fn wish(&self, id: CacheId) -> &AtomicU64 {
         &self.wishes[id.index()]
     }
 
     pub(crate) fn count(&self, slot: Slot, offset: usize, n: usize) {
-        // Relaxed: statistics, racy like the kernel's.
+        // Relaxed: statistics, racy as the kernel's.
         self.words[slot.0 as usize + offset / 8].fetch_add(n, Relaxed);
     }
 
@@ -216,7 +224,7 @@ impl Region {
         self.words[id.rcu().0 as usize + FREES_OFFSET / 8].load(Relaxed) as u64
     }
 
-    /// Sets the rcu words of all caches on one region page, once.
+    /// Sets the unset rcu words of all caches of one region page.
     fn fill_rcu(&self, page: usize, rcu: usize) {
         for i in 0..CACHES_A_PAGE {
             // Relaxed: published with the region, or before a cache of this page uses them.
@@ -225,7 +233,7 @@ impl Region {
         }
     }
 
-    /// Sets the words of all caches on one region page.
+    /// Sets the words of all caches of one region page.
     fn fill_page(&self, page: usize, main: usize, spare: usize) {
         for i in 0..CACHES_A_PAGE {
             let at = page * PAGE_WORDS + CACHE_WORDS * i;
@@ -236,37 +244,37 @@ impl Region {
     }
 }
 
-/// Which region belongs to which CPU.
+/// The map from CPUs to regions.
 #[repr(C)]
 pub struct Table {
-    /// Where the regions to use now are listed, if there are so many CPUs at most.
+    /// Caller's memory for the array of active regions, used if it has an entry for every CPU.
     place: &'static [AtomicPtr<Region>],
-    /// By CPU: the region to use now, or the stopped one.
+    /// By CPU: its region, or the stopped region.
     active: AtomicPtr<AtomicPtr<Region>>,
-    /// By CPU: its region, or null.
+    /// By CPU: its own region, or null.
     regions: AtomicPtr<AtomicPtr<Region>>,
     stopped: AtomicPtr<Region>,
     nr: AtomicUsize,
     /// CPUs from this number on have no region.
     pub(crate) end: AtomicUsize,
     pages: AtomicUsize,
-    /// Bit k is set when the rcu words of page k are in use.
+    /// Bit k is set if the rcu words of page k are in use.
     pub(crate) rcu_pages: AtomicUsize,
 }
 
-/// Where in the table's own memory the regions to use now are listed, for `nr` CPUs: behind all
-/// regions, and [`APART`].
+/// Byte offset of the array of active regions in the table's own memory, for `nr` CPUs: behind the
+/// array of regions, and at the page offset [`APART`] or above.
 fn active_at(nr: usize) -> usize {
     (8 * nr).saturating_sub(APART).next_multiple_of(PAGE_SIZE) + APART
 }
 
-/// Bytes of the table's own memory for `nr` CPUs.
+/// Bytes of the table's own memory, for `nr` CPUs.
 fn table_bytes(nr: usize) -> usize {
     (active_at(nr) + 8 * nr).next_multiple_of(PAGE_SIZE)
 }
 
 impl Table {
-    /// Where in it the word lies that fast paths look at, in bytes.
+    /// Byte offset in the table of the word that fast paths read.
     pub const ACTIVE: usize = core::mem::offset_of!(Self, active);
 
     /// A table that is not set up yet.
@@ -274,8 +282,8 @@ impl Table {
         Self::at(&[])
     }
 
-    /// A table that is not set up yet, and will list the regions to use now at a place of the
-    /// caller's, which nobody else writes; elsewhere if there are more CPUs than places.
+    /// A table that is not set up yet. Its array of active regions will lie in `place`, to which no
+    /// other code writes, or in the table's own memory if there are more CPUs than places.
     pub const fn at(place: &'static [AtomicPtr<Region>]) -> Self {
         Self {
             place,
@@ -289,7 +297,7 @@ impl Table {
         }
     }
 
-    /// Sets the table up; returns false when memory cannot be had.
+    /// Sets the table up; returns false if the system refuses memory.
     pub fn init<P: Platform>(&self, platform: &P) -> bool {
         let nr = platform.nr_cpu_ids();
         let table = platform.whole_pages(table_bytes(nr));
@@ -314,7 +322,7 @@ impl Table {
             // SAFETY: within the memory just mapped, or the place. Relaxed: published below.
             unsafe { active.add(cpu).as_ref() }.store(stopped.as_ptr(), Relaxed);
         }
-        // Release, and Relaxed for what is published by the last: readers acquire `active`.
+        // Relaxed: published by the last store. Release: pairs with `active`.
         self.regions.store(regions.as_ptr(), Relaxed);
         self.stopped.store(stopped.as_ptr(), Relaxed);
         self.nr.store(nr, Relaxed);
@@ -323,20 +331,20 @@ impl Table {
         true
     }
 
-    /// Takes [`init`](Self::init) back, when nobody has seen the table.
+    /// Undoes [`init`](Self::init), before any other thread has seen the table.
     pub(crate) fn undo<P: Platform>(&self, platform: &P) {
-        // Relaxed: nobody else has the table.
+        // Relaxed: no other thread has the table.
         let (regions, stopped) = (self.regions.load(Relaxed), self.stopped.load(Relaxed));
         for (start, bytes) in [
             (regions.cast::<u8>(), table_bytes(self.nr())),
             (stopped.cast(), size_of::<Region>()),
         ] {
             if let Some(start) = NonNull::new(start) {
-                // SAFETY: mapped by `init`, used by no one.
+                // SAFETY: mapped by `init`, not used.
                 unsafe { platform.unmap(start, platform.whole_pages(bytes)) };
             }
         }
-        // Relaxed: as above.
+        // Relaxed: no other thread has the table.
         self.active.store(null_mut(), Relaxed);
     }
 
@@ -347,21 +355,21 @@ impl Table {
         self.active.load(Acquire)
     }
 
-    /// Whether the table was made.
+    /// Whether the table is set up.
     pub fn is_there(&self) -> bool {
         !self.active().is_null()
     }
 
-    /// The region of stopped CPUs, in which several CPUs may count at a time.
+    /// The stopped region; several CPUs may count in it at a time.
     #[inline]
     pub fn stopped(&self) -> *mut Region {
-        // Relaxed: set once, before anyone has the table.
+        // Relaxed: set once, before any other thread has the table.
         self.stopped.load(Relaxed)
     }
 
     /// Number of CPU indices.
     pub fn nr(&self) -> usize {
-        // Relaxed: set once, before anyone has the table.
+        // Relaxed: set once, before any other thread has the table.
         self.nr.load(Relaxed)
     }
 
@@ -373,47 +381,48 @@ impl Table {
 
     fn entry(&self, cpu: usize) -> &AtomicPtr<Region> {
         assert!(cpu < self.nr());
-        // SAFETY: the array has `nr` entries and lives for ever.
+        // SAFETY: the array has `nr` entries and is never freed.
         unsafe { &*self.active().add(cpu) }
     }
 
     fn region_entry(&self, cpu: usize) -> &AtomicPtr<Region> {
         assert!(cpu < self.nr());
-        // Relaxed: set once, before anyone has the table.
+        // Relaxed: set once, before any other thread has the table.
         let regions = self.regions.load(Relaxed);
-        // SAFETY: the array has `nr` entries and lives for ever.
+        // SAFETY: the array has `nr` entries and is never freed.
         unsafe { &*regions.add(cpu) }
     }
 
     /// The region to use on a CPU now.
     #[inline]
     pub fn here(&self, cpu: usize) -> &Region {
-        // SAFETY: entries are never null and regions live for ever. Acquire: pairs with `make`.
+        // SAFETY: entries are never null, regions are never freed. Acquire: pairs with `make`.
         unsafe { &*self.entry(cpu).load(Acquire) }
     }
 
-    /// A CPU's own region, if it has one. Racy for any but statistics and the stopper.
+    /// A CPU's own region, if it has one. Only the stopper may rely on its words; others read
+    /// statistics.
     pub fn region(&self, cpu: usize) -> Option<&Region> {
         // Acquire: pairs with `make`.
         let region = NonNull::new(self.region_entry(cpu).load(Acquire))?;
-        // SAFETY: regions live for ever.
+        // SAFETY: regions are never freed.
         Some(unsafe { region.as_ref() })
     }
 
-    /// The regions that exist, with their CPUs.
+    /// All regions, with their CPUs.
     pub fn regions(&self) -> impl Iterator<Item = (usize, &Region)> {
         (0..self.end()).filter_map(|cpu| Some((cpu, self.region(cpu)?)))
     }
 
-    /// The regions in which somebody may have counted: all that exist, and the one of stopped CPUs.
+    /// All regions that may have counts: each CPU's region, and the stopped region.
     pub fn counting(&self) -> impl Iterator<Item = &Region> {
-        // Relaxed: set once. SAFETY: regions live for ever.
+        // Relaxed: set once. SAFETY: regions are never freed.
         let stopped = unsafe { self.stopped.load(Relaxed).as_ref() };
         self.regions().map(|(_, region)| region).chain(stopped)
     }
 
-    /// Gives a CPU its region; returns false when memory cannot be had. The
-    /// caller holds the lock over the list of caches, and nobody stops CPUs meanwhile.
+    /// Gives a CPU its region; returns false if the system refuses memory. The caller holds the
+    /// lock of the cache list, and no thread stops CPUs meanwhile.
     pub fn make<P: Platform>(&self, platform: &P, cpu: usize) -> bool {
         if self.region(cpu).is_some() {
             return true;
@@ -427,26 +436,26 @@ impl Table {
         // Relaxed: changed only under the caller's lock.
         for page in 0..self.pages.load(Relaxed) {
             region.fill_page(page, sheaf::bootstrap(), 0);
-            // Relaxed: as above.
+            // Relaxed: changed only under the caller's lock.
             if self.rcu_pages.load(Relaxed) >> page & 1 == 1 {
                 region.fill_rcu(page, sheaf::bootstrap());
             }
         }
-        // Release: whoever finds the region must see its words.
+        // Release: a thread that finds the region must see its words.
         self.region_entry(cpu).store(memory.as_ptr(), Release);
         self.end.fetch_max(cpu + 1, Release);
         self.entry(cpu).store(memory.as_ptr(), Release);
         true
     }
 
-    /// Makes the words of a cache usable in all regions, now and to come. The
-    /// caller holds the lock over the list of caches.
+    /// Makes the words of a cache usable in all regions, present and future. The caller holds the
+    /// lock of the cache list.
     pub fn prepare(&self, id: CacheId) {
         let page = id.index() / CACHES_A_PAGE;
         // Relaxed: changed only under the caller's lock.
         while self.pages.load(Relaxed) <= page {
             let next = self.pages.load(Relaxed);
-            // SAFETY: set up by `init`; regions live for ever. Relaxed: as above.
+            // SAFETY: set up by `init`; regions are never freed. Relaxed: set once.
             unsafe { &*self.stopped.load(Relaxed) }.fill_page(
                 next,
                 sheaf::stopped(),
@@ -455,26 +464,25 @@ impl Table {
             for (_, region) in self.regions() {
                 region.fill_page(next, sheaf::bootstrap(), 0);
             }
-            // Relaxed: as above.
+            // Relaxed: changed only under the caller's lock.
             self.pages.store(next + 1, Relaxed);
         }
     }
 
-    /// Makes the rcu words of a cache usable in all regions, now and to come. The
-    /// caller holds the lock over the list of caches.
+    /// Makes the rcu words of a cache usable in all regions, present and future. The caller holds
+    /// the lock of the cache list.
     pub(crate) fn prepare_rcu(&self, id: CacheId) {
         let page = id.index() / CACHES_A_PAGE;
-        // SAFETY: set up by `init`; regions live for ever. Relaxed: changed only under the caller's
-        // lock.
+        // SAFETY: set up by `init`; regions are never freed. Relaxed: set once.
         unsafe { &*self.stopped.load(Relaxed) }.fill_rcu(page, sheaf::stopped());
         for (_, region) in self.regions() {
             region.fill_rcu(page, sheaf::bootstrap());
         }
-        // Relaxed: as above.
+        // Relaxed: changed only under the caller's lock.
         self.rcu_pages.fetch_or(1 << page, Relaxed);
     }
 
-    /// Sets the counts of a cache to zero, whose identity is used again.
+    /// Clears the counts of a cache whose identity is reused.
     pub(crate) fn reset_counts(&self, id: CacheId) {
         for region in self.counting() {
             let (main, rcu) = (id.main().0 as usize, id.rcu().0 as usize);
@@ -483,26 +491,26 @@ impl Table {
                 main + FREES_OFFSET / 8,
                 rcu + FREES_OFFSET / 8,
             ] {
-                // Relaxed: statistics; nobody uses the identity.
+                // Relaxed: statistics; no cache uses the identity.
                 region.words[counted].store(0, Relaxed);
             }
-            // Relaxed: as above.
+            // Relaxed: no cache uses the identity.
             region.wishes[id.index()].store(0, Relaxed);
-            // Relaxed: as above.
+            // Relaxed: no cache uses the identity.
             for count in &region.stats[id.index() * STAT_SLOTS..][..STAT_SLOTS] {
-                // Relaxed: as above.
+                // Relaxed: no cache uses the identity.
                 count.store(0, Relaxed);
             }
         }
     }
 
-    /// Keeps all threads off a CPU's region and returns it to the caller alone;
-    /// `None` when the CPU has none or no fence can be had. One stopper at a time.
+    /// Keeps all threads off a CPU's region and gives it to the caller alone. `None` if the CPU has
+    /// no region or the platform refuses a fence. One stopper at a time.
     pub fn stop<P: Platform>(&self, platform: &P, cpu: usize) -> Option<&Region> {
         let region = self.region(cpu)?;
         // Relaxed: set once.
         let stopped = self.stopped.load(Relaxed);
-        // AcqRel: the fence orders it against the sequences of other CPUs.
+        // AcqRel: the fence then orders the swap against sequences on other CPUs.
         let before = self.entry(cpu).swap(stopped, AcqRel);
         debug_assert_ne!(before, stopped);
         if platform.fence() {
@@ -513,29 +521,29 @@ impl Table {
         }
     }
 
-    /// Ends what [`stop`](Self::stop) began.
+    /// Ends [`stop`](Self::stop).
     pub fn resume(&self, cpu: usize) {
-        // Relaxed: our own store, or one that `make` released before we stopped.
+        // Relaxed: our own store, or one that `make` released before the stop.
         let region = self.region_entry(cpu).load(Relaxed);
-        // Release: threads that find the region must see what the stopper wrote.
+        // Release: a thread that finds the region must see the stopper's stores.
         self.entry(cpu).store(region, Release);
     }
 
-    /// Ends every stop and unlocks every word, in the child of a fork: who did it may be a thread
-    /// that is no more.
+    /// Ends every stop and unlocks every word, in the child of a fork: the stopper or lock holder
+    /// may be a thread that does not exist in the child.
     pub fn resume_all<'a>(&'a self) {
         for cpu in 0..self.end() {
             if let Some(region) = self.region(cpu) {
-                // Threads that held a word's lock bit are no more; the tops are as before they took
-                // it. Relaxed: the child has one thread.
+                // The lock holders do not exist in the child; each top is as before its lock.
+                // Relaxed: the child has one thread.
                 let pages = region
                     .words
                     .chunks(PAGE_WORDS)
                     .take(self.pages.load(Relaxed));
-                // Main and spare, or the rcu word and one that is not in use.
+                // Each group has main and spare, or the rcu word and an unused one.
                 let tops = |page: &'a [AtomicUsize]| page.chunks(CACHE_WORDS).flat_map(|c| &c[..2]);
                 for word in pages.flat_map(tops) {
-                    // Relaxed: as above.
+                    // Relaxed: the child has one thread.
                     if word.load(Relaxed) & 1 != 0 {
                         word.fetch_and(!1, Relaxed);
                     }
@@ -545,7 +553,8 @@ impl Table {
         }
     }
 
-    /// Bytes in use by the table and its regions (pages touched).
+    /// Bytes of the table and of the main words in use: an estimate without rcu words and slow-path
+    /// counters.
     pub fn bytes(&self) -> usize {
         if self.nr() == 0 {
             return 0;

@@ -1,10 +1,12 @@
-//! The slot operations where there are no restartable sequences: bit 0 of a
-//! word is its lock. A locked word makes the operation fail; nobody ever waits.
+//! Word operations for platforms without restartable sequences: bit 0 of a word is a lock.
 //!
-//! | word | meaning |
+//! | word | state |
 //! |---|---|
-//! | even | a top (or 0), free to change |
-//! | odd | some thread is between reading the top and writing the new one |
+//! | even | a top (or 0), unlocked |
+//! | odd | locked: a thread is between reading the top and writing the new one |
+//!
+//! An operation on a locked word fails; no operation waits. Callers: a
+//! [`Platform`](crate::platform::Platform) implements its sequences with these functions.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -16,12 +18,12 @@ const LOCKED: usize = 1;
 
 fn take(region: &Region, slot: Slot) -> Option<usize> {
     let word = region.word(slot);
-    // Relaxed: confirmed by the exchange.
+    // Relaxed: confirmed by the compare-and-swap.
     let top = word.load(Relaxed);
     if top & LOCKED != 0 {
         return None;
     }
-    // Acquire: the sheaf's words as the last holder released them.
+    // Acquire: see the sheaf's words as the last holder released them.
     word.compare_exchange(top, top | LOCKED, Acquire, Relaxed)
         .ok()
 }
@@ -35,13 +37,13 @@ fn give(region: &Region, slot: Slot, top: usize) {
 ///
 /// # Safety
 ///
-/// The region belongs to a table of tops.
+/// The region belongs to a [`Table`](crate::percpu::Table).
 pub unsafe fn pop(region: &Region, slot: Slot) -> *mut u8 {
     let Some(top) = take(region, slot) else {
         return core::ptr::null_mut();
     };
     atomic::reads(top as *const u8, 8);
-    // SAFETY: a top points to the newest object or to null; we hold the sheaf.
+    // SAFETY: a top points to the newest object or to null; we hold the sheaf's lock.
     let object = unsafe { *(top as *const *mut u8) };
     if object.is_null() {
         give(region, slot, top);
@@ -56,7 +58,7 @@ pub unsafe fn pop(region: &Region, slot: Slot) -> *mut u8 {
 ///
 /// # Safety
 ///
-/// The region belongs to a table of tops; `object` is free.
+/// The region belongs to a [`Table`](crate::percpu::Table); `object` is free.
 pub unsafe fn push(region: &Region, slot: Slot, object: *mut u8) -> bool {
     let Some(top) = take(region, slot) else {
         return false;
@@ -66,7 +68,7 @@ pub unsafe fn push(region: &Region, slot: Slot, object: *mut u8) -> bool {
         return false;
     }
     atomic::writes((top + 8) as *const u8, 8);
-    // SAFETY: the sheaf has room behind its top; we hold it.
+    // SAFETY: the sheaf has room behind its top; we hold the sheaf's lock.
     unsafe { *((top + 8) as *mut *mut u8) = object };
     give(region, slot, top + 8);
     region.count(slot, FREES_OFFSET, 1);
@@ -87,7 +89,7 @@ pub unsafe fn pop_many(region: &Region, slot: Slot, out: &mut [*mut u8]) -> bool
     if enough {
         let first = (top - 8 * (n - 1)) as *const *mut u8;
         atomic::reads(first, 8 * n);
-        // SAFETY: the sheaf has so many objects; we hold it.
+        // SAFETY: the sheaf has at least `n` objects; we hold the sheaf's lock.
         unsafe { first.copy_to_nonoverlapping(out.as_mut_ptr(), n) };
         give(region, slot, top - 8 * n);
         region.count(slot, ALLOCS_OFFSET, n);
@@ -111,7 +113,7 @@ pub unsafe fn push_many(region: &Region, slot: Slot, objects: &[*mut u8]) -> boo
     if fits {
         let room = (top + 8) as *mut *mut u8;
         atomic::writes(room, 8 * n);
-        // SAFETY: the sheaf has so much room behind its top; we hold it.
+        // SAFETY: the sheaf has room for `n` objects behind its top; we hold the sheaf's lock.
         unsafe { objects.as_ptr().copy_to_nonoverlapping(room, n) };
         give(region, slot, top + 8 * n);
         region.count(slot, FREES_OFFSET, n);
@@ -121,9 +123,9 @@ pub unsafe fn push_many(region: &Region, slot: Slot, objects: &[*mut u8]) -> boo
     fits
 }
 
-/// [`Platform::exchange`](crate::platform::Platform::exchange) by one atomic instruction.
+/// [`Platform::exchange`](crate::platform::Platform::exchange) by one compare-and-swap.
 pub fn exchange(region: &Region, slot: Slot, old: usize, new: usize) -> bool {
-    // AcqRel in two halves: we take the old sheaf's words and give the new one's.
+    // AcqRel: acquires the old sheaf's words, releases the new sheaf's.
     region
         .word(slot)
         .compare_exchange(old, new, AcqRel, Relaxed)

@@ -1,12 +1,18 @@
-//! The barn: full and empty sheaves of one cache and node, between the CPUs.
+//! The barn: full and empty sheaves of one cache and node, shared by the CPUs.
 //!
-//! Whole sheaves change hands here, under one short lock for many
-//! objects. The limits are soft: counts are looked at without the lock.
+//! CPUs exchange whole sheaves here: one short hold of a lock moves many objects. The limits are
+//! soft, since callers peek at the counts without the lock.
 //!
-//! Where one CPU frees many objects at a time that another allocates, a barn may be too full for
-//! the one and, a moment later, too empty for the other: objects that need not have gone to their
-//! slabs. A barn that refused a full sheaf, and then has none for somebody, [widens](Barn::widen);
-//! what it holds in vain is [surplus](Barn::take_surplus), and makes it narrower again.
+//! If one CPU frees many objects and another allocates them, a barn may be too full for the one
+//! and, a moment later, too empty for the other. Objects would then go to their slabs for nothing.
+//!
+//! | event | the barn's limit of full sheaves |
+//! |---|---|
+//! | a full sheaf rejected, then a miss | a quarter higher ([`widen`](Barn::widen)) |
+//! | full sheaves unused since the last check | lower by half of them, the surplus |
+//! | `take_all` | back to the cache's limit |
+//!
+//! [`take_surplus`](Barn::take_surplus) removes the surplus. Callers: `barn_access` and `drain`.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -19,21 +25,22 @@ use crate::sync::{Lock, RawLock};
 struct Lists {
     full: SheafList,
     empty: SheafList,
-    /// Least number of full sheaves since the last look for surplus.
+    /// Least number of full sheaves since the last surplus check.
     low: usize,
 }
 
-/// Sheaves that wait for a CPU. CPUs pass it to each other, so it shares its line with nothing.
+/// The barn of one cache and node. CPUs write to it in turn, so it has its cache lines to itself.
 #[repr(align(64))]
 pub struct Barn<P> {
     lists: Lock<P, Lists>,
     nr_full: AtomicU32,
     nr_empty: AtomicU32,
-    /// Full sheaves for which there is room beyond the cache's limit.
+    /// Extra capacity: full sheaves allowed beyond the cache's limit.
     more: AtomicU32,
-    /// Whether a full sheaf found no room since the last look for surplus.
+    /// Whether a full sheaf was rejected since the last surplus check.
     refused: AtomicBool,
-    /// The CPU that last took full sheaves out, or new slabs for a bulk, and one; 0 at first.
+    /// The last consumer: the CPU that last took full sheaves, or new slabs for a bulk, plus one; 0
+    /// at first.
     taker: AtomicU32,
 }
 
@@ -54,37 +61,37 @@ impl<P: Platform> Barn<P> {
         }
     }
 
-    /// Full sheaves, at a glance.
+    /// Number of full sheaves; may be stale.
     pub fn nr_full(&self) -> usize {
-        // Relaxed: a glance; limits are soft.
+        // Relaxed: a peek; limits are soft.
         self.nr_full.load(Relaxed) as usize
     }
 
-    /// Empty sheaves, at a glance.
+    /// Number of empty sheaves; may be stale.
     pub fn nr_empty(&self) -> usize {
-        // Relaxed: a glance; limits are soft.
+        // Relaxed: a peek; limits are soft.
         self.nr_empty.load(Relaxed) as usize
     }
 
-    /// Full sheaves for which there is room beyond the cache's limit.
+    /// Full sheaves allowed beyond the cache's limit.
     pub fn more(&self) -> usize {
-        // Relaxed: a glance; limits are soft.
+        // Relaxed: a peek; limits are soft.
         self.more.load(Relaxed) as usize
     }
 
-    /// Somebody found no room for a full sheaf.
+    /// Records that a full sheaf was rejected.
     pub fn note_refused(&self) {
-        // Relaxed, both: a hint. Written once, as those who only look at the barn should not take
-        // its line from others.
+        // Relaxed, both: a hint. Stored only once: a CPU that just peeks at the barn must not take
+        // its cache line from others.
         if !self.refused.load(Relaxed) {
             self.refused.store(true, Relaxed);
         }
     }
 
-    /// Somebody found no full sheaf: if others found no room for one shortly before, makes room for
-    /// a quarter more than `limit` and what there is beyond it, but no more than for `most`.
+    /// Records a miss. If a full sheaf was rejected shortly before, raises the limit (`limit` plus
+    /// extra capacity) by a quarter, up to `most`.
     pub fn widen(&self, limit: usize, most: usize) {
-        // Relaxed, here and below: hints; who comes in between widens it once more, or not.
+        // Relaxed, here and below: hints; a concurrent call may widen it once more, or not.
         if self.refused.load(Relaxed) {
             self.refused.store(false, Relaxed);
             let wide = limit + self.more();
@@ -94,18 +101,18 @@ impl<P: Platform> Barn<P> {
         }
     }
 
-    /// A CPU has taken full sheaves out, or new slabs for a bulk.
+    /// Records that a CPU has taken full sheaves, or new slabs for a bulk.
     pub fn note_taker(&self, cpu: usize) {
         let taker = cpu as u32 + 1;
-        // Relaxed, here and below: a hint. Written where it is another, as in `note_refused`.
+        // Relaxed, here and below: a hint. Stored only if it changes, as in `note_refused`.
         if self.taker.load(Relaxed) != taker {
             self.taker.store(taker, Relaxed);
         }
     }
 
-    /// Whether it was another CPU that did so last.
+    /// Whether the last consumer is another CPU.
     pub fn is_emptied_elsewhere(&self, cpu: usize) -> bool {
-        // Relaxed: as above.
+        // Relaxed: a hint.
         let taker = self.taker.load(Relaxed);
         taker != 0 && taker != cpu as u32 + 1
     }
@@ -113,18 +120,18 @@ impl<P: Platform> Barn<P> {
     fn with<T>(&self, spin: bool, work: impl FnOnce(&mut Lists) -> T) -> Option<T> {
         let mut lists = self.lists.lock_if(spin)?;
         let result = work(&mut lists);
-        // Relaxed: glances, written under the lock.
+        // Relaxed: copies for lock-free readers, written under the lock.
         self.nr_full.store(lists.full.len() as u32, Relaxed);
         self.nr_empty.store(lists.empty.len() as u32, Relaxed);
         Some(result)
     }
 
-    /// Takes a full sheaf out.
+    /// Takes a full sheaf.
     pub fn get_full(&self, spin: bool) -> Option<Sheaf> {
         self.exchange_empty(&mut None, 0, spin)
     }
 
-    /// Takes an empty sheaf out.
+    /// Takes an empty sheaf.
     pub fn get_empty(&self, spin: bool) -> Option<Sheaf> {
         if self.nr_empty() == 0 {
             return None;
@@ -136,8 +143,8 @@ impl<P: Platform> Barn<P> {
     ///
     /// # Errors
     ///
-    /// The sheaf itself, when `limit` full ones are there or the lock is busy and must not be
-    /// waited for.
+    /// The sheaf itself, if the barn has `limit` full ones, or if `spin` is false and the lock is
+    /// taken.
     pub fn put_full(&self, sheaf: Sheaf, limit: usize, spin: bool) -> Result<(), Sheaf> {
         self.put(sheaf, limit, spin, |lists| &mut lists.full)
     }
@@ -152,8 +159,8 @@ impl<P: Platform> Barn<P> {
         self.put(sheaf, limit, spin, |lists| &mut lists.empty)
     }
 
-    /// Takes a full sheaf out, and stores an empty one if there is room, under one hold of the
-    /// lock; what is not stored stays with the caller.
+    /// Takes a full sheaf, and stores `empty` if there is room, under one hold of the lock. A sheaf
+    /// that is not stored stays in `empty`.
     pub fn exchange_empty(
         &self,
         empty: &mut Option<Sheaf>,
@@ -176,7 +183,7 @@ impl<P: Platform> Barn<P> {
         self.with(spin, work)?
     }
 
-    /// Stores a full sheaf, and takes an empty one out if there is one, under one hold of the lock.
+    /// Stores a full sheaf, and takes an empty one if there is one, under one hold of the lock.
     ///
     /// # Errors
     ///
@@ -200,7 +207,7 @@ impl<P: Platform> Barn<P> {
         full.map_or(Ok(empty.flatten()), Err)
     }
 
-    /// Takes up to `n` full sheaves out, under one hold of the lock.
+    /// Takes up to `n` full sheaves, under one hold of the lock.
     pub fn get_fulls(&self, n: usize, spin: bool) -> SheafList {
         if self.nr_full() == 0 {
             return SheafList::new();
@@ -213,7 +220,7 @@ impl<P: Platform> Barn<P> {
         self.with(spin, work).unwrap_or_default()
     }
 
-    /// Takes up to `n` empty sheaves out, under one hold of the lock.
+    /// Takes up to `n` empty sheaves, under one hold of the lock.
     pub fn get_empties(&self, n: usize, spin: bool) -> SheafList {
         if self.nr_empty() == 0 {
             return SheafList::new();
@@ -221,8 +228,7 @@ impl<P: Platform> Barn<P> {
         (self.with(spin, |lists| lists.empty.split(n))).unwrap_or_default()
     }
 
-    /// Stores full sheaves under one hold of the lock, until there are `limit`; the others stay
-    /// with the caller.
+    /// Stores full sheaves up to `limit`, under one hold of the lock; the others stay in the list.
     pub fn put_fulls(&self, sheaves: &mut SheafList, limit: usize, spin: bool) {
         self.put_all(sheaves, limit, spin, |lists| &mut lists.full);
     }
@@ -271,8 +277,8 @@ impl<P: Platform> Barn<P> {
         sheaf.map_or(Ok(()), Err)
     }
 
-    /// Takes half of the full sheaves out that nobody has needed since the last call, and the empty
-    /// ones beyond two. There is less room for full ones then.
+    /// Takes half of the full sheaves that no CPU needed since the last call, and the empty ones
+    /// beyond two. The extra capacity falls by as much.
     pub fn take_surplus(&self) -> SheafList {
         let work = |lists: &mut Lists| {
             let mut surplus = SheafList::new();
@@ -296,7 +302,7 @@ impl<P: Platform> Barn<P> {
         self.with(true, work).unwrap_or_default()
     }
 
-    /// Takes all sheaves out: the full ones and the empty ones. It is as narrow as at first then.
+    /// Takes all sheaves, the full and the empty ones; the extra capacity becomes 0.
     pub fn take_all(&self) -> (SheafList, SheafList) {
         // Relaxed, both: hints.
         self.more.store(0, Relaxed);
@@ -310,7 +316,7 @@ impl<P: Platform> Barn<P> {
         self.lists.lock().full.for_each(visit);
     }
 
-    /// Whether somebody is at the lists, at a glance.
+    /// Whether the lock is taken; may be stale.
     pub fn is_held(&self) -> bool {
         self.lists.is_held()
     }

@@ -1,14 +1,14 @@
-//! Visits to a barn: which one a CPU uses, how much it holds, and what goes to and fro.
+//! Barn access: the barn that a CPU uses, its limits, and the cache-line traffic of each transfer.
 //!
-//! | what goes | what is done to it on the way |
-//! |---|---|
-//! | a full sheaf comes, for single objects | all lines of its addresses are read at once |
-//! | an empty sheaf comes | all of its lines are asked for at once, to write to |
-//! | an empty sheaf goes | its lines are [offered](Platform::offer_array) to who fills it |
-//! | a full sheaf goes, or many whole slabs do, and another CPU takes such out | the lines of their objects are [offered](Platform::offer) to that CPU |
+//! - A full sheaf comes in: one load per cache line prefetches its addresses.
+//! - An empty sheaf comes in: its cache lines are prefetched for writing.
+//! - An empty sheaf goes out: its cache lines are [handed off](Platform::offer_array) to the CPU
+//!   that fills it next.
+//! - A full sheaf or whole slabs go out, and another CPU is the barn's consumer: the cache lines of
+//!   their objects are [handed off](Platform::offer) to this CPU.
 //!
-//! Each visit is counted, and says whether the CPU [wants larger sheaves](crate::sheaf::capacity)
-//! and the barn more of them.
+//! Each access is recorded: a miss may raise the CPU's [sheaf capacity](crate::sheaf::capacity) and
+//! the barn's limit. Callers: `replace`, `bulk`, `spill` and `whole_slab`.
 
 use crate::args::Flags;
 use crate::cache::KmemCache;
@@ -19,11 +19,11 @@ use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::sheaf::barn::Barn;
 
-/// Bytes of an object, at most, that is [offered](Platform::offer): what is gained with one line of
-/// an object is little beside four.
+/// Largest object whose cache line is [handed off](Platform::offer), in bytes. An object of four
+/// lines gains little from the handoff of one.
 const OFFERED: usize = 64;
-/// Full sheaves that a barn then has already: what is taken out of it at once is worth less than it
-/// costs.
+/// Full sheaves that a barn must hold before lines are handed off. For a sheaf that is taken at
+/// once, the handoff costs more than it saves.
 const WAITING: usize = 4;
 
 impl<P: Platform> Allocator<P> {
@@ -36,24 +36,24 @@ impl<P: Platform> Allocator<P> {
         has_one.then(|| cache.barn(nid))
     }
 
-    /// Full sheaves that a barn of the cache holds now.
+    /// Current limit of full sheaves in a barn of the cache.
     fn limit_of(cache: &KmemCache<P>, barn: &Barn<P>) -> usize {
         cache.max_full + barn.more()
     }
 
-    /// Empty sheaves that a barn of the cache holds now: as full sheaves come and go, so do they.
+    /// Current limit of empty sheaves: each full sheaf that leaves is replaced by an empty one.
     fn empties_of(cache: &KmemCache<P>, barn: &Barn<P>) -> usize {
         cache.max_empty + barn.more()
     }
 
-    /// A barn of the cache had too few full sheaves.
+    /// Records a miss in a barn of the cache, which may raise its limit.
     fn note_missed(&self, cache: &KmemCache<P>, barn: &Barn<P>) {
         if cache.max_full_grown > cache.max_full && !self.is_over_budget() {
             barn.widen(cache.max_full, cache.max_full_grown);
         }
     }
 
-    /// Takes a full sheaf out of the barn, and leaves an empty one there if there is room.
+    /// Takes a full sheaf from the barn, and stores `empty` there if there is room.
     pub(crate) fn barn_get(
         &self,
         cache: &KmemCache<P>,
@@ -83,7 +83,7 @@ impl<P: Platform> Allocator<P> {
         full
     }
 
-    /// Takes as many full sheaves out of the barn as `objects` objects need, as far as there are.
+    /// Takes as many full sheaves from the barn as `objects` objects need, or as there are.
     pub(crate) fn barn_get_for(&self, cache: &KmemCache<P>, objects: usize, gfp: Gfp) -> SheafList {
         let (fulls, failed) = self.barn(cache).map_or((SheafList::new(), true), |barn| {
             let wanted = objects.div_ceil(cache.capacity.max(1));
@@ -103,8 +103,8 @@ impl<P: Platform> Allocator<P> {
         fulls
     }
 
-    /// Stores sheaves of a list in the barn as far as there is room, those `full` and others apart;
-    /// the rest stays in the lists.
+    /// Stores full and empty sheaves in the barn as far as there is room; the rest stays in the
+    /// lists.
     pub(crate) fn barn_put_all(
         &self,
         cache: &KmemCache<P>,
@@ -132,8 +132,8 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Empty sheaves for as many of `objects` objects as the barn has room for full ones: from the
-    /// barn, and new ones.
+    /// Empty sheaves for up to `objects` objects, as many as the barn has room for when full: from
+    /// the barn, then new ones.
     pub(crate) fn barn_room_for(
         &self,
         cache: &KmemCache<P>,
@@ -162,7 +162,7 @@ impl<P: Platform> Allocator<P> {
     ///
     /// # Errors
     ///
-    /// The sheaf, when there is no room.
+    /// The sheaf, if there is no room.
     pub(crate) fn barn_put(
         &self,
         cache: &KmemCache<P>,
@@ -174,11 +174,11 @@ impl<P: Platform> Allocator<P> {
         })
     }
 
-    /// Stores a full sheaf in the barn, and takes an empty one out if there is one.
+    /// Stores a full sheaf in the barn, and takes an empty one if there is one.
     ///
     /// # Errors
     ///
-    /// The sheaf, when there is no room.
+    /// The sheaf, if there is no room.
     #[inline(never)]
     pub(crate) fn barn_exchange(
         &self,
@@ -193,14 +193,15 @@ impl<P: Platform> Allocator<P> {
         Ok(empty)
     }
 
-    /// Asks for the lines of an empty sheaf from the barn, which another CPU may have read last:
-    /// all of them come at once then, not one by one as they are written.
+    /// Prefetches the cache lines of an empty sheaf for writing. Another CPU may have read them
+    /// last. The misses overlap here; later writes would take them one by one.
     pub(crate) fn fetch_room(&self, empty: &mut Sheaf) {
         self.platform.fetch(empty.room());
     }
 
-    /// An empty sheaf goes to the barn: writes to its lines, as who fills it next will. If another
-    /// CPU had filled it, this one has only read them, and such lines are had more slowly.
+    /// Hands off the cache lines of an empty sheaf: writes to them, as the CPU that fills the sheaf
+    /// next will. If another CPU filled it, this CPU has only read the lines, and a line comes
+    /// faster from its last writer.
     pub(crate) fn offer_room(&self, empty: &mut Sheaf) {
         self.platform.offer_array(empty.room());
     }
@@ -227,11 +228,12 @@ impl<P: Platform> Allocator<P> {
         put
     }
 
-    /// Objects go to a barn, where `waiting` full sheaves are: if another CPU takes them out of it,
-    /// writes to their lines, which it will write to.
+    /// Hands off the objects' cache lines if they go to a barn with `waiting` full sheaves and
+    /// another CPU is its consumer: writes to lines that the consumer will write to.
     fn offer(&self, cache: &KmemCache<P>, barn: &Barn<P>, waiting: usize, objects: &[*mut u8]) {
         if self.is_offered(cache, barn, waiting) {
-            // SAFETY: free objects of a sheaf in our hands, and no reader knows them still.
+            // SAFETY: free objects of a sheaf that this thread owns, which no reader knows any
+            // longer.
             unsafe { self.platform.offer(objects) };
         }
     }
@@ -243,28 +245,28 @@ impl<P: Platform> Allocator<P> {
             && barn.is_emptied_elsewhere(self.platform.cpu())
     }
 
-    /// Whether so many objects that go to their node in whole slabs are offered, as those on their
-    /// way to the barn are.
+    /// Whether the lines of `objects` objects are handed off when they go to their node as whole
+    /// slabs: by the same rule as for the barn.
     pub(crate) fn are_slabs_offered(&self, cache: &KmemCache<P>, objects: usize) -> bool {
         let waiting = objects / cache.capacity.max(1);
         self.barn(cache)
             .is_some_and(|barn| self.is_offered(cache, barn, waiting))
     }
 
-    /// This CPU takes what others leave behind.
+    /// Records this CPU as the barn's consumer.
     pub(crate) fn note_taker(&self, cache: &KmemCache<P>) {
         if let Some(barn) = self.barn(cache) {
             barn.note_taker(self.platform.cpu());
         }
     }
 
-    /// Whether the barn has no room for a full sheaf, at a glance.
+    /// Whether the barn has no room for a full sheaf; may be stale.
     pub(crate) fn barn_is_full(&self, cache: &KmemCache<P>) -> bool {
         self.barn(cache)
             .is_none_or(|barn| barn.nr_full() >= Self::limit_of(cache, barn))
     }
 
-    /// A full sheaf was not offered to the barn, as it has no room.
+    /// Records a full sheaf that the barn has no room for.
     pub(crate) fn note_full_barn(&self, cache: &KmemCache<P>) {
         if let Some(barn) = self.barn(cache) {
             barn.note_refused();
@@ -273,7 +275,7 @@ impl<P: Platform> Allocator<P> {
         self.note_barn(cache, true);
     }
 
-    /// Takes an empty sheaf out of the barn.
+    /// Takes an empty sheaf from the barn.
     pub(crate) fn barn_get_empty(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
         let mut empty = self.barn(cache)?.get_empty(gfp.may_spin())?;
         self.fetch_room(&mut empty);
@@ -284,7 +286,7 @@ impl<P: Platform> Allocator<P> {
     ///
     /// # Errors
     ///
-    /// The sheaf, when there is no room.
+    /// The sheaf, if there is no room.
     pub(crate) fn barn_put_empty(
         &self,
         cache: &KmemCache<P>,

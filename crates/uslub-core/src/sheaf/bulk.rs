@@ -1,8 +1,8 @@
-//! Bulks poured out of sheaves, and into them.
+//! Bulks: copies objects between a caller's array and sheaves.
 //!
-//! Objects are copied between a caller's array and sheaves that are taken out of their places for
-//! that: the CPU's own, then full or empty ones of the barn, as many as the bulk needs under one
-//! hold of its lock.
+//! A thread detaches the sheaves from their places for the copy. It uses the CPU's own sheaves
+//! first, then full or empty ones of the barn, as many as the bulk needs under one hold of the
+//! barn's lock. Callers: `cache` (bulk calls).
 
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
@@ -13,7 +13,7 @@ use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 
 impl<P: Platform> Allocator<P> {
-    /// Takes this CPU's main or spare sheaf, if its top is `useful`.
+    /// Detaches this CPU's main or spare sheaf, if its top is `useful`.
     pub(crate) fn take_own(
         &self,
         cache: &KmemCache<P>,
@@ -23,7 +23,8 @@ impl<P: Platform> Allocator<P> {
         main.or_else(|| self.take_from_slot(cache.id.spare(), 0, useful))
     }
 
-    /// Takes the sheaf of a slot of this CPU, if its top is `useful`, and leaves `nothing` there.
+    /// Detaches the sheaf of a slot of this CPU, if its top is `useful`, and leaves `nothing` in
+    /// the slot.
     fn take_from_slot(
         &self,
         slot: Slot,
@@ -37,8 +38,8 @@ impl<P: Platform> Allocator<P> {
             .then(|| unsafe { Sheaf::from_top(top) })
     }
 
-    /// Takes what this CPU's main sheaf has, and leaves the sheaf where it is; returns how many,
-    /// none where it changed meanwhile.
+    /// Takes objects from this CPU's main sheaf, without detaching it; returns how many, 0 if the
+    /// sheaf changed meanwhile.
     pub(crate) fn take_from_main(&self, cache: &KmemCache<P>, out: &mut [*mut u8]) -> usize {
         let n = self.in_main(cache, sheaf::top_len).min(out.len());
         let out = &mut out[..n];
@@ -47,8 +48,8 @@ impl<P: Platform> Allocator<P> {
         if done { n } else { 0 }
     }
 
-    /// Puts the first objects of an array into sheaves, the CPU's main one first; returns how many.
-    /// None where this context may use no sheaves.
+    /// Puts the first objects of an array into sheaves, this CPU's main sheaf first; returns how
+    /// many, 0 if this context may not use sheaves.
     pub(crate) fn put_into_own(
         &self,
         cache: &KmemCache<P>,
@@ -64,8 +65,8 @@ impl<P: Platform> Allocator<P> {
         done + put
     }
 
-    /// Puts the first objects of an array on this CPU's main sheaf, as many as it has room for, and
-    /// leaves the sheaf where it is; returns how many, none where it changed meanwhile.
+    /// Puts the first objects of an array into this CPU's main sheaf, as far as there is room,
+    /// without detaching it; returns how many, 0 if the sheaf changed meanwhile.
     fn put_into_main(&self, cache: &KmemCache<P>, objects: &[*mut u8]) -> usize {
         let n = self.in_main(cache, sheaf::top_room).min(objects.len());
         let objects = &objects[..n];
@@ -78,26 +79,25 @@ impl<P: Platform> Allocator<P> {
         if done { n } else { 0 }
     }
 
-    /// Objects for which this CPU's sheaves have room, at a glance, or would have if there were
-    /// both.
+    /// Objects that fit into this CPU's sheaves; may be stale. An absent sheaf counts as an empty
+    /// one.
     pub(crate) fn room_of_own(&self, cache: &KmemCache<P>) -> usize {
         let room = |slot| match self.glance(slot) {
             top if top == 0 || sheaf::is_sentinel(top) => cache.capacity,
-            // Locked.
+            // Locked: in use by another thread.
             top if top & 1 == 1 => 0,
             top => sheaf::top_room(top),
         };
         room(cache.id.main()) + room(cache.id.spare())
     }
 
-    /// What there is of something in this CPU's main sheaf, at a glance; none where the sheaf is
-    /// locked.
+    /// `of` this CPU's main sheaf (objects or room); may be stale; 0 if the sheaf is locked.
     fn in_main(&self, cache: &KmemCache<P>, of: impl Fn(usize) -> usize) -> usize {
         let top = self.glance(cache.id.main());
         if top == 0 || top & 1 == 1 { 0 } else { of(top) }
     }
 
-    /// Takes objects out of this CPU's sheaves, and then out of full ones of the barn; returns how
+    /// Takes objects out of this CPU's sheaves, then out of full ones of the barn; returns how
     /// many.
     pub(crate) fn take_from_sheaves(
         &self,
@@ -139,7 +139,7 @@ impl<P: Platform> Allocator<P> {
         filled
     }
 
-    /// Puts the first objects of an array into this CPU's sheaves, and into empty ones as far as
+    /// Puts the first objects of an array into this CPU's sheaves, then into empty ones as far as
     /// the barn has room for them; returns how many.
     fn put_into_sheaves(&self, cache: &KmemCache<P>, gfp: Gfp, objects: &[*mut u8]) -> usize {
         let mut left = objects.len();
@@ -175,7 +175,7 @@ impl<P: Platform> Allocator<P> {
     }
 }
 
-/// Moves the newest objects of a sheaf to the front of an array; returns how many.
+/// Moves the newest objects of a sheaf to the start of an array; returns how many.
 fn pour_out(sheaf: &mut Sheaf, out: &mut [*mut u8]) -> usize {
     let n = sheaf.len().min(out.len());
     let rest = sheaf.len() - n;

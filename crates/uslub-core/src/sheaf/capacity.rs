@@ -1,25 +1,28 @@
-//! Sheaves between a minimum and a maximum capacity: they grow where a CPU keeps missing and shrink
-//! where it is idle.
+//! Sheaf capacity: grows while a CPU misses, shrinks while it is idle.
 //!
-//! | tunable | meaning |
+//! Tunables:
+//!
+//! - `sheaf_capacity`: the minimum, or the fixed capacity, in objects.
+//! - `sheaf_capacity_max`: the maximum, in objects; 0 for a fixed capacity.
+//! - `sheaf_budget_mb`: MiB that the sheaves of all adaptive caches may hold. Sheaves get smaller
+//!   as their total nears the budget. Above it, neither sheaves nor [barns](crate::sheaf::barn)
+//!   grow.
+//!
+//! Each CPU has a target capacity per cache, one of [`STEPS`]. Sheaves of different capacities
+//! circulate. An empty sheaf gets the target capacity before it is filled. A sheaf with objects
+//! only grows, when the CPU takes it. (All windows have one size, so a sheaf stays in its window.)
+//!
+//! | event | target capacity |
 //! |---|---|
-//! | `sheaf_capacity` | the minimum, or the fixed capacity |
-//! | `sheaf_capacity_max` | the maximum; 0 for a fixed capacity |
-//! | `sheaf_budget_mb` | MiB that sheaves of all such caches may hold; the nearer they come, the smaller sheaves are, and above it neither they nor [barns](crate::sheaf::barn) grow |
+//! | a miss: the barn has no full sheaf, or no room for one; target below 28 objects | next step |
+//! | two misses within 10 ms; target of 28 objects or more | next step |
+//! | no barn access for 40 ms | one step less |
+//! | no allocation or free during two checks, 10 ms apart | minimum; the sheaves are flushed |
 //!
-//! Each CPU has a capacity that it wants, a cache, one of [`STEPS`]. Sheaves of any capacity go
-//! round: an empty one is cut to what the CPU wants before it is filled, one with objects is
-//! widened when the CPU takes it. (All windows are of one size, so it stays where it is.)
+//! A miss in the barn is the signal: a barn access is cheap, a refill from slabs is not. 63 barn
+//! accesses count as one miss, and a swap of spare and main counts as a barn access.
 //!
-//! | what happened | what the CPU wants then |
-//! |---|---|
-//! | the barn had no full sheaf for an allocation, or no room for a free, below 28 objects | the next step at once |
-//! | the same twice within 10 ms, from 28 objects on | the next step |
-//! | no visit to the barn for 40 ms | one step less |
-//! | no allocation and no free for two looks, 10 ms apart | the minimum; its sheaves are flushed |
-//!
-//! Failing at the barn is the signal: a barn visit is cheap, a refill from slabs is not. Of visits,
-//! 63 weigh as much as a miss; that the spare became the main sheaf counts as a visit.
+//! The state is one racy word per CPU and cache. Callers: `sheaf` only.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -34,33 +37,33 @@ use crate::slab::order::FIRST_MAX;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::time::age_of_low;
 
-/// Capacities that are used: the kernel's, and three more.
+/// Possible target capacities in objects: the kernel's, and three more.
 pub const STEPS: [usize; 7] = [4, 12, 28, 60, 124, FIRST_MAX, MAX_CAPACITY];
-/// Below this capacity a single miss is enough to grow.
+/// Below this capacity, in objects, one miss is enough to grow.
 const QUICK: usize = 28;
 /// Misses within a window that make a larger sheaf grow.
 const MISSES: u8 = 2;
-/// Visits to the barn, and to the spare, that weigh as much as a miss.
+/// Barn accesses, including swaps with the spare, that count as one miss.
 const VISITS: u8 = 63;
-/// Milliseconds of a window.
+/// Milliseconds of a window of misses.
 const WINDOW_MS: u32 = 10;
-/// Milliseconds without a visit to the barn after which a CPU wants less.
+/// Milliseconds without a barn access that lower the target.
 const QUIET_MS: u32 = 40;
 
-/// What a CPU wants of one cache's sheaves, in a word of its region. Racy: a lost update costs a
-/// step.
+/// The capacity state of a CPU and cache, in a word of the CPU's region. Racy: a lost update costs
+/// one step.
 #[derive(Clone, Copy)]
 struct Wish {
     /// Index into [`STEPS`].
     step: u8,
-    /// Looks without any activity, up to 15.
+    /// Checks without any activity, up to 15.
     idle: u8,
     misses: u8,
-    /// Visits to the barn and the spare since the last that counted as a miss, up to 63.
+    /// Barn accesses since one last counted as a miss, below 63.
     visits: u8,
-    /// Low bits of the count of allocations and frees at the last look.
+    /// Low 8 bits of the count of allocations and frees at the last check.
     activity: u8,
-    /// Of the last visit to the barn, in milliseconds, truncated.
+    /// Time of the last miss or window start, in milliseconds, the low 32 bits; 0 at first.
     visited: u32,
 }
 
@@ -87,14 +90,14 @@ impl Wish {
     }
 }
 
-/// The capacity of a step for a cache.
+/// The capacity of a step for a cache, in objects.
 fn capacity_of<P: Platform>(cache: &KmemCache<P>, step: u8) -> usize {
     STEPS[usize::from(step).min(STEPS.len() - 1)]
         .clamp(cache.capacity, cache.capacity_max.max(cache.capacity))
 }
 
 impl<P: Platform> Allocator<P> {
-    /// Objects that a sheaf of this CPU is to hold.
+    /// Capacity of a new sheaf of this CPU, in objects.
     pub(crate) fn wanted_capacity(&self, cache: &KmemCache<P>) -> usize {
         if !cache.is_adaptive() {
             return cache.capacity;
@@ -104,14 +107,14 @@ impl<P: Platform> Allocator<P> {
         capacity_of(cache, step.saturating_sub(self.steps_less()))
     }
 
-    /// Steps that sheaves are smaller than their CPUs want: one once three eighths of the budget
-    /// are used, and one more for each further eighth. So all of them give way together; were only
-    /// those small that are made above the budget, half of a CPU's sheaves would be as small as can
-    /// be, and the other half as large.
+    /// Steps by which all sheaves are smaller than their targets: one once three eighths of the
+    /// budget are used, and one more for each further eighth. All sheaves shrink together. If only
+    /// sheaves made above the budget were small, half of a CPU's sheaves would have the minimum
+    /// capacity and half the maximum.
     fn steps_less(&self) -> u8 {
         let eighth = (self.tunables().sheaf_budget_mb as usize) << 17;
         let used = self.sheaf_bytes();
-        // As it is most of the time; a division for the rest.
+        // The common case, without a division.
         if used < 3 * eighth {
             return 0;
         }
@@ -125,19 +128,19 @@ impl<P: Platform> Allocator<P> {
         self.sheaf_bytes.load(Relaxed) > (self.tunables().sheaf_budget_mb as usize) << 20
     }
 
-    /// A new sheaf was made for an adaptive cache.
+    /// Accounts for a new sheaf of an adaptive cache.
     pub(crate) fn note_made(&self, cache: &KmemCache<P>, capacity: usize) {
         if cache.is_adaptive() {
-            // Relaxed: a figure.
+            // Relaxed: a statistic.
             self.sheaf_bytes
                 .fetch_add(capacity * cache.size as usize, Relaxed);
         }
     }
 
-    /// A sheaf of an adaptive cache is no more.
+    /// Accounts for a freed sheaf of an adaptive cache.
     pub(crate) fn note_unmade(&self, cache: &KmemCache<P>, capacity: usize) {
         if cache.is_adaptive() {
-            // Relaxed: a figure.
+            // Relaxed: a statistic.
             self.sheaf_bytes
                 .fetch_sub(capacity * cache.size as usize, Relaxed);
         }
@@ -145,20 +148,20 @@ impl<P: Platform> Allocator<P> {
 
     /// Bytes of objects that the sheaves of adaptive caches can hold.
     pub fn sheaf_bytes(&self) -> usize {
-        // Relaxed: a figure.
+        // Relaxed: a statistic.
         self.sheaf_bytes.load(Relaxed)
     }
 
-    /// Cuts a sheaf to what this CPU wants, if it is empty; one with objects only grows.
+    /// Adjusts a sheaf to this CPU's target capacity; a sheaf with objects only grows.
     pub(crate) fn fit(&self, cache: &KmemCache<P>, sheaf: Sheaf) -> Sheaf {
         self.fit_for(cache, sheaf, 0)
     }
 
-    /// As [`fit`](Self::fit), but so that at least `least` objects find room, as far as the cache's
-    /// sheaves may grow.
+    /// As [`fit`](Self::fit), but with room for at least `least` objects, up to the cache's largest
+    /// capacity.
     #[inline(never)]
     pub(crate) fn fit_for(&self, cache: &KmemCache<P>, mut sheaf: Sheaf, least: usize) -> Sheaf {
-        // One with objects only grows.
+        // A sheaf with objects only grows.
         let is_grown = || !sheaf.is_empty() && sheaf.capacity() >= cache.capacity_max;
         if !cache.is_adaptive() || is_grown() {
             return sheaf;
@@ -178,7 +181,8 @@ impl<P: Platform> Allocator<P> {
         unsafe { Sheaf::new(sheaf.into_window(), new, cache.id.index()) }
     }
 
-    /// This CPU went to the barn; `failed` says that it found no full sheaf, or no room for one.
+    /// Records a barn access of this CPU; `failed` says that it was a miss, or that there was no
+    /// room.
     #[inline]
     pub(crate) fn note_barn(&self, cache: &KmemCache<P>, failed: bool) {
         if cache.is_adaptive() {
@@ -210,7 +214,7 @@ impl<P: Platform> Allocator<P> {
             let enough = before < QUICK || wish.misses >= MISSES;
             if enough && usize::from(wish.step) < STEPS.len() - 1 && !self.is_over_budget() {
                 wish.misses = 0;
-                // Steps that make no difference to this cache are passed over.
+                // Skip steps that do not change this cache's capacity.
                 while usize::from(wish.step) < STEPS.len() - 1
                     && capacity_of(cache, wish.step) == before
                 {
@@ -230,7 +234,7 @@ impl<P: Platform> Allocator<P> {
         wish.store(word);
     }
 
-    /// This CPU's spare became its main sheaf.
+    /// Records that this CPU's spare became its main sheaf.
     pub(crate) fn note_swap(&self, cache: &KmemCache<P>) {
         if !cache.is_adaptive() {
             return;
@@ -245,8 +249,8 @@ impl<P: Platform> Allocator<P> {
         wish.store(word);
     }
 
-    /// Looks which CPUs have not used an adaptive cache for two looks; returns whether there are
-    /// any with sheaves.
+    /// Checks which CPUs have not used an adaptive cache for two checks; returns whether one of
+    /// them has just become idle.
     #[inline(never)]
     pub(crate) fn note_idle_cpus(&self, cache: &KmemCache<P>) -> bool {
         let mut any = false;
@@ -270,12 +274,12 @@ impl<P: Platform> Allocator<P> {
         any
     }
 
-    /// Whether a CPU has just been found idle.
+    /// Whether a CPU has just become idle.
     pub(crate) fn is_idle_on(cache: &KmemCache<P>, region: &Region) -> bool {
         Wish::load(region.wish(cache.id)).idle == 2
     }
 
-    /// Flushes what the barns of an adaptive cache have not needed since the last look.
+    /// Flushes the surplus of an adaptive cache's barns: sheaves not needed since the last check.
     #[inline(never)]
     pub(crate) fn trim_barns(&self, cache: &KmemCache<P>) {
         for barn in cache.barns() {

@@ -1,4 +1,23 @@
-//! Emptying sheaves and giving slabs back.
+//! Drain: flushes sheaves of all CPUs and barns, frees empty slabs, and maintains idle caches.
+//!
+//! | call | flushes | frees | drain lock |
+//! |---|---|---|---|
+//! | `flush` | one cache's sheaves and barns | – | waits |
+//! | `shrink`, `shrink_all` | sheaves and barns | empty slabs | waits |
+//! | `trim` | as `shrink_all` | empty slabs, dirty pages, cached mappings | waits |
+//! | `tick` | – | surplus slabs, page batches, old pages and mappings | waits |
+//! | `end_allocation` | cold caches, idle CPUs; at most every 10 ms | surplus slabs | tries |
+//! | `decay_now_and_then` | – | old dirty pages, old mappings | not needed |
+//!
+//! One thread at a time drains CPUs, under the drain lock. How it takes another CPU's sheaf:
+//!
+//! | platform | way |
+//! |---|---|
+//! | lock bits | locks each word |
+//! | restartable sequences, with a fence | [stops](crate::percpu::Table::stop) the CPU |
+//! | restartable sequences, without a fence | only this CPU's own sheaves, by compare-and-swap |
+//!
+//! The sheaves are flushed after the drain lock is released; `in_hand` counts the sheaves between.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -15,32 +34,32 @@ use crate::slab::node::{Node, SlabList};
 use crate::sync::atomic::{self, AtomicU32};
 use crate::sync::time::is_due;
 
-/// Milliseconds between two looks for caches that nobody uses.
+/// Milliseconds between two checks for cold caches.
 const COLD_MS: u64 = 10;
-/// Milliseconds between two looks whether others' flushes are done.
+/// Milliseconds between two checks whether other threads' flushes are finished.
 const FLUSH_MS: u32 = 1;
-/// Partial slabs with at most this many free slots are sorted by a shrink.
+/// A shrink sorts the partial slabs with at most this many free slots.
 const SORTED: u32 = 32;
-/// Digits of such a number less one, and bits of a digit.
+/// The radix sort's digits of a number of free slots less one, and bits of a digit.
 const DIGITS: u32 = 2;
 const DIGIT_BITS: u32 = 3;
 const _: () = assert!(SORTED <= 1 << (DIGITS * DIGIT_BITS));
 
-/// Which sheaves a flush takes.
+/// The sheaves that a flush takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Take {
-    /// Those of CPUs that have objects.
+    /// Sheaves of CPUs that have objects.
     Used,
-    /// All, also empty ones.
+    /// All sheaves, also empty ones.
     All,
 }
 
-/// A slot of a cache, and the word that says that nothing is in it.
+/// A slot of a cache, and the word that marks it empty.
 pub(crate) type SlotOf = fn(CacheId) -> (Slot, usize);
-/// The slots of the sheaves that allocations and frees use.
+/// The slots of main and spare.
 const MAIN_AND_SPARE: [SlotOf; 2] = [|id| (id.main(), sheaf::bootstrap()), |id| (id.spare(), 0)];
 
-/// A choice of caches.
+/// A filter of caches.
 type Which<'a, P> = dyn Fn(&KmemCache<P>) -> bool + 'a;
 
 impl<P: Platform> Allocator<P> {
@@ -55,8 +74,8 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// As [`flush_cpus`](Self::flush_cpus), of CPUs that have objects; not at all while somebody
-    /// drains CPUs.
+    /// As [`flush_cpus`](Self::flush_cpus), for CPUs that have objects; does nothing if another
+    /// thread drains CPUs.
     #[inline(never)]
     fn try_flush_cpus(&self, which: &Which<'_, P>) {
         let mut taken = SheafList::new();
@@ -69,7 +88,7 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Takes the sheaves out of some slots of all CPUs whose regions `used` accepts.
+    /// Detaches the sheaves of some slots of all CPUs whose regions `used` accepts.
     #[inline(never)]
     pub(crate) fn take_slots(
         &self,
@@ -81,7 +100,7 @@ impl<P: Platform> Allocator<P> {
         self.while_draining(|| self.take_slots_draining(used, which, slots, taken));
     }
 
-    /// [`take_slots`](Self::take_slots), where nobody drains CPUs meanwhile.
+    /// [`take_slots`](Self::take_slots), under the drain lock.
     #[inline(never)]
     fn take_slots_draining(
         &self,
@@ -110,11 +129,11 @@ impl<P: Platform> Allocator<P> {
         self.caches().filter(|cache| which(cache)).for_each(visit);
     }
 
-    /// Whether a region has objects of the caches in question.
+    /// Whether a region has objects of the caches that `which` accepts.
     fn is_used(&self, region: &Region, which: &Which<'_, P>) -> bool {
         let mut used = false;
         self.each_cache(which, |cache| {
-            // Acquire: a glance, but at the sheaf's capacity too.
+            // Acquire: a peek that also reads the sheaf's capacity.
             let main = region.word(cache.id.main()).load(Acquire) & !1;
             let spare = region.word(cache.id.spare()).load(Acquire) & !1;
             used |= !sheaf::top_is_empty(main) || (spare != 0 && !sheaf::top_is_empty(spare));
@@ -134,7 +153,8 @@ impl<P: Platform> Allocator<P> {
             for (slot, nothing) in slots.iter().map(|slot| slot(cache.id)) {
                 let top = take(region, slot, nothing);
                 if top != 0 && !sheaf::is_sentinel(top) {
-                    // Relaxed: under the drain lock, which who waits for it takes.
+                    // Relaxed: under the drain lock; a thread that waits for the count has held it
+                    // after us.
                     cache.in_hand.fetch_add(1, Relaxed);
                     // SAFETY: just taken out of its slot, and no sentinel.
                     taken.push(unsafe { Sheaf::from_top(top) });
@@ -143,7 +163,7 @@ impl<P: Platform> Allocator<P> {
         });
     }
 
-    /// Takes the sheaves of the CPU that this thread runs on, where no other can be stopped.
+    /// Detaches the sheaves of this thread's CPU, if no CPU can be stopped.
     fn take_own_sheaves(&self, which: &Which<'_, P>, slots: &[SlotOf], taken: &mut SheafList) {
         if !self.platform.percpu_usable() {
             return;
@@ -152,7 +172,7 @@ impl<P: Platform> Allocator<P> {
             for (slot, nothing) in slots.iter().map(|slot| slot(cache.id)) {
                 let top = self.glance(slot);
                 if top != 0 && !sheaf::is_sentinel(top) && self.swap(slot, top, nothing) {
-                    // Relaxed: as above.
+                    // Relaxed: under the drain lock, as in `take_sheaves`.
                     cache.in_hand.fetch_add(1, Relaxed);
                     // SAFETY: just taken out of its slot, and no sentinel.
                     taken.push(unsafe { Sheaf::from_top(top) });
@@ -161,7 +181,7 @@ impl<P: Platform> Allocator<P> {
         });
     }
 
-    /// Flushes a sheaf that was taken out of its slot and gives it up.
+    /// Flushes and frees a detached sheaf.
     #[inline(never)]
     fn flush_taken(&self, mut sheaf: Sheaf) {
         match self.cache(CacheId::from_index(sheaf.cache())) {
@@ -174,13 +194,13 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Says that a sheaf that was taken out of its slot is where it belongs.
+    /// Records that a detached sheaf is flushed or installed again.
     pub(crate) fn put_down(&self, cache: &KmemCache<P>) {
-        // Release: who waits for it sees where.
+        // Release: a thread that waits sees where its objects are.
         cache.in_hand.fetch_sub(1, Release);
     }
 
-    /// Waits until no flush has a sheaf of a cache in its hands that it took before.
+    /// Waits until all sheaves of a cache that flushes detached before are flushed.
     pub(crate) fn await_flushes(&self, cache: &KmemCache<P>) {
         // Acquire: pairs with `put_down`.
         while cache.in_hand.load(Acquire) > 0 {
@@ -188,22 +208,23 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Flushes the sheaves of all CPUs for one cache; what others took of it before is in its slabs
-    /// too afterwards.
+    /// Flushes the sheaves of all CPUs for one cache. Afterwards the objects of sheaves that other
+    /// threads detached before are in their slabs too.
     pub(crate) fn flush_all(&self, cache: &KmemCache<P>, take: Take) {
         self.flush_cpus(&|c| c.id == cache.id, take);
         self.await_flushes(cache);
     }
 
-    /// Flushes all sheaves of a cache, those in barns too: their objects go back to their slabs.
+    /// Flushes all sheaves of a cache, including those in barns: their objects go back to their
+    /// slabs.
     pub fn flush(&self, cache: &KmemCache<P>) {
         self.flush_all(cache, Take::Used);
         self.free_deferred(cache);
         cache.barns().for_each(|barn| self.flush_barn(cache, barn));
     }
 
-    /// Flushes all sheaves of a cache and gives its empty slabs back; partial slabs are sorted so
-    /// that the fullest are used first. Returns whether slabs remain.
+    /// Flushes all sheaves of a cache and frees its empty slabs; sorts partial slabs so that the
+    /// fullest are used first. Returns whether slabs remain.
     #[inline(never)]
     pub fn shrink(&self, cache: &KmemCache<P>) -> bool {
         self.flush_all(cache, Take::Used);
@@ -211,7 +232,7 @@ impl<P: Platform> Allocator<P> {
         cache.nr_slabs() > 0
     }
 
-    /// As [`shrink`](Self::shrink) for all caches but those whose slabs must wait for a grace
+    /// As [`shrink`](Self::shrink), for all caches except those whose slabs must wait for a grace
     /// period.
     #[inline(never)]
     pub fn shrink_all(&self) {
@@ -223,7 +244,7 @@ impl<P: Platform> Allocator<P> {
         });
     }
 
-    /// Gives as much memory back to the system as possible; returns whether there was any.
+    /// Gives as much memory as possible back to the system; returns whether there was any.
     pub fn trim(&self) -> bool {
         self.shrink_all();
         let any = self.zone.dirty_bytes() + self.huge.kept_bytes() > 0;
@@ -236,7 +257,7 @@ impl<P: Platform> Allocator<P> {
     #[inline(never)]
     pub(crate) fn shrink_nodes(&self, cache: &KmemCache<P>) {
         self.free_deferred(cache);
-        // All barns first: one may hold objects of another node.
+        // All barns first: a barn may hold objects of another node.
         cache.barns().for_each(|barn| self.flush_barn(cache, barn));
         for node in cache.nodes() {
             self.discard_empty(cache, node);
@@ -255,14 +276,13 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Now and then (after [`COLD_MS`]) flushes what is cached in vain, as a few cached objects pin
-    /// whole slabs: what a barn has not needed since the last time, and all sheaves of caches that
-    /// nobody has used for two such periods. Of those that [keep
-    /// little](crate::args::CacheArgs::kept_bytes) the empty slabs go too. For page-layer
-    /// operations that may take locks.
+    /// Ends an allocation: evicts pages for the ones it took, and maintains caches at most every
+    /// [`COLD_MS`] milliseconds. It comes last, since in its middle an allocation has little stack
+    /// left. For callers that may take the page layer's locks.
     ///
-    /// An allocation does it, and makes room for what it took, at its end, if it took pages: in its
-    /// middle it has little stack left.
+    /// The maintenance flushes the surplus of barns and all sheaves of cold caches (not used for
+    /// two periods), since a few cached objects pin whole slabs. Cold caches that [keep
+    /// little](crate::cache::args::CacheArgs::kept_bytes) also free their empty slabs.
     #[inline]
     pub(crate) fn end_allocation(&self, gfp: Gfp) {
         if gfp.may_map() {
@@ -277,12 +297,12 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// No allocation waits for this: where somebody drains CPUs, or a fork is under way, it is left
-    /// out.
+    /// Maintains caches if it is time. No allocation waits for this: it is skipped while another
+    /// thread drains CPUs or forks.
     #[inline(never)]
     fn flush_cold_now_and_then(&self) {
         let now = self.platform.now_ms();
-        // Relaxed: who wins does the work; nothing else depends on it.
+        // Relaxed: the winner does the work; no other data depends on it.
         let due = self.next_cold.load(Relaxed);
         if !is_due(now, due, COLD_MS)
             || self
@@ -292,7 +312,7 @@ impl<P: Platform> Allocator<P> {
         {
             return;
         }
-        // Each in a function of its own, as all take stack.
+        // Each in a function of its own: all need much stack.
         let Some(any) = self.look_for_cold() else {
             return;
         };
@@ -303,8 +323,8 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Trims what caches keep, and looks which are cold; returns whether any of them has something
-    /// to flush, or nothing where somebody drains CPUs.
+    /// Trims reserves and barns, and checks which caches are cold. Returns whether a cold cache has
+    /// something to flush; `None` if another thread drains CPUs.
     #[inline(never)]
     fn look_for_cold(&self) -> Option<bool> {
         self.try_while_draining(|| {
@@ -322,8 +342,8 @@ impl<P: Platform> Allocator<P> {
         })
     }
 
-    /// Flushes the barns of cold caches, and gives back what they do not keep; not while somebody
-    /// drains CPUs.
+    /// Flushes the barns of cold caches, and frees the slabs that they do not keep; does nothing if
+    /// another thread drains CPUs.
     #[inline(never)]
     fn flush_cold_nodes(&self) {
         self.try_while_draining(|| {
@@ -336,11 +356,11 @@ impl<P: Platform> Allocator<P> {
         });
     }
 
-    /// Flushes the sheaves that CPUs have of adaptive caches that they do not use.
+    /// Flushes the sheaves of CPUs that do not use an adaptive cache.
     #[inline(never)]
     fn flush_idle_cpus(&self) {
         let mut at = 1;
-        // One after the other: the regions of each are stopped for themselves.
+        // One cache at a time, since each has other idle CPUs.
         while at < MAX_CACHES {
             let next = self.try_while_draining(|| {
                 (self.caches().filter(|cache| cache.is_adaptive()))
@@ -366,8 +386,8 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Now and then gives back what has been free for the decay time, so that decay rides on any
-    /// slow path.
+    /// Gives back pages that have been free for the decay time, if it is time to check. Slow paths
+    /// call it.
     #[inline]
     pub(crate) fn decay_now_and_then(&self) {
         if self.zone.dirty_bytes() + self.huge.kept_bytes() == 0 {
@@ -378,14 +398,14 @@ impl<P: Platform> Allocator<P> {
         self.purge_huge(now, |age| age >= decay);
     }
 
-    /// Gives back kept mappings of huge objects that are old enough at the time `now`.
+    /// Unmaps cached mappings of huge objects that are old enough at the time `now` (milliseconds).
     fn purge_huge(&self, now: u64, old_enough: impl Fn(u64) -> bool) {
         if self.huge.purge(&self.platform, now, old_enough) {
             self.note_huge();
         }
     }
 
-    /// Whether a sheaf of the cache holds objects, at a glance.
+    /// Whether a sheaf of the cache has objects; may be stale.
     fn is_cached(&self, cache: &KmemCache<P>) -> bool {
         let mut cached = cache.barns().any(|barn| barn.nr_full() > 0);
         self.for_each_top(cache, |top| cached |= !sheaf::top_is_empty(top));
@@ -426,8 +446,7 @@ impl<P: Platform> Allocator<P> {
                     sorted.push_back(arena, slab);
                 }
             }
-            // By one digit of the number of free slots after the other, the lowest first: few lists
-            // are enough so.
+            // Radix sort by the number of free slots, lowest digit first: it needs few lists.
             for digit in 0..DIGITS {
                 let mut buckets = [const { SlabList::new() }; 1 << DIGIT_BITS];
                 while let Some(slab) = sorted.first(arena) {
@@ -448,8 +467,8 @@ impl<P: Platform> Allocator<P> {
         empty
     }
 
-    /// Gives back what has been idle for the decay time, and the pages of windows that nobody uses;
-    /// for a helper that runs beside the program.
+    /// Gives back memory that has been idle for the decay time, and the pages of unused windows, at
+    /// the time `now` in milliseconds. For a background helper.
     pub fn tick(&self, now: u64) {
         let decay = u64::from(self.tunables().decay_ms);
         self.while_draining(|| {
@@ -464,16 +483,16 @@ impl<P: Platform> Allocator<P> {
     }
 }
 
-/// Takes a word of a region that belongs to the caller alone.
+/// Takes a word of a stopped region, which the caller owns.
 fn take_stopped(region: &Region, slot: Slot, nothing: usize) -> usize {
-    // AcqRel: the sheaf's words from the CPU's threads; the fence ordered them.
+    // AcqRel: acquires the sheaf's words from the CPU's threads; the fence ordered them.
     region.word(slot).swap(nothing, AcqRel)
 }
 
-/// Takes a word whose lock bit others may hold for a moment.
+/// Takes a word whose lock bit another thread may hold for a moment.
 fn take_locked(region: &Region, slot: Slot, nothing: usize) -> usize {
     loop {
-        // Relaxed: confirmed by the exchange.
+        // Relaxed: confirmed by the compare-and-swap.
         let top = region.word(slot).load(Relaxed);
         if top & 1 == 0 && try_lock::exchange(region, slot, top, nothing) {
             return top;

@@ -1,13 +1,16 @@
-//! Batches of objects near a CPU: main and spare, barns, and how large they are.
+//! Sheaves: batches of objects near a CPU, the barns behind them, and their capacity.
+//!
+//! Allocations and frees use a CPU's main and spare sheaf. A miss goes to the node's barn, then to
+//! the slabs.
 //!
 //! | file | concept |
 //! |---|---|
-//! | `barn`, `barn_access` | full and empty sheaves of a node, and which barn a CPU uses |
-//! | `replace` | what follows when main is empty or full |
-//! | `bulk` | objects copied out of sheaves and into them |
+//! | `barn`, `barn_access` | full and empty sheaves of a node; the barn that a CPU uses |
+//! | `replace` | replaces an empty or full main sheaf |
+//! | `bulk` | copies objects between arrays and sheaves |
 //! | `capacity` | how many objects a CPU's sheaves hold |
-//! | `spill` | what a refill leaves over |
-//! | `drain` | flushing the sheaves of other CPUs, and of barns |
+//! | `spill` | puts the rest of a refill into a sheaf |
+//! | `drain` | flushes the sheaves of other CPUs and of barns; shrinks caches |
 
 pub mod barn;
 mod barn_access;

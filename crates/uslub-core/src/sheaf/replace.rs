@@ -1,13 +1,13 @@
-//! Moving objects between a CPU's sheaves, the barn and the slabs.
+//! Replaces a CPU's empty or full main sheaf: the slow path of single allocations and frees.
 //!
-//! All moves of a sheaf are one-word exchanges of a slot: a thread *takes* a sheaf
-//! by putting a sentinel (or 0 in the spare slot) in its place, owns it with no lock, and
-//! *places* it again wherever it then runs. Nothing is held while slabs are
-//! worked on or the system is asked for memory.
+//! A sheaf moves by a compare-and-swap of one slot. A thread *detaches* a sheaf by putting a
+//! sentinel (0 in the spare slot) in its place. It then owns the sheaf without a lock, and
+//! *installs* a sheaf on whichever CPU it runs then. No lock is held while slabs are changed or the
+//! system is asked for memory.
 //!
 //! Allocation, main empty:
 //!
-//! | spare | barn | what happens |
+//! | spare | barn | action |
 //! |---|---|---|
 //! | has objects | – | spare becomes main |
 //! | none or empty | has a full sheaf | it becomes main |
@@ -15,16 +15,16 @@
 //!
 //! Free, main full:
 //!
-//! | spare | barn | what happens |
+//! | spare | barn | action |
 //! |---|---|---|
 //! | has room | – | spare becomes main, main spare |
-//! | none | – | an empty sheaf (barn's or new) becomes main, main spare |
+//! | none | – | an empty sheaf (the barn's or a new one) becomes main, main spare |
 //! | full | has room | spare goes to the barn, an empty sheaf becomes main, main spare |
 //! | full | full | spare is flushed to slabs and becomes main, main spare |
 //!
-//! The emptied (or displaced) sheaf is placed after its successor is in the
-//! slot; if another thread was faster, the sheaf goes where there is room: main,
-//! spare, barn, and at last its objects to the slabs.
+//! The emptied or displaced sheaf is installed after its successor is in the slot. If another
+//! thread was faster, the sheaf goes to the first place with room: main, spare, barn. Failing all
+//! three, its objects go to their slabs.
 
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
@@ -36,13 +36,13 @@ use crate::sheaf::spill::Spill;
 use crate::slab::node::SlabList;
 use crate::slab::take::Refill;
 
-/// Times that a slow path looks again before it goes to the slabs directly.
+/// Attempts of a slow path before it goes to the slabs directly.
 const TRIES: usize = 4;
-/// Times that memory is reclaimed for one allocation.
+/// Attempts to reclaim memory for one allocation.
 pub(crate) const RECLAIMS: usize = 16;
 
 impl<P: Platform> Allocator<P> {
-    /// What this CPU's slot holds; a glance. Makes the CPU's region where there is none.
+    /// Peeks at this CPU's slot; without a region it holds the stopped sentinel.
     #[inline]
     pub(crate) fn glance(&self, slot: crate::percpu::Slot) -> usize {
         self.table.here(self.platform.cpu()).glance(slot)
@@ -50,11 +50,11 @@ impl<P: Platform> Allocator<P> {
 
     #[inline]
     pub(crate) fn swap(&self, slot: crate::percpu::Slot, old: usize, new: usize) -> bool {
-        // SAFETY: our table; callers own what they put in.
+        // SAFETY: our table; callers own the sheaves that they put in.
         unsafe { self.platform.exchange(&self.table, slot, old, new) }
     }
 
-    /// Allocates when the fast path could not; null when there is no memory.
+    /// Slow path of an allocation; null without memory.
     #[cold]
     #[inline(never)]
     pub(crate) fn alloc_slow(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
@@ -83,7 +83,7 @@ impl<P: Platform> Allocator<P> {
         core::ptr::null_mut()
     }
 
-    /// Ends the process: a destroyed cache is being allocated from.
+    /// Ends the process: an allocation from a destroyed cache.
     #[cold]
     #[inline(never)]
     fn allocation_after_end(&self, cache: &KmemCache<P>) -> ! {
@@ -126,18 +126,18 @@ impl<P: Platform> Allocator<P> {
         self.alloc_from_slab(cache, gfp)
     }
 
-    /// Whether this thread may use the slots of its CPU; makes them where there are none.
+    /// Whether this thread may use its CPU's slots; makes the CPU's region if necessary.
     pub(crate) fn has_slots(&self, gfp: Gfp) -> bool {
         self.platform.percpu_usable()
             && (!self.region_is_missing() || (gfp.contains(Gfp::KERNEL) && self.make_region()))
     }
 
-    /// Whether this CPU has no region yet (rather than a stopped one).
+    /// Whether this CPU has no region yet (a stopped CPU has one).
     pub(crate) fn region_is_missing(&self) -> bool {
         self.table.region(self.platform.cpu()).is_none()
     }
 
-    /// One object from a slab directly.
+    /// Allocates one object directly from a slab.
     #[inline(never)]
     fn alloc_from_slab(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
         let mut object = [core::ptr::null_mut()];
@@ -147,7 +147,8 @@ impl<P: Platform> Allocator<P> {
         object[0]
     }
 
-    /// A sheaf with objects, owned by the caller: the spare, one from the barn, or a refilled one.
+    /// Replaces an empty main sheaf: returns a sheaf with objects, which the caller owns: the
+    /// spare, one from the barn, or a refilled one.
     fn filled_sheaf(&self, cache: &KmemCache<P>, main: usize, gfp: Gfp) -> Option<Sheaf> {
         let spare = self.glance(cache.id.spare());
         let mut empty = None;
@@ -165,7 +166,8 @@ impl<P: Platform> Allocator<P> {
             return Some(full);
         }
         if cache.tuning.refill_needs_blocking == 1 && !gfp.may_map() {
-            // The old gate: whoever may not ask the system goes to the slabs for each object.
+            // `refill_needs_blocking=1`: a caller that may not ask the system takes single objects
+            // from slabs.
             if let Some(empty) = empty {
                 self.place_empty(cache, empty, gfp);
             }
@@ -188,7 +190,8 @@ impl<P: Platform> Allocator<P> {
         let mut refill = Refill::new(cache, &mut room[..most], most, gfp, overflow);
         self.refill(&mut refill);
         let n = refill.filled;
-        // The newest leaves first: lowest addresses on top, so that a program walks upwards.
+        // The newest object leaves first: with the lowest address on top, a program's addresses
+        // rise.
         room[..n].reverse();
         sheaf.grow(n);
         self.count(cache, StatItem::SheafRefill, n);
@@ -200,14 +203,14 @@ impl<P: Platform> Allocator<P> {
         Some(sheaf)
     }
 
-    /// Takes the main sheaf that was seen, and no stopped one, if it is still there.
+    /// Detaches the main sheaf with the top `main`, if it is still there and no sentinel.
     pub(crate) fn take_main(&self, cache: &KmemCache<P>, main: usize) -> Option<Sheaf> {
         (main != sheaf::bootstrap() && self.swap(cache.id.main(), main, sheaf::bootstrap()))
             // SAFETY: just taken out of its slot, and no sentinel.
             .then(|| unsafe { Sheaf::from_top(main) })
     }
 
-    /// Takes the spare that was seen, if it is still there.
+    /// Detaches the spare sheaf with the top `spare`, if it is still there.
     pub(crate) fn take_spare(&self, cache: &KmemCache<P>, spare: usize) -> Option<Sheaf> {
         if spare == 0 || spare & 1 != 0 || spare == sheaf::stopped() {
             return None;
@@ -225,20 +228,20 @@ impl<P: Platform> Allocator<P> {
         self.new_sheaf(cache, gfp)
     }
 
-    /// A new sheaf.
+    /// Allocates a new sheaf.
     #[inline(never)]
     pub(crate) fn new_sheaf(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
         let window = self.meta.window(&self.platform, gfp)?;
         self.count(cache, StatItem::SheafAlloc, 1);
         let capacity = self.wanted_capacity(cache);
         self.note_made(cache, capacity);
-        // SAFETY: a window of ours, for ever.
+        // SAFETY: a window of ours, which is never freed.
         let mut sheaf = unsafe { Sheaf::new(window, capacity, cache.id.index()) };
         self.fetch_room(&mut sheaf);
         Some(sheaf)
     }
 
-    /// Puts a sheaf with objects where allocations find it.
+    /// Installs a sheaf with objects where allocations find it.
     pub(crate) fn place_filled(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
         if sheaf.is_empty() {
             return self.place_empty(cache, sheaf, gfp);
@@ -259,35 +262,35 @@ impl<P: Platform> Allocator<P> {
         if self.swap(cache.id.spare(), 0, top) {
             return;
         }
-        // SAFETY: in no slot, so still ours.
+        // SAFETY: in no slot, so this thread still owns it.
         let sheaf = unsafe { Sheaf::from_top(top) };
         self.store_or_flush(cache, sheaf, gfp);
     }
 
-    /// Puts an empty sheaf where it is of use next.
+    /// Installs an empty sheaf as the spare, or stores it in the barn, or frees it.
     pub(crate) fn place_empty(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
         if !sheaf.is_empty() {
-            // It filled up between the glance and the taking.
+            // It filled up between the peek and the detach.
             return self.store_or_flush(cache, sheaf, gfp);
         }
         self.place_drained(cache, sheaf, gfp);
     }
 
-    /// As `place_empty`, where nobody was between.
+    /// As `place_empty`, for a sheaf that is surely empty.
     #[inline(never)]
     fn place_drained(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
         let top = self.fit(cache, sheaf).into_top();
         if self.swap(cache.id.spare(), 0, top) {
             return;
         }
-        // SAFETY: in no slot, so still ours.
+        // SAFETY: in no slot, so this thread still owns it.
         let sheaf = unsafe { Sheaf::from_top(top) };
         if let Err(sheaf) = self.barn_put_empty(cache, sheaf, gfp) {
             self.give_up(cache, sheaf, gfp);
         }
     }
 
-    /// Puts a sheaf into the barn if it is full and there is room, else its objects to the slabs.
+    /// Stores a full sheaf in the barn if there is room; otherwise frees its objects to the slabs.
     pub(crate) fn store_or_flush(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
         let mut sheaf = sheaf;
         if sheaf.is_full() {
@@ -308,7 +311,7 @@ impl<P: Platform> Allocator<P> {
         self.discard_list(cache, gone);
     }
 
-    /// As [`flush_sheaf`](Self::flush_sheaf); slabs that are to go back to the page layer go to
+    /// As [`flush_sheaf`](Self::flush_sheaf), but slabs that must go back to the page layer go to
     /// `gone`.
     #[inline(always)]
     pub(crate) fn flush_sheaf_but_keep(
@@ -323,14 +326,14 @@ impl<P: Platform> Allocator<P> {
         sheaf.truncate(0);
     }
 
-    /// Gives an empty sheaf's memory up.
+    /// Frees an empty sheaf.
     pub(crate) fn give_up(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
         self.count(cache, StatItem::SheafFree, 1);
         self.note_unmade(cache, sheaf.capacity());
         self.meta.give_window(sheaf.into_window(), gfp.may_spin());
     }
 
-    /// Frees when the fast path could not.
+    /// Slow path of a free.
     #[cold]
     pub(crate) fn free_slow(&self, cache: &KmemCache<P>, object: *mut u8, gfp: Gfp) {
         if gfp.may_spin() {
@@ -357,7 +360,7 @@ impl<P: Platform> Allocator<P> {
                     break;
                 };
                 if sheaf.is_full() {
-                    // It filled up between the glance and the taking.
+                    // It filled up between the peek and the detach.
                     self.store_or_flush(cache, sheaf, gfp);
                     self.discard_list(cache, gone);
                     continue;
@@ -376,8 +379,9 @@ impl<P: Platform> Allocator<P> {
         self.free_to_slabs(cache, &mut [object], gfp);
     }
 
-    /// A sheaf with room, owned by the caller: the spare, an empty one, or the spare flushed. Slabs
-    /// that are to go back to the page layer go to `gone`.
+    /// Replaces a full main sheaf: returns a sheaf with room, which the caller owns: the spare, an
+    /// empty one, or the spare after an eviction. Slabs that must go back to the page layer go to
+    /// `gone`.
     #[inline]
     fn roomy_sheaf(&self, cache: &KmemCache<P>, gone: &mut SlabList, gfp: Gfp) -> Option<Sheaf> {
         let spare = self.glance(cache.id.spare());
@@ -401,7 +405,7 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Makes a sheaf with room the main one, and finds a place for the one it displaces.
+    /// Installs a sheaf with room as main, and finds a place for the sheaf that it displaces.
     pub(crate) fn place_roomy(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
         let top = sheaf.into_top();
         let main = self.glance(cache.id.main());

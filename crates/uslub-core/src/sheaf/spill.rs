@@ -1,13 +1,11 @@
-//! Spilling: what a refill leaves over goes into the CPU's sheaves.
+//! Spill: puts the rest of a refill into one of the CPU's sheaves.
 //!
-//! A refill empties slabs until its caller has enough; the last slab usually holds more. To give
-//! that back takes the node's list lock once more. With `sheaf_spill` it goes into a sheaf instead,
-//! if one has room for all of it (for a part the lock would be needed all the same):
+//! A refill takes slabs until its caller has enough objects. The last slab usually holds more, and
+//! returning the rest takes the node's list lock once more. With `sheaf_spill` the rest goes into
+//! the CPU's main or spare sheaf instead, if this has room for all of it. (A part would still need
+//! the lock.) The slab then leaves in one step, full.
 //!
-//! 1. the CPU's own main or spare sheaf,
-//! 2. an empty sheaf, where the spare's place is free for it.
-//!
-//! The slab then leaves in one step, full.
+//! Callers: `take` reserves the room, and the refill's caller installs the sheaf.
 
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
@@ -81,7 +79,7 @@ impl<P: Platform> Allocator<P> {
         self.take_own(cache, |top| sheaf::top_room(top) >= rest)
     }
 
-    /// Puts what was left over where the CPU finds it next, behind what was refilled.
+    /// Installs the sheaf with the rest as this CPU's spare: used after the refilled sheaf.
     #[inline(never)]
     pub(crate) fn place_spilled(&self, cache: &KmemCache<P>, spill: Spill, gfp: Gfp) {
         let Some(sheaf) = spill.into_sheaf() else {
@@ -89,7 +87,7 @@ impl<P: Platform> Allocator<P> {
         };
         let top = sheaf.into_top();
         if !self.swap(cache.id.spare(), 0, top) {
-            // SAFETY: in no slot, so still ours.
+            // SAFETY: in no slot, so this thread still owns it.
             self.place_filled(cache, unsafe { Sheaf::from_top(top) }, gfp);
         }
     }

@@ -1,26 +1,29 @@
-//! A cache's span: pages side by side that are all its own, so that one comparison answers for
-//! them.
+//! A cache's address range: contiguous pages that all belong to the cache.
 //!
-//! A bulk free looks at each of its objects: is it this cache's? The page map knows, at a handful
-//! of instructions an object. The slabs of a cache that grows mostly lie side by side, and whether
-//! many addresses lie between two others is a few instructions for several of them at once (see
-//! [`within`](crate::slab::within)), or is seen while they are copied. Where one lies outside of
-//! the span, all are looked up.
+//! A bulk free must know of each object whether it is this cache's. The page map tells, at a
+//! handful of instructions per object. But the slabs of a growing cache are mostly adjacent, and a
+//! few instructions test several addresses at once against a range (see `within`), or test them
+//! while they are copied. Only if an address lies outside the range, all addresses are looked up.
 //!
-//! One word says which pages, and how many slabs were made elsewhere since it last grew. A slab
-//! next to the span joins it. When as many slabs were made elsewhere as the span has pages, it
-//! begins anew at the newest. A slab leaves the span before its pages are given back; the longer
-//! side remains. Slabs that are [ahead](crate::slab::page_batch) are in it already: an address in
-//! one of them, which nobody was ever given, is seen when it leaves its sheaf.
+//! One word holds the range, and the number of slabs made elsewhere since it last grew:
 //!
 //! ```text
 //!   bits 63 … 32            31 … 12         11 … 0
 //!        first page plus 1  pages less 1    slabs made elsewhere
 //! ```
 //!
-//! So the last byte lies as far behind the first as the lower half says where its last twelve bits
-//! are set, and the word 0 is the page before the first: the end of the arena's own tables, of
-//! which no object is made.
+//! | event | change |
+//! |---|---|
+//! | a new slab adjacent to the range | the range grows |
+//! | a new slab elsewhere | the count grows; at the number of pages (or 255) the range restarts |
+//! | a slab's pages are freed | the slab leaves before; the longer side remains |
+//!
+//! Slabs of a [batch](crate::slab::page_batch) are in the range already. An address in one of them
+//! was never handed out; such a free is detected when the address leaves its sheaf.
+//!
+//! The distance in bytes from the first byte to the last is the lower half with its last 12 bits
+//! set. The word 0 stands for the page before the arena's first: the end of the arena's own tables,
+//! which has no objects.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -28,19 +31,19 @@ use crate::memory::{Arena, PageIndex};
 use crate::platform::{PAGE_SHIFT, PAGE_SIZE};
 use crate::sync::atomic::AtomicU64;
 
-/// Most pages of a span: 4 GiB.
+/// Most pages of a range: 4 GiB.
 const MOST: u64 = 1 << 20;
-/// The last byte of a page.
+/// Offset of the last byte of a page.
 const LAST_BYTE: u32 = PAGE_SIZE as u32 - 1;
-/// Slabs made elsewhere that are counted at most.
+/// Largest count of slabs made elsewhere.
 const MOST_ELSEWHERE: u64 = 255;
 
-/// The pages; on a line of its own, as others of the cache's record are read more often than this
-/// changes.
+/// The range; on a cache line of its own, since the cache's other fields are read more often than
+/// the range changes.
 #[repr(align(64))]
 pub(crate) struct Span(AtomicU64);
 
-/// What the word says.
+/// The decoded word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Word {
     first: u64,
@@ -70,7 +73,7 @@ impl Word {
         pages | self.elsewhere
     }
 
-    /// With pages that the cache has got.
+    /// The range after the cache got pages.
     fn with(self, first: u64, pages: u64) -> Self {
         let joined = self.pages + pages;
         if self.first + self.pages == first && joined <= MOST {
@@ -87,7 +90,7 @@ impl Word {
         }
     }
 
-    /// Without pages that the cache gives back: what lies on its longer side.
+    /// The range after the cache gives pages back: its longer side.
     fn without(self, first: u64, pages: u64) -> Self {
         let (end, next) = (self.first + self.pages, first + pages);
         if first >= end || next <= self.first {
@@ -116,7 +119,7 @@ impl Word {
 }
 
 impl Span {
-    /// No pages.
+    /// An empty range.
     pub(crate) const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
@@ -126,21 +129,21 @@ impl Span {
         self.change(|word| word.with(u64::from(first.0), pages as u64));
     }
 
-    /// The cache is to give `pages` pages from `first` back, and nobody's object is in them.
+    /// The cache is about to free `pages` pages from `first`; they hold no object.
     pub(crate) fn remove(&self, first: PageIndex, pages: usize) {
         self.change(|word| word.without(u64::from(first.0), pages as u64));
     }
 
     fn change(&self, to: impl Fn(Word) -> Word) {
-        // Relaxed, both: it speaks of pages whose objects reached the one who asks by synchronised
-        // ways.
+        // Relaxed, both: the word only speaks of pages whose objects reached the reader through
+        // synchronised operations.
         let mut raw = self.0.load(Relaxed);
         loop {
             let new = to(Word::of(raw)).raw();
             if new == raw {
                 return;
             }
-            // Relaxed: as above.
+            // Relaxed: as for the load.
             match (self.0).compare_exchange_weak(raw, new, Relaxed, Relaxed) {
                 Ok(_) => return,
                 Err(now) => raw = now,
@@ -148,12 +151,12 @@ impl Span {
         }
     }
 
-    /// The first and the last address; of the page before the arena's first if there are none. Less
-    /// than 4 GiB from each other.
+    /// The first and the last address, less than 4 GiB apart. For an empty range, the page before
+    /// the arena's first.
     #[inline]
     pub(crate) fn bounds(&self, arena: &Arena) -> (usize, usize) {
-        // Relaxed: an object that the caller frees keeps its slab where it is; any other answer is
-        // as good as the page map's.
+        // Relaxed: an object that the caller frees keeps its slab in the cache. For any other
+        // address the answer is as good as the page map's.
         let raw = self.0.load(Relaxed);
         let behind = (arena.base()).wrapping_add((raw >> 32 << PAGE_SHIFT) as usize);
         let (first, most) = (behind.wrapping_sub(PAGE_SIZE), raw as u32 | LAST_BYTE);

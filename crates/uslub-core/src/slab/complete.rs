@@ -1,31 +1,32 @@
-//! Whether an array is complete: all objects of a slab, each once.
+//! Completeness: whether an array holds all objects of a slab, each once.
 //!
 //! The check reads addresses only. If n distinct slot addresses of an n-slot slab are present, all
-//! of its objects are present. Most arrays are a few strided runs, as the objects were handed out.
+//! of its objects are present. Most arrays consist of a few strided runs, in the order in which the
+//! objects were handed out. The caller (`whole_slab`) passes as many objects as the slab has slots.
 
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::platform::Platform;
 use crate::slab::state::Slab;
 
-/// Slots of a slab, at most, for which this is done.
+/// Slots of a slab, at most, for which the check is done.
 const MOST: usize = 512;
 /// Objects of the longest strided run that is not recorded as a run.
 const FEW: usize = 8;
 
 impl<P: Platform> Allocator<P> {
-    /// Whether these, as many as a slab has, are all its objects.
+    /// Whether these objects, as many as the slab has slots, are all of its objects.
     pub(crate) fn are_all(&self, cache: &KmemCache<P>, slab: &Slab, objects: &[*mut u8]) -> bool {
         let base = self.slab_base(slab) as usize;
         let bytes = cache.oo.bytes();
         let is_here = |&object: &*mut u8| (object as usize).wrapping_sub(base) < bytes;
-        // The first look is at the far end: most arrays that are none end elsewhere.
+        // Most incomplete arrays begin in another slab: check their first object first.
         if cache.slot_at(bytes - 1) >= MOST || !objects.first().is_some_and(is_here) {
             return false;
         }
         let size = cache.size as usize;
         if stride_len(objects, size) == objects.len() {
-            // A run of as many objects as slots: both ends are slots, so all are.
+            // A run of as many objects as slots: if both ends are slots, all objects are.
             let ends = [objects[0], objects[objects.len() - 1]];
             let is_slot = |object: &*mut u8| cache.is_slot((*object as usize).wrapping_sub(base));
             return ends.iter().all(is_slot);
@@ -60,13 +61,13 @@ impl<P: Platform> Allocator<P> {
     }
 }
 
-/// Bytes from the first of two objects to the second.
+/// Distance in bytes from the first of two objects to the second.
 fn step(pair: &[*mut u8]) -> usize {
     (pair[1] as usize).wrapping_sub(pair[0] as usize)
 }
 
-/// Objects at the start of an array, which has some, of which each lies `size` bytes above the one
-/// before it, or each as far below it.
+/// Length of the strided run at the start of a non-empty array: each object is `size` bytes above
+/// the one before it, or each is `size` bytes below.
 fn stride_len(objects: &[*mut u8], size: usize) -> usize {
     let Some(first) = objects.windows(2).next().map(step) else {
         return objects.len();
@@ -75,7 +76,7 @@ fn stride_len(objects: &[*mut u8], size: usize) -> usize {
         return 1;
     }
     let mut len = 1;
-    // Eight at a time without a branch each.
+    // Eight at a time without a branch.
     while let Some(nine) = objects.get(len - 1..len + 8)
         && nine
             .windows(2)
@@ -91,11 +92,12 @@ fn stride_len(objects: &[*mut u8], size: usize) -> usize {
 /// Words of a set of slots.
 const WORDS: usize = MOST / 64;
 
-/// Slots of a slab whose objects were seen: a bit each, as its user may have little stack.
-/// Neighbours are in different words, as a note in the same word as the one before waits for it.
+/// The slots of a slab whose objects were seen, one bit each, as its user may have little stack.
+/// Neighbouring slots are in different words: an update of the same word would wait for the one
+/// before.
 struct Seen {
     slots: [u64; WORDS],
-    /// All bits in which an object lies elsewhere than its slot.
+    /// All bits in which an object's offset differs from its slot's offset.
     wrong: usize,
 }
 
@@ -107,8 +109,8 @@ impl Seen {
         }
     }
 
-    /// Notes the objects at some offsets, each in a slot of `size` bytes, one of the first
-    /// [`MOST`], if it is one.
+    /// Records the objects at some offsets, in slots of `size` bytes, of which the first [`MOST`]
+    /// count.
     #[inline]
     fn note(
         &mut self,
@@ -118,14 +120,13 @@ impl Seen {
     ) {
         for offset in offsets {
             let slot = slot_of(offset);
-            // What lies in no slot of the slab is told by the offset, which is not the slot's.
+            // An offset in no slot of the slab differs from the slot's offset.
             self.wrong |= slot.wrapping_mul(size) ^ offset;
             self.slots[slot % WORDS] |= 1 << (slot / WORDS % 64);
         }
     }
 
-    /// The same in half the instructions, for a `size` that is a power of two, in a slab of `bytes`
-    /// bytes.
+    /// As `note` in half the instructions, if `size` is a power of two, in a slab of `bytes` bytes.
     #[inline]
     fn note_even(&mut self, offsets: impl Iterator<Item = usize>, size: usize, bytes: usize) {
         let shift = size.trailing_zeros();
@@ -137,7 +138,7 @@ impl Seen {
         self.wrong |= any & !(bytes - size);
     }
 
-    /// Notes so many from a slot on; whether there are so many.
+    /// Records `len` slots from `slot` on; false if the set has fewer.
     #[inline]
     fn note_run(&mut self, slot: usize, len: usize) -> bool {
         if slot >= MOST || len > MOST - slot {
@@ -149,20 +150,20 @@ impl Seen {
         true
     }
 
-    /// Whether so many objects, which all were noted, are those of the first `count` slots: as many
-    /// as these, so none came twice.
+    /// Whether the recorded objects, `count` of them, are the first `count` slots. If each slot is
+    /// there, none came twice.
     fn are_all(&self, count: usize) -> bool {
         let missing = |word: usize| bits_of(0, count, word) & !self.slots[word];
         self.wrong == 0 && (0..WORDS).all(|word| missing(word) == 0)
     }
 }
 
-/// Those bits of a word of a set that stand for `len` slots from `slot` on.
+/// The bits of one word of the set that stand for `len` slots from `slot` on.
 #[inline]
 fn bits_of(slot: usize, len: usize, word: usize) -> u64 {
-    // Of the first slots, so many are in this word.
+    // The number of the first `slots` slots that are in this word.
     let first = |slots: usize| (slots + WORDS - 1 - word) / WORDS;
-    // A shift by all 64 bits is none.
+    // A shift by 64 bits gives `None`.
     let below = |bits: usize| {
         u64::MAX
             .checked_shl(bits as u32)
@@ -196,12 +197,12 @@ mod tests {
         );
     }
 
-    /// Bytes of a slab of the most slots.
+    /// Bytes of a slab with [`MOST`] slots.
     fn slab_bytes(size: usize) -> usize {
         (MOST * size).next_power_of_two()
     }
 
-    /// What is seen of objects at some offsets, in slots of so many bytes.
+    /// The set of the objects at some offsets, in slots of `size` bytes.
     fn seen(offsets: impl Iterator<Item = usize>, size: usize) -> Seen {
         let (mut seen, bytes) = (Seen::none(), slab_bytes(size));
         if size.is_power_of_two() {
@@ -220,7 +221,7 @@ mod tests {
         {
             let are_all =
                 |slots: &[usize]| seen(slots.iter().map(|slot| slot * size), size).are_all(count);
-            // In an order of its own: 13 is prime to all counts.
+            // In a mixed order: 13 is prime to all counts.
             let all: Vec<_> = (0..count).map(|i| i * 13 % count).collect();
             assert!(are_all(&all), "{count} {size}");
             for wrong in 0..count {

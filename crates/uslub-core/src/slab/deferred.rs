@@ -1,8 +1,7 @@
-//! Objects set aside: freed where nothing may be waited for, and given to their slabs later.
+//! Deferred objects: freed in a context that may not wait, pushed to their slabs later.
 //!
-//! A stack without a lock: anyone pushes, and all is taken out at once, so
-//! nothing can come back while somebody looks at it. The links are plain: the objects are in
-//! use as their slabs see it.
+//! They form a lock-free stack. Any thread pushes; one thread takes the whole stack, so there is no
+//! ABA problem. The links are plain: to their slabs, the objects are still in use.
 
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -10,7 +9,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::slab::freelist::Links;
 use crate::sync::atomic::{AtomicPtr, AtomicUsize};
 
-/// The stack.
+/// The stack of deferred objects of one cache.
 pub struct Deferred {
     head: AtomicPtr<u8>,
     len: AtomicUsize,
@@ -29,29 +28,29 @@ impl Deferred {
         }
     }
 
-    /// Whether nothing is set aside, at a glance.
+    /// Whether the stack is empty; may be stale.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        // Relaxed: a glance.
+        // Relaxed: a peek, may be stale.
         self.head.load(Relaxed).is_null()
     }
 
-    /// Objects set aside, at a glance.
+    /// Objects on the stack; may be stale.
     pub fn len(&self) -> usize {
-        // Relaxed: a figure.
+        // Relaxed: a statistic.
         self.len.load(Relaxed)
     }
 
-    /// Sets an object aside, which is the caller's and is linked `offset` bytes from its start.
+    /// Pushes an object of the caller's, linked `offset` bytes from its start.
     pub(crate) fn push(&self, object: *mut u8, offset: u32) {
-        // Relaxed: a figure.
+        // Relaxed: a statistic.
         self.len.fetch_add(1, Relaxed);
-        // Relaxed: confirmed by the exchange.
+        // Relaxed: confirmed by the compare-and-swap.
         let mut head = self.head.load(Relaxed);
         loop {
-            // SAFETY: the object is the caller's until it is on the stack.
+            // SAFETY: the caller owns the object until it is on the stack.
             unsafe { links(offset).set(object, head) };
-            // Release: whoever takes it sees the link.
+            // Release: the thread that takes the stack sees the link.
             match self
                 .head
                 .compare_exchange_weak(head, object, Release, Relaxed)
@@ -62,14 +61,14 @@ impl Deferred {
         }
     }
 
-    /// Takes all objects out and hands each to `visit`.
+    /// Takes all objects and passes each to `visit`.
     pub(crate) fn take_all(&self, offset: u32, mut visit: impl FnMut(*mut u8)) {
-        // Acquire: the links.
+        // Acquire: pairs with the push.
         let mut object = self.head.swap(null_mut(), Acquire);
         while !object.is_null() {
-            // SAFETY: the objects of the stack are ours now.
+            // SAFETY: this thread owns the objects of the stack now.
             let next = unsafe { links(offset).take(object) };
-            // Relaxed: a figure.
+            // Relaxed: a statistic.
             self.len.fetch_sub(1, Relaxed);
             visit(object);
             object = next;

@@ -1,9 +1,16 @@
 //! Detached freelists: objects of one slab, linked with each other before the slab is touched.
 //!
-//! Objects that are being freed belong to the caller, so nobody sees the links. The whole list is
-//! then pushed by one compare-and-swap. Two kinds of push change the node's lists of slabs and need
-//! its lock: the first of a full slab, which is listed then, and the one that empties a slab. They
-//! wait for each other, `WAITING` at most, and share one hold.
+//! The caller owns the objects that it frees, so no other thread sees the links. One
+//! compare-and-swap then pushes the whole list.
+//!
+//! | push | list lock |
+//! |---|---|
+//! | any other | not taken |
+//! | the first into a full slab: lists the slab | held |
+//! | the one that empties the slab: unlists it | held |
+//!
+//! Lists that need the lock wait for each other, at most `WAITING` of them, and share one hold. In
+//! a context that may not wait, the objects are [deferred](crate::slab::deferred).
 
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
@@ -25,12 +32,12 @@ pub(crate) struct Detached<'a> {
     pub(crate) slab: &'a Slab,
     pub(crate) head: *mut u8,
     pub(crate) tail: *mut u8,
-    /// Objects in it.
+    /// Objects in the list.
     pub(crate) count: usize,
 }
 
-/// A detached list that waits, in few bytes, as its user may have little stack: the slab's page,
-/// and offsets in units of 8 bytes.
+/// A detached list in few bytes, as its user may have little stack: the slab's page, and offsets in
+/// units of 8 bytes.
 #[derive(Clone, Copy)]
 #[repr(Rust, packed(2))]
 struct Parked {
@@ -55,12 +62,12 @@ impl Waiting {
     }
 
     fn lists(&self) -> &[Parked] {
-        // SAFETY: the first `len` are written.
+        // SAFETY: the first `len` entries are written.
         unsafe { self.lists[..self.len].assume_init_ref() }
     }
 
-    /// The first objects of the lists of this slab: a slab has several where objects of others lie
-    /// between its own.
+    /// The first objects of this slab's lists. A slab has several lists if objects of other slabs
+    /// lay between its objects.
     pub(crate) fn heads_of(&self, arena: &Arena, slab: &Slab) -> impl Iterator<Item = *mut u8> {
         let page = arena.page_of_slab(slab);
         let base = arena.address(page).as_ptr();
@@ -71,13 +78,13 @@ impl Waiting {
         own.map(move |list| base.wrapping_add(usize::from(list.head) * 8))
     }
 
-    /// Whether one of the lists is of this slab.
+    /// Whether one of the lists belongs to this slab.
     pub(crate) fn has(&self, arena: &Arena, slab: &Slab) -> bool {
         let page = arena.page_of_slab(slab);
         self.lists().iter().any(|list| { list.page } == page)
     }
 
-    /// Whether a list of this slab can wait too.
+    /// Whether there is room for a list of this slab.
     pub(crate) fn takes(&self, arena: &Arena, slab: &Slab) -> bool {
         let first = self.lists().first();
         self.len < WAITING && first.is_none_or(|list| arena.slab(list.page).node() == slab.node())
@@ -86,7 +93,7 @@ impl Waiting {
     pub(crate) fn add(&mut self, arena: &Arena, list: &Detached<'_>) {
         let page = arena.page_of_slab(list.slab);
         let base = arena.address(page).as_ptr() as usize;
-        // A slab is of 256 KiB at most.
+        // A slab has at most 256 KiB.
         let offset = |object: *mut u8| ((object as usize - base) / 8) as u16;
         self.lists[self.len].write(Parked {
             page,
@@ -97,7 +104,7 @@ impl Waiting {
         self.len += 1;
     }
 
-    /// The list of this number.
+    /// The list with index `at`.
     fn get<'a>(&self, arena: &'a Arena, at: usize) -> Detached<'a> {
         let list = self.lists()[at];
         let base = arena.address(list.page).as_ptr();
@@ -111,8 +118,8 @@ impl Waiting {
 }
 
 impl<P: Platform> Allocator<P> {
-    /// Pushes a chain of `count` objects, linked from `head` to `tail`, onto a slab's freelist;
-    /// the kernel's `__slab_free`. Of those objects' slab others are in use.
+    /// Pushes a list of `count` objects, linked from `head` to `tail`, onto a slab's freelist: the
+    /// kernel's `__slab_free`. Other objects of the slab must be in use.
     pub(crate) fn slab_free(&self, cache: &KmemCache<P>, detached: Detached<'_>, gfp: Gfp) {
         if !gfp.may_spin() && !cache.never_waits() {
             return self.defer(cache, &detached);
@@ -133,8 +140,8 @@ impl<P: Platform> Allocator<P> {
         node.note(&lists);
     }
 
-    /// Pushes all lists that wait, in one hold of the list lock; slabs
-    /// that are to go back to the page layer go to `gone`.
+    /// Pushes all waiting lists under one hold of the list lock. Slabs that must go back to the
+    /// page layer go to `gone`.
     #[inline(never)]
     pub(crate) fn push_waiting(
         &self,
@@ -171,7 +178,7 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Pushes a list if no list of slabs changes by that; returns whether it did.
+    /// Pushes a list if the push changes no list of slabs; returns whether it did.
     #[inline(never)]
     pub(crate) fn push_unlisted(&self, cache: &KmemCache<P>, detached: &Detached<'_>) -> bool {
         let slab = detached.slab;
@@ -190,7 +197,7 @@ impl<P: Platform> Allocator<P> {
         true
     }
 
-    /// Pushes a list under the list lock. A slab that is not to stay goes from its list to
+    /// Pushes a list under the list lock. A slab that must not stay moves from its list to
     /// `emptied`.
     #[inline(never)]
     fn push_listed(
@@ -217,7 +224,7 @@ impl<P: Platform> Allocator<P> {
         };
         let was_full = old.inuse() == cache.oo.objects;
         if !was_full && !slab.partial() {
-            // Somebody has it isolated and will put it back.
+            // A refill has isolated it and will list it.
             return;
         }
         let discards = cache.has_reserve() || lists.partial.len() >= cache.min_partial;
@@ -236,8 +243,7 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// The state after a push of the list, whose tail is linked to the slab's freelist as `old` has
-    /// it.
+    /// Links the tail to the slab's freelist of state `old`; returns the state after the push.
     fn link_behind(&self, cache: &KmemCache<P>, detached: &Detached<'_>, old: State) -> State {
         let Detached {
             slab,
@@ -254,7 +260,7 @@ impl<P: Platform> Allocator<P> {
         }
         let base = self.slab_base(slab);
         let next = old.head().map_or(null_mut(), |o| base.wrapping_add(o));
-        // SAFETY: the tail is the caller's until the state says otherwise.
+        // SAFETY: the caller owns the tail until the state is changed.
         unsafe { cache.links_of(slab).set(tail, next) };
         let offset = head as usize - base as usize;
         old.with(Some(offset), old.inuse() - count as u32)

@@ -1,37 +1,37 @@
-//! How many empty slabs a node keeps: as many as were missed lately, and no more than half of what
-//! was in use.
+//! The reserve: how many empty slabs a node keeps.
 //!
-//! The kernel compares the number of partial slabs with a constant, so a cache with many partial
-//! slabs gives every slab back the moment it empties, and asks for another a moment later. Here
-//! empty slabs have a list of their own, and a *regret*, a slab asked of the page layer soon after
-//! one was given back, makes the node keep what it has for longer.
+//! The kernel compares the number of partial slabs with a constant. So a cache with many partial
+//! slabs frees every slab the moment it becomes empty, and allocates another a moment later. Here
+//! empty slabs have a list of their own. A *regret* is a request to the page layer soon after a
+//! discard; it makes the node keep its empty slabs for longer.
 //!
-//! Time is cut into windows of `period`. In each the least number of empty slabs is noted: so many
-//! were not needed all that time. At its end half of them go.
+//! Time is cut into windows of `period` milliseconds. The least number of empty slabs in a window
+//! was not needed during the window. At the window's end half of this number goes.
 //!
-//! | event | what changes |
+//! | event | change |
 //! |---|---|
-//! | a slab empties | what is above the [`limit`](Reserve::limit) goes; at a window's end half of what was idle too |
-//! | an empty slab is used | the window's least number |
-//! | the page layer is asked within two periods of a discard | regret: the period doubles, up to 80 ms |
+//! | a slab becomes empty | slabs above the limit go; at a window's end, half of the idle ones |
+//! | an empty slab is taken | the window's least number falls |
+//! | a page request within two periods of a discard | regret: the period doubles, up to 80 ms |
 //! | a window ends without regret | the period shrinks by a sixth, down to 10 ms |
 //!
-//! Bound: at most 5 slabs, or half of the slabs that were in use at the peak of this window and the
-//! last, or
-//! [`RESERVE_BYTES`], whichever of the last two is less and if that is more than 5.
+//! [Limit](Reserve::limit): half of the slabs in use at the peak of this window and the last, at
+//! most [`RESERVE_BYTES`], but at least 5 slabs.
+//!
+//! All methods run under the list lock.
 
 use crate::sync::time::age;
 
-/// Slabs that are always kept.
+/// Empty slabs that are always kept.
 pub const KEPT: usize = 5;
-/// Bytes of empty slabs that one cache keeps on one node, at most.
+/// Bytes of empty slabs that one cache keeps on one node, at most; [`KEPT`] slabs may be more.
 pub const RESERVE_BYTES: usize = 64 << 20;
 /// Shortest window, in milliseconds.
 const SHORTEST: u32 = 10;
 /// Longest window, in milliseconds.
 const LONGEST: u32 = 80;
 
-/// What a node knows of its empty slabs; under the list lock.
+/// The reserve's state; under the list lock.
 #[derive(Debug)]
 pub struct Reserve {
     /// Least number of empty slabs in this window.
@@ -39,13 +39,13 @@ pub struct Reserve {
     window_start: u64,
     period: u32,
     regret: bool,
-    /// Most slabs in use in this window and in the one before.
+    /// Most slabs in use, in this window and in the last one.
     peaks: [usize; 2],
     last_discard: Option<u64>,
 }
 
 impl Reserve {
-    /// Nothing known yet.
+    /// A reserve without history.
     pub const fn new() -> Self {
         Self {
             low: 0,
@@ -57,14 +57,14 @@ impl Reserve {
         }
     }
 
-    /// Empty slabs of so many bytes that may be kept.
+    /// Largest number of empty slabs of `slab_bytes` bytes to keep.
     pub fn limit(&self, slab_bytes: usize) -> usize {
         let peak = self.peaks[0].max(self.peaks[1]);
         (peak / 2).min(RESERVE_BYTES / slab_bytes).max(KEPT)
     }
 
-    /// How many of `empty` slabs to give back now, with `in_use` others in use; at `now`
-    /// milliseconds.
+    /// Number of the `empty` slabs to free now, with `in_use` other slabs in use; `now` is the time
+    /// in milliseconds.
     pub fn surplus(&mut self, empty: usize, in_use: usize, slab_bytes: usize, now: u64) -> usize {
         self.peaks[0] = self.peaks[0].max(in_use);
         let mut surplus = empty.saturating_sub(self.limit(slab_bytes));
@@ -85,13 +85,13 @@ impl Reserve {
         surplus
     }
 
-    /// An empty slab was taken; so many are left, and so many are in use.
+    /// An empty slab was taken; `left` empty slabs remain, `in_use` slabs are in use.
     pub fn took(&mut self, left: usize, in_use: usize) {
         self.low = self.low.min(left);
         self.peaks[0] = self.peaks[0].max(in_use);
     }
 
-    /// The page layer is asked for a slab at `now` milliseconds.
+    /// A slab is requested from the page layer at the time `now` (milliseconds).
     pub fn asked(&mut self, now: u64) {
         self.low = 0;
         let soon = 2 * u64::from(self.period);

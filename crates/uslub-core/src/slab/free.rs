@@ -1,13 +1,16 @@
-//! Giving objects back to their slabs, one update of the state a slab and batch.
+//! Free: gives objects back to their slabs, with one state update per slab and batch.
 //!
-//! Objects are linked into [detached freelists](crate::slab::detached) first, one a slab. The array
-//! is scanned backwards; objects of other slabs are passed over, at most two a list (the tunable
-//! `look_ahead` ends the scan at the third). `detached_freelist=0` pushes them one by one instead.
+//! The objects of one slab become a [detached freelist](crate::slab::detached) first. The scan runs
+//! backwards through the array. It passes over objects of other slabs, at most two per list (the
+//! tunable `look_ahead` ends the scan at the third). With `detached_freelist=0` each object is
+//! pushed alone.
 //!
-//! Each object is checked here, always: it must be a slot of a slab of this cache, and it must not
-//! be free already. The second check costs a read of the line that the link is about to be written
-//! to: only a free object holds a hardened link, so only one that seems to hold one is looked up in
-//! its slab's list.
+//! Each object is always checked here: it must be a slot of a slab of this cache, and it must not
+//! be free already. The second check reads the cache line that the link is about to be written to.
+//! Only a free object holds a hardened link, so only an object that seems to hold one is looked up
+//! in its slab's freelist.
+//!
+//! Callers: `sheaf` (flushes) and `cache` (direct frees).
 
 use core::ptr::null_mut;
 
@@ -22,20 +25,20 @@ use crate::slab::freelist::Links;
 use crate::slab::node::SlabList;
 use crate::slab::state::Slab;
 
-/// Objects ahead of the one that is being freed whose lines are asked for.
+/// Distance in objects at which a free prefetches cache lines.
 const AHEAD: usize = 4;
 
 impl<P: Platform> Allocator<P> {
-    /// Frees all objects of an array to their slabs; the array's order is lost.
+    /// Frees all objects of an array to their slabs; does not keep the array's order.
     pub(crate) fn free_to_slabs(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
         let mut gone = SlabList::new();
         self.push_to_slabs(cache, objects, &mut gone, gfp);
-        // Behind all pushes, as they and this take stack.
+        // Not in `push_to_slabs`: both need much stack.
         self.discard_list(cache, gone);
     }
 
-    /// As [`free_to_slabs`](Self::free_to_slabs); slabs that are to go back to the page layer go to
-    /// `gone`.
+    /// As [`free_to_slabs`](Self::free_to_slabs), but slabs that must go back to the page layer go
+    /// to `gone`.
     #[inline(never)]
     pub(crate) fn push_to_slabs(
         &self,
@@ -54,7 +57,7 @@ impl<P: Platform> Allocator<P> {
             }
             let slab = self.checked_slab(cache, objects[left - 1]);
             lists += 1;
-            // A slab of which objects wait is whole only by a double free, which is seen below.
+            // Only a double free makes a slab with a waiting list look whole; it is detected below.
             if !waiting.has(arena, slab) {
                 let whole = self.empty_whole_at_end(cache, slab, &objects[..left]);
                 if whole > 0 {
@@ -72,8 +75,8 @@ impl<P: Platform> Allocator<P> {
         self.count(cache, StatItem::FreeDetached, lists);
     }
 
-    /// Frees the last object of an array and others of its slab, now or, where that takes the list
-    /// lock, with the lists that wait for it; returns how many.
+    /// Frees the last object of an array and others of its slab; returns how many. If the push
+    /// needs the list lock, the list waits in `waiting`.
     #[inline(never)]
     fn free_last(
         &self,
@@ -92,7 +95,8 @@ impl<P: Platform> Allocator<P> {
         detached.count
     }
 
-    /// Places a slab that was emptied as a whole; see [`place_on_node`](Self::place_on_node).
+    /// Keeps or drops a slab that was emptied as a whole; see
+    /// [`place_on_node`](Self::place_on_node).
     #[inline(never)]
     fn place_whole(&self, cache: &KmemCache<P>, slab: &Slab, gone: &mut SlabList, gfp: Gfp) {
         let mut emptied = SlabList::new();
@@ -101,8 +105,8 @@ impl<P: Platform> Allocator<P> {
         self.place_on_node(cache, node, emptied, gone, gfp);
     }
 
-    /// Asks for the lines that the free of an object will write: its slab's descriptor and its
-    /// link.
+    /// Prefetches the cache lines that the free of an object will write: the slab's descriptor and
+    /// the object's link.
     #[inline]
     fn fetch_ahead(&self, cache: &KmemCache<P>, object: *mut u8) {
         let arena = &self.zone.arena;
@@ -115,8 +119,8 @@ impl<P: Platform> Allocator<P> {
             .fetch_line(object.wrapping_add(cache.links.offset as usize));
     }
 
-    /// Links the last object and those of the same slab, and moves them to the end of the array.
-    /// The last has been looked at.
+    /// Links the last object with others of its slab, and moves them to the end of the array. The
+    /// last object is already checked.
     #[inline(always)]
     fn build_detached<'a>(
         &self,
@@ -133,11 +137,11 @@ impl<P: Platform> Allocator<P> {
             tail: head,
             count: 0,
         };
-        // The same for all of them.
+        // Constant for all objects of the slab.
         let (base, bytes) = (self.slab_base(slab) as usize, cache.oo.bytes());
         let (used, links) = (used_slots(cache, slab), cache.links_of(slab));
         self.check_not_free(cache, links, base, head, &list, waiting);
-        // SAFETY: the object is a slot of this cache and the caller's.
+        // SAFETY: the object is a slot of this cache, and the caller owns it.
         unsafe { links.set(head, null_mut()) };
         (list.head, list.count) = (head, 1);
         let mut misses = 0;
@@ -155,7 +159,7 @@ impl<P: Platform> Allocator<P> {
                 continue;
             }
             if !is_used_slot(cache, used, offset) {
-                // Says what is wrong, and does not come back.
+                // Reports the misuse and does not return.
                 self.checked_slab(cache, object);
             }
             self.check_not_free(cache, links, base, object, &list, waiting);
@@ -169,19 +173,19 @@ impl<P: Platform> Allocator<P> {
         list
     }
 
-    /// Sets objects aside that could not be freed without waiting.
+    /// Defers objects whose push would have to wait.
     #[inline(never)]
     pub(crate) fn defer(&self, cache: &KmemCache<P>, detached: &Detached<'_>) {
         let mut object = detached.head;
         for _ in 0..detached.count {
-            // SAFETY: the chain is the caller's.
+            // SAFETY: the caller owns the list.
             let next = unsafe { cache.links_of(detached.slab).get(object) };
             cache.deferred.push(object, cache.links.offset);
             object = next;
         }
     }
 
-    /// Frees what was set aside.
+    /// Frees the deferred objects.
     #[inline]
     pub(crate) fn free_deferred(&self, cache: &KmemCache<P>) {
         if cache.deferred.is_empty() {
@@ -205,7 +209,7 @@ impl<P: Platform> Allocator<P> {
         self.free_to_slabs(cache, &mut batch[..n], Gfp::KERNEL);
     }
 
-    /// The cache in one of whose slabs an object lies, if any.
+    /// The cache whose slab an object lies in, if any.
     #[inline]
     pub(crate) fn cache_id_of(&self, object: *mut u8) -> Option<CacheId> {
         let arena = &self.zone.arena;
@@ -213,7 +217,7 @@ impl<P: Platform> Allocator<P> {
         arena.cache_of(page)
     }
 
-    /// The slab that an object is a slot of; ends the process when it is none of this cache.
+    /// The slab that an object is a slot of; ends the process if the slab is not of this cache.
     pub(crate) fn checked_slab(&self, cache: &KmemCache<P>, object: *mut u8) -> &Slab {
         let arena = &self.zone.arena;
         let Some(page) = arena.page_of(object as usize) else {
@@ -241,7 +245,7 @@ impl<P: Platform> Allocator<P> {
         slab
     }
 
-    /// Ends the process: an object of another cache is being freed.
+    /// Ends the process: the object belongs to another cache.
     #[cold]
     #[inline(never)]
     fn belongs_to(&self, cache: &KmemCache<P>, object: *mut u8, id: CacheId) -> ! {
@@ -252,8 +256,8 @@ impl<P: Platform> Allocator<P> {
         ))
     }
 
-    /// Ends the process when an object that is being freed is free already: in its slab's
-    /// list, in the one that is being built, or in one that waits.
+    /// Ends the process if an object to free is free already: in its slab's freelist, in the list
+    /// under construction, or in a waiting list.
     #[inline]
     fn check_not_free(
         &self,
@@ -293,7 +297,7 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Ends the process when an object lies in the freelist of its slab that begins with `start`.
+    /// Ends the process if an object is in the freelist of its slab that begins with `start`.
     #[inline(never)]
     fn look_up_free_from(
         &self,
@@ -312,12 +316,12 @@ impl<P: Platform> Allocator<P> {
             if at.is_null() || offset >= cache.oo.bytes() || !cache.is_slot(offset) {
                 break;
             }
-            // SAFETY: a slot of the slab; its bytes may be anybody's, and are only looked at.
+            // SAFETY: a slot of the slab. Its bytes may be any, and are only read.
             at = unsafe { links.get(at) };
         }
     }
 
-    /// Ends the process: a pointer was given that is no object to free.
+    /// Ends the process: the pointer is no object that can be freed.
     #[cold]
     #[inline(never)]
     pub(crate) fn misuse(&self, cache: &KmemCache<P>, object: *mut u8, why: &str) -> ! {
@@ -328,8 +332,8 @@ impl<P: Platform> Allocator<P> {
     }
 }
 
-/// Slots of a slab that were ever handed out, and lie first; all of them where fresh ones are taken
-/// in random order.
+/// Slots of a slab that were ever handed out; they come first. All slots if fresh ones are handed
+/// out in random order.
 #[inline]
 fn used_slots<P: Platform>(cache: &KmemCache<P>, slab: &Slab) -> usize {
     if cache.is_random() {
@@ -339,7 +343,7 @@ fn used_slots<P: Platform>(cache: &KmemCache<P>, slab: &Slab) -> usize {
     }
 }
 
-/// Whether one of the first `used` slots of a slab begins at `offset`.
+/// Whether one of the first `used` slots begins at `offset`.
 #[inline]
 fn is_used_slot<P: Platform>(cache: &KmemCache<P>, used: usize, offset: usize) -> bool {
     let slot = cache.slot_at(offset);

@@ -1,28 +1,29 @@
-//! Links inside free objects, hardened.
+//! Freelist links inside free objects, hardened.
 //!
 //! A free object in a slab's freelist holds the address of the next one, combined with a random
-//! word of the cache and with the byte-swapped address of the link itself:
-//! `stored = next ^ random ^ swap(address)`. So a link cannot be forged
-//! without knowing the random word, and overwriting one is seen: what it decodes to is
-//! almost surely no slot of the slab.
+//! word of the cache and the byte-swapped address of the link itself:
+//! `stored = next ^ random ^ swap(address)`. Nobody can forge a link without the random word. An
+//! overwritten link is detected: its decoded value is almost surely no slot of the slab.
 //!
-//! A link that is read out for good is wiped, so an object that is handed out does not look free. A
-//! slab that starts over as fresh enters another *epoch*, and so do pages that are given back; it
-//! is part of the code, so links that were left behind do not look like any either.
+//! A link that is read to hand its object out is wiped, so the object does not look free. A slab
+//! that starts over as fresh enters a new *epoch*, and so do freed pages. The epoch is part of the
+//! code, so an old link left in memory does not look like a link either.
+//!
+//! These functions are mechanism; callers own the object, or only read its link.
 
 use crate::sync::atomic;
 
-/// How a cache stores links.
+/// The cache's way to store links.
 #[derive(Clone, Copy, Debug)]
 pub struct Links {
     /// Bytes from an object's start to its link.
     pub offset: u32,
-    /// The random word; 0 where hardening is off.
+    /// The random word; 0 with hardening off.
     pub random: u64,
 }
 
 impl Links {
-    /// The same for a slab in its `epoch`: what was stored in another epoch decodes to nonsense.
+    /// The same links for a slab in epoch `epoch`: a link of another epoch decodes to nonsense.
     #[inline]
     pub fn in_epoch(self, epoch: u16) -> Self {
         let mix = u64::from(epoch).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -36,7 +37,7 @@ impl Links {
         }
     }
 
-    /// A link as stored at `address`; decoding is the same operation.
+    /// Encodes a link stored at `address`; decoding is the same operation.
     #[inline]
     fn code(self, word: u64, address: usize) -> u64 {
         if self.random == 0 {
@@ -51,7 +52,7 @@ impl Links {
         object.wrapping_add(self.offset as usize).cast()
     }
 
-    /// Makes `object` point to `next` (null for the last).
+    /// Links `object` to `next` (null for the last).
     ///
     /// # Safety
     ///
@@ -77,7 +78,7 @@ impl Links {
         self.code(unsafe { link.read_unaligned() }, link as usize) as *mut u8
     }
 
-    /// As [`get`](Self::get), and wipes the link, so that the object looks free no longer.
+    /// As [`get`](Self::get), and wipes the link, so that the object no longer looks free.
     ///
     /// # Safety
     ///

@@ -1,5 +1,14 @@
-//! Fresh slabs: their pages, their objects in the order of the iterator, and their return to the
-//! page layer.
+//! Fresh slabs: takes their pages, hands their objects out in the iterator's order, frees them to
+//! the page layer.
+//!
+//! | step | function |
+//! |---|---|
+//! | pages, for one slab or a batch | `new_pages` |
+//! | descriptor, page map | `describe` |
+//! | objects, all fresh | `emit`, or `build_freelist` with `freelist_deferred=0` |
+//! | back to the page layer | `discard_list`, `discard_at_once` |
+//!
+//! The caller owns a new slab; no lock is held. Callers: `refill`, and frees that empty slabs.
 
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::Relaxed;
@@ -29,7 +38,7 @@ fn slabs_at_once<P: Platform>(cache: &KmemCache<P>, node: &Node<P>) -> usize {
 }
 
 impl<P: Platform> Allocator<P> {
-    /// Constructs up to `count` objects of fresh slots from `first`; returns how many.
+    /// Constructs up to `count` objects of fresh slots from position `first`; returns how many.
     pub(crate) fn construct(
         &self,
         cache: &KmemCache<P>,
@@ -41,7 +50,7 @@ impl<P: Platform> Allocator<P> {
         let (base, start) = (self.slab_base(slab), usize::from(slab.start()));
         for i in 0..count {
             let object = base.wrapping_add(cache.offset_at(start, (first + i) as usize));
-            // SAFETY: the object is ours, of the cache's size, and not constructed yet.
+            // SAFETY: the object is ours, has the cache's size, and is not constructed yet.
             if !unsafe { (ctor.call)(ctor.data, object) } {
                 return i;
             }
@@ -49,7 +58,7 @@ impl<P: Platform> Allocator<P> {
         count
     }
 
-    /// The iterator: visits `out.len()` fresh slots from `position`.
+    /// The iterator: writes the addresses of `out.len()` fresh slots from `position` on.
     pub(crate) fn emit(
         &self,
         cache: &KmemCache<P>,
@@ -67,7 +76,8 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Takes fresh objects by whole slabs whose pages were taken ahead; returns how many.
+    /// Takes all objects of batch slabs, slab by slab, as long as they fit; returns how many
+    /// objects.
     #[inline]
     pub(crate) fn use_up_new_slabs(
         &self,
@@ -88,7 +98,7 @@ impl<P: Platform> Allocator<P> {
         filled
     }
 
-    /// Takes pages for a slab; it belongs to the caller and all its slots are fresh.
+    /// Takes pages for a slab; the caller owns the slab, and all of its slots are fresh.
     #[inline]
     pub(crate) fn new_slab(&self, cache: &KmemCache<P>, nid: usize, gfp: Gfp) -> Option<&Slab> {
         let node = cache.node(nid);
@@ -112,8 +122,8 @@ impl<P: Platform> Allocator<P> {
         Some(slab)
     }
 
-    /// Hands out all objects of a new slab whose pages were taken ahead, for which `out` has just
-    /// the room; false if there are no such pages. For caches whose slabs [leave
+    /// Hands out all objects of a new slab of the batch; `out` has exactly their number. False if
+    /// the batch is empty. Only for caches whose slabs can be [handed out
     /// whole](KmemCache::leaves_whole).
     #[inline(never)]
     fn use_up_new_slab(&self, cache: &KmemCache<P>, nid: usize, out: &mut [*mut u8]) -> bool {
@@ -133,7 +143,7 @@ impl<P: Platform> Allocator<P> {
         false
     }
 
-    /// Tells the reserve of a node that the page layer is asked for a slab.
+    /// Tells a node's reserve about a request to the page layer.
     #[inline(never)]
     fn note_asked(&self, node: &Node<P>) {
         if let Some(mut lists) = node.lists.try_lock() {
@@ -141,8 +151,8 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Takes pages for a slab, and for others ahead where the cache has many; the first page, and
-    /// the node that it is of.
+    /// Takes pages for a slab, and for a batch if the cache has many slabs; returns the first page
+    /// and its node.
     #[inline(never)]
     fn new_pages(&self, cache: &KmemCache<P>, nid: usize, gfp: Gfp) -> Option<(PageIndex, usize)> {
         let run = self.take_pages(cache, nid, gfp)?;
@@ -155,8 +165,7 @@ impl<P: Platform> Allocator<P> {
         Some((run.page, usize::from(run.node)))
     }
 
-    /// Takes pages for as many slabs as the cache should get at once, as far as they lie one behind
-    /// the other.
+    /// Takes pages for as many slabs as the next batch should have, as far as they are adjacent.
     #[inline(always)]
     fn take_pages(&self, cache: &KmemCache<P>, nid: usize, gfp: Gfp) -> Option<Run> {
         let (pages, node) = (cache.oo.pages(), cache.node(nid));
@@ -165,7 +174,7 @@ impl<P: Platform> Allocator<P> {
         } else {
             1
         };
-        // Relaxed: a figure, and a limit that no one exceeds as all count first.
+        // Relaxed: a count. No thread exceeds the limit, since each adds before it compares.
         node.nr_slabs.fetch_add(wanted, Relaxed);
         let run = (cache.nr_slabs() <= cache.max_slabs)
             .then(|| (self.zone).alloc_runs(&self.platform, nid, pages, pages, wanted, gfp))
@@ -174,26 +183,26 @@ impl<P: Platform> Allocator<P> {
         let home = run.map_or(nid, |run| usize::from(run.node));
         let missing = if home == nid { wanted - got } else { wanted };
         if missing > 0 {
-            // Relaxed: as above.
+            // Relaxed: a count.
             node.nr_slabs.fetch_sub(missing, Relaxed);
         }
         let run = run?;
         if home != nid {
-            // Relaxed: as above.
+            // Relaxed: a count.
             cache.node(home).nr_slabs.fetch_add(got, Relaxed);
         }
         self.count(cache, StatItem::AllocSlab, got);
         cache.span.add(run.page, got * pages);
-        // One slab in eight or so, whichever: the clock is not free.
+        // For one slab in eight or so: reading the clock costs time.
         let one_in_eight = got > 1 || (run.page.0 as usize / pages).is_multiple_of(8);
         if gfp.contains(Gfp::KERNEL) && one_in_eight {
-            // Relaxed: a hint, for whoever comes to the end of an allocation first.
+            // Relaxed: a hint; the first allocation that ends acts on it.
             self.looks_for_cold.store(true, Relaxed);
         }
         Some(run)
     }
 
-    /// Gives the pages of slabs back that were taken ahead.
+    /// Frees the pages of a node's batch.
     pub(crate) fn discard_ahead(&self, cache: &KmemCache<P>, node: &Node<P>) {
         if let Some((first, slabs)) = node.ahead.take_all() {
             self.give_ahead(cache, node, first, slabs);
@@ -205,7 +214,7 @@ impl<P: Platform> Allocator<P> {
         self.decay_after(cache, now);
     }
 
-    /// Gives the pages of so many slabs back that were taken and not used; returns the time.
+    /// Frees the unused pages of `slabs` slabs; returns the time in milliseconds.
     #[inline(never)]
     fn give_unused(
         &self,
@@ -219,7 +228,7 @@ impl<P: Platform> Allocator<P> {
         self.give_runs(cache, node, slabs, &runs)
     }
 
-    /// Makes pages of node `nid` a slab whose objects are in order, none or all of them in use.
+    /// Makes pages of node `nid` a slab with its slots in order; `inuse` is 0 or all of them.
     #[inline]
     fn describe(&self, cache: &KmemCache<P>, page: PageIndex, nid: usize, inuse: u16) -> &Slab {
         let arena = &self.zone.arena;
@@ -233,8 +242,8 @@ impl<P: Platform> Allocator<P> {
         slab
     }
 
-    /// Writes to each page of a brand-new slab, before anything is there: links and constructed
-    /// objects may begin a page.
+    /// Writes to each page of a new slab. Must come first: links and constructed objects may begin
+    /// a page.
     #[cold]
     fn prefault(&self, cache: &KmemCache<P>, slab: &Slab) {
         let start = self.slab_base(slab);
@@ -244,8 +253,8 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Links all slots of a brand-new slab in the order of its iterator: the old way. None is fresh
-    /// then. What a constructor fails at, and all behind it, stays fresh.
+    /// Links all slots of a new slab in the iterator's order (`freelist_deferred=0`). No slot is
+    /// fresh then, except those from the first failure of the constructor on.
     #[inline(never)]
     fn build_freelist(&self, cache: &KmemCache<P>, slab: &Slab) {
         let (base, start) = (self.slab_base(slab), usize::from(slab.start()));
@@ -257,7 +266,7 @@ impl<P: Platform> Allocator<P> {
         let mut next = null_mut();
         for position in (0..count as usize).rev() {
             let object = base.wrapping_add(cache.offset_at(start, position));
-            // SAFETY: a slot of a slab of ours.
+            // SAFETY: a slot of a slab that we own.
             unsafe { links.set(object, next) };
             next = object;
         }
@@ -266,19 +275,19 @@ impl<P: Platform> Allocator<P> {
         slab.set_state(State::without_list(0).with(head, 0));
     }
 
-    /// Gives the pages of a slab back after a grace period, which is empty and belongs to the
-    /// caller.
+    /// Frees the pages of an empty slab that we own after a grace period; if that is refused, lists
+    /// the slab again.
     #[inline(never)]
     fn bury_or_keep(&self, cache: &KmemCache<P>, node: &Node<P>, slab: &Slab) {
         if !self.bury(cache, slab, Gfp::KERNEL) {
-            // It stays a slab of this cache, as it must.
+            // Readers may still use it: it must stay a slab of this cache.
             let mut lists = node.lists.lock();
             lists.add(&self.zone.arena, slab, cache.has_reserve());
             node.note(&lists);
         }
     }
 
-    /// Gives the pages of a slab back, whatever readers there are.
+    /// Frees the pages of a slab at once, regardless of readers.
     pub(crate) fn discard_at_once(&self, cache: &KmemCache<P>, node: &Node<P>, slab: &Slab) {
         let mut runs = Runs::new();
         self.unmake_slab(cache, slab, &mut runs);
@@ -286,19 +295,19 @@ impl<P: Platform> Allocator<P> {
         self.decay_after(cache, now);
     }
 
-    /// Gives the pages of all slabs of a list back, which are empty and belong to the caller.
+    /// Frees the pages of all slabs of a list; they are empty and the caller owns them.
     #[inline]
     pub(crate) fn discard_list(&self, cache: &KmemCache<P>, list: SlabList) {
         if list.is_empty() {
             return;
         }
         let now = self.unmake_list(cache, list);
-        // Behind it, as both take stack.
+        // Not in `unmake_list`: both need much stack.
         self.decay_after(cache, now);
     }
 
-    /// As [`discard_list`](Self::discard_list); nothing goes back to the system. Returns the time
-    /// then, 0 if no page was given back.
+    /// As [`discard_list`](Self::discard_list), but gives nothing back to the system. Returns the
+    /// time in milliseconds, 0 if no page was freed.
     #[inline(never)]
     fn unmake_list(&self, cache: &KmemCache<P>, list: SlabList) -> u64 {
         let arena = &self.zone.arena;
@@ -306,7 +315,7 @@ impl<P: Platform> Allocator<P> {
         let (mut runs, mut slabs, mut nid, mut now) = (Runs::new(), 0, 0, 0);
         let mut at = list.first(arena);
         while let Some(slab) = at {
-            // Read first: then the pages are others'.
+            // Read first: the pages belong to others afterwards.
             at = SlabList::after(arena, slab);
             let home = usize::from(slab.node());
             if typesafe {
@@ -328,20 +337,20 @@ impl<P: Platform> Allocator<P> {
         now
     }
 
-    /// Makes an empty slab of the caller's mere pages.
+    /// Turns an empty slab that we own back into pages.
     fn unmake_slab(&self, cache: &KmemCache<P>, slab: &Slab, runs: &mut Runs) {
         let page = self.zone.arena.page_of_slab(slab);
         let pages = cache.oo.pages();
         slab.set_kind(PageKind::None);
-        // The next slab here starts over: better said now, as its maker only writes.
+        // The next slab here starts over: count the epoch now, as its maker only writes.
         slab.set_epoch(slab.epoch().wrapping_add(1));
         self.zone.arena.set_cache(page, pages as u32, None);
         runs.add(page, pages);
     }
 
-    /// Gives the pages back that were so many slabs of a node; returns the time.
+    /// Frees runs that were `slabs` slabs of a node; returns the time in milliseconds.
     fn give_runs(&self, cache: &KmemCache<P>, node: &Node<P>, slabs: usize, runs: &Runs) -> u64 {
-        // Relaxed: a figure.
+        // Relaxed: a statistic.
         node.nr_slabs.fetch_sub(slabs, Relaxed);
         self.count(cache, StatItem::FreeSlab, slabs);
         for (first, pages) in runs.iter() {
@@ -350,10 +359,10 @@ impl<P: Platform> Allocator<P> {
         self.zone.free_runs(&self.platform, runs)
     }
 
-    /// Gives pages back to the system that have been free for too long, after slabs were given back
-    /// at the time `now`.
+    /// Gives old free pages back to the system, after slabs were freed at the time `now`
+    /// (milliseconds).
     fn decay_after(&self, cache: &KmemCache<P>, now: u64) {
-        // Where a free may not enter the kernel, others give them back.
+        // If this cache's frees may not call the system, other threads do this.
         if now > 0 && cache.free_gfp.may_map() {
             let decay = u64::from(self.tunables().decay_ms);
             self.zone.after_free(&self.platform, now, decay);
@@ -368,7 +377,7 @@ impl<P: Platform> Allocator<P> {
     }
 }
 
-/// Writes addresses that lie `size` bytes from each other.
+/// Writes addresses that are `size` bytes apart.
 #[inline]
 fn emit_in_order(first: *mut u8, size: usize, out: &mut [*mut u8]) {
     let mut at = first;

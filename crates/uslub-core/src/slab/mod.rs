@@ -1,19 +1,19 @@
-//! Objects in pages: slabs, their freelists, and the lists of a node.
+//! Slabs: pages cut into objects, their freelists, and the lists of a node.
 //!
 //! | file | concept |
 //! |---|---|
-//! | `order` | how many objects a slab has, and how large it is |
-//! | `state` | the word that says what a slab's objects are: freelist, in use, frozen |
-//! | `freelist` | links inside of free objects |
-//! | `node`, `partial` | the lists of a node: their locks, and what becomes of empty slabs |
-//! | `empty_reserve` | how many empty slabs wait for the next refill |
-//! | `refill` | which slabs objects are taken from |
-//! | `take` | taking objects out of one slab |
-//! | `fresh`, `page_batch` | new slabs, and pages taken for several of them |
-//! | `free`, `detached` | giving objects back, one update a slab |
-//! | `deferred` | objects set aside where a free may not wait |
+//! | `order` | the size of a slab and its number of objects |
+//! | `state` | a slab's state word: freelist and number of slots in use |
+//! | `freelist` | links inside free objects |
+//! | `node`, `partial` | the lists of a node, their lock, and the fate of empty slabs |
+//! | `empty_reserve` | how many empty slabs a node keeps for the next refill |
+//! | `refill` | the slabs that a refill takes objects from |
+//! | `take` | takes objects out of one slab |
+//! | `fresh`, `page_batch` | new slabs, and pages taken for several of them at once |
+//! | `free`, `detached` | frees objects to slabs, one state update per slab |
+//! | `deferred` | objects freed in a context that may not wait |
 //! | `whole_slab`, `complete` | arrays that hold all objects of a slab |
-//! | `address_range`, `within` | the addresses of a cache's slabs, and whether objects lie there |
+//! | `address_range`, `within` | a cache's address range, and the check for objects in it |
 
 pub mod address_range;
 pub mod complete;

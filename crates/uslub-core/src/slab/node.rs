@@ -1,4 +1,15 @@
-//! What a cache keeps on one memory node: slabs with free slots, and the barn.
+//! A cache's share of one memory node: slabs with free slots, and the barn.
+//!
+//! | empty or partial slab | where | protected by |
+//! |---|---|---|
+//! | partial | `lists.partial` | the list lock |
+//! | empty, listed | `lists.empty` (only with a reserve) | the list lock |
+//! | empty, ready | `at_hand`, at most 4 slabs | compare-and-swap and swap of one word |
+//! | pending | `strays`, a stack: a context that may not wait freed into it | lock-free |
+//! | future | `ahead`: pages without a descriptor | compare-and-swap of one word |
+//!
+//! The next thread that holds the list lock lists the pending slabs. The counters `nr_partial` and
+//! `nr_empty` are copies for lock-free readers. Callers: `refill`, `free`, `whole_slab`, `partial`.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -10,7 +21,8 @@ use crate::slab::state::{NO_SLAB, Slab};
 use crate::sync::Lock;
 use crate::sync::atomic::{AtomicU32, AtomicUsize};
 
-/// A list of slabs, linked through their descriptors by page number.
+/// A list of slabs, linked by page number through their descriptors. The owner of the list protects
+/// it.
 #[derive(Debug)]
 pub struct SlabList {
     head: u32,
@@ -43,7 +55,7 @@ impl SlabList {
         (self.head != NO_SLAB).then(|| arena.slab(PageIndex(self.head)))
     }
 
-    /// The slab behind `slab`, which is in a list.
+    /// The slab after `slab` in its list.
     pub fn after<'a>(arena: &'a Arena, slab: &Slab) -> Option<&'a Slab> {
         (slab.next() != NO_SLAB).then(|| arena.slab(PageIndex(slab.next())))
     }
@@ -53,7 +65,7 @@ impl SlabList {
         (self.tail != NO_SLAB).then(|| arena.slab(PageIndex(self.tail)))
     }
 
-    /// Adds a slab at the end.
+    /// Adds a slab as the last.
     pub fn push_back(&mut self, arena: &Arena, slab: &Slab) {
         let page = arena.page_of_slab(slab).0;
         slab.set_prev(self.tail);
@@ -66,7 +78,7 @@ impl SlabList {
         self.len += 1;
     }
 
-    /// Adds a slab at the start.
+    /// Adds a slab as the first.
     pub fn push_front(&mut self, arena: &Arena, slab: &Slab) {
         let page = arena.page_of_slab(slab).0;
         slab.set_prev(NO_SLAB);
@@ -79,7 +91,7 @@ impl SlabList {
         self.len += 1;
     }
 
-    /// Takes a slab out, which is in this list.
+    /// Removes a slab of this list.
     pub fn remove(&mut self, arena: &Arena, slab: &Slab) {
         let (prev, next) = (slab.prev(), slab.next());
         match prev {
@@ -93,7 +105,7 @@ impl SlabList {
         self.len -= 1;
     }
 
-    /// Moves all slabs of `other` to the end.
+    /// Moves all slabs of `other` to the end of this list.
     pub fn append(&mut self, arena: &Arena, other: &mut SlabList) {
         if other.is_empty() {
             return;
@@ -115,10 +127,10 @@ impl Default for SlabList {
     }
 }
 
-/// The slabs of a node that have free slots; all of them are marked as partial.
+/// The slabs of a node that have free slots; all of them are marked partial.
 #[derive(Debug)]
 pub struct Lists {
-    /// Slabs in use that have free slots, and without a reserve also empty ones.
+    /// Slabs with objects in use and free slots; without a reserve also empty slabs.
     pub partial: SlabList,
     /// Empty slabs, the newest first; only with a reserve.
     pub empty: SlabList,
@@ -135,7 +147,7 @@ impl Lists {
         }
     }
 
-    /// Lists a slab of the caller's where it belongs: empty ones apart, if there is a `reserve`.
+    /// Lists a slab that the caller owns: an empty one in `empty` if there is a `reserve`.
     pub fn add(&mut self, arena: &Arena, slab: &Slab, reserve: bool) {
         slab.set_partial(true);
         if reserve && slab.state().inuse() == 0 {
@@ -146,7 +158,7 @@ impl Lists {
     }
 }
 
-/// Empty slabs that can be taken without the list lock, at most.
+/// Ready slabs at most: empty slabs that a thread takes without the list lock.
 const AT_HAND: usize = 4;
 
 /// A cache's share of one node.
@@ -155,16 +167,16 @@ pub struct Node<P> {
     /// Slabs with free slots. Its lock is the kernel's list_lock.
     pub lists: Lock<P, Lists>,
     nr_partial: AtomicUsize,
-    /// Listed ones only: those at hand come and go without the lock.
+    /// Listed empty slabs only: ready slabs come and go without the lock.
     nr_empty: AtomicUsize,
-    /// Slabs with free slots that could not be listed without waiting: a stack, linked by page
-    /// number.
+    /// Pending slabs: they have free slots and could not be listed without waiting. A stack, linked
+    /// by page number.
     strays: AtomicU32,
-    /// Empty slabs that can be taken without the lock, by the numbers of their pages.
+    /// Ready slabs, by page number: empty, taken without the lock.
     at_hand: [AtomicU32; AT_HAND],
-    /// Pages for slabs to come.
+    /// Pages for future slabs.
     pub(crate) ahead: Ahead,
-    /// Slabs on this node.
+    /// Slabs on this node, with those whose pages wait in `ahead`.
     pub nr_slabs: AtomicUsize,
 }
 
@@ -182,14 +194,14 @@ impl<P: Platform> Node<P> {
         }
     }
 
-    /// Sets a slab of the caller's aside, to be listed by the next one who holds the list lock.
+    /// Pushes a slab of the caller's as pending; the next holder of the list lock lists it.
     pub(crate) fn stash(&self, arena: &Arena, slab: &Slab) {
         let page = arena.page_of_slab(slab).0;
-        // Relaxed: confirmed by the exchange.
+        // Relaxed: confirmed by the compare-and-swap.
         let mut head = self.strays.load(Relaxed);
         loop {
             slab.set_next(head);
-            // Release: whoever takes it sees the slab and its link.
+            // Release: the thread that takes the stack sees the slab and its link.
             match self
                 .strays
                 .compare_exchange_weak(head, page, Release, Relaxed)
@@ -200,15 +212,14 @@ impl<P: Platform> Node<P> {
         }
     }
 
-    /// Whether slabs were set aside, at a glance.
+    /// Whether there are pending slabs; may be stale.
     #[inline]
     pub(crate) fn has_strays(&self) -> bool {
-        // Relaxed: a glance.
+        // Relaxed: a peek, may be stale.
         self.strays.load(Relaxed) != NO_SLAB
     }
 
-    /// Puts empty slabs of the reserve where they can be taken without the lock, as far as there is
-    /// room; under the list lock.
+    /// Makes empty slabs of the reserve ready, as far as there is room; under the list lock.
     pub(crate) fn offer(&self, arena: &Arena, lists: &mut Lists) {
         while self.nr_at_hand() < AT_HAND
             && let Some(slab) = lists.empty.first(arena)
@@ -220,26 +231,25 @@ impl<P: Platform> Node<P> {
         }
     }
 
-    /// Puts an empty slab of the caller's where it can be taken without the lock; false if there is
-    /// no room.
+    /// Makes an empty slab of the caller's ready; false if there is no room.
     pub(crate) fn put_at_hand(&self, arena: &Arena, slab: &Slab) -> bool {
         let page = arena.page_of_slab(slab).0;
         let put = |hand: &AtomicU32| {
-            // Release: whoever takes it sees the slab as it is.
+            // Release: the thread that takes the slab sees it as it is now.
             let put = hand.compare_exchange(NO_SLAB, page, Release, Relaxed);
             put.is_ok()
         };
         self.at_hand.iter().any(put)
     }
 
-    /// Takes an empty slab that is at hand, without the lock.
+    /// Takes a ready slab, without the list lock.
     pub(crate) fn take_at_hand<'a>(&self, arena: &'a Arena) -> Option<&'a Slab> {
         let take = |hand: &AtomicU32| {
-            // Relaxed: a glance.
+            // Relaxed: a peek; the swap decides.
             if hand.load(Relaxed) == NO_SLAB {
                 return None;
             }
-            // Acquire: the slab as it was put there.
+            // Acquire: pairs with `put_at_hand`.
             let page = hand.swap(NO_SLAB, Acquire);
             (page != NO_SLAB).then(|| arena.slab(PageIndex(page)))
         };
@@ -248,7 +258,7 @@ impl<P: Platform> Node<P> {
         Some(slab)
     }
 
-    /// Takes an empty slab, at hand or listed; under the list lock.
+    /// Takes an empty slab, ready or listed; under the list lock.
     pub(crate) fn take_empty<'a>(&self, arena: &'a Arena, lists: &mut Lists) -> Option<&'a Slab> {
         self.take_at_hand(arena).or_else(|| {
             let slab = lists.empty.first(arena)?;
@@ -258,14 +268,14 @@ impl<P: Platform> Node<P> {
         })
     }
 
-    /// Empty slabs at hand, at a glance.
+    /// Number of ready slabs; may be stale.
     fn nr_at_hand(&self) -> usize {
-        // Relaxed: a glance.
+        // Relaxed: a peek, may be stale.
         let taken = |hand: &&AtomicU32| hand.load(Relaxed) != NO_SLAB;
         self.at_hand.iter().filter(taken).count()
     }
 
-    /// Lists the slabs that were set aside or are at hand; under the list lock.
+    /// Lists the pending and the ready slabs; under the list lock.
     pub(crate) fn absorb_all(&self, arena: &Arena, lists: &mut Lists, reserve: bool) {
         while let Some(slab) = self.take_at_hand(arena) {
             lists.add(arena, slab, reserve);
@@ -274,12 +284,12 @@ impl<P: Platform> Node<P> {
         self.absorb(arena, lists, reserve);
     }
 
-    /// Lists the slabs that were set aside; under the list lock.
+    /// Lists the pending slabs; under the list lock.
     pub(crate) fn absorb(&self, arena: &Arena, lists: &mut Lists, reserve: bool) {
         if !self.has_strays() {
             return;
         }
-        // Acquire: the slabs and their links. All at once, so nothing can come back meanwhile.
+        // Acquire: the slabs and their links. All at once, so there is no ABA problem.
         let mut page = self.strays.swap(NO_SLAB, Acquire);
         while page != NO_SLAB {
             let slab = arena.slab(PageIndex(page));
@@ -289,39 +299,39 @@ impl<P: Platform> Node<P> {
         self.note(lists);
     }
 
-    /// Partial slabs, at a glance.
+    /// Number of partial slabs; may be stale.
     #[inline]
     pub fn nr_partial(&self) -> usize {
-        // Relaxed: a glance.
+        // Relaxed: a peek, may be stale.
         self.nr_partial.load(Relaxed)
     }
 
-    /// Empty slabs in reserve, listed or at hand, at a glance.
+    /// Number of empty slabs in reserve, listed or ready; may be stale.
     #[inline]
     pub fn nr_empty(&self) -> usize {
-        // Relaxed: a glance.
+        // Relaxed: a peek, may be stale.
         self.nr_empty.load(Relaxed) + self.nr_at_hand()
     }
 
-    /// Whether no slab of the node, which may have a reserve, has free objects but those whose
-    /// pages wait, at a glance.
+    /// Whether the node has no slab with free slots, except future slabs in `ahead`; may be stale.
+    /// `reserve` says whether the cache has a reserve.
     #[inline]
     pub(crate) fn lists_nothing(&self, reserve: bool) -> bool {
         let empty = reserve && self.nr_empty() > 0;
         !(self.nr_partial() > 0 || self.has_strays() || empty)
     }
 
-    /// Slabs, at a glance.
+    /// Number of slabs; may be stale.
     #[inline]
     pub fn nr_slabs(&self) -> usize {
-        // Relaxed: a glance.
+        // Relaxed: a peek, may be stale.
         self.nr_slabs.load(Relaxed)
     }
 
-    /// Says how many slabs are listed; under the list lock.
+    /// Updates the counters of listed slabs; under the list lock.
     #[inline]
     pub fn note(&self, lists: &Lists) {
-        // Relaxed, both: read at a glance only.
+        // Relaxed, both: copies for lock-free readers.
         self.nr_partial.store(lists.partial.len(), Relaxed);
         self.nr_empty.store(lists.empty.len(), Relaxed);
     }

@@ -1,20 +1,22 @@
-//! How large a slab is: the kernel's order computation, and the sheaf capacity.
+//! Sizes: how large a slab is (the kernel's order computation), and how many objects a sheaf holds.
+//!
+//! Pure functions; `cache` calls them when it creates a cache.
 
 use crate::platform::PAGE_SIZE;
 
-/// Most objects that a slab can hold (a 15-bit field, as in the kernel).
+/// Most objects of a slab (a 15-bit field, as in the kernel).
 pub const MAX_OBJECTS: usize = 32767;
-/// Largest order of a slab: 256 KiB, so that offsets fit the slab's state word.
+/// Largest order of a slab: 256 KiB, so that offsets fit into the state word.
 pub const MAX_SLAB_ORDER: u32 = 6;
-/// Most objects of a sheaf that nobody has asked to be larger, and that has not grown.
+/// Most objects of a sheaf that has not grown and whose cache asks for no capacity.
 pub const FIRST_MAX: usize = crate::percpu::sheaf::MAX_CAPACITY / 2;
 
-/// Size of a slab: 2^order pages that hold `objects` slots.
+/// Size of a slab: 2^order pages with `objects` slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
     /// log2 of the number of pages.
     pub order: u32,
-    /// Slots.
+    /// Number of slots.
     pub objects: u32,
 }
 
@@ -35,13 +37,13 @@ impl Order {
 pub struct Bounds {
     /// Smallest order (`slab_min_order`).
     pub min_order: u32,
-    /// Largest order unless one object needs more (`slab_max_order`).
+    /// Largest order, unless one object needs more (`slab_max_order`).
     pub max_order: u32,
-    /// Objects wanted in a slab (`slab_min_objects`).
+    /// Least number of objects wanted in a slab (`slab_min_objects`).
     pub min_objects: usize,
 }
 
-/// Objects wanted in a slab on a machine with `nr_cpus` CPUs: 4 · (fls(`nr_cpus`) + 1).
+/// Least number of objects wanted in a slab, with `nr_cpus` CPUs: 4 · (fls(`nr_cpus`) + 1).
 ///
 /// ```
 /// assert_eq!(uslub_core::slab::order::default_min_objects(8), 20);
@@ -54,9 +56,9 @@ fn order_for_bytes(bytes: usize) -> u32 {
     bytes.div_ceil(PAGE_SIZE).next_power_of_two().ilog2()
 }
 
-/// The order of slabs with slots of `size` bytes, by the kernel's rule: the smallest order
-/// that wastes at most 1/16 of the slab, else 1/8, 1/4, 1/2, else the order that holds
-/// one object. `None` when one object does not fit the largest slab.
+/// The order of slabs with slots of `size` bytes, by the kernel's rule. The rule takes the smallest
+/// order that wastes at most 1/16 of the slab. Failing this it tries 1/8, 1/4 and 1/2, then the
+/// order that holds one object. `None` if one object exceeds the largest slab.
 ///
 /// ```
 /// use uslub_core::slab::order::{calculate_order, Bounds, Order};
@@ -86,12 +88,13 @@ pub fn calculate_order(size: usize, bounds: Bounds) -> Option<Order> {
     (order <= MAX_SLAB_ORDER).then(|| fits(order))
 }
 
-/// Objects that a sheaf holds for slots of `size` bytes: the kernel's 4, 12, 28 or 60, but
+/// Objects of a sheaf for slots of `size` bytes: the kernel's 4, 12, 28 or 60, with two
+/// differences:
 ///
-/// - 60 up to 256 bytes rather than 255, as network buffers of just that size come in bulks of 32
-///   to 48;
-/// - up to 64 bytes about twice what a slab has (8 KiB in all), so that those who free many at once
-///   free [whole slabs](crate::slab::whole_slab).
+/// - 60 up to 256 bytes instead of 255, since network buffers of 256 bytes come in bulks of 32 to
+///   48;
+/// - up to 64 bytes about two slabs' objects (8 KiB in all), so that a bulk free finds [whole
+///   slabs](crate::slab::whole_slab).
 pub const fn sheaf_capacity(size: usize) -> usize {
     match size {
         4096.. => 4,
@@ -103,14 +106,14 @@ pub const fn sheaf_capacity(size: usize) -> usize {
     }
 }
 
-/// Objects of a slab that are so few that a sheaf need not hold whole slabs: the rest is short, and
-/// the room of more use.
+/// With at most this many objects in a slab, a sheaf need not hold whole slabs: the remainder is
+/// small, and the room in the sheaf is worth more.
 const FEW: usize = 16;
 
-/// Objects of a sheaf that make whole slabs of so many `objects`, at most `most`; `most` itself
-/// where a slab has more, or at most 16.
+/// The largest number of objects up to `most` that makes whole slabs of `objects` objects; `most`
+/// itself if a slab has more than `most` objects, or at most 16.
 ///
-/// Whole slabs leave such a sheaf, and fill it, without a rest.
+/// A sheaf of this capacity is filled and emptied by whole slabs without a remainder.
 ///
 /// ```
 /// assert_eq!(uslub_core::slab::order::whole_slabs(250, 64), 192);
@@ -124,8 +127,8 @@ pub const fn whole_slabs(most: usize, objects: usize) -> usize {
     most - most % objects
 }
 
-/// Slots that are used of a slab that has room for so many `objects`: a multiple of half of
-/// [`FIRST_MAX`], where that costs at most a 32nd of the slab; else all.
+/// Slots to use in a slab with room for `objects`: a multiple of half of [`FIRST_MAX`], if this
+/// wastes at most 1/32 of the slab; otherwise all.
 ///
 /// ```
 /// use uslub_core::slab::order::whole_sheaves;
@@ -140,8 +143,7 @@ pub const fn whole_sheaves(objects: u32) -> u32 {
     }
 }
 
-/// Slabs kept on a node's partial list before empty ones are given back:
-/// log2(`size`)/2, from 5 to 10.
+/// Empty slabs that a node's partial list keeps: log2(`size`)/2, from 5 to 10.
 pub fn min_partial(size: usize) -> usize {
     (size.ilog2() as usize / 2).clamp(5, 10)
 }

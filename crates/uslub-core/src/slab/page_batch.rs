@@ -1,21 +1,23 @@
-//! Pages for slabs ahead: where a cache has many slabs, it takes the pages of a few at once.
+//! Page batches: a cache with many slabs takes pages for several slabs at once.
 //!
-//! One word of a node says where they begin and for how many slabs they are, so that the next of
-//! them is taken by one compare-and-swap, without the page lock. They count as slabs of the cache,
-//! and as empty ones; they have no descriptor until they are taken. Never touched, they hold no
-//! memory. A shrink gives them back.
+//! One word of a node says where the batch begins and how many slabs it has left. One
+//! compare-and-swap takes the pages of the next slab, without the page lock. The slabs of a batch
+//! count as slabs of the cache, and as empty ones. They have no descriptor until they are taken,
+//! and hold no memory until they are touched. A shrink gives the batch back.
 //!
 //! ```text
 //!   bits 63 … 32         31 … 0
-//!        slabs ahead     first page
+//!        slabs left      first page
 //! ```
+//!
+//! The word is 0 without a batch. Callers: `fresh`.
 
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::memory::PageIndex;
 use crate::sync::atomic::AtomicU64;
 
-/// The pages that wait; see the module.
+/// The batch of a node; the module describes the word.
 pub(crate) struct Ahead(AtomicU64);
 
 impl Ahead {
@@ -23,22 +25,22 @@ impl Ahead {
         Self(AtomicU64::new(0))
     }
 
-    /// Slabs whose pages wait, at a glance.
+    /// Slabs left in the batch; may be stale.
     pub(crate) fn slabs(&self) -> usize {
-        // Relaxed: a glance.
+        // Relaxed: a peek, may be stale.
         (self.0.load(Relaxed) >> 32) as usize
     }
 
-    /// Leaves the pages of `slabs` slabs (at least 1) here; false if there are others.
+    /// Stores a batch of `slabs` slabs (at least 1); false if there is another one.
     pub(crate) fn put(&self, first: PageIndex, slabs: usize) -> bool {
         let word = (slabs as u64) << 32 | u64::from(first.0);
         // Relaxed: pages are numbers; nothing was written into them.
         self.0.compare_exchange(0, word, Relaxed, Relaxed).is_ok()
     }
 
-    /// Takes the pages of one slab, which has `pages`.
+    /// Takes the pages of one slab, `pages` of them.
     pub(crate) fn take(&self, pages: usize) -> Option<PageIndex> {
-        // Relaxed: confirmed by the exchange.
+        // Relaxed: confirmed by the compare-and-swap.
         let mut word = self.0.load(Relaxed);
         loop {
             let (first, slabs) = parts(word)?;
@@ -56,7 +58,7 @@ impl Ahead {
         }
     }
 
-    /// Takes all: the first page, and for how many slabs.
+    /// Takes the whole batch: the first page, and the number of slabs.
     pub(crate) fn take_all(&self) -> Option<(PageIndex, usize)> {
         // Relaxed: as in `put`.
         parts(self.0.swap(0, Relaxed))

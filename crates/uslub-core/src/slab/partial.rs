@@ -1,10 +1,11 @@
-//! A node's lists of slabs, as allocations and frees use them: the list lock, and what becomes of
-//! empty slabs.
+//! The list lock of a node, and the fate of empty slabs.
 //!
-//! | tunable | an empty slab |
-//! |---|---|
-//! | `empty_reserve=0` | stays on the partial list while that is shorter than `min_partial`, else goes at once: the kernel's rule |
-//! | `empty_reserve=1` | waits on a list of its own, as long as the [reserve](crate::slab::empty_reserve) says |
+//! - `empty_reserve=0`, the kernel's rule: an empty slab stays on the partial list if the list is
+//!   shorter than `min_partial`, and goes back at once otherwise.
+//! - `empty_reserve=1`: empty slabs have a list of their own, whose length the
+//!   [reserve](crate::slab::empty_reserve) bounds.
+//!
+//! Callers: refills and frees that change a node's lists.
 
 use crate::args::Flags;
 use crate::cache::KmemCache;
@@ -14,11 +15,11 @@ use crate::platform::Platform;
 use crate::slab::node::{Lists, Node, SlabList};
 use crate::sync::Guard;
 
-/// Slabs that are given back for one hold of the list lock, at most.
+/// Slabs freed during one hold of the list lock, at most.
 const BATCH: usize = 32;
 
 impl<P: Platform> Allocator<P> {
-    /// Takes a node's list lock, waiting only where `spin` allows it, and counts that.
+    /// Locks a node's lists and counts it; `None` if `spin` is false and the lock is taken.
     pub(crate) fn lock_lists<'a>(
         &self,
         cache: &KmemCache<P>,
@@ -33,8 +34,8 @@ impl<P: Platform> Allocator<P> {
         spin.then(|| node.lists.lock())
     }
 
-    /// Finds places for slabs that just emptied and are on no list of their node; under the list
-    /// lock, which ends here. Those that are too many go to `gone`.
+    /// Keeps or drops slabs that just became empty and are on no list. The list lock ends here.
+    /// Without a reserve all of them go to `gone`, otherwise only the surplus.
     pub(crate) fn slabs_emptied(
         &self,
         cache: &KmemCache<P>,
@@ -54,12 +55,12 @@ impl<P: Platform> Allocator<P> {
             slab.set_partial(true);
             lists.empty.push_front(arena, slab);
         }
-        // Not below, where there is less stack.
+        // The clock is read here because `take_surplus` has less stack left.
         let now = self.platform.now_ms();
         self.take_surplus(cache, node, lists, now, gone);
     }
 
-    /// Takes what the reserve holds too many of at the time `now`, to `gone`.
+    /// Moves the reserve's surplus at the time `now` (milliseconds) to `gone`.
     #[inline(never)]
     fn take_surplus(
         &self,
@@ -75,7 +76,7 @@ impl<P: Platform> Allocator<P> {
         let in_use = node.nr_slabs().saturating_sub(empty);
         let surplus = (lists.reserve).surplus(empty, in_use, cache.oo.bytes(), now);
         for _ in 0..surplus.min(BATCH) {
-            // The one that emptied first: the others' lines may still be in a CPU's cache.
+            // The oldest: the newer ones' cache lines may still be in a CPU's cache.
             if let Some(slab) = lists.empty.last(arena) {
                 lists.empty.remove(arena, slab);
                 slab.set_partial(false);
@@ -86,15 +87,15 @@ impl<P: Platform> Allocator<P> {
         node.note(&lists);
     }
 
-    /// Lets the reserves of all caches shrink, whose windows have ended; while nobody destroys a
-    /// cache.
+    /// Shrinks the reserves of all caches whose windows have ended. No thread may destroy a cache
+    /// meanwhile.
     #[inline(never)]
     pub(crate) fn trim_reserves(&self) {
         let waits = |cache: &&KmemCache<P>| cache.flags.contains(Flags::TYPESAFE_BY_RCU);
         for cache in self.caches().filter(|c| c.has_reserve() && !waits(c)) {
             for node in cache.nodes() {
                 let mut before = usize::MAX;
-                // Batch by batch; at most one window ends.
+                // In batches; at most one window ends.
                 while node.nr_empty() > crate::slab::empty_reserve::KEPT && node.nr_empty() < before
                 {
                     before = node.nr_empty();

@@ -1,8 +1,14 @@
-//! Which slabs a refill takes objects from: partial ones first, then fresh ones.
+//! Refill: chooses the slabs to take objects from.
 //!
-//! A refill isolates as many partial slabs as it needs under one short hold of the list lock,
-//! empties them without it ([`crate::slab::take`]), and puts back those that still have free slots
-//! under a second hold.
+//! The order is: partial and empty slabs of the CPU's node, partial slabs of other nodes, new
+//! slabs.
+//!
+//! 1. Isolate enough partial slabs under one short hold of the list lock.
+//! 2. Take their objects without the lock (`take`).
+//! 3. List the slabs that still have free slots again, under a second hold.
+//!
+//! In a context that may not wait, all of this happens under one hold of a lock that was free
+//! (`refill_under_lock`). Callers: `sheaf` (to fill sheaves) and `cache` (bulk and node requests).
 
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
@@ -13,8 +19,8 @@ use crate::slab::state::Slab;
 use crate::slab::take::{Outcome, Refill};
 
 impl<P: Platform> Allocator<P> {
-    /// Takes at least `min` objects, at most as many as `out` holds; returns how many.
-    /// Fewer than `min` means that memory ran out (or may not be asked for).
+    /// Takes at least `min` objects, at most as many as `out` holds; returns how many. Fewer than
+    /// `min` means that memory ran out or that `gfp` forbids to ask for it.
     pub(crate) fn refill_objects(
         &self,
         cache: &KmemCache<P>,
@@ -28,7 +34,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Takes objects from the lists of this CPU's node, then from other nodes, then from new slabs.
-    /// What the last slab has beyond them may be spilled.
+    /// The rest of the last slab may be spilled.
     pub(crate) fn refill(&self, refill: &mut Refill<'_, P>) {
         let nid = self.memory_node(self.nid());
         self.refill_from_node(refill, refill.cache.node(nid));
@@ -38,15 +44,15 @@ impl<P: Platform> Allocator<P> {
         self.refill_from_new(refill, nid);
     }
 
-    /// As [`refill`](Self::refill), from a node of the caller's choice; from no other with
+    /// As [`refill`](Self::refill), but from node `nid`; from no other node with
     /// [`THISNODE`](Gfp::THISNODE).
     pub(crate) fn refill_on(&self, refill: &mut Refill<'_, P>, nid: usize) {
         self.refill_from_node(refill, refill.cache.node(nid));
         self.refill_from_new(refill, nid);
     }
 
-    /// Takes from fresh slabs of node `nid` until there are `min` objects; the last may have more
-    /// than is wanted.
+    /// Takes from new slabs of node `nid` until there are `min` objects; the last slab may yield
+    /// more.
     #[inline(never)]
     fn refill_from_new(&self, refill: &mut Refill<'_, P>, nid: usize) {
         let cache = refill.cache;
@@ -63,13 +69,13 @@ impl<P: Platform> Allocator<P> {
             let node = cache.node(usize::from(slab.node()));
             self.refill_from_empty(refill, node, slab);
             if refill.filled == before {
-                // The constructor gave up.
+                // The constructor failed.
                 break;
             }
         }
     }
 
-    /// Takes from an empty slab of ours. If it is not used up it goes to the head of the list.
+    /// Takes from an empty slab that we own. A slab with free slots left becomes first in the list.
     #[inline(never)]
     fn refill_from_empty(&self, refill: &mut Refill<'_, P>, node: &Node<P>, slab: &Slab) {
         if self.take_from(refill, slab) == Outcome::Gone {
@@ -85,9 +91,9 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Refills where nothing may be waited for: slabs are emptied while the list lock is held,
-    /// which need not be taken again then. Frees that would list or discard such a slab wait for
-    /// the lock. Nothing is spilled.
+    /// Refills in a context that may not wait: takes objects while it holds the list lock, so that
+    /// it need not lock again. A free that would list or discard such a slab waits for the lock.
+    /// Spills nothing.
     #[inline(never)]
     pub(crate) fn refill_under_lock(&self, refill: &mut Refill<'_, P>, node: &Node<P>) {
         let (arena, has_reserve) = (&self.zone.arena, refill.cache.has_reserve());
@@ -131,7 +137,7 @@ impl<P: Platform> Allocator<P> {
         self.refill_from_lists(refill, node);
     }
 
-    /// Takes from listed slabs of a node.
+    /// Takes from a node's listed slabs.
     #[inline(never)]
     fn refill_from_lists(&self, refill: &mut Refill<'_, P>, node: &Node<P>) {
         let (arena, cache) = (&self.zone.arena, refill.cache);
@@ -148,7 +154,7 @@ impl<P: Platform> Allocator<P> {
         let mut rest = SlabList::new();
         let mut at = isolated.first(arena);
         while let Some(slab) = at {
-            // Read first: a slab that is gone may be linked elsewhere.
+            // Read first: a slab that left us may be in another list.
             at = SlabList::after(arena, slab);
             if refill.room().is_empty() || self.take_from(refill, slab) == Outcome::Ours {
                 rest.push_back(arena, slab);
@@ -162,9 +168,9 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Takes from other nodes than `nid`, the nearest first: only now and then
-    /// (`remote_node_defrag_ratio` times in 1024), only where there are more slabs than the node's
-    /// reserve, and without waiting.
+    /// Refills from partial slabs of other nodes than `nid`, the nearest first. Only sometimes
+    /// (`remote_node_defrag_ratio` times in 1024), only from nodes with more than `min_partial`
+    /// partial slabs, and without waiting.
     #[inline(never)]
     pub(crate) fn refill_from_others(&self, refill: &mut Refill<'_, P>, nid: usize) {
         let cache = refill.cache;
@@ -184,7 +190,7 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Lists slabs again that were isolated and still have free slots.
+    /// Lists isolated slabs with free slots again.
     fn list_again(&self, cache: &KmemCache<P>, lists: &mut Lists, mut rest: SlabList) {
         let arena = &self.zone.arena;
         let mut at = rest.first(arena);
@@ -201,7 +207,7 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Takes slabs with about `min` to `max` free slots off the list.
+    /// Removes slabs with about `min` to `max` free slots from the list.
     fn isolate(
         &self,
         cache: &KmemCache<P>,
@@ -218,7 +224,7 @@ impl<P: Platform> Allocator<P> {
         while free < max
             && let Some(slab) = lists.partial.first(arena)
         {
-            // A lower bound: frees may come in.
+            // A lower bound: frees may push meanwhile.
             let more = (cache.oo.objects - slab.state().inuse()) as usize;
             if free >= min && free + more > max {
                 break;

@@ -1,4 +1,4 @@
-//! A slab: pages cut into slots of one size, and who has them.
+//! A slab: pages cut into slots of one size, and the state of these slots.
 //!
 //! The state of a slab is one word, changed in one atomic step:
 //!
@@ -7,33 +7,33 @@
 //!   frozen   (zero)    inuse     head: offset/8 of the first object of the freelist, or NULL
 //! ```
 //!
-//! A slot is in use (by the program or in a sheaf), in the freelist, or *fresh*:
-//! never handed out since the slab was empty, and in no list. Fresh slots
-//! are the ones that the iterator has still to visit; they need no link and are not touched.
+//! A slot is in use (by the program or in a sheaf), in the freelist, or *fresh*: never handed out
+//! since the slab was last empty, and in no list. Fresh slots are those that the iterator has not
+//! reached; they need no link and are not touched.
 //!
 //! | state | listed | inuse | a free into it |
 //! |---|---|---|---|
-//! | partial | on the node's list | < objects | pushes; the last one may discard it |
+//! | partial | on the node's list | < objects | pushes; the last one may discard the slab |
 //! | isolated | no (a refill owns it) | < objects | pushes |
-//! | full | no | = objects | pushes and lists it as partial |
-//! | frozen | no | = objects | leaks |
+//! | full | no | = objects | pushes and lists the slab as partial |
+//! | frozen (no code sets it yet) | no | = objects | leaks |
 //!
-//! Taking slots out needs ownership: the slab is on the list and the list lock is held, or it was
-//! isolated under that lock, or it is brand new. Frees only push and need nothing. So between
-//! looking and taking only pushes can happen, and a compare-and-swap of the word sees every one.
-//! The same protocol works with each change made under a lock of the slab
-//! ([`Slab::change_locked`]).
+//! Only the owner of a slab takes slots out. A thread owns the slab if the slab is on the list and
+//! the thread holds the list lock, if it isolated the slab under that lock, or if the slab is new.
+//! Any thread may push. So between the owner's read and its update only pushes happen, and a
+//! compare-and-swap of the word detects each of them. The same protocol works with each change made
+//! under a lock of the slab ([`Slab::change_locked`]).
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use crate::memory::descriptor::Descriptor;
 use crate::sync::atomic;
 
-/// "No page" in a list of slabs.
+/// No slab: the end of a list.
 pub const NO_SLAB: u32 = u32::MAX;
 
-/// Pauses after a change that came too late: together about as long as a line takes from CPU to
-/// CPU. None in models, where a change that came too late is tried again in every order.
+/// Pauses after a failed compare-and-swap: together about as long as a cache line takes from CPU to
+/// CPU. None in models, which try a failed compare-and-swap again in every order.
 const PAUSES: usize = if cfg!(any(loom, shuttle)) { 0 } else { 3 };
 
 const NO_HEAD: u64 = 0xffff;
@@ -44,7 +44,7 @@ const FROZEN: u64 = 1 << 63;
 pub struct State(u64);
 
 impl State {
-    /// An empty freelist with `inuse` slots in use.
+    /// An empty freelist, with `inuse` slots in use.
     #[inline]
     pub const fn without_list(inuse: u32) -> Self {
         Self((inuse as u64) << 16 | NO_HEAD)
@@ -67,13 +67,13 @@ impl State {
         (self.0 >> 16) as u32 & 0xffff
     }
 
-    /// Whether the slab failed a check and must be left alone.
+    /// Whether the slab failed a check and must not change.
     #[inline]
     pub const fn frozen(self) -> bool {
         self.0 & FROZEN != 0
     }
 
-    /// The same with another list and number of slots in use.
+    /// The same state with another freelist and another number of slots in use.
     #[inline]
     pub const fn with(self, head: Option<usize>, inuse: u32) -> Self {
         let head = match head {
@@ -88,25 +88,25 @@ impl State {
 pub type Slab = Descriptor;
 
 impl Descriptor {
-    /// The state now.
+    /// The current state.
     #[inline]
     pub fn state(&self) -> State {
-        // Acquire: the links of the list that it shows.
+        // Acquire: the links of the freelist in the state.
         State(self.state.load(Acquire))
     }
 
-    /// The state of a slab that nobody else can reach.
+    /// Sets the state of a slab that no other thread can reach.
     #[inline]
     pub fn set_state(&self, state: State) {
-        // Release: whoever comes to the slab must see its links.
+        // Release: the next owner must see the slab's links.
         self.state.store(state.0, Release);
     }
 
-    /// Changes the state if it is still `old`.
+    /// Changes the state if it is still `old`; may fail spuriously.
     #[inline]
     pub fn change(&self, old: State, new: State) -> Result<(), State> {
-        // Release: the links that we wrote. Acquire: the links that others wrote, also
-        // on failure, as the caller goes on with what it then sees.
+        // Release: the links that this thread wrote. Acquire: the links that other threads wrote,
+        // also on failure, since the caller continues with the returned state.
         self.state
             .compare_exchange_weak(old.0, new.0, AcqRel, Acquire)
             .map(drop)
@@ -114,11 +114,10 @@ impl Descriptor {
             .inspect_err(|_| stand_back())
     }
 
-    /// As [`change`](Self::change), under a lock of the slab instead of in one atomic step: the
-    /// kernel's way where there is no such step, and the old way to compare with. Waits for the
-    /// lock.
+    /// As [`change`](Self::change), but under a lock of the slab: the kernel's way on machines
+    /// without a double-word compare-and-swap, kept for comparison. Waits for the lock.
     pub fn change_locked(&self, old: State, new: State) -> Result<(), State> {
-        // Acquire: the last holder's changes.
+        // Acquire: see the last holder's changes.
         while self
             .lock
             .compare_exchange_weak(0, 1, Acquire, Relaxed)
@@ -130,20 +129,20 @@ impl Descriptor {
         if now == old {
             self.set_state(new);
         }
-        // Release: the next holder sees our change.
+        // Release: the next holder sees this change.
         self.lock.store(0, Release);
         if now == old { Ok(()) } else { Err(now) }
     }
 
-    /// Makes the lock free in the child of a fork, whose holder may be no more.
+    /// Unlocks the lock in the child of a fork, where its holder may not exist.
     pub fn reset_lock(&self) {
         // Relaxed: the child has one thread.
         self.lock.store(0, Relaxed);
     }
 }
 
-/// Lets whoever came first go on for a moment: their next changes find the slab's line where it is,
-/// and so does ours after it.
+/// Backs off after a failed compare-and-swap: the winner's next changes then find the slab's cache
+/// line in its own CPU's cache, and so does our next change after them.
 #[inline]
 fn stand_back() {
     (0..PAUSES).for_each(|_| atomic::spin_loop());

@@ -1,12 +1,12 @@
-//! Taking objects out of one slab that the caller owns.
+//! Take: moves objects out of one slab that the caller owns.
 //!
-//! The slab's freelist is detached whole by one compare-and-swap. What the caller has no room for
-//! goes into a sheaf ([`Overflow`]), or back by another compare-and-swap (the
-//! *optimistic return*), without a walk, unless a free came in between.
+//! One compare-and-swap detaches the slab's whole freelist. Objects beyond the caller's room go
+//! into a sheaf ([`Overflow`]). Otherwise a second compare-and-swap returns them (the *optimistic
+//! return*), without a walk of the list, unless a free came in between.
 //!
-//! The iterator writes the addresses of fresh slots straight into the caller's array: no link is
-//! written for them. The others stay fresh until somebody asks. A slab without an object in use
-//! starts over as fresh, so its old links are never read.
+//! The iterator writes the addresses of fresh slots straight into the caller's array, without a
+//! link. Slots that it does not reach stay fresh. A slab without an object in use starts over as
+//! fresh, so its old links are never read.
 
 use core::ptr::null_mut;
 
@@ -36,14 +36,14 @@ pub(crate) trait Overflow<P: Platform> {
     fn took(&mut self, n: usize);
 }
 
-/// What a refill is asked for, and what it got so far. One record, as its functions call each other
-/// deeply and callers may have little stack.
+/// A refill's request and its result so far. One record, since its functions call each other deeply
+/// and callers may have little stack.
 pub(crate) struct Refill<'a, P: Platform> {
     pub(crate) cache: &'a KmemCache<P>,
     pub(crate) out: &'a mut [*mut u8],
-    /// Objects at the start of `out` so far.
+    /// Objects written to the start of `out` so far.
     pub(crate) filled: usize,
-    /// Objects that are wanted at least; more are taken where they are at no extra cost.
+    /// Objects wanted at least; more are taken if they cost nothing extra.
     pub(crate) min: usize,
     pub(crate) gfp: Gfp,
     /// Where the rest of the last slab may go; back to the slab without it.
@@ -51,7 +51,7 @@ pub(crate) struct Refill<'a, P: Platform> {
 }
 
 impl<'a, P: Platform> Refill<'a, P> {
-    /// Asks for `min` objects at least, as many as `out` holds at most.
+    /// Requests at least `min` objects, and at most as many as `out` holds.
     pub(crate) fn new(
         cache: &'a KmemCache<P>,
         out: &'a mut [*mut u8],
@@ -69,32 +69,32 @@ impl<'a, P: Platform> Refill<'a, P> {
         }
     }
 
-    /// Objects that are still wanted.
+    /// Objects still missing to `min`.
     pub(crate) fn missing(&self) -> usize {
         self.min.saturating_sub(self.filled)
     }
 
-    /// Where the next objects go.
+    /// The part of `out` for the next objects.
     pub(crate) fn room(&mut self) -> &mut [*mut u8] {
         &mut self.out[self.filled..]
     }
 }
 
-/// What became of an isolated slab.
+/// The state of an isolated slab after a take.
 #[derive(PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It still has free slots and is still ours.
+    /// It has free slots and still belongs to the caller.
     Ours,
-    /// It is full, or somebody else has listed it.
+    /// It is full, or another thread has listed it.
     Gone,
 }
 
-/// The end of a detached freelist that its caller has no room for.
+/// The end of a detached freelist, beyond the caller's room.
 struct Rest {
-    /// The slab's state since the list was detached.
+    /// The slab's state after the detach.
     left: State,
     head: *mut u8,
-    /// Objects in it.
+    /// Objects in the rest.
     count: usize,
 }
 
@@ -107,8 +107,8 @@ impl Rest {
 }
 
 impl<P: Platform> Allocator<P> {
-    /// Takes as many objects as the refill has room for out of a slab that we own, and the rest of
-    /// them if it can be spilled.
+    /// Takes objects out of a slab that we own: as many as the refill has room for, and the rest if
+    /// it can be spilled.
     #[inline]
     pub(crate) fn take_from(&self, refill: &mut Refill<'_, P>, slab: &Slab) -> Outcome {
         let cache = refill.cache;
@@ -123,12 +123,12 @@ impl<P: Platform> Allocator<P> {
         if rest.count == 0 {
             return outcome;
         }
-        // Not in `take_some`, as both take stack.
+        // Not in `take_some`: both functions need much stack.
         self.return_rest(cache, slab, &rest)
     }
 
-    /// Takes all objects out of a slab that we own, none of which is in use: nobody can push, and
-    /// its links, if it has any, are forgotten.
+    /// Takes all objects out of a slab that we own, with none in use: no thread can push, and its
+    /// links are dropped.
     fn take_whole(&self, cache: &KmemCache<P>, slab: &Slab, out: &mut [*mut u8]) {
         slab.set_epoch(slab.epoch().wrapping_add(1));
         slab.set_position(out.len() as u16);
@@ -136,7 +136,7 @@ impl<P: Platform> Allocator<P> {
         self.emit(cache, slab, self.slab_base(slab), 0, out);
     }
 
-    /// As [`take_from`](Self::take_from), of any slab; the caller gives `rest` back.
+    /// As [`take_from`](Self::take_from), for any slab; the caller returns `rest`.
     #[inline(never)]
     fn take_some(&self, refill: &mut Refill<'_, P>, slab: &Slab, rest: &mut Rest) -> Outcome {
         let (cache, gfp) = (refill.cache, refill.gfp);
@@ -144,12 +144,12 @@ impl<P: Platform> Allocator<P> {
         let objects = cache.oo.objects;
         let position = u32::from(slab.position());
         let mut old = slab.state();
-        // Constructed objects stay what they are: such a slab does not start over.
+        // Constructed objects stay constructed: such a slab does not start over.
         let starts_over = old.inuse() == 0
             && (cache.ctor.is_none() || position == 0)
             && cache.tuning.freelist_deferred == 1;
         if starts_over {
-            // Its old links are forgotten.
+            // The old links become invalid.
             slab.set_epoch(slab.epoch().wrapping_add(1));
         }
         let first = if starts_over { 0 } else { position };
@@ -164,15 +164,15 @@ impl<P: Platform> Allocator<P> {
             let room = (out.len() + spilled) as u32;
             let mut fresh = fresh_left.min(room.saturating_sub(listed));
             if let Some(ctor) = cache.ctor {
-                // Once: what is constructed leaves, however many frees come in.
+                // Once: constructed objects are handed out even if more frees come in.
                 fresh = *constructed
                     .get_or_insert_with(|| self.construct(cache, ctor, slab, first, fresh));
             }
             let new = State::without_list(old.inuse() + listed + fresh);
-            // Before the state: whoever owns the slab next must see it.
+            // Before the state: the slab's next owner must see it.
             slab.set_position((first + fresh) as u16);
             if old.inuse() == 0 {
-                // Nobody holds an object of it, so nobody can push.
+                // No thread holds an object of the slab, so none can push.
                 slab.set_state(new);
                 break (listed as usize, fresh as usize, spilled, new);
             }
@@ -185,8 +185,8 @@ impl<P: Platform> Allocator<P> {
             }
         };
         let base = self.slab_base(slab);
-        // Without a spill all fresh objects are wanted, and a free that came in since may have
-        // brought more than that leaves room for.
+        // Without a spill all fresh objects are wanted. A free that came in since may have left the
+        // list longer than the remaining room.
         let kept = if spilled > 0 { 0 } else { fresh };
         let from_list = listed.min(out.len() - kept);
         let fresh_out = fresh.min(out.len() - from_list);
@@ -230,7 +230,7 @@ impl<P: Platform> Allocator<P> {
         outcome
     }
 
-    /// The object behind `object` in a detached freelist, whose link is wiped.
+    /// The object after `object` in a detached freelist; wipes the link.
     fn next_free(
         &self,
         cache: &KmemCache<P>,
@@ -261,24 +261,24 @@ impl<P: Platform> Allocator<P> {
         self.corrupt(cache, object, why)
     }
 
-    /// Puts the rest of a detached freelist back.
+    /// Returns the rest of a detached freelist.
     ///
-    /// This takes no list lock, and the slab is listed afterwards. It is safe, as one rule says who
-    /// lists a slab: who makes a full slab partial, by the compare-and-swap that does so. Story,
-    /// with a slab that the detach left full:
+    /// The return takes no list lock, and lists the slab afterwards. One rule makes this safe: the
+    /// thread whose compare-and-swap makes a full slab partial lists the slab. Story, with a slab
+    /// that the detach left full:
     ///
     /// 1. Refill A detaches the whole freelist. The slab is full and on no list.
-    /// 2. Free F pushes an object under the list lock. It made the slab partial, so it lists it.
-    /// 3. Refill B isolates the slab and takes F's object. The slab is full again: its word is that
-    ///    of step 1.
-    /// 4. A's compare-and-swap succeeds, though the slab was another's in between. A made the slab
-    ///    partial: it lists it. B found no slot left, or fails at its own compare-and-swap, and so
-    ///    does not.
+    /// 2. Free F pushes an object under the list lock. F made the slab partial, so F lists it.
+    /// 3. Refill B isolates the slab and takes F's object. The slab is full again; its word is the
+    ///    word of step 1.
+    /// 4. A's compare-and-swap succeeds, although B owned the slab in between. A made the slab
+    ///    partial, so A lists it. B found no slot left, or its own compare-and-swap fails, so B
+    ///    does not list it.
     ///
-    /// Had A come between 2 and 3, its compare-and-swap would fail, and its rest be a free like any
-    /// other: F or B has the slab. A slab that the detach left partial (slots of it are fresh)
-    /// stays with its refill, as no free lists it. What A holds counts as in use all the time. So
-    /// no slab empties, or is discarded, under a return.
+    /// If A comes between 2 and 3, its compare-and-swap fails. Its rest is then an ordinary free: F
+    /// or B has the slab. A slab that the detach left partial (it has fresh slots) stays with its
+    /// refill, since no free lists it. A's objects count as in use all the time. So no slab becomes
+    /// empty, or is discarded, during a return.
     #[inline(never)]
     fn return_rest(&self, cache: &KmemCache<P>, slab: &Slab, rest: &Rest) -> Outcome {
         let Rest { left, head, count } = *rest;
@@ -292,7 +292,7 @@ impl<P: Platform> Allocator<P> {
                 Err(_) => break,
             }
         }
-        // A free came in between: find the tail and push the rest behind its list.
+        // A free came in between: find the tail and push the rest in front of the slab's list.
         let mut tail = head;
         for _ in 1..count {
             // SAFETY: a slot of the slab, free, and detached by us.
@@ -303,7 +303,7 @@ impl<P: Platform> Allocator<P> {
             }
         }
         if left.inuse() == cache.oo.objects {
-            // It looked full, so that free has listed it.
+            // The slab looked full, so the free has listed it.
             let detached = Detached {
                 slab,
                 head,
@@ -315,7 +315,7 @@ impl<P: Platform> Allocator<P> {
         }
         let mut old = slab.state();
         loop {
-            // SAFETY: the tail is ours until the state says otherwise.
+            // SAFETY: this thread owns the tail until the state is changed.
             unsafe {
                 let next = old.head().map_or(null_mut(), |o| base.wrapping_add(o));
                 cache.links_of(slab).set(tail, next);
@@ -331,7 +331,7 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Ends the process: the memory of a free object was written to.
+    /// Ends the process: a free object's memory was overwritten.
     #[cold]
     #[inline(never)]
     pub(crate) fn corrupt(&self, cache: &KmemCache<P>, object: *mut u8, why: &str) -> ! {

@@ -1,13 +1,14 @@
-//! Whole slabs: an array that holds all objects of a full slab frees it without touching one of
-//! them.
+//! Whole slabs: frees an array that holds all objects of a full slab without touching an object.
 //!
-//! A slab that becomes empty [starts over as fresh](crate::slab::refill), so no link would ever be
-//! read. The objects' addresses alone are looked at: so many different slots of the slab as it has
-//! are all of them, and all were in use, as the slab was full. It is on no list, and nobody else
-//! can push to it.
+//! A slab that becomes empty starts over as fresh (`refill`), so its links would never be read. The
+//! check therefore needs only addresses. If n distinct slots of an n-slot slab are present, all of
+//! its objects are present, and a full slab had all of them in use. A full slab is on no list, and
+//! no other thread can push to it.
 //!
-//! So whoever has more to free than a CPU's sheaves hold looks for whole slabs first, and keeps
-//! what is left over: its neighbours, which often follow, make it whole.
+//! A free of more than a CPU's sheaves hold looks for whole slabs first and keeps the rest. The
+//! neighbours of the rest often follow in the next free and complete their slab.
+//!
+//! Callers: `cache` (bulk frees) and `sheaf` (evictions).
 
 use core::ops::Range;
 
@@ -21,30 +22,31 @@ use crate::platform::Platform;
 use crate::slab::node::{Node, SlabList};
 use crate::slab::state::{Slab, State};
 
-/// Objects that are looked at together, at most.
+/// Objects that one scan covers, at most.
 const TOGETHER: usize = SCRATCH;
 
-/// Whose the objects of an array are.
+/// Ownership of the objects of an array.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Whose {
-    /// The cache's: others among them end the process.
+    /// All belong to the cache: a foreign object ends the process.
     Ours,
-    /// Nobody has asked yet: others are left over.
+    /// Not checked yet: foreign objects stay in the array.
     Anyones,
 }
 
-/// Slabs that are empty now and on no list.
+/// Slabs that were just emptied and are on no list.
 struct Emptied {
     slabs: SlabList,
     count: usize,
     whose: Whose,
-    /// Whether another CPU takes them: then their objects are offered to it.
+    /// Whether another CPU consumes the slabs: their cache lines are then handed off to it.
     offered: bool,
 }
 
 impl<P: Platform> Allocator<P> {
-    /// Empties a slab if the last objects of an array are all that it has; returns how many that
-    /// were, or 0. Then the slab belongs to the caller.
+    /// Empties a slab if the last objects of an array are all of its objects; returns their number,
+    /// or
+    /// 0. The caller then owns the slab.
     #[inline(never)]
     pub(crate) fn empty_whole_at_end(
         &self,
@@ -61,8 +63,8 @@ impl<P: Platform> Allocator<P> {
         count
     }
 
-    /// Empties a slab if these, as many as it has, are all its objects; returns whether they are.
-    /// Then it belongs to the caller.
+    /// Empties a slab if these are all of its objects; returns whether they are. The caller then
+    /// owns the slab.
     fn empty_whole(&self, cache: &KmemCache<P>, slab: &Slab, objects: &[*mut u8]) -> bool {
         let whole = !cache.keeps_its_freelist()
             && slab.state() == State::without_list(cache.oo.objects)
@@ -74,11 +76,11 @@ impl<P: Platform> Allocator<P> {
         whole
     }
 
-    /// Frees the whole slabs of an array, and moves what is left over to its beginning; returns how
-    /// many that are.
+    /// Frees the whole slabs of an array and moves the rest to its start; returns the length of the
+    /// rest.
     ///
-    /// A slab may lie there in pieces, with one of another slab in between: bulks that begin in one
-    /// slab and end in the next leave that behind.
+    /// A slab's objects may lie in two pieces, with a piece of another slab in between. A bulk that
+    /// begins in one slab and ends in the next leaves such pieces.
     pub(crate) fn free_whole_slabs(
         &self,
         cache: &KmemCache<P>,
@@ -92,8 +94,8 @@ impl<P: Platform> Allocator<P> {
         left
     }
 
-    /// As [`free_whole_slabs`](Self::free_whole_slabs); slabs that are to go back to the page layer
-    /// go to `gone`, as that takes stack.
+    /// As [`free_whole_slabs`](Self::free_whole_slabs), but slabs that must go back to the page
+    /// layer go to `gone`, since freeing them needs stack.
     fn take_whole_slabs(
         &self,
         cache: &KmemCache<P>,
@@ -112,7 +114,7 @@ impl<P: Platform> Allocator<P> {
         self.take_whole_slabs_among(cache, objects, whose, gone, gfp)
     }
 
-    /// As [`take_whole_slabs`](Self::take_whole_slabs), where there may be some.
+    /// As [`take_whole_slabs`](Self::take_whole_slabs), without the test whether there may be any.
     #[inline(never)]
     fn take_whole_slabs_among(
         &self,
@@ -124,7 +126,7 @@ impl<P: Platform> Allocator<P> {
     ) -> usize {
         let (count, bytes) = (cache.oo.objects as usize, cache.oo.bytes());
         let (mut at, mut left) = (0, 0);
-        // The last two slabs of which something is left over, one behind the other.
+        // The pieces of the last two slabs with a rest, one after the other.
         let (mut older, mut newer) = (0..0, 0..0);
         let mut emptied = Emptied {
             slabs: SlabList::new(),
@@ -133,7 +135,7 @@ impl<P: Platform> Allocator<P> {
             offered: self.are_slabs_offered(cache, objects.len()),
         };
         while at < objects.len() {
-            // Most whole slabs lie in one piece: one look is enough for them.
+            // Most whole slabs lie in one piece: one check is enough for them.
             if let Some(all) = objects.get(at..at + count)
                 && is_near(all[0], all[count - 1], bytes)
                 && self.note_whole(cache, all, &mut emptied)
@@ -177,8 +179,8 @@ impl<P: Platform> Allocator<P> {
         left
     }
 
-    /// Empties the slab of these objects, which are of one slab, if they are all that it has;
-    /// returns whether they are.
+    /// Empties a slab if the objects, all in this slab, are all of its objects; returns whether
+    /// they are.
     fn note_whole(&self, cache: &KmemCache<P>, objects: &[*mut u8], emptied: &mut Emptied) -> bool {
         if objects.len() != cache.oo.objects as usize {
             return false;
@@ -191,7 +193,7 @@ impl<P: Platform> Allocator<P> {
             return false;
         }
         if emptied.offered {
-            // SAFETY: free objects of a slab of ours, and no reader knows them still.
+            // SAFETY: free objects of a slab that we own, which no reader knows any longer.
             unsafe { self.platform.offer(objects) };
         }
         emptied.slabs.push_back(&self.zone.arena, slab);
@@ -199,15 +201,15 @@ impl<P: Platform> Allocator<P> {
         true
     }
 
-    /// Frees objects that found no room together with those of this CPU's full sheaves, and places
-    /// what stays. Returns whether it did; if not, nothing is done.
+    /// Frees objects that found no room, together with the objects of this CPU's full sheaves, and
+    /// keeps the newest in the sheaves. Returns whether it did; if not, nothing changed.
     pub(crate) fn free_with_own(
         &self,
         cache: &KmemCache<P>,
         objects: &mut [*mut u8],
         gfp: Gfp,
     ) -> bool {
-        // Of more than both sheaves can hold, most would go to their slabs anyway.
+        // Of more objects than both sheaves hold, most would go to their slabs anyway.
         let most = (TOGETHER / 4).min(2 * cache.capacity);
         if cache.keeps_its_freelist() || objects.len() > most {
             return false;
@@ -233,8 +235,8 @@ impl<P: Platform> Allocator<P> {
         true
     }
 
-    /// A sheaf with room, of a full one that was the spare: its whole slabs go, or what else has
-    /// to. Slabs that are to go back to the page layer go to `gone`.
+    /// Makes room in a full sheaf that was the spare: evicts its whole slabs, or its oldest
+    /// objects. Slabs that must go back to the page layer go to `gone`.
     pub(crate) fn make_roomy(
         &self,
         cache: &KmemCache<P>,
@@ -272,12 +274,11 @@ impl<P: Platform> Allocator<P> {
         sheaf.truncate(left);
     }
 
-    /// Makes room in two sheaves, and puts objects behind theirs: whole slabs go, then of what is
-    /// left over the oldest. Returns the sheaves, the one with room first, and how many of the
-    /// objects are dealt with.
+    /// Makes room in two sheaves and appends `objects`: whole slabs are evicted, then the oldest of
+    /// the rest. Returns the sheaves, the one with room first, and the number of objects handled.
     ///
-    /// What stays is in the order in which it came. So objects that come one behind the other make
-    /// whole slabs wherever the first of them began, as what lies before it has left.
+    /// The rest keeps its order of arrival. So adjacent objects make whole slabs wherever the first
+    /// of them began, since the objects before it have left.
     #[inline(always)]
     fn make_room(
         &self,
@@ -297,7 +298,7 @@ impl<P: Platform> Allocator<P> {
             let rest = fill(&mut older, objects).len();
             return (older, newer, objects.len() - rest);
         };
-        // SAFETY: ours until it is given back.
+        // SAFETY: this thread owns it until `give_scratch`.
         let all = unsafe { scratch.as_mut() };
         let (older, newer) = self.make_room_in(cache, older, newer, objects, all, gone, gfp);
         self.meta.give_scratch(scratch);
@@ -320,7 +321,7 @@ impl<P: Platform> Allocator<P> {
         gfp: Gfp,
     ) -> (Sheaf, Sheaf) {
         let mut passed = older.len() + newer.len() + objects.len();
-        // Which of the three is copied next, and from where.
+        // The part to copy next, and the position in it.
         let (mut part, mut at, mut held) = (0, 0, 0);
         let (all, left) = loop {
             let from = match part {
@@ -337,13 +338,13 @@ impl<P: Platform> Allocator<P> {
                     continue;
                 }
             }
-            // SAFETY: written so far.
+            // SAFETY: the first `held` entries are written.
             let all = unsafe { all[..held].assume_init_mut() };
             let left = self.take_whole_slabs_among(cache, all, Whose::Ours, gone, gfp);
             if part == 3 {
                 break (all, left);
             }
-            // No room: whole slabs went, or, if there was none, the older half does.
+            // No room left: whole slabs went; without any, the older half is flushed.
             held = left;
             if left == all.len() {
                 let half = left / 2;
@@ -370,16 +371,16 @@ impl<P: Platform> Allocator<P> {
         (older, newer)
     }
 
-    /// Makes a sheaf this CPU's spare, if it has none.
+    /// Installs a sheaf as this CPU's spare if the CPU has none; otherwise stores or flushes it.
     pub(crate) fn place_spare(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
         let top = sheaf.into_top();
         if !self.swap(cache.id.spare(), 0, top) {
-            // SAFETY: in no slot, so still ours.
+            // SAFETY: it is in no slot, so this thread still owns it.
             self.store_or_flush(cache, unsafe { Sheaf::from_top(top) }, gfp);
         }
     }
 
-    /// Keeps empty slabs of ours that are on no list; those that are too many go to `gone`.
+    /// Keeps empty slabs that we own and that are on no list; the surplus goes to `gone`.
     fn place_emptied(
         &self,
         cache: &KmemCache<P>,
@@ -404,7 +405,7 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// As `place_emptied`, slabs of one node.
+    /// As `place_emptied`, for slabs of one node.
     #[inline(never)]
     pub(crate) fn place_on_node(
         &self,
@@ -443,16 +444,16 @@ impl<P: Platform> Allocator<P> {
     }
 }
 
-/// Whether so many neighbours lie one behind the other in some arrays that all `count` objects of a
-/// slab of `bytes` bytes may be among them. A few samples: a slab of 16 and more is in four pieces
-/// at most (see
-/// [`free_whole_slabs`](Allocator::free_whole_slabs); each may go on in the next array), and one of a quarter holds an eighth.
+/// Whether the arrays have enough adjacent neighbours to contain all `count` objects of a slab of
+/// `bytes` bytes. It samples eighths of a slab. A slab of at least 16 objects lies in at most four
+/// pieces (see [`free_whole_slabs`](Allocator::free_whole_slabs); a piece may continue in the next
+/// array). A piece of a quarter contains a whole sample.
 #[inline(never)]
 fn may_have_whole(arrays: &[&[*mut u8]], count: usize, bytes: usize) -> bool {
     if arrays.iter().map(|array| array.len()).sum::<usize>() < count {
         return false;
     }
-    // Two objects may lie across two samples; so small slabs are always looked for.
+    // A pair of objects may straddle two samples, so small slabs always pass the test.
     let eighth = if count < 4 { 1 } else { (count / 8).max(2) };
     let near = |array: &&[*mut u8]| {
         let parts = array.chunks_exact(eighth);
@@ -463,7 +464,7 @@ fn may_have_whole(arrays: &[&[*mut u8]], count: usize, bytes: usize) -> bool {
     arrays.iter().map(near).sum::<usize>() * eighth * 4 >= count
 }
 
-/// As [`may_have_whole`], of two sheaves and an array. Apart, as its caller's calls go deep.
+/// As [`may_have_whole`], for two sheaves and an array. A function of its own to save stack.
 #[inline(never)]
 fn may_have_whole_in<P: Platform>(
     cache: &KmemCache<P>,
@@ -475,10 +476,10 @@ fn may_have_whole_in<P: Platform>(
     may_have_whole(&parts, cache.oo.objects as usize, cache.oo.bytes())
 }
 
-/// Objects at the start of an array, which has some, that lie in the slab of the first.
+/// Objects at the start of a non-empty array that lie in the slab of the first.
 fn run_len(objects: &[*mut u8], bytes: usize) -> usize {
     let first = objects[0] as usize;
-    // Eight at a time without a branch each: the bits in which any of them differs from the first.
+    // Eight at a time without a branch: the bits in which any of them differs from the first.
     let (eights, _) = objects.as_chunks::<8>();
     let differs = |eight: &[*mut u8; 8]| eight.iter().fold(0, |all, &o| all | (o as usize ^ first));
     let whole = eights
@@ -490,22 +491,21 @@ fn run_len(objects: &[*mut u8], bytes: usize) -> usize {
     whole + objects[whole..].iter().take(8).take_while(here).count()
 }
 
-/// Moves the first objects of an array behind the others.
+/// Moves the first `first` objects of an array behind the others.
 #[inline(never)]
 fn rotate(objects: &mut [*mut u8], first: usize) {
-    // Three times the other way round: `rotate_left` has a buffer on the stack.
+    // Three reversals: `rotate_left` has a buffer on the stack.
     objects[..first].reverse();
     objects[first..].reverse();
     objects.reverse();
 }
 
-/// Whether two objects lie in one slab: slabs are as aligned as they are large.
+/// Whether two objects lie in one slab: slabs are aligned to their size.
 pub(crate) fn is_near(a: *mut u8, b: *mut u8, bytes: usize) -> bool {
     (a as usize ^ b as usize) < bytes
 }
 
-/// Moves the first objects of an array into a sheaf, as many as it has room for; returns the
-/// others.
+/// Moves the first objects of an array into a sheaf, as many as fit; returns the others.
 fn fill<'a>(sheaf: &mut Sheaf, objects: &'a [*mut u8]) -> &'a [*mut u8] {
     let room = sheaf.room();
     let (first, rest) = objects.split_at(room.len().min(objects.len()));
@@ -514,15 +514,15 @@ fn fill<'a>(sheaf: &mut Sheaf, objects: &'a [*mut u8]) -> &'a [*mut u8] {
     rest
 }
 
-/// Objects that stay in sheaves of `capacity`, at most, when room is made.
+/// Objects that stay in sheaves of `capacity` when room is made, at most.
 fn most_kept(capacity: usize) -> usize {
     capacity * 3 / 4
 }
 
-/// How many of an array's first objects have to go so that sheaves of `capacity` have room again
-/// for a quarter. Objects of one slab of `bytes` bytes stay together: they go all, or wait for
-/// those that may follow. Where others were `whole` only the last ones wait: the next slab then
-/// begins where a sheaf does.
+/// How many of an array's first objects to evict, so that sheaves of `capacity` have a quarter free
+/// again. Objects of one slab of `bytes` bytes stay together: all of them go, or all wait for
+/// objects that may follow. If whole slabs were freed (`whole`), only the last slab's objects wait:
+/// the next slab then begins where a sheaf does.
 #[inline(never)]
 fn oldest_to_go(objects: &[*mut u8], whole: bool, capacity: usize, bytes: usize) -> usize {
     let (len, most) = (objects.len(), most_kept(capacity));

@@ -1,26 +1,26 @@
-//! Whether many addresses lie between two others.
+//! Tells whether many addresses lie in one address range.
 
-/// So many addresses are worth two ways of asking.
+/// Addresses from which on the quick test is worth its cost.
 const MANY: usize = 4;
 
-/// Whether all addresses lie between the first and the last of the bounds, both included; none do
-/// where the last is one below the first.
+/// Whether all addresses lie between the bounds `first` and `last`, both included. With `last` one
+/// below `first`, no address does.
 ///
-/// Bounds are less than 2^63 bytes from each other; addresses may be any.
+/// The bounds are less than 2^63 bytes apart; the addresses may be any.
 #[inline]
 pub(crate) fn lie_within(addresses: &[*mut u8], (first, last): (usize, usize)) -> bool {
     if addresses.len() >= MANY {
         let (all, any) = addresses.iter().fold((usize::MAX, 0), |(all, any), &a| {
             (all & a as usize, any | a as usize)
         });
-        // No address lies below the bits that all have, or above those that any has.
+        // No address is below the AND of all addresses, or above their OR.
         if all >= first && any <= last {
             return true;
         }
     }
     let outside = addresses.iter().fold(0, |all, &address| {
         let address = address as usize;
-        // One of the two is negative where it lies outside.
+        // One of the two differences is negative if the address lies outside.
         all | address.wrapping_sub(first) | last.wrapping_sub(address)
     });
     outside as isize >= 0

@@ -1,11 +1,14 @@
-//! Atomics: the machine's, or those of a model.
+//! Atomics: the machine's, or a model checker's.
 //!
-//! Built with `--cfg loom`, the types here belong to a model checker, which tries every order of
-//! threads and every value that a load may see. Built with `--cfg shuttle`, they are the machine's,
-//! and a scheduler is called before each operation. Memory that no atomic type covers (links in
-//! free objects, words of sheaves, what a lock guards) is announced by [`reads`] and
-//! [`writes`], which are nothing at all otherwise; loom's model fails when two threads come
-//! to it and no ordering lies between them.
+//! | build | atomics | a model tries |
+//! |---|---|---|
+//! | default | the machine's | – |
+//! | `--cfg loom` | loom's | every order of threads, and every value that a load may see |
+//! | `--cfg shuttle` | the machine's, with a scheduler call before each operation | random orders |
+//!
+//! No atomic type covers links in free objects, words of sheaves, and values under locks. The code
+//! announces accesses to them by [`reads`] and [`writes`], which do nothing in a default build.
+//! loom's model fails if two threads access such memory without an ordering between them.
 
 #[cfg(loom)]
 pub use crate::sync::loom_atomics::{
@@ -22,7 +25,7 @@ pub use crate::sync::shuttle_atomics::{
 #[cfg(not(any(loom, shuttle)))]
 pub use machine::*;
 
-/// Rounds of spinning before a thread that wants a lock sleeps.
+/// Times that a thread spins for a lock before it sleeps.
 pub const SPINS: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 100 };
 
 #[cfg(not(any(loom, shuttle)))]
@@ -32,11 +35,11 @@ mod machine {
         AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize,
     };
 
-    /// Says that the caller reads `bytes` bytes from `start` on.
+    /// Announces that the caller reads `bytes` bytes from `start` on.
     #[inline(always)]
     pub fn reads<T>(_start: *const T, _bytes: usize) {}
 
-    /// Says that the caller writes `bytes` bytes from `start` on.
+    /// Announces that the caller writes `bytes` bytes from `start` on.
     #[inline(always)]
     pub fn writes<T>(_start: *const T, _bytes: usize) {}
 }

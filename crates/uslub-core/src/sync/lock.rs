@@ -1,6 +1,6 @@
-//! A lock that spins briefly and then sleeps, and that knows its owner.
+//! A lock that spins briefly, then sleeps, and that knows its owner.
 //!
-//! The word of a lock is 0 while the lock is free. Otherwise it has three parts:
+//! The word of a free lock is 0. The word of a taken lock has three parts:
 //!
 //! | bits | part | meaning |
 //! |---|---|---|
@@ -8,22 +8,22 @@
 //! | 1 … 2 | level | 0: a thread works under the lock. 1 to 3: a fork holds it, see below |
 //! | 3 … 31 | owner | [`Platform::lock_tag`] of the thread that holds the lock |
 //!
-//! A fork takes all locks, so that the child finds every structure whole. The thread that forks
-//! changes nothing under these locks: it only keeps others out. The level says how many forks of
-//! that thread were under way when it took the lock, as a signal handler that interrupts a fork
-//! may fork too. Three rules keep a fork from waiting for itself, or others for a fork, for ever:
+//! A fork takes all locks, so that the child finds every structure whole. The forking thread
+//! changes nothing under these locks: it only excludes other threads. A signal handler that
+//! interrupts a fork may fork too; the level is the number of the thread's forks that ran when it
+//! took the lock. Three rules prevent deadlocks:
 //!
-//! | situation | what happens |
-//! |---|---|
-//! | a fork finds a lock that its own thread holds | the fork leaves the lock as it is: an outer fork took it, or code that a signal handler interrupted |
-//! | the thread that forks allocates, as fork handlers of other libraries do | it enters the lock: the level is 0 until it leaves |
-//! | another thread waits for a lock that a fork holds | after [`PATIENCE_MS`] it steals the lock |
+//! - A fork finds a lock that its own thread holds: it leaves the lock as it is. An outer fork took
+//!   the lock, or code that a signal handler interrupted.
+//! - The forking thread allocates, as fork handlers of other libraries do: it enters the lock,
+//!   whose level is 0 until it leaves.
+//! - Another thread waits for a lock that a fork holds: it steals the lock after [`PATIENCE_MS`].
 //!
-//! A stolen lock ends every circle of a fork that waits for a lock of the C library, and a thread
-//! that holds this lock and allocates. A lock in use (level 0) is never stolen.
+//! Stealing breaks this cycle: a fork waits for a lock of the C library, whose holder allocates and
+//! waits for the fork. A lock in use (level 0) is never stolen.
 //!
-//! Callers that must never wait (`GFP_NOSPIN`) use [`Lock::try_lock`]. Locks are
-//! taken in the order stated in `docs/architecture.md`.
+//! Callers that must never wait (`GFP_NOSPIN`) use [`Lock::try_lock`]. `docs/architecture.md`
+//! states the lock order.
 
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
@@ -38,15 +38,15 @@ const CONTENDED: u32 = 1;
 const LEVEL_SHIFT: u32 = 1;
 const LEVEL: u32 = 3 << LEVEL_SHIFT;
 const OWNER_SHIFT: u32 = 3;
-/// Bits of an owner's tag.
+/// Bits of an owner's tag in the word.
 const TAG_BITS: u32 = u32::BITS - OWNER_SHIFT;
 
-/// Deepest fork that takes locks: a fork that interrupts three others of its thread takes none.
+/// Deepest fork that takes locks: a fork that interrupts three forks of its thread takes none.
 pub const MAX_LEVEL: u32 = LEVEL >> LEVEL_SHIFT;
-/// Milliseconds for which a thread waits for a lock that a fork holds, before it steals the lock.
-/// The fork of a process with little memory takes less than a millisecond.
+/// Milliseconds that a thread waits for a lock held by a fork before it steals the lock. A fork of
+/// a process with little memory takes less than a millisecond.
 pub const PATIENCE_MS: u32 = 20;
-/// Milliseconds of one such wait.
+/// Milliseconds of one sleep of this wait.
 const STEP_MS: u32 = 2;
 
 fn level_of(word: u32) -> u32 {
@@ -57,20 +57,20 @@ fn owner_of(word: u32) -> u32 {
     word & !(LEVEL | CONTENDED)
 }
 
-/// How a lock is held, as the thread sees it that asks.
+/// The state of a lock, as the asking thread sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held {
-    /// By nobody.
+    /// Free.
     Not,
-    /// By a fork; nothing is being changed.
+    /// Held by a fork; no data is being changed.
     ByFork,
-    /// By this thread, whose work the caller has interrupted.
+    /// Held by this thread, whose work the caller has interrupted.
     Here,
-    /// By another thread, which may be in the middle of a change.
+    /// Held by another thread, which may be in the middle of a change.
     Elsewhere,
 }
 
-/// The word of a [`Lock`].
+/// A [`Lock`] without its value: the word.
 pub struct RawLock<P> {
     word: AtomicU32,
     platform: PhantomData<fn() -> P>,
@@ -84,19 +84,19 @@ impl<P: Platform> RawLock<P> {
         }
     }
 
-    /// This thread as an owner.
+    /// This thread's tag as an owner.
     #[inline]
     pub(crate) fn me() -> u32 {
         const { assert!(TAG_BITS == 29) };
         (P::lock_tag() << OWNER_SHIFT).max(1 << OWNER_SHIFT)
     }
 
-    /// Takes the lock, waiting for it if need be; returns what [`leave`](Self::leave) is to be
-    /// given.
+    /// Takes the lock, and waits for it if necessary; returns the level to pass to
+    /// [`leave`](Self::leave).
     #[inline]
     fn enter(&self) -> u32 {
         let me = Self::me();
-        // Acquire: pairs with the release of the last holder, whose writes we must see.
+        // Acquire: pairs with the last holder's release, whose writes we must see.
         match self.word.compare_exchange(FREE, me, Acquire, Relaxed) {
             Ok(_) => 0,
             Err(_) => self.enter_slow(me),
@@ -113,14 +113,14 @@ impl<P: Platform> RawLock<P> {
         }
         let mut waited = 0;
         loop {
-            // Relaxed: a look; each exchange below acquires.
+            // Relaxed: a peek; each compare-and-swap below acquires.
             let word = self.word.load(Relaxed);
             let level = level_of(word);
-            // Others may sleep: whoever takes the lock now wakes one of them later.
+            // Set `CONTENDED`: other threads may sleep, and our release must wake one of them.
             let may_take = word == FREE || (level > 0 && waited >= PATIENCE_MS);
             if may_take {
-                // Acquire: the last holder's writes. Of a lock that is stolen, too: a fork that
-                // allocated under the lock released it with its level.
+                // Acquire: the last holder's writes. For a stolen lock too: a fork that allocated
+                // under the lock released it with its level.
                 let taken = (self.word).compare_exchange(word, me | CONTENDED, Acquire, Relaxed);
                 if taken.is_ok() {
                     return 0;
@@ -133,20 +133,20 @@ impl<P: Platform> RawLock<P> {
         }
     }
 
-    /// Says in a word that somebody waits, unless it has changed; returns the word then.
+    /// Sets `CONTENDED` in the word `word`, if the lock still has it; returns the new word then.
     fn say_contended(&self, word: u32) -> Option<u32> {
         let contended = word | CONTENDED;
         let said = word == contended
-            // Relaxed: the holder looks at this bit by the exchange that releases.
+            // Relaxed: the holder sees this bit in the operation that releases the lock.
             || (self.word.compare_exchange(word, contended, Relaxed, Relaxed)).is_ok();
         said.then_some(contended)
     }
 
-    /// Looks a few times whether the lock is free, and takes it then.
+    /// Peeks a few times whether the lock is free, and takes it if so.
     fn spin(&self, me: u32) -> bool {
         for _ in 0..SPINS {
             atomic::spin_loop();
-            // Relaxed: only a look; the exchange below acquires.
+            // Relaxed: a peek; the compare-and-swap below acquires.
             if self.word.load(Relaxed) == FREE
                 // Acquire: as in `enter`.
                 && self.word.compare_exchange(FREE, me, Acquire, Relaxed).is_ok()
@@ -157,10 +157,10 @@ impl<P: Platform> RawLock<P> {
         false
     }
 
-    /// Enters the lock that a fork of this thread holds; returns the fork's level.
+    /// Enters a lock that a fork of this thread holds; returns the fork's level.
     fn enter_own(&self, me: u32) -> Option<u32> {
         loop {
-            // Relaxed: what this thread wrote, and a bit that says nothing of the value.
+            // Relaxed: this thread's own writes, and a bit that says nothing about the value.
             let word = self.word.load(Relaxed);
             if owner_of(word) != me || level_of(word) == 0 {
                 return None;
@@ -184,14 +184,14 @@ impl<P: Platform> RawLock<P> {
         }
     }
 
-    /// Undoes [`enter`](Self::enter): gives the lock up, or back to the fork that holds it.
+    /// Undoes [`enter`](Self::enter): releases the lock, or returns it to the fork that holds it.
     #[inline]
     fn leave(&self, level: u32) {
         if level > 0 {
             // Release: a thread that steals the lock must see our writes.
             let before = self.word.fetch_or(level << LEVEL_SHIFT, Release);
             if before & CONTENDED != 0 {
-                // Who sleeps may steal it now, after a while.
+                // A sleeping thread may steal it now, after a while.
                 P::wake(&self.word);
             }
             return;
@@ -202,7 +202,7 @@ impl<P: Platform> RawLock<P> {
         }
     }
 
-    /// Takes the lock without a guard, waiting for it if need be.
+    /// Takes the lock without a guard, and waits for it if necessary.
     pub fn acquire(&self) {
         self.enter();
     }
@@ -211,13 +211,13 @@ impl<P: Platform> RawLock<P> {
     ///
     /// # Safety
     ///
-    /// The caller holds the lock and uses the value no longer.
+    /// The caller holds the lock and no longer uses the value.
     pub unsafe fn release(&self) {
         self.leave(0);
     }
 
     /// Takes the lock for a fork of a level from 1 to [`MAX_LEVEL`], unless this thread holds it.
-    /// Waits at most for so many milliseconds as `patience` says, and takes them off.
+    /// Waits for at most `patience` milliseconds, and subtracts the time from `patience`.
     pub fn acquire_for_fork(&self, level: u32, patience: &mut u32) {
         debug_assert!((1..=MAX_LEVEL).contains(&level));
         let owner = Self::me();
@@ -230,7 +230,7 @@ impl<P: Platform> RawLock<P> {
                     if self.spin(me | slept) {
                         return;
                     }
-                    // Relaxed: a look.
+                    // Relaxed: a peek.
                     let word = self.word.load(Relaxed);
                     if word != FREE
                         && let Some(word) = self.say_contended(word)
@@ -250,12 +250,12 @@ impl<P: Platform> RawLock<P> {
         debug_assert!((1..=MAX_LEVEL).contains(&level));
         let me = Self::me() | level << LEVEL_SHIFT;
         loop {
-            // Relaxed: a look; a thread may steal the lock meanwhile.
+            // Relaxed: a peek; a thread may steal the lock meanwhile.
             let word = self.word.load(Relaxed);
             if word & !CONTENDED != me {
                 return;
             }
-            // Release: as in `leave`; of what this thread wrote when it entered the lock.
+            // Release: as in `leave`, for this thread's writes when it entered the lock.
             let released = self.word.compare_exchange(word, FREE, Release, Relaxed);
             if released.is_ok() {
                 if word & CONTENDED != 0 {
@@ -266,9 +266,9 @@ impl<P: Platform> RawLock<P> {
         }
     }
 
-    /// How the lock is held, as this thread sees it.
+    /// The state of the lock, as this thread sees it.
     pub fn held(&self) -> Held {
-        // Relaxed: a glance.
+        // Relaxed: a peek, may be stale.
         let word = self.word.load(Relaxed);
         match (word == FREE, level_of(word) > 0, owner_of(word)) {
             (true, ..) => Held::Not,
@@ -278,14 +278,14 @@ impl<P: Platform> RawLock<P> {
         }
     }
 
-    /// Makes the lock free in the child of a fork, unless this thread holds it: the threads that
-    /// held it, and that wait for it, do not exist there.
+    /// Unlocks the lock in the child of a fork, unless this thread holds it: other holders and
+    /// waiters do not exist there.
     ///
     /// # Safety
     ///
     /// Only in a process with one thread.
     pub unsafe fn reset_others(&self) {
-        // Relaxed, both: there is one thread.
+        // Relaxed, both: the process has one thread.
         if owner_of(self.word.load(Relaxed)) != Self::me() {
             self.word.store(FREE, Relaxed);
         }
@@ -298,7 +298,7 @@ pub struct Lock<P, T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the word admits one thread at a time to the value.
+// SAFETY: the lock admits one thread at a time to the value.
 unsafe impl<P, T: Send> Sync for Lock<P, T> {}
 
 impl<P: Platform, T> Lock<P, T> {
@@ -310,11 +310,11 @@ impl<P: Platform, T> Lock<P, T> {
         }
     }
 
-    /// The value, whoever holds the lock.
+    /// The value, regardless of the lock's holder.
     ///
     /// # Safety
     ///
-    /// Nobody changes the value any longer.
+    /// No thread changes the value any longer.
     pub(crate) unsafe fn unguarded(&self) -> &T {
         // SAFETY: by the caller's promise.
         unsafe { &*self.value.get() }
@@ -325,7 +325,7 @@ impl<P: Platform, T> Lock<P, T> {
         &self.raw
     }
 
-    /// Takes the lock, waiting for it if need be.
+    /// Takes the lock, and waits for it if necessary.
     #[inline]
     pub fn lock(&self) -> Guard<'_, P, T> {
         let level = self.raw.enter();
@@ -339,7 +339,7 @@ impl<P: Platform, T> Lock<P, T> {
         Some(Guard { lock: self, level })
     }
 
-    /// Takes the lock, waiting only where `spin` allows it.
+    /// Takes the lock; waits for it only if `spin` is true.
     #[inline]
     pub fn lock_if(&self, spin: bool) -> Option<Guard<'_, P, T>> {
         if spin {
@@ -349,16 +349,16 @@ impl<P: Platform, T> Lock<P, T> {
         }
     }
 
-    /// Whether somebody holds the lock, at a glance.
+    /// Whether the lock is taken; may be stale.
     pub fn is_held(&self) -> bool {
         self.raw.held() != Held::Not
     }
 }
 
-/// Access to the value of a [`Lock`]; releases it when dropped.
+/// Access to the value of a [`Lock`]; releases the lock when dropped.
 pub struct Guard<'a, P: Platform, T> {
     lock: &'a Lock<P, T>,
-    /// Level of the fork that holds the lock all the while; 0 for none.
+    /// Level of the fork that holds the lock meanwhile; 0 for none.
     level: u32,
 }
 

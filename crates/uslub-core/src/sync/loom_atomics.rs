@@ -1,18 +1,18 @@
-//! Atomics of a model, at the places where the machine's would lie.
+//! A model's atomics, which lie where the machine's would lie.
 //!
-//! The allocator's structures are made of zeroed memory, have exact layouts and are found by
-//! arithmetic. So a modelled atomic is as large as the real one and holds a plain value; the
-//! model checker's own object is kept beside it, found by address. It is made when a
-//! run begins, from the value that lies there.
+//! The allocator's structures consist of zeroed memory, have exact layouts and are found by
+//! arithmetic. So an atomic of a model has the size of the real one and holds a plain value. The
+//! model checker's own object is found by the atomic's address. It is made when a run begins, from
+//! the plain value.
 //!
-//! | address | what an operation does |
+//! | address | operation |
 //! |---|---|
-//! | outside a model | the plain value, changed in place |
-//! | in a model, but not [watched](watch) | the same: one step, at which no other thread comes in, and which orders nothing |
-//! | watched | what the model checker says; other threads may come in before it |
+//! | outside a model | changes the plain value |
+//! | in a model, not [watched](watch) | the same: one step, without other threads, orders nothing |
+//! | watched | as the model checker decides; other threads may run before it |
 //!
-//! The plain value follows, so that a quiet look after the model sees the last one. All
-//! threads of a model run on one thread of the system, one at a time.
+//! The plain value follows the model's, so a read after the model sees the last value. All threads
+//! of a model run on one thread of the system, one at a time.
 
 extern crate std;
 
@@ -27,13 +27,12 @@ use loom::sync::atomic::AtomicU64 as Model;
 
 pub use loom::hint::spin_loop;
 
-/// What a run ends with, as a panic, when it met an atomic that no run before has used: the model
-/// is to begin anew.
+/// The panic of a run that met an atomic that no earlier run has used: the model must begin anew.
 #[derive(Clone, Copy, Debug)]
 pub struct Unknown;
 
 type Cell0 = loom::cell::UnsafeCell<()>;
-/// Reads the plain value at an address.
+/// Function that reads the plain value at an address.
 type Look = fn(usize) -> u64;
 
 std::thread_local! {
@@ -48,7 +47,7 @@ std::thread_local! {
     static CELLS: RefCell<HashMap<usize, Rc<Cell0>>> = RefCell::default();
 }
 
-/// Makes the atomics in a range of addresses part of the models to come on this thread.
+/// Includes the atomics in a range of addresses in this thread's future models.
 pub fn watch(start: usize, bytes: usize) {
     WATCHED.with_borrow_mut(|ranges| ranges.push(start..start + bytes));
 }
@@ -59,7 +58,7 @@ fn is_watched(address: usize) -> bool {
 
 /// Begins a run of a model, before its other threads.
 ///
-/// What the checker makes counts as written by the thread that makes it. So all is made here.
+/// An object of the checker counts as written by the thread that makes it. So all are made here.
 pub fn begin() {
     forget();
     NEWS.set(false);
@@ -77,7 +76,7 @@ pub fn begin() {
     ACTIVE.set(true);
 }
 
-/// Ends a run of a model, in it, when its other threads have ended.
+/// Ends a run of a model, inside it, after its other threads have ended.
 pub fn end() {
     ACTIVE.set(false);
     forget();
@@ -86,24 +85,24 @@ pub fn end() {
     }
 }
 
-/// Whether the run met an atomic that none before has used. It proves nothing then.
+/// Whether the run met an atomic that no earlier run has used. Such a run proves nothing.
 pub fn has_news() -> bool {
     NEWS.get()
 }
 
-/// Whether a run of a model is under way.
+/// Whether a run of a model is active.
 pub fn is_active() -> bool {
     ACTIVE.get() && !std::thread::panicking()
 }
 
-/// Ends a run from outside, which failed.
+/// Ends a failed run from outside.
 pub fn abandon() {
     ACTIVE.set(false);
     forget();
 }
 
 fn forget() {
-    // The checker's objects may not be dropped outside of their run.
+    // The checker's objects must not be dropped outside their run.
     let gone: Vec<_> = ATOMICS.take().into_values().collect();
     core::mem::forget(gone);
     let gone: Vec<_> = CELLS.take().into_values().collect();
@@ -139,14 +138,14 @@ fn each_cell(start: usize, bytes: usize, visit: impl Fn(&Cell0)) {
     }
 }
 
-/// Says that the caller reads `bytes` bytes from `start` on.
+/// Announces that the caller reads `bytes` bytes from `start` on.
 pub fn reads<T>(start: *const T, bytes: usize) {
     if is_active() {
         each_cell(start as usize, bytes, |cell| cell.with(|_| ()));
     }
 }
 
-/// Says that the caller writes `bytes` bytes from `start` on.
+/// Announces that the caller writes `bytes` bytes from `start` on.
 pub fn writes<T>(start: *const T, bytes: usize) {
     if is_active() {
         each_cell(start as usize, bytes, |cell| cell.with_mut(|_| ()));
@@ -155,7 +154,7 @@ pub fn writes<T>(start: *const T, bytes: usize) {
 
 macro_rules! atomic {
     ($name:ident $(<$parameter:ident>)?, $value:ty, $into:expr, $from:expr) => {
-        /// As the type of this name in `core::sync::atomic`.
+        /// The type of this name in `core::sync::atomic`.
         #[repr(transparent)]
         pub struct $name $(<$parameter>)? (UnsafeCell<$value>);
 
@@ -165,7 +164,7 @@ macro_rules! atomic {
         unsafe impl $(<$parameter>)? Send for $name $(<$parameter>)? {}
 
         impl $(<$parameter>)? $name $(<$parameter>)? {
-            /// An atomic with a value.
+            /// An atomic with the value `value`.
             pub const fn new(value: $value) -> Self {
                 Self(UnsafeCell::new(value))
             }
@@ -232,7 +231,7 @@ macro_rules! atomic {
                 result
             }
 
-            /// As in `core`; it fails for no other reason than another value.
+            /// As in `core`; never fails spuriously.
             pub fn compare_exchange_weak(
                 &self,
                 old: $value,
@@ -250,8 +249,8 @@ macro_rules! atomic {
                     self.put(change(old));
                     return old;
                 };
-                // The last value is known, as one thread runs at a time: the exchange succeeds at
-                // once.
+                // The plain value is the last one, since one thread runs at a time: the
+                // compare-and-swap succeeds at once.
                 let mut old = self.now();
                 while let Err(now) =
                     m.compare_exchange($into(old), $into(change(old)), order, Ordering::Relaxed)

@@ -1,12 +1,12 @@
-//! How threads meet: locks that know their owner, and the atomics below them. Knows nothing of
-//! memory.
+//! Synchronisation: locks that know their owner, the atomics below them, and times. Knows nothing
+//! of memory.
 //!
 //! | file | concept |
 //! |---|---|
 //! | `lock` | a lock that a thread, a fork or a signal handler may hold |
 //! | `atomic` | the atomics: the machine's, or a model checker's |
 //! | `loom_atomics`, `shuttle_atomics` | the atomics of the two model checkers |
-//! | `time` | ages of truncated times |
+//! | `time` | comparisons and ages of times |
 
 pub mod atomic;
 mod lock;

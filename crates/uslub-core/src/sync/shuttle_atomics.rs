@@ -1,22 +1,22 @@
-//! The machine's atomics, with a call before each operation.
+//! The machine's atomics, with a scheduler call before each operation.
 //!
 //! A scheduler of random orders (`--cfg shuttle`) runs all threads of a model on one thread of the
-//! system, one at a time, and changes between them nowhere but in that call. So an operation is one
-//! step, all threads see one order of all steps, and what a weaker ordering would allow is not
-//! tried: that is loom's part (see `modelled.rs`). Memory that no atomic covers is announced, and
-//! each announcement is a step of its own.
+//! system, one at a time. It switches threads only in this call. So an operation is one step, and
+//! all threads see one order of all steps. Effects of weaker orderings are not tried: loom tries
+//! them (see `loom_atomics.rs`). Accesses to memory without an atomic type are announced, and each
+//! announcement is a step.
 
 extern crate std;
 
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
-/// What a scheduler is called by.
+/// The scheduler's functions.
 #[derive(Clone, Copy, Debug)]
 pub struct Calls {
-    /// Comes before each step.
+    /// Called before each step.
     pub step: fn(),
-    /// Comes where a thread goes round until another has done something.
+    /// Called when a thread loops until another thread has done something.
     pub pause: fn(),
 }
 
@@ -24,7 +24,7 @@ std::thread_local! {
     static CALLS: Cell<Option<Calls>> = const { Cell::new(None) };
 }
 
-/// Makes these calls on this thread of the system, from now on; `None` ends that.
+/// Sets the functions to call on this thread of the system; `None` removes them.
 pub fn make_calls(calls: Option<Calls>) {
     CALLS.set(calls);
 }
@@ -33,7 +33,7 @@ fn calls() -> Option<Calls> {
     CALLS.get().filter(|_| !std::thread::panicking())
 }
 
-/// Whether a run of a model is under way.
+/// Whether a run of a model is active.
 pub fn is_active() -> bool {
     calls().is_some()
 }
@@ -44,31 +44,31 @@ fn step() {
     }
 }
 
-/// Lets others go first.
+/// Lets other threads run first.
 pub fn spin_loop() {
     if let Some(calls) = calls() {
         (calls.pause)();
     }
 }
 
-/// Says that the caller reads `bytes` bytes from `start` on.
+/// Announces that the caller reads `bytes` bytes from `start` on.
 pub fn reads<T>(_start: *const T, _bytes: usize) {
     step();
 }
 
-/// Says that the caller writes `bytes` bytes from `start` on.
+/// Announces that the caller writes `bytes` bytes from `start` on.
 pub fn writes<T>(_start: *const T, _bytes: usize) {
     step();
 }
 
 macro_rules! atomic {
     ($name:ident $(<$parameter:ident>)?, $value:ty, [$($change:ident)*]) => {
-        /// As the type of this name in `core::sync::atomic`.
+        /// The type of this name in `core::sync::atomic`.
         #[repr(transparent)]
         pub struct $name $(<$parameter>)? (core::sync::atomic::$name $(<$parameter>)?);
 
         impl $(<$parameter>)? $name $(<$parameter>)? {
-            /// An atomic with a value.
+            /// An atomic with the value `value`.
             pub const fn new(value: $value) -> Self {
                 Self(core::sync::atomic::$name::new(value))
             }
@@ -107,7 +107,7 @@ macro_rules! atomic {
                 self.0.compare_exchange(old, new, success, failure)
             }
 
-            /// As in `core`; it fails for no other reason than another value.
+            /// As in `core`; never fails spuriously.
             pub fn compare_exchange_weak(
                 &self,
                 old: $value,

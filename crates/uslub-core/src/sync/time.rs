@@ -1,22 +1,22 @@
 //! Comparisons of times, in milliseconds of
 //! [`Platform::now_ms`](crate::platform::Platform::now_ms).
 //!
-//! The clock need not be a good one: after a checkpoint, or where the platform is somebody's own,
-//! it may stand still, go back, or jump ahead by years. What waits for a time then happens at
-//! once or a period later; it is never put off until the clock is where it was.
+//! The clock may be bad. After a checkpoint, or on a foreign platform, it may stand still, go back,
+//! or jump ahead by years. An action that waits for a time then happens at once or a period later.
+//! It never waits until the clock is where it was.
 
-/// By how much one thread's reading of the clock may be older than another's.
+/// Milliseconds by which one thread's clock reading may be older than another's.
 const RACE_MS: u32 = 1000;
 
-/// Whether it is time for what was put off at some time by `period` milliseconds, until `due`.
+/// Whether an action is due that was deferred by at most `period` milliseconds, until `due`.
 #[inline]
 pub(crate) fn is_due(now: u64, due: u64, period: u64) -> bool {
-    // Further ahead than ever put off: the clock went back.
+    // `due` is further ahead than any deferral: the clock went back.
     now >= due || due - now > period
 }
 
-/// Milliseconds that have passed since `then`: 0 if another thread set `then` a moment after `now`
-/// was read, and very many if the clock went back.
+/// Milliseconds since `then`. 0 if another thread set `then` just after `now` was read; very large
+/// if the clock went back.
 #[inline]
 pub(crate) fn age(now: u64, then: u64) -> u64 {
     match now.checked_sub(then) {
@@ -26,7 +26,7 @@ pub(crate) fn age(now: u64, then: u64) -> u64 {
     }
 }
 
-/// As [`age`], for a `then` of which the low 32 bits (49 days) are kept.
+/// As [`age`], for the low 32 bits of `then` (49 days).
 #[inline]
 pub(crate) fn age_of_low(now: u64, then: u32) -> u32 {
     let age = (now as u32).wrapping_sub(then);
