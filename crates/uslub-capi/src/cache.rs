@@ -3,7 +3,7 @@
 //! | state of a cache | calls allowed |
 //! |---|---|
 //! | live | all, from any thread |
-//! | destroyed | none; most of them end the process with a message |
+//! | destroyed | none; many of them end the process with a message |
 //!
 //! A C pointer to a cache is the core's record, which is never unmapped.
 

@@ -321,7 +321,7 @@ pub(crate) fn is_single_threaded() -> bool {
     flag.is_null() || unsafe { flag.read_volatile() } != 0
 }
 
-/// The address of the C library's `__libc_single_threaded`; null where it has none.
+/// The address of the C library's `__libc_single_threaded`; null if it has none.
 #[cfg(target_arch = "x86_64")]
 fn single_threaded_flag() -> *const u8 {
     let flag: *const u8;
@@ -337,7 +337,7 @@ fn single_threaded_flag() -> *const u8 {
     flag
 }
 
-/// The address of the C library's `__libc_single_threaded`; null where it has none.
+/// The address of the C library's `__libc_single_threaded`; null if it has none.
 #[cfg(target_arch = "aarch64")]
 fn single_threaded_flag() -> *const u8 {
     let flag: *const u8;

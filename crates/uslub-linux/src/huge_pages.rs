@@ -12,7 +12,7 @@
 //! | first touch | effect |
 //! |---|---|
 //! | fast | the next huge page is asked for; the next pause is [`FIRST_PAUSE`] |
-//! | slow | a pause: this many huge pages are not asked for |
+//! | slow | a pause: the next [`FIRST_PAUSE`] huge pages are not asked for |
 //! | slow again after a pause | the next pause is [`LONGER`] times as long, up to a maximum |
 //!
 //! The kernel is advised once for the whole reservation, because a call costs as much as a page or

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | an area's offset, in bytes | by restartable sequences, without further checks |
 //! | `CLOSED` | slow paths decide: no slots yet, or no sequences (`otherwise.rs`) |
-//! | less by `VFORK` for each child | memory is shared: slow paths decide (`sharing.rs`) |
+//! | either, less `VFORK` for each child that shares memory | slow paths decide (`sharing.rs`) |
 
 #![no_std]
 

@@ -2,11 +2,12 @@
 //!
 //! | state | operation |
 //! |---|---|
-//! | sequences exist but are not open yet | a sequence, if the table is there |
+//! | sequences exist but are not open yet | a sequence |
 //! | no sequences | a try-lock in the slot |
 //! | a child shares its parent's memory | refused in the child: slabs serve it |
 //!
-//! Any thread may call. A refusal is a miss: null or false.
+//! Any thread may call. A refusal is a miss: null or false. Single pops and pushes may come before
+//! there is a table, and are refused then.
 
 use core::sync::atomic::Ordering::Relaxed;
 

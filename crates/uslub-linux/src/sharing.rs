@@ -144,7 +144,7 @@ impl Linux {
         Some(word)
     }
 
-    /// The word at this address, if it is one of those for [`watch`](Self::watch).
+    /// The word at this address, if it is one of the words of [`watch`](Self::watch).
     pub fn watched(&self, address: usize) -> Option<&AtomicU32> {
         let mut words = self.sharing.words.iter();
         words.find(|word| word.as_ptr() as usize == address)

@@ -7,7 +7,7 @@
 //! | task | before | after, in the parent | after, in the child |
 //! |---|---|---|---|
 //! | shares memory, waited for | the fast paths close | they open | nothing |
-//! | shares memory, not waited for | the fast paths close | nothing | nothing |
+//! | shares memory, not waited for | the fast paths close | they stay closed | nothing |
 //! | a fork | the locks are taken | they are released | they are reset |
 //! | a thread | nothing | nothing | nothing |
 //!

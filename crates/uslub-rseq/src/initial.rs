@@ -5,8 +5,7 @@
 //! ```
 //!
 //! The C library's `getauxval` reads the same vector. Other libraries may wrap `getauxval`, and a
-//! wrapper may allocate, so an allocator must not call it by name. Any thread may call, at any
-//! time.
+//! wrapper may allocate, so an allocator must not call it by name. Any thread may call.
 
 use crate::thread::{call, stack_end};
 
