@@ -1,4 +1,7 @@
-//! What a cache is made of, as C says it.
+//! Arguments of a cache in C, and their translation for the core.
+//!
+//! The C structure is checked once, in [`read`]: unknown flags, reserved fields that are not 0, a
+//! bad tuning and two constructors are refused with a message.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem::transmute;
@@ -11,33 +14,35 @@ use uslub_core::tunables::Tuning;
 use crate::gfp::{USLUB_GFP_KERNEL, gfp, uslub_gfp_t};
 use crate::{ALLOCATOR, fatal, invalid, record, set_errno, text};
 
-/// Objects begin a cache line, small ones a fitting part of it.
+/// Objects begin at a cache line; small objects at a fraction of it that fits them.
 pub const USLUB_CACHE_HWCACHE_ALIGN: u32 = 1;
-/// The cache may share the slabs of another whose objects are as large (to a word) and as aligned;
-/// unless it has a constructor, a limit, a sheaf capacity, free_gfp or another flag.
+/// The cache may share the slabs of another cache whose objects have the same size, in whole words,
+/// and the same alignment. Not if it has a constructor, a limit, a sheaf capacity, a tuning,
+/// free_gfp, or the flag USLUB_CACHE_TYPESAFE_BY_RCU or USLUB_CACHE_PREFAULT.
 pub const USLUB_CACHE_MERGE: u32 = 2;
-/// A freed object may be used again at once, but its slab stays a slab of this cache for a grace
+/// A freed object may be reused at once, but its slab stays a slab of this cache for a grace
 /// period.
 pub const USLUB_CACHE_TYPESAFE_BY_RCU: u32 = 4;
-/// The pages of a slab are touched when it is taken, so that no later touch enters the operating
-/// system.
+/// The pages of a slab are touched when the slab is taken, so that no later touch enters the
+/// operating system.
 pub const USLUB_CACHE_PREFAULT: u32 = 8;
-/// A cache that cannot be created ends the process.
+/// If the cache cannot be created, the process ends.
 pub const USLUB_CACHE_PANIC: u32 = 16;
 
 type Construct = unsafe extern "C" fn(object: *mut c_void);
 type ConstructWith = unsafe extern "C" fn(object: *mut c_void, data: *mut c_void) -> c_int;
 
-/// Constructs an object of fresh memory; what it made stays over free and allocation. Called with
-/// locks held where an allocation may not wait: it must not call this library, nor throw.
+/// Constructs an object in fresh memory. The constructed state survives a free and the next
+/// allocation. It may be called with locks held, for an allocation that may not wait. So it must
+/// not call this library, and must not throw.
 pub type uslub_ctor_fn = Option<unsafe extern "C" fn(object: *mut c_void)>;
 
-/// As uslub_ctor_fn, with data of the caller's; returns 0, or anything else if it failed: then the
-/// object must need no end, and the allocation fails.
+/// As uslub_ctor_fn, with the caller's data. Returns 0 for success. Any other result makes the
+/// allocation fail, and then the object must need no clean-up.
 pub type uslub_ctor_with_fn =
     Option<unsafe extern "C" fn(object: *mut c_void, data: *mut c_void) -> c_int>;
 
-/// What a cache is made of. All-zero but for `size` is a plain cache.
+/// Arguments of a cache. If all but `size` is zero, it is a plain cache.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct uslub_cache_args {
@@ -45,51 +50,52 @@ pub struct uslub_cache_args {
     pub size: usize,
     /// Alignment of an object in bytes, a power of two up to 4096; 0 for 8.
     pub align: usize,
-    /// USLUB_CACHE_ flags.
+    /// Sum of USLUB_CACHE_ flags.
     pub flags: u32,
-    /// What a plain free may do; 0 for USLUB_GFP_KERNEL. USLUB_GFP_NOSPIN for frees in signal
+    /// What a plain free may do; 0 for USLUB_GFP_KERNEL. USLUB_GFP_NOSPIN is for frees in signal
     /// handlers.
     pub free_gfp: uslub_gfp_t,
-    /// Constructs each object when it first leaves a fresh slab; null for none.
+    /// Constructs each object when it first leaves a fresh slab; null for no constructor.
     pub ctor: uslub_ctor_fn,
-    /// As `ctor`, which is null then.
+    /// As `ctor`, with data; then `ctor` is null.
     pub ctor_with: uslub_ctor_with_fn,
     /// Second argument of `ctor_with`.
     pub ctor_data: *mut c_void,
-    /// Objects a sheaf holds, at most 249; 0 for what fits their size.
+    /// Objects that a sheaf holds, at most 500; 0 for a number that fits their size.
     pub sheaf_capacity: usize,
-    /// Bytes of slabs that the cache may have, at least one slab; 0 for no limit.
+    /// Most bytes of slabs that the cache may have, at least one slab; 0 for no limit.
     pub limit: usize,
-    /// How the cache is to behave, `name=value` separated by commas, as in USLUB_OPTIONS; null for
-    /// as all others.
+    /// Behaviour of the cache: `name=value` pairs separated by commas, as in USLUB_OPTIONS. Null
+    /// for the library's values.
     pub tuning: *const c_char,
-    /// All 0.
+    /// Must be 0.
     pub reserved: [usize; 3],
 }
 
-/// A constructor with data, for as long as its cache lives.
+/// A constructor with its data. It lives as long as its cache.
 struct WithData {
     construct: ConstructWith,
     data: *mut c_void,
 }
 
-/// The core calls it with a `Construct` as data.
+/// Called by the core with a `Construct` as data.
 unsafe fn plain(data: *const (), object: *mut u8) -> bool {
-    // SAFETY: `data` is what `constructor` put there.
+    // SAFETY: `constructor` stored `data`.
     unsafe { transmute::<*const (), Construct>(data)(object.cast()) };
     true
 }
 
-/// The core calls it with a `WithData` as data.
+/// Called by the core with a `WithData` as data.
 unsafe fn with_data(data: *const (), object: *mut u8) -> bool {
-    // SAFETY: `data` is what `constructor` put there.
+    // SAFETY: `constructor` stored `data`.
     unsafe {
         let with = &*data.cast::<WithData>();
         (with.construct)(object.cast(), with.data) == 0
     }
 }
 
-/// The core's constructor; an error number if there is none to be had.
+/// The core's constructor, if there is one; an error number if the arguments are wrong or there is
+/// no memory.
 fn constructor(name: &str, args: &uslub_cache_args) -> Result<Option<Ctor>, c_int> {
     match (args.ctor, args.ctor_with) {
         (None, None) => Ok(None),
@@ -112,7 +118,7 @@ fn constructor(name: &str, args: &uslub_cache_args) -> Result<Option<Ctor>, c_in
     }
 }
 
-/// What the cache's constructor needs to be given back with the cache.
+/// The record of the cache's constructor, to be freed with the cache; null if there is none.
 pub(crate) fn constructor_data(ctor: Option<Ctor>) -> *mut u8 {
     match ctor {
         Some(ctor)
@@ -127,7 +133,8 @@ pub(crate) fn constructor_data(ctor: Option<Ctor>) -> *mut u8 {
     }
 }
 
-/// The tuning of a text such as `look_ahead=4,sheaf_spill=1`; an error after a message.
+/// The tuning of a text such as `look_ahead=4,sheaf_spill=1`. An error, after a message, if it is
+/// invalid.
 ///
 /// # Safety
 ///
@@ -153,12 +160,13 @@ unsafe fn tuning(name: &str, text: *const c_char) -> Result<Option<Tuning>, ()> 
     Ok(Some(tuning))
 }
 
-/// The part of a name that a message shows.
+/// The part of a name that fits a message.
 fn shown(name: &str) -> &str {
     &name[..name.floor_char_boundary(64)]
 }
 
-/// Arguments for the core; `None`, with `errno` set, when they make no sense.
+/// The core's arguments, and whether USLUB_CACHE_PANIC is set. `None`, with `errno` set, if they
+/// are invalid.
 ///
 /// # Safety
 ///
@@ -227,7 +235,7 @@ pub(crate) unsafe fn read<'a>(
     Some((core, args.flags & USLUB_CACHE_PANIC != 0))
 }
 
-/// Says why a cache was not created, and sets `errno`.
+/// Reports why a cache was not created, and sets `errno`.
 #[cold]
 pub(crate) fn refused(name: &str, error: CreateError, panic: bool) {
     if panic {

@@ -1,4 +1,7 @@
-//! Buckets: size classes of one's own.
+//! Buckets: sets of size classes of the caller's own.
+//!
+//! A set is created, used by any number of threads, and destroyed once by one thread. A pointer to
+//! a set is a record in the allocator's memory.
 
 use core::ffi::{c_char, c_void};
 use core::ptr::{NonNull, null_mut};
@@ -10,13 +13,13 @@ use uslub_linux::{Linux, complain};
 use crate::gfp::{gfp, uslub_gfp_t};
 use crate::{ALLOCATOR, fatal, handed, invalid, no_memory, record, start, text, unrecord};
 
-/// A set of size classes of one's own: objects whose size comes from outside are kept apart from
-/// all others.
+/// A set of size classes of the caller's own. It keeps objects whose size comes from outside apart
+/// from all others.
 pub struct uslub_buckets(());
 
 type Core = buckets::Buckets<Linux>;
 
-/// The set that C means; ends the process for null.
+/// The set that C passes; ends the process for null.
 unsafe fn set<'a>(buckets: *mut uslub_buckets, what: &str) -> &'a Core {
     // SAFETY: by the caller's promise.
     match unsafe { buckets.cast::<Core>().as_ref() } {
@@ -25,8 +28,8 @@ unsafe fn set<'a>(buckets: *mut uslub_buckets, what: &str) -> &'a Core {
     }
 }
 
-/// Creates a set; its caches are named `prefix-size`. Null with ENOMEM, or with EINVAL, after a
-/// message, for a prefix that has not 1 to 26 bytes.
+/// Creates a set whose caches are named `prefix-size`. Null with ENOMEM. Null with EINVAL, after a
+/// message, if the prefix does not have 1 to 26 bytes.
 ///
 /// # Safety
 ///
@@ -51,8 +54,8 @@ pub unsafe extern "C" fn uslub_buckets_create(prefix: *const c_char) -> *mut usl
     }
 }
 
-/// Allocates `bytes` (0 counts as 1); null with ENOMEM when memory cannot be had. Freed by
-/// `uslub_kfree`. More than 8 KiB come from pages.
+/// Allocates `bytes` bytes (0 counts as 1). Null with ENOMEM if there is no memory. `uslub_kfree`
+/// frees the object. Objects of more than 8 KiB come from pages.
 ///
 /// # Safety
 ///
@@ -71,12 +74,12 @@ pub unsafe extern "C" fn uslub_buckets_alloc(
     handed(set.alloc(&ALLOCATOR, bytes, gfp(flags)))
 }
 
-/// As `uslub_buckets_alloc`, aligned to `align` bytes, a power of two; else null with EINVAL, after
-/// a message.
+/// As `uslub_buckets_alloc`, aligned to `align` bytes. Null with EINVAL, after a message, if
+/// `align` is not a power of two.
 ///
 /// # Safety
 ///
-/// As there.
+/// As for `uslub_buckets_alloc`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslub_buckets_alloc_aligned(
     buckets: *mut uslub_buckets,
@@ -97,12 +100,12 @@ pub unsafe extern "C" fn uslub_buckets_alloc_aligned(
     handed(set.alloc_aligned(&ALLOCATOR, bytes, align, gfp(flags)))
 }
 
-/// Destroys a set; null is ignored. Each object in a cache that is still in use is reported on
-/// standard error, and then that cache and its memory live on. Returns how many there are.
+/// Destroys a set; null is ignored. Each object that is still in use is reported on standard error.
+/// A cache with such objects stays, with its memory. Returns the number of such objects.
 ///
 /// # Safety
 ///
-/// Nobody uses the set any more, unless objects were leaked.
+/// Nobody uses the set any longer, except for leaked objects.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslub_buckets_destroy(buckets: *mut uslub_buckets) -> usize {
     let Some(place) = NonNull::new(buckets.cast::<Core>()) else {

@@ -1,4 +1,4 @@
-//! Many objects at once.
+//! Bulks: many objects in one call, all or none. Any thread may call.
 
 use core::ffi::c_void;
 
@@ -9,13 +9,13 @@ use crate::cache::{Core, live, uslub_cache};
 use crate::gfp::{gfp, uslub_gfp_t};
 use crate::{ALLOCATOR, array, set_errno};
 
-/// Allocates `n` objects, all or none. Returns `n`; or 0, with ENOMEM when memory cannot be had,
-/// with EINVAL (after a message) when the array or the flags make no sense. Then the array holds no
-/// objects.
+/// Allocates `n` objects, all or none. Returns `n`. Returns 0 with ENOMEM if there is no memory,
+/// and 0 with EINVAL, after a message, if the array or the flags are invalid. Then the array holds
+/// no objects.
 ///
 /// # Safety
 ///
-/// The cache is not destroyed; `objects` has room for `n`.
+/// The cache is not destroyed; `objects` has room for `n` pointers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslub_cache_alloc_bulk(
     cache: *mut uslub_cache,
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn uslub_cache_alloc_bulk(
     }
 }
 
-/// Says by `errno` why a bulk was refused; returns 0.
+/// Sets `errno` to the reason why a bulk was refused; returns 0.
 #[cold]
 #[inline(never)]
 fn refused(cache: &Core, gfp: Gfp) -> usize {
@@ -47,11 +47,11 @@ fn refused(cache: &Core, gfp: Gfp) -> usize {
     0
 }
 
-/// Frees `n` objects, as `uslub_cache_free` does each; their order in the array is lost.
+/// Frees `n` objects, each as by `uslub_cache_free`. The order of the array is lost.
 ///
 /// # Safety
 ///
-/// None is there twice, and nobody uses them any more.
+/// No object is in the array twice, and nobody uses the objects any longer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslub_cache_free_bulk(
     cache: *mut uslub_cache,

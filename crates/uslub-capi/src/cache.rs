@@ -1,4 +1,11 @@
-//! Caches: making one, its objects one by one, its end.
+//! Caches: creation, single objects, destruction.
+//!
+//! | state of a cache | calls allowed |
+//! |---|---|
+//! | live | all, from any thread |
+//! | destroyed | none; many of them end the process with a message |
+//!
+//! A C pointer to a cache is the core's record, which is never unmapped.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr::null_mut;
@@ -15,10 +22,10 @@ use crate::{ALLOCATOR, fatal, handed, no_memory, set_errno, start};
 /// A cache: objects of one size.
 pub struct uslub_cache(());
 
-/// The core's cache, which C holds a pointer to.
+/// The core's cache, to which C holds a pointer.
 pub(crate) type Core = KmemCache<Linux>;
 
-/// The cache that C means; ends the process for null.
+/// The cache that C passes; ends the process for null.
 ///
 /// # Safety
 ///
@@ -28,15 +35,15 @@ pub(crate) unsafe fn core<'a>(cache: *const uslub_cache, what: &str) -> &'a Core
     if cache.is_null() {
         null_cache(what);
     }
-    // SAFETY: by the caller's promise; records of caches live for ever.
+    // SAFETY: by the caller's promise; records of caches are never freed.
     unsafe { &*cache.cast() }
 }
 
-/// As [`core`](fn@core); ends the process also for a cache that is destroyed.
+/// As [`core`](fn@core); ends the process for a destroyed cache too.
 ///
 /// # Safety
 ///
-/// As there.
+/// As for [`core`](fn@core).
 pub(crate) unsafe fn live<'a>(cache: *const uslub_cache, what: &str) -> &'a Core {
     // SAFETY: passed on.
     let cache = unsafe { core(cache, what) };
@@ -54,7 +61,7 @@ fn null_cache(what: &str) -> ! {
     fatal(format_args!("{what}: the cache is null"))
 }
 
-/// Hands an object of a cache out, or says why there is none.
+/// Ends an allocation from a cache: returns the object, or sets `errno` and returns null.
 #[inline]
 fn handed_of(cache: &Core, gfp: Gfp, object: *mut u8) -> *mut c_void {
     if object.is_null() && gfp.contains(Gfp::ZERO) && cache.ctor.is_some() {
@@ -64,7 +71,7 @@ fn handed_of(cache: &Core, gfp: Gfp, object: *mut u8) -> *mut c_void {
     handed(object)
 }
 
-/// Creates a cache. Null, with EINVAL or ENOMEM, after a message that says why.
+/// Creates a cache. Null with EINVAL or ENOMEM, after a message with the reason.
 ///
 /// # Safety
 ///
@@ -88,7 +95,7 @@ pub unsafe extern "C" fn uslub_cache_create(
     match ALLOCATOR.create(&core) {
         Ok(cache) => core::ptr::from_ref(cache).cast_mut().cast(),
         Err(error) => {
-            // SAFETY: null, or ours alone: there is no cache that would use it.
+            // SAFETY: null, or ours alone: no cache uses it.
             unsafe { ALLOCATOR.kfree(args::constructor_data(core.ctor)) };
             args::refused(core.name, error, panic);
             null_mut()
@@ -97,15 +104,15 @@ pub unsafe extern "C" fn uslub_cache_create(
 }
 
 /// Destroys a cache; null is ignored. Each object that is still in use is reported on standard
-/// error, and then cache and memory live on. Returns how many there are; 0 also while others share
-/// the cache (USLUB_CACHE_MERGE).
+/// error, and then the cache and its memory stay. Returns the number of such objects. Returns 0,
+/// and destroys nothing, while other creators share the cache (USLUB_CACHE_MERGE).
 ///
-/// Waits for what was given to `uslub_cache_free_rcu`. A cache that is destroyed already ends the
-/// process.
+/// Waits for all objects given to `uslub_cache_free_rcu`. Ends the process if the cache is already
+/// destroyed.
 ///
 /// # Safety
 ///
-/// Nobody uses the cache any more, unless objects were leaked.
+/// Nobody uses the cache any longer, except for leaked objects.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslub_cache_destroy(cache: *mut uslub_cache) -> usize {
     if cache.is_null() {
@@ -127,15 +134,15 @@ pub unsafe extern "C" fn uslub_cache_destroy(cache: *mut uslub_cache) -> usize {
                 cache.name()
             ));
         } else {
-            // No other cache shares one with a constructor.
+            // A cache with a constructor is never shared, so nothing uses the record.
             ALLOCATOR.kfree(with);
         }
         leaked
     }
 }
 
-/// Allocates an object; null with ENOMEM when memory cannot be had, and with EINVAL (after a
-/// message) for USLUB_GFP_ZERO and a cache with a constructor.
+/// Allocates an object. Null with ENOMEM if there is no memory. Null with EINVAL, after a message,
+/// for USLUB_GFP_ZERO on a cache with a constructor.
 ///
 /// # Safety
 ///
@@ -151,12 +158,12 @@ pub unsafe extern "C" fn uslub_cache_alloc(
     handed_of(cache, gfp, ALLOCATOR.alloc(cache, gfp))
 }
 
-/// As `uslub_cache_alloc`, from memory of a node if there is any, with USLUB_GFP_THISNODE from no
-/// other; a negative node means any.
+/// As `uslub_cache_alloc`, from a memory node if it has memory. With USLUB_GFP_THISNODE from no
+/// other node. A negative node means any.
 ///
 /// # Safety
 ///
-/// As there.
+/// As for `uslub_cache_alloc`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslub_cache_alloc_node(
     cache: *mut uslub_cache,
@@ -177,7 +184,7 @@ pub unsafe extern "C" fn uslub_cache_alloc_node(
 ///
 /// # Safety
 ///
-/// As there.
+/// As for `uslub_cache_alloc`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslub_cache_zalloc(
     cache: *mut uslub_cache,
@@ -187,25 +194,26 @@ pub unsafe extern "C" fn uslub_cache_zalloc(
     unsafe { uslub_cache_alloc(cache, flags | USLUB_GFP_ZERO) }
 }
 
-/// Frees an object, in the context that the cache's `free_gfp` says; null is ignored.
+/// Frees an object; null is ignored. The cache's `free_gfp` says what the free may do.
 ///
-/// An object of another cache is not freed: a warning names both caches, and it leaks. Any other
-/// pointer that is no object ends the process with a message, at once or when it reaches its slab.
+/// An object of another cache is not freed: a warning names both caches, and the object leaks. Any
+/// other pointer that is no object ends the process with a message, at once or when it reaches its
+/// slab.
 ///
 /// # Safety
 ///
-/// Nobody uses the object any more.
+/// Nobody uses the object any longer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslub_cache_free(cache: *mut uslub_cache, object: *mut c_void) {
     // SAFETY: passed on.
     unsafe { ALLOCATOR.free(core(cache, "uslub_cache_free"), object.cast()) };
 }
 
-/// As `uslub_cache_free`, in a context of the caller's choice.
+/// As `uslub_cache_free`, but the caller's flags say what the free may do.
 ///
 /// # Safety
 ///
-/// As there.
+/// As for `uslub_cache_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslub_cache_free_flags(
     cache: *mut uslub_cache,
@@ -222,11 +230,11 @@ pub unsafe extern "C" fn uslub_cache_free_flags(
     };
 }
 
-/// As `uslub_cache_free`, without waiting for anything: for signal handlers.
+/// As `uslub_cache_free`, but it never waits: for signal handlers.
 ///
 /// # Safety
 ///
-/// As there.
+/// As for `uslub_cache_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslub_cache_free_nolock(cache: *mut uslub_cache, object: *mut c_void) {
     // SAFETY: passed on.
@@ -239,7 +247,7 @@ pub unsafe extern "C" fn uslub_cache_free_nolock(cache: *mut uslub_cache, object
     }
 }
 
-/// Flushes all sheaves of a cache and gives its empty slabs back. Returns 1 if slabs remain, else
+/// Flushes all sheaves of a cache and frees its empty slabs. Returns 1 if slabs remain, otherwise
 /// 0.
 ///
 /// # Safety
@@ -251,7 +259,7 @@ pub unsafe extern "C" fn uslub_cache_shrink(cache: *mut uslub_cache) -> c_int {
     c_int::from(ALLOCATOR.shrink(unsafe { live(cache, "uslub_cache_shrink") }))
 }
 
-/// Bytes of an object as asked for; the largest of those that share the cache.
+/// Bytes of an object as requested at creation; the largest request if others share the cache.
 ///
 /// # Safety
 ///
@@ -262,7 +270,7 @@ pub unsafe extern "C" fn uslub_cache_size(cache: *const uslub_cache) -> usize {
     unsafe { live(cache, "uslub_cache_size") }.object_size()
 }
 
-/// Name of a cache, of the first that shares it; for as long as the cache lives.
+/// Name of a cache; the first creator's name if others share it. Valid as long as the cache lives.
 ///
 /// # Safety
 ///

@@ -1,4 +1,4 @@
-//! Copies of texts and of bytes.
+//! Copies of texts and bytes, in memory from kmalloc. Any thread may call.
 
 use core::ffi::{c_char, c_void};
 use core::ptr::null_mut;
@@ -7,14 +7,15 @@ use crate::gfp::{gfp, uslub_gfp_t};
 use crate::kmalloc::kmalloc;
 use crate::{handed, invalid};
 
-/// A copy of `bytes` bytes, with a zero behind it if `end`.
+/// A copy of `bytes` bytes and then `end` zero bytes.
 unsafe fn copy(source: *const u8, bytes: usize, end: usize, flags: uslub_gfp_t) -> *mut c_void {
     let Some(room) = bytes.checked_add(end) else {
         return handed(null_mut());
     };
     let copy = kmalloc(room, gfp(flags));
     if !copy.is_null() {
-        // SAFETY: the source is so long, by the caller's promise; the copy has room for both.
+        // SAFETY: the source has this length, by the caller's promise, and the copy has room for
+        // both parts.
         unsafe {
             copy.copy_from_nonoverlapping(source, bytes);
             copy.add(bytes).write_bytes(0, end);
@@ -23,8 +24,8 @@ unsafe fn copy(source: *const u8, bytes: usize, end: usize, flags: uslub_gfp_t) 
     handed(copy)
 }
 
-/// A copy of a text; null for null, and with ENOMEM when memory cannot be had. Freed by
-/// `uslub_kfree`.
+/// Copies a text. Null for null. Null with ENOMEM if there is no memory. `uslub_kfree` frees the
+/// copy.
 ///
 /// # Safety
 ///
@@ -38,11 +39,11 @@ pub unsafe extern "C" fn uslub_kstrdup(source: *const c_char, flags: uslub_gfp_t
     unsafe { copy(source.cast(), libc::strlen(source), 1, flags).cast() }
 }
 
-/// As `uslub_kstrdup`, of at most `most` bytes.
+/// As `uslub_kstrdup`, but at most `most` bytes of the text.
 ///
 /// # Safety
 ///
-/// `source` is null, or has `most` bytes or a zero before that.
+/// `source` is null, or has `most` bytes, or a zero before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslub_kstrndup(
     source: *const c_char,
@@ -56,12 +57,12 @@ pub unsafe extern "C" fn uslub_kstrndup(
     unsafe { copy(source.cast(), libc::strnlen(source, most), 1, flags).cast() }
 }
 
-/// A copy of `bytes` bytes; null with ENOMEM when memory cannot be had, and with EINVAL, after a
-/// message, when the source is null. Freed by `uslub_kfree`.
+/// Copies `bytes` bytes. Null with ENOMEM if there is no memory. Null with EINVAL, after a message,
+/// if the source is null. `uslub_kfree` frees the copy.
 ///
 /// # Safety
 ///
-/// `source` has so many bytes.
+/// `source` has `bytes` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslub_kmemdup(
     source: *const c_void,

@@ -1,22 +1,23 @@
-//! Contexts of an allocation: the core's flags as C sees them.
+//! Contexts of an allocation: the core's flags in C. What a flag allows is checked by each call, so
+//! a caller may pass another context each time.
 
 use uslub_core::Gfp;
 
-/// What an allocation may do to get its memory: a sum of USLUB_GFP_ flags.
+/// What an allocation may do to get memory: a sum of USLUB_GFP_ flags.
 pub type uslub_gfp_t = u32;
 
 /// May map memory from the operating system, and may wait for a lock.
 pub const USLUB_GFP_KERNEL: u32 = 3;
-/// Never enters the operating system but to wake or await the holder of a lock.
+/// Enters the operating system only to wake or await the holder of a lock.
 pub const USLUB_GFP_NOWAIT: u32 = 2;
-/// Never maps memory and never waits for a lock, so also for signal handlers. No flag at all means
-/// the same; this one says it where 0 stands for a default.
+/// Never maps memory and never waits for a lock, so signal handlers may use it. The same as no flag
+/// at all, but where 0 stands for a default this flag is explicit.
 pub const USLUB_GFP_NOSPIN: u32 = 256;
 /// The object's bytes are zero.
 pub const USLUB_GFP_ZERO: u32 = 4;
-/// Only memory of the node that was asked for will do.
+/// Only memory of the requested node will do.
 pub const USLUB_GFP_THISNODE: u32 = 8;
-/// Tried again until it succeeds; with USLUB_GFP_KERNEL only.
+/// Tries again until it succeeds; only with USLUB_GFP_KERNEL.
 pub const USLUB_GFP_NOFAIL: u32 = 16;
 
 const _: () = assert!(
@@ -28,7 +29,7 @@ const _: () = assert!(
         && USLUB_GFP_NOSPIN & Gfp::all().bits() == 0
 );
 
-/// The core's flags; others have no effect.
+/// The core's flags. Unknown flags have no effect.
 #[inline]
 pub(crate) const fn gfp(flags: uslub_gfp_t) -> Gfp {
     Gfp::from_bits_truncate(flags)

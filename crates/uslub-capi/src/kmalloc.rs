@@ -1,7 +1,7 @@
 //! Objects of any size: the kmalloc family.
 //!
-//! An object of more than 8 bytes is aligned to 16, and one whose size is a power of two up to 4096
-//! bytes to that.
+//! Objects of more than 8 bytes are aligned to 16 bytes. Objects whose size is a power of two up to
+//! 4096 bytes are aligned to their size. Any thread may call.
 
 use core::ffi::{c_int, c_void};
 use core::hint::black_box;
@@ -15,7 +15,8 @@ use uslub_linux::sys;
 use crate::gfp::{USLUB_GFP_ZERO, gfp, uslub_gfp_t};
 use crate::{ALLOCATOR, array, fatal, handed, invalid, no_memory, start};
 
-/// Bytes that an object of so many really has; 0 and what is too large stay as they are.
+/// Bytes of an object for a request of `bytes` bytes; 0 and sizes that are too large stay
+/// unchanged.
 #[inline]
 fn size_roundup(bytes: usize) -> usize {
     if bytes == 0 || bytes > SIZE_MAX - PAGE_SIZE {
@@ -25,14 +26,13 @@ fn size_roundup(bytes: usize) -> usize {
     } else if bytes <= LARGE_MAX {
         bytes.next_multiple_of(PAGE_SIZE)
     } else {
-        // A mapping of its own.
+        // A mapping of its own, in system pages.
         let last = sys::page_bytes() - 1;
         (bytes + last) & !last
     }
 }
 
-/// Bytes to ask for: zeroes reach to the object's real end, so that `uslub_krealloc` can rely on
-/// it.
+/// Bytes to request: zeroes reach to the object's real end, and `uslub_krealloc` relies on this.
 #[inline]
 fn wanted(bytes: usize, gfp: Gfp) -> usize {
     if gfp.contains(Gfp::ZERO) {
@@ -42,7 +42,7 @@ fn wanted(bytes: usize, gfp: Gfp) -> usize {
     }
 }
 
-/// Allocates, without a word to `errno`.
+/// Allocates; leaves `errno` alone.
 #[inline]
 pub(crate) fn kmalloc(bytes: usize, gfp: Gfp) -> *mut u8 {
     if bytes > SIZE_MAX || !start::ready() {
@@ -59,14 +59,14 @@ fn foreign(object: *mut c_void, what: &str) -> ! {
     ))
 }
 
-/// Ends the process if a pointer cannot be ours, as nothing was allocated yet.
+/// Ends the process if nothing was allocated yet, because then the pointer is foreign.
 fn must_be_ready(object: *mut c_void, what: &str) {
     if !start::ready() {
         foreign(object, what);
     }
 }
 
-/// Allocates `bytes` (0 counts as 1); null with ENOMEM when memory cannot be had.
+/// Allocates `bytes` bytes (0 counts as 1). Null with ENOMEM if there is no memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn uslub_kmalloc(bytes: usize, flags: uslub_gfp_t) -> *mut c_void {
     handed(kmalloc(bytes, gfp(flags)))
@@ -78,8 +78,8 @@ pub extern "C" fn uslub_kzalloc(bytes: usize, flags: uslub_gfp_t) -> *mut c_void
     uslub_kmalloc(bytes, flags | USLUB_GFP_ZERO)
 }
 
-/// As `uslub_kmalloc`, from memory of a node if there is any, with USLUB_GFP_THISNODE from no
-/// other; a negative node means any.
+/// As `uslub_kmalloc`, from a memory node if it has memory. With USLUB_GFP_THISNODE from no other
+/// node. A negative node means any.
 #[unsafe(no_mangle)]
 pub extern "C" fn uslub_kmalloc_node(bytes: usize, flags: uslub_gfp_t, node: c_int) -> *mut c_void {
     let Ok(nid) = usize::try_from(node) else {
@@ -92,8 +92,8 @@ pub extern "C" fn uslub_kmalloc_node(bytes: usize, flags: uslub_gfp_t, node: c_i
     handed(ALLOCATOR.kmalloc_node(wanted(bytes, gfp), gfp, nid))
 }
 
-/// As `uslub_kmalloc`, aligned to `align` bytes, a power of two; else null with EINVAL, after a
-/// message.
+/// As `uslub_kmalloc`, aligned to `align` bytes. Null with EINVAL, after a message, if `align` is
+/// not a power of two.
 #[unsafe(no_mangle)]
 pub extern "C" fn uslub_kmalloc_aligned(
     bytes: usize,
@@ -113,8 +113,7 @@ pub extern "C" fn uslub_kmalloc_aligned(
     handed(ALLOCATOR.kmalloc_aligned(wanted(bytes, gfp), align, gfp))
 }
 
-/// As `uslub_kmalloc` of `n` times `bytes`; a product that is too large is memory that cannot be
-/// had.
+/// As `uslub_kmalloc` of `n` times `bytes` bytes. Null with ENOMEM if the product overflows.
 #[unsafe(no_mangle)]
 pub extern "C" fn uslub_kmalloc_array(n: usize, bytes: usize, flags: uslub_gfp_t) -> *mut c_void {
     match n.checked_mul(bytes) {
@@ -129,9 +128,8 @@ pub extern "C" fn uslub_kcalloc(n: usize, bytes: usize, flags: uslub_gfp_t) -> *
     uslub_kmalloc_array(n, bytes, flags | USLUB_GFP_ZERO)
 }
 
-/// As `uslub_kmalloc`, without waiting for anything: for signal handlers. Of the flags only
-/// USLUB_GFP_ZERO counts. When the size's own class has no free object, the next larger one is
-/// tried.
+/// As `uslub_kmalloc`, but it never waits: for signal handlers. USLUB_GFP_ZERO is the only flag
+/// that has an effect. If the size's class has no free object, the next larger class is tried.
 #[unsafe(no_mangle)]
 pub extern "C" fn uslub_kmalloc_nolock(bytes: usize, flags: uslub_gfp_t) -> *mut c_void {
     let gfp = gfp(flags) & Gfp::ZERO;
@@ -144,11 +142,11 @@ pub extern "C" fn uslub_kmalloc_nolock(bytes: usize, flags: uslub_gfp_t) -> *mut
 
 /// Frees an object of the kmalloc family, of buckets or of any cache; null is ignored.
 ///
-/// A pointer that is no such object ends the process with a message.
+/// Any other pointer ends the process with a message.
 ///
 /// # Safety
 ///
-/// Nobody uses the object any more.
+/// Nobody uses the object any longer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslub_kfree(object: *mut c_void) {
     if object.is_null() {
@@ -159,12 +157,12 @@ pub unsafe extern "C" fn uslub_kfree(object: *mut c_void) {
     unsafe { ALLOCATOR.kfree(object.cast()) };
 }
 
-/// As `uslub_kfree`, without waiting for anything: for signal handlers. An object above 256 KiB
-/// leaks with a warning, as only the operating system can take it back.
+/// As `uslub_kfree`, but it never waits: for signal handlers. An object above 256 KiB leaks with a
+/// warning, because only the operating system can take it back.
 ///
 /// # Safety
 ///
-/// As there.
+/// As for `uslub_kfree`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslub_kfree_nolock(object: *mut c_void) {
     if object.is_null() {
@@ -175,30 +173,30 @@ pub unsafe extern "C" fn uslub_kfree_nolock(object: *mut c_void) {
     unsafe { ALLOCATOR.kfree_with(object.cast(), Gfp::NOSPIN) };
 }
 
-/// As `uslub_kfree`, after all bytes of the object are zeroed.
+/// As `uslub_kfree`, after it has zeroed all bytes of the object.
 ///
 /// # Safety
 ///
-/// As there.
+/// As for `uslub_kfree`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslub_kfree_sensitive(object: *mut c_void) {
-    // SAFETY: passed on; the object is live and so long.
+    // SAFETY: passed on; the object is live and has `bytes` bytes.
     unsafe {
         let bytes = uslub_ksize(object);
         if bytes > 0 {
             object.cast::<u8>().write_bytes(0, bytes);
-            // Nobody may conclude that these bytes are never read.
+            // The compiler must not conclude that these bytes are never read.
             black_box(object);
         }
         uslub_kfree(object);
     }
 }
 
-/// Frees `n` objects, as `uslub_kfree` does each.
+/// Frees `n` objects, each as by `uslub_kfree`.
 ///
 /// # Safety
 ///
-/// None is there twice, and nobody uses them any more.
+/// No object is in the array twice, and nobody uses the objects any longer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslub_kfree_bulk(n: usize, objects: *mut *mut c_void) {
     // SAFETY: passed on.
@@ -210,15 +208,15 @@ pub unsafe extern "C" fn uslub_kfree_bulk(n: usize, objects: *mut *mut c_void) {
     }
 }
 
-/// Changes an object's size, moving it if need be; null with ENOMEM when memory cannot be had, and
-/// then the object is as before. A null object is allocated; 0 bytes count as 1.
+/// Changes an object's size; may move it. Null with ENOMEM if there is no memory, and then the
+/// object is unchanged. A null object is allocated. 0 bytes count as 1.
 ///
-/// With USLUB_GFP_ZERO what is beyond the old size is zero, if the object was always allocated and
-/// resized with it.
+/// With USLUB_GFP_ZERO the bytes beyond the old size are zero, if the object was always allocated
+/// and resized with this flag.
 ///
 /// # Safety
 ///
-/// `object` is null or live; after a success only the returned pointer is.
+/// `object` is null or live. After a success only the returned pointer is live.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslub_krealloc(
     object: *mut c_void,
@@ -232,11 +230,11 @@ pub unsafe extern "C" fn uslub_krealloc(
     unsafe { resize(object, bytes, flags) }
 }
 
-/// [`uslub_krealloc`] of an object.
+/// [`uslub_krealloc`] of an object that is not null.
 ///
 /// # Safety
 ///
-/// As there, and the object is not null.
+/// As for [`uslub_krealloc`], and the object is not null.
 #[inline(never)]
 unsafe fn resize(object: *mut c_void, bytes: usize, flags: uslub_gfp_t) -> *mut c_void {
     must_be_ready(object, "realloc of");
@@ -251,12 +249,12 @@ unsafe fn resize(object: *mut c_void, bytes: usize, flags: uslub_gfp_t) -> *mut 
     }
 }
 
-/// The end of [`uslub_krealloc`], whose frame does not lie on the stack meanwhile: copies an object
-/// of `old` bytes.
+/// The end of [`uslub_krealloc`]: copies an object of `old` bytes. Not inlined: as a tail call it
+/// runs without the frame of [`resize`] on the stack.
 ///
 /// # Safety
 ///
-/// As there.
+/// As for [`uslub_krealloc`].
 #[inline(never)]
 unsafe fn move_to_new(
     object: *mut c_void,
@@ -268,12 +266,11 @@ unsafe fn move_to_new(
     handed(unsafe { ALLOCATOR.move_object(object.cast(), old, bytes, gfp(flags)) })
 }
 
-/// As `uslub_krealloc` to `n` times `bytes`; a product that is too large is memory that cannot be
-/// had.
+/// As `uslub_krealloc` to `n` times `bytes` bytes. Null with ENOMEM if the product overflows.
 ///
 /// # Safety
 ///
-/// As there.
+/// As for `uslub_krealloc`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslub_krealloc_array(
     object: *mut c_void,
@@ -288,8 +285,7 @@ pub unsafe extern "C" fn uslub_krealloc_array(
     }
 }
 
-/// Bytes that may be used of an object of the kmalloc family; of an object of a cache, its size. 0
-/// for null.
+/// Usable bytes of an object of the kmalloc family; the size of an object of a cache. 0 for null.
 ///
 /// # Safety
 ///
@@ -303,7 +299,8 @@ pub unsafe extern "C" fn uslub_ksize(object: *const c_void) -> usize {
     ALLOCATOR.ksize(object.cast_mut().cast())
 }
 
-/// Bytes that `uslub_kmalloc` of so many gives; 0, and more than there can be, stay as they are.
+/// Bytes that `uslub_kmalloc` gives for a request of `bytes` bytes. 0 and sizes that are too large
+/// stay unchanged.
 #[unsafe(no_mangle)]
 pub extern "C" fn uslub_kmalloc_size_roundup(bytes: usize) -> usize {
     size_roundup(bytes)

@@ -1,30 +1,30 @@
 //! Object caches for C and C++: `libuslub.so`, `libuslub.a` and their headers.
 //!
-//! | file | what |
+//! | file | concept |
 //! |---|---|
-//! | `cache`, `args` | caches: making, ending, objects one by one |
-//! | `bulk` | many objects at once |
-//! | `sheaf` | objects that are promised beforehand |
+//! | `cache`, `args` | caches: creation, destruction, single objects |
+//! | `bulk` | many objects in one call |
+//! | `sheaf` | objects set aside beforehand |
 //! | `kmalloc`, `copy` | objects of any size |
-//! | `buckets` | size classes of one's own |
-//! | `mempool` | a reserve that keeps operations going |
-//! | `rcu` | freeing after a grace period |
-//! | `shrinker` | who frees when memory is short |
-//! | `stats`, `slabinfo` | where the memory is |
+//! | `buckets` | size classes of the caller's own |
+//! | `mempool` | a reserve for operations that must not fail |
+//! | `rcu` | frees after a grace period |
+//! | `shrinker` | callbacks that free objects when memory is short |
+//! | `stats`, `slabinfo` | counters, and where the memory is |
 //! | `gfp` | contexts |
-//! | `start` | setting up, fork |
+//! | `start` | set-up, fork |
 //!
-//! The functions are what `include/uslub.h` says, which is made of these sources (`tools/header`).
-//! Success leaves `errno` alone, a failure sets it, frees keep it. Bad arguments are said on
-//! standard error and refused with `EINVAL`; what can only be a bug of the caller (a null cache, a
-//! foreign pointer) ends the process with a message.
+//! `include/uslub.h` declares the functions; it is made of these sources (`tools/header`). A
+//! success leaves `errno` alone, a failure sets it, and a free keeps it. A bad argument is reported
+//! on standard error and refused with `EINVAL`. An argument that can only be a bug of the caller (a
+//! null cache, a foreign pointer) ends the process with a message.
 //!
 //! The library owns one allocator, which the tunables in `USLUB_OPTIONS` govern. It starts no
-//! thread, has no thread-local memory, and is never unloaded. Between `vfork` and `exec` nothing of
-//! it may be called.
+//! thread, has no thread-local memory, and is never unloaded. Any thread may call, but not between
+//! `vfork` and `exec`.
 
 #![cfg_attr(panic = "abort", no_std)]
-// Types bear their names in C.
+// Types have their C names.
 #![allow(non_camel_case_types)]
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 
@@ -52,7 +52,7 @@ use uslub_core::platform::Platform;
 use uslub_core::{Allocator, Gfp};
 use uslub_linux::Linux;
 
-/// The one allocator.
+/// The only allocator.
 pub(crate) static ALLOCATOR: Allocator<Linux> = Allocator::new(Linux::new());
 
 #[cfg(all(panic = "abort", not(test)))]
@@ -73,21 +73,21 @@ pub(crate) fn fatal(message: Arguments<'_>) -> ! {
     ALLOCATOR.platform.fatal(message)
 }
 
-/// Says what is wrong with an argument, and sets `errno` to `EINVAL`.
+/// Reports what is wrong with an argument, and sets `errno` to `EINVAL`.
 #[cold]
 pub(crate) fn invalid(message: Arguments<'_>) {
     uslub_linux::complain(message);
     set_errno(EINVAL);
 }
 
-/// Sets `errno` for want of memory; null.
+/// Sets `errno` to `ENOMEM`; returns null.
 #[cold]
 pub(crate) fn no_memory() -> *mut c_void {
     set_errno(ENOMEM);
     null_mut()
 }
 
-/// Hands an object out, or says that there is no memory.
+/// Ends an allocation: returns the object, or null with `errno` = `ENOMEM`.
 #[inline]
 pub(crate) fn handed(object: *mut u8) -> *mut c_void {
     if object.is_null() {
@@ -96,11 +96,11 @@ pub(crate) fn handed(object: *mut u8) -> *mut c_void {
     object.cast()
 }
 
-/// A text of the caller's; `None`, after a message, when it is null or not UTF-8.
+/// A text that the caller passes; `None`, after a message, if it is null or not UTF-8.
 ///
 /// # Safety
 ///
-/// `text` is null or a C string that stays as it is.
+/// `text` is null or a C string that does not change.
 pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Option<&'a str> {
     if text.is_null() {
         invalid(format_args!("{what}: the name is null"));
@@ -115,24 +115,24 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Option<&'a str
     text
 }
 
-/// A record of our own, in memory of the allocator.
+/// Puts a value into a record in the allocator's memory.
 pub(crate) fn record<T>(value: T) -> Option<NonNull<T>> {
     const { assert!(align_of::<T>() <= 16) };
     let memory = ALLOCATOR.kmalloc(size_of::<T>().max(16), Gfp::KERNEL);
     let place = NonNull::new(memory.cast::<T>());
     match place {
-        // SAFETY: ours, and so long.
+        // SAFETY: ours, and large enough.
         Some(place) => unsafe { place.write(value) },
         None => set_errno(ENOMEM),
     }
     place
 }
 
-/// Takes a record back.
+/// Takes the value out of a record and frees the record.
 ///
 /// # Safety
 ///
-/// It came from [`record`], and nobody uses it any more.
+/// The record came from [`record`], and nobody uses it any longer.
 pub(crate) unsafe fn unrecord<T>(place: NonNull<T>) -> T {
     // SAFETY: by the caller's promise.
     unsafe {
@@ -142,11 +142,11 @@ pub(crate) unsafe fn unrecord<T>(place: NonNull<T>) -> T {
     }
 }
 
-/// Objects of the caller's; `None`, after a message, when they cannot be an array.
+/// An array of objects that the caller passes; `None`, after a message, if it cannot be an array.
 ///
 /// # Safety
 ///
-/// `objects` is null or an array of `n` pointers that is the caller's alone.
+/// `objects` is null or an array of `n` pointers that only the caller uses.
 pub(crate) unsafe fn array<'a>(
     objects: *mut *mut c_void,
     n: usize,

@@ -1,4 +1,8 @@
-//! Memory pools: a reserve that keeps a number of operations going when memory runs out.
+//! Memory pools: a reserve for operations that must not fail when memory runs out.
+//!
+//! The order of an allocation's steps, and the rules for waiters, are in
+//! [`mempool`](uslub_core::mempool). A pool is created, used by any number of threads, and
+//! destroyed once.
 
 use core::ffi::{c_int, c_void};
 use core::ptr::{NonNull, null_mut};
@@ -16,15 +20,15 @@ use crate::{
 
 /// A pool of elements, some of which are held in reserve.
 ///
-/// An allocation asks the source first (without the operating system), then the reserve, then the
-/// source with all that the flags allow; then, with USLUB_GFP_KERNEL, it waits for a free. In the
-/// child of a fork a pool may be used only if no other thread was in a call on it.
+/// An allocation asks the source first, without the operating system. It then asks the reserve,
+/// then the source with all that the flags allow. With USLUB_GFP_KERNEL it then waits for a free.
+/// In the child of a fork a pool may be used only if no other thread was in a call on it.
 pub struct uslub_mempool(());
 
 type Alloc = unsafe extern "C" fn(flags: uslub_gfp_t, pool_data: *mut c_void) -> *mut c_void;
 type Free = unsafe extern "C" fn(element: *mut c_void, pool_data: *mut c_void);
 
-/// Allocates an element, or returns null; what it may do is what `flags` says.
+/// Allocates an element, or returns null. `flags` says what it may do.
 pub type uslub_mempool_alloc_fn =
     Option<unsafe extern "C" fn(flags: uslub_gfp_t, pool_data: *mut c_void) -> *mut c_void>;
 
@@ -32,7 +36,7 @@ pub type uslub_mempool_alloc_fn =
 pub type uslub_mempool_free_fn =
     Option<unsafe extern "C" fn(element: *mut c_void, pool_data: *mut c_void)>;
 
-/// Where elements come from.
+/// The source of a pool's elements.
 enum Elements {
     Functions(Alloc, Free, *mut c_void),
     Slab(&'static Core),
@@ -42,8 +46,7 @@ enum Elements {
 impl Source for Elements {
     fn alloc(&self, gfp: Gfp) -> *mut u8 {
         match *self {
-            // SAFETY: the functions may be called with their data, by the promise of who made the
-            // pool.
+            // SAFETY: the pool's creator promises that the functions may be called with their data.
             Elements::Functions(alloc, _, data) => unsafe { alloc(gfp.bits(), data).cast() },
             Elements::Slab(cache) => ALLOCATOR.alloc(cache, gfp),
             Elements::Kmalloc(bytes) => ALLOCATOR.kmalloc(bytes, gfp),
@@ -64,7 +67,7 @@ impl Source for Elements {
 
 type Pool = mempool::Mempool<'static, Linux, Elements>;
 
-/// The pool that C means; ends the process for null.
+/// The pool that C passes; ends the process for null.
 unsafe fn pool<'a>(pool: *mut uslub_mempool, what: &str) -> &'a Pool {
     // SAFETY: by the caller's promise.
     match unsafe { pool.cast::<Pool>().as_ref() } {
@@ -73,7 +76,7 @@ unsafe fn pool<'a>(pool: *mut uslub_mempool, what: &str) -> &'a Pool {
     }
 }
 
-/// Makes a pool, or sets `errno`.
+/// Creates a pool; after a failure sets `errno` and returns null.
 fn create(min_nr: usize, elements: Elements) -> *mut uslub_mempool {
     match Pool::new(&ALLOCATOR, min_nr, elements) {
         Ok(pool) => record(pool).map_or(null_mut(), |pool| pool.as_ptr().cast()),
@@ -84,7 +87,7 @@ fn create(min_nr: usize, elements: Elements) -> *mut uslub_mempool {
     }
 }
 
-/// Sets `errno`; -1.
+/// Sets `errno`; returns -1.
 fn failed(error: MempoolError) -> c_int {
     set_errno(match error {
         MempoolError::NoMemory => ENOMEM,
@@ -93,8 +96,8 @@ fn failed(error: MempoolError) -> c_int {
     -1
 }
 
-/// Creates a pool that reserves `min_nr` elements of a source of one's own, all of which it takes
-/// at once. Null with ENOMEM; with EINVAL, after a message, when a function is missing.
+/// Creates a pool whose elements come from the caller's functions. It takes its reserve of `min_nr`
+/// elements at once. Null with ENOMEM. Null with EINVAL, after a message, if a function is missing.
 ///
 /// # Safety
 ///
@@ -117,8 +120,8 @@ pub unsafe extern "C" fn uslub_mempool_create(
     create(min_nr, Elements::Functions(alloc, free, pool_data))
 }
 
-/// As `uslub_mempool_create`, of objects of a cache; with EINVAL, after a message, if it has a
-/// constructor.
+/// As `uslub_mempool_create`, for objects of a cache. Null with EINVAL, after a message, if the
+/// cache has a constructor.
 ///
 /// # Safety
 ///
@@ -140,7 +143,7 @@ pub unsafe extern "C" fn uslub_mempool_create_slab_pool(
     create(min_nr, Elements::Slab(cache))
 }
 
-/// As `uslub_mempool_create`, of objects of `bytes` from kmalloc.
+/// As `uslub_mempool_create`, for objects of `bytes` bytes from kmalloc.
 #[unsafe(no_mangle)]
 pub extern "C" fn uslub_mempool_create_kmalloc_pool(
     min_nr: usize,
@@ -152,12 +155,12 @@ pub extern "C" fn uslub_mempool_create_kmalloc_pool(
     create(min_nr, Elements::Kmalloc(bytes))
 }
 
-/// Gives all that is reserved back to the source; null is ignored. Elements that are still in
-/// flight stay with those who have them.
+/// Destroys a pool: gives its reserve back to the source. Null is ignored. Elements in use stay
+/// with their users.
 ///
 /// # Safety
 ///
-/// Nobody uses the pool any more.
+/// Nobody uses the pool any longer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslub_mempool_destroy(pool: *mut uslub_mempool) {
     if let Some(place) = NonNull::new(pool.cast::<Pool>()) {
@@ -166,9 +169,9 @@ pub unsafe extern "C" fn uslub_mempool_destroy(pool: *mut uslub_mempool) {
     }
 }
 
-/// Allocates an element. With USLUB_GFP_KERNEL it waits for one and is never null; else null with
-/// ENOMEM when source and reserve have none. With USLUB_GFP_ZERO always null with EINVAL, after a
-/// message.
+/// Allocates an element. With USLUB_GFP_KERNEL it waits for an element and never returns null.
+/// Otherwise null with ENOMEM if source and reserve have none. With USLUB_GFP_ZERO always null with
+/// EINVAL, after a message.
 ///
 /// # Safety
 ///
@@ -189,8 +192,8 @@ pub unsafe extern "C" fn uslub_mempool_alloc(
     handed(element)
 }
 
-/// Allocates an element of the reserve; null with ENOMEM when it is empty. With no flags nothing is
-/// waited for.
+/// Allocates an element of the reserve; null with ENOMEM if the reserve is empty. With no flags it
+/// never waits.
 ///
 /// # Safety
 ///
@@ -205,10 +208,10 @@ pub unsafe extern "C" fn uslub_mempool_alloc_preallocated(
     handed(pool.alloc_preallocated(gfp(flags)))
 }
 
-/// Allocates an element for each entry of `elements` that is null. Returns 0; or -1 with EINVAL for
-/// more entries than the pool reserves and for USLUB_GFP_ZERO, with ENOMEM (never with
-/// USLUB_GFP_KERNEL) when memory cannot be had. Entries that were filled before a failure stay
-/// filled.
+/// Allocates an element for each entry of `elements` that is null. Returns 0. Returns -1 with
+/// EINVAL for more entries than the pool reserves, and for USLUB_GFP_ZERO. Returns -1 with ENOMEM
+/// if there is no memory (never with USLUB_GFP_KERNEL). Entries that were filled before a failure
+/// stay filled.
 ///
 /// # Safety
 ///
@@ -237,23 +240,24 @@ pub unsafe extern "C" fn uslub_mempool_alloc_bulk(
     }
 }
 
-/// Frees an element; null is ignored. The reserve takes it if it is not full, or else the source.
+/// Frees an element; null is ignored. The element goes to the reserve unless the reserve is full,
+/// and then to the source.
 ///
 /// # Safety
 ///
-/// The element came from this pool or its source, and nobody uses it any more.
+/// The element came from this pool or its source, and nobody uses it any longer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslub_mempool_free(pool: *mut uslub_mempool, element: *mut c_void) {
     // SAFETY: passed on.
     unsafe { self::pool(pool, "uslub_mempool_free").free(element.cast()) };
 }
 
-/// Frees `n` elements; null is passed over. Returns how many went to the reserve; the source takes
-/// the rest.
+/// Frees `n` elements; null is skipped. Returns how many went to the reserve; the others went to
+/// the source.
 ///
 /// # Safety
 ///
-/// As for `uslub_mempool_free`, and none is there twice.
+/// As for `uslub_mempool_free`, and no element is in the array twice.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslub_mempool_free_bulk(
     pool: *mut uslub_mempool,
@@ -268,8 +272,8 @@ pub unsafe extern "C" fn uslub_mempool_free_bulk(
     }
 }
 
-/// Changes how many elements a pool reserves, while others use it. Returns 0; or -1 with ENOMEM,
-/// and then the pool is as before. A source may not resize its own pool.
+/// Changes how many elements a pool reserves; other threads may use the pool meanwhile. Returns 0.
+/// Returns -1 with ENOMEM, and then the pool is unchanged. A source must not resize its own pool.
 ///
 /// # Safety
 ///
@@ -283,7 +287,7 @@ pub unsafe extern "C" fn uslub_mempool_resize(pool: *mut uslub_mempool, min_nr: 
     }
 }
 
-/// Elements that a pool reserves.
+/// Number of elements that a pool reserves.
 ///
 /// # Safety
 ///
@@ -294,7 +298,7 @@ pub unsafe extern "C" fn uslub_mempool_min_nr(pool: *mut uslub_mempool) -> usize
     unsafe { self::pool(pool, "uslub_mempool_min_nr") }.min_nr()
 }
 
-/// Elements in the reserve now.
+/// Number of elements in the reserve now.
 ///
 /// # Safety
 ///

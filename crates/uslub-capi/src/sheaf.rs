@@ -1,4 +1,9 @@
-//! Prefilled sheaves: objects that are promised beforehand.
+//! Prefilled sheaves: objects set aside beforehand, so that later allocations cannot fail.
+//!
+//! | state | calls |
+//! |---|---|
+//! | C owns the sheaf | refill, allocate, return: one thread at a time |
+//! | returned | none |
 
 use core::ffi::{c_int, c_void};
 use core::mem::ManuallyDrop;
@@ -11,14 +16,14 @@ use crate::cache::{live, uslub_cache};
 use crate::gfp::{gfp, uslub_gfp_t};
 use crate::{ALLOCATOR, fatal, handed, invalid, set_errno};
 
-/// Objects that are set aside for their holder.
+/// Objects set aside for their holder.
 pub struct uslub_sheaf(());
 
-/// Takes the sheaf out of C's word for it.
+/// The core's sheaf behind a C pointer.
 ///
 /// # Safety
 ///
-/// `sheaf` is null or came from [`given`] and is taken once.
+/// `sheaf` is null or came from [`given`], and is taken once.
 unsafe fn taken(sheaf: *mut uslub_sheaf, what: &str) -> Prefilled {
     let Some(raw) = NonNull::new(sheaf.cast()) else {
         fatal(format_args!("{what}: the sheaf is null"));
@@ -27,14 +32,14 @@ unsafe fn taken(sheaf: *mut uslub_sheaf, what: &str) -> Prefilled {
     unsafe { Prefilled::from_raw(raw) }
 }
 
-/// C's word for a sheaf.
+/// The C pointer to a sheaf.
 fn given(sheaf: Prefilled) -> *mut uslub_sheaf {
     sheaf.into_raw().as_ptr().cast()
 }
 
-/// Sets at least `n` objects (at least 1) of a cache aside, so that as many
-/// `uslub_cache_alloc_from` succeed. Null with ENOMEM when memory cannot be had, and then nothing
-/// is taken; with EINVAL, after a message, for 0.
+/// Sets at least `n` objects (at least 1) of a cache aside. Then `n` calls of
+/// `uslub_cache_alloc_from` succeed. Null with ENOMEM, and nothing is taken, if there is no memory.
+/// Null with EINVAL, after a message, for 0 objects.
 ///
 /// # Safety
 ///
@@ -63,13 +68,12 @@ pub unsafe extern "C" fn uslub_cache_prefill(
     }
 }
 
-/// Fills a sheaf up, so that it has at least `n` objects; `*sheaf` may be another one afterwards.
-/// Returns 0; or -1 with ENOMEM when memory cannot be had: then there may be more objects than
-/// before, but never fewer.
+/// Refills a sheaf to at least `n` objects; may replace `*sheaf`. Returns 0. Returns -1 with ENOMEM
+/// if there is no memory: then the sheaf has as many objects as before or more.
 ///
 /// # Safety
 ///
-/// `*sheaf` is a sheaf of this cache, which is not destroyed.
+/// `*sheaf` is a sheaf of this cache, and the cache is not destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslub_cache_refill(
     cache: *mut uslub_cache,
@@ -81,7 +85,7 @@ pub unsafe extern "C" fn uslub_cache_refill(
     if sheaf.is_null() {
         fatal(format_args!("{what}: the sheaf is null"));
     }
-    // SAFETY: passed on; the word is replaced by a new one.
+    // SAFETY: passed on; the old pointer is replaced by a new one.
     let done = unsafe {
         let cache = live(cache, what);
         let mut prefilled = taken(*sheaf, what);
@@ -96,7 +100,7 @@ pub unsafe extern "C" fn uslub_cache_refill(
     -1
 }
 
-/// Takes an object that was set aside; null with ENOMEM when all are gone, never another way.
+/// Takes an object that was set aside. Null with ENOMEM if none is left; it has no other source.
 ///
 /// # Safety
 ///
@@ -108,7 +112,7 @@ pub unsafe extern "C" fn uslub_cache_alloc_from(
     sheaf: *mut uslub_sheaf,
 ) -> *mut c_void {
     let what = "uslub_cache_alloc_from";
-    // SAFETY: passed on; C's word for the sheaf stays the same.
+    // SAFETY: passed on; the C pointer to the sheaf stays the same.
     let object = unsafe {
         let cache = live(cache, what);
         let mut prefilled = taken(sheaf, what);
@@ -119,11 +123,11 @@ pub unsafe extern "C" fn uslub_cache_alloc_from(
     handed(object)
 }
 
-/// Gives a sheaf and what is left in it back; null is ignored.
+/// Returns a sheaf and the objects left in it; null is ignored.
 ///
 /// # Safety
 ///
-/// `sheaf` is a sheaf of this cache, and nobody uses it any more.
+/// `sheaf` is a sheaf of this cache, and nobody uses it any longer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslub_cache_return(
     cache: *mut uslub_cache,
@@ -138,7 +142,7 @@ pub unsafe extern "C" fn uslub_cache_return(
     unsafe { ALLOCATOR.return_prefilled(live(cache, what), gfp(flags), taken(sheaf, what)) };
 }
 
-/// Objects in a sheaf; 0 for null.
+/// Number of objects in a sheaf; 0 for null.
 ///
 /// # Safety
 ///
@@ -148,6 +152,6 @@ pub unsafe extern "C" fn uslub_sheaf_size(sheaf: *const uslub_sheaf) -> usize {
     if sheaf.is_null() {
         return 0;
     }
-    // SAFETY: passed on; only looked at, so it stays C's.
+    // SAFETY: passed on; only read, so C still owns it.
     ManuallyDrop::new(unsafe { taken(sheaf.cast_mut(), "uslub_sheaf_size") }).size()
 }

@@ -1,4 +1,6 @@
-//! Shrinkers: who can free objects when memory is short.
+//! Shrinkers: callbacks of the program that free objects when memory is short.
+//!
+//! A shrinker is registered, may run on any thread that allocates, and is unregistered once.
 
 use core::ffi::c_void;
 use core::ptr::{NonNull, null_mut};
@@ -17,18 +19,18 @@ type Scan = unsafe extern "C" fn(data: *mut c_void, n: usize) -> usize;
 /// Frees up to `n` objects; returns how many it freed. It may allocate and free.
 pub type uslub_scan_fn = Option<unsafe extern "C" fn(data: *mut c_void, n: usize) -> usize>;
 
-/// What was registered.
+/// A registered shrinker's record.
 struct Registered {
     scan: Scan,
     data: *mut c_void,
-    /// The cache it serves; null for all.
+    /// The cache that it serves; null for all caches.
     cache: *const Core,
     id: Option<ShrinkerId>,
 }
 
-/// The core calls it with a `Registered` as data.
+/// Called by the core with a `Registered` as data.
 unsafe fn scan(data: *const (), n: usize) -> usize {
-    // SAFETY: a record that lives until it is unregistered.
+    // SAFETY: the record lives until the shrinker is unregistered.
     unsafe {
         let registered = data.cast::<Registered>();
         let (scan, data) = ((*registered).scan, (*registered).data);
@@ -36,9 +38,9 @@ unsafe fn scan(data: *const (), n: usize) -> usize {
     }
 }
 
-/// Registers a function that can free objects when an allocation of the cache (of any, for null)
-/// would fail for want of memory. Null with ENOMEM when there are 256 already; with EINVAL, after a
-/// message, when the function is missing.
+/// Registers a function that can free objects. It runs when an allocation of the cache (of any
+/// cache, for null) would fail because there is no memory. Null with ENOMEM if there are 256
+/// already. Null with EINVAL, after a message, if the function is missing.
 ///
 /// # Safety
 ///
@@ -72,7 +74,7 @@ pub unsafe extern "C" fn uslub_shrinker_register(
         scan: self::scan,
         data: place.as_ptr().cast_const().cast(),
     };
-    // SAFETY: the record lives until it is unregistered; `id` is not read by `scan`.
+    // SAFETY: the record lives until the shrinker is unregistered; `scan` does not read `id`.
     unsafe {
         match ALLOCATOR.register_shrinker(cache, shrinker) {
             Some(id) => (*place.as_ptr()).id = Some(id),
@@ -86,8 +88,8 @@ pub unsafe extern "C" fn uslub_shrinker_register(
     place.as_ptr().cast()
 }
 
-/// Unregisters a shrinker; null is ignored. It is not running afterwards, unless it is itself the
-/// caller. The shrinkers of a cache are unregistered before it is destroyed.
+/// Unregisters a shrinker; null is ignored. Afterwards the shrinker is not running, unless it is
+/// itself the caller. Unregister a cache's shrinkers before you destroy the cache.
 ///
 /// # Safety
 ///
@@ -97,8 +99,8 @@ pub unsafe extern "C" fn uslub_shrinker_unregister(shrinker: *mut uslub_shrinker
     let Some(place) = NonNull::new(shrinker.cast::<Registered>()) else {
         return;
     };
-    // SAFETY: registered, so the record is there; nobody calls it any more when it is taken back.
-    // Records of caches live for ever.
+    // SAFETY: registered, so the record exists, and it is not called any longer when it is taken
+    // back. Records of caches are never freed.
     unsafe {
         let registered = place.as_ptr();
         let forgotten = (*registered).cache.as_ref().is_some_and(Core::is_destroyed);

@@ -1,4 +1,4 @@
-//! The table of caches, in the columns of `/proc/slabinfo`, version 2.1.
+//! The table of caches, in the columns of `/proc/slabinfo`, version 2.1. Any thread may ask for it.
 
 use core::ffi::c_int;
 use core::fmt::Write;
@@ -19,12 +19,12 @@ slabinfo - version: 2.1
 : slabdata <active_slabs> <num_slabs> <sharedavail>
 ";
 
-/// A cache's line. SLUB has no limit, batchcount, sharedfactor and sharedavail: they are 0.
+/// A cache's line. SLUB has no limit, batchcount, sharedfactor or sharedavail: they are 0.
 fn row(cache: &Core) -> Line {
     let info = ALLOCATOR.info(cache);
     let mut name = Text::<64>::new();
     for byte in cache.name().bytes() {
-        // A blank in a name would be one column more.
+        // A blank in a name would add a column.
         name.push(&[if byte <= b' ' || byte == 127 {
             b'_'
         } else {
@@ -52,13 +52,13 @@ fn row(cache: &Core) -> Line {
 }
 
 /// Writes a line for each cache to a file descriptor, in the columns of /proc/slabinfo, version
-/// 2.1; kmalloc's classes are caches too. Returns 0; or -1, with EIO, if that failed.
+/// 2.1. The classes of kmalloc are caches too. Returns 0. Returns -1 with EIO if a write failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn uslub_slabinfo(fd: c_int) -> c_int {
     let mut good = sys::write_all(fd, HEADER.as_bytes());
     if start::ready() {
         for index in 1..MAX_CACHES {
-            // The line is written when nobody is kept waiting any more.
+            // Written after `look_at`: no other thread waits for the write.
             if let Some(line) = ALLOCATOR.look_at(CacheId::from_index(index), row) {
                 good &= sys::write_all(fd, line.as_bytes());
             }

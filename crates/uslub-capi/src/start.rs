@@ -1,4 +1,7 @@
-//! Setting up, at the first call or before `main`, whichever is first; and forks.
+//! Set-up, at the first call or before `main`, whichever comes first; and forks.
+//!
+//! [`Once`] has the states of the set-up. Around a fork, `prepare` takes the locks; `parent`
+//! releases them, and `child` resets them.
 
 use uslub_linux::start::{self, Once};
 use uslub_report::OPTIONS_VARIABLE;
@@ -7,14 +10,14 @@ use crate::ALLOCATOR;
 
 static ONCE: Once = Once::new();
 
-/// Whether the allocator can be used; sets it up when it is not.
+/// Whether the allocator can be used. The first call sets it up.
 #[inline]
 pub(crate) fn ready() -> bool {
     ONCE.is_done() || ONCE.run(set_up)
 }
 
 fn set_up() -> bool {
-    // SAFETY: `ONCE` keeps all others out.
+    // SAFETY: `ONCE` keeps all other threads out.
     unsafe { start::set_up(&ALLOCATOR, OPTIONS_VARIABLE) }
 }
 
@@ -26,7 +29,7 @@ extern "C" fn prepare() {
 
 extern "C" fn parent() {
     if ready() {
-        // SAFETY: `prepare` took them on this thread.
+        // SAFETY: `prepare` took the locks on this thread.
         unsafe { ALLOCATOR.unlock_after_fork() };
     }
 }
@@ -42,7 +45,7 @@ extern "C" fn child() {
 /// Runs before `main`.
 extern "C" fn constructor() {
     ready();
-    // SAFETY: the functions live as long as the process: the library is never unloaded.
+    // SAFETY: the library is never unloaded, so the functions live as long as the process.
     unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
 }
 

@@ -1,4 +1,4 @@
-//! Figures of caches and of the whole.
+//! Figures of caches and of the whole library. Any thread may read them.
 
 use core::ffi::{CStr, c_char, c_int};
 use core::fmt::Write;
@@ -10,34 +10,34 @@ use uslub_linux::{Text, complain, sys};
 use crate::cache::{live, uslub_cache};
 use crate::{ALLOCATOR, invalid, set_errno, start};
 
-/// Figures of one cache. Exact when nobody uses the cache meanwhile.
+/// Figures of one cache. Exact if nobody uses the cache meanwhile.
 #[repr(C)]
 pub struct uslub_cache_stats {
-    /// Bytes of an object as asked for.
+    /// Bytes of an object as requested.
     pub object_size: usize,
     /// Bytes of a slot.
     pub size: usize,
     /// Alignment of a slot in bytes.
     pub align: usize,
-    /// Slots of a slab.
+    /// Slots in a slab.
     pub objects_per_slab: usize,
-    /// Pages of a slab.
+    /// Pages of 4 KiB in a slab.
     pub pages_per_slab: usize,
-    /// Objects a sheaf holds.
+    /// Objects that a sheaf holds.
     pub sheaf_capacity: usize,
-    /// Names beyond the first that the cache goes by.
+    /// Further names of the cache, beyond the first.
     pub aliases: usize,
     /// Slots in all slabs.
     pub num_objs: usize,
-    /// Slots that are in use, those in sheaves included.
+    /// Slots in use, including objects in sheaves.
     pub active_objs: usize,
     /// Objects in sheaves.
     pub cached_objs: usize,
     /// Objects that the program holds.
     pub live_objs: usize,
-    /// Slabs.
+    /// Number of slabs.
     pub num_slabs: usize,
-    /// Slabs in which a slot is in use.
+    /// Slabs with a slot in use.
     pub active_slabs: usize,
     /// Objects allocated so far.
     pub allocs: u64,
@@ -70,8 +70,8 @@ pub struct uslub_totals {
     pub frees: u64,
 }
 
-/// Fills `stats` with the figures of a cache. Returns 0; or -1 with EINVAL, after a message, for
-/// null.
+/// Fills `stats` with the figures of a cache. Returns 0. Returns -1 with EINVAL, after a message,
+/// if `stats` is null.
 ///
 /// # Safety
 ///
@@ -112,8 +112,8 @@ pub unsafe extern "C" fn uslub_cache_get_stats(
     0
 }
 
-/// Reads a counter of a cache by the name that /sys/kernel/slab/CACHE/ gives it, such as
-/// `alloc_fastpath`. Returns 0; or -1 with EINVAL for a name that is none.
+/// Reads a counter of a cache. Its name is that in /sys/kernel/slab/CACHE/, such as
+/// `alloc_fastpath`. Returns 0. Returns -1 with EINVAL for an unknown name.
 ///
 /// # Safety
 ///
@@ -144,11 +144,11 @@ pub unsafe extern "C" fn uslub_cache_stat(
     }
 }
 
-/// Reads what one CPU has counted, as uslub_cache_stat; 0 for a CPU that never used a cache.
+/// As uslub_cache_stat, for one CPU; 0 for a CPU that never used a cache.
 ///
 /// # Safety
 ///
-/// As there.
+/// As for `uslub_cache_stat`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslub_cache_stat_on(
     cache: *const uslub_cache,
@@ -172,8 +172,8 @@ pub unsafe extern "C" fn uslub_cache_stat_on(
     }
 }
 
-/// Reads how a cache behaves: the value of a name such as `sheaf_spill`. Returns 0; or -1 with
-/// EINVAL for a name that no cache has a value of.
+/// Reads a setting of a cache by its name, such as `sheaf_spill`. Returns 0. Returns -1 with EINVAL
+/// for a name that is no setting of a cache.
 ///
 /// # Safety
 ///
@@ -204,11 +204,11 @@ pub unsafe extern "C" fn uslub_cache_tuning(
     }
 }
 
-/// The item of a name.
+/// The counter with a name, if there is one.
 ///
 /// # Safety
 ///
-/// Null or a C string.
+/// `name` is null or a C string.
 unsafe fn item_of(name: *const c_char) -> Option<StatItem> {
     if name.is_null() {
         return None;
@@ -221,8 +221,8 @@ unsafe fn item_of(name: *const c_char) -> Option<StatItem> {
     Some(item.0)
 }
 
-/// Writes all counters of a cache to a file descriptor, a line with name and value each. Returns 0;
-/// or -1, with EIO, if that failed.
+/// Writes all counters of a cache to a file descriptor, one line with name and value for each.
+/// Returns 0. Returns -1 with EIO if a write failed.
 ///
 /// # Safety
 ///
@@ -238,7 +238,7 @@ pub unsafe extern "C" fn uslub_cache_print_stats(cache: *const uslub_cache, fd: 
     written(sys::write_all(fd, text.as_bytes()))
 }
 
-/// 0, or -1 with `EIO`.
+/// Returns 0, or -1 with `errno` = `EIO`.
 pub(crate) fn written(good: bool) -> c_int {
     if good {
         return 0;
@@ -247,8 +247,8 @@ pub(crate) fn written(good: bool) -> c_int {
     -1
 }
 
-/// Fills `totals` with the figures of the library. Returns 0; or -1, with EINVAL, after a message,
-/// for null.
+/// Fills `totals` with the figures of the library. Returns 0. Returns -1 with EINVAL, after a
+/// message, if `totals` is null.
 ///
 /// # Safety
 ///
@@ -278,15 +278,15 @@ pub unsafe extern "C" fn uslub_get_totals(totals: *mut uslub_totals) -> c_int {
     0
 }
 
-/// Gives as much memory back to the operating system as possible: sheaves are flushed, empty slabs
-/// and free pages go. Returns 1 if there was any, else 0.
+/// Gives as much memory back to the operating system as possible: flushes sheaves, and frees empty
+/// slabs and free pages. Returns 1 if it gave memory back, otherwise 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn uslub_trim() -> c_int {
     c_int::from(start::ready() && ALLOCATOR.trim())
 }
 
-/// Checks all of the library's structures. Returns 0 when they hold, else 1, after a message. For
-/// quiet moments of tests.
+/// Checks all of the library's structures, for tests: no other thread may use the library
+/// meanwhile. Returns 0 if they are consistent, otherwise 1, after a message.
 #[unsafe(no_mangle)]
 pub extern "C" fn uslub_check() -> c_int {
     if !start::ready() {

@@ -1,23 +1,28 @@
-//! What the allocator may ask of the kernel without need.
+//! System calls that the allocator can do without, and when it makes them.
 //!
-//! A program may forbid itself system calls by a filter, and the filter may end the program at
-//! the first call that it does not know. The allocator cannot see every filter: a program may
-//! install one by the bare instruction, and the question (`prctl`) may be forbidden itself. So a
-//! call that only saves time or memory is made where an ordinary allocator makes it too:
+//! A program may install a seccomp filter, and the filter may kill the process at the first call
+//! that it does not list. The allocator cannot see every filter: a program can install one by a
+//! bare `syscall` instruction, and the filter may forbid the query (`prctl`) too. So a call that
+//! only saves time or memory is made only where an ordinary allocator makes it too:
 //!
-//! | the process | advice (`madvise`, `mbind`) | fence (`membarrier`) |
+//! | state of the process | advice (`madvise`, `mbind`) | fence (`membarrier`) |
 //! |---|---|---|
 //! | before `main` | yes | yes |
-//! | has one thread | no | not needed: no other thread runs a sequence |
-//! | has several threads | yes: the C library gives each thread's stack back by `madvise` | on request (`malloc_trim`) |
-//! | has installed a filter that was seen | no | only with one thread: not needed |
+//! | one thread | no | not needed: no other thread runs a sequence |
+//! | several threads | yes: as the C library on a thread's stack | on request (`malloc_trim`) |
+//! | a filter was seen | no | only with one thread: not needed |
 //!
-//! The helper thread may do all of it: it ends before a filter that is seen.
+//! The helper thread may make all of these calls: it ends before the process installs a filter that
+//! the allocator sees.
 //!
-//! Without advice, memory goes back by [`replace`]: a new mapping over the old one, which is the
-//! call that every allocator makes. A new mapping cannot always merge with its neighbours: in the
-//! child of a fork, and where the neighbours were advised. There only ranges above a least size
-//! are replaced, so that the number of mappings stays below [`MOST_PIECES`].
+//! Where advice is not allowed, [`Advice::replace`] gives memory back: it maps new memory over the
+//! old by `mmap`, which every allocator calls. The kernel cannot always merge the new mapping with
+//! its neighbours: not in the child of a fork, and not where the neighbours were advised. There
+//! only ranges of a minimum length are replaced, so that the number of mappings stays below
+//! [`MOST_PIECES`].
+//!
+//! Any thread may ask. The flags are written while the process has one thread, or by the thread
+//! that is about to install a filter or to lock memory.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
@@ -28,29 +33,30 @@ use uslub_rseq::Area;
 
 use crate::{Linux, sys};
 
-/// Pieces of the memory in use that may be mappings of their own: a fourth of the kernel's limit,
-/// as the memory between two pieces is a mapping too.
+/// Most mappings into which [`Advice::replace`] may split the memory in use: a quarter of the
+/// kernel's default limit of 65,530, because the memory between two pieces is a mapping too.
 const MOST_PIECES: usize = 16 << 10;
-/// Bytes of the largest piece that must be replaceable: a block, which is empty now and then.
+/// Upper bound of [`Advice::least`], in bytes: a block, because every block is empty at some time
+/// and can then be replaced.
 const LARGEST_LEAST: usize = 2 << 20;
-/// Times that a hole is filled before the process ends.
+/// Attempts to fill a hole before the process ends, 1 ms apart.
 const TRIES: u32 = 1000;
 
-/// What is known of the process.
+/// What is known about the process.
 pub(crate) struct Advice {
-    /// Whether the program has begun.
+    /// Whether `main` has begun.
     begun: AtomicBool,
     /// Whether the process has forbidden itself some system calls.
     sandboxed: AtomicBool,
     /// Whether the process is the child of a fork.
     forked: AtomicBool,
-    /// Whether the program has locked its memory.
+    /// Whether the program has locked its memory (`mlockall`).
     locked: AtomicBool,
-    /// The helper, as [`thread`] names it; 0 where there is none.
+    /// The helper thread, as [`thread`] names it; 0 for none.
     helper: AtomicUsize,
-    /// Calls under way by which the program asks for work.
+    /// Calls in progress by which the program requests work.
     requests: AtomicUsize,
-    /// Bytes that were ever committed.
+    /// Bytes ever committed; never reduced.
     committed: AtomicUsize,
 }
 
@@ -67,24 +73,24 @@ impl Advice {
         }
     }
 
-    /// Says that `main` is about to run.
+    /// Records that `main` is about to run.
     pub(crate) fn begin(&self) {
-        // Relaxed: one thread so far.
+        // Relaxed: the process has one thread so far.
         self.begun.store(true, Relaxed);
     }
 
-    /// Says whether the process forbids itself system calls; returns what was said before.
+    /// Records whether the process forbids itself system calls; returns the previous value.
     pub(crate) fn set_sandboxed(&self, sandboxed: bool) -> bool {
-        // Relaxed: called by the thread that forbids, before it does.
+        // Relaxed: the thread that installs the filter stores this before it installs it.
         self.sandboxed.swap(sandboxed, Relaxed)
     }
 
     pub(crate) fn is_sandboxed(&self) -> bool {
-        // Relaxed: as above.
+        // Relaxed: as in `set_sandboxed`.
         self.sandboxed.load(Relaxed)
     }
 
-    /// Says that this process is the child of a fork.
+    /// Records that this process is the child of a fork.
     pub(crate) fn is_child_of_fork(&self) {
         // Relaxed, all: the child has one thread.
         self.forked.store(true, Relaxed);
@@ -92,13 +98,13 @@ impl Advice {
         self.helper.store(0, Relaxed);
     }
 
-    /// Says whether the program's memory is locked; returns what was said before.
+    /// Records whether the program's memory is locked; returns the previous value.
     pub(crate) fn set_locked(&self, locked: bool) -> bool {
-        // Relaxed: the thread that locks says so before.
+        // Relaxed: the thread that locks memory stores this before it locks.
         self.locked.swap(locked, Relaxed)
     }
 
-    /// Says that the calling thread is the helper, or that it is not any longer.
+    /// Records that the calling thread is the helper, or no longer is.
     pub(crate) fn set_helper(&self, is_helper: bool) {
         // Relaxed: only the helper itself compares equal.
         self.helper
@@ -106,32 +112,33 @@ impl Advice {
     }
 
     fn is_helper(&self) -> bool {
-        // Relaxed: as above.
+        // Relaxed: as in `set_helper`.
         let helper = self.helper.load(Relaxed);
         helper != 0 && helper == thread()
     }
 
-    /// Says that `bytes` more are in use.
+    /// Adds `bytes` to the bytes committed.
     pub(crate) fn note_committed(&self, bytes: usize) {
-        // Relaxed: a figure.
+        // Relaxed: an estimate.
         self.committed.fetch_add(bytes, Relaxed);
     }
 
     /// Whether this thread may give the kernel advice.
     pub(crate) fn may_advise(&self) -> bool {
-        // Relaxed: set before there are threads.
+        // Relaxed: stored while the process had one thread.
         let begun = self.begun.load(Relaxed);
         !self.is_sandboxed() && (!begun || !is_single_threaded() || self.is_helper())
     }
 
-    /// Whether this thread may fence the others: no ordinary allocator does that.
+    /// Whether this thread may fence the others. No ordinary allocator does, so after `main` has
+    /// begun only the helper and a request of the program may.
     pub(crate) fn may_fence(&self) -> bool {
-        // Relaxed, both: set before there are threads; a hint.
+        // Relaxed, both: `begun` was stored while the process had one thread; `requests` is a hint.
         let unasked = self.begun.load(Relaxed) && self.requests.load(Relaxed) == 0;
         !self.is_sandboxed() && (!unasked || self.is_helper())
     }
 
-    /// Does work that the program asks for.
+    /// Runs work that the program requests; it may fence.
     pub(crate) fn on_request<T>(&self, work: impl FnOnce() -> T) -> T {
         // Relaxed, both: a hint.
         self.requests.fetch_add(1, Relaxed);
@@ -140,32 +147,33 @@ impl Advice {
         result
     }
 
-    /// Whether no other thread can be inside a sequence: the program has one thread, which is
-    /// this one.
+    /// Whether no other thread can be inside a sequence: the program has one thread, the caller.
     pub(crate) fn is_alone(&self) -> bool {
-        // Relaxed: as above.
+        // Relaxed: as in `may_advise`.
         self.begun.load(Relaxed) && is_single_threaded() && !self.is_helper()
     }
 
-    /// Least bytes to replace where a new mapping does not merge with its neighbours.
+    /// Minimum length, in bytes, of a range to replace where the new mapping does not merge with
+    /// its neighbours.
     fn least(&self) -> usize {
-        // Relaxed: a figure.
+        // Relaxed: an estimate.
         let share = self.committed.load(Relaxed) / MOST_PIECES;
         share
             .next_multiple_of(PAGE_SIZE)
             .clamp(PAGE_SIZE, LARGEST_LEAST)
     }
 
-    /// Gives a range's memory back by a new mapping over it; returns whether that was done. The
-    /// neighbours are `advised` where the kernel was told something about them.
+    /// Gives a range's memory back by a new mapping over it; returns whether it did. `advised` says
+    /// that the kernel was given advice on the neighbours.
     ///
     /// # Safety
     ///
     /// As for [`Platform::purge`](uslub_core::platform::Platform::purge).
     pub(crate) unsafe fn replace(&self, start: usize, bytes: usize, advised: bool) -> bool {
-        // Relaxed, both: set by a thread that was alone, or before the memory was locked.
+        // Relaxed, both: `forked` was stored by a thread that was alone, `locked` before the memory
+        // was locked.
         let merges = !advised && !self.forked.load(Relaxed);
-        // A new mapping would not be locked.
+        // The new mapping would not be locked.
         if self.locked.load(Relaxed) || !merges && bytes < self.least() {
             return false;
         }
@@ -175,19 +183,20 @@ impl Advice {
 }
 
 impl Linux {
-    /// This process's id, as the kernel told it when the process began.
+    /// The id that the kernel gave this process when it began.
     pub fn pid(&self) -> u32 {
-        // Relaxed: written while there was one thread.
+        // Relaxed: stored while the process had one thread.
         self.pid.load(Relaxed)
     }
 
-    /// Says that the process forbids itself system calls: from now on we make none that an
-    /// ordinary allocator would not make.
+    /// Records that the process forbids itself system calls: from now on the allocator makes only
+    /// calls that an ordinary allocator makes.
     pub fn enter_sandbox(&self) {
         self.advice.set_sandboxed(true);
     }
 
-    /// Says that the process could not forbid itself what it said before.
+    /// Records that the process could not install the filter that
+    /// [`enter_sandbox`](Self::enter_sandbox) announced.
     pub fn leave_sandbox(&self) {
         self.advice.set_sandboxed(false);
     }
@@ -197,30 +206,30 @@ impl Linux {
         self.advice.is_sandboxed()
     }
 
-    /// Says that the program begins: from now on it may forbid itself system calls unseen.
+    /// Records that `main` begins: from now on the program may install a filter unseen.
     pub fn program_begins(&self) {
         self.advice.begin();
     }
 
-    /// Says that the calling thread is the helper, which the program does not know, or is not any
-    /// longer.
+    /// Records that the calling thread is the helper, of which the program does not know, or no
+    /// longer is.
     pub fn is_helper(&self, is_helper: bool) {
         self.advice.set_helper(is_helper);
     }
 
-    /// Does work that the program asks for, and that may fence other CPUs.
+    /// Runs work that the program requests and that may fence other CPUs.
     pub fn on_request<T>(&self, work: impl FnOnce() -> T) -> T {
         self.advice.on_request(work)
     }
 
-    /// Says whether the program has locked its memory: then no new mapping may take its place.
-    /// Returns what was said before.
+    /// Records whether the program has locked its memory: then no new mapping may replace a locked
+    /// one. Returns the previous value.
     pub fn memory_is_locked(&self, locked: bool) -> bool {
         self.advice.set_locked(locked)
     }
 
-    /// Asks for huge pages for a reserved range that will grow from its start. Before the program
-    /// begins, as it is advice.
+    /// Asks the kernel for huge pages for a reserved range that will grow from its start. Call it
+    /// before `main`, because it is advice.
     pub fn will_grow(&self, start: NonNull<u8>, bytes: usize) {
         if !self.system_page.is_ours() {
             return;
@@ -229,14 +238,14 @@ impl Linux {
         unsafe { self.huge_pages.prepare(start.as_ptr() as usize, bytes) };
     }
 
-    /// Registers this thread, unless that could end the process.
+    /// Registers this thread's area, unless a filter could kill the process for the call. Returns
+    /// whether the area is registered.
     pub(crate) fn register(&self, area: Area) -> bool {
         area.is_registered_here() || !self.is_sandboxed() && area.register_here()
     }
 }
 
-/// Puts new memory in the place of a range; returns whether that was done, and otherwise the range
-/// is as it was.
+/// Maps new memory over a range; returns whether it did. After a failure the range is unchanged.
 ///
 /// # Safety
 ///
@@ -246,7 +255,7 @@ pub(crate) unsafe fn renew(start: usize, bytes: usize) -> bool {
     unsafe { sys::replace(start, bytes, READ_WRITE) || fill(start, bytes) }
 }
 
-/// A page of which it is known that it is there.
+/// A page that is known to be mapped and writable: it shows whether a filter refuses `mprotect`.
 #[repr(align(4096))]
 struct Known(#[allow(dead_code)] core::cell::UnsafeCell<[u8; PAGE_SIZE]>);
 
@@ -257,26 +266,27 @@ static KNOWN: Known = Known(core::cell::UnsafeCell::new([0; PAGE_SIZE]));
 
 const READ_WRITE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 
-/// After a mapping over a range has failed: some kernels (before 6.12) unmap the old one first,
-/// and may fail then. Returns whether the range is new memory; otherwise it is as it was.
+/// Fills the hole that a failed mapping over a range may leave: some kernels (before 6.12) unmap
+/// the old mapping first, and may fail then. Returns whether the range is new memory now. Otherwise
+/// the range is unchanged.
 ///
 /// # Safety
 ///
 /// As for [`Advice::replace`].
 #[cold]
 unsafe fn fill(start: usize, bytes: usize) -> bool {
-    // SAFETY: as the range is; refused where a part of it is not mapped.
+    // SAFETY: this is the range's own protection already. The call fails if a part is not mapped.
     if unsafe { sys::mprotect(start, bytes, READ_WRITE) } {
         return false;
     }
-    // A filter may refuse both calls; then nothing was unmapped.
-    // SAFETY: the page is writable, and stays so.
+    // If this fails too, a filter refuses both calls, and nothing was unmapped. SAFETY: the page is
+    // writable, and stays so.
     if !unsafe { sys::mprotect((&raw const KNOWN) as usize, PAGE_SIZE, READ_WRITE) } {
         return false;
     }
     for _ in 0..TRIES {
-        // Addresses need no memory: this fails more rarely than memory does.
-        // SAFETY: nothing of value is in the range.
+        // `PROT_NONE` needs addresses but no memory, so this fails more rarely than the mapping
+        // before. SAFETY: nothing of value is in the range.
         let filled = unsafe {
             sys::replace(start, bytes, libc::PROT_NONE) && sys::mprotect(start, bytes, READ_WRITE)
         };
@@ -288,7 +298,7 @@ unsafe fn fill(start: usize, bytes: usize) -> bool {
     lost(start, bytes)
 }
 
-/// Ends the process: others would be given these addresses.
+/// Ends the process: other code would otherwise be given these addresses.
 #[cold]
 #[inline(never)]
 fn lost(start: usize, bytes: usize) -> ! {
@@ -299,19 +309,19 @@ fn lost(start: usize, bytes: usize) -> ! {
     unsafe { libc::abort() }
 }
 
-/// The running thread.
+/// The running thread's pointer.
 fn thread() -> usize {
     uslub_rseq::thread_pointer()
 }
 
-/// Whether the C library has started no thread that still runs; yes where it does not say.
+/// Whether the C library says that only one thread runs; true where it does not say.
 pub(crate) fn is_single_threaded() -> bool {
     let flag = single_threaded_flag();
-    // SAFETY: null, or a byte of the C library's, which it writes when it starts a thread.
+    // SAFETY: null, or a byte that the C library writes when it starts a thread.
     flag.is_null() || unsafe { flag.read_volatile() } != 0
 }
 
-/// The address of the C library's `__libc_single_threaded`; null where it has none.
+/// The address of the C library's `__libc_single_threaded`; null if it has none.
 #[cfg(target_arch = "x86_64")]
 fn single_threaded_flag() -> *const u8 {
     let flag: *const u8;
@@ -327,7 +337,7 @@ fn single_threaded_flag() -> *const u8 {
     flag
 }
 
-/// The address of the C library's `__libc_single_threaded`; null where it has none.
+/// The address of the C library's `__libc_single_threaded`; null if it has none.
 #[cfg(target_arch = "aarch64")]
 fn single_threaded_flag() -> *const u8 {
     let flag: *const u8;
@@ -344,7 +354,7 @@ fn single_threaded_flag() -> *const u8 {
     flag
 }
 
-/// Not asked on other architectures.
+/// Other architectures do not ask the C library.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn single_threaded_flag() -> *const u8 {
     core::ptr::null()

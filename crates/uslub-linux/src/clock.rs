@@ -1,9 +1,12 @@
-//! The time, and the CPU that a thread runs on, from the kernel's own library (the vDSO).
+//! The time and the running thread's CPU, from the kernel's own library, the vDSO.
 //!
 //! The C library's `clock_gettime` and `sched_getcpu` call the same functions. Other libraries wrap
-//! these names (libfaketime wraps each function that tells the time): such a wrapper may allocate,
-//! and may return a time that stands still or jumps. So the allocator looks the kernel's functions
-//! up itself, once, in the vDSO's table of symbols, and makes system calls where it finds none.
+//! these names (libfaketime wraps every function that tells the time). A wrapper may allocate, and
+//! may return a time that stands still or jumps. So the allocator looks the kernel's functions up
+//! itself, in the vDSO's symbol table. Where the vDSO lacks a function, the allocator makes the
+//! system call.
+//!
+//! [`probe`] runs once, before a second thread uses the platform. Then any thread may ask.
 
 use core::ffi::CStr;
 use core::mem::transmute;
@@ -15,9 +18,9 @@ use uslub_rseq::initial;
 
 use crate::sys::call;
 
-/// The vDSO's function for the time: clock, out; 0 for success.
+/// The vDSO's function for the time. Arguments: clock, result. Returns 0 for success.
 type ClockGettime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> i32;
-/// The vDSO's function for the CPU: CPU out, node out, unused; 0 for success.
+/// The vDSO's function for the CPU. Arguments: CPU, node, unused. Returns 0 for success.
 type Getcpu = unsafe extern "C" fn(*mut u32, *mut u32, usize) -> i32;
 
 #[cfg(target_arch = "aarch64")]
@@ -30,23 +33,23 @@ const GETCPU: &CStr = c"__vdso_getcpu";
 static CLOCK_GETTIME_AT: AtomicUsize = AtomicUsize::new(0);
 static GETCPU_AT: AtomicUsize = AtomicUsize::new(0);
 
-/// Looks the functions up.
+/// Looks the functions up in the vDSO.
 pub(crate) fn probe() {
     let image = initial::auxiliary(libc::AT_SYSINFO_EHDR as usize);
     if image == 0 {
         return;
     }
-    // SAFETY: the kernel maps its library there, whole.
+    // SAFETY: the kernel maps the whole vDSO there.
     let Some(library) = (unsafe { Library::at(image) }) else {
         return;
     };
-    // Relaxed, here and below: the address says it all, and the functions were there before us.
+    // Relaxed, here and below: the address is all there is to know; the functions never change.
     CLOCK_GETTIME_AT.store(library.find(CLOCK_GETTIME).unwrap_or(0), Relaxed);
     GETCPU_AT.store(library.find(GETCPU).unwrap_or(0), Relaxed);
 }
 
-/// Nanoseconds on a clock of the system that never goes back. A function of its own: callers'
-/// frames do not lie below the kernel's.
+/// Nanoseconds on `clock`, a system clock that never goes back. Not inlined: the vDSO's frame then
+/// does not come on top of a caller's frame with these locals.
 #[inline(never)]
 pub(crate) fn nanoseconds(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec {
@@ -55,8 +58,7 @@ pub(crate) fn nanoseconds(clock: libc::clockid_t) -> u64 {
     };
     // Relaxed: as in `probe`.
     let address = CLOCK_GETTIME_AT.load(Relaxed);
-    // SAFETY: an address in that table is that function; it and the system call write the time
-    // only.
+    // SAFETY: a nonzero address is that function's. It and the system call only write the time.
     unsafe {
         let told =
             address != 0 && transmute::<usize, ClockGettime>(address)(clock, &raw mut time) == 0;
@@ -70,8 +72,8 @@ pub(crate) fn nanoseconds(clock: libc::clockid_t) -> u64 {
         .wrapping_add(time.tv_nsec as u64)
 }
 
-/// The number of the CPU that this thread runs on; 0 where the kernel does not tell. `may_ask` says
-/// whether a system call may be made where the vDSO has no function: a filter may forbid it.
+/// The number of the CPU that this thread runs on; 0 if the kernel does not tell. Where the vDSO
+/// has no function, `may_ask` allows the system call: a filter may forbid it.
 #[inline(never)]
 pub(crate) fn cpu(may_ask: bool) -> usize {
     let mut cpu = 0u32;
@@ -89,15 +91,15 @@ pub(crate) fn cpu(may_ask: bool) -> usize {
     cpu as usize
 }
 
-/// The tables of a mapped ELF library that looking a name up takes.
+/// The tables of a mapped ELF library that a symbol lookup reads.
 struct Library {
-    /// What an address in the file is to be added to.
+    /// Added to an address in the file, this gives the mapped address.
     bias: usize,
     symbols: &'static [libc::Elf64_Sym],
     strings: *const u8,
 }
 
-/// Tags of entries of the dynamic section.
+/// Tags of entries in the dynamic section.
 mod tag {
     pub(super) const NULL: u64 = 0;
     pub(super) const HASH: u64 = 4;
@@ -107,11 +109,11 @@ mod tag {
 }
 
 impl Library {
-    /// The library whose first byte is at `image`; `None` where it lacks a table.
+    /// The library whose first byte is at `image`; `None` if it lacks a table.
     ///
     /// # Safety
     ///
-    /// A whole ELF library is mapped there, for ever.
+    /// A whole ELF library is mapped at `image`, for the life of the process.
     unsafe fn at(image: usize) -> Option<Self> {
         // SAFETY: by the caller's promise all headers and tables are there, aligned.
         unsafe {
@@ -138,7 +140,7 @@ impl Library {
             }
             let count = match (hash, gnu_hash) {
                 (0, 0) => return None,
-                // The number of chains, which is that of symbols.
+                // The table has as many chain entries as the library has symbols.
                 (table, 0) => *(table as *const u32).add(1) as usize,
                 (_, table) => count_by_gnu_hash(table as *const u32),
             };
@@ -150,10 +152,10 @@ impl Library {
         }
     }
 
-    /// The address of a function.
+    /// The mapped address of a function.
     fn find(&self, name: &CStr) -> Option<usize> {
         let symbol = self.symbols.iter().find(|symbol| {
-            // SAFETY: names are C strings in the table of strings.
+            // SAFETY: `st_name` is the offset of a C string in the string table.
             let its = unsafe { CStr::from_ptr(self.strings.add(symbol.st_name as usize).cast()) };
             symbol.st_value != 0 && its == name
         })?;
@@ -161,14 +163,13 @@ impl Library {
     }
 }
 
-/// The number of symbols of a library that has the newer table of hashes only: the last chain's
-/// end.
+/// Number of symbols of a library with a GNU hash table only: the end of the last chain.
 ///
 /// # Safety
 ///
-/// Such a table is at `table`.
+/// A GNU hash table is at `table`.
 unsafe fn count_by_gnu_hash(table: *const u32) -> usize {
-    // SAFETY: by the caller's promise. The table: four numbers, a filter of words, buckets, chains.
+    // SAFETY: by the caller's promise. Layout: four numbers, Bloom filter, buckets, chains.
     unsafe {
         let (buckets, first, filter) = (*table as usize, *table.add(1), *table.add(2) as usize);
         let bucket = table.add(4 + filter * 2);
@@ -178,7 +179,7 @@ unsafe fn count_by_gnu_hash(table: *const u32) -> usize {
             return first as usize;
         };
         let mut symbol = last;
-        // The last of a chain is odd.
+        // Bit 0 marks the last entry of a chain.
         while *chains.add((symbol - first) as usize) & 1 == 0 {
             symbol += 1;
         }
@@ -215,7 +216,7 @@ mod tests {
         agrees();
         probe();
         let image = initial::auxiliary(libc::AT_SYSINFO_EHDR as usize);
-        // Emulators have no such library.
+        // Emulators have no vDSO.
         if image != 0 {
             assert_ne!(CLOCK_GETTIME_AT.load(Relaxed), 0);
         }

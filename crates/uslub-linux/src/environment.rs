@@ -1,12 +1,15 @@
-//! The process's environment, also before the C library's set-up.
+//! The process's environment, readable before the C library is set up too.
+//!
+//! Reading is safe from any thread while nobody changes the environment. [`forget_environment`]
+//! changes it in place, so call it before the program's own code runs.
 
 unsafe extern "C" {
     static mut environ: *mut *mut libc::c_char;
 }
 
-/// The environment's strings: the C library's, or before its set-up the kernel's.
+/// The environment's strings: the C library's, or the kernel's before the C library is set up.
 fn environment_strings() -> *mut *mut libc::c_char {
-    // SAFETY: read once; early on nobody changes it.
+    // SAFETY: read once; nobody changes it during start-up.
     let strings = unsafe { environ };
     if strings.is_null() {
         uslub_rseq::initial::environment()
@@ -15,7 +18,8 @@ fn environment_strings() -> *mut *mut libc::c_char {
     }
 }
 
-/// Value of an environment variable; nothing in a program that runs with others' rights.
+/// Value of an environment variable. `None` if it is not set, or if the program runs with other
+/// rights than its caller's (`AT_SECURE`).
 pub fn environment(name: &str) -> Option<&'static [u8]> {
     if uslub_rseq::initial::auxiliary(libc::AT_SECURE as usize) != 0 {
         return None;
@@ -39,7 +43,7 @@ pub fn environment(name: &str) -> Option<&'static [u8]> {
     None
 }
 
-/// Takes variables out of the environment of programs that this one starts.
+/// Removes variables from the environment that programs started by this one inherit.
 pub fn forget_environment(names: &[&str]) {
     let strings = environment_strings();
     if strings.is_null() {

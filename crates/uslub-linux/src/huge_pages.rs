@@ -1,14 +1,25 @@
-//! Huge pages, where the system has them at hand.
+//! Huge pages (2 MiB), and whether the next one is worth asking for.
 //!
-//! The first touch of one clears 2 MiB, in a quarter of the time that 512 small pages take, where
-//! that memory is at hand. In a virtual machine that gives its free memory back to the host (free
-//! page reporting, a balloon) it often is not: what has been free for a while, in large pieces, is
-//! what huge pages are made of, and the host must find each page of it anew. There one takes five
-//! times as long as small pages do, most of which were used shortly before.
+//! The first touch of a huge page clears 2 MiB. If the memory is present, this takes a quarter of
+//! the time of 512 small pages. In a virtual machine that gives free memory back to the host (free
+//! page reporting, a balloon), the memory often is not present. The kernel makes huge pages of
+//! large pieces that have been free for a while, and the host must supply each of their pages anew.
+//! There a huge page takes five times as long as small pages, most of which were used shortly
+//! before.
 //!
-//! So the first touch of each is timed, and after a dear one the next few are not asked for. Asking
-//! is done once for all that is reserved, as it costs as much as a page or two; those that are left
-//! out are excepted, all of a pause at once.
+//! So the first touch of each huge page is timed, against the threshold [`DEAR_NS`]:
+//!
+//! | first touch | effect |
+//! |---|---|
+//! | fast | the next huge page is asked for; the next pause is [`FIRST_PAUSE`] |
+//! | slow | a pause: the next [`FIRST_PAUSE`] huge pages are not asked for |
+//! | slow again after a pause | the next pause is [`LONGER`] times as long, up to a maximum |
+//!
+//! The kernel is advised once for the whole reservation, because a call costs as much as a page or
+//! two. The blocks of a pause are excepted from the advice, all of them in one call.
+//!
+//! One thread at a time grows a reservation and calls this module. Several reservations share the
+//! counters, which are hints.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
@@ -20,32 +31,32 @@ use crate::sys;
 
 /// Bytes of a huge page, with pages of 4 KiB.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
-/// Nanoseconds that small pages of as many bytes take, about.
+/// Threshold of a slow first touch, in nanoseconds: about what 512 small pages take.
 const DEAR_NS: u64 = 1_000_000;
-/// Huge pages that are not asked for after a dear one: few, as among those at hand there is one in
-/// a hundred or two, by itself.
+/// Huge pages not asked for after a slow one. One, because even among huge pages that are present,
+/// one in a hundred or two is slow by itself.
 const FIRST_PAUSE: u32 = 1;
-/// How many times as many are not after one that is dear again.
+/// Factor from one pause to the next, if the first touch after the pause is slow again.
 const LONGER: u32 = 8;
-/// At most: what the dear one cost too much is then a tenth of what their memory costs by small
-/// pages.
+/// Longest pause, in huge pages: the excess cost of the slow one is then a tenth of the cost of the
+/// same memory by small pages.
 const LONGEST_PAUSE: u32 = 32;
 /// Whether huge pages are worth asking for.
 pub(crate) struct HugePages {
-    /// How many not to ask for from now on.
+    /// Huge pages not to ask for from now on.
     pause: AtomicU32,
-    /// How many after the next dear one.
+    /// Length of the pause after the next slow first touch.
     next_pause: AtomicU32,
-    /// Where the range begins that the system was asked to give huge pages.
+    /// Start address of the range that the kernel was asked to back by huge pages.
     advised_from: AtomicUsize,
-    /// Where it ends.
+    /// End address of this range.
     advised: AtomicUsize,
-    /// Where the last part of it ends that is excepted.
+    /// End address of the last part of this range that was excepted.
     excepted: AtomicUsize,
 }
 
 impl HugePages {
-    /// They are.
+    /// No advice given, no pause.
     pub(crate) const fn new() -> Self {
         Self {
             pause: AtomicU32::new(0),
@@ -56,17 +67,17 @@ impl HugePages {
         }
     }
 
-    /// Gives a range its memory by huge pages, if they are worth asking for, and asks for them for
-    /// `ahead` bytes behind it; returns whether it has.
+    /// Backs a range by a huge page, unless a pause is on; returns whether it did. If the range was
+    /// not advised yet, asks for huge pages for it and for the `ahead` bytes behind it.
     ///
     /// # Safety
     ///
-    /// The range is committed, all zero and nobody else's yet; what lies ahead is reserved and not
-    /// in use.
+    /// The range is committed, all zero, and used by no one yet. The `ahead` bytes behind it are
+    /// reserved and not in use.
     pub(crate) unsafe fn back(&self, start: NonNull<u8>, bytes: usize, ahead: usize) -> bool {
         let address = start.as_ptr() as usize;
-        // Relaxed: one thread at a time grows a reservation; of several, one may get huge pages
-        // that another does not want.
+        // Relaxed: one thread at a time grows a reservation. With several reservations, one may get
+        // huge pages that another does not want.
         let advised = self.advised.load(Relaxed);
         if !self.next() {
             // Relaxed: as above.
@@ -90,29 +101,29 @@ impl HugePages {
         true
     }
 
-    /// Asks for huge pages for all of a range that is reserved, and grows from its start; those of
-    /// them that are not wanted are [excepted](Self::back_unadvised) later.
+    /// Asks for huge pages for the whole of a reserved range that grows from its start. Unwanted
+    /// ones are [excepted](Self::back_unadvised) later.
     ///
     /// # Safety
     ///
-    /// The range is reserved and nobody's yet.
+    /// The range is reserved and used by no one yet.
     pub(crate) unsafe fn prepare(&self, start: usize, bytes: usize) {
-        // SAFETY: by the caller's promise; it only says how memory is to come.
+        // SAFETY: by the caller's promise; the advice changes no contents.
         if unsafe { sys::madvise(start, bytes, libc::MADV_HUGEPAGE) } {
-            // Relaxed, both: one thread so far.
+            // Relaxed, both: the process has one thread so far.
             self.advised.store(start + bytes, Relaxed);
             self.advised_from.store(start, Relaxed);
         }
     }
 
-    /// Whether an address lies where the system was asked for huge pages.
+    /// Whether the kernel was asked to back this address by a huge page.
     pub(crate) fn is_advised(&self, address: usize) -> bool {
         // Relaxed, both: a hint.
         (self.advised_from.load(Relaxed)..self.advised.load(Relaxed)).contains(&address)
     }
 
-    /// As [`back`](Self::back), where no advice may be given: what was asked for [in
-    /// advance](Self::prepare) comes so, and a new mapping takes the place of what is not wanted.
+    /// As [`back`](Self::back), where advice is not allowed: what was asked for [in
+    /// advance](Self::prepare) comes as huge pages, and a new mapping replaces an unwanted one.
     ///
     /// # Safety
     ///
@@ -135,8 +146,8 @@ impl HugePages {
         wanted
     }
 
-    /// Excepts a range from what the system was asked to give huge pages; returns whether it was a
-    /// part of that.
+    /// Excepts a range from the advice to use huge pages; returns whether it was a part of the
+    /// advised range.
     ///
     /// # Safety
     ///
@@ -149,15 +160,14 @@ impl HugePages {
             return false;
         }
         let length = bytes.min(advised - address);
-        // SAFETY: by the caller's promise; it only says how memory is to come.
+        // SAFETY: by the caller's promise; the advice changes no contents.
         unsafe { sys::madvise(address, length, libc::MADV_NOHUGEPAGE) };
         // Relaxed: as above.
         self.excepted.store(address + length, Relaxed);
         true
     }
 
-    /// As [`except`](Self::except), where no advice may be given: a new mapping takes the range's
-    /// place.
+    /// As [`except`](Self::except), where advice is not allowed: a new mapping replaces the range.
     ///
     /// # Safety
     ///
@@ -171,23 +181,22 @@ impl HugePages {
         is_part && unsafe { crate::advice::renew(address, bytes) }
     }
 
-    /// Whether to ask for the next one, which is needed now.
+    /// Whether to ask for the huge page that is needed now; counts a pause down.
     fn next(&self) -> bool {
-        // Relaxed, both: a hint, like all here; of two threads at the same time one may count for
-        // both.
+        // Relaxed, both: hints, like all fields here. Two calls at the same time may count as one.
         let pause = self.pause.load(Relaxed);
         self.pause.store(pause.saturating_sub(1), Relaxed);
         pause == 0
     }
 
-    /// Touches a huge page for the first time, and sees how long it takes.
+    /// Touches a huge page for the first time, and notes how long this takes.
     ///
     /// # Safety
     ///
-    /// The page is committed, all zero, and nobody else's yet.
+    /// The page is committed, all zero, and used by no one yet.
     unsafe fn touch(&self, start: NonNull<u8>) {
         let before = now_ns();
-        // SAFETY: by the caller's promise; a zero leaves it as it is.
+        // SAFETY: by the caller's promise; the byte is zero before and after.
         unsafe { start.write_volatile(0) };
         self.note(now_ns().saturating_sub(before));
     }
@@ -195,23 +204,24 @@ impl HugePages {
     fn note(&self, took_ns: u64) {
         let mut next_pause = FIRST_PAUSE;
         if took_ns > DEAR_NS {
-            // Relaxed: as above.
+            // Relaxed: as in `next`.
             let pause = self.next_pause.load(Relaxed);
-            // Relaxed: as above.
+            // Relaxed: as in `next`.
             self.pause.store(pause, Relaxed);
             next_pause = (LONGER * pause).min(LONGEST_PAUSE);
         }
-        // Relaxed: as above.
+        // Relaxed: as in `next`.
         self.next_pause.store(next_pause, Relaxed);
     }
 }
 
-/// Splits the huge pages of a range. One of which a part is given back would else be held, and
-/// charged to the memory cgroup, as a whole until memory is short, though it is resident no more.
+/// Splits the huge pages of a range. Without the split the kernel would hold a huge page of which a
+/// part was given back as a whole until memory is short. It would also charge all of it to the
+/// memory cgroup, though the part is not resident any longer.
 pub(crate) fn split_huge_pages(start: usize, bytes: usize) {
     for page in (start..start + bytes).step_by(HUGE_PAGE_BYTES) {
-        // That a part of a huge page is cold splits it; what is in it stays.
-        // SAFETY: the range is committed; a refusal leaves all as it is.
+        // The advice splits a huge page, because it covers only a part of it. The contents stay.
+        // SAFETY: the range is committed; a refusal changes nothing.
         unsafe { sys::madvise(page, PAGE_SIZE, libc::MADV_COLD) };
     }
 }
@@ -254,8 +264,8 @@ mod tests {
         assert_eq!(page, 0);
     }
 
-    /// What the system is to do for the mapping of an address: gives it huge pages, does not, or as
-    /// it thinks best.
+    /// The advice in force at an address: true for huge pages, false for none, `None` for the
+    /// default.
     fn advice_at(address: usize) -> Option<bool> {
         let mut here = false;
         for line in std::fs::read_to_string("/proc/self/smaps").unwrap().lines() {
@@ -288,7 +298,7 @@ mod tests {
         let advice = || (0..BLOCKS).map(|n| advice_at(start + n * HUGE_PAGE_BYTES));
         assert!(back(0));
         assert!(advice().all(|a| a == Some(true)));
-        // Relaxed: no other thread; however long that took.
+        // Relaxed: no other thread. The first touch above may have been slow.
         pages.pause.store(0, Relaxed);
         pages.note(DEAR_NS);
         pages.note(DEAR_NS + 1);
@@ -300,7 +310,7 @@ mod tests {
                 .all(|(n, a)| a == Some(!(1..9).contains(&n)))
         );
         assert!(back(9));
-        // SAFETY: ours, and used no more.
+        // SAFETY: ours, and not used again.
         unsafe { sys::munmap(mapping, bytes) };
     }
 }

@@ -1,4 +1,13 @@
-//! Linux below the allocator: address space, CPUs, clock, waiting, and a voice.
+//! Linux as the allocator's [`Platform`]: address space, CPUs, clock, waiting and warnings.
+//!
+//! [`start::set_up`] probes the machine once, before any other use. Then any thread may call. The
+//! word `Linux::open` tells fast paths how to reach per-CPU slots:
+//!
+//! | value of `open` | per-CPU slots |
+//! |---|---|
+//! | an area's offset, in bytes | by restartable sequences, without further checks |
+//! | `CLOSED` | slow paths decide: no slots yet, or no sequences (`otherwise.rs`) |
+//! | either, less `VFORK` for each child that shares memory | slow paths decide (`sharing.rs`) |
 
 #![no_std]
 
@@ -46,11 +55,11 @@ pub use text::{Text, complain};
 
 const _: () = assert!(SHEAF_BYTES == uslub_rseq::SHEAF_BYTES);
 
-/// The value of the tunable `rseq` by which sequences find a CPU's slots by its number.
+/// Value of the tunable `rseq` by which sequences find a CPU's slots by the CPU's number.
 const BY_CPU_NUMBER: u32 = 2;
 
-/// Whether a word of an allocator lies where fast paths write nothing in other pages; see
-/// [`Allocator`].
+/// Whether fast paths write nothing at this offset of other pages, so that a load of the word waits
+/// for no store. See [`Allocator`].
 const fn lies_apart(offset: usize) -> bool {
     let offset = offset % PAGE_SIZE;
     APART <= offset && offset % 32 != 8
@@ -66,12 +75,12 @@ const _: () = assert!(
 /// The platform.
 #[repr(C, align(32))]
 pub struct Linux {
-    /// What fast paths look at: the area's offset where sequences may run without another look;
-    /// [`CLOSED`] without sequences and before there are slots. Less [`sharing::VFORK`] for each
+    /// Read by fast paths: the area's offset if sequences may run without further checks;
+    /// [`CLOSED`] without sequences and before there are slots. Less by [`sharing::VFORK`] for each
     /// child that shares our memory.
     open: AtomicI64,
     offset: AtomicIsize,
-    /// They look at this too.
+    /// Read by fast paths too.
     index_offset: AtomicIsize,
     rseq: AtomicBool,
     index_is_cid: AtomicBool,
@@ -81,7 +90,7 @@ pub struct Linux {
     nr_cpu_ids: AtomicUsize,
     nr_cpus: AtomicUsize,
     random: AtomicU64,
-    /// [`open`](Self::open) without what `vfork` takes off.
+    /// [`open`](Self::open) without what `vfork` subtracts.
     at_rest: AtomicI64,
     pid: AtomicU32,
     advice: Advice,
@@ -116,13 +125,13 @@ impl Linux {
         }
     }
 
-    /// Looks at the machine; `rseq` is the tunable of that name: whether restartable sequences may
-    /// be used, and by which index. Before any other use.
+    /// Examines the machine. `rseq` is the tunable of this name: whether restartable sequences may
+    /// be used, and by which index. Call it before any other use.
     pub fn probe(&self, rseq: u32) {
         let mut set = [0u8; 1024];
         let bytes = sys::affinity(&mut set);
         let cpus: u32 = set[..bytes].iter().map(|b| b.count_ones()).sum();
-        // Relaxed, here and below: nobody else uses the platform yet.
+        // Relaxed, here and below: no other thread uses the platform yet.
         self.nr_cpu_ids.store((bytes * 8).max(64), Relaxed);
         self.nr_cpus.store((cpus as usize).max(1), Relaxed);
         self.nodes.probe();
@@ -130,7 +139,7 @@ impl Linux {
         if !sys::getrandom(&mut seed) {
             let bytes = initial::auxiliary(libc::AT_RANDOM as usize) as *const u64;
             if !bytes.is_null() {
-                // SAFETY: the kernel points it at 16 random bytes.
+                // SAFETY: the kernel points `AT_RANDOM` at 16 random bytes.
                 seed = mix(unsafe { bytes.read_unaligned() }).to_ne_bytes();
             }
         }
@@ -145,13 +154,13 @@ impl Linux {
             if rseq == BY_CPU_NUMBER {
                 area = area.with_index(Index::CpuId);
             }
-            // Relaxed: published by the last.
+            // Relaxed: the store of `rseq` publishes them.
             self.offset.store(area.offset, Relaxed);
             self.index_offset.store(area.index_offset, Relaxed);
             self.index_is_cid.store(area.index == Index::MmCid, Relaxed);
             self.area_is_own.store(area.own, Relaxed);
             uslub_rseq::move_wide(true);
-            // Release: with the area's fields.
+            // Release: publishes the area's fields.
             self.rseq.store(true, Release);
         }
     }
@@ -165,10 +174,10 @@ impl Linux {
         }
     }
 
-    /// The area that sequences use, if they are used.
+    /// The area that sequences use; `None` if they are not used.
     #[inline]
     pub fn area(&self) -> Option<Area> {
-        // Acquire: pairs with `probe`. Relaxed: set before.
+        // Acquire: pairs with `probe`. Relaxed: stored before `rseq`.
         self.rseq.load(Acquire).then(|| Area {
             offset: self.offset.load(Relaxed),
             index_offset: self.index_offset.load(Relaxed),
@@ -177,28 +186,28 @@ impl Linux {
             } else {
                 Index::CpuId
             },
-            // Relaxed: set before.
+            // Relaxed: stored before `rseq`.
             own: self.area_is_own.load(Relaxed),
         })
     }
 
-    /// The area, where sequences may use it without another look.
+    /// The area, if sequences may use it without further checks.
     #[inline]
     fn open_area(&self) -> Option<Area> {
         // Acquire: pairs with `slots_are_ready`.
         let offset = self.open.load(Acquire);
         (offset >= FARTHEST).then(|| Area {
             offset: offset as isize,
-            // Relaxed: set before.
+            // Relaxed: stored before `open`.
             index_offset: self.index_offset.load(Relaxed),
-            // Sequences do not look at these.
+            // Sequences do not read these.
             index: Index::MmCid,
             own: false,
         })
     }
 
-    /// The area, or none where slots are locked instead; `Err` where nothing of this thread's can
-    /// be trusted.
+    /// The area; `None` where slots are locked instead; `Err` in a child that shares its parent's
+    /// memory, where no slot may be used.
     #[inline]
     fn any_area(&self) -> Result<Option<Area>, ()> {
         match self.open_area() {
@@ -219,13 +228,13 @@ impl Default for Linux {
     }
 }
 
-/// Pointers of a cache line.
+/// Pointers in a cache line.
 const LINE: usize = 64 / size_of::<*mut u8>();
-/// Lines of an array that are asked for at once, at most: a small part of the nearest cache.
+/// Most lines of an array that are prefetched at once: 2 KiB, a small part of the L1 cache.
 const FETCHED: usize = 32;
-/// Least offset of an area.
+/// Least offset of an area from the thread pointer, in bytes.
 const FARTHEST: i64 = i32::MIN as i64;
-/// Less than any offset.
+/// Below every offset.
 const CLOSED: i64 = FARTHEST - 1;
 /// One round of splitmix64.
 fn mix(mut z: u64) -> u64 {
@@ -238,8 +247,8 @@ fn pointer(address: usize) -> Option<NonNull<u8>> {
     NonNull::new(address as *mut u8)
 }
 
-// SAFETY: mappings are private and anonymous; slot operations are restartable
-// sequences or hold the slot's lock bit.
+// SAFETY: mappings are private and anonymous. Each slot operation is a restartable sequence, or
+// holds the slot's lock bit.
 unsafe impl Platform for Linux {
     fn system_page(&self) -> usize {
         self.system_page.bytes()
@@ -294,7 +303,7 @@ unsafe impl Platform for Linux {
         let address = start.as_ptr() as usize;
         let may_advise = self.advice.may_advise();
         match backing {
-            // A huge page is longer than a block then.
+            // With longer system pages a huge page is longer than a block.
             _ if !self.system_page.is_ours() => false,
             Backing::Huge { ahead } if may_advise => {
                 // SAFETY: passed on.
@@ -308,7 +317,7 @@ unsafe impl Platform for Linux {
             },
             _ if !may_advise => false,
             Backing::Small => {
-                // SAFETY: passed on; what is in the range stays.
+                // SAFETY: passed on; the contents stay.
                 let done = unsafe { sys::madvise(address, bytes, libc::MADV_NOHUGEPAGE) };
                 split_huge_pages(address, bytes);
                 done
@@ -338,7 +347,7 @@ unsafe impl Platform for Linux {
     }
 
     fn may_remap_kept(&self) -> bool {
-        // Others call it where an object grows only.
+        // Ordinary allocators call `mremap` only where an object grows.
         self.advice.may_advise()
     }
 
@@ -354,7 +363,7 @@ unsafe impl Platform for Linux {
     }
 
     fn wake_all(word: &AtomicU32) {
-        // The kernel takes the count for an int.
+        // The kernel reads the count as an `int`.
         sys::futex_wake(word.as_ptr(), i32::MAX as usize);
     }
 
@@ -367,14 +376,14 @@ unsafe impl Platform for Linux {
     }
 
     fn random(&self) -> u64 {
-        // Relaxed: each caller gets a number of its own, in any order.
+        // Relaxed: the addition alone gives each caller its own number.
         mix(self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed))
     }
 
     fn memory_bytes(&self) -> usize {
         // SAFETY: all-zero is a valid value.
         let mut info: libc::sysinfo = unsafe { core::mem::zeroed() };
-        // SAFETY: writes the record only.
+        // SAFETY: only writes the record.
         if unsafe { sys::call(libc::SYS_sysinfo, [&raw mut info as usize, 0, 0, 0, 0, 0]) } != 0 {
             return 0;
         }
@@ -389,7 +398,7 @@ unsafe impl Platform for Linux {
         match self.area().and_then(|area| area.node_here()) {
             Some(node) => node as usize,
             None if self.advice.may_advise() => sys::node(),
-            // Memory comes from the node of the thread that touches it first.
+            // Unbound memory comes from the node of the thread that touches it first.
             None => 0,
         }
     }
@@ -477,9 +486,9 @@ unsafe impl Platform for Linux {
             return;
         };
         let offset = area.offset as i64;
-        // Relaxed: for forks, which are not under way yet.
+        // Relaxed: for forks, and none is in progress yet.
         self.at_rest.store(offset, Relaxed);
-        // Release: with the slots.
+        // Release: publishes the slots.
         self.open.fetch_add(offset - CLOSED, Release);
     }
 
@@ -550,8 +559,8 @@ unsafe impl Platform for Linux {
         }
     }
 
-    /// By one instruction within a sequence, which no other CPU's can come between; atomically
-    /// where that cannot be had.
+    /// Adds by one instruction inside a sequence, so no other CPU can interfere. Adds atomically
+    /// where no sequence may run.
     #[inline]
     fn count(&self, table: &Table, counter: Counter, n: usize) {
         let (active, stopped) = (table.active().cast(), table.stopped().cast());

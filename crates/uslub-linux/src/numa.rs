@@ -1,6 +1,7 @@
-//! Memory nodes, as the kernel tells them under `/sys/devices/system/node`.
+//! Memory nodes, as the kernel lists them under `/sys/devices/system/node`.
 //!
-//! With one node nothing is read but one short file, and nothing is bound.
+//! [`Nodes::probe`] reads the lists once, before a second thread uses the platform; then any thread
+//! may ask. With one node it reads two short files only, and nothing is bound.
 
 use core::ffi::c_long;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -10,10 +11,10 @@ use uslub_core::percpu::nodes::MAX_NODES;
 
 use crate::sys;
 
-/// The policy: memory of the node if there is any, else of another.
+/// Memory policy: from the node if it has free memory, otherwise from another node.
 const MPOL_PREFERRED: usize = 1;
 
-/// What is known of the nodes.
+/// What is known about the nodes.
 pub struct Nodes {
     nr: AtomicUsize,
     /// Bit n is set when node n has memory.
@@ -22,7 +23,7 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// One node.
+    /// One node, until [`probe`](Self::probe) finds more.
     pub const fn new() -> Self {
         Self {
             nr: AtomicUsize::new(1),
@@ -31,7 +32,7 @@ impl Nodes {
         }
     }
 
-    /// Looks at the machine. Nodes beyond [`MAX_NODES`] are not told apart: then all count as one.
+    /// Examines the machine. If a node's number is [`MAX_NODES`] or above, all nodes count as one.
     pub fn probe(&self) {
         let mut text = [0u8; 4096];
         let online = read(b"/sys/devices/system/node/online\0", &mut text).and_then(set_in);
@@ -46,9 +47,9 @@ impl Nodes {
         for from in 0..nr {
             self.probe_distances(from, online, &mut text);
         }
-        // Relaxed: published by the next.
+        // Relaxed: the store of `nr` publishes it.
         self.memory.store(memory, Relaxed);
-        // Release: with all the rest.
+        // Release: publishes all the rest.
         self.nr.store(nr, Release);
     }
 
@@ -59,7 +60,7 @@ impl Nodes {
         path[digits] = b'0' + tens as u8;
         path[digits + 1] = b'0' + ones as u8;
         if tens == 0 {
-            // One digit: the rest moves up.
+            // One digit: the rest of the path moves by one byte.
             path[digits] = path[digits + 1];
             path.copy_within(digits + 2.., digits + 1);
         }
@@ -81,29 +82,29 @@ impl Nodes {
 
     /// Whether a node has memory.
     pub fn has_memory(&self, nid: usize) -> bool {
-        // Relaxed: set before the number of nodes.
+        // Relaxed: stored before the number of nodes.
         nid < MAX_NODES && self.memory.load(Relaxed) >> nid & 1 == 1
     }
 
-    /// How far it is from one node to another.
+    /// Distance from one node to another, in the kernel's units: 10 for a node to itself.
     pub fn distance(&self, from: usize, to: usize) -> u32 {
-        // Relaxed: as above.
+        // Relaxed: as in `has_memory`.
         match self.distances[from % MAX_NODES][to % MAX_NODES].load(Relaxed) {
-            // Not told: by number.
+            // Unknown: estimated from the numbers.
             0 => 10 + 10 * from.abs_diff(to) as u32,
             known => u32::from(known),
         }
     }
 
-    /// Asks that the memory of a range come from a node.
+    /// Asks the kernel to take the memory of a range from a node.
     ///
     /// # Safety
     ///
     /// The range is a mapping of the caller's.
     pub unsafe fn bind(&self, start: usize, bytes: usize, nid: usize) {
         let mask = 1u64 << (nid % MAX_NODES);
-        // SAFETY: the kernel reads the mask only; contents do not change. A refusal leaves the
-        // default policy.
+        // SAFETY: the kernel only reads the mask; contents do not change. After a refusal the
+        // default policy stays.
         unsafe {
             sys::call(
                 libc::SYS_mbind as c_long,
@@ -138,8 +139,7 @@ fn parse(digits: &[u8]) -> u32 {
     digits.iter().fold(0, digit)
 }
 
-/// The distances that a line like `10 20 20` names, at most 255 each.
-///
+/// The distances in a line such as `10 20 20`, each at most 255.
 /// ```
 /// use uslub_linux::numa::distances_in;
 /// assert!(distances_in(b"10 21 999\n").eq([10, 21, 255]));
@@ -150,9 +150,8 @@ pub fn distances_in(text: &[u8]) -> impl Iterator<Item = u8> {
         .map(|number| parse(number).min(255) as u8)
 }
 
-/// The set that a list like `0-3,5` names, a bit a number; `None` if it is empty or names a number
-/// above 63.
-///
+/// The set in a list such as `0-3,5`, one bit for each number. `None` if the list is empty or
+/// malformed, or has a number above 63.
 /// ```
 /// use uslub_linux::numa::set_in;
 /// assert_eq!(set_in(b"0-3,5\n"), Some(0b10_1111));

@@ -1,11 +1,16 @@
-//! Writes that change nothing, for the CPU that writes to the same line next.
+//! Offers: writes that change nothing, before a handoff of memory to another CPU.
+//!
+//! On some processors a cache line comes sooner from the core that wrote it last than from a core
+//! that read it last. There the allocator writes a word of each line before another CPU writes to
+//! the line. [`Offers::probe`] asks the processor which offers pay off; before it, an offer does
+//! nothing. The caller must own the memory that it offers.
 
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::LINE;
 
-/// What of it the processor gains by; nothing until it was asked.
+/// Which offers pay off on this processor; none before [`probe`](Self::probe).
 pub(crate) struct Offers {
     arrays: AtomicBool,
     objects: AtomicBool,
@@ -19,7 +24,7 @@ impl Offers {
         }
     }
 
-    /// Asks the processor.
+    /// Asks the processor which offers pay off.
     pub(crate) fn probe(&self) {
         let offers = uslub_rseq::offers();
         // Relaxed, both: hints.
@@ -38,7 +43,7 @@ impl Offers {
         if self.objects.load(Relaxed) {
             for object in objects {
                 let word = object.cast::<u64>();
-                // SAFETY: the caller's, and aligned.
+                // SAFETY: the object is the caller's, and aligned.
                 unsafe { word.write_volatile(word.read_volatile()) };
             }
         }
@@ -51,7 +56,7 @@ impl Offers {
         if self.arrays.load(Relaxed) {
             for line in array.chunks_mut(LINE) {
                 let word = &raw mut line[0];
-                // SAFETY: borrowed.
+                // SAFETY: borrowed mutably.
                 unsafe { word.write_volatile(word.read_volatile()) };
             }
         }

@@ -1,5 +1,13 @@
-//! Operations on slots where the fast paths do not go: before the sequences may run without another
-//! look, where there are none, and in a child that shares its parent's memory.
+//! Slot operations where the fast paths cannot go.
+//!
+//! | state | operation |
+//! |---|---|
+//! | sequences exist but are not open yet | a sequence |
+//! | no sequences | a try-lock in the slot |
+//! | a child shares its parent's memory | refused in the child: slabs serve it |
+//!
+//! Any thread may call. A refusal is a miss: null or false. Single pops and pushes may come before
+//! there is a table, and are refused then.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -75,9 +83,9 @@ impl Linux {
 
     #[cold]
     pub(crate) fn count_atomically(&self, table: &Table, counter: Counter, n: usize) {
-        // Any region will do, as readers add them up. By the thread, as the kernel's answer which
-        // CPU this is takes more stack than there is at the end of deep paths. (The factor is 2^64
-        // / φ.)
+        // Any region will do, because readers add all of them up. The thread pointer selects it:
+        // asking the kernel for the CPU takes more stack than is left at the end of deep paths. The
+        // factor is 2^64 / φ.
         let spread = (uslub_rseq::thread_pointer() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let region = table.here((spread >> 32) as usize % self.nr_cpu_ids());
         // Relaxed: statistics.

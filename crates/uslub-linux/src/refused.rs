@@ -1,41 +1,47 @@
-//! Ranges that the system refused to unmap.
+//! Ranges that the kernel refused to unmap.
 //!
-//! Unmapping the middle of a mapping makes two of one. The system refuses that where a process has
-//! as many mappings as it may have. The range is remembered then, in its own first bytes, after its
-//! pages went back; it is unmapped later, when the program has fewer mappings.
+//! Unmapping the middle of a mapping makes two of one. The kernel refuses this if the process has
+//! as many mappings as it may have. The allocator then gives the range's pages back and remembers
+//! the range in its own first bytes. It unmaps the range later, when the process has fewer
+//! mappings.
 //!
-//! Any thread adds to a stack. One thread at a time moves the stack's ranges to a queue and tries
-//! the ranges at the queue's head. A range that is refused again goes to the tail, so that each has
-//! its turn: the ends of a mapping can always be unmapped.
+//! | place of a range | changed by |
+//! |---|---|
+//! | stack `added` | any thread adds; the busy thread takes all |
+//! | queue from `head` to `tail` | the busy thread |
+//!
+//! One thread at a time is busy: it moves the stack's ranges to the queue and tries the ranges at
+//! the queue's head. A range that is refused again goes to the tail, so that each range is tried:
+//! the ends of a mapping can always be unmapped.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicUsize};
 
 use crate::sys;
 
-/// Ranges that are tried at a time.
+/// Most ranges tried in one turn.
 const AT_A_TIME: usize = 64;
-/// Refusals after which the others wait for the next time.
+/// Refusals that end a turn.
 const REFUSALS: usize = 8;
 
-/// What a range holds while it is remembered.
+/// The first bytes of a remembered range.
 struct Node {
-    /// Address of the next one; 0 for none.
+    /// Address of the next range; 0 for none.
     next: usize,
     bytes: usize,
 }
 
-/// The ranges.
+/// The remembered ranges.
 pub(crate) struct Refused {
     added: AtomicUsize,
-    /// First and last of the queue; changed by the thread that is `busy`.
+    /// Addresses of the queue's first and last range; changed by the thread that set `busy`.
     head: AtomicUsize,
     tail: AtomicUsize,
     busy: AtomicBool,
 }
 
 impl Refused {
-    /// None.
+    /// No ranges.
     pub(crate) const fn new() -> Self {
         Self {
             added: AtomicUsize::new(0),
@@ -46,13 +52,12 @@ impl Refused {
     }
 
     /// Unmaps a range, now or later. `may_advise` says whether its pages may go back first.
-    ///
     /// # Safety
     ///
     /// As for [`add`](Self::add).
     pub(crate) unsafe fn unmap(&self, start: usize, bytes: usize, may_advise: bool) {
-        // SAFETY: passed on. After a refusal (too many mappings) the pages go back now, the range
-        // later.
+        // SAFETY: passed on. After a refusal (too many mappings) the pages go back now, and the
+        // range later.
         unsafe {
             if sys::munmap(start, bytes) {
                 self.retry();
@@ -72,12 +77,12 @@ impl Refused {
     /// The range is mapped, writable, aligned to pages, and used by no one from now on.
     unsafe fn add(&self, start: usize, bytes: usize) {
         let node = start as *mut Node;
-        // Relaxed: confirmed by the exchange.
+        // Relaxed: the compare-and-swap confirms it.
         let mut head = self.added.load(Relaxed);
         loop {
             // SAFETY: by the caller's promise.
             unsafe { node.write(Node { next: head, bytes }) };
-            // Release: whoever takes the node sees what it says.
+            // Release: publishes the node to the thread that takes it.
             match self
                 .added
                 .compare_exchange_weak(head, start, Release, Relaxed)
@@ -88,10 +93,10 @@ impl Refused {
         }
     }
 
-    /// Tries to unmap a few of the ranges, if there are any.
+    /// Tries to unmap a few of the remembered ranges, if there are any.
     #[inline]
     pub(crate) fn retry(&self) {
-        // Relaxed, both: a glance.
+        // Relaxed, both: a hint.
         if self.added.load(Relaxed) | self.head.load(Relaxed) != 0 {
             self.retry_some();
         }
@@ -99,21 +104,21 @@ impl Refused {
 
     #[cold]
     fn retry_some(&self) {
-        // Acquire: pairs with the end of the last thread's turn.
+        // Acquire: pairs with the end of the previous turn.
         if self.busy.swap(true, Acquire) {
             return;
         }
-        // Acquire: what the nodes say.
+        // Acquire: pairs with `add`, which wrote the nodes.
         let mut added = self.added.swap(0, Acquire);
         while added != 0 {
-            // SAFETY: a remembered range, which only we have now.
+            // SAFETY: a remembered range, which only this thread has now.
             let next = unsafe { (*(added as *const Node)).next };
             self.append(added);
             added = next;
         }
         let mut refusals = 0;
         for _ in 0..AT_A_TIME {
-            // Relaxed: changed by the busy thread.
+            // Relaxed: only the busy thread changes it.
             let start = self.head.load(Relaxed);
             if start == 0 || refusals == REFUSALS {
                 break;
@@ -128,15 +133,15 @@ impl Refused {
                 refusals += 1;
             }
         }
-        // Release: pairs with the exchange above.
+        // Release: pairs with the swap at the start of a turn.
         self.busy.store(false, Release);
     }
 
-    /// Puts a range at the tail of the queue; for the busy thread.
+    /// Puts a range at the tail of the queue. Only the busy thread may call it.
     fn append(&self, start: usize) {
-        // SAFETY: a remembered range, which only we have now.
+        // SAFETY: a remembered range, which only this thread has now.
         unsafe { (*(start as *mut Node)).next = 0 };
-        // Relaxed, all: changed by the busy thread.
+        // Relaxed, all: only the busy thread changes them.
         if self.head.load(Relaxed) == 0 {
             self.head.store(start, Relaxed);
         } else {
@@ -147,7 +152,7 @@ impl Refused {
         self.tail.store(start, Relaxed);
     }
 
-    /// In the child of a fork: a thread that was busy is not there.
+    /// Ends a turn in the child of a fork, which does not have the busy thread.
     pub(crate) fn is_child_of_fork(&self) {
         // Relaxed: the child has one thread.
         if self.busy.swap(false, Relaxed) {
@@ -167,7 +172,7 @@ mod tests {
 
     const NAME: &core::ffi::CStr = c"uslub-refused";
 
-    /// Maps a file of our own: its name tells its ranges from what other threads map in their
+    /// Maps a named file: the name tells its ranges from mappings that other threads make in their
     /// place.
     fn map_named(bytes: usize) -> usize {
         // SAFETY: a name, no flags.
@@ -183,7 +188,7 @@ mod tests {
         }
     }
 
-    /// How many mappings of that file there are.
+    /// Number of mappings of the named file.
     fn nr_named() -> usize {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let name = NAME.to_str().unwrap();

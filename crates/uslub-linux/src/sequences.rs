@@ -1,4 +1,8 @@
-//! The restartable sequences on our table: its slots, and its counters beside them.
+//! The restartable sequences of `uslub-rseq`, applied to the allocator's table: its slots and
+//! counters.
+//!
+//! Each runs on the calling thread's CPU, and needs an area that the kernel knows. Any such thread
+//! may call.
 
 use uslub_core::percpu::sheaf::CAPACITY_OFFSET;
 use uslub_core::percpu::{ALLOCS_OFFSET, FREES_OFFSET, Slot, Table};
@@ -56,8 +60,8 @@ pub(crate) unsafe fn push_many(
     unsafe { uslub_rseq::push_many::<FREES_OFFSET>(area, active, at, objects) }
 }
 
-/// Pushes many by a restartable sequence that sees whether all lie within the bounds; `None` where
-/// there is none that does.
+/// Pushes many by a restartable sequence that checks that all objects lie within the bounds. `None`
+/// if this processor has no such sequence.
 ///
 /// # Safety
 ///

@@ -1,21 +1,21 @@
-//! Tasks that share our memory although the kernel does not know their rseq area.
+//! Tasks that share our memory, but whose rseq area the kernel does not know.
 //!
-//! A child of `vfork`, or of `clone` with `CLONE_VM`, runs in its parent's memory. Mostly it has
-//! its parent's thread pointer too, so the parent's rseq area shows it a valid CPU number. The
-//! kernel does not know the child: it restarts no sequence of it. While such a child lives,
-//! [`Linux::open`] is closed, and a task whose process id is not ours takes no per-CPU slot: it is
-//! served from slabs.
+//! A child of `vfork`, or of `clone` with `CLONE_VM`, runs in its parent's memory. It mostly has
+//! its parent's thread pointer too, so the parent's rseq area shows it a valid CPU number. But the
+//! kernel does not know the child's area and restarts none of its sequences. While such a child
+//! lives, [`Linux::open`] is closed. A task whose process id is not ours then takes no per-CPU
+//! slot: slabs serve it.
 //!
-//! | event | by | effect |
+//! | function | caller | effect |
 //! |---|---|---|
-//! | [`vfork_begins`](Linux::vfork_begins) | the parent, before the child is born | one more may share |
-//! | [`vfork_ends`](Linux::vfork_ends) | the parent, when the child is gone | one fewer shares |
-//! | [`watch`](Linux::watch) | the parent of a child for which it does not wait | the kernel clears a word at the child's end |
-//! | [`reap`](Linux::reap) | slow paths, while a word is in use | one fewer shares, for each cleared word |
-//! | [`keep_closed`](Linux::keep_closed) | the parent of a child whose end nobody can see | closed for good |
+//! | `vfork_begins` | the parent, before the child is born | one more sharer |
+//! | `vfork_ends` | the parent, when the child is gone | one sharer fewer |
+//! | `watch` | the parent of a child that it does not wait for | at the end a word is cleared |
+//! | `reap` | slow paths, while a word is in use | one sharer fewer for each cleared word |
+//! | `keep_closed` | the parent of a child whose end nobody can see | closed for good |
 //!
-//! Opening again is several stores, so it is done under [`Sharing::opener`]: a `vfork` that begins
-//! meanwhile waits until they are done, and closes after them. A handler that interrupts the
+//! Opening again takes several stores, so it is done under [`Sharing::opener`]. A `vfork` that
+//! begins meanwhile waits until the stores are done, and closes after them. A signal handler on the
 //! opener's thread does not wait for itself.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -25,28 +25,28 @@ use uslub_core::platform::Platform;
 
 use crate::{Linux, sys};
 
-/// What a child that shares our memory takes off [`Linux::open`].
+/// Subtracted from [`Linux::open`] for each child that shares our memory.
 pub(crate) const VFORK: i64 = 1 << 48;
-/// Most that is left of [`Linux::open`] then.
+/// Largest value of [`Linux::open`] while such a child lives.
 const IN_VFORK: i64 = i32::MAX as i64 - VFORK;
-/// Children whose end is watched at a time.
+/// Most children that are watched at a time.
 const WATCHED: usize = 64;
-/// Looks before a thread that waits for the opener sleeps: the opener may need this CPU.
+/// Loads before a thread that waits for the opener sleeps: the opener may need this CPU.
 const LOOKS: u32 = 100;
-/// A word's states: nobody uses it, its child lives, its child has ended (the kernel's doing).
+/// States of a word: unused; its child lives; its child has ended (written by the kernel).
 const FREE: u32 = 1;
 const LIVES: u32 = u32::MAX;
 const ENDED: u32 = 0;
 
-/// Who shares our memory, and who opens the slots again.
+/// Which tasks share our memory, and which thread opens the slots again.
 pub(crate) struct Sharing {
-    /// Thread pointer of the thread that opens; 0 for none.
+    /// Thread pointer of the thread that opens the slots; 0 for none.
     opener: AtomicUsize,
-    /// Words in use.
+    /// Number of words in use.
     watched: AtomicU32,
-    /// One for each watched child: [`FREE`], [`LIVES`] or [`ENDED`].
+    /// One word for each watched child: [`FREE`], [`LIVES`] or [`ENDED`].
     words: [AtomicU32; WATCHED],
-    /// Whether the end of a child cannot be seen.
+    /// Whether there is a child whose end cannot be seen.
     for_good: AtomicBool,
 }
 
@@ -60,13 +60,14 @@ impl Sharing {
         }
     }
 
-    /// Waits until no other thread opens. A thread that interrupted itself in there does not wait.
+    /// Waits until no other thread opens the slots. A signal handler on the opener's thread does
+    /// not wait.
     fn wait_for_opener(&self) {
         let me = Linux::thread();
         let mut looks = 0;
         loop {
-            // SeqCst: with the count in `open`. Either this load sees the opener, or the opener
-            // sees the count.
+            // SeqCst: pairs with the count in `open`. Either this load sees the opener, or the
+            // opener sees the count.
             let opener = self.opener.load(SeqCst);
             if opener == 0 || opener == me {
                 return;
@@ -76,7 +77,7 @@ impl Sharing {
         }
     }
 
-    /// A new process shares its memory with nobody.
+    /// Resets everything for a new process, which shares its memory with nobody.
     fn reset(&self) {
         // Relaxed: the child of a fork has one thread.
         self.opener.store(0, Relaxed);
@@ -86,7 +87,7 @@ impl Sharing {
     }
 }
 
-/// Waits a moment before the next look.
+/// Waits a moment before the next load.
 fn pause(looks: u32) {
     if looks < LOOKS {
         core::hint::spin_loop();
@@ -96,68 +97,70 @@ fn pause(looks: u32) {
 }
 
 impl Linux {
-    /// Says that a child is about to be born that shares our memory.
+    /// Records that a child is about to be born that shares our memory.
     ///
-    /// On return no thread is opening the slots.
+    /// On return no other thread is opening the slots.
     pub fn vfork_begins(&self) {
-        // SeqCst: with the opener; see `wait_for_opener`. The child itself is born after it, on
-        // this thread.
+        // SeqCst: pairs with the opener; see `wait_for_opener`. The child is born later, on this
+        // thread.
         self.open.fetch_sub(VFORK, SeqCst);
         self.sharing.wait_for_opener();
     }
 
-    /// Says that such a child is gone, or was never born; returns whether it was the last.
+    /// Records that a child that shared our memory is gone, or was never born. Returns whether it
+    /// was the last.
     pub fn vfork_ends(&self) -> bool {
-        // AcqRel: what the child did comes before the next sequence.
+        // AcqRel: the child's writes come before the next sequence.
         self.open.fetch_add(VFORK, AcqRel) + VFORK > IN_VFORK
     }
 
-    /// Whether a child may live that shares our memory.
+    /// Whether a child that shares our memory may live.
     pub fn in_vfork(&self) -> bool {
-        // SeqCst: with `vfork_begins`; a child sees what its parent wrote before.
+        // SeqCst: pairs with `vfork_begins`; a child sees what its parent wrote before.
         self.open.load(SeqCst) <= IN_VFORK
     }
 
     /// Whether this task may be a child that shares its parent's memory.
     ///
-    /// The first process of a PID namespace cannot tell by its number: a child in a new namespace
-    /// has the same one. There every task counts as such a child while there may be one.
+    /// The first process of a PID namespace cannot tell by its id: a child in a new namespace has
+    /// the same id. There every task counts as such a child while one may live.
     pub fn is_vfork_child(&self) -> bool {
-        // Relaxed: the child of a fork writes it before it does anything with this.
+        // Relaxed: the child of a fork stores its id before any other use.
         let pid = self.pid.load(Relaxed);
         self.in_vfork() && (pid == 1 || sys::getpid() != pid)
     }
 
-    /// A word for a child for which its parent does not wait, after
-    /// [`vfork_begins`](Self::vfork_begins). The kernel is to clear it at the child's end
-    /// (`CLONE_CHILD_CLEARTID`). `None` when all are in use.
+    /// Takes a word for a child that its parent does not wait for, after
+    /// [`vfork_begins`](Self::vfork_begins). The kernel is to clear the word at the child's end
+    /// (`CLONE_CHILD_CLEARTID`). `None` if all words are in use.
     pub fn watch(&self) -> Option<&AtomicU32> {
         let take = |word: &&AtomicU32| {
-            // Acquire: the word's last user has left it.
+            // Acquire: pairs with the word's previous user.
             word.compare_exchange(FREE, LIVES, Acquire, Relaxed).is_ok()
         };
         let word = self.sharing.words.iter().find(take)?;
-        // Relaxed: a hint for `reap`, by the thread whose child is about to be born.
+        // Relaxed: a hint for `reap`. The child is born later, on this thread.
         self.sharing.watched.fetch_add(1, Relaxed);
         Some(word)
     }
 
-    /// The word at this address, if it is one of [`watch`](Self::watch)'s.
+    /// The word at this address, if it is one of the words of [`watch`](Self::watch).
     pub fn watched(&self, address: usize) -> Option<&AtomicU32> {
         let mut words = self.sharing.words.iter();
         words.find(|word| word.as_ptr() as usize == address)
     }
 
-    /// Gives a word back whose child was not born. The count of sharers is the caller's to end.
+    /// Gives back the word of a child that was not born. The caller ends the count of this sharer.
     pub fn unwatch(&self, word: &AtomicU32) {
-        // Relaxed: as in `watch`. Release: whoever takes the word next comes after.
+        // Relaxed: as in `watch`. Release: pairs with the word's next user.
         self.sharing.watched.fetch_sub(1, Relaxed);
         word.store(FREE, Release);
     }
 
-    /// Says that the end of a child cannot be seen: slots stay closed. The count is kept once.
+    /// Records that the end of a child cannot be seen: slots stay closed. The first such child
+    /// stays counted; later ones are not.
     pub fn keep_closed(&self) {
-        // Relaxed: a flag by itself.
+        // Relaxed: the flag orders nothing.
         if self.sharing.for_good.swap(true, Relaxed) {
             self.vfork_ends();
         }
@@ -166,17 +169,17 @@ impl Linux {
     /// Whether children are watched.
     #[inline]
     pub fn is_watching(&self) -> bool {
-        // Relaxed: a glance; `reap` looks again.
+        // Relaxed: a hint; `reap` loads each word itself.
         self.sharing.watched.load(Relaxed) != 0
     }
 
-    /// Notes which of the watched children are gone; returns whether the last that shares our
-    /// memory is.
+    /// Counts the watched children that have ended. Returns whether the last child that shared our
+    /// memory has.
     #[cold]
     pub fn reap(&self) -> bool {
         let mut last = false;
         for word in &self.sharing.words {
-            // Acquire: what the child did, up to its end. One thread counts it.
+            // Acquire: sees all that the child did. Only one thread counts each word.
             if word.compare_exchange(ENDED, FREE, Acquire, Relaxed).is_ok() {
                 // Relaxed: a hint.
                 self.sharing.watched.fetch_sub(1, Relaxed);
@@ -186,13 +189,13 @@ impl Linux {
         last
     }
 
-    /// Runs `open`, unless a child may live that shares our memory; `close` undoes it.
+    /// Runs `open` if no child that shares our memory may live, then `close` if one may.
     pub fn reopen(&self, open: impl FnOnce(), close: impl FnOnce()) {
         let me = Self::thread();
-        // Relaxed: only this thread writes its own value.
+        // Relaxed: only this thread stores its own value.
         let is_nested = self.sharing.opener.load(Relaxed) == me;
         let mut looks = 0;
-        // SeqCst: with the count, as in `wait_for_opener`.
+        // SeqCst: pairs with the count, as in `wait_for_opener`.
         while !is_nested
             && (self.sharing.opener)
                 .compare_exchange(0, me, SeqCst, Relaxed)
@@ -204,20 +207,21 @@ impl Linux {
         if !self.in_vfork() {
             open();
         }
-        // A handler of this thread may have begun one: it did not wait.
+        // A signal handler on this thread may have begun a child without waiting.
         if self.in_vfork() {
             close();
         }
         if !is_nested {
-            // Release: with what was opened.
+            // Release: publishes what was opened.
             self.sharing.opener.store(0, Release);
         }
     }
 
-    /// Says that this is a new process with memory of its own, after a fork.
+    /// Records that this is a new process with its own memory, after a fork.
     ///
-    /// The kernel copies a registration with the memory, but a child that shared its parent's had
-    /// none to copy. So where the fork may have come from such a child, the process registers now.
+    /// The kernel copies a registration with the memory, but a child that shared its parent's
+    /// memory had none to copy. So if the fork may have come from such a child, the process
+    /// registers now.
     pub fn is_child_of_fork(&self) {
         let may_be_unregistered = self.in_vfork();
         self.sharing.reset();
@@ -231,7 +235,7 @@ impl Linux {
             && let Some(area) = self.area()
             && !area.register_copy()
         {
-            // Relaxed: as above. No process has the number 0, so nobody takes a slot.
+            // Relaxed: as above. No process has the id 0, so nobody takes a slot.
             self.open.fetch_sub(VFORK, Relaxed);
             self.pid.store(0, Relaxed);
         }

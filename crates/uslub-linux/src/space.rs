@@ -1,10 +1,12 @@
-//! Address space: where it is reserved, and what limits it.
+//! Address space: where the allocator reserves it, and whether a limit counts it.
+//!
+//! Reserved address space is mapped without access and holds no memory. Any thread may call.
 
 use uslub_core::platform::PAGE_SIZE;
 
 use crate::{start, sys};
 
-/// Reserves `bytes` bytes of address space, aligned to `align` bytes, where the system places it.
+/// Reserves `bytes` bytes of address space, aligned to `align` bytes, where the kernel places it.
 pub(crate) fn reserve(bytes: usize, align: usize) -> Option<usize> {
     let total = bytes.checked_add(align)?;
     let start = sys::mmap(0, total, libc::PROT_NONE, libc::MAP_NORESERVE)?;
@@ -21,10 +23,12 @@ pub(crate) fn reserve(bytes: usize, align: usize) -> Option<usize> {
     Some(aligned)
 }
 
-/// An address with so much address space behind it that is most likely free and stays so.
+/// An address with `bytes` bytes of address space behind it that are most likely free and stay
+/// free.
 pub(crate) fn hole(bytes: usize, align: usize, random: u64) -> Option<usize> {
-    // The system places mappings from there downwards, or upwards from a third of the address
-    // space. Programs and their heaps lie at its start or beyond its half.
+    // The kernel places mappings downwards from `there`, or upwards from a third of the address
+    // space. Programs and their heaps lie at its start or above its half. The hole lies from a
+    // quarter to a half of `there`.
     let there = sys::mmap(0, PAGE_SIZE, libc::PROT_NONE, libc::MAP_NORESERVE)?;
     // SAFETY: just mapped.
     unsafe { sys::munmap(there, PAGE_SIZE) };
@@ -33,14 +37,14 @@ pub(crate) fn hole(bytes: usize, align: usize, random: u64) -> Option<usize> {
     Some((there / 4 + offset).next_multiple_of(align))
 }
 
-/// Reserves exactly this range; false, and nothing happens, if any of it is in use or the system
-/// refuses.
+/// Reserves exactly this range. Returns false, without any effect, if a part of it is in use or the
+/// kernel refuses.
 pub(crate) fn reserve_at(start: usize, bytes: usize) -> bool {
     let flags = libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     match sys::mmap(start, bytes, libc::PROT_NONE, flags) {
         Some(there) if there == start => true,
         Some(elsewhere) => {
-            // A kernel before 4.17, to which the address is a hint. SAFETY: just mapped.
+            // Kernels before 4.17 take the address as a hint. SAFETY: just mapped.
             unsafe { sys::munmap(elsewhere, bytes) };
             false
         }

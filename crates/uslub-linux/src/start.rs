@@ -1,4 +1,7 @@
-//! Setting an allocator up: once, at the first call, from whichever thread that comes.
+//! Setting an allocator up: once, at the first call, on whichever thread makes it.
+//!
+//! [`Once`] has the states and the rules for callers. [`set_up`] reads the tunables from the
+//! environment, probes the machine and reserves address space.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Release};
@@ -11,32 +14,33 @@ use uslub_core::tunables::{SetError, Tunables};
 use crate::environment::environment;
 use crate::{Linux, complain, sys};
 
-/// Least address space to reserve, in bytes, where there is no limit.
+/// Least address space to reserve without a limit, in bytes: 64 GiB.
 const RESERVE_FLOOR: usize = 64 << 30;
 
-/// What is done once.
+/// Work that is done once.
 ///
-/// | value | meaning |
+/// | value | state |
 /// |---|---|
-/// | 0 | nobody has begun, or it failed and is asked for again |
+/// | 0 | not begun, or failed: the next caller tries again |
 /// | 1 | done |
-/// | other | a thread is at it: its mark |
+/// | other | a thread does the work: its mark |
 ///
-/// Others wait for that thread, but for two kinds of caller, for which the work never ends:
+/// Other threads wait for this thread. Two kinds of caller do not, because the work would never end
+/// for them:
 ///
-/// - the thread itself, from inside the work: a signal handler, or a library that wraps a function
-///   which the work calls;
-/// - the child of a fork that another thread made meanwhile: the thread that was at it is not
-///   there.
+/// - the thread itself, from inside the work: in a signal handler, or in a library that wraps a
+///   function which the work calls;
+/// - the child of a fork that another thread made meanwhile: the child does not have the thread
+///   that does the work.
 ///
-/// [`run`](Self::run) answers "not done" to both, at once.
+/// [`run`](Self::run) returns false to both at once.
 pub struct Once(AtomicU64);
 
 const DONE: u64 = 1;
-/// Bits of a process id: the kernel's limit is 2^22.
+/// Bits of a process id: the kernel's ids are below 2^22.
 const PID_BITS: u32 = 22;
 
-/// What stands for the calling thread: its thread pointer, and the id of its process below.
+/// The calling thread's mark: its thread pointer, and its process id in the low bits.
 fn mark() -> u64 {
     (uslub_rseq::thread_pointer() as u64 >> 4) << PID_BITS | u64::from(sys::getpid())
 }
@@ -47,35 +51,36 @@ impl Once {
         Self(AtomicU64::new(0))
     }
 
-    /// Whether it is done.
+    /// Whether the work is done.
     #[inline]
     pub fn is_done(&self) -> bool {
         // Acquire: pairs with the end of the work.
         self.0.load(Acquire) == DONE
     }
 
-    /// Does it, unless it is done; `work` says whether it succeeded. Returns whether it is done.
+    /// Does the work unless it is done; `work` returns whether it succeeded. Returns whether it is
+    /// done.
     #[cold]
     pub fn run(&self, work: impl FnOnce() -> bool) -> bool {
         loop {
-            // Acquire: as above; and what a failed attempt left.
+            // Acquire: as in `is_done`, and for what a failed attempt left behind.
             match self.0.compare_exchange(0, mark(), Acquire, Acquire) {
                 Ok(_) => {
                     let done = work();
-                    // Release: others see what was done.
+                    // Release: publishes the work.
                     self.0.store(if done { DONE } else { 0 }, Release);
                     return done;
                 }
                 Err(DONE) => return true,
                 Err(owner) if is_out_of_reach(owner) => return false,
-                // Others may be of a higher priority than the thread that is at it, so yielding is
-                // not enough.
+                // The waiting thread may have a higher priority than the thread that works, so
+                // yielding is not enough.
                 Err(_) => sys::futex_wait_for(&0, 0, 1),
             }
         }
     }
 
-    /// Whether it is not done and the caller is one for which it never ends.
+    /// Whether the work is not done and can never end for this caller.
     #[cold]
     pub fn is_barred(&self) -> bool {
         // Acquire: as in `is_done`.
@@ -86,7 +91,7 @@ impl Once {
     }
 }
 
-/// Whether the thread with this mark is the caller itself, or of another process.
+/// Whether the thread with this mark is the caller itself, or belongs to another process.
 fn is_out_of_reach(owner: u64) -> bool {
     let me = mark();
     let process = |mark| mark & ((1 << PID_BITS) - 1);
@@ -99,12 +104,12 @@ impl Default for Once {
     }
 }
 
-/// Sets an allocator up, with the tunables that an environment variable names; false when there is
-/// no memory, or the system's pages are longer than those that are supported, which is said once.
+/// Sets an allocator up, with the tunables that an environment variable holds. Returns false if
+/// there is no memory, or if the system's page size is not supported, which is reported once.
 ///
 /// # Safety
 ///
-/// Once, and before anyone else uses the allocator.
+/// Call it once, before any other use of the allocator.
 pub unsafe fn set_up(allocator: &Allocator<Linux>, variable: &str) -> bool {
     let tunables = tunables(variable);
     if !allocator.platform.ask_page_bytes() {
@@ -116,14 +121,14 @@ pub unsafe fn set_up(allocator: &Allocator<Linux>, variable: &str) -> bool {
     unsafe { allocator.init(reserve_bytes(&allocator.platform), tunables) }
 }
 
-/// Address space to reserve where the process has no limit: four times the machine's memory.
+/// Bytes of address space to reserve without a limit: four times the machine's memory.
 fn reserve_bytes(platform: &Linux) -> usize {
     (platform.memory_bytes().saturating_mul(4))
         .max(RESERVE_FLOOR)
         .next_power_of_two()
 }
 
-/// The tunables from the environment. What cannot be read is said and left out.
+/// The tunables from the environment. A setting that cannot be parsed is reported and ignored.
 fn tunables(variable: &str) -> Tunables {
     let options = environment(variable).and_then(|v| core::str::from_utf8(v).ok());
     tunables_in(options.unwrap_or(""), |error| {
@@ -131,9 +136,8 @@ fn tunables(variable: &str) -> Tunables {
     })
 }
 
-/// The tunables that a text such as `rseq=0,decay_ms=50` sets, the others as by default. `refused`
-/// is told each setting that makes no sense, which is left out.
-///
+/// The tunables that a text such as `rseq=0,decay_ms=50` sets; the others have their defaults. Each
+/// invalid setting is passed to `refused` and ignored.
 /// ```
 /// use uslub_linux::start::tunables_in;
 /// let mut refused = 0;
@@ -150,7 +154,7 @@ pub fn tunables_in(options: &str, mut refused: impl FnMut(SetError<'_>)) -> Tuna
     tunables
 }
 
-/// Asks for and sets a limit; returns 0 or minus an error number.
+/// Reads and sets a limit; returns 0, or a negative error number.
 pub fn prlimit(
     pid: libc::pid_t,
     resource: usize,
@@ -166,12 +170,12 @@ pub fn prlimit(
     }
 }
 
-/// Bytes that a file of the process may have; `usize::MAX` for no limit.
+/// Most bytes that the process may write to a file; `usize::MAX` for no limit.
 pub fn file_bytes() -> usize {
     limit(libc::RLIMIT_FSIZE)
 }
 
-/// What the process may have of a resource; `usize::MAX` for no limit.
+/// The process's soft limit of a resource, in the kernel's unit; `usize::MAX` for no limit.
 pub fn limit(resource: libc::__rlimit_resource_t) -> usize {
     let mut limit = libc::rlimit {
         rlim_cur: libc::RLIM_INFINITY,
@@ -251,7 +255,7 @@ mod tests {
             while begun.load(SeqCst) == 0 {
                 thread::yield_now();
             }
-            // SAFETY: the child calls nothing but what is tested, and ends.
+            // SAFETY: the child only calls what is tested, and ends.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 let good = once.is_barred() && !once.run(|| false);

@@ -1,11 +1,13 @@
-//! System calls, made directly: they leave `errno` alone, and a program that
-//! replaces the C library's wrappers does not get called back from inside the allocator.
+//! System calls, made directly.
+//!
+//! They leave `errno` alone. A program that replaces the C library's wrappers is not called back
+//! from inside the allocator. Any thread may call, in a signal handler too.
 
 use uslub_core::platform::SYSTEM_PAGE_MAX;
 
 pub use uslub_rseq::call;
 
-/// Bytes of a page of the system; the most that we support where the system does not say.
+/// Bytes of a system page; [`SYSTEM_PAGE_MAX`] if the kernel does not say.
 pub fn page_bytes() -> usize {
     match uslub_rseq::initial::auxiliary(libc::AT_PAGESZ as usize) {
         0 => SYSTEM_PAGE_MAX,
@@ -13,7 +15,7 @@ pub fn page_bytes() -> usize {
     }
 }
 
-/// Maps private anonymous memory with a protection and further flags.
+/// Maps `bytes` bytes of private anonymous memory.
 pub fn mmap(
     address: usize,
     bytes: usize,
@@ -38,8 +40,7 @@ pub fn mmap(
     (result > 0).then_some(result as usize)
 }
 
-/// Puts a new private anonymous mapping in the place of what is mapped there.
-///
+/// Replaces what is mapped in a range by private anonymous memory; returns whether it did.
 /// # Safety
 ///
 /// The range is the caller's, and holds nothing of value.
@@ -62,8 +63,7 @@ pub unsafe fn replace(address: usize, bytes: usize, protection: libc::c_int) -> 
     result as usize == address
 }
 
-/// Unmaps.
-///
+/// Unmaps a range.
 /// # Safety
 ///
 /// Nobody uses the range.
@@ -72,8 +72,7 @@ pub unsafe fn munmap(address: usize, bytes: usize) -> bool {
     unsafe { call(libc::SYS_munmap, [address, bytes, 0, 0, 0, 0]) == 0 }
 }
 
-/// Changes a protection.
-///
+/// Changes the protection of a range.
 /// # Safety
 ///
 /// The range is the caller's.
@@ -87,8 +86,7 @@ pub unsafe fn mprotect(address: usize, bytes: usize, protection: libc::c_int) ->
     }
 }
 
-/// Gives advice on memory.
-///
+/// Gives the kernel advice on a range.
 /// # Safety
 ///
 /// As for the advice.
@@ -102,8 +100,7 @@ pub unsafe fn madvise(address: usize, bytes: usize, advice: libc::c_int) -> bool
     }
 }
 
-/// Resizes a mapping, moving it if need be.
-///
+/// Resizes a mapping; the kernel may move it.
 /// # Safety
 ///
 /// The range is a whole mapping of the caller's.
@@ -136,7 +133,7 @@ pub fn futex_wait(word: *const u32, value: u32) {
     }
 }
 
-/// Waits while `*word == value`, at most so many milliseconds.
+/// Waits while `*word == value`, at most `ms` milliseconds.
 pub fn futex_wait_for(word: *const u32, value: u32, ms: u64) {
     let time = libc::timespec {
         tv_sec: (ms / 1000) as libc::time_t,
@@ -158,7 +155,7 @@ pub fn futex_wait_for(word: *const u32, value: u32, ms: u64) {
     }
 }
 
-/// Waits while `*word == value`, for a word that the kernel writes when a thread is gone.
+/// Waits while `*word == value`, for a word that the kernel writes when a thread ends.
 pub fn futex_wait_shared(word: *const u32, value: u32) {
     // SAFETY: reads the word only; may return early.
     unsafe {
@@ -211,7 +208,7 @@ pub fn futex_wake_shared(word: *const u32) {
     }
 }
 
-/// Maps the start of a file, shared with whoever maps it too.
+/// Maps the first `bytes` bytes of a file, shared with all others that map it.
 pub fn map_shared(fd: libc::c_int, bytes: usize) -> Option<usize> {
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     // SAFETY: a fresh mapping harms nobody.
@@ -231,7 +228,7 @@ pub fn map_shared(fd: libc::c_int, bytes: usize) -> Option<usize> {
     (result > 0).then_some(result as usize)
 }
 
-/// The inode's number of the file at a path that ends in a zero byte.
+/// The inode number of a file. The path ends in a zero byte.
 pub fn inode(path: &[u8]) -> Option<u64> {
     let fd = open(path, libc::O_RDONLY, 0)?;
     // SAFETY: all-zero is a valid value.
@@ -272,7 +269,7 @@ pub fn futex_wake(word: *const u32, count: usize) {
     }
 }
 
-/// Writes all of `bytes` to a file descriptor, as far as it goes.
+/// Writes all of `bytes` to a file descriptor; false after an error.
 pub fn write_all(fd: libc::c_int, mut bytes: &[u8]) -> bool {
     while !bytes.is_empty() {
         // SAFETY: reads the bytes only.
@@ -323,10 +320,10 @@ pub fn read(fd: libc::c_int, into: &mut [u8]) -> Option<usize> {
     usize::try_from(n).ok()
 }
 
-/// Makes a file of zeroes, with room for all of them on its system, and maps it shared; the path
-/// ends in a zero byte. A file of that name is replaced.
+/// Makes a file of `bytes` zeroes, allocates its disk space, and maps it shared. The path ends in a
+/// zero byte. An existing file of this name is removed first.
 pub fn map_new_file(path: &[u8], bytes: usize) -> Option<usize> {
-    // Others may have mapped the old file: it goes, but is not changed.
+    // Other processes may have mapped the old file, so it is unlinked, not changed.
     unlink(path);
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
     let fd = open(path, flags, 0o600)?;
@@ -389,7 +386,7 @@ pub fn getpid() -> u32 {
     unsafe { call(libc::SYS_getpid, [0; 6]) as u32 }
 }
 
-/// The id of this process's parent; 0 where the parent is in another namespace of processes.
+/// The id of this process's parent; 0 if the parent is in another PID namespace.
 pub fn getppid() -> u32 {
     // SAFETY: has no effect.
     unsafe { call(libc::SYS_getppid, [0; 6]) as u32 }
@@ -414,7 +411,7 @@ pub fn getrandom(into: &mut [u8]) -> bool {
     n == into.len() as isize
 }
 
-/// The set of CPUs that this thread may run on, and how many bytes of it the kernel filled.
+/// Writes the set of CPUs that this thread may run on; returns how many bytes the kernel wrote.
 pub fn affinity(into: &mut [u8]) -> usize {
     // SAFETY: writes into the slice only.
     let n = unsafe {
@@ -426,13 +423,13 @@ pub fn affinity(into: &mut [u8]) -> usize {
     usize::try_from(n).unwrap_or(0)
 }
 
-/// Ends the process by SIGABRT, also where the signal is blocked or ignored, as the C library's
-/// function of that name does. That one may be wrapped by a function that allocates, while the
-/// allocator holds locks.
+/// Ends the process by SIGABRT, even if the signal is blocked or ignored, as the C library's
+/// `abort` does. The C library's function may be wrapped by one that allocates, and the allocator
+/// may hold locks here.
 pub fn abort() -> ! {
     let signal = libc::SIGABRT as usize;
     let set = 1u64 << (signal - 1);
-    // SAFETY: reads the set; the handler that the program may have runs, as it expects.
+    // SAFETY: reads the set. The program's handler runs if it has one, as it expects.
     unsafe {
         let unblock = libc::SIG_UNBLOCK as usize;
         call(
@@ -440,7 +437,7 @@ pub fn abort() -> ! {
             [unblock, &raw const set as usize, 0, 8, 0, 0],
         );
         raise(signal);
-        // The handler returned, or there is none and the signal was ignored.
+        // The handler returned, or the signal was ignored.
         let default = [0usize; 4];
         call(
             libc::SYS_rt_sigaction,

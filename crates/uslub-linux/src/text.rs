@@ -1,4 +1,7 @@
-//! Text without memory from anyone: a buffer on the stack, written in one go.
+//! Text without allocation: a fixed buffer, written by one system call.
+//!
+//! [`complain`] has one static buffer for all threads. Its flag is either free or taken by one
+//! thread; a thread that finds it taken writes without the buffer. Any thread may call.
 
 use core::cell::UnsafeCell;
 use core::fmt::{Arguments, Write};
@@ -22,7 +25,7 @@ impl<const N: usize> Text<N> {
         }
     }
 
-    /// What was written.
+    /// The bytes written so far.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
@@ -48,7 +51,7 @@ impl<const N: usize> Write for Text<N> {
     }
 }
 
-/// The buffer of [`complain`]: whoever has set `taken` may use `text`.
+/// The buffer of [`complain`]. Only the thread that set `taken` may use `text`.
 struct Shared {
     taken: AtomicBool,
     text: UnsafeCell<Text<1024>>,
@@ -72,15 +75,15 @@ impl Write for Unbuffered {
     }
 }
 
-/// Writes a line to standard error, by one system call unless another thread does the same right
-/// now.
+/// Writes a line to standard error: by one system call, unless another thread writes a line at the
+/// same time.
 ///
-/// The buffer is static, as callers may have little stack left. A signal handler that interrupts
-/// its user, and a child of `fork` that inherits it taken, write without it.
+/// The buffer is static because callers may have little stack left. Two callers write without it: a
+/// signal handler that interrupts its user, and a child of `fork` that inherits it taken.
 #[cold]
 #[inline(never)]
 pub fn complain(message: Arguments<'_>) {
-    // Acquire: what the last user wrote into the buffer is done.
+    // Acquire: the last user's accesses to the buffer are complete.
     if LINE.taken.swap(true, Acquire) {
         let _ = writeln!(Unbuffered, "uslub: {message}");
         return;
@@ -90,7 +93,7 @@ pub fn complain(message: Arguments<'_>) {
     text.len = 0;
     let _ = writeln!(text, "uslub: {message}");
     sys::write_all(libc::STDERR_FILENO, text.as_bytes());
-    // Release: the next user's writes come behind these reads.
+    // Release: the next user's writes come after these reads.
     LINE.taken.store(false, Release);
 }
 
@@ -102,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_finds_the_buffer_taken_does_not_wait_for_it() {
-        // Relaxed: no other thread of this test looks.
+        // Relaxed: no other thread of this test reads it.
         LINE.taken.store(true, Relaxed);
         complain(format_args!("beside the buffer"));
         assert!(LINE.taken.load(Relaxed), "taken still, by the other");

@@ -1,8 +1,11 @@
-//! The malloc family.
+//! The malloc family. Any thread may call, at any time.
 //!
-//! Success leaves `errno` alone, failure sets it; frees keep it. Objects of
-//! 16 bytes and more are aligned to 16 bytes, those of a power of two up to 4096 bytes to
-//! their size. Zero bytes give a pointer of their own.
+//! A success leaves `errno` alone, a failure sets it, and a free keeps it. Objects of 16 bytes and
+//! more are aligned to 16 bytes. Objects whose size is a power of two up to 4096 bytes are aligned
+//! to their size. Zero bytes give a pointer of their own.
+//!
+//! Each call tries a fast path (`front`), then a slow path here. Slow paths set the allocator up on
+//! the first call.
 
 use core::ffi::c_void;
 use core::ptr::null_mut;
@@ -18,7 +21,7 @@ use uslub_linux::sys;
 use crate::front::{FRONT, free, free_of, malloc};
 use crate::{ALLOCATOR, early, helper, set_errno, start};
 
-/// Hands an object out, or says that there is no memory.
+/// Ends an allocation: returns the object, or null with `errno` = `ENOMEM`.
 fn handed(object: *mut u8) -> *mut c_void {
     FRONT.follow();
     if object.is_null() {
@@ -32,8 +35,8 @@ fn no_memory() -> *mut c_void {
     null_mut()
 }
 
-/// An object of zeroes for a caller that the set-up bars, without a word to `errno`; null for
-/// others: the set-up has failed.
+/// An object of zeroes for a caller that must not wait for the set-up. Null for other callers: for
+/// them the set-up has failed. Leaves `errno` alone.
 #[cold]
 fn barred(align: usize, bytes: usize) -> *mut u8 {
     if start::is_barred() {
@@ -43,7 +46,7 @@ fn barred(align: usize, bytes: usize) -> *mut u8 {
     }
 }
 
-/// [`barred`] without an alignment.
+/// As [`barred`] without an alignment, and sets `errno`.
 #[cold]
 fn handed_early(bytes: usize) -> *mut c_void {
     let object = barred(1, bytes);
@@ -53,7 +56,7 @@ fn handed_early(bytes: usize) -> *mut c_void {
     object.cast()
 }
 
-/// [`malloc`] where the fast path could not.
+/// The slow path of [`malloc`].
 #[cold]
 pub(crate) extern "C" fn malloc_slow(bytes: usize) -> *mut c_void {
     if !start::ready() {
@@ -62,7 +65,7 @@ pub(crate) extern "C" fn malloc_slow(bytes: usize) -> *mut c_void {
     handed(ALLOCATOR.kmalloc(bytes, Gfp::KERNEL))
 }
 
-/// [`free`] where the fast path could not.
+/// The slow path of [`free`].
 ///
 /// # Safety
 ///
@@ -83,7 +86,7 @@ pub(crate) unsafe extern "C" fn free_slow(object: *mut c_void) {
     helper::after_free();
 }
 
-/// As the allocator's. Apart from [`free_slow`], whose frame lies on the stack meanwhile.
+/// The allocator's `kfree`. Not inlined, to keep the frame of [`free_slow`] small.
 ///
 /// # Safety
 ///
@@ -94,7 +97,7 @@ unsafe fn kfree(object: *mut c_void) {
     unsafe { ALLOCATOR.kfree(object.cast()) }
 }
 
-/// Ends the process: `object` is the object that was freed last on this CPU.
+/// Ends the process: `object` was the last object freed on this CPU, and is freed again.
 #[cfg(target_arch = "x86_64")]
 #[cold]
 pub(crate) extern "C" fn free_twice(object: *mut c_void) -> ! {
@@ -112,14 +115,14 @@ pub(crate) extern "C" fn free_twice(object: *mut c_void) -> ! {
 ///
 /// # Safety
 ///
-/// None beyond C's.
+/// No more than C demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     let Some(bytes) = count.checked_mul(size) else {
         return no_memory();
     };
     if bytes <= CLASS_MAX {
-        // SAFETY: the object is ours and so long.
+        // SAFETY: the object is ours and has `bytes` bytes.
         unsafe {
             let object = malloc(bytes);
             if !object.is_null() {
@@ -134,8 +137,8 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     handed(ALLOCATOR.kmalloc(bytes, Gfp::KERNEL | Gfp::ZERO))
 }
 
-/// Changes an object's size, moving it if need be; the old object stays when that fails. Zero bytes
-/// free it.
+/// Changes an object's size; may move it. If that fails, the old object stays. Zero bytes free the
+/// object.
 ///
 /// # Safety
 ///
@@ -155,8 +158,8 @@ pub unsafe extern "C" fn realloc(object: *mut c_void, bytes: usize) -> *mut c_vo
     }
 }
 
-/// Changes the size of what is an object to what is a size. Apart from [`realloc`], which needs no
-/// frame for new objects then.
+/// The rest of [`realloc`], for an object that is not null and a size that is not 0. Not inlined,
+/// so that [`realloc`] needs no frame for a null object.
 ///
 /// # Safety
 ///
@@ -179,20 +182,20 @@ unsafe fn resize(object: *mut c_void, bytes: usize) -> *mut c_void {
     }
 }
 
-/// Moves an object of a size class to a larger one.
+/// Moves an object of a size class to a larger size class.
 ///
 /// # Safety
 ///
 /// `object` is live.
 #[inline]
 unsafe fn grow(object: *mut c_void, class: usize, bytes: usize) -> *mut c_void {
-    // SAFETY: passed on; both are so long, and one of them is new.
+    // SAFETY: passed on. Both objects have `old` bytes or more, and one of them is new.
     unsafe {
         let new = malloc(bytes);
         if new.is_null() {
             return new;
         }
-        // The first word apart: most of those that grow are of two, and need no call then.
+        // The first word by itself: most objects that grow have two words, and then need no call.
         let (to, from) = (new.cast::<u64>(), object.cast::<u64>());
         to.write(from.read());
         let old = class_size(class);
@@ -206,11 +209,11 @@ unsafe fn grow(object: *mut c_void, class: usize, bytes: usize) -> *mut c_void {
     }
 }
 
-/// [`resize`] where the fast path could not.
+/// The slow path of [`resize`].
 ///
 /// # Safety
 ///
-/// As there.
+/// As for [`resize`].
 #[cold]
 unsafe fn resize_slow(object: *mut c_void, bytes: usize) -> *mut c_void {
     // SAFETY: passed on.
@@ -243,8 +246,8 @@ fn resized(object: *mut u8, bytes: usize) -> *mut c_void {
     object
 }
 
-/// The end of [`resize_slow`], whose frame does not lie on the stack meanwhile: copies an object of
-/// `old` bytes.
+/// The end of [`resize_slow`]: copies an object of `old` bytes. Not inlined: as a tail call it runs
+/// without the frame of [`resize_slow`] on the stack.
 ///
 /// # Safety
 ///
@@ -256,7 +259,7 @@ unsafe fn move_to_new(object: *mut c_void, old: usize, bytes: usize) -> *mut c_v
     resized(moved, bytes)
 }
 
-/// [`resize`] of an object of a caller that the set-up barred.
+/// [`resize`] of an object that a barred caller got.
 ///
 /// # Safety
 ///
@@ -264,7 +267,7 @@ unsafe fn move_to_new(object: *mut c_void, old: usize, bytes: usize) -> *mut c_v
 #[cold]
 #[inline(never)]
 unsafe fn leave_early(object: *mut c_void, bytes: usize) -> *mut c_void {
-    // SAFETY: both are so long, and one of them is new.
+    // SAFETY: both objects have the bytes that are copied, and one of them is new.
     unsafe {
         let new = malloc(bytes);
         if !new.is_null() {
@@ -294,7 +297,7 @@ pub unsafe extern "C" fn reallocarray(
     }
 }
 
-/// An aligned object, without a word to `errno`.
+/// An aligned object, or null. Leaves `errno` alone.
 fn aligned(align: usize, bytes: usize) -> *mut u8 {
     if bytes > SIZE_MAX {
         return null_mut();
@@ -307,9 +310,9 @@ fn aligned(align: usize, bytes: usize) -> *mut u8 {
     object
 }
 
-/// Allocates with an alignment, a power of two and multiple of the pointer's size.
-/// Returns `EINVAL` or `ENOMEM` and leaves `*out` alone then. `ENOMEM` is in `errno` too, as with
-/// the GNU library.
+/// Allocates with an alignment, a power of two and a multiple of a pointer's size. On failure
+/// returns `EINVAL` or `ENOMEM` and leaves `*out` alone. `ENOMEM` is in `errno` too, as with the
+/// GNU library.
 ///
 /// # Safety
 ///
@@ -333,22 +336,23 @@ pub unsafe extern "C" fn posix_memalign(
     0
 }
 
-/// As [`memalign`]: so the GNU library does before version 2.38, and programs were written with it.
+/// As [`memalign`], like the GNU library before version 2.38: programs rely on it.
 ///
 /// # Safety
 ///
-/// None beyond C's.
+/// No more than C demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn aligned_alloc(align: usize, bytes: usize) -> *mut c_void {
     // SAFETY: passed on.
     unsafe { memalign(align, bytes) }
 }
 
-/// Allocates with an alignment; one that is no power of two is rounded up, as in the GNU library.
+/// Allocates with an alignment. An alignment that is not a power of two is rounded up, as in the
+/// GNU library.
 ///
 /// # Safety
 ///
-/// None beyond C's.
+/// No more than C demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memalign(align: usize, bytes: usize) -> *mut c_void {
     let Some(align) = align.max(1).checked_next_power_of_two() else {
@@ -362,7 +366,7 @@ pub unsafe extern "C" fn memalign(align: usize, bytes: usize) -> *mut c_void {
     object.cast()
 }
 
-/// Bytes of a page of the system.
+/// Bytes of a system page.
 fn page_bytes() -> usize {
     if start::ready() {
         ALLOCATOR.platform.system_page()
@@ -371,22 +375,22 @@ fn page_bytes() -> usize {
     }
 }
 
-/// Allocates aligned to a page.
+/// Allocates memory aligned to a system page.
 ///
 /// # Safety
 ///
-/// None beyond C's.
+/// No more than C demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn valloc(bytes: usize) -> *mut c_void {
     // SAFETY: passed on.
     unsafe { aligned_alloc(page_bytes(), bytes) }
 }
 
-/// Allocates whole pages.
+/// Allocates whole system pages.
 ///
 /// # Safety
 ///
-/// None beyond C's.
+/// No more than C demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pvalloc(bytes: usize) -> *mut c_void {
     let page = page_bytes();
@@ -397,7 +401,7 @@ pub unsafe extern "C" fn pvalloc(bytes: usize) -> *mut c_void {
     }
 }
 
-/// Bytes that may be used of an object; 0 for null.
+/// Usable bytes of an object; 0 for null.
 ///
 /// # Safety
 ///
@@ -405,7 +409,7 @@ pub unsafe extern "C" fn pvalloc(bytes: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc_usable_size(object: *mut c_void) -> usize {
     if early::owns(object.cast()) {
-        // SAFETY: just seen.
+        // SAFETY: `owns` said that the object is from there.
         unsafe { early::size(object.cast()) }
     } else if start::ready() {
         ALLOCATOR.ksize(object.cast())
@@ -429,7 +433,7 @@ pub unsafe extern "C" fn cfree(object: *mut c_void) {
 ///
 /// # Safety
 ///
-/// As for `free`; `bytes` is what was asked for.
+/// As for `free`; `bytes` is the size that was requested.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free_sized(object: *mut c_void, _bytes: usize) {
     // SAFETY: passed on.
@@ -440,14 +444,15 @@ pub unsafe extern "C" fn free_sized(object: *mut c_void, _bytes: usize) {
 ///
 /// # Safety
 ///
-/// As for `free`; `align` and `bytes` are what was asked for.
+/// As for `free`; `align` and `bytes` are the values that were requested.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free_aligned_sized(object: *mut c_void, _align: usize, _bytes: usize) {
     // SAFETY: passed on.
     unsafe { free(object) }
 }
 
-/// Checks all of the allocator's structures; 0 when they hold. For quiet moments.
+/// Checks all of the allocator's structures. Returns 0 if they are consistent, otherwise 1, after a
+/// message on standard error. No other thread may use the allocator meanwhile.
 #[unsafe(no_mangle)]
 pub extern "C" fn uslub_validate() -> c_int {
     if !start::ready() {

@@ -1,14 +1,19 @@
-//! Memory for those whom the set-up bars.
+//! Memory for callers that must not wait for the set-up.
 //!
-//! A call may come from inside the set-up, on the thread that does it: from a signal handler, or
-//! from a library that wraps a function which the set-up calls. And the child of a fork that
-//! another thread made meanwhile has no thread that ends the set-up. Both get objects from a
-//! mapping of their own, one behind the other; a free does nothing. Such objects stay good when the
-//! set-up has ended.
+//! Two kinds of caller are barred from waiting, because the set-up would never end for them:
+//!
+//! - a call from inside the set-up, on the thread that runs it: from a signal handler, or from a
+//!   library that wraps a function which the set-up calls;
+//! - the child of a fork that another thread made meanwhile: it has no thread that ends the set-up.
+//!
+//! They get objects from one mapping, placed one behind the other. A free does nothing. The objects
+//! stay valid after the set-up.
 //!
 //! ```text
 //!  mapping: | its size | size, object | size, object | … | not used yet |
 //! ```
+//!
+//! Any thread and any signal handler may call: all state is two words, changed by compare-and-swap.
 
 use core::ptr::null_mut;
 use core::sync::atomic::AtomicUsize;
@@ -17,26 +22,26 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use libc::{MAP_NORESERVE, PROT_READ, PROT_WRITE};
 use uslub_linux::sys;
 
-/// Bytes of the mapping: the first of these that the system grants. Untouched pages cost nothing.
+/// Bytes of the mapping: the first size that the system grants. Untouched pages cost nothing.
 const SIZES: [usize; 3] = [64 << 20, 1 << 20, 64 << 10];
-/// Alignment of each object at least, and bytes of the header before it.
+/// Minimum alignment of an object, and size of the header before it, in bytes.
 const UNIT: usize = 16;
 
-/// Where the mapping begins; 0 before there is one.
+/// Address of the mapping; 0 before it is made.
 static BASE: AtomicUsize = AtomicUsize::new(0);
-/// Bytes handed out, the mapping's header included.
+/// Bytes handed out, including the mapping's own header.
 static USED: AtomicUsize = AtomicUsize::new(UNIT);
 
-/// The mapping's bounds, if there is one.
+/// The mapping's start and end, if it was made.
 fn bounds() -> Option<(usize, usize)> {
-    // Acquire: with the size that the mapping's first word holds.
+    // Acquire: pairs with `mapping`, which wrote the size into the first word.
     let base = BASE.load(Acquire);
-    // SAFETY: written before the base was published.
+    // SAFETY: the size was written before the base was published.
     (base != 0).then(|| (base, base + unsafe { *(base as *const usize) }))
 }
 
-/// The mapping's bounds; made at the first call. A signal handler may interrupt it anywhere and
-/// call it.
+/// The mapping's start and end; the first call makes the mapping. A signal handler may interrupt
+/// this anywhere and call it again.
 fn mapping() -> Option<(usize, usize)> {
     if let Some(bounds) = bounds() {
         return Some(bounds);
@@ -47,28 +52,28 @@ fn mapping() -> Option<(usize, usize)> {
     })?;
     // SAFETY: the mapping is ours.
     unsafe { (base as *mut usize).write(bytes) };
-    // AcqRel: publishes the size, or sees the other mapping's.
+    // AcqRel: publishes the size, or sees the size of the other caller's mapping.
     if BASE.compare_exchange(0, base, AcqRel, Acquire).is_err() {
-        // SAFETY: nobody knows this mapping.
+        // SAFETY: no other code knows this mapping.
         unsafe { sys::munmap(base, bytes) };
     }
     bounds()
 }
 
-/// An object of `bytes` zero bytes, or null; `align` is a power of two.
+/// An object of `bytes` zero bytes, or null. `align` is a power of two, in bytes.
 pub(crate) fn allocate(bytes: usize, align: usize) -> *mut u8 {
     let Some((base, end)) = mapping() else {
         return null_mut();
     };
     let align = align.max(UNIT);
-    // Room for the header and for any start.
+    // Room for the header, at any start.
     let room = bytes
         .checked_next_multiple_of(UNIT)
         .and_then(|bytes| bytes.checked_add(align));
     let Some(room) = room.filter(|&room| room <= end - base) else {
         return null_mut();
     };
-    // Relaxed: each caller gets a part of its own.
+    // Relaxed: the compare-and-swap alone gives each caller its own part.
     let mut used = USED.load(Relaxed);
     loop {
         if room > end - base - used {
@@ -81,24 +86,24 @@ pub(crate) fn allocate(bytes: usize, align: usize) -> *mut u8 {
         }
     }
     let object = (base + used + UNIT).next_multiple_of(align);
-    // SAFETY: within the part that is ours, with the header before it.
+    // SAFETY: within this caller's part, which has the header before the object.
     unsafe { ((object - UNIT) as *mut usize).write(bytes) };
     object as *mut u8
 }
 
-/// Whether an object is from here.
+/// Whether an object is from this mapping.
 #[inline]
 pub(crate) fn owns(object: *const u8) -> bool {
     bounds().is_some_and(|(base, end)| (base..end).contains(&(object as usize)))
 }
 
-/// The size that was asked for.
+/// The size that was requested, in bytes.
 ///
 /// # Safety
 ///
-/// The object is from here.
+/// The object is from this mapping.
 pub(crate) unsafe fn size(object: *const u8) -> usize {
-    // SAFETY: the header is before the object.
+    // SAFETY: the header lies before the object.
     unsafe { *object.sub(UNIT).cast::<usize>() }
 }
 

@@ -1,16 +1,22 @@
-//! malloc and free as most calls see them.
+//! The fast paths of `malloc` and `free`.
 //!
-//! Both are one restartable sequence each (see `uslub-rseq`), written out
-//! so that there is no frame, no call and no lock: the class (or the cache of
-//! the page), the CPU's region, the top, the object, one store. Whatever does not fit that goes to
-//! the slow functions with the argument untouched: other sizes, empty or full
-//! sheaves, aborted sequences, and everything while [`FRONT`] is closed (its bounds are 0): before
-//! set-up, without restartable sequences, and while a `vfork` is under way.
+//! Each is one restartable sequence (see `uslub-rseq`) without a frame, a call or a lock. It finds
+//! the class (or the cache of the page), the CPU's region, the top and the object, and commits by
+//! one store. All other cases jump to the slow functions with the argument unchanged: other sizes,
+//! empty or full sheaves, aborted sequences.
 //!
-//! Each of the two is there twice, as the thread's area has two fields that may index the regions,
-//! and one load more in each call is what it costs to look up where the field is. Calls come to the
-//! function for the concurrency id; kernels before 6.3 have none, and there it is closed, which
-//! leads to the one for the CPU's number.
+//! | state of [`FRONT`] | when | effect |
+//! |---|---|---|
+//! | closed: bounds are 0 | before set-up; without sequences; in a `vfork` | slow paths |
+//! | open | otherwise | fast paths |
+//!
+//! Any thread may call [`malloc`] and [`free`]. [`Front::open`], [`Front::close`] and
+//! [`Front::follow`] are for slow paths.
+//!
+//! Both functions exist twice, because the thread's area has two fields that may index the regions,
+//! and looking the field up would cost each call a load. Calls enter the function for the
+//! concurrency id. On kernels before 6.3, which have no such id, it is closed and leads to the
+//! function for the CPU's number.
 
 use core::mem::offset_of;
 use core::ptr::null_mut;
@@ -24,26 +30,27 @@ use uslub_rseq::Index;
 
 use crate::ALLOCATOR;
 
-/// Most CPUs for which the fast paths open: as many as the kernel can have.
+/// CPUs for which there is room: the most that the kernel supports.
 const CPUS: usize = 8192;
 
-/// What a `malloc` and a `free` look at.
+/// What a `malloc` and a `free` read.
 ///
-/// They also write to the second word of the thread's area, which is aligned to 32 bytes and may
-/// lie anywhere in its page: second words of 32 bytes are left empty.
+/// Both also write to the second word of the thread's area. The area is aligned to 32 bytes and
+/// lies anywhere in its page. So the second word of every 32 bytes here is unused: a load from it
+/// could wait for such a store.
 #[repr(C, align(64))]
 struct Line {
     /// Address of the arena's page 0.
     base: AtomicUsize,
     _written: usize,
-    /// The page → cache array.
+    /// Address of the page → cache array.
     map: AtomicUsize,
-    /// Sizes below it have a class; 0 closes `malloc`.
+    /// Sizes in bytes below it have a class; 0 closes `malloc`.
     limit: AtomicUsize,
-    /// Offset of the thread's area from the thread pointer.
+    /// Offset of the thread's area from the thread pointer, in bytes.
     offset: AtomicUsize,
     _written_too: usize,
-    /// Pages that `map` covers; 0 closes `free`.
+    /// Number of pages that `map` covers; 0 closes `free`.
     pages: AtomicUsize,
 }
 
@@ -62,42 +69,44 @@ impl Line {
 
     fn open(&self, offset: isize) {
         let arena = &ALLOCATOR.zone.arena;
-        // Relaxed: published by the two that follow.
+        // Relaxed: the two stores that follow publish them.
         self.base.store(arena.base(), Relaxed);
         self.map.store(arena.map() as usize, Relaxed);
         self.offset.store(offset as usize, Relaxed);
-        // Release: the bounds open what is above. With several memory nodes a free must look where
-        // its object belongs.
+        // Release: publishes the words above. With several memory nodes this is 0, because a free
+        // must check to which node its object belongs.
         self.pages.store(arena.parkable(), Release);
         // Release: as above.
         self.limit.store(CLASS_MAX + 1, Release);
     }
 
     fn close(&self) {
-        // Relaxed: the only thread that must not slip through is born after it, on this one.
+        // Relaxed: only the child must not get through, and it is born later, on this thread.
         self.pages.store(0, Relaxed);
         self.limit.store(0, Relaxed);
     }
 
     fn follow(&self, limit: usize) {
-        // Acquire: what is closed stays closed.
+        // Acquire: a line that is closed stays closed.
         let pages = self.pages.load(Acquire);
         if pages != 0 && pages < limit {
-            // Release: with the map of those pages. A race with `close` is lost by the exchange.
+            // Release: publishes the map of the new pages. If `close` comes in between, the
+            // compare-and-swap fails.
             let _ = self.pages.compare_exchange(pages, limit, Release, Relaxed);
         }
     }
 }
 
-/// What the fast paths look at, [`APART`]: a cache line for each pair of them, then the table of
-/// classes and that of regions. All zeros at first, so that the library's file has none of it.
+/// What the fast paths read, at offset [`APART`] of a page: a cache line for each of the two pairs
+/// of functions, the table of classes, and the table of regions. All are zero at first, so the
+/// library's file does not contain them.
 #[repr(C, align(4096))]
 pub(crate) struct Front {
     _before: [u8; APART],
     by_id: Line,
     by_number: Line,
-    /// Identity of the class's cache by size in words. Those above 3.5 KiB lie in the next page,
-    /// and not apart.
+    /// Identity of a class's cache, by size in words of 8 bytes. The entries for sizes above 3.5
+    /// KiB lie in the next page, below [`APART`].
     classes: [AtomicU16; CLASS_MAX / 8 + 1],
     _between: [u8; PAGE_SIZE - 2 * size_of::<Line>() - 2 * (CLASS_MAX / 8 + 1)],
     /// Regions by index.
@@ -116,12 +125,12 @@ pub(crate) static FRONT: Front = Front {
 };
 
 impl Front {
-    /// Where the allocator is to list its regions.
+    /// The table in which the allocator lists its regions.
     pub(crate) const fn regions(&self) -> &[AtomicPtr<Region>] {
         &self.regions
     }
 
-    /// Fills the table of classes, before the fast paths are opened for the first time.
+    /// Fills the table of classes. Call it before the fast paths open for the first time.
     pub(crate) fn set_up(&self) {
         for (place, class) in self.classes.iter().zip(CLASS_TABLE) {
             // Relaxed: published by the bounds.
@@ -129,7 +138,7 @@ impl Front {
         }
     }
 
-    /// Opens the fast paths, if there are restartable sequences and no child shares our memory.
+    /// Opens the fast paths if there are restartable sequences and no child shares our memory.
     pub(crate) fn open(&self) {
         let Some(area) = ALLOCATOR.platform.area() else {
             return;
@@ -151,8 +160,8 @@ impl Front {
         self.by_number.close();
     }
 
-    /// Lets `free` know pages that the arena has won since, and opens what a child has closed that
-    /// is gone.
+    /// Extends `free` to pages that the arena gained since. Opens the fast paths if the last child
+    /// that had closed them has ended.
     #[inline]
     pub(crate) fn follow(&self) {
         let limit = ALLOCATOR.zone.arena.parkable();
@@ -177,7 +186,7 @@ mod fast {
     use super::{FRONT, Front, Line};
     use crate::api::{free_slow, free_twice, malloc_slow};
 
-    // Those for the concurrency id begin a cache line.
+    // The functions for the concurrency id begin at a cache line.
     global_asm!(
         ".pushsection .text.uslub_malloc, \"ax\"",
         ".p2align 6",
@@ -187,7 +196,7 @@ mod fast {
         ".popsection",
     );
 
-    /// `malloc` by an index; where its line is closed, what is given.
+    /// `malloc` by an index field. If its line is closed, it jumps to `$closed`.
     macro_rules! malloc_by {
         ($index:ident, $line:ident, $closed:ident) => {
             naked_asm!(
@@ -198,7 +207,7 @@ mod fast {
                 "shr eax, 3",
                 "movzx r9d, word ptr [rsi + rax * 2 + {classes}]",
                 "mov rdx, [rsi + {offset}]",
-                // A thread that the kernel does not know has a negative number here.
+                // Negative if the kernel does not know this thread.
                 "cmp dword ptr fs:[rdx + {number}], 0",
                 "js {slow}",
                 "lea rcx, [rip + 50f]",
@@ -231,12 +240,12 @@ mod fast {
         };
     }
 
-    /// What frees an object (`rdi`) of a cache (`rax`).
+    /// Frees an object (`rdi`) of a cache (`rax`).
     macro_rules! push {
         () => {
             concat!(
                 "mov rdx, [rsi + {offset}]\n",
-                // A thread that the kernel does not know has a negative number here.
+                // Negative if the kernel does not know this thread.
                 "cmp dword ptr fs:[rdx + {number}], 0\n",
                 "js {slow}\n",
                 "lea rcx, [rip + 50f]\n",
@@ -245,7 +254,7 @@ mod fast {
                 "mov ecx, fs:[rdx + {index}]\n",
                 "mov rcx, [rsi + rcx * 8 + {regions}]\n",
                 "mov r8, [rcx + rax * 8]\n",
-                // The newest free object is this one: it was freed just before.
+                // The newest free object is this object: it was freed just before.
                 "cmp [r8], rdi\n",
                 "je {twice}\n",
                 "add r8, 8\n",
@@ -260,7 +269,7 @@ mod fast {
         };
     }
 
-    /// `free` by an index, likewise.
+    /// `free` by an index field. If its line is closed, it jumps to `$closed`.
     macro_rules! free_by {
         ($index:ident, $line:ident, $closed:ident) => {
             naked_asm!(
@@ -273,7 +282,8 @@ mod fast {
                 "mov rcx, [rsi + {map}]",
                 "movzx eax, word ptr [rcx + rax * 2]",
                 push!(),
-                // No object, or none of a class: programs free null as often as they like.
+                // Outside of the mapped pages, or closed. Null ends here, because programs free
+                // null often.
                 "60:",
                 "test rdi, rdi",
                 "jnz {closed}",
@@ -297,7 +307,7 @@ mod fast {
         };
     }
 
-    /// Allocates `bytes`; null with `errno` = `ENOMEM` when memory cannot be had.
+    /// Allocates `bytes` bytes; null with `errno` = `ENOMEM` if there is no memory.
     #[unsafe(no_mangle)]
     #[unsafe(naked)]
     #[unsafe(link_section = ".text.uslub_malloc")]
@@ -310,7 +320,8 @@ mod fast {
         malloc_by!(CpuId, by_number, malloc_slow)
     }
 
-    /// Frees an object; null is ignored. What is no object ends the process with a message.
+    /// Frees an object; null is ignored. A pointer that is no object ends the process with a
+    /// message.
     #[unsafe(no_mangle)]
     #[unsafe(naked)]
     #[unsafe(link_section = ".text.uslub_free")]
@@ -323,11 +334,12 @@ mod fast {
         free_by!(CpuId, by_number, free_slow)
     }
 
-    /// [`free`] for who knows the identity of the object's cache ([`CacheId::raw`](uslub_core::percpu::CacheId::raw)), a class's.
+    /// [`free`] of an object of a size class. `cache` is the identity of the class's cache: see
+    /// [`CacheId::raw`](uslub_core::percpu::CacheId::raw).
     ///
     /// # Safety
     ///
-    /// As for `free`, and the object is of that cache.
+    /// As for `free`, and the object is of this cache.
     #[unsafe(naked)]
     pub(crate) unsafe extern "C" fn free_of(object: *mut c_void, cache: u16) {
         naked_asm!(
@@ -357,20 +369,22 @@ mod fast {
 mod fast {
     use core::ffi::c_void;
 
-    /// Allocates `bytes`; null with `errno` = `ENOMEM` when memory cannot be had.
+    /// Allocates `bytes` bytes; null with `errno` = `ENOMEM` if there is no memory.
     #[unsafe(no_mangle)]
     pub unsafe extern "C" fn malloc(bytes: usize) -> *mut c_void {
         crate::api::malloc_slow(bytes)
     }
 
-    /// Frees an object; null is ignored. What is no object ends the process with a message.
+    /// Frees an object; null is ignored. A pointer that is no object ends the process with a
+    /// message.
     #[unsafe(no_mangle)]
     pub unsafe extern "C" fn free(object: *mut c_void) {
         // SAFETY: passed on.
         unsafe { crate::api::free_slow(object) }
     }
 
-    /// [`free`] for who knows the identity of the object's cache ([`CacheId::raw`](uslub_core::percpu::CacheId::raw)), a class's.
+    /// [`free`] of an object of a size class. `cache` is the identity of the class's cache: see
+    /// [`CacheId::raw`](uslub_core::percpu::CacheId::raw).
     ///
     /// # Safety
     ///

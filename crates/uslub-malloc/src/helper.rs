@@ -1,14 +1,14 @@
 //! The helper: a thread that gives memory back while the program makes no calls.
 //!
-//! It exists only where the environment asks for it (`uslub run` does), begins only when more than
-//! [`START_BYTES`] lie empty, and ends when nothing is left to do, so a
-//! program has it for moments. No program can see it in its C library: it is made with a bare
-//! system call, has no signals and no per-CPU slots, and makes direct system calls only.
+//! It exists only if the environment asks for it (`uslub run` does). It starts when more than
+//! [`START_BYTES`] are empty, and ends when nothing is left to do, so it lives for moments. The
+//! program's C library does not know it: a bare system call makes it, and it has no signals and no
+//! per-CPU slots. It makes direct system calls only.
 //!
-//! Its thread-local memory is a bare block beside its stack. It must not be that of the thread
-//! which starts it: that thread may end, and its area is where the kernel looks for the sequence
-//! that *it* runs. In the block the area says that the kernel knows nothing of this thread, so no
-//! sequence begins.
+//! Its thread-local memory is a bare block next to its stack. The memory of the thread that starts
+//! it would not do: this thread may end, and the kernel looks in its area for the sequence that
+//! *it* runs. In the block the area says that the kernel does not know the helper, so no sequence
+//! begins.
 //!
 //! ```text
 //!  stack, grows down | below the thread pointer | above it
@@ -16,25 +16,25 @@
 //!
 //! | [`TID`] | meaning |
 //! |---|---|
-//! | 0 | there is none; its stack is free |
+//! | 0 | no helper; its stack is free |
 //! | [`STARTING`] | a thread is making it |
-//! | other | it runs (the kernel writes 0 when it is gone) |
+//! | other | it runs (the kernel writes 0 at its end) |
 //!
-//! The helper must not have more rights than the program. It gets those of the thread that starts
-//! it. Before the program changes its rights, needs a single thread or forbids itself system calls,
-//! the helper is told to end and waited for ([`hold`], [`stop`]). A program may also do so by bare
-//! instructions, which nobody sees. So [`uslub run`](crate::witness) is asked before the helper is
-//! made and before each piece of work:
+//! The helper must not have more rights than the program. It gets the rights of the thread that
+//! starts it. Before the program changes its rights, needs a single thread or forbids itself system
+//! calls, the wrapper of the call tells the helper to end and waits for it ([`hold`], [`stop`]). A
+//! program may also make these calls by bare instructions, unseen. So [`uslub run`](crate::witness)
+//! is asked before the helper is made and before each piece of work:
 //!
-//! | answer | then |
+//! | answer | action |
 //! |---|---|
-//! | all threads have the same rights, and no filter | it works |
-//! | threads differ | it ends; a thread may make another when they do not |
-//! | there is a filter | it ends for good, as a filter may end the process at any call |
-//! | none, time and again | it ends for good |
+//! | all threads have the same rights, and no filter | the helper works |
+//! | threads differ | it ends; a thread may make another when they are the same again |
+//! | there is a filter | it ends for good, because a filter may kill the process at any call |
+//! | no answer, many times in a row | it ends for good |
 //!
-//! The question needs no system call but `futex`. Scheduling (priority, CPUs) stays that of the
-//! thread that started the helper, as with any thread.
+//! The only system call for a question is `futex`. The helper keeps the scheduling (priority, CPUs)
+//! of the thread that started it, as any thread does.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
@@ -46,49 +46,49 @@ use uslub_report::witness::Verdict;
 
 use crate::{ALLOCATOR, witness};
 
-/// Bytes that lie empty before the helper starts.
+/// Empty bytes above which the helper starts.
 const START_BYTES: usize = 16 << 20;
-/// Bytes that may lie empty when it ends.
+/// Empty bytes that may be left when it ends.
 const END_BYTES: usize = 1 << 20;
-/// Milliseconds between two looks.
+/// Milliseconds between two checks.
 const PERIOD_MS: u64 = 250;
-/// Looks at an idle program before all is given back.
+/// Checks in a row that find the program idle before all empty memory is given back.
 const IDLE_LOOKS: u32 = 6;
-/// Milliseconds between two looks whether the helper is gone; its end wakes sooner.
+/// Milliseconds between two checks whether the helper has ended; its end wakes the waiter sooner.
 const GONE_MS: u64 = 100;
-/// Looks with little to do before it ends.
+/// Checks in a row with at most [`START_BYTES`] empty before the helper ends.
 const LAZY_LOOKS: u32 = 20;
-/// Milliseconds that a thread of the program waits for the witness.
+/// Most milliseconds that a thread of the program waits for the witness's answer.
 const ASK_MS: u64 = 500;
-/// Milliseconds in which no helper begins after one was told to end, or threads differed.
+/// Milliseconds in which no helper starts after one was told to end, or after threads differed.
 const PAUSE_MS: u64 = 200;
-/// Questions without an answer before the helper ends.
+/// Questions in a row without an answer that the helper tolerates.
 const UNANSWERED: u32 = 20;
 const STACK_BYTES: usize = 64 << 10;
-/// Least bytes of thread-local memory on either side of the thread pointer: more than a C library's
-/// record of a thread.
+/// Minimum bytes of thread-local memory on either side of the thread pointer: more than a C
+/// library's record of a thread.
 const THREAD_BYTES: usize = 8 << 10;
 const STARTING: u32 = u32::MAX;
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
 static TID: AtomicU32 = AtomicU32::new(0);
 static STOP: AtomicU32 = AtomicU32::new(0);
-/// Changes with each call of [`stop`].
+/// Number of calls of [`stop`].
 static STOPS: AtomicU32 = AtomicU32::new(0);
-/// Calls that are under way during which there may be no helper.
+/// Calls in progress during which there may be no helper.
 static HELD: AtomicU32 = AtomicU32::new(0);
-/// The thread that is starting the helper.
+/// Thread pointer of the thread that is starting the helper.
 static STARTER: AtomicUsize = AtomicUsize::new(0);
-/// No helper begins before, in milliseconds.
+/// Time before which no helper starts, in milliseconds.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 static STACK: AtomicUsize = AtomicUsize::new(0);
 
-/// Reads the environment, before `main`.
+/// Reads the environment. Call it before `main`.
 pub(crate) fn prepare() {
     if cfg!(any(target_arch = "x86_64", target_arch = "aarch64"))
         && uslub_linux::environment::environment(HELPER_VARIABLE).is_some_and(witness::find)
     {
-        // Relaxed: one thread so far.
+        // Relaxed: the process has one thread so far.
         ENABLED.store(true, Relaxed);
     }
 }
@@ -97,10 +97,10 @@ fn empty_bytes() -> usize {
     ALLOCATOR.zone.dirty_bytes() + ALLOCATOR.huge.kept_bytes()
 }
 
-/// Starts the helper when it is due; after slow frees.
+/// Starts the helper if it is due. Slow frees call it.
 #[inline]
 pub(crate) fn after_free() {
-    // Relaxed: glances; the exchange below decides.
+    // Relaxed: hints; the compare-and-swap in `begin` decides.
     if ENABLED.load(Relaxed) && TID.load(Relaxed) == 0 && empty_bytes() > START_BYTES {
         begin();
     }
@@ -115,24 +115,26 @@ fn begin() {
     if ALLOCATOR.platform.now_ms() < NEXT.load(Relaxed) {
         return;
     }
-    // SeqCst: before the look at `HELD`, as `hold` looks here after it has written there.
+    // SeqCst: `TID` is stored before `HELD` is loaded. `hold` does the opposite, so one of the two
+    // sees the other.
     if TID.compare_exchange(0, STARTING, SeqCst, Relaxed).is_err() {
         return;
     }
-    // Relaxed: a signal handler on this thread looks.
+    // Relaxed: read by signal handlers on this thread.
     STARTER.store(Linux::thread(), Relaxed);
-    // Relaxed, both: read by the helper, which is born after it; compared on this thread.
+    // Relaxed, both: the helper, which reads `STOP`, is born later. `STOPS` is compared on this
+    // thread.
     STOP.store(0, Relaxed);
     let stops = STOPS.load(Relaxed);
     // SeqCst: as above.
     if HELD.load(SeqCst) > 0 || !is_wanted(witness::ask(ASK_MS)) || !spawn(stops) {
-        // Release: nobody uses the stack.
+        // Release: nobody uses the stack any longer.
         TID.store(0, Release);
         sys::futex_wake(TID.as_ptr(), i32::MAX as usize);
     }
 }
 
-/// Whether there may be a helper after this answer.
+/// Whether a helper is allowed after this answer.
 fn is_wanted(answer: Option<Verdict>) -> bool {
     match answer {
         Some(Verdict::Same) => return true,
@@ -146,13 +148,13 @@ fn is_wanted(answer: Option<Verdict>) -> bool {
     false
 }
 
-/// Lets no helper begin for a while.
+/// Lets no helper start for [`PAUSE_MS`].
 fn pause() {
     // Relaxed: a hint.
     NEXT.store(ALLOCATOR.platform.now_ms() + PAUSE_MS, Relaxed);
 }
 
-/// What a helper needs: the top of its stack, and its thread pointer.
+/// The top of the helper's stack, and its thread pointer.
 struct Place {
     stack_top: usize,
     thread: usize,
@@ -161,7 +163,7 @@ struct Place {
 /// The helper's memory; made once.
 fn place() -> Option<Place> {
     let area = ALLOCATOR.platform.area().map_or(0, |area| area.offset);
-    // The area lies on either side, depending on whose it is.
+    // The area lies below or above the thread pointer, depending on whose it is.
     let side = |bytes: isize| {
         let bytes = bytes.max(0) as usize + size_of::<[u64; 8]>();
         bytes.max(THREAD_BYTES).next_multiple_of(64)
@@ -173,13 +175,13 @@ fn place() -> Option<Place> {
         let bytes = ALLOCATOR.platform.whole_pages(STACK_BYTES + below + above);
         stack = ALLOCATOR.platform.map(bytes)?.as_ptr() as usize;
         let thread = stack + STACK_BYTES + below;
-        // SAFETY: the mapping is ours, and there is room on both sides. A thread pointer's first
-        // and third words hold itself where C libraries for x86-64 look for it; on aarch64 nobody
-        // looks there.
+        // SAFETY: the mapping is ours, and there is room on both sides. C libraries for x86-64
+        // expect the thread pointer in the first and third word that it points at. On aarch64
+        // nothing reads them.
         unsafe {
             (thread as *mut usize).write(thread);
             (thread as *mut usize).add(2).write(thread);
-            // The area's `cpu_id`: not to be registered.
+            // The area's `cpu_id`: never registered.
             let cpu_id = thread.wrapping_add_signed(area) + 4;
             (cpu_id as *mut i32).write(-2);
         }
@@ -192,7 +194,7 @@ fn place() -> Option<Place> {
     })
 }
 
-/// Makes the helper, unless it was told to end since `stops` was read.
+/// Makes the helper, unless it was told to end since `stops` was read. Returns whether it runs.
 fn spawn(stops: u32) -> bool {
     let Some(place) = place() else {
         return false;
@@ -200,7 +202,7 @@ fn spawn(stops: u32) -> bool {
     let all = u64::MAX;
     let mut before = 0u64;
     let mask = |how: libc::c_int, set: &u64, old: *mut u64| {
-        // SAFETY: reads and writes the sets only.
+        // SAFETY: only reads and writes the sets.
         unsafe {
             sys::call(
                 libc::SYS_rt_sigprocmask,
@@ -216,14 +218,15 @@ fn spawn(stops: u32) -> bool {
         };
     };
     mask(libc::SIG_SETMASK, &all, &raw mut before);
-    // Relaxed: written by this thread's handlers, which are held back now. Other threads wait.
+    // Relaxed: changed by signal handlers on this thread, which are blocked now. Other threads
+    // wait.
     let result = if STOPS.load(Relaxed) == stops {
         clone(&place)
     } else {
         0
     };
     if result < 0 {
-        // Relaxed: a hint. Not tried again: what failed once fails again.
+        // Relaxed: a hint. It is not tried again, because it would fail again.
         ENABLED.store(false, Relaxed);
     }
     mask(libc::SIG_SETMASK, &before, core::ptr::null_mut());
@@ -240,11 +243,11 @@ const FLAGS: libc::c_int = libc::CLONE_VM
     | libc::CLONE_PARENT_SETTID
     | libc::CLONE_CHILD_CLEARTID;
 
-/// Makes the thread, which runs [`run`] and ends; returns its id, or minus an error number.
+/// Makes the thread, which runs [`run`] and ends. Returns its id, or a negative error number.
 #[cfg(target_arch = "x86_64")]
 fn clone(place: &Place) -> isize {
     let result: isize;
-    // SAFETY: the child runs `run` on a stack and with a thread pointer of its own and ends there.
+    // SAFETY: the child runs `run` on its own stack, with its own thread pointer, and ends there.
     unsafe {
         core::arch::asm!(
             "syscall",
@@ -272,7 +275,7 @@ fn clone(place: &Place) -> isize {
     result
 }
 
-/// Makes the thread, which runs [`run`] and ends; returns its id, or minus an error number.
+/// Makes the thread, which runs [`run`] and ends. Returns its id, or a negative error number.
 #[cfg(target_arch = "aarch64")]
 fn clone(place: &Place) -> isize {
     let result: isize;
@@ -302,14 +305,14 @@ fn clone(place: &Place) -> isize {
     result
 }
 
-/// No helper on other architectures.
+/// Other architectures have no helper.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn clone(_: &Place) -> isize {
     let _ = run;
     -1
 }
 
-/// What the helper does.
+/// The helper's main function.
 extern "C" fn run() {
     ALLOCATOR.platform.is_helper(true);
     work();
@@ -359,12 +362,12 @@ fn work() {
     }
 }
 
-/// Keeps helpers away until it is dropped.
+/// While this value lives, there is no helper.
 pub(crate) struct Hold;
 
-/// Ends the helper, if there is one, and lets none begin.
+/// Ends the helper, if there is one. None starts until the returned value is dropped.
 pub(crate) fn hold() -> Hold {
-    // SeqCst: before the look at `TID`; see `begin`.
+    // SeqCst: `HELD` is stored before `TID` is loaded; see `begin`.
     HELD.fetch_add(1, SeqCst);
     stop();
     Hold
@@ -372,35 +375,36 @@ pub(crate) fn hold() -> Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        // Release: after the call. Nobody may take it below 0: a fork in between resets it.
+        // Release: comes after the caller's work. A fork in between resets the count, so it may be
+        // 0.
         _ = HELD.fetch_update(Release, Relaxed, |held| held.checked_sub(1));
     }
 }
 
-/// Ends the helper, if there is one, and waits until it is gone; the next begins a little later.
+/// Ends the helper, if there is one, and waits until it is gone. The next one starts a little
+/// later.
 pub(crate) fn stop() {
     // Relaxed: a hint.
     if !ENABLED.load(Relaxed) && TID.load(Relaxed) == 0 {
         return;
     }
     pause();
-    // Relaxed: for a start on this thread, which we may have interrupted.
+    // Relaxed: for a start on this thread that this call may have interrupted.
     STOPS.fetch_add(1, Relaxed);
-    // SeqCst: see `hold`; with what the helper did.
+    // SeqCst: as in `hold`; it also sees what the helper did.
     while let tid @ 1.. = TID.load(SeqCst) {
-        // Release: with whatever made us stop it.
+        // Release: publishes what the caller did before.
         STOP.store(1, Release);
         sys::futex_wake(STOP.as_ptr(), 1);
         if tid != STARTING {
             sys::futex_wait_shared_for(TID.as_ptr(), tid, GONE_MS);
-            // In a child that the C library does not know to be one there is no helper.
-            // Acquire: what the helper did.
+            // The child of a bare fork has no helper. Acquire: sees what the helper did.
             if TID.load(Acquire) == tid && !sys::thread_exists(tid) {
                 return;
             }
-        // Relaxed: equal only where this thread wrote it.
+        // Relaxed: equal only if this thread stored it.
         } else if STARTER.load(Relaxed) == Linux::thread() {
-            // It sees that `STOPS` has changed.
+            // The interrupted start sees that `STOPS` has changed.
             return;
         } else {
             sys::futex_wait_for(TID.as_ptr(), tid, 1);
@@ -408,7 +412,7 @@ pub(crate) fn stop() {
     }
 }
 
-/// In the child of a fork the helper does not exist.
+/// Resets everything in the child of a fork, where the helper does not exist.
 pub(crate) fn after_fork_in_child() {
     // Relaxed, all: the child has one thread.
     TID.store(0, Relaxed);

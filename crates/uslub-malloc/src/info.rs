@@ -1,4 +1,7 @@
-//! What a program may ask of its allocator.
+//! Queries of the program: `mallinfo`, `malloc_stats`, `malloc_info`; also `malloc_trim` and
+//! `mallopt`.
+//!
+//! Any thread may call. The figures are exact while no other thread uses the allocator.
 
 use core::ffi::c_void;
 use core::fmt::Write;
@@ -22,7 +25,7 @@ fn totals() -> Totals {
     }
 }
 
-/// Figures in bytes (the C structure of the same name).
+/// Figures in bytes: the C structure of this name.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Mallinfo2 {
@@ -38,13 +41,13 @@ pub struct Mallinfo2 {
     keepcost: usize,
 }
 
-/// As [`Mallinfo2`], in the narrow numbers of old programs.
+/// As [`Mallinfo2`], in the narrower numbers of old programs.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Mallinfo([c_int; 10]);
 
-/// Figures: `arena` bytes of slabs, pages and free pages, `hblkhd` bytes of huge objects,
-/// `uordblks` live, `fordblks` free, `keepcost` bytes that a trim can give back at once.
+/// Figures in bytes: `arena` for slabs, large objects and free pages, `hblkhd` for huge objects,
+/// `uordblks` live, `fordblks` free, `keepcost` for what a trim can give back at once.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallinfo2() -> Mallinfo2 {
     let t = totals();
@@ -60,7 +63,7 @@ pub extern "C" fn mallinfo2() -> Mallinfo2 {
     }
 }
 
-/// As [`mallinfo2`]; figures too large for the type are cut to its largest.
+/// As [`mallinfo2`]; a figure that does not fit becomes the largest number of the type.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallinfo() -> Mallinfo {
     let m = mallinfo2();
@@ -75,11 +78,11 @@ pub extern "C" fn mallinfo() -> Mallinfo {
 }
 
 unsafe extern "C" {
-    /// The stream of that name, which the program may have replaced.
+    /// The standard error stream, which the program may have replaced.
     static mut stderr: *mut FILE;
 }
 
-/// Writes all of a text to a stream; returns whether that was possible.
+/// Writes a whole text to a stream; returns whether that succeeded.
 ///
 /// # Safety
 ///
@@ -89,7 +92,7 @@ unsafe fn put(text: &[u8], stream: *mut FILE) -> bool {
     unsafe { libc::fwrite(text.as_ptr().cast::<c_void>(), 1, text.len(), stream) == text.len() }
 }
 
-/// Prints figures to the stream for errors, in order with what the program prints there.
+/// Prints figures to the standard error stream, in order with the program's own output there.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_stats() {
     let t = totals();
@@ -113,8 +116,8 @@ pub extern "C" fn malloc_stats() {
     unsafe { put(text.as_bytes(), stderr) };
 }
 
-/// Writes figures as XML to a stream; `options` must be 0. Returns 0, `EINVAL`, or -1 when
-/// the stream fails.
+/// Writes figures as XML to a stream. `options` must be 0. Returns 0, `EINVAL`, or -1 if the stream
+/// fails.
 ///
 /// # Safety
 ///
@@ -169,14 +172,14 @@ pub unsafe extern "C" fn malloc_info(options: c_int, stream: *mut FILE) -> c_int
     if good { 0 } else { -1 }
 }
 
-/// Bytes that are too few for a trim: what it costs (a barrier on all CPUs, and calls for each
-/// range of pages) is more than they are worth.
+/// Bytes below which a trim is not worth its cost: a barrier on all CPUs, and calls for each range
+/// of pages.
 const LITTLE: usize = 64 << 10;
 
 /// [`freed_bytes`] when the last trim began.
 static FREED_BEFORE: AtomicU64 = AtomicU64::new(0);
 
-/// Bytes of small objects freed since the start.
+/// Bytes of small objects freed since the start of the process.
 fn freed_bytes() -> u64 {
     let bytes = |cache: &KmemCache<Linux>| {
         let frees = [StatItem::FreeFastpath, StatItem::FreeSlowpath];
@@ -186,18 +189,18 @@ fn freed_bytes() -> u64 {
     ALLOCATOR.caches().map(bytes).fold(0, u64::wrapping_add)
 }
 
-/// Gives free memory back to the system, all of it, and returns whether there was any.
+/// Gives all free memory back to the system; returns 1 if there was any, otherwise 0.
 ///
-/// It returns at once where at most `pad` or [`LITTLE`] bytes, whichever is more, were freed since
-/// the last time and lie empty: some programs call it after each piece of work. What is left so
-/// counts the next time.
+/// Returns 0 at once if the bytes freed since the last trim plus the empty bytes are at most `pad`
+/// or [`LITTLE`], whichever is more: some programs call it after each piece of work. These bytes
+/// count again the next time.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_trim(pad: usize) -> c_int {
     if !start::ready() {
         return 0;
     }
     let freed = freed_bytes();
-    // Relaxed, here and below: a figure.
+    // Relaxed, here and below: statistics.
     let since = freed.wrapping_sub(FREED_BEFORE.load(Relaxed)) as usize;
     let empty = ALLOCATOR.zone.dirty_bytes() + ALLOCATOR.huge.kept_bytes();
     if since.saturating_add(empty) <= pad.max(LITTLE) {
@@ -208,9 +211,9 @@ pub extern "C" fn malloc_trim(pad: usize) -> c_int {
     c_int::from(ALLOCATOR.platform.on_request(|| ALLOCATOR.trim()))
 }
 
-/// Sets a parameter of the GNU allocator. None has a meaning here: all are accepted and ignored. As
-/// with the GNU library the answer is 1, also for parameters that it does not know, and 0 only for
-/// an `M_MXFAST` out of range.
+/// Sets a parameter of the GNU allocator. No parameter has a meaning here: all are accepted and
+/// ignored. As with the GNU library the result is 1, for unknown parameters too, and 0 only for an
+/// `M_MXFAST` out of range.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallopt(parameter: c_int, value: c_int) -> c_int {
     const M_MXFAST: c_int = 1;

@@ -1,11 +1,11 @@
-//! The GNU library's inner names of the malloc family.
+//! The GNU library's internal names of the malloc family.
 //!
-//! Programs call them to get past a wrapper of malloc, often one of their own. What they allocate
-//! so is freed by `free`, so it must be ours too. Each is a jump: a wrapper of malloc that another
-//! library has preloaded is not called.
+//! Programs call them to get past a wrapper of malloc, often their own. They free these objects by
+//! `free`, so the objects must come from this library too. Each function is a jump, so a wrapper of
+//! malloc in another preloaded library is not called.
 //!
-//! Malloc's hooks (`__malloc_hook` and its siblings) are gone since version 2.34 of the GNU library
-//! and were never called here.
+//! The GNU library has had no malloc hooks (`__malloc_hook` and others) since version 2.34. This
+//! library never called them.
 
 use core::ffi::{c_int, c_void};
 
@@ -32,7 +32,7 @@ macro_rules! names {
         ///
         /// # Safety
         ///
-        /// As there.
+        /// As for this function.
         #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
@@ -44,7 +44,7 @@ macro_rules! names {
         ///
         /// # Safety
         ///
-        /// As there.
+        /// As for this function.
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) $(-> $result)? {

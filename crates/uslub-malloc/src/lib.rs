@@ -1,11 +1,11 @@
 //! malloc and free on uslub, for programs that do not know it.
 //!
-//! | file | what |
+//! | file | concept |
 //! |---|---|
-//! | `front` | malloc and free as most calls see them: one restartable sequence |
+//! | `front` | fast paths of malloc and free: one restartable sequence each |
 //! | `api` | the whole malloc family |
-//! | `info` | what a program may ask: mallinfo, malloc_info, malloc_stats, mallopt |
-//! | `start` | setting up, at the first call or before `main`, whichever is first |
+//! | `info` | queries: mallinfo, malloc_info, malloc_stats, malloc_trim, mallopt |
+//! | `start` | set-up, at the first call or before `main`, whichever comes first |
 //! | `early` | memory for calls from inside the set-up |
 //! | `process` | fork, exit |
 //! | `spawn` | vfork and clone: children that share our memory |
@@ -14,13 +14,13 @@
 //! | `system_call` | system calls by number |
 //! | `next` | the next definition of a wrapped function |
 //! | `open` | dlopen, without `RTLD_DEEPBIND` |
-//! | `inner_names` | the GNU library's inner names of the malloc family |
+//! | `inner_names` | the GNU library's internal names of the malloc family |
 //! | `helper` | the thread that gives memory back while the program idles |
-//! | `witness` | what the process asks `uslub run` about itself |
-//! | `report` | what the process says when it ends |
+//! | `witness` | the process's questions to `uslub run` about itself |
+//! | `report` | the report that the process writes at its end |
 //!
-//! The library owns one allocator and no thread-local memory, never allocates from
-//! itself, and is never unloaded.
+//! The library owns one allocator and no thread-local memory. It never allocates from itself and is
+//! never unloaded.
 
 #![cfg_attr(panic = "abort", no_std)]
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
@@ -48,7 +48,7 @@ use uslub_linux::Linux;
 
 use crate::front::FRONT;
 
-/// The one allocator.
+/// The only allocator.
 pub(crate) static ALLOCATOR: Allocator<Linux> =
     Allocator::with_table(Linux::new(), Table::at(FRONT.regions()));
 

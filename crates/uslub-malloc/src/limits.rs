@@ -1,5 +1,8 @@
-//! Programs that limit their own memory, or lock it: what the allocator has and does not use counts
-//! too, so it is given back before.
+//! Programs that limit their own memory, or lock it.
+//!
+//! The limit and the lock count what the allocator has but does not use too. So before each such
+//! call the allocator gives it back, and from then on reserves and commits nothing ahead of use.
+//! The wrappers are the C library's functions; any thread of the program may call them.
 
 use libc::{c_int, pid_t, rlimit};
 use uslub_linux::start;
@@ -9,12 +12,12 @@ use crate::ALLOCATOR;
 use crate::next::{self, Next, call_next};
 use crate::sandbox::returned;
 
-/// What must happen before a limit of a process is set.
+/// Gives unused memory back if a limit on this process's memory is about to be set.
 fn before(pid: pid_t, resource: c_int, new: *const rlimit) {
     let ours = pid == 0 || pid as u32 == sys::getpid();
     let counts = [libc::RLIMIT_AS, libc::RLIMIT_DATA].contains(&(resource as u32));
     if ours && counts && !new.is_null() && ALLOCATOR.ready() {
-        // SAFETY: the caller passes a limit.
+        // SAFETY: the caller passes a valid limit.
         let bytes = unsafe { (*new).rlim_cur } as usize;
         if bytes != libc::RLIM_INFINITY as usize {
             ALLOCATOR.zone.shed(&ALLOCATOR.platform, bytes / 2);
@@ -40,7 +43,7 @@ macro_rules! wrappers {
             })
         }
 
-        /// Asks for and sets a limit of a process.
+        /// Reads and sets a limit of a process.
         ///
         /// # Safety
         ///
@@ -56,7 +59,7 @@ macro_rules! wrappers {
             )
         }
     )*
-    /// Looks the next definitions up.
+    /// Looks up the next definitions.
     pub(crate) fn prepare() {
         $(next::resolve(&$nexts.each_ref());)*
         next::resolve(&[&MLOCKALL, &MUNLOCKALL]);
@@ -71,12 +74,12 @@ wrappers! {
 
 static MLOCKALL: Next = Next::new(c"mlockall");
 
-/// Locks all memory of this process. What the allocator has and does not use goes back before: it
-/// would be locked too, and counted.
+/// Locks all memory of this process. The allocator first gives back what it does not use, because
+/// it would be locked and counted too.
 ///
 /// # Safety
 ///
-/// None beyond C's.
+/// No more than C demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     if ALLOCATOR.ready() {
@@ -96,11 +99,11 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
 
 static MUNLOCKALL: Next = Next::new(c"munlockall");
 
-/// Ends what [`mlockall`] began.
+/// Ends the lock of [`mlockall`].
 ///
 /// # Safety
 ///
-/// None beyond C's.
+/// No more than C demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn munlockall() -> c_int {
     let result = call_next!(MUNLOCKALL, extern "C" fn() -> c_int, (), or {

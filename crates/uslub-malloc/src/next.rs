@@ -1,19 +1,24 @@
 //! The next definition of a function that this library defines too.
 //!
-//! A program may run under other preloaded libraries, which wrap some of the same functions. Each
-//! wrapper of ours passes its call on to the definition that the loader finds behind this library,
-//! and not to the kernel, so that the others see the call. The kernel is asked only where there is
-//! no such definition.
+//! Other preloaded libraries may wrap the same functions. So each wrapper here passes its call on
+//! to the next definition in the loader's order, not to the kernel, and the other libraries see the
+//! call. The kernel is asked only if there is no next definition.
 //!
-//! Each is looked up once, before `main` ([`resolve`]). A wrapper that is called earlier looks its
-//! own up.
+//! | `address` | state |
+//! |---|---|
+//! | null | not looked up |
+//! | `NONE` | looked up: no next definition |
+//! | other | the next definition |
+//!
+//! [`resolve`] looks all functions up before `main`. A wrapper that is called earlier looks its own
+//! up.
 
 use core::ffi::{CStr, c_void};
 use core::ptr::{NonNull, null_mut, without_provenance_mut};
 use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::{Acquire, Release};
 
-/// Stands for the address of a function that nobody behind us defines.
+/// Stands for a function without a next definition.
 const NONE: *mut c_void = without_provenance_mut(1);
 
 /// The next definition of one function, looked up once.
@@ -23,7 +28,7 @@ pub(crate) struct Next {
 }
 
 impl Next {
-    /// The next definition of the function with this name.
+    /// The next definition of the function with this name, not looked up yet.
     pub(crate) const fn new(name: &'static CStr) -> Self {
         Self {
             name,
@@ -31,11 +36,12 @@ impl Next {
         }
     }
 
-    /// The address of the next definition; `None` where there is none.
+    /// The address of the next definition; `None` if there is none.
     ///
-    /// The first call asks the loader, which may allocate: never from inside the allocator.
+    /// The first call asks the loader, which may allocate, so it must not come from inside the
+    /// allocator.
     pub(crate) fn get(&self) -> Option<NonNull<c_void>> {
-        // Acquire: pairs with the store below.
+        // Acquire: pairs with `look_up`.
         let mut known = self.address.load(Acquire);
         if known.is_null() {
             known = self.look_up();
@@ -45,28 +51,30 @@ impl Next {
 
     #[cold]
     fn look_up(&self) -> *mut c_void {
-        // SAFETY: the name is a C string. The loader goes by the caller, which is this library.
+        // SAFETY: the name is a C string. The loader starts behind the caller, which is this
+        // library.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         let found = if found.is_null() { NONE } else { found };
-        // Release: with what the loader did.
+        // Release: publishes what the loader did.
         self.address.store(found, Release);
         found
     }
 }
 
-/// Looks these up, so that no later call asks the loader.
+/// Looks these functions up, so that no later call asks the loader.
 pub(crate) fn resolve(all: &[&Next]) {
     for next in all {
         next.get();
     }
 }
 
-/// Calls the next definition, of this type; where there is none, evaluates what follows `or`.
+/// Calls the next definition, whose type is `$type`. Without one, evaluates the expression after
+/// `or`.
 macro_rules! call_next {
     ($next:expr, $type:ty, ($($argument:expr),*), or $otherwise:expr) => {
         match $next.get() {
-            // SAFETY: what the C library and its wrappers define under this name is of this type;
-            // passed on.
+            // SAFETY: the C library and its wrappers define a function of this type under this
+            // name; passed on.
             Some(next) => unsafe {
                 core::mem::transmute::<*mut core::ffi::c_void, $type>(next.as_ptr())($($argument),*)
             },

@@ -1,13 +1,14 @@
 //! `dlopen` without `RTLD_DEEPBIND`.
 //!
-//! With that flag a library binds to the C library's malloc, because it looks there before it looks
-//! at what is preloaded. What it allocates comes from another malloc than what the program frees,
-//! and the other way round. So the flag is cleared. The library's other names then resolve as
-//! without it: a name that the program defines too is the program's.
+//! With this flag the loader searches a library and what it links before the preloaded libraries,
+//! so the library binds to the C library's malloc. Then the program frees objects with another
+//! malloc than the one that allocated them. So the flag is cleared. The library's other names then
+//! resolve as without the flag: if the program defines the name too, the program's definition is
+//! used.
 //!
-//! The loader goes by the caller's address: from it come the caller's search path and its
-//! namespace. So the call is a jump. `dlmopen` is left alone: a new namespace has a C library of
-//! its own, whose malloc all of it uses.
+//! The loader derives the search path and the namespace from the caller's address, so the call is a
+//! jump. `dlmopen` is left alone: a new namespace has its own C library, and everything in it uses
+//! that malloc.
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -15,12 +16,12 @@ use crate::next::{self, Next};
 
 static DLOPEN: Next = Next::new(c"dlopen");
 
-/// Looks the next definition up.
+/// Looks up the next definition.
 pub(crate) fn prepare() {
     next::resolve(&[&DLOPEN]);
 }
 
-/// Stands for a next definition where there is none.
+/// Stands for the next definition if there is none.
 extern "C" fn nothing(_file: *const c_char, _mode: c_int) -> *mut c_void {
     core::ptr::null_mut()
 }
@@ -34,7 +35,7 @@ extern "C" fn next_dlopen() -> *const c_void {
 ///
 /// # Safety
 ///
-/// As for the C library's.
+/// As for the C library's function.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
@@ -58,7 +59,7 @@ pub unsafe extern "C" fn dlopen(file: *const c_char, mode: c_int) -> *mut c_void
 ///
 /// # Safety
 ///
-/// As for the C library's.
+/// As for the C library's function.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]

@@ -1,15 +1,22 @@
-//! Processes that this one becomes: forks, and the end.
+//! Processes that this one becomes: forks, and the end of the process.
 //!
-//! | how a child is born | what runs |
+//! | birth of a child | handlers |
 //! |---|---|
-//! | `fork` | [`prepare`], then [`parent`] or [`child`]: handlers of the C library |
-//! | `_Fork` | our wrapper does the same |
-//! | `syscall(SYS_fork, …)`, `syscall(SYS_clone, …)` | [`before_raw_fork`], [`after_raw_fork`] |
-//! | the bare instruction | nothing; the child notices at its first slow path, see [`notice`] |
+//! | `fork` | [`prepare`], then [`parent`] or [`child`]: `pthread_atfork` handlers |
+//! | `_Fork` | [`before_raw_fork`], [`after_raw_fork`], called by our wrapper |
+//! | `syscall(SYS_fork, …)`, `syscall(SYS_clone, …)` | the same two functions |
+//! | the bare instruction | none; the child notices on its first slow path: [`notice`] |
 //!
-//! The library is the first to be initialised (`-z initfirst`), so its handlers are the outermost:
-//! the locks are taken behind the handlers of all other libraries, and are free before theirs run
-//! again. Where another library is first, its handlers may still allocate while the locks are held.
+//! | [`MARK`] | state of this process |
+//! |---|---|
+//! | 0 | a child that has not noticed its birth |
+//! | [`BUSY`] | one thread runs [`begin_child`]; others wait |
+//! | [`KNOWN`] | the allocator may be used |
+//!
+//! Lock order: the handlers of other libraries, the C library's list of streams, then our locks.
+//! The library is initialised first (`-z initfirst`), so its handlers are the outermost: our locks
+//! are taken after all other handlers have run, and are free before others run again. If another
+//! library is first, its handlers may allocate while our locks are held.
 
 use core::ffi::c_void;
 use core::ptr::NonNull;
@@ -26,19 +33,19 @@ use crate::{ALLOCATOR, helper, report, set_errno, start};
 
 /// This process is known.
 const KNOWN: u32 = 1;
-/// A thread makes itself at home in a child.
+/// A thread runs [`begin_child`].
 const BUSY: u32 = 2;
 
 /// The mark of a process without a page that the kernel empties.
 static ALWAYS_KNOWN: AtomicU32 = AtomicU32::new(KNOWN);
-/// A word that reads 0 in a child which nobody has told that it is one.
+/// A word that is 0 in a child that does not know that it is one.
 ///
-/// It lies in a page that the kernel gives to a child empty (`MADV_WIPEONFORK`). A child that
-/// shares its parent's memory sees the parent's word, as it should. Kernels before 4.14 have no
-/// such pages: there the bare instruction goes unnoticed.
+/// It lies in a page that the kernel empties in a child (`MADV_WIPEONFORK`). A child that shares
+/// its parent's memory sees the parent's word, as it should. Kernels before 4.14 have no such
+/// pages: there a fork by the bare instruction goes unnoticed.
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const ALWAYS_KNOWN).cast_mut());
 
-/// Makes the page of the [`MARK`]; at set-up.
+/// Makes the page of [`MARK`]. The set-up calls it.
 pub(crate) fn watch() {
     const WIPE_ON_FORK: c_int = 18;
     if ALLOCATOR.platform.is_sandboxed() {
@@ -53,7 +60,7 @@ pub(crate) fn watch() {
             let mark = page.cast::<AtomicU32>();
             // Relaxed: published by the next store.
             mark.as_ref().store(KNOWN, Relaxed);
-            // Release: with the word.
+            // Release: publishes the word.
             MARK.store(mark.as_ptr(), Release);
         } else {
             ALLOCATOR.platform.unmap(page, PAGE_SIZE);
@@ -63,14 +70,14 @@ pub(crate) fn watch() {
 
 #[inline]
 fn mark() -> &'static AtomicU32 {
-    // Acquire: pairs with `watch`. SAFETY: the page lives for ever.
+    // Acquire: pairs with `watch`. SAFETY: the page is never unmapped.
     unsafe { &*MARK.load(Acquire) }
 }
 
-/// Notices that this process is a child that was born without our handlers; on slow paths.
+/// Notices that this process is a child born without our handlers. Slow paths call it.
 #[inline]
 pub(crate) fn notice() {
-    // Acquire: what the thread did that made itself at home.
+    // Acquire: pairs with the end of `begin_child`.
     if mark().load(Acquire) != KNOWN {
         noticed();
     }
@@ -79,14 +86,15 @@ pub(crate) fn notice() {
 #[cold]
 fn noticed() {
     let signals = Blocked::all();
-    // AcqRel: one thread does it, and others wait for what it did.
+    // AcqRel: one thread runs `begin_child`; others see what it did.
     if (mark().compare_exchange(0, BUSY, AcqRel, Acquire)).is_ok() {
-        // No file of its own: an allocation has little stack for that.
+        // Without a report file: an allocation has too little stack to make one.
         begin_child(Birth::Unnoticed);
         return;
     }
     drop(signals);
-    // Acquire: as above. No signal handler waits here for its own thread, as that blocks them.
+    // Acquire: as in `notice`. A signal handler never waits here for its own thread, because that
+    // thread blocks signals.
     while mark().load(Acquire) == BUSY {
         sys::futex_wait_for(mark().as_ptr(), BUSY, 1);
     }
@@ -97,17 +105,17 @@ fn noticed() {
 enum Birth {
     /// Its parent had taken the locks.
     Prepared,
-    /// Its parent had not.
+    /// Its parent had not taken the locks.
     Unnoticed,
 }
 
-/// Signals of this thread, blocked until this value is dropped.
+/// Blocks this thread's signals until the value is dropped.
 struct Blocked(u64);
 
 impl Blocked {
     fn set(mask: &u64, old: *mut u64) {
         let (how, mask) = (libc::SIG_SETMASK as usize, &raw const *mask as usize);
-        // SAFETY: reads and writes the sets only.
+        // SAFETY: only reads and writes the sets.
         unsafe { sys::call(libc::SYS_rt_sigprocmask, [how, mask, old as usize, 8, 0, 0]) };
     }
 
@@ -124,11 +132,11 @@ impl Drop for Blocked {
     }
 }
 
-/// Makes this thread at home in a child, of which it is the only thread; all signals are blocked.
-/// Returns whether the parent had a file for its report.
+/// Prepares the allocator for a child of which this is the only thread; all signals are blocked.
+/// Returns whether the parent had a report file.
 fn begin_child(birth: Birth) -> bool {
     ALLOCATOR.platform.is_child_of_fork();
-    // SAFETY: the child's only thread; a prepared child's parent took the locks.
+    // SAFETY: the child's only thread. The parent of a prepared child took the locks.
     unsafe {
         match birth {
             Birth::Prepared => ALLOCATOR.reset_after_fork(),
@@ -140,15 +148,15 @@ fn begin_child(birth: Birth) -> bool {
     let mut known = KNOWN;
     if ALLOCATOR.is_torn() {
         if ALLOCATOR.is_interrupted() {
-            // A signal handler forked, and the code that it interrupted may go on here. The next
-            // slow path looks again.
+            // A signal handler forked, and the code that it interrupted may continue here. The next
+            // slow path tries again.
             known = 0;
         } else {
             start_over();
         }
     }
     FRONT.open();
-    // Release: with all of the above.
+    // Release: publishes all of the above.
     mark().store(known, Release);
     had_file
 }
@@ -160,30 +168,32 @@ fn begin_prepared_child() {
     }
 }
 
-/// Gives the parent's structures up, which are half changed, and begins anew.
+/// Abandons the parent's structures, which are half changed, and starts with new ones.
 #[cold]
 #[inline(never)]
 fn start_over() {
     FRONT.close();
-    // A child that was not noticed may have threads by now, in fast paths only.
+    // A child that noticed late may have threads by now, but only in fast paths.
     ALLOCATOR.platform.fence();
-    // SAFETY: all users of this allocator have classes only; no other thread is in a slow path.
+    // SAFETY: users of this allocator have size classes only, and no other thread is in a slow
+    // path.
     if unsafe { ALLOCATOR.start_over() } {
         ALLOCATOR.zone.begin(&ALLOCATOR.platform);
     }
 }
 
-/// The lock of the C library's list of streams, which its `fork` takes behind all handlers.
+/// The lock of the C library's list of streams. The C library's `fork` takes it after all handlers.
 ///
-/// A thread that holds it allocates (`getline` under `fflush(NULL)`), so it comes before our locks.
-/// In a process with one thread neither is needed, and the C library leaves its own alone.
+/// A thread that holds it may allocate (`getline` under `fflush(NULL)`), so it must be taken before
+/// our locks. A process with one thread needs neither, and there the C library does not take its
+/// own.
 struct Streams {
     lock: Next,
     unlock: Next,
     reset: Next,
     single: Next,
-    /// Upper half: the thread that took the lock for forks. Lower half: a bit for each depth at
-    /// which it did. Written under the lock.
+    /// Upper half: the tag of the thread that took the lock for forks. Lower half: one bit for each
+    /// fork depth at which it took the lock. Written under the lock.
     taken: AtomicU64,
 }
 
@@ -196,7 +206,7 @@ static STREAMS: Streams = Streams {
 };
 
 impl Streams {
-    /// Looks all of them up: a fork must not.
+    /// Looks up all functions, because a fork must not.
     fn find(&self) {
         for name in [&self.lock, &self.unlock, &self.reset, &self.single] {
             name.get();
@@ -214,15 +224,14 @@ impl Streams {
         u64::from(Linux::lock_tag()) << 32
     }
 
-    /// What this thread has noted.
+    /// The value of `taken`, if this thread wrote it.
     fn mine(&self) -> Option<u64> {
-        // Relaxed: this thread's own tag is there only while it holds the lock.
+        // Relaxed: this thread's tag is there only while this thread holds the lock.
         let taken = self.taken.load(Relaxed);
         (taken >> 32 == Self::me() >> 32).then_some(taken)
     }
 
-    /// Takes the lock, if there is one and the process has more than one thread; returns whether it
-    /// did.
+    /// Takes the lock, if it exists and the process has several threads. Returns whether it did.
     fn take(&self) -> bool {
         let functions = [&self.lock, &self.unlock, &self.reset];
         let Some(single) = self.single.get() else {
@@ -237,14 +246,14 @@ impl Streams {
         true
     }
 
-    /// Says that the lock was taken for the fork of this depth.
+    /// Records that the lock was taken for the fork at this depth.
     fn note(&self, depth: u32) {
         let mine = self.mine().unwrap_or(Self::me());
         // Relaxed: under the lock.
         self.taken.store(mine | 1 << depth.min(31), Relaxed);
     }
 
-    /// Whether the lock was taken for the fork of this depth; not so from then on.
+    /// Removes the record for the fork at this depth; returns whether there was one.
     fn forget(&self, depth: u32) -> bool {
         let bit = 1 << depth.min(31);
         let Some(mine) = self.mine().filter(|mine| mine & bit != 0) else {
@@ -270,7 +279,7 @@ extern "C" fn prepare() {
 extern "C" fn parent() {
     if start::is_done() {
         let taken = STREAMS.forget(ALLOCATOR.fork_depth());
-        // SAFETY: `prepare` took them on this thread.
+        // SAFETY: `prepare` took the locks on this thread.
         unsafe { ALLOCATOR.unlock_after_fork() };
         if taken {
             Streams::call(&STREAMS.unlock);
@@ -285,29 +294,29 @@ extern "C" fn child() {
         begin_prepared_child();
         drop(signals);
         if taken {
-            // The C library does the same, if it took the lock too.
+            // The C library does the same if it took the lock too.
             Streams::call(&STREAMS.reset);
         }
     }
 }
 
-/// Registers for forks.
+/// Registers the fork handlers.
 pub(crate) fn register() {
-    // SAFETY: the functions live as long as the process: the library is never unloaded.
+    // SAFETY: the library is never unloaded, so the functions live as long as the process.
     unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
 }
 
-/// The next `_exit` and `_Exit`.
+/// The next definitions of `_exit` and `_Exit`.
 static EXIT: [Next; 2] = [Next::new(c"_exit"), Next::new(c"_Exit")];
 
-/// Looks the next definitions up.
+/// Looks up the next definitions.
 pub(crate) fn resolve_next() {
     next::resolve(&EXIT.each_ref());
     next::resolve(&[&NEXT_FORK]);
     STREAMS.find();
 }
 
-/// Takes the locks for a system call that makes a process with memory of its own.
+/// Takes the locks before a system call that makes a process with its own memory.
 pub(crate) fn before_raw_fork() {
     if start::is_done() {
         notice();
@@ -315,8 +324,7 @@ pub(crate) fn before_raw_fork() {
     }
 }
 
-/// Ends what [`before_raw_fork`] began, in both processes; `result` is what the system call
-/// returned.
+/// Ends what [`before_raw_fork`] began, in both processes. `result` is the system call's result.
 pub(crate) fn after_raw_fork(result: isize) {
     if !start::is_done() {
         return;
@@ -325,18 +333,18 @@ pub(crate) fn after_raw_fork(result: isize) {
         let _signals = Blocked::all();
         begin_prepared_child();
     } else {
-        // SAFETY: taken before the call, on this thread.
+        // SAFETY: `before_raw_fork` took the locks on this thread.
         unsafe { ALLOCATOR.unlock_after_fork() };
     }
 }
 
 static NEXT_FORK: Next = Next::new(c"_Fork");
 
-/// `fork` without handlers, for signal handlers too.
+/// `fork` without handlers; a signal handler may call it too.
 ///
 /// # Safety
 ///
-/// As for the C library's.
+/// As for the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Fork() -> pid_t {
     before_raw_fork();
@@ -353,11 +361,11 @@ pub unsafe extern "C" fn _Fork() -> pid_t {
     pid
 }
 
-/// Ends the process at once, after the report.
+/// Ends the process at once, after writing the report.
 ///
 /// # Safety
 ///
-/// None beyond C's.
+/// No more than C demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _exit(status: c_int) -> ! {
     report::write();
@@ -372,7 +380,7 @@ pub unsafe extern "C" fn _exit(status: c_int) -> ! {
 ///
 /// # Safety
 ///
-/// None beyond C's.
+/// No more than C demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
     report::write();
@@ -381,7 +389,7 @@ pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
     unsafe { _exit(status) }
 }
 
-/// Runs when the process ends in the ordinary way.
+/// Runs at an ordinary end of the process.
 extern "C" fn destructor() {
     report::write();
 }

@@ -1,12 +1,19 @@
-//! What the process says when it ends: one file of JSON lines, in the folder that the environment
+//! The report of a process at its end: one file of JSON lines, in the folder that the environment
 //! names.
 //!
-//! At its end a process may no longer be able to write a file: it has another user or root
-//! directory, or forbids itself system calls. So the file is made and mapped before `main` and in
-//! the child of a fork, and at the end the report is written to memory. A file whose first byte is
-//! 0 has no report: its process has not come to its end. Where there is no such mapping (the child
-//! of a bare system call, a file system without room) the file is written at the end, if that is
-//! possible.
+//! At its end a process may be unable to write a file: it may have another user or root directory,
+//! or forbid itself system calls. So the file is made and mapped before `main`, and again in the
+//! child of a fork. At the end the report is written to memory.
+//!
+//! | first byte of the file | state |
+//! |---|---|
+//! | 0 | no report: the process has not ended |
+//! | other | a complete report |
+//!
+//! Without such a mapping (the child of a bare system call, a file system without space) the file
+//! is written at the end, if possible.
+//!
+//! [`prepare`] runs before `main`, [`write()`] at the end of the process.
 
 use core::fmt::Write;
 use core::sync::atomic::AtomicUsize;
@@ -24,17 +31,17 @@ use crate::{ALLOCATOR, witness};
 type Line = Text<1024>;
 type Cache = uslub_core::cache::KmemCache<Linux>;
 
-/// The folder: address and length of a text that lives as long as the process; 0 for none.
+/// The folder: address and length in bytes of a text that is never freed; 0 for none.
 static FOLDER: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 
-/// Bytes of the file: three times what the lines of all caches take.
+/// Bytes of the file: three times the length of the lines of all caches.
 const FILE_BYTES: usize = 64 << 10;
-/// Milliseconds that the end of the process waits for the witness.
+/// Most milliseconds that the end of the process waits for the witness.
 const LAST_MS: u64 = 2000;
-/// Milliseconds that the child of a fork waits for it.
+/// Most milliseconds that the child of a fork waits for the witness.
 const CHILD_MS: u64 = 100;
 
-/// The mapped file: its address, 0 for none, and the process whose it is.
+/// The mapped file: its address, 0 for none, and the id of the process that it belongs to.
 static FILE: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 
 /// Makes this process's file, if the environment asks for a report.
@@ -42,37 +49,36 @@ fn make_file() {
     let Some(folder) = folder() else {
         return;
     };
-    // A file beyond this limit would end the process by a signal.
+    // Making a file beyond this limit would kill the process by a signal.
     if start::file_bytes() < FILE_BYTES {
         return;
     }
     let path = path(folder, b".map\0");
     let file = sys::map_new_file(path.as_bytes(), FILE_BYTES).unwrap_or(0);
-    // Relaxed: one thread so far.
+    // Relaxed: the process has one thread so far.
     FILE[0].store(file, Relaxed);
     FILE[1].store(ALLOCATOR.platform.pid() as usize, Relaxed);
 }
 
-/// The child of a fork gives up its parent's file; returns whether there was one.
+/// Unmaps the parent's file in the child of a fork; returns whether there was one.
 pub(crate) fn after_fork_in_child() -> bool {
     // Relaxed: the child has one thread.
     let parents = FILE[0].swap(0, Relaxed);
     if parents != 0 {
-        // SAFETY: the mapping of the parent's file, which nobody uses here.
+        // SAFETY: the mapping of the parent's file, which nothing uses here.
         unsafe { sys::munmap(parents, FILE_BYTES) };
     }
     parents != 0
 }
 
-/// The child of a fork makes a file of its own, as its parent had one. It needs some stack for
-/// that.
+/// Makes a file for the child of a fork whose parent had one. This takes some stack.
 pub(crate) fn make_file_in_child() {
     if !ALLOCATOR.platform.is_sandboxed() && witness::may_open_files(CHILD_MS) {
         make_file();
     }
 }
 
-/// The path of a file of this process.
+/// The path of a file of this process, with its ending.
 fn path(folder: &[u8], ending: &[u8]) -> Text<4096> {
     let mut path = Text::<4096>::new();
     path.push(folder);
@@ -81,12 +87,12 @@ fn path(folder: &[u8], ending: &[u8]) -> Text<4096> {
     path
 }
 
-/// Reads the environment, before `main`.
+/// Reads the environment. Call it before `main`.
 pub(crate) fn prepare() {
     if let Some(folder) = uslub_linux::environment::environment(REPORT_DIR_VARIABLE)
         && let Some(copy) = keep(folder)
     {
-        // Release: with the text.
+        // Release: publishes the text.
         FOLDER[0].store(copy.as_ptr() as usize, Release);
         FOLDER[1].store(copy.len(), Release);
     }
@@ -102,10 +108,10 @@ pub(crate) fn prepare() {
     make_file();
 }
 
-/// A copy of a text that the program cannot change.
+/// Copies a text to memory that the program cannot change.
 fn keep(text: &[u8]) -> Option<&'static [u8]> {
     let memory = ALLOCATOR.meta.record(&ALLOCATOR.platform, text.len(), 1)?;
-    // SAFETY: a record of that length, ours for ever.
+    // SAFETY: a record of this length, which is never freed.
     unsafe {
         memory
             .as_ptr()
@@ -117,7 +123,7 @@ fn keep(text: &[u8]) -> Option<&'static [u8]> {
 fn folder() -> Option<&'static [u8]> {
     // Acquire: pairs with `prepare`.
     let (start, len) = (FOLDER[0].load(Acquire), FOLDER[1].load(Acquire));
-    // SAFETY: what `prepare` kept.
+    // SAFETY: the text that `prepare` kept.
     (len > 0).then(|| unsafe { core::slice::from_raw_parts(start as *const u8, len) })
 }
 
@@ -129,9 +135,9 @@ pub(crate) fn write() {
     if !ALLOCATOR.ready() || ALLOCATOR.platform.is_vfork_child() || !is_quiet() {
         return;
     }
-    // In a sandbox, seen or not, no file may be opened.
+    // In a sandbox, known or not, no file may be opened.
     let may_open = !ALLOCATOR.platform.is_sandboxed() && witness::may_open_files(LAST_MS);
-    // Relaxed, here and below: set before there were threads.
+    // Relaxed, here and below: stored before the process had a second thread.
     let file = FILE[0].load(Relaxed);
     let ours = ALLOCATOR.platform.pid() as usize == FILE[1].load(Relaxed);
     if file != 0 && ours {
@@ -141,11 +147,11 @@ pub(crate) fn write() {
     }
 }
 
-/// Writes the report to the mapped file; without a system call where files may not be opened.
+/// Writes the report to the mapped file. It makes no system call if files may not be opened.
 fn fill(file: usize, may_open: bool) {
-    // SAFETY: the mapping is that large, and its file has room.
+    // SAFETY: the mapping has this length, and the file's space is allocated.
     let memory = unsafe { core::slice::from_raw_parts_mut(file as *mut u8, FILE_BYTES) };
-    // One byte stays 0, so that the text has an end.
+    // The last byte stays 0 and ends the text.
     let (first, mut rest) = memory[..FILE_BYTES - 1].split_at_mut(1);
     let mut begin = 0;
     let mut put = |record: &dyn Fn(&mut Line) -> core::fmt::Result| {
@@ -167,14 +173,14 @@ fn fill(file: usize, may_open: bool) {
     for cache in ALLOCATOR.caches() {
         put(&|line| row(cache).write_json(line));
     }
-    // Last: from now on there is a report.
+    // Stored last: it marks the report as complete.
     first[0] = begin;
 }
 
-/// Writes the report to a file that is opened for it.
+/// Writes the report to a file that it opens.
 fn write_file(folder: &[u8]) {
     let (new, done) = (path(folder, b".new\0"), path(folder, b".jsonl\0"));
-    // What lies there is not ours: a process of another user may have put a link there.
+    // A file that exists there is not ours: a process of another user may have put a link there.
     sys::unlink(new.as_bytes());
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL;
     let Some(fd) = sys::open(new.as_bytes(), flags, 0o600) else {
@@ -190,27 +196,27 @@ fn write_file(folder: &[u8]) {
     }
 }
 
-/// Waits until nobody holds the locks that the figures need. A program that ends from a signal
-/// handler may have interrupted their holder, which will never let go: then there is no report.
+/// Waits until the locks that the figures need are free. A process that ends in a signal handler
+/// may have interrupted their holder, which never releases them: then there is no report.
 fn is_quiet() -> bool {
     const LOOKS: u32 = 1000;
     (0..LOOKS).any(|_| {
         if !ALLOCATOR.is_busy() {
             return true;
         }
-        // Lets others run; nobody wakes.
+        // Lets other threads run; nobody wakes this one.
         sys::futex_wait_for(&0, 0, 1);
         false
     })
 }
 
-/// Writes one line.
+/// Writes one line; returns whether that succeeded.
 fn put(fd: libc::c_int, record: impl FnOnce(&mut Line) -> core::fmt::Result) -> bool {
     let mut line = Line::new();
     record(&mut line).is_ok() && line.write_str("\n").is_ok() && sys::write_all(fd, line.as_bytes())
 }
 
-/// The process as a whole; its resident memory is not known where files may not be opened.
+/// The figures of the process. Its resident memory is unknown if files may not be opened.
 fn process(may_open: bool) -> Process<'static> {
     let t = ALLOCATOR.totals();
     let (rss, peak) = if may_open { resident() } else { (0, 0) };
@@ -261,7 +267,7 @@ fn row(cache: &Cache) -> CacheRow<'_> {
     }
 }
 
-/// Resident memory of the process now, and the most so far; 0 where the kernel does not say.
+/// Resident bytes of the process, now and at most; 0 if the kernel does not tell.
 fn resident() -> (u64, u64) {
     let mut text = [0u8; 4096];
     let Some(fd) = sys::open(b"/proc/self/status\0", libc::O_RDONLY, 0) else {

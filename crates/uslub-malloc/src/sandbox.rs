@@ -1,18 +1,18 @@
-//! Programs that change their rights or shut themselves in.
+//! Programs that change their rights or forbid themselves system calls.
 //!
-//! The helper has the rights that the program had when it began. The C library does not know it,
-//! so a call that changes the rights of all threads leaves the helper's as they are. So
-//! the helper is ended before each such call, and none begins until the call is done. Before a
-//! program forbids itself system calls we note that too: in a sandbox we make no call that an
-//! ordinary allocator would not make.
+//! The helper has the rights that the program had when the helper started. The C library does not
+//! know the helper, so a call that changes the rights of all threads leaves the helper's rights as
+//! they are. So each wrapper ends the helper first, and none starts until the call returns. Before
+//! a program forbids itself system calls, the sandbox is recorded too: from then on the allocator
+//! makes only calls that an ordinary allocator makes.
 //!
 //! | call | before it |
 //! |---|---|
-//! | `set*id`, `setgroups`, `initgroups`, `capset` | the helper is ended |
-//! | `unshare`, `setns`, `chroot`, `pivot_root` | the same: some are for one thread only |
+//! | `set*id`, `setgroups`, `initgroups`, `capset` | the helper ends |
+//! | `unshare`, `setns`, `chroot`, `pivot_root` | the same, though some change one thread only |
 //! | `prctl` that changes rights | the same |
 //! | `landlock_restrict_self`, `keyctl` by `syscall` | the same |
-//! | `seccomp`, `prctl(PR_SET_SECCOMP)` | the same, and the sandbox is noted |
+//! | `seccomp`, `prctl(PR_SET_SECCOMP)` | the same, and the sandbox is recorded |
 
 use libc::{c_char, c_int, c_long, c_ulong, gid_t, size_t, uid_t};
 use uslub_linux::sys;
@@ -20,10 +20,11 @@ use uslub_linux::sys;
 use crate::next::call_next;
 use crate::{ALLOCATOR, helper, set_errno};
 
-/// Not in `libc` for every architecture.
+/// `libc` does not define it for every architecture.
 const PR_SET_SPECULATION_CTRL: c_int = 53;
 
-/// Operations of `prctl` that change what the calling thread, or a thread that it starts, may do.
+/// Operations of `prctl` that change the rights of the calling thread, or of threads that it
+/// starts.
 const RIGHTS: &[c_int] = &[
     libc::PR_SET_KEEPCAPS,
     libc::PR_SET_SECCOMP,
@@ -35,11 +36,11 @@ const RIGHTS: &[c_int] = &[
     libc::PR_SCHED_CORE,
 ];
 
-/// What must happen before a system call that the program makes by its number; three of its
-/// `arguments` at least.
+/// Acts before a system call that the program makes by its number. `arguments` has three elements
+/// or more.
 pub(crate) fn before_system_call(number: c_long, arguments: &[usize]) {
     match number {
-        // A null filter only asks whether the kernel knows filters.
+        // A null filter only asks whether the kernel supports filters.
         libc::SYS_seccomp
             if arguments[0] == libc::SECCOMP_SET_MODE_STRICT as usize
                 || arguments[0] == libc::SECCOMP_SET_MODE_FILTER as usize && arguments[2] != 0 =>
@@ -75,7 +76,7 @@ pub(crate) fn before_system_call(number: c_long, arguments: &[usize]) {
     }
 }
 
-/// The C library's way to return what the kernel returned.
+/// Returns the kernel's result as the C library does.
 pub(crate) fn returned(result: isize) -> c_long {
     if (-4095..0).contains(&result) {
         set_errno(-result as c_int);
@@ -84,9 +85,9 @@ pub(crate) fn returned(result: isize) -> c_long {
     result as c_long
 }
 
-/// The kernel's part of a call, where no other library defines it.
+/// Makes the system call, if no other library defines the function.
 fn call(number: c_long, args: [usize; 6]) -> c_int {
-    // SAFETY: passed on, as the program calls it.
+    // SAFETY: passed on from the program.
     returned(unsafe { sys::call(number, args) }) as c_int
 }
 
@@ -119,24 +120,21 @@ pub unsafe extern "C" fn prctl(
         }
     );
     if filters && result != 0 && !was_sandboxed {
-        // A program may only ask whether the kernel knows filters.
+        // A program may only ask whether the kernel supports filters.
         ALLOCATOR.platform.leave_sandbox();
     }
     result
 }
 
-/// Functions of the C library before which the helper is ended: each calls the next definition,
-/// or the kernel by `otherwise`.
+/// Functions of the C library that end the helper first. Each calls the next definition, or without
+/// one evaluates `otherwise`.
 macro_rules! without_helper {
     ($(
         $(#[$attribute:meta])*
         fn $name:ident($($arg:ident: $type:ty),*) otherwise $otherwise:expr;
     )*) => {$(
         $(#[$attribute])*
-        ///
-        /// # Safety
-        ///
-        /// As for the C library's.
+        /// As for the C library's function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
             let _hold = helper::hold();
@@ -149,7 +147,7 @@ macro_rules! without_helper {
     mod nexts {
         use crate::next::{self, Next};
 
-        /// The name of a function, as the loader takes it.
+        /// A function's name in the loader's form.
         const fn name(bytes: &'static [u8]) -> &'static core::ffi::CStr {
             match core::ffi::CStr::from_bytes_with_nul(bytes) {
                 Ok(name) => name,
@@ -161,7 +159,7 @@ macro_rules! without_helper {
         $(pub(super) static $name: Next =
             Next::new(name(concat!(stringify!($name), "\0").as_bytes()));)*
 
-        /// Looks them up.
+        /// Looks up all of them.
         pub(super) fn resolve() {
             next::resolve(&[&prctl, $(&$name),*]);
         }
@@ -169,12 +167,12 @@ macro_rules! without_helper {
     };
 }
 
-/// Looks the next definitions up.
+/// Looks up the next definitions.
 pub(crate) fn prepare() {
     nexts::resolve();
 }
 
-/// As the kernel takes "leave it as it is".
+/// The kernel's value for "leave it as it is".
 const SAME: usize = u32::MAX as usize;
 
 without_helper! {

@@ -1,20 +1,23 @@
 //! Children that share our memory: `vfork`, and `clone` with `CLONE_VM`.
 //!
-//! Such a child runs in its parent's memory and mostly sees its parent's rseq area, but the kernel
-//! does not know it: no sequence of it would be restarted. The fast paths are closed before it is
-//! born.
+//! Such a child runs in its parent's memory and mostly sees its parent's rseq area. But the kernel
+//! does not know the child, and would restart none of its sequences. So the fast paths close before
+//! it is born.
 //!
-//! | child | the fast paths open again |
+//! | kind of child | the fast paths open again |
 //! |---|---|
-//! | of `vfork`, or with `CLONE_VFORK` | when its parent goes on: the child has ended or runs a program |
-//! | without `CLONE_VFORK` | when the kernel clears a word of ours (`CLONE_CHILD_CLEARTID`); slow paths look |
-//! | the same, with a word of the caller's, or by `clone3` | never |
-//! | with `CLONE_THREAD` | they stay open: it is a thread, and has its own area |
+//! | `vfork`, or `CLONE_VFORK` | when its parent continues: the child ended or executed a program |
+//! | without `CLONE_VFORK` | when the kernel clears a word of ours; slow paths check it |
+//! | the same, no word of ours | never |
+//! | `CLONE_THREAD` | they stay open: it is a thread with its own area |
 //!
-//! While they are closed an allocation takes a slow path and asks for the process id.
+//! The kernel clears the word at the child's end (`CLONE_CHILD_CLEARTID`). The word cannot be ours
+//! if the caller passes its own, or calls `clone3`.
 //!
-//! `posix_spawn`, `system` and `popen` of glibc make such a child by themselves. It allocates
-//! nothing, so nothing is closed.
+//! While the fast paths are closed, an allocation takes a slow path and asks for the process id.
+//!
+//! `posix_spawn`, `system` and `popen` of glibc make such a child themselves. It allocates nothing,
+//! so nothing closes.
 
 use core::ffi::c_void;
 use core::ptr::{NonNull, null_mut};
@@ -28,15 +31,15 @@ use crate::next::{self, Next, call_next};
 use crate::{ALLOCATOR, process, set_errno};
 
 static VFORK: Next = Next::new(c"vfork");
-/// The next `vfork`, where it is not the C library's own.
+/// The next `vfork`, if it is not the C library's own; otherwise null.
 static OTHER_VFORK: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static CLONE: [Next; 2] = [Next::new(c"clone"), Next::new(c"__clone")];
 
-/// Looks the next definitions up.
+/// Looks up the next definitions.
 pub(crate) fn prepare() {
     next::resolve(&[&VFORK, &CLONE[0], &CLONE[1]]);
     if let Some(next) = VFORK.get().filter(|&next| !is_of_the_c_library(next)) {
-        // Relaxed: one thread so far.
+        // Relaxed: the process has one thread so far.
         OTHER_VFORK.store(next.as_ptr(), Relaxed);
     }
 }
@@ -44,18 +47,18 @@ pub(crate) fn prepare() {
 /// What a new task shares with its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A thread: memory and process.
+    /// A thread: shares memory and process.
     Thread,
-    /// Memory; the parent waits until it is shared no longer.
+    /// Shares memory; the parent waits until the child stops sharing it.
     Waited,
-    /// Memory; the parent goes on at once.
+    /// Shares memory; the parent continues at once.
     Unwaited,
-    /// Nothing: a fork.
+    /// Shares nothing: a fork.
     Fork,
 }
 
 impl Kind {
-    /// What flags of `clone` ask for.
+    /// The kind that flags of `clone` ask for.
     pub(crate) fn of(flags: u64) -> Self {
         let has = |flag: c_int| flags & flag as u64 != 0;
         match (has(libc::CLONE_VM), has(libc::CLONE_THREAD)) {
@@ -67,20 +70,20 @@ impl Kind {
     }
 }
 
-/// Runs before a child is born that shares our memory.
+/// Closes the fast paths before a child is born that shares our memory.
 pub(crate) extern "C" fn sharing_begins() {
     ALLOCATOR.platform.vfork_begins();
     FRONT.close();
 }
 
-/// Runs in the parent when the child is gone, or was never there.
+/// Opens the fast paths in the parent when the child is gone, or was never born.
 pub(crate) extern "C" fn sharing_ends() {
     if ALLOCATOR.platform.vfork_ends() && ALLOCATOR.ready() {
         FRONT.open();
     }
 }
 
-/// Runs in the parent of a child for which it does not wait; `word` is to be cleared at the child's
+/// Runs in the parent of a child that it does not wait for. The kernel clears `word` at the child's
 /// end.
 pub(crate) fn sharing_goes_on(born: bool, word: Option<&AtomicU32>) {
     match (born, word) {
@@ -93,21 +96,22 @@ pub(crate) fn sharing_goes_on(born: bool, word: Option<&AtomicU32>) {
     }
 }
 
-/// A word that the kernel is to clear at the end of a child with these flags.
+/// A word that the kernel clears at the end of a child with these flags. `None` if the flags use
+/// the caller's word, or all words are in use.
 pub(crate) fn word_for(flags: u64) -> Option<&'static AtomicU32> {
     let is_taken = flags & (libc::CLONE_CHILD_CLEARTID | libc::CLONE_CHILD_SETTID) as u64 != 0;
     (!is_taken).then(|| ALLOCATOR.platform.watch()).flatten()
 }
 
-/// Marks the rseq area of a new task with a thread pointer of its own as unregistered.
+/// Marks the rseq area of a new task with its own thread pointer as unregistered.
 ///
-/// The C library's fresh thread-local memory is all zeroes, which looks like CPU 0. `clone` does
-/// not register the task. Memory that does not begin as a thread's record of the GNU library is
+/// The C library's new thread-local memory is all zeroes, which looks like CPU 0, and `clone` does
+/// not register the task. Memory that does not begin like the GNU library's record of a thread is
 /// left alone.
 ///
 /// # Safety
 ///
-/// `thread` is the thread pointer for a new task.
+/// `thread` is the thread pointer of a new task.
 #[cfg(target_arch = "x86_64")]
 pub(crate) unsafe fn mark_unregistered(flags: u64, thread: usize) {
     const NOT_TO_BE_REGISTERED: i32 = -2;
@@ -118,8 +122,8 @@ pub(crate) unsafe fn mark_unregistered(flags: u64, thread: usize) {
         return;
     }
     let record = thread as *const usize;
-    // SAFETY: a thread pointer points at a word with its own address. The GNU library's record
-    // has it in the third word too, and its rseq area where ours is.
+    // SAFETY: a thread pointer points at a word with its own address. The GNU library's record has
+    // it in the third word too, and has its rseq area at our offset.
     unsafe {
         if *record == thread && *record.add(2) == thread {
             let cpu_id = (thread.wrapping_add_signed(area.offset) + 4) as *mut i32;
@@ -130,15 +134,14 @@ pub(crate) unsafe fn mark_unregistered(flags: u64, thread: usize) {
     }
 }
 
-/// A thread pointer tells nothing about the memory there on other architectures.
+/// On other architectures a thread pointer tells nothing about the memory there.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) unsafe fn mark_unregistered(_flags: u64, _thread: usize) {}
 
 type Start = extern "C" fn(*mut c_void) -> c_int;
 type Clone = unsafe extern "C" fn(Start, *mut c_void, c_int, *mut c_void, ...) -> c_int;
 
-/// What the child of a fork by `clone` is to do. It reads this in its own copy of its parent's
-/// memory.
+/// What the child of a fork by `clone` runs. The child reads this in its own copy of the memory.
 struct Child {
     start: Start,
     argument: *mut c_void,
@@ -146,7 +149,7 @@ struct Child {
 
 extern "C" fn child_of_fork(child: *mut c_void) -> c_int {
     process::after_raw_fork(0);
-    // SAFETY: `clone_by` made it, in memory that was copied since.
+    // SAFETY: `clone_by` made it, and the memory was copied since.
     let child = unsafe { &*child.cast::<Child>() };
     (child.start)(child.argument)
 }
@@ -224,7 +227,7 @@ unsafe fn clone_by(next: &Next, mut all: Arguments) -> c_int {
             all.start = Some(child_of_fork);
             all.argument = (&raw mut child).cast();
             process::before_raw_fork();
-            // SAFETY: as above; the child finds what it is to do in its copy of this frame.
+            // SAFETY: as above. The child reads `child` in its copy of this frame.
             let result = unsafe { all.call(next) };
             process::after_raw_fork(result as isize);
             result
@@ -234,8 +237,8 @@ unsafe fn clone_by(next: &Next, mut all: Arguments) -> c_int {
 
 macro_rules! clones {
     ($($name:ident: $index:literal;)*) => {$(
-        /// Makes a task that runs `start` on a stack of its own. What follows `argument` is read
-        /// where the flags ask for it.
+        /// Makes a task that runs `start` on its own stack. The arguments after `argument` are read
+        /// if the flags ask for them.
         ///
         /// # Safety
         ///
@@ -262,32 +265,32 @@ clones! {
     __clone: 1;
 }
 
-/// Runs before `vfork`; returns the next definition where it is not the C library's own. The C
-/// library's does what is done here, but its return address would be on the stack that the child
+/// Runs before `vfork`. Returns the next definition if it is not the C library's own. The C
+/// library's does what is done here, but its return address would lie on the stack that the child
 /// uses.
 extern "C" fn vfork_begins() -> *mut c_void {
     sharing_begins();
-    // Relaxed: set before `main`.
+    // Relaxed: stored before `main`.
     OTHER_VFORK.load(Relaxed)
 }
 
-/// Whether a function lies in the same object as the C library's `fork`.
+/// Whether a function lies in the same object as the C library's `__errno_location`.
 fn is_of_the_c_library(function: NonNull<c_void>) -> bool {
     let object = |address: *const c_void| {
         // SAFETY: all-zero is a valid value.
         let mut info: libc::Dl_info = unsafe { core::mem::zeroed() };
-        // SAFETY: writes the record only.
+        // SAFETY: only writes the record.
         let found = unsafe { libc::dladdr(address, &raw mut info) };
         (found != 0).then_some(info.dli_fbase)
     };
     object(function.as_ptr()) == object(libc::__errno_location as *const c_void)
 }
 
-/// `vfork`: the child shares our memory and its parent's thread area without being registered
-/// with the kernel, so per-CPU slots are closed to it until it is gone.
+/// `vfork`. The child shares our memory and its parent's thread area, and the kernel does not know
+/// it. So per-CPU slots are closed to it until it is gone.
 ///
-/// A definition of another library is called as an ordinary function: such a one can only be a
-/// `fork`.
+/// The definition of another library is called as an ordinary function: such a function can only be
+/// a `fork`.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
@@ -298,7 +301,7 @@ pub unsafe extern "C" fn vfork() -> pid_t {
         "test rax, rax",
         "jnz 50f",
         "add rsp, 8",
-        // The child returns first and reuses the stack: the return address waits in a register.
+        // The child returns first and reuses the stack, so the return address stays in a register.
         "pop rdi",
         "mov eax, {number}",
         "syscall",
@@ -336,7 +339,7 @@ pub unsafe extern "C" fn vfork() -> pid_t {
     )
 }
 
-/// `vfork`: as on x86-64. The child's return address is in a register, which the kernel keeps for
+/// `vfork`, as on x86-64. The child's return address is in a register, which the kernel keeps for
 /// the parent.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(no_mangle)]
@@ -387,7 +390,7 @@ pub unsafe extern "C" fn vfork() -> pid_t {
     )
 }
 
-/// [`vfork`] under the C library's inner name.
+/// [`vfork`] under the C library's internal name.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
@@ -395,7 +398,7 @@ pub unsafe extern "C" fn __vfork() -> pid_t {
     core::arch::naked_asm!("jmp {vfork}", vfork = sym vfork)
 }
 
-/// [`vfork`] under the C library's inner name.
+/// [`vfork`] under the C library's internal name.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]

@@ -1,5 +1,7 @@
-//! Setting up: once, at the first call, which may come before the C library's own
-//! set-up and from any thread.
+//! Set-up: once, at the first call.
+//!
+//! The first call may come before the C library's own set-up, and on any thread. [`Once`] has the
+//! states, and the rules for callers that must not wait. A constructor does the rest before `main`.
 
 use uslub_core::memory::PageIndex;
 use uslub_core::platform::PAGE_SIZE;
@@ -11,7 +13,7 @@ use crate::{ALLOCATOR, helper, limits, open, process, report, sandbox, spawn, sy
 
 static ONCE: Once = Once::new();
 
-/// Whether the allocator can be used; sets it up when it is not.
+/// Whether the allocator can be used. The first call sets it up.
 #[inline]
 pub(crate) fn ready() -> bool {
     if ONCE.is_done() {
@@ -27,18 +29,18 @@ pub(crate) fn is_done() -> bool {
     ONCE.is_done()
 }
 
-/// Whether the caller comes from inside the set-up, so that it must not wait for its end.
+/// Whether the caller must not wait for the set-up, because for it the set-up never ends.
 #[cold]
 pub(crate) fn is_barred() -> bool {
     ONCE.is_barred()
 }
 
 fn set_up() -> bool {
-    // SAFETY: `ONCE` keeps all others out.
+    // SAFETY: `ONCE` keeps all other threads out.
     if !unsafe { start::set_up(&ALLOCATOR, OPTIONS_VARIABLE) } {
         return false;
     }
-    // The first block, so that the front has pages to open for.
+    // The first block, so that the fast paths have pages to open for.
     ALLOCATOR.zone.begin(&ALLOCATOR.platform);
     ask_for_huge_pages();
     process::watch();
@@ -47,7 +49,7 @@ fn set_up() -> bool {
     true
 }
 
-/// Asks for huge pages for all pages to come: later it may be forbidden.
+/// Asks for huge pages for all pages to come, because later the advice may be forbidden.
 fn ask_for_huge_pages() {
     let arena = &ALLOCATOR.zone.arena;
     let first = (ALLOCATOR.tunables().huge_pages_mb as usize) << 20;
@@ -58,7 +60,7 @@ fn ask_for_huge_pages() {
     }
 }
 
-/// Looks up the next definition of each function that is wrapped.
+/// Looks up the next definition of each wrapped function.
 fn resolve_next() {
     limits::prepare();
     open::prepare();

@@ -1,30 +1,31 @@
-//! `syscall`: system calls that the program makes by their numbers.
+//! `syscall`: system calls that the program makes by number.
 //!
-//! An ordinary call is a look at its number ([`before`]) and a jump to the next definition, with
-//! all registers and the stack as they came. Calls that make a task go to the kernel from here:
+//! For an ordinary call, [`before`](task::before) checks the number. Then the wrapper jumps to the
+//! next definition with all registers and the stack unchanged. Calls that make a task enter the
+//! kernel from here:
 //!
 //! | task | before | after, in the parent | after, in the child |
 //! |---|---|---|---|
-//! | shares memory, waited for | the fast paths close | they open | |
-//! | shares memory, not waited for | they close | | |
-//! | a fork | the locks are taken | they are given back | they are made anew |
-//! | a thread | | | |
+//! | shares memory, waited for | the fast paths close | they open | nothing |
+//! | shares memory, not waited for | the fast paths close | they stay closed | nothing |
+//! | a fork | the locks are taken | they are released | they are reset |
+//! | a thread | nothing | nothing | nothing |
 //!
-//! A child that shares memory, and has no stack of its own, returns first and reuses its parent's.
-//! So the return address waits in a register, which the kernel keeps for both. A child with a stack
-//! of its own returns to the address that its stack begins with on x86-64, as with the GNU
-//! library's `syscall`.
+//! A child that shares memory without its own stack returns first and reuses its parent's stack. So
+//! the return address stays in a register, which the kernel keeps for both. A child with its own
+//! stack on x86-64 returns to the address at the start of this stack, as with the GNU library's
+//! `syscall`.
 
 use crate::next::{self, Next};
 
 static SYSCALL: Next = Next::new(c"syscall");
 
-/// Looks the next definition up.
+/// Looks up the next definition.
 pub(crate) fn prepare() {
     next::resolve(&[&SYSCALL]);
 }
 
-/// The number and the arguments of a call, but for the last.
+/// The number and the arguments of a call, except the last argument.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 type Frame = [usize; 6];
 
@@ -37,13 +38,13 @@ mod task {
     use crate::spawn::{self, Kind};
     use crate::{ALLOCATOR, process, sandbox};
 
-    /// Least bytes of `clone3`'s record, and the places of its fields in words.
+    /// Minimum length of `clone3`'s record in bytes, and the positions of its fields in words.
     const LEAST_BYTES: usize = 64;
     const FLAGS: usize = 0;
     const STACK: usize = 5;
     const THREAD: usize = 7;
 
-    /// Places of `clone`'s arguments in a frame.
+    /// Positions of `clone`'s arguments in a frame.
     #[cfg(target_arch = "x86_64")]
     mod place {
         pub(super) const CHILD_TID: usize = 4;
@@ -62,7 +63,7 @@ mod task {
         has_stack: bool,
     }
 
-    /// The task that a call makes, if it makes one.
+    /// The task that a call makes; `None` if it makes none.
     ///
     /// # Safety
     ///
@@ -73,13 +74,13 @@ mod task {
             libc::SYS_fork => (0, 0, 0),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_vfork => ((libc::CLONE_VM | libc::CLONE_VFORK) as u64, 0, 0),
-            // The kernel looks at 32 bits.
+            // The kernel reads 32 bits.
             libc::SYS_clone => (u64::from(frame[1] as u32), frame[2], frame[place::THREAD]),
             libc::SYS_clone3 if frame[1] != 0 && frame[2] >= LEAST_BYTES => {
                 let record = frame[1] as *const u64;
-                // SAFETY: the caller passes a record of that length.
+                // SAFETY: the caller passes a record of this length.
                 let word = |at| unsafe { record.add(at).read_unaligned() };
-                // The kernel looks at two arguments; the other registers tell the hooks something.
+                // The kernel reads two arguments. The other registers must not confuse the hooks.
                 frame[3..].fill(0);
                 (word(FLAGS), word(STACK) as usize, word(THREAD) as usize)
             }
@@ -94,7 +95,7 @@ mod task {
         })
     }
 
-    /// Runs before each call; returns where it goes on.
+    /// Runs before each call; returns the address at which the call continues.
     pub(super) unsafe extern "C" fn before(frame: &mut Frame) -> *const c_void {
         let number = frame[0] as libc::c_long;
         sandbox::before_system_call(number, &frame[1..]);
@@ -146,7 +147,7 @@ mod asm {
 
     use super::task::{after_fork, after_unwaited, after_waited, before};
 
-    /// The C library's argument registers to the kernel's.
+    /// Moves the C library's argument registers to the kernel's.
     macro_rules! to_kernel {
         () => {
             "mov rax, rdi
@@ -175,16 +176,16 @@ mod asm {
         };
     }
 
-    /// Any system call.
+    /// Makes any system call.
     ///
     /// # Safety
     ///
-    /// As for the call.
+    /// As for the system call.
     #[unsafe(no_mangle)]
     #[unsafe(naked)]
     pub unsafe extern "C" fn syscall(number: libc::c_long) -> libc::c_long {
         naked_asm!(
-            // It has a variable number of arguments, so `al` may matter.
+            // The function is variadic, so `al` may matter.
             "push rax",
             "push r9",
             "push r8",
@@ -207,7 +208,7 @@ mod asm {
         )
     }
 
-    /// A call that makes no task, where there is no next definition.
+    /// A call that makes no task, if there is no next definition.
     #[unsafe(naked)]
     pub(super) unsafe extern "C" fn ordinary() {
         naked_asm!(
@@ -219,8 +220,8 @@ mod asm {
         )
     }
 
-    /// Calls that make a task: what both do right after the call, what the child does when it is
-    /// not what its parent does, and what the parent does then.
+    /// Calls that make a task: the code of both tasks after the call, the child's code if it
+    /// differs, and the function that the parent calls.
     macro_rules! makes {
         ($($name:ident: $after:ident, $both:literal, $child:literal;)*) => {$(
             #[unsafe(naked)]
@@ -271,7 +272,7 @@ mod asm {
 
     use super::task::{after_fork, after_unwaited, after_waited, before};
 
-    /// The C library's argument registers to the kernel's.
+    /// Moves the C library's argument registers to the kernel's.
     macro_rules! to_kernel {
         () => {
             "mov x8, x0
@@ -301,11 +302,11 @@ mod asm {
         };
     }
 
-    /// Any system call.
+    /// Makes any system call.
     ///
     /// # Safety
     ///
-    /// As for the call.
+    /// As for the system call.
     #[unsafe(no_mangle)]
     #[unsafe(naked)]
     pub unsafe extern "C" fn syscall(number: libc::c_long) -> libc::c_long {
@@ -326,7 +327,7 @@ mod asm {
         )
     }
 
-    /// A call that makes no task, where there is no next definition.
+    /// A call that makes no task, if there is no next definition.
     #[unsafe(naked)]
     pub(super) unsafe extern "C" fn ordinary() {
         naked_asm!(
@@ -337,7 +338,7 @@ mod asm {
         )
     }
 
-    /// Calls that make a task: what the child does apart from its parent.
+    /// Calls that make a task: the function that the parent calls, and the child's code.
     macro_rules! makes {
         ($($name:ident: $after:ident, $child:literal;)*) => {$(
             #[unsafe(naked)]
@@ -370,11 +371,11 @@ mod asm {
     }
 }
 
-/// Any system call.
+/// Makes any system call.
 ///
 /// # Safety
 ///
-/// As for the call.
+/// As for the system call.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn syscall(

@@ -1,6 +1,8 @@
-//! What the process asks of its witness, `uslub run`: see [`uslub_report::witness`].
+//! Questions of this process to its witness, `uslub run`. The protocol is in
+//! [`uslub_report::witness`].
 //!
-//! A question needs no system call but `futex`, so it can be asked in any sandbox.
+//! A question needs no system call but `futex`, so every sandbox allows it. Any thread may ask. One
+//! process at a time asks, and the others wait.
 
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicUsize;
@@ -12,13 +14,13 @@ use uslub_report::witness::{PAGE_BYTES, Page, Verdict, WITNESS_ENDED};
 
 use crate::ALLOCATOR;
 
-/// Milliseconds between two looks at a word; a change wakes sooner.
+/// Milliseconds between two loads of a word; a change wakes the waiter sooner.
 const GLANCE_MS: u64 = 10;
 
-/// The address of the shared words; 0 for no witness.
+/// Address of the shared words; 0 for no witness.
 static PAGE: AtomicUsize = AtomicUsize::new(0);
 
-/// Finds the witness by a path, before `main`; returns whether there is one.
+/// Finds the witness by a path; returns whether there is one. Call it before `main`.
 pub(crate) fn find(path: &[u8]) -> bool {
     let mut text = Text::<256>::new();
     text.push(path);
@@ -34,24 +36,24 @@ pub(crate) fn find(path: &[u8]) -> bool {
     let Some(page) = page.and_then(|page| NonNull::new(page as *mut Page)) else {
         return false;
     };
-    // SAFETY: a mapping of the size of a page; if the file has none, it is not ours, and the first
-    // access ends the process before `main`: whoever sets the variable may do so.
-    // Relaxed: written before the witness told anyone its path.
+    // SAFETY: a mapping of a page's length. If the file is shorter, it is not ours, and the first
+    // access ends the process before `main`; the user who sets the variable may do this. Relaxed:
+    // the witness wrote the word before it told anyone the path.
     let namespace = unsafe { page.as_ref() }.namespace.load(Relaxed);
-    // In another namespace our number means another process.
+    // In another PID namespace this process's id means another process.
     if namespace == 0 || sys::inode(b"/proc/self/ns/pid\0") != Some(namespace) {
-        // SAFETY: mapped above, and nobody knows it.
+        // SAFETY: mapped above, and nothing uses it.
         unsafe { sys::munmap(page.as_ptr() as usize, PAGE_BYTES) };
         return false;
     }
-    // Release: with the mapping.
+    // Release: publishes the mapping.
     PAGE.store(page.as_ptr() as usize, Release);
     true
 }
 
-/// In the child of a fork: the first process of a namespace has no witness, as its number means
-/// another process there. Its parent is not in its namespace and has no number. Returns whether
-/// there is a witness.
+/// In the child of a fork: returns whether there is a witness. The first process of a PID namespace
+/// has none, because its id means another process for the witness. Such a process sees the parent
+/// id 0: its parent is outside of the namespace.
 pub(crate) fn after_fork_in_child() -> bool {
     if page().is_some() && !ALLOCATOR.platform.is_sandboxed() && sys::getppid() == 0 {
         // Relaxed: the child has one thread. The mapping stays.
@@ -67,21 +69,21 @@ fn page() -> Option<&'static Page> {
     unsafe { page.as_ref() }
 }
 
-/// Asks whether all threads have the same rights and no filter; `None` without a witness, where it
-/// has ended, or where it does not answer within `at_most_ms` milliseconds.
+/// Asks whether all threads have the same rights and no filter. `None` if there is no witness, if
+/// it has ended, or if it does not answer within `at_most_ms` milliseconds.
 pub(crate) fn ask(at_most_ms: u64) -> Option<Verdict> {
     let page = page()?;
     let pid = ALLOCATOR.platform.pid();
     let until = ALLOCATOR.platform.now_ms() + at_most_ms;
     let is_late = || {
-        // Relaxed: seen at the next look, if not now.
+        // Relaxed: if not now, the next load sees it.
         let has_ended = page.witness.load(Relaxed) & WITNESS_ENDED != 0;
         has_ended || ALLOCATOR.platform.now_ms() >= until
     };
     if is_late() {
         return None;
     }
-    // Release: what we did before is what the witness sees.
+    // Release: the witness sees what this process did before.
     while let Err(other) = page.asker.compare_exchange(0, pid, Release, Relaxed) {
         if is_late() {
             return None;
@@ -90,18 +92,18 @@ pub(crate) fn ask(at_most_ms: u64) -> Option<Verdict> {
     }
     sys::futex_wake_shared(page.asker.as_ptr());
     loop {
-        // Acquire: with what the witness saw.
+        // Acquire: sees what the witness saw.
         let answer = page.answer.load(Acquire);
         if let Some(verdict) = Verdict::for_process(answer, pid) {
-            // Relaxed: the witness may have cleared them already.
+            // Relaxed: the witness may have cleared the word already.
             _ = page.answer.compare_exchange(answer, 0, Relaxed, Relaxed);
-            // Release: the next to ask finds no answer.
+            // Release: the next process that asks finds no answer.
             _ = page.asker.compare_exchange(pid, 0, Release, Relaxed);
             sys::futex_wake_shared(page.asker.as_ptr());
             return Some(verdict);
         }
         if is_late() {
-            // Release: others may ask.
+            // Release: other processes may ask now.
             _ = page.asker.compare_exchange(pid, 0, Release, Relaxed);
             sys::futex_wake_shared(page.asker.as_ptr());
             return None;
@@ -110,7 +112,8 @@ pub(crate) fn ask(at_most_ms: u64) -> Option<Verdict> {
     }
 }
 
-/// Whether files may be opened, as far as can be known within `at_most_ms` milliseconds.
+/// Whether files may be opened, as far as is known within `at_most_ms` milliseconds. True without a
+/// witness.
 pub(crate) fn may_open_files(at_most_ms: u64) -> bool {
     page().is_none() || ask(at_most_ms).is_some_and(|verdict| verdict != Verdict::Filtered)
 }

@@ -1,9 +1,9 @@
-//! What a process on uslub says about itself when it ends.
+//! The report of a process on uslub at its end: its format.
 //!
-//! The allocator inside the process writes one file of JSON lines: the first line is a [`Process`],
-//! each further line a [`CacheRow`]. The command reads it back. Nothing here allocates or depends
-//! on anything, so the writing side can run inside an allocator; the reading side hands the same
-//! lists of fields ([`records!`]) to a library of its choice.
+//! The allocator inside the process writes one file of JSON lines. The first line is a [`Process`],
+//! each further line is a [`CacheRow`]. The command `uslub` reads the file. This crate does not
+//! allocate and has no dependencies, so the writer may run inside an allocator. The reader passes
+//! the same lists of fields ([`records!`]) to a library of its choice.
 
 #![no_std]
 
@@ -11,25 +11,25 @@ pub mod witness;
 
 use core::fmt::{self, Write};
 
-/// Version of the format; a reader refuses another one.
+/// Version of the format. A reader refuses any other version.
 pub const VERSION: u32 = 1;
 
-/// Name of the environment variable that holds the folder (an absolute path)
-/// into which each process writes `<pid>.jsonl` when it ends.
+/// Name of the environment variable with the folder for reports, an absolute path. Each process
+/// writes `<pid>.jsonl` there at its end.
 pub const REPORT_DIR_VARIABLE: &str = "USLUB_REPORT";
 
-/// Name of the environment variable that holds tunables: `key=value`, separated by commas.
+/// Name of the environment variable with the tunables: `key=value` pairs, separated by commas.
 pub const OPTIONS_VARIABLE: &str = "USLUB_OPTIONS";
 
-/// Name of the environment variable that, set to `0`, keeps children off uslub.
+/// Name of the environment variable that, if it is `0`, lets children run without uslub.
 pub const FOLLOW_VARIABLE: &str = "USLUB_FOLLOW";
 
-/// Name of the environment variable that holds the path of a [witness]'s page, and so lets
-/// the helper thread start once much memory lies empty.
+/// Name of the environment variable with the path of a [witness]'s page. It allows the helper
+/// thread, which starts when much memory is empty.
 pub const HELPER_VARIABLE: &str = "USLUB_HELPER";
 
-/// Hands the records to a macro: `$define! { struct … { field: type, … } … }`, where the type is
-/// `u32`, `u64` or `&'a str`.
+/// Passes the records to a macro: `$define! { struct … { field: type, … } … }`. The type of a field
+/// is `u32`, `u64` or `&'a str`.
 #[macro_export]
 macro_rules! records {
     ($define:ident) => {
@@ -40,18 +40,17 @@ macro_rules! records {
                 pub version: u32,
                 /// Process id.
                 pub pid: u32,
-                /// How per-CPU sheaves were reached: `rseq mm_cid`, `rseq cpu_id` or `try-lock`.
+                /// How per-CPU sheaves are reached: `rseq mm_cid`, `rseq cpu_id` or `try-lock`.
                 pub mode: &'a str,
-                /// Resident memory of the whole process now.
+                /// Resident bytes of the whole process now.
                 pub rss_bytes: u64,
-                /// Largest resident memory of the whole process so far.
+                /// Most resident bytes of the whole process so far.
                 pub peak_rss_bytes: u64,
                 /// Bytes in objects that the program holds (slots, page runs and mappings).
                 pub live_bytes: u64,
-                /// Bytes in objects that wait in sheaves.
+                /// Bytes in objects in sheaves.
                 pub cached_bytes: u64,
-                /// Bytes of slabs in which no object is live or cached, and of free objects in
-                /// slabs.
+                /// Bytes of free objects in slabs, including slabs without live or cached objects.
                 pub free_bytes: u64,
                 /// Bytes of pages in slabs.
                 pub slab_bytes: u64,
@@ -59,9 +58,9 @@ macro_rules! records {
                 pub large_bytes: u64,
                 /// Bytes of huge objects (mappings of their own).
                 pub huge_bytes: u64,
-                /// Bytes of free pages that are kept resident for a while.
+                /// Bytes of free pages that stay resident for a while.
                 pub dirty_bytes: u64,
-                /// Bytes of the allocator's own tables that are in use.
+                /// Bytes of the allocator's own tables in use.
                 pub metadata_bytes: u64,
                 /// Objects allocated since the start.
                 pub allocs: u64,
@@ -69,25 +68,26 @@ macro_rules! records {
                 pub frees: u64,
             }
 
-            /// One object cache: a line of the table. Counts are in objects or slabs as named.
+            /// One object cache: a line of the table. A count is of objects or of slabs, as its
+            /// name says.
             pub struct CacheRow {
                 /// Name of the cache, for example `kmalloc-64`.
                 pub name: &'a str,
-                /// Objects in use, those in sheaves included (the kernel counts so).
+                /// Objects in use, including those in sheaves, as the kernel counts.
                 pub active_objs: u64,
                 /// Objects in all slabs.
                 pub num_objs: u64,
-                /// Bytes a slot.
+                /// Bytes of a slot.
                 pub objsize: u32,
-                /// Objects a slab.
+                /// Objects in a slab.
                 pub objperslab: u32,
-                /// Pages a slab.
+                /// Pages of 4096 bytes in a slab.
                 pub pagesperslab: u32,
                 /// Slabs with at least one object in use.
                 pub active_slabs: u64,
-                /// Slabs.
+                /// Number of slabs.
                 pub num_slabs: u64,
-                /// Objects that wait in sheaves.
+                /// Objects in sheaves.
                 pub cached_objs: u64,
                 /// Objects taken from sheaves.
                 pub alloc_fastpath: u64,
@@ -107,11 +107,11 @@ macro_rules! records {
                 pub sheaf_flush: u64,
                 /// Full sheaves taken from a barn.
                 pub barn_get: u64,
-                /// Full sheaves wanted while the barn had none.
+                /// Requests for a full sheaf when the barn had none.
                 pub barn_get_fail: u64,
                 /// Full sheaves stored in a barn.
                 pub barn_put: u64,
-                /// Full sheaves refused by a barn.
+                /// Full sheaves that a barn refused.
                 pub barn_put_fail: u64,
             }
         }
@@ -158,11 +158,11 @@ macro_rules! define {
         }
 
         impl $name<'_> {
-            /// Writes the record as one line of JSON, without the line's end.
+            /// Writes the record as one line of JSON, without the end of the line.
             ///
             /// # Errors
             ///
-            /// When `out` refuses text.
+            /// If `out` refuses text.
             pub fn write_json(&self, out: &mut dyn Write) -> fmt::Result {
                 let mut before = '{';
                 $(

@@ -1,38 +1,41 @@
-//! The words by which a process asks a witness about itself.
+//! The shared words by which a process asks a witness about itself.
 //!
-//! A process may be forbidden to ask the kernel about itself: the question may end it. Another
-//! process, the witness, may ask. The two share this page, and each waits for the other by a futex.
+//! A process may be forbidden to ask the kernel about itself: a filter may kill it for the
+//! question. Another process, the witness, may ask. The two share this page, and each waits for the
+//! other by a futex.
 //!
-//! 1. The process puts its id into [`asker`](Page::asker), which was 0, and wakes.
-//! 2. The witness looks at the process, puts an [answer](Verdict::answer_to) into
-//!    [`answer`](Page::answer), and wakes.
-//! 3. The process takes the answer, sets both words to 0, and wakes others that want to ask.
+//! | `asker` | `answer` | state | next step |
+//! |---|---|---|---|
+//! | 0 | 0 | idle | a process stores its id in [`asker`](Page::asker) and wakes the witness |
+//! | an id | 0 | asked | the witness examines the process, stores an answer and wakes |
+//! | an id | for this id | answered | the process sets both words to 0 and wakes other askers |
+//! | an id | for another id | late answer | the witness sets the answer to 0 |
 //!
-//! A process may live longer than its witness: the kernel marks [`witness`](Page::witness) when the
-//! witness ends, in whatever way. Then nobody asks any longer.
+//! A process may live longer than its witness. At the witness's end, however it ends, the kernel
+//! marks [`witness`](Page::witness). Then no process asks any longer.
 //!
-//! A process that waits no longer takes its id back. One that ends in between leaves its id; after
-//! a while the witness clears the words. The answer names its process, so nobody takes the answer
-//! of another: the witness clears an answer to a process that asks no longer.
+//! A process that stops waiting sets its id back to 0. A process that ends before leaves its id,
+//! and after a time the witness clears both words. An answer contains the id of its process
+//! ([`Verdict::answer_to`]), so no process takes the answer to another.
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Bytes to map.
+/// Bytes of the mapping.
 pub const PAGE_BYTES: usize = 4096;
 
-/// Bits of an answer that hold the id.
+/// Bits of an answer that hold the id; the verdict is above them.
 const ID_BITS: u32 = 30;
 
 /// The shared words.
 #[repr(C)]
 pub struct Page {
-    /// The process that asks; 0 for none.
+    /// Id of the process that asks; 0 for none.
     pub asker: AtomicU32,
-    /// The answer; 0 for none yet.
+    /// The answer; 0 for none.
     pub answer: AtomicU32,
-    /// The inode of the process namespace in which ids are meant.
+    /// Inode of the PID namespace in which ids are valid.
     pub namespace: AtomicU64,
-    /// The thread that answers, by its id; with [`WITNESS_ENDED`] when it has ended.
+    /// Id of the thread that answers. The kernel adds [`WITNESS_ENDED`] at its end.
     pub witness: AtomicU32,
 }
 
@@ -40,19 +43,19 @@ pub struct Page {
 /// (`FUTEX_OWNER_DIED`).
 pub const WITNESS_ENDED: u32 = 1 << 30;
 
-/// What the witness saw.
+/// The result of the witness's examination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// All threads have the same rights, and no filter but what the witness has itself.
+    /// All threads have the same rights, and no filter beyond those of the witness itself.
     Same = 1,
-    /// Threads differ in their rights, or cannot be looked at.
+    /// Threads differ in their rights, or cannot be examined.
     Differs = 2,
-    /// A thread has a filter of system calls that the witness has not.
+    /// A thread has a filter of system calls that the witness does not have.
     Filtered = 3,
 }
 
 impl Verdict {
-    /// The answer to a process with this verdict.
+    /// The answer with this verdict to a process.
     ///
     /// ```
     /// use uslub_report::witness::Verdict;
@@ -64,12 +67,13 @@ impl Verdict {
         pid | (self as u32) << ID_BITS
     }
 
-    /// The process that an answer is for.
+    /// Id of the process that an answer is for.
     pub fn asker(answer: u32) -> u32 {
         answer & ((1 << ID_BITS) - 1)
     }
 
-    /// The verdict of an answer to this process; `None` where it is none.
+    /// The verdict in an answer to this process; `None` if the answer is for another process or is
+    /// 0.
     pub fn for_process(answer: u32, pid: u32) -> Option<Self> {
         let verdicts = [Verdict::Same, Verdict::Differs, Verdict::Filtered];
         (verdicts.into_iter()).find(|verdict| answer == verdict.answer_to(pid))

@@ -1,32 +1,31 @@
 //! The sequences for aarch64.
 //!
-//! In each: label 20 is the start, 30 follows the commit, 40 is the abort address (behind the
-//! signature that the kernel checks), 50 the descriptor, 60 the end. The thread's area is `area`
-//! bytes from `tpidr_el0`; `cpu_id`, negative when the thread is not registered, is at 4, and the
-//! descriptor's address at 8.
+//! Labels: 20 is the start, 30 follows the commit, 40 is the abort address (behind the signature
+//! that the kernel checks), 50 is the descriptor, 60 is the end. The thread's area lies `area`
+//! bytes from `tpidr_el0`. In the area, `cpu_id` is at byte 4, negative if the thread is not
+//! registered. The descriptor's address is at byte 8.
 //!
-//! What differs from x86-64:
+//! Differences from x86-64:
 //!
-//! - One store commits, and it is a plain one: whoever reads the word on another CPU has fenced
-//!   that CPU or reads figures only, and a thread that moves to another CPU passes a barrier of the
-//!   kernel's.
-//! - No exclusive loads and stores inside a sequence: they may fail for ever there.
-//! - No instruction adds to memory. A counter is not committed with the top, as one store commits
-//!   one word; so it is added to behind the commit by an exclusive pair, which is right wherever
-//!   the thread has moved meanwhile. For the same reason [`add`] needs no sequence at all.
-//! - A jump that reaches far may pass through a veneer of the linker's, which uses `x16` and `x17`:
-//!   no operand is there.
+//! - One plain store commits. A thread on another CPU that reads the word has fenced this CPU, or
+//!   reads statistics only. A thread that moves to another CPU passes a barrier in the kernel.
+//! - A sequence has no exclusive loads and stores: they may fail for ever there.
+//! - No instruction adds to memory, and one store commits one word. So the counter is added to
+//!   after the commit, by an exclusive pair, which is right on whichever CPU the thread runs then.
+//!   For the same reason [`add`] needs no sequence.
+//! - A far jump may pass through a veneer of the linker, which uses `x16` and `x17`: no operand is
+//!   there.
 
 use core::arch::asm;
 
 use crate::{Area, Offers, SHEAF_BYTES};
 
-/// What the processor gains by offers: nothing that is known of any.
+/// Which offers pay off on this processor: none, because no gain is known on aarch64.
 pub fn offers() -> Offers {
     Offers::default()
 }
 
-/// Asks for the cache line of an address that is about to be written; any address will do.
+/// Prefetches the cache line of an address that is about to be written. Any address will do.
 #[inline]
 pub fn fetch(address: *const u8) {
     // SAFETY: a hint.
@@ -39,7 +38,7 @@ pub fn fetch(address: *const u8) {
     }
 }
 
-/// The descriptor and the abort address of a sequence; an abort goes on at label 60.
+/// The descriptor and the abort address of a sequence; an abort continues at label 60.
 macro_rules! descriptor {
     () => {
         concat!(
@@ -59,8 +58,8 @@ macro_rules! descriptor {
     };
 }
 
-/// Sees that the thread is registered and publishes the descriptor; `thread` holds the thread
-/// pointer afterwards.
+/// Checks that the thread is registered and publishes the descriptor. Afterwards `thread` holds the
+/// thread pointer.
 macro_rules! publish {
     () => {
         concat!(
@@ -75,7 +74,7 @@ macro_rules! publish {
     };
 }
 
-/// The region of the CPU that runs, in `word`.
+/// Loads the running CPU's region into `word`.
 macro_rules! region {
     () => {
         concat!(
@@ -85,7 +84,7 @@ macro_rules! region {
     };
 }
 
-/// Adds a number to the word at address `word`, whatever other CPUs do to it; changes `top` and
+/// Adds a number to the word at address `word`, atomically with other CPUs. Changes `top` and
 /// `thread`.
 macro_rules! count {
     ($n:literal) => {
@@ -99,18 +98,18 @@ macro_rules! count {
     };
 }
 
-/// Pops the object at the top that this CPU's word at byte `slot` holds, and counts it at
-/// `slot + COUNT`; null when the sheaf is empty or the sequence was aborted.
+/// Pops the object at the top in this CPU's word at byte `slot`, and adds 1 to the counter at `slot
+/// + COUNT`. Null if the sheaf is empty, the sequence was aborted, or the thread is not registered.
 ///
 /// # Safety
 ///
-/// `table` is an array of regions indexed by the area's index, each with a
-/// valid top at `slot` and a counter at `slot + COUNT`; the area is this process's.
+/// `table` is an array of regions, indexed by the area's index. Each region has a valid top at
+/// `slot` and a counter at `slot + COUNT`. The area is this process's.
 #[inline]
 pub unsafe fn pop<const COUNT: usize>(area: &Area, table: *mut u8, slot: usize) -> *mut u8 {
     let mut object: *mut u8;
-    // SAFETY: by the caller's promise; the asm writes the area's descriptor word, one
-    // word of the region and a counter.
+    // SAFETY: by the caller's promise. The asm writes the area's descriptor word, one word of the
+    // region, and a counter.
     unsafe {
         asm!(
             publish!(),
@@ -145,8 +144,9 @@ pub unsafe fn pop<const COUNT: usize>(area: &Area, table: *mut u8, slot: usize) 
     object
 }
 
-/// Pushes an object behind the top that this CPU's word at byte `slot` holds, and counts it at
-/// `slot + COUNT`; false when the sheaf is full or the sequence was aborted.
+/// Pushes an object behind the top in this CPU's word at byte `slot`, and adds 1 to the counter at
+/// `slot + COUNT`. False if the sheaf is full, the sequence was aborted, or the thread is not
+/// registered.
 ///
 /// # Safety
 ///
@@ -159,7 +159,7 @@ pub unsafe fn push<const COUNT: usize>(
     object: *mut u8,
 ) -> bool {
     let mut done: usize;
-    // SAFETY: as in `pop`; the word behind the top is not part of the sheaf until the commit.
+    // SAFETY: as in `pop`. The word behind the top becomes part of the sheaf at the commit.
     unsafe {
         asm!(
             publish!(),
@@ -197,8 +197,8 @@ pub unsafe fn push<const COUNT: usize>(
     done != 0
 }
 
-/// Replaces `old` by `new` in this CPU's word at byte `slot`; false when it holds something else or
-/// the sequence was aborted.
+/// Replaces `old` by `new` in this CPU's word at byte `slot`. False if the word holds another
+/// value, the sequence was aborted, or the thread is not registered.
 ///
 /// # Safety
 ///
@@ -238,8 +238,8 @@ pub unsafe fn exchange(area: &Area, table: *mut u8, slot: usize, old: usize, new
     done != 0
 }
 
-/// Adds `n` to this CPU's word at byte `at`, unless the CPU's region is `stopped`; false then, or
-/// when the thread is not registered.
+/// Adds `n` to this CPU's word at byte `at`. False if the CPU's region is `stopped`, or the thread
+/// is not registered.
 ///
 /// # Safety
 ///
@@ -247,7 +247,7 @@ pub unsafe fn exchange(area: &Area, table: *mut u8, slot: usize, old: usize, new
 #[inline]
 pub unsafe fn add(area: &Area, table: *mut u8, at: usize, n: usize, stopped: *mut u8) -> bool {
     let mut done: usize;
-    // SAFETY: as in `pop`. No sequence: an exclusive pair adds, on whichever CPU.
+    // SAFETY: as in `pop`. No sequence is needed: an exclusive pair adds on whichever CPU.
     unsafe {
         asm!(
             "mrs {thread}, tpidr_el0",
@@ -277,8 +277,8 @@ pub unsafe fn add(area: &Area, table: *mut u8, at: usize, n: usize, stopped: *mu
     done != 0
 }
 
-/// Copies `bytes` bytes (a multiple of 8) from `from` to `to`, and changes all three and `thread`;
-/// in pieces that do not overlap, so that a later load finds its bytes in one store.
+/// Copies `bytes` bytes (a multiple of 8) from `from` to `to`; changes all three and `thread`. The
+/// pieces do not overlap, so that a later load finds its bytes in one store.
 macro_rules! copy {
     () => {
         concat!(
@@ -302,9 +302,10 @@ macro_rules! copy {
     };
 }
 
-/// Pops the newest `out.len()` objects (at least 1) off the sheaf whose top this CPU's word at byte
-/// `slot` holds, and counts them at `slot + COUNT`; false when it has fewer or the sequence was
-/// aborted. A sheaf's capacity, 16 bits wide, is `CAPACITY` bytes from its window's start.
+/// Pops the newest `out.len()` objects (at least 1) off the sheaf whose top is in this CPU's word
+/// at byte `slot`, and adds their number to the counter at `slot + COUNT`. False if the sheaf has
+/// fewer, the sequence was aborted, or the thread is not registered. A sheaf's capacity, 16 bits
+/// wide, lies `CAPACITY` bytes from its window's start.
 ///
 /// # Safety
 ///
@@ -317,15 +318,15 @@ pub unsafe fn pop_many<const COUNT: usize, const CAPACITY: usize>(
     out: &mut [*mut u8],
 ) -> bool {
     let mut done: usize;
-    // SAFETY: as in `pop`; the objects are copied to `out`, which has room for them.
+    // SAFETY: as in `pop`. The objects are copied to `out`, which has room for them.
     unsafe {
         asm!(
             publish!(),
             "20:",
             region!(),
             "ldr {top}, [{word}, {slot}]",
-            // Bytes in the sheaf: its top from where it would be empty. A sentinel has no capacity,
-            // and so none.
+            // Bytes in the sheaf: its top less the top of the empty sheaf. A sentinel's capacity is
+            // 0, so it has no bytes.
             "and {from}, {top}, #-{window}",
             "ldrh {thread:w}, [{from}, #{capacity}]",
             "and {from}, {top}, #{window} - 1",
@@ -369,8 +370,9 @@ pub unsafe fn pop_many<const COUNT: usize, const CAPACITY: usize>(
     done != 0
 }
 
-/// Pushes all `objects` (at least 1) onto the sheaf whose top this CPU's word at byte `slot` holds,
-/// and counts them at `slot + COUNT`; false when it has not the room or the sequence was aborted.
+/// Pushes all `objects` (at least 1) onto the sheaf whose top is in this CPU's word at byte `slot`,
+/// and adds their number to the counter at `slot + COUNT`. False if the sheaf has no room for all,
+/// the sequence was aborted, or the thread is not registered.
 ///
 /// # Safety
 ///
@@ -383,7 +385,7 @@ pub unsafe fn push_many<const COUNT: usize>(
     objects: &[*mut u8],
 ) -> bool {
     let mut done: usize;
-    // SAFETY: as in `push`; the words behind the top are not part of the sheaf until the commit.
+    // SAFETY: as in `push`. The words behind the top become part of the sheaf at the commit.
     unsafe {
         asm!(
             publish!(),

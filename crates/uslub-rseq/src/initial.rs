@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The C library's `getauxval` reads the same vector. Other libraries may wrap `getauxval`, and a
-//! wrapper may allocate, so an allocator must not call it by name.
+//! wrapper may allocate, so an allocator must not call it by name. Any thread may call.
 
 use crate::thread::{call, stack_end};
 
@@ -14,13 +14,13 @@ type Entry = [usize; 2];
 
 /// Key of the last entry.
 const AT_NULL: usize = 0;
-/// Addresses below it are never mapped, and keys are below it.
+/// Every pointer is at or above this number, and every key below it.
 const LEAST_POINTER: usize = 4096;
 
-/// The value of a key ([`libc::AT_SECURE`] and its like) in the auxiliary vector; 0 where the
-/// vector has no such key.
+/// The value of a key (such as [`libc::AT_SECURE`]) in the auxiliary vector; 0 if the vector lacks
+/// the key.
 ///
-/// The kernel is asked for the vector where the C library does not say where the stack begins.
+/// If the C library does not say where the stack begins, the kernel is asked for the vector.
 pub fn auxiliary(key: usize) -> usize {
     let strings = environment();
     if strings.is_null() {
@@ -29,8 +29,8 @@ pub fn auxiliary(key: usize) -> usize {
     // SAFETY: the vector follows the environment and ends with `AT_NULL`.
     unsafe {
         let mut word = strings.cast::<usize>();
-        // Variables that were removed leave null or an old pointer between the environment's end
-        // and the vector. No pointer is so low, and all keys are.
+        // Removed variables leave null or an old pointer between the environment's end and the
+        // vector. Pointers and null lie outside of this range, and keys within it.
         while !(1..LEAST_POINTER).contains(&*word) {
             word = word.add(1);
         }
@@ -45,25 +45,25 @@ pub fn auxiliary(key: usize) -> usize {
     0
 }
 
-/// The environment's strings as the kernel left them; null where they are not found.
+/// The environment's strings as the kernel left them; null if they cannot be found.
 pub fn environment() -> *mut *mut libc::c_char {
     let end = stack_end();
     // SAFETY: the C library's variable, if it has one.
     if end.is_null() || unsafe { (*end).is_null() } {
         return core::ptr::null_mut();
     }
-    // SAFETY: the stack's start has this layout.
+    // SAFETY: the stack's start has the layout above.
     unsafe {
         let argc = **end;
         (*end).add(argc + 2) as *mut *mut libc::c_char
     }
 }
 
-/// [`auxiliary`] by the kernel's copy of the vector.
+/// As [`auxiliary`], from the kernel's copy of the vector.
 fn asked(key: usize) -> usize {
     const PATH: &core::ffi::CStr = c"/proc/self/auxv";
     let mut entries = [[AT_NULL; 2]; 64];
-    // SAFETY: the path is a C string, and the kernel writes into the array only.
+    // SAFETY: the path is a C string, and the kernel only writes into the array.
     let read = unsafe {
         let at = libc::AT_FDCWD as usize;
         let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn both_ways_tell_what_the_c_library_tells() {
         for key in [libc::AT_PAGESZ, libc::AT_SECURE, libc::AT_SYSINFO_EHDR] {
-            // SAFETY: looks a number up.
+            // SAFETY: only looks a number up.
             let expected = unsafe { libc::getauxval(key) } as usize;
             assert_eq!(auxiliary(key as usize), expected);
             assert_eq!(asked(key as usize), expected);
@@ -105,8 +105,7 @@ mod tests {
         let strings = environment();
         let expected = auxiliary(libc::AT_PAGESZ as usize);
         assert_ne!(expected, 0);
-        // SAFETY: the other test does not look at the environment's strings themselves, which end
-        // with null.
+        // SAFETY: the other test does not read the environment's strings, which end with null.
         unsafe {
             let (first, second) = (*strings, *strings.add(1));
             assert!(!second.is_null());

@@ -1,23 +1,25 @@
-//! Restartable sequences for per-CPU sheaves, a hint that only the processor can give ([`fetch`]),
-//! and addresses written four at a time ([`write_at`]).
+//! Restartable sequences for per-CPU sheaves. Also prefetches ([`fetch`]), and addresses written
+//! four at a time ([`write_at`]).
 //!
-//! The kernel keeps an area of memory for each thread that is registered: it writes there which CPU
-//! the thread runs on, and reads there the address of a *descriptor*. If the thread is preempted,
-//! moved or interrupted by a signal while it is between the descriptor's start and its commit, it
-//! resumes at the descriptor's abort address. So a few instructions that end in one store act as if
-//! indivisible on their CPU.
+//! The kernel keeps an *area* of memory for each registered thread. It writes there which CPU the
+//! thread runs on, and reads there the address of a *descriptor*. If the thread is preempted, moved
+//! or interrupted by a signal between the descriptor's start and its commit, it resumes at the
+//! descriptor's abort address. So a few instructions that end in one store are indivisible on their
+//! CPU.
 //!
-//! We use the area that the C library registered (glibc ≥ 2.35), or one of our own where there is
-//! none, and never write anything of it but the descriptor's address. Each sequence here
+//! The area is the C library's (glibc ≥ 2.35), or one of our own if the C library registered none.
+//! The only word that we write in it is the descriptor's address. Each sequence here
 //!
-//! 1. sees that the thread is registered, and publishes its descriptor,
+//! 1. checks that the thread is registered, and publishes its descriptor,
 //! 2. reads the CPU (or concurrency id) and finds the CPU's region through the table,
-//! 3. looks at one word of the region and computes its new value,
-//! 4. commits by storing that word, and nothing after it.
+//! 3. reads one word of the region and computes its new value,
+//! 4. commits by storing that word, as its last instruction.
 //!
-//! An abort ends the operation with "not done": the caller takes its slow path, so a
-//! debugger that steps through aborts once and not for ever. A remote stop swaps a
-//! table entry and calls [`fence`]: any sequence that read the old entry has then committed or
+//! The counter of the operation is added to after the commit, outside of the sequence.
+//!
+//! An aborted operation returns "not done" and is not repeated: the caller takes its slow path. So
+//! a debugger that single-steps aborts a sequence once, not for ever. A remote stop replaces a
+//! table entry and calls [`fence`]: every sequence that read the old entry has then committed or
 //! aborted.
 //!
 //! | function | reads | commits |
@@ -31,7 +33,7 @@
 
 #![no_std]
 
-// The three things that differ between architectures.
+// Three modules differ between architectures.
 #[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
 #[cfg_attr(
@@ -57,13 +59,13 @@ mod own;
 
 pub use sequences::{add, exchange, fetch, offers, pop, pop_many, push, push_many};
 
-/// Where a line that this CPU has only read, and that another one will write to, is worth a write
-/// that changes nothing: it is had from here sooner then.
+/// Where an offer pays off: a write that changes nothing, to a line that this CPU has only read and
+/// that another CPU will write next. The other CPU then gets the line sooner.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Offers {
-    /// Arrays of pointers, eight in a line.
+    /// For arrays of pointers, eight in a cache line.
     pub arrays: bool,
-    /// Objects, of a line each.
+    /// For objects, one cache line each.
     pub objects: bool,
 }
 
@@ -72,5 +74,5 @@ pub use membarrier::fence;
 pub use thread::{call, pointer as thread_pointer};
 pub use wide::{move_wide, push_many_within, write_at};
 
-/// Bytes of a sheaf's window; a top is full when the word behind it begins another.
+/// Bytes of a sheaf's window. A sheaf is full if the word behind its top begins another window.
 pub const SHEAF_BYTES: usize = 4096;

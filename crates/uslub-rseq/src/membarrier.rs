@@ -1,4 +1,7 @@
-//! The fence against sequences on other CPUs.
+//! The fence against sequences on other CPUs: the system call `membarrier`.
+//!
+//! A process must register before it may fence. [`fence`] registers on its first call, and again in
+//! the child of a fork, which the kernel does not know. Any thread may call.
 
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
@@ -15,16 +18,16 @@ fn membarrier(command: libc::c_int) -> bool {
     unsafe { call(libc::SYS_membarrier, [command as usize, 0, 0, 0, 0, 0]) == 0 }
 }
 
-/// Ends or aborts every sequence of this process that began before the call; false when the kernel
-/// cannot do that.
+/// Completes or aborts every sequence of this process that began before the call. False if the
+/// kernel cannot do this.
 ///
-/// A concurrency id cannot be told from a core, so all CPUs are fenced.
+/// A concurrency id does not tell the CPU, so all CPUs are fenced.
 pub fn fence() -> bool {
-    // Relaxed: at worst we register twice.
+    // Relaxed: at worst the process registers twice.
     if REGISTERED.load(Relaxed) && membarrier(PRIVATE_EXPEDITED_RSEQ) {
         return true;
     }
-    // First use, or a child of a fork that the kernel does not know yet.
+    // First call, or first call in the child of a fork.
     if !membarrier(REGISTER_PRIVATE_EXPEDITED_RSEQ) {
         return false;
     }

@@ -1,12 +1,12 @@
-//! Architectures without sequences of ours: [`Area::adopt`] returns `None` there, so none of these
-//! runs.
+//! Architectures without sequences of ours. [`Area::adopt`] and [`Area::register_own`] return
+//! `None` there, so nothing here is called except [`fetch`] and [`offers`].
 
 use crate::{Area, Offers};
 
-/// A hint that nobody takes.
+/// Does nothing.
 pub fn fetch(_: *const u8) {}
 
-/// Not known of any.
+/// No offer is known to pay off.
 pub fn offers() -> Offers {
     Offers::default()
 }

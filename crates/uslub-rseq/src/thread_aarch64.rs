@@ -1,8 +1,11 @@
 //! The running thread on aarch64: its words lie at an offset from `tpidr_el0`.
+//!
+//! The rest is what needs asm on each architecture: our own area's memory, weak symbols of the C
+//! library, and system calls. Any thread may call.
 
 use core::arch::{asm, global_asm};
 
-/// The word before each abort address: a breakpoint, so that nobody runs into it.
+/// The word before each abort address: a breakpoint, so that code that runs into it traps.
 pub(crate) const SIGNATURE: u32 = 0xd428_bc00;
 
 global_asm!(
@@ -19,7 +22,7 @@ global_asm!(
     ".popsection",
 );
 
-/// A word at an offset from the thread pointer.
+/// The word at an offset, in bytes, from the thread pointer.
 #[inline]
 pub(crate) fn load(at: isize) -> u32 {
     let word: u32;
@@ -52,7 +55,7 @@ pub fn pointer() -> usize {
     pointer
 }
 
-/// Offset of our own area from the thread pointer.
+/// Offset of our own area from the thread pointer, in bytes.
 pub(crate) fn own_offset() -> isize {
     let offset: isize;
     // SAFETY: reads an entry of the global offset table.
@@ -67,7 +70,7 @@ pub(crate) fn own_offset() -> isize {
     offset
 }
 
-/// Addresses of the C library's `__rseq_offset` and `__rseq_size`; null where it has none.
+/// Addresses of the C library's `__rseq_offset` and `__rseq_size`; null if it has none.
 pub(crate) fn library_symbols() -> (*const isize, *const u32) {
     let (offset, size): (*const isize, *const u32);
     // SAFETY: reads two entries of the global offset table; weak symbols, so 0 when absent.
@@ -87,7 +90,7 @@ pub(crate) fn library_symbols() -> (*const isize, *const u32) {
     (offset, size)
 }
 
-/// Address of the C library's `__libc_stack_end`; null where it has none.
+/// Address of the C library's `__libc_stack_end`; null if it has none.
 pub(crate) fn stack_end() -> *const *const usize {
     let end: *const *const usize;
     // SAFETY: reads an entry of the global offset table; a weak symbol, so 0 when absent.
@@ -103,16 +106,16 @@ pub(crate) fn stack_end() -> *const *const usize {
     end
 }
 
-/// Makes a system call; returns its result, or minus an error number. Threads that have no `errno`
-/// of their own call it.
+/// Makes a system call; returns its result, or a negative error number. It leaves `errno` alone, so
+/// a thread without thread-local memory may call it.
 ///
 /// # Safety
 ///
-/// As for the call in question.
+/// As for the system call itself.
 #[inline]
 pub unsafe fn call(number: libc::c_long, args: [usize; 6]) -> isize {
     let result: isize;
-    // SAFETY: the kernel's calling convention; the caller answers for the call itself.
+    // SAFETY: the kernel's calling convention; the caller answers for the system call itself.
     unsafe {
         asm!(
             "svc 0",

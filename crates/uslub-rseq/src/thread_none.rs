@@ -1,18 +1,18 @@
-//! Architectures without sequences of ours: no thread has an area, and the kernel is not asked for
-//! one.
+//! Architectures without sequences of ours: no thread has an area, and the kernel is never asked
+//! for one.
 
-/// Never compared with.
+/// Never compared with anything.
 pub(crate) const SIGNATURE: u32 = 0;
 
-/// What stands for "refused" in the only field that is read.
+/// The value "refused", in the only field that is read.
 #[inline]
 pub(crate) fn load(_: isize) -> u32 {
     -2i32 as u32
 }
 
-/// What the C library says, as no instruction is known here.
+/// The C library's answer, because no instruction for it is known here.
 pub fn pointer() -> usize {
-    // SAFETY: reads a register.
+    // SAFETY: the call has no conditions.
     unsafe { libc::pthread_self() as usize }
 }
 
@@ -21,21 +21,17 @@ pub(crate) fn own_offset() -> isize {
     0
 }
 
-/// The C library's symbols are of no use.
+/// The C library's symbols are not used.
 pub(crate) fn library_symbols() -> (*const isize, *const u32) {
     (core::ptr::null(), core::ptr::null())
 }
 
-/// The C library's symbol is of no use.
+/// The C library's symbol is not used.
 pub(crate) fn stack_end() -> *const *const usize {
     core::ptr::null()
 }
 
-/// Makes no call; the kernel does not know it, as it were.
-///
-/// # Safety
-///
-/// Always safe here.
+/// Makes no call: returns "not implemented".
 pub unsafe fn call(_: libc::c_long, _: [usize; 6]) -> isize {
     -(libc::ENOSYS as isize)
 }

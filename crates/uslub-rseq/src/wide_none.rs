@@ -1,13 +1,13 @@
-//! Architectures on which nothing of ours is wider than two words.
+//! Architectures without registers of 32 bytes: callers use their plain loops.
 
 use crate::Area;
 
-/// Copies have one width here: nothing to choose, and false.
+/// Copies have one width here, so there is nothing to choose. Returns false.
 pub fn move_wide(_wide: bool) -> bool {
     false
 }
 
-/// Never does it: `None`.
+/// Returns `None`: this architecture has no such sequence.
 ///
 /// # Safety
 ///
@@ -22,7 +22,7 @@ pub unsafe fn push_many_within<const COUNT: usize>(
     None
 }
 
-/// Never does it: false.
+/// Does nothing and returns false.
 pub fn write_at(_base: *mut u8, _offsets: &[u32], _out: &mut [*mut u8]) -> bool {
     false
 }

@@ -1,4 +1,7 @@
-//! Registers of 32 bytes, where the processor and the system have them.
+//! Registers of 32 bytes (AVX2), where the processor and the system have them.
+//!
+//! They are off until [`move_wide`] turns them on; it may turn them on or off at any time. Both
+//! states give the same results: without the registers, functions here do nothing and say so.
 
 use core::arch::asm;
 use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
@@ -8,37 +11,37 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::sequences::{LARGE, descriptor, large_blocks};
 use crate::{Area, SHEAF_BYTES};
 
-/// Objects of a block: two registers.
+/// Objects in a block: two registers of 32 bytes.
 const BLOCK: usize = 8;
 
-/// Whether they are used.
+/// Whether registers of 32 bytes are used.
 pub(crate) static WIDE: AtomicBool = AtomicBool::new(false);
 
-/// Lets bulks of eight objects and more move 32 bytes at a time, if the processor and the system
-/// can; or lets them not. Returns which it is; at first they do not.
+/// Turns registers of 32 bytes on or off for bulks of eight objects or more. They stay off if the
+/// processor or the system does not have them. Returns whether they are on.
 pub fn move_wide(wide: bool) -> bool {
     let wide = wide && has_avx2();
-    // Relaxed: either is right at any time.
+    // Relaxed: either value is right at any time.
     WIDE.store(wide, Relaxed);
     wide
 }
 
-/// Whether there are registers of 32 bytes, and instructions for whole numbers in them, and the
-/// system keeps them.
+/// Whether the processor has AVX2, and the system saves the registers.
 fn has_avx2() -> bool {
     const OSXSAVE_AND_AVX: u32 = 1 << 27 | 1 << 28;
     const XMM_AND_YMM: u64 = 1 << 1 | 1 << 2;
     const AVX2: u32 = 1 << 5;
     __cpuid(1).ecx & OSXSAVE_AND_AVX == OSXSAVE_AND_AVX
-        // SAFETY: the system lets it be read, as the first bit says.
+        // SAFETY: the first test says that the system allows this read.
         && unsafe { _xgetbv(0) } & XMM_AND_YMM == XMM_AND_YMM
         && __cpuid(0).eax >= 7
         && __cpuid_count(7, 0).ebx & AVX2 != 0
 }
 
-/// Looks at the addresses in a register: how far each lies from the first that it may be, which is
-/// in ymm4, as two numbers of 32 bits. The greatest of each, and of what the last may be, are kept
-/// in ymm6 and ymm7 by turns; those of registers of 16 bytes, which come first, in xmm7.
+/// Checks the addresses in a register. The distance of each from the first permitted address, in
+/// ymm4, counts as two numbers of 32 bits. The maxima of all distances, and of the last permitted
+/// address's distance, are kept in ymm6 and ymm7 in turn. Those of registers of 16 bytes, which
+/// come first, are kept in xmm7.
 macro_rules! seen {
     ("xmm0") => {
         concat!("vpsubq xmm0, xmm0, xmm4\n", "vpmaxud xmm7, xmm7, xmm0\n",)
@@ -51,10 +54,12 @@ macro_rules! seen {
     };
 }
 
-/// As [`push_many`](crate::push_many), where all objects lie between the two addresses, both
-/// included; false too where one does not, and then nothing is done. The objects are looked at
-/// while they are copied. `None` where wide registers are not used, or would gain nothing, and
-/// where the two addresses lie 4 GiB or more from each other, or the last before the first.
+/// As [`push_many`](crate::push_many), if all objects lie between the two addresses, both included.
+/// `Some(false)`, with nothing done, if one does not. The objects are checked while they are
+/// copied.
+///
+/// `None`, with nothing done, if the registers are off, if there are fewer than 8 objects, or if
+/// the bounds are not in order or 4 GiB or more apart.
 ///
 /// # Safety
 ///
@@ -68,12 +73,12 @@ pub unsafe fn push_many_within<const COUNT: usize>(
     (first, last): (usize, usize),
 ) -> Option<bool> {
     let most = last.wrapping_sub(first);
-    // Relaxed: either is right at any time.
+    // Relaxed: either value is right at any time.
     if objects.len() < BLOCK || most > u32::MAX as usize || !WIDE.load(Relaxed) {
         return None;
     }
     let left: usize;
-    // SAFETY: as in `push_many`; there are such registers.
+    // SAFETY: as in `push_many`; the processor has the registers.
     unsafe {
         asm!(
             "vmovq xmm4, {top}",
@@ -100,7 +105,7 @@ pub unsafe fn push_many_within<const COUNT: usize>(
             "vmovdqa ymm7, ymm5",
             "cmp {bytes}, {large}",
             "jae 21f",
-            // As `copy` does, so that a load finds its bytes in one store.
+            // As in `copy`: a later load finds its bytes in one store.
             "test {bytes:l}, 56",
             "jz 25f",
             "test {bytes:l}, 8",
@@ -135,8 +140,8 @@ pub unsafe fn push_many_within<const COUNT: usize>(
             "jmp 26f",
             ".p2align 6",
             "25:",
-            // One number counts from below up to none, so that the loop has no more instructions
-            // than it can be fed with.
+            // `bytes` counts from a negative number up to 0 and is the index too. With one more
+            // instruction the loop would exceed what the processor can fetch.
             "and {bytes}, -64",
             "add {from}, {bytes}",
             "add {to}, {bytes}",
@@ -151,7 +156,7 @@ pub unsafe fn push_many_within<const COUNT: usize>(
             "add {bytes}, 64",
             "jnz 24b",
             "26:",
-            // None lies farther than the last may, whose distance has no high half.
+            // No distance exceeds the last permitted one, whose high half is 0.
             "vpmaxud ymm6, ymm6, ymm7",
             "vpxor ymm6, ymm6, ymm5",
             "vptest ymm6, ymm6",
@@ -174,7 +179,7 @@ pub unsafe fn push_many_within<const COUNT: usize>(
             top = inout(reg) first => _,
             most = in(reg) most,
             large = const LARGE,
-            // The upper halves of all of them are cleared.
+            // All upper halves are cleared.
             out("xmm0") _,
             out("xmm1") _,
             out("xmm2") _,
@@ -197,20 +202,19 @@ pub unsafe fn push_many_within<const COUNT: usize>(
     Some(left == 0)
 }
 
-/// Writes the addresses that lie `offsets` bytes behind `base` into `out`, as many as it holds;
-/// false, with nothing done, where wide registers are not used or would gain nothing, and where
-/// there are fewer offsets than that.
+/// Writes the addresses that lie `offsets` bytes behind `base` into `out`, until it is full.
+/// Returns false, with nothing done, if the registers are off, if `out` has fewer than 8 places, or
+/// if there are fewer offsets than places.
 #[inline]
 pub fn write_at(base: *mut u8, offsets: &[u32], out: &mut [*mut u8]) -> bool {
-    // Relaxed: either is right at any time.
+    // Relaxed: either value is right at any time.
     if out.len() < BLOCK || offsets.len() < out.len() || !WIDE.load(Relaxed) {
         return false;
     }
-    // The last block may overlap with the one before.
+    // The last block may overlap the one before.
     let (last, blocks) = (out.len() - BLOCK, out.len().div_ceil(BLOCK) - 1);
-    // SAFETY: reads and writes blocks that begin at the start, and each behind the one before, and
-    // one that ends with `out`; all lie within it, and so many offsets there are. There are such
-    // registers.
+    // SAFETY: blocks follow one another from the start, and the last one ends with `out`. All lie
+    // within `out`, and `offsets` is at least as long. The processor has the registers.
     unsafe {
         asm!(
             "vmovq xmm0, {base}",
@@ -242,7 +246,7 @@ pub fn write_at(base: *mut u8, offsets: &[u32], out: &mut [*mut u8]) -> bool {
             blocks = inout(reg) blocks => _,
             last_from = in(reg) offsets.as_ptr().add(last),
             last_to = in(reg) out.as_mut_ptr().add(last),
-            // The upper halves of all of them are cleared.
+            // All upper halves are cleared.
             out("xmm0") _,
             out("xmm1") _,
             out("xmm2") _,

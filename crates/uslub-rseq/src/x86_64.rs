@@ -1,13 +1,13 @@
 //! The sequences for x86-64.
 //!
-//! In each: label 20 is the start, 30 follows the commit, 40 is the abort address (behind the
-//! signature that the kernel checks), 50 the descriptor, 60 the end. The thread's area is at
-//! `fs:[offset]`; `cpu_id`, negative when the thread is not registered, is at 4, and the
-//! descriptor's address at 8.
+//! Labels: 20 is the start, 30 follows the commit, 40 is the abort address (behind the signature
+//! that the kernel checks), 50 is the descriptor, 60 is the end. The thread's area is at
+//! `fs:[offset]`. In the area, `cpu_id` is at byte 4, negative if the thread is not registered. The
+//! descriptor's address is at byte 8.
 //!
-//! A top is loaded and stored, and counted, by the address of its word alone. With a base and an
-//! index, a pop and a push in turn took a third longer on an Intel Xeon (model 207), and for whole
-//! rounds three times as long (`docs/performance.md`).
+//! A top is loaded, stored and counted through the address of its word alone. Addressing by base
+//! and index made alternating pops and pushes a third slower on an Intel Xeon (model 207), and
+//! rounds of many three times as slow (`docs/performance.md`).
 
 use core::arch::asm;
 use core::arch::x86_64::__cpuid;
@@ -15,7 +15,7 @@ use core::arch::x86_64::__cpuid;
 use crate::wide::WIDE;
 use crate::{Area, Offers, SHEAF_BYTES};
 
-/// Asks for the cache line of an address that is about to be written; any address will do.
+/// Prefetches the cache line of an address that is about to be written. Any address will do.
 #[inline]
 pub fn fetch(address: *const u8) {
     // SAFETY: a hint.
@@ -28,14 +28,15 @@ pub fn fetch(address: *const u8) {
     }
 }
 
-/// What the processor gains by offers. On AMD's a line that another CPU has written to comes with
-/// the right to write to it when it is read, and is had back sooner once that was used. On Zen 3
-/// that is as dear, for a line an object, as what it saves (measured, as on Zen 4).
+/// Which offers pay off on this processor. On AMD processors, a read of a line that another CPU
+/// wrote last brings the right to write it too. If the reader uses this right, the other CPU gets
+/// the line back sooner. On Zen 3 an offer of one line for each object costs as much as it saves
+/// (measured, as on Zen 4).
 pub fn offers() -> Offers {
     let vendor = __cpuid(0);
     let arrays = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes)
         == [*b"Auth", *b"enti", *b"cAMD"];
-    // Bits 8 to 11 and 20 to 27 are the family's, 4 to 7 and 16 to 19 the model's.
+    // The family is in bits 8 to 11 and 20 to 27, the model in bits 4 to 7 and 16 to 19.
     let signature = __cpuid(1).eax;
     let family = (signature >> 8 & 0xf) + (signature >> 20 & 0xff);
     let model = (signature >> 4 & 0xf) | (signature >> 12 & 0xf0);
@@ -46,8 +47,8 @@ pub fn offers() -> Offers {
     }
 }
 
-/// The descriptor and the abort address of a sequence from label 20 to 30; an abort, and whoever
-/// jumps to label 40, does what is given and goes on at label 60, or where `to` says.
+/// The descriptor and the abort address of a sequence from label 20 to 30. An abort, or a jump to
+/// label 40, runs the given instruction and continues at label 60, or at `to`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! descriptor {
@@ -74,18 +75,18 @@ macro_rules! descriptor {
     };
 }
 
-/// Pops the object at the top that this CPU's word at byte `slot` holds, and counts it at
-/// `slot + COUNT`; null when the sheaf is empty or the sequence was aborted.
+/// Pops the object at the top in this CPU's word at byte `slot`, and adds 1 to the counter at `slot
+/// + COUNT`. Null if the sheaf is empty, the sequence was aborted, or the thread is not registered.
 ///
 /// # Safety
 ///
-/// `table` is an array of regions indexed by the area's index, each with a
-/// valid top at `slot` and a counter at `slot + COUNT`; the area is this process's.
+/// `table` is an array of regions, indexed by the area's index. Each region has a valid top at
+/// `slot` and a counter at `slot + COUNT`. The area is this process's.
 #[inline]
 pub unsafe fn pop<const COUNT: usize>(area: &Area, table: *mut u8, slot: usize) -> *mut u8 {
     let object: *mut u8;
-    // SAFETY: by the caller's promise; the asm writes the area's descriptor word, one
-    // word of the region and a counter.
+    // SAFETY: by the caller's promise. The asm writes the area's descriptor word, one word of the
+    // region, and a counter.
     unsafe {
         asm!(
             "cmp dword ptr fs:[{area} + 4], 0",
@@ -120,8 +121,9 @@ pub unsafe fn pop<const COUNT: usize>(area: &Area, table: *mut u8, slot: usize) 
     object
 }
 
-/// Pushes an object behind the top that this CPU's word at byte `slot` holds, and counts it at
-/// `slot + COUNT`; false when the sheaf is full or the sequence was aborted.
+/// Pushes an object behind the top in this CPU's word at byte `slot`, and adds 1 to the counter at
+/// `slot + COUNT`. False if the sheaf is full, the sequence was aborted, or the thread is not
+/// registered.
 ///
 /// # Safety
 ///
@@ -134,7 +136,7 @@ pub unsafe fn push<const COUNT: usize>(
     object: *mut u8,
 ) -> bool {
     let top: usize;
-    // SAFETY: as in `pop`; the word behind the top is not part of the sheaf until the commit.
+    // SAFETY: as in `pop`. The word behind the top becomes part of the sheaf at the commit.
     unsafe {
         asm!(
             "cmp dword ptr fs:[{area} + 4], 0",
@@ -170,8 +172,8 @@ pub unsafe fn push<const COUNT: usize>(
     top & (SHEAF_BYTES - 1) != 0
 }
 
-/// Replaces `old` by `new` in this CPU's word at byte `slot`; false when it holds something else or
-/// the sequence was aborted.
+/// Replaces `old` by `new` in this CPU's word at byte `slot`. False if the word holds another
+/// value, the sequence was aborted, or the thread is not registered.
 ///
 /// # Safety
 ///
@@ -211,16 +213,16 @@ pub unsafe fn exchange(area: &Area, table: *mut u8, slot: usize, old: usize, new
     done != 0
 }
 
-/// Adds `n` to this CPU's word at byte `at`, unless the CPU's region is `stopped`; false then, or
-/// when the sequence was aborted.
+/// Adds `n` to this CPU's word at byte `at`. False if the CPU's region is `stopped`, the sequence
+/// was aborted, or the thread is not registered.
 ///
 /// # Safety
 ///
-/// As for [`pop`]; the word is a number, which other CPUs do not write.
+/// As for [`pop`]; the word is a number that other CPUs do not write.
 #[inline]
 pub unsafe fn add(area: &Area, table: *mut u8, at: usize, n: usize, stopped: *mut u8) -> bool {
     let mut done: usize;
-    // SAFETY: as in `pop`; one instruction adds, so nothing on this CPU comes in between.
+    // SAFETY: as in `pop`. One instruction adds, so it is indivisible on this CPU.
     unsafe {
         asm!(
             "cmp dword ptr fs:[{area} + 4], 0",
@@ -251,26 +253,27 @@ pub unsafe fn add(area: &Area, table: *mut u8, at: usize, n: usize, stopped: *mu
     done != 0
 }
 
-/// Bytes from which on a copy may go [another way](large_blocks).
+/// Bytes from which on a copy may use [`large_blocks`].
 pub(crate) const LARGE: usize = 1024;
 
-/// Nothing: a copy that does not look at what it moves.
+/// For a copy that does not check what it moves: no code.
 macro_rules! unseen {
     ($register:literal) => {
         ""
     };
 }
 
-/// Copies `bytes` bytes (a multiple of 8, at least 128) from `from` to `to` by registers of 32, and
-/// changes all three: none are left. No store crosses a cache line, and no load has the 12 low bits
-/// of a store shortly before it (the processor would take it for a load of what was stored), as
-/// blocks are copied upwards or downwards, whichever it takes. All moves are of the newer encoding:
-/// an older one where upper halves are in use costs some processors a hundred nanoseconds. What has
-/// been moved, `$seen` may look at.
+/// Copies `bytes` bytes (a multiple of 8, at least 128) from `from` to `to` through registers of 32
+/// bytes. Changes all three; `bytes` ends at 0. `$seen` may check the registers moved.
+///
+/// No store crosses a cache line. No load has the low 12 bits of a store shortly before it: the
+/// processor would take it for a load of the stored bytes. So blocks are copied upwards or
+/// downwards, as the addresses require. All moves have the VEX encoding: an older encoding, while
+/// upper halves are in use, costs some processors 100 ns.
 macro_rules! large_blocks {
     ($seen:ident) => {
         concat!(
-            // Up to a multiple of 32 bytes.
+            // Align `to` to 32 bytes.
             "test {to:l}, 8\n",
             "jz 32f\n",
             "vmovddup xmm0, qword ptr [{from}]\n",
@@ -289,7 +292,7 @@ macro_rules! large_blocks {
             "add {to}, 16\n",
             "sub {bytes}, 16\n",
             "33:\n",
-            // What is behind the last block of 64 bytes.
+            // Copy what lies behind the last block of 64 bytes.
             "mov {word}, {bytes}\n",
             "and {word}, -64\n",
             "test {bytes:l}, 32\n",
@@ -312,8 +315,8 @@ macro_rules! large_blocks {
             "vmovlps qword ptr [{to} + {word}], xmm0\n",
             $seen!("xmm0"),
             "36:\n",
-            // Upwards where, by the low 12 bits, stores are half a page or more ahead of loads;
-            // else downwards, from the last block on.
+            // Upwards if, by the low 12 bits, stores are half a page or more ahead of loads.
+            // Otherwise downwards from the last block.
             "mov {word}, {to}\n",
             "sub {word}, {from}\n",
             "shr {bytes}, 6\n",
@@ -342,11 +345,11 @@ macro_rules! large_blocks {
 
 pub(crate) use {descriptor, large_blocks};
 
-/// Copies `bytes` bytes (a multiple of 8, at least 8) from `from` to `to`, and changes all three:
-/// none are left. From the low end on, in the largest pieces that do not overlap, so that a later
-/// load finds its bytes in one store; [`LARGE`] ones in [another way](large_blocks). Blocks of 64
-/// bytes alone take one jump to their loop: each jump taken costs about a cycle, and what is copied
-/// here costs a few.
+/// Copies `bytes` bytes (a multiple of 8, at least 8) from `from` to `to`. Changes all three;
+/// `bytes` ends at 0. Copies of [`LARGE`] bytes or more use [`large_blocks`], others start at the
+/// low end with the largest pieces that do not overlap, so that a later load finds its bytes in one
+/// store. Whole blocks of 64 bytes need one jump to their loop: a taken jump costs about a cycle,
+/// and a copy here costs a few.
 macro_rules! copy {
     () => {
         concat!(
@@ -401,7 +404,8 @@ macro_rules! copy {
             "dec {bytes}\n",
             "jnz 25b\n",
             "jmp 26f\n",
-            // The loop in one line of instructions: where a core is shared, it matters.
+            // The loop lies in one line of instructions, which matters where two threads share a
+            // core.
             ".p2align 6\n",
             "23:\n",
             "shr {bytes}, 6\n",
@@ -423,9 +427,10 @@ macro_rules! copy {
     };
 }
 
-/// Pops the newest `out.len()` objects (at least 1) off the sheaf whose top this CPU's word at byte
-/// `slot` holds, and counts them at `slot + COUNT`; false when it has fewer or the sequence was
-/// aborted. A sheaf's capacity, 16 bits wide, is `CAPACITY` bytes from its window's start.
+/// Pops the newest `out.len()` objects (at least 1) off the sheaf whose top is in this CPU's word
+/// at byte `slot`, and adds their number to the counter at `slot + COUNT`. False if the sheaf has
+/// fewer, the sequence was aborted, or the thread is not registered. A sheaf's capacity, 16 bits
+/// wide, lies `CAPACITY` bytes from its window's start.
 ///
 /// # Safety
 ///
@@ -438,10 +443,10 @@ pub unsafe fn pop_many<const COUNT: usize, const CAPACITY: usize>(
     out: &mut [*mut u8],
 ) -> bool {
     let left: usize;
-    // SAFETY: as in `pop`; the objects are copied to `out`, which has room for them.
+    // SAFETY: as in `pop`. The objects are copied to `out`, which has room for them.
     unsafe {
         asm!(
-            // Three registers serve twice: each that is free is one that a caller need not save.
+            // Three registers have two uses each, so that a caller has three fewer to save.
             "cmp dword ptr fs:[{word} + 4], 0",
             "js 60f",
             "lea {top}, [rip + 50f]",
@@ -451,8 +456,8 @@ pub unsafe fn pop_many<const COUNT: usize, const CAPACITY: usize>(
             "mov {region}, [{from} + {region} * 8]",
             "add {region}, {slot}",
             "mov {top}, [{region}]",
-            // Bytes in the sheaf: its top from where it would be empty. A sentinel has no capacity,
-            // and so none.
+            // Bytes in the sheaf: its top less the top of the empty sheaf. A sentinel's capacity is
+            // 0, so it has no bytes.
             "mov {from}, {top}",
             "and {from}, -{window}",
             "movzx {word:e}, word ptr [{from} + {capacity}]",
@@ -482,7 +487,7 @@ pub unsafe fn pop_many<const COUNT: usize, const CAPACITY: usize>(
             top = out(reg) _,
             wide = sym WIDE,
             large = const LARGE,
-            // The upper halves of all of them are cleared.
+            // All upper halves are cleared.
             out("xmm0") _,
             out("xmm1") _,
             out("xmm2") _,
@@ -505,8 +510,9 @@ pub unsafe fn pop_many<const COUNT: usize, const CAPACITY: usize>(
     left == 0
 }
 
-/// Pushes all `objects` (at least 1) onto the sheaf whose top this CPU's word at byte `slot` holds,
-/// and counts them at `slot + COUNT`; false when it has not the room or the sequence was aborted.
+/// Pushes all `objects` (at least 1) onto the sheaf whose top is in this CPU's word at byte `slot`,
+/// and adds their number to the counter at `slot + COUNT`. False if the sheaf has no room for all,
+/// the sequence was aborted, or the thread is not registered.
 ///
 /// # Safety
 ///
@@ -519,10 +525,10 @@ pub unsafe fn push_many<const COUNT: usize>(
     objects: &[*mut u8],
 ) -> bool {
     let left: usize;
-    // SAFETY: as in `push`; the words behind the top are not part of the sheaf until the commit.
+    // SAFETY: as in `push`. The words behind the top become part of the sheaf at the commit.
     unsafe {
         asm!(
-            // As in `pop_many`.
+            // Register use as in `pop_many`.
             "cmp dword ptr fs:[{word} + 4], 0",
             "js 60f",
             "lea {top}, [rip + 50f]",
@@ -557,7 +563,7 @@ pub unsafe fn push_many<const COUNT: usize>(
             top = out(reg) _,
             wide = sym WIDE,
             large = const LARGE,
-            // The upper halves of all of them are cleared.
+            // All upper halves are cleared.
             out("xmm0") _,
             out("xmm1") _,
             out("xmm2") _,

@@ -1,12 +1,16 @@
-//! The witness: it tells a program on uslub what the program cannot safely ask about itself.
+//! The witness: it answers questions that a program on uslub cannot safely ask about itself.
 //!
-//! A program may run in a filter of system calls that ends it at the first question. Yet before
-//! the library starts its helper thread, or writes a report, it must know whether there is such a
-//! filter, and whether all threads have the same rights. `uslub run` is another process and may
-//! look: it answers by the shared words of [`uslub_report::witness`].
+//! A program may run under a filter of system calls that kills it for the first question. Before
+//! the library starts its helper thread, or writes a report, it must know two things: whether there
+//! is such a filter, and whether all threads have the same rights. `uslub run` is another process
+//! and may look. It answers through the shared words of [`uslub_report::witness`], which has the
+//! states.
 //!
-//! The words lie in a file without a name. The program opens it by the path in its environment
-//! before `main`, maps it, and closes it, so it has no descriptor of ours.
+//! The words lie in a file without a name. The program opens the file before `main`, by the path in
+//! its environment, maps it and closes it. So the program keeps no file descriptor.
+//!
+//! [`start`] may be called on any thread, any number of times. One thread answers for the life of
+//! the process.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -21,10 +25,10 @@ use std::time::{Duration, Instant};
 
 use uslub_report::witness::{PAGE_BYTES, Page, Verdict};
 
-/// How long an answer may lie there.
+/// Time after which an answer that nobody takes is cleared.
 const FORGOTTEN: Duration = Duration::from_secs(2);
 
-/// What threads of a program must agree in: their rights.
+/// Fields of a thread's status that are its rights. All threads must have the same.
 const RIGHTS: &[&str] = &[
     "Uid",
     "Gid",
@@ -36,22 +40,23 @@ const RIGHTS: &[&str] = &[
     "CapAmb",
     "NoNewPrivs",
 ];
-/// What says whether system calls are filtered, and by how many filters.
+/// Fields of a thread's status that tell whether system calls are filtered, and by how many
+/// filters.
 const FILTERS: &[&str] = &["Seccomp", "Seccomp_filters"];
 
-/// Starts to answer; returns the path by which programs find the words. Later calls return the
-/// same.
+/// Starts to answer; returns the path by which programs find the words. Later calls return the same
+/// path.
 ///
 /// # Errors
 ///
-/// When the system gives no memory or no thread.
+/// If the system gives no memory or no thread.
 pub fn start() -> io::Result<&'static str> {
     static PATH: OnceLock<String> = OnceLock::new();
     if let Some(path) = PATH.get() {
         return Ok(path);
     }
     let (file, page) = shared_page()?;
-    // Relaxed: nobody knows the page yet.
+    // Relaxed: no other thread knows the page yet.
     (page.namespace).store(fs::metadata("/proc/self/ns/pid")?.ino(), Relaxed);
     let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
     in_silence(|| {
@@ -61,9 +66,9 @@ pub fn start() -> io::Result<&'static str> {
     Ok(PATH.get_or_init(|| path))
 }
 
-/// Does `work` with all signals blocked; a thread that it starts keeps them so.
+/// Runs `work` with all signals blocked. A thread that it starts keeps them blocked.
 fn in_silence<T>(work: impl FnOnce() -> T) -> T {
-    // SAFETY: the sets are ours, and zero is a value of theirs.
+    // SAFETY: the sets are ours, and zero is a valid value.
     unsafe {
         let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
         libc::sigfillset(&raw mut all);
@@ -75,7 +80,7 @@ fn in_silence<T>(work: impl FnOnce() -> T) -> T {
 }
 
 fn shared_page() -> io::Result<(File, &'static Page)> {
-    // SAFETY: makes a file and maps it; the mapping stays as long as the process.
+    // SAFETY: makes a file and maps it; the mapping stays for the life of the process.
     unsafe {
         let fd = libc::memfd_create(c"uslub-witness".as_ptr(), libc::MFD_CLOEXEC);
         if fd < 0 {
@@ -93,14 +98,14 @@ fn shared_page() -> io::Result<(File, &'static Page)> {
     }
 }
 
-/// Waits while `*word == value`.
+/// Waits while `*word == value`, at most `at_most`.
 fn wait(word: &AtomicU32, value: u32, at_most: Option<Duration>) {
     let time = at_most.map(|time| libc::timespec {
         tv_sec: time.as_secs() as libc::time_t,
         tv_nsec: time.subsec_nanos().into(),
     });
     let time = (time.as_ref()).map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: reads the word and the time only.
+    // SAFETY: only reads the word and the time.
     unsafe {
         libc::syscall(
             libc::SYS_futex,
@@ -113,20 +118,21 @@ fn wait(word: &AtomicU32, value: u32, at_most: Option<Duration>) {
 }
 
 fn wake(word: &AtomicU32) {
-    // SAFETY: wakes only.
+    // SAFETY: only wakes.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }
 
-/// The kernel's list of words to mark when a thread ends: the head and its one entry.
+/// The kernel's list of words to mark at the end of a thread: the head and its only entry.
 #[repr(C)]
 struct Mortal {
-    /// `struct robust_list_head`: the first entry, the way from an entry to its word, none pending.
+    /// `struct robust_list_head`: the first entry, the offset from an entry to its word, no pending
+    /// entry.
     head: [usize; 3],
     /// `struct robust_list`: the next entry, which is the head.
     entry: usize,
 }
 
-/// Has the kernel mark the page when this thread ends. The thread must use no robust mutex.
+/// Makes the kernel mark the page when this thread ends. This thread must use no robust mutex.
 fn mark_at_end(page: &'static Page) {
     let mortal = Box::leak(Box::new(Mortal {
         head: [0; 3],
@@ -139,37 +145,37 @@ fn mark_at_end(page: &'static Page) {
         head: [entry, word.wrapping_sub(entry), 0],
         entry: head,
     };
-    // SAFETY: asks for a number, and registers a list that stays as long as the process.
+    // SAFETY: reads a number, and registers a list that stays for the life of the process.
     unsafe {
         let thread = libc::syscall(libc::SYS_gettid) as u32;
-        // Relaxed: programs look for the kernel's mark only.
+        // Relaxed: programs check the kernel's mark only.
         page.witness.store(thread, Relaxed);
         libc::syscall(libc::SYS_set_robust_list, head, size_of::<[usize; 3]>());
     }
 }
 
-/// Answers, for as long as the process lives. The file is open as long.
+/// Answers for the life of the process, and keeps the file open.
 fn answer_all(page: &'static Page, _file: &File) {
     mark_at_end(page);
     let own = status("/proc/thread-self/status").map(|own| lines(&own, FILTERS));
     let mut answered = Instant::now();
     loop {
-        // Acquire, both: with what the process did before it asked.
+        // Acquire, both: sees what the process did before it asked.
         let asker = page.asker.load(Acquire);
         let answer = page.answer.load(Acquire);
         if asker == 0 {
             wait(&page.asker, 0, None);
         } else if answer == 0 {
             let verdict = look(asker, own.as_deref());
-            // Release: with what was seen.
+            // Release: publishes what was seen.
             page.answer.store(verdict.answer_to(asker), Release);
             wake(&page.answer);
             answered = Instant::now();
         } else if Verdict::asker(answer) != asker {
-            // Relaxed: the process that it was for has gone or counts on it no longer.
+            // Relaxed: the process that the answer was for has ended, or no longer waits for it.
             _ = (page.answer).compare_exchange(answer, 0, Relaxed, Relaxed);
         } else if answered.elapsed() > FORGOTTEN {
-            // Relaxed, both: whoever asked has ended, or counts on no answer any longer.
+            // Relaxed, both: the process that asked has ended, or no longer waits for an answer.
             _ = (page.answer).compare_exchange(answer, 0, Relaxed, Relaxed);
             _ = (page.asker).compare_exchange(asker, 0, Relaxed, Relaxed);
             wake(&page.asker);
@@ -183,20 +189,20 @@ fn status(path: &str) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
-/// The lines of a status that have these names.
+/// The lines of a status with these names.
 fn lines(status: &str, names: &[&str]) -> String {
     let named = |line: &&str| (line.split_once(':')).is_some_and(|(name, _)| names.contains(&name));
     status.lines().filter(named).collect::<Vec<_>>().join("\n")
 }
 
-/// Looks at all threads of a process.
+/// Examines all threads of a process.
 fn look(pid: u32, own_filters: Option<&str>) -> Verdict {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return Verdict::Differs;
     };
     let mut statuses = Vec::new();
     for task in tasks.flatten() {
-        // A thread that ends meanwhile has no status.
+        // A thread that ended meanwhile has no status.
         statuses.extend(status(&format!("{}/status", task.path().display())));
     }
     judge(&statuses, own_filters)
@@ -268,12 +274,12 @@ mod tests {
     fn an_answer_that_nobody_waits_for_holds_nobody_up() {
         let (file, page) = shared_page().unwrap();
         let pid = std::process::id();
-        // Relaxed, both: nobody reads the page yet.
+        // Relaxed, both: no other thread reads the page yet.
         page.answer.store(Verdict::Same.answer_to(1), Relaxed);
         page.asker.store(pid, Relaxed);
         let start = Instant::now();
         thread::spawn(move || answer_all(page, &file));
-        // Acquire: with what was seen.
+        // Acquire: sees what the witness saw.
         while Verdict::for_process(page.answer.load(Acquire), pid).is_none() {
             assert!(
                 start.elapsed() < FORGOTTEN,
@@ -290,14 +296,15 @@ mod tests {
         let file = File::options().read(true).write(true).open(path).unwrap();
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let none = std::ptr::null_mut();
-        // SAFETY: maps the file, which stays.
+        // SAFETY: maps the file; the mapping stays.
         let page = unsafe {
             let fd = file.as_raw_fd();
             &*libc::mmap(none, PAGE_BYTES, protection, libc::MAP_SHARED, fd, 0).cast::<Page>()
         };
         let pid = std::process::id();
         for _ in 0..2 {
-            // Release: as a program asks. Whoever forgets the first answer lets the second wait.
+            // Release: as a program asks. If the first answer was not taken, the second question
+            // waits.
             while (page.asker)
                 .compare_exchange(0, pid, Release, Relaxed)
                 .is_err()
@@ -307,7 +314,7 @@ mod tests {
             }
             wake(&page.asker);
             loop {
-                // Acquire: with what was seen.
+                // Acquire: sees what the witness saw.
                 let answer = page.answer.load(Acquire);
                 if answer != 0 {
                     assert_eq!(Verdict::for_process(answer, pid), Some(Verdict::Same));

@@ -1,11 +1,10 @@
 //! `Allocator` of allocator-api2, for the global allocator, buckets and caches.
 //!
-//! | allocator | layouts it serves |
-//! |---|---|
-//! | [`Uslub`], `&`[`Buckets`] | all |
-//! | `&`[`RawCache`], `&`[`Cache`] | those that fit one object; none if the cache has a constructor or is type-safe, whose free objects must stay what they are |
+//! - [`Uslub`] and `&`[`Buckets`] serve all layouts.
+//! - `&`[`RawCache`] and `&`[`Cache`] serve layouts that fit one object. They serve none if the
+//!   cache has a constructor or is type-safe, because its free objects must keep their contents.
 //!
-//! All fail with `AllocError` rather than end the process.
+//! A failure is `AllocError`; the process does not end. Any thread may call.
 
 use std::alloc::Layout;
 use std::ptr::NonNull;
@@ -19,12 +18,12 @@ use crate::global::{Uslub, as_slice};
 use crate::instance::ALLOCATOR;
 use crate::raw::RawCache;
 
-/// Memory without bytes.
+/// Memory of zero bytes.
 fn dangling(layout: Layout) -> NonNull<[u8]> {
     NonNull::slice_from_raw_parts(layout.dangling_ptr(), 0)
 }
 
-/// Memory for a layout, by way of `alloc` if it has bytes.
+/// Memory for a layout, by `alloc` unless the layout has zero bytes.
 #[inline]
 fn allocate(layout: Layout, alloc: impl FnOnce() -> *mut u8) -> Result<NonNull<[u8]>, AllocError> {
     if layout.size() == 0 {
@@ -33,8 +32,8 @@ fn allocate(layout: Layout, alloc: impl FnOnce() -> *mut u8) -> Result<NonNull<[
     as_slice(alloc(), layout.size()).ok_or(AllocError)
 }
 
-// SAFETY: objects are as large and as aligned as their layouts, and nobody else's until they are
-// freed; all handles are alike.
+// SAFETY: objects have the size and alignment of their layouts, and one owner until they are freed;
+// all handles are alike.
 unsafe impl Allocator for Uslub {
     #[inline]
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
@@ -75,7 +74,7 @@ unsafe impl Allocator for Uslub {
     }
 }
 
-/// Grows or shrinks.
+/// Grows or shrinks an object.
 ///
 /// # Safety
 ///
@@ -93,7 +92,8 @@ unsafe fn reallocate(
         return as_slice(moved, new.size()).ok_or(AllocError);
     }
     let moved = heap.allocate(new)?;
-    // SAFETY: both are live and at least so long; the caller gives up the old one.
+    // SAFETY: both objects are live and have the bytes that are copied; the caller gives up the old
+    // one.
     unsafe {
         moved
             .cast::<u8>()
@@ -103,7 +103,7 @@ unsafe fn reallocate(
     Ok(moved)
 }
 
-// SAFETY: as above; objects live as long as the set, which the reference keeps from being dropped.
+// SAFETY: as above. Objects live as long as the set, which the reference protects from a drop.
 unsafe impl Allocator for &Buckets {
     #[inline]
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
@@ -133,7 +133,7 @@ fn as_pointer(object: Option<NonNull<u8>>) -> *mut u8 {
 }
 
 impl RawCache {
-    /// Whether an object serves for a layout.
+    /// Whether an object of the cache serves a layout.
     #[inline]
     fn serves(&self, layout: Layout) -> bool {
         layout.size() <= self.object_size()
@@ -143,8 +143,7 @@ impl RawCache {
     }
 }
 
-// SAFETY: as above; objects live as long as the cache, which the reference keeps from being
-// dropped.
+// SAFETY: as above. Objects live as long as the cache, which the reference protects from a drop.
 unsafe impl Allocator for &RawCache {
     #[inline]
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
@@ -175,7 +174,7 @@ unsafe impl Allocator for &RawCache {
         if old.size() == 0 {
             return self.allocate(new);
         }
-        // The object is as large as any of the cache.
+        // All objects of the cache have the same size, so the object itself serves or none does.
         let fits = self.serves(new).then_some(object.as_ptr());
         as_slice(fits.unwrap_or_default(), self.object_size()).ok_or(AllocError)
     }
@@ -191,7 +190,7 @@ unsafe impl Allocator for &RawCache {
             unsafe { self.deallocate(object, old) };
             return Ok(dangling(new));
         }
-        // SAFETY: passed on; it only looks whether the object serves.
+        // SAFETY: passed on; it only checks whether the object serves.
         unsafe { self.grow(object, old, new) }
     }
 }

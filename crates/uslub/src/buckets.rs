@@ -1,4 +1,6 @@
-//! Buckets: kmalloc's size classes once more, for one kind of object.
+//! Buckets: a second set of kmalloc's size classes, for one kind of object.
+//!
+//! A set is created, shared by reference among threads, and destroyed or dropped once.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -10,12 +12,12 @@ use uslub_linux::{Linux, complain};
 use crate::error::{CreateError, Leaked};
 use crate::instance::{ALLOCATOR, allocator};
 
-/// A set of size classes of one's own, under a name: the kernel's `kmem_buckets`.
+/// A set of size classes of the caller's own, with a name: the kernel's `kmem_buckets`.
 ///
-/// For objects whose size comes from outside: they share no slab with others, and the table of
-/// caches names them `prefix-64` and the like. Above 8 KiB they come from pages as kmalloc's do. A
-/// bucket's cache is made when it is first needed. Dropping the set destroys its caches; objects in
-/// use then are reported to standard error, and their memory is kept for ever.
+/// For objects whose size comes from outside: they share no slab with other objects, and the table
+/// of caches names them `prefix-64` and the like. Objects above 8 KiB come from pages, as kmalloc's
+/// do. The cache of a bucket is made when it is first needed. Dropping the set destroys its caches.
+/// Objects still in use are then reported on standard error, and their memory is never reused.
 ///
 /// With the feature `allocator-api2`, `&Buckets` is an `Allocator`:
 ///
@@ -36,7 +38,7 @@ pub struct Buckets {
 }
 
 impl Buckets {
-    /// A set whose caches are called after `prefix`, which has 1 to 26 bytes.
+    /// A set whose caches are named after `prefix`, which has 1 to 26 bytes.
     ///
     /// ```
     /// use uslub::{Buckets, CreateError};
@@ -48,7 +50,7 @@ impl Buckets {
     ///
     /// # Errors
     ///
-    /// [`CreateError::BadName`]; [`CreateError::NoMemory`] when there is none for the allocator.
+    /// [`CreateError::BadName`]; [`CreateError::NoMemory`] if there is no memory for the allocator.
     pub fn new(prefix: &str) -> Result<Self, CreateError> {
         allocator().ok_or(CreateError::NoMemory)?;
         Ok(Self {
@@ -57,8 +59,8 @@ impl Buckets {
         })
     }
 
-    /// Allocates `bytes` (0 counts as 1), aligned as by [`kmalloc`](crate::kmalloc); `None` when
-    /// there is no memory, or `gfp` forbids to get it.
+    /// Allocates `bytes` bytes (0 counts as 1), aligned as by [`kmalloc`](crate::kmalloc). `None`
+    /// if there is no memory, or if `gfp` does not allow getting it.
     ///
     /// ```
     /// use uslub::{Buckets, Gfp};
@@ -86,7 +88,7 @@ impl Buckets {
     ///
     /// # Panics
     ///
-    /// When `align` is no power of two.
+    /// If `align` is not a power of two.
     #[inline]
     pub fn alloc_aligned(&self, bytes: usize, align: usize, gfp: Gfp) -> Option<NonNull<u8>> {
         assert!(align.is_power_of_two(), "an alignment is a power of two");
@@ -109,7 +111,7 @@ impl Buckets {
     ///
     /// # Safety
     ///
-    /// The object is of this set, and nobody uses it any more.
+    /// The object is of this set, and nobody uses it any longer.
     #[inline]
     pub unsafe fn free(&self, object: *mut u8) {
         // SAFETY: passed on.
@@ -129,11 +131,11 @@ impl Buckets {
     ///
     /// # Errors
     ///
-    /// [`Leaked`] when objects are still in use; their memory, and their caches, are kept for ever. Those above 8 KiB
-    /// are in no cache and not looked for.
+    /// [`Leaked`] if objects are still in use. Their memory and their caches stay. Objects above 8
+    /// KiB are in no cache and are not checked.
     pub fn destroy(self) -> Result<(), Leaked> {
         let mut addresses = Vec::new();
-        // SAFETY: we hold the set, and nobody else does.
+        // SAFETY: this function owns the set.
         let count = unsafe {
             self.set
                 .destroy(&ALLOCATOR, |object| addresses.push(object as usize))
@@ -150,7 +152,7 @@ impl Buckets {
 
 impl Drop for Buckets {
     fn drop(&mut self) {
-        // SAFETY: the only handle, which goes. After `destroy` there are no caches left.
+        // SAFETY: this was the only handle. After `destroy` no caches are left.
         let count = unsafe { self.set.destroy(&ALLOCATOR, |_| ()) };
         if count > 0 {
             complain(format_args!(

@@ -1,4 +1,7 @@
-//! What a cache is to be like.
+//! Builders: the description of a cache before it is created.
+//!
+//! A builder is a value of one thread. [`RawBuilder::build`] checks the description once and
+//! creates the cache.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -17,7 +20,7 @@ use crate::instance::allocator;
 use crate::raw::RawCache;
 use crate::rcu;
 
-/// A cache of untyped objects that is being described; see [`RawCache::builder`].
+/// The description of a cache of untyped objects; see [`RawCache::builder`].
 ///
 /// ```
 /// use uslub::{Gfp, RawCache};
@@ -39,11 +42,11 @@ pub struct RawBuilder<'n> {
     ctor: Option<OwnedCtor>,
 }
 
-/// A constructor that no cache has yet.
+/// A constructor that no cache owns yet.
 struct OwnedCtor(Ctor);
 
 impl OwnedCtor {
-    /// Hands it to a cache.
+    /// Passes it to a cache.
     fn keep(self) {
         std::mem::forget(self);
     }
@@ -51,7 +54,7 @@ impl OwnedCtor {
 
 impl Drop for OwnedCtor {
     fn drop(&mut self) {
-        // SAFETY: no cache has it.
+        // SAFETY: no cache owns it.
         unsafe { ctor::release(self.0) };
     }
 }
@@ -66,7 +69,7 @@ impl<'n> RawBuilder<'n> {
         }
     }
 
-    /// Aligns objects to `bytes`, a power of two up to 4096 (by default 8).
+    /// Aligns objects to `bytes` bytes, a power of two up to 4096 (8 by default).
     ///
     /// ```
     /// use uslub::{CreateError, RawCache};
@@ -79,12 +82,13 @@ impl<'n> RawBuilder<'n> {
         self
     }
 
-    /// Constructs each object when it first leaves a fresh slab, by a closure that gets its memory;
-    /// what it made stays over free and allocation, so users free an object as they found it.
+    /// Constructs each object when it first leaves a fresh slab, by a closure that gets its memory.
+    /// The constructed state survives a free and the next allocation, so users must free an object
+    /// in this state.
     ///
-    /// The closure runs inside calls that ask for objects, on any thread, and in no call with
-    /// [`Gfp::NOSPIN`]: such a call gets objects that were constructed before, or none. If it
-    /// panics, the panic goes on out of that call, and nothing is lost.
+    /// The closure runs inside calls that allocate, on any thread. It never runs in a call with
+    /// [`Gfp::NOSPIN`]: such a call gets an object that was constructed before, or none. If the
+    /// closure panics, the call panics, and no object is lost.
     ///
     /// ```
     /// use uslub::{Gfp, RawCache};
@@ -108,7 +112,7 @@ impl<'n> RawBuilder<'n> {
         self
     }
 
-    /// Begins each object on a cache line of its own, small ones on a fitting part of one.
+    /// Begins each object at a cache line; small objects at a fraction of a line that fits them.
     ///
     /// ```
     /// let flows = uslub::RawCache::builder("flow", 100).hwcache_align().build()?;
@@ -122,9 +126,9 @@ impl<'n> RawBuilder<'n> {
         self
     }
 
-    /// Keeps the type of freed objects for readers: an object that is freed may be used again at
-    /// once, but its slab serves no other cache before a grace period. A reader that finds an
-    /// object must then make sure that it is still the one it looked for.
+    /// Keeps the type of freed objects for readers. A freed object may be reused at once, but its
+    /// slab serves no other cache before a grace period. A reader that finds an object must then
+    /// check that it is still the object it looked for.
     ///
     /// Installs [`Epoch`](crate::Epoch) unless [`set_grace_period`](crate::set_grace_period) came
     /// first.
@@ -147,10 +151,10 @@ impl<'n> RawBuilder<'n> {
         self
     }
 
-    /// Objects that a sheaf holds (by default a number that depends on the size): the least at
-    /// first. Sheaves grow where a CPU keeps missing and shrink where it is idle, within the range
-    /// and the process's budget (`sheaf_budget_mb` in `USLUB_OPTIONS`). No sheaf holds more than
-    /// 500.
+    /// Objects that a sheaf holds: the minimum and the maximum. By default the number depends on
+    /// the object's size. Sheaves start at the minimum, grow where a CPU keeps missing, and shrink
+    /// where it is idle. They stay within the range and within the process's budget
+    /// (`sheaf_budget_mb` in `USLUB_OPTIONS`). No sheaf holds more than 500 objects.
     ///
     /// ```
     /// use uslub::{CreateError, RawCache};
@@ -165,8 +169,8 @@ impl<'n> RawBuilder<'n> {
         self
     }
 
-    /// Bytes of slabs that the cache may have at most, at least one slab's. When they are used up,
-    /// its shrinkers are asked, and then allocations fail.
+    /// Most bytes of slabs that the cache may have: at least one slab. When they are used up, its
+    /// shrinkers run; if they do not help, allocations fail.
     ///
     /// ```
     /// use uslub::{Gfp, RawCache};
@@ -182,9 +186,9 @@ impl<'n> RawBuilder<'n> {
         self
     }
 
-    /// Whether the cache may share the slabs of another whose slots fit. By default not, so that
-    /// the table of caches tells them apart. A cache with a constructor, a limit, a capacity, a
-    /// context of its own or type safety never shares.
+    /// Whether the cache may share the slabs of another cache whose slots fit. By default it does
+    /// not, so that the table of caches lists both. A cache with a constructor, a limit, a sheaf
+    /// capacity, a tuning, a context for frees, type safety or prefaulting never shares.
     ///
     /// ```
     /// use uslub::RawCache;
@@ -199,8 +203,8 @@ impl<'n> RawBuilder<'n> {
         self
     }
 
-    /// Whether the pages of a slab are touched when it is taken, so that no later touch enters the
-    /// kernel.
+    /// Whether the pages of a slab are touched when the slab is taken, so that no later touch
+    /// enters the kernel.
     ///
     /// ```
     /// use uslub::{Gfp, RawCache};
@@ -220,7 +224,7 @@ impl<'n> RawBuilder<'n> {
         self
     }
 
-    /// What a plain free may do (by default [`Gfp::KERNEL`]).
+    /// What a plain free may do (by default all: [`Gfp::KERNEL`]).
     ///
     /// ```
     /// use uslub::{Gfp, RawCache};
@@ -251,7 +255,7 @@ impl<'n> RawBuilder<'n> {
     ///
     /// # Panics
     ///
-    /// For a type-safe cache when no grace period was set and the feature `crossbeam-epoch` is off.
+    /// For a type-safe cache if no grace period was set and the feature `crossbeam-epoch` is off.
     pub fn build(self) -> Result<RawCache, CreateError> {
         let allocator = allocator().ok_or(CreateError::NoMemory)?;
         let mut args = self.args;
@@ -290,7 +294,7 @@ impl fmt::Debug for RawBuilder<'_> {
     }
 }
 
-/// The bounds of a range of capacities.
+/// The bounds of a range of capacities, checked.
 fn checked(range: RangeInclusive<usize>) -> Result<(usize, usize), CreateError> {
     let (least, most) = range.into_inner();
     if least == 0 || least > most || least > MAX_CAPACITY {
@@ -299,7 +303,7 @@ fn checked(range: RangeInclusive<usize>) -> Result<(usize, usize), CreateError> 
     Ok((least, most.min(MAX_CAPACITY)))
 }
 
-/// A cache of objects of type `T` that is being described; see [`Cache::builder`].
+/// The description of a cache of objects of type `T`; see [`Cache::builder`].
 ///
 /// ```
 /// use uslub::Cache;
@@ -336,8 +340,8 @@ impl<'n, T> Builder<'n, T> {
         }
     }
 
-    /// Aligns objects to `bytes`, a power of two up to 4096, where that is more than the type asks
-    /// for.
+    /// Aligns objects to `bytes` bytes, a power of two up to 4096, if this is more than the type
+    /// needs.
     ///
     /// ```
     /// use uslub::{Cache, Object};
@@ -358,12 +362,12 @@ impl<'n, T> Builder<'n, T> {
     }
 
     /// Constructs each object when it first leaves a fresh slab; [`Cache::alloc_constructed`] hands
-    /// it out. What users make of an object stays in it when it is dropped, and the next one finds
-    /// it: the kernel's constructors.
+    /// it out. A user's changes stay in the object when it is dropped, and the next user finds
+    /// them, as with the kernel's constructors.
     ///
-    /// The closure runs inside calls that ask for objects, on any thread, and in no call with
-    /// [`Gfp::NOSPIN`]. If it panics, the panic goes on out of that call, and nothing is lost. `T`
-    /// may not need drop: [`build`](Self::build) refuses it then.
+    /// The closure runs inside calls that allocate, on any thread, but never in a call with
+    /// [`Gfp::NOSPIN`]. If it panics, the call panics, and no object is lost. `T` must not need a
+    /// drop: [`build`](Self::build) refuses such a type.
     ///
     /// ```
     /// use std::sync::Mutex;
@@ -382,13 +386,13 @@ impl<'n, T> Builder<'n, T> {
         T: Send,
     {
         self.with(|raw| {
-            // SAFETY: memory for a `T`, and nobody else's.
+            // SAFETY: memory for a `T`, which only the constructor uses.
             raw.constructor(move |object| unsafe { object.cast::<T>().write(construct()) })
         })
     }
 
-    /// As [`constructor`](Self::constructor), but writes the object where it lies, without a copy
-    /// of it on the stack.
+    /// As [`constructor`](Self::constructor), but writes the object in place, without a copy on the
+    /// stack.
     ///
     /// ```
     /// use uslub::Cache;
@@ -411,12 +415,12 @@ impl<'n, T> Builder<'n, T> {
         T: Send,
     {
         self.with(|raw| {
-            // SAFETY: memory for a `T`, and nobody else's.
+            // SAFETY: memory for a `T`, which only the constructor uses.
             raw.constructor(move |object| construct(unsafe { &mut *object.cast() }))
         })
     }
 
-    /// Begins each object on a cache line of its own, small ones on a fitting part of one.
+    /// Begins each object at a cache line; small objects at a fraction of a line that fits them.
     ///
     /// ```
     /// let counters = uslub::Cache::<[u64; 5]>::builder("counter").hwcache_align().build()?;
@@ -446,7 +450,7 @@ impl<'n, T> Builder<'n, T> {
         self.with(RawBuilder::typesafe_by_rcu)
     }
 
-    /// Objects that a sheaf holds, at least and at most; see [`RawBuilder::sheaf_capacity`].
+    /// Objects that a sheaf holds, minimum and maximum; see [`RawBuilder::sheaf_capacity`].
     ///
     /// ```
     /// let hops = uslub::Cache::<[u32; 8]>::builder("hop").sheaf_capacity(4..=4).build()?;
@@ -457,7 +461,7 @@ impl<'n, T> Builder<'n, T> {
         self.with(|raw| raw.sheaf_capacity(range))
     }
 
-    /// Bytes of slabs that the cache may have at most; see [`RawBuilder::limit`].
+    /// Most bytes of slabs that the cache may have; see [`RawBuilder::limit`].
     ///
     /// ```
     /// let uploads = uslub::Cache::builder("upload").limit(128 << 10).build()?;
@@ -472,7 +476,8 @@ impl<'n, T> Builder<'n, T> {
         self.with(|raw| raw.limit(bytes))
     }
 
-    /// Whether the cache may share the slabs of another whose slots fit; see [`RawBuilder::merge`].
+    /// Whether the cache may share the slabs of another cache whose slots fit; see
+    /// [`RawBuilder::merge`].
     ///
     /// ```
     /// use uslub::Cache;
@@ -485,8 +490,8 @@ impl<'n, T> Builder<'n, T> {
         self.with(|raw| raw.merge(merge))
     }
 
-    /// Whether the pages of a slab are touched when it is taken, so that no later touch enters the
-    /// kernel.
+    /// Whether the pages of a slab are touched when the slab is taken, so that no later touch
+    /// enters the kernel.
     ///
     /// ```
     /// let orders = uslub::Cache::builder("order").prefault(true).build()?;
@@ -499,7 +504,7 @@ impl<'n, T> Builder<'n, T> {
         self.with(|raw| raw.prefault(prefault))
     }
 
-    /// What a plain free may do (by default [`Gfp::KERNEL`]).
+    /// What a plain free may do (by default all: [`Gfp::KERNEL`]).
     ///
     /// ```
     /// use uslub::{Cache, Gfp};
@@ -525,11 +530,12 @@ impl<'n, T> Builder<'n, T> {
     ///
     /// # Errors
     ///
-    /// [`CreateError`]; among others for a type without bytes, and for a constructor of a type that must be dropped.
+    /// [`CreateError`]. Among other reasons: a type without bytes, or a constructor of a type that
+    /// needs a drop.
     ///
     /// # Panics
     ///
-    /// For a type-safe cache when no grace period was set and the feature `crossbeam-epoch` is off.
+    /// For a type-safe cache if no grace period was set and the feature `crossbeam-epoch` is off.
     pub fn build(self) -> Result<Cache<T>, CreateError> {
         if size_of::<T>() == 0 {
             return Err(CreateError::ZeroSized);

@@ -1,4 +1,4 @@
-//! Caches of objects of a type.
+//! Caches of objects of one type: a typed face of `RawCache`, shared by reference among threads.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -16,15 +16,15 @@ use crate::raw::RawCache;
 use crate::shrinker::Shrinker;
 use crate::stats::CacheStats;
 
-/// Objects that are freed at a time by [`Cache::free_all`].
+/// Objects that [`Cache::free_all`] frees in one bulk.
 const BATCH: usize = 64;
 
 /// A cache of objects of type `T`.
 ///
-/// [`alloc`](Self::alloc) gives an [`Object`], which owns its value as a `Box` does. For linked structures there are the raw
-/// forms. A cache is shared by reference among threads; the fast paths take no lock. Dropping it
-/// destroys it; objects still in use then (leaked ones, or those held as pointers) are reported to
-/// standard error by address, and their memory is kept for ever.
+/// [`alloc`](Self::alloc) gives an [`Object`], which owns its value as a `Box` does. For linked
+/// structures there are the raw forms. Threads share a cache by reference; the fast paths take no
+/// lock. Dropping the cache destroys it. Objects still in use then (leaked, or held as pointers)
+/// are reported on standard error by address, and their memory is never reused.
 ///
 /// ```
 /// use uslub::Cache;
@@ -38,13 +38,13 @@ const BATCH: usize = 64;
 /// ```
 pub struct Cache<T> {
     raw: RawCache,
-    // Objects of a constructor wait in the cache as one user's `T` and leave it as another's:
-    // neither shorter nor longer lifetimes will do.
+    // A constructed object waits in the cache as one user's `T` and leaves it as another user's. So
+    // the lifetimes in `T` must neither shrink nor grow.
     object: PhantomData<fn(T) -> T>,
 }
 
 impl<T> Cache<T> {
-    /// A cache with slabs of its own, of the type's size and alignment.
+    /// A cache with its own slabs, with the size and alignment of the type.
     ///
     /// ```
     /// use uslub::Cache;
@@ -56,13 +56,13 @@ impl<T> Cache<T> {
     ///
     /// # Errors
     ///
-    /// [`CreateError`]: the name has not 1 to 31 bytes, the type has no bytes or more than 65,536 or an alignment above 4096 bytes,
-    /// or there is no memory.
+    /// [`CreateError`]: the name does not have 1 to 31 bytes; the type has no bytes, more than
+    /// 65,536 bytes, or an alignment above 4096 bytes; or there is no memory.
     pub fn new(name: &str) -> Result<Self, CreateError> {
         Self::builder(name).build()
     }
 
-    /// Begins a cache that is to be like no other.
+    /// Begins the description of a cache with other properties than [`new`](Self::new) gives.
     ///
     /// ```
     /// let leaves = uslub::Cache::<[u64; 15]>::builder("leaf").hwcache_align().build()?;
@@ -82,7 +82,7 @@ impl<T> Cache<T> {
 
     /// The cache without its type.
     ///
-    /// Its objects are memory of a `T`; one that is freed to a cache with a constructor must be a
+    /// Its objects are memory of a `T`. An object freed to a cache with a constructor must be a
     /// valid `T`.
     ///
     /// ```
@@ -94,7 +94,7 @@ impl<T> Cache<T> {
         &self.raw
     }
 
-    /// Name of the cache; if it shares another's slabs, the other's.
+    /// Name of the cache. If it shares another cache's slabs, the name of the other cache.
     ///
     /// ```
     /// let peers = uslub::Cache::<u64>::new("peer")?;
@@ -129,11 +129,11 @@ impl<T> Cache<T> {
     ///
     /// # Errors
     ///
-    /// [`AllocError`] with the value when there is no memory or the cache's limit is reached.
+    /// [`AllocError`] with the value if there is no memory or the cache's limit is reached.
     ///
     /// # Panics
     ///
-    /// When the cache's constructor panics; nothing is lost then.
+    /// If the cache's constructor panics; no object is lost then.
     #[inline]
     pub fn alloc(&self, value: T) -> Result<Object<'_, T>, AllocError<T>> {
         self.try_alloc(value, Gfp::KERNEL)
@@ -154,17 +154,17 @@ impl<T> Cache<T> {
     ///
     /// # Errors
     ///
-    /// [`AllocError`] with the value when there is no memory, or `gfp` forbids to get it.
+    /// [`AllocError`] with the value if there is no memory, or if `gfp` does not allow getting it.
     ///
     /// # Panics
     ///
-    /// As there.
+    /// As for [`alloc`](Self::alloc).
     #[inline]
     pub fn try_alloc(&self, value: T, gfp: Gfp) -> Result<Object<'_, T>, AllocError<T>> {
         let Some(object) = self.alloc_raw(gfp) else {
             return Err(AllocError(value));
         };
-        // SAFETY: memory for a `T`, ours.
+        // SAFETY: memory for a `T`, which this function owns.
         unsafe {
             object.write(value);
             Ok(Object::from_raw(object, self))
@@ -182,11 +182,11 @@ impl<T> Cache<T> {
     ///
     /// # Errors
     ///
-    /// [`AllocError`] when there is no memory or the cache's limit is reached.
+    /// [`AllocError`] if there is no memory or the cache's limit is reached.
     ///
     /// # Panics
     ///
-    /// When the cache has no constructor. When the constructor panics; nothing is lost then.
+    /// If the cache has no constructor, or if the constructor panics; no object is lost then.
     #[inline]
     pub fn alloc_constructed(&self) -> Result<Object<'_, T>, AllocError> {
         self.try_alloc_constructed(Gfp::KERNEL)
@@ -207,20 +207,20 @@ impl<T> Cache<T> {
     ///
     /// # Errors
     ///
-    /// [`AllocError`] when there is no memory, or `gfp` forbids to get it.
+    /// [`AllocError`] if there is no memory, or if `gfp` does not allow getting it.
     ///
     /// # Panics
     ///
-    /// As there.
+    /// As for [`alloc_constructed`](Self::alloc_constructed).
     #[inline]
     pub fn try_alloc_constructed(&self, gfp: Gfp) -> Result<Object<'_, T>, AllocError> {
         self.must_be_constructed();
         let object = self.alloc_raw(gfp).ok_or(AllocError(()))?;
-        // SAFETY: constructed, and a valid `T` whenever it was freed since; ours.
+        // SAFETY: constructed, a valid `T` at each free since, and owned by this function.
         Ok(unsafe { Object::from_raw(object, self) })
     }
 
-    /// A fresh value of the constructor, if there is one.
+    /// A new value from the constructor, if there is one.
     pub(crate) fn construct(&self) -> Option<T> {
         let ctor = self.raw.kmem_cache().ctor?;
         let mut value = MaybeUninit::<T>::uninit();
@@ -237,8 +237,9 @@ impl<T> Cache<T> {
         );
     }
 
-    /// Allocates memory for an object, with nothing in it (or what the constructor or the last user
-    /// left); `None` when there is none. For linked structures, whose objects nobody owns alone.
+    /// Allocates memory for an object. Its contents are undefined, or those that the constructor or
+    /// the last user left. `None` if there is no memory. For linked structures, whose objects have
+    /// no single owner.
     ///
     /// ```
     /// use uslub::{Cache, Gfp};
@@ -255,26 +256,26 @@ impl<T> Cache<T> {
     ///
     /// # Panics
     ///
-    /// When the cache's constructor panics; nothing is lost then.
+    /// If the cache's constructor panics; no object is lost then.
     #[inline]
     pub fn alloc_raw(&self, gfp: Gfp) -> Option<NonNull<T>> {
         self.raw.alloc(gfp).map(NonNull::cast)
     }
 
-    /// As [`free_raw`](Self::free_raw), of an object that came from this cache for sure.
+    /// As [`free_raw`](Self::free_raw), of an object that is known to be of this cache.
     ///
     /// # Safety
     ///
-    /// As there.
+    /// As for [`free_raw`](Self::free_raw).
     #[inline]
     pub(crate) unsafe fn free_own(&self, object: NonNull<T>) {
         // SAFETY: passed on.
         unsafe { self.raw.free_own(object.as_ptr().cast()) };
     }
 
-    /// Frees the memory of an object, without dropping what is in it.
+    /// Frees the memory of an object without dropping its contents.
     ///
-    /// An object of another cache is not freed: a warning names both caches, and it leaks.
+    /// An object of another cache is not freed: a warning names both caches, and the object leaks.
     ///
     /// ```
     /// use uslub::{Cache, Object};
@@ -288,8 +289,8 @@ impl<T> Cache<T> {
     ///
     /// # Safety
     ///
-    /// Nobody uses the object any more (but readers of a type-safe cache). With a constructor it is
-    /// a valid `T`.
+    /// Nobody uses the object any longer, except readers of a type-safe cache. In a cache with a
+    /// constructor it is a valid `T`.
     #[inline]
     pub unsafe fn free_raw(&self, object: NonNull<T>) {
         // SAFETY: passed on.
@@ -310,14 +311,14 @@ impl<T> Cache<T> {
     ///
     /// # Safety
     ///
-    /// As there.
+    /// As for [`free_raw`](Self::free_raw).
     #[inline]
     pub unsafe fn free_raw_with(&self, object: NonNull<T>, gfp: Gfp) {
         // SAFETY: passed on.
         unsafe { self.raw.free_with(object.cast().as_ptr(), gfp) };
     }
 
-    /// Fills a slice with memory for objects, all or none. What the entries held before is
+    /// Fills a slice with memory for objects, all or none. The entries' previous values are
     /// overwritten; after an error all are `None`.
     ///
     /// [`prefill`](Self::prefill) gives many objects at once that own themselves.
@@ -335,11 +336,11 @@ impl<T> Cache<T> {
     ///
     /// # Errors
     ///
-    /// [`AllocError`] when there is no memory for all; nothing is taken then.
+    /// [`AllocError`] if there is no memory for all; nothing is taken then.
     ///
     /// # Panics
     ///
-    /// When the cache's constructor panics; nothing is taken then.
+    /// If the cache's constructor panics; nothing is taken then.
     pub fn alloc_bulk(
         &self,
         objects: &mut [Option<NonNull<T>>],
@@ -348,8 +349,8 @@ impl<T> Cache<T> {
         self.raw.alloc_bulk(untyped(objects), gfp)
     }
 
-    /// Frees the memory of all objects of a slice, without dropping what is in them, and sets its
-    /// entries to `None`; those that are `None` already are passed over.
+    /// Frees the memory of all objects in a slice without dropping their contents, and sets the
+    /// entries to `None`. Entries that are already `None` are skipped.
     ///
     /// ```
     /// use uslub::{Cache, Gfp};
@@ -363,13 +364,13 @@ impl<T> Cache<T> {
     ///
     /// # Safety
     ///
-    /// As for [`free_raw`](Self::free_raw), and no object is there twice.
+    /// As for [`free_raw`](Self::free_raw), and no object is in the slice twice.
     pub unsafe fn free_bulk(&self, objects: &mut [Option<NonNull<T>>]) {
         // SAFETY: passed on.
         unsafe { self.raw.free_bulk(untyped(objects)) };
     }
 
-    /// Drops objects and frees their memory in batches.
+    /// Drops objects and frees their memory in bulks.
     ///
     /// ```
     /// let cache = uslub::Cache::new("batch")?;
@@ -381,7 +382,7 @@ impl<T> Cache<T> {
     ///
     /// # Panics
     ///
-    /// When an object is of another cache, or its drop panics: the batch at hand then leaks.
+    /// If an object is of another cache, or its drop panics: then the current bulk leaks.
     pub fn free_all<'c>(&'c self, objects: impl IntoIterator<Item = Object<'c, T>>) {
         let mut batch = [None; BATCH];
         let mut n = 0;
@@ -414,11 +415,11 @@ impl<T> Cache<T> {
     ///
     /// # Errors
     ///
-    /// [`AllocError`] when there is no memory for all; nothing is taken then.
+    /// [`AllocError`] if there is no memory for all; nothing is taken then.
     ///
     /// # Panics
     ///
-    /// When the cache's constructor panics; nothing is taken then.
+    /// If the cache's constructor panics; nothing is taken then.
     pub fn prefill(&self, n: usize) -> Result<Prefilled<'_, T>, AllocError> {
         self.try_prefill(n, Gfp::KERNEL)
     }
@@ -437,17 +438,18 @@ impl<T> Cache<T> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`prefill`](Self::prefill).
     ///
     /// # Panics
     ///
-    /// As there.
+    /// As for [`prefill`](Self::prefill).
     pub fn try_prefill(&self, n: usize, gfp: Gfp) -> Result<Prefilled<'_, T>, AllocError> {
         Prefilled::new(self, n, gfp)
     }
 
-    /// Frees the memory of an object after a grace period, without dropping what is in it. Until
-    /// then readers that found it before may look at it. [`Object::free_rcu`] is the safe form.
+    /// Frees the memory of an object after a grace period, without dropping its contents. Until
+    /// then readers that found the object before may read it. [`Object::free_rcu`] is the safe
+    /// form.
     ///
     /// ```
     /// use crossbeam_epoch as epoch;
@@ -478,18 +480,18 @@ impl<T> Cache<T> {
     ///
     /// # Safety
     ///
-    /// As for [`free_raw`](Self::free_raw), and nobody new finds the object.
+    /// As for [`free_raw`](Self::free_raw), and no new reader finds the object.
     ///
     /// # Panics
     ///
-    /// When no grace period was set and the feature `crossbeam-epoch` is off.
+    /// If no grace period was set and the feature `crossbeam-epoch` is off.
     pub unsafe fn free_rcu(&self, object: NonNull<T>) {
         // SAFETY: passed on.
         unsafe { self.raw.free_rcu(object.cast().as_ptr()) };
     }
 
-    /// Gives all that the cache does not need back: the objects in sheaves to their slabs, and
-    /// empty slabs to the page layer. Returns whether slabs remain.
+    /// Gives back all that the cache does not need: objects in sheaves go to their slabs, and empty
+    /// slabs to the page layer. Returns whether slabs remain.
     ///
     /// ```
     /// let cache = uslub::Cache::new("brief")?;
@@ -502,7 +504,7 @@ impl<T> Cache<T> {
         self.raw.shrink()
     }
 
-    /// Puts the objects in the sheaves of all CPUs back to their slabs.
+    /// Returns the objects in the sheaves of all CPUs to their slabs.
     ///
     /// ```
     /// let spans = uslub::Cache::new("span")?;
@@ -527,8 +529,8 @@ impl<T> Cache<T> {
         self.raw.stats()
     }
 
-    /// Registers a function that frees objects of the cache when memory, or its limit, is reached;
-    /// see [`Shrinker`].
+    /// Registers a function that frees objects of the cache when memory is short or the cache's
+    /// limit is reached; see [`Shrinker`].
     ///
     /// ```
     /// use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -564,13 +566,13 @@ impl<T> Cache<T> {
     ///
     /// # Errors
     ///
-    /// [`Leaked`] when objects are still in use (leaked ones, or those held as pointers); their memory, and the cache, are kept for
-    /// ever.
+    /// [`Leaked`] if objects are still in use (leaked, or held as pointers). Their memory and the
+    /// cache stay.
     ///
     /// # Panics
     ///
-    /// Inside a read-side section of [`Epoch`](crate::Epoch), when objects or slabs of the cache
-    /// may wait for it.
+    /// Inside a read-side section of [`Epoch`](crate::Epoch), if objects or slabs of the cache may
+    /// wait for it.
     pub fn destroy(self) -> Result<(), Leaked> {
         self.raw.destroy()
     }
@@ -588,6 +590,6 @@ impl<T> fmt::Debug for Cache<T> {
 /// A slice of objects without their type.
 fn untyped<T>(objects: &mut [Option<NonNull<T>>]) -> &mut [Option<NonNull<u8>>] {
     let (first, len) = (objects.as_mut_ptr(), objects.len());
-    // SAFETY: pointers of all types are laid out alike, and so are their options.
+    // SAFETY: pointers of all types have the same layout, and so have their options.
     unsafe { std::slice::from_raw_parts_mut(first.cast(), len) }
 }

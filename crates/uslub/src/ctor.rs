@@ -1,16 +1,15 @@
-//! Constructors: closures behind the core's plain function, and what becomes of their panics.
+//! Constructors: closures behind the core's plain function, and their panics.
 //!
-//! The core calls a constructor from deep inside an allocation, where nothing may unwind. So a call
-//! of this crate that may construct leaves a [`Call`] where the thread finds it, and the
-//! constructor's panic waits in it until the core has returned:
+//! The core calls a constructor deep inside an allocation, where nothing may unwind. So each call
+//! of this crate that may construct registers a [`Call`] for its thread. The constructor's panic
+//! waits in it until the core has returned. The constructor acts on the state of the thread's call:
 //!
-//! | the thread's call | what the constructor does |
-//! |---|---|
-//! | none, of another cache, or one that may not wait | nothing: the core goes on with the objects it has |
-//! | has a panic already | nothing |
-//! | otherwise | runs; its panic is caught and kept |
+//! - There is no call, it is of another cache, or it may not wait: the constructor does nothing,
+//!   and the core continues with the objects that it has.
+//! - The call already has a panic: the constructor does nothing.
+//! - Otherwise the closure runs; its panic is caught and stored.
 //!
-//! So user code runs in the calls that ask for objects only, never in a free, a signal handler's
+//! So user code runs only in calls that allocate. It never runs in a free, in a signal handler's
 //! allocation (`GFP_NOSPIN`) or under a lock.
 
 use std::any::Any;
@@ -21,14 +20,14 @@ use std::ptr;
 use uslub_core::Gfp;
 use uslub_core::args::Ctor;
 
-/// A closure, and how to drop it when its type is forgotten.
+/// A closure, and the function that drops it when its type is not known.
 #[repr(C)]
 struct Record<F> {
     release: unsafe fn(*const ()),
     construct: F,
 }
 
-/// Makes a core constructor of a closure; [`release`] drops it.
+/// Makes a core constructor from a closure. [`release`] drops the closure.
 pub(crate) fn make<F>(construct: F) -> Ctor
 where
     F: Fn(*mut u8) + Send + Sync + 'static,
@@ -47,9 +46,9 @@ where
 ///
 /// # Safety
 ///
-/// `ctor` came from [`make`], and no cache uses it any more.
+/// `ctor` came from [`make`], and no cache uses it any longer.
 pub(crate) unsafe fn release(ctor: Ctor) {
-    // SAFETY: the record begins with the function, whatever its closure.
+    // SAFETY: the record begins with the function, whatever the closure's type.
     unsafe {
         let release = *ctor.data.cast::<unsafe fn(*const ())>();
         release(ctor.data);
@@ -57,14 +56,14 @@ pub(crate) unsafe fn release(ctor: Ctor) {
 }
 
 unsafe fn drop_record<F>(data: *const ()) {
-    // SAFETY: from `make::<F>`, and given up by the caller.
+    // SAFETY: from `make::<F>`; the caller gives it up.
     drop(unsafe { Box::from_raw(data.cast_mut().cast::<Record<F>>()) });
 }
 
 unsafe fn call<F: Fn(*mut u8)>(data: *const (), object: *mut u8) -> bool {
-    // SAFETY: from `make::<F>`; the cache that calls keeps it.
+    // SAFETY: from `make::<F>`; the calling cache keeps it.
     let record = unsafe { &*data.cast::<Record<F>>() };
-    // SAFETY: calls live as long as they are the thread's.
+    // SAFETY: a call lives as long as it is the thread's current call.
     let Some(call) = (unsafe { CALL.get().as_ref() }) else {
         return false;
     };
@@ -81,12 +80,12 @@ unsafe fn call<F: Fn(*mut u8)>(data: *const (), object: *mut u8) -> bool {
     }
 }
 
-/// What a constructor threw.
+/// The payload of a constructor's panic.
 pub(crate) type Panic = Box<dyn Any + Send>;
 
 /// A call that may construct objects.
 struct Call {
-    /// Which constructor's.
+    /// Identifies the constructor.
     data: *const (),
     may_construct: bool,
     has_panicked: Cell<bool>,
@@ -95,12 +94,12 @@ struct Call {
 }
 
 thread_local! {
-    /// The innermost call of this thread; without a destructor.
+    /// The innermost call of this thread; it has no destructor.
     static CALL: Cell<*const Call> = const { Cell::new(ptr::null()) };
 }
 
-/// Does `work` as a call in which `ctor` may run if `gfp` allows waiting; returns what it gave, and
-/// the panic of the constructor.
+/// Runs `work` as a call in which `ctor` may run, if `gfp` allows waiting. Returns the result of
+/// `work`, and the constructor's panic.
 pub(crate) fn during<R>(ctor: Ctor, gfp: Gfp, work: impl FnOnce() -> R) -> (R, Option<Panic>) {
     let call = Call {
         data: ctor.data,
@@ -116,9 +115,9 @@ pub(crate) fn during<R>(ctor: Ctor, gfp: Gfp, work: impl FnOnce() -> R) -> (R, O
     (result, call.panic.take())
 }
 
-/// Runs a constructor on fresh memory; its panic goes on from here.
+/// Runs a constructor on fresh memory, and resumes its panic.
 pub(crate) fn construct(ctor: Ctor, object: *mut u8) {
-    // SAFETY: the caller's cache has the constructor, and its objects fit.
+    // SAFETY: the caller's cache has this constructor, and the memory fits its objects.
     let (_, panic) = during(ctor, Gfp::KERNEL, || unsafe {
         (ctor.call)(ctor.data, object)
     });

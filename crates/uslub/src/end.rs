@@ -1,4 +1,9 @@
-//! The end of a cache: what is still in use then, and who must be waited for.
+//! The end of a cache: objects that are still in use, and grace periods that must be waited for.
+//!
+//! | at the end | `destroy` | drop |
+//! |---|---|---|
+//! | objects are in use | an error with their addresses | a report on standard error |
+//! | this thread is in a read-side section to wait for | a panic | a report; the cache stays |
 
 use std::mem::ManuallyDrop;
 
@@ -24,12 +29,12 @@ impl RawCache {
     ///
     /// # Errors
     ///
-    /// [`Leaked`] when objects are still in use; their memory, and the cache, are kept for ever.
+    /// [`Leaked`] if objects are still in use. Their memory and the cache stay.
     ///
     /// # Panics
     ///
-    /// Inside a read-side section of [`Epoch`](crate::Epoch), when objects or slabs of the cache
-    /// may wait for it.
+    /// Inside a read-side section of [`Epoch`](crate::Epoch), if objects or slabs of the cache may
+    /// wait for it.
     pub fn destroy(self) -> Result<(), Leaked> {
         let this = ManuallyDrop::new(self);
         assert!(
@@ -38,7 +43,7 @@ impl RawCache {
             this.name()
         );
         let mut addresses = Vec::new();
-        // SAFETY: we hold the cache, and nobody else does.
+        // SAFETY: this function owns the cache.
         let leaked = unsafe { this.end(|object| addresses.push(object as usize)) };
         if leaked == 0 {
             return Ok(());
@@ -49,7 +54,7 @@ impl RawCache {
         })
     }
 
-    /// Whether the cache's end would wait for a read-side section that this thread is in.
+    /// Whether the end of the cache would wait for a read-side section that this thread is in.
     fn waits_for_me(&self) -> bool {
         let waiting = [StatItem::FreeRcuSheaf, StatItem::FreeRcuSheafFail];
         rcu::is_pinned()
@@ -59,11 +64,11 @@ impl RawCache {
                     .any(|&item| ALLOCATOR.stat(self.kmem_cache(), item) > 0))
     }
 
-    /// Destroys the cache and its constructor; returns how many objects leaked.
+    /// Destroys the cache and its constructor; returns the number of leaked objects.
     ///
     /// # Safety
     ///
-    /// Nobody uses the cache any more.
+    /// Nobody uses the cache any longer.
     unsafe fn end(&self, leaked: impl FnMut(*mut u8)) -> usize {
         let ctor = self.kmem_cache().ctor;
         // SAFETY: passed on.
@@ -72,7 +77,8 @@ impl RawCache {
         if let Some(ctor) = ctor
             && count == 0
         {
-            // SAFETY: its cache is gone, and was its only one: constructed caches are never shared.
+            // SAFETY: the cache is gone. No other cache has the constructor, because constructed
+            // caches are never shared.
             unsafe { ctor::release(ctor) };
         }
         count
@@ -89,7 +95,7 @@ impl Drop for RawCache {
         }
         let mut listed = 0;
         let name = self.kmem_cache().name();
-        // SAFETY: the only handle, which goes.
+        // SAFETY: this was the only handle.
         let count = unsafe {
             self.end(|object| {
                 if listed < LISTED {

@@ -1,22 +1,23 @@
-//! Grace periods by crossbeam-epoch: readers are those who are pinned.
+//! Grace periods by crossbeam-epoch: a reader is a pinned thread.
 //!
-//! The core calls [`Epoch::call`] in places where locks may be held, and where pinning, which may
-//! run others' callbacks and allocate, has no place. So a record is put on a stack there and no
-//! more (a push without a lock or memory). The calls of this crate that hold nothing *hand over*:
-//! they take the whole stack and defer it as one. Its readers are pinned at that moment or were let
-//! go before, so that is late enough for all.
+//! The core calls [`Epoch::call`] where it may hold locks. There a thread must not pin, because
+//! this may run other callbacks and may allocate. So the call only pushes a record onto a stack,
+//! without a lock or memory. Calls of this crate that hold no lock *hand over*: they take the whole
+//! stack and defer it in one step. Every reader of its records is pinned at this moment or has
+//! already unpinned, so this is late enough for all records.
 //!
-//! A record belongs to a *phase*, 0 or 1, which has a stack and a count of the records that are not
-//! done. A
-//! [`barrier`](Epoch::barrier) must not be kept waiting by records that come after it:
+//! A record belongs to a *phase*, 0 or 1. A phase has a stack, and a count of records that are not
+//! done. A [`barrier`](Epoch::barrier) must not wait for records that come after it:
 //!
-//! | step | the barrier | records that come meanwhile |
+//! | step | the barrier | new records meanwhile |
 //! |---|---|---|
-//! | 1 | waits until the other phase has none | go to the current phase, but for stragglers who saw an older one |
-//! | 2 | makes the other phase the current one | go to that |
-//! | 3 | waits until the former one has none | go to the current phase |
+//! | 1 | waits until the other phase has no records | go to the current phase |
+//! | 2 | makes the other phase the current one | go to the new current phase |
+//! | 3 | waits until the former phase has no records | go to the current phase |
 //!
-//! A record that was given before the barrier is in one of the two, and both are waited for.
+//! In step 1 a thread that loaded an older value of the current phase may still add to the other
+//! phase. A record passed before the barrier is in one of the phases, and the barrier waits for
+//! both.
 
 use std::ptr::null_mut;
 use std::sync::Mutex;
@@ -28,19 +29,18 @@ use std::time::Duration;
 use uslub_core::grace::{GracePeriod, RcuCallback, RcuHead};
 use uslub_linux::complain;
 
-/// Rounds of a wait that only yield, before it sleeps between them.
+/// Rounds of a wait that only yield; later rounds sleep.
 const YIELDS: usize = 64;
-/// Time to sleep between two looks.
+/// Sleep between two checks.
 const NAP: Duration = Duration::from_micros(100);
 
 /// Grace periods by [crossbeam-epoch](crossbeam_epoch)'s default collector: an object waits until
-/// every thread that is pinned has been unpinned.
+/// every thread that is pinned has unpinned.
 ///
 /// It is installed at the first use, unless [`set_grace_period`](crate::set_grace_period) came
-/// first. No thread is started: objects become free in later calls, of this crate or of
-/// crossbeam-epoch, on whichever thread makes them, and at last in
-/// [`rcu_barrier`](crate::rcu_barrier). Freeing while pinned is right and usual; a barrier while pinned would wait for
-/// itself, and panics.
+/// first. No thread is started. Objects become free in later calls of this crate or of
+/// crossbeam-epoch, on any thread, and at the latest in [`rcu_barrier`](crate::rcu_barrier). A
+/// thread may free while it is pinned. A barrier while pinned would wait for itself, so it panics.
 ///
 /// In the child of a fork, threads that were pinned in the parent stay pinned for ever.
 ///
@@ -63,7 +63,7 @@ const NAP: Duration = Duration::from_micros(100);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Epoch;
 
-/// A record while it waits; as long as an [`RcuHead`].
+/// A record while it waits; it has the size of an [`RcuHead`].
 #[repr(C)]
 struct Waiting {
     next: *mut Waiting,
@@ -73,9 +73,9 @@ struct Waiting {
 const _: () = assert!(size_of::<Waiting>() == size_of::<RcuHead>());
 
 struct Phase {
-    /// Records that were not handed over yet.
+    /// Records not handed over yet.
     stack: AtomicPtr<Waiting>,
-    /// Records whose callback has not returned.
+    /// Number of records whose callback has not returned.
     pending: AtomicUsize,
 }
 
@@ -88,28 +88,30 @@ static PHASES: [Phase; 2] = [const {
 
 /// The phase of new records.
 static CURRENT: AtomicUsize = AtomicUsize::new(0);
-/// Held by the barrier that is under way.
+/// Held by the barrier in progress.
 static BARRIER: Mutex<()> = Mutex::new(());
 
-// SAFETY: a stack is deferred after its records were pushed, and crossbeam-epoch calls what was
-// deferred when all who were pinned then are not any more.
+// SAFETY: a stack is deferred after its records were pushed. crossbeam-epoch runs deferred work
+// when all threads pinned at that time have unpinned.
 unsafe impl GracePeriod for Epoch {
     unsafe fn call(&self, head: *mut RcuHead, callback: RcuCallback) {
-        // SeqCst: a barrier that begins after this call sees the count or turned the phase before.
+        // SeqCst: pairs with the barrier. A barrier that begins after this call sees the count,
+        // because it checks both phases.
         let phase = &PHASES[CURRENT.load(SeqCst)];
         phase.pending.fetch_add(1, SeqCst);
         let record = head.cast::<Waiting>();
         // Relaxed: only compared.
         let mut top = phase.stack.load(Relaxed);
         loop {
-            // SAFETY: ours until it is pushed.
+            // SAFETY: the record is ours until it is pushed.
             unsafe {
                 record.write(Waiting {
                     next: top,
                     callback,
                 })
             };
-            // Release: who takes the stack sees the record, and what was done before it was given.
+            // Release: the thread that takes the stack sees the record, and all that its owner did
+            // before.
             match phase
                 .stack
                 .compare_exchange_weak(top, record, Release, Relaxed)
@@ -122,11 +124,11 @@ unsafe impl GracePeriod for Epoch {
 
     fn barrier(&self) {
         forbid_pinned("a barrier");
-        // A panic elsewhere in here is not possible, and would leave nothing half done.
+        // No code under this lock panics, and a panic would leave nothing half done.
         let _barrier = BARRIER
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
-        // SeqCst: see `call`. Only we change it.
+        // SeqCst: see `call`. Only the barrier changes it.
         let current = CURRENT.load(SeqCst);
         wait_for(|| is_done(&PHASES[1 - current]));
         CURRENT.store(1 - current, SeqCst);
@@ -137,11 +139,11 @@ unsafe impl GracePeriod for Epoch {
         forbid_pinned("a wait for readers, as there is no memory to free an object later,");
         let done = AtomicBool::new(false);
         let flag = Shared(&raw const done);
-        // SAFETY: the flag lives until it is set, which is waited for.
+        // SAFETY: the flag lives until it is set, because this function waits for that.
         unsafe {
             crossbeam_epoch::pin().defer_unchecked(move || {
                 let flag = flag;
-                // Release: pairs with the wait.
+                // Release: pairs with the load below.
                 (*flag.0).store(true, Release);
             });
         }
@@ -150,10 +152,10 @@ unsafe impl GracePeriod for Epoch {
     }
 }
 
-/// A pointer that other threads may follow.
+/// A pointer that other threads may dereference.
 struct Shared<T>(*const T);
 
-// SAFETY: its maker says how long it may be followed, and by whom.
+// SAFETY: its maker ensures that it is valid for as long as another thread uses it.
 unsafe impl<T> Send for Shared<T> {}
 
 fn is_done(phase: &Phase) -> bool {
@@ -161,7 +163,7 @@ fn is_done(phase: &Phase) -> bool {
     phase.pending.load(SeqCst) == 0
 }
 
-/// Ends the process: what comes would wait for this thread itself.
+/// Ends the process if this thread is pinned: the call would wait for this thread itself.
 fn forbid_pinned(what: &str) {
     if is_pinned() {
         complain(format_args!(
@@ -171,11 +173,11 @@ fn forbid_pinned(what: &str) {
     }
 }
 
-/// Drives epochs on until `done`.
+/// Advances epochs until `done` returns true.
 fn wait_for(done: impl Fn() -> bool) {
     for round in 0.. {
         hand_over();
-        // Lets epochs pass and runs what is due.
+        // Advances the epoch and runs what is due.
         crossbeam_epoch::pin().flush();
         if done() {
             return;
@@ -193,11 +195,11 @@ pub(crate) fn is_pinned() -> bool {
     crossbeam_epoch::is_pinned()
 }
 
-/// Defers the records that wait for that. Not with locks held.
+/// Defers the records on the stacks. The caller must hold no lock.
 #[inline]
 pub(crate) fn hand_over() {
     for phase in &PHASES {
-        // Relaxed: a glance.
+        // Relaxed: a hint.
         if !phase.stack.load(Relaxed).is_null() {
             defer(phase);
         }
@@ -213,26 +215,26 @@ fn defer(phase: &'static Phase) {
     }
     let records = Shared(stack.cast_const());
     let guard = crossbeam_epoch::pin();
-    // SAFETY: the records are ours until their callbacks, on whichever thread these are called.
+    // SAFETY: the records are ours until their callbacks, on whichever thread these run.
     unsafe {
         guard.defer_unchecked(move || {
             let records = records;
             run(phase, records.0.cast_mut());
         });
     }
-    // Out of this thread's own bag, which nobody would empty if the thread did no more; and runs
-    // what is due.
+    // Moves the work out of this thread's own bag, which nobody would empty if the thread made no
+    // further call. Also runs what is due.
     guard.flush();
 }
 
-/// Calls the callbacks of a stack whose grace period is over.
+/// Calls the callbacks of a stack after its grace period.
 fn run(phase: &Phase, mut record: *mut Waiting) {
     while !record.is_null() {
-        // SAFETY: ours until its callback.
+        // SAFETY: the record is ours until its callback.
         let Waiting { next, callback } = unsafe { record.read() };
-        // SAFETY: once, after the grace period, and with the head that was given.
+        // SAFETY: called once, after the grace period, with the head that was passed.
         unsafe { callback(record.cast()) };
-        // SeqCst: see `call`; what the callback did comes before it.
+        // SeqCst: see `call`; the callback's work comes before it.
         phase.pending.fetch_sub(1, SeqCst);
         record = next;
     }

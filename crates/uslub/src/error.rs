@@ -1,11 +1,11 @@
-//! What can go wrong, and what of it the caller gets back.
+//! Errors, and the values in them that the caller gets back.
 
 use std::error::Error;
 use std::fmt;
 
 use uslub_core::args;
 
-/// Why a cache, a set of buckets or a shrinker was not created.
+/// The reason why a cache, a set of buckets or a shrinker was not created.
 ///
 /// ```
 /// use uslub::{Cache, CreateError};
@@ -15,22 +15,22 @@ use uslub_core::args;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CreateError {
-    /// The name is empty or longer than 31 bytes (a prefix of buckets: 26 bytes).
+    /// The name is empty or longer than 31 bytes (26 bytes for a prefix of buckets).
     BadName,
     /// The size is 0 or above 65,536 bytes.
     BadSize,
-    /// The alignment is no power of two or above 4096 bytes.
+    /// The alignment is not a power of two, or is above 4096 bytes.
     BadAlign,
     /// The limit is below one slab.
     BadLimit,
-    /// The range of sheaf capacities is empty or begins with 0 or above the largest possible.
+    /// The range of sheaf capacities is empty, or begins with 0 or above the largest capacity.
     BadCapacity,
-    /// The tuning's value of this name is out of its bounds.
+    /// The tuning's value with this name is out of bounds.
     BadTuning(&'static str),
     /// The type has no bytes, so its objects need no memory.
     ZeroSized,
-    /// A constructor was given for a type that must be dropped: what a constructor makes stays in
-    /// its memory over free and allocation, and is never dropped.
+    /// A constructor was given for a type that needs a drop. A constructed object stays in its
+    /// memory over free and allocation, and is never dropped.
     NeedsDrop,
     /// There are 2047 caches already.
     TooMany,
@@ -78,7 +78,8 @@ impl fmt::Display for CreateError {
 
 impl Error for CreateError {}
 
-/// There was no memory, or the context forbade to get it; holds the value that was to go there.
+/// There was no memory, or the context did not allow getting it. Holds the value that found no
+/// memory.
 ///
 /// ```
 /// use uslub::{Cache, Gfp};
@@ -116,7 +117,7 @@ impl<T> AllocError<T> {
         self.0
     }
 
-    /// The error with what `change` makes of the value: `map(drop)` leaves nothing of it.
+    /// The error with the value changed by `change`: `map(drop)` drops the value.
     ///
     /// ```
     /// use uslub::{AllocError, Cache};
@@ -150,7 +151,7 @@ impl<T> fmt::Display for AllocError<T> {
 
 impl<T> Error for AllocError<T> {}
 
-/// Objects that were in use when their cache was destroyed. Their memory stays theirs for ever.
+/// Objects that were in use when their cache was destroyed. Their memory is never reused.
 ///
 /// ```
 /// use uslub::{Cache, Object};
@@ -203,5 +204,5 @@ impl fmt::Display for Leaked {
 
 impl Error for Leaked {}
 
-/// Leaked objects that a message lists.
+/// Most leaked objects that a message lists.
 pub(crate) const LISTED: usize = 16;

@@ -1,4 +1,7 @@
-//! Rust's heap on uslub.
+//! Rust's heap on uslub: `kmalloc` as the program's global allocator.
+//!
+//! Any thread may call. The first call sets the allocator up; without memory for it the calls
+//! return null.
 
 use std::alloc::{GlobalAlloc, Layout};
 #[cfg(feature = "allocator-api2")]
@@ -9,7 +12,7 @@ use uslub_core::Gfp;
 
 use crate::instance::{ALLOCATOR, allocator};
 
-/// The allocator of a whole program: `kmalloc` behind Rust's heap.
+/// The allocator of a whole program: `kmalloc` as Rust's heap.
 ///
 /// ```
 /// #[global_allocator]
@@ -22,11 +25,11 @@ use crate::instance::{ALLOCATOR, allocator};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Uslub;
 
-/// Alignment that kmalloc gives to objects of more than 8 bytes.
+/// Alignment of kmalloc's objects of more than 8 bytes, in bytes.
 const KMALLOC_ALIGN: usize = 16;
 
 impl Uslub {
-    /// Allocates for a layout with at least a byte; null when there is no memory.
+    /// Allocates for a layout of at least one byte; null if there is no memory.
     #[inline]
     pub(crate) fn allocate(layout: Layout, gfp: Gfp) -> *mut u8 {
         if is_natural(layout) && !gfp.contains(Gfp::ZERO) {
@@ -48,7 +51,7 @@ impl Uslub {
         }
     }
 
-    /// Moves an object to one of another layout.
+    /// Moves an object to a new object with another layout.
     ///
     /// # Safety
     ///
@@ -56,7 +59,8 @@ impl Uslub {
     unsafe fn move_to(object: *mut u8, old: usize, new: Layout) -> *mut u8 {
         let moved = Self::allocate(new, Gfp::KERNEL);
         if !moved.is_null() {
-            // SAFETY: both are live and at least so long; the caller gives up the old one.
+            // SAFETY: both objects are live and have the bytes that are copied; the caller gives up
+            // the old one.
             unsafe {
                 moved.copy_from_nonoverlapping(object, old.min(new.size()));
                 ALLOCATOR.kfree(object);
@@ -66,14 +70,14 @@ impl Uslub {
     }
 }
 
-/// Whether kmalloc's own alignment will do.
+/// Whether kmalloc's own alignment is enough.
 #[inline]
 fn is_natural(layout: Layout) -> bool {
     layout.align() <= size_of::<usize>()
         || (layout.align() <= KMALLOC_ALIGN && layout.size() > size_of::<usize>())
 }
 
-// SAFETY: objects are as large and as aligned as their layouts, and nobody else's; nothing here
+// SAFETY: objects have the size and alignment of their layouts, and one owner; nothing here
 // unwinds.
 unsafe impl GlobalAlloc for Uslub {
     #[inline]
@@ -94,7 +98,7 @@ unsafe impl GlobalAlloc for Uslub {
 
     #[inline]
     unsafe fn realloc(&self, object: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        // SAFETY: as the caller promises: not too large for the alignment.
+        // SAFETY: the caller promises that the size is not too large for the alignment.
         let new = unsafe { Layout::from_size_align_unchecked(bytes, layout.align()) };
         if is_natural(new) {
             // SAFETY: passed on.
@@ -108,7 +112,7 @@ unsafe impl GlobalAlloc for Uslub {
     }
 }
 
-/// The object as the bytes that may be used of it.
+/// The usable bytes of an object.
 #[cfg(feature = "allocator-api2")]
 pub(crate) fn as_slice(object: *mut u8, bytes: usize) -> Option<NonNull<[u8]>> {
     NonNull::new(object).map(|object| NonNull::slice_from_raw_parts(object, bytes))

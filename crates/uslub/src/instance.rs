@@ -1,7 +1,8 @@
-//! The process's one allocator, set up at the first call that needs it.
+//! The process's only allocator, set up at the first call that needs it.
 //!
-//! It is a static value, owns nothing before that call and takes nothing from itself or from Rust's
-//! heap to start. A process that has no memory for it gets an answer, never a crash.
+//! It is a static value. Before the first call it owns nothing, and its set-up allocates nothing
+//! from itself or from Rust's heap. If the process has no memory for it, calls fail with an error,
+//! never with a crash. [`Once`] has the states of the set-up.
 
 use uslub_core::{Allocator, Gfp};
 use uslub_linux::Linux;
@@ -11,11 +12,11 @@ use uslub_report::OPTIONS_VARIABLE;
 pub(crate) static ALLOCATOR: Allocator<Linux> = Allocator::new(Linux::new());
 static ONCE: Once = Once::new();
 
-/// The allocator beneath all caches, for what this crate does not wrap; `None` when there is no
+/// The allocator below all caches, for calls that this crate does not wrap. `None` if there is no
 /// address space for it.
 ///
-/// Its tunables come from the environment variable `USLUB_OPTIONS` (`key=value`, separated by
-/// commas) when it is first used.
+/// Its tunables come from the environment variable `USLUB_OPTIONS` (`key=value` pairs, separated by
+/// commas) at the first use.
 ///
 /// ```
 /// let allocator = uslub::allocator().expect("address space");
@@ -27,7 +28,7 @@ pub fn allocator() -> Option<&'static Allocator<Linux>> {
     (ONCE.is_done() || ONCE.run(set_up)).then_some(&ALLOCATOR)
 }
 
-/// The allocator, where `gfp` allows to set it up or that was done before.
+/// The allocator, if it was set up or `gfp` allows setting it up.
 #[inline]
 pub(crate) fn allocator_for(gfp: Gfp) -> Option<&'static Allocator<Linux>> {
     if ONCE.is_done() || gfp.may_map() {
@@ -44,11 +45,11 @@ pub(crate) fn is_ready() -> bool {
 }
 
 fn set_up() -> bool {
-    // SAFETY: `ONCE` keeps all others out.
+    // SAFETY: `ONCE` keeps all other threads out.
     let done = unsafe { start::set_up(&ALLOCATOR, OPTIONS_VARIABLE) };
     if done {
         // SAFETY: the functions live as long as the process. Without memory for the entry forks are
-        // not guarded, which is no worse than what the C library's own allocator would meet then.
+        // not protected; the C library's own allocator would fail as badly.
         unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
     }
     done

@@ -1,4 +1,4 @@
-//! Objects of any size, without a cache: the kernel's kmalloc family.
+//! Objects of any size, without a cache: the kernel's kmalloc family. Any thread may call.
 
 use std::ptr::NonNull;
 
@@ -7,11 +7,12 @@ use uslub_core::Gfp;
 use crate::instance::{ALLOCATOR, allocator_for, is_ready};
 use crate::rcu;
 
-/// Allocates `bytes` (0 counts as 1), aligned to 16 bytes (sizes up to 8: to 8 bytes); `None` when
-/// there is no memory, or `gfp` forbids to get it. With [`Gfp::ZERO`] the bytes are zero, else
-/// undefined.
+/// Allocates `bytes` bytes (0 counts as 1), aligned to 16 bytes (sizes up to 8: to 8 bytes). `None`
+/// if there is no memory, or if `gfp` does not allow getting it. With [`Gfp::ZERO`] the bytes are
+/// zero, otherwise undefined.
 ///
-/// [`Gfp::NOSPIN`] is the kernel's `kmalloc_nolock`: it may be called in a signal handler, once the allocator was used outside one.
+/// [`Gfp::NOSPIN`] is the kernel's `kmalloc_nolock`. It may be called in a signal handler, if the
+/// allocator was used outside of signal handlers before.
 ///
 /// ```
 /// use uslub::{Gfp, kfree, kmalloc, ksize};
@@ -28,7 +29,7 @@ pub fn kmalloc(bytes: usize, gfp: Gfp) -> Option<NonNull<u8>> {
     NonNull::new(allocator_for(gfp)?.kmalloc(bytes, gfp))
 }
 
-/// As [`kmalloc`], from memory of a node if there is any; with [`Gfp::THISNODE`] from no other.
+/// As [`kmalloc`], from a memory node if it has memory; with [`Gfp::THISNODE`] from no other node.
 ///
 /// ```
 /// use uslub::{Gfp, kfree, kmalloc_node};
@@ -53,7 +54,7 @@ pub fn kmalloc_node(bytes: usize, gfp: Gfp, nid: usize) -> Option<NonNull<u8>> {
 ///
 /// # Panics
 ///
-/// When `align` is no power of two.
+/// If `align` is not a power of two.
 #[inline]
 pub fn kmalloc_aligned(bytes: usize, align: usize, gfp: Gfp) -> Option<NonNull<u8>> {
     assert!(align.is_power_of_two(), "an alignment is a power of two");
@@ -62,7 +63,7 @@ pub fn kmalloc_aligned(bytes: usize, align: usize, gfp: Gfp) -> Option<NonNull<u
 
 /// Frees an object of [`kmalloc`], of [`Buckets`](crate::Buckets) or of any cache; null is ignored.
 ///
-/// A pointer that is no such object ends the process with a message.
+/// Any other pointer ends the process with a message.
 ///
 /// ```
 /// use uslub::{Gfp, RawCache, kfree};
@@ -76,18 +77,19 @@ pub fn kmalloc_aligned(bytes: usize, align: usize, gfp: Gfp) -> Option<NonNull<u
 ///
 /// # Safety
 ///
-/// Nobody uses the object any more.
+/// Nobody uses the object any longer.
 #[inline]
 pub unsafe fn kfree(object: *mut u8) {
-    // SAFETY: passed on. An allocator that was never set up owns nothing, and says so.
+    // SAFETY: passed on. An allocator that was never set up owns no object, and reports the
+    // pointer.
     unsafe { ALLOCATOR.kfree(object) };
 }
 
 /// As [`kfree`], in a context of the caller's choice; [`Gfp::NOSPIN`] is the kernel's
 /// `kfree_nolock`.
 ///
-/// An object above 256 KiB, whose mapping only the system can take back, must not be freed where
-/// that is forbidden: it then leaks, with a warning.
+/// An object above 256 KiB is a mapping, which only the system can take back. Where `gfp` forbids
+/// this, the object leaks, with a warning.
 ///
 /// ```
 /// use uslub::{Gfp, kfree_with, kmalloc};
@@ -98,15 +100,14 @@ pub unsafe fn kfree(object: *mut u8) {
 ///
 /// # Safety
 ///
-/// As there.
+/// As for [`kfree`].
 #[inline]
 pub unsafe fn kfree_with(object: *mut u8, gfp: Gfp) {
     // SAFETY: passed on.
     unsafe { ALLOCATOR.kfree_with(object, gfp) };
 }
 
-/// As [`kfree`], after a grace period: until then readers that found the object before may look at
-/// it.
+/// As [`kfree`], after a grace period. Until then readers that found the object before may read it.
 ///
 /// ```
 /// use uslub::{Gfp, kfree_rcu, kmalloc, rcu_barrier};
@@ -118,11 +119,11 @@ pub unsafe fn kfree_with(object: *mut u8, gfp: Gfp) {
 ///
 /// # Safety
 ///
-/// As there, and nobody new finds the object.
+/// As for [`kfree`], and no new reader finds the object.
 ///
 /// # Panics
 ///
-/// When no grace period was set and the feature `crossbeam-epoch` is off.
+/// If no grace period was set and the feature `crossbeam-epoch` is off.
 pub unsafe fn kfree_rcu(object: *mut u8) {
     rcu::require();
     // SAFETY: passed on.
@@ -130,8 +131,8 @@ pub unsafe fn kfree_rcu(object: *mut u8) {
     rcu::hand_over();
 }
 
-/// Changes the size of an object of [`kmalloc`], moving it if need be; `None` when there is no
-/// memory: then the object is as before. Null is allocated anew.
+/// Changes the size of an object of [`kmalloc`]; may move it. `None` if there is no memory, and
+/// then the object is unchanged. A null object is allocated.
 ///
 /// ```
 /// use uslub::{Gfp, kfree, kmalloc, krealloc};
@@ -147,17 +148,17 @@ pub unsafe fn kfree_rcu(object: *mut u8) {
 ///
 /// # Safety
 ///
-/// `object` is live, and was allocated by [`kmalloc`] or this function; after a success only the
-/// returned pointer is.
+/// `object` is null, or live and allocated by [`kmalloc`] or this function. After a success only
+/// the returned pointer is live.
 #[inline]
 pub unsafe fn krealloc(object: *mut u8, bytes: usize, gfp: Gfp) -> Option<NonNull<u8>> {
     // SAFETY: passed on.
     NonNull::new(unsafe { allocator_for(gfp)?.krealloc(object, bytes, gfp) })
 }
 
-/// Bytes that may be used of an object of [`kmalloc`] or of any cache; 0 for null.
+/// Usable bytes of an object of [`kmalloc`] or of any cache; 0 for null.
 ///
-/// A pointer that is no such object ends the process with a message.
+/// Any other pointer ends the process with a message.
 ///
 /// ```
 /// use uslub::{Gfp, kfree, kmalloc, ksize};

@@ -1,8 +1,8 @@
 //! Object caches: the Linux kernel's slab allocator, SLUB, for Rust programs on Linux.
 //!
-//! A cache hands out objects of one kind from slabs of its own, through per-CPU *sheaves*: on the
-//! usual path a few instructions without a lock. Caches have names, limits, counters and a line in
-//! a table, so a program knows which kind of object uses its memory.
+//! A cache hands out objects of one kind from its own slabs, through per-CPU *sheaves*. The fast
+//! path is a few instructions without a lock. Caches have names, limits, counters and a line in a
+//! table, so a program knows which kind of object uses its memory.
 //!
 //! # Which face to take
 //!
@@ -10,36 +10,38 @@
 //! |---|---|
 //! | the whole program on uslub, unchanged | [`Uslub`] as `#[global_allocator]` |
 //! | objects of a type, owned as by a `Box` | [`Cache<T>`](Cache) and [`Object`] |
-//! | linked structures, objects without one owner | the raw forms of [`Cache<T>`](Cache) |
+//! | linked structures, objects without a single owner | the raw forms of [`Cache<T>`](Cache) |
 //! | objects whose size is known at run time only; other languages | [`RawCache`] |
-//! | allocations that cannot fail from here on, in a critical section | [`Cache::prefill`] |
+//! | allocations that cannot fail, in a critical section | [`Cache::prefill`] |
 //! | many objects at once | [`Cache::alloc_bulk`], [`Cache::free_all`] |
-//! | operations that must go on when memory runs out | [`Mempool`] |
-//! | data of any size, kept apart from all other | [`Buckets`] |
-//! | collections of allocator-api2 in any of these | `&Cache`, `&Buckets`, [`Uslub`] as their `Allocator` |
+//! | operations that must not fail when memory runs out | [`Mempool`] |
+//! | data of any size, kept apart from all other data | [`Buckets`] |
+//! | collections of allocator-api2 | `&Cache`, `&Buckets` or [`Uslub`] as `Allocator` |
 //! | readers without locks | [`Cache::free_rcu`], [`Builder::typesafe_by_rcu`] |
-//! | a bound on the memory of a kind, and a say in what goes | [`Builder::limit`] and [`Cache::shrinker`] |
+//! | a limit on a cache's memory, and a shrinker | [`Builder::limit`], [`Cache::shrinker`] |
 //! | the kernel's calls by name | [`kmalloc`], [`krealloc`], [`kfree`] |
 //!
 //! # Contexts
 //!
-//! What an allocation or a free may do to get on is said by [`Gfp`], as in the kernel:
+//! [`Gfp`] says what an allocation or a free may do, as in the kernel:
 //!
 //! | context | may map memory | may wait for a lock | promise |
 //! |---|---|---|---|
-//! | [`Gfp::KERNEL`] | yes | yes | fails only when shrinkers and empty slabs do not help either |
-//! | [`Gfp::NOWAIT`] | no | for its short hold | no system call but a futex wait for such a lock; takes what the process has |
-//! | [`Gfp::NOSPIN`] | no | no | may be called at any point, also in a signal handler, if the cache was used before |
+//! | [`Gfp::KERNEL`] | yes | yes | fails only if shrinkers and empty slabs do not help |
+//! | [`Gfp::NOWAIT`] | no | for a short time | no system call but a futex wait for such a lock |
+//! | [`Gfp::NOSPIN`] | no | no | may be called anywhere, in signal handlers too |
 //!
-//! The plain calls are `GFP_KERNEL`; those that take a [`Gfp`] say so in their names or arguments.
+//! `NOWAIT` and `NOSPIN` use only memory that the process already has. `NOSPIN` needs a cache that
+//! was used before. The plain calls use `KERNEL`; the others take a [`Gfp`].
 //!
 //! # Speed
 //!
-//! The usual paths are inlined into your program, so its release profile counts: `lto = "fat"`,
+//! The fast paths are inlined into your program, so its release profile matters: `lto = "fat"`,
 //! `codegen-units = 1`. On Intel processors from Skylake to Cascade Lake a jump that touches the
-//! end of 32 bytes of code is slow; there `RUSTFLAGS="-C
-//! llvm-args=-x86-branches-within-32B-boundaries"` spares up to a seventh of a pair of calls and
-//! three tenths of a bulk of two, by where the compiler happens to put them.
+//! end of 32 bytes of code is slow. There `RUSTFLAGS="-C
+//! llvm-args=-x86-branches-within-32B-boundaries"` saves up to a seventh of the time of a pair of
+//! calls, and up to three tenths of a bulk of two. The gain depends on where the compiler places
+//! the jumps.
 //!
 //! # Examples
 //!
@@ -57,7 +59,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! All steps that can fail come before the critical section:
+//! Do all steps that can fail before the critical section:
 //!
 //! ```
 //! let nodes = uslub::Cache::new("btree_node")?;
@@ -78,7 +80,7 @@
 //! # }
 //! ```
 //!
-//! A context that may not wait:
+//! A context that must not wait:
 //!
 //! ```
 //! use uslub::{Cache, Gfp};
@@ -108,17 +110,16 @@
 //!
 //! Errors are values: [`CreateError`], [`AllocError`] (with the value that found no memory),
 //! [`Leaked`]. Misuse that only `unsafe` code can commit (a double free, a foreign pointer, a write
-//! to a freed object) ends the process with a message that names the cache, the pointer and the
-//! reason. An object that is freed to the wrong cache leaks, with a warning.
+//! to a freed object) ends the process. The message names the cache, the pointer and the reason. An
+//! object that is freed to the wrong cache leaks, with a warning.
 //!
-//! The environment variable `USLUB_OPTIONS` sets tunables (`key=value`, separated by commas). A
-//! process may fork at any time. No thread is ever started: memory goes back to the system during
-//! later calls, and in [`trim`].
+//! The environment variable `USLUB_OPTIONS` sets tunables (`key=value` pairs, separated by commas).
+//! A process may fork at any time. The crate starts no thread: memory goes back to the system
+//! during later calls, and in [`trim`].
 //!
 //! # What does not work yet
 //!
-//! - Objects that must be dropped cannot wait for a grace period.
-//! - A child between `vfork` and `exec` must not allocate.
+//! - Objects that need a drop cannot wait for a grace period.
 
 #[cfg(feature = "allocator-api2")]
 mod allocator;
@@ -168,12 +169,12 @@ pub use uslub_core::mempool::{MempoolError, Source};
 pub use uslub_core::stats::StatItem;
 pub use uslub_core::tunables::{SetError, TUNABLES, Tunable, Tuning};
 
-/// The README's programs in Rust run as they are printed.
+/// The README's Rust programs run as printed.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
-/// So do those of the page about tuning.
+/// The programs of the page about tuning run too.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/tuning.md")]
 struct TuningPage;

@@ -1,4 +1,7 @@
 //! Memory pools: the kernel's `mempool_t`.
+//!
+//! The order of an allocation's steps, and the rules for waiters, are in [`uslub_core::mempool`].
+//! Threads share a pool by reference.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -15,13 +18,13 @@ use crate::error::AllocError;
 use crate::instance::{ALLOCATOR, allocator};
 use crate::raw::as_pointers;
 
-/// A pool that keeps `min_nr` elements back, so that as many operations can be in flight when
-/// memory has run out.
+/// A pool that reserves `min_nr` elements, so that `min_nr` operations can be in flight when memory
+/// has run out.
 ///
-/// An allocation asks the source first, and the reserve when that fails; what is freed fills the
-/// reserve before it goes to the source. With `GFP_KERNEL` an allocation waits for an element if
-/// need be, and never fails. A pool's array comes from [`kmalloc`](crate::kmalloc). Dropping the
-/// pool gives the reserve back.
+/// An allocation asks the source first, and the reserve if the source fails. A freed element
+/// refills the reserve before it goes to the source. With `GFP_KERNEL` an allocation waits for an
+/// element if necessary, and never fails. A pool's array comes from [`kmalloc`](crate::kmalloc).
+/// Dropping the pool gives the reserve back.
 ///
 /// ```
 /// use uslub::{Cache, Mempool};
@@ -45,7 +48,7 @@ pub struct Mempool<T, S: Source> {
     element: PhantomData<fn(T) -> T>,
 }
 
-/// Elements that are objects of a [`Cache`] (the kernel's `mempool_alloc_slab`).
+/// A source of elements that are objects of a [`Cache`] (the kernel's `mempool_alloc_slab`).
 ///
 /// ```
 /// use uslub::{Cache, CacheSource, Mempool};
@@ -76,7 +79,7 @@ impl<T> Source for CacheSource<'_, T> {
     }
 }
 
-/// Elements that two closures get and take back; see [`Mempool::from_source`].
+/// A source of elements by two closures; see [`Mempool::from_source`].
 ///
 /// ```
 /// use std::ptr::null_mut;
@@ -101,8 +104,8 @@ where
     A: Fn(Gfp) -> *mut u8,
     F: Fn(*mut u8),
 {
-    /// A source: `alloc` gives an element or null, and does no more than its flags allow; `free`
-    /// takes one back.
+    /// A source. `alloc` returns an element or null, and does only what its flags allow. `free`
+    /// takes an element back.
     ///
     /// ```
     /// use std::ptr::null_mut;
@@ -136,7 +139,7 @@ impl<A, F> fmt::Debug for FnSource<A, F> {
 }
 
 impl<'c, T> Mempool<T, CacheSource<'c, T>> {
-    /// A pool that reserves `min_nr` objects of a cache, all of which it takes at once.
+    /// A pool that reserves `min_nr` objects of a cache; it takes them at once.
     ///
     /// ```
     /// use uslub::{Cache, Mempool};
@@ -148,11 +151,11 @@ impl<'c, T> Mempool<T, CacheSource<'c, T>> {
     ///
     /// # Errors
     ///
-    /// [`MempoolError::NoMemory`]; what was taken is given back then.
+    /// [`MempoolError::NoMemory`]; then the elements taken so far go back.
     ///
     /// # Panics
     ///
-    /// When the cache has a constructor: elements that wait in a reserve are not as it left them.
+    /// If the cache has a constructor: elements in a reserve lose their constructed state.
     pub fn new(cache: &'c Cache<T>, min_nr: usize) -> Result<Self, MempoolError> {
         assert!(
             !cache.is_constructed(),
@@ -165,7 +168,7 @@ impl<'c, T> Mempool<T, CacheSource<'c, T>> {
 }
 
 impl<T, S: Source> Mempool<T, S> {
-    /// A pool over elements of any source.
+    /// A pool over the elements of any source.
     ///
     /// ```
     /// use uslub::{FnSource, Mempool, kfree, kmalloc};
@@ -183,12 +186,12 @@ impl<T, S: Source> Mempool<T, S> {
     ///
     /// # Safety
     ///
-    /// What the source gives is memory for a `T`, nobody else's until it is taken back. The source
-    /// does not panic.
+    /// Each element of the source is memory for a `T`, and no other code uses it until the source
+    /// takes it back. The source does not panic.
     ///
     /// # Errors
     ///
-    /// [`MempoolError::NoMemory`]; what was taken is given back then.
+    /// [`MempoolError::NoMemory`]; then the elements taken so far go back.
     pub unsafe fn from_source(min_nr: usize, source: S) -> Result<Self, MempoolError> {
         allocator().ok_or(MempoolError::NoMemory)?;
         Ok(Self {
@@ -197,7 +200,7 @@ impl<T, S: Source> Mempool<T, S> {
         })
     }
 
-    /// Elements that the pool reserves.
+    /// Number of elements that the pool reserves.
     ///
     /// ```
     /// # use uslub::{Cache, Mempool};
@@ -209,7 +212,7 @@ impl<T, S: Source> Mempool<T, S> {
         self.pool.min_nr()
     }
 
-    /// Elements in the reserve now.
+    /// Number of elements in the reserve now.
     ///
     /// ```
     /// # use uslub::{Cache, Mempool};
@@ -225,7 +228,7 @@ impl<T, S: Source> Mempool<T, S> {
         self.pool.curr_nr()
     }
 
-    /// Where the elements come from.
+    /// The source of the elements.
     ///
     /// ```
     /// use uslub::{Cache, Gfp, Mempool, Source};
@@ -242,10 +245,11 @@ impl<T, S: Source> Mempool<T, S> {
         self.pool.source()
     }
 
-    /// Allocates an element and moves a value into it; waits for one if need be, and so never
-    /// fails.
+    /// Allocates an element and moves a value into it. Waits for an element if necessary, so it
+    /// never fails.
     ///
-    /// Not where the element that would be freed next is one's own: such a wait has no end.
+    /// Do not call it if the next element to be freed is the caller's own: the wait would never
+    /// end.
     ///
     /// ```
     /// # use uslub::{Cache, Mempool};
@@ -258,9 +262,9 @@ impl<T, S: Source> Mempool<T, S> {
     /// ```
     pub fn alloc(&self, value: T) -> Element<'_, T, S> {
         loop {
-            // Null never comes; if it did, that is what waiting means.
+            // Null never comes. If it did, the loop would be the wait.
             if let Some(element) = self.alloc_raw(Gfp::KERNEL) {
-                // SAFETY: ours, and memory for a `T`.
+                // SAFETY: memory for a `T`, which this function owns.
                 return unsafe { Element::new(element, value, self) };
             }
         }
@@ -279,18 +283,18 @@ impl<T, S: Source> Mempool<T, S> {
     ///
     /// # Errors
     ///
-    /// [`AllocError`] with the value when source and reserve have no element and `gfp` forbids to wait; always with
-    /// [`Gfp::ZERO`]: an element of the reserve is as it was freed.
+    /// [`AllocError`] with the value if source and reserve have no element and `gfp` does not allow
+    /// waiting. Always with [`Gfp::ZERO`], because an element of the reserve has its old contents.
     pub fn try_alloc(&self, value: T, gfp: Gfp) -> Result<Element<'_, T, S>, AllocError<T>> {
         match self.alloc_raw(gfp) {
-            // SAFETY: ours, and memory for a `T`.
+            // SAFETY: memory for a `T`, which this function owns.
             Some(element) => Ok(unsafe { Element::new(element, value, self) }),
             None => Err(AllocError(value)),
         }
     }
 
-    /// Allocates memory for an element, with nothing in it; `None` when source and reserve have
-    /// none and `gfp` forbids to wait.
+    /// Allocates memory for an element, with undefined contents. `None` if source and reserve have
+    /// no element and `gfp` does not allow waiting.
     ///
     /// ```
     /// use uslub::{Cache, Gfp, Mempool};
@@ -309,7 +313,7 @@ impl<T, S: Source> Mempool<T, S> {
         NonNull::new(self.pool.alloc(gfp).cast())
     }
 
-    /// Frees the memory of an element, without dropping what is in it.
+    /// Frees the memory of an element without dropping its contents.
     ///
     /// ```
     /// use uslub::{Cache, Element, Mempool};
@@ -324,7 +328,7 @@ impl<T, S: Source> Mempool<T, S> {
     ///
     /// # Safety
     ///
-    /// The element came from this pool or its source, and nobody uses it any more.
+    /// The element came from this pool or its source, and nobody uses it any longer.
     pub unsafe fn free_raw(&self, element: NonNull<T>) {
         // SAFETY: passed on.
         unsafe { self.pool.free(element.as_ptr().cast()) };
@@ -332,8 +336,8 @@ impl<T, S: Source> Mempool<T, S> {
 
     /// Allocates memory for each entry that is `None`.
     ///
-    /// The reserve is used only if it has all that the source did not give, so that two requests
-    /// never hold a part of it each and wait for the other's.
+    /// The reserve is used only if it has all elements that the source did not give. So two
+    /// requests never hold a part of it each and wait for each other.
     ///
     /// ```
     /// use uslub::{Cache, Gfp, Mempool};
@@ -348,8 +352,9 @@ impl<T, S: Source> Mempool<T, S> {
     ///
     /// # Errors
     ///
-    /// [`MempoolError::TooMany`] for more entries than `min_nr`, [`MempoolError::Zero`] for that flag, and
-    /// [`MempoolError::NoMemory`], which with `GFP_KERNEL` never comes. Entries that were filled before an error stay filled.
+    /// [`MempoolError::TooMany`] for more entries than `min_nr`, [`MempoolError::Zero`] for
+    /// [`Gfp::ZERO`], and [`MempoolError::NoMemory`], but never with `GFP_KERNEL`. Entries that
+    /// were filled before an error stay filled.
     pub fn alloc_bulk(
         &self,
         gfp: Gfp,
@@ -358,8 +363,9 @@ impl<T, S: Source> Mempool<T, S> {
         self.pool.alloc_bulk(gfp, as_pointers(elements))
     }
 
-    /// Frees the memory of elements, without dropping what is in them, and sets the entries to
-    /// `None`; those that are `None` already are passed over. Returns how many went to the reserve.
+    /// Frees the memory of elements without dropping their contents, and sets the entries to
+    /// `None`. Entries that are already `None` are skipped. Returns how many elements went to the
+    /// reserve.
     ///
     /// ```
     /// use uslub::{Cache, Gfp, Mempool};
@@ -375,7 +381,7 @@ impl<T, S: Source> Mempool<T, S> {
     ///
     /// # Safety
     ///
-    /// As for [`free_raw`](Self::free_raw), and none is there twice.
+    /// As for [`free_raw`](Self::free_raw), and no element is in the slice twice.
     pub unsafe fn free_bulk(&self, elements: &mut [Option<NonNull<T>>]) -> usize {
         // SAFETY: passed on.
         let kept = unsafe { self.pool.free_bulk(as_pointers(elements)) };
@@ -383,7 +389,7 @@ impl<T, S: Source> Mempool<T, S> {
         kept
     }
 
-    /// Changes how many elements the pool reserves, while others use it.
+    /// Changes how many elements the pool reserves; other threads may use the pool meanwhile.
     ///
     /// ```
     /// use uslub::{Cache, Mempool};
@@ -396,7 +402,7 @@ impl<T, S: Source> Mempool<T, S> {
     ///
     /// # Errors
     ///
-    /// [`MempoolError::NoMemory`]; the pool is as before then. Shrinking does not fail.
+    /// [`MempoolError::NoMemory`]; then the pool is unchanged. Shrinking does not fail.
     pub fn resize(&self, min_nr: usize) -> Result<(), MempoolError> {
         self.pool.resize(min_nr)
     }
@@ -411,8 +417,8 @@ impl<T, S: Source> fmt::Debug for Mempool<T, S> {
     }
 }
 
-/// An element of a pool, owned: dropping it drops the value and gives the memory back to the pool,
-/// which may wake one who waits.
+/// An element of a pool, owned. Dropping it drops the value and gives the memory back to the pool,
+/// which may wake a waiter.
 ///
 /// ```
 /// use uslub::{Cache, Element, Mempool};
@@ -430,22 +436,20 @@ pub struct Element<'p, T, S: Source> {
     pool: &'p Mempool<T, S>,
 }
 
-// SAFETY: it owns its value; a pool whose source may be shared is itself shared among threads.
+// SAFETY: it owns its value; threads share a pool whose source may be shared.
 unsafe impl<T: Send, S: Source + Sync> Send for Element<'_, T, S> {}
 // SAFETY: as above.
 unsafe impl<T: Sync, S: Source + Sync> Sync for Element<'_, T, S> {}
 
 impl<'p, T, S: Source> Element<'p, T, S> {
-    /// # Safety
-    ///
-    /// The element is memory of the pool, the caller's.
+    /// The element is memory of the pool, and the caller owns it.
     unsafe fn new(element: NonNull<T>, value: T, pool: &'p Mempool<T, S>) -> Self {
         // SAFETY: by the caller's promise.
         unsafe { element.write(value) };
         Self { element, pool }
     }
 
-    /// The bare pointer, to be freed by [`Mempool::free_raw`].
+    /// The bare pointer; [`Mempool::free_raw`] frees it.
     ///
     /// ```
     /// use uslub::{Cache, Element, Mempool};
@@ -469,7 +473,7 @@ impl<T, S: Source> Deref for Element<'_, T, S> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: ours, and valid.
+        // SAFETY: owned by this value, and valid.
         unsafe { self.element.as_ref() }
     }
 }
@@ -477,14 +481,14 @@ impl<T, S: Source> Deref for Element<'_, T, S> {
 impl<T, S: Source> DerefMut for Element<'_, T, S> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: ours alone, and valid.
+        // SAFETY: owned by this value alone, and valid.
         unsafe { self.element.as_mut() }
     }
 }
 
 impl<T, S: Source> Drop for Element<'_, T, S> {
     fn drop(&mut self) {
-        /// Frees the memory also when the value's drop panics.
+        /// Frees the memory even if the drop of the value panics.
         struct Memory<'a, T, S: Source>(NonNull<T>, &'a Mempool<T, S>);
         impl<T, S: Source> Drop for Memory<'_, T, S> {
             fn drop(&mut self) {
@@ -493,7 +497,7 @@ impl<T, S: Source> Drop for Element<'_, T, S> {
             }
         }
         let memory = Memory(self.element, self.pool);
-        // SAFETY: ours, and dropped once.
+        // SAFETY: owned by this value, and dropped once.
         unsafe { memory.0.drop_in_place() };
     }
 }

@@ -1,4 +1,4 @@
-//! A pointer that owns an object of a cache.
+//! A pointer that owns an object of a cache, as a `Box` owns its value.
 
 use std::fmt;
 use std::mem::{ManuallyDrop, needs_drop, replace};
@@ -9,8 +9,8 @@ use crate::cache::Cache;
 
 /// An object of a cache, owned as by a `Box`: dropping it drops the value and frees the memory.
 ///
-/// In a cache with a constructor the value stays where it is, for the next user. The functions that
-/// are not `Deref`'s take the object as an argument, so that they hide no method of `T`.
+/// In a cache with a constructor the value is not dropped: the next user gets it. The functions
+/// that are not `Deref`'s take the object as an argument, so that they hide no method of `T`.
 ///
 /// ```
 /// use uslub::{Cache, Object};
@@ -26,14 +26,14 @@ pub struct Object<'c, T> {
     cache: &'c Cache<T>,
 }
 
-// SAFETY: it owns its value, as a `Box` does; caches are shared among threads.
+// SAFETY: it owns its value, as a `Box` does, and threads share caches.
 unsafe impl<T: Send> Send for Object<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for Object<'_, T> {}
 
 impl<'c, T> Object<'c, T> {
-    /// What [`into_raw`](Self::into_raw) gave up, or memory from [`Cache::alloc_raw`] that holds a
-    /// value.
+    /// The object behind a pointer from [`into_raw`](Self::into_raw), or in memory from
+    /// [`Cache::alloc_raw`] that holds a value.
     ///
     /// ```
     /// use uslub::{Cache, Gfp, Object};
@@ -50,13 +50,13 @@ impl<'c, T> Object<'c, T> {
     ///
     /// # Safety
     ///
-    /// The object is of this cache, holds a valid `T`, and nobody else owns it.
+    /// The object is of this cache, holds a valid `T`, and has no other owner.
     #[inline]
     pub unsafe fn from_raw(object: NonNull<T>, cache: &'c Cache<T>) -> Self {
         Self { object, cache }
     }
 
-    /// The bare pointer, for structures that own their objects in another way; frees nothing.
+    /// The bare pointer, for structures that own their objects in another way. Frees nothing.
     ///
     /// ```
     /// use uslub::{Cache, Object};
@@ -71,7 +71,7 @@ impl<'c, T> Object<'c, T> {
         ManuallyDrop::new(this).object
     }
 
-    /// Keeps the value for as long as its cache, which will report it as leaked.
+    /// Keeps the value as long as its cache lives. The cache will report it as leaked.
     ///
     /// ```
     /// use uslub::{Cache, Object};
@@ -82,7 +82,7 @@ impl<'c, T> Object<'c, T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn leak(this: Self) -> &'c mut T {
-        // SAFETY: ours, and nobody frees it before the cache's end, nor then.
+        // SAFETY: owned by this value, and never freed, not even at the end of the cache.
         unsafe { Self::into_raw(this).as_mut() }
     }
 
@@ -100,13 +100,14 @@ impl<'c, T> Object<'c, T> {
     ///
     /// # Panics
     ///
-    /// When that constructor panics; the object is then dropped as it is.
+    /// If the constructor panics; then the object is dropped with its value.
     pub fn into_inner(mut this: Self) -> T {
         if let Some(new) = this.cache.construct() {
             return replace(&mut *this, new);
         }
         let this = ManuallyDrop::new(this);
-        // SAFETY: the value is ours; it leaves its memory, which then holds nothing.
+        // SAFETY: the value is owned. It leaves its memory, whose contents are undefined
+        // afterwards.
         unsafe {
             let value = this.object.read();
             this.cache.free_raw(this.object);
@@ -114,11 +115,11 @@ impl<'c, T> Object<'c, T> {
         }
     }
 
-    /// Frees the object after a grace period: readers that found it before, by a pointer that the
-    /// owner has since taken out of a shared structure, may look at it until then.
+    /// Frees the object after a grace period. Until then a reader may read it that found it before,
+    /// by a pointer that the owner has since removed from a shared structure.
     ///
-    /// Types that must be dropped do not compile: a value is not dropped while readers look at it,
-    /// and afterwards only its memory is left.
+    /// Types that need a drop do not compile. A value is not dropped while readers read it, and
+    /// after the grace period only its memory is left.
     ///
     /// ```
     /// use uslub::{Cache, Object};
@@ -137,15 +138,15 @@ impl<'c, T> Object<'c, T> {
     ///
     /// # Panics
     ///
-    /// When no grace period was set and the feature `crossbeam-epoch` is off.
+    /// If no grace period was set and the feature `crossbeam-epoch` is off.
     pub fn free_rcu(this: Self) {
         const { assert!(!needs_drop::<T>(), "free_rcu is for types without drop") };
         let cache = this.cache;
-        // SAFETY: it was owned, so nobody new finds it; it stays a valid `T`.
+        // SAFETY: it was owned, so no new reader finds it, and it stays a valid `T`.
         unsafe { cache.free_rcu(Self::into_raw(this)) };
     }
 
-    /// Where the value lies; it stays there as long as the object lives.
+    /// Address of the value, which does not move as long as the object lives.
     ///
     /// ```
     /// use uslub::{Cache, Object};
@@ -174,7 +175,7 @@ impl<T> Deref for Object<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: ours, and valid.
+        // SAFETY: owned by this value, and valid.
         unsafe { self.object.as_ref() }
     }
 }
@@ -182,7 +183,7 @@ impl<T> Deref for Object<'_, T> {
 impl<T> DerefMut for Object<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: ours alone, and valid.
+        // SAFETY: owned by this value alone, and valid.
         unsafe { self.object.as_mut() }
     }
 }
@@ -190,7 +191,7 @@ impl<T> DerefMut for Object<'_, T> {
 impl<T> Drop for Object<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        /// Frees the memory also when the value's drop panics.
+        /// Frees the memory even if the drop of the value panics.
         struct Memory<'a, T>(NonNull<T>, &'a Cache<T>);
         impl<T> Drop for Memory<'_, T> {
             #[inline]
@@ -201,7 +202,8 @@ impl<T> Drop for Object<'_, T> {
         }
         let memory = Memory(self.object, self.cache);
         if needs_drop::<T>() {
-            // SAFETY: ours, and dropped once. A type that must be dropped has no constructor.
+            // SAFETY: owned by this value, and dropped once. A type that needs a drop has no
+            // constructor.
             unsafe { memory.0.drop_in_place() };
         }
     }

@@ -1,4 +1,7 @@
-//! Objects that are set aside: the kernel's prefilled sheaves.
+//! Objects set aside: the kernel's prefilled sheaves.
+//!
+//! One thread at a time uses the objects set aside: they are filled, taken one by one, refilled if
+//! wanted, and returned at the drop.
 
 use std::fmt;
 use std::panic::resume_unwind;
@@ -13,8 +16,8 @@ use crate::instance::ALLOCATOR;
 use crate::object::Object;
 use crate::raw::RawCache;
 
-/// Untyped objects that are set aside; see [`Prefilled`] for what is promised, and
-/// [`RawCache::prefill`] for how to get it.
+/// Untyped objects that are set aside. [`Prefilled`] has the promise; [`RawCache::prefill`] creates
+/// them.
 ///
 /// ```
 /// use uslub::{Gfp, RawCache};
@@ -27,7 +30,7 @@ use crate::raw::RawCache;
 /// ```
 pub struct RawPrefilled<'c> {
     cache: &'c RawCache,
-    /// Nothing was set aside yet, and none of it can be given, while this is `None`.
+    /// `None` until objects are set aside; then no object can be taken.
     objects: Option<prefill::Prefilled>,
 }
 
@@ -37,12 +40,12 @@ impl<'c> RawPrefilled<'c> {
             cache,
             objects: None,
         };
-        // If this fails or panics, what there is goes back by the drop.
+        // If this fails or panics, the drop gives back what was set aside.
         prefilled.refill(n, gfp)?;
         Ok(prefilled)
     }
 
-    /// Takes an object; `None` when all are gone. Never waits, and never fails before that.
+    /// Takes an object; `None` if none is left. It never waits, and never fails before.
     ///
     /// ```
     /// use uslub::{Gfp, RawCache};
@@ -60,7 +63,7 @@ impl<'c> RawPrefilled<'c> {
         NonNull::new(ALLOCATOR.alloc_from(self.cache.kmem_cache(), Gfp::NOSPIN, objects))
     }
 
-    /// Objects that are left; allocations that cannot fail.
+    /// Number of objects left, and so of allocations that cannot fail.
     ///
     /// ```
     /// # use uslub::{Gfp, RawCache};
@@ -72,7 +75,7 @@ impl<'c> RawPrefilled<'c> {
         self.objects.as_ref().map_or(0, prefill::Prefilled::size)
     }
 
-    /// Sets more objects aside, so that at least `n` are there.
+    /// Sets more objects aside, until at least `n` are there.
     ///
     /// ```
     /// use uslub::{Gfp, RawCache};
@@ -85,11 +88,11 @@ impl<'c> RawPrefilled<'c> {
     ///
     /// # Errors
     ///
-    /// [`AllocError`] when there is no memory; then there are as many objects as before, or more.
+    /// [`AllocError`] if there is no memory; then there are as many objects as before, or more.
     ///
     /// # Panics
     ///
-    /// When the cache's constructor panics; then as after an error.
+    /// If the cache's constructor panics; then the same holds as after an error.
     pub fn refill(&mut self, n: usize, gfp: Gfp) -> Result<(), AllocError> {
         if n <= self.remaining() {
             return Ok(());
@@ -130,10 +133,9 @@ impl fmt::Debug for RawPrefilled<'_> {
 /// Objects of a cache that are set aside.
 ///
 /// The next [`remaining`](Self::remaining) allocations from it cannot fail, take no lock and make
-/// no system call, so they fit into critical sections. (The first touch of a fresh page is the
-/// system's; caches with
-/// [`prefault`](crate::Builder::prefault) have it behind them.) Dropping it gives the rest back, also while a panic
-/// unwinds.
+/// no system call, so they fit into critical sections. (The first touch of a fresh page is a page
+/// fault; caches with [`prefault`](crate::Builder::prefault) have it before.) Dropping it gives the
+/// other objects back, also while a panic unwinds.
 ///
 /// ```
 /// use std::sync::Mutex;
@@ -176,7 +178,7 @@ impl<'c, T> Prefilled<'c, T> {
     ///
     /// # Panics
     ///
-    /// When none is left.
+    /// If no object is left.
     #[inline]
     #[track_caller]
     pub fn alloc(&mut self, value: T) -> Object<'c, T> {
@@ -202,20 +204,20 @@ impl<'c, T> Prefilled<'c, T> {
     ///
     /// # Errors
     ///
-    /// [`AllocError`] with the value when none is left.
+    /// [`AllocError`] with the value if no object is left.
     #[inline]
     pub fn try_alloc(&mut self, value: T) -> Result<Object<'c, T>, AllocError<T>> {
         let Some(object) = self.alloc_raw() else {
             return Err(AllocError(value));
         };
-        // SAFETY: memory for a `T`, ours.
+        // SAFETY: memory for a `T`, which this function owns.
         unsafe {
             object.write(value);
             Ok(Object::from_raw(object, self.cache))
         }
     }
 
-    /// Takes an object as the constructor, or its last user, left it; `None` when none is left.
+    /// Takes an object as the constructor or its last user left it; `None` if none is left.
     ///
     /// ```
     /// let leases = uslub::Cache::builder("lease").constructor(|| 3600u32).build()?;
@@ -227,17 +229,17 @@ impl<'c, T> Prefilled<'c, T> {
     ///
     /// # Panics
     ///
-    /// When the cache has no constructor.
+    /// If the cache has no constructor.
     #[inline]
     pub fn alloc_constructed(&mut self) -> Option<Object<'c, T>> {
         self.cache.must_be_constructed();
         let object = self.alloc_raw()?;
-        // SAFETY: constructed, and a valid `T` whenever it was freed since; ours.
+        // SAFETY: constructed, a valid `T` at each free since, and owned by this function.
         Some(unsafe { Object::from_raw(object, self.cache) })
     }
 
-    /// Takes memory for an object, with nothing in it; `None` when none is left. To be freed by
-    /// [`Cache::free_raw`].
+    /// Takes memory for an object, with undefined contents; `None` if none is left.
+    /// [`Cache::free_raw`] frees it.
     ///
     /// ```
     /// let leaves = uslub::Cache::<[u64; 8]>::new("leaf")?;
@@ -253,8 +255,8 @@ impl<'c, T> Prefilled<'c, T> {
         self.raw.alloc().map(NonNull::cast)
     }
 
-    /// Objects that are left, at least as many as were asked for less those taken: a sheaf comes
-    /// filled up.
+    /// Number of objects left. At least the number requested less the number taken, because a sheaf
+    /// is filled completely.
     ///
     /// ```
     /// let votes = uslub::Cache::new("vote")?;
@@ -267,7 +269,7 @@ impl<'c, T> Prefilled<'c, T> {
         self.raw.remaining()
     }
 
-    /// Sets more objects aside, so that at least `n` are there.
+    /// Sets more objects aside, until at least `n` are there.
     ///
     /// ```
     /// let cache = uslub::Cache::new("stock")?;
@@ -280,11 +282,11 @@ impl<'c, T> Prefilled<'c, T> {
     ///
     /// # Errors
     ///
-    /// [`AllocError`] when there is no memory; then there are as many objects as before, or more.
+    /// [`AllocError`] if there is no memory; then there are as many objects as before, or more.
     ///
     /// # Panics
     ///
-    /// When the cache's constructor panics; then as after an error.
+    /// If the cache's constructor panics; then the same holds as after an error.
     pub fn refill(&mut self, n: usize) -> Result<(), AllocError> {
         self.raw.refill(n, Gfp::KERNEL)
     }
@@ -303,11 +305,11 @@ impl<'c, T> Prefilled<'c, T> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`refill`](Self::refill).
     ///
     /// # Panics
     ///
-    /// As there.
+    /// As for [`refill`](Self::refill).
     pub fn try_refill(&mut self, n: usize, gfp: Gfp) -> Result<(), AllocError> {
         self.raw.refill(n, gfp)
     }

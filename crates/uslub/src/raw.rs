@@ -1,4 +1,4 @@
-//! Caches of untyped objects: the kernel's `kmem_cache`.
+//! Caches of untyped objects: the kernel's `kmem_cache`. Threads share a cache by reference.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -21,9 +21,9 @@ use crate::stats::CacheStats;
 
 /// A cache of objects of one size, without a type: the kernel's `kmem_cache`.
 ///
-/// For objects whose layout is known at run time only, and for callers from other languages;
-/// [`Cache`](crate::Cache) puts a type above it. Dropping it destroys the cache; objects still in use then are
-/// reported to standard error by address, and their memory is kept for ever.
+/// For objects whose layout is known at run time only, and for callers from other languages.
+/// [`Cache`](crate::Cache) adds a type. Dropping the cache destroys it. Objects still in use then
+/// are reported on standard error by address, and their memory is never reused.
 ///
 /// ```
 /// use uslub::{Gfp, RawCache};
@@ -57,7 +57,7 @@ impl RawCache {
         Self::builder(name, size).build()
     }
 
-    /// Begins a cache of objects of `size` bytes.
+    /// Begins the description of a cache of objects of `size` bytes.
     ///
     /// ```
     /// let cache = uslub::RawCache::builder("line", 100).align(64).build()?;
@@ -76,7 +76,7 @@ impl RawCache {
         self.cache
     }
 
-    /// Name of the cache; if it shares another's slabs, the other's.
+    /// Name of the cache. If it shares another cache's slabs, the name of the other cache.
     ///
     /// ```
     /// assert_eq!(uslub::RawCache::new("dentry", 192)?.name(), "dentry");
@@ -123,8 +123,7 @@ impl RawCache {
         self.cache.flags.contains(Flags::TYPESAFE_BY_RCU)
     }
 
-    /// Does `work`, which may construct objects; returns what it gave, and the panic of the
-    /// constructor.
+    /// Runs `work`, which may construct objects. Returns its result, and the constructor's panic.
     #[inline]
     pub(crate) fn constructing<R>(&self, gfp: Gfp, work: impl FnOnce() -> R) -> (R, Option<Panic>) {
         match self.cache.ctor {
@@ -133,8 +132,8 @@ impl RawCache {
         }
     }
 
-    /// One object, by way of `work`; if the constructor panics it goes back, and the panic goes on
-    /// from here.
+    /// One object from `work`. If the constructor panics, the object goes back and the panic
+    /// resumes here.
     #[inline]
     fn one(&self, gfp: Gfp, work: impl FnOnce() -> *mut u8) -> Option<NonNull<u8>> {
         let (object, panic) = self.constructing(gfp, work);
@@ -144,7 +143,7 @@ impl RawCache {
         NonNull::new(object)
     }
 
-    /// Frees objects that were just allocated, and goes on with the panic of their constructor.
+    /// Frees objects that were just allocated, and resumes the panic of their constructor.
     #[cold]
     #[inline(never)]
     fn undo(&self, objects: &mut [Option<NonNull<u8>>], panic: Panic) -> ! {
@@ -153,10 +152,11 @@ impl RawCache {
         resume_unwind(panic);
     }
 
-    /// Allocates an object; `None` when there is no memory. Its bytes are what the constructor and
-    /// later users left, or undefined without a constructor.
+    /// Allocates an object; `None` if there is no memory. Its contents are those that the
+    /// constructor and later users left; without a constructor they are undefined.
     ///
-    /// With [`Gfp::ZERO`] they are zero; with a constructor that is refused, after a warning.
+    /// With [`Gfp::ZERO`] the bytes are zero. A cache with a constructor refuses this flag, after a
+    /// warning.
     ///
     /// ```
     /// use uslub::{Gfp, RawCache};
@@ -172,11 +172,11 @@ impl RawCache {
     ///
     /// # Panics
     ///
-    /// When the constructor panics; nothing is lost then.
+    /// If the constructor panics; no object is lost then.
     #[inline]
     pub fn alloc(&self, gfp: Gfp) -> Option<NonNull<u8>> {
         let fast = match gfp.contains(Gfp::ZERO) {
-            // Whatever lies in a sheaf is constructed.
+            // Every object in a sheaf is constructed.
             false => NonNull::new(ALLOCATOR.alloc_fast(self.cache)),
             true => None,
         };
@@ -189,8 +189,8 @@ impl RawCache {
         self.one(gfp, || ALLOCATOR.alloc(self.cache, gfp))
     }
 
-    /// As [`alloc`](Self::alloc), from memory of a node if there is any; with [`Gfp::THISNODE`]
-    /// from no other.
+    /// As [`alloc`](Self::alloc), from a memory node if it has memory; with [`Gfp::THISNODE`] from
+    /// no other node.
     ///
     /// ```
     /// use uslub::{Gfp, RawCache};
@@ -203,13 +203,13 @@ impl RawCache {
     ///
     /// # Panics
     ///
-    /// As there.
+    /// As for [`alloc`](Self::alloc).
     pub fn alloc_node(&self, gfp: Gfp, nid: usize) -> Option<NonNull<u8>> {
         self.one(gfp, || ALLOCATOR.alloc_node(self.cache, gfp, nid))
     }
 
-    /// Allocates an object whose bytes are zero; `None` when there is no memory, and for a cache
-    /// with a constructor: a zeroed object would not be a constructed one.
+    /// Allocates an object whose bytes are zero. `None` if there is no memory, and for a cache with
+    /// a constructor, because a zeroed object is not a constructed object.
     ///
     /// ```
     /// use uslub::{Gfp, RawCache};
@@ -226,10 +226,10 @@ impl RawCache {
         NonNull::new(ALLOCATOR.alloc(self.cache, gfp | Gfp::ZERO))
     }
 
-    /// Frees an object, in the context that [`RawBuilder::frees`] said; null is ignored.
+    /// Frees an object; null is ignored. [`RawBuilder::frees`] says what the free may do.
     ///
-    /// An object of another cache is not freed: a warning names both caches, and it leaks. Any
-    /// other pointer that is no object ends the process with a message.
+    /// An object of another cache is not freed: a warning names both caches, and the object leaks.
+    /// Any other pointer that is no object ends the process with a message.
     ///
     /// ```
     /// # use uslub::{Gfp, RawCache};
@@ -243,8 +243,8 @@ impl RawCache {
     ///
     /// # Safety
     ///
-    /// Nobody uses the object any more (but readers of a type-safe cache). With a constructor it is
-    /// as constructed.
+    /// Nobody uses the object any longer, except readers of a type-safe cache. In a cache with a
+    /// constructor it has its constructed state.
     #[inline]
     pub unsafe fn free(&self, object: *mut u8) {
         // SAFETY: passed on.
@@ -253,11 +253,11 @@ impl RawCache {
         }
     }
 
-    /// As [`free`](Self::free), of an object that came from this cache for sure.
+    /// As [`free`](Self::free), of an object that is known to be of this cache.
     ///
     /// # Safety
     ///
-    /// As there.
+    /// As for [`free`](Self::free).
     #[inline]
     pub(crate) unsafe fn free_own(&self, object: *mut u8) {
         // SAFETY: passed on.
@@ -286,7 +286,7 @@ impl RawCache {
     ///
     /// # Safety
     ///
-    /// As there.
+    /// As for [`free`](Self::free).
     #[inline]
     pub unsafe fn free_with(&self, object: *mut u8, gfp: Gfp) {
         // SAFETY: passed on.
@@ -303,14 +303,14 @@ impl RawCache {
         self.hand_over(gfp);
     }
 
-    /// Sees to it that empty slabs of a type-safe cache, which wait for readers, begin to wait.
+    /// Makes empty slabs of a type-safe cache begin their wait for readers.
     fn hand_over(&self, gfp: Gfp) {
         if gfp.may_spin() && self.is_typesafe() {
             rcu::hand_over();
         }
     }
 
-    /// Fills a slice with objects, all or none. What the entries held before is overwritten; after
+    /// Fills a slice with objects, all or none. The entries' previous values are overwritten; after
     /// an error all are `None`.
     ///
     /// ```
@@ -326,11 +326,11 @@ impl RawCache {
     ///
     /// # Errors
     ///
-    /// [`AllocError`] when there is no memory for all; nothing is taken then.
+    /// [`AllocError`] if there is no memory for all; nothing is taken then.
     ///
     /// # Panics
     ///
-    /// When the constructor panics; nothing is taken then.
+    /// If the constructor panics; nothing is taken then.
     pub fn alloc_bulk(
         &self,
         objects: &mut [Option<NonNull<u8>>],
@@ -342,12 +342,13 @@ impl RawCache {
         if ALLOCATOR.alloc_bulk(self.cache, gfp, as_pointers(objects)) {
             return Ok(());
         }
-        // What stands there is not ours.
+        // The entries may hold pointers, but no objects of the caller's.
         objects.fill(None);
         Err(AllocError(()))
     }
 
-    /// [`alloc_bulk`](Self::alloc_bulk) of a cache with a constructor. Apart, as it takes more stack.
+    /// [`alloc_bulk`](Self::alloc_bulk) of a cache with a constructor. Not inlined, because it
+    /// takes more stack.
     #[inline(never)]
     fn alloc_bulk_constructing(
         &self,
@@ -358,7 +359,7 @@ impl RawCache {
             ALLOCATOR.alloc_bulk(self.cache, gfp, as_pointers(objects))
         });
         if !done {
-            // What stands there is not ours.
+            // The entries may hold pointers, but no objects of the caller's.
             objects.fill(None);
         }
         if let Some(panic) = panic {
@@ -367,8 +368,8 @@ impl RawCache {
         if done { Ok(()) } else { Err(AllocError(())) }
     }
 
-    /// Frees all objects of a slice, and sets its entries to `None`; those that are `None` already
-    /// are passed over.
+    /// Frees all objects in a slice, and sets the entries to `None`. Entries that are already
+    /// `None` are skipped.
     ///
     /// ```
     /// # use uslub::{Gfp, RawCache};
@@ -382,7 +383,7 @@ impl RawCache {
     ///
     /// # Safety
     ///
-    /// As for [`free`](Self::free), and no object is there twice.
+    /// As for [`free`](Self::free), and no object is in the slice twice.
     pub unsafe fn free_bulk(&self, objects: &mut [Option<NonNull<u8>>]) {
         // SAFETY: passed on.
         unsafe { ALLOCATOR.free_bulk(self.cache, as_pointers(objects)) };
@@ -390,7 +391,7 @@ impl RawCache {
         self.hand_over(self.cache.free_gfp);
     }
 
-    /// Sets `n` objects aside, so that as many allocations cannot fail; see [`RawPrefilled`].
+    /// Sets `n` objects aside, so that `n` allocations cannot fail; see [`RawPrefilled`].
     ///
     /// ```
     /// # use uslub::{Gfp, RawCache};
@@ -402,20 +403,20 @@ impl RawCache {
     ///
     /// # Errors
     ///
-    /// [`AllocError`] when there is no memory for all; nothing is taken then.
+    /// [`AllocError`] if there is no memory for all; nothing is taken then.
     ///
     /// # Panics
     ///
-    /// When the constructor panics; nothing is taken then.
+    /// If the constructor panics; nothing is taken then.
     pub fn prefill(&self, n: usize, gfp: Gfp) -> Result<RawPrefilled<'_>, AllocError> {
         RawPrefilled::new(self, n, gfp)
     }
 
-    /// Frees an object after a grace period; null is ignored. Until then readers that found it
-    /// before may look at it.
+    /// Frees an object after a grace period; null is ignored. Until then readers that found the
+    /// object before may read it.
     ///
-    /// Objects wait in per-CPU sheaves; a [`rcu_barrier`](crate::rcu_barrier) sees to it that all
-    /// of them are free.
+    /// Objects wait in per-CPU sheaves. After [`rcu_barrier`](crate::rcu_barrier) all of them are
+    /// free.
     ///
     /// ```
     /// # use uslub::{Gfp, RawCache};
@@ -430,11 +431,11 @@ impl RawCache {
     ///
     /// # Safety
     ///
-    /// As for [`free`](Self::free), and nobody new finds the object.
+    /// As for [`free`](Self::free), and no new reader finds the object.
     ///
     /// # Panics
     ///
-    /// When no grace period was set and the feature `crossbeam-epoch` is off.
+    /// If no grace period was set and the feature `crossbeam-epoch` is off.
     pub unsafe fn free_rcu(&self, object: *mut u8) {
         rcu::require();
         // SAFETY: passed on.
@@ -442,8 +443,8 @@ impl RawCache {
         rcu::hand_over();
     }
 
-    /// Gives all that the cache does not need back: the objects in sheaves to their slabs, and
-    /// empty slabs to the page layer. Returns whether slabs remain.
+    /// Gives back all that the cache does not need: objects in sheaves go to their slabs, and empty
+    /// slabs to the page layer. Returns whether slabs remain.
     ///
     /// ```
     /// # use uslub::{Gfp, RawCache};
@@ -461,7 +462,7 @@ impl RawCache {
         remain
     }
 
-    /// Puts the objects in the sheaves of all CPUs back to their slabs.
+    /// Returns the objects in the sheaves of all CPUs to their slabs.
     ///
     /// ```
     /// # use uslub::{Gfp, RawCache};
@@ -487,8 +488,8 @@ impl RawCache {
         CacheStats::of(self.cache)
     }
 
-    /// Registers a function that frees objects of the cache when memory, or its limit, is reached;
-    /// see [`Shrinker`].
+    /// Registers a function that frees objects of the cache when memory is short or the cache's
+    /// limit is reached; see [`Shrinker`].
     ///
     /// ```
     /// use uslub::{Gfp, RawCache};
@@ -512,7 +513,7 @@ impl RawCache {
         Shrinker::register(Some(self.cache), scan)
     }
 
-    /// A word for the cache, for callers that cannot hold a Rust value.
+    /// The cache as a bare word, for callers that cannot hold a Rust value.
     ///
     /// ```
     /// use uslub::RawCache;
@@ -527,7 +528,7 @@ impl RawCache {
         ptr::from_ref(this.cache).cast()
     }
 
-    /// What [`into_raw`](Self::into_raw) gave up.
+    /// The cache behind a word from [`into_raw`](Self::into_raw).
     ///
     /// ```
     /// use std::mem::ManuallyDrop;
@@ -543,11 +544,11 @@ impl RawCache {
     ///
     /// # Safety
     ///
-    /// The word came from there, and the cache lives. A cache that is destroyed twice, or used
-    /// after its end, ends the process with a message as a rule, but not when a new cache has taken
-    /// its place.
+    /// The word came from [`into_raw`](Self::into_raw), and the cache lives. A second destruction,
+    /// or a use after the end, normally ends the process with a message, but not if a new cache has
+    /// taken the cache's place.
     pub unsafe fn from_raw(raw: *const ()) -> Self {
-        // SAFETY: records of caches live for ever.
+        // SAFETY: records of caches are never freed.
         Self::of(unsafe { &*raw.cast() })
     }
 }
@@ -561,10 +562,10 @@ impl fmt::Debug for RawCache {
     }
 }
 
-/// A slice of objects as the core takes it.
+/// A slice of objects in the core's form.
 pub(crate) fn as_pointers<T>(objects: &mut [Option<NonNull<T>>]) -> &mut [*mut u8] {
     let (first, len) = (objects.as_mut_ptr(), objects.len());
-    // SAFETY: `Option<NonNull<T>>` is laid out as `*mut T`, with null for `None`; each value of
-    // either is one of the other.
+    // SAFETY: `Option<NonNull<T>>` has the layout of `*mut T`, with null for `None`. Every value of
+    // one type is a value of the other.
     unsafe { std::slice::from_raw_parts_mut(first.cast(), len) }
 }

@@ -1,4 +1,7 @@
-//! Grace periods: which way of waiting for readers is in force.
+//! Grace periods: how this process waits for readers.
+//!
+//! The way is set once, by [`set_grace_period`] or at the first use; [`WAY`] has the states. Any
+//! thread may call.
 
 use uslub_core::grace::GracePeriod;
 
@@ -12,21 +15,21 @@ use crate::epoch::{self, Epoch};
 use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
-/// | value | what is in force |
+/// | value | way to wait for readers |
 /// |---|---|
-/// | 0 | nothing yet |
-/// | 1 | a way that the program set |
-/// | 2 | [`Epoch`], because nobody had set one |
+/// | 0 | none set yet |
+/// | 1 | set by the program |
+/// | 2 | [`Epoch`], because the program had set none |
 static WAY: AtomicU8 = AtomicU8::new(NONE);
 const NONE: u8 = 0;
 const SET: u8 = 1;
 const EPOCH: u8 = 2;
 
-/// Says how readers are waited for, before the first object waits; false if that was said, or
-/// settled, before.
+/// Sets the way to wait for readers, before the first object waits. Returns false if a way is
+/// already set.
 ///
-/// Without it the first use installs [`Epoch`]. A program whose readers are told apart in another
-/// way, such as liburcu, brings its own.
+/// Without this call the first use installs [`Epoch`]. A program with other readers, such as those
+/// of liburcu, sets its own way.
 ///
 /// ```
 /// use std::sync::Mutex;
@@ -65,13 +68,13 @@ pub fn set_grace_period(grace: &'static dyn GracePeriod) -> bool {
 fn install(grace: &'static dyn GracePeriod, way: u8) -> bool {
     let installed = allocator().is_some_and(|allocator| allocator.set_grace_period(grace));
     if installed {
-        // Release: whoever sees it finds the grace period set.
+        // Release: a thread that sees this value finds the grace period set.
         WAY.store(way, Release);
     }
     installed
 }
 
-/// Sees to it that a grace period is set.
+/// Ensures that a grace period is set.
 #[inline]
 pub(crate) fn require() {
     // Acquire: pairs with `install`.
@@ -83,7 +86,7 @@ pub(crate) fn require() {
 #[cfg(feature = "crossbeam-epoch")]
 #[cold]
 fn install_default() {
-    // If another thread was faster that is as good.
+    // If another thread was faster, its grace period is as good.
     install(&Epoch, EPOCH);
 }
 
@@ -95,24 +98,24 @@ fn install_default() {
     );
 }
 
-/// Whether this thread is inside a read-side section of the epochs that are in force.
+/// Whether this thread is inside a read-side section of [`Epoch`], and `Epoch` is the way set.
 pub(crate) fn is_pinned() -> bool {
     // Acquire: pairs with `install`.
     WAY.load(Acquire) == EPOCH && epoch::is_pinned()
 }
 
-/// Lets what waits for readers begin to wait: [`Epoch`] cannot do so where the core calls it. Not
-/// with locks held.
+/// Lets objects begin their wait for readers: [`Epoch`] cannot do this where the core calls it. The
+/// caller must hold no lock.
 #[inline]
 pub(crate) fn hand_over() {
     epoch::hand_over();
 }
 
-/// Waits until every object that was given to `free_rcu` before is free.
+/// Waits until every object passed to `free_rcu` before is free.
 ///
 /// # Panics
 ///
-/// Inside a read-side section of [`Epoch`], for whose end it would wait.
+/// Inside a read-side section of [`Epoch`], because it would wait for the end of this section.
 ///
 /// ```
 /// let cache = uslub::Cache::new("retired")?;

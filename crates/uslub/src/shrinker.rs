@@ -1,4 +1,7 @@
-//! Shrinkers: functions that free objects when memory is short.
+//! Shrinkers: functions of the program that free objects when memory is short.
+//!
+//! A shrinker is registered, called by threads that allocate, and unregistered when its guard is
+//! dropped; [`Record`] has the states.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -18,11 +21,12 @@ use crate::raw::RawCache;
 
 /// A function that can free objects, registered as long as this value lives.
 ///
-/// Before an allocation with `GFP_KERNEL` fails, shrinkers of its cache and those of no cache are
-/// asked to free so many objects, and say how many they freed. One thread at a time runs them, in
-/// the middle of its allocation: a shrinker must not wait for a lock that is held over allocations
-/// (`try_lock` it). It may allocate and free, but such an allocation fails rather than asks
-/// shrinkers again. One that panics counts as having freed nothing.
+/// Before an allocation with `GFP_KERNEL` fails, the shrinkers of its cache and the shrinkers of no
+/// cache are called. Each gets the number of objects to free, and returns how many it freed. One
+/// thread at a time runs them, in the middle of its allocation. So a shrinker must not wait for a
+/// lock that is held over allocations (use `try_lock`). It may allocate and free, but such an
+/// allocation fails without calling shrinkers again. A shrinker that panics counts as having freed
+/// nothing.
 ///
 /// ```
 /// use std::sync::{LazyLock, Mutex};
@@ -53,20 +57,20 @@ pub struct Shrinker<'c> {
     cache: PhantomData<&'c RawCache>,
 }
 
-// SAFETY: the record is reached under the rules of its fields.
+// SAFETY: the record is accessed under the rules of its fields.
 unsafe impl Send for Shrinker<'_> {}
-// SAFETY: as above; a shared reference allows nothing.
+// SAFETY: as above; a shared reference gives no access.
 unsafe impl Sync for Shrinker<'_> {}
 
 type Scan = Box<dyn FnMut(usize) -> usize + Send>;
 
-/// | running | orphaned | meaning |
+/// | running | orphaned | state |
 /// |---|---|---|
 /// | no | no | the guard owns the record |
-/// | yes | no | the thread that reclaims is inside `scan` |
-/// | yes | yes | it dropped the guard there: the record is freed when it returns |
+/// | yes | no | the reclaiming thread is inside `scan` |
+/// | yes | yes | `scan` dropped the guard: the record is freed when `scan` returns |
 struct Record {
-    /// The thread that reclaims alone calls it, and never inside itself.
+    /// Called only by the reclaiming thread, and never inside itself.
     scan: UnsafeCell<Scan>,
     running: AtomicBool,
     orphaned: AtomicBool,
@@ -89,7 +93,8 @@ struct Record {
 ///
 /// # Errors
 ///
-/// [`CreateError::TooManyShrinkers`], and [`CreateError::NoMemory`] when there is none for the allocator.
+/// [`CreateError::TooManyShrinkers`]; [`CreateError::NoMemory`] if there is no memory for the
+/// allocator.
 pub fn shrinker<F>(scan: F) -> Result<Shrinker<'static>, CreateError>
 where
     F: FnMut(usize) -> usize + Send + 'static,
@@ -124,7 +129,7 @@ impl Shrinker<'_> {
                 cache: PhantomData,
             }),
             None => {
-                // SAFETY: just made, and registered nowhere.
+                // SAFETY: just made, and not registered.
                 drop(unsafe { Box::from_raw(record) });
                 Err(CreateError::TooManyShrinkers)
             }
@@ -134,11 +139,11 @@ impl Shrinker<'_> {
 
 unsafe fn run(data: *const (), wanted: usize) -> usize {
     let record = data.cast_mut().cast::<Record>();
-    // SAFETY: registered, so it lives; only one thread reclaims, and it does not do so inside a
+    // SAFETY: registered, so the record lives. Only one thread reclaims, and never inside a
     // shrinker.
     let freed = unsafe {
-        // Relaxed, here and below: only this thread looks before the allocator's lock has passed
-        // the record on.
+        // Relaxed, here and below: only this thread reads it, until the allocator's lock passes the
+        // record on.
         (*record).running.store(true, Relaxed);
         let scan = &mut *(*record).scan.get();
         let freed = catch_unwind(AssertUnwindSafe(|| scan(wanted)));
@@ -146,7 +151,7 @@ unsafe fn run(data: *const (), wanted: usize) -> usize {
         (*record).running.store(false, Relaxed);
         freed
     };
-    // SAFETY: as above; the closure that dropped its guard left the record to us.
+    // SAFETY: as above; the closure that dropped its guard left the record to this thread.
     unsafe {
         // Relaxed: as above.
         if (*record).orphaned.load(Relaxed) {
@@ -154,7 +159,7 @@ unsafe fn run(data: *const (), wanted: usize) -> usize {
         }
     }
     freed.unwrap_or_else(|panic| {
-        // It was reported; to drop it might panic again.
+        // The panic was reported. Its drop could panic again.
         std::mem::forget(panic);
         0
     })
@@ -163,7 +168,7 @@ unsafe fn run(data: *const (), wanted: usize) -> usize {
 impl Drop for Shrinker<'_> {
     fn drop(&mut self) {
         ALLOCATOR.unregister_shrinker(self.id);
-        // SAFETY: no thread but this one can be inside it now.
+        // SAFETY: no other thread can be inside the shrinker now.
         unsafe {
             // Relaxed: as in `run`.
             if self.record.as_ref().running.load(Relaxed) {

@@ -1,4 +1,4 @@
-//! What caches say about themselves.
+//! Figures and counters of caches, and the table of all caches. Any thread may ask.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use uslub_linux::Linux;
 use crate::instance::{ALLOCATOR, is_ready};
 use crate::rcu;
 
-/// Figures and counters of a cache; exact when nobody uses it meanwhile.
+/// Figures and counters of a cache; exact if nobody uses the cache meanwhile.
 ///
 /// ```
 /// let cache = uslub::Cache::new("counted")?;
@@ -33,17 +33,17 @@ pub struct CacheStats {
     pub slot_size: usize,
     /// Objects in a slab.
     pub objects_per_slab: usize,
-    /// Pages (of 4096 bytes) of a slab.
+    /// Pages of 4096 bytes in a slab.
     pub pages_per_slab: usize,
     /// Objects that a sheaf holds at first.
     pub sheaf_capacity: usize,
-    /// Objects that a sheaf may come to hold where a CPU keeps missing.
+    /// Most objects that a sheaf may grow to where a CPU keeps missing.
     pub sheaf_capacity_max: usize,
-    /// Bytes of slabs that the cache may have, in whole slabs; `None` for no limit.
+    /// Most bytes of slabs that the cache may have, in whole slabs; `None` for no limit.
     pub limit: Option<usize>,
-    /// Names beyond the first that the cache goes by, because it was merged.
+    /// Further names of the cache, beyond the first, from merges.
     pub aliases: usize,
-    /// Objects and slabs.
+    /// Numbers of objects and slabs.
     pub info: CacheInfo,
     counters: [u64; STAT_ITEMS.len()],
 }
@@ -79,7 +79,7 @@ impl CacheStats {
         self.info.num_slabs * self.pages_per_slab * PAGE
     }
 
-    /// All counters, by the names of `/sys/kernel/slab/<cache>/`.
+    /// All counters, with their names in `/sys/kernel/slab/<cache>/`.
     ///
     /// ```
     /// let stats = uslub::Cache::<u64>::new("quiet")?.stats();
@@ -94,7 +94,7 @@ impl CacheStats {
             .map(|(&(_, name), &n)| (name, n))
     }
 
-    /// The counter of a name.
+    /// The counter with a name.
     ///
     /// ```
     /// let stats = uslub::Cache::<u64>::new("quiet")?.stats();
@@ -123,7 +123,7 @@ impl CacheStats {
 
 const PAGE: usize = uslub_core::platform::PAGE_SIZE;
 
-/// A cache's line in the table of all.
+/// A cache's line in the table of all caches.
 ///
 /// ```
 /// let blocks = uslub::Cache::new("block")?;
@@ -137,13 +137,13 @@ const PAGE: usize = uslub_core::platform::PAGE_SIZE;
 #[non_exhaustive]
 pub struct SlabRow {
     name: Name<32>,
-    /// Objects and slabs.
+    /// Numbers of objects and slabs.
     pub info: CacheInfo,
     /// Bytes from one object to the next.
     pub slot_size: usize,
     /// Objects in a slab.
     pub objects_per_slab: usize,
-    /// Pages of a slab.
+    /// Pages of 4096 bytes in a slab.
     pub pages_per_slab: usize,
 }
 
@@ -151,7 +151,7 @@ impl SlabRow {
     fn of(cache: &KmemCache<Linux>) -> Self {
         use fmt::Write;
         let mut name = Name::new();
-        // Names are shorter than that.
+        // A cache's name is shorter than this.
         let _ = name.write_str(cache.name());
         Self {
             name,
@@ -175,8 +175,8 @@ impl SlabRow {
     }
 }
 
-/// The table of all caches of this process that have slabs; prints as `/proc/slabinfo`, version
-/// 2.1.
+/// The table of all caches of this process that have slabs. It prints in the format of
+/// `/proc/slabinfo`, version 2.1.
 ///
 /// ```
 /// let printed = uslub::SlabInfo::default().to_string();
@@ -189,7 +189,7 @@ pub struct SlabInfo {
 }
 
 impl SlabInfo {
-    /// A line for each cache, in the order in which their numbers were given out.
+    /// A line for each cache, in the order of the caches' numbers.
     ///
     /// ```
     /// let stages = [uslub::Cache::new("early")?, uslub::Cache::new("late")?];
@@ -213,7 +213,7 @@ impl fmt::Display for SlabInfo {
              : slabdata <active_slabs> <num_slabs> <sharedavail>\n",
         )?;
         for row in &self.rows {
-            // A blank in a name would be one column more.
+            // A blank in a name would add a column.
             let is_blank = |c: char| c.is_whitespace() || c.is_control();
             writeln!(
                 f,
@@ -249,7 +249,7 @@ pub fn slabinfo() -> SlabInfo {
     }
     let mut count = 0;
     ALLOCATOR.for_each_cache(|_| count += 1);
-    // Room for some that come meanwhile: nothing may be allocated while the caches are looked at.
+    // Room for some new caches, because nothing may be allocated inside `for_each_cache`.
     let mut rows = Vec::with_capacity(count + 32);
     ALLOCATOR.for_each_cache(|cache| {
         if cache.nr_slabs() > 0 && rows.len() < rows.capacity() {
@@ -275,8 +275,8 @@ pub fn totals() -> Totals {
     }
 }
 
-/// Gives as much memory back to the system as possible: all sheaves are flushed, empty slabs and
-/// free pages go. Returns whether there was any.
+/// Gives as much memory back to the system as possible: flushes all sheaves, and frees empty slabs
+/// and free pages. Returns whether it gave memory back.
 ///
 /// ```
 /// let object = uslub::kmalloc(100_000, uslub::Gfp::KERNEL).expect("memory");

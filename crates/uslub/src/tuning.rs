@@ -1,4 +1,6 @@
-//! How caches behave: values of one cache, and those in force for all that say nothing else.
+//! How caches behave: the values of one cache, and the process's values for all other caches.
+//!
+//! The process's values are read once, at set-up; a cache's values are fixed when it is created.
 
 use uslub_core::stats::StatItem;
 use uslub_core::tunables::Tuning;
@@ -8,8 +10,8 @@ use crate::cache::Cache;
 use crate::instance::{ALLOCATOR, allocator};
 use crate::raw::RawCache;
 
-/// The values in force for caches that say nothing else: the defaults, changed by the environment
-/// variable `USLUB_OPTIONS` (`key=value`, separated by commas).
+/// The values for caches without their own: the defaults, changed by the environment variable
+/// `USLUB_OPTIONS` (`key=value` pairs, separated by commas).
 ///
 /// ```
 /// assert_eq!(uslub::tuning().slab_max_order, 3);
@@ -19,9 +21,9 @@ pub fn tuning() -> Tuning {
 }
 
 impl RawBuilder<'_> {
-    /// How the cache is to behave. A capacity of the builder's own goes before the tuning's.
+    /// Sets how the cache behaves. The builder's sheaf capacity overrides the tuning's.
     ///
-    /// Values out of their bounds are [`CreateError::BadTuning`](crate::CreateError::BadTuning).
+    /// Values out of bounds give [`CreateError::BadTuning`](crate::CreateError::BadTuning).
     ///
     /// ```
     /// use uslub::{CreateError, RawCache, Tuning, tuning};
@@ -41,7 +43,7 @@ impl RawBuilder<'_> {
 }
 
 impl<T> Builder<'_, T> {
-    /// How the cache is to behave; see [`RawBuilder::tuning`].
+    /// Sets how the cache behaves; see [`RawBuilder::tuning`].
     ///
     /// ```
     /// use uslub::{Cache, Tuning, tuning};
@@ -68,8 +70,8 @@ impl RawCache {
         self.kmem_cache().tuning
     }
 
-    /// What each CPU has counted of an item, with the CPU's number; CPUs that never used a cache
-    /// are left out.
+    /// The count of an item on each CPU, with the CPU's number. CPUs that never used a cache are
+    /// skipped.
     ///
     /// ```
     /// use uslub::{Gfp, RawCache, StatItem};
@@ -99,7 +101,7 @@ impl<T> Cache<T> {
         self.as_raw().tuning()
     }
 
-    /// What each CPU has counted of an item; see [`RawCache::counts_by_cpu`].
+    /// The count of an item on each CPU; see [`RawCache::counts_by_cpu`].
     ///
     /// ```
     /// use uslub::{Cache, StatItem};
