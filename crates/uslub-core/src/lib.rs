@@ -1,21 +1,21 @@
 //! SLUB for user space: the core, without `std` and without an operating system.
 //!
-//! An [`Allocator`] is a value over a [`platform::Platform`]. It hands out objects
-//! of named caches and of kmalloc's size classes. From the top down:
+//! An [`Allocator`] is a value over a [`platform::Platform`]. It hands out objects of named caches
+//! and of kmalloc's size classes. From the top down:
 //!
-//! | layer | what it is |
+//! | layer | contents |
 //! |---|---|
 //! | [`mempool`], [`prefill`], [`rcu`], [`destroy`] | guarantees built on caches |
 //! | [`kmalloc`] | objects of any size |
-//! | [`cache`] | caches: one object, many objects, and what is asked of all of them |
+//! | [`cache`] | caches: single objects, bulks, and operations over all caches |
 //! | [`sheaf`] | batches of objects near a CPU |
-//! | [`slab`] | objects in pages |
-//! | [`percpu`] | one word a CPU and cache |
+//! | [`slab`] | pages cut into objects |
+//! | [`percpu`] | words per CPU and cache |
 //! | [`memory`] | pages from the system, and back |
-//! | [`sync`] | how threads meet |
-//! | [`platform`], [`gfp`], [`grace`], [`tunables`] | the world below, and what a caller may ask for |
+//! | [`sync`] | locks and atomics |
+//! | [`platform`], [`gfp`], [`grace`], [`tunables`] | the system below, and a caller's options |
 //!
-//! A layer uses only what stands below it.
+//! A layer uses only the layers below it.
 
 #![no_std]
 
