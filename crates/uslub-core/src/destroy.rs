@@ -1,8 +1,11 @@
-//! The end of a cache.
+//! Destruction of a cache.
 //!
-//! All sheaves are flushed and all empty slabs given back. If an object is still in use then, it is
-//! reported, and cache and memory are kept for ever: a leak is safer than memory that two owners
-//! use. Otherwise the cache's identity and record serve the next one.
+//! 1. Flush all sheaves and free all empty slabs.
+//! 2. If no object is in use, the cache's identity and record are reused for another cache.
+//! 3. Otherwise report each object and keep the cache and its memory forever: a leak is safer than
+//!    memory with two owners.
+//!
+//! Only the last of a cache's creators destroys it. No other thread may use the cache meanwhile.
 
 use core::ptr;
 use core::sync::atomic::Ordering::Acquire;
@@ -18,15 +21,15 @@ use crate::slab::order::MAX_OBJECTS;
 use crate::slab::state::Slab;
 
 impl<P: Platform> Allocator<P> {
-    /// Destroys a cache; calls `leaked` with each object that is still in use, and returns how many
-    /// there are. With any, the cache lives on. While others share the cache it lives on too, and
-    /// nothing is reported.
+    /// Destroys a cache; calls `leaked` with each object still in use, and returns the number of
+    /// these objects. If there is one, the cache stays. It also stays while other creators share
+    /// it, and then nothing is reported.
     ///
-    /// A cache that is destroyed already ends the process with a message.
+    /// A second destruction of a cache ends the process with a message.
     ///
     /// # Safety
     ///
-    /// Nobody uses the cache any more, unless objects were leaked.
+    /// Nobody uses the cache any longer, unless objects leaked.
     pub unsafe fn destroy(&self, cache: &KmemCache<P>, mut leaked: impl FnMut(*mut u8)) -> usize {
         if !self
             .cache(cache.id)
@@ -39,8 +42,8 @@ impl<P: Platform> Allocator<P> {
             return 0;
         }
         self.forget_shrinkers(cache);
-        // Acquire: pairs with the preparation. A cache that never waited for readers need not do so
-        // now.
+        // Acquire: pairs with `prepare_rcu`. A cache without rcu sheaves has no object that waits
+        // for readers.
         if cache.has_rcu_sheaves.load(Acquire) {
             self.rcu_barrier_for(&|c| c.id == cache.id);
         }
@@ -65,8 +68,8 @@ impl<P: Platform> Allocator<P> {
         count
     }
 
-    /// Gives back the empty slabs for whose wait for readers there was no memory; the caller waits
-    /// instead.
+    /// Frees the empty slabs that could not wait for readers for lack of memory; the caller waits
+    /// for a grace period instead.
     fn discard_unburied(&self, cache: &KmemCache<P>) {
         if cache.nr_slabs() == 0 {
             return;
@@ -84,8 +87,8 @@ impl<P: Platform> Allocator<P> {
         });
     }
 
-    /// Calls `visit` with each object of a cache that is in use, those in sheaves included; for
-    /// quiet moments.
+    /// Calls `visit` with each object of a cache in use, including those in sheaves. The cache must
+    /// be idle.
     fn for_each_in_use(&self, cache: &KmemCache<P>, mut visit: impl FnMut(*mut u8)) {
         let arena = &self.zone.arena;
         for page in 0..arena.limit() as u32 {
@@ -98,7 +101,7 @@ impl<P: Platform> Allocator<P> {
 
     fn for_each_in_slab(&self, cache: &KmemCache<P>, slab: &Slab, visit: &mut impl FnMut(*mut u8)) {
         if slab.state().inuse() == 0 {
-            // What it has as a list may be that of its last life.
+            // Its freelist may be an old one.
             return;
         }
         let base = self.slab_base(slab);
@@ -110,7 +113,7 @@ impl<P: Platform> Allocator<P> {
         let mut at = slab.state().head();
         while let Some(offset) = at {
             mark(offset);
-            // SAFETY: a free slot of a quiet slab.
+            // SAFETY: a free slot of an idle slab.
             let next = unsafe { cache.links_of(slab).get(base.wrapping_add(offset)) };
             at = (!next.is_null()).then(|| next as usize - base as usize);
         }

@@ -1,41 +1,41 @@
-//! Grace periods: waiting until every reader that may still look at an object is gone.
+//! Grace periods: waits until each reader that may still read an object has left.
 //!
-//! The core does not know how readers are told apart; that is the [`GracePeriod`] that a user
-//! brings.
+//! The core does not know how readers are tracked: a [`GracePeriod`] of the user does this.
+//! Callers: `rcu` and `destroy`.
 
-/// Room for the record of one who waits; liburcu's `struct rcu_head` fits.
+/// Room for a deferral record; liburcu's `struct rcu_head` fits.
 #[repr(C)]
 #[derive(Debug)]
 pub struct RcuHead([usize; 2]);
 
 impl RcuHead {
-    /// A record that is in no use.
+    /// An unused record.
     pub const NEW: RcuHead = RcuHead([0; 2]);
 }
 
-/// What is called after a grace period, with the record that was given.
+/// A callback after a grace period; it gets the record that was passed to
+/// [`call`](GracePeriod::call).
 pub type RcuCallback = unsafe extern "C" fn(*mut RcuHead);
 
-/// A way to wait until all readers that are inside a read-side section now have left it.
+/// Waits until all readers that are now in a read-side section have left it.
 ///
 /// # Safety
 ///
-/// Implementors promise that a callback runs, and a wait returns, only after all those readers have
-/// left.
+/// Implementors promise that a callback runs, and a wait returns, only after all of these readers
+/// have left.
 pub unsafe trait GracePeriod: Sync {
-    /// Calls `callback(head)` once, after a grace period, on any thread that holds none of the
-    /// allocator's locks. So never from inside `call`, which may be called with locks held and may
-    /// not use the allocator.
+    /// Calls `callback(head)` once, after a grace period, on any thread that holds no lock of the
+    /// allocator. It must not call it inside `call`: `call` may run with locks held, and must not
+    /// use the allocator.
     ///
     /// # Safety
     ///
-    /// `head` is the implementor's until the call, which may be made from any thread.
+    /// The implementor owns `head` until the callback, which may run on any thread.
     unsafe fn call(&self, head: *mut RcuHead, callback: RcuCallback);
 
-    /// Waits until every callback that was given before has returned. Not from inside a read-side
-    /// section.
+    /// Waits until each callback passed before has returned. Not inside a read-side section.
     fn barrier(&self);
 
-    /// Waits for a grace period. Not from inside a read-side section.
+    /// Waits for a grace period. Not inside a read-side section.
     fn synchronize(&self);
 }

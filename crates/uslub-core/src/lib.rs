@@ -1,22 +1,22 @@
 //! SLUB for user space: the core, without `std` and without an operating system.
 //!
-//! An [`Allocator`] is a value over a [`platform::Platform`]. It hands out objects
-//! of named caches and of kmalloc's size classes. From the top down:
+//! An [`Allocator`] is a value over a [`platform::Platform`]. It hands out objects of named caches
+//! and of kmalloc's size classes. From the top down:
 //!
-//! | layer | what it is |
+//! | layer | contents |
 //! |---|---|
 //! | [`mempool`], [`prefill`], [`rcu`], [`destroy`] | guarantees built on caches |
 //! | [`kmalloc`] | objects of any size |
-//! | [`cache`] | caches: one object, many objects, and what is asked of all of them |
+//! | [`cache`] | caches: single objects, bulks, and operations over all caches |
 //! | [`sheaf`] | batches of objects near a CPU |
-//! | [`slab`] | objects in pages |
+//! | [`slab`] | pages cut into objects |
 //! | [`memory`] | pages from the system, and back |
-//! | [`percpu`] | one word a CPU and cache |
-//! | [`sync`] | how threads meet |
-//! | [`platform`] | the world below: what a system must do |
-//! | [`gfp`], [`args`], [`tunables`], [`size_class`], [`grace`] | what a caller may ask for |
+//! | [`percpu`] | words per CPU and cache |
+//! | [`sync`] | locks and atomics |
+//! | [`platform`] | the system below: what it must do |
+//! | [`gfp`], [`args`], [`tunables`], [`size_class`], [`grace`] | a caller's options |
 //!
-//! A layer uses only what stands below it.
+//! A layer uses only the layers below it.
 
 #![no_std]
 

@@ -1,54 +1,60 @@
-//! Memory pools: a reserve that keeps a number of operations going when memory runs out.
+//! Memory pools: a reserve that keeps some operations running when memory runs out.
 //!
-//! The kernel's `mempool_t`. A pool holds `min_nr` elements back. An operation that needs one asks
-//! the pool's [`Source`] first and the reserve only when that fails; what is freed fills the
-//! reserve up before it goes to the source. So `min_nr` operations can always be in flight, and
-//! each one that ends lets the next begin: an allocation that may wait ([`Gfp::KERNEL`]) never
+//! This is the kernel's `mempool_t`. A pool reserves `min_nr` elements. An operation asks the
+//! pool's [`Source`] for an element first, and the reserve only if the source fails. Freed elements
+//! fill the reserve first, then go to the source. So `min_nr` operations can always be in flight,
+//! and the end of one lets another begin: an allocation that may wait ([`Gfp::KERNEL`]) never
 //! fails.
 //!
 //! An allocation tries, in this order:
 //!
-//! | step | who comes so far |
+//! | step | which callers |
 //! |---|---|
-//! | the source, which may not ask the OS | all |
+//! | the source, without asking the system | all |
 //! | the reserve | all; `GFP_NOSPIN` only if the pool's lock is free |
-//! | the source, with all that the flags allow | who may ask the OS |
-//! | wait for a free, at most 5 s; then the last two steps again, for ever | `GFP_KERNEL` |
+//! | the source, with all that the flags allow | callers that may ask the system |
+//! | wait for a free, at most 5 s; repeat the last two steps forever | `GFP_KERNEL` |
 //!
-//! The first attempt without the OS is normal, not a failure: it leaves the reserve alone as
-//! long as the allocator has memory at hand, and takes from the reserve before it waits for the OS.
+//! The first attempt without the system is normal, not a failure. It spares the reserve while the
+//! allocator has free memory, and uses the reserve before it waits for the system.
 //!
-//! A pool with `min_nr` 0 reserves nothing, but one element that is freed is parked, or sleepers
-//! would never be woken. So the reserve's *limit* is `min_nr`, or 1 if that is 0.
+//! A pool with `min_nr` 0 reserves nothing, but keeps one freed element; otherwise sleepers would
+//! never wake. So the reserve's *limit* is `min_nr`, or 1 if that is 0.
 //!
-//! # How no wake-up is lost
+//! # No wake-up is lost
 //!
-//! All that counts happens under the pool's lock; `wakes` is the word that is slept on.
+//! All decisions happen under the pool's lock; `wakes` is the word that a waiter sleeps on.
 //!
-//! | who | under the lock | after it |
+//! | thread | under the lock | after it |
 //! |---|---|---|
-//! | a waiter | finds too few elements; `sleepers += 1`; reads `wakes` | sleeps while `wakes` is what it read |
-//! | a free | puts an element; if `sleepers > 0`, `wakes += 1` | wakes all |
+//! | a waiter | lacks elements; `sleepers += 1`; reads `wakes` | sleeps if `wakes` is unchanged |
+//! | a free | adds an element; if `sleepers > 0`, `wakes += 1` | wakes all |
 //! | a resize | changes reserve and `min_nr`; if `sleepers > 0`, `wakes += 1` | wakes all |
 //! | a waiter that returns | `sleepers -= 1` | tries again |
 //!
-//! A thread counts itself in and reads `wakes` in one section. So a free came before that section,
-//! and then the waiter saw its element, or it comes after, and then it sees the sleeper and changes
-//! `wakes`: the waiter that is not asleep yet finds another value and does not sleep. All are
-//! woken, not one, for a bulk request may need more than the one element that came, and must not
-//! keep the wake-up from another. The 5 s are for sources that recover by themselves.
+//! A waiter adds itself to `sleepers` and reads `wakes` in one critical section. A free is either
+//! before this section, and the waiter sees its element. Or it is after the section: it sees the
+//! sleeper and changes `wakes`, so a waiter that does not sleep yet finds another value and does
+//! not sleep. A free wakes all waiters, not one: a bulk request may need more elements than one,
+//! and must not use up another waiter's wake-up. The 5 s are for sources that recover by
+//! themselves.
 //!
-//! A free first glances at `curr_nr` without the lock, and passes a full reserve by. It cannot miss
-//! the place that its own element left: `curr_nr` went down before that element was handed out, and
-//! whoever frees it got it from there, so it reads that value or a later one. With the value it
-//! sees the `min_nr` of that time or a later one. So what it passes by was full after its element
-//! had left, and whoever emptied it since will fill it again.
+//! A free first peeks at `curr_nr` without the lock, and skips a full reserve. It cannot miss the
+//! place that its own element left. `curr_nr` fell before the element was handed out, and the
+//! freeing thread got the element from there, so it reads this value or a later one. With the value
+//! it sees the `min_nr` of that time or a later one. So a reserve that it skips was full after its
+//! element had left; a later taker's free fills it again.
 //!
-//! | word | changed | read without the lock | ordering |
-//! |---|---|---|---|
-//! | `wakes` | relaxed | by the sleep alone | the lock orders the change and the read before the sleep; the sleep compares by itself |
-//! | `curr_nr` | release | acquire | brings `min_nr` along; an own element's place is seen as its element brought it along |
-//! | `min_nr` | relaxed, before a larger `curr_nr` | relaxed, after `curr_nr` | that of `curr_nr` |
+//! | word | changed | read without the lock |
+//! |---|---|---|
+//! | `wakes` | relaxed | by the sleep only |
+//! | `curr_nr` | release | acquire |
+//! | `min_nr` | relaxed, before a larger `curr_nr` | relaxed, after `curr_nr` |
+//!
+//! - `wakes`: the lock orders the change and the read before the sleep; the sleep itself compares.
+//! - `curr_nr`: its release publishes `min_nr`. A thread sees the place of its own element, since
+//!   the element carries the store to it.
+//! - `min_nr`: ordered by `curr_nr`.
 
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -64,17 +70,17 @@ use crate::sync::{Guard, Lock};
 /// Milliseconds that an allocation waits for a free before it asks the source again.
 const WAIT_MS: u32 = 5000;
 
-/// Where a pool's elements come from, and go to.
+/// The source of a pool's elements; it also takes them back.
 pub trait Source {
-    /// An element, or null. What it may do is what `gfp` says, which never has
-    /// [`Gfp::ZERO`] or [`Gfp::NOFAIL`].
+    /// An element, or null. `gfp` says what the call may do; it never has [`Gfp::ZERO`] or
+    /// [`Gfp::NOFAIL`].
     fn alloc(&self, gfp: Gfp) -> *mut u8;
 
     /// Takes an element back.
     ///
     /// # Safety
     ///
-    /// The element came from this source, and nobody uses it any more.
+    /// The element came from this source, and nobody uses it any longer.
     unsafe fn free(&self, element: *mut u8);
 }
 
@@ -89,15 +95,15 @@ impl<S: Source + ?Sized> Source for &S {
     }
 }
 
-/// Elements that are objects of a cache (the kernel's `mempool_alloc_slab`).
+/// A source of objects of a cache (the kernel's `mempool_alloc_slab`).
 pub struct SlabSource<'a, P: Platform> {
     allocator: &'a Allocator<P>,
     cache: &'a KmemCache<P>,
 }
 
 impl<'a, P: Platform> SlabSource<'a, P> {
-    /// A source over a cache of `allocator`; `None` if the cache has a constructor, as elements
-    /// that wait in a reserve are not as it left them.
+    /// A source over a cache of `allocator`; `None` if the cache has a constructor, since elements
+    /// in a reserve are not in their constructed state.
     pub fn new(allocator: &'a Allocator<P>, cache: &'a KmemCache<P>) -> Option<Self> {
         cache.ctor.is_none().then_some(Self { allocator, cache })
     }
@@ -114,7 +120,7 @@ impl<P: Platform> Source for SlabSource<'_, P> {
     }
 }
 
-/// Elements of any size, runs of pages among them (the kernel's `mempool_kmalloc` and
+/// A source of elements of any size, including runs of pages (the kernel's `mempool_kmalloc` and
 /// `mempool_alloc_pages`).
 pub struct KmallocSource<'a, P: Platform> {
     allocator: &'a Allocator<P>,
@@ -122,7 +128,7 @@ pub struct KmallocSource<'a, P: Platform> {
 }
 
 impl<'a, P: Platform> KmallocSource<'a, P> {
-    /// A source of elements of `bytes`.
+    /// A source of elements of `bytes` bytes.
     pub fn new(allocator: &'a Allocator<P>, bytes: usize) -> Self {
         Self { allocator, bytes }
     }
@@ -139,14 +145,14 @@ impl<P: Platform> Source for KmallocSource<'_, P> {
     }
 }
 
-/// Why a pool did not do what it was asked.
+/// Why a pool refused a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MempoolError {
-    /// The source has no memory, nor has the reserve, and the flags forbid to wait.
+    /// Source and reserve have no memory, and the flags forbid to wait.
     NoMemory,
-    /// More elements were asked for at once than the pool reserves.
+    /// The request has more elements than the pool reserves.
     TooMany,
-    /// The elements were to be zero, which those of a reserve are not.
+    /// The request asks for zeroed elements; elements of a reserve are not zeroed.
     Zero,
 }
 
@@ -162,23 +168,21 @@ impl core::fmt::Display for MempoolError {
 
 impl core::error::Error for MempoolError {}
 
-/// What the lock guards, besides changes of `curr_nr` and `min_nr`.
+/// The data under the lock; `curr_nr` and `min_nr` are also changed under it.
 struct Reserve {
-    /// A stack of `curr_nr` elements in an array with room for the limit at least.
+    /// A stack of `curr_nr` elements in an array with room for at least the limit.
     elements: *mut *mut u8,
-    /// Threads that wait.
+    /// Number of waiting threads.
     sleepers: u32,
 }
 
-// SAFETY: the array is reached through the lock alone; elements belong to nobody while they are in
-// it.
+// SAFETY: the array is accessed under the lock only; nobody owns elements while they are in it.
 unsafe impl Send for Reserve {}
 
 /// A pool of at least `min_nr` elements, over a source.
 ///
-/// The array of the reserve comes from the allocator by kmalloc. No function may be called in a
-/// signal handler but allocations with `GFP_NOSPIN`. Dropping a pool gives its reserve back to the
-/// source.
+/// The reserve's array comes from the allocator's kmalloc. A signal handler may call only
+/// allocations with `GFP_NOSPIN`. Dropping a pool gives its reserve back to the source.
 ///
 /// ```no_run
 /// use uslub_core::mempool::{Mempool, MempoolError, SlabSource};
@@ -202,18 +206,18 @@ pub struct Mempool<'a, P: Platform, S: Source> {
     curr_nr: AtomicUsize,
     /// Elements to reserve; changed under the reserve's lock.
     min_nr: AtomicUsize,
-    /// Changes whenever those who wait shall look again; changed under the reserve's lock.
+    /// Changes whenever waiters must check again; changed under the reserve's lock.
     wakes: AtomicU32,
-    /// Held while the pool is resized. Outside all other locks: the source is asked meanwhile.
+    /// Held while the pool is resized. The outermost lock: the source is called with it held.
     resizing: Lock<P, ()>,
 }
 
 impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
-    /// A pool that reserves `min_nr` elements of `source`, all of which it takes at once.
+    /// A pool that reserves `min_nr` elements of `source` and takes them at once.
     ///
     /// # Errors
     ///
-    /// [`MempoolError::NoMemory`]; what was taken is given back then.
+    /// [`MempoolError::NoMemory`]; elements already taken are then given back.
     pub fn new(
         allocator: &'a Allocator<P>,
         min_nr: usize,
@@ -243,7 +247,7 @@ impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
 
     /// Elements in the reserve now.
     pub fn curr_nr(&self) -> usize {
-        // Acquire: a glance shall see the `min_nr` that was in force. Under the lock it is exact.
+        // Acquire: a peek must see the `min_nr` of that time. Under the lock it is exact.
         self.curr_nr.load(Acquire)
     }
 
@@ -253,37 +257,39 @@ impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
         self.curr_nr.store(nr, Release);
     }
 
-    /// Where the elements come from.
+    /// The source of the elements.
     pub fn source(&self) -> &S {
         &self.source
     }
 
-    /// Elements that the reserve takes.
+    /// Elements that the reserve can take.
     fn limit(&self) -> usize {
         self.min_nr().max(1)
     }
 
-    /// Allocates an element, waiting for one if need be. Never null with [`Gfp::KERNEL`]; else null
-    /// when source and reserve have none. With [`Gfp::ZERO`] always null, after a warning: an
-    /// element of the reserve is as it was freed.
+    /// Allocates an element, and waits for one if necessary. With [`Gfp::KERNEL`] never null,
+    /// otherwise null if source and reserve have none. With [`Gfp::ZERO`] always null, with a
+    /// warning: an element of the reserve is as it was freed.
     pub fn alloc(&self, gfp: Gfp) -> *mut u8 {
         let mut element = [null_mut()];
-        // An error leaves null behind.
+        // On an error the entry stays null.
         let _ = self.fill(gfp, &mut element);
         element[0]
     }
 
-    /// Allocates an element for each entry of `elements` that is null.
+    /// Allocates an element for each null entry of `elements`.
     ///
-    /// The reserve is used only if it has all that the source did not give, so that two requests
-    /// never hold a part of it each and wait for the other's.
+    /// The reserve is used only if it has all elements that the source did not give. So two
+    /// requests never hold a part of it each and wait for the other's part.
     ///
     /// # Errors
     ///
-    /// [`MempoolError::TooMany`] for more entries than `min_nr`; if a resize makes them too many while they
-    /// are waited for, too. [`MempoolError::Zero`] for that flag. [`MempoolError::NoMemory`], which
-    /// with
-    /// [`Gfp::KERNEL`] never comes. Entries that were filled before an error stay filled.
+    /// - [`MempoolError::TooMany`] for more entries than `min_nr`, also if a resize lowers `min_nr`
+    ///   during the wait.
+    /// - [`MempoolError::Zero`] for this flag.
+    /// - [`MempoolError::NoMemory`], but never with [`Gfp::KERNEL`].
+    ///
+    /// Entries that were filled before an error stay filled.
     pub fn alloc_bulk(&self, gfp: Gfp, elements: &mut [*mut u8]) -> Result<(), MempoolError> {
         if elements.len() > self.min_nr() {
             return Err(MempoolError::TooMany);
@@ -291,8 +297,8 @@ impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
         self.fill(gfp, elements)
     }
 
-    /// Allocates an element of the reserve; null when it is empty, or its lock is busy and `gfp` is
-    /// `GFP_NOSPIN`, or `gfp` has [`Gfp::ZERO`].
+    /// Allocates an element of the reserve. Null if the reserve is empty, or if its lock is taken
+    /// and `gfp` is `GFP_NOSPIN`, or if `gfp` has [`Gfp::ZERO`].
     pub fn alloc_preallocated(&self, gfp: Gfp) -> *mut u8 {
         let mut element = [null_mut()];
         if self.check(gfp).is_ok() {
@@ -312,11 +318,11 @@ impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
         Ok(())
     }
 
-    /// The steps of an allocation, as in the table above.
+    /// The steps of an allocation, as in the module's table.
     fn fill(&self, gfp: Gfp, elements: &mut [*mut u8]) -> Result<(), MempoolError> {
         self.check(gfp)?;
-        // Who may wait gets an element anyway; a source that tried for ever would never let the
-        // reserve serve.
+        // A caller that may wait gets an element anyway. A source that tries forever would never
+        // let the reserve serve.
         let gfp = gfp - Gfp::NOFAIL;
         if self.fill_from_source(gfp - Gfp::MAP, elements) || self.fill_from_reserve(gfp, elements)
         {
@@ -336,7 +342,7 @@ impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
         Ok(())
     }
 
-    /// Fills what it can from the source; returns whether that was all.
+    /// Fills entries from the source; returns whether it filled all.
     fn fill_from_source(&self, gfp: Gfp, elements: &mut [*mut u8]) -> bool {
         for element in elements.iter_mut().filter(|element| element.is_null()) {
             *element = self.source.alloc(gfp);
@@ -347,14 +353,15 @@ impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
         true
     }
 
-    /// Fills all from the reserve, or none; returns whether it did.
+    /// Fills all entries from the reserve, or none; returns whether it did.
     fn fill_from_reserve(&self, gfp: Gfp, elements: &mut [*mut u8]) -> bool {
         self.reserve
             .lock_if(gfp.may_spin())
             .is_some_and(|mut reserve| self.take(&mut reserve, elements))
     }
 
-    /// Fills all from the reserve and returns true; or waits for a change and returns false.
+    /// Fills all entries from the reserve and returns true, or waits for a change and returns
+    /// false.
     fn take_or_wait(&self, elements: &mut [*mut u8]) -> Result<bool, MempoolError> {
         let mut reserve = self.reserve.lock();
         if self.take(&mut reserve, elements) {
@@ -364,7 +371,7 @@ impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
             return Err(MempoolError::TooMany);
         }
         reserve.sleepers += 1;
-        // Relaxed: the lock orders it against those who change it.
+        // Relaxed: the lock orders it against changes.
         let seen = self.wakes.load(Relaxed);
         drop(reserve);
         P::wait(&self.wakes, seen, Some(WAIT_MS));
@@ -387,33 +394,33 @@ impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
         true
     }
 
-    /// Frees an element; null is ignored. The reserve takes it if it is not full, or else the
-    /// source.
+    /// Frees an element; null is ignored. The element goes to the reserve, or to the source if the
+    /// reserve is full.
     ///
     /// # Safety
     ///
-    /// The element came from this pool or its source, and nobody uses it any more.
+    /// The element came from this pool or its source, and nobody uses it any longer.
     pub unsafe fn free(&self, element: *mut u8) {
         // SAFETY: passed on.
         unsafe { self.free_bulk(&[element]) };
     }
 
-    /// Frees elements; null is passed over. The reserve takes as many as it has room for, the
-    /// source the rest; returns how many went to the reserve.
+    /// Frees elements; null is ignored. As many as possible go to the reserve, the rest to the
+    /// source; returns the number that went to the reserve.
     ///
     /// # Safety
     ///
-    /// As for [`free`](Self::free), and none is there twice.
+    /// As for [`free`](Self::free), and no element is there twice.
     pub unsafe fn free_bulk(&self, elements: &[*mut u8]) -> usize {
         let mut left = elements
             .iter()
             .copied()
             .filter(|element| !element.is_null());
         let mut kept = 0;
-        // A glance, see the module: it does not miss the place of an element of ours.
+        // A peek; the module says why it does not miss the place of our own element.
         if self.curr_nr() < self.limit() {
             let reserve = self.reserve.lock();
-            // First the room: an element that is taken out of `left` must go somewhere.
+            // Test the room first: an element taken out of `left` needs a place.
             while self.curr_nr() < self.limit()
                 && let Some(element) = left.next()
             {
@@ -434,43 +441,43 @@ impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
         kept
     }
 
-    /// Releases the lock and makes all who wait look again.
+    /// Releases the lock and makes all waiters check again.
     fn wake_sleepers(&self, reserve: Guard<'_, P, Reserve>) {
         if reserve.sleepers == 0 {
             return;
         }
-        // Relaxed: changed, and read by those who are about to sleep, under the lock.
+        // Relaxed: waiters read it, and frees change it, under the lock.
         self.wakes.fetch_add(1, Relaxed);
         drop(reserve);
         P::wake_all(&self.wakes);
     }
 
-    /// Changes how many elements the pool reserves, while others use it. What is too much goes to
-    /// the source; what is missing comes from it at once, so that afterwards so many operations
-    /// can be in flight. A source may not resize its own pool.
+    /// Changes the number of reserved elements, while other threads use the pool. Surplus elements
+    /// go to the source, missing ones come from it at once. Afterwards `min_nr` operations can be
+    /// in flight. A source must not resize its own pool.
     ///
     /// # Errors
     ///
-    /// [`MempoolError::NoMemory`]; the pool is as before then. Shrinking does not fail.
+    /// [`MempoolError::NoMemory`]; the pool is then unchanged. Shrinking does not fail.
     pub fn resize(&self, min_nr: usize) -> Result<(), MempoolError> {
         let _resizing = self.resizing.lock();
         if min_nr > self.min_nr() {
             return self.grow(min_nr);
         }
         let reserve = self.reserve.lock();
-        // Relaxed: who reads the old one takes the lock to put an element, and looks again.
+        // Relaxed: a reader of the old value takes the lock to add an element, and checks again.
         self.min_nr.store(min_nr, Relaxed);
-        // A bulk request that waits may have become too large.
+        // A waiting bulk request may be too large now.
         self.wake_sleepers(reserve);
         while let Some(element) = self.take_surplus() {
-            // SAFETY: it was in the reserve, where nobody uses it.
+            // SAFETY: it was in the reserve, so nobody uses it.
             unsafe { self.source.free(element.as_ptr()) };
         }
         Ok(())
     }
 
-    /// Takes an element beyond the limit. One that is parked stays: somebody may be on the way to
-    /// it.
+    /// Takes an element beyond the limit. The one element of a `min_nr` of 0 stays: a waiter may be
+    /// about to take it.
     fn take_surplus(&self) -> Option<NonNull<u8>> {
         let mut reserve = self.reserve.lock();
         let mut element = [null_mut()];
@@ -480,7 +487,7 @@ impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
         NonNull::new(element[0])
     }
 
-    /// Makes the reserve larger, by elements of the source. The caller keeps other resizes out.
+    /// Enlarges the reserve with elements of the source. The caller excludes other resizes.
     fn grow(&self, min_nr: usize) -> Result<(), MempoolError> {
         let array = self.array(min_nr.max(1))?;
         let before = self.min_nr();
@@ -488,20 +495,20 @@ impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
         for i in 0..more {
             let element = self.source.alloc(Gfp::KERNEL);
             if element.is_null() {
-                // SAFETY: the first `i` are just filled, and nobody has them.
+                // SAFETY: the first `i` entries are filled, and nobody has them.
                 unsafe { self.give_back(array, i) };
                 return Err(MempoolError::NoMemory);
             }
-            // SAFETY: the array has room for `min_nr`.
+            // SAFETY: the array has room for `min_nr` elements.
             unsafe { array.add(i).write(element) };
         }
         let mut reserve = self.reserve.lock();
         let curr = self.curr_nr();
-        // A parked element was beyond `min_nr`; its place may be taken now.
+        // The kept element of a `min_nr` of 0 was a surplus; its place may be needed now.
         let kept = curr.min(min_nr.max(1) - more);
         let (old, parked) = (reserve.elements, curr - kept);
         if kept > 0 {
-            // SAFETY: the elements behind the parked one fit behind the new ones.
+            // SAFETY: the kept elements fit behind the new ones.
             unsafe { (old.add(parked)).copy_to_nonoverlapping(array.add(more), kept) };
         }
         reserve.elements = array;
@@ -509,7 +516,7 @@ impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
         self.min_nr.store(min_nr, Relaxed);
         self.set_curr_nr(kept + more);
         self.wake_sleepers(reserve);
-        // SAFETY: nobody can reach the old array any more, and the rest of it is still there.
+        // SAFETY: no thread can reach the old array any longer; its first entries are the rest.
         unsafe { self.give_back(old, parked) };
         Ok(())
     }
@@ -531,7 +538,8 @@ impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
     ///
     /// # Safety
     ///
-    /// Both are the caller's; the array is null, with no elements, or from [`array`](Self::array).
+    /// The caller owns both. The array comes from [`array`](Self::array), or is null without
+    /// elements.
     unsafe fn give_back(&self, array: *mut *mut u8, nr: usize) {
         // SAFETY: passed on.
         unsafe {
@@ -542,21 +550,20 @@ impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
         }
     }
 
-    /// Gives all that is reserved back to the source, as dropping the pool does (the kernel's
-    /// `mempool_destroy`). Elements that are still in flight stay with those who have them, for the
-    /// source.
+    /// Gives the reserve back to the source, as dropping the pool does (the kernel's
+    /// `mempool_destroy`). Elements in flight stay with their holders, who free them to the source.
     pub fn destroy(self) {}
 }
 
 impl<P: Platform, S: Source> Drop for Mempool<'_, P, S> {
     fn drop(&mut self) {
         let (array, nr) = (self.reserve.lock().elements, self.curr_nr());
-        // SAFETY: nobody else has the pool any more.
+        // SAFETY: no other thread has the pool any longer.
         unsafe { self.give_back(array, nr) };
     }
 }
 
-/// Entries that are null.
+/// Number of null entries.
 fn missing(elements: &[*mut u8]) -> usize {
     elements.iter().filter(|element| element.is_null()).count()
 }

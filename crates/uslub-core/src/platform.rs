@@ -1,9 +1,18 @@
-//! The one seam between the core and the world below it.
+//! The platform: the only interface between the core and the system below it.
 //!
-//! The core never names an operating system. What it needs is here: address
-//! space, the running CPU's slots, waiting and waking, a clock, random words and
-//! a voice. Linux implements it for real programs; tests implement it with any
-//! number of virtual CPUs.
+//! The core names no operating system. A [`Platform`] provides address space, the operations on the
+//! running CPU's slots, waiting and waking, a clock, random words, and messages. Linux implements
+//! it for real programs. Tests implement it with any number of virtual CPUs.
+//!
+//! | memory | state | how it changes |
+//! |---|---|---|
+//! | free | not ours | [`reserve`](Platform::reserve), [`reserve_at`](Platform::reserve_at) |
+//! | reserved | ours, unusable | [`commit`](Platform::commit), [`release`](Platform::release) |
+//! | committed | zeroed, usable | [`purge`](Platform::purge), [`release`](Platform::release) |
+//! | mapped | zeroed, usable | [`purge`](Platform::purge), [`unmap`](Platform::unmap) |
+//!
+//! [`map`](Platform::map) makes mapped memory out of free memory. The core may call any function on
+//! any thread.
 
 use core::fmt::Arguments;
 use core::ptr::NonNull;
@@ -12,31 +21,31 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::percpu::{Counter, Region, Slot, Table};
 use crate::sync::atomic::AtomicU32;
 
-/// Bytes of a page, the unit of the page layer. A page of the system may be longer: see
+/// Bytes of a page, the unit of the page layer. A system page may be longer; see
 /// [`Platform::system_page`].
 pub const PAGE_SIZE: usize = 4096;
-/// Most bytes of a page of the system.
+/// Largest system page, in bytes.
 pub const SYSTEM_PAGE_MAX: usize = 64 << 10;
 /// log2 of [`PAGE_SIZE`].
 pub const PAGE_SHIFT: u32 = 12;
 
-/// Where an allocation of the allocator's own can be made to fail: the kernel's `fail_page_alloc`
-/// and `failslab`, one site each. What is asked of the system itself (reservations, mappings,
-/// commitments) fails in the platform's own functions.
+/// A place where an allocation for the allocator's own use can be made to fail: the kernel's
+/// `fail_page_alloc` and `failslab`. Requests to the system (reservations, mappings, commitments)
+/// fail in the platform's own functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultSite {
     /// A run of pages, for a slab or a large object.
     Pages,
-    /// More pages behind a large object.
+    /// More pages behind a large object, to grow it in place.
     Extend,
     /// A window for a sheaf.
     Sheaf,
-    /// A record: a cache, its nodes.
+    /// Memory for a record: of a cache, or of its nodes.
     Record,
 }
 
 impl FaultSite {
-    /// All of them.
+    /// All sites.
     pub const ALL: [FaultSite; 4] = [
         FaultSite::Pages,
         FaultSite::Extend,
@@ -45,73 +54,73 @@ impl FaultSite {
     ];
 }
 
-/// What physical memory a range is to have.
+/// The kind of physical memory of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
-    /// Page by page, as they are touched.
+    /// Base pages, as they are touched.
     Small,
-    /// By huge pages: all of a block as soon as a part of it is touched.
+    /// Huge pages: a touch of a part brings the whole block.
     Huge {
-        /// Bytes of the reservation behind the range, none of them in use: what follows there is
-        /// going to be asked for in turn.
+        /// Bytes reserved and unused behind the range; the core will ask for them too.
         ahead: usize,
     },
-    /// Page by page, though huge pages may have been asked for what is reserved: a program may use
-    /// little of a large object.
+    /// Base pages, although huge pages may have been requested for the reservation: a program may
+    /// use little of a large object.
     Sparse,
 }
 
-/// What the core needs from the world below.
+/// What the core needs from the system below.
 ///
 /// # Safety
 ///
-/// Implementors promise: memory from [`map`](Platform::map) and committed
-/// memory is readable, writable, zeroed, and nobody else's; the slot
-/// operations act on the slots of the CPU they run on as if indivisible, also
-/// against signal handlers and remote drains.
+/// Implementors promise two things. Memory from [`map`](Platform::map) and committed memory is
+/// readable, writable and zeroed, and belongs to no other user. The slot operations act on the
+/// slots of the CPU they run on as if they were atomic, also against signal handlers and remote
+/// drains.
 pub unsafe trait Platform: Sync + 'static {
-    /// Bytes of a page of the system, the unit of [`commit`](Self::commit), [`purge`](Self::purge),
+    /// Bytes of a system page, the unit of [`commit`](Self::commit), [`purge`](Self::purge),
     /// [`map`](Self::map), [`unmap`](Self::unmap) and [`remap`](Self::remap): a power of two from
-    /// [`PAGE_SIZE`] to [`SYSTEM_PAGE_MAX`]. "Page-aligned" below means aligned to it, both ends.
+    /// [`PAGE_SIZE`] to [`SYSTEM_PAGE_MAX`]. "Page-aligned" below means that both ends are aligned
+    /// to it.
     fn system_page(&self) -> usize {
         PAGE_SIZE
     }
 
-    /// A length rounded up to whole pages of the system. It must be at most `isize::MAX`.
+    /// A length rounded up to whole system pages; at most `isize::MAX` bytes.
     fn whole_pages(&self, bytes: usize) -> usize {
         let last = self.system_page() - 1;
         (bytes + last) & !last
     }
 
-    /// Reserves `bytes` of address space, aligned to `align` bytes, unusable until committed.
+    /// Reserves `bytes` of address space, aligned to `align` bytes; unusable until committed.
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>>;
 
-    /// An address aligned to `align` bytes with `bytes` bytes of address space behind it that are
-    /// most likely free, and stay free: far from where the system places mappings by itself.
-    /// Nothing is reserved. Another answer each time.
+    /// An address, aligned to `align` bytes, of `bytes` bytes of address space that are most likely
+    /// free and stay free: far from where the system places mappings itself. Reserves nothing. Each
+    /// call gives another answer.
     fn hole(&self, _bytes: usize, _align: usize) -> Option<usize> {
         None
     }
 
-    /// Reserves exactly this range, unusable until committed; false, and nothing happens, if any of
-    /// it is in use or the system refuses.
+    /// Reserves exactly this range, unusable until committed. False, with nothing changed, if a
+    /// part of it is in use or the system refuses.
     fn reserve_at(&self, _start: NonNull<u8>, _bytes: usize) -> bool {
         false
     }
 
-    /// Unmaps a part of a reservation, committed or not; false, and nothing changes, if the system
+    /// Unmaps a part of a reservation, committed or not. False, with nothing changed, if the system
     /// refuses.
     ///
     /// # Safety
     ///
-    /// The range must be page-aligned, reserved, and used by no one.
+    /// The range must be page-aligned, reserved and unused.
     unsafe fn release(&self, start: NonNull<u8>, bytes: usize) -> bool {
         // SAFETY: passed on.
         unsafe { self.unmap(start, bytes) };
         true
     }
 
-    /// Whether a limit of the process counts reserved or committed memory that is not in use.
+    /// Whether a limit of the process counts memory that is reserved or committed but unused.
     fn is_limited(&self) -> bool {
         false
     }
@@ -123,46 +132,45 @@ pub unsafe trait Platform: Sync + 'static {
     /// The range must lie inside one reservation and be page-aligned.
     unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> bool;
 
-    /// Gives the physical memory of a committed or [mapped](Self::map) range back; it reads zero
-    /// afterwards. Returns whether that was done.
+    /// Gives back the physical memory of a committed or [mapped](Self::map) range, which then reads
+    /// zero. Returns whether it did.
     ///
     /// # Safety
     ///
     /// The range must be committed or mapped, page-aligned, and hold nothing of value.
     unsafe fn purge(&self, start: NonNull<u8>, bytes: usize) -> bool;
 
-    /// Says what physical memory a committed range is to have from now on; returns whether that is
-    /// so. A platform refuses huge pages where small ones are cheaper.
+    /// Sets the kind of physical memory of a committed range; returns whether it did. A platform
+    /// refuses huge pages if base pages are cheaper.
     ///
     /// # Safety
     ///
-    /// The range must be committed and page-aligned; for huge pages, nobody's yet, like the
-    /// reserved memory ahead.
+    /// The range must be committed and page-aligned. For huge pages, the range and the reserved
+    /// bytes ahead must be unused.
     unsafe fn back(&self, _start: NonNull<u8>, _bytes: usize, backing: Backing) -> bool {
         backing == Backing::Small
     }
 
-    /// Maps fresh zeroed memory of its own; `bytes` are whole pages.
+    /// Maps fresh zeroed memory; `bytes` must be whole system pages.
     fn map(&self, bytes: usize) -> Option<NonNull<u8>>;
 
-    /// Unmaps memory that [`map`](Platform::map) or [`reserve`](Platform::reserve) gave, or a part
-    /// of it.
+    /// Unmaps memory of [`map`](Platform::map) or [`reserve`](Platform::reserve), or a part of it.
     ///
     /// # Safety
     ///
-    /// The range must be page-aligned, mapped, and used by no one.
+    /// The range must be page-aligned, mapped and unused.
     unsafe fn unmap(&self, start: NonNull<u8>, bytes: usize);
 
-    /// Grows or shrinks a mapping, moving it when needed without copying; the old
-    /// address is invalid after a success and the mapping unchanged after a failure.
+    /// Grows or shrinks a mapping, and moves it without a copy if necessary. After a success the
+    /// old address is invalid; after a failure the mapping is unchanged.
     ///
     /// # Safety
     ///
-    /// The range must come from [`map`](Platform::map), and may be a part of what that returned.
+    /// The range must come from [`map`](Platform::map); it may be a part of such a mapping.
     unsafe fn remap(&self, start: NonNull<u8>, old: usize, new: usize) -> Option<NonNull<u8>>;
 
-    /// Whether [`remap`](Platform::remap) may serve a new object too, rather than an old one that
-    /// changes its size.
+    /// Whether [`remap`](Platform::remap) may stretch a cached mapping for a new object, or only
+    /// change the size of a live object.
     fn may_remap_kept(&self) -> bool {
         true
     }
@@ -179,24 +187,24 @@ pub unsafe trait Platform: Sync + 'static {
     /// A number, never 0, that no other running thread has.
     fn thread() -> usize;
 
-    /// This thread as the owner of a lock, of which 29 bits count. They tell small numbers apart,
-    /// and addresses that lie in different pages of 2 TiB.
+    /// This thread's tag as the owner of a lock; 29 bits count. Tags of different small numbers
+    /// differ, and tags of addresses in different pages of the same 2 TiB.
     #[inline]
     fn lock_tag() -> u32 {
         let thread = Self::thread();
         (thread ^ (thread >> 12)) as u32
     }
 
-    /// Milliseconds on a clock that never goes back.
+    /// Milliseconds of a monotonic clock.
     fn now_ms(&self) -> u64;
 
     /// A word that an attacker cannot predict.
     fn random(&self) -> u64;
 
-    /// Bytes of physical memory in the machine, an estimate.
+    /// Estimate of the physical memory of the machine, in bytes.
     fn memory_bytes(&self) -> usize;
 
-    /// CPU indices are below this number.
+    /// All CPU indices are below this number.
     fn nr_cpu_ids(&self) -> usize;
 
     /// CPUs that can run at once, for the order computation.
@@ -217,12 +225,12 @@ pub unsafe trait Platform: Sync + 'static {
         true
     }
 
-    /// How far it is from one node to another; 10 for a node to itself.
+    /// Distance from one node to another; 10 for a node to itself.
     fn distance(&self, from: usize, to: usize) -> u32 {
         10 + 10 * from.abs_diff(to) as u32
     }
 
-    /// Asks that the memory of a committed range come from a node; best effort.
+    /// Requests that the memory of a committed range come from a node; best effort.
     ///
     /// # Safety
     ///
@@ -232,54 +240,54 @@ pub unsafe trait Platform: Sync + 'static {
     /// Index of the CPU (or concurrency id) that this thread runs on; a hint.
     fn cpu(&self) -> usize;
 
-    /// Whether this thread may use per-CPU slots now (not so in a child that shares
-    /// its parent's memory after `vfork`).
+    /// Whether this thread may use per-CPU slots now. (A child of `vfork` may not: it shares its
+    /// parent's memory.)
     fn percpu_usable(&self) -> bool {
         true
     }
 
-    /// The region of the CPU that runs, for a glance; `None` where slots [cannot be
-    /// used](Platform::percpu_usable), or where to tell would take more than a glance.
+    /// The region of the running CPU, for a peek. `None` if slots [cannot be
+    /// used](Platform::percpu_usable), or if finding the region costs more than a peek.
     #[inline]
     fn region_here<'a>(&self, table: &'a Table) -> Option<&'a Region> {
         self.percpu_usable().then(|| table.here(self.cpu()))
     }
 
-    /// Pops the newest object off the sheaf in this CPU's `slot`; null when it is empty,
-    /// being moved, or the operation was disturbed.
+    /// Pops the newest object of the sheaf in this CPU's `slot`. Null if the sheaf is empty or
+    /// detached, or if the operation was interrupted.
     ///
     /// # Safety
     ///
     /// `table` must be the allocator's table.
     unsafe fn pop(&self, table: &Table, slot: Slot) -> *mut u8;
 
-    /// Pushes `object` onto the sheaf in this CPU's `slot`; false when it is full,
-    /// being moved, or the operation was disturbed.
+    /// Pushes `object` onto the sheaf in this CPU's `slot`. False if the sheaf is full or detached,
+    /// or if the operation was interrupted.
     ///
     /// # Safety
     ///
     /// As for [`pop`](Platform::pop); `object` must be a free object of the slot's cache.
     unsafe fn push(&self, table: &Table, slot: Slot, object: *mut u8) -> bool;
 
-    /// Pops the newest `out.len()` objects (at least 1) off the sheaf in this CPU's `slot`, all or
-    /// none; false when it has fewer, is being moved, or the operation was disturbed.
+    /// Pops the newest `out.len()` objects (at least 1) of the sheaf in this CPU's `slot`, all or
+    /// none. False if the sheaf has fewer or is detached, or if the operation was interrupted.
     ///
     /// # Safety
     ///
     /// As for [`pop`](Platform::pop).
     unsafe fn pop_many(&self, table: &Table, slot: Slot, out: &mut [*mut u8]) -> bool;
 
-    /// Pushes all `objects` (at least 1) onto the sheaf in this CPU's `slot`, or none; false when
-    /// it has not the room, is being moved, or the operation was disturbed.
+    /// Pushes all `objects` (at least 1) onto the sheaf in this CPU's `slot`, or none. False if the
+    /// sheaf lacks room or is detached, or if the operation was interrupted.
     ///
     /// # Safety
     ///
     /// As for [`push`](Platform::push).
     unsafe fn push_many(&self, table: &Table, slot: Slot, objects: &[*mut u8]) -> bool;
 
-    /// As [`push_many`](Platform::push_many), where all `objects` lie between the two `bounds`,
-    /// both included; false too where one does not, and where there is no way to see that in
-    /// passing. Then nothing is done.
+    /// As [`push_many`](Platform::push_many), if all `objects` lie between the two `bounds`, both
+    /// included. False, with nothing done, also if an object lies outside, or if the platform
+    /// cannot check this during the copy.
     ///
     /// # Safety
     ///
@@ -295,52 +303,50 @@ pub unsafe trait Platform: Sync + 'static {
         false
     }
 
-    /// Replaces `old` by `new` in this CPU's `slot`; false when it holds something
-    /// else or the operation was disturbed.
+    /// Compare-and-swap of this CPU's `slot` from `old` to `new`. False if it holds another value,
+    /// or if the operation was interrupted.
     ///
     /// # Safety
     ///
-    /// As for [`pop`](Platform::pop); the caller owns what `new` points to and comes to own what
-    /// `old` points to.
+    /// As for [`pop`](Platform::pop). The caller owns the sheaf of `new`, and gets the sheaf of
+    /// `old`.
     unsafe fn exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool;
 
-    /// Asks for the cache lines of an array that is about to be written; a hint.
+    /// Prefetches the cache lines of an array for writing; a hint.
     #[inline]
     fn fetch(&self, _array: &[*mut u8]) {}
 
-    /// Asks for the cache line of an address that is about to be written; a hint, any address will
-    /// do.
+    /// Prefetches the cache line of an address for writing; a hint, any address is allowed.
     #[inline]
     fn fetch_line(&self, _address: *const u8) {}
 
-    /// Writes to the first line of each object what is there, as another CPU will write to it next.
-    /// A hint, for processors on which a line comes sooner from who wrote to it last than from who
-    /// read it.
+    /// Hands off the first cache line of each object: rewrites its contents, as another CPU will
+    /// write to it next. A hint, for processors on which a line comes faster from its last writer
+    /// than from a reader.
     ///
     /// # Safety
     ///
-    /// The objects have eight bytes and more, are aligned to as many, and are the caller's.
+    /// The caller owns the objects, which have at least eight bytes and are aligned to eight bytes.
     #[inline]
     unsafe fn offer(&self, _objects: &[*mut u8]) {}
 
-    /// Writes to each line of an array what is there, as another CPU will fill it next. A hint, for
-    /// the processors that
-    /// [`offer`](Self::offer) is for.
+    /// Hands off each cache line of an array: rewrites its contents, as another CPU will fill it
+    /// next. A hint, for the same processors as [`offer`](Self::offer).
     #[inline]
     fn offer_array(&self, _array: &mut [*mut u8]) {}
 
-    /// Writes the addresses that lie `offsets` bytes behind `base` into an array, as many as it
-    /// holds; there are no fewer offsets.
+    /// Fills an array with the addresses `offsets` bytes behind `base`; there must be enough
+    /// offsets.
     #[inline]
     fn write_at(&self, base: *mut u8, offsets: &[u32], out: &mut [*mut u8]) {
         write_one_by_one(base, offsets, out);
     }
 
-    /// Called once, when the table has its slots: from then on [`pop`](Platform::pop) and the
-    /// others may be called at any time.
+    /// Called once, when the table's slots are ready: from then on [`pop`](Platform::pop) and the
+    /// other operations may be called at any time.
     fn slots_are_ready(&self) {}
 
-    /// Adds to a counter of the CPU that runs, whichever that is.
+    /// Adds to a counter of the running CPU, or of another one if the thread migrates.
     fn count(&self, table: &Table, counter: Counter, n: usize) {
         // Relaxed: statistics.
         table
@@ -349,11 +355,11 @@ pub unsafe trait Platform: Sync + 'static {
             .fetch_add(n as u64, Relaxed);
     }
 
-    /// Makes sure that no thread is still inside an operation on a region that it
-    /// found through the table before this call. Returns false when that cannot be done.
+    /// Waits until no thread is inside an operation on a region that it found through the table
+    /// before this call. Returns false if the platform cannot do this.
     fn fence(&self) -> bool;
 
-    /// Whether an allocation at a site is to fail although it need not; asked on slow paths only.
+    /// Whether an allocation at a site must fail for a test; asked on slow paths only.
     #[inline]
     fn should_fail(&self, _site: FaultSite) -> bool {
         false
@@ -369,7 +375,7 @@ pub unsafe trait Platform: Sync + 'static {
     fn fatal(&self, message: Arguments<'_>) -> !;
 }
 
-/// [`Platform::write_at`], one address after the other.
+/// [`Platform::write_at`], one address after another.
 #[inline]
 pub fn write_one_by_one(base: *mut u8, offsets: &[u32], out: &mut [*mut u8]) {
     for (place, &offset) in out.iter_mut().zip(offsets) {

@@ -1,14 +1,13 @@
-//! Prefilled sheaves: allocations that are promised beforehand.
+//! Prefilled sheaves: allocations promised in advance.
 //!
-//! A holder of a [`Prefilled`] takes objects out of it without a lock, a system call or a chance to
-//! fail.
+//! The holder of a [`Prefilled`] takes its objects without a lock, a system call or a failure.
 //!
-//! | objects wanted | where they wait |
-//! |---|---|
-//! | up to the cache's (largest) capacity | a sheaf: the CPU's spare, one of the barn's, or a new one, filled up |
-//! | more | an array of their own from kmalloc, of just that size |
+//! - Up to the cache's largest capacity, the objects wait in a sheaf: the CPU's spare, one of the
+//!   barn's, or a new one, filled up.
+//! - More objects wait in an array from kmalloc of exactly this size.
 //!
-//! Objects in it count as allocated; what is given back counts as freed.
+//! The objects count as allocated from the start; returned ones count as freed. One thread at a
+//! time uses a [`Prefilled`]; it may move to another thread.
 
 use core::ptr::NonNull;
 
@@ -21,16 +20,16 @@ use crate::platform::Platform;
 use crate::sheaf::spill::Spill;
 use crate::slab::take::Refill;
 
-/// An array of objects that is larger than any sheaf; its objects follow it.
+/// An array of objects that is larger than any sheaf; the objects follow this head.
 #[repr(C)]
 struct Oversize {
     capacity: usize,
     len: usize,
 }
 
-/// Objects that are set aside for their holder.
+/// Objects reserved for their holder.
 ///
-/// Dropping it leaks them: give it back to its cache.
+/// Dropping it leaks them: return it to its cache instead.
 #[must_use = "its objects are lost unless it is given back"]
 #[derive(Debug)]
 pub struct Prefilled(Kind);
@@ -41,14 +40,14 @@ enum Kind {
     Oversize(NonNull<Oversize>),
 }
 
-// SAFETY: the objects belong to the holder, whichever thread that is.
+// SAFETY: the holder owns the objects, on any thread.
 unsafe impl Send for Prefilled {}
 
-/// Bit 0 of a raw prefilled sheaf that is oversize.
+/// Bit 0 of a raw word, set for an oversize array.
 const OVERSIZE: usize = 1;
 
 impl Prefilled {
-    /// Objects in it.
+    /// Number of objects left.
     pub fn size(&self) -> usize {
         match &self.0 {
             Kind::Sheaf(sheaf) => sheaf.len(),
@@ -57,7 +56,7 @@ impl Prefilled {
         }
     }
 
-    /// Objects that it can hold.
+    /// Number of objects that it can hold.
     pub fn capacity(&self) -> usize {
         match &self.0 {
             Kind::Sheaf(sheaf) => sheaf.capacity(),
@@ -66,7 +65,7 @@ impl Prefilled {
         }
     }
 
-    /// A word for it, never 0, that stays the same until it is refilled or given back.
+    /// The word for it, never 0; the same until it is refilled or returned.
     pub fn into_raw(self) -> NonNull<u8> {
         match self.0 {
             Kind::Sheaf(sheaf) => sheaf.keep().cast(),
@@ -75,11 +74,11 @@ impl Prefilled {
         }
     }
 
-    /// What [`into_raw`](Self::into_raw) gave up.
+    /// The inverse of [`into_raw`](Self::into_raw).
     ///
     /// # Safety
     ///
-    /// The word came from `into_raw` and is used once for each.
+    /// The word came from `into_raw`, and each is used once.
     pub unsafe fn from_raw(raw: NonNull<u8>) -> Self {
         if raw.as_ptr() as usize & OVERSIZE == 0 {
             // SAFETY: a window, by the caller's promise.
@@ -92,7 +91,7 @@ impl Prefilled {
         }
     }
 
-    /// Takes an object out; null when there is none left.
+    /// Takes an object; null if none is left.
     #[inline]
     fn pop(&mut self) -> *mut u8 {
         match &mut self.0 {
@@ -118,8 +117,8 @@ impl Oversize {
 }
 
 impl<P: Platform> Allocator<P> {
-    /// Sets `n` objects (at least 1) of a cache aside; `None` when memory cannot be had, and then
-    /// nothing is taken.
+    /// Reserves `n` objects (at least 1) of a cache; `None` without memory, and then nothing is
+    /// taken.
     pub fn prefill(&self, cache: &KmemCache<P>, gfp: Gfp, n: usize) -> Option<Prefilled> {
         let gfp = gfp - Gfp::ZERO;
         if n > cache.capacity.max(cache.capacity_max) {
@@ -136,7 +135,8 @@ impl<P: Platform> Allocator<P> {
         None
     }
 
-    /// A sheaf for `n` objects with whatever it holds: the CPU's spare, the barn's, or a new one.
+    /// A sheaf for `n` objects, with its present contents: the CPU's spare, the barn's, or a new
+    /// one.
     fn sheaf_for_prefill(&self, cache: &KmemCache<P>, n: usize, gfp: Gfp) -> Option<Sheaf> {
         if self.has_slots(gfp)
             && let Some(spare) = self.take_spare(cache, self.glance(cache.id.spare()))
@@ -152,8 +152,7 @@ impl<P: Platform> Allocator<P> {
         self.enlarge(cache, empty, n, gfp)
     }
 
-    /// A sheaf with at least these objects and room for `n`; of caches whose sheaves grow, some are
-    /// smaller.
+    /// A sheaf with at least these objects and room for `n`; adaptive sheaves may be too small.
     fn enlarge(&self, cache: &KmemCache<P>, sheaf: Sheaf, n: usize, gfp: Gfp) -> Option<Sheaf> {
         if sheaf.capacity() >= n || sheaf.is_empty() {
             return Some(self.fit_for(cache, sheaf, n));
@@ -191,15 +190,15 @@ impl<P: Platform> Allocator<P> {
             unsafe { array.as_mut().len = n };
             return Some(Prefilled(Kind::Oversize(array)));
         }
-        // SAFETY: nobody has seen it.
+        // SAFETY: no thread has seen it.
         unsafe { self.kfree(memory.as_ptr()) };
         None
     }
 
-    /// Takes an object that was set aside; null when all are gone, never another way.
+    /// Takes a reserved object; null only if none is left.
     ///
-    /// Zeroed memory of a cache with a constructor is a contradiction: the object is as
-    /// constructed, after a warning.
+    /// A cache with a constructor cannot give zeroed memory: the object stays as constructed, with
+    /// a warning.
     #[inline]
     pub fn alloc_from(&self, cache: &KmemCache<P>, gfp: Gfp, prefilled: &mut Prefilled) -> *mut u8 {
         let object = prefilled.pop();
@@ -209,8 +208,8 @@ impl<P: Platform> Allocator<P> {
         object
     }
 
-    /// Fills up, so that there are at least `n` objects; false when memory cannot be had: then
-    /// there may be more objects than before, but never fewer.
+    /// Refills to at least `n` objects; false without memory. There may then be more objects than
+    /// before, but never fewer.
     pub fn refill_prefilled(
         &self,
         cache: &KmemCache<P>,
@@ -255,7 +254,7 @@ impl<P: Platform> Allocator<P> {
                 }
             },
             Kind::Oversize(array) => {
-                // SAFETY: ours; the words behind the objects were set when it was made.
+                // SAFETY: ours; the words behind the objects were set at the creation.
                 let room = unsafe {
                     let array = array.as_mut();
                     let (first, len) = (array.first(), array.len);
@@ -271,7 +270,7 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Takes back what is left.
+    /// Returns the objects that are left to the cache.
     pub fn return_prefilled(&self, cache: &KmemCache<P>, gfp: Gfp, prefilled: Prefilled) {
         let mut sheaf = match prefilled.0 {
             Kind::Sheaf(sheaf) => sheaf,
@@ -291,7 +290,7 @@ impl<P: Platform> Allocator<P> {
             self.count(cache, StatItem::SheafReturnFast, 1);
             return;
         }
-        // SAFETY: in no slot, so still ours.
+        // SAFETY: in no slot, so this thread still owns it.
         sheaf = unsafe { Sheaf::from_top(top) };
         self.count(cache, StatItem::SheafReturnSlow, 1);
         if !sheaf.is_full() && !self.barn_is_full(cache) {

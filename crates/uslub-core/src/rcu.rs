@@ -1,17 +1,19 @@
-//! Freeing after a grace period, in batches: the kernel's `kfree_rcu` on per-CPU rcu sheaves.
+//! Frees after a grace period, in batches: the kernel's `kfree_rcu`, with per-CPU rcu sheaves.
 //!
-//! Each CPU collects the objects of a cache in a third sheaf. A full one is handed to the
-//! [`GracePeriod`]; after it the sheaf goes to the barn as it is, or its objects to their slabs. So
-//! all of a sheaf's objects wait for the grace period of the last.
-//!
-//! The slabs of a cache with `TYPESAFE_BY_RCU` wait likewise before their pages serve anything
-//! else.
+//! Each CPU collects a cache's objects in a third sheaf. A full sheaf is handed to the
+//! [`GracePeriod`]. After the grace period the sheaf goes to the barn as it is, or its objects go
+//! to their slabs. So all objects of a sheaf wait for the grace period of the last.
 //!
 //! | word of the rcu slot | meaning |
 //! |---|---|
 //! | a top | this CPU's rcu sheaf |
-//! | bootstrap | none yet |
+//! | bootstrap | no rcu sheaf yet |
 //! | stopped | the CPU is being drained |
+//!
+//! The slabs of a cache with `TYPESAFE_BY_RCU` wait in the same way before their pages are reused.
+//!
+//! Any thread may free; callbacks run on a thread of the grace period without locks of the
+//! allocator.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Acquire, Release};
@@ -28,10 +30,10 @@ use crate::sheaf::drain::SlotOf;
 use crate::slab::node::Node;
 use crate::slab::state::Slab;
 
-/// Times that a free looks again before it waits for a grace period itself.
+/// Attempts of a free before its object waits alone.
 const TRIES: usize = 4;
 
-/// An object of no cache that waits for a grace period.
+/// An object that waits for a grace period without a sheaf.
 #[repr(C)]
 struct Waiting {
     head: RcuHead,
@@ -40,7 +42,7 @@ struct Waiting {
 }
 
 impl<P: Platform> Allocator<P> {
-    /// Says how readers are waited for; false if that was said before.
+    /// Sets the source of grace periods; false if it was set before.
     pub fn set_grace_period(&self, grace: &'static dyn GracePeriod) -> bool {
         let mut place = self.grace.lock();
         if place.is_some() {
@@ -61,23 +63,23 @@ impl<P: Platform> Allocator<P> {
 
     /// Frees an object of a cache after a grace period; null is ignored.
     ///
-    /// Where there is no sheaf for it, it waits alone, in a record from kmalloc; without memory for
-    /// that either, the caller waits for the grace period itself.
+    /// Without a sheaf the object waits alone, in a record from kmalloc. Without memory for the
+    /// record, the caller itself waits for the grace period.
     ///
     /// # Safety
     ///
-    /// The object came from this cache, and nobody begins to use it any more; readers that are
-    /// inside a read-side section may still look at it.
+    /// The object came from this cache, and nobody begins to use it any longer. Readers in a
+    /// read-side section may still read it.
     pub unsafe fn free_rcu(&self, cache: &KmemCache<P>, object: *mut u8) {
         if !self.is_object_of(cache, object) {
             return;
         }
-        // Acquire: pairs with the end of the preparation.
+        // Acquire: pairs with `prepare_rcu`.
         if !cache.has_rcu_sheaves.load(Acquire) {
             self.prepare_rcu(cache);
         }
         if !self.is_parkable(cache, object) {
-            // Of another node: it waits by itself, and goes to its slab.
+            // An object of another node waits alone, and goes to its slab.
             return self.wait_alone(object);
         }
         if self.platform.percpu_usable() && self.push_rcu(cache, object) {
@@ -87,11 +89,11 @@ impl<P: Platform> Allocator<P> {
         self.wait_alone(object);
     }
 
-    /// As [`free_rcu`](Self::free_rcu) for an object of kmalloc or of any cache.
+    /// As [`free_rcu`](Self::free_rcu), for an object of kmalloc or of any cache.
     ///
     /// # Safety
     ///
-    /// As there.
+    /// As for [`free_rcu`](Self::free_rcu).
     pub unsafe fn kfree_rcu(&self, object: *mut u8) {
         if object.is_null() {
             return;
@@ -107,14 +109,14 @@ impl<P: Platform> Allocator<P> {
         self.wait_alone(object);
     }
 
-    /// Frees an object after a grace period that it waits for in no sheaf.
+    /// Frees an object after a grace period, without a sheaf.
     fn wait_alone(&self, object: *mut u8) {
         let memory = self
             .kmalloc(size_of::<Waiting>(), Gfp::KERNEL)
             .cast::<Waiting>();
         let Some(waiting) = NonNull::new(memory) else {
             self.grace().synchronize();
-            // SAFETY: the caller frees it, and its readers are gone.
+            // SAFETY: the caller frees it, and its readers have left.
             return unsafe { self.kfree(object) };
         };
         // SAFETY: ours until the callback.
@@ -158,7 +160,7 @@ impl<P: Platform> Allocator<P> {
                 }
                 return true;
             }
-            // SAFETY: in no slot, so still ours.
+            // SAFETY: in no slot, so this thread still owns it.
             let mut sheaf = unsafe { Sheaf::from_top(new) };
             sheaf.truncate(0);
             self.place_empty(cache, sheaf, Gfp::KERNEL);
@@ -169,7 +171,7 @@ impl<P: Platform> Allocator<P> {
     #[cold]
     fn prepare_rcu(&self, cache: &KmemCache<P>) {
         self.prepare_rcu_slots(cache.id);
-        // Release: the slots are ready.
+        // Release: the words of the slots are ready.
         cache.has_rcu_sheaves.store(true, Release);
     }
 
@@ -192,7 +194,7 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// A sheaf's grace period is over: its objects can be allocated.
+    /// After a sheaf's grace period: its objects may be allocated.
     fn rcu_done(&self, sheaf: Sheaf) {
         let Some(cache) = self.cache(CacheId::from_index(sheaf.cache())) else {
             return;
@@ -206,15 +208,15 @@ impl<P: Platform> Allocator<P> {
             self.count(cache, StatItem::FreeFastpath, sheaf.len());
             return self.store_or_flush(cache, sheaf, Gfp::NOWAIT);
         }
-        // The thread that runs callbacks is on another node than the objects.
+        // The callback's thread is on another node than the objects.
         self.count(cache, StatItem::FreeSlowpath, sheaf.len());
         self.flush_sheaf(cache, &mut sheaf, Gfp::NOWAIT);
         self.place_empty(cache, sheaf, Gfp::NOWAIT);
     }
 
-    /// Waits until everything that was given to [`free_rcu`](Self::free_rcu) before is free.
+    /// Waits until all objects given to [`free_rcu`](Self::free_rcu) before are free.
     ///
-    /// Not from inside a read-side section.
+    /// Not inside a read-side section.
     pub fn rcu_barrier(&self) {
         self.rcu_barrier_for(&|_| true);
     }
@@ -224,7 +226,7 @@ impl<P: Platform> Allocator<P> {
             return;
         };
         let mut taken = SheafList::new();
-        // Acquire: pairs with the preparation.
+        // Acquire: pairs with `prepare_rcu`.
         let which = |cache: &KmemCache<P>| cache.has_rcu_sheaves.load(Acquire) && which(cache);
         let rcu: SlotOf = |id| (id.rcu(), sheaf::bootstrap());
         self.take_slots(&|_| true, &which, &[rcu], &mut taken);
@@ -235,19 +237,19 @@ impl<P: Platform> Allocator<P> {
                 self.put_down(cache);
             }
         }
-        // What another barrier has taken waits for nothing yet.
+        // Sheaves that another barrier has detached may not be handed over yet.
         let await_flushes = |cache| self.await_flushes(cache);
         self.while_draining(|| self.caches().filter(|c| which(c)).for_each(await_flushes));
         grace.barrier();
     }
 
-    /// Lets a slab's pages wait for a grace period, which is empty and belongs to the caller; false
-    /// when there is no memory for that.
+    /// Lets the pages of an empty slab that we own wait for a grace period; false without memory
+    /// for the wait.
     pub(crate) fn bury(&self, cache: &KmemCache<P>, slab: &Slab, gfp: Gfp) -> bool {
         let Some(window) = self.meta.window(&self.platform, gfp) else {
             return false;
         };
-        // SAFETY: a window of ours, for ever.
+        // SAFETY: a window of ours, which is never freed.
         let mut sheaf = unsafe { Sheaf::new(window, 1, cache.id.index()) };
         sheaf.push(self.slab_base(slab));
         let window = sheaf.keep().as_ptr();
@@ -259,7 +261,7 @@ impl<P: Platform> Allocator<P> {
         true
     }
 
-    /// A slab's grace period is over.
+    /// After a slab's grace period: its pages may be reused.
     fn slab_done(&self, mut sheaf: Sheaf) {
         let cache = self.cache(CacheId::from_index(sheaf.cache()));
         let page = sheaf
@@ -274,14 +276,14 @@ impl<P: Platform> Allocator<P> {
     }
 }
 
-/// The sheaf and allocator of a record inside a window.
+/// The sheaf and the allocator of a record in a window.
 ///
 /// # Safety
 ///
-/// `head` is in a window that waits, and this is its callback.
+/// `head` lies in a window that waits, and the caller is its callback.
 unsafe fn awaited<'a, P: Platform>(head: *mut RcuHead) -> (Sheaf, &'a Allocator<P>) {
     let window = (head as usize & !(SHEAF_BYTES - 1)) as *mut Window;
-    // SAFETY: by the caller's promise; allocators outlive what waits in them.
+    // SAFETY: by the caller's promise; an allocator outlives its waiting objects.
     unsafe {
         let window = NonNull::new_unchecked(window);
         let allocator = window.as_ref().allocator.cast::<Allocator<P>>();
@@ -302,7 +304,7 @@ unsafe extern "C" fn slab_waited<P: Platform>(head: *mut RcuHead) {
 }
 
 unsafe extern "C" fn waited<P: Platform>(head: *mut RcuHead) {
-    // SAFETY: the callback of `kfree_rcu`; allocators outlive what waits in them.
+    // SAFETY: the callback of `wait_alone`; an allocator outlives its waiting objects.
     unsafe {
         let waiting = head.cast::<Waiting>().read();
         let allocator = &*waiting.allocator.cast::<Allocator<P>>();

@@ -1,62 +1,62 @@
 //! Tunables: numbers that a user may set before an allocator starts.
 //!
-//! Names are the kernel's wherever the kernel has one (`slab_max_order` and the
-//! like from its command line, `min_partial` and the like from
-//! `/sys/kernel/slab/<cache>/`). One table, [`TUNABLES`], names them all, says what each
-//! does and bounds it; the allocator and the command both read it.
+//! Names are the kernel's if the kernel has one (`slab_max_order` and others from its command line,
+//! `min_partial` and others from `/sys/kernel/slab/<cache>/`). One table, [`TUNABLES`], gives each
+//! name, effect and bounds; the allocator and the command both read it. Values are constant once an
+//! allocator is ready.
 
 use crate::percpu::sheaf::MAX_CAPACITY;
 
-/// How one cache behaves. All choices are made on slow paths.
+/// The tunables of one cache. Only slow paths read them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
     /// Smallest slab order (a slab is 2^order pages).
     pub slab_min_order: u32,
-    /// Largest slab order unless one object needs more.
+    /// Largest slab order, unless one object needs more.
     pub slab_max_order: u32,
-    /// Objects wanted in a slab; 0 derives it from the number of CPUs, as the kernel does.
+    /// Least number of objects in a slab; 0 derives it from the number of CPUs, as the kernel does.
     pub slab_min_objects: u32,
     /// Whether fresh slabs hand out their objects in random order (0 or 1).
     pub slab_freelist_random: u32,
     /// Whether links inside free objects are hardened (0 or 1).
     pub slab_freelist_hardened: u32,
-    /// Whether the freelist of a fresh slab is built for what is left over only (1), or for all its
-    /// objects at once (0).
+    /// Whether the freelist of a fresh slab is built only for objects left over (1), or at once for
+    /// all objects (0).
     pub freelist_deferred: u32,
-    /// Whether the state of a slab changes in one atomic step (1) or under a lock of the slab (0).
+    /// Whether a slab's state changes in one atomic step (1) or under a lock of the slab (0).
     pub slab_state_lockfree: u32,
-    /// Whether a bulk free pushes the objects of a slab at once (1) or one by one (0).
+    /// Whether a bulk free pushes the objects of a slab together (1) or one by one (0).
     pub detached_freelist: u32,
-    /// Objects of other slabs that end the search for those of one slab in a bulk free; 0 and 1 are
-    /// the same.
+    /// Objects of other slabs that end a bulk free's scan for the objects of one slab; 0 and 1 are
+    /// equal.
     pub look_ahead: u32,
-    /// Whether what a refill leaves over goes into the CPU's sheaves (1) or back to its slab (0).
+    /// Whether the rest of a refill goes into the CPU's sheaves (1) or back to its slab (0).
     pub sheaf_spill: u32,
-    /// Whether sheaves are refilled only for those who may ask the system for memory (1), or for
-    /// all who may wait for a lock (0).
+    /// Whether only callers that may ask the system refill sheaves (1), or all callers that may
+    /// wait for a lock (0).
     pub refill_needs_blocking: u32,
-    /// Whether empty slabs wait in a reserve that adapts to demand (1), or are counted with the
-    /// partial ones (0).
+    /// Whether empty slabs wait in a reserve that adapts to demand (1), or count as partial slabs
+    /// (0).
     pub empty_reserve: u32,
-    /// Slabs kept on a node's partial list before empty ones are given back; 0 derives it from the
+    /// Slabs on a node's partial list from which on empty ones are freed; 0 derives it from the
     /// object size.
     pub min_partial: u32,
-    /// Objects a sheaf holds; 0 derives it from the object size.
+    /// Objects in a sheaf; 0 derives it from the object size.
     pub sheaf_capacity: u32,
-    /// Objects that a sheaf may come to hold where a CPU keeps missing; 0 for a fixed capacity.
+    /// Objects in a grown sheaf, at most; 0 for a fixed capacity.
     pub sheaf_capacity_max: u32,
-    /// Full sheaves a barn holds; 0 derives it from the object size.
+    /// Full sheaves in a barn, at most; 0 derives it from the object size.
     pub max_full_sheaves: u32,
-    /// Empty sheaves a barn holds.
+    /// Empty sheaves in a barn, at most.
     pub max_empty_sheaves: u32,
-    /// How often in 1024 times a refill looks at other nodes; 0 for never.
+    /// How often in 1024 refills a refill tries other nodes; 0 for never.
     pub remote_node_defrag_ratio: u32,
-    /// Whether CPUs of nodes without memory have a barn, and keep any object in sheaves (0 or 1).
+    /// Whether CPUs of nodes without memory have a barn, and cache any object in sheaves (0 or 1).
     pub memoryless_barns: u32,
 }
 
 impl Tuning {
-    /// The values in force when nobody sets any.
+    /// The default values.
     pub const DEFAULT: Tuning = Tuning {
         slab_min_order: 0,
         slab_max_order: 3,
@@ -89,23 +89,24 @@ impl Default for Tuning {
 /// Values of all tunables, as one allocator uses them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tunables {
-    /// How caches behave that say nothing else.
+    /// The tunables of caches that set none of their own.
     pub tuning: Tuning,
     /// Whether no cache may share another's slabs (0 or 1).
     pub slab_nomerge: u32,
-    /// MiB of objects in sheaves above which none grows.
+    /// MiB of objects in sheaves above which no sheaf grows.
     pub sheaf_budget_mb: u32,
-    /// Whether restartable sequences may be used (0 or 1), or only by the CPU's number (2).
+    /// Access to per-CPU slots: by a try-lock (0), by restartable sequences (1), or by sequences
+    /// that index slots by the CPU's number, never by the concurrency id (2).
     pub rseq: u32,
     /// Milliseconds that free pages stay resident.
     pub decay_ms: u32,
-    /// MiB of pages beyond which huge pages are asked for, at first only where memory grows
-    /// quickly; 0 for never.
+    /// MiB of pages beyond which huge pages are requested, at first only if memory grows quickly; 0
+    /// for never.
     pub huge_pages_mb: u32,
 }
 
 impl Tunables {
-    /// The values in force when nobody sets any.
+    /// The default values.
     pub const DEFAULT: Tunables = Tunables {
         tuning: Tuning::DEFAULT,
         slab_nomerge: 0,
@@ -122,7 +123,7 @@ impl Default for Tunables {
     }
 }
 
-/// One line of the table of tunables.
+/// One entry of the table of tunables.
 #[derive(Debug)]
 pub struct Tunable {
     /// Name, as written before the `=`.
@@ -131,12 +132,12 @@ pub struct Tunable {
     pub min: u32,
     /// Largest accepted value.
     pub max: u32,
-    /// What it does, in one line.
+    /// The effect, in one line.
     pub help: &'static str,
     field: Field,
 }
 
-/// Where a value is kept.
+/// The place of a value.
 #[derive(Debug)]
 enum Field {
     /// Each cache has its own.
@@ -152,7 +153,7 @@ impl Tunable {
         *self.place(&mut copy)
     }
 
-    /// The value of one cache; `None` for what the whole allocator has one of.
+    /// The value of one cache; `None` for a tunable of the whole allocator.
     pub fn get_of(&self, tuning: &Tuning) -> Option<u32> {
         let mut copy = *tuning;
         match self.field {
@@ -348,20 +349,20 @@ pub enum SetError<'a> {
     NoValue(&'a str),
     /// No tunable has this name.
     UnknownKey(&'a str),
-    /// The whole allocator has one value of it.
+    /// The tunable belongs to the whole allocator.
     NotOfACache(&'static str),
     /// The value is not a whole number.
     NotANumber {
         /// Name of the tunable.
         key: &'static str,
-        /// What stood behind the `=`.
+        /// The text after the `=`.
         value: &'a str,
     },
     /// The value is outside the bounds of the tunable.
     OutOfRange {
         /// Name of the tunable.
         key: &'static str,
-        /// What stood behind the `=`.
+        /// The text after the `=`.
         value: &'a str,
         /// Smallest accepted value.
         min: u32,
@@ -404,8 +405,8 @@ impl Tunables {
     ///
     /// # Errors
     ///
-    /// When the text has another form, the key is unknown or the value is out
-    /// of bounds; then nothing changes.
+    /// If the text has another form, the key is unknown, or the value is out of bounds; then
+    /// nothing changes.
     ///
     /// ```
     /// use uslub_core::tunables::Tunables;
@@ -426,7 +427,7 @@ impl Tuning {
     ///
     /// # Errors
     ///
-    /// The first tunable whose value is not.
+    /// The first tunable whose value is out of bounds.
     ///
     /// ```
     /// use uslub_core::tunables::Tuning;
@@ -441,7 +442,7 @@ impl Tuning {
         TUNABLES.iter().find(is_bad).map_or(Ok(()), Err)
     }
 
-    /// The value of a name; `None` for a name that no cache has a value for.
+    /// The value of a name; `None` for a name that is no tunable of a cache.
     ///
     /// ```
     /// use uslub_core::tunables::Tuning;
@@ -457,8 +458,7 @@ impl Tuning {
     ///
     /// # Errors
     ///
-    /// As for [`Tunables::set`]; also when the key is one of which the whole allocator has one
-    /// value.
+    /// As for [`Tunables::set`], and if the tunable belongs to the whole allocator.
     ///
     /// ```
     /// use uslub_core::tunables::Tuning;
@@ -477,7 +477,7 @@ impl Tuning {
     }
 }
 
-/// The tunable and the value that a `key=value` names.
+/// The tunable and the value of a `key=value`.
 fn parse(setting: &str) -> Result<(&'static Tunable, u32), SetError<'_>> {
     let Some((key, value)) = setting.split_once('=') else {
         return Err(SetError::NoValue(setting));

@@ -149,7 +149,7 @@ impl<P: Platform> Allocator<P> {
         // Small slabs: a few long-lived objects pin less memory.
         if self.tunables().tuning.slab_min_objects == 0 {
             args.min_objects = Some(MIN_OBJECTS);
-            // Sixteen pages are what the larger classes fill.
+            // The larger classes fill slabs of sixteen pages.
             if size > PAGE_SIZE {
                 args.max_order = Some(self.tunables().tuning.slab_max_order + 1);
             }

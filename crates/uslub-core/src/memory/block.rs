@@ -9,7 +9,7 @@
 //!
 //! Blocks and groups are plain data: the zone changes them under the page lock.
 
-/// Pages of a block.
+/// Pages of a block, 4096 bytes each.
 pub const BLOCK_PAGES: usize = 512;
 const WORDS: usize = BLOCK_PAGES / 64;
 /// No block: the end of a list.
