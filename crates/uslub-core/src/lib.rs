@@ -14,6 +14,7 @@
 //! | [`percpu`] | words per CPU and cache |
 //! | [`sync`] | locks and atomics |
 //! | [`platform`] | the system below: what it must do |
+//! | [`policy`] | every threshold of the layers above |
 //! | [`gfp`], [`args`], [`tunables`], [`size_class`], [`grace`] | a caller's options |
 //!
 //! A layer uses only the layers below it.
@@ -33,6 +34,7 @@ pub mod memory;
 pub mod mempool;
 pub mod percpu;
 pub mod platform;
+pub mod policy;
 pub mod prefill;
 pub mod rcu;
 pub mod sheaf;

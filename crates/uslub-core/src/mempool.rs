@@ -63,12 +63,10 @@ use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::platform::Platform;
+use crate::policy::MEMPOOL_WAIT_MS;
 use crate::sync::atomic::AtomicU32;
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::{Guard, Lock};
-
-/// Milliseconds that an allocation waits for a free before it asks the source again.
-const WAIT_MS: u32 = 5000;
 
 /// The source of a pool's elements; it also takes them back.
 pub trait Source {
@@ -374,7 +372,7 @@ impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
         // Relaxed: the lock orders it against changes.
         let seen = self.wakes.load(Relaxed);
         drop(reserve);
-        P::wait(&self.wakes, seen, Some(WAIT_MS));
+        P::wait(&self.wakes, seen, Some(MEMPOOL_WAIT_MS));
         self.reserve.lock().sleepers -= 1;
         Ok(false)
     }

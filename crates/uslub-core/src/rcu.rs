@@ -26,12 +26,10 @@ use crate::percpu::CacheId;
 use crate::percpu::sheaf::{self, SHEAF_BYTES, Sheaf, SheafList, Window};
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
+use crate::policy::RCU_SLOT_TRIES;
 use crate::sheaf::drain::SlotOf;
 use crate::slab::node::Node;
 use crate::slab::state::Slab;
-
-/// Attempts of a free before its object waits alone.
-const TRIES: usize = 4;
 
 /// An object that waits for a grace period without a sheaf.
 #[repr(C)]
@@ -132,7 +130,7 @@ impl<P: Platform> Allocator<P> {
 
     fn push_rcu(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {
         let slot = cache.id.rcu();
-        for _ in 0..TRIES {
+        for _ in 0..RCU_SLOT_TRIES {
             // SAFETY: our table; the object is being freed.
             if unsafe { self.platform.push(&self.table, slot, object) } {
                 return true;

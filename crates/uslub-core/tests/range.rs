@@ -12,8 +12,8 @@ use uslub_core::kmalloc::LARGE_MAX;
 use uslub_core::memory::PageIndex;
 use uslub_core::memory::arena::BLOCK_BYTES;
 use uslub_core::memory::block::BLOCK_PAGES;
-use uslub_core::memory::mapped::MOST_MAPPINGS;
 use uslub_core::platform::PAGE_SIZE;
+use uslub_core::policy::MAPPINGS_MAX;
 
 const MIB: usize = 1 << 20;
 
@@ -202,7 +202,7 @@ fn a_request_that_is_just_too_large_leaves_the_range_ample() {
 /// As many huge objects as have mappings.
 fn fill_mappings(a: &Slub) -> Vec<*mut u8> {
     let take = |_| a.kmalloc(LARGE_MAX + 1, Gfp::KERNEL);
-    let objects: Vec<_> = (0..MOST_MAPPINGS).map(take).collect();
+    let objects: Vec<_> = (0..MAPPINGS_MAX).map(take).collect();
     let is_mapped = |object: &*mut u8| a.zone.arena.page_of(*object as usize).is_none();
     assert!(
         objects

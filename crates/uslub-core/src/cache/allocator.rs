@@ -27,14 +27,11 @@ use crate::memory::zone::Zone;
 use crate::percpu::nodes::MAX_NODES;
 use crate::percpu::{APART, CacheId, MAX_CACHES, Table};
 use crate::platform::Platform;
+use crate::policy::QUARANTINE_CACHES;
 use crate::slab::order;
 use crate::sync::Lock;
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
 use crate::tunables::{Tunables, Tuning};
-
-/// Records of destroyed caches that wait before their reuse, so that a use after the destruction is
-/// not taken for a use of another cache.
-const QUARANTINE: usize = 16;
 
 /// An allocator over a platform.
 ///
@@ -218,7 +215,7 @@ impl<P: Platform> Allocator<P> {
         }
         // SAFETY: we own a record in the list.
         if let Some(dead) = unsafe { list.dead.as_ref() }
-            && (list.nr_dead > QUARANTINE || list.next >= MAX_CACHES)
+            && (list.nr_dead > QUARANTINE_CACHES || list.next >= MAX_CACHES)
         {
             let (id, next) = (dead.id, dead.next_dead());
             let cache = self.create_locked(id, args, Some(dead))?;

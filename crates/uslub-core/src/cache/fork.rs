@@ -6,7 +6,7 @@
 //!
 //! - A wait for a lock without a bound may be a deadlock: the holder may wait for the forking
 //!   thread, for one of its C library locks or for code that a signal interrupted. A fork therefore
-//!   waits for at most `PATIENCE_MS` in all and then continues without the missing locks.
+//!   waits for at most `FORK_WAIT_MS` in all and then continues without the missing locks.
 //! - For the same reason a thread that waits for a lock held by a fork may [steal](crate::sync) it.
 //! - Children of direct system calls come without a warning.
 //!
@@ -33,12 +33,11 @@ use crate::memory::metadata::Meta;
 use crate::memory::zone::Zone;
 use crate::memory::{PageIndex, PageKind};
 use crate::platform::{PAGE_SIZE, Platform};
+use crate::policy::FORK_WAIT_MS;
 use crate::size_class::{NR_CLASSES, class_size};
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
 use crate::sync::{Held, Lock, MAX_LEVEL, RawLock};
 
-/// Milliseconds that a fork waits for locks, in all.
-const PATIENCE_MS: u32 = 100;
 /// Threads that can fork with locks at once; others fork without them.
 const PLACES: usize = 32;
 
@@ -163,7 +162,7 @@ impl<P: Platform> Allocator<P> {
     pub fn lock_for_fork(&self) {
         let level = self.forks.begin();
         if (1..=MAX_LEVEL).contains(&level) {
-            let mut patience = PATIENCE_MS;
+            let mut patience = FORK_WAIT_MS;
             self.for_each_lock(|lock| lock.acquire_for_fork(level, &mut patience));
         }
     }

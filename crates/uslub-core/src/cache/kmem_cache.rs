@@ -20,6 +20,10 @@ use crate::memory::{Arena, PageIndex};
 use crate::percpu::sheaf::MAX_CAPACITY;
 use crate::percpu::{CacheId, Counters, Slot};
 use crate::platform::Platform;
+use crate::policy::{
+    BARN_FULL, BARN_NARROW, BARN_WIDE, BARN_WIDE_BYTES, CLASS_BARN_BYTES, COLD_CHECKS, FILL_SKEWS,
+    INITIAL_CAPACITY_MAX, SHEAF_GROWN_BYTES,
+};
 use crate::sheaf::barn::Barn;
 use crate::slab::address_range::Span;
 use crate::slab::deferred::Deferred;
@@ -124,26 +128,6 @@ pub struct KmemCache<P: 'static> {
 // SAFETY: the pointers lead to records that are never freed; locks and atomics protect them.
 unsafe impl<P: Platform> Sync for KmemCache<P> {}
 
-/// Checks without a use after which a cache is cold.
-const COLD_LOOKS: u32 = 2;
-/// Full sheaves in a grown barn of adaptive sheaves, at most, for sheaves of [`order::FIRST_MAX`]
-/// objects. They are cheap there, and trimmed.
-const ADAPTIVE_BARN: usize = 20;
-/// Bytes of objects in such a barn up to which it may hold twice as many sheaves.
-const ADAPTIVE_BARN_BYTES: usize = 512 << 10;
-/// Full sheaves in a new barn of adaptive sheaves, at most; kmalloc's classes have more. Unneeded
-/// objects are cold when they are flushed.
-const NARROW_BARN: usize = 4;
-/// Bytes of full sheaves in a barn of a kmalloc class, at most.
-const BARN_BYTES: usize = 64 << 10;
-/// Full sheaves in a barn, at most, as in the kernel.
-const FULL_SHEAVES: usize = 10;
-/// Bytes of objects in a grown sheaf, at most.
-const GROWN_SHEAF_BYTES: usize = 256 << 10;
-
-/// Number of different fill skews.
-const COLOURS: usize = 13;
-
 /// The fill skew of a cache: the first sheaf of a CPU has this many objects fewer.
 ///
 /// Windows begin at page boundaries. If the first sheaves of two caches were equally full, a free
@@ -151,7 +135,7 @@ const COLOURS: usize = 13;
 /// processor takes the load for one of the store, and waits (4 KiB aliasing). With 13 skews, no two
 /// powers of two up to 512 have the same.
 const fn colour_of(id: CacheId) -> u8 {
-    (id.index() % COLOURS) as u8
+    (id.index() % FILL_SKEWS) as u8
 }
 
 impl<P: Platform> KmemCache<P> {
@@ -211,18 +195,18 @@ impl<P: Platform> KmemCache<P> {
             in_step(capacity),
             in_step(
                 (tuning.sheaf_capacity_max as usize)
-                    .min((GROWN_SHEAF_BYTES / layout.size).clamp(1, MAX_CAPACITY)),
+                    .min((SHEAF_GROWN_BYTES / layout.size).clamp(1, MAX_CAPACITY)),
             ),
         );
         let is_adaptive = capacity_max > capacity;
         let max_full = or(
             tuning.max_full_sheaves,
             if args.kept_bytes.is_some() {
-                (BARN_BYTES / (capacity * layout.size)).clamp(1, FULL_SHEAVES)
+                (CLASS_BARN_BYTES / (capacity * layout.size)).clamp(1, BARN_FULL)
             } else if is_adaptive {
-                NARROW_BARN
+                BARN_NARROW
             } else {
-                FULL_SHEAVES
+                BARN_FULL
             },
         );
         let record = Self {
@@ -271,9 +255,9 @@ impl<P: Platform> KmemCache<P> {
             max_full,
             max_full_grown: if is_adaptive && tuning.max_full_sheaves == 0 {
                 // Fewer of larger sheaves.
-                let most =
-                    (ADAPTIVE_BARN * order::FIRST_MAX).div_ceil(capacity_max.max(order::FIRST_MAX));
-                (ADAPTIVE_BARN_BYTES / (capacity_max * layout.size))
+                let most = (BARN_WIDE * INITIAL_CAPACITY_MAX)
+                    .div_ceil(capacity_max.max(INITIAL_CAPACITY_MAX));
+                (BARN_WIDE_BYTES / (capacity_max * layout.size))
                     .max(most)
                     .min(2 * most)
             } else {
@@ -410,13 +394,13 @@ impl<P: Platform> KmemCache<P> {
     /// Whether no thread has used the cache for two checks.
     pub(crate) fn is_cold(&self) -> bool {
         // Relaxed: a hint.
-        self.idle_looks.load(Relaxed) >= COLD_LOOKS
+        self.idle_looks.load(Relaxed) >= COLD_CHECKS
     }
 
     /// Whether the last check found the cache cold for the first time.
     pub(crate) fn is_just_cold(&self) -> bool {
         // Relaxed: a hint.
-        self.idle_looks.load(Relaxed) == COLD_LOOKS
+        self.idle_looks.load(Relaxed) == COLD_CHECKS
     }
 
     /// Slabs on all nodes.

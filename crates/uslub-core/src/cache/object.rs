@@ -31,18 +31,10 @@ use crate::percpu::CacheId;
 use crate::percpu::sheaf;
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
-use crate::sheaf::replace::RECLAIMS;
+use crate::policy::{BULK_COPY_CHECK_MIN, BULK_REFILL_PART, BULK_WHOLE_SLAB_MIN, RECLAIM_TRIES};
 use crate::slab::take::Refill;
 use crate::slab::whole_slab::{Whose, is_near};
 use crate::slab::within::lie_within;
-
-/// A bulk that lacks at most this part of a sheaf (a quarter) refills a sheaf.
-const FEW: usize = 4;
-/// Least number of objects for which the range check runs during the copy.
-const MANY: usize = 8;
-/// Objects of a slab from which on freeing it whole is cheaper than sending its objects through
-/// sheaves, even if another CPU is at the node too.
-const MANY_A_SLAB: usize = 64;
 
 impl<P: Platform> Allocator<P> {
     /// Allocates an object of a cache; null without memory.
@@ -258,7 +250,8 @@ impl<P: Platform> Allocator<P> {
         if gfp.may_spin() {
             self.free_deferred(cache);
         }
-        let mut filled = if out.len() * FEW > cache.capacity && self.only_new_slabs_are_left(cache)
+        let mut filled = if out.len() * BULK_REFILL_PART > cache.capacity
+            && self.only_new_slabs_are_left(cache)
         {
             self.alloc_bulk_from_new(cache, out)
         } else {
@@ -266,7 +259,7 @@ impl<P: Platform> Allocator<P> {
         };
         // For a few objects, refill a sheaf: the next bulks find the others there.
         while filled < out.len()
-            && (out.len() - filled) * FEW <= cache.capacity
+            && (out.len() - filled) * BULK_REFILL_PART <= cache.capacity
             && self.has_slots(gfp)
         {
             let object = self.alloc_once(cache, gfp);
@@ -282,7 +275,7 @@ impl<P: Platform> Allocator<P> {
             }
             // Reclaim here: deeper calls leave less stack.
             if filled == out.len()
-                || (attempt >= RECLAIMS && !gfp.contains(Gfp::NOFAIL))
+                || (attempt >= RECLAIM_TRIES && !gfp.contains(Gfp::NOFAIL))
                 || !self.reclaim_for(cache, gfp)
             {
                 break;
@@ -391,7 +384,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     fn free_many(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
-        let done = if objects.len() >= MANY {
+        let done = if objects.len() >= BULK_COPY_CHECK_MIN {
             self.push_within(cache, objects)
         } else {
             let bounds = cache.span.bounds(&self.zone.arena);
@@ -569,7 +562,7 @@ fn begins_in_one_slab(objects: &[*mut u8], bytes: usize) -> bool {
 /// Whether an array seems to hold all objects of some slabs, which are cheaper to free whole than
 /// through sheaves.
 fn holds_large_slabs<P: Platform>(cache: &KmemCache<P>, objects: &[*mut u8]) -> bool {
-    (MANY_A_SLAB..=objects.len()).contains(&(cache.oo.objects as usize))
+    (BULK_WHOLE_SLAB_MIN..=objects.len()).contains(&(cache.oo.objects as usize))
         && begins_in_one_slab(objects, cache.oo.bytes())
 }
 

@@ -18,15 +18,12 @@ use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::percpu::CacheId;
 use crate::platform::Platform;
+use crate::policy::{RECLAIM_RETRY_MS, SHRINKER_BATCH};
 use crate::sync::Lock;
 use crate::sync::atomic::AtomicUsize;
 
 /// Largest number of shrinkers of an allocator.
 pub const MAX_SHRINKERS: usize = 256;
-/// Objects that a shrinker is asked to free in one call.
-const BATCH: usize = 128;
-/// Milliseconds between two attempts of an allocation that must not fail.
-const RETRY_MS: u32 = 10;
 
 /// A function that can free objects when memory is short.
 #[derive(Clone, Copy, Debug)]
@@ -193,7 +190,11 @@ impl<P: Platform> Allocator<P> {
         }
         if gfp.contains(Gfp::NOFAIL) {
             // Another thread may free something meanwhile.
-            P::wait(&crate::sync::atomic::AtomicU32::new(0), 0, Some(RETRY_MS));
+            P::wait(
+                &crate::sync::atomic::AtomicU32::new(0),
+                0,
+                Some(RECLAIM_RETRY_MS),
+            );
             return true;
         }
         false
@@ -208,7 +209,7 @@ impl<P: Platform> Allocator<P> {
                 && entry.cache.is_none_or(|id| id == cache.id)
             {
                 // SAFETY: registered, so it may be called.
-                freed += unsafe { (entry.shrinker.scan)(entry.shrinker.data, BATCH) };
+                freed += unsafe { (entry.shrinker.scan)(entry.shrinker.data, SHRINKER_BATCH) };
             }
         }
         freed

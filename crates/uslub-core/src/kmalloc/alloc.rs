@@ -6,7 +6,7 @@
 //! | … 256 KiB | a run of pages | whole pages |
 //! | more | a mapping; with many mappings a run of pages | whole pages |
 //!
-//! [`MOST_MAPPINGS`](crate::memory::mapped::MOST_MAPPINGS) says how many are many. The
+//! [`MOST_MAPPINGS`](crate::policy::MAPPINGS_MAX) says how many are many. The
 //! [classes](crate::size_class) have a file of their own; each class's cache is created
 //! when it is first used. The page map and the table of mappings tell the source of an object to
 //! free. Any thread may call.
@@ -26,22 +26,15 @@ use crate::memory::{PageIndex, PageKind};
 use crate::percpu::sheaf::MAX_CAPACITY;
 use crate::percpu::{CACHE_WORDS, CacheId};
 use crate::platform::{PAGE_SIZE, Platform};
-use crate::slab::order::FIRST_MAX;
+use crate::policy::{
+    CLASS_GROWING_MAX_BYTES, CLASS_GROWN_BYTES, CLASS_KEPT_BYTES, CLASS_MIN_OBJECTS,
+    CLASS_SHEAF_BYTES, INITIAL_CAPACITY_MAX,
+};
 
 pub use crate::size_class::{CLASS_MAX, CLASS_TABLE, NR_CLASSES, class_of, class_size};
 
 /// Largest object that comes from a run of pages first, in bytes.
 pub const LARGE_MAX: usize = 256 << 10;
-/// Least number of objects in a slab of a class.
-const MIN_OBJECTS: usize = 4;
-/// Bytes of empty slabs that a class keeps on a node, at most.
-const KEPT_BYTES: usize = 16 << 10;
-/// Bytes of objects in a sheaf of a class.
-const SHEAF_BYTES: usize = 8 << 10;
-/// Bytes of objects in a sheaf of a class that has grown, at most.
-const GROWN_BYTES: usize = 64 << 10;
-/// Largest object whose sheaves may grow, in bytes.
-const GROWING_MAX: usize = 512;
 /// Largest object, in bytes.
 pub const SIZE_MAX: usize = isize::MAX as usize;
 
@@ -148,7 +141,7 @@ impl<P: Platform> Allocator<P> {
         let mut args = CacheArgs::new(name.as_str(), size);
         // Small slabs: a few long-lived objects pin less memory.
         if self.tunables().tuning.slab_min_objects == 0 {
-            args.min_objects = Some(MIN_OBJECTS);
+            args.min_objects = Some(CLASS_MIN_OBJECTS);
             // The larger classes fill slabs of sixteen pages.
             if size > PAGE_SIZE {
                 args.max_order = Some(self.tunables().tuning.slab_max_order + 1);
@@ -156,15 +149,15 @@ impl<P: Platform> Allocator<P> {
         }
         // Many classes share the memory: each keeps little, and the page layer keeps freed pages
         // for a while.
-        args.kept_bytes = Some(KEPT_BYTES);
+        args.kept_bytes = Some(CLASS_KEPT_BYTES);
         // Objects freed in their order of allocation leave sheaf by sheaf, and slab by slab.
         args.in_step = true;
         if self.tunables().tuning.sheaf_capacity == 0 {
-            args.sheaf_capacity = Some((SHEAF_BYTES / size).clamp(1, FIRST_MAX));
-            if self.tunables().tuning.sheaf_capacity_max == 0 && size <= GROWING_MAX {
+            args.sheaf_capacity = Some((CLASS_SHEAF_BYTES / size).clamp(1, INITIAL_CAPACITY_MAX));
+            if self.tunables().tuning.sheaf_capacity_max == 0 && size <= CLASS_GROWING_MAX_BYTES {
                 // Written in place: a second copy on the stack would need as much again.
                 let tuning = args.tuning.insert(self.tunables().tuning);
-                tuning.sheaf_capacity_max = (GROWN_BYTES / size).min(MAX_CAPACITY) as u32;
+                tuning.sheaf_capacity_max = (CLASS_GROWN_BYTES / size).min(MAX_CAPACITY) as u32;
             }
         }
         self.create_at(id, &args).ok()

@@ -6,7 +6,7 @@
 //! | larger | mapping, while there are few mappings | arena |
 //! | larger, with at least `MOST_MAPPINGS` live mappings | arena | mapping |
 //!
-//! The arena holds objects of at most [`ARENA_MAX`] bytes. If the system refuses both, unused
+//! The arena holds objects of at most [`ARENA_OBJECT_MAX_BYTES`] bytes. If the system refuses both, unused
 //! memory goes back to the system, and the request is tried once more. Callers: `kmalloc`.
 
 use core::ptr::NonNull;
@@ -19,13 +19,10 @@ use crate::memory::PageKind;
 use crate::memory::arena::BLOCK_BYTES;
 use crate::memory::block::BLOCK_PAGES;
 use crate::platform::{PAGE_SIZE, Platform};
+use crate::policy::{ARENA_OBJECT_MAX_BYTES, LARGE_MODEST_BYTES};
 
-/// Largest object in the arena, in bytes. A larger one earns its mapping even when there are many.
-pub(crate) const ARENA_MAX: usize = 1 << 30;
 /// Bytes. A request above this exceeds every address space: it gives no memory back.
 const POSSIBLE: usize = 1 << 47;
-/// Bytes. A refusal of at most this much means that memory is short: the arena stays lean.
-const MODEST: usize = 64 << 20;
 /// Pages of an object of `LARGE_MAX` bytes.
 const LARGE_PAGES: usize = LARGE_MAX / PAGE_SIZE;
 impl<P: Platform> Allocator<P> {
@@ -55,7 +52,7 @@ impl<P: Platform> Allocator<P> {
             if self.release_unused() {
                 fresh = self.try_pages_or_mapping(bytes, align, gfp);
             }
-            if fresh.is_none() && !was_lean && bytes > MODEST {
+            if fresh.is_none() && !was_lean && bytes > LARGE_MODEST_BYTES {
                 // The request was too large; memory need not be short.
                 self.zone.arena.be_ample();
             }
@@ -70,7 +67,7 @@ impl<P: Platform> Allocator<P> {
     fn try_pages_or_mapping(&self, bytes: usize, align: usize, gfp: Gfp) -> Option<Fresh> {
         let (zeroed, pages) = (gfp.contains(Gfp::ZERO), bytes.div_ceil(PAGE_SIZE).max(1));
         let is_large = bytes <= LARGE_MAX && align <= LARGE_MAX;
-        let may_be_large = align <= BLOCK_BYTES && bytes <= ARENA_MAX;
+        let may_be_large = align <= BLOCK_BYTES && bytes <= ARENA_OBJECT_MAX_BYTES;
         let first = is_large || may_be_large && gfp.may_map() && self.huge.is_full();
         let mut fresh = None;
         if first {

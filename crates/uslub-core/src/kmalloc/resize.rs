@@ -13,10 +13,10 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
-use crate::kmalloc::large::ARENA_MAX;
 use crate::kmalloc::{CLASS_MAX, LARGE_MAX, class_of, class_size};
 use crate::memory::PageIndex;
 use crate::platform::{FaultSite, PAGE_SIZE, Platform};
+use crate::policy::ARENA_OBJECT_MAX_BYTES;
 
 impl<P: Platform> Allocator<P> {
     /// Resizes an object of [`kmalloc`](Self::kmalloc), and moves it if necessary; null without
@@ -163,7 +163,7 @@ impl<P: Platform> Allocator<P> {
             self.note_huge();
             return Some(moved);
         };
-        if bytes > LARGE_MAX && (old <= LARGE_MAX || bytes > ARENA_MAX) {
+        if bytes > LARGE_MAX && (old <= LARGE_MAX || bytes > ARENA_OBJECT_MAX_BYTES) {
             return None;
         }
         let (have, want) = (old / PAGE_SIZE, bytes.div_ceil(PAGE_SIZE));

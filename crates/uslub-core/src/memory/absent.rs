@@ -18,11 +18,8 @@ use crate::memory::arena::{BLOCK_BYTES, PageIndex};
 use crate::memory::block::{ABSENT, BINS, BLOCK_PAGES};
 use crate::memory::zone::Zone;
 use crate::platform::Platform;
+use crate::policy::{ABSENT_TRIES, LEAN_FREE_SHARE};
 
-/// A lean arena keeps free blocks: 1, plus 1/16 of the blocks in use.
-const FREE_SHARE: usize = 16;
-/// Absent blocks to try before the arena grows.
-const TRIES: usize = 8;
 /// The bin of entirely free blocks.
 const WHOLE: usize = BINS - 1;
 
@@ -52,7 +49,7 @@ impl<P: Platform> Zone<P> {
         if self.arena.is_lean() {
             // Relaxed: a peek, may be stale.
             let used = self.used.load(Relaxed) / BLOCK_PAGES;
-            self.retire_free_blocks(platform, 1 + used / FREE_SHARE);
+            self.retire_free_blocks(platform, 1 + used / LEAN_FREE_SHARE);
         }
     }
 
@@ -133,7 +130,7 @@ impl<P: Platform> Zone<P> {
             return None;
         }
         let mut from = 0;
-        for _ in 0..TRIES {
+        for _ in 0..ABSENT_TRIES {
             let number = self.next_absent(from)?;
             let start = self.arena.address(PageIndex(number * BLOCK_PAGES as u32));
             if platform.reserve_at(start, BLOCK_BYTES) {

@@ -28,13 +28,11 @@ use crate::memory::block::{BLOCK_PAGES, Block, Group};
 use crate::memory::descriptor::Descriptor;
 use crate::percpu::CacheId;
 use crate::platform::{PAGE_SHIFT, PAGE_SIZE, Platform};
+use crate::policy::COMMIT_AHEAD_BLOCKS;
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicUsize};
 
 /// Bytes of a block, the unit in which the range grows.
 pub const BLOCK_BYTES: usize = BLOCK_PAGES * PAGE_SIZE;
-/// Blocks committed ahead of use, at most; one plus an eighth of the blocks in use if this is less.
-/// The side ranges of this many blocks are committed at once.
-pub(super) const MOST_AHEAD: usize = 32;
 /// Bytes of the descriptors of a block.
 pub(super) const DESCRIPTOR_BYTES: usize = BLOCK_PAGES * size_of::<Descriptor>();
 /// Side ranges: of blocks, groups, the page map and descriptors.
@@ -112,7 +110,7 @@ impl Arena {
             let left = self.reserved.load(Relaxed) / BLOCK_PAGES - block;
             let several = match self.is_lean() {
                 true => 1,
-                false => (1 + block / 8).min(MOST_AHEAD).min(left),
+                false => (1 + block / 8).min(COMMIT_AHEAD_BLOCKS).min(left),
             };
             // If the system refuses a batch, commit a single block.
             if !self.commit(platform, block, several)
@@ -130,13 +128,13 @@ impl Arena {
         Some(block as u32)
     }
 
-    /// Commits `count` blocks (1 to [`MOST_AHEAD`]) from `block` on; all blocks before are
+    /// Commits `count` blocks (1 to [`COMMIT_AHEAD_BLOCKS`]) from `block` on; all blocks before are
     /// committed. Returns false if the system refuses.
     #[inline(never)]
     fn commit<P: Platform>(&self, platform: &P, block: usize, count: usize) -> bool {
         // Relaxed: as for the limit.
         let described = self.described.load(Relaxed);
-        if block + count > described && !self.describe(platform, described + MOST_AHEAD) {
+        if block + count > described && !self.describe(platform, described + COMMIT_AHEAD_BLOCKS) {
             return false;
         }
         let pages = self.address(PageIndex((block * BLOCK_PAGES) as u32));

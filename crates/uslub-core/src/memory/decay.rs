@@ -23,23 +23,11 @@ use crate::memory::arena::{BLOCK_BYTES, PageIndex};
 use crate::memory::block::{self, BLOCK_PAGES, NO_BLOCK};
 use crate::memory::zone::Zone;
 use crate::platform::{Backing, PAGE_SIZE, Platform};
+use crate::policy::{
+    DECAY_EVICTION_LEAVES_PAGES, DECAY_FLOOR_PAGES, DECAY_GROWN_PAGES, DECAY_IDLE_MS, DECAY_SHARE,
+    DECAY_SURPLUS_PART, DECAY_UNFRUITFUL_BLOCKS,
+};
 use crate::sync::time::{age_of_low, is_due};
-
-/// Free dirty pages that may stay for `decay_ms` regardless of use.
-const DIRTY_FLOOR: usize = 64;
-/// Free dirty pages that may stay for `decay_ms`: 1/32 of the pages in use, in addition.
-const DIRTY_SHARE: usize = 32;
-/// Free dirty pages that an eviction leaves.
-const LEAST_DIRTY: usize = 16;
-/// Pages by which the resident pages must exceed their peak before free pages are evicted; also the
-/// smallest number to evict.
-const GROWN: usize = 64;
-/// Milliseconds that pages must have been free before an eviction takes them.
-const IDLE_MS: u64 = 2;
-/// Blocks that yield no page before an eviction stops.
-const UNFRUITFUL: usize = 8;
-/// Dirty pages above the floor and share stay for `decay_ms` divided by this.
-const SURPLUS_PART: u64 = 10;
 
 /// Milliseconds between two periodic checks.
 fn look_period(decay_ms: u64) -> u64 {
@@ -55,7 +43,7 @@ impl<P: Platform> Zone<P> {
         let surplus = dirty > self.may_lie_free();
         // Relaxed: a hint. Within one millisecond no page becomes older.
         if surplus && is_due(now, self.next_surplus.load(Relaxed), 1) {
-            let old_enough = |age| age >= decay_ms / SURPLUS_PART;
+            let old_enough = |age| age >= decay_ms / DECAY_SURPLUS_PART;
             if !self.purge_first(platform, old_enough, now) {
                 // Relaxed: a hint.
                 self.next_surplus.store(now.saturating_add(1), Relaxed);
@@ -70,24 +58,24 @@ impl<P: Platform> Zone<P> {
     /// Free dirty pages that may stay for `decay_ms`.
     fn may_lie_free(&self) -> usize {
         // Relaxed: a peek, may be stale.
-        DIRTY_FLOOR + self.used.load(Relaxed) / DIRTY_SHARE
+        DECAY_FLOOR_PAGES + self.used.load(Relaxed) / DECAY_SHARE
     }
 
-    /// Whether `pages`, plus the pages of mappings, exceed the peak by `GROWN`.
+    /// Whether `pages`, plus the pages of mappings, exceed the peak by `DECAY_GROWN_PAGES`.
     pub(super) fn is_record(&self, pages: usize) -> bool {
         // Relaxed, both: at worst the peak lags a step behind.
-        pages + self.elsewhere.load(Relaxed) >= self.record.load(Relaxed) + GROWN
+        pages + self.elsewhere.load(Relaxed) >= self.record.load(Relaxed) + DECAY_GROWN_PAGES
     }
 
     /// Evicts idle pages if the resident pages have reached a new peak. `pages` are handed out or
-    /// dirty; `taken` of them were just handed out. A run of more than `GROWN` pages evicts pages
+    /// dirty; `taken` of them were just handed out. A run of more than `DECAY_GROWN_PAGES` pages evicts pages
     /// of any age.
     #[inline(never)]
     pub(super) fn note_resident(&self, platform: &P, pages: usize, taken: usize) {
         // At worst two threads check.
         if self.is_record(pages)
-            && !self.displace(platform, GROWN.max(taken), |age| {
-                age >= IDLE_MS || taken > GROWN
+            && !self.displace(platform, DECAY_GROWN_PAGES.max(taken), |age| {
+                age >= DECAY_IDLE_MS || taken > DECAY_GROWN_PAGES
             })
         {
             // Relaxed, both: at worst two threads check.
@@ -114,12 +102,12 @@ impl<P: Platform> Zone<P> {
         }
     }
 
-    /// Evicts about `pages` free dirty pages, the oldest first, and leaves [`LEAST_DIRTY`]. Returns
+    /// Evicts about `pages` free dirty pages, the oldest first, and leaves [`DECAY_EVICTION_LEAVES_PAGES`]. Returns
     /// whether it evicted any.
     fn displace(&self, platform: &P, pages: usize, old_enough: impl Fn(u64) -> bool) -> bool {
         // Relaxed: a peek, may be stale.
         let before = self.dirty.load(Relaxed);
-        let goal = LEAST_DIRTY.max(before.saturating_sub(pages));
+        let goal = DECAY_EVICTION_LEAVES_PAGES.max(before.saturating_sub(pages));
         if before <= goal {
             return false;
         }
@@ -131,7 +119,7 @@ impl<P: Platform> Zone<P> {
             // Relaxed: a peek, may be stale.
             dirty = self.dirty.load(Relaxed);
             unfruitful += usize::from(dirty >= last);
-            if unfruitful == UNFRUITFUL {
+            if unfruitful == DECAY_UNFRUITFUL_BLOCKS {
                 break;
             }
         }

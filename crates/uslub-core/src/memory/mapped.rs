@@ -18,25 +18,13 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use crate::platform::Platform;
+use crate::policy::{
+    MAPPING_CACHE_BYTES, MAPPING_CACHE_FLOOR_BYTES, MAPPING_CACHE_SHARE, MAPPING_GHOST_MS,
+    MAPPING_GHOSTS, MAPPING_STRETCH, MAPPINGS_MAX,
+};
 use crate::sync::atomic::{AtomicU64, AtomicUsize};
 use crate::sync::time::age;
 use crate::sync::{Lock, RawLock};
-
-/// Freed objects that are remembered, cached or not.
-const FREED: usize = 16;
-/// Largest total of cached mappings, in bytes.
-const KEPT_BYTES: usize = 32 << 20;
-/// Cached mappings may have 1/16 of the bytes in use.
-const KEPT_SHARE: usize = 16;
-/// Total of cached mappings that is always allowed, in bytes.
-const KEPT_FLOOR: usize = 1 << 20;
-/// A cached mapping is stretched to at most this many times its length.
-const STRETCH: usize = 4;
-/// Live mappings from which on objects come from the arena if it can hold them. Few compared with
-/// the 65,530 mappings that Linux allows a process by default.
-pub const MOST_MAPPINGS: usize = 1024;
-/// Milliseconds for which an unmapped mapping counts as a ghost.
-const REGRET_MS: u64 = 100;
 
 #[derive(Clone, Copy)]
 struct Entry {
@@ -97,7 +85,7 @@ struct Inner {
     table: *mut Entry,
     capacity: usize,
     len: usize,
-    freed: [Freed; FREED],
+    freed: [Freed; MAPPING_GHOSTS],
     /// Whether caching is on.
     keeps: bool,
 }
@@ -260,7 +248,7 @@ impl<P: Platform> Huge<P> {
                 table: core::ptr::null_mut(),
                 capacity: 0,
                 len: 0,
-                freed: [Freed::NONE; FREED],
+                freed: [Freed::NONE; MAPPING_GHOSTS],
                 keeps: false,
             }),
             live: AtomicUsize::new(0),
@@ -277,10 +265,10 @@ impl<P: Platform> Huge<P> {
         self.live.load(Relaxed)
     }
 
-    /// Whether there are [`MOST_MAPPINGS`] live mappings.
+    /// Whether there are [`MAPPINGS_MAX`] live mappings.
     pub fn is_full(&self) -> bool {
         // Relaxed: a peek, may be stale.
-        self.count.load(Relaxed) >= MOST_MAPPINGS
+        self.count.load(Relaxed) >= MAPPINGS_MAX
     }
 
     /// Bytes of cached mappings.
@@ -307,7 +295,11 @@ impl<P: Platform> Huge<P> {
     ) -> Option<(NonNull<u8>, bool)> {
         let page = platform.system_page();
         let bytes = bytes.max(1).checked_add(page - 1)? & !(page - 1);
-        let stretch = if zeroed || align > page { 1 } else { STRETCH };
+        let stretch = if zeroed || align > page {
+            1
+        } else {
+            MAPPING_STRETCH
+        };
         if let Some(entry) = self.reuse(platform, bytes, align, stretch) {
             return Some((self.enter(platform, entry)?, false));
         }
@@ -367,7 +359,7 @@ impl<P: Platform> Huge<P> {
                 return Some(entry);
             }
             let since = freed.since;
-            inner.keeps |= age(platform.now_ms(), since) < REGRET_MS;
+            inner.keeps |= age(platform.now_ms(), since) < MAPPING_GHOST_MS;
         }
         let longest = (inner.freed.iter_mut()).max_by_key(|freed| freed.kept_bytes())?;
         let may_stretch = stretch > 1 && platform.may_remap_kept();
@@ -419,14 +411,14 @@ impl<P: Platform> Huge<P> {
         self.live.fetch_sub(bytes, Relaxed);
         // Relaxed: read as a hint only.
         self.count.store(inner.len, Relaxed);
-        let share = (self.live_bytes() + in_arena) / KEPT_SHARE;
-        let limit = share.clamp(KEPT_FLOOR, KEPT_BYTES);
+        let share = (self.live_bytes() + in_arena) / MAPPING_CACHE_SHARE;
+        let limit = share.clamp(MAPPING_CACHE_FLOOR_BYTES, MAPPING_CACHE_BYTES);
         let freed = Freed {
             entry: Entry { address, bytes },
             since: now,
             kept: inner.keeps && decay_ms > 0 && bytes <= limit,
         };
-        let mut gone = [NO_ENTRY; FREED + 1];
+        let mut gone = [NO_ENTRY; MAPPING_GHOSTS + 1];
         if freed.kept {
             // Evict the oldest to make room.
             for gone in &mut gone {
@@ -450,7 +442,7 @@ impl<P: Platform> Huge<P> {
             self.kept.fetch_add(freed.kept_bytes(), Relaxed);
             self.kept.fetch_sub(old.kept_bytes(), Relaxed);
             if old.kept {
-                gone[FREED] = old.entry;
+                gone[MAPPING_GHOSTS] = old.entry;
             }
         }
         // Relaxed: a hint to `purge`.

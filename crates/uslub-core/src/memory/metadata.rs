@@ -24,11 +24,10 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::gfp::Gfp;
 use crate::percpu::sheaf::{SHEAF_BYTES, Window};
 use crate::platform::{FaultSite, Platform};
+use crate::policy::{METADATA_CHUNK_BYTES, SCRATCH_WORDS};
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::{Lock, RawLock};
 
-/// Bytes of a chunk from the system.
-const CHUNK: usize = 64 << 10;
 /// Purged system pages that one free window records, at most.
 const KNOWN: usize = SHEAF_BYTES / 8 - 2;
 
@@ -47,10 +46,8 @@ struct Inner {
     scratch: usize,
 }
 
-/// Words (8 bytes each) of scratch memory.
-pub const SCRATCH: usize = 640;
 /// Temporary memory instead of a large array on the stack.
-pub type Scratch = [MaybeUninit<*mut u8>; SCRATCH];
+pub type Scratch = [MaybeUninit<*mut u8>; SCRATCH_WORDS];
 
 /// The rest of a list behind the windows of one system page of `page` bytes. `None` unless the list
 /// has all of the page's windows in order from `window` on, and none of them records purged pages.
@@ -164,7 +161,7 @@ impl<P: Platform> Meta<P> {
             if !gfp.may_map() {
                 return None;
             }
-            let size = CHUNK.max(platform.whole_pages(bytes));
+            let size = METADATA_CHUNK_BYTES.max(platform.whole_pages(bytes));
             at = platform.map(size)?.as_ptr() as usize;
             bump.end = at + size;
         }
@@ -262,7 +259,7 @@ impl<P: Platform> Meta<P> {
             return Some(scratch.cast());
         }
         let mut records = inner.records;
-        let memory = self.bump(&mut records, platform, SCRATCH * 8, 64, gfp);
+        let memory = self.bump(&mut records, platform, SCRATCH_WORDS * 8, 64, gfp);
         inner.records = records;
         memory.map(NonNull::cast)
     }

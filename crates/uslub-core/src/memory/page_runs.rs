@@ -6,17 +6,15 @@
 
 use crate::memory::PageIndex;
 use crate::memory::block::BLOCK_PAGES;
-
-/// Runs in a batch, at most.
-const MOST: usize = 16;
+use crate::policy::PAGE_RUNS_MAX;
 
 /// A batch of runs; each run lies in one block.
 #[derive(Debug)]
 pub struct Runs {
     /// First page of each run.
-    firsts: [u32; MOST],
+    firsts: [u32; PAGE_RUNS_MAX],
     /// Pages of each run.
-    counts: [u16; MOST],
+    counts: [u16; PAGE_RUNS_MAX],
     len: usize,
 }
 
@@ -24,8 +22,8 @@ impl Runs {
     /// An empty batch.
     pub const fn new() -> Self {
         Self {
-            firsts: [0; MOST],
-            counts: [0; MOST],
+            firsts: [0; PAGE_RUNS_MAX],
+            counts: [0; PAGE_RUNS_MAX],
             len: 0,
         }
     }
@@ -37,7 +35,7 @@ impl Runs {
 
     /// Whether the batch has no room for another run.
     pub fn is_full(&self) -> bool {
-        self.len == MOST
+        self.len == PAGE_RUNS_MAX
     }
 
     /// Whether the batch has no run.

@@ -20,22 +20,16 @@
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
-use crate::memory::arena::{
-    Arena, BLOCK_BYTES, DESCRIPTOR_BYTES, GROUP_SHARE, MOST_AHEAD, PageIndex, SIDES,
-};
+use crate::memory::arena::{Arena, BLOCK_BYTES, DESCRIPTOR_BYTES, GROUP_SHARE, PageIndex, SIDES};
 use crate::memory::block::{BLOCK_PAGES, Block};
 use crate::platform::{PAGE_SIZE, Platform};
+use crate::policy::{
+    COMMIT_AHEAD_BLOCKS, RANGE_FLOOR_BYTES, RANGE_HOLE_TRIES, RANGE_PLANNED_FACTOR,
+    RANGE_STEP_BLOCKS,
+};
 
-/// Smallest range to reserve in one piece, in bytes.
-const FLOOR_BYTES: usize = 16 << 20;
 /// Largest range, in bytes: page numbers have 32 bits.
 const MOST_BYTES: usize = 1 << 43;
-/// The side ranges have room for this many times the blocks reserved at first.
-const PLANNED: usize = 8;
-/// Holes to try.
-const TRIES: usize = 8;
-/// Blocks by which an ample range is extended at once, at most: 2 GiB.
-const STEP: usize = 1024;
 
 struct Layout {
     groups: usize,
@@ -73,7 +67,7 @@ impl Arena {
         if self.init_in_hole(platform, bytes / BLOCK_BYTES) {
             return true;
         }
-        while bytes >= FLOOR_BYTES {
+        while bytes >= RANGE_FLOOR_BYTES {
             let nr_blocks = bytes / BLOCK_BYTES;
             let l = layout(nr_blocks, platform.system_page());
             if let Some(start) = platform.reserve(l.total, BLOCK_BYTES) {
@@ -91,9 +85,9 @@ impl Arena {
 
     /// Reserves the first `nr_blocks` blocks of a range in a hole.
     fn init_in_hole<P: Platform>(&self, platform: &P, nr_blocks: usize) -> bool {
-        let mut planned = (nr_blocks * PLANNED).min(MOST_BYTES / BLOCK_BYTES);
+        let mut planned = (nr_blocks * RANGE_PLANNED_FACTOR).min(MOST_BYTES / BLOCK_BYTES);
         let mut first = if self.is_lean() { 1 } else { nr_blocks };
-        for _ in 0..TRIES {
+        for _ in 0..RANGE_HOLE_TRIES {
             let l = layout(planned, platform.system_page());
             if let Some(start) = platform.hole(l.total, BLOCK_BYTES) {
                 self.set(start, &l, planned);
@@ -152,7 +146,7 @@ impl Arena {
         // An eighth of the reserved blocks: a later limit may count the reservation.
         let mut step = match self.is_lean() {
             true => 1,
-            false => (1 + reserved / 8).min(STEP),
+            false => (1 + reserved / 8).min(RANGE_STEP_BLOCKS),
         }
         .min(room);
         while step > 0 {
@@ -172,7 +166,7 @@ impl Arena {
         let described = self.sides_reserved.load(Relaxed);
         if end > described {
             let planned = self.planned.load(Relaxed);
-            let more = (end + MOST_AHEAD).min(planned);
+            let more = (end + COMMIT_AHEAD_BLOCKS).min(planned);
             let sides = |side| self.side_between(platform, side, described, more);
             if !reserve_all(platform, SIDES, sides) {
                 return false;

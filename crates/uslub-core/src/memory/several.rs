@@ -10,9 +10,7 @@ use crate::memory::block::{BINS, BLOCK_PAGES};
 use crate::memory::want::Touched;
 use crate::memory::zone::{Lists, Run, Zone};
 use crate::platform::{FaultSite, Platform};
-
-/// Extra growths of the arena for one request: other threads may take the added blocks.
-const TRIES: usize = 16;
+use crate::policy::SEVERAL_BLOCKS_TRIES;
 
 /// The parts of a run, each in one block: first page and number of pages.
 pub fn parts(page: PageIndex, count: usize) -> impl Iterator<Item = (PageIndex, usize)> {
@@ -33,7 +31,7 @@ impl<P: Platform> Zone<P> {
         }
         let nr_blocks = count.div_ceil(BLOCK_PAGES);
         // The loop bound counts absent blocks: they come back before the range grows.
-        for _ in 0..nr_blocks + self.nr_absent() + TRIES {
+        for _ in 0..nr_blocks + self.nr_absent() + SEVERAL_BLOCKS_TRIES {
             let growths = {
                 let mut lists = self.lists.lock_if(gfp.may_spin())?;
                 self.absorb(&mut lists, platform);

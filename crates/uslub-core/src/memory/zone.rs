@@ -21,11 +21,9 @@ use crate::memory::block::{self, BINS, BLOCK_PAGES, NO_BLOCK};
 use crate::memory::page_runs::Runs;
 use crate::memory::want::{Found, Touched, Want};
 use crate::platform::{Backing, PAGE_SIZE, Platform};
+use crate::policy::BLOCK_SCAN_MAX;
 use crate::sync::Lock;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
-
-/// Candidate blocks that may fail a request before it tries only blocks that are sure to hold it.
-const LOOK_AT: usize = 8;
 
 /// Lists of blocks, under the page lock.
 pub struct Lists {
@@ -244,7 +242,7 @@ impl<P: Platform> Zone<P> {
                 }
                 self.recount_longest(number);
                 misses += 1;
-                if misses == LOOK_AT && least < sure {
+                if misses == BLOCK_SCAN_MAX && least < sure {
                     least = sure;
                     candidates &= self.candidates(group, least);
                 }
@@ -269,7 +267,7 @@ impl<P: Platform> Zone<P> {
             return None;
         }
         let mut number = lists.dirty_tail;
-        for _ in 0..LOOK_AT {
+        for _ in 0..BLOCK_SCAN_MAX {
             if number == NO_BLOCK {
                 break;
             }

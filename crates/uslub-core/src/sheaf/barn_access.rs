@@ -17,14 +17,8 @@ use crate::gfp::Gfp;
 use crate::percpu::sheaf::{Sheaf, SheafList};
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
+use crate::policy::{HANDOFF_OBJECT_BYTES, HANDOFF_SHEAVES};
 use crate::sheaf::barn::Barn;
-
-/// Largest object whose cache line is [handed off](Platform::offer), in bytes. An object of four
-/// lines gains little from the handoff of one.
-const OFFERED: usize = 64;
-/// Full sheaves that a barn must hold before lines are handed off. For a sheaf that is taken at
-/// once, the handoff costs more than it saves.
-const WAITING: usize = 4;
 
 impl<P: Platform> Allocator<P> {
     /// The barn that this CPU uses, if it has one.
@@ -239,8 +233,8 @@ impl<P: Platform> Allocator<P> {
     }
 
     fn is_offered(&self, cache: &KmemCache<P>, barn: &Barn<P>, waiting: usize) -> bool {
-        cache.size as usize <= OFFERED
-            && waiting >= WAITING
+        cache.size as usize <= HANDOFF_OBJECT_BYTES
+            && waiting >= HANDOFF_SHEAVES
             && !cache.flags.contains(Flags::TYPESAFE_BY_RCU)
             && barn.is_emptied_elsewhere(self.platform.cpu())
     }

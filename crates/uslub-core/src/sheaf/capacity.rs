@@ -8,7 +8,7 @@
 //!   as their total nears the budget. Above it, neither sheaves nor [barns](crate::sheaf::barn)
 //!   grow.
 //!
-//! Each CPU has a target capacity per cache, one of [`STEPS`]. Sheaves of different capacities
+//! Each CPU has a target capacity per cache, one of [`CAPACITY_STEPS`]. Sheaves of different capacities
 //! circulate. An empty sheaf gets the target capacity before it is filled. A sheaf with objects
 //! only grows, when the CPU takes it. (All windows have one size, so a sheaf stays in its window.)
 //!
@@ -33,28 +33,20 @@ use crate::percpu::Region;
 use crate::percpu::sheaf::{MAX_CAPACITY, Sheaf, SheafList};
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
-use crate::slab::order::FIRST_MAX;
+use crate::policy::{
+    CAPACITY_ACCESSES, CAPACITY_MISSES, CAPACITY_QUICK_OBJECTS, CAPACITY_QUIET_MS, CAPACITY_STEPS,
+    CAPACITY_WINDOW_MS,
+};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::time::age_of_low;
 
-/// Possible target capacities in objects: the kernel's, and three more.
-pub const STEPS: [usize; 7] = [4, 12, 28, 60, 124, FIRST_MAX, MAX_CAPACITY];
-/// Below this capacity, in objects, one miss is enough to grow.
-const QUICK: usize = 28;
-/// Misses within a window that make a larger sheaf grow.
-const MISSES: u8 = 2;
-/// Barn accesses, including swaps with the spare, that count as one miss.
-const VISITS: u8 = 63;
-/// Milliseconds of a window of misses.
-const WINDOW_MS: u32 = 10;
-/// Milliseconds without a barn access that lower the target.
-const QUIET_MS: u32 = 40;
+const _: () = assert!(CAPACITY_STEPS[CAPACITY_STEPS.len() - 1] == MAX_CAPACITY);
 
 /// The capacity state of a CPU and cache, in a word of the CPU's region. Racy: a lost update costs
 /// one step.
 #[derive(Clone, Copy)]
 struct Wish {
-    /// Index into [`STEPS`].
+    /// Index into [`CAPACITY_STEPS`].
     step: u8,
     /// Checks without any activity, up to 15.
     idle: u8,
@@ -92,7 +84,7 @@ impl Wish {
 
 /// The capacity of a step for a cache, in objects.
 fn capacity_of<P: Platform>(cache: &KmemCache<P>, step: u8) -> usize {
-    STEPS[usize::from(step).min(STEPS.len() - 1)]
+    CAPACITY_STEPS[usize::from(step).min(CAPACITY_STEPS.len() - 1)]
         .clamp(cache.capacity, cache.capacity_max.max(cache.capacity))
 }
 
@@ -120,7 +112,7 @@ impl<P: Platform> Allocator<P> {
         }
         (used / eighth.max(1))
             .saturating_sub(2)
-            .min(STEPS.len() - 1) as u8
+            .min(CAPACITY_STEPS.len() - 1) as u8
     }
 
     pub(crate) fn is_over_budget(&self) -> bool {
@@ -199,30 +191,31 @@ impl<P: Platform> Allocator<P> {
         let before = capacity_of(cache, wish.step);
         let first = wish.visited == 0;
         wish.visits += 1;
-        let failed = failed || wish.visits >= VISITS;
+        let failed = failed || wish.visits >= CAPACITY_ACCESSES;
         if failed {
             wish.visits = 0;
         }
-        if since > QUIET_MS && wish.step > 0 && !first {
+        if since > CAPACITY_QUIET_MS && wish.step > 0 && !first {
             wish.step -= 1;
             wish.misses = 0;
         } else if failed && !first {
-            if since > WINDOW_MS {
+            if since > CAPACITY_WINDOW_MS {
                 wish.misses = 0;
             }
             wish.misses = wish.misses.saturating_add(1);
-            let enough = before < QUICK || wish.misses >= MISSES;
-            if enough && usize::from(wish.step) < STEPS.len() - 1 && !self.is_over_budget() {
+            let enough = before < CAPACITY_QUICK_OBJECTS || wish.misses >= CAPACITY_MISSES;
+            if enough && usize::from(wish.step) < CAPACITY_STEPS.len() - 1 && !self.is_over_budget()
+            {
                 wish.misses = 0;
                 // Skip steps that do not change this cache's capacity.
-                while usize::from(wish.step) < STEPS.len() - 1
+                while usize::from(wish.step) < CAPACITY_STEPS.len() - 1
                     && capacity_of(cache, wish.step) == before
                 {
                     wish.step += 1;
                 }
             }
         }
-        if failed || since > WINDOW_MS {
+        if failed || since > CAPACITY_WINDOW_MS {
             wish.visited = (now as u32).max(1);
         }
         let after = capacity_of(cache, wish.step);
@@ -242,7 +235,7 @@ impl<P: Platform> Allocator<P> {
         let region = self.table.here(self.platform.cpu());
         let word = region.wish(cache.id);
         let mut wish = Wish::load(word);
-        if wish.visits + 1 >= VISITS {
+        if wish.visits + 1 >= CAPACITY_ACCESSES {
             return self.note_barn(cache, false);
         }
         wish.visits += 1;

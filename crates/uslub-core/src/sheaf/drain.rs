@@ -29,21 +29,16 @@ use crate::percpu::sheaf::{self, Sheaf, SheafList};
 use crate::percpu::try_lock;
 use crate::percpu::{CacheId, MAX_CACHES, Region, Slot};
 use crate::platform::Platform;
+use crate::policy::{COLD_CHECK_MS, FLUSH_POLL_MS, SHRINK_SORTED_FREE};
 use crate::sheaf::barn::Barn;
 use crate::slab::node::{Node, SlabList};
 use crate::sync::atomic::{self, AtomicU32};
 use crate::sync::time::is_due;
 
-/// Milliseconds between two checks for cold caches.
-const COLD_MS: u64 = 10;
-/// Milliseconds between two checks whether other threads' flushes are finished.
-const FLUSH_MS: u32 = 1;
-/// A shrink sorts the partial slabs with at most this many free slots.
-const SORTED: u32 = 32;
 /// The radix sort's digits of a number of free slots less one, and bits of a digit.
 const DIGITS: u32 = 2;
 const DIGIT_BITS: u32 = 3;
-const _: () = assert!(SORTED <= 1 << (DIGITS * DIGIT_BITS));
+const _: () = assert!(SHRINK_SORTED_FREE <= 1 << (DIGITS * DIGIT_BITS));
 
 /// The sheaves that a flush takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -204,7 +199,7 @@ impl<P: Platform> Allocator<P> {
     pub(crate) fn await_flushes(&self, cache: &KmemCache<P>) {
         // Acquire: pairs with `put_down`.
         while cache.in_hand.load(Acquire) > 0 {
-            P::wait(&AtomicU32::new(0), 0, Some(FLUSH_MS));
+            P::wait(&AtomicU32::new(0), 0, Some(FLUSH_POLL_MS));
         }
     }
 
@@ -277,7 +272,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Ends an allocation: evicts pages for the ones it took, and maintains caches at most every
-    /// [`COLD_MS`] milliseconds. It comes last, since in its middle an allocation has little stack
+    /// [`COLD_CHECK_MS`] milliseconds. It comes last, since in its middle an allocation has little stack
     /// left. For callers that may take the page layer's locks.
     ///
     /// The maintenance flushes the surplus of barns and all sheaves of cold caches (not used for
@@ -304,10 +299,10 @@ impl<P: Platform> Allocator<P> {
         let now = self.platform.now_ms();
         // Relaxed: the winner does the work; no other data depends on it.
         let due = self.next_cold.load(Relaxed);
-        if !is_due(now, due, COLD_MS)
+        if !is_due(now, due, COLD_CHECK_MS)
             || self
                 .next_cold
-                .compare_exchange(due, now.saturating_add(COLD_MS), Relaxed, Relaxed)
+                .compare_exchange(due, now.saturating_add(COLD_CHECK_MS), Relaxed, Relaxed)
                 .is_err()
         {
             return;
@@ -441,7 +436,7 @@ impl<P: Platform> Allocator<P> {
                     list.remove(arena, slab);
                     slab.set_partial(false);
                     empty.push_back(arena, slab);
-                } else if cache.oo.objects - inuse <= SORTED {
+                } else if cache.oo.objects - inuse <= SHRINK_SORTED_FREE {
                     list.remove(arena, slab);
                     sorted.push_back(arena, slab);
                 }

@@ -32,14 +32,10 @@ use crate::gfp::Gfp;
 use crate::percpu::sheaf::{self, Sheaf};
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
+use crate::policy::{RECLAIM_TRIES, SLOT_TRIES};
 use crate::sheaf::spill::Spill;
 use crate::slab::node::SlabList;
 use crate::slab::take::Refill;
-
-/// Attempts of a slow path before it goes to the slabs directly.
-const TRIES: usize = 4;
-/// Attempts to reclaim memory for one allocation.
-pub(crate) const RECLAIMS: usize = 16;
 
 impl<P: Platform> Allocator<P> {
     /// Peeks at this CPU's slot; without a region it holds the stopped sentinel.
@@ -74,7 +70,7 @@ impl<P: Platform> Allocator<P> {
         for attempt in 0.. {
             let object = self.alloc_once(cache, gfp);
             if !object.is_null()
-                || (attempt >= RECLAIMS && !gfp.contains(Gfp::NOFAIL))
+                || (attempt >= RECLAIM_TRIES && !gfp.contains(Gfp::NOFAIL))
                 || !self.reclaim_for(cache, gfp)
             {
                 return object;
@@ -96,7 +92,7 @@ impl<P: Platform> Allocator<P> {
     #[inline(never)]
     pub(crate) fn alloc_once(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
         if self.platform.percpu_usable() {
-            for _ in 0..TRIES {
+            for _ in 0..SLOT_TRIES {
                 // SAFETY: our table.
                 let object = unsafe { self.platform.pop(&self.table, cache.id.main()) };
                 if !object.is_null() {
@@ -340,7 +336,7 @@ impl<P: Platform> Allocator<P> {
             self.free_deferred(cache);
         }
         if self.platform.percpu_usable() && self.is_parkable(cache, object) {
-            for _ in 0..TRIES {
+            for _ in 0..SLOT_TRIES {
                 // SAFETY: our table; the object is being freed.
                 if unsafe { self.platform.push(&self.table, cache.id.main(), object) } {
                     return;

@@ -7,12 +7,11 @@
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::platform::Platform;
+use crate::policy::RUN_MIN_OBJECTS;
 use crate::slab::state::Slab;
 
 /// Slots of a slab, at most, for which the check is done.
 const MOST: usize = 512;
-/// Objects of the longest strided run that is not recorded as a run.
-const FEW: usize = 8;
 
 impl<P: Platform> Allocator<P> {
     /// Whether these objects, as many as the slab has slots, are all of its objects.
@@ -37,8 +36,8 @@ impl<P: Platform> Allocator<P> {
         while let [first, ..] = rest {
             // In random order hardly any objects form a run.
             let len = stride_len(rest, size);
-            if len < FEW {
-                let (some, others) = rest.split_at(rest.len().min(8 * FEW));
+            if len < RUN_MIN_OBJECTS {
+                let (some, others) = rest.split_at(rest.len().min(8 * RUN_MIN_OBJECTS));
                 let offsets = some.iter().map(|&object| object as usize ^ base);
                 if size.is_power_of_two() {
                     seen.note_even(offsets, size, bytes);

@@ -9,7 +9,7 @@
 //! | the first into a full slab: lists the slab | held |
 //! | the one that empties the slab: unlists it | held |
 //!
-//! Lists that need the lock wait for each other, at most `WAITING` of them, and share one hold. In
+//! Lists that need the lock wait for each other, at most `PENDING_LISTS` of them, and share one hold. In
 //! a context that may not wait, the objects are [deferred](crate::slab::deferred).
 
 use core::mem::MaybeUninit;
@@ -21,11 +21,9 @@ use crate::gfp::Gfp;
 use crate::memory::{Arena, PageIndex};
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
+use crate::policy::PENDING_LISTS;
 use crate::slab::node::{Lists, SlabList};
 use crate::slab::state::{Slab, State};
-
-/// Lists that share one hold of the list lock, at most.
-const WAITING: usize = 6;
 
 /// Objects of one slab, linked from `head` to `tail`.
 pub(crate) struct Detached<'a> {
@@ -49,14 +47,14 @@ struct Parked {
 
 /// Detached lists that wait for the list lock of one node.
 pub(crate) struct Waiting {
-    lists: [MaybeUninit<Parked>; WAITING],
+    lists: [MaybeUninit<Parked>; PENDING_LISTS],
     len: usize,
 }
 
 impl Waiting {
     pub(crate) fn new() -> Self {
         Self {
-            lists: [const { MaybeUninit::uninit() }; WAITING],
+            lists: [const { MaybeUninit::uninit() }; PENDING_LISTS],
             len: 0,
         }
     }
@@ -87,7 +85,8 @@ impl Waiting {
     /// Whether there is room for a list of this slab.
     pub(crate) fn takes(&self, arena: &Arena, slab: &Slab) -> bool {
         let first = self.lists().first();
-        self.len < WAITING && first.is_none_or(|list| arena.slab(list.page).node() == slab.node())
+        self.len < PENDING_LISTS
+            && first.is_none_or(|list| arena.slab(list.page).node() == slab.node())
     }
 
     pub(crate) fn add(&mut self, arena: &Arena, list: &Detached<'_>) {

@@ -20,16 +20,10 @@
 //!
 //! All methods run under the list lock.
 
+use crate::policy::{
+    RESERVE_BYTES, RESERVE_FLOOR_SLABS, RESERVE_WINDOW_MAX_MS, RESERVE_WINDOW_MIN_MS,
+};
 use crate::sync::time::age;
-
-/// Empty slabs that are always kept.
-pub const KEPT: usize = 5;
-/// Bytes of empty slabs that one cache keeps on one node, at most; [`KEPT`] slabs may be more.
-pub const RESERVE_BYTES: usize = 64 << 20;
-/// Shortest window, in milliseconds.
-const SHORTEST: u32 = 10;
-/// Longest window, in milliseconds.
-const LONGEST: u32 = 80;
 
 /// The reserve's state; under the list lock.
 #[derive(Debug)]
@@ -50,7 +44,7 @@ impl Reserve {
         Self {
             low: 0,
             window_start: 0,
-            period: SHORTEST,
+            period: RESERVE_WINDOW_MIN_MS,
             regret: false,
             peaks: [0; 2],
             last_discard: None,
@@ -60,7 +54,9 @@ impl Reserve {
     /// Largest number of empty slabs of `slab_bytes` bytes to keep.
     pub fn limit(&self, slab_bytes: usize) -> usize {
         let peak = self.peaks[0].max(self.peaks[1]);
-        (peak / 2).min(RESERVE_BYTES / slab_bytes).max(KEPT)
+        (peak / 2)
+            .min(RESERVE_BYTES / slab_bytes)
+            .max(RESERVE_FLOOR_SLABS)
     }
 
     /// Number of the `empty` slabs to free now, with `in_use` other slabs in use; `now` is the time
@@ -70,9 +66,9 @@ impl Reserve {
         let mut surplus = empty.saturating_sub(self.limit(slab_bytes));
         if age(now, self.window_start) >= u64::from(self.period) {
             let idle = self.low.min(empty).div_ceil(2);
-            surplus = surplus.max(idle.min(empty.saturating_sub(KEPT)));
+            surplus = surplus.max(idle.min(empty.saturating_sub(RESERVE_FLOOR_SLABS)));
             if !self.regret {
-                self.period = (self.period - self.period / 6).max(SHORTEST);
+                self.period = (self.period - self.period / 6).max(RESERVE_WINDOW_MIN_MS);
             }
             self.regret = false;
             self.low = empty - surplus;
@@ -97,7 +93,7 @@ impl Reserve {
         let soon = 2 * u64::from(self.period);
         if !self.regret && self.last_discard.is_some_and(|then| age(now, then) < soon) {
             self.regret = true;
-            self.period = (2 * self.period).min(LONGEST);
+            self.period = (2 * self.period).min(RESERVE_WINDOW_MAX_MS);
         }
     }
 }
@@ -121,7 +117,7 @@ mod tests {
         let (mut empty, mut now) = (500, 11);
         let mut windows = 0;
         r.low = empty;
-        while empty > KEPT {
+        while empty > RESERVE_FLOOR_SLABS {
             let gone = r.surplus(empty, 500, BYTES, now);
             assert!(
                 gone > 0 && gone <= empty.div_ceil(2).max(empty.saturating_sub(r.limit(BYTES)))
@@ -141,8 +137,8 @@ mod tests {
                 r.surplus(0, peak, slab_bytes, 0);
                 let empty = 2 * peak + 20;
                 let kept = empty - r.surplus(empty, 0, slab_bytes, 0);
-                assert!(kept <= (peak / 2).max(KEPT));
-                assert!(kept * slab_bytes <= RESERVE_BYTES.max(KEPT * slab_bytes));
+                assert!(kept <= (peak / 2).max(RESERVE_FLOOR_SLABS));
+                assert!(kept * slab_bytes <= RESERVE_BYTES.max(RESERVE_FLOOR_SLABS * slab_bytes));
             }
         }
     }
@@ -158,7 +154,7 @@ mod tests {
             assert_eq!(r.period, window);
         }
         let mut now = 2000;
-        while r.period > SHORTEST {
+        while r.period > RESERVE_WINDOW_MIN_MS {
             let before = r.period;
             r.surplus(0, 0, BYTES, now);
             now += 100;

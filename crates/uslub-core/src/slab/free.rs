@@ -20,13 +20,11 @@ use crate::gfp::Gfp;
 use crate::percpu::CacheId;
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
+use crate::policy::FREE_PREFETCH_DISTANCE;
 use crate::slab::detached::{Detached, Waiting};
 use crate::slab::freelist::Links;
 use crate::slab::node::SlabList;
 use crate::slab::state::Slab;
-
-/// Distance in objects at which a free prefetches cache lines.
-const AHEAD: usize = 4;
 
 impl<P: Platform> Allocator<P> {
     /// Frees all objects of an array to their slabs; does not keep the array's order.
@@ -52,8 +50,8 @@ impl<P: Platform> Allocator<P> {
         let mut lists = 0;
         let mut waiting = Waiting::new();
         while left > 0 {
-            if left > AHEAD {
-                self.fetch_ahead(cache, objects[left - 1 - AHEAD]);
+            if left > FREE_PREFETCH_DISTANCE {
+                self.fetch_ahead(cache, objects[left - 1 - FREE_PREFETCH_DISTANCE]);
             }
             let slab = self.checked_slab(cache, objects[left - 1]);
             lists += 1;

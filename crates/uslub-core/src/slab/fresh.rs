@@ -21,20 +21,16 @@ use crate::memory::zone::Run;
 use crate::memory::{PageIndex, PageKind, Runs};
 use crate::percpu::stats::StatItem;
 use crate::platform::{PAGE_SIZE, Platform};
+use crate::policy::{PAGE_BATCH_SHARE, PAGE_BATCH_SLABS};
 use crate::slab::node::{Node, SlabList};
 use crate::slab::state::{Slab, State};
-
-/// Slabs whose pages are taken at once, at most.
-const MOST: usize = 64;
-/// Of how many slabs one may be taken ahead.
-const SHARE: usize = 64;
 
 /// Slabs to take at once: one, or where a cache has many, a few.
 fn slabs_at_once<P: Platform>(cache: &KmemCache<P>, node: &Node<P>) -> usize {
     if cache.max_slabs < usize::MAX {
         return 1;
     }
-    (node.nr_slabs() / SHARE).clamp(1, MOST)
+    (node.nr_slabs() / PAGE_BATCH_SHARE).clamp(1, PAGE_BATCH_SLABS)
 }
 
 impl<P: Platform> Allocator<P> {

@@ -15,6 +15,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::memory::{Arena, PageIndex};
 use crate::platform::Platform;
+use crate::policy::READY_SLABS;
 use crate::slab::empty_reserve::Reserve;
 use crate::slab::page_batch::Ahead;
 use crate::slab::state::{NO_SLAB, Slab};
@@ -158,9 +159,6 @@ impl Lists {
     }
 }
 
-/// Ready slabs at most: empty slabs that a thread takes without the list lock.
-const AT_HAND: usize = 4;
-
 /// A cache's share of one node.
 #[repr(align(64))]
 pub struct Node<P> {
@@ -173,7 +171,7 @@ pub struct Node<P> {
     /// by page number.
     strays: AtomicU32,
     /// Ready slabs, by page number: empty, taken without the lock.
-    at_hand: [AtomicU32; AT_HAND],
+    at_hand: [AtomicU32; READY_SLABS],
     /// Pages for future slabs.
     pub(crate) ahead: Ahead,
     /// Slabs on this node, with those whose pages wait in `ahead`.
@@ -188,7 +186,7 @@ impl<P: Platform> Node<P> {
             nr_partial: AtomicUsize::new(0),
             nr_empty: AtomicUsize::new(0),
             strays: AtomicU32::new(NO_SLAB),
-            at_hand: [const { AtomicU32::new(NO_SLAB) }; AT_HAND],
+            at_hand: [const { AtomicU32::new(NO_SLAB) }; READY_SLABS],
             ahead: Ahead::new(),
             nr_slabs: AtomicUsize::new(0),
         }
@@ -221,7 +219,7 @@ impl<P: Platform> Node<P> {
 
     /// Makes empty slabs of the reserve ready, as far as there is room; under the list lock.
     pub(crate) fn offer(&self, arena: &Arena, lists: &mut Lists) {
-        while self.nr_at_hand() < AT_HAND
+        while self.nr_at_hand() < READY_SLABS
             && let Some(slab) = lists.empty.first(arena)
         {
             lists.empty.remove(arena, slab);

@@ -3,13 +3,14 @@
 //! Pure functions; `cache` calls them when it creates a cache.
 
 use crate::platform::PAGE_SIZE;
+use crate::policy::{INITIAL_CAPACITY_MAX, SLAB_MULTIPLE_MIN_OBJECTS};
+
+const _: () = assert!(INITIAL_CAPACITY_MAX <= crate::percpu::sheaf::MAX_CAPACITY);
 
 /// Most objects of a slab (a 15-bit field, as in the kernel).
 pub const MAX_OBJECTS: usize = 32767;
 /// Largest order of a slab: 256 KiB, so that offsets fit into the state word.
 pub const MAX_SLAB_ORDER: u32 = 6;
-/// Most objects of a sheaf that has not grown and whose cache asks for no capacity.
-pub const FIRST_MAX: usize = crate::percpu::sheaf::MAX_CAPACITY / 2;
 
 /// Size of a slab: 2^order pages with `objects` slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,13 +103,9 @@ pub const fn sheaf_capacity(size: usize) -> usize {
         257.. => 28,
         65.. => 60,
         33.. => 124,
-        _ => FIRST_MAX,
+        _ => INITIAL_CAPACITY_MAX,
     }
 }
-
-/// With at most this many objects in a slab, a sheaf need not hold whole slabs: the remainder is
-/// small, and the room in the sheaf is worth more.
-const FEW: usize = 16;
 
 /// The largest number of objects up to `most` that makes whole slabs of `objects` objects; `most`
 /// itself if a slab has more than `most` objects, or at most 16.
@@ -121,13 +118,13 @@ const FEW: usize = 16;
 /// assert_eq!(uslub_core::slab::order::whole_slabs(60, 64), 60);
 /// ```
 pub const fn whole_slabs(most: usize, objects: usize) -> usize {
-    if objects > most || objects <= FEW {
+    if objects > most || objects <= SLAB_MULTIPLE_MIN_OBJECTS {
         return most;
     }
     most - most % objects
 }
 
-/// Slots to use in a slab with room for `objects`: a multiple of half of [`FIRST_MAX`], if this
+/// Slots to use in a slab with room for `objects`: a multiple of half of [`INITIAL_CAPACITY_MAX`], if this
 /// wastes at most 1/32 of the slab; otherwise all.
 ///
 /// ```
@@ -135,7 +132,7 @@ pub const fn whole_slabs(most: usize, objects: usize) -> usize {
 /// assert_eq!((whole_sheaves(256), whole_sheaves(128), whole_sheaves(170)), (250, 125, 170));
 /// ```
 pub const fn whole_sheaves(objects: u32) -> u32 {
-    let over = objects % (FIRST_MAX as u32 / 2);
+    let over = objects % (INITIAL_CAPACITY_MAX as u32 / 2);
     if over <= objects / 32 {
         objects - over
     } else {

@@ -12,11 +12,9 @@ use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
+use crate::policy::{RESERVE_FLOOR_SLABS, SURPLUS_BATCH_SLABS};
 use crate::slab::node::{Lists, Node, SlabList};
 use crate::sync::Guard;
-
-/// Slabs freed during one hold of the list lock, at most.
-const BATCH: usize = 32;
 
 impl<P: Platform> Allocator<P> {
     /// Locks a node's lists and counts it; `None` if `spin` is false and the lock is taken.
@@ -75,7 +73,7 @@ impl<P: Platform> Allocator<P> {
         let empty = lists.empty.len();
         let in_use = node.nr_slabs().saturating_sub(empty);
         let surplus = (lists.reserve).surplus(empty, in_use, cache.oo.bytes(), now);
-        for _ in 0..surplus.min(BATCH) {
+        for _ in 0..surplus.min(SURPLUS_BATCH_SLABS) {
             // The oldest: the newer ones' cache lines may still be in a CPU's cache.
             if let Some(slab) = lists.empty.last(arena) {
                 lists.empty.remove(arena, slab);
@@ -96,8 +94,7 @@ impl<P: Platform> Allocator<P> {
             for node in cache.nodes() {
                 let mut before = usize::MAX;
                 // In batches; at most one window ends.
-                while node.nr_empty() > crate::slab::empty_reserve::KEPT && node.nr_empty() < before
-                {
+                while node.nr_empty() > RESERVE_FLOOR_SLABS && node.nr_empty() < before {
                     before = node.nr_empty();
                     let mut gone = SlabList::new();
                     let now = self.platform.now_ms();

@@ -27,14 +27,11 @@
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use crate::memory::descriptor::Descriptor;
+use crate::policy::CAS_PAUSES;
 use crate::sync::atomic;
 
 /// No slab: the end of a list.
 pub const NO_SLAB: u32 = u32::MAX;
-
-/// Pauses after a failed compare-and-swap: together about as long as a cache line takes from CPU to
-/// CPU. None in models, which try a failed compare-and-swap again in every order.
-const PAUSES: usize = if cfg!(any(loom, shuttle)) { 0 } else { 3 };
 
 const NO_HEAD: u64 = 0xffff;
 const FROZEN: u64 = 1 << 63;
@@ -145,7 +142,7 @@ impl Descriptor {
 /// line in its own CPU's cache, and so does our next change after them.
 #[inline]
 fn stand_back() {
-    (0..PAUSES).for_each(|_| atomic::spin_loop());
+    (0..CAS_PAUSES).for_each(|_| atomic::spin_loop());
 }
 
 #[cfg(test)]

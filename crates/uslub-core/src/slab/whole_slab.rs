@@ -15,15 +15,16 @@ use core::ops::Range;
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
-use crate::memory::metadata::{SCRATCH, Scratch};
+use crate::memory::metadata::Scratch;
 use crate::percpu::sheaf::{self, Sheaf};
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
+use crate::policy::SCRATCH_WORDS;
 use crate::slab::node::{Node, SlabList};
 use crate::slab::state::{Slab, State};
 
 /// Objects that one scan covers, at most.
-const TOGETHER: usize = SCRATCH;
+const TOGETHER: usize = SCRATCH_WORDS;
 
 /// Ownership of the objects of an array.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,6 @@
 //! Tells whether many addresses lie in one address range.
 
-/// Addresses from which on the quick test is worth its cost.
-const MANY: usize = 4;
+use crate::policy::RANGE_CHECK_MIN;
 
 /// Whether all addresses lie between the bounds `first` and `last`, both included. With `last` one
 /// below `first`, no address does.
@@ -9,7 +8,7 @@ const MANY: usize = 4;
 /// The bounds are less than 2^63 bytes apart; the addresses may be any.
 #[inline]
 pub(crate) fn lie_within(addresses: &[*mut u8], (first, last): (usize, usize)) -> bool {
-    if addresses.len() >= MANY {
+    if addresses.len() >= RANGE_CHECK_MIN {
         let (all, any) = addresses.iter().fold((usize::MAX, 0), |(all, any), &a| {
             (all & a as usize, any | a as usize)
         });

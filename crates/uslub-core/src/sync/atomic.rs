@@ -25,9 +25,6 @@ pub use crate::sync::shuttle_atomics::{
 #[cfg(not(any(loom, shuttle)))]
 pub use machine::*;
 
-/// Times that a thread spins for a lock before it sleeps.
-pub const SPINS: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 100 };
-
 #[cfg(not(any(loom, shuttle)))]
 mod machine {
     pub use core::hint::spin_loop;

@@ -17,7 +17,7 @@
 //!   the lock, or code that a signal handler interrupted.
 //! - The forking thread allocates, as fork handlers of other libraries do: it enters the lock,
 //!   whose level is 0 until it leaves.
-//! - Another thread waits for a lock that a fork holds: it steals the lock after [`PATIENCE_MS`].
+//! - Another thread waits for a lock that a fork holds: it steals the lock after [`LOCK_STEAL_MS`].
 //!
 //! Stealing breaks this cycle: a fork waits for a lock of the C library, whose holder allocates and
 //! waits for the fork. A lock in use (level 0) is never stolen.
@@ -31,7 +31,8 @@ use core::ops::{Deref, DerefMut};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::platform::Platform;
-use crate::sync::atomic::{self, AtomicU32, SPINS};
+use crate::policy::{LOCK_SPINS, LOCK_STEAL_MS, LOCK_STEAL_STEP_MS};
+use crate::sync::atomic::{self, AtomicU32};
 
 const FREE: u32 = 0;
 const CONTENDED: u32 = 1;
@@ -43,11 +44,6 @@ const TAG_BITS: u32 = u32::BITS - OWNER_SHIFT;
 
 /// Deepest fork that takes locks: a fork that interrupts three forks of its thread takes none.
 pub const MAX_LEVEL: u32 = LEVEL >> LEVEL_SHIFT;
-/// Milliseconds that a thread waits for a lock held by a fork before it steals the lock. A fork of
-/// a process with little memory takes less than a millisecond.
-pub const PATIENCE_MS: u32 = 20;
-/// Milliseconds of one sleep of this wait.
-const STEP_MS: u32 = 2;
 
 fn level_of(word: u32) -> u32 {
     (word & LEVEL) >> LEVEL_SHIFT
@@ -117,7 +113,7 @@ impl<P: Platform> RawLock<P> {
             let word = self.word.load(Relaxed);
             let level = level_of(word);
             // Set `CONTENDED`: other threads may sleep, and our release must wake one of them.
-            let may_take = word == FREE || (level > 0 && waited >= PATIENCE_MS);
+            let may_take = word == FREE || (level > 0 && waited >= LOCK_STEAL_MS);
             if may_take {
                 // Acquire: the last holder's writes. For a stolen lock too: a fork that allocated
                 // under the lock released it with its level.
@@ -126,8 +122,12 @@ impl<P: Platform> RawLock<P> {
                     return 0;
                 }
             } else if let Some(word) = self.say_contended(word) {
-                let timeout = (level > 0).then_some(STEP_MS);
-                waited = if level > 0 { waited + STEP_MS } else { 0 };
+                let timeout = (level > 0).then_some(LOCK_STEAL_STEP_MS);
+                waited = if level > 0 {
+                    waited + LOCK_STEAL_STEP_MS
+                } else {
+                    0
+                };
                 P::wait(&self.word, word, timeout);
             }
         }
@@ -144,7 +144,7 @@ impl<P: Platform> RawLock<P> {
 
     /// Peeks a few times whether the lock is free, and takes it if so.
     fn spin(&self, me: u32) -> bool {
-        for _ in 0..SPINS {
+        for _ in 0..LOCK_SPINS {
             atomic::spin_loop();
             // Relaxed: a peek; the compare-and-swap below acquires.
             if self.word.load(Relaxed) == FREE
