@@ -9,8 +9,10 @@
 
 use core::ffi::{c_int, c_void};
 
-use crate::api::{calloc, cfree, memalign, posix_memalign, pvalloc, realloc, reallocarray, valloc};
-use crate::front::{free, malloc};
+use crate::fast_path::{free, malloc};
+use crate::malloc::{
+    calloc, cfree, memalign, posix_memalign, pvalloc, realloc, reallocarray, valloc,
+};
 
 #[cfg(target_arch = "x86_64")]
 macro_rules! jump {

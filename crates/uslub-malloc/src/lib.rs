@@ -2,10 +2,13 @@
 //!
 //! | file | concept |
 //! |---|---|
-//! | `front` | fast paths of malloc and free: one restartable sequence each |
-//! | `api` | the whole malloc family |
+//! | `fast_path` | malloc and free as most calls see them: one restartable sequence |
+//! | `gate` | what the fast paths look at, and whether it lets them in |
+//! | `slow_path` | malloc and free where the fast paths could not |
+//! | `malloc` | the rest of the malloc family |
 //! | `info` | queries: mallinfo, malloc_info, malloc_stats, malloc_trim, mallopt |
 //! | `start` | set-up, at the first call or before `main`, whichever comes first |
+//! | `once` | whether the set-up was done |
 //! | `early` | memory for calls from inside the set-up |
 //! | `process` | fork, exit |
 //! | `spawn` | vfork and clone: children that share our memory |
@@ -25,18 +28,21 @@
 #![cfg_attr(panic = "abort", no_std)]
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 
-mod api;
 mod early;
-mod front;
+mod fast_path;
+mod gate;
 mod helper;
 mod info;
 mod inner_names;
 mod limits;
+mod malloc;
 mod next;
+mod once;
 mod open;
 mod process;
 mod report;
 mod sandbox;
+mod slow_path;
 mod spawn;
 mod start;
 mod system_call;
@@ -46,7 +52,7 @@ use uslub_core::Allocator;
 use uslub_core::percpu::Table;
 use uslub_linux::Linux;
 
-use crate::front::FRONT;
+use crate::gate::FRONT;
 
 /// The only allocator.
 pub(crate) static ALLOCATOR: Allocator<Linux> =

@@ -27,9 +27,9 @@ use libc::{c_char, c_int, pid_t};
 use uslub_core::platform::{PAGE_SIZE, Platform};
 use uslub_linux::{Linux, sys};
 
-use crate::front::FRONT;
+use crate::gate::FRONT;
 use crate::next::{self, Next, call_next};
-use crate::{ALLOCATOR, helper, report, set_errno, start};
+use crate::{ALLOCATOR, helper, once, report, set_errno};
 
 /// This process is known.
 const KNOWN: u32 = 1;
@@ -267,7 +267,8 @@ impl Streams {
 }
 
 extern "C" fn prepare() {
-    if start::ready() {
+    if once::is_done() {
+        notice();
         let taken = STREAMS.take();
         ALLOCATOR.lock_for_fork();
         if taken {
@@ -277,7 +278,7 @@ extern "C" fn prepare() {
 }
 
 extern "C" fn parent() {
-    if start::is_done() {
+    if once::is_done() {
         let taken = STREAMS.forget(ALLOCATOR.fork_depth());
         // SAFETY: `prepare` took the locks on this thread.
         unsafe { ALLOCATOR.unlock_after_fork() };
@@ -288,7 +289,7 @@ extern "C" fn parent() {
 }
 
 extern "C" fn child() {
-    if start::is_done() {
+    if once::is_done() {
         let signals = Blocked::all();
         let taken = STREAMS.forget(ALLOCATOR.fork_depth());
         begin_prepared_child();
@@ -318,7 +319,7 @@ pub(crate) fn resolve_next() {
 
 /// Takes the locks before a system call that makes a process with its own memory.
 pub(crate) fn before_raw_fork() {
-    if start::is_done() {
+    if once::is_done() {
         notice();
         ALLOCATOR.lock_for_fork();
     }
@@ -326,7 +327,7 @@ pub(crate) fn before_raw_fork() {
 
 /// Ends what [`before_raw_fork`] began, in both processes. `result` is the system call's result.
 pub(crate) fn after_raw_fork(result: isize) {
-    if !start::is_done() {
+    if !once::is_done() {
         return;
     }
     if result == 0 {

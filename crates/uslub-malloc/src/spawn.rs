@@ -26,7 +26,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32};
 
 use libc::{c_int, pid_t};
 
-use crate::front::FRONT;
+use crate::gate::FRONT;
 use crate::next::{self, Next, call_next};
 use crate::{ALLOCATOR, process, set_errno};
 

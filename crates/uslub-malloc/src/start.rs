@@ -5,13 +5,12 @@
 
 use uslub_core::memory::PageIndex;
 use uslub_core::platform::PAGE_SIZE;
-use uslub_linux::start::{self, Once};
+use uslub_linux::start;
 use uslub_report::OPTIONS_VARIABLE;
 
-use crate::front::FRONT;
+use crate::gate::FRONT;
+use crate::once::ONCE;
 use crate::{ALLOCATOR, helper, limits, open, process, report, sandbox, spawn, system_call};
-
-static ONCE: Once = Once::new();
 
 /// Whether the allocator can be used. The first call sets it up.
 #[inline]
@@ -21,18 +20,6 @@ pub(crate) fn ready() -> bool {
         return true;
     }
     ONCE.run(set_up)
-}
-
-/// Whether the allocator was set up.
-#[inline]
-pub(crate) fn is_done() -> bool {
-    ONCE.is_done()
-}
-
-/// Whether the caller must not wait for the set-up, because for it the set-up never ends.
-#[cold]
-pub(crate) fn is_barred() -> bool {
-    ONCE.is_barred()
 }
 
 fn set_up() -> bool {

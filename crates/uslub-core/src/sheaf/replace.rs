@@ -134,7 +134,6 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Allocates one object directly from a slab.
-    #[inline(never)]
     fn alloc_from_slab(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
         let mut object = [core::ptr::null_mut()];
         if self.refill_objects(cache, &mut object, 1, gfp) == 1 {

@@ -156,7 +156,7 @@ impl<P: Platform> Allocator<P> {
         let first = PageIndex(run.page.0 + cache.oo.pages() as u32);
         let ahead = usize::from(run.runs) - 1;
         if ahead > 0 && !node.ahead.put(first, ahead) {
-            self.give_unused(cache, node, first, ahead);
+            self.stash_unused(cache, node, first, ahead);
         }
         Some((run.page, usize::from(run.node)))
     }
@@ -206,13 +206,14 @@ impl<P: Platform> Allocator<P> {
     }
 
     fn give_ahead(&self, cache: &KmemCache<P>, node: &Node<P>, first: PageIndex, slabs: usize) {
-        let now = self.give_unused(cache, node, first, slabs);
+        let now = self.give_batch(cache, node, first, slabs);
+        // Not inside, since both take stack.
         self.decay_after(cache, now);
     }
 
     /// Frees the unused pages of `slabs` slabs; returns the time in milliseconds.
     #[inline(never)]
-    fn give_unused(
+    fn give_batch(
         &self,
         cache: &KmemCache<P>,
         node: &Node<P>,
@@ -222,6 +223,17 @@ impl<P: Platform> Allocator<P> {
         let mut runs = Runs::new();
         runs.add(first, slabs * cache.oo.pages());
         self.give_runs(cache, node, slabs, &runs)
+    }
+
+    /// Frees the unused pages of `slabs` slabs in the next hold of the page lock: now it would take
+    /// stack.
+    fn stash_unused(&self, cache: &KmemCache<P>, node: &Node<P>, first: PageIndex, slabs: usize) {
+        let pages = slabs * cache.oo.pages();
+        // Relaxed: a statistic.
+        node.nr_slabs.fetch_sub(slabs, Relaxed);
+        self.count(cache, StatItem::FreeSlab, slabs);
+        cache.span.remove(first, pages);
+        self.zone.stash(first, pages);
     }
 
     /// Makes pages of node `nid` a slab with its slots in order; `inuse` is 0 or all of them.

@@ -18,98 +18,10 @@ use uslub_core::platform::Platform;
 use uslub_core::size_class::class_size;
 use uslub_linux::sys;
 
-use crate::front::{FRONT, free, free_of, malloc};
+use crate::fast_path::{free, free_of, malloc};
+use crate::gate::FRONT;
+use crate::slow_path::{barred, handed, handed_early, no_memory};
 use crate::{ALLOCATOR, early, helper, set_errno, start};
-
-/// Ends an allocation: returns the object, or null with `errno` = `ENOMEM`.
-fn handed(object: *mut u8) -> *mut c_void {
-    FRONT.follow();
-    if object.is_null() {
-        set_errno(ENOMEM);
-    }
-    object.cast()
-}
-
-fn no_memory() -> *mut c_void {
-    set_errno(ENOMEM);
-    null_mut()
-}
-
-/// An object of zeroes for a caller that must not wait for the set-up. Null for other callers: for
-/// them the set-up has failed. Leaves `errno` alone.
-#[cold]
-fn barred(align: usize, bytes: usize) -> *mut u8 {
-    if start::is_barred() {
-        early::allocate(bytes, align)
-    } else {
-        null_mut()
-    }
-}
-
-/// As [`barred`] without an alignment, and sets `errno`.
-#[cold]
-fn handed_early(bytes: usize) -> *mut c_void {
-    let object = barred(1, bytes);
-    if object.is_null() {
-        set_errno(ENOMEM);
-    }
-    object.cast()
-}
-
-/// The slow path of [`malloc`].
-#[cold]
-pub(crate) extern "C" fn malloc_slow(bytes: usize) -> *mut c_void {
-    if !start::ready() {
-        return handed_early(bytes);
-    }
-    handed(ALLOCATOR.kmalloc(bytes, Gfp::KERNEL))
-}
-
-/// The slow path of [`free`].
-///
-/// # Safety
-///
-/// As for `free`.
-#[cold]
-pub(crate) unsafe extern "C" fn free_slow(object: *mut c_void) {
-    if object.is_null() || early::owns(object.cast()) {
-        return;
-    }
-    if !start::ready() {
-        ALLOCATOR.platform.fatal(format_args!(
-            "free {object:p}: not allocated here (a foreign pointer)"
-        ));
-    }
-    // SAFETY: passed on.
-    unsafe { kfree(object) };
-    FRONT.follow();
-    helper::after_free();
-}
-
-/// The allocator's `kfree`. Not inlined, to keep the frame of [`free_slow`] small.
-///
-/// # Safety
-///
-/// As for `free`.
-#[inline(never)]
-unsafe fn kfree(object: *mut c_void) {
-    // SAFETY: passed on.
-    unsafe { ALLOCATOR.kfree(object.cast()) }
-}
-
-/// Ends the process: `object` was the last object freed on this CPU, and is freed again.
-#[cfg(target_arch = "x86_64")]
-#[cold]
-pub(crate) extern "C" fn free_twice(object: *mut c_void) -> ! {
-    let arena = &ALLOCATOR.zone.arena;
-    let cache = arena
-        .page_of(object as usize)
-        .and_then(|page| ALLOCATOR.cache(arena.cache_of(page)?));
-    let name = cache.map_or("?", |cache| cache.name());
-    ALLOCATOR.platform.fatal(format_args!(
-        "cache '{name}': free of {object:p}: double free: the object is free already"
-    ))
-}
 
 /// Allocates an array of zeroes.
 ///
