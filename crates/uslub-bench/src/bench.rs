@@ -1,23 +1,23 @@
-//! How much is measured, and who watches.
+//! The size of a benchmark run, its rounds, and its progress bar. All seeds and parts use it.
 
 use indicatif::ProgressBar;
 
 use crate::error::Failure;
 use crate::measure::{self, Sample};
 
-/// How much is measured.
+/// The amount of work of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// Enough to see that it works; figures mean nothing.
+    /// Only a smoke test; the figures mean nothing.
     Tiny,
-    /// All seeds in under a minute.
+    /// All seeds in less than a minute.
     Quick,
-    /// As much as it takes.
+    /// As long as exact figures need.
     Full,
 }
 
 impl Size {
-    /// One of three numbers.
+    /// The argument for this size.
     pub fn pick<T>(self, tiny: T, quick: T, full: T) -> T {
         match self {
             Size::Tiny => tiny,
@@ -26,22 +26,22 @@ impl Size {
         }
     }
 
-    /// Its name.
+    /// The name of the size.
     pub fn name(self) -> &'static str {
         self.pick("tiny", "quick", "full")
     }
 }
 
-/// A run of the bench.
+/// One run of the benchmarks.
 pub struct Bench {
-    /// How much is measured.
+    /// The amount of work.
     pub size: Size,
-    /// Shows how far it has come; drawn between rounds only.
+    /// The progress bar; it is drawn between rounds only.
     pub progress: ProgressBar,
 }
 
 impl Bench {
-    /// A run that nobody watches.
+    /// A run without a visible progress bar.
     pub fn quiet(size: Size) -> Self {
         Self {
             size,
@@ -49,22 +49,23 @@ impl Bench {
         }
     }
 
-    /// Says what is measured now.
+    /// Shows the name of the present measurement.
     pub fn says(&self, what: &str) {
         self.progress.set_message(what.to_owned());
         self.progress.tick();
     }
 
-    /// Rounds that count.
+    /// Measured rounds; warm-up rounds do not count.
     pub fn rounds(&self) -> usize {
         self.size.pick(2, 7, 15)
     }
 
-    /// Rounds of all competitors in turn, after some to warm up; what each of them said, in order.
+    /// Runs all competitors in turn, with warm-up rounds first. Returns the results of each
+    /// competitor, in the order of the rounds.
     ///
     /// # Errors
     ///
-    /// The first of a competitor.
+    /// The first error of a competitor.
     pub fn rounds_of<T, const N: usize>(
         &self,
         warm_up: usize,
@@ -73,13 +74,13 @@ impl Bench {
         self.so_many_rounds_of(self.rounds(), warm_up, competitors)
     }
 
-    /// As [`rounds_of`](Self::rounds_of), with a number of rounds of the caller's own: more and
-    /// shorter ones for competitors so close to each other that what the machine does meanwhile
-    /// would decide.
+    /// Like [`rounds_of`](Self::rounds_of), with a number of rounds from the caller. Competitors
+    /// with nearly equal times need more and shorter rounds, because otherwise disturbances of the
+    /// machine decide.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// The first error of a competitor.
     pub fn so_many_rounds_of<T, const N: usize>(
         &self,
         rounds: usize,
@@ -89,11 +90,11 @@ impl Bench {
         measure::interleave(rounds, warm_up, competitors, || self.progress.tick())
     }
 
-    /// As [`rounds_of`](Self::rounds_of) for competitors that say one number.
+    /// Like [`rounds_of`](Self::rounds_of), for competitors that return one number.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// The first error of a competitor.
     pub fn samples_of<const N: usize>(
         &self,
         warm_up: usize,

@@ -1,4 +1,5 @@
-//! N objects, allocated and freed: one by one, or by one call each.
+//! Allocates and frees N objects: with a call for each object, or with one bulk call. P2, K and
+//! seed 2 use it.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -12,26 +13,26 @@ use crate::floor::Floor;
 use crate::quiet::nanoseconds_a_step;
 use crate::strategy::Strategy;
 
-/// Words by whose multiples places differ.
+/// Number of different start positions of an array, in words.
 const PLACES: usize = 512;
-/// Objects of the largest array.
+/// Objects in the largest array.
 const MOST: usize = 250;
 
-/// Room for an array of objects, which lies elsewhere each time, and for everybody in the same
-/// places: some cost a processor 10 ns a call.
+/// Memory for an array of objects. The array starts at another position each time, because some
+/// positions cost a processor 10 ns a call. Every competitor gets the same positions in turn.
 pub struct Places {
     room: Page<[*mut u8; PLACES + MOST]>,
-    /// Where who comes next.
+    /// The next position of each competitor.
     next: BTreeMap<&'static str, usize>,
 }
 
-/// On a page of its own.
+/// A value on its own page.
 #[derive(Clone)]
 #[repr(C, align(4096))]
 pub struct Page<T>(pub T);
 
 impl Places {
-    /// For everybody the same.
+    /// The start state, equal for every competitor.
     pub const fn new() -> Self {
         Self {
             room: Page([null_mut(); PLACES + MOST]),
@@ -39,7 +40,7 @@ impl Places {
         }
     }
 
-    /// An array of `n`, where it is this one's turn.
+    /// An array of `n` objects at the next position of competitor `who`.
     pub fn array(&mut self, who: &'static str, n: usize) -> &mut [*mut u8] {
         let next = self.next.entry(who).or_default();
         let at = *next;
@@ -47,7 +48,7 @@ impl Places {
         &mut self.room.0[at..at + n]
     }
 
-    /// Nanoseconds an object of this one's work with arrays of `n`.
+    /// Nanoseconds per object of competitor `who`'s work on arrays of `n` objects.
     pub fn time(
         &mut self,
         who: &'static str,
@@ -68,7 +69,7 @@ impl Places {
     }
 }
 
-/// Allocates and frees all, each by a call of its own; whether there was memory.
+/// Allocates and frees all objects with single calls; returns whether there was memory.
 #[inline(never)]
 pub fn one_by_one(strategy: &Strategy<'_, Linux>, objects: &mut [*mut u8]) -> bool {
     let Strategy { slub, cache } = strategy;
@@ -77,37 +78,37 @@ pub fn one_by_one(strategy: &Strategy<'_, Linux>, objects: &mut [*mut u8]) -> bo
     }
     let done = objects.last().is_none_or(|last| !last.is_null());
     for &mut object in objects {
-        // SAFETY: this cache's, freed once; null is ignored.
+        // SAFETY: the object is of this cache and is freed once; null is ignored.
         unsafe { slub.free(cache, object) };
     }
     done
 }
 
-/// The same by one call each.
+/// Like [`one_by_one`], with one bulk call each way.
 #[inline(never)]
 pub fn at_once(strategy: &Strategy<'_, Linux>, objects: &mut [*mut u8]) -> bool {
     let Strategy { slub, cache } = strategy;
     let done = slub.alloc_bulk(cache, Gfp::KERNEL, objects);
     if done {
-        // SAFETY: this cache's, freed once.
+        // SAFETY: the objects are of this cache and are freed once.
         unsafe { slub.free_bulk(cache, objects) };
     }
     done
 }
 
-/// The same without a look at each object.
+/// Like [`bulks`], but the free does not check each object.
 #[inline(never)]
 pub fn at_once_unchecked(strategy: &Strategy<'_, Linux>, objects: &mut [*mut u8]) -> bool {
     let Strategy { slub, cache } = strategy;
     let done = slub.alloc_bulk(cache, Gfp::KERNEL, objects);
     if done {
-        // SAFETY: this cache's, freed once.
+        // SAFETY: the objects are of this cache and are freed once.
         unsafe { slub.free_bulk_unchecked(cache, objects) };
     }
     done
 }
 
-/// The two sequences of bulk calls alone, where there are such.
+/// Only the two restartable sequences of the bulk calls, if the thread has them.
 #[inline(never)]
 pub fn sequences(floor: Option<&Floor>, objects: &mut [*mut u8]) -> bool {
     if let Some(floor) = floor {

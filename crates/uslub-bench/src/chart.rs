@@ -1,18 +1,18 @@
-//! Pictures of figures: bars and curves as SVG that takes its colours from the page.
+//! Charts: bars and curves as SVG in the colours of the page. `page` embeds them.
 //!
-//! The plotting library draws in fixed colours. Each of ours stands for one of the page's and is
-//! replaced by its name, so that a picture follows the page from light to dark. Title and legend
-//! are the page's, which can wrap them.
+//! The plotting library draws in fixed colours. Each fixed colour stands for a colour of the page
+//! and is replaced by its name, so the chart follows the page between light and dark. The page
+//! prints title and legend, because it can wrap them.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-/// Width and height of a picture; it is scaled to its place.
+/// Width and height of a chart in units of the SVG; the page scales it.
 const SIZE: (u32, u32) = (440, 260);
-/// Height of its letters, and the width of one, about.
+/// Height and approximate width of a letter, in units of the SVG.
 const LETTER: (i32, usize) = (14, 7);
-/// Colours that stand for the page's: text, grid, and those of series.
+/// Colours that stand for the page's colours: text, grid and series.
 const TEXT: RGBColor = RGBColor(1, 1, 1);
 const GRID: RGBColor = RGBColor(2, 2, 2);
 const SERIES: [RGBColor; 4] = [
@@ -21,33 +21,33 @@ const SERIES: [RGBColor; 4] = [
     RGBColor(3, 3, 3),
     RGBColor(3, 3, 4),
 ];
-/// Width of a group of bars, of the room that it has.
+/// Width of a group of bars, as a share of the available width.
 const GROUP: f64 = 0.8;
 
-/// What lies along the other axis.
+/// The meaning of the horizontal axis.
 #[derive(Clone, Debug)]
 enum Axis {
-    /// Groups of bars, with their names.
+    /// Groups of bars, with these names.
     Groups(Vec<String>),
-    /// Numbers, doubling from tick to tick, with their meaning.
+    /// Numbers with this meaning; each tick doubles the number.
     Numbers(String),
 }
 
-/// A picture.
+/// A chart.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// What it shows.
+    /// The title: the subject of the chart.
     pub title: String,
-    /// Unit of the heights.
+    /// Unit of the vertical axis.
     pub unit: String,
     axis: Axis,
     logarithmic: bool,
     series: Vec<(String, Vec<(f64, f64)>)>,
 }
 
-/// Values of a series: heights of bars in order, or points of a curve.
+/// Values of a series: the heights of bars in order, or the points of a curve.
 pub trait Points {
-    /// As points; bars stand at 0, 1, 2, ….
+    /// The values as points; bars stand at 0, 1, 2, ….
     fn points(self) -> Vec<(f64, f64)>;
 }
 
@@ -65,7 +65,7 @@ impl Points for Vec<(f64, f64)> {
 }
 
 impl Chart {
-    /// Bars in groups with these names.
+    /// A bar chart with groups of these names.
     pub fn bars(title: impl Into<String>, unit: &str, groups: Vec<String>) -> Self {
         Self {
             title: title.into(),
@@ -76,7 +76,7 @@ impl Chart {
         }
     }
 
-    /// Curves over numbers, both axes logarithmic.
+    /// A chart of curves over numbers; both axes are logarithmic.
     pub fn curves(title: impl Into<String>, along: &str, unit: &str) -> Self {
         Self {
             title: title.into(),
@@ -87,13 +87,13 @@ impl Chart {
         }
     }
 
-    /// With a logarithmic scale of heights.
+    /// Makes the vertical axis logarithmic.
     pub fn logarithmic(mut self) -> Self {
         self.logarithmic = true;
         self
     }
 
-    /// With one more series.
+    /// Adds a series.
     pub fn with(mut self, name: &str, values: impl Points) -> Self {
         self.series.push((name.to_owned(), values.points()));
         self
@@ -104,7 +104,7 @@ impl Chart {
         self.series.iter().map(|(name, _)| name.as_str())
     }
 
-    /// The picture as an `svg` element; empty if there is nothing to draw.
+    /// The chart as an `svg` element; empty if there is no data.
     pub fn svg(&self) -> String {
         let mut text = String::new();
         let drawn = {
@@ -124,7 +124,7 @@ impl Chart {
         for (RGBColor(r, g, b), name) in colours {
             text = text.replace(&format!("#{r:02X}{g:02X}{b:02X}"), &name);
         }
-        // The page scales it.
+        // The page scales the element.
         let (width, height) = SIZE;
         text.replace(
             &format!("width=\"{width}\" height=\"{height}\" viewBox"),
@@ -132,7 +132,7 @@ impl Chart {
         )
     }
 
-    /// A height on the scale that is drawn.
+    /// The position of a value on the vertical scale.
     fn height(&self, value: f64) -> f64 {
         if self.logarithmic {
             value.max(1e-3).log10()
@@ -141,7 +141,7 @@ impl Chart {
         }
     }
 
-    /// Least and greatest height on the scale.
+    /// Minimum and maximum of the vertical scale.
     fn heights(&self) -> (f64, f64) {
         let heights = self.series.iter().flat_map(|(_, points)| points);
         let heights = heights.map(|&(_, value)| self.height(value));
@@ -234,7 +234,7 @@ impl Chart {
     }
 }
 
-/// A name in lines of about so many letters.
+/// A name, split into lines of about `letters` letters.
 fn lines_of(name: &str, letters: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in name.split(' ') {
@@ -249,7 +249,7 @@ fn lines_of(name: &str, letters: usize) -> Vec<String> {
     lines
 }
 
-/// A number beside an axis.
+/// The label of a tick.
 fn tick(value: f64) -> String {
     match value {
         v if v >= 1e6 => format!("{} M", trimmed(v / 1e6)),

@@ -1,16 +1,16 @@
-//! Random numbers for workloads: quick, and the same each time.
+//! Fast random numbers for workloads, with the same sequence in every run.
 
 /// A xorshift generator.
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
 
 impl Dice {
-    /// One with a number of its own.
+    /// A generator with its own seed number.
     pub fn new(number: u64) -> Self {
         Self((number.wrapping_add(1)).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// The next word.
+    /// The next 64-bit word.
     #[inline]
     pub fn roll(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
@@ -19,13 +19,13 @@ impl Dice {
         self.0
     }
 
-    /// A number below `n`.
+    /// A random number below `n`.
     #[inline]
     pub fn below(&mut self, n: usize) -> usize {
         ((u128::from(self.roll()) * n as u128) >> 64) as usize
     }
 
-    /// Puts a slice into random order.
+    /// Shuffles a slice.
     pub fn shuffle<T>(&mut self, slice: &mut [T]) {
         for i in (1..slice.len()).rev() {
             slice.swap(i, self.below(i + 1));

@@ -1,18 +1,18 @@
-//! Why a measurement cannot be made.
+//! The error of every measurement in this crate.
 
-/// Why a measurement cannot be made.
+/// Why a measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The allocator lacks something that the row is about.
+    /// The allocator lacks the feature that the row measures.
     #[error("{0} is not available")]
     Unavailable(String),
-    /// The allocator could not be set up, or had no memory.
+    /// The allocator could not be initialised, or is out of memory.
     #[error("no memory: {0}")]
     NoMemory(&'static str),
-    /// What came back is not what was given.
+    /// The results contradict the workload, for example because an object was lost.
     #[error("{0}")]
     Wrong(String),
-    /// The system refused something.
+    /// The system refused a call.
     #[error("{0}")]
     System(String),
 }

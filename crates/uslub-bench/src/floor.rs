@@ -1,9 +1,9 @@
-//! The floor: the least that a call takes where each CPU has a stack of free objects for each size.
+//! The floor: the minimum cost of a call if each CPU has a stack of free objects for each size.
 //!
-//! The same restartable sequences as ours, on stacks that are never empty nor full; for `free` one
-//! look at a page map, as the address is all that it is told. Nothing is checked, refilled or given
-//! back: what an allocator takes above it is its own doing, and what its stacks and its map cost is
-//! here.
+//! The floor runs the same restartable sequences as uslub, on stacks that never run empty or full.
+//! Its `free` needs one lookup in a page map, because the address is its only argument. The floor
+//! checks, refills and returns nothing. The cost of an allocator above the floor is its overhead;
+//! the cost of stacks and map is part of the floor. P1 to P4, K and seed 2 use it.
 //!
 //! ```text
 //!   malloc: size → class → pop          free: address → page → class → push
@@ -21,47 +21,47 @@ use uslub_rseq::{Area, SHEAF_BYTES};
 use crate::error::Failure;
 use crate::linux;
 
-/// The name under which it takes part.
+/// The floor's name among the competitors.
 pub const FLOOR: &str = "floor";
-/// What it is, for those who read a report.
+/// The description of the floor for readers of a report.
 pub const ABOUT: &str = "Floor: the restartable sequences alone, on stacks that are never empty; for free with a page map";
 
-/// Sizes of its objects, in bytes.
+/// Sizes of the floor's objects, in bytes.
 pub const SIZES: [usize; 2] = [64, 256];
-/// Objects that a stack holds.
+/// Objects in a stack.
 pub const CAPACITY: usize = 250;
-/// Words of a window: the stack is at its end, above a word that says where it is empty.
+/// Words of a window. The stack lies at its end, above a word that marks the empty stack.
 const WORDS: usize = SHEAF_BYTES / 8;
-/// CPUs that the table has an entry for.
+/// CPUs with an entry in the table.
 pub const CPUS: usize = 8192;
-/// Bytes of a page, of which the map knows the class.
+/// Bytes of a page; the map has one class for each page.
 pub const PAGE: usize = 4096;
-/// Pages of the objects of each size.
+/// Pages for the objects of each size.
 const PAGES: [usize; SIZES.len()] = [pages(SIZES[0]), pages(SIZES[1])];
 const ALL_PAGES: usize = PAGES[0] + PAGES[1];
-/// Sizes differ by so many bytes, at least.
+/// Granularity of the size classes, in bytes.
 const STEP: usize = 16;
-/// The offset of no stack.
+/// The offset that means: no stack.
 const NO_STACK: u16 = u16::MAX;
 
 const fn pages(size: usize) -> usize {
     (CAPACITY * size).div_ceil(PAGE)
 }
 
-/// Memory of a stack.
+/// The memory of one stack.
 #[repr(C, align(4096))]
 pub struct Window([usize; WORDS]);
 
 const _: () = assert!(align_of::<Window>() == SHEAF_BYTES);
 
-/// Words of a line.
+/// Words in a cache line.
 const LINE: usize = 8;
 
 impl Window {
-    /// With nothing in it.
+    /// An empty window.
     pub fn new() -> Self {
         let mut window = Self([0; WORDS]);
-        // SAFETY: a field of the window.
+        // SAFETY: the offset is inside the window.
         unsafe {
             (&raw mut window.0)
                 .cast::<u8>()
@@ -72,8 +72,8 @@ impl Window {
         window
     }
 
-    /// Puts [`CAPACITY`] objects in, by their number, and leaves room for some more; returns the
-    /// top.
+    /// Fills the stack with [`CAPACITY`] objects, by their number, and leaves `more` words free
+    /// above it; returns the top.
     pub fn fill(&mut self, more: usize, object: impl Fn(usize) -> usize) -> usize {
         let end = WORDS - more;
         let room = self.0[end - CAPACITY..end].iter_mut().enumerate();
@@ -81,17 +81,17 @@ impl Window {
         (&raw const self.0[end - 1]).expose_provenance()
     }
 
-    /// The top of one with nothing in it.
+    /// The top of an empty stack.
     pub fn empty_top(&mut self) -> usize {
         (&raw const self.0[WORDS - CAPACITY - 1]).expose_provenance()
     }
 
-    /// Whether nothing is below the top.
+    /// Whether the stack with this top is empty.
     pub fn is_empty_at(top: usize) -> bool {
         top % SHEAF_BYTES == 8 * (WORDS - CAPACITY - 1)
     }
 
-    /// Whether there is no room above it.
+    /// Whether the stack with this top is full.
     pub fn is_full_at(top: usize) -> bool {
         top % SHEAF_BYTES == 8 * (WORDS - 1)
     }
@@ -103,35 +103,35 @@ impl Window {
             .map(move |word| with_exposed_provenance_mut(first + 8 * word))
     }
 
-    /// Writes to each line what is there.
+    /// Rewrites each cache line with its present content.
     ///
     /// # Safety
     ///
-    /// The top is that of a window in the caller's hands.
+    /// `top` belongs to a window that the caller owns.
     pub unsafe fn offer(top: usize) {
-        // SAFETY: by the caller's promise.
+        // SAFETY: the caller's promise.
         Self::lines(top).for_each(|word| unsafe { word.write_volatile(word.read_volatile()) });
     }
 
-    /// Reads each line.
+    /// Reads each cache line.
     ///
     /// # Safety
     ///
     /// As for [`offer`](Self::offer).
     pub unsafe fn read(top: usize) {
         for word in Self::lines(top) {
-            // SAFETY: by the caller's promise.
+            // SAFETY: the caller's promise.
             black_box(unsafe { word.read_volatile() });
         }
     }
 
-    /// Asks for each line, to write to.
+    /// Prefetches each cache line for writing.
     pub fn fetch(top: usize) {
         Self::lines(top).for_each(|word| uslub_rseq::fetch(word.cast()));
     }
 }
 
-/// Tops and counters, as a region has them, on a page of their own.
+/// Tops and counters in the layout of a region, on their own page.
 #[repr(C, align(4096))]
 struct Region([usize; PAGE / 8]);
 
@@ -144,7 +144,7 @@ struct Memory([[u8; PAGE]; ALL_PAGES]);
 /// Stacks of one thread.
 pub struct Floor {
     area: Area,
-    /// The same region for each CPU, as one thread uses it.
+    /// One region for every CPU, because only one thread uses it.
     table: *mut u8,
     base: usize,
     /// Page → offset of the stack in the region.
@@ -154,12 +154,12 @@ pub struct Floor {
 }
 
 thread_local! {
-    /// This thread's.
+    /// The floor of this thread.
     static HERE: Cell<Option<&'static Floor>> = const { Cell::new(None) };
 }
 
 impl Floor {
-    /// The stacks of this thread, if it has restartable sequences. They live for ever.
+    /// The stacks of this thread, if it has restartable sequences. They are never freed.
     pub fn here() -> Result<Option<&'static Self>, Failure> {
         if HERE.get().is_none() {
             let area = linux::steady()?.platform.area();
@@ -184,8 +184,8 @@ impl Floor {
             let word = FIRST_TOP + CACHE_WORDS * class;
             let window = Box::leak(Box::new(Window::new()));
             let object = |i| base.wrapping_add(page * PAGE + i * size) as usize;
-            // Tops at the same place of their pages would wait for each other. (Bulks are of the
-            // larger size, and of all.)
+            // Tops at the same offset of two pages would delay each other. Bulks use only the
+            // larger size and the whole stack, so the smaller size gets the shift.
             region.0[word] = window.fill(SIZES.len() - 1 - class, object);
             floor.map[page..page + pages].fill(8 * word as u16);
             floor.classes[size / STEP] = 8 * word as u16;
@@ -195,7 +195,7 @@ impl Floor {
         Box::leak(Box::new(floor))
     }
 
-    /// An object of so many bytes; null where there is none of the size.
+    /// Pops an object of `size` bytes; null if the floor has no such size.
     #[inline(always)]
     pub fn pop(&self, size: usize) -> *mut u8 {
         let at = self.classes.get(size.div_ceil(STEP));
@@ -203,21 +203,20 @@ impl Floor {
             return null_mut();
         };
         until(|| {
-            // SAFETY: a top of ours.
+            // SAFETY: the top belongs to this floor.
             let object =
                 unsafe { uslub_rseq::pop::<ALLOCS_OFFSET>(&self.area, self.table, at.into()) };
             (!object.is_null()).then_some(object)
         })
     }
 
-    /// Puts an object back whose size is known.
+    /// Pushes an object of known size.
     #[inline(always)]
     pub fn push(&self, size: usize, object: *mut u8) {
         self.push_to(self.classes[size / STEP], object);
     }
 
-    /// Puts an object back of which the address alone is known; null is ignored, and what is none
-    /// of ours.
+    /// Pushes an object of which only the address is known. Ignores null and foreign addresses.
     #[inline(always)]
     fn push_by_address(&self, object: *mut u8) {
         if let Some(&at) = self
@@ -232,24 +231,24 @@ impl Floor {
     fn push_to(&self, at: u16, object: *mut u8) {
         let (area, table, at) = (&self.area, self.table, at.into());
         until(|| {
-            // SAFETY: a top of ours.
+            // SAFETY: the top belongs to this floor.
             unsafe { uslub_rseq::push::<FREES_OFFSET>(area, table, at, object) }.then_some(())
         });
     }
 
-    /// Takes objects of the larger size, as many as the array has room for, and puts them back.
+    /// Pops objects of the larger size until the array is full, and pushes them again.
     #[inline(always)]
     pub fn pop_and_push_many(&self, objects: &mut [*mut u8]) {
         self.pop_many(objects);
         self.push_many(objects);
     }
 
-    /// Takes objects of the larger size, as many as the array has room for.
+    /// Pops objects of the larger size until the array is full.
     #[inline(always)]
     pub fn pop_many(&self, objects: &mut [*mut u8]) {
         let (area, table, at) = (&self.area, self.table, self.classes[SIZES[1] / STEP].into());
         until(|| {
-            // SAFETY: a top of ours.
+            // SAFETY: the top belongs to this floor.
             unsafe {
                 uslub_rseq::pop_many::<ALLOCS_OFFSET, CAPACITY_OFFSET>(area, table, at, objects)
             }
@@ -257,18 +256,18 @@ impl Floor {
         });
     }
 
-    /// Puts objects back that it took.
+    /// Pushes objects that the floor popped.
     #[inline(always)]
     pub fn push_many(&self, objects: &[*mut u8]) {
         let (area, table, at) = (&self.area, self.table, self.classes[SIZES[1] / STEP].into());
         until(|| {
-            // SAFETY: a top of ours, and what it held.
+            // SAFETY: the top belongs to this floor, and its stack held the objects.
             unsafe { uslub_rseq::push_many::<FREES_OFFSET>(area, table, at, objects) }.then_some(())
         });
     }
 }
 
-/// Tries until it is done: a sequence that was interrupted did nothing.
+/// Retries until the work is done: an interrupted sequence has no effect.
 #[inline(always)]
 fn until<T>(mut work: impl FnMut() -> Option<T>) -> T {
     loop {
@@ -278,18 +277,18 @@ fn until<T>(mut work: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// As C's `malloc`; null on a thread that [has none](Floor::here).
+/// C's `malloc`; null on a thread [without a floor](Floor::here).
 pub extern "C" fn floor_malloc(size: usize) -> *mut c_void {
     HERE.get()
         .map_or(null_mut(), |floor| floor.pop(size))
         .cast()
 }
 
-/// As C's `free`, likewise.
+/// C's `free`; does nothing on a thread [without a floor](Floor::here).
 ///
 /// # Safety
 ///
-/// Nobody uses the object any more.
+/// No thread uses the object any longer.
 pub unsafe extern "C" fn floor_free(object: *mut c_void) {
     if let Some(floor) = HERE.get() {
         floor.push_by_address(object.cast());
@@ -310,14 +309,14 @@ mod tests {
                 (0..CAPACITY).map(|_| floor.pop(size)).collect();
             assert_eq!(all.len(), CAPACITY);
             for object in &all {
-                // SAFETY: so large, and ours until it is pushed.
+                // SAFETY: the object has `size` bytes and is this test's until it is pushed.
                 unsafe { object.write_bytes(7, size) };
             }
             for (i, object) in all.into_iter().enumerate() {
                 if i % 2 == 0 {
                     floor.push(size, object);
                 } else {
-                    // SAFETY: popped a moment ago.
+                    // SAFETY: the object was popped above.
                     unsafe { floor_free(object.cast()) };
                 }
             }
@@ -327,7 +326,7 @@ mod tests {
         assert!(many.iter().all(|object| !object.is_null()));
         let object = floor_malloc(64);
         assert!(!object.is_null());
-        // SAFETY: allocated there; null is ignored.
+        // SAFETY: the floor popped the object; null is ignored.
         unsafe {
             floor_free(object);
             floor_free(null_mut());

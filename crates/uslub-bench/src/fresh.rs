@@ -1,8 +1,8 @@
-//! Bulks from fresh slabs: objects as many as so much memory holds are allocated in bulks of a slab
-//! each, live all at once, and are freed in the same bulks.
+//! Bulks from fresh slabs. Each bulk allocates the objects of one slab. All objects are live at
+//! once, and are freed in the same bulks. Seed 0 and K use it.
 //!
-//! What was freed went back to the page layer before, so that each bulk uses up a fresh slab, and
-//! the memory is there already.
+//! Before a round, all free slabs go back to the page layer, so each bulk consumes a fresh slab.
+//! The memory itself stays committed.
 
 use std::hint::black_box;
 use std::ptr::{null_mut, without_provenance_mut};
@@ -16,10 +16,10 @@ use crate::error::Failure;
 use crate::quiet::nanoseconds_a_step;
 use crate::strategy::Strategy;
 
-/// Objects in a slab as on the machine of the first thread, which had eight CPUs.
+/// Objects per slab on the machine of the thread of seed 0, which had eight CPUs.
 pub const OBJECTS: &str = "slab_min_objects=20";
 
-/// The order of a slab's objects, as a setting.
+/// The setting for the order of a slab's objects.
 pub fn order(random: bool) -> &'static str {
     if random {
         "slab_freelist_random=1"
@@ -28,19 +28,19 @@ pub fn order(random: bool) -> &'static str {
     }
 }
 
-/// Slabs whose pages a cache takes at once, at most.
+/// Most slabs whose pages a cache takes at once.
 const AHEAD: usize = 64;
 
-/// Memory of all competitors.
+/// The arrays that all competitors share.
 pub struct Room {
-    /// The array of a round.
+    /// The objects of a round.
     objects: Vec<*mut u8>,
-    /// More bytes than the processor's caches have.
+    /// A buffer larger than the processor's caches.
     others: Vec<u8>,
 }
 
 impl Room {
-    /// For objects of so many bytes that all in all take `live` bytes, `batch` a bulk.
+    /// Memory for `live` bytes of objects of `size` bytes, with `batch` objects a bulk.
     pub fn new(live: usize, size: usize, batch: usize) -> Self {
         Self {
             objects: vec![null_mut(); (live / (batch * size)).max(1) * batch],
@@ -48,8 +48,8 @@ impl Room {
         }
     }
 
-    /// Writes the processor's caches full of other things, for what a round has left there would be
-    /// written back in the time of the next one; the array.
+    /// Fills the processor's caches with other data. Otherwise the next round would pay for the
+    /// write-back of this round's lines. Returns the array of objects.
     fn begin(&mut self) -> &mut [*mut u8] {
         for byte in &mut self.others {
             *byte = byte.wrapping_add(1);
@@ -59,15 +59,15 @@ impl Room {
     }
 }
 
-/// Nanoseconds an object.
+/// Nanoseconds per object.
 pub struct Times {
-    /// Of its allocation.
+    /// Time of the allocation.
     pub alloc: f64,
-    /// Of its free.
+    /// Time of the free.
     pub free: f64,
 }
 
-/// Allocates all objects, a slab a bulk, and frees them likewise; nobody uses them.
+/// Allocates all objects, one slab a bulk, and frees them in the same bulks, without using them.
 pub fn round(
     strategy: &Strategy<'_, Linux>,
     room: &mut Room,
@@ -87,14 +87,14 @@ pub fn round(
     let slabs = strategy.count("alloc_slab")? - slabs;
     let free = nanoseconds_a_step(bulks, |range| {
         for bulk in objects[range.start * batch..range.end * batch].chunks_exact_mut(batch) {
-            // SAFETY: this cache's, freed once; null is ignored.
+            // SAFETY: the objects are of this cache and are freed once; null is ignored.
             unsafe { slub.free_bulk(cache, black_box(bulk)) };
         }
     });
     if !done {
         return Err(Failure::NoMemory("for the objects of a round"));
     }
-    // The pages of some slabs may have been taken ahead.
+    // The cache may have taken the pages of further slabs in advance.
     if !(bulks..bulks + AHEAD).contains(&(slabs as usize)) {
         return Err(Failure::Wrong(format!(
             "{bulks} bulks took {slabs} fresh slabs: not every one a whole one"
@@ -107,8 +107,8 @@ pub fn round(
     })
 }
 
-/// What no allocator can leave out: addresses go into the same array, with one compare-and-swap a
-/// bulk that takes them from whoever else might; and each is looked at again.
+/// The work that no allocator can avoid. It writes the addresses into the same array and reads each
+/// address again. One compare-and-swap a bulk claims the addresses against other threads.
 pub fn least(size: usize, room: &mut Room, batch: usize) -> Times {
     let next = AtomicUsize::new(size);
     let objects = room.begin();
@@ -116,7 +116,7 @@ pub fn least(size: usize, room: &mut Room, batch: usize) -> Times {
     let alloc = nanoseconds_a_step(bulks, |range| {
         for bulk in objects[range.start * batch..range.end * batch].chunks_exact_mut(batch) {
             let bulk = black_box(bulk);
-            // Relaxed: nobody else has it.
+            // Relaxed: no other thread uses the word.
             let mut at = next.load(Relaxed);
             let (now, then) = (at, at + batch * size);
             // Relaxed: as above.

@@ -1,61 +1,61 @@
-//! What a row must show.
+//! The goal of a row: conditions on its figures, and whether they are met.
 
 use crate::measure::Sample;
 
-/// Within this part of each other, two times are a tie.
+/// Two times whose ratio differs from 1 by at most this share are a tie.
 pub const TIE: f64 = 0.03;
 
-/// Conditions, with what became of each.
+/// Conditions, each with its result.
 #[derive(Clone, Debug, Default)]
 pub struct Goal(Vec<(String, bool)>);
 
 impl Goal {
-    /// No condition: the row is for the reader.
+    /// No condition: the row is only for information.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// One more condition.
+    /// Adds a condition.
     pub fn and(mut self, text: impl Into<String>, met: bool) -> Self {
         self.0.push((text.into(), met));
         self
     }
 
-    /// The new is at least so many per cent (a negative number) below the old.
+    /// The new time is at least `per_cent` (a negative number) below the old time.
     pub fn cut(self, old: Sample, new: Sample, per_cent: f64) -> Self {
         let met = change(old.median, new.median).is_some_and(|c| c <= per_cent);
         self.and(format!("{} %", signed(per_cent)), met)
     }
 
-    /// The new is no dearer than the old, but for a tie.
+    /// The new time is at most the old time, or a tie.
     pub fn no_dearer(self, old: Sample, new: Sample) -> Self {
         let met = new.median <= old.median * (1.0 + TIE);
         self.and(format!("no dearer (±{:.0} % is a tie)", TIE * 100.0), met)
     }
 
-    /// In the median of the rounds the new is no dearer than the old of the same round, but for a
-    /// tie.
+    /// The median over the rounds of the ratio new to old is at most 1, or a tie. Both times of a
+    /// ratio are of the same round.
     pub fn no_dearer_by_rounds(self, ratios: Sample) -> Self {
         let text = format!("no dearer (±{:.0} % is a tie)", TIE * 100.0);
         self.and(text, ratios.median <= 1.0 + TIE)
     }
 
-    /// In the median of the rounds the new takes less than the old of the same round.
+    /// The median over the rounds of the ratio new to old is below 1.
     pub fn ahead_by_rounds(self, ratios: Sample) -> Self {
         self.and("ahead", ratios.median < 1.0)
     }
 
-    /// The new is at most so much.
+    /// The new value is at most `limit`.
     pub fn at_most(self, new: Sample, limit: f64, unit: &str) -> Self {
         self.and(format!("≤ {limit} {unit}"), new.median <= limit)
     }
 
-    /// The new is at least so much.
+    /// The new value is at least `limit`.
     pub fn at_least(self, new: Sample, limit: f64, unit: &str) -> Self {
         self.and(format!("≥ {limit} {unit}"), new.median >= limit)
     }
 
-    /// The new is below what the kernel's own code takes.
+    /// The new time is below the time of the kernel's own code.
     pub fn below_kernel(self, new: Sample, kernel: f64) -> Self {
         self.and(
             format!("below the kernel's {kernel} ns"),
@@ -73,7 +73,7 @@ impl Goal {
         (!self.0.is_empty()).then(|| self.0.iter().all(|(_, met)| *met))
     }
 
-    /// The conditions that are not met, in words.
+    /// The missed conditions in words.
     pub fn missed(&self) -> String {
         join(self.0.iter().filter(|(_, met)| !met))
     }
@@ -84,12 +84,12 @@ fn join<'a>(conditions: impl Iterator<Item = &'a (String, bool)>) -> String {
     texts.join("; ")
 }
 
-/// Per cent from old to new; `None` from nothing.
+/// The change from old to new in per cent; `None` if the old value is 0.
 pub fn change(old: f64, new: f64) -> Option<f64> {
     (old != 0.0).then(|| (new / old - 1.0) * 100.0)
 }
 
-/// A number with its sign, the proper minus.
+/// A number with its sign; a negative number gets a true minus sign.
 pub fn signed(value: f64) -> String {
     let text = format!("{:+.1}", value);
     text.trim_end_matches(".0").replace('-', "−")

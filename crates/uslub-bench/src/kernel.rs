@@ -1,20 +1,20 @@
-//! What SLUB takes inside the kernel: nanoseconds an object.
+//! The cost of SLUB inside the kernel, in nanoseconds per object. K and seed 2 compare with it.
 //!
-//! Measured once, on the machine where all goals were set: the real code, run as a process, the
-//! least of many windows on one CPU.
+//! The figures were measured once, on the machine on which all goals were set. The kernel's real
+//! code ran as a process on one CPU; each figure is the minimum of many windows.
 
-/// Whose figures they are: of the newest, and of the last before it got sheaves.
+/// The kernels of the figures: the newest, and the last one without sheaves.
 pub const KERNELS: [&str; 2] = ["Linux 7.2.12", "Linux 6.1.192"];
-/// Those of the newest in a chart.
+/// The label of the newest kernel in a chart.
 pub const NEWEST: &str = "Linux 7.2.12's own code";
-/// A figure of each.
+/// One figure for each kernel.
 pub type Known = [f64; KERNELS.len()];
 
-/// An object of a cache, allocated and freed.
+/// A pair of allocation and free of a cache's object.
 pub const PAIR: Known = [11.0, 10.0];
-/// An object of kmalloc of 64 bytes, allocated and freed.
+/// A pair of allocation and free of a kmalloc object of 64 bytes.
 pub const KMALLOC: Known = [14.7, 13.3];
-/// Objects a bulk, allocated and freed.
+/// A bulk allocation and a bulk free, by the number of objects.
 pub const BULKS: [(usize, Known); 7] = [
     (1, [28.0, 13.0]),
     (2, [15.0, 8.0]),
@@ -24,20 +24,20 @@ pub const BULKS: [(usize, Known); 7] = [
     (32, [3.3, 3.9]),
     (250, [3.2, 6.3]),
 ];
-/// Objects allocated one by one, then freed likewise.
+/// N single allocations, then N single frees.
 pub const SINGLES: [(usize, Known); 2] = [(32, [13.8, 10.7]), (250, [14.6, 20.0])];
 
-/// Objects that a bulk takes out of a fresh slab.
+/// Bulks from fresh slabs, for one object size.
 pub struct Fresh {
-    /// Bytes of one.
+    /// Bytes of an object.
     pub size: usize,
-    /// Its allocation, where a slab's objects lie in order and in random order.
+    /// Time of the allocation, for objects in address order and in random order.
     pub alloc: [Known; 2],
-    /// Its free in bulk.
+    /// Time of the bulk free.
     pub free: Known,
 }
 
-/// By size.
+/// The figures by object size.
 pub const FRESH: [Fresh; 6] = [
     fresh(16, [[1.8, 3.8], [2.3, 4.4]], [3.0, 4.3]),
     fresh(32, [[2.0, 4.0], [2.5, 6.0]], [3.8, 5.9]),
@@ -51,8 +51,8 @@ const fn fresh(size: usize, alloc: [Known; 2], free: Known) -> Fresh {
     Fresh { size, alloc, free }
 }
 
-/// The newest kernel's figure for bulks of `n`, and whether it was measured at just this number;
-/// else it is the lower of its neighbours'.
+/// The newest kernel's figure for bulks of `n`, and whether exactly `n` was measured. For any other
+/// `n`, the lower figure of the two neighbours counts.
 pub fn bulk(n: usize) -> (f64, bool) {
     let exact = BULKS.iter().find(|(known, _)| *known == n);
     if let Some((_, [newest, _])) = exact {

@@ -1,23 +1,23 @@
-//! Measures uslub: the five mailing-list threads that it was built from, each old way against the
-//! new one.
+//! Measures uslub: the five mailing-list threads that uslub was built from, each old way against
+//! the new way. `uslub bench` runs it.
 //!
-//! Both ways are in the one binary, chosen a cache by its `Tuning`. Competitors take turns (A B A B
-//! …), the median of the rounds counts, and its spread stands beside it.
+//! One binary has both ways; the `Tuning` of a cache selects one. Competitors take turns (A B A B
+//! …). The median of the rounds counts; the report shows the spread next to it.
 //!
 //! | file | concept |
 //! |---|---|
-//! | `seeds` | a file a seed: workload, competitors, goals |
-//! | `bench` | how much is measured, and who watches |
-//! | `measure`, `quiet` | rounds and medians; what counts where the machine is shared |
+//! | `seeds` | one file for each seed: workload, competitors, goals |
+//! | `bench` | the size of a run, its rounds and its progress bar |
+//! | `measure`, `quiet` | rounds and medians; times on a shared machine |
 //! | `strategy` | caches from `key=value` settings; counters by name |
-//! | `linux`, `machine`, `pace` | the real allocator, CPUs to pin to, what is said of them |
-//! | `floor` | the least that a call can take |
-//! | `kernel` | what SLUB takes inside the kernel |
-//! | `bulks`, `fresh` | bulks out of sheaves, and out of fresh slabs |
-//! | `ring`, `threads`, `dice` | what workloads are made of |
-//! | `peers` | other allocators, measured beside ours |
-//! | `row`, `goal`, `report` | what comes out |
-//! | `table`, `page`, `chart` | how it looks: on a terminal, in a browser |
+//! | `linux`, `machine`, `pace` | the real allocator, CPUs for pinning, facts about both |
+//! | `floor` | the minimum cost of a call |
+//! | `kernel` | the cost of SLUB inside the kernel |
+//! | `bulks`, `fresh` | bulks from sheaves, and from fresh slabs |
+//! | `ring`, `threads`, `dice` | building blocks of workloads |
+//! | `peers` | comparison with other allocators |
+//! | `row`, `goal`, `report` | the results |
+//! | `table`, `page`, `chart` | presentation on a terminal and in a browser |
 
 pub mod bench;
 mod bulks;

@@ -1,4 +1,4 @@
-//! The real allocator on this machine, and the CPUs to pin to.
+//! The real allocator on this machine, and pinning of threads to CPUs. All real-time rows use it.
 
 use std::sync::OnceLock;
 
@@ -14,12 +14,12 @@ use crate::error::Failure;
 /// The real allocator.
 pub type Slub = Allocator<Linux>;
 
-/// Address space that each reserves, in bytes.
+/// Address space that the allocator reserves, in bytes.
 const RESERVE: usize = 16 << 30;
-/// Milliseconds after which memory is given back: not while this program runs.
+/// Decay time of unused memory in milliseconds: longer than this program runs.
 const NEVER_MS: u32 = 3_600_000;
 
-/// An allocator that keeps all memory that it ever had, so that no round pays for another's pages.
+/// An allocator that keeps all memory, so no round pays for the pages of another round.
 pub fn steady() -> Result<&'static Slub, Failure> {
     static ALLOCATOR: Slub = Allocator::new(Linux::new());
     static READY: OnceLock<bool> = OnceLock::new();
@@ -30,7 +30,7 @@ pub fn steady() -> Result<&'static Slub, Failure> {
         };
         ALLOCATOR.platform.probe(tunables.rseq);
         ALLOCATOR.keep_indices(NR_CLASSES + 1);
-        // SAFETY: once; nobody else has it yet.
+        // SAFETY: runs once, before any other thread can use the allocator.
         unsafe { ALLOCATOR.init(RESERVE, tunables) }
     });
     ready
@@ -47,12 +47,12 @@ pub fn cpus() -> Vec<usize> {
     known.collect()
 }
 
-/// This thread stays on one CPU until the value is dropped.
+/// Pins this thread to one CPU until the value is dropped.
 #[must_use]
 pub struct Pinned(CpuSet);
 
 impl Pinned {
-    /// On one CPU.
+    /// Pins to the CPU `cpu`.
     pub fn to(cpu: usize) -> Result<Self, Failure> {
         let refused = |error| Failure::System(format!("this thread cannot be pinned: {error}"));
         let before = sched_getaffinity(Pid::from_raw(0)).map_err(refused)?;
@@ -62,7 +62,7 @@ impl Pinned {
         Ok(Self(before))
     }
 
-    /// On the last CPU, where least else happens.
+    /// Pins to the last CPU, which has the least other load.
     pub fn to_the_last() -> Result<Self, Failure> {
         Self::to(cpus().last().copied().unwrap_or(0))
     }
@@ -70,12 +70,12 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // If that fails the thread stays where it is, which harms nobody.
+        // If the call fails, the thread stays pinned, which is harmless.
         let _ = sched_setaffinity(Pid::from_raw(0), &self.0);
     }
 }
 
-/// Two CPUs for two threads; the same one twice where there is no other.
+/// Two CPUs for two threads; the same CPU twice if there is only one.
 pub fn two_cpus() -> [usize; 2] {
     match cpus()[..] {
         [.., a, b] => [a, b],

@@ -1,4 +1,4 @@
-//! Where and how it was measured.
+//! The machine and the versions of a measurement, for the head of a report.
 
 use std::fs;
 
@@ -8,34 +8,34 @@ use crate::error::Failure;
 use crate::linux;
 use crate::pace::Pace;
 
-/// The machine, and what ran on it.
+/// The machine, and the software that ran on it.
 #[derive(Debug, Serialize)]
 pub struct Machine {
-    /// Model of its processor.
+    /// Model of the processor.
     pub machine: String,
     /// CPUs that this process may use.
     pub cpus: usize,
     /// Version of the kernel.
     pub kernel: String,
-    /// How per-CPU slots are reached.
+    /// How the allocator accesses per-CPU slots.
     pub mode: &'static str,
-    /// What two steps take that everything is made of.
+    /// The cost of two basic steps on this machine.
     pub pace: Pace,
-    /// What was measured with what.
+    /// The versions of the programs involved.
     pub versions: Versions,
 }
 
-/// What was measured with what.
+/// The versions of the programs involved.
 #[derive(Debug, Serialize)]
 pub struct Versions {
-    /// This program.
+    /// The version of this program.
     pub uslub: &'static str,
     /// The compiler's optimisation.
     pub build: &'static str,
 }
 
 impl Machine {
-    /// This one.
+    /// Reads the facts of this machine.
     pub(crate) fn look() -> Result<Self, Failure> {
         Ok(Self {
             machine: processor(),

@@ -1,22 +1,22 @@
-//! Rounds and medians.
+//! Rounds and medians: `bench` runs competitors in turn and summarises them by these functions.
 
 use std::time::Instant;
 
 use crate::error::Failure;
 
-/// What a competitor reached in its rounds.
+/// The figures of a competitor over its rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// The middle one.
+    /// The median.
     pub median: f64,
-    /// The least.
+    /// The minimum.
     pub least: f64,
-    /// The greatest.
+    /// The maximum.
     pub greatest: f64,
 }
 
 impl Sample {
-    /// Of at least one value.
+    /// The summary of at least one value.
     pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let n = values.len();
@@ -30,19 +30,19 @@ impl Sample {
         }
     }
 
-    /// Of the ratio of the new to the old in each round: what slowed both down is in none of them.
+    /// The summary of the ratio new to old in each round. A disturbance of both cancels out.
     pub fn of_ratios(new: &[f64], old: &[f64]) -> Self {
         Self::of(new.iter().zip(old).map(|(new, old)| new / old).collect())
     }
 
-    /// Of a part of each round's outcome.
+    /// The summary of one part of each round's result.
     pub fn of_each<T>(rounds: &[T], part: impl Fn(&T) -> f64) -> Self {
         Self::of(rounds.iter().map(part).collect())
     }
 }
 
-/// Runs all competitors in turn, `rounds` times after `warm_up` times; `drawn` is called after each
-/// turn.
+/// Runs all competitors in turn: first `warm_up` rounds, then `rounds` measured rounds. Calls
+/// `drawn` after each turn.
 pub fn interleave<T, const N: usize>(
     rounds: usize,
     warm_up: usize,

@@ -1,5 +1,5 @@
-//! The pace of this machine: what two steps take that everything is made of, beside what they took
-//! where the goals in nanoseconds were set.
+//! The pace of this machine: the cost of two basic steps, compared with their cost on the machine
+//! where the goals in nanoseconds were set. `machine` reports it; seeds 0 and 2 use it.
 
 use std::cell::Cell;
 use std::fmt;
@@ -11,35 +11,35 @@ use serde::Serialize;
 
 use crate::measure::nanoseconds;
 
-/// A load that the next one waits for, in nanoseconds, where the goals were set.
+/// A dependent load, in nanoseconds, on the machine where the goals were set.
 const LOAD_NS: f64 = 1.1;
-/// A compare-and-swap that nobody contends, there: the middle of 2.5 to 3.1.
+/// An uncontended compare-and-swap on that machine: the middle of 2.5 to 3.1 ns.
 const EXCHANGE_NS: f64 = 2.8;
-/// Steps a window.
+/// Steps per window.
 const STEPS: usize = 20_000;
-/// Windows; the shortest counts.
+/// Number of windows; the shortest counts.
 const WINDOWS: usize = 25;
-/// Words that the loads go round in: half of the smallest first-level cache.
+/// Words in the cycle of loads: half of the smallest first-level cache.
 const WORDS: usize = 2048;
-/// Words from one load to the next: a line and one.
+/// Words from one load to the next: a cache line and one word.
 const STRIDE: usize = 9;
 
-/// What two steps take here, in nanoseconds.
+/// The cost of two basic steps on this machine, in nanoseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Pace {
-    /// A load from the first-level cache that the next one waits for.
+    /// A dependent load from the first-level cache.
     pub load_ns: f64,
-    /// A compare-and-swap that nobody contends.
+    /// An uncontended compare-and-swap.
     pub exchange_ns: f64,
 }
 
 impl Pace {
-    /// Of this machine, now.
+    /// Measures this machine now.
     pub fn look() -> Self {
         let word = AtomicU64::new(0);
         let exchange = || {
             for step in 0..STEPS as u64 {
-                // Relaxed: nobody else has it.
+                // Relaxed: no other thread uses the word.
                 let swapped = word.compare_exchange(step, step + 1, Relaxed, Relaxed);
                 black_box(swapped.is_ok());
             }
@@ -57,7 +57,7 @@ fn shortest(window: impl Fn() -> f64) -> f64 {
     (0..WINDOWS).map(|_| window()).fold(f64::INFINITY, f64::min)
 }
 
-/// Nanoseconds of a load that the next one waits for, in one window.
+/// Nanoseconds of a dependent load, in one window.
 pub fn load() -> f64 {
     let ring: Vec<_> = (0..WORDS).map(|_| Link(Cell::new(None))).collect();
     for (at, link) in ring.iter().enumerate() {
@@ -66,7 +66,7 @@ pub fn load() -> f64 {
     let mut here = &ring[0];
     let (time, ()) = nanoseconds(|| {
         for _ in 0..STEPS {
-            // No choice but a jump, which is foreseen: nothing but the load takes time.
+            // A predicted jump instead of a conditional move: only the load takes time.
             let Some(next) = here.0.get() else { break };
             here = next;
         }
@@ -75,11 +75,11 @@ pub fn load() -> f64 {
     time / STEPS as f64
 }
 
-/// A word that says where the next is.
+/// A word that holds the address of the next word.
 struct Link<'a>(Cell<Option<&'a Link<'a>>>);
 
-/// What nanoseconds would be where the goals were set, as far as one figure can tell, if a load
-/// takes `load_ns` here: in words.
+/// Converts nanoseconds to the machine where the goals were set, in words. `load_ns` is the cost of
+/// a load here. One ratio is only an estimate.
 pub fn where_goals_were_set(ns: f64, load_ns: f64) -> String {
     format!("{:.2} ns where goals were set", ns * LOAD_NS / load_ns)
 }

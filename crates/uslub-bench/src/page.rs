@@ -1,4 +1,4 @@
-//! How a report looks in a browser: one page that needs nothing but itself.
+//! A report as one self-contained HTML page.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use crate::report::{Report, SeedReport, Table};
 use crate::row::Row;
 use crate::table::{change, met, with_spread};
 
-/// The whole page.
+/// The whole page of a report.
 pub fn html(report: &Report) -> String {
     let mut body = String::new();
     let machine = &report.machine;
@@ -36,7 +36,7 @@ pub fn html(report: &Report) -> String {
     document("uslub: five threads, old against new", &body)
 }
 
-/// A page of its own.
+/// An HTML document with this title and body.
 pub fn document(title: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
@@ -48,7 +48,7 @@ pub fn document(title: &str, body: &str) -> String {
     )
 }
 
-/// A line a seed: how many of its goals are met.
+/// A line for each seed: the number of met goals.
 fn summary(report: &Report) -> String {
     let mut list = String::from("<ul class=\"summary\">");
     for seed in &report.seeds {
@@ -84,7 +84,7 @@ fn push_seed(body: &mut String, seed: &SeedReport) {
     body.push_str("</section>");
 }
 
-/// A picture with its title and legend.
+/// Appends a chart with its title and legend.
 pub fn push_chart(body: &mut String, chart: &Chart) {
     let _ = write!(
         body,
@@ -139,7 +139,7 @@ fn push_rows(body: &mut String, rows: &[Row]) {
     body.push_str("</tbody></table>");
 }
 
-/// A value, its spread smaller.
+/// A table cell with a value and its spread in smaller type.
 pub fn spread_cell(value: Option<f64>, spread: Option<[f64; 2]>) -> String {
     let text = with_spread(value, spread);
     match text.split_once(" (") {
@@ -167,7 +167,7 @@ fn push_own(body: &mut String, table: &Table) {
     body.push_str("</tbody></table></details>");
 }
 
-/// Text as a page has it.
+/// Text with HTML's special characters escaped.
 pub fn escape(text: &str) -> String {
     let text = text.replace('&', "&amp;").replace('<', "&lt;");
     text.replace('>', "&gt;").replace('"', "&quot;")

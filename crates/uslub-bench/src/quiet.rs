@@ -1,13 +1,16 @@
-//! What a step takes while nobody else uses the processor's core.
+//! The time of a step while no other program uses the processor's core. Most rows use it.
 //!
-//! On a shared machine the other half of a core belongs to somebody else, for some milliseconds at
-//! a time, and all that keeps more than one unit of the core busy then takes up to twice as long.
-//! So work is cut into slices, with a probe before and after each that does nothing but fill the
-//! units of the core; the eighth of all steps whose probes were shortest is what counts, and until
-//! so many are done alone, a slice is begun only once a probe takes no longer than the shortest
-//! ever, or patience is at its end. What is measured has no say in which they are, and on a machine
-//! of one's own they are any eighth. It is for work that goes on evenly: a step that is rare and
-//! takes long would mostly go uncounted.
+//! On a shared machine, another program may use the other half of the core for some milliseconds.
+//! Work that keeps more than one unit of the core busy then takes up to twice as long.
+//!
+//! - The work is cut into slices. Before and after each slice runs a probe, which only keeps the
+//!   units of the core busy.
+//! - The eighth of all steps with the shortest probes counts.
+//! - Until an eighth of all steps ran on a quiet core, a slice waits for a short probe. The wait
+//!   ends when a probe is about as short as the shortest ever, or after a time limit.
+//!
+//! The measured work does not influence the choice of slices. On an unshared machine the chosen
+//! eighth is arbitrary. The method fits uniform work: it mostly misses a rare and long step.
 
 use std::hint::black_box;
 use std::ops::Range;
@@ -15,33 +18,33 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::measure::nanoseconds;
 
-/// Nanoseconds of a slice, about.
+/// Approximate length of a slice, in nanoseconds.
 const SLICE_NS: f64 = 60_000.0;
-/// How much longer than the one before it a slice may be.
+/// Most steps of a slice, as a multiple of the steps of the slice before.
 const GROWTH: usize = 8;
-/// What part of all steps counts.
+/// One in this number of steps counts.
 const PART: usize = 8;
-/// Turns of a probe: 3 microseconds.
+/// Iterations of a probe: 3 microseconds.
 const TURNS: u64 = 1_500;
-/// How much longer than the shortest ever a probe takes at most where nobody else uses the core.
+/// Longest probe on a quiet core, as a multiple of the shortest probe ever.
 const ALONE: f64 = 1.05;
-/// How long is waited for that, in times of what the steps before took.
+/// Longest wait for a quiet core, as a multiple of the time of the work so far.
 const PATIENCE: f64 = 4.0;
-/// Chains of a turn that do not wait for each other: more than a core has units.
+/// Independent dependency chains in an iteration: more than a core has units.
 const CHAINS: usize = 12;
 
-/// Part of a run.
+/// A part of a run.
 struct Slice {
-    /// The longer probe beside it, in nanoseconds.
+    /// The longer of the probes before and after the slice, in nanoseconds.
     probe: f64,
-    /// Nanoseconds that it took.
+    /// Time of the slice, in nanoseconds.
     time: f64,
-    /// Steps that it did.
+    /// Steps of the slice.
     steps: usize,
 }
 
-/// Nanoseconds of one of `steps` steps, of which `work` does those that it is given; 0.0 if there
-/// are none.
+/// Nanoseconds per step for `steps` steps; 0.0 if `steps` is 0. `work` runs the given range of
+/// steps.
 #[inline(always)]
 pub fn nanoseconds_a_step(steps: usize, mut work: impl FnMut(Range<usize>)) -> f64 {
     let mut slices: Vec<Slice> = Vec::new();
@@ -71,7 +74,7 @@ pub fn nanoseconds_a_step(steps: usize, mut work: impl FnMut(Range<usize>)) -> f
     quietest(slices, steps)
 }
 
-/// Nanoseconds of a step in the quietest slices.
+/// Nanoseconds per step in the quietest slices.
 fn quietest(mut slices: Vec<Slice>, steps: usize) -> f64 {
     slices.sort_by(|a, b| a.probe.total_cmp(&b.probe));
     let (mut time, mut counted) = (0.0, 0);
@@ -86,24 +89,24 @@ fn quietest(mut slices: Vec<Slice>, steps: usize) -> f64 {
 }
 
 impl Slice {
-    /// Steps of the one after it.
+    /// Steps of the next slice.
     fn next(&self) -> usize {
         let fit = SLICE_NS / self.time.max(1.0) * self.steps as f64;
         (fit as usize).clamp(1, self.steps * GROWTH)
     }
 }
 
-/// Nanoseconds of the shortest probe ever, as bits: those of positive numbers are in their order.
+/// Shortest probe ever in nanoseconds, as bits. The bits of positive numbers have their order.
 static SHORTEST: AtomicU64 = AtomicU64::new(f64::INFINITY.to_bits());
 
-/// Whether somebody else used the core during a probe that took so long.
+/// Whether another program used the core during a probe of this length.
 fn is_shared(probe: f64) -> bool {
-    // Relaxed: a number that nothing else hangs on.
+    // Relaxed: the number publishes no other data.
     let shortest = SHORTEST.fetch_min(probe.to_bits(), Relaxed);
     probe > f64::from_bits(shortest) * ALONE
 }
 
-/// Nanoseconds of work that fills the units of a core and needs no memory.
+/// Time in nanoseconds of work that fills the units of a core and accesses no memory.
 #[inline(never)]
 fn probe() -> f64 {
     let mut chains: [u64; CHAINS] = black_box([1; CHAINS]);

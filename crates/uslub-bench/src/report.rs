@@ -1,4 +1,4 @@
-//! What comes out of a run.
+//! The result of a run of seeds, and its JSON. `table` and `page` present it.
 
 use serde::Serialize;
 
@@ -6,24 +6,24 @@ use crate::chart::Chart;
 use crate::machine::Machine;
 use crate::row::Row;
 
-/// What one seed gave.
+/// The result of one seed.
 #[derive(Debug)]
 pub struct SeedReport {
-    /// Its number.
+    /// The seed's number.
     pub seed: u8,
-    /// Its name.
+    /// The seed's name.
     pub title: &'static str,
-    /// The thread that it comes from.
+    /// The mailing-list thread of the seed.
     pub source: &'static str,
-    /// What it is about, in plain words.
+    /// The seed's subject, in plain words.
     pub about: &'static str,
-    /// What was run here.
+    /// The workload that ran here.
     pub workload: String,
-    /// The thread's own table.
+    /// The table from the thread.
     pub own: Table,
-    /// What was measured.
+    /// The measured rows.
     pub rows: Vec<Row>,
-    /// The same as pictures.
+    /// Charts of the rows.
     pub charts: Vec<Chart>,
 }
 
@@ -45,39 +45,39 @@ impl Table {
         }
     }
 
-    /// One more line.
+    /// Adds a line.
     pub fn push(&mut self, row: &[String]) {
         self.rows.push(row.to_vec());
     }
 }
 
-/// All of it.
+/// The result of all seeds.
 #[derive(Debug)]
 pub struct Report {
-    /// Where and how it was measured.
+    /// The machine and the versions.
     pub machine: Machine,
     /// `quick` or `full`.
     pub size: &'static str,
-    /// Rounds that each median is of.
+    /// Rounds behind each median.
     pub rounds: usize,
-    /// Seconds that it took.
+    /// Duration of the run in seconds.
     pub seconds: f64,
-    /// By seed.
+    /// The result of each seed.
     pub seeds: Vec<SeedReport>,
 }
 
 impl Report {
-    /// All lines of all seeds.
+    /// All rows of all seeds.
     pub fn rows(&self) -> impl Iterator<Item = &Row> {
         self.seeds.iter().flat_map(|seed| &seed.rows)
     }
 
-    /// The lines whose goal is missed.
+    /// The rows that miss their goal.
     pub fn missed(&self) -> impl Iterator<Item = &Row> {
         self.rows().filter(|row| row.met == Some(false))
     }
 
-    /// The lines that could not be measured.
+    /// The rows that could not be measured.
     pub fn absent(&self) -> impl Iterator<Item = &Row> {
         self.rows().filter(|row| row.new.is_none())
     }
@@ -86,7 +86,7 @@ impl Report {
     ///
     /// # Errors
     ///
-    /// None that a report can cause.
+    /// No report causes an error.
     pub fn json(&self) -> serde_json::Result<String> {
         #[derive(Serialize)]
         struct Flat<'a> {

@@ -1,9 +1,10 @@
-//! A ring from one producer to one consumer: pointers change CPUs in batches.
+//! A ring buffer of pointers from one producer to one consumer. P4 and seed 4 pass objects between
+//! CPUs in batches through it.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicUsize};
 
-/// Looks before a side that waits lets others run.
+/// Polls before a waiting side yields its CPU.
 const LOOKS: usize = 256;
 
 #[repr(align(128))]
@@ -12,9 +13,9 @@ struct Line(AtomicUsize);
 /// A ring of pointers.
 pub struct Ring {
     slots: Box<[AtomicPtr<u8>]>,
-    /// Pointers put in so far; written by the producer.
+    /// Number of pointers put in so far. Only the producer writes it.
     tail: Line,
-    /// Pointers taken out so far; written by the consumer.
+    /// Number of pointers taken out so far. Only the consumer writes it.
     head: Line,
 }
 
@@ -33,38 +34,38 @@ impl Ring {
         &self.slots[number & (self.slots.len() - 1)]
     }
 
-    /// Puts all pointers in and returns true, or none when there is no room for all.
+    /// Puts all pointers in and returns true, or puts none in if there is no room for all.
     pub fn try_put(&self, batch: &[*mut u8]) -> bool {
-        // Relaxed: the producer's own. Acquire: the consumer is done with the slots.
+        // Relaxed: only the producer writes the tail. Acquire: the consumer has read the slots.
         let (tail, head) = (self.tail.0.load(Relaxed), self.head.0.load(Acquire));
         if tail + batch.len() - head > self.slots.len() {
             return false;
         }
         for (i, &pointer) in batch.iter().enumerate() {
-            // Relaxed: published with the tail.
+            // Relaxed: the release store of the tail publishes the slot.
             self.slot(tail + i).store(pointer, Relaxed);
         }
-        // Release: the slots, and what the pointers point to.
+        // Release: publishes the slots and the memory that the pointers refer to.
         self.tail.0.store(tail + batch.len(), Release);
         true
     }
 
-    /// Takes as many pointers out as there are, at most `batch.len()`; returns how many.
+    /// Takes out the available pointers, at most `batch.len()`; returns their number.
     pub fn try_take(&self, batch: &mut [*mut u8]) -> usize {
-        // Relaxed: the consumer's own. Acquire: what the producer released.
+        // Relaxed: only the consumer writes the head. Acquire: pairs with the producer's release.
         let (head, tail) = (self.head.0.load(Relaxed), self.tail.0.load(Acquire));
         let n = (tail - head).min(batch.len());
         for (i, pointer) in batch[..n].iter_mut().enumerate() {
-            // Relaxed: acquired with the tail.
+            // Relaxed: the acquire load of the tail covers the slot.
             *pointer = self.slot(head + i).load(Relaxed);
         }
-        // Release: the slots may be used again.
+        // Release: the producer may reuse the slots.
         self.head.0.store(head + n, Release);
         n
     }
 }
 
-/// Waits until `ready` says so.
+/// Waits until `ready` returns true.
 pub fn wait_until(mut ready: impl FnMut() -> bool) {
     let mut looks = 0;
     while !ready() {

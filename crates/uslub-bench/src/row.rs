@@ -1,4 +1,4 @@
-//! One line of the result.
+//! One row of a report: old and new figure of a measurement, with its goal.
 
 use serde::Serialize;
 
@@ -6,43 +6,43 @@ use crate::error::Failure;
 use crate::goal::{Goal, change};
 use crate::measure::Sample;
 
-/// One line of the result.
+/// One row of a report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// Number of the seed.
     pub seed: u8,
-    /// What was measured.
+    /// The name of the measurement.
     pub name: String,
-    /// Unit of old and new.
+    /// Unit of the old and new figure.
     pub unit: &'static str,
-    /// What the old way reached: the median of its rounds.
+    /// The median of the old way's rounds.
     pub old: Option<f64>,
-    /// What the new way reached.
+    /// The median of the new way's rounds.
     pub new: Option<f64>,
-    /// From old to new, in per cent.
+    /// The change from old to new, in per cent.
     pub change: Option<f64>,
-    /// The median of the rounds' own changes, in per cent, where that is what is judged.
+    /// The median of the changes within each round, in per cent, if the goal is about this median.
     pub change_by_rounds: Option<f64>,
-    /// What the seed reported, in words.
+    /// The figure that the thread reported, in words.
     pub reported: String,
-    /// What must be shown, in words.
+    /// The goal, in words.
     pub goal: String,
-    /// Whether it is; nothing where there is no goal or no figure.
+    /// Whether the goal is met; `None` without a goal or a figure.
     pub met: Option<bool>,
-    /// The parts of the goal that are not met, in words.
+    /// The missed conditions of the goal, in words.
     pub missed: String,
-    /// Least and greatest of the old rounds.
+    /// Minimum and maximum of the old rounds.
     pub old_spread: Option<[f64; 2]>,
-    /// Least and greatest of the new rounds.
+    /// Minimum and maximum of the new rounds.
     pub new_spread: Option<[f64; 2]>,
-    /// What the kernel's own code, version 7.2.12, takes on such a machine.
+    /// The cost of the code of Linux 7.2.12 on the machine of the goals.
     pub kernel: Option<f64>,
-    /// What else is to be known.
+    /// A remark for the reader.
     pub note: String,
 }
 
 impl Row {
-    /// A measured line.
+    /// A measured row.
     pub fn new(
         seed: u8,
         name: impl Into<String>,
@@ -71,7 +71,7 @@ impl Row {
         }
     }
 
-    /// A line that could not be measured, with the reason.
+    /// A row that could not be measured, with the reason.
     pub fn without(seed: u8, name: impl Into<String>, unit: &'static str, why: &Failure) -> Self {
         Self {
             seed,
@@ -92,25 +92,26 @@ impl Row {
         }
     }
 
-    /// With the ratios of the rounds, whose median is judged instead of the ratio of the medians.
+    /// Sets the ratios of the rounds. The goal is then about their median, not about the ratio of
+    /// the medians.
     pub fn by_rounds(mut self, ratios: Sample) -> Self {
         self.change_by_rounds = change(1.0, ratios.median);
         self
     }
 
-    /// With what the seed reported.
+    /// Sets the figure that the thread reported.
     pub fn reported(mut self, text: impl Into<String>) -> Self {
         self.reported = text.into();
         self
     }
 
-    /// With what the kernel's own code takes.
+    /// Sets the figure of the kernel's own code.
     pub fn kernel(mut self, figure: Option<f64>) -> Self {
         self.kernel = figure;
         self
     }
 
-    /// With a remark.
+    /// Sets a remark.
     pub fn note(mut self, text: impl Into<String>) -> Self {
         self.note = text.into();
         self

@@ -1,4 +1,4 @@
-//! Caches from `key=value` settings, and counters by name.
+//! Caches from `key=value` settings, and counters by name, for all seeds and parts.
 
 use uslub_core::Allocator;
 use uslub_core::args::{CacheArgs, Flags};
@@ -9,7 +9,7 @@ use uslub_core::tunables::{SetError, Tuning};
 
 use crate::error::Failure;
 
-/// The one place where a tuning is made: defaults with some settings changed.
+/// The only constructor of a tuning: the defaults, changed by `settings`.
 pub fn tuning(settings: &[&str]) -> Result<Tuning, Failure> {
     let mut tuning = Tuning::DEFAULT;
     for setting in settings {
@@ -21,16 +21,16 @@ pub fn tuning(settings: &[&str]) -> Result<Tuning, Failure> {
     Ok(tuning)
 }
 
-/// A cache of one competitor, which goes with this value.
+/// A cache of one competitor; dropping the value destroys the cache.
 pub struct Strategy<'a, P: Platform> {
-    /// Whose it is.
+    /// The allocator of the cache.
     pub slub: &'a Allocator<P>,
     /// The cache.
     pub cache: &'a KmemCache<P>,
 }
 
 impl<'a, P: Platform> Strategy<'a, P> {
-    /// A fresh cache of objects of `size` bytes that behaves as the settings say.
+    /// A new cache of objects of `size` bytes, with these settings.
     pub fn new(slub: &'a Allocator<P>, size: usize, settings: &[&str]) -> Result<Self, Failure> {
         let mut args = CacheArgs::new("bench", size);
         args.flags |= Flags::NO_MERGE;
@@ -41,8 +41,9 @@ impl<'a, P: Platform> Strategy<'a, P> {
         }
     }
 
-    /// Lets competitors that make their caches in turn change places: where a cache's records lie
-    /// can matter as much as how it behaves. Called once a round, it does so every other one.
+    /// Swaps the metadata positions of competitors that create their caches in turn. The position
+    /// of a cache's metadata can matter as much as its settings. Call this once a round; it swaps
+    /// every other round.
     pub fn change_places(slub: &'a Allocator<P>, round: usize) -> Result<(), Failure> {
         if round % 2 == 1 {
             drop(Self::new(slub, 64, &[])?);
@@ -50,7 +51,7 @@ impl<'a, P: Platform> Strategy<'a, P> {
         Ok(())
     }
 
-    /// What a counter says.
+    /// The value of a counter.
     pub fn count(&self, item: &str) -> Result<u64, Failure> {
         let known = STAT_ITEMS.iter().find(|(_, name)| *name == item);
         let Some(&(item, _)) = known else {
@@ -59,19 +60,19 @@ impl<'a, P: Platform> Strategy<'a, P> {
         Ok(self.slub.stat(self.cache, item))
     }
 
-    /// Objects in a slab.
+    /// Objects per slab.
     pub fn slab_objects(&self) -> usize {
         self.cache.oo.objects as usize
     }
 
-    /// Which slab an object lies in: its page number.
+    /// The page number of the slab of an object.
     pub fn slab_of(&self, object: *mut u8) -> Option<u32> {
         let arena = &self.slub.zone.arena;
         let page = arena.page_of(object as usize)?;
         Some(arena.page_of_slab(self.cache.slab_of(arena, page)).0)
     }
 
-    /// Fails unless everything that was allocated is freed, and the allocator's books are in order.
+    /// Fails if an object is still allocated or the allocator's validation fails.
     pub fn check_at_rest(&self) -> Result<(), Failure> {
         let info = self.slub.info(self.cache);
         if info.live_objs() != 0 || info.allocs != info.frees {
@@ -88,7 +89,7 @@ impl<'a, P: Platform> Strategy<'a, P> {
 
 impl<P: Platform> Drop for Strategy<'_, P> {
     fn drop(&mut self) {
-        // SAFETY: whoever measures is done with the cache. Objects that it lost stay lost.
+        // SAFETY: the measurement no longer uses the cache. Lost objects stay lost.
         unsafe { self.slub.destroy(self.cache, |_| ()) };
     }
 }

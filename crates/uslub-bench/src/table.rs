@@ -1,4 +1,4 @@
-//! How a report looks on a terminal.
+//! A report as text for a terminal.
 
 use std::fmt::Write;
 
@@ -12,8 +12,7 @@ use crate::row::Row;
 /// Narrowest table, in columns of text.
 pub const NARROWEST: u16 = 80;
 
-/// The whole report as text, at most `width` columns wide where that is possible; what was not met
-/// comes last.
+/// The whole report as text, at most `width` columns wide if possible. The missed goals come last.
 pub fn text(report: &Report, width: u16) -> String {
     let mut text = head(report);
     for seed in &report.seeds {
@@ -26,7 +25,7 @@ pub fn text(report: &Report, width: u16) -> String {
     text
 }
 
-/// Where and how it was measured.
+/// The machine and the versions.
 pub fn head(report: &Report) -> String {
     let machine = &report.machine;
     format!(
@@ -46,7 +45,7 @@ pub fn head(report: &Report) -> String {
     )
 }
 
-/// What was not measured and what was not met.
+/// The rows without measurement and the missed goals.
 pub fn verdict(report: &Report) -> String {
     let mut text = String::new();
     for row in report.absent() {
@@ -111,12 +110,12 @@ fn right(text: String) -> Cell {
     Cell::new(text).set_alignment(CellAlignment::Right)
 }
 
-/// Whether a row's goal is met, in a word.
+/// Whether a row's goal is met, in one word.
 pub fn met(row: &Row) -> &'static str {
     verdict_of(row.met)
 }
 
-/// Whether a goal is met, in a word; none without a goal.
+/// Whether a goal is met, in one word; empty without a goal.
 pub fn verdict_of(met: Option<bool>) -> &'static str {
     match met {
         Some(true) => "yes",
@@ -125,17 +124,17 @@ pub fn verdict_of(met: Option<bool>) -> &'static str {
     }
 }
 
-/// The change of a row in per cent: the one that is judged.
+/// The change of a row in per cent: the change that the goal is about.
 pub fn change(row: &Row) -> String {
     match row.change_by_rounds.or(row.change) {
-        // A multiple says more.
+        // A multiple is easier to read than a large percentage.
         Some(change) if change > 400.0 => format!("× {}", figure(change / 100.0 + 1.0)),
         Some(change) => format!("{} %", signed(change)),
         None => "–".to_owned(),
     }
 }
 
-/// A value with the least and greatest behind it, where they are known and differ.
+/// A value, followed by minimum and maximum if they are known and differ.
 pub fn with_spread(value: Option<f64>, spread: Option<[f64; 2]>) -> String {
     match (value, spread) {
         (Some(value), Some([least, greatest])) if least < greatest => {
@@ -154,7 +153,7 @@ fn optional(value: Option<f64>) -> String {
     value.map_or_else(|| "–".to_owned(), figure)
 }
 
-/// A number with as many digits as it deserves.
+/// A number with an appropriate number of digits.
 pub fn figure(value: f64) -> String {
     match value.abs() {
         v if v >= 1000.0 => grouped(value.round() as i64),

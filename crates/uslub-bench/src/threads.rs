@@ -1,8 +1,8 @@
-//! Threads that end.
+//! Joining of threads with propagation of panics.
 
 use std::thread::ScopedJoinHandle;
 
-/// What a thread returns; its panic goes on here.
+/// The result of a thread. A panic of the thread continues in the caller.
 pub fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
     thread
         .join()

@@ -1,4 +1,4 @@
-//! `uslub bench`: what is measured, and where the result goes.
+//! `uslub bench`: selects the measurements and writes their report. `main` calls [`run`].
 
 use crate::cli::{BenchCommand, PeersOptions, SeedsOptions};
 use crate::compare;
@@ -14,10 +14,10 @@ use uslub_bench::peers::cost;
 use uslub_bench::peers::{self, Peers};
 use uslub_bench::{Bench, Size, page, seeds, table};
 
-/// Width of the table where it goes to no terminal, in columns of text.
+/// Width of the table when standard output is not a terminal, in columns of text.
 const WIDTH: u16 = 132;
 
-/// Runs a bench.
+/// Runs the selected benchmark.
 pub fn run(what: &BenchCommand) -> Result<Ending, Failure> {
     match what {
         BenchCommand::Seeds(options) => run_seeds(options),
@@ -59,7 +59,7 @@ fn run_peers(options: &PeersOptions) -> Result<Ending, Failure> {
     )
 }
 
-/// Does a child's work.
+/// Does the work of a child process that `uslub bench peers` started.
 fn serve(face: &str, work: &str, number: usize) -> Result<Ending, Failure> {
     let Some(work) = Work::from_words(work, number) else {
         return Err(Failure::usage(
@@ -87,14 +87,14 @@ fn bench(quick: bool) -> Bench {
     }
 }
 
-/// Where a report goes.
+/// The destinations of a report.
 struct Output<'a> {
     html: &'a Option<PathBuf>,
     json: &'a Option<PathBuf>,
 }
 
 impl<'a> Output<'a> {
-    /// To these files; what cannot be written is said before minutes are spent.
+    /// A report to these files. Fails before the benchmark if a file cannot be written.
     fn checked(html: &'a Option<PathBuf>, json: &'a Option<PathBuf>) -> Result<Self, Failure> {
         for file in [html, json].into_iter().flatten() {
             if !is_stdout(file) {
@@ -104,7 +104,7 @@ impl<'a> Output<'a> {
         Ok(Self { html, json })
     }
 
-    /// Writes the report wherever it was asked for.
+    /// Writes the report to every requested destination.
     fn give(
         &self,
         page: impl Fn() -> String,
@@ -130,13 +130,13 @@ impl<'a> Output<'a> {
                 write(file, &(json + "\n"))?;
             }
         }
-        // Whoever closes standard output has read enough.
+        // A closed standard output is no failure: its reader has read enough.
         let _ = std::io::stdout().write_all(on_stdout.as_bytes());
         Ok(Ending::Exited(0))
     }
 }
 
-/// The parts that were asked for.
+/// The parts that the user requested.
 fn parts(words: &[String]) -> Result<Vec<&'static str>, Failure> {
     let known = peers::parts();
     let mut chosen = Vec::new();
@@ -155,7 +155,7 @@ fn parts(words: &[String]) -> Result<Vec<&'static str>, Failure> {
     Ok(chosen)
 }
 
-/// The seeds that were asked for; in any order, each once.
+/// The seeds that the user requested, in the order of the command line.
 fn numbers(words: &[String]) -> Result<Vec<u8>, Failure> {
     let known = seeds::numbers();
     let mut chosen = Vec::new();
@@ -188,7 +188,7 @@ fn write(file: &Path, text: &str) -> Result<(), Failure> {
     })
 }
 
-/// Columns of the terminal, if standard output is one.
+/// Columns of the terminal, if standard output is a terminal.
 fn width() -> u16 {
     let size = console::Term::stdout().size_checked();
     size.map_or(WIDTH, |(_, columns)| columns)

@@ -34,21 +34,21 @@ pub enum Command {
 pub enum BenchCommand {
     /// The five mailing-list threads that uslub was built from, each old way against the new one
     Seeds(SeedsOptions),
-    /// Other allocators beside ours: speed, memory and real programs
+    /// Compare uslub with other allocators: speed, memory and real programs
     Peers(PeersOptions),
-    /// A program of your own, on uslub, glibc and what else is installed
+    /// Run a program of your own on uslub, glibc and every other installed allocator
     Run(CompareOptions),
-    /// What `peers` runs in processes of their own
+    /// Run one measurement of `peers` in its own process
     #[command(hide = true)]
     PeerChild {
         /// The allocator
         face: String,
-        /// What it is to do
+        /// The work to do
         work: String,
-        /// How much of it
+        /// The amount of work
         number: usize,
     },
-    /// What `peers` runs programs by, to see what they cost
+    /// Run a program for `peers` and measure its cost
     #[command(hide = true)]
     ProgramChild {
         /// The library to preload; may be empty
@@ -63,7 +63,7 @@ pub enum BenchCommand {
 #[derive(Args, Debug)]
 #[command(after_help = PEERS_HELP)]
 pub struct PeersOptions {
-    /// Which parts: P1 to P7, K, or all
+    /// Parts to run: P1 to P7, K, or all
     #[arg(value_name = "PART", default_value = "all")]
     pub parts: Vec<String>,
 
@@ -75,12 +75,12 @@ pub struct PeersOptions {
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
-    /// Write every figure to FILE as JSON; - is standard output, which then has nothing else
+    /// Write every figure to FILE as JSON; if FILE is -, standard output has only the JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
 
-/// The part of the help behind the options.
+/// The part of the help after the options.
 const PEERS_HELP: &str = "\
 Parts: P1 one object, P2 N objects, P3 very many live objects, P4 one CPU allocates and another frees,
 P5 churn and rest, P6 real programs, P7 sleeping threads, K the kernel's own figures beside ours.
@@ -97,32 +97,32 @@ Exit status: 0 when it ran, whatever was met; what was not met is printed last."
     after_help = COMPARE_HELP
 )]
 pub struct CompareOptions {
-    /// Rounds that count; each runs the program once on every allocator
+    /// Measured rounds; each round runs the program once on every allocator
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=10_000))]
     pub rounds: usize,
 
-    /// What the program reads from standard input; by default nothing
+    /// File for the program's standard input; default: empty input
     #[arg(long, value_name = "FILE")]
     pub input: Option<PathBuf>,
 
-    /// Show what the program writes
+    /// Show the output of the program
     #[arg(long)]
     pub show_output: bool,
 
-    /// Count runs too that end with an exit status other than 0
+    /// Count runs with a nonzero exit status too
     #[arg(long)]
     pub ignore_failure: bool,
 
-    /// Write every figure to FILE as JSON; - is standard output, which then has nothing else
+    /// Write every figure to FILE as JSON; if FILE is -, standard output has only the JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 
-    /// The program and its arguments; from PROGRAM on, all words belong to it
+    /// The program and its arguments; all words from PROGRAM on belong to the program
     #[arg(required = true, trailing_var_arg = true, value_names = ["PROGRAM", "ARGS"])]
     pub command: Vec<OsString>,
 }
 
-/// The part of the help behind the options.
+/// The part of the help after the options.
 const COMPARE_HELP: &str = "\
 Allocators: glibc is the program as it is; the others are preloaded. jemalloc, mimalloc and tcmalloc take part
 where their libraries are installed.
@@ -134,11 +134,11 @@ Exit status: 0 when all runs succeeded; 2 wrong usage, 125 a run failed or could
 #[derive(Args, Debug)]
 #[command(after_help = SEEDS_HELP)]
 pub struct SeedsOptions {
-    /// Which: 0, 1, 2, 3, 4 or all
+    /// Seeds to run: 0, 1, 2, 3, 4 or all
     #[arg(default_value = "all", value_name = "SEED")]
     pub seeds: Vec<String>,
 
-    /// Take under a minute in all
+    /// Finish all seeds in less than a minute
     #[arg(long)]
     pub quick: bool,
 
@@ -146,12 +146,12 @@ pub struct SeedsOptions {
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
-    /// Write every figure to FILE as JSON; - is standard output, which then has nothing else
+    /// Write every figure to FILE as JSON; if FILE is -, standard output has only the JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
 
-/// The part of the help behind the options.
+/// The part of the help after the options.
 const SEEDS_HELP: &str = "\
 Seeds:
   0  the freelist of a fresh slab is built for what is left over only
@@ -169,15 +169,15 @@ Exit status: 0 when it ran, whatever was met; 2 wrong usage; 125 it could not ru
     after_help = tunables_help()
 )]
 pub struct RunOptions {
-    /// Set a tunable; may be given several times
+    /// Set a tunable; can be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
 
-    /// Whether processes that the program starts run on uslub too
+    /// Whether child processes of the program run on uslub too
     #[arg(long, value_enum, default_value_t = Follow::Yes, value_name = "yes|no", hide_possible_values = true)]
     pub follow: Follow,
 
-    /// Write everything that is known about the run to FILE, as JSON
+    /// Write a full record of the run to FILE, as JSON
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 
@@ -185,21 +185,21 @@ pub struct RunOptions {
     #[arg(short, long)]
     pub quiet: bool,
 
-    /// The program and its arguments; from PROGRAM on, all words belong to it
+    /// The program and its arguments; all words from PROGRAM on belong to the program
     #[arg(required = true, trailing_var_arg = true, value_names = ["PROGRAM", "ARGS"])]
     pub command: Vec<OsString>,
 }
 
-/// Whether processes that the program starts run on uslub too.
+/// Whether child processes of the program run on uslub too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Follow {
-    /// They do.
+    /// Child processes run on uslub.
     Yes,
-    /// They run on the allocator that they would have had.
+    /// Child processes run on the allocator that they use without uslub.
     No,
 }
 
-/// The part of the help behind the options: tunables and exit status.
+/// The part of the help after the options: tunables and exit status.
 fn tunables_help() -> String {
     let mut text = String::from("Tunables for --set (default; range):\n");
     let width = TUNABLES.iter().map(|t| t.name.len()).max().unwrap_or(0);

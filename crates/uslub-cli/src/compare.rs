@@ -1,13 +1,14 @@
-//! `uslub bench run`: a program of the user's own, on uslub and on other allocators, in turn.
+//! `uslub bench run`: runs the user's program on uslub and on other allocators and compares costs.
 //!
 //! | competitor | how the program runs |
 //! |---|---|
 //! | glibc | as it is |
 //! | uslub | with the library preloaded, without report or helper |
-//! | jemalloc, mimalloc, tcmalloc | with theirs preloaded, where they are installed |
+//! | jemalloc, mimalloc, tcmalloc | with the allocator's library preloaded, if it is installed |
 //!
-//! Each round runs all of them once, one after the other; the first round is not counted. A ratio
-//! is of two runs of one round, so that what disturbs the machine for longer disturbs both.
+//! Each round runs the program once on every allocator, one after the other. The first round is
+//! not counted. A ratio compares two runs of the same round, so a lasting disturbance of the
+//! machine affects both runs.
 
 use crate::cli::CompareOptions;
 use crate::ending::{Ending, signal_name};
@@ -30,7 +31,7 @@ use uslub_bench::peers::installed;
 /// An allocator that the program runs on.
 struct Competitor {
     name: &'static str,
-    /// What is preloaded.
+    /// The preloaded library.
     library: Option<PathBuf>,
     rounds: Vec<Cost>,
 }
@@ -54,7 +55,7 @@ impl Cost {
     }
 }
 
-/// Median, least and greatest of the rounds.
+/// Median, minimum and maximum over the rounds.
 #[derive(Serialize)]
 struct Figure {
     median: f64,
@@ -80,7 +81,7 @@ struct Line {
     library: Option<String>,
     cpu_seconds: Figure,
     wall_seconds: Figure,
-    /// Of the largest of its processes.
+    /// Peak memory of the largest process of the run.
     peak_bytes: Figure,
     cpu_ratio: Figure,
     wall_ratio: Figure,
@@ -101,7 +102,7 @@ struct Comparison {
 ///
 /// # Errors
 ///
-/// When the program cannot run, or does not end well.
+/// If the program cannot run, or does not succeed.
 pub fn run(options: &CompareOptions) -> Result<Ending, Failure> {
     let Some(name) = options.command.first() else {
         return Err(Failure::usage(
@@ -155,7 +156,7 @@ pub fn run(options: &CompareOptions) -> Result<Ending, Failure> {
     Ok(Ending::Exited(0))
 }
 
-/// Who takes part, and who is not installed.
+/// The competitors, and the names of allocators that are not installed.
 fn competitors(ours: PathBuf) -> (Vec<Competitor>, Vec<&'static str>) {
     let competitor = |name, library| Competitor {
         name,
@@ -173,7 +174,7 @@ fn competitors(ours: PathBuf) -> (Vec<Competitor>, Vec<&'static str>) {
     (there, absent)
 }
 
-/// Puts a library before those that are preloaded anyway.
+/// Puts a library in front of the libraries that the environment preloads already.
 fn preload(command: &mut Command, library: Option<&Path>) {
     const VARIABLE: &str = "LD_PRELOAD";
     if let Some(library) = library {
@@ -186,8 +187,11 @@ fn preload(command: &mut Command, library: Option<&Path>) {
     }
 }
 
-/// The ending to share if a signal of the terminal ended the program; a failure if it did not
-/// succeed.
+/// Returns the ending to propagate if a signal of the terminal ended the program.
+///
+/// # Errors
+///
+/// If the program did not succeed for another reason.
 fn ended_early(
     finished: &Finished,
     on: &str,
@@ -219,7 +223,7 @@ fn lines(competitors: &[Competitor]) -> Vec<Line> {
         };
         let ratio = |part: fn(&Cost) -> f64| {
             let pairs = competitor.rounds.iter().zip(&base.rounds);
-            // A program too short to be measured costs the same everywhere.
+            // A program too short to measure costs the same on every allocator.
             let ratios = pairs.map(|(a, b)| {
                 if part(b) > 0.0 {
                     part(a) / part(b)
@@ -258,12 +262,12 @@ fn give(options: &CompareOptions, comparison: &Comparison) -> Result<(), Failure
             written(file, &(json + "\n"))?;
         }
     }
-    // Whoever closes standard output has read enough.
+    // A closed standard output is no failure: its reader has read enough.
     let _ = std::io::stdout().write_all(on_stdout.as_bytes());
     Ok(())
 }
 
-/// The table and what it means.
+/// The table and its explanation.
 fn text(comparison: &Comparison) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);

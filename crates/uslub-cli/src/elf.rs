@@ -1,7 +1,7 @@
-//! Can a preloaded library reach this ELF file?
+//! Decides whether a preloaded library can reach an ELF file. `program` calls [`check`].
 //!
-//! It can when the file is a program for the library's machine and names a
-//! loader (`PT_INTERP`) that is glibc's: the loader is who preloads.
+//! A preloaded library reaches a program for the library's machine whose loader (`PT_INTERP`) is
+//! glibc's. The loader does the preloading.
 
 use crate::machine::Machine;
 use crate::unsuitable::Reason;
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// The first bytes of every ELF file.
 pub const MAGIC: &[u8] = b"\x7fELF";
 
-/// What the headers of an ELF file say.
+/// The relevant facts in the headers of an ELF file.
 struct Headers {
     machine: Machine,
     kind: elf::FileType,
@@ -26,7 +26,7 @@ struct Headers {
 }
 
 impl Headers {
-    /// Reads no more of `file` than its headers and the interpreter's name.
+    /// Reads only the headers of `file` and the interpreter's name.
     fn read(file: &File) -> Result<Headers, object::Error> {
         let cache = ReadCache::new(file);
         match FileKind::parse(&cache)? {
@@ -67,17 +67,17 @@ impl Headers {
 ///
 /// # Errors
 ///
-/// When it is no ELF file or a damaged one.
+/// If `file` is not an ELF file, or a damaged ELF file.
 pub fn machine(file: &File) -> Result<Machine, Reason> {
     Ok(Headers::read(file).map_err(damaged)?.machine)
 }
 
-/// Whether a library for `library` can be preloaded into the program `file`
-/// that lies at `path`.
+/// Checks that a library for the machine `library` can be preloaded into the program `file` at
+/// `path`.
 ///
 /// # Errors
 ///
-/// When it cannot; the reason says why.
+/// The reason why the library cannot be preloaded.
 pub fn check(file: &File, path: &Path, library: Machine) -> Result<(), Reason> {
     let headers = Headers::read(file).map_err(damaged)?;
     match headers.kind {
@@ -114,8 +114,8 @@ fn check_loader(loader: PathBuf) -> Result<(), Reason> {
     Ok(())
 }
 
-/// glibc's loader names no loader of its own, but started as a program it
-/// preloads into the program that it is told to run.
+/// Whether `path` is glibc's loader. The loader names no loader of its own, but preloads into the
+/// program that is its argument.
 fn is_loader(path: &Path) -> bool {
     let real = path.canonicalize().unwrap_or_default();
     let name = real.file_name().unwrap_or_default().as_bytes();
@@ -135,7 +135,7 @@ mod tests {
     const E_MACHINE: usize = 18;
 
     fn own_bytes() -> Vec<u8> {
-        // The headers are enough; the loader's name lies within the first pages.
+        // The loader's name lies within the first pages, so the start of the file is enough.
         let mut bytes = std::fs::read("/proc/self/exe").unwrap();
         bytes.truncate(64 << 10);
         bytes

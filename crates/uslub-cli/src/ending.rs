@@ -1,4 +1,4 @@
-//! How a program ended and what it cost.
+//! How a program ended, and its resource usage.
 
 use nix::sys::signal::Signal;
 use std::time::Duration;
@@ -6,20 +6,20 @@ use std::time::Duration;
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// By itself, with this exit status.
+    /// The process exited with this status.
     Exited(i32),
-    /// By this signal.
+    /// This signal killed the process.
     Killed(i32),
 }
 
-/// What `wait4` tells of a process that has ended, its reaped children included.
+/// The result of `wait4` for an ended process, including the children that it reaped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// CPU time in user mode.
     pub user: Duration,
     /// CPU time in the kernel.
     pub system: Duration,
-    /// Largest resident memory of any one process among them, in bytes.
+    /// Largest resident memory of a single process, in bytes.
     pub max_rss_bytes: u64,
 }
 

@@ -1,4 +1,5 @@
-//! The variables that bring the library into the program and tell it what to do.
+//! The environment variables that preload the library and configure it. `run` and `compare` set
+//! them.
 
 use crate::cli::Follow;
 use crate::failure::Failure;
@@ -9,18 +10,18 @@ use std::process::Command;
 use uslub_core::tunables::Tunables;
 use uslub_report::{FOLLOW_VARIABLE, HELPER_VARIABLE, OPTIONS_VARIABLE, REPORT_DIR_VARIABLE};
 
-/// The loader's variable: files to load in front of all others.
+/// The loader's variable: files to load before all others.
 pub const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
 
-/// What the library in the program is to know.
+/// The configuration of the library in the program.
 pub struct Environment<'a> {
-    /// The library, by a path that the loader can read; see [`preloadable`].
+    /// The library, by a path that the loader can parse; see [`preloadable`].
     pub library: &'a Path,
-    /// The folder for reports, absolute, if reports are wanted.
+    /// The absolute path of the folder for reports, if reports are wanted.
     pub reports: Option<&'a Path>,
-    /// Tunables, as [`options`] joins them.
+    /// Tunables, joined by [`options`].
     pub options: &'a str,
-    /// Whether processes that the program starts run on uslub too.
+    /// Whether child processes of the program run on uslub too.
     pub follow: Follow,
 }
 
@@ -48,10 +49,10 @@ impl Environment<'_> {
     }
 }
 
-/// `library` behind what is preloaded already, once.
+/// Appends `library` once to the libraries that the environment preloads already.
 ///
-/// Another library may wrap what ours wraps too (system calls, limits, `_exit`), to keep the
-/// program to its rules. It comes first, so it sees each call before ours does.
+/// Another preloaded library may wrap the same functions as ours (system calls, limits, `_exit`)
+/// to restrict the program. It stays first, so it sees each call before ours does.
 fn preload(library: &Path, others: Option<&OsStr>) -> OsString {
     let others = others.unwrap_or_default().as_bytes();
     let mut list = OsString::new();
@@ -65,13 +66,14 @@ fn preload(library: &Path, others: Option<&OsStr>) -> OsString {
     list
 }
 
-/// The path by which the loader can read `library`: the loader splits its list
-/// at blanks and colons and replaces `$ORIGIN` and the like, so a library whose
-/// path has such a character gets a link in `folder`.
+/// A path by which the loader can load `library`.
+///
+/// The loader splits its list at blanks and colons and expands `$ORIGIN` and similar tokens. If
+/// the path of the library has such a character, the path is a link in `folder`.
 ///
 /// # Errors
 ///
-/// When there can be no such link.
+/// If the link is needed and cannot be made.
 pub fn preloadable(library: &Path, folder: Option<&Path>) -> Result<PathBuf, Failure> {
     if !is_split(library) {
         return Ok(library.to_owned());
@@ -91,7 +93,7 @@ pub fn preloadable(library: &Path, folder: Option<&Path>) -> Result<PathBuf, Fai
     Ok(link)
 }
 
-/// Whether the loader would split the path, so that [`preloadable`] needs a folder.
+/// Whether the loader would split or expand the path, so [`preloadable`] needs a folder.
 pub fn is_split(path: &Path) -> bool {
     let bytes = path.as_os_str().as_bytes();
     bytes
@@ -99,11 +101,11 @@ pub fn is_split(path: &Path) -> bool {
         .any(|b| matches!(b, b':' | b'$') || b.is_ascii_whitespace())
 }
 
-/// The value of the options variable: what it holds already, then each setting.
+/// The value of the options variable: its present value, then each setting.
 ///
 /// # Errors
 ///
-/// When a setting, old or new, is none; the failure lists the known tunables.
+/// If a present or new setting is invalid; the failure lists the known tunables.
 pub fn options(existing: Option<&OsStr>, settings: &[String]) -> Result<String, Failure> {
     let existing = existing.unwrap_or_default().to_string_lossy();
     let old = existing.split(',').map(str::trim).filter(|s| !s.is_empty());

@@ -1,23 +1,23 @@
-//! What a user reads when uslub cannot do what was asked: one line that says
-//! what is wrong, one that says what to do.
+//! The error messages of the command: one line with the problem, one line with the remedy. All
+//! modules return a [`Failure`].
 
 use std::io::Write;
 
-/// Exit status when the command line is wrong.
+/// Exit status for a wrong command line.
 pub const USAGE: i32 = 2;
-/// Exit status when uslub itself could not do its work.
+/// Exit status for a failure of uslub itself.
 pub const OURS: i32 = 125;
-/// Exit status when the program was found but cannot run on uslub.
+/// Exit status for a program that exists but cannot run on uslub.
 pub const UNSUITABLE: i32 = 126;
-/// Exit status when there is no such program.
+/// Exit status for a program that does not exist.
 pub const NOT_FOUND: i32 = 127;
 
-/// Why uslub gave up, and with which exit status.
+/// Why uslub failed, and its exit status.
 #[derive(Debug)]
 pub struct Failure {
-    /// What is wrong, in one line.
+    /// The problem, in one line.
     pub message: String,
-    /// What the user can do about it, in one line.
+    /// The remedy, in one line.
     pub hint: String,
     /// Exit status of the command: [`USAGE`], [`OURS`], [`UNSUITABLE`] or [`NOT_FOUND`].
     pub code: i32,
@@ -33,7 +33,7 @@ impl Failure {
         }
     }
 
-    /// Something that uslub itself needed and did not get.
+    /// A resource that uslub needed is unavailable.
     pub fn ours(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Failure {
             message: message.into(),
@@ -42,7 +42,7 @@ impl Failure {
         }
     }
 
-    /// Prints it to stderr. A stderr that takes nothing is no second failure.
+    /// Prints the failure to standard error. Ignores errors of standard error.
     pub fn print(&self) {
         let text = format!("uslub: {}\n  hint: {}\n", self.message, self.hint);
         let _ = std::io::stderr().write_all(text.as_bytes());

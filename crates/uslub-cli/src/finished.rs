@@ -1,17 +1,17 @@
-//! A run that has ended.
+//! The data of an ended run, for `summary` and `record`.
 
 use crate::ending::{Ending, Usage};
 use std::ffi::OsString;
 use std::time::Duration;
 
-/// A run that has come to its end.
+/// An ended run.
 pub struct Finished {
     /// Program and arguments, as the user gave them.
     pub command: Vec<OsString>,
     /// How the program ended.
     pub ending: Ending,
-    /// Time from its start to its end.
+    /// Time from the program's start to its end.
     pub wall: Duration,
-    /// What it cost.
+    /// The resource usage of the program.
     pub usage: Usage,
 }

@@ -1,4 +1,4 @@
-//! Where the library that is preloaded lies.
+//! Finds the library that is preloaded.
 
 use crate::failure::Failure;
 use std::ffi::OsStr;
@@ -11,13 +11,15 @@ pub const NAME: &str = "libuslub_malloc.so";
 /// Environment variable that names the library's file.
 pub const VARIABLE: &str = "USLUB_LIBRARY";
 
-/// Finds the library: the file that [`VARIABLE`] names, else the first that
-/// exists of: beside the command, in `deps` beside it (where cargo puts it),
-/// and in `lib` and `lib/uslub` one folder up (where packages put it).
+/// Finds the library.
+///
+/// The file that [`VARIABLE`] names comes first. Without the variable, the first existing file
+/// counts: in the command's folder, in its folder `deps` (cargo's place), then in `lib` and
+/// `lib/uslub` one folder up (the place of packages).
 ///
 /// # Errors
 ///
-/// When there is none; the failure names the places.
+/// If no library exists; the failure names the searched places.
 pub fn find(variable: Option<&OsStr>, executable: &Path) -> Result<PathBuf, Failure> {
     if let Some(named) = variable.filter(|v| !v.is_empty()) {
         let path = Path::new(named);
@@ -32,8 +34,8 @@ pub fn find(variable: Option<&OsStr>, executable: &Path) -> Result<PathBuf, Fail
     let folder = executable.parent().unwrap_or(Path::new("/"));
     let beside = folder.join(NAME);
     let in_deps = folder.join("deps").join(NAME);
-    // Cargo always refreshes the one in `deps`, but the copy beside the command
-    // only when the library itself was asked for: of the two, the newer counts.
+    // Cargo always refreshes the copy in `deps`. It refreshes the copy in the command's folder
+    // only if the library itself was requested. Hence the newer of the two counts.
     let newest = std::cmp::max_by_key(in_deps.clone(), beside.clone(), |p| modified(p));
     let up = folder.parent().unwrap_or(folder);
     let packaged = [up.join("lib").join(NAME), up.join("lib/uslub").join(NAME)];

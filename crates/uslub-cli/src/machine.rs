@@ -1,9 +1,9 @@
-//! What an ELF file was built for.
+//! The machine that an ELF file was built for. `elf` compares two machines.
 
 use object::{Endianness, elf};
 use std::fmt;
 
-/// What an ELF file was built for.
+/// The machine that an ELF file was built for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine {
     /// `e_machine`.

@@ -3,16 +3,16 @@
 //! | file | concept |
 //! |---|---|
 //! | `cli` | the command line: commands, options, help |
-//! | `bench` | `uslub bench`: what is measured, and where the result goes |
+//! | `bench` | `uslub bench`: selection of measurements, and output of their report |
 //! | `compare` | `uslub bench run`: a program on several allocators |
-//! | `usage` | what is said when the command line is wrong |
+//! | `usage` | messages for a wrong command line |
 //! | `run` | `uslub run` from start to end |
-//! | `library`, `environment` | what is preloaded, and the variables that say so |
-//! | `program`, `script`, `elf`, `privilege` | is this a program that a preloaded library can reach? |
-//! | `unsuitable`, `failure` | why not, and what to do then |
+//! | `library`, `environment` | the preloaded library, and the variables that preload it |
+//! | `program`, `script`, `elf`, `privilege` | can a preloaded library reach the program? |
+//! | `unsuitable`, `failure` | why it cannot, and the remedy |
 //! | `signals`, `sys`, `ending` | the child: signals, stops, its end |
 //! | `report` | the files that processes on uslub leave behind |
-//! | `summary`, `table`, `units`, `record` | what the user gets: text and JSON |
+//! | `summary`, `table`, `units`, `record` | the output for the user: text and JSON |
 
 #![deny(unsafe_code)]
 

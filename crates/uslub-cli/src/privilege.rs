@@ -1,11 +1,11 @@
-//! Set-user-ID, set-group-ID and file capabilities: with such privileges the
-//! kernel sets `AT_SECURE`, and then the loader preloads nothing from outside
-//! the system's folders.
+//! Detects set-user-ID, set-group-ID and file capabilities. `program` calls [`elevation`].
 //!
-//! The rule is the kernel's: a process is "secure" when its effective and real
-//! ids differ after the exec, or when someone who is not root gains
-//! capabilities. Bits that the kernel ignores (on a `nosuid` mount, under
-//! `no_new_privs`) are ignored here too.
+//! For a program with such privileges the kernel sets `AT_SECURE`. The loader then preloads only
+//! from the system's folders.
+//!
+//! The rule is the kernel's: a process is "secure" if its effective and real ids differ after the
+//! exec, or if a user other than root gains capabilities. This module ignores the bits that the
+//! kernel ignores (on a `nosuid` mount, under `no_new_privs`).
 
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 use nix::unistd::{getegid, geteuid, getgid, getuid};
@@ -14,7 +14,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use xattr::FileExt;
 
-/// The rights that a file gives to the process that it becomes.
+/// The privileges that a file gives to a process that executes it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FileRights {
     /// Mode bits.
@@ -23,9 +23,9 @@ pub struct FileRights {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Whether it carries file capabilities.
+    /// Whether the file has file capabilities.
     pub capabilities: bool,
-    /// Whether the kernel ignores all of the above here.
+    /// Whether the kernel ignores the privileges of this file.
     pub ignored: bool,
 }
 
@@ -42,7 +42,7 @@ pub struct Caller {
     pub egid: u32,
 }
 
-/// How a program would be privileged.
+/// The privilege that a program gains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Elevation {
     /// It runs as this user.
@@ -51,12 +51,12 @@ pub enum Elevation {
     SetGroup(u32),
     /// It gains capabilities.
     Capabilities,
-    /// We ourselves run with other effective than real ids.
+    /// The effective and real ids of this process differ already.
     Ours,
 }
 
 impl Elevation {
-    /// What to do.
+    /// The remedy.
     pub fn hint(self) -> String {
         match self {
             Elevation::SetUser(uid) => {
@@ -87,10 +87,10 @@ impl fmt::Display for Elevation {
     }
 }
 
-/// How a program with these rights would be privileged when `caller` executes it.
+/// The privilege of a program with the rights `file` when `caller` executes it.
 pub fn elevation(file: FileRights, caller: Caller) -> Option<Elevation> {
     let set_user = !file.ignored && file.mode & libc::S_ISUID != 0;
-    // Without the group's execute bit, the set-group-ID bit means something else.
+    // Without the group's execute bit, the set-group-ID bit has another meaning.
     let set_group_bits = libc::S_ISGID | libc::S_IXGRP;
     let set_group = !file.ignored && file.mode & set_group_bits == set_group_bits;
     let euid = if set_user { file.uid } else { caller.euid };
@@ -126,7 +126,7 @@ impl Caller {
 }
 
 impl FileRights {
-    /// The rights that `file` gives. What cannot be read counts as absent.
+    /// The rights that `file` gives. An unreadable attribute counts as absent.
     pub fn of(file: &File) -> Self {
         let Ok(metadata) = file.metadata() else {
             return FileRights::default();

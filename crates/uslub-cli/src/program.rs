@@ -1,5 +1,5 @@
-//! From the name of a program to what is executed: the search in `PATH`, as
-//! `execvp` does it, and the question whether a preloaded library can reach it.
+//! Finds the file to execute for a program's name, and checks that a preloaded library can reach
+//! it. The search in `PATH` follows `execvp`. `run` and `compare` use it.
 
 use crate::elf;
 use crate::machine::Machine;
@@ -13,26 +13,26 @@ use std::io::{self, ErrorKind, Read, Seek};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Where programs are searched when there is no `PATH`, as in glibc.
+/// The search path without a `PATH` variable, as in glibc.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// Interpreters in a row that the kernel follows (Linux 2.6.28 and later).
+/// Longest chain of interpreters that the kernel follows (Linux 2.6.28 and later).
 const MAX_INTERPRETERS: usize = 5;
 
-/// What is to be executed.
+/// The file and leading arguments to execute.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Program {
     /// The file for `exec`.
     pub file: PathBuf,
-    /// Its arguments in front of the user's; the shell needs the script's name.
+    /// Arguments in front of the user's arguments; the shell needs the script's name.
     pub leading: Vec<OsString>,
 }
 
-/// Finds `name` and makes sure that a library for `library` can be preloaded into it.
+/// Finds `name` and checks that a library for the machine `library` can be preloaded into it.
 ///
 /// # Errors
 ///
-/// When there is no such program or it cannot run on uslub.
+/// If the program does not exist or cannot run on uslub.
 pub fn prepare(name: &OsStr, path: Option<&OsStr>, library: Machine) -> Result<Program, Reason> {
     let file = find(name, path)?;
     let search = Search { path, library };
@@ -48,11 +48,11 @@ pub fn prepare(name: &OsStr, path: Option<&OsStr>, library: Machine) -> Result<P
     }
 }
 
-/// How the system runs a file.
+/// What executes a file.
 enum Kind {
-    /// The kernel does.
+    /// The kernel executes the file.
     Executable,
-    /// It is text without `#!`: the shell does.
+    /// The shell executes the file: it is text without `#!`.
     PlainText,
 }
 
@@ -62,12 +62,12 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Whether the library reaches `file`, or what interprets it.
+    /// Checks that the library reaches `file` or its interpreter.
     fn check(&self, file: &Path, interpreters: usize) -> Result<Kind, Reason> {
         executable(file)?;
         let mut opened = match File::open(file) {
             Ok(opened) => opened,
-            // It may be executed but not read: then there is nothing to see.
+            // The file is executable but unreadable, so it cannot be checked.
             Err(e) if e.kind() == ErrorKind::PermissionDenied => return Ok(Kind::Executable),
             Err(e) => return Err(Reason::Inaccessible(e)),
         };
@@ -124,7 +124,7 @@ fn find(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Reason> {
     let mut refused = None;
     let path = path.unwrap_or(OsStr::new(DEFAULT_PATH)).as_bytes();
     for folder in path.split(|&b| b == b':').filter(|_| !bytes.is_empty()) {
-        // An empty entry is the current folder.
+        // An empty entry means the current folder.
         let folder = if folder.is_empty() { b"." } else { folder };
         let file = Path::new(OsStr::from_bytes(folder)).join(name);
         match executable(&file) {
@@ -137,7 +137,7 @@ fn find(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Reason> {
     Err(refused.unwrap_or(Reason::NotInPath { here }))
 }
 
-/// Whether `file` is a file that we may execute.
+/// Checks that `file` is a file that this process may execute.
 fn executable(file: &Path) -> Result<(), Reason> {
     let metadata = file.metadata().map_err(|e| match e.kind() {
         ErrorKind::NotFound | ErrorKind::NotADirectory => Reason::NoSuchFile,
@@ -152,7 +152,7 @@ fn executable(file: &Path) -> Result<(), Reason> {
     eaccess(file, AccessFlags::X_OK).map_err(|_| Reason::NotExecutable)
 }
 
-/// The first bytes of `file`, whose position stays at the start.
+/// The first bytes of `file`; the file position returns to the start.
 fn head(file: &mut File) -> io::Result<Vec<u8>> {
     let mut head = Vec::with_capacity(script::HEAD);
     file.by_ref()

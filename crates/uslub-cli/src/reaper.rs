@@ -1,17 +1,17 @@
-//! What happens when `uslub run` itself is killed: a process of its own ends the program and
-//! removes the folder.
+//! The reaper: a process that ends the program and removes the folder when `uslub run` is killed.
 //!
-//! SIGKILL cannot be passed on, and nothing runs in a process that it ends. Whoever kills the
-//! command means the program, and would have killed it had it been started without uslub. So a
-//! child of the command, the reaper, waits at a pipe.
+//! A process can neither pass on nor handle SIGKILL. A user who kills the command means the
+//! program, and without uslub would have killed the program itself. Hence `run` starts a child
+//! process, the reaper, which waits on a pipe.
 //!
-//! | the reaper reads | meaning | what it does |
+//! | the reaper reads | meaning | action of the reaper |
 //! |---|---|---|
-//! | a byte | the command has seen the program's end, or gives up | nothing |
-//! | the end | the command is gone | kills the program, removes the folder |
+//! | a byte | the command has seen the program end, or gives up | nothing |
+//! | end of file | the command is dead | kills the program, removes the folder |
 //!
-//! It has a session of its own, so that keys and signals to the command's group do not reach it,
-//! and none of the command's descriptors but these, so that nobody waits for it.
+//! The reaper has its own session, so keys and signals to the command's process group do not reach
+//! it. It closes all inherited descriptors except the pipe and the program's descriptor, so no
+//! reader of the command's output waits for the reaper.
 
 #![allow(unsafe_code)]
 
@@ -25,26 +25,27 @@ use nix::fcntl::OFlag;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fork, pipe2};
 
-/// The reaper; it is told to go when this is dropped.
+/// The reaper. Dropping this tells the reaper to exit.
 pub struct Reaper {
     pid: Pid,
     pipe: File,
 }
 
 impl Reaper {
-    /// Starts the reaper for the program `pid`, a child that was not waited for yet, and for
-    /// `folder`; `None` where the system does not have what it takes.
+    /// Starts the reaper for `folder` and the program `pid`, a child that is not yet reaped.
+    ///
+    /// Returns `None` if the system lacks a needed call or resource.
     pub fn start(pid: u32, folder: Option<&Path>) -> Option<Self> {
         let program = open_process(pid)?;
         let (read, write) = pipe2(OFlag::O_CLOEXEC).ok()?;
-        // SAFETY: the only other thread is the witness. The child uses no lock of it but the C
-        // library's allocator's, which `fork` leaves in order.
+        // SAFETY: the only other thread is the witness. The child uses none of its locks except
+        // the lock of the C library's allocator, and `fork` leaves that allocator usable.
         match unsafe { fork() }.ok()? {
             ForkResult::Child => {
                 drop(write);
                 stand_apart(&[program.as_raw_fd(), read.as_raw_fd()]);
                 wait(File::from(read), &program, folder);
-                // SAFETY: ends the child without what the command does at its own end.
+                // SAFETY: ends the child without running the command's exit handlers.
                 unsafe { libc::_exit(0) }
             }
             ForkResult::Parent { child } => Some(Reaper {
@@ -62,19 +63,19 @@ impl Drop for Reaper {
     }
 }
 
-/// A descriptor of a child, which stays that child's when its id is used again.
+/// A descriptor of a child. It never refers to another process that reuses the id.
 fn open_process(pid: u32) -> Option<OwnedFd> {
-    // SAFETY: makes a descriptor, closed on exec.
+    // SAFETY: creates a descriptor that is closed on exec.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    // SAFETY: fresh, and nobody else's.
+    // SAFETY: the descriptor is new, and this is its only owner.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Leaves the command's session, folder, signals and descriptors, but for those in `kept`.
+/// Leaves the command's session, folder and signals, and closes all descriptors except `kept`.
 fn stand_apart(kept: &[i32]) {
     let mut kept = kept.to_vec();
     kept.sort_unstable();
-    // SAFETY: numbers and sets of this process only; nothing that is closed is used again.
+    // SAFETY: changes only this process; no closed descriptor is used again.
     unsafe {
         let mut all = std::mem::zeroed::<libc::sigset_t>();
         libc::sigfillset(&raw mut all);
@@ -91,12 +92,12 @@ fn stand_apart(kept: &[i32]) {
     }
 }
 
-/// Waits for the command's word or end.
+/// Waits for the command's byte or its death.
 fn wait(mut pipe: File, program: &OwnedFd, folder: Option<&Path>) {
     if !matches!(pipe.read(&mut [0]), Ok(0)) {
         return;
     }
-    // SAFETY: sends a signal to the program that the descriptor stands for.
+    // SAFETY: sends a signal to the program that the descriptor refers to.
     unsafe {
         libc::syscall(
             libc::SYS_pidfd_send_signal,
@@ -109,7 +110,7 @@ fn wait(mut pipe: File, program: &OwnedFd, folder: Option<&Path>) {
     let Some(folder) = folder else {
         return;
     };
-    // Processes that the program started live on and may just make a file.
+    // Children of the program are still alive and may create a file during the removal.
     for _ in 0..10 {
         if fs::remove_dir_all(folder).is_ok() || !folder.exists() {
             return;

@@ -1,4 +1,4 @@
-//! Everything that is known about a run, as JSON: `uslub run --report FILE`.
+//! The full record of a run, as JSON, for `uslub run --report FILE`.
 
 use crate::ending::{Ending, signal_name};
 use crate::finished::Finished;
@@ -21,7 +21,7 @@ pub struct Record<'a> {
     wall_seconds: f64,
     user_seconds: f64,
     system_seconds: f64,
-    /// Of the program and the processes that it waited for.
+    /// Peak memory over the program and the processes that it waited for, in bytes.
     max_rss_bytes: u64,
     /// Absent when the program did not report; `no_report` says why.
     process: Option<&'a Process<'a>>,
@@ -63,11 +63,11 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Writes the record to `file` in place of what was in it.
+    /// Replaces the content of `file` by the record.
     ///
     /// # Errors
     ///
-    /// When the file takes no more.
+    /// If the file cannot be written.
     pub fn write(&self, mut file: File) -> io::Result<()> {
         let mut text = serde_json::to_vec_pretty(self)?;
         text.push(b'\n');
@@ -78,12 +78,12 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Opens `path` for a record, before the program runs, so that a wrong path is
-/// told before an hour of work.
+/// Opens `path` for a record. The caller opens it before the program runs, so a wrong path is
+/// reported before a long run.
 ///
 /// # Errors
 ///
-/// When it cannot be written.
+/// If `path` cannot be written.
 pub fn open(path: &Path) -> io::Result<File> {
     File::options()
         .write(true)

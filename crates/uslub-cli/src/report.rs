@@ -1,10 +1,10 @@
-//! Reading what processes on uslub left behind: one file of JSON lines each.
+//! Reads the reports that processes on uslub wrote: one file of JSON lines for each process.
 //!
 //! | file | meaning |
 //! |---|---|
 //! | `<pid>.jsonl` | a report, written when the process ended |
-//! | `<pid>.map` | a report and zeroes behind it, written to memory when the process ended |
-//! | `<pid>.map`, first byte 0 | the process began on uslub and left no report |
+//! | `<pid>.map` | a mapped file: a report, then zeroes; written when the process ended |
+//! | `<pid>.map`, first byte 0 | the process started on uslub and wrote no report |
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -18,22 +18,22 @@ use uslub_report::VERSION;
 
 use crate::wire::{CacheRow, Process};
 
-/// Endings of the file names; each is named after the process id.
+/// Extensions of the file names. The process id precedes the extension.
 const WRITTEN: &str = "jsonl";
 const MAPPED: &str = "map";
-/// Bytes of a report that are read: many times what a report takes.
+/// Longest report that is read, in bytes: many times the size of a real report.
 const LONGEST: u64 = 1 << 20;
 
 /// Why a report cannot be used.
 #[derive(Debug, Error)]
 pub enum Unusable {
-    /// There is none.
+    /// No report exists.
     #[error("there is no report")]
     Missing,
-    /// The process began on uslub, but did not come to write one.
+    /// The process started on uslub, but wrote no report.
     #[error("the process did not come to write a report")]
     Unfinished,
-    /// There was no folder for one.
+    /// No folder for reports exists.
     #[error("there was no folder for a report")]
     NoFolder,
     /// The file cannot be read.
@@ -42,20 +42,20 @@ pub enum Unusable {
     /// The file has no first line.
     #[error("the report is empty")]
     Empty,
-    /// The library speaks another version of the format.
+    /// The library uses another version of the format.
     #[error("the library reports in format version {0}, not {VERSION}; rebuild both together")]
     Version(Value),
-    /// A line is not what it should be.
+    /// A line has invalid content.
     #[error("line {line} of the report is malformed: {error}")]
     Malformed {
-        /// Number of the line, from 1.
+        /// Line number, counted from 1.
         line: usize,
-        /// What the parser says.
+        /// The parser's message.
         error: serde_json::Error,
     },
 }
 
-/// The lines of a report, parsed but not yet understood: [`Report`] borrows its names.
+/// The lines of a report, parsed but not interpreted. [`Report`] borrows names from them.
 #[derive(Debug)]
 pub struct Lines {
     process: Value,
@@ -67,7 +67,7 @@ pub struct Lines {
 pub struct Report<'a> {
     /// The process as a whole.
     pub process: Process<'a>,
-    /// Its caches, in the order in which they were written.
+    /// Its caches, in the order of the file.
     pub caches: Vec<CacheRow<'a>>,
 }
 
@@ -76,7 +76,7 @@ impl Lines {
     ///
     /// # Errors
     ///
-    /// When it is missing, malformed or of another version.
+    /// If the report is missing, malformed or of another version.
     pub fn read(folder: &Path, pid: u32) -> Result<Self, Unusable> {
         Self::parse(&*text(folder, pid)?)
     }
@@ -101,11 +101,11 @@ impl Lines {
         Ok(Lines { process, caches })
     }
 
-    /// Makes a report of the lines.
+    /// Interprets the lines.
     ///
     /// # Errors
     ///
-    /// When a line does not hold what it should.
+    /// If a line has invalid content.
     pub fn report(&self) -> Result<Report<'_>, Unusable> {
         let malformed = |line| move |error| Unusable::Malformed { line, error };
         let process = Process::deserialize(&self.process).map_err(malformed(1))?;
@@ -136,8 +136,8 @@ fn text(folder: &Path, pid: u32) -> Result<Vec<u8>, Unusable> {
     Ok(text)
 }
 
-/// Reads a file that a process of another user may have made: no link, no pipe, at most
-/// [`LONGEST`].
+/// Reads a file that a process of another user may have created. Accepts no link and no pipe, and
+/// reads at most [`LONGEST`] bytes.
 fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let mut options = File::options();
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
@@ -157,20 +157,20 @@ fn check_version(process: &Value) -> Result<(), Unusable> {
     }
 }
 
-/// What the processes say that the program started.
+/// The reports of the program's child processes.
 #[derive(Debug, Default)]
 pub struct Children {
     /// First line of each report.
     processes: Vec<Value>,
-    /// Reports that could not be used.
+    /// Number of unusable reports.
     pub unusable: u64,
-    /// Processes that began on uslub and left no report.
+    /// Number of processes that started on uslub and wrote no report.
     pub unfinished: u64,
 }
 
 impl Children {
-    /// Reads the first line of all reports in `folder` but that of `program`.
-    /// A folder that cannot be read has no reports.
+    /// Reads the first line of every report in `folder`, except the report of `program`. An
+    /// unreadable folder counts as empty.
     pub fn read(folder: &Path, program: u32) -> Self {
         let mut children = Children::default();
         let mut found: Vec<(u32, Value)> = Vec::new();
@@ -198,7 +198,7 @@ impl Children {
         children
     }
 
-    /// The children's processes, by process id.
+    /// The child processes, in the order of their process ids.
     pub fn processes(&self) -> impl Iterator<Item = Process<'_>> {
         self.processes
             .iter()

@@ -1,4 +1,4 @@
-//! `uslub run`: from the command line to the program's end and its summary.
+//! `uslub run`: runs a program on uslub and prints its summary. `main` calls [`run`].
 
 use crate::cli::RunOptions;
 use crate::ending::Ending;
@@ -22,11 +22,11 @@ use std::process::Command;
 use std::time::Instant;
 use tempfile::TempDir;
 
-/// Runs the program on uslub and prints where its memory went.
+/// Runs the program on uslub and prints a summary of its memory.
 ///
 /// # Errors
 ///
-/// When the program did not run; once it has run, its ending is what counts.
+/// If the program did not run. After the program has run, only its own ending counts.
 pub fn run(options: &RunOptions) -> Result<Ending, Failure> {
     let Some((name, arguments)) = options.command.split_first() else {
         return Err(Failure::usage(
@@ -47,7 +47,7 @@ pub fn run(options: &RunOptions) -> Result<Ending, Failure> {
     let temporary = if environment::is_split(&library) {
         Some(temporary_folder()?)
     } else if wanted {
-        // The program runs anyway, on a read-only system for example.
+        // Without the folder, for example on a read-only system, the program still runs.
         temporary_folder().inspect_err(Failure::print).ok()
     } else {
         None
@@ -85,7 +85,7 @@ pub fn run(options: &RunOptions) -> Result<Ending, Failure> {
     Ok(finished.ending)
 }
 
-/// The program `name`, if the library can be preloaded into it.
+/// The program `name`, if the library can be preloaded into it; its absence is a failure.
 pub fn suitable(name: &OsStr, library: &Path) -> Result<Program, Failure> {
     let machine = File::open(library).map_err(|e| e.to_string());
     let machine = machine.and_then(|file| elf::machine(&file).map_err(|why| why.to_string()));
@@ -99,8 +99,10 @@ pub fn suitable(name: &OsStr, library: &Path) -> Result<Program, Failure> {
     program::prepare(name, path.as_deref(), machine).map_err(|why| why.failure(Path::new(name)))
 }
 
-/// A folder for reports and for a link to the library. Only this user can list it or write in it. A
-/// program of root may become another user's: then others may pass through it.
+/// Creates a folder for reports and for a link to the library.
+///
+/// Only this user can list it or write in it. If this user is root, other users may pass through
+/// it, because the program may change its user.
 pub fn temporary_folder() -> Result<TempDir, Failure> {
     let mode = if geteuid().is_root() { 0o711 } else { 0o700 };
     let mut builder = tempfile::Builder::new();
@@ -118,16 +120,17 @@ pub fn temporary_folder() -> Result<TempDir, Failure> {
     })
 }
 
-/// The folder in which processes make their reports: `folder` itself. A program of root may change
-/// its user and execute another program, which makes a report of its own. For it there is a folder
-/// inside that any user may write to who knows its name. The name is secret: the program's
-/// environment has it.
+/// The folder in which processes write their reports.
+///
+/// Normally it is `folder` itself. A program of root may change its user and execute another
+/// program, which writes its own report. For root, a subfolder is writable by every user who knows
+/// its name. The name is secret: only the program's environment has it.
 fn report_folder(folder: &Path) -> PathBuf {
     let shared = geteuid().is_root().then(|| shared_folder(folder));
     shared.and_then(Result::ok).unwrap_or(folder.to_owned())
 }
 
-/// Makes a folder in `folder` with a name that nobody guesses, where each user may make files.
+/// Creates a subfolder of `folder` with an unguessable name, in which every user may create files.
 fn shared_folder(folder: &Path) -> io::Result<PathBuf> {
     let mut secret = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut secret)?;
@@ -155,8 +158,8 @@ fn absolute(path: &Path) -> Result<PathBuf, Failure> {
     })
 }
 
-/// Starts `command` and waits for its end, passing signals on.
-/// `folder` goes too if this process is killed.
+/// Starts `command`, passes signals on to it and waits for its end. If this process is killed, the
+/// reaper removes `folder`.
 pub fn execute(
     mut command: Command,
     words: &[OsString],
@@ -186,7 +189,7 @@ pub fn execute(
     Ok((pid, finished))
 }
 
-/// The failure when the system refuses to start a program that looked suitable.
+/// The failure if the system refuses to start a program that passed the checks.
 fn not_started(name: &OsStr, error: &io::Error) -> Failure {
     let (code, hint) = match error.raw_os_error() {
         Some(libc::ENOENT) => (NOT_FOUND, "it or its interpreter has just gone; try again"),
@@ -205,8 +208,8 @@ fn not_started(name: &OsStr, error: &io::Error) -> Failure {
     }
 }
 
-/// Tells the user about the run. What goes wrong here is told too, but does not
-/// change the program's exit status.
+/// Reports the run to the user. A failure here is printed, but does not change the program's exit
+/// status.
 fn conclude(
     options: &RunOptions,
     finished: &Finished,

@@ -1,27 +1,27 @@
-//! The `#!` line of a script.
+//! Parses the `#!` line of a script. `program` follows it to the interpreter.
 
 use crate::unsuitable::Reason;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes at the start of a file that the kernel reads to see what it is.
+/// Bytes at the start of a file that the kernel reads to detect the format.
 pub const HEAD: usize = 256;
 
-/// What a `#!` line names.
+/// The content of a `#!` line.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Shebang {
     /// The interpreter's file.
     pub interpreter: PathBuf,
-    /// The rest of the line: one argument, blanks and all.
+    /// The rest of the line as one argument, including blanks.
     pub argument: Option<OsString>,
 }
 
-/// Reads the `#!` line at the start of `head`; `None` when there is none.
+/// Parses the `#!` line at the start of `head`; `None` without such a line.
 ///
 /// # Errors
 ///
-/// When the line names no interpreter or ends with a carriage return.
+/// If the line names no interpreter or ends with a carriage return.
 pub fn shebang(head: &[u8]) -> Result<Option<Shebang>, Reason> {
     let Some(rest) = head.strip_prefix(b"#!") else {
         return Ok(None);
@@ -47,8 +47,8 @@ pub fn shebang(head: &[u8]) -> Result<Option<Shebang>, Reason> {
 }
 
 impl Shebang {
-    /// The program that `env` would look up, when the interpreter is `env` and
-    /// the line is simple enough to tell.
+    /// The program that `env` would look up, if the interpreter is `env` and the line is
+    /// simple enough to parse here.
     pub fn through_env(&self) -> Option<&OsStr> {
         if self.interpreter.file_name() != Some(OsStr::new("env")) {
             return None;
@@ -58,7 +58,7 @@ impl Shebang {
             .strip_prefix(b"-S")
             .or_else(|| argument.strip_prefix(b"--split-string="));
         let Some(words) = split else {
-            // Without -S, env takes the whole rest as one word.
+            // Without -S, env takes the whole rest of the line as one word.
             let plain = !argument.starts_with(b"-") && !argument.contains(&b'=');
             return plain.then(|| OsStr::from_bytes(argument));
         };
@@ -71,7 +71,7 @@ impl Shebang {
     }
 }
 
-/// Whether a file without `#!` may be a script for `/bin/sh`: text, as far as one sees.
+/// Whether a file without `#!` may be a script for `/bin/sh`: its head looks like text.
 pub fn looks_like_text(head: &[u8]) -> bool {
     !head.contains(&0)
 }

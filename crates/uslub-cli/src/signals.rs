@@ -1,22 +1,21 @@
-//! Standing between a program and whoever sends signals to it.
+//! Passes signals from the command on to the program. `run` holds a [`Watch`] while it waits.
 //!
-//! The program and uslub share the terminal and the process group. A key such
-//! as Ctrl-C therefore reaches both, and uslub must merely survive it; what
-//! someone sends to uslub alone must be passed on. All these signals are
-//! blocked and read one by one from a descriptor, with their origin:
+//! The program and uslub share the terminal and the process group. A key such as Ctrl-C reaches
+//! both, so uslub only has to survive it. uslub must pass on a signal that was sent to uslub
+//! alone. It blocks all these signals and reads them from a descriptor, with their origin:
 //!
-//! | origin | what happens |
+//! | origin | action |
 //! |---|---|
-//! | the terminal (the kernel), except SIGHUP and SIGCONT | nothing: the program has it too |
-//! | the program itself | nothing: it meant its group |
-//! | anything else | passed on |
+//! | the terminal (the kernel), except SIGHUP and SIGCONT | none: the program gets it too |
+//! | the program itself | none: the program signalled its process group |
+//! | any other | passed on |
 //!
-//! SIGHUP from the kernel may reach a session leader alone, so it is always
-//! passed on, and a second SIGCONT harms nobody.
+//! The kernel may send SIGHUP to a session leader alone, so uslub always passes SIGHUP on. It
+//! always passes SIGCONT on too: a second SIGCONT is harmless.
 //!
-//! When the program stops (Ctrl-Z, reading the terminal in the background),
-//! uslub stops by the same signal, so that the shell sees its job stopped; when
-//! uslub continues, it passes the SIGCONT on.
+//! When the program stops (Ctrl-Z, or it reads the terminal in the background), uslub stops with
+//! the same signal, so the shell sees that its job stopped. When uslub continues, it passes the
+//! SIGCONT on.
 
 use crate::ending::{Ending, Usage};
 use crate::sys::{self, Change, Inherited};
@@ -44,19 +43,18 @@ const PASSED_ON: &[Signal] = &[
     Signal::SIGURG,
 ];
 
-/// Holds back the signals of this process while a program runs. The mask
-/// returns to what it was when this is dropped.
+/// Blocks the signals of this process while a program runs. Dropping it restores the signal mask.
 pub struct Watch {
     inherited: Inherited,
     arrivals: SignalFd,
 }
 
 impl Watch {
-    /// Starts to hold signals back; to be called before the program starts.
+    /// Blocks the signals. Must be called before the program starts.
     ///
     /// # Errors
     ///
-    /// When the system refuses the mask or the descriptor.
+    /// If the system refuses the mask or the descriptor.
     pub fn start() -> io::Result<Self> {
         let inherited = Inherited::take()?;
         let mut watched: SigSet = PASSED_ON.iter().copied().collect();
@@ -69,8 +67,8 @@ impl Watch {
         })
     }
 
-    /// Makes `command` start its child with the signal mask and dispositions
-    /// that this process was started with.
+    /// Makes `command` start its child with the signal mask and dispositions that this process
+    /// inherited.
     pub fn prepare(&self, command: &mut Command) {
         self.inherited.pass_on(command);
     }
@@ -79,7 +77,7 @@ impl Watch {
     ///
     /// # Errors
     ///
-    /// When the program is no child of ours or signals cannot be read.
+    /// If the program is not a child of this process or signals cannot be read.
     pub fn until_end(&self, program: Pid) -> io::Result<(Ending, Usage)> {
         loop {
             while let Some(change) = sys::poll_child(program)? {
@@ -98,9 +96,8 @@ impl Watch {
 }
 
 impl Drop for Watch {
-    /// What arrived for both while the program ended has done its work: it is
-    /// taken away, so that a Ctrl-C that ended the program does not end us
-    /// before the summary.
+    /// Discards pending signals before it restores the mask. A Ctrl-C that ended the program must
+    /// not end uslub before the summary.
     fn drop(&mut self) {
         let nonblocking = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         let watched = PASSED_ON.iter().copied().collect();
@@ -121,21 +118,21 @@ fn pass_on(arrival: &siginfo, program: Pid) {
     if signal == Signal::SIGCHLD || from_program || (from_kernel && !always) {
         return;
     }
-    // It fails when the program has just ended; that we shall see.
+    // `kill` fails if the program has just ended; the caller sees that end next.
     let _ = kill(program, signal);
 }
 
-/// Stops this process as the program was stopped, until someone continues it.
+/// Stops this process with the program's stop signal, until another process continues it.
 fn stop_too(signal: i32) {
     match Signal::try_from(signal) {
-        // Nobody resists SIGSTOP, so it may be used only where a shell will
-        // continue us; the kernel asks that itself for the other stop signals.
+        // No process can ignore SIGSTOP, so raise it only if a shell will continue uslub. The
+        // kernel makes the same check itself for the other stop signals.
         Ok(Signal::SIGSTOP) if !under_job_control() => {}
         Ok(signal) => {
             let only = SigSet::from(signal);
             let _ = raise(signal);
             let _ = only.thread_unblock();
-            // Here we are stopped; continued, we go on.
+            // uslub is stopped here. The next line runs after it was continued.
             if PASSED_ON.contains(&signal) {
                 let _ = only.thread_block();
             }
@@ -144,7 +141,7 @@ fn stop_too(signal: i32) {
     }
 }
 
-/// Whether our parent looks after our process group, as a shell does with a job.
+/// Whether the parent manages this process group, as a shell manages a job.
 fn under_job_control() -> bool {
     let parent = getppid();
     let same_session = getsid(Some(parent)).is_ok_and(|s| getsid(None) == Ok(s));

@@ -1,4 +1,4 @@
-//! What is printed when the program has ended.
+//! The text that `uslub run` prints after the program has ended.
 
 use crate::ending::{Ending, signal_name};
 use crate::finished::Finished;
@@ -10,10 +10,10 @@ use anstyle::Style;
 use std::fmt::Write;
 use std::path::Path;
 
-/// The style of the first line, where the terminal has one.
+/// The style of the first line on a terminal.
 const HEADLINE: Style = Style::new().bold();
 
-/// The whole text: how the program ended, where its memory went, the table of caches.
+/// The whole text: the program's ending, its memory, the table of caches.
 pub fn summary(run: &Finished, report: Result<&Report, &Unusable>, children: &Children) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "{HEADLINE}uslub: {}{HEADLINE:#}", headline(run));
@@ -36,7 +36,7 @@ fn line(text: &mut String, label: &str, what: &str) {
     let _ = writeln!(text, "  {label:<9}  {what}");
 }
 
-/// The peak of memory that the system tells.
+/// The peak of resident memory, as measured by the kernel.
 fn peak(run: &Finished) -> String {
     let max = size(run.usage.max_rss_bytes);
     format!("peak {max} (with processes that it waited for)")
@@ -59,7 +59,7 @@ fn push_process(text: &mut String, run: &Finished, process: &Process, caches: &[
         let [peak, rss] = [process.peak_rss_bytes, process.rss_bytes].map(p);
         format!("peak {peak}, at exit {rss}")
     } else {
-        // In a sandbox it may not ask.
+        // A sandbox may forbid the process to read its peak.
         peak(run)
     };
     line(text, "memory", &memory);
@@ -113,7 +113,7 @@ fn push_children(text: &mut String, children: &Children) {
     }
     if number > 0 {
         let peak = match peak {
-            // In a sandbox they may not ask.
+            // A sandbox may forbid the processes to read their peak.
             0 => String::new(),
             peak => format!("largest peak {}, ", size(peak)),
         };
@@ -143,7 +143,7 @@ fn push_children(text: &mut String, children: &Children) {
     }
 }
 
-/// Why there is no report, in words for the user.
+/// Why the report is missing, in words for the user.
 fn absence(run: &Finished, why: &Unusable) -> String {
     match (why, run.ending) {
         (Unusable::Missing | Unusable::Unfinished, Ending::Killed(signal)) => {

@@ -1,5 +1,5 @@
-//! The few calls that no safe library offers: `wait4`, what a child inherits
-//! beside its environment, and dying of a chosen signal.
+//! System calls that no safe library offers: `wait4`, the inheritance of signal dispositions, and
+//! death by a chosen signal. `signals` and `run` use them.
 
 #![allow(unsafe_code)]
 
@@ -15,25 +15,25 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What has become of a child.
+/// A change of a child's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It has ended and is reaped.
+    /// The child has ended and is reaped.
     Ended(Ending, Usage),
-    /// It was stopped by this signal.
+    /// This signal stopped the child.
     Stopped(i32),
 }
 
-/// What has become of the child `pid` since the last call; `None` when nothing. Does not wait.
+/// The change of the child `pid` since the last call; `None` without a change. Does not wait.
 ///
 /// # Errors
 ///
-/// When `pid` is no child of ours (any more).
+/// If `pid` is not, or no longer, a child of this process.
 pub fn poll_child(pid: Pid) -> io::Result<Option<Change>> {
     let mut status = 0;
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     let flags = libc::WNOHANG | libc::WUNTRACED;
-    // SAFETY: both pointers are to live variables of the right types.
+    // SAFETY: both pointers are to live variables of the correct types.
     let changed = unsafe { libc::wait4(pid.as_raw(), &mut status, flags, usage.as_mut_ptr()) };
     if changed < 0 {
         return Err(io::Error::last_os_error());
@@ -49,7 +49,7 @@ pub fn poll_child(pid: Pid) -> io::Result<Option<Change>> {
     } else {
         Ending::Exited(libc::WEXITSTATUS(status))
     };
-    // SAFETY: zeroes are a valid `rusage`, and wait4 has filled it in.
+    // SAFETY: `wait4` has filled in the `rusage`, and zeroes would be valid too.
     let usage = unsafe { usage.assume_init() };
     let usage = Usage {
         user: duration(usage.ru_utime),
@@ -64,25 +64,24 @@ fn duration(time: libc::timeval) -> Duration {
     Duration::from_secs(seconds) + Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0))
 }
 
-/// Whether SIGPIPE was ignored when this process started. Rust's runtime
-/// ignores it before `main`, so it is asked for before that.
+/// Whether SIGPIPE was ignored when this process started. Rust's runtime ignores SIGPIPE before
+/// `main`, so [`remember`] records the disposition earlier.
 static PIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
 
-/// Signals that the GNU library keeps for itself. Its `posix_spawn` starts programs that ignore
-/// them, and it gives a process with threads handlers for them.
+/// Signals that the GNU library reserves for itself. Its `posix_spawn` starts programs that ignore
+/// them. In a process with threads it installs handlers for them.
 const INTERNAL: [i32; 2] = [32, 33];
-/// Whether each of them was ignored when this process started.
+/// Whether each signal of [`INTERNAL`] was ignored when this process started.
 static INTERNAL_WERE_IGNORED: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 
-// SAFETY: the section holds pointers to functions that the C library calls
-// once, single-threaded, before `main`; this one needs nothing that is not
-// there yet.
+// SAFETY: the section holds pointers to functions. The C library calls each function once, before
+// `main`, in a single thread. This function needs nothing that is initialised later.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static REMEMBER: extern "C" fn() = remember;
 
 extern "C" fn remember() {
-    // Relaxed: written before there is a second thread.
+    // Relaxed: no second thread exists yet.
     PIPE_WAS_IGNORED.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
     for (signal, were) in INTERNAL.into_iter().zip(&INTERNAL_WERE_IGNORED) {
         // Relaxed: as above.
@@ -90,13 +89,14 @@ extern "C" fn remember() {
     }
 }
 
-/// A disposition as the kernel takes it: handler, flags, restorer, mask.
+/// A disposition in the kernel's layout: handler, flags, restorer, mask.
 type KernelAction = [usize; 4];
 
-/// Asks for the disposition of a signal, or sets it: the C library refuses to for its own signals.
+/// Reads or sets the disposition of a signal by system call. The C library refuses to do it for
+/// its own signals.
 fn kernel_action(signal: i32, new: *const KernelAction, old: *mut KernelAction) -> bool {
     let bytes = size_of::<u64>();
-    // SAFETY: both are null or records of the kernel's length; callers set no handler.
+    // SAFETY: each pointer is null or to a record of the kernel's size. Callers set no handler.
     unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, new, old, bytes) == 0 }
 }
 
@@ -107,15 +107,14 @@ fn kernel_ignores(signal: i32) -> bool {
 
 fn is_ignored(signal: i32) -> bool {
     let mut old = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: a null action changes nothing; `old` is of the right type, and zeroes are valid.
+    // SAFETY: a null action changes nothing; `old` has the correct type, and zeroes are valid.
     unsafe {
         libc::sigaction(signal, ptr::null(), old.as_mut_ptr()) == 0
             && old.assume_init().sa_sigaction == libc::SIG_IGN
     }
 }
 
-/// Which part of how signals are treated this process changes for itself and
-/// a child shall have as it was.
+/// The signal state that this process changes for itself and that a child must get unchanged.
 #[derive(Clone, Copy, Debug)]
 pub struct Inherited {
     mask: SigSet,
@@ -123,11 +122,11 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// Remembers what holds now and makes ended children wait to be reaped.
+    /// Records the present state and makes ended children wait until they are reaped.
     ///
     /// # Errors
     ///
-    /// When the system refuses the signal mask.
+    /// If the system refuses the signal mask.
     pub fn take() -> io::Result<Self> {
         let mask = SigSet::thread_get_mask()?;
         let child_ignored = is_ignored(libc::SIGCHLD);
@@ -144,15 +143,15 @@ impl Inherited {
     ///
     /// # Errors
     ///
-    /// When the system refuses it.
+    /// If the system refuses the mask.
     pub fn restore_mask(&self) -> io::Result<()> {
         Ok(self.mask.thread_set_mask()?)
     }
 
-    /// Makes `command` start its child with all as it was.
+    /// Makes `command` start its child with the recorded state.
     pub fn pass_on(self, command: &mut Command) {
-        // SAFETY: between fork and exec the closure makes only calls that are
-        // async-signal-safe (sigaction, pthread_sigmask) and allocates nothing.
+        // SAFETY: between fork and exec the closure calls only async-signal-safe functions
+        // (sigaction, pthread_sigmask) and allocates nothing.
         unsafe {
             command.pre_exec(move || {
                 // Relaxed: written before `main`.
@@ -163,7 +162,7 @@ impl Inherited {
                     set(libc::SIGCHLD, libc::SIG_IGN);
                 }
                 for (signal, were) in INTERNAL.into_iter().zip(&INTERNAL_WERE_IGNORED) {
-                    // Relaxed: as above. The witness is a thread, so this one has a handler now.
+                    // Relaxed: as above. The witness is a thread, so this process has a handler.
                     if were.load(Ordering::Relaxed) {
                         kernel_action(signal, &[libc::SIG_IGN, 0, 0, 0], ptr::null_mut());
                     }
@@ -177,15 +176,15 @@ impl Inherited {
 /// Sets the disposition of `signal` to `SIG_DFL` or `SIG_IGN`.
 fn set(signal: i32, disposition: libc::sighandler_t) {
     debug_assert!(matches!(disposition, libc::SIG_DFL | libc::SIG_IGN));
-    // SAFETY: neither disposition names a function.
+    // SAFETY: neither disposition is a function.
     unsafe { libc::signal(signal, disposition) };
 }
 
-/// Ends this process by `signal`, without a core dump: it is the program's
-/// death that is told on, and the program has left its own core.
+/// Kills this process with `signal`, without a core dump. It only reports the death of the
+/// program, which has written its own core dump.
 pub fn die_of(signal: i32) -> ! {
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
-    // A core_pattern that is a pipe does not ask for the limit.
+    // A `core_pattern` that is a pipe ignores the core size limit.
     let _ = nix::sys::prctl::set_dumpable(false);
     set(signal, libc::SIG_DFL);
     let mut only = MaybeUninit::<libc::sigset_t>::zeroed();

@@ -1,5 +1,5 @@
-//! The table of caches, in the columns of `/proc/slabinfo`, version 2.1, so
-//! that whatever reads that file reads this table.
+//! The table of caches, in the format of `/proc/slabinfo`, version 2.1. Every parser of that file
+//! can read this table.
 
 use crate::wire::CacheRow;
 use std::fmt::Write;
@@ -12,7 +12,7 @@ slabinfo - version: 2.1
 : slabdata <active_slabs> <num_slabs> <sharedavail>
 ";
 
-/// The header and a line for each cache that has objects, in the order given.
+/// The header, and a line for each cache that has objects, in the given order.
 pub fn slabinfo(caches: &[CacheRow]) -> String {
     let mut text = HEADER.to_owned();
     for cache in caches.iter().filter(|c| c.num_objs > 0) {
@@ -21,9 +21,10 @@ pub fn slabinfo(caches: &[CacheRow]) -> String {
     text
 }
 
-/// One line. SLUB has no `limit`, `batchcount`, `sharedfactor` and `sharedavail`: they are 0.
+/// Appends one line. SLUB has no `limit`, `batchcount`, `sharedfactor` and `sharedavail`: they are
+/// 0.
 fn push_row(text: &mut String, cache: &CacheRow) {
-    // A blank in a name would be one column more.
+    // A blank in a name would start another column.
     let name = cache
         .name
         .replace(|c: char| c.is_whitespace() || c.is_control(), "_");

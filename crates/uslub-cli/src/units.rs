@@ -1,4 +1,4 @@
-//! Sizes, counts, shares and times as people read them.
+//! Formats sizes, counts, shares and times for people.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ pub fn size(bytes: u64) -> String {
     }
     let mut value = bytes as f64 / 1024.0;
     let mut unit = 0;
-    // 1023.95 and more would be shown as 1024.0.
+    // 1023.95 and above would print as 1024.0.
     while value >= 1023.95 && unit + 1 < UNITS.len() {
         value /= 1024.0;
         unit += 1;
@@ -31,7 +31,7 @@ pub fn count(number: u64) -> String {
     text
 }
 
-/// A share in per cent, rounded down so that only all is `100 %`; `None` of nothing.
+/// A share in per cent, rounded down, so only the whole is `100 %`; `None` if `whole` is 0.
 pub fn share(part: u64, whole: u64) -> Option<String> {
     if whole == 0 {
         return None;
@@ -48,7 +48,7 @@ pub fn seconds(time: Duration) -> String {
     format!("{:.2} s", time.as_secs_f64())
 }
 
-/// `one` for a single thing, else `many`.
+/// `one` for the number 1, `many` for any other number.
 pub fn plural<'a>(number: u64, one: &'a str, many: &'a str) -> &'a str {
     if number == 1 { one } else { many }
 }

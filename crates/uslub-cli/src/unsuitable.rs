@@ -1,4 +1,4 @@
-//! Why a program cannot run on uslub, and what to do then.
+//! Why a program cannot run on uslub, and the remedy. `program` and `elf` return a [`Reason`].
 
 use crate::failure::{Failure, NOT_FOUND, UNSUITABLE};
 use crate::machine::Machine;
@@ -10,16 +10,16 @@ use thiserror::Error;
 /// Why a file cannot run on uslub.
 #[derive(Debug, Error)]
 pub enum Reason {
-    /// No folder in `PATH` holds it.
+    /// No folder in `PATH` has the file.
     #[error("is not found in PATH")]
     NotInPath {
-        /// The current folder holds an executable file of that name.
+        /// The current folder has an executable file of that name.
         here: bool,
     },
-    /// There is no such file.
+    /// The file does not exist.
     #[error("does not exist")]
     NoSuchFile,
-    /// The system does not let us look.
+    /// The system denies access.
     #[error("cannot be reached: {0}")]
     Inaccessible(io::Error),
     /// It is a folder.
@@ -28,10 +28,10 @@ pub enum Reason {
     /// It is a device, a pipe or a socket.
     #[error("is not a regular file")]
     NotRegular,
-    /// It may not be executed.
+    /// The user may not execute the file.
     #[error("is not executable")]
     NotExecutable,
-    /// It holds no byte.
+    /// The file is empty.
     #[error("is an empty file")]
     Empty,
     /// Neither ELF nor text.
@@ -40,13 +40,13 @@ pub enum Reason {
     /// An ELF file that cannot be read.
     #[error("is a damaged ELF file ({0})")]
     Damaged(String),
-    /// An ELF file, but not of a program.
+    /// An ELF file, but not a program.
     #[error("is {0}, not a program")]
     OtherElf(&'static str),
-    /// It has no loader that could preload anything.
+    /// The program has no loader, so nothing can be preloaded.
     #[error("is statically linked: LD_PRELOAD cannot reach it")]
     Static,
-    /// Its machine is not that of the library.
+    /// The program's machine differs from the library's machine.
     #[error("is built for {program}, but uslub's library is built for {library}")]
     WrongMachine {
         /// The program's machine.
@@ -57,33 +57,33 @@ pub enum Reason {
     /// Its loader is musl's.
     #[error("is linked with musl ({}), but uslub's library is built for glibc", .0.display())]
     Musl(PathBuf),
-    /// The loader that it names does not exist.
+    /// The loader of the program does not exist.
     #[error("needs the loader {}, which does not exist", .0.display())]
     NoLoader(PathBuf),
-    /// It would run with privileges of its own.
+    /// The program would run with elevated privileges.
     #[error("{0}, so the loader ignores LD_PRELOAD")]
     Elevated(Elevation),
-    /// Its `#!` line names nothing.
+    /// The `#!` line names no interpreter.
     #[error("has a '#!' line that names no interpreter")]
     EmptyShebang,
-    /// Its `#!` line ends as lines on Windows do.
+    /// The `#!` line ends with a carriage return, as lines on Windows do.
     #[error("has a '#!' line that ends with a carriage return")]
     CarriageReturn,
-    /// An interpreter of an interpreter of an interpreter …
+    /// The chain of interpreters is longer than the kernel follows.
     #[error("needs too many interpreters in a row")]
     TooManyInterpreters,
-    /// The interpreter of the script is the trouble.
+    /// The interpreter of the script cannot run on uslub.
     #[error("is a script whose interpreter {} {reason}", interpreter.display())]
     Interpreter {
         /// The interpreter that its `#!` line names.
         interpreter: PathBuf,
-        /// What is wrong with the interpreter.
+        /// Why the interpreter cannot run.
         reason: Box<Reason>,
     },
 }
 
 impl Reason {
-    /// The failure for `program`, as the user named it.
+    /// The failure for `program`; the name is as the user typed it.
     pub fn failure(&self, program: &Path) -> Failure {
         Failure {
             message: format!("{} {self}", program.display()),
@@ -92,7 +92,7 @@ impl Reason {
         }
     }
 
-    /// Exit status, as a shell has it.
+    /// The exit status that a shell uses.
     fn code(&self) -> i32 {
         match self {
             Reason::NotInPath { .. } | Reason::NoSuchFile | Reason::NoLoader(_) => NOT_FOUND,
@@ -101,7 +101,7 @@ impl Reason {
         }
     }
 
-    /// What to do about `program`.
+    /// The remedy for `program`.
     fn hint(&self, program: &Path) -> String {
         let file = program.display();
         match self {

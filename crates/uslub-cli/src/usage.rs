@@ -1,5 +1,5 @@
-//! What is said when the command line is wrong: one line, and the known
-//! commands or options.
+//! The messages for a wrong command line: one line, and the known commands or options. `main`
+//! calls [`explain`].
 
 use crate::cli::Cli;
 use crate::ending::Ending;
@@ -8,8 +8,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory};
 use std::ffi::OsStr;
 
-/// Answers a command line that `clap` did not take: prints help or the version
-/// where that was asked for, else names what is wrong.
+/// Answers a command line that `clap` rejected: prints help or the version if the user requested
+/// it, and otherwise names the error.
 pub fn explain(error: clap::Error) -> Result<Ending, Failure> {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -28,14 +28,14 @@ pub fn explain(error: clap::Error) -> Result<Ending, Failure> {
     }
 }
 
-/// The command that the first words name, and the one below it.
+/// The command that the first words name, and its subcommand if the words name one.
 fn chosen<'a, W: AsRef<OsStr>>(root: &'a Command, words: &[W]) -> Option<&'a Command> {
     let outer = root.find_subcommand(words.first()?)?;
     let inner = words.get(1).and_then(|word| outer.find_subcommand(word));
     inner.or(Some(outer))
 }
 
-/// The failure for an error that was met in `chosen` (in `root` when no command was named).
+/// The failure for an error in `chosen`, or in `root` if the words named no command.
 fn describe(error: &clap::Error, root: &Command, chosen: Option<&Command>) -> Failure {
     match (error.kind(), context(error, ContextKind::InvalidArg)) {
         (ErrorKind::UnknownArgument, Some(option)) => Failure::usage(

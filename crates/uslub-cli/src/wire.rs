@@ -1,4 +1,4 @@
-//! The records of a report, as the command reads and writes them.
+//! The records of a report, as the command parses them and writes them.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,5 @@
-//! The floor of P4 by malloc: the restartable sequences alone, called once an object, on stacks
-//! that CPUs hand to each other as they are.
+//! The floor of P4 by malloc: one restartable sequence for each object, on stacks that two CPUs
+//! hand to each other whole.
 //!
 //! ```text
 //!   producer: pop, pop, …, empty ───── empty stacks ────▶ consumer: push, push, …, full
@@ -7,10 +7,10 @@
 //!      └────────────────────────────── full stacks ─────────────────────────────────┘
 //! ```
 //!
-//! Nothing is checked, refilled or given back. What passes where freed objects are addresses in
-//! arrays is here: the objects' lines, those of the arrays, and for each array the list from which
-//! the newest is taken, under a lock. It is no strict bound: stacks of another length, or another
-//! lock, can be some per cent quicker, as ours is in batches of 32.
+//! The floor checks, refills and returns nothing. It moves between the CPUs what an allocator with
+//! arrays of addresses must move: the lines of the objects, the lines of the arrays, and, for each
+//! array, the list that yields the newest array under a lock. It is not a strict bound: stacks of
+//! another length, or another lock, can be some per cent faster. uslub is faster in batches of 32.
 
 use std::cell::UnsafeCell;
 use std::sync::{Mutex, PoisonError};
@@ -24,12 +24,12 @@ use crate::floor::{CAPACITY, CPUS, PAGE, Window};
 use crate::linux;
 use crate::ring::wait_until;
 
-/// Byte of a region at which the top is.
+/// Byte offset of the top in a region.
 const TOP: u16 = 512;
-/// Stacks beyond those for all objects on their way.
+/// Stacks beyond the stacks for all objects in transit.
 const MORE: usize = 4;
 
-/// A region with one stack, the same for each CPU, as one thread uses it.
+/// A region with one stack. Every CPU shares it, because only one thread uses it.
 struct Side {
     region: Box<Page<UnsafeCell<[usize; PAGE / 8]>>>,
     table: Box<[*mut u8]>,
@@ -55,28 +55,29 @@ impl Side {
             .wrapping_add(usize::from(TOP) / 8)
     }
 
-    /// The top of the stack that is there.
+    /// The top of the present stack.
     fn top(&self) -> usize {
-        // SAFETY: this thread's.
+        // SAFETY: only this thread accesses the word.
         unsafe { self.word().read() }
     }
 
     fn place(&self, top: usize) {
-        // SAFETY: this thread's.
+        // SAFETY: only this thread accesses the word.
         unsafe { self.word().write(top) };
     }
 }
 
-/// Tops of stacks in nobody's hands, the newest last.
+/// Tops of the stacks that neither thread holds, the newest last.
 #[repr(align(128))]
 struct Lists(Mutex<[Vec<usize>; 2]>);
 
-/// Which list.
+/// The index of a list.
 const FULL: usize = 0;
 const EMPTY: usize = 1;
 
 impl Lists {
-    /// Gives a stack to a list, and takes the newest of another, which will have one.
+    /// Puts a stack into the list `put`, and takes the newest stack of the list `take`. Waits until
+    /// the list `take` has a stack.
     #[cold]
     fn exchange(&self, top: usize, put: usize, take: usize) -> usize {
         let mut given = Some(top);
@@ -91,13 +92,13 @@ impl Lists {
     }
 }
 
-/// Objects and stacks that go round between two threads.
+/// Objects and stacks that circulate between two threads.
 pub struct Carried {
     area: Area,
     offers: Offers,
-    /// Where the objects are.
+    /// Address of the first object.
     base: usize,
-    /// Page → where the top is.
+    /// Page → offset of the top.
     map: Vec<u16>,
     from: Side,
     to: Side,
@@ -106,12 +107,12 @@ pub struct Carried {
     _windows: Vec<Window>,
 }
 
-// SAFETY: the producer alone uses `from`, the consumer alone `to`, and a stack belongs to who took
-// it out of a list.
+// SAFETY: only the producer uses `from`, and only the consumer uses `to`. A thread that takes a
+// stack out of a list owns the stack.
 unsafe impl Sync for Carried {}
 
 impl Carried {
-    /// So many objects of `bytes` bytes, at least; none without restartable sequences.
+    /// At least `objects` objects of `bytes` bytes; `None` without restartable sequences.
     pub fn new(objects: usize, bytes: usize) -> Result<Option<Self>, Failure> {
         let area = linux::steady()?.platform.area();
         let Some(area) = area.filter(Area::is_registered_here) else {
@@ -142,11 +143,11 @@ impl Carried {
         }))
     }
 
-    /// Takes an object, on the producer's thread.
+    /// Pops an object. Only the producer's thread may call it.
     #[inline(never)]
     pub fn alloc(&self) -> *mut u8 {
         loop {
-            // SAFETY: a top of ours.
+            // SAFETY: the top belongs to this floor.
             let object = unsafe {
                 uslub_rseq::pop::<ALLOCS_OFFSET>(&self.area, self.from.table(), TOP.into())
             };
@@ -154,21 +155,21 @@ impl Carried {
                 return object;
             }
             let top = self.from.top();
-            // Else it was interrupted.
+            // A stack that is not empty means that the sequence was interrupted: retry.
             if Window::is_empty_at(top) {
                 if self.offers.arrays {
-                    // SAFETY: this thread's.
+                    // SAFETY: only this thread holds the stack.
                     unsafe { Window::offer(top) };
                 }
                 let next = self.lists.exchange(top, EMPTY, FULL);
-                // SAFETY: taken out of a list.
+                // SAFETY: this thread took the stack out of a list.
                 unsafe { Window::read(next) };
                 self.from.place(next);
             }
         }
     }
 
-    /// Puts one back, on the consumer's.
+    /// Pushes an object. Only the consumer's thread may call it.
     #[inline(never)]
     pub fn free(&self, object: *mut u8) {
         let page = (object as usize).wrapping_sub(self.base) / PAGE;
@@ -177,7 +178,7 @@ impl Carried {
         };
         loop {
             let table = self.to.table();
-            // SAFETY: as above.
+            // SAFETY: the top belongs to this floor.
             if unsafe { uslub_rseq::push::<FREES_OFFSET>(&self.area, table, at.into(), object) } {
                 return;
             }
@@ -205,7 +206,7 @@ mod tests {
                 (0..3 * CAPACITY).map(|_| carried.alloc()).collect();
             assert_eq!(objects.len(), 3 * CAPACITY, "{round}");
             for object in objects {
-                // SAFETY: so large, and ours until it is put back.
+                // SAFETY: the object has 64 bytes and is this thread's until it is freed.
                 unsafe { object.write_bytes(7, 64) };
                 carried.free(object);
             }

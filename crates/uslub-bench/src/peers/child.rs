@@ -1,4 +1,4 @@
-//! Work in a process of its own, where memory is to be measured: the command runs itself.
+//! Measurements in a child process, for rows about memory. The command runs itself as the child.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,17 +13,17 @@ use crate::bench::Bench;
 use crate::error::Failure;
 use crate::floor::FLOOR;
 
-/// The words in front of a child's own: `uslub bench peer-child FACE WORK NUMBER`.
+/// The first words of a child's command line: `uslub bench peer-child FACE WORK NUMBER`.
 pub const WORDS: [&str; 2] = ["bench", "peer-child"];
 
-/// What a child does.
+/// The work of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Writes over so many fresh objects.
+    /// Allocates this number of objects in fresh memory and writes over each.
     Cold(usize),
-    /// So many replacements a thread, of objects of mixed sizes.
+    /// Replaces this number of objects of mixed sizes on each thread.
     Churn(usize),
-    /// So many threads that allocate once and sleep.
+    /// Starts this number of threads, which allocate once and sleep.
     Sleep(usize),
 }
 
@@ -36,7 +36,7 @@ impl Work {
         }
     }
 
-    /// From a child's words.
+    /// Parses the words of a child's command line.
     pub fn from_words(name: &str, number: usize) -> Option<Self> {
         match name {
             "cold" => Some(Work::Cold(number)),
@@ -47,24 +47,24 @@ impl Work {
     }
 }
 
-/// What a child says.
+/// The results of a child.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
-    /// What the work took.
+    /// Time of the work.
     pub nanoseconds: f64,
-    /// Resident bytes above those in use, while the program works.
+    /// Resident bytes minus the bytes in use, during the work.
     pub over: f64,
-    /// Resident bytes left when all is freed and nobody has called for a while.
+    /// Resident bytes after all objects are freed and no thread has called for a while.
     pub idle: f64,
-    /// Resident bytes a thread.
+    /// Resident bytes per thread.
     pub per_thread: f64,
 }
 
-/// In the child: does the work and returns what the parent reads.
+/// Runs in the child: does the work and returns the text that the parent parses.
 ///
 /// # Errors
 ///
-/// When the allocator is not there, or has no memory.
+/// If the allocator is not available, or has no memory.
 pub fn serve(face: &str, work: Work, library: &Path) -> Result<String, Failure> {
     let named = || super::face_named(face, library);
     let took = |nanoseconds| Report {
@@ -80,7 +80,7 @@ pub fn serve(face: &str, work: Work, library: &Path) -> Result<String, Failure> 
     serde_json::to_string(&report).map_err(|error| Failure::Wrong(error.to_string()))
 }
 
-/// A child that works.
+/// A running child.
 struct Child {
     name: &'static str,
     process: std::process::Child,
@@ -92,7 +92,7 @@ impl Child {
         let mut command = Command::new(&peers.command);
         command.args(WORDS).args([face, name, &number.to_string()]);
         command.env(&peers.variable, &peers.library);
-        // As `uslub run` starts a program; nobody else reads it.
+        // The child gets a witness, as under `uslub run`. No other process reads it.
         if let Ok(witness) = uslub_witness::start() {
             command.env(HELPER_VARIABLE, witness);
         }
@@ -124,8 +124,8 @@ pub fn run(peers: &Peers, face: &'static str, work: Work) -> Result<Report, Fail
     Child::start(peers, face, work)?.end()
 }
 
-/// A child an allocator, all at the same time, in so many rounds: for what does not depend on
-/// speed.
+/// Runs a child for each allocator, all at the same time, in `rounds` rounds. Only for results that
+/// do not depend on speed.
 pub fn all_at_once(
     bench: &Bench,
     peers: &Peers,
@@ -148,7 +148,7 @@ pub fn all_at_once(
     Ok(all)
 }
 
-/// A part of each report.
+/// One figure of each report.
 pub fn part(all: &[(&'static str, Vec<Report>)], part: impl Fn(&Report) -> f64) -> Rounds {
     let each = all.iter();
     Rounds::of(
@@ -161,9 +161,9 @@ pub fn part(all: &[(&'static str, Vec<Report>)], part: impl Fn(&Report) -> f64) 
 ///
 /// # Errors
 ///
-/// Where `/proc` is not there.
+/// If `/proc` is not available.
 pub fn resident() -> Result<f64, Failure> {
-    // The short form, statm, may lag behind by pages of each CPU.
+    // The short form, `statm`, may lag behind by some pages for each CPU.
     let text = std::fs::read_to_string("/proc/self/smaps_rollup")
         .map_err(|error| Failure::System(format!("/proc/self/smaps_rollup: {error}")))?;
     let line = text.lines().find_map(|line| line.strip_prefix("Rss:"));

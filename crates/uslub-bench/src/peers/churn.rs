@@ -1,4 +1,4 @@
-//! P5: many threads replace objects of mixed sizes, free all, and rest.
+//! P5: many threads replace objects of mixed sizes, free all objects, and rest.
 
 use std::sync::Barrier;
 use std::thread;
@@ -13,22 +13,22 @@ use crate::dice::Dice;
 use crate::error::Failure;
 use crate::threads::joined;
 
-/// Threads that churn.
+/// Number of threads.
 const THREADS: usize = 64;
-/// Objects that each holds: 174 MB in all.
+/// Objects that each thread holds; together they have 174 MB.
 const HELD: usize = 6250;
-/// Sizes: a power of two from here on, and up to as much again.
+/// Smallest size. A size is a power of two from here on, plus at most as many bytes again.
 const SMALLEST: usize = 16;
-/// Powers of two that are drawn from.
+/// Number of different powers of two.
 const POWERS: usize = 7;
-/// How long nobody calls before the rest is measured.
+/// Idle time before the resident memory is measured again.
 const REST: Duration = Duration::from_secs(5);
-/// Most that may lie around while threads churn, and when all is freed, in MB.
+/// Limits in MB for resident memory that is not in use: during the work, and after the rest.
 const LIMITS_MB: (f64, f64) = (28.0, 10.0);
-/// Bytes of a MB.
+/// Bytes in a MB.
 const MB: f64 = 1e6;
 
-/// Runs it.
+/// Measures the part.
 pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     bench.says("P5, churn and rest");
     let work = Work::Churn(bench.size.pick(100, 30_000, 600_000));
@@ -62,7 +62,7 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     ))
 }
 
-/// In a child.
+/// Runs in a child.
 pub fn in_child(face: &Face, replacements: usize) -> Result<Report, Failure> {
     let steps = Barrier::new(THREADS + 1);
     let mut report = Report::default();
@@ -75,11 +75,11 @@ pub fn in_child(face: &Face, replacements: usize) -> Result<Report, Failure> {
         steps.wait();
         let before = child::resident();
         steps.wait();
-        // They churn.
+        // The threads replace objects.
         steps.wait();
         let busy = child::resident();
         steps.wait();
-        // They free.
+        // The threads free all objects.
         steps.wait();
         thread::sleep(REST);
         let idle = child::resident();
@@ -92,7 +92,7 @@ pub fn in_child(face: &Face, replacements: usize) -> Result<Report, Failure> {
     })
 }
 
-/// A thread's work; returns the bytes that it held at the end.
+/// The work of a thread; returns the bytes that it held at the end.
 fn churn(face: &Face, number: usize, replacements: usize, steps: &Barrier) -> usize {
     let mut dice = Dice::new(number as u64);
     let mut held = vec![(std::ptr::dangling_mut::<u8>(), 1usize); HELD];
@@ -107,7 +107,7 @@ fn churn(face: &Face, number: usize, replacements: usize, steps: &Barrier) -> us
         let size = power + dice.below(power);
         let object = face.alloc(size);
         if !object.is_null() {
-            // SAFETY: so many bytes are there.
+            // SAFETY: the object has `size` bytes.
             unsafe { object.write_bytes(number as u8, size) };
         }
         (object, size)
@@ -115,7 +115,7 @@ fn churn(face: &Face, number: usize, replacements: usize, steps: &Barrier) -> us
     held.fill_with(|| fresh(&mut dice));
     for _ in 0..replacements {
         let slot = dice.below(HELD);
-        // SAFETY: this allocator's, freed once.
+        // SAFETY: the object is of this allocator and is freed once.
         unsafe { face.free(held[slot].0) };
         held[slot] = fresh(&mut dice);
     }
@@ -123,7 +123,7 @@ fn churn(face: &Face, number: usize, replacements: usize, steps: &Barrier) -> us
     step();
     step();
     for (object, _) in held {
-        // SAFETY: this allocator's, freed once.
+        // SAFETY: the object is of this allocator and is freed once.
         unsafe { face.free(object) };
     }
     step();

@@ -1,9 +1,9 @@
-//! What a program costs: CPU time, and the most memory that was resident at once.
+//! The cost of a program run: CPU time, and peak resident memory. P6 uses it.
 //!
-//! The kernel's figure for the latter begins with what the process had before it became the
-//! program, and that is its parent's memory: a bench that has measured millions of objects would
-//! see its own peak in every program. So a fresh process of ours starts the program and says what
-//! it cost; it has a few MiB itself, below which nothing is seen.
+//! The kernel's peak includes the memory of the process before `exec`, which is a copy of the
+//! parent's memory. After a benchmark of millions of objects, every program would show the
+//! benchmark's own peak. Hence an intermediate process of the command starts the program and
+//! reports the cost. The process itself has a few MiB, and smaller peaks are invisible.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -15,29 +15,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Failure;
 
-/// The words in front of those of the process between: `uslub bench program-child LIBRARY PROGRAM
-/// ARGUMENT…`, where the library to preload may be empty.
+/// The first words of the intermediate process: `uslub bench program-child LIBRARY PROGRAM
+/// ARGUMENT…`. LIBRARY, the library to preload, may be empty.
 const WORDS: [&str; 2] = ["bench", "program-child"];
 
-/// What one run cost.
+/// The cost of one run.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Cost {
-    /// As `wait` has it.
+    /// The status from `wait`.
     status: i32,
     /// CPU time in seconds, children included.
     pub cpu: f64,
-    /// Greatest resident size in bytes, of the program or a child.
+    /// Peak resident size in bytes, of the program or of its largest child.
     pub peak: f64,
 }
 
 impl Cost {
-    /// How it ended.
+    /// How the program ended.
     pub fn status(&self) -> ExitStatus {
         ExitStatus::from_raw(self.status)
     }
 }
 
-/// Runs a program by a fresh process of `command`, which is ours.
+/// Runs a program through an intermediate process of our `command`.
 pub fn of(
     command: &Path,
     preload: Option<&Path>,
@@ -65,12 +65,12 @@ pub fn of(
         .map_err(|error| Failure::Wrong(format!("no cost was said: {error}")))
 }
 
-/// In the process between: runs the program with nothing to write to, and returns what the parent
-/// reads.
+/// Runs in the intermediate process: runs the program without output, and returns the text that the
+/// parent parses.
 ///
 /// # Errors
 ///
-/// When the program cannot be started.
+/// If the program cannot be started.
 pub fn serve(preload: &OsStr, words: &[OsString]) -> Result<String, Failure> {
     let [program, arguments @ ..] = words else {
         return Err(Failure::System("no program".to_owned()));
@@ -92,10 +92,10 @@ pub fn serve(preload: &OsStr, words: &[OsString]) -> Result<String, Failure> {
 /// Waits for a child.
 fn wait(pid: u32) -> std::io::Result<Cost> {
     let mut status = 0;
-    // SAFETY: a plain record of numbers.
+    // SAFETY: zeroes are a valid record of numbers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     loop {
-        // SAFETY: both are ours; the child is waited for nowhere else.
+        // SAFETY: both pointers are to local variables; only this call waits for the child.
         if unsafe { libc::wait4(pid as libc::pid_t, &raw mut status, 0, &raw mut usage) } >= 0 {
             break;
         }

@@ -1,6 +1,7 @@
-//! DPDK's mempool, the champion of bulks: objects of one size, counted beforehand, with a cache for
-//! each thread that is pinned. It is no malloc, so it takes part where ours hands out many objects
-//! by one call. Most of it is inlined into its users: it is compiled here, where DPDK is installed.
+//! DPDK's mempool, the fastest peer for bulks: objects of one size, a fixed number of objects, and
+//! a cache for each pinned thread. It is not a malloc, so it takes part only against bulk calls (P2
+//! and P4). Most of its code is inlined into its users, so it is compiled here, if DPDK is
+//! installed.
 
 use std::ffi::{CString, c_char, c_int, c_uint, c_ulong, c_void};
 use std::fs;
@@ -13,14 +14,14 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use crate::error::Failure;
 use crate::linux::{self, Pinned};
 
-/// Its name among the peers.
+/// The name among the peers.
 pub const DPDK: &str = "DPDK";
 
 const SOURCE: &str = include_str!("dpdk.c");
-/// What its package is called by `pkg-config`.
+/// The name of the package for `pkg-config`.
 const PACKAGE: &str = "libdpdk";
-/// The fastest that its users can have on this machine; jumps lie as in what is measured beside it
-/// (`.cargo/config.toml`).
+/// Options for the fastest code on this machine. Jumps have the same alignment as in the other
+/// competitors (`.cargo/config.toml`).
 const COMPILER: &[&str] = &[
     "-O3",
     "-march=native",
@@ -39,10 +40,10 @@ type Get = unsafe extern "C" fn(*mut c_void, *mut *mut u8, c_uint) -> c_int;
 type Put = unsafe extern "C" fn(*mut c_void, *mut *mut u8, c_uint);
 type Loops = unsafe extern "C" fn(*mut c_void, *mut *mut u8, c_uint, c_ulong) -> c_int;
 
-/// DPDK, running.
+/// A running DPDK.
 #[derive(Debug)]
 pub struct Dpdk {
-    /// Its version.
+    /// The version of DPDK.
     pub version: String,
     enter: Enter,
     leave: Leave,
@@ -54,11 +55,11 @@ pub struct Dpdk {
 }
 
 impl Dpdk {
-    /// Compiles, loads and starts it.
+    /// Compiles, loads and starts DPDK.
     ///
     /// # Errors
     ///
-    /// Why it does not take part.
+    /// The reason why DPDK does not take part.
     pub fn start() -> Result<Self, String> {
         let said = |arguments: &[&str]| {
             let said = Command::new("pkg-config").args(arguments).output();
@@ -81,12 +82,12 @@ impl Dpdk {
             return Err(format!("cc: {}", why.lines().next().unwrap_or_default()));
         }
         let failed = |error: libloading::Error| error.to_string();
-        // SAFETY: its initialisers register drivers, which nobody asks for.
+        // SAFETY: the initialisers only register drivers, which stay unused.
         let library =
             unsafe { Library::open(Some(&library), RTLD_NOW | RTLD_LOCAL) }.map_err(failed)?;
         macro_rules! function {
             ($name:literal: $type:ty) => {
-                // SAFETY: in `dpdk.c` it has this type.
+                // SAFETY: the function has this type in `dpdk.c`.
                 *unsafe { library.get::<$type>($name) }.map_err(failed)?
             };
         }
@@ -101,29 +102,29 @@ impl Dpdk {
             put: function!(b"put\0": Put),
             rounds: function!(b"rounds\0": Loops),
         };
-        // Its functions are called as long as this process lives.
+        // The functions are called until this process ends.
         std::mem::forget(library);
-        // It moves this thread to that CPU: the guard moves it back.
+        // DPDK moves this thread to that CPU. The guard moves it back.
         let [_, cpu] = linux::two_cpus();
         let _pinned = Pinned::to(cpu).map_err(|error| error.to_string())?;
-        // SAFETY: once in a process, before anything else of it.
+        // SAFETY: called once in a process, before any other call of DPDK.
         match unsafe { start(cpu as c_uint) } {
             0 => Ok(dpdk),
             _ => Err("it does not start".to_owned()),
         }
     }
 
-    /// A pool of so many objects of `size` bytes.
+    /// A pool of `objects` objects of `size` bytes.
     ///
     /// # Errors
     ///
-    /// When there is no memory.
+    /// If there is no memory.
     pub fn pool(&self, objects: usize, size: usize) -> Result<Pool<'_>, Failure> {
         static POOLS: AtomicUsize = AtomicUsize::new(0);
-        // Relaxed: a name for each.
+        // Relaxed: the counter only makes names unique.
         let name = CString::new(format!("pool{}", POOLS.fetch_add(1, Relaxed)));
         let name = name.map_err(|error| Failure::Wrong(error.to_string()))?;
-        // SAFETY: it copies the name.
+        // SAFETY: DPDK copies the name.
         let pool = unsafe { (self.new)(name.as_ptr(), objects as c_uint, size as c_uint) };
         if pool.is_null() {
             return Err(Failure::NoMemory("for a pool of DPDK's"));
@@ -132,12 +133,12 @@ impl Dpdk {
     }
 }
 
-/// A thread with a cache of its own.
+/// Marks a thread with its own cache; dropping it removes the cache.
 pub struct Inside<'a>(&'a Dpdk);
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        // SAFETY: the thread has entered.
+        // SAFETY: the thread has called `enter`.
         unsafe { (self.0.leave)() };
     }
 }
@@ -148,46 +149,47 @@ pub struct Pool<'a> {
     pool: *mut c_void,
 }
 
-// SAFETY: any thread may use a pool.
+// SAFETY: every thread may use a pool.
 unsafe impl Sync for Pool<'_> {}
 
 impl Pool<'_> {
-    /// Gives this thread a cache of its own, until the value is dropped; without one it is slower.
+    /// Gives this thread its own cache until the value is dropped. Without a cache, calls are
+    /// slower.
     #[must_use]
     pub fn enter(&self) -> Inside<'_> {
-        // SAFETY: at any time.
+        // SAFETY: allowed at any time.
         unsafe { (self.dpdk.enter)() };
         Inside(self.dpdk)
     }
 
-    /// Takes objects, all or none; whether it did.
+    /// Takes all objects or none; returns whether it took them.
     pub fn get(&self, objects: &mut [*mut u8]) -> bool {
-        // SAFETY: the array has room for them.
+        // SAFETY: the array has room for the objects.
         unsafe { (self.dpdk.get)(self.pool, objects.as_mut_ptr(), objects.len() as c_uint) == 0 }
     }
 
-    /// Gives objects back.
+    /// Returns objects to the pool.
     ///
     /// # Safety
     ///
-    /// They are this pool's, and nobody uses them any more.
+    /// The objects are of this pool, and no thread uses them any longer.
     pub unsafe fn put(&self, objects: &mut [*mut u8]) {
-        // SAFETY: passed on.
+        // SAFETY: the caller's promise.
         unsafe { (self.dpdk.put)(self.pool, objects.as_mut_ptr(), objects.len() as c_uint) };
     }
 
-    /// Takes objects and gives them back, so many times, inlined; whether they were there each
-    /// time.
+    /// Takes objects and returns them, `loops` times, with inlined calls. Returns whether every
+    /// call got its objects.
     pub fn rounds(&self, objects: &mut [*mut u8], loops: usize) -> bool {
         let (array, n) = (objects.as_mut_ptr(), objects.len() as c_uint);
-        // SAFETY: the array has room for them.
+        // SAFETY: the array has room for the objects.
         unsafe { (self.dpdk.rounds)(self.pool, array, n, loops as c_ulong) == 0 }
     }
 }
 
 impl Drop for Pool<'_> {
     fn drop(&mut self) {
-        // SAFETY: nobody uses it any more.
+        // SAFETY: no thread uses the pool any longer.
         unsafe { (self.dpdk.destroy)(self.pool) };
     }
 }

@@ -1,4 +1,4 @@
-//! An allocator as its users see it: malloc and free, behind pointers, the same way for all.
+//! An allocator as two function pointers, malloc and free: the interface of every competitor.
 
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
@@ -8,14 +8,14 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use crate::error::Failure;
 use crate::floor::{FLOOR, Floor, floor_free, floor_malloc};
 
-/// The name of ours.
+/// The name of our allocator.
 pub const OURS: &str = "uslub";
-/// The name of the system's.
+/// The name of the system's allocator.
 pub const SYSTEM: &str = "glibc";
 
-/// How memory is asked for, as in C.
+/// The type of C's `malloc`.
 pub type Malloc = unsafe extern "C" fn(usize) -> *mut c_void;
-/// How it is given back.
+/// The type of C's `free`.
 pub type Free = unsafe extern "C" fn(*mut c_void);
 
 /// An allocator.
@@ -23,16 +23,16 @@ pub type Free = unsafe extern "C" fn(*mut c_void);
 pub struct Face {
     /// Its name.
     pub name: &'static str,
-    /// Where it comes from.
+    /// The source of the allocator.
     pub from: String,
     malloc: Malloc,
     free: Free,
-    /// What a thread calls before its first call, and after its last.
+    /// The functions that a thread calls before its first call and after its last call.
     thread: Option<(unsafe extern "C" fn(), unsafe extern "C" fn())>,
 }
 
 impl Face {
-    /// One of a pair of functions.
+    /// An allocator from its two functions.
     pub fn new(name: &'static str, from: impl Into<String>, malloc: Malloc, free: Free) -> Self {
         Self {
             name,
@@ -43,7 +43,7 @@ impl Face {
         }
     }
 
-    /// With what threads must call first and last.
+    /// Adds the functions that a thread must call first and last.
     #[cfg(feature = "peers")]
     pub fn with_threads(
         mut self,
@@ -54,7 +54,7 @@ impl Face {
         self
     }
 
-    /// The one of this process: whatever `malloc` is.
+    /// The allocator of this process: the present `malloc`.
     pub fn system() -> Self {
         Self::new(SYSTEM, "the C library", libc::malloc, libc::free)
     }
@@ -64,26 +64,26 @@ impl Face {
         Self::new(FLOOR, "this program", floor_malloc, floor_free)
     }
 
-    /// One from a shared library, which stays loaded.
+    /// An allocator from a shared library, which stays loaded.
     ///
     /// # Errors
     ///
-    /// When it cannot be loaded, or has no malloc and free of its own.
+    /// If the library cannot be loaded, or does not define malloc and free itself.
     pub fn load(name: &'static str, path: &Path) -> Result<Self, Failure> {
         let failed = |error: libloading::Error| {
             Failure::System(format!("{} cannot be loaded: {error}", path.display()))
         };
-        // SAFETY: an allocator's initialisers touch nothing but their own.
+        // SAFETY: an allocator's initialisers touch only their own data.
         let library =
             unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(failed)?;
-        // SAFETY: every C library's malloc and free have these types.
+        // SAFETY: C's malloc and free have these types in every library.
         let (malloc, free) = unsafe {
             (
                 *library.get::<Malloc>(b"malloc\0").map_err(failed)?,
                 *library.get::<Free>(b"free\0").map_err(failed)?,
             )
         };
-        // Its functions are called as long as this process lives.
+        // The functions are called until this process ends.
         std::mem::forget(library);
         if malloc as usize == libc::malloc as *const () as usize {
             let what = format!("{} has no malloc of its own", path.display());
@@ -92,33 +92,33 @@ impl Face {
         Ok(Self::new(name, path.display().to_string(), malloc, free))
     }
 
-    /// Memory of so many bytes; null where there is none.
+    /// Memory of `size` bytes; null without memory.
     #[inline]
     pub fn alloc(&self, size: usize) -> *mut u8 {
-        // SAFETY: any size may be asked for.
+        // SAFETY: malloc accepts any size.
         unsafe { (self.malloc)(size) }.cast()
     }
 
-    /// Gives memory back.
+    /// Frees an object.
     ///
     /// # Safety
     ///
-    /// It is this allocator's, and freed once.
+    /// The object is of this allocator and is freed once.
     #[inline]
     pub unsafe fn free(&self, object: *mut u8) {
-        // SAFETY: passed on.
+        // SAFETY: the caller's promise.
         unsafe { (self.free)(object.cast()) };
     }
 
-    /// This thread uses it from now on.
+    /// Prepares this thread for calls of the allocator.
     pub fn enter(&self) {
         if let Some((enter, _)) = self.thread {
-            // SAFETY: harmless where it was done.
+            // SAFETY: a repeated call is harmless.
             unsafe { enter() };
         }
     }
 
-    /// This thread uses it until the value is dropped.
+    /// Prepares this thread for calls of the allocator until the value is dropped.
     #[must_use]
     pub fn enter_for_now(&self) -> Entered {
         self.enter();
@@ -126,19 +126,19 @@ impl Face {
     }
 }
 
-/// A thread that uses an allocator.
+/// Marks a thread that uses an allocator.
 pub struct Entered(Option<unsafe extern "C" fn()>);
 
 impl Drop for Entered {
     fn drop(&mut self) {
         if let Some(leave) = self.0 {
-            // SAFETY: the thread has entered, and is done.
+            // SAFETY: the thread has called `enter` and makes no further call.
             unsafe { leave() };
         }
     }
 }
 
-/// Allocators that may be installed: name, and the file names of their libraries, the newest first.
+/// Allocators that may be installed: the name, and the file names of the library, newest first.
 const INSTALLED: [(&str, &[&str]); 3] = [
     ("jemalloc", &["libjemalloc.so.2"]),
     (
@@ -150,7 +150,7 @@ const INSTALLED: [(&str, &[&str]); 3] = [
         &["libtcmalloc_minimal.so.4", "libtcmalloc_minimal.so"],
     ),
 ];
-/// Where libraries are looked for.
+/// Folders that are searched for libraries.
 const FOLDERS: [&str; 6] = [
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -160,7 +160,7 @@ const FOLDERS: [&str; 6] = [
     "/lib",
 ];
 
-/// The allocators that can be preloaded, each with its library where it is installed.
+/// The allocators that can be preloaded, each with its library if installed.
 pub fn installed() -> impl Iterator<Item = (&'static str, Option<PathBuf>)> {
     INSTALLED.into_iter().map(|(name, files)| {
         let paths =
@@ -187,7 +187,7 @@ mod tests {
         let face = Face::system();
         let _entered = face.enter_for_now();
         let object = face.alloc(100);
-        // SAFETY: 100 bytes, written, freed once.
+        // SAFETY: the object has 100 bytes and is freed once.
         unsafe {
             object.write_bytes(7, 100);
             face.free(object);

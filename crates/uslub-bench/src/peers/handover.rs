@@ -1,4 +1,4 @@
-//! P4: one CPU allocates, another frees.
+//! P4: one CPU allocates objects, another CPU frees them.
 
 use std::hint::black_box;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
@@ -26,24 +26,25 @@ use crate::threads::joined;
 
 /// Sizes of the objects, in bytes.
 const SIZES: [usize; 2] = [64, 256];
-/// Objects a batch, and what DPDK's mempool took for one of them, in nanoseconds, on the machine of
-/// the goals: where it is not installed, that is the measure.
+/// Objects per batch, and the time of DPDK's mempool per object, in nanoseconds, on the machine of
+/// the goals. The time replaces a measurement if DPDK is not installed.
 const BATCHES: [(usize, Option<f64>); 2] = [(32, None), (4096, Some(9.6))];
-/// Batches that the ring holds.
+/// Capacity of the ring in batches.
 const DEPTH: usize = 4;
-/// The largest sheaves, a barn that holds what is on its way, and slabs of the most pages that the
-/// kernel takes for granted: DPDK's pool has its largest caches, and a ring for all of its objects.
+/// The largest sheaves, a barn for all objects in transit, and slabs of the largest order that the
+/// kernel allocates routinely. For fairness: DPDK's pool has its largest caches and a ring for all
+/// of its objects.
 const OPTIONS: [&str; 3] = [
     "sheaf_capacity=500",
     "max_full_sheaves=100",
     "slab_min_order=3",
 ];
-/// Batches of objects that the floor hands over in turn: none is written to before it was read.
+/// Batches that the floor reuses in turn. No batch is rewritten before the consumer has read it.
 const IN_TURN: usize = 2 * DEPTH;
-/// Objects of DPDK's pool: as many as are on their way at most, and in its caches.
+/// Objects of DPDK's pool: the maximum in transit plus the capacity of its caches.
 const POOL: usize = (1 << 16) - 1;
 
-/// Runs it.
+/// Measures the part.
 pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     let cpus = linux::two_cpus();
     let dpdk = peers.dpdk();
@@ -61,7 +62,7 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
                 };
                 let free = |batch: &mut [*mut u8]| {
                     for &mut object in batch {
-                        // SAFETY: this allocator's, freed once.
+                        // SAFETY: the object is of this allocator and is freed once.
                         unsafe { face.free(object) };
                     }
                 };
@@ -130,28 +131,28 @@ fn bulk(
     let Strategy { slub, cache } = cache;
     let alloc = |batch: &mut [*mut u8]| slub.alloc_bulk(cache, Gfp::KERNEL, batch);
     let free = |batch: &mut [*mut u8]| {
-        // SAFETY: this cache's, freed once.
+        // SAFETY: the objects are of this cache and are freed once.
         unsafe { slub.free_bulk_unchecked(cache, batch) };
     };
     hand_over(cpus, objects, batch, || (), alloc, free)
 }
 
-/// With DPDK's mempool.
+/// The time with DPDK's mempool.
 fn pooled(pool: &Pool<'_>, cpus: [usize; 2], objects: usize, batch: usize) -> Result<f64, Failure> {
     let alloc = |batch: &mut [*mut u8]| pool.get(batch);
-    // SAFETY: this pool's, freed once.
+    // SAFETY: the objects are of this pool and are freed once.
     let free = |batch: &mut [*mut u8]| unsafe { pool.put(batch) };
     hand_over(cpus, objects, batch, || pool.enter(), alloc, free)
 }
 
-/// The sequences alone, called once an object, on stacks that are handed over.
+/// The time of the restartable sequences alone, one an object, on stacks that are handed over.
 fn carried(
     carried: &Carried,
     cpus: [usize; 2],
     objects: usize,
     batch: usize,
 ) -> Result<f64, Failure> {
-    // Called by address, as other allocators' functions are.
+    // Called through a pointer, like the functions of other allocators.
     let take = black_box(Carried::alloc as fn(&Carried) -> *mut u8);
     let put = black_box(Carried::free as fn(&Carried, *mut u8));
     let alloc = |batch: &mut [*mut u8]| {
@@ -162,15 +163,15 @@ fn carried(
     hand_over(cpus, objects, batch, || (), alloc, free)
 }
 
-/// With no allocator at all: the same objects again and again, whose lines and addresses go from
-/// CPU to CPU.
+/// The time without an allocator: the same objects circulate, so only their lines and addresses
+/// move between the CPUs.
 fn bare(size: usize, cpus: [usize; 2], objects: usize, batch: usize) -> Result<f64, Failure> {
     let count = IN_TURN * batch;
     let mut memory = vec![Page([0u8; 4096]); (count * size).div_ceil(4096)];
     let start = memory.as_mut_ptr().expose_provenance();
     let next = AtomicUsize::new(0);
     let alloc = |batch: &mut [*mut u8]| {
-        // Relaxed: the producer's alone.
+        // Relaxed: only the producer uses the counter.
         let first = next.load(Relaxed);
         for (at, object) in (first..).zip(batch.iter_mut()) {
             *object = with_exposed_provenance_mut(start + at * size);
@@ -182,7 +183,7 @@ fn bare(size: usize, cpus: [usize; 2], objects: usize, batch: usize) -> Result<f
     hand_over(cpus, objects, batch, || (), alloc, |_| ())
 }
 
-/// Nanoseconds an object in both loops together; each thread holds what `enter` gives it.
+/// Nanoseconds per object in both loops together. Each thread holds the value from `enter`.
 fn hand_over<T>(
     [from, to]: [usize; 2],
     objects: usize,
@@ -195,7 +196,7 @@ fn hand_over<T>(
     let batches = objects / batch;
     thread::scope(|scope| {
         let producer = scope.spawn(|| {
-            // If that fails the thread stays where it is.
+            // If pinning fails, the thread stays unpinned.
             let _pinned = Pinned::to(from).ok();
             let _entered = enter();
             let mut array = vec![null_mut(); batch];
@@ -204,14 +205,14 @@ fn hand_over<T>(
                 let (time, there) = nanoseconds(|| {
                     let there = alloc(&mut array);
                     for &object in array.iter().take_while(|object| !object.is_null()) {
-                        // SAFETY: at least 8 bytes, aligned, nobody else's.
+                        // SAFETY: the object has at least 8 bytes, is aligned and is ours alone.
                         unsafe { object.cast::<usize>().write(number) };
                     }
                     there
                 });
                 spent += time;
                 if !there {
-                    // The consumer waits for every batch: an empty one says that none follow.
+                    // The consumer waits for every batch. An array of nulls ends the consumer.
                     array.fill(null_mut());
                 }
                 wait_until(|| ring.try_put(&array));
@@ -236,7 +237,7 @@ fn hand_over<T>(
                     return Ok(spent);
                 }
                 let (time, right) = nanoseconds(|| {
-                    // SAFETY: written by the producer, live.
+                    // SAFETY: the object is live, and the producer wrote the word.
                     let read = |&object: &*mut u8| unsafe { object.cast::<usize>().read() };
                     let right = array.iter().all(|object| read(object) == number);
                     free(&mut array);

@@ -1,4 +1,4 @@
-//! K: the kernel's own table: what SLUB takes inside the kernel, and ours by the same calls.
+//! K: the cost of SLUB inside the kernel, compared with uslub by the same calls.
 
 use std::cell::RefCell;
 
@@ -18,14 +18,14 @@ use crate::kernel::{BULKS, FRESH, KERNELS, KMALLOC, Known, NEWEST, PAIR, SINGLES
 use crate::linux::{self, Pinned, Slub};
 use crate::strategy::Strategy;
 
-/// Bytes of an object, where the table does not tell.
+/// Bytes of an object, unless the table says otherwise.
 const SIZE: usize = 256;
-/// How the objects of fresh slabs lie.
+/// The orders of objects in fresh slabs.
 const ORDERS: [&str; 2] = ["in order", "in random order"];
 /// Bytes of an object of kmalloc.
 const KMALLOC_SIZE: usize = 64;
 
-/// Runs it.
+/// Measures the part.
 pub fn run(bench: &Bench, _: &Peers) -> Result<Section, Failure> {
     let rows = rows(bench)?;
     let charts = charts(&rows);
@@ -40,13 +40,13 @@ pub fn run(bench: &Bench, _: &Peers) -> Result<Section, Failure> {
     Ok(Section { charts, ..section })
 }
 
-/// A figure of a row.
+/// A function that selects a figure of a row.
 type Figure = fn(&PeerRow) -> f64;
 
-/// Rows of each order of the objects of fresh slabs.
+/// Number of rows for each order of objects in fresh slabs.
 const OF_AN_ORDER: usize = 2 * FRESH.len();
 
-/// The same as pictures, with the newest kernel.
+/// Charts of the rows, with the newest kernel.
 fn charts(rows: &[PeerRow]) -> Vec<Chart> {
     let ours = |row: &PeerRow| row.ours.unwrap_or(f64::NAN);
     let of_kernel = |row: &PeerRow| row.peers[KERNELS[0]];
@@ -104,7 +104,7 @@ fn rows(bench: &Bench) -> Result<Vec<PeerRow>, Failure> {
     Ok(rows)
 }
 
-/// Ours, and the floor's, beside the kernels'.
+/// A row with uslub, the floor and the kernels.
 fn row(name: String, mut rounds: Rounds, known: Known) -> PeerRow {
     let all = rounds.ours.len();
     let kernels = KERNELS.into_iter().zip(known);
@@ -117,7 +117,7 @@ fn pair(bench: &Bench, slub: &Slub) -> Result<PeerRow, Failure> {
     let strategy = Strategy::new(slub, SIZE, &[])?;
     let cache = strategy.cache;
     let alloc = || slub.alloc(cache, Gfp::KERNEL);
-    // SAFETY: this cache's, freed once; null is ignored.
+    // SAFETY: the object is of this cache and is freed once; null is ignored.
     let free = |object| unsafe { slub.free(cache, object) };
     let rounds = pairs::<SIZE>(bench, |loops| direct(loops, alloc, free))?;
     strategy.check_at_rest()?;
@@ -127,7 +127,7 @@ fn pair(bench: &Bench, slub: &Slub) -> Result<PeerRow, Failure> {
 fn kmalloc_pair(bench: &Bench, slub: &Slub) -> Result<PeerRow, Failure> {
     bench.says("K, a pair by kmalloc");
     let alloc = || slub.kmalloc(KMALLOC_SIZE, Gfp::KERNEL);
-    // SAFETY: this allocator's, freed once; null is ignored.
+    // SAFETY: the object is of this allocator and is freed once; null is ignored.
     let free = |object| unsafe { slub.kfree(object) };
     let rounds = pairs::<KMALLOC_SIZE>(bench, |loops| direct(loops, alloc, free))?;
     Ok(row(
@@ -137,7 +137,7 @@ fn kmalloc_pair(bench: &Bench, slub: &Slub) -> Result<PeerRow, Failure> {
     ))
 }
 
-/// Rounds of pairs, and of the floor's.
+/// The rounds of pairs, on uslub and on the floor.
 fn pairs<const BYTES: usize>(
     bench: &Bench,
     ours: impl Fn(usize) -> f64,
@@ -148,7 +148,7 @@ fn pairs<const BYTES: usize>(
     in_turn(bench, all)
 }
 
-/// N objects: by one call each way, and one by one.
+/// N objects: with one bulk call each way, and with single calls.
 fn bulks(bench: &Bench, slub: &Slub) -> Result<Vec<PeerRow>, Failure> {
     let strategy = Strategy::new(slub, SIZE, &[])?;
     let floor = Floor::here()?;
@@ -162,8 +162,8 @@ fn bulks(bench: &Bench, slub: &Slub) -> Result<Vec<PeerRow>, Failure> {
     Ok(rows)
 }
 
-/// A row of each number in a table: what is done with so many objects, and what the floor does with
-/// them; both say whether there was memory.
+/// A row for each number of objects in a table. `ours` and `bare` do the work on an array, on uslub
+/// and on the floor. Both return whether there was memory.
 fn many(
     bench: &Bench,
     how: &str,
@@ -188,7 +188,7 @@ fn many(
     Ok(rows)
 }
 
-/// The two sequences of single calls alone, where there are such.
+/// Only the two restartable sequences of single calls, if the thread has them.
 #[inline(never)]
 fn singles(floor: Option<&Floor>, objects: &mut [*mut u8]) -> bool {
     if let Some(floor) = floor {
@@ -200,7 +200,7 @@ fn singles(floor: Option<&Floor>, objects: &mut [*mut u8]) -> bool {
     true
 }
 
-/// Rounds of objects from fresh slabs, and of their free.
+/// Rounds of allocation from fresh slabs, and of the free.
 fn fresh_slabs(
     bench: &Bench,
     slub: &Slub,

@@ -1,4 +1,4 @@
-//! Other allocators, built with this program: behind pointers as the rest, and called directly.
+//! Other allocators that are linked into this program: through pointers, and called directly.
 
 use std::ffi::c_void;
 use std::sync::Once;
@@ -7,11 +7,11 @@ use super::More;
 use super::face::Face;
 use super::pair::direct;
 
-/// All that are linked in.
+/// All allocators that are linked in.
 pub fn faces() -> Vec<Face> {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: once, before any thread uses it.
+        // SAFETY: called once, before any thread uses rpmalloc.
         unsafe { rpmalloc_sys::rpmalloc_initialize() };
     });
     let mimalloc = (libmimalloc_sys::mi_malloc, libmimalloc_sys::mi_free);
@@ -27,27 +27,27 @@ pub fn faces() -> Vec<Face> {
 }
 
 unsafe extern "C" fn enter() {
-    // SAFETY: harmless where it was done.
+    // SAFETY: a repeated call is harmless.
     unsafe { rpmalloc_sys::rpmalloc_thread_initialize() };
 }
 
 unsafe extern "C" fn leave() {
-    // SAFETY: the thread is done.
+    // SAFETY: the thread makes no further call.
     unsafe { rpmalloc_sys::rpmalloc_thread_finalize() };
 }
 
-/// The same, called by name instead of through a pointer, for a size that the compiler knows.
+/// The same allocators, called by name instead of through a pointer, for a constant size.
 pub fn called_directly<const SIZE: usize>(loops: usize) -> Vec<More<'static>> {
     macro_rules! of {
         ($name:literal, $malloc:path, $free:path) => {
             (
                 $name,
                 Box::new(move || {
-                    // SAFETY: harmless where it was done.
+                    // SAFETY: a repeated call is harmless.
                     unsafe { enter() };
-                    // SAFETY: any size may be asked for.
+                    // SAFETY: malloc accepts any size.
                     let alloc = || unsafe { $malloc(SIZE) }.cast::<u8>();
-                    // SAFETY: allocated by its counterpart, freed once.
+                    // SAFETY: the counterpart allocated the object; it is freed once.
                     let free = |object: *mut u8| unsafe { $free(object.cast::<c_void>()) };
                     Ok(direct(loops, alloc, free))
                 }),

@@ -1,4 +1,4 @@
-//! P3: very many small objects live at once.
+//! P3: very many small objects are live at the same time.
 
 use std::alloc::{Layout, alloc};
 use std::cell::RefCell;
@@ -18,19 +18,20 @@ use crate::linux::{self, Pinned};
 use crate::measure::nanoseconds;
 use crate::strategy::Strategy;
 
-/// Sizes of the objects, in bytes, and our bulk calls' part of the best peer's time, at most.
+/// Sizes of the objects, in bytes, each with the goal for our bulk calls: the largest ratio to the
+/// best peer's time.
 const SIZES: [(usize, f64); 4] = [(16, 0.3), (64, 0.3), (256, 0.1), (512, 0.1)];
-/// Bytes of an object whose memory is fresh.
+/// Bytes of an object in the rows with fresh memory.
 pub const COLD: usize = 256;
-/// Slabs that our bulk calls take whole: what is paid for each is shared by so many objects.
+/// Minimum objects per slab, for bulk calls: they share the cost of one slab.
 const SLABS: &str = "slab_min_objects=64";
 
-/// Bytes that live at once.
+/// Bytes of all live objects.
 fn bytes(bench: &Bench) -> usize {
     bench.size.pick(1 << 20, 32 << 20, 256 << 20)
 }
 
-/// Runs it.
+/// Measures the part.
 pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     let _pinned = Pinned::to_the_last()?;
     let mut rows = Vec::new();
@@ -40,9 +41,10 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     }
     bench.says("P3, fresh memory");
     let count = bytes(bench) / COLD;
-    // A virtual machine may have given memory back to its host that has been free for a second or
-    // two, which made the first of a round the dearest, whoever that was: each finds what the floor
-    // has just left, and so much more that its tables have it too.
+    // A virtual machine may return memory to its host after one or two idle seconds. The first
+    // competitor of a round was then the slowest, whichever it was. Hence the floor runs before
+    // every competitor and leaves it recently used memory. The floor uses one eighth more memory,
+    // so that the memory also suffices for the competitor's tables.
     let of = |face| {
         child::run(peers, FLOOR, Work::Cold(count + count / 8))?;
         let report = child::run(peers, face, Work::Cold(count))?;
@@ -69,7 +71,7 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     ))
 }
 
-/// What a round took, in nanoseconds an object.
+/// The result of a round, in nanoseconds per object.
 #[derive(Clone, Copy)]
 struct Pass {
     alloc: f64,
@@ -142,7 +144,7 @@ fn warm(
     Ok(())
 }
 
-/// One by one.
+/// The time of single calls.
 fn malloc(face: &Face, size: usize, objects: &mut [*mut u8]) -> Result<Pass, Failure> {
     face.enter();
     let n = objects.len() as f64;
@@ -154,7 +156,7 @@ fn malloc(face: &Face, size: usize, objects: &mut [*mut u8]) -> Result<Pass, Fai
     let there = touch(objects);
     let (free, ()) = nanoseconds(|| {
         for &mut object in objects {
-            // SAFETY: this allocator's, freed once.
+            // SAFETY: the object is of this allocator and is freed once.
             unsafe { face.free(object) };
         }
     });
@@ -166,10 +168,10 @@ fn malloc(face: &Face, size: usize, objects: &mut [*mut u8]) -> Result<Pass, Fai
         .ok_or(Failure::NoMemory("for live objects"))
 }
 
-/// Rows of pops, and rows of pushes by address, of the objects that the floor has; what undoes each
-/// row is a bulk call, at a tenth of a nanosecond an object.
+/// Runs of pops, and runs of pushes by address, over the floor's objects. A bulk call undoes each
+/// run, at a cost of a tenth of a nanosecond per object.
 fn rows_of(floor: &'static Floor, objects: usize) -> Pass {
-    // Called by addresses that the compiler does not know, as everybody's functions are.
+    // Called through pointers unknown to the compiler, like the functions of all allocators.
     let face = black_box(Face::of_floor(floor));
     let mut array = [std::ptr::null_mut(); floor::CAPACITY];
     let runs = objects.div_ceil(array.len());
@@ -183,7 +185,7 @@ fn rows_of(floor: &'static Floor, objects: usize) -> Pass {
         for _ in 0..runs {
             floor.pop_many(black_box(&mut array));
             for &object in &array {
-                // SAFETY: just popped.
+                // SAFETY: the object was popped above.
                 unsafe { face.free(object) };
             }
         }
@@ -195,16 +197,16 @@ fn rows_of(floor: &'static Floor, objects: usize) -> Pass {
     }
 }
 
-/// Writes a word into each object, so that its memory is there; whether all are objects.
+/// Writes a word into each object, so that its memory is resident; returns whether none is null.
 fn touch(objects: &[*mut u8]) -> bool {
     for object in objects.iter().filter(|object| !object.is_null()) {
-        // SAFETY: at least 8 bytes, aligned, ours.
+        // SAFETY: the object has at least 8 bytes, is aligned and is ours.
         unsafe { object.cast::<u64>().write(1) };
     }
     objects.iter().all(|object| !object.is_null())
 }
 
-/// So many at once.
+/// The time of bulk calls.
 fn bulk(
     cache: &Strategy<'_, Linux>,
     count: usize,
@@ -222,7 +224,7 @@ fn bulk(
     touch(objects);
     let (free, ()) = nanoseconds(|| {
         for chunk in objects.chunks_mut(count) {
-            // SAFETY: this cache's, freed once.
+            // SAFETY: the objects are of this cache and are freed once.
             unsafe { slub.free_bulk_unchecked(cache, chunk) };
         }
     });
@@ -232,7 +234,8 @@ fn bulk(
     })
 }
 
-/// In a process of its own: `count` objects in fresh memory, each written over; nanoseconds in all.
+/// Runs in a child process: allocates `count` objects in fresh memory and writes over each. Returns
+/// the total time in nanoseconds.
 pub fn cold(face: &Face, count: usize) -> f64 {
     face.enter();
     let mut objects = vec![std::ptr::null_mut(); count];
@@ -241,7 +244,7 @@ pub fn cold(face: &Face, count: usize) -> f64 {
         for object in &mut objects {
             *object = face.alloc(COLD);
             if !object.is_null() {
-                // SAFETY: so many bytes were asked for.
+                // SAFETY: the object has `COLD` bytes.
                 unsafe { object.write_bytes(1, COLD) };
             }
         }
@@ -249,29 +252,29 @@ pub fn cold(face: &Face, count: usize) -> f64 {
     time
 }
 
-/// The same without an allocator: one piece of memory, by huge pages where the system has them,
-/// objects in order; nanoseconds in all.
+/// Like [`cold`], without an allocator. The objects lie in order in one block of memory, with huge
+/// pages if the system has them.
 ///
 /// # Errors
 ///
-/// When there is no such memory.
+/// If there is no memory for the block.
 pub fn cold_floor(count: usize) -> Result<f64, Failure> {
     const HUGE: usize = 2 << 20;
     let wrong = |_| Failure::Wrong(format!("{count} objects are no piece of memory"));
     let layout = Layout::from_size_align(count.max(1) * COLD, HUGE).map_err(wrong)?;
-    // SAFETY: the layout is not empty, and the piece is used until the process ends.
+    // SAFETY: the layout is not empty, and the block is used until the process ends.
     let memory = unsafe { alloc(layout) };
     if memory.is_null() {
         return Err(Failure::System("no memory for the floor".into()));
     }
-    // SAFETY: ours; what it says holds no data.
+    // SAFETY: the block is ours; the advice changes no data.
     unsafe { libc::madvise(memory.cast(), layout.size(), libc::MADV_HUGEPAGE) };
     let mut objects = vec![std::ptr::null_mut(); count];
     objects.fill(std::ptr::dangling_mut());
     let (time, ()) = nanoseconds(|| {
         for (i, object) in objects.iter_mut().enumerate() {
             *object = memory.wrapping_add(i * COLD);
-            // SAFETY: so many bytes of the piece.
+            // SAFETY: the object lies inside the block.
             unsafe { object.write_bytes(1, COLD) };
         }
     });

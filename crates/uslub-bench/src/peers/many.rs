@@ -1,4 +1,4 @@
-//! P2: N objects are allocated, then all are freed.
+//! P2: N objects are allocated, then all N are freed.
 
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -20,8 +20,8 @@ use crate::strategy::Strategy;
 
 /// Bytes of an object.
 const SIZE: usize = 256;
-/// Objects a round, and what DPDK's mempool took for one of them, in nanoseconds, on the machine of
-/// the goals: where it is not installed, that is the measure.
+/// Objects per round, and the time of DPDK's mempool per object, in nanoseconds, on the machine of
+/// the goals. The time replaces a measurement if DPDK is not installed.
 const NUMBERS: [(usize, Option<f64>); 14] = [
     (1, None),
     (2, None),
@@ -40,17 +40,16 @@ const NUMBERS: [(usize, Option<f64>); 14] = [
 ];
 /// Objects of DPDK's pool.
 const POOL: usize = 4095;
-/// A difference that is none, in nanoseconds.
+/// A difference up to this counts as a tie, in nanoseconds.
 const TIE_NS: f64 = 0.3;
 
-/// Runs it.
+/// Measures the part.
 pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     let _pinned = Pinned::to_the_last()?;
     let cache = Strategy::new(linux::steady()?, SIZE, &["sheaf_capacity=250"])?;
     let dpdk = peers.dpdk();
     let pool = dpdk.map(|dpdk| dpdk.pool(POOL, SIZE)).transpose()?;
-    // In rounds of a tenth the processor would still be turning its wide registers on, which it
-    // does after each pause.
+    // A tenth of this is too short: the processor powers its wide registers up after each pause.
     let objects = bench.size.pick(1_000, 1_000_000, 1_000_000);
     let mut rows = Vec::new();
     let mut lines = [const { Vec::new() }; 4];
@@ -122,7 +121,7 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     Ok(section)
 }
 
-/// Nanoseconds an object, one call each.
+/// Nanoseconds per object with single calls.
 #[inline(never)]
 fn malloc(face: &Face, loops: usize, objects: &mut [*mut u8]) -> Result<f64, Failure> {
     face.enter();
@@ -132,7 +131,7 @@ fn malloc(face: &Face, loops: usize, objects: &mut [*mut u8]) -> Result<f64, Fai
                 *object = face.alloc(SIZE);
             }
             for &mut object in black_box(&mut *objects) {
-                // SAFETY: this allocator's, freed once.
+                // SAFETY: the object is of this allocator and is freed once.
                 unsafe { face.free(object) };
             }
         }
@@ -140,14 +139,14 @@ fn malloc(face: &Face, loops: usize, objects: &mut [*mut u8]) -> Result<f64, Fai
     Ok(time / objects.len() as f64)
 }
 
-/// Ours and DPDK's mempool alone.
+/// A row of only uslub and DPDK's mempool.
 fn beside(n: usize, all: &Rounds) -> PeerRow {
     let name = format!("{n} of {SIZE} B, bulk, beside DPDK");
     let (all, aim) = (all.against(DPDK), Aim::ratio(1.0));
     PeerRow::new("P2", name, "ns/object", &all, aim)
 }
 
-/// Nanoseconds an object of DPDK's, both calls inlined.
+/// Nanoseconds per object with DPDK's mempool, both calls inlined.
 fn pooled(pool: &Pool<'_>, loops: usize, objects: &mut [*mut u8]) -> Result<f64, Failure> {
     let mut done = true;
     let time = nanoseconds_a_step(loops, |range| done &= pool.rounds(objects, range.len()));
@@ -158,7 +157,7 @@ fn pooled(pool: &Pool<'_>, loops: usize, objects: &mut [*mut u8]) -> Result<f64,
     }
 }
 
-/// Nanoseconds an object of the floor's, both sequences inlined.
+/// Nanoseconds per object with the floor, both sequences inlined.
 #[inline(never)]
 fn sequences(floor: &Floor, loops: usize, objects: &mut [*mut u8]) -> f64 {
     let time = nanoseconds_a_step(loops, |range| {
@@ -169,7 +168,7 @@ fn sequences(floor: &Floor, loops: usize, objects: &mut [*mut u8]) -> f64 {
     time / objects.len() as f64
 }
 
-/// Nanoseconds an object, one call for all.
+/// Nanoseconds per object with one bulk call each way.
 #[inline(never)]
 fn bulk(
     cache: &Strategy<'_, uslub_linux::Linux>,
@@ -183,7 +182,7 @@ fn bulk(
             let objects = black_box(&mut *objects);
             let done = slub.alloc_bulk(cache, Gfp::KERNEL, objects);
             if done {
-                // SAFETY: this cache's, freed once.
+                // SAFETY: the objects are of this cache and are freed once.
                 unsafe { slub.free_bulk_unchecked(cache, objects) };
             }
             done

@@ -1,18 +1,18 @@
-//! Other allocators, measured beside ours.
+//! Compares uslub with other allocators. `uslub bench peers` runs it.
 //!
-//! Each is a [`Face`]: malloc and free behind pointers, so that all are called the same way. Some
-//! are linked into this program (feature `peers`), some are loaded where they are installed; where
-//! memory counts, a child of its own runs each.
+//! Each allocator is a [`Face`]: malloc and free behind pointers, so that all are called the same
+//! way. Some allocators are linked into this program (feature `peers`). Others are loaded if they
+//! are installed. For rows about memory, each allocator runs in its own child process.
 //!
 //! | file | concept |
 //! |---|---|
-//! | `face`, `linked` | an allocator as its users see it; those that are built with this program |
-//! | `dpdk` | DPDK's mempool, which is none, beside our bulks |
-//! | `row`, `report`, `table`, `page` | ours beside the best, and how it looks |
-//! | `child` | work in a process of its own |
+//! | `face`, `linked` | an allocator behind pointers; the allocators linked into this program |
+//! | `dpdk` | DPDK's mempool, which is not a malloc, against our bulk calls |
+//! | `row`, `report`, `table`, `page` | uslub against the best peer, and the presentation |
+//! | `child`, `cost` | work in a child process; the cost of a program |
 //! | `pair`, `many`, `live`, `handover`, `churn`, `programs`, `sleepers` | P1 to P7 |
 //! | `carried` | the floor of P4 by malloc |
-//! | `kernel` | K: what SLUB takes in the kernel, beside ours |
+//! | `kernel` | K: the cost of SLUB inside the kernel, compared with uslub |
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -51,7 +51,7 @@ use dpdk::{DPDK, Dpdk};
 use face::OURS;
 use row::Rounds;
 
-/// Runs a part.
+/// A function that measures a part.
 type Run = fn(&Bench, &Peers) -> Result<Section, Failure>;
 
 /// All parts, by name.
@@ -71,14 +71,14 @@ pub fn parts() -> [&'static str; PARTS.len()] {
     PARTS.map(|(name, _)| name)
 }
 
-/// Who takes part.
+/// The competitors.
 #[derive(Debug)]
 pub struct Peers {
     /// All allocators, ours first.
     pub faces: Vec<Face>,
-    /// Those that can be preloaded.
+    /// The allocators that can be preloaded.
     pub preloads: Vec<(&'static str, PathBuf)>,
-    /// Those that are not here, with the reason.
+    /// The allocators that are not available, with the reason.
     pub absent: Vec<(&'static str, String)>,
     /// The command that runs a child.
     pub command: PathBuf,
@@ -86,22 +86,22 @@ pub struct Peers {
     pub library: PathBuf,
     /// The environment variable that names our library to a child.
     pub variable: String,
-    /// DPDK, once it was asked for.
+    /// DPDK; initialised at its first use.
     dpdk: OnceLock<Result<Dpdk, String>>,
 }
 
-/// One more competitor in a row: its name and its round.
+/// A further competitor in a row: its name and its round.
 type More<'a, T = f64> = (&'static str, Box<dyn FnMut() -> Result<T, Failure> + 'a>);
-/// What rounds gave, by who made them.
+/// The results of the rounds, by competitor.
 type Outcomes<T> = Vec<(&'static str, Vec<T>)>;
 
 impl Peers {
-    /// Looks who is here: our library, the C library, those that are linked in, and those that are
-    /// installed.
+    /// Finds the competitors: our library, the C library, the linked allocators, and the installed
+    /// allocators.
     ///
     /// # Errors
     ///
-    /// When our own library cannot be loaded.
+    /// If our own library cannot be loaded.
     pub fn look(library: &Path, command: &Path, variable: &str) -> Result<Self, Failure> {
         let mut faces = vec![Face::load(OURS, library)?, Face::system()];
         #[cfg(feature = "peers")]
@@ -136,13 +136,13 @@ impl Peers {
         })
     }
 
-    /// DPDK, if it is installed; started when it is asked for first.
+    /// DPDK, if it is installed. The first call starts it.
     fn dpdk(&self) -> Option<&Dpdk> {
         self.dpdk.get_or_init(Dpdk::start).as_ref().ok()
     }
 
-    /// A round of each in turn, after one to warm up; those in `more` instead of the faces of their
-    /// names, where there are such.
+    /// Runs a round of each competitor in turn, after one warm-up round. An entry of `more`
+    /// replaces the face of the same name, or is a further competitor.
     fn each_of<T>(
         &self,
         bench: &Bench,
@@ -159,7 +159,7 @@ impl Peers {
         outcomes(bench, all)
     }
 
-    /// One figure a round of each, and those in `more`, as [`each_of`](Self::each_of).
+    /// Like [`each_of`](Self::each_of), for rounds that return one figure.
     fn each_and(
         &self,
         bench: &Bench,
@@ -170,7 +170,7 @@ impl Peers {
     }
 }
 
-/// A round of each in turn, after one to warm up.
+/// Runs a round of each competitor in turn, after one warm-up round.
 fn in_turn(bench: &Bench, all: Vec<More<'_>>) -> Result<Rounds, Failure> {
     outcomes(bench, all).map(Rounds::of)
 }
@@ -185,7 +185,7 @@ fn outcomes<T>(bench: &Bench, mut all: Vec<More<'_, T>>) -> Result<Outcomes<T>, 
     Ok(outcomes)
 }
 
-/// Keeps what a round gave, unless it was to warm up.
+/// Keeps the result of a round, unless it was the warm-up round.
 fn note<T>(bench: &Bench, round: usize, rounds: &mut Vec<T>, outcome: T) {
     if round > 0 {
         rounds.push(outcome);
@@ -193,7 +193,7 @@ fn note<T>(bench: &Bench, round: usize, rounds: &mut Vec<T>, outcome: T) {
     bench.progress.tick();
 }
 
-/// The allocator of this name, the only one that is loaded.
+/// The allocator of this name. A child loads no other.
 fn face_named(name: &str, library: &Path) -> Result<Face, Failure> {
     if name == OURS {
         return Face::load(OURS, library);
@@ -211,14 +211,14 @@ fn face_named(name: &str, library: &Path) -> Result<Face, Failure> {
     }
 }
 
-/// Runs the parts of these names, in their order.
+/// Runs the parts of these names, in the order of [`parts`].
 ///
 /// # Errors
 ///
-/// When a measurement cannot be made at all.
+/// If a measurement fails completely.
 pub fn run(bench: &Bench, peers: &Peers, names: &[&str]) -> Result<PeerReport, Failure> {
     let start = Instant::now();
-    // First: what is pinned to one CPU would take the machine for one of one CPU.
+    // Before any pinning: a thread pinned to one CPU would see a machine of one CPU.
     let machine = Machine::look()?;
     let mut sections = Vec::new();
     bench.progress.set_length(names.len() as u64);

@@ -1,4 +1,4 @@
-//! How a comparison looks in a browser.
+//! A comparison as one self-contained HTML page.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use crate::floor::ABOUT;
 use crate::page::{document, escape, push_chart, spread_cell};
 use crate::table::{figure, verdict_of};
 
-/// The whole page.
+/// The whole page of a comparison.
 pub fn html(report: &PeerReport) -> String {
     const TITLE: &str = "uslub beside other allocators";
     let machine = &report.machine;

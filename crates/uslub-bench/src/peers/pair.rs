@@ -1,4 +1,4 @@
-//! P1: one object is allocated and freed, again and again.
+//! P1: one object is allocated and freed, repeatedly.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::hint::black_box;
@@ -17,10 +17,10 @@ use crate::quiet::nanoseconds_a_step;
 
 /// Sizes of the objects, in bytes.
 const SIZES: [usize; 2] = [64, 256];
-/// A difference that is none, in nanoseconds.
+/// A difference up to this counts as a tie, in nanoseconds.
 const TIE_NS: f64 = 0.3;
 
-/// Runs it.
+/// Measures the part.
 pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     let _pinned = Pinned::to_the_last()?;
     let loops = bench.size.pick(10_000, 500_000, 4_000_000);
@@ -49,7 +49,7 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     ))
 }
 
-/// Everybody's rounds by malloc and free, and the floor's.
+/// The rounds of all allocators and the floor, by malloc and free.
 fn by_malloc(
     bench: &Bench,
     peers: &Peers,
@@ -64,7 +64,7 @@ fn by_malloc(
     peers.each_and(bench, of, floor.into_iter().collect())
 }
 
-/// The floor where the size is known and the compiler sees the sequences.
+/// The floor with a constant size, inlined by the compiler.
 pub fn bare<const SIZE: usize>(loops: usize) -> Result<Option<More<'static>>, Failure> {
     let of =
         move |floor: &Floor| direct(loops, || floor.pop(SIZE), |object| floor.push(SIZE, object));
@@ -72,7 +72,7 @@ pub fn bare<const SIZE: usize>(loops: usize) -> Result<Option<More<'static>>, Fa
     Ok(floor.map(|floor| -> More<'_> { (FLOOR, Box::new(move || Ok(of(floor)))) }))
 }
 
-/// Nanoseconds a pair, of two sizes in turn.
+/// Nanoseconds per pair, with two sizes in turn.
 #[inline(never)]
 fn pairs(face: &Face, loops: usize, sizes: [usize; 2]) -> f64 {
     face.enter();
@@ -80,7 +80,7 @@ fn pairs(face: &Face, loops: usize, sizes: [usize; 2]) -> f64 {
         for _ in range {
             for size in sizes {
                 let object = black_box(face.alloc(size));
-                // SAFETY: this allocator's, freed once.
+                // SAFETY: the object is of this allocator and is freed once.
                 unsafe { face.free(object) };
             }
         }
@@ -88,7 +88,7 @@ fn pairs(face: &Face, loops: usize, sizes: [usize; 2]) -> f64 {
     time / sizes.len() as f64
 }
 
-/// Nanoseconds a pair, the functions known to the compiler.
+/// Nanoseconds per pair, with functions that the compiler can inline.
 #[inline(always)]
 pub fn direct(loops: usize, alloc: impl Fn() -> *mut u8, free: impl Fn(*mut u8)) -> f64 {
     nanoseconds_a_step(loops, |range| {
@@ -98,16 +98,16 @@ pub fn direct(loops: usize, alloc: impl Fn() -> *mut u8, free: impl Fn(*mut u8))
     })
 }
 
-/// Others that are called by name.
+/// The other allocators, called by name.
 fn others<const SIZE: usize>(loops: usize) -> Vec<More<'static>> {
     #[cfg(feature = "peers")]
     let mut all: Vec<More<'_>> = super::linked::called_directly::<SIZE>(loops);
     #[cfg(not(feature = "peers"))]
     let mut all: Vec<More<'_>> = Vec::new();
     let system = move || {
-        // SAFETY: any size may be asked for.
+        // SAFETY: malloc accepts any size.
         let alloc = || unsafe { libc::malloc(SIZE) }.cast();
-        // SAFETY: allocated by its counterpart, freed once.
+        // SAFETY: the counterpart allocated the object; it is freed once.
         let free = |object: *mut u8| unsafe { libc::free(object.cast()) };
         Ok(direct(loops, alloc, free))
     };
@@ -115,16 +115,16 @@ fn others<const SIZE: usize>(loops: usize) -> Vec<More<'static>> {
     all
 }
 
-/// Rust's heap on uslub, against the others called by name.
+/// Rust's heap on uslub, compared with the other allocators called by name.
 fn global<const SIZE: usize>(bench: &Bench, loops: usize) -> Result<PeerRow, Failure> {
     bench.says(&format!("P1, a pair of {SIZE} bytes from Rust's heap"));
     let mut all = others::<SIZE>(loops);
     let ours = move || {
-        // A `Box` knows it when it is compiled.
+        // A `Box` knows its layout at compile time.
         let layout = const { Layout::new::<MaybeUninit<[u8; SIZE]>>() };
-        // SAFETY: the layout has a size.
+        // SAFETY: the size of the layout is not 0.
         let alloc = || unsafe { uslub::Uslub.alloc(layout) };
-        // SAFETY: allocated by its counterpart, freed once.
+        // SAFETY: the counterpart allocated the object; it is freed once.
         let free = |object: *mut u8| unsafe { uslub::Uslub.dealloc(object, layout) };
         Ok(direct(loops, alloc, free))
     };
@@ -136,7 +136,7 @@ fn global<const SIZE: usize>(bench: &Bench, loops: usize) -> Result<PeerRow, Fai
     Ok(PeerRow::new("P1", name, "ns", &rounds, aim))
 }
 
-/// A typed cache, against every malloc.
+/// A typed cache, compared with every malloc.
 fn typed<const SIZE: usize>(
     bench: &Bench,
     peers: &Peers,
@@ -151,7 +151,7 @@ fn typed<const SIZE: usize>(
     Ok(PeerRow::new("P1", name, "ns", &rounds, Aim::ratio(0.6)))
 }
 
-/// A round of a typed cache.
+/// A round with a typed cache.
 fn cache<const SIZE: usize>(loops: usize) -> Result<impl FnMut() -> f64, Failure> {
     let cache = uslub::Cache::<MaybeUninit<[u8; SIZE]>>::new("pair")
         .map_err(|error| Failure::Wrong(error.to_string()))?;
@@ -159,9 +159,9 @@ fn cache<const SIZE: usize>(loops: usize) -> Result<impl FnMut() -> f64, Failure
         nanoseconds_a_step(loops, |range| {
             for _ in range {
                 if let Ok(object) = cache.alloc(MaybeUninit::uninit()) {
-                    // The address alone is hidden, as where the others are called.
+                    // Hides only the address, like the calls of the other competitors.
                     let address = black_box(Object::into_raw(object));
-                    // SAFETY: given up a moment ago.
+                    // SAFETY: `into_raw` released the object above.
                     drop(unsafe { Object::from_raw(address, &cache) });
                 }
             }

@@ -1,4 +1,4 @@
-//! P6: real programs, each allocator preloaded.
+//! P6: real programs, with each allocator preloaded.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -16,13 +16,13 @@ use crate::dice::Dice;
 use crate::error::Failure;
 use crate::linux::Pinned;
 
-/// No program may be worse than this part of the best peer.
+/// Largest ratio to the best peer that a single program may have.
 const WORST: f64 = 1.1;
 
-/// Programs of a quick run: those that differ most.
+/// Number of programs in a quick run: the most different ones.
 const QUICK: usize = 4;
 
-/// A program and what it does.
+/// A program and its workload.
 struct Program {
     name: &'static str,
     words: Vec<OsString>,
@@ -64,7 +64,7 @@ impl Program {
         self.ended(cost, preload)
     }
 
-    /// The cost, if the program did what it was to do.
+    /// The cost, if the program did its work successfully.
     fn ended(&self, cost: Cost, preload: Option<&Path>) -> Result<Cost, Failure> {
         let failed = |what: String| Failure::System(format!("{}: {what}", self.name));
         if !cost.status().success() {
@@ -75,7 +75,7 @@ impl Program {
     }
 }
 
-/// Runs it.
+/// Measures the part.
 pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     let _pinned = Pinned::to_the_last()?;
     let folder = tempfile::tempdir().map_err(|error| Failure::System(error.to_string()))?;
@@ -168,14 +168,14 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     ))
 }
 
-/// The geometric mean of all programs, a round each.
+/// The geometric mean over all programs, for each round.
 fn geometric_means(logs: &[Vec<f64>]) -> Vec<f64> {
     let rounds = logs.iter().map(Vec::len).min().unwrap_or(0);
     let mean = |round| logs.iter().map(|log| log[round]).sum::<f64>() / logs.len() as f64;
     (0..rounds).map(|round| mean(round).exp()).collect()
 }
 
-/// A file of the program tests.
+/// A file from the program tests.
 macro_rules! source {
     ($name:literal) => {
         (
@@ -185,7 +185,7 @@ macro_rules! source {
     };
 }
 
-/// The programs, with their input in the folder.
+/// The programs; their input files are in the folder.
 fn programs(folder: &TempDir, scale: usize) -> std::io::Result<Vec<Program>> {
     let at = |name: &str| folder.path().join(name);
     let sources = [
@@ -240,7 +240,7 @@ fn word(dice: &mut Dice) -> String {
         .collect()
 }
 
-/// Lines of a number and some words of a small vocabulary.
+/// Writes lines of a number and some words of a small vocabulary.
 fn lines(path: &Path, count: usize) -> std::io::Result<()> {
     let mut dice = Dice::new(count as u64);
     let vocabulary: Vec<_> = (0..20_000).map(|_| word(&mut dice)).collect();
@@ -255,7 +255,7 @@ fn lines(path: &Path, count: usize) -> std::io::Result<()> {
     file.flush()
 }
 
-/// A list of JSON objects.
+/// Writes a list of JSON objects.
 fn objects(path: &Path, count: usize) -> std::io::Result<()> {
     let mut dice = Dice::new(count as u64);
     let object = |_| {
@@ -270,7 +270,7 @@ fn objects(path: &Path, count: usize) -> std::io::Result<()> {
     fs::write(path, serde_json::Value::from(objects).to_string())
 }
 
-/// A table of so many rows, and what is asked of it.
+/// Writes SQL for a table of `rows` rows, and queries of the table.
 fn statements(path: &Path, rows: usize) -> std::io::Result<()> {
     let mut dice = Dice::new(rows as u64);
     let mut file = std::io::BufWriter::new(File::create(path)?);

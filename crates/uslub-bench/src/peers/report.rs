@@ -1,4 +1,4 @@
-//! What comes out of a comparison.
+//! The result of a comparison, and its JSON. `table` and `page` present it.
 
 use serde::Serialize;
 
@@ -7,23 +7,23 @@ use crate::chart::Chart;
 use crate::error::Failure;
 use crate::machine::Machine;
 
-/// What one part gave.
+/// The result of one part.
 #[derive(Debug)]
 pub struct Section {
-    /// Its name, such as `P1`.
+    /// The part's name, such as `P1`.
     pub part: &'static str,
-    /// What it is.
+    /// The subject of the part.
     pub title: &'static str,
-    /// What was run.
+    /// The workload.
     pub about: &'static str,
-    /// What was measured.
+    /// The measured rows.
     pub rows: Vec<PeerRow>,
-    /// The same as pictures.
+    /// Charts of the rows.
     pub charts: Vec<Chart>,
 }
 
 impl Section {
-    /// A part, with a picture of its rows.
+    /// A part, with a chart of its rows.
     pub fn new(
         part: &'static str,
         title: &'static str,
@@ -52,37 +52,37 @@ impl Section {
     }
 }
 
-/// Highest bar that is drawn.
+/// Largest ratio that a chart shows.
 const MOST: f64 = 4.0;
-/// Most bars that can be told apart by their names.
+/// Most bars whose names stay legible.
 const WIDEST: usize = 8;
 
-/// All of it.
+/// The result of all parts.
 #[derive(Debug)]
 pub struct PeerReport {
-    /// Where and how it was measured.
+    /// The machine and the versions.
     pub machine: Machine,
     /// `quick` or `full`.
     pub size: &'static str,
-    /// Rounds that most medians are of.
+    /// Rounds behind most medians.
     pub rounds: usize,
-    /// Seconds that it took.
+    /// Duration of the run in seconds.
     pub seconds: f64,
-    /// Who took part, and where each comes from.
+    /// The competitors, each with its source.
     pub allocators: Vec<(&'static str, String)>,
-    /// Who did not, and why.
+    /// The absent allocators, each with the reason.
     pub absent: Vec<(&'static str, String)>,
-    /// By part.
+    /// The result of each part.
     pub sections: Vec<Section>,
 }
 
 impl PeerReport {
-    /// All lines.
+    /// All rows.
     pub fn rows(&self) -> impl Iterator<Item = &PeerRow> {
         self.sections.iter().flat_map(|section| &section.rows)
     }
 
-    /// The lines whose goal is missed.
+    /// The rows that miss their goal.
     pub fn missed(&self) -> impl Iterator<Item = &PeerRow> {
         self.rows().filter(|row| row.met == Some(false))
     }
@@ -91,7 +91,7 @@ impl PeerReport {
     ///
     /// # Errors
     ///
-    /// None that a report can cause.
+    /// No report causes an error.
     pub fn json(&self) -> Result<String, Failure> {
         #[derive(Serialize)]
         struct Flat<'a> {

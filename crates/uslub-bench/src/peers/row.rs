@@ -1,4 +1,4 @@
-//! One line of the comparison: ours beside the best of the others.
+//! One row of the comparison: uslub against the best peer.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +10,18 @@ use crate::floor::FLOOR;
 use crate::goal::Goal;
 use crate::measure::Sample;
 
-/// The rounds of everybody who took part.
+/// The rounds of all competitors.
 pub struct Rounds {
-    /// Ours.
+    /// The rounds of uslub.
     pub ours: Vec<f64>,
-    /// The others', by name.
+    /// The rounds of the peers, by name.
     pub peers: Vec<(&'static str, Vec<f64>)>,
-    /// The floor's, which is no allocator; empty where it was not measured.
+    /// The rounds of the floor, which is not an allocator; empty if it was not measured.
     pub floor: Vec<f64>,
 }
 
 impl Rounds {
-    /// From a list in which one is ours, and another may be the floor.
+    /// From a list that contains uslub, and may contain the floor.
     pub fn of(all: Vec<(&'static str, Vec<f64>)>) -> Self {
         let (mut ours, mut floor) = (Vec::new(), Vec::new());
         let mut peers = all;
@@ -43,12 +43,12 @@ impl Rounds {
         peers.min_by(|(_, a), (_, b)| median(a).total_cmp(&median(b)))
     }
 
-    /// Ours and that one alone.
+    /// Only uslub and the peer `name`.
     pub fn against(&self, name: &str) -> Self {
         self.with(|peer| peer == name)
     }
 
-    /// All but that one.
+    /// All competitors except the peer `name`.
     pub fn without(&self, name: &str) -> Self {
         self.with(|peer| peer != name)
     }
@@ -63,19 +63,19 @@ impl Rounds {
     }
 }
 
-/// What a row must show.
+/// The goal of a row.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Aim {
-    /// Ours to the best peer's, at most.
+    /// Largest ratio of uslub to the best peer.
     pub ratio: Option<f64>,
-    /// A difference of so much is a tie.
+    /// Largest absolute difference that counts as a tie.
     pub tie: f64,
-    /// Ours, at most.
+    /// Largest figure of uslub.
     pub limit: Option<f64>,
 }
 
 impl Aim {
-    /// Ours to the best peer's, at most.
+    /// A goal for the ratio of uslub to the best peer: at most `ratio`.
     pub fn ratio(ratio: f64) -> Self {
         Self {
             ratio: Some(ratio),
@@ -83,17 +83,17 @@ impl Aim {
         }
     }
 
-    /// Ours, at most.
+    /// A goal for the figure of uslub: at most `limit`.
     pub fn limit(limit: f64) -> Self {
         Self::default().and_limit(limit)
     }
 
-    /// A difference of so much is a tie.
+    /// Sets the largest absolute difference that counts as a tie.
     pub fn tie(self, tie: f64) -> Self {
         Self { tie, ..self }
     }
 
-    /// And ours at most so much.
+    /// Adds a goal for the figure of uslub: at most `limit`.
     pub fn and_limit(self, limit: f64) -> Self {
         Self {
             limit: Some(limit),
@@ -102,44 +102,44 @@ impl Aim {
     }
 }
 
-/// One line of the comparison.
+/// One row of the comparison.
 #[derive(Clone, Debug, Serialize)]
 pub struct PeerRow {
-    /// The part that it belongs to, such as `P1`.
+    /// The part of the row, such as `P1`.
     pub part: &'static str,
-    /// What was measured.
+    /// The name of the measurement.
     pub name: String,
     /// Unit of the figures.
     pub unit: &'static str,
-    /// Ours: the median of its rounds.
+    /// The median of uslub's rounds.
     pub ours: Option<f64>,
-    /// The best peer's.
+    /// The median of the best peer's rounds.
     pub best: Option<f64>,
-    /// Who that is.
+    /// The name of the best peer.
     pub best_name: Option<&'static str>,
-    /// Ours to the best: the median of the ratios of the rounds.
+    /// The median over the rounds of the ratio uslub to best peer.
     pub ratio: Option<f64>,
-    /// The least that such calls take, in the same rounds: the bare sequences, on stacks that are
-    /// never empty.
+    /// The floor in the same rounds: only the restartable sequences, on stacks that never run
+    /// empty.
     pub floor: Option<f64>,
-    /// What must be shown, in words.
+    /// The goal, in words.
     pub goal: String,
-    /// Whether it is.
+    /// Whether the goal is met.
     pub met: Option<bool>,
-    /// The parts of the goal that are not met.
+    /// The missed conditions of the goal.
     pub missed: String,
-    /// Least and greatest of our rounds.
+    /// Minimum and maximum of uslub's rounds.
     pub ours_spread: Option<[f64; 2]>,
-    /// Least and greatest of the ratios.
+    /// Minimum and maximum of the ratios.
     pub ratio_spread: Option<[f64; 2]>,
-    /// Every peer's figure.
+    /// The figure of every peer.
     pub peers: BTreeMap<&'static str, f64>,
-    /// What else is to be known.
+    /// A remark for the reader.
     pub note: String,
 }
 
 impl PeerRow {
-    /// A measured line.
+    /// A measured row.
     pub fn new(
         part: &'static str,
         name: impl Into<String>,
@@ -149,7 +149,7 @@ impl PeerRow {
     ) -> Self {
         let ours = Sample::of(rounds.ours.clone());
         let best = rounds.best();
-        // Without a ratio where a peer needs nothing at all.
+        // A peer with the figure 0 makes the ratio meaningless.
         let ratio = best.filter(|(_, best)| best.iter().all(|b| *b > 0.0));
         let ratio = ratio.map(|(_, best)| {
             let pairs = rounds.ours.iter().zip(best);
@@ -189,7 +189,7 @@ impl PeerRow {
         }
     }
 
-    /// A line that could not be measured, with the reason.
+    /// A row that could not be measured, with the reason.
     pub fn without(
         part: &'static str,
         name: impl Into<String>,

@@ -1,4 +1,4 @@
-//! P7: threads that allocate once, and sleep.
+//! P7: memory of threads that allocate once and then sleep.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -13,14 +13,14 @@ use crate::error::Failure;
 
 /// Numbers of threads.
 const THREADS: [usize; 3] = [16, 64, 1000];
-/// What each asks for, in bytes.
+/// Bytes that each thread allocates.
 const SIZE: usize = 100;
-/// Most that a sleeping thread may keep, in KiB.
+/// Largest resident memory per sleeping thread, in KiB.
 const LIMIT_KIB: f64 = 4.0;
-/// Bytes of stack that are touched before anything is measured.
+/// Bytes of stack that a thread touches before the measurement.
 const STACK: usize = 24 << 10;
 
-/// Runs it.
+/// Measures the part.
 pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     let mut rows = Vec::new();
     for threads in THREADS {
@@ -46,7 +46,7 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     ))
 }
 
-/// In a child.
+/// Runs in a child.
 pub fn in_child(face: &Face, threads: usize) -> Result<Report, Failure> {
     let steps = Barrier::new(threads + 1);
     let step = || {
@@ -62,16 +62,16 @@ pub fn in_child(face: &Face, threads: usize) -> Result<Report, Failure> {
                 let object = black_box(face.alloc(SIZE));
                 step();
                 step();
-                // SAFETY: this allocator's, freed once.
+                // SAFETY: the object is of this allocator and is freed once.
                 unsafe { face.free(object) };
             };
             (thread::Builder::new().spawn_scoped(scope, sleeper))
                 .map_err(|error| Failure::System(format!("no {threads} threads: {error}")))?;
         }
-        // What the first call of a process takes is no thread's.
+        // The cost of a process's first call must not count for a thread.
         let _entered = face.enter_for_now();
         let first = face.alloc(SIZE);
-        // SAFETY: this allocator's, freed once.
+        // SAFETY: the object is of this allocator and is freed once.
         unsafe { face.free(first) };
         step();
         let before = child::resident();
@@ -86,7 +86,7 @@ pub fn in_child(face: &Face, threads: usize) -> Result<Report, Failure> {
     })
 }
 
-/// What calls need of the stack is there before they are measured.
+/// Makes the stack that the calls need resident before the measurement.
 #[inline(never)]
 fn touch_stack() {
     black_box([1u8; STACK]);

@@ -1,4 +1,4 @@
-//! How a comparison looks on a terminal.
+//! A comparison as text for a terminal.
 
 use std::fmt::Write;
 
@@ -10,8 +10,7 @@ use super::row::PeerRow;
 use crate::floor::ABOUT;
 use crate::table::{NARROWEST, figure, with_spread};
 
-/// The whole report as text, at most `width` columns wide where that is possible; what was not met
-/// comes last.
+/// The whole report as text, at most `width` columns wide if possible. The missed goals come last.
 pub fn text(report: &PeerReport, width: u16) -> String {
     let mut text = head(report);
     for section in &report.sections {
@@ -46,7 +45,7 @@ fn head(report: &PeerReport) -> String {
     text
 }
 
-/// What was not measured and what was not met.
+/// The rows without measurement and the missed goals.
 pub fn verdict(report: &PeerReport) -> String {
     let mut text = String::new();
     for row in report.rows().filter(|row| row.ours.is_none()) {
@@ -80,7 +79,7 @@ pub fn verdict(report: &PeerReport) -> String {
     text
 }
 
-/// The best peer in words.
+/// The best peer's figure, in words.
 pub fn best(row: &PeerRow) -> String {
     match (row.best, row.best_name) {
         (Some(figure_of), Some(name)) => format!("{} {name}", figure(figure_of)),
@@ -88,7 +87,7 @@ pub fn best(row: &PeerRow) -> String {
     }
 }
 
-/// The floor in words.
+/// The floor's figure, in words.
 pub fn floor(row: &PeerRow) -> String {
     row.floor.map_or_else(|| "–".to_owned(), figure)
 }

@@ -1,17 +1,16 @@
-//! Seed 4's other question: how many objects should a sheaf hold? Fixed capacities against one
-//! between a minimum and a maximum.
+//! The capacity question of seed 4: how many objects should a sheaf hold? Compares fixed capacities
+//! with an adaptive capacity between a minimum and a maximum.
 //!
-//! Each competitor has a simulated machine of its own, on which one thread plays all CPUs in turn,
-//! in virtual time. So the time of a step is what the allocator's own code takes; nobody waits for
-//! a lock.
+//! Each competitor has its own simulated machine. One thread plays all CPUs in turn, in virtual
+//! time. Hence the time of a step is the time of the allocator's own code; no CPU waits for a lock.
 //!
-//! | load | what is compared |
+//! | load | measurement |
 //! |---|---|
-//! | producers and consumers, maple tree | time of an object or a step |
-//! | mixed | bytes that wait in sheaves on average |
+//! | producers and consumers, maple tree | time per object or per step |
+//! | mixed | average bytes that wait in sheaves |
 //!
-//! The best fixed capacity is the one with the least product of times over the first two loads,
-//! which are played in turns.
+//! The best fixed capacity is the one with the smallest product of times over the first two loads.
+//! All competitors play these two loads in turn.
 
 mod mixed;
 mod world;
@@ -27,7 +26,7 @@ use crate::row::Row;
 use mixed::Mixed;
 use world::{Load, Play, World};
 
-/// Competitors: what they are called, and their settings. The last one adapts.
+/// Competitors: name and settings. The last competitor adapts.
 const WAYS: [(&str, &[&str]); 7] = [
     ("4", &["sheaf_capacity=4", "max_full_sheaves=10"]),
     ("12", &["sheaf_capacity=12", "max_full_sheaves=10"]),
@@ -38,15 +37,16 @@ const WAYS: [(&str, &[&str]); 7] = [
     ("4 to 250", &["sheaf_capacity=4", "sheaf_capacity_max=250"]),
 ];
 const ADAPTIVE: usize = WAYS.len() - 1;
-/// How much slower than the best fixed capacity the adaptive one may be.
+/// Largest ratio of the adaptive competitor's time to the best fixed capacity's time.
 const SLOWER: f64 = 1.05;
 
-/// Bytes that may wait, as a part of the best fixed capacity's, by the number of CPUs.
+/// Largest ratio of the adaptive competitor's waiting bytes to the best fixed capacity's, by the
+/// number of CPUs.
 fn share(cpus: usize) -> f64 {
     if cpus >= 8 { 0.5 } else { 0.6 }
 }
 
-/// Measures it on machines of several sizes.
+/// Measures machines of several sizes.
 pub fn run(bench: &Bench, rows: &mut Vec<Row>) -> Result<Vec<Chart>, Failure> {
     let _pinned = Pinned::to_the_last()?;
     let machines: &[usize] = bench.size.pick(&[2], &[2, 8, 16], &[2, 8, 16, 64]);
@@ -120,11 +120,11 @@ fn machine(bench: &Bench, cpus: usize, rows: &mut Vec<Row>) -> Result<[Chart; 2]
     Ok([times, bytes])
 }
 
-/// Nanoseconds of a step of a load, for each competitor, in each round.
+/// Nanoseconds per step of a load, for each competitor, in each round.
 ///
-/// Where a machine lies in memory makes the same competitor up to a fifth slower on it than on
-/// another. So in a full run there are as many sets of machines as competitors, made in an order of
-/// their own each: everybody has had each place.
+/// The memory position of a simulated machine changes its speed by up to a fifth. So a full run has
+/// as many sets of machines as competitors. The creation order differs between the sets, so that
+/// every competitor has had every position.
 fn times(bench: &Bench, cpus: usize, load: Load) -> Result<[Vec<f64>; WAYS.len()], Failure> {
     let sets = bench.size.pick(1, 1, WAYS.len());
     let mut all = [const { Vec::new() }; WAYS.len()];
@@ -148,7 +148,7 @@ fn times(bench: &Bench, cpus: usize, load: Load) -> Result<[Vec<f64>; WAYS.len()
     Ok(all)
 }
 
-/// The same on one set of machines.
+/// The rounds on one set of machines.
 fn rounds_of(
     bench: &Bench,
     cpus: usize,
@@ -158,7 +158,7 @@ fn rounds_of(
     let mut plays = plays.iter_mut();
     let mut next = || plays.next().ok_or(Failure::NoMemory("for a competitor"));
     let steps = bench.size.pick(200, 40_000, 200_000) / cpus;
-    // Sheaves must have grown, and barns be as full as they stay.
+    // After the warm-up, sheaves have grown and barns have reached their steady fill.
     let warm_up = bench.size.pick(1, 5, 4);
     let [a, b, c, d, e, f, g] = [
         next()?,

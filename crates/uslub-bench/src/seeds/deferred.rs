@@ -1,6 +1,6 @@
-//! Seed 0: the freelist of a fresh slab is built for what is left over only.
+//! Seed 0: the freelist of a fresh slab is built only for the objects that remain after a refill.
 //!
-//! Only the allocation of [bulks from fresh slabs](crate::fresh) is timed.
+//! The rows time only the allocation of [bulks from fresh slabs](crate::fresh).
 
 use std::cell::RefCell;
 
@@ -17,10 +17,10 @@ use crate::report::{SeedReport, Table};
 use crate::row::Row;
 use crate::strategy::Strategy;
 
-/// What the thread reported of one size: ns an object.
+/// The thread's figures for one size, in nanoseconds per object.
 struct Reported {
     size: usize,
-    /// By order of the objects (ascending, random): before, after, change in per cent.
+    /// Before, after, and change in per cent, for ascending and for random order.
     thread: [(f64, f64, f64); 2],
 }
 
@@ -40,10 +40,10 @@ const fn reported(size: usize, ascending: (f64, f64, f64), random: (f64, f64, f6
     }
 }
 
-/// Most that an object may take, in nanoseconds.
+/// Largest time per object, in nanoseconds.
 const LIMIT_NS: f64 = 1.5;
 
-/// Runs it.
+/// Measures the seed.
 pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
     let _pinned = Pinned::to_the_last()?;
     let live = bench.size.pick(1, 32, 256) << 20;
@@ -115,7 +115,7 @@ fn chart(order: &str, [old, new, kernel]: [Vec<f64>; 3]) -> Chart {
     .with(NEWEST, kernel)
 }
 
-/// Old, new, the floor and a load, and objects a bulk, for one size.
+/// Measures one size: the old way, the new way, the floor, a load, and the objects per bulk.
 fn measure(
     bench: &Bench,
     size: usize,

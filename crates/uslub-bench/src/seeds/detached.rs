@@ -1,10 +1,10 @@
-//! Seed 2: many objects at once; those of a slab are freed to it by one update of its state.
+//! Seed 2: bulk calls. One update of a slab's state frees all objects of the slab.
 //!
 //! | part | old | new |
 //! |---|---|---|
 //! | bulks of 1 to 250 objects | a loop over single calls | bulk calls |
-//! | worst case: neighbours from different slabs | a loop over single calls | bulk calls |
-//! | the same without sheaves | one update an object | one a run that the look-ahead finds |
+//! | worst case: neighbours of different slabs | a loop over single calls | bulk calls |
+//! | worst case without sheaves | one update an object | one update a run found by look-ahead |
 
 use std::cell::RefCell;
 
@@ -26,13 +26,13 @@ use super::worst_case;
 
 /// Bytes of an object.
 const SIZE: usize = 256;
-/// Most that an object of a large bulk may take, in nanoseconds.
+/// Largest time per object in a large bulk, in nanoseconds.
 const LIMIT_NS: f64 = 0.45;
 
-/// Sheaves that hold any of the bulks.
+/// The label of sheaves that can hold every bulk.
 const LARGE: &str = "sheaves of 250";
 
-/// Objects a bulk; what the thread reported: ns before, ns after, gain in per cent.
+/// Objects per bulk, and the thread's figures: ns before, ns after, gain in per cent.
 const REPORTED: [(usize, f64, f64, f64); 14] = [
     (1, 10.520, 11.931, -11.9),
     (2, 6.697, 7.368, -11.5),
@@ -50,7 +50,7 @@ const REPORTED: [(usize, f64, f64, f64); 14] = [
     (250, 25.007, 18.430, 27.0),
 ];
 
-/// Runs it.
+/// Measures the seed.
 pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
     let _pinned = Pinned::to_the_last()?;
     let slub = linux::steady()?;
@@ -91,7 +91,7 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
     })
 }
 
-/// All bulk sizes against single calls.
+/// All bulk sizes, compared with single calls.
 fn bulks(
     bench: &Bench,
     slub: &Slub,
@@ -107,7 +107,7 @@ fn bulks(
     for (n, before, after, gain) in REPORTED {
         let (kernel, exact) = kernel::bulk(n);
         bench.says(&format!("bulk of {n}, {name}"));
-        // In full, long enough for the core to be nobody else's now and then.
+        // A full run is long enough for some slices on a quiet core.
         let loops = (bench.size.pick(1_000, 250_000, 10_000_000) / n).max(1);
         let places = RefCell::new(Places::new());
         let time = |who, work: &dyn Fn(&mut [*mut u8]) -> bool| {

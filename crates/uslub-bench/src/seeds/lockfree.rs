@@ -1,7 +1,7 @@
-//! Seed 3: a slab's state changes in one atomic step instead of under a lock.
+//! Seed 3: an atomic step changes a slab's state, without a lock.
 //!
-//! The slow path is forced: sheaves hold one object, so nearly every allocation and free is a
-//! slab's.
+//! The settings force the slow path: a sheaf holds one object, so nearly every allocation and free
+//! goes to a slab.
 
 mod hackbench;
 mod meeting;
@@ -29,13 +29,13 @@ use crate::threads::joined;
 
 /// Bytes of an object.
 const SIZE: usize = 256;
-/// As good as no sheaves.
+/// The minimum of sheaves.
 const NO_SHEAVES: [&str; 3] = [
     "sheaf_capacity=1",
     "max_full_sheaves=1",
     "max_empty_sheaves=0",
 ];
-/// The same, in slabs of 32 objects each of which is freed by an update of its own.
+/// The minimum of sheaves, with slabs of 32 objects and one update of a slab for each free.
 const SLABS_ONLY: [&str; 5] = [
     "sheaf_capacity=1",
     "max_full_sheaves=1",
@@ -45,22 +45,22 @@ const SLABS_ONLY: [&str; 5] = [
 ];
 /// Objects that one thread holds.
 const LIVE: usize = 4096;
-/// Objects that are replaced at once, and room for those on their way to another thread.
+/// Objects in one replacement, and capacity of the ring to the other thread.
 const BATCH: usize = 32;
 const DEPTH: usize = 128;
 const LOCKED: &str = "slab_state_lockfree=0";
 const LOCK_FREE: &str = "slab_state_lockfree=1";
-/// Into how many a round is cut where both ways are close to each other.
+/// Parts of a round, for rows whose ways take nearly equal time.
 const PARTS: usize = 50;
-/// Threads that change one slab's state.
+/// Threads that change one slab's state, and the name of the row.
 const MEETINGS: [(usize, &str); 2] = [
     (2, "two threads change the state of one slab"),
     (8, "eight threads on two CPUs do"),
 ];
-/// What the thread reported: seconds of `hackbench 200 process 200`, before and after.
+/// The thread's figures: seconds of `hackbench 200 process 200`, before and after.
 const REPORTED: [(f64, f64); 3] = [(35.9, 31.9), (30.8, 27.9), (29.9, 28.8)];
 
-/// Runs it.
+/// Measures the seed.
 pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
     let slub = linux::steady()?;
     let mut own = Table::new(&[
@@ -152,7 +152,7 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
     })
 }
 
-/// What both ways reached, and the ratio of the new to the old in each round.
+/// The figures of both ways, and the ratio of new to old in each round.
 struct Both {
     old: Sample,
     new: Sample,
@@ -182,18 +182,18 @@ fn strategies<'a>(
     Ok([with(LOCKED)?, with(LOCK_FREE)?])
 }
 
-/// What one thread holds: objects at random places of slabs that are partly used.
+/// The objects of one thread, at random positions of partially used slabs.
 struct Holder<'a, 'b> {
     strategy: &'a Strategy<'b, Linux>,
     dice: Dice,
     objects: Vec<*mut u8>,
 }
 
-// SAFETY: the objects are the holder's own, whichever thread it is on.
+// SAFETY: the holder owns the objects, on every thread.
 unsafe impl Send for Holder<'_, '_> {}
 
 impl<'a, 'b> Holder<'a, 'b> {
-    /// Takes twice as many as it will hold and frees every other one, at random.
+    /// Allocates twice as many objects as it will hold and frees a random half.
     fn new(strategy: &'a Strategy<'b, Linux>, number: u64) -> Result<Self, Failure> {
         let mut holder = Self {
             strategy,
@@ -206,12 +206,12 @@ impl<'a, 'b> Holder<'a, 'b> {
         }
         holder.dice.shuffle(&mut holder.objects);
         let mut rest = holder.objects.split_off(LIVE);
-        // SAFETY: this cache's, freed once.
+        // SAFETY: the objects are of this cache and are freed once.
         unsafe { slub.free_bulk(cache, &mut rest) };
         Ok(holder)
     }
 
-    /// Replaces as many objects as the batch has by new ones; the old ones are in the batch then.
+    /// Replaces objects by new objects; the batch then contains the old objects.
     fn replace(&mut self, batch: &mut [*mut u8; BATCH]) -> bool {
         let Strategy { slub, cache } = self.strategy;
         if !slub.alloc_bulk(cache, Gfp::KERNEL, batch) {
@@ -224,9 +224,9 @@ impl<'a, 'b> Holder<'a, 'b> {
         true
     }
 
-    /// Frees everything.
+    /// Frees all objects.
     fn end(mut self) {
-        // SAFETY: this cache's, freed once.
+        // SAFETY: the objects are of this cache and are freed once.
         unsafe { (self.strategy.slub).free_bulk(self.strategy.cache, &mut self.objects) };
     }
 }
@@ -243,7 +243,7 @@ fn one_thread(bench: &Bench, slub: &Slub) -> Result<Both, Failure> {
         let (time, done) = nanoseconds(|| {
             (0..batches).all(|_| {
                 let done = holder.replace(&mut batch);
-                // SAFETY: this cache's, freed once.
+                // SAFETY: the objects are of this cache and are freed once.
                 unsafe { slub.free_bulk(cache, &mut batch) };
                 done
             })
@@ -264,7 +264,8 @@ fn one_thread(bench: &Bench, slub: &Slub) -> Result<Both, Failure> {
     Ok(Both::of(&rounds))
 }
 
-/// Two threads that free what the other held; also the retries of the new way in 1000 objects.
+/// Two threads free the objects of each other. Also returns the retries of the new way per 1000
+/// objects.
 fn two_threads(bench: &Bench, slub: &Slub) -> Result<(Both, f64), Failure> {
     bench.says("two threads");
     let batches = bench.size.pick(50, 4_000, 20_000) / PARTS;
@@ -291,8 +292,8 @@ fn two_threads(bench: &Bench, slub: &Slub) -> Result<(Both, f64), Failure> {
     Ok((Both::of(&times), retries))
 }
 
-/// Two threads replace what they hold, hand the old objects to each other and free what they get;
-/// nanoseconds of an object's allocation and free on one of them.
+/// Two threads replace their objects, pass the old objects to each other and free the received
+/// objects. Returns nanoseconds per object on one thread, for allocation and free.
 fn exchange(strategy: &Strategy<'_, Linux>, batches: usize) -> Result<f64, Failure> {
     let Strategy { slub, cache } = strategy;
     let rings = [Ring::new(DEPTH), Ring::new(DEPTH)];
@@ -301,7 +302,7 @@ fn exchange(strategy: &Strategy<'_, Linux>, batches: usize) -> Result<f64, Failu
     let objects = batches * BATCH;
     let side = |me: usize, mut holder: Holder<'_, '_>| -> Result<f64, Failure> {
         let pinned = Pinned::to(cpus[me]);
-        // Release and Acquire: both start together, whatever became of the pinning.
+        // Release and Acquire: both threads start together, even if pinning failed.
         ready.fetch_add(1, Release);
         wait_until(|| ready.load(Acquire) == 2);
         let (mut sent, mut freed, mut enough) = (0, 0, true);
@@ -309,7 +310,7 @@ fn exchange(strategy: &Strategy<'_, Linux>, batches: usize) -> Result<f64, Failu
         let (time, ()) = nanoseconds(|| {
             while sent < objects || freed < objects {
                 let mut idle = true;
-                // There is room: no more than the ring's depth is ahead of what came back.
+                // At most the ring's depth of objects is ahead of the frees, so there is room.
                 if sent < objects && sent - freed < DEPTH {
                     enough &= holder.replace(&mut batch);
                     wait_until(|| rings[me].try_put(&batch));
@@ -317,7 +318,7 @@ fn exchange(strategy: &Strategy<'_, Linux>, batches: usize) -> Result<f64, Failu
                     idle = false;
                 }
                 let n = rings[1 - me].try_take(&mut batch);
-                // SAFETY: this cache's, freed by whoever took them out.
+                // SAFETY: the objects are of this cache; only the thread that took them frees them.
                 unsafe { slub.free_bulk(cache, &mut batch[..n]) };
                 freed += n;
                 if idle && n == 0 {

@@ -1,4 +1,4 @@
-//! The five threads, a file each, and how they are run one after another.
+//! The seeds, one file each. Each file measures the change that one mailing-list thread proposed.
 
 mod capacity;
 mod deferred;
@@ -16,7 +16,7 @@ use crate::error::Failure;
 use crate::machine::Machine;
 use crate::report::{Report, SeedReport};
 
-/// A seed's number, and what runs it.
+/// A seed's number, and the function that measures the seed.
 type Seed = (u8, fn(&Bench) -> Result<SeedReport, Failure>);
 
 /// All seeds.
@@ -33,13 +33,13 @@ pub fn numbers() -> [u8; SEEDS.len()] {
     SEEDS.map(|(number, _)| number)
 }
 
-/// Runs the seeds with these numbers; one run at a time in a process.
+/// Runs the seeds with these numbers. Only one run at a time is possible in a process.
 ///
 /// # Errors
 ///
-/// When something could not be measured at all, or an object was lost.
+/// If a measurement fails completely, or an object was lost.
 pub fn run(bench: &Bench, numbers: &[u8]) -> Result<Report, Failure> {
-    // What is measured is alone; and books are looked at while nobody writes them.
+    // Parallel runs would disturb the times and change the counters that a run compares.
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let start = Instant::now();

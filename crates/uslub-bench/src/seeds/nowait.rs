@@ -1,9 +1,9 @@
-//! Seed 4: a producer that may not ask the system for memory, and a consumer on another CPU.
+//! Seed 4: a producer that may not request memory from the system, and a consumer on another CPU.
 //!
 //! | competitor | refill of an empty sheaf |
 //! |---|---|
-//! | old gate, `GFP_NOWAIT` | never: the slab is asked for each object |
-//! | new gate, `GFP_NOWAIT` | by all who may wait for a lock |
+//! | old gate, `GFP_NOWAIT` | never: each allocation goes to a slab |
+//! | new gate, `GFP_NOWAIT` | by every caller that may wait for a lock |
 //! | `GFP_KERNEL` | always |
 
 mod flow;
@@ -30,14 +30,14 @@ use flow::{Direct, Flow, Pooled};
 
 /// Bytes of an object.
 const SIZE: usize = 256;
-/// Elements that the pool reserves, as a bio's pool does.
+/// Elements in the pool's reserve, as in a bio's pool.
 const RESERVE: usize = 2;
 const OLD_GATE: &str = "refill_needs_blocking=1";
 const NEW_GATE: &str = "refill_needs_blocking=0";
-/// Of what `GFP_KERNEL` reaches.
+/// Smallest ratio to the rate of `GFP_KERNEL`.
 const SHARE_OF_KERNEL: f64 = 0.95;
 
-/// Runs it.
+/// Measures the seed.
 pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
     let mut own = Table::new(&["kernel", "ublk null target, 16 jobs"]);
     for (kernel, result) in [
@@ -75,7 +75,7 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
     })
 }
 
-/// Producer and consumer on this machine.
+/// Producer and consumer on the real machine.
 fn one_node(bench: &Bench, rows: &mut Vec<Row>) -> Result<Chart, Failure> {
     let slub = linux::steady()?;
     let objects = bench.size.pick(4_000, 400_000, 2_000_000) / flow::BATCH * flow::BATCH;
@@ -116,7 +116,7 @@ fn one_node(bench: &Bench, rows: &mut Vec<Row>) -> Result<Chart, Failure> {
     .with("GFP_KERNEL", of_kernel))
 }
 
-/// How a producer allocates.
+/// The way in which a producer allocates.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Through {
     Directly,
@@ -132,7 +132,7 @@ impl Through {
     }
 }
 
-/// One round on a fresh cache.
+/// One round on a new cache.
 fn one(
     slub: &Slub,
     through: Through,
@@ -164,7 +164,7 @@ fn rate(rounds: &[Flow]) -> Sample {
     Sample::of_each(rounds, |flow| flow.rate)
 }
 
-/// The lines of one way to allocate: rate, share of sheaves, list locks.
+/// The rows of one way of allocation: rate, share of sheaves, list locks.
 fn push_rows(rows: &mut Vec<Row>, through: &str, [old, new, kernel]: &[Vec<Flow>; 3]) {
     let of_kernel = rate(kernel);
     let least = SHARE_OF_KERNEL * of_kernel.median;

@@ -1,11 +1,11 @@
-//! Seed 1: what a refill leaves over stays in the CPU's sheaves, and empty slabs are kept by
+//! Seed 1: surplus objects of a refill stay in the CPU's sheaves, and empty slabs are kept by
 //! demand.
 //!
-//! | competitor | left over from a refill | empty slabs |
+//! | competitor | surplus of a refill | empty slabs |
 //! |---|---|---|
 //! | no spill | back to the slab | above `min_partial`: back to the page layer |
-//! | spill | into the CPU's sheaves | the same |
-//! | spill and reserve | into the CPU's sheaves | kept as long as they are missed |
+//! | spill | into the CPU's sheaves | as without spill |
+//! | spill and reserve | into the CPU's sheaves | kept while misses show a demand |
 
 pub(super) mod maple;
 mod real;
@@ -21,33 +21,33 @@ use crate::row::Row;
 
 use maple::Counts;
 
-/// Sheaf and slab as the kernel has them for its maple nodes.
+/// Sheaf capacity and slab size of the kernel's maple nodes.
 const KERNEL: [&str; 4] = [
     "sheaf_capacity=32",
     "max_full_sheaves=10",
     "slab_min_objects=32",
     "slab_min_order=1",
 ];
-/// Competitors: name, settings.
+/// Competitors: name and settings.
 const WAYS: [(&str, &[&str]); 3] = [
     ("no spill", &["sheaf_spill=0"]),
     ("spill", &["sheaf_spill=1"]),
     ("spill and reserve", &["sheaf_spill=1", "empty_reserve=1"]),
 ];
-/// What spilling must save of the list lock, in per cent.
+/// Required change of list locks through spilling, in per cent.
 const LOCK_CUT: f64 = -25.0;
-/// How much more slabs may be taken and returned with the reserve.
+/// Largest ratio of slabs taken and returned, with the reserve to without.
 const CHURN: f64 = 1.2;
-/// How much more memory slabs may take at their peak: the reserve is at most half of what was in
-/// use.
+/// Largest ratio of peak slab memory, with the reserve to without. The reserve holds at most half
+/// as many slabs as were in use.
 const PEAK: f64 = 1.5;
 
-/// Settings of a competitor.
+/// The settings of a competitor.
 fn settings(way: usize) -> Vec<&'static str> {
     [&KERNEL[..], WAYS[way].1].concat()
 }
 
-/// Runs it.
+/// Measures the seed.
 pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
     let mut own = Table::new(&["will-it-scale mmap2, 192 CPUs", "no spill", "spill"]);
     for line in [
@@ -87,12 +87,12 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
     })
 }
 
-/// What the rounds of one competitor gave.
+/// The results of one competitor's rounds.
 type Rounds = Vec<Counts>;
-/// What measures all competitors in turn.
+/// A function that measures all competitors in turn.
 type Measure = fn(&Bench) -> Result<[Rounds; WAYS.len()], Failure>;
 
-/// The rounds of all competitors; a line instead where the allocator lacks something.
+/// The rounds of all competitors. If the allocator lacks a feature, adds a row with the reason.
 fn rounds_of(
     bench: &Bench,
     name: &str,
@@ -148,7 +148,7 @@ fn heights(rounds: &Rounds) -> Vec<f64> {
     ]
 }
 
-/// The lines of one competitor against no spill.
+/// The rows of one competitor, compared with no spill.
 fn push_rows(rows: &mut Vec<Row>, machine: &str, way: usize, old: &Rounds, new: &Rounds) {
     let what = WAYS[way].0;
     let with_reserve = way == 2;
@@ -217,7 +217,7 @@ fn push_rows(rows: &mut Vec<Row>, machine: &str, way: usize, old: &Rounds, new: 
     }
 }
 
-/// Waiting for the list lock, where two threads play the 64 CPUs.
+/// Waits for the list lock, if two threads play the 64 CPUs.
 fn waits(bench: &Bench, rows: &mut Vec<Row>) -> Result<(), Failure> {
     let name = "64 virtual CPUs on two threads";
     let Some(rounds) = rounds_of(bench, name, simulated::run_on_two, rows)? else {

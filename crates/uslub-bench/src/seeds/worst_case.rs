@@ -1,9 +1,9 @@
-//! Seed 2, the worst case: neighbours in the array lie in different slabs, but for every k-th
+//! The worst case of seed 2: neighbours in the array are of different slabs, except every k-th
 //! object.
 //!
-//! 4096 objects are allocated 64 at a time, put into an order, and freed 64 at a time in that
-//! order. How many updates of slabs the look-ahead allows is computed here from the slabs alone,
-//! and must be what the allocator counted.
+//! A round allocates 4096 objects in bulks of 64, arranges them, and frees them in bulks of 64.
+//! This module computes the number of slab updates that the look-ahead allows, from the slabs
+//! alone. The count must equal the allocator's counter.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -22,17 +22,17 @@ use crate::measure::{Sample, nanoseconds};
 use crate::row::Row;
 use crate::strategy::Strategy;
 
-/// Bytes of an object, as the thread's test had it: a slot of 256.
+/// Bytes of an object, as in the thread's test; a slot has 256 bytes.
 const SIZE: usize = 224;
-/// Objects a bulk.
+/// Objects per bulk.
 const BULK: usize = 64;
-/// Bulks that live at once.
+/// Bulks that are live at once.
 const BULKS: usize = 64;
-/// Which objects come from the same slab as the bulk's first: every k-th; the last means none.
+/// Every k-th object is of the same slab as the bulk's first. The last value means no object.
 const EVERY: [usize; 8] = [1, 2, 3, 4, 5, 6, 10, BULK + 1];
-/// Objects in a slab, as the thread had them.
+/// Objects per slab, as in the thread's test.
 const OBJECTS: &str = "slab_min_objects=32";
-/// As good as no sheaves: one object in each, and one sheaf in the barn.
+/// The minimum of sheaves: one object in each, and one sheaf in the barn.
 const NO_SHEAVES: [&str; 4] = [
     OBJECTS,
     "sheaf_capacity=1",
@@ -40,26 +40,26 @@ const NO_SHEAVES: [&str; 4] = [
     "max_empty_sheaves=0",
 ];
 
-/// How a round frees.
+/// The way in which a round frees.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     OneByOne,
     AtOnce,
 }
 
-/// What a round gave.
+/// The results of a round.
 struct Round {
-    /// Nanoseconds of an object's allocation and free.
+    /// Nanoseconds per object, for allocation and free.
     time: f64,
-    /// Updates of slabs, counted by the allocator, a bulk; where it counts them.
+    /// Updates of slabs per bulk, by the allocator's counter; `None` without the counter.
     updates: Option<f64>,
-    /// Updates that the look-ahead allows, a bulk.
+    /// Updates per bulk that the look-ahead allows.
     runs: f64,
-    /// Objects that went to slabs, a bulk.
+    /// Objects per bulk that were freed to slabs.
     to_slabs: f64,
 }
 
-/// Measures it.
+/// Measures the worst case.
 pub fn run(bench: &Bench, slub: &Slub, rows: &mut Vec<Row>) -> Result<Chart, Failure> {
     let none = |last: &'static str| [&NO_SHEAVES[..], &[last]].concat();
     let with = [&[OBJECTS][..], &[OBJECTS]];
@@ -126,7 +126,7 @@ fn update_row(pattern: &str, rounds: &[Round]) -> Row {
     Row::new(2, name, unit, Some(old), Sample::of(counted), &goal)
 }
 
-/// Which objects come from the same slab, in words.
+/// The objects of the same slab, in words.
 fn pattern(every: usize) -> String {
     match every {
         1 => "all alike".to_owned(),
@@ -137,7 +137,7 @@ fn pattern(every: usize) -> String {
     }
 }
 
-/// Rounds of the loop over single calls on one cache, and of bulk calls on another.
+/// The rounds of single calls on one cache, and of bulk calls on another cache.
 fn pair(
     bench: &Bench,
     slub: &Slub,
@@ -179,7 +179,7 @@ fn round(
         let (freed, per_bulk) = nanoseconds(|| free(strategy, way, black_box(&mut objects)));
         time += spent + freed;
         to_slabs += strategy.count("free_slowpath")? - slow;
-        // What did not fit into sheaves was the end of each bulk.
+        // The end of each bulk is the part that did not fit into sheaves.
         for (bulk, slow) in slabs.chunks_exact(BULK).zip(per_bulk) {
             runs += runs_of(
                 &bulk[BULK - slow as usize..],
@@ -215,7 +215,7 @@ fn allocate(strategy: &Strategy<'_, Linux>, way: Way, objects: &mut [*mut u8]) -
     }
 }
 
-/// Frees all; returns how many of each bulk went to slabs, where bulks are freed.
+/// Frees all objects. For bulk calls, returns the objects of each bulk that went to slabs.
 fn free(strategy: &Strategy<'_, Linux>, way: Way, objects: &mut [*mut u8]) -> [u64; BULKS] {
     let Strategy { slub, cache } = strategy;
     let mut to_slabs = [0; BULKS];
@@ -224,14 +224,14 @@ fn free(strategy: &Strategy<'_, Linux>, way: Way, objects: &mut [*mut u8]) -> [u
         Way::AtOnce => {
             for (bulk, to_slabs) in objects.chunks_exact_mut(BULK).zip(&mut to_slabs) {
                 let before = slub.stat(cache, id);
-                // SAFETY: this cache's, freed once.
+                // SAFETY: the objects are of this cache and are freed once.
                 unsafe { slub.free_bulk(cache, bulk) };
                 *to_slabs = slub.stat(cache, id) - before;
             }
         }
         Way::OneByOne => {
             for &mut object in objects {
-                // SAFETY: as above.
+                // SAFETY: the object is of this cache and is freed once.
                 unsafe { slub.free(cache, object) };
             }
         }
@@ -239,8 +239,8 @@ fn free(strategy: &Strategy<'_, Linux>, way: Way, objects: &mut [*mut u8]) -> [u
     to_slabs
 }
 
-/// Puts objects into an order in which each bulk's neighbours lie in different slabs, but every
-/// `every`-th lies in the same slab as the bulk's first.
+/// Arranges the objects: neighbours in a bulk are of different slabs, except every `every`-th
+/// object, which is of the same slab as the bulk's first.
 fn arrange(strategy: &Strategy<'_, Linux>, objects: &mut [*mut u8], every: usize) {
     let mut slabs: Vec<(Option<u32>, Vec<*mut u8>)> = Vec::new();
     let mut sorted = objects.to_vec();
@@ -253,7 +253,7 @@ fn arrange(strategy: &Strategy<'_, Linux>, objects: &mut [*mut u8], every: usize
         }
     }
     let mut slabs: VecDeque<Vec<*mut u8>> = slabs.into_iter().map(|(_, list)| list).collect();
-    // The next slab in turn gives an object; one that is used up leaves.
+    // Takes an object of the next slab in turn and removes the slab if it has no further objects.
     let take = |slabs: &mut VecDeque<Vec<*mut u8>>| {
         let mut slab = slabs.pop_front()?;
         let object = slab.pop();
@@ -278,11 +278,11 @@ fn arrange(strategy: &Strategy<'_, Linux>, objects: &mut [*mut u8], every: usize
     }
 }
 
-/// Updates that a look-ahead allows for objects of these slabs.
+/// The number of updates that a look-ahead allows for objects of these slabs.
 ///
-/// The kernel's rule: each update takes the last object and, going backwards, all of its slab
-/// before the `look_ahead`-th of another; one that is taken changes places with the last that is
-/// not.
+/// The kernel's rule: an update takes the last object. Then it goes backwards and takes the objects
+/// of the same slab, until it has met `look_ahead` objects of other slabs. A taken object swaps
+/// places with the last untaken object.
 fn runs_of<T: PartialEq + Copy>(slabs: &[T], look_ahead: usize) -> usize {
     let mut left = slabs.to_vec();
     let mut runs = 0;

@@ -1,5 +1,5 @@
-//! The mixed load: many caches of all sizes, some hot, in bursts, a part of them freed on another
-//! CPU.
+//! The mixed load: many caches of all sizes, some of them hot. Bursts of objects are allocated and
+//! freed, and some objects are freed on another CPU.
 
 use uslub_core::Gfp;
 use uslub_sim::{Sim, cpu};
@@ -12,36 +12,36 @@ use crate::strategy::Strategy;
 
 use super::world::World;
 
-/// Caches.
+/// Number of caches.
 const CACHES: usize = 24;
-/// The k-th most used cache is used k^-ZIPF times as often as the first.
+/// The k-th most used cache is used k^-ZIPF times as often as the most used cache.
 const ZIPF: f64 = 1.1;
-/// Virtual nanoseconds of a step of all CPUs.
+/// Virtual nanoseconds for a step of all CPUs.
 const STEP_NS: u64 = 10_000;
-/// Virtual milliseconds after which other caches are the most used.
+/// Virtual milliseconds between changes of the most used caches.
 const ROTATION_MS: u64 = 50;
-/// Steps between two looks at what waits in sheaves.
+/// Steps between samples of the bytes in sheaves.
 const LOOK: usize = 500;
 
-/// One cache's part in the load.
+/// One cache in the load.
 struct Kind<'a> {
     strategy: Strategy<'a, Sim>,
-    /// Objects of a burst, on average.
+    /// Average objects in a burst.
     burst: usize,
-    /// Objects that a CPU holds, by CPU.
+    /// Objects that each CPU holds, by CPU.
     held: Vec<Vec<*mut u8>>,
 }
 
-/// What was measured.
+/// The results of the load.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mixed {
-    /// Of an object, allocated and freed.
+    /// Time per object, for allocation and free.
     pub nanoseconds: f64,
-    /// KiB of objects that wait in sheaves and barns, on average over time.
+    /// Average KiB of objects in sheaves and barns over time.
     pub kib: f64,
 }
 
-/// Plays it.
+/// Plays the load.
 pub fn play(bench: &Bench, cpus: usize, settings: &[&str]) -> Result<Mixed, Failure> {
     let world = World::new(cpus);
     let steps = bench.size.pick(100, 8_000, 30_000);
@@ -94,20 +94,20 @@ pub fn play(bench: &Bench, cpus: usize, settings: &[&str]) -> Result<Mixed, Fail
     })
 }
 
-/// From 64 to 4096 bytes, the sizes of neighbours far apart.
+/// From 64 to 4096 bytes; neighbouring numbers have very different sizes.
 fn size_of_kind(n: usize) -> usize {
     let step = (n * 5) % CACHES;
     let size = 64.0 * 64f64.powf(step as f64 / (CACHES - 1) as f64);
     (size as usize).next_multiple_of(16).min(4096)
 }
 
-/// From 3 to 400 objects.
+/// Average objects in a burst, from 3 to 400.
 fn burst_of_kind(n: usize) -> usize {
     let step = (n * 7) % CACHES;
     (3.0 * (400.0 / 3.0f64).powf(step as f64 / (CACHES - 1) as f64)) as usize
 }
 
-/// For each rank, how many of all uses are of it or a lower one.
+/// For each rank, the share of uses with this rank or a lower rank.
 fn zipf() -> Vec<f64> {
     let weights = (1..=CACHES).map(|rank| (rank as f64).powf(-ZIPF));
     let total: f64 = weights.clone().sum();
@@ -125,8 +125,8 @@ fn pick(chances: &[f64], dice: &mut Dice) -> usize {
 }
 
 impl Kind<'_> {
-    /// CPU `at` allocates a burst, or frees one that it holds; one in four it hands to another CPU
-    /// to free. Objects allocated, or nothing without memory.
+    /// CPU `at` allocates a burst, or frees a burst of the objects that it holds. A random CPU does
+    /// one in four frees. Returns the number of allocated objects; `None` without memory.
     fn burst(&mut self, at: usize, cpus: usize, dice: &mut Dice) -> Option<usize> {
         let Strategy { slub, cache } = &self.strategy;
         let n = 1 + dice.below(2 * self.burst);
@@ -135,7 +135,7 @@ impl Kind<'_> {
             cpu::on(if remote { dice.below(cpus) } else { at });
             let n = n.min(self.held[at].len());
             for object in self.held[at].drain(..n).rev() {
-                // SAFETY: this cache's, freed once.
+                // SAFETY: the object is of this cache and is freed once.
                 unsafe { slub.free(cache, object) };
             }
             return Some(0);
@@ -145,7 +145,7 @@ impl Kind<'_> {
         self.held[at].last().filter(|o| !o.is_null()).map(|_| n)
     }
 
-    /// Bytes of objects that wait in sheaves.
+    /// Bytes of objects in sheaves.
     fn waiting(&self) -> usize {
         let Strategy { slub, cache } = &self.strategy;
         slub.info(cache).cached_objs * cache.size as usize
@@ -154,7 +154,7 @@ impl Kind<'_> {
     fn end(&mut self) {
         let Strategy { slub, cache } = &self.strategy;
         for object in self.held.iter_mut().flat_map(|held| held.drain(..)) {
-            // SAFETY: this cache's, freed once.
+            // SAFETY: the object is of this cache and is freed once.
             unsafe { slub.free(cache, object) };
         }
     }

@@ -1,4 +1,4 @@
-//! A competitor's machine, and the two loads whose time is measured.
+//! The simulated machine of a competitor, and the two loads whose time is measured.
 
 use uslub_core::tunables::Tunables;
 use uslub_core::{Allocator, Gfp};
@@ -11,17 +11,17 @@ use crate::strategy::Strategy;
 
 /// Bytes of an object.
 const SIZE: usize = 256;
-/// Objects that a producer hands over at once.
+/// Objects that a producer passes on at once.
 const BATCH: usize = 32;
-/// Batches that are under way from a producer to its consumer.
+/// Batches in transit from a producer to its consumer.
 const UNDER_WAY: usize = 4;
-/// Virtual nanoseconds of a step of all CPUs.
+/// Virtual nanoseconds for a step of all CPUs.
 const STEP_NS: u64 = 3000;
 
-/// What is played.
+/// The kind of load.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Load {
-    /// Half of the CPUs allocate, the others free.
+    /// Half of the CPUs allocate, the other half frees.
     Pairs,
     /// Each CPU has a maple tree.
     Maple,
@@ -36,12 +36,12 @@ pub struct World {
 }
 
 impl World {
-    /// A machine of so many CPUs and one node.
+    /// A machine with `cpus` CPUs and one node.
     pub fn new(cpus: usize) -> Self {
         let clock = Clock::manual();
         let sim = Sim::new(Machine::new(cpus, 1), clock.clone());
         let slub = uslub_sim::allocator(sim, Tunables::DEFAULT);
-        // An allocator keeps its grace period for ever.
+        // An allocator keeps its grace period until the process ends.
         let grace: &Batches = Box::leak(Box::new(Batches::new(cpus, clock.clone(), GRACE_MS)));
         slub.set_grace_period(grace);
         Self {
@@ -64,19 +64,19 @@ impl World {
     }
 }
 
-/// A load that is being played.
+/// A running load.
 pub struct Play<'a> {
     world: &'a World,
     strategy: Strategy<'a, Sim>,
     load: Load,
     trees: Vec<Tree>,
-    /// What each producer has handed over, oldest batch first.
+    /// The batches in transit from each producer, oldest batch first.
     handed: Vec<Vec<[*mut u8; BATCH]>>,
 }
 
 impl Play<'_> {
-    /// Each CPU makes so many steps, all in turn; nanoseconds of a tree's step, or of an object's
-    /// way.
+    /// Runs `steps` steps on each CPU, all CPUs in turn. Returns nanoseconds per step of a tree, or
+    /// per object.
     pub fn round(&mut self, steps: usize) -> Result<f64, Failure> {
         let (time, whole) = nanoseconds(|| {
             (0..steps).all(|_| {
@@ -110,7 +110,7 @@ impl Play<'_> {
             if handed.len() > UNDER_WAY {
                 cpu::on(producers + producer);
                 for object in handed.remove(0) {
-                    // SAFETY: this cache's, freed once.
+                    // SAFETY: the object is of this cache and is freed once.
                     unsafe { slub.free(cache, object) };
                 }
             }
@@ -131,7 +131,7 @@ impl Drop for Play<'_> {
     fn drop(&mut self) {
         let Strategy { slub, cache } = &self.strategy;
         for object in self.handed.iter().flatten().flatten() {
-            // SAFETY: this cache's, freed once.
+            // SAFETY: the object is of this cache and is freed once.
             unsafe { slub.free(cache, *object) };
         }
         (self.trees.iter_mut()).for_each(|tree| tree.fell(&self.strategy));

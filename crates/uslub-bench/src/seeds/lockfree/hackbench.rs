@@ -1,7 +1,7 @@
-//! The shape of hackbench: groups of senders and receivers over bounded queues.
+//! A workload like hackbench: groups of senders and receivers with bounded queues.
 //!
-//! Each sender of a group sends to each receiver of it. A message is a head and its data, allocated
-//! by the sender and freed by the receiver, which checks what is written in both.
+//! Each sender sends to every receiver of its group. A message has a head and data. The sender
+//! allocates both. The receiver checks the content of both and frees both.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
@@ -17,27 +17,27 @@ use crate::threads::joined;
 
 use super::{Both, strategies};
 
-/// Bytes of a message's head and of its data.
+/// Bytes of a message's head, and of its data.
 const HEAD: usize = 256;
 const DATA: usize = 512;
-/// Messages that wait at a receiver, at most.
+/// Most messages that wait at a receiver.
 const QUEUE: usize = 64;
 
-/// What the rounds gave.
+/// The results of the rounds.
 pub struct Outcome {
-    /// Seconds.
+    /// Seconds of the rounds.
     pub both: Both,
-    /// Whether every message of every round came once and as it was sent.
+    /// Whether every message of every round arrived once and unchanged.
     pub all_accounted: bool,
-    /// How many there were.
+    /// The number of messages, in words.
     pub note: String,
 }
 
-/// Who sends how much.
+/// The size of the workload.
 #[derive(Clone, Copy)]
 struct Shape {
     groups: usize,
-    /// Senders of a group, and receivers.
+    /// Senders per group; receivers per group too.
     people: usize,
     loops: usize,
 }
@@ -57,10 +57,10 @@ struct Head {
     data: *mut u8,
 }
 
-/// A message on its way.
+/// A message in transit.
 struct Message(*mut Head);
 
-// SAFETY: whoever holds the message owns head and data.
+// SAFETY: the holder of the message owns head and data.
 unsafe impl Send for Message {}
 
 /// The two caches of a competitor.
@@ -69,7 +69,7 @@ struct Caches<'a> {
     data: Strategy<'a, Linux>,
 }
 
-/// Measures it.
+/// Measures the workload.
 pub fn run(bench: &Bench, slub: &Slub, settings: &[&str]) -> Result<Outcome, Failure> {
     let shape = Shape {
         groups: bench.size.pick(1, 1, 2),
@@ -109,7 +109,7 @@ pub fn run(bench: &Bench, slub: &Slub, settings: &[&str]) -> Result<Outcome, Fai
     })
 }
 
-/// Sends everything; returns how many messages came as they were sent, each sender's in order.
+/// Sends all messages; returns the number that arrived unchanged and in each sender's order.
 fn send_all(caches: &Caches<'_>, shape: Shape) -> Result<usize, Failure> {
     std::thread::scope(|scope| {
         let mut receivers = Vec::new();
@@ -146,7 +146,7 @@ fn send(
                 return Err(Failure::NoMemory("for a message"));
             }
             let head = head.cast::<Head>();
-            // SAFETY: both are ours and large enough.
+            // SAFETY: head and data belong to this thread and are large enough.
             unsafe {
                 data.write_bytes((sender + number) as u8, DATA);
                 head.write(Head {
@@ -163,12 +163,12 @@ fn send(
     Ok(())
 }
 
-/// Returns how many messages came as they were sent.
+/// Returns the number of messages that arrived unchanged.
 fn receive(caches: &Caches<'_>, shape: Shape, queue: &Receiver<Message>) -> usize {
     let mut next = vec![0; shape.people];
     let mut right = 0;
     while let Ok(Message(head)) = queue.recv() {
-        // SAFETY: the message is ours, with all that it leads to.
+        // SAFETY: this thread owns the message, with its head and data.
         unsafe {
             let Head {
                 sender,

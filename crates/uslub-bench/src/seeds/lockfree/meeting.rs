@@ -1,8 +1,8 @@
-//! Threads that meet: all of them change the state of one slab, as fast as they can.
+//! Contention: several threads change the state of one slab, as fast as possible.
 //!
-//! A change reads the state and counts one object more or less in use, as a free and an allocation
-//! do; who comes too late tries again. So what is timed is the step itself and the line that it is
-//! in, without lists, links and sheaves.
+//! A change reads the state and adds or subtracts one object in use, like an allocation or a free.
+//! A thread that loses the race retries. So the row times only the update itself and its cache
+//! line, without lists, links and sheaves.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -18,12 +18,11 @@ use crate::threads::joined;
 
 use super::{Both, PARTS};
 
-/// Nanoseconds of a change, where so many threads share two CPUs: under a lock, and in one atomic
-/// step.
+/// Nanoseconds per change with `threads` threads on two CPUs, under a lock and in one atomic step.
 pub fn run(bench: &Bench, threads: usize) -> Result<Both, Failure> {
-    // More threads than CPUs must meet often enough to be put aside with the lock in their hands.
+    // With more threads than CPUs, a round must be long enough for preemptions of a lock holder.
     let parts = if threads > 2 { 1 } else { PARTS };
-    // As many up as down.
+    // An even number: as many additions as subtractions.
     let changes = bench.size.pick(1_000, 1_000_000, 4_000_000) / parts / threads / 2 * 2;
     let rounds = bench.so_many_rounds_of(
         parts * bench.rounds(),
@@ -36,17 +35,17 @@ pub fn run(bench: &Bench, threads: usize) -> Result<Both, Failure> {
     Ok(Both::of(&rounds))
 }
 
-/// A way to change a state that is still as it was.
+/// A function that changes a state if the state is still the expected one.
 type Change = fn(&Slab, State, State) -> Result<(), State>;
 
 fn round(threads: usize, changes: usize, change: Change) -> Result<f64, Failure> {
-    // SAFETY: a descriptor of zeroes is valid.
+    // SAFETY: zeroes are a valid descriptor.
     let slab = unsafe { Box::<Slab>::new_zeroed().assume_init() };
     slab.set_state(State::without_list(0));
     let (ready, cpus) = (AtomicUsize::new(0), linux::two_cpus());
     let side = |me: usize| -> Result<f64, Failure> {
         let pinned = Pinned::to(cpus[me % 2]);
-        // Release and Acquire: all start together, whatever became of the pinning.
+        // Release and Acquire: all threads start together, even if pinning failed.
         ready.fetch_add(1, Release);
         wait_until(|| ready.load(Acquire) == threads);
         let (time, ()) = nanoseconds(|| (0..changes).for_each(|n| change_one(&slab, n, change)));
@@ -69,7 +68,7 @@ fn round(threads: usize, changes: usize, change: Change) -> Result<f64, Failure>
     Ok(longest / (threads * changes) as f64)
 }
 
-/// Counts one object more at even turns and one less at odd ones.
+/// Adds one object in use on even turns, and subtracts one on odd turns.
 fn change_one(slab: &Slab, turn: usize, change: Change) {
     let mut old = slab.state();
     loop {

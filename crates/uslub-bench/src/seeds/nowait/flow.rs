@@ -1,4 +1,4 @@
-//! A flow of objects from a producer to a consumer.
+//! A flow of objects from a producer to a consumer. Both rows of seed 4 use it.
 
 use std::ptr::null_mut;
 use std::sync::atomic::AtomicUsize;
@@ -15,30 +15,30 @@ use crate::ring::{Ring, wait_until};
 use crate::strategy::Strategy;
 use crate::threads::joined;
 
-/// Objects between the two.
+/// Capacity of a ring, in objects.
 pub const DEPTH: usize = 128;
-/// Objects that are handed over at once.
+/// Objects that are passed on at once.
 pub const BATCH: usize = 32;
-/// Objects that are allocated and freed beforehand, so that there are slabs to take from.
+/// Objects that are allocated and freed in advance, so that partial slabs exist.
 const WARM: usize = 4096;
 
-/// Where elements come from, and go to.
+/// A source of elements.
 pub trait Elements: Sync {
-    /// One, or null.
+    /// Allocates an element; null without memory.
     fn alloc(&self) -> *mut u8;
-    /// Takes one back.
+    /// Frees an element.
     ///
     /// # Safety
     ///
-    /// It came from here, and nobody uses it any more.
+    /// This source allocated the element, and no thread uses it any longer.
     unsafe fn free(&self, element: *mut u8);
 }
 
-/// The cache itself.
+/// The cache as a source.
 pub struct Direct<'a, 'b, P: Platform> {
-    /// Whose.
+    /// The cache.
     pub strategy: &'a Strategy<'b, P>,
-    /// What an allocation may do.
+    /// The flags of an allocation.
     pub gfp: Gfp,
 }
 
@@ -50,16 +50,16 @@ impl<P: Platform> Elements for Direct<'_, '_, P> {
 
     #[inline]
     unsafe fn free(&self, element: *mut u8) {
-        // SAFETY: passed on.
+        // SAFETY: the caller's promise.
         unsafe { self.strategy.slub.free(self.strategy.cache, element) }
     }
 }
 
-/// A pool over the cache.
+/// A pool over a cache as a source.
 pub struct Pooled<'a, 'b, P: Platform> {
-    /// Whose.
+    /// The pool.
     pub pool: &'a Mempool<'b, P, SlabSource<'b, P>>,
-    /// What an allocation may do.
+    /// The flags of an allocation.
     pub gfp: Gfp,
 }
 
@@ -71,22 +71,22 @@ impl<P: Platform> Elements for Pooled<'_, '_, P> {
 
     #[inline]
     unsafe fn free(&self, element: *mut u8) {
-        // SAFETY: passed on.
+        // SAFETY: the caller's promise.
         unsafe { self.pool.free(element) }
     }
 }
 
-/// What a round gave.
+/// The results of a round.
 pub struct Flow {
     /// Million objects a second.
     pub rate: f64,
-    /// Per cent of allocations that a sheaf served.
+    /// Share of allocations that a sheaf served, in per cent.
     pub from_sheaves: f64,
-    /// List locks taken in 1000 objects, where they are counted.
+    /// List locks per 1000 objects, if the allocator counts them.
     pub list_locks: Option<f64>,
 }
 
-/// What the counters said before a round.
+/// The counters before a round.
 struct Before {
     fast: u64,
     slow: u64,
@@ -103,7 +103,7 @@ impl Before {
     }
 }
 
-/// Makes slabs that a producer finds who may not ask the system.
+/// Creates slabs for a producer that may not request memory from the system.
 pub fn warm<P: Platform>(strategy: &Strategy<'_, P>) -> Result<(), Failure> {
     let mut objects = vec![null_mut(); WARM];
     if !strategy
@@ -112,13 +112,13 @@ pub fn warm<P: Platform>(strategy: &Strategy<'_, P>) -> Result<(), Failure> {
     {
         return Err(Failure::NoMemory("for the first objects"));
     }
-    // SAFETY: this cache's, freed once.
+    // SAFETY: the objects are of this cache and are freed once.
     unsafe { strategy.slub.free_bulk(strategy.cache, &mut objects) };
     Ok(())
 }
 
-/// Runs `work` and says what became of `objects` objects; it returns whether all came as they were
-/// sent.
+/// Runs `work` and returns the flow of its `objects` objects. `work` returns whether all objects
+/// arrived unchanged.
 pub fn measured<P: Platform>(
     strategy: &Strategy<'_, P>,
     objects: usize,
@@ -144,7 +144,7 @@ pub fn measured<P: Platform>(
     })
 }
 
-/// A flow between two threads on these CPUs.
+/// A flow between two threads on two CPUs.
 pub fn run_pinned<P: Platform>(
     strategy: &Strategy<'_, P>,
     elements: &dyn Elements,
@@ -153,7 +153,7 @@ pub fn run_pinned<P: Platform>(
 ) -> Result<Flow, Failure> {
     let ring = Ring::new(DEPTH);
     let ready = AtomicUsize::new(0);
-    // Release and Acquire: both start together, whatever became of the pinning.
+    // Release and Acquire: both threads start together, even if pinning failed.
     let start = || {
         ready.fetch_add(1, Release);
         wait_until(|| ready.load(Acquire) == 2);
@@ -180,8 +180,8 @@ pub fn run_pinned<P: Platform>(
     })
 }
 
-/// Puts `objects` elements into the rings in turn, each with its number written into it; `turn` is
-/// told whose turn it is. Returns whether there was memory for all.
+/// Puts `objects` elements into the rings in turn and writes its number into each. Calls `turn`
+/// with the ring's number before each ring's turn. Returns whether there was memory for all.
 pub fn produce(rings: &[(&Ring, &dyn Elements)], objects: usize, turn: impl Fn(usize)) -> bool {
     let mut enough = true;
     for first in (0..objects).step_by(BATCH) {
@@ -195,7 +195,7 @@ pub fn produce(rings: &[(&Ring, &dyn Elements)], objects: usize, turn: impl Fn(u
                 enough = false;
                 continue;
             }
-            // SAFETY: just allocated, and larger than a number.
+            // SAFETY: the element is new, and larger than a number.
             unsafe { place.cast::<usize>().write(first + i) };
         }
         wait_until(|| ring.try_put(&batch));
@@ -203,8 +203,8 @@ pub fn produce(rings: &[(&Ring, &dyn Elements)], objects: usize, turn: impl Fn(u
     enough
 }
 
-/// Takes `objects` elements out of the rings in turn and frees them; returns whether each was as it
-/// was sent.
+/// Takes `objects` elements out of the rings in turn and frees them. Returns whether all arrived
+/// unchanged.
 pub fn consume(rings: &[(&Ring, &dyn Elements)], objects: usize, turn: impl Fn(usize)) -> bool {
     let mut right = true;
     for first in (0..objects).step_by(BATCH) {
@@ -222,7 +222,7 @@ pub fn consume(rings: &[(&Ring, &dyn Elements)], objects: usize, turn: impl Fn(u
                 right = false;
                 continue;
             }
-            // SAFETY: the producer wrote its number and gave it up.
+            // SAFETY: the producer wrote the number and gave the element up.
             unsafe {
                 right &= element.cast::<usize>().read() == first + i;
                 elements.free(element);

@@ -1,8 +1,8 @@
-//! Seed 4 on a simulated machine with eight memory nodes: eight producers, each with a consumer on
+//! Seed 4 on a simulated machine with eight memory nodes. Eight producers each have a consumer on
 //! the next node.
 //!
-//! One thread plays all producers in turn, another all consumers. What a consumer frees belongs to
-//! another node, so it cannot stay in the consumer's sheaves.
+//! One thread plays all producers in turn, another thread plays all consumers. The objects that a
+//! consumer frees belong to another node, so they cannot stay in the consumer's sheaves.
 
 use uslub_core::Gfp;
 use uslub_sim::{Clock, Machine, Sim, cpu};
@@ -21,14 +21,14 @@ use crate::threads::joined;
 use super::flow::{self, DEPTH, Direct, Elements, Flow};
 use super::{NEW_GATE, OLD_GATE, SIZE};
 
-/// Nodes, producers and consumers.
+/// Number of nodes, of producers and of consumers.
 const NODES: usize = 8;
-/// Nodes that own memory where not all do.
+/// The nodes with memory, on the machine where the other nodes have none.
 const FEW: [usize; 2] = [0, 4];
-/// How much dearer few nodes may be.
+/// Largest ratio of cost with few memory nodes to cost with all.
 const FEW_FACTOR: f64 = 1.3;
 
-/// Measures it.
+/// Measures the machine.
 pub fn run(bench: &Bench, rows: &mut Vec<Row>) -> Result<Option<Chart>, Failure> {
     bench.says("eight nodes");
     let all = || Machine::new(2 * NODES, NODES);
@@ -159,7 +159,7 @@ fn eight(strategy: &Strategy<'_, Sim>, gfp: Gfp, objects: usize) -> Result<Flow,
         std::thread::scope(|scope| {
             let consumer = scope.spawn(|| {
                 let pinned = Pinned::to(cpus[1]);
-                // Producer p is on node p, its consumer on the node behind.
+                // Producer p is on node p, its consumer on the next node.
                 let came = flow::consume(&rings, objects, |p| cpu::on(NODES + (p + 1) % NODES));
                 pinned.map(|_| came)
             });

@@ -1,4 +1,4 @@
-//! What one CPU does: the maple tree's nodes under `mmap` and `munmap`.
+//! The load of one CPU: allocations of a maple tree's nodes under `mmap` and `munmap`.
 
 use uslub_core::Gfp;
 use uslub_core::platform::Platform;
@@ -12,31 +12,31 @@ use crate::strategy::Strategy;
 pub const SIZE: usize = 256;
 /// Milliseconds of a grace period.
 pub const GRACE_MS: u64 = 4;
-/// Nodes that a CPU's tree has.
+/// Nodes in a CPU's tree.
 const LIVE: usize = 24;
-/// Sheaves whose grace period is over that one step takes care of.
+/// Sheaves after their grace period that one step frees.
 const CALLBACKS: usize = 1;
 
-/// What was counted, for a million steps.
+/// Counters, per million steps.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     /// List locks taken.
     pub list_lock: Option<f64>,
-    /// List locks that were held by another.
+    /// List locks that another CPU held.
     pub list_lock_wait: Option<f64>,
-    /// Objects that went from sheaves, or straight, to slabs.
+    /// Objects freed to slabs, from sheaves or directly.
     pub slow_frees: f64,
     /// Slabs taken from the page layer.
     pub taken: f64,
-    /// Slabs given back to it.
+    /// Slabs returned to the page layer.
     pub returned: f64,
-    /// Most slabs that there were at once, not a million steps' but in MiB.
+    /// Peak slab memory in MiB (not per million steps).
     pub peak_mib: f64,
     /// Empty slabs a second after the load.
     pub idle_empty: f64,
-    /// Slabs in use then.
+    /// Slabs in use a second after the load.
     pub idle_in_use: f64,
-    /// Nanoseconds of a step, where time is real.
+    /// Nanoseconds per step, if time is real.
     pub step_ns: Option<f64>,
 }
 
@@ -46,7 +46,7 @@ impl Counts {
         self.taken + self.returned
     }
 
-    /// With what the cache looks like now, long after the load.
+    /// Adds the state of the cache now, long after the load.
     pub fn at_idle<P: Platform>(mut self, strategy: &Strategy<'_, P>) -> Self {
         let info = strategy.slub.info(strategy.cache);
         self.idle_empty = (info.num_slabs - info.active_slabs) as f64;
@@ -55,7 +55,7 @@ impl Counts {
     }
 }
 
-/// The counters at one moment.
+/// A snapshot of the counters.
 pub struct Counters {
     list_lock: Option<u64>,
     list_lock_wait: Option<u64>,
@@ -65,7 +65,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Reads them.
+    /// Reads the counters.
     pub fn look<P: Platform>(strategy: &Strategy<'_, P>) -> Result<Self, Failure> {
         Ok(Self {
             list_lock: strategy.count("list_lock").ok(),
@@ -76,7 +76,7 @@ impl Counters {
         })
     }
 
-    /// What was counted since, in so many steps, for a million.
+    /// The counts since the snapshot, over `steps` steps, per million steps.
     pub fn since<P: Platform>(
         &self,
         strategy: &Strategy<'_, P>,
@@ -96,17 +96,17 @@ impl Counters {
     }
 }
 
-/// One CPU's tree.
+/// The tree of one CPU.
 pub struct Tree {
     dice: Dice,
     nodes: Vec<*mut u8>,
-    /// Nodes that were allocated, and given to the grace period.
+    /// Number of allocated nodes that were passed to the grace period.
     pub allocated: usize,
     /// Whether an allocation failed.
     pub starved: bool,
 }
 
-// SAFETY: the nodes are the tree's own, whichever thread plays its CPU.
+// SAFETY: the tree owns its nodes, on every thread.
 unsafe impl Send for Tree {}
 
 impl Tree {
@@ -120,7 +120,7 @@ impl Tree {
         }
     }
 
-    /// One step, on the CPU that the thread is on.
+    /// One step, on the present CPU of the thread.
     #[inline]
     pub fn step<P: Platform>(&mut self, strategy: &Strategy<'_, P>, grace: &Batches) {
         if self.dice.below(5) == 0 {
@@ -132,13 +132,13 @@ impl Tree {
         }
         while self.nodes.len() > LIVE {
             let old = self.nodes.swap_remove(self.dice.below(LIVE));
-            // SAFETY: this cache's, freed once.
+            // SAFETY: the node is of this cache and is freed once.
             unsafe { strategy.slub.free_rcu(strategy.cache, old) };
         }
         grace.run(CALLBACKS);
     }
 
-    /// Nodes out of a sheaf that was filled beforehand for the worst case.
+    /// Allocates nodes from a sheaf that was prefilled for the worst case.
     fn prefilled<P: Platform>(&mut self, strategy: &Strategy<'_, P>) {
         let Strategy { slub, cache } = strategy;
         let (worst, needed) = (8 + self.dice.below(23), 1 + self.dice.below(4));
@@ -162,16 +162,16 @@ impl Tree {
         self.nodes.push(node);
     }
 
-    /// Frees all nodes at once.
+    /// Frees all nodes.
     pub fn fell<P: Platform>(&mut self, strategy: &Strategy<'_, P>) {
         for node in self.nodes.drain(..) {
-            // SAFETY: this cache's, freed once.
+            // SAFETY: the node is of this cache and is freed once.
             unsafe { strategy.slub.free(strategy.cache, node) };
         }
     }
 }
 
-/// Frees what all trees hold and what waits; fails unless nothing was lost.
+/// Frees the nodes of all trees and all pending nodes. Fails if an object was lost.
 pub fn end<P: Platform>(strategy: &Strategy<'_, P>, trees: &mut [Tree]) -> Result<(), Failure> {
     if trees.iter().any(|tree| tree.starved) {
         return Err(Failure::NoMemory("for a node"));

@@ -1,4 +1,4 @@
-//! Seed 1 on two real CPUs, in real time.
+//! The load of seed 1 on two real CPUs, in real time.
 
 use std::cell::RefCell;
 use std::sync::OnceLock;
@@ -18,14 +18,14 @@ use crate::threads::joined;
 use super::maple::{Counters, Counts, GRACE_MS, SIZE, Tree, end};
 use super::{Rounds, settings};
 
-/// Rolls of dice that stand for the rest of a step: half a microsecond.
+/// Random numbers drawn in a step, instead of its other work: half a microsecond.
 const WORK: usize = 250;
-/// A second without load, or none.
+/// Idle time after the load: a second, or none.
 const IDLE: Duration = Duration::from_secs(1);
 const IDLE_NOT: Duration = Duration::ZERO;
-/// Milliseconds between two looks of the helper.
+/// Milliseconds between two runs of the helper.
 const HELPER_MS: u64 = 10;
-/// Steps between two looks at the clock.
+/// Steps between two reads of the clock.
 const LOOK: usize = 64;
 
 /// The grace period of this process's allocator.
@@ -33,12 +33,12 @@ fn grace() -> Result<&'static Batches, Failure> {
     static GRACE: OnceLock<Batches> = OnceLock::new();
     let slub = linux::steady()?;
     let grace = GRACE.get_or_init(|| Batches::new(2, Clock::real(), GRACE_MS));
-    // Not the first time: it is set already.
+    // Ignores a failure: after the first call the grace period is set.
     slub.set_grace_period(grace);
     Ok(grace)
 }
 
-/// Rounds of all ways.
+/// The rounds of all competitors.
 pub fn run(bench: &Bench) -> Result<[Rounds; 3], Failure> {
     let grace = grace()?;
     let phase = Duration::from_millis(bench.size.pick(20, 100, 500));
@@ -56,7 +56,7 @@ pub fn run(bench: &Bench) -> Result<[Rounds; 3], Failure> {
             &mut || round_of.borrow_mut()(2, IDLE_NOT),
         ],
     )?;
-    // What stays after a second without load is looked at once: it takes a second.
+    // Only one round of each competitor idles, because the idle phase takes a second.
     for (way, rounds) in rounds.iter_mut().enumerate() {
         let last = round(way, bench.size.pick(IDLE_NOT, IDLE, IDLE))?;
         for counts in rounds {
@@ -67,8 +67,7 @@ pub fn run(bench: &Bench) -> Result<[Rounds; 3], Failure> {
     Ok(rounds)
 }
 
-/// One round: both CPUs make steps for a while to warm up, and for as long again; then nothing
-/// happens for a while.
+/// One round: a warm-up and a measured phase of equal length on both CPUs, then an idle phase.
 fn one(
     grace: &Batches,
     way: usize,
@@ -92,7 +91,7 @@ fn one(
     Ok(counts)
 }
 
-/// Time without load, in which callbacks come and a helper looks in now and then.
+/// An idle phase. Grace periods end, and the helper runs periodically.
 fn idle(grace: &Batches, strategy: &Strategy<'_, Linux>, long: Duration) {
     let start = Instant::now();
     while start.elapsed() < long {
@@ -105,7 +104,7 @@ fn idle(grace: &Batches, strategy: &Strategy<'_, Linux>, long: Duration) {
     }
 }
 
-/// Both CPUs make steps for a while; returns how many, how long it took, and the most slabs seen.
+/// Both CPUs run steps for a while. Returns the number of steps, the time, and the peak of slabs.
 fn both(
     strategy: &Strategy<'_, Linux>,
     grace: &Batches,

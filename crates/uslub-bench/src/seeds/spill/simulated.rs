@@ -1,4 +1,4 @@
-//! Seed 1 on 64 virtual CPUs of one node.
+//! The load of seed 1 on 64 virtual CPUs of one node.
 
 use std::cell::RefCell;
 use std::sync::atomic::AtomicUsize;
@@ -19,11 +19,11 @@ use crate::threads::joined;
 use super::maple::{Counters, Counts, GRACE_MS, SIZE, Tree, end};
 use super::{Rounds, settings};
 
-/// CPUs of the machine.
+/// Number of CPUs.
 const CPUS: usize = 64;
-/// Nanoseconds that a CPU needs for a step, as for a pair of `mmap` and `munmap`.
+/// Virtual nanoseconds of a CPU's step, like a pair of `mmap` and `munmap`.
 const STEP_NS: u64 = 3000;
-/// Steps of each CPU between two looks at how many slabs there are: a millisecond.
+/// Steps of each CPU between two samples of the number of slabs: a millisecond.
 const LOOK: usize = 333;
 
 struct World {
@@ -38,7 +38,7 @@ impl World {
         let machine = Machine::new(CPUS, 1);
         let sim = Sim::new(machine, clock.clone());
         let slub = uslub_sim::allocator(sim, Tunables::DEFAULT);
-        // An allocator keeps its grace period for ever.
+        // An allocator keeps its grace period until the process ends.
         let grace: &Batches = Box::leak(Box::new(Batches::new(CPUS, clock.clone(), GRACE_MS)));
         slub.set_grace_period(grace);
         Self { slub, grace, clock }
@@ -48,7 +48,7 @@ impl World {
         Strategy::new(&self.slub, SIZE, &settings(way))
     }
 
-    /// A second without load, in which only a helper looks in now and then, and callbacks come.
+    /// An idle second. Only the helper runs periodically, and grace periods end.
     fn idle(&self) {
         for _ in 0..100 {
             self.clock.advance(10_000_000);
@@ -62,7 +62,7 @@ impl World {
     }
 }
 
-/// Rounds of all ways, played by one thread.
+/// The rounds of all competitors, played by one thread.
 pub fn run(bench: &Bench) -> Result<[Rounds; 3], Failure> {
     let world = World::new();
     let _pinned = Pinned::to_the_last()?;
@@ -85,7 +85,7 @@ pub fn run(bench: &Bench) -> Result<[Rounds; 3], Failure> {
     )
 }
 
-/// One round: each CPU makes so many steps, all in turn; each round throws other dice.
+/// One round: `steps` steps on each CPU, all CPUs in turn. Each round has other random numbers.
 fn one(
     world: &World,
     way: usize,
@@ -121,13 +121,13 @@ fn one(
     Ok(counts)
 }
 
-/// Rounds of all ways, played by two threads at once.
+/// The rounds of all competitors, played by two threads in parallel.
 pub fn run_on_two(bench: &Bench) -> Result<[Rounds; 3], Failure> {
     let steps = bench.size.pick(200, 4_000, 40_000);
     let mut number = 0;
     let mut round = |way| {
         number += 1;
-        // A machine each, so that all records lie at the same places.
+        // A new machine for each competitor, so that its metadata has the same position.
         both(&World::new(), way, number, steps)
     };
     let round = RefCell::new(&mut round);
@@ -141,7 +141,7 @@ pub fn run_on_two(bench: &Bench) -> Result<[Rounds; 3], Failure> {
     )
 }
 
-/// One round: some steps to warm up, and then those that count.
+/// One round: warm-up steps, then measured steps.
 fn both(world: &World, way: usize, number: usize, steps: usize) -> Result<Counts, Failure> {
     let strategy = world.strategy(way)?;
     let mut trees: Vec<_> = (0..CPUS)
@@ -156,7 +156,7 @@ fn both(world: &World, way: usize, number: usize, steps: usize) -> Result<Counts
     Ok(counts)
 }
 
-/// Each of two threads plays half of the CPUs; the first moves the clock. Nanoseconds that it took.
+/// Two threads play half of the CPUs each. The first thread moves the clock. Returns nanoseconds.
 fn play_both(
     world: &World,
     strategy: &Strategy<'_, Sim>,
@@ -175,7 +175,7 @@ fn play_both(
             if me == 0 {
                 world.clock.advance(STEP_NS);
             }
-            // Neither runs far ahead. Release and Acquire: nothing else hangs on it.
+            // Keeps the threads close together. Release and Acquire: publishes no other data.
             made[me].store(step, Release);
             wait_until(|| made[1 - me].load(Acquire) + LOOK > step);
         }
