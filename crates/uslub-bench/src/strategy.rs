@@ -62,7 +62,7 @@ impl<'a, P: Platform> Strategy<'a, P> {
 
     /// Objects per slab.
     pub fn slab_objects(&self) -> usize {
-        self.cache.oo.objects as usize
+        self.cache.geometry.objects as usize
     }
 
     /// The page number of the slab of an object.

@@ -88,7 +88,7 @@ pub struct CacheArgs<'a> {
     pub kept_bytes: Option<usize>,
     /// Whether sheaves hold whole slabs, or slabs whole sheaves; this leaves some room in both
     /// unused.
-    pub in_step: bool,
+    pub slab_multiple_sheaves: bool,
 }
 
 impl<'a> CacheArgs<'a> {
@@ -107,7 +107,7 @@ impl<'a> CacheArgs<'a> {
             min_objects: None,
             sheaf_capacity: None,
             kept_bytes: None,
-            in_step: false,
+            slab_multiple_sheaves: false,
         }
     }
 

@@ -51,7 +51,7 @@ impl<P: Platform> Allocator<P> {
         self.while_draining(|| self.shrink_nodes(cache));
         if cache.flags.contains(Flags::TYPESAFE_BY_RCU) {
             self.rcu_barrier_for(&|_| false);
-            self.discard_unburied(cache);
+            self.free_slabs_after_grace(cache);
         }
         let mut count = 0;
         if cache.nr_slabs() > 0 {
@@ -70,7 +70,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Frees the empty slabs that could not wait for readers for lack of memory; the caller waits
     /// for a grace period instead.
-    fn discard_unburied(&self, cache: &KmemCache<P>) {
+    fn free_slabs_after_grace(&self, cache: &KmemCache<P>) {
         if cache.nr_slabs() == 0 {
             return;
         }
@@ -81,7 +81,7 @@ impl<P: Platform> Allocator<P> {
                 let mut at = empty.first(&self.zone.arena);
                 while let Some(slab) = at {
                     at = SlabList::after(&self.zone.arena, slab);
-                    self.discard_at_once(cache, node, slab);
+                    self.free_slab_now(cache, node, slab);
                 }
             }
         });
@@ -117,7 +117,7 @@ impl<P: Platform> Allocator<P> {
             let next = unsafe { cache.links_of(slab).get(base.wrapping_add(offset)) };
             at = (!next.is_null()).then(|| next as usize - base as usize);
         }
-        let objects = cache.oo.objects as usize;
+        let objects = cache.geometry.objects as usize;
         for position in usize::from(slab.position())..objects {
             mark(cache.offset_at(usize::from(slab.start()), position));
         }

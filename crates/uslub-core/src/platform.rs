@@ -293,7 +293,7 @@ pub unsafe trait Platform: Sync + 'static {
     ///
     /// As for [`push_many`](Platform::push_many).
     #[inline]
-    unsafe fn push_many_within(
+    unsafe fn push_many_checked(
         &self,
         _table: &Table,
         _slot: Slot,
@@ -318,7 +318,7 @@ pub unsafe trait Platform: Sync + 'static {
 
     /// Prefetches the cache line of an address for writing; a hint, any address is allowed.
     #[inline]
-    fn fetch_line(&self, _address: *const u8) {}
+    fn prefetch_line(&self, _address: *const u8) {}
 
     /// Hands off the first cache line of each object: rewrites its contents, as another CPU will
     /// write to it next. A hint, for processors on which a line comes faster from its last writer
@@ -333,7 +333,7 @@ pub unsafe trait Platform: Sync + 'static {
     /// Hands off each cache line of an array: rewrites its contents, as another CPU will fill it
     /// next. A hint, for the same processors as [`offer`](Self::offer).
     #[inline]
-    fn offer_array(&self, _array: &mut [*mut u8]) {}
+    fn handoff_lines(&self, _array: &mut [*mut u8]) {}
 
     /// Fills an array with the addresses `offsets` bytes behind `base`; there must be enough
     /// offsets.

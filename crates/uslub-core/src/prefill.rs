@@ -139,13 +139,13 @@ impl<P: Platform> Allocator<P> {
     /// one.
     fn sheaf_for_prefill(&self, cache: &KmemCache<P>, n: usize, gfp: Gfp) -> Option<Sheaf> {
         if self.has_slots(gfp)
-            && let Some(spare) = self.take_spare(cache, self.glance(cache.id.spare()))
+            && let Some(spare) = self.detach_spare(cache, self.peek(cache.id.spare()))
         {
             self.count(cache, StatItem::SheafPrefillFast, 1);
             return self.enlarge(cache, spare, n, gfp);
         }
         self.count(cache, StatItem::SheafPrefillSlow, 1);
-        if let Some(full) = self.barn_get(cache, &mut None, gfp) {
+        if let Some(full) = self.barn_get_full(cache, &mut None, gfp) {
             return self.enlarge(cache, full, n, gfp);
         }
         let empty = self.empty_sheaf(cache, gfp)?;
@@ -155,18 +155,18 @@ impl<P: Platform> Allocator<P> {
     /// A sheaf with at least these objects and room for `n`; adaptive sheaves may be too small.
     fn enlarge(&self, cache: &KmemCache<P>, sheaf: Sheaf, n: usize, gfp: Gfp) -> Option<Sheaf> {
         if sheaf.capacity() >= n || sheaf.is_empty() {
-            return Some(self.fit_for(cache, sheaf, n));
+            return Some(self.adjust_capacity_for(cache, sheaf, n));
         }
         let Some(larger) = self.empty_sheaf(cache, gfp) else {
             self.store_or_flush(cache, sheaf, gfp);
             return None;
         };
-        let (mut small, mut larger) = (sheaf, self.fit_for(cache, larger, n));
+        let (mut small, mut larger) = (sheaf, self.adjust_capacity_for(cache, larger, n));
         let count = small.len();
         larger.room()[..count].copy_from_slice(small.objects());
         larger.grow(count);
         small.truncate(0);
-        self.place_empty(cache, small, gfp);
+        self.install_empty(cache, small, gfp);
         Some(larger)
     }
 
@@ -241,7 +241,7 @@ impl<P: Platform> Allocator<P> {
                 room[..more].reverse();
                 sheaf.grow(more);
                 if let Some(spilled) = spill.into_sheaf() {
-                    self.place_filled(cache, spilled, gfp);
+                    self.install_filled(cache, spilled, gfp);
                 }
                 self.count(cache, StatItem::SheafRefill, more);
                 self.count(cache, StatItem::AllocFastpath, more);

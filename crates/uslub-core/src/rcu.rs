@@ -76,7 +76,7 @@ impl<P: Platform> Allocator<P> {
         if !cache.has_rcu_sheaves.load(Acquire) {
             self.prepare_rcu(cache);
         }
-        if !self.is_parkable(cache, object) {
+        if !self.is_cacheable_here(cache, object) {
             // An object of another node waits alone, and goes to its slab.
             return self.wait_alone(object);
         }
@@ -135,7 +135,7 @@ impl<P: Platform> Allocator<P> {
             if unsafe { self.platform.push(&self.table, slot, object) } {
                 return true;
             }
-            let top = self.glance(slot);
+            let top = self.peek(slot);
             if top == sheaf::stopped() {
                 if self.region_is_missing() && self.make_region() {
                     continue;
@@ -161,7 +161,7 @@ impl<P: Platform> Allocator<P> {
             // SAFETY: in no slot, so this thread still owns it.
             let mut sheaf = unsafe { Sheaf::from_top(new) };
             sheaf.truncate(0);
-            self.place_empty(cache, sheaf, Gfp::KERNEL);
+            self.install_empty(cache, sheaf, Gfp::KERNEL);
         }
         false
     }
@@ -188,7 +188,7 @@ impl<P: Platform> Allocator<P> {
 
     fn give_up_of(&self, sheaf: Sheaf) {
         if let Some(cache) = self.cache(CacheId::from_index(sheaf.cache())) {
-            self.give_up(cache, sheaf, Gfp::KERNEL);
+            self.free_sheaf(cache, sheaf, Gfp::KERNEL);
         }
     }
 
@@ -201,7 +201,7 @@ impl<P: Platform> Allocator<P> {
         if sheaf
             .objects()
             .iter()
-            .all(|&object| self.is_parkable(cache, object))
+            .all(|&object| self.is_cacheable_here(cache, object))
         {
             self.count(cache, StatItem::FreeFastpath, sheaf.len());
             return self.store_or_flush(cache, sheaf, Gfp::NOWAIT);
@@ -209,7 +209,7 @@ impl<P: Platform> Allocator<P> {
         // The callback's thread is on another node than the objects.
         self.count(cache, StatItem::FreeSlowpath, sheaf.len());
         self.flush_sheaf(cache, &mut sheaf, Gfp::NOWAIT);
-        self.place_empty(cache, sheaf, Gfp::NOWAIT);
+        self.install_empty(cache, sheaf, Gfp::NOWAIT);
     }
 
     /// Waits until all objects given to [`free_rcu`](Self::free_rcu) before are free.
@@ -232,18 +232,22 @@ impl<P: Platform> Allocator<P> {
             let cache = self.cache(CacheId::from_index(sheaf.cache()));
             self.submit(sheaf);
             if let Some(cache) = cache {
-                self.put_down(cache);
+                self.finish_flush(cache);
             }
         }
         // Sheaves that another barrier has detached may not be handed over yet.
-        let await_flushes = |cache| self.await_flushes(cache);
-        self.while_draining(|| self.caches().filter(|c| which(c)).for_each(await_flushes));
+        let wait_for_flushes = |cache| self.wait_for_flushes(cache);
+        self.while_draining(|| {
+            self.caches()
+                .filter(|c| which(c))
+                .for_each(wait_for_flushes)
+        });
         grace.barrier();
     }
 
     /// Lets the pages of an empty slab that we own wait for a grace period; false without memory
     /// for the wait.
-    pub(crate) fn bury(&self, cache: &KmemCache<P>, slab: &Slab, gfp: Gfp) -> bool {
+    pub(crate) fn free_slab_rcu(&self, cache: &KmemCache<P>, slab: &Slab, gfp: Gfp) -> bool {
         let Some(window) = self.meta.window(&self.platform, gfp) else {
             return false;
         };
@@ -268,7 +272,7 @@ impl<P: Platform> Allocator<P> {
         if let (Some(cache), Some(page)) = (cache, page) {
             let slab: &Slab = self.zone.arena.slab(page);
             let node: &Node<P> = cache.node(usize::from(slab.node()));
-            self.discard_at_once(cache, node, slab);
+            self.free_slab_now(cache, node, slab);
         }
         self.meta.give_window(sheaf.into_window(), true);
     }
@@ -296,7 +300,7 @@ unsafe extern "C" fn sheaf_waited<P: Platform>(head: *mut RcuHead) {
 }
 
 unsafe extern "C" fn slab_waited<P: Platform>(head: *mut RcuHead) {
-    // SAFETY: the callback of `bury`.
+    // SAFETY: the callback of `free_slab_rcu`.
     let (sheaf, allocator) = unsafe { awaited::<P>(head) };
     allocator.slab_done(sheaf);
 }

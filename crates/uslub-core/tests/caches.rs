@@ -290,8 +290,8 @@ fn prefaulting_damages_neither_links_nor_constructed_objects() {
         args.min_objects = Some(40);
         args.ctor = ctor;
         let cache = a.create(&args).unwrap();
-        assert!(cache.oo.pages() > 1);
-        let n = 3 * cache.oo.objects as usize;
+        assert!(cache.geometry.pages() > 1);
+        let n = 3 * cache.geometry.objects as usize;
         let objects: Vec<_> = (0..n).map(|_| a.alloc(cache, Gfp::KERNEL)).collect();
         let different: BTreeSet<_> = objects.iter().collect();
         assert_eq!(different.len(), n);

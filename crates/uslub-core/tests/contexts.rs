@@ -154,7 +154,7 @@ fn a_nospin_bulk_that_fails_puts_its_objects_back_without_waiting() {
         let a = support::allocator(1);
         let cache = a.create(&CacheArgs::new("test", 64)).unwrap();
         // All slabs are full, and some of their objects are in a sheaf.
-        let mut held = vec![null_mut(); 3 * cache.oo.objects as usize];
+        let mut held = vec![null_mut(); 3 * cache.geometry.objects as usize];
         assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut held));
         free_all(&a, cache, held.split_off(100));
         let live = a.info(cache).live_objs();

@@ -77,7 +77,7 @@ impl Slabs {
         let cache = a.create(&CacheArgs::new("test", 64)).unwrap();
         a.platform.set_percpu_usable(false);
         let one = || {
-            let mut objects = vec![null_mut(); cache.oo.objects as usize];
+            let mut objects = vec![null_mut(); cache.geometry.objects as usize];
             assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));
             objects
         };
@@ -92,7 +92,7 @@ impl Slabs {
 
     /// Objects of a slab of which none was freed by the test.
     fn full(&self) -> usize {
-        self.cache().oo.objects as usize - 1
+        self.cache().geometry.objects as usize - 1
     }
 
     fn cache(&self) -> &Cache {

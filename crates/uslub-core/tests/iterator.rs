@@ -32,14 +32,14 @@ fn give(a: &Slub, cache: &Cache, objects: &[*mut u8]) {
 
 /// Where in its slab each object lies, with the slab's address.
 fn places(cache: &Cache, objects: &[*mut u8]) -> Vec<(usize, usize)> {
-    let mask = cache.oo.bytes() - 1;
+    let mask = cache.geometry.bytes() - 1;
     let place = |&o: &*mut u8| (o as usize & !mask, o as usize & mask);
     objects.iter().map(place).collect()
 }
 
 /// The offsets of all slots, in address order.
 fn slots(cache: &Cache) -> Vec<usize> {
-    (0..cache.oo.objects as usize)
+    (0..cache.geometry.objects as usize)
         .map(|slot| slot * cache.size as usize)
         .collect()
 }
@@ -50,7 +50,7 @@ fn a_slab_on_pages_that_were_given_back_is_in_another_epoch() {
     let cache = a.create(&CacheArgs::new("herbs", 64)).unwrap();
     let epochs: Vec<_> = (0..3)
         .map(|_| {
-            let objects = take(&a, cache, 3 * cache.oo.objects as usize);
+            let objects = take(&a, cache, 3 * cache.geometry.objects as usize);
             let page = a.zone.arena.page_of(objects[0] as usize).unwrap();
             let epoch = cache.slab_of(&a.zone.arena, page).epoch();
             give(&a, cache, &objects);
@@ -68,7 +68,7 @@ fn a_fresh_slab_hands_out_every_slot_once_in_address_order() {
         for portion in [1, 3, 1000] {
             let a = support::allocator(1);
             let cache = a.create(&CacheArgs::new("test", size)).unwrap();
-            let objects = cache.oo.objects as usize;
+            let objects = cache.geometry.objects as usize;
             let mut got = Vec::new();
             while got.len() < objects {
                 got.extend(take(&a, cache, portion.min(objects - got.len())));
@@ -100,7 +100,7 @@ fn with_random_order_every_slab_hands_out_a_turn_of_one_permutation() {
     for size in SIZES {
         let a = Setup::with(&["slab_freelist_random=1"]).build();
         let cache = a.create(&CacheArgs::new("test", size)).unwrap();
-        let objects = cache.oo.objects as usize;
+        let objects = cache.geometry.objects as usize;
         assert_eq!(cache.is_random(), objects > 1);
         let mut dice = Dice::new(size as u64);
         let mut got = Vec::new();
@@ -139,9 +139,9 @@ fn a_bulk_of_whole_slabs_writes_to_no_object() {
             setup.fresh = Fresh::Poisoned;
             let a = setup.build();
             let cache = a.create(&CacheArgs::new("test", size)).unwrap();
-            let got = take(&a, cache, 3 * cache.oo.objects as usize);
+            let got = take(&a, cache, 3 * cache.geometry.objects as usize);
             for &(slab, _) in &places(cache, &got) {
-                assert_untouched(slab, cache.oo.bytes());
+                assert_untouched(slab, cache.geometry.bytes());
             }
             assert_eq!(a.validate(), Ok(()));
         }
@@ -159,7 +159,7 @@ fn the_rest_of_a_fresh_slab_is_not_touched_either() {
             let first = a.alloc(cache, Gfp::KERNEL);
             let more = take(&a, cache, 2);
             for &(slab, _) in &places(cache, &[first, more[0], more[1]]) {
-                assert_untouched(slab, cache.oo.bytes());
+                assert_untouched(slab, cache.geometry.bytes());
             }
             assert_eq!(a.validate(), Ok(()));
         }
@@ -200,7 +200,7 @@ fn a_slab_that_became_empty_starts_over() {
         let a = Setup::with(&settings).build();
         let cache = a.create(&CacheArgs::new("test", 64)).unwrap();
         let mut dice = Dice::new(1);
-        let objects = cache.oo.objects as usize;
+        let objects = cache.geometry.objects as usize;
         let before = take(&a, cache, objects);
         for used in [objects, objects / 2, 1] {
             // Now some of the slab, the rest of it only freed or never handed out.
@@ -263,8 +263,8 @@ fn a_constructor_runs_once_for_each_slot_in_random_order_too() {
 fn once_for_each_slot<const N: usize>(a: &Slub, cache: &Cache) {
     // One object of each of the first slabs stays, so that none of these is ever empty. Others may
     // be, and start over.
-    let objects = cache.oo.objects as usize;
-    let slab_of = |object: usize| object & !(cache.oo.bytes() - 1);
+    let objects = cache.geometry.objects as usize;
+    let slab_of = |object: usize| object & !(cache.geometry.bytes() - 1);
     let mut held = take(a, cache, 4 * objects);
     let mut dice = Dice::new(5);
     let mut kept = BTreeMap::new();
@@ -302,7 +302,7 @@ fn once_for_each_slot<const N: usize>(a: &Slub, cache: &Cache) {
 fn a_constructor_does_not_run_again_in_a_slab_that_was_empty_but_kept() {
     let (a, args) = with_constructor::<2>(&[]);
     let cache = a.create(&args).unwrap();
-    let objects = cache.oo.objects as usize;
+    let objects = cache.geometry.objects as usize;
     for _ in 0..3 {
         let got = take(&a, cache, objects);
         assert_constructed::<2>(&got);
@@ -318,7 +318,7 @@ fn a_constructor_does_not_run_again_in_a_slab_that_was_empty_but_kept() {
 fn a_constructor_runs_again_when_the_pages_were_given_back() {
     let (a, args) = with_constructor::<3>(&[]);
     let cache = a.create(&args).unwrap();
-    let objects = cache.oo.objects as usize;
+    let objects = cache.geometry.objects as usize;
     for round in 1..4 {
         let got = take(&a, cache, objects);
         assert_constructed::<3>(&got);

@@ -31,8 +31,11 @@ fn a_cache_never_has_more_slabs_than_its_limit() {
         let a = support::allocator(4);
         let cache = limited(&a, limit);
         let mut objects = take_all(&a, cache);
-        assert_eq!(objects.len(), cache.max_slabs * cache.oo.objects as usize);
-        assert!(cache.nr_slabs() * cache.oo.bytes() <= limit);
+        assert_eq!(
+            objects.len(),
+            cache.max_slabs * cache.geometry.objects as usize
+        );
+        assert!(cache.nr_slabs() * cache.geometry.bytes() <= limit);
         // SAFETY: the test's objects, freed once.
         unsafe { a.free_bulk(cache, &mut objects) };
         assert_all_is_given_back(&a);

@@ -164,7 +164,7 @@ fn validate_sees_an_object_that_is_in_a_sheaf_twice() {
 fn validate_sees_a_slot_in_a_sheaf_that_was_never_handed_out() {
     with_cache(|a, cache| {
         let object = a.alloc(cache, Gfp::KERNEL);
-        let end = (object as usize & !(cache.oo.bytes() - 1)) + cache.oo.bytes();
+        let end = (object as usize & !(cache.geometry.bytes() - 1)) + cache.geometry.bytes();
         free(a, cache, (end - 64) as *mut u8);
         assert!(a.validate().is_err(), "one slot is in two places");
     });
@@ -311,7 +311,8 @@ fn a_pointer_behind_the_last_slot_is_seen() {
     let a = support::allocator(1);
     let cache = a.create(&CacheArgs::new("herbs", 96)).unwrap();
     let object = a.alloc(cache, Gfp::KERNEL);
-    let end = (object as usize & !(cache.oo.bytes() - 1)) + cache.oo.objects as usize * 96;
+    let end =
+        (object as usize & !(cache.geometry.bytes() - 1)) + cache.geometry.objects as usize * 96;
     assert!(!end.is_multiple_of(4096), "there is a rest");
     let seen = message(|| {
         kfree(&a, end as *mut u8);
@@ -519,7 +520,7 @@ fn an_object_that_holds_what_looks_like_a_link_may_be_freed() {
         let mut dice = support::Dice::new(1);
         a.platform.set_percpu_usable(false);
         for _ in 0..50 {
-            let mut objects = vec![null_mut(); cache.oo.objects as usize];
+            let mut objects = vec![null_mut(); cache.geometry.objects as usize];
             assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));
             dice.shuffle(&mut objects);
             while !objects.is_empty() {

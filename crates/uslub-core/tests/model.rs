@@ -436,7 +436,10 @@ impl World {
                 "{}",
                 cache.name()
             );
-            assert_eq!(info.num_objs, info.num_slabs * cache.oo.objects as usize);
+            assert_eq!(
+                info.num_objs,
+                info.num_slabs * cache.geometry.objects as usize
+            );
             assert!(info.cached_objs <= info.active_objs && info.active_objs <= info.num_objs);
             assert!(info.active_slabs <= info.num_slabs);
             (allocs, frees) = (allocs + info.allocs, frees + info.frees);

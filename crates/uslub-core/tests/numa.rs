@@ -194,7 +194,7 @@ fn other_nodes_are_searched_before_the_system_is_asked() {
         // Many partial slabs on node 0: of each slab one object stays.
         let objects = take(&a, cache, 0, 2000);
         let (kept, freed): (Vec<_>, Vec<_>) = (objects.into_iter().enumerate())
-            .partition(|(i, _)| i % cache.oo.objects as usize == 0);
+            .partition(|(i, _)| i % cache.geometry.objects as usize == 0);
         let strip = |pairs: Vec<(usize, *mut u8)>| pairs.into_iter().map(|pair| pair.1).collect();
         let (kept, freed): (Vec<_>, Vec<_>) = (strip(kept), strip(freed));
         give(&a, cache, 0, &freed);

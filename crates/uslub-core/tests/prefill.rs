@@ -136,7 +136,7 @@ fn a_prefill_that_fails_takes_nothing() {
     let mut args = CacheArgs::new("limited", SIZE);
     args.limit = Some(16 << 10);
     let cache = a.create(&args).unwrap();
-    let fits = cache.max_slabs * cache.oo.objects as usize;
+    let fits = cache.max_slabs * cache.geometry.objects as usize;
     for n in [fits + 1, 10 * fits, usize::MAX / 16, usize::MAX] {
         assert!(a.prefill(cache, Gfp::KERNEL, n).is_none());
         assert_eq!(a.info(cache).live_objs(), 0);
@@ -156,7 +156,7 @@ fn a_refill_adds_and_a_failed_one_loses_nothing() {
     let mut args = CacheArgs::new("limited", SIZE);
     args.limit = Some(128 << 10);
     let cache = a.create(&args).unwrap();
-    let fits = cache.max_slabs * cache.oo.objects as usize;
+    let fits = cache.max_slabs * cache.geometry.objects as usize;
     let mut prefilled = a.prefill(cache, Gfp::KERNEL, 2).unwrap();
     let mut objects = take_all(&a, cache, &mut prefilled);
     for n in [1, cache.capacity, cache.capacity + 1, 3 * cache.capacity] {

@@ -69,7 +69,7 @@ fn no_more_empty_slabs_than_half_of_those_that_were_in_use_and_few_soon_after_th
 fn a_slab_that_was_taken_without_the_lock_is_no_longer_counted_as_empty() {
     let a = Setup::with(&["empty_reserve=1", "sheaf_capacity=1"]).build();
     let cache = a.create(&CacheArgs::new("hand", 512)).unwrap();
-    let objects = cache.oo.objects as usize;
+    let objects = cache.geometry.objects as usize;
     let (mut slab, mut slabs) = (vec![null_mut(); objects], vec![null_mut(); 4 * objects]);
     assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut slabs));
     // SAFETY: the test's, freed once.

@@ -35,7 +35,7 @@ fn give(a: &Slub, objects: &[*mut u8]) {
 
 /// So many slabs, all full.
 fn full_slabs(a: &Slub, count: usize) -> Vec<Vec<*mut u8>> {
-    let objects = cache(a).oo.objects as usize;
+    let objects = cache(a).geometry.objects as usize;
     (0..count).map(|_| take(a, objects)).collect()
 }
 
@@ -170,7 +170,7 @@ fn slabs_with_one_slot_come_and_go_with_their_object() {
     let mut args = CacheArgs::new("test", 40_000);
     args.max_order = Some(4);
     let cache = a.create(&args).unwrap();
-    assert_eq!(cache.oo.objects, 1);
+    assert_eq!(cache.geometry.objects, 1);
     a.platform.set_percpu_usable(false);
     let objects: Vec<_> = (0..4).map(|_| a.alloc(cache, Gfp::KERNEL)).collect();
     assert_eq!((a.info(cache).num_slabs, partial(&a)), (4, 0));
@@ -188,7 +188,7 @@ fn every_object_size_gives_slabs_that_can_be_filled_and_emptied() {
     let a = support::allocator(4);
     for size in (1..200).chain((200..65_536).step_by(977)).chain([65_536]) {
         let cache = a.create(&CacheArgs::new("test", size)).unwrap();
-        let mut objects = vec![null_mut(); 2 * cache.oo.objects as usize + 1];
+        let mut objects = vec![null_mut(); 2 * cache.geometry.objects as usize + 1];
         assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));
         for (i, &object) in objects.iter().enumerate() {
             support::pattern::fill(object, size, i as u8);
@@ -290,7 +290,7 @@ fn a_bulk_takes_new_slabs_only_where_nothing_else_is_left() {
         ];
         items.map(|item| a.stat(cache, item))
     };
-    assert_eq!(cache.oo.objects, 64);
+    assert_eq!(cache.geometry.objects, 64);
     let bulk = |count| {
         let mut objects = vec![null_mut(); count];
         assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));

@@ -24,7 +24,7 @@ fn setup(settings: &[&str]) -> Box<Slub> {
 
 fn create(a: &Slub) -> &Cache {
     let cache = a.create(&CacheArgs::new("node", SIZE)).unwrap();
-    assert_eq!((cache.oo.objects, cache.capacity), (32, 32));
+    assert_eq!((cache.geometry.objects, cache.capacity), (32, 32));
     cache
 }
 

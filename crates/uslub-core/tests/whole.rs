@@ -19,7 +19,7 @@ fn setup(settings: &[&str]) -> Box<Slub> {
 }
 
 fn whole_slab(a: &Slub, cache: &Cache) -> Vec<*mut u8> {
-    let mut objects = vec![null_mut(); cache.oo.objects as usize];
+    let mut objects = vec![null_mut(); cache.geometry.objects as usize];
     assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));
     objects
 }
@@ -197,11 +197,11 @@ fn updates_for_a_stream(size: usize, first: usize, chunk: usize) -> (u64, u64) {
     let a = Setup::with(&[]).build();
     let cache = a.create(&CacheArgs::new("test", size)).unwrap();
     let slabs = 400;
-    let mut objects = vec![null_mut(); slabs * cache.oo.objects as usize];
+    let mut objects = vec![null_mut(); slabs * cache.geometry.objects as usize];
     assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));
     objects.sort();
     // Others first, so that what sheaves and barn hold are no neighbours of what follows.
-    let (scattered, stream) = objects.split_at_mut(100 * cache.oo.objects as usize);
+    let (scattered, stream) = objects.split_at_mut(100 * cache.geometry.objects as usize);
     for step in 0..7 {
         for object in scattered.iter_mut().skip(step).step_by(7) {
             // SAFETY: the test's, freed once.
@@ -242,7 +242,7 @@ fn small_bulks_share_refills_and_their_slabs_leave_whole() {
             let a = Setup::with(&[]).build();
             let cache = a.create(&CacheArgs::new("test", size)).unwrap();
             let slabs = 300;
-            let bulks = slabs * cache.oo.objects as usize / chunk;
+            let bulks = slabs * cache.geometry.objects as usize / chunk;
             let mut objects = vec![null_mut(); bulks * chunk];
             for bulk in objects.chunks_mut(chunk) {
                 assert!(a.alloc_bulk(cache, Gfp::KERNEL, bulk));
@@ -278,7 +278,7 @@ fn large_slabs_leave_before_the_sheaves_are_full() {
         for checked in [true, false] {
             let a = Setup::with(&[]).build();
             let cache = a.create(&CacheArgs::new("test", size)).unwrap();
-            let slab = cache.oo.objects as usize;
+            let slab = cache.geometry.objects as usize;
             let slabs = 2 * cache.capacity / slab + 3;
             let mut objects = vec![null_mut(); slabs * slab];
             assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));
@@ -325,7 +325,8 @@ fn whole_slabs_of_another_cache_are_not_freed() {
         let [cache, other] =
             ["herbs", "spices"].map(|name| a.create(&CacheArgs::new(name, 64)).unwrap());
         let mut others = whole_slab(&a, other);
-        let mut objects = vec![null_mut(); 4 * cache.capacity + 4 * cache.oo.objects as usize];
+        let mut objects =
+            vec![null_mut(); 4 * cache.capacity + 4 * cache.geometry.objects as usize];
         assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));
         objects.sort();
         let (front, live) = (&others[..], a.info(other).live_objs());
@@ -355,7 +356,7 @@ fn a_slab_that_is_freed_twice_is_found() {
     for size in [16, 64, 256] {
         let a = Setup::with(&[]).build();
         let cache = a.create(&CacheArgs::new("test", size)).unwrap();
-        let slab = cache.oo.objects as usize;
+        let slab = cache.geometry.objects as usize;
         let mut objects = vec![null_mut(); 400 * slab];
         assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));
         objects.sort();
@@ -381,7 +382,7 @@ fn bulks_of_one_leave_slab_by_slab() {
             let a = Setup::with(&[]).build();
             let cache = a.create(&CacheArgs::new("test", size)).unwrap();
             let slabs = 300;
-            let mut objects = vec![null_mut(); slabs * cache.oo.objects as usize];
+            let mut objects = vec![null_mut(); slabs * cache.geometry.objects as usize];
             assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut objects));
             for one in objects.chunks_mut(1) {
                 // SAFETY: the cache's, freed once.
@@ -413,11 +414,12 @@ fn what_is_freed_in_order_leaves_slab_by_slab() {
         let a = Setup::with(&[]).build();
         let mut objects = vec![a.kmalloc(bytes, Gfp::KERNEL)];
         let cache = a.cache(class_of(bytes)).unwrap();
-        let slab = cache.oo.objects as usize;
+        let slab = cache.geometry.objects as usize;
         for capacity in [cache.capacity, cache.capacity_max] {
-            let in_step = capacity.is_multiple_of(slab) || slab.is_multiple_of(capacity);
+            let slab_multiple_sheaves =
+                capacity.is_multiple_of(slab) || slab.is_multiple_of(capacity);
             assert!(
-                in_step || slab <= 16,
+                slab_multiple_sheaves || slab <= 16,
                 "{bytes}: {slab} in a slab, {capacity} in a sheaf"
             );
         }

@@ -47,7 +47,7 @@ use crate::numa::Nodes;
 use crate::offers::Offers;
 use crate::page::SystemPage;
 use crate::refused::Refused;
-use crate::sequences::{pop, pop_many, push, push_many, push_many_within};
+use crate::sequences::{pop, pop_many, push, push_many, push_many_checked};
 use crate::sharing::Sharing;
 
 pub use mode::Mode;
@@ -459,7 +459,7 @@ unsafe impl Platform for Linux {
     }
 
     #[inline]
-    fn fetch_line(&self, address: *const u8) {
+    fn prefetch_line(&self, address: *const u8) {
         uslub_rseq::fetch(address);
     }
 
@@ -470,7 +470,7 @@ unsafe impl Platform for Linux {
     }
 
     #[inline]
-    fn offer_array(&self, array: &mut [*mut u8]) {
+    fn handoff_lines(&self, array: &mut [*mut u8]) {
         self.offers.array(array);
     }
 
@@ -529,7 +529,7 @@ unsafe impl Platform for Linux {
     }
 
     #[inline]
-    unsafe fn push_many_within(
+    unsafe fn push_many_checked(
         &self,
         table: &Table,
         slot: Slot,
@@ -538,7 +538,7 @@ unsafe impl Platform for Linux {
     ) -> bool {
         let within = |area: Area| {
             // SAFETY: as in `pop`.
-            unsafe { push_many_within(&area, table, slot, objects, bounds) }
+            unsafe { push_many_checked(&area, table, slot, objects, bounds) }
         };
         self.open_area().and_then(within) == Some(true)
     }

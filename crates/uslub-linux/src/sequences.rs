@@ -67,7 +67,7 @@ pub(crate) unsafe fn push_many(
 ///
 /// As for [`pop`].
 #[inline(always)]
-pub(crate) unsafe fn push_many_within(
+pub(crate) unsafe fn push_many_checked(
     area: &Area,
     table: &Table,
     slot: Slot,
@@ -76,5 +76,5 @@ pub(crate) unsafe fn push_many_within(
 ) -> Option<bool> {
     let (active, at) = (table.active().cast(), slot.offset());
     // SAFETY: passed on.
-    unsafe { uslub_rseq::push_many_within::<FREES_OFFSET>(area, active, at, objects, bounds) }
+    unsafe { uslub_rseq::push_many_checked::<FREES_OFFSET>(area, active, at, objects, bounds) }
 }

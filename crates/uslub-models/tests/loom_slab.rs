@@ -38,7 +38,7 @@ fn slabs_used(used: usize, taken: usize, tuning: Tuning) -> (Model, Vec<usize>) 
         ..CacheArgs::new("model", 1024)
     };
     slub.create(&args).expect("a cache");
-    assert_eq!(cache(slub).oo.objects as usize, OBJECTS);
+    assert_eq!(cache(slub).geometry.objects as usize, OBJECTS);
     let mut objects: Vec<*mut u8> = (0..used)
         .map(|_| slub.alloc(cache(slub), Gfp::KERNEL))
         .collect();

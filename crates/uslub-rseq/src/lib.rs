@@ -28,7 +28,7 @@
 //! | [`push`] | top; writes the object behind it (not yet part of the sheaf) | top + 8 |
 //! | [`pop_many`] | top, capacity, the n newest objects | top - 8 n |
 //! | [`push_many`] | top; writes n objects behind it | top + 8 n |
-//! | [`push_many_within`] | the same, and whether all lie between two addresses | top + 8 n |
+//! | [`push_many_checked`] | the same, and whether all lie between two addresses | top + 8 n |
 //! | [`exchange`] | the word | the new word |
 
 #![no_std]
@@ -72,7 +72,7 @@ pub struct Offers {
 pub use area::{Area, Index};
 pub use membarrier::fence;
 pub use thread::{call, pointer as thread_pointer};
-pub use wide::{move_wide, push_many_within, write_at};
+pub use wide::{move_wide, push_many_checked, write_at};
 
 /// Bytes of a sheaf's window. A sheaf is full if the word behind its top begins another window.
 pub const SHEAF_BYTES: usize = 4096;

@@ -12,7 +12,7 @@ pub fn move_wide(_wide: bool) -> bool {
 /// # Safety
 ///
 /// None is needed.
-pub unsafe fn push_many_within<const COUNT: usize>(
+pub unsafe fn push_many_checked<const COUNT: usize>(
     _: &Area,
     _: *mut u8,
     _: usize,

@@ -65,7 +65,7 @@ macro_rules! seen {
 ///
 /// As for [`push`](crate::push).
 #[inline]
-pub unsafe fn push_many_within<const COUNT: usize>(
+pub unsafe fn push_many_checked<const COUNT: usize>(
     area: &Area,
     table: *mut u8,
     slot: usize,

@@ -50,12 +50,12 @@ pub struct CacheStats {
 
 impl CacheStats {
     pub(crate) fn of(cache: &KmemCache<Linux>) -> Self {
-        let slab_bytes = cache.oo.bytes();
+        let slab_bytes = cache.geometry.bytes();
         Self {
             object_size: cache.object_size(),
             slot_size: cache.size as usize,
-            objects_per_slab: cache.oo.objects as usize,
-            pages_per_slab: cache.oo.pages(),
+            objects_per_slab: cache.geometry.objects as usize,
+            pages_per_slab: cache.geometry.pages(),
             sheaf_capacity: cache.capacity,
             sheaf_capacity_max: cache.capacity_max.max(cache.capacity),
             limit: (cache.max_slabs < usize::MAX).then(|| cache.max_slabs * slab_bytes),
@@ -157,8 +157,8 @@ impl SlabRow {
             name,
             info: ALLOCATOR.info(cache),
             slot_size: cache.size as usize,
-            objects_per_slab: cache.oo.objects as usize,
-            pages_per_slab: cache.oo.pages(),
+            objects_per_slab: cache.geometry.objects as usize,
+            pages_per_slab: cache.geometry.pages(),
         }
     }
 

@@ -21,7 +21,7 @@ use crate::cache::fork::Forks;
 use crate::cache::reclaim::Reclaim;
 use crate::cache::{CacheNode, KmemCache};
 use crate::grace::GracePeriod;
-use crate::memory::mapped::Huge;
+use crate::memory::mapped::MappedObjects;
 use crate::memory::metadata::Meta;
 use crate::memory::zone::Zone;
 use crate::percpu::nodes::MAX_NODES;
@@ -56,7 +56,7 @@ pub struct Allocator<P: Platform> {
     /// Memory of the allocator's own records.
     pub meta: Meta<P>,
     /// Objects with mappings of their own.
-    pub huge: Huge<P>,
+    pub huge: MappedObjects<P>,
     /// Pages of large objects.
     pub large_pages: AtomicUsize,
     /// Caches from this index on do not exist.
@@ -102,7 +102,7 @@ impl<P: Platform> Allocator<P> {
             platform,
             zone: Zone::new(),
             meta: Meta::new(),
-            huge: Huge::new(),
+            huge: MappedObjects::new(),
             large_pages: AtomicUsize::new(0),
             end: AtomicUsize::new(1),
             next_cold: AtomicU64::new(0),
@@ -301,7 +301,7 @@ impl<P: Platform> Allocator<P> {
         KmemCache::write_to(place, args, id, tuning, min_objects, random, nodes_of)?;
         // SAFETY: just written.
         let cache = unsafe { place.assume_init_mut() };
-        if tuning.slab_freelist_random == 1 && cache.oo.objects >= 2 {
+        if tuning.slab_freelist_random == 1 && cache.geometry.objects >= 2 {
             self.set_random_order(cache, dead)?;
         }
         self.publish(memory, record, id, nodes_of);
@@ -316,7 +316,7 @@ impl<P: Platform> Allocator<P> {
         cache: &mut KmemCache<P>,
         dead: Option<&KmemCache<P>>,
     ) -> Result<(), CreateError> {
-        let objects = cache.oo.objects as usize;
+        let objects = cache.geometry.objects as usize;
         let offsets = match dead.and_then(|dead| dead.random_room(objects)) {
             Some(room) => room,
             None => self.record(2 * objects * 4, 4)?.cast::<u32>(),

@@ -28,7 +28,7 @@ use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::cache::cache_list::CacheList;
 use crate::memory::arena::Arena;
-use crate::memory::mapped::Huge;
+use crate::memory::mapped::MappedObjects;
 use crate::memory::metadata::Meta;
 use crate::memory::zone::Zone;
 use crate::memory::{PageIndex, PageKind};
@@ -55,7 +55,7 @@ pub(crate) struct Forks<P> {
 /// A world that was given up.
 struct Former<P> {
     arena: Arena,
-    huge: Huge<P>,
+    huge: MappedObjects<P>,
     next: *const Former<P>,
 }
 
@@ -221,7 +221,7 @@ impl<P: Platform> Allocator<P> {
         // The threads that held detached sheaves do not exist here.
         for cache in self.caches() {
             // Relaxed: the child has one thread.
-            cache.in_hand.store(0, Relaxed);
+            cache.flushes_in_flight.store(0, Relaxed);
         }
         self.table.resume_all();
     }
@@ -282,7 +282,7 @@ impl<P: Platform> Allocator<P> {
             let arena = replace(&self.zone, zone).arena;
             // Its unused address space is of no use.
             arena.trim_reservation(&self.platform, 0);
-            let huge = replace(&self.huge, Huge::new());
+            let huge = replace(&self.huge, MappedObjects::new());
             // Relaxed: the child has one thread.
             let next = self.forks.formers.load(Relaxed);
             former.write(Former { arena, huge, next });

@@ -75,12 +75,12 @@ impl<P: Platform> Allocator<P> {
     /// Statistics of a cache.
     pub fn info(&self, cache: &KmemCache<P>) -> CacheInfo {
         let arena = &self.zone.arena;
-        let objects = cache.oo.objects as usize;
+        let objects = cache.geometry.objects as usize;
         let num_slabs = cache.nr_slabs();
         let (mut free, mut empty) = (0, 0);
         for node in cache.nodes() {
             let mut lists = node.lists.lock();
-            node.absorb_all(arena, &mut lists, cache.has_reserve());
+            node.drain_all_pending(arena, &mut lists, cache.has_reserve());
             let mut at = lists.partial.first(arena);
             while let Some(slab) = at {
                 let inuse = slab.state().inuse() as usize;
@@ -203,7 +203,7 @@ impl<P: Platform> Allocator<P> {
                 t.live += info.live_objs() * size;
                 t.cached += info.cached_objs * size;
                 t.free += (info.num_objs - info.active_objs) * size;
-                t.slabs += info.num_slabs * cache.oo.bytes();
+                t.slabs += info.num_slabs * cache.geometry.bytes();
                 t.allocs += info.allocs;
                 t.frees += info.frees;
             }

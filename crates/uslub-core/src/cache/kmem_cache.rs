@@ -58,7 +58,7 @@ pub struct KmemCache<P: 'static> {
     name_len: u8,
     /// The identity, which is also the index of its per-CPU words.
     pub id: CacheId,
-    /// The slot for objects that surely came from this cache: its main word, or [`Slot::NOBODYS`]
+    /// The slot for objects that surely came from this cache: its main word, or [`Slot::NO_CACHE`]
     /// with several nodes.
     pub(crate) own: Slot,
     /// The index of its counters.
@@ -70,7 +70,7 @@ pub struct KmemCache<P: 'static> {
     /// Alignment of every slot in bytes.
     pub align: u32,
     /// Size of a slab (pages and objects).
-    pub oo: Order,
+    pub geometry: Order,
     /// 2^40 / size, rounded up: turns an offset into a slot number.
     reciprocal: u64,
     /// The way free objects are linked.
@@ -90,13 +90,13 @@ pub struct KmemCache<P: 'static> {
     /// Whether it is one of many caches that share the memory, and so keeps nothing unused.
     pub(crate) keeps_little: bool,
     /// Objects that a CPU's first sheaf lacks: the fill skew; see [`colour_of`].
-    pub(crate) colour: u8,
+    pub(crate) fill_skew: u8,
     /// Creators that share it; 0 after its destruction.
     pub(crate) users: AtomicU32,
     /// Whether sheaves of its objects may wait for a grace period.
     pub(crate) has_rcu_sheaves: AtomicBool,
     /// Sheaves that flushes have detached and not finished with.
-    pub(crate) in_hand: AtomicUsize,
+    pub(crate) flushes_in_flight: AtomicUsize,
     /// Partial slabs of a node from which on empty ones are freed.
     pub min_partial: usize,
     /// Objects in a sheaf; with adaptive sheaves, the minimum.
@@ -162,11 +162,14 @@ impl<P: Platform> KmemCache<P> {
                 .min(order::MAX_SLAB_ORDER),
             min_objects: args.min_objects.unwrap_or(min_objects),
         };
-        let mut oo = order::calculate_order(layout.size, bounds).ok_or(CreateError::BadSize)?;
-        if args.in_step {
-            oo.objects = order::whole_sheaves(oo.objects);
+        let mut geometry =
+            order::calculate_order(layout.size, bounds).ok_or(CreateError::BadSize)?;
+        if args.slab_multiple_sheaves {
+            geometry.objects = order::round_to_sheaves(geometry.objects);
         }
-        let max_slabs = args.limit.map_or(usize::MAX, |bytes| bytes / oo.bytes());
+        let max_slabs = args
+            .limit
+            .map_or(usize::MAX, |bytes| bytes / geometry.bytes());
         if max_slabs == 0 {
             return Err(CreateError::BadLimit);
         }
@@ -177,9 +180,9 @@ impl<P: Platform> KmemCache<P> {
                 tunable as usize
             }
         };
-        let in_step = |capacity: usize| {
-            if args.in_step {
-                order::whole_slabs(capacity, oo.objects as usize)
+        let slab_multiple_sheaves = |capacity: usize| {
+            if args.slab_multiple_sheaves {
+                order::round_to_slabs(capacity, geometry.objects as usize)
             } else {
                 capacity
             }
@@ -192,8 +195,8 @@ impl<P: Platform> KmemCache<P> {
             ))
             .clamp(1, MAX_CAPACITY);
         let (capacity, capacity_max) = (
-            in_step(capacity),
-            in_step(
+            slab_multiple_sheaves(capacity),
+            slab_multiple_sheaves(
                 (tuning.sheaf_capacity_max as usize)
                     .min((SHEAF_GROWN_BYTES / layout.size).clamp(1, MAX_CAPACITY)),
             ),
@@ -216,13 +219,13 @@ impl<P: Platform> KmemCache<P> {
             own: if nodes.1 == 1 {
                 id.main()
             } else {
-                Slot::NOBODYS
+                Slot::NO_CACHE
             },
             counters: Counters::of(id),
             object_size: AtomicU32::new(args.size as u32),
             size: layout.size as u32,
             align: layout.align as u32,
-            oo,
+            geometry,
             reciprocal: (1u64 << 40).div_ceil(layout.size as u64),
             links: Links {
                 offset: layout.link as u32,
@@ -239,15 +242,19 @@ impl<P: Platform> KmemCache<P> {
             max_slabs,
             mergeable: args.is_mergeable(),
             keeps_little: args.kept_bytes.is_some(),
-            colour: if args.in_step { colour_of(id) } else { 0 },
+            fill_skew: if args.slab_multiple_sheaves {
+                colour_of(id)
+            } else {
+                0
+            },
             users: AtomicU32::new(1),
             has_rcu_sheaves: AtomicBool::new(false),
-            in_hand: AtomicUsize::new(0),
+            flushes_in_flight: AtomicUsize::new(0),
             min_partial: or(
                 tuning.min_partial,
                 order::min_partial(layout.size).min(
                     args.kept_bytes
-                        .map_or(usize::MAX, |bytes| bytes / oo.bytes()),
+                        .map_or(usize::MAX, |bytes| bytes / geometry.bytes()),
                 ),
             ),
             capacity,
@@ -301,7 +308,7 @@ impl<P: Platform> KmemCache<P> {
 
     /// The memory of the random order, if it has room for `objects` offsets.
     pub(crate) fn random_room(&self, objects: usize) -> Option<NonNull<u32>> {
-        NonNull::new(self.random.cast_mut()).filter(|_| self.oo.objects as usize >= objects)
+        NonNull::new(self.random.cast_mut()).filter(|_| self.geometry.objects as usize >= objects)
     }
 
     /// Name of the cache.
@@ -381,7 +388,7 @@ impl<P: Platform> KmemCache<P> {
     }
 
     /// Records the activity so far; returns whether the cache is cold.
-    pub(crate) fn note_activity(&self, activity: u64) -> bool {
+    pub(crate) fn record_activity(&self, activity: u64) -> bool {
         // Relaxed, here and below: one thread checks at a time; others read a hint.
         if self.last_activity.swap(activity, Relaxed) == activity {
             self.idle_looks.fetch_add(1, Relaxed);
@@ -412,7 +419,7 @@ impl<P: Platform> KmemCache<P> {
     /// The slab that an address inside one of this cache's slabs lies in.
     #[inline]
     pub fn slab_of<'a>(&self, arena: &'a Arena, page: crate::memory::PageIndex) -> &'a Slab {
-        let head = page.0 & !((1u32 << self.oo.order) - 1);
+        let head = page.0 & !((1u32 << self.geometry.order) - 1);
         arena.slab(crate::memory::PageIndex(head))
     }
 
@@ -435,7 +442,7 @@ impl<P: Platform> KmemCache<P> {
 
     /// Whether all objects of an empty slab may be handed out without reading them.
     #[inline]
-    pub(crate) fn leaves_whole(&self) -> bool {
+    pub(crate) fn can_alloc_entire(&self) -> bool {
         self.ctor.is_none() && self.tuning.freelist_deferred == 1
     }
 
@@ -461,7 +468,7 @@ impl<P: Platform> KmemCache<P> {
     #[inline]
     pub fn is_slot(&self, offset: usize) -> bool {
         let index = self.slot_at(offset);
-        index < self.oo.objects as usize && index * self.size as usize == offset
+        index < self.geometry.objects as usize && index * self.size as usize == offset
     }
 
     /// Number of the slot that holds the byte at `offset` of a slab.
@@ -485,7 +492,9 @@ impl<P: Platform> KmemCache<P> {
     pub(crate) fn random_order(&self) -> Option<&[u32]> {
         let first = NonNull::new(self.random.cast_mut())?;
         // SAFETY: the permutation has two entries for each slot and is never freed.
-        Some(unsafe { core::slice::from_raw_parts(first.as_ptr(), 2 * self.oo.objects as usize) })
+        Some(unsafe {
+            core::slice::from_raw_parts(first.as_ptr(), 2 * self.geometry.objects as usize)
+        })
     }
 
     /// Start of a new slab's iterator in the random order: different for each page, and for each
@@ -496,7 +505,7 @@ impl<P: Platform> KmemCache<P> {
         let dice = self.links.random ^ u64::from(page.0) ^ slabs << 32;
         let dice = dice.wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let dice = (dice ^ dice >> 31).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (((dice >> 32) * u64::from(self.oo.objects)) >> 32) as u16
+        (((dice >> 32) * u64::from(self.geometry.objects)) >> 32) as u16
     }
 
     /// Whether empty slabs keep their freelist, since their objects are constructed or linked

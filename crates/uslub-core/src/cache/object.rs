@@ -34,7 +34,7 @@ use crate::platform::Platform;
 use crate::policy::{BULK_COPY_CHECK_MIN, BULK_REFILL_PART, BULK_WHOLE_SLAB_MIN, RECLAIM_TRIES};
 use crate::slab::take::Refill;
 use crate::slab::whole_slab::{Whose, is_near};
-use crate::slab::within::lie_within;
+use crate::slab::within::all_in_range;
 
 impl<P: Platform> Allocator<P> {
     /// Allocates an object of a cache; null without memory.
@@ -134,7 +134,7 @@ impl<P: Platform> Allocator<P> {
         // SAFETY: a field of ours. The volatile read hides that the page map has the same value:
         // the push would otherwise wait for the page map.
         let id = unsafe { ptr::from_ref(&cache.id).read_volatile() };
-        self.zone.arena.is_parkable_in(object as usize, cache.id)
+        self.zone.arena.is_cacheable_in(object as usize, cache.id)
             // SAFETY: our table; the caller frees the object.
             && unsafe { self.platform.push(&self.table, id.main(), object) }
     }
@@ -248,7 +248,7 @@ impl<P: Platform> Allocator<P> {
         // Prefetch: the first write to it comes late.
         self.platform.fetch(out);
         if gfp.may_spin() {
-            self.free_deferred(cache);
+            self.drain_deferred(cache);
         }
         let mut filled = if out.len() * BULK_REFILL_PART > cache.capacity
             && self.only_new_slabs_are_left(cache)
@@ -289,9 +289,9 @@ impl<P: Platform> Allocator<P> {
     /// Takes whole new slabs, if no other place has objects; returns the number of objects.
     #[inline(never)]
     fn alloc_bulk_from_new(&self, cache: &KmemCache<P>, out: &mut [*mut u8]) -> usize {
-        self.note_barn(cache, true);
-        self.note_taker(cache);
-        let filled = self.use_up_new_slabs(cache, 0, out);
+        self.on_barn_access(cache, true);
+        self.record_consumer(cache);
+        let filled = self.alloc_entire_slabs(cache, 0, out);
         self.count(cache, StatItem::BarnGetFail, 1);
         self.count(cache, StatItem::AllocSlowpath, filled);
         filled
@@ -346,7 +346,7 @@ impl<P: Platform> Allocator<P> {
         };
         let node = cache.node(0);
         let has_none = |slot| {
-            let top = region.glance(slot);
+            let top = region.peek(slot);
             // Bit 0 may be a lock.
             top <= 1 || sheaf::top_is_empty(top)
         };
@@ -385,10 +385,10 @@ impl<P: Platform> Allocator<P> {
 
     fn free_many(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
         let done = if objects.len() >= BULK_COPY_CHECK_MIN {
-            self.push_within(cache, objects)
+            self.push_checked(cache, objects)
         } else {
             let bounds = cache.span.bounds(&self.zone.arena);
-            lie_within(objects, bounds) && self.push_all(cache, objects)
+            all_in_range(objects, bounds) && self.push_all(cache, objects)
         };
         if !done {
             self.free_scattered(cache, objects, gfp);
@@ -398,12 +398,12 @@ impl<P: Platform> Allocator<P> {
     /// As `push_all`, with the range check during the copy; false also if the platform cannot do
     /// this. Not inlined, so that it need not save its caller's values.
     #[inline(never)]
-    fn push_within(&self, cache: &KmemCache<P>, objects: &[*mut u8]) -> bool {
+    fn push_checked(&self, cache: &KmemCache<P>, objects: &[*mut u8]) -> bool {
         let (main, bounds) = (cache.id.main(), cache.span.bounds(&self.zone.arena));
         self.nr_nodes() == 1
             // SAFETY: our table; the caller frees the objects, and all addresses in the range are
             // the cache's.
-            && unsafe { self.platform.push_many_within(&self.table, main, objects, bounds) }
+            && unsafe { self.platform.push_many_checked(&self.table, main, objects, bounds) }
     }
 
     /// Slow path of `free_many`: the main sheaf is too full, an address is outside the cache's
@@ -470,10 +470,10 @@ impl<P: Platform> Allocator<P> {
     /// Whether all objects lie in slabs of the cache.
     #[inline]
     fn all_of(&self, cache: &KmemCache<P>, objects: &[*mut u8]) -> bool {
-        let (arena, bytes) = (&self.zone.arena, cache.oo.bytes());
+        let (arena, bytes) = (&self.zone.arena, cache.geometry.bytes());
         // One slab: one lookup in the page map, instead of a range check for each object.
         let one_slab = matches!(objects, [first, .., last] if is_near(*first, *last, bytes));
-        (!one_slab && lie_within(objects, cache.span.bounds(arena)))
+        (!one_slab && all_in_range(objects, cache.span.bounds(arena)))
             || arena.all_of(objects, cache.id, bytes)
     }
 
@@ -494,7 +494,7 @@ impl<P: Platform> Allocator<P> {
             // Objects of other nodes go to their slabs at once.
             let ours = left;
             left = gather(&mut objects[..ours], |object| {
-                self.is_parkable(cache, object)
+                self.is_cacheable_here(cache, object)
             });
             self.count(cache, StatItem::FreeSlowpath, ours - left);
             self.free_to_slabs(cache, &mut objects[left..ours], gfp);
@@ -529,7 +529,7 @@ impl<P: Platform> Allocator<P> {
         }
         self.count(cache, StatItem::FreeSlowpath, objects.len());
         // Only neighbours can form whole slabs.
-        let near = begins_in_one_slab(objects, cache.oo.bytes());
+        let near = begins_in_one_slab(objects, cache.geometry.bytes());
         let mut left = objects.len();
         if near {
             left = self.free_whole_slabs(cache, objects, Whose::Ours, gfp);
@@ -538,7 +538,7 @@ impl<P: Platform> Allocator<P> {
             return;
         }
         let rest = &mut objects[..left];
-        if !(near && self.has_slots(gfp) && self.free_with_own(cache, rest, gfp)) {
+        if !(near && self.has_slots(gfp) && self.free_with_full_sheaves(cache, rest, gfp)) {
             self.free_to_slabs(cache, rest, gfp);
         }
     }
@@ -562,8 +562,8 @@ fn begins_in_one_slab(objects: &[*mut u8], bytes: usize) -> bool {
 /// Whether an array seems to hold all objects of some slabs, which are cheaper to free whole than
 /// through sheaves.
 fn holds_large_slabs<P: Platform>(cache: &KmemCache<P>, objects: &[*mut u8]) -> bool {
-    (BULK_WHOLE_SLAB_MIN..=objects.len()).contains(&(cache.oo.objects as usize))
-        && begins_in_one_slab(objects, cache.oo.bytes())
+    (BULK_WHOLE_SLAB_MIN..=objects.len()).contains(&(cache.geometry.objects as usize))
+        && begins_in_one_slab(objects, cache.geometry.bytes())
 }
 
 /// Moves the objects that `wanted` accepts to the start; returns how many there are.

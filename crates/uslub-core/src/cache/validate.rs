@@ -54,14 +54,14 @@ impl<P: Platform> Allocator<P> {
         let mut partial = 0;
         for node in cache.nodes() {
             let mut lists = node.lists.lock();
-            node.absorb_all(arena, &mut lists, cache.has_reserve());
+            node.drain_all_pending(arena, &mut lists, cache.has_reserve());
             let mut at = lists.partial.first(arena);
             let mut len = 0;
             while let Some(slab) = at {
                 if !slab.partial() {
                     return Err("a slab on the partial list is not marked so");
                 }
-                if slab.state().inuse() == cache.oo.objects {
+                if slab.state().inuse() == cache.geometry.objects {
                     return Err("a full slab is on the partial list");
                 }
                 len += 1;
@@ -101,12 +101,12 @@ impl<P: Platform> Allocator<P> {
             }
             self.validate_slab(cache, slab)?;
             slabs += 1;
-            if slab.state().inuse() < cache.oo.objects {
+            if slab.state().inuse() < cache.geometry.objects {
                 partial = partial
                     .checked_sub(1)
                     .ok_or("a slab with free slots is not listed")?;
             }
-            page += cache.oo.pages() as u32;
+            page += cache.geometry.pages() as u32;
         }
         if partial != 0 {
             return Err("the partial list holds slabs of somebody else");
@@ -133,7 +133,7 @@ impl<P: Platform> Allocator<P> {
         let mut free = 0;
         while !at.is_null() {
             let offset = (at as usize).wrapping_sub(base as usize);
-            if offset >= cache.oo.bytes() || !cache.is_slot(offset) {
+            if offset >= cache.geometry.bytes() || !cache.is_slot(offset) {
                 return Err("a freelist leads out of its slab");
             }
             let slot = cache.slot_at(offset);
@@ -146,7 +146,7 @@ impl<P: Platform> Allocator<P> {
             at = unsafe { cache.links_of(slab).get(at) };
         }
         if state.inuse() > 0 {
-            for position in u32::from(slab.position())..cache.oo.objects {
+            for position in u32::from(slab.position())..cache.geometry.objects {
                 let slot =
                     cache.slot_at(cache.offset_at(usize::from(slab.start()), position as usize));
                 if seen[slot / 64] >> (slot % 64) & 1 == 1 {
@@ -155,9 +155,9 @@ impl<P: Platform> Allocator<P> {
                 free += 1;
             }
         } else {
-            free = cache.oo.objects;
+            free = cache.geometry.objects;
         }
-        if state.inuse() + free == cache.oo.objects {
+        if state.inuse() + free == cache.geometry.objects {
             Ok(())
         } else {
             Err("a slab's counter disagrees with its freelist")

@@ -151,7 +151,7 @@ impl<P: Platform> Allocator<P> {
         // for a while.
         args.kept_bytes = Some(CLASS_KEPT_BYTES);
         // Objects freed in their order of allocation leave sheaf by sheaf, and slab by slab.
-        args.in_step = true;
+        args.slab_multiple_sheaves = true;
         if self.tunables().tuning.sheaf_capacity == 0 {
             args.sheaf_capacity = Some((CLASS_SHEAF_BYTES / size).clamp(1, INITIAL_CAPACITY_MAX));
             if self.tunables().tuning.sheaf_capacity_max == 0 && size <= CLASS_GROWING_MAX_BYTES {
@@ -218,7 +218,7 @@ impl<P: Platform> Allocator<P> {
     #[inline]
     pub unsafe fn kfree_sized(&self, object: *mut u8, bytes: usize) {
         let id = class_of(bytes.min(CLASS_MAX));
-        if !self.zone.arena.is_parkable_in(object as usize, id) {
+        if !self.zone.arena.is_cacheable_in(object as usize, id) {
             // SAFETY: passed on.
             return unsafe { self.kfree_of_another_class(object) };
         }
@@ -284,7 +284,7 @@ impl<P: Platform> Allocator<P> {
         }
         self.note_huge();
         self.count_large(1);
-        self.decay_now_and_then();
+        self.decay_if_due();
     }
 
     /// Frees a huge object; false if there is none.
@@ -373,7 +373,7 @@ impl<P: Platform> Allocator<P> {
         }
         let cache = self.cache(id)?;
         // Slabs are aligned to their size.
-        let offset = object as usize & (cache.oo.bytes() - 1);
+        let offset = object as usize & (cache.geometry.bytes() - 1);
         cache.is_slot(offset).then_some(class)
     }
 

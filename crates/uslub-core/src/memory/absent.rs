@@ -32,7 +32,7 @@ impl<P: Platform> Zone<P> {
             // A range that cannot be extended in place would lose the reservation: keep all of it.
             self.arena.shed(platform, usize::MAX)
         };
-        self.absorb(&mut self.lists.lock(), platform);
+        self.drain_pending(&mut self.lists.lock(), platform);
         self.retire_free_blocks(platform, 0) || ahead
     }
 

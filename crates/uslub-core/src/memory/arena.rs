@@ -257,7 +257,7 @@ impl Arena {
 
     /// Whether [`parkable_cache`](Self::parkable_cache) is the cache `id`.
     #[inline]
-    pub fn is_parkable_in(&self, address: usize, id: CacheId) -> bool {
+    pub fn is_cacheable_in(&self, address: usize, id: CacheId) -> bool {
         self.parkable_entry(address) == Some(id.raw())
     }
 

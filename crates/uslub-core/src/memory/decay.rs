@@ -37,7 +37,7 @@ fn look_period(decay_ms: u64) -> u64 {
 impl<P: Platform> Zone<P> {
     /// Gives pages back that have been free for too long, if a check is due; `now` is the time in
     /// milliseconds.
-    pub fn decay_now_and_then(&self, platform: &P, now: u64, decay_ms: u64) {
+    pub fn decay_if_due(&self, platform: &P, now: u64, decay_ms: u64) {
         // Relaxed: peeks, may be stale.
         let dirty = self.dirty.load(Relaxed);
         let surplus = dirty > self.may_lie_free();
@@ -137,7 +137,7 @@ impl<P: Platform> Zone<P> {
 
     /// Gives back all free dirty pages.
     pub fn purge(&self, platform: &P) {
-        self.absorb(&mut self.lists.lock(), platform);
+        self.drain_pending(&mut self.lists.lock(), platform);
         let now = platform.now_ms();
         self.purge_older(platform, |_| true, now);
     }

@@ -94,7 +94,7 @@ struct Inner {
 unsafe impl Send for Inner {}
 
 /// All huge objects.
-pub struct Huge<P> {
+pub struct MappedObjects<P> {
     inner: Lock<P, Inner>,
     live: AtomicUsize,
     /// Live objects; written under the lock.
@@ -240,7 +240,7 @@ impl Inner {
     }
 }
 
-impl<P: Platform> Huge<P> {
+impl<P: Platform> MappedObjects<P> {
     /// An empty table.
     pub const fn new() -> Self {
         Self {
@@ -534,7 +534,7 @@ impl<P: Platform> Huge<P> {
     }
 }
 
-impl<P: Platform> Default for Huge<P> {
+impl<P: Platform> Default for MappedObjects<P> {
     fn default() -> Self {
         Self::new()
     }

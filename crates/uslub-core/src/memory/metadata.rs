@@ -3,7 +3,7 @@
 //! The store takes chunks from the system and never unmaps them. Nothing here comes from a slab, so
 //! nothing recurses. Free windows form a list. A [purge](Meta::purge) gives the system pages of
 //! free windows back. One lock protects the store. A context that may not wait pushes a window onto
-//! a lock-free stack (`strays`), and the next thread that holds the lock takes the stack over.
+//! a lock-free stack (`pending`), and the next thread that holds the lock takes the stack over.
 //!
 //! The words of a free window:
 //!
@@ -129,7 +129,7 @@ pub struct Meta<P> {
     inner: Lock<P, Inner>,
     used: AtomicUsize,
     /// Windows freed in a context that may not wait: a lock-free stack.
-    strays: AtomicUsize,
+    pending: AtomicUsize,
 }
 
 impl<P: Platform> Meta<P> {
@@ -144,7 +144,7 @@ impl<P: Platform> Meta<P> {
                 scratch: 0,
             }),
             used: AtomicUsize::new(0),
-            strays: AtomicUsize::new(0),
+            pending: AtomicUsize::new(0),
         }
     }
 
@@ -191,7 +191,7 @@ impl<P: Platform> Meta<P> {
         let mut inner = self.inner.lock_if(gfp.may_spin())?;
         if inner.free == 0 {
             // Acquire: pairs with the push. The whole stack at once, so there is no ABA problem.
-            inner.free = self.strays.swap(0, Acquire);
+            inner.free = self.pending.swap(0, Acquire);
         }
         if let Some(window) = NonNull::new(inner.free as *mut usize) {
             // SAFETY: free windows are ours, with words as the module describes.
@@ -231,13 +231,13 @@ impl<P: Platform> Meta<P> {
             return;
         }
         // Relaxed: confirmed by the compare-and-swap.
-        let mut head = self.strays.load(Relaxed);
+        let mut head = self.pending.load(Relaxed);
         loop {
             // SAFETY: as above.
             unsafe { link.write(head) };
             // Release: the thread that takes the stack sees the link.
             match self
-                .strays
+                .pending
                 .compare_exchange_weak(head, address, Release, Relaxed)
             {
                 Ok(_) => return,
@@ -278,7 +278,7 @@ impl<P: Platform> Meta<P> {
         let page = platform.system_page();
         let mut inner = self.inner.lock();
         // Acquire: pairs with the push.
-        let mut lists = [inner.free, self.strays.swap(0, Acquire)];
+        let mut lists = [inner.free, self.pending.swap(0, Acquire)];
         inner.free = 0;
         if page > SHEAF_BYTES {
             // SAFETY: as in `window`; this thread owns the lists.

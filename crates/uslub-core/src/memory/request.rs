@@ -91,7 +91,7 @@ impl<P: Platform> Zone<P> {
     #[inline(never)]
     fn take_now(&self, platform: &P, want: Want, gfp: Gfp) -> Option<Result<Run, u32>> {
         let mut lists = self.lists.lock_if(gfp.may_spin())?;
-        self.absorb(&mut lists, platform);
+        self.drain_pending(&mut lists, platform);
         let Some(run) = self.take(&mut lists, want) else {
             return Some(Err(lists.growths));
         };

@@ -34,7 +34,7 @@ impl<P: Platform> Zone<P> {
         for _ in 0..nr_blocks + self.nr_absent() + SEVERAL_BLOCKS_TRIES {
             let growths = {
                 let mut lists = self.lists.lock_if(gfp.may_spin())?;
-                self.absorb(&mut lists, platform);
+                self.drain_pending(&mut lists, platform);
                 if let Some(number) = self.find_blocks(nr_blocks) {
                     let page = PageIndex(number * BLOCK_PAGES as u32);
                     let run = self.claim_parts(&mut lists, page, count);

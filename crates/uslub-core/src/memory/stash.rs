@@ -18,12 +18,12 @@ impl<P: Platform> Zone<P> {
         let slab = self.arena.slab(page);
         slab.set_pages(count as u16);
         // Relaxed: confirmed by the compare-and-swap.
-        let mut head = self.strays.load(Relaxed);
+        let mut head = self.pending.load(Relaxed);
         loop {
             slab.set_next(head);
             // Release: the thread that takes the stack sees the link.
             match self
-                .strays
+                .pending
                 .compare_exchange_weak(head, page.0, Release, Relaxed)
             {
                 Ok(_) => return,
@@ -33,14 +33,14 @@ impl<P: Platform> Zone<P> {
     }
 
     /// Frees the runs of the stack; under the page lock.
-    pub(super) fn absorb(&self, lists: &mut Lists, platform: &P) {
+    pub(super) fn drain_pending(&self, lists: &mut Lists, platform: &P) {
         // Relaxed: a peek; a run pushed now waits for the next holder.
-        if self.strays.load(Relaxed) == NO_BLOCK {
+        if self.pending.load(Relaxed) == NO_BLOCK {
             return;
         }
         let now = platform.now_ms();
         // Acquire: pairs with the push. All at once, so there is no ABA problem.
-        let mut page = self.strays.swap(NO_BLOCK, Acquire);
+        let mut page = self.pending.swap(NO_BLOCK, Acquire);
         while page != NO_BLOCK {
             let slab = self.arena.slab(PageIndex(page));
             let (next, count) = (slab.next(), usize::from(slab.pages()));

@@ -60,7 +60,7 @@ pub struct Zone<P> {
     /// Pages handed out; a copy for lock-free readers.
     pub(super) used: AtomicUsize,
     /// Runs freed in a context that may not wait: a stack, linked by page number.
-    pub(super) strays: AtomicU32,
+    pub(super) pending: AtomicU32,
     /// Absent blocks; changed under the growth lock.
     pub(super) absent: AtomicUsize,
     /// Whether a block became free after the last check for surplus free blocks.
@@ -103,7 +103,7 @@ impl<P: Platform> Zone<P> {
             growth: Lock::new(()),
             dirty: AtomicUsize::new(0),
             used: AtomicUsize::new(0),
-            strays: AtomicU32::new(NO_BLOCK),
+            pending: AtomicU32::new(NO_BLOCK),
             absent: AtomicUsize::new(0),
             emptied: AtomicBool::new(false),
             elsewhere: AtomicUsize::new(0),
@@ -339,7 +339,7 @@ impl<P: Platform> Zone<P> {
         if self.emptied.load(Relaxed) && self.emptied.swap(false, Relaxed) {
             self.retire_surplus(platform);
         }
-        self.decay_now_and_then(platform, now, decay_ms);
+        self.decay_if_due(platform, now, decay_ms);
     }
 
     /// Frees a batch of runs under one hold of the page lock; gives nothing back to the system.
@@ -348,7 +348,7 @@ impl<P: Platform> Zone<P> {
     pub fn free_runs(&self, platform: &P, runs: &Runs) -> u64 {
         let now = platform.now_ms();
         let mut lists = self.lists.lock();
-        self.absorb(&mut lists, platform);
+        self.drain_pending(&mut lists, platform);
         for (page, count) in runs.iter() {
             self.give(&mut lists, page, count, now);
         }

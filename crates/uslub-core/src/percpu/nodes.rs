@@ -62,7 +62,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Whether this CPU may cache the object in its sheaves.
     #[inline]
-    pub(crate) fn is_parkable(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {
+    pub(crate) fn is_cacheable_here(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {
         self.nr_nodes() == 1 || self.is_near(cache, object)
     }
 

@@ -313,6 +313,26 @@ impl Sheaf {
         unsafe { core::slice::from_raw_parts_mut(self.first().add(len), capacity - len) }
     }
 
+    /// Moves the newest objects of the sheaf to the front of an array, as many as there are or the
+    /// array holds; returns how many.
+    pub fn pop_into(&mut self, out: &mut [*mut u8]) -> usize {
+        let n = self.len().min(out.len());
+        let rest = self.len() - n;
+        out[..n].copy_from_slice(&self.objects()[rest..]);
+        self.truncate(rest);
+        n
+    }
+
+    /// Moves the first objects of an array into the sheaf, as many as it has room for; returns how
+    /// many.
+    pub fn extend_from(&mut self, objects: &[*mut u8]) -> usize {
+        let room = self.room();
+        let n = room.len().min(objects.len());
+        room[..n].copy_from_slice(&objects[..n]);
+        self.grow(n);
+        n
+    }
+
     /// Adds `n` objects that were written to [`room`](Self::room).
     #[inline]
     pub fn grow(&mut self, n: usize) {

@@ -130,7 +130,7 @@ pub struct Slot(u16);
 
 impl Slot {
     /// The main word of no cache: in every region it holds a sheaf without room.
-    pub(crate) const NOBODYS: Slot = Slot(0);
+    pub(crate) const NO_CACHE: Slot = Slot(0);
 
     /// Bytes from the region's start.
     #[inline]
@@ -173,7 +173,7 @@ impl Counter {
 pub struct Region {
     words: [AtomicUsize; PAGE_WORDS * REGION_PAGES],
     stats: [AtomicU64; STAT_SLOTS * MAX_CACHES],
-    wishes: [AtomicU64; MAX_CACHES],
+    capacity_states: [AtomicU64; MAX_CACHES],
 }
 
 impl Region {
@@ -185,7 +185,7 @@ impl Region {
 
     /// Peeks at a slot. Bit 0 may be a lock.
     #[inline]
-    pub(crate) fn glance(&self, slot: Slot) -> usize {
+    pub(crate) fn peek(&self, slot: Slot) -> usize {
         // Acquire: the caller may read the sheaf's capacity; a later compare-and-swap confirms the
         // rest.
         self.word(slot).load(Acquire)
@@ -209,8 +209,8 @@ impl Region {
 
     /// The CPU's capacity state of a cache; see [`capacity`](crate::sheaf::capacity).
     #[inline]
-    pub(crate) fn wish(&self, id: CacheId) -> &AtomicU64 {
-        &self.wishes[id.index()]
+    pub(crate) fn capacity_state(&self, id: CacheId) -> &AtomicU64 {
+        &self.capacity_states[id.index()]
     }
 
     pub(crate) fn count(&self, slot: Slot, offset: usize, n: usize) {
@@ -495,7 +495,7 @@ impl Table {
                 region.words[counted].store(0, Relaxed);
             }
             // Relaxed: no cache uses the identity.
-            region.wishes[id.index()].store(0, Relaxed);
+            region.capacity_states[id.index()].store(0, Relaxed);
             // Relaxed: no cache uses the identity.
             for count in &region.stats[id.index() * STAT_SLOTS..][..STAT_SLOTS] {
                 // Relaxed: no cache uses the identity.

@@ -80,7 +80,7 @@ impl<P: Platform> Barn<P> {
     }
 
     /// Records that a full sheaf was rejected.
-    pub fn note_refused(&self) {
+    pub fn record_rejection(&self) {
         // Relaxed, both: a hint. Stored only once: a CPU that just peeks at the barn must not take
         // its cache line from others.
         if !self.refused.load(Relaxed) {
@@ -102,9 +102,9 @@ impl<P: Platform> Barn<P> {
     }
 
     /// Records that a CPU has taken full sheaves, or new slabs for a bulk.
-    pub fn note_taker(&self, cpu: usize) {
+    pub fn record_consumer(&self, cpu: usize) {
         let taker = cpu as u32 + 1;
-        // Relaxed, here and below: a hint. Stored only if it changes, as in `note_refused`.
+        // Relaxed, here and below: a hint. Stored only if it changes, as in `record_rejection`.
         if self.taker.load(Relaxed) != taker {
             self.taker.store(taker, Relaxed);
         }

@@ -2,7 +2,7 @@
 //!
 //! - A full sheaf comes in: one load per cache line prefetches its addresses.
 //! - An empty sheaf comes in: its cache lines are prefetched for writing.
-//! - An empty sheaf goes out: its cache lines are [handed off](Platform::offer_array) to the CPU
+//! - An empty sheaf goes out: its cache lines are [handed off](Platform::handoff_lines) to the CPU
 //!   that fills it next.
 //! - A full sheaf or whole slabs go out, and another CPU is the barn's consumer: the cache lines of
 //!   their objects are [handed off](Platform::offer) to this CPU.
@@ -41,14 +41,14 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Records a miss in a barn of the cache, which may raise its limit.
-    fn note_missed(&self, cache: &KmemCache<P>, barn: &Barn<P>) {
+    fn on_barn_miss(&self, cache: &KmemCache<P>, barn: &Barn<P>) {
         if cache.max_full_grown > cache.max_full && !self.is_over_budget() {
             barn.widen(cache.max_full, cache.max_full_grown);
         }
     }
 
     /// Takes a full sheaf from the barn, and stores `empty` there if there is room.
-    pub(crate) fn barn_get(
+    pub(crate) fn barn_get_full(
         &self,
         cache: &KmemCache<P>,
         empty: &mut Option<Sheaf>,
@@ -56,15 +56,15 @@ impl<P: Platform> Allocator<P> {
     ) -> Option<Sheaf> {
         let full = self.barn(cache).and_then(|barn| {
             if barn.nr_full() > 0 {
-                empty.iter_mut().for_each(|empty| self.offer_room(empty));
+                empty.iter_mut().for_each(|empty| self.handoff_room(empty));
             }
             let full = barn.exchange_empty(empty, Self::empties_of(cache, barn), gfp.may_spin());
             match &full {
                 Some(full) => {
-                    barn.note_taker(self.platform.cpu());
+                    barn.record_consumer(self.platform.cpu());
                     full.fetch();
                 }
-                None => self.note_missed(cache, barn),
+                None => self.on_barn_miss(cache, barn),
             }
             full
         });
@@ -73,33 +73,38 @@ impl<P: Platform> Allocator<P> {
             None => StatItem::BarnGetFail,
         };
         self.count(cache, item, 1);
-        self.note_barn(cache, full.is_none());
+        self.on_barn_access(cache, full.is_none());
         full
     }
 
     /// Takes as many full sheaves from the barn as `objects` objects need, or as there are.
-    pub(crate) fn barn_get_for(&self, cache: &KmemCache<P>, objects: usize, gfp: Gfp) -> SheafList {
+    pub(crate) fn barn_get_full_for(
+        &self,
+        cache: &KmemCache<P>,
+        objects: usize,
+        gfp: Gfp,
+    ) -> SheafList {
         let (fulls, failed) = self.barn(cache).map_or((SheafList::new(), true), |barn| {
             let wanted = objects.div_ceil(cache.capacity.max(1));
             let fulls = barn.get_fulls(wanted, gfp.may_spin());
             if !fulls.is_empty() {
-                barn.note_taker(self.platform.cpu());
+                barn.record_consumer(self.platform.cpu());
             }
             let failed = fulls.len() < wanted;
             if failed {
-                self.note_missed(cache, barn);
+                self.on_barn_miss(cache, barn);
             }
             (fulls, failed)
         });
         self.count(cache, StatItem::BarnGet, fulls.len());
         self.count(cache, StatItem::BarnGetFail, usize::from(failed));
-        self.note_barn(cache, failed);
+        self.on_barn_access(cache, failed);
         fulls
     }
 
     /// Stores full and empty sheaves in the barn as far as there is room; the rest stays in the
     /// lists.
-    pub(crate) fn barn_put_all(
+    pub(crate) fn barn_put_list(
         &self,
         cache: &KmemCache<P>,
         full: &mut SheafList,
@@ -116,13 +121,13 @@ impl<P: Platform> Allocator<P> {
             barn.put_fulls(full, Self::limit_of(cache, barn), gfp.may_spin());
             barn.put_empties(empty, Self::empties_of(cache, barn), gfp.may_spin());
             if !full.is_empty() {
-                barn.note_refused();
+                barn.record_rejection();
             }
         }
         if before > 0 {
             self.count(cache, StatItem::BarnPut, before - full.len());
             self.count(cache, StatItem::BarnPutFail, full.len());
-            self.note_barn(cache, !full.is_empty());
+            self.on_barn_access(cache, !full.is_empty());
         }
     }
 
@@ -141,7 +146,7 @@ impl<P: Platform> Allocator<P> {
         let all = objects.div_ceil(cache.capacity.max(1));
         let wanted = all.min(room);
         if wanted < all {
-            barn.note_refused();
+            barn.record_rejection();
         }
         let mut empties = barn.get_empties(wanted, gfp.may_spin());
         while empties.len() < wanted
@@ -174,7 +179,7 @@ impl<P: Platform> Allocator<P> {
     ///
     /// The sheaf, if there is no room.
     #[inline(never)]
-    pub(crate) fn barn_exchange(
+    pub(crate) fn barn_replace_full(
         &self,
         cache: &KmemCache<P>,
         sheaf: Sheaf,
@@ -183,21 +188,21 @@ impl<P: Platform> Allocator<P> {
         let mut empty = self.barn_put_by(cache, sheaf, |barn, sheaf| {
             barn.exchange_full(sheaf, Self::limit_of(cache, barn), gfp.may_spin())
         })?;
-        empty.iter_mut().for_each(|empty| self.fetch_room(empty));
+        empty.iter_mut().for_each(|empty| self.prefetch_room(empty));
         Ok(empty)
     }
 
     /// Prefetches the cache lines of an empty sheaf for writing. Another CPU may have read them
     /// last. The misses overlap here; later writes would take them one by one.
-    pub(crate) fn fetch_room(&self, empty: &mut Sheaf) {
+    pub(crate) fn prefetch_room(&self, empty: &mut Sheaf) {
         self.platform.fetch(empty.room());
     }
 
     /// Hands off the cache lines of an empty sheaf: writes to them, as the CPU that fills the sheaf
     /// next will. If another CPU filled it, this CPU has only read the lines, and a line comes
     /// faster from its last writer.
-    pub(crate) fn offer_room(&self, empty: &mut Sheaf) {
-        self.platform.offer_array(empty.room());
+    pub(crate) fn handoff_room(&self, empty: &mut Sheaf) {
+        self.platform.handoff_lines(empty.room());
     }
 
     fn barn_put_by<T>(
@@ -209,7 +214,7 @@ impl<P: Platform> Allocator<P> {
         let put = match self.barn(cache) {
             Some(barn) => {
                 self.offer(cache, barn, barn.nr_full(), sheaf.objects());
-                put(barn, sheaf).inspect_err(|_| barn.note_refused())
+                put(barn, sheaf).inspect_err(|_| barn.record_rejection())
             }
             None => Err(sheaf),
         };
@@ -218,21 +223,21 @@ impl<P: Platform> Allocator<P> {
             Err(_) => StatItem::BarnPutFail,
         };
         self.count(cache, item, 1);
-        self.note_barn(cache, put.is_err());
+        self.on_barn_access(cache, put.is_err());
         put
     }
 
     /// Hands off the objects' cache lines if they go to a barn with `waiting` full sheaves and
     /// another CPU is its consumer: writes to lines that the consumer will write to.
     fn offer(&self, cache: &KmemCache<P>, barn: &Barn<P>, waiting: usize, objects: &[*mut u8]) {
-        if self.is_offered(cache, barn, waiting) {
+        if self.is_handed_off(cache, barn, waiting) {
             // SAFETY: free objects of a sheaf that this thread owns, which no reader knows any
             // longer.
             unsafe { self.platform.offer(objects) };
         }
     }
 
-    fn is_offered(&self, cache: &KmemCache<P>, barn: &Barn<P>, waiting: usize) -> bool {
+    fn is_handed_off(&self, cache: &KmemCache<P>, barn: &Barn<P>, waiting: usize) -> bool {
         cache.size as usize <= HANDOFF_OBJECT_BYTES
             && waiting >= HANDOFF_SHEAVES
             && !cache.flags.contains(Flags::TYPESAFE_BY_RCU)
@@ -241,16 +246,16 @@ impl<P: Platform> Allocator<P> {
 
     /// Whether the lines of `objects` objects are handed off when they go to their node as whole
     /// slabs: by the same rule as for the barn.
-    pub(crate) fn are_slabs_offered(&self, cache: &KmemCache<P>, objects: usize) -> bool {
+    pub(crate) fn are_slabs_handed_off(&self, cache: &KmemCache<P>, objects: usize) -> bool {
         let waiting = objects / cache.capacity.max(1);
         self.barn(cache)
-            .is_some_and(|barn| self.is_offered(cache, barn, waiting))
+            .is_some_and(|barn| self.is_handed_off(cache, barn, waiting))
     }
 
     /// Records this CPU as the barn's consumer.
-    pub(crate) fn note_taker(&self, cache: &KmemCache<P>) {
+    pub(crate) fn record_consumer(&self, cache: &KmemCache<P>) {
         if let Some(barn) = self.barn(cache) {
-            barn.note_taker(self.platform.cpu());
+            barn.record_consumer(self.platform.cpu());
         }
     }
 
@@ -261,18 +266,18 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Records a full sheaf that the barn has no room for.
-    pub(crate) fn note_full_barn(&self, cache: &KmemCache<P>) {
+    pub(crate) fn on_full_barn(&self, cache: &KmemCache<P>) {
         if let Some(barn) = self.barn(cache) {
-            barn.note_refused();
+            barn.record_rejection();
         }
         self.count(cache, StatItem::BarnPutFail, 1);
-        self.note_barn(cache, true);
+        self.on_barn_access(cache, true);
     }
 
     /// Takes an empty sheaf from the barn.
     pub(crate) fn barn_get_empty(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
         let mut empty = self.barn(cache)?.get_empty(gfp.may_spin())?;
-        self.fetch_room(&mut empty);
+        self.prefetch_room(&mut empty);
         Some(empty)
     }
 
@@ -287,7 +292,7 @@ impl<P: Platform> Allocator<P> {
         mut sheaf: Sheaf,
         gfp: Gfp,
     ) -> Result<(), Sheaf> {
-        self.offer_room(&mut sheaf);
+        self.handoff_room(&mut sheaf);
         match self.barn(cache) {
             Some(barn) => barn.put_empty(sheaf, Self::empties_of(cache, barn), gfp.may_spin()),
             None => Err(sheaf),

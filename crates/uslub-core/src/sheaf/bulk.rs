@@ -14,24 +14,24 @@ use crate::platform::Platform;
 
 impl<P: Platform> Allocator<P> {
     /// Detaches this CPU's main or spare sheaf, if its top is `useful`.
-    pub(crate) fn take_own(
+    pub(crate) fn detach_local(
         &self,
         cache: &KmemCache<P>,
         useful: impl Fn(usize) -> bool,
     ) -> Option<Sheaf> {
-        let main = self.take_from_slot(cache.id.main(), sheaf::bootstrap(), &useful);
-        main.or_else(|| self.take_from_slot(cache.id.spare(), 0, useful))
+        let main = self.detach_slot(cache.id.main(), sheaf::bootstrap(), &useful);
+        main.or_else(|| self.detach_slot(cache.id.spare(), 0, useful))
     }
 
     /// Detaches the sheaf of a slot of this CPU, if its top is `useful`, and leaves `nothing` in
     /// the slot.
-    fn take_from_slot(
+    fn detach_slot(
         &self,
         slot: Slot,
         nothing: usize,
         useful: impl Fn(usize) -> bool,
     ) -> Option<Sheaf> {
-        let top = self.glance(slot);
+        let top = self.peek(slot);
         let is_one = top != 0 && top & 1 == 0 && !sheaf::is_sentinel(top);
         (is_one && useful(top) && self.swap(slot, top, nothing))
             // SAFETY: just taken out of its slot, and no sentinel.
@@ -82,7 +82,7 @@ impl<P: Platform> Allocator<P> {
     /// Objects that fit into this CPU's sheaves; may be stale. An absent sheaf counts as an empty
     /// one.
     pub(crate) fn room_of_own(&self, cache: &KmemCache<P>) -> usize {
-        let room = |slot| match self.glance(slot) {
+        let room = |slot| match self.peek(slot) {
             top if top == 0 || sheaf::is_sentinel(top) => cache.capacity,
             // Locked: in use by another thread.
             top if top & 1 == 1 => 0,
@@ -93,7 +93,7 @@ impl<P: Platform> Allocator<P> {
 
     /// `of` this CPU's main sheaf (objects or room); may be stale; 0 if the sheaf is locked.
     fn in_main(&self, cache: &KmemCache<P>, of: impl Fn(usize) -> usize) -> usize {
-        let top = self.glance(cache.id.main());
+        let top = self.peek(cache.id.main());
         if top == 0 || top & 1 == 1 { 0 } else { of(top) }
     }
 
@@ -107,34 +107,34 @@ impl<P: Platform> Allocator<P> {
     ) -> usize {
         let mut filled = 0;
         while filled < out.len()
-            && let Some(mut sheaf) = self.take_own(cache, |top| !sheaf::top_is_empty(top))
+            && let Some(mut sheaf) = self.detach_local(cache, |top| !sheaf::top_is_empty(top))
         {
-            filled += pour_out(&mut sheaf, &mut out[filled..]);
-            self.place_filled(cache, sheaf, gfp);
+            filled += sheaf.pop_into(&mut out[filled..]);
+            self.install_filled(cache, sheaf, gfp);
         }
         if filled == out.len() {
             return filled;
         }
-        let mut fulls = self.barn_get_for(cache, out.len() - filled, gfp);
+        let mut fulls = self.barn_get_full_for(cache, out.len() - filled, gfp);
         if fulls.is_empty() {
             return filled;
         }
         let mut empties = SheafList::new();
         while let Some(mut sheaf) = fulls.pop() {
-            filled += pour_out(&mut sheaf, &mut out[filled..]);
+            filled += sheaf.pop_into(&mut out[filled..]);
             if !sheaf.is_empty() {
-                self.place_filled(cache, sheaf, gfp);
-            } else if self.glance(cache.id.main()) == sheaf::bootstrap() {
+                self.install_filled(cache, sheaf, gfp);
+            } else if self.peek(cache.id.main()) == sheaf::bootstrap() {
                 // A bulk like this one, freed, finds room at once.
-                self.place_roomy(cache, self.fit(cache, sheaf), gfp);
+                self.install_with_room(cache, self.adjust_capacity(cache, sheaf), gfp);
             } else {
-                self.offer_room(&mut sheaf);
+                self.handoff_room(&mut sheaf);
                 empties.push(sheaf);
             }
         }
-        self.barn_put_all(cache, &mut SheafList::new(), &mut empties, gfp);
+        self.barn_put_list(cache, &mut SheafList::new(), &mut empties, gfp);
         while let Some(sheaf) = empties.pop() {
-            self.place_empty(cache, sheaf, gfp);
+            self.install_empty(cache, sheaf, gfp);
         }
         filled
     }
@@ -144,10 +144,10 @@ impl<P: Platform> Allocator<P> {
     fn put_into_sheaves(&self, cache: &KmemCache<P>, gfp: Gfp, objects: &[*mut u8]) -> usize {
         let mut left = objects.len();
         while left > 0
-            && let Some(mut sheaf) = self.take_own(cache, |top| !sheaf::top_is_full(top))
+            && let Some(mut sheaf) = self.detach_local(cache, |top| !sheaf::top_is_full(top))
         {
-            left -= pour_in(&mut sheaf, &objects[objects.len() - left..]);
-            self.place_roomy(cache, sheaf, gfp);
+            left -= sheaf.extend_from(&objects[objects.len() - left..]);
+            self.install_with_room(cache, sheaf, gfp);
         }
         if left == 0 {
             return objects.len();
@@ -155,40 +155,22 @@ impl<P: Platform> Allocator<P> {
         let mut empties = self.barn_room_for(cache, left, gfp);
         let mut fulls = SheafList::new();
         while let Some(mut sheaf) = empties.pop() {
-            self.fetch_room(&mut sheaf);
-            left -= pour_in(&mut sheaf, &objects[objects.len() - left..]);
+            self.prefetch_room(&mut sheaf);
+            left -= sheaf.extend_from(&objects[objects.len() - left..]);
             if sheaf.is_full() {
                 fulls.push(sheaf);
             } else {
-                self.place_roomy(cache, sheaf, gfp);
+                self.install_with_room(cache, sheaf, gfp);
             }
         }
         if left > 0 {
             self.count(cache, StatItem::BarnPutFail, 1);
-            self.note_barn(cache, true);
+            self.on_barn_access(cache, true);
         }
-        self.barn_put_all(cache, &mut fulls, &mut SheafList::new(), gfp);
+        self.barn_put_list(cache, &mut fulls, &mut SheafList::new(), gfp);
         while let Some(sheaf) = fulls.pop() {
             self.store_or_flush(cache, sheaf, gfp);
         }
         objects.len() - left
     }
-}
-
-/// Moves the newest objects of a sheaf to the start of an array; returns how many.
-fn pour_out(sheaf: &mut Sheaf, out: &mut [*mut u8]) -> usize {
-    let n = sheaf.len().min(out.len());
-    let rest = sheaf.len() - n;
-    out[..n].copy_from_slice(&sheaf.objects()[rest..]);
-    sheaf.truncate(rest);
-    n
-}
-
-/// Moves the first objects of an array into a sheaf; returns how many.
-fn pour_in(sheaf: &mut Sheaf, objects: &[*mut u8]) -> usize {
-    let room = sheaf.room();
-    let n = room.len().min(objects.len());
-    room[..n].copy_from_slice(&objects[..n]);
-    sheaf.grow(n);
-    n
 }

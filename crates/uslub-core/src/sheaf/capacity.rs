@@ -45,7 +45,7 @@ const _: () = assert!(CAPACITY_STEPS[CAPACITY_STEPS.len() - 1] == MAX_CAPACITY);
 /// The capacity state of a CPU and cache, in a word of the CPU's region. Racy: a lost update costs
 /// one step.
 #[derive(Clone, Copy)]
-struct Wish {
+struct CapacityState {
     /// Index into [`CAPACITY_STEPS`].
     step: u8,
     /// Checks without any activity, up to 15.
@@ -59,7 +59,7 @@ struct Wish {
     visited: u32,
 }
 
-impl Wish {
+impl CapacityState {
     fn load(word: &AtomicU64) -> Self {
         // Relaxed: a hint.
         let [both, misses, visits, activity, a, b, c, d] = word.load(Relaxed).to_le_bytes();
@@ -95,7 +95,7 @@ impl<P: Platform> Allocator<P> {
             return cache.capacity;
         }
         let region = self.table.here(self.platform.cpu());
-        let step = Wish::load(region.wish(cache.id)).step;
+        let step = CapacityState::load(region.capacity_state(cache.id)).step;
         capacity_of(cache, step.saturating_sub(self.steps_less()))
     }
 
@@ -121,7 +121,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Accounts for a new sheaf of an adaptive cache.
-    pub(crate) fn note_made(&self, cache: &KmemCache<P>, capacity: usize) {
+    pub(crate) fn account_made(&self, cache: &KmemCache<P>, capacity: usize) {
         if cache.is_adaptive() {
             // Relaxed: a statistic.
             self.sheaf_bytes
@@ -130,7 +130,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Accounts for a freed sheaf of an adaptive cache.
-    pub(crate) fn note_unmade(&self, cache: &KmemCache<P>, capacity: usize) {
+    pub(crate) fn account_freed(&self, cache: &KmemCache<P>, capacity: usize) {
         if cache.is_adaptive() {
             // Relaxed: a statistic.
             self.sheaf_bytes
@@ -145,14 +145,19 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Adjusts a sheaf to this CPU's target capacity; a sheaf with objects only grows.
-    pub(crate) fn fit(&self, cache: &KmemCache<P>, sheaf: Sheaf) -> Sheaf {
-        self.fit_for(cache, sheaf, 0)
+    pub(crate) fn adjust_capacity(&self, cache: &KmemCache<P>, sheaf: Sheaf) -> Sheaf {
+        self.adjust_capacity_for(cache, sheaf, 0)
     }
 
-    /// As [`fit`](Self::fit), but with room for at least `least` objects, up to the cache's largest
+    /// As [`adjust_capacity`](Self::adjust_capacity), but with room for at least `least` objects, up to the cache's largest
     /// capacity.
     #[inline(never)]
-    pub(crate) fn fit_for(&self, cache: &KmemCache<P>, mut sheaf: Sheaf, least: usize) -> Sheaf {
+    pub(crate) fn adjust_capacity_for(
+        &self,
+        cache: &KmemCache<P>,
+        mut sheaf: Sheaf,
+        least: usize,
+    ) -> Sheaf {
         // A sheaf with objects only grows.
         let is_grown = || !sheaf.is_empty() && sheaf.capacity() >= cache.capacity_max;
         if !cache.is_adaptive() || is_grown() {
@@ -163,8 +168,8 @@ impl<P: Platform> Allocator<P> {
         if old == new || (!sheaf.is_empty() && new < old) {
             return sheaf;
         }
-        self.note_unmade(cache, old);
-        self.note_made(cache, new);
+        self.account_freed(cache, old);
+        self.account_made(cache, new);
         if !sheaf.is_empty() {
             sheaf.widen(new);
             return sheaf;
@@ -176,100 +181,103 @@ impl<P: Platform> Allocator<P> {
     /// Records a barn access of this CPU; `failed` says that it was a miss, or that there was no
     /// room.
     #[inline]
-    pub(crate) fn note_barn(&self, cache: &KmemCache<P>, failed: bool) {
+    pub(crate) fn on_barn_access(&self, cache: &KmemCache<P>, failed: bool) {
         if cache.is_adaptive() {
-            self.note_visit(cache, failed);
+            self.on_access(cache, failed);
         }
     }
 
-    fn note_visit(&self, cache: &KmemCache<P>, failed: bool) {
+    fn on_access(&self, cache: &KmemCache<P>, failed: bool) {
         let region = self.table.here(self.platform.cpu());
-        let word = region.wish(cache.id);
-        let mut wish = Wish::load(word);
+        let word = region.capacity_state(cache.id);
+        let mut capacity_state = CapacityState::load(word);
         let now = self.platform.now_ms();
-        let since = age_of_low(now, wish.visited);
-        let before = capacity_of(cache, wish.step);
-        let first = wish.visited == 0;
-        wish.visits += 1;
-        let failed = failed || wish.visits >= CAPACITY_ACCESSES;
+        let since = age_of_low(now, capacity_state.visited);
+        let before = capacity_of(cache, capacity_state.step);
+        let first = capacity_state.visited == 0;
+        capacity_state.visits += 1;
+        let failed = failed || capacity_state.visits >= CAPACITY_ACCESSES;
         if failed {
-            wish.visits = 0;
+            capacity_state.visits = 0;
         }
-        if since > CAPACITY_QUIET_MS && wish.step > 0 && !first {
-            wish.step -= 1;
-            wish.misses = 0;
+        if since > CAPACITY_QUIET_MS && capacity_state.step > 0 && !first {
+            capacity_state.step -= 1;
+            capacity_state.misses = 0;
         } else if failed && !first {
             if since > CAPACITY_WINDOW_MS {
-                wish.misses = 0;
+                capacity_state.misses = 0;
             }
-            wish.misses = wish.misses.saturating_add(1);
-            let enough = before < CAPACITY_QUICK_OBJECTS || wish.misses >= CAPACITY_MISSES;
-            if enough && usize::from(wish.step) < CAPACITY_STEPS.len() - 1 && !self.is_over_budget()
+            capacity_state.misses = capacity_state.misses.saturating_add(1);
+            let enough =
+                before < CAPACITY_QUICK_OBJECTS || capacity_state.misses >= CAPACITY_MISSES;
+            if enough
+                && usize::from(capacity_state.step) < CAPACITY_STEPS.len() - 1
+                && !self.is_over_budget()
             {
-                wish.misses = 0;
+                capacity_state.misses = 0;
                 // Skip steps that do not change this cache's capacity.
-                while usize::from(wish.step) < CAPACITY_STEPS.len() - 1
-                    && capacity_of(cache, wish.step) == before
+                while usize::from(capacity_state.step) < CAPACITY_STEPS.len() - 1
+                    && capacity_of(cache, capacity_state.step) == before
                 {
-                    wish.step += 1;
+                    capacity_state.step += 1;
                 }
             }
         }
         if failed || since > CAPACITY_WINDOW_MS {
-            wish.visited = (now as u32).max(1);
+            capacity_state.visited = (now as u32).max(1);
         }
-        let after = capacity_of(cache, wish.step);
+        let after = capacity_of(cache, capacity_state.step);
         if after > before {
             self.count(cache, StatItem::SheafGrow, 1);
         } else if after < before {
             self.count(cache, StatItem::SheafShrink, 1);
         }
-        wish.store(word);
+        capacity_state.store(word);
     }
 
     /// Records that this CPU's spare became its main sheaf.
-    pub(crate) fn note_swap(&self, cache: &KmemCache<P>) {
+    pub(crate) fn on_swap(&self, cache: &KmemCache<P>) {
         if !cache.is_adaptive() {
             return;
         }
         let region = self.table.here(self.platform.cpu());
-        let word = region.wish(cache.id);
-        let mut wish = Wish::load(word);
-        if wish.visits + 1 >= CAPACITY_ACCESSES {
-            return self.note_barn(cache, false);
+        let word = region.capacity_state(cache.id);
+        let mut capacity_state = CapacityState::load(word);
+        if capacity_state.visits + 1 >= CAPACITY_ACCESSES {
+            return self.on_barn_access(cache, false);
         }
-        wish.visits += 1;
-        wish.store(word);
+        capacity_state.visits += 1;
+        capacity_state.store(word);
     }
 
     /// Checks which CPUs have not used an adaptive cache for two checks; returns whether one of
     /// them has just become idle.
     #[inline(never)]
-    pub(crate) fn note_idle_cpus(&self, cache: &KmemCache<P>) -> bool {
+    pub(crate) fn mark_idle_cpus(&self, cache: &KmemCache<P>) -> bool {
         let mut any = false;
         for (_, region) in self.table.regions() {
-            let word = region.wish(cache.id);
-            let mut wish = Wish::load(word);
+            let word = region.capacity_state(cache.id);
+            let mut capacity_state = CapacityState::load(word);
             let (allocs, frees) = region.counts(cache.id);
             let activity = allocs.wrapping_add(frees) as u8;
-            if wish.activity == activity {
-                wish.idle = (wish.idle + 1).min(15);
+            if capacity_state.activity == activity {
+                capacity_state.idle = (capacity_state.idle + 1).min(15);
             } else {
-                (wish.idle, wish.activity) = (0, activity);
+                (capacity_state.idle, capacity_state.activity) = (0, activity);
             }
-            if wish.idle >= 2 && wish.step > 0 {
-                (wish.step, wish.misses) = (0, 0);
+            if capacity_state.idle >= 2 && capacity_state.step > 0 {
+                (capacity_state.step, capacity_state.misses) = (0, 0);
                 self.count(cache, StatItem::SheafShrink, 1);
             }
-            any |= wish.idle == 2;
-            wish.store(word);
+            any |= capacity_state.idle == 2;
+            capacity_state.store(word);
         }
         any
     }
 
     /// Whether a CPU has just become idle.
     pub(crate) fn is_idle_on(cache: &KmemCache<P>, region: &Region) -> bool {
-        Wish::load(region.wish(cache.id)).idle == 2
+        CapacityState::load(region.capacity_state(cache.id)).idle == 2
     }
 
     /// Flushes the surplus of an adaptive cache's barns: sheaves not needed since the last check.
@@ -279,7 +287,7 @@ impl<P: Platform> Allocator<P> {
             let mut surplus: SheafList = barn.take_surplus();
             while let Some(mut sheaf) = surplus.pop() {
                 self.flush_sheaf(cache, &mut sheaf, Gfp::KERNEL);
-                self.give_up(cache, sheaf, Gfp::KERNEL);
+                self.free_sheaf(cache, sheaf, Gfp::KERNEL);
             }
         }
     }

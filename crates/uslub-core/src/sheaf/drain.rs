@@ -7,7 +7,7 @@
 //! | `trim` | as `shrink_all` | empty slabs, dirty pages, cached mappings | waits |
 //! | `tick` | – | surplus slabs, page batches, old pages and mappings | waits |
 //! | `end_allocation` | cold caches, idle CPUs; at most every 10 ms | surplus slabs | tries |
-//! | `decay_now_and_then` | – | old dirty pages, old mappings | not needed |
+//! | `decay_if_due` | – | old dirty pages, old mappings | not needed |
 //!
 //! One thread at a time drains CPUs, under the drain lock. How it takes another CPU's sheaf:
 //!
@@ -17,7 +17,7 @@
 //! | restartable sequences, with a fence | [stops](crate::percpu::Table::stop) the CPU |
 //! | restartable sequences, without a fence | only this CPU's own sheaves, by compare-and-swap |
 //!
-//! The sheaves are flushed after the drain lock is released; `in_hand` counts the sheaves between.
+//! The sheaves are flushed after the drain lock is released; `flushes_in_flight` counts the sheaves between.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -150,7 +150,7 @@ impl<P: Platform> Allocator<P> {
                 if top != 0 && !sheaf::is_sentinel(top) {
                     // Relaxed: under the drain lock; a thread that waits for the count has held it
                     // after us.
-                    cache.in_hand.fetch_add(1, Relaxed);
+                    cache.flushes_in_flight.fetch_add(1, Relaxed);
                     // SAFETY: just taken out of its slot, and no sentinel.
                     taken.push(unsafe { Sheaf::from_top(top) });
                 }
@@ -165,10 +165,10 @@ impl<P: Platform> Allocator<P> {
         }
         self.each_cache(which, |cache| {
             for (slot, nothing) in slots.iter().map(|slot| slot(cache.id)) {
-                let top = self.glance(slot);
+                let top = self.peek(slot);
                 if top != 0 && !sheaf::is_sentinel(top) && self.swap(slot, top, nothing) {
                     // Relaxed: under the drain lock, as in `take_sheaves`.
-                    cache.in_hand.fetch_add(1, Relaxed);
+                    cache.flushes_in_flight.fetch_add(1, Relaxed);
                     // SAFETY: just taken out of its slot, and no sentinel.
                     taken.push(unsafe { Sheaf::from_top(top) });
                 }
@@ -182,23 +182,23 @@ impl<P: Platform> Allocator<P> {
         match self.cache(CacheId::from_index(sheaf.cache())) {
             Some(cache) => {
                 self.flush_sheaf(cache, &mut sheaf, Gfp::KERNEL);
-                self.give_up(cache, sheaf, Gfp::KERNEL);
-                self.put_down(cache);
+                self.free_sheaf(cache, sheaf, Gfp::KERNEL);
+                self.finish_flush(cache);
             }
             None => debug_assert!(false, "a sheaf of no cache"),
         }
     }
 
     /// Records that a detached sheaf is flushed or installed again.
-    pub(crate) fn put_down(&self, cache: &KmemCache<P>) {
+    pub(crate) fn finish_flush(&self, cache: &KmemCache<P>) {
         // Release: a thread that waits sees where its objects are.
-        cache.in_hand.fetch_sub(1, Release);
+        cache.flushes_in_flight.fetch_sub(1, Release);
     }
 
     /// Waits until all sheaves of a cache that flushes detached before are flushed.
-    pub(crate) fn await_flushes(&self, cache: &KmemCache<P>) {
-        // Acquire: pairs with `put_down`.
-        while cache.in_hand.load(Acquire) > 0 {
+    pub(crate) fn wait_for_flushes(&self, cache: &KmemCache<P>) {
+        // Acquire: pairs with `finish_flush`.
+        while cache.flushes_in_flight.load(Acquire) > 0 {
             P::wait(&AtomicU32::new(0), 0, Some(FLUSH_POLL_MS));
         }
     }
@@ -207,14 +207,14 @@ impl<P: Platform> Allocator<P> {
     /// threads detached before are in their slabs too.
     pub(crate) fn flush_all(&self, cache: &KmemCache<P>, take: Take) {
         self.flush_cpus(&|c| c.id == cache.id, take);
-        self.await_flushes(cache);
+        self.wait_for_flushes(cache);
     }
 
     /// Flushes all sheaves of a cache, including those in barns: their objects go back to their
     /// slabs.
     pub fn flush(&self, cache: &KmemCache<P>) {
         self.flush_all(cache, Take::Used);
-        self.free_deferred(cache);
+        self.drain_deferred(cache);
         cache.barns().for_each(|barn| self.flush_barn(cache, barn));
     }
 
@@ -251,7 +251,7 @@ impl<P: Platform> Allocator<P> {
 
     #[inline(never)]
     pub(crate) fn shrink_nodes(&self, cache: &KmemCache<P>) {
-        self.free_deferred(cache);
+        self.drain_deferred(cache);
         // All barns first: a barn may hold objects of another node.
         cache.barns().for_each(|barn| self.flush_barn(cache, barn));
         for node in cache.nodes() {
@@ -264,10 +264,10 @@ impl<P: Platform> Allocator<P> {
         let (mut full, mut empty) = barn.take_all();
         while let Some(mut sheaf) = full.pop() {
             self.flush_sheaf(cache, &mut sheaf, Gfp::KERNEL);
-            self.give_up(cache, sheaf, Gfp::KERNEL);
+            self.free_sheaf(cache, sheaf, Gfp::KERNEL);
         }
         while let Some(sheaf) = empty.pop() {
-            self.give_up(cache, sheaf, Gfp::KERNEL);
+            self.free_sheaf(cache, sheaf, Gfp::KERNEL);
         }
     }
 
@@ -288,14 +288,14 @@ impl<P: Platform> Allocator<P> {
             && self.looks_for_cold.load(Relaxed)
             && self.looks_for_cold.swap(false, Relaxed)
         {
-            self.flush_cold_now_and_then();
+            self.maintain_if_due();
         }
     }
 
     /// Maintains caches if it is time. No allocation waits for this: it is skipped while another
     /// thread drains CPUs or forks.
     #[inline(never)]
-    fn flush_cold_now_and_then(&self) {
+    fn maintain_if_due(&self) {
         let now = self.platform.now_ms();
         // Relaxed: the winner does the work; no other data depends on it.
         let due = self.next_cold.load(Relaxed);
@@ -329,7 +329,7 @@ impl<P: Platform> Allocator<P> {
                 if cache.is_adaptive() || cache.keeps_little {
                     self.trim_barns(cache);
                 }
-                let cold = cache.note_activity(self.activity_of(cache));
+                let cold = cache.record_activity(self.activity_of(cache));
                 let idle_slabs = cache.keeps_little && cache.is_just_cold() && cache.nr_slabs() > 0;
                 any |= cold && (idle_slabs || self.is_cached(cache));
             }
@@ -359,7 +359,7 @@ impl<P: Platform> Allocator<P> {
         while at < MAX_CACHES {
             let next = self.try_while_draining(|| {
                 (self.caches().filter(|cache| cache.is_adaptive()))
-                    .find(|cache| cache.id.index() >= at && self.note_idle_cpus(cache))
+                    .find(|cache| cache.id.index() >= at && self.mark_idle_cpus(cache))
                     .map(|cache| cache.id)
             });
             let Some(id) = next.flatten() else {
@@ -384,12 +384,12 @@ impl<P: Platform> Allocator<P> {
     /// Gives back pages that have been free for the decay time, if it is time to check. Slow paths
     /// call it.
     #[inline]
-    pub(crate) fn decay_now_and_then(&self) {
+    pub(crate) fn decay_if_due(&self) {
         if self.zone.dirty_bytes() + self.huge.kept_bytes() == 0 {
             return;
         }
         let (now, decay) = (self.platform.now_ms(), u64::from(self.tunables().decay_ms));
-        self.zone.decay_now_and_then(&self.platform, now, decay);
+        self.zone.decay_if_due(&self.platform, now, decay);
         self.purge_huge(now, |age| age >= decay);
     }
 
@@ -421,7 +421,7 @@ impl<P: Platform> Allocator<P> {
         let mut empty = SlabList::new();
         {
             let mut lists = node.lists.lock();
-            node.absorb_all(arena, &mut lists, cache.has_reserve());
+            node.drain_all_pending(arena, &mut lists, cache.has_reserve());
             while let Some(slab) = lists.empty.first(arena) {
                 lists.empty.remove(arena, slab);
                 slab.set_partial(false);
@@ -436,7 +436,7 @@ impl<P: Platform> Allocator<P> {
                     list.remove(arena, slab);
                     slab.set_partial(false);
                     empty.push_back(arena, slab);
-                } else if cache.oo.objects - inuse <= SHRINK_SORTED_FREE {
+                } else if cache.geometry.objects - inuse <= SHRINK_SORTED_FREE {
                     list.remove(arena, slab);
                     sorted.push_back(arena, slab);
                 }
@@ -447,7 +447,7 @@ impl<P: Platform> Allocator<P> {
                 while let Some(slab) = sorted.first(arena) {
                     sorted.remove(arena, slab);
                     // At least one slot is free.
-                    let free = cache.oo.objects - slab.state().inuse() - 1;
+                    let free = cache.geometry.objects - slab.state().inuse() - 1;
                     let bucket = free >> (digit * DIGIT_BITS) & ((1 << DIGIT_BITS) - 1);
                     buckets[bucket as usize].push_back(arena, slab);
                 }

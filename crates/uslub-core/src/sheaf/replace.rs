@@ -40,8 +40,8 @@ use crate::slab::take::Refill;
 impl<P: Platform> Allocator<P> {
     /// Peeks at this CPU's slot; without a region it holds the stopped sentinel.
     #[inline]
-    pub(crate) fn glance(&self, slot: crate::percpu::Slot) -> usize {
-        self.table.here(self.platform.cpu()).glance(slot)
+    pub(crate) fn peek(&self, slot: crate::percpu::Slot) -> usize {
+        self.table.here(self.platform.cpu()).peek(slot)
     }
 
     #[inline]
@@ -65,7 +65,7 @@ impl<P: Platform> Allocator<P> {
             self.allocation_after_end(cache);
         }
         if gfp.may_spin() {
-            self.free_deferred(cache);
+            self.drain_deferred(cache);
         }
         for attempt in 0.. {
             let object = self.alloc_once(cache, gfp);
@@ -98,7 +98,7 @@ impl<P: Platform> Allocator<P> {
                 if !object.is_null() {
                     return object;
                 }
-                let main = self.glance(cache.id.main());
+                let main = self.peek(cache.id.main());
                 if main == sheaf::stopped() {
                     if gfp.may_map() && self.region_is_missing() && self.make_region() {
                         continue;
@@ -108,11 +108,11 @@ impl<P: Platform> Allocator<P> {
                 if main & 1 != 0 || !sheaf::top_is_empty(main) {
                     continue;
                 }
-                let Some(mut sheaf) = self.filled_sheaf(cache, main, gfp) else {
+                let Some(mut sheaf) = self.replace_empty_main(cache, main, gfp) else {
                     break;
                 };
                 let object = sheaf.pop();
-                self.place_filled(cache, sheaf, gfp);
+                self.install_filled(cache, sheaf, gfp);
                 if let Some(object) = object {
                     self.count(cache, StatItem::AllocFastpath, 1);
                     return object;
@@ -144,19 +144,19 @@ impl<P: Platform> Allocator<P> {
 
     /// Replaces an empty main sheaf: returns a sheaf with objects, which the caller owns: the
     /// spare, one from the barn, or a refilled one.
-    fn filled_sheaf(&self, cache: &KmemCache<P>, main: usize, gfp: Gfp) -> Option<Sheaf> {
-        let spare = self.glance(cache.id.spare());
+    fn replace_empty_main(&self, cache: &KmemCache<P>, main: usize, gfp: Gfp) -> Option<Sheaf> {
+        let spare = self.peek(cache.id.spare());
         let mut empty = None;
-        if let Some(sheaf) = self.take_spare(cache, spare) {
+        if let Some(sheaf) = self.detach_spare(cache, spare) {
             if !sheaf.is_empty() {
-                self.note_swap(cache);
-                return Some(self.fit(cache, sheaf));
+                self.on_swap(cache);
+                return Some(self.adjust_capacity(cache, sheaf));
             }
             empty = Some(sheaf);
         }
-        if let Some(full) = self.barn_get(cache, &mut empty, gfp) {
+        if let Some(full) = self.barn_get_full(cache, &mut empty, gfp) {
             if let Some(empty) = empty {
-                self.place_empty(cache, empty, gfp);
+                self.install_empty(cache, empty, gfp);
             }
             return Some(full);
         }
@@ -164,21 +164,21 @@ impl<P: Platform> Allocator<P> {
             // `refill_needs_blocking=1`: a caller that may not ask the system takes single objects
             // from slabs.
             if let Some(empty) = empty {
-                self.place_empty(cache, empty, gfp);
+                self.install_empty(cache, empty, gfp);
             }
             return None;
         }
         let mut sheaf = empty
-            .or_else(|| self.take_main(cache, main))
+            .or_else(|| self.detach_main(cache, main))
             .or_else(|| self.empty_sheaf(cache, gfp))?;
-        sheaf = self.fit(cache, sheaf);
+        sheaf = self.adjust_capacity(cache, sheaf);
         if sheaf.is_full() {
             return Some(sheaf);
         }
         let room = sheaf.room();
         let mut most = room.len();
         if main == sheaf::bootstrap() {
-            most -= usize::from(cache.colour).min(most / 2);
+            most -= usize::from(cache.fill_skew).min(most / 2);
         }
         let mut spill = Spill::new();
         let overflow = spill.overflow_of(cache);
@@ -190,23 +190,23 @@ impl<P: Platform> Allocator<P> {
         room[..n].reverse();
         sheaf.grow(n);
         self.count(cache, StatItem::SheafRefill, n);
-        self.place_spilled(cache, spill, gfp);
+        self.install_spilled(cache, spill, gfp);
         if n == 0 {
-            self.place_empty(cache, sheaf, gfp);
+            self.install_empty(cache, sheaf, gfp);
             return None;
         }
         Some(sheaf)
     }
 
     /// Detaches the main sheaf with the top `main`, if it is still there and no sentinel.
-    pub(crate) fn take_main(&self, cache: &KmemCache<P>, main: usize) -> Option<Sheaf> {
+    pub(crate) fn detach_main(&self, cache: &KmemCache<P>, main: usize) -> Option<Sheaf> {
         (main != sheaf::bootstrap() && self.swap(cache.id.main(), main, sheaf::bootstrap()))
             // SAFETY: just taken out of its slot, and no sentinel.
             .then(|| unsafe { Sheaf::from_top(main) })
     }
 
     /// Detaches the spare sheaf with the top `spare`, if it is still there.
-    pub(crate) fn take_spare(&self, cache: &KmemCache<P>, spare: usize) -> Option<Sheaf> {
+    pub(crate) fn detach_spare(&self, cache: &KmemCache<P>, spare: usize) -> Option<Sheaf> {
         if spare == 0 || spare & 1 != 0 || spare == sheaf::stopped() {
             return None;
         }
@@ -218,7 +218,7 @@ impl<P: Platform> Allocator<P> {
     /// An empty sheaf from the barn, or a new one.
     pub(crate) fn empty_sheaf(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
         if let Some(empty) = self.barn_get_empty(cache, gfp) {
-            return Some(self.fit(cache, empty));
+            return Some(self.adjust_capacity(cache, empty));
         }
         self.new_sheaf(cache, gfp)
     }
@@ -229,20 +229,20 @@ impl<P: Platform> Allocator<P> {
         let window = self.meta.window(&self.platform, gfp)?;
         self.count(cache, StatItem::SheafAlloc, 1);
         let capacity = self.wanted_capacity(cache);
-        self.note_made(cache, capacity);
+        self.account_made(cache, capacity);
         // SAFETY: a window of ours, which is never freed.
         let mut sheaf = unsafe { Sheaf::new(window, capacity, cache.id.index()) };
-        self.fetch_room(&mut sheaf);
+        self.prefetch_room(&mut sheaf);
         Some(sheaf)
     }
 
     /// Installs a sheaf with objects where allocations find it.
-    pub(crate) fn place_filled(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
+    pub(crate) fn install_filled(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
         if sheaf.is_empty() {
-            return self.place_empty(cache, sheaf, gfp);
+            return self.install_empty(cache, sheaf, gfp);
         }
         let top = sheaf.into_top();
-        let main = self.glance(cache.id.main());
+        let main = self.peek(cache.id.main());
         if main & 1 == 0
             && main != sheaf::stopped()
             && sheaf::top_is_empty(main)
@@ -250,7 +250,7 @@ impl<P: Platform> Allocator<P> {
         {
             if main != sheaf::bootstrap() {
                 // SAFETY: just taken out of its slot, and no sentinel.
-                self.place_empty(cache, unsafe { Sheaf::from_top(main) }, gfp);
+                self.install_empty(cache, unsafe { Sheaf::from_top(main) }, gfp);
             }
             return;
         }
@@ -263,25 +263,25 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Installs an empty sheaf as the spare, or stores it in the barn, or frees it.
-    pub(crate) fn place_empty(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
+    pub(crate) fn install_empty(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
         if !sheaf.is_empty() {
             // It filled up between the peek and the detach.
             return self.store_or_flush(cache, sheaf, gfp);
         }
-        self.place_drained(cache, sheaf, gfp);
+        self.install_drained(cache, sheaf, gfp);
     }
 
-    /// As `place_empty`, for a sheaf that is surely empty.
+    /// As `install_empty`, for a sheaf that is surely empty.
     #[inline(never)]
-    fn place_drained(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
-        let top = self.fit(cache, sheaf).into_top();
+    fn install_drained(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
+        let top = self.adjust_capacity(cache, sheaf).into_top();
         if self.swap(cache.id.spare(), 0, top) {
             return;
         }
         // SAFETY: in no slot, so this thread still owns it.
         let sheaf = unsafe { Sheaf::from_top(top) };
         if let Err(sheaf) = self.barn_put_empty(cache, sheaf, gfp) {
-            self.give_up(cache, sheaf, gfp);
+            self.free_sheaf(cache, sheaf, gfp);
         }
     }
 
@@ -295,7 +295,7 @@ impl<P: Platform> Allocator<P> {
             }
         }
         self.flush_sheaf(cache, &mut sheaf, gfp);
-        self.place_drained(cache, sheaf, gfp);
+        self.install_drained(cache, sheaf, gfp);
     }
 
     /// Frees the objects of a sheaf to their slabs.
@@ -322,9 +322,9 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Frees an empty sheaf.
-    pub(crate) fn give_up(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
+    pub(crate) fn free_sheaf(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
         self.count(cache, StatItem::SheafFree, 1);
-        self.note_unmade(cache, sheaf.capacity());
+        self.account_freed(cache, sheaf.capacity());
         self.meta.give_window(sheaf.into_window(), gfp.may_spin());
     }
 
@@ -332,15 +332,15 @@ impl<P: Platform> Allocator<P> {
     #[cold]
     pub(crate) fn free_slow(&self, cache: &KmemCache<P>, object: *mut u8, gfp: Gfp) {
         if gfp.may_spin() {
-            self.free_deferred(cache);
+            self.drain_deferred(cache);
         }
-        if self.platform.percpu_usable() && self.is_parkable(cache, object) {
+        if self.platform.percpu_usable() && self.is_cacheable_here(cache, object) {
             for _ in 0..SLOT_TRIES {
                 // SAFETY: our table; the object is being freed.
                 if unsafe { self.platform.push(&self.table, cache.id.main(), object) } {
                     return;
                 }
-                let main = self.glance(cache.id.main());
+                let main = self.peek(cache.id.main());
                 if main == sheaf::stopped() {
                     if gfp.may_map() && self.region_is_missing() && self.make_region() {
                         continue;
@@ -351,7 +351,7 @@ impl<P: Platform> Allocator<P> {
                     continue;
                 }
                 let mut gone = SlabList::new();
-                let Some(mut sheaf) = self.roomy_sheaf(cache, &mut gone, gfp) else {
+                let Some(mut sheaf) = self.replace_full_main(cache, &mut gone, gfp) else {
                     break;
                 };
                 if sheaf.is_full() {
@@ -362,10 +362,10 @@ impl<P: Platform> Allocator<P> {
                 }
                 sheaf.push(object);
                 self.count(cache, StatItem::FreeFastpath, 1);
-                self.place_roomy(cache, sheaf, gfp);
+                self.install_with_room(cache, sheaf, gfp);
                 self.discard_list(cache, gone);
                 if gfp.contains(Gfp::KERNEL) {
-                    self.decay_now_and_then();
+                    self.decay_if_due();
                 }
                 return;
             }
@@ -378,32 +378,37 @@ impl<P: Platform> Allocator<P> {
     /// empty one, or the spare after an eviction. Slabs that must go back to the page layer go to
     /// `gone`.
     #[inline]
-    fn roomy_sheaf(&self, cache: &KmemCache<P>, gone: &mut SlabList, gfp: Gfp) -> Option<Sheaf> {
-        let spare = self.glance(cache.id.spare());
+    fn replace_full_main(
+        &self,
+        cache: &KmemCache<P>,
+        gone: &mut SlabList,
+        gfp: Gfp,
+    ) -> Option<Sheaf> {
+        let spare = self.peek(cache.id.spare());
         let spare_is_full = spare != 0 && spare & 1 == 0 && sheaf::top_is_full(spare);
-        if !spare_is_full && let Some(sheaf) = self.take_spare(cache, spare) {
-            return Some(self.fit(cache, sheaf));
+        if !spare_is_full && let Some(sheaf) = self.detach_spare(cache, spare) {
+            return Some(self.adjust_capacity(cache, sheaf));
         }
         if !spare_is_full {
             return self.empty_sheaf(cache, gfp);
         }
         if self.barn_is_full(cache) {
-            self.note_full_barn(cache);
-            let sheaf = self.take_spare(cache, spare)?;
-            return Some(self.make_roomy(cache, sheaf, gone, gfp));
+            self.on_full_barn(cache);
+            let sheaf = self.detach_spare(cache, spare)?;
+            return Some(self.evict_for_one(cache, sheaf, gone, gfp));
         }
-        let sheaf = self.take_spare(cache, spare)?;
-        match self.barn_exchange(cache, sheaf, gfp) {
-            Ok(Some(empty)) => Some(self.fit(cache, empty)),
+        let sheaf = self.detach_spare(cache, spare)?;
+        match self.barn_replace_full(cache, sheaf, gfp) {
+            Ok(Some(empty)) => Some(self.adjust_capacity(cache, empty)),
             Ok(None) => self.new_sheaf(cache, gfp),
-            Err(sheaf) => Some(self.make_roomy(cache, sheaf, gone, gfp)),
+            Err(sheaf) => Some(self.evict_for_one(cache, sheaf, gone, gfp)),
         }
     }
 
     /// Installs a sheaf with room as main, and finds a place for the sheaf that it displaces.
-    pub(crate) fn place_roomy(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
+    pub(crate) fn install_with_room(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
         let top = sheaf.into_top();
-        let main = self.glance(cache.id.main());
+        let main = self.peek(cache.id.main());
         let mut other = top;
         if main & 1 == 0
             && main != sheaf::stopped()

@@ -76,19 +76,19 @@ impl<P: Platform> Allocator<P> {
         if rest > cache.capacity || !self.has_slots(gfp) {
             return None;
         }
-        self.take_own(cache, |top| sheaf::top_room(top) >= rest)
+        self.detach_local(cache, |top| sheaf::top_room(top) >= rest)
     }
 
     /// Installs the sheaf with the rest as this CPU's spare: used after the refilled sheaf.
     #[inline(never)]
-    pub(crate) fn place_spilled(&self, cache: &KmemCache<P>, spill: Spill, gfp: Gfp) {
+    pub(crate) fn install_spilled(&self, cache: &KmemCache<P>, spill: Spill, gfp: Gfp) {
         let Some(sheaf) = spill.into_sheaf() else {
             return;
         };
         let top = sheaf.into_top();
         if !self.swap(cache.id.spare(), 0, top) {
             // SAFETY: in no slot, so this thread still owns it.
-            self.place_filled(cache, unsafe { Sheaf::from_top(top) }, gfp);
+            self.install_filled(cache, unsafe { Sheaf::from_top(top) }, gfp);
         }
     }
 }

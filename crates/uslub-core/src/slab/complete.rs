@@ -15,9 +15,14 @@ const MOST: usize = 512;
 
 impl<P: Platform> Allocator<P> {
     /// Whether these objects, as many as the slab has slots, are all of its objects.
-    pub(crate) fn are_all(&self, cache: &KmemCache<P>, slab: &Slab, objects: &[*mut u8]) -> bool {
+    pub(crate) fn covers_slab(
+        &self,
+        cache: &KmemCache<P>,
+        slab: &Slab,
+        objects: &[*mut u8],
+    ) -> bool {
         let base = self.slab_base(slab) as usize;
-        let bytes = cache.oo.bytes();
+        let bytes = cache.geometry.bytes();
         let is_here = |&object: &*mut u8| (object as usize).wrapping_sub(base) < bytes;
         // Most incomplete arrays begin in another slab: check their first object first.
         if cache.slot_at(bytes - 1) >= MOST || !objects.first().is_some_and(is_here) {
@@ -31,7 +36,7 @@ impl<P: Platform> Allocator<P> {
             return ends.iter().all(is_slot);
         }
         let slot_of = |offset: usize| cache.slot_at(offset & (bytes - 1));
-        let mut seen = Seen::none();
+        let mut seen = SlotSet::none();
         let mut rest = objects;
         while let [first, ..] = rest {
             // In random order hardly any objects form a run.
@@ -40,7 +45,7 @@ impl<P: Platform> Allocator<P> {
                 let (some, others) = rest.split_at(rest.len().min(8 * RUN_MIN_OBJECTS));
                 let offsets = some.iter().map(|&object| object as usize ^ base);
                 if size.is_power_of_two() {
-                    seen.note_even(offsets, size, bytes);
+                    seen.insert_even(offsets, size, bytes);
                 } else {
                     seen.note(offsets, size, slot_of);
                 }
@@ -51,12 +56,12 @@ impl<P: Platform> Allocator<P> {
             let lowest = first.min(&run[len - 1]);
             let offset = (*lowest as usize).wrapping_sub(base);
             let slot = slot_of(offset);
-            if slot * size != offset || !seen.note_run(slot, len) {
+            if slot * size != offset || !seen.insert_run(slot, len) {
                 return false;
             }
             rest = others;
         }
-        seen.are_all(objects.len())
+        seen.covers_slab(objects.len())
     }
 }
 
@@ -94,13 +99,13 @@ const WORDS: usize = MOST / 64;
 /// The slots of a slab whose objects were seen, one bit each, as its user may have little stack.
 /// Neighbouring slots are in different words: an update of the same word would wait for the one
 /// before.
-struct Seen {
+struct SlotSet {
     slots: [u64; WORDS],
     /// All bits in which an object's offset differs from its slot's offset.
     wrong: usize,
 }
 
-impl Seen {
+impl SlotSet {
     fn none() -> Self {
         Self {
             slots: [0; WORDS],
@@ -127,7 +132,7 @@ impl Seen {
 
     /// As `note` in half the instructions, if `size` is a power of two, in a slab of `bytes` bytes.
     #[inline]
-    fn note_even(&mut self, offsets: impl Iterator<Item = usize>, size: usize, bytes: usize) {
+    fn insert_even(&mut self, offsets: impl Iterator<Item = usize>, size: usize, bytes: usize) {
         let shift = size.trailing_zeros();
         let any = offsets.fold(0, |any, offset| {
             let slot = offset >> shift;
@@ -139,7 +144,7 @@ impl Seen {
 
     /// Records `len` slots from `slot` on; false if the set has fewer.
     #[inline]
-    fn note_run(&mut self, slot: usize, len: usize) -> bool {
+    fn insert_run(&mut self, slot: usize, len: usize) -> bool {
         if slot >= MOST || len > MOST - slot {
             return false;
         }
@@ -151,7 +156,7 @@ impl Seen {
 
     /// Whether the recorded objects, `count` of them, are the first `count` slots. If each slot is
     /// there, none came twice.
-    fn are_all(&self, count: usize) -> bool {
+    fn covers_slab(&self, count: usize) -> bool {
         let missing = |word: usize| bits_of(0, count, word) & !self.slots[word];
         self.wrong == 0 && (0..WORDS).all(|word| missing(word) == 0)
     }
@@ -202,10 +207,10 @@ mod tests {
     }
 
     /// The set of the objects at some offsets, in slots of `size` bytes.
-    fn seen(offsets: impl Iterator<Item = usize>, size: usize) -> Seen {
-        let (mut seen, bytes) = (Seen::none(), slab_bytes(size));
+    fn seen(offsets: impl Iterator<Item = usize>, size: usize) -> SlotSet {
+        let (mut seen, bytes) = (SlotSet::none(), slab_bytes(size));
         if size.is_power_of_two() {
-            seen.note_even(offsets, size, bytes);
+            seen.insert_even(offsets, size, bytes);
         } else {
             seen.note(offsets, size, |offset| offset % bytes / size);
         }
@@ -218,17 +223,18 @@ mod tests {
             .into_iter()
             .flat_map(|count| [(count, 48), (count, 64)])
         {
-            let are_all =
-                |slots: &[usize]| seen(slots.iter().map(|slot| slot * size), size).are_all(count);
+            let covers_slab = |slots: &[usize]| {
+                seen(slots.iter().map(|slot| slot * size), size).covers_slab(count)
+            };
             // In a mixed order: 13 is prime to all counts.
             let all: Vec<_> = (0..count).map(|i| i * 13 % count).collect();
-            assert!(are_all(&all), "{count} {size}");
+            assert!(covers_slab(&all), "{count} {size}");
             for wrong in 0..count {
                 for other in [all[(wrong + 1) % count], count.min(MOST - 1)] {
                     let mut slots = all.clone();
                     slots[wrong] = other;
                     assert_eq!(
-                        are_all(&slots),
+                        covers_slab(&slots),
                         slots == all,
                         "{count} {size} {wrong} {other}"
                     );
@@ -239,7 +245,7 @@ mod tests {
                     let offsets =
                         offsets.map(|(at, offset)| offset + by * usize::from(at == wrong));
                     assert!(
-                        !seen(offsets, size).are_all(count),
+                        !seen(offsets, size).covers_slab(count),
                         "{count} {size} {wrong} {by}"
                     );
                 }
@@ -250,12 +256,12 @@ mod tests {
     #[test]
     fn a_run_is_seen_where_it_is() {
         for (slot, len) in [(0, 250), (3, 40), (MOST - 8, 8)] {
-            let mut seen = Seen::none();
-            assert!(seen.note_run(slot, len));
+            let mut seen = SlotSet::none();
+            assert!(seen.insert_run(slot, len));
             let run = slot..slot + len;
             let is_seen = |at: usize| seen.slots[at % WORDS] >> (at / WORDS) & 1 == 1;
             assert!((0..MOST).all(|at| is_seen(at) == run.contains(&at)));
-            assert!(!seen.note_run(MOST - 7, 8) && !seen.note_run(usize::MAX - 7, 8));
+            assert!(!seen.insert_run(MOST - 7, 8) && !seen.insert_run(usize::MAX - 7, 8));
         }
     }
 }

@@ -46,12 +46,12 @@ struct Parked {
 }
 
 /// Detached lists that wait for the list lock of one node.
-pub(crate) struct Waiting {
+pub(crate) struct PendingLists {
     lists: [MaybeUninit<Parked>; PENDING_LISTS],
     len: usize,
 }
 
-impl Waiting {
+impl PendingLists {
     pub(crate) fn new() -> Self {
         Self {
             lists: [const { MaybeUninit::uninit() }; PENDING_LISTS],
@@ -142,10 +142,10 @@ impl<P: Platform> Allocator<P> {
     /// Pushes all waiting lists under one hold of the list lock. Slabs that must go back to the
     /// page layer go to `gone`.
     #[inline(never)]
-    pub(crate) fn push_waiting(
+    pub(crate) fn flush_pending(
         &self,
         cache: &KmemCache<P>,
-        waiting: &mut Waiting,
+        waiting: &mut PendingLists,
         gone: &mut SlabList,
         gfp: Gfp,
     ) {
@@ -184,7 +184,7 @@ impl<P: Platform> Allocator<P> {
         let mut old = slab.state();
         while !old.frozen() {
             let new = self.link_behind(cache, detached, old);
-            if old.inuse() == cache.oo.objects || new.inuse() == 0 {
+            if old.inuse() == cache.geometry.objects || new.inuse() == 0 {
                 return false;
             }
             match cache.change(slab, old, new) {
@@ -221,7 +221,7 @@ impl<P: Platform> Allocator<P> {
             }
             self.count(cache, StatItem::CmpxchgDoubleFail, 1);
         };
-        let was_full = old.inuse() == cache.oo.objects;
+        let was_full = old.inuse() == cache.geometry.objects;
         if !was_full && !slab.partial() {
             // A refill has isolated it and will list it.
             return;

@@ -21,7 +21,7 @@ use crate::percpu::CacheId;
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::policy::FREE_PREFETCH_DISTANCE;
-use crate::slab::detached::{Detached, Waiting};
+use crate::slab::detached::{Detached, PendingLists};
 use crate::slab::freelist::Links;
 use crate::slab::node::SlabList;
 use crate::slab::state::Slab;
@@ -48,10 +48,10 @@ impl<P: Platform> Allocator<P> {
         let arena = &self.zone.arena;
         let mut left = objects.len();
         let mut lists = 0;
-        let mut waiting = Waiting::new();
+        let mut waiting = PendingLists::new();
         while left > 0 {
             if left > FREE_PREFETCH_DISTANCE {
-                self.fetch_ahead(cache, objects[left - 1 - FREE_PREFETCH_DISTANCE]);
+                self.prefetch_free(cache, objects[left - 1 - FREE_PREFETCH_DISTANCE]);
             }
             let slab = self.checked_slab(cache, objects[left - 1]);
             lists += 1;
@@ -65,11 +65,11 @@ impl<P: Platform> Allocator<P> {
                 }
             }
             if !waiting.takes(arena, slab) || cache.tuning.detached_freelist == 0 {
-                self.push_waiting(cache, &mut waiting, gone, gfp);
+                self.flush_pending(cache, &mut waiting, gone, gfp);
             }
             left -= self.free_last(cache, slab, &mut objects[..left], &mut waiting, gfp);
         }
-        self.push_waiting(cache, &mut waiting, gone, gfp);
+        self.flush_pending(cache, &mut waiting, gone, gfp);
         self.count(cache, StatItem::FreeDetached, lists);
     }
 
@@ -81,7 +81,7 @@ impl<P: Platform> Allocator<P> {
         cache: &KmemCache<P>,
         slab: &Slab,
         objects: &mut [*mut u8],
-        waiting: &mut Waiting,
+        waiting: &mut PendingLists,
         gfp: Gfp,
     ) -> usize {
         let detached = self.build_detached(cache, slab, objects, waiting);
@@ -106,15 +106,15 @@ impl<P: Platform> Allocator<P> {
     /// Prefetches the cache lines that the free of an object will write: the slab's descriptor and
     /// the object's link.
     #[inline]
-    fn fetch_ahead(&self, cache: &KmemCache<P>, object: *mut u8) {
+    fn prefetch_free(&self, cache: &KmemCache<P>, object: *mut u8) {
         let arena = &self.zone.arena;
         let Some(page) = arena.page_of(object as usize) else {
             return;
         };
         let slab: *const Slab = cache.slab_of(arena, page);
-        self.platform.fetch_line(slab.cast());
+        self.platform.prefetch_line(slab.cast());
         self.platform
-            .fetch_line(object.wrapping_add(cache.links.offset as usize));
+            .prefetch_line(object.wrapping_add(cache.links.offset as usize));
     }
 
     /// Links the last object with others of its slab, and moves them to the end of the array. The
@@ -125,7 +125,7 @@ impl<P: Platform> Allocator<P> {
         cache: &KmemCache<P>,
         slab: &'a Slab,
         objects: &mut [*mut u8],
-        waiting: &Waiting,
+        waiting: &PendingLists,
     ) -> Detached<'a> {
         let mut done = objects.len() - 1;
         let head = objects[done];
@@ -136,7 +136,7 @@ impl<P: Platform> Allocator<P> {
             count: 0,
         };
         // Constant for all objects of the slab.
-        let (base, bytes) = (self.slab_base(slab) as usize, cache.oo.bytes());
+        let (base, bytes) = (self.slab_base(slab) as usize, cache.geometry.bytes());
         let (used, links) = (used_slots(cache, slab), cache.links_of(slab));
         self.check_not_free(cache, links, base, head, &list, waiting);
         // SAFETY: the object is a slot of this cache, and the caller owns it.
@@ -185,15 +185,15 @@ impl<P: Platform> Allocator<P> {
 
     /// Frees the deferred objects.
     #[inline]
-    pub(crate) fn free_deferred(&self, cache: &KmemCache<P>) {
+    pub(crate) fn drain_deferred(&self, cache: &KmemCache<P>) {
         if cache.deferred.is_empty() {
             return;
         }
-        self.free_all_deferred(cache);
+        self.drain_all_deferred(cache);
     }
 
     #[inline(never)]
-    fn free_all_deferred(&self, cache: &KmemCache<P>) {
+    fn drain_all_deferred(&self, cache: &KmemCache<P>) {
         let mut batch = [null_mut(); 4];
         let mut n = 0;
         cache.deferred.take_all(cache.links.offset, |object| {
@@ -264,7 +264,7 @@ impl<P: Platform> Allocator<P> {
         base: usize,
         object: *mut u8,
         list: &Detached<'_>,
-        waiting: &Waiting,
+        waiting: &PendingLists,
     ) {
         if links.random == 0 {
             return;
@@ -272,7 +272,7 @@ impl<P: Platform> Allocator<P> {
         // SAFETY: the object is a slot of this cache.
         let next = unsafe { links.get(object) };
         let offset = (next as usize).wrapping_sub(base);
-        if next.is_null() || offset < cache.oo.bytes() {
+        if next.is_null() || offset < cache.geometry.bytes() {
             self.look_up_free(cache, object, list, waiting);
         }
     }
@@ -284,7 +284,7 @@ impl<P: Platform> Allocator<P> {
         cache: &KmemCache<P>,
         object: *mut u8,
         list: &Detached<'_>,
-        waiting: &Waiting,
+        waiting: &PendingLists,
     ) {
         let slab = list.slab;
         let look = |start| self.look_up_free_from(cache, slab, object, start);
@@ -306,12 +306,12 @@ impl<P: Platform> Allocator<P> {
     ) {
         let (base, links) = (self.slab_base(slab) as usize, cache.links_of(slab));
         let mut at = start;
-        for _ in 0..cache.oo.objects {
+        for _ in 0..cache.geometry.objects {
             if at == object {
                 self.misuse(cache, object, "double free: the object is free already");
             }
             let offset = (at as usize).wrapping_sub(base);
-            if at.is_null() || offset >= cache.oo.bytes() || !cache.is_slot(offset) {
+            if at.is_null() || offset >= cache.geometry.bytes() || !cache.is_slot(offset) {
                 break;
             }
             // SAFETY: a slot of the slab. Its bytes may be any, and are only read.
@@ -335,7 +335,7 @@ impl<P: Platform> Allocator<P> {
 #[inline]
 fn used_slots<P: Platform>(cache: &KmemCache<P>, slab: &Slab) -> usize {
     if cache.is_random() {
-        cache.oo.objects as usize
+        cache.geometry.objects as usize
     } else {
         usize::from(slab.position())
     }

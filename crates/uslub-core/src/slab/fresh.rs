@@ -6,7 +6,7 @@
 //! | pages, for one slab or a batch | `new_pages` |
 //! | descriptor, page map | `describe` |
 //! | objects, all fresh | `emit`, or `build_freelist` with `freelist_deferred=0` |
-//! | back to the page layer | `discard_list`, `discard_at_once` |
+//! | back to the page layer | `discard_list`, `free_slab_now` |
 //!
 //! The caller owns a new slab; no lock is held. Callers: `refill`, and frees that empty slabs.
 
@@ -26,7 +26,7 @@ use crate::slab::node::{Node, SlabList};
 use crate::slab::state::{Slab, State};
 
 /// Slabs to take at once: one, or where a cache has many, a few.
-fn slabs_at_once<P: Platform>(cache: &KmemCache<P>, node: &Node<P>) -> usize {
+fn batch_size<P: Platform>(cache: &KmemCache<P>, node: &Node<P>) -> usize {
     if cache.max_slabs < usize::MAX {
         return 1;
     }
@@ -75,18 +75,18 @@ impl<P: Platform> Allocator<P> {
     /// Takes all objects of batch slabs, slab by slab, as long as they fit; returns how many
     /// objects.
     #[inline]
-    pub(crate) fn use_up_new_slabs(
+    pub(crate) fn alloc_entire_slabs(
         &self,
         cache: &KmemCache<P>,
         nid: usize,
         out: &mut [*mut u8],
     ) -> usize {
-        if !cache.leaves_whole() {
+        if !cache.can_alloc_entire() {
             return 0;
         }
         let mut filled = 0;
-        for whole in out.chunks_exact_mut(cache.oo.objects as usize) {
-            if !self.use_up_new_slab(cache, nid, whole) {
+        for whole in out.chunks_exact_mut(cache.geometry.objects as usize) {
+            if !self.alloc_entire_slab(cache, nid, whole) {
                 break;
             }
             filled += whole.len();
@@ -99,9 +99,9 @@ impl<P: Platform> Allocator<P> {
     pub(crate) fn new_slab(&self, cache: &KmemCache<P>, nid: usize, gfp: Gfp) -> Option<&Slab> {
         let node = cache.node(nid);
         if cache.has_reserve() {
-            self.note_asked(node);
+            self.on_page_request(node);
         }
-        let (page, nid) = match node.ahead.take(cache.oo.pages()) {
+        let (page, nid) = match node.ahead.take(cache.geometry.pages()) {
             Some(page) => (page, nid),
             None => self.new_pages(cache, nid, gfp)?,
         };
@@ -120,11 +120,11 @@ impl<P: Platform> Allocator<P> {
 
     /// Hands out all objects of a new slab of the batch; `out` has exactly their number. False if
     /// the batch is empty. Only for caches whose slabs can be [handed out
-    /// whole](KmemCache::leaves_whole).
+    /// whole](KmemCache::can_alloc_entire).
     #[inline(never)]
-    fn use_up_new_slab(&self, cache: &KmemCache<P>, nid: usize, out: &mut [*mut u8]) -> bool {
+    fn alloc_entire_slab(&self, cache: &KmemCache<P>, nid: usize, out: &mut [*mut u8]) -> bool {
         let is_plain = !(cache.has_reserve() || cache.flags.contains(Flags::PREFAULT));
-        if is_plain && let Some(page) = cache.node(nid).ahead.take(cache.oo.pages()) {
+        if is_plain && let Some(page) = cache.node(nid).ahead.take(cache.geometry.pages()) {
             let slab = self.describe(cache, page, nid, out.len() as u16);
             let base = self.zone.arena.address(page).as_ptr();
             if let Some(offsets) = cache.random_order() {
@@ -141,7 +141,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Tells a node's reserve about a request to the page layer.
     #[inline(never)]
-    fn note_asked(&self, node: &Node<P>) {
+    fn on_page_request(&self, node: &Node<P>) {
         if let Some(mut lists) = node.lists.try_lock() {
             lists.reserve.asked(self.platform.now_ms());
         }
@@ -153,7 +153,7 @@ impl<P: Platform> Allocator<P> {
     fn new_pages(&self, cache: &KmemCache<P>, nid: usize, gfp: Gfp) -> Option<(PageIndex, usize)> {
         let run = self.take_pages(cache, nid, gfp)?;
         let node = cache.node(usize::from(run.node));
-        let first = PageIndex(run.page.0 + cache.oo.pages() as u32);
+        let first = PageIndex(run.page.0 + cache.geometry.pages() as u32);
         let ahead = usize::from(run.runs) - 1;
         if ahead > 0 && !node.ahead.put(first, ahead) {
             self.stash_unused(cache, node, first, ahead);
@@ -164,9 +164,9 @@ impl<P: Platform> Allocator<P> {
     /// Takes pages for as many slabs as the next batch should have, as far as they are adjacent.
     #[inline(always)]
     fn take_pages(&self, cache: &KmemCache<P>, nid: usize, gfp: Gfp) -> Option<Run> {
-        let (pages, node) = (cache.oo.pages(), cache.node(nid));
+        let (pages, node) = (cache.geometry.pages(), cache.node(nid));
         let wanted = if gfp.may_spin() {
-            slabs_at_once(cache, node)
+            batch_size(cache, node)
         } else {
             1
         };
@@ -221,14 +221,14 @@ impl<P: Platform> Allocator<P> {
         slabs: usize,
     ) -> u64 {
         let mut runs = Runs::new();
-        runs.add(first, slabs * cache.oo.pages());
+        runs.add(first, slabs * cache.geometry.pages());
         self.give_runs(cache, node, slabs, &runs)
     }
 
     /// Frees the unused pages of `slabs` slabs in the next hold of the page lock: now it would take
     /// stack.
     fn stash_unused(&self, cache: &KmemCache<P>, node: &Node<P>, first: PageIndex, slabs: usize) {
-        let pages = slabs * cache.oo.pages();
+        let pages = slabs * cache.geometry.pages();
         // Relaxed: a statistic.
         node.nr_slabs.fetch_sub(slabs, Relaxed);
         self.count(cache, StatItem::FreeSlab, slabs);
@@ -246,7 +246,7 @@ impl<P: Platform> Allocator<P> {
         slab.set_node(nid as u8);
         slab.set_state(State::without_list(inuse.into()));
         slab.set_kind(PageKind::Slab);
-        arena.set_cache(page, cache.oo.pages() as u32, Some(cache.id));
+        arena.set_cache(page, cache.geometry.pages() as u32, Some(cache.id));
         slab
     }
 
@@ -255,7 +255,7 @@ impl<P: Platform> Allocator<P> {
     #[cold]
     fn prefault(&self, cache: &KmemCache<P>, slab: &Slab) {
         let start = self.slab_base(slab);
-        for page in 0..cache.oo.pages() {
+        for page in 0..cache.geometry.pages() {
             // SAFETY: a page of the slab; all of it is free.
             unsafe { start.add(page * PAGE_SIZE).write_volatile(0) };
         }
@@ -267,8 +267,8 @@ impl<P: Platform> Allocator<P> {
     fn build_freelist(&self, cache: &KmemCache<P>, slab: &Slab) {
         let (base, start) = (self.slab_base(slab), usize::from(slab.start()));
         let count = match cache.ctor {
-            Some(ctor) => self.construct(cache, ctor, slab, 0, cache.oo.objects),
-            None => cache.oo.objects,
+            Some(ctor) => self.construct(cache, ctor, slab, 0, cache.geometry.objects),
+            None => cache.geometry.objects,
         };
         let links = cache.links_of(slab);
         let mut next = null_mut();
@@ -286,8 +286,8 @@ impl<P: Platform> Allocator<P> {
     /// Frees the pages of an empty slab that we own after a grace period; if that is refused, lists
     /// the slab again.
     #[inline(never)]
-    fn bury_or_keep(&self, cache: &KmemCache<P>, node: &Node<P>, slab: &Slab) {
-        if !self.bury(cache, slab, Gfp::KERNEL) {
+    fn free_slab_rcu_or_keep(&self, cache: &KmemCache<P>, node: &Node<P>, slab: &Slab) {
+        if !self.free_slab_rcu(cache, slab, Gfp::KERNEL) {
             // Readers may still use it: it must stay a slab of this cache.
             let mut lists = node.lists.lock();
             lists.add(&self.zone.arena, slab, cache.has_reserve());
@@ -296,9 +296,9 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Frees the pages of a slab at once, regardless of readers.
-    pub(crate) fn discard_at_once(&self, cache: &KmemCache<P>, node: &Node<P>, slab: &Slab) {
+    pub(crate) fn free_slab_now(&self, cache: &KmemCache<P>, node: &Node<P>, slab: &Slab) {
         let mut runs = Runs::new();
-        self.unmake_slab(cache, slab, &mut runs);
+        self.clear_descriptor(cache, slab, &mut runs);
         let now = self.give_runs(cache, node, 1, &runs);
         self.decay_after(cache, now);
     }
@@ -327,7 +327,7 @@ impl<P: Platform> Allocator<P> {
             at = SlabList::after(arena, slab);
             let home = usize::from(slab.node());
             if typesafe {
-                self.bury_or_keep(cache, cache.node(home), slab);
+                self.free_slab_rcu_or_keep(cache, cache.node(home), slab);
                 continue;
             }
             if runs.is_full() || (home != nid && !runs.is_empty()) {
@@ -336,7 +336,7 @@ impl<P: Platform> Allocator<P> {
                 slabs = 0;
             }
             nid = home;
-            self.unmake_slab(cache, slab, &mut runs);
+            self.clear_descriptor(cache, slab, &mut runs);
             slabs += 1;
         }
         if !runs.is_empty() {
@@ -346,9 +346,9 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Turns an empty slab that we own back into pages.
-    fn unmake_slab(&self, cache: &KmemCache<P>, slab: &Slab, runs: &mut Runs) {
+    fn clear_descriptor(&self, cache: &KmemCache<P>, slab: &Slab, runs: &mut Runs) {
         let page = self.zone.arena.page_of_slab(slab);
-        let pages = cache.oo.pages();
+        let pages = cache.geometry.pages();
         slab.set_kind(PageKind::None);
         // The next slab here starts over: count the epoch now, as its maker only writes.
         slab.set_epoch(slab.epoch().wrapping_add(1));

@@ -4,8 +4,8 @@
 //! |---|---|---|
 //! | partial | `lists.partial` | the list lock |
 //! | empty, listed | `lists.empty` (only with a reserve) | the list lock |
-//! | empty, ready | `at_hand`, at most 4 slabs | compare-and-swap and swap of one word |
-//! | pending | `strays`, a stack: a context that may not wait freed into it | lock-free |
+//! | empty, ready | `ready`, at most 4 slabs | compare-and-swap and swap of one word |
+//! | pending | `pending`, a stack: a context that may not wait freed into it | lock-free |
 //! | future | `ahead`: pages without a descriptor | compare-and-swap of one word |
 //!
 //! The next thread that holds the list lock lists the pending slabs. The counters `nr_partial` and
@@ -17,7 +17,7 @@ use crate::memory::{Arena, PageIndex};
 use crate::platform::Platform;
 use crate::policy::READY_SLABS;
 use crate::slab::empty_reserve::Reserve;
-use crate::slab::page_batch::Ahead;
+use crate::slab::page_batch::PageBatch;
 use crate::slab::state::{NO_SLAB, Slab};
 use crate::sync::Lock;
 use crate::sync::atomic::{AtomicU32, AtomicUsize};
@@ -169,11 +169,11 @@ pub struct Node<P> {
     nr_empty: AtomicUsize,
     /// Pending slabs: they have free slots and could not be listed without waiting. A stack, linked
     /// by page number.
-    strays: AtomicU32,
+    pending: AtomicU32,
     /// Ready slabs, by page number: empty, taken without the lock.
-    at_hand: [AtomicU32; READY_SLABS],
+    ready: [AtomicU32; READY_SLABS],
     /// Pages for future slabs.
-    pub(crate) ahead: Ahead,
+    pub(crate) ahead: PageBatch,
     /// Slabs on this node, with those whose pages wait in `ahead`.
     pub nr_slabs: AtomicUsize,
 }
@@ -185,9 +185,9 @@ impl<P: Platform> Node<P> {
             lists: Lock::new(Lists::new()),
             nr_partial: AtomicUsize::new(0),
             nr_empty: AtomicUsize::new(0),
-            strays: AtomicU32::new(NO_SLAB),
-            at_hand: [const { AtomicU32::new(NO_SLAB) }; READY_SLABS],
-            ahead: Ahead::new(),
+            pending: AtomicU32::new(NO_SLAB),
+            ready: [const { AtomicU32::new(NO_SLAB) }; READY_SLABS],
+            ahead: PageBatch::new(),
             nr_slabs: AtomicUsize::new(0),
         }
     }
@@ -196,12 +196,12 @@ impl<P: Platform> Node<P> {
     pub(crate) fn stash(&self, arena: &Arena, slab: &Slab) {
         let page = arena.page_of_slab(slab).0;
         // Relaxed: confirmed by the compare-and-swap.
-        let mut head = self.strays.load(Relaxed);
+        let mut head = self.pending.load(Relaxed);
         loop {
             slab.set_next(head);
             // Release: the thread that takes the stack sees the slab and its link.
             match self
-                .strays
+                .pending
                 .compare_exchange_weak(head, page, Release, Relaxed)
             {
                 Ok(_) => return,
@@ -212,9 +212,9 @@ impl<P: Platform> Node<P> {
 
     /// Whether there are pending slabs; may be stale.
     #[inline]
-    pub(crate) fn has_strays(&self) -> bool {
+    pub(crate) fn has_pending(&self) -> bool {
         // Relaxed: a peek, may be stale.
-        self.strays.load(Relaxed) != NO_SLAB
+        self.pending.load(Relaxed) != NO_SLAB
     }
 
     /// Makes empty slabs of the reserve ready, as far as there is room; under the list lock.
@@ -223,42 +223,42 @@ impl<P: Platform> Node<P> {
             && let Some(slab) = lists.empty.first(arena)
         {
             lists.empty.remove(arena, slab);
-            if !self.put_at_hand(arena, slab) {
+            if !self.put_ready(arena, slab) {
                 return lists.empty.push_front(arena, slab);
             }
         }
     }
 
     /// Makes an empty slab of the caller's ready; false if there is no room.
-    pub(crate) fn put_at_hand(&self, arena: &Arena, slab: &Slab) -> bool {
+    pub(crate) fn put_ready(&self, arena: &Arena, slab: &Slab) -> bool {
         let page = arena.page_of_slab(slab).0;
         let put = |hand: &AtomicU32| {
             // Release: the thread that takes the slab sees it as it is now.
             let put = hand.compare_exchange(NO_SLAB, page, Release, Relaxed);
             put.is_ok()
         };
-        self.at_hand.iter().any(put)
+        self.ready.iter().any(put)
     }
 
     /// Takes a ready slab, without the list lock.
-    pub(crate) fn take_at_hand<'a>(&self, arena: &'a Arena) -> Option<&'a Slab> {
+    pub(crate) fn take_ready<'a>(&self, arena: &'a Arena) -> Option<&'a Slab> {
         let take = |hand: &AtomicU32| {
             // Relaxed: a peek; the swap decides.
             if hand.load(Relaxed) == NO_SLAB {
                 return None;
             }
-            // Acquire: pairs with `put_at_hand`.
+            // Acquire: pairs with `put_ready`.
             let page = hand.swap(NO_SLAB, Acquire);
             (page != NO_SLAB).then(|| arena.slab(PageIndex(page)))
         };
-        let slab = self.at_hand.iter().find_map(take)?;
+        let slab = self.ready.iter().find_map(take)?;
         slab.set_partial(false);
         Some(slab)
     }
 
     /// Takes an empty slab, ready or listed; under the list lock.
     pub(crate) fn take_empty<'a>(&self, arena: &'a Arena, lists: &mut Lists) -> Option<&'a Slab> {
-        self.take_at_hand(arena).or_else(|| {
+        self.take_ready(arena).or_else(|| {
             let slab = lists.empty.first(arena)?;
             lists.empty.remove(arena, slab);
             slab.set_partial(false);
@@ -270,25 +270,25 @@ impl<P: Platform> Node<P> {
     fn nr_at_hand(&self) -> usize {
         // Relaxed: a peek, may be stale.
         let taken = |hand: &&AtomicU32| hand.load(Relaxed) != NO_SLAB;
-        self.at_hand.iter().filter(taken).count()
+        self.ready.iter().filter(taken).count()
     }
 
     /// Lists the pending and the ready slabs; under the list lock.
-    pub(crate) fn absorb_all(&self, arena: &Arena, lists: &mut Lists, reserve: bool) {
-        while let Some(slab) = self.take_at_hand(arena) {
+    pub(crate) fn drain_all_pending(&self, arena: &Arena, lists: &mut Lists, reserve: bool) {
+        while let Some(slab) = self.take_ready(arena) {
             lists.add(arena, slab, reserve);
             self.note(lists);
         }
-        self.absorb(arena, lists, reserve);
+        self.drain_pending(arena, lists, reserve);
     }
 
     /// Lists the pending slabs; under the list lock.
-    pub(crate) fn absorb(&self, arena: &Arena, lists: &mut Lists, reserve: bool) {
-        if !self.has_strays() {
+    pub(crate) fn drain_pending(&self, arena: &Arena, lists: &mut Lists, reserve: bool) {
+        if !self.has_pending() {
             return;
         }
         // Acquire: the slabs and their links. All at once, so there is no ABA problem.
-        let mut page = self.strays.swap(NO_SLAB, Acquire);
+        let mut page = self.pending.swap(NO_SLAB, Acquire);
         while page != NO_SLAB {
             let slab = arena.slab(PageIndex(page));
             page = slab.next();
@@ -316,7 +316,7 @@ impl<P: Platform> Node<P> {
     #[inline]
     pub(crate) fn lists_nothing(&self, reserve: bool) -> bool {
         let empty = reserve && self.nr_empty() > 0;
-        !(self.nr_partial() > 0 || self.has_strays() || empty)
+        !(self.nr_partial() > 0 || self.has_pending() || empty)
     }
 
     /// Number of slabs; may be stale.

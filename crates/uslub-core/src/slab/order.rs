@@ -117,7 +117,7 @@ pub const fn sheaf_capacity(size: usize) -> usize {
 /// assert_eq!(uslub_core::slab::order::whole_slabs(250, 16), 250);
 /// assert_eq!(uslub_core::slab::order::whole_slabs(60, 64), 60);
 /// ```
-pub const fn whole_slabs(most: usize, objects: usize) -> usize {
+pub const fn round_to_slabs(most: usize, objects: usize) -> usize {
     if objects > most || objects <= SLAB_MULTIPLE_MIN_OBJECTS {
         return most;
     }
@@ -131,7 +131,7 @@ pub const fn whole_slabs(most: usize, objects: usize) -> usize {
 /// use uslub_core::slab::order::whole_sheaves;
 /// assert_eq!((whole_sheaves(256), whole_sheaves(128), whole_sheaves(170)), (250, 125, 170));
 /// ```
-pub const fn whole_sheaves(objects: u32) -> u32 {
+pub const fn round_to_sheaves(objects: u32) -> u32 {
     let over = objects % (INITIAL_CAPACITY_MAX as u32 / 2);
     if over <= objects / 32 {
         objects - over

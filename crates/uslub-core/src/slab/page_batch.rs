@@ -18,9 +18,9 @@ use crate::memory::PageIndex;
 use crate::sync::atomic::AtomicU64;
 
 /// The batch of a node; the module describes the word.
-pub(crate) struct Ahead(AtomicU64);
+pub(crate) struct PageBatch(AtomicU64);
 
-impl Ahead {
+impl PageBatch {
     pub(crate) const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn pages_come_out_in_order_and_once() {
-        let ahead = Ahead::new();
+        let ahead = PageBatch::new();
         assert_eq!((ahead.take(4), ahead.take_all()), (None, None));
         assert!(ahead.put(PageIndex(0), 3));
         assert!(!ahead.put(PageIndex(100), 1));

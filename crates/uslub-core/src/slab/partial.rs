@@ -69,10 +69,10 @@ impl<P: Platform> Allocator<P> {
         gone: &mut SlabList,
     ) {
         let arena = &self.zone.arena;
-        node.absorb_all(arena, &mut lists, true);
+        node.drain_all_pending(arena, &mut lists, true);
         let empty = lists.empty.len();
         let in_use = node.nr_slabs().saturating_sub(empty);
-        let surplus = (lists.reserve).surplus(empty, in_use, cache.oo.bytes(), now);
+        let surplus = (lists.reserve).surplus(empty, in_use, cache.geometry.bytes(), now);
         for _ in 0..surplus.min(SURPLUS_BATCH_SLABS) {
             // The oldest: the newer ones' cache lines may still be in a CPU's cache.
             if let Some(slab) = lists.empty.last(arena) {

@@ -16,7 +16,7 @@ use crate::gfp::Gfp;
 use crate::platform::Platform;
 use crate::slab::node::{Lists, Node, SlabList};
 use crate::slab::state::Slab;
-use crate::slab::take::{Outcome, Refill};
+use crate::slab::take::{Ownership, Refill};
 
 impl<P: Platform> Allocator<P> {
     /// Takes at least `min` objects, at most as many as `out` holds; returns how many. Fewer than
@@ -59,7 +59,7 @@ impl<P: Platform> Allocator<P> {
         while refill.missing() > 0 {
             let wanted = refill.filled..refill.min;
             let before = refill.filled;
-            refill.filled += self.use_up_new_slabs(cache, nid, &mut refill.out[wanted]);
+            refill.filled += self.alloc_entire_slabs(cache, nid, &mut refill.out[wanted]);
             if refill.missing() == 0 {
                 break;
             }
@@ -78,7 +78,7 @@ impl<P: Platform> Allocator<P> {
     /// Takes from an empty slab that we own. A slab with free slots left becomes first in the list.
     #[inline(never)]
     fn refill_from_empty(&self, refill: &mut Refill<'_, P>, node: &Node<P>, slab: &Slab) {
-        if self.take_from(refill, slab) == Outcome::Gone {
+        if self.take_from(refill, slab) == Ownership::Gone {
             return;
         }
         match self.lock_lists(refill.cache, node, refill.gfp.may_spin()) {
@@ -101,7 +101,7 @@ impl<P: Platform> Allocator<P> {
             return;
         };
         let overflow = refill.overflow.take();
-        node.absorb(arena, &mut lists, has_reserve);
+        node.drain_pending(arena, &mut lists, has_reserve);
         while !refill.room().is_empty() {
             if let Some(slab) = lists.empty.first(arena)
                 && lists.partial.is_empty()
@@ -112,7 +112,7 @@ impl<P: Platform> Allocator<P> {
             let Some(slab) = lists.partial.first(arena) else {
                 break;
             };
-            if self.take_from(refill, slab) == Outcome::Ours {
+            if self.take_from(refill, slab) == Ownership::Ours {
                 break;
             }
             lists.partial.remove(arena, slab);
@@ -124,9 +124,9 @@ impl<P: Platform> Allocator<P> {
 
     #[inline(never)]
     fn refill_from_node(&self, refill: &mut Refill<'_, P>, node: &Node<P>) {
-        if node.nr_partial() == 0 && !node.has_strays() {
+        if node.nr_partial() == 0 && !node.has_pending() {
             while refill.missing() > 0
-                && let Some(slab) = node.take_at_hand(&self.zone.arena)
+                && let Some(slab) = node.take_ready(&self.zone.arena)
             {
                 self.refill_from_empty(refill, node, slab);
             }
@@ -148,7 +148,7 @@ impl<P: Platform> Allocator<P> {
             return;
         }
         let (min, max) = (refill.missing(), refill.room().len());
-        let Some(isolated) = self.isolate(cache, node, min, max, refill.gfp) else {
+        let Some(isolated) = self.detach_partial(cache, node, min, max, refill.gfp) else {
             return;
         };
         let mut rest = SlabList::new();
@@ -156,14 +156,14 @@ impl<P: Platform> Allocator<P> {
         while let Some(slab) = at {
             // Read first: a slab that left us may be in another list.
             at = SlabList::after(arena, slab);
-            if refill.room().is_empty() || self.take_from(refill, slab) == Outcome::Ours {
+            if refill.room().is_empty() || self.take_from(refill, slab) == Ownership::Ours {
                 rest.push_back(arena, slab);
             }
         }
         if !rest.is_empty()
             && let Some(mut lists) = self.lock_lists(cache, node, true)
         {
-            self.list_again(cache, &mut lists, rest);
+            self.relist(cache, &mut lists, rest);
             node.note(&lists);
         }
     }
@@ -191,7 +191,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Lists isolated slabs with free slots again.
-    fn list_again(&self, cache: &KmemCache<P>, lists: &mut Lists, mut rest: SlabList) {
+    fn relist(&self, cache: &KmemCache<P>, lists: &mut Lists, mut rest: SlabList) {
         let arena = &self.zone.arena;
         let mut at = rest.first(arena);
         if !cache.has_reserve() {
@@ -208,7 +208,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Removes slabs with about `min` to `max` free slots from the list.
-    fn isolate(
+    fn detach_partial(
         &self,
         cache: &KmemCache<P>,
         node: &Node<P>,
@@ -218,14 +218,14 @@ impl<P: Platform> Allocator<P> {
     ) -> Option<SlabList> {
         let arena = &self.zone.arena;
         let mut lists = self.lock_lists(cache, node, gfp.may_spin())?;
-        node.absorb(arena, &mut lists, cache.has_reserve());
+        node.drain_pending(arena, &mut lists, cache.has_reserve());
         let mut isolated = SlabList::new();
         let mut free = 0;
         while free < max
             && let Some(slab) = lists.partial.first(arena)
         {
             // A lower bound: frees may push meanwhile.
-            let more = (cache.oo.objects - slab.state().inuse()) as usize;
+            let more = (cache.geometry.objects - slab.state().inuse()) as usize;
             if free >= min && free + more > max {
                 break;
             }
@@ -238,7 +238,7 @@ impl<P: Platform> Allocator<P> {
             && let Some(slab) = node.take_empty(arena, &mut lists)
         {
             isolated.push_back(arena, slab);
-            free += cache.oo.objects as usize;
+            free += cache.geometry.objects as usize;
             let left = lists.empty.len();
             lists.reserve.took(left, node.nr_slabs() - left);
         }

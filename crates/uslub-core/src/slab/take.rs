@@ -82,7 +82,7 @@ impl<'a, P: Platform> Refill<'a, P> {
 
 /// The state of an isolated slab after a take.
 #[derive(PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum Ownership {
     /// It has free slots and still belongs to the caller.
     Ours,
     /// It is full, or another thread has listed it.
@@ -110,26 +110,26 @@ impl<P: Platform> Allocator<P> {
     /// Takes objects out of a slab that we own: as many as the refill has room for, and the rest if
     /// it can be spilled.
     #[inline]
-    pub(crate) fn take_from(&self, refill: &mut Refill<'_, P>, slab: &Slab) -> Outcome {
+    pub(crate) fn take_from(&self, refill: &mut Refill<'_, P>, slab: &Slab) -> Ownership {
         let cache = refill.cache;
-        let objects = cache.oo.objects as usize;
-        if cache.leaves_whole() && refill.room().len() >= objects && slab.state().inuse() == 0 {
-            self.take_whole(cache, slab, &mut refill.room()[..objects]);
+        let objects = cache.geometry.objects as usize;
+        if cache.can_alloc_entire() && refill.room().len() >= objects && slab.state().inuse() == 0 {
+            self.take_entire(cache, slab, &mut refill.room()[..objects]);
             refill.filled += objects;
-            return Outcome::Gone;
+            return Ownership::Gone;
         }
         let mut rest = Rest::NONE;
-        let outcome = self.take_some(refill, slab, &mut rest);
+        let outcome = self.take_partial(refill, slab, &mut rest);
         if rest.count == 0 {
             return outcome;
         }
-        // Not in `take_some`: both functions need much stack.
+        // Not in `take_partial`: both functions need much stack.
         self.return_rest(cache, slab, &rest)
     }
 
     /// Takes all objects out of a slab that we own, with none in use: no thread can push, and its
     /// links are dropped.
-    fn take_whole(&self, cache: &KmemCache<P>, slab: &Slab, out: &mut [*mut u8]) {
+    fn take_entire(&self, cache: &KmemCache<P>, slab: &Slab, out: &mut [*mut u8]) {
         slab.set_epoch(slab.epoch().wrapping_add(1));
         slab.set_position(out.len() as u16);
         slab.set_state(State::without_list(out.len() as u32));
@@ -138,10 +138,10 @@ impl<P: Platform> Allocator<P> {
 
     /// As [`take_from`](Self::take_from), for any slab; the caller returns `rest`.
     #[inline(never)]
-    fn take_some(&self, refill: &mut Refill<'_, P>, slab: &Slab, rest: &mut Rest) -> Outcome {
+    fn take_partial(&self, refill: &mut Refill<'_, P>, slab: &Slab, rest: &mut Rest) -> Ownership {
         let (cache, gfp) = (refill.cache, refill.gfp);
         let (out, overflow) = (&mut refill.out[refill.filled..], &mut refill.overflow);
-        let objects = cache.oo.objects;
+        let objects = cache.geometry.objects;
         let position = u32::from(slab.position());
         let mut old = slab.state();
         // Constructed objects stay constructed: such a slab does not start over.
@@ -202,9 +202,9 @@ impl<P: Platform> Allocator<P> {
         let taken = from_list + fresh_out;
         self.emit(cache, slab, base, first, &mut out[from_list..taken]);
         let outcome = if new.inuse() < objects {
-            Outcome::Ours
+            Ownership::Ours
         } else {
-            Outcome::Gone
+            Ownership::Gone
         };
         let left = listed - from_list;
         if let Some(overflow) = overflow.as_mut().filter(|_| spilled > 0) {
@@ -244,7 +244,7 @@ impl<P: Platform> Allocator<P> {
         // SAFETY: a slot of the slab, free, and detached by us.
         let next = unsafe { cache.links_of(slab).take(object) };
         let offset = (next as usize).wrapping_sub(base as usize);
-        if !next.is_null() && (offset >= cache.oo.bytes() || !cache.is_slot(offset)) {
+        if !next.is_null() && (offset >= cache.geometry.bytes() || !cache.is_slot(offset)) {
             self.corrupt(
                 cache,
                 object,
@@ -280,14 +280,14 @@ impl<P: Platform> Allocator<P> {
     /// refill, since no free lists it. A's objects count as in use all the time. So no slab becomes
     /// empty, or is discarded, during a return.
     #[inline(never)]
-    fn return_rest(&self, cache: &KmemCache<P>, slab: &Slab, rest: &Rest) -> Outcome {
+    fn return_rest(&self, cache: &KmemCache<P>, slab: &Slab, rest: &Rest) -> Ownership {
         let Rest { left, head, count } = *rest;
         let base = self.slab_base(slab);
         let offset = head as usize - base as usize;
         let back = left.with(Some(offset), left.inuse() - count as u32);
         loop {
             match cache.change(slab, left, back) {
-                Ok(()) => return Outcome::Ours,
+                Ok(()) => return Ownership::Ours,
                 Err(now) if now == left => {}
                 Err(_) => break,
             }
@@ -298,11 +298,11 @@ impl<P: Platform> Allocator<P> {
             // SAFETY: a slot of the slab, free, and detached by us.
             tail = unsafe { cache.links_of(slab).get(tail) };
             let offset = (tail as usize).wrapping_sub(base as usize);
-            if offset >= cache.oo.bytes() {
+            if offset >= cache.geometry.bytes() {
                 self.corrupt(cache, tail, "a freelist ends before its count");
             }
         }
-        if left.inuse() == cache.oo.objects {
+        if left.inuse() == cache.geometry.objects {
             // The slab looked full, so the free has listed it.
             let detached = Detached {
                 slab,
@@ -311,7 +311,7 @@ impl<P: Platform> Allocator<P> {
                 count,
             };
             self.slab_free(cache, detached, Gfp::KERNEL);
-            return Outcome::Gone;
+            return Ownership::Gone;
         }
         let mut old = slab.state();
         loop {
@@ -325,7 +325,7 @@ impl<P: Platform> Allocator<P> {
                 old,
                 old.with(Some(offset), old.inuse() - count as u32),
             ) {
-                Ok(()) => return Outcome::Ours,
+                Ok(()) => return Ownership::Ours,
                 Err(now) => old = now,
             }
         }

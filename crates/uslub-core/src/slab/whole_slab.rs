@@ -55,7 +55,7 @@ impl<P: Platform> Allocator<P> {
         slab: &Slab,
         objects: &[*mut u8],
     ) -> usize {
-        let count = cache.oo.objects as usize;
+        let count = cache.geometry.objects as usize;
         if objects.len() < count
             || !self.empty_whole(cache, slab, &objects[objects.len() - count..])
         {
@@ -68,8 +68,8 @@ impl<P: Platform> Allocator<P> {
     /// owns the slab.
     fn empty_whole(&self, cache: &KmemCache<P>, slab: &Slab, objects: &[*mut u8]) -> bool {
         let whole = !cache.keeps_its_freelist()
-            && slab.state() == State::without_list(cache.oo.objects)
-            && self.are_all(cache, slab, objects);
+            && slab.state() == State::without_list(cache.geometry.objects)
+            && self.covers_slab(cache, slab, objects);
         if whole {
             slab.set_state(State::without_list(0));
             slab.set_partial(false);
@@ -105,7 +105,7 @@ impl<P: Platform> Allocator<P> {
         gone: &mut SlabList,
         gfp: Gfp,
     ) -> usize {
-        let (count, bytes) = (cache.oo.objects as usize, cache.oo.bytes());
+        let (count, bytes) = (cache.geometry.objects as usize, cache.geometry.bytes());
         let begins_with_one = |all: &[*mut u8]| is_near(all[0], all[count - 1], bytes);
         if !objects.get(..count).is_some_and(begins_with_one)
             && !may_have_whole(&[objects], count, bytes)
@@ -125,7 +125,7 @@ impl<P: Platform> Allocator<P> {
         gone: &mut SlabList,
         gfp: Gfp,
     ) -> usize {
-        let (count, bytes) = (cache.oo.objects as usize, cache.oo.bytes());
+        let (count, bytes) = (cache.geometry.objects as usize, cache.geometry.bytes());
         let (mut at, mut left) = (0, 0);
         // The pieces of the last two slabs with a rest, one after the other.
         let (mut older, mut newer) = (0..0, 0..0);
@@ -133,7 +133,7 @@ impl<P: Platform> Allocator<P> {
             slabs: SlabList::new(),
             count: 0,
             whose,
-            offered: self.are_slabs_offered(cache, objects.len()),
+            offered: self.are_slabs_handed_off(cache, objects.len()),
         };
         while at < objects.len() {
             // Most whole slabs lie in one piece: one check is enough for them.
@@ -183,7 +183,7 @@ impl<P: Platform> Allocator<P> {
     /// Empties a slab if the objects, all in this slab, are all of its objects; returns whether
     /// they are.
     fn note_whole(&self, cache: &KmemCache<P>, objects: &[*mut u8], emptied: &mut Emptied) -> bool {
-        if objects.len() != cache.oo.objects as usize {
+        if objects.len() != cache.geometry.objects as usize {
             return false;
         }
         if emptied.whose == Whose::Anyones && self.cache_id_of(objects[0]) != Some(cache.id) {
@@ -204,7 +204,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Frees objects that found no room, together with the objects of this CPU's full sheaves, and
     /// keeps the newest in the sheaves. Returns whether it did; if not, nothing changed.
-    pub(crate) fn free_with_own(
+    pub(crate) fn free_with_full_sheaves(
         &self,
         cache: &KmemCache<P>,
         objects: &mut [*mut u8],
@@ -215,22 +215,22 @@ impl<P: Platform> Allocator<P> {
         if cache.keeps_its_freelist() || objects.len() > most {
             return false;
         }
-        let Some(newer) = self.take_own(cache, sheaf::top_is_full) else {
+        let Some(newer) = self.detach_local(cache, sheaf::top_is_full) else {
             return false;
         };
-        let older = match self.glance(cache.id.spare()) {
+        let older = match self.peek(cache.id.spare()) {
             0 => self.empty_sheaf(cache, gfp),
-            spare if sheaf::top_is_full(spare) => self.take_spare(cache, spare),
+            spare if sheaf::top_is_full(spare) => self.detach_spare(cache, spare),
             _ => None,
         };
         let Some(older) = older else {
-            self.place_filled(cache, newer, gfp);
+            self.install_filled(cache, newer, gfp);
             return false;
         };
         let mut gone = SlabList::new();
         let (main, spare, placed) = self.make_room(cache, older, newer, objects, &mut gone, gfp);
-        self.place_roomy(cache, main, gfp);
-        self.place_spare(cache, spare, gfp);
+        self.install_with_room(cache, main, gfp);
+        self.install_spare(cache, spare, gfp);
         self.push_to_slabs(cache, &mut objects[placed..], &mut gone, gfp);
         self.discard_list(cache, gone);
         true
@@ -238,7 +238,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Makes room in a full sheaf that was the spare: evicts its whole slabs, or its oldest
     /// objects. Slabs that must go back to the page layer go to `gone`.
-    pub(crate) fn make_roomy(
+    pub(crate) fn evict_for_one(
         &self,
         cache: &KmemCache<P>,
         mut sheaf: Sheaf,
@@ -247,18 +247,18 @@ impl<P: Platform> Allocator<P> {
     ) -> Sheaf {
         self.flush_whole_slabs(cache, &mut sheaf, gone, gfp);
         if sheaf.is_empty() {
-            return self.fit(cache, sheaf);
+            return self.adjust_capacity(cache, sheaf);
         }
         if cache.keeps_its_freelist() {
             self.flush_sheaf_but_keep(cache, &mut sheaf, gone, gfp);
-            return self.fit(cache, sheaf);
+            return self.adjust_capacity(cache, sheaf);
         }
-        let Some(newer) = self.take_own(cache, sheaf::top_is_full) else {
+        let Some(newer) = self.detach_local(cache, sheaf::top_is_full) else {
             self.flush_sheaf_but_keep(cache, &mut sheaf, gone, gfp);
-            return self.fit(cache, sheaf);
+            return self.adjust_capacity(cache, sheaf);
         };
         let (main, spare, _) = self.make_room(cache, sheaf, newer, &[], gone, gfp);
-        self.place_spare(cache, spare, gfp);
+        self.install_spare(cache, spare, gfp);
         main
     }
 
@@ -295,13 +295,13 @@ impl<P: Platform> Allocator<P> {
         let scratch = together.then(|| self.meta.scratch(&self.platform, gfp));
         let Some(mut scratch) = scratch.flatten() else {
             self.flush_sheaf_but_keep(cache, &mut older, gone, gfp);
-            older = self.fit(cache, older);
-            let rest = fill(&mut older, objects).len();
-            return (older, newer, objects.len() - rest);
+            older = self.adjust_capacity(cache, older);
+            let placed = older.extend_from(objects);
+            return (older, newer, placed);
         };
         // SAFETY: this thread owns it until `give_scratch`.
         let all = unsafe { scratch.as_mut() };
-        let (older, newer) = self.make_room_in(cache, older, newer, objects, all, gone, gfp);
+        let (older, newer) = self.evict_among(cache, older, newer, objects, all, gone, gfp);
         self.meta.give_scratch(scratch);
         debug_assert!(!newer.is_full());
         (newer, older, objects.len())
@@ -311,7 +311,7 @@ impl<P: Platform> Allocator<P> {
     /// room.
     #[inline(never)]
     #[expect(clippy::too_many_arguments, reason = "a record of them takes stack")]
-    fn make_room_in(
+    fn evict_among(
         &self,
         cache: &KmemCache<P>,
         mut older: Sheaf,
@@ -357,23 +357,31 @@ impl<P: Platform> Allocator<P> {
         };
         older.truncate(0);
         newer.truncate(0);
-        (older, newer) = (self.fit(cache, older), self.fit(cache, newer));
+        (older, newer) = (
+            self.adjust_capacity(cache, older),
+            self.adjust_capacity(cache, newer),
+        );
         let capacity = older.capacity() + newer.capacity();
-        let first = oldest_to_go(&all[..left], left < passed, capacity, cache.oo.bytes());
+        let first = eviction_count(
+            &all[..left],
+            left < passed,
+            capacity,
+            cache.geometry.bytes(),
+        );
         self.push_to_slabs(cache, &mut all[..first], gone, gfp);
         let mut kept = &all[first..left];
         let flushed = (passed - objects.len()).saturating_sub(kept.len());
         self.count(cache, StatItem::SheafFlush, flushed);
         if kept.len() >= newer.capacity() {
-            kept = fill(&mut older, kept);
+            kept = &kept[older.extend_from(kept)..];
         }
-        let rest = fill(&mut newer, kept);
-        debug_assert!(rest.is_empty());
+        let placed = newer.extend_from(kept);
+        debug_assert_eq!(placed, kept.len());
         (older, newer)
     }
 
     /// Installs a sheaf as this CPU's spare if the CPU has none; otherwise stores or flushes it.
-    pub(crate) fn place_spare(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
+    pub(crate) fn install_spare(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
         let top = sheaf.into_top();
         if !self.swap(cache.id.spare(), 0, top) {
             // SAFETY: it is in no slot, so this thread still owns it.
@@ -420,7 +428,7 @@ impl<P: Platform> Allocator<P> {
         let reserve = cache.has_reserve();
         while let Some(slab) = emptied.first(arena) {
             emptied.remove(arena, slab);
-            if reserve && node.put_at_hand(arena, slab) {
+            if reserve && node.put_ready(arena, slab) {
                 continue;
             }
             if gfp.may_spin() && (reserve || node.nr_partial() >= cache.min_partial) {
@@ -474,7 +482,11 @@ fn may_have_whole_in<P: Platform>(
     objects: &[*mut u8],
 ) -> bool {
     let parts = [older.objects(), newer.objects(), objects];
-    may_have_whole(&parts, cache.oo.objects as usize, cache.oo.bytes())
+    may_have_whole(
+        &parts,
+        cache.geometry.objects as usize,
+        cache.geometry.bytes(),
+    )
 }
 
 /// Objects at the start of a non-empty array that lie in the slab of the first.
@@ -506,17 +518,8 @@ pub(crate) fn is_near(a: *mut u8, b: *mut u8, bytes: usize) -> bool {
     (a as usize ^ b as usize) < bytes
 }
 
-/// Moves the first objects of an array into a sheaf, as many as fit; returns the others.
-fn fill<'a>(sheaf: &mut Sheaf, objects: &'a [*mut u8]) -> &'a [*mut u8] {
-    let room = sheaf.room();
-    let (first, rest) = objects.split_at(room.len().min(objects.len()));
-    room[..first.len()].copy_from_slice(first);
-    sheaf.grow(first.len());
-    rest
-}
-
 /// Objects that stay in sheaves of `capacity` when room is made, at most.
-fn most_kept(capacity: usize) -> usize {
+fn retained_limit(capacity: usize) -> usize {
     capacity * 3 / 4
 }
 
@@ -525,8 +528,8 @@ fn most_kept(capacity: usize) -> usize {
 /// objects that may follow. If whole slabs were freed (`whole`), only the last slab's objects wait:
 /// the next slab then begins where a sheaf does.
 #[inline(never)]
-fn oldest_to_go(objects: &[*mut u8], whole: bool, capacity: usize, bytes: usize) -> usize {
-    let (len, most) = (objects.len(), most_kept(capacity));
+fn eviction_count(objects: &[*mut u8], whole: bool, capacity: usize, bytes: usize) -> usize {
+    let (len, most) = (objects.len(), retained_limit(capacity));
     let Some(&last) = objects.last() else {
         return 0;
     };

@@ -7,7 +7,7 @@ use crate::policy::RANGE_CHECK_MIN;
 ///
 /// The bounds are less than 2^63 bytes apart; the addresses may be any.
 #[inline]
-pub(crate) fn lie_within(addresses: &[*mut u8], (first, last): (usize, usize)) -> bool {
+pub(crate) fn all_in_range(addresses: &[*mut u8], (first, last): (usize, usize)) -> bool {
     if addresses.len() >= RANGE_CHECK_MIN {
         let (all, any) = addresses.iter().fold((usize::MAX, 0), |(all, any), &a| {
             (all & a as usize, any | a as usize)
@@ -47,8 +47,8 @@ mod tests {
                     (usize::MAX, false),
                 ] {
                     addresses[at] = without_provenance_mut(address);
-                    assert_eq!(lie_within(&addresses, (first, last)), is_within);
-                    assert!(!lie_within(&addresses, (first, first - 1)));
+                    assert_eq!(all_in_range(&addresses, (first, last)), is_within);
+                    assert!(!all_in_range(&addresses, (first, first - 1)));
                 }
                 addresses[at] = without_provenance_mut(first);
             }

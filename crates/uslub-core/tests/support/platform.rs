@@ -346,7 +346,7 @@ unsafe impl Platform for Virtual {
         self.memory().offered.extend(addresses);
     }
 
-    fn offer_array(&self, array: &mut [*mut u8]) {
+    fn handoff_lines(&self, array: &mut [*mut u8]) {
         for line in array.chunks_mut(8) {
             let word = &raw mut line[0];
             // SAFETY: borrowed.

@@ -152,7 +152,7 @@ unsafe impl Platform for Faulty {
         unsafe { self.linux.push_many(table, slot, objects) }
     }
 
-    unsafe fn push_many_within(
+    unsafe fn push_many_checked(
         &self,
         table: &Table,
         slot: Slot,
@@ -160,7 +160,7 @@ unsafe impl Platform for Faulty {
         bounds: (usize, usize),
     ) -> bool {
         // SAFETY: see above.
-        unsafe { (self.linux).push_many_within(table, slot, objects, bounds) }
+        unsafe { (self.linux).push_many_checked(table, slot, objects, bounds) }
     }
 
     unsafe fn exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool {

@@ -29,7 +29,7 @@ const OTHERS: [usize; 2] = [8 + 8, 4 + 2 + 1];
 pub const BLOCK: usize = 8;
 /// Objects of a bulk call that is copied in another way, at least.
 const LARGE: usize = 128;
-/// The first object in the hand, and the last that may be pushed by [`push_many_within`].
+/// The first object in the hand, and the last that may be pushed by [`push_many_checked`].
 pub const BOUNDS: (usize, usize) = (0x2000, 0x20ff);
 /// Words of memory that bulk calls copy from or to.
 const ARRAY: usize = 1024;
@@ -256,7 +256,7 @@ static OPERATIONS: [Operation; 7] = [
     Operation {
         name: "push_many_within",
         prepare: |world| world.fill_hand(BLOCK),
-        run: push_many_within,
+        run: push_many_checked,
         model: all_are_pushed,
     },
 ];
@@ -317,7 +317,7 @@ fn push_many(world: &mut World) -> bool {
 }
 
 #[inline(never)]
-fn push_many_within(world: &mut World) -> bool {
+fn push_many_checked(world: &mut World) -> bool {
     loop {
         // Other tests say otherwise.
         uslub_rseq::move_wide(true);
@@ -335,7 +335,7 @@ pub fn push_within(world: &mut World, bounds: (usize, usize)) -> Option<bool> {
     let objects = world.bulk();
     // SAFETY: as in `push`.
     let done = unsafe {
-        uslub_rseq::push_many_within::<{ COUNT * 8 }>(&area, table, SLOT * 8, objects, bounds)
+        uslub_rseq::push_many_checked::<{ COUNT * 8 }>(&area, table, SLOT * 8, objects, bounds)
     };
     if done == Some(true) {
         world.hand.clear();

@@ -84,7 +84,7 @@ fn one(
     let (steps, spent, peak) = both(&strategy, grace, &mut trees, phase)?;
     let mut counts = counters.since(&strategy, steps)?;
     counts.step_ns = Some(2.0 * spent.as_nanos() as f64 / steps as f64);
-    counts.peak_mib = (peak * strategy.cache.oo.bytes()) as f64 / f64::from(1 << 20);
+    counts.peak_mib = (peak * strategy.cache.geometry.bytes()) as f64 / f64::from(1 << 20);
     idle(grace, &strategy, idle_for);
     counts = counts.at_idle(&strategy);
     end(&strategy, &mut trees)?;

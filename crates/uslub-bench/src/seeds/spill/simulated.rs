@@ -114,7 +114,7 @@ fn one(
     let counters = Counters::look(&strategy)?;
     play(&mut trees, steps);
     let mut counts = counters.since(&strategy, steps * CPUS)?;
-    counts.peak_mib = (peak * strategy.cache.oo.bytes()) as f64 / f64::from(1 << 20);
+    counts.peak_mib = (peak * strategy.cache.geometry.bytes()) as f64 / f64::from(1 << 20);
     world.idle();
     counts = counts.at_idle(&strategy);
     end(&strategy, &mut trees)?;
