@@ -96,7 +96,7 @@ pub fn at_once(strategy: &Strategy<'_, Linux>, objects: &mut [*mut u8]) -> bool 
     done
 }
 
-/// Like [`bulks`], but the free does not check each object.
+/// Like [`at_once`], but the free does not check each object.
 #[inline(never)]
 pub fn at_once_unchecked(strategy: &Strategy<'_, Linux>, objects: &mut [*mut u8]) -> bool {
     let Strategy { slub, cache } = strategy;

@@ -1,15 +1,14 @@
-//! The restartable sequences as they are written: the assembly of `uslub-rseq`, read and carried
-//! out step by step.
+//! An interpreter of the restartable sequences: it parses the assembly of `uslub-rseq` and executes
+//! it step by step. `explore` runs several threads with it.
 //!
-//! What is read is the source text itself, so a change of the sequences is a change of the model.
-//! Only the instructions that the sequences use are known; another one ends the reading with a
-//! panic.
+//! The parser reads the source text itself, so a change of the sequences changes the model. It
+//! knows only the instructions that the sequences use, and panics at any other instruction.
 
 use std::collections::BTreeMap;
 
 const SOURCE: &str = include_str!("../../uslub-rseq/src/x86_64.rs");
 
-/// A value that operands lead to.
+/// An address or a value of an operand.
 #[derive(Clone, Debug)]
 enum Expression {
     Number(u64),
@@ -21,11 +20,11 @@ enum Expression {
 
 #[derive(Clone, Debug)]
 enum Operand {
-    /// A register and the bits of it that count.
+    /// A register and the mask of its used bits.
     Register(usize, u64),
     Value(Expression),
     Memory(Expression),
-    /// In the thread's area.
+    /// A word in the thread's rseq area.
     Area(Expression),
 }
 
@@ -33,7 +32,7 @@ enum Operand {
 struct Instruction {
     name: String,
     operands: Vec<Operand>,
-    /// Where a jump goes to.
+    /// The target of a jump.
     target: usize,
 }
 
@@ -42,32 +41,32 @@ struct Instruction {
 pub struct Program {
     instructions: Vec<Instruction>,
     registers: Vec<String>,
-    /// First instruction of the restartable part, and the first behind it.
+    /// First instruction of the restartable part, and the first instruction after it.
     restartable: (usize, usize),
-    /// Where an abort goes on.
+    /// The instruction at which an abort continues.
     abort: usize,
-    /// Where all of it ends.
+    /// The end of the whole sequence.
     end: usize,
 }
 
-/// What a sequence is carried out on.
+/// The memory that a sequence accesses.
 pub trait World {
-    /// A word of memory.
+    /// Reads a word of memory.
     fn load(&self, address: u64) -> u64;
     /// Writes a word of memory.
     fn store(&mut self, address: u64, value: u64);
-    /// A word of the thread's area.
+    /// Reads a word of the thread's rseq area.
     fn area(&self, address: u64) -> u64;
 }
 
-/// A thread's place in a sequence.
+/// The position of a thread in a sequence, with its registers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
     at: usize,
     registers: Vec<[u64; 4]>,
-    /// Zero, carry, sign.
+    /// The flags zero, carry and sign.
     flags: [bool; 3],
-    /// Whether the area leads to the sequence's descriptor.
+    /// Whether the rseq area points to the sequence's descriptor.
     armed: bool,
 }
 
@@ -110,7 +109,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads a sum of products off the front of the tokens.
+    /// Parses a sum of products from the front of the tokens.
     fn sum(&mut self, tokens: &mut Vec<String>) -> Expression {
         let mut sum = if tokens.first().is_some_and(|t| t == "-") {
             Expression::Number(0)
@@ -167,14 +166,14 @@ impl Reader<'_> {
         let text = ["dword ptr ", "qword ptr ", "word ptr ", "byte ptr "]
             .iter()
             .fold(text.trim(), |text, size| text.trim_start_matches(size));
-        // One register in two widths.
+        // One register has a name for each width.
         if let Some(number) = text
             .strip_prefix(['x', 'y'])
             .and_then(|t| t.strip_prefix("mm"))
         {
             return Operand::Register(self.register(&format!("mm{number}")), u64::MAX);
         }
-        // A flag of the whole process, set before.
+        // A flag of the whole process, which is set before.
         if text == "[rip + {wide}]" {
             return Operand::Register(self.register("wide"), u64::from(u8::MAX));
         }
@@ -202,18 +201,17 @@ impl Reader<'_> {
 }
 
 impl Program {
-    /// Reads the sequence of a function, with what its `const` operands stand for.
+    /// Parses the sequence of a function, with the values of its `const` operands.
     ///
     /// # Panics
     ///
-    /// When the source cannot be read: a function of that name is missing, or has an instruction
-    /// that is not known.
+    /// If the function is missing in the source, or has an unknown instruction.
     pub fn read(function: &str, constants: &[(&str, u64)]) -> Self {
         let constants = constants.iter().copied().collect();
         let start = format!("pub unsafe fn {function}");
         let body = text_between(SOURCE, &start, "descriptor!(");
         let asm = &body[body.find("asm!(").expect("its asm")..];
-        // What an abort does, behind the end.
+        // The code of an abort, after the end.
         let abort = text_between(
             text_between(SOURCE, &start, "options("),
             "descriptor!(",
@@ -274,7 +272,7 @@ impl Program {
         }
     }
 
-    /// The start, with some registers set.
+    /// The position at the start, with some registers set.
     pub fn begin(&self, values: &[(&str, u64)]) -> Place {
         let mut registers = vec![[0; 4]; self.registers.len()];
         for (name, value) in values {
@@ -290,23 +288,23 @@ impl Program {
         }
     }
 
-    /// Whether a place is the end.
+    /// Whether the position is the end.
     pub fn is_over(&self, place: &Place) -> bool {
         place.at == self.end
     }
 
-    /// What a register holds.
+    /// The value of a register.
     ///
     /// # Panics
     ///
-    /// When the sequence has no such register.
+    /// If the sequence has no such register.
     pub fn register(&self, place: &Place, name: &str) -> u64 {
         let at = self.registers.iter().position(|r| r == name);
         place.registers[at.unwrap_or_else(|| panic!("no register {name}"))][0]
     }
 
-    /// What the kernel does before the thread goes on after an interruption; returns whether that
-    /// was an abort.
+    /// Does the kernel's work before a thread continues after an interruption. Returns whether the
+    /// kernel aborted the sequence.
     pub fn interrupt(&self, place: &mut Place) -> bool {
         let inside = (self.restartable.0..self.restartable.1).contains(&place.at);
         let aborts = place.armed && inside;
@@ -317,11 +315,11 @@ impl Program {
         aborts
     }
 
-    /// Carries one instruction out.
+    /// Executes one instruction.
     ///
     /// # Panics
     ///
-    /// When the instruction is not known.
+    /// If the instruction is unknown.
     pub fn step(&self, place: &mut Place, world: &mut impl World) {
         let instruction = &self.instructions[place.at];
         place.at += 1;
@@ -334,7 +332,7 @@ impl Program {
             "jb" => Some(carry),
             "jae" => Some(!carry),
             "jmp" => Some(true),
-            // Changes what nobody reads again.
+            // Changes only registers that the sequence does not read again.
             "vzeroupper" => Some(false),
             _ => None,
         };
@@ -348,7 +346,7 @@ impl Program {
         let from = instruction.operands.get(1);
         let value = match from {
             None => 1,
-            // Only its address is wanted.
+            // `lea` uses only the address, not the value.
             Some(_) if name == "lea" => 0,
             Some(from) => place.value(from, world),
         };
@@ -409,7 +407,7 @@ impl Place {
         match operand {
             Operand::Register(r, mask) => self.registers[*r][0] & mask,
             Operand::Value(e) => self.expression(e),
-            // Only a copy by pieces reads two; a descriptor's address is of no interest.
+            // Stands for a descriptor's address, whose value does not matter.
             Operand::Memory(Expression::Number(0)) => 0,
             Operand::Memory(e) => world.load(self.expression(e)),
             Operand::Area(e) => world.area(self.expression(e)),
@@ -425,7 +423,7 @@ impl Place {
         }
     }
 
-    /// Moves so many words between memory and a register.
+    /// Copies `words` words between memory and a register.
     fn copy(&mut self, words: usize, to: &Operand, from: &Operand, world: &mut impl World) {
         let addresses = |at: u64| (at..).step_by(8).take(words);
         match (to, from) {

@@ -1,17 +1,20 @@
-//! Restartable sequences of several threads, in every order, with everything that may come between
-//! two instructions.
+//! Runs the restartable sequences of several threads in every order. `tests/sequences.rs` gives the
+//! scenarios. Between any two instructions, every event of this table may happen:
 //!
-//! | between any two instructions | what it does |
+//! | event | effect |
 //! |---|---|
-//! | another CPU's thread | goes on by an instruction |
-//! | preemption | the thread is aborted if it is inside of its sequence; another one runs on the CPU |
-//! | migration | the thread is aborted likewise, and goes on where another CPU is free |
-//! | signal | the thread is aborted likewise; the handler then allocates or frees with a sequence of its own |
-//! | drain | a step of a thread elsewhere: the CPU's table entry says *stopped*; a fence aborts all; the sheaf is taken; the entry is as before |
+//! | another CPU | its thread executes an instruction |
+//! | preemption | aborts the thread inside its sequence; another thread runs on the CPU |
+//! | migration | aborts the thread likewise; the thread continues on a free CPU |
+//! | signal | aborts the thread likewise; the handler runs a sequence of its own |
+//! | drain | a step of a thread on another CPU, see below |
 //!
-//! The orders are all tried, with a bound on preemptions, migrations and signals together. States
-//! that were seen before are not tried again. At each end every object must be in exactly one
-//! place. Stores are seen in their order, as x86-64 and the fence promise.
+//! A drain sets the CPU's table entry to *stopped*. A fence then aborts all sequences. The drain
+//! takes the sheaf and restores the entry.
+//!
+//! The exploration tries all orders, with a bound on the sum of preemptions, migrations and
+//! signals. It skips states that it has seen before. At each end, every object must be in exactly
+//! one place. Stores become visible in program order, as x86-64 and the fence guarantee.
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{Hash, Hasher};
@@ -19,18 +22,18 @@ use std::rc::Rc;
 
 use crate::assembly::{Place, Program, World};
 
-/// Bytes of a window, as in the core.
+/// Bytes of a window, as in uslub-core.
 const WINDOW: u64 = 4096;
-/// Where a window says its capacity.
+/// Offset of the capacity in a window.
 const CAPACITY_AT: u64 = 8;
-/// Objects of a sheaf in these models.
+/// Objects that a sheaf can hold in these models.
 const CAPACITY: u64 = 3;
 const TABLE: u64 = 0x100;
 const REGIONS: u64 = 0x1000;
 const STOPPED: u64 = 0x3000;
 const SLOT: u64 = 8;
 const COUNT: u64 = 16;
-/// A word of a region that is only counted.
+/// A word of a region that is only a counter.
 const NUMBER: u64 = 0x40;
 const AREA: u64 = 0x500;
 const INDEX: u64 = 0x600;
@@ -41,7 +44,7 @@ const NR_CPUS: usize = 2;
 const NO_SHEAF: u64 = WINDOWS + WINDOW - 8;
 const STOPPED_TOP: u64 = NO_SHEAF + WINDOW;
 
-/// The top of sheaf `n` with `len` objects.
+/// The top of sheaf `n` if it has `len` objects.
 fn top(n: u64, len: u64) -> u64 {
     WINDOWS + (n + 3) * WINDOW - 8 - 8 * (CAPACITY - len)
 }
@@ -50,20 +53,20 @@ fn is_sentinel(top: u64) -> bool {
     top == NO_SHEAF || top == STOPPED_TOP
 }
 
-/// What a thread does.
+/// An operation of a thread.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Operation {
-    /// Takes an object.
+    /// Pops an object.
     Pop,
-    /// Gives an object.
+    /// Pushes an object.
     Push(u64),
-    /// Takes so many.
+    /// Pops this number of objects.
     PopMany(u64),
-    /// Gives some.
+    /// Pushes these objects.
     PushMany(Vec<u64>),
-    /// Takes the sheaf that it sees.
+    /// Takes the sheaf that the thread has seen.
     Take,
-    /// Counts.
+    /// Adds to the counter.
     Add(u64),
 }
 
@@ -71,7 +74,7 @@ pub enum Operation {
 struct Frame {
     operation: Operation,
     place: Place,
-    /// The sheaf that was seen, for [`Operation::Take`].
+    /// The sheaf that the thread has seen, for [`Operation::Take`].
     seen: u64,
 }
 
@@ -83,7 +86,7 @@ struct Thread {
     handler: Option<Operation>,
 }
 
-/// Words of memory; which ones there are does not change.
+/// Words of memory at fixed addresses.
 #[derive(Clone, Debug)]
 struct Memory {
     addresses: Rc<[u64]>,
@@ -107,7 +110,7 @@ impl Memory {
         self.words[self.at(address)]
     }
 
-    /// Writes a word, and returns what was there.
+    /// Writes a word, and returns its previous value.
     fn swap(&mut self, address: u64, value: u64) -> u64 {
         let at = self.at(address);
         std::mem::replace(&mut self.words[at], value)
@@ -132,12 +135,12 @@ impl Hash for Memory {
 struct State {
     memory: Memory,
     threads: Vec<Thread>,
-    /// Which thread runs on each CPU.
+    /// The thread that runs on each CPU.
     running: [Option<usize>; NR_CPUS],
-    /// Objects outside of sheaves, and objects of sheaves that somebody took.
+    /// Objects outside of sheaves, and objects of sheaves that a thread took.
     held: Vec<u64>,
     counted: u64,
-    /// Steps of the drain that are done.
+    /// Completed steps of the drain.
     drained: u8,
     disturbances: u32,
 }
@@ -165,31 +168,31 @@ impl World for Here<'_> {
     }
 }
 
-/// What is explored.
+/// The input of an exploration.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// What each thread does, and on which CPU it starts.
+    /// The first CPU and the operations of each thread.
     pub threads: Vec<(usize, Vec<Operation>)>,
-    /// What a signal handler of the first thread does.
+    /// The operation of a signal handler of the first thread.
     pub handler: Option<Operation>,
-    /// Whether CPU 0 is drained meanwhile.
+    /// Whether CPU 0 is drained in parallel.
     pub drain: bool,
-    /// Preemptions, migrations and signals together, at most.
+    /// The bound on the sum of preemptions, migrations and signals.
     pub disturbances: u32,
 }
 
-/// What an exploration has seen.
+/// Statistics of an exploration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Different states.
+    /// Number of different states.
     pub states: usize,
-    /// Different ends.
+    /// Number of different end states.
     pub ends: usize,
-    /// Sequences that were aborted.
+    /// Number of aborted sequences.
     pub aborts: usize,
 }
 
-/// The sequences.
+/// The parsed sequences.
 #[derive(Debug)]
 pub struct Sequences {
     pop: Program,
@@ -201,7 +204,7 @@ pub struct Sequences {
 }
 
 impl Sequences {
-    /// Reads them from the source.
+    /// Parses the sequences from the source.
     pub fn read() -> Self {
         let many = [
             ("window", WINDOW),
@@ -233,7 +236,7 @@ impl Sequences {
     ///
     /// # Panics
     ///
-    /// When an object is lost or in two places, or a count is wrong.
+    /// If an object is lost or in two places, or the counter is wrong.
     pub fn explore(&self, scenario: &Scenario) -> Seen {
         let start = State::of(scenario);
         let mut seen = Seen::default();
@@ -284,14 +287,14 @@ impl Sequences {
             let mut interrupted = state.clone();
             interrupted.disturbances += 1;
             aborts += usize::from(self.interrupt(&mut interrupted.threads[thread]));
-            // A signal: the handler runs on top.
+            // A signal: the handler runs before the interrupted operation continues.
             if let Some(operation) = interrupted.threads[thread].handler.clone() {
                 let mut next = interrupted.clone();
                 next.threads[thread].handler = None;
                 self.begin(&mut next, thread, operation);
                 all.push(next);
             }
-            // Preempted, and perhaps moved: some thread, it or another, runs then.
+            // A preemption, perhaps with a migration: then the same or another thread runs.
             for cpu in 0..NR_CPUS {
                 let mut next = interrupted.clone();
                 next.running[state.threads[thread].cpu] = None;
@@ -331,7 +334,7 @@ impl Sequences {
         0
     }
 
-    /// The state after one instruction of a thread, or after the end or beginning of an operation.
+    /// The state after one instruction of a thread, or after the start or end of an operation.
     fn stepped(&self, state: &State, thread: usize) -> State {
         let mut next = state.clone();
         let cpu = next.threads[thread].cpu;
@@ -372,7 +375,7 @@ impl Sequences {
         match &operation {
             Operation::Pop => (),
             Operation::Push(object) => values.push(("object", *object)),
-            // Where the sequences of bulks begin, registers hold what they need at first.
+            // The registers at the start of the bulk sequences.
             Operation::PopMany(n) => values.extend([
                 ("word", AREA),
                 ("from", TABLE),
@@ -454,8 +457,8 @@ impl Thread {
 }
 
 impl State {
-    /// CPU 0 has a sheaf of objects 1 and 2, CPU 1 one of object 3; what threads push is held at
-    /// first.
+    /// The start state. CPU 0 has a sheaf with objects 1 and 2, CPU 1 a sheaf with object 3. The
+    /// objects that threads will push are held.
     fn of(scenario: &Scenario) -> Self {
         let mut memory = BTreeMap::new();
         for (top, cells) in [
@@ -521,13 +524,13 @@ impl State {
         cells.map(|at| self.memory.load(at)).collect()
     }
 
-    /// An object is held once less. Somebody else may have it by now.
+    /// Removes one hold of an object. Another thread may hold the object already.
     fn give_away(&mut self, object: u64) {
         let at = self.held.iter().position(|&o| o == object);
         self.held.remove(at.expect("an object that is held"));
     }
 
-    /// The objects of a sheaf that left its slot.
+    /// Holds the objects of a sheaf that left its slot.
     fn take_sheaf(&mut self, top: u64) {
         let objects = self.objects_of(top);
         self.held.extend(objects);
@@ -538,7 +541,7 @@ impl State {
         self.drained == 4 && self.threads.iter().all(Thread::is_over)
     }
 
-    /// Each object is in exactly one place, and what was counted is there.
+    /// Checks that each object is in exactly one place, and that the counter is correct.
     fn check(&self) {
         let regions = (0..NR_CPUS as u64).map(|cpu| REGIONS + 0x800 * cpu);
         let mut all = self.held.clone();

@@ -1,13 +1,13 @@
-//! Models of uslub's protocols.
+//! Models of uslub's protocols, for the tests of this crate.
 //!
-//! | module | what is explored |
+//! | module | explores |
 //! |---|---|
 //! | `machine`, `memory`, `model` | the real allocator on a machine of a few CPUs |
-//! | `orders` (with `--cfg loom`) | every order of its threads, within bounds |
-//! | `schedules` (with `--cfg shuttle`) | longer runs of more threads, in orders by chance |
-//! | `assembly`, `explore` | the restartable sequences as they are written, with whatever may come between two instructions |
+//! | `orders` (with `--cfg loom`) | every order of the model's threads, within bounds |
+//! | `schedules` (with `--cfg shuttle`) | random orders: longer runs of more threads |
+//! | `assembly`, `explore` | the parsed restartable sequences, with every interruption |
 //!
-//! What the models promise, and where they end, is told in `docs/testing-models.md`.
+//! `docs/testing-models.md` states the guarantees of the models and their limits.
 
 pub mod assembly;
 pub mod explore;

@@ -1,12 +1,14 @@
-//! A machine of a few CPUs, as the allocator's platform.
+//! A machine of a few CPUs, as the allocator's platform. `model` builds an allocator on it.
 //!
-//! | what | how |
+//! | feature | implementation |
 //! |---|---|
-//! | the CPU of a thread | as [`on_cpu`] says |
-//! | slot operations | by lock bit, with the real code; or whole operations of a CPU exclude each other, as restartable sequences do |
-//! | fence | waits for the operation that is under way on each CPU |
-//! | waiting for a lock | with loom, lets others go first and looks again; with shuttle, sleeps until it is woken |
-//! | time | stands still |
+//! | the CPU of a thread | the CPU that [`on_cpu`] set |
+//! | slot operations, [`Slots::Locked`] | the real code with lock bits |
+//! | slot operations, [`Slots::Restartable`] | a mutex for each CPU, held for a whole operation |
+//! | fence | waits for the running operation on each CPU |
+//! | waiting for a lock, loom | yields to other threads and checks again |
+//! | waiting for a lock, shuttle | sleeps until the thread is woken |
+//! | time | does not advance |
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Arguments;
@@ -22,12 +24,12 @@ use uslub_core::sync::atomic::{AtomicU32, is_active};
 use crate::checker::{self, Mutex};
 use crate::memory::Memory;
 
-/// How slots are guarded.
+/// The protection of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slots {
-    /// By the lock bit of each word.
+    /// The lock bit of each word protects a slot.
     Locked,
-    /// As by restartable sequences.
+    /// Operations of a CPU exclude each other, like restartable sequences.
     Restartable,
 }
 
@@ -59,7 +61,7 @@ pub fn on_cpu(cpu: usize) {
 }
 
 impl Machine {
-    /// A machine; `percpu` says whether slots may be used at all.
+    /// A machine. `percpu` says whether threads may use per-CPU slots at all.
     pub fn new(memory: &'static Memory, cpus: usize, slots: Slots, percpu: bool) -> Self {
         Self {
             memory,
@@ -69,7 +71,7 @@ impl Machine {
         }
     }
 
-    /// Begins a run of a model.
+    /// Starts a run of a model.
     pub fn begin(&self) {
         let sequences = (0..self.cpus).map(|_| Mutex::new(())).collect();
         SEQUENCES.set(Some(Rc::new(sequences)));
@@ -80,7 +82,7 @@ impl Machine {
         SEQUENCES.set(None);
     }
 
-    /// Runs a slot operation on this thread's CPU, or fails because it was disturbed.
+    /// Runs a slot operation on this thread's CPU, or fails if the operation is disturbed.
     fn on_slot<T>(&self, table: &Table, failed: T, work: impl FnOnce(&Region) -> T) -> T {
         if checker::is_disturbed() {
             return failed;
@@ -97,8 +99,8 @@ impl Machine {
     }
 }
 
-// SAFETY: memory is zeroed and nobody else's; slot operations hold the slot's lock bit or the CPU's
-// mutex.
+// SAFETY: memory is zeroed and has one owner. A slot operation holds the slot's lock bit or the
+// CPU's mutex.
 unsafe impl Platform for Machine {
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         NonNull::new(self.memory.take(bytes, align)? as *mut u8)
@@ -109,7 +111,7 @@ unsafe impl Platform for Machine {
     }
 
     unsafe fn purge(&self, start: NonNull<u8>, bytes: usize) -> bool {
-        // SAFETY: committed, and holds nothing of value.
+        // SAFETY: the range is committed, and its content is not needed.
         unsafe { start.write_bytes(0, bytes) };
         true
     }
@@ -173,28 +175,28 @@ unsafe impl Platform for Machine {
     }
 
     unsafe fn pop(&self, table: &Table, slot: Slot) -> *mut u8 {
-        // SAFETY: passed on.
+        // SAFETY: the caller's promise.
         self.on_slot(table, null_mut(), |region| unsafe {
             try_lock::pop(region, slot)
         })
     }
 
     unsafe fn push(&self, table: &Table, slot: Slot, object: *mut u8) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller's promise.
         self.on_slot(table, false, |region| unsafe {
             try_lock::push(region, slot, object)
         })
     }
 
     unsafe fn pop_many(&self, table: &Table, slot: Slot, out: &mut [*mut u8]) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller's promise.
         self.on_slot(table, false, |region| unsafe {
             try_lock::pop_many(region, slot, out)
         })
     }
 
     unsafe fn push_many(&self, table: &Table, slot: Slot, objects: &[*mut u8]) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller's promise.
         self.on_slot(table, false, |region| unsafe {
             try_lock::push_many(region, slot, objects)
         })
@@ -228,8 +230,8 @@ unsafe impl Platform for Machine {
     }
 }
 
-/// Says that this thread writes two words of an object, so that nobody else may come to them at the
-/// same time.
+/// Declares that this thread writes two words of an object. A concurrent access by another thread
+/// fails the run.
 pub fn use_words(first: usize, link: usize) {
     atomic::writes(first as *const u8, 8);
     atomic::writes(link as *const u8, 8);

@@ -1,20 +1,21 @@
-//! Memory that goes back to what it was, so that each run of a model starts alike.
+//! Memory of a model that can be reset, so that every run starts from the same state. `model` puts
+//! the allocator and its cached objects into it.
 //!
-//! While the model is set up, the memory is shared with a file that lives in memory only. From
-//! [`Memory::seal`] on it is a private view of that file: what a run writes are copies, and
-//! [`Memory::restore`] drops them.
+//! During setup, the memory is a shared mapping of an in-memory file. [`Memory::seal`] replaces it
+//! by a private mapping of the file. The writes of a run are then private copies, which
+//! [`Memory::restore`] drops.
 
 use std::cell::Cell;
 
-/// Bytes in all.
+/// Total size in bytes.
 const BYTES: usize = 64 << 20;
 
-/// The memory, dealt out from its start.
+/// The memory; it is handed out from its start.
 #[derive(Debug)]
 pub struct Memory {
     start: usize,
     used: Cell<usize>,
-    /// Of these, what was in use when the memory was sealed.
+    /// Bytes that were in use when the memory was sealed.
     kept: Cell<usize>,
     file: i32,
 }
@@ -22,7 +23,7 @@ pub struct Memory {
 fn map(at: usize, file: i32, flags: i32) -> usize {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let fixed = if at == 0 { 0 } else { libc::MAP_FIXED };
-    // SAFETY: a fresh mapping, or one in place of our own.
+    // SAFETY: the mapping is new, or replaces our own mapping.
     let start = unsafe { libc::mmap(at as *mut _, BYTES, access, flags | fixed, file, 0) };
     assert_ne!(start, libc::MAP_FAILED);
     start as usize
@@ -31,9 +32,9 @@ fn map(at: usize, file: i32, flags: i32) -> usize {
 impl Memory {
     /// Fresh memory, all zero.
     pub fn new() -> Self {
-        // SAFETY: a file of our own.
+        // SAFETY: creates a file that only this value uses.
         let file = unsafe { libc::memfd_create(c"model".as_ptr(), 0) };
-        // SAFETY: as above.
+        // SAFETY: only this value uses the file.
         assert!(file >= 0 && unsafe { libc::ftruncate(file, BYTES as _) } == 0);
         Self {
             start: map(0, file, libc::MAP_SHARED),
@@ -43,7 +44,8 @@ impl Memory {
         }
     }
 
-    /// So many bytes, aligned to a power of two, that nobody else has had.
+    /// `bytes` bytes, aligned to a power of two, that no other call has returned.
+    /// Makes the present content of the memory the start of each run.
     pub fn take(&self, bytes: usize, align: usize) -> Option<usize> {
         let at = (self.start + self.used.get()).next_multiple_of(align);
         let end = at + bytes - self.start;
@@ -57,9 +59,9 @@ impl Memory {
         self.kept.set(self.used.get());
     }
 
-    /// Takes everything back that was written since the memory was sealed.
+    /// Discards all writes since the memory was sealed.
     pub fn restore(&self) {
-        // SAFETY: our own mapping; nobody is in it between two runs.
+        // SAFETY: the mapping is ours, and no thread uses it between two runs.
         let done = unsafe { libc::madvise(self.start as *mut _, BYTES, libc::MADV_DONTNEED) };
         assert_eq!(done, 0);
         self.used.set(self.kept.get());
@@ -74,7 +76,7 @@ impl Default for Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: our own mapping and file, which nobody uses any more.
+        // SAFETY: mapping and file are ours, and no thread uses them any longer.
         unsafe {
             libc::munmap(self.start as *mut _, BYTES);
             libc::close(self.file);

@@ -1,9 +1,9 @@
-//! A model: an allocator that is set up once, and what is tried with it in many orders.
+//! A model: an allocator that is set up once. `orders` and `schedules` run it in many orders.
 //!
-//! Each run starts from the same memory. A thread that is given an object says so, and uses those
-//! of its words that the allocator uses; so an object with two owners, or one whose last owner's
-//! writes are not ordered before the next one's, fails the run. After each run the allocator's
-//! invariants must hold, and as many objects must be in use as threads kept.
+//! Each run starts from the same memory. A thread that gets an object registers it and writes the
+//! two words that the allocator uses. A run fails if an object has two owners, or if the last
+//! owner's writes are not ordered before the next owner's. After each run the allocator's
+//! invariants must hold, and the objects in use must be exactly the objects that threads kept.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -19,7 +19,7 @@ use crate::memory::Memory;
 
 /// An allocator on a modelled machine.
 pub type Slub = Allocator<Machine>;
-/// A cache of one.
+/// A cache of the allocator.
 pub type Cache = KmemCache<Machine>;
 
 std::thread_local! {
@@ -27,7 +27,7 @@ std::thread_local! {
     static HELD: RefCell<HashSet<usize>> = RefCell::default();
 }
 
-/// A model that is being set up.
+/// A model during its setup.
 pub struct Model {
     /// The allocator.
     pub slub: &'static Slub,
@@ -35,10 +35,10 @@ pub struct Model {
 }
 
 impl Model {
-    /// An allocator on a machine of `cpus` CPUs whose per-CPU slots are guarded so; `None` keeps
-    /// all threads off them.
+    /// An allocator on a machine of `cpus` CPUs with per-CPU slots of this kind. Without `slots`,
+    /// no thread uses per-CPU slots.
     pub fn new(cpus: usize, slots: Option<Slots>, tunables: Tunables) -> Self {
-        // Both live as long as the process: each test has a few.
+        // Both live until the process ends. Each test creates only a few.
         let memory: &'static Memory = Box::leak(Box::default());
         let at = memory
             .take(size_of::<Slub>(), 4096)
@@ -50,18 +50,18 @@ impl Model {
             slots.is_some(),
         );
         let at = at as *mut Slub;
-        // SAFETY: fresh memory of this size and alignment.
+        // SAFETY: the memory is new and has this size and alignment.
         let slub = unsafe {
             at.write(Slub::new(machine));
             &*at
         };
-        // SAFETY: nobody else has it.
+        // SAFETY: no other thread has the allocator yet.
         assert!(unsafe { slub.init(16 << 20, tunables) });
         slub.keep_indices(NR_CLASSES + 1);
         Self { slub, memory }
     }
 
-    /// Makes what the allocator is now the start of each run.
+    /// Makes the present state of the allocator the start of each run.
     pub(crate) fn seal(self) -> Setup {
         self.memory.seal();
         Setup {
@@ -70,15 +70,15 @@ impl Model {
         }
     }
 
-    /// Zeroed bytes of the memory of the model, for ever.
+    /// Zeroed bytes of the model's memory, never freed.
     pub fn place_bytes(&self, bytes: usize, align: usize) -> usize {
         self.memory.take(bytes, align).expect("room")
     }
 
-    /// A value that lies in the memory of the model.
+    /// Places a value in the model's memory.
     pub fn place<T>(&self, value: T) -> &'static T {
         let at = self.place_bytes(size_of::<T>(), align_of::<T>().max(64)) as *mut T;
-        // SAFETY: fresh memory of this size and alignment, for ever.
+        // SAFETY: the memory is new, has this size and alignment, and is never freed.
         unsafe {
             at.write(value);
             &*at
@@ -86,7 +86,7 @@ impl Model {
     }
 }
 
-/// A model that is set up.
+/// A model after its setup.
 #[derive(Clone, Copy)]
 pub(crate) struct Setup {
     pub(crate) slub: &'static Slub,
@@ -99,18 +99,18 @@ unsafe impl Send for Setup {}
 unsafe impl Sync for Setup {}
 
 impl Setup {
-    /// Begins a run.
+    /// Starts a run.
     pub(crate) fn begin(&self) {
         self.memory.restore();
         HELD.with_borrow_mut(HashSet::clear);
         self.slub.platform.begin();
     }
 
-    /// Ends a run of which these objects stay in use.
+    /// Ends a run. Only the objects in `left` may stay in use.
     pub(crate) fn end(&self, left: &[Object]) {
         let slub = self.slub;
         slub.platform.end();
-        // What was set aside goes home first: it is in no place that the invariants know.
+        // The invariants do not cover detached objects, so flush the caches first.
         slub.caches().for_each(|cache| slub.flush(cache));
         assert_eq!(slub.validate(), Ok(()));
         let in_use: usize = slub.caches().map(|c| slub.info(c).live_objs()).sum();
@@ -118,7 +118,7 @@ impl Setup {
     }
 }
 
-/// What a thread writes into an object that it holds, besides the address.
+/// The pattern that a thread writes into an object that it holds, combined with the address.
 const MARK: usize = 0x5a5a_0000_0000_0000;
 
 /// An object that a thread holds.
@@ -130,7 +130,7 @@ pub struct Object {
 }
 
 impl Object {
-    /// Takes an object over that came from outside of the run.
+    /// Takes over an object that another part of the run allocated.
     pub fn of(object: *mut u8, cache: &Cache) -> Self {
         let mut object = Self::before(object, cache);
         machine::use_words(object.address, object.address + object.link);
@@ -138,7 +138,7 @@ impl Object {
         object
     }
 
-    /// As [`of`](Self::of), before the other threads of the run begin; others may look at the
+    /// Like [`of`](Self::of), before the other threads of the run start. Other threads may read the
     /// object.
     pub fn before(object: *mut u8, cache: &Cache) -> Self {
         let address = object as usize;
@@ -159,16 +159,16 @@ impl Object {
     fn mark(&mut self) {
         self.is_marked = true;
         for word in self.words() {
-            // SAFETY: it lies in the object, which is the caller's.
+            // SAFETY: the word lies in the object, which the caller owns.
             unsafe { *word = MARK ^ self.address };
         }
     }
 
-    /// Gives the object up, which must be as it was left.
+    /// Gives the object up. Its words must be unchanged.
     pub fn end(self) -> *mut u8 {
         machine::use_words(self.address, self.address + self.link);
         if self.is_marked {
-            // SAFETY: as in `mark`.
+            // SAFETY: the word lies in the object, which the caller owns.
             let words = self.words().map(|word| unsafe { *word });
             assert_eq!(words, [MARK ^ self.address; 2], "somebody else wrote");
         }
@@ -177,7 +177,7 @@ impl Object {
     }
 }
 
-/// Allocates an object, which must be there.
+/// Allocates an object. The allocation must succeed.
 pub fn alloc(slub: &Slub, cache: &Cache, gfp: Gfp) -> Object {
     let object = slub.alloc(cache, gfp);
     assert!(!object.is_null(), "no object");
@@ -186,13 +186,13 @@ pub fn alloc(slub: &Slub, cache: &Cache, gfp: Gfp) -> Object {
 
 /// Frees an object.
 pub fn free(slub: &Slub, cache: &Cache, object: Object, gfp: Gfp) {
-    // SAFETY: an object of the cache, held by the caller alone.
+    // SAFETY: the object is of the cache, and only the caller holds it.
     unsafe { slub.free_with(cache, object.end(), gfp) }
 }
 
 /// Frees an object after a grace period.
 pub fn free_rcu(slub: &Slub, cache: &Cache, object: Object) {
     HELD.with_borrow_mut(|held| held.remove(&object.address));
-    // SAFETY: as in `free`; readers may still look at it.
+    // SAFETY: the object is of the cache, and only readers still access it.
     unsafe { slub.free_rcu(cache, object.address as *mut u8) }
 }

@@ -1,8 +1,8 @@
-//! Every order of a model's threads, by loom.
+//! Tries every order of a model's threads with loom. The tests `loom_*` use it.
 //!
-//! loom keeps an object of its own beside each atomic that is watched. Which atomics a run uses is
-//! not known before it is tried; a run that meets a new one proves nothing, and the exploration
-//! begins anew with that one known.
+//! loom needs its own record for each watched atomic. The set of atomics that a run uses is unknown
+//! before the run. A run that meets a new atomic proves nothing: the exploration adds the atomic to
+//! the set and starts again.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Once;
@@ -19,51 +19,51 @@ use crate::model::{Cache, Model, Object, Slub};
 pub(crate) use loom::sync::Mutex;
 pub(crate) use loom::thread_local;
 
-/// Words of stack of a modelled thread.
+/// Bytes of stack of a modelled thread.
 const STACK: usize = 32 << 10;
-/// Seconds after which a run is taken for one that does not end; most take less than a millisecond.
+/// Seconds after which a run counts as endless; most runs take less than a millisecond.
 const PATIENCE: u32 = 30;
-/// Stands for a model that is done, in the number of its runs.
+/// Marks a finished model, instead of its number of runs.
 const DONE: usize = usize::MAX - 1;
 
-/// Lets others go first: the caller looks again.
+/// Yields to other threads; the caller checks again.
 pub(crate) fn wait(_word: &AtomicU32, _value: u32, _timeout_ms: Option<u32>) {
     loom::thread::yield_now();
 }
 
-/// Disturbed operations are the matter of `tests/sequences.rs`.
+/// Never: `tests/sequences.rs` covers disturbed operations.
 pub(crate) fn is_disturbed() -> bool {
     false
 }
 
-/// Nobody sleeps.
+/// Does nothing: no thread sleeps.
 pub(crate) fn wake(_word: &AtomicU32, _threads: usize) {}
 
 impl Model {
-    /// Makes the atomics of the slab that an object is of part of the model.
+    /// Watches the atomics of the slab of an object.
     pub fn watch_slab_of(&self, cache: &Cache, object: *mut u8) {
         let page = self.slub.zone.arena.page_of(object as usize);
         let slab = cache.slab_of(&self.slub.zone.arena, page.expect("an object of ours"));
         loom_atomics::watch(std::ptr::from_ref(slab) as usize, size_of_val(slab));
     }
 
-    /// Makes the lists and the barn of a cache part of the model.
+    /// Watches the lists and the barn of a cache.
     pub fn watch_node_of(&self, cache: &Cache) {
         let node = cache.node(0);
         loom_atomics::watch(std::ptr::from_ref(node) as usize, size_of_val(node));
     }
 
-    /// Makes the record of a cache part of the model.
+    /// Watches the descriptor of a cache.
     pub fn watch_cache(&self, cache: &Cache) {
         loom_atomics::watch(std::ptr::from_ref(cache) as usize, size_of_val(cache));
     }
 
-    /// Makes the allocator's own words part of the model: locks, lists, the table of CPUs.
+    /// Watches the allocator's own words: locks, lists, the table of CPUs.
     pub fn watch_allocator(&self) {
         loom_atomics::watch(std::ptr::from_ref(self.slub) as usize, size_of::<Slub>());
     }
 
-    /// Makes the words of a cache's sheaves on all CPUs, and the way to them, part of the model.
+    /// Watches the sheaf slots of a cache on all CPUs, and the table entries of the CPUs.
     pub fn watch_slots_of(&self, cache: &Cache) {
         for (cpu, region) in self.slub.table.regions() {
             for slot in [cache.id.main(), cache.id.spare(), cache.id.rcu()] {
@@ -73,9 +73,9 @@ impl Model {
         }
     }
 
-    /// Tries `run` in every order of its threads with at most so many preemptions (see
-    /// [`preemptions`]). `run` joins all threads that it begins, and returns the objects that stay
-    /// in use.
+    /// Tries `run` in every order of its threads, with a bound on preemptions (see
+    /// [`preemptions`]). `run` must join all threads that it starts, and returns the objects that
+    /// stay in use.
     pub fn check(
         self,
         name: &str,
@@ -94,12 +94,12 @@ impl Model {
             let left = run(setup.slub);
             loom_atomics::end();
             setup.end(&left);
-            // Relaxed: a figure.
+            // Relaxed: only a counter.
             runs.fetch_add(1, Relaxed);
         });
         watch_over(name, runs);
         loop {
-            // Relaxed: a figure.
+            // Relaxed: only a counter.
             runs.store(0, Relaxed);
             let run = run.clone();
             let done = catch_unwind(AssertUnwindSafe(|| builder.check(move || run())));
@@ -109,21 +109,21 @@ impl Model {
                 Err(why) => resume_unwind(why),
             }
         }
-        // Relaxed: as above.
+        // Relaxed: only a counter.
         let runs = runs.swap(DONE, Relaxed);
         println!("model {name}: {runs} runs, at most {preemptions} preemptions");
     }
 }
 
-/// Ends the process when a run does not end: a bug may close a list to a ring, in which no checker
-/// sees that nothing happens.
+/// Ends the process if a run does not end. A bug may close a list to a ring, and loom cannot detect
+/// an endless walk of a ring.
 fn watch_over(name: &str, runs: &'static AtomicUsize) {
     let name = name.to_owned();
     std::thread::spawn(move || {
         let (mut before, mut idle) = (usize::MAX, 0);
         while before != DONE {
             std::thread::sleep(Duration::from_secs(1));
-            // Relaxed: a figure.
+            // Relaxed: only a counter.
             let now = runs.load(Relaxed);
             idle = if now == before { idle + 1 } else { 0 };
             before = now;
@@ -135,7 +135,7 @@ fn watch_over(name: &str, runs: &'static AtomicUsize) {
     });
 }
 
-/// A model that begins anew is no failure to tell of.
+/// Silences the panic of a restart with a new atomic, because it is not a failure.
 fn keep_restarts_quiet() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -148,7 +148,7 @@ fn keep_restarts_quiet() {
     });
 }
 
-/// The bound on preemptions: `short`, or what `USLUB_PREEMPTIONS` adds to it.
+/// The bound on preemptions: `short` plus the value of `USLUB_PREEMPTIONS`.
 pub fn preemptions(short: usize) -> usize {
     let more = std::env::var("USLUB_PREEMPTIONS").map_or(0, |more| more.parse().expect("a number"));
     short + more
@@ -157,7 +157,7 @@ pub fn preemptions(short: usize) -> usize {
 /// A thread of a model.
 pub type Thread<T> = loom::thread::JoinHandle<T>;
 
-/// Begins a thread on a CPU.
+/// Starts a thread on a CPU.
 pub fn spawn<T: Send + 'static>(
     cpu: usize,
     work: impl FnOnce() -> T + Send + 'static,

@@ -1,18 +1,20 @@
-//! Orders of a model's threads by chance, by shuttle: for runs too long to try every order.
+//! Runs a model's threads in random orders with shuttle, for runs that are too long for every
+//! order. `tests/shuttle.rs` uses it.
 //!
-//! Each atomic operation and each announcement is a step, and before each step the scheduler says
-//! which thread goes on. Half of the schedules choose evenly at each step. The other half (PCT)
-//! give each thread a rank, run the first that can run, and at [`DEPTH`] − 1 steps by chance move
-//! it to the end: so a thread may rest for long where it is.
+//! Each atomic operation and each declared write is a step. Before each step the scheduler chooses
+//! the next thread. Half of the schedules choose uniformly at each step. The other half uses PCT:
+//! each thread has a rank, and the first runnable thread by rank runs. At [`DEPTH`] − 1 random
+//! steps, the running thread moves to the last rank. So a thread may stay at one step for long.
 //!
-//! | what may happen | how |
+//! | event | model |
 //! |---|---|
-//! | a slot operation is disturbed | one in [`DISTURBED`], by chance |
+//! | a slot operation is disturbed | one in [`DISTURBED`] operations, at random |
 //! | a thread changes its CPU | [`hop`] |
-//! | a thread waits for a lock or for a pool's element | sleeps until it is woken; a wake that is lost is a deadlock, which fails the model |
-//! | a pause | lets others go first |
+//! | a thread waits for a lock or a pool's element | the thread sleeps until it is woken |
+//! | a wake-up is lost | deadlock, which fails the model |
+//! | a pause | yields to other threads |
 //!
-//! A schedule follows from the seed and its number, so the same seed finds the same failure again.
+//! A schedule depends only on the seed and its number, so the same seed reproduces a failure.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -35,31 +37,31 @@ pub(crate) use shuttle::thread_local;
 
 /// Bytes of stack of a modelled thread.
 const STACK: usize = 256 << 10;
-/// Steps after which a run is taken for one that does not end; most have a few thousand.
+/// Steps after which a run counts as endless; most runs have a few thousand.
 const PATIENCE: usize = 2_000_000;
-/// Bugs that need so many steps in a certain order are what PCT looks for.
+/// PCT finds bugs that need this number of steps in a certain order.
 pub const DEPTH: usize = 4;
-/// One slot operation in so many fails, as one does that is interrupted.
+/// One in this number of slot operations fails, like an interrupted operation.
 pub const DISTURBED: u32 = 32;
-/// Milliseconds from which on a wait is taken for one that somebody ends.
+/// A wait of at least this many milliseconds counts as a wait for another thread's wake-up.
 const LONG: u32 = 1000;
-/// A sleep is a change of threads that does not count as giving way.
+/// A sleep of no time switches threads without counting as a yield.
 const CALLS: Calls = Calls {
     step: || shuttle::thread::sleep(Duration::ZERO),
     pause: shuttle::thread::yield_now,
 };
 
 std::thread_local! {
-    /// Threads that sleep, and on which word.
+    /// Sleeping threads, each with the address of its word.
     static SLEEPERS: RefCell<Vec<(usize, shuttle::thread::Thread)>> = RefCell::default();
 }
 
-/// Sleeps until the word is woken, unless it has changed; a short wait is a pause.
+/// Sleeps until the word is woken, unless the word has changed. A short wait is only a yield.
 pub(crate) fn wait(word: &AtomicU32, value: u32, timeout_ms: Option<u32>) {
     if timeout_ms.is_some_and(|ms| ms < LONG) {
         return shuttle::thread::yield_now();
     }
-    // SeqCst: all steps have one order. None comes between this one and the entry.
+    // SeqCst: all steps have one order. No step comes between this load and the entry.
     if word.load(SeqCst) != value {
         return;
     }
@@ -71,7 +73,7 @@ pub(crate) fn wait(word: &AtomicU32, value: u32, timeout_ms: Option<u32>) {
     }
 }
 
-/// Wakes at most so many threads that sleep on a word, by chance which.
+/// Wakes at most `threads` random threads that sleep on a word.
 pub(crate) fn wake(word: &AtomicU32, threads: usize) {
     for _ in 0..threads {
         let woken = SLEEPERS.with_borrow_mut(|all| {
@@ -81,7 +83,7 @@ pub(crate) fn wake(word: &AtomicU32, threads: usize) {
             (!here.is_empty()).then(|| all.swap_remove(here.swap_remove(below(here.len()))).1)
         });
         match woken {
-            // What a failed run leaves behind wakes nobody.
+            // The sleepers of a failed run must stay asleep.
             Some(thread) if is_active() => thread.unpark(),
             _ => return,
         }
@@ -92,27 +94,27 @@ fn address(word: &AtomicU32) -> usize {
     std::ptr::from_ref(word) as usize
 }
 
-/// Whether a slot operation is to be disturbed.
+/// Whether a slot operation is disturbed.
 pub(crate) fn is_disturbed() -> bool {
     is_active() && thread_rng().gen_ratio(1, DISTURBED)
 }
 
-/// A number below `n` (at least 1), by chance.
+/// A random number below `n` (at least 1).
 pub fn below(n: usize) -> usize {
     thread_rng().gen_range(0..n)
 }
 
-/// Puts this thread on one of so many CPUs, by chance.
+/// Moves this thread to a random CPU below `cpus`.
 pub fn hop(cpus: usize) {
     machine::on_cpu(below(cpus));
 }
 
-/// Gives way to all others.
+/// Yields to all other threads.
 pub fn rest() {
     shuttle::thread::yield_now();
 }
 
-/// Begins a thread on a CPU.
+/// Starts a thread on a CPU.
 pub fn spawn<T: Send + 'static>(
     cpu: usize,
     work: impl FnOnce() -> T + Send + 'static,
@@ -125,14 +127,14 @@ pub fn spawn<T: Send + 'static>(
     builder.spawn(work).expect("a thread")
 }
 
-/// A number of the environment.
+/// The number in an environment variable.
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
 }
 
 impl Model {
-    /// Tries `run` in so many schedules (times `USLUB_SCHEDULES`, from the seed `USLUB_SEED`).
-    /// `run` joins all threads that it begins, and returns the objects that stay in use.
+    /// Tries `run` in `schedules` schedules (times `USLUB_SCHEDULES`, from the seed `USLUB_SEED`).
+    /// `run` must join all threads that it starts, and returns the objects that stay in use.
     pub fn check(
         self,
         name: &str,
@@ -145,7 +147,7 @@ impl Model {
         let runs = Arc::new(AtomicUsize::new(0));
         let counter = runs.clone();
         let run = Arc::new(move || {
-            // Relaxed: a figure.
+            // Relaxed: only a counter.
             counter.fetch_add(1, Relaxed);
             SLEEPERS.with_borrow_mut(Vec::clear);
             setup.begin();
@@ -168,7 +170,7 @@ impl Model {
             Runner::new(pct, config).run(move || ranks());
         }));
         make_calls(None);
-        // Relaxed: a figure.
+        // Relaxed: only a counter.
         let runs = runs.load(Relaxed);
         if let Err(why) = done {
             eprintln!("model {name}: USLUB_SEED={seed} fails in schedule {runs}");

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-/// The cargo that runs the tests.
+/// The cargo binary that runs the tests.
 pub fn cargo() -> OsString {
     env::var_os("CARGO").unwrap_or_else(|| env!("CARGO").into())
 }
@@ -34,8 +34,8 @@ pub fn uslub() -> &'static Path {
     })
 }
 
-/// Builds the command as `cargo run --release` does, and asks cargo where it
-/// put it, so that every way to choose a target folder is honoured.
+/// Builds the command as `cargo run --release` does. Asks cargo for the path of the result, so that
+/// every setting of the target folder is respected.
 fn build() -> PathBuf {
     let output = Command::new(cargo())
         .args(["build", "--release", "--bin", "uslub"])

@@ -1,15 +1,14 @@
-//! Real programs, run plainly and on uslub, must do the same.
+//! Compares real programs: run plainly and run on uslub, they must behave the same.
 //!
-//! The tests under `tests/programs/` take programs that any developer machine
-//! has, run each twice over the same input, once plainly and once under
-//! `uslub run`, and compare what it wrote to standard output and how it ended.
-//! That a program really ran on uslub is read from the report that the
-//! allocator inside it wrote.
+//! The tests under `tests/programs/` take programs that any developer machine has. They run each
+//! program twice on the same input, once plainly and once under `uslub run`. They compare standard
+//! output and exit status. The report of the allocator inside the program proves that the program
+//! ran on uslub.
 //!
 //! ```text
-//!  tests/programs/*   what each program is asked to do
-//!  programs/*         the scripts and sources that they are given
-//!  program            one program: found, run one way or the other, compared
+//!  tests/programs/*   the task of each program
+//!  programs/*         scripts and sources for the programs
+//!  program            one program: finds it, runs it both ways, compares
 //!  command            the `uslub` command under test, built once
 //!  text               input that is the same on every machine
 //! ```
@@ -18,9 +17,9 @@
 //!
 //! | variable | effect |
 //! |---|---|
-//! | `USLUB_REQUIRE_PROGRAMS=1` | a program that is not installed fails its test; otherwise the test says so on stderr and passes |
+//! | `USLUB_REQUIRE_PROGRAMS=1` | a missing program fails its test, not only skips it with a note |
 //! | `USLUB_TEST_MODE=rseq-off` | every program runs with `GLIBC_TUNABLES=glibc.pthread.rseq=0` |
-//! | `USLUB_COMMAND=PATH` | the `uslub` to test, for example an installed one; otherwise it is built from this workspace |
+//! | `USLUB_COMMAND=PATH` | the `uslub` to test; by default it is built from this workspace |
 
 pub mod command;
 pub mod program;

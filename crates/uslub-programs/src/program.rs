@@ -1,8 +1,9 @@
-//! One program: found, run plainly or on uslub, and compared.
+//! Runs one program plainly or on uslub, and compares the outcomes. The tests in `tests/programs/`
+//! use it.
 //!
-//! Output goes to files, not pipes, so that a helper process which outlives
-//! the program cannot hold the test up; and each program gets a process group
-//! of its own, so that a program that hangs ends with everything it started.
+//! Output goes to files, not pipes, so a helper process that outlives the program cannot block the
+//! test. Each program gets its own process group, so the test can kill a hanging program together
+//! with all processes that it started.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -19,7 +20,7 @@ use tempfile::{TempDir, tempdir, tempfile};
 
 use crate::command::uslub;
 
-/// Variables that would change the allocator of both ways, or of the wrong one.
+/// Variables that would change the allocator of both runs, or of the wrong run.
 const ALLOCATOR_VARIABLES: [&str; 8] = [
     "GLIBC_TUNABLES",
     "LD_PRELOAD",
@@ -31,37 +32,37 @@ const ALLOCATOR_VARIABLES: [&str; 8] = [
     "USLUB_REPORT",
 ];
 
-/// How a program is run.
+/// The way of running a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// As it is, on the allocator that it came with.
+    /// On the program's own allocator.
     Plain,
     /// Under `uslub run`.
     Uslub,
 }
 
-/// Both ways, the plain one first.
+/// Both ways, the plain way first.
 pub const WAYS: [Way; 2] = [Way::Plain, Way::Uslub];
 
-/// What a program wrote and how it ended.
+/// The output and the exit status of a program.
 #[derive(Debug)]
 pub struct Outcome {
-    /// How it ended.
+    /// The exit status.
     pub status: ExitStatus,
-    /// What it wrote to standard output.
+    /// Standard output.
     pub stdout: Vec<u8>,
-    /// What it wrote to standard error.
+    /// Standard error.
     pub stderr: Vec<u8>,
-    /// What `uslub run` reported; null for a plain run.
+    /// The report of `uslub run`; null for a plain run.
     pub report: Value,
 }
 
 impl Outcome {
-    /// The outcome of a program that must end with status 0.
+    /// The outcome itself, if the exit status is 0.
     ///
     /// # Panics
     ///
-    /// If it ended otherwise, with what it said.
+    /// If the exit status is not 0; the message has the output.
     pub fn succeeded(self) -> Self {
         assert!(
             self.status.success(),
@@ -74,7 +75,7 @@ impl Outcome {
         self
     }
 
-    /// Standard output as text, without the white space at its end.
+    /// Standard output as text, without trailing white space.
     ///
     /// # Panics
     ///
@@ -86,12 +87,12 @@ impl Outcome {
     }
 }
 
-/// Where `name` is on the search path.
+/// Finds `name` on the search path.
 ///
 /// # Panics
 ///
-/// If it is nowhere and `USLUB_REQUIRE_PROGRAMS` is `1`. Otherwise standard
-/// error says that it is skipped.
+/// If it is missing and `USLUB_REQUIRE_PROGRAMS` is `1`. Otherwise prints to standard error that
+/// the test skips it.
 pub fn find(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let found = env::split_paths(&path)
@@ -105,7 +106,7 @@ pub fn find(name: &str) -> Option<PathBuf> {
     found
 }
 
-/// Whether each program must run without the rseq area of the C library.
+/// Whether every program must run without glibc's rseq area.
 fn rseq_off() -> bool {
     match env::var("USLUB_TEST_MODE").as_deref() {
         Ok("rseq-off") => true,
@@ -127,7 +128,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// The program `name` of the search path; nothing when it is not there, see [`find`].
+    /// The program `name` from the search path; `None` if it is missing, see [`find`].
     pub fn find(name: &str) -> Option<Self> {
         find(name).map(Self::at)
     }
@@ -145,7 +146,7 @@ impl Program {
         }
     }
 
-    /// With these further arguments.
+    /// Adds arguments.
     pub fn args<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Self {
         let mut with = self.clone();
         with.args
@@ -153,12 +154,12 @@ impl Program {
         with
     }
 
-    /// With this further argument.
+    /// Adds an argument.
     pub fn arg(&self, arg: impl AsRef<OsStr>) -> Self {
         self.args([arg])
     }
 
-    /// Started in this folder.
+    /// Sets the working folder.
     pub fn folder(&self, folder: impl Into<PathBuf>) -> Self {
         Self {
             folder: Some(folder.into()),
@@ -166,14 +167,14 @@ impl Program {
         }
     }
 
-    /// With this variable in its environment.
+    /// Sets an environment variable.
     pub fn variable(&self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         let mut with = self.clone();
         with.variables.push((name.into(), value.into()));
         with
     }
 
-    /// Reading this file as its standard input, which is empty otherwise.
+    /// Sets the file for standard input, which is empty by default.
     pub fn input(&self, file: impl Into<PathBuf>) -> Self {
         Self {
             input: Some(file.into()),
@@ -181,7 +182,7 @@ impl Program {
         }
     }
 
-    /// Given this long to end; 300 s otherwise.
+    /// Sets the time limit; the default is 300 s.
     pub fn limit(&self, limit: Duration) -> Self {
         Self {
             limit,
@@ -189,7 +190,7 @@ impl Program {
         }
     }
 
-    /// Known to allocate nothing, so that its report need not count any object.
+    /// Marks a program that allocates nothing, so its report need not count any object.
     pub fn without_objects(&self) -> Self {
         Self {
             allocates: false,
@@ -197,11 +198,11 @@ impl Program {
         }
     }
 
-    /// Runs both ways, the plain one first, and returns the outcome.
+    /// Runs the program both ways, the plain way first, and returns the outcome.
     ///
     /// # Panics
     ///
-    /// If standard output or the status differ, or as [`Program::run`] does.
+    /// If standard output or exit status differ, or in the cases of [`Program::run`].
     pub fn same_both_ways(&self) -> Outcome {
         let plain = self.run(Way::Plain);
         let on_uslub = self.run(Way::Uslub);
@@ -223,21 +224,21 @@ impl Program {
         on_uslub
     }
 
-    /// Runs to the end.
+    /// Runs the program until its end.
     ///
     /// # Panics
     ///
-    /// If it cannot be started, takes longer than its limit, or was to run on
-    /// uslub and did not.
+    /// If the program cannot be started, exceeds its time limit, or did not run on uslub as
+    /// requested.
     pub fn run(&self, way: Way) -> Outcome {
         self.start(way).wait()
     }
 
-    /// Starts it.
+    /// Starts the program.
     ///
     /// # Panics
     ///
-    /// If it cannot be started.
+    /// If the program cannot be started.
     pub fn start(&self, way: Way) -> Running {
         let scratch = tempdir().expect("a folder for the report");
         let report = scratch.path().join("report.json");
@@ -290,7 +291,7 @@ impl Program {
     }
 }
 
-/// A program that was started. Dropping it ends it and all it started.
+/// A started program. Dropping it kills the program and all processes that it started.
 #[derive(Debug)]
 pub struct Running {
     program: Program,
@@ -304,11 +305,11 @@ pub struct Running {
 }
 
 impl Running {
-    /// Whether it is still running.
+    /// Whether the program is still running.
     ///
     /// # Panics
     ///
-    /// If it cannot be asked.
+    /// If the system does not tell.
     pub fn is_running(&mut self) -> bool {
         if self.ended.is_none() {
             self.ended = self.child.try_wait().expect("a child can be waited for");
@@ -316,11 +317,11 @@ impl Running {
         self.ended.is_none()
     }
 
-    /// Waits for its end.
+    /// Waits for the program's end.
     ///
     /// # Panics
     ///
-    /// If it takes longer than its limit, or was to run on uslub and did not.
+    /// If the program exceeds its time limit, or did not run on uslub as requested.
     pub fn wait(mut self) -> Outcome {
         let mut pause = Duration::from_micros(500);
         while self.is_running() {
@@ -349,8 +350,8 @@ impl Running {
         outcome
     }
 
-    /// The report. Its `process` comes from uslub inside the program, and must
-    /// count at least one object.
+    /// The report. uslub inside the program must have written its `process`, and it must count at
+    /// least one object.
     fn checked_report(&self, outcome: &Outcome) -> Value {
         let file = self.scratch.path().join("report.json");
         let said = String::from_utf8_lossy(&outcome.stderr);
@@ -371,11 +372,11 @@ impl Running {
         report
     }
 
-    /// Ends its process group.
+    /// Kills the process group of the program.
     fn end(&mut self) {
         let group = i32::try_from(self.child.id()).expect("a process id is positive");
-        // SAFETY: kill takes two numbers and touches no memory of ours. The
-        // group is still the child's: its leader has not been waited for yet.
+        // SAFETY: kill takes two numbers and accesses no memory of ours. The process group is still
+        // the child's, because no call has waited for its leader yet.
         unsafe { libc::kill(-group, libc::SIGKILL) };
         self.ended = self.child.wait().ok();
     }
@@ -412,11 +413,11 @@ fn excerpt(bytes: &[u8], place: usize) -> String {
     format!("{:?}", String::from_utf8_lossy(&bytes[from..to]))
 }
 
-/// Whether two files hold the same bytes.
+/// Whether two files have the same content.
 ///
 /// # Panics
 ///
-/// If one of them cannot be read.
+/// If a file cannot be read.
 pub fn same_file(left: &Path, right: &Path) -> bool {
     let bytes = |path: &Path| {
         std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))

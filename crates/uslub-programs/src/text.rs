@@ -1,15 +1,15 @@
-//! Input that is the same on every machine and in every run.
+//! Generates input that is the same on every machine and in every run, for the program tests.
 
 use std::fs::File;
 use std::io::{BufWriter, Result, Write};
 use std::path::Path;
 
-/// A xorshift generator: the same numbers for the same seed.
+/// A xorshift generator; its numbers depend only on the seed.
 #[derive(Clone, Debug)]
 pub struct Numbers(u64);
 
 impl Numbers {
-    /// The sequence that belongs to `seed`.
+    /// A generator with this seed.
     pub fn from_seed(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
@@ -44,7 +44,7 @@ pub fn word(numbers: &mut Numbers) -> String {
 ///
 /// # Errors
 ///
-/// Those of writing the file.
+/// If the file cannot be written.
 pub fn write_lines(path: &Path, count: u64, bound: u64) -> Result<()> {
     let mut numbers = Numbers::from_seed(count);
     let mut file = BufWriter::new(File::create(path)?);

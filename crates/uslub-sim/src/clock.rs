@@ -1,11 +1,11 @@
-//! Time on a simulated machine.
+//! Time on a simulated machine: real, or moved by the user. `Sim` and `Batches` read it.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-/// A clock; its copies are the same clock.
+/// A clock. Its copies share the time.
 #[derive(Clone, Debug)]
 pub struct Clock(Kind);
 
@@ -16,31 +16,31 @@ enum Kind {
 }
 
 impl Clock {
-    /// The time that really passes.
+    /// A clock of real time.
     pub fn real() -> Self {
         Self(Kind::Real(Instant::now()))
     }
 
-    /// Time that passes when somebody says so.
+    /// A clock that only [`advance`](Self::advance) moves.
     pub fn manual() -> Self {
         Self(Kind::Virtual(Arc::default()))
     }
 
-    /// Nanoseconds since the clock was made.
+    /// Nanoseconds since the clock's creation.
     #[inline]
     pub fn now_ns(&self) -> u64 {
         match &self.0 {
             Kind::Real(start) => start.elapsed().as_nanos() as u64,
-            // Relaxed: a number that only grows.
+            // Relaxed: the number only grows and publishes no other data.
             Kind::Virtual(now) => now.load(Relaxed),
         }
     }
 
-    /// Lets time pass; real time passes by itself.
+    /// Moves a manual clock forward. Has no effect on real time.
     #[inline]
     pub fn advance(&self, ns: u64) {
         if let Kind::Virtual(now) = &self.0 {
-            // Relaxed: as above.
+            // Relaxed: the number only grows and publishes no other data.
             now.fetch_add(ns, Relaxed);
         }
     }

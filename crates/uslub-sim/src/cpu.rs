@@ -1,4 +1,4 @@
-//! Which virtual CPU a thread is on.
+//! The virtual CPU of each thread. The user of the simulation sets it, and `Sim` reads it.
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicUsize;
@@ -11,22 +11,22 @@ thread_local! {
 
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
-/// Puts this thread on a virtual CPU, until it says another.
+/// Moves this thread to a virtual CPU, until the next call.
 #[inline]
 pub fn on(cpu: usize) {
     CPU.set(cpu);
 }
 
-/// The virtual CPU that this thread is on; the first, if it never said one.
+/// The virtual CPU of this thread; CPU 0 before the first call of [`on`].
 #[inline]
 pub fn here() -> usize {
     CPU.get()
 }
 
-/// A number of this thread's own, never 0.
+/// A number that only this thread has; never 0.
 pub fn thread() -> usize {
     if THREAD.get() == 0 {
-        // Relaxed: each thread gets another number, in any order.
+        // Relaxed: numbers only have to differ, in any order.
         THREAD.set(THREADS.fetch_add(1, Relaxed) + 1);
     }
     THREAD.get()

@@ -1,10 +1,12 @@
-//! Grace periods by the clock: what is given waits for a whole period, and then comes in a burst.
+//! Simulated grace periods by the clock. Callbacks wait for a whole period and then come in a
+//! burst. The benchmarks use them.
 //!
-//! Periods follow each other without a gap. A callback that is given in one waits for the end of
-//! the next, as in the kernel readers of the current one may have begun before. Each CPU has a
-//! queue of its own, and calls back what it gave itself, some at a time, when its thread says so.
+//! Periods follow each other without a gap. A callback registered in one period waits for the end
+//! of the next period. The reason is the kernel's: readers of the current period may have started
+//! earlier. Each CPU has its own queue. It runs its own callbacks, some at a time, when its thread
+//! calls [`Batches::run`].
 //!
-//! Nobody reads: readers are simulated by the time that they would take.
+//! There are no real readers: the length of a period stands for the time of the readers.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -16,11 +18,11 @@ use crate::{Clock, cpu};
 struct Waiting {
     head: *mut RcuHead,
     callback: RcuCallback,
-    /// When the grace period is over, in nanoseconds.
+    /// The end of the grace period, in nanoseconds.
     due: u64,
 }
 
-// SAFETY: a record may be called back on any thread.
+// SAFETY: a callback may run on any thread.
 unsafe impl Send for Waiting {}
 
 /// Grace periods of a fixed length.
@@ -31,7 +33,7 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// Grace periods of `period_ms` milliseconds on a machine with so many CPUs.
+    /// Grace periods of `period_ms` milliseconds on a machine with `cpus` CPUs.
     pub fn new(cpus: usize, clock: Clock, period_ms: u64) -> Self {
         Self {
             queues: (0..cpus).map(|_| Mutex::default()).collect(),
@@ -40,8 +42,7 @@ impl Batches {
         }
     }
 
-    /// Makes at most `most` calls whose time has come, of those that this thread's CPU gave;
-    /// returns how many.
+    /// Runs at most `most` due callbacks of this thread's CPU; returns their number.
     pub fn run(&self, most: usize) -> usize {
         let now = self.clock.now_ns();
         self.run_until(cpu::here() % self.queues.len(), now, most)
@@ -50,20 +51,20 @@ impl Batches {
     fn run_until(&self, cpu: usize, now: u64, most: usize) -> usize {
         let queue = &self.queues[cpu];
         for done in 0..most {
-            // The queue is free while a call runs: it may give more.
+            // A callback runs without the queue's lock, because it may register another callback.
             let mut waiting = queue.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(next) = waiting.pop_front_if(|next| next.due <= now) else {
                 return done;
             };
             drop(waiting);
-            // SAFETY: once, after its time, with no lock held.
+            // SAFETY: the callback runs once, after its grace period, with no lock held.
             unsafe { (next.callback)(next.head) };
         }
         most
     }
 }
 
-// SAFETY: a call comes at least a whole period later, and there are no readers but simulated ones.
+// SAFETY: a callback comes at least a whole period later, and all readers are simulated.
 unsafe impl GracePeriod for Batches {
     unsafe fn call(&self, head: *mut RcuHead, callback: RcuCallback) {
         let due = (self.clock.now_ns() / self.period_ns + 2) * self.period_ns;
@@ -102,7 +103,7 @@ mod tests {
     static CALLS: AtomicUsize = AtomicUsize::new(0);
 
     unsafe extern "C" fn called(_: *mut RcuHead) {
-        // SeqCst: nothing here is measured.
+        // SeqCst: the test does not measure time.
         CALLS.fetch_add(1, SeqCst);
     }
 
@@ -112,7 +113,7 @@ mod tests {
         let grace = Batches::new(2, clock.clone(), 4);
         cpu::on(1);
         clock.advance(3_999_999);
-        // SAFETY: the callback looks at no record.
+        // SAFETY: the callback accesses no record.
         (0..5).for_each(|_| unsafe { grace.call(std::ptr::null_mut(), called) });
         clock.advance(4_000_000);
         assert_eq!(
@@ -125,11 +126,11 @@ mod tests {
         assert_eq!(grace.run(10), 0, "another CPU's");
         cpu::on(1);
         assert_eq!((grace.run(2), grace.run(10), grace.run(10)), (2, 3, 0));
-        // SAFETY: as above.
+        // SAFETY: the callback accesses no record.
         unsafe { grace.call(std::ptr::null_mut(), called) };
         cpu::on(0);
         grace.barrier();
-        // SeqCst: as above.
+        // SeqCst: the test does not measure time.
         assert_eq!(CALLS.load(SeqCst), 6);
         assert_eq!(cpu::here(), 0);
     }

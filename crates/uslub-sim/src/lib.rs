@@ -1,21 +1,22 @@
-//! A simulated machine below the allocator: many CPUs and memory nodes on the few that are there.
+//! A simulated machine below the allocator: many CPUs and memory nodes on a few real CPUs. The
+//! benchmarks and the tests of this crate use it.
 //!
-//! The allocator is the real one; the machine is not. A thread is on the virtual CPU that it says
-//! ([`cpu::on`]), and may say another before each call. So one thread can play all CPUs of a
-//! machine in turn, the same way each time, and two threads can play half of them each and meet for
-//! real.
+//! The allocator is the real one; only the machine is simulated. A thread runs on the virtual CPU
+//! that it has set ([`cpu::on`]), and may change the CPU before each call. So one thread can play
+//! all CPUs of a machine in turn, in the same way each time. Two threads can play half of the CPUs
+//! each, with real contention.
 //!
-//! | what | how |
+//! | feature | implementation |
 //! |---|---|
-//! | CPUs, nodes, which nodes own memory | [`Machine`] |
+//! | CPUs, nodes, nodes with memory | [`Machine`] |
 //! | the CPU of a thread | [`cpu::on`] |
-//! | per-CPU slots | by the lock bit of each word |
-//! | time | [`Clock`]: the real one, or one that only its user moves |
+//! | per-CPU slots | the lock bit of each word |
+//! | time | [`Clock`]: real time, or a clock that only its user moves |
 //! | grace periods | [`Batches`]: callbacks wait for a whole period and then come in a burst |
-//! | memory | mappings of the system, all given back with the machine |
+//! | memory | mappings of the system, unmapped with the machine |
 //!
-//! Nothing is watched and nothing fails on demand: that is what the core's own tests have a
-//! platform for. This one is for figures.
+//! The machine records nothing and injects no failures: uslub-core's own tests have a platform for
+//! that. This platform is for measurements.
 //!
 //! ```
 //! use uslub_core::{Allocator, Gfp, args::CacheArgs};
@@ -27,7 +28,7 @@
 //! cpu::on(3);
 //! let object = slub.alloc(cache, Gfp::KERNEL);
 //! cpu::on(42);
-//! // SAFETY: this cache's, and not used any more.
+//! // SAFETY: the object is of this cache and is not used any longer.
 //! unsafe { slub.free(cache, object) };
 //! ```
 
@@ -50,14 +51,14 @@ pub use sim::Sim;
 /// Address space that an allocator reserves, in bytes.
 const RESERVE: usize = 8 << 30;
 
-/// An allocator on a simulated machine, ready.
+/// Creates an initialised allocator on a simulated machine.
 ///
 /// # Panics
 ///
-/// When the system has no address space for it.
+/// If the system refuses the address space.
 pub fn allocator(sim: Sim, tunables: Tunables) -> Box<Allocator<Sim>> {
     let allocator = Box::new(Allocator::new(sim));
-    // SAFETY: nobody else has it yet.
+    // SAFETY: no other thread has the allocator yet.
     let done = unsafe { allocator.init(RESERVE, tunables) };
     assert!(done, "the system refuses address space");
     allocator.keep_indices(NR_CLASSES + 1);

@@ -1,26 +1,26 @@
-//! What a simulated machine consists of.
+//! The CPUs and memory nodes of a simulated machine, for `Sim`.
 
 /// CPUs and memory nodes.
 ///
-/// CPUs are spread over the nodes in turn: CPU c is on node c mod n.
+/// CPUs are distributed over the nodes in turn: CPU c is on node c mod n.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
     cpus: usize,
-    /// By node: whether it owns memory.
+    /// For each node, whether it has memory.
     memory: Vec<bool>,
 }
 
 /// Distance of a node from itself, as firmware tables give it.
 const LOCAL: u32 = 10;
-/// Distance of two nodes side by side.
+/// Distance of two neighbouring nodes.
 const REMOTE: u32 = 20;
 
 impl Machine {
-    /// A machine with so many CPUs on so many nodes, all of which own memory.
+    /// A machine with `cpus` CPUs on `nodes` nodes. All nodes have memory.
     ///
     /// # Panics
     ///
-    /// When there is no CPU or no node.
+    /// If there is no CPU or no node.
     pub fn new(cpus: usize, nodes: usize) -> Self {
         assert!(cpus > 0 && nodes > 0, "a machine has a CPU and a node");
         Self {
@@ -29,11 +29,11 @@ impl Machine {
         }
     }
 
-    /// The machine, with memory on these nodes alone.
+    /// Restricts memory to these nodes.
     ///
     /// # Panics
     ///
-    /// When none is named, or one that is not there.
+    /// If `nodes` is empty or contains a node that does not exist.
     pub fn with_memory_on(mut self, nodes: &[usize]) -> Self {
         assert!(!nodes.is_empty(), "some node owns memory");
         self.memory.fill(false);
@@ -41,29 +41,29 @@ impl Machine {
         self
     }
 
-    /// CPUs.
+    /// Number of CPUs.
     pub fn cpus(&self) -> usize {
         self.cpus
     }
 
-    /// Nodes.
+    /// Number of nodes.
     pub fn nodes(&self) -> usize {
         self.memory.len()
     }
 
-    /// The node that a CPU is on.
+    /// The node of a CPU.
     #[inline]
     pub fn node_of(&self, cpu: usize) -> usize {
         cpu % self.memory.len()
     }
 
-    /// Whether a node owns memory.
+    /// Whether a node has memory.
     #[inline]
     pub fn has_memory(&self, node: usize) -> bool {
         self.memory[node]
     }
 
-    /// How far one node is from another: the nodes lie on a ring.
+    /// The distance between two nodes. The nodes form a ring.
     pub fn distance(&self, from: usize, to: usize) -> u32 {
         let around = self.nodes();
         let steps = from.abs_diff(to);

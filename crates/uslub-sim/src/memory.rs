@@ -1,4 +1,4 @@
-//! A simulated machine's memory: mappings of the system, which are all given back in the end.
+//! The memory of a simulated machine: mappings of the system. Dropping the machine unmaps all.
 
 use std::collections::BTreeMap;
 use std::ptr::{NonNull, null_mut};
@@ -6,22 +6,22 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
-/// The mappings that are there: start and bytes.
+/// The present mappings: start and size in bytes.
 #[derive(Debug, Default)]
 pub struct Memory(Mutex<BTreeMap<usize, usize>>);
 
 impl Memory {
     fn mappings(&self) -> MutexGuard<'_, BTreeMap<usize, usize>> {
-        // Whatever panicked, the map is whole.
+        // A panic cannot leave the map incomplete.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fresh memory, aligned; usable only if that is said.
+    /// New aligned memory; without `usable` it is only reserved.
     pub fn map(&self, bytes: usize, align: usize, usable: bool) -> Option<NonNull<u8>> {
         let protection = if usable { READ_WRITE } else { libc::PROT_NONE };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let room = bytes.checked_add(align)?;
-        // SAFETY: a fresh mapping harms nobody.
+        // SAFETY: a new mapping overlaps no other.
         let start = unsafe { libc::mmap(null_mut(), room, protection, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return None;
@@ -34,7 +34,7 @@ impl Memory {
         NonNull::new(aligned as *mut u8)
     }
 
-    /// Gives a mapping back, or a part of one.
+    /// Unmaps a mapping, or a part of one.
     pub fn unmap(&self, start: usize, bytes: usize) {
         let mut mappings = self.mappings();
         if let Some((&first, &long)) = mappings.range(..=start).next_back() {
@@ -50,10 +50,10 @@ impl Memory {
         unmap(start, bytes);
     }
 
-    /// Grows or shrinks a mapping, which may move.
+    /// Grows or shrinks a mapping. The mapping may move.
     pub fn remap(&self, start: usize, old: usize, new: usize) -> Option<NonNull<u8>> {
         let mut mappings = self.mappings();
-        // SAFETY: a whole mapping of ours, whose user knows that it may move.
+        // SAFETY: this is a whole mapping of ours, and its user accepts a move.
         let moved = unsafe { libc::mremap(start as *mut _, old, new, libc::MREMAP_MAYMOVE) };
         if moved == libc::MAP_FAILED {
             return None;
@@ -75,28 +75,28 @@ impl Drop for Memory {
 
 fn unmap(start: usize, bytes: usize) {
     if bytes > 0 {
-        // SAFETY: a range of our mappings that nobody uses any more.
+        // SAFETY: the range is part of our mappings, and no thread uses it any longer.
         unsafe { libc::munmap(start as *mut _, bytes) };
     }
 }
 
-/// Makes a reserved range usable; returns whether that was done.
+/// Makes a reserved range usable; returns whether it succeeded.
 ///
 /// # Safety
 ///
 /// The range lies inside one of [`Memory`]'s reservations.
 pub unsafe fn commit(start: NonNull<u8>, bytes: usize) -> bool {
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller's promise.
     unsafe { libc::mprotect(start.as_ptr().cast(), bytes, READ_WRITE) == 0 }
 }
 
-/// Gives the pages of a range back; it reads zero afterwards.
+/// Returns the pages of a range to the system; the range then reads as zero.
 ///
 /// # Safety
 ///
-/// The range is committed and holds nothing of value.
+/// The range is committed, and its content is not needed.
 pub unsafe fn purge(start: NonNull<u8>, bytes: usize) -> bool {
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller's promise.
     unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_DONTNEED) == 0 }
 }
 
@@ -113,7 +113,7 @@ mod tests {
         let known: Vec<_> = memory.mappings().clone().into_iter().collect();
         assert_eq!(known, [(start, 4 << 12), (start + (8 << 12), 8 << 12)]);
         let moved = memory.remap(start, 4 << 12, 64 << 12).unwrap().as_ptr();
-        // SAFETY: mapped, 64 pages.
+        // SAFETY: the mapping has 64 pages.
         unsafe { moved.add((64 << 12) - 1).write(1) };
         assert_eq!(memory.mappings().get(&(moved as usize)), Some(&(64 << 12)));
         assert!(memory.map(usize::MAX, 1, true).is_none());

@@ -1,4 +1,4 @@
-//! The platform itself.
+//! The implementation of the platform for a simulated machine.
 
 use std::fmt::Arguments;
 use std::ptr::NonNull;
@@ -12,7 +12,7 @@ use uslub_core::platform::Platform;
 use crate::memory::{self, Memory};
 use crate::{Clock, Machine, cpu};
 
-/// Bytes of memory that the machine says it has.
+/// Bytes of memory that the machine reports.
 const MEMORY_BYTES: usize = 8 << 30;
 
 /// A simulated machine as a platform.
@@ -24,7 +24,7 @@ pub struct Sim {
 }
 
 impl Sim {
-    /// A machine with a clock. Its random words are the same each time.
+    /// A machine with a clock. Its random numbers are the same in every run.
     pub fn new(machine: Machine, clock: Clock) -> Self {
         Self {
             machine,
@@ -34,7 +34,7 @@ impl Sim {
         }
     }
 
-    /// What the machine consists of.
+    /// The CPUs and nodes of the machine.
     pub fn machine(&self) -> &Machine {
         &self.machine
     }
@@ -57,9 +57,9 @@ fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The system call that sleeps on a word and wakes its sleepers.
+/// The system call that sleeps on a word or wakes its sleepers.
 fn futex(word: &AtomicU32, operation: i32, value: u32, limit: *const libc::timespec) {
-    // SAFETY: looks at the word and the time only.
+    // SAFETY: the call only reads the word and the time.
     unsafe {
         libc::syscall(
             libc::SYS_futex,
@@ -71,20 +71,20 @@ fn futex(word: &AtomicU32, operation: i32, value: u32, limit: *const libc::times
     };
 }
 
-// SAFETY: memory comes from the system, zeroed and private; slot operations hold the slot's lock
-// bit.
+// SAFETY: memory comes from the system and is zeroed and private. A slot operation holds the slot's
+// lock bit.
 unsafe impl Platform for Sim {
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         self.memory.map(bytes, align, false)
     }
 
     unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller's promise.
         unsafe { memory::commit(start, bytes) }
     }
 
     unsafe fn purge(&self, start: NonNull<u8>, bytes: usize) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller's promise.
         unsafe { memory::purge(start, bytes) }
     }
 
@@ -126,7 +126,7 @@ unsafe impl Platform for Sim {
     }
 
     fn random(&self) -> u64 {
-        // Relaxed: each caller gets a number of its own.
+        // Relaxed: the numbers of the callers only have to differ.
         mix(self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed))
     }
 
@@ -167,23 +167,23 @@ unsafe impl Platform for Sim {
 
     #[inline]
     unsafe fn pop(&self, table: &Table, slot: Slot) -> *mut u8 {
-        // SAFETY: passed on.
+        // SAFETY: the caller's promise.
         unsafe { try_lock::pop(self.region(table), slot) }
     }
 
     #[inline]
     unsafe fn push(&self, table: &Table, slot: Slot, object: *mut u8) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller's promise.
         unsafe { try_lock::push(self.region(table), slot, object) }
     }
 
     unsafe fn pop_many(&self, table: &Table, slot: Slot, out: &mut [*mut u8]) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller's promise.
         unsafe { try_lock::pop_many(self.region(table), slot, out) }
     }
 
     unsafe fn push_many(&self, table: &Table, slot: Slot, objects: &[*mut u8]) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller's promise.
         unsafe { try_lock::push_many(self.region(table), slot, objects) }
     }
 
@@ -192,7 +192,7 @@ unsafe impl Platform for Sim {
     }
 
     fn fence(&self) -> bool {
-        // Slots are drained under their lock bits; nobody relies on a fence.
+        // A drain takes the slots' lock bits and needs no fence.
         true
     }
 

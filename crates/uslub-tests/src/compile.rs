@@ -1,4 +1,4 @@
-//! A C or C++ source becomes a program or a library, once for each process.
+//! Compiles C and C++ sources into programs and libraries, once per process, for `tests/c/`.
 
 use std::collections::HashMap;
 use std::env;
@@ -13,12 +13,12 @@ use crate::subject::workspace;
 use crate::tools::tool;
 use crate::way::scrub;
 
-/// The program of `tests/c/<name>.c` or `.cc`; nothing, and a line that says
-/// so, where there is no compiler.
+/// The program of `tests/c/<name>.c` or `.cc`. Without a compiler, returns `None` and prints a
+/// note.
 ///
 /// # Panics
 ///
-/// If it does not compile.
+/// If the source does not compile.
 pub fn program(name: &str) -> Option<PathBuf> {
     let sources = sources();
     let cxx = sources.join(format!("{name}.cc"));
@@ -30,12 +30,12 @@ pub fn program(name: &str) -> Option<PathBuf> {
     compile(&source, name, &[])
 }
 
-/// `early`, linked against one copy of its library, and the other copy, to be
-/// loaded by it.
+/// The program `early`, linked against one copy of its library, and a second copy that the program
+/// loads.
 ///
 /// # Panics
 ///
-/// If they do not compile.
+/// If a source does not compile.
 pub fn early() -> Option<(PathBuf, PathBuf)> {
     let source = sources().join("early_lib.c");
     let shared = ["-shared", "-fPIC"];
@@ -56,17 +56,17 @@ pub fn early() -> Option<(PathBuf, PathBuf)> {
 ///
 /// # Panics
 ///
-/// If it does not compile.
+/// If the source does not compile.
 pub fn library(name: &str) -> Option<PathBuf> {
     let source = sources().join(format!("{name}.c"));
     compile(&source, &format!("lib{name}.so"), &["-shared", "-fPIC"])
 }
 
-/// The library of `tests/c/deep_lib.c`, beside one that only its own run path leads to.
+/// The library of `tests/c/deep_lib.c`, with a second library that only its own run path finds.
 ///
 /// # Panics
 ///
-/// If they do not compile.
+/// If a source does not compile.
 pub fn deep_library() -> Option<PathBuf> {
     let source = sources().join("deep_lib.c");
     compile(&source, "libdeep_friend.so", &["-shared", "-fPIC"])?;
@@ -74,12 +74,12 @@ pub fn deep_library() -> Option<PathBuf> {
     compile(&source, "libdeep.so", &more)
 }
 
-/// `atfork`, linked against its library, whose fork handlers are registered before all others or
-/// not.
+/// The program `atfork`, linked against its library. With `first`, the library registers its fork
+/// handlers before all others.
 ///
 /// # Panics
 ///
-/// If they do not compile.
+/// If a source does not compile.
 pub fn atfork(first: bool) -> Option<PathBuf> {
     let (name, library) = if first {
         ("atfork_first", "libatfork_first.so")
@@ -101,8 +101,7 @@ fn sources() -> PathBuf {
     workspace().join("tests/c")
 }
 
-/// The folder for all that is compiled. A static is never dropped, so it is
-/// removed when the process ends.
+/// The folder for compiled files. It is removed by `atexit`, because a static is never dropped.
 fn folder() -> &'static Path {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
     extern "C" fn remove() {
@@ -112,8 +111,8 @@ fn folder() -> &'static Path {
     }
     FOLDER
         .get_or_init(|| {
-            // SAFETY: the function is `extern "C"`, does not unwind and needs
-            // nothing that is gone when it is called.
+            // SAFETY: the function is `extern "C"`, does not unwind, and uses only data that still
+            // exists at exit.
             unsafe { libc::atexit(remove) };
             tempfile::Builder::new()
                 .prefix("uslub-tests-")
@@ -136,7 +135,7 @@ fn compile(source: &Path, name: &str, more: &[&str]) -> Option<PathBuf> {
         .clone()
 }
 
-/// Whether there is a compiler; if so, `target` is there afterwards.
+/// Compiles `source` to `target`; returns whether a compiler exists.
 fn compile_now(source: &Path, target: &Path, more: &[&str]) -> bool {
     let cxx = source.extension() == Some(OsStr::new("cc"));
     let (variable, usual, flags, standard) = if cxx {
@@ -144,7 +143,7 @@ fn compile_now(source: &Path, target: &Path, more: &[&str]) -> bool {
     } else {
         ("CC", "cc", "CFLAGS", "-std=gnu11")
     };
-    // CC may hold more than a name: `ccache gcc`, `gcc -m64`
+    // CC may have several words: `ccache gcc`, `gcc -m64`
     let words = env::var(variable).unwrap_or_default();
     let mut words = words.split_whitespace();
     let Some(compiler) = tool(words.next().unwrap_or(usual)) else {
@@ -160,7 +159,7 @@ fn compile_now(source: &Path, target: &Path, more: &[&str]) -> bool {
         .arg(target)
         .arg(source)
         .args(more)
-        // before glibc 2.34 these were libraries of their own
+        // Before glibc 2.34 these were separate libraries.
         .args(["-ldl", "-lrt"]);
     let output = command.output().expect("a compiler can be run");
     assert!(

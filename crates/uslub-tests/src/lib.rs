@@ -1,29 +1,29 @@
-//! Test programs in C and C++, compiled and run on uslub in every mode.
+//! Runs test programs in C and C++ on uslub in every mode.
 //!
-//! The programs are in `tests/c/` of the workspace; the first lines of each say
-//! what it proves, and it can be compiled and run by hand. The tests here
-//! compile them once and run them in every [`Way`]: preloaded with glibc's rseq
-//! area, with an area that uslub must find for itself, without restartable
-//! sequences, and under `uslub run`, where the helper thread may start.
+//! The programs are in `tests/c/` of the workspace. The first lines of each program state the
+//! property that it proves; it can also be compiled and run by hand. The tests compile the programs
+//! once and run them in every [`Way`]: preloaded with glibc's rseq area, with an area that uslub
+//! must find itself, without restartable sequences, and under `uslub run`, where the helper thread
+//! may start.
 //!
 //! ```text
-//!  tests/c/*   which program is run how, and what it must say
-//!  compile     a C or C++ source becomes a program or a library, once
-//!  way         how a program comes to run on uslub
-//!  run         one run: time limit, output, what is said when it fails
+//!  tests/c/*   the runs of each program, and the expected output
+//!  compile     compiles a C or C++ source once
+//!  way         the ways to run a program on uslub
+//!  run         one run: time limit, output, failure message
 //!  subject     the command and the library under test, built once
-//!  tools       programs that a machine may lack; one test at a time
+//!  tools       programs that a machine may lack; exclusive tests
 //! ```
 //!
 //! Variables:
 //!
 //! | variable | effect |
 //! |---|---|
-//! | `USLUB_STRESS_SECONDS=N` | length of each stress run; 5 otherwise |
-//! | `USLUB_FORKS=N` | forks of the fork test; 200 otherwise |
-//! | `USLUB_REQUIRE_PROGRAMS=1` | a tool that is not installed fails its test; otherwise the test says so on stderr and passes |
-//! | `USLUB_COMMAND=PATH`, `USLUB_LIBRARY=PATH` | test these and build nothing |
-//! | `USLUB_TESTS_PLAIN=1` | run everything on the C library's own malloc, to see whether a test that fails is to blame itself |
+//! | `USLUB_STRESS_SECONDS=N` | length of each stress run; default 5 |
+//! | `USLUB_FORKS=N` | forks of the fork test; default 200 |
+//! | `USLUB_REQUIRE_PROGRAMS=1` | a missing tool fails its test, not only skips it with a note |
+//! | `USLUB_COMMAND=PATH`, `USLUB_LIBRARY=PATH` | test these files and build nothing |
+//! | `USLUB_TESTS_PLAIN=1` | run on the C library's malloc, to find faults of the tests |
 //! | `CC`, `CXX`, `CFLAGS`, `CXXFLAGS` | as usual |
 
 pub mod compile;

@@ -1,8 +1,8 @@
-//! One run of a program: time limit, output, and what is said when it fails.
+//! One run of a program: time limit, output, and failure message. The tests in `tests/c/` use it.
 //!
-//! Output goes to files, not pipes, so that a child which outlives the program
-//! cannot hold the test up; and each run gets a process group of its own, so
-//! that a program that hangs ends with everything it started.
+//! Output goes to files, not pipes, so a child that outlives the program cannot block the test.
+//! Each run gets its own process group, so the test can kill a hanging program together with all
+//! processes that it started.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -17,7 +17,7 @@ use tempfile::tempfile;
 
 use crate::way::{Way, scrub};
 
-/// A program that is about to run.
+/// The description of a run.
 #[derive(Clone, Debug)]
 pub struct Run {
     before: Vec<OsString>,
@@ -39,45 +39,45 @@ impl Run {
         }
     }
 
-    /// With these further arguments.
+    /// Adds arguments.
     pub fn args<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
         self.args
             .extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
         self
     }
 
-    /// Started by these words (a shell with a limit, an instrument), which run
-    /// on uslub as well.
+    /// Starts the program through these words (a shell with a limit, an instrument). Their
+    /// processes run on uslub too.
     pub fn behind<A: AsRef<OsStr>>(mut self, words: impl IntoIterator<Item = A>) -> Self {
         self.before
             .extend(words.into_iter().map(|word| word.as_ref().to_owned()));
         self
     }
 
-    /// Behind a shell that limits the address space to so many KiB.
+    /// Starts the program through a shell that limits the address space to `kib` KiB.
     pub fn address_space(self, kib: u64) -> Self {
         let script = format!("ulimit -v {kib} && exec \"$@\"");
         self.behind(["/bin/sh", "-c", &script, "sh"])
     }
 
-    /// With this variable in its environment.
+    /// Sets an environment variable.
     pub fn variable(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         self.variables
             .push((name.as_ref().to_owned(), value.as_ref().to_owned()));
         self
     }
 
-    /// Given this long to end; 120 s otherwise.
+    /// Sets the time limit; the default is 120 s.
     pub fn limit(mut self, seconds: u64) -> Self {
         self.limit = Duration::from_secs(seconds);
         self
     }
 
-    /// Runs in this way to the end.
+    /// Runs the program in this way until its end.
     ///
     /// # Panics
     ///
-    /// If it cannot be started or takes longer than its limit.
+    /// If the program cannot be started or exceeds its time limit.
     pub fn on(&self, way: Way) -> Outcome {
         let mut words = self.before.clone();
         words.extend(way.words(Path::new(&self.program)));
@@ -88,11 +88,11 @@ impl Run {
         self.finish(command, format!("{way:?}"))
     }
 
-    /// Runs on the allocator that the program came with.
+    /// Runs the program on its own allocator.
     ///
     /// # Panics
     ///
-    /// As [`Run::on`] does.
+    /// In the cases of [`Run::on`].
     pub fn plainly(&self) -> Outcome {
         let mut command = Command::new(&self.program);
         command.args(&self.args);
@@ -140,26 +140,25 @@ impl Run {
     }
 }
 
-/// What a program wrote and how it ended.
+/// The output and the exit status of a program.
 #[derive(Debug)]
 pub struct Outcome {
     /// The command line with its environment.
     pub line: String,
-    /// How it ended.
+    /// The exit status.
     pub status: ExitStatus,
-    /// What it wrote to standard output.
+    /// Standard output.
     pub stdout: String,
-    /// What it wrote to standard error.
+    /// Standard error.
     pub stderr: String,
 }
 
 impl Outcome {
-    /// The outcome of a program that must end with status 0. What it skipped
-    /// is passed on.
+    /// The outcome itself, if the exit status is 0. Prints the parts that the program skipped.
     ///
     /// # Panics
     ///
-    /// If it ended otherwise, with what it said.
+    /// If the exit status is not 0; the message has the output.
     pub fn succeeded(self) -> Self {
         assert!(self.status.success(), "{}", self.describe());
         for line in self.stderr.lines().filter(|line| line.contains("skipped:")) {
@@ -168,11 +167,11 @@ impl Outcome {
         self
     }
 
-    /// The outcome of a program that must also have written `text`.
+    /// The outcome itself, if the program succeeded and wrote `text`.
     ///
     /// # Panics
     ///
-    /// If it did not, or failed.
+    /// If the program did not write `text`, or failed.
     pub fn wrote(self, text: &str) -> Self {
         let outcome = self.succeeded();
         assert!(
@@ -183,12 +182,12 @@ impl Outcome {
         outcome
     }
 
-    /// Whether it ended by this signal.
+    /// Whether this signal killed the program.
     pub fn ended_by(&self, signal: i32) -> bool {
         self.status.signal() == Some(signal)
     }
 
-    /// All there is to say about it.
+    /// A full description of the outcome.
     pub fn describe(&self) -> String {
         format!(
             "{}\n{}; it said:\n{}{}",
@@ -200,7 +199,7 @@ impl Outcome {
     }
 }
 
-/// The end of a text that may be long.
+/// The end of a long text.
 fn tail(text: &str) -> &str {
     let most = 4000;
     match text.char_indices().rev().nth(most) {
@@ -216,21 +215,21 @@ fn contents(file: &mut File) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Ends the process group of `child`.
+/// Kills the process group of `child`.
 fn end(child: &mut Child) {
     let group = i32::try_from(child.id()).expect("a process id is positive");
-    // SAFETY: kill takes two numbers and touches no memory of ours. The group
-    // is still the child's: its leader has not been waited for yet.
+    // SAFETY: kill takes two numbers and accesses no memory of ours. The process group is still the
+    // child's, because no call has waited for its leader yet.
     unsafe { libc::kill(-group, libc::SIGKILL) };
     let _ = child.wait();
 }
 
-/// Where the threads of a process group stand, if gdb is there to ask.
+/// The stack traces of a process group's threads, if gdb is installed.
 fn stacks(group: u32) -> String {
     let mut text = String::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        // fields behind the name: state, parent, group, …
+        // The fields after the name: state, parent, group, …
         let of = stat
             .rsplit(')')
             .next()

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-/// What is tested.
+/// The files under test.
 #[derive(Debug)]
 pub struct Subject {
     /// The `uslub` command.
@@ -24,17 +24,17 @@ pub fn workspace() -> &'static Path {
         .expect("this crate is two folders below the workspace's root")
 }
 
-/// Whether everything is to run on the C library's own malloc.
+/// Whether the tests run on the C library's own malloc.
 pub fn plain() -> bool {
     env::var_os("USLUB_TESTS_PLAIN").is_some_and(|value| value == "1")
 }
 
-/// The release build of this workspace, unless `USLUB_COMMAND` and
-/// `USLUB_LIBRARY` name another.
+/// The release build of this workspace, unless `USLUB_COMMAND` and `USLUB_LIBRARY` name other
+/// files.
 ///
 /// # Panics
 ///
-/// If it does not build.
+/// If the build fails.
 pub fn subject() -> &'static Subject {
     static SUBJECT: OnceLock<Subject> = OnceLock::new();
     SUBJECT.get_or_init(
@@ -49,12 +49,12 @@ pub fn subject() -> &'static Subject {
     )
 }
 
-/// A library of the release build that is not part of the command: that of `package`, with the file
-/// name `lib<target>.so`.
+/// A library of the release build that is not part of the command: the library of `package`, with
+/// the file name `lib<target>.so`.
 ///
 /// # Panics
 ///
-/// If it does not build.
+/// If the build fails.
 pub fn release_library(package: &str, target: &str) -> PathBuf {
     library_of(&build_package(package), target)
 }
@@ -84,8 +84,8 @@ fn library_of(messages: &[Value], target: &str) -> PathBuf {
         .into()
 }
 
-/// Builds, and asks cargo where it put things, so that every way to choose a
-/// target folder is honoured.
+/// Builds a package. Asks cargo for the paths of the results, so that every setting of the target
+/// folder is respected.
 fn build_package(package: &str) -> Vec<Value> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| env!("CARGO").into());
     let output = Command::new(cargo)

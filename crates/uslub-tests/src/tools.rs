@@ -1,22 +1,22 @@
-//! Programs that a machine may lack, and tests that want the machine for themselves.
+//! Programs that a machine may lack, and locks for tests that need the machine alone.
 
 use std::env;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Says on standard error that something is skipped. It goes around the test
-/// harness, which shows captured output of failed tests only.
+/// Prints to standard error that a test skips something. Bypasses the test harness, which shows the
+/// captured output only of failed tests.
 pub fn say_skipped(what: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {what}");
 }
 
-/// Where `name` is on the search path, or is itself when it is a path.
+/// Finds `name` on the search path; a path stands for itself.
 ///
 /// # Panics
 ///
-/// If it is nowhere and `USLUB_REQUIRE_PROGRAMS` is `1`. Otherwise standard
-/// error says that it is skipped.
+/// If it is missing and `USLUB_REQUIRE_PROGRAMS` is `1`. Otherwise prints to standard error that
+/// the test skips it.
 pub fn tool(name: &str) -> Option<PathBuf> {
     let found = if name.contains('/') {
         Some(PathBuf::from(name)).filter(|file| file.is_file())
@@ -34,11 +34,11 @@ pub fn tool(name: &str) -> Option<PathBuf> {
     found
 }
 
-/// The number in an environment variable.
+/// The number in an environment variable; `otherwise` if the variable is not set.
 ///
 /// # Panics
 ///
-/// If the variable is set to something else.
+/// If the variable does not hold a number.
 pub fn number(variable: &str, otherwise: u64) -> u64 {
     match env::var(variable) {
         Ok(text) => text
@@ -50,12 +50,12 @@ pub fn number(variable: &str, otherwise: u64) -> u64 {
 
 static MACHINE: RwLock<()> = RwLock::new(());
 
-/// Held by a test that keeps all CPUs busy or looks at time: it runs alone.
+/// The lock of a test that keeps all CPUs busy or measures time: the test runs alone.
 pub fn alone() -> RwLockWriteGuard<'static, ()> {
     MACHINE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Held by a test that may run beside others of its kind.
+/// The lock of a test that may run in parallel with other tests that hold it.
 pub fn shared() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().unwrap_or_else(PoisonError::into_inner)
 }

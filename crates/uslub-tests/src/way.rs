@@ -1,11 +1,11 @@
-//! How a program comes to run on uslub.
+//! The ways to run a program on uslub. The tests run every program in each of them.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::subject::{plain, subject};
 
-/// Variables that would change the allocator, or what a program expects of it.
+/// Variables that would change the allocator, or the program's expectations of it.
 const VARIABLES: [&str; 11] = [
     "GLIBC_TUNABLES",
     "LD_PRELOAD",
@@ -20,49 +20,49 @@ const VARIABLES: [&str; 11] = [
     "USLUB_REPORT",
 ];
 
-/// What brings the library into the program.
+/// How the library gets into the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Launch {
-    /// `LD_PRELOAD` and nothing else: no report and no helper thread.
+    /// Only `LD_PRELOAD`: no report and no helper thread.
     Preload,
     /// `uslub run --quiet`, under which the helper thread may start.
     Command,
 }
 
-/// What per-CPU mode the allocator finds.
+/// The per-CPU mode that is available to the allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rseq {
-    /// glibc has registered an rseq area, where kernel and glibc have rseq.
+    /// glibc has registered an rseq area, if kernel and glibc support rseq.
     OfLibc,
-    /// glibc leaves rseq alone (`GLIBC_TUNABLES=glibc.pthread.rseq=0`).
+    /// glibc registers no rseq area (`GLIBC_TUNABLES=glibc.pthread.rseq=0`).
     Unregistered,
-    /// uslub is told to go by the CPU's number, as on kernels before 6.3 (`USLUB_OPTIONS=rseq=2`).
+    /// uslub must use the CPU's number, as on kernels before 6.3 (`USLUB_OPTIONS=rseq=2`).
     ByNumber,
-    /// uslub is told not to use it (`USLUB_OPTIONS=rseq=0`).
+    /// uslub must not use rseq (`USLUB_OPTIONS=rseq=0`).
     Off,
 }
 
 /// One way to run a program on uslub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
-    /// What brings the library in.
+    /// How the library gets into the program.
     pub launch: Launch,
-    /// What it finds there.
+    /// The per-CPU mode.
     pub rseq: Rseq,
 }
 
 impl Way {
-    /// Preloaded, with all that the machine has.
+    /// Preloaded, with all features of the machine.
     pub const PRELOADED: Way = Way {
         launch: Launch::Preload,
         rseq: Rseq::OfLibc,
     };
-    /// Preloaded, where glibc registers nothing.
+    /// Preloaded, without an rseq area from glibc.
     pub const UNREGISTERED: Way = Way {
         launch: Launch::Preload,
         rseq: Rseq::Unregistered,
     };
-    /// Preloaded, by the CPU's number.
+    /// Preloaded, with the CPU's number.
     pub const BY_NUMBER: Way = Way {
         launch: Launch::Preload,
         rseq: Rseq::ByNumber,
@@ -83,7 +83,7 @@ impl Way {
         rseq: Rseq::Off,
     };
 
-    /// What to set in the program's environment for this way.
+    /// The environment variables for this way.
     pub fn variables(self) -> Vec<(&'static str, String)> {
         if plain() {
             return Vec::new();
@@ -104,8 +104,8 @@ impl Way {
         variables
     }
 
-    /// A command line that runs `program` this way: the words before the
-    /// program's arguments.
+    /// The words in front of the program's arguments, for a command line that runs `program` in
+    /// this way.
     pub fn words(self, program: &Path) -> Vec<std::ffi::OsString> {
         let mut words = Vec::new();
         if self.launch == Launch::Command && !plain() {
@@ -116,7 +116,7 @@ impl Way {
         words
     }
 
-    /// Gives `command` the environment of this way and of no other.
+    /// Sets the environment of this way for `command`, and removes the settings of other ways.
     pub fn apply(self, command: &mut Command) {
         scrub(command);
         command.envs(self.variables());
@@ -126,7 +126,7 @@ impl Way {
     }
 }
 
-/// Removes all that would change the allocator of `command`.
+/// Removes all variables that would change the allocator of `command`.
 pub fn scrub(command: &mut Command) {
     for name in VARIABLES {
         command.env_remove(name);
@@ -134,7 +134,7 @@ pub fn scrub(command: &mut Command) {
     command.env("LC_ALL", "C");
 }
 
-/// Makes a group of tests of one body that takes a [`Way`]: `by_preload`,
+/// Defines a group of tests with a common body that takes a [`Way`]: `by_preload`,
 /// `without_libc_rseq`, `without_rseq` and `under_uslub_run`.
 #[macro_export]
 macro_rules! in_every_way {
