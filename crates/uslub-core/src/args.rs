@@ -265,7 +265,10 @@ mod tests {
         }
 
         #[test]
-        fn slot_numbers_are_exact(size in (1usize..8192).prop_map(|n| n * 8), offset in 0usize..1 << 18) {
+        fn slot_numbers_are_exact(
+            size in (1usize..8192).prop_map(|n| n * 8),
+            offset in 0usize..1 << 18,
+        ) {
             let reciprocal = (1u64 << 40).div_ceil(size as u64);
             prop_assert_eq!(((offset as u64 * reciprocal) >> 40) as usize, offset / size);
         }

@@ -186,7 +186,10 @@ unsafe impl Send for Reserve {}
 /// use uslub_core::mempool::{Mempool, MempoolError, SlabSource};
 /// use uslub_core::{Allocator, Gfp, cache::KmemCache, platform::Platform};
 ///
-/// fn write_back<P: Platform>(a: &Allocator<P>, requests: &KmemCache<P>) -> Result<(), MempoolError> {
+/// fn write_back<P: Platform>(
+///     a: &Allocator<P>,
+///     requests: &KmemCache<P>,
+/// ) -> Result<(), MempoolError> {
 ///     let source = SlabSource::new(a, requests).expect("requests have no constructor");
 ///     let pool = Mempool::new(a, 16, source)?;
 ///     let request = pool.alloc(Gfp::KERNEL);

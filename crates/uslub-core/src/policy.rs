@@ -1,8 +1,8 @@
 //! Policy: every threshold of the core, with its unit, its reason and the figure that earned it.
 //!
-//! Only constants are here. What a user may set is in [`tunables`](crate::tunables); sizes that follow
-//! from a layout (words of a region, bytes of a descriptor) stay with their types. Figures are
-//! medians of the machines in docs/measurements.md, old to new.
+//! Only constants are here. What a user may set is in [`tunables`](crate::tunables); sizes that
+//! follow from a layout (words of a region, bytes of a descriptor) stay with their types. Figures
+//! are medians of the machines in docs/measurements.md, old to new.
 
 // Locks.
 

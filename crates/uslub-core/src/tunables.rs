@@ -211,7 +211,7 @@ pub const TUNABLES: &[Tunable] = &[
         name: "freelist_deferred",
         min: 0,
         max: 1,
-        help: "build a fresh slab's freelist for what is left over only (0: for all objects at once)",
+        help: "build a new slab's freelist for the rest only (0: for all objects at once)",
         field: Field::Cache(|t| &mut t.freelist_deferred),
     },
     Tunable {
@@ -246,7 +246,7 @@ pub const TUNABLES: &[Tunable] = &[
         name: "refill_needs_blocking",
         min: 0,
         max: 1,
-        help: "refill sheaves only for those who may ask the system (0: for all who may wait for a lock)",
+        help: "refill sheaves only if the call may map memory (0: if it may wait for a lock)",
         field: Field::Cache(|t| &mut t.refill_needs_blocking),
     },
     Tunable {
@@ -323,7 +323,7 @@ pub const TUNABLES: &[Tunable] = &[
         name: "rseq",
         min: 0,
         max: 2,
-        help: "reach per-CPU sheaves by restartable sequences (0: by a try-lock; 2: by the CPU's number)",
+        help: "reach sheaves by restartable sequences (0: by a try-lock; 2: by the CPU's number)",
         field: Field::Allocator(|t| &mut t.rseq),
     },
     Tunable {
@@ -337,7 +337,7 @@ pub const TUNABLES: &[Tunable] = &[
         name: "huge_pages_mb",
         min: 0,
         max: 1 << 20,
-        help: "MiB of pages beyond which huge pages are asked for, at first only where memory grows quickly (0: never)",
+        help: "MiB of pages beyond which huge pages are asked for (0: never)",
         field: Field::Allocator(|t| &mut t.huge_pages_mb),
     },
 ];

@@ -13,7 +13,6 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use uslub_core::percpu::try_lock;
 use uslub_core::percpu::{Counter, Slot, Table};
-use uslub_core::platform::Platform;
 
 use crate::Linux;
 use crate::sequences::{pop, pop_many, push, push_many};
@@ -87,7 +86,7 @@ impl Linux {
         // asking the kernel for the CPU takes more stack than is left at the end of deep paths. The
         // factor is 2^64 / φ.
         let spread = (uslub_rseq::thread_pointer() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let region = table.here((spread >> 32) as usize % self.nr_cpu_ids());
+        let region = table.any_region((spread >> 32) as usize);
         // Relaxed: statistics.
         region.counter(counter).fetch_add(n as u64, Relaxed);
     }

@@ -1,9 +1,12 @@
 //! What the fast paths look at, and whether it lets them in.
 //!
-//! | state | bounds | when |
-//! |---|---|---|
-//! | closed | 0: each call goes to its slow function | before the set-up; without restartable sequences; while a child shares our memory |
-//! | open | the largest class, the pages of the arena | otherwise |
+//! | state | bounds |
+//! |---|---|
+//! | closed | 0: each call goes to its slow function |
+//! | open | the largest class, the pages of the arena |
+//!
+//! The gate is closed before the set-up, without restartable sequences, and while a child shares
+//! our memory.
 //!
 //! A slow call extends the bound of `free` to pages that the arena gained, and opens the gate again
 //! when the last child that shared our memory has ended.

@@ -1,5 +1,5 @@
-//! malloc and free where the fast paths could not: before the set-up, an empty or full sheaf, another
-//! size, a closed [gate](crate::gate).
+//! malloc and free where the fast paths could not: before the set-up, an empty or full sheaf,
+//! another size, a closed [gate](crate::gate).
 
 use core::ffi::c_void;
 use core::ptr::null_mut;

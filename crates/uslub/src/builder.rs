@@ -74,7 +74,8 @@ impl<'n> RawBuilder<'n> {
     /// ```
     /// use uslub::{CreateError, RawCache};
     /// assert_eq!(RawCache::builder("dma", 100).align(512).build()?.align(), 512);
-    /// assert_eq!(RawCache::builder("odd", 100).align(24).build().err(), Some(CreateError::BadAlign));
+    /// let odd = RawCache::builder("odd", 100).align(24).build();
+    /// assert_eq!(odd.err(), Some(CreateError::BadAlign));
     /// # Ok::<(), CreateError>(())
     /// ```
     pub fn align(mut self, bytes: usize) -> Self {

@@ -6,8 +6,8 @@
 //! | larger | mapping, while there are few mappings | arena |
 //! | larger, with at least `MOST_MAPPINGS` live mappings | arena | mapping |
 //!
-//! The arena holds objects of at most [`ARENA_OBJECT_MAX_BYTES`] bytes. If the system refuses both, unused
-//! memory goes back to the system, and the request is tried once more. Callers: `kmalloc`.
+//! The arena holds objects of at most [`ARENA_OBJECT_MAX_BYTES`] bytes. If the system refuses both,
+//! unused memory goes back to the system, and the request is tried once more. Callers: `kmalloc`.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;

@@ -305,7 +305,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn runs_agree_with_a_plain_reading_of_the_bits(words in prop::array::uniform8(any::<u64>()), count in 1usize..40, shift in 0u32..5) {
+        fn runs_agree_with_a_plain_reading_of_the_bits(
+            words in prop::array::uniform8(any::<u64>()),
+            count in 1usize..40,
+            shift in 0u32..5,
+        ) {
             let mut b = block();
             b.free = words;
             b.recount();
@@ -324,19 +328,36 @@ mod tests {
         }
 
         #[test]
-        fn groups_agree_with_a_plain_reading_of_the_bits(free in prop::array::uniform8(prop_oneof![Just(u64::MAX), any::<u64>(), (0u32..64).prop_map(|n| u64::MAX << n)]), wanted in prop::array::uniform8(any::<u64>()), shift in 0u32..7) {
+        fn groups_agree_with_a_plain_reading_of_the_bits(
+            free in prop::array::uniform8(prop_oneof![
+                Just(u64::MAX),
+                any::<u64>(),
+                (0u32..64).prop_map(|n| u64::MAX << n),
+            ]),
+            wanted in prop::array::uniform8(any::<u64>()),
+            shift in 0u32..7,
+        ) {
             let n = 1usize << shift;
             let found = groups(&free, &wanted, n);
             let bit = |set: &PageSet, i: usize| set[i / 64] >> (i % 64) & 1 == 1;
             for first in (0..BLOCK_PAGES).step_by(n) {
                 let mut group = first..first + n;
-                let plain = group.clone().all(|i| bit(&free, i)) && group.clone().any(|i| bit(&wanted, i));
+                let plain = group.clone().all(|i| bit(&free, i))
+                    && group.clone().any(|i| bit(&wanted, i));
                 prop_assert!(group.all(|i| bit(&found, i) == plain));
             }
         }
 
         #[test]
-        fn the_run_before_agrees_with_a_plain_reading_of_the_bits(words in prop::array::uniform8(prop_oneof![Just(0), Just(u64::MAX), any::<u64>(), (0u32..64).prop_map(|n| u64::MAX << n)]), at in 0..=BLOCK_PAGES) {
+        fn the_run_before_agrees_with_a_plain_reading_of_the_bits(
+            words in prop::array::uniform8(prop_oneof![
+                Just(0),
+                Just(u64::MAX),
+                any::<u64>(),
+                (0u32..64).prop_map(|n| u64::MAX << n),
+            ]),
+            at in 0..=BLOCK_PAGES,
+        ) {
             let bit = |i: usize| words[i / 64] >> (i % 64) & 1 == 1;
             let run = (0..at).rev().take_while(|&i| bit(i)).count();
             prop_assert_eq!(run_before(&words, at), at - run);

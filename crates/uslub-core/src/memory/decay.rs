@@ -68,8 +68,8 @@ impl<P: Platform> Zone<P> {
     }
 
     /// Evicts idle pages if the resident pages have reached a new peak. `pages` are handed out or
-    /// dirty; `taken` of them were just handed out. A run of more than `DECAY_GROWN_PAGES` pages evicts pages
-    /// of any age.
+    /// dirty; `taken` of them were just handed out. A run of more than `DECAY_GROWN_PAGES` pages
+    /// evicts pages of any age.
     #[inline(never)]
     pub(super) fn note_resident(&self, platform: &P, pages: usize, taken: usize) {
         // At worst two threads check.
@@ -102,8 +102,8 @@ impl<P: Platform> Zone<P> {
         }
     }
 
-    /// Evicts about `pages` free dirty pages, the oldest first, and leaves [`DECAY_EVICTION_LEAVES_PAGES`]. Returns
-    /// whether it evicted any.
+    /// Evicts about `pages` free dirty pages, the oldest first, and leaves
+    /// [`DECAY_EVICTION_LEAVES_PAGES`]. Returns whether it evicted any.
     fn displace(&self, platform: &P, pages: usize, old_enough: impl Fn(u64) -> bool) -> bool {
         // Relaxed: a peek, may be stale.
         let before = self.dirty.load(Relaxed);

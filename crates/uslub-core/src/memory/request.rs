@@ -1,4 +1,4 @@
-//! Handing out runs of pages: from what is free, else from a block that is added for it.
+//! Allocates runs of pages: from free pages, or from a block that is added for the request.
 
 use core::sync::atomic::Ordering::Relaxed;
 

@@ -409,6 +409,18 @@ impl Table {
         Some(unsafe { region.as_ref() })
     }
 
+    /// One of the regions, selected by `spread`: for statistics, which readers add up. The stopped
+    /// region while no CPU has one.
+    pub fn any_region(&self, spread: usize) -> &Region {
+        let end = self.end();
+        // The last CPU before the end has a region.
+        let mut cpus = spread.checked_rem(end).unwrap_or(0)..end;
+        match cpus.find_map(|cpu| self.region(cpu)) {
+            Some(region) => region,
+            None => self.here(0),
+        }
+    }
+
     /// All regions, with their CPUs.
     pub fn regions(&self) -> impl Iterator<Item = (usize, &Region)> {
         (0..self.end()).filter_map(|cpu| Some((cpu, self.region(cpu)?)))

@@ -8,9 +8,10 @@
 //!   as their total nears the budget. Above it, neither sheaves nor [barns](crate::sheaf::barn)
 //!   grow.
 //!
-//! Each CPU has a target capacity per cache, one of [`CAPACITY_STEPS`]. Sheaves of different capacities
-//! circulate. An empty sheaf gets the target capacity before it is filled. A sheaf with objects
-//! only grows, when the CPU takes it. (All windows have one size, so a sheaf stays in its window.)
+//! Each CPU has a target capacity per cache, one of [`CAPACITY_STEPS`]. Sheaves of different
+//! capacities circulate. An empty sheaf gets the target capacity before it is filled. A sheaf with
+//! objects only grows, when the CPU takes it. (All windows have one size, so a sheaf stays in its
+//! window.)
 //!
 //! | event | target capacity |
 //! |---|---|
@@ -149,8 +150,8 @@ impl<P: Platform> Allocator<P> {
         self.adjust_capacity_for(cache, sheaf, 0)
     }
 
-    /// As [`adjust_capacity`](Self::adjust_capacity), but with room for at least `least` objects, up to the cache's largest
-    /// capacity.
+    /// As [`adjust_capacity`](Self::adjust_capacity), but with room for at least `least` objects,
+    /// up to the cache's largest capacity.
     #[inline(never)]
     pub(crate) fn adjust_capacity_for(
         &self,

@@ -17,7 +17,8 @@
 //! | restartable sequences, with a fence | [stops](crate::percpu::Table::stop) the CPU |
 //! | restartable sequences, without a fence | only this CPU's own sheaves, by compare-and-swap |
 //!
-//! The sheaves are flushed after the drain lock is released; `flushes_in_flight` counts the sheaves between.
+//! The sheaves are flushed after the drain lock is released; `flushes_in_flight` counts the sheaves
+//! between.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -272,8 +273,8 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Ends an allocation: evicts pages for the ones it took, and maintains caches at most every
-    /// [`COLD_CHECK_MS`] milliseconds. It comes last, since in its middle an allocation has little stack
-    /// left. For callers that may take the page layer's locks.
+    /// [`COLD_CHECK_MS`] milliseconds. It comes last, since in its middle an allocation has little
+    /// stack left. For callers that may take the page layer's locks.
     ///
     /// The maintenance flushes the surplus of barns and all sheaves of cold caches (not used for
     /// two periods), since a few cached objects pin whole slabs. Cold caches that [keep

@@ -23,7 +23,7 @@ impl Spill {
         Self(None)
     }
 
-    /// Where a refill of the cache may put what it leaves over; nowhere if the cache does not spill.
+    /// Where a refill may put the rest of a slab; nowhere if the cache does not spill.
     pub(crate) fn overflow_of<P: Platform>(
         &mut self,
         cache: &KmemCache<P>,

@@ -9,8 +9,8 @@
 //! | the first into a full slab: lists the slab | held |
 //! | the one that empties the slab: unlists it | held |
 //!
-//! Lists that need the lock wait for each other, at most `PENDING_LISTS` of them, and share one hold. In
-//! a context that may not wait, the objects are [deferred](crate::slab::deferred).
+//! Lists that need the lock wait for each other, at most `PENDING_LISTS` of them, and share one
+//! hold. In a context that may not wait, the objects are [deferred](crate::slab::deferred).
 
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;

@@ -124,8 +124,8 @@ pub const fn round_to_slabs(most: usize, objects: usize) -> usize {
     most - most % objects
 }
 
-/// Slots to use in a slab with room for `objects`: a multiple of half of [`INITIAL_CAPACITY_MAX`], if this
-/// wastes at most 1/32 of the slab; otherwise all.
+/// Slots to use in a slab with room for `objects`: a multiple of half of [`INITIAL_CAPACITY_MAX`],
+/// if this wastes at most 1/32 of the slab; otherwise all.
 ///
 /// ```
 /// use uslub_core::slab::order::whole_sheaves;
