@@ -3,16 +3,19 @@
 //!
 //! | file | concept |
 //! |---|---|
-//! | `table` | one region of words per CPU, and how to stop a CPU |
+//! | `region` | the words and counters of one CPU |
+//! | `table` | which region each CPU uses; stops CPUs |
 //! | `sheaf` | a window of addresses, and the word that says how full it is |
 //! | `try_lock` | word operations under a lock bit, without restartable sequences |
 //! | `stats` | counters of the slow paths |
 //! | `nodes` | a CPU's memory node, and which objects are local to it |
 
 pub mod nodes;
+mod region;
 pub mod sheaf;
 pub mod stats;
 mod table;
 pub mod try_lock;
 
+pub use region::*;
 pub use table::*;
