@@ -6,7 +6,9 @@
 //! | `kmem_cache` | a cache |
 //! | `allocator` | the list of caches, and the state of all layers |
 //! | `cache_list` | free identities and records |
-//! | `object` | allocates and frees one object, or many at once |
+//! | `object` | allocates and frees one object |
+//! | `bulk` | allocates and frees many objects at once |
+//! | `shrink` | gives cached objects and empty slabs back |
 //! | `reclaim` | frees memory when an allocation fails |
 //! | `room` | gives unused memory back when the system refuses a request |
 //! | `info` | statistics |
@@ -15,6 +17,7 @@
 //! | `text` | names without heap memory |
 
 pub mod allocator;
+pub mod bulk;
 mod cache_list;
 pub mod fork;
 pub mod info;
@@ -22,6 +25,7 @@ mod kmem_cache;
 pub mod object;
 pub mod reclaim;
 mod room;
+pub mod shrink;
 pub mod text;
 pub mod validate;
 

@@ -10,12 +10,14 @@
 //! | `bulk` | copies objects between arrays and sheaves |
 //! | `capacity` | how many objects a CPU's sheaves hold |
 //! | `spill` | puts the rest of a refill into a sheaf |
-//! | `drain` | flushes the sheaves of other CPUs and of barns; shrinks caches |
+//! | `drain` | takes and flushes the sheaves of other CPUs |
+//! | `evict` | makes room in a CPU's full sheaves |
 
 pub mod barn;
 mod barn_access;
 mod bulk;
 pub mod capacity;
 pub mod drain;
+pub(crate) mod evict;
 pub mod replace;
 pub(crate) mod spill;

@@ -15,8 +15,6 @@ use core::ops::Range;
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
-use crate::memory::metadata::Scratch;
-use crate::percpu::sheaf::{self, Sheaf};
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::policy::SCRATCH_WORDS;
@@ -24,7 +22,7 @@ use crate::slab::node::{Node, SlabList};
 use crate::slab::state::{Slab, State};
 
 /// Objects that one scan covers, at most.
-const TOGETHER: usize = SCRATCH_WORDS;
+pub(crate) const TOGETHER: usize = SCRATCH_WORDS;
 
 /// Ownership of the objects of an array.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -97,7 +95,7 @@ impl<P: Platform> Allocator<P> {
 
     /// As [`free_whole_slabs`](Self::free_whole_slabs), but slabs that must go back to the page
     /// layer go to `gone`, since freeing them needs stack.
-    fn take_whole_slabs(
+    pub(crate) fn take_whole_slabs(
         &self,
         cache: &KmemCache<P>,
         objects: &mut [*mut u8],
@@ -117,7 +115,7 @@ impl<P: Platform> Allocator<P> {
 
     /// As [`take_whole_slabs`](Self::take_whole_slabs), without the test whether there may be any.
     #[inline(never)]
-    fn take_whole_slabs_among(
+    pub(crate) fn take_whole_slabs_among(
         &self,
         cache: &KmemCache<P>,
         objects: &mut [*mut u8],
@@ -202,193 +200,6 @@ impl<P: Platform> Allocator<P> {
         true
     }
 
-    /// Frees objects that found no room, together with the objects of this CPU's full sheaves, and
-    /// keeps the newest in the sheaves. Returns whether it did; if not, nothing changed.
-    pub(crate) fn free_with_full_sheaves(
-        &self,
-        cache: &KmemCache<P>,
-        objects: &mut [*mut u8],
-        gfp: Gfp,
-    ) -> bool {
-        // Of more objects than both sheaves hold, most would go to their slabs anyway.
-        let most = (TOGETHER / 4).min(2 * cache.capacity);
-        if cache.keeps_its_freelist() || objects.len() > most {
-            return false;
-        }
-        let Some(newer) = self.detach_local(cache, sheaf::top_is_full) else {
-            return false;
-        };
-        let older = match self.peek(cache.id.spare()) {
-            0 => self.empty_sheaf(cache, gfp),
-            spare if sheaf::top_is_full(spare) => self.detach_spare(cache, spare),
-            _ => None,
-        };
-        let Some(older) = older else {
-            self.install_filled(cache, newer, gfp);
-            return false;
-        };
-        let mut gone = SlabList::new();
-        let (main, spare, placed) = self.make_room(cache, older, newer, objects, &mut gone, gfp);
-        self.install_with_room(cache, main, gfp);
-        self.install_spare(cache, spare, gfp);
-        self.push_to_slabs(cache, &mut objects[placed..], &mut gone, gfp);
-        self.discard_list(cache, gone);
-        true
-    }
-
-    /// Makes room in a full sheaf that was the spare: evicts its whole slabs, or its oldest
-    /// objects. Slabs that must go back to the page layer go to `gone`.
-    pub(crate) fn evict_for_one(
-        &self,
-        cache: &KmemCache<P>,
-        mut sheaf: Sheaf,
-        gone: &mut SlabList,
-        gfp: Gfp,
-    ) -> Sheaf {
-        self.flush_whole_slabs(cache, &mut sheaf, gone, gfp);
-        if sheaf.is_empty() {
-            return self.adjust_capacity(cache, sheaf);
-        }
-        if cache.keeps_its_freelist() {
-            self.flush_sheaf_but_keep(cache, &mut sheaf, gone, gfp);
-            return self.adjust_capacity(cache, sheaf);
-        }
-        let Some(newer) = self.detach_local(cache, sheaf::top_is_full) else {
-            self.flush_sheaf_but_keep(cache, &mut sheaf, gone, gfp);
-            return self.adjust_capacity(cache, sheaf);
-        };
-        let (main, spare, _) = self.make_room(cache, sheaf, newer, &[], gone, gfp);
-        self.install_spare(cache, spare, gfp);
-        main
-    }
-
-    fn flush_whole_slabs(
-        &self,
-        cache: &KmemCache<P>,
-        sheaf: &mut Sheaf,
-        gone: &mut SlabList,
-        gfp: Gfp,
-    ) {
-        let held = sheaf.len();
-        let left = self.take_whole_slabs(cache, sheaf.objects_mut(), Whose::Ours, gone, gfp);
-        self.count(cache, StatItem::SheafFlush, held - left);
-        sheaf.truncate(left);
-    }
-
-    /// Makes room in two sheaves and appends `objects`: whole slabs are evicted, then the oldest of
-    /// the rest. Returns the sheaves, the one with room first, and the number of objects handled.
-    ///
-    /// The rest keeps its order of arrival. So adjacent objects make whole slabs wherever the first
-    /// of them began, since the objects before it have left.
-    #[inline(always)]
-    fn make_room(
-        &self,
-        cache: &KmemCache<P>,
-        mut older: Sheaf,
-        newer: Sheaf,
-        objects: &[*mut u8],
-        gone: &mut SlabList,
-        gfp: Gfp,
-    ) -> (Sheaf, Sheaf, usize) {
-        self.flush_whole_slabs(cache, &mut older, gone, gfp);
-        let together = !older.is_empty() && may_have_whole_in(cache, &older, &newer, objects);
-        let scratch = together.then(|| self.meta.scratch(&self.platform, gfp));
-        let Some(mut scratch) = scratch.flatten() else {
-            self.flush_sheaf_but_keep(cache, &mut older, gone, gfp);
-            older = self.adjust_capacity(cache, older);
-            let placed = older.extend_from(objects);
-            return (older, newer, placed);
-        };
-        // SAFETY: this thread owns it until `give_scratch`.
-        let all = unsafe { scratch.as_mut() };
-        let (older, newer) = self.evict_among(cache, older, newer, objects, all, gone, gfp);
-        self.meta.give_scratch(scratch);
-        debug_assert!(!newer.is_full());
-        (newer, older, objects.len())
-    }
-
-    /// As `make_room`, with room for [`TOGETHER`] objects. The newer sheaf is then the one with
-    /// room.
-    #[inline(never)]
-    #[expect(clippy::too_many_arguments, reason = "a record of them takes stack")]
-    fn evict_among(
-        &self,
-        cache: &KmemCache<P>,
-        mut older: Sheaf,
-        mut newer: Sheaf,
-        objects: &[*mut u8],
-        all: &mut Scratch,
-        gone: &mut SlabList,
-        gfp: Gfp,
-    ) -> (Sheaf, Sheaf) {
-        let mut passed = older.len() + newer.len() + objects.len();
-        // The part to copy next, and the position in it.
-        let (mut part, mut at, mut held) = (0, 0, 0);
-        let (all, left) = loop {
-            let from = match part {
-                0 => older.objects(),
-                1 => newer.objects(),
-                _ => objects,
-            };
-            let more = (from.len() - at).min(TOGETHER - held);
-            all[held..held + more].write_copy_of_slice(&from[at..at + more]);
-            (at, held) = (at + more, held + more);
-            if at == from.len() {
-                (part, at) = (part + 1, 0);
-                if part < 3 {
-                    continue;
-                }
-            }
-            // SAFETY: the first `held` entries are written.
-            let all = unsafe { all[..held].assume_init_mut() };
-            let left = self.take_whole_slabs_among(cache, all, Whose::Ours, gone, gfp);
-            if part == 3 {
-                break (all, left);
-            }
-            // No room left: whole slabs went; without any, the older half is flushed.
-            held = left;
-            if left == all.len() {
-                let half = left / 2;
-                self.count(cache, StatItem::SheafFlush, half);
-                self.push_to_slabs(cache, &mut all[..half], gone, gfp);
-                all.copy_within(half.., 0);
-                (held, passed) = (left - half, passed - half);
-            }
-        };
-        older.truncate(0);
-        newer.truncate(0);
-        (older, newer) = (
-            self.adjust_capacity(cache, older),
-            self.adjust_capacity(cache, newer),
-        );
-        let capacity = older.capacity() + newer.capacity();
-        let first = eviction_count(
-            &all[..left],
-            left < passed,
-            capacity,
-            cache.geometry.bytes(),
-        );
-        self.push_to_slabs(cache, &mut all[..first], gone, gfp);
-        let mut kept = &all[first..left];
-        let flushed = (passed - objects.len()).saturating_sub(kept.len());
-        self.count(cache, StatItem::SheafFlush, flushed);
-        if kept.len() >= newer.capacity() {
-            kept = &kept[older.extend_from(kept)..];
-        }
-        let placed = newer.extend_from(kept);
-        debug_assert_eq!(placed, kept.len());
-        (older, newer)
-    }
-
-    /// Installs a sheaf as this CPU's spare if the CPU has none; otherwise stores or flushes it.
-    pub(crate) fn install_spare(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
-        let top = sheaf.into_top();
-        if !self.swap(cache.id.spare(), 0, top) {
-            // SAFETY: it is in no slot, so this thread still owns it.
-            self.store_or_flush(cache, unsafe { Sheaf::from_top(top) }, gfp);
-        }
-    }
-
     /// Keeps empty slabs that we own and that are on no list; the surplus goes to `gone`.
     fn place_emptied(
         &self,
@@ -458,7 +269,7 @@ impl<P: Platform> Allocator<P> {
 /// pieces (see [`free_whole_slabs`](Allocator::free_whole_slabs); a piece may continue in the next
 /// array). A piece of a quarter contains a whole sample.
 #[inline(never)]
-fn may_have_whole(arrays: &[&[*mut u8]], count: usize, bytes: usize) -> bool {
+pub(crate) fn may_have_whole(arrays: &[&[*mut u8]], count: usize, bytes: usize) -> bool {
     if arrays.iter().map(|array| array.len()).sum::<usize>() < count {
         return false;
     }
@@ -471,22 +282,6 @@ fn may_have_whole(arrays: &[&[*mut u8]], count: usize, bytes: usize) -> bool {
             .count()
     };
     arrays.iter().map(near).sum::<usize>() * eighth * 4 >= count
-}
-
-/// As [`may_have_whole`], for two sheaves and an array. A function of its own to save stack.
-#[inline(never)]
-fn may_have_whole_in<P: Platform>(
-    cache: &KmemCache<P>,
-    older: &Sheaf,
-    newer: &Sheaf,
-    objects: &[*mut u8],
-) -> bool {
-    let parts = [older.objects(), newer.objects(), objects];
-    may_have_whole(
-        &parts,
-        cache.geometry.objects as usize,
-        cache.geometry.bytes(),
-    )
 }
 
 /// Objects at the start of a non-empty array that lie in the slab of the first.
@@ -516,38 +311,6 @@ fn rotate(objects: &mut [*mut u8], first: usize) {
 /// Whether two objects lie in one slab: slabs are aligned to their size.
 pub(crate) fn is_near(a: *mut u8, b: *mut u8, bytes: usize) -> bool {
     (a as usize ^ b as usize) < bytes
-}
-
-/// Objects that stay in sheaves of `capacity` when room is made, at most.
-fn retained_limit(capacity: usize) -> usize {
-    capacity * 3 / 4
-}
-
-/// How many of an array's first objects to evict, so that sheaves of `capacity` have a quarter free
-/// again. Objects of one slab of `bytes` bytes stay together: all of them go, or all wait for
-/// objects that may follow. If whole slabs were freed (`whole`), only the last slab's objects wait:
-/// the next slab then begins where a sheaf does.
-#[inline(never)]
-fn eviction_count(objects: &[*mut u8], whole: bool, capacity: usize, bytes: usize) -> usize {
-    let (len, most) = (objects.len(), retained_limit(capacity));
-    let Some(&last) = objects.last() else {
-        return 0;
-    };
-    let with_last = |&&object: &&*mut u8| is_near(object, last, bytes);
-    let start = len - objects.iter().rev().take_while(with_last).count();
-    let may_wait = len - start <= most;
-    if whole && may_wait {
-        return start;
-    }
-    if len <= most {
-        return 0;
-    }
-    let least = len - capacity / 2;
-    if least > start {
-        return if may_wait { start } else { least };
-    }
-    let here = |&&object: &&*mut u8| is_near(object, objects[least - 1], bytes);
-    least + objects[least..].iter().take_while(here).count()
 }
 
 #[cfg(test)]

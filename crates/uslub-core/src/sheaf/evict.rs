@@ -1,0 +1,256 @@
+//! Makes room in a CPU's full sheaves.
+//!
+//! A free that finds both sheaves full, and no room in the barn, evicts objects from them. Whole
+//! slabs go first: freeing one touches none of its objects ([`crate::slab::whole_slab`]). Of the
+//! others the oldest go, so that the sheaves keep a quarter of room. Objects of one slab stay
+//! together: they all go, or all wait for the slab's other objects.
+//!
+//! The caller owns the sheaves while they are worked on. Slabs that go back to the page layer are
+//! collected in `gone`; the caller frees them last, where it has more stack.
+
+use crate::cache::KmemCache;
+use crate::cache::allocator::Allocator;
+use crate::gfp::Gfp;
+use crate::memory::metadata::Scratch;
+use crate::percpu::sheaf::{self, Sheaf};
+use crate::percpu::stats::StatItem;
+use crate::platform::Platform;
+use crate::slab::node::SlabList;
+use crate::slab::whole_slab::{TOGETHER, Whose, is_near, may_have_whole};
+
+impl<P: Platform> Allocator<P> {
+    /// Frees objects that found no room, together with the objects of this CPU's full sheaves, and
+    /// keeps the newest in the sheaves. Returns whether it did; if not, nothing changed.
+    pub(crate) fn free_with_full_sheaves(
+        &self,
+        cache: &KmemCache<P>,
+        objects: &mut [*mut u8],
+        gfp: Gfp,
+    ) -> bool {
+        // Of more objects than both sheaves hold, most would go to their slabs anyway.
+        let most = (TOGETHER / 4).min(2 * cache.capacity);
+        if cache.keeps_its_freelist() || objects.len() > most {
+            return false;
+        }
+        let Some(newer) = self.detach_local(cache, sheaf::top_is_full) else {
+            return false;
+        };
+        let older = match self.peek(cache.id.spare()) {
+            0 => self.empty_sheaf(cache, gfp),
+            spare if sheaf::top_is_full(spare) => self.detach_spare(cache, spare),
+            _ => None,
+        };
+        let Some(older) = older else {
+            self.install_filled(cache, newer, gfp);
+            return false;
+        };
+        let mut gone = SlabList::new();
+        let (main, spare, placed) = self.make_room(cache, older, newer, objects, &mut gone, gfp);
+        self.install_with_room(cache, main, gfp);
+        self.install_spare(cache, spare, gfp);
+        self.push_to_slabs(cache, &mut objects[placed..], &mut gone, gfp);
+        self.discard_list(cache, gone);
+        true
+    }
+
+    /// Makes room in a full sheaf that was the spare: evicts its whole slabs, or its oldest
+    /// objects. Slabs that must go back to the page layer go to `gone`.
+    pub(crate) fn evict_for_one(
+        &self,
+        cache: &KmemCache<P>,
+        mut sheaf: Sheaf,
+        gone: &mut SlabList,
+        gfp: Gfp,
+    ) -> Sheaf {
+        self.flush_whole_slabs(cache, &mut sheaf, gone, gfp);
+        if sheaf.is_empty() {
+            return self.adjust_capacity(cache, sheaf);
+        }
+        if cache.keeps_its_freelist() {
+            self.flush_sheaf_but_keep(cache, &mut sheaf, gone, gfp);
+            return self.adjust_capacity(cache, sheaf);
+        }
+        let Some(newer) = self.detach_local(cache, sheaf::top_is_full) else {
+            self.flush_sheaf_but_keep(cache, &mut sheaf, gone, gfp);
+            return self.adjust_capacity(cache, sheaf);
+        };
+        let (main, spare, _) = self.make_room(cache, sheaf, newer, &[], gone, gfp);
+        self.install_spare(cache, spare, gfp);
+        main
+    }
+
+    pub(crate) fn flush_whole_slabs(
+        &self,
+        cache: &KmemCache<P>,
+        sheaf: &mut Sheaf,
+        gone: &mut SlabList,
+        gfp: Gfp,
+    ) {
+        let held = sheaf.len();
+        let left = self.take_whole_slabs(cache, sheaf.objects_mut(), Whose::Ours, gone, gfp);
+        self.count(cache, StatItem::SheafFlush, held - left);
+        sheaf.truncate(left);
+    }
+
+    /// Makes room in two sheaves and appends `objects`: whole slabs are evicted, then the oldest of
+    /// the rest. Returns the sheaves, the one with room first, and the number of objects handled.
+    ///
+    /// The rest keeps its order of arrival. So adjacent objects make whole slabs wherever the first
+    /// of them began, since the objects before it have left.
+    #[inline(always)]
+    pub(crate) fn make_room(
+        &self,
+        cache: &KmemCache<P>,
+        mut older: Sheaf,
+        newer: Sheaf,
+        objects: &[*mut u8],
+        gone: &mut SlabList,
+        gfp: Gfp,
+    ) -> (Sheaf, Sheaf, usize) {
+        self.flush_whole_slabs(cache, &mut older, gone, gfp);
+        let together = !older.is_empty() && may_have_whole_in(cache, &older, &newer, objects);
+        let scratch = together.then(|| self.meta.scratch(&self.platform, gfp));
+        let Some(mut scratch) = scratch.flatten() else {
+            self.flush_sheaf_but_keep(cache, &mut older, gone, gfp);
+            older = self.adjust_capacity(cache, older);
+            let placed = older.extend_from(objects);
+            return (older, newer, placed);
+        };
+        // SAFETY: this thread owns it until `give_scratch`.
+        let all = unsafe { scratch.as_mut() };
+        let (older, newer) = self.evict_among(cache, older, newer, objects, all, gone, gfp);
+        self.meta.give_scratch(scratch);
+        debug_assert!(!newer.is_full());
+        (newer, older, objects.len())
+    }
+
+    /// As `make_room`, with room for [`TOGETHER`] objects. The newer sheaf is then the one with
+    /// room.
+    #[inline(never)]
+    #[expect(clippy::too_many_arguments, reason = "a record of them takes stack")]
+    pub(crate) fn evict_among(
+        &self,
+        cache: &KmemCache<P>,
+        mut older: Sheaf,
+        mut newer: Sheaf,
+        objects: &[*mut u8],
+        all: &mut Scratch,
+        gone: &mut SlabList,
+        gfp: Gfp,
+    ) -> (Sheaf, Sheaf) {
+        let mut passed = older.len() + newer.len() + objects.len();
+        // The part to copy next, and the position in it.
+        let (mut part, mut at, mut held) = (0, 0, 0);
+        let (all, left) = loop {
+            let from = match part {
+                0 => older.objects(),
+                1 => newer.objects(),
+                _ => objects,
+            };
+            let more = (from.len() - at).min(TOGETHER - held);
+            all[held..held + more].write_copy_of_slice(&from[at..at + more]);
+            (at, held) = (at + more, held + more);
+            if at == from.len() {
+                (part, at) = (part + 1, 0);
+                if part < 3 {
+                    continue;
+                }
+            }
+            // SAFETY: the first `held` entries are written.
+            let all = unsafe { all[..held].assume_init_mut() };
+            let left = self.take_whole_slabs_among(cache, all, Whose::Ours, gone, gfp);
+            if part == 3 {
+                break (all, left);
+            }
+            // No room left: whole slabs went; without any, the older half is flushed.
+            held = left;
+            if left == all.len() {
+                let half = left / 2;
+                self.count(cache, StatItem::SheafFlush, half);
+                self.push_to_slabs(cache, &mut all[..half], gone, gfp);
+                all.copy_within(half.., 0);
+                (held, passed) = (left - half, passed - half);
+            }
+        };
+        older.truncate(0);
+        newer.truncate(0);
+        (older, newer) = (
+            self.adjust_capacity(cache, older),
+            self.adjust_capacity(cache, newer),
+        );
+        let capacity = older.capacity() + newer.capacity();
+        let first = eviction_count(
+            &all[..left],
+            left < passed,
+            capacity,
+            cache.geometry.bytes(),
+        );
+        self.push_to_slabs(cache, &mut all[..first], gone, gfp);
+        let mut kept = &all[first..left];
+        let flushed = (passed - objects.len()).saturating_sub(kept.len());
+        self.count(cache, StatItem::SheafFlush, flushed);
+        if kept.len() >= newer.capacity() {
+            kept = &kept[older.extend_from(kept)..];
+        }
+        let placed = newer.extend_from(kept);
+        debug_assert_eq!(placed, kept.len());
+        (older, newer)
+    }
+
+    /// Installs a sheaf as this CPU's spare if the CPU has none; otherwise stores or flushes it.
+    pub(crate) fn install_spare(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
+        let top = sheaf.into_top();
+        if !self.swap(cache.id.spare(), 0, top) {
+            // SAFETY: it is in no slot, so this thread still owns it.
+            self.store_or_flush(cache, unsafe { Sheaf::from_top(top) }, gfp);
+        }
+    }
+}
+
+/// As [`may_have_whole`], for two sheaves and an array. A function of its own to save stack.
+#[inline(never)]
+fn may_have_whole_in<P: Platform>(
+    cache: &KmemCache<P>,
+    older: &Sheaf,
+    newer: &Sheaf,
+    objects: &[*mut u8],
+) -> bool {
+    let parts = [older.objects(), newer.objects(), objects];
+    may_have_whole(
+        &parts,
+        cache.geometry.objects as usize,
+        cache.geometry.bytes(),
+    )
+}
+
+/// Objects that stay in sheaves of `capacity` when room is made, at most.
+fn retained_limit(capacity: usize) -> usize {
+    capacity * 3 / 4
+}
+
+/// How many of an array's first objects to evict, so that sheaves of `capacity` have a quarter free
+/// again. Objects of one slab of `bytes` bytes stay together: all of them go, or all wait for
+/// objects that may follow. If whole slabs were freed (`whole`), only the last slab's objects wait:
+/// the next slab then begins where a sheaf does.
+#[inline(never)]
+fn eviction_count(objects: &[*mut u8], whole: bool, capacity: usize, bytes: usize) -> usize {
+    let (len, most) = (objects.len(), retained_limit(capacity));
+    let Some(&last) = objects.last() else {
+        return 0;
+    };
+    let with_last = |&&object: &&*mut u8| is_near(object, last, bytes);
+    let start = len - objects.iter().rev().take_while(with_last).count();
+    let may_wait = len - start <= most;
+    if whole && may_wait {
+        return start;
+    }
+    if len <= most {
+        return 0;
+    }
+    let least = len - capacity / 2;
+    if least > start {
+        return if may_wait { start } else { least };
+    }
+    let here = |&&object: &&*mut u8| is_near(object, objects[least - 1], bytes);
+    least + objects[least..].iter().take_while(here).count()
+}
