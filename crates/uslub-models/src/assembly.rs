@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-const SOURCE: &str = include_str!("../../uslub-rseq/src/x86_64.rs");
+const SOURCE: &str = include_str!("../../uslub-rseq/src/arch/x86_64/sequences.rs");
 
 /// An address or a value of an operand.
 #[derive(Clone, Debug)]

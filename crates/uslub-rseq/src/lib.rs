@@ -33,23 +33,23 @@
 
 #![no_std]
 
-// Three modules differ between architectures.
-#[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
-#[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
+// A folder an architecture, with the same modules in each; `none` has what the others lack.
+#[cfg_attr(target_arch = "x86_64", path = "arch/x86_64/sequences.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "arch/aarch64/sequences.rs")]
 #[cfg_attr(
     not(any(target_arch = "x86_64", target_arch = "aarch64")),
-    path = "none.rs"
+    path = "arch/none/sequences.rs"
 )]
 mod sequences;
-#[cfg_attr(target_arch = "x86_64", path = "thread_x86_64.rs")]
-#[cfg_attr(target_arch = "aarch64", path = "thread_aarch64.rs")]
+#[cfg_attr(target_arch = "x86_64", path = "arch/x86_64/thread.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "arch/aarch64/thread.rs")]
 #[cfg_attr(
     not(any(target_arch = "x86_64", target_arch = "aarch64")),
-    path = "thread_none.rs"
+    path = "arch/none/thread.rs"
 )]
 mod thread;
-#[cfg_attr(target_arch = "x86_64", path = "wide_x86_64.rs")]
-#[cfg_attr(not(target_arch = "x86_64"), path = "wide_none.rs")]
+#[cfg_attr(target_arch = "x86_64", path = "arch/x86_64/wide.rs")]
+#[cfg_attr(not(target_arch = "x86_64"), path = "arch/none/wide.rs")]
 mod wide;
 
 mod area;
