@@ -29,7 +29,7 @@ use crate::slab::address_range::Span;
 use crate::slab::deferred::Deferred;
 use crate::slab::freelist::Links;
 use crate::slab::node::Node;
-use crate::slab::order::{self, Bounds, Order};
+use crate::slab::order::{self, Bounds, SlabGeometry};
 use crate::slab::state::{Slab, State};
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 use crate::tunables::Tuning;
@@ -70,7 +70,7 @@ pub struct KmemCache<P: 'static> {
     /// Alignment of every slot in bytes.
     pub align: u32,
     /// Size of a slab (pages and objects).
-    pub geometry: Order,
+    pub geometry: SlabGeometry,
     /// 2^40 / size, rounded up: turns an offset into a slot number.
     reciprocal: u64,
     /// The way free objects are linked.
@@ -138,6 +138,101 @@ const fn colour_of(id: CacheId) -> u8 {
     (id.index() % FILL_SKEWS) as u8
 }
 
+/// A tunable, or the default where it is 0.
+fn set_or(tunable: u32, default: usize) -> usize {
+    match tunable {
+        0 => default,
+        tunable => tunable as usize,
+    }
+}
+
+/// The slabs of a cache with slots of `size` bytes: their geometry, and how many it may have.
+fn slab_limits(
+    args: &CacheArgs<'_>,
+    tuning: &Tuning,
+    min_objects: usize,
+    size: usize,
+) -> Result<(SlabGeometry, usize), CreateError> {
+    let bounds = Bounds {
+        min_order: tuning.slab_min_order,
+        max_order: args
+            .max_order
+            .unwrap_or(tuning.slab_max_order)
+            // No `clamp`: its panic message would need stack.
+            .max(tuning.slab_min_order)
+            .min(order::MAX_SLAB_ORDER),
+        min_objects: args.min_objects.unwrap_or(min_objects),
+    };
+    let mut geometry = order::calculate_order(size, bounds).ok_or(CreateError::BadSize)?;
+    if args.slab_multiple_sheaves {
+        geometry.objects = order::round_to_sheaves(geometry.objects);
+    }
+    match args
+        .limit
+        .map_or(usize::MAX, |bytes| bytes / geometry.bytes())
+    {
+        0 => Err(CreateError::BadLimit),
+        max_slabs => Ok((geometry, max_slabs)),
+    }
+}
+
+/// Sizes of a cache's sheaves and barns.
+struct SheafLimits {
+    /// Objects of a sheaf at first.
+    capacity: usize,
+    /// Objects of a grown sheaf.
+    capacity_max: usize,
+    /// Full sheaves of a barn at first.
+    max_full: usize,
+    /// Full sheaves of a grown barn.
+    max_full_grown: usize,
+}
+
+impl SheafLimits {
+    /// Those of a cache with slots of `size` bytes, and slabs of `objects` objects.
+    fn of(args: &CacheArgs<'_>, tuning: &Tuning, size: usize, objects: usize) -> Self {
+        let rounded = |capacity: usize| match args.slab_multiple_sheaves {
+            true => order::round_to_slabs(capacity, objects),
+            false => capacity,
+        };
+        let wanted = args
+            .sheaf_capacity
+            .unwrap_or(set_or(tuning.sheaf_capacity, order::sheaf_capacity(size)));
+        let capacity = rounded(wanted.clamp(1, MAX_CAPACITY));
+        let capacity_max = rounded(
+            (tuning.sheaf_capacity_max as usize)
+                .min((SHEAF_GROWN_BYTES / size).clamp(1, MAX_CAPACITY)),
+        );
+        let is_adaptive = capacity_max > capacity;
+        let max_full = set_or(
+            tuning.max_full_sheaves,
+            if args.kept_bytes.is_some() {
+                (CLASS_BARN_BYTES / (capacity * size)).clamp(1, BARN_FULL)
+            } else if is_adaptive {
+                BARN_NARROW
+            } else {
+                BARN_FULL
+            },
+        );
+        let max_full_grown = if is_adaptive && tuning.max_full_sheaves == 0 {
+            // Fewer of larger sheaves.
+            let most =
+                (BARN_WIDE * INITIAL_CAPACITY_MAX).div_ceil(capacity_max.max(INITIAL_CAPACITY_MAX));
+            (BARN_WIDE_BYTES / (capacity_max * size))
+                .max(most)
+                .min(2 * most)
+        } else {
+            max_full
+        };
+        Self {
+            capacity,
+            capacity_max,
+            max_full,
+            max_full_grown,
+        }
+    }
+}
+
 impl<P: Platform> KmemCache<P> {
     /// Writes the record of a cache to `memory`; nothing on an error. The nodes must be set up by
     /// the caller, and there is no random order yet.
@@ -152,66 +247,8 @@ impl<P: Platform> KmemCache<P> {
         nodes: (NonNull<CacheNode<P>>, usize),
     ) -> Result<(), CreateError> {
         let layout = Layout::of(args)?;
-        let bounds = Bounds {
-            min_order: tuning.slab_min_order,
-            max_order: args
-                .max_order
-                .unwrap_or(tuning.slab_max_order)
-                // No `clamp`: its panic message would need stack.
-                .max(tuning.slab_min_order)
-                .min(order::MAX_SLAB_ORDER),
-            min_objects: args.min_objects.unwrap_or(min_objects),
-        };
-        let mut geometry =
-            order::calculate_order(layout.size, bounds).ok_or(CreateError::BadSize)?;
-        if args.slab_multiple_sheaves {
-            geometry.objects = order::round_to_sheaves(geometry.objects);
-        }
-        let max_slabs = args
-            .limit
-            .map_or(usize::MAX, |bytes| bytes / geometry.bytes());
-        if max_slabs == 0 {
-            return Err(CreateError::BadLimit);
-        }
-        let or = |tunable: u32, default: usize| {
-            if tunable == 0 {
-                default
-            } else {
-                tunable as usize
-            }
-        };
-        let slab_multiple_sheaves = |capacity: usize| {
-            if args.slab_multiple_sheaves {
-                order::round_to_slabs(capacity, geometry.objects as usize)
-            } else {
-                capacity
-            }
-        };
-        let capacity = args
-            .sheaf_capacity
-            .unwrap_or(or(
-                tuning.sheaf_capacity,
-                order::sheaf_capacity(layout.size),
-            ))
-            .clamp(1, MAX_CAPACITY);
-        let (capacity, capacity_max) = (
-            slab_multiple_sheaves(capacity),
-            slab_multiple_sheaves(
-                (tuning.sheaf_capacity_max as usize)
-                    .min((SHEAF_GROWN_BYTES / layout.size).clamp(1, MAX_CAPACITY)),
-            ),
-        );
-        let is_adaptive = capacity_max > capacity;
-        let max_full = or(
-            tuning.max_full_sheaves,
-            if args.kept_bytes.is_some() {
-                (CLASS_BARN_BYTES / (capacity * layout.size)).clamp(1, BARN_FULL)
-            } else if is_adaptive {
-                BARN_NARROW
-            } else {
-                BARN_FULL
-            },
-        );
+        let (geometry, max_slabs) = slab_limits(args, tuning, min_objects, layout.size)?;
+        let sheaves = SheafLimits::of(args, tuning, layout.size, geometry.objects as usize);
         let record = Self {
             name: [0; NAME_MAX + 1],
             name_len: args.name.len() as u8,
@@ -250,26 +287,17 @@ impl<P: Platform> KmemCache<P> {
             users: AtomicU32::new(1),
             has_rcu_sheaves: AtomicBool::new(false),
             flushes_in_flight: AtomicUsize::new(0),
-            min_partial: or(
+            min_partial: set_or(
                 tuning.min_partial,
                 order::min_partial(layout.size).min(
                     args.kept_bytes
                         .map_or(usize::MAX, |bytes| bytes / geometry.bytes()),
                 ),
             ),
-            capacity,
-            capacity_max,
-            max_full,
-            max_full_grown: if is_adaptive && tuning.max_full_sheaves == 0 {
-                // Fewer of larger sheaves.
-                let most = (BARN_WIDE * INITIAL_CAPACITY_MAX)
-                    .div_ceil(capacity_max.max(INITIAL_CAPACITY_MAX));
-                (BARN_WIDE_BYTES / (capacity_max * layout.size))
-                    .max(most)
-                    .min(2 * most)
-            } else {
-                max_full
-            },
+            capacity: sheaves.capacity,
+            capacity_max: sheaves.capacity_max,
+            max_full: sheaves.max_full,
+            max_full_grown: sheaves.max_full_grown,
             max_empty: tuning.max_empty_sheaves as usize,
             random: core::ptr::null(),
             nodes: nodes.0,

@@ -14,14 +14,14 @@ pub const MAX_SLAB_ORDER: u32 = 6;
 
 /// Size of a slab: 2^order pages with `objects` slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Order {
+pub struct SlabGeometry {
     /// log2 of the number of pages.
     pub order: u32,
     /// Number of slots.
     pub objects: u32,
 }
 
-impl Order {
+impl SlabGeometry {
     /// Pages of the slab.
     pub const fn pages(self) -> usize {
         1 << self.order
@@ -66,14 +66,14 @@ fn order_for_bytes(bytes: usize) -> u32 {
 /// let b = Bounds { min_order: 0, max_order: 3, min_objects: 20 };
 /// assert_eq!(calculate_order(256, b), Some(Order { order: 1, objects: 32 }));
 /// ```
-pub fn calculate_order(size: usize, bounds: Bounds) -> Option<Order> {
+pub fn calculate_order(size: usize, bounds: Bounds) -> Option<SlabGeometry> {
     let most = (PAGE_SIZE << bounds.max_order) / size;
     let min_objects = bounds.min_objects.min(most.max(1));
     let mut min_order = bounds.min_order.max(order_for_bytes(min_objects * size));
     if (PAGE_SIZE << min_order) / size > MAX_OBJECTS {
         min_order = order_for_bytes(size * MAX_OBJECTS).saturating_sub(1);
     }
-    let fits = |order: u32| Order {
+    let fits = |order: u32| SlabGeometry {
         order,
         objects: ((PAGE_SIZE << order) / size) as u32,
     };
@@ -168,7 +168,7 @@ mod tests {
         ] {
             assert_eq!(
                 calculate_order(size, KERNEL),
-                Some(Order { order, objects }),
+                Some(SlabGeometry { order, objects }),
                 "size {size}"
             );
         }
