@@ -49,8 +49,9 @@ impl Model {
 
     /// Watches the lists and the barn of a cache.
     pub fn watch_node_of(&self, cache: &Cache) {
-        let node = cache.node(0);
+        let (node, barn) = (cache.node(0), cache.barn(0));
         loom_atomics::watch(std::ptr::from_ref(node) as usize, size_of_val(node));
+        loom_atomics::watch(std::ptr::from_ref(barn) as usize, size_of_val(barn));
     }
 
     /// Watches the descriptor of a cache.
