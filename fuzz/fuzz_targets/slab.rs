@@ -149,7 +149,7 @@ fn words(capacities: &[u8], steps: &[Word]) {
                     assert!(!try_lock::pop_many(region, slot, &mut out));
                     assert!(!try_lock::push_many(region, slot, &[object(), object()]));
                 }
-                assert!(!try_lock::exchange(region, slot, top, sheaf::bootstrap()));
+                assert!(!try_lock::compare_exchange(region, slot, top, sheaf::bootstrap()));
                 assert_eq!(region.word(slot).load(Relaxed), top | 1);
                 region.word(slot).store(top, Relaxed);
             }
@@ -224,7 +224,7 @@ fn sheaf_address(sheaf: &Sheaf) -> usize {
 fn take(region: &Region, slot: uslub_core::percpu::Slot) -> Sheaf {
     // Relaxed: one thread.
     let top = region.word(slot).load(Relaxed);
-    assert!(try_lock::exchange(region, slot, top, sheaf::bootstrap()));
+    assert!(try_lock::compare_exchange(region, slot, top, sheaf::bootstrap()));
     // A taken slot looks empty and full.
     let mut out = [null_mut(); 2];
     // SAFETY: as for all steps.
@@ -243,7 +243,7 @@ fn take(region: &Region, slot: uslub_core::percpu::Slot) -> Sheaf {
 
 fn give(region: &Region, slot: uslub_core::percpu::Slot, sheaf: Sheaf) {
     let top = sheaf.into_top();
-    assert!(try_lock::exchange(region, slot, sheaf::bootstrap(), top));
+    assert!(try_lock::compare_exchange(region, slot, sheaf::bootstrap(), top));
 }
 
 trait OrNull {

@@ -15,7 +15,7 @@ use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::memory::{PageIndex, PageKind};
 use crate::platform::Platform;
-use crate::sheaf::drain::Take;
+use crate::sheaf::drain::DrainScope;
 use crate::slab::node::SlabList;
 use crate::slab::order::MAX_OBJECTS;
 use crate::slab::state::Slab;
@@ -47,7 +47,7 @@ impl<P: Platform> Allocator<P> {
         if cache.has_rcu_sheaves.load(Acquire) {
             self.rcu_barrier_for(&|c| c.id == cache.id);
         }
-        self.flush_all(cache, Take::All);
+        self.flush_all(cache, DrainScope::All);
         self.while_draining(|| self.shrink_nodes(cache));
         if cache.flags.contains(Flags::TYPESAFE_BY_RCU) {
             self.rcu_barrier_for(&|_| false);

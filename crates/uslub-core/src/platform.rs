@@ -310,7 +310,7 @@ pub unsafe trait Platform: Sync + 'static {
     ///
     /// As for [`pop`](Platform::pop). The caller owns the sheaf of `new`, and gets the sheaf of
     /// `old`.
-    unsafe fn exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool;
+    unsafe fn compare_exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool;
 
     /// Prefetches the cache lines of an array for writing; a hint.
     #[inline]

@@ -286,7 +286,7 @@ impl<P: Platform> Allocator<P> {
         };
         self.count(cache, StatItem::FreeFastpath, sheaf.len());
         let top = sheaf.into_top();
-        if self.has_slots(gfp) && self.swap(cache.id.spare(), 0, top) {
+        if self.has_slots(gfp) && self.compare_exchange_slot(cache.id.spare(), 0, top) {
             self.count(cache, StatItem::SheafReturnFast, 1);
             return;
         }

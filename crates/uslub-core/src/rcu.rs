@@ -27,7 +27,7 @@ use crate::percpu::sheaf::{self, SHEAF_BYTES, Sheaf, SheafList, Window};
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::policy::RCU_SLOT_TRIES;
-use crate::sheaf::drain::SlotOf;
+use crate::sheaf::drain::SlotSelector;
 use crate::slab::node::Node;
 use crate::slab::state::Slab;
 
@@ -150,7 +150,7 @@ impl<P: Platform> Allocator<P> {
             };
             sheaf.push(object);
             let new = sheaf.into_top();
-            if self.swap(slot, top, new) {
+            if self.compare_exchange_slot(slot, top, new) {
                 self.count(cache, StatItem::FreeRcuSheaf, 1);
                 if top != sheaf::bootstrap() {
                     // SAFETY: just taken out of its slot, and no sentinel.
@@ -226,7 +226,7 @@ impl<P: Platform> Allocator<P> {
         let mut taken = SheafList::new();
         // Acquire: pairs with `prepare_rcu`.
         let which = |cache: &KmemCache<P>| cache.has_rcu_sheaves.load(Acquire) && which(cache);
-        let rcu: SlotOf = |id| (id.rcu(), sheaf::bootstrap());
+        let rcu: SlotSelector = |id| (id.rcu(), sheaf::bootstrap());
         self.take_slots(&|_| true, &which, &[rcu], &mut taken);
         while let Some(sheaf) = taken.pop() {
             let cache = self.cache(CacheId::from_index(sheaf.cache()));

@@ -44,18 +44,22 @@ fn a_huge_mapping_is_kept_once_one_like_it_was_missed() {
     let a = setup();
     let anchor = take(&a, HUGE);
     cycle(&a, HUGE);
-    assert_eq!(a.huge.kept_bytes(), 0, "nobody has asked for the like yet");
+    assert_eq!(
+        a.mapped.kept_bytes(),
+        0,
+        "nobody has asked for the like yet"
+    );
     assert_eq!(cycle(&a, HUGE), 1, "it was missed");
-    assert_eq!(a.huge.kept_bytes(), HUGE);
+    assert_eq!(a.mapped.kept_bytes(), HUGE);
     for _ in 0..5 {
         assert_eq!(cycle(&a, HUGE - PAGE_SIZE), 0, "it serves again");
     }
     // Nobody needs it any more, so nothing is kept from then on.
     a.platform.advance(DECAY);
     a.tick(a.platform.now_ms());
-    assert_eq!(a.huge.kept_bytes(), 0);
+    assert_eq!(a.mapped.kept_bytes(), 0);
     cycle(&a, 2 * HUGE);
-    assert_eq!(a.huge.kept_bytes(), 0);
+    assert_eq!(a.mapped.kept_bytes(), 0);
     give(&a, anchor);
     assert_all_is_given_back(&a);
 }
@@ -67,12 +71,12 @@ fn huge_mappings_of_ever_larger_sizes_are_not_kept() {
     cycle(&a, HUGE / 2 + PAGE_SIZE);
     for step in 0..20 {
         assert_eq!(cycle(&a, HUGE + HUGE / 2 * step), 1);
-        assert_eq!(a.huge.kept_bytes(), 0);
+        assert_eq!(a.mapped.kept_bytes(), 0);
     }
     // The like of the last, but long after.
     a.platform.advance(DECAY);
     cycle(&a, HUGE + HUGE / 2 * 19);
-    assert_eq!(a.huge.kept_bytes(), 0);
+    assert_eq!(a.mapped.kept_bytes(), 0);
     assert_all_is_given_back(&a);
 }
 
@@ -82,12 +86,12 @@ fn no_more_than_a_share_of_what_is_in_use_is_kept() {
     for _ in 0..3 {
         cycle(&a, 2 << 20);
     }
-    assert_eq!(a.huge.kept_bytes(), 0, "more than is kept of nothing");
+    assert_eq!(a.mapped.kept_bytes(), 0, "more than is kept of nothing");
     let anchor = take(&a, 64 << 20);
     for _ in 0..3 {
         cycle(&a, 2 << 20);
     }
-    assert_eq!(a.huge.kept_bytes(), 2 << 20);
+    assert_eq!(a.mapped.kept_bytes(), 2 << 20);
     give(&a, anchor);
     assert_all_is_given_back(&a);
 }
@@ -98,7 +102,7 @@ fn setup_with_kept() -> (Box<Slub>, *mut u8) {
     let anchor = take(&a, 64 << 20);
     cycle(&a, 2 << 20);
     cycle(&a, 2 << 20);
-    assert_eq!(a.huge.kept_bytes(), 2 << 20);
+    assert_eq!(a.mapped.kept_bytes(), 2 << 20);
     (a, anchor)
 }
 
@@ -113,9 +117,9 @@ fn what_is_kept_serves_other_sizes() {
         object
     };
     let short = take_filled(1 << 20, 1);
-    assert_eq!(a.huge.kept_bytes(), 1 << 20, "it was cut");
+    assert_eq!(a.mapped.kept_bytes(), 1 << 20, "it was cut");
     let long = take_filled(3 << 20, 3);
-    assert_eq!(a.huge.kept_bytes(), 0, "it was stretched");
+    assert_eq!(a.mapped.kept_bytes(), 0, "it was stretched");
     let after = a.platform.calls();
     assert_eq!((after.map - before.map, after.remap - before.remap), (0, 1));
     // A size of its own each, and nothing of another in it.
@@ -127,7 +131,7 @@ fn what_is_kept_serves_other_sizes() {
         assert!(content.iter().all(|&byte| byte == filled));
         give(&a, object);
     }
-    assert_eq!(a.huge.kept_bytes(), 4 << 20);
+    assert_eq!(a.mapped.kept_bytes(), 4 << 20);
     // What was used before is zero where that is asked for.
     let zero = a.kmalloc(2 << 20, Gfp::KERNEL | Gfp::ZERO);
     // SAFETY: so long.
@@ -144,17 +148,17 @@ fn what_is_kept_is_not_stretched_beyond_reason() {
     let maps = a.platform.calls().map;
     let long = take(&a, 9 << 20);
     assert_eq!(a.platform.calls().map, maps + 1);
-    assert_eq!(a.huge.kept_bytes(), 2 << 20);
+    assert_eq!(a.mapped.kept_bytes(), 2 << 20);
     // Nor where it is to be zero: what is not touched comes as zero by itself.
     let zero = a.kmalloc(3 << 20, Gfp::KERNEL | Gfp::ZERO);
     assert!(!zero.is_null());
     assert_eq!(a.platform.calls().map, maps + 2);
-    assert_eq!(a.huge.kept_bytes(), 2 << 20);
+    assert_eq!(a.mapped.kept_bytes(), 2 << 20);
     // Nor where that fails.
     a.platform.fail(0, 1);
     let other = take(&a, 3 << 20);
     a.platform.heal();
-    assert_eq!(a.huge.kept_bytes(), 0);
+    assert_eq!(a.mapped.kept_bytes(), 0);
     for object in [long, zero, other, anchor] {
         give(&a, object);
     }
@@ -169,7 +173,7 @@ fn the_oldest_mappings_make_room_for_others() {
         a.platform.advance(1);
         give(&a, object);
     }
-    assert_eq!(a.huge.kept_bytes(), 4 << 20, "no more than that");
+    assert_eq!(a.mapped.kept_bytes(), 4 << 20, "no more than that");
     let maps = a.platform.calls().map;
     let mut again = [1, 2].map(|_| take(&a, 2 << 20));
     again.sort();

@@ -7,6 +7,7 @@ use std::ptr::null_mut;
 use support::{Cache, Setup, Slub, assert_all_is_given_back, sheaves_on};
 use uslub_core::Gfp;
 use uslub_core::args::CacheArgs;
+use uslub_core::policy::PENDING_LISTS;
 use uslub_core::stats::StatItem;
 
 /// Bytes of an object, of which a slab of two pages has 32 and a sheaf 32.
@@ -117,15 +118,18 @@ fn lists_that_need_the_list_lock_share_a_hold_of_it() {
     let a = setup(&[]);
     let cache = create(&a);
     a.platform.set_percpu_usable(false);
-    let mut slabs: Vec<_> = (0..8).map(|_| vec![null_mut(); 32]).collect();
+    let mut slabs: Vec<_> = (0..PENDING_LISTS).map(|_| vec![null_mut(); 32]).collect();
     for slab in &mut slabs {
         assert!(a.alloc_bulk(cache, Gfp::KERNEL, slab));
     }
     let mut first: Vec<_> = slabs.iter_mut().map(|slab| slab.pop().unwrap()).collect();
     // SAFETY: the test's, freed once.
     let taken = locks(&a, cache, || unsafe { a.free_bulk(cache, &mut first) });
-    assert_eq!(taken, 1, "all eight slabs were full, and are listed now");
-    assert_eq!(a.stat(cache, StatItem::FreeAddPartial), 8);
+    assert_eq!(taken, 1, "all slabs were full, and are listed now");
+    assert_eq!(
+        a.stat(cache, StatItem::FreeAddPartial),
+        PENDING_LISTS as u64
+    );
     for slab in slabs {
         free_all(&a, cache, slab);
     }
@@ -140,18 +144,17 @@ fn lists_of_one_slab_share_a_hold_too() {
     let [mut one, mut other] = [[null_mut(); 32]; 2];
     assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut one));
     assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut other));
-    let mut mixed: Vec<_> = (0..4).flat_map(|i| [one[i], other[i]]).collect();
+    let mut mixed: Vec<_> = (0..PENDING_LISTS / 2)
+        .flat_map(|i| [one[i], other[i]])
+        .collect();
     // SAFETY: the test's, freed once.
     let taken = locks(&a, cache, || unsafe { a.free_bulk(cache, &mut mixed) });
-    assert_eq!(
-        taken, 1,
-        "eight lists of one object each, of two full slabs"
-    );
+    assert_eq!(taken, 1, "lists of one object each, of two full slabs");
     assert_eq!(a.stat(cache, StatItem::FreeAddPartial), 2);
-    assert_eq!(a.stat(cache, StatItem::FreeDetached), 8);
+    assert_eq!(a.stat(cache, StatItem::FreeDetached), PENDING_LISTS as u64);
     assert_eq!(a.validate(), Ok(()));
-    free_all(&a, cache, one[4..].to_vec());
-    free_all(&a, cache, other[4..].to_vec());
+    free_all(&a, cache, one[PENDING_LISTS / 2..].to_vec());
+    free_all(&a, cache, other[PENDING_LISTS / 2..].to_vec());
     assert_all_is_given_back(&a);
 }
 

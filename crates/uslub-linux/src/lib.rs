@@ -544,7 +544,7 @@ unsafe impl Platform for Linux {
     }
 
     #[inline]
-    unsafe fn exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool {
+    unsafe fn compare_exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool {
         let Ok(area) = self.any_area() else {
             return false;
         };
@@ -554,7 +554,7 @@ unsafe impl Platform for Linux {
                 Some(area) => {
                     uslub_rseq::exchange(&area, table.active().cast(), slot.offset(), old, new)
                 }
-                None => try_lock::exchange(self.region(table), slot, old, new),
+                None => try_lock::compare_exchange(self.region(table), slot, old, new),
             }
         }
     }

@@ -187,8 +187,8 @@ unsafe impl Platform for Sim {
         unsafe { try_lock::push_many(self.region(table), slot, objects) }
     }
 
-    unsafe fn exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool {
-        try_lock::exchange(self.region(table), slot, old, new)
+    unsafe fn compare_exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool {
+        try_lock::compare_exchange(self.region(table), slot, old, new)
     }
 
     fn fence(&self) -> bool {

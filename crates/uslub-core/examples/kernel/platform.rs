@@ -208,8 +208,8 @@ unsafe impl Platform for Kernel {
         unsafe { try_lock::push_many(table.here(0), slot, objects) }
     }
 
-    unsafe fn exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool {
-        try_lock::exchange(table.here(0), slot, old, new)
+    unsafe fn compare_exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool {
+        try_lock::compare_exchange(table.here(0), slot, old, new)
     }
 
     /// On one CPU nobody is inside an operation, but for what a handler interrupted; and handlers

@@ -22,7 +22,7 @@ use crate::cache::reclaim::Reclaim;
 use crate::cache::{CacheNode, KmemCache};
 use crate::grace::GracePeriod;
 use crate::memory::mapped::MappedObjects;
-use crate::memory::metadata::Meta;
+use crate::memory::metadata::MetadataStore;
 use crate::memory::zone::Zone;
 use crate::percpu::nodes::MAX_NODES;
 use crate::percpu::{APART, CacheId, MAX_CACHES, Table};
@@ -54,9 +54,9 @@ pub struct Allocator<P: Platform> {
     /// Pages.
     pub zone: Zone<P>,
     /// Memory of the allocator's own records.
-    pub meta: Meta<P>,
+    pub meta: MetadataStore<P>,
     /// Objects with mappings of their own.
-    pub huge: MappedObjects<P>,
+    pub mapped: MappedObjects<P>,
     /// Pages of large objects.
     pub large_pages: AtomicUsize,
     /// Caches from this index on do not exist.
@@ -101,8 +101,8 @@ impl<P: Platform> Allocator<P> {
             table,
             platform,
             zone: Zone::new(),
-            meta: Meta::new(),
-            huge: MappedObjects::new(),
+            meta: MetadataStore::new(),
+            mapped: MappedObjects::new(),
             large_pages: AtomicUsize::new(0),
             end: AtomicUsize::new(1),
             next_cold: AtomicU64::new(0),
@@ -426,7 +426,7 @@ impl<P: Platform> Allocator<P> {
         self.meta.bytes()
             + self.table.bytes()
             + self.zone.arena.side_bytes()
-            + self.huge.table_bytes()
+            + self.mapped.table_bytes()
     }
 
     /// Counts an allocation (0) or a free (1) without a cache.

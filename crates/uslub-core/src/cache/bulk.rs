@@ -29,7 +29,7 @@ use crate::percpu::sheaf;
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::policy::{BULK_COPY_CHECK_MIN, BULK_REFILL_PART, BULK_WHOLE_SLAB_MIN, RECLAIM_TRIES};
-use crate::slab::whole_slab::{Whose, is_near};
+use crate::slab::whole_slab::{Whose, same_slab};
 use crate::slab::within::all_in_range;
 
 impl<P: Platform> Allocator<P> {
@@ -223,7 +223,7 @@ impl<P: Platform> Allocator<P> {
         let done = if objects.len() >= BULK_COPY_CHECK_MIN {
             self.push_checked(cache, objects)
         } else {
-            let bounds = cache.span.bounds(&self.zone.arena);
+            let bounds = cache.range.bounds(&self.zone.arena);
             all_in_range(objects, bounds) && self.push_all(cache, objects)
         };
         if !done {
@@ -235,7 +235,7 @@ impl<P: Platform> Allocator<P> {
     /// this. Not inlined, so that it need not save its caller's values.
     #[inline(never)]
     pub(crate) fn push_checked(&self, cache: &KmemCache<P>, objects: &[*mut u8]) -> bool {
-        let (main, bounds) = (cache.id.main(), cache.span.bounds(&self.zone.arena));
+        let (main, bounds) = (cache.id.main(), cache.range.bounds(&self.zone.arena));
         self.nr_nodes() == 1
             // SAFETY: our table; the caller frees the objects, and all addresses in the range are
             // the cache's.
@@ -313,8 +313,8 @@ impl<P: Platform> Allocator<P> {
     pub(crate) fn all_of(&self, cache: &KmemCache<P>, objects: &[*mut u8]) -> bool {
         let (arena, bytes) = (&self.zone.arena, cache.geometry.bytes());
         // One slab: one lookup in the page map, instead of a range check for each object.
-        let one_slab = matches!(objects, [first, .., last] if is_near(*first, *last, bytes));
-        (!one_slab && all_in_range(objects, cache.span.bounds(arena)))
+        let one_slab = matches!(objects, [first, .., last] if same_slab(*first, *last, bytes));
+        (!one_slab && all_in_range(objects, cache.range.bounds(arena)))
             || arena.all_of(objects, cache.id, bytes)
     }
 
@@ -402,7 +402,7 @@ impl<P: Platform> Allocator<P> {
 
 /// Whether the first objects of an array seem to lie in one slab of `bytes` bytes.
 fn begins_in_one_slab(objects: &[*mut u8], bytes: usize) -> bool {
-    matches!(objects, [a, b, ..] if is_near(*a, *b, bytes))
+    matches!(objects, [a, b, ..] if same_slab(*a, *b, bytes))
 }
 
 /// Whether an array seems to hold all objects of some slabs, which are cheaper to free whole than

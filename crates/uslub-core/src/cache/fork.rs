@@ -29,7 +29,7 @@ use crate::cache::allocator::Allocator;
 use crate::cache::cache_list::CacheList;
 use crate::memory::arena::Arena;
 use crate::memory::mapped::MappedObjects;
-use crate::memory::metadata::Meta;
+use crate::memory::metadata::MetadataStore;
 use crate::memory::zone::Zone;
 use crate::memory::{PageIndex, PageKind};
 use crate::platform::{PAGE_SIZE, Platform};
@@ -55,7 +55,7 @@ pub(crate) struct Forks<P> {
 /// A world that was given up.
 struct Former<P> {
     arena: Arena,
-    huge: MappedObjects<P>,
+    mapped: MappedObjects<P>,
     next: *const Former<P>,
 }
 
@@ -143,7 +143,7 @@ impl<P: Platform> Allocator<P> {
         self.caches()
             .flat_map(KmemCache::nodes)
             .for_each(|node| visit(node.lists.raw()));
-        visit(self.huge.raw_lock());
+        visit(self.mapped.raw_lock());
         self.zone.raw_locks().into_iter().for_each(&mut visit);
         visit(self.meta.raw_lock());
     }
@@ -282,11 +282,15 @@ impl<P: Platform> Allocator<P> {
             let arena = replace(&self.zone, zone).arena;
             // Its unused address space is of no use.
             arena.trim_reservation(&self.platform, 0);
-            let huge = replace(&self.huge, MappedObjects::new());
+            let mapped = replace(&self.mapped, MappedObjects::new());
             // Relaxed: the child has one thread.
             let next = self.forks.formers.load(Relaxed);
-            former.write(Former { arena, huge, next });
-            replace(&self.meta, Meta::new());
+            former.write(Former {
+                arena,
+                mapped,
+                next,
+            });
+            replace(&self.meta, MetadataStore::new());
             replace(&self.slab_mutex, Lock::new(CacheList::new()));
             replace(&self.drain, Lock::new(()));
         }
@@ -327,7 +331,7 @@ impl<P: Platform> Allocator<P> {
             let arena = &former.arena;
             let Some(page) = arena.page_of(object as usize) else {
                 // SAFETY: no thread changes it any longer.
-                return unsafe { former.huge.former_bytes(object as usize) };
+                return unsafe { former.mapped.former_bytes(object as usize) };
             };
             let slab = arena.slab(page);
             match arena.cache_of(page).map(|id| id.index()) {

@@ -25,7 +25,7 @@ use crate::policy::{
     INITIAL_CAPACITY_MAX, SHEAF_GROWN_BYTES,
 };
 use crate::sheaf::barn::Barn;
-use crate::slab::address_range::Span;
+use crate::slab::address_range::AddressRange;
 use crate::slab::deferred::Deferred;
 use crate::slab::freelist::Links;
 use crate::slab::node::Node;
@@ -115,7 +115,7 @@ pub struct KmemCache<P: 'static> {
     nodes: NonNull<CacheNode<P>>,
     nr_nodes: usize,
     /// The cache's address range.
-    pub(crate) span: Span,
+    pub(crate) range: AddressRange,
     /// Objects freed in a context that may not wait.
     pub deferred: Deferred,
     /// Activity at the last check, and the number of checks since it changed.
@@ -302,7 +302,7 @@ impl<P: Platform> KmemCache<P> {
             random: core::ptr::null(),
             nodes: nodes.0,
             nr_nodes: nodes.1,
-            span: Span::new(),
+            range: AddressRange::new(),
             deferred: Deferred::new(),
             last_activity: AtomicU64::new(0),
             idle_looks: AtomicU32::new(0),
@@ -454,11 +454,16 @@ impl<P: Platform> KmemCache<P> {
     /// Changes the state of a slab if it is still `old`, in the way that the cache's tunables
     /// choose.
     #[inline]
-    pub(crate) fn change(&self, slab: &Slab, old: State, new: State) -> Result<(), State> {
+    pub(crate) fn compare_exchange_state(
+        &self,
+        slab: &Slab,
+        old: State,
+        new: State,
+    ) -> Result<(), State> {
         if self.tuning.slab_state_lockfree == 1 {
-            slab.change(old, new)
+            slab.compare_exchange(old, new)
         } else {
-            slab.change_locked(old, new)
+            slab.compare_exchange_locked(old, new)
         }
     }
 

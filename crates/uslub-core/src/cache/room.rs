@@ -21,7 +21,7 @@ impl<P: Platform> Allocator<P> {
     /// As [`release_unused`](Self::release_unused), but without a flush of sheaves.
     pub(crate) fn release_idle(&self) -> bool {
         let kept = self
-            .huge
+            .mapped
             .purge(&self.platform, self.platform.now_ms(), |_| true);
         if kept {
             self.note_huge();

@@ -20,7 +20,7 @@ use crate::percpu::{MAX_CACHES, Region};
 use crate::platform::Platform;
 use crate::policy::{COLD_CHECK_MS, SHRINK_SORTED_FREE};
 use crate::sheaf::barn::Barn;
-use crate::sheaf::drain::{MAIN_AND_SPARE, Take};
+use crate::sheaf::drain::{DrainScope, MAIN_AND_SPARE};
 use crate::slab::node::{Node, SlabList};
 use crate::sync::time::is_due;
 
@@ -33,7 +33,7 @@ impl<P: Platform> Allocator<P> {
     /// Flushes all sheaves of a cache, including those in barns: their objects go back to their
     /// slabs.
     pub fn flush(&self, cache: &KmemCache<P>) {
-        self.flush_all(cache, Take::Used);
+        self.flush_all(cache, DrainScope::Used);
         self.drain_deferred(cache);
         cache.barns().for_each(|barn| self.flush_barn(cache, barn));
     }
@@ -42,7 +42,7 @@ impl<P: Platform> Allocator<P> {
     /// fullest are used first. Returns whether slabs remain.
     #[inline(never)]
     pub fn shrink(&self, cache: &KmemCache<P>) -> bool {
-        self.flush_all(cache, Take::Used);
+        self.flush_all(cache, DrainScope::Used);
         self.shrink_nodes(cache);
         cache.nr_slabs() > 0
     }
@@ -51,7 +51,7 @@ impl<P: Platform> Allocator<P> {
     /// period.
     #[inline(never)]
     pub fn shrink_all(&self) {
-        self.flush_cpus(&|_| true, Take::Used);
+        self.flush_cpus(&|_| true, DrainScope::Used);
         let at_once = |cache: &&KmemCache<P>| !cache.flags.contains(Flags::TYPESAFE_BY_RCU);
         self.while_draining(|| {
             let caches = self.caches().filter(at_once);
@@ -62,10 +62,10 @@ impl<P: Platform> Allocator<P> {
     /// Gives as much memory as possible back to the system; returns whether there was any.
     pub fn trim(&self) -> bool {
         self.shrink_all();
-        let any = self.zone.dirty_bytes() + self.huge.kept_bytes() > 0;
+        let any = self.zone.dirty_bytes() + self.mapped.kept_bytes() > 0;
         self.zone.purge(&self.platform);
         self.meta.purge(&self.platform);
-        self.purge_huge(self.platform.now_ms(), |_| true);
+        self.purge_mapped(self.platform.now_ms(), |_| true);
         any
     }
 
@@ -205,17 +205,17 @@ impl<P: Platform> Allocator<P> {
     /// call it.
     #[inline]
     pub(crate) fn decay_if_due(&self) {
-        if self.zone.dirty_bytes() + self.huge.kept_bytes() == 0 {
+        if self.zone.dirty_bytes() + self.mapped.kept_bytes() == 0 {
             return;
         }
         let (now, decay) = (self.platform.now_ms(), u64::from(self.tunables().decay_ms));
         self.zone.decay_if_due(&self.platform, now, decay);
-        self.purge_huge(now, |age| age >= decay);
+        self.purge_mapped(now, |age| age >= decay);
     }
 
     /// Unmaps cached mappings of huge objects that are old enough at the time `now` (milliseconds).
-    pub(crate) fn purge_huge(&self, now: u64, old_enough: impl Fn(u64) -> bool) {
-        if self.huge.purge(&self.platform, now, old_enough) {
+    pub(crate) fn purge_mapped(&self, now: u64, old_enough: impl Fn(u64) -> bool) {
+        if self.mapped.purge(&self.platform, now, old_enough) {
             self.note_huge();
         }
     }
@@ -294,6 +294,6 @@ impl<P: Platform> Allocator<P> {
         });
         self.zone.decay(&self.platform, now, decay);
         self.meta.purge(&self.platform);
-        self.purge_huge(now, |age| age >= decay);
+        self.purge_mapped(now, |age| age >= decay);
     }
 }

@@ -269,13 +269,13 @@ impl<P: Platform> Allocator<P> {
         }
         match self.zone.arena.page_of(object as usize) {
             Some(page) => self.kfree_in_arena(page, object, Gfp::KERNEL),
-            None => self.kfree_huge(object),
+            None => self.kfree_mapped(object),
         }
     }
 
     #[inline(never)]
-    fn kfree_huge(&self, object: *mut u8) {
-        if !self.huge_is_freed(object) {
+    fn kfree_mapped(&self, object: *mut u8) {
+        if !self.mapped_is_freed(object) {
             if self.former_size(object).is_some() {
                 // It belongs to a world that this child of a fork has given up.
                 return;
@@ -289,8 +289,8 @@ impl<P: Platform> Allocator<P> {
 
     /// Frees a huge object; false if there is none.
     #[inline(never)]
-    fn huge_is_freed(&self, object: *mut u8) -> bool {
-        self.huge.free(
+    fn mapped_is_freed(&self, object: *mut u8) -> bool {
+        self.mapped.free(
             &self.platform,
             object as usize,
             self.zone.used_bytes(),
@@ -325,7 +325,7 @@ impl<P: Platform> Allocator<P> {
             if gfp.may_spin() {
                 self.zone.free(&self.platform, page, pages, decay);
             } else {
-                self.zone.stash(page, pages);
+                self.zone.push_pending(page, pages);
             }
         }
     }
@@ -387,7 +387,7 @@ impl<P: Platform> Allocator<P> {
     ) -> Option<(Option<&KmemCache<P>>, usize)> {
         let arena = &self.zone.arena;
         let Some(page) = arena.page_of(object as usize) else {
-            match self.huge.find(object as usize, spin)? {
+            match self.mapped.find(object as usize, spin)? {
                 Found::Start(bytes) => return Some((None, bytes)),
                 _ => match self.former_size(object) {
                     Some(bytes) => return Some((None, bytes)),
@@ -422,7 +422,7 @@ impl<P: Platform> Allocator<P> {
     /// Ends the process: the pointer is outside the arena and no huge object.
     #[cold]
     fn not_ours(&self, object: *mut u8, what: &str) -> ! {
-        let why = match self.huge.find(object as usize, true) {
+        let why = match self.mapped.find(object as usize, true) {
             Some(Found::Inside) => "inside a huge object (an interior pointer)",
             Some(Found::Freed) => "double free: this huge object was freed already",
             _ => "not allocated here (a foreign pointer), or a double free of a huge object",

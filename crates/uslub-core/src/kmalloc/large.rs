@@ -68,7 +68,7 @@ impl<P: Platform> Allocator<P> {
         let (zeroed, pages) = (gfp.contains(Gfp::ZERO), bytes.div_ceil(PAGE_SIZE).max(1));
         let is_large = bytes <= LARGE_MAX && align <= LARGE_MAX;
         let may_be_large = align <= BLOCK_BYTES && bytes <= ARENA_OBJECT_MAX_BYTES;
-        let first = is_large || may_be_large && gfp.may_map() && self.huge.is_full();
+        let first = is_large || may_be_large && gfp.may_map() && self.mapped.is_full();
         let mut fresh = None;
         if first {
             fresh = self.alloc_large(pages, align, gfp);
@@ -88,7 +88,7 @@ impl<P: Platform> Allocator<P> {
         let (start, zero) = self.map_huge(bytes, align, zeroed)?;
         if self.zone.arena.page_of(start.as_ptr() as usize).is_some() {
             // The mapping lies in a gap of the arena, where pages are found by address: unusable.
-            (self.huge).free(&self.platform, start.as_ptr() as usize, 0, 0);
+            (self.mapped).free(&self.platform, start.as_ptr() as usize, 0, 0);
             return None;
         }
         self.note_huge();
@@ -100,12 +100,12 @@ impl<P: Platform> Allocator<P> {
 
     #[inline(never)]
     fn map_huge(&self, bytes: usize, align: usize, zeroed: bool) -> Option<(NonNull<u8>, bool)> {
-        (self.huge).alloc(&self.platform, bytes, align, zeroed)
+        (self.mapped).alloc(&self.platform, bytes, align, zeroed)
     }
 
     /// Reports a change of the mapped bytes to the zone, which may evict free pages.
     pub(crate) fn note_huge(&self) {
-        let bytes = self.huge.live_bytes() + self.huge.kept_bytes();
+        let bytes = self.mapped.live_bytes() + self.mapped.kept_bytes();
         self.zone.note_elsewhere(&self.platform, bytes);
     }
 

@@ -159,7 +159,7 @@ impl<P: Platform> Allocator<P> {
             if bytes <= LARGE_MAX / 2 {
                 return None;
             }
-            let moved = self.huge.resize(&self.platform, object as usize, bytes)?;
+            let moved = self.mapped.resize(&self.platform, object as usize, bytes)?;
             self.note_huge();
             return Some(moved);
         };

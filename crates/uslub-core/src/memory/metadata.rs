@@ -125,14 +125,14 @@ unsafe fn sorted(mut list: usize) -> usize {
 }
 
 /// The store of records.
-pub struct Meta<P> {
+pub struct MetadataStore<P> {
     inner: Lock<P, Inner>,
     used: AtomicUsize,
     /// Windows freed in a context that may not wait: a lock-free stack.
     pending: AtomicUsize,
 }
 
-impl<P: Platform> Meta<P> {
+impl<P: Platform> MetadataStore<P> {
     /// An empty store.
     pub const fn new() -> Self {
         let none = Bump { at: 0, end: 0 };
@@ -327,7 +327,7 @@ impl<P: Platform> Meta<P> {
     }
 }
 
-impl<P: Platform> Default for Meta<P> {
+impl<P: Platform> Default for MetadataStore<P> {
     fn default() -> Self {
         Self::new()
     }

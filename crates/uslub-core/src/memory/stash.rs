@@ -14,7 +14,7 @@ use crate::platform::Platform;
 impl<P: Platform> Zone<P> {
     /// Frees a run without waiting: pushes it for the next thread that holds the page lock. The
     /// caller owns the first page's descriptor.
-    pub fn stash(&self, page: PageIndex, count: usize) {
+    pub fn push_pending(&self, page: PageIndex, count: usize) {
         let slab = self.arena.slab(page);
         slab.set_pages(count as u16);
         // Relaxed: confirmed by the compare-and-swap.

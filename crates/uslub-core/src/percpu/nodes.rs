@@ -63,11 +63,11 @@ impl<P: Platform> Allocator<P> {
     /// Whether this CPU may cache the object in its sheaves.
     #[inline]
     pub(crate) fn is_cacheable_here(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {
-        self.nr_nodes() == 1 || self.is_near(cache, object)
+        self.nr_nodes() == 1 || self.is_local(cache, object)
     }
 
     #[cold]
-    fn is_near(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {
+    fn is_local(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {
         let nid = self.nid();
         let arena = &self.zone.arena;
         let home = arena

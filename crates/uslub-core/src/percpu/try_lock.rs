@@ -16,7 +16,7 @@ use crate::sync::atomic;
 
 const LOCKED: usize = 1;
 
-fn take(region: &Region, slot: Slot) -> Option<usize> {
+fn try_lock(region: &Region, slot: Slot) -> Option<usize> {
     let word = region.word(slot);
     // Relaxed: confirmed by the compare-and-swap.
     let top = word.load(Relaxed);
@@ -28,7 +28,7 @@ fn take(region: &Region, slot: Slot) -> Option<usize> {
         .ok()
 }
 
-fn give(region: &Region, slot: Slot, top: usize) {
+fn unlock(region: &Region, slot: Slot, top: usize) {
     // Release: the next holder must see the sheaf's words.
     region.word(slot).store(top, Release);
 }
@@ -39,16 +39,16 @@ fn give(region: &Region, slot: Slot, top: usize) {
 ///
 /// The region belongs to a [`Table`](crate::percpu::Table).
 pub unsafe fn pop(region: &Region, slot: Slot) -> *mut u8 {
-    let Some(top) = take(region, slot) else {
+    let Some(top) = try_lock(region, slot) else {
         return core::ptr::null_mut();
     };
     atomic::reads(top as *const u8, 8);
     // SAFETY: a top points to the newest object or to null; we hold the sheaf's lock.
     let object = unsafe { *(top as *const *mut u8) };
     if object.is_null() {
-        give(region, slot, top);
+        unlock(region, slot, top);
     } else {
-        give(region, slot, top - 8);
+        unlock(region, slot, top - 8);
         region.count(slot, ALLOCS_OFFSET, 1);
     }
     object
@@ -60,17 +60,17 @@ pub unsafe fn pop(region: &Region, slot: Slot) -> *mut u8 {
 ///
 /// The region belongs to a [`Table`](crate::percpu::Table); `object` is free.
 pub unsafe fn push(region: &Region, slot: Slot, object: *mut u8) -> bool {
-    let Some(top) = take(region, slot) else {
+    let Some(top) = try_lock(region, slot) else {
         return false;
     };
     if sheaf::top_is_full(top) {
-        give(region, slot, top);
+        unlock(region, slot, top);
         return false;
     }
     atomic::writes((top + 8) as *const u8, 8);
     // SAFETY: the sheaf has room behind its top; we hold the sheaf's lock.
     unsafe { *((top + 8) as *mut *mut u8) = object };
-    give(region, slot, top + 8);
+    unlock(region, slot, top + 8);
     region.count(slot, FREES_OFFSET, 1);
     true
 }
@@ -81,7 +81,7 @@ pub unsafe fn push(region: &Region, slot: Slot, object: *mut u8) -> bool {
 ///
 /// As for [`pop`].
 pub unsafe fn pop_many(region: &Region, slot: Slot, out: &mut [*mut u8]) -> bool {
-    let Some(top) = take(region, slot) else {
+    let Some(top) = try_lock(region, slot) else {
         return false;
     };
     let n = out.len();
@@ -91,10 +91,10 @@ pub unsafe fn pop_many(region: &Region, slot: Slot, out: &mut [*mut u8]) -> bool
         atomic::reads(first, 8 * n);
         // SAFETY: the sheaf has at least `n` objects; we hold the sheaf's lock.
         unsafe { first.copy_to_nonoverlapping(out.as_mut_ptr(), n) };
-        give(region, slot, top - 8 * n);
+        unlock(region, slot, top - 8 * n);
         region.count(slot, ALLOCS_OFFSET, n);
     } else {
-        give(region, slot, top);
+        unlock(region, slot, top);
     }
     enough
 }
@@ -105,7 +105,7 @@ pub unsafe fn pop_many(region: &Region, slot: Slot, out: &mut [*mut u8]) -> bool
 ///
 /// As for [`push`].
 pub unsafe fn push_many(region: &Region, slot: Slot, objects: &[*mut u8]) -> bool {
-    let Some(top) = take(region, slot) else {
+    let Some(top) = try_lock(region, slot) else {
         return false;
     };
     let n = objects.len();
@@ -115,16 +115,16 @@ pub unsafe fn push_many(region: &Region, slot: Slot, objects: &[*mut u8]) -> boo
         atomic::writes(room, 8 * n);
         // SAFETY: the sheaf has room for `n` objects behind its top; we hold the sheaf's lock.
         unsafe { objects.as_ptr().copy_to_nonoverlapping(room, n) };
-        give(region, slot, top + 8 * n);
+        unlock(region, slot, top + 8 * n);
         region.count(slot, FREES_OFFSET, n);
     } else {
-        give(region, slot, top);
+        unlock(region, slot, top);
     }
     fits
 }
 
 /// [`Platform::exchange`](crate::platform::Platform::exchange) by one compare-and-swap.
-pub fn exchange(region: &Region, slot: Slot, old: usize, new: usize) -> bool {
+pub fn compare_exchange(region: &Region, slot: Slot, old: usize, new: usize) -> bool {
     // AcqRel: acquires the old sheaf's words, releases the new sheaf's.
     region
         .word(slot)

@@ -33,7 +33,7 @@ impl<P: Platform> Allocator<P> {
     ) -> Option<Sheaf> {
         let top = self.peek(slot);
         let is_one = top != 0 && top & 1 == 0 && !sheaf::is_sentinel(top);
-        (is_one && useful(top) && self.swap(slot, top, nothing))
+        (is_one && useful(top) && self.compare_exchange_slot(slot, top, nothing))
             // SAFETY: just taken out of its slot, and no sentinel.
             .then(|| unsafe { Sheaf::from_top(top) })
     }

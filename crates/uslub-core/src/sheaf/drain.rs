@@ -25,7 +25,7 @@ use crate::sync::atomic::{self, AtomicU32};
 
 /// The sheaves that a flush takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Take {
+pub(crate) enum DrainScope {
     /// Sheaves of CPUs that have objects.
     Used,
     /// All sheaves, also empty ones.
@@ -33,20 +33,20 @@ pub(crate) enum Take {
 }
 
 /// A slot of a cache, and the word that marks it empty.
-pub(crate) type SlotOf = fn(CacheId) -> (Slot, usize);
+pub(crate) type SlotSelector = fn(CacheId) -> (Slot, usize);
 /// The slots of main and spare.
-pub(crate) const MAIN_AND_SPARE: [SlotOf; 2] =
+pub(crate) const MAIN_AND_SPARE: [SlotSelector; 2] =
     [|id| (id.main(), sheaf::bootstrap()), |id| (id.spare(), 0)];
 
 /// A filter of caches.
-pub(crate) type Which<'a, P> = dyn Fn(&KmemCache<P>) -> bool + 'a;
+pub(crate) type CacheFilter<'a, P> = dyn Fn(&KmemCache<P>) -> bool + 'a;
 
 impl<P: Platform> Allocator<P> {
     /// Flushes the sheaves of all CPUs for the caches that `which` accepts.
     #[inline(never)]
-    pub(crate) fn flush_cpus(&self, which: &Which<'_, P>, take: Take) {
+    pub(crate) fn flush_cpus(&self, which: &CacheFilter<'_, P>, take: DrainScope) {
         let mut taken = SheafList::new();
-        let used = |region: &Region| take == Take::All || self.is_used(region, which);
+        let used = |region: &Region| take == DrainScope::All || self.is_used(region, which);
         self.take_slots(&used, which, &MAIN_AND_SPARE, &mut taken);
         while let Some(sheaf) = taken.pop() {
             self.flush_taken(sheaf);
@@ -56,7 +56,7 @@ impl<P: Platform> Allocator<P> {
     /// As [`flush_cpus`](Self::flush_cpus), for CPUs that have objects; does nothing if another
     /// thread drains CPUs.
     #[inline(never)]
-    pub(crate) fn try_flush_cpus(&self, which: &Which<'_, P>) {
+    pub(crate) fn try_flush_cpus(&self, which: &CacheFilter<'_, P>) {
         let mut taken = SheafList::new();
         let used = |region: &Region| self.is_used(region, which);
         self.try_while_draining(|| {
@@ -72,8 +72,8 @@ impl<P: Platform> Allocator<P> {
     pub(crate) fn take_slots(
         &self,
         used: &dyn Fn(&Region) -> bool,
-        which: &Which<'_, P>,
-        slots: &[SlotOf],
+        which: &CacheFilter<'_, P>,
+        slots: &[SlotSelector],
         taken: &mut SheafList,
     ) {
         self.while_draining(|| self.take_slots_draining(used, which, slots, taken));
@@ -84,8 +84,8 @@ impl<P: Platform> Allocator<P> {
     pub(crate) fn take_slots_draining(
         &self,
         used: &dyn Fn(&Region) -> bool,
-        which: &Which<'_, P>,
-        slots: &[SlotOf],
+        which: &CacheFilter<'_, P>,
+        slots: &[SlotSelector],
         taken: &mut SheafList,
     ) {
         for cpu in 0..self.table.end() {
@@ -104,12 +104,12 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    fn each_cache(&self, which: &Which<'_, P>, visit: impl FnMut(&KmemCache<P>)) {
+    fn each_cache(&self, which: &CacheFilter<'_, P>, visit: impl FnMut(&KmemCache<P>)) {
         self.caches().filter(|cache| which(cache)).for_each(visit);
     }
 
     /// Whether a region has objects of the caches that `which` accepts.
-    fn is_used(&self, region: &Region, which: &Which<'_, P>) -> bool {
+    fn is_used(&self, region: &Region, which: &CacheFilter<'_, P>) -> bool {
         let mut used = false;
         self.each_cache(which, |cache| {
             // Acquire: a peek that also reads the sheaf's capacity.
@@ -123,8 +123,8 @@ impl<P: Platform> Allocator<P> {
     fn take_sheaves(
         &self,
         region: &Region,
-        which: &Which<'_, P>,
-        slots: &[SlotOf],
+        which: &CacheFilter<'_, P>,
+        slots: &[SlotSelector],
         take: fn(&Region, Slot, usize) -> usize,
         taken: &mut SheafList,
     ) {
@@ -143,14 +143,22 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Detaches the sheaves of this thread's CPU, if no CPU can be stopped.
-    fn take_own_sheaves(&self, which: &Which<'_, P>, slots: &[SlotOf], taken: &mut SheafList) {
+    fn take_own_sheaves(
+        &self,
+        which: &CacheFilter<'_, P>,
+        slots: &[SlotSelector],
+        taken: &mut SheafList,
+    ) {
         if !self.platform.percpu_usable() {
             return;
         }
         self.each_cache(which, |cache| {
             for (slot, nothing) in slots.iter().map(|slot| slot(cache.id)) {
                 let top = self.peek(slot);
-                if top != 0 && !sheaf::is_sentinel(top) && self.swap(slot, top, nothing) {
+                if top != 0
+                    && !sheaf::is_sentinel(top)
+                    && self.compare_exchange_slot(slot, top, nothing)
+                {
                     // Relaxed: under the drain lock, as in `take_sheaves`.
                     cache.flushes_in_flight.fetch_add(1, Relaxed);
                     // SAFETY: just taken out of its slot, and no sentinel.
@@ -189,7 +197,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Flushes the sheaves of all CPUs for one cache. Afterwards the objects of sheaves that other
     /// threads detached before are in their slabs too.
-    pub(crate) fn flush_all(&self, cache: &KmemCache<P>, take: Take) {
+    pub(crate) fn flush_all(&self, cache: &KmemCache<P>, take: DrainScope) {
         self.flush_cpus(&|c| c.id == cache.id, take);
         self.wait_for_flushes(cache);
     }
@@ -206,7 +214,7 @@ fn take_locked(region: &Region, slot: Slot, nothing: usize) -> usize {
     loop {
         // Relaxed: confirmed by the compare-and-swap.
         let top = region.word(slot).load(Relaxed);
-        if top & 1 == 0 && try_lock::exchange(region, slot, top, nothing) {
+        if top & 1 == 0 && try_lock::compare_exchange(region, slot, top, nothing) {
             return top;
         }
         atomic::spin_loop();

@@ -16,7 +16,7 @@ use crate::percpu::sheaf::{self, Sheaf};
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::slab::node::SlabList;
-use crate::slab::whole_slab::{TOGETHER, Whose, is_near, may_have_whole};
+use crate::slab::whole_slab::{TOGETHER, Whose, may_have_whole, same_slab};
 
 impl<P: Platform> Allocator<P> {
     /// Frees objects that found no room, together with the objects of this CPU's full sheaves, and
@@ -45,7 +45,7 @@ impl<P: Platform> Allocator<P> {
             return false;
         };
         let mut gone = SlabList::new();
-        let (main, spare, placed) = self.make_room(cache, older, newer, objects, &mut gone, gfp);
+        let (main, spare, placed) = self.evict(cache, older, newer, objects, &mut gone, gfp);
         self.install_with_room(cache, main, gfp);
         self.install_spare(cache, spare, gfp);
         self.push_to_slabs(cache, &mut objects[placed..], &mut gone, gfp);
@@ -74,7 +74,7 @@ impl<P: Platform> Allocator<P> {
             self.flush_sheaf_but_keep(cache, &mut sheaf, gone, gfp);
             return self.adjust_capacity(cache, sheaf);
         };
-        let (main, spare, _) = self.make_room(cache, sheaf, newer, &[], gone, gfp);
+        let (main, spare, _) = self.evict(cache, sheaf, newer, &[], gone, gfp);
         self.install_spare(cache, spare, gfp);
         main
     }
@@ -98,7 +98,7 @@ impl<P: Platform> Allocator<P> {
     /// The rest keeps its order of arrival. So adjacent objects make whole slabs wherever the first
     /// of them began, since the objects before it have left.
     #[inline(always)]
-    pub(crate) fn make_room(
+    pub(crate) fn evict(
         &self,
         cache: &KmemCache<P>,
         mut older: Sheaf,
@@ -124,7 +124,7 @@ impl<P: Platform> Allocator<P> {
         (newer, older, objects.len())
     }
 
-    /// As `make_room`, with room for [`TOGETHER`] objects. The newer sheaf is then the one with
+    /// As `evict`, with room for [`TOGETHER`] objects. The newer sheaf is then the one with
     /// room.
     #[inline(never)]
     #[expect(clippy::too_many_arguments, reason = "a record of them takes stack")]
@@ -200,7 +200,7 @@ impl<P: Platform> Allocator<P> {
     /// Installs a sheaf as this CPU's spare if the CPU has none; otherwise stores or flushes it.
     pub(crate) fn install_spare(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
         let top = sheaf.into_top();
-        if !self.swap(cache.id.spare(), 0, top) {
+        if !self.compare_exchange_slot(cache.id.spare(), 0, top) {
             // SAFETY: it is in no slot, so this thread still owns it.
             self.store_or_flush(cache, unsafe { Sheaf::from_top(top) }, gfp);
         }
@@ -238,7 +238,7 @@ fn eviction_count(objects: &[*mut u8], whole: bool, capacity: usize, bytes: usiz
     let Some(&last) = objects.last() else {
         return 0;
     };
-    let with_last = |&&object: &&*mut u8| is_near(object, last, bytes);
+    let with_last = |&&object: &&*mut u8| same_slab(object, last, bytes);
     let start = len - objects.iter().rev().take_while(with_last).count();
     let may_wait = len - start <= most;
     if whole && may_wait {
@@ -251,6 +251,6 @@ fn eviction_count(objects: &[*mut u8], whole: bool, capacity: usize, bytes: usiz
     if least > start {
         return if may_wait { start } else { least };
     }
-    let here = |&&object: &&*mut u8| is_near(object, objects[least - 1], bytes);
+    let here = |&&object: &&*mut u8| same_slab(object, objects[least - 1], bytes);
     least + objects[least..].iter().take_while(here).count()
 }

@@ -45,9 +45,14 @@ impl<P: Platform> Allocator<P> {
     }
 
     #[inline]
-    pub(crate) fn swap(&self, slot: crate::percpu::Slot, old: usize, new: usize) -> bool {
+    pub(crate) fn compare_exchange_slot(
+        &self,
+        slot: crate::percpu::Slot,
+        old: usize,
+        new: usize,
+    ) -> bool {
         // SAFETY: our table; callers own the sheaves that they put in.
-        unsafe { self.platform.exchange(&self.table, slot, old, new) }
+        unsafe { self.platform.compare_exchange(&self.table, slot, old, new) }
     }
 
     /// Slow path of an allocation; null without memory.
@@ -200,9 +205,10 @@ impl<P: Platform> Allocator<P> {
 
     /// Detaches the main sheaf with the top `main`, if it is still there and no sentinel.
     pub(crate) fn detach_main(&self, cache: &KmemCache<P>, main: usize) -> Option<Sheaf> {
-        (main != sheaf::bootstrap() && self.swap(cache.id.main(), main, sheaf::bootstrap()))
-            // SAFETY: just taken out of its slot, and no sentinel.
-            .then(|| unsafe { Sheaf::from_top(main) })
+        (main != sheaf::bootstrap()
+            && self.compare_exchange_slot(cache.id.main(), main, sheaf::bootstrap()))
+        // SAFETY: just taken out of its slot, and no sentinel.
+        .then(|| unsafe { Sheaf::from_top(main) })
     }
 
     /// Detaches the spare sheaf with the top `spare`, if it is still there.
@@ -210,7 +216,7 @@ impl<P: Platform> Allocator<P> {
         if spare == 0 || spare & 1 != 0 || spare == sheaf::stopped() {
             return None;
         }
-        self.swap(cache.id.spare(), spare, 0)
+        self.compare_exchange_slot(cache.id.spare(), spare, 0)
             // SAFETY: just taken out of its slot, and no sentinel.
             .then(|| unsafe { Sheaf::from_top(spare) })
     }
@@ -246,7 +252,7 @@ impl<P: Platform> Allocator<P> {
         if main & 1 == 0
             && main != sheaf::stopped()
             && sheaf::top_is_empty(main)
-            && self.swap(cache.id.main(), main, top)
+            && self.compare_exchange_slot(cache.id.main(), main, top)
         {
             if main != sheaf::bootstrap() {
                 // SAFETY: just taken out of its slot, and no sentinel.
@@ -254,7 +260,7 @@ impl<P: Platform> Allocator<P> {
             }
             return;
         }
-        if self.swap(cache.id.spare(), 0, top) {
+        if self.compare_exchange_slot(cache.id.spare(), 0, top) {
             return;
         }
         // SAFETY: in no slot, so this thread still owns it.
@@ -275,7 +281,7 @@ impl<P: Platform> Allocator<P> {
     #[inline(never)]
     fn install_drained(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
         let top = self.adjust_capacity(cache, sheaf).into_top();
-        if self.swap(cache.id.spare(), 0, top) {
+        if self.compare_exchange_slot(cache.id.spare(), 0, top) {
             return;
         }
         // SAFETY: in no slot, so this thread still owns it.
@@ -413,11 +419,11 @@ impl<P: Platform> Allocator<P> {
         if main & 1 == 0
             && main != sheaf::stopped()
             && sheaf::top_is_full(main)
-            && self.swap(cache.id.main(), main, top)
+            && self.compare_exchange_slot(cache.id.main(), main, top)
         {
             other = main;
         }
-        if other == sheaf::bootstrap() || self.swap(cache.id.spare(), 0, other) {
+        if other == sheaf::bootstrap() || self.compare_exchange_slot(cache.id.spare(), 0, other) {
             return;
         }
         // SAFETY: taken out of its slot, or never put into one; no sentinel.

@@ -86,7 +86,7 @@ impl<P: Platform> Allocator<P> {
             return;
         };
         let top = sheaf.into_top();
-        if !self.swap(cache.id.spare(), 0, top) {
+        if !self.compare_exchange_slot(cache.id.spare(), 0, top) {
             // SAFETY: in no slot, so this thread still owns it.
             self.install_filled(cache, unsafe { Sheaf::from_top(top) }, gfp);
         }

@@ -41,7 +41,7 @@ const MOST_ELSEWHERE: u64 = 255;
 /// The range; on a cache line of its own, since the cache's other fields are read more often than
 /// the range changes.
 #[repr(align(64))]
-pub(crate) struct Span(AtomicU64);
+pub(crate) struct AddressRange(AtomicU64);
 
 /// The decoded word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +118,7 @@ impl Word {
     }
 }
 
-impl Span {
+impl AddressRange {
     /// An empty range.
     pub(crate) const fn new() -> Self {
         Self(AtomicU64::new(0))
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn it_holds_pages_that_the_cache_has_and_no_others() {
-        let span = Span::new();
+        let span = AddressRange::new();
         let mut ours = std::collections::BTreeSet::new();
         let mut dice = 7u64;
         for _ in 0..20_000 {

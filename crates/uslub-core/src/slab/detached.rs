@@ -187,7 +187,7 @@ impl<P: Platform> Allocator<P> {
             if old.inuse() == cache.geometry.objects || new.inuse() == 0 {
                 return false;
             }
-            match cache.change(slab, old, new) {
+            match cache.compare_exchange_state(slab, old, new) {
                 Ok(()) => return true,
                 Err(now) => old = now,
             }
@@ -215,7 +215,7 @@ impl<P: Platform> Allocator<P> {
                 return;
             }
             let new = self.link_behind(cache, detached, old);
-            match cache.change(slab, old, new) {
+            match cache.compare_exchange_state(slab, old, new) {
                 Ok(()) => break new,
                 Err(now) => old = now,
             }

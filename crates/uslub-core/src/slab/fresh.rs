@@ -4,8 +4,8 @@
 //! | step | function |
 //! |---|---|
 //! | pages, for one slab or a batch | `new_pages` |
-//! | descriptor, page map | `describe` |
-//! | objects, all fresh | `emit`, or `build_freelist` with `freelist_deferred=0` |
+//! | descriptor, page map | `init_descriptor` |
+//! | objects, all fresh | `write_fresh`, or `build_freelist` with `freelist_deferred=0` |
 //! | back to the page layer | `discard_list`, `free_slab_now` |
 //!
 //! The caller owns a new slab; no lock is held. Callers: `refill`, and frees that empty slabs.
@@ -55,7 +55,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// The iterator: writes the addresses of `out.len()` fresh slots from `position` on.
-    pub(crate) fn emit(
+    pub(crate) fn write_fresh(
         &self,
         cache: &KmemCache<P>,
         slab: &Slab,
@@ -68,7 +68,7 @@ impl<P: Platform> Allocator<P> {
             (self.platform).write_at(base, &offsets[start + position..], out);
         } else {
             let size = cache.size as usize;
-            emit_in_order(base.wrapping_add(position * size), size, out);
+            write_in_order(base.wrapping_add(position * size), size, out);
         }
     }
 
@@ -105,7 +105,7 @@ impl<P: Platform> Allocator<P> {
             Some(page) => (page, nid),
             None => self.new_pages(cache, nid, gfp)?,
         };
-        let slab = self.describe(cache, page, nid, 0);
+        let slab = self.init_descriptor(cache, page, nid, 0);
         if cache.is_random() {
             slab.set_start(cache.start_for(nid, page));
         }
@@ -125,14 +125,14 @@ impl<P: Platform> Allocator<P> {
     fn alloc_entire_slab(&self, cache: &KmemCache<P>, nid: usize, out: &mut [*mut u8]) -> bool {
         let is_plain = !(cache.has_reserve() || cache.flags.contains(Flags::PREFAULT));
         if is_plain && let Some(page) = cache.node(nid).ahead.take(cache.geometry.pages()) {
-            let slab = self.describe(cache, page, nid, out.len() as u16);
+            let slab = self.init_descriptor(cache, page, nid, out.len() as u16);
             let base = self.zone.arena.address(page).as_ptr();
             if let Some(offsets) = cache.random_order() {
                 let start = cache.start_for(nid, page);
                 slab.set_start(start);
                 (self.platform).write_at(base, &offsets[start.into()..], out);
             } else {
-                emit_in_order(base, cache.size as usize, out);
+                write_in_order(base, cache.size as usize, out);
             }
             return true;
         }
@@ -188,7 +188,7 @@ impl<P: Platform> Allocator<P> {
             cache.node(home).nr_slabs.fetch_add(got, Relaxed);
         }
         self.count(cache, StatItem::AllocSlab, got);
-        cache.span.add(run.page, got * pages);
+        cache.range.add(run.page, got * pages);
         // For one slab in eight or so: reading the clock costs time.
         let one_in_eight = got > 1 || (run.page.0 as usize / pages).is_multiple_of(8);
         if gfp.contains(Gfp::KERNEL) && one_in_eight {
@@ -232,13 +232,19 @@ impl<P: Platform> Allocator<P> {
         // Relaxed: a statistic.
         node.nr_slabs.fetch_sub(slabs, Relaxed);
         self.count(cache, StatItem::FreeSlab, slabs);
-        cache.span.remove(first, pages);
-        self.zone.stash(first, pages);
+        cache.range.remove(first, pages);
+        self.zone.push_pending(first, pages);
     }
 
     /// Makes pages of node `nid` a slab with its slots in order; `inuse` is 0 or all of them.
     #[inline]
-    fn describe(&self, cache: &KmemCache<P>, page: PageIndex, nid: usize, inuse: u16) -> &Slab {
+    fn init_descriptor(
+        &self,
+        cache: &KmemCache<P>,
+        page: PageIndex,
+        nid: usize,
+        inuse: u16,
+    ) -> &Slab {
         let arena = &self.zone.arena;
         let slab = arena.slab(page);
         slab.set_position(inuse);
@@ -362,7 +368,7 @@ impl<P: Platform> Allocator<P> {
         node.nr_slabs.fetch_sub(slabs, Relaxed);
         self.count(cache, StatItem::FreeSlab, slabs);
         for (first, pages) in runs.iter() {
-            cache.span.remove(first, pages);
+            cache.range.remove(first, pages);
         }
         self.zone.free_runs(&self.platform, runs)
     }
@@ -387,7 +393,7 @@ impl<P: Platform> Allocator<P> {
 
 /// Writes addresses that are `size` bytes apart.
 #[inline]
-fn emit_in_order(first: *mut u8, size: usize, out: &mut [*mut u8]) {
+fn write_in_order(first: *mut u8, size: usize, out: &mut [*mut u8]) {
     let mut at = first;
     for slot in out {
         *slot = at;

@@ -193,7 +193,7 @@ impl<P: Platform> Node<P> {
     }
 
     /// Pushes a slab of the caller's as pending; the next holder of the list lock lists it.
-    pub(crate) fn stash(&self, arena: &Arena, slab: &Slab) {
+    pub(crate) fn push_pending(&self, arena: &Arena, slab: &Slab) {
         let page = arena.page_of_slab(slab).0;
         // Relaxed: confirmed by the compare-and-swap.
         let mut head = self.pending.load(Relaxed);

@@ -62,9 +62,9 @@ fn order_for_bytes(bytes: usize) -> u32 {
 /// order that holds one object. `None` if one object exceeds the largest slab.
 ///
 /// ```
-/// use uslub_core::slab::order::{calculate_order, Bounds, Order};
+/// use uslub_core::slab::order::{Bounds, SlabGeometry, calculate_order};
 /// let b = Bounds { min_order: 0, max_order: 3, min_objects: 20 };
-/// assert_eq!(calculate_order(256, b), Some(Order { order: 1, objects: 32 }));
+/// assert_eq!(calculate_order(256, b), Some(SlabGeometry { order: 1, objects: 32 }));
 /// ```
 pub fn calculate_order(size: usize, bounds: Bounds) -> Option<SlabGeometry> {
     let most = (PAGE_SIZE << bounds.max_order) / size;
@@ -113,9 +113,9 @@ pub const fn sheaf_capacity(size: usize) -> usize {
 /// A sheaf of this capacity is filled and emptied by whole slabs without a remainder.
 ///
 /// ```
-/// assert_eq!(uslub_core::slab::order::whole_slabs(250, 64), 192);
-/// assert_eq!(uslub_core::slab::order::whole_slabs(250, 16), 250);
-/// assert_eq!(uslub_core::slab::order::whole_slabs(60, 64), 60);
+/// assert_eq!(uslub_core::slab::order::round_to_slabs(250, 64), 192);
+/// assert_eq!(uslub_core::slab::order::round_to_slabs(250, 16), 250);
+/// assert_eq!(uslub_core::slab::order::round_to_slabs(60, 64), 60);
 /// ```
 pub const fn round_to_slabs(most: usize, objects: usize) -> usize {
     if objects > most || objects <= SLAB_MULTIPLE_MIN_OBJECTS {
@@ -128,8 +128,9 @@ pub const fn round_to_slabs(most: usize, objects: usize) -> usize {
 /// if this wastes at most 1/32 of the slab; otherwise all.
 ///
 /// ```
-/// use uslub_core::slab::order::whole_sheaves;
-/// assert_eq!((whole_sheaves(256), whole_sheaves(128), whole_sheaves(170)), (250, 125, 170));
+/// use uslub_core::slab::order::round_to_sheaves;
+/// let rounded = [256, 128, 170].map(round_to_sheaves);
+/// assert_eq!(rounded, [250, 125, 170]);
 /// ```
 pub const fn round_to_sheaves(objects: u32) -> u32 {
     let over = objects % (INITIAL_CAPACITY_MAX as u32 / 2);

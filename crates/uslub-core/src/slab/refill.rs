@@ -87,7 +87,7 @@ impl<P: Platform> Allocator<P> {
                 lists.partial.push_front(&self.zone.arena, slab);
                 node.note(&lists);
             }
-            None => node.stash(&self.zone.arena, slab),
+            None => node.push_pending(&self.zone.arena, slab),
         }
     }
 

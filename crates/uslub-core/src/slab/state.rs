@@ -22,7 +22,7 @@
 //! the thread holds the list lock, if it isolated the slab under that lock, or if the slab is new.
 //! Any thread may push. So between the owner's read and its update only pushes happen, and a
 //! compare-and-swap of the word detects each of them. The same protocol works with each change made
-//! under a lock of the slab ([`Slab::change_locked`]).
+//! under a lock of the slab ([`Slab::compare_exchange_locked`]).
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -101,7 +101,7 @@ impl Descriptor {
 
     /// Changes the state if it is still `old`; may fail spuriously.
     #[inline]
-    pub fn change(&self, old: State, new: State) -> Result<(), State> {
+    pub fn compare_exchange(&self, old: State, new: State) -> Result<(), State> {
         // Release: the links that this thread wrote. Acquire: the links that other threads wrote,
         // also on failure, since the caller continues with the returned state.
         self.state
@@ -111,9 +111,10 @@ impl Descriptor {
             .inspect_err(|_| stand_back())
     }
 
-    /// As [`change`](Self::change), but under a lock of the slab: the kernel's way on machines
-    /// without a double-word compare-and-swap, kept for comparison. Waits for the lock.
-    pub fn change_locked(&self, old: State, new: State) -> Result<(), State> {
+    /// As [`compare_exchange`](Self::compare_exchange), but under a lock of the slab: the kernel's
+    /// way on machines without a double-word compare-and-swap, kept for comparison. Waits for the
+    /// lock.
+    pub fn compare_exchange_locked(&self, old: State, new: State) -> Result<(), State> {
         // Acquire: see the last holder's changes.
         while self
             .lock

@@ -133,7 +133,7 @@ impl<P: Platform> Allocator<P> {
         slab.set_epoch(slab.epoch().wrapping_add(1));
         slab.set_position(out.len() as u16);
         slab.set_state(State::without_list(out.len() as u32));
-        self.emit(cache, slab, self.slab_base(slab), 0, out);
+        self.write_fresh(cache, slab, self.slab_base(slab), 0, out);
     }
 
     /// As [`take_from`](Self::take_from), for any slab; the caller returns `rest`.
@@ -176,7 +176,7 @@ impl<P: Platform> Allocator<P> {
                 slab.set_state(new);
                 break (listed as usize, fresh as usize, spilled, new);
             }
-            match cache.change(slab, old, new) {
+            match cache.compare_exchange_state(slab, old, new) {
                 Ok(()) => break (listed as usize, fresh as usize, spilled, new),
                 Err(now) => {
                     self.count(cache, StatItem::CmpxchgDoubleFail, 1);
@@ -200,7 +200,7 @@ impl<P: Platform> Allocator<P> {
         }
         let first = first as usize;
         let taken = from_list + fresh_out;
-        self.emit(cache, slab, base, first, &mut out[from_list..taken]);
+        self.write_fresh(cache, slab, base, first, &mut out[from_list..taken]);
         let outcome = if new.inuse() < objects {
             Ownership::Ours
         } else {
@@ -213,7 +213,7 @@ impl<P: Platform> Allocator<P> {
                 *slot = at;
                 at = self.next_free(cache, slab, base, at);
             }
-            self.emit(cache, slab, base, first + fresh_out, &mut room[left..]);
+            self.write_fresh(cache, slab, base, first + fresh_out, &mut room[left..]);
             overflow.took(spilled);
             self.count(cache, StatItem::SheafSpill, spilled);
         } else if left > 0 {
@@ -286,7 +286,7 @@ impl<P: Platform> Allocator<P> {
         let offset = head as usize - base as usize;
         let back = left.with(Some(offset), left.inuse() - count as u32);
         loop {
-            match cache.change(slab, left, back) {
+            match cache.compare_exchange_state(slab, left, back) {
                 Ok(()) => return Ownership::Ours,
                 Err(now) if now == left => {}
                 Err(_) => break,
@@ -320,7 +320,7 @@ impl<P: Platform> Allocator<P> {
                 let next = old.head().map_or(null_mut(), |o| base.wrapping_add(o));
                 cache.links_of(slab).set(tail, next);
             }
-            match cache.change(
+            match cache.compare_exchange_state(
                 slab,
                 old,
                 old.with(Some(offset), old.inuse() - count as u32),

@@ -104,7 +104,7 @@ impl<P: Platform> Allocator<P> {
         gfp: Gfp,
     ) -> usize {
         let (count, bytes) = (cache.geometry.objects as usize, cache.geometry.bytes());
-        let begins_with_one = |all: &[*mut u8]| is_near(all[0], all[count - 1], bytes);
+        let begins_with_one = |all: &[*mut u8]| same_slab(all[0], all[count - 1], bytes);
         if !objects.get(..count).is_some_and(begins_with_one)
             && !may_have_whole(&[objects], count, bytes)
         {
@@ -136,26 +136,26 @@ impl<P: Platform> Allocator<P> {
         while at < objects.len() {
             // Most whole slabs lie in one piece: one check is enough for them.
             if let Some(all) = objects.get(at..at + count)
-                && is_near(all[0], all[count - 1], bytes)
-                && self.note_whole(cache, all, &mut emptied)
+                && same_slab(all[0], all[count - 1], bytes)
+                && self.free_whole(cache, all, &mut emptied)
             {
                 at += count;
                 continue;
             }
             let run = at..at + run_len(&objects[at..], bytes);
             at = run.end;
-            if self.note_whole(cache, &objects[run.clone()], &mut emptied) {
+            if self.free_whole(cache, &objects[run.clone()], &mut emptied) {
                 continue;
             }
             let (start, len) = (left, run.len());
             objects.copy_within(run, start);
             left += len;
             let is_of = |slab: &Range<usize>| {
-                !slab.is_empty() && is_near(objects[slab.start], objects[start], bytes)
+                !slab.is_empty() && same_slab(objects[slab.start], objects[start], bytes)
             };
             if is_of(&newer) {
                 newer.end = left;
-                if self.note_whole(cache, &objects[newer.clone()], &mut emptied) {
+                if self.free_whole(cache, &objects[newer.clone()], &mut emptied) {
                     left = newer.start;
                     newer = core::mem::replace(&mut older, 0..0);
                 }
@@ -163,7 +163,7 @@ impl<P: Platform> Allocator<P> {
                 rotate(&mut objects[newer.start..left], newer.len());
                 older.end += len;
                 newer = older.end..left;
-                if self.note_whole(cache, &objects[older.clone()], &mut emptied) {
+                if self.free_whole(cache, &objects[older.clone()], &mut emptied) {
                     objects.copy_within(newer, older.start);
                     left -= count;
                     newer = older.start..left;
@@ -180,7 +180,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Empties a slab if the objects, all in this slab, are all of its objects; returns whether
     /// they are.
-    fn note_whole(&self, cache: &KmemCache<P>, objects: &[*mut u8], emptied: &mut Emptied) -> bool {
+    fn free_whole(&self, cache: &KmemCache<P>, objects: &[*mut u8], emptied: &mut Emptied) -> bool {
         if objects.len() != cache.geometry.objects as usize {
             return false;
         }
@@ -247,7 +247,7 @@ impl<P: Platform> Allocator<P> {
                 break;
             }
             let Some(mut lists) = self.lock_lists(cache, node, gfp.may_spin()) else {
-                node.stash(arena, slab);
+                node.push_pending(arena, slab);
                 continue;
             };
             lists.add(arena, slab, reserve);
@@ -278,7 +278,7 @@ pub(crate) fn may_have_whole(arrays: &[&[*mut u8]], count: usize, bytes: usize) 
     let near = |array: &&[*mut u8]| {
         let parts = array.chunks_exact(eighth);
         parts
-            .filter(|part| is_near(part[0], part[eighth - 1], bytes))
+            .filter(|part| same_slab(part[0], part[eighth - 1], bytes))
             .count()
     };
     arrays.iter().map(near).sum::<usize>() * eighth * 4 >= count
@@ -295,7 +295,7 @@ fn run_len(objects: &[*mut u8], bytes: usize) -> usize {
         .take_while(|&eight| differs(eight) < bytes)
         .count()
         * 8;
-    let here = |&&object: &&*mut u8| is_near(object, objects[0], bytes);
+    let here = |&&object: &&*mut u8| same_slab(object, objects[0], bytes);
     whole + objects[whole..].iter().take(8).take_while(here).count()
 }
 
@@ -309,7 +309,7 @@ fn rotate(objects: &mut [*mut u8], first: usize) {
 }
 
 /// Whether two objects lie in one slab: slabs are aligned to their size.
-pub(crate) fn is_near(a: *mut u8, b: *mut u8, bytes: usize) -> bool {
+pub(crate) fn same_slab(a: *mut u8, b: *mut u8, bytes: usize) -> bool {
     (a as usize ^ b as usize) < bytes
 }
 

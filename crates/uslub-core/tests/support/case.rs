@@ -121,7 +121,7 @@ impl Case {
         assert_all_is_given_back(&a);
         // A large object may become a huge one when the range cannot grow; then there is their
         // table too.
-        (failed, a.platform.mapped_bytes() - a.huge.table_bytes())
+        (failed, a.platform.mapped_bytes() - a.mapped.table_bytes())
     }
 
     /// Runs the case again and again, until no request is left to refuse.

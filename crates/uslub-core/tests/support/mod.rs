@@ -242,7 +242,7 @@ pub fn assert_mappings_are_known(a: &Slub) {
         .whole_pages((16 * a.table.nr()).next_multiple_of(PAGE_SIZE));
     let region = a.platform.whole_pages(size_of::<Region>());
     let regions = (1 + a.table.regions().count()) * region;
-    let huge = a.huge.table_bytes() + a.huge.live_bytes() + a.huge.kept_bytes();
+    let huge = a.mapped.table_bytes() + a.mapped.live_bytes() + a.mapped.kept_bytes();
     let mapped = a.platform.mapped_bytes();
     let records = mapped.checked_sub(table + regions + huge);
     let known = a.meta.bytes()..=a.meta.bytes() + 4 * CHUNK;

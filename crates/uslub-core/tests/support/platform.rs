@@ -539,9 +539,9 @@ unsafe impl Platform for Virtual {
         })
     }
 
-    unsafe fn exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool {
+    unsafe fn compare_exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool {
         self.on_slot(table, false, |region| {
-            try_lock::exchange(region, slot, old, new)
+            try_lock::compare_exchange(region, slot, old, new)
         })
     }
 

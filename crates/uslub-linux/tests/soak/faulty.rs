@@ -163,9 +163,9 @@ unsafe impl Platform for Faulty {
         unsafe { (self.linux).push_many_checked(table, slot, objects, bounds) }
     }
 
-    unsafe fn exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool {
+    unsafe fn compare_exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool {
         // SAFETY: see above.
-        unsafe { self.linux.exchange(table, slot, old, new) }
+        unsafe { self.linux.compare_exchange(table, slot, old, new) }
     }
 
     fn write_at(&self, base: *mut u8, offsets: &[u32], out: &mut [*mut u8]) {

@@ -28,8 +28,8 @@ pub fn run(bench: &Bench, threads: usize) -> Result<Both, Failure> {
         parts * bench.rounds(),
         parts,
         [
-            &mut || round(threads, changes, Slab::change_locked),
-            &mut || round(threads, changes, Slab::change),
+            &mut || round(threads, changes, Slab::compare_exchange_locked),
+            &mut || round(threads, changes, Slab::compare_exchange),
         ],
     )?;
     Ok(Both::of(&rounds))
@@ -86,7 +86,10 @@ mod tests {
 
     #[test]
     fn no_change_is_lost_whichever_way() {
-        for change in [Slab::change as Change, Slab::change_locked] {
+        for change in [
+            Slab::compare_exchange as Change,
+            Slab::compare_exchange_locked,
+        ] {
             assert!(round(4, 1_000, change).is_ok());
         }
     }
