@@ -1,9 +1,10 @@
 //! Memory for the allocator's own records: caches, nodes, sheaf windows.
 //!
 //! The store takes chunks from the system and never unmaps them. Nothing here comes from a slab, so
-//! nothing recurses. Free windows form a list. A [purge](Meta::purge) gives the system pages of
-//! free windows back. One lock protects the store. A context that may not wait pushes a window onto
-//! a lock-free stack (`pending`), and the next thread that holds the lock takes the stack over.
+//! nothing recurses. Free windows form a list. A [purge](MetadataStore::purge) gives the system
+//! pages of free windows back. One lock protects the store. A context that may not wait pushes a
+//! window onto a lock-free stack (`pending`), and the next thread that holds the lock takes the
+//! stack over.
 //!
 //! The words of a free window:
 //!

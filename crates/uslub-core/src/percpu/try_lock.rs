@@ -123,7 +123,7 @@ pub unsafe fn push_many(region: &Region, slot: Slot, objects: &[*mut u8]) -> boo
     fits
 }
 
-/// [`Platform::exchange`](crate::platform::Platform::exchange) by one compare-and-swap.
+/// [`Platform::compare_exchange`](crate::platform::Platform::compare_exchange) by one compare-and-swap.
 pub fn compare_exchange(region: &Region, slot: Slot, old: usize, new: usize) -> bool {
     // AcqRel: acquires the old sheaf's words, releases the new sheaf's.
     region
