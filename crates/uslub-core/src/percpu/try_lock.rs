@@ -123,7 +123,8 @@ pub unsafe fn push_many(region: &Region, slot: Slot, objects: &[*mut u8]) -> boo
     fits
 }
 
-/// [`Platform::compare_exchange`](crate::platform::Platform::compare_exchange) by one compare-and-swap.
+/// Replaces a word by one compare-and-swap, as
+/// [`Platform::compare_exchange`](crate::platform::Platform::compare_exchange) does.
 pub fn compare_exchange(region: &Region, slot: Slot, old: usize, new: usize) -> bool {
     // AcqRel: acquires the old sheaf's words, releases the new sheaf's.
     region
