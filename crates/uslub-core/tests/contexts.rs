@@ -148,6 +148,35 @@ fn nospin_without_sheaves_waits_for_nothing() {
     }
 }
 
+/// Whole batches of them, and any rest.
+#[test]
+fn what_nospin_frees_set_aside_is_drained_whatever_its_number() {
+    for n in 1..=9 {
+        let a = support::allocator(1);
+        let cache = a.create(&CacheArgs::new("test", 64)).unwrap();
+        // Of full slabs: their first frees need the list lock.
+        let mut held = vec![null_mut(); 9 * cache.geometry.objects as usize];
+        a.platform.set_percpu_usable(false);
+        assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut held));
+        let objects = cache.geometry.objects as usize;
+        let freed: Vec<_> = (0..n).map(|slab| held[slab * objects]).collect();
+        held.retain(|object| !freed.contains(object));
+        lock(&a, cache, 1);
+        never_waiting(|| {
+            for &object in &freed {
+                // SAFETY: the test's object, freed once.
+                unsafe { a.free_with(cache, object, Gfp::NOSPIN) };
+            }
+        });
+        unlock(&a, cache, 1);
+        a.flush(cache);
+        assert_eq!(a.info(cache).live_objs(), held.len(), "{n} were set aside");
+        assert_eq!(a.validate(), Ok(()));
+        free_all(&a, cache, held);
+        assert_all_is_given_back(&a);
+    }
+}
+
 #[test]
 fn a_nospin_bulk_that_fails_puts_its_objects_back_without_waiting() {
     for which in 0..6 {
