@@ -507,7 +507,7 @@ fn after_a_fork_the_child_finds_no_cpu_stopped() {
     let a = setup.build();
     let cache = a.create(&CacheArgs::new("test", 64)).unwrap();
     let held: Vec<_> = (0..100).map(|_| a.alloc(cache, Gfp::KERNEL)).collect();
-    // A thread that is no more in the child was draining this CPU.
+    // A thread that the child does not have was draining this CPU.
     assert!(a.table.stop(&a.platform, 0).is_some());
     let slow = a.stat(cache, StatItem::AllocSlowpath);
     free_all(&a, cache, vec![a.alloc(cache, Gfp::KERNEL)]);
@@ -535,7 +535,7 @@ fn after_a_fork_the_child_finds_no_slot_locked() {
     let cache = a.caches().next().unwrap();
     let region = a.table.region(0).unwrap();
     for slot in [cache.id.main(), cache.id.spare()] {
-        // A thread that is no more in the child was in the middle of an operation. Relaxed: one
+        // A thread that the child does not have was in the middle of an operation. Relaxed: one
         // thread.
         region.word(slot).fetch_or(1, Relaxed);
     }

@@ -1,4 +1,4 @@
-//! Memory that is not to be had, in the calls beside alloc and kmalloc: prefilled sheaves, sets of
+//! Refused memory, in calls other than alloc and kmalloc: prefilled sheaves, sets of
 //! buckets, pools, memory nodes, frees that wait for readers, the end of caches. As in `faults.rs`,
 //! every request fails once.
 

@@ -13,6 +13,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use uslub_core::percpu::try_lock;
 use uslub_core::percpu::{Counter, Slot, Table};
+use uslub_core::platform::Platform;
 
 use crate::Linux;
 use crate::sequences::{pop, pop_many, push, push_many};
@@ -82,11 +83,18 @@ impl Linux {
 
     #[cold]
     pub(crate) fn count_atomically(&self, table: &Table, counter: Counter, n: usize) {
-        // Any region will do, because readers add all of them up. The thread pointer selects it:
-        // asking the kernel for the CPU takes more stack than is left at the end of deep paths. The
-        // factor is 2^64 / φ.
-        let spread = (uslub_rseq::thread_pointer() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let region = table.any_region((spread >> 32) as usize);
+        let region = match self.area() {
+            // The running CPU's: on another CPU's counter, a sequence there, which is not atomic,
+            // could undo this addition.
+            Some(area) => table.here(area.index_here() as usize % self.nr_cpu_ids()),
+            // Without sequences all additions are atomic, and readers add up all regions. The
+            // thread pointer selects one: asking the kernel for the CPU takes more stack than is
+            // left at the end of deep paths. The factor is 2^64 / φ.
+            None => {
+                let thread = uslub_rseq::thread_pointer() as u64;
+                table.any_region((thread.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize)
+            }
+        };
         // Relaxed: statistics.
         region.counter(counter).fetch_add(n as u64, Relaxed);
     }

@@ -53,7 +53,7 @@ struct CapacityState {
     idle: u8,
     misses: u8,
     /// Barn accesses since one last counted as a miss, below 63.
-    visits: u8,
+    accesses: u8,
     /// Low 8 bits of the count of allocations and frees at the last check.
     activity: u8,
     /// Time of the last miss or window start, in milliseconds, the low 32 bits; 0 at first.
@@ -63,12 +63,12 @@ struct CapacityState {
 impl CapacityState {
     fn load(word: &AtomicU64) -> Self {
         // Relaxed: a hint.
-        let [both, misses, visits, activity, a, b, c, d] = word.load(Relaxed).to_le_bytes();
+        let [both, misses, accesses, activity, a, b, c, d] = word.load(Relaxed).to_le_bytes();
         Self {
             step: both & 7,
             idle: both >> 4,
             misses,
-            visits,
+            accesses,
             activity,
             visited: u32::from_le_bytes([a, b, c, d]),
         }
@@ -77,7 +77,7 @@ impl CapacityState {
     fn store(self, word: &AtomicU64) {
         let [a, b, c, d] = self.visited.to_le_bytes();
         let both = self.step | self.idle << 4;
-        let bytes = [both, self.misses, self.visits, self.activity, a, b, c, d];
+        let bytes = [both, self.misses, self.accesses, self.activity, a, b, c, d];
         // Relaxed: a hint.
         word.store(u64::from_le_bytes(bytes), Relaxed);
     }
@@ -196,10 +196,10 @@ impl<P: Platform> Allocator<P> {
         let since = age_of_low(now, capacity_state.visited);
         let before = capacity_of(cache, capacity_state.step);
         let first = capacity_state.visited == 0;
-        capacity_state.visits += 1;
-        let failed = failed || capacity_state.visits >= CAPACITY_ACCESSES;
+        capacity_state.accesses += 1;
+        let failed = failed || capacity_state.accesses >= CAPACITY_ACCESSES;
         if failed {
-            capacity_state.visits = 0;
+            capacity_state.accesses = 0;
         }
         if since > CAPACITY_QUIET_MS && capacity_state.step > 0 && !first {
             capacity_state.step -= 1;
@@ -244,10 +244,10 @@ impl<P: Platform> Allocator<P> {
         let region = self.table.here(self.platform.cpu());
         let word = region.capacity_state(cache.id);
         let mut capacity_state = CapacityState::load(word);
-        if capacity_state.visits + 1 >= CAPACITY_ACCESSES {
+        if capacity_state.accesses + 1 >= CAPACITY_ACCESSES {
             return self.on_barn_access(cache, false);
         }
-        capacity_state.visits += 1;
+        capacity_state.accesses += 1;
         capacity_state.store(word);
     }
 

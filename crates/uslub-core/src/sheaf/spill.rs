@@ -43,15 +43,9 @@ impl Spill {
 }
 
 impl<P: Platform> Overflow<P> for Spill {
-    fn has_room(
-        &mut self,
-        allocator: &Allocator<P>,
-        cache: &KmemCache<P>,
-        n: usize,
-        gfp: Gfp,
-    ) -> bool {
+    fn has_room(&mut self, allocator: &Allocator<P>, cache: &KmemCache<P>, n: usize) -> bool {
         if self.0.is_none() {
-            self.0 = allocator.sheaf_for_spill(cache, n, gfp);
+            self.0 = allocator.sheaf_for_spill(cache, n);
         }
         self.len_and_capacity()
             .is_some_and(|(len, capacity)| capacity - len >= n)
@@ -72,8 +66,8 @@ impl<P: Platform> Overflow<P> for Spill {
 }
 
 impl<P: Platform> Allocator<P> {
-    fn sheaf_for_spill(&self, cache: &KmemCache<P>, rest: usize, gfp: Gfp) -> Option<Sheaf> {
-        if rest > cache.capacity || !self.has_slots(gfp) {
+    fn sheaf_for_spill(&self, cache: &KmemCache<P>, rest: usize) -> Option<Sheaf> {
+        if rest > cache.capacity || !self.platform.percpu_usable() || self.region_is_missing() {
             return None;
         }
         self.detach_local(cache, |top| sheaf::top_room(top) >= rest)

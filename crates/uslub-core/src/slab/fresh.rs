@@ -35,6 +35,7 @@ fn batch_size<P: Platform>(cache: &KmemCache<P>, node: &Node<P>) -> usize {
 
 impl<P: Platform> Allocator<P> {
     /// Constructs up to `count` objects of fresh slots from position `first`; returns how many.
+    #[inline(never)]
     pub(crate) fn construct(
         &self,
         cache: &KmemCache<P>,

@@ -21,13 +21,7 @@ use crate::slab::state::{Slab, State};
 /// Where a refill may put objects that it takes beyond what its caller asked for.
 pub(crate) trait Overflow<P: Platform> {
     /// Whether there is room for `n` objects, at least 1, all of them.
-    fn has_room(
-        &mut self,
-        allocator: &Allocator<P>,
-        cache: &KmemCache<P>,
-        n: usize,
-        gfp: Gfp,
-    ) -> bool;
+    fn has_room(&mut self, allocator: &Allocator<P>, cache: &KmemCache<P>, n: usize) -> bool;
 
     /// The places of the next `n` objects, for which there [is room](Self::has_room).
     fn places(&mut self, n: usize) -> &mut [*mut u8];
@@ -139,7 +133,7 @@ impl<P: Platform> Allocator<P> {
     /// As [`take_from`](Self::take_from), for any slab; the caller returns `rest`.
     #[inline(never)]
     fn take_partial(&self, refill: &mut Refill<'_, P>, slab: &Slab, rest: &mut Rest) -> Ownership {
-        let (cache, gfp) = (refill.cache, refill.gfp);
+        let cache = refill.cache;
         let (out, overflow) = (&mut refill.out[refill.filled..], &mut refill.overflow);
         let objects = cache.geometry.objects;
         let position = u32::from(slab.position());
@@ -158,8 +152,8 @@ impl<P: Platform> Allocator<P> {
         let (listed, fresh, spilled, new) = loop {
             let listed = objects - old.inuse() - fresh_left;
             let beyond = ((listed + fresh_left) as usize).saturating_sub(out.len());
-            let spills = beyond > 0
-                && (overflow.as_mut()).is_some_and(|o| o.has_room(self, cache, beyond, gfp));
+            let spills =
+                beyond > 0 && (overflow.as_mut()).is_some_and(|o| o.has_room(self, cache, beyond));
             let spilled = if spills { beyond } else { 0 };
             let room = (out.len() + spilled) as u32;
             let mut fresh = fresh_left.min(room.saturating_sub(listed));
