@@ -597,18 +597,3 @@ fn decay_rides_on_no_free_that_may_not_enter_the_kernel() {
         assert_all_is_given_back(&a);
     }
 }
-
-#[test]
-fn the_first_block_is_there_for_those_who_may_not_ask_the_system() {
-    for gfp in [Gfp::NOWAIT, Gfp::NOSPIN] {
-        let a = support::allocator(1);
-        let take = |gfp| a.zone.alloc(&a.platform, 1, 1, gfp).is_some();
-        assert!(!take(gfp), "nothing is there yet");
-        assert!(take(Gfp::KERNEL));
-        let before = a.platform.calls();
-        let more = (0..BLOCK_PAGES).take_while(|_| take(gfp)).count();
-        assert_eq!(more, BLOCK_PAGES - 1);
-        assert_eq!(a.platform.calls(), before);
-        assert_eq!(a.zone.validate(), Ok(()));
-    }
-}

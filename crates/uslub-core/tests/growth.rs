@@ -61,3 +61,18 @@ fn no_more_than_what_is_reserved_is_committed() {
     assert!(more.is_none());
     assert_eq!(a.zone.validate(), Ok(()));
 }
+
+#[test]
+fn the_first_block_is_there_for_those_who_may_not_ask_the_system() {
+    for gfp in [Gfp::NOWAIT, Gfp::NOSPIN] {
+        let a = support::allocator(1);
+        let take = |gfp| a.zone.alloc(&a.platform, 1, 1, gfp).is_some();
+        assert!(!take(gfp), "nothing is there yet");
+        assert!(take(Gfp::KERNEL));
+        let before = a.platform.calls();
+        let more = (0..BLOCK_PAGES).take_while(|_| take(gfp)).count();
+        assert_eq!(more, BLOCK_PAGES - 1);
+        assert_eq!(a.platform.calls(), before);
+        assert_eq!(a.zone.validate(), Ok(()));
+    }
+}
