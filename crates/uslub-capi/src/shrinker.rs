@@ -6,7 +6,7 @@ use core::ffi::c_void;
 use core::ptr::{NonNull, null_mut};
 
 use libc::ENOMEM;
-use uslub_core::cache::reclaim::{self, ShrinkerId};
+use uslub_core::cache::shrinker::{self, ShrinkerId};
 
 use crate::cache::{Core, live, uslub_cache};
 use crate::{ALLOCATOR, invalid, no_memory, record, set_errno, start, unrecord};
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn uslub_shrinker_register(
     }) else {
         return null_mut();
     };
-    let shrinker = reclaim::Shrinker {
+    let shrinker = shrinker::Shrinker {
         scan: self::scan,
         data: place.as_ptr().cast_const().cast(),
     };

@@ -232,8 +232,8 @@ impl<P: Platform> Allocator<P> {
         match &mut prefilled.0 {
             Kind::Sheaf(sheaf) => loop {
                 let missing = n.saturating_sub(sheaf.len());
-                let mut spill = Spill::new();
-                let overflow = spill.overflow_of(cache);
+                let mut spill = Spill::new(cache);
+                let overflow = spill.overflow();
                 let room = sheaf.room();
                 let mut refill = Refill::new(cache, &mut *room, missing, gfp, overflow);
                 self.refill(&mut refill);

@@ -20,16 +20,15 @@ use core::sync::atomic::Ordering::{Acquire, Release};
 
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
+use crate::cache::drain::SlotSelector;
 use crate::gfp::Gfp;
 use crate::grace::{GracePeriod, RcuHead};
 use crate::percpu::CacheId;
-use crate::percpu::sheaf::{self, SHEAF_BYTES, Sheaf, SheafList, Window};
+use crate::percpu::sheaf::{self, Sheaf, SheafList};
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::policy::RCU_SLOT_TRIES;
-use crate::sheaf::drain::SlotSelector;
-use crate::slab::node::Node;
-use crate::slab::state::Slab;
+use crate::slab::rcu::context_of;
 
 /// An object that waits for a grace period without a sheaf.
 #[repr(C)]
@@ -48,15 +47,6 @@ impl<P: Platform> Allocator<P> {
         }
         *place = Some(grace);
         true
-    }
-
-    pub(crate) fn grace(&self) -> &'static dyn GracePeriod {
-        match *self.grace.lock() {
-            Some(grace) => grace,
-            None => self
-                .platform
-                .fatal(format_args!("free_rcu: no grace period was set")),
-        }
     }
 
     /// Frees an object of a cache after a grace period; null is ignored.
@@ -244,65 +234,12 @@ impl<P: Platform> Allocator<P> {
         });
         grace.barrier();
     }
-
-    /// Lets the pages of an empty slab that we own wait for a grace period; false without memory
-    /// for the wait.
-    pub(crate) fn free_slab_rcu(&self, cache: &KmemCache<P>, slab: &Slab, gfp: Gfp) -> bool {
-        let Some(window) = self.meta.window(&self.platform, gfp) else {
-            return false;
-        };
-        // SAFETY: a window of ours, which is never freed.
-        let mut sheaf = unsafe { Sheaf::new(window, 1, cache.id.index()) };
-        sheaf.push(self.slab_base(slab));
-        let window = sheaf.keep().as_ptr();
-        // SAFETY: the window is ours until the callback.
-        unsafe {
-            (*window).allocator = core::ptr::from_ref(self).cast();
-            self.grace().call(&raw mut (*window).rcu, slab_waited::<P>);
-        }
-        true
-    }
-
-    /// After a slab's grace period: its pages may be reused.
-    fn slab_done(&self, mut sheaf: Sheaf) {
-        let cache = self.cache(CacheId::from_index(sheaf.cache()));
-        let page = sheaf
-            .pop()
-            .and_then(|base| self.zone.arena.page_of(base as usize));
-        if let (Some(cache), Some(page)) = (cache, page) {
-            let slab: &Slab = self.zone.arena.slab(page);
-            let node: &Node<P> = cache.node(usize::from(slab.node()));
-            self.free_slab_now(cache, node, slab);
-        }
-        self.meta.give_window(sheaf.into_window(), true);
-    }
-}
-
-/// The sheaf and the allocator of a record in a window.
-///
-/// # Safety
-///
-/// `head` lies in a window that waits, and the caller is its callback.
-unsafe fn awaited<'a, P: Platform>(head: *mut RcuHead) -> (Sheaf, &'a Allocator<P>) {
-    let window = (head as usize & !(SHEAF_BYTES - 1)) as *mut Window;
-    // SAFETY: by the caller's promise; an allocator outlives its waiting objects.
-    unsafe {
-        let window = NonNull::new_unchecked(window);
-        let allocator = window.as_ref().allocator.cast::<Allocator<P>>();
-        (Sheaf::from_window(window), &*allocator)
-    }
 }
 
 unsafe extern "C" fn sheaf_waited<P: Platform>(head: *mut RcuHead) {
     // SAFETY: the callback of `submit`.
-    let (sheaf, allocator) = unsafe { awaited::<P>(head) };
+    let (sheaf, allocator) = unsafe { context_of::<Allocator<P>>(head) };
     allocator.rcu_done(sheaf);
-}
-
-unsafe extern "C" fn slab_waited<P: Platform>(head: *mut RcuHead) {
-    // SAFETY: the callback of `free_slab_rcu`.
-    let (sheaf, allocator) = unsafe { awaited::<P>(head) };
-    allocator.slab_done(sheaf);
 }
 
 unsafe extern "C" fn waited<P: Platform>(head: *mut RcuHead) {

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use support::{Cache, Slub, assert_all_is_given_back, on_cpu};
 use uslub_core::Gfp;
 use uslub_core::args::{CacheArgs, CreateError};
-use uslub_core::cache::reclaim::Shrinker;
+use uslub_core::cache::shrinker::Shrinker;
 
 fn limited(a: &Slub, limit: usize) -> &Cache {
     let mut args = CacheArgs::new("limited", 512);

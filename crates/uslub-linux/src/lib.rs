@@ -66,10 +66,10 @@ const fn lies_apart(offset: usize) -> bool {
 }
 
 const _: () = assert!(
-    lies_apart(offset_of!(Allocator<Linux>, table) + Table::ACTIVE)
-        && lies_apart(offset_of!(Allocator<Linux>, platform.open))
-        && lies_apart(offset_of!(Allocator<Linux>, platform.index_offset))
-        && lies_apart(offset_of!(Allocator<Linux>, zone.arena))
+    lies_apart(offset_of!(Allocator<Linux>, base.table) + Table::ACTIVE)
+        && lies_apart(offset_of!(Allocator<Linux>, base.platform.open))
+        && lies_apart(offset_of!(Allocator<Linux>, base.platform.index_offset))
+        && lies_apart(offset_of!(Allocator<Linux>, base.memory.zone.arena))
 );
 
 /// The platform.

@@ -7,7 +7,7 @@ use core::ffi::c_long;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize};
 
-use uslub_core::percpu::nodes::MAX_NODES;
+use uslub_core::memory::MAX_NODES;
 
 use crate::sys;
 

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use uslub_core::cache::KmemCache;
-use uslub_core::cache::reclaim::{self, ShrinkerId};
+use uslub_core::cache::shrinker::{self, ShrinkerId};
 use uslub_linux::Linux;
 
 use crate::error::CreateError;
@@ -116,7 +116,7 @@ impl Shrinker<'_> {
             running: AtomicBool::new(false),
             orphaned: AtomicBool::new(false),
         }));
-        let shrinker = reclaim::Shrinker {
+        let shrinker = shrinker::Shrinker {
             scan: run,
             data: record.cast_const().cast(),
         };

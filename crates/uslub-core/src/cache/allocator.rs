@@ -3,7 +3,7 @@
 //! | state | meaning |
 //! |---|---|
 //! | new | owns nothing; fast paths return null or false |
-//! | ready | [`init`](Allocator::init) has succeeded; all threads may call |
+//! | ready | [`init`](Base::init) has succeeded; all threads may call |
 //!
 //! Lock order, outermost first: `slab_mutex` (the list of caches), `drain`, barns, node lists, huge
 //! objects, page growth, page lists, records. The locks of the grace period and of shrinkers are
@@ -12,81 +12,54 @@
 //! A destroyed cache's record and identity are reused, after a quarantine.
 
 use core::mem::MaybeUninit;
+use core::ops::Deref;
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::args::{self, CacheArgs, CreateError, Layout};
+use crate::cache::KmemCache;
 use crate::cache::cache_list::CacheList;
-use crate::cache::fork::Forks;
-use crate::cache::reclaim::Reclaim;
-use crate::cache::{CacheNode, KmemCache};
-use crate::grace::GracePeriod;
-use crate::memory::mapped::MappedObjects;
-use crate::memory::metadata::MetadataStore;
-use crate::memory::zone::Zone;
-use crate::percpu::nodes::MAX_NODES;
-use crate::percpu::{APART, CacheId, MAX_CACHES, Table};
+use crate::cache::forks::Forks;
+use crate::cache::kmem_cache::NodeRecords;
+use crate::cache::shrinker::Reclaim;
+use crate::percpu::{CacheId, MAX_CACHES, Table};
 use crate::platform::Platform;
 use crate::policy::QUARANTINE_CACHES;
+use crate::slab::base::Base;
 use crate::slab::order;
 use crate::sync::Lock;
-use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
-use crate::tunables::{Tunables, Tuning};
+use crate::sync::atomic::{AtomicU64, AtomicUsize};
+use crate::tunables::Tuning;
 
 /// An allocator over a platform.
 ///
-/// It is set up in place by [`init`](Self::init) and then shared by all threads.
-///
-/// The fields that fast paths read come first, at the page offset [`APART`], to avoid 4 KiB
-/// aliasing with the words that fast paths write: a processor takes a load for one of a recent
-/// store at the same page offset, and waits. None of these fields is the second word of a 32-byte
-/// block, because fast paths write such a word in the thread's area, which may lie anywhere in its
-/// page.
-#[repr(C, align(4096))]
+/// It is set up in place by [`init`](Base::init) and then shared by all threads.
+#[repr(C)]
 pub struct Allocator<P: Platform> {
-    _apart: [u8; APART],
-    /// Per-CPU slots.
-    pub table: Table,
-    /// Number of memory nodes.
-    pub(crate) nodes: AtomicUsize,
-    /// The system and CPUs below.
-    pub platform: P,
-    /// Pages.
-    pub zone: Zone<P>,
-    /// Memory of the allocator's own records.
-    pub meta: MetadataStore<P>,
-    /// Objects with mappings of their own.
-    pub mapped: MappedObjects<P>,
-    /// Pages of large objects.
-    pub large_pages: AtomicUsize,
+    /// What all caches share.
+    pub base: Base<P>,
     /// Caches from this index on do not exist.
     pub(crate) end: AtomicUsize,
     /// Time of the next check for cold caches, in milliseconds.
     pub(crate) next_cold: AtomicU64,
-    /// Whether a running allocation took pages: its end then checks for cold caches.
-    pub(crate) looks_for_cold: AtomicBool,
     /// Calls without a cache: allocations (0) and frees (1).
     pub large_calls: [AtomicUsize; 2],
-    pub(crate) caches: [AtomicPtr<KmemCache<P>>; MAX_CACHES],
-    /// Bytes of objects that the sheaves of adaptive caches can hold.
-    pub(crate) sheaf_bytes: AtomicUsize,
-    /// The source of grace periods.
-    pub(crate) grace: Lock<P, Option<&'static dyn GracePeriod>>,
     /// The shrinkers, which free memory when it is short.
     pub(crate) reclaim: Reclaim<P>,
-    /// The kernel's slab_mutex: creation and destruction of caches, creation of regions.
+    /// The kernel's slab_mutex: creation and destruction of caches.
     pub(crate) slab_mutex: Lock<P, CacheList<P>>,
-    /// Held while CPUs are drained, and during every walk of the caches that may meet a
-    /// destruction.
-    pub(crate) drain: Lock<P, ()>,
     /// Forks under way.
     pub(crate) forks: Forks<P>,
-    tunables: core::cell::UnsafeCell<Tunables>,
-    ready: AtomicBool,
 }
 
-// SAFETY: the tunables are written before `ready` only.
-unsafe impl<P: Platform> Sync for Allocator<P> {}
+impl<P: Platform> Deref for Allocator<P> {
+    type Target = Base<P>;
+
+    #[inline]
+    fn deref(&self) -> &Base<P> {
+        &self.base
+    }
+}
 
 impl<P: Platform> Allocator<P> {
     /// An allocator that is not set up: it owns nothing.
@@ -97,67 +70,14 @@ impl<P: Platform> Allocator<P> {
     /// An allocator that is not set up, with a table that is not set up either.
     pub const fn with_table(platform: P, table: Table) -> Self {
         Self {
-            _apart: [0; APART],
-            table,
-            platform,
-            zone: Zone::new(),
-            meta: MetadataStore::new(),
-            mapped: MappedObjects::new(),
-            large_pages: AtomicUsize::new(0),
+            base: Base::new(platform, table),
             end: AtomicUsize::new(1),
             next_cold: AtomicU64::new(0),
-            looks_for_cold: AtomicBool::new(false),
             large_calls: [const { AtomicUsize::new(0) }; 2],
-            caches: [const { AtomicPtr::new(null_mut()) }; MAX_CACHES],
-            slab_mutex: Lock::new(CacheList::new()),
-            sheaf_bytes: AtomicUsize::new(0),
-            nodes: AtomicUsize::new(1),
-            grace: Lock::new(None),
             reclaim: Reclaim::new(),
-            drain: Lock::new(()),
+            slab_mutex: Lock::new(CacheList::new()),
             forks: Forks::new(),
-            tunables: core::cell::UnsafeCell::new(Tunables::DEFAULT),
-            ready: AtomicBool::new(false),
         }
-    }
-
-    /// Sets the allocator up with `reserve` bytes of address space, or less if the system refuses.
-    /// Returns false if the system refuses the smallest reservation.
-    ///
-    /// # Safety
-    ///
-    /// Once, before any other thread uses the allocator.
-    pub unsafe fn init(&self, reserve: usize, tunables: Tunables) -> bool {
-        // SAFETY: no other thread uses the allocator.
-        unsafe { *self.tunables.get() = tunables };
-        let nodes = self.platform.nr_nodes().clamp(1, MAX_NODES);
-        // Relaxed: published with `ready`.
-        self.nodes.store(nodes, Relaxed);
-        self.zone.set_huge_from(tunables.huge_pages_mb);
-        let mut done = self.table.init(&self.platform);
-        if done && !self.zone.arena.init(&self.platform, reserve) {
-            self.table.undo(&self.platform);
-            done = false;
-        }
-        // Release: pairs with `ready`.
-        self.ready.store(done, Release);
-        if done {
-            self.platform.slots_are_ready();
-        }
-        done
-    }
-
-    /// Whether [`init`](Self::init) has succeeded.
-    #[inline]
-    pub fn ready(&self) -> bool {
-        // Acquire: pairs with `init`.
-        self.ready.load(Acquire)
-    }
-
-    /// The tunables in force.
-    pub fn tunables(&self) -> &Tunables {
-        // SAFETY: written before `ready` only.
-        unsafe { &*self.tunables.get() }
     }
 
     /// Least number of objects in a slab.
@@ -171,8 +91,9 @@ impl<P: Platform> Allocator<P> {
     /// The cache with an identity.
     #[inline]
     pub fn cache(&self, id: CacheId) -> Option<&KmemCache<P>> {
-        // Acquire: pairs with `create`. SAFETY: records of caches are never freed.
-        unsafe { self.caches[id.index()].load(Acquire).as_ref() }
+        // Acquire: pairs with `publish`. SAFETY: it stored the slabs of a whole record, which is
+        // never freed.
+        unsafe { KmemCache::of_slabs(self.base.caches[id.index()].load(Acquire)) }
     }
 
     /// All caches. No thread may destroy one during the iteration.
@@ -283,28 +204,25 @@ impl<P: Platform> Allocator<P> {
         args: &CacheArgs<'_>,
         dead: Option<&KmemCache<P>>,
     ) -> Result<&KmemCache<P>, CreateError> {
-        let nr_nodes = self.nr_nodes();
-        let nodes = match dead {
+        let on_nodes = match dead {
             Some(dead) => dead.node_records(),
-            None => self
-                .record(
-                    nr_nodes * size_of::<CacheNode<P>>(),
-                    align_of::<CacheNode<P>>(),
-                )?
-                .cast(),
+            None => {
+                let (bytes, align) = NodeRecords::<P>::layout(self.nr_nodes());
+                NodeRecords::of(self.record(bytes, align)?, self.nr_nodes())
+            }
         };
         let tuning = args.tuning.as_ref().unwrap_or(&self.tunables().tuning);
         let min_objects = self.min_objects(tuning);
-        let (random, nodes_of) = (self.platform.random(), (nodes, nr_nodes));
+        let random = self.platform.random();
         // SAFETY: we own the record.
         let place = unsafe { record.cast().as_mut() };
-        KmemCache::write_to(place, args, id, tuning, min_objects, random, nodes_of)?;
+        KmemCache::write_to(place, args, id, tuning, min_objects, random, on_nodes)?;
         // SAFETY: just written.
         let cache = unsafe { place.assume_init_mut() };
         if tuning.slab_freelist_random == 1 && cache.geometry.objects >= 2 {
             self.set_random_order(cache, dead)?;
         }
-        self.publish(memory, record, id, nodes_of);
+        self.publish(memory, record, id, on_nodes);
         // SAFETY: records are never freed.
         Ok(unsafe { memory.as_ref() })
     }
@@ -325,7 +243,7 @@ impl<P: Platform> Allocator<P> {
         let slice = unsafe { core::slice::from_raw_parts_mut(offsets.as_ptr(), 2 * objects) };
         shuffle(&mut slice[..objects], cache.size, || self.platform.random());
         slice.copy_within(..objects, objects);
-        cache.set_random(offsets);
+        cache.slabs_mut().set_random(offsets);
         Ok(())
     }
 
@@ -336,22 +254,20 @@ impl<P: Platform> Allocator<P> {
         memory: NonNull<KmemCache<P>>,
         record: NonNull<KmemCache<P>>,
         id: CacheId,
-        (nodes, nr_nodes): (NonNull<CacheNode<P>>, usize),
+        on_nodes: NodeRecords<P>,
     ) {
-        self.table.prepare(id);
-        self.table.reset_counts(id);
         // No thread walks the caches meanwhile.
         self.while_draining(|| {
-            for nid in 0..nr_nodes {
-                // SAFETY: within the nodes' record, which we own.
-                unsafe { nodes.add(nid).write(CacheNode::new()) };
-            }
+            self.table.prepare(id);
+            self.table.reset_counts(id);
+            // SAFETY: the caller owns the records.
+            unsafe { on_nodes.reset() };
             if memory != record {
                 // SAFETY: we own both, and they differ.
                 unsafe { memory.copy_from_nonoverlapping(record, 1) };
             }
             // Release: a thread that finds the cache sees its record and its slots.
-            self.caches[id.index()].store(memory.as_ptr(), Release);
+            self.base.caches[id.index()].store(memory.as_ptr().cast(), Release);
             self.end.fetch_max(id.index() + 1, Release);
         });
     }
@@ -361,7 +277,7 @@ impl<P: Platform> Allocator<P> {
         let mut list = self.slab_mutex.lock();
         self.while_draining(|| {
             // Release: after all operations on the cache.
-            self.caches[cache.id.index()].store(null_mut(), Release);
+            self.base.caches[cache.id.index()].store(null_mut(), Release);
         });
         cache.set_next_dead(null_mut());
         let record = core::ptr::from_ref(cache).cast_mut();
@@ -386,47 +302,6 @@ impl<P: Platform> Allocator<P> {
         let _list = self.slab_mutex.lock();
         // Relaxed: under the lock.
         cache.users.fetch_add(1, Relaxed);
-    }
-
-    /// Makes the rcu words of a cache usable.
-    pub(crate) fn prepare_rcu_slots(&self, id: CacheId) {
-        let _next = self.slab_mutex.lock();
-        self.table.prepare_rcu(id);
-    }
-
-    /// Gives this CPU its region; returns false without memory.
-    #[cold]
-    pub(crate) fn make_region(&self) -> bool {
-        let cpu = self.platform.cpu();
-        let _next = self.slab_mutex.lock();
-        // Under the drain lock: otherwise a drain could own the region when its CPU begins to use
-        // it.
-        self.while_draining(|| self.table.make(&self.platform, cpu))
-    }
-
-    /// Runs `work` under the drain lock.
-    pub(crate) fn while_draining<T>(&self, work: impl FnOnce() -> T) -> T {
-        let _drain = self.drain.lock();
-        work()
-    }
-
-    /// Runs `work` under the drain lock; does nothing if another thread holds it.
-    pub(crate) fn try_while_draining<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
-        let _drain = self.drain.try_lock()?;
-        Some(work())
-    }
-
-    /// Whether the drain lock is taken; may be stale.
-    pub(crate) fn is_draining(&self) -> bool {
-        self.drain.is_held()
-    }
-
-    /// Bytes in use of the allocator's own records.
-    pub fn metadata_bytes(&self) -> usize {
-        self.meta.bytes()
-            + self.table.bytes()
-            + self.zone.arena.side_bytes()
-            + self.mapped.table_bytes()
     }
 
     /// Counts an allocation (0) or a free (1) without a cache.

@@ -24,9 +24,9 @@
 use core::ptr::{self, NonNull, null_mut};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::cache::cache_list::CacheList;
+use crate::cache::forks::Former;
 use crate::memory::arena::Arena;
 use crate::memory::mapped::MappedObjects;
 use crate::memory::metadata::MetadataStore;
@@ -35,87 +35,7 @@ use crate::memory::{PageIndex, PageKind};
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::policy::FORK_WAIT_MS;
 use crate::size_class::{NR_CLASSES, class_size};
-use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
 use crate::sync::{Held, Lock, MAX_LEVEL, RawLock};
-
-/// Threads that can fork with locks at once; others fork without them.
-const PLACES: usize = 32;
-
-/// Forks that run, and worlds that were given up.
-///
-/// A record has a thread's lock tag in its upper half, and in its lower half the number of its
-/// forks that run (more than one if signal handlers fork). Only this thread changes the record.
-pub(crate) struct Forks<P> {
-    records: [AtomicU64; PLACES],
-    /// Whether structures may be half changed: another thread was changing them at the fork.
-    torn: AtomicBool,
-    formers: AtomicPtr<Former<P>>,
-}
-
-/// A world that was given up.
-struct Former<P> {
-    arena: Arena,
-    mapped: MappedObjects<P>,
-    next: *const Former<P>,
-}
-
-impl<P: Platform> Forks<P> {
-    /// No forks, no former worlds.
-    pub(crate) const fn new() -> Self {
-        Self {
-            records: [const { AtomicU64::new(0) }; PLACES],
-            torn: AtomicBool::new(false),
-            formers: AtomicPtr::new(null_mut()),
-        }
-    }
-
-    fn me() -> u64 {
-        u64::from(RawLock::<P>::me()) << 32
-    }
-
-    fn is_mine(record: &AtomicU64) -> bool {
-        // Relaxed: a thread compares only with its own tag.
-        record.load(Relaxed) >> 32 == Self::me() >> 32
-    }
-
-    /// Begins a fork of this thread; returns its depth, from 1, or 0 if there is no free record.
-    fn begin(&self) -> u32 {
-        if let Some(record) = self.records.iter().find(|record| Self::is_mine(record)) {
-            // Relaxed: only this thread changes it.
-            return record.fetch_add(1, Relaxed) as u32 + 1;
-        }
-        let claim = |record: &AtomicU64| {
-            let first = Self::me() | 1;
-            // Relaxed: a record does not order other memory.
-            (record.compare_exchange(0, first, Relaxed, Relaxed)).is_ok()
-        };
-        u32::from(self.records.iter().any(claim))
-    }
-
-    /// Number of forks of this thread that run.
-    fn depth(&self) -> u32 {
-        let mut mine = self.records.iter().filter(|record| Self::is_mine(record));
-        // Relaxed: only this thread changes it.
-        mine.next().map_or(0, |record| record.load(Relaxed) as u32)
-    }
-
-    /// Ends the innermost fork of this thread.
-    fn end(&self) {
-        if let Some(record) = self.records.iter().find(|record| Self::is_mine(record)) {
-            // Relaxed, both: only this thread changes it.
-            if record.fetch_sub(1, Relaxed) as u32 == 1 {
-                record.store(0, Relaxed);
-            }
-        }
-    }
-
-    /// Clears the records of all other threads, in a child.
-    fn forget_others(&self) {
-        let others = (self.records.iter()).filter(|record| !Self::is_mine(record));
-        // Relaxed: the child has one thread.
-        others.for_each(|record| record.store(0, Relaxed));
-    }
-}
 
 /// Replaces a value; returns the old one.
 ///
@@ -138,10 +58,10 @@ impl<P: Platform> Allocator<P> {
         visit(self.slab_mutex.raw());
         visit(self.drain.raw());
         self.caches()
-            .flat_map(KmemCache::barns)
+            .flat_map(|cache| cache.barns())
             .for_each(|barn| visit(barn.raw_lock()));
         self.caches()
-            .flat_map(KmemCache::nodes)
+            .flat_map(|cache| cache.nodes())
             .for_each(|node| visit(node.lists.raw()));
         visit(self.mapped.raw_lock());
         self.zone.raw_locks().into_iter().for_each(&mut visit);
@@ -297,7 +217,7 @@ impl<P: Platform> Allocator<P> {
         // Release: publishes the record.
         self.forks.formers.store(former.as_ptr(), Release);
         // Relaxed: the child has one thread.
-        for cache in &self.caches[..self.end.load(Relaxed)] {
+        for cache in &self.base.caches[..self.end.load(Relaxed)] {
             // Relaxed: the child has one thread.
             cache.store(null_mut(), Relaxed);
         }

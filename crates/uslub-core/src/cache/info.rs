@@ -120,14 +120,6 @@ impl<P: Platform> Allocator<P> {
             .map_or(0, |region| count_in(region, cache, item))
     }
 
-    /// Adds `n` to a counter, on this CPU.
-    #[inline]
-    pub(crate) fn count(&self, cache: &KmemCache<P>, item: StatItem, n: usize) {
-        if n > 0 {
-            (self.platform).count(&self.table, cache.counters.counter(item), n);
-        }
-    }
-
     /// A number that changes with each allocation or free: tells whether a program is idle.
     pub fn activity(&self) -> u64 {
         // Relaxed: statistics.

@@ -4,30 +4,32 @@
 //! | file | concept |
 //! |---|---|
 //! | `kmem_cache` | a cache |
-//! | `allocator` | the list of caches, and the state of all layers |
+//! | `allocator` | the list of caches |
 //! | `cache_list` | free identities and records |
 //! | `object` | allocates and frees one object |
 //! | `bulk` | allocates and frees many objects at once |
+//! | `drain` | takes and flushes the sheaves of other CPUs |
 //! | `shrink` | gives cached objects and empty slabs back |
 //! | `reclaim` | frees memory when an allocation fails |
-//! | `room` | gives unused memory back when the system refuses a request |
 //! | `info` | statistics |
 //! | `validate` | checks that lists, states and counters agree |
-//! | `fork` | locks and state around a fork |
+//! | `shrinker` | functions that free memory when it is short |
+//! | `fork`, `forks` | locks around a fork; the forks that run |
 //! | `text` | names without heap memory |
 
 pub mod allocator;
 pub mod bulk;
 mod cache_list;
+pub mod drain;
 pub mod fork;
+pub(crate) mod forks;
 pub mod info;
 mod kmem_cache;
 pub mod object;
 pub mod reclaim;
-mod room;
 pub mod shrink;
+pub mod shrinker;
 pub mod text;
 pub mod validate;
 
-pub(crate) use kmem_cache::CacheNode;
 pub use kmem_cache::KmemCache;

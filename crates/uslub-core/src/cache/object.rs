@@ -13,6 +13,8 @@ use crate::gfp::Gfp;
 use crate::percpu::CacheId;
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
+use crate::policy::RECLAIM_TRIES;
+use crate::slab::cache::SlabCache;
 use crate::slab::take::Refill;
 
 impl<P: Platform> Allocator<P> {
@@ -40,6 +42,45 @@ impl<P: Platform> Allocator<P> {
     pub fn alloc_fast(&self, cache: &KmemCache<P>) -> *mut u8 {
         // SAFETY: our table.
         unsafe { self.platform.pop(&self.table, cache.id.main()) }
+    }
+
+    /// Slow path of an allocation; null without memory.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn alloc_slow(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
+        let object = self.alloc_or_reclaim(cache, gfp);
+        self.end_allocation(gfp);
+        object
+    }
+
+    #[inline]
+    fn alloc_or_reclaim(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
+        if cache.is_destroyed() {
+            self.allocation_after_end(cache);
+        }
+        if gfp.may_spin() {
+            self.drain_deferred(cache);
+        }
+        for attempt in 0.. {
+            let object = self.alloc_once(cache, gfp);
+            if !object.is_null()
+                || (attempt >= RECLAIM_TRIES && !gfp.contains(Gfp::NOFAIL))
+                || !self.reclaim_for(cache, gfp)
+            {
+                return object;
+            }
+        }
+        null_mut()
+    }
+
+    /// Ends the process: an allocation from a destroyed cache.
+    #[cold]
+    #[inline(never)]
+    fn allocation_after_end(&self, cache: &KmemCache<P>) -> ! {
+        self.platform.fatal(format_args!(
+            "cache '{}': allocation after its end",
+            cache.name()
+        ))
     }
 
     /// As [`alloc`](Self::alloc), but from memory of node `nid` if it has any; from no other node
@@ -162,7 +203,7 @@ impl<P: Platform> Allocator<P> {
         self.platform.warn(format_args!(
             "cache '{}': free of {object:p}: it belongs to cache '{}' and is not freed",
             cache.name(),
-            self.cache(id).map_or("?", KmemCache::name)
+            self.slabs_of(id).map_or("?", SlabCache::name)
         ));
         false
     }

@@ -15,104 +15,10 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
+use crate::cache::shrinker::{Entry, MAX_SHRINKERS, Shrinker, ShrinkerId};
 use crate::gfp::Gfp;
-use crate::percpu::CacheId;
 use crate::platform::Platform;
 use crate::policy::{RECLAIM_RETRY_MS, SHRINKER_BATCH};
-use crate::sync::Lock;
-use crate::sync::atomic::AtomicUsize;
-
-/// Largest number of shrinkers of an allocator.
-pub const MAX_SHRINKERS: usize = 256;
-
-/// A function that can free objects when memory is short.
-#[derive(Clone, Copy, Debug)]
-pub struct Shrinker {
-    /// Frees up to this many objects; returns how many it freed.
-    pub scan: unsafe fn(*const (), usize) -> usize,
-    /// First argument of `scan`.
-    pub data: *const (),
-}
-
-// SAFETY: the creator promises that `scan` may be called with `data` on any thread.
-unsafe impl Send for Shrinker {}
-
-#[derive(Clone, Copy)]
-struct Entry {
-    /// Distinguishes it from earlier entries at the same index.
-    number: usize,
-    shrinker: Shrinker,
-    /// The cache that it frees objects of; `None` for all.
-    cache: Option<CacheId>,
-}
-
-/// A registered shrinker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ShrinkerId(usize);
-
-impl ShrinkerId {
-    /// The identity as a number.
-    pub fn into_raw(self) -> usize {
-        self.0
-    }
-
-    /// The inverse of [`into_raw`](Self::into_raw).
-    pub fn from_raw(raw: usize) -> Self {
-        Self(raw)
-    }
-}
-
-/// The shrinkers, and the thread that reclaims.
-pub struct Reclaim<P> {
-    list: Lock<P, [Option<Entry>; MAX_SHRINKERS]>,
-    /// Shrinkers registered so far.
-    registered: AtomicUsize,
-    running: Lock<P, ()>,
-    /// The thread that runs shrinkers; 0 for none.
-    owner: AtomicUsize,
-}
-
-impl<P: Platform> Reclaim<P> {
-    /// Without shrinkers.
-    pub const fn new() -> Self {
-        Self {
-            list: Lock::new([None; MAX_SHRINKERS]),
-            registered: AtomicUsize::new(0),
-            running: Lock::new(()),
-            owner: AtomicUsize::new(0),
-        }
-    }
-
-    /// Whether this thread is inside a shrinker.
-    fn is_mine(&self) -> bool {
-        // Relaxed: a thread compares only with its own number.
-        self.owner.load(Relaxed) == P::thread()
-    }
-
-    /// Unlocks the locks in the child of a fork, except for the ones that its thread holds: it may
-    /// have forked inside a shrinker, and continues there.
-    ///
-    /// # Safety
-    ///
-    /// In the child, before it has a second thread.
-    pub(crate) unsafe fn reset_after_fork(&self) {
-        // SAFETY: passed on.
-        unsafe {
-            self.list.raw().reset_others();
-            self.running.raw().reset_others();
-        }
-        if !self.is_mine() {
-            // Relaxed: the child has one thread.
-            self.owner.store(0, Relaxed);
-        }
-    }
-}
-
-impl<P: Platform> Default for Reclaim<P> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
 
 impl<P: Platform> Allocator<P> {
     /// Registers a shrinker for a cache, or for all; `None` if there are [`MAX_SHRINKERS`] already.
@@ -167,7 +73,7 @@ impl<P: Platform> Allocator<P> {
             return false;
         }
         let at_limit = cache.nr_slabs() >= cache.max_slabs;
-        if !at_limit && self.release_idle() {
+        if !at_limit && self.memory.release_idle(&self.platform) {
             return true;
         }
         let (cached, slabs) = self.idle(cache, at_limit);

@@ -14,13 +14,14 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::args::Flags;
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
+use crate::cache::drain::{DrainScope, MAIN_AND_SPARE};
 use crate::gfp::Gfp;
 use crate::percpu::sheaf::{self, SheafList};
 use crate::percpu::{MAX_CACHES, Region};
 use crate::platform::Platform;
-use crate::policy::{COLD_CHECK_MS, SHRINK_SORTED_FREE};
+use crate::policy::{COLD_CHECK_MS, RESERVE_FLOOR_SLABS, SHRINK_SORTED_FREE};
 use crate::sheaf::barn::Barn;
-use crate::sheaf::drain::{DrainScope, MAIN_AND_SPARE};
+use crate::slab::base::Base;
 use crate::slab::node::{Node, SlabList};
 use crate::sync::time::is_due;
 
@@ -65,7 +66,8 @@ impl<P: Platform> Allocator<P> {
         let any = self.zone.dirty_bytes() + self.mapped.kept_bytes() > 0;
         self.zone.purge(&self.platform);
         self.meta.purge(&self.platform);
-        self.purge_mapped(self.platform.now_ms(), |_| true);
+        self.memory
+            .purge_mapped(&self.platform, self.platform.now_ms(), |_| true);
         any
     }
 
@@ -188,7 +190,7 @@ impl<P: Platform> Allocator<P> {
             let mut taken = SheafList::new();
             let idle = |region: &Region| {
                 self.cache(id)
-                    .is_some_and(|cache| Self::is_idle_on(cache, region))
+                    .is_some_and(|cache| Base::is_idle_on(cache, region))
             };
             let which = |cache: &KmemCache<P>| cache.id == id;
             self.try_while_draining(|| {
@@ -201,22 +203,16 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Gives back pages that have been free for the decay time, if it is time to check. Slow paths
-    /// call it.
-    #[inline]
-    pub(crate) fn decay_if_due(&self) {
-        if self.zone.dirty_bytes() + self.mapped.kept_bytes() == 0 {
-            return;
-        }
-        let (now, decay) = (self.platform.now_ms(), u64::from(self.tunables().decay_ms));
-        self.zone.decay_if_due(&self.platform, now, decay);
-        self.purge_mapped(now, |age| age >= decay);
-    }
-
-    /// Unmaps cached mappings of huge objects that are old enough at the time `now` (milliseconds).
-    pub(crate) fn purge_mapped(&self, now: u64, old_enough: impl Fn(u64) -> bool) {
-        if self.mapped.purge(&self.platform, now, old_enough) {
-            self.note_huge();
+    /// Gives back all memory and address space without an object; returns whether there was any.
+    /// From then on nothing is reserved or committed ahead of use.
+    ///
+    /// A limit may count memory that the allocator holds but does not use: cached mappings, memory
+    /// reserved or committed ahead of use, free blocks. Without any, the allocator flushes sheaves
+    /// and empty slabs, which may free more blocks. For callers that may wait and call the system.
+    pub fn release_unused(&self) -> bool {
+        self.memory.release_idle(&self.platform) || {
+            self.shrink_all();
+            self.memory.release_idle(&self.platform)
         }
     }
 
@@ -294,6 +290,27 @@ impl<P: Platform> Allocator<P> {
         });
         self.zone.decay(&self.platform, now, decay);
         self.meta.purge(&self.platform);
-        self.purge_mapped(now, |age| age >= decay);
+        self.memory
+            .purge_mapped(&self.platform, now, |age| age >= decay);
+    }
+
+    /// Shrinks the reserves of all caches whose windows have ended. No thread may destroy a cache
+    /// meanwhile.
+    #[inline(never)]
+    pub(crate) fn trim_reserves(&self) {
+        let waits = |cache: &&KmemCache<P>| cache.flags.contains(Flags::TYPESAFE_BY_RCU);
+        for cache in self.caches().filter(|c| c.has_reserve() && !waits(c)) {
+            for node in cache.nodes() {
+                let mut before = usize::MAX;
+                // In batches; at most one window ends.
+                while node.nr_empty() > RESERVE_FLOOR_SLABS && node.nr_empty() < before {
+                    before = node.nr_empty();
+                    let mut gone = SlabList::new();
+                    let now = self.platform.now_ms();
+                    self.take_surplus(cache, node, node.lists.lock(), now, &mut gone);
+                    self.discard_list(cache, gone);
+                }
+            }
+        }
     }
 }

@@ -282,7 +282,7 @@ impl<P: Platform> Allocator<P> {
             }
             self.not_ours(object, "free");
         }
-        self.note_huge();
+        self.memory.note_huge(&self.platform);
         self.count_large(1);
         self.decay_if_due();
     }

@@ -91,7 +91,7 @@ impl<P: Platform> Allocator<P> {
             (self.mapped).free(&self.platform, start.as_ptr() as usize, 0, 0);
             return None;
         }
-        self.note_huge();
+        self.memory.note_huge(&self.platform);
         Some(Fresh {
             start: start.as_ptr(),
             zero,
@@ -101,12 +101,6 @@ impl<P: Platform> Allocator<P> {
     #[inline(never)]
     fn map_huge(&self, bytes: usize, align: usize, zeroed: bool) -> Option<(NonNull<u8>, bool)> {
         (self.mapped).alloc(&self.platform, bytes, align, zeroed)
-    }
-
-    /// Reports a change of the mapped bytes to the zone, which may evict free pages.
-    pub(crate) fn note_huge(&self) {
-        let bytes = self.mapped.live_bytes() + self.mapped.kept_bytes();
-        self.zone.note_elsewhere(&self.platform, bytes);
     }
 
     #[inline(never)]

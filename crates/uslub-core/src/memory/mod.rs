@@ -43,3 +43,70 @@ pub mod zone;
 pub use arena::{Arena, PageIndex};
 pub use descriptor::{Descriptor, PageKind};
 pub use page_runs::Runs;
+
+use crate::platform::Platform;
+use crate::sync::atomic::AtomicUsize;
+use mapped::MappedObjects;
+use metadata::MetadataStore;
+use zone::Zone;
+
+/// Largest number of memory nodes.
+pub const MAX_NODES: usize = 64;
+
+/// The memory of an allocator, from its three sources.
+#[repr(C)]
+pub struct Memory<P: Platform> {
+    /// Pages.
+    pub zone: Zone<P>,
+    /// Memory of the allocator's own records.
+    pub meta: MetadataStore<P>,
+    /// Objects with mappings of their own.
+    pub mapped: MappedObjects<P>,
+    /// Pages of large objects.
+    pub large_pages: AtomicUsize,
+}
+
+impl<P: Platform> Memory<P> {
+    /// Owns nothing.
+    pub(crate) const fn new() -> Self {
+        Self {
+            zone: Zone::new(),
+            meta: MetadataStore::new(),
+            mapped: MappedObjects::new(),
+            large_pages: AtomicUsize::new(0),
+        }
+    }
+
+    /// Reports a change of the mapped bytes to the zone, which may evict free pages.
+    pub(crate) fn note_huge(&self, platform: &P) {
+        let bytes = self.mapped.live_bytes() + self.mapped.kept_bytes();
+        self.zone.note_elsewhere(platform, bytes);
+    }
+
+    /// Unmaps cached mappings of huge objects that are old enough at the time `now` (milliseconds);
+    /// returns whether there was one.
+    pub(crate) fn purge_mapped(
+        &self,
+        platform: &P,
+        now: u64,
+        old_enough: impl Fn(u64) -> bool,
+    ) -> bool {
+        let purged = self.mapped.purge(platform, now, old_enough);
+        if purged {
+            self.note_huge(platform);
+        }
+        purged
+    }
+
+    /// Gives back memory and address space without an object; returns whether there was any. From
+    /// then on nothing is reserved or committed ahead of use.
+    pub(crate) fn release_idle(&self, platform: &P) -> bool {
+        let kept = self.purge_mapped(platform, platform.now_ms(), |_| true);
+        self.zone.make_room(platform) || kept
+    }
+
+    /// Bytes in use of the allocator's own records.
+    pub(crate) fn metadata_bytes(&self) -> usize {
+        self.meta.bytes() + self.zone.arena.side_bytes() + self.mapped.table_bytes()
+    }
+}

@@ -3,8 +3,8 @@
 //! A request tries the blocks that exist, then grows the arena, then takes pages of other memory
 //! nodes unless `THISNODE` forbids it. Callers: the slab layer (`alloc_runs`) and `large`.
 
+use crate::memory::MAX_NODES;
 use crate::memory::block::{self, BLOCK_PAGES, Block, PageSet};
-use crate::percpu::nodes::MAX_NODES;
 
 /// A request; 8 bytes, so that it is passed in a register.
 #[derive(Clone, Copy)]

@@ -8,9 +8,7 @@
 //! | `sheaf` | a window of addresses, and the word that says how full it is |
 //! | `try_lock` | word operations under a lock bit, without restartable sequences |
 //! | `stats` | counters of the slow paths |
-//! | `nodes` | a CPU's memory node, and which objects are local to it |
 
-pub mod nodes;
 mod region;
 pub mod sheaf;
 pub mod stats;

@@ -11,18 +11,18 @@
 //! the barn's limit. Callers: `replace`, `bulk`, `spill` and `whole_slab`.
 
 use crate::args::Flags;
-use crate::cache::KmemCache;
-use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::percpu::sheaf::{Sheaf, SheafList};
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::policy::{HANDOFF_OBJECT_BYTES, HANDOFF_SHEAVES};
 use crate::sheaf::barn::Barn;
+use crate::sheaf::cache::SheafCache;
+use crate::slab::base::Base;
 
-impl<P: Platform> Allocator<P> {
+impl<P: Platform> Base<P> {
     /// The barn that this CPU uses, if it has one.
-    fn barn<'a>(&self, cache: &'a KmemCache<P>) -> Option<&'a Barn<P>> {
+    fn barn<'a>(&self, cache: &'a SheafCache<P>) -> Option<&'a Barn<P>> {
         let nid = self.nid();
         let has_one = self.nr_nodes() == 1
             || cache.tuning.memoryless_barns == 1
@@ -31,17 +31,17 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Current limit of full sheaves in a barn of the cache.
-    fn limit_of(cache: &KmemCache<P>, barn: &Barn<P>) -> usize {
+    fn limit_of(cache: &SheafCache<P>, barn: &Barn<P>) -> usize {
         cache.max_full + barn.more()
     }
 
     /// Current limit of empty sheaves: each full sheaf that leaves is replaced by an empty one.
-    fn empties_of(cache: &KmemCache<P>, barn: &Barn<P>) -> usize {
+    fn empties_of(cache: &SheafCache<P>, barn: &Barn<P>) -> usize {
         cache.max_empty + barn.more()
     }
 
     /// Records a miss in a barn of the cache, which may raise its limit.
-    fn on_barn_miss(&self, cache: &KmemCache<P>, barn: &Barn<P>) {
+    fn on_barn_miss(&self, cache: &SheafCache<P>, barn: &Barn<P>) {
         if cache.max_full_grown > cache.max_full && !self.is_over_budget() {
             barn.widen(cache.max_full, cache.max_full_grown);
         }
@@ -50,7 +50,7 @@ impl<P: Platform> Allocator<P> {
     /// Takes a full sheaf from the barn, and stores `empty` there if there is room.
     pub(crate) fn barn_get_full(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SheafCache<P>,
         empty: &mut Option<Sheaf>,
         gfp: Gfp,
     ) -> Option<Sheaf> {
@@ -80,7 +80,7 @@ impl<P: Platform> Allocator<P> {
     /// Takes as many full sheaves from the barn as `objects` objects need, or as there are.
     pub(crate) fn barn_get_full_for(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SheafCache<P>,
         objects: usize,
         gfp: Gfp,
     ) -> SheafList {
@@ -106,7 +106,7 @@ impl<P: Platform> Allocator<P> {
     /// lists.
     pub(crate) fn barn_put_list(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SheafCache<P>,
         full: &mut SheafList,
         empty: &mut SheafList,
         gfp: Gfp,
@@ -135,7 +135,7 @@ impl<P: Platform> Allocator<P> {
     /// the barn, then new ones.
     pub(crate) fn barn_room_for(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SheafCache<P>,
         objects: usize,
         gfp: Gfp,
     ) -> SheafList {
@@ -164,7 +164,7 @@ impl<P: Platform> Allocator<P> {
     /// The sheaf, if there is no room.
     pub(crate) fn barn_put(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SheafCache<P>,
         sheaf: Sheaf,
         gfp: Gfp,
     ) -> Result<(), Sheaf> {
@@ -181,7 +181,7 @@ impl<P: Platform> Allocator<P> {
     #[inline(never)]
     pub(crate) fn barn_replace_full(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SheafCache<P>,
         sheaf: Sheaf,
         gfp: Gfp,
     ) -> Result<Option<Sheaf>, Sheaf> {
@@ -207,7 +207,7 @@ impl<P: Platform> Allocator<P> {
 
     fn barn_put_by<T>(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SheafCache<P>,
         sheaf: Sheaf,
         put: impl FnOnce(&Barn<P>, Sheaf) -> Result<T, Sheaf>,
     ) -> Result<T, Sheaf> {
@@ -229,7 +229,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Hands off the objects' cache lines if they go to a barn with `waiting` full sheaves and
     /// another CPU is its consumer: writes to lines that the consumer will write to.
-    fn offer(&self, cache: &KmemCache<P>, barn: &Barn<P>, waiting: usize, objects: &[*mut u8]) {
+    fn offer(&self, cache: &SheafCache<P>, barn: &Barn<P>, waiting: usize, objects: &[*mut u8]) {
         if self.is_handed_off(cache, barn, waiting) {
             // SAFETY: free objects of a sheaf that this thread owns, which no reader knows any
             // longer.
@@ -237,7 +237,7 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    fn is_handed_off(&self, cache: &KmemCache<P>, barn: &Barn<P>, waiting: usize) -> bool {
+    fn is_handed_off(&self, cache: &SheafCache<P>, barn: &Barn<P>, waiting: usize) -> bool {
         cache.size as usize <= HANDOFF_OBJECT_BYTES
             && waiting >= HANDOFF_SHEAVES
             && !cache.flags.contains(Flags::TYPESAFE_BY_RCU)
@@ -246,27 +246,27 @@ impl<P: Platform> Allocator<P> {
 
     /// Whether the lines of `objects` objects are handed off when they go to their node as whole
     /// slabs: by the same rule as for the barn.
-    pub(crate) fn are_slabs_handed_off(&self, cache: &KmemCache<P>, objects: usize) -> bool {
+    pub(crate) fn are_slabs_handed_off(&self, cache: &SheafCache<P>, objects: usize) -> bool {
         let waiting = objects / cache.capacity.max(1);
         self.barn(cache)
             .is_some_and(|barn| self.is_handed_off(cache, barn, waiting))
     }
 
     /// Records this CPU as the barn's consumer.
-    pub(crate) fn record_consumer(&self, cache: &KmemCache<P>) {
+    pub(crate) fn record_consumer(&self, cache: &SheafCache<P>) {
         if let Some(barn) = self.barn(cache) {
             barn.record_consumer(self.platform.cpu());
         }
     }
 
     /// Whether the barn has no room for a full sheaf; may be stale.
-    pub(crate) fn barn_is_full(&self, cache: &KmemCache<P>) -> bool {
+    pub(crate) fn barn_is_full(&self, cache: &SheafCache<P>) -> bool {
         self.barn(cache)
             .is_none_or(|barn| barn.nr_full() >= Self::limit_of(cache, barn))
     }
 
     /// Records a full sheaf that the barn has no room for.
-    pub(crate) fn on_full_barn(&self, cache: &KmemCache<P>) {
+    pub(crate) fn on_full_barn(&self, cache: &SheafCache<P>) {
         if let Some(barn) = self.barn(cache) {
             barn.record_rejection();
         }
@@ -275,7 +275,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Takes an empty sheaf from the barn.
-    pub(crate) fn barn_get_empty(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
+    pub(crate) fn barn_get_empty(&self, cache: &SheafCache<P>, gfp: Gfp) -> Option<Sheaf> {
         let mut empty = self.barn(cache)?.get_empty(gfp.may_spin())?;
         self.prefetch_room(&mut empty);
         Some(empty)
@@ -288,7 +288,7 @@ impl<P: Platform> Allocator<P> {
     /// The sheaf, if there is no room.
     pub(crate) fn barn_put_empty(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SheafCache<P>,
         mut sheaf: Sheaf,
         gfp: Gfp,
     ) -> Result<(), Sheaf> {

@@ -4,19 +4,19 @@
 //! first, then full or empty ones of the barn, as many as the bulk needs under one hold of the
 //! barn's lock. Callers: `cache` (bulk calls).
 
-use crate::cache::KmemCache;
-use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::percpu::Slot;
 use crate::percpu::sheaf::{self, Sheaf, SheafList};
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
+use crate::sheaf::cache::SheafCache;
+use crate::slab::base::Base;
 
-impl<P: Platform> Allocator<P> {
+impl<P: Platform> Base<P> {
     /// Detaches this CPU's main or spare sheaf, if its top is `useful`.
     pub(crate) fn detach_local(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SheafCache<P>,
         useful: impl Fn(usize) -> bool,
     ) -> Option<Sheaf> {
         let main = self.detach_slot(cache.id.main(), sheaf::bootstrap(), &useful);
@@ -40,7 +40,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Takes objects from this CPU's main sheaf, without detaching it; returns how many, 0 if the
     /// sheaf changed meanwhile.
-    pub(crate) fn take_from_main(&self, cache: &KmemCache<P>, out: &mut [*mut u8]) -> usize {
+    pub(crate) fn take_from_main(&self, cache: &SheafCache<P>, out: &mut [*mut u8]) -> usize {
         let n = self.in_main(cache, sheaf::top_len).min(out.len());
         let out = &mut out[..n];
         // SAFETY: our table.
@@ -52,7 +52,7 @@ impl<P: Platform> Allocator<P> {
     /// many, 0 if this context may not use sheaves.
     pub(crate) fn put_into_own(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SheafCache<P>,
         gfp: Gfp,
         objects: &[*mut u8],
     ) -> usize {
@@ -67,7 +67,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Puts the first objects of an array into this CPU's main sheaf, as far as there is room,
     /// without detaching it; returns how many, 0 if the sheaf changed meanwhile.
-    fn put_into_main(&self, cache: &KmemCache<P>, objects: &[*mut u8]) -> usize {
+    fn put_into_main(&self, cache: &SheafCache<P>, objects: &[*mut u8]) -> usize {
         let n = self.in_main(cache, sheaf::top_room).min(objects.len());
         let objects = &objects[..n];
         // SAFETY: our table; the caller frees the objects.
@@ -81,7 +81,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Objects that fit into this CPU's sheaves; may be stale. An absent sheaf counts as an empty
     /// one.
-    pub(crate) fn room_of_own(&self, cache: &KmemCache<P>) -> usize {
+    pub(crate) fn room_of_own(&self, cache: &SheafCache<P>) -> usize {
         let room = |slot| match self.peek(slot) {
             top if top == 0 || sheaf::is_sentinel(top) => cache.capacity,
             // Locked: in use by another thread.
@@ -92,7 +92,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// `of` this CPU's main sheaf (objects or room); may be stale; 0 if the sheaf is locked.
-    fn in_main(&self, cache: &KmemCache<P>, of: impl Fn(usize) -> usize) -> usize {
+    fn in_main(&self, cache: &SheafCache<P>, of: impl Fn(usize) -> usize) -> usize {
         let top = self.peek(cache.id.main());
         if top == 0 || top & 1 == 1 { 0 } else { of(top) }
     }
@@ -101,7 +101,7 @@ impl<P: Platform> Allocator<P> {
     /// many.
     pub(crate) fn take_from_sheaves(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SheafCache<P>,
         gfp: Gfp,
         out: &mut [*mut u8],
     ) -> usize {
@@ -141,7 +141,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Puts the first objects of an array into this CPU's sheaves, then into empty ones as far as
     /// the barn has room for them; returns how many.
-    fn put_into_sheaves(&self, cache: &KmemCache<P>, gfp: Gfp, objects: &[*mut u8]) -> usize {
+    fn put_into_sheaves(&self, cache: &SheafCache<P>, gfp: Gfp, objects: &[*mut u8]) -> usize {
         let mut left = objects.len();
         while left > 0
             && let Some(mut sheaf) = self.detach_local(cache, |top| !sheaf::top_is_full(top))

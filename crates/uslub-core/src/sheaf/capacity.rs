@@ -27,8 +27,6 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::cache::KmemCache;
-use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::percpu::Region;
 use crate::percpu::sheaf::{MAX_CAPACITY, Sheaf, SheafList};
@@ -38,6 +36,8 @@ use crate::policy::{
     CAPACITY_ACCESSES, CAPACITY_MISSES, CAPACITY_QUICK_OBJECTS, CAPACITY_QUIET_MS, CAPACITY_STEPS,
     CAPACITY_WINDOW_MS,
 };
+use crate::sheaf::cache::SheafCache;
+use crate::slab::base::Base;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::time::age_of_low;
 
@@ -84,14 +84,14 @@ impl CapacityState {
 }
 
 /// The capacity of a step for a cache, in objects.
-fn capacity_of<P: Platform>(cache: &KmemCache<P>, step: u8) -> usize {
+fn capacity_of<P: Platform>(cache: &SheafCache<P>, step: u8) -> usize {
     CAPACITY_STEPS[usize::from(step).min(CAPACITY_STEPS.len() - 1)]
         .clamp(cache.capacity, cache.capacity_max.max(cache.capacity))
 }
 
-impl<P: Platform> Allocator<P> {
+impl<P: Platform> Base<P> {
     /// Capacity of a new sheaf of this CPU, in objects.
-    pub(crate) fn wanted_capacity(&self, cache: &KmemCache<P>) -> usize {
+    pub(crate) fn wanted_capacity(&self, cache: &SheafCache<P>) -> usize {
         if !cache.is_adaptive() {
             return cache.capacity;
         }
@@ -122,7 +122,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Accounts for a new sheaf of an adaptive cache.
-    pub(crate) fn account_made(&self, cache: &KmemCache<P>, capacity: usize) {
+    pub(crate) fn account_made(&self, cache: &SheafCache<P>, capacity: usize) {
         if cache.is_adaptive() {
             // Relaxed: a statistic.
             self.sheaf_bytes
@@ -131,7 +131,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Accounts for a freed sheaf of an adaptive cache.
-    pub(crate) fn account_freed(&self, cache: &KmemCache<P>, capacity: usize) {
+    pub(crate) fn account_freed(&self, cache: &SheafCache<P>, capacity: usize) {
         if cache.is_adaptive() {
             // Relaxed: a statistic.
             self.sheaf_bytes
@@ -146,7 +146,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Adjusts a sheaf to this CPU's target capacity; a sheaf with objects only grows.
-    pub(crate) fn adjust_capacity(&self, cache: &KmemCache<P>, sheaf: Sheaf) -> Sheaf {
+    pub(crate) fn adjust_capacity(&self, cache: &SheafCache<P>, sheaf: Sheaf) -> Sheaf {
         self.adjust_capacity_for(cache, sheaf, 0)
     }
 
@@ -155,7 +155,7 @@ impl<P: Platform> Allocator<P> {
     #[inline(never)]
     pub(crate) fn adjust_capacity_for(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SheafCache<P>,
         mut sheaf: Sheaf,
         least: usize,
     ) -> Sheaf {
@@ -182,13 +182,13 @@ impl<P: Platform> Allocator<P> {
     /// Records a barn access of this CPU; `failed` says that it was a miss, or that there was no
     /// room.
     #[inline]
-    pub(crate) fn on_barn_access(&self, cache: &KmemCache<P>, failed: bool) {
+    pub(crate) fn on_barn_access(&self, cache: &SheafCache<P>, failed: bool) {
         if cache.is_adaptive() {
             self.on_access(cache, failed);
         }
     }
 
-    fn on_access(&self, cache: &KmemCache<P>, failed: bool) {
+    fn on_access(&self, cache: &SheafCache<P>, failed: bool) {
         let region = self.table.here(self.platform.cpu());
         let word = region.capacity_state(cache.id);
         let mut capacity_state = CapacityState::load(word);
@@ -237,7 +237,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Records that this CPU's spare became its main sheaf.
-    pub(crate) fn on_swap(&self, cache: &KmemCache<P>) {
+    pub(crate) fn on_swap(&self, cache: &SheafCache<P>) {
         if !cache.is_adaptive() {
             return;
         }
@@ -254,7 +254,7 @@ impl<P: Platform> Allocator<P> {
     /// Checks which CPUs have not used an adaptive cache for two checks; returns whether one of
     /// them has just become idle.
     #[inline(never)]
-    pub(crate) fn mark_idle_cpus(&self, cache: &KmemCache<P>) -> bool {
+    pub(crate) fn mark_idle_cpus(&self, cache: &SheafCache<P>) -> bool {
         let mut any = false;
         for (_, region) in self.table.regions() {
             let word = region.capacity_state(cache.id);
@@ -277,13 +277,13 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Whether a CPU has just become idle.
-    pub(crate) fn is_idle_on(cache: &KmemCache<P>, region: &Region) -> bool {
+    pub(crate) fn is_idle_on(cache: &SheafCache<P>, region: &Region) -> bool {
         CapacityState::load(region.capacity_state(cache.id)).idle == 2
     }
 
     /// Flushes the surplus of an adaptive cache's barns: sheaves not needed since the last check.
     #[inline(never)]
-    pub(crate) fn trim_barns(&self, cache: &KmemCache<P>) {
+    pub(crate) fn trim_barns(&self, cache: &SheafCache<P>) {
         for barn in cache.barns() {
             let mut surplus: SheafList = barn.take_surplus();
             while let Some(mut sheaf) = surplus.pop() {

@@ -8,22 +8,22 @@
 //! The caller owns the sheaves while they are worked on. Slabs that go back to the page layer are
 //! collected in `gone`; the caller frees them last, where it has more stack.
 
-use crate::cache::KmemCache;
-use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::memory::metadata::Scratch;
 use crate::percpu::sheaf::{self, Sheaf};
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
+use crate::sheaf::cache::SheafCache;
+use crate::slab::base::Base;
 use crate::slab::node::SlabList;
 use crate::slab::whole_slab::{TOGETHER, Whose, may_have_whole, same_slab};
 
-impl<P: Platform> Allocator<P> {
+impl<P: Platform> Base<P> {
     /// Frees objects that found no room, together with the objects of this CPU's full sheaves, and
     /// keeps the newest in the sheaves. Returns whether it did; if not, nothing changed.
     pub(crate) fn free_with_full_sheaves(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SheafCache<P>,
         objects: &mut [*mut u8],
         gfp: Gfp,
     ) -> bool {
@@ -57,7 +57,7 @@ impl<P: Platform> Allocator<P> {
     /// objects. Slabs that must go back to the page layer go to `gone`.
     pub(crate) fn evict_for_one(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SheafCache<P>,
         mut sheaf: Sheaf,
         gone: &mut SlabList,
         gfp: Gfp,
@@ -81,13 +81,15 @@ impl<P: Platform> Allocator<P> {
 
     pub(crate) fn flush_whole_slabs(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SheafCache<P>,
         sheaf: &mut Sheaf,
         gone: &mut SlabList,
         gfp: Gfp,
     ) {
         let held = sheaf.len();
-        let left = self.take_whole_slabs(cache, sheaf.objects_mut(), Whose::Ours, gone, gfp);
+        let handed_off = self.are_slabs_handed_off(cache, held);
+        let objects = sheaf.objects_mut();
+        let left = self.take_whole_slabs(cache, objects, Whose::Ours, handed_off, gone, gfp);
         self.count(cache, StatItem::SheafFlush, held - left);
         sheaf.truncate(left);
     }
@@ -100,7 +102,7 @@ impl<P: Platform> Allocator<P> {
     #[inline(always)]
     pub(crate) fn evict(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SheafCache<P>,
         mut older: Sheaf,
         newer: Sheaf,
         objects: &[*mut u8],
@@ -130,7 +132,7 @@ impl<P: Platform> Allocator<P> {
     #[expect(clippy::too_many_arguments, reason = "a record of them takes stack")]
     pub(crate) fn evict_among(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SheafCache<P>,
         mut older: Sheaf,
         mut newer: Sheaf,
         objects: &[*mut u8],
@@ -158,7 +160,8 @@ impl<P: Platform> Allocator<P> {
             }
             // SAFETY: the first `held` entries are written.
             let all = unsafe { all[..held].assume_init_mut() };
-            let left = self.take_whole_slabs_among(cache, all, Whose::Ours, gone, gfp);
+            let handed_off = self.are_slabs_handed_off(cache, held);
+            let left = self.take_whole_slabs_among(cache, all, Whose::Ours, handed_off, gone, gfp);
             if part == 3 {
                 break (all, left);
             }
@@ -198,7 +201,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Installs a sheaf as this CPU's spare if the CPU has none; otherwise stores or flushes it.
-    pub(crate) fn install_spare(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
+    pub(crate) fn install_spare(&self, cache: &SheafCache<P>, sheaf: Sheaf, gfp: Gfp) {
         let top = sheaf.into_top();
         if !self.compare_exchange_slot(cache.id.spare(), 0, top) {
             // SAFETY: it is in no slot, so this thread still owns it.
@@ -210,7 +213,7 @@ impl<P: Platform> Allocator<P> {
 /// As [`may_have_whole`], for two sheaves and an array. A function of its own to save stack.
 #[inline(never)]
 fn may_have_whole_in<P: Platform>(
-    cache: &KmemCache<P>,
+    cache: &SheafCache<P>,
     older: &Sheaf,
     newer: &Sheaf,
     objects: &[*mut u8],

@@ -26,18 +26,18 @@
 //! thread was faster, the sheaf goes to the first place with room: main, spare, barn. Failing all
 //! three, its objects go to their slabs.
 
-use crate::cache::KmemCache;
-use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::percpu::sheaf::{self, Sheaf};
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
-use crate::policy::{RECLAIM_TRIES, SLOT_TRIES};
+use crate::policy::SLOT_TRIES;
+use crate::sheaf::cache::SheafCache;
 use crate::sheaf::spill::Spill;
+use crate::slab::base::Base;
 use crate::slab::node::SlabList;
 use crate::slab::take::Refill;
 
-impl<P: Platform> Allocator<P> {
+impl<P: Platform> Base<P> {
     /// Peeks at this CPU's slot; without a region it holds the stopped sentinel.
     #[inline]
     pub(crate) fn peek(&self, slot: crate::percpu::Slot) -> usize {
@@ -55,47 +55,8 @@ impl<P: Platform> Allocator<P> {
         unsafe { self.platform.compare_exchange(&self.table, slot, old, new) }
     }
 
-    /// Slow path of an allocation; null without memory.
-    #[cold]
     #[inline(never)]
-    pub(crate) fn alloc_slow(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
-        let object = self.alloc_or_reclaim(cache, gfp);
-        self.end_allocation(gfp);
-        object
-    }
-
-    #[inline]
-    fn alloc_or_reclaim(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
-        if cache.is_destroyed() {
-            self.allocation_after_end(cache);
-        }
-        if gfp.may_spin() {
-            self.drain_deferred(cache);
-        }
-        for attempt in 0.. {
-            let object = self.alloc_once(cache, gfp);
-            if !object.is_null()
-                || (attempt >= RECLAIM_TRIES && !gfp.contains(Gfp::NOFAIL))
-                || !self.reclaim_for(cache, gfp)
-            {
-                return object;
-            }
-        }
-        core::ptr::null_mut()
-    }
-
-    /// Ends the process: an allocation from a destroyed cache.
-    #[cold]
-    #[inline(never)]
-    fn allocation_after_end(&self, cache: &KmemCache<P>) -> ! {
-        self.platform.fatal(format_args!(
-            "cache '{}': allocation after its end",
-            cache.name()
-        ))
-    }
-
-    #[inline(never)]
-    pub(crate) fn alloc_once(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
+    pub(crate) fn alloc_once(&self, cache: &SheafCache<P>, gfp: Gfp) -> *mut u8 {
         if self.platform.percpu_usable() {
             for _ in 0..SLOT_TRIES {
                 // SAFETY: our table.
@@ -139,7 +100,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Allocates one object directly from a slab.
-    fn alloc_from_slab(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
+    fn alloc_from_slab(&self, cache: &SheafCache<P>, gfp: Gfp) -> *mut u8 {
         let mut object = [core::ptr::null_mut()];
         if self.refill_objects(cache, &mut object, 1, gfp) == 1 {
             self.count(cache, StatItem::AllocSlowpath, 1);
@@ -149,7 +110,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Replaces an empty main sheaf: returns a sheaf with objects, which the caller owns: the
     /// spare, one from the barn, or a refilled one.
-    fn replace_empty_main(&self, cache: &KmemCache<P>, main: usize, gfp: Gfp) -> Option<Sheaf> {
+    fn replace_empty_main(&self, cache: &SheafCache<P>, main: usize, gfp: Gfp) -> Option<Sheaf> {
         let spare = self.peek(cache.id.spare());
         let mut empty = None;
         if let Some(sheaf) = self.detach_spare(cache, spare) {
@@ -185,8 +146,8 @@ impl<P: Platform> Allocator<P> {
         if main == sheaf::bootstrap() {
             most -= usize::from(cache.fill_skew).min(most / 2);
         }
-        let mut spill = Spill::new();
-        let overflow = spill.overflow_of(cache);
+        let mut spill = Spill::new(cache);
+        let overflow = spill.overflow();
         let mut refill = Refill::new(cache, &mut room[..most], most, gfp, overflow);
         self.refill(&mut refill);
         let n = refill.filled;
@@ -195,7 +156,7 @@ impl<P: Platform> Allocator<P> {
         room[..n].reverse();
         sheaf.grow(n);
         self.count(cache, StatItem::SheafRefill, n);
-        self.install_spilled(cache, spill, gfp);
+        self.install_spilled(spill, gfp);
         if n == 0 {
             self.install_empty(cache, sheaf, gfp);
             return None;
@@ -204,7 +165,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Detaches the main sheaf with the top `main`, if it is still there and no sentinel.
-    pub(crate) fn detach_main(&self, cache: &KmemCache<P>, main: usize) -> Option<Sheaf> {
+    pub(crate) fn detach_main(&self, cache: &SheafCache<P>, main: usize) -> Option<Sheaf> {
         (main != sheaf::bootstrap()
             && self.compare_exchange_slot(cache.id.main(), main, sheaf::bootstrap()))
         // SAFETY: just taken out of its slot, and no sentinel.
@@ -212,7 +173,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Detaches the spare sheaf with the top `spare`, if it is still there.
-    pub(crate) fn detach_spare(&self, cache: &KmemCache<P>, spare: usize) -> Option<Sheaf> {
+    pub(crate) fn detach_spare(&self, cache: &SheafCache<P>, spare: usize) -> Option<Sheaf> {
         if spare == 0 || spare & 1 != 0 || spare == sheaf::stopped() {
             return None;
         }
@@ -222,7 +183,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// An empty sheaf from the barn, or a new one.
-    pub(crate) fn empty_sheaf(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
+    pub(crate) fn empty_sheaf(&self, cache: &SheafCache<P>, gfp: Gfp) -> Option<Sheaf> {
         if let Some(empty) = self.barn_get_empty(cache, gfp) {
             return Some(self.adjust_capacity(cache, empty));
         }
@@ -231,7 +192,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Allocates a new sheaf.
     #[inline(never)]
-    pub(crate) fn new_sheaf(&self, cache: &KmemCache<P>, gfp: Gfp) -> Option<Sheaf> {
+    pub(crate) fn new_sheaf(&self, cache: &SheafCache<P>, gfp: Gfp) -> Option<Sheaf> {
         let window = self.meta.window(&self.platform, gfp)?;
         self.count(cache, StatItem::SheafAlloc, 1);
         let capacity = self.wanted_capacity(cache);
@@ -243,7 +204,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Installs a sheaf with objects where allocations find it.
-    pub(crate) fn install_filled(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
+    pub(crate) fn install_filled(&self, cache: &SheafCache<P>, sheaf: Sheaf, gfp: Gfp) {
         if sheaf.is_empty() {
             return self.install_empty(cache, sheaf, gfp);
         }
@@ -269,7 +230,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Installs an empty sheaf as the spare, or stores it in the barn, or frees it.
-    pub(crate) fn install_empty(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
+    pub(crate) fn install_empty(&self, cache: &SheafCache<P>, sheaf: Sheaf, gfp: Gfp) {
         if !sheaf.is_empty() {
             // It filled up between the peek and the detach.
             return self.store_or_flush(cache, sheaf, gfp);
@@ -279,7 +240,7 @@ impl<P: Platform> Allocator<P> {
 
     /// As `install_empty`, for a sheaf that is surely empty.
     #[inline(never)]
-    fn install_drained(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
+    fn install_drained(&self, cache: &SheafCache<P>, sheaf: Sheaf, gfp: Gfp) {
         let top = self.adjust_capacity(cache, sheaf).into_top();
         if self.compare_exchange_slot(cache.id.spare(), 0, top) {
             return;
@@ -292,7 +253,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Stores a full sheaf in the barn if there is room; otherwise frees its objects to the slabs.
-    pub(crate) fn store_or_flush(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
+    pub(crate) fn store_or_flush(&self, cache: &SheafCache<P>, sheaf: Sheaf, gfp: Gfp) {
         let mut sheaf = sheaf;
         if sheaf.is_full() {
             match self.barn_put(cache, sheaf, gfp) {
@@ -306,7 +267,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Frees the objects of a sheaf to their slabs.
     #[inline(always)]
-    pub(crate) fn flush_sheaf(&self, cache: &KmemCache<P>, sheaf: &mut Sheaf, gfp: Gfp) {
+    pub(crate) fn flush_sheaf(&self, cache: &SheafCache<P>, sheaf: &mut Sheaf, gfp: Gfp) {
         let mut gone = SlabList::new();
         self.flush_sheaf_but_keep(cache, sheaf, &mut gone, gfp);
         self.discard_list(cache, gone);
@@ -317,7 +278,7 @@ impl<P: Platform> Allocator<P> {
     #[inline(always)]
     pub(crate) fn flush_sheaf_but_keep(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SheafCache<P>,
         sheaf: &mut Sheaf,
         gone: &mut SlabList,
         gfp: Gfp,
@@ -328,7 +289,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Frees an empty sheaf.
-    pub(crate) fn free_sheaf(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
+    pub(crate) fn free_sheaf(&self, cache: &SheafCache<P>, sheaf: Sheaf, gfp: Gfp) {
         self.count(cache, StatItem::SheafFree, 1);
         self.account_freed(cache, sheaf.capacity());
         self.meta.give_window(sheaf.into_window(), gfp.may_spin());
@@ -336,7 +297,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Slow path of a free.
     #[cold]
-    pub(crate) fn free_slow(&self, cache: &KmemCache<P>, object: *mut u8, gfp: Gfp) {
+    pub(crate) fn free_slow(&self, cache: &SheafCache<P>, object: *mut u8, gfp: Gfp) {
         if gfp.may_spin() {
             self.drain_deferred(cache);
         }
@@ -386,7 +347,7 @@ impl<P: Platform> Allocator<P> {
     #[inline]
     fn replace_full_main(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SheafCache<P>,
         gone: &mut SlabList,
         gfp: Gfp,
     ) -> Option<Sheaf> {
@@ -412,7 +373,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Installs a sheaf with room as main, and finds a place for the sheaf that it displaces.
-    pub(crate) fn install_with_room(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
+    pub(crate) fn install_with_room(&self, cache: &SheafCache<P>, sheaf: Sheaf, gfp: Gfp) {
         let top = sheaf.into_top();
         let main = self.peek(cache.id.main());
         let mut other = top;

@@ -7,66 +7,68 @@
 //!
 //! Callers: `take` reserves the room, and the refill's caller installs the sheaf.
 
-use crate::cache::KmemCache;
-use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::percpu::sheaf::{self, Sheaf};
 use crate::platform::Platform;
+use crate::sheaf::cache::SheafCache;
+use crate::slab::base::Base;
 use crate::slab::take::Overflow;
 
 /// The sheaf that takes what a refill leaves over, if it needs one.
-pub(crate) struct Spill(Option<Sheaf>);
+pub(crate) struct Spill<'a, P: Platform> {
+    cache: &'a SheafCache<P>,
+    sheaf: Option<Sheaf>,
+}
 
-impl Spill {
+impl<'a, P: Platform> Spill<'a, P> {
     /// No sheaf yet.
-    pub(crate) fn new() -> Self {
-        Self(None)
+    pub(crate) fn new(cache: &'a SheafCache<P>) -> Self {
+        Self { cache, sheaf: None }
     }
 
     /// Where a refill may put the rest of a slab; nowhere if the cache does not spill.
-    pub(crate) fn overflow_of<P: Platform>(
-        &mut self,
-        cache: &KmemCache<P>,
-    ) -> Option<&mut dyn Overflow<P>> {
+    pub(crate) fn overflow(&mut self) -> Option<&mut dyn Overflow<P>> {
         // A constructor runs only for objects that are wanted.
-        (cache.tuning.sheaf_spill == 1 && cache.ctor.is_none()).then_some(self)
+        (self.cache.tuning.sheaf_spill == 1 && self.cache.ctor.is_none()).then_some(self)
     }
 
     /// The sheaf, now the caller's.
     pub(crate) fn into_sheaf(self) -> Option<Sheaf> {
-        self.0
+        self.sheaf
     }
 
     fn len_and_capacity(&self) -> Option<(usize, usize)> {
-        self.0.as_ref().map(|sheaf| (sheaf.len(), sheaf.capacity()))
+        self.sheaf
+            .as_ref()
+            .map(|sheaf| (sheaf.len(), sheaf.capacity()))
     }
 }
 
-impl<P: Platform> Overflow<P> for Spill {
-    fn has_room(&mut self, allocator: &Allocator<P>, cache: &KmemCache<P>, n: usize) -> bool {
-        if self.0.is_none() {
-            self.0 = allocator.sheaf_for_spill(cache, n);
+impl<P: Platform> Overflow<P> for Spill<'_, P> {
+    fn has_room(&mut self, base: &Base<P>, n: usize) -> bool {
+        if self.sheaf.is_none() {
+            self.sheaf = base.sheaf_for_spill(self.cache, n);
         }
         self.len_and_capacity()
             .is_some_and(|(len, capacity)| capacity - len >= n)
     }
 
     fn places(&mut self, n: usize) -> &mut [*mut u8] {
-        match &mut self.0 {
+        match &mut self.sheaf {
             Some(sheaf) => &mut sheaf.room()[..n],
             None => &mut [],
         }
     }
 
     fn took(&mut self, n: usize) {
-        if let Some(sheaf) = &mut self.0 {
+        if let Some(sheaf) = &mut self.sheaf {
             sheaf.grow(n);
         }
     }
 }
 
-impl<P: Platform> Allocator<P> {
-    fn sheaf_for_spill(&self, cache: &KmemCache<P>, rest: usize) -> Option<Sheaf> {
+impl<P: Platform> Base<P> {
+    fn sheaf_for_spill(&self, cache: &SheafCache<P>, rest: usize) -> Option<Sheaf> {
         if rest > cache.capacity || !self.platform.percpu_usable() || self.region_is_missing() {
             return None;
         }
@@ -75,7 +77,8 @@ impl<P: Platform> Allocator<P> {
 
     /// Installs the sheaf with the rest as this CPU's spare: used after the refilled sheaf.
     #[inline(never)]
-    pub(crate) fn install_spilled(&self, cache: &KmemCache<P>, spill: Spill, gfp: Gfp) {
+    pub(crate) fn install_spilled(&self, spill: Spill<'_, P>, gfp: Gfp) {
+        let cache = spill.cache;
         let Some(sheaf) = spill.into_sheaf() else {
             return;
         };

@@ -4,20 +4,20 @@
 //! of its objects are present. Most arrays consist of a few strided runs, in the order in which the
 //! objects were handed out. The caller (`whole_slab`) passes as many objects as the slab has slots.
 
-use crate::cache::KmemCache;
-use crate::cache::allocator::Allocator;
 use crate::platform::Platform;
 use crate::policy::RUN_MIN_OBJECTS;
+use crate::slab::base::Base;
+use crate::slab::cache::SlabCache;
 use crate::slab::state::Slab;
 
 /// Slots of a slab, at most, for which the check is done.
 const MOST: usize = 512;
 
-impl<P: Platform> Allocator<P> {
+impl<P: Platform> Base<P> {
     /// Whether these objects, as many as the slab has slots, are all of its objects.
     pub(crate) fn covers_slab(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SlabCache<P>,
         slab: &Slab,
         objects: &[*mut u8],
     ) -> bool {

@@ -15,13 +15,13 @@
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 
-use crate::cache::KmemCache;
-use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::memory::{Arena, PageIndex};
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::policy::PENDING_LISTS;
+use crate::slab::base::Base;
+use crate::slab::cache::SlabCache;
 use crate::slab::node::{Lists, SlabList};
 use crate::slab::state::{Slab, State};
 
@@ -116,10 +116,10 @@ impl PendingLists {
     }
 }
 
-impl<P: Platform> Allocator<P> {
+impl<P: Platform> Base<P> {
     /// Pushes a list of `count` objects, linked from `head` to `tail`, onto a slab's freelist: the
     /// kernel's `__slab_free`. Other objects of the slab must be in use.
-    pub(crate) fn slab_free(&self, cache: &KmemCache<P>, detached: Detached<'_>, gfp: Gfp) {
+    pub(crate) fn slab_free(&self, cache: &SlabCache<P>, detached: Detached<'_>, gfp: Gfp) {
         if !gfp.may_spin() && !cache.never_waits() {
             return self.defer(cache, &detached);
         }
@@ -144,7 +144,7 @@ impl<P: Platform> Allocator<P> {
     #[inline(never)]
     pub(crate) fn flush_pending(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SlabCache<P>,
         waiting: &mut PendingLists,
         gone: &mut SlabList,
         gfp: Gfp,
@@ -179,7 +179,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Pushes a list if the push changes no list of slabs; returns whether it did.
     #[inline(never)]
-    pub(crate) fn push_unlisted(&self, cache: &KmemCache<P>, detached: &Detached<'_>) -> bool {
+    pub(crate) fn push_unlisted(&self, cache: &SlabCache<P>, detached: &Detached<'_>) -> bool {
         let slab = detached.slab;
         let mut old = slab.state();
         while !old.frozen() {
@@ -201,7 +201,7 @@ impl<P: Platform> Allocator<P> {
     #[inline(never)]
     fn push_listed(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SlabCache<P>,
         lists: &mut Lists,
         detached: &Detached<'_>,
         gfp: Gfp,
@@ -243,7 +243,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Links the tail to the slab's freelist of state `old`; returns the state after the push.
-    fn link_behind(&self, cache: &KmemCache<P>, detached: &Detached<'_>, old: State) -> State {
+    fn link_behind(&self, cache: &SlabCache<P>, detached: &Detached<'_>, old: State) -> State {
         let Detached {
             slab,
             head,

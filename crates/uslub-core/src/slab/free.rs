@@ -14,21 +14,21 @@
 
 use core::ptr::null_mut;
 
-use crate::cache::KmemCache;
-use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::percpu::CacheId;
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::policy::FREE_PREFETCH_DISTANCE;
+use crate::slab::base::Base;
+use crate::slab::cache::SlabCache;
 use crate::slab::detached::{Detached, PendingLists};
 use crate::slab::freelist::Links;
 use crate::slab::node::SlabList;
 use crate::slab::state::Slab;
 
-impl<P: Platform> Allocator<P> {
+impl<P: Platform> Base<P> {
     /// Frees all objects of an array to their slabs; does not keep the array's order.
-    pub(crate) fn free_to_slabs(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
+    pub(crate) fn free_to_slabs(&self, cache: &SlabCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
         let mut gone = SlabList::new();
         self.push_to_slabs(cache, objects, &mut gone, gfp);
         // Not in `push_to_slabs`: both need much stack.
@@ -40,7 +40,7 @@ impl<P: Platform> Allocator<P> {
     #[inline(never)]
     pub(crate) fn push_to_slabs(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SlabCache<P>,
         objects: &mut [*mut u8],
         gone: &mut SlabList,
         gfp: Gfp,
@@ -78,7 +78,7 @@ impl<P: Platform> Allocator<P> {
     #[inline(never)]
     fn free_last(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SlabCache<P>,
         slab: &Slab,
         objects: &mut [*mut u8],
         waiting: &mut PendingLists,
@@ -96,7 +96,7 @@ impl<P: Platform> Allocator<P> {
     /// Keeps or drops a slab that was emptied as a whole; see
     /// [`place_on_node`](Self::place_on_node).
     #[inline(never)]
-    fn place_whole(&self, cache: &KmemCache<P>, slab: &Slab, gone: &mut SlabList, gfp: Gfp) {
+    fn place_whole(&self, cache: &SlabCache<P>, slab: &Slab, gone: &mut SlabList, gfp: Gfp) {
         let mut emptied = SlabList::new();
         emptied.push_back(&self.zone.arena, slab);
         let node = cache.node(usize::from(slab.node()));
@@ -106,7 +106,7 @@ impl<P: Platform> Allocator<P> {
     /// Prefetches the cache lines that the free of an object will write: the slab's descriptor and
     /// the object's link.
     #[inline]
-    fn prefetch_free(&self, cache: &KmemCache<P>, object: *mut u8) {
+    fn prefetch_free(&self, cache: &SlabCache<P>, object: *mut u8) {
         let arena = &self.zone.arena;
         let Some(page) = arena.page_of(object as usize) else {
             return;
@@ -122,7 +122,7 @@ impl<P: Platform> Allocator<P> {
     #[inline(always)]
     fn build_detached<'a>(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SlabCache<P>,
         slab: &'a Slab,
         objects: &mut [*mut u8],
         waiting: &PendingLists,
@@ -173,7 +173,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Defers objects whose push would have to wait.
     #[inline(never)]
-    pub(crate) fn defer(&self, cache: &KmemCache<P>, detached: &Detached<'_>) {
+    pub(crate) fn defer(&self, cache: &SlabCache<P>, detached: &Detached<'_>) {
         let mut object = detached.head;
         for _ in 0..detached.count {
             // SAFETY: the caller owns the list.
@@ -185,7 +185,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Frees the deferred objects.
     #[inline]
-    pub(crate) fn drain_deferred(&self, cache: &KmemCache<P>) {
+    pub(crate) fn drain_deferred(&self, cache: &SlabCache<P>) {
         if cache.deferred.is_empty() {
             return;
         }
@@ -193,7 +193,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     #[inline(never)]
-    fn drain_all_deferred(&self, cache: &KmemCache<P>) {
+    fn drain_all_deferred(&self, cache: &SlabCache<P>) {
         let mut batch = [null_mut(); 4];
         let mut n = 0;
         cache.deferred.take_all(cache.links.offset, |object| {
@@ -216,7 +216,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// The slab that an object is a slot of; ends the process if the slab is not of this cache.
-    pub(crate) fn checked_slab(&self, cache: &KmemCache<P>, object: *mut u8) -> &Slab {
+    pub(crate) fn checked_slab(&self, cache: &SlabCache<P>, object: *mut u8) -> &Slab {
         let arena = &self.zone.arena;
         let Some(page) = arena.page_of(object as usize) else {
             self.misuse(cache, object, "not allocated here (a foreign pointer)");
@@ -246,8 +246,8 @@ impl<P: Platform> Allocator<P> {
     /// Ends the process: the object belongs to another cache.
     #[cold]
     #[inline(never)]
-    fn belongs_to(&self, cache: &KmemCache<P>, object: *mut u8, id: CacheId) -> ! {
-        let other = self.cache(id).map_or("?", KmemCache::name);
+    fn belongs_to(&self, cache: &SlabCache<P>, object: *mut u8, id: CacheId) -> ! {
+        let other = self.slabs_of(id).map_or("?", SlabCache::name);
         self.platform.fatal(format_args!(
             "cache '{}': {object:p} belongs to cache '{other}'",
             cache.name()
@@ -259,7 +259,7 @@ impl<P: Platform> Allocator<P> {
     #[inline]
     fn check_not_free(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SlabCache<P>,
         links: Links,
         base: usize,
         object: *mut u8,
@@ -281,7 +281,7 @@ impl<P: Platform> Allocator<P> {
     #[inline(never)]
     fn look_up_free(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SlabCache<P>,
         object: *mut u8,
         list: &Detached<'_>,
         waiting: &PendingLists,
@@ -299,7 +299,7 @@ impl<P: Platform> Allocator<P> {
     #[inline(never)]
     fn look_up_free_from(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SlabCache<P>,
         slab: &Slab,
         object: *mut u8,
         start: *mut u8,
@@ -322,7 +322,7 @@ impl<P: Platform> Allocator<P> {
     /// Ends the process: the pointer is no object that can be freed.
     #[cold]
     #[inline(never)]
-    pub(crate) fn misuse(&self, cache: &KmemCache<P>, object: *mut u8, why: &str) -> ! {
+    pub(crate) fn misuse(&self, cache: &SlabCache<P>, object: *mut u8, why: &str) -> ! {
         self.platform.fatal(format_args!(
             "cache '{}': free of {object:p}: {why}",
             cache.name()
@@ -333,7 +333,7 @@ impl<P: Platform> Allocator<P> {
 /// Slots of a slab that were ever handed out; they come first. All slots if fresh ones are handed
 /// out in random order.
 #[inline]
-fn used_slots<P: Platform>(cache: &KmemCache<P>, slab: &Slab) -> usize {
+fn used_slots<P: Platform>(cache: &SlabCache<P>, slab: &Slab) -> usize {
     if cache.is_random() {
         cache.geometry.objects as usize
     } else {
@@ -343,7 +343,7 @@ fn used_slots<P: Platform>(cache: &KmemCache<P>, slab: &Slab) -> usize {
 
 /// Whether one of the first `used` slots begins at `offset`.
 #[inline]
-fn is_used_slot<P: Platform>(cache: &KmemCache<P>, used: usize, offset: usize) -> bool {
+fn is_used_slot<P: Platform>(cache: &SlabCache<P>, used: usize, offset: usize) -> bool {
     let slot = cache.slot_at(offset);
     slot < used && slot * cache.size as usize == offset
 }

@@ -14,31 +14,31 @@ use core::ptr::null_mut;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::args::{Ctor, Flags};
-use crate::cache::KmemCache;
-use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::memory::zone::Run;
 use crate::memory::{PageIndex, PageKind, Runs};
 use crate::percpu::stats::StatItem;
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::policy::{PAGE_BATCH_SHARE, PAGE_BATCH_SLABS};
+use crate::slab::base::Base;
+use crate::slab::cache::SlabCache;
 use crate::slab::node::{Node, SlabList};
 use crate::slab::state::{Slab, State};
 
 /// Slabs to take at once: one, or where a cache has many, a few.
-fn batch_size<P: Platform>(cache: &KmemCache<P>, node: &Node<P>) -> usize {
+fn batch_size<P: Platform>(cache: &SlabCache<P>, node: &Node<P>) -> usize {
     if cache.max_slabs < usize::MAX {
         return 1;
     }
     (node.nr_slabs() / PAGE_BATCH_SHARE).clamp(1, PAGE_BATCH_SLABS)
 }
 
-impl<P: Platform> Allocator<P> {
+impl<P: Platform> Base<P> {
     /// Constructs up to `count` objects of fresh slots from position `first`; returns how many.
     #[inline(never)]
     pub(crate) fn construct(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SlabCache<P>,
         ctor: Ctor,
         slab: &Slab,
         first: u32,
@@ -58,7 +58,7 @@ impl<P: Platform> Allocator<P> {
     /// The iterator: writes the addresses of `out.len()` fresh slots from `position` on.
     pub(crate) fn write_fresh(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SlabCache<P>,
         slab: &Slab,
         base: *mut u8,
         position: usize,
@@ -78,7 +78,7 @@ impl<P: Platform> Allocator<P> {
     #[inline]
     pub(crate) fn alloc_entire_slabs(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SlabCache<P>,
         nid: usize,
         out: &mut [*mut u8],
     ) -> usize {
@@ -97,7 +97,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Takes pages for a slab; the caller owns the slab, and all of its slots are fresh.
     #[inline]
-    pub(crate) fn new_slab(&self, cache: &KmemCache<P>, nid: usize, gfp: Gfp) -> Option<&Slab> {
+    pub(crate) fn new_slab(&self, cache: &SlabCache<P>, nid: usize, gfp: Gfp) -> Option<&Slab> {
         let node = cache.node(nid);
         if cache.has_reserve() {
             self.on_page_request(node);
@@ -121,9 +121,9 @@ impl<P: Platform> Allocator<P> {
 
     /// Hands out all objects of a new slab of the batch; `out` has exactly their number. False if
     /// the batch is empty. Only for caches whose slabs can be [handed out
-    /// whole](KmemCache::can_alloc_entire).
+    /// whole](SlabCache::can_alloc_entire).
     #[inline(never)]
-    fn alloc_entire_slab(&self, cache: &KmemCache<P>, nid: usize, out: &mut [*mut u8]) -> bool {
+    fn alloc_entire_slab(&self, cache: &SlabCache<P>, nid: usize, out: &mut [*mut u8]) -> bool {
         let is_plain = !(cache.has_reserve() || cache.flags.contains(Flags::PREFAULT));
         if is_plain && let Some(page) = cache.node(nid).ahead.take(cache.geometry.pages()) {
             let slab = self.init_descriptor(cache, page, nid, out.len() as u16);
@@ -151,7 +151,7 @@ impl<P: Platform> Allocator<P> {
     /// Takes pages for a slab, and for a batch if the cache has many slabs; returns the first page
     /// and its node.
     #[inline(never)]
-    fn new_pages(&self, cache: &KmemCache<P>, nid: usize, gfp: Gfp) -> Option<(PageIndex, usize)> {
+    fn new_pages(&self, cache: &SlabCache<P>, nid: usize, gfp: Gfp) -> Option<(PageIndex, usize)> {
         let run = self.take_pages(cache, nid, gfp)?;
         let node = cache.node(usize::from(run.node));
         let first = PageIndex(run.page.0 + cache.geometry.pages() as u32);
@@ -164,7 +164,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Takes pages for as many slabs as the next batch should have, as far as they are adjacent.
     #[inline(always)]
-    fn take_pages(&self, cache: &KmemCache<P>, nid: usize, gfp: Gfp) -> Option<Run> {
+    fn take_pages(&self, cache: &SlabCache<P>, nid: usize, gfp: Gfp) -> Option<Run> {
         let (pages, node) = (cache.geometry.pages(), cache.node(nid));
         let wanted = if gfp.may_spin() {
             batch_size(cache, node)
@@ -200,13 +200,13 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Frees the pages of a node's batch.
-    pub(crate) fn discard_ahead(&self, cache: &KmemCache<P>, node: &Node<P>) {
+    pub(crate) fn discard_ahead(&self, cache: &SlabCache<P>, node: &Node<P>) {
         if let Some((first, slabs)) = node.ahead.take_all() {
             self.give_ahead(cache, node, first, slabs);
         }
     }
 
-    fn give_ahead(&self, cache: &KmemCache<P>, node: &Node<P>, first: PageIndex, slabs: usize) {
+    fn give_ahead(&self, cache: &SlabCache<P>, node: &Node<P>, first: PageIndex, slabs: usize) {
         let now = self.give_batch(cache, node, first, slabs);
         // Not inside, since both take stack.
         self.decay_after(cache, now);
@@ -216,7 +216,7 @@ impl<P: Platform> Allocator<P> {
     #[inline(never)]
     fn give_batch(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SlabCache<P>,
         node: &Node<P>,
         first: PageIndex,
         slabs: usize,
@@ -228,7 +228,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Frees the unused pages of `slabs` slabs in the next hold of the page lock: now it would take
     /// stack.
-    fn stash_unused(&self, cache: &KmemCache<P>, node: &Node<P>, first: PageIndex, slabs: usize) {
+    fn stash_unused(&self, cache: &SlabCache<P>, node: &Node<P>, first: PageIndex, slabs: usize) {
         let pages = slabs * cache.geometry.pages();
         // Relaxed: a statistic.
         node.nr_slabs.fetch_sub(slabs, Relaxed);
@@ -241,7 +241,7 @@ impl<P: Platform> Allocator<P> {
     #[inline]
     fn init_descriptor(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SlabCache<P>,
         page: PageIndex,
         nid: usize,
         inuse: u16,
@@ -260,7 +260,7 @@ impl<P: Platform> Allocator<P> {
     /// Writes to each page of a new slab. Must come first: links and constructed objects may begin
     /// a page.
     #[cold]
-    fn prefault(&self, cache: &KmemCache<P>, slab: &Slab) {
+    fn prefault(&self, cache: &SlabCache<P>, slab: &Slab) {
         let start = self.slab_base(slab);
         for page in 0..cache.geometry.pages() {
             // SAFETY: a page of the slab; all of it is free.
@@ -271,7 +271,7 @@ impl<P: Platform> Allocator<P> {
     /// Links all slots of a new slab in the iterator's order (`freelist_deferred=0`). No slot is
     /// fresh then, except those from the first failure of the constructor on.
     #[inline(never)]
-    fn build_freelist(&self, cache: &KmemCache<P>, slab: &Slab) {
+    fn build_freelist(&self, cache: &SlabCache<P>, slab: &Slab) {
         let (base, start) = (self.slab_base(slab), usize::from(slab.start()));
         let count = match cache.ctor {
             Some(ctor) => self.construct(cache, ctor, slab, 0, cache.geometry.objects),
@@ -293,7 +293,7 @@ impl<P: Platform> Allocator<P> {
     /// Frees the pages of an empty slab that we own after a grace period; if that is refused, lists
     /// the slab again.
     #[inline(never)]
-    fn free_slab_rcu_or_keep(&self, cache: &KmemCache<P>, node: &Node<P>, slab: &Slab) {
+    fn free_slab_rcu_or_keep(&self, cache: &SlabCache<P>, node: &Node<P>, slab: &Slab) {
         if !self.free_slab_rcu(cache, slab, Gfp::KERNEL) {
             // Readers may still use it: it must stay a slab of this cache.
             let mut lists = node.lists.lock();
@@ -303,7 +303,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Frees the pages of a slab at once, regardless of readers.
-    pub(crate) fn free_slab_now(&self, cache: &KmemCache<P>, node: &Node<P>, slab: &Slab) {
+    pub(crate) fn free_slab_now(&self, cache: &SlabCache<P>, node: &Node<P>, slab: &Slab) {
         let mut runs = Runs::new();
         self.clear_descriptor(cache, slab, &mut runs);
         let now = self.give_runs(cache, node, 1, &runs);
@@ -312,7 +312,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Frees the pages of all slabs of a list; they are empty and the caller owns them.
     #[inline]
-    pub(crate) fn discard_list(&self, cache: &KmemCache<P>, list: SlabList) {
+    pub(crate) fn discard_list(&self, cache: &SlabCache<P>, list: SlabList) {
         if list.is_empty() {
             return;
         }
@@ -324,7 +324,7 @@ impl<P: Platform> Allocator<P> {
     /// As [`discard_list`](Self::discard_list), but gives nothing back to the system. Returns the
     /// time in milliseconds, 0 if no page was freed.
     #[inline(never)]
-    fn unmake_list(&self, cache: &KmemCache<P>, list: SlabList) -> u64 {
+    fn unmake_list(&self, cache: &SlabCache<P>, list: SlabList) -> u64 {
         let arena = &self.zone.arena;
         let typesafe = cache.flags.contains(Flags::TYPESAFE_BY_RCU);
         let (mut runs, mut slabs, mut nid, mut now) = (Runs::new(), 0, 0, 0);
@@ -353,7 +353,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Turns an empty slab that we own back into pages.
-    fn clear_descriptor(&self, cache: &KmemCache<P>, slab: &Slab, runs: &mut Runs) {
+    fn clear_descriptor(&self, cache: &SlabCache<P>, slab: &Slab, runs: &mut Runs) {
         let page = self.zone.arena.page_of_slab(slab);
         let pages = cache.geometry.pages();
         slab.set_kind(PageKind::None);
@@ -364,7 +364,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Frees runs that were `slabs` slabs of a node; returns the time in milliseconds.
-    fn give_runs(&self, cache: &KmemCache<P>, node: &Node<P>, slabs: usize, runs: &Runs) -> u64 {
+    fn give_runs(&self, cache: &SlabCache<P>, node: &Node<P>, slabs: usize, runs: &Runs) -> u64 {
         // Relaxed: a statistic.
         node.nr_slabs.fetch_sub(slabs, Relaxed);
         self.count(cache, StatItem::FreeSlab, slabs);
@@ -376,7 +376,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Gives old free pages back to the system, after slabs were freed at the time `now`
     /// (milliseconds).
-    fn decay_after(&self, cache: &KmemCache<P>, now: u64) {
+    fn decay_after(&self, cache: &SlabCache<P>, now: u64) {
         // If this cache's frees may not call the system, other threads do this.
         if now > 0 && cache.free_gfp.may_map() {
             let decay = u64::from(self.tunables().decay_ms);

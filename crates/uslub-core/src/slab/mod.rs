@@ -2,6 +2,9 @@
 //!
 //! | file | concept |
 //! |---|---|
+//! | `base` | what all caches share |
+//! | `nodes` | a CPU's memory node, and which objects are local to it |
+//! | `cache` | the sizes and lists of a cache's slabs |
 //! | `order` | the size of a slab and its number of objects |
 //! | `state` | a slab's state word: freelist and number of slots in use |
 //! | `freelist` | links inside free objects |
@@ -12,10 +15,13 @@
 //! | `fresh`, `page_batch` | new slabs, and pages taken for several of them at once |
 //! | `free`, `detached` | frees objects to slabs, one state update per slab |
 //! | `deferred` | objects freed in a context that may not wait |
+//! | `rcu` | slabs that wait for a grace period |
 //! | `whole_slab`, `complete` | arrays that hold all objects of a slab |
 //! | `address_range`, `within` | a cache's address range, and the check for objects in it |
 
 pub mod address_range;
+pub mod base;
+pub(crate) mod cache;
 pub mod complete;
 pub mod deferred;
 pub mod detached;
@@ -24,11 +30,16 @@ pub mod free;
 pub mod freelist;
 pub mod fresh;
 pub mod node;
+pub mod nodes;
 pub mod order;
 pub mod page_batch;
 pub mod partial;
+pub(crate) mod rcu;
 pub mod refill;
 pub mod state;
 pub(crate) mod take;
 pub mod whole_slab;
 pub(crate) mod within;
+
+pub use base::Base;
+pub use cache::SlabCache;

@@ -146,6 +146,14 @@ pub fn min_partial(size: usize) -> usize {
     (size.ilog2() as usize / 2).clamp(5, 10)
 }
 
+/// A tunable, or the default where it is 0.
+pub(crate) fn set_or(tunable: u32, default: usize) -> usize {
+    match tunable {
+        0 => default,
+        tunable => tunable as usize,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

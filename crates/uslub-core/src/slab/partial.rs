@@ -7,20 +7,19 @@
 //!
 //! Callers: refills and frees that change a node's lists.
 
-use crate::args::Flags;
-use crate::cache::KmemCache;
-use crate::cache::allocator::Allocator;
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
-use crate::policy::{RESERVE_FLOOR_SLABS, SURPLUS_BATCH_SLABS};
+use crate::policy::SURPLUS_BATCH_SLABS;
+use crate::slab::base::Base;
+use crate::slab::cache::SlabCache;
 use crate::slab::node::{Lists, Node, SlabList};
 use crate::sync::Guard;
 
-impl<P: Platform> Allocator<P> {
+impl<P: Platform> Base<P> {
     /// Locks a node's lists and counts it; `None` if `spin` is false and the lock is taken.
     pub(crate) fn lock_lists<'a>(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SlabCache<P>,
         node: &'a Node<P>,
         spin: bool,
     ) -> Option<Guard<'a, P, Lists>> {
@@ -36,7 +35,7 @@ impl<P: Platform> Allocator<P> {
     /// Without a reserve all of them go to `gone`, otherwise only the surplus.
     pub(crate) fn slabs_emptied(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SlabCache<P>,
         node: &Node<P>,
         mut lists: Guard<'_, P, Lists>,
         mut emptied: SlabList,
@@ -60,9 +59,9 @@ impl<P: Platform> Allocator<P> {
 
     /// Moves the reserve's surplus at the time `now` (milliseconds) to `gone`.
     #[inline(never)]
-    fn take_surplus(
+    pub(crate) fn take_surplus(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SlabCache<P>,
         node: &Node<P>,
         mut lists: Guard<'_, P, Lists>,
         now: u64,
@@ -83,25 +82,5 @@ impl<P: Platform> Allocator<P> {
         }
         node.offer(arena, &mut lists);
         node.note(&lists);
-    }
-
-    /// Shrinks the reserves of all caches whose windows have ended. No thread may destroy a cache
-    /// meanwhile.
-    #[inline(never)]
-    pub(crate) fn trim_reserves(&self) {
-        let waits = |cache: &&KmemCache<P>| cache.flags.contains(Flags::TYPESAFE_BY_RCU);
-        for cache in self.caches().filter(|c| c.has_reserve() && !waits(c)) {
-            for node in cache.nodes() {
-                let mut before = usize::MAX;
-                // In batches; at most one window ends.
-                while node.nr_empty() > RESERVE_FLOOR_SLABS && node.nr_empty() < before {
-                    before = node.nr_empty();
-                    let mut gone = SlabList::new();
-                    let now = self.platform.now_ms();
-                    self.take_surplus(cache, node, node.lists.lock(), now, &mut gone);
-                    self.discard_list(cache, gone);
-                }
-            }
-        }
     }
 }

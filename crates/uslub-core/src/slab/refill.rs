@@ -10,20 +10,20 @@
 //! In a context that may not wait, all of this happens under one hold of a lock that was free
 //! (`refill_under_lock`). Callers: `sheaf` (to fill sheaves) and `cache` (bulk and node requests).
 
-use crate::cache::KmemCache;
-use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::platform::Platform;
+use crate::slab::base::Base;
+use crate::slab::cache::SlabCache;
 use crate::slab::node::{Lists, Node, SlabList};
 use crate::slab::state::Slab;
 use crate::slab::take::{Ownership, Refill};
 
-impl<P: Platform> Allocator<P> {
+impl<P: Platform> Base<P> {
     /// Takes at least `min` objects, at most as many as `out` holds; returns how many. Fewer than
     /// `min` means that memory ran out or that `gfp` forbids to ask for it.
     pub(crate) fn refill_objects(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SlabCache<P>,
         out: &mut [*mut u8],
         min: usize,
         gfp: Gfp,
@@ -191,7 +191,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Lists isolated slabs with free slots again.
-    fn relist(&self, cache: &KmemCache<P>, lists: &mut Lists, mut rest: SlabList) {
+    fn relist(&self, cache: &SlabCache<P>, lists: &mut Lists, mut rest: SlabList) {
         let arena = &self.zone.arena;
         let mut at = rest.first(arena);
         if !cache.has_reserve() {
@@ -210,7 +210,7 @@ impl<P: Platform> Allocator<P> {
     /// Removes slabs with about `min` to `max` free slots from the list.
     fn detach_partial(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SlabCache<P>,
         node: &Node<P>,
         min: usize,
         max: usize,

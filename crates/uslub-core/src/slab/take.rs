@@ -10,18 +10,18 @@
 
 use core::ptr::null_mut;
 
-use crate::cache::KmemCache;
-use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
+use crate::slab::base::Base;
+use crate::slab::cache::SlabCache;
 use crate::slab::detached::Detached;
 use crate::slab::state::{Slab, State};
 
 /// Where a refill may put objects that it takes beyond what its caller asked for.
 pub(crate) trait Overflow<P: Platform> {
     /// Whether there is room for `n` objects, at least 1, all of them.
-    fn has_room(&mut self, allocator: &Allocator<P>, cache: &KmemCache<P>, n: usize) -> bool;
+    fn has_room(&mut self, base: &Base<P>, n: usize) -> bool;
 
     /// The places of the next `n` objects, for which there [is room](Self::has_room).
     fn places(&mut self, n: usize) -> &mut [*mut u8];
@@ -33,7 +33,7 @@ pub(crate) trait Overflow<P: Platform> {
 /// A refill's request and its result so far. One record, since its functions call each other deeply
 /// and callers may have little stack.
 pub(crate) struct Refill<'a, P: Platform> {
-    pub(crate) cache: &'a KmemCache<P>,
+    pub(crate) cache: &'a SlabCache<P>,
     pub(crate) out: &'a mut [*mut u8],
     /// Objects written to the start of `out` so far.
     pub(crate) filled: usize,
@@ -47,7 +47,7 @@ pub(crate) struct Refill<'a, P: Platform> {
 impl<'a, P: Platform> Refill<'a, P> {
     /// Requests at least `min` objects, and at most as many as `out` holds.
     pub(crate) fn new(
-        cache: &'a KmemCache<P>,
+        cache: &'a SlabCache<P>,
         out: &'a mut [*mut u8],
         min: usize,
         gfp: Gfp,
@@ -100,7 +100,7 @@ impl Rest {
     };
 }
 
-impl<P: Platform> Allocator<P> {
+impl<P: Platform> Base<P> {
     /// Takes objects out of a slab that we own: as many as the refill has room for, and the rest if
     /// it can be spilled.
     #[inline]
@@ -123,7 +123,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Takes all objects out of a slab that we own, with none in use: no thread can push, and its
     /// links are dropped.
-    fn take_entire(&self, cache: &KmemCache<P>, slab: &Slab, out: &mut [*mut u8]) {
+    fn take_entire(&self, cache: &SlabCache<P>, slab: &Slab, out: &mut [*mut u8]) {
         slab.set_epoch(slab.epoch().wrapping_add(1));
         slab.set_position(out.len() as u16);
         slab.set_state(State::without_list(out.len() as u32));
@@ -153,7 +153,7 @@ impl<P: Platform> Allocator<P> {
             let listed = objects - old.inuse() - fresh_left;
             let beyond = ((listed + fresh_left) as usize).saturating_sub(out.len());
             let spills =
-                beyond > 0 && (overflow.as_mut()).is_some_and(|o| o.has_room(self, cache, beyond));
+                beyond > 0 && (overflow.as_mut()).is_some_and(|o| o.has_room(self, beyond));
             let spilled = if spills { beyond } else { 0 };
             let room = (out.len() + spilled) as u32;
             let mut fresh = fresh_left.min(room.saturating_sub(listed));
@@ -227,7 +227,7 @@ impl<P: Platform> Allocator<P> {
     /// The object after `object` in a detached freelist; wipes the link.
     fn next_free(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SlabCache<P>,
         slab: &Slab,
         base: *mut u8,
         object: *mut u8,
@@ -250,7 +250,7 @@ impl<P: Platform> Allocator<P> {
 
     #[cold]
     #[inline(never)]
-    fn list_is_short(&self, cache: &KmemCache<P>, object: *mut u8) -> ! {
+    fn list_is_short(&self, cache: &SlabCache<P>, object: *mut u8) -> ! {
         let why = "its slab's freelist is shorter than its counter says";
         self.corrupt(cache, object, why)
     }
@@ -274,7 +274,7 @@ impl<P: Platform> Allocator<P> {
     /// refill, since no free lists it. A's objects count as in use all the time. So no slab becomes
     /// empty, or is discarded, during a return.
     #[inline(never)]
-    fn return_rest(&self, cache: &KmemCache<P>, slab: &Slab, rest: &Rest) -> Ownership {
+    fn return_rest(&self, cache: &SlabCache<P>, slab: &Slab, rest: &Rest) -> Ownership {
         let Rest { left, head, count } = *rest;
         let base = self.slab_base(slab);
         let offset = head as usize - base as usize;
@@ -328,7 +328,7 @@ impl<P: Platform> Allocator<P> {
     /// Ends the process: a free object's memory was overwritten.
     #[cold]
     #[inline(never)]
-    pub(crate) fn corrupt(&self, cache: &KmemCache<P>, object: *mut u8, why: &str) -> ! {
+    pub(crate) fn corrupt(&self, cache: &SlabCache<P>, object: *mut u8, why: &str) -> ! {
         self.platform.fatal(format_args!(
             "cache '{}': object {object:p} is corrupt: {why}",
             cache.name()

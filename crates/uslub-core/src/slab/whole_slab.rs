@@ -12,12 +12,12 @@
 
 use core::ops::Range;
 
-use crate::cache::KmemCache;
-use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::policy::SCRATCH_WORDS;
+use crate::slab::base::Base;
+use crate::slab::cache::SlabCache;
 use crate::slab::node::{Node, SlabList};
 use crate::slab::state::{Slab, State};
 
@@ -39,17 +39,17 @@ struct Emptied {
     count: usize,
     whose: Whose,
     /// Whether another CPU consumes the slabs: their cache lines are then handed off to it.
-    offered: bool,
+    handed_off: bool,
 }
 
-impl<P: Platform> Allocator<P> {
+impl<P: Platform> Base<P> {
     /// Empties a slab if the last objects of an array are all of its objects; returns their number,
     /// or
     /// 0. The caller then owns the slab.
     #[inline(never)]
     pub(crate) fn empty_whole_at_end(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SlabCache<P>,
         slab: &Slab,
         objects: &[*mut u8],
     ) -> usize {
@@ -64,7 +64,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Empties a slab if these are all of its objects; returns whether they are. The caller then
     /// owns the slab.
-    fn empty_whole(&self, cache: &KmemCache<P>, slab: &Slab, objects: &[*mut u8]) -> bool {
+    fn empty_whole(&self, cache: &SlabCache<P>, slab: &Slab, objects: &[*mut u8]) -> bool {
         let whole = !cache.keeps_its_freelist()
             && slab.state() == State::without_list(cache.geometry.objects)
             && self.covers_slab(cache, slab, objects);
@@ -79,16 +79,18 @@ impl<P: Platform> Allocator<P> {
     /// rest.
     ///
     /// A slab's objects may lie in two pieces, with a piece of another slab in between. A bulk that
-    /// begins in one slab and ends in the next leaves such pieces.
+    /// begins in one slab and ends in the next leaves such pieces. With `handed_off` the lines of
+    /// the slabs are handed off to another CPU.
     pub(crate) fn free_whole_slabs(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SlabCache<P>,
         objects: &mut [*mut u8],
         whose: Whose,
+        handed_off: bool,
         gfp: Gfp,
     ) -> usize {
         let mut gone = SlabList::new();
-        let left = self.take_whole_slabs(cache, objects, whose, &mut gone, gfp);
+        let left = self.take_whole_slabs(cache, objects, whose, handed_off, &mut gone, gfp);
         self.discard_list(cache, gone);
         left
     }
@@ -97,9 +99,10 @@ impl<P: Platform> Allocator<P> {
     /// layer go to `gone`, since freeing them needs stack.
     pub(crate) fn take_whole_slabs(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SlabCache<P>,
         objects: &mut [*mut u8],
         whose: Whose,
+        handed_off: bool,
         gone: &mut SlabList,
         gfp: Gfp,
     ) -> usize {
@@ -110,16 +113,17 @@ impl<P: Platform> Allocator<P> {
         {
             return objects.len();
         }
-        self.take_whole_slabs_among(cache, objects, whose, gone, gfp)
+        self.take_whole_slabs_among(cache, objects, whose, handed_off, gone, gfp)
     }
 
     /// As [`take_whole_slabs`](Self::take_whole_slabs), without the test whether there may be any.
     #[inline(never)]
     pub(crate) fn take_whole_slabs_among(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SlabCache<P>,
         objects: &mut [*mut u8],
         whose: Whose,
+        handed_off: bool,
         gone: &mut SlabList,
         gfp: Gfp,
     ) -> usize {
@@ -131,7 +135,7 @@ impl<P: Platform> Allocator<P> {
             slabs: SlabList::new(),
             count: 0,
             whose,
-            offered: self.are_slabs_handed_off(cache, objects.len()),
+            handed_off,
         };
         while at < objects.len() {
             // Most whole slabs lie in one piece: one check is enough for them.
@@ -180,7 +184,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Empties a slab if the objects, all in this slab, are all of its objects; returns whether
     /// they are.
-    fn free_whole(&self, cache: &KmemCache<P>, objects: &[*mut u8], emptied: &mut Emptied) -> bool {
+    fn free_whole(&self, cache: &SlabCache<P>, objects: &[*mut u8], emptied: &mut Emptied) -> bool {
         if objects.len() != cache.geometry.objects as usize {
             return false;
         }
@@ -191,7 +195,7 @@ impl<P: Platform> Allocator<P> {
         if !self.empty_whole(cache, slab, objects) {
             return false;
         }
-        if emptied.offered {
+        if emptied.handed_off {
             // SAFETY: free objects of a slab that we own, which no reader knows any longer.
             unsafe { self.platform.offer(objects) };
         }
@@ -203,7 +207,7 @@ impl<P: Platform> Allocator<P> {
     /// Keeps empty slabs that we own and that are on no list; the surplus goes to `gone`.
     fn place_emptied(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SlabCache<P>,
         mut emptied: SlabList,
         gone: &mut SlabList,
         gfp: Gfp,
@@ -229,7 +233,7 @@ impl<P: Platform> Allocator<P> {
     #[inline(never)]
     pub(crate) fn place_on_node(
         &self,
-        cache: &KmemCache<P>,
+        cache: &SlabCache<P>,
         node: &Node<P>,
         mut emptied: SlabList,
         gone: &mut SlabList,
@@ -266,7 +270,7 @@ impl<P: Platform> Allocator<P> {
 
 /// Whether the arrays have enough adjacent neighbours to contain all `count` objects of a slab of
 /// `bytes` bytes. It samples eighths of a slab. A slab of at least 16 objects lies in at most four
-/// pieces (see [`free_whole_slabs`](Allocator::free_whole_slabs); a piece may continue in the next
+/// pieces (see [`free_whole_slabs`](Base::free_whole_slabs); a piece may continue in the next
 /// array). A piece of a quarter contains a whole sample.
 #[inline(never)]
 pub(crate) fn may_have_whole(arrays: &[&[*mut u8]], count: usize, bytes: usize) -> bool {

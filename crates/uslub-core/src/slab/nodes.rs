@@ -9,14 +9,11 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::cache::KmemCache;
-use crate::cache::allocator::Allocator;
 use crate::platform::Platform;
+use crate::slab::base::Base;
+use crate::slab::cache::SlabCache;
 
-/// Largest number of memory nodes.
-pub const MAX_NODES: usize = 64;
-
-impl<P: Platform> Allocator<P> {
+impl<P: Platform> Base<P> {
     /// Number of memory nodes.
     #[inline]
     pub fn nr_nodes(&self) -> usize {
@@ -62,12 +59,12 @@ impl<P: Platform> Allocator<P> {
 
     /// Whether this CPU may cache the object in its sheaves.
     #[inline]
-    pub(crate) fn is_cacheable_here(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {
+    pub(crate) fn is_cacheable_here(&self, cache: &SlabCache<P>, object: *mut u8) -> bool {
         self.nr_nodes() == 1 || self.is_local(cache, object)
     }
 
     #[cold]
-    fn is_local(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {
+    fn is_local(&self, cache: &SlabCache<P>, object: *mut u8) -> bool {
         let nid = self.nid();
         let arena = &self.zone.arena;
         let home = arena

@@ -1,0 +1,189 @@
+//! The base that all caches share: the system below, pages, per-CPU slots, tunables.
+//!
+//! [`Memory`] ⊂ [`Base`] ⊂ [`Allocator`](crate::Allocator), and [`SlabCache`] ⊂
+//! [`SheafCache`](crate::sheaf::SheafCache) ⊂ [`KmemCache`](crate::cache::KmemCache): the methods
+//! of a layer take the parts of that layer, so slabs and sheaves cannot name what stands above
+//! them. `Deref` leads downward: an allocator is also a base, and a base is also memory.
+
+use core::cell::UnsafeCell;
+use core::ops::Deref;
+use core::ptr::null_mut;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use crate::grace::GracePeriod;
+use crate::memory::{MAX_NODES, Memory};
+use crate::percpu::stats::StatItem;
+use crate::percpu::{APART, CacheId, MAX_CACHES, Table};
+use crate::platform::Platform;
+use crate::slab::cache::SlabCache;
+use crate::sync::Lock;
+use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
+use crate::tunables::Tunables;
+
+/// What all caches share.
+///
+/// The fields that fast paths read come first, at the page offset [`APART`], to avoid 4 KiB
+/// aliasing with the words that fast paths write: a processor takes a load for one of a recent
+/// store at the same page offset, and waits. None of these fields is the second word of a 32-byte
+/// block, because fast paths write such a word in the thread's area, which may lie anywhere in its
+/// page.
+#[repr(C, align(4096))]
+pub struct Base<P: Platform> {
+    _apart: [u8; APART],
+    /// Per-CPU slots.
+    pub table: Table,
+    /// Number of memory nodes.
+    pub(crate) nodes: AtomicUsize,
+    /// The system and CPUs below.
+    pub platform: P,
+    /// Pages.
+    pub memory: Memory<P>,
+    /// Whether a running allocation took pages: its end then checks for cold caches.
+    pub(crate) looks_for_cold: AtomicBool,
+    /// The caches by identity; each is part of the upper layers' record of it.
+    pub(crate) caches: [AtomicPtr<SlabCache<P>>; MAX_CACHES],
+    /// Bytes of objects that the sheaves of adaptive caches can hold.
+    pub(crate) sheaf_bytes: AtomicUsize,
+    /// Held while CPUs are drained, while regions and slots are made, and during every walk of the
+    /// caches that may meet a destruction.
+    pub(crate) drain: Lock<P, ()>,
+    /// The source of grace periods.
+    pub(crate) grace: Lock<P, Option<&'static dyn GracePeriod>>,
+    tunables: UnsafeCell<Tunables>,
+    ready: AtomicBool,
+}
+
+// SAFETY: the tunables are written before `ready` only.
+unsafe impl<P: Platform> Sync for Base<P> {}
+
+impl<P: Platform> Deref for Base<P> {
+    type Target = Memory<P>;
+
+    #[inline]
+    fn deref(&self) -> &Memory<P> {
+        &self.memory
+    }
+}
+
+impl<P: Platform> Base<P> {
+    /// A base that is not set up, with a table that is not set up either.
+    pub(crate) const fn new(platform: P, table: Table) -> Self {
+        Self {
+            _apart: [0; APART],
+            table,
+            nodes: AtomicUsize::new(1),
+            platform,
+            memory: Memory::new(),
+            looks_for_cold: AtomicBool::new(false),
+            caches: [const { AtomicPtr::new(null_mut()) }; MAX_CACHES],
+            sheaf_bytes: AtomicUsize::new(0),
+            drain: Lock::new(()),
+            grace: Lock::new(None),
+            tunables: UnsafeCell::new(Tunables::DEFAULT),
+            ready: AtomicBool::new(false),
+        }
+    }
+
+    /// Sets the base up with `reserve` bytes of address space, or less if the system refuses.
+    /// Returns false if the system refuses the smallest reservation.
+    ///
+    /// # Safety
+    ///
+    /// Once, before any other thread uses the base.
+    pub unsafe fn init(&self, reserve: usize, tunables: Tunables) -> bool {
+        // SAFETY: no other thread uses the base.
+        unsafe { *self.tunables.get() = tunables };
+        let nodes = self.platform.nr_nodes().clamp(1, MAX_NODES);
+        // Relaxed: published with `ready`.
+        self.nodes.store(nodes, Relaxed);
+        self.zone.set_huge_from(tunables.huge_pages_mb);
+        let mut done = self.table.init(&self.platform);
+        if done && !self.zone.arena.init(&self.platform, reserve) {
+            self.table.undo(&self.platform);
+            done = false;
+        }
+        // Release: pairs with `ready`.
+        self.ready.store(done, Release);
+        if done {
+            self.platform.slots_are_ready();
+        }
+        done
+    }
+
+    /// Whether [`init`](Self::init) has succeeded.
+    #[inline]
+    pub fn ready(&self) -> bool {
+        // Acquire: pairs with `init`.
+        self.ready.load(Acquire)
+    }
+
+    /// The tunables in force.
+    pub fn tunables(&self) -> &Tunables {
+        // SAFETY: written before `ready` only.
+        unsafe { &*self.tunables.get() }
+    }
+
+    /// The slabs of the cache with an identity.
+    #[inline]
+    pub(crate) fn slabs_of(&self, id: CacheId) -> Option<&SlabCache<P>> {
+        // Acquire: pairs with the creation. SAFETY: records of caches are never freed.
+        unsafe { self.caches[id.index()].load(Acquire).as_ref() }
+    }
+
+    /// Adds `n` to a counter, on this CPU.
+    #[inline]
+    pub(crate) fn count(&self, cache: &SlabCache<P>, item: StatItem, n: usize) {
+        if n > 0 {
+            (self.platform).count(&self.table, cache.counters.counter(item), n);
+        }
+    }
+
+    /// Runs `work` under the drain lock.
+    pub(crate) fn while_draining<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _drain = self.drain.lock();
+        work()
+    }
+
+    /// Runs `work` under the drain lock; does nothing if another thread holds it.
+    pub(crate) fn try_while_draining<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+        let _drain = self.drain.try_lock()?;
+        Some(work())
+    }
+
+    /// Whether the drain lock is taken; may be stale.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.drain.is_held()
+    }
+
+    /// Gives this CPU its region; returns false without memory.
+    #[cold]
+    pub(crate) fn make_region(&self) -> bool {
+        let cpu = self.platform.cpu();
+        // Under the drain lock: otherwise a drain could own the region when its CPU begins to use
+        // it.
+        self.while_draining(|| self.table.make(&self.platform, cpu))
+    }
+
+    /// Makes the rcu words of a cache usable.
+    pub(crate) fn prepare_rcu_slots(&self, id: CacheId) {
+        self.while_draining(|| self.table.prepare_rcu(id));
+    }
+
+    /// Gives back pages that have been free for the decay time, if it is time to check. Slow paths
+    /// call it.
+    #[inline]
+    pub(crate) fn decay_if_due(&self) {
+        if self.zone.dirty_bytes() + self.mapped.kept_bytes() == 0 {
+            return;
+        }
+        let (now, decay) = (self.platform.now_ms(), u64::from(self.tunables().decay_ms));
+        self.zone.decay_if_due(&self.platform, now, decay);
+        self.memory
+            .purge_mapped(&self.platform, now, |age| age >= decay);
+    }
+
+    /// Bytes in use of the allocator's own records.
+    pub fn metadata_bytes(&self) -> usize {
+        self.table.bytes() + self.memory.metadata_bytes()
+    }
+}
