@@ -269,8 +269,8 @@ impl<P: Platform> Allocator<P> {
         if !holds_large_slabs(cache, objects) || objects.len() <= self.room_of_own(cache) {
             return objects.len();
         }
-        let handed_off = self.are_slabs_handed_off(cache, objects.len());
-        let left = self.free_whole_slabs(cache, objects, Whose::Anyones, handed_off, gfp);
+        let how = self.emptying(cache, Whose::Anyones, objects.len());
+        let left = self.free_whole_slabs(cache, objects, how, gfp);
         self.count(cache, StatItem::FreeSlowpath, objects.len() - left);
         left
     }
@@ -379,8 +379,8 @@ impl<P: Platform> Allocator<P> {
         let near = begins_in_one_slab(objects, cache.geometry.bytes());
         let mut left = objects.len();
         if near {
-            let handed_off = self.are_slabs_handed_off(cache, objects.len());
-            left = self.free_whole_slabs(cache, objects, Whose::Ours, handed_off, gfp);
+            let how = self.emptying(cache, Whose::Ours, objects.len());
+            left = self.free_whole_slabs(cache, objects, how, gfp);
         }
         if left == 0 {
             return;

@@ -20,7 +20,6 @@ use crate::platform::Platform;
 use crate::sheaf::barn::Barn;
 use crate::sheaf::cache::SheafCache;
 use crate::slab::cache::SlabCache;
-use crate::slab::cache::slab_limits;
 use crate::slab::node::Node;
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
 use crate::tunables::Tuning;
@@ -115,20 +114,22 @@ impl<P: Platform> KmemCache<P> {
         secret: u64,
         on_nodes: NodeRecords<P>,
     ) -> Result<(), CreateError> {
-        let layout = Layout::of(args)?;
-        let limits = slab_limits(args, tuning, min_objects, layout.size)?;
+        let at = memory.as_mut_ptr();
+        // SAFETY: within the record, and as uninitialized as it.
+        let sheaves = unsafe { &mut *(&raw mut (*at).sheaves).cast() };
         let nodes = (on_nodes.nodes, on_nodes.nr);
-        let slabs = SlabCache::new(args, &layout, id, tuning, limits, secret, nodes);
-        let cache = memory.write(Self {
-            sheaves: SheafCache::new(slabs, args, tuning, on_nodes.barns),
-            object_size: AtomicU32::new(args.size as u32),
-            mergeable: args.is_mergeable(),
-            keeps_little: args.kept_bytes.is_some(),
-            users: AtomicU32::new(1),
-            has_rcu_sheaves: AtomicBool::new(false),
-            next_dead: AtomicPtr::new(null_mut()),
-        });
-        cache.slabs_mut().set_name(args.name);
+        let slabs = SheafCache::slabs_in(sheaves);
+        SlabCache::write_to(slabs, args, id, tuning, min_objects, secret, nodes)?;
+        // SAFETY: the slabs' part was just written; all other fields, each once.
+        unsafe {
+            SheafCache::write_rest(sheaves, args, on_nodes.barns);
+            (&raw mut (*at).object_size).write(AtomicU32::new(args.size as u32));
+            (&raw mut (*at).mergeable).write(args.is_mergeable());
+            (&raw mut (*at).keeps_little).write(args.kept_bytes.is_some());
+            (&raw mut (*at).users).write(AtomicU32::new(1));
+            (&raw mut (*at).has_rcu_sheaves).write(AtomicBool::new(false));
+            (&raw mut (*at).next_dead).write(AtomicPtr::new(null_mut()));
+        }
         Ok(())
     }
 

@@ -19,6 +19,7 @@ use crate::policy::{HANDOFF_OBJECT_BYTES, HANDOFF_SHEAVES};
 use crate::sheaf::barn::Barn;
 use crate::sheaf::cache::SheafCache;
 use crate::slab::base::Base;
+use crate::slab::whole_slab::{Emptying, Whose};
 
 impl<P: Platform> Base<P> {
     /// The barn that this CPU uses, if it has one.
@@ -244,12 +245,14 @@ impl<P: Platform> Base<P> {
             && barn.is_emptied_elsewhere(self.platform.cpu())
     }
 
-    /// Whether the lines of `objects` objects are handed off when they go to their node as whole
-    /// slabs: by the same rule as for the barn.
-    pub(crate) fn are_slabs_handed_off(&self, cache: &SheafCache<P>, objects: usize) -> bool {
+    /// How the whole slabs among `objects` objects are emptied: their lines are handed off by the
+    /// same rule as for the barn.
+    pub(crate) fn emptying(&self, cache: &SheafCache<P>, whose: Whose, objects: usize) -> Emptying {
         let waiting = objects / cache.capacity.max(1);
-        self.barn(cache)
-            .is_some_and(|barn| self.is_handed_off(cache, barn, waiting))
+        let handed_off = self
+            .barn(cache)
+            .is_some_and(|barn| self.is_handed_off(cache, barn, waiting));
+        Emptying { whose, handed_off }
     }
 
     /// Records this CPU as the barn's consumer.

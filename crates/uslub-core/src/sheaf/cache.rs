@@ -3,6 +3,7 @@
 //! The sizes are constant after the creation. A cache's sheaves are in the per-CPU words of its
 //! identity, and in the barn of each node.
 
+use core::mem::MaybeUninit;
 use core::ops::Deref;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
@@ -82,6 +83,7 @@ struct SheafLimits {
 
 impl SheafLimits {
     /// Those of a cache with slots of `size` bytes, and slabs of `objects` objects.
+    #[inline(never)]
     fn of(args: &CacheArgs<'_>, tuning: &Tuning, size: usize, objects: usize) -> Self {
         let rounded = |capacity: usize| match args.slab_multiple_sheaves {
             true => order::round_to_slabs(capacity, objects),
@@ -126,37 +128,52 @@ impl SheafLimits {
 }
 
 impl<P: Platform> SheafCache<P> {
-    /// The sheaves of a cache with these slabs. The caller sets up the barns.
-    #[inline]
-    pub(crate) fn new(
-        slabs: SlabCache<P>,
+    /// The place of the slabs' part in the place of a record.
+    pub(crate) fn slabs_in(place: &mut MaybeUninit<Self>) -> &mut MaybeUninit<SlabCache<P>> {
+        // SAFETY: within the place, and as uninitialized as it.
+        unsafe { &mut *(&raw mut (*place.as_mut_ptr()).slabs).cast() }
+    }
+
+    /// Writes the rest of a record whose slabs' part is written; returns the record. The caller
+    /// sets up the barns.
+    ///
+    /// # Safety
+    ///
+    /// The [slabs' part](Self::slabs_in) is written.
+    #[inline(never)]
+    pub(crate) unsafe fn write_rest<'a>(
+        place: &'a mut MaybeUninit<Self>,
         args: &CacheArgs<'_>,
-        tuning: &Tuning,
         barns: NonNull<Barn<P>>,
-    ) -> Self {
-        let objects = slabs.geometry.objects as usize;
-        let limits = SheafLimits::of(args, tuning, slabs.size as usize, objects);
-        Self {
-            own: if slabs.nr_nodes() == 1 {
-                slabs.id.main()
-            } else {
-                Slot::NO_CACHE
-            },
-            fill_skew: if args.slab_multiple_sheaves {
-                fill_skew_of(slabs.id)
-            } else {
-                0
-            },
-            flushes_in_flight: AtomicUsize::new(0),
-            capacity: limits.capacity,
-            capacity_max: limits.capacity_max,
-            max_full: limits.max_full,
-            max_full_grown: limits.max_full_grown,
-            max_empty: tuning.max_empty_sheaves as usize,
-            barns,
-            last_activity: AtomicU64::new(0),
-            idle_looks: AtomicU32::new(0),
-            slabs,
+    ) -> &'a mut Self {
+        let at = place.as_mut_ptr();
+        // SAFETY: within the place; by the caller's promise the slabs' part is written.
+        let slabs = unsafe { &(*at).slabs };
+        let (id, objects) = (slabs.id, slabs.geometry.objects as usize);
+        let own = match slabs.nr_nodes() {
+            1 => id.main(),
+            _ => Slot::NO_CACHE,
+        };
+        let fill_skew = match args.slab_multiple_sheaves {
+            true => fill_skew_of(id),
+            false => 0,
+        };
+        let max_empty = slabs.tuning.max_empty_sheaves as usize;
+        let limits = SheafLimits::of(args, &slabs.tuning, slabs.size as usize, objects);
+        // SAFETY: all other fields, each once.
+        unsafe {
+            (&raw mut (*at).own).write(own);
+            (&raw mut (*at).fill_skew).write(fill_skew);
+            (&raw mut (*at).flushes_in_flight).write(AtomicUsize::new(0));
+            (&raw mut (*at).capacity).write(limits.capacity);
+            (&raw mut (*at).capacity_max).write(limits.capacity_max);
+            (&raw mut (*at).max_full).write(limits.max_full);
+            (&raw mut (*at).max_full_grown).write(limits.max_full_grown);
+            (&raw mut (*at).max_empty).write(max_empty);
+            (&raw mut (*at).barns).write(barns);
+            (&raw mut (*at).last_activity).write(AtomicU64::new(0));
+            (&raw mut (*at).idle_looks).write(AtomicU32::new(0));
+            &mut *at
         }
     }
 

@@ -87,9 +87,8 @@ impl<P: Platform> Base<P> {
         gfp: Gfp,
     ) {
         let held = sheaf.len();
-        let handed_off = self.are_slabs_handed_off(cache, held);
-        let objects = sheaf.objects_mut();
-        let left = self.take_whole_slabs(cache, objects, Whose::Ours, handed_off, gone, gfp);
+        let how = self.emptying(cache, Whose::Ours, held);
+        let left = self.take_whole_slabs(cache, sheaf.objects_mut(), how, gone, gfp);
         self.count(cache, StatItem::SheafFlush, held - left);
         sheaf.truncate(left);
     }
@@ -160,8 +159,8 @@ impl<P: Platform> Base<P> {
             }
             // SAFETY: the first `held` entries are written.
             let all = unsafe { all[..held].assume_init_mut() };
-            let handed_off = self.are_slabs_handed_off(cache, held);
-            let left = self.take_whole_slabs_among(cache, all, Whose::Ours, handed_off, gone, gfp);
+            let how = self.emptying(cache, Whose::Ours, held);
+            let left = self.take_whole_slabs_among(cache, all, how, gone, gfp);
             if part == 3 {
                 break (all, left);
             }

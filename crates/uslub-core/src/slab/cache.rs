@@ -4,6 +4,7 @@
 //! All of it is constant after the creation but for the lists, the address range and the deferred
 //! objects, which have protocols of their own.
 
+use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -62,7 +63,7 @@ pub struct SlabCache<P: 'static> {
 }
 
 /// The geometry of the slabs of a cache with slots of `size` bytes, and how many it may have.
-pub(crate) fn slab_limits(
+fn slab_limits(
     args: &CacheArgs<'_>,
     tuning: &Tuning,
     min_objects: usize,
@@ -92,19 +93,21 @@ pub(crate) fn slab_limits(
 }
 
 impl<P: Platform> SlabCache<P> {
-    /// A cache with slabs of these [limits](slab_limits), and no random order yet. The caller sets
-    /// up the nodes. Free objects are linked with `secret`.
-    #[inline]
-    pub(crate) fn new(
+    /// Writes the slabs' part of a cache to `place`; nothing on an error. There is no random order
+    /// yet, and the caller sets up the nodes. Free objects are linked with `secret`.
+    #[inline(never)]
+    pub(crate) fn write_to<'a>(
+        place: &'a mut MaybeUninit<Self>,
         args: &CacheArgs<'_>,
-        layout: &Layout,
         id: CacheId,
         tuning: &Tuning,
-        (geometry, max_slabs): (SlabGeometry, usize),
+        min_objects: usize,
         secret: u64,
         (nodes, nr_nodes): (NonNull<Node<P>>, usize),
-    ) -> Self {
-        Self {
+    ) -> Result<&'a mut Self, CreateError> {
+        let layout = Layout::of(args)?;
+        let (geometry, max_slabs) = slab_limits(args, tuning, min_objects, layout.size)?;
+        let slabs = place.write(Self {
             name: [0; NAME_MAX + 1],
             name_len: args.name.len() as u8,
             id,
@@ -138,12 +141,9 @@ impl<P: Platform> SlabCache<P> {
             nr_nodes,
             range: AddressRange::new(),
             deferred: Deferred::new(),
-        }
-    }
-
-    /// Writes the name; of at most [`NAME_MAX`] bytes.
-    pub(crate) fn set_name(&mut self, name: &str) {
-        self.name[..name.len()].copy_from_slice(name.as_bytes());
+        });
+        slabs.name[..args.name.len()].copy_from_slice(args.name.as_bytes());
+        Ok(slabs)
     }
 
     pub(crate) fn set_random(&mut self, offsets: NonNull<u32>) {

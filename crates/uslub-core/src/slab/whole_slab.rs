@@ -33,13 +33,19 @@ pub(crate) enum Whose {
     Anyones,
 }
 
+/// How whole slabs are emptied.
+#[derive(Clone, Copy)]
+pub(crate) struct Emptying {
+    pub(crate) whose: Whose,
+    /// Whether another CPU consumes the slabs: their cache lines are then handed off to it.
+    pub(crate) handed_off: bool,
+}
+
 /// Slabs that were just emptied and are on no list.
 struct Emptied {
     slabs: SlabList,
     count: usize,
-    whose: Whose,
-    /// Whether another CPU consumes the slabs: their cache lines are then handed off to it.
-    handed_off: bool,
+    how: Emptying,
 }
 
 impl<P: Platform> Base<P> {
@@ -79,18 +85,16 @@ impl<P: Platform> Base<P> {
     /// rest.
     ///
     /// A slab's objects may lie in two pieces, with a piece of another slab in between. A bulk that
-    /// begins in one slab and ends in the next leaves such pieces. With `handed_off` the lines of
-    /// the slabs are handed off to another CPU.
+    /// begins in one slab and ends in the next leaves such pieces.
     pub(crate) fn free_whole_slabs(
         &self,
         cache: &SlabCache<P>,
         objects: &mut [*mut u8],
-        whose: Whose,
-        handed_off: bool,
+        how: Emptying,
         gfp: Gfp,
     ) -> usize {
         let mut gone = SlabList::new();
-        let left = self.take_whole_slabs(cache, objects, whose, handed_off, &mut gone, gfp);
+        let left = self.take_whole_slabs(cache, objects, how, &mut gone, gfp);
         self.discard_list(cache, gone);
         left
     }
@@ -101,8 +105,7 @@ impl<P: Platform> Base<P> {
         &self,
         cache: &SlabCache<P>,
         objects: &mut [*mut u8],
-        whose: Whose,
-        handed_off: bool,
+        how: Emptying,
         gone: &mut SlabList,
         gfp: Gfp,
     ) -> usize {
@@ -113,7 +116,7 @@ impl<P: Platform> Base<P> {
         {
             return objects.len();
         }
-        self.take_whole_slabs_among(cache, objects, whose, handed_off, gone, gfp)
+        self.take_whole_slabs_among(cache, objects, how, gone, gfp)
     }
 
     /// As [`take_whole_slabs`](Self::take_whole_slabs), without the test whether there may be any.
@@ -122,8 +125,7 @@ impl<P: Platform> Base<P> {
         &self,
         cache: &SlabCache<P>,
         objects: &mut [*mut u8],
-        whose: Whose,
-        handed_off: bool,
+        how: Emptying,
         gone: &mut SlabList,
         gfp: Gfp,
     ) -> usize {
@@ -134,8 +136,7 @@ impl<P: Platform> Base<P> {
         let mut emptied = Emptied {
             slabs: SlabList::new(),
             count: 0,
-            whose,
-            handed_off,
+            how,
         };
         while at < objects.len() {
             // Most whole slabs lie in one piece: one check is enough for them.
@@ -188,14 +189,14 @@ impl<P: Platform> Base<P> {
         if objects.len() != cache.geometry.objects as usize {
             return false;
         }
-        if emptied.whose == Whose::Anyones && self.cache_id_of(objects[0]) != Some(cache.id) {
+        if emptied.how.whose == Whose::Anyones && self.cache_id_of(objects[0]) != Some(cache.id) {
             return false;
         }
         let slab = self.checked_slab(cache, objects[0]);
         if !self.empty_whole(cache, slab, objects) {
             return false;
         }
-        if emptied.handed_off {
+        if emptied.how.handed_off {
             // SAFETY: free objects of a slab that we own, which no reader knows any longer.
             unsafe { self.platform.offer(objects) };
         }
