@@ -1,25 +1,7 @@
-//! Copies of objects between a sheaf and an array: text for the middle of a sequence.
+//! Copies of objects between a sheaf and an array: instructions in the middle of a sequence.
 //!
-//! `{bytes}` bytes (a multiple of 8, at least 8) go from `{from}` to `{to}`, with the help of
-//! `{spare}`. All four are changed; `{bytes}` ends at 0.
-
-/// Bytes from which on a copy may use [`large_blocks`].
-pub(crate) const LARGE: usize = 1024;
-
-/// `asm!` with operands, which may change all vector registers: `vzeroupper` clears the upper
-/// halves of all 16.
-macro_rules! vector_asm {
-    ($($part:tt)*) => {
-        core::arch::asm!(
-            $($part)*
-            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
-            out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
-            out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
-            out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
-            options(nostack),
-        )
-    };
-}
+//! They copy `{bytes}` bytes (a multiple of 8, at least 8) from `{from}` to `{to}`, and change
+//! these registers and `{spare}`. `{bytes}` ends at 0.
 
 /// The code, and the label behind it, if a register has a bit: otherwise a jump to the label.
 macro_rules! if_bit {
@@ -67,7 +49,13 @@ macro_rules! unseen {
 /// to both addresses.
 macro_rules! vector_move {
     (8, $at:literal, $seen:ident) => {
-        vector_move!("vmovddup xmm0, qword ptr", "vmovlps qword ptr", "xmm0", $at, $seen)
+        vector_move!(
+            "vmovddup xmm0, qword ptr",
+            "vmovlps qword ptr",
+            "xmm0",
+            $at,
+            $seen
+        )
     };
     (16, $at:literal, $seen:ident) => {
         vector_move!("vmovups xmm0,", "vmovups", "xmm0", $at, $seen)
@@ -77,8 +65,16 @@ macro_rules! vector_move {
     };
     ($load:literal, $store:literal, $register:tt, $at:literal, $seen:ident) => {
         concat!(
-            $load, " [{from}", $at, "]\n",
-            $store, " [{to}", $at, "], ", $register, "\n",
+            $load,
+            " [{from}",
+            $at,
+            "]\n",
+            $store,
+            " [{to}",
+            $at,
+            "], ",
+            $register,
+            "\n",
             $seen!($register),
         )
     };
@@ -91,11 +87,15 @@ macro_rules! small_pieces {
     ($move:ident, none: $none:literal, last: $last:literal) => {
         concat!(
             "test {bytes:l}, 56\n",
-            "jz ", $none, "\n",
+            "jz ",
+            $none,
+            "\n",
             if_bit!("bytes", 8, 21, $move!(8), forward!(8)),
             if_bit!("bytes", 16, 22, $move!(16), forward!(16)),
             "test {bytes:l}, 32\n",
-            "jz ", $last, "\n",
+            "jz ",
+            $last,
+            "\n",
             $move!(32),
             forward!(32),
         )
@@ -112,13 +112,39 @@ macro_rules! large_blocks {
     ($seen:ident) => {
         concat!(
             // Align `to` to 32 bytes.
-            if_bit!("to", 8, 32, vector_move!(8, "", $seen), forward!(8), "sub {bytes}, 8\n"),
-            if_bit!("to", 16, 33, vector_move!(16, "", $seen), forward!(16), "sub {bytes}, 16\n"),
+            if_bit!(
+                "to",
+                8,
+                32,
+                vector_move!(8, "", $seen),
+                forward!(8),
+                "sub {bytes}, 8\n"
+            ),
+            if_bit!(
+                "to",
+                16,
+                33,
+                vector_move!(16, "", $seen),
+                forward!(16),
+                "sub {bytes}, 16\n"
+            ),
             // Copy what lies behind the last block of 64 bytes.
             "mov {spare}, {bytes}\n",
             "and {spare}, -64\n",
-            if_bit!("bytes", 32, 34, vector_move!(32, " + {spare}", $seen), "add {spare}, 32\n"),
-            if_bit!("bytes", 16, 35, vector_move!(16, " + {spare}", $seen), "add {spare}, 16\n"),
+            if_bit!(
+                "bytes",
+                32,
+                34,
+                vector_move!(32, " + {spare}", $seen),
+                "add {spare}, 32\n"
+            ),
+            if_bit!(
+                "bytes",
+                16,
+                35,
+                vector_move!(16, " + {spare}", $seen),
+                "add {spare}, 16\n"
+            ),
             if_bit!("bytes", 8, 36, vector_move!(8, " + {spare}", $seen)),
             // Upwards if, by the low 12 bits, stores are half a page or more ahead of loads.
             // Otherwise downwards from the last block.
@@ -148,7 +174,7 @@ macro_rules! large_blocks {
     };
 }
 
-/// Copies [`LARGE`] bytes or more by [`large_blocks`], if registers of 32 bytes are in use. Other
+/// Copies `{large}` bytes or more by [`large_blocks`], if registers of 32 bytes are in use. Other
 /// copies begin with [`small_pieces`]. Whole blocks of 64 bytes need one jump to their loop: a
 /// taken jump costs about a cycle, and a copy here costs a few.
 macro_rules! copy {
@@ -223,6 +249,5 @@ macro_rules! room {
 }
 
 pub(crate) use {
-    copy, forward, if_bit, large_blocks, plain, room, small_pieces, unseen, vector_asm,
-    vector_move,
+    copy, forward, if_bit, large_blocks, plain, room, small_pieces, unseen, vector_move,
 };

@@ -1,25 +1,27 @@
 //! The protocol of a restartable sequence on x86-64, and its only spelling: [`sequence`].
 //!
-//! In the order of the text; a label is a number, because an inlined function occurs many times:
+//! | label | what |
+//! |---|---|
+//! | | Leave if `cpu_id` (byte 4 of the area) is negative: the thread is not registered. |
+//! | | Store the descriptor's address in byte 8 of the area, where the kernel reads it. |
+//! | 20 | The start. Read the CPU's index, and find the CPU's region through the table. |
+//! | | The operation's instructions. They write nothing that anyone else reads. |
+//! | | The commit: one store. |
+//! | 30 | Behind the commit, nothing aborts. The operation adds to its counter. |
+//! | 60 | The end, for refusals too. |
+//! | 50 | In `__rseq_cs`, the descriptor: version, flags, start, length, abort address. |
+//! | | In `.text.rseq_abort`, the signature: the kernel demands it before the abort address. |
+//! | 40 | The abort address: make the result "not done", and jump to the end. |
 //!
-//! | label | what | where |
-//! |---|---|---|
-//! | | A negative `cpu_id` (byte 4 of the area) says that the thread is not registered: leave. | |
-//! | | The descriptor's address goes into byte 8 of the area. From now on, the kernel knows it. | |
-//! | 20 | The start. The CPU's index is read, and the table gives the CPU's region. | |
-//! | | The operation's own instructions. They write nothing that others can see. | |
-//! | | The commit: one store. | |
-//! | 30 | Behind the commit. Nothing aborts from here on, the counter is added to. | |
-//! | [`END`] | The end, to which every refusal jumps too. | |
-//! | 50 | The descriptor: version, flags, start, length, abort address. | `__rseq_cs` |
-//! | | The signature, which the kernel demands in front of an abort address. | `.text.rseq_abort` |
-//! | [`ABORT`] | Where the kernel continues an aborted thread: says "not done", jumps to the end. | |
+//! Labels are numbers, because a function that is inlined twice must not have a name twice. The
+//! thread's area is at `fs:[offset]`.
 //!
-//! The thread's area is at `fs:[offset]`.
+//! `uslub-models` includes this file and `copy.rs`, so they depend on no other file. It reads each
+//! use of [`sequence`]: one instruction or part a line.
 
-/// Label of a sequence's end: `jz {end}f`.
+/// Label of the end, as in `jz {end}f`.
 pub(crate) const END: u32 = 60;
-/// Label of a sequence's abort address.
+/// Label of the abort address.
 pub(crate) const ABORT: u32 = 40;
 
 /// The descriptor of a sequence from label 20 to 30, and its abort address. An abort, or a jump to
@@ -47,13 +49,16 @@ macro_rules! descriptor {
     };
 }
 
-/// A sequence of the given instructions, of which `commit` is the last that an abort can prevent.
-/// They find the CPU's region in `{region}`. `unregistered` is where threads without an area jump
-/// to. `abort` is an instruction that makes the result "not done"; without it, the result must have
-/// this value from the start.
+/// A sequence: its instructions, which find the CPU's region in `{region}`, and its commit.
 ///
-/// `registers` hold the area's offset, the index's offset, the table, and the descriptor's address
-/// in turn. Only the index's may be `{region}`, and only bulks, which need many registers, say it.
+/// | part | what |
+/// |---|---|
+/// | `registers` | Hold the area's offset, the index's offset, the table, the descriptor's address. |
+/// | `unregistered` | Where a thread that is not registered goes. |
+/// | `after` | One instruction behind the commit. |
+/// | `abort` | Makes the result "not done". Without it, that is the result from the start. |
+///
+/// Only bulks name their `registers`, because some of these have a second use there.
 macro_rules! sequence {
     (unregistered: $($rest:tt)*) => {
         sequence!(

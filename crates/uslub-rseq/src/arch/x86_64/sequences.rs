@@ -8,14 +8,16 @@
 use core::arch::asm;
 use core::arch::x86_64::__cpuid;
 
-use crate::wide::WIDE;
+use crate::wide::{WIDE, vector_asm};
 use crate::{Area, Offers, SHEAF_BYTES};
 use copy::*;
 use protocol::{ABORT, END, sequence};
 
-// Macros for `wide.rs` too.
 pub(crate) mod copy;
 pub(crate) mod protocol;
+
+/// Bytes from which on a copy may use registers of 32 bytes in the way of `large_blocks`.
+pub(crate) const LARGE: usize = 1024;
 
 /// Prefetches the cache line of an address that is about to be written. Any address will do.
 #[inline]

@@ -7,6 +7,7 @@ use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::sequences::LARGE;
 use crate::sequences::copy::*;
 use crate::sequences::protocol::{ABORT, END, sequence};
 use crate::{Area, SHEAF_BYTES};
@@ -37,6 +38,23 @@ fn has_avx2() -> bool {
         && __cpuid(0).eax >= 7
         && __cpuid_count(7, 0).ebx & AVX2 != 0
 }
+
+/// `asm!` with operands, which may change all vector registers: `vzeroupper` clears the upper
+/// halves of all 16.
+macro_rules! vector_asm {
+    ($($part:tt)*) => {
+        core::arch::asm!(
+            $($part)*
+            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+            out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+            out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+            out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+            options(nostack),
+        )
+    };
+}
+
+pub(crate) use vector_asm;
 
 /// Checks the addresses in a register. The distance of each from the first permitted address, in
 /// ymm4, counts as two numbers of 32 bits. The maxima of all distances, and of the last permitted
