@@ -1,12 +1,39 @@
 //! An interpreter of the restartable sequences: it parses the assembly of `uslub-rseq` and executes
 //! it step by step. `explore` runs several threads with it.
 //!
-//! The parser reads the source text itself, so a change of the sequences changes the model. It
-//! knows only the instructions that the sequences use, and panics at any other instruction.
+//! The parser reads the source text itself, and the compiler expands the macros in it. So a change
+//! of the sequences changes the model. The parser knows only the instructions that the sequences
+//! use, and panics at any other instruction.
 
 use std::collections::BTreeMap;
 
+#[path = "../../uslub-rseq/src/arch/x86_64/copy.rs"]
+mod copy;
+#[path = "../../uslub-rseq/src/arch/x86_64/protocol.rs"]
+mod protocol;
+
+use copy::*;
+use protocol::{ABORT, END, sequence};
+
 const SOURCE: &str = include_str!("../../uslub-rseq/src/arch/x86_64/sequences.rs");
+/// Sequences without and with registers of their own, as the compiler expands them.
+const SEQUENCES: [&str; 2] = [
+    sequence!(
+        unregistered: "<unregistered>",
+        ["<code>"],
+        commit: "<commit>",
+        after: "<after>",
+        abort: "<abort>",
+    ),
+    sequence!(
+        registers: "<area>", "<index>", "<table>", "<descriptor>",
+        unregistered: "<unregistered>",
+        ["<code>"],
+        commit: "<commit>",
+        after: "<after>",
+        abort: "<abort>",
+    ),
+];
 
 /// An address or a value of an operand.
 #[derive(Clone, Debug)]
@@ -76,15 +103,32 @@ fn text_between<'a>(text: &'a str, start: &str, end: &str) -> &'a str {
     &text[..text.find(end).unwrap_or_else(|| panic!("no {end}"))]
 }
 
-fn quoted(text: &str) -> impl Iterator<Item = String> {
-    let lines = text.lines().map(str::trim).filter(|l| !l.starts_with("//"));
-    lines.filter_map(|l| {
-        if l.starts_with("copy!()") {
-            return Some("copy".to_owned());
-        }
-        let l = l.strip_prefix('"')?;
-        Some(l[..l.find('"')?].trim_end_matches("\\n").to_owned())
-    })
+/// The assembler's text of a function's sequence.
+fn assembled(function: &str) -> String {
+    let function = text_between(SOURCE, &format!("pub unsafe fn {function}"), "\n}\n");
+    let call = text_between(function, "sequence!(", "\n            ),");
+    let mut parts = BTreeMap::from([("abort", String::new())]);
+    let lines = call.lines().map(|l| l.trim().trim_end_matches(','));
+    for line in lines.filter(|l| !l.starts_with("//")) {
+        let (part, text) = line.split_once(": ").unwrap_or(("code", line));
+        let text = match text {
+            "copy!()" => copy!(),
+            "room!()" => room!(),
+            "[" | "]" | "" => continue,
+            quoted => quoted.trim_matches('"'),
+        };
+        *parts.entry(part).or_default() += &(text.replace("\\n", "\n") + "\n");
+    }
+    let registers = parts.remove("registers");
+    let mut sequence = SEQUENCES[usize::from(registers.is_some())].to_owned();
+    let names = ["area", "index", "table", "descriptor"];
+    let registers = registers.iter().flat_map(|r| r.trim().split("\", \""));
+    parts.extend(names.into_iter().zip(registers.map(str::to_owned)));
+    for (part, text) in parts {
+        sequence = sequence.replace(&format!("<{part}>"), text.trim_end());
+    }
+    let sequence = sequence.replace("{end}", &END.to_string());
+    sequence.replace("{abort}", &ABORT.to_string())
 }
 
 struct Reader<'a> {
@@ -208,29 +252,11 @@ impl Program {
     /// If the function is missing in the source, or has an unknown instruction.
     pub fn read(function: &str, constants: &[(&str, u64)]) -> Self {
         let constants = constants.iter().copied().collect();
-        let start = format!("pub unsafe fn {function}");
-        let body = text_between(SOURCE, &start, "descriptor!(");
-        let asm = &body[body.find("asm!(").expect("its asm")..];
-        // The code of an abort, after the end.
-        let abort = text_between(
-            text_between(SOURCE, &start, "options("),
-            "descriptor!(",
-            "),",
-        );
-        let abort = ["end", "40:"]
-            .map(str::to_owned)
-            .into_iter()
-            .chain(quoted(abort))
-            .chain(["jmp 60b".to_owned()]);
-        let copy: Vec<_> = quoted(text_between(SOURCE, "macro_rules! copy {", "\n}\n")).collect();
-        let lines = quoted(asm).flat_map(|line| {
-            if line == "copy" {
-                copy.clone()
-            } else {
-                vec![line]
-            }
-        });
-        let lines = lines.chain(abort);
+        // The code of an abort follows the end.
+        let text = assembled(function).replace(".pushsection .text.rseq_abort", "end\n.");
+        let lines = text
+            .lines()
+            .filter(|l| !l.is_empty() && !l.starts_with('.'));
         let mut reader = Reader {
             constants: &constants,
             registers: Vec::new(),
@@ -241,7 +267,7 @@ impl Program {
                 labels.insert(label.to_owned(), instructions.len());
                 continue;
             }
-            let (name, rest) = line.split_once(' ').unwrap_or((&line, ""));
+            let (name, rest) = line.split_once(' ').unwrap_or((line, ""));
             let is_jump = name.starts_with('j');
             let operands = if is_jump {
                 jumps.push((
@@ -266,8 +292,8 @@ impl Program {
         Self {
             registers: reader.registers,
             restartable: (labels["20"], labels["30"]),
-            abort: labels["40"],
-            end: labels["60"],
+            abort: labels[&ABORT.to_string()],
+            end: labels[&END.to_string()],
             instructions,
         }
     }

@@ -377,7 +377,7 @@ impl Sequences {
             Operation::Push(object) => values.push(("object", *object)),
             // The registers at the start of the bulk sequences.
             Operation::PopMany(n) => values.extend([
-                ("word", AREA),
+                ("spare", AREA),
                 ("from", TABLE),
                 ("to", buffer),
                 ("bytes", 8 * n),
@@ -389,7 +389,7 @@ impl Sequences {
                 }
                 let n = objects.len() as u64;
                 values.extend([
-                    ("word", AREA),
+                    ("spare", AREA),
                     ("to", TABLE),
                     ("from", buffer),
                     ("bytes", 8 * n),

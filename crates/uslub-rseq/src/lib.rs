@@ -15,7 +15,8 @@
 //! 3. reads one word of the region and computes its new value,
 //! 4. commits by storing that word, as its last instruction.
 //!
-//! The counter of the operation is added to after the commit, outside of the sequence.
+//! The counter of the operation is added to after the commit, outside of the sequence. Steps 1, 2
+//! and 4 are written once for each architecture: the macro `sequence` of `protocol.rs`.
 //!
 //! An aborted operation returns "not done" and is not repeated: the caller takes its slow path. So
 //! a debugger that single-steps aborts a sequence once, not for ever. A remote stop replaces a
@@ -33,7 +34,8 @@
 
 #![no_std]
 
-// A folder an architecture, with the same modules in each; `none` has what the others lack.
+// A folder an architecture, with the same modules in each; `none` has what the others lack. Where
+// there are sequences, `protocol.rs` is a part of `sequences.rs`.
 #[cfg_attr(target_arch = "x86_64", path = "arch/x86_64/sequences.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "arch/aarch64/sequences.rs")]
 #[cfg_attr(

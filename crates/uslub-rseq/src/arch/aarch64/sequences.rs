@@ -1,9 +1,4 @@
-//! The sequences for aarch64.
-//!
-//! Labels: 20 is the start, 30 follows the commit, 40 is the abort address (behind the signature
-//! that the kernel checks), 50 is the descriptor, 60 is the end. The thread's area lies `area`
-//! bytes from `tpidr_el0`. In the area, `cpu_id` is at byte 4, negative if the thread is not
-//! registered. The descriptor's address is at byte 8.
+//! The sequences for aarch64. `protocol.rs` has what all have in common.
 //!
 //! Differences from x86-64:
 //!
@@ -19,6 +14,9 @@
 use core::arch::asm;
 
 use crate::{Area, Offers, SHEAF_BYTES};
+use protocol::{END, region, registered, sequence};
+
+mod protocol;
 
 /// Which offers pay off on this processor: none, because no gain is known on aarch64.
 pub fn offers() -> Offers {
@@ -38,62 +36,29 @@ pub fn fetch(address: *const u8) {
     }
 }
 
-/// The descriptor and the abort address of a sequence; an abort continues at label 60.
-macro_rules! descriptor {
-    () => {
-        concat!(
-            ".pushsection __rseq_cs, \"aw\"\n",
-            ".balign 32\n",
-            "50:\n",
-            ".long 0, 0\n",
-            ".quad 20b, 30b - 20b, 40f\n",
-            ".popsection\n",
-            ".pushsection .text.rseq_abort, \"ax\"\n",
-            ".balign 4\n",
-            ".inst 0xd428bc00\n",
-            "40:\n",
-            "b 60b\n",
-            ".popsection\n",
-        )
-    };
-}
-
-/// Checks that the thread is registered and publishes the descriptor. Afterwards `thread` holds the
-/// thread pointer.
-macro_rules! publish {
-    () => {
-        concat!(
-            "mrs {thread}, tpidr_el0\n",
-            "add {top}, {thread}, {area}\n",
-            "ldr {word:w}, [{top}, #4]\n",
-            "tbnz {word:w}, #31, 60f\n",
-            "adrp {word}, 50f\n",
-            "add {word}, {word}, :lo12:50f\n",
-            "str {word}, [{top}, #8]\n",
-        )
-    };
-}
-
-/// Loads the running CPU's region into `word`.
-macro_rules! region {
-    () => {
-        concat!(
-            "ldr {top:w}, [{thread}, {index}]\n",
-            "ldr {word}, [{table}, {top}, lsl #3]\n",
-        )
-    };
-}
-
-/// Adds a number to the word at address `word`, atomically with other CPUs. Changes `top` and
+/// Adds a number to the word at address `region`, atomically with other CPUs. Changes `top` and
 /// `thread`.
-macro_rules! count {
+macro_rules! add_to_word {
     ($n:literal) => {
         concat!(
             "35:\n",
-            "ldxr {top}, [{word}]\n",
-            concat!("add {top}, {top}, ", $n, "\n"),
-            "stxr {thread:w}, {top}, [{word}]\n",
+            "ldxr {top}, [{region}]\n",
+            "add {top}, {top}, ",
+            $n,
+            "\n",
+            "stxr {thread:w}, {top}, [{region}]\n",
             "cbnz {thread:w}, 35b\n",
+        )
+    };
+}
+
+/// Adds a number to the slot's counter in the region.
+macro_rules! count {
+    ($n:literal) => {
+        concat!(
+            "add {region}, {region}, {slot}\n",
+            "add {region}, {region}, {count}\n",
+            add_to_word!($n),
         )
     };
 }
@@ -112,28 +77,24 @@ pub unsafe fn pop<const COUNT: usize>(area: &Area, table: *mut u8, slot: usize) 
     // region, and a counter.
     unsafe {
         asm!(
-            publish!(),
-            "20:",
-            region!(),
-            "ldr {top}, [{word}, {slot}]",
-            "ldr {thread}, [{top}]",
-            "cbz {thread}, 60f",
-            "sub {top}, {top}, #8",
-            "str {top}, [{word}, {slot}]",
-            "30:",
-            "mov {object}, {thread}",
-            "add {word}, {word}, {slot}",
-            "add {word}, {word}, {count}",
-            count!("#1"),
-            "60:",
-            descriptor!(),
+            sequence!(
+                [
+                    "ldr {top}, [{region}, {slot}]",
+                    "ldr {thread}, [{top}]",
+                    "cbz {thread}, {end}f",
+                    "sub {top}, {top}, #8",
+                ],
+                commit: "str {top}, [{region}, {slot}]",
+                after: "mov {object}, {thread}", count!("#1"),
+            ),
+            end = const END,
             area = in(reg) area.offset,
             index = in(reg) area.index_offset,
             table = in(reg) table,
             slot = in(reg) slot,
             count = in(reg) COUNT,
             thread = out(reg) _,
-            word = out(reg) _,
+            region = out(reg) _,
             top = out(reg) _,
             object = inout(reg) core::ptr::null_mut::<u8>() => object,
             out("x16") _,
@@ -162,22 +123,18 @@ pub unsafe fn push<const COUNT: usize>(
     // SAFETY: as in `pop`. The word behind the top becomes part of the sheaf at the commit.
     unsafe {
         asm!(
-            publish!(),
-            "20:",
-            region!(),
-            "ldr {top}, [{word}, {slot}]",
-            "add {top}, {top}, #8",
-            "tst {top}, #{mask}",
-            "b.eq 60f",
-            "str {object}, [{top}]",
-            "str {top}, [{word}, {slot}]",
-            "30:",
-            "mov {done:w}, #1",
-            "add {word}, {word}, {slot}",
-            "add {word}, {word}, {count}",
-            count!("#1"),
-            "60:",
-            descriptor!(),
+            sequence!(
+                [
+                    "ldr {top}, [{region}, {slot}]",
+                    "add {top}, {top}, #8",
+                    "tst {top}, #{mask}",
+                    "b.eq {end}f",
+                    "str {object}, [{top}]",
+                ],
+                commit: "str {top}, [{region}, {slot}]",
+                after: "mov {done:w}, #1", count!("#1"),
+            ),
+            end = const END,
             area = in(reg) area.offset,
             index = in(reg) area.index_offset,
             table = in(reg) table,
@@ -186,7 +143,7 @@ pub unsafe fn push<const COUNT: usize>(
             object = in(reg) object,
             mask = const SHEAF_BYTES - 1,
             thread = out(reg) _,
-            word = out(reg) _,
+            region = out(reg) _,
             top = out(reg) _,
             done = inout(reg) 0usize => done,
             out("x16") _,
@@ -209,17 +166,16 @@ pub unsafe fn exchange(area: &Area, table: *mut u8, slot: usize, old: usize, new
     // SAFETY: as in `pop`.
     unsafe {
         asm!(
-            publish!(),
-            "20:",
-            region!(),
-            "ldr {top}, [{word}, {slot}]",
-            "cmp {top}, {old}",
-            "b.ne 60f",
-            "str {new}, [{word}, {slot}]",
-            "30:",
-            "mov {done:w}, #1",
-            "60:",
-            descriptor!(),
+            sequence!(
+                [
+                    "ldr {top}, [{region}, {slot}]",
+                    "cmp {top}, {old}",
+                    "b.ne {end}f",
+                ],
+                commit: "str {new}, [{region}, {slot}]",
+                after: "mov {done:w}, #1",
+            ),
+            end = const END,
             area = in(reg) area.offset,
             index = in(reg) area.index_offset,
             table = in(reg) table,
@@ -227,7 +183,7 @@ pub unsafe fn exchange(area: &Area, table: *mut u8, slot: usize, old: usize, new
             old = in(reg) old,
             new = in(reg) new,
             thread = out(reg) _,
-            word = out(reg) _,
+            region = out(reg) _,
             top = out(reg) _,
             done = inout(reg) 0usize => done,
             out("x16") _,
@@ -250,17 +206,15 @@ pub unsafe fn add(area: &Area, table: *mut u8, at: usize, n: usize, stopped: *mu
     // SAFETY: as in `pop`. No sequence is needed: an exclusive pair adds on whichever CPU.
     unsafe {
         asm!(
-            "mrs {thread}, tpidr_el0",
-            "add {top}, {thread}, {area}",
-            "ldr {word:w}, [{top}, #4]",
-            "tbnz {word:w}, #31, 60f",
+            registered!(),
             region!(),
-            "cmp {word}, {stopped}",
-            "b.eq 60f",
-            "add {word}, {word}, {at}",
-            count!("{n}"),
+            "cmp {region}, {stopped}",
+            "b.eq {end}f",
+            "add {region}, {region}, {at}",
+            add_to_word!("{n}"),
             "mov {done:w}, #1",
             "60:",
+            end = const END,
             area = in(reg) area.offset,
             index = in(reg) area.index_offset,
             table = in(reg) table,
@@ -268,7 +222,7 @@ pub unsafe fn add(area: &Area, table: *mut u8, at: usize, n: usize, stopped: *mu
             n = in(reg) n,
             stopped = in(reg) stopped,
             thread = out(reg) _,
-            word = out(reg) _,
+            region = out(reg) _,
             top = out(reg) _,
             done = inout(reg) 0usize => done,
             options(nostack),
@@ -321,30 +275,26 @@ pub unsafe fn pop_many<const COUNT: usize, const CAPACITY: usize>(
     // SAFETY: as in `pop`. The objects are copied to `out`, which has room for them.
     unsafe {
         asm!(
-            publish!(),
-            "20:",
-            region!(),
-            "ldr {top}, [{word}, {slot}]",
-            // Bytes in the sheaf: its top less the top of the empty sheaf. A sentinel's capacity is
-            // 0, so it has no bytes.
-            "and {from}, {top}, #-{window}",
-            "ldrh {thread:w}, [{from}, #{capacity}]",
-            "and {from}, {top}, #{window} - 1",
-            "add {from}, {from}, {thread}, lsl #3",
-            "sub {from}, {from}, #{window} - 8",
-            "cmp {from}, {bytes}",
-            "b.lo 60f",
-            "sub {top}, {top}, {bytes}",
-            "add {from}, {top}, #8",
-            copy!(),
-            "str {top}, [{word}, {slot}]",
-            "30:",
-            "mov {done:w}, #1",
-            "add {word}, {word}, {slot}",
-            "add {word}, {word}, {count}",
-            count!("{n}"),
-            "60:",
-            descriptor!(),
+            sequence!(
+                [
+                    "ldr {top}, [{region}, {slot}]",
+                    // Bytes in the sheaf: its top less the top of the empty sheaf. A sentinel's
+                    // capacity is 0, so it has no bytes.
+                    "and {from}, {top}, #-{window}",
+                    "ldrh {thread:w}, [{from}, #{capacity}]",
+                    "and {from}, {top}, #{window} - 1",
+                    "add {from}, {from}, {thread}, lsl #3",
+                    "sub {from}, {from}, #{window} - 8",
+                    "cmp {from}, {bytes}",
+                    "b.lo {end}f",
+                    "sub {top}, {top}, {bytes}",
+                    "add {from}, {top}, #8",
+                    copy!(),
+                ],
+                commit: "str {top}, [{region}, {slot}]",
+                after: "mov {done:w}, #1", count!("{n}"),
+            ),
+            end = const END,
             area = in(reg) area.offset,
             index = in(reg) area.index_offset,
             table = in(reg) table,
@@ -356,7 +306,7 @@ pub unsafe fn pop_many<const COUNT: usize, const CAPACITY: usize>(
             window = const SHEAF_BYTES,
             capacity = const CAPACITY,
             thread = out(reg) _,
-            word = out(reg) _,
+            region = out(reg) _,
             top = out(reg) _,
             from = out(reg) _,
             done = inout(reg) 0usize => done,
@@ -388,25 +338,21 @@ pub unsafe fn push_many<const COUNT: usize>(
     // SAFETY: as in `push`. The words behind the top become part of the sheaf at the commit.
     unsafe {
         asm!(
-            publish!(),
-            "20:",
-            region!(),
-            "ldr {top}, [{word}, {slot}]",
-            "and {to}, {top}, #{window} - 1",
-            "add {to}, {to}, {bytes}",
-            "cmp {to}, #{window}",
-            "b.hs 60f",
-            "add {to}, {top}, #8",
-            "add {top}, {top}, {bytes}",
-            copy!(),
-            "str {top}, [{word}, {slot}]",
-            "30:",
-            "mov {done:w}, #1",
-            "add {word}, {word}, {slot}",
-            "add {word}, {word}, {count}",
-            count!("{n}"),
-            "60:",
-            descriptor!(),
+            sequence!(
+                [
+                    "ldr {top}, [{region}, {slot}]",
+                    "and {to}, {top}, #{window} - 1",
+                    "add {to}, {to}, {bytes}",
+                    "cmp {to}, #{window}",
+                    "b.hs {end}f",
+                    "add {to}, {top}, #8",
+                    "add {top}, {top}, {bytes}",
+                    copy!(),
+                ],
+                commit: "str {top}, [{region}, {slot}]",
+                after: "mov {done:w}, #1", count!("{n}"),
+            ),
+            end = const END,
             area = in(reg) area.offset,
             index = in(reg) area.index_offset,
             table = in(reg) table,
@@ -417,7 +363,7 @@ pub unsafe fn push_many<const COUNT: usize>(
             count = in(reg) COUNT,
             window = const SHEAF_BYTES,
             thread = out(reg) _,
-            word = out(reg) _,
+            region = out(reg) _,
             top = out(reg) _,
             to = out(reg) _,
             done = inout(reg) 0usize => done,

@@ -3,12 +3,13 @@
 //! They are off until [`move_wide`] turns them on; it may turn them on or off at any time. Both
 //! states give the same results: without the registers, functions here do nothing and say so.
 
-use core::arch::asm;
 use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::sequences::{LARGE, descriptor, large_blocks};
+use crate::sequences::LARGE;
+use crate::sequences::copy::*;
+use crate::sequences::protocol::{ABORT, END, sequence};
 use crate::{Area, SHEAF_BYTES};
 
 /// Objects in a block: two registers of 32 bytes.
@@ -38,6 +39,23 @@ fn has_avx2() -> bool {
         && __cpuid_count(7, 0).ebx & AVX2 != 0
 }
 
+/// `asm!` with operands, which may change all vector registers: `vzeroupper` clears the upper
+/// halves of all 16.
+macro_rules! vector_asm {
+    ($($part:tt)*) => {
+        core::arch::asm!(
+            $($part)*
+            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+            out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+            out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+            out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+            options(nostack),
+        )
+    };
+}
+
+pub(crate) use vector_asm;
+
 /// Checks the addresses in a register. The distance of each from the first permitted address, in
 /// ymm4, counts as two numbers of 32 bits. The maxima of all distances, and of the last permitted
 /// address's distance, are kept in ymm6 and ymm7 in turn. Those of registers of 16 bytes, which
@@ -51,6 +69,19 @@ macro_rules! seen {
     };
     ("ymm1") => {
         concat!("vpsubq ymm1, ymm1, ymm4\n", "vpmaxud ymm7, ymm7, ymm1\n",)
+    };
+}
+
+/// Moves a piece as `plain` does, and checks it.
+macro_rules! checked {
+    (8) => {
+        vector_move!(8, "", seen)
+    };
+    (16) => {
+        vector_move!(16, "", seen)
+    };
+    (32) => {
+        concat!(vector_move!(16, "", seen), vector_move!(16, " + 16", seen))
     };
 }
 
@@ -80,123 +111,69 @@ pub unsafe fn push_many_checked<const COUNT: usize>(
     let left: usize;
     // SAFETY: as in `push_many`; the processor has the registers.
     unsafe {
-        asm!(
+        vector_asm!(
             "vmovq xmm4, {top}",
             "vmovq xmm5, {most}",
-            "cmp dword ptr fs:[{word} + 4], 0",
-            "js 60f",
-            "lea {top}, [rip + 50f]",
-            "mov fs:[{word} + 8], {top}",
-            "20:",
-            "mov {region:e}, fs:[{region}]",
-            "mov {region}, [{to} + {region} * 8]",
-            "add {region}, {slot}",
-            "mov {top}, [{region}]",
-            "mov {word:e}, {top:e}",
-            "and {word:e}, {window} - 1",
-            "add {word}, {bytes}",
-            "cmp {word}, {window}",
-            "jae 60f",
-            "lea {to}, [{top} + 8]",
-            "add {top}, {bytes}",
-            "vpbroadcastq ymm4, xmm4",
-            "vpbroadcastq ymm5, xmm5",
-            "vmovdqa ymm6, ymm5",
-            "vmovdqa ymm7, ymm5",
-            "cmp {bytes}, {large}",
-            "jae 21f",
-            // As in `copy`: a later load finds its bytes in one store.
-            "test {bytes:l}, 56",
-            "jz 25f",
-            "test {bytes:l}, 8",
-            "jz 22f",
-            "vmovddup xmm0, qword ptr [{from}]",
-            "vmovlps qword ptr [{to}], xmm0",
-            seen!("xmm0"),
-            "add {from}, 8",
-            "add {to}, 8",
-            "22:",
-            "test {bytes:l}, 16",
-            "jz 23f",
-            "vmovups xmm0, [{from}]",
-            "vmovups [{to}], xmm0",
-            seen!("xmm0"),
-            "add {from}, 16",
-            "add {to}, 16",
-            "23:",
-            "test {bytes:l}, 32",
-            "jz 25f",
-            "vmovups xmm0, [{from}]",
-            "vmovups [{to}], xmm0",
-            seen!("xmm0"),
-            "vmovups xmm0, [{from} + 16]",
-            "vmovups [{to} + 16], xmm0",
-            seen!("xmm0"),
-            "add {from}, 32",
-            "add {to}, 32",
-            "jmp 25f",
-            "21:",
-            large_blocks!(seen),
-            "jmp 26f",
-            ".p2align 6",
-            "25:",
-            // `bytes` counts from a negative number up to 0 and is the index too. With one more
-            // instruction the loop would exceed what the processor can fetch.
-            "and {bytes}, -64",
-            "add {from}, {bytes}",
-            "add {to}, {bytes}",
-            "neg {bytes}",
-            "24:",
-            "vmovups ymm0, [{from} + {bytes}]",
-            "vmovups [{to} + {bytes}], ymm0",
-            seen!("ymm0"),
-            "vmovups ymm1, [{from} + {bytes} + 32]",
-            "vmovups [{to} + {bytes} + 32], ymm1",
-            seen!("ymm1"),
-            "add {bytes}, 64",
-            "jnz 24b",
-            "26:",
-            // No distance exceeds the last permitted one, whose high half is 0.
-            "vpmaxud ymm6, ymm6, ymm7",
-            "vpxor ymm6, ymm6, ymm5",
-            "vptest ymm6, ymm6",
-            "vzeroupper",
-            "jnz 40f",
-            "mov [{region}], {top}",
-            "30:",
-            "add [{region} + {count}], {n}",
-            "60:",
-            descriptor!("mov {bytes:e}, 1"),
-            word = inout(reg) area.offset => _,
+            sequence!(
+                // As in `pop_many`.
+                registers: "{spare}", "{region}", "{to}", "{top}",
+                unregistered: "{end}f",
+                [
+                    room!(),
+                    "vpbroadcastq ymm4, xmm4",
+                    "vpbroadcastq ymm5, xmm5",
+                    "vmovdqa ymm6, ymm5",
+                    "vmovdqa ymm7, ymm5",
+                    "cmp {bytes}, {large}",
+                    "jae 28f",
+                    small_pieces!(checked, none: "25f", last: "25f"),
+                    "jmp 25f",
+                    "28:",
+                    large_blocks!(seen),
+                    "jmp 26f",
+                    ".p2align 6",
+                    "25:",
+                    // `bytes` counts from a negative number up to 0 and is the index too. With one
+                    // more instruction the loop would exceed what the processor can fetch.
+                    "and {bytes}, -64",
+                    "add {from}, {bytes}",
+                    "add {to}, {bytes}",
+                    "neg {bytes}",
+                    "24:",
+                    "vmovups ymm0, [{from} + {bytes}]",
+                    "vmovups [{to} + {bytes}], ymm0",
+                    seen!("ymm0"),
+                    "vmovups ymm1, [{from} + {bytes} + 32]",
+                    "vmovups [{to} + {bytes} + 32], ymm1",
+                    seen!("ymm1"),
+                    "add {bytes}, 64",
+                    "jnz 24b",
+                    "26:",
+                    // No distance exceeds the last permitted one, whose high half is 0.
+                    "vpmaxud ymm6, ymm6, ymm7",
+                    "vpxor ymm6, ymm6, ymm5",
+                    "vptest ymm6, ymm6",
+                    "vzeroupper",
+                    "jnz {abort}f",
+                ],
+                commit: "mov [{region}], {top}",
+                after: "add [{region} + {count}], {n}",
+                abort: "mov {bytes:e}, 1",
+            ),
+            spare = inout(reg) area.offset => _,
             region = inout(reg) area.index_offset => _,
             to = inout(reg) table => _,
             slot = in(reg) slot,
             from = inout(reg) objects.as_ptr() => _,
             bytes = inout(reg) objects.len() * 8 => left,
             n = in(reg) objects.len(),
+            end = const END,
+            abort = const ABORT,
             window = const SHEAF_BYTES,
             count = const COUNT,
             top = inout(reg) first => _,
             most = in(reg) most,
             large = const LARGE,
-            // All upper halves are cleared.
-            out("xmm0") _,
-            out("xmm1") _,
-            out("xmm2") _,
-            out("xmm3") _,
-            out("xmm4") _,
-            out("xmm5") _,
-            out("xmm6") _,
-            out("xmm7") _,
-            out("xmm8") _,
-            out("xmm9") _,
-            out("xmm10") _,
-            out("xmm11") _,
-            out("xmm12") _,
-            out("xmm13") _,
-            out("xmm14") _,
-            out("xmm15") _,
-            options(nostack),
         );
     }
     Some(left == 0)
@@ -216,7 +193,7 @@ pub fn write_at(base: *mut u8, offsets: &[u32], out: &mut [*mut u8]) -> bool {
     // SAFETY: blocks follow one another from the start, and the last one ends with `out`. All lie
     // within `out`, and `offsets` is at least as long. The processor has the registers.
     unsafe {
-        asm!(
+        vector_asm!(
             "vmovq xmm0, {base}",
             "vpbroadcastq ymm0, xmm0",
             "test {blocks}, {blocks}",
@@ -246,24 +223,6 @@ pub fn write_at(base: *mut u8, offsets: &[u32], out: &mut [*mut u8]) -> bool {
             blocks = inout(reg) blocks => _,
             last_from = in(reg) offsets.as_ptr().add(last),
             last_to = in(reg) out.as_mut_ptr().add(last),
-            // All upper halves are cleared.
-            out("xmm0") _,
-            out("xmm1") _,
-            out("xmm2") _,
-            out("xmm3") _,
-            out("xmm4") _,
-            out("xmm5") _,
-            out("xmm6") _,
-            out("xmm7") _,
-            out("xmm8") _,
-            out("xmm9") _,
-            out("xmm10") _,
-            out("xmm11") _,
-            out("xmm12") _,
-            out("xmm13") _,
-            out("xmm14") _,
-            out("xmm15") _,
-            options(nostack),
         );
     }
     true
