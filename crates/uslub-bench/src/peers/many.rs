@@ -11,10 +11,10 @@ use super::row::{Aim, PeerRow, Rounds};
 use super::{More, Peers, Section};
 use crate::bench::Bench;
 use crate::bulks::Places;
-use crate::chart::Chart;
 use crate::error::Failure;
 use crate::floor::{FLOOR, Floor};
 use crate::linux::{self, Pinned};
+use crate::output::Chart;
 use crate::quiet::nanoseconds_a_step;
 use crate::strategy::Strategy;
 
@@ -93,8 +93,13 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
             bulk.note = format!("DPDK's mempool, pinned and inlined, elsewhere: {limit} ns");
         }
         let pooled = pool.as_ref().map(|_| beside(n, &all));
-        let of_pool = pooled.as_ref().and_then(|row| row.best);
-        let figures = [malloc.best, malloc.ours, bulk.ours, of_pool];
+        let of_pool = pooled.as_ref().and_then(|row| row.figures.best);
+        let figures = [
+            malloc.figures.best,
+            malloc.figures.ours,
+            bulk.figures.ours,
+            of_pool,
+        ];
         for (line, figure) in lines.iter_mut().zip(figures) {
             line.push((n as f64, figure.unwrap_or(f64::NAN)));
         }

@@ -15,13 +15,13 @@
 mod mixed;
 mod world;
 
+use super::Row;
 use crate::bench::Bench;
-use crate::chart::Chart;
 use crate::error::Failure;
 use crate::goal::Goal;
 use crate::linux::Pinned;
 use crate::measure::Sample;
-use crate::row::Row;
+use crate::output::Chart;
 
 use mixed::Mixed;
 use world::{Load, Play, World};

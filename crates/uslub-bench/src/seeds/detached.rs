@@ -10,19 +10,17 @@ use std::cell::RefCell;
 
 use crate::bench::Bench;
 use crate::bulks::{Places, at_once, at_once_unchecked, one_by_one, sequences};
-use crate::chart::Chart;
 use crate::error::Failure;
 use crate::floor::{FLOOR, Floor};
 use crate::goal::{Goal, signed};
 use crate::kernel;
 use crate::linux::{self, Pinned, Slub};
 use crate::measure::Sample;
+use crate::output::{Chart, Words};
 use crate::pace;
-use crate::report::{SeedReport, Table};
-use crate::row::Row;
 use crate::strategy::Strategy;
 
-use super::worst_case;
+use super::{Row, Section, worst_case};
 
 /// Bytes of an object.
 const SIZE: usize = 256;
@@ -51,10 +49,10 @@ const REPORTED: [(usize, f64, f64, f64); 14] = [
 ];
 
 /// Measures the seed.
-pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
+pub fn run(bench: &Bench) -> Result<Section, Failure> {
     let _pinned = Pinned::to_the_last()?;
     let slub = linux::steady()?;
-    let mut own = Table::new(&["bulk", "before", "after", "improved"]);
+    let mut own = Words::new(&["bulk", "before", "after", "improved"]);
     for (n, before, after, gain) in REPORTED {
         own.push(&[
             n.to_string(),
@@ -72,10 +70,10 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
         charts.push(bulks(bench, slub, setting, name, &mut rows)?);
     }
     charts.push(worst_case::run(bench, slub, &mut rows)?);
-    Ok(SeedReport {
-        seed: 2,
+    Ok(Section {
+        name: "Seed 2",
         title: "Bulk calls and the detached freelist",
-        source: "slub: optimize bulk slowpath free by detached freelist (2015)",
+        source: Some("slub: optimize bulk slowpath free by detached freelist (2015)"),
         about: "Network and storage code frees objects by the dozen. Freed one by one, each pays for its own update of the \
                 slab it came from. Here a whole array goes to the CPU's sheaf in one step; what does not fit is sorted \
                 by slab first, and each slab is updated once for all of its objects.",
@@ -85,7 +83,7 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
              is the two restartable sequences of bulk calls on a stack that is large enough, and nothing else. Of everybody's bulks, but not of \
              the worst case's, those count during which the core was least shared."
         ),
-        own,
+        own: Some(own),
         rows,
         charts,
     })

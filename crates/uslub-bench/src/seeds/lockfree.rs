@@ -14,16 +14,15 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use uslub_core::Gfp;
 use uslub_linux::Linux;
 
+use super::{Row, Section};
 use crate::bench::Bench;
-use crate::chart::Chart;
 use crate::dice::Dice;
 use crate::error::Failure;
 use crate::goal::Goal;
 use crate::linux::{self, Pinned, Slub};
 use crate::measure::{Sample, nanoseconds};
-use crate::report::{SeedReport, Table};
+use crate::output::{Chart, Words};
 use crate::ring::{Ring, wait_until};
-use crate::row::Row;
 use crate::strategy::Strategy;
 use crate::threads::joined;
 
@@ -61,9 +60,9 @@ const MEETINGS: [(usize, &str); 2] = [
 const REPORTED: [(f64, f64); 3] = [(35.9, 31.9), (30.8, 27.9), (29.9, 28.8)];
 
 /// Measures the seed.
-pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
+pub fn run(bench: &Bench) -> Result<Section, Failure> {
     let slub = linux::steady()?;
-    let mut own = Table::new(&[
+    let mut own = Words::new(&[
         "run of hackbench 200 process 200",
         "before",
         "after",
@@ -131,10 +130,10 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
     let groups = Chart::bars("The hackbench shape", "s", names)
         .with("state under a lock", of_old)
         .with("one atomic step", of_new);
-    Ok(SeedReport {
-        seed: 3,
+    Ok(Section {
+        name: "Seed 3",
         title: "Slab state without a lock",
-        source: "SLUB: Lockless freelists for objects V6 (May 2011)",
+        source: Some("SLUB: Lockless freelists for objects V6 (May 2011)"),
         about: "A slab's freelist, its count of objects in use and a flag must change together. Under a lock, every free that \
                 meets another on the same slab waits. Packed into one word they change in one atomic step: whoever comes \
                 second tries again, and nobody ever holds anything.",
@@ -146,7 +145,7 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
              host puts the two CPUs decides more than they do: most rounds are cut into {PARTS}, and the change is the median of the \
              rounds' own."
         ),
-        own,
+        own: Some(own),
         rows,
         charts: vec![meetings, slabs, groups],
     })

@@ -15,16 +15,14 @@ use uslub_core::Gfp;
 use uslub_core::mempool::{Mempool, SlabSource};
 
 use crate::bench::Bench;
-use crate::chart::Chart;
 use crate::error::Failure;
 use crate::goal::Goal;
 use crate::linux::{self, Slub};
 use crate::measure::Sample;
-use crate::report::{SeedReport, Table};
-use crate::row::Row;
+use crate::output::{Chart, Words};
 use crate::strategy::Strategy;
 
-use super::capacity;
+use super::{Row, Section, capacity};
 
 use flow::{Direct, Flow, Pooled};
 
@@ -38,8 +36,8 @@ const NEW_GATE: &str = "refill_needs_blocking=0";
 const SHARE_OF_KERNEL: f64 = 0.95;
 
 /// Measures the seed.
-pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
-    let mut own = Table::new(&["kernel", "ublk null target, 16 jobs"]);
+pub fn run(bench: &Bench) -> Result<Section, Failure> {
+    let mut own = Words::new(&["kernel", "ublk null target, 16 jobs"]);
     for (kernel, result) in [
         ("6.19, before sheaves", "≈ 36 M IOPS"),
         (
@@ -54,10 +52,12 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
     let mut charts = vec![real];
     charts.extend(nodes::run(bench, &mut rows)?);
     charts.extend(capacity::run(bench, &mut rows)?);
-    Ok(SeedReport {
-        seed: 4,
+    Ok(Section {
+        name: "Seed 4",
         title: "Allocation that may not block, across CPUs",
-        source: "[Regression] mm:slab/sheaves: severe performance regression in cross-CPU slab allocation (February 2026)",
+        source: Some(
+            "[Regression] mm:slab/sheaves: severe performance regression in cross-CPU slab allocation (February 2026)",
+        ),
         about: "One CPU allocates, another frees: the way of every I/O request. A mempool asks first without permission to block. The kernel \
                 refilled an empty sheaf only for those who may block, so such a caller went to the slabs, under a lock, for every \
                 single object. What counts is whether the caller may wait for a lock's short hold; then it gets a full sheaf.",
@@ -69,7 +69,7 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
             flow::DEPTH,
             flow::BATCH
         ),
-        own,
+        own: Some(own),
         rows,
         charts,
     })

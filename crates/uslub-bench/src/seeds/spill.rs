@@ -11,13 +11,12 @@ pub(super) mod maple;
 mod real;
 mod simulated;
 
+use super::{Row, Section};
 use crate::bench::Bench;
-use crate::chart::Chart;
 use crate::error::Failure;
 use crate::goal::Goal;
 use crate::measure::Sample;
-use crate::report::{SeedReport, Table};
-use crate::row::Row;
+use crate::output::{Chart, Words};
 
 use maple::Counts;
 
@@ -48,8 +47,8 @@ fn settings(way: usize) -> Vec<&'static str> {
 }
 
 /// Measures the seed.
-pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
-    let mut own = Table::new(&["will-it-scale mmap2, 192 CPUs", "no spill", "spill"]);
+pub fn run(bench: &Bench) -> Result<Section, Failure> {
+    let mut own = Words::new(&["will-it-scale mmap2, 192 CPUs", "no spill", "spill"]);
     for line in [
         ["operations", "", "+2 … +5 %"],
         ["CPU time on the list lock", "7.85 %", "≈ 3.5 %"],
@@ -68,10 +67,10 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
         &mut rows,
     )?);
     waits(bench, &mut rows)?;
-    Ok(SeedReport {
-        seed: 1,
+    Ok(Section {
+        name: "Seed 1",
         title: "Spilling what a refill leaves over",
-        source: "[RFC PATCH] slub: spill refill leftover objects into percpu sheaves (April 2026)",
+        source: Some("[RFC PATCH] slub: spill refill leftover objects into percpu sheaves (April 2026)"),
         about: "To fill a CPU's sheaf, slabs are emptied; the last one usually has more than is needed. Giving the rest back takes the \
                 node's lock once more. Keeping it in the CPU's other sheaf saves that, but then slabs empty sooner and go back to the page layer, only \
                 to be asked for again a moment later: four times as often in the kernel. A reserve of empty slabs that \
@@ -81,7 +80,7 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
                    steps. The 64 virtual CPUs are played in turn by one thread in virtual time, so that every run counts the \
                    same; waiting for the list lock and time come from two threads that play half of them each."
             .to_owned(),
-        own,
+        own: Some(own),
         rows,
         charts,
     })

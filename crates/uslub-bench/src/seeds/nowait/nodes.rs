@@ -8,13 +8,13 @@ use uslub_core::Gfp;
 use uslub_sim::{Clock, Machine, Sim, cpu};
 
 use crate::bench::Bench;
-use crate::chart::Chart;
 use crate::error::Failure;
 use crate::goal::Goal;
 use crate::linux::{self, Pinned};
 use crate::measure::Sample;
+use crate::output::Chart;
 use crate::ring::Ring;
-use crate::row::Row;
+use crate::seeds::Row;
 use crate::strategy::Strategy;
 use crate::threads::joined;
 
