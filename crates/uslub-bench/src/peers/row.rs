@@ -288,4 +288,18 @@ mod tests {
             Some(true)
         );
     }
+
+    #[test]
+    fn a_row_without_figures_is_not_measured() {
+        let why = Failure::Unavailable("jq".to_owned());
+        let row = PeerRow::without("P6", "groups.jq", "s", &why);
+        assert!(!row.is_measured() && row.met.is_none());
+        assert_eq!(row.note, "jq is not available");
+        let row = PeerRow::new("P1", "x", "ns", &rounds(), Aim::default());
+        assert!(row.is_measured());
+        assert_eq!(
+            row.line(),
+            "uslub 5.00, floor –, best peer 4.00 other, ratio 1.00"
+        );
+    }
 }

@@ -8,6 +8,8 @@
 
 use std::cell::RefCell;
 
+use uslub_linux::Linux;
+
 use crate::bench::Bench;
 use crate::bulks::{Places, at_once, at_once_unchecked, one_by_one, sequences};
 use crate::error::Failure;
@@ -97,30 +99,14 @@ fn bulks(
     name: &str,
     rows: &mut Vec<Row>,
 ) -> Result<Chart, Failure> {
-    let single = Strategy::new(slub, SIZE, &[setting])?;
-    let bulk = Strategy::new(slub, SIZE, &[setting])?;
-    let unchecked = Strategy::new(slub, SIZE, &[setting])?;
+    let way = || Strategy::new(slub, SIZE, &[setting]);
+    let ways = [way()?, way()?, way()?];
     let floor = Floor::here()?;
     let mut lines = [const { Vec::new() }; 4];
     for (n, before, after, gain) in REPORTED {
         let (kernel, exact) = kernel::bulk(n);
         bench.says(&format!("bulk of {n}, {name}"));
-        // A full run is long enough for some slices on a quiet core.
-        let loops = (bench.size.pick(1_000, 250_000, 10_000_000) / n).max(1);
-        let places = RefCell::new(Places::new());
-        let time = |who, work: &dyn Fn(&mut [*mut u8]) -> bool| {
-            places.borrow_mut().time(who, loops, n, work)
-        };
-        let [old, checked, new, bare, load] = bench.samples_of(
-            2,
-            [
-                &mut || time("old", &|o| one_by_one(&single, o)),
-                &mut || time("checked", &|o| at_once(&bulk, o)),
-                &mut || time("new", &|o| at_once_unchecked(&unchecked, o)),
-                &mut || time(FLOOR, &|o| sequences(floor, o)),
-                &mut || Ok(pace::load()),
-            ],
-        )?;
+        let [old, checked, new, bare, load] = measure(bench, &ways, floor, n)?;
         let said = format!("{before} → {after} ns, improved {} %", signed(gain));
         for (new, how) in [(checked, "bulk"), (new, "bulk, unchecked")] {
             let mut goal = goal(n, gain, kernel, old, new);
@@ -148,7 +134,7 @@ fn bulks(
             line.push((n as f64, value));
         }
     }
-    for strategy in [&single, &bulk, &unchecked] {
+    for strategy in ways {
         strategy.check_at_rest()?;
     }
     let [old, checked, new, kernels] = lines;
@@ -162,6 +148,30 @@ fn bulks(
         .with("bulk", checked)
         .with("bulk, unchecked", new)
         .with(kernel::NEWEST, kernels))
+}
+
+/// Measures one bulk size: single calls, bulk calls, unchecked bulk calls, the floor, and a load.
+fn measure(
+    bench: &Bench,
+    [single, bulk, unchecked]: &[Strategy<'_, Linux>; 3],
+    floor: Option<&Floor>,
+    n: usize,
+) -> Result<[Sample; 5], Failure> {
+    // A full run is long enough for some slices on a quiet core.
+    let loops = (bench.size.pick(1_000, 250_000, 10_000_000) / n).max(1);
+    let places = RefCell::new(Places::new());
+    let time =
+        |who, work: &dyn Fn(&mut [*mut u8]) -> bool| places.borrow_mut().time(who, loops, n, work);
+    bench.samples_of(
+        2,
+        [
+            &mut || time("old", &|o| one_by_one(single, o)),
+            &mut || time("checked", &|o| at_once(bulk, o)),
+            &mut || time("new", &|o| at_once_unchecked(unchecked, o)),
+            &mut || time(FLOOR, &|o| sequences(floor, o)),
+            &mut || Ok(pace::load()),
+        ],
+    )
 }
 
 fn goal(n: usize, gain: f64, kernel: f64, old: Sample, new: Sample) -> Goal {

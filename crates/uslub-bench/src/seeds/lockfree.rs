@@ -82,54 +82,17 @@ pub fn run(bench: &Bench) -> Result<Section, Failure> {
     let goal = Goal::none().no_dearer_by_rounds(one.ratios);
     let name = "one thread, objects of random slabs";
     rows.push(one.row(name, "ns/object", &goal));
-    let mut met = [const { Vec::new() }; 2];
-    for (threads, name) in MEETINGS {
-        bench.says(name);
-        let both = meeting::run(bench, threads)?;
-        let goal = Goal::none().ahead_by_rounds(both.ratios);
-        rows.push(both.row(name, "ns/change", &goal));
-        met[0].push(both.old.median);
-        met[1].push(both.new.median);
-    }
+    let meetings = meetings(bench, &mut rows)?;
     let (two, retries) = two_threads(bench, slub)?;
     let goal = Goal::none().ahead_by_rounds(two.ratios);
     let name = "two threads, each frees what the other held";
     rows.push(two.row(name, "ns/object", &goal).note(format!(
         "{retries:.1} retries of the atomic step in 1000 objects"
     )));
-    let reported = "35.9 → 31.9 s, 30.8 → 27.9 s, 29.9 → 28.8 s";
-    let mut hack = [const { Vec::new() }; 2];
-    for (name, settings) in [("no sheaves", &NO_SHEAVES[..]), ("default sheaves", &[])] {
-        bench.says(&format!("hackbench shape, {name}"));
-        let outcome = hackbench::run(bench, slub, settings)?;
-        let goal = if settings.is_empty() {
-            Goal::none()
-        } else {
-            Goal::none().no_dearer_by_rounds(outcome.both.ratios)
-        };
-        let goal = goal.and("every message accounted for", outcome.all_accounted);
-        let title = format!("hackbench shape, {name}");
-        let row = outcome.both.row(&title, "s", &goal);
-        rows.push(row.reported(reported).note(outcome.note));
-        hack[0].push(outcome.both.old.median);
-        hack[1].push(outcome.both.new.median);
-    }
-    let names = ["one thread", "two threads"].map(str::to_owned).to_vec();
-    let slabs = Chart::bars("No sheaves: allocate and free", "ns an object", names)
-        .with("state under a lock", vec![one.old.median, two.old.median])
-        .with("one atomic step", vec![one.new.median, two.new.median]);
-    let names = ["two threads", "eight threads"].map(str::to_owned).to_vec();
-    let [of_old, of_new] = met;
-    let meetings = Chart::bars("Threads that meet: one slab's state", "ns a change", names)
-        .with("state under a lock", of_old)
-        .with("one atomic step", of_new);
-    let names = ["no sheaves", "default sheaves"]
-        .map(str::to_owned)
-        .to_vec();
-    let [of_old, of_new] = hack;
-    let groups = Chart::bars("The hackbench shape", "s", names)
-        .with("state under a lock", of_old)
-        .with("one atomic step", of_new);
+    let names = ["one thread", "two threads"];
+    let (title, unit) = ("No sheaves: allocate and free", "ns an object");
+    let slabs = chart(title, unit, names, &[one, two]);
+    let charts = vec![meetings, slabs, groups(bench, slub, &mut rows)?];
     Ok(Section {
         name: "Seed 3",
         title: "Slab state without a lock",
@@ -147,8 +110,53 @@ pub fn run(bench: &Bench) -> Result<Section, Failure> {
         ),
         own: Some(own),
         rows,
-        charts: vec![meetings, slabs, groups],
+        charts,
     })
+}
+
+/// Threads that meet at one slab.
+fn meetings(bench: &Bench, rows: &mut Vec<Row>) -> Result<Chart, Failure> {
+    let mut all = Vec::new();
+    for (threads, name) in MEETINGS {
+        bench.says(name);
+        let both = meeting::run(bench, threads)?;
+        let goal = Goal::none().ahead_by_rounds(both.ratios);
+        rows.push(both.row(name, "ns/change", &goal));
+        all.push(both);
+    }
+    let names = ["two threads", "eight threads"];
+    let title = "Threads that meet: one slab's state";
+    Ok(chart(title, "ns a change", names, &all))
+}
+
+/// The hackbench shape, without and with sheaves.
+fn groups(bench: &Bench, slub: &Slub, rows: &mut Vec<Row>) -> Result<Chart, Failure> {
+    let reported = "35.9 → 31.9 s, 30.8 → 27.9 s, 29.9 → 28.8 s";
+    let names = ["no sheaves", "default sheaves"];
+    let mut all = Vec::new();
+    for (name, settings) in names.into_iter().zip([&NO_SHEAVES[..], &[]]) {
+        let title = format!("hackbench shape, {name}");
+        bench.says(&title);
+        let outcome = hackbench::run(bench, slub, settings)?;
+        let goal = if settings.is_empty() {
+            Goal::none()
+        } else {
+            Goal::none().no_dearer_by_rounds(outcome.both.ratios)
+        };
+        let goal = goal.and("every message accounted for", outcome.all_accounted);
+        let row = outcome.both.row(&title, "s", &goal);
+        rows.push(row.reported(reported).note(outcome.note));
+        all.push(outcome.both);
+    }
+    Ok(chart("The hackbench shape", "s", names, &all))
+}
+
+/// A chart of both ways, by group.
+fn chart(title: &str, unit: &str, groups: [&str; 2], by_group: &[Both]) -> Chart {
+    let bars = |of: fn(&Both) -> f64| by_group.iter().map(of).collect::<Vec<_>>();
+    Chart::bars(title, unit, groups.map(str::to_owned).to_vec())
+        .with("state under a lock", bars(|both| both.old.median))
+        .with("one atomic step", bars(|both| both.new.median))
 }
 
 /// The figures of both ways, and the ratio of new to old in each round.
