@@ -75,8 +75,11 @@ impl Program {
     }
 }
 
-/// The figures of a program: name, unit, and the part of its cost.
-const FIGURES: [(&str, &str, fn(&Cost) -> f64); 2] = [
+/// A figure of a program: name, unit, and the part of its cost.
+type Figure = (&'static str, &'static str, fn(&Cost) -> f64);
+
+/// All figures of a program.
+const FIGURES: [Figure; 2] = [
     ("CPU time", "s", |cost| cost.cpu),
     ("peak", "MB", |cost| cost.peak / 1e6),
 ];
