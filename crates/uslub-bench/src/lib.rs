@@ -16,12 +16,10 @@
 //! | `bulks`, `fresh` | bulks from sheaves, and from fresh slabs |
 //! | `ring`, `threads`, `dice` | building blocks of workloads |
 //! | `peers` | comparison with other allocators |
-//! | `row`, `goal`, `report` | the results |
-//! | `table`, `page`, `chart` | presentation on a terminal and in a browser |
+//! | `goal`, `output` | the results, and their presentation on a terminal and in a browser |
 
 pub mod bench;
 mod bulks;
-mod chart;
 mod dice;
 mod error;
 mod floor;
@@ -31,19 +29,16 @@ mod kernel;
 mod linux;
 mod machine;
 mod measure;
+pub mod output;
 mod pace;
-pub mod page;
 pub mod peers;
 mod quiet;
-pub mod report;
 mod ring;
-pub mod row;
 pub mod seeds;
 mod strategy;
-pub mod table;
 mod threads;
 
 pub use bench::{Bench, Size};
 pub use error::Failure;
 pub use measure::Sample;
-pub use report::Report;
+pub use output::Report;

@@ -1,6 +1,6 @@
 //! The machine and the versions of a measurement, for the head of a report.
 
-use std::fs;
+use std::{fmt, fs};
 
 use serde::Serialize;
 
@@ -52,6 +52,21 @@ impl Machine {
                 },
             },
         })
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}, {} CPUs; Linux {}; per-CPU slots by {}; uslub {}, {} build",
+            self.machine,
+            self.cpus,
+            self.kernel,
+            self.mode,
+            self.versions.uslub,
+            self.versions.build
+        )
     }
 }
 

@@ -30,6 +30,11 @@ impl Sample {
         }
     }
 
+    /// Minimum and maximum.
+    pub fn spread(self) -> [f64; 2] {
+        [self.least, self.greatest]
+    }
+
     /// The summary of the ratio new to old in each round. A disturbance of both cancels out.
     pub fn of_ratios(new: &[f64], old: &[f64]) -> Self {
         Self::of(new.iter().zip(old).map(|(new, old)| new / old).collect())

@@ -2,12 +2,16 @@
 //! time is judged.
 
 use serde_json::Value;
-use uslub_bench::{Bench, Report, Size, page, seeds, table};
+use uslub_bench::output::{html, text, verdict};
+use uslub_bench::seeds::{self, OldNew};
+use uslub_bench::{Bench, Size};
+
+type Report = uslub_bench::Report<OldNew>;
 
 fn run(seed: u8) -> Report {
     let report = seeds::run(&Bench::quiet(Size::Tiny), &[seed]).expect("the seed runs");
-    assert_eq!(report.seeds.len(), 1);
-    assert!(report.rows().all(|row| row.seed == seed));
+    assert_eq!(report.sections.len(), 1);
+    assert!(report.rows().all(|row| row.figures.seed == seed));
     check_json(&report, seed);
     check_text(&report);
     check_page(&report);
@@ -56,8 +60,7 @@ fn check_json(report: &Report, seed: u8) {
 
 /// The last lines of the text name all goals that were missed, and only those.
 fn check_text(report: &Report) {
-    let text = table::text(report, 100);
-    let verdict = table::verdict(report);
+    let (text, verdict) = (text(report, 100), verdict(report));
     assert!(text.ends_with(&verdict));
     let missed = report.missed().count();
     assert_eq!(verdict.matches("; goal: ").count(), missed);
@@ -66,8 +69,8 @@ fn check_text(report: &Report) {
 
 /// The page has every row and picture, and needs nothing from elsewhere.
 fn check_page(report: &Report) {
-    let html = page::html(report);
-    let pictures: usize = report.seeds.iter().map(|seed| seed.charts.len()).sum();
+    let html = html(report);
+    let pictures: usize = report.sections.iter().map(|seed| seed.charts.len()).sum();
     assert!(pictures > 0);
     assert_eq!(html.matches("<svg ").count(), pictures);
     assert_eq!(
@@ -95,7 +98,7 @@ fn seed_0_measures_twelve_rows_and_each_bulk_uses_up_a_fresh_slab() {
     assert!(
         report
             .rows()
-            .all(|row| row.kernel.is_some() && row.met.is_some())
+            .all(|row| row.figures.kernel.is_some() && row.met.is_some())
     );
     assert_eq!(
         (names(&report, "ascending"), names(&report, "random")),
@@ -123,12 +126,12 @@ fn seed_2_updates_slabs_exactly_as_often_as_the_look_ahead_allows() {
     assert_eq!(updates.len(), 8);
     for row in updates {
         assert_eq!(row.met, Some(true), "{row:?}");
-        assert!(row.old.unwrap() > 60.0, "{row:?}");
+        assert!(row.figures.old.unwrap() > 60.0, "{row:?}");
     }
     let all_alike = report
         .rows()
         .find(|row| row.name.starts_with("slab updates, all"));
-    assert!(all_alike.unwrap().new.unwrap() < 8.0);
+    assert!(all_alike.unwrap().figures.new.unwrap() < 8.0);
 }
 
 #[test]
@@ -151,14 +154,17 @@ fn seed_4_serves_callers_that_may_not_block_from_sheaves() {
     .collect();
     assert_eq!(shares.len(), 4);
     for row in shares {
-        assert!(row.new.unwrap() > row.old.unwrap() - 1.0, "{row:?}");
+        assert!(
+            row.figures.new.unwrap() > row.figures.old.unwrap() - 1.0,
+            "{row:?}"
+        );
     }
     let far = report
         .rows()
         .find(|row| row.name.starts_with("8 nodes, all own memory, from"));
     let far = far.unwrap();
     assert!(
-        far.old.unwrap() < 50.0 && far.new.unwrap() > 90.0,
+        far.figures.old.unwrap() < 50.0 && far.figures.new.unwrap() > 90.0,
         "{far:?}"
     );
 }
@@ -167,6 +173,6 @@ fn seed_4_serves_callers_that_may_not_block_from_sheaves() {
 fn seeds_are_run_in_their_order_each_once() {
     assert_eq!(seeds::numbers(), [0, 1, 2, 3, 4]);
     let report = seeds::run(&Bench::quiet(Size::Tiny), &[3, 0, 3]).unwrap();
-    let numbers: Vec<_> = report.seeds.iter().map(|seed| seed.seed).collect();
-    assert_eq!(numbers, [0, 3]);
+    let numbers: Vec<_> = report.sections.iter().map(|section| section.name).collect();
+    assert_eq!(numbers, ["Seed 0", "Seed 3"]);
 }

@@ -9,10 +9,11 @@ use crate::progress::progress;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use uslub_bench::output::{self, Figures};
 use uslub_bench::peers::child::{self, Work};
 use uslub_bench::peers::cost;
 use uslub_bench::peers::{self, Peers};
-use uslub_bench::{Bench, Size, page, seeds, table};
+use uslub_bench::{Bench, Report, Size, seeds};
 
 /// Width of the table when standard output is not a terminal, in columns of text.
 const WIDTH: u16 = 132;
@@ -35,13 +36,7 @@ fn run_seeds(options: &SeedsOptions) -> Result<Ending, Failure> {
     let numbers = numbers(&options.seeds)?;
     let output = Output::checked(&options.html, &options.json)?;
     let report = seeds::run(&bench(options.quick), &numbers).map_err(failed)?;
-    let json = || report.json().map_err(|error| error.to_string());
-    output.give(
-        || page::html(&report),
-        json,
-        || table::text(&report, width()),
-        || table::verdict(&report),
-    )
+    output.give(&report)
 }
 
 fn run_peers(options: &PeersOptions) -> Result<Ending, Failure> {
@@ -51,12 +46,7 @@ fn run_peers(options: &PeersOptions) -> Result<Ending, Failure> {
     let ours = library::find(std::env::var_os(library::VARIABLE).as_deref(), &executable)?;
     let allocators = Peers::look(&ours, &executable, library::VARIABLE).map_err(failed)?;
     let report = peers::run(&bench(options.quick), &allocators, &names).map_err(failed)?;
-    output.give(
-        || peers::html(&report),
-        || report.json().map_err(|error| error.to_string()),
-        || peers::text(&report, width()),
-        || peers::verdict(&report),
-    )
+    output.give(&report)
 }
 
 /// Does the work of a child process that `uslub bench peers` started.
@@ -105,19 +95,13 @@ impl<'a> Output<'a> {
     }
 
     /// Writes the report to every requested destination.
-    fn give(
-        &self,
-        page: impl Fn() -> String,
-        json: impl Fn() -> Result<String, String>,
-        text: impl Fn() -> String,
-        verdict: impl Fn() -> String,
-    ) -> Result<Ending, Failure> {
+    fn give<F: Figures>(&self, report: &Report<F>) -> Result<Ending, Failure> {
         if let Some(file) = self.html {
-            write(file, &page())?;
+            write(file, &output::html(report))?;
         }
-        let mut on_stdout = text();
+        let mut on_stdout = output::text(report, width());
         if let Some(file) = self.json {
-            let json = json().map_err(|error| {
+            let json = report.json().map_err(|error| {
                 Failure::ours(
                     format!("the report is no JSON: {error}"),
                     "please report this",
@@ -125,7 +109,7 @@ impl<'a> Output<'a> {
             })?;
             if is_stdout(file) {
                 on_stdout = json + "\n";
-                eprint!("{}", verdict());
+                eprint!("{}", output::verdict(report));
             } else {
                 write(file, &(json + "\n"))?;
             }

@@ -12,7 +12,7 @@ use uslub_linux::Linux;
 use super::carried::Carried;
 use super::dpdk::{DPDK, Pool};
 use super::face::{Face, OURS};
-use super::row::{Aim, PeerRow};
+use super::row::{Aim, PeerRow, Rounds};
 use super::{More, Peers, Section};
 use crate::bench::Bench;
 use crate::bulks::Page;
@@ -46,68 +46,11 @@ const POOL: usize = (1 << 16) - 1;
 
 /// Measures the part.
 pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
-    let cpus = linux::two_cpus();
-    let dpdk = peers.dpdk();
-    let objects = bench.size.pick(1 << 14, 1 << 18, 1 << 22);
     let mut rows = Vec::new();
     for size in SIZES {
         for (batch, known) in BATCHES {
             bench.says(&format!("P4, batches of {batch} of {size} bytes"));
-            let one_by_one = |face: &Face| {
-                let alloc = |batch: &mut [*mut u8]| {
-                    batch
-                        .iter_mut()
-                        .for_each(|object| *object = face.alloc(size));
-                    batch.last().is_none_or(|last| !last.is_null())
-                };
-                let free = |batch: &mut [*mut u8]| {
-                    for &mut object in batch {
-                        // SAFETY: the object is of this allocator and is freed once.
-                        unsafe { face.free(object) };
-                    }
-                };
-                hand_over(cpus, objects, batch, || face.enter_for_now(), alloc, free)
-            };
-            let least = Carried::new((DEPTH + 2) * batch, size)?;
-            let least = least
-                .iter()
-                .map(|least| -> More<'_> {
-                    (FLOOR, Box::new(|| carried(least, cpus, objects, batch)))
-                })
-                .collect();
-            let malloc = peers.each_and(bench, one_by_one, least)?;
-            let aim = Aim::ratio(1.0).tie(0.3);
-            let name = |face| format!("batches of {batch} of {size} B, {face}");
-            rows.push(PeerRow::new(
-                "P4",
-                name("malloc"),
-                "ns/object",
-                &malloc,
-                aim,
-            ));
-            let cache = Strategy::new(linux::steady()?, size, &OPTIONS)?;
-            let pool = dpdk.map(|dpdk| dpdk.pool(POOL, size)).transpose()?;
-            let at_once = || bulk(&cache, cpus, objects, batch);
-            let mut more: Vec<More<'_>> = vec![(OURS, Box::new(at_once))];
-            if let Some(pool) = &pool {
-                more.push((DPDK, Box::new(|| pooled(pool, cpus, objects, batch))));
-            }
-            more.push((FLOOR, Box::new(|| bare(size, cpus, objects, batch))));
-            let all = peers.each_and(bench, one_by_one, more)?;
-            let aim = Aim::ratio(0.5);
-            let aim = (known.filter(|_| pool.is_none())).map_or(aim, |limit| aim.and_limit(limit));
-            let bulk = all.without(DPDK);
-            let mut row = PeerRow::new("P4", name("bulk"), "ns/object", &bulk, aim);
-            if let Some(limit) = known {
-                row.note = format!("DPDK's mempool, elsewhere: {limit} ns");
-            }
-            rows.push(row);
-            if pool.is_some() {
-                let (all, aim) = (all.against(DPDK), Aim::ratio(1.0));
-                let name = name("bulk, beside DPDK");
-                rows.push(PeerRow::new("P4", name, "ns/object", &all, aim));
-            }
-            cache.check_at_rest()?;
+            rows.extend(batches(bench, peers, size, batch, known)?);
         }
     }
     Ok(Section::new(
@@ -120,6 +63,72 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
          the bulks is no allocator at all: the same objects again and again.",
         rows,
     ))
+}
+
+/// The rows of one size of objects and batches.
+fn batches(
+    bench: &Bench,
+    peers: &Peers,
+    size: usize,
+    batch: usize,
+    known: Option<f64>,
+) -> Result<Vec<PeerRow>, Failure> {
+    let cpus = linux::two_cpus();
+    let objects = bench.size.pick(1 << 14, 1 << 18, 1 << 22);
+    let row = |face, rounds: &Rounds, aim| {
+        let name = format!("batches of {batch} of {size} B, {face}");
+        PeerRow::new("P4", name, "ns/object", rounds, aim)
+    };
+    let one_by_one = |face: &Face| single(face, size, cpus, objects, batch);
+    let least = Carried::new((DEPTH + 2) * batch, size)?;
+    let least = least
+        .iter()
+        .map(|least| -> More<'_> { (FLOOR, Box::new(|| carried(least, cpus, objects, batch))) });
+    let malloc = peers.each_and(bench, one_by_one, least.collect())?;
+    let malloc = row("malloc", &malloc, Aim::ratio(1.0).tie(0.3));
+    let cache = Strategy::new(linux::steady()?, size, &OPTIONS)?;
+    let pool = peers.dpdk().map(|dpdk| dpdk.pool(POOL, size)).transpose()?;
+    let at_once = || bulk(&cache, cpus, objects, batch);
+    let mut more: Vec<More<'_>> = vec![(OURS, Box::new(at_once))];
+    if let Some(pool) = &pool {
+        more.push((DPDK, Box::new(|| pooled(pool, cpus, objects, batch))));
+    }
+    more.push((FLOOR, Box::new(|| bare(size, cpus, objects, batch))));
+    let all = peers.each_and(bench, one_by_one, more)?;
+    let aim = Aim::ratio(0.5);
+    let aim = (known.filter(|_| pool.is_none())).map_or(aim, |limit| aim.and_limit(limit));
+    let mut bulk = row("bulk", &all.without(DPDK), aim);
+    if let Some(limit) = known {
+        bulk.note = format!("DPDK's mempool, elsewhere: {limit} ns");
+    }
+    let mut rows = vec![malloc, bulk];
+    if pool.is_some() {
+        let all = all.against(DPDK);
+        rows.push(row("bulk, beside DPDK", &all, Aim::ratio(1.0)));
+    }
+    cache.check_at_rest()?;
+    Ok(rows)
+}
+
+/// The time of single calls.
+fn single(
+    face: &Face,
+    size: usize,
+    cpus: [usize; 2],
+    objects: usize,
+    batch: usize,
+) -> Result<f64, Failure> {
+    let alloc = |batch: &mut [*mut u8]| {
+        batch.fill_with(|| face.alloc(size));
+        batch.last().is_none_or(|last| !last.is_null())
+    };
+    let free = |batch: &mut [*mut u8]| {
+        for &mut object in batch {
+            // SAFETY: the object is of this allocator and is freed once.
+            unsafe { face.free(object) };
+        }
+    };
+    hand_over(cpus, objects, batch, || face.enter_for_now(), alloc, free)
 }
 
 fn bulk(
@@ -199,58 +208,78 @@ fn hand_over<T>(
             // If pinning fails, the thread stays unpinned.
             let _pinned = Pinned::to(from).ok();
             let _entered = enter();
-            let mut array = vec![null_mut(); batch];
-            let mut spent = 0.0;
-            for number in 0..batches {
-                let (time, there) = nanoseconds(|| {
-                    let there = alloc(&mut array);
-                    for &object in array.iter().take_while(|object| !object.is_null()) {
-                        // SAFETY: the object has at least 8 bytes, is aligned and is ours alone.
-                        unsafe { object.cast::<usize>().write(number) };
-                    }
-                    there
-                });
-                spent += time;
-                if !there {
-                    // The consumer waits for every batch. An array of nulls ends the consumer.
-                    array.fill(null_mut());
-                }
-                wait_until(|| ring.try_put(&array));
-                if !there {
-                    return Err(Failure::NoMemory("for a batch"));
-                }
-            }
-            Ok(spent)
+            produce(&ring, batches, batch, &alloc)
         });
         let consumer = scope.spawn(|| {
             let _pinned = Pinned::to(to).ok();
             let _entered = enter();
-            let mut array = vec![null_mut(); batch];
-            let mut spent = 0.0;
-            for number in 0..batches {
-                let mut taken = 0;
-                wait_until(|| {
-                    taken += ring.try_take(&mut array[taken..]);
-                    taken == batch
-                });
-                if array.iter().any(|object| object.is_null()) {
-                    return Ok(spent);
-                }
-                let (time, right) = nanoseconds(|| {
-                    // SAFETY: the object is live, and the producer wrote the word.
-                    let read = |&object: &*mut u8| unsafe { object.cast::<usize>().read() };
-                    let right = array.iter().all(|object| read(object) == number);
-                    free(&mut array);
-                    right
-                });
-                spent += time;
-                if !right {
-                    return Err(Failure::Wrong("an object is not what was sent".into()));
-                }
-            }
-            Ok(spent)
+            consume(&ring, batches, batch, &free)
         });
         let (sent, received) = (joined(producer), joined(consumer));
         Ok((sent? + received?) / (batches * batch) as f64)
     })
+}
+
+/// Nanoseconds of all allocations, each with a word written.
+fn produce(
+    ring: &Ring,
+    batches: usize,
+    batch: usize,
+    alloc: impl Fn(&mut [*mut u8]) -> bool,
+) -> Result<f64, Failure> {
+    let mut array = vec![null_mut(); batch];
+    let mut spent = 0.0;
+    for number in 0..batches {
+        let (time, there) = nanoseconds(|| {
+            let there = alloc(&mut array);
+            for &object in array.iter().take_while(|object| !object.is_null()) {
+                // SAFETY: the object has at least 8 bytes, is aligned and is ours alone.
+                unsafe { object.cast::<usize>().write(number) };
+            }
+            there
+        });
+        spent += time;
+        if !there {
+            // The consumer waits for every batch. An array of nulls ends the consumer.
+            array.fill(null_mut());
+        }
+        wait_until(|| ring.try_put(&array));
+        if !there {
+            return Err(Failure::NoMemory("for a batch"));
+        }
+    }
+    Ok(spent)
+}
+
+/// Nanoseconds of all frees, each with its word read.
+fn consume(
+    ring: &Ring,
+    batches: usize,
+    batch: usize,
+    free: impl Fn(&mut [*mut u8]),
+) -> Result<f64, Failure> {
+    let mut array = vec![null_mut(); batch];
+    let mut spent = 0.0;
+    for number in 0..batches {
+        let mut taken = 0;
+        wait_until(|| {
+            taken += ring.try_take(&mut array[taken..]);
+            taken == batch
+        });
+        if array.iter().any(|object| object.is_null()) {
+            return Ok(spent);
+        }
+        let (time, right) = nanoseconds(|| {
+            // SAFETY: the object is live, and the producer wrote the word.
+            let read = |&object: &*mut u8| unsafe { object.cast::<usize>().read() };
+            let right = array.iter().all(|object| read(object) == number);
+            free(&mut array);
+            right
+        });
+        spent += time;
+        if !right {
+            return Err(Failure::Wrong("an object is not what was sent".into()));
+        }
+    }
+    Ok(spent)
 }

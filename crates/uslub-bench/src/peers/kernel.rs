@@ -10,12 +10,12 @@ use super::row::{Aim, PeerRow, Rounds};
 use super::{More, Peers, Section, in_turn, outcomes};
 use crate::bench::Bench;
 use crate::bulks::{Places, at_once, one_by_one, sequences};
-use crate::chart::Chart;
 use crate::error::Failure;
 use crate::floor::{FLOOR, Floor};
 use crate::fresh::{self, Room, Times};
 use crate::kernel::{BULKS, FRESH, KERNELS, KMALLOC, Known, NEWEST, PAIR, SINGLES};
 use crate::linux::{self, Pinned, Slub};
+use crate::output::Chart;
 use crate::strategy::Strategy;
 
 /// Bytes of an object, unless the table says otherwise.
@@ -48,8 +48,8 @@ const OF_AN_ORDER: usize = 2 * FRESH.len();
 
 /// Charts of the rows, with the newest kernel.
 fn charts(rows: &[PeerRow]) -> Vec<Chart> {
-    let ours = |row: &PeerRow| row.ours.unwrap_or(f64::NAN);
-    let of_kernel = |row: &PeerRow| row.peers[KERNELS[0]];
+    let ours = |row: &PeerRow| row.figures.ours.unwrap_or(f64::NAN);
+    let of_kernel = |row: &PeerRow| row.figures.peers[KERNELS[0]];
     let (_, rows) = rows.split_at(2);
     let (bulks, rows) = rows.split_at(BULKS.len());
     let (_, fresh) = rows.split_at(SINGLES.len());
@@ -247,9 +247,9 @@ mod tests {
         );
         assert_eq!(charts(&rows).len(), 3);
         for row in rows {
-            assert!(row.ours.is_some_and(|ours| ours > 0.0), "{row:?}");
+            assert!(row.figures.ours.is_some_and(|ours| ours > 0.0), "{row:?}");
             assert!(
-                KERNELS.iter().all(|kernel| row.peers[kernel] > 0.0),
+                KERNELS.iter().all(|kernel| row.figures.peers[kernel] > 0.0),
                 "{row:?}"
             );
             assert!(row.met.is_some() && row.goal == "≤ 1 × the best", "{row:?}");

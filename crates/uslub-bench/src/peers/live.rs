@@ -10,7 +10,7 @@ use uslub_linux::Linux;
 use super::child::{self, Work};
 use super::face::{Face, OURS};
 use super::row::{Aim, PeerRow, Rounds};
-use super::{More, Peers, Section};
+use super::{More, Peers, Section, note};
 use crate::bench::Bench;
 use crate::error::Failure;
 use crate::floor::{self, FLOOR, Floor};
@@ -93,32 +93,23 @@ fn warm(
     let passes = peers.each_of(bench, one_by_one, floor.into_iter().collect())?;
     let of = |part: fn(&Pass) -> f64| {
         let each = passes.iter();
-        Rounds::of(
-            each.map(|(name, p)| (*name, p.iter().map(part).collect()))
-                .collect(),
-        )
+        let each = each.map(|(name, p)| (*name, p.iter().map(part).collect()));
+        Rounds::of(each.collect())
     };
     let (allocs, frees) = (of(|p| p.alloc), of(|p| p.free));
+    let mut push = |what: &str, rounds: &Rounds, aim| {
+        let name = format!("{size} B, {what}");
+        rows.push(PeerRow::new("P3", name, "ns/object", rounds, aim));
+    };
     let aim = Aim::ratio(1.0).tie(0.3);
-    let name = |what| format!("{size} B, {what}");
-    rows.push(PeerRow::new(
-        "P3",
-        name("malloc"),
-        "ns/object",
-        &allocs,
-        aim,
-    ));
-    rows.push(PeerRow::new("P3", name("free"), "ns/object", &frees, aim));
+    push("malloc", &allocs, aim);
+    push("free", &frees, aim);
     let cache = Strategy::new(linux::steady()?, size, &[SLABS])?;
     let count = cache.slab_objects();
-    let name = |what| format!("{size} B, {what}, {count} at a time");
     let mut own: Vec<Pass> = Vec::new();
     for round in 0..=bench.rounds() {
         let pass = bulk(&cache, count, &mut objects.borrow_mut())?;
-        if round > 0 {
-            own.push(pass);
-        }
-        bench.progress.tick();
+        note(bench, round, &mut own, pass);
     }
     let with = |peers: Rounds, part: fn(&Pass) -> f64| Rounds {
         ours: own.iter().map(part).collect(),
@@ -126,21 +117,10 @@ fn warm(
         ..peers
     };
     let (allocs, frees) = (with(allocs, |p| p.alloc), with(frees, |p| p.free));
-    let aim = Aim::ratio(part);
-    rows.push(PeerRow::new(
-        "P3",
-        name("bulk allocation"),
-        "ns/object",
-        &allocs,
-        aim,
-    ));
-    rows.push(PeerRow::new(
-        "P3",
-        name("bulk free"),
-        "ns/object",
-        &frees,
-        Aim::ratio(1.0),
-    ));
+    let what = format!("bulk allocation, {count} at a time");
+    push(&what, &allocs, Aim::ratio(part));
+    let what = format!("bulk free, {count} at a time");
+    push(&what, &frees, Aim::ratio(1.0));
     Ok(())
 }
 

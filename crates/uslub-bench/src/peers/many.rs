@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::hint::black_box;
 
 use uslub_core::Gfp;
+use uslub_linux::Linux;
 
 use super::dpdk::{DPDK, Pool};
 use super::face::{Face, OURS};
@@ -11,10 +12,10 @@ use super::row::{Aim, PeerRow, Rounds};
 use super::{More, Peers, Section};
 use crate::bench::Bench;
 use crate::bulks::Places;
-use crate::chart::Chart;
 use crate::error::Failure;
 use crate::floor::{FLOOR, Floor};
 use crate::linux::{self, Pinned};
+use crate::output::Chart;
 use crate::quiet::nanoseconds_a_step;
 use crate::strategy::Strategy;
 
@@ -49,52 +50,14 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     let cache = Strategy::new(linux::steady()?, SIZE, &["sheaf_capacity=250"])?;
     let dpdk = peers.dpdk();
     let pool = dpdk.map(|dpdk| dpdk.pool(POOL, SIZE)).transpose()?;
-    // A tenth of this is too short: the processor powers its wide registers up after each pause.
-    let objects = bench.size.pick(1_000, 1_000_000, 1_000_000);
     let mut rows = Vec::new();
     let mut lines = [const { Vec::new() }; 4];
     for (n, known) in NUMBERS {
         bench.says(&format!("P2, {n} objects"));
-        let places = RefCell::new(Places::new());
-        let loops = (objects / n).max(1);
-        let one_by_one = |face: &Face| malloc(face, loops, places.borrow_mut().array(face.name, n));
-        let floor = Floor::here()?.map(Face::of_floor);
-        let bare = floor
-            .as_ref()
-            .map(|face| -> More<'_> { (FLOOR, Box::new(|| one_by_one(face))) });
-        let malloc = peers.each_and(bench, one_by_one, bare.into_iter().collect())?;
-        let aim = Aim::ratio(1.0).tie(TIE_NS);
-        let name = format!("{n} of {SIZE} B, malloc");
-        let malloc = PeerRow::new("P2", name, "ns/object", &malloc, aim);
-        places.replace(Places::new());
-        let at_once = || bulk(&cache, loops, places.borrow_mut().array(OURS, n));
-        let mut more: Vec<More<'_>> = vec![(OURS, Box::new(at_once))];
-        if let Some(floor) = Floor::here()? {
-            more.push((
-                FLOOR,
-                Box::new(|| Ok(sequences(floor, loops, places.borrow_mut().array(FLOOR, n)))),
-            ));
-        }
-        if let Some(pool) = &pool {
-            more.push((
-                DPDK,
-                Box::new(|| pooled(pool, loops, places.borrow_mut().array(DPDK, n))),
-            ));
-        }
-        let all = peers.each_and(bench, one_by_one, more)?;
-        let aim = match known.filter(|_| pool.is_none()) {
-            Some(limit) => Aim::limit(limit),
-            None if n == 1 => Aim::ratio(1.0),
-            None => Aim::ratio(0.5),
-        };
-        let name = format!("{n} of {SIZE} B, bulk");
-        let mut bulk = PeerRow::new("P2", name, "ns/object", &all.without(DPDK), aim);
-        if let Some(limit) = known {
-            bulk.note = format!("DPDK's mempool, pinned and inlined, elsewhere: {limit} ns");
-        }
-        let pooled = pool.as_ref().map(|_| beside(n, &all));
-        let of_pool = pooled.as_ref().and_then(|row| row.best);
-        let figures = [malloc.best, malloc.ours, bulk.ours, of_pool];
+        let (malloc, bulk, pooled) = number(bench, peers, &cache, pool.as_ref(), n, known)?;
+        let of_pool = pooled.as_ref().and_then(|row| row.figures.best);
+        let single = &malloc.figures;
+        let figures = [single.best, single.ours, bulk.figures.ours, of_pool];
         for (line, figure) in lines.iter_mut().zip(figures) {
             line.push((n as f64, figure.unwrap_or(f64::NAN)));
         }
@@ -121,6 +84,55 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     Ok(section)
 }
 
+/// The rows of `n` objects: by single calls, by bulk calls, and against DPDK's mempool.
+fn number(
+    bench: &Bench,
+    peers: &Peers,
+    cache: &Strategy<'_, Linux>,
+    pool: Option<&Pool<'_>>,
+    n: usize,
+    known: Option<f64>,
+) -> Result<(PeerRow, PeerRow, Option<PeerRow>), Failure> {
+    // A tenth of this is too short: the processor powers its wide registers up after each pause.
+    let objects = bench.size.pick(1_000, 1_000_000, 1_000_000);
+    let row = |what, rounds: &Rounds, aim| {
+        let name = format!("{n} of {SIZE} B, {what}");
+        PeerRow::new("P2", name, "ns/object", rounds, aim)
+    };
+    let places = RefCell::new(Places::new());
+    let loops = (objects / n).max(1);
+    let one_by_one = |face: &Face| malloc(face, loops, places.borrow_mut().array(face.name, n));
+    let floor = Floor::here()?.map(Face::of_floor);
+    let bare = floor
+        .as_ref()
+        .map(|face| -> More<'_> { (FLOOR, Box::new(|| one_by_one(face))) });
+    let single = peers.each_and(bench, one_by_one, bare.into_iter().collect())?;
+    let single = row("malloc", &single, Aim::ratio(1.0).tie(TIE_NS));
+    places.replace(Places::new());
+    let at_once = || bulk(cache, loops, places.borrow_mut().array(OURS, n));
+    let mut more: Vec<More<'_>> = vec![(OURS, Box::new(at_once))];
+    if let Some(floor) = Floor::here()? {
+        let bare = || Ok(sequences(floor, loops, places.borrow_mut().array(FLOOR, n)));
+        more.push((FLOOR, Box::new(bare)));
+    }
+    if let Some(pool) = pool {
+        let pooled = || pooled(pool, loops, places.borrow_mut().array(DPDK, n));
+        more.push((DPDK, Box::new(pooled)));
+    }
+    let all = peers.each_and(bench, one_by_one, more)?;
+    let aim = match known.filter(|_| pool.is_none()) {
+        Some(limit) => Aim::limit(limit),
+        None if n == 1 => Aim::ratio(1.0),
+        None => Aim::ratio(0.5),
+    };
+    let mut bulk = row("bulk", &all.without(DPDK), aim);
+    if let Some(limit) = known {
+        bulk.note = format!("DPDK's mempool, pinned and inlined, elsewhere: {limit} ns");
+    }
+    let against = |_| row("bulk, beside DPDK", &all.against(DPDK), Aim::ratio(1.0));
+    Ok((single, bulk, pool.map(against)))
+}
+
 /// Nanoseconds per object with single calls.
 #[inline(never)]
 fn malloc(face: &Face, loops: usize, objects: &mut [*mut u8]) -> Result<f64, Failure> {
@@ -137,13 +149,6 @@ fn malloc(face: &Face, loops: usize, objects: &mut [*mut u8]) -> Result<f64, Fai
         }
     });
     Ok(time / objects.len() as f64)
-}
-
-/// A row of only uslub and DPDK's mempool.
-fn beside(n: usize, all: &Rounds) -> PeerRow {
-    let name = format!("{n} of {SIZE} B, bulk, beside DPDK");
-    let (all, aim) = (all.against(DPDK), Aim::ratio(1.0));
-    PeerRow::new("P2", name, "ns/object", &all, aim)
 }
 
 /// Nanoseconds per object with DPDK's mempool, both calls inlined.
@@ -171,7 +176,7 @@ fn sequences(floor: &Floor, loops: usize, objects: &mut [*mut u8]) -> f64 {
 /// Nanoseconds per object with one bulk call each way.
 #[inline(never)]
 fn bulk(
-    cache: &Strategy<'_, uslub_linux::Linux>,
+    cache: &Strategy<'_, Linux>,
     loops: usize,
     objects: &mut [*mut u8],
 ) -> Result<f64, Failure> {

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `face`, `linked` | an allocator behind pointers; the allocators linked into this program |
 //! | `dpdk` | DPDK's mempool, which is not a malloc, against our bulk calls |
-//! | `row`, `report`, `table`, `page` | uslub against the best peer, and the presentation |
+//! | `row`, `section` | uslub against the best peer; the result of a part |
 //! | `child`, `cost` | work in a child process; the cost of a program |
 //! | `pair`, `many`, `live`, `handover`, `churn`, `programs`, `sleepers` | P1 to P7 |
 //! | `carried` | the floor of P4 by malloc |
@@ -16,7 +16,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::time::Instant;
 
 mod carried;
 pub mod child;
@@ -30,23 +29,20 @@ mod kernel;
 mod linked;
 mod live;
 mod many;
-mod page;
 mod pair;
 mod programs;
-mod report;
 mod row;
+mod section;
 mod sleepers;
-mod table;
 
 pub use face::{Face, installed};
-pub use page::html;
-pub use report::{PeerReport, Section};
-pub use row::PeerRow;
-pub use table::{text, verdict};
+pub use row::{Against, PeerRow};
+pub use section::Section;
 
 use crate::bench::Bench;
 use crate::error::Failure;
-use crate::machine::Machine;
+use crate::floor;
+use crate::output::{Competitors, Report};
 use dpdk::{DPDK, Dpdk};
 use face::OURS;
 use row::Rounds;
@@ -216,37 +212,27 @@ fn face_named(name: &str, library: &Path) -> Result<Face, Failure> {
 /// # Errors
 ///
 /// If a measurement fails completely.
-pub fn run(bench: &Bench, peers: &Peers, names: &[&str]) -> Result<PeerReport, Failure> {
-    let start = Instant::now();
-    // Before any pinning: a thread pinned to one CPU would see a machine of one CPU.
-    let machine = Machine::look()?;
-    let mut sections = Vec::new();
-    bench.progress.set_length(names.len() as u64);
-    for (name, run) in PARTS {
-        if names.contains(&name) {
-            sections.push(run(bench, peers)?);
-            bench.progress.inc(1);
-        }
-    }
-    bench.progress.finish_and_clear();
-    let mut allocators: Vec<_> = peers
-        .faces
-        .iter()
-        .map(|f| (f.name, f.from.clone()))
-        .collect();
-    let mut absent = peers.absent.clone();
+pub fn run(bench: &Bench, peers: &Peers, names: &[&str]) -> Result<Report<Against>, Failure> {
+    let parts = PARTS.iter().filter(|(name, _)| names.contains(name));
+    let parts = parts.map(|&(name, run)| (name.to_owned(), move || run(bench, peers)));
+    let mut report = Report::measure(bench, "uslub beside other allocators", parts.collect())?;
+    report.notes = vec![
+        "a ratio is of two runs of one round, uslub to the best of the others".to_owned(),
+        floor::ABOUT.to_owned(),
+    ];
+    let faces = peers.faces.iter();
+    let mut competitors = Competitors {
+        allocators: faces.map(|face| (face.name, face.from.clone())).collect(),
+        absent: peers.absent.clone(),
+    };
     match peers.dpdk.get() {
-        Some(Ok(dpdk)) => allocators.push((DPDK, format!("libdpdk {}", dpdk.version))),
-        Some(Err(why)) => absent.push((DPDK, why.clone())),
+        Some(Ok(dpdk)) => {
+            let version = format!("libdpdk {}", dpdk.version);
+            competitors.allocators.push((DPDK, version));
+        }
+        Some(Err(why)) => competitors.absent.push((DPDK, why.clone())),
         None => {}
     }
-    Ok(PeerReport {
-        machine,
-        size: bench.size.name(),
-        rounds: bench.rounds(),
-        seconds: start.elapsed().as_secs_f64(),
-        allocators,
-        absent,
-        sections,
-    })
+    report.competitors = Some(competitors);
+    Ok(report)
 }

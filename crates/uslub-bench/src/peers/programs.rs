@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use super::cost::{self, Cost};
 use super::face::{OURS, SYSTEM};
 use super::row::{Aim, PeerRow, Rounds};
-use super::{Peers, Section};
+use super::{Peers, Section, note};
 use crate::bench::Bench;
 use crate::dice::Dice;
 use crate::error::Failure;
@@ -75,6 +75,15 @@ impl Program {
     }
 }
 
+/// A figure of a program: name, unit, and the part of its cost.
+type Figure = (&'static str, &'static str, fn(&Cost) -> f64);
+
+/// All figures of a program.
+const FIGURES: [Figure; 2] = [
+    ("CPU time", "s", |cost| cost.cpu),
+    ("peak", "MB", |cost| cost.peak / 1e6),
+];
+
 /// Measures the part.
 pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     let _pinned = Pinned::to_the_last()?;
@@ -91,74 +100,33 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
             .map(|(name, path)| (*name, Some(path.as_path()))),
     );
     let mut rows = Vec::new();
-    let mut logs = [
-        vec![Vec::new(); preloads.len()],
-        vec![Vec::new(); preloads.len()],
-    ];
+    let mut logs = FIGURES.map(|_| vec![Vec::new(); preloads.len()]);
     for program in programs {
         if !program.is_there() {
             let why = Failure::Unavailable(program.words[0].display().to_string());
-            rows.push(PeerRow::without(
-                "P6",
-                format!("{}, CPU time", program.name),
-                "s",
-                &why,
-            ));
+            let name = format!("{}, CPU time", program.name);
+            rows.push(PeerRow::without("P6", name, "s", &why));
             continue;
         }
         bench.says(&format!("P6, {}", program.name));
-        let mut costs = vec![Vec::new(); preloads.len()];
-        for round in 0..=bench.size.pick(1, 3, 11) {
-            for ((_, preload), costs) in preloads.iter().zip(&mut costs) {
-                let cost = program.run(&peers.command, *preload)?;
-                if round > 0 {
-                    costs.push(cost);
-                }
-                bench.progress.tick();
+        let costs = costs(bench, peers, &program, &preloads)?;
+        for ((what, unit, figure), logs) in FIGURES.into_iter().zip(&mut logs) {
+            let mut all = Vec::new();
+            for (((name, _), costs), logs) in preloads.iter().zip(&costs).zip(logs) {
+                let rounds: Vec<_> = costs.iter().map(figure).collect();
+                logs.push(rounds.iter().map(|cost| cost.max(1e-6).ln()).collect());
+                all.push((*name, rounds));
             }
-        }
-        let rounds = |part: fn(&Cost) -> f64| {
-            let of = |costs: &Vec<Cost>| costs.iter().map(part).collect::<Vec<_>>();
-            (preloads.iter())
-                .zip(&costs)
-                .map(|((name, _), costs)| (*name, of(costs)))
-                .collect::<Vec<_>>()
-        };
-        let parts = [rounds(|c| c.cpu), rounds(|c| c.peak / 1e6)];
-        for ((what, unit), (part, logs)) in [("CPU time", "s"), ("peak", "MB")]
-            .into_iter()
-            .zip(parts.into_iter().zip(&mut logs))
-        {
-            for ((_, rounds), logs) in part.iter().zip(logs.iter_mut()) {
-                logs.push(
-                    rounds
-                        .iter()
-                        .map(|cost| cost.max(1e-6).ln())
-                        .collect::<Vec<_>>(),
-                );
-            }
-            let name = format!("{}, {what}", program.name);
-            rows.push(PeerRow::new(
-                "P6",
-                name,
-                unit,
-                &Rounds::of(part),
-                Aim::ratio(WORST),
-            ));
+            let (name, aim) = (format!("{}, {what}", program.name), Aim::ratio(WORST));
+            rows.push(PeerRow::new("P6", name, unit, &Rounds::of(all), aim));
         }
     }
-    for (what, logs) in ["CPU time", "peak"].into_iter().zip(logs) {
+    for ((what, unit, _), logs) in FIGURES.into_iter().zip(logs) {
         let means = preloads.iter().zip(&logs);
         let means = means.map(|((name, _), logs)| (*name, geometric_means(logs)));
-        let name = format!("geometric mean, {what}");
-        let unit = if what == "peak" { "MB" } else { "s" };
-        rows.push(PeerRow::new(
-            "P6",
-            name,
-            unit,
-            &Rounds::of(means.collect()),
-            Aim::ratio(1.0),
-        ));
+        let (name, means) = (format!("geometric mean, {what}"), means.collect());
+        let aim = Aim::ratio(1.0);
+        rows.push(PeerRow::new("P6", name, unit, &Rounds::of(means), aim));
     }
     Ok(Section::new(
         "P6",
@@ -166,6 +134,22 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
         "Each program with each allocator preloaded, on one CPU. Redis serves a benchmark over a socket; both count.",
         rows,
     ))
+}
+
+/// The costs of a program's rounds on each allocator in turn, after one warm-up round.
+fn costs(
+    bench: &Bench,
+    peers: &Peers,
+    program: &Program,
+    preloads: &[(&str, Option<&Path>)],
+) -> Result<Vec<Vec<Cost>>, Failure> {
+    let mut costs: Vec<_> = preloads.iter().map(|_| Vec::new()).collect();
+    for round in 0..=bench.size.pick(1, 3, 11) {
+        for ((_, preload), costs) in preloads.iter().zip(&mut costs) {
+            note(bench, round, costs, program.run(&peers.command, *preload)?);
+        }
+    }
+    Ok(costs)
 }
 
 /// The geometric mean over all programs, for each round.

@@ -9,6 +9,7 @@ use crate::error::Failure;
 use crate::floor::FLOOR;
 use crate::goal::Goal;
 use crate::measure::Sample;
+use crate::output::{self, Cell, Figures, figure};
 
 /// The rounds of all competitors.
 pub struct Rounds {
@@ -103,14 +104,13 @@ impl Aim {
 }
 
 /// One row of the comparison.
-#[derive(Clone, Debug, Serialize)]
-pub struct PeerRow {
+pub type PeerRow = output::Row<Against>;
+
+/// The figures of a row.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Against {
     /// The part of the row, such as `P1`.
     pub part: &'static str,
-    /// The name of the measurement.
-    pub name: String,
-    /// Unit of the figures.
-    pub unit: &'static str,
     /// The median of uslub's rounds.
     pub ours: Option<f64>,
     /// The median of the best peer's rounds.
@@ -122,20 +122,32 @@ pub struct PeerRow {
     /// The floor in the same rounds: only the restartable sequences, on stacks that never run
     /// empty.
     pub floor: Option<f64>,
-    /// The goal, in words.
-    pub goal: String,
-    /// Whether the goal is met.
-    pub met: Option<bool>,
-    /// The missed conditions of the goal.
-    pub missed: String,
     /// Minimum and maximum of uslub's rounds.
     pub ours_spread: Option<[f64; 2]>,
     /// Minimum and maximum of the ratios.
     pub ratio_spread: Option<[f64; 2]>,
     /// The figure of every peer.
     pub peers: BTreeMap<&'static str, f64>,
-    /// A remark for the reader.
-    pub note: String,
+}
+
+impl Figures for Against {
+    fn cells(&self) -> Vec<(&'static str, Cell)> {
+        let best = match (self.best, self.best_name) {
+            (Some(best), Some(name)) => format!("{} {name}", figure(best)),
+            _ => "–".to_owned(),
+        };
+        let all = self.peers.iter();
+        let all: Vec<_> = all
+            .map(|(name, of)| format!("{name} {}", figure(*of)))
+            .collect();
+        vec![
+            ("uslub", Cell::Figure(self.ours, self.ours_spread)),
+            ("floor", Cell::Figure(self.floor, None)),
+            ("best peer", Cell::Right(best)),
+            ("ratio", Cell::Figure(self.ratio, self.ratio_spread)),
+            ("all", Cell::PageOnly(all.join(", "))),
+        ]
+    }
 }
 
 impl PeerRow {
@@ -147,15 +159,13 @@ impl PeerRow {
         rounds: &Rounds,
         aim: Aim,
     ) -> Self {
+        let median = |rounds: &[f64]| Sample::of(rounds.to_vec()).median;
         let ours = Sample::of(rounds.ours.clone());
         let best = rounds.best();
         // A peer with the figure 0 makes the ratio meaningless.
         let ratio = best.filter(|(_, best)| best.iter().all(|b| *b > 0.0));
-        let ratio = ratio.map(|(_, best)| {
-            let pairs = rounds.ours.iter().zip(best);
-            Sample::of(pairs.map(|(a, b)| a / b).collect())
-        });
-        let best = best.map(|(name, rounds)| (*name, Sample::of(rounds.clone()).median));
+        let ratio = ratio.map(|(_, best)| Sample::of_ratios(&rounds.ours, best));
+        let best = best.map(|(name, rounds)| (*name, median(rounds)));
         let mut goal = Goal::none();
         if let (Some(limit), Some((_, best)), Some(ratio)) = (aim.ratio, best, ratio) {
             let tie = match aim.tie {
@@ -168,25 +178,21 @@ impl PeerRow {
         if let Some(limit) = aim.limit {
             goal = goal.at_most(ours, limit, unit);
         }
-        Self {
+        let peers = rounds.peers.iter();
+        let figures = Against {
             part,
-            name: name.into(),
-            unit,
             ours: Some(ours.median),
             best: best.map(|(_, best)| best),
             best_name: best.map(|(name, _)| name),
             ratio: ratio.map(|r| r.median),
-            floor: (!rounds.floor.is_empty()).then(|| Sample::of(rounds.floor.clone()).median),
-            goal: goal.text(),
-            met: goal.met(),
-            missed: goal.missed(),
-            ours_spread: Some([ours.least, ours.greatest]),
-            ratio_spread: ratio.map(|r| [r.least, r.greatest]),
-            peers: (rounds.peers.iter())
-                .map(|(name, rounds)| (*name, Sample::of(rounds.clone()).median))
+            floor: (!rounds.floor.is_empty()).then(|| median(&rounds.floor)),
+            ours_spread: Some(ours.spread()),
+            ratio_spread: ratio.map(Sample::spread),
+            peers: peers
+                .map(|(name, rounds)| (*name, median(rounds)))
                 .collect(),
-            note: String::new(),
-        }
+        };
+        Self::of(name, unit, figures, &goal)
     }
 
     /// A row that could not be measured, with the reason.
@@ -196,17 +202,11 @@ impl PeerRow {
         unit: &'static str,
         why: &Failure,
     ) -> Self {
-        let nobody = Rounds {
-            ours: Vec::new(),
-            peers: Vec::new(),
-            floor: Vec::new(),
+        let figures = Against {
+            part,
+            ..Against::default()
         };
-        Self {
-            ours: None,
-            ours_spread: None,
-            note: why.to_string(),
-            ..Self::new(part, name, unit, &nobody, Aim::default())
-        }
+        Self::absent(name, unit, figures, why)
     }
 }
 
@@ -226,11 +226,11 @@ mod tests {
     fn the_best_peer_is_the_measure() {
         let row = PeerRow::new("P1", "pair", "ns", &rounds(), Aim::ratio(1.0));
         assert_eq!(
-            (row.ours, row.best, row.best_name),
+            (row.figures.ours, row.figures.best, row.figures.best_name),
             (Some(5.0), Some(4.0), Some("other"))
         );
-        assert_eq!((row.ratio, row.met), (Some(1.0), Some(true)));
-        assert_eq!(row.peers["glibc"], 9.0);
+        assert_eq!((row.figures.ratio, row.met), (Some(1.0), Some(true)));
+        assert_eq!(row.figures.peers["glibc"], 9.0);
         assert_eq!(row.goal, "≤ 1 × the best");
     }
 
@@ -240,7 +240,7 @@ mod tests {
         all.floor = Rounds::of(vec![(FLOOR, vec![1.0, 3.0, 2.0])]).floor;
         let row = PeerRow::new("P1", "pair", "ns", &all, Aim::ratio(1.0));
         assert_eq!(
-            (row.floor, row.best, row.peers.len()),
+            (row.figures.floor, row.figures.best, row.figures.peers.len()),
             (Some(2.0), Some(4.0), 2)
         );
     }
@@ -265,9 +265,15 @@ mod tests {
     #[test]
     fn one_peer_can_be_looked_at_for_itself() {
         let against = PeerRow::new("P2", "x", "ns", &rounds().against("glibc"), Aim::ratio(1.0));
-        assert_eq!((against.best, against.peers.len()), (Some(9.0), 1));
+        assert_eq!(
+            (against.figures.best, against.figures.peers.len()),
+            (Some(9.0), 1)
+        );
         let without = PeerRow::new("P2", "x", "ns", &rounds().without("glibc"), Aim::ratio(1.0));
-        assert_eq!((without.best, without.peers.len()), (Some(4.0), 1));
+        assert_eq!(
+            (without.figures.best, without.figures.peers.len()),
+            (Some(4.0), 1)
+        );
     }
 
     #[test]
@@ -280,6 +286,20 @@ mod tests {
         assert_eq!(
             PeerRow::new("P1", "x", "ns", &alone, Aim::limit(3.0)).met,
             Some(true)
+        );
+    }
+
+    #[test]
+    fn a_row_without_figures_is_not_measured() {
+        let why = Failure::Unavailable("jq".to_owned());
+        let row = PeerRow::without("P6", "groups.jq", "s", &why);
+        assert!(!row.is_measured() && row.met.is_none());
+        assert_eq!(row.note, "jq is not available");
+        let row = PeerRow::new("P1", "x", "ns", &rounds(), Aim::default());
+        assert!(row.is_measured());
+        assert_eq!(
+            row.line(),
+            "uslub 5.00, floor –, best peer 4.00 other, ratio 1.00"
         );
     }
 }

@@ -15,13 +15,13 @@
 mod mixed;
 mod world;
 
+use super::Row;
 use crate::bench::Bench;
-use crate::chart::Chart;
 use crate::error::Failure;
 use crate::goal::Goal;
 use crate::linux::Pinned;
 use crate::measure::Sample;
-use crate::row::Row;
+use crate::output::Chart;
 
 use mixed::Mixed;
 use world::{Load, Play, World};
@@ -90,14 +90,8 @@ fn machine(bench: &Bench, cpus: usize, rows: &mut Vec<Row>) -> Result<[Chart; 2]
         new.kib <= limit * old.kib,
     );
     let name = format!("{name}: in sheaves");
-    rows.push(Row::new(
-        4,
-        name,
-        "KiB",
-        Some(one(old.kib)),
-        one(new.kib),
-        &goal,
-    ));
+    let (before, after) = (one(old.kib), one(new.kib));
+    rows.push(Row::new(4, name, "KiB", Some(before), after, &goal));
     let medians = |load: &[Vec<f64>]| load.iter().map(|rounds| median(rounds)).collect::<Vec<_>>();
     let names = WAYS.map(|(name, _)| name.to_owned()).to_vec();
     let times = Chart::bars(

@@ -4,17 +4,16 @@
 
 use std::cell::RefCell;
 
+use super::{Row, Section};
 use crate::bench::Bench;
-use crate::chart::Chart;
 use crate::error::Failure;
 use crate::fresh::{self, Room};
 use crate::goal::Goal;
 use crate::kernel::{FRESH, NEWEST};
 use crate::linux::{self, Pinned};
 use crate::measure::Sample;
+use crate::output::{Chart, Words};
 use crate::pace;
-use crate::report::{SeedReport, Table};
-use crate::row::Row;
 use crate::strategy::Strategy;
 
 /// The thread's figures for one size, in nanoseconds per object.
@@ -44,10 +43,10 @@ const fn reported(size: usize, ascending: (f64, f64, f64), random: (f64, f64, f6
 const LIMIT_NS: f64 = 1.5;
 
 /// Measures the seed.
-pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
+pub fn run(bench: &Bench) -> Result<Section, Failure> {
     let _pinned = Pinned::to_the_last()?;
     let live = bench.size.pick(1, 32, 256) << 20;
-    let mut own = Table::new(&["size / batch", "order", "before", "after", "change"]);
+    let mut own = Words::new(&["size / batch", "order", "before", "after", "change"]);
     let mut rows = Vec::new();
     let mut charts = Vec::new();
     for (random, order) in ["ascending", "random"].into_iter().enumerate() {
@@ -83,10 +82,12 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
         }
         charts.push(chart(order, lines));
     }
-    Ok(SeedReport {
-        seed: 0,
+    Ok(Section {
+        name: "Seed 0",
         title: "Freelist construction deferred",
-        source: "mm/slub: defer freelist construction until after bulk allocation from a new slab (April 2026)",
+        source: Some(
+            "mm/slub: defer freelist construction until after bulk allocation from a new slab (April 2026)",
+        ),
         about: "A slab is a run of pages cut into objects. The old way links all objects of a fresh slab into a list, which \
                 writes to every one of them, and then takes them off that list again. When a whole slab is wanted at once, both were for \
                 nothing. The new way hands out addresses and writes to no object at all.",
@@ -97,7 +98,7 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
              same array, with one compare-and-swap a bulk, and does nothing else. Of everybody's bulks those count during which the core was least shared.",
             live >> 20
         ),
-        own,
+        own: Some(own),
         rows,
         charts,
     })

@@ -8,21 +8,21 @@
 
 use std::cell::RefCell;
 
+use uslub_linux::Linux;
+
 use crate::bench::Bench;
 use crate::bulks::{Places, at_once, at_once_unchecked, one_by_one, sequences};
-use crate::chart::Chart;
 use crate::error::Failure;
 use crate::floor::{FLOOR, Floor};
 use crate::goal::{Goal, signed};
 use crate::kernel;
 use crate::linux::{self, Pinned, Slub};
 use crate::measure::Sample;
+use crate::output::{Chart, Words};
 use crate::pace;
-use crate::report::{SeedReport, Table};
-use crate::row::Row;
 use crate::strategy::Strategy;
 
-use super::worst_case;
+use super::{Row, Section, worst_case};
 
 /// Bytes of an object.
 const SIZE: usize = 256;
@@ -51,10 +51,10 @@ const REPORTED: [(usize, f64, f64, f64); 14] = [
 ];
 
 /// Measures the seed.
-pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
+pub fn run(bench: &Bench) -> Result<Section, Failure> {
     let _pinned = Pinned::to_the_last()?;
     let slub = linux::steady()?;
-    let mut own = Table::new(&["bulk", "before", "after", "improved"]);
+    let mut own = Words::new(&["bulk", "before", "after", "improved"]);
     for (n, before, after, gain) in REPORTED {
         own.push(&[
             n.to_string(),
@@ -72,10 +72,10 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
         charts.push(bulks(bench, slub, setting, name, &mut rows)?);
     }
     charts.push(worst_case::run(bench, slub, &mut rows)?);
-    Ok(SeedReport {
-        seed: 2,
+    Ok(Section {
+        name: "Seed 2",
         title: "Bulk calls and the detached freelist",
-        source: "slub: optimize bulk slowpath free by detached freelist (2015)",
+        source: Some("slub: optimize bulk slowpath free by detached freelist (2015)"),
         about: "Network and storage code frees objects by the dozen. Freed one by one, each pays for its own update of the \
                 slab it came from. Here a whole array goes to the CPU's sheaf in one step; what does not fit is sorted \
                 by slab first, and each slab is updated once for all of its objects.",
@@ -85,7 +85,7 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
              is the two restartable sequences of bulk calls on a stack that is large enough, and nothing else. Of everybody's bulks, but not of \
              the worst case's, those count during which the core was least shared."
         ),
-        own,
+        own: Some(own),
         rows,
         charts,
     })
@@ -99,30 +99,14 @@ fn bulks(
     name: &str,
     rows: &mut Vec<Row>,
 ) -> Result<Chart, Failure> {
-    let single = Strategy::new(slub, SIZE, &[setting])?;
-    let bulk = Strategy::new(slub, SIZE, &[setting])?;
-    let unchecked = Strategy::new(slub, SIZE, &[setting])?;
+    let way = || Strategy::new(slub, SIZE, &[setting]);
+    let ways = [way()?, way()?, way()?];
     let floor = Floor::here()?;
     let mut lines = [const { Vec::new() }; 4];
     for (n, before, after, gain) in REPORTED {
         let (kernel, exact) = kernel::bulk(n);
         bench.says(&format!("bulk of {n}, {name}"));
-        // A full run is long enough for some slices on a quiet core.
-        let loops = (bench.size.pick(1_000, 250_000, 10_000_000) / n).max(1);
-        let places = RefCell::new(Places::new());
-        let time = |who, work: &dyn Fn(&mut [*mut u8]) -> bool| {
-            places.borrow_mut().time(who, loops, n, work)
-        };
-        let [old, checked, new, bare, load] = bench.samples_of(
-            2,
-            [
-                &mut || time("old", &|o| one_by_one(&single, o)),
-                &mut || time("checked", &|o| at_once(&bulk, o)),
-                &mut || time("new", &|o| at_once_unchecked(&unchecked, o)),
-                &mut || time(FLOOR, &|o| sequences(floor, o)),
-                &mut || Ok(pace::load()),
-            ],
-        )?;
+        let [old, checked, new, bare, load] = measure(bench, &ways, floor, n)?;
         let said = format!("{before} → {after} ns, improved {} %", signed(gain));
         for (new, how) in [(checked, "bulk"), (new, "bulk, unchecked")] {
             let mut goal = goal(n, gain, kernel, old, new);
@@ -150,7 +134,7 @@ fn bulks(
             line.push((n as f64, value));
         }
     }
-    for strategy in [&single, &bulk, &unchecked] {
+    for strategy in ways {
         strategy.check_at_rest()?;
     }
     let [old, checked, new, kernels] = lines;
@@ -164,6 +148,30 @@ fn bulks(
         .with("bulk", checked)
         .with("bulk, unchecked", new)
         .with(kernel::NEWEST, kernels))
+}
+
+/// Measures one bulk size: single calls, bulk calls, unchecked bulk calls, the floor, and a load.
+fn measure(
+    bench: &Bench,
+    [single, bulk, unchecked]: &[Strategy<'_, Linux>; 3],
+    floor: Option<&Floor>,
+    n: usize,
+) -> Result<[Sample; 5], Failure> {
+    // A full run is long enough for some slices on a quiet core.
+    let loops = (bench.size.pick(1_000, 250_000, 10_000_000) / n).max(1);
+    let places = RefCell::new(Places::new());
+    let time =
+        |who, work: &dyn Fn(&mut [*mut u8]) -> bool| places.borrow_mut().time(who, loops, n, work);
+    bench.samples_of(
+        2,
+        [
+            &mut || time("old", &|o| one_by_one(single, o)),
+            &mut || time("checked", &|o| at_once(bulk, o)),
+            &mut || time("new", &|o| at_once_unchecked(unchecked, o)),
+            &mut || time(FLOOR, &|o| sequences(floor, o)),
+            &mut || Ok(pace::load()),
+        ],
+    )
 }
 
 fn goal(n: usize, gain: f64, kernel: f64, old: Sample, new: Sample) -> Goal {

@@ -14,16 +14,15 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use uslub_core::Gfp;
 use uslub_linux::Linux;
 
+use super::{Row, Section};
 use crate::bench::Bench;
-use crate::chart::Chart;
 use crate::dice::Dice;
 use crate::error::Failure;
 use crate::goal::Goal;
 use crate::linux::{self, Pinned, Slub};
 use crate::measure::{Sample, nanoseconds};
-use crate::report::{SeedReport, Table};
+use crate::output::{Chart, Words};
 use crate::ring::{Ring, wait_until};
-use crate::row::Row;
 use crate::strategy::Strategy;
 use crate::threads::joined;
 
@@ -61,9 +60,9 @@ const MEETINGS: [(usize, &str); 2] = [
 const REPORTED: [(f64, f64); 3] = [(35.9, 31.9), (30.8, 27.9), (29.9, 28.8)];
 
 /// Measures the seed.
-pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
+pub fn run(bench: &Bench) -> Result<Section, Failure> {
     let slub = linux::steady()?;
-    let mut own = Table::new(&[
+    let mut own = Words::new(&[
         "run of hackbench 200 process 200",
         "before",
         "after",
@@ -83,58 +82,21 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
     let goal = Goal::none().no_dearer_by_rounds(one.ratios);
     let name = "one thread, objects of random slabs";
     rows.push(one.row(name, "ns/object", &goal));
-    let mut met = [const { Vec::new() }; 2];
-    for (threads, name) in MEETINGS {
-        bench.says(name);
-        let both = meeting::run(bench, threads)?;
-        let goal = Goal::none().ahead_by_rounds(both.ratios);
-        rows.push(both.row(name, "ns/change", &goal));
-        met[0].push(both.old.median);
-        met[1].push(both.new.median);
-    }
+    let meetings = meetings(bench, &mut rows)?;
     let (two, retries) = two_threads(bench, slub)?;
     let goal = Goal::none().ahead_by_rounds(two.ratios);
     let name = "two threads, each frees what the other held";
     rows.push(two.row(name, "ns/object", &goal).note(format!(
         "{retries:.1} retries of the atomic step in 1000 objects"
     )));
-    let reported = "35.9 → 31.9 s, 30.8 → 27.9 s, 29.9 → 28.8 s";
-    let mut hack = [const { Vec::new() }; 2];
-    for (name, settings) in [("no sheaves", &NO_SHEAVES[..]), ("default sheaves", &[])] {
-        bench.says(&format!("hackbench shape, {name}"));
-        let outcome = hackbench::run(bench, slub, settings)?;
-        let goal = if settings.is_empty() {
-            Goal::none()
-        } else {
-            Goal::none().no_dearer_by_rounds(outcome.both.ratios)
-        };
-        let goal = goal.and("every message accounted for", outcome.all_accounted);
-        let title = format!("hackbench shape, {name}");
-        let row = outcome.both.row(&title, "s", &goal);
-        rows.push(row.reported(reported).note(outcome.note));
-        hack[0].push(outcome.both.old.median);
-        hack[1].push(outcome.both.new.median);
-    }
-    let names = ["one thread", "two threads"].map(str::to_owned).to_vec();
-    let slabs = Chart::bars("No sheaves: allocate and free", "ns an object", names)
-        .with("state under a lock", vec![one.old.median, two.old.median])
-        .with("one atomic step", vec![one.new.median, two.new.median]);
-    let names = ["two threads", "eight threads"].map(str::to_owned).to_vec();
-    let [of_old, of_new] = met;
-    let meetings = Chart::bars("Threads that meet: one slab's state", "ns a change", names)
-        .with("state under a lock", of_old)
-        .with("one atomic step", of_new);
-    let names = ["no sheaves", "default sheaves"]
-        .map(str::to_owned)
-        .to_vec();
-    let [of_old, of_new] = hack;
-    let groups = Chart::bars("The hackbench shape", "s", names)
-        .with("state under a lock", of_old)
-        .with("one atomic step", of_new);
-    Ok(SeedReport {
-        seed: 3,
+    let names = ["one thread", "two threads"];
+    let (title, unit) = ("No sheaves: allocate and free", "ns an object");
+    let slabs = chart(title, unit, names, &[one, two]);
+    let charts = vec![meetings, slabs, groups(bench, slub, &mut rows)?];
+    Ok(Section {
+        name: "Seed 3",
         title: "Slab state without a lock",
-        source: "SLUB: Lockless freelists for objects V6 (May 2011)",
+        source: Some("SLUB: Lockless freelists for objects V6 (May 2011)"),
         about: "A slab's freelist, its count of objects in use and a flag must change together. Under a lock, every free that \
                 meets another on the same slab waits. Packed into one word they change in one atomic step: whoever comes \
                 second tries again, and nobody ever holds anything.",
@@ -146,10 +108,55 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
              host puts the two CPUs decides more than they do: most rounds are cut into {PARTS}, and the change is the median of the \
              rounds' own."
         ),
-        own,
+        own: Some(own),
         rows,
-        charts: vec![meetings, slabs, groups],
+        charts,
     })
+}
+
+/// Threads that meet at one slab.
+fn meetings(bench: &Bench, rows: &mut Vec<Row>) -> Result<Chart, Failure> {
+    let mut all = Vec::new();
+    for (threads, name) in MEETINGS {
+        bench.says(name);
+        let both = meeting::run(bench, threads)?;
+        let goal = Goal::none().ahead_by_rounds(both.ratios);
+        rows.push(both.row(name, "ns/change", &goal));
+        all.push(both);
+    }
+    let names = ["two threads", "eight threads"];
+    let title = "Threads that meet: one slab's state";
+    Ok(chart(title, "ns a change", names, &all))
+}
+
+/// The hackbench shape, without and with sheaves.
+fn groups(bench: &Bench, slub: &Slub, rows: &mut Vec<Row>) -> Result<Chart, Failure> {
+    let reported = "35.9 → 31.9 s, 30.8 → 27.9 s, 29.9 → 28.8 s";
+    let names = ["no sheaves", "default sheaves"];
+    let mut all = Vec::new();
+    for (name, settings) in names.into_iter().zip([&NO_SHEAVES[..], &[]]) {
+        let title = format!("hackbench shape, {name}");
+        bench.says(&title);
+        let outcome = hackbench::run(bench, slub, settings)?;
+        let goal = if settings.is_empty() {
+            Goal::none()
+        } else {
+            Goal::none().no_dearer_by_rounds(outcome.both.ratios)
+        };
+        let goal = goal.and("every message accounted for", outcome.all_accounted);
+        let row = outcome.both.row(&title, "s", &goal);
+        rows.push(row.reported(reported).note(outcome.note));
+        all.push(outcome.both);
+    }
+    Ok(chart("The hackbench shape", "s", names, &all))
+}
+
+/// A chart of both ways, by group.
+fn chart(title: &str, unit: &str, groups: [&str; 2], by_group: &[Both]) -> Chart {
+    let bars = |of: fn(&Both) -> f64| by_group.iter().map(of).collect::<Vec<_>>();
+    Chart::bars(title, unit, groups.map(str::to_owned).to_vec())
+        .with("state under a lock", bars(|both| both.old.median))
+        .with("one atomic step", bars(|both| both.new.median))
 }
 
 /// The figures of both ways, and the ratio of new to old in each round.

@@ -5,19 +5,22 @@ mod deferred;
 mod detached;
 mod lockfree;
 mod nowait;
+mod row;
 mod spill;
 mod worst_case;
 
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
 
 use crate::bench::Bench;
 use crate::error::Failure;
-use crate::machine::Machine;
-use crate::report::{Report, SeedReport};
+use crate::output::{self, Report};
 
+pub use row::{OldNew, Row};
+
+/// The result of one seed.
+type Section = output::Section<OldNew>;
 /// A seed's number, and the function that measures the seed.
-type Seed = (u8, fn(&Bench) -> Result<SeedReport, Failure>);
+type Seed = (u8, fn(&Bench) -> Result<Section, Failure>);
 
 /// All seeds.
 const SEEDS: [Seed; 5] = [
@@ -38,26 +41,18 @@ pub fn numbers() -> [u8; SEEDS.len()] {
 /// # Errors
 ///
 /// If a measurement fails completely, or an object was lost.
-pub fn run(bench: &Bench, numbers: &[u8]) -> Result<Report, Failure> {
+pub fn run(bench: &Bench, numbers: &[u8]) -> Result<Report<OldNew>, Failure> {
     // Parallel runs would disturb the times and change the counters that a run compares.
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let start = Instant::now();
-    let machine = Machine::look()?;
-    let mut seeds = Vec::new();
-    let chosen: Vec<_> = SEEDS.iter().filter(|(n, _)| numbers.contains(n)).collect();
-    bench.progress.set_length(chosen.len() as u64);
-    for (number, run) in chosen {
-        bench.progress.set_prefix(format!("seed {number}"));
-        seeds.push(run(bench)?);
-        bench.progress.inc(1);
-    }
-    bench.progress.finish_and_clear();
-    Ok(Report {
-        machine,
-        size: bench.size.name(),
-        rounds: bench.rounds(),
-        seconds: start.elapsed().as_secs_f64(),
-        seeds,
-    })
+    let seeds = SEEDS.iter().filter(|(n, _)| numbers.contains(n));
+    let seeds = seeds.map(|&(number, run)| (format!("seed {number}"), move || run(bench)));
+    let title = "uslub: five threads, old against new";
+    let mut report = Report::measure(bench, title, seeds.collect())?;
+    report.notes = vec![
+        "goals are about ratios inside one run, or about nanoseconds; other absolute times are \
+         for the reader"
+            .to_owned(),
+    ];
+    Ok(report)
 }

@@ -15,18 +15,16 @@ use uslub_core::Gfp;
 use uslub_core::mempool::{Mempool, SlabSource};
 
 use crate::bench::Bench;
-use crate::chart::Chart;
 use crate::error::Failure;
 use crate::goal::Goal;
 use crate::linux::{self, Slub};
-use crate::measure::Sample;
-use crate::report::{SeedReport, Table};
-use crate::row::Row;
+use crate::output::{Chart, Words};
+use crate::ring::Ring;
 use crate::strategy::Strategy;
 
-use super::capacity;
+use super::{Row, Section, capacity};
 
-use flow::{Direct, Flow, Pooled};
+use flow::{Direct, Elements, Flow, Pooled, rate};
 
 /// Bytes of an object.
 const SIZE: usize = 256;
@@ -34,12 +32,10 @@ const SIZE: usize = 256;
 const RESERVE: usize = 2;
 const OLD_GATE: &str = "refill_needs_blocking=1";
 const NEW_GATE: &str = "refill_needs_blocking=0";
-/// Smallest ratio to the rate of `GFP_KERNEL`.
-const SHARE_OF_KERNEL: f64 = 0.95;
 
 /// Measures the seed.
-pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
-    let mut own = Table::new(&["kernel", "ublk null target, 16 jobs"]);
+pub fn run(bench: &Bench) -> Result<Section, Failure> {
+    let mut own = Words::new(&["kernel", "ublk null target, 16 jobs"]);
     for (kernel, result) in [
         ("6.19, before sheaves", "≈ 36 M IOPS"),
         (
@@ -54,10 +50,12 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
     let mut charts = vec![real];
     charts.extend(nodes::run(bench, &mut rows)?);
     charts.extend(capacity::run(bench, &mut rows)?);
-    Ok(SeedReport {
-        seed: 4,
+    Ok(Section {
+        name: "Seed 4",
         title: "Allocation that may not block, across CPUs",
-        source: "[Regression] mm:slab/sheaves: severe performance regression in cross-CPU slab allocation (February 2026)",
+        source: Some(
+            "[Regression] mm:slab/sheaves: severe performance regression in cross-CPU slab allocation (February 2026)",
+        ),
         about: "One CPU allocates, another frees: the way of every I/O request. A mempool asks first without permission to block. The kernel \
                 refilled an empty sheaf only for those who may block, so such a caller went to the slabs, under a lock, for every \
                 single object. What counts is whether the caller may wait for a lock's short hold; then it gets a full sheaf.",
@@ -69,7 +67,7 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
             flow::DEPTH,
             flow::BATCH
         ),
-        own,
+        own: Some(own),
         rows,
         charts,
     })
@@ -142,66 +140,39 @@ fn one(
 ) -> Result<Flow, Failure> {
     let strategy = Strategy::new(slub, SIZE, &[gate])?;
     flow::warm(&strategy)?;
-    let cpus = linux::two_cpus();
+    let ring = Ring::new(flow::DEPTH);
+    let run = |elements: &dyn Elements| {
+        flow::run_pinned(&strategy, &[(&ring, elements)], objects, |_| (), |_| ())
+    };
     let flow = if through == Through::Directly {
-        let direct = Direct {
-            strategy: &strategy,
-            gfp,
-        };
-        flow::run_pinned(&strategy, &direct, cpus, objects)?
+        let strategy = &strategy;
+        run(&Direct { strategy, gfp })?
     } else {
         let source = SlabSource::new(slub, strategy.cache)
             .ok_or_else(|| Failure::Wrong("a cache with a constructor has no pool".to_owned()))?;
         let pool =
             Mempool::new(slub, RESERVE, source).map_err(|_| Failure::NoMemory("for a mempool"))?;
-        flow::run_pinned(&strategy, &Pooled { pool: &pool, gfp }, cpus, objects)?
+        run(&Pooled { pool: &pool, gfp })?
     };
     strategy.check_at_rest()?;
     Ok(flow)
 }
 
-fn rate(rounds: &[Flow]) -> Sample {
-    Sample::of_each(rounds, |flow| flow.rate)
-}
-
 /// The rows of one way of allocation: rate, share of sheaves, list locks.
-fn push_rows(rows: &mut Vec<Row>, through: &str, [old, new, kernel]: &[Vec<Flow>; 3]) {
-    let of_kernel = rate(kernel);
-    let least = SHARE_OF_KERNEL * of_kernel.median;
-    let goal = Goal::none().and(
-        format!("≥ 95 % of GFP_KERNEL's {:.1}", of_kernel.median),
-        rate(new).median >= least,
-    );
-    let row = Row::new(
-        4,
-        format!("GFP_NOWAIT {through}, rate"),
-        "M objects/s",
-        Some(rate(old)),
-        rate(new),
-        &goal,
-    );
-    rows.push(row.reported("36 M → 13 M IOPS with the gate"));
-    let share = |rounds: &[Flow]| Sample::of_each(rounds, |flow| flow.from_sheaves);
-    let goal = Goal::none().at_least(share(new), 99.0, "%");
-    let name = format!("GFP_NOWAIT {through}, from sheaves");
-    rows.push(Row::new(4, name, "%", Some(share(old)), share(new), &goal));
-    let locks = |rounds: &[Flow]| {
-        let known: Option<Vec<_>> = rounds.iter().map(|flow| flow.list_locks).collect();
-        known.map(Sample::of)
-    };
-    let name = format!("GFP_NOWAIT {through}, list lock");
-    let unit = "in 1000 objects";
-    rows.push(match (locks(old), locks(new)) {
-        (Some(old), Some(new)) => {
-            let goal = Goal::none().at_most(new, 1.0, "in 1000 objects");
+fn push_rows(rows: &mut Vec<Row>, through: &str, rounds: &[Vec<Flow>; 3]) {
+    let what = format!("GFP_NOWAIT {through}");
+    let reported = "36 M → 13 M IOPS with the gate";
+    let locks = flow::push_rows(rows, &what, reported, rounds.each_ref().map(Vec::as_slice));
+    let (name, unit) = (format!("{what}, list lock"), "in 1000 objects");
+    rows.push(match locks {
+        Some([old, new]) => {
+            let goal = Goal::none().at_most(new, 1.0, unit);
             Row::new(4, name, unit, Some(old), new, &goal)
                 .reported("47 % of the CPU time on it with the gate")
         }
-        _ => Row::without(
-            4,
-            name,
-            unit,
-            &Failure::Unavailable("counter 'list_lock'".into()),
-        ),
+        None => {
+            let why = Failure::Unavailable("counter 'list_lock'".into());
+            Row::without(4, name, unit, &why)
+        }
     });
 }

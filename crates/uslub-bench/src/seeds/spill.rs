@@ -11,13 +11,12 @@ pub(super) mod maple;
 mod real;
 mod simulated;
 
+use super::{Row, Section};
 use crate::bench::Bench;
-use crate::chart::Chart;
 use crate::error::Failure;
 use crate::goal::Goal;
 use crate::measure::Sample;
-use crate::report::{SeedReport, Table};
-use crate::row::Row;
+use crate::output::{Chart, Words};
 
 use maple::Counts;
 
@@ -41,6 +40,11 @@ const CHURN: f64 = 1.2;
 /// Largest ratio of peak slab memory, with the reserve to without. The reserve holds at most half
 /// as many slabs as were in use.
 const PEAK: f64 = 1.5;
+/// Unit of the counts.
+const UNIT: &str = "in 1 M steps";
+/// What the thread reported of the list lock, and of an operation's time.
+const LOCK_TIME: &str = "7.85 → 3.5 % of the CPU time";
+const STEP_TIME: &str = "−2 … −5 %";
 
 /// The settings of a competitor.
 fn settings(way: usize) -> Vec<&'static str> {
@@ -48,8 +52,8 @@ fn settings(way: usize) -> Vec<&'static str> {
 }
 
 /// Measures the seed.
-pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
-    let mut own = Table::new(&["will-it-scale mmap2, 192 CPUs", "no spill", "spill"]);
+pub fn run(bench: &Bench) -> Result<Section, Failure> {
+    let mut own = Words::new(&["will-it-scale mmap2, 192 CPUs", "no spill", "spill"]);
     for line in [
         ["operations", "", "+2 … +5 %"],
         ["CPU time on the list lock", "7.85 %", "≈ 3.5 %"],
@@ -68,10 +72,10 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
         &mut rows,
     )?);
     waits(bench, &mut rows)?;
-    Ok(SeedReport {
-        seed: 1,
+    Ok(Section {
+        name: "Seed 1",
         title: "Spilling what a refill leaves over",
-        source: "[RFC PATCH] slub: spill refill leftover objects into percpu sheaves (April 2026)",
+        source: Some("[RFC PATCH] slub: spill refill leftover objects into percpu sheaves (April 2026)"),
         about: "To fill a CPU's sheaf, slabs are emptied; the last one usually has more than is needed. Giving the rest back takes the \
                 node's lock once more. Keeping it in the CPU's other sheaf saves that, but then slabs empty sooner and go back to the page layer, only \
                 to be asked for again a moment later: four times as often in the kernel. A reserve of empty slabs that \
@@ -81,7 +85,7 @@ pub fn run(bench: &Bench) -> Result<SeedReport, Failure> {
                    steps. The 64 virtual CPUs are played in turn by one thread in virtual time, so that every run counts the \
                    same; waiting for the list lock and time come from two threads that play half of them each."
             .to_owned(),
-        own,
+        own: Some(own),
         rows,
         charts,
     })
@@ -164,56 +168,34 @@ fn push_rows(rows: &mut Vec<Row>, machine: &str, way: usize, old: &Rounds, new: 
         rows.push(row.reported(said));
     };
     let none = |_: Sample, _: Sample| Goal::none();
-    const UNIT: &str = "in 1 M steps";
     if old.iter().chain(new).all(|c| c.list_lock.is_some()) {
-        push(
-            |c| c.list_lock.unwrap_or(0.0),
-            "list lock taken",
-            UNIT,
-            "7.85 → 3.5 % of the CPU time",
-            &|old, new| Goal::none().cut(old, new, LOCK_CUT),
-        );
+        let locks = |c: &Counts| c.list_lock.unwrap_or(0.0);
+        let cut = |old, new| Goal::none().cut(old, new, LOCK_CUT);
+        push(locks, "list lock taken", UNIT, LOCK_TIME, &cut);
     }
     push(|c| c.slow_frees, "objects freed slowly", UNIT, "× 2", &none);
-    push(
-        Counts::churn,
-        "slabs taken and returned",
-        UNIT,
-        "× 4",
-        &|old, new| {
-            let goal = Goal::none();
-            if with_reserve {
-                goal.and(format!("≤ × {CHURN}"), new.median <= CHURN * old.median)
-            } else {
-                goal
-            }
-        },
-    );
-    push(
-        |c| c.peak_mib,
-        "slabs at the peak",
-        "MiB",
-        "",
-        &|old, new| Goal::none().and(format!("≤ × {PEAK}"), new.median <= PEAK * old.median),
-    );
-    let kept = new
-        .iter()
-        .all(|c| c.idle_empty <= (c.idle_in_use / 2.0).max(5.0));
-    push(
-        |c| c.idle_empty,
-        "empty slabs 1 s after the load",
-        "slabs",
-        "",
-        &|_, _| Goal::none().and("≤ half of those in use, or 5", kept),
-    );
+    let churn = |old: Sample, new: Sample| {
+        let goal = Goal::none();
+        if with_reserve {
+            goal.and(format!("≤ × {CHURN}"), new.median <= CHURN * old.median)
+        } else {
+            goal
+        }
+    };
+    let name = "slabs taken and returned";
+    push(Counts::churn, name, UNIT, "× 4", &churn);
+    let peak = |old: Sample, new: Sample| {
+        Goal::none().and(format!("≤ × {PEAK}"), new.median <= PEAK * old.median)
+    };
+    push(|c| c.peak_mib, "slabs at the peak", "MiB", "", &peak);
+    let few = |c: &Counts| c.idle_empty <= (c.idle_in_use / 2.0).max(5.0);
+    let kept = |_, _| Goal::none().and("≤ half of those in use, or 5", new.iter().all(few));
+    let name = "empty slabs 1 s after the load";
+    push(|c| c.idle_empty, name, "slabs", "", &kept);
     if old.iter().chain(new).all(|c| c.step_ns.is_some()) {
-        push(
-            |c| c.step_ns.unwrap_or(0.0),
-            "a step",
-            "ns",
-            "−2 … −5 %",
-            &|old, new| Goal::none().no_dearer(old, new),
-        );
+        let time = |c: &Counts| c.step_ns.unwrap_or(0.0);
+        let goal = |old, new| Goal::none().no_dearer(old, new);
+        push(time, "a step", "ns", STEP_TIME, &goal);
     }
 }
 
@@ -232,13 +214,13 @@ fn waits(bench: &Bench, rows: &mut Vec<Row>) -> Result<(), Failure> {
     for ((what, _), new) in WAYS.iter().zip(&rounds).skip(1) {
         if let (Some(old), Some(new)) = (waits(old), waits(new)) {
             let name = format!("{name}, {what}: list lock waited for");
-            let row = Row::new(1, name, "in 1 M steps", Some(old), new, &Goal::none());
-            rows.push(row.reported("7.85 → 3.5 % of the CPU time"));
+            let row = Row::new(1, name, UNIT, Some(old), new, &Goal::none());
+            rows.push(row.reported(LOCK_TIME));
         }
         let goal = Goal::none().no_dearer(time(old), time(new));
         let name = format!("{name}, {what}: a step");
         let row = Row::new(1, name, "ns", Some(time(old)), time(new), &goal);
-        rows.push(row.reported("−2 … −5 %"));
+        rows.push(row.reported(STEP_TIME));
     }
     Ok(())
 }

@@ -13,13 +13,13 @@ use uslub_core::Gfp;
 use uslub_core::tunables::Tuning;
 use uslub_linux::Linux;
 
+use super::Row;
 use crate::bench::Bench;
-use crate::chart::Chart;
 use crate::error::Failure;
 use crate::goal::Goal;
 use crate::linux::Slub;
 use crate::measure::{Sample, nanoseconds};
-use crate::row::Row;
+use crate::output::Chart;
 use crate::strategy::Strategy;
 
 /// Bytes of an object, as in the thread's test; a slot has 256 bytes.

@@ -9,9 +9,11 @@ use uslub_core::mempool::{Mempool, SlabSource};
 use uslub_core::platform::Platform;
 
 use crate::error::Failure;
-use crate::linux::Pinned;
-use crate::measure::nanoseconds;
+use crate::goal::Goal;
+use crate::linux::{self, Pinned};
+use crate::measure::{Sample, nanoseconds};
 use crate::ring::{Ring, wait_until};
+use crate::seeds::Row;
 use crate::strategy::Strategy;
 use crate::threads::joined;
 
@@ -21,6 +23,8 @@ pub const DEPTH: usize = 128;
 pub const BATCH: usize = 32;
 /// Objects that are allocated and freed in advance, so that partial slabs exist.
 const WARM: usize = 4096;
+/// Smallest ratio to the rate of `GFP_KERNEL`.
+const SHARE_OF_KERNEL: f64 = 0.95;
 
 /// A source of elements.
 pub trait Elements: Sync {
@@ -86,6 +90,38 @@ pub struct Flow {
     pub list_locks: Option<f64>,
 }
 
+/// The rates of all rounds.
+pub fn rate(rounds: &[Flow]) -> Sample {
+    Sample::of_each(rounds, |flow| flow.rate)
+}
+
+/// Adds the rows of rate and share of sheaves. Returns the list locks of old and new, if the
+/// allocator counts them.
+pub fn push_rows(
+    rows: &mut Vec<Row>,
+    what: &str,
+    reported: &str,
+    [old, new, kernel]: [&[Flow]; 3],
+) -> Option<[Sample; 2]> {
+    let of_kernel = rate(kernel).median;
+    let goal = Goal::none().and(
+        format!("≥ 95 % of GFP_KERNEL's {of_kernel:.1}"),
+        rate(new).median >= SHARE_OF_KERNEL * of_kernel,
+    );
+    let name = format!("{what}, rate");
+    let row = Row::new(4, name, "M objects/s", Some(rate(old)), rate(new), &goal);
+    rows.push(row.reported(reported));
+    let share = |rounds: &[Flow]| Sample::of_each(rounds, |flow| flow.from_sheaves);
+    let goal = Goal::none().at_least(share(new), 99.0, "%");
+    let name = format!("{what}, from sheaves");
+    rows.push(Row::new(4, name, "%", Some(share(old)), share(new), &goal));
+    let locks = |rounds: &[Flow]| {
+        let known: Option<Vec<_>> = rounds.iter().map(|flow| flow.list_locks).collect();
+        known.map(Sample::of)
+    };
+    Some([locks(old)?, locks(new)?])
+}
+
 /// The counters before a round.
 struct Before {
     fast: u64,
@@ -119,7 +155,7 @@ pub fn warm<P: Platform>(strategy: &Strategy<'_, P>) -> Result<(), Failure> {
 
 /// Runs `work` and returns the flow of its `objects` objects. `work` returns whether all objects
 /// arrived unchanged.
-pub fn measured<P: Platform>(
+fn measured<P: Platform>(
     strategy: &Strategy<'_, P>,
     objects: usize,
     work: impl FnOnce() -> Result<bool, Failure>,
@@ -144,14 +180,16 @@ pub fn measured<P: Platform>(
     })
 }
 
-/// A flow between two threads on two CPUs.
+/// A flow through rings between two threads on two CPUs. Each thread calls its function with the
+/// ring's number before each ring's turn.
 pub fn run_pinned<P: Platform>(
     strategy: &Strategy<'_, P>,
-    elements: &dyn Elements,
-    cpus: [usize; 2],
+    rings: &[(&Ring, &dyn Elements)],
     objects: usize,
+    at_producer: impl Fn(usize),
+    at_consumer: impl Fn(usize) + Sync,
 ) -> Result<Flow, Failure> {
-    let ring = Ring::new(DEPTH);
+    let cpus = linux::two_cpus();
     let ready = AtomicUsize::new(0);
     // Release and Acquire: both threads start together, even if pinning failed.
     let start = || {
@@ -163,12 +201,12 @@ pub fn run_pinned<P: Platform>(
             let consumer = scope.spawn(|| {
                 let pinned = Pinned::to(cpus[1]);
                 start();
-                let all = consume(&[(&ring, elements)], objects, |_| ());
+                let all = consume(rings, objects, &at_consumer);
                 pinned.map(|_| all)
             });
             let pinned = Pinned::to(cpus[0]);
             start();
-            let enough = produce(&[(&ring, elements)], objects, |_| ());
+            let enough = produce(rings, objects, at_producer);
             let came = joined(consumer);
             drop(pinned?);
             if enough {
@@ -182,7 +220,7 @@ pub fn run_pinned<P: Platform>(
 
 /// Puts `objects` elements into the rings in turn and writes its number into each. Calls `turn`
 /// with the ring's number before each ring's turn. Returns whether there was memory for all.
-pub fn produce(rings: &[(&Ring, &dyn Elements)], objects: usize, turn: impl Fn(usize)) -> bool {
+fn produce(rings: &[(&Ring, &dyn Elements)], objects: usize, turn: impl Fn(usize)) -> bool {
     let mut enough = true;
     for first in (0..objects).step_by(BATCH) {
         let which = first / BATCH % rings.len();
@@ -205,7 +243,7 @@ pub fn produce(rings: &[(&Ring, &dyn Elements)], objects: usize, turn: impl Fn(u
 
 /// Takes `objects` elements out of the rings in turn and frees them. Returns whether all arrived
 /// unchanged.
-pub fn consume(rings: &[(&Ring, &dyn Elements)], objects: usize, turn: impl Fn(usize)) -> bool {
+fn consume(rings: &[(&Ring, &dyn Elements)], objects: usize, turn: impl Fn(usize)) -> bool {
     let mut right = true;
     for first in (0..objects).step_by(BATCH) {
         let which = first / BATCH % rings.len();

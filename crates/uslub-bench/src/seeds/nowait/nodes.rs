@@ -8,17 +8,14 @@ use uslub_core::Gfp;
 use uslub_sim::{Clock, Machine, Sim, cpu};
 
 use crate::bench::Bench;
-use crate::chart::Chart;
 use crate::error::Failure;
 use crate::goal::Goal;
-use crate::linux::{self, Pinned};
-use crate::measure::Sample;
+use crate::output::Chart;
 use crate::ring::Ring;
-use crate::row::Row;
+use crate::seeds::Row;
 use crate::strategy::Strategy;
-use crate::threads::joined;
 
-use super::flow::{self, DEPTH, Direct, Elements, Flow};
+use super::flow::{self, DEPTH, Direct, Elements, Flow, rate};
 use super::{NEW_GATE, OLD_GATE, SIZE};
 
 /// Number of nodes, of producers and of consumers.
@@ -31,6 +28,40 @@ const FEW_FACTOR: f64 = 1.3;
 /// Measures the machine.
 pub fn run(bench: &Bench, rows: &mut Vec<Row>) -> Result<Option<Chart>, Failure> {
     bench.says("eight nodes");
+    let rounds = rounds(bench)?;
+    let [all @ .., few_old, few_new, few_kernel, few_bare] = rounds.each_ref().map(Vec::as_slice);
+    let few = [few_old, few_new, few_kernel];
+    for (memory, flows) in [("all own memory", all), ("2 own memory", few)] {
+        let what = format!("8 nodes, {memory}");
+        let reported = "36 M → 13 M IOPS with the gate, 2 of 8 nodes with memory";
+        if let Some([old, new]) = flow::push_rows(rows, &what, reported, flows) {
+            let (name, unit) = (format!("{what}, list lock"), "in 1000 objects");
+            rows.push(Row::new(4, name, unit, Some(old), new, &Goal::none()));
+        }
+    }
+    let [on_all, on_few, bare] = [all[1], few_new, few_bare].map(rate);
+    let goal = Goal::none().and(
+        format!("at most {FEW_FACTOR} × slower"),
+        on_few.median * FEW_FACTOR >= on_all.median,
+    );
+    let name = "8 nodes, new gate: 2 own memory (new) against all (old)";
+    let unit = "M objects/s";
+    rows.push(Row::new(4, name, unit, Some(on_all), on_few, &goal));
+    let name = "8 nodes, 2 own memory: barns on the others (new) or not (old)";
+    let row = Row::new(4, name, unit, Some(bare), on_few, &Goal::none());
+    rows.push(row.reported("13 M → 24 M IOPS with the series for nodes without memory"));
+    let names = ["all own memory", "2 own memory"].map(str::to_owned);
+    let mut chart = Chart::bars("Eight pairs on eight simulated nodes", unit, names.to_vec());
+    let ways = ["GFP_NOWAIT, old gate", "GFP_NOWAIT, new gate", "GFP_KERNEL"];
+    for (way, (all, few)) in ways.into_iter().zip(all.into_iter().zip(few)) {
+        chart = chart.with(way, vec![rate(all).median, rate(few).median]);
+    }
+    Ok(Some(chart))
+}
+
+/// The rounds of all competitors: old gate, new gate and `GFP_KERNEL`, first with memory on all
+/// nodes, then on few. Last, the new gate with memory on few nodes, whose others have no barn.
+fn rounds(bench: &Bench) -> Result<[Vec<Flow>; 7], Failure> {
     let all = || Machine::new(2 * NODES, NODES);
     let few = || all().with_memory_on(&FEW);
     let slubs = [all(), few()]
@@ -43,105 +74,27 @@ pub fn run(bench: &Bench, rows: &mut Vec<Row>) -> Result<Option<Chart>, Failure>
             Strategy::new(slub, SIZE, &[NEW_GATE])?,
         ])
     };
-    let [all_old, all_new, all_kernel] = gates(all)?;
-    let [few_old, few_new, few_kernel] = gates(few)?;
+    let (all, few) = (gates(all)?, gates(few)?);
+    let bare = Strategy::new(&slubs[1], SIZE, &[NEW_GATE, "memoryless_barns=0"])?;
     let objects =
         bench.size.pick(16_384, 200_000, 1_000_000) / (flow::BATCH * NODES) * flow::BATCH * NODES;
-    let few_bare = Strategy::new(few, SIZE, &[NEW_GATE, "memoryless_barns=0"])?;
     let round = |strategy: &Strategy<'_, Sim>, gfp| eight(strategy, gfp, objects);
     let rounds = bench.rounds_of(
         1,
         [
-            &mut || round(&all_old, Gfp::NOWAIT),
-            &mut || round(&all_new, Gfp::NOWAIT),
-            &mut || round(&all_kernel, Gfp::KERNEL),
-            &mut || round(&few_old, Gfp::NOWAIT),
-            &mut || round(&few_new, Gfp::NOWAIT),
-            &mut || round(&few_kernel, Gfp::KERNEL),
-            &mut || round(&few_bare, Gfp::NOWAIT),
+            &mut || round(&all[0], Gfp::NOWAIT),
+            &mut || round(&all[1], Gfp::NOWAIT),
+            &mut || round(&all[2], Gfp::KERNEL),
+            &mut || round(&few[0], Gfp::NOWAIT),
+            &mut || round(&few[1], Gfp::NOWAIT),
+            &mut || round(&few[2], Gfp::KERNEL),
+            &mut || round(&bare, Gfp::NOWAIT),
         ],
     )?;
-    for strategy in [
-        &all_old,
-        &all_new,
-        &all_kernel,
-        &few_old,
-        &few_new,
-        &few_kernel,
-        &few_bare,
-    ] {
+    for strategy in all.iter().chain(&few).chain([&bare]) {
         strategy.check_at_rest()?;
     }
-    let [
-        all_old,
-        all_new,
-        all_kernel,
-        few_old,
-        few_new,
-        few_kernel,
-        few_bare,
-    ] = &rounds;
-    for (memory, old, new, kernel) in [
-        ("all own memory", all_old, all_new, all_kernel),
-        ("2 own memory", few_old, few_new, few_kernel),
-    ] {
-        push_rows(rows, memory, old, new, kernel);
-    }
-    let (few, all) = (rate(few_new), rate(all_new));
-    let goal = Goal::none().and(
-        format!("at most {FEW_FACTOR} × slower"),
-        few.median * FEW_FACTOR >= all.median,
-    );
-    let name = "8 nodes, new gate: 2 own memory (new) against all (old)";
-    rows.push(Row::new(4, name, "M objects/s", Some(all), few, &goal));
-    let name = "8 nodes, 2 own memory: barns on the others (new) or not (old)";
-    let bare = rate(few_bare);
-    let row = Row::new(4, name, "M objects/s", Some(bare), few, &Goal::none());
-    rows.push(row.reported("13 M → 24 M IOPS with the series for nodes without memory"));
-    let names = ["all own memory", "2 own memory"]
-        .map(str::to_owned)
-        .to_vec();
-    let bars = |all: &[Flow], few: &[Flow]| vec![rate(all).median, rate(few).median];
-    Ok(Some(
-        Chart::bars("Eight pairs on eight simulated nodes", "M objects/s", names)
-            .with("GFP_NOWAIT, old gate", bars(all_old, few_old))
-            .with("GFP_NOWAIT, new gate", bars(all_new, few_new))
-            .with("GFP_KERNEL", bars(all_kernel, few_kernel)),
-    ))
-}
-
-fn rate(rounds: &[Flow]) -> Sample {
-    Sample::of_each(rounds, |flow| flow.rate)
-}
-
-fn push_rows(rows: &mut Vec<Row>, memory: &str, old: &[Flow], new: &[Flow], kernel: &[Flow]) {
-    let of_kernel = rate(kernel).median;
-    let goal = Goal::none().and(
-        format!("≥ 95 % of GFP_KERNEL's {of_kernel:.1}"),
-        rate(new).median >= 0.95 * of_kernel,
-    );
-    let name = format!("8 nodes, {memory}, rate");
-    let row = Row::new(4, name, "M objects/s", Some(rate(old)), rate(new), &goal);
-    rows.push(row.reported("36 M → 13 M IOPS with the gate, 2 of 8 nodes with memory"));
-    let share = |rounds: &[Flow]| Sample::of_each(rounds, |flow| flow.from_sheaves);
-    let goal = Goal::none().at_least(share(new), 99.0, "%");
-    let name = format!("8 nodes, {memory}, from sheaves");
-    rows.push(Row::new(4, name, "%", Some(share(old)), share(new), &goal));
-    let locks = |rounds: &[Flow]| {
-        let known: Option<Vec<_>> = rounds.iter().map(|flow| flow.list_locks).collect();
-        known.map(Sample::of)
-    };
-    if let (Some(old), Some(new)) = (locks(old), locks(new)) {
-        let name = format!("8 nodes, {memory}, list lock");
-        rows.push(Row::new(
-            4,
-            name,
-            "in 1000 objects",
-            Some(old),
-            new,
-            &Goal::none(),
-        ));
-    }
+    Ok(rounds)
 }
 
 /// A round of eight flows.
@@ -154,24 +107,7 @@ fn eight(strategy: &Strategy<'_, Sim>, gfp: Gfp, objects: usize) -> Result<Flow,
     let elements: &dyn Elements = &direct;
     let rings: Vec<_> = (0..NODES).map(|_| Ring::new(DEPTH)).collect();
     let rings: Vec<_> = rings.iter().map(|ring| (ring, elements)).collect();
-    let cpus = linux::two_cpus();
-    flow::measured(strategy, objects, || {
-        std::thread::scope(|scope| {
-            let consumer = scope.spawn(|| {
-                let pinned = Pinned::to(cpus[1]);
-                // Producer p is on node p, its consumer on the next node.
-                let came = flow::consume(&rings, objects, |p| cpu::on(NODES + (p + 1) % NODES));
-                pinned.map(|_| came)
-            });
-            let pinned = Pinned::to(cpus[0]);
-            let enough = flow::produce(&rings, objects, cpu::on);
-            let came = joined(consumer);
-            drop(pinned?);
-            if enough {
-                came
-            } else {
-                Err(Failure::NoMemory("for a batch"))
-            }
-        })
-    })
+    // Producer p is on node p, its consumer on the next node.
+    let at_consumer = |p| cpu::on(NODES + (p + 1) % NODES);
+    flow::run_pinned(strategy, &rings, objects, cpu::on, at_consumer)
 }

@@ -5,6 +5,7 @@
 //! prints title and legend, because it can wrap them.
 
 use plotters::coord::Shift;
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -23,6 +24,9 @@ const SERIES: [RGBColor; 4] = [
 ];
 /// Width of a group of bars, as a share of the available width.
 const GROUP: f64 = 0.8;
+
+/// The area inside the axes.
+type Plane<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
 /// The meaning of the horizontal axis.
 #[derive(Clone, Debug)]
@@ -79,11 +83,8 @@ impl Chart {
     /// A chart of curves over numbers; both axes are logarithmic.
     pub fn curves(title: impl Into<String>, along: &str, unit: &str) -> Self {
         Self {
-            title: title.into(),
-            unit: unit.to_owned(),
             axis: Axis::Numbers(along.to_owned()),
-            logarithmic: true,
-            series: Vec::new(),
+            ..Self::bars(title, unit, Vec::new()).logarithmic()
         }
     }
 
@@ -195,6 +196,24 @@ impl Chart {
             Axis::Numbers(along) => mesh.x_labels(9).x_label_formatter(&number).x_desc(along),
         };
         mesh.draw().map_err(|e| e.to_string())?;
+        self.draw_series(&mut chart, floor)?;
+        if let Axis::Groups(names) = &self.axis {
+            let style = font.pos(Pos::new(HPos::Center, VPos::Top));
+            let room = SIZE.0 as usize * 4 / 5 / names.len().max(1) / LETTER.1;
+            for (i, name) in names.iter().enumerate() {
+                let (x, y) = chart.backend_coord(&(i as f64 + 0.5, floor));
+                for (line, text) in lines_of(name, room).into_iter().enumerate() {
+                    let at = (x, y + 6 + line as i32 * (LETTER.0 + 2));
+                    area.draw(&Text::new(text, at, style.clone()))
+                        .map_err(|e| e.to_string())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Draws the bars or the curves.
+    fn draw_series(&self, chart: &mut Plane<'_>, floor: f64) -> Result<(), String> {
         for (i, (_, points)) in self.series.iter().enumerate() {
             let colour = SERIES[i % SERIES.len()];
             let drawn = match &self.axis {
@@ -217,18 +236,6 @@ impl Chart {
                 }
             };
             drawn.map_err(|e| e.to_string())?;
-        }
-        if let Axis::Groups(names) = &self.axis {
-            let style = font.pos(Pos::new(HPos::Center, VPos::Top));
-            let room = SIZE.0 as usize * 4 / 5 / names.len().max(1) / LETTER.1;
-            for (i, name) in names.iter().enumerate() {
-                let (x, y) = chart.backend_coord(&(i as f64 + 0.5, floor));
-                for (line, text) in lines_of(name, room).into_iter().enumerate() {
-                    let at = (x, y + 6 + line as i32 * (LETTER.0 + 2));
-                    area.draw(&Text::new(text, at, style.clone()))
-                        .map_err(|e| e.to_string())?;
-                }
-            }
         }
         Ok(())
     }
