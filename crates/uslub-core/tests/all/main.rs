@@ -3,9 +3,9 @@
 //!
 //! `cargo test -p uslub-core --test all slab::detached` runs one file.
 //!
-//! All tests share one process, and run at the same time. So a test may not depend on what is the
-//! process's own: signal handlers, limits, counts of all threads. Tests that do are programs of
-//! their own beside this folder.
+//! All tests share one process, and run at the same time. A test that depends on state of the
+//! process, as a count of all threads is, belongs into a program of its own, next to this folder.
+//! `support::torment` installs a signal handler, but stops only threads that registered with it.
 
 mod support;
 
