@@ -3,7 +3,7 @@
 pub mod grace;
 pub mod setup;
 pub mod size;
-#[path = "../../crates/uslub-core/tests/support/mod.rs"]
+#[path = "../../crates/uslub-core/tests/all/support/mod.rs"]
 pub mod support;
 pub mod world;
 

@@ -1,4 +1,6 @@
 //! The core in a kernel: the example's own files, run here.
+//!
+//! This is a program of its own: the example's files name each other from the root of the crate.
 
 #[path = "../examples/kernel/demo.rs"]
 mod demo;

@@ -27,7 +27,7 @@ fn place(quoted: &str) -> Option<(String, String)> {
     }
     let (file, name) = rest.split_once(": ")?;
     let folder = match folder {
-        "core" => "crates/uslub-core/tests",
+        "core" => "crates/uslub-core/tests/all",
         "uslub" => "crates/uslub/tests",
         "linux" => "crates/uslub-linux/tests",
         "c" => "crates/uslub-tests/tests/c",

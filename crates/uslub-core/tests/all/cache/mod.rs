@@ -1,0 +1,8 @@
+//! Caches: how they are made, and objects of them.
+
+mod bulk;
+mod fork;
+mod kmem_cache;
+mod object;
+mod reclaim;
+mod shrink;

@@ -1,0 +1,5 @@
+//! Objects of any size.
+
+mod alloc;
+mod buckets;
+mod resize;

@@ -1,0 +1,381 @@
+//! Resident memory follows use: what lies idle makes room before the process takes more.
+
+use std::collections::BTreeSet;
+use std::ptr::NonNull;
+
+use super::SYSTEM_PAGE;
+use crate::support::{Cache, Setup, Slub, assert_all_is_given_back};
+use uslub_core::Gfp;
+use uslub_core::kmalloc::{LARGE_MAX, class_of};
+use uslub_core::percpu::sheaf::{SHEAF_BYTES, Window};
+use uslub_core::platform::{PAGE_SIZE, Platform};
+
+const DECAY: u64 = 1000;
+const HUGE: usize = 2 * LARGE_MAX;
+/// Small objects, enough of them for many slabs of a page.
+const SMALL: usize = 400;
+const MANY: usize = 4000;
+
+fn setup() -> Box<Slub> {
+    Setup::with(&[&format!("decay_ms={DECAY}")])
+        .on_pages_of(SYSTEM_PAGE)
+        .build()
+}
+
+fn take(a: &Slub, bytes: usize) -> *mut u8 {
+    let object = a.kmalloc(bytes, Gfp::KERNEL);
+    assert!(!object.is_null());
+    object
+}
+
+fn give(a: &Slub, object: *mut u8) {
+    // SAFETY: allocated here, freed once.
+    unsafe { a.kfree(object) };
+}
+
+/// Takes and frees one huge object; returns how many mappings that made.
+fn cycle(a: &Slub, bytes: usize) -> usize {
+    let before = a.platform.calls().map;
+    give(a, take(a, bytes));
+    a.platform.calls().map - before
+}
+
+#[test]
+fn a_huge_mapping_is_kept_once_one_like_it_was_missed() {
+    let a = setup();
+    let anchor = take(&a, HUGE);
+    cycle(&a, HUGE);
+    assert_eq!(
+        a.mapped.kept_bytes(),
+        0,
+        "nobody has asked for the like yet"
+    );
+    assert_eq!(cycle(&a, HUGE), 1, "it was missed");
+    assert_eq!(a.mapped.kept_bytes(), HUGE);
+    for _ in 0..5 {
+        assert_eq!(cycle(&a, HUGE - PAGE_SIZE), 0, "it serves again");
+    }
+    // Nobody needs it any more, so nothing is kept from then on.
+    a.platform.advance(DECAY);
+    a.tick(a.platform.now_ms());
+    assert_eq!(a.mapped.kept_bytes(), 0);
+    cycle(&a, 2 * HUGE);
+    assert_eq!(a.mapped.kept_bytes(), 0);
+    give(&a, anchor);
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn huge_mappings_of_ever_larger_sizes_are_not_kept() {
+    let a = setup();
+    // The table of huge objects is a mapping too.
+    cycle(&a, HUGE / 2 + PAGE_SIZE);
+    for step in 0..20 {
+        assert_eq!(cycle(&a, HUGE + HUGE / 2 * step), 1);
+        assert_eq!(a.mapped.kept_bytes(), 0);
+    }
+    // The like of the last, but long after.
+    a.platform.advance(DECAY);
+    cycle(&a, HUGE + HUGE / 2 * 19);
+    assert_eq!(a.mapped.kept_bytes(), 0);
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn no_more_than_a_share_of_what_is_in_use_is_kept() {
+    let a = setup();
+    for _ in 0..3 {
+        cycle(&a, 2 << 20);
+    }
+    assert_eq!(a.mapped.kept_bytes(), 0, "more than is kept of nothing");
+    let anchor = take(&a, 64 << 20);
+    for _ in 0..3 {
+        cycle(&a, 2 << 20);
+    }
+    assert_eq!(a.mapped.kept_bytes(), 2 << 20);
+    give(&a, anchor);
+    assert_all_is_given_back(&a);
+}
+
+/// So much is in use that 4 MiB may be kept, and 2 MiB are.
+fn setup_with_kept() -> (Box<Slub>, *mut u8) {
+    let a = setup();
+    let anchor = take(&a, 64 << 20);
+    cycle(&a, 2 << 20);
+    cycle(&a, 2 << 20);
+    assert_eq!(a.mapped.kept_bytes(), 2 << 20);
+    (a, anchor)
+}
+
+#[test]
+fn what_is_kept_serves_other_sizes() {
+    let (a, anchor) = setup_with_kept();
+    let before = a.platform.calls();
+    let take_filled = |bytes, byte| {
+        let object = take(&a, bytes);
+        // SAFETY: so long.
+        unsafe { object.write_bytes(byte, bytes) };
+        object
+    };
+    let short = take_filled(1 << 20, 1);
+    assert_eq!(a.mapped.kept_bytes(), 1 << 20, "it was cut");
+    let long = take_filled(3 << 20, 3);
+    assert_eq!(a.mapped.kept_bytes(), 0, "it was stretched");
+    let after = a.platform.calls();
+    assert_eq!((after.map - before.map, after.remap - before.remap), (0, 1));
+    // A size of its own each, and nothing of another in it.
+    for (object, filled) in [(short, 1), (long, 3)] {
+        let bytes = usize::from(filled) << 20;
+        assert_eq!(a.ksize(object), bytes);
+        // SAFETY: so long.
+        let content = unsafe { std::slice::from_raw_parts(object, bytes) };
+        assert!(content.iter().all(|&byte| byte == filled));
+        give(&a, object);
+    }
+    assert_eq!(a.mapped.kept_bytes(), 4 << 20);
+    // What was used before is zero where that is asked for.
+    let zero = a.kmalloc(2 << 20, Gfp::KERNEL | Gfp::ZERO);
+    // SAFETY: so long.
+    let content = unsafe { std::slice::from_raw_parts(zero, 2 << 20) };
+    assert!(content.iter().all(|&byte| byte == 0));
+    give(&a, zero);
+    give(&a, anchor);
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn what_is_kept_is_not_stretched_beyond_reason() {
+    let (a, anchor) = setup_with_kept();
+    let maps = a.platform.calls().map;
+    let long = take(&a, 9 << 20);
+    assert_eq!(a.platform.calls().map, maps + 1);
+    assert_eq!(a.mapped.kept_bytes(), 2 << 20);
+    // Nor where it is to be zero: what is not touched comes as zero by itself.
+    let zero = a.kmalloc(3 << 20, Gfp::KERNEL | Gfp::ZERO);
+    assert!(!zero.is_null());
+    assert_eq!(a.platform.calls().map, maps + 2);
+    assert_eq!(a.mapped.kept_bytes(), 2 << 20);
+    // Nor where that fails.
+    a.platform.fail(0, 1);
+    let other = take(&a, 3 << 20);
+    a.platform.heal();
+    assert_eq!(a.mapped.kept_bytes(), 0);
+    for object in [long, zero, other, anchor] {
+        give(&a, object);
+    }
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn the_oldest_mappings_make_room_for_others() {
+    let (a, anchor) = setup_with_kept();
+    let objects = [1, 2, 3].map(|_| take(&a, 2 << 20));
+    for object in objects {
+        a.platform.advance(1);
+        give(&a, object);
+    }
+    assert_eq!(a.mapped.kept_bytes(), 4 << 20, "no more than that");
+    let maps = a.platform.calls().map;
+    let mut again = [1, 2].map(|_| take(&a, 2 << 20));
+    again.sort();
+    let mut last = [objects[1], objects[2]];
+    last.sort();
+    assert_eq!(again, last);
+    assert_eq!(a.platform.calls().map, maps);
+    for object in again {
+        give(&a, object);
+    }
+    give(&a, anchor);
+    assert_all_is_given_back(&a);
+}
+
+/// Leaves so many pages free and dirty.
+fn leave_dirty(a: &Slub, pages: usize) {
+    let runs: Vec<_> = (0..pages / 64).map(|_| take(a, 64 * PAGE_SIZE)).collect();
+    runs.iter().for_each(|&run| give(a, run));
+    assert!(a.zone.dirty_bytes() >= pages * PAGE_SIZE);
+}
+
+#[test]
+fn dirty_pages_make_room_for_a_huge_mapping() {
+    let a = setup();
+    leave_dirty(&a, 2048);
+    let dirty = a.zone.dirty_bytes();
+    let huge = take(&a, 4 << 20);
+    assert!(a.zone.dirty_bytes() <= dirty - (4 << 20));
+    assert!(a.zone.dirty_bytes() > 0, "only as much as it takes");
+    // Growing it counts as well.
+    // SAFETY: live.
+    let huge = unsafe { a.krealloc(huge, 16 << 20, Gfp::KERNEL) };
+    assert!(a.zone.dirty_bytes() <= 16 * PAGE_SIZE);
+    give(&a, huge);
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn a_huge_mapping_takes_nothing_away_within_what_the_process_had_before() {
+    let a = setup();
+    // As much, once.
+    give(&a, take(&a, 8 << 20));
+    leave_dirty(&a, 512);
+    let dirty = a.zone.dirty_bytes();
+    let huge = take(&a, 4 << 20);
+    assert_eq!(a.zone.dirty_bytes(), dirty);
+    let more = take(&a, 4 << 20);
+    assert!(a.zone.dirty_bytes() < dirty, "that is more than ever");
+    give(&a, huge);
+    give(&a, more);
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn resident_pages_are_handed_out_before_clean_ones_below() {
+    let a = setup();
+    let runs: Vec<_> = (0..64).map(|_| take(&a, 16 * PAGE_SIZE)).collect();
+    let (low, high) = runs.split_at(32);
+    low.iter().for_each(|&run| give(&a, run));
+    a.platform.advance(DECAY);
+    a.tick(a.platform.now_ms());
+    assert_eq!(a.zone.dirty_bytes(), 0, "clean by now");
+    let resident = high[7];
+    give(&a, resident);
+    assert_eq!(take(&a, 16 * PAGE_SIZE), resident);
+    let clean = take(&a, 16 * PAGE_SIZE);
+    assert!(low.contains(&clean), "the lowest that is free");
+    give(&a, clean);
+    high.iter().for_each(|&run| give(&a, run));
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn idle_pages_make_room_when_the_process_is_about_to_have_more_than_ever() {
+    let a = setup();
+    if a.platform.system_page() > PAGE_SIZE {
+        // A single page does not go back; see system_pages.rs.
+        return;
+    }
+    // A free page behind each object, which serves nobody who wants more.
+    let objects: Vec<_> = (0..1024).map(|_| take(&a, 4 * PAGE_SIZE)).collect();
+    for &object in &objects {
+        // SAFETY: live; it shrinks in place.
+        let shrunk = unsafe { a.krealloc(object, 3 * PAGE_SIZE, Gfp::KERNEL) };
+        assert_eq!(shrunk, object);
+    }
+    let resident = |a: &Slub| a.zone.used_bytes() + a.zone.dirty_bytes();
+    let most = resident(&a);
+    assert_eq!(a.zone.dirty_bytes(), 1024 * PAGE_SIZE);
+    let others: Vec<_> = (0..400).map(|_| take(&a, 3 * PAGE_SIZE)).collect();
+    assert_eq!(
+        resident(&a),
+        most + 1200 * PAGE_SIZE,
+        "what was free a moment ago stays"
+    );
+    a.platform.advance(5);
+    let more: Vec<_> = (0..300).map(|_| take(&a, 3 * PAGE_SIZE)).collect();
+    let grown = resident(&a) - most - 1200 * PAGE_SIZE;
+    assert!(
+        grown <= 100 * PAGE_SIZE,
+        "{grown} bytes more, and {} idle",
+        a.zone.dirty_bytes()
+    );
+    let all = [objects, others, more].concat();
+    all.iter().for_each(|&object| give(&a, object));
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn what_a_process_had_before_takes_nothing_away() {
+    let a = setup();
+    for _ in 0..5 {
+        let runs: Vec<_> = (0..64).map(|_| take(&a, 64 * PAGE_SIZE)).collect();
+        runs.iter().for_each(|&run| give(&a, run));
+        a.platform.advance(5);
+    }
+    assert_eq!(
+        a.platform.calls().purge,
+        0,
+        "the same pages serve again and again"
+    );
+    assert_all_is_given_back(&a);
+}
+
+/// The class of small objects, of which many were taken and freed.
+fn left_behind(a: &Slub) -> &Cache {
+    let objects: Vec<_> = (0..MANY).map(|_| take(a, SMALL)).collect();
+    objects.iter().for_each(|&object| give(a, object));
+    a.cache(class_of(SMALL)).unwrap()
+}
+
+/// Lets so many looks for what is idle go by while others ask for pages; `meanwhile` happens
+/// between them.
+fn while_others_go_on(a: &Slub, looks: usize, meanwhile: impl Fn()) -> Vec<*mut u8> {
+    let others = (0..looks).flat_map(|_| {
+        a.platform.advance(20);
+        meanwhile();
+        (0..MANY).map(|_| take(a, 64)).collect::<Vec<_>>()
+    });
+    others.collect()
+}
+
+#[test]
+fn a_class_that_nobody_uses_any_more_keeps_nothing() {
+    let a = setup();
+    let class = left_behind(&a);
+    let before = a.info(class);
+    assert!(before.cached_objs > 0 && before.num_slabs > 0);
+    let others = while_others_go_on(&a, 6, || {});
+    let after = a.info(class);
+    assert_eq!((after.cached_objs, after.num_slabs), (0, 0));
+    others.iter().for_each(|&object| give(&a, object));
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn what_the_barn_of_a_class_does_not_need_goes_back_though_the_class_is_in_use() {
+    let a = setup();
+    let class = left_behind(&a);
+    let full = || class.barn(0).nr_full();
+    let before = full();
+    assert!(before > 1, "{before}");
+    let others = while_others_go_on(&a, 12, || give(&a, take(&a, SMALL)));
+    assert_eq!(full(), 0);
+    assert!(a.info(class).cached_objs > 0, "what the CPU has stays");
+    others.iter().for_each(|&object| give(&a, object));
+    assert_all_is_given_back(&a);
+}
+
+/// A window without pages is known to one that has some; each of them comes back once.
+#[test]
+fn the_pages_of_windows_that_are_given_up_go_back_but_for_few() {
+    let a = setup();
+    let take = || a.meta.window(&a.platform, Gfp::KERNEL).unwrap();
+    let windows: BTreeSet<_> = (0..1200).map(|_| take()).collect();
+    assert_eq!(windows.len(), 1200);
+    for round in 1..=2 {
+        for (i, &window) in windows.iter().enumerate() {
+            // SAFETY: so long, and ours until it is given up.
+            unsafe { window.write_bytes(0xff, 1) };
+            // Half of them without waiting.
+            a.meta.give_window(window, i % 2 == 0);
+        }
+        a.meta.purge(&a.platform);
+        // Nothing is left to do.
+        a.meta.purge(&a.platform);
+        let is_zero = |window: &&NonNull<Window>| {
+            let words = window.cast::<[u64; SHEAF_BYTES / 8]>();
+            // SAFETY: so long; nobody else runs.
+            unsafe { words.as_ref() }.iter().all(|&word| word == 0)
+        };
+        let together = a.platform.system_page() / SHEAF_BYTES;
+        let kept = if together == 1 { 3 } else { together };
+        assert_eq!(windows.iter().filter(is_zero).count(), 1200 - kept);
+        let maps = a.platform.calls().map;
+        let again: BTreeSet<_> = (0..1200).map(|_| take()).collect();
+        assert_eq!(again, windows, "round {round}");
+        assert_eq!(a.platform.calls().map, maps);
+    }
+    windows
+        .into_iter()
+        .for_each(|window| a.meta.give_window(window, true));
+    assert_all_is_given_back(&a);
+}

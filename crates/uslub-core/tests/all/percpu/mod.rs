@@ -1,0 +1,3 @@
+//! Words of a CPU and a cache.
+
+mod slots;

@@ -1,0 +1,3 @@
+//! How threads meet.
+
+mod lock;
