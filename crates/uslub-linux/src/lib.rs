@@ -20,6 +20,7 @@ pub mod numa;
 mod offers;
 mod otherwise;
 mod page;
+mod policy;
 mod refused;
 mod sequences;
 mod sharing;
@@ -46,6 +47,7 @@ use crate::huge_pages::{HugePages, split_huge_pages};
 use crate::numa::Nodes;
 use crate::offers::Offers;
 use crate::page::SystemPage;
+use crate::policy::PREFETCH_LINES_MAX;
 use crate::refused::Refused;
 use crate::sequences::{pop, pop_many, push, push_many, push_many_checked};
 use crate::sharing::Sharing;
@@ -230,8 +232,6 @@ impl Default for Linux {
 
 /// Pointers in a cache line.
 const LINE: usize = 64 / size_of::<*mut u8>();
-/// Most lines of an array that are prefetched at once: 2 KiB, a small part of the L1 cache.
-const FETCHED: usize = 32;
 /// Least offset of an area from the thread pointer, in bytes.
 const FARTHEST: i64 = i32::MIN as i64;
 /// Below every offset.
@@ -454,7 +454,10 @@ unsafe impl Platform for Linux {
 
     #[inline]
     fn fetch(&self, array: &[*mut u8]) {
-        let (start, lines) = (array.as_ptr(), array.len().div_ceil(LINE).min(FETCHED));
+        let (start, lines) = (
+            array.as_ptr(),
+            array.len().div_ceil(LINE).min(PREFETCH_LINES_MAX),
+        );
         (0..lines).for_each(|line| uslub_rseq::fetch(start.wrapping_add(line * LINE).cast()));
     }
 
