@@ -68,7 +68,7 @@ impl HugePages {
     ///
     /// The range is committed, all zero, and used by no one yet. The `ahead` bytes behind it are
     /// reserved and not in use.
-    pub(crate) unsafe fn back(&self, start: NonNull<u8>, bytes: usize, ahead: usize) -> bool {
+    pub(crate) unsafe fn request(&self, start: NonNull<u8>, bytes: usize, ahead: usize) -> bool {
         let address = start.as_ptr() as usize;
         // Relaxed: one thread at a time grows a reservation. With several reservations, one may get
         // huge pages that another does not want.
@@ -96,7 +96,7 @@ impl HugePages {
     }
 
     /// Asks for huge pages for the whole of a reserved range that grows from its start. Unwanted
-    /// ones are [excepted](Self::back_unadvised) later.
+    /// ones are [excepted](Self::request_unadvised) later.
     ///
     /// # Safety
     ///
@@ -116,16 +116,16 @@ impl HugePages {
         (self.advised_from.load(Relaxed)..self.advised.load(Relaxed)).contains(&address)
     }
 
-    /// As [`back`](Self::back), where advice is not allowed: what was asked for [in
+    /// As [`request`](Self::request), where advice is not allowed: what was asked for [in
     /// advance](Self::prepare) comes as huge pages, and a new mapping replaces an unwanted one.
     ///
     /// # Safety
     ///
-    /// As for [`back`](Self::back).
-    pub(crate) unsafe fn back_unadvised(&self, start: NonNull<u8>, bytes: usize) -> bool {
+    /// As for [`request`](Self::request).
+    pub(crate) unsafe fn request_unadvised(&self, start: NonNull<u8>, bytes: usize) -> bool {
         let address = start.as_ptr() as usize;
         let wanted = self.next();
-        // Relaxed: as in `back`.
+        // Relaxed: as in `request`.
         if !self.is_advised(address) || address < self.excepted.load(Relaxed) {
             return false;
         }
@@ -145,10 +145,10 @@ impl HugePages {
     ///
     /// # Safety
     ///
-    /// As for [`back`](Self::back).
+    /// As for [`request`](Self::request).
     pub(crate) unsafe fn except(&self, start: NonNull<u8>, bytes: usize) -> bool {
         let address = start.as_ptr() as usize;
-        // Relaxed, both: as in `back`.
+        // Relaxed, both: as in `request`.
         let (advised, excepted) = (self.advised.load(Relaxed), self.excepted.load(Relaxed));
         if address >= advised || address < excepted {
             return false;
@@ -165,10 +165,10 @@ impl HugePages {
     ///
     /// # Safety
     ///
-    /// As for [`back`](Self::back).
+    /// As for [`request`](Self::request).
     pub(crate) unsafe fn except_unadvised(&self, start: NonNull<u8>, bytes: usize) -> bool {
         let address = start.as_ptr() as usize;
-        // Relaxed: as in `back`.
+        // Relaxed: as in `request`.
         let is_part = self.is_advised(address) && address >= self.excepted.load(Relaxed);
         // A failure leaves the range as it is.
         // SAFETY: by the caller's promise.
@@ -287,7 +287,7 @@ mod tests {
             let block = NonNull::new((start + n * HUGE_PAGE_BYTES) as *mut u8).unwrap();
             let ahead = (BLOCKS - 1 - n) * HUGE_PAGE_BYTES;
             // SAFETY: mapped, zero and ours.
-            unsafe { pages.back(block, HUGE_PAGE_BYTES, ahead) }
+            unsafe { pages.request(block, HUGE_PAGE_BYTES, ahead) }
         };
         let advice = || (0..BLOCKS).map(|n| advice_at(start + n * HUGE_PAGE_BYTES));
         assert!(back(0));

@@ -6,7 +6,7 @@
 //! | value of `open` | per-CPU slots |
 //! |---|---|
 //! | an area's offset, in bytes | by restartable sequences, without further checks |
-//! | `CLOSED` | slow paths decide: no slots yet, or no sequences (`otherwise.rs`) |
+//! | `CLOSED` | slow paths decide: no slots yet, or no sequences (`slots_fallback.rs`) |
 //! | either, less `VFORK` for each child that shares memory | slow paths decide (`sharing.rs`) |
 
 #![no_std]
@@ -15,19 +15,19 @@ mod advice;
 mod clock;
 pub mod environment;
 mod huge_pages;
+mod line_handoff;
+mod message;
 mod mode;
 pub mod numa;
-mod offers;
-mod otherwise;
 mod page;
 mod policy;
 mod refused;
-mod sequences;
 mod sharing;
+mod slots;
+mod slots_fallback;
 mod space;
 pub mod start;
 pub mod sys;
-mod text;
 
 use core::fmt::Arguments;
 use core::mem::offset_of;
@@ -44,16 +44,16 @@ use uslub_rseq::{Area, Index, initial};
 
 use crate::advice::Advice;
 use crate::huge_pages::{HugePages, split_huge_pages};
+use crate::line_handoff::LineHandoff;
 use crate::numa::Nodes;
-use crate::offers::Offers;
 use crate::page::SystemPage;
 use crate::policy::PREFETCH_LINES_MAX;
 use crate::refused::Refused;
-use crate::sequences::{pop, pop_many, push, push_many, push_many_checked};
 use crate::sharing::Sharing;
+use crate::slots::{pop, pop_many, push, push_many, push_many_checked};
 
+pub use message::{Text, complain};
 pub use mode::Mode;
-pub use text::{Text, complain};
 
 const _: () = assert!(SHEAF_BYTES == uslub_rseq::SHEAF_BYTES);
 
@@ -86,7 +86,7 @@ pub struct Linux {
     index_offset: AtomicIsize,
     rseq: AtomicBool,
     index_is_cid: AtomicBool,
-    offers: Offers,
+    line_handoff: LineHandoff,
     area_is_own: AtomicBool,
     system_page: SystemPage,
     nr_cpu_ids: AtomicUsize,
@@ -110,7 +110,7 @@ impl Linux {
             offset: AtomicIsize::new(0),
             index_offset: AtomicIsize::new(0),
             index_is_cid: AtomicBool::new(false),
-            offers: Offers::new(),
+            line_handoff: LineHandoff::new(),
             area_is_own: AtomicBool::new(false),
             system_page: SystemPage::new(),
             nr_cpu_ids: AtomicUsize::new(1),
@@ -149,7 +149,7 @@ impl Linux {
         self.random.store(u64::from_ne_bytes(seed), Relaxed);
         self.pid.store(sys::getpid(), Relaxed);
         clock::probe();
-        self.offers.probe();
+        self.line_handoff.probe();
         if rseq != 0
             && let Some(mut area) = Area::adopt().or_else(Area::register_own)
         {
@@ -299,24 +299,24 @@ unsafe impl Platform for Linux {
         unsafe { sys::madvise(address, bytes, libc::MADV_DONTNEED) }
     }
 
-    unsafe fn back(&self, start: NonNull<u8>, bytes: usize, backing: Backing) -> bool {
+    unsafe fn set_backing(&self, start: NonNull<u8>, bytes: usize, backing: Backing) -> bool {
         let address = start.as_ptr() as usize;
         let may_advise = self.advice.may_advise();
         match backing {
             // With longer system pages a huge page is longer than a block.
             _ if !self.system_page.is_ours() => false,
-            Backing::Huge { ahead } if may_advise => {
+            Backing::HugePages { ahead } if may_advise => {
                 // SAFETY: passed on.
-                unsafe { self.huge_pages.back(start, bytes, ahead) }
+                unsafe { self.huge_pages.request(start, bytes, ahead) }
             }
             // SAFETY: passed on.
-            Backing::Huge { .. } => unsafe { self.huge_pages.back_unadvised(start, bytes) },
+            Backing::HugePages { .. } => unsafe { self.huge_pages.request_unadvised(start, bytes) },
             // SAFETY: passed on.
             Backing::Sparse if !may_advise => unsafe {
                 self.huge_pages.except_unadvised(start, bytes)
             },
             _ if !may_advise => false,
-            Backing::Small => {
+            Backing::BasePages => {
                 // SAFETY: passed on; the contents stay.
                 let done = unsafe { sys::madvise(address, bytes, libc::MADV_NOHUGEPAGE) };
                 split_huge_pages(address, bytes);
@@ -453,28 +453,29 @@ unsafe impl Platform for Linux {
     }
 
     #[inline]
-    fn fetch(&self, array: &[*mut u8]) {
+    fn prefetch_lines(&self, array: &[*mut u8]) {
         let (start, lines) = (
             array.as_ptr(),
             array.len().div_ceil(LINE).min(PREFETCH_LINES_MAX),
         );
-        (0..lines).for_each(|line| uslub_rseq::fetch(start.wrapping_add(line * LINE).cast()));
+        (0..lines)
+            .for_each(|line| uslub_rseq::prefetch_write(start.wrapping_add(line * LINE).cast()));
     }
 
     #[inline]
     fn prefetch_line(&self, address: *const u8) {
-        uslub_rseq::fetch(address);
+        uslub_rseq::prefetch_write(address);
     }
 
     #[inline]
-    unsafe fn offer(&self, objects: &[*mut u8]) {
+    unsafe fn handoff_objects(&self, objects: &[*mut u8]) {
         // SAFETY: passed on.
-        unsafe { self.offers.objects(objects) }
+        unsafe { self.line_handoff.objects(objects) }
     }
 
     #[inline]
     fn handoff_lines(&self, array: &mut [*mut u8]) {
-        self.offers.array(array);
+        self.line_handoff.lines(array);
     }
 
     #[inline]
@@ -500,7 +501,7 @@ unsafe impl Platform for Linux {
         match self.open_area() {
             // SAFETY: the table's regions have tops in their slots.
             Some(area) => unsafe { pop(&area, table, slot) },
-            None => self.pop_otherwise(table, slot),
+            None => self.pop_fallback(table, slot),
         }
     }
 
@@ -509,7 +510,7 @@ unsafe impl Platform for Linux {
         match self.open_area() {
             // SAFETY: as in `pop`.
             Some(area) => unsafe { push(&area, table, slot, object) },
-            None => self.push_otherwise(table, slot, object),
+            None => self.push_fallback(table, slot, object),
         }
     }
 
@@ -518,7 +519,7 @@ unsafe impl Platform for Linux {
         match self.open_area() {
             // SAFETY: as in `pop`.
             Some(area) => unsafe { pop_many(&area, table, slot, out) },
-            None => self.pop_many_otherwise(table, slot, out),
+            None => self.pop_many_fallback(table, slot, out),
         }
     }
 
@@ -527,7 +528,7 @@ unsafe impl Platform for Linux {
         match self.open_area() {
             // SAFETY: as in `pop`.
             Some(area) => unsafe { push_many(&area, table, slot, objects) },
-            None => self.push_many_otherwise(table, slot, objects),
+            None => self.push_many_fallback(table, slot, objects),
         }
     }
 

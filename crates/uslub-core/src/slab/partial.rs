@@ -81,7 +81,7 @@ impl<P: Platform> Allocator<P> {
                 gone.push_back(arena, slab);
             }
         }
-        node.offer(arena, &mut lists);
+        node.refill_ready(arena, &mut lists);
         node.note(&lists);
     }
 

@@ -193,7 +193,7 @@ impl<P: Platform> Allocator<P> {
         }
         if emptied.offered {
             // SAFETY: free objects of a slab that we own, which no reader knows any longer.
-            unsafe { self.platform.offer(objects) };
+            unsafe { self.platform.handoff_objects(objects) };
         }
         emptied.slabs.push_back(&self.zone.arena, slab);
         emptied.count += 1;
