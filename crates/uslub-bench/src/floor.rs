@@ -127,7 +127,7 @@ impl Window {
 
     /// Prefetches each cache line for writing.
     pub fn fetch(top: usize) {
-        Self::lines(top).for_each(|word| uslub_rseq::fetch(word.cast()));
+        Self::lines(top).for_each(|word| uslub_rseq::prefetch_write(word.cast()));
     }
 }
 

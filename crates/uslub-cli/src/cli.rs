@@ -204,7 +204,9 @@ fn tunables_help() -> String {
     let mut text = String::from("Tunables for --set (default; range):\n");
     let width = TUNABLES.iter().map(|t| t.name.len()).max().unwrap_or(0);
     for t in TUNABLES {
-        let bounds = format!("({}; {} to {})", t.get(&Tunables::DEFAULT), t.min, t.max);
+        let max = format!("{} {}", t.max, t.unit);
+        let (default, max) = (t.get(&Tunables::DEFAULT), max.trim_end());
+        let bounds = format!("({default}; {} to {max})", t.min);
         let _ = writeln!(text, "  {:width$}  {}", t.name, t.help);
         let _ = writeln!(text, "  {:width$}    {bounds}", "");
     }
@@ -269,6 +271,6 @@ mod tests {
         for t in TUNABLES {
             assert!(help.contains(t.name) && help.contains(t.help));
         }
-        assert!(help.contains("(1000; 0 to 3600000)"));
+        assert!(help.contains("(1000; 0 to 3600000 ms)"));
     }
 }

@@ -58,9 +58,9 @@ impl FaultSite {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
     /// Base pages, as they are touched.
-    Small,
+    BasePages,
     /// Huge pages: a touch of a part brings the whole block.
-    Huge {
+    HugePages {
         /// Bytes reserved and unused behind the range; the core will ask for them too.
         ahead: usize,
     },
@@ -147,8 +147,8 @@ pub unsafe trait Platform: Sync + 'static {
     ///
     /// The range must be committed and page-aligned. For huge pages, the range and the reserved
     /// bytes ahead must be unused.
-    unsafe fn back(&self, _start: NonNull<u8>, _bytes: usize, backing: Backing) -> bool {
-        backing == Backing::Small
+    unsafe fn set_backing(&self, _start: NonNull<u8>, _bytes: usize, backing: Backing) -> bool {
+        backing == Backing::BasePages
     }
 
     /// Maps fresh zeroed memory; `bytes` must be whole system pages.
@@ -314,7 +314,7 @@ pub unsafe trait Platform: Sync + 'static {
 
     /// Prefetches the cache lines of an array for writing; a hint.
     #[inline]
-    fn fetch(&self, _array: &[*mut u8]) {}
+    fn prefetch_lines(&self, _array: &[*mut u8]) {}
 
     /// Prefetches the cache line of an address for writing; a hint, any address is allowed.
     #[inline]
@@ -328,10 +328,10 @@ pub unsafe trait Platform: Sync + 'static {
     ///
     /// The caller owns the objects, which have at least eight bytes and are aligned to eight bytes.
     #[inline]
-    unsafe fn offer(&self, _objects: &[*mut u8]) {}
+    unsafe fn handoff_objects(&self, _objects: &[*mut u8]) {}
 
     /// Hands off each cache line of an array: rewrites its contents, as another CPU will fill it
-    /// next. A hint, for the same processors as [`offer`](Self::offer).
+    /// next. A hint, for the same processors as [`handoff_objects`](Self::handoff_objects).
     #[inline]
     fn handoff_lines(&self, _array: &mut [*mut u8]) {}
 

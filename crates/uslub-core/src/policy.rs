@@ -258,8 +258,8 @@ pub const SLOT_TRIES: usize = 4;
 /// Not measured by itself.
 pub const RCU_SLOT_TRIES: usize = 4;
 
-/// Largest object whose cache line is [handed off](crate::platform::Platform::offer), in bytes. An
-/// object of four lines gains little from the handoff of one.
+/// Largest object whose cache line is [handed off](crate::platform::Platform::handoff_objects), in
+/// bytes. An object of four lines gains little from the handoff of one.
 ///
 /// Figure: 4096 objects of 64 bytes from CPU to CPU: 1.15 to 1.39 times the best peer before, 1.02
 /// to 1.10 with.

@@ -1,120 +1,147 @@
 //! Tunables: numbers that a user may set before an allocator starts.
 //!
 //! Names are the kernel's if the kernel has one (`slab_max_order` and others from its command line,
-//! `min_partial` and others from `/sys/kernel/slab/<cache>/`). One table, [`TUNABLES`], gives each
-//! name, effect and bounds; the allocator and the command both read it. Values are constant once an
+//! `min_partial` and others from `/sys/kernel/slab/<cache>/`). Values are constant once an
 //! allocator is ready.
+//!
+//! The table at `tunables!` has one entry a tunable. The fields of [`Tuning`] and [`Tunables`],
+//! their defaults, [`TUNABLES`], the command's help and the tables of docs/tuning.md come from it.
 
 use crate::percpu::sheaf::MAX_CAPACITY;
 
-/// The tunables of one cache. Only slow paths read them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tuning {
-    /// Smallest slab order (a slab is 2^order pages).
-    pub slab_min_order: u32,
-    /// Largest slab order, unless one object needs more.
-    pub slab_max_order: u32,
-    /// Least number of objects in a slab; 0 derives it from the number of CPUs, as the kernel does.
-    pub slab_min_objects: u32,
-    /// Whether fresh slabs hand out their objects in random order (0 or 1).
-    pub slab_freelist_random: u32,
-    /// Whether links inside free objects are hardened (0 or 1).
-    pub slab_freelist_hardened: u32,
-    /// Whether the freelist of a fresh slab is built only for objects left over (1), or at once for
-    /// all objects (0).
-    pub freelist_deferred: u32,
-    /// Whether a slab's state changes in one atomic step (1) or under a lock of the slab (0).
-    pub slab_state_lockfree: u32,
-    /// Whether a bulk free pushes the objects of a slab together (1) or one by one (0).
-    pub detached_freelist: u32,
-    /// Objects of other slabs that end a bulk free's scan for the objects of one slab; 0 and 1 are
-    /// equal.
-    pub look_ahead: u32,
-    /// Whether the rest of a refill goes into the CPU's sheaves (1) or back to its slab (0).
-    pub sheaf_spill: u32,
-    /// Whether only callers that may ask the system refill sheaves (1), or all callers that may
-    /// wait for a lock (0).
-    pub refill_needs_blocking: u32,
-    /// Whether empty slabs wait in a reserve that adapts to demand (1), or count as partial slabs
-    /// (0).
-    pub empty_reserve: u32,
-    /// Slabs on a node's partial list from which on empty ones are freed; 0 derives it from the
-    /// object size.
-    pub min_partial: u32,
-    /// Objects in a sheaf; 0 derives it from the object size.
-    pub sheaf_capacity: u32,
-    /// Objects in a grown sheaf, at most; 0 for a fixed capacity.
-    pub sheaf_capacity_max: u32,
-    /// Full sheaves in a barn, at most; 0 derives it from the object size.
-    pub max_full_sheaves: u32,
-    /// Empty sheaves in a barn, at most.
-    pub max_empty_sheaves: u32,
-    /// How often in 1024 refills a refill tries other nodes; 0 for never.
-    pub remote_node_defrag_ratio: u32,
-    /// Whether CPUs of nodes without memory have a barn, and cache any object in sheaves (0 or 1).
-    pub memoryless_barns: u32,
+/// Makes the two structs, their defaults and [`TUNABLES`] out of the table.
+macro_rules! tunables {
+    (
+        Tuning {
+            $(
+                $(#[doc = $cache_help:literal])+
+                $cache_field:ident: $cache_default:literal in $cache_min:literal..=$cache_max:expr,
+                $cache_unit:literal;
+            )+
+        }
+        Tunables {
+            $(
+                $(#[doc = $all_help:literal])+
+                $all_field:ident: $all_default:literal in $all_min:literal..=$all_max:expr,
+                $all_unit:literal;
+            )+
+        }
+    ) => {
+        /// The tunables of one cache. Only slow paths read them.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct Tuning {
+            $(
+                $(#[doc = $cache_help])+
+                #[doc = concat!("\n\nDefault: ", $cache_default)]
+                pub $cache_field: u32,
+            )+
+        }
+
+        impl Tuning {
+            /// The default values.
+            pub const DEFAULT: Tuning = Tuning { $($cache_field: $cache_default,)+ };
+        }
+
+        /// Values of all tunables, as one allocator uses them.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct Tunables {
+            /// The tunables of caches that set none of their own.
+            pub tuning: Tuning,
+            $(
+                $(#[doc = $all_help])+
+                #[doc = concat!("\n\nDefault: ", $all_default)]
+                pub $all_field: u32,
+            )+
+        }
+
+        impl Tunables {
+            /// The default values.
+            pub const DEFAULT: Tunables =
+                Tunables { tuning: Tuning::DEFAULT, $($all_field: $all_default,)+ };
+        }
+
+        /// All tunables, in the order in which help shows them.
+        pub const TUNABLES: &[Tunable] = &[
+            $(Tunable {
+                name: stringify!($cache_field),
+                min: $cache_min,
+                max: $cache_max,
+                unit: $cache_unit,
+                help: concat!($($cache_help),+).trim_ascii(),
+                field: Field::Cache(|t| &mut t.$cache_field),
+            },)+
+            $(Tunable {
+                name: stringify!($all_field),
+                min: $all_min,
+                max: $all_max,
+                unit: $all_unit,
+                help: concat!($($all_help),+).trim_ascii(),
+                field: Field::Allocator(|t| &mut t.$all_field),
+            },)+
+        ];
+    };
 }
 
-impl Tuning {
-    /// The default values.
-    pub const DEFAULT: Tuning = Tuning {
-        slab_min_order: 0,
-        slab_max_order: 3,
-        slab_min_objects: 0,
-        slab_freelist_random: 0,
-        slab_freelist_hardened: 1,
-        freelist_deferred: 1,
-        slab_state_lockfree: 1,
-        detached_freelist: 1,
-        look_ahead: 3,
-        sheaf_spill: 0,
-        refill_needs_blocking: 0,
-        empty_reserve: 0,
-        min_partial: 0,
-        sheaf_capacity: 0,
-        sheaf_capacity_max: 0,
-        max_full_sheaves: 0,
-        max_empty_sheaves: 10,
-        remote_node_defrag_ratio: 1000,
-        memoryless_barns: 1,
-    };
+// An entry: help, then name, default, bounds and unit.
+tunables! {
+    Tuning {
+        /// Smallest slab order: a slab has at least 2^order pages.
+        slab_min_order: 0 in 0..=5, "";
+        /// Largest slab order, unless one object needs more.
+        slab_max_order: 3 in 0..=5, "";
+        /// Objects wanted in a slab; 0: from the number of CPUs.
+        slab_min_objects: 0 in 0..=1024, "objects";
+        /// 1: fresh slabs hand out their objects in random order.
+        slab_freelist_random: 0 in 0..=1, "";
+        /// 1: links inside free objects are combined with a secret and their address.
+        slab_freelist_hardened: 1 in 0..=1, "";
+        /// 1: a fresh slab gets links for the objects left over only; 0: for all at once.
+        freelist_deferred: 1 in 0..=1, "";
+        /// 1: a slab's state changes in one atomic step; 0: under a lock of the slab.
+        slab_state_lockfree: 1 in 0..=1, "";
+        /// 1: a bulk free pushes the objects of a slab together; 0: one by one.
+        detached_freelist: 1 in 0..=1, "";
+        /// Objects of other slabs that end a bulk free's scan for the objects of one slab.
+        look_ahead: 3 in 0..=8, "objects";
+        /// 1: what a refill leaves over goes into the CPU's sheaves; 0: back to its slab.
+        sheaf_spill: 0 in 0..=1, "";
+        /// 1: only calls that may map memory refill sheaves; 0: all that may wait for a lock.
+        refill_needs_blocking: 0 in 0..=1, "";
+        /// 1: empty slabs wait in a reserve that adapts to demand; 0: on the partial list.
+        empty_reserve: 0 in 0..=1, "";
+        /// Slabs kept on a node's list before empty ones are freed; 0: from the object size.
+        min_partial: 0 in 0..=65_535, "slabs";
+        /// Objects in a sheaf; 0: from the object size.
+        sheaf_capacity: 0 in 0..=MAX_CAPACITY as u32, "objects";
+        /// Objects that a sheaf may grow to where a CPU keeps missing; 0: it does not grow.
+        sheaf_capacity_max: 0 in 0..=MAX_CAPACITY as u32, "objects";
+        /// Full sheaves in a barn, at most; 0: from the object size.
+        max_full_sheaves: 0 in 0..=1024, "sheaves";
+        /// Empty sheaves in a barn, at most.
+        max_empty_sheaves: 10 in 0..=1024, "sheaves";
+        /// How often in 1024 refills a refill tries other memory nodes.
+        remote_node_defrag_ratio: 1000 in 0..=1024, "";
+        /// 1: CPUs of nodes without memory have a barn, and keep any object in sheaves.
+        memoryless_barns: 1 in 0..=1, "";
+    }
+    Tunables {
+        /// 1: no cache shares another's slabs.
+        slab_nomerge: 0 in 0..=1, "";
+        /// Objects in sheaves above which no sheaf grows; near it sheaves get smaller.
+        sheaf_budget_mb: 128 in 0..=1 << 20, "MiB";
+        /// Access to slots. 0: by a try-lock; 1: by rseq; 2: by rseq and the CPU's number.
+        rseq: 1 in 0..=2, "";
+        /// Time that free pages stay resident.
+        decay_ms: 1000 in 0..=3_600_000, "ms";
+        /// Pages in use beyond which huge pages are requested; 0: never.
+        huge_pages_mb: 24 in 0..=1 << 20, "MiB";
+    }
 }
 
 impl Default for Tuning {
     fn default() -> Self {
         Self::DEFAULT
     }
-}
-
-/// Values of all tunables, as one allocator uses them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tunables {
-    /// The tunables of caches that set none of their own.
-    pub tuning: Tuning,
-    /// Whether no cache may share another's slabs (0 or 1).
-    pub slab_nomerge: u32,
-    /// MiB of objects in sheaves above which no sheaf grows.
-    pub sheaf_budget_mb: u32,
-    /// Access to per-CPU slots: by a try-lock (0), by restartable sequences (1), or by sequences
-    /// that index slots by the CPU's number, never by the concurrency id (2).
-    pub rseq: u32,
-    /// Milliseconds that free pages stay resident.
-    pub decay_ms: u32,
-    /// MiB of pages beyond which huge pages are requested, at first only if memory grows quickly; 0
-    /// for never.
-    pub huge_pages_mb: u32,
-}
-
-impl Tunables {
-    /// The default values.
-    pub const DEFAULT: Tunables = Tunables {
-        tuning: Tuning::DEFAULT,
-        slab_nomerge: 0,
-        sheaf_budget_mb: 128,
-        rseq: 1,
-        decay_ms: 1000,
-        huge_pages_mb: 24,
-    };
 }
 
 impl Default for Tunables {
@@ -132,6 +159,8 @@ pub struct Tunable {
     pub min: u32,
     /// Largest accepted value.
     pub max: u32,
+    /// Unit of the value; empty for a switch and a plain number.
+    pub unit: &'static str,
     /// The effect, in one line.
     pub help: &'static str,
     field: Field,
@@ -169,178 +198,6 @@ impl Tunable {
         }
     }
 }
-
-/// All tunables, in the order in which help shows them.
-pub const TUNABLES: &[Tunable] = &[
-    Tunable {
-        name: "slab_min_order",
-        min: 0,
-        max: 5,
-        help: "smallest slab order (a slab is 2^order pages)",
-        field: Field::Cache(|t| &mut t.slab_min_order),
-    },
-    Tunable {
-        name: "slab_max_order",
-        min: 0,
-        max: 5,
-        help: "largest slab order unless one object needs more",
-        field: Field::Cache(|t| &mut t.slab_max_order),
-    },
-    Tunable {
-        name: "slab_min_objects",
-        min: 0,
-        max: 1024,
-        help: "objects wanted in a slab (0: from the number of CPUs)",
-        field: Field::Cache(|t| &mut t.slab_min_objects),
-    },
-    Tunable {
-        name: "slab_freelist_random",
-        min: 0,
-        max: 1,
-        help: "hand out objects of a fresh slab in random order",
-        field: Field::Cache(|t| &mut t.slab_freelist_random),
-    },
-    Tunable {
-        name: "slab_freelist_hardened",
-        min: 0,
-        max: 1,
-        help: "harden the links inside free objects",
-        field: Field::Cache(|t| &mut t.slab_freelist_hardened),
-    },
-    Tunable {
-        name: "freelist_deferred",
-        min: 0,
-        max: 1,
-        help: "build a new slab's freelist for the rest only (0: for all objects at once)",
-        field: Field::Cache(|t| &mut t.freelist_deferred),
-    },
-    Tunable {
-        name: "slab_state_lockfree",
-        min: 0,
-        max: 1,
-        help: "change a slab's state in one atomic step (0: under a lock)",
-        field: Field::Cache(|t| &mut t.slab_state_lockfree),
-    },
-    Tunable {
-        name: "detached_freelist",
-        min: 0,
-        max: 1,
-        help: "push a slab's objects of a bulk free at once (0: one by one)",
-        field: Field::Cache(|t| &mut t.detached_freelist),
-    },
-    Tunable {
-        name: "look_ahead",
-        min: 0,
-        max: 8,
-        help: "objects of other slabs that end the search for those of one slab in a bulk free",
-        field: Field::Cache(|t| &mut t.look_ahead),
-    },
-    Tunable {
-        name: "sheaf_spill",
-        min: 0,
-        max: 1,
-        help: "put what a refill leaves over into the CPU's sheaves (0: back to its slab)",
-        field: Field::Cache(|t| &mut t.sheaf_spill),
-    },
-    Tunable {
-        name: "refill_needs_blocking",
-        min: 0,
-        max: 1,
-        help: "refill sheaves only if the call may map memory (0: if it may wait for a lock)",
-        field: Field::Cache(|t| &mut t.refill_needs_blocking),
-    },
-    Tunable {
-        name: "empty_reserve",
-        min: 0,
-        max: 1,
-        help: "keep empty slabs by demand (0: by min_partial)",
-        field: Field::Cache(|t| &mut t.empty_reserve),
-    },
-    Tunable {
-        name: "min_partial",
-        min: 0,
-        max: 65535,
-        help: "slabs kept per node before empty ones are given back (0: from the object size)",
-        field: Field::Cache(|t| &mut t.min_partial),
-    },
-    Tunable {
-        name: "sheaf_capacity",
-        min: 0,
-        max: MAX_CAPACITY as u32,
-        help: "objects a sheaf holds (0: from the object size)",
-        field: Field::Cache(|t| &mut t.sheaf_capacity),
-    },
-    Tunable {
-        name: "sheaf_capacity_max",
-        min: 0,
-        max: MAX_CAPACITY as u32,
-        help: "objects a sheaf may come to hold where a CPU keeps missing (0: fixed)",
-        field: Field::Cache(|t| &mut t.sheaf_capacity_max),
-    },
-    Tunable {
-        name: "max_full_sheaves",
-        min: 0,
-        max: 1024,
-        help: "full sheaves a barn holds (0: from the object size)",
-        field: Field::Cache(|t| &mut t.max_full_sheaves),
-    },
-    Tunable {
-        name: "max_empty_sheaves",
-        min: 0,
-        max: 1024,
-        help: "empty sheaves a barn holds",
-        field: Field::Cache(|t| &mut t.max_empty_sheaves),
-    },
-    Tunable {
-        name: "remote_node_defrag_ratio",
-        min: 0,
-        max: 1024,
-        help: "how often in 1024 times a refill looks at other memory nodes",
-        field: Field::Cache(|t| &mut t.remote_node_defrag_ratio),
-    },
-    Tunable {
-        name: "memoryless_barns",
-        min: 0,
-        max: 1,
-        help: "give CPUs of nodes without memory a barn",
-        field: Field::Cache(|t| &mut t.memoryless_barns),
-    },
-    Tunable {
-        name: "slab_nomerge",
-        min: 0,
-        max: 1,
-        help: "give every cache slabs of its own, also those that may share",
-        field: Field::Allocator(|t| &mut t.slab_nomerge),
-    },
-    Tunable {
-        name: "sheaf_budget_mb",
-        min: 0,
-        max: 1 << 20,
-        help: "MiB of objects in sheaves above which none grows; near it they are smaller",
-        field: Field::Allocator(|t| &mut t.sheaf_budget_mb),
-    },
-    Tunable {
-        name: "rseq",
-        min: 0,
-        max: 2,
-        help: "reach sheaves by restartable sequences (0: by a try-lock; 2: by the CPU's number)",
-        field: Field::Allocator(|t| &mut t.rseq),
-    },
-    Tunable {
-        name: "decay_ms",
-        min: 0,
-        max: 3_600_000,
-        help: "milliseconds that free pages stay resident",
-        field: Field::Allocator(|t| &mut t.decay_ms),
-    },
-    Tunable {
-        name: "huge_pages_mb",
-        min: 0,
-        max: 1 << 20,
-        help: "MiB of pages beyond which huge pages are asked for (0: never)",
-        field: Field::Allocator(|t| &mut t.huge_pages_mb),
-    },
-];
 
 /// Why a setting was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,7 +19,7 @@
 //! old by `mmap`, which every allocator calls. The kernel cannot always merge the new mapping with
 //! its neighbours: not in the child of a fork, and not where the neighbours were advised. There
 //! only ranges of a minimum length are replaced, so that the number of mappings stays below
-//! [`MOST_PIECES`].
+//! [`REPLACE_PIECES_MAX`].
 //!
 //! Any thread may ask. The flags are written while the process has one thread, or by the thread
 //! that is about to install a filter or to lock memory.
@@ -31,16 +31,8 @@ use core::sync::atomic::{AtomicBool, AtomicUsize};
 use uslub_core::platform::PAGE_SIZE;
 use uslub_rseq::Area;
 
+use crate::policy::{REPLACE_LEAST_MAX_BYTES, REPLACE_PIECES_MAX, REPLACE_TRIES};
 use crate::{Linux, sys};
-
-/// Most mappings into which [`Advice::replace`] may split the memory in use: a quarter of the
-/// kernel's default limit of 65,530, because the memory between two pieces is a mapping too.
-const MOST_PIECES: usize = 16 << 10;
-/// Upper bound of [`Advice::least`], in bytes: a block, because every block is empty at some time
-/// and can then be replaced.
-const LARGEST_LEAST: usize = 2 << 20;
-/// Attempts to fill a hole before the process ends, 1 ms apart.
-const TRIES: u32 = 1000;
 
 /// What is known about the process.
 pub(crate) struct Advice {
@@ -157,10 +149,10 @@ impl Advice {
     /// its neighbours.
     fn least(&self) -> usize {
         // Relaxed: an estimate.
-        let share = self.committed.load(Relaxed) / MOST_PIECES;
+        let share = self.committed.load(Relaxed) / REPLACE_PIECES_MAX;
         share
             .next_multiple_of(PAGE_SIZE)
-            .clamp(PAGE_SIZE, LARGEST_LEAST)
+            .clamp(PAGE_SIZE, REPLACE_LEAST_MAX_BYTES)
     }
 
     /// Gives a range's memory back by a new mapping over it; returns whether it did. `advised` says
@@ -284,7 +276,7 @@ unsafe fn fill(start: usize, bytes: usize) -> bool {
     if !unsafe { sys::mprotect((&raw const KNOWN) as usize, PAGE_SIZE, READ_WRITE) } {
         return false;
     }
-    for _ in 0..TRIES {
+    for _ in 0..REPLACE_TRIES {
         // `PROT_NONE` needs addresses but no memory, so this fails more rarely than the mapping
         // before. SAFETY: nothing of value is in the range.
         let filled = unsafe {
@@ -387,7 +379,7 @@ mod tests {
     #[test]
     fn small_ranges_stay_where_mappings_do_not_merge() {
         let advice = Advice::new();
-        advice.note_committed(2 * MOST_PIECES * PAGE_SIZE);
+        advice.note_committed(2 * REPLACE_PIECES_MAX * PAGE_SIZE);
         let start = mapping(3 * PAGE_SIZE);
         // SAFETY: mapped, and ours.
         unsafe {
@@ -397,7 +389,7 @@ mod tests {
             advice.is_child_of_fork();
             assert!(!advice.replace(start, PAGE_SIZE, false));
             advice.note_committed(usize::MAX / 2);
-            assert_eq!(advice.least(), LARGEST_LEAST);
+            assert_eq!(advice.least(), REPLACE_LEAST_MAX_BYTES);
             sys::munmap(start, 3 * PAGE_SIZE);
         }
     }

@@ -7,13 +7,13 @@
 //! There a huge page takes five times as long as small pages, most of which were used shortly
 //! before.
 //!
-//! So the first touch of each huge page is timed, against the threshold [`DEAR_NS`]:
+//! So the first touch of each huge page is timed, against the threshold [`HUGE_PAGE_SLOW_NS`]:
 //!
 //! | first touch | effect |
 //! |---|---|
-//! | fast | the next huge page is asked for; the next pause is [`FIRST_PAUSE`] |
-//! | slow | a pause: the next [`FIRST_PAUSE`] huge pages are not asked for |
-//! | slow again after a pause | the next pause is [`LONGER`] times as long, up to a maximum |
+//! | fast | the next huge page is asked for; the next pause is [`HUGE_PAGE_PAUSE_FIRST`] |
+//! | slow | a pause: the next [`HUGE_PAGE_PAUSE_FIRST`] huge pages are not asked for |
+//! | slow again after a pause | the next pause is [`HUGE_PAGE_PAUSE_FACTOR`] times as long |
 //!
 //! The kernel is advised once for the whole reservation, because a call costs as much as a page or
 //! two. The blocks of a pause are excepted from the advice, all of them in one call.
@@ -27,20 +27,14 @@ use core::sync::atomic::{AtomicU32, AtomicUsize};
 
 use uslub_core::platform::PAGE_SIZE;
 
+use crate::policy::{
+    HUGE_PAGE_PAUSE_FACTOR, HUGE_PAGE_PAUSE_FIRST, HUGE_PAGE_PAUSE_MAX, HUGE_PAGE_SLOW_NS,
+};
 use crate::sys;
 
 /// Bytes of a huge page, with pages of 4 KiB.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
-/// Threshold of a slow first touch, in nanoseconds: about what 512 small pages take.
-const DEAR_NS: u64 = 1_000_000;
-/// Huge pages not asked for after a slow one. One, because even among huge pages that are present,
-/// one in a hundred or two is slow by itself.
-const FIRST_PAUSE: u32 = 1;
-/// Factor from one pause to the next, if the first touch after the pause is slow again.
-const LONGER: u32 = 8;
-/// Longest pause, in huge pages: the excess cost of the slow one is then a tenth of the cost of the
-/// same memory by small pages.
-const LONGEST_PAUSE: u32 = 32;
+
 /// Whether huge pages are worth asking for.
 pub(crate) struct HugePages {
     /// Huge pages not to ask for from now on.
@@ -60,7 +54,7 @@ impl HugePages {
     pub(crate) const fn new() -> Self {
         Self {
             pause: AtomicU32::new(0),
-            next_pause: AtomicU32::new(FIRST_PAUSE),
+            next_pause: AtomicU32::new(HUGE_PAGE_PAUSE_FIRST),
             advised_from: AtomicUsize::new(usize::MAX),
             advised: AtomicUsize::new(0),
             excepted: AtomicUsize::new(0),
@@ -74,7 +68,7 @@ impl HugePages {
     ///
     /// The range is committed, all zero, and used by no one yet. The `ahead` bytes behind it are
     /// reserved and not in use.
-    pub(crate) unsafe fn back(&self, start: NonNull<u8>, bytes: usize, ahead: usize) -> bool {
+    pub(crate) unsafe fn request(&self, start: NonNull<u8>, bytes: usize, ahead: usize) -> bool {
         let address = start.as_ptr() as usize;
         // Relaxed: one thread at a time grows a reservation. With several reservations, one may get
         // huge pages that another does not want.
@@ -102,7 +96,7 @@ impl HugePages {
     }
 
     /// Asks for huge pages for the whole of a reserved range that grows from its start. Unwanted
-    /// ones are [excepted](Self::back_unadvised) later.
+    /// ones are [excepted](Self::request_unadvised) later.
     ///
     /// # Safety
     ///
@@ -122,16 +116,16 @@ impl HugePages {
         (self.advised_from.load(Relaxed)..self.advised.load(Relaxed)).contains(&address)
     }
 
-    /// As [`back`](Self::back), where advice is not allowed: what was asked for [in
+    /// As [`request`](Self::request), where advice is not allowed: what was asked for [in
     /// advance](Self::prepare) comes as huge pages, and a new mapping replaces an unwanted one.
     ///
     /// # Safety
     ///
-    /// As for [`back`](Self::back).
-    pub(crate) unsafe fn back_unadvised(&self, start: NonNull<u8>, bytes: usize) -> bool {
+    /// As for [`request`](Self::request).
+    pub(crate) unsafe fn request_unadvised(&self, start: NonNull<u8>, bytes: usize) -> bool {
         let address = start.as_ptr() as usize;
         let wanted = self.next();
-        // Relaxed: as in `back`.
+        // Relaxed: as in `request`.
         if !self.is_advised(address) || address < self.excepted.load(Relaxed) {
             return false;
         }
@@ -151,10 +145,10 @@ impl HugePages {
     ///
     /// # Safety
     ///
-    /// As for [`back`](Self::back).
+    /// As for [`request`](Self::request).
     pub(crate) unsafe fn except(&self, start: NonNull<u8>, bytes: usize) -> bool {
         let address = start.as_ptr() as usize;
-        // Relaxed, both: as in `back`.
+        // Relaxed, both: as in `request`.
         let (advised, excepted) = (self.advised.load(Relaxed), self.excepted.load(Relaxed));
         if address >= advised || address < excepted {
             return false;
@@ -171,10 +165,10 @@ impl HugePages {
     ///
     /// # Safety
     ///
-    /// As for [`back`](Self::back).
+    /// As for [`request`](Self::request).
     pub(crate) unsafe fn except_unadvised(&self, start: NonNull<u8>, bytes: usize) -> bool {
         let address = start.as_ptr() as usize;
-        // Relaxed: as in `back`.
+        // Relaxed: as in `request`.
         let is_part = self.is_advised(address) && address >= self.excepted.load(Relaxed);
         // A failure leaves the range as it is.
         // SAFETY: by the caller's promise.
@@ -202,13 +196,13 @@ impl HugePages {
     }
 
     fn note(&self, took_ns: u64) {
-        let mut next_pause = FIRST_PAUSE;
-        if took_ns > DEAR_NS {
+        let mut next_pause = HUGE_PAGE_PAUSE_FIRST;
+        if took_ns > HUGE_PAGE_SLOW_NS {
             // Relaxed: as in `next`.
             let pause = self.next_pause.load(Relaxed);
             // Relaxed: as in `next`.
             self.pause.store(pause, Relaxed);
-            next_pause = (LONGER * pause).min(LONGEST_PAUSE);
+            next_pause = (HUGE_PAGE_PAUSE_FACTOR * pause).min(HUGE_PAGE_PAUSE_MAX);
         }
         // Relaxed: as in `next`.
         self.next_pause.store(next_pause, Relaxed);
@@ -237,13 +231,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn after_a_dear_one_some_are_left_out() {
+    fn after_a_slow_one_some_are_left_out() {
         let pages = HugePages::new();
         assert!(pages.next() && pages.next());
-        pages.note(DEAR_NS);
-        assert!(pages.next(), "no dearer than small ones");
+        pages.note(HUGE_PAGE_SLOW_NS);
+        assert!(pages.next(), "as fast as base pages");
         let pause = || {
-            pages.note(DEAR_NS + 1);
+            pages.note(HUGE_PAGE_SLOW_NS + 1);
             let left_out = (0..100).take_while(|_| !pages.next()).count();
             assert!(pages.next(), "and then they are tried again");
             left_out
@@ -252,8 +246,8 @@ mod tests {
             [pause(), pause(), pause(), pause(), pause()],
             [1, 8, 32, 32, 32]
         );
-        pages.note(DEAR_NS);
-        assert_eq!(pause(), 1, "the last one was not dear");
+        pages.note(HUGE_PAGE_SLOW_NS);
+        assert_eq!(pause(), 1, "the last one was fast");
     }
 
     #[test]
@@ -293,16 +287,16 @@ mod tests {
             let block = NonNull::new((start + n * HUGE_PAGE_BYTES) as *mut u8).unwrap();
             let ahead = (BLOCKS - 1 - n) * HUGE_PAGE_BYTES;
             // SAFETY: mapped, zero and ours.
-            unsafe { pages.back(block, HUGE_PAGE_BYTES, ahead) }
+            unsafe { pages.request(block, HUGE_PAGE_BYTES, ahead) }
         };
         let advice = || (0..BLOCKS).map(|n| advice_at(start + n * HUGE_PAGE_BYTES));
         assert!(back(0));
         assert!(advice().all(|a| a == Some(true)));
         // Relaxed: no other thread. The first touch above may have been slow.
         pages.pause.store(0, Relaxed);
-        pages.note(DEAR_NS);
-        pages.note(DEAR_NS + 1);
-        pages.note(DEAR_NS + 1);
+        pages.note(HUGE_PAGE_SLOW_NS);
+        pages.note(HUGE_PAGE_SLOW_NS + 1);
+        pages.note(HUGE_PAGE_SLOW_NS + 1);
         assert!((1..9).all(|n| !back(n)));
         assert!(
             advice()

@@ -6,7 +6,7 @@
 //! | value of `open` | per-CPU slots |
 //! |---|---|
 //! | an area's offset, in bytes | by restartable sequences, without further checks |
-//! | `CLOSED` | slow paths decide: no slots yet, or no sequences (`otherwise.rs`) |
+//! | `CLOSED` | slow paths decide: no slots yet, or no sequences (`slots_fallback.rs`) |
 //! | either, less `VFORK` for each child that shares memory | slow paths decide (`sharing.rs`) |
 
 #![no_std]
@@ -15,43 +15,41 @@ mod advice;
 mod clock;
 pub mod environment;
 mod huge_pages;
+mod line_handoff;
+mod message;
 mod mode;
 pub mod numa;
-mod offers;
-mod otherwise;
 mod page;
+mod platform;
+mod policy;
 mod refused;
-mod sequences;
 mod sharing;
+mod slots;
+mod slots_fallback;
 mod space;
 pub mod start;
 pub mod sys;
-mod text;
 
-use core::fmt::Arguments;
 use core::mem::offset_of;
-use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicIsize, AtomicU32, AtomicU64, AtomicUsize};
 
 use uslub_core::Allocator;
 use uslub_core::percpu::sheaf::SHEAF_BYTES;
-use uslub_core::percpu::try_lock;
-use uslub_core::percpu::{APART, Counter, Region, Slot, Table};
-use uslub_core::platform::{Backing, PAGE_SIZE, Platform, write_one_by_one};
+use uslub_core::percpu::{APART, Region, Table};
+use uslub_core::platform::{PAGE_SIZE, Platform};
 use uslub_rseq::{Area, Index, initial};
 
 use crate::advice::Advice;
-use crate::huge_pages::{HugePages, split_huge_pages};
+use crate::huge_pages::HugePages;
+use crate::line_handoff::LineHandoff;
 use crate::numa::Nodes;
-use crate::offers::Offers;
 use crate::page::SystemPage;
 use crate::refused::Refused;
-use crate::sequences::{pop, pop_many, push, push_many, push_many_checked};
 use crate::sharing::Sharing;
 
+pub use message::{Text, complain};
 pub use mode::Mode;
-pub use text::{Text, complain};
 
 const _: () = assert!(SHEAF_BYTES == uslub_rseq::SHEAF_BYTES);
 
@@ -84,7 +82,7 @@ pub struct Linux {
     index_offset: AtomicIsize,
     rseq: AtomicBool,
     index_is_cid: AtomicBool,
-    offers: Offers,
+    line_handoff: LineHandoff,
     area_is_own: AtomicBool,
     system_page: SystemPage,
     nr_cpu_ids: AtomicUsize,
@@ -108,7 +106,7 @@ impl Linux {
             offset: AtomicIsize::new(0),
             index_offset: AtomicIsize::new(0),
             index_is_cid: AtomicBool::new(false),
-            offers: Offers::new(),
+            line_handoff: LineHandoff::new(),
             area_is_own: AtomicBool::new(false),
             system_page: SystemPage::new(),
             nr_cpu_ids: AtomicUsize::new(1),
@@ -147,7 +145,7 @@ impl Linux {
         self.random.store(u64::from_ne_bytes(seed), Relaxed);
         self.pid.store(sys::getpid(), Relaxed);
         clock::probe();
-        self.offers.probe();
+        self.line_handoff.probe();
         if rseq != 0
             && let Some(mut area) = Area::adopt().or_else(Area::register_own)
         {
@@ -230,363 +228,14 @@ impl Default for Linux {
 
 /// Pointers in a cache line.
 const LINE: usize = 64 / size_of::<*mut u8>();
-/// Most lines of an array that are prefetched at once: 2 KiB, a small part of the L1 cache.
-const FETCHED: usize = 32;
 /// Least offset of an area from the thread pointer, in bytes.
 const FARTHEST: i64 = i32::MIN as i64;
 /// Below every offset.
 const CLOSED: i64 = FARTHEST - 1;
+
 /// One round of splitmix64.
 fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
-}
-
-fn pointer(address: usize) -> Option<NonNull<u8>> {
-    NonNull::new(address as *mut u8)
-}
-
-// SAFETY: mappings are private and anonymous. Each slot operation is a restartable sequence, or
-// holds the slot's lock bit.
-unsafe impl Platform for Linux {
-    fn system_page(&self) -> usize {
-        self.system_page.bytes()
-    }
-
-    fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
-        pointer(space::reserve(bytes, align)?)
-    }
-
-    fn hole(&self, bytes: usize, align: usize) -> Option<usize> {
-        space::hole(bytes, align, self.random())
-    }
-
-    fn reserve_at(&self, start: NonNull<u8>, bytes: usize) -> bool {
-        space::reserve_at(start.as_ptr() as usize, bytes)
-    }
-
-    unsafe fn release(&self, start: NonNull<u8>, bytes: usize) -> bool {
-        // SAFETY: passed on.
-        unsafe { sys::munmap(start.as_ptr() as usize, bytes) }
-    }
-
-    fn is_limited(&self) -> bool {
-        space::is_limited()
-    }
-
-    unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> bool {
-        self.advice.note_committed(bytes);
-        // SAFETY: passed on.
-        unsafe {
-            sys::mprotect(
-                start.as_ptr() as usize,
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-            )
-        }
-    }
-
-    unsafe fn purge(&self, start: NonNull<u8>, bytes: usize) -> bool {
-        self.refused.retry();
-        let address = start.as_ptr() as usize;
-        if !self.advice.may_advise() {
-            let advised = self.huge_pages.is_advised(address);
-            // SAFETY: passed on.
-            return unsafe { self.advice.replace(address, bytes, advised) };
-        }
-        // SAFETY: passed on.
-        unsafe { sys::madvise(address, bytes, libc::MADV_DONTNEED) }
-    }
-
-    unsafe fn back(&self, start: NonNull<u8>, bytes: usize, backing: Backing) -> bool {
-        let address = start.as_ptr() as usize;
-        let may_advise = self.advice.may_advise();
-        match backing {
-            // With longer system pages a huge page is longer than a block.
-            _ if !self.system_page.is_ours() => false,
-            Backing::Huge { ahead } if may_advise => {
-                // SAFETY: passed on.
-                unsafe { self.huge_pages.back(start, bytes, ahead) }
-            }
-            // SAFETY: passed on.
-            Backing::Huge { .. } => unsafe { self.huge_pages.back_unadvised(start, bytes) },
-            // SAFETY: passed on.
-            Backing::Sparse if !may_advise => unsafe {
-                self.huge_pages.except_unadvised(start, bytes)
-            },
-            _ if !may_advise => false,
-            Backing::Small => {
-                // SAFETY: passed on; the contents stay.
-                let done = unsafe { sys::madvise(address, bytes, libc::MADV_NOHUGEPAGE) };
-                split_huge_pages(address, bytes);
-                done
-            }
-            // SAFETY: passed on.
-            Backing::Sparse => unsafe { self.huge_pages.except(start, bytes) },
-        }
-    }
-
-    fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
-        self.refused.retry();
-        pointer(sys::mmap(0, bytes, libc::PROT_READ | libc::PROT_WRITE, 0)?)
-    }
-
-    unsafe fn unmap(&self, start: NonNull<u8>, bytes: usize) {
-        let may_advise = !self.is_sandboxed();
-        // SAFETY: passed on.
-        unsafe {
-            self.refused
-                .unmap(start.as_ptr() as usize, bytes, may_advise)
-        };
-    }
-
-    unsafe fn remap(&self, start: NonNull<u8>, old: usize, new: usize) -> Option<NonNull<u8>> {
-        // SAFETY: passed on.
-        pointer(unsafe { sys::mremap(start.as_ptr() as usize, old, new)? })
-    }
-
-    fn may_remap_kept(&self) -> bool {
-        // Ordinary allocators call `mremap` only where an object grows.
-        self.advice.may_advise()
-    }
-
-    fn wait(word: &AtomicU32, value: u32, timeout_ms: Option<u32>) {
-        match timeout_ms {
-            Some(ms) => sys::futex_wait_for(word.as_ptr(), value, u64::from(ms)),
-            None => sys::futex_wait(word.as_ptr(), value),
-        }
-    }
-
-    fn wake(word: &AtomicU32) {
-        sys::futex_wake(word.as_ptr(), 1);
-    }
-
-    fn wake_all(word: &AtomicU32) {
-        // The kernel reads the count as an `int`.
-        sys::futex_wake(word.as_ptr(), i32::MAX as usize);
-    }
-
-    fn thread() -> usize {
-        uslub_rseq::thread_pointer()
-    }
-
-    fn now_ms(&self) -> u64 {
-        clock::nanoseconds(libc::CLOCK_MONOTONIC_COARSE) / 1_000_000
-    }
-
-    fn random(&self) -> u64 {
-        // Relaxed: the addition alone gives each caller its own number.
-        mix(self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed))
-    }
-
-    fn memory_bytes(&self) -> usize {
-        // SAFETY: all-zero is a valid value.
-        let mut info: libc::sysinfo = unsafe { core::mem::zeroed() };
-        // SAFETY: only writes the record.
-        if unsafe { sys::call(libc::SYS_sysinfo, [&raw mut info as usize, 0, 0, 0, 0, 0]) } != 0 {
-            return 0;
-        }
-        (info.totalram as usize).saturating_mul(info.mem_unit as usize)
-    }
-
-    fn nr_nodes(&self) -> usize {
-        self.nodes.nr()
-    }
-
-    fn node(&self) -> usize {
-        match self.area().and_then(|area| area.node_here()) {
-            Some(node) => node as usize,
-            None if self.advice.may_advise() => sys::node(),
-            // Unbound memory comes from the node of the thread that touches it first.
-            None => 0,
-        }
-    }
-
-    fn node_has_memory(&self, nid: usize) -> bool {
-        self.nodes.has_memory(nid)
-    }
-
-    fn distance(&self, from: usize, to: usize) -> u32 {
-        self.nodes.distance(from, to)
-    }
-
-    unsafe fn bind(&self, start: NonNull<u8>, bytes: usize, nid: usize) {
-        if self.advice.may_advise() {
-            // SAFETY: passed on.
-            unsafe { self.nodes.bind(start.as_ptr() as usize, bytes, nid) };
-        }
-    }
-
-    fn nr_cpu_ids(&self) -> usize {
-        // Relaxed: set by `probe`.
-        self.nr_cpu_ids.load(Relaxed)
-    }
-
-    fn nr_cpus(&self) -> usize {
-        // Relaxed: set by `probe`.
-        self.nr_cpus.load(Relaxed)
-    }
-
-    #[inline]
-    fn cpu(&self) -> usize {
-        let cpu = match self.open_area().or_else(|| self.area()) {
-            Some(area) => area.index_here() as usize,
-            None => clock::cpu(self.advice.may_advise()),
-        };
-        let nr = self.nr_cpu_ids();
-        if cpu < nr { cpu } else { cpu % nr }
-    }
-
-    #[inline]
-    fn percpu_usable(&self) -> bool {
-        self.open_area()
-            .is_some_and(|area| area.is_registered_here())
-            || !self.is_vfork_child() && self.area().is_none_or(|area| self.register(area))
-    }
-
-    #[inline]
-    fn region_here<'a>(&self, table: &'a Table) -> Option<&'a Region> {
-        let area = self.open_area()?;
-        area.is_registered_here()
-            .then(|| table.here(area.index_here() as usize))
-    }
-
-    #[inline]
-    fn fetch(&self, array: &[*mut u8]) {
-        let (start, lines) = (array.as_ptr(), array.len().div_ceil(LINE).min(FETCHED));
-        (0..lines).for_each(|line| uslub_rseq::fetch(start.wrapping_add(line * LINE).cast()));
-    }
-
-    #[inline]
-    fn prefetch_line(&self, address: *const u8) {
-        uslub_rseq::fetch(address);
-    }
-
-    #[inline]
-    unsafe fn offer(&self, objects: &[*mut u8]) {
-        // SAFETY: passed on.
-        unsafe { self.offers.objects(objects) }
-    }
-
-    #[inline]
-    fn handoff_lines(&self, array: &mut [*mut u8]) {
-        self.offers.array(array);
-    }
-
-    #[inline]
-    fn write_at(&self, base: *mut u8, offsets: &[u32], out: &mut [*mut u8]) {
-        if !uslub_rseq::write_at(base, offsets, out) {
-            write_one_by_one(base, offsets, out);
-        }
-    }
-
-    fn slots_are_ready(&self) {
-        let Some(area) = self.area() else {
-            return;
-        };
-        let offset = area.offset as i64;
-        // Relaxed: for forks, and none is in progress yet.
-        self.at_rest.store(offset, Relaxed);
-        // Release: publishes the slots.
-        self.open.fetch_add(offset - CLOSED, Release);
-    }
-
-    #[inline(always)]
-    unsafe fn pop(&self, table: &Table, slot: Slot) -> *mut u8 {
-        match self.open_area() {
-            // SAFETY: the table's regions have tops in their slots.
-            Some(area) => unsafe { pop(&area, table, slot) },
-            None => self.pop_otherwise(table, slot),
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn push(&self, table: &Table, slot: Slot, object: *mut u8) -> bool {
-        match self.open_area() {
-            // SAFETY: as in `pop`.
-            Some(area) => unsafe { push(&area, table, slot, object) },
-            None => self.push_otherwise(table, slot, object),
-        }
-    }
-
-    #[inline]
-    unsafe fn pop_many(&self, table: &Table, slot: Slot, out: &mut [*mut u8]) -> bool {
-        match self.open_area() {
-            // SAFETY: as in `pop`.
-            Some(area) => unsafe { pop_many(&area, table, slot, out) },
-            None => self.pop_many_otherwise(table, slot, out),
-        }
-    }
-
-    #[inline]
-    unsafe fn push_many(&self, table: &Table, slot: Slot, objects: &[*mut u8]) -> bool {
-        match self.open_area() {
-            // SAFETY: as in `pop`.
-            Some(area) => unsafe { push_many(&area, table, slot, objects) },
-            None => self.push_many_otherwise(table, slot, objects),
-        }
-    }
-
-    #[inline]
-    unsafe fn push_many_checked(
-        &self,
-        table: &Table,
-        slot: Slot,
-        objects: &[*mut u8],
-        bounds: (usize, usize),
-    ) -> bool {
-        let within = |area: Area| {
-            // SAFETY: as in `pop`.
-            unsafe { push_many_checked(&area, table, slot, objects, bounds) }
-        };
-        self.open_area().and_then(within) == Some(true)
-    }
-
-    #[inline]
-    unsafe fn compare_exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool {
-        let Ok(area) = self.any_area() else {
-            return false;
-        };
-        // SAFETY: as in `pop`.
-        unsafe {
-            match area {
-                Some(area) => {
-                    uslub_rseq::exchange(&area, table.active().cast(), slot.offset(), old, new)
-                }
-                None => try_lock::compare_exchange(self.region(table), slot, old, new),
-            }
-        }
-    }
-
-    /// Adds by one instruction inside a sequence, so no other CPU can interfere. Adds atomically
-    /// where no sequence may run.
-    #[inline]
-    fn count(&self, table: &Table, counter: Counter, n: usize) {
-        let (active, stopped) = (table.active().cast(), table.stopped().cast());
-        let add = |area: Area| {
-            // SAFETY: the table's regions have the counter there.
-            unsafe { uslub_rseq::add(&area, active, counter.offset(), n, stopped) }
-        };
-        if !self.open_area().is_some_and(add) {
-            self.count_atomically(table, counter, n);
-        }
-    }
-
-    fn fence(&self) -> bool {
-        self.advice.is_alone() || self.advice.may_fence() && uslub_rseq::fence()
-    }
-
-    fn slots_are_locked(&self) -> bool {
-        self.area().is_none()
-    }
-
-    fn warn(&self, message: Arguments<'_>) {
-        complain(message);
-    }
-
-    fn fatal(&self, message: Arguments<'_>) -> ! {
-        complain(message);
-        sys::abort()
-    }
 }

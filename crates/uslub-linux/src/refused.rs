@@ -17,12 +17,8 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicUsize};
 
+use crate::policy::{REFUSED_AGAIN_MAX, REFUSED_TRIES};
 use crate::sys;
-
-/// Most ranges tried in one turn.
-const AT_A_TIME: usize = 64;
-/// Refusals that end a turn.
-const REFUSALS: usize = 8;
 
 /// The first bytes of a remembered range.
 struct Node {
@@ -117,10 +113,10 @@ impl Refused {
             added = next;
         }
         let mut refusals = 0;
-        for _ in 0..AT_A_TIME {
+        for _ in 0..REFUSED_TRIES {
             // Relaxed: only the busy thread changes it.
             let start = self.head.load(Relaxed);
-            if start == 0 || refusals == REFUSALS {
+            if start == 0 || refusals == REFUSED_AGAIN_MAX {
                 break;
             }
             // SAFETY: as above.
@@ -197,7 +193,7 @@ mod tests {
 
     #[test]
     fn what_was_refused_is_unmapped_later_all_of_it() {
-        const PAGES: usize = 3 * AT_A_TIME;
+        const PAGES: usize = 3 * REFUSED_TRIES;
         let bytes = 1 << 16;
         let start = map_named(PAGES * bytes);
         assert_eq!(nr_named(), 1);
@@ -207,7 +203,7 @@ mod tests {
             // SAFETY: ours, and nobody uses it.
             unsafe { refused.add(start + n * bytes, bytes) };
         }
-        for _ in 0..PAGES / AT_A_TIME {
+        for _ in 0..PAGES / REFUSED_TRIES {
             // Relaxed, here and below: no other thread.
             assert!(refused.head.load(Relaxed) != 0 || refused.added.load(Relaxed) != 0);
             refused.retry();

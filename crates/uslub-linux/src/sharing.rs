@@ -23,16 +23,13 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 
 use uslub_core::platform::Platform;
 
+use crate::policy::{SHARING_SPINS, SHARING_WATCHED_MAX};
 use crate::{Linux, sys};
 
 /// Subtracted from [`Linux::open`] for each child that shares our memory.
 pub(crate) const VFORK: i64 = 1 << 48;
 /// Largest value of [`Linux::open`] while such a child lives.
 const IN_VFORK: i64 = i32::MAX as i64 - VFORK;
-/// Most children that are watched at a time.
-const WATCHED: usize = 64;
-/// Loads before a thread that waits for the opener sleeps: the opener may need this CPU.
-const LOOKS: u32 = 100;
 /// States of a word: unused; its child lives; its child has ended (written by the kernel).
 const FREE: u32 = 1;
 const LIVES: u32 = u32::MAX;
@@ -45,7 +42,7 @@ pub(crate) struct Sharing {
     /// Number of words in use.
     watched: AtomicU32,
     /// One word for each watched child: [`FREE`], [`LIVES`] or [`ENDED`].
-    words: [AtomicU32; WATCHED],
+    words: [AtomicU32; SHARING_WATCHED_MAX],
     /// Whether there is a child whose end cannot be seen.
     for_good: AtomicBool,
 }
@@ -55,7 +52,7 @@ impl Sharing {
         Self {
             opener: AtomicUsize::new(0),
             watched: AtomicU32::new(0),
-            words: [const { AtomicU32::new(FREE) }; WATCHED],
+            words: [const { AtomicU32::new(FREE) }; SHARING_WATCHED_MAX],
             for_good: AtomicBool::new(false),
         }
     }
@@ -89,7 +86,7 @@ impl Sharing {
 
 /// Waits a moment before the next load.
 fn pause(looks: u32) {
-    if looks < LOOKS {
+    if looks < SHARING_SPINS {
         core::hint::spin_loop();
     } else {
         sys::futex_wait_for(&0, 0, 1);

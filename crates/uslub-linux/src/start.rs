@@ -12,10 +12,8 @@ use uslub_core::platform::Platform;
 use uslub_core::tunables::{SetError, Tunables};
 
 use crate::environment::environment;
+use crate::policy::{RESERVE_FLOOR_BYTES, RESERVE_MEMORY_FACTOR};
 use crate::{Linux, complain, sys};
-
-/// Least address space to reserve without a limit, in bytes: 64 GiB.
-const RESERVE_FLOOR: usize = 64 << 30;
 
 /// Work that is done once.
 ///
@@ -121,11 +119,13 @@ pub unsafe fn set_up(allocator: &Allocator<Linux>, variable: &str) -> bool {
     unsafe { allocator.init(reserve_bytes(&allocator.platform), tunables) }
 }
 
-/// Bytes of address space to reserve without a limit: four times the machine's memory.
+/// Bytes of address space to reserve without a limit: a multiple of the machine's memory.
 fn reserve_bytes(platform: &Linux) -> usize {
-    (platform.memory_bytes().saturating_mul(4))
-        .max(RESERVE_FLOOR)
-        .next_power_of_two()
+    (platform
+        .memory_bytes()
+        .saturating_mul(RESERVE_MEMORY_FACTOR))
+    .max(RESERVE_FLOOR_BYTES)
+    .next_power_of_two()
 }
 
 /// The tunables from the environment. A setting that cannot be parsed is reported and ignored.

@@ -3,8 +3,11 @@
 //! They leave `errno` alone. A program that replaces the C library's wrappers is not called back
 //! from inside the allocator. Any thread may call, in a signal handler too.
 
+mod files;
+
 use uslub_core::platform::SYSTEM_PAGE_MAX;
 
+pub use files::{close, inode, map_new_file, map_shared, open, read, rename, unlink, write_all};
 pub use uslub_rseq::call;
 
 /// Bytes of a system page; [`SYSTEM_PAGE_MAX`] if the kernel does not say.
@@ -208,38 +211,6 @@ pub fn futex_wake_shared(word: *const u32) {
     }
 }
 
-/// Maps the first `bytes` bytes of a file, shared with all others that map it.
-pub fn map_shared(fd: libc::c_int, bytes: usize) -> Option<usize> {
-    let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-    // SAFETY: a fresh mapping harms nobody.
-    let result = unsafe {
-        call(
-            libc::SYS_mmap,
-            [
-                0,
-                bytes,
-                protection,
-                libc::MAP_SHARED as usize,
-                fd as usize,
-                0,
-            ],
-        )
-    };
-    (result > 0).then_some(result as usize)
-}
-
-/// The inode number of a file. The path ends in a zero byte.
-pub fn inode(path: &[u8]) -> Option<u64> {
-    let fd = open(path, libc::O_RDONLY, 0)?;
-    // SAFETY: all-zero is a valid value.
-    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
-    let into = &raw mut stat as usize;
-    // SAFETY: writes the record only.
-    let result = unsafe { call(libc::SYS_fstat, [fd as usize, into, 0, 0, 0, 0]) };
-    close(fd);
-    (result == 0).then_some(stat.st_ino)
-}
-
 /// Whether a thread of this process exists.
 pub fn thread_exists(tid: u32) -> bool {
     // SAFETY: sends no signal.
@@ -269,115 +240,12 @@ pub fn futex_wake(word: *const u32, count: usize) {
     }
 }
 
-/// Writes all of `bytes` to a file descriptor; false after an error.
-pub fn write_all(fd: libc::c_int, mut bytes: &[u8]) -> bool {
-    while !bytes.is_empty() {
-        // SAFETY: reads the bytes only.
-        let n = unsafe {
-            call(
-                libc::SYS_write,
-                [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0],
-            )
-        };
-        match n {
-            1.. => bytes = &bytes[n as usize..],
-            _ if n == -(libc::EINTR as isize) => {}
-            _ => return false,
-        }
-    }
-    true
-}
-
-/// Opens a file whose path ends in a zero byte.
-pub fn open(path: &[u8], flags: libc::c_int, mode: libc::mode_t) -> Option<libc::c_int> {
-    assert_eq!(path.last(), Some(&0));
-    // SAFETY: the path is a C string.
-    let fd = unsafe {
-        call(
-            libc::SYS_openat,
-            [
-                libc::AT_FDCWD as usize,
-                path.as_ptr() as usize,
-                (flags | libc::O_CLOEXEC) as usize,
-                mode as usize,
-                0,
-                0,
-            ],
-        )
-    };
-    (fd >= 0).then_some(fd as libc::c_int)
-}
-
-/// Reads up to `into.len()` bytes.
-pub fn read(fd: libc::c_int, into: &mut [u8]) -> Option<usize> {
-    // SAFETY: writes into the slice only.
-    let n = unsafe {
-        call(
-            libc::SYS_read,
-            [fd as usize, into.as_mut_ptr() as usize, into.len(), 0, 0, 0],
-        )
-    };
-    usize::try_from(n).ok()
-}
-
-/// Makes a file of `bytes` zeroes, allocates its disk space, and maps it shared. The path ends in a
-/// zero byte. An existing file of this name is removed first.
-pub fn map_new_file(path: &[u8], bytes: usize) -> Option<usize> {
-    // Other processes may have mapped the old file, so it is unlinked, not changed.
-    unlink(path);
-    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
-    let fd = open(path, flags, 0o600)?;
-    // SAFETY: a file of ours, and a fresh mapping of it.
-    let result = unsafe {
-        match call(libc::SYS_fallocate, [fd as usize, 0, 0, bytes, 0, 0]) {
-            0 => {
-                let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-                let shared = libc::MAP_SHARED as usize;
-                call(
-                    libc::SYS_mmap,
-                    [0, bytes, protection, shared, fd as usize, 0],
-                )
-            }
-            error => error,
-        }
-    };
-    close(fd);
-    (result > 0).then_some(result as usize)
-}
-
-/// Closes a file descriptor.
-pub fn close(fd: libc::c_int) {
-    // SAFETY: the caller opened it.
-    unsafe { call(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
-}
-
 /// The memory node of the CPU that this thread runs on.
 pub fn node() -> usize {
     let mut node = 0u32;
     // SAFETY: writes the number only.
     unsafe { call(libc::SYS_getcpu, [0, &raw mut node as usize, 0, 0, 0, 0]) };
     node as usize
-}
-
-/// Removes a file, if there is one; the path ends in a zero byte.
-pub fn unlink(path: &[u8]) {
-    assert_eq!(path.last(), Some(&0));
-    let at = libc::AT_FDCWD as usize;
-    // SAFETY: the path is a C string.
-    unsafe { call(libc::SYS_unlinkat, [at, path.as_ptr() as usize, 0, 0, 0, 0]) };
-}
-
-/// Renames a file; both paths end in a zero byte.
-pub fn rename(from: &[u8], to: &[u8]) -> bool {
-    assert!(from.last() == Some(&0) && to.last() == Some(&0));
-    let at = libc::AT_FDCWD as usize;
-    // SAFETY: both are C strings.
-    unsafe {
-        call(
-            libc::SYS_renameat2,
-            [at, from.as_ptr() as usize, at, to.as_ptr() as usize, 0, 0],
-        ) == 0
-    }
 }
 
 /// This process's id, asked of the kernel.

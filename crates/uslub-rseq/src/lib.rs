@@ -1,5 +1,5 @@
-//! Restartable sequences for per-CPU sheaves. Also prefetches ([`fetch`]), and addresses written
-//! four at a time ([`write_at`]).
+//! Restartable sequences for per-CPU sheaves. Also prefetches ([`prefetch_write`]), and addresses
+//! written four at a time ([`write_at`]).
 //!
 //! The kernel keeps an *area* of memory for each registered thread. It writes there which CPU the
 //! thread runs on, and reads there the address of a *descriptor*. If the thread is preempted, moved
@@ -59,12 +59,12 @@ pub mod initial;
 mod membarrier;
 mod own;
 
-pub use sequences::{add, exchange, fetch, offers, pop, pop_many, push, push_many};
+pub use sequences::{add, exchange, line_handoff, pop, pop_many, prefetch_write, push, push_many};
 
-/// Where an offer pays off: a write that changes nothing, to a line that this CPU has only read and
-/// that another CPU will write next. The other CPU then gets the line sooner.
+/// Where a handoff pays off: a write that changes nothing, to a line that this CPU has only read
+/// and that another CPU will write next. The other CPU then gets the line sooner.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Offers {
+pub struct LineHandoff {
     /// For arrays of pointers, eight in a cache line.
     pub arrays: bool,
     /// For objects, one cache line each.

@@ -3,26 +3,46 @@
 use uslub::{TUNABLES, Tuning};
 use uslub_core::tunables::Tunables;
 
-/// Lines of the page's tables whose first column is the name.
-fn line_of(name: &str) -> Vec<&'static str> {
-    let page = include_str!("../../../docs/tuning.md");
-    let begins = format!("| `{name}` |");
-    let line = page.lines().find(|line| line.starts_with(&begins));
-    let line = line.unwrap_or_else(|| panic!("docs/tuning.md has no line for {name}"));
-    line.split('|').map(str::trim).collect()
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/tuning.md");
+
+/// The page's table of the tunables of a cache, or of the process.
+fn table(of_a_cache: bool) -> String {
+    let mut text =
+        String::from("\n| name | values | default | what it does |\n|---|---|---|---|\n");
+    for t in TUNABLES {
+        if Tuning::DEFAULT.get(t.name).is_some() == of_a_cache {
+            let values = match (t.min, t.max) {
+                (0, 1) => "0, 1".to_owned(),
+                (min, max) => format!("{min}–{max} {}", t.unit),
+            };
+            let (values, default) = (values.trim_end(), t.get(&Tunables::DEFAULT));
+            text += &format!("| `{}` | {values} | {default} | {} |\n", t.name, t.help);
+        }
+    }
+    text
 }
 
+/// The page with the text between two markers replaced.
+fn replaced(page: &str, name: &str, text: &str) -> String {
+    let marker = |edge| format!("\n<!-- {name}: {edge} -->\n");
+    let (before, rest) = page.split_once(&marker("begin")).expect("a first marker");
+    let (_, after) = rest.split_once(&marker("end")).expect("a last marker");
+    [before, &marker("begin"), text, &marker("end"), after].concat()
+}
+
+/// With `USLUB_WRITE` set it writes the tables: `scripts/tuning`.
 #[test]
-fn each_tunable_has_a_line_with_its_bounds_and_its_default() {
-    for tunable in TUNABLES {
-        let line = line_of(tunable.name);
-        let bounds = match (tunable.min, tunable.max) {
-            (0, 1) => "0, 1".to_owned(),
-            (min, max) => format!("{min}–{max}"),
-        };
-        assert_eq!(line[2], bounds, "{}", tunable.name);
-        let default = tunable.get(&Tunables::DEFAULT).to_string();
-        assert_eq!(line[3], default, "{}", tunable.name);
+fn the_page_has_the_tables_that_the_tunables_make() {
+    let page = std::fs::read_to_string(PAGE).unwrap();
+    let made = replaced(&page, "tunables of a cache", &table(true));
+    let made = replaced(&made, "tunables of the process", &table(false));
+    if std::env::var_os("USLUB_WRITE").is_some() {
+        std::fs::write(PAGE, made).unwrap();
+    } else {
+        assert!(
+            made == page,
+            "docs/tuning.md is not what tunables.rs says: run scripts/tuning"
+        );
     }
 }
 

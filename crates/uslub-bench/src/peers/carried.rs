@@ -16,7 +16,7 @@ use std::cell::UnsafeCell;
 use std::sync::{Mutex, PoisonError};
 
 use uslub_core::percpu::{ALLOCS_OFFSET, FREES_OFFSET};
-use uslub_rseq::{Area, Offers};
+use uslub_rseq::{Area, LineHandoff};
 
 use crate::bulks::Page;
 use crate::error::Failure;
@@ -95,7 +95,7 @@ impl Lists {
 /// Objects and stacks that circulate between two threads.
 pub struct Carried {
     area: Area,
-    offers: Offers,
+    offers: LineHandoff,
     /// Address of the first object.
     base: usize,
     /// Page → offset of the top.
@@ -132,7 +132,7 @@ impl Carried {
         let lists = [full.collect(), empty.collect()];
         Ok(Some(Self {
             area,
-            offers: uslub_rseq::offers(),
+            offers: uslub_rseq::line_handoff(),
             base,
             map: vec![TOP; memory.len()],
             from: Side::new(from),

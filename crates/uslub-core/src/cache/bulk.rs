@@ -72,7 +72,7 @@ impl<P: Platform> Allocator<P> {
         out: &mut [*mut u8],
     ) -> bool {
         // Prefetch: the first write to it comes late.
-        self.platform.fetch(out);
+        self.platform.prefetch_lines(out);
         if gfp.may_spin() {
             self.drain_deferred(cache);
         }

@@ -225,7 +225,7 @@ impl<P: Platform> Allocator<P> {
         self.end.store(1, Relaxed);
         self.large_pages.store(0, Relaxed);
         self.sheaf_bytes.store(0, Relaxed);
-        self.zone.set_huge_from(self.tunables().huge_pages_mb);
+        self.zone.set_thp_from(self.tunables().huge_pages_mb);
         true
     }
 

@@ -161,7 +161,7 @@ impl<P: Platform> Zone<P> {
         if huge {
             let start = self.arena.address(PageIndex(number * BLOCK_PAGES as u32));
             // SAFETY: committed.
-            unsafe { platform.back(start, BLOCK_BYTES, Backing::Small) };
+            unsafe { platform.set_backing(start, BLOCK_BYTES, Backing::BasePages) };
         }
         let whole = set == [u64::MAX; BLOCK_PAGES / 64];
         // `try_lock`: the code that this thread interrupted may hold the growth lock.

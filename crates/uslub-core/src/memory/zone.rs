@@ -77,7 +77,7 @@ pub struct Zone<P> {
     /// Time of the next check for surplus dirty pages, in milliseconds.
     pub(super) next_surplus: AtomicU64,
     /// Blocks from this number on are backed by huge pages.
-    huge_from: AtomicU32,
+    thp_from: AtomicU32,
 }
 
 pub(super) fn bin_of(longest: usize) -> usize {
@@ -111,16 +111,16 @@ impl<P: Platform> Zone<P> {
             record_run: AtomicUsize::new(0),
             next_decay: AtomicU64::new(0),
             next_surplus: AtomicU64::new(0),
-            huge_from: AtomicU32::new(NO_BLOCK),
+            thp_from: AtomicU32::new(NO_BLOCK),
         }
     }
 
     /// Requests huge pages for all memory beyond the first `mb` MiB; none if `mb` is 0. Call before
     /// there are blocks.
-    pub fn set_huge_from(&self, mb: u32) {
+    pub fn set_thp_from(&self, mb: u32) {
         let blocks = ((mb as usize) << 20).div_ceil(BLOCK_BYTES) as u32;
         // Relaxed: a thread that has the allocator sees the value.
-        (self.huge_from).store(if mb == 0 { NO_BLOCK } else { blocks }, Relaxed);
+        (self.thp_from).store(if mb == 0 { NO_BLOCK } else { blocks }, Relaxed);
     }
 
     /// Adds the first block; returns false if the system refuses.
@@ -191,17 +191,17 @@ impl<P: Platform> Zone<P> {
             unsafe { platform.bind(start, BLOCK_BYTES, nid) };
         }
         // Relaxed: set before there are blocks.
-        if is_back || number < self.huge_from.load(Relaxed) {
+        if is_back || number < self.thp_from.load(Relaxed) {
             return false;
         }
         if touched == Touched::Little {
             // SAFETY: just committed.
-            unsafe { platform.back(start, BLOCK_BYTES, Backing::Sparse) };
+            unsafe { platform.set_backing(start, BLOCK_BYTES, Backing::Sparse) };
             return false;
         }
         let ahead = self.arena.reserved_behind(number);
         // SAFETY: just added; the last block in use.
-        unsafe { platform.back(start, BLOCK_BYTES, Backing::Huge { ahead }) }
+        unsafe { platform.set_backing(start, BLOCK_BYTES, Backing::HugePages { ahead }) }
     }
 
     #[inline]

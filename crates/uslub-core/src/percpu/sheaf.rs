@@ -288,7 +288,7 @@ impl Sheaf {
 
     /// Prefetches the object array: reads each of its cache lines, which another CPU may have
     /// written. The misses overlap here; later uses would take them one by one.
-    pub fn fetch(&self) {
+    pub fn prefetch(&self) {
         const LINE: usize = 64 / size_of::<usize>();
         let lines = self.objects().iter().rev().step_by(LINE);
         core::hint::black_box(lines.fold(0, |all, &object| all | object as usize));

@@ -5,7 +5,7 @@
 //! - An empty sheaf goes out: its cache lines are [handed off](Platform::handoff_lines) to the CPU
 //!   that fills it next.
 //! - A full sheaf or whole slabs go out, and another CPU is the barn's consumer: the cache lines of
-//!   their objects are [handed off](Platform::offer) to this CPU.
+//!   their objects are [handed off](Platform::handoff_objects) to this CPU.
 //!
 //! Each access is recorded: a miss may raise the CPU's [sheaf capacity](crate::sheaf::capacity) and
 //! the barn's limit. Callers: `replace`, `bulk`, `spill` and `whole_slab`.
@@ -63,7 +63,7 @@ impl<P: Platform> Base<P> {
             match &full {
                 Some(full) => {
                     barn.record_consumer(self.platform.cpu());
-                    full.fetch();
+                    full.prefetch();
                 }
                 None => self.on_barn_miss(cache, barn),
             }
@@ -116,7 +116,7 @@ impl<P: Platform> Base<P> {
         if let Some(barn) = self.barn(cache) {
             let mut waiting = barn.nr_full();
             full.for_each(|objects| {
-                self.offer(cache, barn, waiting, objects);
+                self.handoff(cache, barn, waiting, objects);
                 waiting += 1;
             });
             barn.put_fulls(full, Self::limit_of(cache, barn), gfp.may_spin());
@@ -196,7 +196,7 @@ impl<P: Platform> Base<P> {
     /// Prefetches the cache lines of an empty sheaf for writing. Another CPU may have read them
     /// last. The misses overlap here; later writes would take them one by one.
     pub(crate) fn prefetch_room(&self, empty: &mut Sheaf) {
-        self.platform.fetch(empty.room());
+        self.platform.prefetch_lines(empty.room());
     }
 
     /// Hands off the cache lines of an empty sheaf: writes to them, as the CPU that fills the sheaf
@@ -214,7 +214,7 @@ impl<P: Platform> Base<P> {
     ) -> Result<T, Sheaf> {
         let put = match self.barn(cache) {
             Some(barn) => {
-                self.offer(cache, barn, barn.nr_full(), sheaf.objects());
+                self.handoff(cache, barn, barn.nr_full(), sheaf.objects());
                 put(barn, sheaf).inspect_err(|_| barn.record_rejection())
             }
             None => Err(sheaf),
@@ -230,11 +230,11 @@ impl<P: Platform> Base<P> {
 
     /// Hands off the objects' cache lines if they go to a barn with `waiting` full sheaves and
     /// another CPU is its consumer: writes to lines that the consumer will write to.
-    fn offer(&self, cache: &SheafCache<P>, barn: &Barn<P>, waiting: usize, objects: &[*mut u8]) {
+    fn handoff(&self, cache: &SheafCache<P>, barn: &Barn<P>, waiting: usize, objects: &[*mut u8]) {
         if self.is_handed_off(cache, barn, waiting) {
             // SAFETY: free objects of a sheaf that this thread owns, which no reader knows any
             // longer.
-            unsafe { self.platform.offer(objects) };
+            unsafe { self.platform.handoff_objects(objects) };
         }
     }
 

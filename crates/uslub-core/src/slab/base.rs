@@ -96,7 +96,7 @@ impl<P: Platform> Base<P> {
         let nodes = self.platform.nr_nodes().clamp(1, MAX_NODES);
         // Relaxed: published with `ready`.
         self.nodes.store(nodes, Relaxed);
-        self.zone.set_huge_from(tunables.huge_pages_mb);
+        self.zone.set_thp_from(tunables.huge_pages_mb);
         let mut done = self.table.init(&self.platform);
         if done && !self.zone.arena.init(&self.platform, reserve) {
             self.table.undo(&self.platform);

@@ -218,7 +218,7 @@ impl<P: Platform> Node<P> {
     }
 
     /// Makes empty slabs of the reserve ready, as far as there is room; under the list lock.
-    pub(crate) fn offer(&self, arena: &Arena, lists: &mut Lists) {
+    pub(crate) fn refill_ready(&self, arena: &Arena, lists: &mut Lists) {
         while self.nr_at_hand() < READY_SLABS
             && let Some(slab) = lists.empty.first(arena)
         {

@@ -80,7 +80,7 @@ impl<P: Platform> Base<P> {
                 gone.push_back(arena, slab);
             }
         }
-        node.offer(arena, &mut lists);
+        node.refill_ready(arena, &mut lists);
         node.note(&lists);
     }
 }

@@ -242,7 +242,7 @@ impl<P: Platform> Base<P> {
             let left = lists.empty.len();
             lists.reserve.took(left, node.nr_slabs() - left);
         }
-        node.offer(arena, &mut lists);
+        node.refill_ready(arena, &mut lists);
         node.note(&lists);
         Some(isolated)
     }

@@ -198,7 +198,7 @@ impl<P: Platform> Base<P> {
         }
         if emptied.how.handed_off {
             // SAFETY: free objects of a slab that we own, which no reader knows any longer.
-            unsafe { self.platform.offer(objects) };
+            unsafe { self.platform.handoff_objects(objects) };
         }
         emptied.slabs.push_back(&self.zone.arena, slab);
         emptied.count += 1;

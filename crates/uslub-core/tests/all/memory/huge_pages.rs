@@ -43,7 +43,7 @@ fn blocks_beyond_the_first_are_asked_for_as_huge_pages() {
     let huge = |n: usize| {
         let ahead = a.zone.arena.reserved_bytes() - (n + 1) * BLOCK_BYTES;
         let start = address(&a, blocks[n]) as usize;
-        (start, BLOCK_BYTES, Backing::Huge { ahead })
+        (start, BLOCK_BYTES, Backing::HugePages { ahead })
     };
     assert_eq!(a.platform.take_backed(), [huge(2), huge(3)]);
     let never = setup(0);
@@ -71,7 +71,7 @@ fn a_huge_page_of_which_a_part_is_given_back_becomes_small_ones_and_all_its_free
     assert_eq!(decay(&a), parts);
     assert_eq!(
         a.platform.take_backed(),
-        [(start, BLOCK_BYTES, Backing::Small)]
+        [(start, BLOCK_BYTES, Backing::BasePages)]
     );
     assert!(is_filled(
         (start + 48 * PAGE_SIZE) as *mut u8,

@@ -13,19 +13,19 @@
 
 use core::arch::asm;
 
-use crate::{Area, Offers, SHEAF_BYTES};
+use crate::{Area, LineHandoff, SHEAF_BYTES};
 use protocol::{END, region, registered, sequence};
 
 mod protocol;
 
-/// Which offers pay off on this processor: none, because no gain is known on aarch64.
-pub fn offers() -> Offers {
-    Offers::default()
+/// Which handoffs pay off on this processor: none, because no gain is known on aarch64.
+pub fn line_handoff() -> LineHandoff {
+    LineHandoff::default()
 }
 
 /// Prefetches the cache line of an address that is about to be written. Any address will do.
 #[inline]
-pub fn fetch(address: *const u8) {
+pub fn prefetch_write(address: *const u8) {
     // SAFETY: a hint.
     unsafe {
         asm!(

@@ -1,14 +1,14 @@
 //! Architectures without sequences of ours. [`Area::adopt`] and [`Area::register_own`] return
-//! `None` there, so nothing here is called except [`fetch`] and [`offers`].
+//! `None` there, so nothing here is called except [`prefetch_write`] and [`line_handoff`].
 
-use crate::{Area, Offers};
+use crate::{Area, LineHandoff};
 
 /// Does nothing.
-pub fn fetch(_: *const u8) {}
+pub fn prefetch_write(_: *const u8) {}
 
-/// No offer is known to pay off.
-pub fn offers() -> Offers {
-    Offers::default()
+/// No handoff is known to pay off.
+pub fn line_handoff() -> LineHandoff {
+    LineHandoff::default()
 }
 
 /// Never called.

@@ -9,7 +9,7 @@ use core::arch::asm;
 use core::arch::x86_64::__cpuid;
 
 use crate::wide::{WIDE, vector_asm};
-use crate::{Area, Offers, SHEAF_BYTES};
+use crate::{Area, LineHandoff, SHEAF_BYTES};
 use copy::*;
 use protocol::{ABORT, END, sequence};
 
@@ -21,7 +21,7 @@ pub(crate) const LARGE: usize = 1024;
 
 /// Prefetches the cache line of an address that is about to be written. Any address will do.
 #[inline]
-pub fn fetch(address: *const u8) {
+pub fn prefetch_write(address: *const u8) {
     // SAFETY: a hint.
     unsafe {
         asm!(
@@ -32,11 +32,11 @@ pub fn fetch(address: *const u8) {
     }
 }
 
-/// Which offers pay off on this processor. On AMD processors, a read of a line that another CPU
+/// Which handoffs pay off on this processor. On AMD processors, a read of a line that another CPU
 /// wrote last brings the right to write it too. If the reader uses this right, the other CPU gets
-/// the line back sooner. On Zen 3 an offer of one line for each object costs as much as it saves
+/// the line back sooner. On Zen 3 a handoff of one line for each object costs as much as it saves
 /// (measured, as on Zen 4).
-pub fn offers() -> Offers {
+pub fn line_handoff() -> LineHandoff {
     let vendor = __cpuid(0);
     let arrays = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes)
         == [*b"Auth", *b"enti", *b"cAMD"];
@@ -45,7 +45,7 @@ pub fn offers() -> Offers {
     let family = (signature >> 8 & 0xf) + (signature >> 20 & 0xff);
     let model = (signature >> 4 & 0xf) | (signature >> 12 & 0xf0);
     let is_zen3 = family == 0x19 && matches!(model, 0x00..=0x0f | 0x20..=0x5f);
-    Offers {
+    LineHandoff {
         arrays,
         objects: arrays && !is_zen3,
     }

@@ -99,7 +99,7 @@ unsafe impl Platform for Virtual {
         true
     }
 
-    unsafe fn offer(&self, objects: &[*mut u8]) {
+    unsafe fn handoff_objects(&self, objects: &[*mut u8]) {
         for object in objects {
             let word = object.cast::<u64>();
             // SAFETY: the caller's, and aligned; under miri it fails where they are not.
@@ -118,7 +118,7 @@ unsafe impl Platform for Virtual {
         self.memory().offered_arrays.push(array.len());
     }
 
-    unsafe fn back(&self, start: NonNull<u8>, bytes: usize, backing: Backing) -> bool {
+    unsafe fn set_backing(&self, start: NonNull<u8>, bytes: usize, backing: Backing) -> bool {
         let at = start.as_ptr() as usize;
         self.assert_page_aligned(at, bytes);
         let mut memory = self.memory();

@@ -16,12 +16,12 @@ use uslub_core::percpu::{Counter, Slot, Table};
 use uslub_core::platform::Platform;
 
 use crate::Linux;
-use crate::sequences::{pop, pop_many, push, push_many};
+use crate::slots::{pop, pop_many, push, push_many};
 
 impl Linux {
     #[cold]
     #[inline(never)]
-    pub(crate) fn pop_otherwise(&self, table: &Table, slot: Slot) -> *mut u8 {
+    pub(crate) fn pop_fallback(&self, table: &Table, slot: Slot) -> *mut u8 {
         // SAFETY: the table's regions have tops in their slots.
         unsafe {
             match self.any_area() {
@@ -34,8 +34,8 @@ impl Linux {
 
     #[cold]
     #[inline(never)]
-    pub(crate) fn push_otherwise(&self, table: &Table, slot: Slot, object: *mut u8) -> bool {
-        // SAFETY: as in `pop_otherwise`.
+    pub(crate) fn push_fallback(&self, table: &Table, slot: Slot, object: *mut u8) -> bool {
+        // SAFETY: as in `pop_fallback`.
         unsafe {
             match self.any_area() {
                 Ok(Some(area)) if table.is_there() => push(&area, table, slot, object),
@@ -47,13 +47,8 @@ impl Linux {
 
     #[cold]
     #[inline(never)]
-    pub(crate) fn pop_many_otherwise(
-        &self,
-        table: &Table,
-        slot: Slot,
-        out: &mut [*mut u8],
-    ) -> bool {
-        // SAFETY: as in `pop_otherwise`.
+    pub(crate) fn pop_many_fallback(&self, table: &Table, slot: Slot, out: &mut [*mut u8]) -> bool {
+        // SAFETY: as in `pop_fallback`.
         unsafe {
             match self.any_area() {
                 Ok(Some(area)) => pop_many(&area, table, slot, out),
@@ -65,13 +60,13 @@ impl Linux {
 
     #[cold]
     #[inline(never)]
-    pub(crate) fn push_many_otherwise(
+    pub(crate) fn push_many_fallback(
         &self,
         table: &Table,
         slot: Slot,
         objects: &[*mut u8],
     ) -> bool {
-        // SAFETY: as in `pop_otherwise`.
+        // SAFETY: as in `pop_fallback`.
         unsafe {
             match self.any_area() {
                 Ok(Some(area)) => push_many(&area, table, slot, objects),

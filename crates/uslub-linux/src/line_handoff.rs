@@ -1,22 +1,22 @@
-//! Offers: writes that change nothing, before a handoff of memory to another CPU.
+//! Line handoff: writes that change nothing, before memory goes to another CPU.
 //!
 //! On some processors a cache line comes sooner from the core that wrote it last than from a core
 //! that read it last. There the allocator writes a word of each line before another CPU writes to
-//! the line. [`Offers::probe`] asks the processor which offers pay off; before it, an offer does
-//! nothing. The caller must own the memory that it offers.
+//! the line. [`LineHandoff::probe`] asks the processor which handoffs pay off; before it, a handoff
+//! does nothing. The caller must own the memory that it hands off.
 
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::LINE;
 
-/// Which offers pay off on this processor; none before [`probe`](Self::probe).
-pub(crate) struct Offers {
+/// Which handoffs pay off on this processor; none before [`probe`](Self::probe).
+pub(crate) struct LineHandoff {
     arrays: AtomicBool,
     objects: AtomicBool,
 }
 
-impl Offers {
+impl LineHandoff {
     pub(crate) const fn new() -> Self {
         Self {
             arrays: AtomicBool::new(false),
@@ -24,19 +24,19 @@ impl Offers {
         }
     }
 
-    /// Asks the processor which offers pay off.
+    /// Asks the processor which handoffs pay off.
     pub(crate) fn probe(&self) {
-        let offers = uslub_rseq::offers();
+        let gains = uslub_rseq::line_handoff();
         // Relaxed, both: hints.
-        self.arrays.store(offers.arrays, Relaxed);
-        self.objects.store(offers.objects, Relaxed);
+        self.arrays.store(gains.arrays, Relaxed);
+        self.objects.store(gains.objects, Relaxed);
     }
 
     /// Writes to the first word of each object.
     ///
     /// # Safety
     ///
-    /// As for [`Platform::offer`](uslub_core::platform::Platform::offer).
+    /// As for [`Platform::handoff_objects`](uslub_core::platform::Platform::handoff_objects).
     #[inline]
     pub(crate) unsafe fn objects(&self, objects: &[*mut u8]) {
         // Relaxed: a hint.
@@ -51,7 +51,7 @@ impl Offers {
 
     /// Writes to each line of an array.
     #[inline]
-    pub(crate) fn array(&self, array: &mut [*mut u8]) {
+    pub(crate) fn lines(&self, array: &mut [*mut u8]) {
         // Relaxed: a hint.
         if self.arrays.load(Relaxed) {
             for line in array.chunks_mut(LINE) {
