@@ -15,7 +15,6 @@
 //! | `want` | a request for pages |
 //! | `zone` | finds, claims and frees runs of pages |
 //! | `request` | allocates runs, and adds a block if needed |
-//! | `stash` | runs freed in a context that may not wait |
 //! | `several` | runs longer than a block |
 //! | `decay` | gives free dirty pages back to the system |
 //! | `mapped` | objects with a mapping of their own; the cache of freed mappings |
@@ -35,7 +34,6 @@ pub mod page_runs;
 mod range;
 mod request;
 pub mod several;
-mod stash;
 mod validate;
 mod want;
 pub mod zone;

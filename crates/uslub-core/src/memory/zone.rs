@@ -22,8 +22,8 @@ use crate::memory::page_runs::Runs;
 use crate::memory::want::{Found, Touched, Want};
 use crate::platform::{Backing, PAGE_SIZE, Platform};
 use crate::policy::BLOCK_SCAN_MAX;
-use crate::sync::Lock;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+use crate::sync::{DeferStack, Lock};
 
 /// Lists of blocks, under the page lock.
 pub struct Lists {
@@ -59,8 +59,8 @@ pub struct Zone<P> {
     pub(super) dirty: AtomicUsize,
     /// Pages handed out; a copy for lock-free readers.
     pub(super) used: AtomicUsize,
-    /// Runs freed in a context that may not wait: a stack, linked by page number.
-    pub(super) pending: AtomicU32,
+    /// Runs freed in a context that may not wait, by the numbers of their first pages.
+    pub(super) pending: DeferStack<{ NO_BLOCK as usize }>,
     /// Absent blocks; changed under the growth lock.
     pub(super) absent: AtomicUsize,
     /// Whether a block became free after the last check for surplus free blocks.
@@ -103,7 +103,7 @@ impl<P: Platform> Zone<P> {
             growth: Lock::new(()),
             dirty: AtomicUsize::new(0),
             used: AtomicUsize::new(0),
-            pending: AtomicU32::new(NO_BLOCK),
+            pending: DeferStack::new(),
             absent: AtomicUsize::new(0),
             emptied: AtomicBool::new(false),
             elsewhere: AtomicUsize::new(0),
@@ -353,6 +353,30 @@ impl<P: Platform> Zone<P> {
             self.give(&mut lists, page, count, now);
         }
         now
+    }
+
+    /// Frees a run without waiting: the next thread that holds the page lock frees it. The caller
+    /// owns the first page's descriptor, which holds the run's length and its link.
+    pub fn push_pending(&self, page: PageIndex, count: usize) {
+        let slab = self.arena.slab(page);
+        slab.set_pages(count as u16);
+        let link = |next| slab.set_next(next as u32);
+        self.pending.push(page.0 as usize, link);
+    }
+
+    /// Frees the pending runs; under the page lock.
+    pub(super) fn drain_pending(&self, lists: &mut Lists, platform: &P) {
+        // A peek: a run pushed now waits for the next holder.
+        if self.pending.is_empty() {
+            return;
+        }
+        let now = platform.now_ms();
+        let slab = |page| self.arena.slab(PageIndex(page as u32));
+        let give = |page| {
+            let count = slab(page).pages().into();
+            self.give(lists, PageIndex(page as u32), count, now);
+        };
+        self.pending.drain(|page| slab(page).next() as usize, give);
     }
 
     pub(super) fn give(&self, lists: &mut Lists, page: PageIndex, count: usize, now: u64) {

@@ -196,7 +196,7 @@ impl<P: Platform> Allocator<P> {
     fn drain_all_deferred(&self, cache: &KmemCache<P>) {
         let mut batch = [null_mut(); 4];
         let mut n = 0;
-        cache.deferred.take_all(cache.links.offset, |object| {
+        cache.deferred.drain(cache.links.offset, |object| {
             batch[n] = object;
             n += 1;
             if n == batch.len() {

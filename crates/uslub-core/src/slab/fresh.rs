@@ -157,7 +157,7 @@ impl<P: Platform> Allocator<P> {
         let first = PageIndex(run.page.0 + cache.geometry.pages() as u32);
         let ahead = usize::from(run.runs) - 1;
         if ahead > 0 && !node.ahead.put(first, ahead) {
-            self.stash_unused(cache, node, first, ahead);
+            self.defer_unused(cache, node, first, ahead);
         }
         Some((run.page, usize::from(run.node)))
     }
@@ -228,7 +228,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Frees the unused pages of `slabs` slabs in the next hold of the page lock: now it would take
     /// stack.
-    fn stash_unused(&self, cache: &KmemCache<P>, node: &Node<P>, first: PageIndex, slabs: usize) {
+    fn defer_unused(&self, cache: &KmemCache<P>, node: &Node<P>, first: PageIndex, slabs: usize) {
         let pages = slabs * cache.geometry.pages();
         // Relaxed: a statistic.
         node.nr_slabs.fetch_sub(slabs, Relaxed);

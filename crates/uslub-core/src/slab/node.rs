@@ -19,8 +19,8 @@ use crate::policy::READY_SLABS;
 use crate::slab::empty_reserve::Reserve;
 use crate::slab::page_batch::PageBatch;
 use crate::slab::state::{NO_SLAB, Slab};
-use crate::sync::Lock;
 use crate::sync::atomic::{AtomicU32, AtomicUsize};
+use crate::sync::{DeferStack, Lock};
 
 /// A list of slabs, linked by page number through their descriptors. The owner of the list protects
 /// it.
@@ -167,9 +167,8 @@ pub struct Node<P> {
     nr_partial: AtomicUsize,
     /// Listed empty slabs only: ready slabs come and go without the lock.
     nr_empty: AtomicUsize,
-    /// Pending slabs: they have free slots and could not be listed without waiting. A stack, linked
-    /// by page number.
-    pending: AtomicU32,
+    /// Pending slabs, by page number: they have free slots and could not be listed without waiting.
+    pending: DeferStack<{ NO_SLAB as usize }>,
     /// Ready slabs, by page number: empty, taken without the lock.
     ready: [AtomicU32; READY_SLABS],
     /// Pages for future slabs.
@@ -185,7 +184,7 @@ impl<P: Platform> Node<P> {
             lists: Lock::new(Lists::new()),
             nr_partial: AtomicUsize::new(0),
             nr_empty: AtomicUsize::new(0),
-            pending: AtomicU32::new(NO_SLAB),
+            pending: DeferStack::new(),
             ready: [const { AtomicU32::new(NO_SLAB) }; READY_SLABS],
             ahead: PageBatch::new(),
             nr_slabs: AtomicUsize::new(0),
@@ -195,26 +194,14 @@ impl<P: Platform> Node<P> {
     /// Pushes a slab of the caller's as pending; the next holder of the list lock lists it.
     pub(crate) fn push_pending(&self, arena: &Arena, slab: &Slab) {
         let page = arena.page_of_slab(slab).0;
-        // Relaxed: confirmed by the compare-and-swap.
-        let mut head = self.pending.load(Relaxed);
-        loop {
-            slab.set_next(head);
-            // Release: the thread that takes the stack sees the slab and its link.
-            match self
-                .pending
-                .compare_exchange_weak(head, page, Release, Relaxed)
-            {
-                Ok(_) => return,
-                Err(now) => head = now,
-            }
-        }
+        let link = |next| slab.set_next(next as u32);
+        self.pending.push(page as usize, link);
     }
 
     /// Whether there are pending slabs; may be stale.
     #[inline]
     pub(crate) fn has_pending(&self) -> bool {
-        // Relaxed: a peek, may be stale.
-        self.pending.load(Relaxed) != NO_SLAB
+        !self.pending.is_empty()
     }
 
     /// Makes empty slabs of the reserve ready, as far as there is room; under the list lock.
@@ -287,13 +274,9 @@ impl<P: Platform> Node<P> {
         if !self.has_pending() {
             return;
         }
-        // Acquire: the slabs and their links. All at once, so there is no ABA problem.
-        let mut page = self.pending.swap(NO_SLAB, Acquire);
-        while page != NO_SLAB {
-            let slab = arena.slab(PageIndex(page));
-            page = slab.next();
-            lists.add(arena, slab, reserve);
-        }
+        let next = |page| arena.slab(PageIndex(page as u32)).next() as usize;
+        let list = |page| lists.add(arena, arena.slab(PageIndex(page as u32)), reserve);
+        self.pending.drain(next, list);
         self.note(lists);
     }
 
