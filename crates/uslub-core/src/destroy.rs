@@ -16,7 +16,6 @@ use crate::cache::allocator::Allocator;
 use crate::memory::{PageIndex, PageKind};
 use crate::platform::Platform;
 use crate::sheaf::drain::DrainScope;
-use crate::slab::node::SlabList;
 use crate::slab::order::MAX_OBJECTS;
 use crate::slab::state::Slab;
 
@@ -77,10 +76,7 @@ impl<P: Platform> Allocator<P> {
         self.grace().synchronize();
         self.while_draining(|| {
             for node in cache.nodes() {
-                let empty = self.take_empty(cache, node);
-                let mut at = empty.first(&self.zone.arena);
-                while let Some(slab) = at {
-                    at = SlabList::after(&self.zone.arena, slab);
+                for slab in self.take_empty(cache, node).iter(&self.zone.arena) {
                     self.free_slab_now(cache, node, slab);
                 }
             }

@@ -15,7 +15,6 @@ use crate::cache::allocator::Allocator;
 use crate::memory::{PageIndex, PageKind};
 use crate::percpu::sheaf::Sheaf;
 use crate::platform::Platform;
-use crate::slab::node::SlabList;
 use crate::slab::order::MAX_OBJECTS;
 use crate::slab::state::Slab;
 
@@ -55,9 +54,8 @@ impl<P: Platform> Allocator<P> {
         for node in cache.nodes() {
             let mut lists = node.lists.lock();
             node.drain_all_pending(arena, &mut lists, cache.has_reserve());
-            let mut at = lists.partial.first(arena);
             let mut len = 0;
-            while let Some(slab) = at {
+            for slab in lists.partial.iter(arena) {
                 if !slab.partial() {
                     return Err("a slab on the partial list is not marked so");
                 }
@@ -65,20 +63,17 @@ impl<P: Platform> Allocator<P> {
                     return Err("a full slab is on the partial list");
                 }
                 len += 1;
-                at = SlabList::after(arena, slab);
             }
             if len != lists.partial.len() || len != node.nr_partial() {
                 return Err("the partial list's length is wrong");
             }
             partial += len;
-            let mut at = lists.empty.first(arena);
             let mut len = 0;
-            while let Some(slab) = at {
+            for slab in lists.empty.iter(arena) {
                 if !slab.partial() || slab.state().inuse() != 0 {
                     return Err("a slab in reserve is not marked so or in use");
                 }
                 len += 1;
-                at = SlabList::after(arena, slab);
             }
             if len != lists.empty.len() || len != node.nr_empty() {
                 return Err("the reserve's length is wrong");

@@ -20,14 +20,12 @@
 //! | `mapped` | objects with a mapping of their own; the cache of freed mappings |
 //! | `metadata` | the allocator's own records: sheaf windows, scratch memory |
 //! | `validate` | checks the zone's lists against its blocks |
-//! | `fork` | the zone's locks, for a fork |
 
 mod absent;
 pub mod arena;
 pub mod block;
 mod decay;
 pub mod descriptor;
-mod fork;
 pub mod mapped;
 pub mod metadata;
 pub mod page_runs;

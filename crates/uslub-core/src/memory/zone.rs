@@ -23,7 +23,7 @@ use crate::memory::want::{Found, Touched, Want};
 use crate::platform::{Backing, PAGE_SIZE, Platform};
 use crate::policy::BLOCK_SCAN_MAX;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
-use crate::sync::{DeferStack, Lock};
+use crate::sync::{DeferStack, Lock, RawLock};
 
 /// Lists of blocks, under the page lock.
 pub struct Lists {
@@ -449,6 +449,11 @@ impl<P: Platform> Zone<P> {
     pub fn trim_reservation(&self, platform: &P, keep: usize) {
         let _growth = self.growth.lock();
         self.arena.trim_reservation(platform, keep);
+    }
+
+    /// The locks without their values, for a fork: the outer one first.
+    pub fn raw_locks(&self) -> [&RawLock<P>; 2] {
+        [self.growth.raw(), self.lists.raw()]
     }
 
     /// Updates counts and lists after a change of a block's sets.

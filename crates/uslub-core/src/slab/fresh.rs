@@ -328,10 +328,7 @@ impl<P: Platform> Allocator<P> {
         let arena = &self.zone.arena;
         let typesafe = cache.flags.contains(Flags::TYPESAFE_BY_RCU);
         let (mut runs, mut slabs, mut nid, mut now) = (Runs::new(), 0, 0, 0);
-        let mut at = list.first(arena);
-        while let Some(slab) = at {
-            // Read first: the pages belong to others afterwards.
-            at = SlabList::after(arena, slab);
+        for slab in list.iter(arena) {
             let home = usize::from(slab.node());
             if typesafe {
                 self.free_slab_rcu_or_keep(cache, cache.node(home), slab);

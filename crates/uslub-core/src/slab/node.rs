@@ -56,9 +56,18 @@ impl SlabList {
         (self.head != NO_SLAB).then(|| arena.slab(PageIndex(self.head)))
     }
 
-    /// The slab after `slab` in its list.
-    pub fn after<'a>(arena: &'a Arena, slab: &Slab) -> Option<&'a Slab> {
-        (slab.next() != NO_SLAB).then(|| arena.slab(PageIndex(slab.next())))
+    /// The slabs, the first one first. The link of a slab is read before the slab is visited, so a
+    /// visit may move or free the slab.
+    #[inline]
+    pub fn iter<'a>(&self, arena: &'a Arena) -> impl Iterator<Item = &'a Slab> + use<'a> {
+        let slab = |page| (page != NO_SLAB).then(|| arena.slab(PageIndex(page)));
+        core::iter::successors(slab(self.head), move |at| slab(at.next()))
+    }
+
+    /// Empties the list; returns its slabs.
+    #[inline]
+    pub fn drain<'a>(&mut self, arena: &'a Arena) -> impl Iterator<Item = &'a Slab> + use<'a> {
+        core::mem::take(self).iter(arena)
     }
 
     /// The last slab.

@@ -48,8 +48,7 @@ impl<P: Platform> Allocator<P> {
             drop(lists);
             return gone.append(arena, &mut emptied);
         }
-        while let Some(slab) = emptied.first(arena) {
-            emptied.remove(arena, slab);
+        for slab in emptied.drain(arena) {
             slab.set_partial(true);
             lists.empty.push_front(arena, slab);
         }

@@ -9,7 +9,6 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::atomic::AtomicUsize;
 
 /// A stack of items; `END`, which is no item, stands for the end of the stack.
-#[derive(Debug)]
 pub(crate) struct DeferStack<const END: usize>(AtomicUsize);
 
 impl<const END: usize> DeferStack<END> {
