@@ -24,7 +24,7 @@ impl<P: Platform> Allocator<P> {
             .mapped
             .purge(&self.platform, self.platform.now_ms(), |_| true);
         if kept {
-            self.note_huge();
+            self.update_mapped_bytes();
         }
         self.zone.make_room(&self.platform) || kept
     }

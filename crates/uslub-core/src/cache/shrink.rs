@@ -216,7 +216,7 @@ impl<P: Platform> Allocator<P> {
     /// Unmaps cached mappings of huge objects that are old enough at the time `now` (milliseconds).
     pub(crate) fn purge_mapped(&self, now: u64, old_enough: impl Fn(u64) -> bool) {
         if self.mapped.purge(&self.platform, now, old_enough) {
-            self.note_huge();
+            self.update_mapped_bytes();
         }
     }
 

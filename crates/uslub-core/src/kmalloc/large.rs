@@ -91,7 +91,7 @@ impl<P: Platform> Allocator<P> {
             (self.mapped).free(&self.platform, start.as_ptr() as usize, 0, 0);
             return None;
         }
-        self.note_huge();
+        self.update_mapped_bytes();
         Some(Fresh {
             start: start.as_ptr(),
             zero,
@@ -104,9 +104,9 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Reports a change of the mapped bytes to the zone, which may evict free pages.
-    pub(crate) fn note_huge(&self) {
+    pub(crate) fn update_mapped_bytes(&self) {
         let bytes = self.mapped.live_bytes() + self.mapped.kept_bytes();
-        self.zone.note_elsewhere(&self.platform, bytes);
+        self.zone.update_mapped(&self.platform, bytes);
     }
 
     #[inline(never)]

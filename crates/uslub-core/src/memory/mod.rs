@@ -14,10 +14,12 @@
 //! | `page_runs` | a batch of runs to free together |
 //! | `want` | a request for pages |
 //! | `zone` | finds, claims and frees runs of pages |
+//! | `growth` | adds blocks |
 //! | `request` | allocates runs, and adds a block if needed |
 //! | `several` | runs longer than a block |
 //! | `decay` | gives free dirty pages back to the system |
-//! | `mapped` | objects with a mapping of their own; the cache of freed mappings |
+//! | `mapped` | objects with a mapping of their own |
+//! | `mapping_cache` | mappings of freed objects |
 //! | `metadata` | the allocator's own records: sheaf windows, scratch memory |
 //! | `validate` | checks the zone's lists against its blocks |
 
@@ -26,7 +28,9 @@ pub mod arena;
 pub mod block;
 mod decay;
 pub mod descriptor;
+mod growth;
 pub mod mapped;
+mod mapping_cache;
 pub mod metadata;
 pub mod page_runs;
 mod range;

@@ -96,16 +96,16 @@ impl<P: Platform> Zone<P> {
             return Some(Err(lists.growths));
         };
         if gfp.may_map() {
-            self.note_taken(lists.nr_used + lists.nr_dirty, want.count());
+            self.record_taken(lists.nr_used + lists.nr_dirty, want.count());
         }
         Some(Ok(run))
     }
 
     /// Notes that a run of `count` pages was taken, if the resident pages reach a new peak.
-    fn note_taken(&self, resident: usize, count: usize) {
-        if self.is_record(resident) {
+    fn record_taken(&self, resident: usize, count: usize) {
+        if self.is_peak(resident) {
             // Relaxed: a hint.
-            self.record_run.fetch_max(count, Relaxed);
+            self.peak_run.fetch_max(count, Relaxed);
         }
     }
 
@@ -113,10 +113,10 @@ impl<P: Platform> Zone<P> {
     #[inline]
     pub fn make_room_for_taken(&self, platform: &P) {
         // Relaxed, all: hints and peeks, may be stale.
-        if self.record_run.load(Relaxed) > 0 {
-            let count = self.record_run.swap(0, Relaxed);
+        if self.peak_run.load(Relaxed) > 0 {
+            let count = self.peak_run.swap(0, Relaxed);
             let resident = self.used.load(Relaxed) + self.dirty.load(Relaxed);
-            self.note_resident(platform, resident, count);
+            self.evict_at_peak(platform, resident, count);
         }
     }
 }

@@ -16,11 +16,11 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::gfp::Gfp;
-use crate::memory::arena::{Arena, BLOCK_BYTES, PageIndex};
+use crate::memory::arena::{Arena, PageIndex};
 use crate::memory::block::{self, BINS, BLOCK_PAGES, NO_BLOCK};
 use crate::memory::page_runs::Runs;
-use crate::memory::want::{Found, Touched, Want};
-use crate::platform::{Backing, PAGE_SIZE, Platform};
+use crate::memory::want::{Found, Want};
+use crate::platform::{PAGE_SIZE, Platform};
 use crate::policy::BLOCK_SCAN_MAX;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use crate::sync::{DeferStack, Lock, RawLock};
@@ -66,18 +66,18 @@ pub struct Zone<P> {
     /// Whether a block became free after the last check for surplus free blocks.
     emptied: AtomicBool,
     /// Pages of mappings outside the arena.
-    pub(super) elsewhere: AtomicUsize,
+    pub(super) mapped_pages: AtomicUsize,
     /// Peak of the pages handed out, dirty or in mappings, in steps.
-    pub(super) record: AtomicUsize,
+    pub(super) peak_pages: AtomicUsize,
     /// Pages of a run that raised the resident pages to a new peak, until idle pages are evicted
     /// for it; 0 for none.
-    pub(super) record_run: AtomicUsize,
+    pub(super) peak_run: AtomicUsize,
     /// Time of the next check for pages that have been free for too long, in milliseconds.
     pub(super) next_decay: AtomicU64,
     /// Time of the next check for surplus dirty pages, in milliseconds.
     pub(super) next_surplus: AtomicU64,
     /// Blocks from this number on are backed by huge pages.
-    huge_from: AtomicU32,
+    pub(super) huge_from: AtomicU32,
 }
 
 pub(super) fn bin_of(longest: usize) -> usize {
@@ -106,102 +106,13 @@ impl<P: Platform> Zone<P> {
             pending: DeferStack::new(),
             absent: AtomicUsize::new(0),
             emptied: AtomicBool::new(false),
-            elsewhere: AtomicUsize::new(0),
-            record: AtomicUsize::new(0),
-            record_run: AtomicUsize::new(0),
+            mapped_pages: AtomicUsize::new(0),
+            peak_pages: AtomicUsize::new(0),
+            peak_run: AtomicUsize::new(0),
             next_decay: AtomicU64::new(0),
             next_surplus: AtomicU64::new(0),
             huge_from: AtomicU32::new(NO_BLOCK),
         }
-    }
-
-    /// Requests huge pages for all memory beyond the first `mb` MiB; none if `mb` is 0. Call before
-    /// there are blocks.
-    pub fn set_huge_from(&self, mb: u32) {
-        let blocks = ((mb as usize) << 20).div_ceil(BLOCK_BYTES) as u32;
-        // Relaxed: a thread that has the allocator sees the value.
-        (self.huge_from).store(if mb == 0 { NO_BLOCK } else { blocks }, Relaxed);
-    }
-
-    /// Adds the first block; returns false if the system refuses.
-    pub fn begin(&self, platform: &P) -> bool {
-        self.grow_on(platform, 0, 0, Touched::All, Gfp::KERNEL)
-    }
-
-    /// Adds a block of node `nid`, unless another thread has added one since the caller read
-    /// `growths`. Returns false if the system refuses or the caller may not wait.
-    #[inline(never)]
-    pub(super) fn grow_on(
-        &self,
-        platform: &P,
-        growths: u32,
-        nid: usize,
-        touched: Touched,
-        gfp: Gfp,
-    ) -> bool {
-        // Held until the pages are in the lists, so that waiting threads do not add blocks too.
-        let Some(_growing) = self.growth.lock_if(gfp.may_map()) else {
-            return false;
-        };
-        let Some(now) = self.lists.lock_if(gfp.may_spin()).map(|l| l.growths) else {
-            return false;
-        };
-        now != growths || gfp.may_map() && self.add_pages(platform, nid, touched)
-    }
-
-    /// As [`grow_on`](Self::grow_on), under the growth lock.
-    fn add_pages(&self, platform: &P, nid: usize, touched: Touched) -> bool {
-        let Some(added) = self.add_block(platform) else {
-            return false;
-        };
-        let (number, huge) = (added.0, self.back_block(platform, added, nid, touched));
-        let mut lists = self.lists.lock();
-        // SAFETY: we hold the page lock; the block is new.
-        let block = unsafe { self.arena.block(number) };
-        block.reset(nid as u8);
-        block.huge = huge;
-        block.add(0, BLOCK_PAGES);
-        self.rebin(number);
-        lists.growths = lists.growths.wrapping_add(1);
-        true
-    }
-
-    /// Brings an absent block back, or grows the arena by a block; returns the block's number and
-    /// whether it was absent.
-    #[inline(never)]
-    fn add_block(&self, platform: &P) -> Option<(u32, bool)> {
-        match self.bring_back(platform) {
-            Some(number) => Some((number, true)),
-            None => self.arena.grow(platform).map(|number| (number, false)),
-        }
-    }
-
-    /// Binds a new block to node `nid` and backs it; returns whether it is backed by a huge page.
-    #[inline(never)]
-    fn back_block(
-        &self,
-        platform: &P,
-        (number, is_back): (u32, bool),
-        nid: usize,
-        touched: Touched,
-    ) -> bool {
-        let start = self.arena.address(PageIndex(number * BLOCK_PAGES as u32));
-        if platform.nr_nodes() > 1 {
-            // SAFETY: just committed.
-            unsafe { platform.bind(start, BLOCK_BYTES, nid) };
-        }
-        // Relaxed: set before there are blocks.
-        if is_back || number < self.huge_from.load(Relaxed) {
-            return false;
-        }
-        if touched == Touched::Little {
-            // SAFETY: just committed.
-            unsafe { platform.back(start, BLOCK_BYTES, Backing::Sparse) };
-            return false;
-        }
-        let ahead = self.arena.reserved_behind(number);
-        // SAFETY: just added; the last block in use.
-        unsafe { platform.back(start, BLOCK_BYTES, Backing::Huge { ahead }) }
     }
 
     #[inline]
@@ -314,7 +225,7 @@ impl<P: Platform> Zone<P> {
         block.claim(first, count);
         let (page, node) = ((number as usize * BLOCK_PAGES + first) as u32, block.node);
         lists.nr_used += count;
-        self.note(lists, number, dirty);
+        self.update_lists(lists, number, dirty);
         Run {
             page: PageIndex(page),
             zero,
@@ -397,7 +308,7 @@ impl<P: Platform> Zone<P> {
             self.unlink_dirty(lists, number);
         }
         lists.nr_used -= count;
-        self.note(lists, number, dirty);
+        self.update_lists(lists, number, dirty);
     }
 
     /// Takes `more` pages behind a run of `count` pages, so that the run grows in place. The pages
@@ -462,12 +373,12 @@ impl<P: Platform> Zone<P> {
         let block = unsafe { self.arena.block(number) };
         let dirty = block.nr_dirty;
         block.recount();
-        self.note(lists, number, dirty);
+        self.update_lists(lists, number, dirty);
     }
 
     /// Updates lists and sums after a change of a block's counts. The block had `before` dirty
     /// pages.
-    fn note(&self, lists: &mut Lists, number: u32, before: u16) {
+    fn update_lists(&self, lists: &mut Lists, number: u32, before: u16) {
         // SAFETY: the caller holds the page lock (it has the lists), and no other reference lives.
         let now = unsafe { self.arena.block(number) }.nr_dirty;
         lists.nr_dirty = lists.nr_dirty - usize::from(before) + usize::from(now);
@@ -485,7 +396,7 @@ impl<P: Platform> Zone<P> {
         }
     }
 
-    fn rebin(&self, number: u32) {
+    pub(super) fn rebin(&self, number: u32) {
         // SAFETY: the caller holds the page lock.
         let (block, group) = unsafe { (self.arena.block(number), self.arena.group(number / 64)) };
         let (old, new) = (usize::from(block.bin), bin_of(usize::from(block.longest)));

@@ -215,7 +215,7 @@ impl<P: Platform> Node<P> {
 
     /// Makes empty slabs of the reserve ready, as far as there is room; under the list lock.
     pub(crate) fn offer(&self, arena: &Arena, lists: &mut Lists) {
-        while self.nr_at_hand() < READY_SLABS
+        while self.nr_ready() < READY_SLABS
             && let Some(slab) = lists.empty.first(arena)
         {
             lists.empty.remove(arena, slab);
@@ -228,9 +228,9 @@ impl<P: Platform> Node<P> {
     /// Makes an empty slab of the caller's ready; false if there is no room.
     pub(crate) fn put_ready(&self, arena: &Arena, slab: &Slab) -> bool {
         let page = arena.page_of_slab(slab).0;
-        let put = |hand: &AtomicU32| {
+        let put = |ready: &AtomicU32| {
             // Release: the thread that takes the slab sees it as it is now.
-            let put = hand.compare_exchange(NO_SLAB, page, Release, Relaxed);
+            let put = ready.compare_exchange(NO_SLAB, page, Release, Relaxed);
             put.is_ok()
         };
         self.ready.iter().any(put)
@@ -238,13 +238,13 @@ impl<P: Platform> Node<P> {
 
     /// Takes a ready slab, without the list lock.
     pub(crate) fn take_ready<'a>(&self, arena: &'a Arena) -> Option<&'a Slab> {
-        let take = |hand: &AtomicU32| {
+        let take = |ready: &AtomicU32| {
             // Relaxed: a peek; the swap decides.
-            if hand.load(Relaxed) == NO_SLAB {
+            if ready.load(Relaxed) == NO_SLAB {
                 return None;
             }
             // Acquire: pairs with `put_ready`.
-            let page = hand.swap(NO_SLAB, Acquire);
+            let page = ready.swap(NO_SLAB, Acquire);
             (page != NO_SLAB).then(|| arena.slab(PageIndex(page)))
         };
         let slab = self.ready.iter().find_map(take)?;
@@ -263,9 +263,9 @@ impl<P: Platform> Node<P> {
     }
 
     /// Number of ready slabs; may be stale.
-    fn nr_at_hand(&self) -> usize {
+    fn nr_ready(&self) -> usize {
         // Relaxed: a peek, may be stale.
-        let taken = |hand: &&AtomicU32| hand.load(Relaxed) != NO_SLAB;
+        let taken = |ready: &&AtomicU32| ready.load(Relaxed) != NO_SLAB;
         self.ready.iter().filter(taken).count()
     }
 
@@ -300,7 +300,7 @@ impl<P: Platform> Node<P> {
     #[inline]
     pub fn nr_empty(&self) -> usize {
         // Relaxed: a peek, may be stale.
-        self.nr_empty.load(Relaxed) + self.nr_at_hand()
+        self.nr_empty.load(Relaxed) + self.nr_ready()
     }
 
     /// Whether the node has no slab with free slots, except future slabs in `ahead`; may be stale.
