@@ -75,7 +75,6 @@ impl<P: Platform> Allocator<P> {
         for node in cache.nodes() {
             let mut lists = node.lists.lock();
             node.drain_all_pending(arena, &mut lists, cache.has_reserve());
-            let mut len = 0;
             for slab in lists.partial.iter(arena) {
                 if !slab.partial() {
                     return Err("a slab on the partial list is not marked so");
@@ -83,26 +82,23 @@ impl<P: Platform> Allocator<P> {
                 if slab.state().inuse() == cache.geometry.objects {
                     return Err("a full slab is on the partial list");
                 }
-                len += 1;
             }
-            if len != lists.partial.len() || len != node.nr_partial() {
-                return Err("the partial list's length is wrong");
-            }
-            partial += len;
-            let mut len = 0;
             for slab in lists.empty.iter(arena) {
                 if !slab.partial() || slab.state().inuse() != 0 {
                     return Err("a slab in reserve is not marked so or in use");
                 }
-                len += 1;
             }
-            if len != lists.empty.len() || len != node.nr_empty() {
+            let [len, empty] = [&lists.partial, &lists.empty].map(|list| list.iter(arena).count());
+            if len != lists.partial.len() || len != node.nr_partial() {
+                return Err("the partial list's length is wrong");
+            }
+            if empty != lists.empty.len() || empty != node.nr_empty() {
                 return Err("the reserve's length is wrong");
             }
-            if len > 0 && !cache.has_reserve() {
+            if empty > 0 && !cache.has_reserve() {
                 return Err("a cache without a reserve has slabs in it");
             }
-            partial += len;
+            partial += len + empty;
         }
         let (mut slabs, mut page) = (0, 0);
         while page < arena.limit() as u32 {

@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::gfp::Gfp;
 use crate::memory::arena::{BLOCK_BYTES, PageIndex};
-use crate::memory::block::{BLOCK_PAGES, NO_BLOCK};
+use crate::memory::block::{BLOCK_PAGES, Block, NO_BLOCK};
 use crate::memory::want::Touched;
 use crate::memory::zone::Zone;
 use crate::platform::{Backing, Platform};
@@ -56,7 +56,7 @@ impl<P: Platform> Zone<P> {
         let mut lists = self.lists.lock();
         // SAFETY: we hold the page lock; the block is new.
         let block = unsafe { self.arena.block(number) };
-        block.reset(nid as u8);
+        *block = Block::new(nid as u8);
         block.huge = huge;
         block.add(0, BLOCK_PAGES);
         self.rebin(number);

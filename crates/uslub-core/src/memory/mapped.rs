@@ -107,15 +107,16 @@ impl Inner {
         self.len += 1;
     }
 
-    /// Makes room for one more entry; returns the table's new size in bytes, 0 if unchanged, `None`
-    /// without memory.
-    fn reserve<P: Platform>(&mut self, platform: &P) -> Option<usize> {
+    /// Makes room for one more entry; false without memory.
+    fn reserve<P: Platform>(&mut self, platform: &P) -> bool {
         if self.len * 2 < self.capacity {
-            return Some(0);
+            return true;
         }
         let capacity = (self.capacity * 2).max(platform.system_page() / size_of::<Mapping>());
-        let bytes = capacity * size_of::<Mapping>();
-        let table = platform.map(bytes)?.cast::<Mapping>();
+        let Some(table) = platform.map(capacity * size_of::<Mapping>()) else {
+            return false;
+        };
+        let table = table.cast::<Mapping>();
         let (old, old_capacity) = (self.table, self.capacity);
         for entry in self.former_entries() {
             if entry.address != 0 {
@@ -134,7 +135,7 @@ impl Inner {
             // SAFETY: the old table is a mapping of its own and no longer used.
             unsafe { platform.unmap(old.cast(), old_capacity * size_of::<Mapping>()) };
         }
-        Some(bytes)
+        true
     }
 
     fn remove(&mut self, address: usize) -> Option<usize> {
@@ -242,25 +243,18 @@ impl<P: Platform> MappedObjects<P> {
     fn enter(&self, platform: &P, entry: Mapping) -> Option<NonNull<u8>> {
         let mut inner = self.inner.lock();
         let start = NonNull::new(entry.address as *mut u8)?;
-        match inner.reserve(platform) {
-            Some(grown) => {
-                inner.insert_unchecked(entry);
-                // Relaxed: statistics.
-                if grown > 0 {
-                    self.table.store(grown, Relaxed);
-                }
-                self.live.fetch_add(entry.bytes, Relaxed);
-                // Relaxed: read as a hint only.
-                self.count.store(inner.len, Relaxed);
-                Some(start)
-            }
-            None => {
-                drop(inner);
-                // SAFETY: a mapping of ours that nobody knows.
-                unsafe { platform.unmap(start, entry.bytes) };
-                None
-            }
+        if !inner.reserve(platform) {
+            drop(inner);
+            self.unmap(platform, entry);
+            return None;
         }
+        inner.insert_unchecked(entry);
+        // Relaxed: statistics; `count` is read as a hint only.
+        let bytes = inner.capacity * size_of::<Mapping>();
+        self.table.store(bytes, Relaxed);
+        self.live.fetch_add(entry.bytes, Relaxed);
+        self.count.store(inner.len, Relaxed);
+        Some(start)
     }
 
     /// Takes a cached mapping with the requested length; stretches one by at most `stretch` times.

@@ -177,10 +177,7 @@ impl<P: Platform> MetadataStore<P> {
             return None;
         }
         let mut inner = self.inner.lock();
-        let mut records = inner.records;
-        let memory = self.bump(&mut records, platform, bytes, align, Gfp::KERNEL);
-        inner.records = records;
-        memory
+        self.bump(&mut inner.records, platform, bytes, align, Gfp::KERNEL)
     }
 
     /// A window for a sheaf.
@@ -211,10 +208,8 @@ impl<P: Platform> MetadataStore<P> {
             }
             return Some(window.cast());
         }
-        let mut windows = inner.windows;
-        let memory = self.bump(&mut windows, platform, SHEAF_BYTES, SHEAF_BYTES, gfp);
-        inner.windows = windows;
-        memory.map(NonNull::cast)
+        self.bump(&mut inner.windows, platform, SHEAF_BYTES, SHEAF_BYTES, gfp)
+            .map(NonNull::cast)
     }
 
     /// Takes a window back; with `spin` false it does not wait for the lock.
@@ -245,10 +240,8 @@ impl<P: Platform> MetadataStore<P> {
             inner.scratch = unsafe { scratch.read() };
             return Some(scratch.cast());
         }
-        let mut records = inner.records;
-        let memory = self.bump(&mut records, platform, SCRATCH_WORDS * 8, 64, gfp);
-        inner.records = records;
-        memory.map(NonNull::cast)
+        self.bump(&mut inner.records, platform, SCRATCH_WORDS * 8, 64, gfp)
+            .map(NonNull::cast)
     }
 
     /// Takes scratch memory back.
