@@ -145,11 +145,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Adds the slots of an idle slab's freelist, and the fresh ones. A slab with no object in use
-    /// has no fresh slots here, and its freelist may be an old one.
-    ///
-    /// # Errors
-    ///
-    /// With the broken rule.
+    /// has no fresh slots here, and its freelist may be an old one. An error is the broken rule.
     pub(crate) fn find_free(
         &self,
         cache: &KmemCache<P>,
@@ -173,7 +169,7 @@ impl<P: Platform> Allocator<P> {
         Ok(())
     }
 
-    /// Offsets of the objects in an idle slab's freelist; see [`walk`](crate::slab::freelist::Links::walk).
+    /// The freelist of an idle slab, as `Links::walk` gives it.
     fn freelist(&self, cache: &KmemCache<P>, slab: &Slab) -> impl Iterator<Item = Option<usize>> {
         let (base, head) = (self.slab_base(slab), slab.state().head());
         let head = head.map_or(null_mut(), |offset| base.wrapping_add(offset));

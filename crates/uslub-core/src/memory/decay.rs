@@ -40,7 +40,7 @@ impl<P: Platform> Zone<P> {
     pub fn decay_if_due(&self, platform: &P, now: u64, decay_ms: u64) {
         // Relaxed: peeks, may be stale.
         let dirty = self.dirty.load(Relaxed);
-        let surplus = dirty > self.may_lie_free();
+        let surplus = dirty > DECAY_FLOOR_PAGES + self.used.load(Relaxed) / DECAY_SHARE;
         // Relaxed: a hint. Within one millisecond no page becomes older.
         if surplus && is_due(now, self.next_surplus.load(Relaxed), 1) {
             let old_enough = |age| age >= decay_ms / DECAY_SURPLUS_PART;
@@ -53,12 +53,6 @@ impl<P: Platform> Zone<P> {
         if dirty > 0 && is_due(now, self.next_decay.load(Relaxed), look_period(decay_ms)) {
             self.decay(platform, now, decay_ms);
         }
-    }
-
-    /// Free dirty pages that may stay for `decay_ms`.
-    fn may_lie_free(&self) -> usize {
-        // Relaxed: a peek, may be stale.
-        DECAY_FLOOR_PAGES + self.used.load(Relaxed) / DECAY_SHARE
     }
 
     /// Whether `pages`, plus the pages of mappings, exceed the peak by `DECAY_GROWN_PAGES`.

@@ -2,8 +2,7 @@
 //!
 //! The store takes chunks from the system and never unmaps them. Nothing here comes from a slab, so
 //! nothing recurses. Free windows form a list. A [purge](MetadataStore::purge) gives the system
-//! pages of free windows back. One lock protects the store. A context that may not wait pushes a
-//! window onto the stack `pending`, and the next thread that holds the lock takes the stack over.
+//! pages of free windows back. One lock protects the store.
 //!
 //! The words of a free window:
 //!

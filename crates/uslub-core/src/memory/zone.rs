@@ -118,15 +118,12 @@ impl<P: Platform> Zone<P> {
     #[inline]
     pub(super) fn take(&self, lists: &mut Lists, want: Want) -> Option<Run> {
         match self.take_dirty(lists, want) {
-            None => self.take_any(lists, want),
+            None => {
+                let (number, found) = self.look_for(want)?;
+                Some(self.claim_found(lists, number, found, want))
+            }
             run => run,
         }
-    }
-
-    #[inline]
-    fn take_any(&self, lists: &mut Lists, want: Want) -> Option<Run> {
-        let (number, found) = self.look_for(want)?;
-        Some(self.claim_found(lists, number, found, want))
     }
 
     /// The lowest block that can hold the request, and the place in it. The caller holds the page
@@ -388,8 +385,7 @@ impl<P: Platform> Zone<P> {
         self.rebin(number);
         // SAFETY: as above; a new reference, since `rebin` made one of its own.
         let block = unsafe { self.arena.block(number) };
-        let (dirty, listed) = (block.nr_dirty > 0, block.in_dirty);
-        match (listed, dirty) {
+        match (block.in_dirty, block.nr_dirty > 0) {
             (false, true) => self.link_dirty(lists, number),
             (true, false) => self.unlink_dirty(lists, number),
             _ => {}

@@ -9,7 +9,7 @@
 //! | future | `ahead`: pages without a descriptor | compare-and-swap of one word |
 //!
 //! The next thread that holds the list lock lists the pending slabs. The counters `nr_partial` and
-//! `nr_empty` are copies for lock-free readers. Callers: `refill`, `free`, `whole_slab`, `partial`.
+//! `nr_empty` are copies for lock-free readers.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -56,8 +56,8 @@ impl SlabList {
         (self.head != NO_SLAB).then(|| arena.slab(PageIndex(self.head)))
     }
 
-    /// The slabs, the first one first. The link of a slab is read before the slab is visited, so a
-    /// visit may move or free the slab.
+    /// The slabs, the first one first. The iterator reads a slab's link before it returns the slab,
+    /// so the caller may move or free the slab.
     #[inline]
     pub fn iter<'a>(&self, arena: &'a Arena) -> impl Iterator<Item = &'a Slab> + use<'a> {
         let slab = |page| (page != NO_SLAB).then(|| arena.slab(PageIndex(page)));
@@ -176,7 +176,7 @@ pub struct Node<P> {
     nr_partial: AtomicUsize,
     /// Listed empty slabs only: ready slabs come and go without the lock.
     nr_empty: AtomicUsize,
-    /// Pending slabs, by page number: they have free slots and could not be listed without waiting.
+    /// Pending slabs, by page number.
     pending: DeferStack<{ NO_SLAB as usize }>,
     /// Ready slabs, by page number: empty, taken without the lock.
     ready: [AtomicU32; READY_SLABS],
@@ -230,8 +230,7 @@ impl<P: Platform> Node<P> {
         let page = arena.page_of_slab(slab).0;
         let put = |ready: &AtomicU32| {
             // Release: the thread that takes the slab sees it as it is now.
-            let put = ready.compare_exchange(NO_SLAB, page, Release, Relaxed);
-            put.is_ok()
+            (ready.compare_exchange(NO_SLAB, page, Release, Relaxed)).is_ok()
         };
         self.ready.iter().any(put)
     }

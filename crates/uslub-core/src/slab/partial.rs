@@ -4,8 +4,6 @@
 //!   shorter than `min_partial`, and goes back at once otherwise.
 //! - `empty_reserve=1`: empty slabs have a list of their own, whose length the
 //!   [reserve](crate::slab::empty_reserve) bounds.
-//!
-//! Callers: refills and frees that change a node's lists.
 
 use crate::args::Flags;
 use crate::cache::KmemCache;
