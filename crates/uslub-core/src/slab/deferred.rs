@@ -14,10 +14,6 @@ pub struct Deferred {
     len: AtomicUsize,
 }
 
-fn links(offset: u32) -> Links {
-    Links { offset, random: 0 }
-}
-
 impl Deferred {
     /// An empty stack.
     pub const fn new() -> Self {
@@ -43,15 +39,17 @@ impl Deferred {
     pub(crate) fn push(&self, object: *mut u8, offset: u32) {
         // Relaxed: a statistic.
         self.len.fetch_add(1, Relaxed);
+        let links = Links { offset, random: 0 };
         // SAFETY: the caller owns the object until it is on the stack.
-        let link = |next| unsafe { links(offset).set(object, next as *mut u8) };
+        let link = |next| unsafe { links.set(object, next as *mut u8) };
         self.objects.push(object as usize, link);
     }
 
     /// Takes all objects and passes each to `visit`.
     pub(crate) fn drain(&self, offset: u32, mut visit: impl FnMut(*mut u8)) {
+        let links = Links { offset, random: 0 };
         // SAFETY: this thread owns the objects of the stack now.
-        let next = |object| unsafe { links(offset).take(object as *mut u8) } as usize;
+        let next = |object| unsafe { links.take(object as *mut u8) } as usize;
         self.objects.drain(next, |object| {
             // Relaxed: a statistic.
             self.len.fetch_sub(1, Relaxed);
