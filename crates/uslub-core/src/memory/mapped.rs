@@ -1,9 +1,8 @@
 //! Huge objects: each has a mapping of its own, so it can grow without a copy.
 //!
 //! A hash table leads from a live object's address to its length; it lies in a mapping of its own.
-//! Mappings of freed objects go to the [cache](crate::memory::mapping_cache) or to the system. One
-//! lock protects the table and the cache. Any thread may call; `find` also where waiting is
-//! forbidden.
+//! `mapping_cache` keeps mappings of freed objects for a while. One lock protects the table and the
+//! cache. Any thread may call; `find` also where waiting is forbidden.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Relaxed, Release};
