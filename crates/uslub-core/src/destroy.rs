@@ -14,10 +14,9 @@ use crate::args::Flags;
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::cache::drain::DrainScope;
+use crate::cache::validate::SlotSet;
 use crate::memory::{PageIndex, PageKind};
 use crate::platform::Platform;
-use crate::slab::node::SlabList;
-use crate::slab::order::MAX_OBJECTS;
 use crate::slab::state::Slab;
 
 impl<P: Platform> Allocator<P> {
@@ -77,10 +76,7 @@ impl<P: Platform> Allocator<P> {
         self.grace().synchronize();
         self.while_draining(|| {
             for node in cache.nodes() {
-                let empty = self.take_empty(cache, node);
-                let mut at = empty.first(&self.zone.arena);
-                while let Some(slab) = at {
-                    at = SlabList::after(&self.zone.arena, slab);
+                for slab in self.take_empty(cache, node).iter(&self.zone.arena) {
                     self.free_slab_now(cache, node, slab);
                 }
             }
@@ -104,24 +100,11 @@ impl<P: Platform> Allocator<P> {
             // Its freelist may be an old one.
             return;
         }
-        let base = self.slab_base(slab);
-        let mut free = [0u64; MAX_OBJECTS / 64 + 1];
-        let mut mark = |offset: usize| {
-            let slot = cache.slot_at(offset);
-            free[slot / 64] |= 1 << (slot % 64);
-        };
-        let mut at = slab.state().head();
-        while let Some(offset) = at {
-            mark(offset);
-            // SAFETY: a free slot of an idle slab.
-            let next = unsafe { cache.links_of(slab).get(base.wrapping_add(offset)) };
-            at = (!next.is_null()).then(|| next as usize - base as usize);
-        }
+        let (base, mut free) = (self.slab_base(slab), SlotSet::NONE);
+        // Behind an overwritten link all objects count as in use.
+        let _ = self.find_free(cache, slab, &mut free);
         let objects = cache.geometry.objects as usize;
-        for position in usize::from(slab.position())..objects {
-            mark(cache.offset_at(usize::from(slab.start()), position));
-        }
-        for slot in (0..objects).filter(|slot| free[slot / 64] >> (slot % 64) & 1 == 0) {
+        for slot in (0..objects).filter(|&slot| !free.contains(slot)) {
             visit(base.wrapping_add(slot * cache.size as usize));
         }
     }

@@ -216,12 +216,10 @@ impl<P: Platform> Allocator<P> {
         }
         // Release: publishes the record.
         self.forks.formers.store(former.as_ptr(), Release);
-        // Relaxed: the child has one thread.
+        // Relaxed, all: the child has one thread.
         for cache in &self.base.caches[..self.end.load(Relaxed)] {
-            // Relaxed: the child has one thread.
             cache.store(null_mut(), Relaxed);
         }
-        // Relaxed: the child has one thread.
         self.end.store(1, Relaxed);
         self.large_pages.store(0, Relaxed);
         self.sheaf_bytes.store(0, Relaxed);

@@ -12,7 +12,6 @@ use crate::percpu::stats::StatItem;
 use crate::percpu::{CacheId, Region, Slot};
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::sheaf::barn::Barn;
-use crate::slab::node::SlabList;
 
 /// Statistics of one cache; exact if no thread uses the cache meanwhile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,12 +80,10 @@ impl<P: Platform> Allocator<P> {
         for node in cache.nodes() {
             let mut lists = node.lists.lock();
             node.drain_all_pending(arena, &mut lists, cache.has_reserve());
-            let mut at = lists.partial.first(arena);
-            while let Some(slab) = at {
+            for slab in lists.partial.iter(arena) {
                 let inuse = slab.state().inuse() as usize;
                 free += objects - inuse;
                 empty += usize::from(inuse == 0);
-                at = SlabList::after(arena, slab);
             }
             let untouched = lists.empty.len() + node.ahead.slabs();
             free += untouched * objects;

@@ -238,15 +238,13 @@ impl<P: Platform> Allocator<P> {
         {
             let mut lists = node.lists.lock();
             node.drain_all_pending(arena, &mut lists, cache.has_reserve());
-            while let Some(slab) = lists.empty.first(arena) {
-                lists.empty.remove(arena, slab);
+            for slab in lists.empty.drain(arena) {
                 slab.set_partial(false);
                 empty.push_back(arena, slab);
             }
             let list = &mut lists.partial;
-            let (mut sorted, mut at) = (SlabList::new(), list.first(arena));
-            while let Some(slab) = at {
-                at = SlabList::after(arena, slab);
+            let mut sorted = SlabList::new();
+            for slab in list.iter(arena) {
                 let inuse = slab.state().inuse();
                 if inuse == 0 {
                     list.remove(arena, slab);
@@ -260,8 +258,7 @@ impl<P: Platform> Allocator<P> {
             // Radix sort by the number of free slots, lowest digit first: it needs few lists.
             for digit in 0..DIGITS {
                 let mut buckets = [const { SlabList::new() }; 1 << DIGIT_BITS];
-                while let Some(slab) = sorted.first(arena) {
-                    sorted.remove(arena, slab);
+                for slab in sorted.drain(arena) {
                     // At least one slot is free.
                     let free = cache.geometry.objects - slab.state().inuse() - 1;
                     let bucket = free >> (digit * DIGIT_BITS) & ((1 << DIGIT_BITS) - 1);

@@ -8,6 +8,7 @@
 //!
 //! The allocator must be idle: no other thread may use it meanwhile.
 
+use core::ptr::null_mut;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::cache::KmemCache;
@@ -15,7 +16,6 @@ use crate::cache::allocator::Allocator;
 use crate::memory::{PageIndex, PageKind};
 use crate::percpu::sheaf::Sheaf;
 use crate::platform::Platform;
-use crate::slab::node::SlabList;
 use crate::slab::order::MAX_OBJECTS;
 use crate::slab::state::Slab;
 
@@ -28,7 +28,27 @@ pub struct Invalid {
     pub what: &'static str,
 }
 
-type Bits = [u64; MAX_OBJECTS / 64 + 1];
+/// Slots of a slab, one bit each.
+pub(crate) struct SlotSet([u64; MAX_OBJECTS / 64 + 1]);
+
+impl SlotSet {
+    pub(crate) const NONE: Self = Self([0; MAX_OBJECTS / 64 + 1]);
+
+    pub(crate) fn contains(&self, slot: usize) -> bool {
+        self.0[slot / 64] >> (slot % 64) & 1 == 1
+    }
+
+    /// Adds a slot; false if the set has it.
+    fn insert(&mut self, slot: usize) -> bool {
+        let is_new = !self.contains(slot);
+        self.0[slot / 64] |= 1 << (slot % 64);
+        is_new
+    }
+
+    fn len(&self) -> u32 {
+        self.0.iter().map(|word| word.count_ones()).sum()
+    }
+}
 
 impl<P: Platform> Allocator<P> {
     /// Checks pages, slabs, lists and sheaves.
@@ -55,38 +75,30 @@ impl<P: Platform> Allocator<P> {
         for node in cache.nodes() {
             let mut lists = node.lists.lock();
             node.drain_all_pending(arena, &mut lists, cache.has_reserve());
-            let mut at = lists.partial.first(arena);
-            let mut len = 0;
-            while let Some(slab) = at {
+            for slab in lists.partial.iter(arena) {
                 if !slab.partial() {
                     return Err("a slab on the partial list is not marked so");
                 }
                 if slab.state().inuse() == cache.geometry.objects {
                     return Err("a full slab is on the partial list");
                 }
-                len += 1;
-                at = SlabList::after(arena, slab);
             }
-            if len != lists.partial.len() || len != node.nr_partial() {
-                return Err("the partial list's length is wrong");
-            }
-            partial += len;
-            let mut at = lists.empty.first(arena);
-            let mut len = 0;
-            while let Some(slab) = at {
+            for slab in lists.empty.iter(arena) {
                 if !slab.partial() || slab.state().inuse() != 0 {
                     return Err("a slab in reserve is not marked so or in use");
                 }
-                len += 1;
-                at = SlabList::after(arena, slab);
             }
-            if len != lists.empty.len() || len != node.nr_empty() {
+            let [len, empty] = [&lists.partial, &lists.empty].map(|list| list.iter(arena).count());
+            if len != lists.partial.len() || len != node.nr_partial() {
+                return Err("the partial list's length is wrong");
+            }
+            if empty != lists.empty.len() || empty != node.nr_empty() {
                 return Err("the reserve's length is wrong");
             }
-            if len > 0 && !cache.has_reserve() {
+            if empty > 0 && !cache.has_reserve() {
                 return Err("a cache without a reserve has slabs in it");
             }
-            partial += len;
+            partial += len + empty;
         }
         let (mut slabs, mut page) = (0, 0);
         while page < arena.limit() as u32 {
@@ -124,44 +136,46 @@ impl<P: Platform> Allocator<P> {
     }
 
     fn validate_slab(&self, cache: &KmemCache<P>, slab: &Slab) -> Result<(), &'static str> {
-        let base = self.slab_base(slab);
-        let mut seen: Bits = [0; MAX_OBJECTS / 64 + 1];
-        let state = slab.state();
-        let mut at = state
-            .head()
-            .map_or(core::ptr::null_mut(), |o| base.wrapping_add(o));
-        let mut free = 0;
-        while !at.is_null() {
-            let offset = (at as usize).wrapping_sub(base as usize);
-            if offset >= cache.geometry.bytes() || !cache.is_slot(offset) {
-                return Err("a freelist leads out of its slab");
-            }
-            let slot = cache.slot_at(offset);
-            if seen[slot / 64] >> (slot % 64) & 1 == 1 {
+        let (mut free, inuse) = (SlotSet::NONE, slab.state().inuse());
+        self.find_free(cache, slab, &mut free)?;
+        if inuse > 0 && inuse + free.len() != cache.geometry.objects {
+            return Err("a slab's counter disagrees with its freelist");
+        }
+        Ok(())
+    }
+
+    /// Adds the slots of an idle slab's freelist, and the fresh ones. A slab with no object in use
+    /// has no fresh slots here, and its freelist may be an old one. An error is the broken rule.
+    pub(crate) fn find_free(
+        &self,
+        cache: &KmemCache<P>,
+        slab: &Slab,
+        free: &mut SlotSet,
+    ) -> Result<(), &'static str> {
+        for offset in self.freelist(cache, slab) {
+            let offset = offset.ok_or("a freelist leads out of its slab")?;
+            if !free.insert(cache.slot_at(offset)) {
                 return Err("a freelist has a cycle");
             }
-            seen[slot / 64] |= 1 << (slot % 64);
-            free += 1;
-            // SAFETY: a free slot of an idle slab.
-            at = unsafe { cache.links_of(slab).get(at) };
         }
-        if state.inuse() > 0 {
-            for position in u32::from(slab.position())..cache.geometry.objects {
-                let slot =
-                    cache.slot_at(cache.offset_at(usize::from(slab.start()), position as usize));
-                if seen[slot / 64] >> (slot % 64) & 1 == 1 {
+        if slab.state().inuse() > 0 {
+            for position in usize::from(slab.position())..cache.geometry.objects as usize {
+                let offset = cache.offset_at(slab.start().into(), position);
+                if !free.insert(cache.slot_at(offset)) {
                     return Err("a fresh slot is on the freelist");
                 }
-                free += 1;
             }
-        } else {
-            free = cache.geometry.objects;
         }
-        if state.inuse() + free == cache.geometry.objects {
-            Ok(())
-        } else {
-            Err("a slab's counter disagrees with its freelist")
-        }
+        Ok(())
+    }
+
+    /// The freelist of an idle slab, as `Links::walk` gives it.
+    fn freelist(&self, cache: &KmemCache<P>, slab: &Slab) -> impl Iterator<Item = Option<usize>> {
+        let (base, head) = (self.slab_base(slab), slab.state().head());
+        let head = head.map_or(null_mut(), |offset| base.wrapping_add(offset));
+        let is_slot = |offset| offset < cache.geometry.bytes() && cache.is_slot(offset);
+        // SAFETY: slots of an idle slab.
+        unsafe { cache.links_of(slab).walk(base, head, is_slot) }
     }
 
     fn validate_sheaves(&self, cache: &KmemCache<P>) -> Result<(), &'static str> {
@@ -197,24 +211,15 @@ impl<P: Platform> Allocator<P> {
             return Err("an object of another cache is in a sheaf");
         }
         let slab = cache.slab_of(arena, page);
-        let base = self.slab_base(slab);
-        if !cache.is_slot(object as usize - base as usize) {
+        let offset = object as usize - self.slab_base(slab) as usize;
+        if !cache.is_slot(offset) {
             return Err("an interior pointer is in a sheaf");
         }
-        let slot = cache.slot_at(object as usize - base as usize);
-        if !cache.is_random() && slot >= usize::from(slab.position()) {
+        if !cache.is_random() && cache.slot_at(offset) >= usize::from(slab.position()) {
             return Err("a slot that was never handed out is in a sheaf");
         }
-        let mut at = slab
-            .state()
-            .head()
-            .map_or(core::ptr::null_mut(), |o| base.wrapping_add(o));
-        while !at.is_null() {
-            if at == object {
-                return Err("an object is in a sheaf and on a freelist");
-            }
-            // SAFETY: a free slot of an idle slab.
-            at = unsafe { cache.links_of(slab).get(at) };
+        if (self.freelist(cache, slab)).any(|at| at == Some(offset)) {
+            return Err("an object is in a sheaf and on a freelist");
         }
         Ok(())
     }

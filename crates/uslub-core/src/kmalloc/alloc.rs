@@ -20,7 +20,7 @@ use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::cache::text::Name;
 use crate::gfp::Gfp;
-use crate::memory::mapped::Found;
+use crate::memory::mapped::Lookup;
 use crate::memory::several::parts;
 use crate::memory::{PageIndex, PageKind};
 use crate::percpu::sheaf::MAX_CAPACITY;
@@ -282,7 +282,7 @@ impl<P: Platform> Allocator<P> {
             }
             self.not_ours(object, "free");
         }
-        self.memory.note_huge(&self.platform);
+        self.memory.update_mapped_bytes(&self.platform);
         self.count_large(1);
         self.decay_if_due();
     }
@@ -388,7 +388,7 @@ impl<P: Platform> Allocator<P> {
         let arena = &self.zone.arena;
         let Some(page) = arena.page_of(object as usize) else {
             match self.mapped.find(object as usize, spin)? {
-                Found::Start(bytes) => return Some((None, bytes)),
+                Lookup::Start(bytes) => return Some((None, bytes)),
                 _ => match self.former_size(object) {
                     Some(bytes) => return Some((None, bytes)),
                     None => self.not_ours(object, what),
@@ -423,8 +423,8 @@ impl<P: Platform> Allocator<P> {
     #[cold]
     fn not_ours(&self, object: *mut u8, what: &str) -> ! {
         let why = match self.mapped.find(object as usize, true) {
-            Some(Found::Inside) => "inside a huge object (an interior pointer)",
-            Some(Found::Freed) => "double free: this huge object was freed already",
+            Some(Lookup::Inside) => "inside a huge object (an interior pointer)",
+            Some(Lookup::Freed) => "double free: this huge object was freed already",
             _ => "not allocated here (a foreign pointer), or a double free of a huge object",
         };
         self.platform

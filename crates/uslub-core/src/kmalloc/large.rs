@@ -91,7 +91,7 @@ impl<P: Platform> Allocator<P> {
             (self.mapped).free(&self.platform, start.as_ptr() as usize, 0, 0);
             return None;
         }
-        self.memory.note_huge(&self.platform);
+        self.memory.update_mapped_bytes(&self.platform);
         Some(Fresh {
             start: start.as_ptr(),
             zero,

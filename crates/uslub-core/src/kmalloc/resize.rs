@@ -160,7 +160,7 @@ impl<P: Platform> Allocator<P> {
                 return None;
             }
             let moved = self.mapped.resize(&self.platform, object as usize, bytes)?;
-            self.memory.note_huge(&self.platform);
+            self.memory.update_mapped_bytes(&self.platform);
             return Some(moved);
         };
         if bytes > LARGE_MAX && (old <= LARGE_MAX || bytes > ARENA_OBJECT_MAX_BYTES) {

@@ -191,9 +191,9 @@ pub fn groups(free: &PageSet, wanted: &PageSet, n: usize) -> PageSet {
 }
 
 impl Block {
-    /// Initialises the record of a new block without pages.
-    pub fn reset(&mut self, node: u8) {
-        *self = Block {
+    /// A block of node `node` without pages.
+    pub const fn new(node: u8) -> Self {
+        Self {
             free: [0; WORDS],
             dirty: [0; WORDS],
             nr_free: 0,
@@ -206,7 +206,7 @@ impl Block {
             in_dirty: false,
             node,
             huge: false,
-        };
+        }
     }
 
     /// Adds `count` pages from `first` on as free and clean.
@@ -264,21 +264,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn block() -> Block {
-        let mut b = Block {
-            free: [0; WORDS],
-            dirty: [0; WORDS],
-            nr_free: 0,
-            longest: 0,
-            dirty_prev: 0,
-            dirty_next: 0,
-            nr_dirty: 0,
-            dirty_since: 0,
-            bin: 0,
-            in_dirty: false,
-            node: 0,
-            huge: false,
-        };
-        b.reset(0);
+        let mut b = Block::new(0);
         b.add(0, BLOCK_PAGES);
         b
     }

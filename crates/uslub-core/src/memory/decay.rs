@@ -40,7 +40,7 @@ impl<P: Platform> Zone<P> {
     pub fn decay_if_due(&self, platform: &P, now: u64, decay_ms: u64) {
         // Relaxed: peeks, may be stale.
         let dirty = self.dirty.load(Relaxed);
-        let surplus = dirty > self.may_lie_free();
+        let surplus = dirty > DECAY_FLOOR_PAGES + self.used.load(Relaxed) / DECAY_SHARE;
         // Relaxed: a hint. Within one millisecond no page becomes older.
         if surplus && is_due(now, self.next_surplus.load(Relaxed), 1) {
             let old_enough = |age| age >= decay_ms / DECAY_SURPLUS_PART;
@@ -55,56 +55,50 @@ impl<P: Platform> Zone<P> {
         }
     }
 
-    /// Free dirty pages that may stay for `decay_ms`.
-    fn may_lie_free(&self) -> usize {
-        // Relaxed: a peek, may be stale.
-        DECAY_FLOOR_PAGES + self.used.load(Relaxed) / DECAY_SHARE
-    }
-
     /// Whether `pages`, plus the pages of mappings, exceed the peak by `DECAY_GROWN_PAGES`.
-    pub(super) fn is_record(&self, pages: usize) -> bool {
+    pub(super) fn is_peak(&self, pages: usize) -> bool {
         // Relaxed, both: at worst the peak lags a step behind.
-        pages + self.elsewhere.load(Relaxed) >= self.record.load(Relaxed) + DECAY_GROWN_PAGES
+        pages + self.mapped_pages.load(Relaxed) >= self.peak_pages.load(Relaxed) + DECAY_GROWN_PAGES
     }
 
     /// Evicts idle pages if the resident pages have reached a new peak. `pages` are handed out or
     /// dirty; `taken` of them were just handed out. A run of more than `DECAY_GROWN_PAGES` pages
     /// evicts pages of any age.
     #[inline(never)]
-    pub(super) fn note_resident(&self, platform: &P, pages: usize, taken: usize) {
+    pub(super) fn evict_at_peak(&self, platform: &P, pages: usize, taken: usize) {
         // At worst two threads check.
-        if self.is_record(pages)
-            && !self.displace(platform, DECAY_GROWN_PAGES.max(taken), |age| {
+        if self.is_peak(pages)
+            && !self.evict_idle(platform, DECAY_GROWN_PAGES.max(taken), |age| {
                 age >= DECAY_IDLE_MS || taken > DECAY_GROWN_PAGES
             })
         {
             // Relaxed, both: at worst two threads check.
-            let pages = pages + self.elsewhere.load(Relaxed);
-            self.record.store(pages, Relaxed);
+            let pages = pages + self.mapped_pages.load(Relaxed);
+            self.peak_pages.store(pages, Relaxed);
         }
     }
 
     /// Notes that mappings of `bytes` bytes in all are in use outside the arena. If the resident
     /// pages exceed their peak, as many free dirty pages are evicted, except the last few.
-    pub fn note_elsewhere(&self, platform: &P, bytes: usize) {
+    pub fn update_mapped(&self, platform: &P, bytes: usize) {
         let now = bytes / PAGE_SIZE;
         // Relaxed: at worst two threads check.
-        if now <= self.elsewhere.swap(now, Relaxed) {
+        if now <= self.mapped_pages.swap(now, Relaxed) {
             return;
         }
         // Relaxed: peeks, may be stale.
         let resident = || self.used.load(Relaxed) + self.dirty.load(Relaxed) + now;
-        let more = resident().saturating_sub(self.record.load(Relaxed));
+        let more = resident().saturating_sub(self.peak_pages.load(Relaxed));
         if more > 0 {
-            self.displace(platform, more, |_| true);
+            self.evict_idle(platform, more, |_| true);
             // Relaxed: the peak only grows here.
-            self.record.fetch_max(resident(), Relaxed);
+            self.peak_pages.fetch_max(resident(), Relaxed);
         }
     }
 
     /// Evicts about `pages` free dirty pages, the oldest first, and leaves
     /// [`DECAY_EVICTION_LEAVES_PAGES`]. Returns whether it evicted any.
-    fn displace(&self, platform: &P, pages: usize, old_enough: impl Fn(u64) -> bool) -> bool {
+    fn evict_idle(&self, platform: &P, pages: usize, old_enough: impl Fn(u64) -> bool) -> bool {
         // Relaxed: a peek, may be stale.
         let before = self.dirty.load(Relaxed);
         let goal = DECAY_EVICTION_LEAVES_PAGES.max(before.saturating_sub(pages));

@@ -1,93 +1,27 @@
 //! Huge objects: each has a mapping of its own, so it can grow without a copy.
 //!
-//! | state | where | how it is left |
-//! |---|---|---|
-//! | live | hash table, address → bytes | `free` |
-//! | freed, cached | list of the last 16 freed | reused, evicted, or purged after `decay_ms` |
-//! | freed, unmapped (ghost) | the same list | forgotten, or hit |
-//!
-//! A ghost hit is a request that a just-unmapped mapping could have served. It turns caching on:
-//! from then on freed mappings stay cached for a while. A purge of a cached mapping that nobody
-//! reused turns caching off. Cached mappings serve all sizes: a longer one is split, a shorter one
-//! is stretched if it has at least a quarter of the requested length.
-//!
-//! One lock protects the table and the list. The table lives in a mapping of its own. Any thread
-//! may call; `find` also where waiting is forbidden.
+//! A hash table leads from a live object's address to its length; it lies in a mapping of its own.
+//! `mapping_cache` keeps mappings of freed objects for a while. One lock protects the table and the
+//! cache. Any thread may call; `find` also where waiting is forbidden.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
+use crate::memory::mapping_cache::{Mapping, MappingCache, NO_MAPPING};
 use crate::platform::Platform;
 use crate::policy::{
-    MAPPING_CACHE_BYTES, MAPPING_CACHE_FLOOR_BYTES, MAPPING_CACHE_SHARE, MAPPING_GHOST_MS,
-    MAPPING_GHOSTS, MAPPING_STRETCH, MAPPINGS_MAX,
+    MAPPING_CACHE_BYTES, MAPPING_CACHE_FLOOR_BYTES, MAPPING_CACHE_SHARE, MAPPING_STRETCH,
+    MAPPINGS_MAX,
 };
 use crate::sync::atomic::{AtomicU64, AtomicUsize};
 use crate::sync::time::age;
 use crate::sync::{Lock, RawLock};
 
-#[derive(Clone, Copy)]
-struct Entry {
-    address: usize,
-    bytes: usize,
-}
-
-const NO_ENTRY: Entry = Entry {
-    address: 0,
-    bytes: 0,
-};
-
-/// A freed object.
-#[derive(Clone, Copy)]
-struct Freed {
-    entry: Entry,
-    since: u64,
-    /// Whether its mapping is cached.
-    kept: bool,
-}
-
-impl Freed {
-    const NONE: Freed = Freed {
-        entry: NO_ENTRY,
-        since: 0,
-        kept: false,
-    };
-
-    /// Bytes cached by this entry; 0 for a ghost.
-    fn kept_bytes(&self) -> usize {
-        if self.kept { self.entry.bytes } else { 0 }
-    }
-
-    /// Whether its mapping has, or had, this length and alignment.
-    fn fits(&self, bytes: usize, align: usize) -> bool {
-        self.entry.bytes >= bytes && self.entry.address.is_multiple_of(align)
-    }
-
-    /// Takes the cached mapping. If more than an eighth of `bytes` would be wasted, only the first
-    /// `bytes` bytes are taken and the rest stays cached.
-    fn take(&mut self, bytes: usize) -> Entry {
-        let Entry {
-            address,
-            bytes: all,
-        } = self.entry;
-        if all - bytes <= bytes / 8 {
-            return core::mem::replace(self, Freed::NONE).entry;
-        }
-        self.entry = Entry {
-            address: address + bytes,
-            bytes: all - bytes,
-        };
-        Entry { address, bytes }
-    }
-}
-
 struct Inner {
-    table: *mut Entry,
+    table: *mut Mapping,
     capacity: usize,
     len: usize,
-    freed: [Freed; MAPPING_GHOSTS],
-    /// Whether caching is on.
-    keeps: bool,
+    cache: MappingCache,
 }
 
 // SAFETY: the table is accessed under the lock only.
@@ -107,7 +41,7 @@ pub struct MappedObjects<P> {
 
 /// What the table knows of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum Lookup {
     /// A live object of this many bytes begins here.
     Start(usize),
     /// Inside a live object.
@@ -123,7 +57,7 @@ fn hash(address: usize) -> usize {
 }
 
 /// Inserts an entry into a table with free slots, whose length is a power of two.
-fn put(entries: &mut [Entry], entry: Entry) {
+fn put(entries: &mut [Mapping], entry: Mapping) {
     let mask = entries.len() - 1;
     let mut at = hash(entry.address) & mask;
     while entries[at].address != 0 {
@@ -133,7 +67,7 @@ fn put(entries: &mut [Entry], entry: Entry) {
 }
 
 impl Inner {
-    fn entries(&mut self) -> &mut [Entry] {
+    fn entries(&mut self) -> &mut [Mapping] {
         if self.capacity == 0 {
             return &mut [];
         }
@@ -142,7 +76,7 @@ impl Inner {
     }
 
     /// The entries of a table that no thread changes.
-    fn former_entries(&self) -> &[Entry] {
+    fn former_entries(&self) -> &[Mapping] {
         if self.capacity == 0 {
             return &[];
         }
@@ -166,38 +100,22 @@ impl Inner {
         None
     }
 
-    fn insert_unchecked(&mut self, entry: Entry) {
-        if let Some(freed) = (self.freed.iter_mut()).find(|f| f.entry.address == entry.address) {
-            // The address is in use again.
-            *freed = Freed::NONE;
-        }
+    fn insert_unchecked(&mut self, entry: Mapping) {
+        self.cache.forget(entry.address);
         put(self.entries(), entry);
         self.len += 1;
     }
 
-    /// Evicts the oldest cached mapping, if `may` accepts its time of free; it is a ghost then.
-    fn let_go(&mut self, may: impl Fn(u64) -> bool) -> Option<Entry> {
-        let kept = self.freed.iter_mut().filter(|freed| freed.kept);
-        let oldest = kept.min_by_key(|freed| freed.since)?;
-        oldest.kept = !may(oldest.since);
-        (!oldest.kept).then_some(oldest.entry)
-    }
-
-    /// When the oldest cached mapping was freed.
-    fn oldest(&self) -> u64 {
-        let kept = self.freed.iter().filter(|freed| freed.kept);
-        kept.map(|freed| freed.since).min().unwrap_or(u64::MAX)
-    }
-
-    /// Makes room for one more entry; returns the table's new size in bytes, 0 if unchanged, `None`
-    /// without memory.
-    fn reserve<P: Platform>(&mut self, platform: &P) -> Option<usize> {
+    /// Makes room for one more entry; false without memory.
+    fn reserve<P: Platform>(&mut self, platform: &P) -> bool {
         if self.len * 2 < self.capacity {
-            return Some(0);
+            return true;
         }
-        let capacity = (self.capacity * 2).max(platform.system_page() / size_of::<Entry>());
-        let bytes = capacity * size_of::<Entry>();
-        let table = platform.map(bytes)?.cast::<Entry>();
+        let capacity = (self.capacity * 2).max(platform.system_page() / size_of::<Mapping>());
+        let Some(table) = platform.map(capacity * size_of::<Mapping>()) else {
+            return false;
+        };
+        let table = table.cast::<Mapping>();
         let (old, old_capacity) = (self.table, self.capacity);
         for entry in self.former_entries() {
             if entry.address != 0 {
@@ -214,9 +132,9 @@ impl Inner {
         self.capacity = capacity;
         if let Some(old) = NonNull::new(old) {
             // SAFETY: the old table is a mapping of its own and no longer used.
-            unsafe { platform.unmap(old.cast(), old_capacity * size_of::<Entry>()) };
+            unsafe { platform.unmap(old.cast(), old_capacity * size_of::<Mapping>()) };
         }
-        Some(bytes)
+        true
     }
 
     fn remove(&mut self, address: usize) -> Option<usize> {
@@ -234,7 +152,7 @@ impl Inner {
             }
             at = (at + 1) & mask;
         }
-        entries[hole] = NO_ENTRY;
+        entries[hole] = NO_MAPPING;
         self.len -= 1;
         Some(bytes)
     }
@@ -248,8 +166,7 @@ impl<P: Platform> MappedObjects<P> {
                 table: core::ptr::null_mut(),
                 capacity: 0,
                 len: 0,
-                freed: [Freed::NONE; MAPPING_GHOSTS],
-                keeps: false,
+                cache: MappingCache::EMPTY,
             }),
             live: AtomicUsize::new(0),
             count: AtomicUsize::new(0),
@@ -318,57 +235,39 @@ impl<P: Platform> MappedObjects<P> {
                 }
             }
         }
-        Some((self.enter(platform, Entry { address, bytes })?, true))
+        Some((self.enter(platform, Mapping { address, bytes })?, true))
     }
 
     /// Inserts an object into the table; unmaps it if the table cannot grow.
-    fn enter(&self, platform: &P, entry: Entry) -> Option<NonNull<u8>> {
+    fn enter(&self, platform: &P, entry: Mapping) -> Option<NonNull<u8>> {
         let mut inner = self.inner.lock();
         let start = NonNull::new(entry.address as *mut u8)?;
-        match inner.reserve(platform) {
-            Some(grown) => {
-                inner.insert_unchecked(entry);
-                // Relaxed: statistics.
-                if grown > 0 {
-                    self.table.store(grown, Relaxed);
-                }
-                self.live.fetch_add(entry.bytes, Relaxed);
-                // Relaxed: read as a hint only.
-                self.count.store(inner.len, Relaxed);
-                Some(start)
-            }
-            None => {
-                drop(inner);
-                // SAFETY: a mapping of ours that nobody knows.
-                unsafe { platform.unmap(start, entry.bytes) };
-                None
-            }
+        if !inner.reserve(platform) {
+            drop(inner);
+            self.unmap(platform, entry);
+            return None;
         }
+        inner.insert_unchecked(entry);
+        // Relaxed: statistics; `count` is read as a hint only.
+        let bytes = inner.capacity * size_of::<Mapping>();
+        self.table.store(bytes, Relaxed);
+        self.live.fetch_add(entry.bytes, Relaxed);
+        self.count.store(inner.len, Relaxed);
+        Some(start)
     }
 
     /// Takes a cached mapping with the requested length; stretches one by at most `stretch` times.
-    fn reuse(&self, platform: &P, bytes: usize, align: usize, stretch: usize) -> Option<Entry> {
+    fn reuse(&self, platform: &P, bytes: usize, align: usize, stretch: usize) -> Option<Mapping> {
         let mut inner = self.inner.lock();
-        let fitting = (inner.freed.iter_mut()).filter(|freed| freed.fits(bytes, align));
-        let best = fitting.min_by_key(|freed| (!freed.kept, freed.entry.bytes));
-        if let Some(freed) = best {
-            if freed.kept {
-                let entry = freed.take(bytes);
-                // Relaxed: a statistic.
-                self.kept.fetch_sub(entry.bytes, Relaxed);
-                return Some(entry);
-            }
-            let since = freed.since;
-            inner.keeps |= age(platform.now_ms(), since) < MAPPING_GHOST_MS;
+        if let Some(mapping) = (inner.cache).take(bytes, align, || platform.now_ms()) {
+            self.update_cached(&inner.cache);
+            return Some(mapping);
         }
-        let longest = (inner.freed.iter_mut()).max_by_key(|freed| freed.kept_bytes())?;
-        let may_stretch = stretch > 1 && platform.may_remap_kept();
-        if longest.kept_bytes() < bytes / stretch || !may_stretch {
+        if stretch == 1 || !platform.may_remap_kept() {
             return None;
         }
-        let short = longest.take(longest.entry.bytes);
-        // Relaxed: a statistic.
-        self.kept.fetch_sub(short.bytes, Relaxed);
+        let short = inner.cache.take_longest(bytes / stretch)?;
+        self.update_cached(&inner.cache);
         drop(inner);
         let start = NonNull::new(short.address as *mut u8)?;
         // SAFETY: the mapping is in no table any longer.
@@ -377,23 +276,23 @@ impl<P: Platform> MappedObjects<P> {
             self.unmap(platform, short);
         }
         let address = moved?.as_ptr() as usize;
-        Some(Entry { address, bytes })
+        Some(Mapping { address, bytes })
     }
 
     /// Looks an address up; `None` if `spin` is false and the lock is taken.
-    pub fn find(&self, address: usize, spin: bool) -> Option<Found> {
+    pub fn find(&self, address: usize, spin: bool) -> Option<Lookup> {
         let mut inner = self.inner.lock_if(spin)?;
         if let Some(at) = inner.position(address) {
-            return Some(Found::Start(inner.entries()[at].bytes));
+            return Some(Lookup::Start(inner.entries()[at].bytes));
         }
-        if (inner.freed.iter()).any(|freed| freed.entry.address == address && address != 0) {
-            return Some(Found::Freed);
+        if inner.cache.contains(address) {
+            return Some(Lookup::Freed);
         }
-        let inside = |e: &Entry| address.wrapping_sub(e.address) < e.bytes;
+        let inside = |e: &Mapping| address.wrapping_sub(e.address) < e.bytes;
         Some(if inner.entries().iter().any(inside) {
-            Found::Inside
+            Lookup::Inside
         } else {
-            Found::Nothing
+            Lookup::Nothing
         })
     }
 
@@ -412,49 +311,28 @@ impl<P: Platform> MappedObjects<P> {
         // Relaxed: read as a hint only.
         self.count.store(inner.len, Relaxed);
         let share = (self.live_bytes() + in_arena) / MAPPING_CACHE_SHARE;
-        let limit = share.clamp(MAPPING_CACHE_FLOOR_BYTES, MAPPING_CACHE_BYTES);
-        let freed = Freed {
-            entry: Entry { address, bytes },
-            since: now,
-            kept: inner.keeps && decay_ms > 0 && bytes <= limit,
+        let limit = match decay_ms {
+            0 => 0,
+            _ => share.clamp(MAPPING_CACHE_FLOOR_BYTES, MAPPING_CACHE_BYTES),
         };
-        let mut gone = [NO_ENTRY; MAPPING_GHOSTS + 1];
-        if freed.kept {
-            // Evict the oldest to make room.
-            for gone in &mut gone {
-                // Relaxed: changed under the lock.
-                if self.kept.load(Relaxed) + bytes <= limit {
-                    break;
-                }
-                *gone = inner.let_go(|_| true).unwrap_or(NO_ENTRY);
-                // Relaxed: changed under the lock.
-                self.kept.fetch_sub(gone.bytes, Relaxed);
-            }
-        } else {
-            gone[0] = freed.entry;
-        }
-        // Replace the oldest ghost; without ghosts, the oldest cached mapping.
-        if let Some(place) = (inner.freed.iter_mut()).min_by_key(|old| (old.kept, old.since))
-            && (freed.kept || !place.kept)
-        {
-            let old = core::mem::replace(place, freed);
-            // Relaxed: statistics, changed under the lock.
-            self.kept.fetch_add(freed.kept_bytes(), Relaxed);
-            self.kept.fetch_sub(old.kept_bytes(), Relaxed);
-            if old.kept {
-                gone[MAPPING_GHOSTS] = old.entry;
-            }
-        }
-        // Relaxed: a hint to `purge`.
-        self.oldest.store(inner.oldest(), Relaxed);
+        let mut evicted = [NO_MAPPING; _];
+        (inner.cache).add(Mapping { address, bytes }, now, limit, &mut evicted);
+        self.update_cached(&inner.cache);
         drop(inner);
-        for entry in gone {
-            self.unmap(platform, entry);
+        for mapping in evicted {
+            self.unmap(platform, mapping);
         }
         true
     }
 
-    fn unmap(&self, platform: &P, entry: Entry) {
+    /// Updates the copies for lock-free readers, under the lock.
+    fn update_cached(&self, cache: &MappingCache) {
+        // Relaxed: a statistic, and a hint to `purge`.
+        self.kept.store(cache.bytes(), Relaxed);
+        self.oldest.store(cache.oldest(), Relaxed);
+    }
+
+    fn unmap(&self, platform: &P, entry: Mapping) {
         if let Some(start) = NonNull::new(entry.address as *mut u8) {
             // SAFETY: the mapping is in no table any longer.
             unsafe { platform.unmap(start, entry.bytes) };
@@ -477,7 +355,7 @@ impl<P: Platform> MappedObjects<P> {
         // new address before the old one is out of the table.
         let moved = unsafe { platform.remap(start, old, bytes) }?;
         inner.remove(address);
-        inner.insert_unchecked(Entry {
+        inner.insert_unchecked(Mapping {
             address: moved.as_ptr() as usize,
             bytes,
         });
@@ -499,16 +377,12 @@ impl<P: Platform> MappedObjects<P> {
         let mut any = false;
         loop {
             let mut inner = self.inner.lock();
-            let gone = inner.let_go(may);
-            // Relaxed: a hint.
-            self.oldest.store(inner.oldest(), Relaxed);
-            let Some(entry) = gone else {
+            let purged = inner.cache.purge_oldest(may);
+            self.update_cached(&inner.cache);
+            drop(inner);
+            let Some(entry) = purged else {
                 return any;
             };
-            inner.keeps = false;
-            // Relaxed: a statistic.
-            self.kept.fetch_sub(entry.bytes, Relaxed);
-            drop(inner);
             self.unmap(platform, entry);
             any = true;
         }

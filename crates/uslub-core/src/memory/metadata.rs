@@ -2,9 +2,7 @@
 //!
 //! The store takes chunks from the system and never unmaps them. Nothing here comes from a slab, so
 //! nothing recurses. Free windows form a list. A [purge](MetadataStore::purge) gives the system
-//! pages of free windows back. One lock protects the store. A context that may not wait pushes a
-//! window onto a lock-free stack (`pending`), and the next thread that holds the lock takes the
-//! stack over.
+//! pages of free windows back. One lock protects the store.
 //!
 //! The words of a free window:
 //!
@@ -20,14 +18,14 @@
 
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::Relaxed;
 
 use crate::gfp::Gfp;
 use crate::percpu::sheaf::{SHEAF_BYTES, Window};
 use crate::platform::{FaultSite, Platform};
 use crate::policy::{METADATA_CHUNK_BYTES, SCRATCH_WORDS};
 use crate::sync::atomic::AtomicUsize;
-use crate::sync::{Lock, RawLock};
+use crate::sync::{DeferStack, Lock, RawLock};
 
 /// Purged system pages that one free window records, at most.
 const KNOWN: usize = SHEAF_BYTES / 8 - 2;
@@ -129,8 +127,8 @@ unsafe fn sorted(mut list: usize) -> usize {
 pub struct MetadataStore<P> {
     inner: Lock<P, Inner>,
     used: AtomicUsize,
-    /// Windows freed in a context that may not wait: a lock-free stack.
-    pending: AtomicUsize,
+    /// Windows freed in a context that may not wait, by address.
+    pending: DeferStack<0>,
 }
 
 impl<P: Platform> MetadataStore<P> {
@@ -145,7 +143,7 @@ impl<P: Platform> MetadataStore<P> {
                 scratch: 0,
             }),
             used: AtomicUsize::new(0),
-            pending: AtomicUsize::new(0),
+            pending: DeferStack::new(),
         }
     }
 
@@ -178,10 +176,7 @@ impl<P: Platform> MetadataStore<P> {
             return None;
         }
         let mut inner = self.inner.lock();
-        let mut records = inner.records;
-        let memory = self.bump(&mut records, platform, bytes, align, Gfp::KERNEL);
-        inner.records = records;
-        memory
+        self.bump(&mut inner.records, platform, bytes, align, Gfp::KERNEL)
     }
 
     /// A window for a sheaf.
@@ -191,8 +186,7 @@ impl<P: Platform> MetadataStore<P> {
         }
         let mut inner = self.inner.lock_if(gfp.may_spin())?;
         if inner.free == 0 {
-            // Acquire: pairs with the push. The whole stack at once, so there is no ABA problem.
-            inner.free = self.pending.swap(0, Acquire);
+            inner.free = self.pending.take_all();
         }
         if let Some(window) = NonNull::new(inner.free as *mut usize) {
             // SAFETY: free windows are ours, with words as the module describes.
@@ -213,10 +207,8 @@ impl<P: Platform> MetadataStore<P> {
             }
             return Some(window.cast());
         }
-        let mut windows = inner.windows;
-        let memory = self.bump(&mut windows, platform, SHEAF_BYTES, SHEAF_BYTES, gfp);
-        inner.windows = windows;
-        memory.map(NonNull::cast)
+        self.bump(&mut inner.windows, platform, SHEAF_BYTES, SHEAF_BYTES, gfp)
+            .map(NonNull::cast)
     }
 
     /// Takes a window back; with `spin` false it does not wait for the lock.
@@ -225,25 +217,13 @@ impl<P: Platform> MetadataStore<P> {
         let address = window.as_ptr() as usize;
         // SAFETY: the caller owned the window and gives it to us.
         unsafe { link.add(1).write(0) };
+        // SAFETY: as above.
+        let link_to = |next| unsafe { link.write(next) };
         if let Some(mut inner) = self.inner.lock_if(spin) {
-            // SAFETY: the caller owned the window and gives it to us.
-            unsafe { link.write(inner.free) };
+            link_to(inner.free);
             inner.free = address;
-            return;
-        }
-        // Relaxed: confirmed by the compare-and-swap.
-        let mut head = self.pending.load(Relaxed);
-        loop {
-            // SAFETY: as above.
-            unsafe { link.write(head) };
-            // Release: the thread that takes the stack sees the link.
-            match self
-                .pending
-                .compare_exchange_weak(head, address, Release, Relaxed)
-            {
-                Ok(_) => return,
-                Err(now) => head = now,
-            }
+        } else {
+            self.pending.push(address, link_to);
         }
     }
 
@@ -259,10 +239,8 @@ impl<P: Platform> MetadataStore<P> {
             inner.scratch = unsafe { scratch.read() };
             return Some(scratch.cast());
         }
-        let mut records = inner.records;
-        let memory = self.bump(&mut records, platform, SCRATCH_WORDS * 8, 64, gfp);
-        inner.records = records;
-        memory.map(NonNull::cast)
+        self.bump(&mut inner.records, platform, SCRATCH_WORDS * 8, 64, gfp)
+            .map(NonNull::cast)
     }
 
     /// Takes scratch memory back.
@@ -278,8 +256,7 @@ impl<P: Platform> MetadataStore<P> {
     pub fn purge(&self, platform: &P) {
         let page = platform.system_page();
         let mut inner = self.inner.lock();
-        // Acquire: pairs with the push.
-        let mut lists = [inner.free, self.pending.swap(0, Acquire)];
+        let mut lists = [inner.free, self.pending.take_all()];
         inner.free = 0;
         if page > SHEAF_BYTES {
             // SAFETY: as in `window`; this thread owns the lists.

@@ -14,28 +14,28 @@
 //! | `page_runs` | a batch of runs to free together |
 //! | `want` | a request for pages |
 //! | `zone` | finds, claims and frees runs of pages |
+//! | `growth` | adds blocks |
 //! | `request` | allocates runs, and adds a block if needed |
-//! | `stash` | runs freed in a context that may not wait |
 //! | `several` | runs longer than a block |
 //! | `decay` | gives free dirty pages back to the system |
-//! | `mapped` | objects with a mapping of their own; the cache of freed mappings |
+//! | `mapped` | objects with a mapping of their own |
+//! | `mapping_cache` | mappings of freed objects |
 //! | `metadata` | the allocator's own records: sheaf windows, scratch memory |
 //! | `validate` | checks the zone's lists against its blocks |
-//! | `fork` | the zone's locks, for a fork |
 
 mod absent;
 pub mod arena;
 pub mod block;
 mod decay;
 pub mod descriptor;
-mod fork;
+mod growth;
 pub mod mapped;
+mod mapping_cache;
 pub mod metadata;
 pub mod page_runs;
 mod range;
 mod request;
 pub mod several;
-mod stash;
 mod validate;
 mod want;
 pub mod zone;
@@ -78,9 +78,9 @@ impl<P: Platform> Memory<P> {
     }
 
     /// Reports a change of the mapped bytes to the zone, which may evict free pages.
-    pub(crate) fn note_huge(&self, platform: &P) {
+    pub(crate) fn update_mapped_bytes(&self, platform: &P) {
         let bytes = self.mapped.live_bytes() + self.mapped.kept_bytes();
-        self.zone.note_elsewhere(platform, bytes);
+        self.zone.update_mapped(platform, bytes);
     }
 
     /// Unmaps cached mappings of huge objects that are old enough at the time `now` (milliseconds);
@@ -93,7 +93,7 @@ impl<P: Platform> Memory<P> {
     ) -> bool {
         let purged = self.mapped.purge(platform, now, old_enough);
         if purged {
-            self.note_huge(platform);
+            self.update_mapped_bytes(platform);
         }
         purged
     }

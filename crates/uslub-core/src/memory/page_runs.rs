@@ -9,7 +9,7 @@ use crate::memory::block::BLOCK_PAGES;
 use crate::policy::PAGE_RUNS_MAX;
 
 /// A batch of runs; each run lies in one block.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Runs {
     /// First page of each run.
     firsts: [u32; PAGE_RUNS_MAX],
@@ -70,12 +70,6 @@ impl Runs {
     pub fn iter(&self) -> impl Iterator<Item = (PageIndex, usize)> {
         let runs = self.firsts[..self.len].iter().zip(&self.counts);
         runs.map(|(&first, &count)| (PageIndex(first), usize::from(count)))
-    }
-}
-
-impl Default for Runs {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -24,11 +24,7 @@ impl<P: Platform> Zone<P> {
         align: usize,
         gfp: Gfp,
     ) -> Option<Run> {
-        let run = self.alloc_runs(platform, nid, count, align, 1, gfp);
-        if gfp.may_map() {
-            self.make_room_for_taken(platform);
-        }
-        run
+        self.alloc_run(platform, Want::new(nid, count, align, 1, Touched::All), gfp)
     }
 
     /// As [`alloc_on`](Self::alloc_on), but up to `most` such runs at once if the next pages are
@@ -57,7 +53,14 @@ impl<P: Platform> Zone<P> {
         align: usize,
         gfp: Gfp,
     ) -> Option<Run> {
-        let want = Want::new(nid, count, align, 1, Touched::Little);
+        self.alloc_run(
+            platform,
+            Want::new(nid, count, align, 1, Touched::Little),
+            gfp,
+        )
+    }
+
+    fn alloc_run(&self, platform: &P, want: Want, gfp: Gfp) -> Option<Run> {
         let run = self.find_pages(platform, want, gfp);
         if gfp.may_map() {
             self.make_room_for_taken(platform);
@@ -95,28 +98,21 @@ impl<P: Platform> Zone<P> {
         let Some(run) = self.take(&mut lists, want) else {
             return Some(Err(lists.growths));
         };
-        if gfp.may_map() {
-            self.note_taken(lists.nr_used + lists.nr_dirty, want.count());
+        if gfp.may_map() && self.is_peak(lists.nr_used + lists.nr_dirty) {
+            // Relaxed: a hint to `make_room_for_taken`.
+            self.peak_run.fetch_max(want.count(), Relaxed);
         }
         Some(Ok(run))
-    }
-
-    /// Notes that a run of `count` pages was taken, if the resident pages reach a new peak.
-    fn note_taken(&self, resident: usize, count: usize) {
-        if self.is_record(resident) {
-            // Relaxed: a hint.
-            self.record_run.fetch_max(count, Relaxed);
-        }
     }
 
     /// Evicts idle pages if runs taken since the last call raised the resident pages to a new peak.
     #[inline]
     pub fn make_room_for_taken(&self, platform: &P) {
         // Relaxed, all: hints and peeks, may be stale.
-        if self.record_run.load(Relaxed) > 0 {
-            let count = self.record_run.swap(0, Relaxed);
+        if self.peak_run.load(Relaxed) > 0 {
+            let count = self.peak_run.swap(0, Relaxed);
             let resident = self.used.load(Relaxed) + self.dirty.load(Relaxed);
-            self.note_resident(platform, resident, count);
+            self.evict_at_peak(platform, resident, count);
         }
     }
 }

@@ -40,7 +40,7 @@ impl<P: Platform> Zone<P> {
                     let run = self.claim_parts(&mut lists, page, count);
                     let resident = lists.nr_used + lists.nr_dirty;
                     drop(lists);
-                    self.note_resident(platform, resident, count);
+                    self.evict_at_peak(platform, resident, count);
                     return Some(run);
                 }
                 lists.growths

@@ -16,14 +16,14 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::gfp::Gfp;
-use crate::memory::arena::{Arena, BLOCK_BYTES, PageIndex};
+use crate::memory::arena::{Arena, PageIndex};
 use crate::memory::block::{self, BINS, BLOCK_PAGES, NO_BLOCK};
 use crate::memory::page_runs::Runs;
-use crate::memory::want::{Found, Touched, Want};
-use crate::platform::{Backing, PAGE_SIZE, Platform};
+use crate::memory::want::{Found, Want};
+use crate::platform::{PAGE_SIZE, Platform};
 use crate::policy::BLOCK_SCAN_MAX;
-use crate::sync::Lock;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+use crate::sync::{DeferStack, Lock, RawLock};
 
 /// Lists of blocks, under the page lock.
 pub struct Lists {
@@ -59,25 +59,25 @@ pub struct Zone<P> {
     pub(super) dirty: AtomicUsize,
     /// Pages handed out; a copy for lock-free readers.
     pub(super) used: AtomicUsize,
-    /// Runs freed in a context that may not wait: a stack, linked by page number.
-    pub(super) pending: AtomicU32,
+    /// Runs freed in a context that may not wait, by the numbers of their first pages.
+    pub(super) pending: DeferStack<{ NO_BLOCK as usize }>,
     /// Absent blocks; changed under the growth lock.
     pub(super) absent: AtomicUsize,
     /// Whether a block became free after the last check for surplus free blocks.
     emptied: AtomicBool,
     /// Pages of mappings outside the arena.
-    pub(super) elsewhere: AtomicUsize,
+    pub(super) mapped_pages: AtomicUsize,
     /// Peak of the pages handed out, dirty or in mappings, in steps.
-    pub(super) record: AtomicUsize,
+    pub(super) peak_pages: AtomicUsize,
     /// Pages of a run that raised the resident pages to a new peak, until idle pages are evicted
     /// for it; 0 for none.
-    pub(super) record_run: AtomicUsize,
+    pub(super) peak_run: AtomicUsize,
     /// Time of the next check for pages that have been free for too long, in milliseconds.
     pub(super) next_decay: AtomicU64,
     /// Time of the next check for surplus dirty pages, in milliseconds.
     pub(super) next_surplus: AtomicU64,
     /// Blocks from this number on are backed by huge pages.
-    thp_from: AtomicU32,
+    pub(super) thp_from: AtomicU32,
 }
 
 pub(super) fn bin_of(longest: usize) -> usize {
@@ -103,119 +103,27 @@ impl<P: Platform> Zone<P> {
             growth: Lock::new(()),
             dirty: AtomicUsize::new(0),
             used: AtomicUsize::new(0),
-            pending: AtomicU32::new(NO_BLOCK),
+            pending: DeferStack::new(),
             absent: AtomicUsize::new(0),
             emptied: AtomicBool::new(false),
-            elsewhere: AtomicUsize::new(0),
-            record: AtomicUsize::new(0),
-            record_run: AtomicUsize::new(0),
+            mapped_pages: AtomicUsize::new(0),
+            peak_pages: AtomicUsize::new(0),
+            peak_run: AtomicUsize::new(0),
             next_decay: AtomicU64::new(0),
             next_surplus: AtomicU64::new(0),
             thp_from: AtomicU32::new(NO_BLOCK),
         }
     }
 
-    /// Requests huge pages for all memory beyond the first `mb` MiB; none if `mb` is 0. Call before
-    /// there are blocks.
-    pub fn set_thp_from(&self, mb: u32) {
-        let blocks = ((mb as usize) << 20).div_ceil(BLOCK_BYTES) as u32;
-        // Relaxed: a thread that has the allocator sees the value.
-        (self.thp_from).store(if mb == 0 { NO_BLOCK } else { blocks }, Relaxed);
-    }
-
-    /// Adds the first block; returns false if the system refuses.
-    pub fn begin(&self, platform: &P) -> bool {
-        self.grow_on(platform, 0, 0, Touched::All, Gfp::KERNEL)
-    }
-
-    /// Adds a block of node `nid`, unless another thread has added one since the caller read
-    /// `growths`. Returns false if the system refuses or the caller may not wait.
-    #[inline(never)]
-    pub(super) fn grow_on(
-        &self,
-        platform: &P,
-        growths: u32,
-        nid: usize,
-        touched: Touched,
-        gfp: Gfp,
-    ) -> bool {
-        // Held until the pages are in the lists, so that waiting threads do not add blocks too.
-        let Some(_growing) = self.growth.lock_if(gfp.may_map()) else {
-            return false;
-        };
-        let Some(now) = self.lists.lock_if(gfp.may_spin()).map(|l| l.growths) else {
-            return false;
-        };
-        now != growths || gfp.may_map() && self.add_pages(platform, nid, touched)
-    }
-
-    /// As [`grow_on`](Self::grow_on), under the growth lock.
-    fn add_pages(&self, platform: &P, nid: usize, touched: Touched) -> bool {
-        let Some(added) = self.add_block(platform) else {
-            return false;
-        };
-        let (number, huge) = (added.0, self.back_block(platform, added, nid, touched));
-        let mut lists = self.lists.lock();
-        // SAFETY: we hold the page lock; the block is new.
-        let block = unsafe { self.arena.block(number) };
-        block.reset(nid as u8);
-        block.huge = huge;
-        block.add(0, BLOCK_PAGES);
-        self.rebin(number);
-        lists.growths = lists.growths.wrapping_add(1);
-        true
-    }
-
-    /// Brings an absent block back, or grows the arena by a block; returns the block's number and
-    /// whether it was absent.
-    #[inline(never)]
-    fn add_block(&self, platform: &P) -> Option<(u32, bool)> {
-        match self.bring_back(platform) {
-            Some(number) => Some((number, true)),
-            None => self.arena.grow(platform).map(|number| (number, false)),
-        }
-    }
-
-    /// Binds a new block to node `nid` and backs it; returns whether it is backed by a huge page.
-    #[inline(never)]
-    fn back_block(
-        &self,
-        platform: &P,
-        (number, is_back): (u32, bool),
-        nid: usize,
-        touched: Touched,
-    ) -> bool {
-        let start = self.arena.address(PageIndex(number * BLOCK_PAGES as u32));
-        if platform.nr_nodes() > 1 {
-            // SAFETY: just committed.
-            unsafe { platform.bind(start, BLOCK_BYTES, nid) };
-        }
-        // Relaxed: set before there are blocks.
-        if is_back || number < self.thp_from.load(Relaxed) {
-            return false;
-        }
-        if touched == Touched::Little {
-            // SAFETY: just committed.
-            unsafe { platform.set_backing(start, BLOCK_BYTES, Backing::Sparse) };
-            return false;
-        }
-        let ahead = self.arena.reserved_behind(number);
-        // SAFETY: just added; the last block in use.
-        unsafe { platform.set_backing(start, BLOCK_BYTES, Backing::HugePages { ahead }) }
-    }
-
     #[inline]
     pub(super) fn take(&self, lists: &mut Lists, want: Want) -> Option<Run> {
         match self.take_dirty(lists, want) {
-            None => self.take_any(lists, want),
+            None => {
+                let (number, found) = self.look_for(want)?;
+                Some(self.claim_found(lists, number, found, want))
+            }
             run => run,
         }
-    }
-
-    #[inline]
-    fn take_any(&self, lists: &mut Lists, want: Want) -> Option<Run> {
-        let (number, found) = self.look_for(want)?;
-        Some(self.claim_found(lists, number, found, want))
     }
 
     /// The lowest block that can hold the request, and the place in it. The caller holds the page
@@ -314,7 +222,7 @@ impl<P: Platform> Zone<P> {
         block.claim(first, count);
         let (page, node) = ((number as usize * BLOCK_PAGES + first) as u32, block.node);
         lists.nr_used += count;
-        self.note(lists, number, dirty);
+        self.update_lists(lists, number, dirty);
         Run {
             page: PageIndex(page),
             zero,
@@ -355,6 +263,30 @@ impl<P: Platform> Zone<P> {
         now
     }
 
+    /// Frees a run without waiting: the next thread that holds the page lock frees it. The caller
+    /// owns the first page's descriptor, which holds the run's length and its link.
+    pub fn push_pending(&self, page: PageIndex, count: usize) {
+        let slab = self.arena.slab(page);
+        slab.set_pages(count as u16);
+        let link = |next| slab.set_next(next as u32);
+        self.pending.push(page.0 as usize, link);
+    }
+
+    /// Frees the pending runs; under the page lock.
+    pub(super) fn drain_pending(&self, lists: &mut Lists, platform: &P) {
+        // A peek: a run pushed now waits for the next holder.
+        if self.pending.is_empty() {
+            return;
+        }
+        let now = platform.now_ms();
+        let slab = |page| self.arena.slab(PageIndex(page as u32));
+        let give = |page| {
+            let count = slab(page).pages().into();
+            self.give(lists, PageIndex(page as u32), count, now);
+        };
+        self.pending.drain(|page| slab(page).next() as usize, give);
+    }
+
     pub(super) fn give(&self, lists: &mut Lists, page: PageIndex, count: usize, now: u64) {
         let number = page.0 / BLOCK_PAGES as u32;
         let first = page.0 as usize % BLOCK_PAGES;
@@ -373,7 +305,7 @@ impl<P: Platform> Zone<P> {
             self.unlink_dirty(lists, number);
         }
         lists.nr_used -= count;
-        self.note(lists, number, dirty);
+        self.update_lists(lists, number, dirty);
     }
 
     /// Takes `more` pages behind a run of `count` pages, so that the run grows in place. The pages
@@ -427,18 +359,23 @@ impl<P: Platform> Zone<P> {
         self.arena.trim_reservation(platform, keep);
     }
 
+    /// The locks without their values, for a fork: the outer one first.
+    pub fn raw_locks(&self) -> [&RawLock<P>; 2] {
+        [self.growth.raw(), self.lists.raw()]
+    }
+
     /// Updates counts and lists after a change of a block's sets.
     pub(super) fn recount(&self, lists: &mut Lists, number: u32) {
         // SAFETY: the caller holds the page lock (it has the lists).
         let block = unsafe { self.arena.block(number) };
         let dirty = block.nr_dirty;
         block.recount();
-        self.note(lists, number, dirty);
+        self.update_lists(lists, number, dirty);
     }
 
     /// Updates lists and sums after a change of a block's counts. The block had `before` dirty
     /// pages.
-    fn note(&self, lists: &mut Lists, number: u32, before: u16) {
+    fn update_lists(&self, lists: &mut Lists, number: u32, before: u16) {
         // SAFETY: the caller holds the page lock (it has the lists), and no other reference lives.
         let now = unsafe { self.arena.block(number) }.nr_dirty;
         lists.nr_dirty = lists.nr_dirty - usize::from(before) + usize::from(now);
@@ -448,15 +385,14 @@ impl<P: Platform> Zone<P> {
         self.rebin(number);
         // SAFETY: as above; a new reference, since `rebin` made one of its own.
         let block = unsafe { self.arena.block(number) };
-        let (dirty, listed) = (block.nr_dirty > 0, block.in_dirty);
-        match (listed, dirty) {
+        match (block.in_dirty, block.nr_dirty > 0) {
             (false, true) => self.link_dirty(lists, number),
             (true, false) => self.unlink_dirty(lists, number),
             _ => {}
         }
     }
 
-    fn rebin(&self, number: u32) {
+    pub(super) fn rebin(&self, number: u32) {
         // SAFETY: the caller holds the page lock.
         let (block, group) = unsafe { (self.arena.block(number), self.arena.group(number / 64)) };
         let (old, new) = (usize::from(block.bin), bin_of(usize::from(block.longest)));

@@ -1,29 +1,24 @@
 //! Deferred objects: freed in a context that may not wait, pushed to their slabs later.
 //!
-//! They form a lock-free stack. Any thread pushes; one thread takes the whole stack, so there is no
-//! ABA problem. The links are plain: to their slabs, the objects are still in use.
+//! The links are plain: to their slabs, the objects are still in use.
 
-use core::ptr::null_mut;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::Relaxed;
 
 use crate::slab::freelist::Links;
-use crate::sync::atomic::{AtomicPtr, AtomicUsize};
+use crate::sync::DeferStack;
+use crate::sync::atomic::AtomicUsize;
 
 /// The stack of deferred objects of one cache.
 pub struct Deferred {
-    head: AtomicPtr<u8>,
+    objects: DeferStack<0>,
     len: AtomicUsize,
-}
-
-fn links(offset: u32) -> Links {
-    Links { offset, random: 0 }
 }
 
 impl Deferred {
     /// An empty stack.
     pub const fn new() -> Self {
         Self {
-            head: AtomicPtr::new(null_mut()),
+            objects: DeferStack::new(),
             len: AtomicUsize::new(0),
         }
     }
@@ -31,8 +26,7 @@ impl Deferred {
     /// Whether the stack is empty; may be stale.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        // Relaxed: a peek, may be stale.
-        self.head.load(Relaxed).is_null()
+        self.objects.is_empty()
     }
 
     /// Objects on the stack; may be stale.
@@ -45,34 +39,22 @@ impl Deferred {
     pub(crate) fn push(&self, object: *mut u8, offset: u32) {
         // Relaxed: a statistic.
         self.len.fetch_add(1, Relaxed);
-        // Relaxed: confirmed by the compare-and-swap.
-        let mut head = self.head.load(Relaxed);
-        loop {
-            // SAFETY: the caller owns the object until it is on the stack.
-            unsafe { links(offset).set(object, head) };
-            // Release: the thread that takes the stack sees the link.
-            match self
-                .head
-                .compare_exchange_weak(head, object, Release, Relaxed)
-            {
-                Ok(_) => return,
-                Err(now) => head = now,
-            }
-        }
+        let links = Links { offset, random: 0 };
+        // SAFETY: the caller owns the object until it is on the stack.
+        let link = |next| unsafe { links.set(object, next as *mut u8) };
+        self.objects.push(object as usize, link);
     }
 
     /// Takes all objects and passes each to `visit`.
-    pub(crate) fn take_all(&self, offset: u32, mut visit: impl FnMut(*mut u8)) {
-        // Acquire: pairs with the push.
-        let mut object = self.head.swap(null_mut(), Acquire);
-        while !object.is_null() {
-            // SAFETY: this thread owns the objects of the stack now.
-            let next = unsafe { links(offset).take(object) };
+    pub(crate) fn drain(&self, offset: u32, mut visit: impl FnMut(*mut u8)) {
+        let links = Links { offset, random: 0 };
+        // SAFETY: this thread owns the objects of the stack now.
+        let next = |object| unsafe { links.take(object as *mut u8) } as usize;
+        self.objects.drain(next, |object| {
             // Relaxed: a statistic.
             self.len.fetch_sub(1, Relaxed);
-            visit(object);
-            object = next;
-        }
+            visit(object as *mut u8);
+        });
     }
 }
 

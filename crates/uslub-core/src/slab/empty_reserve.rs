@@ -25,7 +25,7 @@ use crate::policy::{
 };
 use crate::sync::time::age;
 
-/// The reserve's state; under the list lock.
+/// The reserve's state.
 #[derive(Debug)]
 pub struct Reserve {
     /// Least number of empty slabs in this window.

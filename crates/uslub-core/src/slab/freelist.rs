@@ -11,6 +11,8 @@
 //!
 //! These functions are mechanism; callers own the object, or only read its link.
 
+use core::ptr::null_mut;
+
 use crate::sync::atomic;
 
 /// The cache's way to store links.
@@ -95,6 +97,35 @@ impl Links {
             next
         }
     }
+
+    /// Offsets from `base` of a freelist's objects, from `object` on (null for none); only reads.
+    /// `None` stands for a link that leads to no slot, and ends the walk. A corrupt list may be a
+    /// ring.
+    ///
+    /// # Safety
+    ///
+    /// Slots are readable.
+    pub unsafe fn walk(
+        self,
+        base: *mut u8,
+        object: *mut u8,
+        is_slot: impl Fn(usize) -> bool,
+    ) -> impl Iterator<Item = Option<usize>> {
+        let mut next = object;
+        core::iter::from_fn(move || {
+            let object = core::mem::replace(&mut next, null_mut());
+            let offset = (object as usize).wrapping_sub(base as usize);
+            if object.is_null() {
+                return None;
+            }
+            if !is_slot(offset) {
+                return Some(None);
+            }
+            // SAFETY: a slot.
+            next = unsafe { self.get(object) };
+            Some(Some(offset))
+        })
+    }
 }
 
 #[cfg(test)]
@@ -113,6 +144,9 @@ mod tests {
                 links.set(base, next);
                 assert_eq!(links.get(base), next);
                 assert_eq!(base.add(8).cast::<u64>().read() == next as u64, random == 0);
+                links.set(next, null_mut());
+                let walk = |offset| links.walk(base, base, move |at| at % 32 == offset);
+                assert!(walk(0).eq([Some(0), Some(32)]) && walk(1).eq([None]));
                 assert_eq!(links.take(base), next);
                 assert_eq!(links.get(base) == next, random == 0);
             }

@@ -157,7 +157,7 @@ impl<P: Platform> Base<P> {
         let first = PageIndex(run.page.0 + cache.geometry.pages() as u32);
         let ahead = usize::from(run.runs) - 1;
         if ahead > 0 && !node.ahead.put(first, ahead) {
-            self.stash_unused(cache, node, first, ahead);
+            self.defer_unused(cache, node, first, ahead);
         }
         Some((run.page, usize::from(run.node)))
     }
@@ -228,7 +228,7 @@ impl<P: Platform> Base<P> {
 
     /// Frees the unused pages of `slabs` slabs in the next hold of the page lock: now it would take
     /// stack.
-    fn stash_unused(&self, cache: &SlabCache<P>, node: &Node<P>, first: PageIndex, slabs: usize) {
+    fn defer_unused(&self, cache: &SlabCache<P>, node: &Node<P>, first: PageIndex, slabs: usize) {
         let pages = slabs * cache.geometry.pages();
         // Relaxed: a statistic.
         node.nr_slabs.fetch_sub(slabs, Relaxed);
@@ -328,10 +328,7 @@ impl<P: Platform> Base<P> {
         let arena = &self.zone.arena;
         let typesafe = cache.flags.contains(Flags::TYPESAFE_BY_RCU);
         let (mut runs, mut slabs, mut nid, mut now) = (Runs::new(), 0, 0, 0);
-        let mut at = list.first(arena);
-        while let Some(slab) = at {
-            // Read first: the pages belong to others afterwards.
-            at = SlabList::after(arena, slab);
+        for slab in list.iter(arena) {
             let home = usize::from(slab.node());
             if typesafe {
                 self.free_slab_rcu_or_keep(cache, cache.node(home), slab);

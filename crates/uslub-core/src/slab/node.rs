@@ -9,7 +9,7 @@
 //! | future | `ahead`: pages without a descriptor | compare-and-swap of one word |
 //!
 //! The next thread that holds the list lock lists the pending slabs. The counters `nr_partial` and
-//! `nr_empty` are copies for lock-free readers. Callers: `refill`, `free`, `whole_slab`, `partial`.
+//! `nr_empty` are copies for lock-free readers.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -19,8 +19,8 @@ use crate::policy::READY_SLABS;
 use crate::slab::empty_reserve::Reserve;
 use crate::slab::page_batch::PageBatch;
 use crate::slab::state::{NO_SLAB, Slab};
-use crate::sync::Lock;
 use crate::sync::atomic::{AtomicU32, AtomicUsize};
+use crate::sync::{DeferStack, Lock};
 
 /// A list of slabs, linked by page number through their descriptors. The owner of the list protects
 /// it.
@@ -56,9 +56,18 @@ impl SlabList {
         (self.head != NO_SLAB).then(|| arena.slab(PageIndex(self.head)))
     }
 
-    /// The slab after `slab` in its list.
-    pub fn after<'a>(arena: &'a Arena, slab: &Slab) -> Option<&'a Slab> {
-        (slab.next() != NO_SLAB).then(|| arena.slab(PageIndex(slab.next())))
+    /// The slabs, the first one first. The iterator reads a slab's link before it returns the slab,
+    /// so the caller may move or free the slab.
+    #[inline]
+    pub fn iter<'a>(&self, arena: &'a Arena) -> impl Iterator<Item = &'a Slab> + use<'a> {
+        let slab = |page| (page != NO_SLAB).then(|| arena.slab(PageIndex(page)));
+        core::iter::successors(slab(self.head), move |at| slab(at.next()))
+    }
+
+    /// Empties the list; returns its slabs.
+    #[inline]
+    pub fn drain<'a>(&mut self, arena: &'a Arena) -> impl Iterator<Item = &'a Slab> + use<'a> {
+        core::mem::take(self).iter(arena)
     }
 
     /// The last slab.
@@ -167,9 +176,8 @@ pub struct Node<P> {
     nr_partial: AtomicUsize,
     /// Listed empty slabs only: ready slabs come and go without the lock.
     nr_empty: AtomicUsize,
-    /// Pending slabs: they have free slots and could not be listed without waiting. A stack, linked
-    /// by page number.
-    pending: AtomicU32,
+    /// Pending slabs, by page number.
+    pending: DeferStack<{ NO_SLAB as usize }>,
     /// Ready slabs, by page number: empty, taken without the lock.
     ready: [AtomicU32; READY_SLABS],
     /// Pages for future slabs.
@@ -185,7 +193,7 @@ impl<P: Platform> Node<P> {
             lists: Lock::new(Lists::new()),
             nr_partial: AtomicUsize::new(0),
             nr_empty: AtomicUsize::new(0),
-            pending: AtomicU32::new(NO_SLAB),
+            pending: DeferStack::new(),
             ready: [const { AtomicU32::new(NO_SLAB) }; READY_SLABS],
             ahead: PageBatch::new(),
             nr_slabs: AtomicUsize::new(0),
@@ -195,31 +203,19 @@ impl<P: Platform> Node<P> {
     /// Pushes a slab of the caller's as pending; the next holder of the list lock lists it.
     pub(crate) fn push_pending(&self, arena: &Arena, slab: &Slab) {
         let page = arena.page_of_slab(slab).0;
-        // Relaxed: confirmed by the compare-and-swap.
-        let mut head = self.pending.load(Relaxed);
-        loop {
-            slab.set_next(head);
-            // Release: the thread that takes the stack sees the slab and its link.
-            match self
-                .pending
-                .compare_exchange_weak(head, page, Release, Relaxed)
-            {
-                Ok(_) => return,
-                Err(now) => head = now,
-            }
-        }
+        let link = |next| slab.set_next(next as u32);
+        self.pending.push(page as usize, link);
     }
 
     /// Whether there are pending slabs; may be stale.
     #[inline]
     pub(crate) fn has_pending(&self) -> bool {
-        // Relaxed: a peek, may be stale.
-        self.pending.load(Relaxed) != NO_SLAB
+        !self.pending.is_empty()
     }
 
     /// Makes empty slabs of the reserve ready, as far as there is room; under the list lock.
     pub(crate) fn refill_ready(&self, arena: &Arena, lists: &mut Lists) {
-        while self.nr_at_hand() < READY_SLABS
+        while self.nr_ready() < READY_SLABS
             && let Some(slab) = lists.empty.first(arena)
         {
             lists.empty.remove(arena, slab);
@@ -232,23 +228,22 @@ impl<P: Platform> Node<P> {
     /// Makes an empty slab of the caller's ready; false if there is no room.
     pub(crate) fn put_ready(&self, arena: &Arena, slab: &Slab) -> bool {
         let page = arena.page_of_slab(slab).0;
-        let put = |hand: &AtomicU32| {
+        let put = |ready: &AtomicU32| {
             // Release: the thread that takes the slab sees it as it is now.
-            let put = hand.compare_exchange(NO_SLAB, page, Release, Relaxed);
-            put.is_ok()
+            (ready.compare_exchange(NO_SLAB, page, Release, Relaxed)).is_ok()
         };
         self.ready.iter().any(put)
     }
 
     /// Takes a ready slab, without the list lock.
     pub(crate) fn take_ready<'a>(&self, arena: &'a Arena) -> Option<&'a Slab> {
-        let take = |hand: &AtomicU32| {
+        let take = |ready: &AtomicU32| {
             // Relaxed: a peek; the swap decides.
-            if hand.load(Relaxed) == NO_SLAB {
+            if ready.load(Relaxed) == NO_SLAB {
                 return None;
             }
             // Acquire: pairs with `put_ready`.
-            let page = hand.swap(NO_SLAB, Acquire);
+            let page = ready.swap(NO_SLAB, Acquire);
             (page != NO_SLAB).then(|| arena.slab(PageIndex(page)))
         };
         let slab = self.ready.iter().find_map(take)?;
@@ -267,9 +262,9 @@ impl<P: Platform> Node<P> {
     }
 
     /// Number of ready slabs; may be stale.
-    fn nr_at_hand(&self) -> usize {
+    fn nr_ready(&self) -> usize {
         // Relaxed: a peek, may be stale.
-        let taken = |hand: &&AtomicU32| hand.load(Relaxed) != NO_SLAB;
+        let taken = |ready: &&AtomicU32| ready.load(Relaxed) != NO_SLAB;
         self.ready.iter().filter(taken).count()
     }
 
@@ -287,13 +282,9 @@ impl<P: Platform> Node<P> {
         if !self.has_pending() {
             return;
         }
-        // Acquire: the slabs and their links. All at once, so there is no ABA problem.
-        let mut page = self.pending.swap(NO_SLAB, Acquire);
-        while page != NO_SLAB {
-            let slab = arena.slab(PageIndex(page));
-            page = slab.next();
-            lists.add(arena, slab, reserve);
-        }
+        let next = |page| arena.slab(PageIndex(page as u32)).next() as usize;
+        let list = |page| lists.add(arena, arena.slab(PageIndex(page as u32)), reserve);
+        self.pending.drain(next, list);
         self.note(lists);
     }
 
@@ -308,7 +299,7 @@ impl<P: Platform> Node<P> {
     #[inline]
     pub fn nr_empty(&self) -> usize {
         // Relaxed: a peek, may be stale.
-        self.nr_empty.load(Relaxed) + self.nr_at_hand()
+        self.nr_empty.load(Relaxed) + self.nr_ready()
     }
 
     /// Whether the node has no slab with free slots, except future slabs in `ahead`; may be stale.

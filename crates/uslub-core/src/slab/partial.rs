@@ -4,8 +4,6 @@
 //!   shorter than `min_partial`, and goes back at once otherwise.
 //! - `empty_reserve=1`: empty slabs have a list of their own, whose length the
 //!   [reserve](crate::slab::empty_reserve) bounds.
-//!
-//! Callers: refills and frees that change a node's lists.
 
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
@@ -47,8 +45,7 @@ impl<P: Platform> Base<P> {
             drop(lists);
             return gone.append(arena, &mut emptied);
         }
-        while let Some(slab) = emptied.first(arena) {
-            emptied.remove(arena, slab);
+        for slab in emptied.drain(arena) {
             slab.set_partial(true);
             lists.empty.push_front(arena, slab);
         }

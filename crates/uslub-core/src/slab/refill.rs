@@ -152,10 +152,7 @@ impl<P: Platform> Base<P> {
             return;
         };
         let mut rest = SlabList::new();
-        let mut at = isolated.first(arena);
-        while let Some(slab) = at {
-            // Read first: a slab that left us may be in another list.
-            at = SlabList::after(arena, slab);
+        for slab in isolated.iter(arena) {
             if refill.room().is_empty() || self.take_from(refill, slab) == Ownership::Ours {
                 rest.push_back(arena, slab);
             }
@@ -193,16 +190,11 @@ impl<P: Platform> Base<P> {
     /// Lists isolated slabs with free slots again.
     fn relist(&self, cache: &SlabCache<P>, lists: &mut Lists, mut rest: SlabList) {
         let arena = &self.zone.arena;
-        let mut at = rest.first(arena);
         if !cache.has_reserve() {
-            while let Some(slab) = at {
-                slab.set_partial(true);
-                at = SlabList::after(arena, slab);
-            }
+            rest.iter(arena).for_each(|slab| slab.set_partial(true));
             return lists.partial.append(arena, &mut rest);
         }
-        while let Some(slab) = at {
-            at = SlabList::after(arena, slab);
+        for slab in rest.iter(arena) {
             lists.add(arena, slab, true);
         }
     }

@@ -4,11 +4,13 @@
 //! | file | concept |
 //! |---|---|
 //! | `lock` | a lock that a thread, a fork or a signal handler may hold |
+//! | `defer_stack` | a lock-free stack of work for the lock's next holder |
 //! | `atomic` | the atomics: the machine's, or a model checker's |
 //! | `loom_atomics`, `shuttle_atomics` | the atomics of the two model checkers |
 //! | `time` | comparisons and ages of times |
 
 pub mod atomic;
+mod defer_stack;
 mod lock;
 #[cfg(loom)]
 pub mod loom_atomics;
@@ -16,4 +18,5 @@ pub mod loom_atomics;
 pub mod shuttle_atomics;
 pub(crate) mod time;
 
+pub(crate) use defer_stack::DeferStack;
 pub use lock::*;
