@@ -285,13 +285,12 @@ impl<P: Platform> Allocator<P> {
             }
         };
         self.count(cache, StatItem::FreeFastpath, sheaf.len());
-        let top = sheaf.into_top();
-        if self.has_slots(gfp) && self.compare_exchange_slot(cache.id.spare(), 0, top) {
-            self.count(cache, StatItem::SheafReturnFast, 1);
-            return;
+        if self.has_slots(gfp) {
+            match self.try_install(cache.id.spare(), sheaf) {
+                Ok(()) => return self.count(cache, StatItem::SheafReturnFast, 1),
+                Err(back) => sheaf = back,
+            }
         }
-        // SAFETY: in no slot, so this thread still owns it.
-        sheaf = unsafe { Sheaf::from_top(top) };
         self.count(cache, StatItem::SheafReturnSlow, 1);
         if !sheaf.is_full() && !self.barn_is_full(cache) {
             let room = sheaf.room();

@@ -15,7 +15,7 @@ use crate::args::Flags;
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
-use crate::percpu::sheaf::{self, SheafList};
+use crate::percpu::sheaf_list::SheafList;
 use crate::percpu::{MAX_CACHES, Region};
 use crate::platform::Platform;
 use crate::policy::{COLD_CHECK_MS, SHRINK_SORTED_FREE};
@@ -223,7 +223,7 @@ impl<P: Platform> Allocator<P> {
     /// Whether a sheaf of the cache has objects; may be stale.
     pub(crate) fn is_cached(&self, cache: &KmemCache<P>) -> bool {
         let mut cached = cache.barns().any(|barn| barn.nr_full() > 0);
-        self.for_each_top(cache, |top| cached |= !sheaf::top_is_empty(top));
+        self.for_each_top(cache, |top| cached |= !top.is_empty());
         cached
     }
 

@@ -1,20 +1,15 @@
 //! Word operations for platforms without restartable sequences: bit 0 of a word is a lock.
 //!
-//! | word | state |
-//! |---|---|
-//! | even | a top (or 0), unlocked |
-//! | odd | locked: a thread is between reading the top and writing the new one |
-//!
-//! An operation on a locked word fails; no operation waits. Callers: a
+//! A thread holds the lock between reading the top and writing the new one. An operation on a
+//! locked word fails; no operation waits. Callers: a
 //! [`Platform`](crate::platform::Platform) implements its sequences with these functions.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-use crate::percpu::sheaf;
+use crate::percpu::sheaf::SHEAF_BYTES;
+use crate::percpu::slot::{LOCKED, Top};
 use crate::percpu::{ALLOCS_OFFSET, FREES_OFFSET, Region, Slot};
 use crate::sync::atomic;
-
-const LOCKED: usize = 1;
 
 fn try_lock(region: &Region, slot: Slot) -> Option<usize> {
     let word = region.word(slot);
@@ -63,7 +58,7 @@ pub unsafe fn push(region: &Region, slot: Slot, object: *mut u8) -> bool {
     let Some(top) = try_lock(region, slot) else {
         return false;
     };
-    if sheaf::top_is_full(top) {
+    if Top(top).is_full() {
         unlock(region, slot, top);
         return false;
     }
@@ -85,7 +80,7 @@ pub unsafe fn pop_many(region: &Region, slot: Slot, out: &mut [*mut u8]) -> bool
         return false;
     };
     let n = out.len();
-    let enough = sheaf::top_len(top) >= n;
+    let enough = Top(top).len() >= n;
     if enough {
         let first = (top - 8 * (n - 1)) as *const *mut u8;
         atomic::reads(first, 8 * n);
@@ -109,7 +104,7 @@ pub unsafe fn push_many(region: &Region, slot: Slot, objects: &[*mut u8]) -> boo
         return false;
     };
     let n = objects.len();
-    let fits = top % sheaf::SHEAF_BYTES + 8 * n < sheaf::SHEAF_BYTES;
+    let fits = top % SHEAF_BYTES + 8 * n < SHEAF_BYTES;
     if fits {
         let room = (top + 8) as *mut *mut u8;
         atomic::writes(room, 8 * n);

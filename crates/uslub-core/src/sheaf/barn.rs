@@ -16,7 +16,8 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::percpu::sheaf::{Sheaf, SheafList};
+use crate::percpu::sheaf::Sheaf;
+use crate::percpu::sheaf_list::SheafList;
 use crate::platform::Platform;
 use crate::sync::atomic::{AtomicBool, AtomicU32};
 use crate::sync::{Lock, RawLock};

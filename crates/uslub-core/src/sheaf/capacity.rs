@@ -31,7 +31,8 @@ use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::percpu::Region;
-use crate::percpu::sheaf::{MAX_CAPACITY, Sheaf, SheafList};
+use crate::percpu::sheaf::{MAX_CAPACITY, Sheaf};
+use crate::percpu::sheaf_list::SheafList;
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::policy::{

@@ -16,7 +16,9 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
-use crate::percpu::sheaf::{self, Sheaf, SheafList};
+use crate::percpu::sheaf::{self, Sheaf};
+use crate::percpu::sheaf_list::SheafList;
+use crate::percpu::slot::{SlotState, Top};
 use crate::percpu::try_lock;
 use crate::percpu::{CacheId, Region, Slot};
 use crate::platform::Platform;
@@ -112,10 +114,9 @@ impl<P: Platform> Allocator<P> {
     fn is_used(&self, region: &Region, which: &CacheFilter<'_, P>) -> bool {
         let mut used = false;
         self.each_cache(which, |cache| {
-            // Acquire: a peek that also reads the sheaf's capacity.
-            let main = region.word(cache.id.main()).load(Acquire) & !1;
-            let spare = region.word(cache.id.spare()).load(Acquire) & !1;
-            used |= !sheaf::top_is_empty(main) || (spare != 0 && !sheaf::top_is_empty(spare));
+            for slot in [cache.id.main(), cache.id.spare()] {
+                used |= !SlotState::sheaf_in(region.peek(slot)).is_none_or(Top::is_empty);
+            }
         });
         used
     }
@@ -130,13 +131,13 @@ impl<P: Platform> Allocator<P> {
     ) {
         self.each_cache(which, |cache| {
             for (slot, nothing) in slots.iter().map(|slot| slot(cache.id)) {
-                let top = take(region, slot, nothing);
-                if top != 0 && !sheaf::is_sentinel(top) {
+                let word = take(region, slot, nothing);
+                if let SlotState::Sheaf(_) = SlotState::of(word) {
                     // Relaxed: under the drain lock; a thread that waits for the count has held it
                     // after us.
                     cache.flushes_in_flight.fetch_add(1, Relaxed);
-                    // SAFETY: just taken out of its slot, and no sentinel.
-                    taken.push(unsafe { Sheaf::from_top(top) });
+                    // SAFETY: just taken out of its slot.
+                    taken.push(unsafe { Sheaf::from_top(word) });
                 }
             }
         });
@@ -154,15 +155,10 @@ impl<P: Platform> Allocator<P> {
         }
         self.each_cache(which, |cache| {
             for (slot, nothing) in slots.iter().map(|slot| slot(cache.id)) {
-                let top = self.peek(slot);
-                if top != 0
-                    && !sheaf::is_sentinel(top)
-                    && self.compare_exchange_slot(slot, top, nothing)
-                {
+                if let Some(sheaf) = self.detach(slot, self.peek(slot), nothing) {
                     // Relaxed: under the drain lock, as in `take_sheaves`.
                     cache.flushes_in_flight.fetch_add(1, Relaxed);
-                    // SAFETY: just taken out of its slot, and no sentinel.
-                    taken.push(unsafe { Sheaf::from_top(top) });
+                    taken.push(sheaf);
                 }
             }
         });
@@ -213,9 +209,11 @@ fn take_stopped(region: &Region, slot: Slot, nothing: usize) -> usize {
 fn take_locked(region: &Region, slot: Slot, nothing: usize) -> usize {
     loop {
         // Relaxed: confirmed by the compare-and-swap.
-        let top = region.word(slot).load(Relaxed);
-        if top & 1 == 0 && try_lock::compare_exchange(region, slot, top, nothing) {
-            return top;
+        let word = region.word(slot).load(Relaxed);
+        if SlotState::of(word) != SlotState::Busy
+            && try_lock::compare_exchange(region, slot, word, nothing)
+        {
+            return word;
         }
         atomic::spin_loop();
     }

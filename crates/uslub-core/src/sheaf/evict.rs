@@ -12,7 +12,8 @@ use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::memory::metadata::Scratch;
-use crate::percpu::sheaf::{self, Sheaf};
+use crate::percpu::sheaf::Sheaf;
+use crate::percpu::slot::{SlotState, Top};
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::slab::node::SlabList;
@@ -32,12 +33,13 @@ impl<P: Platform> Allocator<P> {
         if cache.keeps_its_freelist() || objects.len() > most {
             return false;
         }
-        let Some(newer) = self.detach_local(cache, sheaf::top_is_full) else {
+        let Some(newer) = self.detach_local(cache, Top::is_full) else {
             return false;
         };
-        let older = match self.peek(cache.id.spare()) {
-            0 => self.empty_sheaf(cache, gfp),
-            spare if sheaf::top_is_full(spare) => self.detach_spare(cache, spare),
+        let spare = self.peek(cache.id.spare());
+        let older = match SlotState::of(spare) {
+            SlotState::Absent => self.empty_sheaf(cache, gfp),
+            SlotState::Sheaf(top) if top.is_full() => self.detach_spare(cache, spare),
             _ => None,
         };
         let Some(older) = older else {
@@ -70,7 +72,7 @@ impl<P: Platform> Allocator<P> {
             self.flush_sheaf_but_keep(cache, &mut sheaf, gone, gfp);
             return self.adjust_capacity(cache, sheaf);
         }
-        let Some(newer) = self.detach_local(cache, sheaf::top_is_full) else {
+        let Some(newer) = self.detach_local(cache, Top::is_full) else {
             self.flush_sheaf_but_keep(cache, &mut sheaf, gone, gfp);
             return self.adjust_capacity(cache, sheaf);
         };
@@ -131,8 +133,8 @@ impl<P: Platform> Allocator<P> {
     pub(crate) fn evict_among(
         &self,
         cache: &KmemCache<P>,
-        mut older: Sheaf,
-        mut newer: Sheaf,
+        older: Sheaf,
+        newer: Sheaf,
         objects: &[*mut u8],
         all: &mut Scratch,
         gone: &mut SlabList,
@@ -172,6 +174,26 @@ impl<P: Platform> Allocator<P> {
                 (held, passed) = (left - half, passed - half);
             }
         };
+        let rest = &mut all[..left];
+        let (older, newer) =
+            self.keep_newest(cache, (older, newer), rest, left < passed, gone, gfp);
+        let flushed = (passed - objects.len()).saturating_sub(older.len() + newer.len());
+        self.count(cache, StatItem::SheafFlush, flushed);
+        (older, newer)
+    }
+
+    /// Refills two sheaves with copies of their objects and others, in order of arrival; flushes the
+    /// oldest. `whole`: whether whole slabs were freed.
+    #[inline(always)]
+    fn keep_newest(
+        &self,
+        cache: &KmemCache<P>,
+        (mut older, mut newer): (Sheaf, Sheaf),
+        objects: &mut [*mut u8],
+        whole: bool,
+        gone: &mut SlabList,
+        gfp: Gfp,
+    ) -> (Sheaf, Sheaf) {
         older.truncate(0);
         newer.truncate(0);
         (older, newer) = (
@@ -179,31 +201,15 @@ impl<P: Platform> Allocator<P> {
             self.adjust_capacity(cache, newer),
         );
         let capacity = older.capacity() + newer.capacity();
-        let first = eviction_count(
-            &all[..left],
-            left < passed,
-            capacity,
-            cache.geometry.bytes(),
-        );
-        self.push_to_slabs(cache, &mut all[..first], gone, gfp);
-        let mut kept = &all[first..left];
-        let flushed = (passed - objects.len()).saturating_sub(kept.len());
-        self.count(cache, StatItem::SheafFlush, flushed);
+        let first = eviction_count(objects, whole, capacity, cache.geometry.bytes());
+        self.push_to_slabs(cache, &mut objects[..first], gone, gfp);
+        let mut kept = &objects[first..];
         if kept.len() >= newer.capacity() {
             kept = &kept[older.extend_from(kept)..];
         }
         let placed = newer.extend_from(kept);
         debug_assert_eq!(placed, kept.len());
         (older, newer)
-    }
-
-    /// Installs a sheaf as this CPU's spare if the CPU has none; otherwise stores or flushes it.
-    pub(crate) fn install_spare(&self, cache: &KmemCache<P>, sheaf: Sheaf, gfp: Gfp) {
-        let top = sheaf.into_top();
-        if !self.compare_exchange_slot(cache.id.spare(), 0, top) {
-            // SAFETY: it is in no slot, so this thread still owns it.
-            self.store_or_flush(cache, unsafe { Sheaf::from_top(top) }, gfp);
-        }
     }
 }
 

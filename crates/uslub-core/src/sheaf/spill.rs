@@ -10,7 +10,7 @@
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
-use crate::percpu::sheaf::{self, Sheaf};
+use crate::percpu::sheaf::Sheaf;
 use crate::platform::Platform;
 use crate::slab::take::Overflow;
 
@@ -70,19 +70,16 @@ impl<P: Platform> Allocator<P> {
         if rest > cache.capacity || !self.platform.percpu_usable() || self.region_is_missing() {
             return None;
         }
-        self.detach_local(cache, |top| sheaf::top_room(top) >= rest)
+        self.detach_local(cache, |top| top.room() >= rest)
     }
 
     /// Installs the sheaf with the rest as this CPU's spare: used after the refilled sheaf.
     #[inline(never)]
     pub(crate) fn install_spilled(&self, cache: &KmemCache<P>, spill: Spill, gfp: Gfp) {
-        let Some(sheaf) = spill.into_sheaf() else {
-            return;
-        };
-        let top = sheaf.into_top();
-        if !self.compare_exchange_slot(cache.id.spare(), 0, top) {
-            // SAFETY: in no slot, so this thread still owns it.
-            self.install_filled(cache, unsafe { Sheaf::from_top(top) }, gfp);
+        if let Some(sheaf) = spill.into_sheaf()
+            && let Err(sheaf) = self.try_install(cache.id.spare(), sheaf)
+        {
+            self.install_filled(cache, sheaf, gfp);
         }
     }
 }
