@@ -145,11 +145,9 @@ impl<P: Platform> Allocator<P> {
             return self.enlarge(cache, spare, n, gfp);
         }
         self.count(cache, StatItem::SheafPrefillSlow, 1);
-        if let Some(full) = self.barn_get_full(cache, &mut None, gfp) {
-            return self.enlarge(cache, full, n, gfp);
-        }
-        let empty = self.empty_sheaf(cache, gfp)?;
-        self.enlarge(cache, empty, n, gfp)
+        let full = self.barn_get_full(cache, &mut None, gfp);
+        let sheaf = full.or_else(|| self.empty_sheaf(cache, gfp))?;
+        self.enlarge(cache, sheaf, n, gfp)
     }
 
     /// A sheaf with at least these objects and room for `n`; adaptive sheaves may be too small.
@@ -162,9 +160,7 @@ impl<P: Platform> Allocator<P> {
             return None;
         };
         let (mut small, mut larger) = (sheaf, self.adjust_capacity_for(cache, larger, n));
-        let count = small.len();
-        larger.room()[..count].copy_from_slice(small.objects());
-        larger.grow(count);
+        larger.extend_from(small.objects());
         small.truncate(0);
         self.install_empty(cache, small, gfp);
         Some(larger)

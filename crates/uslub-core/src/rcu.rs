@@ -164,6 +164,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Hands a sheaf to the grace period.
+    #[inline(never)]
     fn submit(&self, sheaf: Sheaf) {
         if sheaf.is_empty() {
             return self.give_up_of(sheaf);

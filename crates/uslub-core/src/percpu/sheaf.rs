@@ -37,7 +37,8 @@ const HEAD_WORDS: usize = 5;
 /// The memory of a sheaf; the module describes the layout.
 #[repr(C, align(4096))]
 pub struct Window {
-    pub(super) link: *mut Window,
+    /// The next window of a list.
+    pub(super) link: Option<NonNull<Window>>,
     /// Also read by threads that do not own the sheaf.
     capacity: AtomicU16,
     cache: u16,
@@ -56,7 +57,7 @@ pub const CAPACITY_OFFSET: usize = core::mem::offset_of!(Window, capacity);
 impl Window {
     const fn none() -> Window {
         Window {
-            link: core::ptr::null_mut(),
+            link: None,
             capacity: AtomicU16::new(0),
             cache: 0,
             len: 0,

@@ -5,9 +5,9 @@ use core::ptr::NonNull;
 use crate::percpu::sheaf::{Sheaf, Window};
 
 /// A list of sheaves that no thread owns, such as a barn's.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct SheafList {
-    head: *mut Window,
+    head: Option<NonNull<Window>>,
     len: usize,
 }
 
@@ -17,10 +17,7 @@ unsafe impl Send for SheafList {}
 impl SheafList {
     /// An empty list.
     pub const fn new() -> Self {
-        Self {
-            head: core::ptr::null_mut(),
-            len: 0,
-        }
+        Self { head: None, len: 0 }
     }
 
     /// Sheaves in the list.
@@ -35,16 +32,16 @@ impl SheafList {
 
     /// Adds a sheaf.
     pub fn push(&mut self, sheaf: Sheaf) {
-        let window = sheaf.keep().as_ptr();
+        let window = sheaf.keep();
         // SAFETY: the caller gave us the sheaf.
-        unsafe { (*window).link = self.head };
-        self.head = window;
+        unsafe { (*window.as_ptr()).link = self.head };
+        self.head = Some(window);
         self.len += 1;
     }
 
     /// Removes the newest sheaf.
     pub fn pop(&mut self) -> Option<Sheaf> {
-        let window = NonNull::new(self.head)?;
+        let window = self.head?;
         // SAFETY: the list owns its windows, and got them from `keep`.
         unsafe {
             let sheaf = Sheaf::from_window(window);
@@ -73,19 +70,13 @@ impl SheafList {
     /// Calls `visit` with the objects of each sheaf.
     pub fn for_each(&self, mut visit: impl FnMut(&[*mut u8])) {
         let mut at = self.head;
-        while let Some(window) = NonNull::new(at) {
+        while let Some(window) = at {
             // SAFETY: as in `pop`.
             unsafe {
                 visit(Sheaf::from_window(window).objects());
                 at = window.as_ref().link;
             }
         }
-    }
-}
-
-impl Default for SheafList {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

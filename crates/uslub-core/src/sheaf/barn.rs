@@ -269,10 +269,8 @@ impl<P: Platform> Barn<P> {
         let mut sheaf = Some(sheaf);
         self.with(spin, |lists| {
             let list = list(lists);
-            if list.len() < limit
-                && let Some(sheaf) = sheaf.take()
-            {
-                list.push(sheaf);
+            if list.len() < limit {
+                sheaf.take().into_iter().for_each(|sheaf| list.push(sheaf));
             }
         });
         sheaf.map_or(Ok(()), Err)
@@ -282,12 +280,8 @@ impl<P: Platform> Barn<P> {
     /// beyond two. The extra capacity falls by as much.
     pub fn take_surplus(&self) -> SheafList {
         let work = |lists: &mut Lists| {
-            let mut surplus = SheafList::new();
-            for _ in 0..lists.low.min(lists.full.len()).div_ceil(2) {
-                if let Some(sheaf) = lists.full.pop() {
-                    surplus.push(sheaf);
-                }
-            }
+            let unused = lists.low.min(lists.full.len());
+            let mut surplus = lists.full.split(unused.div_ceil(2));
             let more = self.more().saturating_sub(surplus.len());
             // Relaxed, both: hints.
             self.more.store(more as u32, Relaxed);

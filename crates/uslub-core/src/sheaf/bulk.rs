@@ -84,7 +84,7 @@ impl<P: Platform> Allocator<P> {
     /// Objects that fit into this CPU's sheaves; may be stale. An absent sheaf counts as an empty
     /// one.
     pub(crate) fn room_of_own(&self, cache: &KmemCache<P>) -> usize {
-        let room = |slot| match self.state_of(slot) {
+        let room = |slot| match SlotState::of(self.peek(slot)) {
             SlotState::Absent | SlotState::Bootstrap | SlotState::Stopped => cache.capacity,
             SlotState::Busy => 0,
             SlotState::Sheaf(top) => top.room(),
@@ -94,7 +94,7 @@ impl<P: Platform> Allocator<P> {
 
     /// `of` this CPU's main sheaf (objects or room); may be stale; 0 without one.
     fn in_main(&self, cache: &KmemCache<P>, of: impl Fn(Top) -> usize) -> usize {
-        match self.state_of(cache.id.main()) {
+        match SlotState::of(self.peek(cache.id.main())) {
             SlotState::Sheaf(top) => of(top),
             _ => 0,
         }
@@ -127,7 +127,7 @@ impl<P: Platform> Allocator<P> {
             filled += sheaf.pop_into(&mut out[filled..]);
             if !sheaf.is_empty() {
                 self.install_filled(cache, sheaf, gfp);
-            } else if self.state_of(cache.id.main()) == SlotState::Bootstrap {
+            } else if self.peek(cache.id.main()) == sheaf::bootstrap() {
                 // A bulk like this one, freed, finds room at once.
                 self.install_with_room(cache, self.adjust_capacity(cache, sheaf), gfp);
             } else {

@@ -95,12 +95,18 @@ impl<P: Platform> Allocator<P> {
                 continue;
             };
             if self.platform.slots_are_locked() {
-                self.take_sheaves(region, which, slots, take_locked, taken);
+                let take = |slot, nothing| take_locked(region, slot, nothing);
+                self.take_sheaves(which, slots, take, taken);
             } else if let Some(region) = self.table.stop(&self.platform, cpu) {
-                self.take_sheaves(region, which, slots, take_stopped, taken);
+                let take = |slot, nothing| take_stopped(region, slot, nothing);
+                self.take_sheaves(which, slots, take, taken);
                 self.table.resume(cpu);
             } else {
-                self.take_own_sheaves(which, slots, taken);
+                if self.platform.percpu_usable() {
+                    let detach = |slot, nothing| self.detach(slot, self.peek(slot), nothing);
+                    let take = |slot, nothing| detach(slot, nothing).map_or(0, Sheaf::into_top);
+                    self.take_sheaves(which, slots, take, taken);
+                }
                 break;
             }
         }
@@ -121,44 +127,24 @@ impl<P: Platform> Allocator<P> {
         used
     }
 
+    /// Detaches the sheaves of some slots. `take` gets a slot and the word to leave there; it
+    /// returns the word that it took.
     fn take_sheaves(
         &self,
-        region: &Region,
         which: &CacheFilter<'_, P>,
         slots: &[SlotSelector],
-        take: fn(&Region, Slot, usize) -> usize,
+        take: impl Fn(Slot, usize) -> usize,
         taken: &mut SheafList,
     ) {
         self.each_cache(which, |cache| {
             for (slot, nothing) in slots.iter().map(|slot| slot(cache.id)) {
-                let word = take(region, slot, nothing);
+                let word = take(slot, nothing);
                 if let SlotState::Sheaf(_) = SlotState::of(word) {
                     // Relaxed: under the drain lock; a thread that waits for the count has held it
                     // after us.
                     cache.flushes_in_flight.fetch_add(1, Relaxed);
                     // SAFETY: just taken out of its slot.
                     taken.push(unsafe { Sheaf::from_top(word) });
-                }
-            }
-        });
-    }
-
-    /// Detaches the sheaves of this thread's CPU, if no CPU can be stopped.
-    fn take_own_sheaves(
-        &self,
-        which: &CacheFilter<'_, P>,
-        slots: &[SlotSelector],
-        taken: &mut SheafList,
-    ) {
-        if !self.platform.percpu_usable() {
-            return;
-        }
-        self.each_cache(which, |cache| {
-            for (slot, nothing) in slots.iter().map(|slot| slot(cache.id)) {
-                if let Some(sheaf) = self.detach(slot, self.peek(slot), nothing) {
-                    // Relaxed: under the drain lock, as in `take_sheaves`.
-                    cache.flushes_in_flight.fetch_add(1, Relaxed);
-                    taken.push(sheaf);
                 }
             }
         });

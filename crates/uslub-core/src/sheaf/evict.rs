@@ -65,14 +65,13 @@ impl<P: Platform> Allocator<P> {
         gfp: Gfp,
     ) -> Sheaf {
         self.flush_whole_slabs(cache, &mut sheaf, gone, gfp);
-        if sheaf.is_empty() {
-            return self.adjust_capacity(cache, sheaf);
-        }
-        if cache.keeps_its_freelist() {
-            self.flush_sheaf_but_keep(cache, &mut sheaf, gone, gfp);
-            return self.adjust_capacity(cache, sheaf);
-        }
-        let Some(newer) = self.detach_local(cache, Top::is_full) else {
+        let alone = sheaf.is_empty() || cache.keeps_its_freelist();
+        let newer = if alone {
+            None
+        } else {
+            self.detach_local(cache, Top::is_full)
+        };
+        let Some(newer) = newer else {
             self.flush_sheaf_but_keep(cache, &mut sheaf, gone, gfp);
             return self.adjust_capacity(cache, sheaf);
         };
@@ -133,8 +132,8 @@ impl<P: Platform> Allocator<P> {
     pub(crate) fn evict_among(
         &self,
         cache: &KmemCache<P>,
-        older: Sheaf,
-        newer: Sheaf,
+        mut older: Sheaf,
+        mut newer: Sheaf,
         objects: &[*mut u8],
         all: &mut Scratch,
         gone: &mut SlabList,
@@ -167,50 +166,49 @@ impl<P: Platform> Allocator<P> {
             // No room left: whole slabs went; without any, the older half is flushed.
             held = left;
             if left == all.len() {
-                let half = left / 2;
-                self.count(cache, StatItem::SheafFlush, half);
-                self.push_to_slabs(cache, &mut all[..half], gone, gfp);
-                all.copy_within(half.., 0);
-                (held, passed) = (left - half, passed - half);
+                held = self.flush_half(cache, all, gone, gfp);
+                passed -= left - held;
             }
         };
-        let rest = &mut all[..left];
-        let (older, newer) =
-            self.keep_newest(cache, (older, newer), rest, left < passed, gone, gfp);
-        let flushed = (passed - objects.len()).saturating_sub(older.len() + newer.len());
+        older.truncate(0);
+        newer.truncate(0);
+        older = self.adjust_capacity(cache, older);
+        newer = self.adjust_capacity(cache, newer);
+        let (whole, capacity) = (left < passed, older.capacity() + newer.capacity());
+        let first = eviction_count(&all[..left], whole, capacity, cache.geometry.bytes());
+        self.push_to_slabs(cache, &mut all[..first], gone, gfp);
+        let kept = &all[first..left];
+        let flushed = (passed - objects.len()).saturating_sub(kept.len());
         self.count(cache, StatItem::SheafFlush, flushed);
+        refill_pair(&mut older, &mut newer, kept);
         (older, newer)
     }
 
-    /// Refills two sheaves with copies of their objects and others, in order of arrival; flushes the
-    /// oldest. `whole`: whether whole slabs were freed.
+    /// Flushes the older half of an array; returns the length of the rest, now at its start.
     #[inline(always)]
-    fn keep_newest(
+    fn flush_half(
         &self,
         cache: &KmemCache<P>,
-        (mut older, mut newer): (Sheaf, Sheaf),
         objects: &mut [*mut u8],
-        whole: bool,
         gone: &mut SlabList,
         gfp: Gfp,
-    ) -> (Sheaf, Sheaf) {
-        older.truncate(0);
-        newer.truncate(0);
-        (older, newer) = (
-            self.adjust_capacity(cache, older),
-            self.adjust_capacity(cache, newer),
-        );
-        let capacity = older.capacity() + newer.capacity();
-        let first = eviction_count(objects, whole, capacity, cache.geometry.bytes());
-        self.push_to_slabs(cache, &mut objects[..first], gone, gfp);
-        let mut kept = &objects[first..];
-        if kept.len() >= newer.capacity() {
-            kept = &kept[older.extend_from(kept)..];
-        }
-        let placed = newer.extend_from(kept);
-        debug_assert_eq!(placed, kept.len());
-        (older, newer)
+    ) -> usize {
+        let half = objects.len() / 2;
+        self.count(cache, StatItem::SheafFlush, half);
+        self.push_to_slabs(cache, &mut objects[..half], gone, gfp);
+        objects.copy_within(half.., 0);
+        objects.len() - half
     }
+}
+
+/// Puts objects into two empty sheaves, in order of arrival; only the older one may become full.
+#[inline(always)]
+fn refill_pair(older: &mut Sheaf, newer: &mut Sheaf, mut objects: &[*mut u8]) {
+    if objects.len() >= newer.capacity() {
+        objects = &objects[older.extend_from(objects)..];
+    }
+    let placed = newer.extend_from(objects);
+    debug_assert_eq!(placed, objects.len());
 }
 
 /// As [`may_have_whole`], for two sheaves and an array. A function of its own to save stack.

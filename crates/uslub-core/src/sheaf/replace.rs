@@ -46,12 +46,6 @@ impl<P: Platform> Allocator<P> {
         self.table.here(self.platform.cpu()).peek(slot)
     }
 
-    /// Peeks at the state of this CPU's slot.
-    #[inline]
-    pub(crate) fn state_of(&self, slot: Slot) -> SlotState {
-        SlotState::of(self.peek(slot))
-    }
-
     /// Peeks at a slot after an operation on it has failed. `None` if no thread may use the slot;
     /// 0, for another try, if the CPU lacked a region and now has one.
     pub(crate) fn peek_after_miss(&self, slot: Slot, gfp: Gfp) -> Option<usize> {
@@ -236,7 +230,7 @@ impl<P: Platform> Allocator<P> {
             return None;
         }
         let mut sheaf = empty
-            .or_else(|| self.detach_main(cache, main))
+            .or_else(|| self.detach(cache.id.main(), main, sheaf::bootstrap()))
             .or_else(|| self.empty_sheaf(cache, gfp))?;
         sheaf = self.adjust_capacity(cache, sheaf);
         if sheaf.is_full() {
@@ -263,11 +257,6 @@ impl<P: Platform> Allocator<P> {
             return None;
         }
         Some(sheaf)
-    }
-
-    /// Detaches the main sheaf, if the slot's word is still `main`.
-    pub(crate) fn detach_main(&self, cache: &KmemCache<P>, main: usize) -> Option<Sheaf> {
-        self.detach(cache.id.main(), main, sheaf::bootstrap())
     }
 
     /// Detaches the spare sheaf, if the slot's word is still `spare`.
