@@ -194,9 +194,7 @@ impl<P: Platform> Allocator<P> {
             self.try_while_draining(|| {
                 self.take_slots_draining(&idle, &which, &MAIN_AND_SPARE, &mut taken);
             });
-            while let Some(sheaf) = taken.pop() {
-                self.flush_taken(sheaf);
-            }
+            self.flush_taken(taken);
             at = id.index() + 1;
         }
     }

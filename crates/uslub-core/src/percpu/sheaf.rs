@@ -209,7 +209,8 @@ impl Sheaf {
     /// Objects that the sheaf can hold.
     #[inline]
     pub fn capacity(&self) -> usize {
-        capacity_at(self.window.as_ptr() as usize)
+        // SAFETY: we own the window. Relaxed: this thread owns the sheaf.
+        unsafe { (*self.window.as_ptr()).capacity.load(Relaxed) as usize }
     }
 
     /// Index of the cache that the sheaf serves.

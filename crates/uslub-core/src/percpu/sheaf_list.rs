@@ -62,11 +62,6 @@ impl SheafList {
         newest
     }
 
-    /// Removes all sheaves.
-    pub fn take(&mut self) -> SheafList {
-        core::mem::take(self)
-    }
-
     /// Calls `visit` with the objects of each sheaf.
     pub fn for_each(&self, mut visit: impl FnMut(&[*mut u8])) {
         let mut at = self.head;

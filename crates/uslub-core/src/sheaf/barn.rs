@@ -14,6 +14,7 @@
 //!
 //! [`take_surplus`](Barn::take_surplus) removes the surplus. Callers: `barn_access` and `drain`.
 
+use core::mem::take;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::percpu::sheaf::Sheaf;
@@ -302,8 +303,10 @@ impl<P: Platform> Barn<P> {
         // Relaxed, both: hints.
         self.more.store(0, Relaxed);
         self.refused.store(false, Relaxed);
-        self.with(true, |lists| (lists.full.take(), lists.empty.take()))
-            .unwrap_or_default()
+        self.with(true, |lists| {
+            (take(&mut lists.full), take(&mut lists.empty))
+        })
+        .unwrap_or_default()
     }
 
     /// Calls `visit` with the objects of each full sheaf.

@@ -50,9 +50,7 @@ impl<P: Platform> Allocator<P> {
         let mut taken = SheafList::new();
         let used = |region: &Region| take == DrainScope::All || self.is_used(region, which);
         self.take_slots(&used, which, &MAIN_AND_SPARE, &mut taken);
-        while let Some(sheaf) = taken.pop() {
-            self.flush_taken(sheaf);
-        }
+        self.flush_taken(taken);
     }
 
     /// As [`flush_cpus`](Self::flush_cpus), for CPUs that have objects; does nothing if another
@@ -64,9 +62,7 @@ impl<P: Platform> Allocator<P> {
         self.try_while_draining(|| {
             self.take_slots_draining(&used, which, &MAIN_AND_SPARE, &mut taken);
         });
-        while let Some(sheaf) = taken.pop() {
-            self.flush_taken(sheaf);
-        }
+        self.flush_taken(taken);
     }
 
     /// Detaches the sheaves of some slots of all CPUs whose regions `used` accepts.
@@ -150,16 +146,18 @@ impl<P: Platform> Allocator<P> {
         });
     }
 
-    /// Flushes and frees a detached sheaf.
+    /// Flushes and frees detached sheaves.
     #[inline(never)]
-    pub(crate) fn flush_taken(&self, mut sheaf: Sheaf) {
-        match self.cache(CacheId::from_index(sheaf.cache())) {
-            Some(cache) => {
-                self.flush_sheaf(cache, &mut sheaf, Gfp::KERNEL);
-                self.free_sheaf(cache, sheaf, Gfp::KERNEL);
-                self.finish_flush(cache);
+    pub(crate) fn flush_taken(&self, mut taken: SheafList) {
+        while let Some(mut sheaf) = taken.pop() {
+            match self.cache(CacheId::from_index(sheaf.cache())) {
+                Some(cache) => {
+                    self.flush_sheaf(cache, &mut sheaf, Gfp::KERNEL);
+                    self.free_sheaf(cache, sheaf, Gfp::KERNEL);
+                    self.finish_flush(cache);
+                }
+                None => debug_assert!(false, "a sheaf of no cache"),
             }
-            None => debug_assert!(false, "a sheaf of no cache"),
         }
     }
 

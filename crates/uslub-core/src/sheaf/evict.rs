@@ -227,18 +227,13 @@ fn may_have_whole_in<P: Platform>(
     )
 }
 
-/// Objects that stay in sheaves of `capacity` when room is made, at most.
-fn retained_limit(capacity: usize) -> usize {
-    capacity * 3 / 4
-}
-
 /// How many of an array's first objects to evict, so that sheaves of `capacity` have a quarter free
 /// again. Objects of one slab of `bytes` bytes stay together: all of them go, or all wait for
 /// objects that may follow. If whole slabs were freed (`whole`), only the last slab's objects wait:
 /// the next slab then begins where a sheaf does.
 #[inline(never)]
 fn eviction_count(objects: &[*mut u8], whole: bool, capacity: usize, bytes: usize) -> usize {
-    let (len, most) = (objects.len(), retained_limit(capacity));
+    let (len, most) = (objects.len(), capacity * 3 / 4);
     let Some(&last) = objects.last() else {
         return 0;
     };
