@@ -136,6 +136,14 @@ impl Sheaf {
         Self { window, len: 0 }
     }
 
+    /// An empty sheaf in a window of its own.
+    #[cfg(test)]
+    pub(super) fn leaked(capacity: usize) -> Self {
+        let window = NonNull::from(std::boxed::Box::leak(Window::none().into()));
+        // SAFETY: leaked, so valid until the program ends, and ours.
+        unsafe { Self::new(window, capacity, 1) }
+    }
+
     /// The sheaf of a top that was taken out of a slot.
     ///
     /// # Safety
@@ -332,21 +340,14 @@ impl Sheaf {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
     use crate::percpu::slot::Top;
-    use std::boxed::Box;
-
-    pub(in crate::percpu) fn sheaf(capacity: usize) -> Sheaf {
-        let window = NonNull::from(Box::leak(Box::new(Window::none())));
-        // SAFETY: leaked, so valid until the program ends, and ours.
-        unsafe { Sheaf::new(window, capacity, 1) }
-    }
 
     #[test]
     fn a_sheaf_gives_back_what_it_got_newest_first() {
         for capacity in [1, 4, 12, 28, 60, MAX_CAPACITY] {
-            let mut s = sheaf(capacity);
+            let mut s = Sheaf::leaked(capacity);
             for i in 1..=capacity {
                 assert!(!s.is_full());
                 s.push((i * 16) as *mut u8);
@@ -361,7 +362,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_glance_at_a_top_whose_window_is_another_sheaf_s_by_now_is_no_more_than_wrong() {
-        let window = sheaf(60).window;
+        let window = Sheaf::leaked(60).window;
         // SAFETY: ours.
         let tops = [1, 60].map(|capacity| unsafe { Sheaf::new(window, capacity, 1) }.into_top());
         for capacity in [1, 4, 28, 60, MAX_CAPACITY] {
@@ -376,7 +377,7 @@ pub(super) mod tests {
     #[test]
     fn a_top_tells_empty_and_full_and_leads_back_to_the_sheaf() {
         for capacity in [1, 28, MAX_CAPACITY] {
-            let mut s = sheaf(capacity);
+            let mut s = Sheaf::leaked(capacity);
             for len in 0..=capacity {
                 assert_eq!(s.len(), len);
                 let top = s.into_top();
@@ -397,7 +398,7 @@ pub(super) mod tests {
     fn a_sheaf_that_is_widened_keeps_its_objects_and_ends_in_a_null() {
         for (old, new) in [(1, 2), (28, 60), (60, 61), (124, MAX_CAPACITY), (7, 7)] {
             for len in 0..=old {
-                let mut s = sheaf(old);
+                let mut s = Sheaf::leaked(old);
                 (1..=len).for_each(|i| s.push((i * 16) as *mut u8));
                 s.widen(new);
                 (len + 1..=new).for_each(|i| s.push((i * 16) as *mut u8));

@@ -78,13 +78,12 @@ impl SheafList {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::percpu::sheaf::tests::sheaf;
 
     #[test]
     fn a_list_keeps_its_sheaves_whole() {
         let mut list = SheafList::new();
         for n in 0..5 {
-            let mut s = sheaf(12);
+            let mut s = Sheaf::leaked(12);
             for i in 0..n {
                 s.push((8 * (i + 1)) as *mut u8);
             }

@@ -107,11 +107,11 @@ impl Top {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::percpu::sheaf::tests::sheaf;
+    use crate::percpu::sheaf::Sheaf;
 
     #[test]
     fn each_word_stands_for_its_state() {
-        let top = sheaf(4).into_top();
+        let top = Sheaf::leaked(4).into_top();
         for (word, state, takes_sheaf) in [
             (0, SlotState::Absent, false),
             (bootstrap(), SlotState::Bootstrap, true),

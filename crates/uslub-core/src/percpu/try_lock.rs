@@ -18,12 +18,8 @@ fn change(region: &Region, slot: Slot, work: impl FnOnce(usize) -> usize) -> boo
     // Relaxed: confirmed by the compare-and-swap. Acquire: see the sheaf's words as the last holder
     // released them.
     let top = word.load(Relaxed);
-    let locked = top | LOCKED;
-    if top == locked
-        || word
-            .compare_exchange(top, locked, Acquire, Relaxed)
-            .is_err()
-    {
+    let lock = || word.compare_exchange(top, top | LOCKED, Acquire, Relaxed);
+    if top & LOCKED != 0 || lock().is_err() {
         return false;
     }
     let new = work(top);

@@ -71,13 +71,9 @@ impl<P: Platform> Allocator<P> {
     /// without detaching it; returns how many, 0 if the sheaf changed meanwhile.
     fn put_into_main(&self, cache: &KmemCache<P>, objects: &[*mut u8]) -> usize {
         let n = self.in_main(cache, Top::room).min(objects.len());
-        let objects = &objects[..n];
+        let (main, objects) = (cache.id.main(), &objects[..n]);
         // SAFETY: our table; the caller frees the objects.
-        let done = n > 0
-            && unsafe {
-                self.platform
-                    .push_many(&self.table, cache.id.main(), objects)
-            };
+        let done = n > 0 && unsafe { self.platform.push_many(&self.table, main, objects) };
         if done { n } else { 0 }
     }
 

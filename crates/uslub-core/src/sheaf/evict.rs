@@ -220,11 +220,8 @@ fn may_have_whole_in<P: Platform>(
     objects: &[*mut u8],
 ) -> bool {
     let parts = [older.objects(), newer.objects(), objects];
-    may_have_whole(
-        &parts,
-        cache.geometry.objects as usize,
-        cache.geometry.bytes(),
-    )
+    let slab = &cache.geometry;
+    may_have_whole(&parts, slab.objects as usize, slab.bytes())
 }
 
 /// How many of an array's first objects to evict, so that sheaves of `capacity` have a quarter free

@@ -215,19 +215,14 @@ impl<P: Platform> Allocator<P> {
             }
             empty = Some(sheaf);
         }
-        if let Some(full) = self.barn_get_full(cache, &mut empty, gfp) {
+        let full = self.barn_get_full(cache, &mut empty, gfp);
+        // `refill_needs_blocking=1`: a caller that may not ask the system takes single objects from
+        // slabs.
+        if full.is_some() || (cache.tuning.refill_needs_blocking == 1 && !gfp.may_map()) {
             if let Some(empty) = empty {
                 self.install_empty(cache, empty, gfp);
             }
-            return Some(full);
-        }
-        if cache.tuning.refill_needs_blocking == 1 && !gfp.may_map() {
-            // `refill_needs_blocking=1`: a caller that may not ask the system takes single objects
-            // from slabs.
-            if let Some(empty) = empty {
-                self.install_empty(cache, empty, gfp);
-            }
-            return None;
+            return full;
         }
         let mut sheaf = empty
             .or_else(|| self.detach(cache.id.main(), main, sheaf::bootstrap()))

@@ -36,10 +36,6 @@ impl Spill {
     pub(crate) fn into_sheaf(self) -> Option<Sheaf> {
         self.0
     }
-
-    fn len_and_capacity(&self) -> Option<(usize, usize)> {
-        self.0.as_ref().map(|sheaf| (sheaf.len(), sheaf.capacity()))
-    }
 }
 
 impl<P: Platform> Overflow<P> for Spill {
@@ -47,8 +43,7 @@ impl<P: Platform> Overflow<P> for Spill {
         if self.0.is_none() {
             self.0 = allocator.sheaf_for_spill(cache, n);
         }
-        self.len_and_capacity()
-            .is_some_and(|(len, capacity)| capacity - len >= n)
+        (self.0.as_ref()).is_some_and(|sheaf| sheaf.capacity() - sheaf.len() >= n)
     }
 
     fn places(&mut self, n: usize) -> &mut [*mut u8] {
