@@ -290,8 +290,8 @@ impl Table {
         }
     }
 
-    /// Keeps all threads off a CPU's region and gives it to the caller alone. `None` if the CPU has
-    /// no region or the platform refuses a fence. One stopper at a time.
+    /// Stops a CPU, and gives its region to the caller alone. `None` if it has no region or the
+    /// platform refuses a fence. One stopper at a time.
     pub fn stop<P: Platform>(&self, platform: &P, cpu: usize) -> Option<&Region> {
         let (region, stopped) = (self.region(cpu)?, self.stopped());
         // AcqRel: the fence then orders the swap against sequences on other CPUs.

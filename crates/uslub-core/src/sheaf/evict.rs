@@ -125,8 +125,7 @@ impl<P: Platform> Allocator<P> {
         (newer, older, objects.len())
     }
 
-    /// As `evict`, with room for [`TOGETHER`] objects. The newer sheaf is then the one with
-    /// room.
+    /// As `evict`, with room for [`TOGETHER`] objects. The newer sheaf is then the one with room.
     #[inline(never)]
     #[expect(clippy::too_many_arguments, reason = "a record of them takes stack")]
     pub(crate) fn evict_among(
