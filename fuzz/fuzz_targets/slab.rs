@@ -17,7 +17,9 @@ use uslub_core::Gfp;
 use uslub_core::args::CacheArgs;
 use uslub_core::percpu::try_lock;
 use uslub_core::percpu::{CacheId, Region};
-use uslub_core::percpu::sheaf::{self, MAX_CAPACITY, SHEAF_BYTES, Sheaf, SheafList, Window};
+use uslub_core::percpu::sheaf::{self, MAX_CAPACITY, SHEAF_BYTES, Sheaf, Window};
+use uslub_core::percpu::sheaf_list::SheafList;
+use uslub_core::percpu::slot::SlotState;
 use uslub_core::tunables::Tuning;
 use uslub_fuzz::setup;
 use uslub_fuzz::support::pattern::{fill, is_filled};
@@ -205,15 +207,15 @@ fn words(capacities: &[u8], steps: &[Word]) {
                 }
             }
         }
-        let (top, model) = (region.word(slot).load(Relaxed), &known[inside]);
-        assert_eq!(sheaf::top_len(top), model.objects.len());
-        assert_eq!(sheaf::top_capacity(top), model.capacity);
-        assert_eq!(sheaf::top_room(top), model.capacity - model.objects.len());
-        assert_eq!(sheaf::top_is_empty(top), model.objects.is_empty());
-        assert_eq!(
-            sheaf::top_is_full(top),
-            model.objects.len() == model.capacity
-        );
+        let (word, model) = (region.word(slot).load(Relaxed), &known[inside]);
+        let SlotState::Sheaf(top) = SlotState::of(word) else {
+            panic!("the slot has no sheaf");
+        };
+        assert_eq!(top.len(), model.objects.len());
+        assert_eq!(top.capacity(), model.capacity);
+        assert_eq!(top.room(), model.capacity - model.objects.len());
+        assert_eq!(top.is_empty(), model.objects.is_empty());
+        assert_eq!(top.is_full(), model.objects.len() == model.capacity);
     }
 }
 

@@ -18,7 +18,7 @@ use core::fmt::Arguments;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::percpu::{Counter, Region, Slot, Table};
+use crate::percpu::{Counter, Region, Slot, Table, try_lock};
 use crate::sync::atomic::AtomicU32;
 
 /// Bytes of a page, the unit of the page layer. A system page may be longer; see
@@ -76,7 +76,8 @@ pub enum Backing {
 /// Implementors promise two things. Memory from [`map`](Platform::map) and committed memory is
 /// readable, writable and zeroed, and belongs to no other user. The slot operations act on the
 /// slots of the CPU they run on as if they were atomic, also against signal handlers and remote
-/// drains.
+/// drains. Of [`pop`](Platform::pop), `push`, `pop_many`, `push_many` and `compare_exchange`, they
+/// implement all, or none: without an implementation, a slot's [lock bit](try_lock) guards it.
 pub unsafe trait Platform: Sync + 'static {
     /// Bytes of a system page, the unit of [`commit`](Self::commit), [`purge`](Self::purge),
     /// [`map`](Self::map), [`unmap`](Self::unmap) and [`remap`](Self::remap): a power of two from
@@ -259,7 +260,10 @@ pub unsafe trait Platform: Sync + 'static {
     /// # Safety
     ///
     /// `table` must be the allocator's table.
-    unsafe fn pop(&self, table: &Table, slot: Slot) -> *mut u8;
+    unsafe fn pop(&self, table: &Table, slot: Slot) -> *mut u8 {
+        // SAFETY: passed on.
+        unsafe { try_lock::pop(table.here(self.cpu()), slot) }
+    }
 
     /// Pushes `object` onto the sheaf in this CPU's `slot`. False if the sheaf is full or detached,
     /// or if the operation was interrupted.
@@ -267,7 +271,10 @@ pub unsafe trait Platform: Sync + 'static {
     /// # Safety
     ///
     /// As for [`pop`](Platform::pop); `object` must be a free object of the slot's cache.
-    unsafe fn push(&self, table: &Table, slot: Slot, object: *mut u8) -> bool;
+    unsafe fn push(&self, table: &Table, slot: Slot, object: *mut u8) -> bool {
+        // SAFETY: passed on.
+        unsafe { try_lock::push(table.here(self.cpu()), slot, object) }
+    }
 
     /// Pops the newest `out.len()` objects (at least 1) of the sheaf in this CPU's `slot`, all or
     /// none. False if the sheaf has fewer or is detached, or if the operation was interrupted.
@@ -275,7 +282,10 @@ pub unsafe trait Platform: Sync + 'static {
     /// # Safety
     ///
     /// As for [`pop`](Platform::pop).
-    unsafe fn pop_many(&self, table: &Table, slot: Slot, out: &mut [*mut u8]) -> bool;
+    unsafe fn pop_many(&self, table: &Table, slot: Slot, out: &mut [*mut u8]) -> bool {
+        // SAFETY: passed on.
+        unsafe { try_lock::pop_many(table.here(self.cpu()), slot, out) }
+    }
 
     /// Pushes all `objects` (at least 1) onto the sheaf in this CPU's `slot`, or none. False if the
     /// sheaf lacks room or is detached, or if the operation was interrupted.
@@ -283,7 +293,10 @@ pub unsafe trait Platform: Sync + 'static {
     /// # Safety
     ///
     /// As for [`push`](Platform::push).
-    unsafe fn push_many(&self, table: &Table, slot: Slot, objects: &[*mut u8]) -> bool;
+    unsafe fn push_many(&self, table: &Table, slot: Slot, objects: &[*mut u8]) -> bool {
+        // SAFETY: passed on.
+        unsafe { try_lock::push_many(table.here(self.cpu()), slot, objects) }
+    }
 
     /// As [`push_many`](Platform::push_many), if all `objects` lie between the two `bounds`, both
     /// included. False, with nothing done, also if an object lies outside, or if the platform
@@ -310,7 +323,9 @@ pub unsafe trait Platform: Sync + 'static {
     ///
     /// As for [`pop`](Platform::pop). The caller owns the sheaf of `new`, and gets the sheaf of
     /// `old`.
-    unsafe fn compare_exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool;
+    unsafe fn compare_exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool {
+        try_lock::compare_exchange(table.here(self.cpu()), slot, old, new)
+    }
 
     /// Prefetches the cache lines of an array for writing; a hint.
     #[inline]
@@ -366,7 +381,9 @@ pub unsafe trait Platform: Sync + 'static {
     }
 
     /// Whether slots are guarded by their lock bit (true) or by restartable sequences (false).
-    fn slots_are_locked(&self) -> bool;
+    fn slots_are_locked(&self) -> bool {
+        true
+    }
 
     /// Reports misuse that can be survived.
     fn warn(&self, message: Arguments<'_>);

@@ -145,11 +145,9 @@ impl<P: Platform> Allocator<P> {
             return self.enlarge(cache, spare, n, gfp);
         }
         self.count(cache, StatItem::SheafPrefillSlow, 1);
-        if let Some(full) = self.barn_get_full(cache, &mut None, gfp) {
-            return self.enlarge(cache, full, n, gfp);
-        }
-        let empty = self.empty_sheaf(cache, gfp)?;
-        self.enlarge(cache, empty, n, gfp)
+        let full = self.barn_get_full(cache, &mut None, gfp);
+        let sheaf = full.or_else(|| self.empty_sheaf(cache, gfp))?;
+        self.enlarge(cache, sheaf, n, gfp)
     }
 
     /// A sheaf with at least these objects and room for `n`; adaptive sheaves may be too small.
@@ -162,9 +160,7 @@ impl<P: Platform> Allocator<P> {
             return None;
         };
         let (mut small, mut larger) = (sheaf, self.adjust_capacity_for(cache, larger, n));
-        let count = small.len();
-        larger.room()[..count].copy_from_slice(small.objects());
-        larger.grow(count);
+        larger.extend_from(small.objects());
         small.truncate(0);
         self.install_empty(cache, small, gfp);
         Some(larger)
@@ -285,13 +281,12 @@ impl<P: Platform> Allocator<P> {
             }
         };
         self.count(cache, StatItem::FreeFastpath, sheaf.len());
-        let top = sheaf.into_top();
-        if self.has_slots(gfp) && self.compare_exchange_slot(cache.id.spare(), 0, top) {
-            self.count(cache, StatItem::SheafReturnFast, 1);
-            return;
+        if self.has_slots(gfp) {
+            match self.try_install(cache.id.spare(), sheaf) {
+                Ok(()) => return self.count(cache, StatItem::SheafReturnFast, 1),
+                Err(back) => sheaf = back,
+            }
         }
-        // SAFETY: in no slot, so this thread still owns it.
-        sheaf = unsafe { Sheaf::from_top(top) };
         self.count(cache, StatItem::SheafReturnSlow, 1);
         if !sheaf.is_full() && !self.barn_is_full(cache) {
             let room = sheaf.room();

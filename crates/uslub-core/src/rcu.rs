@@ -4,12 +4,6 @@
 //! [`GracePeriod`]. After the grace period the sheaf goes to the barn as it is, or its objects go
 //! to their slabs. So all objects of a sheaf wait for the grace period of the last.
 //!
-//! | word of the rcu slot | meaning |
-//! |---|---|
-//! | a top | this CPU's rcu sheaf |
-//! | bootstrap | no rcu sheaf yet |
-//! | stopped | the CPU is being drained |
-//!
 //! The slabs of a cache with `TYPESAFE_BY_RCU` wait in the same way before their pages are reused.
 //!
 //! Any thread may free; callbacks run on a thread of the grace period without locks of the
@@ -24,7 +18,9 @@ use crate::cache::drain::SlotSelector;
 use crate::gfp::Gfp;
 use crate::grace::{GracePeriod, RcuHead};
 use crate::percpu::CacheId;
-use crate::percpu::sheaf::{self, Sheaf, SheafList};
+use crate::percpu::sheaf::{self, Sheaf};
+use crate::percpu::sheaf_list::SheafList;
+use crate::percpu::slot::{SlotState, Top};
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::policy::RCU_SLOT_TRIES;
@@ -125,33 +121,27 @@ impl<P: Platform> Allocator<P> {
             if unsafe { self.platform.push(&self.table, slot, object) } {
                 return true;
             }
-            let top = self.peek(slot);
-            if top == sheaf::stopped() {
-                if self.region_is_missing() && self.make_region() {
-                    continue;
-                }
+            let Some(word) = self.peek_after_miss(slot, Gfp::KERNEL) else {
                 return false;
-            }
-            if top & 1 != 0 || !sheaf::top_is_full(top) {
+            };
+            if !SlotState::of(word).is_free_or(Top::is_full) {
                 continue;
             }
             let Some(mut sheaf) = self.empty_sheaf(cache, Gfp::KERNEL) else {
                 return false;
             };
             sheaf.push(object);
-            let new = sheaf.into_top();
-            if self.compare_exchange_slot(slot, top, new) {
-                self.count(cache, StatItem::FreeRcuSheaf, 1);
-                if top != sheaf::bootstrap() {
-                    // SAFETY: just taken out of its slot, and no sentinel.
-                    self.submit(unsafe { Sheaf::from_top(top) });
+            match self.replace(slot, word, sheaf) {
+                Ok(full) => {
+                    self.count(cache, StatItem::FreeRcuSheaf, 1);
+                    full.into_iter().for_each(|sheaf| self.submit(sheaf));
+                    return true;
                 }
-                return true;
+                Err(mut sheaf) => {
+                    sheaf.truncate(0);
+                    self.install_empty(cache, sheaf, Gfp::KERNEL);
+                }
             }
-            // SAFETY: in no slot, so this thread still owns it.
-            let mut sheaf = unsafe { Sheaf::from_top(new) };
-            sheaf.truncate(0);
-            self.install_empty(cache, sheaf, Gfp::KERNEL);
         }
         false
     }
@@ -164,6 +154,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Hands a sheaf to the grace period.
+    #[inline(never)]
     fn submit(&self, sheaf: Sheaf) {
         if sheaf.is_empty() {
             return self.give_up_of(sheaf);

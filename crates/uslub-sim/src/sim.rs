@@ -5,8 +5,6 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use uslub_core::percpu::try_lock;
-use uslub_core::percpu::{Region, Slot, Table};
 use uslub_core::platform::Platform;
 
 use crate::memory::{self, Memory};
@@ -42,11 +40,6 @@ impl Sim {
     /// The machine's clock.
     pub fn clock(&self) -> &Clock {
         &self.clock
-    }
-
-    #[inline]
-    fn region<'a>(&self, table: &'a Table) -> &'a Region {
-        table.here(self.cpu())
     }
 }
 
@@ -165,38 +158,8 @@ unsafe impl Platform for Sim {
         self.machine.distance(from, to)
     }
 
-    #[inline]
-    unsafe fn pop(&self, table: &Table, slot: Slot) -> *mut u8 {
-        // SAFETY: the caller's promise.
-        unsafe { try_lock::pop(self.region(table), slot) }
-    }
-
-    #[inline]
-    unsafe fn push(&self, table: &Table, slot: Slot, object: *mut u8) -> bool {
-        // SAFETY: the caller's promise.
-        unsafe { try_lock::push(self.region(table), slot, object) }
-    }
-
-    unsafe fn pop_many(&self, table: &Table, slot: Slot, out: &mut [*mut u8]) -> bool {
-        // SAFETY: the caller's promise.
-        unsafe { try_lock::pop_many(self.region(table), slot, out) }
-    }
-
-    unsafe fn push_many(&self, table: &Table, slot: Slot, objects: &[*mut u8]) -> bool {
-        // SAFETY: the caller's promise.
-        unsafe { try_lock::push_many(self.region(table), slot, objects) }
-    }
-
-    unsafe fn compare_exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool {
-        try_lock::compare_exchange(self.region(table), slot, old, new)
-    }
-
     fn fence(&self) -> bool {
         // A drain takes the slots' lock bits and needs no fence.
-        true
-    }
-
-    fn slots_are_locked(&self) -> bool {
         true
     }
 

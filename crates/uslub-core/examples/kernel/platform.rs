@@ -19,8 +19,6 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-use uslub_core::percpu::try_lock;
-use uslub_core::percpu::{Slot, Table};
 use uslub_core::platform::{PAGE_SIZE, Platform};
 use uslub_core::sync::Lock;
 
@@ -188,37 +186,9 @@ unsafe impl Platform for Kernel {
         0
     }
 
-    unsafe fn pop(&self, table: &Table, slot: Slot) -> *mut u8 {
-        // SAFETY: passed on.
-        unsafe { try_lock::pop(table.here(0), slot) }
-    }
-
-    unsafe fn push(&self, table: &Table, slot: Slot, object: *mut u8) -> bool {
-        // SAFETY: passed on.
-        unsafe { try_lock::push(table.here(0), slot, object) }
-    }
-
-    unsafe fn pop_many(&self, table: &Table, slot: Slot, out: &mut [*mut u8]) -> bool {
-        // SAFETY: passed on.
-        unsafe { try_lock::pop_many(table.here(0), slot, out) }
-    }
-
-    unsafe fn push_many(&self, table: &Table, slot: Slot, objects: &[*mut u8]) -> bool {
-        // SAFETY: passed on.
-        unsafe { try_lock::push_many(table.here(0), slot, objects) }
-    }
-
-    unsafe fn compare_exchange(&self, table: &Table, slot: Slot, old: usize, new: usize) -> bool {
-        try_lock::compare_exchange(table.here(0), slot, old, new)
-    }
-
     /// On one CPU nobody is inside an operation, but for what a handler interrupted; and handlers
     /// never get here.
     fn fence(&self) -> bool {
-        true
-    }
-
-    fn slots_are_locked(&self) -> bool {
         true
     }
 

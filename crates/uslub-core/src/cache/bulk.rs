@@ -25,7 +25,7 @@
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
-use crate::percpu::sheaf;
+use crate::percpu::slot::{SlotState, Top};
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::policy::{BULK_COPY_CHECK_MIN, BULK_REFILL_PART, BULK_WHOLE_SLAB_MIN, RECLAIM_TRIES};
@@ -181,11 +181,7 @@ impl<P: Platform> Allocator<P> {
             return false;
         };
         let node = cache.node(0);
-        let has_none = |slot| {
-            let top = region.peek(slot);
-            // Bit 0 may be a lock.
-            top <= 1 || sheaf::top_is_empty(top)
-        };
+        let has_none = |slot| SlotState::sheaf_in(region.peek(slot)).is_none_or(Top::is_empty);
         has_none(cache.id.main())
             && has_none(cache.id.spare())
             && cache.barn(0).nr_full() == 0

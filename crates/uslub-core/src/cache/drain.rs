@@ -16,7 +16,9 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
-use crate::percpu::sheaf::{self, Sheaf, SheafList};
+use crate::percpu::sheaf::{self, Sheaf};
+use crate::percpu::sheaf_list::SheafList;
+use crate::percpu::slot::{SlotState, Top};
 use crate::percpu::try_lock;
 use crate::percpu::{CacheId, Region, Slot};
 use crate::platform::Platform;
@@ -48,9 +50,7 @@ impl<P: Platform> Allocator<P> {
         let mut taken = SheafList::new();
         let used = |region: &Region| take == DrainScope::All || self.is_used(region, which);
         self.take_slots(&used, which, &MAIN_AND_SPARE, &mut taken);
-        while let Some(sheaf) = taken.pop() {
-            self.flush_taken(sheaf);
-        }
+        self.flush_taken(taken);
     }
 
     /// As [`flush_cpus`](Self::flush_cpus), for CPUs that have objects; does nothing if another
@@ -62,9 +62,7 @@ impl<P: Platform> Allocator<P> {
         self.try_while_draining(|| {
             self.take_slots_draining(&used, which, &MAIN_AND_SPARE, &mut taken);
         });
-        while let Some(sheaf) = taken.pop() {
-            self.flush_taken(sheaf);
-        }
+        self.flush_taken(taken);
     }
 
     /// Detaches the sheaves of some slots of all CPUs whose regions `used` accepts.
@@ -93,12 +91,18 @@ impl<P: Platform> Allocator<P> {
                 continue;
             };
             if self.platform.slots_are_locked() {
-                self.take_sheaves(region, which, slots, take_locked, taken);
+                let take = |slot, nothing| take_locked(region, slot, nothing);
+                self.take_sheaves(which, slots, take, taken);
             } else if let Some(region) = self.table.stop(&self.platform, cpu) {
-                self.take_sheaves(region, which, slots, take_stopped, taken);
+                let take = |slot, nothing| take_stopped(region, slot, nothing);
+                self.take_sheaves(which, slots, take, taken);
                 self.table.resume(cpu);
             } else {
-                self.take_own_sheaves(which, slots, taken);
+                if self.platform.percpu_usable() {
+                    let detach = |slot, nothing| self.detach(slot, self.peek(slot), nothing);
+                    let take = |slot, nothing| detach(slot, nothing).map_or(0, Sheaf::into_top);
+                    self.take_sheaves(which, slots, take, taken);
+                }
                 break;
             }
         }
@@ -112,72 +116,48 @@ impl<P: Platform> Allocator<P> {
     fn is_used(&self, region: &Region, which: &CacheFilter<'_, P>) -> bool {
         let mut used = false;
         self.each_cache(which, |cache| {
-            // Acquire: a peek that also reads the sheaf's capacity.
-            let main = region.word(cache.id.main()).load(Acquire) & !1;
-            let spare = region.word(cache.id.spare()).load(Acquire) & !1;
-            used |= !sheaf::top_is_empty(main) || (spare != 0 && !sheaf::top_is_empty(spare));
+            for slot in [cache.id.main(), cache.id.spare()] {
+                used |= !SlotState::sheaf_in(region.peek(slot)).is_none_or(Top::is_empty);
+            }
         });
         used
     }
 
+    /// Detaches the sheaves of some slots. `take` gets a slot and the word to leave there; it
+    /// returns the word that it took.
     fn take_sheaves(
         &self,
-        region: &Region,
         which: &CacheFilter<'_, P>,
         slots: &[SlotSelector],
-        take: fn(&Region, Slot, usize) -> usize,
+        take: impl Fn(Slot, usize) -> usize,
         taken: &mut SheafList,
     ) {
         self.each_cache(which, |cache| {
             for (slot, nothing) in slots.iter().map(|slot| slot(cache.id)) {
-                let top = take(region, slot, nothing);
-                if top != 0 && !sheaf::is_sentinel(top) {
+                let word = take(slot, nothing);
+                if let SlotState::Sheaf(_) = SlotState::of(word) {
                     // Relaxed: under the drain lock; a thread that waits for the count has held it
                     // after us.
                     cache.flushes_in_flight.fetch_add(1, Relaxed);
-                    // SAFETY: just taken out of its slot, and no sentinel.
-                    taken.push(unsafe { Sheaf::from_top(top) });
+                    // SAFETY: just taken out of its slot.
+                    taken.push(unsafe { Sheaf::from_top(word) });
                 }
             }
         });
     }
 
-    /// Detaches the sheaves of this thread's CPU, if no CPU can be stopped.
-    fn take_own_sheaves(
-        &self,
-        which: &CacheFilter<'_, P>,
-        slots: &[SlotSelector],
-        taken: &mut SheafList,
-    ) {
-        if !self.platform.percpu_usable() {
-            return;
-        }
-        self.each_cache(which, |cache| {
-            for (slot, nothing) in slots.iter().map(|slot| slot(cache.id)) {
-                let top = self.peek(slot);
-                if top != 0
-                    && !sheaf::is_sentinel(top)
-                    && self.compare_exchange_slot(slot, top, nothing)
-                {
-                    // Relaxed: under the drain lock, as in `take_sheaves`.
-                    cache.flushes_in_flight.fetch_add(1, Relaxed);
-                    // SAFETY: just taken out of its slot, and no sentinel.
-                    taken.push(unsafe { Sheaf::from_top(top) });
-                }
-            }
-        });
-    }
-
-    /// Flushes and frees a detached sheaf.
+    /// Flushes and frees detached sheaves.
     #[inline(never)]
-    pub(crate) fn flush_taken(&self, mut sheaf: Sheaf) {
-        match self.cache(CacheId::from_index(sheaf.cache())) {
-            Some(cache) => {
-                self.flush_sheaf(cache, &mut sheaf, Gfp::KERNEL);
-                self.free_sheaf(cache, sheaf, Gfp::KERNEL);
-                self.finish_flush(cache);
+    pub(crate) fn flush_taken(&self, mut taken: SheafList) {
+        while let Some(mut sheaf) = taken.pop() {
+            match self.cache(CacheId::from_index(sheaf.cache())) {
+                Some(cache) => {
+                    self.flush_sheaf(cache, &mut sheaf, Gfp::KERNEL);
+                    self.free_sheaf(cache, sheaf, Gfp::KERNEL);
+                    self.finish_flush(cache);
+                }
+                None => debug_assert!(false, "a sheaf of no cache"),
             }
-            None => debug_assert!(false, "a sheaf of no cache"),
         }
     }
 
@@ -213,9 +193,11 @@ fn take_stopped(region: &Region, slot: Slot, nothing: usize) -> usize {
 fn take_locked(region: &Region, slot: Slot, nothing: usize) -> usize {
     loop {
         // Relaxed: confirmed by the compare-and-swap.
-        let top = region.word(slot).load(Relaxed);
-        if top & 1 == 0 && try_lock::compare_exchange(region, slot, top, nothing) {
-            return top;
+        let word = region.word(slot).load(Relaxed);
+        if SlotState::of(word) != SlotState::Busy
+            && try_lock::compare_exchange(region, slot, word, nothing)
+        {
+            return word;
         }
         atomic::spin_loop();
     }

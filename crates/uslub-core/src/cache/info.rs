@@ -3,13 +3,13 @@
 //! The figures are sums over CPUs and nodes, taken while other threads run: exact only if the
 //! allocator is idle. Any thread may call if it may wait for locks.
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
-use crate::percpu::sheaf;
+use crate::percpu::slot::{SlotState, Top};
 use crate::percpu::stats::StatItem;
-use crate::percpu::{CacheId, Region, Slot};
+use crate::percpu::{CacheId, Region};
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::sheaf::barn::Barn;
 
@@ -143,7 +143,7 @@ impl<P: Platform> Allocator<P> {
     /// Objects in the sheaves of all CPUs and barns, and deferred ones.
     fn cached(&self, cache: &KmemCache<P>) -> usize {
         let mut n = cache.deferred.len();
-        self.for_each_top(cache, |top| n += sheaf::top_len(top));
+        self.for_each_top(cache, |top| n += top.len());
         for barn in cache.barns() {
             barn.for_each_full(|objects| n += objects.len());
         }
@@ -151,14 +151,10 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Calls `visit` with the top of each sheaf in a CPU's slot.
-    pub(crate) fn for_each_top(&self, cache: &KmemCache<P>, mut visit: impl FnMut(usize)) {
+    pub(crate) fn for_each_top(&self, cache: &KmemCache<P>, mut visit: impl FnMut(Top)) {
         for (_, region) in self.table.regions() {
-            for slot in [cache.id.main(), cache.id.spare()] as [Slot; 2] {
-                // Acquire: a peek that also reads the sheaf's capacity. Bit 0 may be a lock.
-                let top = region.word(slot).load(Acquire) & !1;
-                if top != 0 && !sheaf::is_sentinel(top) {
-                    visit(top);
-                }
+            for slot in [cache.id.main(), cache.id.spare()] {
+                SlotState::sheaf_in(region.peek(slot)).map(&mut visit);
             }
         }
     }

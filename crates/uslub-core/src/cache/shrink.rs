@@ -16,7 +16,7 @@ use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::cache::drain::{DrainScope, MAIN_AND_SPARE};
 use crate::gfp::Gfp;
-use crate::percpu::sheaf::{self, SheafList};
+use crate::percpu::sheaf_list::SheafList;
 use crate::percpu::{MAX_CACHES, Region};
 use crate::platform::Platform;
 use crate::policy::{COLD_CHECK_MS, RESERVE_FLOOR_SLABS, SHRINK_SORTED_FREE};
@@ -196,9 +196,7 @@ impl<P: Platform> Allocator<P> {
             self.try_while_draining(|| {
                 self.take_slots_draining(&idle, &which, &MAIN_AND_SPARE, &mut taken);
             });
-            while let Some(sheaf) = taken.pop() {
-                self.flush_taken(sheaf);
-            }
+            self.flush_taken(taken);
             at = id.index() + 1;
         }
     }
@@ -219,7 +217,7 @@ impl<P: Platform> Allocator<P> {
     /// Whether a sheaf of the cache has objects; may be stale.
     pub(crate) fn is_cached(&self, cache: &KmemCache<P>) -> bool {
         let mut cached = cache.barns().any(|barn| barn.nr_full() > 0);
-        self.for_each_top(cache, |top| cached |= !sheaf::top_is_empty(top));
+        self.for_each_top(cache, |top| cached |= !top.is_empty());
         cached
     }
 

@@ -193,7 +193,7 @@ impl<P: Platform> Allocator<P> {
         };
         self.for_each_top(cache, |top| {
             // SAFETY: idle, so the sheaf stays in its slot; it is not freed here.
-            check(unsafe { Sheaf::from_top(top) }.objects(), 1);
+            check(unsafe { Sheaf::from_top(top.word()) }.objects(), 1);
         });
         for barn in cache.barns() {
             barn.for_each_full(|objects| check(objects, 0));
@@ -230,7 +230,7 @@ impl<P: Platform> Allocator<P> {
         let mut times = 0;
         self.for_each_top(cache, |top| {
             // SAFETY: idle, so the sheaf stays in its slot; it is not freed here.
-            times += count(unsafe { Sheaf::from_top(top) }.objects());
+            times += count(unsafe { Sheaf::from_top(top.word()) }.objects());
         });
         times
     }

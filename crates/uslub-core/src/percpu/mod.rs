@@ -6,11 +6,15 @@
 //! | `region` | the words and counters of one CPU |
 //! | `table` | which region each CPU uses; stops CPUs |
 //! | `sheaf` | a window of addresses, and the word that says how full it is |
+//! | `sheaf_list` | lists of sheaves |
+//! | `slot` | the states of a word |
 //! | `try_lock` | word operations under a lock bit, without restartable sequences |
 //! | `stats` | counters of the slow paths |
 
 mod region;
 pub mod sheaf;
+pub mod sheaf_list;
+pub mod slot;
 pub mod stats;
 mod table;
 pub mod try_lock;

@@ -2,13 +2,7 @@
 //!
 //! Each CPU (or concurrency id) that ever ran a slow path owns a [`Region`]. The
 //! [table](crate::percpu::Table), indexed by the CPU, leads to it. For each cache a region has
-//! counters and three words:
-//!
-//! | word | holds |
-//! |---|---|
-//! | main | a sheaf's top, or a sentinel |
-//! | spare | a sheaf's top, 0 for none, or the stopped sentinel |
-//! | rcu | a sheaf's top, or a sentinel; 0 before the first free that waits for a grace period |
+//! counters and three words: main, spare and rcu ([`slot`](crate::percpu::slot) has their states).
 //!
 //! Only the CPU that owns a word changes it, by one store: in a restartable sequence, or under the
 //! word's lock bit on platforms without sequences. To take a sheaf, a thread replaces its top by a

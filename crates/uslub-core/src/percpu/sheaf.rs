@@ -12,16 +12,12 @@
 //! top is null. It is full if the word behind the top begins another window. The window is the top
 //! rounded down. A per-CPU slot holds only a top.
 //!
-//! Two windows without room are sentinels: they stand for an absent sheaf. A sentinel looks empty
-//! to an allocation and full to a free, so the fast paths need no test of their own:
-//!
-//! | top in a slot | meaning |
-//! |---|---|
-//! | [`bootstrap`] | this CPU has no sheaf yet, or a thread has taken it |
-//! | [`stopped`] | the CPU's region is being drained: no thread may change it |
+//! Two windows without room are sentinels: in a slot they say why there is no sheaf
+//! ([`slot`](crate::percpu::slot)). A sentinel looks empty to an allocation and full to a free, so
+//! the fast paths need no test of their own.
 //!
 //! Ownership: the thread that takes a top out of a slot owns the sheaf, as a [`Sheaf`]. Sheaves
-//! that no thread owns are in a slot or in a [`SheafList`].
+//! that no thread owns are in a slot or in a [`SheafList`](crate::percpu::sheaf_list::SheafList).
 
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU16;
@@ -41,7 +37,8 @@ const HEAD_WORDS: usize = 5;
 /// The memory of a sheaf; the module describes the layout.
 #[repr(C, align(4096))]
 pub struct Window {
-    link: *mut Window,
+    /// The next window of a list.
+    pub(super) link: Option<NonNull<Window>>,
     /// Also read by threads that do not own the sheaf.
     capacity: AtomicU16,
     cache: u16,
@@ -60,7 +57,7 @@ pub const CAPACITY_OFFSET: usize = core::mem::offset_of!(Window, capacity);
 impl Window {
     const fn none() -> Window {
         Window {
-            link: core::ptr::null_mut(),
+            link: None,
             capacity: AtomicU16::new(0),
             cache: 0,
             len: 0,
@@ -80,7 +77,7 @@ unsafe impl Sync for Sentinels {}
 
 static SENTINELS: Sentinels = Sentinels([Window::none(), Window::none()]);
 
-const LAST: usize = SHEAF_BYTES - 8;
+pub(super) const LAST: usize = SHEAF_BYTES - 8;
 
 /// The top that stands for "no sheaf here".
 #[inline]
@@ -100,38 +97,14 @@ pub fn is_sentinel(top: usize) -> bool {
     top == bootstrap() || top == stopped()
 }
 
-/// Whether the sheaf with this top has no room.
+/// Capacity of the sheaf with this top, in objects; 0 for a sentinel.
 #[inline]
-pub fn top_is_full(top: usize) -> bool {
-    (top + 8).is_multiple_of(SHEAF_BYTES)
-}
-
-/// Objects that still fit into the sheaf with this top; 0 for a sentinel.
-#[inline]
-pub fn top_room(top: usize) -> usize {
-    (LAST - top % SHEAF_BYTES) / 8
-}
-
-/// Objects in the sheaf with this top. Racy: another thread may own the sheaf.
-#[inline]
-pub fn top_len(top: usize) -> usize {
-    (top % SHEAF_BYTES + 8 * top_capacity(top)).saturating_sub(LAST) / 8
-}
-
-/// Objects that the sheaf with this top can hold. Racy: another thread may own the sheaf.
-#[inline]
-pub fn top_capacity(top: usize) -> usize {
+pub(super) fn capacity_at(top: usize) -> usize {
     let window = (top & !(SHEAF_BYTES - 1)) as *const Window;
     // SAFETY: windows are never unmapped, and a capacity is set before the window is published.
     let capacity = unsafe { &(*window).capacity };
     // Relaxed: a peek, or the owner's own store.
     usize::from(capacity.load(Relaxed))
-}
-
-/// Whether the sheaf with this top has no object. Racy: another thread may own the sheaf.
-#[inline]
-pub fn top_is_empty(top: usize) -> bool {
-    top_len(top) == 0
 }
 
 /// A sheaf that the holder owns: no other thread accesses its objects.
@@ -163,6 +136,14 @@ impl Sheaf {
         Self { window, len: 0 }
     }
 
+    /// An empty sheaf in a window of its own.
+    #[cfg(test)]
+    pub(super) fn leaked(capacity: usize) -> Self {
+        let window = NonNull::from(std::boxed::Box::leak(Window::none().into()));
+        // SAFETY: leaked, so valid until the program ends, and ours.
+        unsafe { Self::new(window, capacity, 1) }
+    }
+
     /// The sheaf of a top that was taken out of a slot.
     ///
     /// # Safety
@@ -171,15 +152,10 @@ impl Sheaf {
     pub unsafe fn from_top(top: usize) -> Self {
         debug_assert!(!is_sentinel(top) && top.is_multiple_of(8));
         let address = top & !(SHEAF_BYTES - 1);
-        // SAFETY: the caller owns the sheaf; a window is never at address 0.
-        let (window, capacity) = unsafe {
-            let window = NonNull::new_unchecked(address as *mut Window);
-            // Relaxed: this thread owns the sheaf.
-            (window, (*window.as_ptr()).capacity.load(Relaxed) as usize)
-        };
-        let empty = address + LAST - 8 * capacity;
+        let empty = address + LAST - 8 * capacity_at(top);
         Self {
-            window,
+            // SAFETY: a window is never at address 0.
+            window: unsafe { NonNull::new_unchecked(address as *mut Window) },
             len: (top - empty) / 8,
         }
     }
@@ -241,10 +217,8 @@ impl Sheaf {
     /// Objects that the sheaf can hold.
     #[inline]
     pub fn capacity(&self) -> usize {
-        // SAFETY: we own the window.
-        let capacity = unsafe { &(*self.window.as_ptr()).capacity };
-        // Relaxed: this thread owns the sheaf.
-        capacity.load(Relaxed) as usize
+        // SAFETY: we own the window. Relaxed: this thread owns the sheaf.
+        unsafe { (*self.window.as_ptr()).capacity.load(Relaxed) as usize }
     }
 
     /// Index of the cache that the sheaf serves.
@@ -365,117 +339,15 @@ impl Sheaf {
     }
 }
 
-/// A list of sheaves that no thread owns, such as a barn's.
-#[derive(Debug)]
-pub struct SheafList {
-    head: *mut Window,
-    len: usize,
-}
-
-// SAFETY: the windows of a list are accessed through the list only.
-unsafe impl Send for SheafList {}
-
-impl SheafList {
-    /// An empty list.
-    pub const fn new() -> Self {
-        Self {
-            head: core::ptr::null_mut(),
-            len: 0,
-        }
-    }
-
-    /// Sheaves in the list.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether the list is empty.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Adds a sheaf.
-    pub fn push(&mut self, sheaf: Sheaf) {
-        let window = sheaf.window.as_ptr();
-        atomic::writes(window, 8);
-        // SAFETY: the caller gave us the sheaf.
-        unsafe {
-            (*window).link = self.head;
-            (*window).len = sheaf.len as u32;
-        }
-        self.head = window;
-        self.len += 1;
-    }
-
-    /// Removes the newest sheaf.
-    pub fn pop(&mut self) -> Option<Sheaf> {
-        let window = NonNull::new(self.head)?;
-        atomic::reads(window.as_ptr(), 8);
-        // SAFETY: the list owns its windows.
-        unsafe {
-            self.head = window.as_ref().link;
-            self.len -= 1;
-            Some(Sheaf {
-                window,
-                len: window.as_ref().len as usize,
-            })
-        }
-    }
-
-    /// Removes the newest `n` sheaves, or all if there are fewer.
-    pub fn split(&mut self, n: usize) -> SheafList {
-        let mut newest = SheafList::new();
-        while newest.len() < n
-            && let Some(sheaf) = self.pop()
-        {
-            newest.push(sheaf);
-        }
-        newest
-    }
-
-    /// Removes all sheaves.
-    pub fn take(&mut self) -> SheafList {
-        core::mem::take(self)
-    }
-
-    /// Calls `visit` with the objects of each sheaf.
-    pub fn for_each(&self, mut visit: impl FnMut(&[*mut u8])) {
-        let mut at = self.head;
-        while let Some(window) = NonNull::new(at) {
-            // SAFETY: the list owns its windows.
-            unsafe {
-                let sheaf = Sheaf {
-                    window,
-                    len: window.as_ref().len as usize,
-                };
-                visit(sheaf.objects());
-                at = window.as_ref().link;
-            }
-        }
-    }
-}
-
-impl Default for SheafList {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::boxed::Box;
-
-    fn sheaf(capacity: usize) -> Sheaf {
-        let window = NonNull::from(Box::leak(Box::new(Window::none())));
-        // SAFETY: leaked, so valid until the program ends, and ours.
-        unsafe { Sheaf::new(window, capacity, 1) }
-    }
+    use crate::percpu::slot::Top;
 
     #[test]
     fn a_sheaf_gives_back_what_it_got_newest_first() {
         for capacity in [1, 4, 12, 28, 60, MAX_CAPACITY] {
-            let mut s = sheaf(capacity);
+            let mut s = Sheaf::leaked(capacity);
             for i in 1..=capacity {
                 assert!(!s.is_full());
                 s.push((i * 16) as *mut u8);
@@ -490,14 +362,14 @@ mod tests {
 
     #[test]
     fn a_glance_at_a_top_whose_window_is_another_sheaf_s_by_now_is_no_more_than_wrong() {
-        let window = sheaf(60).window;
+        let window = Sheaf::leaked(60).window;
         // SAFETY: ours.
         let tops = [1, 60].map(|capacity| unsafe { Sheaf::new(window, capacity, 1) }.into_top());
         for capacity in [1, 4, 28, 60, MAX_CAPACITY] {
             // SAFETY: ours.
             let _ = unsafe { Sheaf::new(window, capacity, 2) };
             for top in tops {
-                assert!(top_len(top) <= capacity);
+                assert!(Top(top).len() <= capacity);
             }
         }
     }
@@ -505,12 +377,12 @@ mod tests {
     #[test]
     fn a_top_tells_empty_and_full_and_leads_back_to_the_sheaf() {
         for capacity in [1, 28, MAX_CAPACITY] {
-            let mut s = sheaf(capacity);
+            let mut s = Sheaf::leaked(capacity);
             for len in 0..=capacity {
                 assert_eq!(s.len(), len);
                 let top = s.into_top();
-                assert_eq!(top_is_empty(top), len == 0);
-                assert_eq!(top_is_full(top), len == capacity);
+                assert_eq!(Top(top).is_empty(), len == 0);
+                assert_eq!(Top(top).is_full(), len == capacity);
                 // SAFETY: the word at a top is the newest object, or null.
                 assert_eq!(unsafe { *(top as *const usize) } == 0, len == 0);
                 // SAFETY: `into_top` has just given it up.
@@ -526,7 +398,7 @@ mod tests {
     fn a_sheaf_that_is_widened_keeps_its_objects_and_ends_in_a_null() {
         for (old, new) in [(1, 2), (28, 60), (60, 61), (124, MAX_CAPACITY), (7, 7)] {
             for len in 0..=old {
-                let mut s = sheaf(old);
+                let mut s = Sheaf::leaked(old);
                 (1..=len).for_each(|i| s.push((i * 16) as *mut u8));
                 s.widen(new);
                 (len + 1..=new).for_each(|i| s.push((i * 16) as *mut u8));
@@ -543,27 +415,8 @@ mod tests {
     #[test]
     fn sentinels_are_both_empty_and_full() {
         for top in [bootstrap(), stopped()] {
-            assert!(top_is_full(top) && top_is_empty(top) && is_sentinel(top));
+            assert!(Top(top).is_full() && Top(top).is_empty() && is_sentinel(top));
         }
         assert_ne!(bootstrap(), stopped());
-    }
-
-    #[test]
-    fn a_list_keeps_its_sheaves_whole() {
-        let mut list = SheafList::new();
-        for n in 0..5 {
-            let mut s = sheaf(12);
-            for i in 0..n {
-                s.push((8 * (i + 1)) as *mut u8);
-            }
-            list.push(s);
-        }
-        let mut seen = 0;
-        list.for_each(|objects| seen += objects.len());
-        assert_eq!((list.len(), seen), (5, 10));
-        for n in (0..5).rev() {
-            assert_eq!(list.pop().unwrap().len(), n);
-        }
-        assert!(list.pop().is_none());
     }
 }

@@ -17,6 +17,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use crate::percpu::region::*;
 use crate::percpu::sheaf;
+use crate::percpu::slot::LOCKED;
 use crate::percpu::stats::STAT_SLOTS;
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::sync::atomic::{AtomicPtr, AtomicUsize};
@@ -203,11 +204,14 @@ impl Table {
         (0..self.end()).filter_map(|cpu| Some((cpu, self.region(cpu)?)))
     }
 
+    fn stopped_region(&self) -> Option<&Region> {
+        // SAFETY: regions are never freed.
+        unsafe { self.stopped().as_ref() }
+    }
+
     /// All regions that may have counts: each CPU's region, and the stopped region.
     pub fn counting(&self) -> impl Iterator<Item = &Region> {
-        // Relaxed: set once. SAFETY: regions are never freed.
-        let stopped = unsafe { self.stopped.load(Relaxed).as_ref() };
-        self.regions().map(|(_, region)| region).chain(stopped)
+        (self.regions().map(|(_, region)| region)).chain(self.stopped_region())
     }
 
     /// Gives a CPU its region; returns false if the system refuses memory. The caller holds the
@@ -225,7 +229,7 @@ impl Table {
         // Relaxed: changed only under the caller's lock.
         for page in 0..self.pages.load(Relaxed) {
             region.fill_page(page, sheaf::bootstrap(), 0);
-            // Relaxed: changed only under the caller's lock.
+            // Relaxed: as above.
             if self.rcu_pages.load(Relaxed) >> page & 1 == 1 {
                 region.fill_rcu(page, sheaf::bootstrap());
             }
@@ -240,21 +244,16 @@ impl Table {
     /// Makes the words of a cache usable in all regions, present and future. The caller holds the
     /// lock of the cache list.
     pub fn prepare(&self, id: CacheId) {
-        let page = id.index() / CACHES_A_PAGE;
         // Relaxed: changed only under the caller's lock.
-        while self.pages.load(Relaxed) <= page {
-            let next = self.pages.load(Relaxed);
-            // SAFETY: set up by `init`; regions are never freed. Relaxed: set once.
-            unsafe { &*self.stopped.load(Relaxed) }.fill_page(
-                next,
-                sheaf::stopped(),
-                sheaf::stopped(),
-            );
-            for (_, region) in self.regions() {
-                region.fill_page(next, sheaf::bootstrap(), 0);
+        for page in self.pages.load(Relaxed)..=id.index() / CACHES_A_PAGE {
+            if let Some(region) = self.stopped_region() {
+                region.fill_page(page, sheaf::stopped(), sheaf::stopped());
             }
-            // Relaxed: changed only under the caller's lock.
-            self.pages.store(next + 1, Relaxed);
+            for (_, region) in self.regions() {
+                region.fill_page(page, sheaf::bootstrap(), 0);
+            }
+            // Relaxed: as above.
+            self.pages.store(page + 1, Relaxed);
         }
     }
 
@@ -262,8 +261,9 @@ impl Table {
     /// the lock of the cache list.
     pub(crate) fn prepare_rcu(&self, id: CacheId) {
         let page = id.index() / CACHES_A_PAGE;
-        // SAFETY: set up by `init`; regions are never freed. Relaxed: set once.
-        unsafe { &*self.stopped.load(Relaxed) }.fill_rcu(page, sheaf::stopped());
+        if let Some(region) = self.stopped_region() {
+            region.fill_rcu(page, sheaf::stopped());
+        }
         for (_, region) in self.regions() {
             region.fill_rcu(page, sheaf::bootstrap());
         }
@@ -274,31 +274,26 @@ impl Table {
     /// Clears the counts of a cache whose identity is reused.
     pub(crate) fn reset_counts(&self, id: CacheId) {
         for region in self.counting() {
-            let (main, rcu) = (id.main().0 as usize, id.rcu().0 as usize);
-            for counted in [
-                main + ALLOCS_OFFSET / 8,
-                main + FREES_OFFSET / 8,
-                rcu + FREES_OFFSET / 8,
+            for (slot, offset) in [
+                (id.main(), ALLOCS_OFFSET),
+                (id.main(), FREES_OFFSET),
+                (id.rcu(), FREES_OFFSET),
             ] {
-                // Relaxed: statistics; no cache uses the identity.
-                region.words[counted].store(0, Relaxed);
+                // Relaxed, here and below: no cache uses the identity.
+                region.words[slot.0 as usize + offset / 8].store(0, Relaxed);
             }
-            // Relaxed: no cache uses the identity.
-            region.capacity_states[id.index()].store(0, Relaxed);
-            // Relaxed: no cache uses the identity.
+            region.capacity_state(id).store(0, Relaxed);
             for count in &region.stats[id.index() * STAT_SLOTS..][..STAT_SLOTS] {
-                // Relaxed: no cache uses the identity.
+                // Relaxed: as above.
                 count.store(0, Relaxed);
             }
         }
     }
 
-    /// Keeps all threads off a CPU's region and gives it to the caller alone. `None` if the CPU has
-    /// no region or the platform refuses a fence. One stopper at a time.
+    /// Stops a CPU, and gives its region to the caller alone. `None` if it has no region or the
+    /// platform refuses a fence. One stopper at a time.
     pub fn stop<P: Platform>(&self, platform: &P, cpu: usize) -> Option<&Region> {
-        let region = self.region(cpu)?;
-        // Relaxed: set once.
-        let stopped = self.stopped.load(Relaxed);
+        let (region, stopped) = (self.region(cpu)?, self.stopped());
         // AcqRel: the fence then orders the swap against sequences on other CPUs.
         let before = self.entry(cpu).swap(stopped, AcqRel);
         debug_assert_ne!(before, stopped);
@@ -320,25 +315,21 @@ impl Table {
 
     /// Ends every stop and unlocks every word, in the child of a fork: the stopper or lock holder
     /// may be a thread that does not exist in the child.
-    pub fn resume_all<'a>(&'a self) {
-        for cpu in 0..self.end() {
-            if let Some(region) = self.region(cpu) {
-                // The lock holders do not exist in the child; each top is as before its lock.
-                // Relaxed: the child has one thread.
-                let pages = region
-                    .words
-                    .chunks(PAGE_WORDS)
-                    .take(self.pages.load(Relaxed));
-                // Each group has main and spare, or the rcu word and an unused one.
-                let tops = |page: &'a [AtomicUsize]| page.chunks(CACHE_WORDS).flat_map(|c| &c[..2]);
-                for word in pages.flat_map(tops) {
-                    // Relaxed: the child has one thread.
-                    if word.load(Relaxed) & 1 != 0 {
-                        word.fetch_and(!1, Relaxed);
-                    }
+    pub fn resume_all(&self) {
+        // Relaxed, here and below: the child has one thread.
+        let used = PAGE_WORDS * self.pages.load(Relaxed);
+        for (cpu, region) in self.regions() {
+            // Each group has main and spare, or the rcu word and an unused one.
+            for word in region.words[..used]
+                .chunks(CACHE_WORDS)
+                .flat_map(|c| &c[..2])
+            {
+                // Each top is as before its lock. Relaxed: as above.
+                if word.load(Relaxed) & LOCKED != 0 {
+                    word.fetch_and(!LOCKED, Relaxed);
                 }
-                self.resume(cpu);
             }
+            self.resume(cpu);
         }
     }
 

@@ -1,36 +1,36 @@
 //! Word operations for platforms without restartable sequences: bit 0 of a word is a lock.
 //!
-//! | word | state |
-//! |---|---|
-//! | even | a top (or 0), unlocked |
-//! | odd | locked: a thread is between reading the top and writing the new one |
-//!
-//! An operation on a locked word fails; no operation waits. Callers: a
+//! A thread holds the lock between reading the top and writing the new one. An operation on a
+//! locked word fails; no operation waits. Callers: a
 //! [`Platform`](crate::platform::Platform) implements its sequences with these functions.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-use crate::percpu::sheaf;
+use crate::percpu::slot::{LOCKED, Top};
 use crate::percpu::{ALLOCS_OFFSET, FREES_OFFSET, Region, Slot};
 use crate::sync::atomic;
 
-const LOCKED: usize = 1;
-
-fn try_lock(region: &Region, slot: Slot) -> Option<usize> {
+/// Replaces a slot's top by what `work` returns for it, under the lock bit, and counts the objects
+/// popped or pushed. Returns whether the top changed; false also if the slot is locked.
+#[inline]
+fn change(region: &Region, slot: Slot, work: impl FnOnce(usize) -> usize) -> bool {
     let word = region.word(slot);
-    // Relaxed: confirmed by the compare-and-swap.
+    // Relaxed: confirmed by the compare-and-swap. Acquire: see the sheaf's words as the last holder
+    // released them.
     let top = word.load(Relaxed);
-    if top & LOCKED != 0 {
-        return None;
+    let lock = || word.compare_exchange(top, top | LOCKED, Acquire, Relaxed);
+    if top & LOCKED != 0 || lock().is_err() {
+        return false;
     }
-    // Acquire: see the sheaf's words as the last holder released them.
-    word.compare_exchange(top, top | LOCKED, Acquire, Relaxed)
-        .ok()
-}
-
-fn unlock(region: &Region, slot: Slot, top: usize) {
+    let new = work(top);
     // Release: the next holder must see the sheaf's words.
-    region.word(slot).store(top, Release);
+    word.store(new, Release);
+    if new < top {
+        region.count(slot, ALLOCS_OFFSET, (top - new) / 8);
+    } else if new > top {
+        region.count(slot, FREES_OFFSET, (new - top) / 8);
+    }
+    new != top
 }
 
 /// [`Platform::pop`](crate::platform::Platform::pop) under the lock bit.
@@ -39,18 +39,13 @@ fn unlock(region: &Region, slot: Slot, top: usize) {
 ///
 /// The region belongs to a [`Table`](crate::percpu::Table).
 pub unsafe fn pop(region: &Region, slot: Slot) -> *mut u8 {
-    let Some(top) = try_lock(region, slot) else {
-        return core::ptr::null_mut();
-    };
-    atomic::reads(top as *const u8, 8);
-    // SAFETY: a top points to the newest object or to null; we hold the sheaf's lock.
-    let object = unsafe { *(top as *const *mut u8) };
-    if object.is_null() {
-        unlock(region, slot, top);
-    } else {
-        unlock(region, slot, top - 8);
-        region.count(slot, ALLOCS_OFFSET, 1);
-    }
+    let mut object = core::ptr::null_mut();
+    change(region, slot, |top| {
+        atomic::reads(top as *const u8, 8);
+        // SAFETY: a top points to the newest object or to null; we hold the sheaf's lock.
+        object = unsafe { *(top as *const *mut u8) };
+        if object.is_null() { top } else { top - 8 }
+    });
     object
 }
 
@@ -60,19 +55,16 @@ pub unsafe fn pop(region: &Region, slot: Slot) -> *mut u8 {
 ///
 /// The region belongs to a [`Table`](crate::percpu::Table); `object` is free.
 pub unsafe fn push(region: &Region, slot: Slot, object: *mut u8) -> bool {
-    let Some(top) = try_lock(region, slot) else {
-        return false;
-    };
-    if sheaf::top_is_full(top) {
-        unlock(region, slot, top);
-        return false;
-    }
-    atomic::writes((top + 8) as *const u8, 8);
-    // SAFETY: the sheaf has room behind its top; we hold the sheaf's lock.
-    unsafe { *((top + 8) as *mut *mut u8) = object };
-    unlock(region, slot, top + 8);
-    region.count(slot, FREES_OFFSET, 1);
-    true
+    change(region, slot, |top| {
+        if Top(top).is_full() {
+            return top;
+        }
+        let room = (top + 8) as *mut *mut u8;
+        atomic::writes(room, 8);
+        // SAFETY: the sheaf has room behind its top; we hold the sheaf's lock.
+        unsafe { *room = object };
+        top + 8
+    })
 }
 
 /// [`Platform::pop_many`](crate::platform::Platform::pop_many) under the lock bit.
@@ -81,22 +73,18 @@ pub unsafe fn push(region: &Region, slot: Slot, object: *mut u8) -> bool {
 ///
 /// As for [`pop`].
 pub unsafe fn pop_many(region: &Region, slot: Slot, out: &mut [*mut u8]) -> bool {
-    let Some(top) = try_lock(region, slot) else {
-        return false;
-    };
     let n = out.len();
-    let enough = sheaf::top_len(top) >= n;
-    if enough {
-        let first = (top - 8 * (n - 1)) as *const *mut u8;
+    change(region, slot, |top| {
+        if Top(top).len() < n {
+            return top;
+        }
+        let rest = top - 8 * n;
+        let first = (rest + 8) as *const *mut u8;
         atomic::reads(first, 8 * n);
         // SAFETY: the sheaf has at least `n` objects; we hold the sheaf's lock.
         unsafe { first.copy_to_nonoverlapping(out.as_mut_ptr(), n) };
-        unlock(region, slot, top - 8 * n);
-        region.count(slot, ALLOCS_OFFSET, n);
-    } else {
-        unlock(region, slot, top);
-    }
-    enough
+        rest
+    })
 }
 
 /// [`Platform::push_many`](crate::platform::Platform::push_many) under the lock bit.
@@ -105,22 +93,17 @@ pub unsafe fn pop_many(region: &Region, slot: Slot, out: &mut [*mut u8]) -> bool
 ///
 /// As for [`push`].
 pub unsafe fn push_many(region: &Region, slot: Slot, objects: &[*mut u8]) -> bool {
-    let Some(top) = try_lock(region, slot) else {
-        return false;
-    };
     let n = objects.len();
-    let fits = top % sheaf::SHEAF_BYTES + 8 * n < sheaf::SHEAF_BYTES;
-    if fits {
+    change(region, slot, |top| {
+        if Top(top).room() < n {
+            return top;
+        }
         let room = (top + 8) as *mut *mut u8;
         atomic::writes(room, 8 * n);
         // SAFETY: the sheaf has room for `n` objects behind its top; we hold the sheaf's lock.
         unsafe { objects.as_ptr().copy_to_nonoverlapping(room, n) };
-        unlock(region, slot, top + 8 * n);
-        region.count(slot, FREES_OFFSET, n);
-    } else {
-        unlock(region, slot, top);
-    }
-    fits
+        top + 8 * n
+    })
 }
 
 /// Replaces a word by one compare-and-swap, as

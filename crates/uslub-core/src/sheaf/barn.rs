@@ -14,9 +14,11 @@
 //!
 //! [`take_surplus`](Barn::take_surplus) removes the surplus. Callers: `barn_access` and `drain`.
 
+use core::mem::take;
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::percpu::sheaf::{Sheaf, SheafList};
+use crate::percpu::sheaf::Sheaf;
+use crate::percpu::sheaf_list::SheafList;
 use crate::platform::Platform;
 use crate::sync::atomic::{AtomicBool, AtomicU32};
 use crate::sync::{Lock, RawLock};
@@ -268,10 +270,8 @@ impl<P: Platform> Barn<P> {
         let mut sheaf = Some(sheaf);
         self.with(spin, |lists| {
             let list = list(lists);
-            if list.len() < limit
-                && let Some(sheaf) = sheaf.take()
-            {
-                list.push(sheaf);
+            if list.len() < limit {
+                sheaf.take().into_iter().for_each(|sheaf| list.push(sheaf));
             }
         });
         sheaf.map_or(Ok(()), Err)
@@ -281,12 +281,8 @@ impl<P: Platform> Barn<P> {
     /// beyond two. The extra capacity falls by as much.
     pub fn take_surplus(&self) -> SheafList {
         let work = |lists: &mut Lists| {
-            let mut surplus = SheafList::new();
-            for _ in 0..lists.low.min(lists.full.len()).div_ceil(2) {
-                if let Some(sheaf) = lists.full.pop() {
-                    surplus.push(sheaf);
-                }
-            }
+            let unused = lists.low.min(lists.full.len());
+            let mut surplus = lists.full.split(unused.div_ceil(2));
             let more = self.more().saturating_sub(surplus.len());
             // Relaxed, both: hints.
             self.more.store(more as u32, Relaxed);
@@ -307,8 +303,10 @@ impl<P: Platform> Barn<P> {
         // Relaxed, both: hints.
         self.more.store(0, Relaxed);
         self.refused.store(false, Relaxed);
-        self.with(true, |lists| (lists.full.take(), lists.empty.take()))
-            .unwrap_or_default()
+        self.with(true, |lists| {
+            (take(&mut lists.full), take(&mut lists.empty))
+        })
+        .unwrap_or_default()
     }
 
     /// Calls `visit` with the objects of each full sheaf.

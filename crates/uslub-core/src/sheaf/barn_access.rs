@@ -12,7 +12,8 @@
 
 use crate::args::Flags;
 use crate::gfp::Gfp;
-use crate::percpu::sheaf::{Sheaf, SheafList};
+use crate::percpu::sheaf::Sheaf;
+use crate::percpu::sheaf_list::SheafList;
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::policy::{HANDOFF_OBJECT_BYTES, HANDOFF_SHEAVES};

@@ -6,7 +6,9 @@
 
 use crate::gfp::Gfp;
 use crate::percpu::Slot;
-use crate::percpu::sheaf::{self, Sheaf, SheafList};
+use crate::percpu::sheaf::{self, Sheaf};
+use crate::percpu::sheaf_list::SheafList;
+use crate::percpu::slot::{SlotState, Top};
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::sheaf::cache::SheafCache;
@@ -17,7 +19,7 @@ impl<P: Platform> Base<P> {
     pub(crate) fn detach_local(
         &self,
         cache: &SheafCache<P>,
-        useful: impl Fn(usize) -> bool,
+        useful: impl Fn(Top) -> bool,
     ) -> Option<Sheaf> {
         let main = self.detach_slot(cache.id.main(), sheaf::bootstrap(), &useful);
         main.or_else(|| self.detach_slot(cache.id.spare(), 0, useful))
@@ -29,19 +31,19 @@ impl<P: Platform> Base<P> {
         &self,
         slot: Slot,
         nothing: usize,
-        useful: impl Fn(usize) -> bool,
+        useful: impl Fn(Top) -> bool,
     ) -> Option<Sheaf> {
-        let top = self.peek(slot);
-        let is_one = top != 0 && top & 1 == 0 && !sheaf::is_sentinel(top);
-        (is_one && useful(top) && self.compare_exchange_slot(slot, top, nothing))
-            // SAFETY: just taken out of its slot, and no sentinel.
-            .then(|| unsafe { Sheaf::from_top(top) })
+        let word = self.peek(slot);
+        match SlotState::of(word) {
+            SlotState::Sheaf(top) if useful(top) => self.detach(slot, word, nothing),
+            _ => None,
+        }
     }
 
     /// Takes objects from this CPU's main sheaf, without detaching it; returns how many, 0 if the
     /// sheaf changed meanwhile.
     pub(crate) fn take_from_main(&self, cache: &SheafCache<P>, out: &mut [*mut u8]) -> usize {
-        let n = self.in_main(cache, sheaf::top_len).min(out.len());
+        let n = self.in_main(cache, Top::len).min(out.len());
         let out = &mut out[..n];
         // SAFETY: our table.
         let done = n > 0 && unsafe { self.platform.pop_many(&self.table, cache.id.main(), out) };
@@ -68,33 +70,30 @@ impl<P: Platform> Base<P> {
     /// Puts the first objects of an array into this CPU's main sheaf, as far as there is room,
     /// without detaching it; returns how many, 0 if the sheaf changed meanwhile.
     fn put_into_main(&self, cache: &SheafCache<P>, objects: &[*mut u8]) -> usize {
-        let n = self.in_main(cache, sheaf::top_room).min(objects.len());
-        let objects = &objects[..n];
+        let n = self.in_main(cache, Top::room).min(objects.len());
+        let (main, objects) = (cache.id.main(), &objects[..n]);
         // SAFETY: our table; the caller frees the objects.
-        let done = n > 0
-            && unsafe {
-                self.platform
-                    .push_many(&self.table, cache.id.main(), objects)
-            };
+        let done = n > 0 && unsafe { self.platform.push_many(&self.table, main, objects) };
         if done { n } else { 0 }
     }
 
     /// Objects that fit into this CPU's sheaves; may be stale. An absent sheaf counts as an empty
     /// one.
     pub(crate) fn room_of_own(&self, cache: &SheafCache<P>) -> usize {
-        let room = |slot| match self.peek(slot) {
-            top if top == 0 || sheaf::is_sentinel(top) => cache.capacity,
-            // Locked: in use by another thread.
-            top if top & 1 == 1 => 0,
-            top => sheaf::top_room(top),
+        let room = |slot| match SlotState::of(self.peek(slot)) {
+            SlotState::Absent | SlotState::Bootstrap | SlotState::Stopped => cache.capacity,
+            SlotState::Busy => 0,
+            SlotState::Sheaf(top) => top.room(),
         };
         room(cache.id.main()) + room(cache.id.spare())
     }
 
-    /// `of` this CPU's main sheaf (objects or room); may be stale; 0 if the sheaf is locked.
-    fn in_main(&self, cache: &SheafCache<P>, of: impl Fn(usize) -> usize) -> usize {
-        let top = self.peek(cache.id.main());
-        if top == 0 || top & 1 == 1 { 0 } else { of(top) }
+    /// `of` this CPU's main sheaf (objects or room); may be stale; 0 without one.
+    fn in_main(&self, cache: &SheafCache<P>, of: impl Fn(Top) -> usize) -> usize {
+        match SlotState::of(self.peek(cache.id.main())) {
+            SlotState::Sheaf(top) => of(top),
+            _ => 0,
+        }
     }
 
     /// Takes objects out of this CPU's sheaves, then out of full ones of the barn; returns how
@@ -107,7 +106,7 @@ impl<P: Platform> Base<P> {
     ) -> usize {
         let mut filled = 0;
         while filled < out.len()
-            && let Some(mut sheaf) = self.detach_local(cache, |top| !sheaf::top_is_empty(top))
+            && let Some(mut sheaf) = self.detach_local(cache, |top| !top.is_empty())
         {
             filled += sheaf.pop_into(&mut out[filled..]);
             self.install_filled(cache, sheaf, gfp);
@@ -144,7 +143,7 @@ impl<P: Platform> Base<P> {
     fn put_into_sheaves(&self, cache: &SheafCache<P>, gfp: Gfp, objects: &[*mut u8]) -> usize {
         let mut left = objects.len();
         while left > 0
-            && let Some(mut sheaf) = self.detach_local(cache, |top| !sheaf::top_is_full(top))
+            && let Some(mut sheaf) = self.detach_local(cache, |top| !top.is_full())
         {
             left -= sheaf.extend_from(&objects[objects.len() - left..]);
             self.install_with_room(cache, sheaf, gfp);

@@ -29,7 +29,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::gfp::Gfp;
 use crate::percpu::Region;
-use crate::percpu::sheaf::{MAX_CAPACITY, Sheaf, SheafList};
+use crate::percpu::sheaf::{MAX_CAPACITY, Sheaf};
+use crate::percpu::sheaf_list::SheafList;
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::policy::{

@@ -10,7 +10,8 @@
 
 use crate::gfp::Gfp;
 use crate::memory::metadata::Scratch;
-use crate::percpu::sheaf::{self, Sheaf};
+use crate::percpu::sheaf::Sheaf;
+use crate::percpu::slot::{SlotState, Top};
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::sheaf::cache::SheafCache;
@@ -32,12 +33,13 @@ impl<P: Platform> Base<P> {
         if cache.keeps_its_freelist() || objects.len() > most {
             return false;
         }
-        let Some(newer) = self.detach_local(cache, sheaf::top_is_full) else {
+        let Some(newer) = self.detach_local(cache, Top::is_full) else {
             return false;
         };
-        let older = match self.peek(cache.id.spare()) {
-            0 => self.empty_sheaf(cache, gfp),
-            spare if sheaf::top_is_full(spare) => self.detach_spare(cache, spare),
+        let spare = self.peek(cache.id.spare());
+        let older = match SlotState::of(spare) {
+            SlotState::Absent => self.empty_sheaf(cache, gfp),
+            SlotState::Sheaf(top) if top.is_full() => self.detach_spare(cache, spare),
             _ => None,
         };
         let Some(older) = older else {
@@ -63,14 +65,13 @@ impl<P: Platform> Base<P> {
         gfp: Gfp,
     ) -> Sheaf {
         self.flush_whole_slabs(cache, &mut sheaf, gone, gfp);
-        if sheaf.is_empty() {
-            return self.adjust_capacity(cache, sheaf);
-        }
-        if cache.keeps_its_freelist() {
-            self.flush_sheaf_but_keep(cache, &mut sheaf, gone, gfp);
-            return self.adjust_capacity(cache, sheaf);
-        }
-        let Some(newer) = self.detach_local(cache, sheaf::top_is_full) else {
+        let alone = sheaf.is_empty() || cache.keeps_its_freelist();
+        let newer = if alone {
+            None
+        } else {
+            self.detach_local(cache, Top::is_full)
+        };
+        let Some(newer) = newer else {
             self.flush_sheaf_but_keep(cache, &mut sheaf, gone, gfp);
             return self.adjust_capacity(cache, sheaf);
         };
@@ -125,8 +126,7 @@ impl<P: Platform> Base<P> {
         (newer, older, objects.len())
     }
 
-    /// As `evict`, with room for [`TOGETHER`] objects. The newer sheaf is then the one with
-    /// room.
+    /// As `evict`, with room for [`TOGETHER`] objects. The newer sheaf is then the one with room.
     #[inline(never)]
     #[expect(clippy::too_many_arguments, reason = "a record of them takes stack")]
     pub(crate) fn evict_among(
@@ -167,46 +167,49 @@ impl<P: Platform> Base<P> {
             // No room left: whole slabs went; without any, the older half is flushed.
             held = left;
             if left == all.len() {
-                let half = left / 2;
-                self.count(cache, StatItem::SheafFlush, half);
-                self.push_to_slabs(cache, &mut all[..half], gone, gfp);
-                all.copy_within(half.., 0);
-                (held, passed) = (left - half, passed - half);
+                held = self.flush_half(cache, all, gone, gfp);
+                passed -= left - held;
             }
         };
         older.truncate(0);
         newer.truncate(0);
-        (older, newer) = (
-            self.adjust_capacity(cache, older),
-            self.adjust_capacity(cache, newer),
-        );
-        let capacity = older.capacity() + newer.capacity();
-        let first = eviction_count(
-            &all[..left],
-            left < passed,
-            capacity,
-            cache.geometry.bytes(),
-        );
+        older = self.adjust_capacity(cache, older);
+        newer = self.adjust_capacity(cache, newer);
+        let (whole, capacity) = (left < passed, older.capacity() + newer.capacity());
+        let first = eviction_count(&all[..left], whole, capacity, cache.geometry.bytes());
         self.push_to_slabs(cache, &mut all[..first], gone, gfp);
-        let mut kept = &all[first..left];
+        let kept = &all[first..left];
         let flushed = (passed - objects.len()).saturating_sub(kept.len());
         self.count(cache, StatItem::SheafFlush, flushed);
-        if kept.len() >= newer.capacity() {
-            kept = &kept[older.extend_from(kept)..];
-        }
-        let placed = newer.extend_from(kept);
-        debug_assert_eq!(placed, kept.len());
+        refill_pair(&mut older, &mut newer, kept);
         (older, newer)
     }
 
-    /// Installs a sheaf as this CPU's spare if the CPU has none; otherwise stores or flushes it.
-    pub(crate) fn install_spare(&self, cache: &SheafCache<P>, sheaf: Sheaf, gfp: Gfp) {
-        let top = sheaf.into_top();
-        if !self.compare_exchange_slot(cache.id.spare(), 0, top) {
-            // SAFETY: it is in no slot, so this thread still owns it.
-            self.store_or_flush(cache, unsafe { Sheaf::from_top(top) }, gfp);
-        }
+    /// Flushes the older half of an array; returns the length of the rest, now at its start.
+    #[inline(always)]
+    fn flush_half(
+        &self,
+        cache: &SheafCache<P>,
+        objects: &mut [*mut u8],
+        gone: &mut SlabList,
+        gfp: Gfp,
+    ) -> usize {
+        let half = objects.len() / 2;
+        self.count(cache, StatItem::SheafFlush, half);
+        self.push_to_slabs(cache, &mut objects[..half], gone, gfp);
+        objects.copy_within(half.., 0);
+        objects.len() - half
     }
+}
+
+/// Puts objects into two empty sheaves, in order of arrival; only the older one may become full.
+#[inline(always)]
+fn refill_pair(older: &mut Sheaf, newer: &mut Sheaf, mut objects: &[*mut u8]) {
+    if objects.len() >= newer.capacity() {
+        objects = &objects[older.extend_from(objects)..];
+    }
+    let placed = newer.extend_from(objects);
+    debug_assert_eq!(placed, objects.len());
 }
 
 /// As [`may_have_whole`], for two sheaves and an array. A function of its own to save stack.
@@ -218,16 +221,8 @@ fn may_have_whole_in<P: Platform>(
     objects: &[*mut u8],
 ) -> bool {
     let parts = [older.objects(), newer.objects(), objects];
-    may_have_whole(
-        &parts,
-        cache.geometry.objects as usize,
-        cache.geometry.bytes(),
-    )
-}
-
-/// Objects that stay in sheaves of `capacity` when room is made, at most.
-fn retained_limit(capacity: usize) -> usize {
-    capacity * 3 / 4
+    let slab = &cache.geometry;
+    may_have_whole(&parts, slab.objects as usize, slab.bytes())
 }
 
 /// How many of an array's first objects to evict, so that sheaves of `capacity` have a quarter free
@@ -236,7 +231,7 @@ fn retained_limit(capacity: usize) -> usize {
 /// the next slab then begins where a sheaf does.
 #[inline(never)]
 fn eviction_count(objects: &[*mut u8], whole: bool, capacity: usize, bytes: usize) -> usize {
-    let (len, most) = (objects.len(), retained_limit(capacity));
+    let (len, most) = (objects.len(), capacity * 3 / 4);
     let Some(&last) = objects.last() else {
         return 0;
     };

@@ -27,7 +27,9 @@
 //! three, its objects go to their slabs.
 
 use crate::gfp::Gfp;
+use crate::percpu::Slot;
 use crate::percpu::sheaf::{self, Sheaf};
+use crate::percpu::slot::{SlotState, Top};
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::policy::SLOT_TRIES;
@@ -38,21 +40,79 @@ use crate::slab::node::SlabList;
 use crate::slab::take::Refill;
 
 impl<P: Platform> Base<P> {
-    /// Peeks at this CPU's slot; without a region it holds the stopped sentinel.
+    /// Peeks at the word of this CPU's slot.
     #[inline]
-    pub(crate) fn peek(&self, slot: crate::percpu::Slot) -> usize {
+    pub(crate) fn peek(&self, slot: Slot) -> usize {
         self.table.here(self.platform.cpu()).peek(slot)
     }
 
+    /// Peeks at a slot after an operation on it has failed. `None` if no thread may use the slot;
+    /// 0, for another try, if the CPU lacked a region and now has one.
+    pub(crate) fn peek_after_miss(&self, slot: Slot, gfp: Gfp) -> Option<usize> {
+        let word = self.peek(slot);
+        if SlotState::of(word) != SlotState::Stopped {
+            return Some(word);
+        }
+        (gfp.may_map() && self.region_is_missing() && self.make_region()).then_some(0)
+    }
+
     #[inline]
-    pub(crate) fn compare_exchange_slot(
-        &self,
-        slot: crate::percpu::Slot,
-        old: usize,
-        new: usize,
-    ) -> bool {
+    fn compare_exchange_slot(&self, slot: Slot, old: usize, new: usize) -> bool {
         // SAFETY: our table; callers own the sheaves that they put in.
         unsafe { self.platform.compare_exchange(&self.table, slot, old, new) }
+    }
+
+    /// Detaches the sheaf of a slot whose word was `word`, if it is still there; leaves `nothing`.
+    #[inline]
+    pub(crate) fn detach(&self, slot: Slot, word: usize, nothing: usize) -> Option<Sheaf> {
+        (matches!(SlotState::of(word), SlotState::Sheaf(_))
+            && self.compare_exchange_slot(slot, word, nothing))
+        // SAFETY: just taken out of its slot.
+        .then(|| unsafe { Sheaf::from_top(word) })
+    }
+
+    /// Installs a sheaf in a slot whose word was `word`, if this is still so; returns the sheaf
+    /// that was there, or `sheaf` as the error.
+    #[inline]
+    pub(crate) fn replace(
+        &self,
+        slot: Slot,
+        word: usize,
+        sheaf: Sheaf,
+    ) -> Result<Option<Sheaf>, Sheaf> {
+        let top = sheaf.into_top();
+        let done = self.compare_exchange_slot(slot, word, top);
+        // SAFETY: this thread owns the sheaf that is in no slot, the old or the new one.
+        unsafe {
+            match SlotState::of(word) {
+                _ if !done => Err(Sheaf::from_top(top)),
+                SlotState::Sheaf(_) => Ok(Some(Sheaf::from_top(word))),
+                _ => Ok(None),
+            }
+        }
+    }
+
+    /// Installs a sheaf in a slot without one (word 0), or gives it back.
+    #[inline]
+    pub(crate) fn try_install(&self, slot: Slot, sheaf: Sheaf) -> Result<(), Sheaf> {
+        self.replace(slot, 0, sheaf).map(drop)
+    }
+
+    /// Installs a sheaf as main in place of none or of a `spent` one; as [`replace`](Self::replace)
+    /// otherwise.
+    #[inline]
+    fn replace_main(
+        &self,
+        cache: &SheafCache<P>,
+        sheaf: Sheaf,
+        spent: impl FnOnce(Top) -> bool,
+    ) -> Result<Option<Sheaf>, Sheaf> {
+        let main = self.peek(cache.id.main());
+        if SlotState::of(main).is_free_or(spent) {
+            self.replace(cache.id.main(), main, sheaf)
+        } else {
+            Err(sheaf)
+        }
     }
 
     #[inline(never)]
@@ -64,14 +124,10 @@ impl<P: Platform> Base<P> {
                 if !object.is_null() {
                     return object;
                 }
-                let main = self.peek(cache.id.main());
-                if main == sheaf::stopped() {
-                    if gfp.may_map() && self.region_is_missing() && self.make_region() {
-                        continue;
-                    }
+                let Some(main) = self.peek_after_miss(cache.id.main(), gfp) else {
                     break;
-                }
-                if main & 1 != 0 || !sheaf::top_is_empty(main) {
+                };
+                if !SlotState::of(main).is_free_or(Top::is_empty) {
                     continue;
                 }
                 let Some(mut sheaf) = self.replace_empty_main(cache, main, gfp) else {
@@ -120,22 +176,17 @@ impl<P: Platform> Base<P> {
             }
             empty = Some(sheaf);
         }
-        if let Some(full) = self.barn_get_full(cache, &mut empty, gfp) {
+        let full = self.barn_get_full(cache, &mut empty, gfp);
+        // `refill_needs_blocking=1`: a caller that may not ask the system takes single objects from
+        // slabs.
+        if full.is_some() || (cache.tuning.refill_needs_blocking == 1 && !gfp.may_map()) {
             if let Some(empty) = empty {
                 self.install_empty(cache, empty, gfp);
             }
-            return Some(full);
-        }
-        if cache.tuning.refill_needs_blocking == 1 && !gfp.may_map() {
-            // `refill_needs_blocking=1`: a caller that may not ask the system takes single objects
-            // from slabs.
-            if let Some(empty) = empty {
-                self.install_empty(cache, empty, gfp);
-            }
-            return None;
+            return full;
         }
         let mut sheaf = empty
-            .or_else(|| self.detach_main(cache, main))
+            .or_else(|| self.detach(cache.id.main(), main, sheaf::bootstrap()))
             .or_else(|| self.empty_sheaf(cache, gfp))?;
         sheaf = self.adjust_capacity(cache, sheaf);
         if sheaf.is_full() {
@@ -143,7 +194,7 @@ impl<P: Platform> Base<P> {
         }
         let room = sheaf.room();
         let mut most = room.len();
-        if main == sheaf::bootstrap() {
+        if SlotState::of(main) == SlotState::Bootstrap {
             most -= usize::from(cache.fill_skew).min(most / 2);
         }
         let mut spill = Spill::new(cache);
@@ -164,22 +215,9 @@ impl<P: Platform> Base<P> {
         Some(sheaf)
     }
 
-    /// Detaches the main sheaf with the top `main`, if it is still there and no sentinel.
-    pub(crate) fn detach_main(&self, cache: &SheafCache<P>, main: usize) -> Option<Sheaf> {
-        (main != sheaf::bootstrap()
-            && self.compare_exchange_slot(cache.id.main(), main, sheaf::bootstrap()))
-        // SAFETY: just taken out of its slot, and no sentinel.
-        .then(|| unsafe { Sheaf::from_top(main) })
-    }
-
-    /// Detaches the spare sheaf with the top `spare`, if it is still there.
+    /// Detaches the spare sheaf, if the slot's word is still `spare`.
     pub(crate) fn detach_spare(&self, cache: &SheafCache<P>, spare: usize) -> Option<Sheaf> {
-        if spare == 0 || spare & 1 != 0 || spare == sheaf::stopped() {
-            return None;
-        }
-        self.compare_exchange_slot(cache.id.spare(), spare, 0)
-            // SAFETY: just taken out of its slot, and no sentinel.
-            .then(|| unsafe { Sheaf::from_top(spare) })
+        self.detach(cache.id.spare(), spare, 0)
     }
 
     /// An empty sheaf from the barn, or a new one.
@@ -208,25 +246,18 @@ impl<P: Platform> Base<P> {
         if sheaf.is_empty() {
             return self.install_empty(cache, sheaf, gfp);
         }
-        let top = sheaf.into_top();
-        let main = self.peek(cache.id.main());
-        if main & 1 == 0
-            && main != sheaf::stopped()
-            && sheaf::top_is_empty(main)
-            && self.compare_exchange_slot(cache.id.main(), main, top)
-        {
-            if main != sheaf::bootstrap() {
-                // SAFETY: just taken out of its slot, and no sentinel.
-                self.install_empty(cache, unsafe { Sheaf::from_top(main) }, gfp);
-            }
-            return;
+        match self.replace_main(cache, sheaf, Top::is_empty) {
+            Ok(None) => {}
+            Ok(Some(empty)) => self.install_empty(cache, empty, gfp),
+            Err(sheaf) => self.install_spare(cache, sheaf, gfp),
         }
-        if self.compare_exchange_slot(cache.id.spare(), 0, top) {
-            return;
+    }
+
+    /// Installs a sheaf as this CPU's spare if the CPU has none; otherwise stores or flushes it.
+    pub(crate) fn install_spare(&self, cache: &SheafCache<P>, sheaf: Sheaf, gfp: Gfp) {
+        if let Err(sheaf) = self.try_install(cache.id.spare(), sheaf) {
+            self.store_or_flush(cache, sheaf, gfp);
         }
-        // SAFETY: in no slot, so this thread still owns it.
-        let sheaf = unsafe { Sheaf::from_top(top) };
-        self.store_or_flush(cache, sheaf, gfp);
     }
 
     /// Installs an empty sheaf as the spare, or stores it in the barn, or frees it.
@@ -241,13 +272,10 @@ impl<P: Platform> Base<P> {
     /// As `install_empty`, for a sheaf that is surely empty.
     #[inline(never)]
     fn install_drained(&self, cache: &SheafCache<P>, sheaf: Sheaf, gfp: Gfp) {
-        let top = self.adjust_capacity(cache, sheaf).into_top();
-        if self.compare_exchange_slot(cache.id.spare(), 0, top) {
-            return;
-        }
-        // SAFETY: in no slot, so this thread still owns it.
-        let sheaf = unsafe { Sheaf::from_top(top) };
-        if let Err(sheaf) = self.barn_put_empty(cache, sheaf, gfp) {
+        let sheaf = self.adjust_capacity(cache, sheaf);
+        if let Err(sheaf) = self.try_install(cache.id.spare(), sheaf)
+            && let Err(sheaf) = self.barn_put_empty(cache, sheaf, gfp)
+        {
             self.free_sheaf(cache, sheaf, gfp);
         }
     }
@@ -307,14 +335,10 @@ impl<P: Platform> Base<P> {
                 if unsafe { self.platform.push(&self.table, cache.id.main(), object) } {
                     return;
                 }
-                let main = self.peek(cache.id.main());
-                if main == sheaf::stopped() {
-                    if gfp.may_map() && self.region_is_missing() && self.make_region() {
-                        continue;
-                    }
+                let Some(main) = self.peek_after_miss(cache.id.main(), gfp) else {
                     break;
-                }
-                if main & 1 != 0 || !sheaf::top_is_full(main) {
+                };
+                if !SlotState::of(main).is_free_or(Top::is_full) {
                     continue;
                 }
                 let mut gone = SlabList::new();
@@ -352,12 +376,13 @@ impl<P: Platform> Base<P> {
         gfp: Gfp,
     ) -> Option<Sheaf> {
         let spare = self.peek(cache.id.spare());
-        let spare_is_full = spare != 0 && spare & 1 == 0 && sheaf::top_is_full(spare);
-        if !spare_is_full && let Some(sheaf) = self.detach_spare(cache, spare) {
-            return Some(self.adjust_capacity(cache, sheaf));
-        }
-        if !spare_is_full {
-            return self.empty_sheaf(cache, gfp);
+        match SlotState::of(spare) {
+            SlotState::Sheaf(top) if top.is_full() => {}
+            SlotState::Stopped => return None,
+            _ => match self.detach_spare(cache, spare) {
+                Some(sheaf) => return Some(self.adjust_capacity(cache, sheaf)),
+                None => return self.empty_sheaf(cache, gfp),
+            },
         }
         if self.barn_is_full(cache) {
             self.on_full_barn(cache);
@@ -374,21 +399,9 @@ impl<P: Platform> Base<P> {
 
     /// Installs a sheaf with room as main, and finds a place for the sheaf that it displaces.
     pub(crate) fn install_with_room(&self, cache: &SheafCache<P>, sheaf: Sheaf, gfp: Gfp) {
-        let top = sheaf.into_top();
-        let main = self.peek(cache.id.main());
-        let mut other = top;
-        if main & 1 == 0
-            && main != sheaf::stopped()
-            && sheaf::top_is_full(main)
-            && self.compare_exchange_slot(cache.id.main(), main, top)
-        {
-            other = main;
+        match self.replace_main(cache, sheaf, Top::is_full) {
+            Ok(None) => {}
+            Ok(Some(other)) | Err(other) => self.install_spare(cache, other, gfp),
         }
-        if other == sheaf::bootstrap() || self.compare_exchange_slot(cache.id.spare(), 0, other) {
-            return;
-        }
-        // SAFETY: taken out of its slot, or never put into one; no sentinel.
-        let sheaf = unsafe { Sheaf::from_top(other) };
-        self.store_or_flush(cache, sheaf, gfp);
     }
 }

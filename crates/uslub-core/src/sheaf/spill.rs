@@ -8,7 +8,7 @@
 //! Callers: `take` reserves the room, and the refill's caller installs the sheaf.
 
 use crate::gfp::Gfp;
-use crate::percpu::sheaf::{self, Sheaf};
+use crate::percpu::sheaf::Sheaf;
 use crate::platform::Platform;
 use crate::sheaf::cache::SheafCache;
 use crate::slab::base::Base;
@@ -36,12 +36,6 @@ impl<'a, P: Platform> Spill<'a, P> {
     pub(crate) fn into_sheaf(self) -> Option<Sheaf> {
         self.sheaf
     }
-
-    fn len_and_capacity(&self) -> Option<(usize, usize)> {
-        self.sheaf
-            .as_ref()
-            .map(|sheaf| (sheaf.len(), sheaf.capacity()))
-    }
 }
 
 impl<P: Platform> Overflow<P> for Spill<'_, P> {
@@ -49,8 +43,7 @@ impl<P: Platform> Overflow<P> for Spill<'_, P> {
         if self.sheaf.is_none() {
             self.sheaf = base.sheaf_for_spill(self.cache, n);
         }
-        self.len_and_capacity()
-            .is_some_and(|(len, capacity)| capacity - len >= n)
+        (self.sheaf.as_ref()).is_some_and(|sheaf| sheaf.capacity() - sheaf.len() >= n)
     }
 
     fn places(&mut self, n: usize) -> &mut [*mut u8] {
@@ -72,20 +65,17 @@ impl<P: Platform> Base<P> {
         if rest > cache.capacity || !self.platform.percpu_usable() || self.region_is_missing() {
             return None;
         }
-        self.detach_local(cache, |top| sheaf::top_room(top) >= rest)
+        self.detach_local(cache, |top| top.room() >= rest)
     }
 
     /// Installs the sheaf with the rest as this CPU's spare: used after the refilled sheaf.
     #[inline(never)]
     pub(crate) fn install_spilled(&self, spill: Spill<'_, P>, gfp: Gfp) {
         let cache = spill.cache;
-        let Some(sheaf) = spill.into_sheaf() else {
-            return;
-        };
-        let top = sheaf.into_top();
-        if !self.compare_exchange_slot(cache.id.spare(), 0, top) {
-            // SAFETY: in no slot, so this thread still owns it.
-            self.install_filled(cache, unsafe { Sheaf::from_top(top) }, gfp);
+        if let Some(sheaf) = spill.into_sheaf()
+            && let Err(sheaf) = self.try_install(cache.id.spare(), sheaf)
+        {
+            self.install_filled(cache, sheaf, gfp);
         }
     }
 }
