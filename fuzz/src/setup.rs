@@ -66,5 +66,6 @@ pub fn setup(u: &mut Unstructured<'_>) -> Result<Setup> {
             Slots::WithoutFence,
         ])?,
         reserve: 128 << 20,
+        ..Setup::default()
     })
 }

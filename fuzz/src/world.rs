@@ -470,7 +470,7 @@ impl World {
             assert!(info.cached_objs <= info.active_objs && info.active_objs <= info.num_objs);
             if let Some(limit) = owned.limit {
                 assert!(
-                    info.num_slabs * cache.oo.bytes() <= limit,
+                    info.num_slabs * cache.geometry.bytes() <= limit,
                     "above the limit"
                 );
             }
