@@ -5,7 +5,7 @@
 //! | | Leave if `cpu_id` (byte 4 of the area) is negative: the thread is not registered. |
 //! | | Store the descriptor's address in byte 8 of the area, where the kernel reads it. |
 //! | 20 | The start. Read the CPU's index, and find the CPU's region through the table. |
-//! | | The operation's instructions. They write nothing that anyone else reads. |
+//! | | The operation's instructions. They write nothing that other threads read. |
 //! | | The commit: one store. |
 //! | 30 | Behind the commit, nothing aborts. The operation adds to its counter. |
 //! | 60 | The end, for refusals too. |
@@ -53,7 +53,7 @@ macro_rules! descriptor {
 ///
 /// | part | what |
 /// |---|---|
-/// | `registers` | Hold the area's offset, the index's offset, the table, the descriptor's address. |
+/// | `registers` | Hold the offsets of area and index, the table, the descriptor's address. |
 /// | `unregistered` | Where a thread that is not registered goes. |
 /// | `after` | One instruction behind the commit. |
 /// | `abort` | Makes the result "not done". Without it, that is the result from the start. |
