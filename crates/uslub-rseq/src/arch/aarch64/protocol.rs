@@ -38,37 +38,55 @@ macro_rules! region {
     };
 }
 
-/// A sequence of the given instructions, of which `commit` is the last that an abort can prevent.
+/// An `asm!` with a sequence: its instructions, which find the CPU's region in `region`, its
+/// commit, and what follows the commit. Only further operands are given.
+///
+/// A far jump may pass through a veneer of the linker, which uses `x16` and `x17`: no operand is
+/// there.
 macro_rules! sequence {
     (
+        $area:expr, $table:expr, $slot:expr,
         [$($code:expr),* $(,)?],
         commit: $commit:expr,
-        after: $($after:expr),+ $(,)?
+        after: $($after:expr),+;
+        $($operands:tt)*
     ) => {
-        concat!(
+        core::arch::asm!(
             registered!(),
-            "adrp {region}, 50f\n",
-            "add {region}, {region}, :lo12:50f\n",
-            "str {region}, [{top}, #8]\n",
-            "20:\n",
+            "adrp {region}, 50f",
+            "add {region}, {region}, :lo12:50f",
+            "str {region}, [{top}, #8]",
+            "20:",
             region!(),
-            $($code, "\n",)*
-            $commit, "\n",
-            "30:\n",
-            $($after, "\n",)*
-            "60:\n",
-            ".pushsection __rseq_cs, \"aw\"\n",
-            ".balign 32\n",
-            "50:\n",
-            ".long 0, 0\n",
-            ".quad 20b, 30b - 20b, 40f\n",
-            ".popsection\n",
-            ".pushsection .text.rseq_abort, \"ax\"\n",
-            ".balign 4\n",
-            ".inst 0xd428bc00\n",
-            "40:\n",
-            "b 60b\n",
-            ".popsection\n",
+            $($code,)*
+            $commit,
+            "30:",
+            $($after,)*
+            "60:",
+            ".pushsection __rseq_cs, \"aw\"",
+            ".balign 32",
+            "50:",
+            ".long 0, 0",
+            ".quad 20b, 30b - 20b, 40f",
+            ".popsection",
+            ".pushsection .text.rseq_abort, \"ax\"",
+            ".balign 4",
+            ".inst 0xd428bc00",
+            "40:",
+            "b 60b",
+            ".popsection",
+            $($operands)*
+            end = const END,
+            area = in(reg) $area.offset,
+            index = in(reg) $area.index_offset,
+            table = in(reg) $table,
+            slot = in(reg) $slot,
+            thread = out(reg) _,
+            region = out(reg) _,
+            top = out(reg) _,
+            out("x16") _,
+            out("x17") _,
+            options(nostack),
         )
     };
 }

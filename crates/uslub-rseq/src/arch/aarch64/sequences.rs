@@ -8,8 +8,6 @@
 //! - No instruction adds to memory, and one store commits one word. So the counter is added to
 //!   after the commit, by an exclusive pair, which is right on whichever CPU the thread runs then.
 //!   For the same reason [`add`] needs no sequence.
-//! - A far jump may pass through a veneer of the linker, which uses `x16` and `x17`: no operand is
-//!   there.
 
 use core::arch::asm;
 
@@ -76,30 +74,18 @@ pub unsafe fn pop<const COUNT: usize>(area: &Area, table: *mut u8, slot: usize) 
     // SAFETY: by the caller's promise. The asm writes the area's descriptor word, one word of the
     // region, and a counter.
     unsafe {
-        asm!(
-            sequence!(
-                [
-                    "ldr {top}, [{region}, {slot}]",
-                    "ldr {thread}, [{top}]",
-                    "cbz {thread}, {end}f",
-                    "sub {top}, {top}, #8",
-                ],
-                commit: "str {top}, [{region}, {slot}]",
-                after: "mov {object}, {thread}", count!("#1"),
-            ),
-            end = const END,
-            area = in(reg) area.offset,
-            index = in(reg) area.index_offset,
-            table = in(reg) table,
-            slot = in(reg) slot,
+        sequence!(
+            area, table, slot,
+            [
+                "ldr {top}, [{region}, {slot}]",
+                "ldr {thread}, [{top}]",
+                "cbz {thread}, {end}f",
+                "sub {top}, {top}, #8",
+            ],
+            commit: "str {top}, [{region}, {slot}]",
+            after: "mov {object}, {thread}", count!("#1");
             count = in(reg) COUNT,
-            thread = out(reg) _,
-            region = out(reg) _,
-            top = out(reg) _,
             object = inout(reg) core::ptr::null_mut::<u8>() => object,
-            out("x16") _,
-            out("x17") _,
-            options(nostack),
         );
     }
     object
@@ -122,33 +108,21 @@ pub unsafe fn push<const COUNT: usize>(
     let mut done: usize;
     // SAFETY: as in `pop`. The word behind the top becomes part of the sheaf at the commit.
     unsafe {
-        asm!(
-            sequence!(
-                [
-                    "ldr {top}, [{region}, {slot}]",
-                    "add {top}, {top}, #8",
-                    "tst {top}, #{mask}",
-                    "b.eq {end}f",
-                    "str {object}, [{top}]",
-                ],
-                commit: "str {top}, [{region}, {slot}]",
-                after: "mov {done:w}, #1", count!("#1"),
-            ),
-            end = const END,
-            area = in(reg) area.offset,
-            index = in(reg) area.index_offset,
-            table = in(reg) table,
-            slot = in(reg) slot,
+        sequence!(
+            area, table, slot,
+            [
+                "ldr {top}, [{region}, {slot}]",
+                "add {top}, {top}, #8",
+                "tst {top}, #{mask}",
+                "b.eq {end}f",
+                "str {object}, [{top}]",
+            ],
+            commit: "str {top}, [{region}, {slot}]",
+            after: "mov {done:w}, #1", count!("#1");
             count = in(reg) COUNT,
             object = in(reg) object,
             mask = const SHEAF_BYTES - 1,
-            thread = out(reg) _,
-            region = out(reg) _,
-            top = out(reg) _,
             done = inout(reg) 0usize => done,
-            out("x16") _,
-            out("x17") _,
-            options(nostack),
         );
     }
     done != 0
@@ -165,30 +139,18 @@ pub unsafe fn exchange(area: &Area, table: *mut u8, slot: usize, old: usize, new
     let mut done: usize;
     // SAFETY: as in `pop`.
     unsafe {
-        asm!(
-            sequence!(
-                [
-                    "ldr {top}, [{region}, {slot}]",
-                    "cmp {top}, {old}",
-                    "b.ne {end}f",
-                ],
-                commit: "str {new}, [{region}, {slot}]",
-                after: "mov {done:w}, #1",
-            ),
-            end = const END,
-            area = in(reg) area.offset,
-            index = in(reg) area.index_offset,
-            table = in(reg) table,
-            slot = in(reg) slot,
+        sequence!(
+            area, table, slot,
+            [
+                "ldr {top}, [{region}, {slot}]",
+                "cmp {top}, {old}",
+                "b.ne {end}f",
+            ],
+            commit: "str {new}, [{region}, {slot}]",
+            after: "mov {done:w}, #1";
             old = in(reg) old,
             new = in(reg) new,
-            thread = out(reg) _,
-            region = out(reg) _,
-            top = out(reg) _,
             done = inout(reg) 0usize => done,
-            out("x16") _,
-            out("x17") _,
-            options(nostack),
         );
     }
     done != 0
@@ -274,47 +236,35 @@ pub unsafe fn pop_many<const COUNT: usize, const CAPACITY: usize>(
     let mut done: usize;
     // SAFETY: as in `pop`. The objects are copied to `out`, which has room for them.
     unsafe {
-        asm!(
-            sequence!(
-                [
-                    "ldr {top}, [{region}, {slot}]",
-                    // Bytes in the sheaf: its top less the top of the empty sheaf. A sentinel's
-                    // capacity is 0, so it has no bytes.
-                    "and {from}, {top}, #-{window}",
-                    "ldrh {thread:w}, [{from}, #{capacity}]",
-                    "and {from}, {top}, #{window} - 1",
-                    "add {from}, {from}, {thread}, lsl #3",
-                    "sub {from}, {from}, #{window} - 8",
-                    "cmp {from}, {bytes}",
-                    "b.lo {end}f",
-                    "sub {top}, {top}, {bytes}",
-                    "add {from}, {top}, #8",
-                    copy!(),
-                ],
-                commit: "str {top}, [{region}, {slot}]",
-                after: "mov {done:w}, #1", count!("{n}"),
-            ),
-            end = const END,
-            area = in(reg) area.offset,
-            index = in(reg) area.index_offset,
-            table = in(reg) table,
-            slot = in(reg) slot,
+        sequence!(
+            area, table, slot,
+            [
+                "ldr {top}, [{region}, {slot}]",
+                // Bytes in the sheaf: its top less the top of the empty sheaf. A sentinel's
+                // capacity is 0, so it has no bytes.
+                "and {from}, {top}, #-{window}",
+                "ldrh {thread:w}, [{from}, #{capacity}]",
+                "and {from}, {top}, #{window} - 1",
+                "add {from}, {from}, {thread}, lsl #3",
+                "sub {from}, {from}, #{window} - 8",
+                "cmp {from}, {bytes}",
+                "b.lo {end}f",
+                "sub {top}, {top}, {bytes}",
+                "add {from}, {top}, #8",
+                copy!(),
+            ],
+            commit: "str {top}, [{region}, {slot}]",
+            after: "mov {done:w}, #1", count!("{n}");
             to = inout(reg) out.as_mut_ptr() => _,
             bytes = inout(reg) out.len() * 8 => _,
             n = in(reg) out.len(),
             count = in(reg) COUNT,
             window = const SHEAF_BYTES,
             capacity = const CAPACITY,
-            thread = out(reg) _,
-            region = out(reg) _,
-            top = out(reg) _,
             from = out(reg) _,
             done = inout(reg) 0usize => done,
             a = out(vreg) _,
             b = out(vreg) _,
-            out("x16") _,
-            out("x17") _,
-            options(nostack),
         );
     }
     done != 0
@@ -337,41 +287,29 @@ pub unsafe fn push_many<const COUNT: usize>(
     let mut done: usize;
     // SAFETY: as in `push`. The words behind the top become part of the sheaf at the commit.
     unsafe {
-        asm!(
-            sequence!(
-                [
-                    "ldr {top}, [{region}, {slot}]",
-                    "and {to}, {top}, #{window} - 1",
-                    "add {to}, {to}, {bytes}",
-                    "cmp {to}, #{window}",
-                    "b.hs {end}f",
-                    "add {to}, {top}, #8",
-                    "add {top}, {top}, {bytes}",
-                    copy!(),
-                ],
-                commit: "str {top}, [{region}, {slot}]",
-                after: "mov {done:w}, #1", count!("{n}"),
-            ),
-            end = const END,
-            area = in(reg) area.offset,
-            index = in(reg) area.index_offset,
-            table = in(reg) table,
-            slot = in(reg) slot,
+        sequence!(
+            area, table, slot,
+            [
+                "ldr {top}, [{region}, {slot}]",
+                "and {to}, {top}, #{window} - 1",
+                "add {to}, {to}, {bytes}",
+                "cmp {to}, #{window}",
+                "b.hs {end}f",
+                "add {to}, {top}, #8",
+                "add {top}, {top}, {bytes}",
+                copy!(),
+            ],
+            commit: "str {top}, [{region}, {slot}]",
+            after: "mov {done:w}, #1", count!("{n}");
             from = inout(reg) objects.as_ptr() => _,
             bytes = inout(reg) objects.len() * 8 => _,
             n = in(reg) objects.len(),
             count = in(reg) COUNT,
             window = const SHEAF_BYTES,
-            thread = out(reg) _,
-            region = out(reg) _,
-            top = out(reg) _,
             to = out(reg) _,
             done = inout(reg) 0usize => done,
             a = out(vreg) _,
             b = out(vreg) _,
-            out("x16") _,
-            out("x17") _,
-            options(nostack),
         );
     }
     done != 0

@@ -3,9 +3,9 @@
 //! They copy `{bytes}` bytes (a multiple of 8, at least 8) from `{from}` to `{to}`, and change
 //! these registers and `{spare}`. `{bytes}` ends at 0.
 
-/// The code, and the label behind it, if a register has a bit: otherwise a jump to the label.
+/// The code if a register has a bit; otherwise a jump to the label behind the code.
 macro_rules! if_bit {
-    ($register:literal, $bit:literal, $label:literal, $($code:expr),*) => {
+    ($register:literal & $bit:literal, $label:literal: $($code:expr),*) => {
         concat!(
             "test {", $register, ":l}, ", $bit, "\n",
             "jz ", $label, "f\n",
@@ -45,37 +45,25 @@ macro_rules! unseen {
     };
 }
 
-/// Moves a piece of 8, 16 or 32 bytes by a vector register, which `$seen` may check. `$at` is added
+/// Moves a piece of 8, 16 or 32 bytes by a vector register, which `$seen` may check. `at` is added
 /// to both addresses.
 macro_rules! vector_move {
-    (8, $at:literal, $seen:ident) => {
-        vector_move!(
-            "vmovddup xmm0, qword ptr",
-            "vmovlps qword ptr",
-            "xmm0",
-            $at,
-            $seen
+    (8 $(at $at:literal)?, $seen:ident) => {
+        concat!(
+            "vmovddup xmm0, qword ptr [{from}", $($at,)? "]\n",
+            "vmovlps qword ptr [{to}", $($at,)? "], xmm0\n", $seen!("xmm0"),
         )
     };
-    (16, $at:literal, $seen:ident) => {
-        vector_move!("vmovups xmm0,", "vmovups", "xmm0", $at, $seen)
-    };
-    (32, $at:literal, $seen:ident) => {
-        vector_move!("vmovups ymm0,", "vmovups", "ymm0", $at, $seen)
-    };
-    ($load:literal, $store:literal, $register:tt, $at:literal, $seen:ident) => {
+    (16 $(at $at:literal)?, $seen:ident) => {
         concat!(
-            $load,
-            " [{from}",
-            $at,
-            "]\n",
-            $store,
-            " [{to}",
-            $at,
-            "], ",
-            $register,
-            "\n",
-            $seen!($register),
+            "vmovups xmm0, [{from}", $($at,)? "]\n",
+            "vmovups [{to}", $($at,)? "], xmm0\n", $seen!("xmm0"),
+        )
+    };
+    (32 $(at $at:literal)?, $seen:ident) => {
+        concat!(
+            "vmovups ymm0, [{from}", $($at,)? "]\n",
+            "vmovups [{to}", $($at,)? "], ymm0\n", $seen!("ymm0"),
         )
     };
 }
@@ -87,17 +75,12 @@ macro_rules! small_pieces {
     ($move:ident, none: $none:literal, last: $last:literal) => {
         concat!(
             "test {bytes:l}, 56\n",
-            "jz ",
-            $none,
-            "\n",
-            if_bit!("bytes", 8, 21, $move!(8), forward!(8)),
-            if_bit!("bytes", 16, 22, $move!(16), forward!(16)),
+            "jz ", $none, "\n",
+            if_bit!("bytes" & 8, 21: $move!(8), forward!(8)),
+            if_bit!("bytes" & 16, 22: $move!(16), forward!(16)),
             "test {bytes:l}, 32\n",
-            "jz ",
-            $last,
-            "\n",
-            $move!(32),
-            forward!(32),
+            "jz ", $last, "\n",
+            $move!(32), forward!(32),
         )
     };
 }
@@ -112,40 +95,14 @@ macro_rules! large_blocks {
     ($seen:ident) => {
         concat!(
             // Align `to` to 32 bytes.
-            if_bit!(
-                "to",
-                8,
-                32,
-                vector_move!(8, "", $seen),
-                forward!(8),
-                "sub {bytes}, 8\n"
-            ),
-            if_bit!(
-                "to",
-                16,
-                33,
-                vector_move!(16, "", $seen),
-                forward!(16),
-                "sub {bytes}, 16\n"
-            ),
+            if_bit!("to" & 8, 32: vector_move!(8, $seen), forward!(8), "sub {bytes}, 8\n"),
+            if_bit!("to" & 16, 33: vector_move!(16, $seen), forward!(16), "sub {bytes}, 16\n"),
             // Copy what lies behind the last block of 64 bytes.
             "mov {spare}, {bytes}\n",
             "and {spare}, -64\n",
-            if_bit!(
-                "bytes",
-                32,
-                34,
-                vector_move!(32, " + {spare}", $seen),
-                "add {spare}, 32\n"
-            ),
-            if_bit!(
-                "bytes",
-                16,
-                35,
-                vector_move!(16, " + {spare}", $seen),
-                "add {spare}, 16\n"
-            ),
-            if_bit!("bytes", 8, 36, vector_move!(8, " + {spare}", $seen)),
+            if_bit!("bytes" & 32, 34: vector_move!(32 at " + {spare}", $seen), "add {spare}, 32\n"),
+            if_bit!("bytes" & 16, 35: vector_move!(16 at " + {spare}", $seen), "add {spare}, 16\n"),
+            if_bit!("bytes" & 8, 36: vector_move!(8 at " + {spare}", $seen)),
             // Upwards if, by the low 12 bits, stores are half a page or more ahead of loads.
             // Otherwise downwards from the last block.
             "mov {spare}, {to}\n",

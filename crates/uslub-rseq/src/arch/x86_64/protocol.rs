@@ -5,7 +5,7 @@
 //! | | Leave if `cpu_id` (byte 4 of the area) is negative: the thread is not registered. |
 //! | | Store the descriptor's address in byte 8 of the area, where the kernel reads it. |
 //! | 20 | The start. Read the CPU's index, and find the CPU's region through the table. |
-//! | | The instructions of the operation. They write nothing that others read. |
+//! | | The operation's instructions. They write nothing that other threads read. |
 //! | | The commit: one store. |
 //! | 30 | Behind the commit, nothing aborts. The operation adds to its counter. |
 //! | 60 | The end, for refusals too. |

@@ -75,13 +75,13 @@ macro_rules! seen {
 /// Moves a piece as `plain` does, and checks it.
 macro_rules! checked {
     (8) => {
-        vector_move!(8, "", seen)
+        vector_move!(8, seen)
     };
     (16) => {
-        vector_move!(16, "", seen)
+        vector_move!(16, seen)
     };
     (32) => {
-        concat!(vector_move!(16, "", seen), vector_move!(16, " + 16", seen))
+        concat!(vector_move!(16, seen), vector_move!(16 at " + 16", seen))
     };
 }
 
