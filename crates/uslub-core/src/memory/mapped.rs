@@ -319,9 +319,8 @@ impl<P: Platform> MappedObjects<P> {
         (inner.cache).add(Mapping { address, bytes }, now, limit, &mut evicted);
         self.update_cached(&inner.cache);
         drop(inner);
-        for mapping in evicted {
-            self.unmap(platform, mapping);
-        }
+        // By reference: a copy of the array would take stack.
+        (evicted.iter()).for_each(|&mapping| self.unmap(platform, mapping));
         true
     }
 
