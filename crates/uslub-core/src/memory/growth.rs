@@ -1,7 +1,4 @@
-//! Growth: blocks for a zone that has too few pages.
-//!
-//! One thread at a time adds a block, under the growth lock: a block that was absent, or a new one
-//! at the end of the range. Blocks from `huge_pages_mb` on get huge pages.
+//! Growth: adds absent blocks, or new ones at the end of the range, under the growth lock.
 
 use core::sync::atomic::Ordering::Relaxed;
 

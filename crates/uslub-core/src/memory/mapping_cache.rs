@@ -8,9 +8,7 @@
 //! A ghost hit is a request that a just-unmapped mapping could have served. It turns caching on:
 //! from then on freed mappings stay cached for a while. A purge of a cached mapping that nobody
 //! reused turns caching off. Cached mappings serve all sizes: a longer one is split, a shorter one
-//! is stretched if it has at least a quarter of the requested length.
-//!
-//! The caller ([`mapped`](crate::memory::mapped)) has the lock, and calls the system.
+//! is stretched if it has at least a quarter of the requested length. The caller has the lock.
 
 use crate::policy::{MAPPING_GHOST_MS, MAPPING_GHOSTS};
 use crate::sync::time::age;
@@ -130,6 +128,7 @@ impl MappingCache {
 
     /// Adds a freed mapping. Caches it if caching is on, it has at most `limit` bytes, and older
     /// ones make room: no more than `limit` bytes stay cached.
+    #[inline(never)]
     pub(super) fn add(&mut self, mapping: Mapping, now: u64, limit: usize, evicted: &mut Evicted) {
         let freed = Freed {
             mapping,

@@ -99,8 +99,7 @@ impl Links {
     }
 
     /// Offsets from `base` of a freelist's objects, from `object` on (null for none); only reads.
-    /// `None` stands for a link that leads to no slot, and ends the walk. A corrupt list may be a
-    /// ring.
+    /// `None` stands for a link that leads to no slot, and ends the walk.
     ///
     /// # Safety
     ///
