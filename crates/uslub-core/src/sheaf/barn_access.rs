@@ -50,6 +50,7 @@ impl<P: Platform> Base<P> {
     }
 
     /// Takes a full sheaf from the barn, and stores `empty` there if there is room.
+    #[inline(never)]
     pub(crate) fn barn_get_full(
         &self,
         cache: &SheafCache<P>,

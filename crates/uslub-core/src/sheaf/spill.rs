@@ -62,7 +62,7 @@ impl<P: Platform> Overflow<P> for Spill<'_, P> {
 
 impl<P: Platform> Base<P> {
     fn sheaf_for_spill(&self, cache: &SheafCache<P>, rest: usize) -> Option<Sheaf> {
-        if rest > cache.capacity || !self.platform.percpu_usable() || self.region_is_missing() {
+        if rest > cache.capacity || !self.platform.percpu_usable() {
             return None;
         }
         self.detach_local(cache, |top| top.room() >= rest)

@@ -176,10 +176,15 @@ impl<P: Platform> Base<P> {
         if self.zone.dirty_bytes() + self.mapped.kept_bytes() == 0 {
             return;
         }
+        self.decay();
+    }
+
+    // Rarely, and much stack.
+    #[inline(never)]
+    fn decay(&self) {
         let (now, decay) = (self.platform.now_ms(), u64::from(self.tunables().decay_ms));
         self.zone.decay_if_due(&self.platform, now, decay);
-        self.memory
-            .purge_mapped(&self.platform, now, |age| age >= decay);
+        (self.memory).purge_mapped(&self.platform, now, |age| age >= decay);
     }
 
     /// Bytes in use of the allocator's own records.

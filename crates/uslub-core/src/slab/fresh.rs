@@ -373,6 +373,7 @@ impl<P: Platform> Base<P> {
 
     /// Gives old free pages back to the system, after slabs were freed at the time `now`
     /// (milliseconds).
+    #[inline(never)]
     fn decay_after(&self, cache: &SlabCache<P>, now: u64) {
         // If this cache's frees may not call the system, other threads do this.
         if now > 0 && cache.free_gfp.may_map() {
