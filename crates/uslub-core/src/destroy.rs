@@ -14,6 +14,7 @@ use crate::args::Flags;
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::memory::{PageIndex, PageKind};
+use crate::misuse::Misuse;
 use crate::platform::Platform;
 use crate::sheaf::drain::DrainScope;
 use crate::slab::node::SlabList;
@@ -35,8 +36,8 @@ impl<P: Platform> Allocator<P> {
             .cache(cache.id)
             .is_some_and(|known| ptr::eq(known, cache))
         {
-            self.platform
-                .fatal(format_args!("cache '{}': destroyed already", cache.name()));
+            let cache = cache.name();
+            Misuse::DestroyedTwice { cache }.fatal(&self.platform);
         }
         if !self.leave(cache) {
             return 0;
@@ -74,7 +75,7 @@ impl<P: Platform> Allocator<P> {
         if cache.nr_slabs() == 0 {
             return;
         }
-        self.grace().synchronize();
+        self.grace(Some(cache.id), ptr::null_mut()).synchronize();
         self.while_draining(|| {
             for node in cache.nodes() {
                 let empty = self.take_empty(cache, node);

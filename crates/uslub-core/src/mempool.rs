@@ -62,6 +62,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
+use crate::misuse::Misuse;
 use crate::platform::Platform;
 use crate::policy::MEMPOOL_WAIT_MS;
 use crate::sync::atomic::AtomicU32;
@@ -311,9 +312,7 @@ impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
     /// Whether the flags make sense; warns if not.
     fn check(&self, gfp: Gfp) -> Result<(), MempoolError> {
         if gfp.contains(Gfp::ZERO) {
-            self.allocator
-                .platform
-                .warn(format_args!("mempool: {}", MempoolError::Zero));
+            Misuse::ZeroedElements.warn(&self.allocator.platform);
             return Err(MempoolError::Zero);
         }
         Ok(())

@@ -21,7 +21,8 @@ use core::sync::atomic::Ordering::{Acquire, Release};
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
-use crate::grace::{GracePeriod, RcuHead};
+use crate::grace::{GracePeriod, RcuCallback, RcuHead};
+use crate::misuse::{Misuse, Reason};
 use crate::percpu::CacheId;
 use crate::percpu::sheaf::{self, SHEAF_BYTES, Sheaf, SheafList, Window};
 use crate::percpu::stats::StatItem;
@@ -33,7 +34,7 @@ use crate::slab::state::Slab;
 
 /// An object that waits for a grace period without a sheaf.
 #[repr(C)]
-struct Waiting {
+struct SingleDeferral {
     head: RcuHead,
     allocator: *const (),
     object: *mut u8,
@@ -50,13 +51,17 @@ impl<P: Platform> Allocator<P> {
         true
     }
 
-    pub(crate) fn grace(&self) -> &'static dyn GracePeriod {
-        match *self.grace.lock() {
-            Some(grace) => grace,
-            None => self
-                .platform
-                .fatal(format_args!("free_rcu: no grace period was set")),
-        }
+    /// The source of grace periods; `object` of the cache with this identity is to wait for one.
+    pub(crate) fn grace(&self, id: Option<CacheId>, object: *mut u8) -> &'static dyn GracePeriod {
+        let grace = *self.grace.lock();
+        grace.unwrap_or_else(|| self.no_grace_period(id, object))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn no_grace_period(&self, id: Option<CacheId>, object: *mut u8) -> ! {
+        let cache = id.and_then(|id| self.cache(id)).map(KmemCache::name);
+        Misuse::object(cache, "free_rcu of", object, Reason::NoGracePeriod).fatal(&self.platform)
     }
 
     /// Frees an object of a cache after a grace period; null is ignored.
@@ -78,13 +83,13 @@ impl<P: Platform> Allocator<P> {
         }
         if !self.is_cacheable_here(cache, object) {
             // An object of another node waits alone, and goes to its slab.
-            return self.wait_alone(object);
+            return self.defer_single(Some(cache.id), object);
         }
         if self.platform.percpu_usable() && self.push_rcu(cache, object) {
             return;
         }
         self.count(cache, StatItem::FreeRcuSheafFail, 1);
-        self.wait_alone(object);
+        self.defer_single(Some(cache.id), object);
     }
 
     /// As [`free_rcu`](Self::free_rcu), for an object of kmalloc or of any cache.
@@ -104,27 +109,28 @@ impl<P: Platform> Allocator<P> {
             // SAFETY: passed on.
             return unsafe { self.free_rcu(cache, object) };
         }
-        self.wait_alone(object);
+        self.defer_single(None, object);
     }
 
     /// Frees an object after a grace period, without a sheaf.
-    fn wait_alone(&self, object: *mut u8) {
+    fn defer_single(&self, id: Option<CacheId>, object: *mut u8) {
         let memory = self
-            .kmalloc(size_of::<Waiting>(), Gfp::KERNEL)
-            .cast::<Waiting>();
-        let Some(waiting) = NonNull::new(memory) else {
-            self.grace().synchronize();
+            .kmalloc(size_of::<SingleDeferral>(), Gfp::KERNEL)
+            .cast::<SingleDeferral>();
+        let Some(deferral) = NonNull::new(memory) else {
+            self.grace(id, object).synchronize();
             // SAFETY: the caller frees it, and its readers have left.
             return unsafe { self.kfree(object) };
         };
         // SAFETY: ours until the callback.
         unsafe {
-            waiting.write(Waiting {
+            deferral.write(SingleDeferral {
                 head: RcuHead::NEW,
                 allocator: core::ptr::from_ref(self).cast(),
                 object,
             });
-            self.grace().call(waiting.as_ptr().cast(), waited::<P>);
+            let head = deferral.as_ptr().cast();
+            self.grace(id, object).call(head, on_object_ready::<P>);
         }
     }
 
@@ -154,7 +160,7 @@ impl<P: Platform> Allocator<P> {
                 self.count(cache, StatItem::FreeRcuSheaf, 1);
                 if top != sheaf::bootstrap() {
                     // SAFETY: just taken out of its slot, and no sentinel.
-                    self.submit(unsafe { Sheaf::from_top(top) });
+                    self.hand_to_grace_period(unsafe { Sheaf::from_top(top) });
                 }
                 return true;
             }
@@ -174,26 +180,30 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Hands a sheaf to the grace period.
-    fn submit(&self, sheaf: Sheaf) {
-        if sheaf.is_empty() {
-            return self.give_up_of(sheaf);
-        }
+    fn hand_to_grace_period(&self, sheaf: Sheaf) {
+        let id = CacheId::from_index(sheaf.cache());
+        let Some(&object) = sheaf.objects().first() else {
+            if let Some(cache) = self.cache(id) {
+                self.free_sheaf(cache, sheaf, Gfp::KERNEL);
+            }
+            return;
+        };
+        let grace = self.grace(Some(id), object);
+        self.call_with_window(grace, sheaf, on_sheaf_ready::<P>);
+    }
+
+    /// Calls `callback` with the sheaf's window after a grace period.
+    fn call_with_window(&self, grace: &dyn GracePeriod, sheaf: Sheaf, callback: RcuCallback) {
         let window = sheaf.keep().as_ptr();
         // SAFETY: the window is ours until the callback.
         unsafe {
             (*window).allocator = core::ptr::from_ref(self).cast();
-            self.grace().call(&raw mut (*window).rcu, sheaf_waited::<P>);
-        }
-    }
-
-    fn give_up_of(&self, sheaf: Sheaf) {
-        if let Some(cache) = self.cache(CacheId::from_index(sheaf.cache())) {
-            self.free_sheaf(cache, sheaf, Gfp::KERNEL);
+            grace.call(&raw mut (*window).rcu, callback);
         }
     }
 
     /// After a sheaf's grace period: its objects may be allocated.
-    fn rcu_done(&self, sheaf: Sheaf) {
+    fn sheaf_ready(&self, sheaf: Sheaf) {
         let Some(cache) = self.cache(CacheId::from_index(sheaf.cache())) else {
             return;
         };
@@ -230,7 +240,7 @@ impl<P: Platform> Allocator<P> {
         self.take_slots(&|_| true, &which, &[rcu], &mut taken);
         while let Some(sheaf) = taken.pop() {
             let cache = self.cache(CacheId::from_index(sheaf.cache()));
-            self.submit(sheaf);
+            self.hand_to_grace_period(sheaf);
             if let Some(cache) = cache {
                 self.finish_flush(cache);
             }
@@ -253,18 +263,15 @@ impl<P: Platform> Allocator<P> {
         };
         // SAFETY: a window of ours, which is never freed.
         let mut sheaf = unsafe { Sheaf::new(window, 1, cache.id.index()) };
-        sheaf.push(self.slab_base(slab));
-        let window = sheaf.keep().as_ptr();
-        // SAFETY: the window is ours until the callback.
-        unsafe {
-            (*window).allocator = core::ptr::from_ref(self).cast();
-            self.grace().call(&raw mut (*window).rcu, slab_waited::<P>);
-        }
+        let base = self.slab_base(slab);
+        sheaf.push(base);
+        let grace = self.grace(Some(cache.id), base);
+        self.call_with_window(grace, sheaf, on_slab_ready::<P>);
         true
     }
 
     /// After a slab's grace period: its pages may be reused.
-    fn slab_done(&self, mut sheaf: Sheaf) {
+    fn slab_ready(&self, mut sheaf: Sheaf) {
         let cache = self.cache(CacheId::from_index(sheaf.cache()));
         let page = sheaf
             .pop()
@@ -283,7 +290,7 @@ impl<P: Platform> Allocator<P> {
 /// # Safety
 ///
 /// `head` lies in a window that waits, and the caller is its callback.
-unsafe fn awaited<'a, P: Platform>(head: *mut RcuHead) -> (Sheaf, &'a Allocator<P>) {
+unsafe fn context_of<'a, P: Platform>(head: *mut RcuHead) -> (Sheaf, &'a Allocator<P>) {
     let window = (head as usize & !(SHEAF_BYTES - 1)) as *mut Window;
     // SAFETY: by the caller's promise; an allocator outlives its waiting objects.
     unsafe {
@@ -293,24 +300,24 @@ unsafe fn awaited<'a, P: Platform>(head: *mut RcuHead) -> (Sheaf, &'a Allocator<
     }
 }
 
-unsafe extern "C" fn sheaf_waited<P: Platform>(head: *mut RcuHead) {
-    // SAFETY: the callback of `submit`.
-    let (sheaf, allocator) = unsafe { awaited::<P>(head) };
-    allocator.rcu_done(sheaf);
+unsafe extern "C" fn on_sheaf_ready<P: Platform>(head: *mut RcuHead) {
+    // SAFETY: the callback of `hand_to_grace_period`.
+    let (sheaf, allocator) = unsafe { context_of::<P>(head) };
+    allocator.sheaf_ready(sheaf);
 }
 
-unsafe extern "C" fn slab_waited<P: Platform>(head: *mut RcuHead) {
+unsafe extern "C" fn on_slab_ready<P: Platform>(head: *mut RcuHead) {
     // SAFETY: the callback of `free_slab_rcu`.
-    let (sheaf, allocator) = unsafe { awaited::<P>(head) };
-    allocator.slab_done(sheaf);
+    let (sheaf, allocator) = unsafe { context_of::<P>(head) };
+    allocator.slab_ready(sheaf);
 }
 
-unsafe extern "C" fn waited<P: Platform>(head: *mut RcuHead) {
-    // SAFETY: the callback of `wait_alone`; an allocator outlives its waiting objects.
+unsafe extern "C" fn on_object_ready<P: Platform>(head: *mut RcuHead) {
+    // SAFETY: the callback of `defer_single`; an allocator outlives its waiting objects.
     unsafe {
-        let waiting = head.cast::<Waiting>().read();
-        let allocator = &*waiting.allocator.cast::<Allocator<P>>();
+        let deferral = head.cast::<SingleDeferral>().read();
+        let allocator = &*deferral.allocator.cast::<Allocator<P>>();
         allocator.kfree(head.cast());
-        allocator.kfree(waiting.object);
+        allocator.kfree(deferral.object);
     }
 }

@@ -23,6 +23,7 @@ use crate::gfp::Gfp;
 use crate::memory::mapped::Found;
 use crate::memory::several::parts;
 use crate::memory::{PageIndex, PageKind};
+use crate::misuse::{Misuse, Reason};
 use crate::percpu::sheaf::MAX_CAPACITY;
 use crate::percpu::{CACHE_WORDS, CacheId};
 use crate::platform::{PAGE_SIZE, Platform};
@@ -255,9 +256,7 @@ impl<P: Platform> Allocator<P> {
         match self.zone.arena.page_of(object as usize) {
             Some(page) => self.kfree_in_arena(page, object, gfp),
             None if object.is_null() => {}
-            None => self.platform.warn(format_args!(
-                "free of {object:p}: a huge object cannot be freed without the system and leaks"
-            )),
+            None => self.leaks(object),
         }
     }
 
@@ -280,7 +279,7 @@ impl<P: Platform> Allocator<P> {
                 // It belongs to a world that this child of a fork has given up.
                 return;
             }
-            self.not_ours(object, "free");
+            self.not_ours(object, "free of");
         }
         self.note_huge();
         self.count_large(1);
@@ -310,7 +309,7 @@ impl<P: Platform> Allocator<P> {
         let slab = self.zone.arena.slab(page);
         let pages = slab.large_pages();
         if !(object as usize).is_multiple_of(PAGE_SIZE) || !slab.clear_kind(PageKind::Large) {
-            self.not_an_object(page, object, "free");
+            self.not_an_object(page, object, "free of");
         }
         self.free_pages(page, pages, gfp);
         self.count_large(1);
@@ -398,7 +397,7 @@ impl<P: Platform> Allocator<P> {
         if let Some(cache) = arena.cache_of(page).and_then(|id| self.cache(id)) {
             let base = self.slab_base(cache.slab_of(arena, page));
             if !cache.is_slot(object as usize - base as usize) {
-                self.not_a_start(cache, object, what);
+                self.wrong(Some(cache), what, object, Reason::Interior);
             }
             return Some((Some(cache), cache.object_size()));
         }
@@ -409,37 +408,39 @@ impl<P: Platform> Allocator<P> {
         Some((None, slab.large_pages() * PAGE_SIZE))
     }
 
-    /// Ends the process: the pointer points into a slab, but not to a slot's start.
+    /// Warns: a huge object cannot be freed in this context.
     #[cold]
     #[inline(never)]
-    fn not_a_start(&self, cache: &KmemCache<P>, object: *mut u8, what: &str) -> ! {
-        self.platform.fatal(format_args!(
-            "cache '{}': {what} {object:p}: not the start of an object (an interior pointer)",
-            cache.name()
-        ))
+    fn leaks(&self, object: *mut u8) {
+        Misuse::object(None, "free of", object, Reason::HugeLeaks).warn(&self.platform);
     }
 
     /// Ends the process: the pointer is outside the arena and no huge object.
     #[cold]
-    fn not_ours(&self, object: *mut u8, what: &str) -> ! {
+    fn not_ours(&self, object: *mut u8, call: &str) -> ! {
         let why = match self.mapped.find(object as usize, true) {
-            Some(Found::Inside) => "inside a huge object (an interior pointer)",
-            Some(Found::Freed) => "double free: this huge object was freed already",
-            _ => "not allocated here (a foreign pointer), or a double free of a huge object",
+            Some(Found::Inside) => Reason::InsideHuge,
+            Some(Found::Freed) => Reason::FreedHuge,
+            _ => Reason::ForeignOrFreed,
         };
-        self.platform
-            .fatal(format_args!("{what} {object:p}: {why}"))
+        self.wrong(None, call, object, why)
     }
 
     /// Ends the process: the pointer points into pages of no slab, and to no large object.
     #[cold]
-    fn not_an_object(&self, page: PageIndex, object: *mut u8, what: &str) -> ! {
+    fn not_an_object(&self, page: PageIndex, object: *mut u8, call: &str) -> ! {
         let why = if self.zone.is_free(page) {
-            "not allocated (a double free, or never allocated): its pages are free"
+            Reason::FreePages
         } else {
-            "not the start of an object (an interior pointer)"
+            Reason::Interior
         };
-        self.platform
-            .fatal(format_args!("{what} {object:p}: {why}"))
+        self.wrong(None, call, object, why)
+    }
+
+    /// Ends the process: the pointer is no object that `call` can take.
+    #[cold]
+    #[inline(never)]
+    fn wrong(&self, cache: Option<&KmemCache<P>>, call: &str, object: *mut u8, why: Reason) -> ! {
+        Misuse::object(cache.map(KmemCache::name), call, object, why).fatal(&self.platform)
     }
 }

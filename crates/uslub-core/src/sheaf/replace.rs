@@ -29,6 +29,7 @@
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
+use crate::misuse::Misuse;
 use crate::percpu::sheaf::{self, Sheaf};
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
@@ -88,10 +89,8 @@ impl<P: Platform> Allocator<P> {
     #[cold]
     #[inline(never)]
     fn allocation_after_end(&self, cache: &KmemCache<P>) -> ! {
-        self.platform.fatal(format_args!(
-            "cache '{}': allocation after its end",
-            cache.name()
-        ))
+        let (cache, call) = (cache.name(), "allocation");
+        Misuse::Ended { cache, call }.fatal(&self.platform)
     }
 
     #[inline(never)]

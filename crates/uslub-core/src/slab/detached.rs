@@ -19,6 +19,7 @@ use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::memory::{Arena, PageIndex};
+use crate::misuse::Reason;
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::policy::PENDING_LISTS;
@@ -133,8 +134,7 @@ impl<P: Platform> Allocator<P> {
         let mut emptied = SlabList::new();
         self.push_listed(cache, &mut lists, &detached, gfp, &mut emptied);
         if !emptied.is_empty() {
-            let why = "its slab is empty, though some of it is in use";
-            self.misuse(cache, detached.head, why);
+            self.misuse(cache, detached.head, Reason::EmptySlab);
         }
         node.note(&lists);
     }
@@ -251,11 +251,7 @@ impl<P: Platform> Allocator<P> {
             count,
         } = *detached;
         if old.inuse() < count as u32 {
-            self.misuse(
-                cache,
-                head,
-                "double free: its slab has no such object in use",
-            );
+            self.misuse(cache, head, Reason::NotInUse);
         }
         let base = self.slab_base(slab);
         let next = old.head().map_or(null_mut(), |o| base.wrapping_add(o));
