@@ -39,7 +39,7 @@ impl<P: Platform> Allocator<P> {
             let cache = cache.name();
             Misuse::DestroyedTwice { cache }.fatal(&self.platform);
         }
-        if !self.leave(cache) {
+        if !self.drop_user(cache) {
             return 0;
         }
         self.forget_shrinkers(cache);
@@ -62,9 +62,9 @@ impl<P: Platform> Allocator<P> {
             });
         }
         if count == 0 {
-            self.forget(cache);
+            self.release_id(cache);
         } else {
-            self.keep(cache);
+            self.add_user(cache);
         }
         count
     }

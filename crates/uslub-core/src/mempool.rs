@@ -168,7 +168,7 @@ impl core::fmt::Display for MempoolError {
 impl core::error::Error for MempoolError {}
 
 /// The data under the lock; `curr_nr` and `min_nr` are also changed under it.
-struct Reserve {
+struct PoolReserve {
     /// A stack of `curr_nr` elements in an array with room for at least the limit.
     elements: *mut *mut u8,
     /// Number of waiting threads.
@@ -176,7 +176,7 @@ struct Reserve {
 }
 
 // SAFETY: the array is accessed under the lock only; nobody owns elements while they are in it.
-unsafe impl Send for Reserve {}
+unsafe impl Send for PoolReserve {}
 
 /// A pool of at least `min_nr` elements, over a source.
 ///
@@ -203,7 +203,7 @@ unsafe impl Send for Reserve {}
 pub struct Mempool<'a, P: Platform, S: Source> {
     allocator: &'a Allocator<P>,
     source: S,
-    reserve: Lock<P, Reserve>,
+    reserve: Lock<P, PoolReserve>,
     /// Elements in the reserve; changed under its lock.
     curr_nr: AtomicUsize,
     /// Elements to reserve; changed under the reserve's lock.
@@ -228,7 +228,7 @@ impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
         let pool = Self {
             allocator,
             source,
-            reserve: Lock::new(Reserve {
+            reserve: Lock::new(PoolReserve {
                 elements: null_mut(),
                 sleepers: 0,
             }),
@@ -380,7 +380,7 @@ impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
     }
 
     /// Moves elements of the reserve into the null entries, all or none.
-    fn take(&self, reserve: &mut Reserve, elements: &mut [*mut u8]) -> bool {
+    fn take(&self, reserve: &mut PoolReserve, elements: &mut [*mut u8]) -> bool {
         let mut curr = self.curr_nr();
         if missing(elements) > curr {
             return false;
@@ -442,7 +442,7 @@ impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
     }
 
     /// Releases the lock and makes all waiters check again.
-    fn wake_sleepers(&self, reserve: Guard<'_, P, Reserve>) {
+    fn wake_sleepers(&self, reserve: Guard<'_, P, PoolReserve>) {
         if reserve.sleepers == 0 {
             return;
         }

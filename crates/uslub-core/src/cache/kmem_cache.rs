@@ -14,7 +14,7 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::args::{CacheArgs, CreateError, Ctor, Flags, Layout, NAME_MAX};
+use crate::args::{CacheArgs, CreateError, Ctor, Flags, NAME_MAX, ObjectLayout};
 use crate::gfp::Gfp;
 use crate::memory::{Arena, PageIndex};
 use crate::percpu::sheaf::MAX_CAPACITY;
@@ -246,7 +246,7 @@ impl<P: Platform> KmemCache<P> {
         secret: u64,
         nodes: (NonNull<CacheNode<P>>, usize),
     ) -> Result<(), CreateError> {
-        let layout = Layout::of(args)?;
+        let layout = ObjectLayout::of(args)?;
         let (geometry, max_slabs) = slab_limits(args, tuning, min_objects, layout.size)?;
         let sheaves = SheafLimits::of(args, tuning, layout.size, geometry.objects as usize);
         let record = Self {
@@ -357,7 +357,7 @@ impl<P: Platform> KmemCache<P> {
     }
 
     /// Whether objects of this layout fit into the slots.
-    pub(crate) fn can_serve(&self, layout: &Layout) -> bool {
+    pub(crate) fn can_serve(&self, layout: &ObjectLayout) -> bool {
         let size = self.size as usize;
         self.mergeable
             && size >= layout.size

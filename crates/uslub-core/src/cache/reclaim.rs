@@ -38,7 +38,7 @@ pub struct Shrinker {
 unsafe impl Send for Shrinker {}
 
 #[derive(Clone, Copy)]
-struct Entry {
+struct ShrinkerEntry {
     /// Distinguishes it from earlier entries at the same index.
     number: usize,
     shrinker: Shrinker,
@@ -64,7 +64,7 @@ impl ShrinkerId {
 
 /// The shrinkers, and the thread that reclaims.
 pub struct Reclaim<P> {
-    list: Lock<P, [Option<Entry>; MAX_SHRINKERS]>,
+    list: Lock<P, [Option<ShrinkerEntry>; MAX_SHRINKERS]>,
     /// Shrinkers registered so far.
     registered: AtomicUsize,
     running: Lock<P, ()>,
@@ -129,7 +129,7 @@ impl<P: Platform> Allocator<P> {
         let at = list.iter().position(Option::is_none)?;
         // Relaxed: under the lock.
         let number = self.reclaim.registered.fetch_add(1, Relaxed);
-        list[at] = Some(Entry {
+        list[at] = Some(ShrinkerEntry {
             number,
             shrinker,
             cache: cache.map(|cache| cache.id),

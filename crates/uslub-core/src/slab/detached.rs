@@ -23,7 +23,7 @@ use crate::misuse::Reason;
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::policy::PENDING_LISTS;
-use crate::slab::node::{Lists, SlabList};
+use crate::slab::node::{NodeLists, SlabList};
 use crate::slab::state::{Slab, State};
 
 /// Objects of one slab, linked from `head` to `tail`.
@@ -202,7 +202,7 @@ impl<P: Platform> Allocator<P> {
     fn push_listed(
         &self,
         cache: &KmemCache<P>,
-        lists: &mut Lists,
+        lists: &mut NodeLists,
         detached: &Detached<'_>,
         gfp: Gfp,
         emptied: &mut SlabList,

@@ -13,7 +13,7 @@ use crate::cache::allocator::Allocator;
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::policy::{RESERVE_FLOOR_SLABS, SURPLUS_BATCH_SLABS};
-use crate::slab::node::{Lists, Node, SlabList};
+use crate::slab::node::{Node, NodeLists, SlabList};
 use crate::sync::Guard;
 
 impl<P: Platform> Allocator<P> {
@@ -23,7 +23,7 @@ impl<P: Platform> Allocator<P> {
         cache: &KmemCache<P>,
         node: &'a Node<P>,
         spin: bool,
-    ) -> Option<Guard<'a, P, Lists>> {
+    ) -> Option<Guard<'a, P, NodeLists>> {
         self.count(cache, StatItem::ListLock, 1);
         if let Some(lists) = node.lists.try_lock() {
             return Some(lists);
@@ -38,7 +38,7 @@ impl<P: Platform> Allocator<P> {
         &self,
         cache: &KmemCache<P>,
         node: &Node<P>,
-        mut lists: Guard<'_, P, Lists>,
+        mut lists: Guard<'_, P, NodeLists>,
         mut emptied: SlabList,
         gone: &mut SlabList,
     ) {
@@ -64,7 +64,7 @@ impl<P: Platform> Allocator<P> {
         &self,
         cache: &KmemCache<P>,
         node: &Node<P>,
-        mut lists: Guard<'_, P, Lists>,
+        mut lists: Guard<'_, P, NodeLists>,
         now: u64,
         gone: &mut SlabList,
     ) {

@@ -14,7 +14,7 @@ use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::platform::Platform;
-use crate::slab::node::{Lists, Node, SlabList};
+use crate::slab::node::{Node, NodeLists, SlabList};
 use crate::slab::state::Slab;
 use crate::slab::take::{Ownership, Refill};
 
@@ -191,7 +191,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Lists isolated slabs with free slots again.
-    fn relist(&self, cache: &KmemCache<P>, lists: &mut Lists, mut rest: SlabList) {
+    fn relist(&self, cache: &KmemCache<P>, lists: &mut NodeLists, mut rest: SlabList) {
         let arena = &self.zone.arena;
         let mut at = rest.first(arena);
         if !cache.has_reserve() {
