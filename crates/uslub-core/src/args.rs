@@ -1,6 +1,6 @@
 //! The arguments of a cache (name, size, flags, constructor), and the layout of its slots.
 //!
-//! Callers fill [`CacheArgs`]; `ObjectLayout` turns them into offsets in a slot. Plain values, no state.
+//! Callers fill [`CacheArgs`]; `ObjectLayout` turns them into offsets in a slot.
 
 use crate::gfp::Gfp;
 use crate::tunables::{TUNABLES, Tuning};

@@ -14,11 +14,10 @@ use crate::args::Flags;
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::memory::{PageIndex, PageKind};
-use crate::misuse::Misuse;
+use crate::misuse::{Misuse, Reason};
 use crate::platform::Platform;
 use crate::sheaf::drain::DrainScope;
 use crate::slab::node::SlabList;
-use crate::slab::order::MAX_OBJECTS;
 use crate::slab::state::Slab;
 
 impl<P: Platform> Allocator<P> {
@@ -102,27 +101,13 @@ impl<P: Platform> Allocator<P> {
 
     fn for_each_in_slab(&self, cache: &KmemCache<P>, slab: &Slab, visit: &mut impl FnMut(*mut u8)) {
         if slab.state().inuse() == 0 {
-            // Its freelist may be an old one.
             return;
         }
         let base = self.slab_base(slab);
-        let mut free = [0u64; MAX_OBJECTS / 64 + 1];
-        let mut mark = |offset: usize| {
-            let slot = cache.slot_at(offset);
-            free[slot / 64] |= 1 << (slot % 64);
+        let Ok(free) = self.free_slots(cache, slab) else {
+            self.corrupt(cache, base, Reason::BadFreelist);
         };
-        let mut at = slab.state().head();
-        while let Some(offset) = at {
-            mark(offset);
-            // SAFETY: a free slot of an idle slab.
-            let next = unsafe { cache.links_of(slab).get(base.wrapping_add(offset)) };
-            at = (!next.is_null()).then(|| next as usize - base as usize);
-        }
-        let objects = cache.geometry.objects as usize;
-        for position in usize::from(slab.position())..objects {
-            mark(cache.offset_at(usize::from(slab.start()), position));
-        }
-        for slot in (0..objects).filter(|slot| free[slot / 64] >> (slot % 64) & 1 == 0) {
+        for slot in (0..cache.geometry.objects as usize).filter(|&slot| !free.contains(slot)) {
             visit(base.wrapping_add(slot * cache.size as usize));
         }
     }

@@ -96,6 +96,8 @@ pub enum Reason {
     ShortList,
     /// A freelist leaves its slab before its end.
     EarlyEnd,
+    /// A slab, whose freelist leads out of it or back to itself.
+    BadFreelist,
 }
 
 impl Reason {
@@ -119,6 +121,7 @@ impl Reason {
             Reason::Overwritten => "the link inside this free object was overwritten",
             Reason::ShortList => "its slab's freelist is shorter than its counter says",
             Reason::EarlyEnd => "a freelist ends before its count",
+            Reason::BadFreelist => "its slab's freelist leads elsewhere or has a cycle",
         }
     }
 }

@@ -12,10 +12,10 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
-use crate::memory::{PageIndex, PageKind};
+use crate::memory::{Arena, PageIndex, PageKind};
 use crate::percpu::sheaf::Sheaf;
 use crate::platform::Platform;
-use crate::slab::node::SlabList;
+use crate::slab::node::{Node, SlabList};
 use crate::slab::order::MAX_OBJECTS;
 use crate::slab::state::Slab;
 
@@ -28,7 +28,25 @@ pub struct Invalid {
     pub what: &'static str,
 }
 
-type Bits = [u64; MAX_OBJECTS / 64 + 1];
+/// A set of slots of one slab.
+pub(crate) struct Slots([u64; MAX_OBJECTS / 64 + 1]);
+
+impl Slots {
+    /// Adds a slot; returns whether it was not there.
+    fn insert(&mut self, slot: usize) -> bool {
+        let new = !self.contains(slot);
+        self.0[slot / 64] |= 1 << (slot % 64);
+        new
+    }
+
+    pub(crate) fn contains(&self, slot: usize) -> bool {
+        self.0[slot / 64] >> (slot % 64) & 1 == 1
+    }
+
+    fn len(&self) -> u32 {
+        self.0.iter().map(|word| word.count_ones()).sum()
+    }
+}
 
 impl<P: Platform> Allocator<P> {
     /// Checks pages, slabs, lists and sheaves.
@@ -50,118 +68,122 @@ impl<P: Platform> Allocator<P> {
     }
 
     fn validate_cache(&self, cache: &KmemCache<P>) -> Result<(), &'static str> {
-        let arena = &self.zone.arena;
-        let mut partial = 0;
+        let mut listed = 0;
         for node in cache.nodes() {
-            let mut lists = node.lists.lock();
-            node.drain_all_pending(arena, &mut lists, cache.has_reserve());
-            let mut at = lists.partial.first(arena);
-            let mut len = 0;
-            while let Some(slab) = at {
-                if !slab.partial() {
-                    return Err("a slab on the partial list is not marked so");
-                }
-                if slab.state().inuse() == cache.geometry.objects {
-                    return Err("a full slab is on the partial list");
-                }
-                len += 1;
-                at = SlabList::after(arena, slab);
-            }
-            if len != lists.partial.len() || len != node.nr_partial() {
-                return Err("the partial list's length is wrong");
-            }
-            partial += len;
-            let mut at = lists.empty.first(arena);
-            let mut len = 0;
-            while let Some(slab) = at {
-                if !slab.partial() || slab.state().inuse() != 0 {
-                    return Err("a slab in reserve is not marked so or in use");
-                }
-                len += 1;
-                at = SlabList::after(arena, slab);
-            }
-            if len != lists.empty.len() || len != node.nr_empty() {
-                return Err("the reserve's length is wrong");
-            }
-            if len > 0 && !cache.has_reserve() {
-                return Err("a cache without a reserve has slabs in it");
-            }
-            partial += len;
+            listed += self.validate_lists(cache, node)?;
         }
+        let slabs = self.validate_slabs(cache, listed)?;
+        // Relaxed: the allocator is idle.
+        let counted = |node: &Node<P>| node.nr_slabs.load(Relaxed) - node.ahead.slabs();
+        if slabs != cache.nodes().map(counted).sum::<usize>() {
+            return Err("the number of slabs is wrong");
+        }
+        self.validate_sheaves(cache)
+    }
+
+    /// Checks the lists of a node; returns the number of listed slabs.
+    fn validate_lists(&self, cache: &KmemCache<P>, node: &Node<P>) -> Result<usize, &'static str> {
+        let arena = &self.zone.arena;
+        let mut lists = node.lists.lock();
+        node.drain_all_pending(arena, &mut lists, cache.has_reserve());
+        let partial = checked_len(arena, &lists.partial, |slab| {
+            if !slab.partial() {
+                return Err("a slab on the partial list is not marked so");
+            }
+            if slab.state().inuse() == cache.geometry.objects {
+                return Err("a full slab is on the partial list");
+            }
+            Ok(())
+        })?;
+        if partial != lists.partial.len() || partial != node.nr_partial() {
+            return Err("the partial list's length is wrong");
+        }
+        let empty = checked_len(arena, &lists.empty, |slab| {
+            if !slab.partial() || slab.state().inuse() != 0 {
+                return Err("a slab in reserve is not marked so or in use");
+            }
+            Ok(())
+        })?;
+        if empty != lists.empty.len() || empty != node.nr_empty() {
+            return Err("the reserve's length is wrong");
+        }
+        if empty > 0 && !cache.has_reserve() {
+            return Err("a cache without a reserve has slabs in it");
+        }
+        Ok(partial + empty)
+    }
+
+    /// Checks all slabs of a cache, of which `listed` must have free slots; returns their number.
+    fn validate_slabs(
+        &self,
+        cache: &KmemCache<P>,
+        mut listed: usize,
+    ) -> Result<usize, &'static str> {
+        let arena = &self.zone.arena;
         let (mut slabs, mut page) = (0, 0);
         while page < arena.limit() as u32 {
-            let slab = arena.slab(PageIndex(page));
-            let ours = arena.cache_of(PageIndex(page)) == Some(cache.id);
-            if !ours {
+            if arena.cache_of(PageIndex(page)) != Some(cache.id) {
                 page += 1;
                 continue;
             }
+            let slab = arena.slab(PageIndex(page));
             if slab.kind() != PageKind::Slab {
                 return Err("a page of a slab leads to no slab");
             }
             self.validate_slab(cache, slab)?;
             slabs += 1;
             if slab.state().inuse() < cache.geometry.objects {
-                partial = partial
+                listed = listed
                     .checked_sub(1)
                     .ok_or("a slab with free slots is not listed")?;
             }
             page += cache.geometry.pages() as u32;
         }
-        if partial != 0 {
+        if listed != 0 {
             return Err("the partial list holds slabs of somebody else");
         }
-        // Relaxed: the allocator is idle.
-        if slabs
-            != cache
-                .nodes()
-                .map(|n| n.nr_slabs.load(Relaxed) - n.ahead.slabs())
-                .sum::<usize>()
-        {
-            return Err("the number of slabs is wrong");
-        }
-        self.validate_sheaves(cache)
+        Ok(slabs)
     }
 
     fn validate_slab(&self, cache: &KmemCache<P>, slab: &Slab) -> Result<(), &'static str> {
-        let base = self.slab_base(slab);
-        let mut seen: Bits = [0; MAX_OBJECTS / 64 + 1];
-        let state = slab.state();
-        let mut at = state
-            .head()
-            .map_or(core::ptr::null_mut(), |o| base.wrapping_add(o));
-        let mut free = 0;
-        while !at.is_null() {
-            let offset = (at as usize).wrapping_sub(base as usize);
-            if offset >= cache.geometry.bytes() || !cache.is_slot(offset) {
-                return Err("a freelist leads out of its slab");
-            }
-            let slot = cache.slot_at(offset);
-            if seen[slot / 64] >> (slot % 64) & 1 == 1 {
-                return Err("a freelist has a cycle");
-            }
-            seen[slot / 64] |= 1 << (slot % 64);
-            free += 1;
-            // SAFETY: a free slot of an idle slab.
-            at = unsafe { cache.links_of(slab).get(at) };
-        }
-        if state.inuse() > 0 {
-            for position in u32::from(slab.position())..cache.geometry.objects {
-                let slot =
-                    cache.slot_at(cache.offset_at(usize::from(slab.start()), position as usize));
-                if seen[slot / 64] >> (slot % 64) & 1 == 1 {
-                    return Err("a fresh slot is on the freelist");
-                }
-                free += 1;
-            }
-        } else {
-            free = cache.geometry.objects;
-        }
-        if state.inuse() + free == cache.geometry.objects {
+        let (free, inuse) = (self.free_slots(cache, slab)?, slab.state().inuse());
+        if inuse == 0 || inuse + free.len() == cache.geometry.objects {
             Ok(())
         } else {
             Err("a slab's counter disagrees with its freelist")
         }
+    }
+
+    /// The free slots of an idle slab: those of its freelist, and the fresh ones. Without objects
+    /// in use all slots are free; then only those of its old freelist.
+    pub(crate) fn free_slots(
+        &self,
+        cache: &KmemCache<P>,
+        slab: &Slab,
+    ) -> Result<Slots, &'static str> {
+        let (base, state) = (self.slab_base(slab), slab.state());
+        let mut free = Slots([0; MAX_OBJECTS / 64 + 1]);
+        let mut at = state.head();
+        while let Some(offset) = at {
+            if offset >= cache.geometry.bytes() || !cache.is_slot(offset) {
+                return Err("a freelist leads out of its slab");
+            }
+            if !free.insert(cache.slot_at(offset)) {
+                return Err("a freelist has a cycle");
+            }
+            // SAFETY: a free slot of an idle slab.
+            let next = unsafe { cache.links_of(slab).get(base.wrapping_add(offset)) };
+            at = (!next.is_null()).then(|| (next as usize).wrapping_sub(base as usize));
+        }
+        if state.inuse() > 0 {
+            for position in usize::from(slab.position())..cache.geometry.objects as usize {
+                let offset = cache.offset_at(usize::from(slab.start()), position);
+                if !free.insert(cache.slot_at(offset)) {
+                    return Err("a fresh slot is on the freelist");
+                }
+            }
+        }
+        Ok(free)
     }
 
     fn validate_sheaves(&self, cache: &KmemCache<P>) -> Result<(), &'static str> {
@@ -202,19 +224,8 @@ impl<P: Platform> Allocator<P> {
             return Err("an interior pointer is in a sheaf");
         }
         let slot = cache.slot_at(object as usize - base as usize);
-        if !cache.is_random() && slot >= usize::from(slab.position()) {
-            return Err("a slot that was never handed out is in a sheaf");
-        }
-        let mut at = slab
-            .state()
-            .head()
-            .map_or(core::ptr::null_mut(), |o| base.wrapping_add(o));
-        while !at.is_null() {
-            if at == object {
-                return Err("an object is in a sheaf and on a freelist");
-            }
-            // SAFETY: a free slot of an idle slab.
-            at = unsafe { cache.links_of(slab).get(at) };
+        if slab.state().inuse() == 0 || self.free_slots(cache, slab)?.contains(slot) {
+            return Err("a free slot is in a sheaf");
         }
         Ok(())
     }
@@ -229,4 +240,19 @@ impl<P: Platform> Allocator<P> {
         });
         times
     }
+}
+
+/// Length of a list whose slabs all pass a check.
+fn checked_len(
+    arena: &Arena,
+    list: &SlabList,
+    check: impl Fn(&Slab) -> Result<(), &'static str>,
+) -> Result<usize, &'static str> {
+    let (mut at, mut len) = (list.first(arena), 0);
+    while let Some(slab) = at {
+        check(slab)?;
+        len += 1;
+        at = SlabList::after(arena, slab);
+    }
+    Ok(len)
 }

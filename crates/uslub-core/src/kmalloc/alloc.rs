@@ -39,14 +39,14 @@ pub const LARGE_MAX: usize = 256 << 10;
 /// Largest object, in bytes.
 pub const SIZE_MAX: usize = isize::MAX as usize;
 
-/// Name of the cache of a size class.
+/// Name of a cache for objects of `size` bytes: `prefix-size`.
 #[inline(never)]
-fn class_name(size: usize) -> Name<16> {
+pub(super) fn class_name<const N: usize>(prefix: &str, size: usize) -> Name<N> {
     let mut name = Name::new();
     let _ = if size.is_multiple_of(1024) {
-        write!(name, "kmalloc-{}k", size / 1024)
+        write!(name, "{prefix}-{}k", size / 1024)
     } else {
-        write!(name, "kmalloc-{size}")
+        write!(name, "{prefix}-{size}")
     };
     name
 }
@@ -138,7 +138,7 @@ impl<P: Platform> Allocator<P> {
     #[inline(never)]
     fn create_class(&self, id: CacheId) -> Option<&KmemCache<P>> {
         let size = class_size(id.index());
-        let name = class_name(size);
+        let name = class_name::<16>("kmalloc", size);
         let mut args = CacheArgs::new(name.as_str(), size);
         // Small slabs: a few long-lived objects pin less memory.
         if self.tunables().tuning.slab_min_objects == 0 {

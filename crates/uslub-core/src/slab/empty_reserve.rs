@@ -15,8 +15,8 @@
 //! | a page request within two periods of a discard | regret: the period doubles, up to 80 ms |
 //! | a window ends without regret | the period shrinks by a sixth, down to 10 ms |
 //!
-//! [Limit](EmptyReserve::limit): half of the slabs in use at the peak of this window and the last, at
-//! most [`RESERVE_BYTES`], but at least 5 slabs.
+//! [Limit](EmptyReserve::limit): half of the slabs in use at the peak of this window and the last,
+//! at most [`RESERVE_BYTES`], but at least 5 slabs.
 //!
 //! All methods run under the list lock.
 
