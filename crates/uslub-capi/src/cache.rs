@@ -57,8 +57,7 @@ pub(crate) unsafe fn live<'a>(cache: *const uslub_cache, what: &str) -> &'a Core
 #[cold]
 #[inline(never)]
 fn ended(cache: &Core, call: &str) -> ! {
-    let cache = cache.name();
-    Misuse::Ended { cache, call }.fatal(&ALLOCATOR.platform)
+    Misuse::Ended(cache.name(), call).fatal(&ALLOCATOR.platform)
 }
 
 /// Ends an allocation from a cache: returns the object, or sets `errno` and returns null.

@@ -78,7 +78,7 @@ pub(crate) fn fatal(message: Arguments<'_>) -> ! {
 #[cold]
 #[inline(never)]
 pub(crate) fn null(call: &str, what: &str) -> ! {
-    Misuse::Null { call, what }.fatal(&ALLOCATOR.platform)
+    Misuse::Null(call, what).fatal(&ALLOCATOR.platform)
 }
 
 /// Reports what is wrong with an argument, and sets `errno` to `EINVAL`.

@@ -35,8 +35,7 @@ impl<P: Platform> Allocator<P> {
             .cache(cache.id)
             .is_some_and(|known| ptr::eq(known, cache))
         {
-            let cache = cache.name();
-            Misuse::DestroyedTwice { cache }.fatal(&self.platform);
+            Misuse::DestroyedTwice(cache.name()).fatal(&self.platform);
         }
         if !self.drop_user(cache) {
             return 0;

@@ -8,95 +8,47 @@ use core::fmt;
 
 use crate::platform::Platform;
 
-/// A wrong call, or a trace of one.
+/// A wrong call, or a trace of one. Names of caches and calls are texts.
 #[derive(Clone, Copy, Debug)]
 pub enum Misuse<'a> {
-    /// `call` got a pointer that it cannot take.
-    Object {
-        /// The cache that the call or the object belongs to, if known.
-        cache: Option<&'a str>,
-        /// The call.
-        call: &'a str,
-        /// The pointer.
-        object: *mut u8,
-        /// What is wrong with the pointer.
-        why: Reason,
-    },
-    /// An object of the cache `other` was freed in the name of `cache`.
-    OtherCache {
-        /// The cache of the call.
-        cache: &'a str,
-        /// The object.
-        object: *mut u8,
-        /// The cache of the object.
-        other: &'a str,
-        /// Whether the object is left as it was.
-        leaks: bool,
-    },
-    /// `call` uses a destroyed cache.
-    Ended {
-        /// The destroyed cache.
-        cache: &'a str,
-        /// The call.
-        call: &'a str,
-    },
-    /// A cache is destroyed again.
-    DestroyedTwice {
-        /// The destroyed cache.
-        cache: &'a str,
-    },
-    /// Zeroed objects of a cache with a constructor.
-    ZeroedObjects {
-        /// The cache.
-        cache: &'a str,
-    },
+    /// Cache if known, call, pointer, reason: the call cannot take the pointer.
+    Object(Option<&'a str>, &'a str, *mut u8, Reason),
+    /// Cache of the call, object, its cache: a free in the name of another cache.
+    OtherCache(&'a str, *mut u8, &'a str),
+    /// As `OtherCache`, seen in time: the object is left as it was.
+    OtherCacheLeaks(&'a str, *mut u8, &'a str),
+    /// Cache, call: the cache is destroyed.
+    Ended(&'a str, &'a str),
+    /// Cache: it is destroyed again.
+    DestroyedTwice(&'a str),
+    /// Cache: zeroed objects, but it has a constructor.
+    ZeroedObjects(&'a str),
     /// Zeroed elements of a memory pool.
     ZeroedElements,
-    /// `call` got a null pointer instead of a `what`.
-    Null {
-        /// The call.
-        call: &'a str,
-        /// The missing argument.
-        what: &'a str,
-    },
+    /// Call, argument: the argument is null.
+    Null(&'a str, &'a str),
 }
 
-/// What is wrong with a pointer or with the memory that it points to.
+/// What is wrong with a pointer or with its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "`text` has a text for each")]
 pub enum Reason {
-    /// Outside all memory of the allocator.
     Foreign,
-    /// As `Foreign`, but a mapping of the allocator may have been there.
     ForeignOrFreed,
-    /// In free pages.
     FreePages,
-    /// In a slab, behind all slots that were ever handed out.
     FreshSlot,
-    /// In a run of pages that belongs to no cache.
     Large,
-    /// Inside an object of a slab or of a run of pages.
     Interior,
-    /// Inside a mapping.
     InsideHuge,
-    /// The start of a mapping that was freed.
     FreedHuge,
-    /// In its slab's freelist.
     Freed,
-    /// More objects of a slab are freed than are in use.
     NotInUse,
-    /// A slab with objects in use was emptied.
     EmptySlab,
-    /// A mapping, in a context without system calls.
     HugeLeaks,
-    /// A free after a grace period, and no source of grace periods.
     NoGracePeriod,
-    /// A free object's link leads out of its slab.
     Overwritten,
-    /// A freelist ends before all its objects are taken.
     ShortList,
-    /// A freelist leaves its slab before its end.
     EarlyEnd,
-    /// A slab, whose freelist leads out of it or back to itself.
     BadFreelist,
 }
 
@@ -129,52 +81,33 @@ impl Reason {
 impl fmt::Display for Misuse<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Misuse::Object {
-                cache,
-                call,
-                object,
-                why,
-            } => {
+            Misuse::Object(cache, call, object, why) => {
                 if let Some(cache) = cache {
                     write!(f, "cache '{cache}': ")?;
                 }
                 write!(f, "{call} {object:p}: {}", why.text())
             }
-            Misuse::OtherCache {
-                cache,
-                object,
-                other,
-                leaks,
-            } => {
-                let end = if leaks { " and is not freed" } else { "" };
-                write!(
-                    f,
-                    "cache '{cache}': free of {object:p}: it belongs to cache '{other}'{end}"
-                )
+            Misuse::OtherCache(cache, object, other) => write!(
+                f,
+                "cache '{cache}': free of {object:p}: it belongs to cache '{other}'"
+            ),
+            Misuse::OtherCacheLeaks(cache, object, other) => {
+                Misuse::OtherCache(cache, object, other).fmt(f)?;
+                f.write_str(" and is not freed")
             }
-            Misuse::Ended { cache, call } => write!(f, "cache '{cache}': {call} after its end"),
-            Misuse::DestroyedTwice { cache } => write!(f, "cache '{cache}': destroyed already"),
-            Misuse::ZeroedObjects { cache } => write!(
+            Misuse::Ended(cache, call) => write!(f, "cache '{cache}': {call} after its end"),
+            Misuse::DestroyedTwice(cache) => write!(f, "cache '{cache}': destroyed already"),
+            Misuse::ZeroedObjects(cache) => write!(
                 f,
                 "cache '{cache}': zeroed objects were asked for, but it has a constructor"
             ),
             Misuse::ZeroedElements => f.write_str("mempool: a pool's elements are not zeroed"),
-            Misuse::Null { call, what } => write!(f, "{call}: the {what} is null"),
+            Misuse::Null(call, what) => write!(f, "{call}: the {what} is null"),
         }
     }
 }
 
-impl<'a> Misuse<'a> {
-    /// A [`Misuse::Object`].
-    pub fn object(cache: Option<&'a str>, call: &'a str, object: *mut u8, why: Reason) -> Self {
-        Misuse::Object {
-            cache,
-            call,
-            object,
-            why,
-        }
-    }
-
+impl Misuse<'_> {
     /// Reports it and ends the process.
     #[cold]
     #[inline(never)]
@@ -194,5 +127,5 @@ impl<'a> Misuse<'a> {
 #[cold]
 #[inline(never)]
 pub fn foreign(platform: &impl Platform, call: &str, object: *mut u8) -> ! {
-    Misuse::object(None, call, object, Reason::Foreign).fatal(platform)
+    Misuse::Object(None, call, object, Reason::Foreign).fatal(platform)
 }

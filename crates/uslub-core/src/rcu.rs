@@ -61,7 +61,7 @@ impl<P: Platform> Allocator<P> {
     #[inline(never)]
     fn no_grace_period(&self, id: Option<CacheId>, object: *mut u8) -> ! {
         let cache = id.and_then(|id| self.cache(id)).map(KmemCache::name);
-        Misuse::object(cache, "free_rcu of", object, Reason::NoGracePeriod).fatal(&self.platform)
+        Misuse::Object(cache, "free_rcu of", object, Reason::NoGracePeriod).fatal(&self.platform)
     }
 
     /// Frees an object of a cache after a grace period; null is ignored.

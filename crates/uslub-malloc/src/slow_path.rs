@@ -96,5 +96,5 @@ pub(crate) extern "C" fn free_twice(object: *mut c_void) -> ! {
         .page_of(object as usize)
         .and_then(|page| ALLOCATOR.cache(arena.cache_of(page)?));
     let name = cache.map_or("?", |cache| cache.name());
-    Misuse::object(Some(name), "free of", object.cast(), Reason::Freed).fatal(&ALLOCATOR.platform)
+    Misuse::Object(Some(name), "free of", object.cast(), Reason::Freed).fatal(&ALLOCATOR.platform)
 }

@@ -158,13 +158,8 @@ impl<P: Platform> Allocator<P> {
             };
             self.misuse(cache, object, why);
         };
-        Misuse::OtherCache {
-            cache: cache.name(),
-            object,
-            other: self.cache(id).map_or("?", KmemCache::name),
-            leaks: true,
-        }
-        .warn(&self.platform);
+        let other = self.cache(id).map_or("?", KmemCache::name);
+        Misuse::OtherCacheLeaks(cache.name(), object, other).warn(&self.platform);
         false
     }
 
@@ -180,8 +175,7 @@ impl<P: Platform> Allocator<P> {
     #[cold]
     #[inline(never)]
     fn warn_of_constructor(&self, cache: &KmemCache<P>) {
-        let cache = cache.name();
-        Misuse::ZeroedObjects { cache }.warn(&self.platform);
+        Misuse::ZeroedObjects(cache.name()).warn(&self.platform);
     }
 
     /// Zeroes an object; not null.

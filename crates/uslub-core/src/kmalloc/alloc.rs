@@ -6,10 +6,9 @@
 //! | … 256 KiB | a run of pages | whole pages |
 //! | more | a mapping; with many mappings a run of pages | whole pages |
 //!
-//! [`MOST_MAPPINGS`](crate::policy::MAPPINGS_MAX) says how many are many. The
-//! [classes](crate::size_class) have a file of their own; each class's cache is created
-//! when it is first used. The page map and the table of mappings tell the source of an object to
-//! free. Any thread may call.
+//! [`MAPPINGS_MAX`](crate::policy::MAPPINGS_MAX) says how many are many. The cache of a
+//! [class](crate::size_class) is created when it is first used. The page map and the table of
+//! mappings tell the source of an object to free. Any thread may call.
 
 use core::fmt::Write;
 use core::ptr::null_mut;
@@ -412,7 +411,7 @@ impl<P: Platform> Allocator<P> {
     #[cold]
     #[inline(never)]
     fn leaks(&self, object: *mut u8) {
-        Misuse::object(None, "free of", object, Reason::HugeLeaks).warn(&self.platform);
+        Misuse::Object(None, "free of", object, Reason::HugeLeaks).warn(&self.platform);
     }
 
     /// Ends the process: the pointer is outside the arena and no huge object.
@@ -441,6 +440,6 @@ impl<P: Platform> Allocator<P> {
     #[cold]
     #[inline(never)]
     fn wrong(&self, cache: Option<&KmemCache<P>>, call: &str, object: *mut u8, why: Reason) -> ! {
-        Misuse::object(cache.map(KmemCache::name), call, object, why).fatal(&self.platform)
+        Misuse::Object(cache.map(KmemCache::name), call, object, why).fatal(&self.platform)
     }
 }

@@ -89,8 +89,7 @@ impl<P: Platform> Allocator<P> {
     #[cold]
     #[inline(never)]
     fn allocation_after_end(&self, cache: &KmemCache<P>) -> ! {
-        let (cache, call) = (cache.name(), "allocation");
-        Misuse::Ended { cache, call }.fatal(&self.platform)
+        Misuse::Ended(cache.name(), "allocation").fatal(&self.platform)
     }
 
     #[inline(never)]

@@ -245,13 +245,7 @@ impl<P: Platform> Allocator<P> {
     #[inline(never)]
     fn belongs_to(&self, cache: &KmemCache<P>, object: *mut u8, id: CacheId) -> ! {
         let other = self.cache(id).map_or("?", KmemCache::name);
-        Misuse::OtherCache {
-            cache: cache.name(),
-            object,
-            other,
-            leaks: false,
-        }
-        .fatal(&self.platform)
+        Misuse::OtherCache(cache.name(), object, other).fatal(&self.platform)
     }
 
     /// Ends the process if an object to free is free already: in its slab's freelist, in the list
@@ -323,7 +317,7 @@ impl<P: Platform> Allocator<P> {
     #[cold]
     #[inline(never)]
     pub(crate) fn misuse(&self, cache: &KmemCache<P>, object: *mut u8, why: Reason) -> ! {
-        Misuse::object(Some(cache.name()), "free of", object, why).fatal(&self.platform)
+        Misuse::Object(Some(cache.name()), "free of", object, why).fatal(&self.platform)
     }
 }
 

@@ -320,6 +320,6 @@ impl<P: Platform> Allocator<P> {
     #[cold]
     #[inline(never)]
     pub(crate) fn corrupt(&self, cache: &KmemCache<P>, object: *mut u8, why: Reason) -> ! {
-        Misuse::object(Some(cache.name()), "corrupt object", object, why).fatal(&self.platform)
+        Misuse::Object(Some(cache.name()), "corrupt object", object, why).fatal(&self.platform)
     }
 }
