@@ -11,7 +11,7 @@ use uslub_core::kmalloc::buckets::{self, PREFIX_MAX};
 use uslub_linux::{Linux, complain};
 
 use crate::gfp::{gfp, uslub_gfp_t};
-use crate::{ALLOCATOR, fatal, handed, invalid, no_memory, record, start, text, unrecord};
+use crate::{ALLOCATOR, handed, invalid, no_memory, null, record, start, text, unrecord};
 
 /// A set of size classes of the caller's own. It keeps objects whose size comes from outside apart
 /// from all others.
@@ -24,7 +24,7 @@ unsafe fn set<'a>(buckets: *mut uslub_buckets, what: &str) -> &'a Core {
     // SAFETY: by the caller's promise.
     match unsafe { buckets.cast::<Core>().as_ref() } {
         Some(set) => set,
-        None => fatal(format_args!("{what}: the set is null")),
+        None => null(what, "set"),
     }
 }
 

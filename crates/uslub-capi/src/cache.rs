@@ -13,11 +13,12 @@ use core::ptr::null_mut;
 use libc::EINVAL;
 use uslub_core::Gfp;
 use uslub_core::cache::KmemCache;
+use uslub_core::misuse::Misuse;
 use uslub_linux::{Linux, complain};
 
 use crate::args::{self, USLUB_CACHE_PANIC, uslub_cache_args};
 use crate::gfp::{USLUB_GFP_ZERO, gfp, uslub_gfp_t};
-use crate::{ALLOCATOR, fatal, handed, no_memory, set_errno, start};
+use crate::{ALLOCATOR, fatal, handed, no_memory, null, set_errno, start};
 
 /// A cache: objects of one size.
 pub struct uslub_cache(());
@@ -33,7 +34,7 @@ pub(crate) type Core = KmemCache<Linux>;
 #[inline]
 pub(crate) unsafe fn core<'a>(cache: *const uslub_cache, what: &str) -> &'a Core {
     if cache.is_null() {
-        null_cache(what);
+        null(what, "cache");
     }
     // SAFETY: by the caller's promise; records of caches are never freed.
     unsafe { &*cache.cast() }
@@ -48,17 +49,15 @@ pub(crate) unsafe fn live<'a>(cache: *const uslub_cache, what: &str) -> &'a Core
     // SAFETY: passed on.
     let cache = unsafe { core(cache, what) };
     if cache.is_destroyed() {
-        fatal(format_args!(
-            "cache '{}': {what} after its end",
-            cache.name()
-        ));
+        ended(cache, what);
     }
     cache
 }
 
 #[cold]
-fn null_cache(what: &str) -> ! {
-    fatal(format_args!("{what}: the cache is null"))
+#[inline(never)]
+fn ended(cache: &Core, call: &str) -> ! {
+    Misuse::Ended(cache.name(), call).fatal(&ALLOCATOR.platform)
 }
 
 /// Ends an allocation from a cache: returns the object, or sets `errno` and returns null.

@@ -9,11 +9,12 @@ use core::ptr::null_mut;
 
 use uslub_core::Gfp;
 use uslub_core::kmalloc::{CLASS_MAX, LARGE_MAX, SIZE_MAX, class_of, class_size};
+use uslub_core::misuse::foreign;
 use uslub_core::platform::PAGE_SIZE;
 use uslub_linux::sys;
 
 use crate::gfp::{USLUB_GFP_ZERO, gfp, uslub_gfp_t};
-use crate::{ALLOCATOR, array, fatal, handed, invalid, no_memory, start};
+use crate::{ALLOCATOR, array, handed, invalid, no_memory, start};
 
 /// Bytes of an object for a request of `bytes` bytes; 0 and sizes that are too large stay
 /// unchanged.
@@ -51,18 +52,10 @@ pub(crate) fn kmalloc(bytes: usize, gfp: Gfp) -> *mut u8 {
     ALLOCATOR.kmalloc(wanted(bytes, gfp), gfp)
 }
 
-#[cold]
-#[inline(never)]
-fn foreign(object: *mut c_void, what: &str) -> ! {
-    fatal(format_args!(
-        "{what} {object:p}: not allocated here (a foreign pointer)"
-    ))
-}
-
 /// Ends the process if nothing was allocated yet, because then the pointer is foreign.
 fn must_be_ready(object: *mut c_void, what: &str) {
     if !start::ready() {
-        foreign(object, what);
+        foreign(&ALLOCATOR.platform, what, object.cast());
     }
 }
 

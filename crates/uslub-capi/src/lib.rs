@@ -48,6 +48,7 @@ use core::fmt::Arguments;
 use core::ptr::{NonNull, null_mut};
 
 use libc::{EINVAL, ENOMEM};
+use uslub_core::misuse::Misuse;
 use uslub_core::platform::Platform;
 use uslub_core::{Allocator, Gfp};
 use uslub_linux::Linux;
@@ -71,6 +72,13 @@ pub(crate) fn set_errno(number: c_int) {
 #[cold]
 pub(crate) fn fatal(message: Arguments<'_>) -> ! {
     ALLOCATOR.platform.fatal(message)
+}
+
+/// Ends the process: the C function `call` got a null pointer instead of a `what`.
+#[cold]
+#[inline(never)]
+pub(crate) fn null(call: &str, what: &str) -> ! {
+    Misuse::Null(call, what).fatal(&ALLOCATOR.platform)
 }
 
 /// Reports what is wrong with an argument, and sets `errno` to `EINVAL`.

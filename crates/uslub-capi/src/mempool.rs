@@ -15,7 +15,7 @@ use uslub_linux::Linux;
 use crate::cache::{Core, live, uslub_cache};
 use crate::gfp::{gfp, uslub_gfp_t};
 use crate::{
-    ALLOCATOR, array, fatal, handed, invalid, no_memory, record, set_errno, start, unrecord,
+    ALLOCATOR, array, handed, invalid, no_memory, null, record, set_errno, start, unrecord,
 };
 
 /// A pool of elements, some of which are held in reserve.
@@ -72,7 +72,7 @@ unsafe fn pool<'a>(pool: *mut uslub_mempool, what: &str) -> &'a Pool {
     // SAFETY: by the caller's promise.
     match unsafe { pool.cast::<Pool>().as_ref() } {
         Some(pool) => pool,
-        None => fatal(format_args!("{what}: the pool is null")),
+        None => null(what, "pool"),
     }
 }
 

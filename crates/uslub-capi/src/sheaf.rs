@@ -14,7 +14,7 @@ use uslub_core::prefill::Prefilled;
 
 use crate::cache::{live, uslub_cache};
 use crate::gfp::{gfp, uslub_gfp_t};
-use crate::{ALLOCATOR, fatal, handed, invalid, set_errno};
+use crate::{ALLOCATOR, handed, invalid, null, set_errno};
 
 /// Objects set aside for their holder.
 pub struct uslub_sheaf(());
@@ -26,7 +26,7 @@ pub struct uslub_sheaf(());
 /// `sheaf` is null or came from [`given`], and is taken once.
 unsafe fn taken(sheaf: *mut uslub_sheaf, what: &str) -> Prefilled {
     let Some(raw) = NonNull::new(sheaf.cast()) else {
-        fatal(format_args!("{what}: the sheaf is null"));
+        null(what, "sheaf");
     };
     // SAFETY: passed on.
     unsafe { Prefilled::from_raw(raw) }
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn uslub_cache_refill(
 ) -> c_int {
     let what = "uslub_cache_refill";
     if sheaf.is_null() {
-        fatal(format_args!("{what}: the sheaf is null"));
+        null(what, "sheaf");
     }
     // SAFETY: passed on; the old pointer is replaced by a new one.
     let done = unsafe {

@@ -1,6 +1,6 @@
 //! The arguments of a cache (name, size, flags, constructor), and the layout of its slots.
 //!
-//! Callers fill [`CacheArgs`]; `Layout` turns them into offsets in a slot. Plain values, no state.
+//! Callers fill [`CacheArgs`]; `ObjectLayout` turns them into offsets in a slot.
 
 use crate::gfp::Gfp;
 use crate::tunables::{TUNABLES, Tuning};
@@ -168,14 +168,14 @@ pub(crate) fn check(args: &CacheArgs<'_>) -> Result<(), CreateError> {
     if let Some(Err(tunable)) = args.tuning.map(|tuning| tuning.check()) {
         return Err(CreateError::BadTuning(tunable.name));
     }
-    Layout::of(args).map(drop)
+    ObjectLayout::of(args).map(drop)
 }
 
 /// Bytes of a cache line.
 pub(crate) const CACHE_LINE: usize = 64;
 
 /// The layout of a slot, in bytes.
-pub(crate) struct Layout {
+pub(crate) struct ObjectLayout {
     /// Size of the slot.
     pub size: usize,
     /// Alignment of the slot.
@@ -184,7 +184,7 @@ pub(crate) struct Layout {
     pub link: usize,
 }
 
-impl Layout {
+impl ObjectLayout {
     pub(crate) fn of(args: &CacheArgs<'_>) -> Result<Self, CreateError> {
         if args.name.is_empty() || args.name.len() > NAME_MAX {
             return Err(CreateError::BadName);
@@ -227,12 +227,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn layout(size: usize, align: usize, ctor: bool) -> Result<Layout, CreateError> {
+    fn layout(size: usize, align: usize, ctor: bool) -> Result<ObjectLayout, CreateError> {
         unsafe fn nothing(_: *mut u8) {}
         let mut args = CacheArgs::new("test", size);
         args.align = align;
         args.ctor = ctor.then_some(Ctor::plain(nothing));
-        Layout::of(&args)
+        ObjectLayout::of(&args)
     }
 
     #[test]
@@ -277,9 +277,9 @@ mod tests {
     #[test]
     fn bad_arguments_are_refused() {
         let mut args = CacheArgs::new("", 8);
-        assert_eq!(Layout::of(&args).err(), Some(CreateError::BadName));
+        assert_eq!(ObjectLayout::of(&args).err(), Some(CreateError::BadName));
         args.name = "a name that is far too long for us";
-        assert_eq!(Layout::of(&args).err(), Some(CreateError::BadName));
+        assert_eq!(ObjectLayout::of(&args).err(), Some(CreateError::BadName));
         assert_eq!(layout(0, 0, false).err(), Some(CreateError::BadSize));
         assert_eq!(layout(8, 24, false).err(), Some(CreateError::BadAlign));
     }

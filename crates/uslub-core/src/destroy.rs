@@ -16,6 +16,7 @@ use crate::cache::allocator::Allocator;
 use crate::cache::drain::DrainScope;
 use crate::cache::validate::SlotSet;
 use crate::memory::{PageIndex, PageKind};
+use crate::misuse::{Misuse, Reason};
 use crate::platform::Platform;
 use crate::slab::state::Slab;
 
@@ -34,10 +35,9 @@ impl<P: Platform> Allocator<P> {
             .cache(cache.id)
             .is_some_and(|known| ptr::eq(known, cache))
         {
-            self.platform
-                .fatal(format_args!("cache '{}': destroyed already", cache.name()));
+            Misuse::DestroyedTwice(cache.name()).fatal(&self.platform);
         }
-        if !self.leave(cache) {
+        if !self.drop_user(cache) {
             return 0;
         }
         self.forget_shrinkers(cache);
@@ -60,9 +60,9 @@ impl<P: Platform> Allocator<P> {
             });
         }
         if count == 0 {
-            self.forget(cache);
+            self.release_id(cache);
         } else {
-            self.keep(cache);
+            self.add_user(cache);
         }
         count
     }
@@ -73,7 +73,7 @@ impl<P: Platform> Allocator<P> {
         if cache.nr_slabs() == 0 {
             return;
         }
-        self.grace().synchronize();
+        self.grace(Some(cache.id), ptr::null_mut()).synchronize();
         self.while_draining(|| {
             for node in cache.nodes() {
                 for slab in self.take_empty(cache, node).iter(&self.zone.arena) {
@@ -97,12 +97,12 @@ impl<P: Platform> Allocator<P> {
 
     fn for_each_in_slab(&self, cache: &KmemCache<P>, slab: &Slab, visit: &mut impl FnMut(*mut u8)) {
         if slab.state().inuse() == 0 {
-            // Its freelist may be an old one.
             return;
         }
         let (base, mut free) = (self.slab_base(slab), SlotSet::NONE);
-        // Behind an overwritten link all objects count as in use.
-        let _ = self.find_free(cache, slab, &mut free);
+        if self.find_free(cache, slab, &mut free).is_err() {
+            self.corrupt(cache, base, Reason::BadFreelist);
+        }
         let objects = cache.geometry.objects as usize;
         for slot in (0..objects).filter(|&slot| !free.contains(slot)) {
             visit(base.wrapping_add(slot * cache.size as usize));

@@ -13,6 +13,7 @@
 //! | [`memory`] | pages from the system, and back |
 //! | [`percpu`] | words per CPU and cache |
 //! | [`sync`] | locks and atomics |
+//! | [`misuse`] | what is reported about wrong calls |
 //! | [`platform`] | the system below: what it must do |
 //! | [`policy`] | every threshold of the layers above |
 //! | [`gfp`], [`args`], [`tunables`], [`size_class`], [`grace`] | a caller's options |
@@ -32,6 +33,7 @@ pub mod grace;
 pub mod kmalloc;
 pub mod memory;
 pub mod mempool;
+pub mod misuse;
 pub mod percpu;
 pub mod platform;
 pub mod policy;

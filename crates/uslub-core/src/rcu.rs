@@ -24,11 +24,11 @@ use crate::percpu::slot::{SlotState, Top};
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::policy::RCU_SLOT_TRIES;
-use crate::slab::rcu::context_of;
+use crate::slab::rcu::{call_with_window, context_of};
 
 /// An object that waits for a grace period without a sheaf.
 #[repr(C)]
-struct Waiting {
+struct SingleDeferral {
     head: RcuHead,
     allocator: *const (),
     object: *mut u8,
@@ -64,13 +64,13 @@ impl<P: Platform> Allocator<P> {
         }
         if !self.is_cacheable_here(cache, object) {
             // An object of another node waits alone, and goes to its slab.
-            return self.wait_alone(object);
+            return self.defer_single(Some(cache.id), object);
         }
         if self.platform.percpu_usable() && self.push_rcu(cache, object) {
             return;
         }
         self.count(cache, StatItem::FreeRcuSheafFail, 1);
-        self.wait_alone(object);
+        self.defer_single(Some(cache.id), object);
     }
 
     /// As [`free_rcu`](Self::free_rcu), for an object of kmalloc or of any cache.
@@ -90,27 +90,28 @@ impl<P: Platform> Allocator<P> {
             // SAFETY: passed on.
             return unsafe { self.free_rcu(cache, object) };
         }
-        self.wait_alone(object);
+        self.defer_single(None, object);
     }
 
     /// Frees an object after a grace period, without a sheaf.
-    fn wait_alone(&self, object: *mut u8) {
+    fn defer_single(&self, id: Option<CacheId>, object: *mut u8) {
         let memory = self
-            .kmalloc(size_of::<Waiting>(), Gfp::KERNEL)
-            .cast::<Waiting>();
-        let Some(waiting) = NonNull::new(memory) else {
-            self.grace().synchronize();
+            .kmalloc(size_of::<SingleDeferral>(), Gfp::KERNEL)
+            .cast::<SingleDeferral>();
+        let Some(deferral) = NonNull::new(memory) else {
+            self.grace(id, object).synchronize();
             // SAFETY: the caller frees it, and its readers have left.
             return unsafe { self.kfree(object) };
         };
         // SAFETY: ours until the callback.
         unsafe {
-            waiting.write(Waiting {
+            deferral.write(SingleDeferral {
                 head: RcuHead::NEW,
                 allocator: core::ptr::from_ref(self).cast(),
                 object,
             });
-            self.grace().call(waiting.as_ptr().cast(), waited::<P>);
+            let head = deferral.as_ptr().cast();
+            self.grace(id, object).call(head, on_object_ready::<P>);
         }
     }
 
@@ -134,7 +135,8 @@ impl<P: Platform> Allocator<P> {
             match self.replace(slot, word, sheaf) {
                 Ok(full) => {
                     self.count(cache, StatItem::FreeRcuSheaf, 1);
-                    full.into_iter().for_each(|sheaf| self.submit(sheaf));
+                    full.into_iter()
+                        .for_each(|sheaf| self.hand_to_grace_period(sheaf));
                     return true;
                 }
                 Err(mut sheaf) => {
@@ -155,26 +157,21 @@ impl<P: Platform> Allocator<P> {
 
     /// Hands a sheaf to the grace period.
     #[inline(never)]
-    fn submit(&self, sheaf: Sheaf) {
-        if sheaf.is_empty() {
-            return self.give_up_of(sheaf);
-        }
-        let window = sheaf.keep().as_ptr();
-        // SAFETY: the window is ours until the callback.
-        unsafe {
-            (*window).allocator = core::ptr::from_ref(self).cast();
-            self.grace().call(&raw mut (*window).rcu, sheaf_waited::<P>);
-        }
-    }
-
-    fn give_up_of(&self, sheaf: Sheaf) {
-        if let Some(cache) = self.cache(CacheId::from_index(sheaf.cache())) {
-            self.free_sheaf(cache, sheaf, Gfp::KERNEL);
-        }
+    fn hand_to_grace_period(&self, sheaf: Sheaf) {
+        let id = CacheId::from_index(sheaf.cache());
+        let Some(&object) = sheaf.objects().first() else {
+            if let Some(cache) = self.cache(id) {
+                self.free_sheaf(cache, sheaf, Gfp::KERNEL);
+            }
+            return;
+        };
+        let grace = self.grace(Some(id), object);
+        let context = core::ptr::from_ref(self).cast();
+        call_with_window(grace, sheaf, context, on_sheaf_ready::<P>);
     }
 
     /// After a sheaf's grace period: its objects may be allocated.
-    fn rcu_done(&self, sheaf: Sheaf) {
+    fn sheaf_ready(&self, sheaf: Sheaf) {
         let Some(cache) = self.cache(CacheId::from_index(sheaf.cache())) else {
             return;
         };
@@ -211,7 +208,7 @@ impl<P: Platform> Allocator<P> {
         self.take_slots(&|_| true, &which, &[rcu], &mut taken);
         while let Some(sheaf) = taken.pop() {
             let cache = self.cache(CacheId::from_index(sheaf.cache()));
-            self.submit(sheaf);
+            self.hand_to_grace_period(sheaf);
             if let Some(cache) = cache {
                 self.finish_flush(cache);
             }
@@ -227,18 +224,18 @@ impl<P: Platform> Allocator<P> {
     }
 }
 
-unsafe extern "C" fn sheaf_waited<P: Platform>(head: *mut RcuHead) {
-    // SAFETY: the callback of `submit`.
+unsafe extern "C" fn on_sheaf_ready<P: Platform>(head: *mut RcuHead) {
+    // SAFETY: the callback of `hand_to_grace_period`.
     let (sheaf, allocator) = unsafe { context_of::<Allocator<P>>(head) };
-    allocator.rcu_done(sheaf);
+    allocator.sheaf_ready(sheaf);
 }
 
-unsafe extern "C" fn waited<P: Platform>(head: *mut RcuHead) {
-    // SAFETY: the callback of `wait_alone`; an allocator outlives its waiting objects.
+unsafe extern "C" fn on_object_ready<P: Platform>(head: *mut RcuHead) {
+    // SAFETY: the callback of `defer_single`; an allocator outlives its waiting objects.
     unsafe {
-        let waiting = head.cast::<Waiting>().read();
-        let allocator = &*waiting.allocator.cast::<Allocator<P>>();
+        let deferral = head.cast::<SingleDeferral>().read();
+        let allocator = &*deferral.allocator.cast::<Allocator<P>>();
         allocator.kfree(head.cast());
-        allocator.kfree(waiting.object);
+        allocator.kfree(deferral.object);
     }
 }

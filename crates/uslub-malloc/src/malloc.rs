@@ -13,6 +13,7 @@ use core::ptr::null_mut;
 use libc::{EINVAL, ENOMEM, c_int};
 use uslub_core::Gfp;
 use uslub_core::kmalloc::{CLASS_MAX, SIZE_MAX};
+use uslub_core::misuse::foreign;
 use uslub_core::percpu::CacheId;
 use uslub_core::platform::Platform;
 use uslub_core::size_class::class_size;
@@ -137,9 +138,7 @@ unsafe fn resize_slow(object: *mut c_void, bytes: usize) -> *mut c_void {
             return leave_early(object, bytes);
         }
         if !start::ready() {
-            ALLOCATOR.platform.fatal(format_args!(
-                "realloc of {object:p}: not allocated here (a foreign pointer)"
-            ));
+            foreign(&ALLOCATOR.platform, "realloc of", object.cast());
         }
         match ALLOCATOR.krealloc_in_place(object.cast(), bytes, Gfp::KERNEL) {
             Ok(object) => resized(object, bytes),

@@ -6,7 +6,9 @@ use core::ptr::null_mut;
 
 use libc::ENOMEM;
 use uslub_core::Gfp;
-use uslub_core::platform::Platform;
+use uslub_core::misuse::foreign;
+#[cfg(target_arch = "x86_64")]
+use uslub_core::misuse::{Misuse, Reason};
 
 use crate::gate::FRONT;
 use crate::{ALLOCATOR, early, helper, once, set_errno, start};
@@ -66,9 +68,7 @@ pub(crate) unsafe extern "C" fn free_slow(object: *mut c_void) {
         return;
     }
     if !start::ready() {
-        ALLOCATOR.platform.fatal(format_args!(
-            "free {object:p}: not allocated here (a foreign pointer)"
-        ));
+        foreign(&ALLOCATOR.platform, "free of", object.cast());
     }
     // SAFETY: passed on.
     unsafe { kfree(object) };
@@ -96,7 +96,5 @@ pub(crate) extern "C" fn free_twice(object: *mut c_void) -> ! {
         .page_of(object as usize)
         .and_then(|page| ALLOCATOR.cache(arena.cache_of(page)?));
     let name = cache.map_or("?", |cache| cache.name());
-    ALLOCATOR.platform.fatal(format_args!(
-        "cache '{name}': free of {object:p}: double free: the object is free already"
-    ))
+    Misuse::Object(Some(name), "free of", object.cast(), Reason::Freed).fatal(&ALLOCATOR.platform)
 }

@@ -16,7 +16,7 @@ use core::ops::Deref;
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use crate::args::{self, CacheArgs, CreateError, Layout};
+use crate::args::{self, CacheArgs, CreateError, ObjectLayout};
 use crate::cache::KmemCache;
 use crate::cache::cache_list::CacheList;
 use crate::cache::forks::Forks;
@@ -126,7 +126,7 @@ impl<P: Platform> Allocator<P> {
     pub fn create(&self, args: &CacheArgs<'_>) -> Result<&KmemCache<P>, CreateError> {
         let mut list = self.slab_mutex.lock();
         args::check(args)?;
-        let layout = Layout::of(args)?;
+        let layout = ObjectLayout::of(args)?;
         if args.is_mergeable()
             && self.tunables().slab_nomerge == 0
             && let Some(cache) = self.caches().filter(|c| c.can_serve(&layout)).last()
@@ -273,7 +273,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Removes a cache from the list, so that its identity and record can be reused.
-    pub(crate) fn forget(&self, cache: &KmemCache<P>) {
+    pub(crate) fn release_id(&self, cache: &KmemCache<P>) {
         let mut list = self.slab_mutex.lock();
         self.while_draining(|| {
             // Release: after all operations on the cache.
@@ -291,14 +291,14 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Counts one creator less; returns whether it was the last.
-    pub(crate) fn leave(&self, cache: &KmemCache<P>) -> bool {
+    pub(crate) fn drop_user(&self, cache: &KmemCache<P>) -> bool {
         let _list = self.slab_mutex.lock();
         // Relaxed: under the lock.
         cache.users.fetch_sub(1, Relaxed) == 1
     }
 
     /// Counts the creator again, since the cache could not be destroyed.
-    pub(crate) fn keep(&self, cache: &KmemCache<P>) {
+    pub(crate) fn add_user(&self, cache: &KmemCache<P>) {
         let _list = self.slab_mutex.lock();
         // Relaxed: under the lock.
         cache.users.fetch_add(1, Relaxed);

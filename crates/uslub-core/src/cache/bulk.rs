@@ -16,11 +16,18 @@
 //! free_bulk(n)                      n = 1: free
 //! └ free_many                       all in the cache's range, main has room: one sequence
 //!   └ free_scattered
-//!     ├ free_large_slabs            more than both sheaves hold: whole slabs first
+//!     ├ free_large_slabs            more than both sheaves hold: whole slabs, if large
 //!     ├ push_all                    all ours by the page map, main has room
 //!     └ free_bulk_slow              drop foreign and remote objects, fill sheaves and barn
-//!       └ free_bulk_rest            whole slabs, eviction with full sheaves, then slabs
+//!       └ free_bulk_rest            whole slabs, if small
+//!         ├ free_with_full_sheaves  a few are left: evict from this CPU's sheaves
+//!         └ free_to_slabs
 //! ```
+//!
+//! A bulk looks for whole slabs in its array once. Large slabs leave first: their objects would
+//! cost more on their way through sheaves. Small slabs leave last: sheaves are cheaper, and a barn
+//! grows by the sheaves that it rejects. An eviction then looks at what sheaves held. Below,
+//! `push_to_slabs` only compares the objects next to each other in its array, for flushes.
 
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
@@ -253,16 +260,18 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Frees the whole slabs of an array and moves the rest to its start; returns the length of the
-    /// rest, whose owner is not checked yet. Only if the array exceeds the room in this CPU's
-    /// sheaves, and only slabs whose objects would cost more on their way through sheaves.
+    /// Frees the whole slabs of an array, if slabs are large and this CPU's sheaves lack room, and
+    /// moves the rest to its start. Returns the length of the rest, whose owner is not checked yet.
     pub(crate) fn free_large_slabs(
         &self,
         cache: &KmemCache<P>,
         objects: &mut [*mut u8],
         gfp: Gfp,
     ) -> usize {
-        if !holds_large_slabs(cache, objects) || objects.len() <= self.room_of_own(cache) {
+        let may_be_whole = has_large_slabs(cache)
+            && objects.len() >= cache.geometry.objects as usize
+            && has_neighbours(cache, objects);
+        if !may_be_whole || (self.has_slots(gfp) && objects.len() <= self.room_of_own(cache)) {
             return objects.len();
         }
         let how = self.emptying(cache, Whose::Anyones, objects.len());
@@ -371,10 +380,9 @@ impl<P: Platform> Allocator<P> {
             return;
         }
         self.count(cache, StatItem::FreeSlowpath, objects.len());
-        // Only neighbours can form whole slabs.
-        let near = begins_in_one_slab(objects, cache.geometry.bytes());
+        let near = has_neighbours(cache, objects);
         let mut left = objects.len();
-        if near {
+        if near && !has_large_slabs(cache) {
             let how = self.emptying(cache, Whose::Ours, objects.len());
             left = self.free_whole_slabs(cache, objects, how, gfp);
         }
@@ -398,16 +406,15 @@ impl<P: Platform> Allocator<P> {
     }
 }
 
-/// Whether the first objects of an array seem to lie in one slab of `bytes` bytes.
-fn begins_in_one_slab(objects: &[*mut u8], bytes: usize) -> bool {
-    matches!(objects, [a, b, ..] if same_slab(*a, *b, bytes))
+/// Whether neighbours in an array seem to lie in one slab: only these can form whole slabs.
+fn has_neighbours<P: Platform>(cache: &KmemCache<P>, objects: &[*mut u8]) -> bool {
+    let near = |a: *mut u8, b: *mut u8| same_slab(a, b, cache.geometry.bytes());
+    matches!(objects, [a, b, ..] if near(*a, *b)) || matches!(objects, [.., a, b] if near(*a, *b))
 }
 
-/// Whether an array seems to hold all objects of some slabs, which are cheaper to free whole than
-/// through sheaves.
-fn holds_large_slabs<P: Platform>(cache: &KmemCache<P>, objects: &[*mut u8]) -> bool {
-    (BULK_WHOLE_SLAB_MIN..=objects.len()).contains(&(cache.geometry.objects as usize))
-        && begins_in_one_slab(objects, cache.geometry.bytes())
+/// Whether slabs are cheaper to free whole than their objects are in sheaves.
+fn has_large_slabs<P: Platform>(cache: &KmemCache<P>) -> bool {
+    cache.geometry.objects as usize >= BULK_WHOLE_SLAB_MIN
 }
 
 /// Moves the objects that `wanted` accepts to the start; returns how many there are.

@@ -14,7 +14,7 @@ use core::ops::Deref;
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::args::{CacheArgs, CreateError, Layout};
+use crate::args::{CacheArgs, CreateError, ObjectLayout};
 use crate::percpu::CacheId;
 use crate::platform::Platform;
 use crate::sheaf::barn::Barn;
@@ -178,7 +178,7 @@ impl<P: Platform> KmemCache<P> {
     }
 
     /// Whether objects of this layout fit into the slots.
-    pub(crate) fn can_serve(&self, layout: &Layout) -> bool {
+    pub(crate) fn can_serve(&self, layout: &ObjectLayout) -> bool {
         let size = self.size as usize;
         self.mergeable
             && size >= layout.size

@@ -10,6 +10,7 @@ use core::ptr::{self, null_mut};
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
+use crate::misuse::{Misuse, Reason};
 use crate::percpu::CacheId;
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
@@ -192,19 +193,14 @@ impl<P: Platform> Allocator<P> {
         }
         let Some(id) = id else {
             let why = match self.zone.arena.page_of(object as usize) {
-                Some(page) if self.zone.is_free(page) => {
-                    "double free or never allocated: its pages are free"
-                }
-                Some(_) => "never allocated from a cache (a large object or a part of one)",
-                None => "not allocated here (a foreign pointer)",
+                Some(page) if self.zone.is_free(page) => Reason::FreePages,
+                Some(_) => Reason::Large,
+                None => Reason::Foreign,
             };
             self.misuse(cache, object, why);
         };
-        self.platform.warn(format_args!(
-            "cache '{}': free of {object:p}: it belongs to cache '{}' and is not freed",
-            cache.name(),
-            self.slabs_of(id).map_or("?", SlabCache::name)
-        ));
+        let other = self.slabs_of(id).map_or("?", SlabCache::name);
+        Misuse::OtherCacheLeaks(cache.name(), object, other).warn(&self.platform);
         false
     }
 
@@ -220,10 +216,7 @@ impl<P: Platform> Allocator<P> {
     #[cold]
     #[inline(never)]
     fn warn_of_constructor(&self, cache: &KmemCache<P>) {
-        self.platform.warn(format_args!(
-            "cache '{}': zeroed objects were asked for, but it has a constructor",
-            cache.name()
-        ));
+        Misuse::ZeroedObjects(cache.name()).warn(&self.platform);
     }
 
     /// Zeroes an object; not null.

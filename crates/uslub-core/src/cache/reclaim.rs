@@ -15,7 +15,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
-use crate::cache::shrinker::{Entry, MAX_SHRINKERS, Shrinker, ShrinkerId};
+use crate::cache::shrinker::{MAX_SHRINKERS, Shrinker, ShrinkerEntry, ShrinkerId};
 use crate::gfp::Gfp;
 use crate::platform::Platform;
 use crate::policy::{RECLAIM_RETRY_MS, SHRINKER_BATCH};
@@ -35,7 +35,7 @@ impl<P: Platform> Allocator<P> {
         let at = list.iter().position(Option::is_none)?;
         // Relaxed: under the lock.
         let number = self.reclaim.registered.fetch_add(1, Relaxed);
-        list[at] = Some(Entry {
+        list[at] = Some(ShrinkerEntry {
             number,
             shrinker,
             cache: cache.map(|cache| cache.id),

@@ -23,7 +23,7 @@ pub struct Shrinker {
 unsafe impl Send for Shrinker {}
 
 #[derive(Clone, Copy)]
-pub(super) struct Entry {
+pub(super) struct ShrinkerEntry {
     /// Distinguishes it from earlier entries at the same index.
     pub(super) number: usize,
     pub(super) shrinker: Shrinker,
@@ -49,7 +49,7 @@ impl ShrinkerId {
 
 /// The shrinkers, and the thread that reclaims.
 pub struct Reclaim<P> {
-    pub(super) list: Lock<P, [Option<Entry>; MAX_SHRINKERS]>,
+    pub(super) list: Lock<P, [Option<ShrinkerEntry>; MAX_SHRINKERS]>,
     /// Shrinkers registered so far.
     pub(super) registered: AtomicUsize,
     pub(super) running: Lock<P, ()>,

@@ -13,9 +13,10 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
-use crate::memory::{PageIndex, PageKind};
+use crate::memory::{Arena, PageIndex, PageKind};
 use crate::percpu::sheaf::Sheaf;
 use crate::platform::Platform;
+use crate::slab::node::{Node, SlabList};
 use crate::slab::order::MAX_OBJECTS;
 use crate::slab::state::Slab;
 
@@ -70,69 +71,81 @@ impl<P: Platform> Allocator<P> {
     }
 
     fn validate_cache(&self, cache: &KmemCache<P>) -> Result<(), &'static str> {
-        let arena = &self.zone.arena;
-        let mut partial = 0;
+        let mut listed = 0;
         for node in cache.nodes() {
-            let mut lists = node.lists.lock();
-            node.drain_all_pending(arena, &mut lists, cache.has_reserve());
-            for slab in lists.partial.iter(arena) {
-                if !slab.partial() {
-                    return Err("a slab on the partial list is not marked so");
-                }
-                if slab.state().inuse() == cache.geometry.objects {
-                    return Err("a full slab is on the partial list");
-                }
-            }
-            for slab in lists.empty.iter(arena) {
-                if !slab.partial() || slab.state().inuse() != 0 {
-                    return Err("a slab in reserve is not marked so or in use");
-                }
-            }
-            let [len, empty] = [&lists.partial, &lists.empty].map(|list| list.iter(arena).count());
-            if len != lists.partial.len() || len != node.nr_partial() {
-                return Err("the partial list's length is wrong");
-            }
-            if empty != lists.empty.len() || empty != node.nr_empty() {
-                return Err("the reserve's length is wrong");
-            }
-            if empty > 0 && !cache.has_reserve() {
-                return Err("a cache without a reserve has slabs in it");
-            }
-            partial += len + empty;
+            listed += self.validate_lists(cache, node)?;
         }
+        let slabs = self.validate_slabs(cache, listed)?;
+        // Relaxed: the allocator is idle.
+        let counted = |node: &Node<P>| node.nr_slabs.load(Relaxed) - node.ahead.slabs();
+        if slabs != cache.nodes().map(counted).sum::<usize>() {
+            return Err("the number of slabs is wrong");
+        }
+        self.validate_sheaves(cache)
+    }
+
+    /// Checks the lists of a node; returns the number of listed slabs.
+    fn validate_lists(&self, cache: &KmemCache<P>, node: &Node<P>) -> Result<usize, &'static str> {
+        let arena = &self.zone.arena;
+        let mut lists = node.lists.lock();
+        node.drain_all_pending(arena, &mut lists, cache.has_reserve());
+        let partial = checked_len(arena, &lists.partial, |slab| {
+            if !slab.partial() {
+                return Err("a slab on the partial list is not marked so");
+            }
+            if slab.state().inuse() == cache.geometry.objects {
+                return Err("a full slab is on the partial list");
+            }
+            Ok(())
+        })?;
+        if partial != lists.partial.len() || partial != node.nr_partial() {
+            return Err("the partial list's length is wrong");
+        }
+        let empty = checked_len(arena, &lists.empty, |slab| {
+            if !slab.partial() || slab.state().inuse() != 0 {
+                return Err("a slab in reserve is not marked so or in use");
+            }
+            Ok(())
+        })?;
+        if empty != lists.empty.len() || empty != node.nr_empty() {
+            return Err("the reserve's length is wrong");
+        }
+        if empty > 0 && !cache.has_reserve() {
+            return Err("a cache without a reserve has slabs in it");
+        }
+        Ok(partial + empty)
+    }
+
+    /// Checks all slabs of a cache, of which `listed` must have free slots; returns their number.
+    fn validate_slabs(
+        &self,
+        cache: &KmemCache<P>,
+        mut listed: usize,
+    ) -> Result<usize, &'static str> {
+        let arena = &self.zone.arena;
         let (mut slabs, mut page) = (0, 0);
         while page < arena.limit() as u32 {
-            let slab = arena.slab(PageIndex(page));
-            let ours = arena.cache_of(PageIndex(page)) == Some(cache.id);
-            if !ours {
+            if arena.cache_of(PageIndex(page)) != Some(cache.id) {
                 page += 1;
                 continue;
             }
+            let slab = arena.slab(PageIndex(page));
             if slab.kind() != PageKind::Slab {
                 return Err("a page of a slab leads to no slab");
             }
             self.validate_slab(cache, slab)?;
             slabs += 1;
             if slab.state().inuse() < cache.geometry.objects {
-                partial = partial
+                listed = listed
                     .checked_sub(1)
                     .ok_or("a slab with free slots is not listed")?;
             }
             page += cache.geometry.pages() as u32;
         }
-        if partial != 0 {
+        if listed != 0 {
             return Err("the partial list holds slabs of somebody else");
         }
-        // Relaxed: the allocator is idle.
-        if slabs
-            != cache
-                .nodes()
-                .map(|n| n.nr_slabs.load(Relaxed) - n.ahead.slabs())
-                .sum::<usize>()
-        {
-            return Err("the number of slabs is wrong");
-        }
-        self.validate_sheaves(cache)
+        Ok(slabs)
     }
 
     fn validate_slab(&self, cache: &KmemCache<P>, slab: &Slab) -> Result<(), &'static str> {
@@ -234,4 +247,18 @@ impl<P: Platform> Allocator<P> {
         });
         times
     }
+}
+
+/// Length of a list whose slabs all pass a check.
+fn checked_len(
+    arena: &Arena,
+    list: &SlabList,
+    check: impl Fn(&Slab) -> Result<(), &'static str>,
+) -> Result<usize, &'static str> {
+    let mut len = 0;
+    for slab in list.iter(arena) {
+        check(slab)?;
+        len += 1;
+    }
+    Ok(len)
 }

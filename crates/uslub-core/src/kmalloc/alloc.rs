@@ -6,10 +6,9 @@
 //! | … 256 KiB | a run of pages | whole pages |
 //! | more | a mapping; with many mappings a run of pages | whole pages |
 //!
-//! [`MOST_MAPPINGS`](crate::policy::MAPPINGS_MAX) says how many are many. The
-//! [classes](crate::size_class) have a file of their own; each class's cache is created
-//! when it is first used. The page map and the table of mappings tell the source of an object to
-//! free. Any thread may call.
+//! [`MAPPINGS_MAX`](crate::policy::MAPPINGS_MAX) says how many are many. The cache of a
+//! [class](crate::size_class) is created when it is first used. The page map and the table of
+//! mappings tell the source of an object to free. Any thread may call.
 
 use core::fmt::Write;
 use core::ptr::null_mut;
@@ -23,6 +22,7 @@ use crate::gfp::Gfp;
 use crate::memory::mapped::Lookup;
 use crate::memory::several::parts;
 use crate::memory::{PageIndex, PageKind};
+use crate::misuse::{Misuse, Reason};
 use crate::percpu::sheaf::MAX_CAPACITY;
 use crate::percpu::{CACHE_WORDS, CacheId};
 use crate::platform::{PAGE_SIZE, Platform};
@@ -38,14 +38,14 @@ pub const LARGE_MAX: usize = 256 << 10;
 /// Largest object, in bytes.
 pub const SIZE_MAX: usize = isize::MAX as usize;
 
-/// Name of the cache of a size class.
+/// Name of a cache for objects of `size` bytes: `prefix-size`.
 #[inline(never)]
-fn class_name(size: usize) -> Name<16> {
+pub(super) fn class_name<const N: usize>(prefix: &str, size: usize) -> Name<N> {
     let mut name = Name::new();
     let _ = if size.is_multiple_of(1024) {
-        write!(name, "kmalloc-{}k", size / 1024)
+        write!(name, "{prefix}-{}k", size / 1024)
     } else {
-        write!(name, "kmalloc-{size}")
+        write!(name, "{prefix}-{size}")
     };
     name
 }
@@ -137,7 +137,7 @@ impl<P: Platform> Allocator<P> {
     #[inline(never)]
     fn create_class(&self, id: CacheId) -> Option<&KmemCache<P>> {
         let size = class_size(id.index());
-        let name = class_name(size);
+        let name = class_name::<16>("kmalloc", size);
         let mut args = CacheArgs::new(name.as_str(), size);
         // Small slabs: a few long-lived objects pin less memory.
         if self.tunables().tuning.slab_min_objects == 0 {
@@ -255,9 +255,7 @@ impl<P: Platform> Allocator<P> {
         match self.zone.arena.page_of(object as usize) {
             Some(page) => self.kfree_in_arena(page, object, gfp),
             None if object.is_null() => {}
-            None => self.platform.warn(format_args!(
-                "free of {object:p}: a huge object cannot be freed without the system and leaks"
-            )),
+            None => self.leaks(object),
         }
     }
 
@@ -280,7 +278,7 @@ impl<P: Platform> Allocator<P> {
                 // It belongs to a world that this child of a fork has given up.
                 return;
             }
-            self.not_ours(object, "free");
+            self.not_ours(object, "free of");
         }
         self.memory.update_mapped_bytes(&self.platform);
         self.count_large(1);
@@ -310,7 +308,7 @@ impl<P: Platform> Allocator<P> {
         let slab = self.zone.arena.slab(page);
         let pages = slab.large_pages();
         if !(object as usize).is_multiple_of(PAGE_SIZE) || !slab.clear_kind(PageKind::Large) {
-            self.not_an_object(page, object, "free");
+            self.not_an_object(page, object, "free of");
         }
         self.free_pages(page, pages, gfp);
         self.count_large(1);
@@ -398,7 +396,7 @@ impl<P: Platform> Allocator<P> {
         if let Some(cache) = arena.cache_of(page).and_then(|id| self.cache(id)) {
             let base = self.slab_base(cache.slab_of(arena, page));
             if !cache.is_slot(object as usize - base as usize) {
-                self.not_a_start(cache, object, what);
+                self.wrong(Some(cache), what, object, Reason::Interior);
             }
             return Some((Some(cache), cache.object_size()));
         }
@@ -409,37 +407,39 @@ impl<P: Platform> Allocator<P> {
         Some((None, slab.large_pages() * PAGE_SIZE))
     }
 
-    /// Ends the process: the pointer points into a slab, but not to a slot's start.
+    /// Warns: a huge object cannot be freed in this context.
     #[cold]
     #[inline(never)]
-    fn not_a_start(&self, cache: &KmemCache<P>, object: *mut u8, what: &str) -> ! {
-        self.platform.fatal(format_args!(
-            "cache '{}': {what} {object:p}: not the start of an object (an interior pointer)",
-            cache.name()
-        ))
+    fn leaks(&self, object: *mut u8) {
+        Misuse::Object(None, "free of", object, Reason::HugeLeaks).warn(&self.platform);
     }
 
     /// Ends the process: the pointer is outside the arena and no huge object.
     #[cold]
-    fn not_ours(&self, object: *mut u8, what: &str) -> ! {
+    fn not_ours(&self, object: *mut u8, call: &str) -> ! {
         let why = match self.mapped.find(object as usize, true) {
-            Some(Lookup::Inside) => "inside a huge object (an interior pointer)",
-            Some(Lookup::Freed) => "double free: this huge object was freed already",
-            _ => "not allocated here (a foreign pointer), or a double free of a huge object",
+            Some(Lookup::Inside) => Reason::InsideHuge,
+            Some(Lookup::Freed) => Reason::FreedHuge,
+            _ => Reason::ForeignOrFreed,
         };
-        self.platform
-            .fatal(format_args!("{what} {object:p}: {why}"))
+        self.wrong(None, call, object, why)
     }
 
     /// Ends the process: the pointer points into pages of no slab, and to no large object.
     #[cold]
-    fn not_an_object(&self, page: PageIndex, object: *mut u8, what: &str) -> ! {
+    fn not_an_object(&self, page: PageIndex, object: *mut u8, call: &str) -> ! {
         let why = if self.zone.is_free(page) {
-            "not allocated (a double free, or never allocated): its pages are free"
+            Reason::FreePages
         } else {
-            "not the start of an object (an interior pointer)"
+            Reason::Interior
         };
-        self.platform
-            .fatal(format_args!("{what} {object:p}: {why}"))
+        self.wrong(None, call, object, why)
+    }
+
+    /// Ends the process: the pointer is no object that `call` can take.
+    #[cold]
+    #[inline(never)]
+    fn wrong(&self, cache: Option<&KmemCache<P>>, call: &str, object: *mut u8, why: Reason) -> ! {
+        Misuse::Object(cache.map(|cache| cache.name()), call, object, why).fatal(&self.platform)
     }
 }

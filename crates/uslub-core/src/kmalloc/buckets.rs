@@ -14,6 +14,7 @@ use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::cache::text::Name;
 use crate::gfp::Gfp;
+use crate::kmalloc::alloc::class_name;
 use crate::kmalloc::{CLASS_MAX, NR_CLASSES, class_of, class_size};
 use crate::platform::Platform;
 use crate::sync::Lock;
@@ -101,12 +102,7 @@ impl<P: Platform> Buckets<P> {
         // Relaxed: under the lock.
         if place.load(Relaxed).is_null() {
             let size = class_size(class);
-            let mut name = Name::<NAME_MAX>::new();
-            let _ = if size.is_multiple_of(1024) {
-                write!(name, "{}-{}k", self.prefix.as_str(), size / 1024)
-            } else {
-                write!(name, "{}-{size}", self.prefix.as_str())
-            };
+            let name = class_name::<NAME_MAX>(self.prefix.as_str(), size);
             let mut args = CacheArgs::new(name.as_str(), size);
             // Aligned as kmalloc's classes.
             args.align = 1 << size.trailing_zeros().min(12);

@@ -4,10 +4,10 @@
 //! |---|---|---|
 //! | at most `LARGE_MAX` bytes | arena | mapping |
 //! | larger | mapping, while there are few mappings | arena |
-//! | larger, with at least `MOST_MAPPINGS` live mappings | arena | mapping |
+//! | larger, with at least `MAPPINGS_MAX` live mappings | arena | mapping |
 //!
 //! The arena holds objects of at most [`ARENA_OBJECT_MAX_BYTES`] bytes. If the system refuses both,
-//! unused memory goes back to the system, and the request is tried once more. Callers: `kmalloc`.
+//! unused memory goes back to the system, and the request is tried once more.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;

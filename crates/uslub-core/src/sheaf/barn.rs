@@ -24,7 +24,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU32};
 use crate::sync::{Lock, RawLock};
 
 #[derive(Default)]
-struct Lists {
+struct BarnLists {
     full: SheafList,
     empty: SheafList,
     /// Least number of full sheaves since the last surplus check.
@@ -34,7 +34,7 @@ struct Lists {
 /// The barn of one cache and node. CPUs write to it in turn, so it has its cache lines to itself.
 #[repr(align(64))]
 pub struct Barn<P> {
-    lists: Lock<P, Lists>,
+    lists: Lock<P, BarnLists>,
     nr_full: AtomicU32,
     nr_empty: AtomicU32,
     /// Extra capacity: full sheaves allowed beyond the cache's limit.
@@ -50,7 +50,7 @@ impl<P: Platform> Barn<P> {
     /// An empty barn.
     pub const fn new() -> Self {
         Self {
-            lists: Lock::new(Lists {
+            lists: Lock::new(BarnLists {
                 full: SheafList::new(),
                 empty: SheafList::new(),
                 low: 0,
@@ -119,7 +119,7 @@ impl<P: Platform> Barn<P> {
         taker != 0 && taker != cpu as u32 + 1
     }
 
-    fn with<T>(&self, spin: bool, work: impl FnOnce(&mut Lists) -> T) -> Option<T> {
+    fn with<T>(&self, spin: bool, work: impl FnOnce(&mut BarnLists) -> T) -> Option<T> {
         let mut lists = self.lists.lock_if(spin)?;
         let result = work(&mut lists);
         // Relaxed: copies for lock-free readers, written under the lock.
@@ -172,7 +172,7 @@ impl<P: Platform> Barn<P> {
         if self.nr_full() == 0 {
             return None;
         }
-        let work = |lists: &mut Lists| {
+        let work = |lists: &mut BarnLists| {
             let full = lists.full.pop()?;
             lists.low = lists.low.min(lists.full.len());
             if lists.empty.len() < limit
@@ -214,7 +214,7 @@ impl<P: Platform> Barn<P> {
         if self.nr_full() == 0 {
             return SheafList::new();
         }
-        let work = |lists: &mut Lists| {
+        let work = |lists: &mut BarnLists| {
             let fulls = lists.full.split(n);
             lists.low = lists.low.min(lists.full.len());
             fulls
@@ -245,7 +245,7 @@ impl<P: Platform> Barn<P> {
         sheaves: &mut SheafList,
         limit: usize,
         spin: bool,
-        list: impl Fn(&mut Lists) -> &mut SheafList,
+        list: impl Fn(&mut BarnLists) -> &mut SheafList,
     ) {
         if sheaves.is_empty() {
             return;
@@ -265,7 +265,7 @@ impl<P: Platform> Barn<P> {
         sheaf: Sheaf,
         limit: usize,
         spin: bool,
-        list: impl Fn(&mut Lists) -> &mut SheafList,
+        list: impl Fn(&mut BarnLists) -> &mut SheafList,
     ) -> Result<(), Sheaf> {
         let mut sheaf = Some(sheaf);
         self.with(spin, |lists| {
@@ -280,7 +280,7 @@ impl<P: Platform> Barn<P> {
     /// Takes half of the full sheaves that no CPU needed since the last call, and the empty ones
     /// beyond two. The extra capacity falls by as much.
     pub fn take_surplus(&self) -> SheafList {
-        let work = |lists: &mut Lists| {
+        let work = |lists: &mut BarnLists| {
             let unused = lists.low.min(lists.full.len());
             let mut surplus = lists.full.split(unused.div_ceil(2));
             let more = self.more().saturating_sub(surplus.len());

@@ -8,7 +8,7 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::args::{CacheArgs, CreateError, Ctor, Flags, Layout, NAME_MAX};
+use crate::args::{CacheArgs, CreateError, Ctor, Flags, NAME_MAX, ObjectLayout};
 use crate::gfp::Gfp;
 use crate::memory::{Arena, PageIndex};
 use crate::percpu::{CacheId, Counters};
@@ -105,7 +105,7 @@ impl<P: Platform> SlabCache<P> {
         secret: u64,
         (nodes, nr_nodes): (NonNull<Node<P>>, usize),
     ) -> Result<&'a mut Self, CreateError> {
-        let layout = Layout::of(args)?;
+        let layout = ObjectLayout::of(args)?;
         let (geometry, max_slabs) = slab_limits(args, tuning, min_objects, layout.size)?;
         let slabs = place.write(Self {
             name: [0; NAME_MAX + 1],

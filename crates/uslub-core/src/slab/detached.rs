@@ -17,12 +17,13 @@ use core::ptr::null_mut;
 
 use crate::gfp::Gfp;
 use crate::memory::{Arena, PageIndex};
+use crate::misuse::Reason;
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::policy::PENDING_LISTS;
 use crate::slab::base::Base;
 use crate::slab::cache::SlabCache;
-use crate::slab::node::{Lists, SlabList};
+use crate::slab::node::{NodeLists, SlabList};
 use crate::slab::state::{Slab, State};
 
 /// Objects of one slab, linked from `head` to `tail`.
@@ -133,8 +134,7 @@ impl<P: Platform> Base<P> {
         let mut emptied = SlabList::new();
         self.push_listed(cache, &mut lists, &detached, gfp, &mut emptied);
         if !emptied.is_empty() {
-            let why = "its slab is empty, though some of it is in use";
-            self.misuse(cache, detached.head, why);
+            self.misuse(cache, detached.head, Reason::EmptySlab);
         }
         node.note(&lists);
     }
@@ -202,7 +202,7 @@ impl<P: Platform> Base<P> {
     fn push_listed(
         &self,
         cache: &SlabCache<P>,
-        lists: &mut Lists,
+        lists: &mut NodeLists,
         detached: &Detached<'_>,
         gfp: Gfp,
         emptied: &mut SlabList,
@@ -251,11 +251,7 @@ impl<P: Platform> Base<P> {
             count,
         } = *detached;
         if old.inuse() < count as u32 {
-            self.misuse(
-                cache,
-                head,
-                "double free: its slab has no such object in use",
-            );
+            self.misuse(cache, head, Reason::NotInUse);
         }
         let base = self.slab_base(slab);
         let next = old.head().map_or(null_mut(), |o| base.wrapping_add(o));

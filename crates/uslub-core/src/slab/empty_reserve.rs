@@ -15,8 +15,8 @@
 //! | a page request within two periods of a discard | regret: the period doubles, up to 80 ms |
 //! | a window ends without regret | the period shrinks by a sixth, down to 10 ms |
 //!
-//! [Limit](Reserve::limit): half of the slabs in use at the peak of this window and the last, at
-//! most [`RESERVE_BYTES`], but at least 5 slabs.
+//! [Limit](EmptyReserve::limit): half of the slabs in use at the peak of this window and the last,
+//! at most [`RESERVE_BYTES`], but at least 5 slabs.
 //!
 //! All methods run under the list lock.
 
@@ -27,7 +27,7 @@ use crate::sync::time::age;
 
 /// The reserve's state.
 #[derive(Debug)]
-pub struct Reserve {
+pub struct EmptyReserve {
     /// Least number of empty slabs in this window.
     low: usize,
     window_start: u64,
@@ -38,7 +38,7 @@ pub struct Reserve {
     last_discard: Option<u64>,
 }
 
-impl Reserve {
+impl EmptyReserve {
     /// A reserve without history.
     pub const fn new() -> Self {
         Self {
@@ -98,7 +98,7 @@ impl Reserve {
     }
 }
 
-impl Default for Reserve {
+impl Default for EmptyReserve {
     fn default() -> Self {
         Self::new()
     }
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn what_lies_idle_is_halved_each_window_down_to_a_few() {
-        let mut r = Reserve::new();
+        let mut r = EmptyReserve::new();
         assert_eq!(r.surplus(0, 1000, BYTES, 1), 0);
         let (mut empty, mut now) = (500, 11);
         let mut windows = 0;
@@ -133,7 +133,7 @@ mod tests {
     fn more_than_half_of_the_peak_is_never_kept() {
         for peak in [0, 5, 100, 100_000] {
             for slab_bytes in [4096, 32768] {
-                let mut r = Reserve::new();
+                let mut r = EmptyReserve::new();
                 r.surplus(0, peak, slab_bytes, 0);
                 let empty = 2 * peak + 20;
                 let kept = empty - r.surplus(empty, 0, slab_bytes, 0);
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn regret_makes_windows_longer_and_quiet_shorter() {
-        let mut r = Reserve::new();
+        let mut r = EmptyReserve::new();
         for window in [20, 40, 80, 80] {
             r.last_discard = Some(1000);
             r.regret = false;
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn slabs_that_are_needed_in_each_window_stay() {
-        let mut r = Reserve::new();
+        let mut r = EmptyReserve::new();
         let mut now = 0;
         r.surplus(0, 200, BYTES, now);
         for _ in 0..100 {

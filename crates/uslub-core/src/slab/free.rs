@@ -15,6 +15,7 @@
 use core::ptr::null_mut;
 
 use crate::gfp::Gfp;
+use crate::misuse::{Misuse, Reason};
 use crate::percpu::CacheId;
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
@@ -219,24 +220,20 @@ impl<P: Platform> Base<P> {
     pub(crate) fn checked_slab(&self, cache: &SlabCache<P>, object: *mut u8) -> &Slab {
         let arena = &self.zone.arena;
         let Some(page) = arena.page_of(object as usize) else {
-            self.misuse(cache, object, "not allocated here (a foreign pointer)");
+            self.misuse(cache, object, Reason::Foreign);
         };
         match arena.cache_of(page) {
             Some(id) if id == cache.id => {}
             Some(id) => self.belongs_to(cache, object, id),
-            None => self.misuse(
-                cache,
-                object,
-                "double free or never allocated: its pages are free",
-            ),
+            None => self.misuse(cache, object, Reason::FreePages),
         }
         let slab = cache.slab_of(arena, page);
         let offset = object as usize - self.slab_base(slab) as usize;
         if !is_used_slot(cache, used_slots(cache, slab), offset) {
             let why = if cache.is_slot(offset) {
-                "double free or never allocated: its slot is fresh"
+                Reason::FreshSlot
             } else {
-                "not the start of an object (an interior pointer)"
+                Reason::Interior
             };
             self.misuse(cache, object, why);
         }
@@ -248,10 +245,7 @@ impl<P: Platform> Base<P> {
     #[inline(never)]
     fn belongs_to(&self, cache: &SlabCache<P>, object: *mut u8, id: CacheId) -> ! {
         let other = self.slabs_of(id).map_or("?", SlabCache::name);
-        self.platform.fatal(format_args!(
-            "cache '{}': {object:p} belongs to cache '{other}'",
-            cache.name()
-        ))
+        Misuse::OtherCache(cache.name(), object, other).fatal(&self.platform)
     }
 
     /// Ends the process if an object to free is free already: in its slab's freelist, in the list
@@ -309,7 +303,7 @@ impl<P: Platform> Base<P> {
         let mut at = start;
         for _ in 0..cache.geometry.objects {
             if at == object {
-                self.misuse(cache, object, "double free: the object is free already");
+                self.misuse(cache, object, Reason::Freed);
             }
             let offset = (at as usize).wrapping_sub(base);
             if at.is_null() || offset >= cache.geometry.bytes() || !cache.is_slot(offset) {
@@ -323,11 +317,8 @@ impl<P: Platform> Base<P> {
     /// Ends the process: the pointer is no object that can be freed.
     #[cold]
     #[inline(never)]
-    pub(crate) fn misuse(&self, cache: &SlabCache<P>, object: *mut u8, why: &str) -> ! {
-        self.platform.fatal(format_args!(
-            "cache '{}': free of {object:p}: {why}",
-            cache.name()
-        ))
+    pub(crate) fn misuse(&self, cache: &SlabCache<P>, object: *mut u8, why: Reason) -> ! {
+        Misuse::Object(Some(cache.name()), "free of", object, why).fatal(&self.platform)
     }
 }
 

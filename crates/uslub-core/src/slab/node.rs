@@ -16,7 +16,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::memory::{Arena, PageIndex};
 use crate::platform::Platform;
 use crate::policy::READY_SLABS;
-use crate::slab::empty_reserve::Reserve;
+use crate::slab::empty_reserve::EmptyReserve;
 use crate::slab::page_batch::PageBatch;
 use crate::slab::state::{NO_SLAB, Slab};
 use crate::sync::atomic::{AtomicU32, AtomicUsize};
@@ -139,21 +139,21 @@ impl Default for SlabList {
 
 /// The slabs of a node that have free slots; all of them are marked partial.
 #[derive(Debug)]
-pub struct Lists {
+pub struct NodeLists {
     /// Slabs with objects in use and free slots; without a reserve also empty slabs.
     pub partial: SlabList,
     /// Empty slabs, the newest first; only with a reserve.
     pub empty: SlabList,
     /// How many empty slabs to keep.
-    pub reserve: Reserve,
+    pub reserve: EmptyReserve,
 }
 
-impl Lists {
+impl NodeLists {
     const fn new() -> Self {
         Self {
             partial: SlabList::new(),
             empty: SlabList::new(),
-            reserve: Reserve::new(),
+            reserve: EmptyReserve::new(),
         }
     }
 
@@ -172,7 +172,7 @@ impl Lists {
 #[repr(align(64))]
 pub struct Node<P> {
     /// Slabs with free slots. Its lock is the kernel's list_lock.
-    pub lists: Lock<P, Lists>,
+    pub lists: Lock<P, NodeLists>,
     nr_partial: AtomicUsize,
     /// Listed empty slabs only: ready slabs come and go without the lock.
     nr_empty: AtomicUsize,
@@ -190,7 +190,7 @@ impl<P: Platform> Node<P> {
     /// A node without slabs.
     pub const fn new() -> Self {
         Self {
-            lists: Lock::new(Lists::new()),
+            lists: Lock::new(NodeLists::new()),
             nr_partial: AtomicUsize::new(0),
             nr_empty: AtomicUsize::new(0),
             pending: DeferStack::new(),
@@ -214,7 +214,7 @@ impl<P: Platform> Node<P> {
     }
 
     /// Makes empty slabs of the reserve ready, as far as there is room; under the list lock.
-    pub(crate) fn refill_ready(&self, arena: &Arena, lists: &mut Lists) {
+    pub(crate) fn refill_ready(&self, arena: &Arena, lists: &mut NodeLists) {
         while self.nr_ready() < READY_SLABS
             && let Some(slab) = lists.empty.first(arena)
         {
@@ -252,7 +252,11 @@ impl<P: Platform> Node<P> {
     }
 
     /// Takes an empty slab, ready or listed; under the list lock.
-    pub(crate) fn take_empty<'a>(&self, arena: &'a Arena, lists: &mut Lists) -> Option<&'a Slab> {
+    pub(crate) fn take_empty<'a>(
+        &self,
+        arena: &'a Arena,
+        lists: &mut NodeLists,
+    ) -> Option<&'a Slab> {
         self.take_ready(arena).or_else(|| {
             let slab = lists.empty.first(arena)?;
             lists.empty.remove(arena, slab);
@@ -269,7 +273,7 @@ impl<P: Platform> Node<P> {
     }
 
     /// Lists the pending and the ready slabs; under the list lock.
-    pub(crate) fn drain_all_pending(&self, arena: &Arena, lists: &mut Lists, reserve: bool) {
+    pub(crate) fn drain_all_pending(&self, arena: &Arena, lists: &mut NodeLists, reserve: bool) {
         while let Some(slab) = self.take_ready(arena) {
             lists.add(arena, slab, reserve);
             self.note(lists);
@@ -278,7 +282,7 @@ impl<P: Platform> Node<P> {
     }
 
     /// Lists the pending slabs; under the list lock.
-    pub(crate) fn drain_pending(&self, arena: &Arena, lists: &mut Lists, reserve: bool) {
+    pub(crate) fn drain_pending(&self, arena: &Arena, lists: &mut NodeLists, reserve: bool) {
         if !self.has_pending() {
             return;
         }
@@ -319,7 +323,7 @@ impl<P: Platform> Node<P> {
 
     /// Updates the counters of listed slabs; under the list lock.
     #[inline]
-    pub fn note(&self, lists: &Lists) {
+    pub fn note(&self, lists: &NodeLists) {
         // Relaxed, both: copies for lock-free readers.
         self.nr_partial.store(lists.partial.len(), Relaxed);
         self.nr_empty.store(lists.empty.len(), Relaxed);

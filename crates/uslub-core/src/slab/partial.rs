@@ -10,7 +10,7 @@ use crate::platform::Platform;
 use crate::policy::SURPLUS_BATCH_SLABS;
 use crate::slab::base::Base;
 use crate::slab::cache::SlabCache;
-use crate::slab::node::{Lists, Node, SlabList};
+use crate::slab::node::{Node, NodeLists, SlabList};
 use crate::sync::Guard;
 
 impl<P: Platform> Base<P> {
@@ -20,7 +20,7 @@ impl<P: Platform> Base<P> {
         cache: &SlabCache<P>,
         node: &'a Node<P>,
         spin: bool,
-    ) -> Option<Guard<'a, P, Lists>> {
+    ) -> Option<Guard<'a, P, NodeLists>> {
         self.count(cache, StatItem::ListLock, 1);
         if let Some(lists) = node.lists.try_lock() {
             return Some(lists);
@@ -35,7 +35,7 @@ impl<P: Platform> Base<P> {
         &self,
         cache: &SlabCache<P>,
         node: &Node<P>,
-        mut lists: Guard<'_, P, Lists>,
+        mut lists: Guard<'_, P, NodeLists>,
         mut emptied: SlabList,
         gone: &mut SlabList,
     ) {
@@ -60,7 +60,7 @@ impl<P: Platform> Base<P> {
         &self,
         cache: &SlabCache<P>,
         node: &Node<P>,
-        mut lists: Guard<'_, P, Lists>,
+        mut lists: Guard<'_, P, NodeLists>,
         now: u64,
         gone: &mut SlabList,
     ) {

@@ -7,7 +7,8 @@
 use core::ptr::NonNull;
 
 use crate::gfp::Gfp;
-use crate::grace::{GracePeriod, RcuHead};
+use crate::grace::{GracePeriod, RcuCallback, RcuHead};
+use crate::misuse::{Misuse, Reason};
 use crate::percpu::CacheId;
 use crate::percpu::sheaf::{SHEAF_BYTES, Sheaf, Window};
 use crate::platform::Platform;
@@ -17,13 +18,17 @@ use crate::slab::node::Node;
 use crate::slab::state::Slab;
 
 impl<P: Platform> Base<P> {
-    pub(crate) fn grace(&self) -> &'static dyn GracePeriod {
-        match *self.grace.lock() {
-            Some(grace) => grace,
-            None => self
-                .platform
-                .fatal(format_args!("free_rcu: no grace period was set")),
-        }
+    /// The source of grace periods; `object` of the cache with this identity is to wait for one.
+    pub(crate) fn grace(&self, id: Option<CacheId>, object: *mut u8) -> &'static dyn GracePeriod {
+        let grace = *self.grace.lock();
+        grace.unwrap_or_else(|| self.no_grace_period(id, object))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn no_grace_period(&self, id: Option<CacheId>, object: *mut u8) -> ! {
+        let cache = id.and_then(|id| self.slabs_of(id)).map(SlabCache::name);
+        Misuse::Object(cache, "free_rcu of", object, Reason::NoGracePeriod).fatal(&self.platform)
     }
 
     /// Lets the pages of an empty slab that we own wait for a grace period; false without memory
@@ -34,18 +39,16 @@ impl<P: Platform> Base<P> {
         };
         // SAFETY: a window of ours, which is never freed.
         let mut sheaf = unsafe { Sheaf::new(window, 1, cache.id.index()) };
-        sheaf.push(self.slab_base(slab));
-        let window = sheaf.keep().as_ptr();
-        // SAFETY: the window is ours until the callback.
-        unsafe {
-            (*window).allocator = core::ptr::from_ref(self).cast();
-            self.grace().call(&raw mut (*window).rcu, slab_waited::<P>);
-        }
+        let base = self.slab_base(slab);
+        sheaf.push(base);
+        let grace = self.grace(Some(cache.id), base);
+        let context = core::ptr::from_ref(self).cast();
+        call_with_window(grace, sheaf, context, on_slab_ready::<P>);
         true
     }
 
     /// After a slab's grace period: its pages may be reused.
-    fn slab_done(&self, mut sheaf: Sheaf) {
+    fn slab_ready(&self, mut sheaf: Sheaf) {
         let cache = self.slabs_of(CacheId::from_index(sheaf.cache()));
         let page = sheaf
             .pop()
@@ -56,6 +59,21 @@ impl<P: Platform> Base<P> {
             self.free_slab_now(cache, node, slab);
         }
         self.meta.give_window(sheaf.into_window(), true);
+    }
+}
+
+/// Calls `callback` with the sheaf's window after a grace period.
+pub(crate) fn call_with_window(
+    grace: &dyn GracePeriod,
+    sheaf: Sheaf,
+    context: *const (),
+    callback: RcuCallback,
+) {
+    let window = sheaf.keep().as_ptr();
+    // SAFETY: the window is ours until the callback.
+    unsafe {
+        (*window).allocator = context;
+        grace.call(&raw mut (*window).rcu, callback);
     }
 }
 
@@ -75,8 +93,8 @@ pub(crate) unsafe fn context_of<'a, T>(head: *mut RcuHead) -> (Sheaf, &'a T) {
     }
 }
 
-unsafe extern "C" fn slab_waited<P: Platform>(head: *mut RcuHead) {
+unsafe extern "C" fn on_slab_ready<P: Platform>(head: *mut RcuHead) {
     // SAFETY: the callback of `free_slab_rcu`.
     let (sheaf, base) = unsafe { context_of::<Base<P>>(head) };
-    base.slab_done(sheaf);
+    base.slab_ready(sheaf);
 }

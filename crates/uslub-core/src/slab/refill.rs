@@ -14,7 +14,7 @@ use crate::gfp::Gfp;
 use crate::platform::Platform;
 use crate::slab::base::Base;
 use crate::slab::cache::SlabCache;
-use crate::slab::node::{Lists, Node, SlabList};
+use crate::slab::node::{Node, NodeLists, SlabList};
 use crate::slab::state::Slab;
 use crate::slab::take::{Ownership, Refill};
 
@@ -188,7 +188,7 @@ impl<P: Platform> Base<P> {
     }
 
     /// Lists isolated slabs with free slots again.
-    fn relist(&self, cache: &SlabCache<P>, lists: &mut Lists, mut rest: SlabList) {
+    fn relist(&self, cache: &SlabCache<P>, lists: &mut NodeLists, mut rest: SlabList) {
         let arena = &self.zone.arena;
         if !cache.has_reserve() {
             rest.iter(arena).for_each(|slab| slab.set_partial(true));

@@ -11,6 +11,7 @@
 use core::ptr::null_mut;
 
 use crate::gfp::Gfp;
+use crate::misuse::{Misuse, Reason};
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
 use crate::slab::base::Base;
@@ -212,7 +213,7 @@ impl<P: Platform> Base<P> {
             self.count(cache, StatItem::SheafSpill, spilled);
         } else if left > 0 {
             if at.is_null() {
-                self.list_is_short(cache, at);
+                self.corrupt(cache, base, Reason::ShortList);
             }
             *rest = Rest {
                 left: new,
@@ -233,26 +234,16 @@ impl<P: Platform> Base<P> {
         object: *mut u8,
     ) -> *mut u8 {
         if object.is_null() {
-            self.list_is_short(cache, object);
+            // The slab's address: there is no object.
+            self.corrupt(cache, base, Reason::ShortList);
         }
         // SAFETY: a slot of the slab, free, and detached by us.
         let next = unsafe { cache.links_of(slab).take(object) };
         let offset = (next as usize).wrapping_sub(base as usize);
         if !next.is_null() && (offset >= cache.geometry.bytes() || !cache.is_slot(offset)) {
-            self.corrupt(
-                cache,
-                object,
-                "the link inside this free object was overwritten",
-            );
+            self.corrupt(cache, object, Reason::Overwritten);
         }
         next
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn list_is_short(&self, cache: &SlabCache<P>, object: *mut u8) -> ! {
-        let why = "its slab's freelist is shorter than its counter says";
-        self.corrupt(cache, object, why)
     }
 
     /// Returns the rest of a detached freelist.
@@ -293,7 +284,7 @@ impl<P: Platform> Base<P> {
             tail = unsafe { cache.links_of(slab).get(tail) };
             let offset = (tail as usize).wrapping_sub(base as usize);
             if offset >= cache.geometry.bytes() {
-                self.corrupt(cache, tail, "a freelist ends before its count");
+                self.corrupt(cache, tail, Reason::EarlyEnd);
             }
         }
         if left.inuse() == cache.geometry.objects {
@@ -328,10 +319,7 @@ impl<P: Platform> Base<P> {
     /// Ends the process: a free object's memory was overwritten.
     #[cold]
     #[inline(never)]
-    pub(crate) fn corrupt(&self, cache: &SlabCache<P>, object: *mut u8, why: &str) -> ! {
-        self.platform.fatal(format_args!(
-            "cache '{}': object {object:p} is corrupt: {why}",
-            cache.name()
-        ))
+    pub(crate) fn corrupt(&self, cache: &SlabCache<P>, object: *mut u8, why: Reason) -> ! {
+        Misuse::Object(Some(cache.name()), "corrupt object", object, why).fatal(&self.platform)
     }
 }

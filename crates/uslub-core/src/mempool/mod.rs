@@ -1,10 +1,14 @@
 //! Memory pools: a reserve that keeps some operations running when memory runs out.
 //!
 //! This is the kernel's `mempool_t`. A pool reserves `min_nr` elements. An operation asks the
-//! pool's [`Source`] for an element first, and the reserve only if the source fails. Freed elements
-//! fill the reserve first, then go to the source. So `min_nr` operations can always be in flight,
-//! and the end of one lets another begin: an allocation that may wait ([`Gfp::KERNEL`]) never
-//! fails.
+//! pool's [`Source`] first, and the reserve only if the source fails. Freed elements fill the
+//! reserve first. So `min_nr` operations can always be in flight, and the end of one lets another
+//! begin: an allocation that may wait ([`Gfp::KERNEL`]) never fails.
+//!
+//! | file | concept |
+//! |---|---|
+//! | `source` | where elements come from |
+//! | `resize` | the reserve's array, and changes of its size |
 //!
 //! An allocation tries, in this order:
 //!
@@ -23,7 +27,7 @@
 //!
 //! # No wake-up is lost
 //!
-//! All decisions happen under the pool's lock; `wakes` is the word that a waiter sleeps on.
+//! All decisions happen under the pool's lock; a waiter sleeps on the word `wakes`.
 //!
 //! | thread | under the lock | after it |
 //! |---|---|---|
@@ -47,101 +51,26 @@
 //!
 //! | word | changed | read without the lock |
 //! |---|---|---|
-//! | `wakes` | relaxed | by the sleep only |
-//! | `curr_nr` | release | acquire |
+//! | `wakes` | relaxed: the lock orders it | by the sleep only, which compares |
+//! | `curr_nr` | release: publishes `min_nr` | acquire |
 //! | `min_nr` | relaxed, before a larger `curr_nr` | relaxed, after `curr_nr` |
-//!
-//! - `wakes`: the lock orders the change and the read before the sleep; the sleep itself compares.
-//! - `curr_nr`: its release publishes `min_nr`. A thread sees the place of its own element, since
-//!   the element carries the store to it.
-//! - `min_nr`: ordered by `curr_nr`.
 
-use core::ptr::{NonNull, null_mut};
+mod resize;
+mod source;
+
+use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
+use crate::misuse::Misuse;
 use crate::platform::Platform;
 use crate::policy::MEMPOOL_WAIT_MS;
 use crate::sync::atomic::AtomicU32;
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::{Guard, Lock};
 
-/// The source of a pool's elements; it also takes them back.
-pub trait Source {
-    /// An element, or null. `gfp` says what the call may do; it never has [`Gfp::ZERO`] or
-    /// [`Gfp::NOFAIL`].
-    fn alloc(&self, gfp: Gfp) -> *mut u8;
-
-    /// Takes an element back.
-    ///
-    /// # Safety
-    ///
-    /// The element came from this source, and nobody uses it any longer.
-    unsafe fn free(&self, element: *mut u8);
-}
-
-impl<S: Source + ?Sized> Source for &S {
-    fn alloc(&self, gfp: Gfp) -> *mut u8 {
-        (**self).alloc(gfp)
-    }
-
-    unsafe fn free(&self, element: *mut u8) {
-        // SAFETY: passed on.
-        unsafe { (**self).free(element) }
-    }
-}
-
-/// A source of objects of a cache (the kernel's `mempool_alloc_slab`).
-pub struct SlabSource<'a, P: Platform> {
-    allocator: &'a Allocator<P>,
-    cache: &'a KmemCache<P>,
-}
-
-impl<'a, P: Platform> SlabSource<'a, P> {
-    /// A source over a cache of `allocator`; `None` if the cache has a constructor, since elements
-    /// in a reserve are not in their constructed state.
-    pub fn new(allocator: &'a Allocator<P>, cache: &'a KmemCache<P>) -> Option<Self> {
-        cache.ctor.is_none().then_some(Self { allocator, cache })
-    }
-}
-
-impl<P: Platform> Source for SlabSource<'_, P> {
-    fn alloc(&self, gfp: Gfp) -> *mut u8 {
-        self.allocator.alloc(self.cache, gfp)
-    }
-
-    unsafe fn free(&self, element: *mut u8) {
-        // SAFETY: passed on.
-        unsafe { self.allocator.free(self.cache, element) }
-    }
-}
-
-/// A source of elements of any size, including runs of pages (the kernel's `mempool_kmalloc` and
-/// `mempool_alloc_pages`).
-pub struct KmallocSource<'a, P: Platform> {
-    allocator: &'a Allocator<P>,
-    bytes: usize,
-}
-
-impl<'a, P: Platform> KmallocSource<'a, P> {
-    /// A source of elements of `bytes` bytes.
-    pub fn new(allocator: &'a Allocator<P>, bytes: usize) -> Self {
-        Self { allocator, bytes }
-    }
-}
-
-impl<P: Platform> Source for KmallocSource<'_, P> {
-    fn alloc(&self, gfp: Gfp) -> *mut u8 {
-        self.allocator.kmalloc(self.bytes, gfp)
-    }
-
-    unsafe fn free(&self, element: *mut u8) {
-        // SAFETY: passed on.
-        unsafe { self.allocator.kfree(element) }
-    }
-}
+pub use source::{KmallocSource, SlabSource, Source};
 
 /// Why a pool refused a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,7 +96,7 @@ impl core::fmt::Display for MempoolError {
 impl core::error::Error for MempoolError {}
 
 /// The data under the lock; `curr_nr` and `min_nr` are also changed under it.
-struct Reserve {
+struct PoolReserve {
     /// A stack of `curr_nr` elements in an array with room for at least the limit.
     elements: *mut *mut u8,
     /// Number of waiting threads.
@@ -175,7 +104,7 @@ struct Reserve {
 }
 
 // SAFETY: the array is accessed under the lock only; nobody owns elements while they are in it.
-unsafe impl Send for Reserve {}
+unsafe impl Send for PoolReserve {}
 
 /// A pool of at least `min_nr` elements, over a source.
 ///
@@ -202,7 +131,7 @@ unsafe impl Send for Reserve {}
 pub struct Mempool<'a, P: Platform, S: Source> {
     allocator: &'a Allocator<P>,
     source: S,
-    reserve: Lock<P, Reserve>,
+    reserve: Lock<P, PoolReserve>,
     /// Elements in the reserve; changed under its lock.
     curr_nr: AtomicUsize,
     /// Elements to reserve; changed under the reserve's lock.
@@ -227,7 +156,7 @@ impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
         let pool = Self {
             allocator,
             source,
-            reserve: Lock::new(Reserve {
+            reserve: Lock::new(PoolReserve {
                 elements: null_mut(),
                 sleepers: 0,
             }),
@@ -311,9 +240,7 @@ impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
     /// Whether the flags make sense; warns if not.
     fn check(&self, gfp: Gfp) -> Result<(), MempoolError> {
         if gfp.contains(Gfp::ZERO) {
-            self.allocator
-                .platform
-                .warn(format_args!("mempool: {}", MempoolError::Zero));
+            Misuse::ZeroedElements.warn(&self.allocator.platform);
             return Err(MempoolError::Zero);
         }
         Ok(())
@@ -381,7 +308,7 @@ impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
     }
 
     /// Moves elements of the reserve into the null entries, all or none.
-    fn take(&self, reserve: &mut Reserve, elements: &mut [*mut u8]) -> bool {
+    fn take(&self, reserve: &mut PoolReserve, elements: &mut [*mut u8]) -> bool {
         let mut curr = self.curr_nr();
         if missing(elements) > curr {
             return false;
@@ -443,7 +370,7 @@ impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
     }
 
     /// Releases the lock and makes all waiters check again.
-    fn wake_sleepers(&self, reserve: Guard<'_, P, Reserve>) {
+    fn wake_sleepers(&self, reserve: Guard<'_, P, PoolReserve>) {
         if reserve.sleepers == 0 {
             return;
         }
@@ -451,104 +378,6 @@ impl<'a, P: Platform, S: Source> Mempool<'a, P, S> {
         self.wakes.fetch_add(1, Relaxed);
         drop(reserve);
         P::wake_all(&self.wakes);
-    }
-
-    /// Changes the number of reserved elements, while other threads use the pool. Surplus elements
-    /// go to the source, missing ones come from it at once. Afterwards `min_nr` operations can be
-    /// in flight. A source must not resize its own pool.
-    ///
-    /// # Errors
-    ///
-    /// [`MempoolError::NoMemory`]; the pool is then unchanged. Shrinking does not fail.
-    pub fn resize(&self, min_nr: usize) -> Result<(), MempoolError> {
-        let _resizing = self.resizing.lock();
-        if min_nr > self.min_nr() {
-            return self.grow(min_nr);
-        }
-        let reserve = self.reserve.lock();
-        // Relaxed: a reader of the old value takes the lock to add an element, and checks again.
-        self.min_nr.store(min_nr, Relaxed);
-        // A waiting bulk request may be too large now.
-        self.wake_sleepers(reserve);
-        while let Some(element) = self.take_surplus() {
-            // SAFETY: it was in the reserve, so nobody uses it.
-            unsafe { self.source.free(element.as_ptr()) };
-        }
-        Ok(())
-    }
-
-    /// Takes an element beyond the limit. The one element of a `min_nr` of 0 stays: a waiter may be
-    /// about to take it.
-    fn take_surplus(&self) -> Option<NonNull<u8>> {
-        let mut reserve = self.reserve.lock();
-        let mut element = [null_mut()];
-        if self.curr_nr() > self.limit() {
-            self.take(&mut reserve, &mut element);
-        }
-        NonNull::new(element[0])
-    }
-
-    /// Enlarges the reserve with elements of the source. The caller excludes other resizes.
-    fn grow(&self, min_nr: usize) -> Result<(), MempoolError> {
-        let array = self.array(min_nr.max(1))?;
-        let before = self.min_nr();
-        let more = min_nr - before;
-        for i in 0..more {
-            let element = self.source.alloc(Gfp::KERNEL);
-            if element.is_null() {
-                // SAFETY: the first `i` entries are filled, and nobody has them.
-                unsafe { self.give_back(array, i) };
-                return Err(MempoolError::NoMemory);
-            }
-            // SAFETY: the array has room for `min_nr` elements.
-            unsafe { array.add(i).write(element) };
-        }
-        let mut reserve = self.reserve.lock();
-        let curr = self.curr_nr();
-        // The kept element of a `min_nr` of 0 was a surplus; its place may be needed now.
-        let kept = curr.min(min_nr.max(1) - more);
-        let (old, parked) = (reserve.elements, curr - kept);
-        if kept > 0 {
-            // SAFETY: the kept elements fit behind the new ones.
-            unsafe { (old.add(parked)).copy_to_nonoverlapping(array.add(more), kept) };
-        }
-        reserve.elements = array;
-        // Relaxed: released with `curr_nr`.
-        self.min_nr.store(min_nr, Relaxed);
-        self.set_curr_nr(kept + more);
-        self.wake_sleepers(reserve);
-        // SAFETY: no thread can reach the old array any longer; its first entries are the rest.
-        unsafe { self.give_back(old, parked) };
-        Ok(())
-    }
-
-    /// An array for `nr` elements.
-    fn array(&self, nr: usize) -> Result<*mut *mut u8, MempoolError> {
-        let array = nr
-            .checked_mul(size_of::<*mut u8>())
-            .map_or(null_mut(), |bytes| {
-                self.allocator.kmalloc(bytes, Gfp::KERNEL)
-            });
-        if array.is_null() {
-            return Err(MempoolError::NoMemory);
-        }
-        Ok(array.cast())
-    }
-
-    /// Frees the first `nr` elements of an array, and the array.
-    ///
-    /// # Safety
-    ///
-    /// The caller owns both. The array comes from [`array`](Self::array), or is null without
-    /// elements.
-    unsafe fn give_back(&self, array: *mut *mut u8, nr: usize) {
-        // SAFETY: passed on.
-        unsafe {
-            for i in 0..nr {
-                self.source.free(*array.add(i));
-            }
-            self.allocator.kfree(array.cast());
-        }
     }
 
     /// Gives the reserve back to the source, as dropping the pool does (the kernel's
