@@ -101,6 +101,20 @@ impl Rest {
     };
 }
 
+/// What was detached from a slab.
+struct Taken {
+    old: State,
+    new: State,
+    /// Position of the first fresh slot.
+    first: usize,
+    /// Objects of the freelist.
+    listed: usize,
+    /// Fresh slots.
+    fresh: usize,
+    /// Objects that go to the overflow.
+    spilled: usize,
+}
+
 impl<P: Platform> Base<P> {
     /// Takes objects out of a slab that we own: as many as the refill has room for, and the rest if
     /// it can be spilled.
@@ -136,6 +150,63 @@ impl<P: Platform> Base<P> {
     fn take_partial(&self, refill: &mut Refill<'_, P>, slab: &Slab, rest: &mut Rest) -> Ownership {
         let cache = refill.cache;
         let (out, overflow) = (&mut refill.out[refill.filled..], &mut refill.overflow);
+        let taken = self.detach_free(cache, slab, out.len(), overflow);
+        let Taken {
+            first,
+            listed,
+            fresh,
+            spilled,
+            ..
+        } = taken;
+        let base = self.slab_base(slab);
+        // Without a spill all fresh objects are wanted. A free that came in since may have left the
+        // list longer than the remaining room.
+        let kept = if spilled > 0 { 0 } else { fresh };
+        let from_list = listed.min(out.len() - kept);
+        let fresh_out = fresh.min(out.len() - from_list);
+        let count = from_list + fresh_out;
+        let mut at = taken
+            .old
+            .head()
+            .filter(|_| listed > 0)
+            .map_or(null_mut(), |o| base.wrapping_add(o));
+        at = self.write_listed(cache, slab, base, at, &mut out[..from_list]);
+        self.write_fresh(cache, slab, base, first, &mut out[from_list..count]);
+        let left = listed - from_list;
+        if let Some(overflow) = overflow.as_mut().filter(|_| spilled > 0) {
+            let room = overflow.places(spilled);
+            self.write_listed(cache, slab, base, at, &mut room[..left]);
+            self.write_fresh(cache, slab, base, first + fresh_out, &mut room[left..]);
+            overflow.took(spilled);
+            self.count(cache, StatItem::SheafSpill, spilled);
+        } else if left > 0 {
+            if at.is_null() {
+                self.corrupt(cache, base, Reason::ShortList);
+            }
+            *rest = Rest {
+                left: taken.new,
+                head: at,
+                count: left,
+            };
+        }
+        refill.filled += count;
+        if taken.new.inuse() < cache.geometry.objects {
+            Ownership::Ours
+        } else {
+            Ownership::Gone
+        }
+    }
+
+    /// Detaches the freelist of a slab that we own, and as many fresh slots as there is room for:
+    /// `room` objects, and the rest if it can be spilled.
+    #[inline(always)]
+    fn detach_free(
+        &self,
+        cache: &SlabCache<P>,
+        slab: &Slab,
+        room: usize,
+        overflow: &mut Option<&mut dyn Overflow<P>>,
+    ) -> Taken {
         let objects = cache.geometry.objects;
         let position = u32::from(slab.position());
         let mut old = slab.state();
@@ -150,14 +221,13 @@ impl<P: Platform> Base<P> {
         let first = if starts_over { 0 } else { position };
         let fresh_left = objects - first;
         let mut constructed = None;
-        let (listed, fresh, spilled, new) = loop {
+        loop {
             let listed = objects - old.inuse() - fresh_left;
-            let beyond = ((listed + fresh_left) as usize).saturating_sub(out.len());
+            let beyond = ((listed + fresh_left) as usize).saturating_sub(room);
             let spills =
                 beyond > 0 && (overflow.as_mut()).is_some_and(|o| o.has_room(self, beyond));
             let spilled = if spills { beyond } else { 0 };
-            let room = (out.len() + spilled) as u32;
-            let mut fresh = fresh_left.min(room.saturating_sub(listed));
+            let mut fresh = fresh_left.min(((room + spilled) as u32).saturating_sub(listed));
             if let Some(ctor) = cache.ctor {
                 // Once: constructed objects are handed out even if more frees come in.
                 fresh = *constructed
@@ -166,63 +236,44 @@ impl<P: Platform> Base<P> {
             let new = State::without_list(old.inuse() + listed + fresh);
             // Before the state: the slab's next owner must see it.
             slab.set_position((first + fresh) as u16);
+            let taken = Taken {
+                old,
+                new,
+                first: first as usize,
+                listed: listed as usize,
+                fresh: fresh as usize,
+                spilled,
+            };
             if old.inuse() == 0 {
                 // No thread holds an object of the slab, so none can push.
                 slab.set_state(new);
-                break (listed as usize, fresh as usize, spilled, new);
+                return taken;
             }
             match cache.compare_exchange_state(slab, old, new) {
-                Ok(()) => break (listed as usize, fresh as usize, spilled, new),
+                Ok(()) => return taken,
                 Err(now) => {
                     self.count(cache, StatItem::CmpxchgDoubleFail, 1);
                     old = now;
                 }
             }
-        };
-        let base = self.slab_base(slab);
-        // Without a spill all fresh objects are wanted. A free that came in since may have left the
-        // list longer than the remaining room.
-        let kept = if spilled > 0 { 0 } else { fresh };
-        let from_list = listed.min(out.len() - kept);
-        let fresh_out = fresh.min(out.len() - from_list);
-        let mut at = old
-            .head()
-            .filter(|_| listed > 0)
-            .map_or(null_mut(), |o| base.wrapping_add(o));
-        for slot in &mut out[..from_list] {
+        }
+    }
+
+    /// Writes the first objects of a detached freelist to an array; returns the next object.
+    #[inline(always)]
+    fn write_listed(
+        &self,
+        cache: &SlabCache<P>,
+        slab: &Slab,
+        base: *mut u8,
+        mut at: *mut u8,
+        out: &mut [*mut u8],
+    ) -> *mut u8 {
+        for slot in out {
             *slot = at;
             at = self.next_free(cache, slab, base, at);
         }
-        let first = first as usize;
-        let taken = from_list + fresh_out;
-        self.write_fresh(cache, slab, base, first, &mut out[from_list..taken]);
-        let outcome = if new.inuse() < objects {
-            Ownership::Ours
-        } else {
-            Ownership::Gone
-        };
-        let left = listed - from_list;
-        if let Some(overflow) = overflow.as_mut().filter(|_| spilled > 0) {
-            let room = overflow.places(spilled);
-            for slot in &mut room[..left] {
-                *slot = at;
-                at = self.next_free(cache, slab, base, at);
-            }
-            self.write_fresh(cache, slab, base, first + fresh_out, &mut room[left..]);
-            overflow.took(spilled);
-            self.count(cache, StatItem::SheafSpill, spilled);
-        } else if left > 0 {
-            if at.is_null() {
-                self.corrupt(cache, base, Reason::ShortList);
-            }
-            *rest = Rest {
-                left: new,
-                head: at,
-                count: left,
-            };
-        }
-        refill.filled += taken;
-        outcome
+        at
     }
 
     /// The object after `object` in a detached freelist; wipes the link.
