@@ -68,7 +68,7 @@ impl Line {
         self.offset.store(offset as usize, Relaxed);
         // Release: publishes the words above. With several memory nodes this is 0, because a free
         // must check to which node its object belongs.
-        self.pages.store(arena.parkable(), Release);
+        self.pages.store(arena.cacheable_limit(), Release);
         // Release: as above.
         self.limit.store(CLASS_MAX + 1, Release);
     }
@@ -157,7 +157,7 @@ impl Front {
     /// that had closed them has ended.
     #[inline]
     pub(crate) fn follow(&self) {
-        let limit = ALLOCATOR.zone.arena.parkable();
+        let limit = ALLOCATOR.zone.arena.cacheable_limit();
         self.by_id.follow(limit);
         self.by_number.follow(limit);
         if ALLOCATOR.platform.is_watching() && ALLOCATOR.platform.reap() {

@@ -268,7 +268,7 @@ impl<P: Platform> Allocator<P> {
             }
             sorted.append(arena, list);
             *list = sorted;
-            node.note(&lists);
+            node.update_counts(&lists);
         }
         empty
     }

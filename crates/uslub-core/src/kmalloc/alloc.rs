@@ -200,7 +200,7 @@ impl<P: Platform> Allocator<P> {
     /// Nobody uses the object any longer.
     #[inline]
     pub unsafe fn kfree(&self, object: *mut u8) {
-        if let Some(id) = self.zone.arena.parkable_cache(object as usize)
+        if let Some(id) = self.zone.arena.cacheable_in(object as usize)
             // SAFETY: our table; the caller frees the object.
             && unsafe { self.platform.push(&self.table, id.main(), object) }
         {
@@ -246,7 +246,7 @@ impl<P: Platform> Allocator<P> {
             // SAFETY: passed on.
             return unsafe { self.kfree(object) };
         }
-        if let Some(id) = self.zone.arena.parkable_cache(object as usize)
+        if let Some(id) = self.zone.arena.cacheable_in(object as usize)
             // SAFETY: our table; the caller frees the object.
             && unsafe { self.platform.push(&self.table, id.main(), object) }
         {

@@ -53,7 +53,7 @@ pub struct Arena {
     /// Pages below this number are in use.
     pub(super) limit: AtomicUsize,
     /// Objects in pages below this number may be cached in any CPU's sheaves.
-    parkable: AtomicUsize,
+    cacheable_limit: AtomicUsize,
     pub(super) map: AtomicPtr<AtomicU16>,
     pub(super) descriptors: AtomicPtr<Descriptor>,
     pub(super) blocks: AtomicPtr<Block>,
@@ -79,7 +79,7 @@ impl Arena {
             base: AtomicUsize::new(0),
             limit: AtomicUsize::new(0),
             reserved: AtomicUsize::new(0),
-            parkable: AtomicUsize::new(0),
+            cacheable_limit: AtomicUsize::new(0),
             map: AtomicPtr::new(null_mut()),
             descriptors: AtomicPtr::new(null_mut()),
             blocks: AtomicPtr::new(null_mut()),
@@ -123,7 +123,7 @@ impl Arena {
         self.limit.store(limit + BLOCK_PAGES, Release);
         if platform.nr_nodes() <= 1 {
             // Release: as above.
-            self.parkable.store(limit + BLOCK_PAGES, Release);
+            self.cacheable_limit.store(limit + BLOCK_PAGES, Release);
         }
         Some(block as u32)
     }
@@ -198,9 +198,9 @@ impl Arena {
     /// Objects in pages below this number may be cached in any CPU's sheaves: all pages in use with
     /// one memory node, none with several.
     #[inline]
-    pub fn parkable(&self) -> usize {
+    pub fn cacheable_limit(&self) -> usize {
         // Acquire: pairs with `grow`.
-        self.parkable.load(Acquire)
+        self.cacheable_limit.load(Acquire)
     }
 
     /// Address of page 0.
@@ -251,21 +251,21 @@ impl Arena {
     /// The cache whose slab an address lies in, if any CPU may cache the slab's objects in its
     /// sheaves; with several memory nodes, none may.
     #[inline]
-    pub fn parkable_cache(&self, address: usize) -> Option<CacheId> {
-        self.parkable_entry(address).and_then(CacheId::from_raw)
+    pub fn cacheable_in(&self, address: usize) -> Option<CacheId> {
+        self.cacheable_entry(address).and_then(CacheId::from_raw)
     }
 
-    /// Whether [`parkable_cache`](Self::parkable_cache) is the cache `id`.
+    /// Whether [`cacheable_in`](Self::cacheable_in) is the cache `id`.
     #[inline]
     pub fn is_cacheable_in(&self, address: usize, id: CacheId) -> bool {
-        self.parkable_entry(address) == Some(id.raw())
+        self.cacheable_entry(address) == Some(id.raw())
     }
 
     #[inline]
-    fn parkable_entry(&self, address: usize) -> Option<u16> {
+    fn cacheable_entry(&self, address: usize) -> Option<u16> {
         let page = address.wrapping_sub(self.base()) >> PAGE_SHIFT;
         // SAFETY: pages below that number have a committed entry. Relaxed: as in `cache_of`.
-        (page < self.parkable()).then(|| unsafe { (*self.map().add(page)).load(Relaxed) })
+        (page < self.cacheable_limit()).then(|| unsafe { (*self.map().add(page)).load(Relaxed) })
     }
 
     /// Whether all addresses lie in slabs of a cache, each of `bytes` bytes (a power of two).

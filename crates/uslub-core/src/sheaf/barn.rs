@@ -28,7 +28,7 @@ struct BarnLists {
     full: SheafList,
     empty: SheafList,
     /// Least number of full sheaves since the last surplus check.
-    low: usize,
+    low_water: usize,
 }
 
 /// The barn of one cache and node. CPUs write to it in turn, so it has its cache lines to itself.
@@ -38,12 +38,12 @@ pub struct Barn<P> {
     nr_full: AtomicU32,
     nr_empty: AtomicU32,
     /// Extra capacity: full sheaves allowed beyond the cache's limit.
-    more: AtomicU32,
+    extra_capacity: AtomicU32,
     /// Whether a full sheaf was rejected since the last surplus check.
-    refused: AtomicBool,
+    rejected_recently: AtomicBool,
     /// The last consumer: the CPU that last took full sheaves, or new slabs for a bulk, plus one; 0
     /// at first.
-    taker: AtomicU32,
+    last_consumer: AtomicU32,
 }
 
 impl<P: Platform> Barn<P> {
@@ -53,13 +53,13 @@ impl<P: Platform> Barn<P> {
             lists: Lock::new(BarnLists {
                 full: SheafList::new(),
                 empty: SheafList::new(),
-                low: 0,
+                low_water: 0,
             }),
             nr_full: AtomicU32::new(0),
             nr_empty: AtomicU32::new(0),
-            more: AtomicU32::new(0),
-            refused: AtomicBool::new(false),
-            taker: AtomicU32::new(0),
+            extra_capacity: AtomicU32::new(0),
+            rejected_recently: AtomicBool::new(false),
+            last_consumer: AtomicU32::new(0),
         }
     }
 
@@ -76,17 +76,17 @@ impl<P: Platform> Barn<P> {
     }
 
     /// Full sheaves allowed beyond the cache's limit.
-    pub fn more(&self) -> usize {
+    pub fn extra_capacity(&self) -> usize {
         // Relaxed: a peek; limits are soft.
-        self.more.load(Relaxed) as usize
+        self.extra_capacity.load(Relaxed) as usize
     }
 
     /// Records that a full sheaf was rejected.
     pub fn record_rejection(&self) {
         // Relaxed, both: a hint. Stored only once: a CPU that just peeks at the barn must not take
         // its cache line from others.
-        if !self.refused.load(Relaxed) {
-            self.refused.store(true, Relaxed);
+        if !self.rejected_recently.load(Relaxed) {
+            self.rejected_recently.store(true, Relaxed);
         }
     }
 
@@ -94,29 +94,30 @@ impl<P: Platform> Barn<P> {
     /// extra capacity) by a quarter, up to `most`.
     pub fn widen(&self, limit: usize, most: usize) {
         // Relaxed, here and below: hints; a concurrent call may widen it once more, or not.
-        if self.refused.load(Relaxed) {
-            self.refused.store(false, Relaxed);
-            let wide = limit + self.more();
+        if self.rejected_recently.load(Relaxed) {
+            self.rejected_recently.store(false, Relaxed);
+            let wide = limit + self.extra_capacity();
             let wider = (wide + wide / 4 + 1).min(most);
             // Relaxed: as above.
-            self.more.store(wider.saturating_sub(limit) as u32, Relaxed);
+            self.extra_capacity
+                .store(wider.saturating_sub(limit) as u32, Relaxed);
         }
     }
 
     /// Records that a CPU has taken full sheaves, or new slabs for a bulk.
     pub fn record_consumer(&self, cpu: usize) {
-        let taker = cpu as u32 + 1;
+        let last_consumer = cpu as u32 + 1;
         // Relaxed, here and below: a hint. Stored only if it changes, as in `record_rejection`.
-        if self.taker.load(Relaxed) != taker {
-            self.taker.store(taker, Relaxed);
+        if self.last_consumer.load(Relaxed) != last_consumer {
+            self.last_consumer.store(last_consumer, Relaxed);
         }
     }
 
     /// Whether the last consumer is another CPU.
     pub fn is_emptied_elsewhere(&self, cpu: usize) -> bool {
         // Relaxed: a hint.
-        let taker = self.taker.load(Relaxed);
-        taker != 0 && taker != cpu as u32 + 1
+        let last_consumer = self.last_consumer.load(Relaxed);
+        last_consumer != 0 && last_consumer != cpu as u32 + 1
     }
 
     fn with<T>(&self, spin: bool, work: impl FnOnce(&mut BarnLists) -> T) -> Option<T> {
@@ -174,7 +175,7 @@ impl<P: Platform> Barn<P> {
         }
         let work = |lists: &mut BarnLists| {
             let full = lists.full.pop()?;
-            lists.low = lists.low.min(lists.full.len());
+            lists.low_water = lists.low_water.min(lists.full.len());
             if lists.empty.len() < limit
                 && let Some(empty) = empty.take()
             {
@@ -216,7 +217,7 @@ impl<P: Platform> Barn<P> {
         }
         let work = |lists: &mut BarnLists| {
             let fulls = lists.full.split(n);
-            lists.low = lists.low.min(lists.full.len());
+            lists.low_water = lists.low_water.min(lists.full.len());
             fulls
         };
         self.with(spin, work).unwrap_or_default()
@@ -281,13 +282,13 @@ impl<P: Platform> Barn<P> {
     /// beyond two. The extra capacity falls by as much.
     pub fn take_surplus(&self) -> SheafList {
         let work = |lists: &mut BarnLists| {
-            let unused = lists.low.min(lists.full.len());
+            let unused = lists.low_water.min(lists.full.len());
             let mut surplus = lists.full.split(unused.div_ceil(2));
-            let more = self.more().saturating_sub(surplus.len());
+            let extra = self.extra_capacity().saturating_sub(surplus.len());
             // Relaxed, both: hints.
-            self.more.store(more as u32, Relaxed);
-            self.refused.store(false, Relaxed);
-            lists.low = lists.full.len();
+            self.extra_capacity.store(extra as u32, Relaxed);
+            self.rejected_recently.store(false, Relaxed);
+            lists.low_water = lists.full.len();
             while lists.empty.len() > 2
                 && let Some(sheaf) = lists.empty.pop()
             {
@@ -301,8 +302,8 @@ impl<P: Platform> Barn<P> {
     /// Takes all sheaves, the full and the empty ones; the extra capacity becomes 0.
     pub fn take_all(&self) -> (SheafList, SheafList) {
         // Relaxed, both: hints.
-        self.more.store(0, Relaxed);
-        self.refused.store(false, Relaxed);
+        self.extra_capacity.store(0, Relaxed);
+        self.rejected_recently.store(false, Relaxed);
         self.with(true, |lists| {
             (take(&mut lists.full), take(&mut lists.empty))
         })

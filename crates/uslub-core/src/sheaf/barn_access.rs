@@ -34,12 +34,12 @@ impl<P: Platform> Base<P> {
 
     /// Current limit of full sheaves in a barn of the cache.
     fn limit_of(cache: &SheafCache<P>, barn: &Barn<P>) -> usize {
-        cache.max_full + barn.more()
+        cache.max_full + barn.extra_capacity()
     }
 
     /// Current limit of empty sheaves: each full sheaf that leaves is replaced by an empty one.
     fn empties_of(cache: &SheafCache<P>, barn: &Barn<P>) -> usize {
-        cache.max_empty + barn.more()
+        cache.max_empty + barn.extra_capacity()
     }
 
     /// Records a miss in a barn of the cache, which may raise its limit.

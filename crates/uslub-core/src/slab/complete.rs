@@ -47,7 +47,7 @@ impl<P: Platform> Base<P> {
                 if size.is_power_of_two() {
                     seen.insert_even(offsets, size, bytes);
                 } else {
-                    seen.note(offsets, size, slot_of);
+                    seen.insert_all(offsets, size, slot_of);
                 }
                 rest = others;
                 continue;
@@ -116,7 +116,7 @@ impl SlotSet {
     /// Records the objects at some offsets, in slots of `size` bytes, of which the first [`MOST`]
     /// count.
     #[inline]
-    fn note(
+    fn insert_all(
         &mut self,
         offsets: impl Iterator<Item = usize>,
         size: usize,
@@ -130,7 +130,7 @@ impl SlotSet {
         }
     }
 
-    /// As `note` in half the instructions, if `size` is a power of two, in a slab of `bytes` bytes.
+    /// As `insert_all` in half the instructions, if `size` is a power of two, in a slab of `bytes` bytes.
     #[inline]
     fn insert_even(&mut self, offsets: impl Iterator<Item = usize>, size: usize, bytes: usize) {
         let shift = size.trailing_zeros();
@@ -212,7 +212,7 @@ mod tests {
         if size.is_power_of_two() {
             seen.insert_even(offsets, size, bytes);
         } else {
-            seen.note(offsets, size, |offset| offset % bytes / size);
+            seen.insert_all(offsets, size, |offset| offset % bytes / size);
         }
         seen
     }

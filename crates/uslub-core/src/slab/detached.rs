@@ -136,7 +136,7 @@ impl<P: Platform> Base<P> {
         if !emptied.is_empty() {
             self.misuse(cache, detached.head, Reason::EmptySlab);
         }
-        node.note(&lists);
+        node.update_counts(&lists);
     }
 
     /// Pushes all waiting lists under one hold of the list lock. Slabs that must go back to the
@@ -171,7 +171,7 @@ impl<P: Platform> Base<P> {
         }
         waiting.len = 0;
         if emptied.is_empty() {
-            node.note(&lists);
+            node.update_counts(&lists);
         } else {
             self.slabs_emptied(cache, node, lists, emptied, gone);
         }

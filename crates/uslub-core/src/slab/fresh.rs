@@ -298,7 +298,7 @@ impl<P: Platform> Base<P> {
             // Readers may still use it: it must stay a slab of this cache.
             let mut lists = node.lists.lock();
             lists.add(&self.zone.arena, slab, cache.has_reserve());
-            node.note(&lists);
+            node.update_counts(&lists);
         }
     }
 

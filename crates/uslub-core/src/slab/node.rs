@@ -276,7 +276,7 @@ impl<P: Platform> Node<P> {
     pub(crate) fn drain_all_pending(&self, arena: &Arena, lists: &mut NodeLists, reserve: bool) {
         while let Some(slab) = self.take_ready(arena) {
             lists.add(arena, slab, reserve);
-            self.note(lists);
+            self.update_counts(lists);
         }
         self.drain_pending(arena, lists, reserve);
     }
@@ -289,7 +289,7 @@ impl<P: Platform> Node<P> {
         let next = |page| arena.slab(PageIndex(page as u32)).next() as usize;
         let list = |page| lists.add(arena, arena.slab(PageIndex(page as u32)), reserve);
         self.pending.drain(next, list);
-        self.note(lists);
+        self.update_counts(lists);
     }
 
     /// Number of partial slabs; may be stale.
@@ -323,7 +323,7 @@ impl<P: Platform> Node<P> {
 
     /// Updates the counters of listed slabs; under the list lock.
     #[inline]
-    pub fn note(&self, lists: &NodeLists) {
+    pub fn update_counts(&self, lists: &NodeLists) {
         // Relaxed, both: copies for lock-free readers.
         self.nr_partial.store(lists.partial.len(), Relaxed);
         self.nr_empty.store(lists.empty.len(), Relaxed);

@@ -41,7 +41,7 @@ impl<P: Platform> Base<P> {
     ) {
         let arena = &self.zone.arena;
         if !cache.has_reserve() {
-            node.note(&lists);
+            node.update_counts(&lists);
             drop(lists);
             return gone.append(arena, &mut emptied);
         }
@@ -78,6 +78,6 @@ impl<P: Platform> Base<P> {
             }
         }
         node.refill_ready(arena, &mut lists);
-        node.note(&lists);
+        node.update_counts(&lists);
     }
 }

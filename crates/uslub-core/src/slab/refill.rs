@@ -85,7 +85,7 @@ impl<P: Platform> Base<P> {
             Some(mut lists) => {
                 slab.set_partial(true);
                 lists.partial.push_front(&self.zone.arena, slab);
-                node.note(&lists);
+                node.update_counts(&lists);
             }
             None => node.push_pending(&self.zone.arena, slab),
         }
@@ -118,7 +118,7 @@ impl<P: Platform> Base<P> {
             lists.partial.remove(arena, slab);
             slab.set_partial(false);
         }
-        node.note(&lists);
+        node.update_counts(&lists);
         refill.overflow = overflow;
     }
 
@@ -161,7 +161,7 @@ impl<P: Platform> Base<P> {
             && let Some(mut lists) = self.lock_lists(cache, node, true)
         {
             self.relist(cache, &mut lists, rest);
-            node.note(&lists);
+            node.update_counts(&lists);
         }
     }
 
@@ -235,7 +235,7 @@ impl<P: Platform> Base<P> {
             lists.reserve.took(left, node.nr_slabs() - left);
         }
         node.refill_ready(arena, &mut lists);
-        node.note(&lists);
+        node.update_counts(&lists);
         Some(isolated)
     }
 }

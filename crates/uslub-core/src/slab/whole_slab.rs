@@ -262,7 +262,7 @@ impl<P: Platform> Base<P> {
                 continue;
             };
             lists.add(arena, slab, reserve);
-            node.note(&lists);
+            node.update_counts(&lists);
             self.count(cache, StatItem::FreeAddPartial, 1);
         }
         if emptied.is_empty() {

@@ -243,7 +243,11 @@ fn a_barn_that_is_too_full_and_then_too_empty_widens_and_narrows_again() {
     hand_over(&a, 20);
     let (class, barn) = (class(&a), class(&a).barn(0));
     assert_eq!((class.max_full, class.max_full_grown), (8, 20));
-    assert!((4..=12).contains(&barn.more()), "{}", barn.more());
+    assert!(
+        (4..=12).contains(&barn.extra_capacity()),
+        "{}",
+        barn.extra_capacity()
+    );
     assert!(
         hand_over(&a, 20) <= 20 * 240,
         "what goes to slabs is the odd sheaf"
@@ -256,14 +260,14 @@ fn a_barn_that_is_too_full_and_then_too_empty_widens_and_narrows_again() {
         held.extend((0..200).map(|_| a.kmalloc(64, Gfp::KERNEL)));
         held.push(a.kmalloc(256, Gfp::KERNEL));
     }
-    assert_eq!(barn.more(), 0);
+    assert_eq!(barn.extra_capacity(), 0);
     assert!(barn.nr_full() <= 1, "{}", barn.nr_full());
     // SAFETY: the test's objects, freed once.
     held.iter().for_each(|&object| unsafe { a.kfree(object) });
     hand_over(&a, 20);
-    assert!(barn.more() > 0);
+    assert!(barn.extra_capacity() > 0);
     a.shrink(class);
-    assert_eq!((barn.more(), barn.nr_full()), (0, 0));
+    assert_eq!((barn.extra_capacity(), barn.nr_full()), (0, 0));
     assert_eq!(a.validate(), Ok(()));
     assert_all_is_given_back(&a);
 }
@@ -275,7 +279,7 @@ fn a_barn_stays_as_it_is_where_its_size_is_given_or_the_budget_is_used_up() {
         hand_over(&a, 20);
         let barn = class(&a).barn(0);
         assert!(hand_over(&a, 20) > 20 * 240, "{settings:?}");
-        assert_eq!(barn.more(), 0, "{settings:?}");
+        assert_eq!(barn.extra_capacity(), 0, "{settings:?}");
         assert!(barn.nr_full() <= 8, "{settings:?}");
         assert_all_is_given_back(&a);
     }
@@ -289,12 +293,12 @@ fn a_barn_does_not_widen_for_those_who_only_free_or_only_allocate() {
     on_cpu(0);
     let objects: Vec<_> = (0..30_000).map(|_| a.kmalloc(256, Gfp::KERNEL)).collect();
     let barn = class(&a).barn(0);
-    assert_eq!(barn.more(), 0);
+    assert_eq!(barn.extra_capacity(), 0);
     // SAFETY: the test's objects, freed once.
     objects
         .iter()
         .for_each(|&object| unsafe { a.kfree(object) });
-    assert_eq!((barn.more(), barn.nr_full()), (0, 8));
+    assert_eq!((barn.extra_capacity(), barn.nr_full()), (0, 8));
     assert_all_is_given_back(&a);
 }
 
