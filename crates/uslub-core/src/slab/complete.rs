@@ -130,7 +130,8 @@ impl SlotSet {
         }
     }
 
-    /// As `insert_all` in half the instructions, if `size` is a power of two, in a slab of `bytes` bytes.
+    /// As `insert_all` in half the instructions, if `size` is a power of two, in a slab of `bytes`
+    /// bytes.
     #[inline]
     fn insert_even(&mut self, offsets: impl Iterator<Item = usize>, size: usize, bytes: usize) {
         let shift = size.trailing_zeros();
