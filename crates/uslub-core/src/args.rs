@@ -1,6 +1,7 @@
 //! The arguments of a cache (name, size, flags, constructor), and the layout of its slots.
 //!
-//! Callers fill [`CacheArgs`]; `ObjectLayout` turns them into offsets in a slot.
+//! `ObjectLayout` turns [`CacheArgs`] into offsets in a slot. Callers: who creates a cache fills
+//! the arguments; `slab::cache` computes the layout.
 
 use crate::gfp::Gfp;
 use crate::tunables::{TUNABLES, Tuning};

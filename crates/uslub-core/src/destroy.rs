@@ -5,7 +5,7 @@
 //! 3. Otherwise report each object and keep the cache and its memory forever: a leak is safer than
 //!    memory with two owners.
 //!
-//! Only the last of a cache's creators destroys it. No other thread may use the cache meanwhile.
+//! Callers: the last of a cache's creators. No other thread may use the cache meanwhile.
 
 use core::ptr;
 use core::sync::atomic::Ordering::Acquire;

@@ -1,4 +1,4 @@
-//! Allocation contexts: what a call may do, with the kernel's names.
+//! Allocation contexts: what a call may do, with the kernel's names. Used by all layers.
 
 bitflags::bitflags! {
     /// What an allocation may do to get its memory.

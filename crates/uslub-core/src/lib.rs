@@ -1,7 +1,25 @@
 //! SLUB for user space: the core, without `std` and without an operating system.
 //!
 //! An [`Allocator`] is a value over a [`platform::Platform`]. It hands out objects of named caches
-//! and of kmalloc's size classes. From the top down:
+//! and of kmalloc's size classes.
+//!
+//! ```text
+//!  kmalloc/, cache/     objects of a size, or of a cache
+//!     │
+//!  CPU     percpu/      for each cache the words main and spare, each a sheaf's top
+//!     │ main empty ▲ main full
+//!  sheaf   percpu/      an array of free objects; sheaf/ replaces and refills it
+//!     │ empty      ▲ full
+//!  barn    sheaf/       full and empty sheaves of a cache and memory node
+//!     │ refill     ▲ flush
+//!  slab    slab/        2^order pages cut into slots
+//!     │ new slab   ▲ empty slab
+//!  page    memory/      runs of 4 KiB pages in blocks of 2 MiB
+//!     │ commit     ▲ purge
+//!  system  platform.rs  address space, CPUs, clock, messages
+//! ```
+//!
+//! From the top down:
 //!
 //! | layer | contents |
 //! |---|---|
@@ -18,7 +36,7 @@
 //! | [`policy`] | every threshold of the layers above |
 //! | [`gfp`], [`args`], [`tunables`], [`size_class`], [`grace`] | a caller's options |
 //!
-//! A layer uses only the layers below it.
+//! A layer uses only the layers below it; [`slab::base`] says how types enforce this.
 
 #![no_std]
 

@@ -2,51 +2,36 @@
 //!
 //! Only constants are here. What a user may set is in [`tunables`](crate::tunables); sizes that
 //! follow from a layout (words of a region, bytes of a descriptor) stay with their types. Figures
-//! are medians of the machines in docs/measurements.md, old to new.
+//! are medians of the machines in docs/measurements.md, old to new. A constant without a figure was
+//! not measured by itself. Used by all layers.
 
 // Locks.
 
 /// Times that a thread spins for a lock before it sleeps.
-///
-/// Not measured by itself.
 pub const LOCK_SPINS: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 100 };
 
 /// Milliseconds that a thread waits for a lock held by a fork before it steals the lock. A fork of
 /// a process with little memory takes less than a millisecond.
-///
-/// Not measured by itself.
 pub const LOCK_STEAL_MS: u32 = 20;
 
 /// Milliseconds of one sleep of this wait.
-///
-/// Not measured by itself.
 pub const LOCK_STEAL_STEP_MS: u32 = 2;
 
 /// Milliseconds that a fork waits for locks, in all.
-///
-/// Not measured by itself.
 pub const FORK_WAIT_MS: u32 = 100;
 
 // Memory: the range, blocks and runs.
 
 /// Smallest range to reserve in one piece, in bytes.
-///
-/// Not measured by itself.
 pub const RANGE_FLOOR_BYTES: usize = 16 << 20;
 
 /// The side ranges have room for this many times the blocks reserved at first.
-///
-/// Not measured by itself.
 pub const RANGE_PLANNED_FACTOR: usize = 8;
 
 /// Holes to try.
-///
-/// Not measured by itself.
 pub const RANGE_HOLE_TRIES: usize = 8;
 
 /// Blocks by which an ample range is extended at once, at most: 2 GiB.
-///
-/// Not measured by itself.
 pub const RANGE_STEP_BLOCKS: usize = 1024;
 
 /// Blocks committed ahead of use, at most; one plus an eighth of the blocks in use if this is less.
@@ -56,33 +41,21 @@ pub const RANGE_STEP_BLOCKS: usize = 1024;
 pub const COMMIT_AHEAD_BLOCKS: usize = 32;
 
 /// A lean arena keeps free blocks: 1, plus 1/16 of the blocks in use.
-///
-/// Not measured by itself.
 pub const LEAN_FREE_SHARE: usize = 16;
 
 /// Absent blocks to try before the arena grows.
-///
-/// Not measured by itself.
 pub const ABSENT_TRIES: usize = 8;
 
 /// Extra growths of the arena for one request: other threads may take the added blocks.
-///
-/// Not measured by itself.
 pub const SEVERAL_BLOCKS_TRIES: usize = 16;
 
 /// Candidate blocks that may fail a request before it tries only blocks that are sure to hold it.
-///
-/// Not measured by itself.
 pub const BLOCK_SCAN_MAX: usize = 8;
 
 /// Runs in a batch, at most.
-///
-/// Not measured by itself.
 pub const PAGE_RUNS_MAX: usize = 16;
 
 /// Bytes of a chunk from the system.
-///
-/// Not measured by itself.
 pub const METADATA_CHUNK_BYTES: usize = 64 << 10;
 
 /// Words (8 bytes each) of scratch memory.
@@ -98,29 +71,19 @@ pub const SCRATCH_WORDS: usize = 640;
 pub const DECAY_FLOOR_PAGES: usize = 64;
 
 /// Free dirty pages that may stay for `decay_ms`: 1/32 of the pages in use, in addition.
-///
-/// Figure: As above.
 pub const DECAY_SHARE: usize = 32;
 
 /// Free dirty pages that an eviction leaves.
-///
-/// Figure: As above.
 pub const DECAY_EVICTION_LEAVES_PAGES: usize = 16;
 
 /// Pages by which the resident pages must exceed their peak before free pages are evicted; also the
 /// smallest number to evict.
-///
-/// Figure: As above.
 pub const DECAY_GROWN_PAGES: usize = 64;
 
 /// Milliseconds that pages must have been free before an eviction takes them.
-///
-/// Figure: As above.
 pub const DECAY_IDLE_MS: u64 = 2;
 
 /// Blocks that yield no page before an eviction stops.
-///
-/// Figure: As above.
 pub const DECAY_UNFRUITFUL_BLOCKS: usize = 8;
 
 /// Dirty pages above the floor and share stay for `decay_ms` divided by this.
@@ -136,28 +99,18 @@ pub const DECAY_SURPLUS_PART: u64 = 10;
 pub const MAPPING_GHOSTS: usize = 16;
 
 /// Largest total of cached mappings, in bytes.
-///
-/// Figure: As above.
 pub const MAPPING_CACHE_BYTES: usize = 32 << 20;
 
 /// Cached mappings may have 1/16 of the bytes in use.
-///
-/// Figure: As above.
 pub const MAPPING_CACHE_SHARE: usize = 16;
 
 /// Total of cached mappings that is always allowed, in bytes.
-///
-/// Figure: As above.
 pub const MAPPING_CACHE_FLOOR_BYTES: usize = 1 << 20;
 
 /// A cached mapping is stretched to at most this many times its length.
-///
-/// Figure: As above.
 pub const MAPPING_STRETCH: usize = 4;
 
 /// Milliseconds for which an unmapped mapping counts as a ghost.
-///
-/// Figure: As above.
 pub const MAPPING_GHOST_MS: u64 = 100;
 
 /// Live mappings from which on objects come from the arena if it can hold them. Few compared with
@@ -185,18 +138,14 @@ pub const FREE_PREFETCH_DISTANCE: usize = 4;
 pub const PENDING_LISTS: usize = 6;
 
 /// Slabs freed during one hold of the list lock, at most.
-///
-/// Not measured by itself.
 pub const SURPLUS_BATCH_SLABS: usize = 32;
 
 /// Slabs whose pages are taken at once, at most.
 ///
-/// Figure: Bulks from fresh slabs: 2.22 to 1.74 ns an object.
+/// Figure: With the next: bulks from fresh slabs: 2.22 to 1.74 ns an object.
 pub const PAGE_BATCH_SLABS: usize = 64;
 
 /// Of how many slabs one may be taken ahead.
-///
-/// Figure: As above.
 pub const PAGE_BATCH_SHARE: usize = 64;
 
 /// Ready slabs at most: empty slabs that a thread takes without the list lock.
@@ -211,18 +160,12 @@ pub const RESERVE_FLOOR_SLABS: usize = 5;
 
 /// Bytes of empty slabs that one cache keeps on one node, at most; [`RESERVE_FLOOR_SLABS`] slabs
 /// may be more.
-///
-/// Not measured by itself.
 pub const RESERVE_BYTES: usize = 64 << 20;
 
 /// Shortest window, in milliseconds.
-///
-/// Not measured by itself.
 pub const RESERVE_WINDOW_MIN_MS: u32 = 10;
 
 /// Longest window, in milliseconds.
-///
-/// Not measured by itself.
 pub const RESERVE_WINDOW_MAX_MS: u32 = 80;
 
 /// Most objects of a sheaf that has not grown and whose cache asks for no capacity.
@@ -242,33 +185,25 @@ pub const SLAB_MULTIPLE_MIN_OBJECTS: usize = 16;
 pub const RUN_MIN_OBJECTS: usize = 8;
 
 /// Addresses from which on the quick test is worth its cost.
-///
-/// Not measured by itself.
 pub const RANGE_CHECK_MIN: usize = 4;
 
 // Sheaves and barns.
 
 /// Attempts of a slow path before it goes to the slabs directly.
-///
-/// Not measured by itself.
 pub const SLOT_TRIES: usize = 4;
 
 /// Attempts of a free before its object waits alone.
-///
-/// Not measured by itself.
 pub const RCU_SLOT_TRIES: usize = 4;
 
 /// Largest object whose cache line is [handed off](crate::platform::Platform::handoff_objects), in
 /// bytes. An object of four lines gains little from the handoff of one.
 ///
-/// Figure: 4096 objects of 64 bytes from CPU to CPU: 1.15 to 1.39 times the best peer before, 1.02
-/// to 1.10 with.
+/// Figure: With the next: 4096 objects of 64 bytes from CPU to CPU: 1.15 to 1.39 times the best
+/// peer before, 1.02 to 1.10 with.
 pub const HANDOFF_OBJECT_BYTES: usize = 64;
 
 /// Full sheaves that a barn must hold before lines are handed off. For a sheaf that is taken at
 /// once, the handoff costs more than it saves.
-///
-/// Figure: As above.
 pub const HANDOFF_SHEAVES: usize = 4;
 
 /// Possible target capacities in objects: the kernel's, and three more.
@@ -282,38 +217,26 @@ pub const CAPACITY_STEPS: [usize; 7] = [4, 12, 28, 60, 124, 250, 500];
 pub const CAPACITY_QUICK_OBJECTS: usize = 28;
 
 /// Misses within a window that make a larger sheaf grow.
-///
-/// Figure: As above.
 pub const CAPACITY_MISSES: u8 = 2;
 
 /// Barn accesses, including swaps with the spare, that count as one miss.
-///
-/// Figure: As above.
 pub const CAPACITY_ACCESSES: u8 = 63;
 
 /// Milliseconds of a window of misses.
-///
-/// Figure: As above.
 pub const CAPACITY_WINDOW_MS: u32 = 10;
 
 /// Milliseconds without a barn access that lower the target.
-///
-/// Figure: As above.
 pub const CAPACITY_QUIET_MS: u32 = 40;
 
 /// Milliseconds between two checks for cold caches.
 ///
-/// Figure: gawk's peak memory: 1.15 to 1.12 times glibc's.
+/// Figure: With the next: gawk's peak memory: 1.15 to 1.12 times glibc's.
 pub const COLD_CHECK_MS: u64 = 10;
 
 /// Checks without a use after which a cache is cold.
-///
-/// Figure: As above.
 pub const COLD_CHECKS: u32 = 2;
 
 /// Milliseconds between two checks whether other threads' flushes are finished.
-///
-/// Not measured by itself.
 pub const FLUSH_POLL_MS: u32 = 1;
 
 /// A shrink sorts the partial slabs with at most this many free slots.
@@ -334,23 +257,15 @@ pub const BARN_NARROW: usize = 4;
 
 /// Full sheaves in a grown barn of adaptive sheaves, at most, for sheaves of
 /// [`INITIAL_CAPACITY_MAX`] objects. They are cheap there, and trimmed.
-///
-/// Figure: As above.
 pub const BARN_WIDE: usize = 20;
 
 /// Bytes of objects in such a barn up to which it may hold twice as many sheaves.
-///
-/// Figure: As above.
 pub const BARN_WIDE_BYTES: usize = 512 << 10;
 
 /// Bytes of full sheaves in a barn of a kmalloc class, at most.
-///
-/// Figure: As above.
 pub const CLASS_BARN_BYTES: usize = 64 << 10;
 
 /// Bytes of objects in a grown sheaf, at most.
-///
-/// Not measured by itself.
 pub const SHEAF_GROWN_BYTES: usize = 256 << 10;
 
 /// Number of different fill skews.
@@ -361,8 +276,6 @@ pub const FILL_SKEWS: usize = 13;
 // Caches.
 
 /// A bulk that lacks at most this part of a sheaf (a quarter) refills a sheaf.
-///
-/// Not measured by itself.
 pub const BULK_REFILL_PART: usize = 4;
 
 /// Least number of objects for which the range check runs during the copy.
@@ -378,8 +291,6 @@ pub const BULK_WHOLE_SLAB_MIN: usize = 64;
 
 /// Records of destroyed caches that wait before their reuse, so that a use after the destruction is
 /// not taken for a use of another cache.
-///
-/// Not measured by itself.
 pub const QUARANTINE_CACHES: usize = 16;
 
 /// Attempts to reclaim memory for one allocation.
@@ -393,8 +304,6 @@ pub const RECLAIM_TRIES: usize = 16;
 pub const SHRINKER_BATCH: usize = 128;
 
 /// Milliseconds between two attempts of an allocation that must not fail.
-///
-/// Not measured by itself.
 pub const RECLAIM_RETRY_MS: u32 = 10;
 
 /// Milliseconds that an allocation waits for a free before it asks the source again.
@@ -405,36 +314,22 @@ pub const MEMPOOL_WAIT_MS: u32 = 5000;
 // Size classes and large objects.
 
 /// Least number of objects in a slab of a class.
-///
-/// Not measured by itself.
 pub const CLASS_MIN_OBJECTS: usize = 4;
 
 /// Bytes of empty slabs that a class keeps on a node, at most.
-///
-/// Not measured by itself.
 pub const CLASS_KEPT_BYTES: usize = 16 << 10;
 
 /// Bytes of objects in a sheaf of a class.
-///
-/// Not measured by itself.
 pub const CLASS_SHEAF_BYTES: usize = 8 << 10;
 
 /// Bytes of objects in a sheaf of a class that has grown, at most.
-///
-/// Not measured by itself.
 pub const CLASS_GROWN_BYTES: usize = 64 << 10;
 
 /// Largest object whose sheaves may grow, in bytes.
-///
-/// Not measured by itself.
 pub const CLASS_GROWING_MAX_BYTES: usize = 512;
 
 /// Largest object in the arena, in bytes. A larger one earns its mapping even when there are many.
-///
-/// Not measured by itself.
 pub const ARENA_OBJECT_MAX_BYTES: usize = 1 << 30;
 
 /// Bytes. A refusal of at most this much means that memory is short: the arena stays lean.
-///
-/// Not measured by itself.
 pub const LARGE_MODEST_BYTES: usize = 64 << 20;

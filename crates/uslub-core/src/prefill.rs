@@ -7,7 +7,7 @@
 //! - More objects wait in an array from kmalloc of exactly this size.
 //!
 //! The objects count as allocated from the start; returned ones count as freed. One thread at a
-//! time uses a [`Prefilled`]; it may move to another thread.
+//! time uses a [`Prefilled`]; it may move to another thread. Any thread may call.
 
 use core::ptr::NonNull;
 

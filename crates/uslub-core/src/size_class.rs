@@ -11,6 +11,7 @@
 //!
 //! The caches have fixed identities (class c has index c) and are created when first used. A slab
 //! is aligned to its size, so a class is aligned to the largest power of two that divides it.
+//! Callers: `kmalloc`.
 
 use crate::percpu::{CACHES_A_PAGE, CacheId};
 

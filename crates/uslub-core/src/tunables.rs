@@ -6,6 +6,7 @@
 //!
 //! The table at `tunables!` has one entry a tunable. The fields of [`Tuning`] and [`Tunables`],
 //! their defaults, [`TUNABLES`], the command's help and the tables of docs/tuning.md come from it.
+//! Callers: slow paths of all layers.
 
 use crate::percpu::sheaf::MAX_CAPACITY;
 

@@ -1,8 +1,8 @@
-//! What the documents say of tests and scripts: each that they name is there.
+//! What the documents name is there: tests, scripts, files and identifiers.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use uslub_tests::subject::workspace;
 
@@ -106,4 +106,93 @@ fn each_script_that_the_documents_name_is_there() {
         }
     }
     assert!(count > 5, "only {count} scripts are named");
+}
+
+/// What documents may name though no source or file has the name, each with the reason.
+const EXCEPTIONS: &[(&str, &str)] = &[
+    ("libuslub_malloc.so", "cargo builds it"),
+    ("mod.rs", "each folder has one"),
+];
+
+fn is_exception(name: &str) -> bool {
+    EXCEPTIONS.iter().any(|(exception, _)| *exception == name)
+}
+
+/// The words of all sources of Rust and C below a folder.
+fn collect_words(folder: &Path, words: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(folder).expect("a folder").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            collect_words(&path, words);
+        } else if path
+            .extension()
+            .is_some_and(|e| e == "rs" || e == "c" || e == "h")
+        {
+            let text = fs::read_to_string(&path).expect("a source");
+            let all = text.split(|c: char| !c.is_alphanumeric() && c != '_');
+            words.extend(all.filter(|word| word.len() >= 3).map(str::to_owned));
+        }
+    }
+}
+
+/// Identifiers and files that a text names and that are nowhere, each with its line; and how many
+/// it names.
+fn stale(text: &str, words: &BTreeSet<String>) -> (Vec<String>, usize) {
+    let folders = ["crates/uslub-core/src", "crates", "tests/mutations", ""];
+    let (mut found, mut count) = (Vec::new(), 0);
+    // The last folder named in the section: `sequences.rs` after `arch/x86_64/` is below it.
+    let mut near = workspace().to_owned();
+    for (at, line) in text.lines().enumerate() {
+        if line.starts_with('#') {
+            near = workspace().to_owned();
+        }
+        for name in quoted(line) {
+            let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+            let is_path = |c: char| is_word(c) || "./-".contains(c);
+            let name = name.strip_suffix('!').unwrap_or(name);
+            let has_end = name.ends_with('/') || Path::new(name).extension().is_some();
+            let there = if name.len() < 3 {
+                continue;
+            } else if name.chars().all(is_word) {
+                let parts = name.split("::").filter(|part| part.len() >= 3);
+                let mut missing = parts.filter(|part| !words.contains(*part));
+                is_exception(name) || missing.next().is_none()
+            } else if name.chars().all(is_path) && has_end {
+                let mut places = folders.iter().map(|folder| workspace().join(folder));
+                match places.find(|place| place.join(name).exists()) {
+                    Some(place) => {
+                        let path = place.join(name);
+                        near = if path.is_dir() { path } else { near };
+                        true
+                    }
+                    None => is_exception(name) || near.join(name).exists(),
+                }
+            } else {
+                continue;
+            };
+            count += 1;
+            if !there {
+                found.push(format!("line {}: {name}", at + 1));
+            }
+        }
+    }
+    (found, count)
+}
+
+#[test]
+fn each_file_and_identifier_that_the_documents_name_is_there() {
+    let mut words = BTreeSet::new();
+    collect_words(&workspace().join("crates"), &mut words);
+    for document in ["docs/architecture.md", "docs/reading.md"] {
+        let text = read(document).unwrap_or_else(|| panic!("{document} is missing"));
+        let (found, count) = stale(&text, &words);
+        assert!(found.is_empty(), "{document}: nowhere: {found:#?}");
+        assert!(count > 80, "{document}: only {count} names");
+    }
+    // Not written in one piece: it would be a word of this source.
+    let text = concat!("`Base`, `made", "_up`, `slab/base.rs`, `slab/made-up.rs`");
+    assert_eq!(
+        stale(text, &words).0,
+        [concat!("line 1: made", "_up"), "line 1: slab/made-up.rs"]
+    );
 }

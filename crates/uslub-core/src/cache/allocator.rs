@@ -8,8 +8,6 @@
 //! Lock order, outermost first: `slab_mutex` (the list of caches), `drain`, barns, node lists, huge
 //! objects, page growth, page lists, records. The locks of the grace period and of shrinkers are
 //! taken with no other lock held.
-//!
-//! A destroyed cache's record and identity are reused, after a quarantine.
 
 use core::mem::MaybeUninit;
 use core::ops::Deref;

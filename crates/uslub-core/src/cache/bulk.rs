@@ -27,7 +27,7 @@
 //! A bulk looks for whole slabs in its array once. Large slabs leave first: their objects would
 //! cost more on their way through sheaves. Small slabs leave last: sheaves are cheaper, and a barn
 //! grows by the sheaves that it rejects. An eviction then looks at what sheaves held. Below,
-//! `push_to_slabs` only compares the objects next to each other in its array, for flushes.
+//! `push_to_slabs` only compares neighbours in its array, for flushes. Any thread may call.
 
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;

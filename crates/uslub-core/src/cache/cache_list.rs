@@ -1,4 +1,7 @@
 //! Identities and records of caches that are free to be used.
+//!
+//! Destroyed caches form a queue: a record is reused with its identity, once enough younger ones
+//! are in quarantine behind it. Callers: `allocator`, under `slab_mutex`.
 
 use core::ptr::null_mut;
 

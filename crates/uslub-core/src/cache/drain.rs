@@ -9,7 +9,7 @@
 //! | restartable sequences, without a fence | only this CPU's own sheaves, by compare-and-swap |
 //!
 //! The sheaves are flushed after the drain lock is released; `flushes_in_flight` counts the sheaves
-//! between.
+//! between. Callers: `shrink`, `destroy` and `rcu`.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 

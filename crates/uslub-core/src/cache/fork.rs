@@ -19,7 +19,8 @@
 //!
 //! The structures of a [torn](Allocator::is_torn) child may be half changed. It gives up the whole
 //! old world with its objects and begins a new one. Old objects keep their contents. Their frees
-//! are ignored, and their sizes are still known, so a `realloc` can move them.
+//! are ignored, and their sizes are still known, so a `realloc` can move them. Callers: fork
+//! handlers of the faces.
 
 use core::ptr::{self, NonNull, null_mut};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};

@@ -1,4 +1,11 @@
 //! The forks that run, and the worlds that children gave up.
+//!
+//! | record | meaning |
+//! |---|---|
+//! | 0 | free |
+//! | lock tag of a thread, n | n forks of the thread run; n > 1 if signal handlers fork |
+//!
+//! Only its thread changes a record. Callers: `fork`.
 
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::Relaxed;
@@ -12,10 +19,7 @@ use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
 /// Threads that can fork with locks at once; others fork without them.
 const PLACES: usize = 32;
 
-/// Forks that run, and worlds that were given up.
-///
-/// A record has a thread's lock tag in its upper half, and in its lower half the number of its
-/// forks that run (more than one if signal handlers fork). Only this thread changes the record.
+/// Forks that run, and worlds that were given up. A record has the tag in its upper half.
 pub(crate) struct Forks<P> {
     records: [AtomicU64; PLACES],
     /// Whether structures may be half changed: another thread was changing them at the fork.

@@ -7,7 +7,9 @@
 //! | `trim` | as `shrink_all` | empty slabs, dirty pages, cached mappings | waits |
 //! | `tick` | – | surplus slabs, page batches, old pages and mappings | waits |
 //! | `end_allocation` | cold caches, idle CPUs; at most every 10 ms | surplus slabs | tries |
-//! | `decay_if_due` | – | old dirty pages, old mappings | not needed |
+//! | `release_unused` | as `shrink_all`, if nothing is unused | memory and address space | waits |
+//!
+//! Any thread may call. Slow paths of allocations call `end_allocation`.
 
 use core::sync::atomic::Ordering::Relaxed;
 

@@ -1,4 +1,7 @@
 //! The shrinkers of an allocator, and the thread that runs them.
+//!
+//! `list` protects the entries. The thread `owner` holds `running` while it reclaims; its own
+//! allocations call no shrinker. Callers: `reclaim` and `fork`.
 
 use core::sync::atomic::Ordering::Relaxed;
 

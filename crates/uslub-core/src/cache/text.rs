@@ -1,4 +1,4 @@
-//! Short texts without heap memory: for names and messages.
+//! Short texts without heap memory, for names. Callers: `kmalloc` and the faces.
 
 use core::fmt;
 

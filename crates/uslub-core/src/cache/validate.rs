@@ -6,7 +6,8 @@
 //! | a sheaf, in a slot or a barn | its slab has it in use; in one sheaf, once |
 //! | the program | no record |
 //!
-//! The allocator must be idle: no other thread may use it meanwhile.
+//! The allocator must be idle: no other thread may use it meanwhile. Callers: tests, and checks of
+//! the faces.
 
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::Relaxed;

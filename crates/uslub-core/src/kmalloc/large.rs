@@ -7,7 +7,8 @@
 //! | larger, with at least `MAPPINGS_MAX` live mappings | arena | mapping |
 //!
 //! The arena holds objects of at most [`ARENA_OBJECT_MAX_BYTES`] bytes. If the system refuses both,
-//! unused memory goes back to the system, and the request is tried once more.
+//! unused memory goes back to the system, and the request is tried once more. Callers: `alloc` and
+//! `resize`.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;

@@ -11,6 +11,7 @@
 //!
 //! The zone brings absent blocks back before the arena grows at its limit. Both transitions happen
 //! under the growth lock. A bit in the block's group (bin [`ABSENT`]) marks an absent block.
+//! Callers: `growth` brings blocks back; frees, decay and the faces' limits retire them.
 
 use core::sync::atomic::Ordering::Relaxed;
 

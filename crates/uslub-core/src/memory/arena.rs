@@ -18,7 +18,7 @@
 //! the arena commits several blocks at once, and the side ranges of 64 MiB at once. `range` says
 //! what is reserved, and when.
 //!
-//! Readers are lock-free. Only one thread at a time may grow the arena: the zone's growth lock.
+//! Callers: all layers read, without a lock. The zone grows the arena under its growth lock.
 
 use core::ptr::{NonNull, null_mut};
 use core::slice;

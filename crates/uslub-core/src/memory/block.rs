@@ -7,7 +7,7 @@
 //! | 1 | 0 | is free, holds no memory, reads zero |
 //! | 1 | 1 | is free, may still hold memory and old bytes |
 //!
-//! Blocks and groups are plain data: the zone changes them under the page lock.
+//! Blocks and groups are plain data. Callers: the zone, under the page lock.
 
 /// Pages of a block, 4096 bytes each.
 pub const BLOCK_PAGES: usize = 512;

@@ -16,6 +16,7 @@
 //!
 //! The system takes back whole system pages, which may be longer than ours. A free page therefore
 //! goes back only together with all other pages of its system page, and stays dirty until then.
+//! Callers: frees of pages, and `cache::shrink`.
 
 use core::sync::atomic::Ordering::Relaxed;
 

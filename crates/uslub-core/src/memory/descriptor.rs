@@ -1,7 +1,7 @@
 //! What is known of a page with which something begins: a slab, a large object, a run of pages.
 //!
 //! A descriptor has 32 bytes. Most fields are a slab's; the [state word](crate::slab::state) is
-//! explained there.
+//! explained there. Callers: the owner of the page.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 

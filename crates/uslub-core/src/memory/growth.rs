@@ -1,4 +1,10 @@
-//! Growth: adds absent blocks, or new ones at the end of the range, under the growth lock.
+//! Growth: adds a block to the zone, under the growth lock.
+//!
+//! 1. If another thread has added a block since the caller looked, the caller tries again.
+//! 2. An absent block comes back; otherwise the arena grows. Its pages may become huge pages.
+//! 3. Under the page lock, the block's pages become free.
+//!
+//! Callers: `request`, `several`, and the set-up.
 
 use core::sync::atomic::Ordering::Relaxed;
 

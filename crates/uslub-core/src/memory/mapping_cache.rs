@@ -8,7 +8,8 @@
 //! A ghost hit is a request that a just-unmapped mapping could have served. It turns caching on:
 //! from then on freed mappings stay cached for a while. A purge of a cached mapping that nobody
 //! reused turns caching off. Cached mappings serve all sizes: a longer one is split, a shorter one
-//! is stretched if it has at least a quarter of the requested length. The caller has the lock.
+//! is stretched if it has at least a quarter of the requested length. Callers: `mapped`, under its
+//! lock.
 
 use crate::policy::{MAPPING_GHOST_MS, MAPPING_GHOSTS};
 use crate::sync::time::age;

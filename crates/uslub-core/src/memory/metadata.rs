@@ -14,7 +14,7 @@
 //!
 //! A system page may hold several windows. It is purged as a whole: all of its windows are in the
 //! list, and only the first one's address is recorded. When the first one is handed out, the others
-//! return to the list.
+//! return to the list. Callers: `cache` (records), `sheaf` and `rcu` (windows, scratch memory).
 
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;

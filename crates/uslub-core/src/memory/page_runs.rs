@@ -2,7 +2,7 @@
 //!
 //! Slabs that become empty one after the other are often neighbours. Neighbouring pages of one
 //! block become one run here. The zone frees all runs of a batch under one hold of the page lock. A
-//! batch lives on its caller's stack.
+//! batch lives on its caller's stack. Callers: `slab::fresh`, and the zone.
 
 use crate::memory::PageIndex;
 use crate::memory::block::BLOCK_PAGES;

@@ -15,7 +15,7 @@
 //! extends the ranges in place. On a platform without holes the arena reserves the whole range in
 //! one piece, and loses every part that it gives back.
 //!
-//! Only one thread at a time may change the reservation: the zone's growth lock.
+//! Callers: the arena and the zone, under the zone's growth lock.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Relaxed, Release};

@@ -1,4 +1,7 @@
-//! Allocates runs of pages: from free pages, or from a block that is added for the request.
+//! Allocates runs of pages.
+//!
+//! A request tries the blocks of its node, then adds a block, then takes pages of other nodes
+//! unless `THISNODE` forbids it. Callers: the slab layer (`alloc_runs`) and `kmalloc::large`.
 
 use core::sync::atomic::Ordering::Relaxed;
 

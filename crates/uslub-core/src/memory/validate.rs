@@ -1,4 +1,4 @@
-//! Validation: checks that the zone's lists agree with its blocks. For tests and `validate` calls.
+//! Validation: checks that the zone's lists agree with its blocks. Callers: `cache::validate`.
 
 use crate::memory::block::{BINS, BLOCK_PAGES};
 use crate::memory::zone::{Zone, bin_of};

@@ -1,7 +1,4 @@
-//! A request for pages, and the search for them in a block.
-//!
-//! A request tries the blocks that exist, then grows the arena, then takes pages of other memory
-//! nodes unless `THISNODE` forbids it. Callers: the slab layer (`alloc_runs`) and `large`.
+//! A request for pages, and the search for them in a block. Callers: `request` and `zone`.
 
 use crate::memory::MAX_NODES;
 use crate::memory::block::{self, BLOCK_PAGES, Block, PageSet};

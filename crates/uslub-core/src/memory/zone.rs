@@ -11,7 +11,8 @@
 //!
 //! Locks: `growth` (the arena grows, blocks become absent or come back) is the outer one; `lists`,
 //! the page lock, protects blocks, bins and lists. The zone calls the system without the page lock.
-//! The counters `dirty`, `used` and `absent` are copies for lock-free readers.
+//! The counters `dirty`, `used` and `absent` are copies for lock-free readers. Callers: `request`,
+//! `several` and `decay`; the slab layer and `kmalloc` free.
 
 use core::sync::atomic::Ordering::Relaxed;
 

@@ -3,7 +3,7 @@
 //! This is the kernel's `mempool_t`. A pool reserves `min_nr` elements. An operation asks the
 //! pool's [`Source`] first, and the reserve only if the source fails. Freed elements fill the
 //! reserve first. So `min_nr` operations can always be in flight, and the end of one lets another
-//! begin: an allocation that may wait ([`Gfp::KERNEL`]) never fails.
+//! begin: an allocation that may wait ([`Gfp::KERNEL`]) never fails. Any thread may call.
 //!
 //! | file | concept |
 //! |---|---|
@@ -36,10 +36,9 @@
 //! | a resize | changes reserve and `min_nr`; if `sleepers > 0`, `wakes += 1` | wakes all |
 //! | a waiter that returns | `sleepers -= 1` | tries again |
 //!
-//! A waiter adds itself to `sleepers` and reads `wakes` in one critical section. A free is either
-//! before this section, and the waiter sees its element. Or it is after the section: it sees the
-//! sleeper and changes `wakes`, so a waiter that does not sleep yet finds another value and does
-//! not sleep. A free wakes all waiters, not one: a bulk request may need more elements than one,
+//! A waiter adds itself to `sleepers` and reads `wakes` in one critical section. A free before it
+//! leaves an element that the waiter sees. A free after it sees the sleeper and changes `wakes`, so
+//! the waiter does not sleep. A free wakes all waiters: a bulk request may need several elements,
 //! and must not use up another waiter's wake-up. The 5 s are for sources that recover by
 //! themselves.
 //!

@@ -1,7 +1,7 @@
 //! Changes of a pool's size, and the reserve's array.
 //!
 //! A larger reserve gets a new array, filled before the lock is taken. Then the old elements move
-//! behind the new ones.
+//! behind the new ones. Any thread may call; the lock `resizing` admits one at a time.
 
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::Relaxed;

@@ -14,7 +14,8 @@
 //! quarter longer on a Zen 4.)
 //!
 //! A region is made of pages: page k serves the caches with index 128·k … 128·k+127. A program with
-//! few caches touches one page per CPU.
+//! few caches touches one page per CPU. Callers: the platform changes words, `cache::drain` those
+//! of stopped CPUs.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 

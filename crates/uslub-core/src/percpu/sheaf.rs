@@ -18,6 +18,7 @@
 //!
 //! Ownership: the thread that takes a top out of a slot owns the sheaf, as a [`Sheaf`]. Sheaves
 //! that no thread owns are in a slot or in a [`SheafList`](crate::percpu::sheaf_list::SheafList).
+//! Callers: slow paths of `sheaf`, `prefill` and `rcu`.
 
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU16;

@@ -1,4 +1,5 @@
-//! Lists of sheaves that no thread owns, linked through their windows.
+//! Lists of sheaves that no thread owns, linked through their windows. Callers: barns, under their
+//! lock, and threads that move several sheaves at once.
 
 use core::ptr::NonNull;
 

@@ -8,6 +8,8 @@
 //! | `Bootstrap` | [`bootstrap`] | main, rcu | no sheaf yet, or a thread has taken it |
 //! | `Stopped` | [`stopped`] | all | the CPU has no region, or is being drained |
 //! | `Sheaf` | a top | all | a sheaf that no thread owns |
+//!
+//! A peek finds a state; only a compare-and-swap confirms it. Callers: `sheaf` and `cache`.
 
 use crate::percpu::sheaf::{LAST, SHEAF_BYTES, bootstrap, capacity_at, stopped};
 

@@ -1,6 +1,7 @@
 //! Statistics, with the kernel's names.
 //!
-//! Each CPU counts in its own region; `info` sums them up. Counts are racy, as the kernel's are.
+//! Each CPU counts in its own region: all layers count, `info` sums up. Counts are racy, as the
+//! kernel's are.
 
 macro_rules! items {
     ($($(#[$doc:meta])* $item:ident => $name:literal,)*) => {

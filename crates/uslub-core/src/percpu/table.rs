@@ -10,7 +10,8 @@
 //!
 //! [`Table::stop`] gives access to another CPU's words: it turns the table entry to the stopped
 //! region, in which every slot says *stopped*. A fence waits until no thread is in a sequence on
-//! the old region. The stopper then owns the region until [`Table::resume`].
+//! the old region. The stopper then owns the region until [`Table::resume`]. Callers: fast paths
+//! read; `Base` makes regions and `cache::drain` stops CPUs, under the drain lock.
 
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};

@@ -1,7 +1,7 @@
 //! The part of a cache that its sheaves and barns are made by.
 //!
 //! The sizes are constant after the creation. A cache's sheaves are in the per-CPU words of its
-//! identity, and in the barn of each node.
+//! identity, and in the barn of each node. Callers: `cache` makes it, slow paths read it.
 
 use core::mem::MaybeUninit;
 use core::ops::Deref;

@@ -23,7 +23,7 @@
 //! A miss in the barn is the signal: a barn access is cheap, a refill from slabs is not. 63 barn
 //! accesses count as one miss, and a swap of spare and main counts as a barn access.
 //!
-//! The state is one racy word per CPU and cache. Callers: `sheaf` only.
+//! The state is one racy word per CPU and cache. Callers: `sheaf`, and `cache` for checks.
 
 use core::sync::atomic::Ordering::Relaxed;
 

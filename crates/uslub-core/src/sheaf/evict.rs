@@ -6,7 +6,8 @@
 //! together: they all go, or all wait for the slab's other objects.
 //!
 //! The caller owns the sheaves while they are worked on. Slabs that go back to the page layer are
-//! collected in `gone`; the caller frees them last, where it has more stack.
+//! collected in `gone`; the caller frees them last, where it has more stack. Callers: `replace`
+//! (one object) and `cache::bulk`.
 
 use crate::gfp::Gfp;
 use crate::memory::metadata::Scratch;

@@ -24,7 +24,7 @@
 //!
 //! The emptied or displaced sheaf is installed after its successor is in the slot. If another
 //! thread was faster, the sheaf goes to the first place with room: main, spare, barn. Failing all
-//! three, its objects go to their slabs.
+//! three, its objects go to their slabs. Callers: `cache`, `kmalloc` and `prefill`.
 
 use crate::gfp::Gfp;
 use crate::percpu::Slot;

@@ -1,9 +1,8 @@
 //! A cache's address range: contiguous pages that all belong to the cache.
 //!
-//! A bulk free must know of each object whether it is this cache's. The page map tells, at a
-//! handful of instructions per object. But the slabs of a growing cache are mostly adjacent, and a
-//! few instructions test several addresses at once against a range (see `within`), or test them
-//! while they are copied. Only if an address lies outside the range, all addresses are looked up.
+//! The slabs of a growing cache are mostly adjacent. So a bulk free tests many addresses at once
+//! against one range (see `within`), or tests them while it copies them. Only if an address lies
+//! outside, it looks all of them up in the page map.
 //!
 //! One word holds the range, and the number of slabs made elsewhere since it last grew:
 //!
@@ -23,7 +22,7 @@
 //!
 //! The distance in bytes from the first byte to the last is the lower half with its last 12 bits
 //! set. The word 0 stands for the page before the arena's first: the end of the arena's own tables,
-//! which has no objects.
+//! which has no objects. Callers: `fresh` changes the range, `cache::bulk` reads it.
 
 use core::sync::atomic::Ordering::Relaxed;
 

@@ -3,7 +3,8 @@
 //! [`Memory`] ⊂ [`Base`] ⊂ [`Allocator`](crate::Allocator), and [`SlabCache`] ⊂
 //! [`SheafCache`](crate::sheaf::SheafCache) ⊂ [`KmemCache`](crate::cache::KmemCache): the methods
 //! of a layer take the parts of that layer, so slabs and sheaves cannot name what stands above
-//! them. `Deref` leads downward: an allocator is also a base, and a base is also memory.
+//! them. `Deref` leads downward: an allocator is also a base, and a base is also memory. Any thread
+//! may call once it is ready.
 
 use core::cell::UnsafeCell;
 use core::ops::Deref;

@@ -2,7 +2,7 @@
 //! node.
 //!
 //! All of it is constant after the creation but for the lists, the address range and the deferred
-//! objects, which have protocols of their own.
+//! objects, which have protocols of their own. Callers: `cache` makes it, all slab code reads it.
 
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;

@@ -2,7 +2,7 @@
 //!
 //! The check reads addresses only. If n distinct slot addresses of an n-slot slab are present, all
 //! of its objects are present. Most arrays consist of a few strided runs, in the order in which the
-//! objects were handed out. The caller (`whole_slab`) passes as many objects as the slab has slots.
+//! objects were handed out. Callers: `whole_slab`, with as many objects as the slab has slots.
 
 use crate::platform::Platform;
 use crate::policy::RUN_MIN_OBJECTS;

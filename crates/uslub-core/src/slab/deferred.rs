@@ -1,6 +1,7 @@
 //! Deferred objects: freed in a context that may not wait, pushed to their slabs later.
 //!
-//! The links are plain: to their slabs, the objects are still in use.
+//! Any thread pushes. The next slow path of the cache that may wait takes all. The links are plain:
+//! to their slabs, the objects are still in use. Callers: `free`.
 
 use core::sync::atomic::Ordering::Relaxed;
 

@@ -11,6 +11,7 @@
 //!
 //! Lists that need the lock wait for each other, at most `PENDING_LISTS` of them, and share one
 //! hold. In a context that may not wait, the objects are [deferred](crate::slab::deferred).
+//! Callers: `free`, and `take` for a late return.
 
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;

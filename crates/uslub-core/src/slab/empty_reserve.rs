@@ -18,7 +18,7 @@
 //! [Limit](EmptyReserve::limit): half of the slabs in use at the peak of this window and the last,
 //! at most [`RESERVE_BYTES`], but at least 5 slabs.
 //!
-//! All methods run under the list lock.
+//! All methods run under the list lock. Callers: `partial`, `refill` and `fresh`.
 
 use crate::policy::{
     RESERVE_BYTES, RESERVE_FLOOR_SLABS, RESERVE_WINDOW_MAX_MS, RESERVE_WINDOW_MIN_MS,

@@ -9,7 +9,7 @@
 //! that starts over as fresh enters a new *epoch*, and so do freed pages. The epoch is part of the
 //! code, so an old link left in memory does not look like a link either.
 //!
-//! These functions are mechanism; callers own the object, or only read its link.
+//! Callers own the object, or only read its link.
 
 use core::ptr::null_mut;
 

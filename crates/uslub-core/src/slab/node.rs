@@ -9,7 +9,7 @@
 //! | future | `ahead`: pages without a descriptor | compare-and-swap of one word |
 //!
 //! The next thread that holds the list lock lists the pending slabs. The counters `nr_partial` and
-//! `nr_empty` are copies for lock-free readers.
+//! `nr_empty` are copies for lock-free readers. Callers: `slab`; `cache` shrinks and validates.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 

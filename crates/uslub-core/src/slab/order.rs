@@ -1,6 +1,6 @@
 //! Sizes: how large a slab is (the kernel's order computation), and how many objects a sheaf holds.
 //!
-//! Pure functions; `cache` calls them when it creates a cache.
+//! Pure functions. Callers: `slab::cache` and `sheaf::cache`, when a cache is created.
 
 use crate::platform::PAGE_SIZE;
 use crate::policy::{INITIAL_CAPACITY_MAX, SLAB_MULTIPLE_MIN_OBJECTS};

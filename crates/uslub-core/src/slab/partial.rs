@@ -4,6 +4,8 @@
 //!   shorter than `min_partial`, and goes back at once otherwise.
 //! - `empty_reserve=1`: empty slabs have a list of their own, whose length the
 //!   [reserve](crate::slab::empty_reserve) bounds.
+//!
+//! Callers: `refill`, `detached`, `whole_slab`, and `cache::shrink`.
 
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;

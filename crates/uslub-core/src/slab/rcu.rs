@@ -2,7 +2,8 @@
 //! reused.
 //!
 //! An empty slab's address waits in a sheaf of one object, whose window has the record of the grace
-//! period. Callbacks run on a thread of the grace period without locks of the allocator.
+//! period. Callbacks run on a thread of the grace period without locks of the allocator. Callers:
+//! `fresh`, and `rcu` above.
 
 use core::ptr::NonNull;
 

@@ -6,7 +6,7 @@
 //!
 //! The iterator writes the addresses of fresh slots straight into the caller's array, without a
 //! link. Slots that it does not reach stay fresh. A slab without an object in use starts over as
-//! fresh, so its old links are never read.
+//! fresh, so its old links are never read. Callers: `refill`.
 
 use core::ptr::null_mut;
 

@@ -1,4 +1,4 @@
-//! Tells whether many addresses lie in one address range.
+//! Tells whether many addresses lie in one address range. Callers: `cache::bulk`.
 
 use crate::policy::RANGE_CHECK_MIN;
 

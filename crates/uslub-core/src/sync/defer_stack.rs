@@ -2,7 +2,8 @@
 //!
 //! Any thread pushes; a thread that holds the lock takes the whole stack at once, so there is no
 //! ABA problem. An item is a number (an address, or the number of a page). Each item holds the link
-//! to the next one; the callers' closures write and read it.
+//! to the next one; the callers' closures write and read it. Callers: `slab`, and the locks of
+//! `memory`.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 

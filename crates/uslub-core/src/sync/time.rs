@@ -3,7 +3,7 @@
 //!
 //! The clock may be bad. After a checkpoint, or on a foreign platform, it may stand still, go back,
 //! or jump ahead by years. An action that waits for a time then happens at once or a period later.
-//! It never waits until the clock is where it was.
+//! It never waits until the clock is where it was. Callers: all that is due after a time.
 
 /// Milliseconds by which one thread's clock reading may be older than another's.
 const RACE_MS: u32 = 1000;
