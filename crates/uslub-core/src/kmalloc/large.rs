@@ -20,7 +20,7 @@ use crate::memory::PageKind;
 use crate::memory::arena::BLOCK_BYTES;
 use crate::memory::block::BLOCK_PAGES;
 use crate::platform::{PAGE_SIZE, Platform};
-use crate::policy::{ARENA_OBJECT_MAX_BYTES, LARGE_MODEST_BYTES};
+use crate::policy::{ARENA_OBJECT_MAX_BYTES, LARGE_MODEST_BYTES, RUN_MAX_BYTES};
 
 /// Bytes. A request above this exceeds every address space: it gives no memory back.
 const POSSIBLE: usize = 1 << 47;
@@ -69,7 +69,8 @@ impl<P: Platform> Allocator<P> {
         let (zeroed, pages) = (gfp.contains(Gfp::ZERO), bytes.div_ceil(PAGE_SIZE).max(1));
         let is_large = bytes <= LARGE_MAX && align <= LARGE_MAX;
         let may_be_large = align <= BLOCK_BYTES && bytes <= ARENA_OBJECT_MAX_BYTES;
-        let first = is_large || may_be_large && gfp.may_map() && self.mapped.is_full();
+        let is_run = bytes <= RUN_MAX_BYTES && !self.zone.arena.is_lean();
+        let first = is_large || may_be_large && gfp.may_map() && (is_run || self.mapped.is_full());
         let mut fresh = None;
         if first {
             fresh = self.alloc_large(pages, align, gfp);

@@ -41,17 +41,20 @@ impl<P: Platform> Zone<P> {
     pub fn decay_if_due(&self, platform: &P, now: u64, decay_ms: u64) {
         // Relaxed: peeks, may be stale.
         let dirty = self.dirty.load(Relaxed);
-        let surplus = dirty > DECAY_FLOOR_PAGES + self.used.load(Relaxed) / DECAY_SHARE;
+        let share = self.used.load(Relaxed) / DECAY_SHARE;
+        let surplus = dirty > DECAY_FLOOR_PAGES + share + self.demand.budget();
         // Relaxed: a hint. Within one millisecond no page becomes older.
         if surplus && is_due(now, self.next_surplus.load(Relaxed), 1) {
             let old_enough = |age| age >= decay_ms / DECAY_SURPLUS_PART;
-            if !self.purge_first(platform, old_enough, now) {
+            match self.purge_first(platform, old_enough, now) {
+                Some(pages) => self.demand.on_eviction(pages, now),
                 // Relaxed: a hint.
-                self.next_surplus.store(now.saturating_add(1), Relaxed);
+                None => self.next_surplus.store(now.saturating_add(1), Relaxed),
             }
         }
         // Relaxed: at worst two threads check.
         if dirty > 0 && is_due(now, self.next_decay.load(Relaxed), look_period(decay_ms)) {
+            self.demand.expire(now);
             self.decay(platform, now, decay_ms);
         }
     }
@@ -98,18 +101,22 @@ impl<P: Platform> Zone<P> {
     }
 
     /// Evicts about `pages` free dirty pages, the oldest first, and leaves
-    /// [`DECAY_EVICTION_LEAVES_PAGES`]. Returns whether it evicted any.
+    /// [`DECAY_EVICTION_LEAVES_PAGES`], or what demand wants. Returns whether it evicted any.
     fn evict_idle(&self, platform: &P, pages: usize, old_enough: impl Fn(u64) -> bool) -> bool {
         // Relaxed: a peek, may be stale.
         let before = self.dirty.load(Relaxed);
-        let goal = DECAY_EVICTION_LEAVES_PAGES.max(before.saturating_sub(pages));
+        let least = DECAY_EVICTION_LEAVES_PAGES.max(self.demand.budget());
+        let goal = least.max(before.saturating_sub(pages));
         if before <= goal {
             return false;
         }
         let now = platform.now_ms();
         let mut dirty = before;
         let mut unfruitful = 0;
-        while dirty > goal && self.purge_first(platform, &old_enough, now) {
+        while dirty > goal
+            && let Some(pages) = self.purge_first(platform, &old_enough, now)
+        {
+            self.demand.on_eviction(pages, now);
             let last = dirty;
             // Relaxed: a peek, may be stale.
             dirty = self.dirty.load(Relaxed);
@@ -127,7 +134,8 @@ impl<P: Platform> Zone<P> {
         // Relaxed: at worst two threads check.
         self.next_decay
             .store(now.saturating_add(look_period(decay_ms)), Relaxed);
-        self.purge_older(platform, |age| age >= decay_ms, now);
+        let pages = self.purge_older(platform, |age| age >= decay_ms, now);
+        self.demand.on_decay(pages);
     }
 
     /// Gives back all free dirty pages.
@@ -137,22 +145,29 @@ impl<P: Platform> Zone<P> {
         self.purge_older(platform, |_| true, now);
     }
 
-    fn purge_older(&self, platform: &P, old_enough: impl Fn(u64) -> bool, now: u64) {
+    /// Gives back the free dirty pages of all blocks that are old enough; returns how many.
+    fn purge_older(&self, platform: &P, old_enough: impl Fn(u64) -> bool, now: u64) -> usize {
+        let mut pages = 0;
         // Bounded: blocks that other threads dirty meanwhile wait for the next call.
         for _ in 0..=self.arena.limit() / BLOCK_PAGES {
-            if !self.purge_first(platform, &old_enough, now) {
-                return;
+            match self.purge_first(platform, &old_enough, now) {
+                Some(more) => pages += more,
+                None => break,
             }
         }
+        pages
     }
 
     /// Gives back the free dirty pages of the least recently used block, if it is old enough;
-    /// returns whether it was.
-    fn purge_first(&self, platform: &P, old_enough: impl Fn(u64) -> bool, now: u64) -> bool {
+    /// returns how many.
+    fn purge_first(
+        &self,
+        platform: &P,
+        old_enough: impl Fn(u64) -> bool,
+        now: u64,
+    ) -> Option<usize> {
         let group = platform.system_page() / PAGE_SIZE;
-        let Some((number, set, huge)) = self.take_idle(old_enough, now, group) else {
-            return false;
-        };
+        let (number, set, huge) = self.take_idle(old_enough, now, group)?;
         if huge {
             let start = self.arena.address(PageIndex(number * BLOCK_PAGES as u32));
             // SAFETY: committed.
@@ -166,18 +181,19 @@ impl<P: Platform> Zone<P> {
             && let Some(_growth) = self.growth.try_lock()
             && self.retire(platform, number)
         {
-            return true;
+            return Some(BLOCK_PAGES);
         }
         if whole {
             self.arena.purge_descriptors(platform, number);
         }
-        let mut clean = [0u64; BLOCK_PAGES / 64];
+        let (mut clean, mut pages) = ([0u64; BLOCK_PAGES / 64], 0);
         block::any_run(&set, |first, count| {
             let page = PageIndex((number as usize * BLOCK_PAGES + first) as u32);
             let start = self.arena.address(page);
             // SAFETY: committed, and taken out of the free pages by us.
             if unsafe { platform.purge(start, count * PAGE_SIZE) } {
                 block::fill(&mut clean, first, count, true);
+                pages += count;
             }
             false
         });
@@ -194,7 +210,7 @@ impl<P: Platform> Zone<P> {
             self.unlink_dirty(&mut lists, number);
         }
         self.recount(&mut lists, number);
-        true
+        Some(pages)
     }
 
     /// Takes free dirty pages out of the least recently used block, only in aligned groups of

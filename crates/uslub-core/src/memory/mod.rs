@@ -17,6 +17,7 @@
 //! | `growth` | adds blocks |
 //! | `request` | allocates runs, and adds a block if needed |
 //! | `several` | runs longer than a block |
+//! | `demand` | how many idle pages stay because they were asked for again |
 //! | `decay` | gives free dirty pages back to the system |
 //! | `mapped` | objects with a mapping of their own |
 //! | `mapping_cache` | mappings of freed objects |
@@ -27,6 +28,7 @@ mod absent;
 pub mod arena;
 pub mod block;
 mod decay;
+mod demand;
 pub mod descriptor;
 mod growth;
 pub mod mapped;

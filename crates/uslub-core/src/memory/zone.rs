@@ -19,10 +19,11 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::gfp::Gfp;
 use crate::memory::arena::{Arena, PageIndex};
 use crate::memory::block::{self, BINS, BLOCK_PAGES, NO_BLOCK};
+use crate::memory::demand::Demand;
 use crate::memory::page_runs::Runs;
 use crate::memory::want::{Found, Want};
 use crate::platform::{PAGE_SIZE, Platform};
-use crate::policy::BLOCK_SCAN_MAX;
+use crate::policy::{BLOCK_SCAN_MAX, DECAY_GROWN_PAGES};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use crate::sync::{DeferStack, Lock, RawLock};
 
@@ -77,6 +78,8 @@ pub struct Zone<P> {
     pub(super) next_decay: AtomicU64,
     /// Time of the next check for surplus dirty pages, in milliseconds.
     pub(super) next_surplus: AtomicU64,
+    /// Demand for large runs.
+    pub(super) demand: Demand,
     /// Blocks from this number on are backed by huge pages.
     pub(super) thp_from: AtomicU32,
 }
@@ -112,6 +115,7 @@ impl<P: Platform> Zone<P> {
             peak_run: AtomicUsize::new(0),
             next_decay: AtomicU64::new(0),
             next_surplus: AtomicU64::new(0),
+            demand: Demand::new(),
             thp_from: AtomicU32::new(NO_BLOCK),
         }
     }
@@ -218,15 +222,18 @@ impl<P: Platform> Zone<P> {
     pub(super) fn claim(&self, lists: &mut Lists, number: u32, first: usize, count: usize) -> Run {
         // SAFETY: we hold the page lock.
         let block = unsafe { self.arena.block(number) };
-        let zero = block::count_in(&block.dirty, first, count) == 0;
+        let resident = block::count_in(&block.dirty, first, count);
         let dirty = block.nr_dirty;
         block.claim(first, count);
         let (page, node) = ((number as usize * BLOCK_PAGES + first) as u32, block.node);
         lists.nr_used += count;
         self.update_lists(lists, number, dirty);
+        if count > DECAY_GROWN_PAGES {
+            self.demand.on_miss(count - resident, lists.nr_used);
+        }
         Run {
             page: PageIndex(page),
-            zero,
+            zero: resident == 0,
             node,
             runs: 1,
         }
