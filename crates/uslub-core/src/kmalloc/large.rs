@@ -10,7 +10,7 @@
 //! unused memory goes back to the system, and the request is tried once more. Callers: `alloc` and
 //! `resize`.
 
-use core::ptr::NonNull;
+use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::cache::allocator::Allocator;
@@ -85,6 +85,20 @@ impl<P: Platform> Allocator<P> {
         fresh
     }
 
+    /// A mapping for an object that has grown and may grow again, then without a copy; null if
+    /// there is none.
+    #[inline(never)]
+    pub(crate) fn alloc_to_grow(&self, bytes: usize) -> *mut u8 {
+        if self.mapped.is_full() || bytes > SIZE_MAX {
+            return null_mut();
+        }
+        let fresh = self.alloc_huge(bytes, 1, false);
+        fresh.map_or(null_mut(), |fresh| {
+            self.count_large(0);
+            fresh.start
+        })
+    }
+
     #[inline(never)]
     fn alloc_huge(&self, bytes: usize, align: usize, zeroed: bool) -> Option<Fresh> {
         let (start, zero) = self.map_huge(bytes, align, zeroed)?;
@@ -115,7 +129,7 @@ impl<P: Platform> Allocator<P> {
         } else if pages <= BLOCK_PAGES {
             zone.alloc_sparse(platform, nid, pages, align, gfp)?
         } else {
-            zone.alloc_several(platform, nid, pages, gfp)?
+            zone.alloc_several(platform, nid, pages, align, gfp)?
         };
         let slab = self.zone.arena.slab(run.page);
         slab.set_large_pages(pages);

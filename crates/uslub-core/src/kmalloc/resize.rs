@@ -122,7 +122,13 @@ impl<P: Platform> Allocator<P> {
         bytes: usize,
         gfp: Gfp,
     ) -> *mut u8 {
-        let new = self.kmalloc(bytes, gfp - Gfp::ZERO);
+        let mut new = null_mut();
+        if bytes > old && bytes > LARGE_MAX && gfp.may_map() {
+            new = self.alloc_to_grow(bytes);
+        }
+        if new.is_null() {
+            new = self.kmalloc(bytes, gfp - Gfp::ZERO);
+        }
         if new.is_null() && bytes <= old {
             // No memory for a smaller object: the old one serves.
             return object;

@@ -112,7 +112,7 @@ pub fn next(set: &PageSet, from: usize, value: bool) -> usize {
 }
 
 /// Start of the run of set bits that ends just before `at`; `at` if there is none.
-fn run_before(set: &PageSet, at: usize) -> usize {
+pub fn run_before(set: &PageSet, at: usize) -> usize {
     let (mut word, bits) = (at / 64, at % 64);
     if bits > 0 {
         // Shift the bits below `at` to the top of the word; zeros fill the rest.

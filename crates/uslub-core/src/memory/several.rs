@@ -1,12 +1,11 @@
 //! Runs longer than a block.
 //!
-//! Such a run starts at a block. It takes whole free blocks; the rest of the last block stays free
-//! for shorter runs. These runs serve huge objects when many mappings exist: a mapping for each
-//! object would use up the mappings that the system allows a process. Callers: `large` only.
+//! Such a run lies in neighbouring blocks: it may begin in the free end of one and end in the free
+//! beginning of another, so that runs of all lengths fit together. Callers: `large` only.
 
 use crate::gfp::Gfp;
 use crate::memory::PageIndex;
-use crate::memory::block::{BINS, BLOCK_PAGES};
+use crate::memory::block::{self, BLOCK_PAGES};
 use crate::memory::want::Touched;
 use crate::memory::zone::{Lists, Run, Zone};
 use crate::platform::{FaultSite, Platform};
@@ -23,20 +22,27 @@ pub fn parts(page: PageIndex, count: usize) -> impl Iterator<Item = (PageIndex, 
 }
 
 impl<P: Platform> Zone<P> {
-    /// Hands out `count` pages, more than one block has, of any memory node.
-    pub fn alloc_several(&self, platform: &P, nid: usize, count: usize, gfp: Gfp) -> Option<Run> {
+    /// Hands out `count` pages, more than one block has, aligned to `align` pages, of any memory
+    /// node.
+    pub fn alloc_several(
+        &self,
+        platform: &P,
+        nid: usize,
+        count: usize,
+        align: usize,
+        gfp: Gfp,
+    ) -> Option<Run> {
         debug_assert!(count > BLOCK_PAGES);
         if platform.should_fail(FaultSite::Pages) {
             return None;
         }
         let nr_blocks = count.div_ceil(BLOCK_PAGES);
         // The loop bound counts absent blocks: they come back before the range grows.
-        for _ in 0..nr_blocks + self.nr_absent() + SEVERAL_BLOCKS_TRIES {
+        for _ in 0..nr_blocks + 1 + self.nr_absent() + SEVERAL_BLOCKS_TRIES {
             let growths = {
                 let mut lists = self.lists.lock_if(gfp.may_spin())?;
                 self.drain_pending(&mut lists, platform);
-                if let Some(number) = self.find_blocks(nr_blocks) {
-                    let page = PageIndex(number * BLOCK_PAGES as u32);
+                if let Some(page) = self.find_across(count, align) {
                     let run = self.claim_parts(&mut lists, page, count);
                     let resident = lists.nr_used + lists.nr_dirty;
                     drop(lists);
@@ -69,22 +75,30 @@ impl<P: Platform> Zone<P> {
         run
     }
 
-    /// The lowest `nr_blocks` neighbouring free blocks: the number of the first. The caller holds
-    /// the page lock.
-    fn find_blocks(&self, nr_blocks: usize) -> Option<u32> {
-        let mut found = 0;
-        let groups = (self.arena.limit() / BLOCK_PAGES).div_ceil(64) as u32;
-        for group in 0..groups {
-            // SAFETY: the caller holds the page lock.
-            let bits = unsafe { self.arena.group(group).bins[BINS - 1] };
-            if bits == 0 {
-                found = 0;
-                continue;
-            }
-            for bit in 0..64 {
-                found = if bits >> bit & 1 == 1 { found + 1 } else { 0 };
-                if found == nr_blocks {
-                    return Some((group * 64 + bit + 1) - nr_blocks as u32);
+    /// The lowest `count` free neighbouring pages that begin at a multiple of `align`, at the end of
+    /// a block or before. The caller holds the page lock.
+    fn find_across(&self, count: usize, align: usize) -> Option<PageIndex> {
+        // The free pages before the block: the first, and the end.
+        let (mut start, mut end) = (0, 0);
+        for group in 0..(self.arena.limit() / BLOCK_PAGES).div_ceil(64) as u32 {
+            let mut blocks = self.candidates(group, 1);
+            while blocks != 0 {
+                let number = (group * 64 + blocks.trailing_zeros()) as usize;
+                blocks &= blocks - 1;
+                // SAFETY: the caller holds the page lock; the reference ends with the iteration.
+                let free = &unsafe { self.arena.block(number as u32) }.free;
+                let first = number * BLOCK_PAGES;
+                if first != end {
+                    (start, end) = (first, first);
+                }
+                end += block::next(free, 0, false);
+                if end >= start + count {
+                    return Some(PageIndex(start as u32));
+                }
+                if end < first + BLOCK_PAGES {
+                    end = first + BLOCK_PAGES;
+                    start = first + block::run_before(free, BLOCK_PAGES);
+                    start = start.next_multiple_of(align);
                 }
             }
         }

@@ -209,7 +209,7 @@ impl<P: Platform> Zone<P> {
 
     /// The blocks of a group in the bins from `least` on, one bit each.
     #[inline(never)]
-    fn candidates(&self, group: u32, least: usize) -> u64 {
+    pub(super) fn candidates(&self, group: u32, least: usize) -> u64 {
         if least >= BINS {
             return 0;
         }
