@@ -170,12 +170,6 @@ pub unsafe trait Platform: Sync + 'static {
     /// The range must come from [`map`](Platform::map); it may be a part of such a mapping.
     unsafe fn remap(&self, start: NonNull<u8>, old: usize, new: usize) -> Option<NonNull<u8>>;
 
-    /// Whether [`remap`](Platform::remap) may stretch a cached mapping for a new object, or only
-    /// change the size of a live object.
-    fn may_remap_kept(&self) -> bool {
-        true
-    }
-
     /// Waits while `*word == value`, at most `timeout_ms` milliseconds; may return early.
     fn wait(word: &AtomicU32, value: u32, timeout_ms: Option<u32>);
 

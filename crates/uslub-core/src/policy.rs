@@ -106,26 +106,6 @@ pub const DEMAND_SHARE: usize = 2;
 
 // Memory: mappings of large objects.
 
-/// Freed objects that are remembered, cached or not.
-///
-/// Figure: With the next five: churn of large objects 1.8 to 3.2 million pairs a second.
-pub const MAPPING_GHOSTS: usize = 16;
-
-/// Largest total of cached mappings, in bytes.
-pub const MAPPING_CACHE_BYTES: usize = 32 << 20;
-
-/// Cached mappings may have 1/16 of the bytes in use.
-pub const MAPPING_CACHE_SHARE: usize = 16;
-
-/// Total of cached mappings that is always allowed, in bytes.
-pub const MAPPING_CACHE_FLOOR_BYTES: usize = 1 << 20;
-
-/// A cached mapping is stretched to at most this many times its length.
-pub const MAPPING_STRETCH: usize = 4;
-
-/// Milliseconds for which an unmapped mapping counts as a ghost.
-pub const MAPPING_GHOST_MS: u64 = 100;
-
 /// Live mappings from which on objects come from the arena if it can hold them. Few compared with
 /// the 65,530 mappings that Linux allows a process by default.
 ///

@@ -121,11 +121,6 @@ unsafe impl Platform for Linux {
         pointer(unsafe { sys::mremap(start.as_ptr() as usize, old, new)? })
     }
 
-    fn may_remap_kept(&self) -> bool {
-        // Ordinary allocators call `mremap` only where an object grows.
-        self.advice.may_advise()
-    }
-
     fn wait(word: &AtomicU32, value: u32, timeout_ms: Option<u32>) {
         match timeout_ms {
             Some(ms) => sys::futex_wait_for(word.as_ptr(), value, u64::from(ms)),

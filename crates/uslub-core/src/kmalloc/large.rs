@@ -3,8 +3,9 @@
 //! | object | source, first choice | second choice |
 //! |---|---|---|
 //! | at most `LARGE_MAX` bytes | arena | mapping |
-//! | larger | mapping, while there are few mappings | arena |
-//! | larger, with at least `MAPPINGS_MAX` live mappings | arena | mapping |
+//! | at most [`RUN_MAX_BYTES`] bytes, arena not lean | arena | mapping |
+//! | larger, or in a lean arena | mapping, while there are few mappings | arena |
+//! | above `LARGE_MAX`, moved because it grows | mapping, while there are few mappings | arena |
 //!
 //! The arena holds objects of at most [`ARENA_OBJECT_MAX_BYTES`] bytes. If the system refuses both,
 //! unused memory goes back to the system, and the request is tried once more. Callers: `alloc` and
@@ -66,7 +67,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Tries the arena and a mapping once, in the order that the module describes.
     fn try_pages_or_mapping(&self, bytes: usize, align: usize, gfp: Gfp) -> Option<Fresh> {
-        let (zeroed, pages) = (gfp.contains(Gfp::ZERO), bytes.div_ceil(PAGE_SIZE).max(1));
+        let pages = bytes.div_ceil(PAGE_SIZE).max(1);
         let is_large = bytes <= LARGE_MAX && align <= LARGE_MAX;
         let may_be_large = align <= BLOCK_BYTES && bytes <= ARENA_OBJECT_MAX_BYTES;
         let is_run = bytes <= RUN_MAX_BYTES && !self.zone.arena.is_lean();
@@ -76,7 +77,7 @@ impl<P: Platform> Allocator<P> {
             fresh = self.alloc_large(pages, align, gfp);
         }
         if fresh.is_none() && gfp.may_map() {
-            fresh = self.alloc_huge(bytes, align, zeroed);
+            fresh = self.alloc_huge(bytes, align);
             // In a limited (lean) address space a mapping takes less than a block of the arena.
             if fresh.is_none() && may_be_large && !first && !self.zone.arena.is_lean() {
                 fresh = self.alloc_large(pages, align, gfp);
@@ -92,7 +93,7 @@ impl<P: Platform> Allocator<P> {
         if self.mapped.is_full() || bytes > SIZE_MAX {
             return null_mut();
         }
-        let fresh = self.alloc_huge(bytes, 1, false);
+        let fresh = self.alloc_huge(bytes, 1);
         fresh.map_or(null_mut(), |fresh| {
             self.count_large(0);
             fresh.start
@@ -100,23 +101,18 @@ impl<P: Platform> Allocator<P> {
     }
 
     #[inline(never)]
-    fn alloc_huge(&self, bytes: usize, align: usize, zeroed: bool) -> Option<Fresh> {
-        let (start, zero) = self.map_huge(bytes, align, zeroed)?;
+    fn alloc_huge(&self, bytes: usize, align: usize) -> Option<Fresh> {
+        let start = self.mapped.alloc(&self.platform, bytes, align)?;
         if self.zone.arena.page_of(start.as_ptr() as usize).is_some() {
             // The mapping lies in a gap of the arena, where pages are found by address: unusable.
-            (self.mapped).free(&self.platform, start.as_ptr() as usize, 0, 0);
+            (self.mapped).free(&self.platform, start.as_ptr() as usize);
             return None;
         }
         self.memory.update_mapped_bytes(&self.platform);
         Some(Fresh {
             start: start.as_ptr(),
-            zero,
+            zero: true,
         })
-    }
-
-    #[inline(never)]
-    fn map_huge(&self, bytes: usize, align: usize, zeroed: bool) -> Option<(NonNull<u8>, bool)> {
-        (self.mapped).alloc(&self.platform, bytes, align, zeroed)
     }
 
     #[inline(never)]

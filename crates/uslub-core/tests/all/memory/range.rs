@@ -4,7 +4,7 @@
 #![cfg(not(miri))]
 
 use crate::support::pattern::{fill, is_filled};
-use crate::support::{Setup, Slub, assert_all_is_given_back, system};
+use crate::support::{Setup, Slub, assert_all_is_given_back, system, take_mapped};
 use uslub_core::Gfp;
 use uslub_core::kmalloc::LARGE_MAX;
 use uslub_core::memory::PageIndex;
@@ -199,7 +199,7 @@ fn a_request_that_is_just_too_large_leaves_the_range_ample() {
 
 /// As many huge objects as have mappings.
 fn fill_mappings(a: &Slub) -> Vec<*mut u8> {
-    let take = |_| a.kmalloc(LARGE_MAX + 1, Gfp::KERNEL);
+    let take = |_| take_mapped(a, LARGE_MAX + 1);
     let objects: Vec<_> = (0..MAPPINGS_MAX).map(take).collect();
     let is_mapped = |object: &*mut u8| a.zone.arena.page_of(*object as usize).is_none();
     assert!(
@@ -283,8 +283,10 @@ fn a_run_serves_where_the_system_gives_no_mapping() {
     // The range has its first blocks.
     let blocks = take_blocks(&a, 30);
     for bytes in [LARGE_MAX + 1, 3 * BLOCK_BYTES] {
+        let small = a.kmalloc(20_000, Gfp::KERNEL);
         a.platform.fail(0, 1);
-        let object = a.kmalloc(bytes, Gfp::KERNEL);
+        // SAFETY: live, and given up.
+        let object = unsafe { a.krealloc(small, bytes, Gfp::KERNEL) };
         assert_eq!(a.platform.heal(), 1);
         assert!(a.zone.arena.page_of(object as usize).is_some());
         fill(object, bytes, 1);
