@@ -30,7 +30,6 @@ pub(super) struct Demand {
     budget: AtomicUsize,
 }
 
-// Relaxed everywhere below: hints; at worst a page stays or goes too early.
 impl Demand {
     /// None so far.
     pub(super) const fn new() -> Self {
@@ -64,10 +63,11 @@ impl Demand {
 
     /// Records that a large run got `pages` pages without memory, when `used` pages were in use.
     pub(super) fn on_miss(&self, pages: usize, used: usize) {
-        // Relaxed, all: hints.
+        // Relaxed, here and below: hints; at worst a page stays or goes too early.
         let evicted = self.evicted.load(Relaxed);
         let wrong = pages.min(evicted);
         if wrong > 0 {
+            // Relaxed: hints.
             self.evicted.store(evicted - wrong, Relaxed);
             let most = DEMAND_MAX_PAGES.max(used / DEMAND_SHARE);
             self.budget
