@@ -75,8 +75,8 @@ impl<P: Platform> Zone<P> {
         run
     }
 
-    /// The lowest `count` free pages in a row that begin at a multiple of `align` in the free end of
-    /// a block. The caller holds the page lock.
+    /// The lowest `count` free pages in a row that begin at a multiple of `align`, in the free end
+    /// of a block. The caller holds the page lock.
     fn find_across(&self, count: usize, align: usize) -> Option<PageIndex> {
         // The free pages before the block: the first, and the end.
         let (mut start, mut end) = (0, 0);
