@@ -169,7 +169,9 @@ impl<P: Platform> Allocator<P> {
             self.memory.update_mapped_bytes(&self.platform);
             return Some(moved);
         };
-        if bytes > LARGE_MAX && (old <= LARGE_MAX || bytes > ARENA_OBJECT_MAX_BYTES) {
+        // A limited address space has no room for more blocks.
+        let leaves = bytes > LARGE_MAX && old <= LARGE_MAX && self.zone.arena.is_lean();
+        if leaves || bytes > ARENA_OBJECT_MAX_BYTES {
             return None;
         }
         let (have, want) = (old / PAGE_SIZE, bytes.div_ceil(PAGE_SIZE));
@@ -177,7 +179,8 @@ impl<P: Platform> Allocator<P> {
             if self.platform.should_fail(FaultSite::Extend) {
                 return None;
             }
-            self.zone.extend(page, have, want - have, gfp)?;
+            let (nid, run) = (self.memory_node(self.nid()), (page, have));
+            (self.zone).extend(&self.platform, nid, run, want - have, gfp)?;
             // Relaxed: a statistic.
             self.large_pages.fetch_add(want - have, Relaxed);
         }

@@ -9,7 +9,7 @@ use crate::memory::block::{self, BLOCK_PAGES};
 use crate::memory::want::Touched;
 use crate::memory::zone::{Lists, Run, Zone};
 use crate::platform::{FaultSite, Platform};
-use crate::policy::SEVERAL_BLOCKS_TRIES;
+use crate::policy::{DECAY_GROWN_PAGES, SEVERAL_BLOCKS_TRIES};
 
 /// The parts of a run, each in one block: first page and number of pages.
 pub fn parts(page: PageIndex, count: usize) -> impl Iterator<Item = (PageIndex, usize)> {
@@ -57,6 +57,61 @@ impl<P: Platform> Zone<P> {
         }
         self.retire_surplus(platform);
         None
+    }
+
+    /// Takes `more` pages behind a run of `count` pages of node `nid`, so that the run grows in
+    /// place; returns whether all of them are zero. `None` if one of them is in use or the system
+    /// gives none.
+    pub fn extend(
+        &self,
+        platform: &P,
+        nid: usize,
+        (page, count): (PageIndex, usize),
+        more: usize,
+        gfp: Gfp,
+    ) -> Option<bool> {
+        let behind = PageIndex(page.0 + count as u32);
+        for _ in 0..=more / BLOCK_PAGES + 1 {
+            let mut lists = self.lists.lock_if(gfp.may_spin())?;
+            let free = self.free_from(behind, more);
+            if free == more {
+                let zero = self.claim_parts(&mut lists, behind, more).zero;
+                let resident = lists.nr_used + lists.nr_dirty;
+                drop(lists);
+                if gfp.may_map() && more > DECAY_GROWN_PAGES {
+                    self.evict_at_peak(platform, resident, more);
+                }
+                return Some(zero);
+            }
+            let growths = lists.growths;
+            drop(lists);
+            // Pages can come only behind the last block, if no lower block is absent.
+            let is_end = behind.0 as usize + free == self.arena.limit();
+            if !is_end
+                || self.nr_absent() > 0
+                || !self.grow_on(platform, growths, nid, Touched::Little, gfp)
+            {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Free pages from `page` on without a gap, up to `most`. The caller holds the page lock.
+    fn free_from(&self, page: PageIndex, most: usize) -> usize {
+        let here = most.min(self.arena.limit() - page.0 as usize);
+        let mut free = 0;
+        for (page, count) in parts(page, here) {
+            let (number, first) = (page.0 / BLOCK_PAGES as u32, page.0 as usize % BLOCK_PAGES);
+            // SAFETY: the caller holds the page lock; the reference ends with the iteration.
+            let block = unsafe { self.arena.block(number) };
+            let run = (block::next(&block.free, first, false) - first).min(count);
+            free += run;
+            if run < count {
+                break;
+            }
+        }
+        free
     }
 
     fn claim_parts(&self, lists: &mut Lists, page: PageIndex, count: usize) -> Run {

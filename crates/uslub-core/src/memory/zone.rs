@@ -16,7 +16,6 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::gfp::Gfp;
 use crate::memory::arena::{Arena, PageIndex};
 use crate::memory::block::{self, BINS, BLOCK_PAGES, NO_BLOCK};
 use crate::memory::demand::Demand;
@@ -314,23 +313,6 @@ impl<P: Platform> Zone<P> {
         }
         lists.nr_used -= count;
         self.update_lists(lists, number, dirty);
-    }
-
-    /// Takes `more` pages behind a run of `count` pages, so that the run grows in place. The pages
-    /// must be free and in the run's last block. Returns whether all of the new pages are zero.
-    pub fn extend(&self, page: PageIndex, count: usize, more: usize, gfp: Gfp) -> Option<bool> {
-        let end = page.0 as usize + count;
-        let (number, first) = ((end / BLOCK_PAGES) as u32, end % BLOCK_PAGES);
-        if first == 0 || first + more > BLOCK_PAGES {
-            return None;
-        }
-        let mut lists = self.lists.lock_if(gfp.may_spin())?;
-        // SAFETY: we hold the page lock; the reference ends before the next.
-        let block = unsafe { self.arena.block(number) };
-        if block::count_in(&block.free, first, more) != more {
-            return None;
-        }
-        Some(self.claim(&mut lists, number, first, more).zero)
     }
 
     /// Whether a page is free.

@@ -266,7 +266,8 @@ fn a_long_run_grows_and_shrinks() {
             "in its last block"
         );
         let moved = a.krealloc(object, 4 * BLOCK_BYTES + 1, Gfp::KERNEL);
-        assert!(!moved.is_null() && is_filled(moved, first, 7));
+        assert_eq!(moved, object, "into the next block");
+        assert!(is_filled(moved, first, 7));
         let short = a.krealloc(moved, BLOCK_BYTES + PAGE_SIZE, Gfp::KERNEL);
         assert_eq!((short, a.ksize(short)), (moved, BLOCK_BYTES + PAGE_SIZE));
         assert!(is_filled(short, BLOCK_BYTES + PAGE_SIZE, 7));
@@ -284,14 +285,18 @@ fn a_run_serves_where_the_system_gives_no_mapping() {
     let blocks = take_blocks(&a, 30);
     for bytes in [LARGE_MAX + 1, 3 * BLOCK_BYTES] {
         let small = a.kmalloc(20_000, Gfp::KERNEL);
+        // It cannot grow in place.
+        let wall = a.kmalloc(20_000, Gfp::KERNEL);
         a.platform.fail(0, 1);
         // SAFETY: live, and given up.
         let object = unsafe { a.krealloc(small, bytes, Gfp::KERNEL) };
         assert_eq!(a.platform.heal(), 1);
         assert!(a.zone.arena.page_of(object as usize).is_some());
         fill(object, bytes, 1);
-        // SAFETY: live, freed once.
-        unsafe { a.kfree(object) };
+        for object in [object, wall] {
+            // SAFETY: live, freed once.
+            unsafe { a.kfree(object) };
+        }
     }
     give_blocks(&a, blocks);
     assert_all_is_given_back(&a);

@@ -36,6 +36,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use uslub_core::args::CacheArgs;
 use uslub_core::kmalloc::NR_CLASSES;
+use uslub_core::memory::arena::BLOCK_BYTES;
 use uslub_core::percpu::Region;
 use uslub_core::platform::{PAGE_SIZE, Platform};
 use uslub_core::stats::StatItem;
@@ -238,20 +239,9 @@ fn sheaves_alive(a: &Slub, cache: &Cache) -> usize {
     barns.sum::<usize>() + regions.sum::<usize>()
 }
 
-/// An object of `bytes` bytes, more than `LARGE_MAX`, with a mapping of its own, since it has grown;
-/// null without memory.
+/// An object of `bytes` bytes with a mapping of its own, as no run is aligned so; null without memory.
 pub fn take_mapped(a: &Slub, bytes: usize) -> *mut u8 {
-    let small = a.kmalloc(20_000, Gfp::KERNEL);
-    if small.is_null() {
-        return small;
-    }
-    // SAFETY: live, and given up.
-    let object = unsafe { a.krealloc(small, bytes, Gfp::KERNEL) };
-    if object.is_null() {
-        // SAFETY: still live.
-        unsafe { a.kfree(small) };
-    }
-    object
+    a.kmalloc_aligned(bytes, 2 * BLOCK_BYTES, Gfp::KERNEL)
 }
 
 /// Fails the test unless what is mapped is the allocator's records and nothing else.
