@@ -95,13 +95,10 @@ pub const DECAY_SURPLUS_PART: u64 = 10;
 
 /// Milliseconds for which an eviction counts as wrong if its pages are asked for again.
 ///
-/// Figure: With the next two: 20 buffers of 5 to 25 MiB replaced at random, 13.1 to 0.5 s.
+/// Figure: With the next: 20 buffers of 5 to 25 MiB replaced at random, 13.1 to 0.5 s.
 pub const DEMAND_MS: u64 = 500;
 
-/// Idle pages that demand may keep at any time: 64 MiB.
-pub const DEMAND_MAX_PAGES: usize = 16384;
-
-/// Beyond that, demand may keep half as many pages as are in use.
+/// Demand may keep half as many idle pages as are in use.
 pub const DEMAND_SHARE: usize = 2;
 
 // Memory: mappings of large objects.

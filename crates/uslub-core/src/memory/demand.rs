@@ -11,12 +11,13 @@
 //! | `DEMAND_MS` without an eviction | 0 | |
 //! | pages decay unused | | − pages |
 //!
-//! Small objects have no part in this: they share pages, and would keep more than they use.
+//! The budget is at most half of what is in use. Small objects have no part in this: they share
+//! pages, and would keep more than they use.
 //! Callers: `zone` and `decay`; hints only, without a lock.
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::policy::{DEMAND_MAX_PAGES, DEMAND_MS, DEMAND_SHARE};
+use crate::policy::{DEMAND_MS, DEMAND_SHARE};
 use crate::sync::atomic::{AtomicU64, AtomicUsize};
 use crate::sync::time::age;
 
@@ -69,7 +70,7 @@ impl Demand {
         if wrong > 0 {
             // Relaxed: hints.
             self.evicted.store(evicted - wrong, Relaxed);
-            let most = DEMAND_MAX_PAGES.max(used / DEMAND_SHARE);
+            let most = used / DEMAND_SHARE;
             self.budget
                 .store((self.budget() + wrong).min(most), Relaxed);
         }
