@@ -98,8 +98,8 @@ pub const DECAY_SURPLUS_PART: u64 = 10;
 /// Figure: With the next: 20 buffers of 5 to 25 MiB replaced at random, 13.1 to 0.5 s.
 pub const DEMAND_MS: u64 = 500;
 
-/// Demand may keep half as many idle pages as are in use.
-pub const DEMAND_SHARE: usize = 2;
+/// Demand may keep a quarter as many idle pages as are in use.
+pub const DEMAND_SHARE: usize = 4;
 
 // Memory: mappings of large objects.
 
