@@ -24,7 +24,7 @@ use crate::slab::node::Node;
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
 use crate::tunables::Tuning;
 
-/// A cache.
+/// A cache. Its slabs' part comes first: `of_slabs` relies on it.
 #[repr(C)]
 pub struct KmemCache<P: 'static> {
     sheaves: SheafCache<P>,

@@ -44,7 +44,7 @@ pub struct Window {
     capacity: AtomicU16,
     cache: u16,
     len: u32,
-    /// During a grace period: the deferral record, and the allocator that owns the sheaf.
+    /// During a grace period: the deferral record, and its context: the `Base` or `Allocator`.
     pub(crate) rcu: RcuHead,
     pub(crate) allocator: *const (),
     objects: [*mut u8; WORDS - HEAD_WORDS],

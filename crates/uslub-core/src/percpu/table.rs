@@ -216,7 +216,7 @@ impl Table {
     }
 
     /// Gives a CPU its region; returns false if the system refuses memory. The caller holds the
-    /// lock of the cache list, and no thread stops CPUs meanwhile.
+    /// drain lock.
     pub fn make<P: Platform>(&self, platform: &P, cpu: usize) -> bool {
         if self.region(cpu).is_some() {
             return true;
@@ -243,7 +243,7 @@ impl Table {
     }
 
     /// Makes the words of a cache usable in all regions, present and future. The caller holds the
-    /// lock of the cache list.
+    /// drain lock.
     pub fn prepare(&self, id: CacheId) {
         // Relaxed: changed only under the caller's lock.
         for page in self.pages.load(Relaxed)..=id.index() / CACHES_A_PAGE {
@@ -259,7 +259,7 @@ impl Table {
     }
 
     /// Makes the rcu words of a cache usable in all regions, present and future. The caller holds
-    /// the lock of the cache list.
+    /// the drain lock.
     pub(crate) fn prepare_rcu(&self, id: CacheId) {
         let page = id.index() / CACHES_A_PAGE;
         if let Some(region) = self.stopped_region() {

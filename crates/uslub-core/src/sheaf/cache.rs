@@ -134,18 +134,17 @@ impl<P: Platform> SheafCache<P> {
         unsafe { &mut *(&raw mut (*place.as_mut_ptr()).slabs).cast() }
     }
 
-    /// Writes the rest of a record whose slabs' part is written; returns the record. The caller
-    /// sets up the barns.
+    /// Writes the rest of a record whose slabs' part is written. The caller sets up the barns.
     ///
     /// # Safety
     ///
     /// The [slabs' part](Self::slabs_in) is written.
     #[inline(never)]
-    pub(crate) unsafe fn write_rest<'a>(
-        place: &'a mut MaybeUninit<Self>,
+    pub(crate) unsafe fn write_rest(
+        place: &mut MaybeUninit<Self>,
         args: &CacheArgs<'_>,
         barns: NonNull<Barn<P>>,
-    ) -> &'a mut Self {
+    ) {
         let at = place.as_mut_ptr();
         // SAFETY: within the place; by the caller's promise the slabs' part is written.
         let slabs = unsafe { &(*at).slabs };
@@ -173,7 +172,6 @@ impl<P: Platform> SheafCache<P> {
             (&raw mut (*at).barns).write(barns);
             (&raw mut (*at).last_activity).write(AtomicU64::new(0));
             (&raw mut (*at).idle_looks).write(AtomicU32::new(0));
-            &mut *at
         }
     }
 
