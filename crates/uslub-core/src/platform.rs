@@ -141,6 +141,15 @@ pub unsafe trait Platform: Sync + 'static {
     /// The range must be committed or mapped, page-aligned, and hold nothing of value.
     unsafe fn purge(&self, start: NonNull<u8>, bytes: usize) -> bool;
 
+    /// Lets the system take the physical memory of a committed range when it needs memory, until
+    /// the range is written to again. The bytes of each page are then as they were, or zero. A
+    /// hint: the system may do nothing.
+    ///
+    /// # Safety
+    ///
+    /// The range must be committed, page-aligned, and hold nothing of value.
+    unsafe fn purge_lazily(&self, _start: NonNull<u8>, _bytes: usize) {}
+
     /// Sets the kind of physical memory of a committed range; returns whether it did. A platform
     /// refuses huge pages if base pages are cheaper.
     ///

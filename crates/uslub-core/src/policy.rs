@@ -99,7 +99,7 @@ pub const DECAY_SURPLUS_PART: u64 = 10;
 pub const DEMAND_MS: u64 = 500;
 
 /// Demand may keep a quarter as many idle pages as are in use.
-pub const DEMAND_SHARE: usize = 4;
+pub const DEMAND_SHARE: usize = 2;
 
 // Memory: mappings of large objects.
 

@@ -74,6 +74,13 @@ unsafe impl Platform for Linux {
         unsafe { sys::madvise(address, bytes, libc::MADV_DONTNEED) }
     }
 
+    unsafe fn purge_lazily(&self, start: NonNull<u8>, bytes: usize) {
+        if self.advice.may_advise() {
+            // SAFETY: passed on. Kernels before 4.5, and locked memory, refuse.
+            unsafe { sys::madvise(start.as_ptr() as usize, bytes, libc::MADV_FREE) };
+        }
+    }
+
     unsafe fn set_backing(&self, start: NonNull<u8>, bytes: usize, backing: Backing) -> bool {
         let address = start.as_ptr() as usize;
         let may_advise = self.advice.may_advise();

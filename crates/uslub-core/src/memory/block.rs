@@ -51,6 +51,8 @@ pub struct Block {
     pub nr_dirty: u16,
     /// Time at which a page of this block was last freed, in milliseconds, the low 32 bits.
     pub dirty_since: u32,
+    /// Free dirty pages that the system may take; 0 if the block is not lazy.
+    pub nr_lazy: u16,
     /// Bin of the block, by its longest run; 0 for none.
     pub bin: u8,
     /// Whether the block is in the list of blocks with free dirty pages.
@@ -203,6 +205,7 @@ impl Block {
             nr_dirty: 0,
             dirty_since: 0,
             bin: 0,
+            nr_lazy: 0,
             in_dirty: false,
             node,
             huge: false,

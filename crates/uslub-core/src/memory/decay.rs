@@ -30,6 +30,24 @@ use crate::policy::{
 };
 use crate::sync::time::{age_of_low, is_due};
 
+/// Pages that were taken out of a block to leave it.
+struct Idle {
+    /// The block.
+    number: u32,
+    /// Time of its last use in milliseconds, the low 32 bits.
+    since: u32,
+    /// The pages.
+    set: block::PageSet,
+    /// Whether the system only may take them.
+    lazily: bool,
+}
+
+impl Idle {
+    fn page(&self, first: usize) -> PageIndex {
+        PageIndex((self.number as usize * BLOCK_PAGES + first) as u32)
+    }
+}
+
 /// Milliseconds between two periodic checks.
 fn look_period(decay_ms: u64) -> u64 {
     decay_ms / 8 + 1
@@ -42,14 +60,13 @@ impl<P: Platform> Zone<P> {
         // Relaxed: peeks, may be stale.
         let dirty = self.dirty.load(Relaxed);
         let share = self.used.load(Relaxed) / DECAY_SHARE;
-        let surplus = dirty > DECAY_FLOOR_PAGES + share + self.demand.budget();
+        let surplus = self.firm_dirty() > DECAY_FLOOR_PAGES + share;
         // Relaxed: a hint. Within one millisecond no page becomes older.
         if surplus && is_due(now, self.next_surplus.load(Relaxed), 1) {
             let old_enough = |age| age >= decay_ms / DECAY_SURPLUS_PART;
-            match self.purge_first(platform, old_enough, now) {
-                Some(pages) => self.demand.on_eviction(pages, now),
+            if !self.evict_first(platform, old_enough, now) {
                 // Relaxed: a hint.
-                None => self.next_surplus.store(now.saturating_add(1), Relaxed),
+                self.next_surplus.store(now.saturating_add(1), Relaxed);
             }
         }
         // Relaxed: at worst two threads check.
@@ -65,8 +82,14 @@ impl<P: Platform> Zone<P> {
         pages + self.mapped_pages.load(Relaxed) >= self.peak_pages.load(Relaxed) + DECAY_GROWN_PAGES
     }
 
-    /// Evicts idle pages if the resident pages have reached a new peak. `pages` are handed out or
-    /// dirty; `taken` of them were just handed out. A run of more than `DECAY_GROWN_PAGES` pages
+    /// Free dirty pages without the lazy ones.
+    pub(super) fn firm_dirty(&self) -> usize {
+        // Relaxed, both: peeks, may be stale.
+        self.dirty.load(Relaxed).saturating_sub(self.lazy.load(Relaxed))
+    }
+
+    /// Evicts idle pages if the resident pages have reached a new peak. `pages` are handed out, or
+    /// dirty and not lazy; `taken` of them were just handed out. A run of more than `DECAY_GROWN_PAGES` pages
     /// evicts pages of any age.
     #[inline(never)]
     pub(super) fn evict_at_peak(&self, platform: &P, pages: usize, taken: usize) {
@@ -91,7 +114,7 @@ impl<P: Platform> Zone<P> {
             return;
         }
         // Relaxed: peeks, may be stale.
-        let resident = || self.used.load(Relaxed) + self.dirty.load(Relaxed) + now;
+        let resident = || self.used.load(Relaxed) + self.firm_dirty() + now;
         let more = resident().saturating_sub(self.peak_pages.load(Relaxed));
         if more > 0 {
             self.evict_idle(platform, more, |_| true);
@@ -101,31 +124,26 @@ impl<P: Platform> Zone<P> {
     }
 
     /// Evicts about `pages` free dirty pages, the oldest first, and leaves
-    /// [`DECAY_EVICTION_LEAVES_PAGES`], or what demand wants. Returns whether it evicted any.
+    /// [`DECAY_EVICTION_LEAVES_PAGES`]. Returns whether it evicted any.
     fn evict_idle(&self, platform: &P, pages: usize, old_enough: impl Fn(u64) -> bool) -> bool {
-        // Relaxed: a peek, may be stale.
-        let before = self.dirty.load(Relaxed);
-        let least = DECAY_EVICTION_LEAVES_PAGES.max(self.demand.budget());
-        let goal = least.max(before.saturating_sub(pages));
+        let before = self.firm_dirty();
+        let goal = DECAY_EVICTION_LEAVES_PAGES.max(before.saturating_sub(pages));
         if before <= goal {
             return false;
         }
         let now = platform.now_ms();
-        let mut dirty = before;
+        // Relaxed, here and below: a peek, may be stale. Lazy pages may have to go before others.
+        let (mut firm, mut all) = (before, self.dirty.load(Relaxed));
         let mut unfruitful = 0;
-        while dirty > goal
-            && let Some(pages) = self.purge_first(platform, &old_enough, now)
-        {
-            self.demand.on_eviction(pages, now);
-            let last = dirty;
-            // Relaxed: a peek, may be stale.
-            dirty = self.dirty.load(Relaxed);
-            unfruitful += usize::from(dirty >= last);
+        while firm > goal && self.evict_first(platform, &old_enough, now) {
+            let last = firm + all;
+            (firm, all) = (self.firm_dirty(), self.dirty.load(Relaxed));
+            unfruitful += usize::from(firm + all >= last);
             if unfruitful == DECAY_UNFRUITFUL_BLOCKS {
                 break;
             }
         }
-        dirty < before
+        firm < before
     }
 
     /// Gives back free dirty pages that have not been used for `decay_ms` milliseconds; `now` is
@@ -158,6 +176,22 @@ impl<P: Platform> Zone<P> {
         pages
     }
 
+    /// Evicts the free dirty pages of one block, if it is old enough: as far as demand says, the
+    /// system may take those of the least recently used block that is not lazy; otherwise those of
+    /// the least recently used block go back. Returns whether there was a block.
+    fn evict_first(&self, platform: &P, old_enough: impl Fn(u64) -> bool, now: u64) -> bool {
+        let Some(idle) = self.take_idle(platform, old_enough, now, self.demand.budget()) else {
+            return false;
+        };
+        if idle.lazily {
+            self.purge_lazily(platform, &idle);
+        } else {
+            let pages = self.give_back(platform, &idle, now);
+            self.demand.on_eviction(pages, now);
+        }
+        true
+    }
+
     /// Gives back the free dirty pages of the least recently used block, if it is old enough;
     /// returns how many.
     fn purge_first(
@@ -166,30 +200,51 @@ impl<P: Platform> Zone<P> {
         old_enough: impl Fn(u64) -> bool,
         now: u64,
     ) -> Option<usize> {
-        let group = platform.system_page() / PAGE_SIZE;
-        let (number, set, huge) = self.take_idle(old_enough, now, group)?;
-        if huge {
-            let start = self.arena.address(PageIndex(number * BLOCK_PAGES as u32));
-            // SAFETY: committed.
-            unsafe { platform.set_backing(start, BLOCK_BYTES, Backing::BasePages) };
+        let idle = self.take_idle(platform, old_enough, now, 0)?;
+        Some(self.give_back(platform, &idle, now))
+    }
+
+    /// Lets the system take the pages of a block when it needs memory.
+    fn purge_lazily(&self, platform: &P, idle: &Idle) {
+        block::any_run(&idle.set, |first, count| {
+            let start = self.arena.address(idle.page(first));
+            // SAFETY: committed, and taken out of the free pages by us.
+            unsafe { platform.purge_lazily(start, count * PAGE_SIZE) };
+            false
+        });
+        let mut lists = self.lists.lock();
+        // SAFETY: we hold the page lock.
+        let block = unsafe { self.arena.block(idle.number) };
+        for (free, taken) in block.free.iter_mut().zip(idle.set) {
+            *free |= taken;
         }
-        let whole = set == [u64::MAX; BLOCK_PAGES / 64];
+        // Pages that were freed meanwhile are younger.
+        let is_older = !block.in_dirty || block.dirty_since == idle.since;
+        self.recount(&mut lists, idle.number);
+        // SAFETY: as above; a new reference, since `recount` made one of its own.
+        if is_older && unsafe { self.arena.block(idle.number) }.in_dirty {
+            self.make_lazy(&mut lists, idle.number);
+        }
+    }
+
+    /// Gives the pages of a block back to the system; returns how many.
+    fn give_back(&self, platform: &P, idle: &Idle, now: u64) -> usize {
+        let whole = idle.set == [u64::MAX; BLOCK_PAGES / 64];
         // `try_lock`: the code that this thread interrupted may hold the growth lock.
         if whole
             && self.arena.is_lean()
             && self.arena.is_in_hole()
             && let Some(_growth) = self.growth.try_lock()
-            && self.retire(platform, number)
+            && self.retire(platform, idle.number)
         {
-            return Some(BLOCK_PAGES);
+            return BLOCK_PAGES;
         }
         if whole {
-            self.arena.purge_descriptors(platform, number);
+            self.arena.purge_descriptors(platform, idle.number);
         }
         let (mut clean, mut pages) = ([0u64; BLOCK_PAGES / 64], 0);
-        block::any_run(&set, |first, count| {
-            let page = PageIndex((number as usize * BLOCK_PAGES + first) as u32);
-            let start = self.arena.address(page);
+        block::any_run(&idle.set, |first, count| {
+            let start = self.arena.address(idle.page(first));
             // SAFETY: committed, and taken out of the free pages by us.
             if unsafe { platform.purge(start, count * PAGE_SIZE) } {
                 block::fill(&mut clean, first, count, true);
@@ -199,36 +254,46 @@ impl<P: Platform> Zone<P> {
         });
         let mut lists = self.lists.lock();
         // SAFETY: we hold the page lock.
-        let block = unsafe { self.arena.block(number) };
-        for w in 0..set.len() {
-            block.free[w] |= set[w];
+        let block = unsafe { self.arena.block(idle.number) };
+        for w in 0..clean.len() {
+            block.free[w] |= idle.set[w];
             block.dirty[w] &= !clean[w];
         }
         block.dirty_since = now as u32;
         // A block that is still dirty goes to the end: the list is ordered by last use.
         if block.in_dirty {
-            self.unlink_dirty(&mut lists, number);
+            self.unlink_dirty(&mut lists, idle.number);
         }
-        self.recount(&mut lists, number);
-        Some(pages)
+        self.recount(&mut lists, idle.number);
+        pages
     }
 
-    /// Takes free dirty pages out of the least recently used block, only in aligned groups of
-    /// `group` free pages. Also returns whether the block is split into base pages by this.
+    /// Takes free dirty pages out of the least recently used block, only whole system pages: of the
+    /// first that is not lazy, if lazy pages are no more than `budget` then. A huge page in their
+    /// place is split.
     fn take_idle(
         &self,
+        platform: &P,
         old_enough: impl Fn(u64) -> bool,
         now: u64,
-        group: usize,
-    ) -> Option<(u32, block::PageSet, bool)> {
+        budget: usize,
+    ) -> Option<Idle> {
+        let group = platform.system_page() / PAGE_SIZE;
         let mut lists = self.lists.lock();
-        let number = lists.dirty_head;
+        let firm = lists.firm_head;
+        let lazily = firm != NO_BLOCK && {
+            // SAFETY: we hold the page lock.
+            let pages = unsafe { self.arena.block(firm) }.nr_dirty;
+            lists.nr_lazy + usize::from(pages) <= budget
+        };
+        let number = if lazily { firm } else { lists.dirty_head };
         if number == NO_BLOCK {
             return None;
         }
         // SAFETY: we hold the page lock.
         let block = unsafe { self.arena.block(number) };
-        if !old_enough(age_of_low(now, block.dirty_since).into()) {
+        let since = block.dirty_since;
+        if !old_enough(age_of_low(now, since).into()) {
             return None;
         }
         // A free block goes as a whole, so that its descriptors can go too.
@@ -245,6 +310,17 @@ impl<P: Platform> Zone<P> {
             *free &= !taken;
         }
         self.recount(&mut lists, number);
-        Some((number, set, splits))
+        drop(lists);
+        if splits {
+            let start = self.arena.address(PageIndex(number * BLOCK_PAGES as u32));
+            // SAFETY: committed.
+            unsafe { platform.set_backing(start, BLOCK_BYTES, Backing::BasePages) };
+        }
+        Some(Idle {
+            number,
+            since,
+            set,
+            lazily,
+        })
     }
 }

@@ -44,9 +44,9 @@ impl<P: Platform> Zone<P> {
                 self.drain_pending(&mut lists, platform);
                 if let Some(page) = self.find_across(count, align) {
                     let run = self.claim_parts(&mut lists, page, count);
-                    let resident = lists.nr_used + lists.nr_dirty;
+                    let firm = lists.nr_firm();
                     drop(lists);
-                    self.evict_at_peak(platform, resident, count);
+                    self.evict_at_peak(platform, firm, count);
                     return Some(run);
                 }
                 lists.growths
@@ -76,10 +76,10 @@ impl<P: Platform> Zone<P> {
             let free = self.free_from(behind, more);
             if free == more {
                 let zero = self.claim_parts(&mut lists, behind, more).zero;
-                let resident = lists.nr_used + lists.nr_dirty;
+                let firm = lists.nr_firm();
                 drop(lists);
                 if gfp.may_map() && more > DECAY_GROWN_PAGES {
-                    self.evict_at_peak(platform, resident, more);
+                    self.evict_at_peak(platform, firm, more);
                 }
                 return Some(zero);
             }

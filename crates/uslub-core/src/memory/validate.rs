@@ -12,7 +12,7 @@ impl<P: Platform> Zone<P> {
     /// The invariant that does not hold.
     pub fn validate(&self) -> Result<(), &'static str> {
         let lists = self.lists.lock();
-        let mut dirty = 0;
+        let (mut dirty, mut lazy) = (0, 0);
         for number in 0..(self.arena.limit() / BLOCK_PAGES) as u32 {
             // SAFETY: we hold the page lock.
             let b = unsafe { self.arena.block(number) };
@@ -33,9 +33,13 @@ impl<P: Platform> Zone<P> {
                 return Err("a block is in no bin or in two");
             }
             dirty += usize::from(nr_dirty);
+            lazy += usize::from(b.nr_lazy);
+            if b.nr_lazy > nr_dirty || (b.nr_lazy > 0 && !b.in_dirty) {
+                return Err("a block has more lazy pages than dirty ones");
+            }
         }
-        if dirty != lists.nr_dirty {
-            return Err("the count of dirty pages is wrong");
+        if (dirty, lazy) != (lists.nr_dirty, lists.nr_lazy) {
+            return Err("the count of dirty or lazy pages is wrong");
         }
         Ok(())
     }

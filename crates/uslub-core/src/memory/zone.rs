@@ -30,10 +30,21 @@ use crate::sync::{DeferStack, Lock, RawLock};
 pub struct Lists {
     pub(super) dirty_head: u32,
     dirty_tail: u32,
+    /// First block of the list that is not lazy: the lazy ones are the least recently used.
+    pub(super) firm_head: u32,
     pub(super) nr_dirty: usize,
+    /// Free dirty pages that the system may take.
+    pub(super) nr_lazy: usize,
     pub(super) nr_used: usize,
     /// How many blocks were added, modulo 2^32.
     pub(super) growths: u32,
+}
+
+impl Lists {
+    /// Pages that hold memory, without those that the system may take.
+    pub(super) fn nr_firm(&self) -> usize {
+        self.nr_used + self.nr_dirty - self.nr_lazy
+    }
 }
 
 /// A run of pages that was handed out.
@@ -58,6 +69,8 @@ pub struct Zone<P> {
     pub(super) growth: Lock<P, ()>,
     /// Free dirty pages; a copy for lock-free readers.
     pub(super) dirty: AtomicUsize,
+    /// Those of them that the system may take; a copy for lock-free readers.
+    pub(super) lazy: AtomicUsize,
     /// Pages handed out; a copy for lock-free readers.
     pub(super) used: AtomicUsize,
     /// Runs freed in a context that may not wait, by the numbers of their first pages.
@@ -68,7 +81,7 @@ pub struct Zone<P> {
     emptied: AtomicBool,
     /// Pages of mappings outside the arena.
     pub(super) mapped_pages: AtomicUsize,
-    /// Peak of the pages handed out, dirty or in mappings, in steps.
+    /// Peak of the pages handed out, dirty and not lazy, or in mappings, in steps.
     pub(super) peak_pages: AtomicUsize,
     /// Pages of a run that raised the resident pages to a new peak, until idle pages are evicted
     /// for it; 0 for none.
@@ -99,12 +112,15 @@ impl<P: Platform> Zone<P> {
             lists: Lock::new(Lists {
                 dirty_head: NO_BLOCK,
                 dirty_tail: NO_BLOCK,
+                firm_head: NO_BLOCK,
                 nr_dirty: 0,
+                nr_lazy: 0,
                 nr_used: 0,
                 growths: 0,
             }),
             growth: Lock::new(()),
             dirty: AtomicUsize::new(0),
+            lazy: AtomicUsize::new(0),
             used: AtomicUsize::new(0),
             pending: DeferStack::new(),
             absent: AtomicUsize::new(0),
@@ -367,16 +383,22 @@ impl<P: Platform> Zone<P> {
     /// pages.
     fn update_lists(&self, lists: &mut Lists, number: u32, before: u16) {
         // SAFETY: the caller holds the page lock (it has the lists), and no other reference lives.
-        let now = unsafe { self.arena.block(number) }.nr_dirty;
+        let block = unsafe { self.arena.block(number) };
+        let now = block.nr_dirty;
         lists.nr_dirty = lists.nr_dirty - usize::from(before) + usize::from(now);
+        // Of a lazy block, pages were only taken.
+        let taken = block.nr_lazy.saturating_sub(now);
+        block.nr_lazy -= taken;
+        lists.nr_lazy -= usize::from(taken);
         // Relaxed: copies for lock-free readers.
         self.dirty.store(lists.nr_dirty, Relaxed);
+        self.lazy.store(lists.nr_lazy, Relaxed);
         self.used.store(lists.nr_used, Relaxed);
         self.rebin(number);
         // SAFETY: as above; a new reference, since `rebin` made one of its own.
         let block = unsafe { self.arena.block(number) };
         match (block.in_dirty, block.nr_dirty > 0) {
-            (false, true) => self.link_dirty(lists, number),
+            (false, true) => self.link_firm(lists, number),
             (true, false) => self.unlink_dirty(lists, number),
             _ => {}
         }
@@ -394,24 +416,52 @@ impl<P: Platform> Zone<P> {
         }
     }
 
-    fn link_dirty(&self, lists: &mut Lists, number: u32) {
-        let tail = lists.dirty_tail;
-        // SAFETY: the caller holds the page lock.
-        let b = unsafe { self.arena.block(number) };
-        (b.dirty_prev, b.dirty_next, b.in_dirty) = (tail, NO_BLOCK, true);
-        match tail {
-            NO_BLOCK => lists.dirty_head = number,
-            // SAFETY: as above; another block.
-            _ => unsafe { self.arena.block(tail) }.dirty_next = number,
+    /// Links a block at the end of the list.
+    fn link_firm(&self, lists: &mut Lists, number: u32) {
+        self.link_before(lists, NO_BLOCK, number);
+        if lists.firm_head == NO_BLOCK {
+            lists.firm_head = number;
         }
-        lists.dirty_tail = number;
     }
 
+    /// Moves a block to the end of the lazy ones.
+    pub(super) fn make_lazy(&self, lists: &mut Lists, number: u32) {
+        self.unlink_dirty(lists, number);
+        self.link_before(lists, lists.firm_head, number);
+        // SAFETY: the caller holds the page lock.
+        let block = unsafe { self.arena.block(number) };
+        block.nr_lazy = block.nr_dirty;
+        lists.nr_lazy += usize::from(block.nr_lazy);
+        // Relaxed: a copy for lock-free readers.
+        self.lazy.store(lists.nr_lazy, Relaxed);
+    }
+
+    fn link_before(&self, lists: &mut Lists, next: u32, number: u32) {
+        let prev = match next {
+            NO_BLOCK => core::mem::replace(&mut lists.dirty_tail, number),
+            // SAFETY: the caller holds the page lock; each reference ends with its use.
+            _ => core::mem::replace(&mut unsafe { self.arena.block(next) }.dirty_prev, number),
+        };
+        match prev {
+            NO_BLOCK => lists.dirty_head = number,
+            // SAFETY: as above.
+            _ => unsafe { self.arena.block(prev) }.dirty_next = number,
+        }
+        // SAFETY: as above.
+        let block = unsafe { self.arena.block(number) };
+        (block.dirty_prev, block.dirty_next, block.in_dirty) = (prev, next, true);
+    }
+
+    /// Takes a block out of the list; it is not lazy then.
     pub(super) fn unlink_dirty(&self, lists: &mut Lists, number: u32) {
         // SAFETY: the caller holds the page lock.
         let b = unsafe { self.arena.block(number) };
         let (prev, next) = (b.dirty_prev, b.dirty_next);
         b.in_dirty = false;
+        lists.nr_lazy -= usize::from(core::mem::take(&mut b.nr_lazy));
+        if lists.firm_head == number {
+            lists.firm_head = next;
+        }
         match prev {
             NO_BLOCK => lists.dirty_head = next,
             // SAFETY: as above; another block.
