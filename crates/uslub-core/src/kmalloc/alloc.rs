@@ -50,16 +50,16 @@ pub(super) fn class_name<const N: usize>(prefix: &str, size: usize) -> Name<N> {
     name
 }
 
-/// A new object, and whether its bytes are zero.
+/// A new object, and how many of its bytes may not be zero.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fresh {
     pub(crate) start: *mut u8,
-    pub(crate) zero: bool,
+    pub(crate) dirty: usize,
 }
 
 pub(crate) const NO_OBJECT: Fresh = Fresh {
     start: null_mut(),
-    zero: false,
+    dirty: 0,
 };
 
 impl<P: Platform> Allocator<P> {
@@ -181,12 +181,12 @@ impl<P: Platform> Allocator<P> {
     /// Allocates whole pages; with [`ZERO`](Gfp::ZERO) all of their bytes are zero.
     fn kmalloc_large(&self, bytes: usize, align: usize, gfp: Gfp) -> *mut u8 {
         let fresh = self.alloc_pages_or_mapping(bytes, align, gfp);
-        if gfp.contains(Gfp::ZERO) && !fresh.zero && !fresh.start.is_null() {
+        if gfp.contains(Gfp::ZERO) && fresh.dirty > 0 {
             let whole = match self.zone.arena.page_of(fresh.start as usize) {
                 Some(_) => bytes.next_multiple_of(PAGE_SIZE),
                 None => self.platform.whole_pages(bytes),
             };
-            self.clear(fresh.start, whole, gfp);
+            self.clear(fresh, whole, gfp);
         }
         fresh.start
     }

@@ -26,7 +26,7 @@ use crate::memory::zone::Zone;
 use crate::platform::{Backing, PAGE_SIZE, Platform};
 use crate::policy::{
     DECAY_EVICTION_LEAVES_PAGES, DECAY_FLOOR_PAGES, DECAY_GROWN_PAGES, DECAY_IDLE_MS, DECAY_SHARE,
-    DECAY_SURPLUS_PART, DECAY_UNFRUITFUL_BLOCKS,
+    DECAY_SURPLUS_PART, DECAY_UNFRUITFUL_BLOCKS, DEMAND_SHARE,
 };
 use crate::sync::time::{age_of_low, is_due};
 
@@ -60,13 +60,14 @@ impl<P: Platform> Zone<P> {
         // Relaxed: peeks, may be stale.
         let dirty = self.dirty.load(Relaxed);
         let share = self.used.load(Relaxed) / DECAY_SHARE;
-        let surplus = self.firm_dirty() > DECAY_FLOOR_PAGES + share;
+        let surplus = dirty > DECAY_FLOOR_PAGES + share + self.demand.budget();
         // Relaxed: a hint. Within one millisecond no page becomes older.
         if surplus && is_due(now, self.next_surplus.load(Relaxed), 1) {
             let old_enough = |age| age >= decay_ms / DECAY_SURPLUS_PART;
-            if !self.evict_first(platform, old_enough, now) {
+            match self.purge_first(platform, old_enough, now) {
+                Some(pages) => self.demand.on_eviction(pages, now),
                 // Relaxed: a hint.
-                self.next_surplus.store(now.saturating_add(1), Relaxed);
+                None => self.next_surplus.store(now.saturating_add(1), Relaxed),
             }
         }
         // Relaxed: at worst two threads check.
@@ -85,7 +86,9 @@ impl<P: Platform> Zone<P> {
     /// Free dirty pages without the lazy ones.
     pub(super) fn firm_dirty(&self) -> usize {
         // Relaxed, both: peeks, may be stale.
-        self.dirty.load(Relaxed).saturating_sub(self.lazy.load(Relaxed))
+        self.dirty
+            .load(Relaxed)
+            .saturating_sub(self.lazy.load(Relaxed))
     }
 
     /// Evicts idle pages if the resident pages have reached a new peak. `pages` are handed out, or
@@ -180,7 +183,10 @@ impl<P: Platform> Zone<P> {
     /// system may take those of the least recently used block that is not lazy; otherwise those of
     /// the least recently used block go back. Returns whether there was a block.
     fn evict_first(&self, platform: &P, old_enough: impl Fn(u64) -> bool, now: u64) -> bool {
-        let Some(idle) = self.take_idle(platform, old_enough, now, self.demand.budget()) else {
+        // Relaxed: a peek, may be stale.
+        let most = self.used.load(Relaxed) / DEMAND_SHARE;
+        let budget = self.demand.budget().min(most);
+        let Some(idle) = self.take_idle(platform, old_enough, now, budget) else {
             return false;
         };
         if idle.lazily {

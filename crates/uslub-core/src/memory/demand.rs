@@ -17,7 +17,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::policy::{DEMAND_MS, DEMAND_SHARE};
+use crate::policy::DEMAND_MS;
 use crate::sync::atomic::{AtomicU64, AtomicUsize};
 use crate::sync::time::age;
 
@@ -63,16 +63,14 @@ impl Demand {
     }
 
     /// Records that a large run got `pages` pages without memory, when `used` pages were in use.
-    pub(super) fn on_miss(&self, pages: usize, used: usize) {
+    pub(super) fn on_miss(&self, pages: usize) {
         // Relaxed, here and below: hints; at worst a page stays or goes too early.
         let evicted = self.evicted.load(Relaxed);
         let wrong = pages.min(evicted);
         if wrong > 0 {
             // Relaxed: hints.
             self.evicted.store(evicted - wrong, Relaxed);
-            let most = used / DEMAND_SHARE;
-            self.budget
-                .store((self.budget() + wrong).min(most), Relaxed);
+            self.budget.store(self.budget() + wrong, Relaxed);
         }
     }
 

@@ -52,8 +52,8 @@ impl Lists {
 pub struct Run {
     /// First page.
     pub page: PageIndex,
-    /// Whether all bytes are zero.
-    pub zero: bool,
+    /// Pages that may hold old bytes; the others are zero.
+    pub dirty: u32,
     /// Memory node.
     pub node: u8,
     /// Number of runs of the requested length that follow each other here.
@@ -244,11 +244,11 @@ impl<P: Platform> Zone<P> {
         lists.nr_used += count;
         self.update_lists(lists, number, dirty);
         if count > DECAY_GROWN_PAGES {
-            self.demand.on_miss(count - resident, lists.nr_used);
+            self.demand.on_miss(count - resident);
         }
         Run {
             page: PageIndex(page),
-            zero: resident == 0,
+            dirty: resident as u32,
             node,
             runs: 1,
         }

@@ -158,7 +158,11 @@ unsafe impl Platform for Virtual {
         // The system takes every other page.
         for page in (0..bytes).step_by(2 * uslub_core::platform::PAGE_SIZE) {
             // SAFETY: committed, and holds nothing of value.
-            unsafe { start.add(page).write_bytes(0, uslub_core::platform::PAGE_SIZE) };
+            unsafe {
+                start
+                    .add(page)
+                    .write_bytes(0, uslub_core::platform::PAGE_SIZE)
+            };
         }
     }
 
