@@ -299,7 +299,7 @@ impl<P: Platform> Zone<P> {
         // SAFETY: we hold the page lock.
         let block = unsafe { self.arena.block(number) };
         let since = block.dirty_since;
-        if !old_enough(age_of_low(now, since).into()) {
+        if !lazily && !old_enough(age_of_low(now, since).into()) {
             return None;
         }
         // A free block goes as a whole, so that its descriptors can go too.
