@@ -98,7 +98,9 @@ pub const DECAY_SURPLUS_PART: u64 = 10;
 /// Figure: With the next: 20 buffers of 5 to 25 MiB replaced at random, 13.1 to 0.5 s.
 pub const DEMAND_MS: u64 = 500;
 
-/// Demand may keep a quarter as many idle pages as are in use.
+/// At a peak, demand may keep one idle page for so many that are in use; the system may take it.
+///
+/// Figure: 4 threads with 24 MiB live: peak 70 MiB; 90 MiB with 1 here (glibc 73, tcmalloc 87).
 pub const DEMAND_SHARE: usize = 2;
 
 // Memory: mappings of large objects.

@@ -3,11 +3,14 @@
 //! | trigger | free dirty pages go back when free for |
 //! |---|---|
 //! | periodic check | `decay_ms` |
-//! | more than 64 dirty pages plus 1/32 of the pages in use | `decay_ms / 10` |
+//! | more than 64 dirty pages, 1/32 of the pages in use, and demand's budget | `decay_ms / 10` |
 //! | resident pages exceed their peak by 64 | 2 ms |
 //! | a run of more than 64 pages, or a mapping, raises the peak | at once |
 //!
-//! The zone lists blocks with free dirty pages by last use. A purge takes the pages out of the
+//! At a peak, pages that demand wants are purged lazily instead (`demand`): they stay dirty, but the
+//! system may take them until they are used. They do not count for the peak.
+//!
+//! The zone lists blocks with free dirty pages by last use, the lazy ones first. A purge takes the pages out of the
 //! oldest block, gives them back to the system with no lock held, and returns them as clean pages.
 //!
 //! Blocks beyond the first `huge_pages_mb` may be backed by huge pages. When part of such a block

@@ -11,8 +11,10 @@
 //! | `DEMAND_MS` without an eviction | 0 | |
 //! | pages decay unused | | − pages |
 //!
-//! The budget is at most half of what is in use. Small objects have no part in this: they share
-//! pages, and would keep more than they use.
+//! Pages within the budget are no surplus. At a peak they are purged lazily, up to half of what is
+//! in use: the system may take them if it needs memory, but the program's memory grows by them.
+//!
+//! Small objects have no part in this: they share pages, and would keep more than they use.
 //! Callers: `zone` and `decay`; hints only, without a lock.
 
 use core::sync::atomic::Ordering::Relaxed;
