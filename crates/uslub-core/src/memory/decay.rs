@@ -3,15 +3,16 @@
 //! | trigger | free dirty pages go back when free for |
 //! |---|---|
 //! | periodic check | `decay_ms` |
-//! | more than 64 dirty pages, 1/32 of the pages in use, and demand's budget | `decay_ms / 10` |
+//! | dirty pages beyond 64, 1/32 of those in use and the budget | `decay_ms / 10` |
 //! | resident pages exceed their peak by 64 | 2 ms |
 //! | a run of more than 64 pages, or a mapping, raises the peak | at once |
 //!
 //! At a peak, pages that demand wants are purged lazily instead (`demand`): they stay dirty, but the
 //! system may take them until they are used. They do not count for the peak.
 //!
-//! The zone lists blocks with free dirty pages by last use, the lazy ones first. A purge takes the pages out of the
-//! oldest block, gives them back to the system with no lock held, and returns them as clean pages.
+//! The zone lists blocks with free dirty pages by last use, the lazy ones first. A purge takes the
+//! pages out of the oldest block, gives them back to the system with no lock held, and returns them
+//! as clean pages.
 //!
 //! Blocks beyond the first `huge_pages_mb` may be backed by huge pages. When part of such a block
 //! has been free for long enough, all of its free pages go back and the block gets base pages from
@@ -95,8 +96,8 @@ impl<P: Platform> Zone<P> {
     }
 
     /// Evicts idle pages if the resident pages have reached a new peak. `pages` are handed out, or
-    /// dirty and not lazy; `taken` of them were just handed out. A run of more than `DECAY_GROWN_PAGES` pages
-    /// evicts pages of any age.
+    /// dirty and not lazy; `taken` of them were just handed out. A run of more than
+    /// `DECAY_GROWN_PAGES` pages evicts pages of any age.
     #[inline(never)]
     pub(super) fn evict_at_peak(&self, platform: &P, pages: usize, taken: usize) {
         // At worst two threads check.
@@ -138,12 +139,13 @@ impl<P: Platform> Zone<P> {
             return false;
         }
         let now = platform.now_ms();
-        // Relaxed, here and below: a peek, may be stale. Lazy pages may have to go before others.
-        let (mut firm, mut all) = (before, self.dirty.load(Relaxed));
+        // Lazy pages may have to go before others: that counts too. Relaxed: a peek, may be stale.
+        let count = || (self.firm_dirty(), self.dirty.load(Relaxed));
+        let (mut firm, mut all) = count();
         let mut unfruitful = 0;
         while firm > goal && self.evict_first(platform, &old_enough, now) {
             let last = firm + all;
-            (firm, all) = (self.firm_dirty(), self.dirty.load(Relaxed));
+            (firm, all) = count();
             unfruitful += usize::from(firm + all >= last);
             if unfruitful == DECAY_UNFRUITFUL_BLOCKS {
                 break;

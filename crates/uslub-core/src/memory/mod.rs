@@ -18,6 +18,7 @@
 //! | `request` | allocates runs, and adds a block if needed |
 //! | `several` | runs longer than a block |
 //! | `demand` | how many idle pages stay because they were asked for again |
+//! | `dirty_list` | the blocks with free dirty pages, by last use |
 //! | `decay` | gives free dirty pages back to the system |
 //! | `mapped` | objects with a mapping of their own |
 //! | `metadata` | the allocator's own records: sheaf windows, scratch memory |
@@ -29,6 +30,7 @@ pub mod block;
 mod decay;
 mod demand;
 pub mod descriptor;
+mod dirty_list;
 mod growth;
 pub mod mapped;
 pub mod metadata;
