@@ -7,8 +7,8 @@
 //! | resident pages exceed their peak by 64 | 2 ms |
 //! | a run of more than 64 pages, or a mapping, raises the peak | at once |
 //!
-//! At a peak, pages that demand wants are purged lazily instead (`demand`): they stay dirty, but the
-//! system may take them until they are used. They do not count for the peak.
+//! At a peak, pages that demand wants are purged lazily instead (`demand`): they stay dirty, but
+//! the system may take them until they are used. They do not count for the peak.
 //!
 //! The zone lists blocks with free dirty pages by last use, the lazy ones first. A purge takes the
 //! pages out of the oldest block, gives them back to the system with no lock held, and returns them

@@ -11,7 +11,7 @@
 //! | `DEMAND_MS` without an eviction | 0 | |
 //! | pages decay unused | | − pages |
 //!
-//! Pages within the budget are no surplus. At a peak they are purged lazily, up to half of what is
+//! The budget is at most what is in use. Pages within it are no surplus. At a peak they are purged lazily, up to half of what is
 //! in use: the system may take them if it needs memory, but the program's memory grows by them.
 //!
 //! Small objects have no part in this: they share pages, and would keep more than they use.
@@ -65,14 +65,15 @@ impl Demand {
     }
 
     /// Records that a large run got `pages` pages without memory, when `used` pages were in use.
-    pub(super) fn on_miss(&self, pages: usize) {
+    pub(super) fn on_miss(&self, pages: usize, used: usize) {
         // Relaxed, here and below: hints; at worst a page stays or goes too early.
         let evicted = self.evicted.load(Relaxed);
         let wrong = pages.min(evicted);
         if wrong > 0 {
             // Relaxed: hints.
             self.evicted.store(evicted - wrong, Relaxed);
-            self.budget.store(self.budget() + wrong, Relaxed);
+            self.budget
+                .store((self.budget() + wrong).min(used), Relaxed);
         }
     }
 

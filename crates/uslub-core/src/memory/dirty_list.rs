@@ -1,8 +1,8 @@
 //! The list of blocks with free dirty pages, by last use.
 //!
-//! Its first blocks may be *lazy*: the system may take the memory of their free dirty pages. A block
-//! that gets a free page is not lazy any more, and goes to the end. Callers: `zone` and `decay`,
-//! under the page lock.
+//! Its first blocks may be *lazy*: the system may take the memory of their free dirty pages. A
+//! block that gets a free page is not lazy any more, and goes to the end. Callers: `zone` and
+//! `decay`, under the page lock.
 
 use core::sync::atomic::Ordering::Relaxed;
 

@@ -244,7 +244,7 @@ impl<P: Platform> Zone<P> {
         lists.nr_used += count;
         self.update_lists(lists, number, dirty);
         if count > DECAY_GROWN_PAGES {
-            self.demand.on_miss(count - resident);
+            self.demand.on_miss(count - resident, lists.nr_used);
         }
         Run {
             page: PageIndex(page),
