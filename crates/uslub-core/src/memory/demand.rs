@@ -11,8 +11,9 @@
 //! | `DEMAND_MS` without an eviction | 0 | |
 //! | pages decay unused | | − pages |
 //!
-//! The budget is at most what is in use. Pages within it are no surplus. At a peak they are purged lazily, up to half of what is
-//! in use: the system may take them if it needs memory, but the program's memory grows by them.
+//! The budget is at most what is in use. Pages within it are no surplus. At a peak they are purged
+//! lazily, up to half of what is in use: the system may take them if it needs memory, but the
+//! program's memory grows by them.
 //!
 //! Small objects have no part in this: they share pages, and would keep more than they use.
 //! Callers: `zone` and `decay`; hints only, without a lock.
@@ -72,8 +73,9 @@ impl Demand {
         if wrong > 0 {
             // Relaxed: hints.
             self.evicted.store(evicted - wrong, Relaxed);
+            let budget = self.budget();
             self.budget
-                .store((self.budget() + wrong).min(used), Relaxed);
+                .store((budget + wrong).min(used.max(budget)), Relaxed);
         }
     }
 
