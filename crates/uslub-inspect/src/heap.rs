@@ -216,7 +216,7 @@ impl<'m> Heap<'m> {
 
     /// Pages of large objects, as the allocator counts them.
     pub fn large_pages(&self) -> u64 {
-        self.number(self.f.large_pages)
+        self.number(self.f.large_pages).min(self.arena().pages)
     }
 
     /// Allocations and frees without a cache.
@@ -345,6 +345,9 @@ impl<'m> Heap<'m> {
                 cache.ahead.push((first, slabs));
             }
         }
+        cache.deferred = cache
+            .deferred
+            .min(cache.slabs.saturating_mul(cache.objects.into()));
         (cache.slabs <= limit).then_some(cache)
     }
 
@@ -408,7 +411,7 @@ impl<'m> Heap<'m> {
         let field = self.f.window_capacity;
         let at: Vec<_> = tops
             .iter()
-            .map(|&(.., top)| (top & !(bytes - 1)) + field.at as u64)
+            .map(|&(.., top)| (top & !(bytes - 1)).wrapping_add(field.at as u64))
             .collect();
         let mut capacities = vec![0; 2 * at.len()];
         let done = self.memory.read_each(&at, 2, &mut capacities);
@@ -463,10 +466,34 @@ impl<'m> Heap<'m> {
         sheaves
     }
 
+    /// The windows of the empty sheaves in a cache's barns.
+    pub(crate) fn empty_windows(&self, cache: &Cache) -> Vec<u64> {
+        let mut windows = Vec::new();
+        let mut barn = vec![0; self.f.barn_bytes];
+        let mut head = [0; 64];
+        for &at in &cache.barns {
+            if self.memory.read(at, &mut barn).is_err() {
+                continue;
+            }
+            let (first, len) = self.f.barn_empty;
+            let mut window = first.of(&barn);
+            for _ in 0..len.of(&barn).min(BARN_SHEAVES_MAX) {
+                let is_window = window != 0 && window.is_multiple_of(self.f.sheaf_bytes);
+                if !is_window || self.memory.read(window, &mut head).is_err() {
+                    break;
+                }
+                windows.push(window);
+                window = self.f.window_link.of(&head);
+            }
+        }
+        windows
+    }
+
     /// The objects of a sheaf, oldest first.
     pub(crate) fn objects_of(&self, sheaf: &Sheaf) -> Vec<u64> {
         let mut bytes = vec![0; sheaf.len * 8];
-        let first = sheaf.window + self.f.sheaf_bytes - 8 * sheaf.capacity as u64;
+        let to_first = self.f.sheaf_bytes - 8 * sheaf.capacity as u64;
+        let first = sheaf.window.wrapping_add(to_first);
         if self.memory.read(first, &mut bytes).is_err() {
             return Vec::new();
         }
@@ -490,7 +517,7 @@ impl<'m> Heap<'m> {
         let mut bytes = vec![0; slots * 8];
         for (region, words_here) in all {
             self.memory
-                .read_sparse(region + self.f.region_stats as u64, &mut bytes);
+                .read_sparse(region.wrapping_add(self.f.region_stats as u64), &mut bytes);
             let stats: Vec<_> = words(&bytes).collect();
             for (sum, cache) in sums.iter_mut().zip(caches) {
                 let fast = self.word_of(cache.index);

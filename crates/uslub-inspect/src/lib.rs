@@ -42,8 +42,10 @@
 #![forbid(unsafe_code)]
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 
+pub mod bridge;
 pub mod core_file;
 pub mod error;
+pub mod explain;
 mod fields;
 pub mod heap;
 pub mod layout;
@@ -52,8 +54,10 @@ pub mod pages;
 pub mod proc_text;
 pub mod process;
 pub mod root;
+pub mod slots;
 pub mod snapshot;
 
+pub use bridge::Bridge;
 pub use core_file::CoreFile;
 pub use error::Error;
 pub use heap::Heap;

@@ -4,7 +4,6 @@
 //! only what was ever touched. Each page is seen once, so the walk ends whatever memory says.
 
 use crate::heap::{Arena, Cache, Heap};
-use crate::memory::PAGE;
 
 /// Pages of one part.
 const PART: u64 = 64 * 512;
@@ -74,18 +73,9 @@ impl Heap<'_> {
     pub(crate) fn slab_at(&self, page: u64) -> Option<Slab> {
         let f = &self.f.descriptor;
         let mut descriptor = vec![0; f.bytes];
-        let at = self.arena().descriptors + page * f.bytes as u64;
+        let at = (self.arena().descriptors).wrapping_add(page * f.bytes as u64);
         self.memory.read_sparse(at, &mut descriptor);
         (f.kind.of(&descriptor) == SLAB).then(|| self.slab(page, &descriptor))
-    }
-
-    /// Pages of the large object that begins at a page.
-    pub(crate) fn large_at(&self, page: u64) -> Option<u64> {
-        let f = &self.f.descriptor;
-        let mut descriptor = vec![0; f.bytes];
-        let at = self.arena().descriptors + page * f.bytes as u64;
-        self.memory.read_sparse(at, &mut descriptor);
-        (f.kind.of(&descriptor) == LARGE).then(|| self.large_pages_in(&descriptor))
     }
 
     fn large_pages_in(&self, descriptor: &[u8]) -> u64 {
@@ -97,7 +87,7 @@ impl Heap<'_> {
     pub(crate) fn map_entry(&self, page: u64) -> u16 {
         let mut entry = [0; 2];
         self.memory
-            .read_sparse(self.arena().map + page * 2, &mut entry);
+            .read_sparse(self.arena().map.wrapping_add(page * 2), &mut entry);
         u16::from_le_bytes(entry)
     }
 
@@ -195,9 +185,4 @@ impl Walk<'_, '_> {
         self.page = page + pages;
         Span::Slab(place, slab)
     }
-}
-
-/// The addresses of a stretch of pages.
-pub(crate) fn addresses(arena: &Arena, first: u64, pages: u64) -> std::ops::Range<u64> {
-    arena.base + first * PAGE..arena.base + (first + pages) * PAGE
 }

@@ -123,7 +123,8 @@ impl Snapshot {
     /// Bytes of all live objects that are known: slots, large and huge objects.
     pub fn live_bytes(&self) -> u64 {
         let slots: u64 = self.rows.iter().filter_map(Row::live_bytes).sum();
-        slots + self.pages.large * 4096 + self.huge.map_or(0, |(live, _)| live)
+        let huge = self.huge.map_or(0, |(live, _)| live);
+        (slots + self.pages.large * 4096).saturating_add(huge)
     }
 
     /// Bytes of all cached objects.
@@ -266,7 +267,7 @@ impl Heap<'_> {
     }
 
     /// Free dirty pages among `pages` pages from `first` on, as their blocks say.
-    fn dirty_in(&self, first: u64, pages: u64) -> u64 {
+    pub(crate) fn dirty_in(&self, first: u64, pages: u64) -> u64 {
         let in_block = self.f.block_pages as u64;
         let mut record = vec![0; self.f.block_bytes];
         let (mut page, mut dirty) = (first, 0);
