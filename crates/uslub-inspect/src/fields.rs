@@ -184,7 +184,7 @@ impl Fields {
             Ok((within(at, head), within(at, len)))
         };
         let constant = |name, most| layout.constant(name, 1..=most);
-        let stat_slots = constant("STAT_SLOTS", 4096)?;
+        let stat_slots = constant("STAT_SLOTS", 256)?;
         let stat = |name| layout.constant(name, 0..=stat_slots - 1);
         Ok(Self {
             cache: CacheFields::of(layout)?,
@@ -229,9 +229,9 @@ impl Fields {
             block_free: layout.field("Block.free")?,
             block_dirty: layout.field("Block.dirty")?,
             block_pages: layout.constant("BLOCK_PAGES", 64..=4096)?,
-            caches_a_page: constant("CACHES_A_PAGE", 4096)?,
-            cache_words: layout.constant("CACHE_WORDS", 4..=64)?,
-            max_caches: constant("MAX_CACHES", 1 << 16)?,
+            caches_a_page: constant("CACHES_A_PAGE", 1024)?,
+            cache_words: layout.constant("CACHE_WORDS", 4..=8)?,
+            max_caches: constant("MAX_CACHES", 4096)?,
             sheaf_bytes: layout.constant("SHEAF_BYTES", 4096..=1 << 16)? as u64,
             max_capacity: constant("MAX_CAPACITY", 1 << 13)?,
             stat_slots,

@@ -3,6 +3,8 @@
 //! Nothing that is read is trusted. A number that is out of bounds counts as damage and is left
 //! out; every walk of a list ends after the length that the list has room for.
 
+use std::collections::HashSet;
+
 use crate::error::{Error, Result};
 use crate::fields::Fields;
 use crate::layout::Field;
@@ -17,6 +19,10 @@ const CPUS_MAX: u64 = 8192;
 const BARN_SHEAVES_MAX: u64 = 1 << 14;
 /// Largest order of a slab.
 const ORDER_MAX: u32 = 6;
+/// Pages of an arena of which any part may be unmapped.
+const SPARSE_PAGES: u64 = 1 << 18;
+/// A larger arena has at most this many times its mapped pages.
+const SPARSE_SHARE: u64 = 16;
 /// First address that no program has, on machines with 48 bits.
 const USER_END: u64 = 1 << 47;
 
@@ -160,6 +166,11 @@ impl<'m> Heap<'m> {
             return Err(Error::Damaged(
                 "the arena lies outside of the address space",
             ));
+        }
+        // Blocks may be unmapped while they are free, but not nearly all of them.
+        let mapped = pages_in(memory, arena.base..end.unwrap_or(arena.base));
+        if arena.pages > SPARSE_PAGES.max(mapped.saturating_mul(SPARSE_SHARE)) {
+            return Err(Error::Damaged("the arena is not mapped"));
         }
         Ok(heap)
     }
@@ -431,37 +442,55 @@ impl<'m> Heap<'m> {
         all.filter_map(sheaf).collect()
     }
 
+    /// Calls `visit` with the window and the head of each sheaf in a list of a barn, until it
+    /// returns false. The list's fields lie in a copy of the barn.
+    fn for_each_window(
+        &self,
+        barn: &[u8],
+        (first, len): (Field, Field),
+        mut visit: impl FnMut(u64, &[u8]) -> bool,
+    ) {
+        let mut head = [0; 64];
+        let mut window = first.of(barn);
+        let mut seen = HashSet::new();
+        for _ in 0..len.of(barn).min(BARN_SHEAVES_MAX) {
+            let is_window = window != 0 && window.is_multiple_of(self.f.sheaf_bytes);
+            // A window that comes again makes a circle: the list is being changed, or damaged.
+            let goes_on = is_window
+                && seen.insert(window)
+                && self.memory.read(window, &mut head).is_ok()
+                && visit(window, &head);
+            if !goes_on {
+                return;
+            }
+            window = self.f.window_link.of(&head);
+        }
+    }
+
     /// The full sheaves in a cache's barns.
     pub(crate) fn barn_sheaves(&self, cache: &Cache) -> Vec<Sheaf> {
         let mut sheaves = Vec::new();
         let mut barn = vec![0; self.f.barn_bytes];
-        let mut head = [0; 64];
         for (node, &at) in cache.barns.iter().enumerate() {
             if self.memory.read(at, &mut barn).is_err() {
                 continue;
             }
-            let (first, len) = self.f.barn_full;
-            let (mut window, left) = (first.of(&barn), len.of(&barn));
-            for _ in 0..left.min(BARN_SHEAVES_MAX) {
-                let is_window = window != 0 && window.is_multiple_of(self.f.sheaf_bytes);
-                if !is_window || self.memory.read(window, &mut head).is_err() {
-                    break;
+            self.for_each_window(&barn, self.f.barn_full, |window, head| {
+                let capacity = self.f.window_capacity.of(head) as usize;
+                let len = self.f.window_len.of(head) as usize;
+                let owner = self.f.window_cache.of(head) as usize;
+                let is_possible = capacity <= self.f.max_capacity && len <= capacity;
+                if is_possible && owner == cache.index {
+                    sheaves.push(Sheaf {
+                        cache: cache.index,
+                        place: Place::Barn(node),
+                        window,
+                        capacity,
+                        len,
+                    });
                 }
-                let capacity = self.f.window_capacity.of(&head) as usize;
-                let len = self.f.window_len.of(&head) as usize;
-                let owner = self.f.window_cache.of(&head) as usize;
-                if capacity > self.f.max_capacity || len > capacity || owner != cache.index {
-                    break;
-                }
-                sheaves.push(Sheaf {
-                    cache: cache.index,
-                    place: Place::Barn(node),
-                    window,
-                    capacity,
-                    len,
-                });
-                window = self.f.window_link.of(&head);
-            }
+                is_possible && owner == cache.index
+            });
         }
         sheaves
     }
@@ -470,20 +499,12 @@ impl<'m> Heap<'m> {
     pub(crate) fn empty_windows(&self, cache: &Cache) -> Vec<u64> {
         let mut windows = Vec::new();
         let mut barn = vec![0; self.f.barn_bytes];
-        let mut head = [0; 64];
         for &at in &cache.barns {
-            if self.memory.read(at, &mut barn).is_err() {
-                continue;
-            }
-            let (first, len) = self.f.barn_empty;
-            let mut window = first.of(&barn);
-            for _ in 0..len.of(&barn).min(BARN_SHEAVES_MAX) {
-                let is_window = window != 0 && window.is_multiple_of(self.f.sheaf_bytes);
-                if !is_window || self.memory.read(window, &mut head).is_err() {
-                    break;
-                }
-                windows.push(window);
-                window = self.f.window_link.of(&head);
+            if self.memory.read(at, &mut barn).is_ok() {
+                self.for_each_window(&barn, self.f.barn_empty, |window, _| {
+                    windows.push(window);
+                    true
+                });
             }
         }
         windows
@@ -535,6 +556,15 @@ impl<'m> Heap<'m> {
         }
         sums
     }
+}
+
+/// Mapped pages in a range.
+fn pages_in(memory: &dyn Memory, range: std::ops::Range<u64>) -> u64 {
+    let overlap = |map: &std::ops::Range<u64>| {
+        let (start, end) = (map.start.max(range.start), map.end.min(range.end));
+        end.saturating_sub(start) / PAGE
+    };
+    memory.maps().iter().map(|map| overlap(&map.range)).sum()
 }
 
 /// The numbers of 8 bytes in a copy of memory.

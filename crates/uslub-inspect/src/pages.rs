@@ -105,8 +105,14 @@ impl Heap<'_> {
         let mut begin = 0;
         while begin < arena.pages {
             let end = (begin + PART).min(arena.pages);
-            walk.read(begin, end);
             walk.page = walk.page.max(begin);
+            if !walk.read(begin, end) {
+                if walk.page < end {
+                    visit(Span::Free(walk.page, end - walk.page));
+                }
+                begin = end;
+                continue;
+            }
             while walk.page < end {
                 visit(walk.step(begin, end, caches, &places));
             }
@@ -125,14 +131,23 @@ struct Walk<'h, 'm> {
 }
 
 impl Walk<'_, '_> {
-    fn read(&mut self, begin: u64, end: u64) {
+    /// Reads the records of a part; false if none of them was ever touched.
+    fn read(&mut self, begin: u64, end: u64) -> bool {
         let (pages, bytes) = ((end - begin) as usize, self.heap.f.descriptor.bytes);
+        let is_touched = |start: u64, unit: u64| {
+            let range = start.wrapping_add(begin * unit)..start.wrapping_add(end * unit);
+            self.heap.memory.touched(range).is_some()
+        };
+        if !is_touched(self.arena.map, 2) && !is_touched(self.arena.descriptors, bytes as u64) {
+            return false;
+        }
         self.map.resize(2 * pages, 0);
         self.descriptors.resize(bytes * pages, 0);
         let memory = self.heap.memory;
         memory.read_sparse(self.arena.map.wrapping_add(2 * begin), &mut self.map);
         let at = self.arena.descriptors.wrapping_add(begin * bytes as u64);
         memory.read_sparse(at, &mut self.descriptors);
+        true
     }
 
     fn entry(&self, at: usize) -> u16 {

@@ -69,6 +69,23 @@ pub fn find(memory: &dyn Memory) -> Result<Vec<Root>> {
     }
 }
 
+/// The root at an address, for an allocator whose root is not in a note.
+///
+/// # Errors
+///
+/// If it cannot be read or is of another format.
+pub fn at(memory: &dyn Memory, address: u64) -> Result<Root> {
+    let mut root = [0; ROOT_BYTES];
+    if memory.read(address, &mut root).is_err() {
+        return Err(Error::Fault {
+            at: address,
+            bytes: ROOT_BYTES,
+            what: "a root",
+        });
+    }
+    root_in(memory, &root, "")
+}
+
 /// The descriptions of uslub's notes in the ELF file whose header is at `start`.
 fn notes(memory: &dyn Memory, start: u64) -> Vec<Vec<u8>> {
     let mut head = [0; HEADERS];

@@ -270,6 +270,14 @@ impl Heap<'_> {
     pub(crate) fn dirty_in(&self, first: u64, pages: u64) -> u64 {
         let in_block = self.f.block_pages as u64;
         let mut record = vec![0; self.f.block_bytes];
+        let record_of = |page: u64| {
+            let at = page / in_block * self.f.block_bytes as u64;
+            self.arena().blocks.wrapping_add(at)
+        };
+        let records = record_of(first)..record_of(first + pages + in_block);
+        if self.memory.touched(records).is_none() {
+            return 0;
+        }
         let (mut page, mut dirty) = (first, 0);
         while page < first + pages {
             let (block, from) = (page / in_block, page % in_block);
