@@ -60,7 +60,10 @@ fn main() {
             cli::Command::Metrics(options) => inspect::metrics(options),
             cli::Command::Inspect { what } => inspect::inspect(what),
         },
-        Err(error) => usage::explain(error),
+        Err(error) => match inspect::usage(&error) {
+            Some(failure) => Err(failure),
+            None => usage::explain(error),
+        },
     };
     match outcome {
         Ok(Ending::Exited(code)) => std::process::exit(code),

@@ -258,10 +258,8 @@ impl Heap<'_> {
             .iter()
             .map(|s| s.window)
             .collect();
-        for cache in caches {
-            windows.extend(self.barn_sheaves(cache).iter().map(|sheaf| sheaf.window));
-            windows.extend(self.empty_windows(cache));
-        }
+        windows.extend(self.barn_sheaves(caches).iter().map(|sheaf| sheaf.window));
+        windows.extend(self.empty_windows(caches));
         windows
     }
 }

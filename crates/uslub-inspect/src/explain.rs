@@ -193,7 +193,7 @@ impl Heap<'_> {
         }
         let words = self.region_words(&caches);
         let slots = self.slot_sheaves(&caches, &words);
-        let barns = caches.iter().flat_map(|cache| self.barn_sheaves(cache));
+        let barns = self.barn_sheaves(&caches);
         let mut windows = slots.into_iter().chain(barns).map(|sheaf| sheaf.window);
         windows
             .any(|window| inside(window, self.f.sheaf_bytes))

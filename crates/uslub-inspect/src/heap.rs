@@ -1,9 +1,7 @@
-//! The structures of one allocator, read from memory: caches, regions, sheaves.
+//! The structures of one allocator, read from memory: caches, and the words of CPUs.
 //!
 //! Nothing that is read is trusted. A number that is out of bounds counts as damage and is left
 //! out; every walk of a list ends after the length that the list has room for.
-
-use std::collections::HashSet;
 
 use crate::error::{Error, Result};
 use crate::fields::Fields;
@@ -15,8 +13,6 @@ use crate::root::Root;
 const NODES_MAX: u64 = 64;
 /// Most CPUs.
 const CPUS_MAX: u64 = 8192;
-/// Most sheaves of a barn's list that are walked.
-const BARN_SHEAVES_MAX: u64 = 1 << 14;
 /// Largest order of a slab.
 const ORDER_MAX: u32 = 6;
 /// Pages of an arena of which any part may be unmapped.
@@ -95,34 +91,6 @@ impl Cache {
     }
 }
 
-/// Where a sheaf is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// The main sheaf of a CPU's slot.
-    Main(usize),
-    /// The spare sheaf of a CPU's slot.
-    Spare(usize),
-    /// The sheaf of a CPU's slot whose objects wait for a grace period.
-    Rcu(usize),
-    /// A full sheaf of a node's barn.
-    Barn(usize),
-}
-
-/// A sheaf with its objects' place in memory.
-#[derive(Clone, Copy, Debug)]
-pub struct Sheaf {
-    /// Index of its cache.
-    pub cache: usize,
-    /// Where it is.
-    pub place: Place,
-    /// Address of its window.
-    pub window: u64,
-    /// Objects that it can hold.
-    pub capacity: usize,
-    /// Objects in it.
-    pub len: usize,
-}
-
 /// What shows whether a cache changed between two looks.
 pub(crate) type Trace = Vec<u64>;
 
@@ -182,13 +150,15 @@ impl<'m> Heap<'m> {
     /// If they cannot be read.
     pub fn refresh(&mut self) -> Result<()> {
         let at = self.root.allocator;
-        if self.memory.read(at, &mut self.copy).is_err() {
+        let ready = at.wrapping_add(self.f.ready.at as u64);
+        if self.memory.read(ready, &mut [0]).is_err() {
             return Err(Error::Fault {
                 at,
                 bytes: self.copy.len(),
                 what: "the allocator",
             });
         }
+        self.memory.read_sparse(at, &mut self.copy);
         self.stopped = self.number(self.f.table_stopped);
         let cpus = self.number(self.f.table_end).min(CPUS_MAX) as usize;
         let mut entries = vec![0; cpus * 8];
@@ -292,7 +262,21 @@ impl<'m> Heap<'m> {
         let good = all.filter_map(|((&(index, at), record), done)| {
             done.then(|| self.cache(index, at, record)).flatten()
         });
-        let good: Vec<_> = good.collect();
+        let mut good: Vec<_> = good.collect();
+        // One batch for the records of all nodes.
+        let bytes = self.f.node_bytes;
+        let at: Vec<_> = (good.iter())
+            .flat_map(|cache| cache.node_records.iter().copied())
+            .collect();
+        let mut nodes = vec![0; at.len() * bytes];
+        let done = self.memory.read_each(&at, bytes, &mut nodes);
+        let mut first = 0;
+        good.retain_mut(|cache| {
+            let end = first + cache.node_records.len();
+            let (nodes, done) = (&nodes[first * bytes..end * bytes], &done[first..end]);
+            first = end;
+            self.add_nodes(cache, nodes, done)
+        });
         let damaged = places.len() - good.len();
         (good, damaged)
     }
@@ -310,7 +294,7 @@ impl<'m> Heap<'m> {
             (0..nodes).map(place).collect::<Vec<_>>()
         };
         let pair = |a: Field, b: Field| (a.of(record) as usize, b.of(record) as usize);
-        let mut cache = Cache {
+        let cache = Cache {
             index,
             id: f.id.of(record) as u16,
             at,
@@ -344,26 +328,28 @@ impl<'m> Heap<'m> {
         if !is_possible {
             return None;
         }
+        Some(cache)
+    }
+
+    /// Adds what the records of the nodes say; false if one cannot be read or is impossible.
+    fn add_nodes(&self, cache: &mut Cache, nodes: &[u8], done: &[bool]) -> bool {
         let limit = self.arena().pages;
-        let mut node = vec![0; self.f.node_bytes];
-        for &at in &cache.node_records {
-            self.memory.read(at, &mut node).ok()?;
-            let ahead = self.f.node_ahead.of(&node);
+        for node in nodes.chunks_exact(self.f.node_bytes) {
+            let ahead = self.f.node_ahead.of(node);
             let (first, slabs) = (ahead & 0xffff_ffff, ahead >> 32);
-            cache.slabs = cache.slabs.saturating_add(self.f.node_slabs.of(&node));
-            cache.partial = cache.partial.saturating_add(self.f.node_partial.of(&node));
+            cache.slabs = cache.slabs.saturating_add(self.f.node_slabs.of(node));
+            cache.partial = cache.partial.saturating_add(self.f.node_partial.of(node));
             if slabs > 0 && first.saturating_add(slabs << cache.order) <= limit {
                 cache.ahead.push((first, slabs));
             }
         }
-        cache.deferred = cache
-            .deferred
-            .min(cache.slabs.saturating_mul(cache.objects.into()));
-        (cache.slabs <= limit).then_some(cache)
+        let slots = cache.slabs.saturating_mul(cache.objects.into());
+        cache.deferred = cache.deferred.min(slots);
+        cache.slabs <= limit && done.iter().all(|&done| done)
     }
 
     /// Index of the main word of the cache with this index, in a region.
-    fn word_of(&self, index: usize) -> usize {
+    pub(crate) fn word_of(&self, index: usize) -> usize {
         let page = 2 * self.f.caches_a_page * self.f.cache_words;
         index / self.f.caches_a_page * page + index % self.f.caches_a_page * self.f.cache_words
     }
@@ -393,132 +379,6 @@ impl<'m> Heap<'m> {
             main.iter().chain(words.get(rcu..=rcu).unwrap_or(&[]))
         });
         parts.copied().collect()
-    }
-
-    /// The sheaves in the CPUs' slots.
-    pub(crate) fn slot_sheaves(&self, caches: &[Cache], regions: &[Vec<u64>]) -> Vec<Sheaf> {
-        let (bytes, last) = (self.f.sheaf_bytes, self.f.sheaf_bytes - 8);
-        let sentinels = self.root.sentinels;
-        let mut tops = Vec::new();
-        for cache in caches {
-            let at = self.word_of(cache.index);
-            let rcu = at + self.f.caches_a_page * self.f.cache_words;
-            for (&(cpu, _), words) in self.regions.iter().zip(regions) {
-                let places = [
-                    (at, Place::Main(cpu)),
-                    (at + 1, Place::Spare(cpu)),
-                    (rcu, Place::Rcu(cpu)),
-                ];
-                for (word, place) in places {
-                    let top = words.get(word).map_or(0, |word| word & !1);
-                    let is_sentinel = top == sentinels.wrapping_add(last)
-                        || top == sentinels.wrapping_add(bytes + last);
-                    if top % 8 == 0 && top >= bytes && !is_sentinel {
-                        tops.push((cache, place, top));
-                    }
-                }
-            }
-        }
-        let field = self.f.window_capacity;
-        let at: Vec<_> = tops
-            .iter()
-            .map(|&(.., top)| (top & !(bytes - 1)).wrapping_add(field.at as u64))
-            .collect();
-        let mut capacities = vec![0; 2 * at.len()];
-        let done = self.memory.read_each(&at, 2, &mut capacities);
-        let all = tops.iter().zip(capacities.chunks_exact(2)).zip(done);
-        let sheaf =
-            |((&(cache, place, top), capacity), done): ((&(&Cache, Place, u64), &[u8]), bool)| {
-                let capacity = usize::from(u16::from_le_bytes([capacity[0], capacity[1]]));
-                let len = (top % bytes + 8 * capacity as u64).saturating_sub(last) / 8;
-                (done && capacity <= self.f.max_capacity).then_some(Sheaf {
-                    cache: cache.index,
-                    place,
-                    window: top & !(bytes - 1),
-                    capacity,
-                    len: (len as usize).min(capacity),
-                })
-            };
-        all.filter_map(sheaf).collect()
-    }
-
-    /// Calls `visit` with the window and the head of each sheaf in a list of a barn, until it
-    /// returns false. The list's fields lie in a copy of the barn.
-    fn for_each_window(
-        &self,
-        barn: &[u8],
-        (first, len): (Field, Field),
-        mut visit: impl FnMut(u64, &[u8]) -> bool,
-    ) {
-        let mut head = [0; 64];
-        let mut window = first.of(barn);
-        let mut seen = HashSet::new();
-        for _ in 0..len.of(barn).min(BARN_SHEAVES_MAX) {
-            let is_window = window != 0 && window.is_multiple_of(self.f.sheaf_bytes);
-            // A window that comes again makes a circle: the list is being changed, or damaged.
-            let goes_on = is_window
-                && seen.insert(window)
-                && self.memory.read(window, &mut head).is_ok()
-                && visit(window, &head);
-            if !goes_on {
-                return;
-            }
-            window = self.f.window_link.of(&head);
-        }
-    }
-
-    /// The full sheaves in a cache's barns.
-    pub(crate) fn barn_sheaves(&self, cache: &Cache) -> Vec<Sheaf> {
-        let mut sheaves = Vec::new();
-        let mut barn = vec![0; self.f.barn_bytes];
-        for (node, &at) in cache.barns.iter().enumerate() {
-            if self.memory.read(at, &mut barn).is_err() {
-                continue;
-            }
-            self.for_each_window(&barn, self.f.barn_full, |window, head| {
-                let capacity = self.f.window_capacity.of(head) as usize;
-                let len = self.f.window_len.of(head) as usize;
-                let owner = self.f.window_cache.of(head) as usize;
-                let is_possible = capacity <= self.f.max_capacity && len <= capacity;
-                if is_possible && owner == cache.index {
-                    sheaves.push(Sheaf {
-                        cache: cache.index,
-                        place: Place::Barn(node),
-                        window,
-                        capacity,
-                        len,
-                    });
-                }
-                is_possible && owner == cache.index
-            });
-        }
-        sheaves
-    }
-
-    /// The windows of the empty sheaves in a cache's barns.
-    pub(crate) fn empty_windows(&self, cache: &Cache) -> Vec<u64> {
-        let mut windows = Vec::new();
-        let mut barn = vec![0; self.f.barn_bytes];
-        for &at in &cache.barns {
-            if self.memory.read(at, &mut barn).is_ok() {
-                self.for_each_window(&barn, self.f.barn_empty, |window, _| {
-                    windows.push(window);
-                    true
-                });
-            }
-        }
-        windows
-    }
-
-    /// The objects of a sheaf, oldest first.
-    pub(crate) fn objects_of(&self, sheaf: &Sheaf) -> Vec<u64> {
-        let mut bytes = vec![0; sheaf.len * 8];
-        let to_first = self.f.sheaf_bytes - 8 * sheaf.capacity as u64;
-        let first = sheaf.window.wrapping_add(to_first);
-        if self.memory.read(first, &mut bytes).is_err() {
-            return Vec::new();
-        }
-        words(&bytes).collect()
     }
 
     /// Allocations and frees of each cache so far; racy, as the allocator's own sums are.

@@ -9,7 +9,7 @@
 //!      │
 //!   root.rs        the ELF note: allocator, layout table (layout.rs, fields.rs)
 //!      │
-//!   heap.rs        caches, regions, sheaves; pages.rs walks the pages
+//!   heap.rs        caches, words of CPUs; sheaves.rs; pages.rs walks the pages
 //!      │
 //!   snapshot.rs    figures of all caches        bridge.rs   where the resident memory is
 //!   slots.rs       state of every slot          explain.rs  what an address is
@@ -21,7 +21,7 @@
 //! | `process`, `core_file` | a running process; a core file |
 //! | `proc_text` | the kernel's text files about a process |
 //! | `root`, `layout`, `fields` | where the allocator is, and where its fields are |
-//! | `heap`, `pages` | the structures of one allocator |
+//! | `heap`, `sheaves`, `pages` | the structures of one allocator |
 //! | `snapshot` | a look at all caches |
 //! | `bridge` | the way from the resident memory to the live objects |
 //! | `slots`, `explain` | the state of each slot; what an address is |
@@ -54,6 +54,7 @@ pub mod pages;
 pub mod proc_text;
 pub mod process;
 pub mod root;
+pub mod sheaves;
 pub mod slots;
 pub mod snapshot;
 

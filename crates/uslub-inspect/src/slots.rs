@@ -11,9 +11,10 @@
 use std::collections::HashMap;
 
 use crate::error::{Error, Result};
-use crate::heap::{Cache, Heap, Place, Sheaf};
+use crate::heap::{Cache, Heap};
 use crate::memory::PAGE;
 use crate::pages::{Slab, Span};
+use crate::sheaves::{Place, Sheaf};
 
 /// What a slot is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +84,7 @@ impl Heap<'_> {
         let one = std::slice::from_ref(cache);
         let words = self.region_words(one);
         let sheaves = self.slot_sheaves(one, &words);
-        for sheaf in sheaves.iter().chain(&self.barn_sheaves(cache)) {
+        for sheaf in sheaves.iter().chain(&self.barn_sheaves(one)) {
             self.add_sheaf(sheaf, &mut cached);
         }
         let mut next = cache.deferred_first;

@@ -13,8 +13,9 @@
 use std::time::{Duration, Instant};
 
 use crate::error::Result;
-use crate::heap::{Cache, Heap, Place};
+use crate::heap::{Cache, Heap};
 use crate::pages::Span;
+use crate::sheaves::Place;
 
 /// Looks until all rows are exact, at most.
 const LOOKS_MAX: usize = 3;
@@ -212,7 +213,7 @@ impl Heap<'_> {
     fn cached(&self, caches: &[Cache], words: &[Vec<u64>]) -> Vec<(u64, u64)> {
         let mut all: Vec<_> = caches.iter().map(|cache| (cache.deferred, 0)).collect();
         let in_slots = self.slot_sheaves(caches, words);
-        let in_barns = caches.iter().flat_map(|cache| self.barn_sheaves(cache));
+        let in_barns = self.barn_sheaves(caches);
         let place_of = |index| caches.binary_search_by_key(&index, |cache| cache.index);
         for sheaf in in_slots.into_iter().chain(in_barns) {
             if let Ok(place) = place_of(sheaf.cache) {

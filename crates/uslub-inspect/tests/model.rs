@@ -4,7 +4,7 @@ mod support;
 
 use support::World;
 use uslub_inspect::explain::Meaning;
-use uslub_inspect::heap::Place;
+use uslub_inspect::sheaves::Place;
 use uslub_inspect::slots::State;
 use uslub_inspect::{Depth, Heap};
 

@@ -7,8 +7,8 @@ use crate::units;
 use std::fmt::Write;
 use uslub_inspect::Heap;
 use uslub_inspect::explain::{Meaning, Slot};
-use uslub_inspect::heap::Place;
 use uslub_inspect::memory::Map;
+use uslub_inspect::sheaves::Place;
 use uslub_inspect::slots::State;
 
 /// The address that a word stands for.

@@ -22,6 +22,7 @@ mod target;
 
 use crate::ending::Ending;
 use crate::failure::Failure;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Subcommand};
 use std::io::Write;
 use std::path::PathBuf;
@@ -119,6 +120,30 @@ const STATUS_HELP: &str = "\
 The process is not stopped, and runs no code for it.
 
 Exit status: 0 done; 2 wrong usage, 125 it cannot be read, 126 it is not on uslub, 127 no such process.";
+
+/// The commands of this module.
+const COMMANDS: [&str; 6] = ["info", "explain", "list", "slabinfo", "metrics", "inspect"];
+
+/// The failure for a command of this module whose argument is missing.
+pub fn usage(error: &clap::Error) -> Option<Failure> {
+    let command = std::env::args().nth(1)?;
+    if error.kind() != ErrorKind::MissingRequiredArgument || !COMMANDS.contains(&&*command) {
+        return None;
+    }
+    let missing = match error.get(ContextKind::InvalidArg)? {
+        ContextValue::Strings(all) => all.join(" "),
+        other => other.to_string(),
+    };
+    let missing = missing.replace(['<', '>'], "");
+    let usage = match error.get(ContextKind::Usage) {
+        Some(ContextValue::StyledStr(usage)) => usage.to_string(),
+        _ => format!("see 'uslub {command} --help'"),
+    };
+    Some(Failure::usage(
+        format!("{missing} is missing"),
+        usage.replacen("Usage", "usage", 1),
+    ))
+}
 
 /// `uslub info`.
 pub fn info(options: &InfoOptions) -> Result<Ending, Failure> {
