@@ -409,19 +409,6 @@ fn a_core_file_says_the_same_and_damage_is_no_panic() {
     let printed = said(&["inspect", "core", text(&core)]);
     assert!(printed.contains("kmalloc-176"), "{printed}");
 
-    // gdb's own way to write it.
-    let gcore = Command::new("gcore")
-        .args(["-o", text(&folder.path().join("of-gdb")), &paused.pid()])
-        .output();
-    if gcore.is_ok_and(|output| output.status.success()) {
-        let path = folder.path().join(format!("of-gdb.{}", paused.pid()));
-        let of_gdb = json(text(&path));
-        assert_eq!(caches, &of_gdb["allocators"][0]["caches"]);
-        assert_eq!(of_gdb["pid"], process["pid"]);
-    } else {
-        eprintln!("skipped: 'gcore' is absent or does not work");
-    }
-
     let whole = fs::read(&core).expect("the core file");
     for end in [0, 3, 64, 100, 4096, whole.len() / 2, whole.len() - 5] {
         fs::write(&core, &whole[..end]).expect("a cut file");
