@@ -3,11 +3,11 @@
 //! A [`Root`] is a constant that each face puts into an ELF note of its library or program, in the
 //! section `.note.uslub`. So a reader finds it through the program headers in memory, in stripped
 //! and in static programs too. The root leads to the allocator, and to the [rows](crate::layout)
-//! that say where each field is. It costs read-only data only: no code reads it.
+//! that say where each field is. It costs 2 KiB of data: no code reads it.
 //!
 //! ```text
 //!   note:  4 name length | 4 description length | 4 type | "uslub\0\0\0" | Root
-//!   Root:  magic, format → rows, allocator, sentinels
+//!   Root:  magic, format, face, version → allocator, sentinels; rows
 //! ```
 //!
 //! The reader finds the cache's secret of [`Links`](crate::slab::freelist::Links) too, because it
@@ -58,15 +58,15 @@ pub struct Root {
     face: [u8; 8],
     /// Version of uslub; ends with zero bytes.
     version: [u8; 24],
-    rows: *const Row,
     allocator: *const (),
     sentinels: *const (),
+    rows: [Row; MOST_ROWS],
 }
 
 // SAFETY: never written; its pointers lead to statics.
 unsafe impl Sync for Root {}
 
-const _: () = assert!(size_of::<Root>() == 72);
+const _: () = assert!(offset_of!(Root, rows) == 64);
 
 impl Root {
     /// The root of an allocator; `face` has at most 7 bytes.
@@ -74,10 +74,10 @@ impl Root {
         Self {
             magic: MAGIC,
             format: FORMAT,
-            nr_rows: Allocator::<P>::ALL_ROWS.len() as u32,
+            nr_rows: count(Allocator::<P>::PARTS) as u32,
             face: padded(face),
             version: padded(env!("CARGO_PKG_VERSION")),
-            rows: Allocator::<P>::ALL_ROWS.as_ptr(),
+            rows: join(Allocator::<P>::PARTS),
             allocator: (&raw const *allocator).cast(),
             sentinels: sheaf::sentinels(),
         }
@@ -97,7 +97,10 @@ const fn padded<const N: usize>(text: &str) -> [u8; N] {
 }
 
 /// An ELF note with a root.
-#[repr(C, align(8))]
+///
+/// It lies within one page. The loader writes the pointers, so the page differs from the file's,
+/// and the kernel puts it into a core file. A table in read-only data would be left out.
+#[repr(C, align(2048))]
 pub struct Note {
     name_bytes: u32,
     root_bytes: u32,
@@ -106,7 +109,7 @@ pub struct Note {
     root: Root,
 }
 
-const _: () = assert!(offset_of!(Note, root) == 24);
+const _: () = assert!(offset_of!(Note, root) == 24 && size_of::<Note>() == 2048);
 
 impl Note {
     /// The note of a root.
@@ -253,10 +256,4 @@ impl<P: Platform> Allocator<P> {
             Row::constant("size_of.Allocator", size_of::<Self>()),
         ],
     ];
-
-    /// Where every field is that a reader needs.
-    const ALL_ROWS: &'static [Row] = {
-        let rows: &'static [Row; MOST_ROWS] = &const { join(Self::PARTS) };
-        rows.split_at(count(Self::PARTS)).0
-    };
 }

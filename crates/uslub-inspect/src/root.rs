@@ -18,8 +18,8 @@ const HEADERS: usize = 4096;
 const NOTES_MAX: u64 = 64 << 10;
 /// Most rows of a layout table.
 const ROWS_MAX: usize = 4096;
-/// Bytes of a root.
-const ROOT_BYTES: usize = 72;
+/// Bytes of a root before its rows.
+const HEAD_BYTES: usize = 64;
 
 /// The root of one allocator in a process.
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ pub fn find(memory: &dyn Memory) -> Result<Vec<Root>> {
         }
         files += 1;
         for note in notes(memory, map.range.start) {
-            match root_in(memory, &note, &map.name) {
+            match root_in(&note, &map.name) {
                 Ok(root) => roots.push(root),
                 Err(error) => other = Some(error),
             }
@@ -75,15 +75,21 @@ pub fn find(memory: &dyn Memory) -> Result<Vec<Root>> {
 ///
 /// If it cannot be read or is of another format.
 pub fn at(memory: &dyn Memory, address: u64) -> Result<Root> {
-    let mut root = [0; ROOT_BYTES];
-    if memory.read(address, &mut root).is_err() {
-        return Err(Error::Fault {
-            at: address,
-            bytes: ROOT_BYTES,
+    let mut root = vec![0; HEAD_BYTES];
+    let read = |at: u64, to: &mut [u8]| {
+        let bytes = to.len();
+        let done = memory.read(at, to);
+        done.map_err(|_| Error::Fault {
+            at,
+            bytes,
             what: "a root",
-        });
-    }
-    root_in(memory, &root, "")
+        })
+    };
+    read(address, &mut root)?;
+    let rows = u32::from_le_bytes(root[12..16].try_into().unwrap_or_default()) as usize;
+    root.resize(HEAD_BYTES + rows.min(ROWS_MAX) * ROW_BYTES, 0);
+    read(address, &mut root)?;
+    root_in(&root, "")
 }
 
 /// The descriptions of uslub's notes in the ELF file whose header is at `start`.
@@ -165,8 +171,8 @@ pub fn printable(bytes: &[u8]) -> String {
 }
 
 /// The root that a note describes.
-fn root_in(memory: &dyn Memory, note: &[u8], file: &str) -> Result<Root> {
-    let (Some(root), true) = (note.get(..ROOT_BYTES), note.starts_with(&MAGIC)) else {
+fn root_in(note: &[u8], file: &str) -> Result<Root> {
+    let (Some(root), true) = (note.get(..HEAD_BYTES), note.starts_with(&MAGIC)) else {
         return Err(Error::Damaged("a note of uslub without a root"));
     };
     let u32_at = |at: usize| u32::from_le_bytes(root[at..at + 4].try_into().unwrap_or_default());
@@ -180,25 +186,15 @@ fn root_in(memory: &dyn Memory, note: &[u8], file: &str) -> Result<Root> {
             ours: FORMAT,
         });
     }
-    if rows > ROWS_MAX {
-        return Err(Error::Damaged("the layout table is too long"));
-    }
-    let mut table = vec![0; rows * ROW_BYTES];
-    let at = u64_at(48);
-    if memory.read(at, &mut table).is_err() {
-        return Err(Error::Fault {
-            at,
-            bytes: table.len(),
-            what: "the layout table",
-        });
-    }
+    let table = note[HEAD_BYTES..].get(..rows.min(ROWS_MAX) * ROW_BYTES);
+    let table = table.ok_or(Error::Damaged("the layout table is cut off"))?;
     Ok(Root {
-        layout: Layout::new(&table, version.clone()),
+        layout: Layout::new(table, version.clone()),
         face,
         version,
         file: printable(file.as_bytes()),
-        allocator: u64_at(56),
-        sentinels: u64_at(64),
+        allocator: u64_at(48),
+        sentinels: u64_at(56),
     })
 }
 
