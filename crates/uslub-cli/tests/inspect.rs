@@ -422,6 +422,65 @@ fn a_core_file_says_the_same_and_damage_is_no_panic() {
     }
 }
 
+/// A call through a freed object, and the object.
+const CRASHES: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+int main(void)
+{
+    struct rlimit limit = { 256 << 20, 256 << 20 };
+    setrlimit(RLIMIT_CORE, &limit);
+    void *object = malloc(170);
+    malloc(170);
+    free(object);
+    printf("%p\n", object);
+    fflush(stdout);
+    ((void (*)(void))object)();
+    return 0;
+}
+"#;
+
+#[test]
+fn the_freed_object_behind_a_crash_is_named() {
+    let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
+    if pattern.trim() != "core" {
+        eprintln!("skipped: the kernel does not write core files into the folder of the program");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("crashes");
+    if !compile(CRASHES, &["-O0", "-w"], &program) {
+        return;
+    }
+    let library = library("uslub-malloc", "libuslub_malloc.so");
+    let output = Command::new(&program)
+        .env("LD_PRELOAD", library)
+        .current_dir(folder.path())
+        .output()
+        .expect("the program can be started");
+    let object = String::from_utf8(output.stdout).expect("UTF-8");
+    let core = fs::read_dir(folder.path()).expect("the folder").flatten();
+    let mut cores = core
+        .map(|entry| entry.path())
+        .filter(|path| text(path).contains("/core"));
+    let Some(core) = cores.next() else {
+        eprintln!("skipped: the kernel wrote no core file");
+        return;
+    };
+    let printed = said(&["inspect", "core", text(&core)]);
+    let fault = format!(
+        "ended by SIGSEGV\nthe fault: {} is the start of a FREE slot of cache 'kmalloc-176'",
+        object.trim()
+    );
+    assert!(printed.starts_with(&fault), "{printed}");
+    assert!(
+        printed.contains("in the main sheaf of CPU slot"),
+        "{printed}"
+    );
+    assert!(printed.contains("core of crashes"), "{printed}");
+}
+
 /// Checks that the parts of the bridge are exactly what the kernel counts.
 fn check_bridge(paused: &Paused) {
     // A program may do something between the word that it is ready and its wait for input.
@@ -495,11 +554,7 @@ fn refusals_say_what_helps() {
     refused(&["info", "8388608"], 127, &["no process 8388608", "pidof"]);
     refused(&["info", "99999999999999"], 127, &["no process"]);
     refused(&["info", "redis"], 2, &["'redis' is neither", "pidof"]);
-    refused(
-        &["info"],
-        2,
-        &["PID|FILE is missing", "usage: uslub info"],
-    );
+    refused(&["info"], 2, &["PID|FILE is missing", "usage: uslub info"]);
     refused(&["list", "1"], 2, &["CACHE is missing", "uslub list"]);
     let other = Paused::start(Command::new("sh").args(["-c", "echo ready; read x"]));
     let name = format!("process {} (sh) is not on uslub", other.pid());

@@ -64,6 +64,12 @@ pub trait Memory {
             .collect()
     }
 
+    /// Threads that run just now, at most; each may be in the middle of a call. 0 for memory at
+    /// rest.
+    fn running(&self) -> u64 {
+        0
+    }
+
     /// The first stretch of touched memory that begins in `range`. Untouched memory reads zero.
     fn touched(&self, range: Range<u64>) -> Option<Range<u64>> {
         mapped(self.maps(), range)

@@ -19,6 +19,8 @@ use crate::proc_text;
 
 /// Pages whose state is asked for at a time.
 const PAGEMAP_BATCH: u64 = 8192;
+/// Most threads whose states are read.
+const THREADS_MAX: usize = 1024;
 /// Most parts that the kernel takes in one call.
 const PARTS_MAX: usize = 1024;
 /// Bits of an entry of `pagemap`: the page is in memory, or swapped out.
@@ -214,6 +216,23 @@ impl Memory for Process {
             }
         }
         done
+    }
+
+    /// Threads that are runnable or wait for a page. A process that reads itself counts none: its
+    /// caller knows what its threads do.
+    fn running(&self) -> u64 {
+        if self.pid == std::process::id() as i32 {
+            return 0;
+        }
+        let Ok(threads) = fs::read_dir(format!("/proc/{}/task", self.pid)) else {
+            return 0;
+        };
+        let runs = |thread: &fs::DirEntry| {
+            let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            let state = stat.rsplit(") ").next().unwrap_or("");
+            state.starts_with(['R', 'D'])
+        };
+        threads.flatten().take(THREADS_MAX).filter(runs).count() as u64
     }
 
     fn touched(&self, range: Range<u64>) -> Option<Range<u64>> {

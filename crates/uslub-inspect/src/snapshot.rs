@@ -9,6 +9,8 @@
 //! the look goes on. So the words of each CPU are read before and after the slabs. If those of a
 //! cache changed, its row may be wrong, and the look is repeated, three times at most. A row that
 //! changed in each look is marked: its `uncertain` says how many objects its sheaves may hold.
+//! A thread that was stopped in the middle of a call may hold two sheaves that no word leads to.
+//! So each thread that runs adds two sheaves to `uncertain`.
 
 use std::time::{Duration, Instant};
 
@@ -163,6 +165,14 @@ impl Heap<'_> {
             }
         }
         let mut snapshot = best.unwrap_or_else(|| self.look_once(depth));
+        // A running thread may hold two sheaves of a cache that no word leads to.
+        let in_hand = 2 * self.memory.running();
+        for row in snapshot.rows.iter_mut().filter(|row| row.calls.0 > 0) {
+            let capacity = row.cache.capacity.0.max(row.cache.capacity.1) as u64;
+            row.uncertain = row
+                .uncertain
+                .saturating_add(in_hand.saturating_mul(capacity));
+        }
         snapshot.took = begin.elapsed();
         Ok(snapshot)
     }

@@ -154,9 +154,9 @@ fn push_caches(out: &mut String, heap: &Heap<'_>, snapshot: &Snapshot, all: bool
             units::size(live)
         );
     }
-    if snapshot.rows.iter().any(|row| row.uncertain > 0) {
+    if rows.iter().take(shown).any(|row| is_unsure(row)) {
         out.push_str(
-            "~ the cache changed during each look: the row may be wrong by some objects\n",
+            "~ threads run: objects on their way between sheaves and slabs may count as live\n",
         );
     }
     if snapshot.damaged + pages.torn as usize > 0 {
@@ -170,9 +170,14 @@ fn push_caches(out: &mut String, heap: &Heap<'_>, snapshot: &Snapshot, all: bool
     let _ = heap;
 }
 
+/// Whether a row may be wrong by more than a hundredth.
+fn is_unsure(row: &Row) -> bool {
+    row.uncertain > row.live().unwrap_or(0) / 100
+}
+
 fn push_row(out: &mut String, row: &Row, width: usize) {
-    let unsure = if row.uncertain > 0 { "~" } else { "" };
     let live = row.live().unwrap_or(0);
+    let unsure = if is_unsure(row) { "~" } else { "" };
     let bytes = row.live_bytes().unwrap_or(0);
     let _ = writeln!(
         out,
