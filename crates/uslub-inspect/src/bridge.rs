@@ -51,7 +51,7 @@ pub struct Bridge {
     pub files: u64,
     /// The stack of the first thread.
     pub stack: u64,
-    /// Everything else.
+    /// The rest.
     pub other: u64,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! | look | reads | says |
 //! |---|---|---|
-//! | [light](Depth::Light) | records, sheaves, counters | slots and cached objects, not which slots are free |
+//! | [light](Depth::Light) | records, sheaves, counters | slots and cached objects |
 //! | [full](Depth::Full) | also the page map and the descriptors | everything |
 //!
 //! The process is not stopped. Words are never torn, but a set of words may be: objects move while

@@ -46,7 +46,7 @@ pub fn of(error: Error, pid: Option<i32>) -> Failure {
         Error::NotReady => (OURS, "try again when it has begun to work".to_owned()),
         Error::Core { .. } => (
             OURS,
-            "gcore PID writes one, or the kernel after 'ulimit -c unlimited'".to_owned(),
+            "the kernel writes one after 'ulimit -c unlimited'".to_owned(),
         ),
         Error::NoCache(_) => (OURS, "uslub info --all lists the caches".to_owned()),
         Error::NoMemory(..) => (OURS, "name a process that runs a program".to_owned()),
