@@ -186,7 +186,7 @@ impl Walk<'_, '_> {
         };
         let pages = caches[place].slab_pages();
         let whole = (page..page + pages).take_while(|&p| p < end);
-        let is_whole = page % pages == 0
+        let is_whole = page.is_multiple_of(pages)
             && kind.of(self.descriptor(at)) == SLAB
             && whole
                 .filter(|&p| self.entry((p - begin) as usize) == id)

@@ -68,20 +68,22 @@ impl Heap<'_> {
             .collect();
         let mut capacities = vec![0; 2 * at.len()];
         let done = self.memory.read_each(&at, 2, &mut capacities);
-        let all = tops.iter().zip(capacities.chunks_exact(2)).zip(done);
-        let sheaf =
-            |((&(cache, place, top), capacity), done): ((&(&Cache, Place, u64), &[u8]), bool)| {
-                let capacity = usize::from(u16::from_le_bytes([capacity[0], capacity[1]]));
-                let len = (top % bytes + 8 * capacity as u64).saturating_sub(last) / 8;
-                (done && capacity <= self.f.max_capacity).then_some(Sheaf {
+        let mut sheaves = Vec::new();
+        let capacities = capacities.chunks_exact(2).zip(done);
+        for (&(cache, place, top), (capacity, done)) in tops.iter().zip(capacities) {
+            let capacity = usize::from(u16::from_le_bytes([capacity[0], capacity[1]]));
+            let len = (top % bytes + 8 * capacity as u64).saturating_sub(last) / 8;
+            if done && capacity <= self.f.max_capacity {
+                sheaves.push(Sheaf {
                     cache: cache.index,
                     place,
                     window: top & !(bytes - 1),
                     capacity,
                     len: (len as usize).min(capacity),
-                })
-            };
-        all.filter_map(sheaf).collect()
+                });
+            }
+        }
+        sheaves
     }
 
     /// Calls `visit` with the window and the head of each sheaf in a list of a barn, until it

@@ -121,7 +121,7 @@ impl Heap<'_> {
         let size = u64::from(cache.size);
         let slot_of = |offset: u64| {
             let slot = offset / size;
-            (offset % size == 0 && slot < u64::from(cache.objects)).then_some(slot as u32)
+            (offset.is_multiple_of(size) && slot < u64::from(cache.objects)).then_some(slot as u32)
         };
         let fresh = |position: u32| match self.offset_at(cache, slab.start, position) {
             Some(offset) => slot_of(offset),
