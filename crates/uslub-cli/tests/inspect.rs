@@ -4,7 +4,7 @@
 mod inspected;
 mod support;
 
-use inspected::{Paused, cache, json, library, number, preloaded, said, uslub};
+use inspected::{Paused, cache, has_cc, json, library, number, preloaded, said, uslub};
 use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -131,7 +131,8 @@ int main(void)
     static void *kept[1000];
     setvbuf(stdin, NULL, _IONBF, 0);
     setvbuf(stdout, NULL, _IONBF, 0);
-    struct uslub_cache *apples = uslub_cache_create("apples", 200, NULL);
+    struct uslub_cache_args args = { .size = 200 };
+    struct uslub_cache *apples = uslub_cache_create("apples", &args);
     for (int i = 0; i < 1000; i++)
         kept[i] = uslub_cache_alloc(apples, USLUB_GFP_KERNEL);
     for (int i = 0; i < 1000; i += 4)
@@ -162,6 +163,7 @@ fn a_program_on_the_c_library_is_read_exactly() {
     let program = folder.path().join("linked");
     let flags = ["-I", include, text(&installed), "-Wno-unused-result"];
     if !compile(LINKED, &flags, &program) {
+        assert!(!has_cc(), "the program does not compile");
         return;
     }
     let paused = Paused::start(Command::new(&program).env("LD_LIBRARY_PATH", folder.path()));

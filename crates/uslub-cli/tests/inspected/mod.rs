@@ -154,3 +154,8 @@ pub fn preloaded(folder: &TempDir) -> Option<Paused> {
     compile(PRELOADED, &flags, &program)
         .then(|| Paused::start(Command::new(&program).env("LD_PRELOAD", library)))
 }
+
+/// Whether the machine has a C compiler; then every program must compile.
+pub fn has_cc() -> bool {
+    Command::new("cc").arg("--version").output().is_ok()
+}
