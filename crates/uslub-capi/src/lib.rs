@@ -56,6 +56,8 @@ use uslub_linux::Linux;
 /// The only allocator.
 pub(crate) static ALLOCATOR: Allocator<Linux> = Allocator::new(Linux::new());
 
+uslub_core::note!(ALLOCATOR, "c");
+
 #[cfg(all(panic = "abort", not(test)))]
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {

@@ -1,5 +1,6 @@
 //! The command line: commands, options and their help.
 
+use crate::inspect;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -26,6 +27,23 @@ pub enum Command {
         /// What to measure.
         #[command(subcommand)]
         what: BenchCommand,
+    },
+    /// Say which objects use the memory of a running process
+    Info(inspect::InfoOptions),
+    /// Say what an address of a running process is
+    Explain(inspect::ExplainOptions),
+    /// List the live objects of a cache
+    List(inspect::ListOptions),
+    /// Print the caches of a running process in the kernel's format
+    Slabinfo(inspect::TargetOptions),
+    /// Print the figures of a running process as OpenMetrics text
+    Metrics(inspect::TargetOptions),
+    /// Read the heap in a file
+    #[command(disable_help_subcommand = true)]
+    Inspect {
+        /// What to read.
+        #[command(subcommand)]
+        what: inspect::InspectCommand,
     },
 }
 

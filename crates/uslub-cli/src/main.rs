@@ -11,6 +11,7 @@
 //! | `program`, `script`, `elf`, `privilege` | can a preloaded library reach the program? |
 //! | `unsuitable`, `failure` | why it cannot, and the remedy |
 //! | `signals`, `sys`, `ending` | the child: signals, stops, its end |
+//! | `inspect` | a look into a process or a core file from outside: info, explain, list |
 //! | `report` | the files that processes on uslub leave behind |
 //! | `summary`, `table`, `units`, `record` | the output for the user: text and JSON |
 
@@ -24,6 +25,7 @@ mod ending;
 mod environment;
 mod failure;
 mod finished;
+mod inspect;
 mod library;
 mod machine;
 mod privilege;
@@ -51,8 +53,17 @@ fn main() {
         Ok(cli) => match &cli.command {
             cli::Command::Run(options) => run::run(options),
             cli::Command::Bench { what } => bench::run(what),
+            cli::Command::Info(options) => inspect::info(options),
+            cli::Command::Explain(options) => inspect::explain(options),
+            cli::Command::List(options) => inspect::list(options),
+            cli::Command::Slabinfo(options) => inspect::slabinfo(options),
+            cli::Command::Metrics(options) => inspect::metrics(options),
+            cli::Command::Inspect { what } => inspect::inspect(what),
         },
-        Err(error) => usage::explain(error),
+        Err(error) => match inspect::usage(&error) {
+            Some(failure) => Err(failure),
+            None => usage::explain(error),
+        },
     };
     match outcome {
         Ok(Ending::Exited(code)) => std::process::exit(code),

@@ -35,6 +35,7 @@
 //! | [`platform`] | the system below: what it must do |
 //! | [`policy`] | every threshold of the layers above |
 //! | [`gfp`], [`args`], [`tunables`], [`size_class`], [`grace`] | a caller's options |
+//! | [`layout`], [`root`] | what a reader in another process needs |
 //!
 //! A layer uses only the layers below it; [`slab::base`] says how types enforce this.
 
@@ -49,6 +50,7 @@ pub mod destroy;
 pub mod gfp;
 pub mod grace;
 pub mod kmalloc;
+pub mod layout;
 pub mod memory;
 pub mod mempool;
 pub mod misuse;
@@ -57,6 +59,7 @@ pub mod platform;
 pub mod policy;
 pub mod prefill;
 pub mod rcu;
+pub mod root;
 pub mod sheaf;
 pub mod size_class;
 pub mod slab;

@@ -58,6 +58,8 @@ use crate::gate::FRONT;
 pub(crate) static ALLOCATOR: Allocator<Linux> =
     Allocator::with_table(Linux::new(), Table::at(FRONT.regions()));
 
+uslub_core::note!(ALLOCATOR, "malloc");
+
 #[cfg(all(panic = "abort", not(test)))]
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {

@@ -12,6 +12,8 @@ use uslub_report::OPTIONS_VARIABLE;
 pub(crate) static ALLOCATOR: Allocator<Linux> = Allocator::new(Linux::new());
 static ONCE: Once = Once::new();
 
+uslub_core::note!(ALLOCATOR, "rust");
+
 /// The allocator below all caches, for calls that this crate does not wrap. `None` if there is no
 /// address space for it.
 ///

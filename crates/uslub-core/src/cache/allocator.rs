@@ -20,6 +20,7 @@ use crate::cache::cache_list::CacheList;
 use crate::cache::forks::Forks;
 use crate::cache::kmem_cache::NodeRecords;
 use crate::cache::shrinker::Reclaim;
+use crate::layout::{Row, rows};
 use crate::percpu::{CacheId, MAX_CACHES, Table};
 use crate::platform::Platform;
 use crate::policy::QUARANTINE_CACHES;
@@ -60,6 +61,8 @@ impl<P: Platform> Deref for Allocator<P> {
 }
 
 impl<P: Platform> Allocator<P> {
+    pub(crate) const ROWS: &'static [Row] = rows!("Allocator", Self, [base, end, large_calls]);
+
     /// An allocator that is not set up: it owns nothing.
     pub const fn new(platform: P) -> Self {
         Self::with_table(platform, Table::new())

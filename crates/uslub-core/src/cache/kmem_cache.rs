@@ -15,6 +15,7 @@ use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::args::{CacheArgs, CreateError, ObjectLayout};
+use crate::layout::{Row, rows};
 use crate::percpu::CacheId;
 use crate::platform::Platform;
 use crate::sheaf::barn::Barn;
@@ -102,6 +103,8 @@ impl<P: Platform> NodeRecords<P> {
 }
 
 impl<P: Platform> KmemCache<P> {
+    pub(crate) const ROWS: &'static [Row] = rows!("KmemCache", Self, [sheaves, object_size, users]);
+
     /// Writes the record of a cache to `memory`; nothing on an error. The nodes must be set up by
     /// the caller, and there is no random order yet.
     #[inline(never)]

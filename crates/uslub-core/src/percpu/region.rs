@@ -19,6 +19,7 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
+use crate::layout::{Row, rows};
 use crate::percpu::stats::{STAT_SLOTS, StatItem};
 use crate::platform::PAGE_SIZE;
 use crate::sync::atomic::{AtomicU64, AtomicUsize};
@@ -159,6 +160,8 @@ pub struct Region {
 }
 
 impl Region {
+    pub(crate) const ROWS: &'static [Row] = rows!("Region", Self, [words, stats]);
+
     /// The word of a slot.
     #[inline]
     pub fn word(&self, slot: Slot) -> &AtomicUsize {

@@ -25,6 +25,7 @@ use core::sync::atomic::AtomicU16;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::grace::RcuHead;
+use crate::layout::{Row, rows};
 use crate::sync::atomic;
 
 /// Bytes of a window, and its alignment in bytes.
@@ -56,6 +57,8 @@ const _: () = assert!(HEAD_WORDS + 1 + MAX_CAPACITY <= WORDS);
 pub const CAPACITY_OFFSET: usize = core::mem::offset_of!(Window, capacity);
 
 impl Window {
+    pub(crate) const ROWS: &'static [Row] = rows!("Window", Self, [link, capacity, cache, len]);
+
     const fn none() -> Window {
         Window {
             link: None,
@@ -90,6 +93,11 @@ pub fn bootstrap() -> usize {
 #[inline]
 pub fn stopped() -> usize {
     &raw const SENTINELS.0[1] as usize + LAST
+}
+
+/// The windows of both sentinels, one behind the other: bootstrap, stopped.
+pub(crate) const fn sentinels() -> *const () {
+    (&raw const SENTINELS).cast()
 }
 
 /// Whether the top is a sentinel.

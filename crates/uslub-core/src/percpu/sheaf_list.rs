@@ -3,6 +3,7 @@
 
 use core::ptr::NonNull;
 
+use crate::layout::{Row, rows};
 use crate::percpu::sheaf::{Sheaf, Window};
 
 /// A list of sheaves that no thread owns, such as a barn's.
@@ -16,6 +17,8 @@ pub struct SheafList {
 unsafe impl Send for SheafList {}
 
 impl SheafList {
+    pub(crate) const ROWS: &'static [Row] = rows!("SheafList", Self, [head, len]);
+
     /// An empty list.
     pub const fn new() -> Self {
         Self { head: None, len: 0 }

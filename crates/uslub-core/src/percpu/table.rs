@@ -16,6 +16,7 @@
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
+use crate::layout::{Row, rows};
 use crate::percpu::region::*;
 use crate::percpu::sheaf;
 use crate::percpu::slot::LOCKED;
@@ -53,6 +54,9 @@ fn table_bytes(nr: usize) -> usize {
 }
 
 impl Table {
+    pub(crate) const ROWS: &'static [Row] =
+        rows!("Table", Self, [regions, stopped, nr, end, pages]);
+
     /// Byte offset in the table of the word that fast paths read.
     pub const ACTIVE: usize = core::mem::offset_of!(Self, active);
 

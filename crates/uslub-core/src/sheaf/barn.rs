@@ -17,6 +17,7 @@
 use core::mem::take;
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::layout::{Row, rows};
 use crate::percpu::sheaf::Sheaf;
 use crate::percpu::sheaf_list::SheafList;
 use crate::platform::Platform;
@@ -47,6 +48,21 @@ pub struct Barn<P> {
 }
 
 impl<P: Platform> Barn<P> {
+    pub(crate) const ROWS: &'static [Row] = rows!("Barn", Self, [nr_full, nr_empty]);
+    /// The lists of full and of empty sheaves.
+    pub(crate) const LISTS: [Row; 2] = {
+        let lists = core::mem::offset_of!(Self, lists) + Lock::<P, BarnLists>::VALUE;
+        let (full, empty) = (
+            core::mem::offset_of!(BarnLists, full),
+            core::mem::offset_of!(BarnLists, empty),
+        );
+        let bytes = size_of::<SheafList>();
+        [
+            Row::new("Barn.full", lists + full, bytes),
+            Row::new("Barn.empty", lists + empty, bytes),
+        ]
+    };
+
     /// An empty barn.
     pub const fn new() -> Self {
         Self {

@@ -9,6 +9,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::args::CacheArgs;
+use crate::layout::{Row, rows};
 use crate::percpu::sheaf::MAX_CAPACITY;
 use crate::percpu::{CacheId, Slot};
 use crate::platform::Platform;
@@ -174,6 +175,21 @@ impl<P: Platform> SheafCache<P> {
             (&raw mut (*at).idle_looks).write(AtomicU32::new(0));
         }
     }
+
+    pub(crate) const ROWS: &'static [Row] = rows!(
+        "SheafCache",
+        Self,
+        [
+            slabs,
+            flushes_in_flight,
+            capacity,
+            capacity_max,
+            max_full,
+            max_full_grown,
+            max_empty,
+            barns,
+        ]
+    );
 
     /// The slabs' part, for the creation.
     pub(crate) fn slabs_mut(&mut self) -> &mut SlabCache<P> {

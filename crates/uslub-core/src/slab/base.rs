@@ -12,6 +12,7 @@ use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::grace::GracePeriod;
+use crate::layout::{Row, rows};
 use crate::memory::{MAX_NODES, Memory};
 use crate::percpu::stats::StatItem;
 use crate::percpu::{APART, CacheId, MAX_CACHES, Table};
@@ -67,6 +68,8 @@ impl<P: Platform> Deref for Base<P> {
 }
 
 impl<P: Platform> Base<P> {
+    pub(crate) const ROWS: &'static [Row] = rows!("Base", Self, [table, memory, caches, ready]);
+
     /// A base that is not set up, with a table that is not set up either.
     pub(crate) const fn new(platform: P, table: Table) -> Self {
         Self {

@@ -10,6 +10,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::args::{CacheArgs, CreateError, Ctor, Flags, NAME_MAX, ObjectLayout};
 use crate::gfp::Gfp;
+use crate::layout::{Row, rows};
 use crate::memory::{Arena, PageIndex};
 use crate::percpu::{CacheId, Counters};
 use crate::platform::Platform;
@@ -93,6 +94,14 @@ fn slab_limits(
 }
 
 impl<P: Platform> SlabCache<P> {
+    pub(crate) const ROWS: &'static [Row] = rows!(
+        "SlabCache",
+        Self,
+        [
+            name, name_len, id, size, align, geometry, links, random, nodes, nr_nodes, deferred,
+        ]
+    );
+
     /// Writes the slabs' part of a cache to `place`; nothing on an error. There is no random order
     /// yet, and the caller sets up the nodes. Free objects are linked with `secret`.
     #[inline(never)]

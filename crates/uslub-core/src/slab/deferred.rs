@@ -5,6 +5,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::layout::{Row, rows};
 use crate::slab::freelist::Links;
 use crate::sync::DeferStack;
 use crate::sync::atomic::AtomicUsize;
@@ -16,6 +17,8 @@ pub struct Deferred {
 }
 
 impl Deferred {
+    pub(crate) const ROWS: &'static [Row] = rows!("Deferred", Self, [objects, len]);
+
     /// An empty stack.
     pub const fn new() -> Self {
         Self {

@@ -13,6 +13,7 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+use crate::layout::{Row, rows};
 use crate::memory::{Arena, PageIndex};
 use crate::platform::Platform;
 use crate::policy::READY_SLABS;
@@ -187,6 +188,9 @@ pub struct Node<P> {
 }
 
 impl<P: Platform> Node<P> {
+    pub(crate) const ROWS: &'static [Row] =
+        rows!("Node", Self, [nr_partial, nr_empty, ready, ahead, nr_slabs]);
+
     /// A node without slabs.
     pub const fn new() -> Self {
         Self {

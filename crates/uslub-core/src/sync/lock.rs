@@ -302,6 +302,9 @@ pub struct Lock<P, T> {
 unsafe impl<P, T: Send> Sync for Lock<P, T> {}
 
 impl<P: Platform, T> Lock<P, T> {
+    /// Bytes from the lock's start to its value, for readers in another process.
+    pub(crate) const VALUE: usize = core::mem::offset_of!(Self, value);
+
     /// A free lock around `value`.
     pub const fn new(value: T) -> Self {
         Self {

@@ -1,0 +1,211 @@
+//! The commands that look into a process or a core file from outside.
+//!
+//! | file | concept |
+//! |---|---|
+//! | `target` | what to look at: a process or a core file |
+//! | `refusal` | why it cannot be read, and what helps |
+//! | `info` | `uslub info`, `uslub inspect core`: caches and the bridge, for people |
+//! | `json` | the same as JSON |
+//! | `explain` | `uslub explain`: what an address is |
+//! | `list` | `uslub list`: the objects of a cache |
+//! | `slabinfo` | `uslub slabinfo`: the kernel's columns |
+//! | `metrics` | `uslub metrics`: OpenMetrics text |
+
+mod explain;
+mod info;
+mod json;
+mod list;
+mod metrics;
+mod refusal;
+mod slabinfo;
+mod target;
+
+use crate::ending::Ending;
+use crate::failure::Failure;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, Subcommand};
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Options of `uslub info`.
+#[derive(Args, Debug)]
+#[command(after_help = STATUS_HELP)]
+pub struct InfoOptions {
+    /// The process, by its number; or a core file
+    #[arg(value_name = "PID|FILE")]
+    pub target: String,
+
+    /// Show every cache, also those without objects
+    #[arg(long)]
+    pub all: bool,
+
+    /// Write JSON instead of tables
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What `uslub inspect` looks at.
+#[derive(Debug, Subcommand)]
+pub enum InspectCommand {
+    /// Say why a program died, and what its heap held
+    Core(CoreOptions),
+}
+
+/// Options of `uslub inspect core`.
+#[derive(Args, Debug)]
+#[command(after_help = STATUS_HELP)]
+pub struct CoreOptions {
+    /// The core file
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// Show every cache, also those without objects
+    #[arg(long)]
+    pub all: bool,
+
+    /// Write JSON instead of tables
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `uslub explain`.
+#[derive(Args, Debug)]
+#[command(after_help = STATUS_HELP)]
+pub struct ExplainOptions {
+    /// The process, by its number; or a core file
+    #[arg(value_name = "PID|FILE")]
+    pub target: String,
+
+    /// Addresses, hexadecimal with 0x, or decimal
+    #[arg(required = true, value_name = "ADDRESS")]
+    pub addresses: Vec<String>,
+}
+
+/// Options of `uslub list`.
+#[derive(Args, Debug)]
+#[command(after_help = STATUS_HELP)]
+pub struct ListOptions {
+    /// The process, by its number; or a core file
+    #[arg(value_name = "PID|FILE")]
+    pub target: String,
+
+    /// The cache, as `uslub info` names it
+    #[arg(value_name = "CACHE")]
+    pub cache: String,
+
+    /// Objects to list, at most
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub limit: usize,
+
+    /// Bytes of each object to show
+    #[arg(long, value_name = "BYTES", default_value_t = 0, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(0..=4096))]
+    pub dump: usize,
+
+    /// List free slots too, with their states
+    #[arg(long)]
+    pub all: bool,
+}
+
+/// Options of the commands with fixed output.
+#[derive(Args, Debug)]
+#[command(after_help = STATUS_HELP)]
+pub struct TargetOptions {
+    /// The process, by its number; or a core file
+    #[arg(value_name = "PID|FILE")]
+    pub target: String,
+}
+
+/// The part of the help after the options.
+const STATUS_HELP: &str = "\
+The process is not stopped, and runs no code for it.
+
+Exit status: 0 done; 2 wrong usage, 125 it cannot be read, 126 it is not on uslub, 127 no such process.";
+
+/// The commands of this module.
+const COMMANDS: [&str; 6] = ["info", "explain", "list", "slabinfo", "metrics", "inspect"];
+
+/// The failure for a command of this module whose argument is missing.
+pub fn usage(error: &clap::Error) -> Option<Failure> {
+    let command = std::env::args().nth(1)?;
+    if error.kind() != ErrorKind::MissingRequiredArgument || !COMMANDS.contains(&&*command) {
+        return None;
+    }
+    let missing = match error.get(ContextKind::InvalidArg)? {
+        ContextValue::Strings(all) => all.join(" "),
+        other => other.to_string(),
+    };
+    let missing = missing.replace(['<', '>'], "");
+    let usage = match error.get(ContextKind::Usage) {
+        Some(ContextValue::StyledStr(usage)) => usage.to_string(),
+        _ => format!("see 'uslub {command} --help'"),
+    };
+    Some(Failure::usage(
+        format!("{missing} is missing"),
+        usage.replacen("Usage", "usage", 1),
+    ))
+}
+
+/// `uslub info`.
+pub fn info(options: &InfoOptions) -> Result<Ending, Failure> {
+    let target = target::Target::open(&options.target)?;
+    let text = match options.json {
+        true => json::text(&target)?,
+        false => info::text(&target, options.all)?,
+    };
+    print(&text)
+}
+
+/// `uslub inspect`.
+pub fn inspect(what: &InspectCommand) -> Result<Ending, Failure> {
+    let InspectCommand::Core(options) = what;
+    let target = target::Target::core(&options.file)?;
+    let text = match options.json {
+        true => json::text(&target)?,
+        false => {
+            let fault = explain::fault(&target)?;
+            fault + &info::text(&target, options.all)?
+        }
+    };
+    print(&text)
+}
+
+/// `uslub explain`.
+pub fn explain(options: &ExplainOptions) -> Result<Ending, Failure> {
+    let addresses: Result<Vec<_>, _> = options
+        .addresses
+        .iter()
+        .map(|a| explain::parse(a))
+        .collect();
+    let addresses = addresses?;
+    let target = target::Target::open(&options.target)?;
+    print(&explain::text(&target, &addresses)?)
+}
+
+/// `uslub list`.
+pub fn list(options: &ListOptions) -> Result<Ending, Failure> {
+    let target = target::Target::open(&options.target)?;
+    print(&list::text(&target, options)?)
+}
+
+/// `uslub slabinfo`.
+pub fn slabinfo(options: &TargetOptions) -> Result<Ending, Failure> {
+    let target = target::Target::open(&options.target)?;
+    print(&slabinfo::text(&target)?)
+}
+
+/// `uslub metrics`.
+pub fn metrics(options: &TargetOptions) -> Result<Ending, Failure> {
+    let target = target::Target::open(&options.target)?;
+    print(&metrics::text(&target)?)
+}
+
+/// Writes to standard output. A reader that has gone (`| head`) is no failure.
+fn print(text: &str) -> Result<Ending, Failure> {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::ours(
+            format!("cannot write to standard output: {error}"),
+            "check where the output goes",
+        )),
+        _ => Ok(Ending::Exited(0)),
+    }
+}

@@ -1,0 +1,93 @@
+//! What is looked at: a process or a core file.
+
+use super::refusal;
+use crate::failure::{Failure, USAGE};
+use std::path::Path;
+use uslub_inspect::{CoreFile, Depth, Error, Heap, Memory, Process, Snapshot, root};
+
+/// What is looked at.
+pub enum Target {
+    /// A running process.
+    Process(Process),
+    /// A core file, and its name.
+    Core(CoreFile, String),
+}
+
+impl Target {
+    /// The process with a number, or the core file with a name.
+    pub fn open(word: &str) -> Result<Self, Failure> {
+        let path = Path::new(word);
+        if !word.is_empty() && word.bytes().all(|b| b.is_ascii_digit()) {
+            let pid = word.parse().unwrap_or(i32::MAX);
+            let process = Process::open(pid).map_err(|error| refusal::of(error, Some(pid)))?;
+            return Ok(Self::Process(process));
+        }
+        if path.exists() {
+            return Self::core(path);
+        }
+        Err(Failure {
+            message: format!("'{word}' is neither the number of a process nor a file"),
+            hint: "name a process by its number: pidof PROGRAM prints it".to_owned(),
+            code: USAGE,
+        })
+    }
+
+    /// The core file with a name.
+    pub fn core(path: &Path) -> Result<Self, Failure> {
+        let core = CoreFile::open(path).map_err(|error| refusal::of(error, None))?;
+        Ok(Self::Core(core, path.display().to_string()))
+    }
+
+    /// Its memory.
+    pub fn memory(&self) -> &dyn Memory {
+        match self {
+            Self::Process(process) => process,
+            Self::Core(core, _) => core,
+        }
+    }
+
+    /// The failure that an error stands for.
+    pub fn refuse(&self, error: Error) -> Failure {
+        match self {
+            Self::Process(process) => refusal::of(error, Some(process.pid())),
+            Self::Core(..) => refusal::of(error, None),
+        }
+    }
+
+    /// Name and number, for people.
+    pub fn title(&self) -> String {
+        match self {
+            Self::Process(process) => format!("{} {}", process.name(), process.pid()),
+            Self::Core(core, file) => match core.program() {
+                Some((name, pid)) => format!("core of {name} {pid}"),
+                None => format!("core file {file}"),
+            },
+        }
+    }
+
+    /// The allocators in it. One that is not set up yet is left out, unless it is the only one.
+    pub fn heaps(&self) -> Result<Vec<Heap<'_>>, Failure> {
+        let roots = root::find(self.memory()).map_err(|error| self.refuse(error))?;
+        let (mut heaps, mut last) = (Vec::new(), None);
+        for root in roots {
+            match Heap::open(self.memory(), root) {
+                Ok(heap) => heaps.push(heap),
+                Err(error) => last = Some(error),
+            }
+        }
+        match (heaps.is_empty(), last) {
+            (true, Some(error)) => Err(self.refuse(error)),
+            _ => Ok(heaps),
+        }
+    }
+
+    /// The allocators in it, with a full look at each.
+    pub fn looks(&self) -> Result<Vec<(Heap<'_>, Snapshot)>, Failure> {
+        let heaps = self.heaps()?.into_iter();
+        let looked = heaps.map(|mut heap| {
+            let snapshot = heap.look(Depth::Full).map_err(|error| self.refuse(error))?;
+            Ok((heap, snapshot))
+        });
+        looked.collect()
+    }
+}

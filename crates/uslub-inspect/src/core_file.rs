@@ -1,0 +1,263 @@
+//! The memory in a core file.
+//!
+//! The segments of the file are the memory; a note (`NT_FILE`) names the files that were mapped.
+//! The kernel leaves untouched and unchanged pages of files out.
+
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use object::LittleEndian as LE;
+use object::elf;
+use object::read::ReadCache;
+use object::read::elf::{FileHeader, ProgramHeader};
+
+use crate::error::{Error, Result};
+use crate::memory::{Fault, Map, Memory};
+
+/// Most bytes of notes that are read.
+const NOTES_MAX: u64 = 64 << 20;
+/// Most files that are named.
+const FILES_MAX: usize = 1 << 16;
+
+/// A part of the memory.
+#[derive(Clone, Debug)]
+struct Segment {
+    /// Addresses whose bytes the file has.
+    range: Range<u64>,
+    /// Where in the file.
+    at: u64,
+}
+
+/// A core file.
+#[derive(Debug)]
+pub struct CoreFile {
+    file: File,
+    segments: Vec<Segment>,
+    maps: Vec<Map>,
+    /// Whether the file ends before its last segment does.
+    is_truncated: bool,
+    /// The signal that ended the process, and the address of the fault, if there was one.
+    fault: Option<(i32, u64)>,
+    /// The program's name and number.
+    program: Option<(String, i32)>,
+}
+
+impl CoreFile {
+    /// Opens a core file.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read, or is no core file of this kind of machine.
+    pub fn open(path: &Path) -> Result<Self> {
+        let name = crate::root::printable(path.as_os_str().as_encoded_bytes());
+        let no_core = |what: &str| Error::Core {
+            file: name.clone(),
+            what: what.to_owned(),
+        };
+        let file = File::open(path).map_err(|error| no_core(&error.to_string()))?;
+        let length = file.metadata().map_or(0, |meta| meta.len());
+        let cache = ReadCache::new(&file);
+        let header = elf::FileHeader64::<LE>::parse(&cache)
+            .map_err(|_| no_core("it is no ELF file of 64 bits"))?;
+        if !header.is_supported() || !header.is_little_endian() {
+            return Err(no_core("it is of another kind of machine"));
+        }
+        if header.e_type(LE) != elf::ET_CORE {
+            return Err(no_core("it is a program or a library"));
+        }
+        let machine = header.e_machine(LE);
+        let ours = if cfg!(target_arch = "aarch64") {
+            elf::EM_AARCH64
+        } else {
+            elf::EM_X86_64
+        };
+        if machine != ours {
+            return Err(no_core("it is of another kind of machine"));
+        }
+        let headers = header
+            .program_headers(LE, &cache)
+            .map_err(|_| no_core("its program headers are damaged"))?;
+        let mut core = Self {
+            segments: Vec::new(),
+            maps: Vec::new(),
+            is_truncated: false,
+            fault: None,
+            program: None,
+            file: file
+                .try_clone()
+                .map_err(|error| no_core(&error.to_string()))?,
+        };
+        let mut files = Vec::new();
+        for segment in headers {
+            match segment.p_type(LE) {
+                elf::PT_LOAD => core.add(segment, length),
+                elf::PT_NOTE => core.read_notes(segment, &mut files),
+                _ => {}
+            }
+        }
+        core.segments.sort_by_key(|segment| segment.range.start);
+        core.maps.sort_by_key(|map| map.range.start);
+        core.maps.dedup_by(|b, a| b.range.start < a.range.end);
+        for map in &mut core.maps {
+            let of = files
+                .iter()
+                .find(|f: &&Map| f.range.contains(&map.range.start));
+            if let Some(of) = of {
+                map.name.clone_from(&of.name);
+                map.offset = of.offset.saturating_add(map.range.start - of.range.start);
+            }
+        }
+        Ok(core)
+    }
+
+    fn add(&mut self, segment: &elf::ProgramHeader64<LE>, length: u64) {
+        let (start, at) = (segment.p_vaddr(LE), segment.p_offset(LE));
+        let bytes = segment.p_filesz(LE).min(segment.p_memsz(LE));
+        let there = bytes.min(length.saturating_sub(at));
+        self.is_truncated |= there < bytes;
+        let (Some(end), Some(end_there)) = (
+            start.checked_add(segment.p_memsz(LE)),
+            start.checked_add(there),
+        ) else {
+            return;
+        };
+        if start < end {
+            self.maps.push(Map {
+                range: start..end,
+                writable: segment.p_flags(LE) & elf::PF_W == elf::PF_W,
+                offset: 0,
+                name: String::new(),
+            });
+        }
+        if start < end_there {
+            self.segments.push(Segment {
+                range: start..end_there,
+                at,
+            });
+        }
+    }
+
+    fn read_notes(&mut self, segment: &elf::ProgramHeader64<LE>, files: &mut Vec<Map>) {
+        let mut bytes = vec![0; segment.p_filesz(LE).min(NOTES_MAX) as usize];
+        if self
+            .file
+            .read_exact_at(&mut bytes, segment.p_offset(LE))
+            .is_err()
+        {
+            return;
+        }
+        let mut rest = &bytes[..];
+        while let (Some(name), Some(length), Some(kind)) =
+            (u32_at(rest, 0), u32_at(rest, 4), u32_at(rest, 8))
+        {
+            let begin = 12 + (name as usize).next_multiple_of(4);
+            let Some(end) = begin.checked_add(length as usize) else {
+                return;
+            };
+            let Some(note) = rest.get(begin..end) else {
+                return;
+            };
+            match elf::NoteType(kind) {
+                elf::NT_FILE => *files = mapped_files(note).unwrap_or_default(),
+                elf::NT_SIGINFO => {
+                    if let (Some(signal), Some(address)) = (u32_at(note, 0), u64_at(note, 16)) {
+                        self.fault = Some((signal as i32, address));
+                    }
+                }
+                elf::NT_PRPSINFO => {
+                    if let (Some(pid), Some(name)) = (u32_at(note, 24), note.get(40..56)) {
+                        let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
+                        self.program = Some((crate::root::printable(&name[..end]), pid as i32));
+                    }
+                }
+                _ => {}
+            }
+            rest = rest.get(end.next_multiple_of(4)..).unwrap_or(&[]);
+        }
+    }
+
+    /// Whether the file ends early, as under `ulimit -c`: parts of the memory are missing.
+    pub fn is_truncated(&self) -> bool {
+        self.is_truncated
+    }
+
+    /// The signal that ended the process, and its fault address where the signal has one.
+    pub fn fault(&self) -> Option<(i32, u64)> {
+        self.fault
+    }
+
+    /// The program's name and number.
+    pub fn program(&self) -> Option<(&str, i32)> {
+        self.program
+            .as_ref()
+            .map(|(name, pid)| (name.as_str(), *pid))
+    }
+
+    fn segment_at(&self, at: u64) -> Option<&Segment> {
+        let first = self.segments.partition_point(|s| s.range.end <= at);
+        self.segments.get(first).filter(|s| s.range.contains(&at))
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+/// The files of an `NT_FILE` note: a count, the page size, three words a file, then the names.
+fn mapped_files(note: &[u8]) -> Option<Vec<Map>> {
+    let count = u64_at(note, 0)? as usize;
+    let page = u64_at(note, 8)?;
+    if count > FILES_MAX {
+        return None;
+    }
+    let names = note.get(16 + 24 * count..)?.split(|&b| b == 0);
+    let files = names.take(count).enumerate().map(|(i, name)| {
+        let word = |k: usize| u64_at(note, 16 + 24 * i + 8 * k);
+        Some(Map {
+            range: word(0)?..word(1)?,
+            writable: false,
+            offset: word(2)?.wrapping_mul(page),
+            name: crate::root::printable(name),
+        })
+    });
+    files.collect()
+}
+
+impl Memory for CoreFile {
+    fn read(&self, at: u64, to: &mut [u8]) -> std::result::Result<(), Fault> {
+        let mut done = 0;
+        while done < to.len() {
+            let at = at.checked_add(done as u64).ok_or(Fault)?;
+            let segment = self.segment_at(at).ok_or(Fault)?;
+            let n = (segment.range.end - at).min((to.len() - done) as u64) as usize;
+            let from = segment
+                .at
+                .checked_add(at - segment.range.start)
+                .ok_or(Fault)?;
+            let part = &mut to[done..done + n];
+            self.file.read_exact_at(part, from).map_err(|_| Fault)?;
+            done += n;
+        }
+        Ok(())
+    }
+
+    fn maps(&self) -> &[Map] {
+        &self.maps
+    }
+
+    fn touched(&self, range: Range<u64>) -> Option<Range<u64>> {
+        let first = self
+            .segments
+            .partition_point(|s| s.range.end <= range.start);
+        let segment = self.segments.get(first)?;
+        let start = segment.range.start.max(range.start);
+        let end = segment.range.end.min(range.end);
+        (start < end).then_some(start..end)
+    }
+}
