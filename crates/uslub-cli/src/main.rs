@@ -12,11 +12,14 @@
 //! | `unsuitable`, `failure` | why it cannot, and the remedy |
 //! | `signals`, `sys`, `ending` | the child: signals, stops, its end |
 //! | `report` | the files that processes on uslub leave behind |
-//! | `summary`, `table`, `units`, `record` | the output for the user: text and JSON |
+//! | `summary`, `caches`, `children`, `table`, `record` | the output for the user: text and JSON |
+//! | `units`, `width` | figures and lines for people |
 
 #![deny(unsafe_code)]
 
 mod bench;
+mod caches;
+mod children;
 mod cli;
 mod compare;
 mod elf;
@@ -41,6 +44,7 @@ mod table;
 mod units;
 mod unsuitable;
 mod usage;
+mod width;
 mod wire;
 
 use clap::Parser;

@@ -3,15 +3,26 @@
 use crate::ending::{Ending, signal_name};
 use crate::finished::Finished;
 use crate::report::{Children, Report, Unusable};
+use crate::summary::absence;
 use crate::wire::{CacheRow, Process};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// The JSON object. Sizes are in bytes, times in seconds.
+/// A report, as processes write it: the fields of the process, and its caches.
+#[derive(Serialize)]
+struct Whole<'a> {
+    #[serde(flatten)]
+    process: Process<'a>,
+    caches: Vec<CacheRow<'a>>,
+}
+
+/// The JSON object. Sizes are in bytes, times in seconds. docs/report.md is the schema for users.
 #[derive(Serialize)]
 pub struct Record<'a> {
+    /// Version of the format, the same as in each report.
+    version: u32,
     command: Vec<String>,
     /// Absent when a signal ended the program.
     exit_status: Option<i32>,
@@ -24,10 +35,12 @@ pub struct Record<'a> {
     /// Peak memory over the program and the processes that it waited for, in bytes.
     max_rss_bytes: u64,
     /// Absent when the program did not report; `no_report` says why.
-    process: Option<&'a Process<'a>>,
+    process: Option<Whole<'a>>,
     no_report: Option<String>,
-    caches: &'a [CacheRow<'a>],
-    children: Vec<Process<'a>>,
+    /// Reports of the children, the largest peak first.
+    children: Vec<Whole<'a>>,
+    /// Children that began on uslub and left no report.
+    unfinished_children: u64,
     unusable_children: u64,
 }
 
@@ -42,7 +55,12 @@ impl<'a> Record<'a> {
             Ending::Exited(code) => (Some(code), None),
             Ending::Killed(signal) => (None, Some(signal)),
         };
+        let whole = |report: Report<'a>| Whole {
+            process: report.process,
+            caches: report.caches,
+        };
         Record {
+            version: uslub_report::VERSION,
             command: run
                 .command
                 .iter()
@@ -55,10 +73,10 @@ impl<'a> Record<'a> {
             user_seconds: run.usage.user.as_secs_f64(),
             system_seconds: run.usage.system.as_secs_f64(),
             max_rss_bytes: run.usage.max_rss_bytes,
-            process: report.ok().map(|r| &r.process),
-            no_report: report.err().map(Unusable::to_string),
-            caches: report.map_or(&[], |r| &r.caches),
-            children: children.processes().collect(),
+            process: report.ok().cloned().map(whole),
+            no_report: report.err().map(|why| absence(run, why)),
+            children: children.reports().map(whole).collect(),
+            unfinished_children: children.unfinished,
             unusable_children: children.unusable,
         }
     }
@@ -133,7 +151,7 @@ mod tests {
         assert_eq!(value["wall_seconds"], 1.5);
         assert_eq!(value["max_rss_bytes"], 4096);
         assert_eq!(value["process"]["mode"], "try-lock");
-        assert_eq!(value["caches"][0]["name"], "kmalloc-8");
+        assert_eq!(value["process"]["caches"][0]["name"], "kmalloc-8");
         assert_eq!(value["children"], serde_json::json!([]));
     }
 
@@ -149,6 +167,7 @@ mod tests {
         let value: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
         assert_eq!(value["signal_name"], "SIGKILL");
         assert_eq!(value["exit_status"], Value::Null);
-        assert_eq!(value["no_report"], "there is no report");
+        let why = value["no_report"].as_str().unwrap();
+        assert!(why.contains("SIGKILL"), "{why}");
     }
 }

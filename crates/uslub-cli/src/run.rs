@@ -8,9 +8,9 @@ use crate::finished::Finished;
 use crate::program::Program;
 use crate::reaper::Reaper;
 use crate::record::{self, Record};
-use crate::report::{Children, Lines, Report, Unusable};
+use crate::report::{Children, Document, Report, Unusable};
 use crate::signals::Watch;
-use crate::{elf, library, program, summary};
+use crate::{children, elf, library, program, summary, width};
 use nix::unistd::{Pid, geteuid};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
@@ -70,14 +70,19 @@ pub fn run(options: &RunOptions) -> Result<Ending, Failure> {
     environment.apply(&mut command);
 
     let (pid, finished) = execute(command, &options.command, folder.as_deref())?;
-    let (lines, children) = match &reports {
-        Some(folder) => (Lines::read(folder, pid), Children::read(folder, pid)),
+    let every = options.all || record.is_some();
+    let detailed = if every { usize::MAX } else { children::LISTED };
+    let (document, children) = match &reports {
+        Some(folder) => (
+            Document::read(folder, pid),
+            Children::read(folder, pid, detailed),
+        ),
         None => (Err(Unusable::NoFolder), Children::default()),
     };
     drop(temporary);
 
     let tell = |report| conclude(options, &finished, record, report, &children);
-    match lines.as_ref().map(Lines::report) {
+    match document.as_ref().map(Document::report) {
         Ok(Ok(report)) => tell(Ok(&report)),
         Ok(Err(why)) => tell(Err(&why)),
         Err(why) => tell(Err(why)),
@@ -218,7 +223,12 @@ fn conclude(
     children: &Children,
 ) {
     if !options.quiet {
-        let text = summary::summary(finished, report, children);
+        let form = summary::Form {
+            all: options.all,
+            slabinfo: options.slabinfo,
+            width: width::of_stderr(),
+        };
+        let text = summary::summary(finished, report, children, form);
         let _ = anstream::stderr().write_all(text.as_bytes());
     }
     let written = record.map(|file| Record::new(finished, report, children).write(file));

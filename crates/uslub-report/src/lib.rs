@@ -1,7 +1,7 @@
 //! The report of a process on uslub at its end: its format.
 //!
-//! The allocator inside the process writes one file of JSON lines. The first line is a [`Process`],
-//! each further line is a [`CacheRow`]. The command `uslub` reads the file. This crate does not
+//! The allocator inside the process writes one JSON object: the fields of a [`Process`], and
+//! `caches`, an array of [`CacheRow`]. docs/report.md is the schema for users. The command `uslub` reads the file. This crate does not
 //! allocate and has no dependencies, so the writer may run inside an allocator. The reader passes
 //! the same lists of fields ([`records!`]) to a library of its choice.
 
@@ -12,11 +12,11 @@ pub mod witness;
 use core::fmt::{self, Write};
 
 /// Version of the format. A reader refuses any other version.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
-/// Name of the environment variable with the folder for reports, an absolute path. Each process
-/// writes `<pid>.jsonl` there at its end.
-pub const REPORT_DIR_VARIABLE: &str = "USLUB_REPORT";
+/// Name of the environment variable with the place for reports: a folder or a file. Each process
+/// writes `<pid>.json` into the folder at its end, or replaces the file.
+pub const REPORT_VARIABLE: &str = "USLUB_REPORT";
 
 /// Name of the environment variable with the tunables: `key=value` pairs, separated by commas.
 pub const OPTIONS_VARIABLE: &str = "USLUB_OPTIONS";
@@ -40,6 +40,15 @@ macro_rules! records {
                 pub version: u32,
                 /// Process id.
                 pub pid: u32,
+                /// Id of the process that started it; 0 if unknown.
+                pub parent_pid: u32,
+                /// How it began: `exec`, or `fork` if it runs the program of its parent.
+                pub birth: &'a str,
+                /// Name of the program: the end of its first argument. Bytes that are not ASCII are
+                /// written as `?`.
+                pub program: &'a str,
+                /// 1 if the program has a malloc of its own, which takes the calls; otherwise 0.
+                pub own_malloc: u32,
                 /// How per-CPU sheaves are reached: `rseq mm_cid`, `rseq cpu_id` or `try-lock`.
                 pub mode: &'a str,
                 /// Resident bytes of the whole process now.
@@ -58,6 +67,10 @@ macro_rules! records {
                 pub large_bytes: u64,
                 /// Bytes of huge objects (mappings of their own).
                 pub huge_bytes: u64,
+                /// Number of large and huge objects that the program holds.
+                pub large_objs: u64,
+                /// Most bytes of large and huge objects at once.
+                pub peak_large_bytes: u64,
                 /// Bytes of free pages that stay resident for a while.
                 pub dirty_bytes: u64,
                 /// Bytes of the allocator's own tables in use.
@@ -73,6 +86,16 @@ macro_rules! records {
             pub struct CacheRow {
                 /// Name of the cache, for example `kmalloc-64`.
                 pub name: &'a str,
+                /// Objects that the program holds.
+                pub live_objs: u64,
+                /// Bytes of the slots of these objects.
+                pub live_bytes: u64,
+                /// Bytes of the objects in sheaves, which wait for the next call.
+                pub cached_bytes: u64,
+                /// Bytes of pages in slabs.
+                pub slab_bytes: u64,
+                /// Most bytes of pages in slabs at once, noted when slabs are made.
+                pub peak_bytes: u64,
                 /// Objects in use, including those in sheaves, as the kernel counts.
                 pub active_objs: u64,
                 /// Objects in all slabs.
