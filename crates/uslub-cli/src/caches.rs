@@ -20,6 +20,9 @@ use std::cmp::Reverse;
 pub const SHOWN_SHARE: u64 = 95;
 /// Most caches that are shown: half of a terminal of 24 lines.
 pub const SHOWN_MAX: usize = 12;
+/// Least peak of a process in bytes for a word about memory that is not malloc's. Code and stacks
+/// of most programs have less, for example 10 MiB in python3.
+const ELSEWHERE_MIN: u64 = 32 << 20;
 /// Name of the line of objects without a class.
 const LARGE: &str = "large objects";
 
@@ -112,6 +115,27 @@ pub fn table(report: &Report, all: bool, width: usize) -> String {
         text.push('\n');
     }
     text
+}
+
+/// That most of a process's memory did not come from malloc, if it is so. The peaks of the caches
+/// were at different times, so their sum is an upper bound.
+pub fn elsewhere(report: &Report) -> Option<String> {
+    let process = &report.process;
+    let rows = rows(report);
+    let ours = rows
+        .iter()
+        .map(|row| row.peak_bytes)
+        .fold(0, u64::saturating_add);
+    let ours = ours.saturating_add(process.metadata_bytes);
+    let peak = process.peak_rss_bytes;
+    let is_much = peak > ELSEWHERE_MIN && ours < peak / 2;
+    is_much.then(|| {
+        let [ours, peak] = [ours, peak].map(size);
+        format!(
+            "at most {ours} of its peak of {peak} came from malloc: the rest is code, stacks, and \
+             mappings that the program made itself"
+        )
+    })
 }
 
 /// One line for all of `rows`.
@@ -229,6 +253,20 @@ shown: caches with 95 % of the peak bytes, at most 12; --all shows every cache
             assert_eq!(header.join(" "), format!("cache {columns}"));
             assert!(text.lines().all(|line| line.len() <= width), "{text}");
         }
+    }
+
+    #[test]
+    fn memory_that_is_not_from_malloc_is_told_where_it_is_most() {
+        let mut report = report(&[1000]);
+        for (mib, told) in [(0, false), (8, false), (30, false), (90, true)] {
+            report.process.peak_rss_bytes = mib << 20;
+            assert_eq!(elsewhere(&report).is_some(), told, "{mib} MiB");
+        }
+        let text = elsewhere(&report).unwrap();
+        assert!(
+            text.starts_with("at most 3.9 MiB of its peak of 90.0 MiB came"),
+            "{text}"
+        );
     }
 
     #[test]

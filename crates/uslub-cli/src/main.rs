@@ -11,12 +11,14 @@
 //! | `program`, `script`, `elf`, `privilege` | can a preloaded library reach the program? |
 //! | `unsuitable`, `failure` | why it cannot, and the remedy |
 //! | `signals`, `sys`, `ending` | the child: signals, stops, its end |
+//! | `watcher`, `absence` | looks at the child from outside; why it left no report |
 //! | `report` | the files that processes on uslub leave behind |
 //! | `summary`, `caches`, `children`, `table`, `record` | the output for the user: text and JSON |
 //! | `units`, `width` | figures and lines for people |
 
 #![deny(unsafe_code)]
 
+mod absence;
 mod bench;
 mod caches;
 mod children;
@@ -44,6 +46,7 @@ mod table;
 mod units;
 mod unsuitable;
 mod usage;
+mod watcher;
 mod width;
 mod wire;
 

@@ -10,6 +10,7 @@ use crate::reaper::Reaper;
 use crate::record::{self, Record};
 use crate::report::{Children, Document, Report, Unusable};
 use crate::signals::Watch;
+use crate::watcher::Watcher;
 use crate::{children, elf, library, program, summary, width};
 use nix::unistd::{Pid, geteuid};
 use std::ffi::{OsStr, OsString};
@@ -178,18 +179,23 @@ pub fn execute(
     };
     let watch = Watch::start().map_err(lost)?;
     watch.prepare(&mut command);
+    let file = PathBuf::from(command.get_program());
     let start = Instant::now();
     let child = command
         .spawn()
         .map_err(|error| not_started(&words[0], &error))?;
     let pid = child.id();
     let _reaper = Reaper::start(pid, folder);
-    let (ending, usage) = watch.until_end(Pid::from_raw(pid as i32)).map_err(lost)?;
+    let mut watcher = Watcher::start(Pid::from_raw(pid as i32), &file);
+    let (ending, usage) = watch
+        .until_end(Pid::from_raw(pid as i32), &mut watcher)
+        .map_err(lost)?;
     let finished = Finished {
         command: words.to_vec(),
         ending,
         wall: start.elapsed(),
         usage,
+        seen: watcher.end(),
     };
     Ok((pid, finished))
 }

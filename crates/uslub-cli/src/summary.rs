@@ -1,5 +1,6 @@
 //! The text that `uslub run` prints after the program has ended.
 
+use crate::absence::{absence, last_look};
 use crate::ending::{Ending, signal_name};
 use crate::finished::Finished;
 use crate::report::{Children, Report, Unusable};
@@ -44,6 +45,11 @@ pub fn summary(
         Ok(report) => push_process(&mut text, run, report),
         Err(why) => {
             text.push("no report", &[&absence(run, why)]);
+            let look = last_look(run);
+            if !look.is_empty() {
+                let look: Vec<_> = look.iter().map(String::as_str).collect();
+                text.push("last seen", &look);
+            }
             text.push("memory", &[&peak(run)]);
         }
     }
@@ -64,7 +70,14 @@ pub fn summary(
 
 /// The tables for people: of the program, or of the child that used the memory.
 fn caches_of(program: Option<&Report>, children: &Children, form: Form) -> String {
-    let table = |report: &Report| caches::table(report, form.all, form.width);
+    let table = |report: &Report| {
+        let mut text = caches::table(report, form.all, form.width);
+        if let Some(sentence) = caches::elsewhere(report) {
+            let words: Vec<_> = sentence.split(' ').collect();
+            let _ = writeln!(text, "{}", width::wrap(&words, " ", 0, form.width));
+        }
+        text
+    };
     let Some(child) = children::largest(program, children) else {
         return program.map(table).unwrap_or_default();
     };
@@ -200,7 +213,7 @@ fn push_children(text: &mut Lines, children: &Children) {
     }
     if children.unfinished > 0 {
         let what = format!(
-            "{} {} began on uslub and left no report (killed, or ended past the library)",
+            "{} {} began on uslub and left no report (killed, or became a program without uslub)",
             count(children.unfinished),
             plural(children.unfinished, "child", "children")
         );
@@ -216,33 +229,11 @@ fn push_children(text: &mut Lines, children: &Children) {
     }
 }
 
-/// Why the report is missing, in words for the user.
-pub fn absence(run: &Finished, why: &Unusable) -> String {
-    match (why, run.ending) {
-        (Unusable::Missing | Unusable::Unfinished, Ending::Killed(signal)) => {
-            format!(
-                "it was killed by {} before it could report",
-                signal_name(signal)
-            )
-        }
-        (Unusable::Unfinished, Ending::Exited(_)) => {
-            "it began on uslub, but ended past the library: by a bare system call, from a signal handler \
-             that interrupted the allocator, or as another program that it became"
-                .to_owned()
-        }
-        (Unusable::Missing, Ending::Exited(_)) => {
-            "it ended without running the library, or in a place where no report can be written: it is or \
-             became another program (statically linked, set-user-ID, or without our environment)"
-                .to_owned()
-        }
-        _ => why.to_string(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::ending::Usage;
+    use crate::watcher::Seen;
     use crate::wire::Process;
     use std::time::Duration;
 
@@ -256,6 +247,7 @@ mod tests {
                 system: Duration::from_millis(20),
                 max_rss_bytes: 3 << 20,
             },
+            seen: Seen::default(),
         }
     }
 

@@ -71,8 +71,8 @@ pub(crate) fn resolve(all: &[&Next]) {
     }
 }
 
-/// Whether the program's calls of a function come to this library. A program may define the function
-/// itself, and a library that is loaded earlier too. Asks the loader.
+/// Whether the program's calls of a function come to this library. A program may define the
+/// function itself, and a library that is loaded earlier too. Asks the loader.
 pub(crate) fn is_ours(name: &CStr) -> bool {
     let library = |address: *const c_void| {
         let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();

@@ -1,7 +1,8 @@
 //! The report of a process on uslub at its end: its format.
 //!
 //! The allocator inside the process writes one JSON object: the fields of a [`Process`], and
-//! `caches`, an array of [`CacheRow`]. docs/report.md is the schema for users. The command `uslub` reads the file. This crate does not
+//! `caches`, an array of [`CacheRow`]. docs/report.md is the schema for users.
+//! The command `uslub` reads the file. This crate does not
 //! allocate and has no dependencies, so the writer may run inside an allocator. The reader passes
 //! the same lists of fields ([`records!`]) to a library of its choice.
 
@@ -212,14 +213,50 @@ mod tests {
     fn a_record_is_one_line_of_json() {
         let row = CacheRow {
             name: "a \"b\" \\ \n",
-            num_objs: u64::MAX,
+            live_objs: 7,
+            live_bytes: u64::MAX,
             ..CacheRow::default()
         };
         let mut line = std::string::String::new();
         row.write_json(&mut line).unwrap();
         assert!(line.starts_with(
-            r#"{"name":"a \"b\" \\ \u000a","active_objs":0,"num_objs":18446744073709551615,"#
+            r#"{"name":"a \"b\" \\ \u000a","live_objs":7,"live_bytes":18446744073709551615,"#
         ));
         assert!(line.ends_with(r#""barn_put_fail":0}"#) && !line.contains('\n'));
+    }
+
+    macro_rules! describe {
+        ($($(#[$doc:meta])* pub struct $name:ident {
+            $($(#[doc = $line:literal])* pub $field:ident: $type:ty,)*
+        })*) => {
+            /// Name of each record; name, type and lines of each field.
+            const FIELDS: &[(&str, &[(&str, &str, &[&str])])] = &[$(
+                (stringify!($name), &[$((stringify!($field), stringify!($type), &[$($line),*]),)*]),
+            )*];
+        };
+    }
+
+    records!(describe);
+
+    /// `docs/report.md` describes each field in a row of the section that has the record's name.
+    #[test]
+    fn the_schema_for_users_is_true() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/report.md");
+        let text = std::fs::read_to_string(file).unwrap();
+        for (record, fields) in FIELDS {
+            let heading = std::format!("\n### {record}\n");
+            let (_, section) = text.split_once(&*heading).expect("a section for each record");
+            let section = section.split("\n#").next().unwrap();
+            let rows: std::vec::Vec<_> = section.lines().filter(|l| l.starts_with("| `")).collect();
+            let expected = fields.iter().map(|(field, kind, lines)| {
+                let lines: std::vec::Vec<_> = lines.iter().map(|line| line.trim()).collect();
+                let kind = if kind.contains("str") { "text" } else { "number" };
+                std::format!("| `{field}` | {kind} | {} |", lines.join(" "))
+            });
+            let expected: std::vec::Vec<_> = expected.collect();
+            assert_eq!(rows, expected, "the rows should be:\n{}", expected.join("\n"));
+        }
+        let version = std::format!("version {VERSION} of the format");
+        assert!(text.contains(&version), "docs/report.md says: {version}");
     }
 }
