@@ -14,6 +14,9 @@ use std::collections::HashMap;
 /// Children that are listed without `--all`: with the header and the rest they fill a third of a
 /// terminal of 24 lines.
 pub const LISTED: usize = 6;
+/// Children whose caches are kept for `--all` and `--report`: 7 MB of values. A build has tens of
+/// thousands of children.
+pub const DETAILED: usize = 100;
 /// A child with this many times the program's peak is what the table of caches is about. Below,
 /// the program is more than a driver; processes that do nothing differ by a tenth.
 const DRIVER_FACTOR: u64 = 2;

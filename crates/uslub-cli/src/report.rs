@@ -24,6 +24,8 @@ const WRITTEN: &str = "json";
 const MAPPED: &str = "map";
 /// Longest report that is read, in bytes: many times the size of a real report.
 const LONGEST: u64 = 1 << 20;
+/// Bytes of a mapped report, read at once.
+const USUAL: usize = (64 << 10) + 1;
 /// Reports of children that are kept whole while others are read: 25 MB of values.
 const KEPT_AT_ONCE: usize = 256;
 
@@ -140,7 +142,7 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }
-    let mut text = Vec::new();
+    let mut text = Vec::with_capacity(USUAL);
     file.take(LONGEST).read_to_end(&mut text)?;
     Ok(text)
 }

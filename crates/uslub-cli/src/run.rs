@@ -72,7 +72,11 @@ pub fn run(options: &RunOptions) -> Result<Ending, Failure> {
 
     let (pid, finished) = execute(command, &options.command, folder.as_deref())?;
     let every = options.all || record.is_some();
-    let detailed = if every { usize::MAX } else { children::LISTED };
+    let detailed = if every {
+        children::DETAILED
+    } else {
+        children::LISTED
+    };
     let (document, children) = match &reports {
         Some(folder) => (
             Document::read(folder, pid),

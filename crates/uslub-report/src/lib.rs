@@ -1,10 +1,10 @@
 //! The report of a process on uslub at its end: its format.
 //!
 //! The allocator inside the process writes one JSON object: the fields of a [`Process`], and
-//! `caches`, an array of [`CacheRow`]. docs/report.md is the schema for users.
-//! The command `uslub` reads the file. This crate does not
-//! allocate and has no dependencies, so the writer may run inside an allocator. The reader passes
-//! the same lists of fields ([`records!`]) to a library of its choice.
+//! `caches`, an array of [`CacheRow`]. docs/report.md is the schema for users. The command `uslub`
+//! reads the file. This crate does not allocate and has no dependencies, so the writer may run
+//! inside an allocator. The reader passes the same lists of fields ([`records!`]) to a library of
+//! its choice.
 
 #![no_std]
 
@@ -245,16 +245,27 @@ mod tests {
         let text = std::fs::read_to_string(file).unwrap();
         for (record, fields) in FIELDS {
             let heading = std::format!("\n### {record}\n");
-            let (_, section) = text.split_once(&*heading).expect("a section for each record");
+            let (_, section) = text
+                .split_once(&*heading)
+                .expect("a section for each record");
             let section = section.split("\n#").next().unwrap();
             let rows: std::vec::Vec<_> = section.lines().filter(|l| l.starts_with("| `")).collect();
             let expected = fields.iter().map(|(field, kind, lines)| {
                 let lines: std::vec::Vec<_> = lines.iter().map(|line| line.trim()).collect();
-                let kind = if kind.contains("str") { "text" } else { "number" };
+                let kind = if kind.contains("str") {
+                    "text"
+                } else {
+                    "number"
+                };
                 std::format!("| `{field}` | {kind} | {} |", lines.join(" "))
             });
             let expected: std::vec::Vec<_> = expected.collect();
-            assert_eq!(rows, expected, "the rows should be:\n{}", expected.join("\n"));
+            assert_eq!(
+                rows,
+                expected,
+                "the rows should be:\n{}",
+                expected.join("\n")
+            );
         }
         let version = std::format!("version {VERSION} of the format");
         assert!(text.contains(&version), "docs/report.md says: {version}");
