@@ -282,13 +282,14 @@ pub(crate) fn write() {
     }
     // In a sandbox, known or not, no file may be opened.
     let may_open = !ALLOCATOR.platform.is_sandboxed() && witness::may_open_files(LAST_MS);
-    // Relaxed, here and below: stored before the process had a second thread.
+    // Relaxed: stored before the process had a second thread.
     if !IS_FOLDER.load(Relaxed) {
         if may_open {
             write_to(place);
         }
         return;
     }
+    // Relaxed, both: stored before the process had a second thread.
     let file = FILE[0].load(Relaxed);
     let ours = ALLOCATOR.platform.pid() as usize == FILE[1].load(Relaxed);
     let has_file = file != 0 && ours;
@@ -410,17 +411,16 @@ fn process(may_open: bool) -> Process<'static> {
     let t = ALLOCATOR.totals();
     let (rss, peak) = if may_open { resident() } else { (0, 0) };
     // Relaxed, all: written while the process had one thread.
+    let parent_pid = PIDS[1].load(Relaxed);
+    let is_forked = IS_FORKED.load(Relaxed);
+    let own_malloc = OWN_MALLOC.load(Relaxed);
     Process {
         version: VERSION,
         pid: ALLOCATOR.platform.pid(),
-        parent_pid: PIDS[1].load(Relaxed),
-        birth: if IS_FORKED.load(Relaxed) {
-            "fork"
-        } else {
-            "exec"
-        },
+        parent_pid,
+        birth: if is_forked { "fork" } else { "exec" },
         program: core::str::from_utf8(PROGRAM.get().unwrap_or_default()).unwrap_or_default(),
-        own_malloc: OWN_MALLOC.load(Relaxed).into(),
+        own_malloc: own_malloc.into(),
         mode: ALLOCATOR.platform.mode().name(),
         rss_bytes: rss,
         peak_rss_bytes: peak,
