@@ -40,7 +40,7 @@ pub fn summary(
         width: form.width,
     };
     let headline = width::wrap(&headline(run), " ", 2, form.width);
-    let _ = writeln!(text.text, "{HEADLINE}uslub: {headline}{HEADLINE:#}");
+    let _ = writeln!(text.text, "{HEADLINE}{headline}{HEADLINE:#}");
     match report {
         Ok(report) => push_process(&mut text, run, report),
         Err(why) => {
@@ -137,7 +137,7 @@ fn headline(run: &Finished) -> [String; 3] {
     };
     let [wall, user, system] = [run.wall, run.usage.user, run.usage.system].map(seconds);
     [
-        format!("{name} {ending} {wall}"),
+        format!("uslub: {name} {ending} {wall}"),
         format!("(user {user},"),
         format!("system {system})"),
     ]

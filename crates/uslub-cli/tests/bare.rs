@@ -144,12 +144,9 @@ fn a_place_that_cannot_be_used_is_named_with_the_reason_and_the_program_runs() {
         let output = run_in(at, place, &["/bin/echo", "it runs"]);
         assert_eq!(output.stdout, b"it runs\n");
         let said = String::from_utf8(output.stderr).unwrap();
-        let expected = format!("uslub: USLUB_REPORT={place}: {why}; there will be no report\n");
-        assert!(
-            said.ends_with(&expected[expected.len().min(60)..]),
-            "{said}"
-        );
-        assert!(said.starts_with("uslub: USLUB_REPORT="), "{said}");
+        let shown = &place[..place.len().min(200)];
+        let expected = format!("uslub: USLUB_REPORT={shown}: {why}; there will be no report\n");
+        assert_eq!(said, expected);
     }
     assert_eq!(entries(at), ["file"]);
 }

@@ -85,6 +85,8 @@ static IS_FORKED: AtomicBool = AtomicBool::new(false);
 
 /// Bytes of the file: twice the length of the lines of all caches.
 const FILE_BYTES: usize = 64 << 10;
+/// Longest part of a bad path that a message shows, in bytes.
+const SHOWN_BYTES: usize = 200;
 /// Longest name of a program that is kept, in bytes. The kernel's names have 15.
 const NAME_BYTES: usize = 64;
 /// Most milliseconds that the end of the process waits for the witness.
@@ -190,7 +192,8 @@ fn find_place(place: &[u8]) {
         }
         Err(why) => {
             if uslub_linux::environment::environment(HELPER_VARIABLE).is_none() {
-                let shown = core::str::from_utf8(place).unwrap_or("?");
+                let shown = &place[..place.len().min(SHOWN_BYTES)];
+                let shown = core::str::from_utf8(shown).unwrap_or("?");
                 complain(format_args!(
                     "{REPORT_VARIABLE}={shown}: {why}; there will be no report"
                 ));
