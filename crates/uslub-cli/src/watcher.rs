@@ -60,15 +60,10 @@ pub struct OomKills {
 
 impl OomKills {
     fn now() -> Self {
-        let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let group = group.lines().find_map(|line| line.strip_prefix("0::/"));
-        let events = group.map(|group| {
-            let folder = Path::new("/sys/fs/cgroup").join(group);
-            fs::read_to_string(folder.join("memory.events")).unwrap_or_default()
-        });
+        let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let machine = fs::read_to_string("/proc/vmstat").unwrap_or_default();
         OomKills {
-            in_group: field(&events.unwrap_or_default(), "oom_kill "),
+            in_group: field(&group_events(&groups), "oom_kill "),
             on_machine: field(&machine, "oom_kill "),
         }
     }
@@ -79,6 +74,24 @@ impl OomKills {
             on_machine: self.on_machine.saturating_sub(start.on_machine),
         }
     }
+}
+
+/// The counts of the memory controller's control group in the list `groups`; empty without one.
+fn group_events(groups: &str) -> String {
+    // The file of version 1, which has a hierarchy for each controller, and that of version 2.
+    let kinds = [
+        (":memory:/", "/sys/fs/cgroup/memory", "memory.oom_control"),
+        ("0::/", "/sys/fs/cgroup", "memory.events"),
+    ];
+    let found = kinds.into_iter().find_map(|(mark, root, file)| {
+        let mut lines = groups.lines();
+        let group = lines.find_map(|line| line.split_once(mark).map(|(_, group)| group))?;
+        let text = fs::read_to_string(Path::new(root).join(group).join(file));
+        // In a container the group may be the root.
+        text.or_else(|_| fs::read_to_string(Path::new(root).join(file)))
+            .ok()
+    });
+    found.unwrap_or_default()
 }
 
 /// The number behind `name` at the start of a line; 0 without such a line.

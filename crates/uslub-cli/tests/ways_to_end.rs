@@ -6,7 +6,7 @@ mod support;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use support::{text, uslub_command};
 use tempfile::tempdir;
@@ -225,4 +225,68 @@ fn a_program_in_another_root_is_told_what_it_lacks() {
         assert!(output.status.success(), "{said}");
         assert!(said.contains("no report it ended as 'alone', "), "{said}");
     }
+}
+
+/// A memory cgroup with this limit, removed in the end; `None` where none can be made.
+struct Group(PathBuf);
+
+impl Group {
+    fn make(bytes: u64) -> Option<Self> {
+        let name = format!("uslub-test-{}", std::process::id());
+        for (root, limit) in [
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            ("/sys/fs/cgroup", "memory.max"),
+        ] {
+            let group = Group(Path::new(root).join(&name));
+            if fs::create_dir(&group.0).is_ok()
+                && group.0.join(limit).exists()
+                && fs::write(group.0.join(limit), bytes.to_string()).is_ok()
+            {
+                return Some(group);
+            }
+        }
+        eprintln!("skipped: no memory cgroup can be made");
+        None
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Its processes may be ending still.
+        for _ in 0..100 {
+            if fs::remove_dir(&self.0).is_ok() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
+fn a_program_that_the_kernel_kills_for_memory_is_told_so() {
+    let Some(group) = Group::make(48 << 20) else {
+        return;
+    };
+    let enter = format!("echo $$ > {}/cgroup.procs", text(&group.0));
+    let hungry = "my @a; push @a, 'x' x 1000 while 1";
+    let uslub = support::uslub();
+    let script = format!(
+        "{enter} && exec {} run -- perl -e \"{hungry}\"",
+        text(&uslub)
+    );
+    let mut command = Command::new("sh");
+    let output = command
+        .args(["-c", &script])
+        .env_remove("LD_PRELOAD")
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    if said.contains("Permission denied") || said.contains("nonexistent") {
+        eprintln!("skipped: no process can enter a memory cgroup");
+        return;
+    }
+    assert_eq!(output.status.signal(), Some(libc::SIGKILL), "{said}");
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    let why = "its control group reached its memory limit, and the kernel killed 1 process there";
+    assert!(said.contains(why), "{said}");
 }
