@@ -431,6 +431,8 @@ kmalloc-64           16 000  1000.0 KiB  2.0 KiB     2.0 MiB  97.6 %
 cc1plus (pid 300) used the most memory:
 cache       live objects  live bytes   cached  peak bytes     use
 kmalloc-64        16 000  1000.0 KiB  2.0 KiB     2.0 MiB  97.6 %
+at most 2.0 MiB of its peak of 300.0 MiB came from malloc: the rest is code, stacks, and mappings
+that the program made itself
 "
         );
     }
