@@ -20,13 +20,15 @@ pub const DETAILED: usize = 100;
 /// A child with this many times the program's peak is what the table of caches is about. Below,
 /// the program is more than a driver; processes that do nothing differ by a tenth.
 const DRIVER_FACTOR: u64 = 2;
+/// The peak of a program that left no report, for this comparison: a shell takes 3 MiB.
+const UNKNOWN_PEAK: u64 = 8 << 20;
 /// Caches that are named for a child, at most.
 const NAMED: usize = 3;
 
 /// The child that used most memory, if the program is only its driver.
 pub fn largest<'a>(program: Option<&Report>, children: &'a Children) -> Option<Report<'a>> {
     let largest = children.reports().next()?;
-    let own = program.map_or(0, |report| report.process.peak_rss_bytes);
+    let own = program.map_or(UNKNOWN_PEAK, |report| report.process.peak_rss_bytes);
     let is_driven = largest.process.peak_rss_bytes >= own.saturating_mul(DRIVER_FACTOR);
     (is_driven && !largest.caches.is_empty()).then_some(largest)
 }

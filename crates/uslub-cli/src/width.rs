@@ -7,12 +7,18 @@ const WIDEST: usize = 120;
 /// Narrowest terminal that the text adapts to.
 const NARROWEST: usize = 40;
 
-/// Columns of standard error.
+/// Columns of standard error. Where it is no terminal, or one without a size, the variable
+/// `COLUMNS` counts.
 pub fn of_stderr() -> usize {
-    let size = console::Term::stderr().size_checked();
-    size.map_or(NO_TERMINAL, |(_, columns)| {
-        usize::from(columns).clamp(NARROWEST, WIDEST)
-    })
+    let terminal = console::Term::stderr().size_checked();
+    let columns = terminal.map(|(_, columns)| usize::from(columns));
+    columns_or(columns, std::env::var("COLUMNS").ok().as_deref())
+}
+
+fn columns_or(terminal: Option<usize>, variable: Option<&str>) -> usize {
+    let variable = variable.and_then(|text| text.parse().ok());
+    let columns = terminal.or(variable);
+    columns.map_or(NO_TERMINAL, |columns| columns.clamp(NARROWEST, WIDEST))
 }
 
 /// Joins `words` by `between`, in lines of at most `width` columns where words allow. Lines after
@@ -40,6 +46,16 @@ pub fn wrap(words: &[impl AsRef<str>], between: &str, indent: usize, width: usiz
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_terminal_counts_before_the_variable() {
+        assert_eq!(columns_or(Some(60), Some("70")), 60);
+        assert_eq!(columns_or(None, Some("70")), 70);
+        assert_eq!(columns_or(None, Some("wide")), NO_TERMINAL);
+        assert_eq!(columns_or(None, None), NO_TERMINAL);
+        assert_eq!(columns_or(Some(1), None), NARROWEST);
+        assert_eq!(columns_or(Some(9999), None), WIDEST);
+    }
 
     #[test]
     fn lines_are_as_long_as_they_may_be() {
