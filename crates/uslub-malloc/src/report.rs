@@ -307,7 +307,7 @@ pub(crate) fn write() {
 
 /// Calls `put` with the lines of the report: the process, its caches, the end. `put` returns
 /// whether it could write the line.
-fn lines(may_open: bool, mut put: impl FnMut(&[u8]) -> bool) -> bool {
+fn lines(may_open: bool, put: &mut dyn FnMut(&[u8]) -> bool) -> bool {
     let mut line = Line::new();
     if process(may_open).write_json(&mut line).is_err() {
         return false;
@@ -337,7 +337,7 @@ fn fill(file: usize, may_open: bool) {
     // The last byte stays 0 and ends the text.
     let (first, mut rest) = memory[..FILE_BYTES - 1].split_at_mut(1);
     let mut begin = 0;
-    let whole = lines(may_open, |text| {
+    let whole = lines(may_open, &mut |text| {
         let (head, text) = text.split_at(usize::from(begin == 0));
         if text.len() > rest.len() {
             return false;
@@ -372,7 +372,7 @@ fn write_to(place: &[u8]) {
     if is_special(done.as_bytes()) {
         let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_NOCTTY;
         if let Some(fd) = sys::open(done.as_bytes(), flags, 0) {
-            lines(true, |text| sys::write_all(fd, text));
+            lines(true, &mut |text| sys::write_all(fd, text));
             sys::close(fd);
         }
         return;
@@ -386,7 +386,7 @@ fn replace(new: &Path, done: &Path) -> bool {
     let Some(fd) = create(new) else {
         return false;
     };
-    let good = lines(true, |text| sys::write_all(fd, text));
+    let good = lines(true, &mut |text| sys::write_all(fd, text));
     sys::close(fd);
     let good = good && sys::rename(new.as_bytes(), done.as_bytes());
     if !good {
