@@ -199,6 +199,14 @@ pub struct RunOptions {
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 
+    /// Show every cache and every child, not only those that matter
+    #[arg(long)]
+    pub all: bool,
+
+    /// Print the table of caches as the kernel does, in the columns of /proc/slabinfo
+    #[arg(long)]
+    pub slabinfo: bool,
+
     /// Print nothing unless something is wrong
     #[arg(short, long)]
     pub quiet: bool,

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use uslub_core::tunables::Tunables;
-use uslub_report::{FOLLOW_VARIABLE, HELPER_VARIABLE, OPTIONS_VARIABLE, REPORT_DIR_VARIABLE};
+use uslub_report::{FOLLOW_VARIABLE, HELPER_VARIABLE, OPTIONS_VARIABLE, REPORT_VARIABLE};
 
 /// The loader's variable: files to load before all others.
 pub const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
@@ -31,7 +31,7 @@ impl Environment<'_> {
         let others = std::env::var_os(PRELOAD_VARIABLE);
         command.env(PRELOAD_VARIABLE, preload(self.library, others.as_deref()));
         if let Some(folder) = self.reports {
-            command.env(REPORT_DIR_VARIABLE, folder);
+            command.env(REPORT_VARIABLE, folder);
         }
         if !self.options.is_empty() {
             command.env(OPTIONS_VARIABLE, self.options);

@@ -1,6 +1,7 @@
 //! The data of an ended run, for `summary` and `record`.
 
 use crate::ending::{Ending, Usage};
+use crate::watcher::Seen;
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -14,4 +15,6 @@ pub struct Finished {
     pub wall: Duration,
     /// The resource usage of the program.
     pub usage: Usage,
+    /// What was seen of the program from outside.
+    pub seen: Seen,
 }

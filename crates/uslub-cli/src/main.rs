@@ -12,12 +12,17 @@
 //! | `unsuitable`, `failure` | why it cannot, and the remedy |
 //! | `signals`, `sys`, `ending` | the child: signals, stops, its end |
 //! | `inspect` | a look into a process or a core file from outside: info, explain, list |
+//! | `watcher`, `absence` | looks at the child from outside; why it left no report |
 //! | `report` | the files that processes on uslub leave behind |
-//! | `summary`, `table`, `units`, `record` | the output for the user: text and JSON |
+//! | `summary`, `caches`, `children`, `table`, `record` | the output for the user: text and JSON |
+//! | `units`, `width` | figures and lines for people |
 
 #![deny(unsafe_code)]
 
+mod absence;
 mod bench;
+mod caches;
+mod children;
 mod cli;
 mod compare;
 mod elf;
@@ -43,6 +48,8 @@ mod table;
 mod units;
 mod unsuitable;
 mod usage;
+mod watcher;
+mod width;
 mod wire;
 
 use clap::Parser;

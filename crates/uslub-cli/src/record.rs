@@ -1,5 +1,6 @@
 //! The full record of a run, as JSON, for `uslub run --report FILE`.
 
+use crate::absence::absence;
 use crate::ending::{Ending, signal_name};
 use crate::finished::Finished;
 use crate::report::{Children, Report, Unusable};
@@ -7,11 +8,42 @@ use crate::wire::{CacheRow, Process};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// The JSON object. Sizes are in bytes, times in seconds.
+/// A report, as processes write it: the fields of the process, and its caches.
+#[derive(Serialize)]
+struct Whole<'a> {
+    #[serde(flatten)]
+    process: Process<'a>,
+    caches: Vec<CacheRow<'a>>,
+}
+
+/// What the last look at the running program saw.
+#[derive(Serialize)]
+struct LastLook {
+    seconds_before_end: f64,
+    resident_bytes: u64,
+    file: Option<PathBuf>,
+    /// Whether a filter of system calls was installed.
+    filtered: bool,
+}
+
+impl LastLook {
+    fn of(run: &Finished) -> Option<Self> {
+        run.seen.last.as_ref().map(|look| LastLook {
+            seconds_before_end: run.wall.saturating_sub(look.age).as_secs_f64(),
+            resident_bytes: look.resident_bytes,
+            file: look.file.clone(),
+            filtered: look.filtered,
+        })
+    }
+}
+
+/// The JSON object. Sizes are in bytes, times in seconds. docs/report.md is the schema for users.
 #[derive(Serialize)]
 pub struct Record<'a> {
+    /// Version of the format, the same as in each report.
+    version: u32,
     command: Vec<String>,
     /// Absent when a signal ended the program.
     exit_status: Option<i32>,
@@ -24,10 +56,18 @@ pub struct Record<'a> {
     /// Peak memory over the program and the processes that it waited for, in bytes.
     max_rss_bytes: u64,
     /// Absent when the program did not report; `no_report` says why.
-    process: Option<&'a Process<'a>>,
+    process: Option<Whole<'a>>,
     no_report: Option<String>,
-    caches: &'a [CacheRow<'a>],
-    children: Vec<Process<'a>>,
+    /// Absent when the program ended before the first look.
+    last_look: Option<LastLook>,
+    /// Processes that the kernel killed during the run because memory was short: in the control
+    /// group of `uslub run`, and on the machine.
+    oom_kills_in_group: u64,
+    oom_kills_on_machine: u64,
+    /// Reports of the children, the largest peak first.
+    children: Vec<Whole<'a>>,
+    /// Children that began on uslub and left no report.
+    unfinished_children: u64,
     unusable_children: u64,
 }
 
@@ -42,7 +82,12 @@ impl<'a> Record<'a> {
             Ending::Exited(code) => (Some(code), None),
             Ending::Killed(signal) => (None, Some(signal)),
         };
+        let whole = |report: Report<'a>| Whole {
+            process: report.process,
+            caches: report.caches,
+        };
         Record {
+            version: uslub_report::VERSION,
             command: run
                 .command
                 .iter()
@@ -55,10 +100,13 @@ impl<'a> Record<'a> {
             user_seconds: run.usage.user.as_secs_f64(),
             system_seconds: run.usage.system.as_secs_f64(),
             max_rss_bytes: run.usage.max_rss_bytes,
-            process: report.ok().map(|r| &r.process),
-            no_report: report.err().map(Unusable::to_string),
-            caches: report.map_or(&[], |r| &r.caches),
-            children: children.processes().collect(),
+            process: report.ok().cloned().map(whole),
+            no_report: report.err().map(|why| absence(run, why)),
+            last_look: LastLook::of(run),
+            oom_kills_in_group: run.seen.oom.in_group,
+            oom_kills_on_machine: run.seen.oom.on_machine,
+            children: children.reports().map(whole).collect(),
+            unfinished_children: children.unfinished,
             unusable_children: children.unusable,
         }
     }
@@ -96,6 +144,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 mod tests {
     use super::*;
     use crate::ending::Usage;
+    use crate::watcher::Seen;
     use serde_json::Value;
     use std::time::Duration;
 
@@ -108,6 +157,7 @@ mod tests {
                 max_rss_bytes: 4096,
                 ..Usage::default()
             },
+            seen: Seen::default(),
         }
     }
 
@@ -133,7 +183,7 @@ mod tests {
         assert_eq!(value["wall_seconds"], 1.5);
         assert_eq!(value["max_rss_bytes"], 4096);
         assert_eq!(value["process"]["mode"], "try-lock");
-        assert_eq!(value["caches"][0]["name"], "kmalloc-8");
+        assert_eq!(value["process"]["caches"][0]["name"], "kmalloc-8");
         assert_eq!(value["children"], serde_json::json!([]));
     }
 
@@ -149,6 +199,34 @@ mod tests {
         let value: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
         assert_eq!(value["signal_name"], "SIGKILL");
         assert_eq!(value["exit_status"], Value::Null);
-        assert_eq!(value["no_report"], "there is no report");
+        let why = value["no_report"].as_str().unwrap();
+        assert!(why.contains("SIGKILL"), "{why}");
+    }
+
+    /// `docs/report.md` has a row for each field, in the section on the record.
+    #[test]
+    fn the_schema_for_users_is_true() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/report.md");
+        let text = std::fs::read_to_string(file).unwrap();
+        let mut finished = run(Ending::Exited(0));
+        finished.seen.last = Some(crate::watcher::Look {
+            age: Duration::from_secs(1),
+            resident_bytes: 1,
+            file: None,
+            filtered: false,
+        });
+        let children = Children::default();
+        let record = Record::new(&finished, Err(&Unusable::Missing), &children);
+        let record = serde_json::to_value(record).unwrap();
+        for (heading, value) in [("Run", &record), ("Last look", &record["last_look"])] {
+            let (_, section) = text.split_once(&format!("\n### {heading}\n")).unwrap();
+            let section = section.split("\n#").next().unwrap();
+            let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+            let mut rows: Vec<_> = rows.map(|row| row.split('`').next().unwrap()).collect();
+            rows.sort_unstable();
+            let mut fields: Vec<_> = value.as_object().unwrap().keys().collect();
+            fields.sort_unstable();
+            assert_eq!(rows, fields, "docs/report.md, section {heading}");
+        }
     }
 }

@@ -8,9 +8,10 @@ use crate::finished::Finished;
 use crate::program::Program;
 use crate::reaper::Reaper;
 use crate::record::{self, Record};
-use crate::report::{Children, Lines, Report, Unusable};
+use crate::report::{Children, Document, Report, Unusable};
 use crate::signals::Watch;
-use crate::{elf, library, program, summary};
+use crate::watcher::Watcher;
+use crate::{children, elf, library, program, summary, width};
 use nix::unistd::{Pid, geteuid};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
@@ -70,14 +71,23 @@ pub fn run(options: &RunOptions) -> Result<Ending, Failure> {
     environment.apply(&mut command);
 
     let (pid, finished) = execute(command, &options.command, folder.as_deref())?;
-    let (lines, children) = match &reports {
-        Some(folder) => (Lines::read(folder, pid), Children::read(folder, pid)),
+    let every = options.all || record.is_some();
+    let detailed = if every {
+        children::DETAILED
+    } else {
+        children::LISTED
+    };
+    let (document, children) = match &reports {
+        Some(folder) => (
+            Document::read(folder, pid),
+            Children::read(folder, pid, detailed),
+        ),
         None => (Err(Unusable::NoFolder), Children::default()),
     };
     drop(temporary);
 
     let tell = |report| conclude(options, &finished, record, report, &children);
-    match lines.as_ref().map(Lines::report) {
+    match document.as_ref().map(Document::report) {
         Ok(Ok(report)) => tell(Ok(&report)),
         Ok(Err(why)) => tell(Err(&why)),
         Err(why) => tell(Err(why)),
@@ -173,18 +183,23 @@ pub fn execute(
     };
     let watch = Watch::start().map_err(lost)?;
     watch.prepare(&mut command);
+    let file = PathBuf::from(command.get_program());
     let start = Instant::now();
     let child = command
         .spawn()
         .map_err(|error| not_started(&words[0], &error))?;
     let pid = child.id();
     let _reaper = Reaper::start(pid, folder);
-    let (ending, usage) = watch.until_end(Pid::from_raw(pid as i32)).map_err(lost)?;
+    let mut watcher = Watcher::start(Pid::from_raw(pid as i32), &file);
+    let (ending, usage) = watch
+        .until_end(Pid::from_raw(pid as i32), &mut watcher)
+        .map_err(lost)?;
     let finished = Finished {
         command: words.to_vec(),
         ending,
         wall: start.elapsed(),
         usage,
+        seen: watcher.end(),
     };
     Ok((pid, finished))
 }
@@ -218,7 +233,12 @@ fn conclude(
     children: &Children,
 ) {
     if !options.quiet {
-        let text = summary::summary(finished, report, children);
+        let form = summary::Form {
+            all: options.all,
+            slabinfo: options.slabinfo,
+            width: width::of_stderr(),
+        };
+        let text = summary::summary(finished, report, children, form);
         let _ = anstream::stderr().write_all(text.as_bytes());
     }
     let written = record.map(|file| Record::new(finished, report, children).write(file));

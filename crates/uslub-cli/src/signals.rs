@@ -19,11 +19,17 @@
 
 use crate::ending::{Ending, Usage};
 use crate::sys::{self, Change, Inherited};
+use crate::watcher::Watcher;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal, kill, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, getpgid, getpgrp, getppid, getsid};
 use std::io;
+use std::os::fd::AsFd;
 use std::process::Command;
+use std::time::Duration;
 
 /// Signals that are passed on.
 const PASSED_ON: &[Signal] = &[
@@ -78,21 +84,48 @@ impl Watch {
     /// # Errors
     ///
     /// If the program is not a child of this process or signals cannot be read.
-    pub fn until_end(&self, program: Pid) -> io::Result<(Ending, Usage)> {
+    pub fn until_end(&self, program: Pid, watcher: &mut Watcher) -> io::Result<(Ending, Usage)> {
         loop {
+            if has_ended(program) {
+                watcher.look_at_dead();
+            }
             while let Some(change) = sys::poll_child(program)? {
                 match change {
                     Change::Ended(ending, usage) => return Ok((ending, usage)),
                     Change::Stopped(signal) => stop_too(signal),
                 }
             }
+            if !self.wait(watcher.look_if_due())? {
+                continue;
+            }
             match self.arrivals.read_signal() {
                 Ok(Some(arrival)) => pass_on(&arrival, program),
-                Ok(None) | Err(nix::errno::Errno::EINTR) => {}
+                Ok(None) | Err(Errno::EINTR) => {}
                 Err(error) => return Err(error.into()),
             }
         }
     }
+}
+
+impl Watch {
+    /// Waits for a signal; false if none arrived within `at_most`.
+    fn wait(&self, at_most: Duration) -> io::Result<bool> {
+        // Rounded up: a wait of 0 ms would not wait.
+        let at_most = PollTimeout::try_from(at_most + Duration::from_millis(1));
+        let mut arrivals = [PollFd::new(self.arrivals.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut arrivals, at_most.unwrap_or(PollTimeout::MAX)) {
+            Ok(number) => Ok(number > 0),
+            Err(Errno::EINTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Whether a child is dead; it stays to be reaped.
+fn has_ended(child: Pid) -> bool {
+    let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    let status = waitid(Id::Pid(child), peek);
+    status.is_ok_and(|status| status != WaitStatus::StillAlive)
 }
 
 impl Drop for Watch {

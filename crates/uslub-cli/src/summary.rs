@@ -1,39 +1,125 @@
 //! The text that `uslub run` prints after the program has ended.
 
+use crate::absence::{absence, last_look};
 use crate::ending::{Ending, signal_name};
 use crate::finished::Finished;
 use crate::report::{Children, Report, Unusable};
-use crate::table;
 use crate::units::{count, plural, seconds, share, size};
-use crate::wire::{CacheRow, Process};
+use crate::wire::CacheRow;
+use crate::{caches, children, table, width};
 use anstyle::Style;
 use std::fmt::Write;
 use std::path::Path;
 
 /// The style of the first line on a terminal.
 const HEADLINE: Style = Style::new().bold();
+/// About a program that does not use ours.
+const OWN_MALLOC: &str = "the program has a malloc of its own, which uslub does not replace: \
+    the figures cover only what came to uslub";
 
-/// The whole text: the program's ending, its memory, the table of caches.
-pub fn summary(run: &Finished, report: Result<&Report, &Unusable>, children: &Children) -> String {
-    let mut text = String::new();
-    let _ = writeln!(text, "{HEADLINE}uslub: {}{HEADLINE:#}", headline(run));
+/// What the summary shows, and how wide.
+#[derive(Clone, Copy, Debug)]
+pub struct Form {
+    /// Every cache and every child, instead of those that matter.
+    pub all: bool,
+    /// The kernel's table of caches, instead of the table for people.
+    pub slabinfo: bool,
+    /// Columns of the terminal.
+    pub width: usize,
+}
+
+/// The whole text: the program's ending, its memory, its children, the table of caches.
+pub fn summary(
+    run: &Finished,
+    report: Result<&Report, &Unusable>,
+    children: &Children,
+    form: Form,
+) -> String {
+    let mut text = Lines {
+        text: String::new(),
+        width: form.width,
+    };
+    let headline = width::wrap(&headline(run), " ", 2, form.width);
+    let _ = writeln!(text.text, "{HEADLINE}{headline}{HEADLINE:#}");
     match report {
-        Ok(report) => push_process(&mut text, run, &report.process, &report.caches),
+        Ok(report) => push_process(&mut text, run, report),
         Err(why) => {
-            line(&mut text, "no report", &absence(run, why));
-            line(&mut text, "memory", &peak(run));
+            text.push("no report", &[&absence(run, why)]);
+            let look = last_look(run);
+            if !look.is_empty() {
+                let look: Vec<_> = look.iter().map(String::as_str).collect();
+                text.push("last seen", &look);
+            }
+            text.push("memory", &[&peak(run)]);
         }
     }
     push_children(&mut text, children);
-    if let Ok(report) = report {
-        text.push('\n');
-        text.push_str(&table::slabinfo(&report.caches));
+    let mut text = text.text;
+    let program = report.ok();
+    push_block(
+        &mut text,
+        &children::list(program, children, form.all, form.width),
+    );
+    let caches = match program {
+        Some(report) if form.slabinfo => table::slabinfo(&report.caches),
+        _ => caches_of(program, children, form),
+    };
+    push_block(&mut text, &caches);
+    text
+}
+
+/// The tables for people: of the program, or of the child that used the memory.
+fn caches_of(program: Option<&Report>, children: &Children, form: Form) -> String {
+    let table = |report: &Report| {
+        let mut text = caches::table(report, form.all, form.width);
+        if let Some(sentence) = caches::elsewhere(report) {
+            let words: Vec<_> = sentence.split(' ').collect();
+            let _ = writeln!(text, "{}", width::wrap(&words, " ", 0, form.width));
+        }
+        text
+    };
+    let Some(child) = children::largest(program, children) else {
+        return program.map(table).unwrap_or_default();
+    };
+    let name = children::name(&child.process);
+    let mut text = format!("{name} used the most memory:\n{}", table(&child));
+    if let Some(program) = program.filter(|_| form.all) {
+        let name = children::name(&program.process);
+        let _ = write!(text, "\n{name}:\n{}", table(program));
     }
     text
 }
 
-fn line(text: &mut String, label: &str, what: &str) {
-    let _ = writeln!(text, "  {label:<9}  {what}");
+/// Appends a block of lines, after an empty line.
+fn push_block(text: &mut String, block: &str) {
+    if !block.is_empty() {
+        text.push('\n');
+        text.push_str(block);
+    }
+}
+
+/// Lines with a label each.
+struct Lines {
+    text: String,
+    width: usize,
+}
+
+impl Lines {
+    /// Columns before what a line says.
+    const INDENT: usize = 13;
+
+    /// Appends the parts of a line, with commas between them. Parts that do not fit continue in
+    /// the next line.
+    fn push(&mut self, label: &str, parts: &[&str]) {
+        let what = match parts {
+            [sentence] => {
+                let words: Vec<_> = sentence.split(' ').collect();
+                width::wrap(&words, " ", Self::INDENT, self.width)
+            }
+            _ => width::wrap(parts, ", ", Self::INDENT, self.width),
+        };
+        let _ = writeln!(self.text, "  {label:<9}  {what}");
+    }
 }
 
 /// The peak of resident memory, as measured by the kernel.
@@ -42,7 +128,7 @@ fn peak(run: &Finished) -> String {
     format!("peak {max} (with processes that it waited for)")
 }
 
-fn headline(run: &Finished) -> String {
+fn headline(run: &Finished) -> [String; 3] {
     let name = run.command.first().map(Path::new).and_then(Path::file_name);
     let name = name.unwrap_or_default().to_string_lossy();
     let ending = match run.ending {
@@ -50,45 +136,50 @@ fn headline(run: &Finished) -> String {
         Ending::Killed(signal) => format!("was killed by {} after", signal_name(signal)),
     };
     let [wall, user, system] = [run.wall, run.usage.user, run.usage.system].map(seconds);
-    format!("{name} {ending} {wall} (user {user}, system {system})")
+    [
+        format!("uslub: {name} {ending} {wall}"),
+        format!("(user {user},"),
+        format!("system {system})"),
+    ]
 }
 
-fn push_process(text: &mut String, run: &Finished, process: &Process, caches: &[CacheRow]) {
-    let p = |bytes| size(bytes);
-    let memory = if process.peak_rss_bytes > 0 {
+fn push_process(text: &mut Lines, run: &Finished, report: &Report) {
+    let (process, p) = (&report.process, size);
+    if process.own_malloc == 1 {
+        text.push("note", &[OWN_MALLOC]);
+    }
+    if process.peak_rss_bytes > 0 {
         let [peak, rss] = [process.peak_rss_bytes, process.rss_bytes].map(p);
-        format!("peak {peak}, at exit {rss}")
+        let parts = [format!("peak {peak}"), format!("at exit {rss}")];
+        text.push("memory", &[&parts[0], &parts[1]]);
     } else {
         // A sandbox may forbid the process to read its peak.
-        peak(run)
-    };
-    line(text, "memory", &memory);
-    line(
-        text,
-        "objects",
-        &format!(
-            "live {}, cached in sheaves {}, free in slabs {}",
-            p(process.live_bytes),
-            p(process.cached_bytes),
-            p(process.free_bytes)
-        ),
-    );
-    line(
-        text,
-        "pages",
-        &format!(
-            "slabs {}, large {}, huge {}, kept for reuse {}, tables {}",
-            p(process.slab_bytes),
-            p(process.large_bytes),
-            p(process.huge_bytes),
-            p(process.dirty_bytes),
-            p(process.metadata_bytes)
-        ),
-    );
-    let mut calls = format!(
-        "{} {}, {} {}",
-        count(process.allocs),
-        plural(process.allocs, "allocation", "allocations"),
+        text.push("memory", &[&peak(run)]);
+    }
+    let parts = [
+        format!("live {}", p(process.live_bytes)),
+        format!("cached in sheaves {}", p(process.cached_bytes)),
+        format!("free in slabs {}", p(process.free_bytes)),
+    ];
+    text.push("objects", &parts.each_ref().map(String::as_str));
+    let parts = [
+        format!("slabs {}", p(process.slab_bytes)),
+        format!("large {}", p(process.large_bytes)),
+        format!("huge {}", p(process.huge_bytes)),
+        format!("kept for reuse {}", p(process.dirty_bytes)),
+        format!("tables {}", p(process.metadata_bytes)),
+    ];
+    text.push("pages", &parts.each_ref().map(String::as_str));
+    push_calls(text, report);
+    text.push("per-CPU", &[process.mode]);
+}
+
+fn push_calls(text: &mut Lines, report: &Report) {
+    let (process, caches) = (&report.process, &report.caches);
+    let allocs = plural(process.allocs, "allocation", "allocations");
+    let allocs = format!("{} {allocs}", count(process.allocs));
+    let mut frees = format!(
+        "{} {}",
         count(process.frees),
         plural(process.frees, "free", "frees")
     );
@@ -98,40 +189,35 @@ fn push_process(text: &mut String, run: &Finished, process: &Process, caches: &[
         .allocs
         .max(fast.saturating_add(sum(|c| c.alloc_slowpath)));
     if let Some(share) = share(fast, whole) {
-        let _ = write!(calls, "; {share} from sheaves");
+        let _ = write!(frees, "; {share} from sheaves");
     }
-    line(text, "calls", &calls);
-    line(text, "per-CPU", process.mode);
+    text.push("calls", &[&allocs, &frees]);
 }
 
-fn push_children(text: &mut String, children: &Children) {
-    let (mut number, mut peak, mut allocs) = (0_u64, 0, 0_u64);
-    for child in children.processes() {
+fn push_children(text: &mut Lines, children: &Children) {
+    let (mut number, mut allocs) = (0_u64, 0_u64);
+    for child in children.reports() {
         number += 1;
-        peak = child.peak_rss_bytes.max(peak);
-        allocs = allocs.saturating_add(child.allocs);
+        allocs = allocs.saturating_add(child.process.allocs);
     }
-    if number > 0 {
-        let peak = match peak {
-            // A sandbox may forbid the processes to read their peak.
-            0 => String::new(),
-            peak => format!("largest peak {}, ", size(peak)),
+    if let Some(largest) = children.reports().next() {
+        let on = format!("{} on uslub", count(number));
+        // A sandbox may forbid the processes to read their peak.
+        let peak = match largest.process.peak_rss_bytes {
+            0 => "peak unknown".to_owned(),
+            peak => format!("largest peak {}", size(peak)),
         };
-        let what = format!(
-            "{} on uslub, {peak}{} {}",
-            count(number),
-            count(allocs),
-            plural(allocs, "allocation", "allocations")
-        );
-        line(text, "children", &what);
+        let calls = plural(allocs, "allocation", "allocations");
+        let calls = format!("{} {calls}", count(allocs));
+        text.push("children", &[&on, &peak, &calls]);
     }
     if children.unfinished > 0 {
         let what = format!(
-            "{} {} began on uslub and left no report (killed, or ended past the library)",
+            "{} {} began on uslub and left no report (killed, or became a program without uslub)",
             count(children.unfinished),
             plural(children.unfinished, "child", "children")
         );
-        line(text, "note", &what);
+        text.push("note", &[&what]);
     }
     if children.unusable > 0 {
         let reports = plural(children.unusable, "report", "reports");
@@ -139,30 +225,7 @@ fn push_children(text: &mut String, children: &Children) {
             "{} {reports} of children cannot be read",
             count(children.unusable)
         );
-        line(text, "note", &what);
-    }
-}
-
-/// Why the report is missing, in words for the user.
-fn absence(run: &Finished, why: &Unusable) -> String {
-    match (why, run.ending) {
-        (Unusable::Missing | Unusable::Unfinished, Ending::Killed(signal)) => {
-            format!(
-                "it was killed by {} before it could report",
-                signal_name(signal)
-            )
-        }
-        (Unusable::Unfinished, Ending::Exited(_)) => {
-            "it began on uslub, but ended past the library: by a bare system call, from a signal handler \
-             that interrupted the allocator, or as another program that it became"
-                .to_owned()
-        }
-        (Unusable::Missing, Ending::Exited(_)) => {
-            "it ended without running the library, or in a place where no report can be written: it is or \
-             became another program (statically linked, set-user-ID, or without our environment)"
-                .to_owned()
-        }
-        _ => why.to_string(),
+        text.push("note", &[&what]);
     }
 }
 
@@ -170,6 +233,8 @@ fn absence(run: &Finished, why: &Unusable) -> String {
 mod tests {
     use super::*;
     use crate::ending::Usage;
+    use crate::watcher::Seen;
+    use crate::wire::Process;
     use std::time::Duration;
 
     fn run(ending: Ending) -> Finished {
@@ -182,17 +247,33 @@ mod tests {
                 system: Duration::from_millis(20),
                 max_rss_bytes: 3 << 20,
             },
+            seen: Seen::default(),
         }
     }
 
-    fn plain(run: &Finished, report: Result<&Report, &Unusable>, children: &Children) -> String {
-        anstream::adapter::strip_str(&summary(run, report, children)).to_string()
+    const FORM: Form = Form {
+        all: false,
+        slabinfo: false,
+        width: 100,
+    };
+
+    fn plain_in(
+        form: Form,
+        run: &Finished,
+        report: Result<&Report, &Unusable>,
+        children: &Children,
+    ) -> String {
+        anstream::adapter::strip_str(&summary(run, report, children, form)).to_string()
     }
 
-    #[test]
-    fn the_summary_is_aligned_and_ends_with_the_table() {
+    fn plain(run: &Finished, report: Result<&Report, &Unusable>, children: &Children) -> String {
+        plain_in(FORM, run, report, children)
+    }
+
+    fn sorted() -> Report<'static> {
         let process = Process {
             mode: "rseq mm_cid",
+            program: "sort",
             peak_rss_bytes: 12_897_485,
             rss_bytes: 10 << 20,
             live_bytes: 3 << 20,
@@ -200,6 +281,8 @@ mod tests {
             free_bytes: 400 << 10,
             slab_bytes: 1 << 20,
             large_bytes: 2 << 20,
+            large_objs: 4,
+            peak_large_bytes: 3 << 20,
             dirty_bytes: 64 << 10,
             metadata_bytes: 100 << 10,
             allocs: 1_234_567,
@@ -208,22 +291,31 @@ mod tests {
         };
         let caches = vec![CacheRow {
             name: "kmalloc-64",
-            active_objs: 1,
-            num_objs: 64,
+            live_objs: 16_000,
+            live_bytes: 1_024_000,
+            cached_bytes: 2048,
+            slab_bytes: 1 << 20,
+            peak_bytes: 2 << 20,
+            active_objs: 16_032,
+            num_objs: 16_384,
             objsize: 64,
             objperslab: 64,
             pagesperslab: 1,
-            active_slabs: 1,
-            num_slabs: 1,
+            active_slabs: 255,
+            num_slabs: 256,
             alloc_fastpath: 1_226_000,
             alloc_slowpath: 8_567,
             ..CacheRow::default()
         }];
-        let report = Report { process, caches };
+        Report { process, caches }
+    }
+
+    #[test]
+    fn the_summary_is_aligned_and_ends_with_the_table() {
+        let run = run(Ending::Exited(0));
         assert_eq!(
-            plain(&run(Ending::Exited(0)), Ok(&report), &Children::default()),
-            format!(
-                "\
+            plain(&run, Ok(&sorted()), &Children::default()),
+            "\
 uslub: sort exited with 0 in 0.21 s (user 0.18 s, system 0.02 s)
   memory     peak 12.3 MiB, at exit 10.0 MiB
   objects    live 3.0 MiB, cached in sheaves 300.0 KiB, free in slabs 400.0 KiB
@@ -231,63 +323,117 @@ uslub: sort exited with 0 in 0.21 s (user 0.18 s, system 0.02 s)
   calls      1 234 567 allocations, 1 234 000 frees; 99.3 % from sheaves
   per-CPU    rseq mm_cid
 
-{}\
-kmalloc-64             1     64     64   64    1 : tunables    0    0    0 : slabdata      1      1      0
-",
+cache          live objects  live bytes   cached  peak bytes     use
+large objects             4     2.0 MiB      0 B     3.0 MiB   100 %
+kmalloc-64           16 000  1000.0 KiB  2.0 KiB     2.0 MiB  97.6 %
+"
+        );
+        let form = Form {
+            slabinfo: true,
+            ..FORM
+        };
+        let text = plain_in(form, &run, Ok(&sorted()), &Children::default());
+        let (_, table) = text.split_once("\n\n").unwrap();
+        assert_eq!(
+            table,
+            format!(
+                "{}kmalloc-64         16032  16384     64   64    1 : tunables    0    0    0 : slabdata    255    256      0\n",
                 table::HEADER
             )
         );
     }
 
     #[test]
-    fn a_killed_program_without_a_report_says_what_wait_tells() {
-        let text = plain(
-            &run(Ending::Killed(9)),
-            Err(&Unusable::Missing),
-            &Children::default(),
-        );
-        assert_eq!(
+    fn a_terminal_of_sixty_columns_is_not_exceeded() {
+        let form = Form { width: 60, ..FORM };
+        let run = run(Ending::Killed(9));
+        let text = plain_in(form, &run, Ok(&sorted()), &Children::default());
+        let broken =
+            "\n  pages      slabs 1.0 MiB, large 2.0 MiB, huge 0 B,\n             kept for reuse ";
+        assert!(text.contains(broken), "{text}");
+        for text in [
             text,
-            "uslub: sort was killed by SIGKILL after 0.21 s (user 0.18 s, system 0.02 s)\n  \
-             no report  it was killed by SIGKILL before it could report\n  \
-             memory     peak 3.0 MiB (with processes that it waited for)\n"
-        );
+            plain_in(form, &run, Err(&Unusable::Missing), &Children::default()),
+        ] {
+            for line in text.lines() {
+                assert!(line.chars().count() <= 60, "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_program_with_a_malloc_of_its_own_is_told_so() {
+        let mut report = sorted();
+        report.process.own_malloc = 1;
+        let text = plain(&run(Ending::Exited(0)), Ok(&report), &Children::default());
+        let note =
+            "\n  note       the program has a malloc of its own, which uslub does not replace: ";
+        assert!(text.contains(note), "{text}");
     }
 
     #[test]
     fn the_reason_for_a_missing_report_is_told() {
-        let ended = run(Ending::Exited(0));
-        let text = plain(&ended, Err(&Unusable::Missing), &Children::default());
-        assert!(text.contains("ended without running the library"), "{text}");
-        let text = plain(&ended, Err(&Unusable::Unfinished), &Children::default());
-        assert!(text.contains("it began on uslub"), "{text}");
-        let text = plain(&ended, Err(&Unusable::Empty), &Children::default());
-        assert!(text.contains("the report is empty"), "{text}");
+        for (ending, why, words) in [
+            (
+                Ending::Killed(9),
+                Unusable::Missing,
+                "killed by SIGKILL before it could report",
+            ),
+            (
+                Ending::Exited(0),
+                Unusable::Missing,
+                "ended without running the library",
+            ),
+            (Ending::Exited(0), Unusable::Unfinished, "it began on uslub"),
+            (Ending::Exited(0), Unusable::Empty, "the report is empty"),
+        ] {
+            let form = Form {
+                width: 1000,
+                ..FORM
+            };
+            let text = plain_in(form, &run(ending), Err(&why), &Children::default());
+            assert!(text.contains(words), "{text}");
+            let peak = "\n  memory     peak 3.0 MiB (with processes that it waited for)\n";
+            assert!(text.ends_with(peak), "{text}");
+        }
     }
 
     #[test]
-    fn children_are_summed_up_in_a_line() {
-        let folder = tempfile::tempdir().unwrap();
-        for pid in 1..=3 {
-            let child = Process {
-                version: uslub_report::VERSION,
-                pid,
-                peak_rss_bytes: u64::from(pid) << 20,
-                allocs: 500,
-                ..Process::default()
-            };
-            let file = folder.path().join(format!("{pid}.jsonl"));
-            std::fs::write(file, serde_json::to_string(&child).unwrap()).unwrap();
-        }
-        std::fs::write(folder.path().join("4.jsonl"), "").unwrap();
-        let children = Children::read(folder.path(), 77);
-        let text = plain(&run(Ending::Exited(0)), Err(&Unusable::Missing), &children);
-        assert!(
-            text.ends_with(
-                "  children   3 on uslub, largest peak 3.0 MiB, 1 500 allocations\n  \
-                 note       1 report of children cannot be read\n"
-            ),
-            "{text}"
+    fn children_are_summed_up_and_the_largest_has_the_table() {
+        let child = |pid: u32, program| Process {
+            version: uslub_report::VERSION,
+            pid,
+            parent_pid: 77,
+            program,
+            birth: "exec",
+            peak_rss_bytes: u64::from(pid) << 20,
+            allocs: 500,
+            ..Process::default()
+        };
+        let caches = sorted().caches;
+        let (folder, _) = crate::report::tests::children(&[
+            (child(20, "sh"), caches.clone()),
+            (child(300, "cc1plus"), caches),
+        ]);
+        std::fs::write(folder.path().join("4.json"), "").unwrap();
+        let children = Children::read(folder.path(), 77, 9);
+        let text = plain(&run(Ending::Exited(0)), Ok(&sorted()), &children);
+        let (_, text) = text.split_once("  children ").unwrap();
+        assert_eq!(
+            text,
+            "  2 on uslub, largest peak 300.0 MiB, 1 000 allocations
+  note       1 report of children cannot be read
+
+     peak  pid  program  started by  peak bytes, most in
+300.0 MiB  300  cc1plus  77          kmalloc-64 2.0 MiB
+ 20.0 MiB   20  sh       77          kmalloc-64 2.0 MiB
+
+cc1plus (pid 300) used the most memory:
+cache       live objects  live bytes   cached  peak bytes     use
+kmalloc-64        16 000  1000.0 KiB  2.0 KiB     2.0 MiB  97.6 %
+at most 2.0 MiB of its peak of 300.0 MiB came from malloc: the rest is code, stacks, and mappings
+that the program made itself
+"
         );
     }
 }

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use support::{compile, text, uslub_command};
 use tempfile::{TempDir, tempdir};
 
-/// Writes a report at the end of each process, however it is ended: the lines in
+/// Writes a report at the end of each process, however it is ended: the text in
 /// `FAKE_LINES` with the process id in place of `PID`, or none when that is not set.
 /// (`dash` ends by `_exit`, which runs no destructors.)
 const LIBRARY: &str = r#"
@@ -25,7 +25,7 @@ __attribute__((destructor)) static void report(void) {
     const char *folder = getenv("USLUB_REPORT"), *lines = getenv("FAKE_LINES"), *pid;
     char path[4096];
     if (!folder || !lines) return;
-    snprintf(path, sizeof path, "%s/%d.jsonl", folder, (int)getpid());
+    snprintf(path, sizeof path, "%s/%d.json", folder, (int)getpid());
     FILE *file = fopen(path, "w");
     if (!file) return;
     while ((pid = strstr(lines, "PID"))) {
@@ -68,14 +68,17 @@ fn stderr(output: &Output) -> String {
 /// A report with one cache that has objects and one that has none.
 fn lines() -> String {
     let process = json!({
-        "version": 1, "pid": 4711, "mode": "rseq mm_cid",
+        "version": 2, "pid": 4711, "parent_pid": 1, "birth": "exec", "program": "fake",
+        "own_malloc": 0, "mode": "rseq mm_cid", "large_objs": 0, "peak_large_bytes": 0,
         "rss_bytes": 2 << 20, "peak_rss_bytes": 3 << 20, "live_bytes": 1024, "cached_bytes": 512,
         "free_bytes": 256, "slab_bytes": 8192, "large_bytes": 0, "huge_bytes": 0,
         "dirty_bytes": 0, "metadata_bytes": 4096, "allocs": 1000, "frees": 990,
     });
     let cache = |name, objects: u64| {
         json!({
-            "name": name, "active_objs": objects, "num_objs": objects, "objsize": 64,
+            "name": name, "live_objs": objects / 2, "live_bytes": objects * 32,
+            "cached_bytes": 512, "slab_bytes": objects * 64, "peak_bytes": objects * 128,
+            "active_objs": objects, "num_objs": objects, "objsize": 64,
             "objperslab": 64, "pagesperslab": 1, "active_slabs": objects.div_ceil(64),
             "num_slabs": objects.div_ceil(64), "cached_objs": 8, "alloc_fastpath": objects * 9,
             "alloc_slowpath": objects, "free_fastpath": 0, "free_slowpath": 0, "alloc_slab": 1,
@@ -83,12 +86,9 @@ fn lines() -> String {
             "barn_get_fail": 0, "barn_put": 0, "barn_put_fail": 0,
         })
     };
-    let process = process.to_string().replace("4711", "PID");
-    format!(
-        "{process}\n{}\n{}\n",
-        cache("kmalloc-64", 100),
-        cache("kmalloc-96", 0)
-    )
+    let mut process = process;
+    process["caches"] = json!([cache("kmalloc-64", 100), cache("kmalloc-96", 0)]);
+    process.to_string().replace("4711", "PID")
 }
 
 #[test]
@@ -110,11 +110,20 @@ fn the_summary_and_the_table_show_the_report() {
   calls      1 000 allocations, 990 frees; 90.0 % from sheaves
   per-CPU    rseq mm_cid
 
+cache       live objects  live bytes  cached  peak bytes     use
+kmalloc-64            50     3.1 KiB   512 B    12.5 KiB  50.0 %
+"
+    );
+    let Some(output) = run(&lines(), &["--slabinfo", "true"]) else {
+        return;
+    };
+    let text = stderr(&output);
+    let table = "
 slabinfo - version: 2.1
 # name            <active_objs> <num_objs> <objsize> <objperslab> <pagesperslab> : tunables <limit> <batchcount> <sharedfactor> : slabdata <active_slabs> <num_slabs> <sharedavail>
 kmalloc-64           100    100     64   64    1 : tunables    0    0    0 : slabdata      2      2      0
-"
-    );
+";
+    assert!(text.ends_with(table), "{text}");
 }
 
 #[test]
@@ -144,12 +153,12 @@ fn a_process_that_another_program_took_over_reports_as_one() {
 #[test]
 fn a_malformed_report_is_told_and_the_exit_status_stays() {
     for (lines, words) in [
-        ("{\"version\": 1", "line 1 of the report is malformed"),
+        ("{\"version\": 2", "the report is malformed"),
         (
-            "{\"version\": 1}\n",
-            "line 1 of the report is malformed: missing field",
+            "{\"version\": 2, \"caches\": []}\n",
+            "the report is malformed: missing field",
         ),
-        ("{\"version\": 99}\n", "format version 99, not 1"),
+        ("{\"version\": 99}\n", "format version 99, not 2"),
         ("\n", "the report is empty"),
     ] {
         let Some(output) = run(lines, &["sh", "-c", "exit 4"]) else {
@@ -173,7 +182,7 @@ fn a_program_that_does_not_report_is_told_with_the_reason() {
         ),
         (
             "unset FAKE_LINES; exec true",
-            "no report  it ended without running the library",
+            "no report  it ended as 'true', without uslub",
         ),
     ] {
         let Some(output) = run(&lines(), &["sh", "-c", script]) else {
@@ -184,7 +193,7 @@ fn a_program_that_does_not_report_is_told_with_the_reason() {
             text.contains(words) && text.contains("  memory     peak "),
             "{text}"
         );
-        assert!(!text.contains("slabinfo"), "{text}");
+        assert!(!text.contains("live objects"), "{text}");
     }
 }
 
@@ -206,8 +215,8 @@ fn the_record_holds_all_that_is_known() {
     assert!(record["wall_seconds"].as_f64().unwrap() > 0.0);
     assert!(record["max_rss_bytes"].as_u64().unwrap() > 100_000);
     assert_eq!(record["process"]["allocs"], 1000);
-    assert_eq!(record["caches"].as_array().unwrap().len(), 2);
-    assert_eq!(record["caches"][0]["name"], "kmalloc-64");
+    assert_eq!(record["process"]["caches"].as_array().unwrap().len(), 2);
+    assert_eq!(record["process"]["caches"][0]["name"], "kmalloc-64");
     assert_eq!(record["children"].as_array().unwrap().len(), 1);
     assert_ne!(record["children"][0]["pid"], record["process"]["pid"]);
 
@@ -216,5 +225,6 @@ fn the_record_holds_all_that_is_known() {
     assert_eq!(record["signal"], 15);
     assert_eq!(record["signal_name"], "SIGTERM");
     assert_eq!(record["process"], Value::Null);
-    assert_eq!(record["no_report"], "there is no report");
+    let why = record["no_report"].as_str().unwrap();
+    assert!(why.starts_with("it was killed by SIGTERM"), "{why}");
 }

@@ -7,7 +7,10 @@ mod files;
 
 use uslub_core::platform::SYSTEM_PAGE_MAX;
 
-pub use files::{close, inode, map_new_file, map_shared, open, read, rename, unlink, write_all};
+pub use files::{
+    close, current_folder, inode, kind, kind_itself, map_new_file, map_shared, may_create_in, open,
+    read, rename, unlink, write_all,
+};
 pub use uslub_rseq::call;
 
 /// Bytes of a system page; [`SYSTEM_PAGE_MAX`] if the kernel does not say.

@@ -21,6 +21,9 @@ use core::sync::atomic::Ordering::{Acquire, Release};
 /// Stands for a function without a next definition.
 const NONE: *mut c_void = without_provenance_mut(1);
 
+/// A place in this library.
+static HERE: u8 = 0;
+
 /// The next definition of one function, looked up once.
 pub(crate) struct Next {
     name: &'static CStr,
@@ -66,6 +69,22 @@ pub(crate) fn resolve(all: &[&Next]) {
     for next in all {
         next.get();
     }
+}
+
+/// Whether the program's calls of a function come to this library. A program may define the
+/// function itself, and a library that is loaded earlier too. Asks the loader.
+pub(crate) fn is_ours(name: &CStr) -> bool {
+    let library = |address: *const c_void| {
+        let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+        // SAFETY: writes the record only; zeroes are a valid value.
+        unsafe {
+            libc::dladdr(address, info.as_mut_ptr());
+            info.assume_init().dli_fbase
+        }
+    };
+    // SAFETY: the name is a C string.
+    let first = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    library(first) == library((&raw const HERE).cast())
 }
 
 /// Calls the next definition, whose type is `$type`. Without one, evaluates the expression after

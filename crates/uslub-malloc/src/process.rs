@@ -301,10 +301,25 @@ extern "C" fn child() {
     }
 }
 
-/// Registers the fork handlers.
+unsafe extern "C" {
+    /// Registers a handler of `quick_exit`; the C library has `at_quick_exit` for static linking
+    /// only.
+    fn __cxa_at_quick_exit(handler: extern "C" fn(*mut c_void), library: *mut c_void) -> c_int;
+}
+
+/// Runs after the program's own handlers of `quick_exit`, as those are registered later.
+extern "C" fn quick_exit_ends(_: *mut c_void) {
+    report::write();
+}
+
+/// Registers the handlers of forks and of `quick_exit`, which runs no destructors and calls the C
+/// library's own `_exit`.
 pub(crate) fn register() {
     // SAFETY: the library is never unloaded, so the functions live as long as the process.
-    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+    unsafe {
+        libc::pthread_atfork(Some(prepare), Some(parent), Some(child));
+        __cxa_at_quick_exit(quick_exit_ends, core::ptr::null_mut());
+    }
 }
 
 /// The next definitions of `_exit` and `_Exit`.

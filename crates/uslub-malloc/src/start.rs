@@ -57,16 +57,19 @@ fn resolve_next() {
     system_call::prepare();
 }
 
-/// Runs before `main`.
-extern "C" fn constructor() {
+/// Runs before `main`. The loader of glibc passes the program's arguments.
+extern "C" fn constructor(count: libc::c_int, arguments: *const *const libc::c_char) {
     ready();
     resolve_next();
     process::register();
-    report::prepare();
+    let has_first = count > 0 && !arguments.is_null();
+    // SAFETY: an array of `count` C strings that live as long as the process.
+    let first = has_first.then(|| unsafe { core::ffi::CStr::from_ptr(*arguments) });
+    report::prepare(first.map(core::ffi::CStr::to_bytes));
     helper::prepare();
     ALLOCATOR.platform.program_begins();
 }
 
 #[used]
 #[unsafe(link_section = ".init_array")]
-static CONSTRUCTOR: extern "C" fn() = constructor;
+static CONSTRUCTOR: extern "C" fn(libc::c_int, *const *const libc::c_char) = constructor;

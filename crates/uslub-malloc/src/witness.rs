@@ -69,6 +69,11 @@ fn page() -> Option<&'static Page> {
     unsafe { page.as_ref() }
 }
 
+/// Whether there is a witness.
+pub(crate) fn exists() -> bool {
+    page().is_some()
+}
+
 /// Asks whether all threads have the same rights and no filter. `None` if there is no witness, if
 /// it has ended, or if it does not answer within `at_most_ms` milliseconds.
 pub(crate) fn ask(at_most_ms: u64) -> Option<Verdict> {

@@ -1,9 +1,10 @@
 //! The report of a process on uslub at its end: its format.
 //!
-//! The allocator inside the process writes one file of JSON lines. The first line is a [`Process`],
-//! each further line is a [`CacheRow`]. The command `uslub` reads the file. This crate does not
-//! allocate and has no dependencies, so the writer may run inside an allocator. The reader passes
-//! the same lists of fields ([`records!`]) to a library of its choice.
+//! The allocator inside the process writes one JSON object: the fields of a [`Process`], and
+//! `caches`, an array of [`CacheRow`]. docs/report.md is the schema for users. The command `uslub`
+//! reads the file. This crate does not allocate and has no dependencies, so the writer may run
+//! inside an allocator. The reader passes the same lists of fields ([`records!`]) to a library of
+//! its choice.
 
 #![no_std]
 
@@ -12,11 +13,11 @@ pub mod witness;
 use core::fmt::{self, Write};
 
 /// Version of the format. A reader refuses any other version.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
-/// Name of the environment variable with the folder for reports, an absolute path. Each process
-/// writes `<pid>.jsonl` there at its end.
-pub const REPORT_DIR_VARIABLE: &str = "USLUB_REPORT";
+/// Name of the environment variable with the place for reports: a folder or a file. Each process
+/// writes `<pid>.json` into the folder at its end, or replaces the file.
+pub const REPORT_VARIABLE: &str = "USLUB_REPORT";
 
 /// Name of the environment variable with the tunables: `key=value` pairs, separated by commas.
 pub const OPTIONS_VARIABLE: &str = "USLUB_OPTIONS";
@@ -40,6 +41,15 @@ macro_rules! records {
                 pub version: u32,
                 /// Process id.
                 pub pid: u32,
+                /// Id of the process that started it; 0 if unknown.
+                pub parent_pid: u32,
+                /// How it began: `exec`, or `fork` if it runs the program of its parent.
+                pub birth: &'a str,
+                /// Name of the program: the end of its first argument. Bytes that are not ASCII are
+                /// written as `?`.
+                pub program: &'a str,
+                /// 1 if the program has a malloc of its own, which takes the calls; otherwise 0.
+                pub own_malloc: u32,
                 /// How per-CPU sheaves are reached: `rseq mm_cid`, `rseq cpu_id` or `try-lock`.
                 pub mode: &'a str,
                 /// Resident bytes of the whole process now.
@@ -58,6 +68,10 @@ macro_rules! records {
                 pub large_bytes: u64,
                 /// Bytes of huge objects (mappings of their own).
                 pub huge_bytes: u64,
+                /// Number of large and huge objects that the program holds.
+                pub large_objs: u64,
+                /// Most bytes of large and huge objects at once.
+                pub peak_large_bytes: u64,
                 /// Bytes of free pages that stay resident for a while.
                 pub dirty_bytes: u64,
                 /// Bytes of the allocator's own tables in use.
@@ -73,6 +87,16 @@ macro_rules! records {
             pub struct CacheRow {
                 /// Name of the cache, for example `kmalloc-64`.
                 pub name: &'a str,
+                /// Objects that the program holds.
+                pub live_objs: u64,
+                /// Bytes of the slots of these objects.
+                pub live_bytes: u64,
+                /// Bytes of the objects in sheaves, which wait for the next call.
+                pub cached_bytes: u64,
+                /// Bytes of pages in slabs.
+                pub slab_bytes: u64,
+                /// Most bytes of pages in slabs at once, noted when slabs are made.
+                pub peak_bytes: u64,
                 /// Objects in use, including those in sheaves, as the kernel counts.
                 pub active_objs: u64,
                 /// Objects in all slabs.
@@ -189,14 +213,61 @@ mod tests {
     fn a_record_is_one_line_of_json() {
         let row = CacheRow {
             name: "a \"b\" \\ \n",
-            num_objs: u64::MAX,
+            live_objs: 7,
+            live_bytes: u64::MAX,
             ..CacheRow::default()
         };
         let mut line = std::string::String::new();
         row.write_json(&mut line).unwrap();
         assert!(line.starts_with(
-            r#"{"name":"a \"b\" \\ \u000a","active_objs":0,"num_objs":18446744073709551615,"#
+            r#"{"name":"a \"b\" \\ \u000a","live_objs":7,"live_bytes":18446744073709551615,"#
         ));
         assert!(line.ends_with(r#""barn_put_fail":0}"#) && !line.contains('\n'));
+    }
+
+    macro_rules! describe {
+        ($($(#[$doc:meta])* pub struct $name:ident {
+            $($(#[doc = $line:literal])* pub $field:ident: $type:ty,)*
+        })*) => {
+            /// Name of each record; name, type and lines of each field.
+            const FIELDS: &[(&str, &[(&str, &str, &[&str])])] = &[$(
+                (stringify!($name), &[$((stringify!($field), stringify!($type), &[$($line),*]),)*]),
+            )*];
+        };
+    }
+
+    records!(describe);
+
+    /// `docs/report.md` describes each field in a row of the section that has the record's name.
+    #[test]
+    fn the_schema_for_users_is_true() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/report.md");
+        let text = std::fs::read_to_string(file).unwrap();
+        for (record, fields) in FIELDS {
+            let heading = std::format!("\n### {record}\n");
+            let (_, section) = text
+                .split_once(&*heading)
+                .expect("a section for each record");
+            let section = section.split("\n#").next().unwrap();
+            let rows: std::vec::Vec<_> = section.lines().filter(|l| l.starts_with("| `")).collect();
+            let expected = fields.iter().map(|(field, kind, lines)| {
+                let lines: std::vec::Vec<_> = lines.iter().map(|line| line.trim()).collect();
+                let kind = if kind.contains("str") {
+                    "text"
+                } else {
+                    "number"
+                };
+                std::format!("| `{field}` | {kind} | {} |", lines.join(" "))
+            });
+            let expected: std::vec::Vec<_> = expected.collect();
+            assert_eq!(
+                rows,
+                expected,
+                "the rows should be:\n{}",
+                expected.join("\n")
+            );
+        }
+        let version = std::format!("version {VERSION} of the format");
+        assert!(text.contains(&version), "docs/report.md says: {version}");
     }
 }

@@ -14,7 +14,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
@@ -27,6 +27,10 @@ use uslub_report::witness::{PAGE_BYTES, Page, Verdict};
 
 /// Time after which an answer that nobody takes is cleared.
 const FORGOTTEN: Duration = Duration::from_secs(2);
+
+/// Longest status of a thread, in bytes, that is read at once: 1.5 KB are usual, and a process may
+/// be in many groups.
+const STATUS_BYTES: usize = 8 << 10;
 
 /// Fields of a thread's status that are its rights. All threads must have the same.
 const RIGHTS: &[&str] = &[
@@ -185,8 +189,12 @@ fn answer_all(page: &'static Page, _file: &File) {
     }
 }
 
+/// Reads a thread's status. A file of `/proc` has no size, so a read without a buffer of the right
+/// size takes a dozen system calls, which each fork of a program would pay.
 fn status(path: &str) -> Option<String> {
-    fs::read_to_string(path).ok()
+    let mut text = Vec::with_capacity(STATUS_BYTES);
+    File::open(path).ok()?.read_to_end(&mut text).ok()?;
+    String::from_utf8(text).ok()
 }
 
 /// The lines of a status with these names.

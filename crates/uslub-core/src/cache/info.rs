@@ -26,6 +26,8 @@ pub struct CacheInfo {
     pub num_slabs: usize,
     /// Slabs with a slot in use.
     pub active_slabs: usize,
+    /// Most slabs that there were at once, including those of page batches.
+    pub peak_slabs: usize,
     /// Objects allocated.
     pub allocs: u64,
     /// Objects freed.
@@ -96,6 +98,7 @@ impl<P: Platform> Allocator<P> {
             cached_objs: self.cached(cache),
             num_slabs,
             active_slabs: num_slabs.saturating_sub(empty),
+            peak_slabs: cache.peak_slabs(),
             allocs: self.stat(cache, StatItem::AllocFastpath)
                 + self.stat(cache, StatItem::AllocSlowpath),
             frees: self.stat(cache, StatItem::FreeFastpath)
@@ -166,6 +169,36 @@ impl<P: Platform> Allocator<P> {
             cache.nodes().any(|node| node.lists.is_held()) || cache.barns().any(Barn::is_held)
         };
         self.is_draining() || self.caches().any(is_busy)
+    }
+
+    /// Bytes of large and huge objects now.
+    fn large_bytes(&self) -> usize {
+        // Relaxed: a statistic.
+        self.large_pages.load(Relaxed) * PAGE_SIZE + self.mapped.live_bytes()
+    }
+
+    /// Most bytes of large and huge objects at once.
+    pub fn peak_large_bytes(&self) -> usize {
+        // Relaxed: a statistic.
+        self.peak_large.load(Relaxed).max(self.large_bytes())
+    }
+
+    /// Records the bytes of large and huge objects. Each maximum ends with a free, so a call before
+    /// each free is enough, and allocations pay nothing.
+    #[inline]
+    pub(crate) fn note_large_peak(&self) {
+        let bytes = self.large_bytes();
+        // Relaxed, both: a statistic. The load spares most calls the atomic instruction.
+        if bytes > self.peak_large.load(Relaxed) {
+            self.peak_large.fetch_max(bytes, Relaxed);
+        }
+    }
+
+    /// Large and huge objects that the program holds.
+    pub fn large_objs(&self) -> usize {
+        // Relaxed: statistics.
+        let [allocs, frees] = [0, 1].map(|which| self.large_calls[which].load(Relaxed));
+        allocs.saturating_sub(frees)
     }
 
     /// Statistics of the whole allocator.

@@ -273,6 +273,7 @@ impl<P: Platform> Allocator<P> {
 
     #[inline(never)]
     fn kfree_mapped(&self, object: *mut u8) {
+        self.note_large_peak();
         if !self.mapped_is_freed(object) {
             if self.former_size(object).is_some() {
                 // It belongs to a world that this child of a fork has given up.
@@ -311,6 +312,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Frees pages of a large object.
     pub(crate) fn free_pages(&self, page: PageIndex, pages: usize, gfp: Gfp) {
+        self.note_large_peak();
         // Relaxed: a statistic.
         self.large_pages.fetch_sub(pages, Relaxed);
         let decay = u64::from(self.tunables().decay_ms);

@@ -6,6 +6,7 @@
 
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
+use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::args::{CacheArgs, CreateError, Ctor, Flags, NAME_MAX, ObjectLayout};
@@ -51,6 +52,8 @@ pub struct SlabCache<P: 'static> {
     pub tuning: Tuning,
     /// Slabs that the cache may have, at most.
     pub max_slabs: usize,
+    /// Most slabs that the cache had at once.
+    peak_slabs: AtomicUsize,
     /// Partial slabs of a node from which on empty ones are freed.
     pub min_partial: usize,
     /// Byte offsets of a slab's slots in random order; null for address order.
@@ -138,6 +141,7 @@ impl<P: Platform> SlabCache<P> {
             free_gfp: args.free_gfp,
             tuning: *tuning,
             max_slabs,
+            peak_slabs: AtomicUsize::new(0),
             min_partial: set_or(
                 tuning.min_partial,
                 order::min_partial(layout.size).min(
@@ -202,6 +206,22 @@ impl<P: Platform> SlabCache<P> {
     pub fn nr_slabs(&self) -> usize {
         // Relaxed: a statistic.
         self.nodes().map(|node| node.nr_slabs.load(Relaxed)).sum()
+    }
+
+    /// Most slabs on all nodes at once, with those of page batches.
+    pub fn peak_slabs(&self) -> usize {
+        // Relaxed: a statistic.
+        self.peak_slabs.load(Relaxed)
+    }
+
+    /// Records the number of slabs after it grew.
+    #[inline]
+    pub(crate) fn note_peak(&self) {
+        let slabs = self.nr_slabs();
+        // Relaxed, both: a statistic. The load spares most calls the atomic instruction.
+        if slabs > self.peak_slabs.load(Relaxed) {
+            self.peak_slabs.fetch_max(slabs, Relaxed);
+        }
     }
 
     /// The slab that an address inside one of this cache's slabs lies in.

@@ -188,6 +188,7 @@ impl<P: Platform> Base<P> {
             // Relaxed: a count.
             cache.node(home).nr_slabs.fetch_add(got, Relaxed);
         }
+        cache.note_peak();
         self.count(cache, StatItem::AllocSlab, got);
         cache.range.add(run.page, got * pages);
         // For one slab in eight or so: reading the clock costs time.

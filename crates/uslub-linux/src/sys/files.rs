@@ -73,6 +73,59 @@ pub fn inode(path: &[u8]) -> Option<u64> {
     (result == 0).then_some(stat.st_ino)
 }
 
+/// The kind of the file at a path, for example `S_IFDIR`; otherwise the system's error number. The
+/// path ends in a zero byte. A link means what it leads to.
+pub fn kind(path: &[u8]) -> Result<libc::mode_t, libc::c_int> {
+    kind_with(path, 0)
+}
+
+/// As [`kind`], but a link is a link.
+pub fn kind_itself(path: &[u8]) -> Result<libc::mode_t, libc::c_int> {
+    kind_with(path, libc::AT_SYMLINK_NOFOLLOW)
+}
+
+fn kind_with(path: &[u8], flags: libc::c_int) -> Result<libc::mode_t, libc::c_int> {
+    assert_eq!(path.last(), Some(&0));
+    // SAFETY: all-zero is a valid value.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    let (at, into) = (libc::AT_FDCWD as usize, &raw mut stat as usize);
+    let arguments = [at, path.as_ptr() as usize, into, flags as usize, 0, 0];
+    // SAFETY: the path is a C string; writes the record only.
+    match unsafe { call(libc::SYS_newfstatat, arguments) } {
+        0 => Ok(stat.st_mode & libc::S_IFMT),
+        error => Err(-error as libc::c_int),
+    }
+}
+
+/// Whether this process may create files in a folder whose path ends in a zero byte; otherwise the
+/// system's error number.
+pub fn may_create_in(folder: &[u8]) -> Result<(), libc::c_int> {
+    if kind(folder)? != libc::S_IFDIR {
+        return Err(libc::ENOTDIR);
+    }
+    let (at, path) = (libc::AT_FDCWD as usize, folder.as_ptr() as usize);
+    let mode = (libc::W_OK | libc::X_OK) as usize;
+    // SAFETY: the path is a C string.
+    match unsafe { call(libc::SYS_faccessat, [at, path, mode, 0, 0, 0]) } {
+        0 => Ok(()),
+        error => Err(-error as libc::c_int),
+    }
+}
+
+/// Calls `with` with the path of the current folder, if the system tells it.
+pub fn current_folder(with: impl FnOnce(&[u8])) {
+    let mut path = [0u8; 4096];
+    let into = path.as_mut_ptr() as usize;
+    // SAFETY: writes the array only.
+    let length = unsafe { call(libc::SYS_getcwd, [into, path.len(), 0, 0, 0, 0]) };
+    if let Some(path) = usize::try_from(length - 1)
+        .ok()
+        .and_then(|end| path.get(..end))
+    {
+        with(path);
+    }
+}
+
 /// Maps the first `bytes` bytes of a file, shared with all others that map it.
 pub fn map_shared(fd: libc::c_int, bytes: usize) -> Option<usize> {
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;

@@ -127,12 +127,12 @@ fn mode(way: Way) -> String {
         .flatten()
         .find(|entry| {
             let path = entry.path();
-            (path.extension()).is_some_and(|ending| ending == "map" || ending == "jsonl")
+            (path.extension()).is_some_and(|ending| ending == "map" || ending == "json")
         })
         .expect("the library left a report");
     let text = fs::read_to_string(report.path()).expect("the report can be read");
-    let first = text.lines().next().expect("the report has lines");
-    let process: Value = serde_json::from_str(first).expect("the report is JSON");
+    let process: Value =
+        serde_json::from_str(text.trim_end_matches('\0')).expect("the report is JSON");
     process["mode"]
         .as_str()
         .expect("the report names the mode")

@@ -4,5 +4,6 @@ mod bulk;
 mod fork;
 mod kmem_cache;
 mod object;
+mod peak;
 mod reclaim;
 mod shrink;
