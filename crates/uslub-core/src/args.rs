@@ -3,6 +3,8 @@
 //! `ObjectLayout` turns [`CacheArgs`] into offsets in a slot. Callers: who creates a cache fills
 //! the arguments; `slab::cache` computes the layout.
 
+use crate::debug::DebugFlags;
+use crate::debug::layout::{DebugLayout, Wanted};
 use crate::gfp::Gfp;
 use crate::tunables::{TUNABLES, Tuning};
 
@@ -90,6 +92,8 @@ pub struct CacheArgs<'a> {
     /// Whether sheaves hold whole slabs, or slabs whole sheaves; this leaves some room in both
     /// unused.
     pub slab_multiple_sheaves: bool,
+    /// What is debugged; `slab_debug` may add to it.
+    pub debug: DebugFlags,
 }
 
 impl<'a> CacheArgs<'a> {
@@ -109,6 +113,7 @@ impl<'a> CacheArgs<'a> {
             sheaf_capacity: None,
             kept_bytes: None,
             slab_multiple_sheaves: false,
+            debug: DebugFlags::empty(),
         }
     }
 
@@ -122,6 +127,7 @@ impl<'a> CacheArgs<'a> {
             && self.sheaf_capacity.is_none()
             && self.tuning.is_none()
             && self.free_gfp == Gfp::KERNEL
+            && self.debug.is_empty()
     }
 }
 
@@ -169,7 +175,7 @@ pub(crate) fn check(args: &CacheArgs<'_>) -> Result<(), CreateError> {
     if let Some(Err(tunable)) = args.tuning.map(|tuning| tuning.check()) {
         return Err(CreateError::BadTuning(tunable.name));
     }
-    ObjectLayout::of(args).map(drop)
+    ObjectLayout::of(args, DebugFlags::empty()).map(drop)
 }
 
 /// Bytes of a cache line.
@@ -183,10 +189,13 @@ pub(crate) struct ObjectLayout {
     pub align: usize,
     /// Offset of a free object's link in the slot.
     pub link: usize,
+    /// The parts of a debugged slot; [`DebugLayout::NONE`] for others.
+    pub debug: DebugLayout,
 }
 
 impl ObjectLayout {
-    pub(crate) fn of(args: &CacheArgs<'_>) -> Result<Self, CreateError> {
+    /// The layout for a cache with these flags.
+    pub(crate) fn of(args: &CacheArgs<'_>, flags: DebugFlags) -> Result<Self, CreateError> {
         if args.name.is_empty() || args.name.len() > NAME_MAX {
             return Err(CreateError::BadName);
         }
@@ -210,6 +219,9 @@ impl ObjectLayout {
         // read: its link lies behind it. Otherwise the link lies in the middle, away from overflows
         // of both neighbours.
         let keeps = args.ctor.is_some() || args.flags.contains(Flags::TYPESAFE_BY_RCU);
+        if flags.is_slow() {
+            return Ok(Self::debugged(args.size, align, keeps, flags));
+        }
         let (link, end) = if keeps {
             (object, object + word)
         } else {
@@ -219,7 +231,24 @@ impl ObjectLayout {
             size: end.next_multiple_of(align),
             align,
             link,
+            debug: DebugLayout::NONE,
         })
+    }
+
+    /// The layout of a debugged slot; `keeps` says whether a free object keeps its bytes.
+    fn debugged(size: usize, align: usize, keeps: bool, flags: DebugFlags) -> Self {
+        let debug = DebugLayout::of(Wanted {
+            size,
+            align,
+            keeps,
+            flags,
+        });
+        Self {
+            size: debug.size as usize,
+            align,
+            link: debug.link as usize,
+            debug,
+        }
     }
 }
 
@@ -233,7 +262,7 @@ mod tests {
         let mut args = CacheArgs::new("test", size);
         args.align = align;
         args.ctor = ctor.then_some(Ctor::plain(nothing));
-        ObjectLayout::of(&args)
+        ObjectLayout::of(&args, DebugFlags::empty())
     }
 
     #[test]
@@ -278,9 +307,15 @@ mod tests {
     #[test]
     fn bad_arguments_are_refused() {
         let mut args = CacheArgs::new("", 8);
-        assert_eq!(ObjectLayout::of(&args).err(), Some(CreateError::BadName));
+        assert_eq!(
+            ObjectLayout::of(&args, DebugFlags::empty()).err(),
+            Some(CreateError::BadName)
+        );
         args.name = "a name that is far too long for us";
-        assert_eq!(ObjectLayout::of(&args).err(), Some(CreateError::BadName));
+        assert_eq!(
+            ObjectLayout::of(&args, DebugFlags::empty()).err(),
+            Some(CreateError::BadName)
+        );
         assert_eq!(layout(0, 0, false).err(), Some(CreateError::BadSize));
         assert_eq!(layout(8, 24, false).err(), Some(CreateError::BadAlign));
     }

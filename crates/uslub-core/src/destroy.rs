@@ -53,7 +53,13 @@ impl<P: Platform> Allocator<P> {
             self.free_slabs_after_grace(cache);
         }
         let mut count = 0;
-        if cache.nr_slabs() > 0 {
+        if cache.is_debugged() && cache.nr_slabs() > 0 {
+            self.report_remaining(cache);
+            self.for_each_debug_object(cache, &mut |_, object| {
+                count += 1;
+                leaked(object);
+            });
+        } else if cache.nr_slabs() > 0 {
             self.for_each_in_use(cache, |object| {
                 count += 1;
                 leaked(object);

@@ -34,6 +34,7 @@
 //! | [`misuse`] | what is reported about wrong calls |
 //! | [`platform`] | the system below: what it must do |
 //! | [`policy`] | every threshold of the layers above |
+//! | [`debug`] | `slab_debug`: its text, flags and layout of a slot |
 //! | [`gfp`], [`args`], [`tunables`], [`size_class`], [`grace`] | a caller's options |
 //!
 //! A layer uses only the layers below it; [`slab::base`] says how types enforce this.
@@ -45,6 +46,7 @@ extern crate std;
 
 pub mod args;
 pub mod cache;
+pub mod debug;
 pub mod destroy;
 pub mod gfp;
 pub mod grace;

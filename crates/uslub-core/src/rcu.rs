@@ -62,8 +62,8 @@ impl<P: Platform> Allocator<P> {
         if !cache.has_rcu_sheaves.load(Acquire) {
             self.prepare_rcu(cache);
         }
-        if !self.is_cacheable_here(cache, object) {
-            // An object of another node waits alone, and goes to its slab.
+        if cache.is_debugged() || !self.is_cacheable_here(cache, object) {
+            // Such an object waits alone, and goes to its slab.
             return self.defer_single(Some(cache.id), object);
         }
         if self.platform.percpu_usable() && self.push_rcu(cache, object) {

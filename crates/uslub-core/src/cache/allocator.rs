@@ -20,6 +20,7 @@ use crate::cache::cache_list::CacheList;
 use crate::cache::forks::Forks;
 use crate::cache::kmem_cache::NodeRecords;
 use crate::cache::shrinker::Reclaim;
+use crate::debug::DebugFlags;
 use crate::percpu::{CacheId, MAX_CACHES, Table};
 use crate::platform::Platform;
 use crate::policy::QUARANTINE_CACHES;
@@ -96,8 +97,13 @@ impl<P: Platform> Allocator<P> {
 
     /// All caches. No thread may destroy one during the iteration.
     pub fn caches(&self) -> impl Iterator<Item = &KmemCache<P>> {
+        let known = |index| {
+            let id = CacheId::from_index(index);
+            // A debugged size class stands at two places, of which one is its own.
+            self.cache(id).filter(|cache| cache.id.index() == index)
+        };
         // Acquire: pairs with the creation of the last cache.
-        (1..self.end.load(Acquire)).filter_map(|index| self.cache(CacheId::from_index(index)))
+        (1..self.end.load(Acquire)).filter_map(known)
     }
 
     /// Calls `visit` with each cache; no cache can be created or destroyed meanwhile. `visit` must
@@ -124,8 +130,10 @@ impl<P: Platform> Allocator<P> {
     pub fn create(&self, args: &CacheArgs<'_>) -> Result<&KmemCache<P>, CreateError> {
         let mut list = self.slab_mutex.lock();
         args::check(args)?;
-        let layout = ObjectLayout::of(args)?;
+        let debug = self.debug_flags_for(args);
+        let layout = ObjectLayout::of(args, DebugFlags::empty())?;
         if args.is_mergeable()
+            && debug.may_merge()
             && self.tunables().slab_nomerge == 0
             && let Some(cache) = self.caches().filter(|c| c.can_serve(&layout)).last()
         {
@@ -137,7 +145,7 @@ impl<P: Platform> Allocator<P> {
             && (list.nr_dead > QUARANTINE_CACHES || list.next >= MAX_CACHES)
         {
             let (id, next) = (dead.id, dead.next_dead());
-            let cache = self.create_locked(id, args, Some(dead))?;
+            let cache = self.create_locked(id, args, debug, Some(dead))?;
             list.dead = next;
             list.nr_dead -= 1;
             return Ok(cache);
@@ -145,7 +153,7 @@ impl<P: Platform> Allocator<P> {
         if list.next >= MAX_CACHES {
             return Err(CreateError::TooMany);
         }
-        let cache = self.create_locked(CacheId::from_index(list.next), args, None)?;
+        let cache = self.create_locked(CacheId::from_index(list.next), args, debug, None)?;
         list.next += 1;
         Ok(cache)
     }
@@ -161,11 +169,24 @@ impl<P: Platform> Allocator<P> {
         id: CacheId,
         args: &CacheArgs<'_>,
     ) -> Result<&KmemCache<P>, CreateError> {
-        let _next = self.slab_mutex.lock();
-        match self.cache(id) {
-            Some(cache) => Ok(cache),
-            None => self.create_locked(id, args, None),
+        let mut list = self.slab_mutex.lock();
+        if let Some(cache) = self.cache(id) {
+            return Ok(cache);
         }
+        let debug = self.debug_flags_for(args);
+        if !debug.is_slow() || list.next >= MAX_CACHES {
+            return self.create_locked(id, args, debug - DebugFlags::LETTERS, None);
+        }
+        // A twin: the objects belong to an identity of their own, so that no fast path and no
+        // shortcut for size classes takes them for plain ones. The class's words stay empty.
+        let twin = self.create_locked(CacheId::from_index(list.next), args, debug, None)?;
+        list.next += 1;
+        self.while_draining(|| {
+            let record = core::ptr::from_ref(twin).cast_mut();
+            // Release: as in `publish`.
+            self.base.caches[id.index()].store(record.cast(), Release);
+        });
+        Ok(twin)
     }
 
     /// Creates a cache; in the memory of a destroyed one, if given.
@@ -173,17 +194,18 @@ impl<P: Platform> Allocator<P> {
         &self,
         id: CacheId,
         args: &CacheArgs<'_>,
+        debug: DebugFlags,
         dead: Option<&KmemCache<P>>,
     ) -> Result<&KmemCache<P>, CreateError> {
         args::check(args)?;
         let Some(dead) = dead else {
             let memory = self.record(size_of::<KmemCache<P>>(), 64)?.cast();
-            return self.create_in(memory, memory, id, args, None);
+            return self.create_in(memory, memory, id, (args, debug), None);
         };
         // On failure the destroyed cache's record stays unchanged.
         let mut cache = MaybeUninit::<KmemCache<P>>::uninit();
         let record = NonNull::from(&mut cache).cast();
-        self.create_in(NonNull::from(dead), record, id, args, Some(dead))
+        self.create_in(NonNull::from(dead), record, id, (args, debug), Some(dead))
     }
 
     #[inline(never)]
@@ -199,7 +221,7 @@ impl<P: Platform> Allocator<P> {
         memory: NonNull<KmemCache<P>>,
         record: NonNull<KmemCache<P>>,
         id: CacheId,
-        args: &CacheArgs<'_>,
+        (args, debug): (&CacheArgs<'_>, DebugFlags),
         dead: Option<&KmemCache<P>>,
     ) -> Result<&KmemCache<P>, CreateError> {
         let on_nodes = match dead {
@@ -214,10 +236,11 @@ impl<P: Platform> Allocator<P> {
         let random = self.platform.random();
         // SAFETY: we own the record.
         let place = unsafe { record.cast().as_mut() };
+        let tuning = (tuning, debug);
         KmemCache::write_to(place, args, id, tuning, min_objects, random, on_nodes)?;
         // SAFETY: just written.
         let cache = unsafe { place.assume_init_mut() };
-        if tuning.slab_freelist_random == 1 && cache.geometry.objects >= 2 {
+        if cache.tuning.slab_freelist_random == 1 && cache.geometry.objects >= 2 {
             self.set_random_order(cache, dead)?;
         }
         self.publish(memory, record, id, on_nodes);

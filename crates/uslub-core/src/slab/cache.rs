@@ -9,6 +9,8 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::args::{CacheArgs, CreateError, Ctor, Flags, NAME_MAX, ObjectLayout};
+use crate::debug::layout::DebugLayout;
+use crate::debug::{DebugFlags, DebugSwitch};
 use crate::gfp::Gfp;
 use crate::memory::{Arena, PageIndex};
 use crate::percpu::{CacheId, Counters};
@@ -60,6 +62,12 @@ pub struct SlabCache<P: 'static> {
     pub(crate) range: AddressRange,
     /// Objects freed in a context that may not wait.
     pub deferred: Deferred,
+    /// What is debugged.
+    pub debug: DebugSwitch,
+    /// The parts of a debugged slot.
+    pub layout: DebugLayout,
+    /// Whether the cache is debugged: it has no sheaves.
+    is_debugged: bool,
 }
 
 /// The geometry of the slabs of a cache with slots of `size` bytes, and how many it may have.
@@ -100,12 +108,12 @@ impl<P: Platform> SlabCache<P> {
         place: &'a mut MaybeUninit<Self>,
         args: &CacheArgs<'_>,
         id: CacheId,
-        tuning: &Tuning,
+        (tuning, debug): (&Tuning, DebugFlags),
         min_objects: usize,
         secret: u64,
         (nodes, nr_nodes): (NonNull<Node<P>>, usize),
     ) -> Result<&'a mut Self, CreateError> {
-        let layout = ObjectLayout::of(args)?;
+        let layout = ObjectLayout::of(args, debug)?;
         let (geometry, max_slabs) = slab_limits(args, tuning, min_objects, layout.size)?;
         let slabs = place.write(Self {
             name: [0; NAME_MAX + 1],
@@ -141,7 +149,16 @@ impl<P: Platform> SlabCache<P> {
             nr_nodes,
             range: AddressRange::new(),
             deferred: Deferred::new(),
+            debug: DebugSwitch::new(debug),
+            layout: layout.debug,
+            is_debugged: debug.is_slow(),
         });
+        if debug.is_slow() {
+            // Checks need one meaning of a free slot: linked, and initialised.
+            slabs.tuning.empty_reserve = 0;
+            slabs.tuning.freelist_deferred = 1;
+            slabs.tuning.slab_freelist_random = 0;
+        }
         slabs.name[..args.name.len()].copy_from_slice(args.name.as_bytes());
         Ok(slabs)
     }
@@ -228,6 +245,17 @@ impl<P: Platform> SlabCache<P> {
     #[inline]
     pub(crate) fn can_alloc_entire(&self) -> bool {
         self.ctor.is_none() && self.tuning.freelist_deferred == 1
+    }
+
+    /// Whether the cache is debugged: it has no sheaves, and each call takes the list lock.
+    #[inline]
+    pub fn is_debugged(&self) -> bool {
+        self.is_debugged
+    }
+
+    /// Whether a free object keeps its bytes for readers.
+    pub(crate) fn keeps_freed(&self) -> bool {
+        self.flags.contains(Flags::TYPESAFE_BY_RCU)
     }
 
     /// Whether empty slabs have a list of their own.
