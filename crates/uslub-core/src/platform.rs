@@ -409,7 +409,7 @@ pub unsafe trait Platform: Sync + 'static {
     fn place(&self, address: usize) -> Place {
         Place {
             address,
-            object: Identity::NONE.comm,
+            object: [0; 32],
             offset: 0,
         }
     }
@@ -449,7 +449,7 @@ pub struct Place {
     /// The address.
     pub address: usize,
     /// The end of the object's name, with zeroes behind it.
-    pub object: [u8; 16],
+    pub object: [u8; 32],
     /// The offset in the object's file.
     pub offset: usize,
 }
