@@ -20,7 +20,8 @@ use crate::debug::options::SlabDebug;
 use crate::gfp::Gfp;
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::policy::RECLAIM_TRIES;
-use crate::slab::debug::track::{STACK_MAX, Which};
+use crate::slab::debug::depot::STACK_MAX;
+use crate::slab::debug::track::Which;
 use crate::slab::debug::validate::{GROUPS_MAX, TrackGroup};
 
 /// Why the debugging of a cache was not changed.

@@ -17,7 +17,7 @@ pub struct FailSlab {
     pub probability: u32,
     /// Failures at most; `u32::MAX` for no limit.
     pub times: u32,
-    /// The call that fails, whatever else is set, counted from 1; 0 for none.
+    /// The call that fails, whatever the other limits say, counted from 1; 0 for none.
     pub nth: u32,
     /// Start of the random sequence, so that a run can be repeated.
     pub seed: u32,
@@ -114,6 +114,7 @@ impl FailState {
         if probability == 0 || !call.is_multiple_of(self.interval.load(Relaxed).max(1)) {
             return false;
         }
+        // Relaxed: as above.
         let step = self.dice.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed);
         let dice = (step ^ step >> 31).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         if (dice >> 32) * 100 >> 32 >= u64::from(probability) {

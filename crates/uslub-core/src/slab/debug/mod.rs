@@ -4,6 +4,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`state`] | what all debugged caches share |
+//! | [`depot`] | each stack once |
 //! | [`track`] | who called: thread, CPU, time, stack |
 //! | [`object`] | allocates and frees one object |
 //! | [`check`] | checks of a slab and of an object |
@@ -17,6 +18,7 @@
 //! `cache::debug`.
 
 pub mod check;
+pub mod depot;
 pub mod freelist;
 pub mod object;
 pub mod report;

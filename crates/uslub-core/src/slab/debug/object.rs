@@ -2,7 +2,7 @@
 //!
 //! | call | checks (F) | a failure |
 //! |---|---|---|
-//! | allocation | slab, head of the freelist, the free object | the slab is frozen; another serves |
+//! | allocation | slab, freelist's head, the free object | the slab is frozen; another serves |
 //! | free | slab, pointer, not free already, the object in use | the object is not freed |
 //!
 //! Without F, a pointer to no slot and a second free end the process, as for other caches. With

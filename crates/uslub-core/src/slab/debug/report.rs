@@ -15,7 +15,8 @@ use crate::debug::DebugFlags;
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::slab::base::Base;
 use crate::slab::cache::SlabCache;
-use crate::slab::debug::track::{STACK_MAX, Track, Which};
+use crate::slab::debug::depot::STACK_MAX;
+use crate::slab::debug::track::{Track, Which};
 use crate::slab::state::Slab;
 
 const DOUBLE: &str =

@@ -1,6 +1,6 @@
 //! What all debugged caches share: the options, the count of errors, the depot of stacks.
 //!
-//! The options are written once, before the allocator is ready. Everything else may change at any
+//! The options are written once, before the allocator is ready. The other parts may change at any
 //! time.
 
 use core::cell::UnsafeCell;
@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32};
 
 use crate::debug::fail::FailState;
 use crate::debug::options::SlabDebug;
-use crate::slab::debug::track::Depot;
+use crate::slab::debug::depot::Depot;
 
 /// Rounds that a report waits for another thread's report.
 const REPORT_ROUNDS: u32 = 1 << 16;
