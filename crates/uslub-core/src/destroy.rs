@@ -53,13 +53,7 @@ impl<P: Platform> Allocator<P> {
             self.free_slabs_after_grace(cache);
         }
         let mut count = 0;
-        if cache.is_debugged() && cache.nr_slabs() > 0 {
-            self.report_remaining(cache);
-            self.for_each_debug_object(cache, &mut |_, object| {
-                count += 1;
-                leaked(object);
-            });
-        } else if cache.nr_slabs() > 0 {
+        if cache.nr_slabs() > 0 {
             self.for_each_in_use(cache, |object| {
                 count += 1;
                 leaked(object);
@@ -89,9 +83,13 @@ impl<P: Platform> Allocator<P> {
         });
     }
 
-    /// Calls `visit` with each object of a cache in use, including those in sheaves. The cache must
-    /// be idle.
+    /// Calls `visit` with each object of a cache in use, including those in sheaves; a debugged
+    /// cache reports them first. The cache must be idle.
     fn for_each_in_use(&self, cache: &KmemCache<P>, mut visit: impl FnMut(*mut u8)) {
+        if cache.is_debugged() {
+            self.report_remaining(cache);
+            return self.for_each_debug_object(cache, &mut |_, object| visit(object));
+        }
         let arena = &self.zone.arena;
         for page in 0..arena.limit() as u32 {
             let slab = arena.slab(PageIndex(page));

@@ -63,7 +63,7 @@ impl<P: Platform> Allocator<P> {
             self.prepare_rcu(cache);
         }
         if cache.is_debugged() || !self.is_cacheable_here(cache, object) {
-            // Such an object waits alone, and goes to its slab.
+            // An object of another node waits alone, and goes to its slab.
             return self.defer_single(Some(cache.id), object);
         }
         if self.platform.percpu_usable() && self.push_rcu(cache, object) {

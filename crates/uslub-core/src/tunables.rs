@@ -139,6 +139,9 @@ tunables! {
         huge_pages_mb: 24 in 0..=1 << 20, "MiB";
         /// 1: a report of slab_debug ends the process; 0: it repairs the memory and goes on.
         slab_debug_fatal: 1 in 0..=1, "";
+        /// 1: at its end a process on the malloc library says where live objects of caches with U
+        /// were allocated.
+        slab_debug_leaks: 0 in 0..=1, "";
         /// 1: new objects are zeroed; caches then have no sheaves.
         init_on_alloc: 0 in 0..=1, "";
         /// 1: freed objects are zeroed; caches then have no sheaves.

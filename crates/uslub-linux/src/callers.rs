@@ -9,10 +9,10 @@
 //! point to newer code. Addresses are read by `process_vm_readv` first, which fails where nothing
 //! is mapped.
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-
 use core::cell::UnsafeCell;
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
 use uslub_core::platform::{Identity, PAGE_SIZE, Place};
 
 use crate::sys;
@@ -40,61 +40,141 @@ struct Map {
     name: [u8; NAME],
 }
 
-struct Maps {
-    taken: AtomicBool,
-    read_at: AtomicU64,
-    table: UnsafeCell<([Map; MAPS], usize)>,
-}
-
-// SAFETY: the table is used by the thread that set `taken`.
-unsafe impl Sync for Maps {}
-
-static TABLE: Maps = Maps {
-    taken: AtomicBool::new(false),
-    read_at: AtomicU64::new(0),
-    table: UnsafeCell::new((
-        [Map {
-            start: 0,
-            end: 0,
-            offset: 0,
-            name: [0; NAME],
-        }; MAPS],
-        0,
-    )),
+const NO_MAP: Map = Map {
+    start: 0,
+    end: 0,
+    offset: 0,
+    name: [0; NAME],
 };
 
-/// Words by hash: the word itself for a return address, its complement for none.
-static WORDS: [AtomicUsize; KNOWN] = [const { AtomicUsize::new(0) }; KNOWN];
+/// Executable mappings by address, and the words that are known.
+struct Table {
+    maps: [Map; MAPS],
+    len: usize,
+    read_at: u64,
+    /// Words by hash: the word itself for a return address, its complement for none.
+    words: [usize; KNOWN],
+}
 
-/// The mapping of an address, by the table as it is; `None` too if the table is taken for long.
-fn map_of(address: usize, now_ms: u64) -> Option<Map> {
-    let mut rounds = 0;
-    // Acquire: the last user's writes.
-    while TABLE.taken.swap(true, Acquire) {
-        rounds += 1;
-        if rounds == ROUNDS {
-            return None;
+struct Shared {
+    /// The process whose thread uses the table; 0 for none. A child of a fork does not have that
+    /// thread.
+    owner: AtomicU32,
+    table: UnsafeCell<Table>,
+}
+
+// SAFETY: the table is used by the thread that set `owner`.
+unsafe impl Sync for Shared {}
+
+static SHARED: Shared = Shared {
+    owner: AtomicU32::new(0),
+    table: UnsafeCell::new(Table {
+        maps: [NO_MAP; MAPS],
+        len: 0,
+        read_at: 0,
+        words: [0; KNOWN],
+    }),
+};
+
+/// Runs `work` with the table. `None` if another thread has it for long: it may be interrupted by
+/// a signal handler, which is the caller.
+fn with_table<T>(work: impl FnOnce(&mut Table) -> T) -> Option<T> {
+    let me = sys::getpid();
+    for _ in 0..ROUNDS {
+        // Acquire: the last user's writes. Relaxed on failure: only compared.
+        match SHARED.owner.compare_exchange(0, me, Acquire, Relaxed) {
+            Ok(_) => {}
+            Err(other) if other != me => {
+                // The parent's: its thread does not exist here. Relaxed: the child has one thread.
+                let _ = SHARED.owner.compare_exchange(other, 0, Relaxed, Relaxed);
+                continue;
+            }
+            Err(_) => {
+                core::hint::spin_loop();
+                continue;
+            }
         }
-        core::hint::spin_loop();
+        // SAFETY: this thread set `owner`.
+        let done = work(unsafe { &mut *SHARED.table.get() });
+        // Release: pairs with the next user's exchange.
+        SHARED.owner.store(0, Release);
+        return Some(done);
     }
-    // SAFETY: this thread set `taken`.
-    let (maps, len) = unsafe { &mut *TABLE.table.get() };
-    let find = |maps: &[Map]| {
-        maps.iter()
-            .find(|m| (m.start..m.end).contains(&address))
-            .copied()
-    };
-    let mut found = find(&maps[..*len]);
-    // Relaxed, both: under `taken`.
-    let old = TABLE.read_at.load(Relaxed);
-    if found.is_none() && (old == 0 || now_ms >= old + REFRESH_MS) {
-        TABLE.read_at.store(now_ms.max(1), Relaxed);
-        *len = read_maps(maps);
-        found = find(&maps[..*len]);
+    None
+}
+
+impl Table {
+    fn find(&self, address: usize) -> Option<&Map> {
+        let maps = &self.maps[..self.len];
+        let at = maps.partition_point(|map| map.end <= address);
+        maps.get(at).filter(|map| map.start <= address)
     }
-    // Release: pairs with the next user's swap.
-    TABLE.taken.store(false, Release);
-    found
+
+    /// Reads the maps again if that was not done for a while: the address may be in newer code.
+    fn refresh(&mut self, now_ms: u64) -> bool {
+        let due = self.read_at == 0 || now_ms >= self.read_at + REFRESH_MS;
+        if due {
+            self.read_at = now_ms.max(1);
+            self.len = read_maps(&mut self.maps);
+            self.words.fill(0);
+        }
+        due
+    }
+
+    /// The mapping of an address.
+    fn map_of(&mut self, address: usize, now_ms: u64) -> Option<Map> {
+        if self.find(address).is_none() {
+            self.refresh(now_ms);
+        }
+        self.find(address).copied()
+    }
+
+    /// Whether a word of a stack is a return address.
+    fn is_return(&mut self, word: usize) -> bool {
+        if self.find(word).is_none() {
+            return false;
+        }
+        let place = &mut self.words[(word ^ word >> 12) % KNOWN];
+        if *place == word || *place == !word {
+            return *place == word;
+        }
+        let found = probe(word - 8).is_some_and(ends_with_call);
+        *place = if found { word } else { !word };
+        found
+    }
+
+    /// Writes the return addresses that the stack holds from `first` on; returns how many. `own` is
+    /// the library itself, whose frames are skipped.
+    fn search(&mut self, first: usize, own: Option<Map>, out: &mut [usize]) -> usize {
+        let page = first & !(PAGE_SIZE - 1);
+        let buffer = out.as_ptr_range();
+        let buffer = buffer.start as usize..buffer.end as usize;
+        let (mut n, mut last_own, mut at) = (0, first, first);
+        let is_near = |at: usize, own: usize| at - own < GAP_WORDS * size_of::<usize>();
+        while at < page + STACK_PAGES * PAGE_SIZE && (n < out.len() || is_near(at, last_own)) {
+            if at.is_multiple_of(PAGE_SIZE) && probe(at).is_none() {
+                break;
+            }
+            if buffer.contains(&at) {
+                // It lies on the stack, with what was found.
+                at = buffer.end;
+                continue;
+            }
+            // SAFETY: in the page of a local value, or in a page that could be read.
+            let word = unsafe { (at as *const usize).read_volatile() };
+            at += size_of::<usize>();
+            if own.is_some_and(|own| (own.start..own.end).contains(&word)) {
+                if is_near(at, last_own) && self.is_return(word) {
+                    // What was found below one of our frames is left over from earlier calls.
+                    (last_own, n) = (at, 0);
+                }
+            } else if n < out.len() && self.is_return(word) {
+                out[n] = word;
+                n += 1;
+            }
+        }
+        n
+    }
 }
 
 /// Reads the executable mappings; returns how many.
@@ -197,25 +277,6 @@ fn ends_with_call(b: [u8; 8]) -> bool {
     word & 0xfc00_0000 == 0x9400_0000 || word & 0xffff_fc1f == 0xd63f_0000
 }
 
-/// Whether a word of a stack is a return address.
-fn is_return(word: usize, now_ms: u64) -> bool {
-    if !(PAGE_SIZE..1 << 47).contains(&word) {
-        return false;
-    }
-    let place = &WORDS[(word ^ word >> 12) % KNOWN];
-    // Relaxed: a cache of single words.
-    let known = place.load(Relaxed);
-    if known == word || known == !word {
-        return known == word;
-    }
-    let found = map_of(word, now_ms).is_some() && probe(word - 8).is_some_and(ends_with_call);
-    if found || map_of(word, now_ms).is_none() {
-        // Relaxed: as above.
-        place.store(if found { word } else { !word }, Relaxed);
-    }
-    found
-}
-
 /// Whether an object is one of this project's libraries, whose own frames are skipped.
 fn is_ours(map: &Map) -> bool {
     map.name.starts_with(b"libuslub")
@@ -226,38 +287,23 @@ fn is_ours(map: &Map) -> bool {
 #[inline(never)]
 pub(crate) fn callers(out: &mut [usize], now_ms: u64) -> usize {
     let here = callers as *const () as usize;
-    let own = map_of(here, now_ms).filter(is_ours);
-    let first = core::ptr::from_ref(&own) as usize & !7;
-    let page = first & !(PAGE_SIZE - 1);
-    let (mut n, mut last_own) = (0, first);
-    let mut at = first;
-    while at < page + STACK_PAGES * PAGE_SIZE && n < out.len() {
-        if at.is_multiple_of(PAGE_SIZE) && probe(at).is_none() {
-            break;
+    let local = 0usize;
+    let first = core::ptr::from_ref(&local) as usize & !7;
+    let found = with_table(|table| {
+        let own = table.map_of(here, now_ms).filter(is_ours);
+        let n = table.search(first, own, out);
+        // Nothing found: perhaps the program loaded its code since.
+        if n == 0 && table.refresh(now_ms) {
+            return table.search(first, own, out);
         }
-        // SAFETY: in the page of a local value, or in a page that could be read.
-        let word = unsafe { (at as *const usize).read_volatile() };
-        at += size_of::<usize>();
-        if let Some(own) = own
-            && (own.start..own.end).contains(&word)
-        {
-            if at - last_own < GAP_WORDS * size_of::<usize>() && is_return(word, now_ms) {
-                // What was found below one of our frames is left over from earlier calls.
-                (last_own, n) = (at, 0);
-            }
-            continue;
-        }
-        if is_return(word, now_ms) {
-            out[n] = word;
-            n += 1;
-        }
-    }
-    n
+        n
+    });
+    found.unwrap_or(0)
 }
 
 /// The object of an address and the offset in its file.
 pub(crate) fn place(address: usize, now_ms: u64) -> Place {
-    match map_of(address, now_ms) {
+    match with_table(|table| table.map_of(address, now_ms)).flatten() {
         Some(map) => Place {
             address,
             object: map.name,

@@ -26,7 +26,7 @@ use uslub_report::{
     VERSION,
 };
 
-use crate::{ALLOCATOR, witness};
+use crate::{ALLOCATOR, debug, witness};
 
 type Line = Text<1024>;
 type Cache = uslub_core::cache::KmemCache<Linux>;
@@ -129,6 +129,7 @@ fn folder() -> Option<&'static [u8]> {
 
 /// Writes the report, if the environment asks for one.
 pub(crate) fn write() {
+    debug::at_end();
     let Some(folder) = folder() else {
         return;
     };
