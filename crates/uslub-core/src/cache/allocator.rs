@@ -24,6 +24,7 @@ use crate::debug::DebugFlags;
 use crate::percpu::{CacheId, MAX_CACHES, Table};
 use crate::platform::Platform;
 use crate::policy::QUARANTINE_CACHES;
+use crate::size_class::NR_CLASSES;
 use crate::slab::base::Base;
 use crate::slab::order;
 use crate::sync::Lock;
@@ -129,6 +130,7 @@ impl<P: Platform> Allocator<P> {
     /// If an argument is out of bounds, or there are too many caches, or there is no memory.
     pub fn create(&self, args: &CacheArgs<'_>) -> Result<&KmemCache<P>, CreateError> {
         let mut list = self.slab_mutex.lock();
+        self.reserve_twins(&mut list);
         args::check(args)?;
         let debug = self.debug_flags_for(args);
         let layout = ObjectLayout::of(args, DebugFlags::empty())?;
@@ -174,19 +176,30 @@ impl<P: Platform> Allocator<P> {
             return Ok(cache);
         }
         let debug = self.debug_flags_for(args);
-        if !debug.is_slow() || list.next >= MAX_CACHES {
-            return self.create_locked(id, args, debug - DebugFlags::LETTERS, None);
+        if !debug.is_slow() || !self.may_debug_classes() {
+            let plain = DebugFlags::empty();
+            return self.create_locked(id, args, plain, None);
         }
+        self.reserve_twins(&mut list);
         // A twin: the objects belong to an identity of their own, so that no fast path and no
         // shortcut for size classes takes them for plain ones. The class's words stay empty.
-        let twin = self.create_locked(CacheId::from_index(list.next), args, debug, None)?;
-        list.next += 1;
+        let twin = self.create_locked(twin_of(id), args, debug, None)?;
         self.while_draining(|| {
             let record = core::ptr::from_ref(twin).cast_mut();
             // Release: as in `publish`.
             self.base.caches[id.index()].store(record.cast(), Release);
         });
         Ok(twin)
+    }
+
+    /// Reserves the identities of debugged size classes, if there may be any. They are the same in
+    /// each world, so that a child of a fork that started over knows the sizes of old objects.
+    fn reserve_twins(&self, list: &mut CacheList<P>) {
+        if self.may_debug_classes() {
+            list.next = list
+                .next
+                .max(twin_of(CacheId::of_class(NR_CLASSES as u8)).index() + 1);
+        }
     }
 
     /// Creates a cache; in the memory of a destroyed one, if given.
@@ -330,6 +343,11 @@ impl<P: Platform> Allocator<P> {
         // Relaxed: statistics.
         self.large_calls[which].fetch_add(1, Relaxed);
     }
+}
+
+/// The identity of a size class's objects if the class is debugged.
+fn twin_of(class: CacheId) -> CacheId {
+    CacheId::from_index(class.index() + NR_CLASSES)
 }
 
 /// Fills `offsets` with the byte offsets of slots of `size` bytes in random order (Fisher-Yates).

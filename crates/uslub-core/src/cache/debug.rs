@@ -57,6 +57,13 @@ impl<P: Platform> Allocator<P> {
         unsafe { self.debug.set_options(options) };
     }
 
+    /// Whether size classes may be debugged in this process.
+    pub(crate) fn may_debug_classes(&self) -> bool {
+        let tunables = self.tunables();
+        let zeroes = tunables.init_on_alloc == 1 || tunables.init_on_free == 1;
+        self.debug.options() != SlabDebug::NONE || zeroes || tunables.failslab().is_on()
+    }
+
     /// The flags of a cache with these arguments.
     pub(crate) fn debug_flags_for(&self, args: &CacheArgs<'_>) -> DebugFlags {
         let (options, tunables) = (self.debug.options(), self.tunables());
@@ -76,7 +83,7 @@ impl<P: Platform> Allocator<P> {
             flags |= DebugFlags::INIT_ON_FREE;
         }
         let chosen = tunables.failslab_cache == 0 || flags.contains(DebugFlags::FAILSLAB);
-        if self.debug.fail.is_on() && chosen {
+        if tunables.failslab().is_on() && chosen {
             flags |= DebugFlags::MAY_FAIL;
         }
         flags
