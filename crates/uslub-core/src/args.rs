@@ -189,8 +189,6 @@ pub(crate) struct ObjectLayout {
     pub align: usize,
     /// Offset of a free object's link in the slot.
     pub link: usize,
-    /// The parts of a debugged slot; [`DebugLayout::NONE`] for others.
-    pub debug: DebugLayout,
 }
 
 impl ObjectLayout {
@@ -231,11 +229,12 @@ impl ObjectLayout {
             size: end.next_multiple_of(align),
             align,
             link,
-            debug: DebugLayout::NONE,
         })
     }
 
     /// The layout of a debugged slot; `keeps` says whether a free object keeps its bytes.
+    #[cold]
+    #[inline(never)]
     fn debugged(size: usize, align: usize, keeps: bool, flags: DebugFlags) -> Self {
         let debug = DebugLayout::of(Wanted {
             size,
@@ -247,9 +246,18 @@ impl ObjectLayout {
             size: debug.size as usize,
             align,
             link: debug.link as usize,
-            debug,
         }
     }
+}
+
+/// The parts of a debugged slot of `align` bytes alignment.
+pub(crate) fn debug_layout(args: &CacheArgs<'_>, align: usize, flags: DebugFlags) -> DebugLayout {
+    DebugLayout::of(Wanted {
+        size: args.size,
+        align,
+        keeps: args.ctor.is_some() || args.flags.contains(Flags::TYPESAFE_BY_RCU),
+        flags,
+    })
 }
 
 #[cfg(test)]

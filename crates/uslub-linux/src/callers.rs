@@ -20,7 +20,7 @@ use crate::sys;
 /// Executable mappings that are known, at most.
 const MAPS: usize = 256;
 /// Pages of a stack that are searched.
-const STACK_PAGES: usize = 3;
+const STACK_PAGES: usize = 2;
 /// Words without one of ours that end the search for our own frames.
 const GAP_WORDS: usize = 160;
 /// Words that are known to be return addresses, or not to be.
@@ -52,6 +52,8 @@ struct Table {
     maps: [Map; MAPS],
     len: usize,
     read_at: u64,
+    /// The lowest address of the maps and the end of the highest: most words lie outside.
+    bounds: (usize, usize),
     /// Words by hash: the word itself for a return address, its complement for none.
     words: [usize; KNOWN],
 }
@@ -72,6 +74,7 @@ static SHARED: Shared = Shared {
         maps: [NO_MAP; MAPS],
         len: 0,
         read_at: 0,
+        bounds: (0, 0),
         words: [0; KNOWN],
     }),
 };
@@ -117,6 +120,11 @@ impl Table {
             self.read_at = now_ms.max(1);
             self.len = read_maps(&mut self.maps);
             self.words.fill(0);
+            let maps = &self.maps[..self.len];
+            self.bounds = match (maps.first(), maps.last()) {
+                (Some(first), Some(last)) => (first.start, last.end),
+                _ => (0, 0),
+            };
         }
         due
     }
@@ -131,7 +139,7 @@ impl Table {
 
     /// Whether a word of a stack is a return address.
     fn is_return(&mut self, word: usize) -> bool {
-        if self.find(word).is_none() {
+        if word < self.bounds.0 || word >= self.bounds.1 || self.find(word).is_none() {
             return false;
         }
         let place = &mut self.words[(word ^ word >> 12) % KNOWN];
@@ -218,6 +226,10 @@ fn parse(line: &[u8]) -> Option<Map> {
         return None;
     }
     let path = fields.nth(2).unwrap_or(b"anonymous");
+    if path.starts_with(b"[") {
+        // Of the kernel, which calls nothing here.
+        return None;
+    }
     let base = path.rsplit(|&b| b == b'/').next().unwrap_or(path);
     let mut name = [0; NAME];
     let n = base.len().min(NAME);

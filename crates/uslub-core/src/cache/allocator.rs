@@ -175,21 +175,24 @@ impl<P: Platform> Allocator<P> {
         if let Some(cache) = self.cache(id) {
             return Ok(cache);
         }
-        let debug = self.debug_flags_for(args);
-        if !debug.is_slow() || !self.may_debug_classes() {
-            let plain = DebugFlags::empty();
-            return self.create_locked(id, args, plain, None);
+        // A debugged class has a twin: its objects belong to an identity of their own, so that no
+        // fast path and no shortcut for size classes takes them for plain ones. The class's words
+        // stay empty.
+        let (mut own, mut debug) = (id, DebugFlags::empty());
+        if self.may_debug_classes() {
+            self.reserve_twins(&mut list);
+            debug = self.debug_flags_for(args);
+            own = if debug.is_slow() { twin_of(id) } else { id };
         }
-        self.reserve_twins(&mut list);
-        // A twin: the objects belong to an identity of their own, so that no fast path and no
-        // shortcut for size classes takes them for plain ones. The class's words stay empty.
-        let twin = self.create_locked(twin_of(id), args, debug, None)?;
-        self.while_draining(|| {
-            let record = core::ptr::from_ref(twin).cast_mut();
-            // Release: as in `publish`.
-            self.base.caches[id.index()].store(record.cast(), Release);
-        });
-        Ok(twin)
+        let cache = self.create_locked(own, args, debug, None)?;
+        if own != id {
+            self.while_draining(|| {
+                let record = core::ptr::from_ref(cache).cast_mut();
+                // Release: as in `publish`.
+                self.base.caches[id.index()].store(record.cast(), Release);
+            });
+        }
+        Ok(cache)
     }
 
     /// Reserves the identities of debugged size classes, if there may be any. They are the same in

@@ -65,6 +65,8 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// The flags of a cache with these arguments.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn debug_flags_for(&self, args: &CacheArgs<'_>) -> DebugFlags {
         let (options, tunables) = (self.debug.options(), self.tunables());
         let mut flags = options.flags_for(args.name, args.debug);

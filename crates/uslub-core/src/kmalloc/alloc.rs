@@ -142,7 +142,7 @@ impl<P: Platform> Allocator<P> {
         let name = class_name::<16>("kmalloc", size);
         let mut args = CacheArgs::new(name.as_str(), size);
         args.debug = DebugFlags::KMALLOC;
-        if self.debug_flags_for(&args).is_slow() {
+        if self.may_debug_classes() {
             // Metadata would break the natural alignment.
             args.align = 1 << size.trailing_zeros().min(PAGE_SHIFT);
         }

@@ -8,7 +8,7 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::args::{CacheArgs, CreateError, Ctor, Flags, NAME_MAX, ObjectLayout};
+use crate::args::{CacheArgs, CreateError, Ctor, Flags, NAME_MAX, ObjectLayout, debug_layout};
 use crate::debug::layout::DebugLayout;
 use crate::debug::{DebugFlags, DebugSwitch};
 use crate::gfp::Gfp;
@@ -150,17 +150,25 @@ impl<P: Platform> SlabCache<P> {
             range: AddressRange::new(),
             deferred: Deferred::new(),
             debug: DebugSwitch::new(debug),
-            layout: layout.debug,
+            layout: DebugLayout::NONE,
             is_debugged: debug.is_slow(),
         });
         if debug.is_slow() {
-            // Checks need one meaning of a free slot: linked, and initialised.
-            slabs.tuning.empty_reserve = 0;
-            slabs.tuning.freelist_deferred = 1;
-            slabs.tuning.slab_freelist_random = 0;
+            slabs.begin_debugged(args, debug);
         }
         slabs.name[..args.name.len()].copy_from_slice(args.name.as_bytes());
         Ok(slabs)
+    }
+
+    /// Sets what only a debugged cache needs.
+    #[cold]
+    #[inline(never)]
+    fn begin_debugged(&mut self, args: &CacheArgs<'_>, debug: DebugFlags) {
+        self.layout = debug_layout(args, self.align as usize, debug);
+        // Checks need one meaning of a free slot: linked, and initialised.
+        self.tuning.empty_reserve = 0;
+        self.tuning.freelist_deferred = 1;
+        self.tuning.slab_freelist_random = 0;
     }
 
     pub(crate) fn set_random(&mut self, offsets: NonNull<u32>) {
