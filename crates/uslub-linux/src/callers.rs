@@ -21,8 +21,9 @@ use crate::sys;
 const MAPS: usize = 256;
 /// Pages of a stack that are searched.
 const STACK_PAGES: usize = 2;
-/// Words without one of ours that end the search for our own frames.
-const GAP_WORDS: usize = 160;
+/// Words without a return address that end the search, and words without one of ours that end the
+/// search for our own frames: a frame of 2 KiB.
+const GAP_WORDS: usize = 256;
 /// Words that are known to be return addresses, or not to be.
 const KNOWN: usize = 2048;
 /// Milliseconds between two looks at the maps.
@@ -137,9 +138,15 @@ impl Table {
         self.find(address).copied()
     }
 
-    /// Whether a word of a stack is a return address.
+    /// Whether a word of a stack is a return address. Most words lie outside of all code.
+    #[inline(always)]
     fn is_return(&mut self, word: usize) -> bool {
-        if word < self.bounds.0 || word >= self.bounds.1 || self.find(word).is_none() {
+        (self.bounds.0..self.bounds.1).contains(&word) && self.is_behind_call(word)
+    }
+
+    #[inline(never)]
+    fn is_behind_call(&mut self, word: usize) -> bool {
+        if self.find(word).is_none() {
             return false;
         }
         let place = &mut self.words[(word ^ word >> 12) % KNOWN];
@@ -158,8 +165,12 @@ impl Table {
         let buffer = out.as_ptr_range();
         let buffer = buffer.start as usize..buffer.end as usize;
         let (mut n, mut last_own, mut at) = (0, first, first);
-        let is_near = |at: usize, own: usize| at - own < GAP_WORDS * size_of::<usize>();
-        while at < page + STACK_PAGES * PAGE_SIZE && (n < out.len() || is_near(at, last_own)) {
+        let mut last = first;
+        let is_near = |at: usize, other: usize| at - other < GAP_WORDS * size_of::<usize>();
+        while at < page + STACK_PAGES * PAGE_SIZE
+            && is_near(at, last)
+            && (n < out.len() || is_near(at, last_own))
+        {
             if at.is_multiple_of(PAGE_SIZE) && probe(at).is_none() {
                 break;
             }
@@ -174,11 +185,11 @@ impl Table {
             if own.is_some_and(|own| (own.start..own.end).contains(&word)) {
                 if is_near(at, last_own) && self.is_return(word) {
                     // What was found below one of our frames is left over from earlier calls.
-                    (last_own, n) = (at, 0);
+                    (last_own, last, n) = (at, at, 0);
                 }
             } else if n < out.len() && self.is_return(word) {
                 out[n] = word;
-                n += 1;
+                (last, n) = (at, n + 1);
             }
         }
         n
