@@ -175,7 +175,7 @@ pub(crate) fn check(args: &CacheArgs<'_>) -> Result<(), CreateError> {
     if let Some(Err(tunable)) = args.tuning.map(|tuning| tuning.check()) {
         return Err(CreateError::BadTuning(tunable.name));
     }
-    ObjectLayout::of(args, DebugFlags::empty()).map(drop)
+    ObjectLayout::of(args).map(drop)
 }
 
 /// Bytes of a cache line.
@@ -192,8 +192,7 @@ pub(crate) struct ObjectLayout {
 }
 
 impl ObjectLayout {
-    /// The layout for a cache with these flags.
-    pub(crate) fn of(args: &CacheArgs<'_>, flags: DebugFlags) -> Result<Self, CreateError> {
+    pub(crate) fn of(args: &CacheArgs<'_>) -> Result<Self, CreateError> {
         if args.name.is_empty() || args.name.len() > NAME_MAX {
             return Err(CreateError::BadName);
         }
@@ -217,8 +216,8 @@ impl ObjectLayout {
         // read: its link lies behind it. Otherwise the link lies in the middle, away from overflows
         // of both neighbours.
         let keeps = args.ctor.is_some() || args.flags.contains(Flags::TYPESAFE_BY_RCU);
-        if flags.is_slow() {
-            return Ok(Self::debugged(args.size, align, keeps, flags));
+        if args.debug.is_slow() {
+            return Ok(Self::debugged(args, align));
         }
         let (link, end) = if keeps {
             (object, object + word)
@@ -232,16 +231,10 @@ impl ObjectLayout {
         })
     }
 
-    /// The layout of a debugged slot; `keeps` says whether a free object keeps its bytes.
     #[cold]
     #[inline(never)]
-    fn debugged(size: usize, align: usize, keeps: bool, flags: DebugFlags) -> Self {
-        let debug = DebugLayout::of(Wanted {
-            size,
-            align,
-            keeps,
-            flags,
-        });
+    fn debugged(args: &CacheArgs<'_>, align: usize) -> Self {
+        let debug = debug_layout(args, align);
         Self {
             size: debug.size as usize,
             align,
@@ -251,12 +244,12 @@ impl ObjectLayout {
 }
 
 /// The parts of a debugged slot of `align` bytes alignment.
-pub(crate) fn debug_layout(args: &CacheArgs<'_>, align: usize, flags: DebugFlags) -> DebugLayout {
+pub(crate) fn debug_layout(args: &CacheArgs<'_>, align: usize) -> DebugLayout {
     DebugLayout::of(Wanted {
         size: args.size,
         align,
         keeps: args.ctor.is_some() || args.flags.contains(Flags::TYPESAFE_BY_RCU),
-        flags,
+        flags: args.debug,
     })
 }
 
@@ -270,7 +263,7 @@ mod tests {
         let mut args = CacheArgs::new("test", size);
         args.align = align;
         args.ctor = ctor.then_some(Ctor::plain(nothing));
-        ObjectLayout::of(&args, DebugFlags::empty())
+        ObjectLayout::of(&args)
     }
 
     #[test]
@@ -315,15 +308,9 @@ mod tests {
     #[test]
     fn bad_arguments_are_refused() {
         let mut args = CacheArgs::new("", 8);
-        assert_eq!(
-            ObjectLayout::of(&args, DebugFlags::empty()).err(),
-            Some(CreateError::BadName)
-        );
+        assert_eq!(ObjectLayout::of(&args).err(), Some(CreateError::BadName));
         args.name = "a name that is far too long for us";
-        assert_eq!(
-            ObjectLayout::of(&args, DebugFlags::empty()).err(),
-            Some(CreateError::BadName)
-        );
+        assert_eq!(ObjectLayout::of(&args).err(), Some(CreateError::BadName));
         assert_eq!(layout(0, 0, false).err(), Some(CreateError::BadSize));
         assert_eq!(layout(8, 24, false).err(), Some(CreateError::BadAlign));
     }

@@ -20,7 +20,6 @@ use crate::cache::cache_list::CacheList;
 use crate::cache::forks::Forks;
 use crate::cache::kmem_cache::NodeRecords;
 use crate::cache::shrinker::Reclaim;
-use crate::debug::DebugFlags;
 use crate::percpu::{CacheId, MAX_CACHES, Table};
 use crate::platform::Platform;
 use crate::policy::QUARANTINE_CACHES;
@@ -132,10 +131,11 @@ impl<P: Platform> Allocator<P> {
         let mut list = self.slab_mutex.lock();
         self.reserve_twins(&mut list);
         args::check(args)?;
-        let debug = self.debug_flags_for(args);
-        let layout = ObjectLayout::of(args, DebugFlags::empty())?;
+        let mut debugged = *args;
+        debugged.debug = self.debug_flags_for(args);
+        let args = &debugged;
+        let layout = ObjectLayout::of(args)?;
         if args.is_mergeable()
-            && debug.may_merge()
             && self.tunables().slab_nomerge == 0
             && let Some(cache) = self.caches().filter(|c| c.can_serve(&layout)).last()
         {
@@ -147,7 +147,7 @@ impl<P: Platform> Allocator<P> {
             && (list.nr_dead > QUARANTINE_CACHES || list.next >= MAX_CACHES)
         {
             let (id, next) = (dead.id, dead.next_dead());
-            let cache = self.create_locked(id, args, debug, Some(dead))?;
+            let cache = self.create_locked(id, args, Some(dead))?;
             list.dead = next;
             list.nr_dead -= 1;
             return Ok(cache);
@@ -155,7 +155,7 @@ impl<P: Platform> Allocator<P> {
         if list.next >= MAX_CACHES {
             return Err(CreateError::TooMany);
         }
-        let cache = self.create_locked(CacheId::from_index(list.next), args, debug, None)?;
+        let cache = self.create_locked(CacheId::from_index(list.next), args, None)?;
         list.next += 1;
         Ok(cache)
     }
@@ -175,24 +175,38 @@ impl<P: Platform> Allocator<P> {
         if let Some(cache) = self.cache(id) {
             return Ok(cache);
         }
-        // A debugged class has a twin: its objects belong to an identity of their own, so that no
-        // fast path and no shortcut for size classes takes them for plain ones. The class's words
-        // stay empty.
-        let (mut own, mut debug) = (id, DebugFlags::empty());
         if self.may_debug_classes() {
-            self.reserve_twins(&mut list);
-            debug = self.debug_flags_for(args);
-            own = if debug.is_slow() { twin_of(id) } else { id };
+            return self.create_class_or_twin(&mut list, id, args);
         }
-        let cache = self.create_locked(own, args, debug, None)?;
-        if own != id {
-            self.while_draining(|| {
-                let record = core::ptr::from_ref(cache).cast_mut();
-                // Release: as in `publish`.
-                self.base.caches[id.index()].store(record.cast(), Release);
-            });
+        self.create_locked(id, args, None)
+    }
+
+    /// As [`create_at`](Self::create_at), for a size class that may be debugged.
+    ///
+    /// A debugged class has a twin: its objects belong to an identity of their own, so that no fast
+    /// path and no shortcut for size classes takes them for plain ones. The class's words stay
+    /// empty.
+    #[cold]
+    #[inline(never)]
+    fn create_class_or_twin(
+        &self,
+        list: &mut CacheList<P>,
+        id: CacheId,
+        args: &CacheArgs<'_>,
+    ) -> Result<&KmemCache<P>, CreateError> {
+        self.reserve_twins(list);
+        let mut debugged = *args;
+        debugged.debug = self.debug_flags_for(args);
+        if !debugged.debug.is_slow() {
+            return self.create_locked(id, args, None);
         }
-        Ok(cache)
+        let twin = self.create_locked(twin_of(id), &debugged, None)?;
+        self.while_draining(|| {
+            let record = core::ptr::from_ref(twin).cast_mut();
+            // Release: as in `publish`.
+            self.base.caches[id.index()].store(record.cast(), Release);
+        });
+        Ok(twin)
     }
 
     /// Reserves the identities of debugged size classes, if there may be any. They are the same in
@@ -210,18 +224,17 @@ impl<P: Platform> Allocator<P> {
         &self,
         id: CacheId,
         args: &CacheArgs<'_>,
-        debug: DebugFlags,
         dead: Option<&KmemCache<P>>,
     ) -> Result<&KmemCache<P>, CreateError> {
         args::check(args)?;
         let Some(dead) = dead else {
             let memory = self.record(size_of::<KmemCache<P>>(), 64)?.cast();
-            return self.create_in(memory, memory, id, (args, debug), None);
+            return self.create_in(memory, memory, id, args, None);
         };
         // On failure the destroyed cache's record stays unchanged.
         let mut cache = MaybeUninit::<KmemCache<P>>::uninit();
         let record = NonNull::from(&mut cache).cast();
-        self.create_in(NonNull::from(dead), record, id, (args, debug), Some(dead))
+        self.create_in(NonNull::from(dead), record, id, args, Some(dead))
     }
 
     #[inline(never)]
@@ -237,7 +250,7 @@ impl<P: Platform> Allocator<P> {
         memory: NonNull<KmemCache<P>>,
         record: NonNull<KmemCache<P>>,
         id: CacheId,
-        (args, debug): (&CacheArgs<'_>, DebugFlags),
+        args: &CacheArgs<'_>,
         dead: Option<&KmemCache<P>>,
     ) -> Result<&KmemCache<P>, CreateError> {
         let on_nodes = match dead {
@@ -252,7 +265,6 @@ impl<P: Platform> Allocator<P> {
         let random = self.platform.random();
         // SAFETY: we own the record.
         let place = unsafe { record.cast().as_mut() };
-        let tuning = (tuning, debug);
         KmemCache::write_to(place, args, id, tuning, min_objects, random, on_nodes)?;
         // SAFETY: just written.
         let cache = unsafe { place.assume_init_mut() };

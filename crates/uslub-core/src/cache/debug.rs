@@ -71,7 +71,10 @@ impl<P: Platform> Allocator<P> {
         let (options, tunables) = (self.debug.options(), self.tunables());
         let mut flags = options.flags_for(args.name, args.debug);
         let order = |flags| {
-            let layout = ObjectLayout::of(args, flags);
+            let layout = ObjectLayout::of(&CacheArgs {
+                debug: flags,
+                ..*args
+            });
             let pages = layout.map_or(1, |layout| layout.size.div_ceil(PAGE_SIZE));
             pages.next_power_of_two()
         };

@@ -15,7 +15,6 @@ use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::args::{CacheArgs, CreateError, ObjectLayout};
-use crate::debug::DebugFlags;
 use crate::percpu::CacheId;
 use crate::platform::Platform;
 use crate::sheaf::barn::Barn;
@@ -110,7 +109,7 @@ impl<P: Platform> KmemCache<P> {
         memory: &mut MaybeUninit<Self>,
         args: &CacheArgs<'_>,
         id: CacheId,
-        (tuning, debug): (&Tuning, DebugFlags),
+        tuning: &Tuning,
         min_objects: usize,
         secret: u64,
         on_nodes: NodeRecords<P>,
@@ -120,12 +119,12 @@ impl<P: Platform> KmemCache<P> {
         let sheaves = unsafe { &mut *(&raw mut (*at).sheaves).cast() };
         let nodes = (on_nodes.nodes, on_nodes.nr);
         let slabs = SheafCache::slabs_in(sheaves);
-        SlabCache::write_to(slabs, args, id, (tuning, debug), min_objects, secret, nodes)?;
+        SlabCache::write_to(slabs, args, id, tuning, min_objects, secret, nodes)?;
         // SAFETY: the slabs' part was just written; all other fields, each once.
         unsafe {
             SheafCache::write_rest(sheaves, args, on_nodes.barns);
             (&raw mut (*at).object_size).write(AtomicU32::new(args.size as u32));
-            (&raw mut (*at).mergeable).write(args.is_mergeable() && debug.may_merge());
+            (&raw mut (*at).mergeable).write(args.is_mergeable());
             (&raw mut (*at).keeps_little).write(args.kept_bytes.is_some());
             (&raw mut (*at).users).write(AtomicU32::new(1));
             (&raw mut (*at).has_rcu_sheaves).write(AtomicBool::new(false));

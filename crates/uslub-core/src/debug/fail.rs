@@ -117,7 +117,7 @@ impl FailState {
         // Relaxed: as above.
         let step = self.dice.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed);
         let dice = (step ^ step >> 31).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        if (dice >> 32) * 100 >> 32 >= u64::from(probability) {
+        if ((dice >> 32) * 100) >> 32 >= u64::from(probability) {
             return false;
         }
         let left = |times: u32| match times {

@@ -163,7 +163,8 @@ mod tests {
             let align = 1usize << shift;
             let flags = DebugFlags::from_bits_truncate(bits);
             let l = DebugLayout::of(Wanted { size, align, keeps, flags });
-            prop_assert!(l.left as usize % align == 0 && l.size as usize % align == 0);
+            prop_assert!((l.left as usize).is_multiple_of(align));
+            prop_assert!((l.size as usize).is_multiple_of(align));
             prop_assert!(l.inuse >= l.object && l.end >= l.inuse && l.behind() >= l.end as usize);
             prop_assert!(l.link + 8 <= l.inuse || (l.link >= l.inuse && l.link + 8 <= l.end));
             prop_assert!(!keeps || l.link >= l.object);

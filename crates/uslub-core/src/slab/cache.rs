@@ -9,8 +9,8 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::args::{CacheArgs, CreateError, Ctor, Flags, NAME_MAX, ObjectLayout, debug_layout};
+use crate::debug::DebugSwitch;
 use crate::debug::layout::DebugLayout;
-use crate::debug::{DebugFlags, DebugSwitch};
 use crate::gfp::Gfp;
 use crate::memory::{Arena, PageIndex};
 use crate::percpu::{CacheId, Counters};
@@ -108,12 +108,12 @@ impl<P: Platform> SlabCache<P> {
         place: &'a mut MaybeUninit<Self>,
         args: &CacheArgs<'_>,
         id: CacheId,
-        (tuning, debug): (&Tuning, DebugFlags),
+        tuning: &Tuning,
         min_objects: usize,
         secret: u64,
         (nodes, nr_nodes): (NonNull<Node<P>>, usize),
     ) -> Result<&'a mut Self, CreateError> {
-        let layout = ObjectLayout::of(args, debug)?;
+        let layout = ObjectLayout::of(args)?;
         let (geometry, max_slabs) = slab_limits(args, tuning, min_objects, layout.size)?;
         let slabs = place.write(Self {
             name: [0; NAME_MAX + 1],
@@ -149,12 +149,12 @@ impl<P: Platform> SlabCache<P> {
             nr_nodes,
             range: AddressRange::new(),
             deferred: Deferred::new(),
-            debug: DebugSwitch::new(debug),
+            debug: DebugSwitch::new(args.debug),
             layout: DebugLayout::NONE,
-            is_debugged: debug.is_slow(),
+            is_debugged: args.debug.is_slow(),
         });
-        if debug.is_slow() {
-            slabs.begin_debugged(args, debug);
+        if args.debug.is_slow() {
+            slabs.begin_debugged(args);
         }
         slabs.name[..args.name.len()].copy_from_slice(args.name.as_bytes());
         Ok(slabs)
@@ -163,8 +163,8 @@ impl<P: Platform> SlabCache<P> {
     /// Sets what only a debugged cache needs.
     #[cold]
     #[inline(never)]
-    fn begin_debugged(&mut self, args: &CacheArgs<'_>, debug: DebugFlags) {
-        self.layout = debug_layout(args, self.align as usize, debug);
+    fn begin_debugged(&mut self, args: &CacheArgs<'_>) {
+        self.layout = debug_layout(args, self.align as usize);
         // Checks need one meaning of a free slot: linked, and initialised.
         self.tuning.empty_reserve = 0;
         self.tuning.freelist_deferred = 1;

@@ -10,7 +10,7 @@
 
 use core::ptr::null_mut;
 
-use crate::debug::{DebugFlags, POISON_END, POISON_FREE, POISON_INUSE, RED_ACTIVE, RED_INACTIVE};
+use crate::debug::{DebugFlags, POISON_END, POISON_FREE, POISON_INUSE, RED_ACTIVE};
 use crate::gfp::Gfp;
 use crate::misuse::Reason;
 use crate::percpu::stats::StatItem;
@@ -223,7 +223,6 @@ impl<P: Platform> Base<P> {
                 object.add(size - 1).write(POISON_END);
             }
         }
-        debug_assert!(RED_ACTIVE != RED_INACTIVE);
     }
 
     /// Frees an object of a debugged cache. Its address lies in a slab of the cache.
