@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use uslub_core::slab::debug::track::Which;
 use uslub_linux::sys;
 
-use crate::{ALLOCATOR, start};
+use crate::ALLOCATOR;
 
 /// Whether the end was reported: a process may come through several exits.
 static DONE: AtomicBool = AtomicBool::new(false);
@@ -33,7 +33,7 @@ impl Write for Output {
 #[unsafe(no_mangle)]
 pub extern "C" fn uslub_alloc_traces(fd: c_int) -> c_int {
     let mut out = Output { fd, good: true };
-    if start::ready() {
+    if ALLOCATOR.ready() {
         write_traces(&mut out);
     }
     if out.good { 0 } else { -1 }
@@ -57,7 +57,7 @@ fn write_traces(out: &mut Output) {
 #[unsafe(no_mangle)]
 pub extern "C" fn uslub_dump_object(pointer: *const c_void, fd: c_int) -> c_int {
     let mut out = Output { fd, good: true };
-    let known = start::ready() && ALLOCATOR.write_object(pointer.cast_mut().cast(), &mut out);
+    let known = ALLOCATOR.ready() && ALLOCATOR.write_object(pointer.cast_mut().cast(), &mut out);
     c_int::from(known)
 }
 
