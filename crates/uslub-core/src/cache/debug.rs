@@ -161,6 +161,14 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
+    /// Allocates a whole object from a debugged cache. A function of its own, so that its caller
+    /// needs no more stack.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn alloc_whole_debugged(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
+        self.alloc_debugged(cache, cache.object_size(), gfp)
+    }
+
     /// Allocates an array of objects from a debugged cache, all or none.
     #[cold]
     #[inline(never)]

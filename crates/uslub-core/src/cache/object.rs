@@ -50,7 +50,7 @@ impl<P: Platform> Allocator<P> {
     #[inline(never)]
     pub(crate) fn alloc_slow(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
         if cache.is_debugged() {
-            return self.alloc_debugged(cache, cache.object_size(), gfp);
+            return self.alloc_whole_debugged(cache, gfp);
         }
         let object = self.alloc_or_reclaim(cache, gfp);
         self.end_allocation(gfp);
