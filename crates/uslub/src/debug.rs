@@ -63,7 +63,6 @@ impl RawBuilder<'_> {
     /// assert_eq!(frames.validate(), Ok(1));
     /// # Ok::<(), uslub::CreateError>(())
     /// ```
-    #[must_use]
     pub fn debug(mut self, flags: DebugFlags) -> Self {
         self.args.debug = flags;
         self
@@ -83,7 +82,6 @@ impl<T> Builder<'_, T> {
     /// assert_eq!(orders.validate(), Ok(1));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[must_use]
     pub fn debug(self, flags: DebugFlags) -> Self {
         self.with(|raw| raw.debug(flags))
     }
