@@ -162,7 +162,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Allocates a whole object from a debugged cache. A function of its own, so that its caller
-    /// needs no more stack.
+    /// keeps its frame.
     #[cold]
     #[inline(never)]
     pub(crate) fn alloc_whole_debugged(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {

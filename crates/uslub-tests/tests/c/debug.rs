@@ -12,7 +12,11 @@ fn run(bug: &str, options: &str) -> Option<Outcome> {
     }
     let _shared = shared();
     let planted = Run::of(program("planted")?).args([bug]);
-    Some(planted.variable("USLUB_OPTIONS", options).on(Way::PRELOADED))
+    Some(
+        planted
+            .variable("USLUB_OPTIONS", options)
+            .on(Way::PRELOADED),
+    )
 }
 
 /// Fails unless the bug ends the program with these lines.
@@ -26,7 +30,10 @@ fn ends(bug: &str, options: &str, lines: &[&str]) {
     let object = first.strip_prefix("object ").expect("its address");
     for line in lines {
         let line = line.replace("OBJECT", object);
-        assert!(outcome.stderr.contains(&line), "{bug}: no '{line}': {described}");
+        assert!(
+            outcome.stderr.contains(&line),
+            "{bug}: no '{line}': {described}"
+        );
     }
 }
 
@@ -48,12 +55,21 @@ fn a_write_behind_an_object_is_found_at_its_free() {
 
 #[test]
 fn a_write_before_an_object_is_found_at_its_free() {
-    ends("before", "slab_debug=FZ,kmalloc-*", &["[Left Redzone overwritten]", "Object OBJECT"]);
+    ends(
+        "before",
+        "slab_debug=FZ,kmalloc-*",
+        &["[Left Redzone overwritten]", "Object OBJECT"],
+    );
 }
 
 #[test]
 fn a_write_behind_the_size_that_was_asked_for_is_found_with_who_allocated() {
-    let lines = ["[kmalloc Redzone overwritten]", "Allocated in planted+0x", "age=", " pid="];
+    let lines = [
+        "[kmalloc Redzone overwritten]",
+        "Allocated in planted+0x",
+        "age=",
+        " pid=",
+    ];
     ends("asked", "slab_debug=FZU", &lines);
 }
 
@@ -71,37 +87,69 @@ fn a_write_after_a_free_is_found_at_the_next_allocation_with_who_freed() {
 
 #[test]
 fn a_second_free_is_found_with_who_allocated_and_who_freed() {
-    let lines = ["Object already free", "Allocated in planted+0x", "Freed in planted+0x"];
+    let lines = [
+        "Object already free",
+        "Allocated in planted+0x",
+        "Freed in planted+0x",
+    ];
     ends("twice", "slab_debug=FU", &lines);
     ends("twice", "slab_debug=P", &["double free"]);
 }
 
 #[test]
 fn a_pointer_into_an_object_is_found() {
-    ends("interior", "slab_debug=F", &["BUG kmalloc-48", "Invalid object pointer"]);
+    ends(
+        "interior",
+        "slab_debug=F",
+        &["BUG kmalloc-48", "Invalid object pointer"],
+    );
 }
 
 #[test]
 fn damage_is_repaired_where_reports_are_not_fatal() {
     let options = "slab_debug_fatal=0,slab_debug=FZPU";
-    for bug in ["behind", "before", "asked", "after-free", "twice", "interior"] {
+    for bug in [
+        "behind",
+        "before",
+        "asked",
+        "after-free",
+        "twice",
+        "interior",
+    ] {
         let Some(outcome) = run(bug, options) else {
             return;
         };
         assert!(outcome.status.success(), "{bug}: {}", outcome.describe());
-        assert!(outcome.stdout.contains("went on"), "{bug}: {}", outcome.describe());
-        assert!(outcome.stderr.contains("FIX kmalloc-48: "), "{bug}: {}", outcome.describe());
+        assert!(
+            outcome.stdout.contains("went on"),
+            "{bug}: {}",
+            outcome.describe()
+        );
+        assert!(
+            outcome.stderr.contains("FIX kmalloc-48: "),
+            "{bug}: {}",
+            outcome.describe()
+        );
     }
 }
 
 #[test]
 fn what_is_right_gives_no_report() {
-    for options in ["slab_debug", "slab_debug=FZPU", "slab_debug=Z", "slab_debug=P", "slab_debug=U"]
-    {
+    for options in [
+        "slab_debug",
+        "slab_debug=FZPU",
+        "slab_debug=Z",
+        "slab_debug=P",
+        "slab_debug=U",
+    ] {
         let Some(outcome) = run("none", options) else {
             return;
         };
-        assert!(outcome.status.success(), "{options}: {}", outcome.describe());
+        assert!(
+            outcome.status.success(),
+            "{options}: {}",
+            outcome.describe()
+        );
         assert_eq!(outcome.stderr, "", "{options}");
     }
 }
@@ -115,4 +163,3 @@ fn a_letter_that_is_unknown_is_named_and_skipped() {
     let message = "slab_debug option 'Q' unknown. skipped; known are F Z P U T A O -";
     assert!(outcome.stderr.contains(message), "{}", outcome.describe());
 }
-
