@@ -61,6 +61,36 @@
 /** If the cache cannot be created, the process ends. */
 #define USLUB_CACHE_PANIC 16
 
+/**
+ * F: slab counters, freelists and pointers are checked at each call. As for all flags down to
+ * USLUB_CACHE_TRACE, the cache then has no sheaves, and each call takes a lock.
+ */
+#define USLUB_CACHE_CONSISTENCY_CHECKS 256
+
+/** Z: red zones on both sides of each object. */
+#define USLUB_CACHE_RED_ZONE 512
+
+/** P: free objects and padding are filled with a pattern. */
+#define USLUB_CACHE_POISON 1024
+
+/** U: who allocated and who freed each object last. */
+#define USLUB_CACHE_STORE_USER 2048
+
+/** T: a line on standard error for each allocation and each free. */
+#define USLUB_CACHE_TRACE 4096
+
+/** A: the cache takes part in failslab where the tunable failslab_cache is 1. */
+#define USLUB_CACHE_FAILSLAB 8192
+
+/** The cache takes no flags from slab_debug. */
+#define USLUB_CACHE_NO_USER_FLAGS 16384
+
+/**
+ * Objects of different sizes: with U, the size that was asked for is kept; see
+ * uslub_cache_alloc_sized.
+ */
+#define USLUB_CACHE_KMALLOC 32768
+
 /** liburcu's record of a callback; two words. */
 struct rcu_head;
 
@@ -884,6 +914,60 @@ char *uslub_kstrndup(const char *source, size_t most, uslub_gfp_t flags);
  * The caller promises: source has bytes bytes.
  */
 void *uslub_kmemdup(const void *source, size_t bytes, uslub_gfp_t flags);
+
+/**
+ * Checks and repairs all slabs of a debugged cache. Returns the number of slabs that were looked
+ * at. Returns -1 with EINVAL for a cache without F, Z, P, U and T. Never ends the process;
+ * uslub_debug_errors tells what was found.
+ *
+ * The caller promises: The cache is not destroyed.
+ */
+int uslub_cache_validate(struct uslub_cache *cache);
+
+/** Reports and repairs of debugged caches so far. */
+uint32_t uslub_debug_errors(void);
+
+/**
+ * Switches F, T and U of a debugged cache: those in flags on, the others off. U only where the
+ * cache began with U. Z and P stay. Returns 0. Returns -1 with EINVAL, after a message, if the
+ * cache cannot be switched.
+ *
+ * The caller promises: The cache is not destroyed.
+ */
+int uslub_cache_set_debug(struct uslub_cache *cache, uint32_t flags);
+
+/**
+ * As uslub_cache_alloc, for a caller that needs only bytes bytes of the object. With U and Z in
+ * a cache with USLUB_CACHE_KMALLOC, the rest of the object is a red zone. Not zeroed.
+ *
+ * The caller promises: The cache is not destroyed.
+ */
+void *uslub_cache_alloc_sized(struct uslub_cache *cache, uslub_gfp_t flags, size_t bytes);
+
+/**
+ * Writes where the objects in use of a cache with U were allocated, or with freed where their
+ * slots were freed before: a block for each caller, the most objects first. Returns 0. Returns -1
+ * with EIO if a write failed.
+ *
+ * The caller promises: The cache is not destroyed.
+ */
+int uslub_cache_traces(struct uslub_cache *cache, int freed, int fd);
+
+/**
+ * Writes what is known of a pointer: cache, object, and with U who allocated and freed it. Returns
+ * 1, or 0 for a pointer into no slab.
+ */
+int uslub_dump_object(const void *pointer, int fd);
+
+/**
+ * The n-th allocation from now on fails, counted over all threads and caches that may fail; 0 for
+ * none. Returns 0. Returns -1 with EINVAL if no cache may fail, because the process did not start
+ * with a failslab tunable, such as failslab_nth.
+ */
+int uslub_fail_nth(uint32_t n);
+
+/** Allocations that failed on purpose so far. */
+uint32_t uslub_fail_count(void);
 
 /** Allocates bytes bytes (0 counts as 1). Null with ENOMEM if there is no memory. */
 void *uslub_kmalloc(size_t bytes, uslub_gfp_t flags);

@@ -11,6 +11,7 @@ use uslub_core::Gfp;
 use uslub_core::args::{CacheArgs, CreateError, Ctor, Flags};
 use uslub_core::tunables::Tuning;
 
+use crate::debug_flags;
 use crate::gfp::{USLUB_GFP_KERNEL, gfp, uslub_gfp_t};
 use crate::{ALLOCATOR, fatal, invalid, record, set_errno, text};
 
@@ -188,7 +189,8 @@ pub(crate) unsafe fn read<'a>(
         | USLUB_CACHE_MERGE
         | USLUB_CACHE_TYPESAFE_BY_RCU
         | USLUB_CACHE_PREFAULT
-        | USLUB_CACHE_PANIC;
+        | USLUB_CACHE_PANIC
+        | debug_flags::ALL;
     if args.flags & !known != 0 || args.reserved != [0; 3] {
         let what = if args.reserved != [0; 3] {
             "`reserved` is not 0"
@@ -210,6 +212,7 @@ pub(crate) unsafe fn read<'a>(
     core.flags = is(USLUB_CACHE_HWCACHE_ALIGN, Flags::HWCACHE_ALIGN)
         | is(USLUB_CACHE_TYPESAFE_BY_RCU, Flags::TYPESAFE_BY_RCU)
         | is(USLUB_CACHE_PREFAULT, Flags::PREFAULT);
+    core.debug = debug_flags::flags(args.flags);
     if args.flags & USLUB_CACHE_MERGE == 0 {
         core.flags |= Flags::NO_MERGE;
     }

@@ -11,6 +11,7 @@
 //! | `rcu` | frees after a grace period |
 //! | `shrinker` | callbacks that free objects when memory is short |
 //! | `stats`, `slabinfo` | counters, and where the memory is |
+//! | `debug`, `debug_flags` | debugged caches |
 //! | `gfp` | contexts |
 //! | `start` | set-up, fork |
 //!
@@ -33,6 +34,8 @@ mod buckets;
 mod bulk;
 mod cache;
 mod copy;
+mod debug;
+mod debug_flags;
 mod gfp;
 mod kmalloc;
 mod mempool;

@@ -191,6 +191,14 @@ pub struct RunOptions {
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
 
+    /// Debug caches: letters F Z P U T A O -, then names; see docs/debugging.md
+    #[arg(
+        long,
+        value_name = "LETTERS[,NAME...][;...]",
+        allow_hyphen_values = true
+    )]
+    pub debug: Option<String>,
+
     /// Whether child processes of the program run on uslub too
     #[arg(long, value_enum, default_value_t = Follow::Yes, value_name = "yes|no", hide_possible_values = true)]
     pub follow: Follow,

@@ -7,6 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use uslub_core::debug::options::{self as slab_debug, SlabDebug};
 use uslub_core::tunables::Tunables;
 use uslub_report::{FOLLOW_VARIABLE, HELPER_VARIABLE, OPTIONS_VARIABLE, REPORT_VARIABLE};
 
@@ -106,11 +107,27 @@ pub fn is_split(path: &Path) -> bool {
 /// # Errors
 ///
 /// If a present or new setting is invalid; the failure lists the known tunables.
-pub fn options(existing: Option<&OsStr>, settings: &[String]) -> Result<String, Failure> {
+pub fn options(
+    existing: Option<&OsStr>,
+    settings: &[String],
+    debug: Option<&str>,
+) -> Result<String, Failure> {
     let existing = existing.unwrap_or_default().to_string_lossy();
-    let old = existing.split(',').map(str::trim).filter(|s| !s.is_empty());
+    let (before, old_debug, behind) = slab_debug::split(&existing);
+    let old = [before, behind].into_iter().flat_map(|s| s.split(','));
+    let old = old.map(str::trim).filter(|s| !s.is_empty());
     let old = old.map(|s| (s, format!("correct or unset {OPTIONS_VARIABLE}")));
-    let new = settings.iter().flat_map(|s| s.split(',')).map(str::trim);
+    let (mut new_debug, mut parts) = (None, Vec::new());
+    for setting in settings {
+        let (before, value, behind) = slab_debug::split(setting);
+        new_debug = value.or(new_debug);
+        if value.is_none() {
+            parts.push(before);
+        } else {
+            parts.extend([before, behind].into_iter().filter(|part| !part.is_empty()));
+        }
+    }
+    let new = parts.iter().flat_map(|s| s.split(',')).map(str::trim);
     let new = new.map(|s| {
         (
             s,
@@ -123,9 +140,33 @@ pub fn options(existing: Option<&OsStr>, settings: &[String]) -> Result<String, 
         if let Err(error) = scratch.set(setting) {
             return Err(Failure::usage(error.to_string(), hint));
         }
-        all.push(setting);
+        all.push(setting.to_owned());
+    }
+    if let Some(debug) = debug.or(new_debug).or(old_debug) {
+        all.push(format!("slab_debug={}", checked(debug)?));
     }
     Ok(all.join(","))
+}
+
+/// The value of `slab_debug`, if the library can read it.
+fn checked(debug: &str) -> Result<&str, Failure> {
+    let mut unknown = None;
+    SlabDebug::new(debug).check(|letter| unknown = unknown.or(Some(letter)));
+    let (problem, hint) = match unknown {
+        Some(letter) => (
+            format!("slab_debug option '{letter}' unknown"),
+            format!(
+                "letters are {}; cache names follow a comma",
+                slab_debug::LETTERS
+            ),
+        ),
+        None if debug.contains('=') => (
+            format!("slab_debug takes letters and names of caches, not '{debug}'"),
+            "other settings belong to --set".to_owned(),
+        ),
+        None => return Ok(debug),
+    };
+    Err(Failure::usage(problem, hint))
 }
 
 #[cfg(test)]
@@ -172,21 +213,49 @@ mod tests {
             "rseq=0".to_owned(),
             " decay_ms = 5,slab_max_order=1".to_owned(),
         ];
-        assert_eq!(options(None, &[]).unwrap(), "");
+        assert_eq!(options(None, &[], None).unwrap(), "");
         assert_eq!(
-            options(Some(OsStr::new("rseq=1,")), &settings).unwrap(),
+            options(Some(OsStr::new("rseq=1,")), &settings, None).unwrap(),
             "rseq=1,rseq=0,decay_ms = 5,slab_max_order=1"
         );
     }
 
     #[test]
     fn a_wrong_setting_is_refused_with_a_list_of_the_known() {
-        let failure = options(None, &["colour=1".to_owned()]).unwrap_err();
+        let failure = options(None, &["colour=1".to_owned()], None).unwrap_err();
         assert!(failure.message.contains("unknown tunable 'colour'"));
         assert!(failure.message.contains("slab_max_order"));
         assert_eq!(failure.code, crate::failure::USAGE);
-        assert!(options(None, &[String::new()]).is_err());
-        let failure = options(Some(OsStr::new("rseq=7")), &[]).unwrap_err();
+        assert!(options(None, &[String::new()], None).is_err());
+        let failure = options(Some(OsStr::new("rseq=7")), &[], None).unwrap_err();
         assert!(failure.hint.contains(OPTIONS_VARIABLE));
+    }
+
+    #[test]
+    fn slab_debug_comes_last_whatever_names_it() {
+        let set = ["slab_debug=F,a,b".to_owned(), "rseq=0".to_owned()];
+        assert_eq!(
+            options(None, &set, None).unwrap(),
+            "rseq=0,slab_debug=F,a,b"
+        );
+        assert_eq!(
+            options(None, &set, Some("Z;P,c*")).unwrap(),
+            "rseq=0,slab_debug=Z;P,c*"
+        );
+        let old = OsStr::new("slab_debug=,a,decay_ms=5");
+        assert_eq!(
+            options(Some(old), &[], None).unwrap(),
+            "decay_ms=5,slab_debug=,a"
+        );
+        assert_eq!(options(None, &[], Some("")).unwrap(), "slab_debug=");
+    }
+
+    #[test]
+    fn a_letter_that_is_unknown_is_refused_with_those_that_are_known() {
+        let failure = options(None, &[], Some("FQ,a")).unwrap_err();
+        assert_eq!(failure.message, "slab_debug option 'Q' unknown");
+        assert!(failure.hint.contains("F Z P U T A O -"));
+        assert_eq!(failure.code, crate::failure::USAGE);
+        assert!(options(None, &[], Some("F,rseq=0")).is_err());
     }
 }

@@ -36,7 +36,8 @@ pub fn run(options: &RunOptions) -> Result<Ending, Failure> {
         ));
     };
     let existing = std::env::var_os(uslub_report::OPTIONS_VARIABLE);
-    let settings = environment::options(existing.as_deref(), &options.set)?;
+    let debug = options.debug.as_deref();
+    let settings = environment::options(existing.as_deref(), &options.set, debug)?;
 
     let executable = std::env::current_exe().unwrap_or_default();
     let variable = std::env::var_os(library::VARIABLE);

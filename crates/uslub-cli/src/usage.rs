@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(f.message, "unknown option '--colour'");
         assert_eq!(
             f.hint,
-            "known options: --set, --follow, --report, --all, --slabinfo, --quiet, --help"
+            "known options: --set, --debug, --follow, --report, --all, --slabinfo, --quiet, --help"
         );
     }
 

@@ -3,6 +3,8 @@
 //! `ObjectLayout` turns [`CacheArgs`] into offsets in a slot. Callers: who creates a cache fills
 //! the arguments; `slab::cache` computes the layout.
 
+use crate::debug::DebugFlags;
+use crate::debug::layout::{DebugLayout, Wanted};
 use crate::gfp::Gfp;
 use crate::tunables::{TUNABLES, Tuning};
 
@@ -90,6 +92,8 @@ pub struct CacheArgs<'a> {
     /// Whether sheaves hold whole slabs, or slabs whole sheaves; this leaves some room in both
     /// unused.
     pub slab_multiple_sheaves: bool,
+    /// What is debugged; `slab_debug` may add to it.
+    pub debug: DebugFlags,
 }
 
 impl<'a> CacheArgs<'a> {
@@ -109,6 +113,7 @@ impl<'a> CacheArgs<'a> {
             sheaf_capacity: None,
             kept_bytes: None,
             slab_multiple_sheaves: false,
+            debug: DebugFlags::empty(),
         }
     }
 
@@ -122,6 +127,7 @@ impl<'a> CacheArgs<'a> {
             && self.sheaf_capacity.is_none()
             && self.tuning.is_none()
             && self.free_gfp == Gfp::KERNEL
+            && self.debug.is_empty()
     }
 }
 
@@ -210,6 +216,9 @@ impl ObjectLayout {
         // read: its link lies behind it. Otherwise the link lies in the middle, away from overflows
         // of both neighbours.
         let keeps = args.ctor.is_some() || args.flags.contains(Flags::TYPESAFE_BY_RCU);
+        if args.debug.is_slow() {
+            return Ok(Self::debugged(args, align));
+        }
         let (link, end) = if keeps {
             (object, object + word)
         } else {
@@ -221,6 +230,27 @@ impl ObjectLayout {
             link,
         })
     }
+
+    #[cold]
+    #[inline(never)]
+    fn debugged(args: &CacheArgs<'_>, align: usize) -> Self {
+        let debug = debug_layout(args, align);
+        Self {
+            size: debug.size as usize,
+            align,
+            link: debug.link as usize,
+        }
+    }
+}
+
+/// The parts of a debugged slot of `align` bytes alignment.
+pub(crate) fn debug_layout(args: &CacheArgs<'_>, align: usize) -> DebugLayout {
+    DebugLayout::of(Wanted {
+        size: args.size,
+        align,
+        keeps: args.ctor.is_some() || args.flags.contains(Flags::TYPESAFE_BY_RCU),
+        flags: args.debug,
+    })
 }
 
 #[cfg(test)]

@@ -83,9 +83,13 @@ impl<P: Platform> Allocator<P> {
         });
     }
 
-    /// Calls `visit` with each object of a cache in use, including those in sheaves. The cache must
-    /// be idle.
+    /// Calls `visit` with each object of a cache in use, including those in sheaves; a debugged
+    /// cache reports them first. The cache must be idle.
     fn for_each_in_use(&self, cache: &KmemCache<P>, mut visit: impl FnMut(*mut u8)) {
+        if cache.is_debugged() {
+            self.report_remaining(cache);
+            return self.for_each_debug_object(cache, &mut |_, object| visit(object));
+        }
         let arena = &self.zone.arena;
         for page in 0..arena.limit() as u32 {
             let slab = arena.slab(PageIndex(page));

@@ -34,6 +34,7 @@
 //! | [`misuse`] | what is reported about wrong calls |
 //! | [`platform`] | the system below: what it must do |
 //! | [`policy`] | every threshold of the layers above |
+//! | [`debug`] | `slab_debug`: its text, flags and layout of a slot |
 //! | [`gfp`], [`args`], [`tunables`], [`size_class`], [`grace`] | a caller's options |
 //! | [`layout`], [`root`] | what a reader in another process needs |
 //!
@@ -46,6 +47,7 @@ extern crate std;
 
 pub mod args;
 pub mod cache;
+pub mod debug;
 pub mod destroy;
 pub mod gfp;
 pub mod grace;

@@ -388,11 +388,88 @@ pub unsafe trait Platform: Sync + 'static {
         true
     }
 
+    /// Writes one line of a report about a debugged cache.
+    fn report(&self, line: Arguments<'_>) {
+        self.warn(line);
+    }
+
+    /// Number of this thread, for reports.
+    fn tid(&self) -> u32 {
+        0
+    }
+
+    /// The process, for reports.
+    fn identity(&self) -> Identity {
+        Identity::NONE
+    }
+
+    /// Return addresses of this thread's callers, the nearest first; returns how many were written.
+    fn callers(&self, _out: &mut [usize]) -> usize {
+        0
+    }
+
+    /// Where an address of code lies, for reports: its object and the offset in it.
+    fn place(&self, address: usize) -> Place {
+        Place {
+            address,
+            object: [0; 32],
+            offset: 0,
+        }
+    }
+
     /// Reports misuse that can be survived.
     fn warn(&self, message: Arguments<'_>);
 
     /// Reports misuse or corruption and ends the process.
     fn fatal(&self, message: Arguments<'_>) -> !;
+}
+
+/// A process, as reports name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Number of the process.
+    pub pid: u32,
+    /// Name of the program, with zeroes behind it.
+    pub comm: [u8; 16],
+}
+
+impl Identity {
+    /// A process that is not known.
+    pub const NONE: Self = Self {
+        pid: 0,
+        comm: [0; 16],
+    };
+
+    /// Name of the program; empty if it is not known.
+    pub fn comm(&self) -> &str {
+        text_of(&self.comm)
+    }
+}
+
+/// Where an address of code lies: `object+0xoffset`, or the address itself if no object is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The address.
+    pub address: usize,
+    /// The end of the object's name, with zeroes behind it.
+    pub object: [u8; 32],
+    /// The offset in the object's file.
+    pub offset: usize,
+}
+
+impl core::fmt::Display for Place {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match text_of(&self.object) {
+            "" => write!(f, "{:#x}", self.address),
+            object => write!(f, "{object}+{:#x} [{:#x}]", self.offset, self.address),
+        }
+    }
+}
+
+/// The text before the first zero byte.
+fn text_of(bytes: &[u8]) -> &str {
+    let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
+    core::str::from_utf8(&bytes[..end]).unwrap_or("?")
 }
 
 /// [`Platform::write_at`], one address after another.

@@ -121,7 +121,7 @@ impl<P: Platform> Allocator<P> {
     /// taken.
     pub fn prefill(&self, cache: &KmemCache<P>, gfp: Gfp, n: usize) -> Option<Prefilled> {
         let gfp = gfp - Gfp::ZERO;
-        if n > cache.capacity.max(cache.capacity_max) {
+        if cache.is_debugged() || n > cache.capacity.max(cache.capacity_max) {
             self.count(cache, StatItem::SheafPrefillOversize, 1);
             return self.prefill_oversize(cache, gfp, n);
         }

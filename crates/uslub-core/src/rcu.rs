@@ -62,7 +62,7 @@ impl<P: Platform> Allocator<P> {
         if !cache.has_rcu_sheaves.load(Acquire) {
             self.prepare_rcu(cache);
         }
-        if !self.is_cacheable_here(cache, object) {
+        if cache.is_debugged() || !self.is_cacheable_here(cache, object) {
             // An object of another node waits alone, and goes to its slab.
             return self.defer_single(Some(cache.id), object);
         }

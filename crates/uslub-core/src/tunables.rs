@@ -8,6 +8,7 @@
 //! their defaults, [`TUNABLES`], the command's help and the tables of docs/tuning.md come from it.
 //! Callers: slow paths of all layers.
 
+use crate::debug::fail::FailSlab;
 use crate::percpu::sheaf::MAX_CAPACITY;
 
 /// Makes the two structs, their defaults and [`TUNABLES`] out of the table.
@@ -136,6 +137,43 @@ tunables! {
         decay_ms: 1000 in 0..=3_600_000, "ms";
         /// Pages in use beyond which huge pages are requested; 0: never.
         huge_pages_mb: 24 in 0..=1 << 20, "MiB";
+        /// 1: a report of slab_debug ends the process; 0: it repairs the memory and goes on.
+        slab_debug_fatal: 1 in 0..=1, "";
+        /// 1: at its end a process on the malloc library says where live objects of caches with U
+        /// were allocated.
+        slab_debug_leaks: 0 in 0..=1, "";
+        /// 1: new objects are zeroed; caches then have no sheaves.
+        init_on_alloc: 0 in 0..=1, "";
+        /// 1: freed objects are zeroed; caches then have no sheaves.
+        init_on_free: 0 in 0..=1, "";
+        /// Probability that an allocation fails for a test; caches then have no sheaves.
+        failslab_probability: 0 in 0..=100, "per cent";
+        /// Only each call of this number may fail.
+        failslab_interval: 1 in 1..=1 << 30, "calls";
+        /// Failures, at most; 0: no limit.
+        failslab_times: 0 in 0..=1 << 30, "failures";
+        /// The allocation that fails, counted from 1; 0: none.
+        failslab_nth: 0 in 0..=1 << 30, "";
+        /// Start of the random sequence of failures.
+        failslab_seed: 1 in 0..=1 << 30, "";
+        /// 1: only caches with the letter A of slab_debug fail.
+        failslab_cache: 0 in 0..=1, "";
+    }
+}
+
+impl Tunables {
+    /// When allocations fail for a test.
+    pub fn failslab(&self) -> FailSlab {
+        FailSlab {
+            interval: self.failslab_interval,
+            probability: self.failslab_probability,
+            times: match self.failslab_times {
+                0 => u32::MAX,
+                n => n,
+            },
+            nth: self.failslab_nth,
+            seed: self.failslab_seed,
+        }
     }
 }
 

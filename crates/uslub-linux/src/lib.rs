@@ -12,6 +12,7 @@
 #![no_std]
 
 mod advice;
+mod callers;
 mod clock;
 pub mod environment;
 mod huge_pages;

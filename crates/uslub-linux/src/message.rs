@@ -83,15 +83,22 @@ impl Write for Unbuffered {
 #[cold]
 #[inline(never)]
 pub fn complain(message: Arguments<'_>) {
+    write_line(format_args!("uslub: {message}"));
+}
+
+/// Writes a line to standard error as it is; otherwise as [`complain`].
+#[cold]
+#[inline(never)]
+pub(crate) fn write_line(message: Arguments<'_>) {
     // Acquire: the last user's accesses to the buffer are complete.
     if LINE.taken.swap(true, Acquire) {
-        let _ = writeln!(Unbuffered, "uslub: {message}");
+        let _ = writeln!(Unbuffered, "{message}");
         return;
     }
     // SAFETY: this thread set `taken`, and no other uses the buffer until it is cleared.
     let text = unsafe { &mut *LINE.text.get() };
     text.len = 0;
-    let _ = writeln!(text, "uslub: {message}");
+    let _ = writeln!(text, "{message}");
     sys::write_all(libc::STDERR_FILENO, text.as_bytes());
     // Release: the next user's writes come after these reads.
     LINE.taken.store(false, Release);

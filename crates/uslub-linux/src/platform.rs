@@ -10,13 +10,14 @@ use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use uslub_core::percpu::try_lock;
 use uslub_core::percpu::{Counter, Region, Slot, Table};
-use uslub_core::platform::{Backing, Platform, write_one_by_one};
+use uslub_core::platform::{Backing, Identity, Place, Platform, write_one_by_one};
 use uslub_rseq::Area;
 
 use crate::huge_pages::split_huge_pages;
+use crate::message::write_line;
 use crate::policy::PREFETCH_LINES_MAX;
 use crate::slots::{pop, pop_many, push, push_many, push_many_checked};
-use crate::{CLOSED, LINE, Linux, clock, complain, mix, space, sys};
+use crate::{CLOSED, LINE, Linux, callers, clock, complain, mix, space, sys};
 
 fn pointer(address: usize) -> Option<NonNull<u8>> {
     NonNull::new(address as *mut u8)
@@ -360,6 +361,26 @@ unsafe impl Platform for Linux {
 
     fn slots_are_locked(&self) -> bool {
         self.area().is_none()
+    }
+
+    fn report(&self, line: Arguments<'_>) {
+        write_line(line);
+    }
+
+    fn tid(&self) -> u32 {
+        callers::tid()
+    }
+
+    fn identity(&self) -> Identity {
+        callers::identity()
+    }
+
+    fn callers(&self, out: &mut [usize]) -> usize {
+        callers::callers(out, self.now_ms())
+    }
+
+    fn place(&self, address: usize) -> Place {
+        callers::place(address, self.now_ms())
     }
 
     fn warn(&self, message: Arguments<'_>) {

@@ -7,6 +7,7 @@ use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Release};
 
 use uslub_core::Allocator;
+use uslub_core::debug::options::{self, SlabDebug};
 use uslub_core::kmalloc::NR_CLASSES;
 use uslub_core::platform::Platform;
 use uslub_core::tunables::{SetError, Tunables};
@@ -109,7 +110,9 @@ impl Default for Once {
 ///
 /// Call it once, before any other use of the allocator.
 pub unsafe fn set_up(allocator: &Allocator<Linux>, variable: &str) -> bool {
-    let tunables = tunables(variable);
+    let (tunables, debug) = tunables(variable);
+    // SAFETY: passed on.
+    unsafe { allocator.set_slab_debug(debug) };
     if !allocator.platform.ask_page_bytes() {
         return false;
     }
@@ -129,11 +132,23 @@ fn reserve_bytes(platform: &Linux) -> usize {
 }
 
 /// The tunables from the environment. A setting that cannot be parsed is reported and ignored.
-fn tunables(variable: &str) -> Tunables {
+fn tunables(variable: &str) -> (Tunables, SlabDebug<'static>) {
     let options = environment(variable).and_then(|v| core::str::from_utf8(v).ok());
-    tunables_in(options.unwrap_or(""), |error| {
-        complain(format_args!("{variable}: {error}"));
-    })
+    let (before, debug, behind) = options::split(options.unwrap_or(""));
+    let debug = debug.map_or(SlabDebug::NONE, SlabDebug::new);
+    debug.check(|letter| {
+        let letters = options::LETTERS;
+        complain(format_args!(
+            "slab_debug option '{letter}' unknown. skipped; known are {letters}"
+        ));
+    });
+    let mut tunables = Tunables::DEFAULT;
+    for part in [before, behind] {
+        set_in(&mut tunables, part, &mut |error| {
+            complain(format_args!("{variable}: {error}"));
+        });
+    }
+    (tunables, debug)
 }
 
 /// The tunables that a text such as `rseq=0,decay_ms=50` sets; the others have their defaults. Each
@@ -146,12 +161,17 @@ fn tunables(variable: &str) -> Tunables {
 /// ```
 pub fn tunables_in(options: &str, mut refused: impl FnMut(SetError<'_>)) -> Tunables {
     let mut tunables = Tunables::DEFAULT;
+    set_in(&mut tunables, options, &mut refused);
+    tunables
+}
+
+/// Applies the settings of a text; each invalid one is passed to `refused`.
+fn set_in(tunables: &mut Tunables, options: &str, refused: &mut dyn FnMut(SetError<'_>)) {
     for setting in options.split(',').filter(|s| !s.is_empty()) {
         if let Err(error) = tunables.set(setting) {
             refused(error);
         }
     }
-    tunables
 }
 
 /// Reads and sets a limit; returns 0, or a negative error number.

@@ -7,6 +7,7 @@
 //! | `slow_path` | malloc and free where the fast paths could not |
 //! | `malloc` | the rest of the malloc family |
 //! | `info` | queries: mallinfo, malloc_info, malloc_stats, malloc_trim, mallopt |
+//! | `debug` | what a program under `slab_debug` asks |
 //! | `start` | set-up, at the first call or before `main`, whichever comes first |
 //! | `once` | whether the set-up was done |
 //! | `early` | memory for calls from inside the set-up |
@@ -28,6 +29,7 @@
 #![cfg_attr(panic = "abort", no_std)]
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 
+mod debug;
 mod early;
 mod fast_path;
 mod gate;

@@ -32,7 +32,7 @@ use uslub_report::{
     CacheRow, FOLLOW_VARIABLE, HELPER_VARIABLE, OPTIONS_VARIABLE, Process, REPORT_VARIABLE, VERSION,
 };
 
-use crate::{ALLOCATOR, next, witness};
+use crate::{ALLOCATOR, debug, next, witness};
 
 type Line = Text<1024>;
 type Path = Text<4096>;
@@ -277,6 +277,7 @@ fn keep_name(first: &[u8]) {
 
 /// Writes the report, if the environment asks for one.
 pub(crate) fn write() {
+    debug::at_end();
     let Some(place) = PLACE.get() else {
         return;
     };

@@ -183,7 +183,7 @@ fn what_may_not_wait_is_set_aside_and_found_again() {
 /// part of these models.
 fn takes_part(slub: &'static Slub, gfp: Gfp) -> Thread<Option<Object>> {
     spawn(0, move || {
-        let object = slub.kmalloc_slow(cache(slub).id, gfp);
+        let object = slub.kmalloc_slow(cache(slub).id, 1024, gfp);
         assert!(!object.is_null() || gfp == Gfp::NOSPIN, "no object");
         (!object.is_null()).then(|| Object::of(object, cache(slub)))
     })

@@ -37,7 +37,7 @@ const BATCH: usize = 64;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Cache<T> {
-    raw: RawCache,
+    pub(crate) raw: RawCache,
     // A constructed object waits in the cache as one user's `T` and leaves it as another user's. So
     // the lifetimes in `T` must neither shrink nor grow.
     object: PhantomData<fn(T) -> T>,

@@ -127,6 +127,7 @@ mod buckets;
 mod builder;
 mod cache;
 mod ctor;
+pub mod debug;
 mod end;
 #[cfg(feature = "crossbeam-epoch")]
 mod epoch;

@@ -87,6 +87,22 @@ typedef unsigned int slab_flags_t;
 #define SLAB_TYPESAFE_BY_RCU ((slab_flags_t)USLUB_CACHE_TYPESAFE_BY_RCU)
 /** A cache that cannot be created ends the process. */
 #define SLAB_PANIC ((slab_flags_t)USLUB_CACHE_PANIC)
+/** F: slab counters, freelists and pointers are checked. */
+#define SLAB_CONSISTENCY_CHECKS ((slab_flags_t)USLUB_CACHE_CONSISTENCY_CHECKS)
+/** Z: red zones on both sides of each object. */
+#define SLAB_RED_ZONE ((slab_flags_t)USLUB_CACHE_RED_ZONE)
+/** P: free objects and padding are filled with a pattern. */
+#define SLAB_POISON ((slab_flags_t)USLUB_CACHE_POISON)
+/** U: who allocated and who freed each object last. */
+#define SLAB_STORE_USER ((slab_flags_t)USLUB_CACHE_STORE_USER)
+/** T: a line for each allocation and each free. */
+#define SLAB_TRACE ((slab_flags_t)USLUB_CACHE_TRACE)
+/** A: the cache takes part in failslab. */
+#define SLAB_FAILSLAB ((slab_flags_t)USLUB_CACHE_FAILSLAB)
+/** The cache takes no flags from slab_debug. */
+#define SLAB_NO_USER_FLAGS ((slab_flags_t)USLUB_CACHE_NO_USER_FLAGS)
+/** Objects of different sizes, for uslub_cache_alloc_sized. */
+#define SLAB_KMALLOC ((slab_flags_t)USLUB_CACHE_KMALLOC)
 /** The cache shares its slabs with no other. */
 #define SLAB_NO_MERGE ((slab_flags_t)0x10000)
 /** Accepted without effect: there is nobody to account to. */
@@ -119,7 +135,10 @@ static inline struct kmem_cache *uslub_kmem_cache_create_args_(const char *name,
 {
     struct uslub_cache_args plain = {
         .size = size,
-        .flags = flags & (SLAB_HWCACHE_ALIGN | SLAB_TYPESAFE_BY_RCU | SLAB_PANIC),
+        .flags = flags & (SLAB_HWCACHE_ALIGN | SLAB_TYPESAFE_BY_RCU | SLAB_PANIC |
+                          SLAB_CONSISTENCY_CHECKS | SLAB_RED_ZONE | SLAB_POISON |
+                          SLAB_STORE_USER | SLAB_TRACE | SLAB_FAILSLAB | SLAB_NO_USER_FLAGS |
+                          SLAB_KMALLOC),
     };
     if (!(flags & SLAB_NO_MERGE))
         plain.flags |= USLUB_CACHE_MERGE;
@@ -225,6 +244,12 @@ static inline void kmem_cache_free_bulk(struct kmem_cache *s, size_t n, void **o
 static inline int kmem_cache_shrink(struct kmem_cache *s)
 {
     return uslub_cache_shrink((struct uslub_cache *)s);
+}
+
+/** Checks and repairs a debugged cache; returns the slabs looked at, -1 for a cache that is not debugged. */
+static inline int kmem_cache_validate(struct kmem_cache *s)
+{
+    return uslub_cache_validate((struct uslub_cache *)s);
 }
 
 /** Bytes of an object. */

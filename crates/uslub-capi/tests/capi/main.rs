@@ -111,6 +111,35 @@ fn a_cache_behaves_as_its_tuning_says() {
 }
 
 #[test]
+fn debugged_caches_find_what_the_kernels_self_tests_find() {
+    let file = "crates/uslub-capi/tests/c/debugged.c";
+    let Some(program) = program(file, Linked::Dynamic, &[]) else {
+        return;
+    };
+    let mut command = std::process::Command::new(&program);
+    let done = command.env("USLUB_OPTIONS", "slab_debug_fatal=0,slab_debug=P,others");
+    let output = done.output().expect("the program starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    for message in [
+        "[Right Redzone overwritten]",
+        "[Poison overwritten]",
+        "[kmalloc Redzone overwritten]",
+        "Freechain corrupt",
+        "Objects remaining on __kmem_cache_shutdown()",
+        "Object already free",
+        "FIX found: Object at 0x",
+        "TRACE found alloc 0x",
+        "Allocated in ",
+        "Freed in ",
+    ] {
+        assert!(said.contains(message), "'{message}' is missing:\n{said}");
+    }
+    let traces = String::from_utf8_lossy(&output.stdout);
+    assert!(traces.contains(" slab found start 0x"), "{traces}");
+}
+
+#[test]
 fn threads_and_forks_leave_all_structures_whole() {
     all_holds("crates/uslub-capi/tests/c/threads.c", Linked::Dynamic);
 }

@@ -24,6 +24,7 @@ use crate::layout::{Row, rows};
 use crate::percpu::{CacheId, MAX_CACHES, Table};
 use crate::platform::Platform;
 use crate::policy::QUARANTINE_CACHES;
+use crate::size_class::NR_CLASSES;
 use crate::slab::base::Base;
 use crate::slab::order;
 use crate::sync::Lock;
@@ -102,8 +103,13 @@ impl<P: Platform> Allocator<P> {
 
     /// All caches. No thread may destroy one during the iteration.
     pub fn caches(&self) -> impl Iterator<Item = &KmemCache<P>> {
+        let known = |index| {
+            let id = CacheId::from_index(index);
+            // A debugged size class stands at two places, of which one is its own.
+            self.cache(id).filter(|cache| cache.id.index() == index)
+        };
         // Acquire: pairs with the creation of the last cache.
-        (1..self.end.load(Acquire)).filter_map(|index| self.cache(CacheId::from_index(index)))
+        (1..self.end.load(Acquire)).filter_map(known)
     }
 
     /// Calls `visit` with each cache; no cache can be created or destroyed meanwhile. `visit` must
@@ -129,7 +135,11 @@ impl<P: Platform> Allocator<P> {
     /// If an argument is out of bounds, or there are too many caches, or there is no memory.
     pub fn create(&self, args: &CacheArgs<'_>) -> Result<&KmemCache<P>, CreateError> {
         let mut list = self.slab_mutex.lock();
+        self.reserve_twins(&mut list);
         args::check(args)?;
+        let mut debugged = *args;
+        debugged.debug = self.debug_flags_for(args);
+        let args = &debugged;
         let layout = ObjectLayout::of(args)?;
         if args.is_mergeable()
             && self.tunables().slab_nomerge == 0
@@ -167,10 +177,51 @@ impl<P: Platform> Allocator<P> {
         id: CacheId,
         args: &CacheArgs<'_>,
     ) -> Result<&KmemCache<P>, CreateError> {
-        let _next = self.slab_mutex.lock();
-        match self.cache(id) {
-            Some(cache) => Ok(cache),
-            None => self.create_locked(id, args, None),
+        let mut list = self.slab_mutex.lock();
+        if let Some(cache) = self.cache(id) {
+            return Ok(cache);
+        }
+        if self.may_debug_classes() {
+            return self.create_class_or_twin(&mut list, id, args);
+        }
+        self.create_locked(id, args, None)
+    }
+
+    /// As [`create_at`](Self::create_at), for a size class that may be debugged.
+    ///
+    /// A debugged class has a twin: its objects belong to an identity of their own, so that no fast
+    /// path and no shortcut for size classes takes them for plain ones. The class's words stay
+    /// empty.
+    #[cold]
+    #[inline(never)]
+    fn create_class_or_twin(
+        &self,
+        list: &mut CacheList<P>,
+        id: CacheId,
+        args: &CacheArgs<'_>,
+    ) -> Result<&KmemCache<P>, CreateError> {
+        self.reserve_twins(list);
+        let mut debugged = *args;
+        debugged.debug = self.debug_flags_for(args);
+        if !debugged.debug.is_slow() {
+            return self.create_locked(id, args, None);
+        }
+        let twin = self.create_locked(twin_of(id), &debugged, None)?;
+        self.while_draining(|| {
+            let record = core::ptr::from_ref(twin).cast_mut();
+            // Release: as in `publish`.
+            self.base.caches[id.index()].store(record.cast(), Release);
+        });
+        Ok(twin)
+    }
+
+    /// Reserves the identities of debugged size classes, if there may be any. They are the same in
+    /// each world, so that a child of a fork that started over knows the sizes of old objects.
+    fn reserve_twins(&self, list: &mut CacheList<P>) {
+        if self.may_debug_classes() {
+            list.next = list
+                .next
+                .max(twin_of(CacheId::of_class(NR_CLASSES as u8)).index() + 1);
         }
     }
 
@@ -223,7 +274,7 @@ impl<P: Platform> Allocator<P> {
         KmemCache::write_to(place, args, id, tuning, min_objects, random, on_nodes)?;
         // SAFETY: just written.
         let cache = unsafe { place.assume_init_mut() };
-        if tuning.slab_freelist_random == 1 && cache.geometry.objects >= 2 {
+        if cache.tuning.slab_freelist_random == 1 && cache.geometry.objects >= 2 {
             self.set_random_order(cache, dead)?;
         }
         self.publish(memory, record, id, on_nodes);
@@ -313,6 +364,11 @@ impl<P: Platform> Allocator<P> {
         // Relaxed: statistics.
         self.large_calls[which].fetch_add(1, Relaxed);
     }
+}
+
+/// The identity of a size class's objects if the class is debugged.
+fn twin_of(class: CacheId) -> CacheId {
+    CacheId::from_index(class.index() + NR_CLASSES)
 }
 
 /// Fills `offsets` with the byte offsets of slots of `size` bytes in random order (Fisher-Yates).

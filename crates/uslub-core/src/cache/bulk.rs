@@ -78,6 +78,9 @@ impl<P: Platform> Allocator<P> {
         gfp: Gfp,
         out: &mut [*mut u8],
     ) -> bool {
+        if cache.is_debugged() {
+            return self.alloc_bulk_debugged(cache, gfp, out);
+        }
         // Prefetch: the first write to it comes late.
         self.platform.prefetch_lines(out);
         if gfp.may_spin() {
@@ -249,6 +252,9 @@ impl<P: Platform> Allocator<P> {
     /// address range, or the check during the copy is unavailable.
     #[cold]
     pub(crate) fn free_scattered(&self, cache: &KmemCache<P>, objects: &mut [*mut u8], gfp: Gfp) {
+        if cache.is_debugged() {
+            return self.free_bulk_debugged(cache, objects, gfp);
+        }
         let left = self.free_large_slabs(cache, objects, gfp);
         if left == 0 {
             return;
@@ -358,6 +364,9 @@ impl<P: Platform> Allocator<P> {
         objects: &mut [*mut u8],
         gfp: Gfp,
     ) {
+        if cache.is_debugged() {
+            return self.free_bulk_debugged(cache, objects, gfp);
+        }
         let left = self.free_large_slabs(cache, objects, gfp);
         if left == 0 {
             return;

@@ -254,6 +254,9 @@ impl<P: Platform> Allocator<P> {
             };
             let slab = arena.slab(page);
             match arena.cache_of(page).map(|id| id.index()) {
+                Some(class) if class > NR_CLASSES && self.may_debug_classes() => {
+                    Some(class_size((class - NR_CLASSES).min(NR_CLASSES)))
+                }
                 Some(class) => (class <= NR_CLASSES).then(|| class_size(class)),
                 None if slab.kind() == PageKind::Large => Some(slab.large_pages() * PAGE_SIZE),
                 None => None,

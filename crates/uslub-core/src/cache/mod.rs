@@ -8,6 +8,7 @@
 //! | `cache_list` | free identities and records |
 //! | `object` | allocates and frees one object |
 //! | `bulk` | allocates and frees many objects at once |
+//! | `debug` | debugged caches: their flags, sizes and traces |
 //! | `drain` | takes and flushes the sheaves of other CPUs |
 //! | `shrink` | gives cached objects and empty slabs back |
 //! | `reclaim` | frees memory when an allocation fails |
@@ -20,6 +21,7 @@
 pub mod allocator;
 pub mod bulk;
 mod cache_list;
+pub mod debug;
 pub mod drain;
 pub mod fork;
 pub(crate) mod forks;

@@ -49,6 +49,9 @@ impl<P: Platform> Allocator<P> {
     #[cold]
     #[inline(never)]
     pub(crate) fn alloc_slow(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
+        if cache.is_debugged() {
+            return self.alloc_whole_debugged(cache, gfp);
+        }
         let object = self.alloc_or_reclaim(cache, gfp);
         self.end_allocation(gfp);
         object
@@ -56,9 +59,7 @@ impl<P: Platform> Allocator<P> {
 
     #[inline]
     fn alloc_or_reclaim(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
-        if cache.is_destroyed() {
-            self.allocation_after_end(cache);
-        }
+        self.check_not_ended(cache);
         if gfp.may_spin() {
             self.drain_deferred(cache);
         }
@@ -72,6 +73,14 @@ impl<P: Platform> Allocator<P> {
             }
         }
         null_mut()
+    }
+
+    /// Ends the process if the cache is destroyed.
+    #[inline]
+    pub(crate) fn check_not_ended(&self, cache: &KmemCache<P>) {
+        if cache.is_destroyed() {
+            self.allocation_after_end(cache);
+        }
     }
 
     /// Ends the process: an allocation from a destroyed cache.
@@ -105,6 +114,9 @@ impl<P: Platform> Allocator<P> {
             return null_mut();
         }
         self.count(cache, StatItem::AllocNodeMismatch, 1);
+        if cache.is_debugged() {
+            return self.alloc_on_debugged(cache, gfp, nid);
+        }
         let mut object = [null_mut()];
         let mut refill = Refill::new(cache, &mut object, 1, gfp, None);
         self.refill_on(&mut refill, nid);

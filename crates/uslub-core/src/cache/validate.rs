@@ -72,6 +72,15 @@ impl<P: Platform> Allocator<P> {
     }
 
     fn validate_cache(&self, cache: &KmemCache<P>) -> Result<(), &'static str> {
+        if cache.is_debugged() {
+            let errors = self.debug.errors();
+            self.drain_deferred(cache);
+            self.validate_debugged(cache);
+            return match self.debug.errors() == errors && self.counts_agree(cache) {
+                true => Ok(()),
+                false => Err("a debugged cache has damaged objects or slabs"),
+            };
+        }
         let mut listed = 0;
         for node in cache.nodes() {
             listed += self.validate_lists(cache, node)?;

@@ -18,6 +18,7 @@ use crate::args::CacheArgs;
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::cache::text::Name;
+use crate::debug::DebugFlags;
 use crate::gfp::Gfp;
 use crate::memory::mapped::Lookup;
 use crate::memory::several::parts;
@@ -25,7 +26,7 @@ use crate::memory::{PageIndex, PageKind};
 use crate::misuse::{Misuse, Reason};
 use crate::percpu::sheaf::MAX_CAPACITY;
 use crate::percpu::{CACHE_WORDS, CacheId};
-use crate::platform::{PAGE_SIZE, Platform};
+use crate::platform::{PAGE_SHIFT, PAGE_SIZE, Platform};
 use crate::policy::{
     CLASS_GROWING_MAX_BYTES, CLASS_GROWN_BYTES, CLASS_KEPT_BYTES, CLASS_MIN_OBJECTS,
     CLASS_SHEAF_BYTES, INITIAL_CAPACITY_MAX,
@@ -72,7 +73,7 @@ impl<P: Platform> Allocator<P> {
             // SAFETY: our table.
             let object = unsafe { self.platform.pop(&self.table, id.main()) };
             let object = if object.is_null() {
-                self.kmalloc_slow(id, gfp)
+                self.kmalloc_slow(id, bytes, gfp)
             } else {
                 object
             };
@@ -98,10 +99,11 @@ impl<P: Platform> Allocator<P> {
         unsafe { self.platform.pop(&self.table, class_of(bytes).main()) }
     }
 
-    /// Slow path of an allocation from a size class.
+    /// Slow path of an allocation of `bytes` bytes from a size class.
     #[cold]
-    pub fn kmalloc_slow(&self, id: CacheId, gfp: Gfp) -> *mut u8 {
+    pub fn kmalloc_slow(&self, id: CacheId, bytes: usize, gfp: Gfp) -> *mut u8 {
         match self.class_cache(id, gfp) {
+            Some(cache) if cache.is_debugged() => self.kmalloc_debugged(cache, bytes, gfp),
             Some(cache) => self.alloc_slow(cache, gfp),
             None => null_mut(),
         }
@@ -139,6 +141,11 @@ impl<P: Platform> Allocator<P> {
         let size = class_size(id.index());
         let name = class_name::<16>("kmalloc", size);
         let mut args = CacheArgs::new(name.as_str(), size);
+        args.debug = DebugFlags::KMALLOC;
+        if self.may_debug_classes() {
+            // Metadata would break the natural alignment.
+            args.align = 1 << size.trailing_zeros().min(PAGE_SHIFT);
+        }
         // Small slabs: a few long-lived objects pin less memory.
         if self.tunables().tuning.slab_min_objects == 0 {
             args.min_objects = Some(CLASS_MIN_OBJECTS);
@@ -392,6 +399,9 @@ impl<P: Platform> Allocator<P> {
         };
         if let Some(cache) = arena.cache_of(page).and_then(|id| self.cache(id)) {
             let base = self.slab_base(cache.slab_of(arena, page));
+            if cache.is_debugged() && cache.is_debug_slot(base, object) {
+                return Some((Some(cache), self.size_of_debugged(cache, object)));
+            }
             if !cache.is_slot(object as usize - base as usize) {
                 self.wrong(Some(cache), what, object, Reason::Interior);
             }

@@ -59,6 +59,9 @@ impl<P: Platform> Allocator<P> {
         bytes: usize,
         gfp: Gfp,
     ) -> Result<*mut u8, usize> {
+        if let Some(resized) = self.resize_debugged(object, bytes, gfp) {
+            return resized;
+        }
         let Some((cache, old)) = self.sized(object, "realloc of", gfp.may_spin()) else {
             return Ok(null_mut());
         };

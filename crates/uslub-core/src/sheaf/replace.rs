@@ -329,6 +329,9 @@ impl<P: Platform> Base<P> {
         if gfp.may_spin() {
             self.drain_deferred(cache);
         }
+        if cache.is_debugged() {
+            return self.debug_free(cache, object, gfp);
+        }
         if self.platform.percpu_usable() && self.is_cacheable_here(cache, object) {
             for _ in 0..SLOT_TRIES {
                 // SAFETY: our table; the object is being freed.

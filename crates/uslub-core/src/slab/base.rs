@@ -18,6 +18,7 @@ use crate::percpu::stats::StatItem;
 use crate::percpu::{APART, CacheId, MAX_CACHES, Table};
 use crate::platform::Platform;
 use crate::slab::cache::SlabCache;
+use crate::slab::debug::state::DebugState;
 use crate::sync::Lock;
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
 use crate::tunables::Tunables;
@@ -51,6 +52,8 @@ pub struct Base<P: Platform> {
     pub(crate) drain: Lock<P, ()>,
     /// The source of grace periods.
     pub(crate) grace: Lock<P, Option<&'static dyn GracePeriod>>,
+    /// What debugged caches share.
+    pub debug: DebugState,
     tunables: UnsafeCell<Tunables>,
     ready: AtomicBool,
 }
@@ -83,6 +86,7 @@ impl<P: Platform> Base<P> {
             sheaf_bytes: AtomicUsize::new(0),
             drain: Lock::new(()),
             grace: Lock::new(None),
+            debug: DebugState::new(),
             tunables: UnsafeCell::new(Tunables::DEFAULT),
             ready: AtomicBool::new(false),
         }
@@ -97,6 +101,7 @@ impl<P: Platform> Base<P> {
     pub unsafe fn init(&self, reserve: usize, tunables: Tunables) -> bool {
         // SAFETY: no other thread uses the base.
         unsafe { *self.tunables.get() = tunables };
+        self.debug.fail.set(tunables.failslab());
         let nodes = self.platform.nr_nodes().clamp(1, MAX_NODES);
         // Relaxed: published with `ready`.
         self.nodes.store(nodes, Relaxed);

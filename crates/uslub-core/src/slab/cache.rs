@@ -9,7 +9,9 @@ use core::ptr::NonNull;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::args::{CacheArgs, CreateError, Ctor, Flags, NAME_MAX, ObjectLayout};
+use crate::args::{CacheArgs, CreateError, Ctor, Flags, NAME_MAX, ObjectLayout, debug_layout};
+use crate::debug::DebugSwitch;
+use crate::debug::layout::DebugLayout;
 use crate::gfp::Gfp;
 use crate::layout::{Row, rows};
 use crate::memory::{Arena, PageIndex};
@@ -64,6 +66,12 @@ pub struct SlabCache<P: 'static> {
     pub(crate) range: AddressRange,
     /// Objects freed in a context that may not wait.
     pub deferred: Deferred,
+    /// What is debugged.
+    pub debug: DebugSwitch,
+    /// The parts of a debugged slot.
+    pub layout: DebugLayout,
+    /// Whether the cache is debugged: it has no sheaves.
+    is_debugged: bool,
 }
 
 /// The geometry of the slabs of a cache with slots of `size` bytes, and how many it may have.
@@ -154,9 +162,26 @@ impl<P: Platform> SlabCache<P> {
             nr_nodes,
             range: AddressRange::new(),
             deferred: Deferred::new(),
+            debug: DebugSwitch::new(args.debug),
+            layout: DebugLayout::NONE,
+            is_debugged: args.debug.is_slow(),
         });
+        if args.debug.is_slow() {
+            slabs.begin_debugged(args);
+        }
         slabs.name[..args.name.len()].copy_from_slice(args.name.as_bytes());
         Ok(slabs)
+    }
+
+    /// Sets what only a debugged cache needs.
+    #[cold]
+    #[inline(never)]
+    fn begin_debugged(&mut self, args: &CacheArgs<'_>) {
+        self.layout = debug_layout(args, self.align as usize);
+        // Checks need one meaning of a free slot: linked, and initialised.
+        self.tuning.empty_reserve = 0;
+        self.tuning.freelist_deferred = 1;
+        self.tuning.slab_freelist_random = 0;
     }
 
     pub(crate) fn set_random(&mut self, offsets: NonNull<u32>) {
@@ -257,6 +282,17 @@ impl<P: Platform> SlabCache<P> {
     #[inline]
     pub(crate) fn can_alloc_entire(&self) -> bool {
         self.ctor.is_none() && self.tuning.freelist_deferred == 1
+    }
+
+    /// Whether the cache is debugged: it has no sheaves, and each call takes the list lock.
+    #[inline]
+    pub fn is_debugged(&self) -> bool {
+        self.is_debugged
+    }
+
+    /// Whether a free object keeps its bytes for readers.
+    pub(crate) fn keeps_freed(&self) -> bool {
+        self.flags.contains(Flags::TYPESAFE_BY_RCU)
     }
 
     /// Whether empty slabs have a list of their own.

@@ -15,6 +15,7 @@
 //! | `fresh`, `page_batch` | new slabs, and pages taken for several of them at once |
 //! | `free`, `detached` | frees objects to slabs, one state update per slab |
 //! | `deferred` | objects freed in a context that may not wait |
+//! | `debug` | slabs of debugged caches: checks, reports, tracks |
 //! | `rcu` | slabs that wait for a grace period |
 //! | `whole_slab`, `complete` | arrays that hold all objects of a slab |
 //! | `address_range`, `within` | a cache's address range, and the check for objects in it |
@@ -23,6 +24,7 @@ pub mod address_range;
 pub mod base;
 pub(crate) mod cache;
 pub mod complete;
+pub mod debug;
 pub mod deferred;
 pub mod detached;
 pub mod empty_reserve;

@@ -145,6 +145,8 @@ pub struct NodeLists {
     pub partial: SlabList,
     /// Empty slabs, the newest first; only with a reserve.
     pub empty: SlabList,
+    /// Full slabs, only of a debugged cache.
+    pub full: SlabList,
     /// How many empty slabs to keep.
     pub reserve: EmptyReserve,
 }
@@ -154,6 +156,7 @@ impl NodeLists {
         Self {
             partial: SlabList::new(),
             empty: SlabList::new(),
+            full: SlabList::new(),
             reserve: EmptyReserve::new(),
         }
     }

@@ -16,7 +16,7 @@
 //! | partial | on the node's list | < objects | pushes; the last one may discard the slab |
 //! | isolated | no (a refill owns it) | < objects | pushes |
 //! | full | no | = objects | pushes and lists the slab as partial |
-//! | frozen (no code sets it yet) | no | = objects | leaks |
+//! | frozen (a check of a debugged slab failed) | no | = objects | leaks |
 //!
 //! Only the owner of a slab takes slots out. A thread owns the slab if the slab is on the list and
 //! the thread holds the list lock, if it isolated the slab under that lock, or if the slab is new.
@@ -68,6 +68,12 @@ impl State {
     #[inline]
     pub const fn frozen(self) -> bool {
         self.0 & FROZEN != 0
+    }
+
+    /// The same state of a slab that failed a check.
+    #[inline]
+    pub const fn freeze(self) -> Self {
+        Self(self.0 | FROZEN)
     }
 
     /// The same state with another freelist and another number of slots in use.

@@ -3,6 +3,7 @@
 mod bounds;
 mod contracts;
 mod conventions;
+mod debug;
 mod faults;
 mod forking;
 mod instruments;

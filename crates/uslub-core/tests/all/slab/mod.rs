@@ -1,5 +1,7 @@
 //! Objects in pages.
 
+mod debug;
+mod debug_letters;
 mod detached;
 mod empty_reserve;
 mod fresh;
