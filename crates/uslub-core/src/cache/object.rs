@@ -88,13 +88,19 @@ impl<P: Platform> Allocator<P> {
     /// with [`THISNODE`](Gfp::THISNODE).
     pub fn alloc_node(&self, cache: &KmemCache<P>, gfp: Gfp, nid: usize) -> *mut u8 {
         let has_memory = self.has_memory_on(nid);
-        if !has_memory || nid == self.nid() {
-            return if !has_memory && gfp.contains(Gfp::THISNODE) {
-                null_mut()
-            } else {
-                self.alloc(cache, gfp)
-            };
+        if !has_memory && gfp.contains(Gfp::THISNODE) {
+            return null_mut();
         }
+        if has_memory && nid != self.nid() {
+            return self.alloc_on(cache, gfp, nid);
+        }
+        let object = self.alloc(cache, gfp);
+        if !gfp.contains(Gfp::THISNODE) || object.is_null() || self.is_of(cache, object, nid) {
+            return object;
+        }
+        // A sheaf was refilled from another node, as this one had no memory left.
+        // SAFETY: just allocated.
+        unsafe { self.free(cache, object) };
         self.alloc_on(cache, gfp, nid)
     }
 

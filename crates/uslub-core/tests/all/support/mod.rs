@@ -245,7 +245,7 @@ pub fn assert_mappings_are_known(a: &Slub) {
         .platform
         .whole_pages((16 * a.table.nr()).next_multiple_of(PAGE_SIZE));
     let region = a.platform.whole_pages(size_of::<Region>());
-    let regions = (1 + a.table.regions().count()) * region;
+    let regions = (1 + a.table.regions().count() + a.table.regions_ahead()) * region;
     let huge = a.mapped.table_bytes() + a.mapped.live_bytes() + a.mapped.kept_bytes();
     let mapped = a.platform.mapped_bytes();
     let records = mapped.checked_sub(table + regions + huge);
