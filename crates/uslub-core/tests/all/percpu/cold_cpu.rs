@@ -22,18 +22,18 @@ fn warm(setup: Setup) -> Box<Slub> {
     a
 }
 
-fn only_cache(a: &Slub) -> &Cache {
-    a.caches().next().unwrap()
+fn test_cache(a: &Slub) -> &Cache {
+    a.caches().find(|cache| cache.name() == "test").unwrap()
 }
 
 /// Runs `work` on a CPU; returns the objects that it took from slabs, and the calls that asked the
 /// system for memory.
 fn on(a: &Slub, cpu: usize, work: impl FnOnce()) -> (u64, usize) {
-    let slow = a.stat(only_cache(a), StatItem::AllocSlowpath);
+    let slow = a.stat(test_cache(a), StatItem::AllocSlowpath);
     let asked = a.platform.calls().asking();
     on_cpu(cpu);
     work();
-    let slow = a.stat(only_cache(a), StatItem::AllocSlowpath) - slow;
+    let slow = a.stat(test_cache(a), StatItem::AllocSlowpath) - slow;
     (slow, a.platform.calls().asking() - asked)
 }
 
@@ -41,11 +41,11 @@ fn on(a: &Slub, cpu: usize, work: impl FnOnce()) -> (u64, usize) {
 fn alloc_on(a: &Slub, cpu: usize, gfp: Gfp) -> (u64, usize) {
     let mut held = Vec::new();
     let figures = on(a, cpu, || {
-        held.extend((0..OBJECTS).map(|_| a.alloc(only_cache(a), gfp)));
+        held.extend((0..OBJECTS).map(|_| a.alloc(test_cache(a), gfp)));
     });
     assert!(held.iter().all(|object| !object.is_null()));
     on_cpu(0);
-    free_all(a, only_cache(a), held);
+    free_all(a, test_cache(a), held);
     figures
 }
 
@@ -67,7 +67,7 @@ fn a_cold_cpu_serves_nowait_and_nospin_from_sheaves() {
 #[test]
 fn a_cold_cpu_serves_bulks_from_sheaves() {
     let a = warm(Setup::default());
-    let cache = only_cache(&a);
+    let cache = test_cache(&a);
     let fast = a.stat(cache, StatItem::AllocFastpath);
     let mut held = vec![null_mut(); 8];
     let (_, asked) = on(&a, 1, || {
@@ -83,7 +83,7 @@ fn a_cold_cpu_serves_bulks_from_sheaves() {
 #[test]
 fn a_cold_cpu_serves_a_mempool_from_sheaves() {
     let a = warm(Setup::default());
-    let cache = only_cache(&a);
+    let cache = test_cache(&a);
     let pool = Mempool::new(&*a, 2, SlabSource::new(&a, cache).unwrap()).unwrap();
     let mut held = Vec::new();
     let (slow, asked) = on(&a, 2, || {
@@ -102,7 +102,7 @@ fn a_cold_cpu_serves_a_mempool_from_sheaves() {
 #[test]
 fn a_cold_cpu_keeps_a_sheaf_that_was_prefilled() {
     let a = warm(Setup::default());
-    let cache = only_cache(&a);
+    let cache = test_cache(&a);
     on_cpu(3);
     for turn in 0..10 {
         let mut sheaf = a.prefill(cache, Gfp::NOWAIT, 8).unwrap();
@@ -138,7 +138,7 @@ fn under_a_limit_the_next_call_that_may_map_makes_up_for_it() {
 #[test]
 fn a_drain_does_not_keep_a_nowait_call_waiting() {
     let a = warm(Setup::default());
-    let cache = only_cache(&a);
+    let cache = test_cache(&a);
     // The second one is the drain's.
     let mut nr = 0;
     a.for_each_lock(|lock| {
