@@ -50,7 +50,6 @@ impl Ahead {
 
     /// Maps up to `wanted` regions, at least one, unless one is left.
     pub(super) fn fill<P: Platform>(&self, platform: &P, wanted: usize) {
-        // Relaxed, here and below: changed only under the caller's lock.
         if self.left() > 0 {
             return;
         }
@@ -69,6 +68,7 @@ impl Ahead {
             // SAFETY: just mapped. A refusal costs memory only.
             unsafe { platform.set_backing(memory, n * stride, Backing::BasePages) };
         }
+        // Relaxed, all three: changed only under the caller's lock.
         self.stride.store(stride, Relaxed);
         self.next.store(memory.as_ptr(), Relaxed);
         self.left.store(n, Relaxed);
@@ -76,11 +76,11 @@ impl Ahead {
 
     /// A zeroed region, the caller's for ever.
     pub(super) fn take(&self) -> Option<NonNull<Region>> {
-        // Relaxed, here and below: changed only under the caller's lock.
         let left = self.left();
         if left == 0 {
             return None;
         }
+        // Relaxed, here and below: changed only under the caller's lock.
         let region = self.next.load(Relaxed);
         self.left.store(left - 1, Relaxed);
         let next = region.wrapping_add(self.stride.load(Relaxed));

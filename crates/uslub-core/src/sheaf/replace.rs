@@ -198,9 +198,10 @@ impl<P: Platform> Base<P> {
         if SlotState::of(main) == SlotState::Bootstrap {
             most -= usize::from(cache.fill_skew).min(most / 2);
         }
-        let mut spill = Spill::new(cache);
+        let mut spill = Spill::new(cache, gfp);
         let overflow = spill.overflow();
-        let mut refill = Refill::new(cache, &mut room[..most], most, gfp, overflow);
+        let min = (most * cache.tuning.refill_min_percent as usize).div_ceil(100);
+        let mut refill = Refill::new(cache, &mut room[..most], min, gfp, overflow);
         self.refill(&mut refill);
         let n = refill.filled;
         // The newest object leaves first: with the lowest address on top, a program's addresses

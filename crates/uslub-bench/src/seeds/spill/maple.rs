@@ -123,6 +123,17 @@ impl Tree {
     /// One step, on the present CPU of the thread.
     #[inline]
     pub fn step<P: Platform>(&mut self, strategy: &Strategy<'_, P>, grace: &Batches) {
+        self.step_paced(strategy, grace, CALLBACKS);
+    }
+
+    /// As [`step`](Self::step), with another number of callbacks.
+    #[inline]
+    pub fn step_paced<P: Platform>(
+        &mut self,
+        strategy: &Strategy<'_, P>,
+        grace: &Batches,
+        callbacks: usize,
+    ) {
         if self.dice.below(5) == 0 {
             self.prefilled(strategy);
         } else {
@@ -135,7 +146,7 @@ impl Tree {
             // SAFETY: the node is of this cache and is freed once.
             unsafe { strategy.slub.free_rcu(strategy.cache, old) };
         }
-        grace.run(CALLBACKS);
+        grace.run(callbacks);
     }
 
     /// Allocates nodes from a sheaf that was prefilled for the worst case.

@@ -226,7 +226,9 @@ pub fn assert_counters_agree(a: &Slub, cache: &Cache) {
 
 /// Sheaves in the CPUs' slots and in barns.
 fn sheaves_alive(a: &Slub, cache: &Cache) -> usize {
-    let barns = cache.barns().map(|barn| barn.nr_full() + barn.nr_empty());
+    let barns = cache
+        .barns()
+        .map(|barn| barn.nr_full() + barn.nr_empty() + barn.nr_spilled());
     let slots = [cache.id.main(), cache.id.spare(), cache.id.rcu()];
     let in_slots = |region: &Region| {
         // SeqCst: nothing here is measured.
