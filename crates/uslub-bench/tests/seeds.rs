@@ -147,6 +147,10 @@ fn seed_1_counts_what_spilling_and_the_reserve_change() {
     assert_eq!(names(&report, "list lock taken"), 2 + 12);
     assert_eq!(names(&report, "waited for"), 4);
     assert_eq!(names(&report, "list lock held"), 4);
+    // A partly filled sheaf is refilled more often.
+    let refills = (report.rows()).find(|row| row.name.ends_with("partly filled: refills"));
+    let OldNew { old, new, .. } = &refills.unwrap().figures;
+    assert!(new.unwrap() > 1.1 * old.unwrap(), "{old:?} {new:?}");
 }
 
 #[test]

@@ -87,6 +87,11 @@ fn one_node(bench: &Bench, rows: &mut Vec<Row>) -> Result<Chart, Failure> {
     let mut bars = [const { Vec::new() }; 3];
     for (depth, through) in IN_FLIGHT {
         let what = format!("{}, {depth} in flight", through.name());
+        let objects = if depth == flow::DEEP {
+            objects / 2
+        } else {
+            objects
+        };
         bench.says(&what);
         let mut number = 0;
         let mut round = |gate, gfp| {

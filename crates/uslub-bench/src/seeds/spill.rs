@@ -9,6 +9,7 @@ mod ideas;
 pub(super) mod maple;
 mod real;
 mod simulated;
+mod threshold;
 
 use super::{Row, Section};
 use crate::bench::Bench;
@@ -54,6 +55,7 @@ pub fn run(bench: &Bench) -> Result<Section, Failure> {
     let name = format!("{} virtual CPUs", simulated::CPUS);
     charts.extend(machine(bench, &name, simulated::run, &mut rows)?);
     waits(bench, &mut rows)?;
+    threshold::run(bench, &mut rows)?;
     Ok(Section {
         name: "Seed 1",
         title: "Spilling what a refill leaves over",

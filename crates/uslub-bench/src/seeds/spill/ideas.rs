@@ -35,7 +35,7 @@ const fn idea(
 }
 
 /// What the thread said of a threshold below a full sheaf, and of more objects a sheaf.
-const THRESHOLD: &str = "partly filled: in most cases slower";
+pub const THRESHOLD: &str = "partly filled: in most cases slower";
 const LARGER: &str = "a maximum above the capacity: asked for, not measured";
 
 /// Number of the competitors that play on the real CPUs too: the first ones.
@@ -44,6 +44,8 @@ pub const MAIN: usize = 3;
 pub const SPILL: usize = 1;
 /// Number of the spill with the reserve.
 pub const CURED: usize = 2;
+/// Number of the threshold below a full sheaf.
+pub const PARTLY_FILLED: usize = 6;
 /// Numbers of those that two threads play.
 pub const ON_TWO: [usize; 5] = [0, SPILL, CURED, 4, 7];
 

@@ -73,8 +73,9 @@ pub fn run(bench: &Bench) -> Result<Vec<Rounds>, Failure> {
     let _pinned = Pinned::to_the_last()?;
     let (warm_up, steps) = bench
         .size
-        .pick((100, 200), (20_000, 20_000), (20_000, 80_000));
-    let rounds = bench.size.pick(1, 3, 7);
+        .pick((100, 200), (20_000, 10_000), (20_000, 80_000));
+    // A round counts the same in every run, so one is enough for a quick look.
+    let rounds = bench.size.pick(1, 1, 7);
     let mut turn = 0;
     bench.each_in_turn((0, rounds), IDEAS.len(), |way| {
         turn += 1;
@@ -123,7 +124,7 @@ fn one(
 pub fn run_on_two(bench: &Bench) -> Result<Vec<Rounds>, Failure> {
     let steps = bench.size.pick(200, 4_000, 40_000);
     let mut number = 0;
-    bench.each_in_turn((1, bench.rounds()), ON_TWO.len(), |at| {
+    bench.each_in_turn((1, bench.size.pick(2, 3, 15)), ON_TWO.len(), |at| {
         number += 1;
         // A new machine for each competitor, so that its metadata has the same position.
         both(&World::new(), ON_TWO[at], number, steps)
