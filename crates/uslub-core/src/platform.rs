@@ -141,13 +141,13 @@ pub unsafe trait Platform: Sync + 'static {
     /// The range must be committed or mapped, page-aligned, and hold nothing of value.
     unsafe fn purge(&self, start: NonNull<u8>, bytes: usize) -> bool;
 
-    /// Sets the kind of physical memory of a committed or [mapped](Self::map) range; returns whether
-    /// it did. A platform refuses huge pages if base pages are cheaper.
+    /// Sets the kind of physical memory of a committed or [mapped](Self::map) range. Returns
+    /// whether it did. A platform refuses huge pages if base pages are cheaper.
     ///
     /// # Safety
     ///
-    /// The range must be committed or mapped, and page-aligned. For huge pages, the range and the reserved
-    /// bytes ahead must be unused.
+    /// The range must be committed or mapped, and page-aligned. For huge pages, the range and the
+    /// reserved bytes ahead must be unused.
     unsafe fn set_backing(&self, _start: NonNull<u8>, _bytes: usize, backing: Backing) -> bool {
         backing == Backing::BasePages
     }

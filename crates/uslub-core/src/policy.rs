@@ -184,9 +184,6 @@ pub const SLAB_MULTIPLE_MIN_OBJECTS: usize = 16;
 /// Figure: Random order: 9.9 to 7.0 ns an object.
 pub const RUN_MIN_OBJECTS: usize = 8;
 
-/// Slabs whose objects one hold of the list lock detaches, at most, with `refill_under_lock=1`.
-pub const DETACHED_SLABS: usize = 4;
-
 /// Addresses from which on the quick test is worth its cost.
 pub const RANGE_CHECK_MIN: usize = 4;
 

@@ -1,9 +1,11 @@
 //! Seed 2: bulk calls. One update of a slab's state frees all objects of the slab.
 //!
-//! | part | old | new | for the reader |
-//! |---|---|---|---|
-//! | bulks of 1 to 250 objects | bulk calls that free objects one by one inside | one update a slab | a loop over single calls |
-//! | worst case: neighbours of different slabs | the same | one update a run found by look-ahead | the same |
+//! | part | old | new |
+//! |---|---|---|
+//! | bulks of 1 to 250 objects | the bulk call frees objects one by one | one update a slab |
+//! | worst case: neighbours of different slabs | the same | one update a run by look-ahead |
+//!
+//! A loop over single calls is for the reader.
 //!
 //! Each part runs without sheaves and with sheaves. With sheaves most bulks never reach a slab, so
 //! old and new are then equal: the counter of slab updates says so in each row.

@@ -99,6 +99,7 @@ impl<P: Platform> Base<P> {
     /// # Errors
     ///
     /// The sheaf, if another one is there.
+    #[inline(never)]
     pub(crate) fn barn_put_spilled(
         &self,
         cache: &SheafCache<P>,

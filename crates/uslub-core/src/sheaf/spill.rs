@@ -8,7 +8,7 @@
 //! |---|---|
 //! | 0 | back to its slab |
 //! | 1 | into the CPU's main or spare sheaf |
-//! | 2 | into one sheaf of the barn, from which the next empty main is replaced |
+//! | 2 | into one sheaf of the barn, which replaces the next empty main; as 1 if it has one |
 //!
 //! Callers: `take` reserves the room, and the refill's caller installs the sheaf.
 
@@ -102,20 +102,14 @@ impl<P: Platform> Base<P> {
         }
     }
 
-    /// The sheaf with the rest, if it belongs into this CPU's slots. Stores it in the barn
-    /// otherwise.
+    /// The sheaf with the rest, unless the barn takes it.
+    #[inline]
     pub(crate) fn spilled_for_cpu(&self, spill: Spill<'_, P>, gfp: Gfp) -> Option<Sheaf> {
         let (cache, into_barn) = (spill.cache, spill.is_into_barn());
         let sheaf = spill.sheaf?;
-        if !into_barn {
+        if !into_barn || sheaf.is_empty() {
             return Some(sheaf);
         }
-        if sheaf.is_empty() {
-            self.install_empty(cache, sheaf, gfp);
-        } else if let Err(sheaf) = self.barn_put_spilled(cache, sheaf, gfp) {
-            // Another refill was faster.
-            self.store_or_flush(cache, sheaf, gfp);
-        }
-        None
+        self.barn_put_spilled(cache, sheaf, gfp).err()
     }
 }

@@ -7,18 +7,16 @@
 //! 2. Take their objects without the lock (`take`).
 //! 3. List the slabs that still have free slots again, under a second hold.
 //!
-//! With `refill_under_lock=1` step 1 also detaches the objects, and step 2 writes them to the room.
 //! In a context that may not wait, all of this happens under one hold of a lock that was free
 //! (`refill_under_lock`). Callers: `sheaf` (to fill sheaves) and `cache` (bulk and node requests).
 
 use crate::gfp::Gfp;
 use crate::platform::Platform;
-use crate::policy::DETACHED_SLABS;
 use crate::slab::base::Base;
 use crate::slab::cache::SlabCache;
 use crate::slab::node::{Node, NodeLists, SlabList};
 use crate::slab::state::Slab;
-use crate::slab::take::{Ownership, Refill, Taken};
+use crate::slab::take::{Ownership, Refill};
 
 impl<P: Platform> Base<P> {
     /// Takes at least `min` objects, at most as many as `out` holds; returns how many. Fewer than
@@ -124,78 +122,6 @@ impl<P: Platform> Base<P> {
         refill.overflow = overflow;
     }
 
-    /// Refills with `refill_under_lock=1`: detaches objects under the list lock, so that no free
-    /// can make a slab's share larger than it was counted, and writes them to the room outside.
-    #[inline(never)]
-    fn refill_detached(&self, refill: &mut Refill<'_, P>, node: &Node<P>) {
-        let (arena, cache) = (&self.zone.arena, refill.cache);
-        let overflow = refill.overflow.take();
-        let mut rest = SlabList::new();
-        loop {
-            let mut detached = [const { None }; DETACHED_SLABS];
-            self.detach_under_lock(refill, node, &mut detached);
-            let before = refill.filled;
-            for (slab, taken) in detached.into_iter().flatten() {
-                if self.write_detached(refill, slab, taken) == Ownership::Ours {
-                    rest.push_back(arena, slab);
-                }
-            }
-            if refill.missing() == 0 || refill.filled == before {
-                break;
-            }
-        }
-        if !rest.is_empty()
-            && let Some(mut lists) = self.lock_lists(cache, node, true)
-        {
-            self.relist(cache, &mut lists, rest);
-            node.update_counts(&lists);
-        }
-        refill.overflow = overflow;
-    }
-
-    /// Detaches about as many objects as the refill lacks, under one hold of the list lock.
-    fn detach_under_lock<'a>(
-        &'a self,
-        refill: &mut Refill<'_, P>,
-        node: &Node<P>,
-        detached: &mut [Option<(&'a Slab, Taken)>; DETACHED_SLABS],
-    ) {
-        let (arena, cache) = (&self.zone.arena, refill.cache);
-        let (min, mut room) = (refill.missing(), refill.room().len());
-        let max = room;
-        let Some(mut lists) = self.lock_lists(cache, node, true) else {
-            return;
-        };
-        node.drain_pending(arena, &mut lists, cache.has_reserve());
-        for place in detached {
-            let is_partial = !lists.partial.is_empty();
-            let slab = match lists.partial.first(arena) {
-                Some(slab) => slab,
-                None if max - room < min => match node.take_empty(arena, &mut lists) {
-                    Some(slab) => slab,
-                    None => break,
-                },
-                None => break,
-            };
-            let more = (cache.geometry.objects - slab.state().inuse()) as usize;
-            if room == 0 || (max - room >= min && more > room) {
-                break;
-            }
-            if is_partial {
-                lists.partial.remove(arena, slab);
-                slab.set_partial(false);
-            } else {
-                let left = lists.empty.len();
-                lists.reserve.took(left, node.nr_slabs() - left);
-            }
-            let taken = self.detach_objects(cache, slab, room);
-            room = room.saturating_sub(taken.count());
-            *place = Some((slab, taken));
-        }
-        node.refill_ready(arena, &mut lists);
-        node.update_counts(&lists);
-    }
-
     #[inline(never)]
     fn refill_from_node(&self, refill: &mut Refill<'_, P>, node: &Node<P>) {
         if node.nr_partial() == 0 && !node.has_pending() {
@@ -220,9 +146,6 @@ impl<P: Platform> Base<P> {
                 self.refill_under_lock(refill, node);
             }
             return;
-        }
-        if cache.tuning.refill_under_lock == 1 {
-            return self.refill_detached(refill, node);
         }
         let (min, max) = (refill.missing(), refill.room().len());
         let Some(isolated) = self.detach_partial(cache, node, min, max, refill.gfp) else {

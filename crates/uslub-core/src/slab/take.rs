@@ -102,7 +102,7 @@ impl Rest {
 }
 
 /// What was detached from a slab.
-pub(crate) struct Taken {
+struct Taken {
     old: State,
     new: State,
     /// Position of the first fresh slot.
@@ -113,13 +113,6 @@ pub(crate) struct Taken {
     fresh: usize,
     /// Objects that go to the overflow.
     spilled: usize,
-}
-
-impl Taken {
-    /// Objects that were detached.
-    pub(crate) fn count(&self) -> usize {
-        self.listed + self.fresh
-    }
 }
 
 impl<P: Platform> Base<P> {
@@ -155,44 +148,9 @@ impl<P: Platform> Base<P> {
     /// As [`take_from`](Self::take_from), for any slab; the caller returns `rest`.
     #[inline(never)]
     fn take_partial(&self, refill: &mut Refill<'_, P>, slab: &Slab, rest: &mut Rest) -> Ownership {
-        let (out, overflow) = (&refill.out[refill.filled..], &mut refill.overflow);
-        let taken = self.detach_free(refill.cache, slab, out.len(), overflow);
-        self.write_taken(refill, slab, taken, rest)
-    }
-
-    /// Detaches the objects of a slab that we own, for [`write_detached`](Self::write_detached):
-    /// no more fresh slots than there is room for.
-    #[inline(never)]
-    pub(crate) fn detach_objects(&self, cache: &SlabCache<P>, slab: &Slab, room: usize) -> Taken {
-        self.detach_free(cache, slab, room, &mut None)
-    }
-
-    /// Writes what was detached from a slab to the refill's room; returns what does not fit.
-    #[inline(never)]
-    pub(crate) fn write_detached(
-        &self,
-        refill: &mut Refill<'_, P>,
-        slab: &Slab,
-        taken: Taken,
-    ) -> Ownership {
-        let mut rest = Rest::NONE;
-        let outcome = self.write_taken(refill, slab, taken, &mut rest);
-        if rest.count == 0 {
-            return outcome;
-        }
-        self.return_rest(refill.cache, slab, &rest)
-    }
-
-    #[inline(always)]
-    fn write_taken(
-        &self,
-        refill: &mut Refill<'_, P>,
-        slab: &Slab,
-        taken: Taken,
-        rest: &mut Rest,
-    ) -> Ownership {
         let cache = refill.cache;
         let (out, overflow) = (&mut refill.out[refill.filled..], &mut refill.overflow);
+        let taken = self.detach_free(cache, slab, out.len(), overflow);
         let Taken {
             first,
             listed,

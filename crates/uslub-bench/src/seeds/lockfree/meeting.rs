@@ -5,8 +5,10 @@
 //!
 //! | way | change | who comes second |
 //! |---|---|---|
-//! | lock | as in 2011: flags saved, lock, read, write, unlock, flags restored | reads the lock until it is free, with or without pauses |
-//! | one atomic step | read, compare-and-swap | tries again, after pauses or at once |
+//! | lock of 2011 | save flags, lock, read, write, unlock | reads the lock until it is free |
+//! | one atomic step | read, compare-and-swap | tries again |
+//!
+//! Whoever comes second pauses on both sides, or on neither.
 //!
 //! The saved flags stand for the disabled interrupts of 2011, which a program cannot disable.
 

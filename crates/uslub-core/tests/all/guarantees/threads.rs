@@ -238,10 +238,8 @@ fn threads_lose_no_object_when_leftovers_are_spilled() {
 }
 
 #[test]
-fn threads_lose_no_object_whatever_a_refill_does() {
-    stress(Slots::Restartable, 0, &["refill_under_lock=1"], 3000);
+fn threads_lose_no_object_when_sheaves_are_partly_filled() {
     let all = [
-        "refill_under_lock=1",
         "refill_min_percent=50",
         "empty_reserve=1",
         "sheaf_capacity=5",

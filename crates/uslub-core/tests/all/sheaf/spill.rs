@@ -148,13 +148,6 @@ fn a_partly_filled_sheaf_splits_no_slab() {
 }
 
 #[test]
-fn objects_that_were_detached_under_the_list_lock_fill_the_sheaf_too() {
-    assert_eq!(one_from_two_slabs(&["refill_under_lock=1"]), (Some(31), 2));
-    let both = ["refill_under_lock=1", "refill_min_percent=50"];
-    assert_eq!(one_from_two_slabs(&both), (Some(19), 1));
-}
-
-#[test]
 fn what_a_new_slab_has_too_many_of_is_spilled_too() {
     let a = setup(&["sheaf_spill=1"]);
     let cache = create(&a);
