@@ -228,7 +228,7 @@ impl<P: Platform> Allocator<P> {
         match &mut prefilled.0 {
             Kind::Sheaf(sheaf) => loop {
                 let missing = n.saturating_sub(sheaf.len());
-                let mut spill = Spill::new(cache, gfp);
+                let mut spill = Spill::new(self, cache, gfp);
                 let overflow = spill.overflow();
                 let room = sheaf.room();
                 let mut refill = Refill::new(cache, &mut *room, missing, gfp, overflow);

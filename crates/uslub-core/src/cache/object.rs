@@ -99,8 +99,8 @@ impl<P: Platform> Allocator<P> {
             return object;
         }
         // A sheaf was refilled from another node, as this one had no memory left.
-        // SAFETY: just allocated.
-        unsafe { self.free(cache, object) };
+        self.count(cache, StatItem::FreeSlowpath, 1);
+        self.free_to_slabs(cache, &mut [object], gfp);
         self.alloc_on(cache, gfp, nid)
     }
 

@@ -198,7 +198,7 @@ impl<P: Platform> Base<P> {
         if SlotState::of(main) == SlotState::Bootstrap {
             most -= usize::from(cache.fill_skew).min(most / 2);
         }
-        let mut spill = Spill::new(cache, gfp);
+        let mut spill = Spill::new(self, cache, gfp);
         let overflow = spill.overflow();
         let min = (most * cache.tuning.refill_min_percent as usize).div_ceil(100);
         let mut refill = Refill::new(cache, &mut room[..most], min, gfp, overflow);

@@ -26,17 +26,16 @@ pub(crate) const SPILL_INTO_BARN: u32 = 2;
 pub(crate) struct Spill<'a, P: Platform> {
     cache: &'a SheafCache<P>,
     sheaf: Option<Sheaf>,
-    gfp: Gfp,
 }
 
 impl<'a, P: Platform> Spill<'a, P> {
-    /// No sheaf yet.
-    pub(crate) fn new(cache: &'a SheafCache<P>, gfp: Gfp) -> Self {
-        Self {
-            cache,
-            sheaf: None,
-            gfp,
+    /// The barn's sheaf, or none yet. (Not in `has_room`: a refill has little stack left.)
+    pub(crate) fn new(base: &Base<P>, cache: &'a SheafCache<P>, gfp: Gfp) -> Self {
+        let mut spill = Self { cache, sheaf: None };
+        if spill.is_into_barn() {
+            spill.sheaf = base.barn_sheaf_for_spill(cache, gfp);
         }
+        spill
     }
 
     /// Where a refill may put the rest of a slab; nowhere if the cache does not spill.
@@ -52,11 +51,8 @@ impl<'a, P: Platform> Spill<'a, P> {
 
 impl<P: Platform> Overflow<P> for Spill<'_, P> {
     fn has_room(&mut self, base: &Base<P>, n: usize) -> bool {
-        if self.sheaf.is_none() {
-            self.sheaf = match self.is_into_barn() {
-                true => base.barn_sheaf_for_spill(self.cache, self.gfp),
-                false => base.sheaf_for_spill(self.cache, n),
-            };
+        if self.sheaf.is_none() && !self.is_into_barn() {
+            self.sheaf = base.sheaf_for_spill(self.cache, n);
         }
         (self.sheaf.as_ref()).is_some_and(|sheaf| sheaf.capacity() - sheaf.len() >= n)
     }
@@ -107,9 +103,10 @@ impl<P: Platform> Base<P> {
     pub(crate) fn spilled_for_cpu(&self, spill: Spill<'_, P>, gfp: Gfp) -> Option<Sheaf> {
         let (cache, into_barn) = (spill.cache, spill.is_into_barn());
         let sheaf = spill.sheaf?;
-        if !into_barn || sheaf.is_empty() {
-            return Some(sheaf);
+        match into_barn {
+            false => Some(sheaf),
+            true if sheaf.is_empty() => self.barn_put_empty(cache, sheaf, gfp).err(),
+            true => self.barn_put_spilled(cache, sheaf, gfp).err(),
         }
-        self.barn_put_spilled(cache, sheaf, gfp).err()
     }
 }
