@@ -91,26 +91,23 @@ impl<P: Platform> Allocator<P> {
         if !has_memory && gfp.contains(Gfp::THISNODE) {
             return null_mut();
         }
-        if has_memory && nid != self.nid() {
+        // A sheaf may hold objects of another node, if it was refilled when this one had none.
+        let is_exact = gfp.contains(Gfp::THISNODE) && self.nr_nodes() > 1;
+        if has_memory && (is_exact || nid != self.nid()) {
             return self.alloc_on(cache, gfp, nid);
         }
-        let object = self.alloc(cache, gfp);
-        if !gfp.contains(Gfp::THISNODE) || object.is_null() || self.is_of(cache, object, nid) {
-            return object;
-        }
-        // A sheaf was refilled from another node, as this one had no memory left.
-        self.count(cache, StatItem::FreeSlowpath, 1);
-        self.free_to_slabs(cache, &mut [object], gfp);
-        self.alloc_on(cache, gfp, nid)
+        self.alloc(cache, gfp)
     }
 
-    /// An object of another node than this CPU's; the node has memory.
+    /// An object of a node that has memory, from its slabs.
     #[inline(never)]
     fn alloc_on(&self, cache: &KmemCache<P>, gfp: Gfp, nid: usize) -> *mut u8 {
         if gfp.contains(Gfp::ZERO) && !self.may_zero(cache) {
             return null_mut();
         }
-        self.count(cache, StatItem::AllocNodeMismatch, 1);
+        if nid != self.nid() {
+            self.count(cache, StatItem::AllocNodeMismatch, 1);
+        }
         let mut object = [null_mut()];
         let mut refill = Refill::new(cache, &mut object, 1, gfp, None);
         self.refill_on(&mut refill, nid);
