@@ -90,6 +90,31 @@ impl Bench {
         measure::interleave(rounds, warm_up, competitors, || self.progress.tick())
     }
 
+    /// Runs `n` competitors in turn, by number: first `warm_up` rounds, then `rounds` measured
+    /// rounds. Returns the results of each competitor.
+    ///
+    /// # Errors
+    ///
+    /// The first error of a competitor.
+    pub fn each_in_turn<T>(
+        &self,
+        (warm_up, rounds): (usize, usize),
+        n: usize,
+        mut run: impl FnMut(usize) -> Result<T, Failure>,
+    ) -> Result<Vec<Vec<T>>, Failure> {
+        let mut all: Vec<Vec<T>> = (0..n).map(|_| Vec::new()).collect();
+        for round in 0..warm_up + rounds {
+            for (number, results) in all.iter_mut().enumerate() {
+                let result = run(number)?;
+                if round >= warm_up {
+                    results.push(result);
+                }
+                self.progress.tick();
+            }
+        }
+        Ok(all)
+    }
+
     /// Like [`rounds_of`](Self::rounds_of), for competitors that return one number.
     ///
     /// # Errors

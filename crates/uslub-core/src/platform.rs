@@ -150,13 +150,13 @@ pub unsafe trait Platform: Sync + 'static {
     /// The range must be committed, page-aligned, and hold nothing of value.
     unsafe fn purge_lazily(&self, _start: NonNull<u8>, _bytes: usize) {}
 
-    /// Sets the kind of physical memory of a committed range; returns whether it did. A platform
-    /// refuses huge pages if base pages are cheaper.
+    /// Sets the kind of physical memory of a committed or [mapped](Self::map) range. Returns
+    /// whether it did. A platform refuses huge pages if base pages are cheaper.
     ///
     /// # Safety
     ///
-    /// The range must be committed and page-aligned. For huge pages, the range and the reserved
-    /// bytes ahead must be unused.
+    /// The range must be committed or mapped, and page-aligned. For huge pages, the range and the
+    /// reserved bytes ahead must be unused.
     unsafe fn set_backing(&self, _start: NonNull<u8>, _bytes: usize, backing: Backing) -> bool {
         backing == Backing::BasePages
     }

@@ -179,7 +179,13 @@ pub const RUN_MIN_OBJECTS: usize = 8;
 /// Addresses from which on the quick test is worth its cost.
 pub const RANGE_CHECK_MIN: usize = 4;
 
-// Sheaves and barns.
+// Per-CPU words, sheaves and barns.
+
+/// Regions of CPUs mapped at a time, at most: 44 MiB of address space. A call that may not ask the
+/// system uses them.
+///
+/// Figure: `GFP_NOWAIT` on a new CPU: 98 % of the objects from slabs to none.
+pub const REGIONS_AHEAD: usize = 64;
 
 /// Attempts of a slow path before it goes to the slabs directly.
 pub const SLOT_TRIES: usize = 4;

@@ -228,7 +228,7 @@ impl<P: Platform> Allocator<P> {
         match &mut prefilled.0 {
             Kind::Sheaf(sheaf) => loop {
                 let missing = n.saturating_sub(sheaf.len());
-                let mut spill = Spill::new(cache);
+                let mut spill = Spill::new(self, cache, gfp);
                 let overflow = spill.overflow();
                 let room = sheaf.room();
                 let mut refill = Refill::new(cache, &mut *room, missing, gfp, overflow);
@@ -236,7 +236,7 @@ impl<P: Platform> Allocator<P> {
                 let more = refill.filled;
                 room[..more].reverse();
                 sheaf.grow(more);
-                if let Some(spilled) = spill.into_sheaf() {
+                if let Some(spilled) = self.spilled_for_cpu(spill, gfp) {
                     self.install_filled(cache, spilled, gfp);
                 }
                 self.count(cache, StatItem::SheafRefill, more);

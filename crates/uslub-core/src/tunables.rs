@@ -105,8 +105,10 @@ tunables! {
         detached_freelist: 1 in 0..=1, "";
         /// Objects of other slabs that end a bulk free's scan for the objects of one slab.
         look_ahead: 3 in 0..=8, "objects";
-        /// 1: what a refill leaves over goes into the CPU's sheaves; 0: back to its slab.
-        sheaf_spill: 0 in 0..=1, "";
+        /// 0: leftovers of a refill go to their slab; 1: to the CPU's sheaves; 2: to the barn.
+        sheaf_spill: 0 in 0..=2, "";
+        /// Part of a sheaf that a refill fills at least; it splits no slab beyond it.
+        refill_min_percent: 100 in 1..=100, "%";
         /// 1: only calls that may map memory refill sheaves; 0: all that may wait for a lock.
         refill_needs_blocking: 0 in 0..=1, "";
         /// 1: empty slabs wait in a reserve that adapts to demand; 0: on the partial list.

@@ -15,7 +15,7 @@
 mod mixed;
 mod world;
 
-use super::Row;
+use super::{Row, Way};
 use crate::bench::Bench;
 use crate::error::Failure;
 use crate::goal::Goal;
@@ -44,6 +44,12 @@ const SLOWER: f64 = 1.05;
 /// number of CPUs.
 fn share(cpus: usize) -> f64 {
     if cpus >= 8 { 0.5 } else { 0.6 }
+}
+
+/// What a competitor runs.
+fn way(number: usize) -> Way {
+    let (name, settings) = WAYS[number];
+    Way::new(format!("sheaves of {name}"), "the load", settings)
 }
 
 /// Measures machines of several sizes.
@@ -77,13 +83,15 @@ fn machine(bench: &Bench, cpus: usize, rows: &mut Vec<Row>) -> Result<[Chart; 2]
         );
         let [old, new] = [best, ADAPTIVE].map(|way| Sample::of(load[way].clone()));
         let name = format!("{cpus} virtual CPUs, capacity 4 to 250, {name}");
-        rows.push(Row::new(4, name, "ns", Some(old), new, &goal).by_rounds(ratios));
+        let row = Row::new(4, name, "ns", Some(old), new, &goal).by_rounds(ratios);
+        rows.push(row.ways(&way(best), &way(ADAPTIVE)));
     }
     let one = |value: f64| Sample::of(vec![value]);
     let (old, new) = (mixed[best], mixed[ADAPTIVE]);
     let name = format!("{cpus} virtual CPUs, capacity 4 to 250, mixed load");
     let (before, after) = (one(old.nanoseconds), one(new.nanoseconds));
-    rows.push(Row::new(4, &name, "ns", Some(before), after, &Goal::none()));
+    let row = Row::new(4, &name, "ns", Some(before), after, &Goal::none());
+    rows.push(row.ways(&way(best), &way(ADAPTIVE)));
     let limit = share(cpus);
     let goal = Goal::none().and(
         format!("≤ {:.0} % of {}'s", 100.0 * limit, WAYS[best].0),
@@ -91,7 +99,8 @@ fn machine(bench: &Bench, cpus: usize, rows: &mut Vec<Row>) -> Result<[Chart; 2]
     );
     let name = format!("{name}: in sheaves");
     let (before, after) = (one(old.kib), one(new.kib));
-    rows.push(Row::new(4, name, "KiB", Some(before), after, &goal));
+    let row = Row::new(4, name, "KiB", Some(before), after, &goal);
+    rows.push(row.ways(&way(best), &way(ADAPTIVE)));
     let medians = |load: &[Vec<f64>]| load.iter().map(|rounds| median(rounds)).collect::<Vec<_>>();
     let names = WAYS.map(|(name, _)| name.to_owned()).to_vec();
     let times = Chart::bars(

@@ -4,7 +4,7 @@
 
 use std::cell::RefCell;
 
-use super::{Row, Section};
+use super::{Row, Section, Way};
 use crate::bench::Bench;
 use crate::error::Failure;
 use crate::fresh::{self, Room};
@@ -68,7 +68,15 @@ pub fn run(bench: &Bench) -> Result<Section, Failure> {
                 floor.median,
                 pace::where_goals_were_set(new.median, load.median)
             );
-            rows.push(row.reported(&said).kernel(Some(kernel)).note(note));
+            let row = row.reported(&said).kernel(Some(kernel)).note(note);
+            let way = |name, deferred| {
+                let settings = [fresh::OBJECTS, fresh::order(random == 1), deferred];
+                Way::new(name, "bulk allocations from fresh slabs", &settings)
+            };
+            rows.push(row.ways(
+                &way("freelist first", "freelist_deferred=0"),
+                &way("deferred", "freelist_deferred=1"),
+            ));
             own.push(&[
                 format!("{} / {batch}", known.size),
                 order.to_owned(),

@@ -2,9 +2,13 @@
 //!
 //! | part | old | new |
 //! |---|---|---|
-//! | bulks of 1 to 250 objects | a loop over single calls | bulk calls |
-//! | worst case: neighbours of different slabs | a loop over single calls | bulk calls |
-//! | worst case without sheaves | one update an object | one update a run found by look-ahead |
+//! | bulks of 1 to 250 objects | the bulk call frees objects one by one | one update a slab |
+//! | worst case: neighbours of different slabs | the same | one update a run by look-ahead |
+//!
+//! A loop over single calls is for the reader.
+//!
+//! Each part runs without sheaves and with sheaves. With sheaves most bulks never reach a slab, so
+//! old and new are then equal: the counter of slab updates says so in each row.
 
 use std::cell::RefCell;
 
@@ -22,7 +26,7 @@ use crate::output::{Chart, Words};
 use crate::pace;
 use crate::strategy::Strategy;
 
-use super::{Row, Section, worst_case};
+use super::{Row, Section, Way, Witness, worst_case};
 
 /// Bytes of an object.
 const SIZE: usize = 256;
@@ -31,6 +35,20 @@ const LIMIT_NS: f64 = 0.45;
 
 /// The label of sheaves that can hold every bulk.
 const LARGE: &str = "sheaves of 250";
+/// The label of caches without sheaves, as the thread's kernel had none. The minimum is three
+/// sheaves of one object: the first three objects of a bulk reach no slab.
+const NONE: &str = "no sheaves";
+/// Labels and settings.
+const GROUPS: [(&str, &[&str]); 3] = [
+    (NONE, &worst_case::NO_SHEAVES),
+    ("default sheaves", &[]),
+    (LARGE, &["sheaf_capacity=250"]),
+];
+/// The settings of the old and the new way.
+const ONE_BY_ONE: &str = "detached_freelist=0";
+const DETACHED: &str = "detached_freelist=1";
+/// The counter of slab updates by frees.
+const UPDATES: &str = "slab updates in 1000 objects";
 
 /// Objects per bulk, and the thread's figures: ns before, ns after, gain in per cent.
 const REPORTED: [(usize, f64, f64, f64); 14] = [
@@ -65,11 +83,8 @@ pub fn run(bench: &Bench) -> Result<Section, Failure> {
     }
     let mut rows = Vec::new();
     let mut charts = Vec::new();
-    for (setting, name) in [
-        ("sheaf_capacity=250", LARGE),
-        ("sheaf_capacity=0", "default sheaves"),
-    ] {
-        charts.push(bulks(bench, slub, setting, name, &mut rows)?);
+    for (name, settings) in GROUPS {
+        charts.push(bulks(bench, slub, settings, name, &mut rows)?);
     }
     charts.push(worst_case::run(bench, slub, &mut rows)?);
     Ok(Section {
@@ -80,8 +95,9 @@ pub fn run(bench: &Bench) -> Result<Section, Failure> {
                 slab it came from. Here a whole array goes to the CPU's sheaf in one step; what does not fit is sorted \
                 by slab first, and each slab is updated once for all of its objects.",
         workload: format!(
-            "One thread on one CPU; objects of {SIZE} bytes; allocate and free N at once, against a loop over single \
-             calls. In the worst case each object of the array lies in another slab than its neighbours. The floor, in the same rounds, \
+            "One thread on one CPU; objects of {SIZE} bytes; allocate and free N with bulk calls. The old way frees the objects one by one \
+             inside the bulk call, the new way by slab; a loop over single calls is for the reader. Without sheaves, as in 2015, and \
+             with them: where a sheaf takes the whole bulk no slab is updated, and both ways are equal. In the worst case each object of the array lies in another slab than its neighbours. The floor, in the same rounds, \
              is the two restartable sequences of bulk calls on a stack that is large enough, and nothing else. Of everybody's bulks, but not of \
              the worst case's, those count during which the core was least shared."
         ),
@@ -91,94 +107,188 @@ pub fn run(bench: &Bench) -> Result<Section, Failure> {
     })
 }
 
-/// All bulk sizes, compared with single calls.
+/// What the ways of this seed run, with the settings of a group.
+pub(super) fn ways(calls: &'static str, settings: &[&str]) -> [Way; 2] {
+    let way = |name, last| Way::new(name, calls, &[settings, &[last]].concat());
+    [
+        way("bulk, freed one by one", ONE_BY_ONE),
+        way("bulk, detached freelists", DETACHED),
+    ]
+}
+
+/// The competitors of a group of rows: bulk calls of the old and the new way, single calls, and
+/// bulk calls without a check of each object.
+struct Competitors<'a> {
+    old: Strategy<'a, Linux>,
+    new: Strategy<'a, Linux>,
+    single: Strategy<'a, Linux>,
+    unchecked: Strategy<'a, Linux>,
+}
+
+/// All bulk sizes.
 fn bulks(
     bench: &Bench,
     slub: &Slub,
-    setting: &str,
+    settings: &[&str],
     name: &str,
     rows: &mut Vec<Row>,
 ) -> Result<Chart, Failure> {
-    let way = || Strategy::new(slub, SIZE, &[setting]);
-    let ways = [way()?, way()?, way()?];
+    let with = |last| Strategy::new(slub, SIZE, &[settings, &[last]].concat());
+    let all = Competitors {
+        old: with(ONE_BY_ONE)?,
+        new: with(DETACHED)?,
+        single: with(DETACHED)?,
+        unchecked: with(DETACHED)?,
+    };
+    let ways = ways("bulk calls", settings);
     let floor = Floor::here()?;
     let mut lines = [const { Vec::new() }; 4];
     for (n, before, after, gain) in REPORTED {
         let (kernel, exact) = kernel::bulk(n);
         bench.says(&format!("bulk of {n}, {name}"));
-        let [old, checked, new, bare, load] = measure(bench, &ways, floor, n)?;
-        let said = format!("{before} → {after} ns, improved {} %", signed(gain));
-        for (new, how) in [(checked, "bulk"), (new, "bulk, unchecked")] {
-            let mut goal = goal(n, gain, kernel, old, new);
-            if n >= 32 && name == LARGE {
-                goal = goal.at_most(new, LIMIT_NS, "ns");
-            }
-            let row = Row::new(
-                2,
-                format!("{how} of {n}, {name}"),
-                "ns/object",
-                Some(old),
-                new,
-                &goal,
-            );
-            let kernel = exact.then_some(kernel);
-            let row = row.reported(&said).kernel(kernel);
-            let there = pace::where_goals_were_set(new.median, load.median);
-            rows.push(row.note(match floor {
-                Some(_) => format!("floor {:.2} ns; {there}", bare.median),
-                None => there,
-            }));
+        let measured = measure(bench, &all, floor, n)?;
+        let Measured {
+            old, new, single, ..
+        } = measured;
+        let mut goal = goal(n, gain, old, new, measured.is_equal());
+        if name != NONE {
+            goal = goal.below_kernel(new, kernel);
         }
-        let values = [old.median, checked.median, new.median, kernel];
+        let row = Row::new(
+            2,
+            format!("bulk of {n}, {name}"),
+            "ns/object",
+            Some(old),
+            new,
+            &goal,
+        );
+        let said = format!("{before} → {after} ns, improved {} %", signed(gain));
+        let row = row.reported(&said).kernel(exact.then_some(kernel));
+        let [before, after] = measured.updates;
+        let row = row.witness(UPDATES, before, after).single(single);
+        rows.push(row.ways(&ways[0], &ways[1]).note(measured.note(floor)));
+        if name == LARGE && n >= 32 {
+            rows.push(unchecked(n, &measured, settings));
+        }
+        let values = [old.median, new.median, single.median, kernel];
         for (line, value) in lines.iter_mut().zip(values) {
             line.push((n as f64, value));
         }
     }
-    for strategy in ways {
+    for strategy in [all.old, all.new, all.single, all.unchecked] {
         strategy.check_at_rest()?;
     }
-    let [old, checked, new, kernels] = lines;
+    let [old, new, single, kernels] = lines;
     let chart = Chart::curves(
         format!("Allocate and free N objects, {name}"),
         "objects a bulk",
         "ns an object",
     );
     Ok(chart
-        .with("one by one", old)
-        .with("bulk", checked)
-        .with("bulk, unchecked", new)
+        .with("bulk, freed one by one", old)
+        .with("bulk, detached freelists", new)
+        .with("single calls", single)
         .with(kernel::NEWEST, kernels))
 }
 
-/// Measures one bulk size: single calls, bulk calls, unchecked bulk calls, the floor, and a load.
+/// The row of large bulks whose free does not check each object.
+fn unchecked(n: usize, measured: &Measured, settings: &[&str]) -> Row {
+    let (old, new) = (measured.new, measured.unchecked);
+    let goal = Goal::none().at_most(new, LIMIT_NS, "ns");
+    let name = format!("bulk of {n}, unchecked, {LARGE}");
+    let way = |name, calls| Way::new(name, calls, &[settings, &[DETACHED]].concat());
+    Row::new(2, name, "ns/object", Some(old), new, &goal).ways(
+        &way("each object checked", "bulk calls"),
+        &way("not checked", "unchecked bulk calls"),
+    )
+}
+
+/// The figures of one bulk size.
+struct Measured {
+    old: Sample,
+    new: Sample,
+    single: Sample,
+    unchecked: Sample,
+    floor: Sample,
+    load: Sample,
+    /// Slab updates in 1000 objects, of the old and the new way.
+    updates: [f64; 2],
+}
+
+impl Measured {
+    /// Whether both ways update slabs as often: sheaves take every bulk, or all of it but one
+    /// object.
+    fn is_equal(&self) -> bool {
+        let [old, new] = self.updates;
+        let counter = UPDATES;
+        !Witness { counter, old, new }.tells_apart()
+    }
+
+    fn note(&self, floor: Option<&Floor>) -> String {
+        let there = pace::where_goals_were_set(self.new.median, self.load.median);
+        let [before, after] = self.updates;
+        let ran = match self.is_equal() {
+            true if after < 1.0 => "equal: sheaves take every bulk, no slab is updated".to_owned(),
+            true => "equal: sheaves take all of a bulk but one object".to_owned(),
+            false => format!("slab updates in 1000 objects: {before:.0} → {after:.0}"),
+        };
+        match floor {
+            Some(_) => format!("{ran}; floor {:.2} ns; {there}", self.floor.median),
+            None => format!("{ran}; {there}"),
+        }
+    }
+}
+
+/// Slab updates by frees, and objects freed, so far.
+fn updates_and_frees(strategy: &Strategy<'_, Linux>) -> Result<[u64; 2], Failure> {
+    let frees = strategy.slub.info(strategy.cache).frees;
+    Ok([strategy.count("free_detached")?, frees])
+}
+
+/// Measures one bulk size.
 fn measure(
     bench: &Bench,
-    [single, bulk, unchecked]: &[Strategy<'_, Linux>; 3],
+    all: &Competitors<'_>,
     floor: Option<&Floor>,
     n: usize,
-) -> Result<[Sample; 5], Failure> {
+) -> Result<Measured, Failure> {
     // A full run is long enough for some slices on a quiet core.
     let loops = (bench.size.pick(1_000, 250_000, 10_000_000) / n).max(1);
     let places = RefCell::new(Places::new());
     let time =
         |who, work: &dyn Fn(&mut [*mut u8]) -> bool| places.borrow_mut().time(who, loops, n, work);
-    bench.samples_of(
+    let before = [updates_and_frees(&all.old)?, updates_and_frees(&all.new)?];
+    let [old, new, single, unchecked, floor, load] = bench.samples_of(
         2,
         [
-            &mut || time("old", &|o| one_by_one(single, o)),
-            &mut || time("checked", &|o| at_once(bulk, o)),
-            &mut || time("new", &|o| at_once_unchecked(unchecked, o)),
+            &mut || time("old", &|o| at_once(&all.old, o)),
+            &mut || time("new", &|o| at_once(&all.new, o)),
+            &mut || time("single", &|o| one_by_one(&all.single, o)),
+            &mut || time("unchecked", &|o| at_once_unchecked(&all.unchecked, o)),
             &mut || time(FLOOR, &|o| sequences(floor, o)),
             &mut || Ok(pace::load()),
         ],
-    )
+    )?;
+    let after = [updates_and_frees(&all.old)?, updates_and_frees(&all.new)?];
+    let updates = [0, 1].map(|way| {
+        let [updates, frees] = [0, 1].map(|i| (after[way][i] - before[way][i]) as f64);
+        updates * 1000.0 / frees.max(1.0)
+    });
+    Ok(Measured {
+        old,
+        new,
+        single,
+        unchecked,
+        floor,
+        load,
+        updates,
+    })
 }
 
-fn goal(n: usize, gain: f64, kernel: f64, old: Sample, new: Sample) -> Goal {
-    let goal = if n >= 16 {
+fn goal(n: usize, gain: f64, old: Sample, new: Sample, is_equal: bool) -> Goal {
+    if n >= 16 && !is_equal {
         Goal::none().cut(old, new, -gain)
     } else {
         Goal::none().no_dearer(old, new)
-    };
-    goal.below_kernel(new, kernel)
+    }
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use uslub_core::Gfp;
 use uslub_linux::Linux;
 
-use super::{Row, Section};
+use super::{Row, Section, Way};
 use crate::bench::Bench;
 use crate::dice::Dice;
 use crate::error::Failure;
@@ -25,6 +25,8 @@ use crate::output::{Chart, Words};
 use crate::ring::{Ring, wait_until};
 use crate::strategy::Strategy;
 use crate::threads::joined;
+
+use meeting::BackOff;
 
 /// Bytes of an object.
 const SIZE: usize = 256;
@@ -81,18 +83,23 @@ pub fn run(bench: &Bench) -> Result<Section, Failure> {
     let one = one_thread(bench, slub)?;
     let goal = Goal::none().no_dearer_by_rounds(one.ratios);
     let name = "one thread, objects of random slabs";
-    rows.push(one.row(name, "ns/object", &goal));
+    let row = one.row(name, "ns/object", &goal);
+    let [old, new] = state_ways("bulks to random slabs, one thread", &SLABS_ONLY);
+    rows.push(row.ways(&old, &new));
     let meetings = meetings(bench, &mut rows)?;
     let (two, retries) = two_threads(bench, slub)?;
     let goal = Goal::none().ahead_by_rounds(two.ratios);
     let name = "two threads, each frees what the other held";
-    rows.push(two.row(name, "ns/object", &goal).note(format!(
+    let [old, new] = state_ways("bulks to random slabs, two threads", &SLABS_ONLY);
+    let row = two.row(name, "ns/object", &goal).ways(&old, &new);
+    rows.push(row.note(format!(
         "{retries:.1} retries of the atomic step in 1000 objects"
     )));
     let names = ["one thread", "two threads"];
     let (title, unit) = ("No sheaves: allocate and free", "ns an object");
     let slabs = chart(title, unit, names, &[one, two]);
-    let charts = vec![meetings, slabs, groups(bench, slub, &mut rows)?];
+    let mut charts = vec![meetings, slabs];
+    charts.extend(groups(bench, slub, &mut rows)?);
     Ok(Section {
         name: "Seed 3",
         title: "Slab state without a lock",
@@ -114,24 +121,34 @@ pub fn run(bench: &Bench) -> Result<Section, Failure> {
     })
 }
 
+/// What both ways run: the same calls, on caches whose slabs change state differently.
+fn state_ways(calls: &'static str, settings: &[&str]) -> [Way; 2] {
+    let way = |name, state| Way::new(name, calls, &[settings, &[state]].concat());
+    [way("lock", LOCKED), way("one atomic step", LOCK_FREE)]
+}
+
 /// Threads that meet at one slab.
 fn meetings(bench: &Bench, rows: &mut Vec<Row>) -> Result<Chart, Failure> {
     let mut all = Vec::new();
     for (threads, name) in MEETINGS {
-        bench.says(name);
-        let both = meeting::run(bench, threads)?;
-        let goal = Goal::none().ahead_by_rounds(both.ratios);
-        rows.push(both.row(name, "ns/change", &goal));
-        all.push(both);
+        for back_off in BackOff::ALL {
+            let name = format!("{name}, {}", back_off.name());
+            bench.says(&name);
+            let both = meeting::run(bench, threads, back_off)?;
+            let goal = Goal::none().ahead_by_rounds(both.ratios);
+            let [old, new] = meeting::ways(back_off);
+            rows.push(both.row(&name, "ns/change", &goal).ways(&old, &new));
+            all.push(both);
+        }
     }
-    let names = ["two threads", "eight threads"];
+    let names = ["2, back-off", "2, none", "8, back-off", "8, none"];
     let title = "Threads that meet: one slab's state";
     Ok(chart(title, "ns a change", names, &all))
 }
 
-/// The hackbench shape, without and with sheaves.
-fn groups(bench: &Bench, slub: &Slub, rows: &mut Vec<Row>) -> Result<Chart, Failure> {
-    let reported = "35.9 → 31.9 s, 30.8 → 27.9 s, 29.9 → 28.8 s";
+/// The hackbench shape, without and with sheaves, and next to it what the thread reported.
+fn groups(bench: &Bench, slub: &Slub, rows: &mut Vec<Row>) -> Result<[Chart; 2], Failure> {
+    let reported = "35.9 → 31.9 s, 30.8 → 27.9 s, 29.9 → 28.8 s (−4 … −11 %)";
     let names = ["no sheaves", "default sheaves"];
     let mut all = Vec::new();
     for (name, settings) in names.into_iter().zip([&NO_SHEAVES[..], &[]]) {
@@ -144,15 +161,25 @@ fn groups(bench: &Bench, slub: &Slub, rows: &mut Vec<Row>) -> Result<Chart, Fail
             Goal::none().no_dearer_by_rounds(outcome.both.ratios)
         };
         let goal = goal.and("every message accounted for", outcome.all_accounted);
-        let row = outcome.both.row(&title, "s", &goal);
+        let [old, new] = state_ways("messages between groups", settings);
+        let row = outcome.both.row(&title, "s", &goal).ways(&old, &new);
         rows.push(row.reported(reported).note(outcome.note));
         all.push(outcome.both);
     }
-    Ok(chart("The hackbench shape", "s", names, &all))
+    let saved = |both: &Both| (1.0 - both.ratios.median) * 100.0;
+    let mut bars: Vec<_> = all.iter().map(saved).collect();
+    bars.extend(REPORTED.map(|(before, after)| (1.0 - after / before) * 100.0));
+    let labels = [names[0], names[1], "2011, 1.", "2011, 2.", "2011, 3."];
+    let labels = labels.map(str::to_owned).to_vec();
+    let share = Chart::bars("Time saved on hackbench", "per cent", labels).with(
+        "here; of 2011: as reported",
+        bars.iter().map(|bar| bar.max(0.0)).collect::<Vec<_>>(),
+    );
+    Ok([chart("The hackbench shape", "s", names, &all), share])
 }
 
 /// A chart of both ways, by group.
-fn chart(title: &str, unit: &str, groups: [&str; 2], by_group: &[Both]) -> Chart {
+fn chart<const N: usize>(title: &str, unit: &str, groups: [&str; N], by_group: &[Both]) -> Chart {
     let bars = |of: fn(&Both) -> f64| by_group.iter().map(of).collect::<Vec<_>>();
     Chart::bars(title, unit, groups.map(str::to_owned).to_vec())
         .with("state under a lock", bars(|both| both.old.median))

@@ -7,6 +7,7 @@ mod lockfree;
 mod nowait;
 mod row;
 mod spill;
+mod way;
 mod worst_case;
 
 use std::sync::{Mutex, PoisonError};
@@ -16,6 +17,7 @@ use crate::error::Failure;
 use crate::output::{self, Report};
 
 pub use row::{OldNew, Row};
+pub use way::{Way, Witness};
 
 /// The result of one seed.
 type Section = output::Section<OldNew>;

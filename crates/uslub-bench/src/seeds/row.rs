@@ -7,8 +7,13 @@ use crate::goal::{Goal, change, signed};
 use crate::measure::Sample;
 use crate::output::{self, Cell, Figures, figure};
 
+use super::way::{Way, Witness};
+
 /// One row of a seed.
 pub type Row = output::Row<OldNew>;
+
+/// The seed whose rows have a column of single calls.
+const BULK_SEED: u8 = 2;
 
 /// The figures of a row.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -29,6 +34,14 @@ pub struct OldNew {
     pub old_spread: Option<[f64; 2]>,
     /// Minimum and maximum of the new rounds.
     pub new_spread: Option<[f64; 2]>,
+    /// What the old way runs.
+    pub old_way: Option<Way>,
+    /// What the new way runs.
+    pub new_way: Option<Way>,
+    /// A count that shows which code ran.
+    pub witness: Option<Witness>,
+    /// The figure of single calls, in the rows of bulk calls.
+    pub single: Option<f64>,
     /// The cost of the code of Linux 7.2.12 on the machine of the goals, in nanoseconds.
     pub kernel: Option<f64>,
 }
@@ -45,13 +58,24 @@ impl Figures for OldNew {
         let kernel = self
             .kernel
             .map_or_else(String::new, |ns| format!("{ns} ns"));
-        vec![
+        let ways = match (&self.old_way, &self.new_way) {
+            (Some(old), Some(new)) => format!("{} → {}", old.name, new.name),
+            _ => String::new(),
+        };
+        let mut cells = vec![
+            ("old → new", Cell::Words(ways)),
             ("old", Cell::Figure(self.old, self.old_spread)),
             ("new", Cell::Figure(self.new, self.new_spread)),
+        ];
+        if self.seed == BULK_SEED {
+            cells.push(("single calls", Cell::Figure(self.single, None)));
+        }
+        cells.extend([
             ("Linux 7.2.12", Cell::PageOnly(kernel)),
             ("change", Cell::Right(change)),
             ("reported", Cell::Words(self.reported.clone())),
-        ]
+        ]);
+        cells
     }
 }
 
@@ -90,6 +114,25 @@ impl Row {
     /// the medians.
     pub fn by_rounds(mut self, ratios: Sample) -> Self {
         self.figures.change_by_rounds = change(1.0, ratios.median);
+        self
+    }
+
+    /// Sets what the old way and the new way run.
+    pub fn ways(mut self, old: &Way, new: &Way) -> Self {
+        self.figures.old_way = Some(old.clone());
+        self.figures.new_way = Some(new.clone());
+        self
+    }
+
+    /// Sets a count that shows which code the ways ran.
+    pub fn witness(mut self, counter: &'static str, old: f64, new: f64) -> Self {
+        self.figures.witness = Some(Witness { counter, old, new });
+        self
+    }
+
+    /// Sets the figure of single calls.
+    pub fn single(mut self, single: Sample) -> Self {
+        self.figures.single = Some(single.median);
         self
     }
 

@@ -1,15 +1,15 @@
 //! Seed 1: surplus objects of a refill stay in the CPU's sheaves, and empty slabs are kept by
 //! demand.
 //!
-//! | competitor | surplus of a refill | empty slabs |
-//! |---|---|---|
-//! | no spill | back to the slab | above `min_partial`: back to the page layer |
-//! | spill | into the CPU's sheaves | as without spill |
-//! | spill and reserve | into the CPU's sheaves | kept while misses show a demand |
+//! The thread proposed a spill and reported its drawbacks. The rows first show the spill against no
+//! spill, then each cure and each other idea of the thread, on and off. The file `ideas` has all
+//! competitors.
 
+mod ideas;
 pub(super) mod maple;
 mod real;
 mod simulated;
+mod threshold;
 
 use super::{Row, Section};
 use crate::bench::Bench;
@@ -18,38 +18,25 @@ use crate::goal::Goal;
 use crate::measure::Sample;
 use crate::output::{Chart, Words};
 
+use ideas::{CURED, IDEAS, Idea, SPILL};
 use maple::Counts;
 
-/// Sheaf capacity and slab size of the kernel's maple nodes.
-const KERNEL: [&str; 4] = [
-    "sheaf_capacity=32",
-    "max_full_sheaves=10",
-    "slab_min_objects=32",
-    "slab_min_order=1",
-];
-/// Competitors: name and settings.
-const WAYS: [(&str, &[&str]); 3] = [
-    ("no spill", &["sheaf_spill=0"]),
-    ("spill", &["sheaf_spill=1"]),
-    ("spill and reserve", &["sheaf_spill=1", "empty_reserve=1"]),
-];
 /// Required change of list locks through spilling, in per cent.
 const LOCK_CUT: f64 = -25.0;
+/// Least ratio of slabs taken and returned that shows the drawback of a spill.
+const DRAWBACK: f64 = 3.0;
 /// Largest ratio of slabs taken and returned, with the reserve to without.
 const CHURN: f64 = 1.2;
 /// Largest ratio of peak slab memory, with the reserve to without. The reserve holds at most half
 /// as many slabs as were in use.
 const PEAK: f64 = 1.5;
+/// The name of the real machine.
+const REAL: &str = "2 CPUs";
 /// Unit of the counts.
 const UNIT: &str = "in 1 M steps";
 /// What the thread reported of the list lock, and of an operation's time.
 const LOCK_TIME: &str = "7.85 → 3.5 % of the CPU time";
 const STEP_TIME: &str = "−2 … −5 %";
-
-/// The settings of a competitor.
-fn settings(way: usize) -> Vec<&'static str> {
-    [&KERNEL[..], WAYS[way].1].concat()
-}
 
 /// Measures the seed.
 pub fn run(bench: &Bench) -> Result<Section, Failure> {
@@ -64,14 +51,11 @@ pub fn run(bench: &Bench) -> Result<Section, Failure> {
     }
     let mut rows = Vec::new();
     let mut charts = Vec::new();
-    charts.extend(machine(bench, "2 CPUs", real::run, &mut rows)?);
-    charts.extend(machine(
-        bench,
-        "64 virtual CPUs",
-        simulated::run,
-        &mut rows,
-    )?);
+    charts.extend(machine(bench, REAL, real::run, &mut rows)?);
+    let name = format!("{} virtual CPUs", simulated::CPUS);
+    charts.extend(machine(bench, &name, simulated::run, &mut rows)?);
     waits(bench, &mut rows)?;
+    threshold::run(bench, &mut rows)?;
     Ok(Section {
         name: "Seed 1",
         title: "Spilling what a refill leaves over",
@@ -82,8 +66,9 @@ pub fn run(bench: &Bench) -> Result<Section, Failure> {
                 grows when it is missed and shrinks when it is idle ends that.",
         workload: "The kernel's maple tree under mmap and munmap: of five steps of a CPU, four allocate a node, and one prefills a \
                    sheaf with 8 to 30, takes 1 to 4 and returns it. Old nodes are freed after a grace period of 4 ms. Counts are for a million \
-                   steps. The 64 virtual CPUs are played in turn by one thread in virtual time, so that every run counts the \
-                   same; waiting for the list lock and time come from two threads that play half of them each."
+                   steps. The 48 virtual CPUs (a quarter of the thread's machine) are played in turn by one thread in virtual time, so that every run counts the \
+                   same; their callbacks come evenly. Waiting for the list lock, its share of the time and a step's time come from two threads that \
+                   play half of them each. The share is how often a step finds that the other thread holds the lock."
             .to_owned(),
         own: Some(own),
         rows,
@@ -94,7 +79,7 @@ pub fn run(bench: &Bench) -> Result<Section, Failure> {
 /// The results of one competitor's rounds.
 type Rounds = Vec<Counts>;
 /// A function that measures all competitors in turn.
-type Measure = fn(&Bench) -> Result<[Rounds; WAYS.len()], Failure>;
+type Measure = fn(&Bench) -> Result<Vec<Rounds>, Failure>;
 
 /// The rounds of all competitors. If the allocator lacks a feature, adds a row with the reason.
 fn rounds_of(
@@ -102,7 +87,7 @@ fn rounds_of(
     name: &str,
     measure: Measure,
     rows: &mut Vec<Row>,
-) -> Result<Option<[Rounds; WAYS.len()]>, Failure> {
+) -> Result<Option<Vec<Rounds>>, Failure> {
     bench.says(name);
     match measure(bench) {
         Ok(rounds) => Ok(Some(rounds)),
@@ -120,11 +105,11 @@ fn machine(
     measure: Measure,
     rows: &mut Vec<Row>,
 ) -> Result<Option<Chart>, Failure> {
-    let Some(rounds) = rounds_of(bench, name, measure, rows)? else {
+    let Some(all) = rounds_of(bench, name, measure, rows)? else {
         return Ok(None);
     };
-    for way in 1..WAYS.len() {
-        push_rows(rows, name, way, &rounds[0], &rounds[way]);
+    for way in 1..all.len() {
+        push_rows(rows, name, way, [&all[IDEAS[way].against], &all[way]]);
     }
     let names = [
         "list lock taken",
@@ -137,8 +122,8 @@ fn machine(
         names.map(str::to_owned).to_vec(),
     )
     .logarithmic();
-    for ((way, _), rounds) in WAYS.iter().zip(&rounds) {
-        chart = chart.with(way, heights(rounds));
+    for (idea, rounds) in IDEAS.iter().zip(&all).take(SHOWN) {
+        chart = chart.with(idea.name, heights(rounds));
     }
     Ok(Some(chart))
 }
@@ -152,10 +137,18 @@ fn heights(rounds: &Rounds) -> Vec<f64> {
     ]
 }
 
-/// The rows of one competitor, compared with no spill.
-fn push_rows(rows: &mut Vec<Row>, machine: &str, way: usize, old: &Rounds, new: &Rounds) {
-    let what = WAYS[way].0;
-    let with_reserve = way == 2;
+/// Competitors in a chart: without spill, with it, and both with a reserve.
+const SHOWN: usize = 4;
+
+/// The rows of one competitor, compared with another one.
+fn push_rows(rows: &mut Vec<Row>, machine: &str, way: usize, [old, new]: [&Rounds; 2]) {
+    let Idea {
+        name: what,
+        against,
+        reported,
+        ..
+    } = &IDEAS[way];
+    let ways = [ideas::way(*against), ideas::way(way)];
     let sample = |rounds: &Rounds, part: fn(&Counts) -> f64| Sample::of_each(rounds, part);
     let mut push = |part: fn(&Counts) -> f64,
                     name: &str,
@@ -165,25 +158,39 @@ fn push_rows(rows: &mut Vec<Row>, machine: &str, way: usize, old: &Rounds, new: 
         let (old, new) = (sample(old, part), sample(new, part));
         let name = format!("{machine}, {what}: {name}");
         let row = Row::new(1, name, unit, Some(old), new, &goal(old, new));
-        rows.push(row.reported(said));
+        rows.push(row.reported(said).ways(&ways[0], &ways[1]));
     };
     let none = |_: Sample, _: Sample| Goal::none();
+    let is_main = way < ideas::MAIN;
+    let said = |of_spill: &'static str| if is_main { of_spill } else { *reported };
     if old.iter().chain(new).all(|c| c.list_lock.is_some()) {
         let locks = |c: &Counts| c.list_lock.unwrap_or(0.0);
-        let cut = |old, new| Goal::none().cut(old, new, LOCK_CUT);
-        push(locks, "list lock taken", UNIT, LOCK_TIME, &cut);
+        let cut = |old, new| match is_main {
+            true => Goal::none().cut(old, new, LOCK_CUT),
+            false => Goal::none(),
+        };
+        push(locks, "list lock taken", UNIT, said(LOCK_TIME), &cut);
     }
-    push(|c| c.slow_frees, "objects freed slowly", UNIT, "× 2", &none);
-    let churn = |old: Sample, new: Sample| {
-        let goal = Goal::none();
-        if with_reserve {
-            goal.and(format!("≤ × {CHURN}"), new.median <= CHURN * old.median)
-        } else {
-            goal
-        }
+    let slow = |c: &Counts| c.slow_frees;
+    push(slow, "objects freed slowly", UNIT, said("× 2"), &none);
+    let name = "slab updates by frees";
+    push(|c| c.updates, name, UNIT, said("× 2"), &none);
+    let churn = |old: Sample, new: Sample| match way {
+        // The drawback must show before a cure means anything.
+        SPILL if machine != REAL => Goal::none().and(
+            format!("≥ × {DRAWBACK}: the drawback"),
+            new.median >= DRAWBACK * old.median,
+        ),
+        CURED => Goal::none().and(format!("≤ × {CHURN}"), new.median <= CHURN * old.median),
+        _ => Goal::none(),
     };
     let name = "slabs taken and returned";
-    push(Counts::churn, name, UNIT, "× 4", &churn);
+    push(Counts::churn, name, UNIT, said("× 4"), &churn);
+    let name = "main sheaves that the barn could not replace";
+    push(|c| c.refills, name, UNIT, "", &none);
+    if !is_main {
+        return;
+    }
     let peak = |old: Sample, new: Sample| {
         Goal::none().and(format!("≤ × {PEAK}"), new.median <= PEAK * old.median)
     };
@@ -199,28 +206,32 @@ fn push_rows(rows: &mut Vec<Row>, machine: &str, way: usize, old: &Rounds, new: 
     }
 }
 
-/// Waits for the list lock, if two threads play the 64 CPUs.
+/// Waits for the list lock and its share of the time, if two threads play the virtual CPUs.
 fn waits(bench: &Bench, rows: &mut Vec<Row>) -> Result<(), Failure> {
-    let name = "64 virtual CPUs on two threads";
-    let Some(rounds) = rounds_of(bench, name, simulated::run_on_two, rows)? else {
+    let machine = format!("{} virtual CPUs on two threads", simulated::CPUS);
+    let Some(all) = rounds_of(bench, &machine, simulated::run_on_two, rows)? else {
         return Ok(());
     };
-    let waits = |rounds: &Rounds| {
-        let known: Option<Vec<_>> = rounds.iter().map(|c| c.list_lock_wait).collect();
-        known.map(Sample::of)
-    };
-    let time = |rounds: &Rounds| Sample::of_each(rounds, |c| c.step_ns.unwrap_or(0.0));
-    let old = &rounds[0];
-    for ((what, _), new) in WAYS.iter().zip(&rounds).skip(1) {
-        if let (Some(old), Some(new)) = (waits(old), waits(new)) {
-            let name = format!("{name}, {what}: list lock waited for");
-            let row = Row::new(1, name, UNIT, Some(old), new, &Goal::none());
-            rows.push(row.reported(LOCK_TIME));
-        }
-        let goal = Goal::none().no_dearer(time(old), time(new));
-        let name = format!("{name}, {what}: a step");
-        let row = Row::new(1, name, "ns", Some(time(old)), time(new), &goal);
-        rows.push(row.reported(STEP_TIME));
+    let old = &all[0];
+    for (&way, new) in ideas::ON_TWO.iter().zip(&all).skip(1) {
+        let what = IDEAS[way].name;
+        let ways = [ideas::way(0), ideas::way(way)];
+        let mut push = |name: &str, unit, said: &str, part: fn(&Counts) -> f64, judged: bool| {
+            let (old, new) = (Sample::of_each(old, part), Sample::of_each(new, part));
+            let goal = match judged {
+                true => Goal::none().no_dearer(old, new),
+                false => Goal::none(),
+            };
+            let name = format!("{machine}, {what}: {name}");
+            let row = Row::new(1, name, unit, Some(old), new, &goal);
+            rows.push(row.reported(said).ways(&ways[0], &ways[1]));
+        };
+        let waited = |c: &Counts| c.list_lock_wait.unwrap_or(0.0);
+        push("list lock waited for", UNIT, LOCK_TIME, waited, false);
+        let held = |c: &Counts| c.lock_held.unwrap_or(0.0);
+        push("list lock held", "% of the time", LOCK_TIME, held, false);
+        let time = |c: &Counts| c.step_ns.unwrap_or(0.0);
+        push("a step", "ns", STEP_TIME, time, way < ideas::MAIN);
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use uslub_core::Gfp;
 use uslub_core::tunables::Tuning;
 use uslub_linux::Linux;
 
-use super::Row;
+use super::{Row, Way, detached};
 use crate::bench::Bench;
 use crate::error::Failure;
 use crate::goal::Goal;
@@ -33,7 +33,7 @@ const EVERY: [usize; 8] = [1, 2, 3, 4, 5, 6, 10, BULK + 1];
 /// Objects per slab, as in the thread's test.
 const OBJECTS: &str = "slab_min_objects=32";
 /// The minimum of sheaves: one object in each, and one sheaf in the barn.
-const NO_SHEAVES: [&str; 4] = [
+pub const NO_SHEAVES: [&str; 4] = [
     OBJECTS,
     "sheaf_capacity=1",
     "max_full_sheaves=1",
@@ -42,7 +42,7 @@ const NO_SHEAVES: [&str; 4] = [
 
 /// The way in which a round frees.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Calls {
     OneByOne,
     AtOnce,
 }
@@ -55,31 +55,33 @@ struct Round {
     updates: Option<f64>,
     /// Updates per bulk that the look-ahead allows.
     runs: f64,
-    /// Objects per bulk that were freed to slabs.
-    to_slabs: f64,
 }
 
 /// Measures the worst case.
 pub fn run(bench: &Bench, slub: &Slub, rows: &mut Vec<Row>) -> Result<Chart, Failure> {
-    let none = |last: &'static str| [&NO_SHEAVES[..], &[last]].concat();
-    let with = [&[OBJECTS][..], &[OBJECTS]];
-    let without = [none("detached_freelist=0"), none("detached_freelist=1")];
     let mut lines = [const { Vec::new() }; 4];
     for every in EVERY {
         let pattern = pattern(every);
-        bench.says(&format!("worst case, {pattern}"));
-        let (old, new) = pair(bench, slub, with, every)?;
-        rows.push(time_row(
-            &format!("worst case, {pattern}, sheaves"),
-            &old,
-            &new,
-        ));
-        let parts = [&without[0][..], &without[1][..]];
-        let (old_slabs, new_slabs) = pair(bench, slub, parts, every)?;
-        let name = format!("worst case, {pattern}, no sheaves");
-        rows.push(time_row(&name, &old_slabs, &new_slabs));
-        rows.push(update_row(&pattern, &new_slabs));
-        let times = [old, new, old_slabs, new_slabs].map(|rounds| time_of(&rounds).median);
+        let mut times = Vec::new();
+        for (sheaves, settings) in [("sheaves", &[OBJECTS][..]), ("no sheaves", &NO_SHEAVES)] {
+            bench.says(&format!("worst case, {pattern}, {sheaves}"));
+            let [old, new, single] = rounds(bench, slub, settings, every)?;
+            let ways = detached::ways("bulk calls over many slabs", settings);
+            let name = format!("worst case, {pattern}, {sheaves}");
+            let row = time_row(&name, &old, &new).single(time_of(&single));
+            let note = match updates(&old).zip(updates(&new)) {
+                Some((old, new)) if old - new < 0.5 => {
+                    "as many slab updates either way: the look-ahead finds no two alike"
+                }
+                _ => "",
+            };
+            rows.push(row.ways(&ways[0], &ways[1]).note(note));
+            if settings.len() > 1 {
+                let row = update_row(&pattern, &old, &new);
+                rows.push(row.ways(&ways[0], &ways[1]));
+            }
+            times.extend([&old, &new].map(|rounds| time_of(rounds).median));
+        }
         lines
             .iter_mut()
             .zip(times)
@@ -95,14 +97,20 @@ pub fn run(bench: &Bench, slub: &Slub, rows: &mut Vec<Row>) -> Result<Chart, Fai
     );
     Ok(chart
         .logarithmic()
-        .with("one by one", old)
-        .with("bulk", new)
-        .with("one by one, no sheaves", old_slabs)
-        .with("bulk, no sheaves", new_slabs))
+        .with("freed one by one", old)
+        .with("detached freelists", new)
+        .with("freed one by one, no sheaves", old_slabs)
+        .with("detached freelists, no sheaves", new_slabs))
 }
 
 fn time_of(rounds: &[Round]) -> Sample {
     Sample::of_each(rounds, |round| round.time)
+}
+
+/// The median of the updates of slabs per bulk.
+fn updates(rounds: &[Round]) -> Option<f64> {
+    let counted: Option<Vec<_>> = rounds.iter().map(|round| round.updates).collect();
+    Some(Sample::of(counted?).median)
 }
 
 fn time_row(name: &str, old: &[Round], new: &[Round]) -> Row {
@@ -111,7 +119,7 @@ fn time_row(name: &str, old: &[Round], new: &[Round]) -> Row {
     Row::new(2, name, "ns/object", Some(old), new, &goal)
 }
 
-fn update_row(pattern: &str, rounds: &[Round]) -> Row {
+fn update_row(pattern: &str, before: &[Round], rounds: &[Round]) -> Row {
     let name = format!("slab updates, {pattern}, no sheaves");
     let unit = "updates/64 objects";
     let counted: Option<Vec<_>> = rounds.iter().map(|round| round.updates).collect();
@@ -122,8 +130,9 @@ fn update_row(pattern: &str, rounds: &[Round]) -> Row {
     let exact = rounds.iter().all(|round| round.updates == Some(round.runs));
     let runs = Sample::of_each(rounds, |round| round.runs).median;
     let goal = Goal::none().and(format!("{runs:.2}, as the look-ahead allows"), exact);
-    let old = Sample::of_each(rounds, |round| round.to_slabs);
-    Row::new(2, name, unit, Some(old), Sample::of(counted), &goal)
+    let old = Sample::of_each(before, |round| round.updates.unwrap_or(0.0));
+    let new = Sample::of(counted);
+    Row::new(2, name, unit, Some(old), new, &goal)
 }
 
 /// The objects of the same slab, in words.
@@ -137,36 +146,42 @@ fn pattern(every: usize) -> String {
     }
 }
 
-/// The rounds of single calls on one cache, and of bulk calls on another cache.
-fn pair(
+/// The rounds of the old way, of the new way, and of single calls, each on its own cache.
+fn rounds(
     bench: &Bench,
     slub: &Slub,
-    settings: [&[&str]; 2],
+    settings: &[&str],
     every: usize,
-) -> Result<(Vec<Round>, Vec<Round>), Failure> {
-    let old = Strategy::new(slub, SIZE, settings[0])?;
-    let new = Strategy::new(slub, SIZE, settings[1])?;
+) -> Result<[Vec<Round>; 3], Failure> {
+    let [old, new] = detached::ways("", settings);
+    let create = |way: &Way| {
+        let settings: Vec<_> = way.settings.iter().map(String::as_str).collect();
+        Strategy::new(slub, SIZE, &settings)
+    };
+    let all = [create(&old)?, create(&new)?, create(&new)?];
     let repeats = bench.size.pick(1, 4, 16);
-    let [of_old, of_new] = bench.rounds_of(
+    let rounds = bench.rounds_of(
         2,
         [
-            &mut || round(&old, Way::OneByOne, every, repeats),
-            &mut || round(&new, Way::AtOnce, every, repeats),
+            &mut || round(&all[0], Calls::AtOnce, every, repeats),
+            &mut || round(&all[1], Calls::AtOnce, every, repeats),
+            &mut || round(&all[2], Calls::OneByOne, every, repeats),
         ],
     )?;
-    old.check_at_rest()?;
-    new.check_at_rest()?;
-    Ok((of_old, of_new))
+    for strategy in all {
+        strategy.check_at_rest()?;
+    }
+    Ok(rounds)
 }
 
 fn round(
     strategy: &Strategy<'_, Linux>,
-    way: Way,
+    way: Calls,
     every: usize,
     repeats: usize,
 ) -> Result<Round, Failure> {
     let mut objects = vec![null_mut(); BULK * BULKS];
-    let (mut time, mut runs, mut to_slabs) = (0.0, 0, 0);
+    let (mut time, mut runs) = (0.0, 0);
     let before = strategy.count("free_detached").ok();
     for _ in 0..repeats {
         let (spent, done) = nanoseconds(|| allocate(strategy, way, black_box(&mut objects)));
@@ -175,10 +190,8 @@ fn round(
         }
         arrange(strategy, &mut objects, every);
         let slabs: Vec<_> = objects.iter().map(|&o| strategy.slab_of(o)).collect();
-        let slow = strategy.count("free_slowpath")?;
         let (freed, per_bulk) = nanoseconds(|| free(strategy, way, black_box(&mut objects)));
         time += spent + freed;
-        to_slabs += strategy.count("free_slowpath")? - slow;
         // The end of each bulk is the part that did not fit into sheaves.
         for (bulk, slow) in slabs.chunks_exact(BULK).zip(per_bulk) {
             runs += runs_of(
@@ -196,17 +209,16 @@ fn round(
         time: time / (bulks * BULK as f64),
         updates,
         runs: runs as f64 / bulks,
-        to_slabs: to_slabs as f64 / bulks,
     })
 }
 
-fn allocate(strategy: &Strategy<'_, Linux>, way: Way, objects: &mut [*mut u8]) -> bool {
+fn allocate(strategy: &Strategy<'_, Linux>, way: Calls, objects: &mut [*mut u8]) -> bool {
     let Strategy { slub, cache } = strategy;
     match way {
-        Way::AtOnce => objects
+        Calls::AtOnce => objects
             .chunks_exact_mut(BULK)
             .all(|bulk| slub.alloc_bulk(cache, Gfp::KERNEL, bulk)),
-        Way::OneByOne => {
+        Calls::OneByOne => {
             for object in objects.iter_mut() {
                 *object = slub.alloc(cache, Gfp::KERNEL);
             }
@@ -216,12 +228,12 @@ fn allocate(strategy: &Strategy<'_, Linux>, way: Way, objects: &mut [*mut u8]) -
 }
 
 /// Frees all objects. For bulk calls, returns the objects of each bulk that went to slabs.
-fn free(strategy: &Strategy<'_, Linux>, way: Way, objects: &mut [*mut u8]) -> [u64; BULKS] {
+fn free(strategy: &Strategy<'_, Linux>, way: Calls, objects: &mut [*mut u8]) -> [u64; BULKS] {
     let Strategy { slub, cache } = strategy;
     let mut to_slabs = [0; BULKS];
     let id = uslub_core::stats::StatItem::FreeSlowpath;
     match way {
-        Way::AtOnce => {
+        Calls::AtOnce => {
             for (bulk, to_slabs) in objects.chunks_exact_mut(BULK).zip(&mut to_slabs) {
                 let before = slub.stat(cache, id);
                 // SAFETY: the objects are of this cache and are freed once.
@@ -229,7 +241,7 @@ fn free(strategy: &Strategy<'_, Linux>, way: Way, objects: &mut [*mut u8]) -> [u
                 *to_slabs = slub.stat(cache, id) - before;
             }
         }
-        Way::OneByOne => {
+        Calls::OneByOne => {
             for &mut object in objects {
                 // SAFETY: the object is of this cache and is freed once.
                 unsafe { slub.free(cache, object) };

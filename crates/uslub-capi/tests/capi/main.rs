@@ -186,3 +186,15 @@ fn readers_see_whole_objects_with_liburcu() {
         outcome(&program, &[]).wrote(", 0 of them torn;");
     }
 }
+
+#[test]
+fn a_cold_cpu_serves_calls_that_may_not_ask_the_system_from_sheaves() {
+    let Some(program) = program("crates/uslub-capi/tests/c/cold.c", Linked::Dynamic, &[]) else {
+        return;
+    };
+    for context in ["nowait", "nospin", "mempool"] {
+        for first_calls_on in ["0", "1"] {
+            outcome(&program, &[context, first_calls_on]).wrote("of the objects from slabs");
+        }
+    }
+}

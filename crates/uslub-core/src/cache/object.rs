@@ -97,23 +97,26 @@ impl<P: Platform> Allocator<P> {
     /// with [`THISNODE`](Gfp::THISNODE).
     pub fn alloc_node(&self, cache: &KmemCache<P>, gfp: Gfp, nid: usize) -> *mut u8 {
         let has_memory = self.has_memory_on(nid);
-        if !has_memory || nid == self.nid() {
-            return if !has_memory && gfp.contains(Gfp::THISNODE) {
-                null_mut()
-            } else {
-                self.alloc(cache, gfp)
-            };
+        if !has_memory && gfp.contains(Gfp::THISNODE) {
+            return null_mut();
         }
-        self.alloc_on(cache, gfp, nid)
+        // A sheaf may hold objects of another node, if it was refilled when this one had none.
+        let is_exact = gfp.contains(Gfp::THISNODE) && self.nr_nodes() > 1;
+        if has_memory && (is_exact || nid != self.nid()) {
+            return self.alloc_on(cache, gfp, nid);
+        }
+        self.alloc(cache, gfp)
     }
 
-    /// An object of another node than this CPU's; the node has memory.
+    /// An object of a node that has memory, from its slabs.
     #[inline(never)]
     fn alloc_on(&self, cache: &KmemCache<P>, gfp: Gfp, nid: usize) -> *mut u8 {
         if gfp.contains(Gfp::ZERO) && !self.may_zero(cache) {
             return null_mut();
         }
-        self.count(cache, StatItem::AllocNodeMismatch, 1);
+        if nid != self.nid() {
+            self.count(cache, StatItem::AllocNodeMismatch, 1);
+        }
         if cache.is_debugged() {
             return self.alloc_on_debugged(cache, gfp, nid);
         }

@@ -4,6 +4,7 @@
 //! | file | concept |
 //! |---|---|
 //! | `region` | the words and counters of one CPU |
+//! | `ahead` | regions mapped before their CPU needs them |
 //! | `table` | which region each CPU uses; stops CPUs |
 //! | `sheaf` | a window of addresses, and the word that says how full it is |
 //! | `sheaf_list` | lists of sheaves |
@@ -11,6 +12,7 @@
 //! | `try_lock` | word operations under a lock bit, without restartable sequences |
 //! | `stats` | counters of the slow paths |
 
+mod ahead;
 mod region;
 pub mod sheaf;
 pub mod sheaf_list;

@@ -4,7 +4,7 @@
 //!
 //! | entry of a CPU | meaning |
 //! |---|---|
-//! | the stopped region, no own region | the CPU never ran a slow path |
+//! | the stopped region, no own region | the CPU ran no slow path; see `ahead` |
 //! | its own region | running: the CPU's threads use the words |
 //! | the stopped region, with an own region | stopped: the stopper owns the words |
 //!
@@ -17,6 +17,7 @@ use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use crate::layout::{Row, rows};
+use crate::percpu::ahead::Ahead;
 use crate::percpu::region::*;
 use crate::percpu::sheaf;
 use crate::percpu::slot::LOCKED;
@@ -38,6 +39,8 @@ pub struct Table {
     /// CPUs from this number on have no region.
     pub(crate) end: AtomicUsize,
     pages: AtomicUsize,
+    /// Mapped regions without a CPU.
+    ahead: Ahead,
     /// Bit k is set if the rcu words of page k are in use.
     pub(crate) rcu_pages: AtomicUsize,
 }
@@ -76,6 +79,7 @@ impl Table {
             nr: AtomicUsize::new(0),
             end: AtomicUsize::new(0),
             pages: AtomicUsize::new(0),
+            ahead: Ahead::new(),
             rcu_pages: AtomicUsize::new(0),
         }
     }
@@ -222,13 +226,34 @@ impl Table {
     /// Gives a CPU its region; returns false if the system refuses memory. The caller holds the
     /// drain lock.
     pub fn make<P: Platform>(&self, platform: &P, cpu: usize) -> bool {
+        if self.region(cpu).is_none() {
+            self.make_ahead(platform);
+        }
+        self.make_without_mapping(cpu)
+    }
+
+    /// Maps regions for CPUs that have none, if no mapped one is left. The caller holds the drain
+    /// lock.
+    pub(crate) fn make_ahead<P: Platform>(&self, platform: &P) {
+        let cpus = platform.nr_cpus().min(self.nr());
+        let missing = cpus.saturating_sub(self.regions().count());
+        self.ahead.fill(platform, missing.max(1));
+    }
+
+    /// Regions that are mapped, but no CPU's yet.
+    pub fn regions_ahead(&self) -> usize {
+        self.ahead.left()
+    }
+
+    /// As [`make`](Self::make), without asking the system: returns false if no mapped region is
+    /// left.
+    pub(crate) fn make_without_mapping(&self, cpu: usize) -> bool {
         if self.region(cpu).is_some() {
             return true;
         }
-        let Some(memory) = platform.map(platform.whole_pages(size_of::<Region>())) else {
+        let Some(memory) = self.ahead.take() else {
             return false;
         };
-        let memory = memory.cast::<Region>();
         // SAFETY: fresh zeroed memory; all-zero words are valid.
         let region = unsafe { memory.as_ref() };
         // Relaxed: changed only under the caller's lock.

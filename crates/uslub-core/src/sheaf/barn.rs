@@ -28,6 +28,8 @@ use crate::sync::{Lock, RawLock};
 struct BarnLists {
     full: SheafList,
     empty: SheafList,
+    /// At most one sheaf: leftovers of refills, with `sheaf_spill=2`.
+    spilled: SheafList,
     /// Least number of full sheaves since the last surplus check.
     low_water: usize,
 }
@@ -69,6 +71,7 @@ impl<P: Platform> Barn<P> {
             lists: Lock::new(BarnLists {
                 full: SheafList::new(),
                 empty: SheafList::new(),
+                spilled: SheafList::new(),
                 low_water: 0,
             }),
             nr_full: AtomicU32::new(0),
@@ -148,6 +151,20 @@ impl<P: Platform> Barn<P> {
     /// Takes a full sheaf.
     pub fn get_full(&self, spin: bool) -> Option<Sheaf> {
         self.exchange_empty(&mut None, 0, spin)
+    }
+
+    /// Takes the sheaf of leftovers.
+    pub fn get_spilled(&self, spin: bool) -> Option<Sheaf> {
+        self.with(spin, |lists| lists.spilled.pop())?
+    }
+
+    /// Stores a sheaf of leftovers.
+    ///
+    /// # Errors
+    ///
+    /// The sheaf itself, if there is one already, or if `spin` is false and the lock is taken.
+    pub fn put_spilled(&self, sheaf: Sheaf, spin: bool) -> Result<(), Sheaf> {
+        self.put(sheaf, 1, spin, |lists| &mut lists.spilled)
     }
 
     /// Takes an empty sheaf.
@@ -315,20 +332,28 @@ impl<P: Platform> Barn<P> {
         self.with(true, work).unwrap_or_default()
     }
 
-    /// Takes all sheaves, the full and the empty ones; the extra capacity becomes 0.
+    /// Takes all sheaves, those with objects and the empty ones; the extra capacity becomes 0.
     pub fn take_all(&self) -> (SheafList, SheafList) {
         // Relaxed, both: hints.
         self.extra_capacity.store(0, Relaxed);
         self.rejected_recently.store(false, Relaxed);
         self.with(true, |lists| {
+            (lists.spilled.pop().into_iter()).for_each(|sheaf| lists.full.push(sheaf));
             (take(&mut lists.full), take(&mut lists.empty))
         })
         .unwrap_or_default()
     }
 
-    /// Calls `visit` with the objects of each full sheaf.
-    pub fn for_each_full(&self, visit: impl FnMut(&[*mut u8])) {
-        self.lists.lock().full.for_each(visit);
+    /// Calls `visit` with the objects of each sheaf.
+    pub fn for_each_full(&self, mut visit: impl FnMut(&[*mut u8])) {
+        let lists = self.lists.lock();
+        lists.full.for_each(&mut visit);
+        lists.spilled.for_each(visit);
+    }
+
+    /// Number of sheaves with leftovers: 0 or 1.
+    pub fn nr_spilled(&self) -> usize {
+        self.lists.lock().spilled.len()
     }
 
     /// Whether the lock is taken; may be stale.

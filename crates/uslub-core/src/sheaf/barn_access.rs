@@ -19,6 +19,7 @@ use crate::platform::Platform;
 use crate::policy::{HANDOFF_OBJECT_BYTES, HANDOFF_SHEAVES};
 use crate::sheaf::barn::Barn;
 use crate::sheaf::cache::SheafCache;
+use crate::sheaf::spill::SPILL_INTO_BARN;
 use crate::slab::base::Base;
 use crate::slab::whole_slab::{Emptying, Whose};
 
@@ -57,6 +58,9 @@ impl<P: Platform> Base<P> {
         empty: &mut Option<Sheaf>,
         gfp: Gfp,
     ) -> Option<Sheaf> {
+        if let Some(spilled) = self.barn_get_spilled(cache, gfp) {
+            return Some(spilled);
+        }
         let full = self.barn(cache).and_then(|barn| {
             if barn.nr_full() > 0 {
                 empty.iter_mut().for_each(|empty| self.handoff_room(empty));
@@ -78,6 +82,35 @@ impl<P: Platform> Base<P> {
         self.count(cache, item, 1);
         self.on_barn_access(cache, full.is_none());
         full
+    }
+
+    /// Takes the barn's sheaf of leftovers, if the cache has one there.
+    pub(crate) fn barn_get_spilled(&self, cache: &SheafCache<P>, gfp: Gfp) -> Option<Sheaf> {
+        if cache.tuning.sheaf_spill != SPILL_INTO_BARN {
+            return None;
+        }
+        let spilled = self.barn(cache)?.get_spilled(gfp.may_spin())?;
+        self.count(cache, StatItem::BarnGet, 1);
+        Some(spilled)
+    }
+
+    /// Stores a sheaf of leftovers in the barn: a full one with the full ones.
+    ///
+    /// # Errors
+    ///
+    /// The sheaf, if another one is there.
+    #[inline(never)]
+    pub(crate) fn barn_put_spilled(
+        &self,
+        cache: &SheafCache<P>,
+        sheaf: Sheaf,
+        gfp: Gfp,
+    ) -> Result<(), Sheaf> {
+        match self.barn(cache) {
+            _ if sheaf.is_full() => self.barn_put(cache, sheaf, gfp),
+            Some(barn) => barn.put_spilled(sheaf, gfp.may_spin()),
+            None => Err(sheaf),
+        }
     }
 
     /// Takes as many full sheaves from the barn as `objects` objects need, or as there are.

@@ -49,11 +49,12 @@ impl<P: Platform> Base<P> {
     /// Peeks at a slot after an operation on it has failed. `None` if no thread may use the slot;
     /// 0, for another try, if the CPU lacked a region and now has one.
     pub(crate) fn peek_after_miss(&self, slot: Slot, gfp: Gfp) -> Option<usize> {
+        self.map_what_is_awaited(gfp);
         let word = self.peek(slot);
         if SlotState::of(word) != SlotState::Stopped {
             return Some(word);
         }
-        (gfp.may_map() && self.region_is_missing() && self.make_region()).then_some(0)
+        (self.region_is_missing() && self.make_region(gfp)).then_some(0)
     }
 
     #[inline]
@@ -146,8 +147,8 @@ impl<P: Platform> Base<P> {
 
     /// Whether this thread may use its CPU's slots; makes the CPU's region if necessary.
     pub(crate) fn has_slots(&self, gfp: Gfp) -> bool {
-        self.platform.percpu_usable()
-            && (!self.region_is_missing() || (gfp.contains(Gfp::KERNEL) && self.make_region()))
+        self.map_what_is_awaited(gfp);
+        self.platform.percpu_usable() && (!self.region_is_missing() || self.make_region(gfp))
     }
 
     /// Whether this CPU has no region yet (a stopped CPU has one).
@@ -197,9 +198,10 @@ impl<P: Platform> Base<P> {
         if SlotState::of(main) == SlotState::Bootstrap {
             most -= usize::from(cache.fill_skew).min(most / 2);
         }
-        let mut spill = Spill::new(cache);
+        let mut spill = Spill::new(self, cache, gfp);
         let overflow = spill.overflow();
-        let mut refill = Refill::new(cache, &mut room[..most], most, gfp, overflow);
+        let min = (most * cache.tuning.refill_min_percent as usize).div_ceil(100);
+        let mut refill = Refill::new(cache, &mut room[..most], min, gfp, overflow);
         self.refill(&mut refill);
         let n = refill.filled;
         // The newest object leaves first: with the lowest address on top, a program's addresses
@@ -231,7 +233,10 @@ impl<P: Platform> Base<P> {
     /// Allocates a new sheaf.
     #[inline(never)]
     pub(crate) fn new_sheaf(&self, cache: &SheafCache<P>, gfp: Gfp) -> Option<Sheaf> {
-        let window = self.meta.window(&self.platform, gfp)?;
+        let Some(window) = self.meta.window(&self.platform, gfp) else {
+            self.await_memory(gfp);
+            return None;
+        };
         self.count(cache, StatItem::SheafAlloc, 1);
         let capacity = self.wanted_capacity(cache);
         self.account_made(cache, capacity);

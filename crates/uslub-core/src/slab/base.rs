@@ -11,6 +11,7 @@ use core::ops::Deref;
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+use crate::gfp::Gfp;
 use crate::grace::GracePeriod;
 use crate::layout::{Row, rows};
 use crate::memory::{MAX_NODES, Memory};
@@ -56,6 +57,8 @@ pub struct Base<P: Platform> {
     pub debug: DebugState,
     tunables: UnsafeCell<Tunables>,
     ready: AtomicBool,
+    /// Whether a call that may not ask the system lacked memory for sheaves.
+    awaited: AtomicBool,
 }
 
 // SAFETY: the tunables are written before `ready` only.
@@ -89,6 +92,7 @@ impl<P: Platform> Base<P> {
             debug: DebugState::new(),
             tunables: UnsafeCell::new(Tunables::DEFAULT),
             ready: AtomicBool::new(false),
+            awaited: AtomicBool::new(false),
         }
     }
 
@@ -164,13 +168,52 @@ impl<P: Platform> Base<P> {
         self.drain.is_held()
     }
 
-    /// Gives this CPU its region; returns false without memory.
+    /// Gives this CPU its region; returns false without memory. A call that may not ask the system
+    /// gets a region that is already mapped, if no thread drains CPUs.
     #[cold]
-    pub(crate) fn make_region(&self) -> bool {
+    #[inline(never)]
+    pub(crate) fn make_region(&self, gfp: Gfp) -> bool {
         let cpu = self.platform.cpu();
         // Under the drain lock: otherwise a drain could own the region when its CPU begins to use
         // it.
-        self.while_draining(|| self.table.make(&self.platform, cpu))
+        if gfp.contains(Gfp::KERNEL) {
+            return self.while_draining(|| self.table.make(&self.platform, cpu));
+        }
+        // A drain holds the lock for longer than a call with `GFP_NOWAIT` may wait.
+        let made = self.try_while_draining(|| self.table.make_without_mapping(cpu));
+        if made == Some(false) {
+            self.await_memory(gfp);
+        }
+        made == Some(true)
+    }
+
+    /// Notes that a call which may not ask the system lacked a region or a window.
+    #[cold]
+    pub(crate) fn await_memory(&self, gfp: Gfp) {
+        if !gfp.may_map() {
+            // Relaxed: a hint to later calls.
+            self.awaited.store(true, Relaxed);
+        }
+    }
+
+    /// Maps what earlier calls lacked, if this call may: regions, and memory for windows.
+    #[inline]
+    pub(crate) fn map_what_is_awaited(&self, gfp: Gfp) {
+        // Relaxed: a hint.
+        if self.awaited.load(Relaxed) && gfp.contains(Gfp::KERNEL) {
+            self.map_awaited();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn map_awaited(&self) {
+        // Relaxed: a hint. A call that finds nothing once more sets it again.
+        self.awaited.store(false, Relaxed);
+        self.while_draining(|| self.table.make_ahead(&self.platform));
+        if let Some(window) = self.meta.window(&self.platform, Gfp::KERNEL) {
+            self.meta.give_window(window, true);
+        }
     }
 
     /// Makes the rcu words of a cache usable.

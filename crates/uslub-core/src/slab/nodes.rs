@@ -66,11 +66,16 @@ impl<P: Platform> Base<P> {
     #[cold]
     fn is_local(&self, cache: &SlabCache<P>, object: *mut u8) -> bool {
         let nid = self.nid();
+        self.is_of(cache, object, nid)
+            || (cache.tuning.memoryless_barns == 1 && !self.platform.node_has_memory(nid))
+    }
+
+    /// Whether an object lies on a node.
+    pub(crate) fn is_of(&self, cache: &SlabCache<P>, object: *mut u8, nid: usize) -> bool {
         let arena = &self.zone.arena;
         let home = arena
             .page_of(object as usize)
             .map(|page| usize::from(cache.slab_of(arena, page).node()));
         home == Some(nid)
-            || (cache.tuning.memoryless_barns == 1 && !self.platform.node_has_memory(nid))
     }
 }

@@ -127,7 +127,10 @@ impl Descriptor {
             .compare_exchange_weak(0, 1, Acquire, Relaxed)
             .is_err()
         {
-            atomic::spin_loop();
+            // Relaxed: only waits; the exchange acquires.
+            while self.lock.load(Relaxed) != 0 {
+                atomic::spin_loop();
+            }
         }
         let now = self.state();
         if now == old {

@@ -81,7 +81,8 @@ impl<P: Platform> Base<P> {
     /// Empties a slab if these are all of its objects; returns whether they are. The caller then
     /// owns the slab.
     fn empty_whole(&self, cache: &SlabCache<P>, slab: &Slab, objects: &[*mut u8]) -> bool {
-        let whole = !cache.keeps_its_freelist()
+        let whole = cache.tuning.detached_freelist == 1
+            && !cache.keeps_its_freelist()
             && slab.state() == State::without_list(cache.geometry.objects)
             && self.covers_slab(cache, slab, objects);
         if whole {

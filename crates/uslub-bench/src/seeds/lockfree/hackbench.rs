@@ -72,9 +72,11 @@ struct Caches<'a> {
 /// Measures the workload.
 pub fn run(bench: &Bench, slub: &Slub, settings: &[&str]) -> Result<Outcome, Failure> {
     let shape = Shape {
-        groups: bench.size.pick(1, 1, 2),
-        people: bench.size.pick(2, 10, 20),
-        loops: bench.size.pick(20, 1000, 1000),
+        // 200 processes, as hackbench counts them: 5 groups of 20 senders and 20 receivers.
+        groups: bench.size.pick(1, 5, 5),
+        people: bench.size.pick(2, 20, 20),
+        // Full: some seconds a round.
+        loops: bench.size.pick(20, 60, 2000),
     };
     let [old_heads, new_heads] = strategies(slub, HEAD, settings)?;
     let [old_data, new_data] = strategies(slub, DATA, settings)?;

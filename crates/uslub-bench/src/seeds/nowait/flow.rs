@@ -13,12 +13,14 @@ use crate::goal::Goal;
 use crate::linux::{self, Pinned};
 use crate::measure::{Sample, nanoseconds};
 use crate::ring::{Ring, wait_until};
-use crate::seeds::Row;
+use crate::seeds::{Row, Way};
 use crate::strategy::Strategy;
 use crate::threads::joined;
 
-/// Capacity of a ring, in objects.
+/// Capacity of a ring in objects: few are in flight, and the barn serves most allocations.
 pub const DEPTH: usize = 128;
+/// Capacity of a ring whose objects the barn cannot hold.
+pub const DEEP: usize = 32_768;
 /// Objects that are passed on at once.
 pub const BATCH: usize = 32;
 /// Objects that are allocated and freed in advance, so that partial slabs exist.
@@ -101,6 +103,7 @@ pub fn push_rows(
     rows: &mut Vec<Row>,
     what: &str,
     reported: &str,
+    ways: &[Way; 2],
     [old, new, kernel]: [&[Flow]; 3],
 ) -> Option<[Sample; 2]> {
     let of_kernel = rate(kernel).median;
@@ -110,11 +113,14 @@ pub fn push_rows(
     );
     let name = format!("{what}, rate");
     let row = Row::new(4, name, "M objects/s", Some(rate(old)), rate(new), &goal);
-    rows.push(row.reported(reported));
+    let slow = |rounds: &[Flow]| Sample::of_each(rounds, |flow| 100.0 - flow.from_sheaves).median;
+    let row = row.witness("allocations from slabs, per cent", slow(old), slow(new));
+    rows.push(row.reported(reported).ways(&ways[0], &ways[1]));
     let share = |rounds: &[Flow]| Sample::of_each(rounds, |flow| flow.from_sheaves);
     let goal = Goal::none().at_least(share(new), 99.0, "%");
     let name = format!("{what}, from sheaves");
-    rows.push(Row::new(4, name, "%", Some(share(old)), share(new), &goal));
+    let row = Row::new(4, name, "%", Some(share(old)), share(new), &goal);
+    rows.push(row.ways(&ways[0], &ways[1]));
     let locks = |rounds: &[Flow]| {
         let known: Option<Vec<_>> = rounds.iter().map(|flow| flow.list_locks).collect();
         known.map(Sample::of)
@@ -139,9 +145,9 @@ impl Before {
     }
 }
 
-/// Creates slabs for a producer that may not request memory from the system.
-pub fn warm<P: Platform>(strategy: &Strategy<'_, P>) -> Result<(), Failure> {
-    let mut objects = vec![null_mut(); WARM];
+/// Creates slabs of `live` objects for a producer that may not request memory from the system.
+pub fn warm<P: Platform>(strategy: &Strategy<'_, P>, live: usize) -> Result<(), Failure> {
+    let mut objects = vec![null_mut(); live.max(WARM)];
     if !strategy
         .slub
         .alloc_bulk(strategy.cache, Gfp::KERNEL, &mut objects)

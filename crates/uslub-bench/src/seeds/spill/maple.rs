@@ -26,6 +26,12 @@ pub struct Counts {
     pub list_lock_wait: Option<f64>,
     /// Objects freed to slabs, from sheaves or directly.
     pub slow_frees: f64,
+    /// Updates of slabs by these frees.
+    pub updates: f64,
+    /// Empty main sheaves that the barn could not replace.
+    pub refills: f64,
+    /// Share of the time that the other CPU holds the list lock, in per cent, if time is real.
+    pub lock_held: Option<f64>,
     /// Slabs taken from the page layer.
     pub taken: f64,
     /// Slabs returned to the page layer.
@@ -60,6 +66,8 @@ pub struct Counters {
     list_lock: Option<u64>,
     list_lock_wait: Option<u64>,
     slow_frees: u64,
+    updates: u64,
+    refills: u64,
     taken: u64,
     returned: u64,
 }
@@ -71,6 +79,8 @@ impl Counters {
             list_lock: strategy.count("list_lock").ok(),
             list_lock_wait: strategy.count("list_lock_wait").ok(),
             slow_frees: strategy.count("sheaf_flush")? + strategy.count("free_slowpath")?,
+            updates: strategy.count("free_detached")?,
+            refills: strategy.count("barn_get_fail")?,
             taken: strategy.count("alloc_slab")?,
             returned: strategy.count("free_slab")?,
         })
@@ -89,6 +99,8 @@ impl Counters {
             list_lock: optional(now.list_lock, self.list_lock),
             list_lock_wait: optional(now.list_lock_wait, self.list_lock_wait),
             slow_frees: each(now.slow_frees, self.slow_frees),
+            updates: each(now.updates, self.updates),
+            refills: each(now.refills, self.refills),
             taken: each(now.taken, self.taken),
             returned: each(now.returned, self.returned),
             ..Counts::default()
@@ -123,6 +135,17 @@ impl Tree {
     /// One step, on the present CPU of the thread.
     #[inline]
     pub fn step<P: Platform>(&mut self, strategy: &Strategy<'_, P>, grace: &Batches) {
+        self.step_paced(strategy, grace, CALLBACKS);
+    }
+
+    /// As [`step`](Self::step), with another number of callbacks.
+    #[inline]
+    pub fn step_paced<P: Platform>(
+        &mut self,
+        strategy: &Strategy<'_, P>,
+        grace: &Batches,
+        callbacks: usize,
+    ) {
         if self.dice.below(5) == 0 {
             self.prefilled(strategy);
         } else {
@@ -135,7 +158,7 @@ impl Tree {
             // SAFETY: the node is of this cache and is freed once.
             unsafe { strategy.slub.free_rcu(strategy.cache, old) };
         }
-        grace.run(CALLBACKS);
+        grace.run(callbacks);
     }
 
     /// Allocates nodes from a sheaf that was prefilled for the worst case.

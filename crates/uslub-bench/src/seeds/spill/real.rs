@@ -1,6 +1,5 @@
 //! The load of seed 1 on two real CPUs, in real time.
 
-use std::cell::RefCell;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -15,8 +14,9 @@ use crate::linux::{self, Pinned};
 use crate::strategy::Strategy;
 use crate::threads::joined;
 
+use super::Rounds;
+use super::ideas::{MAIN, settings};
 use super::maple::{Counters, Counts, GRACE_MS, SIZE, Tree, end};
-use super::{Rounds, settings};
 
 /// Random numbers drawn in a step, instead of its other work: half a microsecond.
 const WORK: usize = 250;
@@ -38,8 +38,8 @@ fn grace() -> Result<&'static Batches, Failure> {
     Ok(grace)
 }
 
-/// The rounds of all competitors.
-pub fn run(bench: &Bench) -> Result<[Rounds; 3], Failure> {
+/// The rounds of the first competitors.
+pub fn run(bench: &Bench) -> Result<Vec<Rounds>, Failure> {
     let grace = grace()?;
     let phase = Duration::from_millis(bench.size.pick(20, 100, 500));
     let mut number = 0;
@@ -47,15 +47,7 @@ pub fn run(bench: &Bench) -> Result<[Rounds; 3], Failure> {
         number += 1;
         one(grace, way, number, phase, idle)
     };
-    let round_of = RefCell::new(&mut round);
-    let mut rounds = bench.rounds_of(
-        1,
-        [
-            &mut || round_of.borrow_mut()(0, IDLE_NOT),
-            &mut || round_of.borrow_mut()(1, IDLE_NOT),
-            &mut || round_of.borrow_mut()(2, IDLE_NOT),
-        ],
-    )?;
+    let mut rounds = bench.each_in_turn((1, bench.rounds()), MAIN, |way| round(way, IDLE_NOT))?;
     // Only one round of each competitor idles, because the idle phase takes a second.
     for (way, rounds) in rounds.iter_mut().enumerate() {
         let last = round(way, bench.size.pick(IDLE_NOT, IDLE, IDLE))?;

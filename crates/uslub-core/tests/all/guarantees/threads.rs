@@ -232,6 +232,19 @@ fn threads_lose_no_object_when_leftovers_are_spilled() {
     stress(Slots::Restartable, 0, &["sheaf_spill=1"], 3000);
     let both = ["sheaf_spill=1", "empty_reserve=1", "sheaf_capacity=5"];
     stress(Slots::Locked, 3, &both, 3000);
+    stress(Slots::Restartable, 0, &["sheaf_spill=2"], 3000);
+    let both = ["sheaf_spill=2", "empty_reserve=1", "sheaf_capacity=5"];
+    stress(Slots::Locked, 3, &both, 3000);
+}
+
+#[test]
+fn threads_lose_no_object_when_sheaves_are_partly_filled() {
+    let all = [
+        "refill_min_percent=50",
+        "empty_reserve=1",
+        "sheaf_capacity=5",
+    ];
+    stress(Slots::Locked, 3, &all, 3000);
 }
 
 #[test]

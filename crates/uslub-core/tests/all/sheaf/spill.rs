@@ -94,6 +94,60 @@ fn without_spilling_it_goes_back_under_a_second_hold_of_the_list_lock() {
 }
 
 #[test]
+fn the_barn_takes_what_is_left_over_and_the_next_empty_main_gets_it() {
+    let a = setup(&["sheaf_spill=2", "sheaf_capacity=12"]);
+    let cache = a.create(&CacheArgs::new("node", SIZE)).unwrap();
+    let used = one_partial_slab(&a, cache, 4, 20);
+    let mut prefilled = None;
+    let taken = locks(&a, cache, || {
+        prefilled = a.prefill(cache, Gfp::KERNEL, 8);
+    });
+    assert_eq!((taken, cache.barn(0).nr_spilled()), (1, 1));
+    assert_eq!(
+        sheaves_on(&a, cache, 0).0,
+        Some(4),
+        "the CPU's are as before"
+    );
+    a.return_prefilled(cache, Gfp::KERNEL, prefilled.unwrap());
+    // Main and spare have 12 objects, the barn has 12 more.
+    let refilled = a.stat(cache, StatItem::SheafRefill);
+    let more: Vec<_> = (0..24).map(|_| a.alloc(cache, Gfp::KERNEL)).collect();
+    assert_eq!(a.stat(cache, StatItem::SheafRefill), refilled);
+    assert_eq!(cache.barn(0).nr_spilled(), 0);
+    free_all(&a, cache, more);
+    free_all(&a, cache, used);
+    assert_all_is_given_back(&a);
+}
+
+/// Objects in main and list locks taken when a CPU without objects allocates one from a node with
+/// two slabs, of 20 free slots each.
+fn one_from_two_slabs(settings: &[&str]) -> (Option<usize>, u64) {
+    let a = setup(settings);
+    let cache = create(&a);
+    a.platform.set_percpu_usable(false);
+    let mut used = vec![null_mut(); 64];
+    assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut used));
+    let mut gone: Vec<_> = used.drain(44..).collect();
+    gone.extend(used.drain(12..32));
+    free_all(&a, cache, gone);
+    a.platform.set_percpu_usable(true);
+    let taken = locks(&a, cache, || used.push(a.alloc(cache, Gfp::KERNEL)));
+    let main = sheaves_on(&a, cache, 0).0;
+    free_all(&a, cache, used);
+    assert_all_is_given_back(&a);
+    (main, taken)
+}
+
+#[test]
+fn a_partly_filled_sheaf_splits_no_slab() {
+    assert_eq!(one_from_two_slabs(&[]), (Some(31), 2));
+    assert_eq!(
+        one_from_two_slabs(&["refill_min_percent=50"]),
+        (Some(19), 1)
+    );
+}
+
+#[test]
 fn what_a_new_slab_has_too_many_of_is_spilled_too() {
     let a = setup(&["sheaf_spill=1"]);
     let cache = create(&a);

@@ -227,7 +227,9 @@ pub fn assert_counters_agree(a: &Slub, cache: &Cache) {
 
 /// Sheaves in the CPUs' slots and in barns.
 fn sheaves_alive(a: &Slub, cache: &Cache) -> usize {
-    let barns = cache.barns().map(|barn| barn.nr_full() + barn.nr_empty());
+    let barns = cache
+        .barns()
+        .map(|barn| barn.nr_full() + barn.nr_empty() + barn.nr_spilled());
     let slots = [cache.id.main(), cache.id.spare(), cache.id.rcu()];
     let in_slots = |region: &Region| {
         // SeqCst: nothing here is measured.
@@ -251,7 +253,7 @@ pub fn assert_mappings_are_known(a: &Slub) {
         .platform
         .whole_pages((16 * a.table.nr()).next_multiple_of(PAGE_SIZE));
     let region = a.platform.whole_pages(size_of::<Region>());
-    let regions = (1 + a.table.regions().count()) * region;
+    let regions = (1 + a.table.regions().count() + a.table.regions_ahead()) * region;
     let huge = a.mapped.table_bytes() + a.mapped.live_bytes();
     let mapped = a.platform.mapped_bytes();
     let records = mapped.checked_sub(table + regions + huge);

@@ -113,6 +113,8 @@ fn strategies() -> impl Strategy<Value = Vec<&'static str>> {
         "look_ahead=0",
         "look_ahead=8",
         "sheaf_spill=1",
+        "sheaf_spill=2",
+        "refill_min_percent=50",
         "empty_reserve=1",
         "sheaf_capacity=4",
         "sheaf_capacity_max=250",
@@ -120,7 +122,7 @@ fn strategies() -> impl Strategy<Value = Vec<&'static str>> {
     ];
     prop_oneof![
         1 => Just(vec![]),
-        2 => prop::sample::subsequence(others, 0..=10),
+        2 => prop::sample::subsequence(others, 0..=12),
     ]
 }
 

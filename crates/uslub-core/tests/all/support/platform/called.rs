@@ -12,6 +12,7 @@ use uslub_core::memory::arena::BLOCK_BYTES;
 use uslub_core::percpu::{Slot, Table, try_lock};
 use uslub_core::platform::{Backing, FaultSite, Platform};
 
+use super::super::ranges::Ranges;
 use super::super::{Fresh, POISON, Slots, sleep, system, thread};
 use super::Virtual;
 
@@ -122,7 +123,8 @@ unsafe impl Platform for Virtual {
         let at = start.as_ptr() as usize;
         self.assert_page_aligned(at, bytes);
         let mut memory = self.memory();
-        assert!(memory.committed.contains(at, at + bytes));
+        let is_usable = |ranges: &Ranges| ranges.contains(at, at + bytes);
+        assert!(is_usable(&memory.committed) || is_usable(&memory.mapped));
         memory.backed.push((at, bytes, backing));
         true
     }
