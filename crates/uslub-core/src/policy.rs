@@ -326,12 +326,6 @@ pub const CLASS_GROWN_BYTES: usize = 64 << 10;
 /// Largest object whose sheaves may grow, in bytes.
 pub const CLASS_GROWING_MAX_BYTES: usize = 512;
 
-/// An object of which less than this part may not be zero is cleared by a purge: its other pages
-/// stay without memory.
-///
-/// Figure: `calloc` of 1 to 4 MiB among others that live 24 MiB: 0.12 to 0.05 faults a call.
-pub const CLEAR_PURGES_PART: usize = 2;
-
 /// Largest object in the arena, in bytes. A larger one earns its mapping even when there are many.
 pub const ARENA_OBJECT_MAX_BYTES: usize = 1 << 30;
 

@@ -51,16 +51,16 @@ pub(super) fn class_name<const N: usize>(prefix: &str, size: usize) -> Name<N> {
     name
 }
 
-/// A new object, and how many of its bytes may not be zero.
+/// A new object, and whether its bytes are zero.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fresh {
     pub(crate) start: *mut u8,
-    pub(crate) dirty: usize,
+    pub(crate) zero: bool,
 }
 
 pub(crate) const NO_OBJECT: Fresh = Fresh {
     start: null_mut(),
-    dirty: 0,
+    zero: false,
 };
 
 impl<P: Platform> Allocator<P> {
@@ -188,12 +188,12 @@ impl<P: Platform> Allocator<P> {
     /// Allocates whole pages; with [`ZERO`](Gfp::ZERO) all of their bytes are zero.
     fn kmalloc_large(&self, bytes: usize, align: usize, gfp: Gfp) -> *mut u8 {
         let fresh = self.alloc_pages_or_mapping(bytes, align, gfp);
-        if gfp.contains(Gfp::ZERO) && fresh.dirty > 0 {
+        if gfp.contains(Gfp::ZERO) && !fresh.zero && !fresh.start.is_null() {
             let whole = match self.zone.arena.page_of(fresh.start as usize) {
                 Some(_) => bytes.next_multiple_of(PAGE_SIZE),
                 None => self.platform.whole_pages(bytes),
             };
-            self.clear(fresh, whole, gfp);
+            self.clear(fresh.start, whole, gfp);
         }
         fresh.start
     }

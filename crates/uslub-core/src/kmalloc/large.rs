@@ -21,22 +21,21 @@ use crate::memory::PageKind;
 use crate::memory::arena::BLOCK_BYTES;
 use crate::memory::block::BLOCK_PAGES;
 use crate::platform::{PAGE_SIZE, Platform};
-use crate::policy::{ARENA_OBJECT_MAX_BYTES, CLEAR_PURGES_PART, LARGE_MODEST_BYTES, RUN_MAX_BYTES};
+use crate::policy::{ARENA_OBJECT_MAX_BYTES, LARGE_MODEST_BYTES, RUN_MAX_BYTES};
 
 /// Bytes. A request above this exceeds every address space: it gives no memory back.
 const POSSIBLE: usize = 1 << 47;
 /// Pages of an object of `LARGE_MAX` bytes.
 const LARGE_PAGES: usize = LARGE_MAX / PAGE_SIZE;
 impl<P: Platform> Allocator<P> {
-    /// Clears the `whole` bytes of a new object's pages.
-    pub(crate) fn clear(&self, fresh: Fresh, whole: usize, gfp: Gfp) {
-        let start = fresh.start;
+    /// Clears whole pages that were just allocated.
+    pub(crate) fn clear(&self, start: *mut u8, whole: usize, gfp: Gfp) {
         if whole > LARGE_MAX
-            && fresh.dirty < whole / CLEAR_PURGES_PART
             && gfp.may_map()
+            && self.zone.arena.page_of(start as usize).is_some()
             && (start as usize | whole).is_multiple_of(self.platform.system_page())
             && let Some(start) = NonNull::new(start)
-            // SAFETY: ours, whole pages.
+            // A purge is cheaper: few of the pages may hold memory. SAFETY: ours, whole pages.
             && unsafe { self.platform.purge(start, whole) }
         {
             return;
@@ -112,7 +111,7 @@ impl<P: Platform> Allocator<P> {
         self.memory.update_mapped_bytes(&self.platform);
         Some(Fresh {
             start: start.as_ptr(),
-            dirty: 0,
+            zero: true,
         })
     }
 
@@ -135,7 +134,7 @@ impl<P: Platform> Allocator<P> {
         self.large_pages.fetch_add(pages, Relaxed);
         Some(Fresh {
             start: self.zone.arena.address(run.page).as_ptr(),
-            dirty: run.dirty as usize * PAGE_SIZE,
+            zero: run.zero,
         })
     }
 }

@@ -60,7 +60,8 @@ impl<P: Platform> Zone<P> {
     }
 
     /// Takes `more` pages behind a run of `count` pages of node `nid`, so that the run grows in
-    /// place. `None` if one of them is in use or the system gives none.
+    /// place; returns whether all of them are zero. `None` if one of them is in use or the system
+    /// gives none.
     pub fn extend(
         &self,
         platform: &P,
@@ -68,19 +69,19 @@ impl<P: Platform> Zone<P> {
         (page, count): (PageIndex, usize),
         more: usize,
         gfp: Gfp,
-    ) -> Option<()> {
+    ) -> Option<bool> {
         let behind = PageIndex(page.0 + count as u32);
         for _ in 0..=more / BLOCK_PAGES + 1 {
             let mut lists = self.lists.lock_if(gfp.may_spin())?;
             let free = self.free_from(behind, more);
             if free == more {
-                self.claim_parts(&mut lists, behind, more);
+                let zero = self.claim_parts(&mut lists, behind, more).zero;
                 let firm = lists.nr_firm();
                 drop(lists);
                 if gfp.may_map() && more > DECAY_GROWN_PAGES {
                     self.evict_at_peak(platform, firm, more);
                 }
-                return Some(());
+                return Some(zero);
             }
             let growths = lists.growths;
             drop(lists);
@@ -116,14 +117,14 @@ impl<P: Platform> Zone<P> {
     fn claim_parts(&self, lists: &mut Lists, page: PageIndex, count: usize) -> Run {
         let mut run = Run {
             page,
-            dirty: 0,
+            zero: true,
             node: 0,
             runs: 1,
         };
         for (page, count) in parts(page, count) {
             let (number, first) = (page.0 / BLOCK_PAGES as u32, page.0 as usize % BLOCK_PAGES);
             let part = self.claim(lists, number, first, count);
-            run.dirty += part.dirty;
+            run.zero &= part.zero;
             run.node = part.node;
         }
         run

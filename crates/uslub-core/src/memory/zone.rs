@@ -52,8 +52,8 @@ impl Lists {
 pub struct Run {
     /// First page.
     pub page: PageIndex,
-    /// Pages that may hold old bytes; the others are zero.
-    pub dirty: u32,
+    /// Whether all bytes are zero.
+    pub zero: bool,
     /// Memory node.
     pub node: u8,
     /// Number of runs of the requested length that follow each other here.
@@ -248,7 +248,7 @@ impl<P: Platform> Zone<P> {
         }
         Run {
             page: PageIndex(page),
-            dirty: resident as u32,
+            zero: resident == 0,
             node,
             runs: 1,
         }

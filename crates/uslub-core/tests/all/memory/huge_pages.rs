@@ -79,7 +79,7 @@ fn a_huge_page_of_which_a_part_is_given_back_becomes_small_ones_and_all_its_free
         0x5a
     ));
     let again = a.zone.alloc(&a.platform, rest, 1, Gfp::KERNEL).unwrap();
-    assert_eq!(again.dirty, 0);
+    assert!(again.zero);
     // Once: from now on the block is one of small pages.
     a.zone.free(&a.platform, again.page, rest, DECAY);
     assert_eq!(decay(&a), parts[1..]);

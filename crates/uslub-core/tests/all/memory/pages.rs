@@ -62,15 +62,15 @@ fn runs_are_aligned_within_one_block_and_apart_from_each_other() {
 fn a_run_that_nobody_touched_is_known_to_be_zero() {
     let a = setup();
     let run = a.zone.alloc(&a.platform, 8, 1, Gfp::KERNEL).unwrap();
-    assert_eq!(run.dirty, 0);
+    assert!(run.zero);
     dirty(&a, run.page, 8);
     give(&a, run.page, 8);
     let again = a.zone.alloc(&a.platform, 8, 1, Gfp::KERNEL).unwrap();
-    assert_eq!((again.page, again.dirty > 0), (run.page, true));
+    assert_eq!((again.page, again.zero), (run.page, false));
     give(&a, again.page, 8);
     a.zone.purge(&a.platform);
     let third = a.zone.alloc(&a.platform, 8, 1, Gfp::KERNEL).unwrap();
-    assert_eq!((third.page, third.dirty), (run.page, 0));
+    assert_eq!((third.page, third.zero), (run.page, true));
     assert!(is_filled(address(&a, third.page), 8 * PAGE_SIZE, 0));
 }
 
@@ -85,7 +85,7 @@ fn what_could_not_be_purged_is_not_taken_for_zero() {
     assert_eq!(a.zone.dirty_bytes(), 8 * PAGE_SIZE);
     assert_eq!(a.zone.validate(), Ok(()));
     let run = a.zone.alloc(&a.platform, 8, 1, Gfp::KERNEL).unwrap();
-    assert!(run.dirty > 0);
+    assert!(!run.zero);
     give(&a, run.page, 8);
     a.platform.set_purges(true);
     a.zone.purge(&a.platform);
@@ -116,17 +116,17 @@ fn a_run_grows_in_place_into_free_pages_only() {
     );
     assert_eq!(
         a.zone.extend(&a.platform, 0, (page, 4), 6, Gfp::KERNEL),
-        Some(()),
+        Some(false),
         "and was used"
     );
     give(&a, wall, 1);
     assert_eq!(
         a.zone.extend(&a.platform, 0, (page, 10), 1, Gfp::KERNEL),
-        Some(())
+        Some(false)
     );
     assert_eq!(
         a.zone.extend(&a.platform, 0, (page, 11), 2, Gfp::KERNEL),
-        Some(()),
+        Some(true),
         "never used"
     );
     give(&a, page, 13);
@@ -149,12 +149,12 @@ fn a_run_grows_into_the_next_blocks() {
         "the next block is in use"
     );
     give(&a, second, BLOCK_PAGES);
-    assert_eq!(extend(first, BLOCK_PAGES, 1), Some(()));
-    assert_eq!(extend(first, BLOCK_PAGES + 1, BLOCK_PAGES - 1), Some(()));
+    assert_eq!(extend(first, BLOCK_PAGES, 1), Some(false));
+    assert_eq!(extend(first, BLOCK_PAGES + 1, BLOCK_PAGES - 1), Some(false));
     // Behind the last block there is nothing yet.
     let committed = a.zone.arena.limit();
     assert_eq!(committed, second.0 as usize + BLOCK_PAGES);
-    assert_eq!(extend(first, 2 * BLOCK_PAGES, 3 * BLOCK_PAGES), Some(()));
+    assert_eq!(extend(first, 2 * BLOCK_PAGES, 3 * BLOCK_PAGES), Some(true));
     assert!(a.zone.arena.limit() >= committed + 3 * BLOCK_PAGES);
     assert_eq!(a.zone.validate(), Ok(()));
     give(&a, first, 5 * BLOCK_PAGES);
@@ -244,7 +244,7 @@ fn a_block_decays_in_its_time_though_others_were_used_since() {
     assert_eq!(
         a.zone
             .extend(&a.platform, 0, (first, last), UNIT, Gfp::KERNEL),
-        Some(())
+        Some(false)
     );
     a.tick(start + DECAY);
     assert_eq!(
@@ -397,7 +397,7 @@ proptest! {
                 0..=1 => {
                     let align = 1 << shift;
                     let run = a.zone.alloc(&a.platform, count, align, Gfp::KERNEL).unwrap();
-                    prop_assert!(run.dirty > 0 || is_filled(address(&a, run.page), count * PAGE_SIZE, 0));
+                    prop_assert!(!run.zero || is_filled(address(&a, run.page), count * PAGE_SIZE, 0));
                     fill(address(&a, run.page), count * PAGE_SIZE, byte);
                     held.push((run.page, count, byte));
                 }
