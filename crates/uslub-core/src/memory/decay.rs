@@ -226,15 +226,16 @@ impl<P: Platform> Zone<P> {
         let mut lists = self.lists.lock();
         // SAFETY: we hold the page lock.
         let block = unsafe { self.arena.block(idle.number) };
-        for (free, taken) in block.free.iter_mut().zip(idle.set) {
-            *free |= taken;
+        for w in 0..idle.set.len() {
+            block.free[w] |= idle.set[w];
+            block.lazy[w] |= idle.set[w] & block.dirty[w];
         }
         // Pages that were freed meanwhile are younger.
         let is_older = !block.in_dirty || block.dirty_since == idle.since;
         self.recount(&mut lists, idle.number);
         // SAFETY: as above; a new reference, since `recount` made one of its own.
         if is_older && unsafe { self.arena.block(idle.number) }.in_dirty {
-            self.make_lazy(&mut lists, idle.number);
+            self.move_to_lazy(&mut lists, idle.number);
         }
     }
 
@@ -269,6 +270,7 @@ impl<P: Platform> Zone<P> {
         for w in 0..clean.len() {
             block.free[w] |= idle.set[w];
             block.dirty[w] &= !clean[w];
+            block.lazy[w] &= !clean[w];
         }
         block.dirty_since = now as u32;
         // A block that is still dirty goes to the end: the list is ordered by last use.
@@ -294,8 +296,8 @@ impl<P: Platform> Zone<P> {
         let firm = lists.firm_head;
         let lazily = firm != NO_BLOCK && {
             // SAFETY: we hold the page lock.
-            let pages = unsafe { self.arena.block(firm) }.nr_dirty;
-            lists.nr_lazy + usize::from(pages) <= budget
+            let (dirty, lazy) = unsafe { self.arena.block(firm) }.counts();
+            lists.nr_lazy + (dirty - lazy) <= budget
         };
         let number = if lazily { firm } else { lists.dirty_head };
         if number == NO_BLOCK {
@@ -309,10 +311,10 @@ impl<P: Platform> Zone<P> {
         }
         // A free block goes as a whole, so that its descriptors can go too.
         let empty = usize::from(block.nr_free) == BLOCK_PAGES;
-        let wanted = if empty || block.huge {
-            block.free
-        } else {
-            block.free_dirty()
+        let wanted = match block.free_dirty() {
+            _ if block.huge || (empty && !lazily) => block.free,
+            dirty if lazily => core::array::from_fn(|w| dirty[w] & !block.lazy[w]),
+            dirty => dirty,
         };
         let set = block::groups(&block.free, &wanted, group);
         let splits = block.huge && !empty;

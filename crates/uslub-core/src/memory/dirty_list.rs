@@ -1,10 +1,8 @@
 //! The list of blocks with free dirty pages, by last use.
 //!
-//! Its first blocks may be *lazy*: the system may take the memory of their free dirty pages. A
-//! block that gets a free page is not lazy any more, and goes to the end. Callers: `zone` and
-//! `decay`, under the page lock.
-
-use core::sync::atomic::Ordering::Relaxed;
+//! Its first blocks were purged lazily: the system may take the memory of their free dirty pages. A
+//! block of which a page is freed then goes to the end; its other pages stay lazy. Callers: `zone`
+//! and `decay`, under the page lock.
 
 use crate::memory::block::NO_BLOCK;
 use crate::memory::zone::{Lists, Zone};
@@ -19,16 +17,10 @@ impl<P: Platform> Zone<P> {
         }
     }
 
-    /// Moves a block to the end of the lazy ones.
-    pub(super) fn make_lazy(&self, lists: &mut Lists, number: u32) {
+    /// Moves a block to the end of those that were purged lazily.
+    pub(super) fn move_to_lazy(&self, lists: &mut Lists, number: u32) {
         self.unlink_dirty(lists, number);
         self.link_before(lists, lists.firm_head, number);
-        // SAFETY: the caller holds the page lock.
-        let block = unsafe { self.arena.block(number) };
-        block.nr_lazy = block.nr_dirty;
-        lists.nr_lazy += usize::from(block.nr_lazy);
-        // Relaxed: a copy for lock-free readers.
-        self.lazy.store(lists.nr_lazy, Relaxed);
     }
 
     fn link_before(&self, lists: &mut Lists, next: u32, number: u32) {
@@ -47,13 +39,12 @@ impl<P: Platform> Zone<P> {
         (block.dirty_prev, block.dirty_next, block.in_dirty) = (prev, next, true);
     }
 
-    /// Takes a block out of the list; it is not lazy then.
+    /// Takes a block out of the list.
     pub(super) fn unlink_dirty(&self, lists: &mut Lists, number: u32) {
         // SAFETY: the caller holds the page lock.
         let b = unsafe { self.arena.block(number) };
         let (prev, next) = (b.dirty_prev, b.dirty_next);
         b.in_dirty = false;
-        lists.nr_lazy -= usize::from(core::mem::take(&mut b.nr_lazy));
         if lists.firm_head == number {
             lists.firm_head = next;
         }

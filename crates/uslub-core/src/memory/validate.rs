@@ -17,6 +17,7 @@ impl<P: Platform> Zone<P> {
             // SAFETY: we hold the page lock.
             let b = unsafe { self.arena.block(number) };
             let (free, longest, nr_dirty) = (b.nr_free, b.longest, b.nr_dirty);
+            let nr_lazy = b.nr_lazy;
             b.recount();
             // `longest` is an upper bound.
             let exact = core::mem::replace(&mut b.longest, longest);
@@ -34,8 +35,8 @@ impl<P: Platform> Zone<P> {
             }
             dirty += usize::from(nr_dirty);
             lazy += usize::from(b.nr_lazy);
-            if b.nr_lazy > nr_dirty || (b.nr_lazy > 0 && !b.in_dirty) {
-                return Err("a block has more lazy pages than dirty ones");
+            if b.nr_lazy != nr_lazy {
+                return Err("a block's count of lazy pages disagrees with its pages");
             }
         }
         if (dirty, lazy) != (lists.nr_dirty, lists.nr_lazy) {

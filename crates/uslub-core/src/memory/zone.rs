@@ -30,7 +30,8 @@ use crate::sync::{DeferStack, Lock, RawLock};
 pub struct Lists {
     pub(super) dirty_head: u32,
     pub(super) dirty_tail: u32,
-    /// First block of the list that is not lazy: the lazy ones are the least recently used.
+    /// First block of the list that was not purged lazily since a page of it was freed. Those
+    /// before it are the least recently used.
     pub(super) firm_head: u32,
     pub(super) nr_dirty: usize,
     /// Free dirty pages that the system may take.
@@ -238,11 +239,11 @@ impl<P: Platform> Zone<P> {
         // SAFETY: we hold the page lock.
         let block = unsafe { self.arena.block(number) };
         let resident = block::count_in(&block.dirty, first, count);
-        let dirty = block.nr_dirty;
+        let before = block.counts();
         block.claim(first, count);
         let (page, node) = ((number as usize * BLOCK_PAGES + first) as u32, block.node);
         lists.nr_used += count;
-        self.update_lists(lists, number, dirty);
+        self.update_lists(lists, number, before);
         if count > DECAY_GROWN_PAGES {
             self.demand.on_miss(count - resident, lists.nr_used);
         }
@@ -316,7 +317,7 @@ impl<P: Platform> Zone<P> {
         // SAFETY: we hold the page lock.
         let block = unsafe { self.arena.block(number) };
         debug_assert_eq!(block::count_in(&block.free, first, count), 0);
-        let dirty = block.nr_dirty;
+        let before = block.counts();
         block.give(first, count);
         block.dirty_since = now as u32;
         if usize::from(block.nr_free) == BLOCK_PAGES {
@@ -328,7 +329,7 @@ impl<P: Platform> Zone<P> {
             self.unlink_dirty(lists, number);
         }
         lists.nr_used -= count;
-        self.update_lists(lists, number, dirty);
+        self.update_lists(lists, number, before);
     }
 
     /// Whether a page is free.
@@ -374,22 +375,18 @@ impl<P: Platform> Zone<P> {
     pub(super) fn recount(&self, lists: &mut Lists, number: u32) {
         // SAFETY: the caller holds the page lock (it has the lists).
         let block = unsafe { self.arena.block(number) };
-        let dirty = block.nr_dirty;
+        let before = block.counts();
         block.recount();
-        self.update_lists(lists, number, dirty);
+        self.update_lists(lists, number, before);
     }
 
-    /// Updates lists and sums after a change of a block's counts. The block had `before` dirty
-    /// pages.
-    fn update_lists(&self, lists: &mut Lists, number: u32, before: u16) {
+    /// Updates lists and sums after a change of a block's counts, which were `before`.
+    fn update_lists(&self, lists: &mut Lists, number: u32, before: (usize, usize)) {
         // SAFETY: the caller holds the page lock (it has the lists), and no other reference lives.
         let block = unsafe { self.arena.block(number) };
-        let now = block.nr_dirty;
-        lists.nr_dirty = lists.nr_dirty - usize::from(before) + usize::from(now);
-        // Of a lazy block, pages were only taken.
-        let taken = block.nr_lazy.saturating_sub(now);
-        block.nr_lazy -= taken;
-        lists.nr_lazy -= usize::from(taken);
+        let now = block.counts();
+        lists.nr_dirty = lists.nr_dirty - before.0 + now.0;
+        lists.nr_lazy = lists.nr_lazy - before.1 + now.1;
         // Relaxed: copies for lock-free readers.
         self.dirty.store(lists.nr_dirty, Relaxed);
         self.lazy.store(lists.nr_lazy, Relaxed);
