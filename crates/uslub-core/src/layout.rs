@@ -1,6 +1,6 @@
 //! Where the fields of a structure are: rows for a reader in another process.
 //!
-//! Each structure that a reader needs lists its fields next to its definition, with [`rows!`]. The
+//! Each structure that a reader needs lists its fields next to its definition, with `rows!`. The
 //! rows are constants: the compiler computes the offsets, and no code runs. A row names its field
 //! by a hash, so 100 rows need about 1 KiB. A reader asks for a field by its name. If the row is
 //! missing, or has another width, the reader says which field its version of the structure lacks.

@@ -10,7 +10,7 @@
 //!   Root:  magic, format, face, version → allocator, sentinels; rows
 //! ```
 //!
-//! The reader finds the cache's secret of [`Links`](crate::slab::freelist::Links) too, because it
+//! The reader finds the cache's secret of [`Links`] too, because it
 //! walks freelists. Whoever may read a process's memory can read that secret anyway.
 //!
 //! Callers: the faces make it ([`note!`](crate::note)), `uslub-inspect` reads it.

@@ -27,7 +27,7 @@ impl FreeSet {
     }
 }
 
-/// Groups of a [`summary`](Base::group_tracks), at most.
+/// Groups of a summary, at most.
 pub const GROUPS_MAX: usize = 32;
 
 /// Objects in use with the same track.
