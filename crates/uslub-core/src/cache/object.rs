@@ -100,17 +100,23 @@ impl<P: Platform> Allocator<P> {
         if !has_memory && gfp.contains(Gfp::THISNODE) {
             return null_mut();
         }
-        // A sheaf may hold objects of another node, if it was refilled when this one had none.
-        let is_exact = gfp.contains(Gfp::THISNODE) && self.nr_nodes() > 1;
-        if has_memory && (is_exact || nid != self.nid()) {
+        if has_memory && self.sheaves_do_not_serve(gfp, nid) {
             return self.alloc_on(cache, gfp, nid);
         }
         self.alloc(cache, gfp)
     }
 
+    /// Whether an object of a node that has memory must come from the node's slabs.
+    #[inline]
+    pub(crate) fn sheaves_do_not_serve(&self, gfp: Gfp, nid: usize) -> bool {
+        // A sheaf may hold objects of another node, if it was refilled when this one had none.
+        let is_exact = gfp.contains(Gfp::THISNODE) && self.nr_nodes() > 1;
+        is_exact || nid != self.nid()
+    }
+
     /// An object of a node that has memory, from its slabs.
     #[inline(never)]
-    fn alloc_on(&self, cache: &KmemCache<P>, gfp: Gfp, nid: usize) -> *mut u8 {
+    pub(crate) fn alloc_on(&self, cache: &KmemCache<P>, gfp: Gfp, nid: usize) -> *mut u8 {
         if gfp.contains(Gfp::ZERO) && !self.may_zero(cache) {
             return null_mut();
         }

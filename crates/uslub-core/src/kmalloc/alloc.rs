@@ -118,10 +118,10 @@ impl<P: Platform> Allocator<P> {
         }
         if bytes <= CLASS_MAX
             && has_memory
-            && nid != self.nid()
+            && self.sheaves_do_not_serve(gfp, nid)
             && let Some(cache) = self.class_cache(class_of(bytes), gfp)
         {
-            return self.alloc_node(cache, gfp, nid);
+            return self.alloc_on(cache, gfp, nid);
         }
         self.kmalloc(bytes, gfp)
     }

@@ -215,18 +215,24 @@ fn memory_that_is_far_is_better_than_none() {
     let a = machine(0b1111, &[], Slots::Locked);
     let cache = cache(&a);
     let near = take(&a, cache, 0, 10);
+    let classed = a.kmalloc(100, Gfp::KERNEL);
     // The range cannot grow: CPUs of node 3 get what node 0 has left.
     a.platform.fail(0, usize::MAX);
     on_cpu(6);
     let far = a.alloc(cache, Gfp::KERNEL);
-    assert_eq!(a.platform.node_of(far as usize), Some(0));
-    assert!(
-        a.alloc_node(cache, Gfp::KERNEL | Gfp::THISNODE, 3)
-            .is_null()
-    );
+    let classed_far = a.kmalloc(100, Gfp::KERNEL);
+    assert_eq!(nodes_of(&a, &[far, classed_far]), BTreeSet::from([0]));
+    // Neither may hand out what the sheaves have from node 0.
+    let here = Gfp::KERNEL | Gfp::THISNODE;
+    assert!(a.alloc_node(cache, here, 3).is_null());
+    assert!(a.kmalloc_node(100, here, 3).is_null());
     a.platform.heal();
-    // SAFETY: the test's object, freed once.
-    unsafe { a.free(cache, far) };
+    // SAFETY: the test's objects, freed once.
+    unsafe {
+        a.free(cache, far);
+        a.kfree(classed);
+        a.kfree(classed_far);
+    }
     give(&a, cache, 0, &near);
     assert_eq!(a.validate(), Ok(()));
     assert_all_is_given_back(&a);
