@@ -21,6 +21,7 @@ use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::layout::{Row, count, join};
 use crate::memory::block::{BLOCK_PAGES, Block};
+use crate::memory::mapped::MappedObjects;
 use crate::memory::zone::Zone;
 use crate::memory::{Arena, Descriptor, Memory};
 use crate::percpu::sheaf::{self, MAX_CAPACITY, SHEAF_BYTES, Window};
@@ -249,6 +250,7 @@ impl<P: Platform> Allocator<P> {
         Self::ROWS,
         crate::layout::rows!("Memory", Memory<P>, [zone, meta, mapped, large_pages]),
         crate::layout::rows!("Zone", Zone<P>, [arena]),
+        MappedObjects::<P>::ROWS,
         &[
             Row::constant("size_of.Node", size_of::<Node<P>>()),
             Row::constant("size_of.Barn", size_of::<Barn<P>>()),

@@ -6,6 +6,7 @@
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
+use crate::layout::Row;
 use crate::platform::Platform;
 use crate::policy::MAPPINGS_MAX;
 use crate::sync::atomic::AtomicUsize;
@@ -39,6 +40,29 @@ pub struct MappedObjects<P> {
     /// Live objects; written under the lock.
     count: AtomicUsize,
     table: AtomicUsize,
+}
+
+impl<P: Platform> MappedObjects<P> {
+    /// What a reader in another process needs: the bytes of all objects, and the table.
+    pub(crate) const ROWS: &'static [Row] = {
+        use core::mem::offset_of;
+        let inner = offset_of!(Self, inner) + Lock::<P, Inner>::VALUE;
+        let word = size_of::<usize>();
+        &[
+            Row::new("MappedObjects.live", offset_of!(Self, live), word),
+            Row::new(
+                "MappedObjects.entries",
+                inner + offset_of!(Inner, table),
+                word,
+            ),
+            Row::new(
+                "MappedObjects.capacity",
+                inner + offset_of!(Inner, capacity),
+                word,
+            ),
+            Row::constant("size_of.Mapping", size_of::<Mapping>()),
+        ]
+    };
 }
 
 /// What the table knows of an address.
