@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 use uslub_core::Allocator;
 use uslub_core::kmalloc::NR_CLASSES;
@@ -82,4 +83,15 @@ pub fn two_cpus() -> [usize; 2] {
         [one] => [one, one],
         [] => [0, 0],
     }
+}
+
+/// CPU time of this process, in seconds.
+///
+/// # Errors
+///
+/// If the system has no such clock.
+pub fn cpu_time() -> Result<f64, Failure> {
+    let time = clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID)
+        .map_err(|error| Failure::System(format!("the clock of CPU time: {error}")))?;
+    Ok(time.tv_sec() as f64 + time.tv_nsec() as f64 / 1e9)
 }

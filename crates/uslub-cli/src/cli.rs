@@ -81,7 +81,7 @@ pub enum BenchCommand {
 #[derive(Args, Debug)]
 #[command(after_help = PEERS_HELP)]
 pub struct PeersOptions {
-    /// Parts to run: P1 to P7, K, or all
+    /// Parts to run: P1 to P8, K, or all
     #[arg(value_name = "PART", default_value = "all")]
     pub parts: Vec<String>,
 
@@ -101,7 +101,7 @@ pub struct PeersOptions {
 /// The part of the help after the options.
 const PEERS_HELP: &str = "\
 Parts: P1 one object, P2 N objects, P3 very many live objects, P4 one CPU allocates and another frees,
-P5 churn and rest, P6 real programs, P7 sleeping threads, K the kernel's own figures beside ours.
+P5 churn and rest, P6 real programs, P7 sleeping threads, P8 large objects, K the kernel's own figures beside ours.
 
 Allocators: glibc; jemalloc, mimalloc and tcmalloc where their libraries are installed; and, in a build with
 '--features peers', mimalloc v3, snmalloc, rpmalloc and jemalloc linked in. Who is absent is named and left out.

@@ -8,13 +8,16 @@ use uslub_report::HELPER_VARIABLE;
 
 use super::face::Face;
 use super::row::Rounds;
-use super::{Peers, churn, live, sleepers};
+use super::{Peers, churn, large, live, sleepers};
 use crate::bench::Bench;
 use crate::error::Failure;
 use crate::floor::FLOOR;
 
 /// The first words of a child's command line: `uslub bench peer-child FACE WORK NUMBER`.
 pub const WORDS: [&str; 2] = ["bench", "peer-child"];
+
+/// In the number of [`Work::Large`], what one KiB counts; more than there are live objects.
+const LARGE_RADIX: usize = 1000;
 
 /// The work of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +28,13 @@ pub enum Work {
     Churn(usize),
     /// Starts this number of threads, which allocate once and sleep.
     Sleep(usize),
+    /// Allocates, touches and frees objects of `kib` KiB, with `live` of them live.
+    Large {
+        /// Bytes of an object, in KiB.
+        kib: usize,
+        /// Live objects.
+        live: usize,
+    },
 }
 
 impl Work {
@@ -33,6 +43,7 @@ impl Work {
             Work::Cold(n) => ("cold", n),
             Work::Churn(n) => ("churn", n),
             Work::Sleep(n) => ("sleep", n),
+            Work::Large { kib, live } => ("large", kib * LARGE_RADIX + live),
         }
     }
 
@@ -42,6 +53,10 @@ impl Work {
             "cold" => Some(Work::Cold(number)),
             "churn" => Some(Work::Churn(number)),
             "sleep" => Some(Work::Sleep(number)),
+            "large" => Some(Work::Large {
+                kib: number / LARGE_RADIX,
+                live: number % LARGE_RADIX,
+            }),
             _ => None,
         }
     }
@@ -76,6 +91,7 @@ pub fn serve(face: &str, work: Work, library: &Path) -> Result<String, Failure> 
         Work::Cold(count) => took(live::cold(&named()?, count)),
         Work::Churn(replacements) => churn::in_child(&named()?, replacements)?,
         Work::Sleep(threads) => sleepers::in_child(&named()?, threads)?,
+        Work::Large { kib, live } => large::in_child(&named()?, kib, live)?,
     };
     serde_json::to_string(&report).map_err(|error| Failure::Wrong(error.to_string()))
 }
@@ -179,7 +195,11 @@ mod tests {
 
     #[test]
     fn words_say_what_is_to_be_done() {
-        for work in [Work::Cold(3), Work::Churn(4), Work::Sleep(5)] {
+        let large = Work::Large {
+            kib: 1025,
+            live: 32,
+        };
+        for work in [Work::Cold(3), Work::Churn(4), Work::Sleep(5), large] {
             let (name, number) = work.words();
             assert_eq!(Work::from_words(name, number), Some(work));
         }

@@ -10,7 +10,7 @@
 //! | `dpdk` | DPDK's mempool, which is not a malloc, against our bulk calls |
 //! | `row`, `section` | uslub against the best peer; the result of a part |
 //! | `child`, `cost` | work in a child process; the cost of a program |
-//! | `pair`, `many`, `live`, `handover`, `churn`, `programs`, `sleepers` | P1 to P7 |
+//! | `pair`, `many`, `live`, `handover`, `churn`, `programs`, `sleepers`, `large` | P1 to P8 |
 //! | `carried` | the floor of P4 by malloc |
 //! | `kernel` | K: the cost of SLUB inside the kernel, compared with uslub |
 
@@ -25,6 +25,7 @@ mod dpdk;
 mod face;
 mod handover;
 mod kernel;
+mod large;
 #[cfg(feature = "peers")]
 mod linked;
 mod live;
@@ -51,7 +52,7 @@ use row::Rounds;
 type Run = fn(&Bench, &Peers) -> Result<Section, Failure>;
 
 /// All parts, by name.
-const PARTS: [(&str, Run); 8] = [
+const PARTS: [(&str, Run); 9] = [
     ("P1", pair::run),
     ("P2", many::run),
     ("P3", live::run),
@@ -59,6 +60,7 @@ const PARTS: [(&str, Run); 8] = [
     ("P5", churn::run),
     ("P6", programs::run),
     ("P7", sleepers::run),
+    ("P8", large::run),
     ("K", kernel::run),
 ];
 
