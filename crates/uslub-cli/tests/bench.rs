@@ -59,7 +59,7 @@ fn a_page_and_a_file_of_json_beside_the_table() {
             .starts_with("<!doctype html>")
     );
     let rows: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
-    assert_eq!(rows["rows"].as_array().unwrap().len(), 6);
+    assert_eq!(rows["rows"].as_array().unwrap().len(), 8);
 }
 
 #[test]

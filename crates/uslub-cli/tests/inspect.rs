@@ -5,6 +5,7 @@ mod inspected;
 mod support;
 
 use inspected::{Paused, cache, has_cc, json, library, number, preloaded, said, uslub};
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -292,7 +293,13 @@ fn refused_to_other_users(other: &Paused) {
     // Other users may not reach the folder of the build.
     let folder = tempfile::tempdir().expect("a folder");
     let copy = folder.path().join("uslub");
-    fs::copy(env!("CARGO_BIN_EXE_uslub"), &copy).expect("a copy");
+    // By a process of its own: a child that another test starts meanwhile would keep a file that this
+    // process writes open, and a program that is open for writing cannot be started.
+    let copied = Command::new("cp")
+        .args([OsStr::new(env!("CARGO_BIN_EXE_uslub")), copy.as_os_str()])
+        .status()
+        .expect("cp can be started");
+    assert!(copied.success(), "a copy");
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(folder.path(), open).expect("the rights of the folder");
     let output = Command::new(&copy)

@@ -22,7 +22,7 @@ use crate::output::{Chart, Words};
 use crate::ring::Ring;
 use crate::strategy::Strategy;
 
-use super::{Row, Section, Way, capacity};
+use super::{Row, Section, Way, Witness, capacity};
 
 use flow::{Direct, Elements, Flow, Pooled, rate};
 
@@ -187,11 +187,14 @@ fn push_rows(rows: &mut Vec<Row>, through: &str, depth: usize, rounds: &[Vec<Flo
     let ways = gates("a ring between two CPUs");
     let rounds = rounds.each_ref().map(Vec::as_slice);
     let locks = flow::push_rows(rows, &what, reported, &ways, rounds);
-    if depth == flow::DEPTH
-        && let Some(row) = rows
-            .iter_mut()
-            .rev()
-            .find(|row| row.figures.witness.is_some())
+    // A deep ring, too, holds few objects while the consumer keeps up.
+    if let Some(row) = rows.iter_mut().rfind(|row| row.figures.witness.is_some())
+        && (depth == flow::DEPTH
+            || !row
+                .figures
+                .witness
+                .as_ref()
+                .is_some_and(Witness::tells_apart))
     {
         row.note = "few objects in flight: the barn hides the gate".to_owned();
     }

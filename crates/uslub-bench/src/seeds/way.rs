@@ -36,7 +36,8 @@ impl Way {
             let settings: Vec<_> = way.settings.iter().map(String::as_str).collect();
             tuning(&settings)
         };
-        Ok(self.calls == other.calls && tuned(self)? == tuned(other)?)
+        let tuned_alike = tuned(self)? == tuned(other)?;
+        Ok(self.calls == other.calls && tuned_alike)
     }
 }
 

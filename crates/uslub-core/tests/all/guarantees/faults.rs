@@ -111,7 +111,7 @@ fn a_bulk_is_had_whole_or_not_at_all() {
     Case::new("bulk of more than a block", alloc_bulk::<25_000>).check();
     Case::new(
         "bulk with objects in sheaves and slabs",
-        alloc_bulk::<25_000>,
+        alloc_bulk::<5_000>,
     )
     .after(|a, held| {
         assert!(alloc_bulk::<1000>(a, held));
@@ -121,7 +121,7 @@ fn a_bulk_is_had_whole_or_not_at_all() {
     .check();
     Case::new("bulk where there are no sheaves", |a, held| {
         a.platform.set_percpu_usable(false);
-        let done = alloc_bulk::<25_000>(a, held);
+        let done = alloc_bulk::<5_000>(a, held);
         a.platform.set_percpu_usable(true);
         done
     })
