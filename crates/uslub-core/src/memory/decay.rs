@@ -267,10 +267,10 @@ impl<P: Platform> Zone<P> {
         let mut lists = self.lists.lock();
         // SAFETY: we hold the page lock.
         let block = unsafe { self.arena.block(idle.number) };
-        for w in 0..clean.len() {
+        for (w, clean) in clean.into_iter().enumerate() {
             block.free[w] |= idle.set[w];
-            block.dirty[w] &= !clean[w];
-            block.lazy[w] &= !clean[w];
+            block.dirty[w] &= !clean;
+            block.lazy[w] &= !clean;
         }
         block.dirty_since = now as u32;
         // A block that is still dirty goes to the end: the list is ordered by last use.
@@ -284,6 +284,7 @@ impl<P: Platform> Zone<P> {
     /// Takes free dirty pages out of the least recently used block, only whole system pages: of the
     /// first that is not lazy, if lazy pages are no more than `budget` then. A huge page in their
     /// place is split.
+    #[inline(never)]
     fn take_idle(
         &self,
         platform: &P,
