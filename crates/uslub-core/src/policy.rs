@@ -58,6 +58,11 @@ pub const PAGE_RUNS_MAX: usize = 16;
 /// Bytes of a chunk from the system.
 pub const METADATA_CHUNK_BYTES: usize = 64 << 10;
 
+/// As [`METADATA_CHUNK_BYTES`], where a limit counts what is mapped, used or not.
+///
+/// Figure: a program that may lock 8 MiB has 96 KiB more.
+pub const METADATA_CHUNK_LIMITED_BYTES: usize = 16 << 10;
+
 /// Words (8 bytes each) of scratch memory.
 ///
 /// Figure: Bulk frees of 32 objects: 13 to 20 ns before, 1.8 to 2.6 ns with whole slabs.
@@ -101,7 +106,7 @@ pub const DEMAND_MS: u64 = 500;
 /// At a peak, demand may keep one idle page for so many that are in use; the system may take it.
 ///
 /// Figure: 4 threads with 24 MiB live: peak 70 MiB; 90 MiB with 1 here (glibc 73, tcmalloc 87).
-pub const DEMAND_SHARE: usize = 2;
+pub const DEMAND_SHARE: usize = 8;
 
 // Memory: mappings of large objects.
 

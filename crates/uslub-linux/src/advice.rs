@@ -96,6 +96,11 @@ impl Advice {
         self.locked.swap(locked, Relaxed)
     }
 
+    pub(crate) fn is_locked(&self) -> bool {
+        // Relaxed: as in `set_locked`.
+        self.locked.load(Relaxed)
+    }
+
     /// Records that the calling thread is the helper, or no longer is.
     pub(crate) fn set_helper(&self, is_helper: bool) {
         // Relaxed: only the helper itself compares equal.

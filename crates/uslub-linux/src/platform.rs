@@ -48,7 +48,8 @@ unsafe impl Platform for Linux {
     }
 
     fn is_limited(&self) -> bool {
-        space::is_limited()
+        // Locked memory counts for its whole length.
+        self.advice.is_locked() || space::is_limited()
     }
 
     unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> bool {

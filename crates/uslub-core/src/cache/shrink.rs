@@ -208,7 +208,10 @@ impl<P: Platform> Allocator<P> {
     /// reserved or committed ahead of use, free blocks. Without any, the allocator flushes sheaves
     /// and empty slabs, which may free more blocks. For callers that may wait and call the system.
     pub fn release_unused(&self) -> bool {
-        self.zone.make_room(&self.platform) || {
+        // `try_lock`: an allocation under the drain lock may lack memory.
+        let drain = self.drain.try_lock();
+        let ahead = drain.is_some_and(|_drain| self.table.give_back_ahead(&self.platform));
+        self.zone.make_room(&self.platform) || ahead || {
             self.shrink_all();
             self.zone.make_room(&self.platform)
         }

@@ -64,7 +64,7 @@ impl<P: Platform> Zone<P> {
         // Relaxed: peeks, may be stale.
         let dirty = self.dirty.load(Relaxed);
         let share = self.used.load(Relaxed) / DECAY_SHARE;
-        let surplus = dirty > DECAY_FLOOR_PAGES + share + self.demand.budget();
+        let surplus = dirty > DECAY_FLOOR_PAGES + share + self.budget();
         // Relaxed: a hint. Within one millisecond no page becomes older.
         if surplus && is_due(now, self.next_surplus.load(Relaxed), 1) {
             let old_enough = |age| age >= decay_ms / DECAY_SURPLUS_PART;
@@ -85,6 +85,13 @@ impl<P: Platform> Zone<P> {
     pub(super) fn is_peak(&self, pages: usize) -> bool {
         // Relaxed, both: at worst the peak lags a step behind.
         pages + self.mapped_pages.load(Relaxed) >= self.peak_pages.load(Relaxed) + DECAY_GROWN_PAGES
+    }
+
+    /// Idle pages that demand may keep.
+    fn budget(&self) -> usize {
+        // Relaxed: a peek, may be stale.
+        let most = self.used.load(Relaxed) / DEMAND_SHARE;
+        self.demand.budget().min(most)
     }
 
     /// Free dirty pages without the lazy ones.
@@ -188,10 +195,7 @@ impl<P: Platform> Zone<P> {
     /// system may take those of the least recently used block that is not lazy; otherwise those of
     /// the least recently used block go back. Returns whether there was a block.
     fn evict_first(&self, platform: &P, old_enough: impl Fn(u64) -> bool, now: u64) -> bool {
-        // Relaxed: a peek, may be stale.
-        let most = self.used.load(Relaxed) / DEMAND_SHARE;
-        let budget = self.demand.budget().min(most);
-        let Some(idle) = self.take_idle(platform, old_enough, now, budget) else {
+        let Some(idle) = self.take_idle(platform, old_enough, now, self.budget()) else {
             return false;
         };
         if idle.lazily {
