@@ -76,13 +76,6 @@ unsafe impl Platform for Linux {
         unsafe { sys::madvise(address, bytes, libc::MADV_DONTNEED) }
     }
 
-    unsafe fn purge_lazily(&self, start: NonNull<u8>, bytes: usize) {
-        if self.advice.may_advise() {
-            // SAFETY: passed on. Kernels before 4.5, and locked memory, refuse.
-            unsafe { sys::madvise(start.as_ptr() as usize, bytes, libc::MADV_FREE) };
-        }
-    }
-
     unsafe fn set_backing(&self, start: NonNull<u8>, bytes: usize, backing: Backing) -> bool {
         let address = start.as_ptr() as usize;
         let may_advise = self.advice.may_advise();
@@ -128,6 +121,11 @@ unsafe impl Platform for Linux {
     unsafe fn remap(&self, start: NonNull<u8>, old: usize, new: usize) -> Option<NonNull<u8>> {
         // SAFETY: passed on.
         pointer(unsafe { sys::mremap(start.as_ptr() as usize, old, new)? })
+    }
+
+    fn may_remap_kept(&self) -> bool {
+        // Ordinary allocators call `mremap` only where an object grows.
+        self.advice.may_advise()
     }
 
     fn wait(word: &AtomicU32, value: u32, timeout_ms: Option<u32>) {
