@@ -121,7 +121,8 @@ pub unsafe trait Platform: Sync + 'static {
         true
     }
 
-    /// Whether a limit of the process counts memory that is reserved or committed but unused.
+    /// Whether a limit of the process counts memory that is reserved or committed but unused. Makes
+    /// no system call.
     fn is_limited(&self) -> bool {
         false
     }

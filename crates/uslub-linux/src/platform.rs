@@ -48,8 +48,7 @@ unsafe impl Platform for Linux {
     }
 
     fn is_limited(&self) -> bool {
-        // Locked memory counts for its whole length.
-        self.advice.is_locked() || space::is_limited()
+        self.advice.is_limited()
     }
 
     unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> bool {
