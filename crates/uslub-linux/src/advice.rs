@@ -241,7 +241,8 @@ impl Linux {
         self.advice.set_locked(locked)
     }
 
-    /// Records that the program limits its memory: from now on nothing is mapped ahead of use.
+    /// Records that the program limits its memory: from now on little is mapped ahead of use. A
+    /// limit that the program sets past the C library is not seen.
     pub fn memory_is_limited(&self) {
         self.advice.set_limited(true);
     }

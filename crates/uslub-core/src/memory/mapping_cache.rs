@@ -128,7 +128,7 @@ impl MappingCache {
     }
 
     /// Adds a freed mapping. Caches it if caching is on, it has at most `limit` bytes, and older
-    /// ones make room: no more than `limit` bytes stay cached.
+    /// ones make room: at most `limit` bytes stay cached.
     #[inline(never)]
     pub(super) fn add(&mut self, mapping: Mapping, now: u64, limit: usize, evicted: &mut Evicted) {
         let freed = Freed {
