@@ -333,3 +333,8 @@ pub const ARENA_OBJECT_MAX_BYTES: usize = 1 << 30;
 
 /// Bytes. A refusal of at most this much means that memory is short: the arena stays lean.
 pub const LARGE_MODEST_BYTES: usize = 64 << 20;
+
+/// Searches of barns and slabs for an object with a free object's mark, that found nothing, after
+/// which only the CPU's own sheaves are searched. A search takes about a microsecond. A program that
+/// frees objects of bulks one by one and writes nothing into them would pay it for each object.
+pub const FRUITLESS_SEARCHES: usize = 1000;

@@ -14,10 +14,11 @@
 use core::mem::offset_of;
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicUsize};
+use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU64, AtomicUsize};
 
+use uslub_core::cache::mark::Shape;
 use uslub_core::kmalloc::{CLASS_MAX, CLASS_TABLE};
-use uslub_core::percpu::{APART, CacheId, Region};
+use uslub_core::percpu::{APART, CACHE_WORDS, CacheId, Region};
 use uslub_core::platform::PAGE_SIZE;
 use uslub_rseq::Index;
 
@@ -45,6 +46,8 @@ pub(crate) struct Line {
     _written_too: usize,
     /// Number of pages that `map` covers; 0 closes `free`.
     pub(crate) pages: AtomicUsize,
+    /// The word that marks free objects.
+    pub(crate) mark: AtomicU64,
 }
 
 impl Line {
@@ -57,6 +60,7 @@ impl Line {
             offset: AtomicUsize::new(0),
             _written_too: 0,
             pages: AtomicUsize::new(0),
+            mark: AtomicU64::new(0),
         }
     }
 
@@ -66,6 +70,7 @@ impl Line {
         self.base.store(arena.base(), Relaxed);
         self.map.store(arena.map() as usize, Relaxed);
         self.offset.store(offset as usize, Relaxed);
+        self.mark.store(ALLOCATOR.mark(), Relaxed);
         // Release: publishes the words above. With several memory nodes this is 0, because a free
         // must check to which node its object belongs.
         self.pages.store(arena.cacheable_limit(), Release);
@@ -104,9 +109,16 @@ pub(crate) struct Front {
     _between: [u8; PAGE_SIZE - 2 * size_of::<Line>() - 2 * (CLASS_MAX / 8 + 1)],
     /// Regions by index.
     pub(crate) regions: [AtomicPtr<Region>; CPUS],
+    /// Where slots begin, by the identity of a cache, one for each group of its words: see
+    /// [`Shape`]. 0, which no pointer passes, until a free has asked, and for what is no class.
+    pub(crate) shapes: [AtomicU64; IDENTITIES / CACHE_WORDS],
 }
 
+/// Values of an identity.
+const IDENTITIES: usize = 1 << 16;
+
 const _: () = assert!(offset_of!(Front, regions) % PAGE_SIZE == APART);
+const _: () = assert!(offset_of!(Front, shapes) % PAGE_SIZE == APART);
 
 pub(crate) static FRONT: Front = Front {
     _before: [0; APART],
@@ -115,6 +127,7 @@ pub(crate) static FRONT: Front = Front {
     classes: [const { AtomicU16::new(0) }; CLASS_MAX / 8 + 1],
     _between: [0; PAGE_SIZE - 2 * size_of::<Line>() - 2 * (CLASS_MAX / 8 + 1)],
     regions: [const { AtomicPtr::new(null_mut()) }; CPUS],
+    shapes: [const { AtomicU64::new(0) }; IDENTITIES / CACHE_WORDS],
 };
 
 impl Front {
@@ -129,6 +142,14 @@ impl Front {
             // Relaxed: published by the bounds.
             place.store(CacheId::of_class(class).raw(), Relaxed);
         }
+    }
+
+    /// Lets pointers to slots of a class's cache through.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn learn(&self, id: CacheId, shape: Option<Shape>) {
+        let place = &self.shapes[usize::from(id.raw()) / CACHE_WORDS];
+        // Relaxed: a word of constants, the same from every thread.
+        place.store(shape.map_or(0, Shape::word), Relaxed);
     }
 
     /// Opens the fast paths if there are restartable sequences and no child shares our memory.

@@ -42,6 +42,8 @@ pub struct Allocator<P: Platform> {
     pub(crate) next_cold: AtomicU64,
     /// Calls without a cache: allocations (0) and frees (1).
     pub large_calls: [AtomicUsize; 2],
+    /// Searches for marked objects that found nothing.
+    pub(crate) fruitless: AtomicUsize,
     /// The shrinkers, which free memory when it is short.
     pub(crate) reclaim: Reclaim<P>,
     /// The kernel's slab_mutex: creation and destruction of caches.
@@ -72,6 +74,7 @@ impl<P: Platform> Allocator<P> {
             end: AtomicUsize::new(1),
             next_cold: AtomicU64::new(0),
             large_calls: [const { AtomicUsize::new(0) }; 2],
+            fruitless: AtomicUsize::new(0),
             reclaim: Reclaim::new(),
             slab_mutex: Lock::new(CacheList::new()),
             forks: Forks::new(),

@@ -7,6 +7,7 @@
 //! | `allocator` | the list of caches |
 //! | `cache_list` | free identities and records |
 //! | `object` | allocates and frees one object |
+//! | `mark` | what a free sees of double frees and of wrong pointers |
 //! | `bulk` | allocates and frees many objects at once |
 //! | `drain` | takes and flushes the sheaves of other CPUs |
 //! | `shrink` | gives cached objects and empty slabs back |
@@ -25,6 +26,7 @@ pub mod fork;
 pub(crate) mod forks;
 pub mod info;
 mod kmem_cache;
+pub mod mark;
 pub mod object;
 pub mod reclaim;
 pub mod shrink;

@@ -76,6 +76,10 @@ impl<P: Platform> Allocator<P> {
             } else {
                 object
             };
+            if !object.is_null() {
+                // The class has no constructor, so the mark is in the first word. SAFETY: ours.
+                unsafe { object.cast::<u64>().write(0) };
+            }
             if gfp.contains(Gfp::ZERO) && !object.is_null() {
                 // All of it: a resize in place relies on this. SAFETY: ours and as long as its
                 // class.
@@ -95,7 +99,12 @@ impl<P: Platform> Allocator<P> {
             return null_mut();
         }
         // SAFETY: our table.
-        unsafe { self.platform.pop(&self.table, class_of(bytes).main()) }
+        let object = unsafe { self.platform.pop(&self.table, class_of(bytes).main()) };
+        if !object.is_null() {
+            // As in `kmalloc`. SAFETY: ours.
+            unsafe { object.cast::<u64>().write(0) };
+        }
+        object
     }
 
     /// Slow path of an allocation from a size class.
@@ -201,10 +210,16 @@ impl<P: Platform> Allocator<P> {
     #[inline]
     pub unsafe fn kfree(&self, object: *mut u8) {
         if let Some(id) = self.zone.arena.cacheable_in(object as usize)
-            // SAFETY: our table; the caller frees the object.
-            && unsafe { self.platform.push(&self.table, id.main(), object) }
+            && let Some(cache) = self.cache(id)
         {
-            return;
+            // SAFETY: in a slab of the cache; the caller frees the object.
+            if !unsafe { self.check_and_mark(cache, object) } {
+                return self.free_suspect(cache, object, Gfp::KERNEL);
+            }
+            // SAFETY: our table; the caller frees the object.
+            if unsafe { self.platform.push(&self.table, id.main(), object) } {
+                return;
+            }
         }
         self.kfree_slow(object);
     }
@@ -221,6 +236,12 @@ impl<P: Platform> Allocator<P> {
         if !self.zone.arena.is_cacheable_in(object as usize, id) {
             // SAFETY: passed on.
             return unsafe { self.kfree_of_another_class(object) };
+        }
+        if let Some(cache) = self.cache(id) {
+            // SAFETY: in a slab of the cache; the caller frees the object.
+            if !unsafe { self.check_and_mark(cache, object) } {
+                return self.free_suspect(cache, object, Gfp::KERNEL);
+            }
         }
         // SAFETY: our table; the caller frees the object.
         if !unsafe { self.platform.push(&self.table, id.main(), object) } {
@@ -247,10 +268,16 @@ impl<P: Platform> Allocator<P> {
             return unsafe { self.kfree(object) };
         }
         if let Some(id) = self.zone.arena.cacheable_in(object as usize)
-            // SAFETY: our table; the caller frees the object.
-            && unsafe { self.platform.push(&self.table, id.main(), object) }
+            && let Some(cache) = self.cache(id)
         {
-            return;
+            // SAFETY: in a slab of the cache; the caller frees the object.
+            if !unsafe { self.check_and_mark(cache, object) } {
+                return self.free_suspect(cache, object, gfp);
+            }
+            // SAFETY: our table; the caller frees the object.
+            if unsafe { self.platform.push(&self.table, id.main(), object) } {
+                return;
+            }
         }
         match self.zone.arena.page_of(object as usize) {
             Some(page) => self.kfree_in_arena(page, object, gfp),

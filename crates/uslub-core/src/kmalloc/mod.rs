@@ -5,11 +5,13 @@
 //! | `alloc` | allocates, frees, and tells sizes |
 //! | `large` | chooses the source of a large object: arena or mapping |
 //! | `resize` | changes an object's size |
+//! | `sized_free` | compares the size that a free is told with the object |
 //! | `buckets` | a caller's own set of size classes |
 
 mod alloc;
 pub mod buckets;
 mod large;
 mod resize;
+mod sized_free;
 
 pub use alloc::*;

@@ -18,7 +18,7 @@ use crate::percpu::{APART, CacheId, MAX_CACHES, Table};
 use crate::platform::Platform;
 use crate::slab::cache::SlabCache;
 use crate::sync::Lock;
-use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
+use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
 use crate::tunables::Tunables;
 
 /// What all caches share.
@@ -30,7 +30,9 @@ use crate::tunables::Tunables;
 /// page.
 #[repr(C, align(4096))]
 pub struct Base<P: Platform> {
-    _apart: [u8; APART],
+    _apart: [u8; APART - 8],
+    /// What a freed object's [mark](crate::cache::mark) says.
+    pub(crate) mark: AtomicU64,
     /// Per-CPU slots.
     pub table: Table,
     /// Number of memory nodes.
@@ -50,6 +52,8 @@ pub struct Base<P: Platform> {
     pub(crate) drain: Lock<P, ()>,
     /// The source of grace periods.
     pub(crate) grace: Lock<P, Option<&'static dyn GracePeriod>>,
+    /// Whether a resize to fewer bytes ever kept an object for lack of memory.
+    pub(crate) kept_larger: AtomicBool,
     tunables: UnsafeCell<Tunables>,
     ready: AtomicBool,
 }
@@ -70,7 +74,8 @@ impl<P: Platform> Base<P> {
     /// A base that is not set up, with a table that is not set up either.
     pub(crate) const fn new(platform: P, table: Table) -> Self {
         Self {
-            _apart: [0; APART],
+            _apart: [0; APART - 8],
+            mark: AtomicU64::new(0),
             table,
             nodes: AtomicUsize::new(1),
             platform,
@@ -80,6 +85,7 @@ impl<P: Platform> Base<P> {
             sheaf_bytes: AtomicUsize::new(0),
             drain: Lock::new(()),
             grace: Lock::new(None),
+            kept_larger: AtomicBool::new(false),
             tunables: UnsafeCell::new(Tunables::DEFAULT),
             ready: AtomicBool::new(false),
         }
@@ -95,8 +101,9 @@ impl<P: Platform> Base<P> {
         // SAFETY: no other thread uses the base.
         unsafe { *self.tunables.get() = tunables };
         let nodes = self.platform.nr_nodes().clamp(1, MAX_NODES);
-        // Relaxed: published with `ready`.
+        // Relaxed, both: published with `ready`.
         self.nodes.store(nodes, Relaxed);
+        self.mark.store(self.platform.random() | 1, Relaxed);
         self.zone.set_thp_from(tunables.huge_pages_mb);
         let mut done = self.table.init(&self.platform);
         if done && !self.zone.arena.init(&self.platform, reserve) {
