@@ -173,6 +173,10 @@ pub struct RunOptions {
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
 
+    /// End the program at every misuse that software can see; the same as --set hardened=1
+    #[arg(long)]
+    pub hardened: bool,
+
     /// Whether child processes of the program run on uslub too
     #[arg(long, value_enum, default_value_t = Follow::Yes, value_name = "yes|no", hide_possible_values = true)]
     pub follow: Follow,

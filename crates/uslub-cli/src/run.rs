@@ -35,7 +35,11 @@ pub fn run(options: &RunOptions) -> Result<Ending, Failure> {
         ));
     };
     let existing = std::env::var_os(uslub_report::OPTIONS_VARIABLE);
-    let settings = environment::options(existing.as_deref(), &options.set)?;
+    let mut set = options.set.clone();
+    if options.hardened {
+        set.push("hardened=1".to_owned());
+    }
+    let settings = environment::options(existing.as_deref(), &set)?;
 
     let executable = std::env::current_exe().unwrap_or_default();
     let variable = std::env::var_os(library::VARIABLE);

@@ -53,6 +53,8 @@ pub enum Reason {
     EarlyEnd,
     BadFreelist,
     UsedAfterFree,
+    WrittenAfterFree,
+    WrittenOverEnd,
 }
 
 impl Reason {
@@ -78,6 +80,8 @@ impl Reason {
             Reason::EarlyEnd => "a freelist ends before its count",
             Reason::BadFreelist => "its slab's freelist leads elsewhere or has a cycle",
             Reason::UsedAfterFree => "use after free: the object was freed",
+            Reason::WrittenAfterFree => "write after free: this free object was overwritten",
+            Reason::WrittenOverEnd => "its end was overwritten (an overflow)",
         }
     }
 }

@@ -5,8 +5,8 @@
 //! | closed | 0: each call goes to its slow function |
 //! | open | the largest class, the pages of the arena |
 //!
-//! The gate is closed before the set-up, without restartable sequences, and while a child shares
-//! our memory.
+//! The gate is closed before the set-up, without restartable sequences, while a child shares our
+//! memory, and in the hardened mode.
 //!
 //! A slow call extends the bound of `free` to pages that the arena gained, and opens the gate again
 //! when the last child that shared our memory has ended.
@@ -157,6 +157,9 @@ impl Front {
         let Some(area) = ALLOCATOR.platform.area() else {
             return;
         };
+        if ALLOCATOR.is_hardened() {
+            return;
+        }
         let has_place = core::ptr::eq(ALLOCATOR.table.active(), self.regions.as_ptr());
         if !has_place {
             return;

@@ -47,7 +47,11 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     if !start::ready() {
         return handed_early(bytes);
     }
-    handed(ALLOCATOR.kmalloc(bytes, Gfp::KERNEL | Gfp::ZERO))
+    let gfp = Gfp::KERNEL | Gfp::ZERO;
+    if ALLOCATOR.is_hardened() {
+        return handed(ALLOCATOR.hard_alloc(bytes, 1, gfp));
+    }
+    handed(ALLOCATOR.kmalloc(bytes, gfp))
 }
 
 /// Changes an object's size; may move it. If that fails, the old object stays. Zero bytes free the
@@ -81,6 +85,9 @@ pub unsafe extern "C" fn realloc(object: *mut c_void, bytes: usize) -> *mut c_vo
 unsafe fn resize(object: *mut c_void, bytes: usize) -> *mut c_void {
     // SAFETY: passed on.
     unsafe {
+        if ALLOCATOR.is_hardened() {
+            return resize_hard(object, bytes);
+        }
         let Some(class) = ALLOCATOR.class_of_object(object.cast()) else {
             return resize_slow(object, bytes);
         };
@@ -93,6 +100,23 @@ unsafe fn resize(object: *mut c_void, bytes: usize) -> *mut c_void {
         } else {
             resize_slow(object, bytes)
         }
+    }
+}
+
+/// [`resize`] in the hardened mode.
+///
+/// # Safety
+///
+/// As for [`resize`].
+#[cold]
+#[inline(never)]
+unsafe fn resize_hard(object: *mut c_void, bytes: usize) -> *mut c_void {
+    // SAFETY: passed on.
+    unsafe {
+        if early::owns(object.cast()) {
+            return leave_early(object, bytes);
+        }
+        handed(ALLOCATOR.hard_realloc(object.cast(), bytes, 1))
     }
 }
 
@@ -220,7 +244,11 @@ fn aligned(align: usize, bytes: usize) -> *mut u8 {
     if !start::ready() {
         return barred(align, bytes);
     }
-    let object = ALLOCATOR.kmalloc_aligned(bytes, align, Gfp::KERNEL);
+    let object = if ALLOCATOR.is_hardened() {
+        ALLOCATOR.hard_alloc(bytes, align, Gfp::KERNEL)
+    } else {
+        ALLOCATOR.kmalloc_aligned(bytes, align, Gfp::KERNEL)
+    };
     FRONT.follow();
     object
 }
@@ -327,6 +355,9 @@ pub unsafe extern "C" fn malloc_usable_size(object: *mut c_void) -> usize {
         // SAFETY: `owns` said that the object is from there.
         unsafe { early::size(object.cast()) }
     } else if start::ready() {
+        if ALLOCATOR.is_hardened() {
+            return ALLOCATOR.hard_size(object.cast(), "size of");
+        }
         if ALLOCATOR.class_of_object(object.cast()).is_some() {
             ALLOCATOR.check_in_use(object.cast(), "size of");
         }
@@ -349,7 +380,12 @@ pub unsafe extern "C" fn cfree(object: *mut c_void) {
 
 /// Ends the process if an object cannot have been requested with this size and alignment.
 fn check_size(call: &str, object: *mut c_void, bytes: usize, align: usize) {
-    if !early::owns(object.cast()) && start::ready() {
+    if early::owns(object.cast()) || !start::ready() {
+        return;
+    }
+    if ALLOCATOR.is_hardened() {
+        ALLOCATOR.hard_check_size(call, object.cast(), bytes, align);
+    } else {
         ALLOCATOR.check_size(call, object.cast(), bytes, align);
     }
 }

@@ -52,6 +52,9 @@ pub(crate) extern "C" fn malloc_slow(bytes: usize) -> *mut c_void {
     if !start::ready() {
         return handed_early(bytes);
     }
+    if ALLOCATOR.is_hardened() {
+        return handed(ALLOCATOR.hard_alloc(bytes, 1, Gfp::KERNEL));
+    }
     handed(ALLOCATOR.kmalloc(bytes, Gfp::KERNEL))
 }
 
@@ -95,7 +98,13 @@ pub(crate) unsafe extern "C" fn free_closed(object: *mut c_void) {
 #[inline(never)]
 pub(crate) unsafe fn kfree(object: *mut c_void) {
     // SAFETY: passed on.
-    unsafe { ALLOCATOR.kfree(object.cast()) }
+    unsafe {
+        if ALLOCATOR.is_hardened() {
+            ALLOCATOR.hard_free(object.cast());
+        } else {
+            ALLOCATOR.kfree(object.cast());
+        }
+    }
 }
 
 /// [`free`] of a pointer that did not pass: a large object, a class of which the fast path knows

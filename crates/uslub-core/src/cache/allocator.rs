@@ -19,6 +19,7 @@ use crate::cache::KmemCache;
 use crate::cache::cache_list::CacheList;
 use crate::cache::forks::Forks;
 use crate::cache::kmem_cache::NodeRecords;
+use crate::cache::quarantine::Quarantine;
 use crate::cache::shrinker::Reclaim;
 use crate::percpu::{CacheId, MAX_CACHES, Table};
 use crate::platform::Platform;
@@ -44,6 +45,8 @@ pub struct Allocator<P: Platform> {
     pub large_calls: [AtomicUsize; 2],
     /// Searches for marked objects that found nothing.
     pub(crate) fruitless: AtomicUsize,
+    /// Objects that the hardened mode keeps back.
+    pub(crate) quarantine: Quarantine,
     /// The shrinkers, which free memory when it is short.
     pub(crate) reclaim: Reclaim<P>,
     /// The kernel's slab_mutex: creation and destruction of caches.
@@ -75,6 +78,7 @@ impl<P: Platform> Allocator<P> {
             next_cold: AtomicU64::new(0),
             large_calls: [const { AtomicUsize::new(0) }; 2],
             fruitless: AtomicUsize::new(0),
+            quarantine: Quarantine::new(),
             reclaim: Reclaim::new(),
             slab_mutex: Lock::new(CacheList::new()),
             forks: Forks::new(),

@@ -8,6 +8,7 @@
 //! | `cache_list` | free identities and records |
 //! | `object` | allocates and frees one object |
 //! | `mark` | what a free sees of double frees and of wrong pointers |
+//! | `quarantine` | freed objects that wait, of the hardened mode |
 //! | `bulk` | allocates and frees many objects at once |
 //! | `drain` | takes and flushes the sheaves of other CPUs |
 //! | `shrink` | gives cached objects and empty slabs back |
@@ -28,6 +29,7 @@ pub mod info;
 mod kmem_cache;
 pub mod mark;
 pub mod object;
+pub(crate) mod quarantine;
 pub mod reclaim;
 pub mod shrink;
 pub mod shrinker;

@@ -76,7 +76,7 @@ impl<P: Platform> Allocator<P> {
 
     #[cold]
     #[inline(never)]
-    fn wrong_size(&self, call: &str, object: *mut u8, bytes: usize, old: usize) -> ! {
+    pub(super) fn wrong_size(&self, call: &str, object: *mut u8, bytes: usize, old: usize) -> ! {
         let cache = self
             .cache_id_of(object)
             .and_then(|id| self.cache(id))

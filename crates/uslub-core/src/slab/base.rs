@@ -98,6 +98,11 @@ impl<P: Platform> Base<P> {
     ///
     /// Once, before any other thread uses the base.
     pub unsafe fn init(&self, reserve: usize, tunables: Tunables) -> bool {
+        let mut tunables = tunables;
+        if tunables.hardened == 1 {
+            tunables.tuning.slab_freelist_random = 1;
+            tunables.tuning.slab_freelist_hardened = 1;
+        }
         // SAFETY: no other thread uses the base.
         unsafe { *self.tunables.get() = tunables };
         let nodes = self.platform.nr_nodes().clamp(1, MAX_NODES);
