@@ -87,7 +87,19 @@ impl<P: Platform> Allocator<P> {
         match self.header(object) {
             Says::InUse(bytes) => bytes,
             Says::Free(_) => self.hard_misuse(call, object, Reason::UsedAfterFree),
-            _ => self.sized(object, call, true).map_or(0, |(_, bytes)| bytes),
+            _ => self.unguarded_bytes(object, call),
+        }
+    }
+
+    /// Bytes of an object without a header, or of a world that this child of a fork has given up.
+    #[inline(never)]
+    fn unguarded_bytes(&self, object: *mut u8, call: &str) -> usize {
+        if let Some(bytes) = self.former_size(object) {
+            return bytes;
+        }
+        match self.former_size(head_of(object)) {
+            Some(all) => all.saturating_sub(2 * PAGE_SIZE + object as usize % PAGE_SIZE),
+            None => self.sized(object, call, true).map_or(0, |(_, bytes)| bytes),
         }
     }
 
@@ -95,6 +107,8 @@ impl<P: Platform> Allocator<P> {
         let bytes = match self.header(object) {
             Says::InUse(bytes) => bytes,
             Says::Free(_) => self.hard_misuse("free of", object, Reason::Freed),
+            // It belongs to a world that this child of a fork has given up.
+            _ if self.former_size(head_of(object)).is_some() => return,
             // Without guards, or wrong.
             _ => return self.kfree_slow(object),
         };

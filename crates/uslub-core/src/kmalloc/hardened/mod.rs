@@ -174,6 +174,9 @@ impl<P: Platform> Allocator<P> {
     /// Ends the process if a live object was not requested with exactly these bytes, or with their
     /// next multiple of `align`. `call` names the caller's call.
     pub fn hard_check_size(&self, call: &str, object: *mut u8, bytes: usize, align: usize) {
+        if align > PAGE_SIZE {
+            return self.check_size(call, object, bytes, align);
+        }
         let has = self.hard_size(object, call);
         let rounded = bytes.max(1).checked_next_multiple_of(align);
         if !object.is_null() && has != bytes && Some(has) != rounded {

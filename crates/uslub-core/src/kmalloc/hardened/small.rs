@@ -2,7 +2,8 @@
 //!
 //! The last word of a slot is the trailer. The bytes between the caller's and the trailer are the
 //! canary. A free object is filled up to its trailer. While it is in its slab's freelist, its link
-//! overwrites one word, which the link's own check covers.
+//! overwrites one word, which the link's own check covers. Slots have at least 32 bytes, so that the
+//! link does not lie in the trailer.
 
 use core::ops::Range;
 
@@ -25,7 +26,7 @@ pub(super) fn class_for(bytes: usize, align: usize) -> Option<usize> {
     if align > PAGE_SIZE {
         return None;
     }
-    let first = usize::from(CLASS_TABLE[all.max(16).div_ceil(8)]);
+    let first = usize::from(CLASS_TABLE[all.max(24).div_ceil(8)]);
     (first..=NR_CLASSES).find(|&class| class_size(class).is_multiple_of(align))
 }
 
