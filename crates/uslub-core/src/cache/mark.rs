@@ -158,6 +158,8 @@ impl<P: Platform> Allocator<P> {
             return false;
         }
         self.fruitless.fetch_add(1, Relaxed);
+        // Ends the process for a slot that its slab has not handed out, or not since it started over.
+        self.checked_slab(cache, object);
         self.is_in_a_barn(cache, object) || self.is_in_its_slab(cache, object)
     }
 

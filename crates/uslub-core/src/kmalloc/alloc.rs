@@ -235,7 +235,7 @@ impl<P: Platform> Allocator<P> {
         let id = class_of(bytes.min(CLASS_MAX));
         if !self.zone.arena.is_cacheable_in(object as usize, id) {
             // SAFETY: passed on.
-            return unsafe { self.kfree_of_another_class(object) };
+            return unsafe { self.kfree_of_another_class(object, bytes) };
         }
         if let Some(cache) = self.cache(id) {
             // SAFETY: in a slab of the cache; the caller frees the object.
@@ -249,9 +249,11 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Frees an object of another class than requested: aligned, resized or large.
+    /// Frees an object of another class than requested: aligned, resized or large. Ends the process
+    /// if the object has fewer bytes than that.
     #[inline(never)]
-    unsafe fn kfree_of_another_class(&self, object: *mut u8) {
+    unsafe fn kfree_of_another_class(&self, object: *mut u8, bytes: usize) {
+        self.check_room("free of", object, bytes);
         // SAFETY: passed on.
         unsafe { self.kfree(object) };
     }

@@ -74,6 +74,14 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
+    /// Ends the process if `object`, live or null, has fewer than `bytes` bytes.
+    pub(super) fn check_room(&self, call: &str, object: *mut u8, bytes: usize) {
+        let has = self.ksize(object);
+        if bytes > has && !object.is_null() {
+            self.wrong_size(call, object, bytes, has);
+        }
+    }
+
     #[cold]
     #[inline(never)]
     pub(super) fn wrong_size(&self, call: &str, object: *mut u8, bytes: usize, old: usize) -> ! {
