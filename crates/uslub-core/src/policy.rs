@@ -335,8 +335,8 @@ pub const ARENA_OBJECT_MAX_BYTES: usize = 1 << 30;
 pub const LARGE_MODEST_BYTES: usize = 64 << 20;
 
 /// Searches of barns and slabs for an object with a free object's mark, that found nothing, after
-/// which only the CPU's own sheaves are searched. A search takes about a microsecond. A program that
-/// frees objects of bulks one by one and writes nothing into them would pay it for each object.
+/// which only the CPU's own sheaves are searched. A search takes about a microsecond. A program
+/// that frees objects of bulks one by one and writes nothing into them would pay it for each.
 pub const FRUITLESS_SEARCHES: usize = 1000;
 
 /// Places of the hardened mode's quarantine: a freed small object waits for about this many frees.

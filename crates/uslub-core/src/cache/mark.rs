@@ -44,8 +44,7 @@ impl Shape {
     /// 32 bits cannot tell exactly.
     ///
     /// With `factor = (2^32 + e) / size` and `e < size`, an offset `q · size + r` gives
-    /// `q · e + r · factor`. For `r = 0` this is below `factor` as long as `q · e` is, hence as long
-    /// as slabs are small. For `r > 0` it is not.
+    /// `q · e + r · factor`. For `r = 0` this is below `factor` if `q · e` is: if slabs are small. For `r > 0` it is not.
     ///
     /// ```
     /// use uslub_core::cache::mark::Shape;
@@ -153,12 +152,13 @@ impl<P: Platform> Allocator<P> {
     /// Whether the object is in a barn or in its slab's freelist. After [`FRUITLESS_SEARCHES`]
     /// that found nothing the answer is no: the program leaves marks in its objects.
     fn is_elsewhere(&self, cache: &KmemCache<P>, object: *mut u8, gfp: Gfp) -> bool {
-        // Relaxed, both: a hint.
+        // Relaxed: a hint.
         if !gfp.may_spin() || self.fruitless.load(Relaxed) >= FRUITLESS_SEARCHES {
             return false;
         }
+        // Relaxed: a hint.
         self.fruitless.fetch_add(1, Relaxed);
-        // Ends the process for a slot that its slab has not handed out, or not since it started over.
+        // Ends the process for a slot that is fresh: its slab has not handed it out, or started over.
         self.checked_slab(cache, object);
         self.is_in_a_barn(cache, object) || self.is_in_its_slab(cache, object)
     }

@@ -2,7 +2,7 @@
 //!
 //! | object | sizes that it can have been requested, or resized, with |
 //! |---|---|
-//! | of a size class | those of the class, and of larger classes up to the alignment's next multiple |
+//! | of a size class | those of the class, also when rounded up to the alignment |
 //! | | resized in place: above three quarters of the class |
 //! | large or huge | above 8 KiB and at most its bytes |
 //!

@@ -2,8 +2,8 @@
 //!
 //! An object has two pages more than it needs. The first page holds the header and is read only,
 //! the last page is closed. Objects end at the closed page, but for the 15 bytes that their
-//! alignment may cost, so a write over the end faults. In quarantine the object is closed too, and a
-//! use after free faults.
+//! alignment may cost, so a write over the end faults. In quarantine the object is closed too, and
+//! a use after free faults.
 //!
 //! Objects with an alignment above a page have neither header nor guards. If the system refuses a
 //! protection (each guard costs it a mapping), the object serves without.

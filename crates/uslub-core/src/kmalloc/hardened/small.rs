@@ -2,8 +2,8 @@
 //!
 //! The last word of a slot is the trailer. The bytes between the caller's and the trailer are the
 //! canary. A free object is filled up to its trailer. While it is in its slab's freelist, its link
-//! overwrites one word, which the link's own check covers. Slots have at least 32 bytes, so that the
-//! link does not lie in the trailer.
+//! overwrites one word, which the link's own check covers. Slots have at least 32 bytes, so that
+//! the link does not lie in the trailer.
 
 use core::ops::Range;
 

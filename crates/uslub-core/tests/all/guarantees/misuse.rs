@@ -309,6 +309,42 @@ fn a_pointer_into_an_object_is_seen() {
 }
 
 #[test]
+fn a_pointer_into_an_object_of_a_bulk_is_seen() {
+    with_cache(|a, cache| {
+        let object = a.alloc(cache, Gfp::KERNEL);
+        for offset in [1, 8, 63] {
+            let inside = object.wrapping_add(offset);
+            let seen = message(|| {
+                // SAFETY: not safe, on purpose: this is what is tested.
+                unsafe { a.free_bulk(cache, &mut [inside]) };
+                a.shrink(cache);
+            });
+            assert_names(&seen, inside, &["'herbs'", "interior pointer"]);
+        }
+    });
+}
+
+#[test]
+fn an_object_that_is_freed_again_without_its_mark_is_seen() {
+    with_cache(|a, cache| {
+        let objects: Vec<_> = (0..10).map(|_| a.alloc(cache, Gfp::KERNEL)).collect();
+        for &object in &objects[..9] {
+            free(a, cache, object);
+        }
+        a.shrink(cache);
+        for &object in &objects[..9] {
+            // SAFETY: a write after free, on purpose.
+            unsafe { object.cast::<u64>().write(0) };
+            let seen = message(|| {
+                free(a, cache, object);
+                a.shrink(cache);
+            });
+            assert_names(&seen, object, &["'herbs'", "double free"]);
+        }
+    });
+}
+
+#[test]
 fn a_pointer_behind_the_last_slot_is_seen() {
     let a = support::allocator(1);
     let cache = a.create(&CacheArgs::new("herbs", 96)).unwrap();
