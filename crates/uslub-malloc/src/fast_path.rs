@@ -91,10 +91,12 @@ mod fast {
     macro_rules! push {
         () => {
             concat!(
-                // Marked: free already, or a copy of a free object's word.
+                // Marked: free already, or a copy of a free object's word. First a byte: a load of
+                // all eight would wait for the program's last store, if that was shorter.
                 "mov rdx, [rsi + {mark}]\n",
-                "cmp [rdi], rdx\n",
-                "je {suspect}\n",
+                "cmp byte ptr [rdi], dl\n",
+                "je 70f\n",
+                "71:\n",
                 "mov [rdi], rdx\n",
                 "mov rdx, [rsi + {offset}]\n",
                 // Negative if the kernel does not know this thread.
@@ -114,6 +116,13 @@ mod fast {
                 "30:\n",
                 "inc qword ptr [rcx + rax * 8 + {count}]\n",
                 "ret\n",
+                // Elsewhere: behind the return it made rounds of 32 objects a third slower.
+                ".pushsection .text.uslub_free_cold, \"ax\"\n",
+                "70:\n",
+                "cmp [rdi], rdx\n",
+                "jne 71b\n",
+                "jmp {suspect}\n",
+                ".popsection\n",
             )
         };
     }

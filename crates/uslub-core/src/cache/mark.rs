@@ -114,7 +114,10 @@ impl<P: Platform> Allocator<P> {
         atomic::writes(mark, 8);
         // SAFETY: a slot of the cache, which the caller owns unless it is free already.
         unsafe {
-            if mark.read() == self.mark() {
+            // A byte first, and volatile so that it stays: a load of all eight would wait for the
+            // program's last store, if that was shorter.
+            if mark.cast::<u8>().read_volatile() == self.mark() as u8 && mark.read() == self.mark()
+            {
                 return false;
             }
             mark.write(self.mark());

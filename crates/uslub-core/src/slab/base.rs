@@ -108,7 +108,7 @@ impl<P: Platform> Base<P> {
         let nodes = self.platform.nr_nodes().clamp(1, MAX_NODES);
         // Relaxed, both: published with `ready`.
         self.nodes.store(nodes, Relaxed);
-        self.mark.store(self.platform.random() | 1, Relaxed);
+        self.mark.store(self.platform.random() | 0x81, Relaxed);
         self.zone.set_thp_from(tunables.huge_pages_mb);
         let mut done = self.table.init(&self.platform);
         if done && !self.zone.arena.init(&self.platform, reserve) {
