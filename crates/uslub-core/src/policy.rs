@@ -340,8 +340,8 @@ pub const LARGE_MODEST_BYTES: usize = 64 << 20;
 pub const FRUITLESS_SEARCHES: usize = 1000;
 
 /// Places of the hardened mode's quarantine: a freed small object waits for about this many frees.
-/// 1,024 objects of 8 KiB are 8 MiB.
-pub const QUARANTINE_SMALL: usize = 1024;
+/// 256 objects of 8 KiB are 2 MiB, about what a CPU's cache holds.
+pub const QUARANTINE_SMALL: usize = 256;
 
 /// The same for large objects, of which each keeps two mappings of its own.
 pub const QUARANTINE_LARGE: usize = 32;

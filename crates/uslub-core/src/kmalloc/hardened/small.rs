@@ -112,7 +112,11 @@ impl<P: Platform> Allocator<P> {
         let leaves = self.quarantine.exchange_small(object, self.mark());
         if let Some(cache) = self.cache_id_of(leaves).and_then(|id| self.cache(id)) {
             self.check_fill(cache, leaves, 0..0);
-            self.kfree_slow(leaves);
+            let here = self.zone.arena.is_cacheable_in(leaves as usize, cache.id);
+            // SAFETY: our table; the object is free.
+            if !here || !unsafe { self.platform.push(&self.table, cache.id.main(), leaves) } {
+                self.kfree_slow(leaves);
+            }
         }
     }
 
