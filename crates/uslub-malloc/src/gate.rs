@@ -16,6 +16,7 @@ use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU64, AtomicUsize};
 
+#[cfg(target_arch = "x86_64")]
 use uslub_core::cache::mark::Shape;
 use uslub_core::kmalloc::{CLASS_MAX, CLASS_TABLE};
 use uslub_core::percpu::{APART, CACHE_WORDS, CacheId, Region};
@@ -110,7 +111,7 @@ pub(crate) struct Front {
     /// Regions by index.
     pub(crate) regions: [AtomicPtr<Region>; CPUS],
     /// Where slots begin, by the identity of a cache, one for each group of its words: see
-    /// [`Shape`]. 0, which no pointer passes, until a free has asked, and for what is no class.
+    /// [`Shape`](uslub_core::cache::mark::Shape). 0, which no pointer passes, until a free has asked, and for what is no class.
     pub(crate) shapes: [AtomicU64; IDENTITIES / CACHE_WORDS],
 }
 

@@ -44,7 +44,8 @@ impl Shape {
     /// 32 bits cannot tell exactly.
     ///
     /// With `factor = (2^32 + e) / size` and `e < size`, an offset `q · size + r` gives
-    /// `q · e + r · factor`. For `r = 0` this is below `factor` if `q · e` is: if slabs are small. For `r > 0` it is not.
+    /// `q · e + r · factor`. For `r = 0` this is below `factor` if `q · e` is, so slabs must be
+    /// small. For `r > 0` it is not.
     ///
     /// ```
     /// use uslub_core::cache::mark::Shape;
@@ -161,7 +162,7 @@ impl<P: Platform> Allocator<P> {
         }
         // Relaxed: a hint.
         self.fruitless.fetch_add(1, Relaxed);
-        // Ends the process for a slot that is fresh: its slab has not handed it out, or started over.
+        // Ends the process for a fresh slot: its slab has not handed it out, or started over.
         self.checked_slab(cache, object);
         self.is_in_a_barn(cache, object) || self.is_in_its_slab(cache, object)
     }
