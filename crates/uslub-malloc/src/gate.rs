@@ -111,7 +111,8 @@ pub(crate) struct Front {
     /// Regions by index.
     pub(crate) regions: [AtomicPtr<Region>; CPUS],
     /// Where slots begin, by the identity of a cache, one for each group of its words: see
-    /// [`Shape`](uslub_core::cache::mark::Shape). 0, which no pointer passes, until a free has asked, and for what is no class.
+    /// [`Shape`](uslub_core::cache::mark::Shape). 0, which no pointer passes, until a free has
+    /// asked, and for what is no class.
     pub(crate) shapes: [AtomicU64; IDENTITIES / CACHE_WORDS],
 }
 
