@@ -198,6 +198,9 @@ pub struct RunOptions {
         allow_hyphen_values = true
     )]
     pub debug: Option<String>,
+    /// End the program at every misuse that software can see; the same as --set hardened=1
+    #[arg(long)]
+    pub hardened: bool,
 
     /// Whether child processes of the program run on uslub too
     #[arg(long, value_enum, default_value_t = Follow::Yes, value_name = "yes|no", hide_possible_values = true)]

@@ -37,7 +37,11 @@ pub fn run(options: &RunOptions) -> Result<Ending, Failure> {
     };
     let existing = std::env::var_os(uslub_report::OPTIONS_VARIABLE);
     let debug = options.debug.as_deref();
-    let settings = environment::options(existing.as_deref(), &options.set, debug)?;
+    let mut set = options.set.clone();
+    if options.hardened {
+        set.push("hardened=1".to_owned());
+    }
+    let settings = environment::options(existing.as_deref(), &set, debug)?;
 
     let executable = std::env::current_exe().unwrap_or_default();
     let variable = std::env::var_os(library::VARIABLE);

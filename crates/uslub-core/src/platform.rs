@@ -54,6 +54,17 @@ impl FaultSite {
     ];
 }
 
+/// How memory may be accessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Not at all.
+    Closed,
+    /// Read only.
+    ReadOnly,
+    /// Read and written, as all memory at first.
+    Open,
+}
+
 /// The kind of physical memory of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
@@ -140,6 +151,17 @@ pub unsafe trait Platform: Sync + 'static {
     ///
     /// The range must be committed or mapped, page-aligned, and hold nothing of value.
     unsafe fn purge(&self, start: NonNull<u8>, bytes: usize) -> bool;
+
+    /// Changes how a committed or [mapped](Self::map) range may be accessed; returns whether it
+    /// did. A platform without such a protection refuses.
+    ///
+    /// # Safety
+    ///
+    /// Whole system pages that the caller owns. Nobody accesses them otherwise before they are open
+    /// again.
+    unsafe fn protect(&self, _start: NonNull<u8>, _bytes: usize, access: Access) -> bool {
+        access == Access::Open
+    }
 
     /// Lets the system take the physical memory of a committed range when it needs memory, until
     /// the range is written to again. The bytes of each page are then as they were, or zero. A

@@ -337,3 +337,18 @@ pub const RUN_MAX_BYTES: usize = 64 << 20;
 
 /// Bytes. A refusal of at most this much means that memory is short: the arena stays lean.
 pub const LARGE_MODEST_BYTES: usize = 64 << 20;
+
+/// Searches of barns and slabs for an object with a free object's mark, that found nothing, after
+/// which only the CPU's own sheaves are searched. A search takes about a microsecond. A program
+/// that frees objects of bulks one by one and writes nothing into them would pay it for each.
+pub const FRUITLESS_SEARCHES: usize = 1000;
+
+/// Places of the hardened mode's quarantine: a freed small object waits for about this many frees.
+/// 256 objects of 8 KiB are 2 MiB, about what a CPU's cache holds.
+pub const QUARANTINE_SMALL: usize = 256;
+
+/// The same for large objects, of which each keeps two mappings of its own.
+pub const QUARANTINE_LARGE: usize = 32;
+
+/// Largest object with guards that goes into quarantine, in bytes; 32 of them are 32 MiB.
+pub const QUARANTINE_LARGE_BYTES: usize = 1 << 20;

@@ -129,6 +129,8 @@ tunables! {
         memoryless_barns: 1 in 0..=1, "";
     }
     Tunables {
+        /// 1: every double free, write over the end and write after free ends the program.
+        hardened: 0 in 0..=1, "";
         /// 1: no cache shares another's slabs.
         slab_nomerge: 0 in 0..=1, "";
         /// Objects in sheaves above which no sheaf grows; near it sheaves get smaller.

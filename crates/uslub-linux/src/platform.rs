@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use uslub_core::percpu::try_lock;
 use uslub_core::percpu::{Counter, Region, Slot, Table};
-use uslub_core::platform::{Backing, Identity, Place, Platform, write_one_by_one};
+use uslub_core::platform::{Access, Backing, Identity, Place, Platform, write_one_by_one};
 use uslub_rseq::Area;
 
 use crate::huge_pages::split_huge_pages;
@@ -61,6 +61,16 @@ unsafe impl Platform for Linux {
                 libc::PROT_READ | libc::PROT_WRITE,
             )
         }
+    }
+
+    unsafe fn protect(&self, start: NonNull<u8>, bytes: usize, access: Access) -> bool {
+        let protection = match access {
+            Access::Closed => libc::PROT_NONE,
+            Access::ReadOnly => libc::PROT_READ,
+            Access::Open => libc::PROT_READ | libc::PROT_WRITE,
+        };
+        // SAFETY: passed on.
+        unsafe { sys::mprotect(start.as_ptr() as usize, bytes, protection) }
     }
 
     unsafe fn purge(&self, start: NonNull<u8>, bytes: usize) -> bool {

@@ -7,6 +7,8 @@
 //! | `allocator` | the list of caches |
 //! | `cache_list` | free identities and records |
 //! | `object` | allocates and frees one object |
+//! | `mark` | what a free sees of double frees and of wrong pointers |
+//! | `quarantine` | freed objects that wait, of the hardened mode |
 //! | `bulk` | allocates and frees many objects at once |
 //! | `debug` | debugged caches: their flags, sizes and traces |
 //! | `drain` | takes and flushes the sheaves of other CPUs |
@@ -27,7 +29,9 @@ pub mod fork;
 pub(crate) mod forks;
 pub mod info;
 mod kmem_cache;
+pub mod mark;
 pub mod object;
+pub(crate) mod quarantine;
 pub mod reclaim;
 pub mod shrink;
 pub mod shrinker;

@@ -77,6 +77,10 @@ impl<P: Platform> Allocator<P> {
             } else {
                 object
             };
+            if !object.is_null() {
+                // The class has no constructor, so the mark is in the first word. SAFETY: ours.
+                unsafe { object.cast::<u64>().write(0) };
+            }
             if gfp.contains(Gfp::ZERO) && !object.is_null() {
                 // All of it: a resize in place relies on this. SAFETY: ours and as long as its
                 // class.
@@ -96,7 +100,12 @@ impl<P: Platform> Allocator<P> {
             return null_mut();
         }
         // SAFETY: our table.
-        unsafe { self.platform.pop(&self.table, class_of(bytes).main()) }
+        let object = unsafe { self.platform.pop(&self.table, class_of(bytes).main()) };
+        if !object.is_null() {
+            // As in `kmalloc`. SAFETY: ours.
+            unsafe { object.cast::<u64>().write(0) };
+        }
+        object
     }
 
     /// Slow path of an allocation of `bytes` bytes from a size class.
@@ -208,10 +217,16 @@ impl<P: Platform> Allocator<P> {
     #[inline]
     pub unsafe fn kfree(&self, object: *mut u8) {
         if let Some(id) = self.zone.arena.cacheable_in(object as usize)
-            // SAFETY: our table; the caller frees the object.
-            && unsafe { self.platform.push(&self.table, id.main(), object) }
+            && let Some(cache) = self.cache(id)
         {
-            return;
+            // SAFETY: in a slab of the cache; the caller frees the object.
+            if !unsafe { self.check_and_mark(cache, object) } {
+                return self.free_suspect(cache, object, Gfp::KERNEL);
+            }
+            // SAFETY: our table; the caller frees the object.
+            if unsafe { self.platform.push(&self.table, id.main(), object) } {
+                return;
+            }
         }
         self.kfree_slow(object);
     }
@@ -227,7 +242,13 @@ impl<P: Platform> Allocator<P> {
         let id = class_of(bytes.min(CLASS_MAX));
         if !self.zone.arena.is_cacheable_in(object as usize, id) {
             // SAFETY: passed on.
-            return unsafe { self.kfree_of_another_class(object) };
+            return unsafe { self.kfree_of_another_class(object, bytes) };
+        }
+        if let Some(cache) = self.cache(id) {
+            // SAFETY: in a slab of the cache; the caller frees the object.
+            if !unsafe { self.check_and_mark(cache, object) } {
+                return self.free_suspect(cache, object, Gfp::KERNEL);
+            }
         }
         // SAFETY: our table; the caller frees the object.
         if !unsafe { self.platform.push(&self.table, id.main(), object) } {
@@ -235,9 +256,11 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Frees an object of another class than requested: aligned, resized or large.
+    /// Frees an object of another class than requested: aligned, resized or large. Ends the process
+    /// if the object has fewer bytes than that.
     #[inline(never)]
-    unsafe fn kfree_of_another_class(&self, object: *mut u8) {
+    unsafe fn kfree_of_another_class(&self, object: *mut u8, bytes: usize) {
+        self.check_room("free of", object, bytes);
         // SAFETY: passed on.
         unsafe { self.kfree(object) };
     }
@@ -254,10 +277,16 @@ impl<P: Platform> Allocator<P> {
             return unsafe { self.kfree(object) };
         }
         if let Some(id) = self.zone.arena.cacheable_in(object as usize)
-            // SAFETY: our table; the caller frees the object.
-            && unsafe { self.platform.push(&self.table, id.main(), object) }
+            && let Some(cache) = self.cache(id)
         {
-            return;
+            // SAFETY: in a slab of the cache; the caller frees the object.
+            if !unsafe { self.check_and_mark(cache, object) } {
+                return self.free_suspect(cache, object, gfp);
+            }
+            // SAFETY: our table; the caller frees the object.
+            if unsafe { self.platform.push(&self.table, id.main(), object) } {
+                return;
+            }
         }
         match self.zone.arena.page_of(object as usize) {
             Some(page) => self.kfree_in_arena(page, object, gfp),

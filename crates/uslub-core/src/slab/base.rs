@@ -21,7 +21,7 @@ use crate::platform::Platform;
 use crate::slab::cache::SlabCache;
 use crate::slab::debug::state::DebugState;
 use crate::sync::Lock;
-use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
+use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
 use crate::tunables::Tunables;
 
 /// What all caches share.
@@ -33,7 +33,9 @@ use crate::tunables::Tunables;
 /// page.
 #[repr(C, align(4096))]
 pub struct Base<P: Platform> {
-    _apart: [u8; APART],
+    _apart: [u8; APART - 8],
+    /// What a freed object's [mark](crate::cache::mark) says.
+    pub(crate) mark: AtomicU64,
     /// Per-CPU slots.
     pub table: Table,
     /// Number of memory nodes.
@@ -55,6 +57,8 @@ pub struct Base<P: Platform> {
     pub(crate) grace: Lock<P, Option<&'static dyn GracePeriod>>,
     /// What debugged caches share.
     pub debug: DebugState,
+    /// Whether a resize to fewer bytes ever kept an object for lack of memory.
+    pub(crate) kept_larger: AtomicBool,
     tunables: UnsafeCell<Tunables>,
     ready: AtomicBool,
     /// Whether a call that may not ask the system lacked memory for sheaves.
@@ -79,7 +83,8 @@ impl<P: Platform> Base<P> {
     /// A base that is not set up, with a table that is not set up either.
     pub(crate) const fn new(platform: P, table: Table) -> Self {
         Self {
-            _apart: [0; APART],
+            _apart: [0; APART - 8],
+            mark: AtomicU64::new(0),
             table,
             nodes: AtomicUsize::new(1),
             platform,
@@ -90,6 +95,7 @@ impl<P: Platform> Base<P> {
             drain: Lock::new(()),
             grace: Lock::new(None),
             debug: DebugState::new(),
+            kept_larger: AtomicBool::new(false),
             tunables: UnsafeCell::new(Tunables::DEFAULT),
             ready: AtomicBool::new(false),
             awaited: AtomicBool::new(false),
@@ -103,12 +109,18 @@ impl<P: Platform> Base<P> {
     ///
     /// Once, before any other thread uses the base.
     pub unsafe fn init(&self, reserve: usize, tunables: Tunables) -> bool {
+        let mut tunables = tunables;
+        if tunables.hardened == 1 {
+            tunables.tuning.slab_freelist_random = 1;
+            tunables.tuning.slab_freelist_hardened = 1;
+        }
         // SAFETY: no other thread uses the base.
         unsafe { *self.tunables.get() = tunables };
         self.debug.fail.set(tunables.failslab());
         let nodes = self.platform.nr_nodes().clamp(1, MAX_NODES);
-        // Relaxed: published with `ready`.
+        // Relaxed, both: published with `ready`.
         self.nodes.store(nodes, Relaxed);
+        self.mark.store(self.platform.random() | 0x81, Relaxed);
         self.zone.set_thp_from(tunables.huge_pages_mb);
         let mut done = self.table.init(&self.platform);
         if done && !self.zone.arena.init(&self.platform, reserve) {

@@ -255,7 +255,21 @@ impl<P: Platform> Base<P> {
         slab.set_state(State::without_list(inuse.into()));
         slab.set_kind(PageKind::Slab);
         arena.set_cache(page, cache.geometry.pages() as u32, Some(cache.id));
+        if self.tunables().hardened == 1 {
+            self.wipe_trailers(cache, slab);
+        }
         slab
+    }
+
+    /// Clears the last word of each slot of a new slab: the hardened mode then knows a fresh slot.
+    #[cold]
+    #[inline(never)]
+    fn wipe_trailers(&self, cache: &SlabCache<P>, slab: &Slab) {
+        let (base, size) = (self.slab_base(slab), cache.size as usize);
+        for slot in 1..=cache.geometry.objects as usize {
+            // SAFETY: the last word of a slot of the slab; all of it is free.
+            unsafe { base.add(slot * size - 8).cast::<u64>().write(0) };
+        }
     }
 
     /// Writes to each page of a new slab. Must come first: links and constructed objects may begin

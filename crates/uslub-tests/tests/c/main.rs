@@ -17,3 +17,4 @@ mod sharing;
 mod shut_in;
 mod stack;
 mod stress;
+mod thirty;
