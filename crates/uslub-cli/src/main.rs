@@ -6,8 +6,10 @@
 //! | `bench` | `uslub bench`: selection of measurements, and output of their report |
 //! | `compare` | `uslub bench run`: a program on several allocators |
 //! | `usage` | messages for a wrong command line |
+//! | `pages` | man pages and completions of shells |
 //! | `run` | `uslub run` from start to end |
 //! | `library`, `environment` | the preloaded library, and the variables that preload it |
+//! | `carried` | the library inside the command, for an installation of one file |
 //! | `program`, `script`, `elf`, `privilege` | can a preloaded library reach the program? |
 //! | `unsuitable`, `failure` | why it cannot, and the remedy |
 //! | `signals`, `sys`, `ending` | the child: signals, stops, its end |
@@ -17,6 +19,7 @@
 #![deny(unsafe_code)]
 
 mod bench;
+mod carried;
 mod cli;
 mod compare;
 mod elf;
@@ -26,6 +29,7 @@ mod failure;
 mod finished;
 mod library;
 mod machine;
+mod pages;
 mod privilege;
 mod program;
 mod progress;
@@ -51,6 +55,7 @@ fn main() {
         Ok(cli) => match &cli.command {
             cli::Command::Run(options) => run::run(options),
             cli::Command::Bench { what } => bench::run(what),
+            cli::Command::Pages { prefix } => pages::write(prefix),
         },
         Err(error) => usage::explain(error),
     };
