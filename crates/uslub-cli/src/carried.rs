@@ -9,8 +9,9 @@
 //!
 //! | folder, the first that serves | when |
 //! |---|---|
+//! | `$XDG_CACHE_HOME/uslub` | if the variable is set |
 //! | `/var/cache/uslub` | for root, so that a program that changes its user can read it |
-//! | `$XDG_CACHE_HOME/uslub`, or `$HOME/.cache/uslub` | the usual place |
+//! | `$HOME/.cache/uslub` | the usual place |
 //! | `uslub-UID` in the folder for temporary files | without a home that can be written |
 
 use crate::library::NAME;
@@ -54,10 +55,10 @@ pub fn unpack() -> Result<PathBuf, Vec<String>> {
 /// The folders to try, in order.
 fn folders() -> Vec<PathBuf> {
     let variable = |name| std::env::var_os(name).map(PathBuf::from);
-    let home = variable("HOME").map(|home| home.join(".cache"));
-    let user = variable("XDG_CACHE_HOME").filter(|path| path.is_absolute());
+    let chosen = variable("XDG_CACHE_HOME");
     let root = geteuid().is_root().then(|| PathBuf::from("/var/cache"));
-    let named = [root, user.or(home)].into_iter().flatten();
+    let home = variable("HOME").map(|home| home.join(".cache"));
+    let named = [chosen, root, home].into_iter().flatten();
     let mut folders: Vec<_> = named
         .filter(|path| path.is_absolute())
         .map(|path| path.join("uslub"))
