@@ -2,7 +2,6 @@
 //! and both versions of allocator-api2.
 
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::panic::{RefUnwindSafe, UnwindSafe, catch_unwind};
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -89,6 +88,6 @@ fn both_versions_of_allocator_api2_are_served_by_one_set() {
     new.extend(0..1000);
     old.extend(0..1000);
     assert_eq!(&new[..], &old[..]);
-    let whole: HashMap<_, _> = new.iter().zip(&old).collect();
+    let whole: std::collections::HashMap<_, _> = new.iter().zip(&old).collect();
     assert_eq!(whole.len(), 1000);
 }
