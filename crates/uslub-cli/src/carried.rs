@@ -4,7 +4,7 @@
 //! name holds a hash of the contents: two versions of the command do not disturb each other.
 //!
 //! A preloaded file runs with the rights of the program. Hence the folder and the file must belong
-//! to this user, nobody else may write to them, and the contents must be those of the command.
+//! to this user, other users may not write to them, and the contents must be those of the command.
 //! A new file gets its name when it is complete.
 //!
 //! | folder, the first that serves | when |

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `cli` | the command line: commands, options, help |
 //! | `bench` | `uslub bench`: selection of measurements, and output of their report |
-//! | `compare` | `uslub bench run`: a program on several allocators |
+//! | `compare`, `verdict` | `uslub bench run`: a program on several allocators |
 //! | `usage` | messages for a wrong command line |
 //! | `pages` | man pages and completions of shells |
 //! | `run` | `uslub run` from start to end |
@@ -45,6 +45,7 @@ mod table;
 mod units;
 mod unsuitable;
 mod usage;
+mod verdict;
 mod wire;
 
 use clap::Parser;

@@ -39,7 +39,11 @@ fn chosen<'a, W: AsRef<OsStr>>(root: &'a Command, words: &[W]) -> Option<&'a Com
 fn describe(error: &clap::Error, root: &Command, chosen: Option<&Command>) -> Failure {
     match (error.kind(), context(error, ContextKind::InvalidArg)) {
         (ErrorKind::UnknownArgument, Some(option)) => Failure::usage(
-            format!("unknown option '{option}'"),
+            with_suggestion(
+                format!("unknown option '{option}'"),
+                error,
+                ContextKind::SuggestedArg,
+            ),
             format!(
                 "known options: {}",
                 options(chosen.unwrap_or(root)).join(", ")
@@ -54,10 +58,9 @@ fn describe(error: &clap::Error, root: &Command, chosen: Option<&Command>) -> Fa
                 Some(outer) => format!("see 'uslub {} --help'", outer.get_name()),
                 None => format!("to run a program of that name: uslub run -- {word}"),
             };
-            Failure::usage(
-                format!("unknown command '{word}'; known are {}", known.join(", ")),
-                hint,
-            )
+            let message = format!("unknown command '{word}'");
+            let message = with_suggestion(message, error, ContextKind::SuggestedSubcommand);
+            Failure::usage(format!("{message}; known are {}", known.join(", ")), hint)
         }
         (ErrorKind::MissingRequiredArgument, _) => {
             let inner = chosen.filter(|outer| outer.get_name() == "bench");
@@ -76,6 +79,14 @@ fn describe(error: &clap::Error, root: &Command, chosen: Option<&Command>) -> Fa
             };
             Failure::usage(line.trim_start_matches("error: "), hint)
         }
+    }
+}
+
+/// Appends what the user may have meant, if `clap` has a suggestion.
+fn with_suggestion(message: String, error: &clap::Error, kind: ContextKind) -> String {
+    match context(error, kind) {
+        Some(meant) => format!("{message}; did you mean '{meant}'?"),
+        None => message,
     }
 }
 
@@ -116,6 +127,20 @@ mod tests {
         assert_eq!(
             f.hint,
             "known options: --set, --follow, --report, --quiet, --help"
+        );
+    }
+
+    #[test]
+    fn a_mistyped_word_gets_a_suggestion() {
+        let f = failure(&["run", "--reprot", "x", "ls"]);
+        assert_eq!(
+            f.message,
+            "unknown option '--reprot'; did you mean '--report'?"
+        );
+        let f = failure(&["bench", "sedes"]);
+        assert!(
+            f.message
+                .starts_with("unknown command 'sedes'; did you mean 'seeds'?")
         );
     }
 

@@ -58,7 +58,8 @@ macro_rules! implementations {
             as_slice(alloc(), layout.size()).ok_or(AllocError)
         }
 
-        // SAFETY: objects have the size and alignment of their layouts, and one owner until they are freed;
+        // SAFETY: objects have the size and alignment of their layouts, and one owner until they
+        // are freed;
         // all handles are alike.
         unsafe impl Allocator for Uslub {
             #[inline]
@@ -119,7 +120,8 @@ macro_rules! implementations {
                 return as_slice(moved, new.size()).ok_or(AllocError);
             }
             let moved = heap.allocate(new)?;
-            // SAFETY: both objects are live and have the bytes that are copied; the caller gives up the old
+            // SAFETY: both objects are live and have the bytes that are copied; the caller gives up
+            // the old
             // one.
             unsafe {
                 moved
@@ -130,7 +132,8 @@ macro_rules! implementations {
             Ok(moved)
         }
 
-        // SAFETY: as above. Objects live as long as the set, which the reference protects from a drop.
+        // SAFETY: as above. Objects live as long as the set, which the reference protects from a
+        // drop.
         unsafe impl Allocator for &Buckets {
             #[inline]
             fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
@@ -155,7 +158,8 @@ macro_rules! implementations {
             }
         }
 
-        // SAFETY: as above. Objects live as long as the cache, which the reference protects from a drop.
+        // SAFETY: as above. Objects live as long as the cache, which the reference protects from a
+        // drop.
         unsafe impl Allocator for &RawCache {
             #[inline]
             fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
@@ -186,7 +190,8 @@ macro_rules! implementations {
                 if old.size() == 0 {
                     return self.allocate(new);
                 }
-                // All objects of the cache have the same size, so the object itself serves or none does.
+                // All objects of the cache have the same size, so the object itself serves or none
+                // does.
                 let fits = self.serves(new).then_some(object.as_ptr());
                 as_slice(fits.unwrap_or_default(), self.object_size()).ok_or(AllocError)
             }

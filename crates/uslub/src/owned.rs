@@ -12,8 +12,8 @@ use crate::object::Object;
 
 /// An object that keeps its cache alive: an [`Object`] without a lifetime.
 ///
-/// It holds an [`Arc`] of its cache, so it costs a count up and a count down, and has one word more.
-/// If many threads allocate and free, the counter is shared by all of them; a
+/// It holds an [`Arc`] of its cache, so it costs a count up and a count down, and has one word
+/// more. If many threads allocate and free, all of them share the counter. A
 /// [`LazyCache`](crate::LazyCache) in a `static` has no such cost.
 ///
 /// ```
