@@ -84,7 +84,12 @@ fn describe(error: &clap::Error, root: &Command, chosen: Option<&Command>) -> Fa
 
 /// Appends what the user may have meant, if `clap` has a suggestion.
 fn with_suggestion(message: String, error: &clap::Error, kind: ContextKind) -> String {
-    match context(error, kind) {
+    // The last of several suggestions is the most similar word.
+    let meant = match error.get(kind) {
+        Some(ContextValue::Strings(all)) => all.last().cloned(),
+        _ => context(error, kind),
+    };
+    match meant {
         Some(meant) => format!("{message}; did you mean '{meant}'?"),
         None => message,
     }
@@ -149,10 +154,10 @@ mod tests {
         let f = failure(&["ls", "-l"]);
         assert_eq!(f.message, "unknown command 'ls'; known are run, bench");
         assert!(f.hint.ends_with("uslub run -- ls"));
-        let f = failure(&["bench", "trees"]);
+        let f = failure(&["bench", "oaks"]);
         assert_eq!(
             f.message,
-            "unknown command 'trees'; known are seeds, peers, run"
+            "unknown command 'oaks'; known are seeds, peers, run"
         );
         let f = failure(&["bench", "seeds", "--fast"]);
         assert_eq!(f.hint, "known options: --quick, --html, --json, --help");
