@@ -14,7 +14,6 @@
 //! | `$HOME/.cache/uslub` | the usual place |
 //! | `uslub-UID` in the folder for temporary files | without a home that can be written |
 
-use crate::library::NAME;
 use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{Uid, geteuid};
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -68,8 +67,7 @@ fn folders() -> Vec<PathBuf> {
 }
 
 fn unpack_in(folders: &[PathBuf], library: &[u8]) -> Result<PathBuf, Vec<String>> {
-    let stem = NAME.trim_end_matches(".so");
-    let name = format!("{stem}-{:016x}.so", hash(library));
+    let name = format!("libuslub_malloc-{:016x}.so", hash(library));
     let mut refusals = Vec::new();
     for folder in folders {
         match prepare(folder).and_then(|()| place(folder, &name, library)) {
