@@ -87,8 +87,8 @@ fn write_man(command: &Command, folder: &Path) -> io::Result<()> {
     let page = Man::new(command.clone().name(name.to_owned()));
     page.source(version).render(&mut text)?;
     put(folder, &format!("{name}.1"), &text)?;
-    let inner = command.get_subcommands().filter(|c| c.get_name() != "help");
-    inner.map(|c| write_man(c, folder)).collect()
+    let mut inner = command.get_subcommands().filter(|c| c.get_name() != "help");
+    inner.try_for_each(|c| write_man(c, folder))
 }
 
 fn put(folder: &Path, name: &str, text: &[u8]) -> io::Result<()> {
