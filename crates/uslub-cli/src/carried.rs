@@ -199,7 +199,6 @@ const fn loaded_length(image: &[u8]) -> usize {
 }
 
 /// The number of `bytes` bytes at `place`.
-#[cfg_attr(not(any(carries_library, test)), expect(dead_code))]
 const fn number(image: &[u8], place: u64, bytes: u64) -> u64 {
     let (mut value, mut i) = (0, bytes);
     while i > 0 {
