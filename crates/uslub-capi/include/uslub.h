@@ -90,6 +90,14 @@
  * uslub_cache_alloc_sized.
  */
 #define USLUB_CACHE_KMALLOC 32768
+/** First number of the version that this header is of. */
+#define USLUB_VERSION_MAJOR 0
+
+/** Second number of the version that this header is of. */
+#define USLUB_VERSION_MINOR 1
+
+/** Third number of the version that this header is of. */
+#define USLUB_VERSION_PATCH 0
 
 /** liburcu's record of a callback; two words. */
 struct rcu_head;
@@ -752,7 +760,10 @@ int uslub_check(void);
  */
 int uslub_slabinfo(int fd);
 
-/** Version of the library, as major.minor.patch. */
+/**
+ * Version of the library, as major.minor.patch. A program that was compiled with another header
+ * compares it with USLUB_VERSION_MAJOR and the others.
+ */
 const char *uslub_version(void);
 
 /**

@@ -45,6 +45,12 @@ pub enum Command {
         #[command(subcommand)]
         what: inspect::InspectCommand,
     },
+    /// Write the man pages and the completions of shells to folders below PREFIX/share
+    #[command(hide = true)]
+    Pages {
+        /// Where the command is installed, for example /usr/local
+        prefix: PathBuf,
+    },
 }
 
 /// What `uslub bench` measures.

@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `cli` | the command line: commands, options, help |
 //! | `bench` | `uslub bench`: selection of measurements, and output of their report |
-//! | `compare` | `uslub bench run`: a program on several allocators |
+//! | `compare`, `verdict` | `uslub bench run`: a program on several allocators |
 //! | `usage` | messages for a wrong command line |
+//! | `pages` | man pages and completions of shells |
 //! | `run` | `uslub run` from start to end |
 //! | `library`, `environment` | the preloaded library, and the variables that preload it |
+//! | `carried` | the library inside the command, for an installation of one file |
 //! | `program`, `script`, `elf`, `privilege` | can a preloaded library reach the program? |
 //! | `unsuitable`, `failure` | why it cannot, and the remedy |
 //! | `signals`, `sys`, `ending` | the child: signals, stops, its end |
@@ -22,6 +24,7 @@
 mod absence;
 mod bench;
 mod caches;
+mod carried;
 mod children;
 mod cli;
 mod compare;
@@ -33,6 +36,7 @@ mod finished;
 mod inspect;
 mod library;
 mod machine;
+mod pages;
 mod privilege;
 mod program;
 mod progress;
@@ -48,6 +52,7 @@ mod table;
 mod units;
 mod unsuitable;
 mod usage;
+mod verdict;
 mod watcher;
 mod width;
 mod wire;
@@ -66,6 +71,7 @@ fn main() {
             cli::Command::Slabinfo(options) => inspect::slabinfo(options),
             cli::Command::Metrics(options) => inspect::metrics(options),
             cli::Command::Inspect { what } => inspect::inspect(what),
+            cli::Command::Pages { prefix } => pages::write(prefix),
         },
         Err(error) => match inspect::usage(&error) {
             Some(failure) => Err(failure),

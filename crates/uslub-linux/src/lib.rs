@@ -11,6 +11,9 @@
 
 #![no_std]
 
+#[cfg(feature = "own-libc")]
+extern crate libc_own as libc;
+
 mod advice;
 mod callers;
 mod clock;

@@ -192,16 +192,17 @@ pub fn prlimit(
 
 /// Most bytes that the process may write to a file; `usize::MAX` for no limit.
 pub fn file_bytes() -> usize {
-    limit(libc::RLIMIT_FSIZE)
+    limit(libc::RLIMIT_FSIZE as usize)
 }
 
-/// The process's soft limit of a resource, in the kernel's unit; `usize::MAX` for no limit.
-pub fn limit(resource: libc::__rlimit_resource_t) -> usize {
+/// The process's soft limit of a resource, in the kernel's unit; `usize::MAX` for no limit. The
+/// type of `RLIMIT_` numbers differs between C libraries.
+pub fn limit(resource: usize) -> usize {
     let mut limit = libc::rlimit {
         rlim_cur: libc::RLIM_INFINITY,
         rlim_max: 0,
     };
-    prlimit(0, resource as usize, core::ptr::null(), &raw mut limit);
+    prlimit(0, resource, core::ptr::null(), &raw mut limit);
     limit.rlim_cur as usize
 }
 

@@ -142,7 +142,7 @@ pub fn futex_wait(word: *const u32, value: u32) {
 /// Waits while `*word == value`, at most `ms` milliseconds.
 pub fn futex_wait_for(word: *const u32, value: u32, ms: u64) {
     let time = libc::timespec {
-        tv_sec: (ms / 1000) as libc::time_t,
+        tv_sec: (ms / 1000) as _,
         tv_nsec: (ms % 1000 * 1_000_000) as libc::c_long,
     };
     // SAFETY: reads the word and the time only; may return early.
@@ -182,7 +182,7 @@ pub fn futex_wait_shared(word: *const u32, value: u32) {
 /// As [`futex_wait_for`], for a word that another process shares.
 pub fn futex_wait_shared_for(word: *const u32, value: u32, ms: u64) {
     let time = libc::timespec {
-        tv_sec: (ms / 1000) as libc::time_t,
+        tv_sec: (ms / 1000) as _,
         tv_nsec: (ms % 1000 * 1_000_000) as libc::c_long,
     };
     let time = &raw const time as usize;
