@@ -1,5 +1,6 @@
 //! The command line: commands, options and their help.
 
+use crate::sim::SimOptions;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -27,6 +28,8 @@ pub enum Command {
         #[command(subcommand)]
         what: BenchCommand,
     },
+    /// Play uslub on a machine of up to 512 CPUs and 16 memory nodes, in virtual time
+    Sim(SimOptions),
 }
 
 /// What `uslub bench` measures.

@@ -5,6 +5,7 @@
 //! | `cli` | the command line: commands, options, help |
 //! | `bench` | `uslub bench`: selection of measurements, and output of their report |
 //! | `compare` | `uslub bench run`: a program on several allocators |
+//! | `sim` | `uslub sim`: the allocator on a simulated machine |
 //! | `usage` | messages for a wrong command line |
 //! | `run` | `uslub run` from start to end |
 //! | `library`, `environment` | the preloaded library, and the variables that preload it |
@@ -35,6 +36,7 @@ mod report;
 mod run;
 mod script;
 mod signals;
+mod sim;
 mod summary;
 mod sys;
 mod table;
@@ -51,6 +53,7 @@ fn main() {
         Ok(cli) => match &cli.command {
             cli::Command::Run(options) => run::run(options),
             cli::Command::Bench { what } => bench::run(what),
+            cli::Command::Sim(options) => sim::run(options),
         },
         Err(error) => usage::explain(error),
     };

@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn an_unknown_command_lists_the_known_ones() {
         let f = failure(&["ls", "-l"]);
-        assert_eq!(f.message, "unknown command 'ls'; known are run, bench");
+        assert_eq!(f.message, "unknown command 'ls'; known are run, bench, sim");
         assert!(f.hint.ends_with("uslub run -- ls"));
         let f = failure(&["bench", "trees"]);
         assert_eq!(

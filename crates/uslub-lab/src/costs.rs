@@ -44,9 +44,9 @@ costs! {
     /// An allocation or a free on the fast path, with its lines in the CPU's cache.
     fast: 2.0,
     /// An access of a slow path to a line in the CPU's cache, with the instructions around it.
-    hit: 1.5,
+    hit: 0.8,
     /// A read-modify-write instruction on a line in the CPU's cache.
-    change: 6.0,
+    change: 5.0,
     /// A line from a CPU with the same last-level cache.
     cache: 40.0,
     /// A line from a CPU with another last-level cache of the same node.

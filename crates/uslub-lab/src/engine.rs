@@ -387,7 +387,6 @@ pub fn here() -> usize {
     with(|e| e.current).unwrap_or(0)
 }
 
-
 /// The running CPU's clock, in picoseconds.
 #[inline]
 pub fn now() -> u64 {

@@ -19,6 +19,8 @@
 //! | `workload` | the loads |
 //! | `policy` | a policy of a user's own |
 //! | `run` | one experiment and its figures |
+//! | `sweep` | many experiments: each size of machine with each setting |
+//! | `output`, `page` | a report as a table, and as an HTML page with curves |
 //! | `error` | what stops an experiment |
 //!
 //! ```
@@ -43,19 +45,25 @@ mod engine;
 mod error;
 mod grace;
 mod lines;
+mod output;
+mod page;
 mod platform;
 mod policy;
 mod queue;
 mod range;
 mod run;
+mod sweep;
 mod topology;
 mod workload;
 mod world;
 
 pub use costs::Costs;
 pub use error::Failure;
+pub use output::table;
+pub use page::html;
 pub use policy::{Choice, Policy};
-pub use run::{Experiment, Figures};
+pub use run::{Experiment, Figures, LockShare};
+pub use sweep::{Point, Report, Sweep, values_of};
 pub use topology::{CPUS_MAX, NODES_MAX, Topology};
 pub use workload::trace::Trace;
 pub use workload::{Kind, Link, Load};

@@ -59,6 +59,21 @@ pub struct Figures {
     pub cached: u64,
     /// Bytes of slabs at the end.
     pub slabs: u64,
+    /// All locks that were taken, by the type that they guard.
+    pub locks: Vec<LockShare>,
+}
+
+/// Use of all locks that guard values of one type.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct LockShare {
+    /// The type, without its crate.
+    pub guards: String,
+    /// Times that it was taken, an operation.
+    pub taken: f64,
+    /// Of these, those that waited, in per cent.
+    pub waits: f64,
+    /// Waiting, in per cent of the CPU time.
+    pub wait: f64,
 }
 
 /// Counters before and after.
@@ -158,6 +173,15 @@ impl Experiment {
             churn: 1e6 * each(after.churn - before.churn),
             cached,
             slabs,
+            locks: uses
+                .iter()
+                .map(|(name, used)| LockShare {
+                    guards: name.replace("uslub_core_timed::", ""),
+                    taken: each(used.taken),
+                    waits: 100.0 * used.waits as f64 / used.taken.max(1) as f64,
+                    wait: share(used.waited),
+                })
+                .collect(),
         }
     }
 }

@@ -2,12 +2,12 @@
 
 use std::mem::ManuallyDrop;
 
-use uslub_core_timed::Allocator;
 use uslub_core_timed::args::{CacheArgs, Flags};
 use uslub_core_timed::cache::KmemCache;
 use uslub_core_timed::kmalloc::NR_CLASSES;
 use uslub_core_timed::percpu::stats::StatItem;
 use uslub_core_timed::tunables::Tunables;
+use uslub_core_timed::{Allocator, Gfp};
 
 use crate::costs::Costs;
 use crate::engine::Running;
@@ -20,6 +20,9 @@ use crate::topology::Topology;
 
 /// Bytes that the allocator reserves.
 const RESERVE: usize = 8 << 30;
+/// Bytes that are free on each node when a load begins, and bytes of each run of these pages.
+const FREE: usize = 64 << 20;
+const RUN: usize = 128 << 10;
 /// Picoseconds of a grace period: 4 ms.
 const GRACE: u64 = 4_000_000_000;
 
@@ -86,14 +89,32 @@ impl World {
         }
         slub.keep_indices(NR_CLASSES + 1);
         slub.set_grace_period(grace);
-        Ok(Self {
+        let mut world = Self {
             running,
             grace,
             slub,
             memory,
             machine,
             periods,
-        })
+        };
+        world.commit();
+        Ok(world)
+    }
+
+    /// Makes free pages: a machine that has run for a while has some on each node, and so calls
+    /// that may not ask the system find memory.
+    fn commit(&mut self) {
+        for node in 0..self.machine.nodes {
+            let cpu = (0..self.machine.cpus).find(|&cpu| self.machine.node_of(cpu) == node);
+            self.running.on(cpu.unwrap_or(0));
+            let run = |_| self.slub.kmalloc(RUN, Gfp::KERNEL);
+            let runs: Vec<_> = (0..FREE / RUN).map(run).collect();
+            for run in runs {
+                // SAFETY: the run came from kmalloc and is freed once.
+                unsafe { self.slub.kfree(run) };
+            }
+        }
+        self.running.on(0);
     }
 
     /// The allocator.

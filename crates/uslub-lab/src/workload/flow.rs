@@ -35,18 +35,31 @@ const RESERVE: usize = 2;
 type Slub = &'static uslub_core_timed::Allocator<Timed>;
 type Pool = Mempool<'static, Timed, SlabSource<'static, Timed>>;
 
+/// A pool in the machine's memory: its lock and its counters are lines that CPUs share.
+struct PlacedPool(&'static Pool);
+
+impl Drop for PlacedPool {
+    fn drop(&mut self) {
+        // SAFETY: the pool was written to its place once, and its last user drops it.
+        unsafe { std::ptr::read(self.0) }.destroy();
+    }
+}
+
 /// Where objects come from.
 #[derive(Clone)]
 enum Source {
     Cache(Slub, &'static KmemCache<Timed>),
-    Pool(&'static Pool),
+    Pool(Rc<PlacedPool>),
+    /// After the end.
+    Nowhere,
 }
 
 impl Source {
     fn alloc(&self, gfp: Gfp) -> *mut u8 {
         match self {
             Source::Cache(slub, cache) => slub.alloc(cache, gfp),
-            Source::Pool(pool) => pool.alloc(gfp),
+            Source::Pool(pool) => pool.0.alloc(gfp),
+            Source::Nowhere => std::ptr::null_mut(),
         }
     }
 
@@ -55,7 +68,8 @@ impl Source {
         // SAFETY, both: the object is of this source, and its last owner frees it once.
         match self {
             Source::Cache(slub, cache) => unsafe { slub.free(cache, object) },
-            Source::Pool(pool) => unsafe { pool.free(object) },
+            Source::Pool(pool) => unsafe { pool.0.free(object) },
+            Source::Nowhere => (),
         }
     }
 }
@@ -146,6 +160,7 @@ impl Program for Flow {
         self.got
             .drain(..)
             .for_each(|object| self.source.free(object));
+        self.source = Source::Nowhere;
     }
 }
 
@@ -157,7 +172,6 @@ fn source(load: &Load, world: &World) -> Result<Source, Failure> {
     let broken = || Failure::Broken("no memory for a mempool".to_owned());
     let source = SlabSource::new(world.slub(), cache).ok_or_else(broken)?;
     let pool = Mempool::new(world.slub(), RESERVE, source).map_err(|_| broken())?;
-    // The pool's lock and counters are lines that CPUs share, so it lies in the machine's memory.
     let place = world.lines(size_of::<Pool>().div_ceil(64)) as *mut Pool;
     // SAFETY: the place is large enough and aligned to a line. The machine's memory lives longer
     // than the programs; what the pool holds goes with it.
@@ -165,7 +179,7 @@ fn source(load: &Load, world: &World) -> Result<Source, Failure> {
         place.write(pool);
         &*place
     };
-    Ok(Source::Pool(pool))
+    Ok(Source::Pool(Rc::new(PlacedPool(pool))))
 }
 
 pub fn programs(load: &Load, world: &World) -> Result<Vec<Box<dyn Program>>, Failure> {
