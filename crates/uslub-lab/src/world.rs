@@ -23,6 +23,8 @@ const RESERVE: usize = 8 << 30;
 /// Bytes that are free on each node when a load begins, and bytes of each run of these pages.
 const FREE: usize = 64 << 20;
 const RUN: usize = 128 << 10;
+/// Bytes of the first object of each CPU.
+const FIRST: usize = 8;
 /// Picoseconds of a grace period: 4 ms.
 const GRACE: u64 = 4_000_000_000;
 
@@ -113,6 +115,13 @@ impl World {
                 // SAFETY: the run came from kmalloc and is freed once.
                 unsafe { self.slub.kfree(run) };
             }
+        }
+        // A CPU gets its words in its first call that may ask the system for memory.
+        for cpu in 0..self.machine.cpus {
+            self.running.on(cpu);
+            let object = self.slub.kmalloc(FIRST, Gfp::KERNEL);
+            // SAFETY: the object came from kmalloc and is freed once.
+            unsafe { self.slub.kfree(object) };
         }
         self.running.on(0);
     }

@@ -11,12 +11,12 @@ use core::ops::Deref;
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use crate::grace::GracePeriod;
 use crate::memory::{MAX_NODES, Memory};
 use crate::percpu::stats::StatItem;
 use crate::percpu::{APART, CacheId, MAX_CACHES, Table};
 use crate::platform::Platform;
 use crate::slab::cache::SlabCache;
+use crate::slab::grace_slot::GraceSlot;
 use crate::sync::Lock;
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
 use crate::tunables::Tunables;
@@ -49,7 +49,7 @@ pub struct Base<P: Platform> {
     /// caches that may meet a destruction.
     pub(crate) drain: Lock<P, ()>,
     /// The source of grace periods.
-    pub(crate) grace: Lock<P, Option<&'static dyn GracePeriod>>,
+    pub(crate) grace: GraceSlot<P>,
     tunables: UnsafeCell<Tunables>,
     ready: AtomicBool,
 }
@@ -79,7 +79,7 @@ impl<P: Platform> Base<P> {
             caches: [const { AtomicPtr::new(null_mut()) }; MAX_CACHES],
             sheaf_bytes: AtomicUsize::new(0),
             drain: Lock::new(()),
-            grace: Lock::new(None),
+            grace: GraceSlot::new(),
             tunables: UnsafeCell::new(Tunables::DEFAULT),
             ready: AtomicBool::new(false),
         }

@@ -15,7 +15,7 @@
 //! | `fresh`, `page_batch` | new slabs, and pages taken for several of them at once |
 //! | `free`, `detached` | frees objects to slabs, one state update per slab |
 //! | `deferred` | objects freed in a context that may not wait |
-//! | `rcu` | slabs that wait for a grace period |
+//! | `rcu`, `grace_slot` | slabs that wait for a grace period; the source of grace periods |
 //! | `whole_slab`, `complete` | arrays that hold all objects of a slab |
 //! | `address_range`, `within` | a cache's address range, and the check for objects in it |
 
@@ -29,6 +29,7 @@ pub mod empty_reserve;
 pub mod free;
 pub mod freelist;
 pub mod fresh;
+pub(crate) mod grace_slot;
 pub mod node;
 pub mod nodes;
 pub mod order;

@@ -124,7 +124,7 @@ impl Load {
             kind,
             size,
             bulk: 64,
-            link: Link::Far,
+            link: if kind == Kind::Ublk { Link::Near } else { Link::Far },
             nowait: kind == Kind::Ublk,
             work,
             trace: None,
