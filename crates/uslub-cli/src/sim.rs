@@ -18,7 +18,12 @@ pub struct SimOptions {
     pub workload: String,
 
     /// Numbers of CPUs, 1 to 512
-    #[arg(long, value_name = "N,N…", value_delimiter = ',', default_value = "1,2,8,32")]
+    #[arg(
+        long,
+        value_name = "N,N…",
+        value_delimiter = ',',
+        default_value = "1,2,8,32"
+    )]
     pub cpus: Vec<usize>,
 
     /// Numbers of memory nodes, 1 to 16
@@ -170,8 +175,12 @@ fn named<T: Copy>(what: &str, word: &str, known: &[(&str, T)]) -> Result<T, Fail
 /// The costs that the options ask for.
 fn costs(options: &SimOptions) -> Result<Costs, Failure> {
     let mut costs = match &options.costs {
-        Some(file) => serde_json::from_str(&read(file)?)
-            .map_err(|why| Failure::usage(format!("{}: {why}", file.display()), "'uslub sim --calibrate --json FILE' writes such a file"))?,
+        Some(file) => serde_json::from_str(&read(file)?).map_err(|why| {
+            Failure::usage(
+                format!("{}: {why}", file.display()),
+                "'uslub sim --calibrate --json FILE' writes such a file",
+            )
+        })?,
         None => Costs::default(),
     };
     for setting in &options.cost {
@@ -197,7 +206,10 @@ fn sweep(options: &SimOptions) -> Result<Sweep, Failure> {
             return Err(Failure::usage("no trace is given", "add --trace FILE"));
         }
         (Some(_), _) => {
-            return Err(Failure::usage("--trace is for the load 'trace'", "add --workload trace"));
+            return Err(Failure::usage(
+                "--trace is for the load 'trace'",
+                "add --workload trace",
+            ));
         }
         (None, _) => None,
     };
@@ -254,7 +266,10 @@ fn failed(why: uslub_lab::Failure) -> Failure {
 }
 
 fn failed_text(why: &str) -> Failure {
-    Failure::ours(why.to_owned(), "a smaller machine or a shorter run needs less memory")
+    Failure::ours(
+        why.to_owned(),
+        "a smaller machine or a shorter run needs less memory",
+    )
 }
 
 fn is_stdout(file: &Path) -> bool {

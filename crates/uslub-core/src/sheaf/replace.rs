@@ -38,6 +38,8 @@ use crate::sheaf::spill::Spill;
 use crate::slab::base::Base;
 use crate::slab::node::SlabList;
 use crate::slab::take::Refill;
+use crate::sync::atomic;
+use crate::sync::choice::Choice;
 
 impl<P: Platform> Base<P> {
     /// Peeks at the word of this CPU's slot.
@@ -199,7 +201,9 @@ impl<P: Platform> Base<P> {
         }
         let mut spill = Spill::new(cache);
         let overflow = spill.overflow();
-        let mut refill = Refill::new(cache, &mut room[..most], most, gfp, overflow);
+        let choice = Choice::Refill { capacity: most };
+        let least = atomic::choose(choice, most).clamp(1, most);
+        let mut refill = Refill::new(cache, &mut room[..most], least, gfp, overflow);
         self.refill(&mut refill);
         let n = refill.filled;
         // The newest object leaves first: with the lowest address on top, a program's addresses

@@ -13,6 +13,8 @@ use crate::platform::Platform;
 use crate::sheaf::cache::SheafCache;
 use crate::slab::base::Base;
 use crate::slab::take::Overflow;
+use crate::sync::atomic;
+use crate::sync::choice::Choice;
 
 /// The sheaf that takes what a refill leaves over, if it needs one.
 pub(crate) struct Spill<'a, P: Platform> {
@@ -41,6 +43,10 @@ impl<'a, P: Platform> Spill<'a, P> {
 impl<P: Platform> Overflow<P> for Spill<'_, P> {
     fn has_room(&mut self, base: &Base<P>, n: usize) -> bool {
         if self.sheaf.is_none() {
+            let capacity = self.cache.capacity;
+            if atomic::choose(Choice::Spill { rest: n, capacity }, n) < n {
+                return false;
+            }
             self.sheaf = base.sheaf_for_spill(self.cache, n);
         }
         (self.sheaf.as_ref()).is_some_and(|sheaf| sheaf.capacity() - sheaf.len() >= n)

@@ -8,7 +8,8 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// How many of the `rest` objects left over from a refill may go to a sheaf of `capacity`
-    /// objects: `rest`, or 0 to give them back to their slab. The allocator's: `sheaf_spill`.
+    /// objects: `rest`, or 0 to give them back to their slab. The allocator's: `rest`. Asked only
+    /// with `sheaf_spill=1`.
     Spill {
         /// Objects left over.
         rest: usize,
@@ -26,13 +27,5 @@ pub enum Choice {
     KeepEmpty {
         /// Partial slabs of the node, empty ones included.
         partial: usize,
-        /// Slabs of the node.
-        slabs: usize,
-    },
-    /// Full sheaves that a barn holds at most. The allocator's: `max_full_sheaves`, or more after
-    /// refused sheaves.
-    BarnFull {
-        /// Full sheaves now.
-        full: usize,
     },
 }

@@ -96,7 +96,9 @@ pub fn enter<T>(lock: &AtomicU32) {
 #[inline]
 pub fn is_promised(lock: &AtomicU32) -> bool {
     let at: *const AtomicU32 = lock;
-    CALLS.get().is_some_and(|calls| (calls.is_promised)(at as usize))
+    CALLS
+        .get()
+        .is_some_and(|calls| (calls.is_promised)(at as usize))
 }
 
 /// Says that the caller has released a lock.
@@ -111,7 +113,9 @@ pub fn left(lock: &AtomicU32) {
 /// A decision of the allocator, or what an experiment wants instead.
 #[inline]
 pub fn choose(choice: Choice, ours: usize) -> usize {
-    CALLS.get().map_or(ours, |calls| (calls.choose)(choice, ours))
+    CALLS
+        .get()
+        .map_or(ours, |calls| (calls.choose)(choice, ours))
 }
 
 macro_rules! atomic {

@@ -124,7 +124,11 @@ impl Load {
             kind,
             size,
             bulk: 64,
-            link: if kind == Kind::Ublk { Link::Near } else { Link::Far },
+            link: if kind == Kind::Ublk {
+                Link::Near
+            } else {
+                Link::Far
+            },
             nowait: kind == Kind::Ublk,
             work,
             trace: None,
