@@ -200,7 +200,7 @@ impl Engine {
         }
     }
 
-    /// Makes a CPU ready at a time; if it waits for something else too, that is void.
+    /// Makes a CPU ready at a time; its other wake-ups are void.
     fn ready(&mut self, cpu: usize, at: u64) {
         self.heap.push(Reverse((at, cpu, self.cpus[cpu].ticket)));
         self.horizon = self.horizon.min(at);

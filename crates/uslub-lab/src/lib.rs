@@ -2,8 +2,8 @@
 //! time. `uslub sim` runs it.
 //!
 //! The allocator is built from the sources of `uslub-core`, with atomics and locks that announce
-//! their accesses (the package `uslub-core-timed`). Each CPU is a coroutine with a clock of its own.
-//! The CPU with the earliest clock runs; each access costs what a cost model says. So a run with
+//! their accesses (the package `uslub-core-timed`). Each CPU is a coroutine with its own clock. The
+//! CPU with the earliest clock runs; each access costs what a cost model says. So a run with
 //! the same seed gives the same figures on every machine.
 //!
 //! | file | concept |

@@ -19,7 +19,7 @@ use crate::topology::{CPUS_MAX, Distance, NODES_MAX, Topology};
 pub const LINE_SHIFT: u32 = 6;
 const PAGE_SHIFT: u32 = 12;
 const WORDS: usize = CPUS_MAX / 64;
-/// Part of a read's time for which the line serves no one else: reads of several CPUs overlap.
+/// Part of a read's time for which the line serves no other CPU: reads of several CPUs overlap.
 const READ_OCCUPANCY: u64 = 4;
 /// Lines of one access that a CPU gets in the time of one, after the first.
 const OVERLAP: u64 = 4;
@@ -181,8 +181,8 @@ impl Lines {
         u64::from(self.ways[to * self.cpus + from].0)
     }
 
-    /// Cost of an access of `cpu` at time `now`, in picoseconds. Memory outside of the range belongs
-    /// to its CPU.
+    /// Cost of an access of `cpu` at time `now`, in picoseconds. Memory outside of the range is the
+    /// CPU's own.
     #[inline]
     pub fn touch(&mut self, cpu: usize, now: u64, address: usize, bytes: usize, kind: Kind) -> u64 {
         let at = address.wrapping_sub(self.start);
@@ -338,7 +338,7 @@ impl Lines {
 
 impl Drop for Lines {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and used by no one else.
+        // SAFETY: mapped by `new`, and used by no other thread.
         unsafe {
             range::unmap(
                 self.lines as usize,

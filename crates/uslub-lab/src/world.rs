@@ -80,12 +80,12 @@ impl World {
             .ok_or(Failure::NoMemory(0))?
             .cast::<Allocator<Timed>>();
         let platform = Timed::new(of_machine, of_memory, setup.seed);
-        // SAFETY: the place is large enough, aligned, and no one else's.
+        // SAFETY: the place is large enough, aligned, and not in use.
         let slub: &'static Allocator<Timed> = unsafe {
             place.write(Allocator::new(platform));
             place.as_ref()
         };
-        // SAFETY: no one else has the allocator yet.
+        // SAFETY: no other user has the allocator yet.
         if !unsafe { slub.init(RESERVE, setup.tunables) } {
             return Err(Failure::NoMemory(RESERVE >> 20));
         }
@@ -172,7 +172,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // SAFETY, all three: no coroutine runs, and the allocator is not used any longer.
+        // SAFETY: all three: no coroutine runs, and the allocator is not used any longer.
         unsafe {
             ManuallyDrop::drop(&mut self.periods);
             ManuallyDrop::drop(&mut self.machine);

@@ -1,4 +1,4 @@
-//! Calibration of the laboratory: costs of this machine, and a check of the model against real runs.
+//! Calibration of the laboratory: costs of this machine, and a check of the model by real runs.
 //!
 //! | file | concept |
 //! |---|---|

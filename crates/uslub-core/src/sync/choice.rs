@@ -1,8 +1,8 @@
 //! Decisions that an experiment may replace.
 //!
-//! The allocator computes a value, and passes it through [`choose`](crate::sync::atomic::choose). In
-//! a default build `choose` returns the value, and the compiler sees nothing of it. In a build with
-//! `--cfg timed` a simulator may return another value. Callers: `slab` and `sheaf`.
+//! The allocator computes a value, and passes it through [`choose`](crate::sync::atomic::choose).
+//! In a default build `choose` returns the value, and the compiler sees nothing of it. In a build
+//! with `--cfg timed` a simulator may return another value. Callers: `slab` and `sheaf`.
 
 /// A decision, with the facts that it rests on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

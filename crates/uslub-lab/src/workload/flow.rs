@@ -65,9 +65,10 @@ impl Source {
 
     fn free(&self, object: usize) {
         let object = object as *mut u8;
-        // SAFETY, both: the object is of this source, and its last owner frees it once.
         match self {
+            // SAFETY: the object is of this cache, and its last owner frees it once.
             Source::Cache(slub, cache) => unsafe { slub.free(cache, object) },
+            // SAFETY: the object is of this pool, and its last owner frees it once.
             Source::Pool(pool) => unsafe { pool.0.free(object) },
             Source::Nowhere => (),
         }

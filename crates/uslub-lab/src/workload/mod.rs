@@ -5,7 +5,7 @@
 //! | `pairs` | allocates an object, writes to it and frees it |
 //! | `flow` | producers allocate and pass objects on; consumers free them |
 //! | `ublk` | the same through one mempool, with the work of a request around it |
-//! | `maple` | a tree's nodes under `mmap`: bulk refills with leftovers, frees after a grace period |
+//! | `maple` | a tree's nodes under `mmap`: refills with leftovers, frees after a grace period |
 //! | `hackbench` | sends messages to all CPUs of its group and frees those that it gets |
 //! | `bulk` | bulk allocations, and bulk frees of objects from many slabs |
 //! | `trace` | what a user's file says |
@@ -100,7 +100,7 @@ pub struct Load {
     pub bulk: usize,
     /// Who sends to whom.
     pub link: Link,
-    /// Whether allocations may not block (`GFP_NOWAIT`); else `GFP_KERNEL`.
+    /// Whether allocations may not block (`GFP_NOWAIT`), or may (`GFP_KERNEL`).
     pub nowait: bool,
     /// Nanoseconds of a CPU's own work around each operation.
     pub work: u64,
