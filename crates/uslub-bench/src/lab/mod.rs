@@ -148,12 +148,12 @@ pub fn calibrate(base: Costs) -> Result<Calibration, Failure> {
     let mut costs = base;
     hardware::measure(&mut costs, cpus)?;
     let pairs = real::fastest(Check::Pairs, &cpus[1..])?;
-    let bulks = real::fastest(Check::Bulk(LARGE), &cpus[1..])?;
+    let maple = real::fastest(Check::Maple, &cpus[1..])?;
     for _ in 0..STEPS {
-        let far = model(Check::Bulk(LARGE), 1, &costs)?;
-        let none = model(Check::Bulk(LARGE), 1, &Costs { hit: 0.0, ..costs })?;
-        let each = (far - none) / costs.hit.max(1e-3);
-        costs.hit = ((bulks - none) / each.max(1e-3)).clamp(0.05, 20.0);
+        let some = model(Check::Maple, 1, &costs)?;
+        let none = model(Check::Maple, 1, &Costs { hit: 0.0, ..costs })?;
+        let each = (some - none) / costs.hit.max(1e-3);
+        costs.hit = ((maple - none) / each.max(1e-3)).clamp(0.05, 20.0);
         let off = pairs - model(Check::Pairs, 1, &costs)?;
         costs.fast = (costs.fast + off / 2.0).clamp(0.1, 100.0);
     }
@@ -175,11 +175,12 @@ pub fn calibrate(base: Costs) -> Result<Calibration, Failure> {
         Ok(())
     };
     add("pairs", Check::Pairs, &cpus[1..], Some(pairs))?;
-    add("bulks of 512", Check::Bulk(LARGE), &cpus[1..], Some(bulks))?;
+    add("maple", Check::Maple, &cpus[1..], Some(maple))?;
     add("bulks of 64", Check::Bulk(SMALL), &cpus[1..], None)?;
-    add("maple", Check::Maple, &cpus[1..], None)?;
+    add("bulks of 512", Check::Bulk(LARGE), &cpus[1..], None)?;
     if cpus[0] != cpus[1] {
         add("pairs", Check::Pairs, &cpus, None)?;
+        add("maple", Check::Maple, &cpus, None)?;
         add("bulks of 64", Check::Bulk(SMALL), &cpus, None)?;
         add("bulks of 512", Check::Bulk(LARGE), &cpus, None)?;
         add("producer and consumer", Check::Flow, &cpus, None)?;
