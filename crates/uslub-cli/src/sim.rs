@@ -50,9 +50,9 @@ pub struct SimOptions {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
     pub bulk: usize,
 
-    /// Who sends to whom in a flow: near, far or ring
-    #[arg(long, value_name = "LINK", default_value = "far")]
-    pub link: String,
+    /// Who sends to whom in a flow: near, far or ring; default: near for ublk, far for flow
+    #[arg(long, value_name = "LINK")]
+    pub link: Option<String>,
 
     /// Whether allocations may not block: yes (GFP_NOWAIT) or no (GFP_KERNEL); default: the load's
     #[arg(long, value_name = "yes|no")]
@@ -192,7 +192,9 @@ fn costs(options: &SimOptions) -> Result<Costs, Failure> {
 fn sweep(options: &SimOptions) -> Result<Sweep, Failure> {
     let kind = named("load", &options.workload, &Kind::ALL)?;
     let mut load = Load::usual(kind);
-    load.link = named("link", &options.link, &Link::ALL)?;
+    if let Some(word) = &options.link {
+        load.link = named("link", word, &Link::ALL)?;
+    }
     load.size = options.size.unwrap_or(load.size);
     load.work = options.work.unwrap_or(load.work);
     load.bulk = options.bulk;
