@@ -1,6 +1,7 @@
 //! The command line: commands, options and their help.
 
 use crate::inspect;
+use crate::sim::SimOptions;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -51,6 +52,8 @@ pub enum Command {
         /// Where the command is installed, for example /usr/local
         prefix: PathBuf,
     },
+    /// Play uslub on a machine of up to 512 CPUs and 16 memory nodes, in virtual time
+    Sim(SimOptions),
 }
 
 /// What `uslub bench` measures.

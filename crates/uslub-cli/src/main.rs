@@ -5,6 +5,7 @@
 //! | `cli` | the command line: commands, options, help |
 //! | `bench` | `uslub bench`: selection of measurements, and output of their report |
 //! | `compare`, `verdict` | `uslub bench run`: a program on several allocators |
+//! | `sim` | `uslub sim`: the allocator on a simulated machine |
 //! | `usage` | messages for a wrong command line |
 //! | `pages` | man pages and completions of shells |
 //! | `run` | `uslub run` from start to end |
@@ -46,6 +47,7 @@ mod report;
 mod run;
 mod script;
 mod signals;
+mod sim;
 mod summary;
 mod sys;
 mod table;
@@ -65,6 +67,7 @@ fn main() {
         Ok(cli) => match &cli.command {
             cli::Command::Run(options) => run::run(options),
             cli::Command::Bench { what } => bench::run(what),
+            cli::Command::Sim(options) => sim::run(options),
             cli::Command::Info(options) => inspect::info(options),
             cli::Command::Explain(options) => inspect::explain(options),
             cli::Command::List(options) => inspect::list(options),

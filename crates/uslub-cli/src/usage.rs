@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(
             f.message,
             "unknown command 'ls'; known are run, bench, info, explain, list, slabinfo, metrics, \
-             inspect"
+             inspect, sim"
         );
         assert!(f.hint.ends_with("uslub run -- ls"));
         let f = failure(&["bench", "oaks"]);

@@ -37,12 +37,7 @@ struct SingleDeferral {
 impl<P: Platform> Allocator<P> {
     /// Sets the source of grace periods; false if it was set before.
     pub fn set_grace_period(&self, grace: &'static dyn GracePeriod) -> bool {
-        let mut place = self.grace.lock();
-        if place.is_some() {
-            return false;
-        }
-        *place = Some(grace);
-        true
+        self.grace.set(grace)
     }
 
     /// Frees an object of a cache after a grace period; null is ignored.
@@ -198,7 +193,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     pub(crate) fn rcu_barrier_for(&self, which: &dyn Fn(&KmemCache<P>) -> bool) {
-        let Some(grace) = *self.grace.lock() else {
+        let Some(grace) = self.grace.get() else {
             return;
         };
         let mut taken = SheafList::new();

@@ -11,7 +11,6 @@ use crate::policy::{QUARANTINE_LARGE, QUARANTINE_SMALL};
 use crate::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
 
 /// What the hardened mode keeps.
-#[derive(Debug)]
 pub(crate) struct Quarantine {
     small: [AtomicPtr<u8>; QUARANTINE_SMALL],
     large: [AtomicPtr<u8>; QUARANTINE_LARGE],

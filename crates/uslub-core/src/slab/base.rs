@@ -12,7 +12,6 @@ use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::gfp::Gfp;
-use crate::grace::GracePeriod;
 use crate::layout::{Row, rows};
 use crate::memory::{MAX_NODES, Memory};
 use crate::percpu::stats::StatItem;
@@ -20,6 +19,7 @@ use crate::percpu::{APART, CacheId, MAX_CACHES, Table};
 use crate::platform::Platform;
 use crate::slab::cache::SlabCache;
 use crate::slab::debug::state::DebugState;
+use crate::slab::grace_slot::GraceSlot;
 use crate::sync::Lock;
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
 use crate::tunables::Tunables;
@@ -54,7 +54,7 @@ pub struct Base<P: Platform> {
     /// caches that may meet a destruction.
     pub(crate) drain: Lock<P, ()>,
     /// The source of grace periods.
-    pub(crate) grace: Lock<P, Option<&'static dyn GracePeriod>>,
+    pub(crate) grace: GraceSlot<P>,
     /// What debugged caches share.
     pub debug: DebugState,
     /// Whether a resize to fewer bytes ever kept an object for lack of memory.
@@ -93,7 +93,7 @@ impl<P: Platform> Base<P> {
             caches: [const { AtomicPtr::new(null_mut()) }; MAX_CACHES],
             sheaf_bytes: AtomicUsize::new(0),
             drain: Lock::new(()),
-            grace: Lock::new(None),
+            grace: GraceSlot::new(),
             debug: DebugState::new(),
             kept_larger: AtomicBool::new(false),
             tunables: UnsafeCell::new(Tunables::DEFAULT),
