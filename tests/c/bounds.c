@@ -293,8 +293,7 @@ static void refused(void)
     static uintptr_t freed[HUGE / 2];
     size_t nr = 0, mapped = 0;
     for (size_t i = 0; i < HUGE; i++) {
-        /* So large, it has a mapping of its own. */
-        CHECK((objects[i] = hide(malloc(65 * MIB))) != NULL, "object %zu", i);
+        CHECK((objects[i] = hide(malloc(3 * MIB))) != NULL, "object %zu", i);
         memset(objects[i], 1, 5000);
     }
     /* So many mappings of two kinds in turn that there can be no more. */
@@ -323,7 +322,7 @@ static void refused(void)
     free(large);
     munmap(mine, bytes);
     for (int i = 0; i < 20; i++) {
-        void *p = hide(malloc((size_t)(i % 3 + 65) * MIB));
+        void *p = hide(malloc((size_t)(i % 3 + 3) * MIB));
         CHECK(p != NULL, "malloc");
         free(p);
     }

@@ -260,6 +260,7 @@ fn at_terminal(columns: u16, variables: &[(&str, &str)], words: &[&str]) -> Stri
     let mut command = uslub_command(&[&["run"], words].concat());
     command
         .env_remove("NO_COLOR")
+        .env_remove("CI")
         .env("TERM", "xterm")
         .envs(variables.iter().copied());
     command

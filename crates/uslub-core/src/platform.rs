@@ -132,7 +132,8 @@ pub unsafe trait Platform: Sync + 'static {
         true
     }
 
-    /// Whether a limit of the process counts memory that is reserved or committed but unused.
+    /// Whether a limit of the process counts memory that is reserved or committed but unused. Makes
+    /// no system call.
     fn is_limited(&self) -> bool {
         false
     }
@@ -163,15 +164,6 @@ pub unsafe trait Platform: Sync + 'static {
         access == Access::Open
     }
 
-    /// Lets the system take the physical memory of a committed range when it needs memory, until
-    /// the range is written to again. The bytes of each page are then as they were, or zero. A
-    /// hint: the system may do nothing.
-    ///
-    /// # Safety
-    ///
-    /// The range must be committed, page-aligned, and hold nothing of value.
-    unsafe fn purge_lazily(&self, _start: NonNull<u8>, _bytes: usize) {}
-
     /// Sets the kind of physical memory of a committed or [mapped](Self::map) range. Returns
     /// whether it did. A platform refuses huge pages if base pages are cheaper.
     ///
@@ -200,6 +192,12 @@ pub unsafe trait Platform: Sync + 'static {
     ///
     /// The range must come from [`map`](Platform::map); it may be a part of such a mapping.
     unsafe fn remap(&self, start: NonNull<u8>, old: usize, new: usize) -> Option<NonNull<u8>>;
+
+    /// Whether [`remap`](Platform::remap) may stretch a cached mapping for a new object, or only
+    /// change the size of a live object.
+    fn may_remap_kept(&self) -> bool {
+        true
+    }
 
     /// Waits while `*word == value`, at most `timeout_ms` milliseconds; may return early.
     fn wait(word: &AtomicU32, value: u32, timeout_ms: Option<u32>);

@@ -44,6 +44,8 @@ pub(crate) struct Advice {
     forked: AtomicBool,
     /// Whether the program has locked its memory (`mlockall`).
     locked: AtomicBool,
+    /// Whether a limit of the process counts memory that is not in use.
+    limited: AtomicBool,
     /// The helper thread, as [`thread`] names it; 0 for none.
     helper: AtomicUsize,
     /// Calls in progress by which the program requests work.
@@ -59,6 +61,7 @@ impl Advice {
             sandboxed: AtomicBool::new(false),
             forked: AtomicBool::new(false),
             locked: AtomicBool::new(false),
+            limited: AtomicBool::new(false),
             helper: AtomicUsize::new(0),
             requests: AtomicUsize::new(0),
             committed: AtomicUsize::new(0),
@@ -94,6 +97,24 @@ impl Advice {
     pub(crate) fn set_locked(&self, locked: bool) -> bool {
         // Relaxed: the thread that locks memory stores this before it locks.
         self.locked.swap(locked, Relaxed)
+    }
+
+    fn is_locked(&self) -> bool {
+        // Relaxed: as in `set_locked`.
+        self.locked.load(Relaxed)
+    }
+
+    /// Records whether a limit of the process counts reserved or committed memory.
+    pub(crate) fn set_limited(&self, limited: bool) {
+        // Relaxed: a thread that misses it maps more than it needs.
+        self.limited.store(limited, Relaxed);
+    }
+
+    /// Whether the process pays for memory that is not in use: a limit counts it, or it is locked.
+    /// Makes no system call: a filter may forbid it.
+    pub(crate) fn is_limited(&self) -> bool {
+        // Relaxed: as in `set_limited`.
+        self.limited.load(Relaxed) || self.is_locked()
     }
 
     /// Records that the calling thread is the helper, or no longer is.
@@ -218,6 +239,11 @@ impl Linux {
     /// one. Returns the previous value.
     pub fn memory_is_locked(&self, locked: bool) -> bool {
         self.advice.set_locked(locked)
+    }
+
+    /// Records that the program limits its memory: from now on nothing is mapped ahead of use.
+    pub fn memory_is_limited(&self) {
+        self.advice.set_limited(true);
     }
 
     /// Asks the kernel for huge pages for a reserved range that will grow from its start. Call it

@@ -148,6 +148,7 @@ impl Linux {
         // Relaxed, here and below: as above.
         self.random.store(u64::from_ne_bytes(seed), Relaxed);
         self.pid.store(sys::getpid(), Relaxed);
+        self.advice.set_limited(space::is_limited());
         clock::probe();
         self.line_handoff.probe();
         if rseq != 0

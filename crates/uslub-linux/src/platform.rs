@@ -48,7 +48,7 @@ unsafe impl Platform for Linux {
     }
 
     fn is_limited(&self) -> bool {
-        space::is_limited()
+        self.advice.is_limited()
     }
 
     unsafe fn commit(&self, start: NonNull<u8>, bytes: usize) -> bool {
@@ -83,13 +83,6 @@ unsafe impl Platform for Linux {
         }
         // SAFETY: passed on.
         unsafe { sys::madvise(address, bytes, libc::MADV_DONTNEED) }
-    }
-
-    unsafe fn purge_lazily(&self, start: NonNull<u8>, bytes: usize) {
-        if self.advice.may_advise() {
-            // SAFETY: passed on. Kernels before 4.5, and locked memory, refuse.
-            unsafe { sys::madvise(start.as_ptr() as usize, bytes, libc::MADV_FREE) };
-        }
     }
 
     unsafe fn set_backing(&self, start: NonNull<u8>, bytes: usize, backing: Backing) -> bool {
@@ -137,6 +130,11 @@ unsafe impl Platform for Linux {
     unsafe fn remap(&self, start: NonNull<u8>, old: usize, new: usize) -> Option<NonNull<u8>> {
         // SAFETY: passed on.
         pointer(unsafe { sys::mremap(start.as_ptr() as usize, old, new)? })
+    }
+
+    fn may_remap_kept(&self) -> bool {
+        // Ordinary allocators call `mremap` only where an object grows.
+        self.advice.may_advise()
     }
 
     fn wait(word: &AtomicU32, value: u32, timeout_ms: Option<u32>) {

@@ -52,7 +52,8 @@ pub(crate) fn reserve_at(start: usize, bytes: usize) -> bool {
     }
 }
 
-/// Whether a limit of the process counts reserved or committed memory that is not in use.
+/// Whether a limit of the process counts reserved or committed memory that is not in use. Asks the
+/// system.
 pub(crate) fn is_limited() -> bool {
     let limits = [libc::RLIMIT_AS, libc::RLIMIT_DATA];
     (limits.into_iter()).any(|resource| start::limit(resource as usize) != usize::MAX)

@@ -94,7 +94,7 @@ pub(crate) fn prepare() {
 }
 
 fn empty_bytes() -> usize {
-    ALLOCATOR.zone.dirty_bytes()
+    ALLOCATOR.zone.dirty_bytes() + ALLOCATOR.mapped.kept_bytes()
 }
 
 /// Starts the helper if it is due. Slow frees call it.

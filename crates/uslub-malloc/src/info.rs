@@ -202,7 +202,7 @@ pub extern "C" fn malloc_trim(pad: usize) -> c_int {
     let freed = freed_bytes();
     // Relaxed, here and below: statistics.
     let since = freed.wrapping_sub(FREED_BEFORE.load(Relaxed)) as usize;
-    let empty = ALLOCATOR.zone.dirty_bytes();
+    let empty = ALLOCATOR.zone.dirty_bytes() + ALLOCATOR.mapped.kept_bytes();
     if since.saturating_add(empty) <= pad.max(LITTLE) {
         return 0;
     }

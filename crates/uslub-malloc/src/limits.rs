@@ -21,6 +21,7 @@ fn before(pid: pid_t, resource: c_int, new: *const rlimit) {
         // SAFETY: the caller passes a valid limit.
         let bytes = unsafe { (*new).rlim_cur } as usize;
         if bytes != libc::RLIM_INFINITY as usize {
+            ALLOCATOR.platform.memory_is_limited();
             ALLOCATOR.zone.shed(&ALLOCATOR.platform, bytes / 2);
             ALLOCATOR.release_unused();
         }

@@ -207,7 +207,7 @@ impl<P: Platform> Allocator<P> {
             // Relaxed: statistics.
             large: self.large_pages.load(Relaxed) * PAGE_SIZE,
             huge: self.mapped.live_bytes(),
-            dirty: self.zone.dirty_bytes(),
+            dirty: self.zone.dirty_bytes() + self.mapped.kept_bytes(),
             metadata: self.metadata_bytes(),
             // Relaxed: statistics.
             allocs: self.large_calls[0].load(Relaxed) as u64,

@@ -65,9 +65,11 @@ impl<P: Platform> Allocator<P> {
     /// Gives as much memory as possible back to the system; returns whether there was any.
     pub fn trim(&self) -> bool {
         self.shrink_all();
-        let any = self.zone.dirty_bytes() > 0;
+        let any = self.zone.dirty_bytes() + self.mapped.kept_bytes() > 0;
         self.zone.purge(&self.platform);
         self.meta.purge(&self.platform);
+        self.memory
+            .purge_mapped(&self.platform, self.platform.now_ms(), |_| true);
         any
     }
 
@@ -208,9 +210,12 @@ impl<P: Platform> Allocator<P> {
     /// reserved or committed ahead of use, free blocks. Without any, the allocator flushes sheaves
     /// and empty slabs, which may free more blocks. For callers that may wait and call the system.
     pub fn release_unused(&self) -> bool {
-        self.zone.make_room(&self.platform) || {
+        // `try_lock`: an allocation under the drain lock may lack memory.
+        let drain = self.drain.try_lock();
+        let ahead = drain.is_some_and(|_drain| self.table.give_back_ahead(&self.platform));
+        self.memory.release_idle(&self.platform) || ahead || {
             self.shrink_all();
-            self.zone.make_room(&self.platform)
+            self.memory.release_idle(&self.platform)
         }
     }
 
@@ -285,6 +290,8 @@ impl<P: Platform> Allocator<P> {
         });
         self.zone.decay(&self.platform, now, decay);
         self.meta.purge(&self.platform);
+        self.memory
+            .purge_mapped(&self.platform, now, |age| age >= decay);
     }
 
     /// Shrinks the reserves of all caches whose windows have ended. No thread may destroy a cache

@@ -325,7 +325,12 @@ impl<P: Platform> Allocator<P> {
     /// Frees a huge object; false if there is none.
     #[inline(never)]
     fn mapped_is_freed(&self, object: *mut u8) -> bool {
-        self.mapped.free(&self.platform, object as usize)
+        self.mapped.free(
+            &self.platform,
+            object as usize,
+            self.zone.used_bytes(),
+            u64::from(self.tunables().decay_ms),
+        )
     }
 
     pub(crate) fn kfree_in_arena(&self, page: PageIndex, object: *mut u8, gfp: Gfp) {
@@ -455,6 +460,7 @@ impl<P: Platform> Allocator<P> {
     fn not_ours(&self, object: *mut u8, call: &str) -> ! {
         let why = match self.mapped.find(object as usize, true) {
             Some(Lookup::Inside) => Reason::InsideHuge,
+            Some(Lookup::Freed) => Reason::FreedHuge,
             _ => Reason::ForeignOrFreed,
         };
         self.wrong(None, call, object, why)

@@ -3,15 +3,14 @@
 //! | object | source, first choice | second choice |
 //! |---|---|---|
 //! | at most `LARGE_MAX` bytes | arena | mapping |
-//! | at most [`RUN_MAX_BYTES`] bytes, arena not lean | arena | mapping |
-//! | larger, or in a lean arena | mapping, while there are few mappings | arena |
-//! | above `LARGE_MAX`, moved because it grows | mapping, while there are few mappings | arena |
+//! | larger | mapping, while there are few mappings | arena |
+//! | larger, with at least `MAPPINGS_MAX` live mappings | arena | mapping |
 //!
 //! The arena holds objects of at most [`ARENA_OBJECT_MAX_BYTES`] bytes. If the system refuses both,
 //! unused memory goes back to the system, and the request is tried once more. Callers: `alloc` and
 //! `resize`.
 
-use core::ptr::{NonNull, null_mut};
+use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::cache::allocator::Allocator;
@@ -21,7 +20,7 @@ use crate::memory::PageKind;
 use crate::memory::arena::BLOCK_BYTES;
 use crate::memory::block::BLOCK_PAGES;
 use crate::platform::{PAGE_SIZE, Platform};
-use crate::policy::{ARENA_OBJECT_MAX_BYTES, LARGE_MODEST_BYTES, RUN_MAX_BYTES};
+use crate::policy::{ARENA_OBJECT_MAX_BYTES, LARGE_MODEST_BYTES};
 
 /// Bytes. A request above this exceeds every address space: it gives no memory back.
 const POSSIBLE: usize = 1 << 47;
@@ -67,17 +66,16 @@ impl<P: Platform> Allocator<P> {
 
     /// Tries the arena and a mapping once, in the order that the module describes.
     fn try_pages_or_mapping(&self, bytes: usize, align: usize, gfp: Gfp) -> Option<Fresh> {
-        let pages = bytes.div_ceil(PAGE_SIZE).max(1);
+        let (zeroed, pages) = (gfp.contains(Gfp::ZERO), bytes.div_ceil(PAGE_SIZE).max(1));
         let is_large = bytes <= LARGE_MAX && align <= LARGE_MAX;
         let may_be_large = align <= BLOCK_BYTES && bytes <= ARENA_OBJECT_MAX_BYTES;
-        let is_run = bytes <= RUN_MAX_BYTES && !self.zone.arena.is_lean();
-        let first = is_large || may_be_large && gfp.may_map() && (is_run || self.mapped.is_full());
+        let first = is_large || may_be_large && gfp.may_map() && self.mapped.is_full();
         let mut fresh = None;
         if first {
             fresh = self.alloc_large(pages, align, gfp);
         }
         if fresh.is_none() && gfp.may_map() {
-            fresh = self.alloc_huge(bytes, align);
+            fresh = self.alloc_huge(bytes, align, zeroed);
             // In a limited (lean) address space a mapping takes less than a block of the arena.
             if fresh.is_none() && may_be_large && !first && !self.zone.arena.is_lean() {
                 fresh = self.alloc_large(pages, align, gfp);
@@ -86,33 +84,24 @@ impl<P: Platform> Allocator<P> {
         fresh
     }
 
-    /// A mapping for an object that has grown and may grow again, then without a copy; null if
-    /// there is none.
     #[inline(never)]
-    pub(crate) fn alloc_to_grow(&self, bytes: usize) -> *mut u8 {
-        if self.mapped.is_full() || bytes > SIZE_MAX {
-            return null_mut();
-        }
-        let fresh = self.alloc_huge(bytes, 1);
-        fresh.map_or(null_mut(), |fresh| {
-            self.count_large(0);
-            fresh.start
-        })
-    }
-
-    #[inline(never)]
-    fn alloc_huge(&self, bytes: usize, align: usize) -> Option<Fresh> {
-        let start = self.mapped.alloc(&self.platform, bytes, align)?;
+    fn alloc_huge(&self, bytes: usize, align: usize, zeroed: bool) -> Option<Fresh> {
+        let (start, zero) = self.map_huge(bytes, align, zeroed)?;
         if self.zone.arena.page_of(start.as_ptr() as usize).is_some() {
             // The mapping lies in a gap of the arena, where pages are found by address: unusable.
-            (self.mapped).free(&self.platform, start.as_ptr() as usize);
+            (self.mapped).free(&self.platform, start.as_ptr() as usize, 0, 0);
             return None;
         }
         self.memory.update_mapped_bytes(&self.platform);
         Some(Fresh {
             start: start.as_ptr(),
-            zero: true,
+            zero,
         })
+    }
+
+    #[inline(never)]
+    fn map_huge(&self, bytes: usize, align: usize, zeroed: bool) -> Option<(NonNull<u8>, bool)> {
+        (self.mapped).alloc(&self.platform, bytes, align, zeroed)
     }
 
     #[inline(never)]
@@ -125,7 +114,7 @@ impl<P: Platform> Allocator<P> {
         } else if pages <= BLOCK_PAGES {
             zone.alloc_sparse(platform, nid, pages, align, gfp)?
         } else {
-            zone.alloc_several(platform, nid, pages, align, gfp)?
+            zone.alloc_several(platform, nid, pages, gfp)?
         };
         let slab = self.zone.arena.slab(run.page);
         slab.set_large_pages(pages);

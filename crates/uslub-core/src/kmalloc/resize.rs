@@ -125,13 +125,7 @@ impl<P: Platform> Allocator<P> {
         bytes: usize,
         gfp: Gfp,
     ) -> *mut u8 {
-        let mut new = null_mut();
-        if bytes > old && bytes > LARGE_MAX && gfp.may_map() {
-            new = self.alloc_to_grow(bytes);
-        }
-        if new.is_null() {
-            new = self.kmalloc(bytes, gfp - Gfp::ZERO);
-        }
+        let new = self.kmalloc(bytes, gfp - Gfp::ZERO);
         if new.is_null() && bytes <= old {
             // No memory for a smaller object: the old one serves.
             return object;
@@ -172,9 +166,7 @@ impl<P: Platform> Allocator<P> {
             self.memory.update_mapped_bytes(&self.platform);
             return Some(moved);
         };
-        // A limited address space has no room for more blocks.
-        let leaves = bytes > LARGE_MAX && old <= LARGE_MAX && self.zone.arena.is_lean();
-        if leaves || bytes > ARENA_OBJECT_MAX_BYTES {
+        if bytes > LARGE_MAX && (old <= LARGE_MAX || bytes > ARENA_OBJECT_MAX_BYTES) {
             return None;
         }
         let (have, want) = (old / PAGE_SIZE, bytes.div_ceil(PAGE_SIZE));
@@ -182,8 +174,7 @@ impl<P: Platform> Allocator<P> {
             if self.platform.should_fail(FaultSite::Extend) {
                 return None;
             }
-            let (nid, run) = (self.memory_node(self.nid()), (page, have));
-            (self.zone).extend(&self.platform, nid, run, want - have, gfp)?;
+            self.zone.extend(page, have, want - have, gfp)?;
             // Relaxed: a statistic.
             self.large_pages.fetch_add(want - have, Relaxed);
         }

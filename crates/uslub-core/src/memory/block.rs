@@ -39,8 +39,6 @@ pub struct Block {
     pub free: PageSet,
     /// Pages that were handed out after their memory was last given back to the system.
     pub dirty: PageSet,
-    /// Dirty pages that were purged lazily since they were last freed.
-    pub lazy: PageSet,
     /// Free pages.
     pub nr_free: u16,
     /// Upper bound of the longest run of free pages; made exact when a search fails.
@@ -53,8 +51,6 @@ pub struct Block {
     pub nr_dirty: u16,
     /// Time at which a page of this block was last freed, in milliseconds, the low 32 bits.
     pub dirty_since: u32,
-    /// Free dirty pages that were purged lazily: the system may take them.
-    pub nr_lazy: u16,
     /// Bin of the block, by its longest run; 0 for none.
     pub bin: u8,
     /// Whether the block is in the list of blocks with free dirty pages.
@@ -116,7 +112,7 @@ pub fn next(set: &PageSet, from: usize, value: bool) -> usize {
 }
 
 /// Start of the run of set bits that ends just before `at`; `at` if there is none.
-pub fn run_before(set: &PageSet, at: usize) -> usize {
+fn run_before(set: &PageSet, at: usize) -> usize {
     let (mut word, bits) = (at / 64, at % 64);
     if bits > 0 {
         // Shift the bits below `at` to the top of the word; zeros fill the rest.
@@ -200,7 +196,6 @@ impl Block {
         Self {
             free: [0; WORDS],
             dirty: [0; WORDS],
-            lazy: [0; WORDS],
             nr_free: 0,
             longest: 0,
             dirty_prev: NO_BLOCK,
@@ -208,16 +203,10 @@ impl Block {
             nr_dirty: 0,
             dirty_since: 0,
             bin: 0,
-            nr_lazy: 0,
             in_dirty: false,
             node,
             huge: false,
         }
-    }
-
-    /// The free dirty pages, and the lazy ones of them.
-    pub fn counts(&self) -> (usize, usize) {
-        (self.nr_dirty.into(), self.nr_lazy.into())
     }
 
     /// Adds `count` pages from `first` on as free and clean.
@@ -234,12 +223,10 @@ impl Block {
     /// Takes `count` free pages from `first` on out of the free set: they are handed out.
     pub fn claim(&mut self, first: usize, count: usize) {
         self.nr_dirty -= count_in(&self.dirty, first, count) as u16;
-        self.nr_lazy -= count_in(&self.lazy, first, count) as u16;
         self.nr_free -= count as u16;
         self.longest = self.longest.min(self.nr_free);
         fill(&mut self.free, first, count, false);
         fill(&mut self.dirty, first, count, true);
-        fill(&mut self.lazy, first, count, false);
     }
 
     /// Puts `count` pages from `first` on back as free and dirty.
@@ -263,11 +250,10 @@ impl Block {
         });
         self.longest = longest as u16;
         self.nr_free = free as u16;
-        let dirty = self.free_dirty();
-        self.nr_dirty = dirty.iter().map(|w| w.count_ones() as u16).sum();
-        let lazy = dirty.iter().zip(self.lazy);
-        self.nr_lazy = lazy
-            .map(|(dirty, lazy)| (dirty & lazy).count_ones() as u16)
+        self.nr_dirty = self
+            .free_dirty()
+            .iter()
+            .map(|w| w.count_ones() as u16)
             .sum();
     }
 }

@@ -1,33 +1,28 @@
 //! Huge objects: each has a mapping of its own, so it can grow without a copy.
 //!
 //! A hash table leads from a live object's address to its length; it lies in a mapping of its own.
-//! One lock protects it. Any thread may call; `find` also where waiting is forbidden.
+//! `mapping_cache` keeps mappings of freed objects for a while. One lock protects the table and the
+//! cache. Any thread may call; `find` also where waiting is forbidden.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use crate::layout::Row;
+use crate::memory::mapping_cache::{Mapping, MappingCache, NO_MAPPING};
 use crate::platform::Platform;
-use crate::policy::MAPPINGS_MAX;
-use crate::sync::atomic::AtomicUsize;
-use crate::sync::{Lock, RawLock};
-
-/// A mapping of one object.
-#[derive(Clone, Copy)]
-struct Mapping {
-    address: usize,
-    bytes: usize,
-}
-
-const NO_MAPPING: Mapping = Mapping {
-    address: 0,
-    bytes: 0,
+use crate::policy::{
+    MAPPING_CACHE_BYTES, MAPPING_CACHE_FLOOR_BYTES, MAPPING_CACHE_SHARE, MAPPING_STRETCH,
+    MAPPINGS_MAX,
 };
+use crate::sync::atomic::{AtomicU64, AtomicUsize};
+use crate::sync::time::age;
+use crate::sync::{Lock, RawLock};
 
 struct Inner {
     table: *mut Mapping,
     capacity: usize,
     len: usize,
+    cache: MappingCache,
 }
 
 // SAFETY: the table is accessed under the lock only.
@@ -39,6 +34,9 @@ pub struct MappedObjects<P> {
     live: AtomicUsize,
     /// Live objects; written under the lock.
     count: AtomicUsize,
+    kept: AtomicUsize,
+    /// When the oldest cached mapping was freed, or an earlier time; written under the lock.
+    oldest: AtomicU64,
     table: AtomicUsize,
 }
 
@@ -50,6 +48,7 @@ impl<P: Platform> MappedObjects<P> {
         let word = size_of::<usize>();
         &[
             Row::new("MappedObjects.live", offset_of!(Self, live), word),
+            Row::new("MappedObjects.kept", offset_of!(Self, kept), word),
             Row::new(
                 "MappedObjects.entries",
                 inner + offset_of!(Inner, table),
@@ -72,6 +71,8 @@ pub enum Lookup {
     Start(usize),
     /// Inside a live object.
     Inside,
+    /// A recently freed object began here.
+    Freed,
     /// None of our mappings.
     Nothing,
 }
@@ -125,6 +126,7 @@ impl Inner {
     }
 
     fn insert_unchecked(&mut self, entry: Mapping) {
+        self.cache.forget(entry.address);
         put(self.entries(), entry);
         self.len += 1;
     }
@@ -189,9 +191,12 @@ impl<P: Platform> MappedObjects<P> {
                 table: core::ptr::null_mut(),
                 capacity: 0,
                 len: 0,
+                cache: MappingCache::EMPTY,
             }),
             live: AtomicUsize::new(0),
             count: AtomicUsize::new(0),
+            kept: AtomicUsize::new(0),
+            oldest: AtomicU64::new(u64::MAX),
             table: AtomicUsize::new(0),
         }
     }
@@ -208,16 +213,38 @@ impl<P: Platform> MappedObjects<P> {
         self.count.load(Relaxed) >= MAPPINGS_MAX
     }
 
+    /// Bytes of cached mappings.
+    pub fn kept_bytes(&self) -> usize {
+        // Relaxed: a statistic.
+        self.kept.load(Relaxed)
+    }
+
     /// Bytes of the table.
     pub fn table_bytes(&self) -> usize {
         // Relaxed: a statistic.
         self.table.load(Relaxed)
     }
 
-    /// A zeroed mapping of at least `bytes` bytes, aligned to `align` bytes (a power of two).
-    pub fn alloc(&self, platform: &P, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+    /// A mapping of at least `bytes` bytes, aligned to `align` bytes (a power of two), and whether
+    /// all of it is zero. With `zeroed`, no cached mapping is stretched: a fresh mapping reads zero
+    /// when touched, a stretched one would have to be cleared.
+    pub fn alloc(
+        &self,
+        platform: &P,
+        bytes: usize,
+        align: usize,
+        zeroed: bool,
+    ) -> Option<(NonNull<u8>, bool)> {
         let page = platform.system_page();
         let bytes = bytes.max(1).checked_add(page - 1)? & !(page - 1);
+        let stretch = if zeroed || align > page {
+            1
+        } else {
+            MAPPING_STRETCH
+        };
+        if let Some(entry) = self.reuse(platform, bytes, align, stretch) {
+            return Some((self.enter(platform, entry)?, false));
+        }
         let extra = if align > page { align } else { 0 };
         let start = platform.map(bytes.checked_add(extra)?)?;
         let address = (start.as_ptr() as usize).next_multiple_of(align.max(1));
@@ -233,7 +260,7 @@ impl<P: Platform> MappedObjects<P> {
                 }
             }
         }
-        self.enter(platform, Mapping { address, bytes })
+        Some((self.enter(platform, Mapping { address, bytes })?, true))
     }
 
     /// Inserts an object into the table; unmaps it if the table cannot grow.
@@ -254,11 +281,37 @@ impl<P: Platform> MappedObjects<P> {
         Some(start)
     }
 
+    /// Takes a cached mapping with the requested length; stretches one by at most `stretch` times.
+    fn reuse(&self, platform: &P, bytes: usize, align: usize, stretch: usize) -> Option<Mapping> {
+        let mut inner = self.inner.lock();
+        if let Some(mapping) = (inner.cache).take(bytes, align, || platform.now_ms()) {
+            self.update_cached(&inner.cache);
+            return Some(mapping);
+        }
+        if stretch == 1 || !platform.may_remap_kept() {
+            return None;
+        }
+        let short = inner.cache.take_longest(bytes / stretch)?;
+        self.update_cached(&inner.cache);
+        drop(inner);
+        let start = NonNull::new(short.address as *mut u8)?;
+        // SAFETY: the mapping is in no table any longer.
+        let moved = unsafe { platform.remap(start, short.bytes, bytes) };
+        if moved.is_none() {
+            self.unmap(platform, short);
+        }
+        let address = moved?.as_ptr() as usize;
+        Some(Mapping { address, bytes })
+    }
+
     /// Looks an address up; `None` if `spin` is false and the lock is taken.
     pub fn find(&self, address: usize, spin: bool) -> Option<Lookup> {
         let mut inner = self.inner.lock_if(spin)?;
         if let Some(at) = inner.position(address) {
             return Some(Lookup::Start(inner.entries()[at].bytes));
+        }
+        if inner.cache.contains(address) {
+            return Some(Lookup::Freed);
         }
         let inside = |e: &Mapping| address.wrapping_sub(e.address) < e.bytes;
         Some(if inner.entries().iter().any(inside) {
@@ -268,8 +321,12 @@ impl<P: Platform> MappedObjects<P> {
         })
     }
 
-    /// Frees the object that begins at `address`; false if there is none.
-    pub fn free(&self, platform: &P, address: usize) -> bool {
+    /// Frees the object that begins at `address`; false if there is none. The mapping may stay
+    /// cached, if caching is on and the cached bytes stay within 1/16 of the bytes in use.
+    /// `in_arena` is the number of bytes in use in the arena. With a `decay_ms` of 0 the mapping is
+    /// not cached.
+    pub fn free(&self, platform: &P, address: usize, in_arena: usize, decay_ms: u64) -> bool {
+        let now = platform.now_ms();
         let mut inner = self.inner.lock();
         let Some(bytes) = inner.remove(address) else {
             return false;
@@ -278,9 +335,25 @@ impl<P: Platform> MappedObjects<P> {
         self.live.fetch_sub(bytes, Relaxed);
         // Relaxed: read as a hint only.
         self.count.store(inner.len, Relaxed);
+        let share = (self.live_bytes() + in_arena) / MAPPING_CACHE_SHARE;
+        let limit = match decay_ms {
+            0 => 0,
+            _ => share.clamp(MAPPING_CACHE_FLOOR_BYTES, MAPPING_CACHE_BYTES),
+        };
+        let mut evicted = [NO_MAPPING; _];
+        (inner.cache).add(Mapping { address, bytes }, now, limit, &mut evicted);
+        self.update_cached(&inner.cache);
         drop(inner);
-        self.unmap(platform, Mapping { address, bytes });
+        // By reference: a copy of the array would take stack.
+        (evicted.iter()).for_each(|&mapping| self.unmap(platform, mapping));
         true
+    }
+
+    /// Updates the copies for lock-free readers, under the lock.
+    fn update_cached(&self, cache: &MappingCache) {
+        // Relaxed: a statistic, and a hint to `purge`.
+        self.kept.store(cache.bytes(), Relaxed);
+        self.oldest.store(cache.oldest(), Relaxed);
     }
 
     fn unmap(&self, platform: &P, entry: Mapping) {
@@ -314,6 +387,29 @@ impl<P: Platform> MappedObjects<P> {
         self.live.fetch_add(bytes, Relaxed);
         self.live.fetch_sub(old, Relaxed);
         Some(moved)
+    }
+
+    /// Unmaps the cached mappings whose age in milliseconds `old_enough` accepts; `now` is the time
+    /// in milliseconds. If there was one, caching is off until the next ghost hit. Returns whether
+    /// there was one.
+    pub fn purge(&self, platform: &P, now: u64, old_enough: impl Fn(u64) -> bool) -> bool {
+        let may = |since| old_enough(age(now, since));
+        // Relaxed: hints, checked again under the lock.
+        if self.kept.load(Relaxed) == 0 || !may(self.oldest.load(Relaxed)) {
+            return false;
+        }
+        let mut any = false;
+        loop {
+            let mut inner = self.inner.lock();
+            let purged = inner.cache.purge_oldest(may);
+            self.update_cached(&inner.cache);
+            drop(inner);
+            let Some(entry) = purged else {
+                return any;
+            };
+            self.unmap(platform, entry);
+            any = true;
+        }
     }
 
     /// The lock without the table, for a fork.

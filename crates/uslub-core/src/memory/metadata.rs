@@ -23,7 +23,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::gfp::Gfp;
 use crate::percpu::sheaf::{SHEAF_BYTES, Window};
 use crate::platform::{FaultSite, Platform};
-use crate::policy::{METADATA_CHUNK_BYTES, SCRATCH_WORDS};
+use crate::policy::{METADATA_CHUNK_BYTES, METADATA_CHUNK_LIMITED_BYTES, SCRATCH_WORDS};
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::{DeferStack, Lock, RawLock};
 
@@ -160,8 +160,19 @@ impl<P: Platform> MetadataStore<P> {
             if !gfp.may_map() {
                 return None;
             }
-            let size = METADATA_CHUNK_BYTES.max(platform.whole_pages(bytes));
-            at = platform.map(size)?.as_ptr() as usize;
+            let chunk = if platform.is_limited() {
+                METADATA_CHUNK_LIMITED_BYTES
+            } else {
+                METADATA_CHUNK_BYTES
+            };
+            let least = platform.whole_pages(bytes);
+            let mut size = platform.whole_pages(chunk.max(bytes));
+            let mut memory = platform.map(size);
+            if memory.is_none() && size > least {
+                size = least;
+                memory = platform.map(size);
+            }
+            at = memory?.as_ptr() as usize;
             bump.end = at + size;
         }
         bump.at = at + bytes;

@@ -17,10 +17,9 @@
 //! | `growth` | adds blocks |
 //! | `request` | allocates runs, and adds a block if needed |
 //! | `several` | runs longer than a block |
-//! | `demand` | how many idle pages stay because they were asked for again |
-//! | `dirty_list` | the blocks with free dirty pages, by last use |
 //! | `decay` | gives free dirty pages back to the system |
 //! | `mapped` | objects with a mapping of their own |
+//! | `mapping_cache` | mappings of freed objects |
 //! | `metadata` | the allocator's own records: sheaf windows, scratch memory |
 //! | `validate` | checks the zone's lists against its blocks |
 
@@ -28,11 +27,10 @@ mod absent;
 pub mod arena;
 pub mod block;
 mod decay;
-mod demand;
 pub mod descriptor;
-mod dirty_list;
 mod growth;
 pub mod mapped;
+mod mapping_cache;
 pub mod metadata;
 pub mod page_runs;
 mod range;
@@ -81,7 +79,30 @@ impl<P: Platform> Memory<P> {
 
     /// Reports a change of the mapped bytes to the zone, which may evict free pages.
     pub(crate) fn update_mapped_bytes(&self, platform: &P) {
-        self.zone.update_mapped(platform, self.mapped.live_bytes());
+        let bytes = self.mapped.live_bytes() + self.mapped.kept_bytes();
+        self.zone.update_mapped(platform, bytes);
+    }
+
+    /// Unmaps cached mappings of huge objects that are old enough at the time `now` (milliseconds);
+    /// returns whether there was one.
+    pub(crate) fn purge_mapped(
+        &self,
+        platform: &P,
+        now: u64,
+        old_enough: impl Fn(u64) -> bool,
+    ) -> bool {
+        let purged = self.mapped.purge(platform, now, old_enough);
+        if purged {
+            self.update_mapped_bytes(platform);
+        }
+        purged
+    }
+
+    /// Gives back memory and address space without an object; returns whether there was any. From
+    /// then on nothing is reserved or committed ahead of use.
+    pub(crate) fn release_idle(&self, platform: &P) -> bool {
+        let kept = self.purge_mapped(platform, platform.now_ms(), |_| true);
+        self.zone.make_room(platform) || kept
     }
 
     /// Bytes in use of the allocator's own records.

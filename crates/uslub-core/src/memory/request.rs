@@ -101,7 +101,7 @@ impl<P: Platform> Zone<P> {
         let Some(run) = self.take(&mut lists, want) else {
             return Some(Err(lists.growths));
         };
-        if gfp.may_map() && self.is_peak(lists.nr_firm()) {
+        if gfp.may_map() && self.is_peak(lists.nr_used + lists.nr_dirty) {
             // Relaxed: a hint to `make_room_for_taken`.
             self.peak_run.fetch_max(want.count(), Relaxed);
         }
@@ -114,8 +114,8 @@ impl<P: Platform> Zone<P> {
         // Relaxed, all: hints and peeks, may be stale.
         if self.peak_run.load(Relaxed) > 0 {
             let count = self.peak_run.swap(0, Relaxed);
-            let firm = self.used.load(Relaxed) + self.firm_dirty();
-            self.evict_at_peak(platform, firm, count);
+            let resident = self.used.load(Relaxed) + self.dirty.load(Relaxed);
+            self.evict_at_peak(platform, resident, count);
         }
     }
 }

@@ -12,12 +12,11 @@ impl<P: Platform> Zone<P> {
     /// The invariant that does not hold.
     pub fn validate(&self) -> Result<(), &'static str> {
         let lists = self.lists.lock();
-        let (mut dirty, mut lazy) = (0, 0);
+        let mut dirty = 0;
         for number in 0..(self.arena.limit() / BLOCK_PAGES) as u32 {
             // SAFETY: we hold the page lock.
             let b = unsafe { self.arena.block(number) };
             let (free, longest, nr_dirty) = (b.nr_free, b.longest, b.nr_dirty);
-            let nr_lazy = b.nr_lazy;
             b.recount();
             // `longest` is an upper bound.
             let exact = core::mem::replace(&mut b.longest, longest);
@@ -34,13 +33,9 @@ impl<P: Platform> Zone<P> {
                 return Err("a block is in no bin or in two");
             }
             dirty += usize::from(nr_dirty);
-            lazy += usize::from(b.nr_lazy);
-            if b.nr_lazy != nr_lazy {
-                return Err("a block's count of lazy pages disagrees with its pages");
-            }
         }
-        if (dirty, lazy) != (lists.nr_dirty, lists.nr_lazy) {
-            return Err("the count of dirty or lazy pages is wrong");
+        if dirty != lists.nr_dirty {
+            return Err("the count of dirty pages is wrong");
         }
         Ok(())
     }

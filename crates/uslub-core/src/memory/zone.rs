@@ -16,36 +16,24 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::gfp::Gfp;
 use crate::memory::arena::{Arena, PageIndex};
 use crate::memory::block::{self, BINS, BLOCK_PAGES, NO_BLOCK};
-use crate::memory::demand::Demand;
 use crate::memory::page_runs::Runs;
 use crate::memory::want::{Found, Want};
 use crate::platform::{PAGE_SIZE, Platform};
-use crate::policy::{BLOCK_SCAN_MAX, DECAY_GROWN_PAGES};
+use crate::policy::BLOCK_SCAN_MAX;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use crate::sync::{DeferStack, Lock, RawLock};
 
 /// Lists of blocks, under the page lock.
 pub struct Lists {
     pub(super) dirty_head: u32,
-    pub(super) dirty_tail: u32,
-    /// First block of the list that was not purged lazily since a page of it was freed. Those
-    /// before it are the least recently used.
-    pub(super) firm_head: u32,
+    dirty_tail: u32,
     pub(super) nr_dirty: usize,
-    /// Free dirty pages that the system may take.
-    pub(super) nr_lazy: usize,
     pub(super) nr_used: usize,
     /// How many blocks were added, modulo 2^32.
     pub(super) growths: u32,
-}
-
-impl Lists {
-    /// Pages that hold memory, without those that the system may take.
-    pub(super) fn nr_firm(&self) -> usize {
-        self.nr_used + self.nr_dirty - self.nr_lazy
-    }
 }
 
 /// A run of pages that was handed out.
@@ -70,8 +58,6 @@ pub struct Zone<P> {
     pub(super) growth: Lock<P, ()>,
     /// Free dirty pages; a copy for lock-free readers.
     pub(super) dirty: AtomicUsize,
-    /// Those of them that the system may take; a copy for lock-free readers.
-    pub(super) lazy: AtomicUsize,
     /// Pages handed out; a copy for lock-free readers.
     pub(super) used: AtomicUsize,
     /// Runs freed in a context that may not wait, by the numbers of their first pages.
@@ -82,7 +68,7 @@ pub struct Zone<P> {
     emptied: AtomicBool,
     /// Pages of mappings outside the arena.
     pub(super) mapped_pages: AtomicUsize,
-    /// Peak of the pages handed out, dirty and not lazy, or in mappings, in steps.
+    /// Peak of the pages handed out, dirty or in mappings, in steps.
     pub(super) peak_pages: AtomicUsize,
     /// Pages of a run that raised the resident pages to a new peak, until idle pages are evicted
     /// for it; 0 for none.
@@ -91,8 +77,6 @@ pub struct Zone<P> {
     pub(super) next_decay: AtomicU64,
     /// Time of the next check for surplus dirty pages, in milliseconds.
     pub(super) next_surplus: AtomicU64,
-    /// Demand for large runs.
-    pub(super) demand: Demand,
     /// Blocks from this number on are backed by huge pages.
     pub(super) thp_from: AtomicU32,
 }
@@ -113,15 +97,12 @@ impl<P: Platform> Zone<P> {
             lists: Lock::new(Lists {
                 dirty_head: NO_BLOCK,
                 dirty_tail: NO_BLOCK,
-                firm_head: NO_BLOCK,
                 nr_dirty: 0,
-                nr_lazy: 0,
                 nr_used: 0,
                 growths: 0,
             }),
             growth: Lock::new(()),
             dirty: AtomicUsize::new(0),
-            lazy: AtomicUsize::new(0),
             used: AtomicUsize::new(0),
             pending: DeferStack::new(),
             absent: AtomicUsize::new(0),
@@ -131,7 +112,6 @@ impl<P: Platform> Zone<P> {
             peak_run: AtomicUsize::new(0),
             next_decay: AtomicU64::new(0),
             next_surplus: AtomicU64::new(0),
-            demand: Demand::new(),
             thp_from: AtomicU32::new(NO_BLOCK),
         }
     }
@@ -225,7 +205,7 @@ impl<P: Platform> Zone<P> {
 
     /// The blocks of a group in the bins from `least` on, one bit each.
     #[inline(never)]
-    pub(super) fn candidates(&self, group: u32, least: usize) -> u64 {
+    fn candidates(&self, group: u32, least: usize) -> u64 {
         if least >= BINS {
             return 0;
         }
@@ -238,18 +218,15 @@ impl<P: Platform> Zone<P> {
     pub(super) fn claim(&self, lists: &mut Lists, number: u32, first: usize, count: usize) -> Run {
         // SAFETY: we hold the page lock.
         let block = unsafe { self.arena.block(number) };
-        let resident = block::count_in(&block.dirty, first, count);
-        let before = block.counts();
+        let zero = block::count_in(&block.dirty, first, count) == 0;
+        let dirty = block.nr_dirty;
         block.claim(first, count);
         let (page, node) = ((number as usize * BLOCK_PAGES + first) as u32, block.node);
         lists.nr_used += count;
-        self.update_lists(lists, number, before);
-        if count > DECAY_GROWN_PAGES {
-            self.demand.on_miss(count - resident, lists.nr_used);
-        }
+        self.update_lists(lists, number, dirty);
         Run {
             page: PageIndex(page),
-            zero: resident == 0,
+            zero,
             node,
             runs: 1,
         }
@@ -317,7 +294,7 @@ impl<P: Platform> Zone<P> {
         // SAFETY: we hold the page lock.
         let block = unsafe { self.arena.block(number) };
         debug_assert_eq!(block::count_in(&block.free, first, count), 0);
-        let before = block.counts();
+        let dirty = block.nr_dirty;
         block.give(first, count);
         block.dirty_since = now as u32;
         if usize::from(block.nr_free) == BLOCK_PAGES {
@@ -329,7 +306,24 @@ impl<P: Platform> Zone<P> {
             self.unlink_dirty(lists, number);
         }
         lists.nr_used -= count;
-        self.update_lists(lists, number, before);
+        self.update_lists(lists, number, dirty);
+    }
+
+    /// Takes `more` pages behind a run of `count` pages, so that the run grows in place. The pages
+    /// must be free and in the run's last block. Returns whether all of the new pages are zero.
+    pub fn extend(&self, page: PageIndex, count: usize, more: usize, gfp: Gfp) -> Option<bool> {
+        let end = page.0 as usize + count;
+        let (number, first) = ((end / BLOCK_PAGES) as u32, end % BLOCK_PAGES);
+        if first == 0 || first + more > BLOCK_PAGES {
+            return None;
+        }
+        let mut lists = self.lists.lock_if(gfp.may_spin())?;
+        // SAFETY: we hold the page lock; the reference ends before the next.
+        let block = unsafe { self.arena.block(number) };
+        if block::count_in(&block.free, first, more) != more {
+            return None;
+        }
+        Some(self.claim(&mut lists, number, first, more).zero)
     }
 
     /// Whether a page is free.
@@ -375,27 +369,25 @@ impl<P: Platform> Zone<P> {
     pub(super) fn recount(&self, lists: &mut Lists, number: u32) {
         // SAFETY: the caller holds the page lock (it has the lists).
         let block = unsafe { self.arena.block(number) };
-        let before = block.counts();
+        let dirty = block.nr_dirty;
         block.recount();
-        self.update_lists(lists, number, before);
+        self.update_lists(lists, number, dirty);
     }
 
-    /// Updates lists and sums after a change of a block's counts, which were `before`.
-    fn update_lists(&self, lists: &mut Lists, number: u32, before: (usize, usize)) {
+    /// Updates lists and sums after a change of a block's counts. The block had `before` dirty
+    /// pages.
+    fn update_lists(&self, lists: &mut Lists, number: u32, before: u16) {
         // SAFETY: the caller holds the page lock (it has the lists), and no other reference lives.
-        let block = unsafe { self.arena.block(number) };
-        let now = block.counts();
-        lists.nr_dirty = lists.nr_dirty - before.0 + now.0;
-        lists.nr_lazy = lists.nr_lazy - before.1 + now.1;
+        let now = unsafe { self.arena.block(number) }.nr_dirty;
+        lists.nr_dirty = lists.nr_dirty - usize::from(before) + usize::from(now);
         // Relaxed: copies for lock-free readers.
         self.dirty.store(lists.nr_dirty, Relaxed);
-        self.lazy.store(lists.nr_lazy, Relaxed);
         self.used.store(lists.nr_used, Relaxed);
         self.rebin(number);
         // SAFETY: as above; a new reference, since `rebin` made one of its own.
         let block = unsafe { self.arena.block(number) };
         match (block.in_dirty, block.nr_dirty > 0) {
-            (false, true) => self.link_firm(lists, number),
+            (false, true) => self.link_dirty(lists, number),
             (true, false) => self.unlink_dirty(lists, number),
             _ => {}
         }
@@ -410,6 +402,36 @@ impl<P: Platform> Zone<P> {
             group.bins[old] &= !bit;
             group.bins[new] |= bit;
             block.bin = new as u8;
+        }
+    }
+
+    fn link_dirty(&self, lists: &mut Lists, number: u32) {
+        let tail = lists.dirty_tail;
+        // SAFETY: the caller holds the page lock.
+        let b = unsafe { self.arena.block(number) };
+        (b.dirty_prev, b.dirty_next, b.in_dirty) = (tail, NO_BLOCK, true);
+        match tail {
+            NO_BLOCK => lists.dirty_head = number,
+            // SAFETY: as above; another block.
+            _ => unsafe { self.arena.block(tail) }.dirty_next = number,
+        }
+        lists.dirty_tail = number;
+    }
+
+    pub(super) fn unlink_dirty(&self, lists: &mut Lists, number: u32) {
+        // SAFETY: the caller holds the page lock.
+        let b = unsafe { self.arena.block(number) };
+        let (prev, next) = (b.dirty_prev, b.dirty_next);
+        b.in_dirty = false;
+        match prev {
+            NO_BLOCK => lists.dirty_head = next,
+            // SAFETY: as above; another block.
+            _ => unsafe { self.arena.block(prev) }.dirty_next = next,
+        }
+        match next {
+            NO_BLOCK => lists.dirty_tail = prev,
+            // SAFETY: as above; another block.
+            _ => unsafe { self.arena.block(next) }.dirty_prev = prev,
         }
     }
 }

@@ -74,6 +74,19 @@ impl Ahead {
         self.left.store(n, Relaxed);
     }
 
+    /// Unmaps the regions that are left; returns whether there were any.
+    pub(super) fn give_back<P: Platform>(&self, platform: &P) -> bool {
+        // Relaxed, all: changed only under the caller's lock.
+        let left = self.left.swap(0, Relaxed);
+        let bytes = left * self.stride.load(Relaxed);
+        let start = NonNull::new(self.next.load(Relaxed)).filter(|_| left > 0);
+        if let Some(start) = start {
+            // SAFETY: the end of our mapping, which no CPU has.
+            unsafe { platform.unmap(start, bytes) };
+        }
+        start.is_some()
+    }
+
     /// A zeroed region, the caller's for ever.
     pub(super) fn take(&self) -> Option<NonNull<Region>> {
         let left = self.left();

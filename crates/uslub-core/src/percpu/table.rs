@@ -232,6 +232,12 @@ impl Table {
         self.make_without_mapping(cpu)
     }
 
+    /// Unmaps the regions that were mapped ahead; returns whether there were any. The caller holds
+    /// the drain lock.
+    pub(crate) fn give_back_ahead<P: Platform>(&self, platform: &P) -> bool {
+        self.ahead.give_back(platform)
+    }
+
     /// Maps regions for CPUs that have none, if no mapped one is left. The caller holds the drain
     /// lock.
     pub(crate) fn make_ahead<P: Platform>(&self, platform: &P) {

@@ -237,7 +237,7 @@ impl<P: Platform> Base<P> {
     /// call it.
     #[inline]
     pub(crate) fn decay_if_due(&self) {
-        if self.zone.dirty_bytes() == 0 {
+        if self.zone.dirty_bytes() + self.mapped.kept_bytes() == 0 {
             return;
         }
         self.decay();
@@ -248,6 +248,7 @@ impl<P: Platform> Base<P> {
     fn decay(&self) {
         let (now, decay) = (self.platform.now_ms(), u64::from(self.tunables().decay_ms));
         self.zone.decay_if_due(&self.platform, now, decay);
+        (self.memory).purge_mapped(&self.platform, now, |age| age >= decay);
     }
 
     /// Bytes in use of the allocator's own records.

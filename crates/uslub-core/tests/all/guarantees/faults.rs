@@ -10,7 +10,7 @@ use std::ptr::null_mut;
 use crate::support;
 use crate::support::case::{Case, Held};
 use crate::support::pattern::is_filled;
-use crate::support::{Cache, Setup, Slub, assert_all_is_given_back, on_cpu, take_mapped};
+use crate::support::{Cache, Setup, Slub, assert_all_is_given_back, on_cpu};
 use uslub_core::Gfp;
 use uslub_core::args::{CacheArgs, CreateError, Ctor};
 use uslub_core::kmalloc::{CLASS_MAX, LARGE_MAX};
@@ -38,10 +38,6 @@ fn alloc_bulk<const N: usize>(a: &Slub, held: &mut Held) -> bool {
 
 fn kmalloc<const BYTES: usize>(a: &Slub, held: &mut Held) -> bool {
     held.take(a.kmalloc(BYTES, Gfp::KERNEL), BYTES)
-}
-
-fn mapped<const BYTES: usize>(a: &Slub, held: &mut Held) -> bool {
-    held.take(take_mapped(a, BYTES), BYTES)
 }
 
 fn kmalloc_aligned<const BYTES: usize, const ALIGN: usize>(a: &Slub, held: &mut Held) -> bool {
@@ -174,14 +170,17 @@ fn large_and_huge_objects_are_had_or_not() {
         .after(|a, held| assert!(kmalloc::<4_000_000>(a, held)))
         .check();
     // The table of huge objects is half full at 128, and moves.
-    Case::new("huge when the table grows", mapped::<1_100_000>)
-        .after(|a, held| (0..128).for_each(|_| assert!(mapped::<1_100_000>(a, held))))
+    Case::new("huge when the table grows", kmalloc::<1_100_000>)
+        .after(|a, held| (0..128).for_each(|_| assert!(kmalloc::<1_100_000>(a, held))))
         .check();
-    Case::new("huge in pages that others had", kmalloc::<600_000>)
+    Case::new("huge from a kept mapping", kmalloc::<600_000>)
         .after(|a, held| {
-            assert!(kmalloc::<600_000>(a, held));
-            std::mem::take(held).free(a);
-            assert!(a.zone.dirty_bytes() > 0);
+            // The second time shows that it is worth keeping.
+            for _ in 0..2 {
+                assert!(kmalloc::<600_000>(a, held));
+                std::mem::take(held).free(a);
+            }
+            assert!(a.mapped.kept_bytes() > 0);
         })
         .check();
 }
@@ -204,7 +203,7 @@ fn krealloc_moves_the_object_or_leaves_it() {
         assert!(kmalloc::<100_000>(a, held) && kmalloc::<40_000>(a, held));
         held.sized.swap(0, 1);
     };
-    let huge = |a: &Slub, held: &mut Held| assert!(mapped::<3_000_000>(a, held));
+    let huge = |a: &Slub, held: &mut Held| assert!(kmalloc::<3_000_000>(a, held));
     Case::new("small to larger class", krealloc::<1000>)
         .after(small)
         .check();

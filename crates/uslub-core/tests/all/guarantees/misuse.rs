@@ -7,7 +7,7 @@ use std::ptr::null_mut;
 
 use crate::support;
 use crate::support::seen::{assert_names, message};
-use crate::support::{Cache, Setup, Slub, take_mapped};
+use crate::support::{Cache, Setup, Slub};
 use uslub_core::Gfp;
 use uslub_core::args::CacheArgs;
 use uslub_core::kmalloc::{CLASS_MAX, LARGE_MAX};
@@ -268,8 +268,7 @@ fn wrong_pointers_are_seen_at_once_where_there_are_no_sheaves() {
         for (pointer, reason) in [
             (object.wrapping_add(8), "interior pointer"),
             (a.kmalloc(CLASS_MAX + 1, Gfp::KERNEL), "never allocated"),
-            (a.kmalloc(LARGE_MAX + 1, Gfp::KERNEL), "never allocated"),
-            (take_mapped(a, LARGE_MAX + 1), "foreign pointer"),
+            (a.kmalloc(LARGE_MAX + 1, Gfp::KERNEL), "foreign pointer"),
             (here.as_mut_ptr().cast(), "foreign pointer"),
             (object.wrapping_add(1 << 20), "never allocated"),
         ] {
@@ -436,7 +435,7 @@ fn sizes_and_resizes_of_wrong_pointers_are_seen() {
     let a = support::allocator(1);
     let small = a.kmalloc(100, Gfp::KERNEL);
     let large = a.kmalloc(CLASS_MAX + 1, Gfp::KERNEL);
-    let huge = take_mapped(&a, LARGE_MAX + 1);
+    let huge = a.kmalloc(LARGE_MAX + 1, Gfp::KERNEL);
     let mut here = [0u64; 16];
     for (pointer, reason) in [
         (small.wrapping_add(16), "interior pointer"),

@@ -18,7 +18,6 @@ use crate::support::Slub;
 use crate::support::pattern::fill;
 use uslub_core::Gfp;
 use uslub_core::memory::PageIndex;
-use uslub_core::memory::several::parts;
 use uslub_core::platform::PAGE_SIZE;
 
 /// Bytes of a page of the system.
@@ -32,9 +31,7 @@ fn take(a: &Slub, count: usize, align: usize) -> PageIndex {
 }
 
 fn give(a: &Slub, page: PageIndex, count: usize) {
-    for (page, count) in parts(page, count) {
-        a.zone.free(&a.platform, page, count, DECAY);
-    }
+    a.zone.free(&a.platform, page, count, DECAY);
 }
 
 fn address(a: &Slub, page: PageIndex) -> *mut u8 {

@@ -102,30 +102,23 @@ fn a_run_grows_in_place_into_free_pages_only() {
     assert_eq!(rest.0, page.0 + 4);
     let wall = take(&a, 1, 1);
     assert_eq!(wall, behind);
-    assert_eq!(
-        a.zone.extend(&a.platform, 0, (page, 4), 1, Gfp::KERNEL),
-        None,
-        "taken"
-    );
+    assert_eq!(a.zone.extend(page, 4, 1, Gfp::KERNEL), None, "taken");
     dirty(&a, rest, 6);
     give(&a, rest, 6);
     assert_eq!(
-        a.zone.extend(&a.platform, 0, (page, 4), 7, Gfp::KERNEL),
+        a.zone.extend(page, 4, 7, Gfp::KERNEL),
         None,
         "the seventh is taken"
     );
     assert_eq!(
-        a.zone.extend(&a.platform, 0, (page, 4), 6, Gfp::KERNEL),
+        a.zone.extend(page, 4, 6, Gfp::KERNEL),
         Some(false),
         "and was used"
     );
     give(&a, wall, 1);
+    assert_eq!(a.zone.extend(page, 10, 1, Gfp::KERNEL), Some(false));
     assert_eq!(
-        a.zone.extend(&a.platform, 0, (page, 10), 1, Gfp::KERNEL),
-        Some(false)
-    );
-    assert_eq!(
-        a.zone.extend(&a.platform, 0, (page, 11), 2, Gfp::KERNEL),
+        a.zone.extend(page, 11, 2, Gfp::KERNEL),
         Some(true),
         "never used"
     );
@@ -134,30 +127,18 @@ fn a_run_grows_in_place_into_free_pages_only() {
 }
 
 #[test]
-fn a_run_grows_into_the_next_blocks() {
+fn a_run_never_grows_out_of_its_block() {
     let a = setup();
-    let extend = |page, count, more| {
-        let run = (page, count);
-        a.zone.extend(&a.platform, 0, run, more, Gfp::KERNEL)
-    };
     let first = take(&a, BLOCK_PAGES, 1);
     let second = take(&a, BLOCK_PAGES, 1);
     assert_eq!(second.0, first.0 + BLOCK_PAGES as u32);
-    assert_eq!(
-        extend(first, BLOCK_PAGES, 1),
-        None,
-        "the next block is in use"
-    );
     give(&a, second, BLOCK_PAGES);
-    assert_eq!(extend(first, BLOCK_PAGES, 1), Some(false));
-    assert_eq!(extend(first, BLOCK_PAGES + 1, BLOCK_PAGES - 1), Some(false));
-    // Behind the last block there is nothing yet.
-    let committed = a.zone.arena.limit();
-    assert_eq!(committed, second.0 as usize + BLOCK_PAGES);
-    assert_eq!(extend(first, 2 * BLOCK_PAGES, 3 * BLOCK_PAGES), Some(true));
-    assert!(a.zone.arena.limit() >= committed + 3 * BLOCK_PAGES);
-    assert_eq!(a.zone.validate(), Ok(()));
-    give(&a, first, 5 * BLOCK_PAGES);
+    assert_eq!(a.zone.extend(first, BLOCK_PAGES, 1, Gfp::KERNEL), None);
+    give(&a, first, BLOCK_PAGES);
+    let half = take(&a, 256, 256);
+    assert_eq!(a.zone.extend(half, 256, 257, Gfp::KERNEL), None);
+    assert_eq!(a.zone.extend(half, 256, 256, Gfp::KERNEL), Some(false));
+    give(&a, half, BLOCK_PAGES);
     assert_all_is_given_back(&a);
 }
 
@@ -241,11 +222,7 @@ fn a_block_decays_in_its_time_though_others_were_used_since() {
     give(&a, second, UNIT);
     // Half of the pages are used again: the others are free since the start.
     a.platform.set_clock(start + 600);
-    assert_eq!(
-        a.zone
-            .extend(&a.platform, 0, (first, last), UNIT, Gfp::KERNEL),
-        Some(false)
-    );
+    assert_eq!(a.zone.extend(first, last, UNIT, Gfp::KERNEL), Some(false));
     a.tick(start + DECAY);
     assert_eq!(
         a.zone.dirty_bytes(),
@@ -408,8 +385,9 @@ proptest! {
                 3 if !held.is_empty() => {
                     let (page, n, byte) = &mut held[at];
                     let more = 1 + count % 20;
-                    if a.zone.extend(&a.platform, 0, (*page, *n), more, Gfp::KERNEL).is_some() {
+                    if let Some(zero) = a.zone.extend(*page, *n, more, Gfp::KERNEL) {
                         let new = address(&a, PageIndex(page.0 + *n as u32));
+                        prop_assert!(!zero || is_filled(new, more * PAGE_SIZE, 0));
                         fill(new, more * PAGE_SIZE, *byte);
                         *n += more;
                     }

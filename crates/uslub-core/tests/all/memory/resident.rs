@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::ptr::NonNull;
 
 use super::SYSTEM_PAGE;
-use crate::support::pattern::is_filled;
-use crate::support::{Cache, Setup, Slub, assert_all_is_given_back, take_mapped};
+use crate::support::{Cache, Setup, Slub, assert_all_is_given_back};
 use uslub_core::Gfp;
-use uslub_core::kmalloc::class_of;
+use uslub_core::kmalloc::{LARGE_MAX, class_of};
 use uslub_core::percpu::sheaf::{SHEAF_BYTES, Window};
 use uslub_core::platform::{PAGE_SIZE, Platform};
 
 const DECAY: u64 = 1000;
+const HUGE: usize = 2 * LARGE_MAX;
 /// Small objects, enough of them for many slabs of a page.
 const SMALL: usize = 400;
 const MANY: usize = 4000;
@@ -33,105 +33,159 @@ fn give(a: &Slub, object: *mut u8) {
     unsafe { a.kfree(object) };
 }
 
-/// Takes and frees objects of `bytes` bytes, `ms` milliseconds apart; returns the pages that went
-/// back to the system meanwhile.
-fn pairs(a: &Slub, bytes: usize, count: usize, ms: u64) -> usize {
-    a.platform.take_purged();
-    for _ in 0..count {
-        give(a, take(a, bytes));
-        a.platform.advance(ms);
-        // A moment for the maintenance that frees do.
-        give(a, take(a, 20_000));
-    }
-    let purged = a.platform.take_purged();
-    purged.iter().map(|(_, bytes)| bytes / PAGE_SIZE).sum()
+/// Takes and frees one huge object; returns how many mappings that made.
+fn cycle(a: &Slub, bytes: usize) -> usize {
+    let before = a.platform.calls().map;
+    give(a, take(a, bytes));
+    a.platform.calls().map - before
 }
 
 #[test]
-fn pages_of_large_objects_stay_once_they_were_missed() {
+fn a_huge_mapping_is_kept_once_one_like_it_was_missed() {
     let a = setup();
-    let bytes = 8 << 20;
-    let other = take(&a, bytes);
-    // So far apart that the surplus goes back between two.
-    let apart = DECAY / 4;
-    assert!(pairs(&a, bytes, 6, apart) > 0, "nobody has asked again");
-    assert_eq!(pairs(&a, bytes, 5, apart), 0, "they were missed");
-    assert!(a.zone.dirty_bytes() >= bytes);
-    // Objects of other sizes use them too.
-    assert_eq!(pairs(&a, bytes / 3, 3, 1), 0);
-    // Nobody needs them any more: they go back, and demand is over.
-    a.platform.advance(2 * DECAY);
-    a.tick(a.platform.now_ms());
-    assert_eq!(a.zone.dirty_bytes(), 0);
-    assert!(pairs(&a, bytes, 1, apart) > 0, "as at first");
-    give(&a, other);
-    assert_all_is_given_back(&a);
-}
-
-#[test]
-fn pages_that_are_missed_too_late_do_not_stay() {
-    let a = setup();
-    for _ in 0..5 {
-        assert!(pairs(&a, 8 << 20, 1, DECAY) > 0);
-    }
-    assert_all_is_given_back(&a);
-}
-
-fn pages(ranges: &[(usize, usize)]) -> usize {
-    ranges.iter().map(|(_, bytes)| bytes / PAGE_SIZE).sum()
-}
-
-#[test]
-fn at_a_peak_the_system_may_take_what_demand_keeps() {
-    let a = setup();
-    let bytes = 8 << 20;
-    let [hole, other] = [bytes, bytes].map(|bytes| take(&a, bytes));
-    give(&a, hole);
-    pairs(&a, bytes, 6, DECAY / 4);
-    let kept = a.zone.dirty_bytes();
-    assert!(kept >= bytes);
-    a.platform.take_purged();
-    // More than ever, and no run for it in what is kept.
-    let peak = take(&a, 20 << 20);
-    let lazily = a.platform.take_purged_lazily();
-    assert!(pages(&lazily) >= bytes / PAGE_SIZE, "{lazily:?}");
-    assert_eq!(a.platform.take_purged(), [], "it stays for the next one");
-    assert_eq!(a.zone.dirty_bytes(), kept);
-    // The system took a part of it.
-    let again = a.kmalloc(bytes, Gfp::KERNEL | Gfp::ZERO);
-    assert!(
-        lazily
-            .iter()
-            .any(|&(at, n)| (at..at + n).contains(&(again as usize)))
+    let anchor = take(&a, HUGE);
+    cycle(&a, HUGE);
+    assert_eq!(
+        a.mapped.kept_bytes(),
+        0,
+        "nobody has asked for the like yet"
     );
-    assert!(is_filled(again, bytes, 0));
-    [again, peak, other]
-        .into_iter()
-        .for_each(|object| give(&a, object));
-    a.platform.advance(2 * DECAY);
+    assert_eq!(cycle(&a, HUGE), 1, "it was missed");
+    assert_eq!(a.mapped.kept_bytes(), HUGE);
+    for _ in 0..5 {
+        assert_eq!(cycle(&a, HUGE - PAGE_SIZE), 0, "it serves again");
+    }
+    // Nobody needs it any more, so nothing is kept from then on.
+    a.platform.advance(DECAY);
     a.tick(a.platform.now_ms());
-    assert_eq!(a.zone.dirty_bytes(), 0, "nobody asks any more");
+    assert_eq!(a.mapped.kept_bytes(), 0);
+    cycle(&a, 2 * HUGE);
+    assert_eq!(a.mapped.kept_bytes(), 0);
+    give(&a, anchor);
     assert_all_is_given_back(&a);
 }
 
 #[test]
-fn at_a_peak_demand_keeps_no_more_than_half_of_what_is_in_use() {
+fn huge_mappings_of_ever_larger_sizes_are_not_kept() {
     let a = setup();
-    let bytes = 60 << 20;
-    let both = || [bytes, bytes].map(|bytes| take(&a, bytes));
-    for _ in 0..6 {
-        both().into_iter().for_each(|object| give(&a, object));
-        a.platform.advance(DECAY / 4);
-        // Each free gives back a block at most.
-        (0..100).for_each(|_| give(&a, take(&a, 20_000)));
+    // The table of huge objects is a mapping too.
+    cycle(&a, HUGE / 2 + PAGE_SIZE);
+    for step in 0..20 {
+        assert_eq!(cycle(&a, HUGE + HUGE / 2 * step), 1);
+        assert_eq!(a.mapped.kept_bytes(), 0);
     }
-    let [used, free] = both();
-    give(&a, free);
-    assert!(a.zone.dirty_bytes() >= bytes, "as much was missed");
-    let peak = take_mapped(&a, 200 << 20);
-    let kept = a.zone.dirty_bytes();
-    assert!((24 << 20..=bytes / 2).contains(&kept), "{kept} bytes");
-    [used, peak].into_iter().for_each(|object| give(&a, object));
+    // The like of the last, but long after.
+    a.platform.advance(DECAY);
+    cycle(&a, HUGE + HUGE / 2 * 19);
+    assert_eq!(a.mapped.kept_bytes(), 0);
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn no_more_than_a_share_of_what_is_in_use_is_kept() {
+    let a = setup();
+    for _ in 0..3 {
+        cycle(&a, 2 << 20);
+    }
+    assert_eq!(a.mapped.kept_bytes(), 0, "more than is kept of nothing");
+    let anchor = take(&a, 64 << 20);
+    for _ in 0..3 {
+        cycle(&a, 2 << 20);
+    }
+    assert_eq!(a.mapped.kept_bytes(), 2 << 20);
+    give(&a, anchor);
+    assert_all_is_given_back(&a);
+}
+
+/// So much is in use that 4 MiB may be kept, and 2 MiB are.
+fn setup_with_kept() -> (Box<Slub>, *mut u8) {
+    let a = setup();
+    let anchor = take(&a, 64 << 20);
+    cycle(&a, 2 << 20);
+    cycle(&a, 2 << 20);
+    assert_eq!(a.mapped.kept_bytes(), 2 << 20);
+    (a, anchor)
+}
+
+#[test]
+fn what_is_kept_serves_other_sizes() {
+    let (a, anchor) = setup_with_kept();
+    let before = a.platform.calls();
+    let take_filled = |bytes, byte| {
+        let object = take(&a, bytes);
+        // SAFETY: so long.
+        unsafe { object.write_bytes(byte, bytes) };
+        object
+    };
+    let short = take_filled(1 << 20, 1);
+    assert_eq!(a.mapped.kept_bytes(), 1 << 20, "it was cut");
+    let long = take_filled(3 << 20, 3);
+    assert_eq!(a.mapped.kept_bytes(), 0, "it was stretched");
+    let after = a.platform.calls();
+    assert_eq!((after.map - before.map, after.remap - before.remap), (0, 1));
+    // A size of its own each, and nothing of another in it.
+    for (object, filled) in [(short, 1), (long, 3)] {
+        let bytes = usize::from(filled) << 20;
+        assert_eq!(a.ksize(object), bytes);
+        // SAFETY: so long.
+        let content = unsafe { std::slice::from_raw_parts(object, bytes) };
+        assert!(content.iter().all(|&byte| byte == filled));
+        give(&a, object);
+    }
+    assert_eq!(a.mapped.kept_bytes(), 4 << 20);
+    // What was used before is zero where that is asked for.
+    let zero = a.kmalloc(2 << 20, Gfp::KERNEL | Gfp::ZERO);
+    // SAFETY: so long.
+    let content = unsafe { std::slice::from_raw_parts(zero, 2 << 20) };
+    assert!(content.iter().all(|&byte| byte == 0));
+    give(&a, zero);
+    give(&a, anchor);
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn what_is_kept_is_not_stretched_beyond_reason() {
+    let (a, anchor) = setup_with_kept();
+    let maps = a.platform.calls().map;
+    let long = take(&a, 9 << 20);
+    assert_eq!(a.platform.calls().map, maps + 1);
+    assert_eq!(a.mapped.kept_bytes(), 2 << 20);
+    // Nor where it is to be zero: what is not touched comes as zero by itself.
+    let zero = a.kmalloc(3 << 20, Gfp::KERNEL | Gfp::ZERO);
+    assert!(!zero.is_null());
+    assert_eq!(a.platform.calls().map, maps + 2);
+    assert_eq!(a.mapped.kept_bytes(), 2 << 20);
+    // Nor where that fails.
+    a.platform.fail(0, 1);
+    let other = take(&a, 3 << 20);
+    a.platform.heal();
+    assert_eq!(a.mapped.kept_bytes(), 0);
+    for object in [long, zero, other, anchor] {
+        give(&a, object);
+    }
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn the_oldest_mappings_make_room_for_others() {
+    let (a, anchor) = setup_with_kept();
+    let objects = [1, 2, 3].map(|_| take(&a, 2 << 20));
+    for object in objects {
+        a.platform.advance(1);
+        give(&a, object);
+    }
+    assert_eq!(a.mapped.kept_bytes(), 4 << 20, "no more than that");
+    let maps = a.platform.calls().map;
+    let mut again = [1, 2].map(|_| take(&a, 2 << 20));
+    again.sort();
+    let mut last = [objects[1], objects[2]];
+    last.sort();
+    assert_eq!(again, last);
+    assert_eq!(a.platform.calls().map, maps);
+    for object in again {
+        give(&a, object);
+    }
+    give(&a, anchor);
     assert_all_is_given_back(&a);
 }
 
@@ -147,7 +201,7 @@ fn dirty_pages_make_room_for_a_huge_mapping() {
     let a = setup();
     leave_dirty(&a, 2048);
     let dirty = a.zone.dirty_bytes();
-    let huge = take_mapped(&a, 4 << 20);
+    let huge = take(&a, 4 << 20);
     assert!(a.zone.dirty_bytes() <= dirty - (4 << 20));
     assert!(a.zone.dirty_bytes() > 0, "only as much as it takes");
     // Growing it counts as well.
@@ -162,12 +216,12 @@ fn dirty_pages_make_room_for_a_huge_mapping() {
 fn a_huge_mapping_takes_nothing_away_within_what_the_process_had_before() {
     let a = setup();
     // As much, once.
-    give(&a, take_mapped(&a, 8 << 20));
+    give(&a, take(&a, 8 << 20));
     leave_dirty(&a, 512);
     let dirty = a.zone.dirty_bytes();
-    let huge = take_mapped(&a, 4 << 20);
+    let huge = take(&a, 4 << 20);
     assert_eq!(a.zone.dirty_bytes(), dirty);
-    let more = take_mapped(&a, 4 << 20);
+    let more = take(&a, 4 << 20);
     assert!(a.zone.dirty_bytes() < dirty, "that is more than ever");
     give(&a, huge);
     give(&a, more);

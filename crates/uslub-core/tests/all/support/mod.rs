@@ -36,7 +36,6 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use uslub_core::args::CacheArgs;
 use uslub_core::kmalloc::NR_CLASSES;
-use uslub_core::memory::arena::BLOCK_BYTES;
 use uslub_core::percpu::Region;
 use uslub_core::platform::{PAGE_SIZE, Platform};
 use uslub_core::stats::StatItem;
@@ -241,11 +240,6 @@ fn sheaves_alive(a: &Slub, cache: &Cache) -> usize {
     barns.sum::<usize>() + regions.sum::<usize>()
 }
 
-/// An object of `bytes` bytes with a mapping of its own, as no run is aligned so; null without memory.
-pub fn take_mapped(a: &Slub, bytes: usize) -> *mut u8 {
-    a.kmalloc_aligned(bytes, 2 * BLOCK_BYTES, Gfp::KERNEL)
-}
-
 /// Fails the test unless what is mapped is the allocator's records and nothing else.
 pub fn assert_mappings_are_known(a: &Slub) {
     const CHUNK: usize = 64 << 10;
@@ -254,7 +248,7 @@ pub fn assert_mappings_are_known(a: &Slub) {
         .whole_pages((16 * a.table.nr()).next_multiple_of(PAGE_SIZE));
     let region = a.platform.whole_pages(size_of::<Region>());
     let regions = (1 + a.table.regions().count() + a.table.regions_ahead()) * region;
-    let huge = a.mapped.table_bytes() + a.mapped.live_bytes();
+    let huge = a.mapped.table_bytes() + a.mapped.live_bytes() + a.mapped.kept_bytes();
     let mapped = a.platform.mapped_bytes();
     let records = mapped.checked_sub(table + regions + huge);
     let known = a.meta.bytes()..=a.meta.bytes() + 4 * CHUNK;

@@ -27,7 +27,6 @@ struct Memory {
     /// The committed ranges that hold pages, not tables.
     pages: Ranges,
     purged: Vec<(usize, usize)>,
-    purged_lazily: Vec<(usize, usize)>,
     /// Start, bytes and node of what was bound.
     bound: Vec<(usize, usize, usize)>,
     /// Start and bytes of what was to have other physical memory, and which.
@@ -192,11 +191,6 @@ impl Virtual {
     /// What was to have other physical memory since the last call: start, bytes and which.
     pub fn take_backed(&self) -> Vec<(usize, usize, Backing)> {
         std::mem::take(&mut self.memory().backed)
-    }
-
-    /// The ranges that were purged lazily since the last call.
-    pub fn take_purged_lazily(&self) -> Vec<(usize, usize)> {
-        std::mem::take(&mut self.memory().purged_lazily)
     }
 
     /// The ranges that were purged since the last call.

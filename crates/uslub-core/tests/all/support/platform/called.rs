@@ -151,23 +151,6 @@ unsafe impl Platform for Virtual {
         true
     }
 
-    unsafe fn purge_lazily(&self, start: NonNull<u8>, bytes: usize) {
-        let at = start.as_ptr() as usize;
-        self.assert_page_aligned(at, bytes);
-        let mut memory = self.memory();
-        assert!(memory.committed.contains(at, at + bytes));
-        memory.purged_lazily.push((at, bytes));
-        // The system takes every other page.
-        for page in (0..bytes).step_by(2 * uslub_core::platform::PAGE_SIZE) {
-            // SAFETY: committed, and holds nothing of value.
-            unsafe {
-                start
-                    .add(page)
-                    .write_bytes(0, uslub_core::platform::PAGE_SIZE)
-            };
-        }
-    }
-
     fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
         let mut memory = self.memory();
         memory.calls.map += 1;
