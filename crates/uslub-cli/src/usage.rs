@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(f.message, "unknown option '--colour'");
         assert_eq!(
             f.hint,
-            "known options: --set, --debug, --follow, --report, --all, --slabinfo, --quiet, --help"
+            "known options: --set, --debug, --hardened, --follow, --report, --all, --slabinfo, --quiet, --help"
         );
     }
 
@@ -154,7 +154,7 @@ mod tests {
         let f = failure(&["ls", "-l"]);
         assert_eq!(
             f.message,
-            "unknown command 'ls'; known are run, bench, info, explain, list, slabinfo, metrics, \
+            "unknown command 'ls'; did you mean 'list'?; known are run, bench, info, explain, list, slabinfo, metrics, \
              inspect, sim"
         );
         assert!(f.hint.ends_with("uslub run -- ls"));
