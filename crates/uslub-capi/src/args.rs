@@ -163,7 +163,9 @@ unsafe fn tuning(name: &str, text: *const c_char) -> Result<Option<Tuning>, ()> 
 
 /// The part of a name that fits a message.
 fn shown(name: &str) -> &str {
-    &name[..name.floor_char_boundary(64)]
+    let mut ends = (0..=name.len().min(64)).rev();
+    let end = ends.find(|end| name.is_char_boundary(*end));
+    &name[..end.unwrap_or(0)]
 }
 
 /// The core's arguments, and whether USLUB_CACHE_PANIC is set. `None`, with `errno` set, if they

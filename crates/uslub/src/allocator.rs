@@ -22,7 +22,9 @@ use crate::raw::RawCache;
 
 /// Memory of zero bytes.
 fn dangling(layout: Layout) -> NonNull<[u8]> {
-    NonNull::slice_from_raw_parts(layout.dangling_ptr(), 0)
+    let start = std::ptr::without_provenance_mut(layout.align());
+    // An alignment is never 0.
+    NonNull::slice_from_raw_parts(NonNull::new(start).unwrap_or(NonNull::dangling()), 0)
 }
 
 fn as_pointer(object: Option<NonNull<u8>>) -> *mut u8 {

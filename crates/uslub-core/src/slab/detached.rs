@@ -65,7 +65,7 @@ impl PendingLists {
 
     fn lists(&self) -> &[Parked] {
         // SAFETY: the first `len` entries are written.
-        unsafe { self.lists[..self.len].assume_init_ref() }
+        unsafe { &*(&raw const self.lists[..self.len] as *const [Parked]) }
     }
 
     /// The first objects of this slab's lists. A slab has several lists if objects of other slabs
