@@ -21,7 +21,7 @@ impl Policy for ThreeOfFour {
         match choice {
             Choice::KeepEmpty { .. } => {
                 self.asked += 1;
-                usize::from(self.asked % 4 != 0)
+                usize::from(!self.asked.is_multiple_of(4))
             }
             _ => ours,
         }

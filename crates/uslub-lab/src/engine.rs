@@ -439,6 +439,10 @@ impl Running {
         Ok(Self(engine))
     }
 
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "the engine lies behind a pointer of this thread"
+    )]
     fn engine(&self) -> &mut Engine {
         // SAFETY: the pointer of this thread is to our box; no other reference lives longer than a
         // call.

@@ -138,9 +138,9 @@ impl Lines {
                 ways.push((ps(ns) as u32, kind));
                 far[to] = far[to].max(ps(ns) as u32);
                 let bit = only(from);
-                for w in 0..WORDS {
-                    near[to].0[w] |= if kind <= 1 { bit[w] } else { 0 };
-                    near[to].1[w] |= if kind <= 2 { bit[w] } else { 0 };
+                for (w, bits) in bit.into_iter().enumerate() {
+                    near[to].0[w] |= if kind <= 1 { bits } else { 0 };
+                    near[to].1[w] |= if kind <= 2 { bits } else { 0 };
                 }
             }
         }

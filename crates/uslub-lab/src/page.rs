@@ -21,8 +21,10 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(120, 90, 70),
     RGBColor(110, 110, 110),
 ];
-/// Charts: title, and the value.
-const CHARTS: [(&str, fn(&Figures) -> f64); 6] = [
+/// A chart: title, and the value.
+type Chart = (&'static str, fn(&Figures) -> f64);
+
+const CHARTS: [Chart; 6] = [
     ("Throughput, million operations a second", |f| f.rate),
     ("Cost of an operation, ns of CPU time", |f| f.ns),
     ("Waiting for list locks, % of CPU time", |f| f.list_wait),

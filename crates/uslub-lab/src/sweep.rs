@@ -88,7 +88,8 @@ impl Sweep {
     fn combinations(&self) -> Vec<Vec<String>> {
         self.settings.iter().fold(vec![vec![]], |all, values| {
             let with = |before: &Vec<String>| -> Vec<Vec<String>> {
-                let one = |value: &String| [before.as_slice(), &[value.clone()]].concat();
+                let one =
+                    |value: &String| [before.as_slice(), std::slice::from_ref(value)].concat();
                 values.iter().map(one).collect()
             };
             all.iter().flat_map(with).collect()

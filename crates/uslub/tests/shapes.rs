@@ -47,12 +47,8 @@ fn an_owned_object_outlives_every_other_owner_of_its_cache() {
     }
     let dropped = Cell::new(0);
     let cache = Arc::new(Cache::new("outlived").expect("a cache"));
-    let first = OwnedObject::new(&cache, Tell(&dropped))
-        .ok()
-        .expect("memory");
-    let second = OwnedObject::new(&cache, Tell(&dropped))
-        .ok()
-        .expect("memory");
+    let first = OwnedObject::new(&cache, Tell(&dropped)).unwrap_or_else(|_| panic!("memory"));
+    let second = OwnedObject::new(&cache, Tell(&dropped)).unwrap_or_else(|_| panic!("memory"));
     let weak = Arc::downgrade(&cache);
     drop(cache);
     drop(OwnedObject::into_inner(first));
