@@ -39,6 +39,8 @@ pub enum Command {
     Slabinfo(inspect::TargetOptions),
     /// Print the figures of a running process as OpenMetrics text
     Metrics(inspect::TargetOptions),
+    /// Show the caches of a running process, look after look
+    Top(inspect::TopOptions),
     /// Read the heap in a file
     #[command(disable_help_subcommand = true)]
     Inspect {

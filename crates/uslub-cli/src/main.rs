@@ -73,6 +73,7 @@ fn main() {
             cli::Command::List(options) => inspect::list(options),
             cli::Command::Slabinfo(options) => inspect::slabinfo(options),
             cli::Command::Metrics(options) => inspect::metrics(options),
+            cli::Command::Top(options) => inspect::top(options),
             cli::Command::Inspect { what } => inspect::inspect(what),
             cli::Command::Pages { prefix } => pages::write(prefix),
         },

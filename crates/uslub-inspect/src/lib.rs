@@ -13,6 +13,7 @@
 //!      │
 //!   snapshot.rs    figures of all caches        bridge.rs   where the resident memory is
 //!   slots.rs       state of every slot          explain.rs  what an address is
+//!   fullness.rs    how full slabs are
 //! ```
 //!
 //! | file | concept |
@@ -25,6 +26,7 @@
 //! | `snapshot` | a look at all caches |
 //! | `bridge` | the way from the resident memory to the live objects |
 //! | `slots`, `explain` | the state of each slot; what an address is |
+//! | `fullness` | how full the slabs are; sheaves and counters of one cache |
 //! | `error` | why a heap could not be read |
 //!
 //! Nothing that is read is trusted: every walk is bounded, and damage shows as damage.
@@ -47,6 +49,7 @@ pub mod core_file;
 pub mod error;
 pub mod explain;
 mod fields;
+pub mod fullness;
 pub mod heap;
 pub mod layout;
 pub mod memory;
