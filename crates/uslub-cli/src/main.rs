@@ -74,6 +74,8 @@ fn main() {
             cli::Command::Slabinfo(options) => inspect::slabinfo(options),
             cli::Command::Metrics(options) => inspect::metrics(options),
             cli::Command::Top(options) => inspect::top(options),
+            cli::Command::Doctor(options) => inspect::doctor(options),
+            cli::Command::Map(options) => inspect::map(options),
             cli::Command::Inspect { what } => inspect::inspect(what),
             cli::Command::Pages { prefix } => pages::write(prefix),
         },

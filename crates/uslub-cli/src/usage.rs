@@ -159,7 +159,7 @@ mod tests {
         let f = failure(&["ls", "-l"]);
         let begin = "unknown command 'ls'; did you mean 'list'?; known are run, bench, info, ";
         assert!(f.message.starts_with(begin), "{}", f.message);
-        assert!(f.message.contains(", top, "), "{}", f.message);
+        assert!(f.message.contains(", top, doctor, map, "), "{}", f.message);
         assert!(f.hint.ends_with("uslub run -- ls"));
         let f = failure(&["bench", "oaks"]);
         assert_eq!(
