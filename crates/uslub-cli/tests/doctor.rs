@@ -70,6 +70,46 @@ int main(void)
 }
 "#;
 
+/// Frees all of its 24 MiB of objects, and holds 100 MiB of its own mapping. Then it does nothing.
+const IDLE: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+int main(void)
+{
+    static void *kept[65536];
+    size_t bytes = 100 << 20;
+    void *own = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (own == MAP_FAILED)
+        return 1;
+    memset(own, 1, bytes);
+    for (int i = 0; i < 65536; i++)
+        kept[i] = memset(malloc(368), 1, 368);
+    for (int i = 0; i < 65536; i++)
+        free(kept[i]);
+    puts("ready");
+    fflush(stdout);
+    getchar();
+    return 0;
+}
+"#;
+
+/// Allocates and frees 64 bytes as often as it can.
+const BUSY: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+int main(void)
+{
+    puts("ready");
+    fflush(stdout);
+    for (;;) {
+        char *volatile object = malloc(64);
+        free(object);
+    }
+}
+"#;
+
 /// A program on the preloaded library; `None` without a compiler.
 fn planted(folder: &TempDir, name: &str, source: &str, options: &str) -> Option<Paused> {
     let program = folder.path().join(name);
@@ -245,6 +285,33 @@ fn caches_without_sheaves_are_found() {
         text.contains("\nNothing was found for: grows, slack"),
         "{text}"
     );
+}
+
+#[test]
+fn kept_pages_and_foreign_memory_are_found() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(target) = planted(&folder, "idle", IDLE, "") else {
+        return;
+    };
+    let (findings, _) = doctor(&target, "2");
+    assert_eq!(rules(&findings), ["kept", "not-ours"], "{findings:?}");
+    let kept = findings[0]["text"].as_str().expect("text");
+    assert!(kept.contains("allocated nothing meanwhile"), "{kept}");
+    assert!(number(&findings[1]["bytes"]) > 100 << 20, "{findings:?}");
+}
+
+#[test]
+fn calls_that_no_sheaf_serves_are_found() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let busy = |options| planted(&folder, "busy", BUSY, options);
+    let (Some(slow), Some(fast)) = (busy("init_on_free=1"), busy("")) else {
+        return;
+    };
+    let (findings, _) = doctor(&slow, "1");
+    assert_eq!(rules(&findings), ["slow-path", "mode"], "{findings:?}");
+    assert_eq!(findings[0]["cache"], "kmalloc-64");
+    let (findings, _) = doctor(&fast, "1");
+    assert_eq!(rules(&findings), [""; 0], "{findings:?}");
 }
 
 #[test]

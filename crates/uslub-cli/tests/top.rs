@@ -3,7 +3,7 @@
 mod inspected;
 mod support;
 
-use inspected::{Paused, library, uslub};
+use inspected::{Paused, library, preloaded, uslub};
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::pty::{OpenptyResult, Winsize, openpty};
@@ -80,6 +80,26 @@ fn a_pipe_gets_plain_lines_with_rates() {
     let text = String::from_utf8(output.stdout).expect("UTF-8");
     let rows: Vec<_> = text.lines().filter(|l| l.starts_with("kmalloc")).collect();
     assert_eq!(rows.len(), 1, "{text}");
+}
+
+#[test]
+fn looks_leave_the_process_as_it_was() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(target) = preloaded(&folder) else {
+        return;
+    };
+    let cost = || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", target.pid())).expect("stat");
+        let (_, rest) = stat.rsplit_once(") ").expect("a name");
+        let words: Vec<_> = rest.split_whitespace().map(str::to_owned).collect();
+        // Faults and CPU time.
+        let costs = [7, 9, 11, 12].map(|i| words[i].clone());
+        (target.status("VmRSS"), target.status("VmPTE"), costs)
+    };
+    let before = cost();
+    let output = uslub(&["top", &target.pid(), "-d", "0.1", "-n", "30"]);
+    assert!(output.status.success());
+    assert_eq!(cost(), before);
 }
 
 #[test]

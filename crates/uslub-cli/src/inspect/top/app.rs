@@ -58,8 +58,6 @@ pub enum Action {
 
 /// The state of the view.
 pub struct App {
-    /// Name and number of the process.
-    pub title: String,
     /// Time between two looks.
     pub delay: Duration,
     /// Characters to use.
@@ -99,9 +97,8 @@ fn per_second(before: u64, after: u64, seconds: f64) -> Option<f64> {
 
 impl App {
     /// A view without a look.
-    pub fn new(title: String, delay: Duration, glyphs: Glyphs) -> Self {
+    pub fn new(delay: Duration, glyphs: Glyphs) -> Self {
         Self {
-            title,
             delay,
             glyphs,
             sample: Sample::default(),

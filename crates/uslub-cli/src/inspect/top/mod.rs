@@ -94,8 +94,7 @@ fn seconds(word: &str) -> Result<Duration, String> {
 pub fn run(options: &TopOptions) -> Result<Ending, Failure> {
     let sampler = Sampler::open(&options.target)?;
     let glyphs = Glyphs::choose(options.ascii);
-    let title = format!("{} {}", sampler.name, sampler.pid);
-    let mut app = App::new(title, options.delay, glyphs);
+    let mut app = App::new(options.delay, glyphs);
     app.sort = options.sort;
     app.filter = options.filter.clone();
     app.push(sampler.look(None)?);
@@ -120,7 +119,10 @@ fn in_lines(sampler: &Sampler, app: &mut App, looks: u64) -> Result<Ending, Fail
                 } else {
                     String::new()
                 };
-                let text = format!("{last}{}: {why}; this was the last look\n", app.title);
+                let text = format!(
+                    "{last}{}: {why}; this was the last look\n",
+                    app.sample.title
+                );
                 return super::print(&text);
             }
         }

@@ -14,7 +14,7 @@ pub fn text(app: &App) -> String {
     let _ = writeln!(
         out,
         "{}: up {}, resident {}, live {}, cached {}, free slots {}, kept {}",
-        app.title,
+        app.sample.title,
         view::age(sample.up),
         units::size(sample.resident),
         units::size(sample.live),

@@ -75,6 +75,8 @@ pub struct Detail {
 /// One look.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
+    /// Name and number of the process: a program may replace itself by another one.
+    pub title: String,
     /// Time since the first look.
     pub at: Duration,
     /// Time that the look took.
@@ -101,8 +103,6 @@ pub struct Sample {
 pub struct Sampler {
     /// The process.
     pub pid: i32,
-    /// Its name at first.
-    pub name: String,
     start: u64,
     first: Instant,
 }
@@ -144,7 +144,6 @@ impl Sampler {
         target.heaps()?;
         Ok(Self {
             pid: process.pid(),
-            name: process.name().to_owned(),
             start: start_of(process.pid()).unwrap_or(0),
             first: Instant::now(),
         })
@@ -163,6 +162,7 @@ impl Sampler {
         let target = Target::open(&self.pid.to_string())?;
         let looks = target.looks()?;
         let mut sample = Sample {
+            title: target.title(),
             at: begin.duration_since(self.first),
             resident: self.resident(),
             ..Sample::default()

@@ -42,6 +42,7 @@ fn sample(second: u64) -> Sample {
     ];
     entries[0].calls = (1_000_000 + 81_234 * second, 80_000 * second);
     Sample {
+        title: "server 4711".to_owned(),
         at: Duration::from_secs(second),
         took: Duration::from_micros(800),
         up: Duration::from_secs(3 * 3600 + 12 * 60),
@@ -56,11 +57,7 @@ fn sample(second: u64) -> Sample {
 }
 
 fn app(looks: u64) -> App {
-    let mut app = App::new(
-        "server 4711".to_owned(),
-        Duration::from_secs(1),
-        Glyphs::Unicode,
-    );
+    let mut app = App::new(Duration::from_secs(1), Glyphs::Unicode);
     for second in 0..looks {
         app.push(sample(second));
     }
@@ -142,7 +139,7 @@ fn a_wide_terminal_has_every_column_and_a_narrow_one_the_first() {
     }
     let mut unsure = sample(3);
     unsure.entries[2].uncertain = 400;
-    let mut other = super::App::new(String::new(), Duration::from_secs(1), Glyphs::Ascii);
+    let mut other = App::new(Duration::from_secs(1), Glyphs::Ascii);
     other.push(unsure);
     assert!(lines(&other, (60, 15))[6].contains(" ~9 930 "));
     let row = &lines(&app, (200, 50))[4];

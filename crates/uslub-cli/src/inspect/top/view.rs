@@ -122,7 +122,7 @@ fn lines(buffer: &mut Buffer, area: Rect, texts: &[String]) {
 fn title(app: &App) -> Vec<String> {
     let sample = &app.sample;
     let mut parts = vec![
-        format!("uslub top {}", app.title),
+        format!("uslub top {}", app.sample.title),
         format!("up {}", age(sample.up)),
         format!("every {:.1} s", app.delay.as_secs_f64()),
         format!("look {:.1} ms", sample.took.as_secs_f64() * 1e3),
@@ -153,7 +153,7 @@ fn memory(app: &App, columns: usize) -> Vec<String> {
 /// The third line: the end, the rates, and a cache that grows.
 fn status(app: &App, columns: usize) -> (String, Style) {
     if let Some(why) = &app.ended {
-        let text = format!("{}: {why}; this was the last look", app.title);
+        let text = format!("{}: {why}; this was the last look", app.sample.title);
         let style = Style::new()
             .fg(Color::Red)
             .add_modifier(Modifier::BOLD | Modifier::REVERSED);
@@ -332,7 +332,7 @@ fn help(app: &App) -> Vec<String> {
 /// The view in one line, for a terminal without room.
 fn one_line(app: &App) -> String {
     if let Some(why) = &app.ended {
-        return format!("{}: {why}", app.title);
+        return format!("{}: {why}", app.sample.title);
     }
     let rates = app.rates.map_or_else(String::new, |(allocs, _)| {
         format!(", {} allocs/s", rate(allocs))
