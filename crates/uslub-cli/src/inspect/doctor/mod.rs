@@ -81,9 +81,14 @@ pub fn run(options: &DoctorOptions) -> Result<Ending, Failure> {
     Ok(Ending::Exited(if findings.is_empty() { 0 } else { FOUND }))
 }
 
-/// What all rules find.
+/// What all rules find; of each rule the most bytes first.
 fn findings(facts: &Facts) -> Vec<Finding> {
-    RULES.iter().flat_map(|(.., rule)| rule(facts)).collect()
+    let sorted = |(.., rule): &rules::Rule| {
+        let mut found = rule(facts);
+        found.sort_by_key(|finding| std::cmp::Reverse(finding.bytes));
+        found
+    };
+    RULES.iter().flat_map(sorted).collect()
 }
 
 /// The findings for people.

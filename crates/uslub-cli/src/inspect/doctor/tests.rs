@@ -146,6 +146,26 @@ fn free_slots_are_slack_if_they_are_many_and_the_cache_is_little_used() {
 }
 
 #[test]
+fn the_largest_finding_of_a_rule_comes_first() {
+    let mut facts = healthy();
+    let little_used = |name: &str, free| CacheFacts {
+        name: name.to_owned(),
+        size: (64, 64),
+        memory: 50 * MIB,
+        free,
+        ..CacheFacts::default()
+    };
+    facts.caches = vec![
+        little_used("small", 6 * MIB),
+        little_used("large", 40 * MIB),
+        little_used("middle", 20 * MIB),
+    ];
+    let found = findings(&facts);
+    let names: Vec<_> = found.iter().filter_map(|f| f.cache.as_deref()).collect();
+    assert_eq!(names, ["large", "middle", "small"]);
+}
+
+#[test]
 fn sheaves_and_kept_pages_need_a_size_and_a_share() {
     let cached = |live, cached| after(|f| (f.bridge.live, f.bridge.cached) = (live, cached));
     assert_eq!(cached(50 * MIB, 6 * MIB), ["cached"]);
