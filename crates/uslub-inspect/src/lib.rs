@@ -22,7 +22,7 @@
 //! | `process`, `core_file` | a running process; a core file |
 //! | `proc_text` | the kernel's text files about a process |
 //! | `root`, `layout`, `fields` | where the allocator is, and where its fields are |
-//! | `heap`, `sheaves`, `pages` | the structures of one allocator |
+//! | `heap`, `sheaves`, `pages`, `blocks` | the structures of one allocator |
 //! | `snapshot` | a look at all caches |
 //! | `bridge` | the way from the resident memory to the live objects |
 //! | `slots`, `explain` | the state of each slot; what an address is |
@@ -44,6 +44,7 @@
 #![forbid(unsafe_code)]
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 
+mod blocks;
 pub mod bridge;
 pub mod core_file;
 pub mod error;

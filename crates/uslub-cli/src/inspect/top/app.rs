@@ -119,6 +119,13 @@ impl App {
 
     /// Takes a new look.
     pub fn push(&mut self, sample: Sample) {
+        if sample.title != self.sample.title {
+            // Another program has other caches: nothing of the old one counts.
+            self.lines.clear();
+            self.totals.clear();
+            self.history.clear();
+            self.sample.detail = None;
+        }
         let seconds = sample.at.saturating_sub(self.sample.at).as_secs_f64();
         let known = std::mem::take(&mut self.lines);
         let before: HashMap<_, _> = (known.into_iter())

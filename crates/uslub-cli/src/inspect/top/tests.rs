@@ -307,6 +307,20 @@ fn rates_need_time_and_counters_that_rise() {
 }
 
 #[test]
+fn a_program_that_replaces_itself_starts_anew() {
+    let mut app = app(8);
+    let mut other = sample(8);
+    other.title = "other 4711".to_owned();
+    app.push(other);
+    let text = lines(&app, (120, 40));
+    assert!(text[0].starts_with("uslub top other 4711"));
+    assert!(text[2].starts_with("rates after the second look"));
+    assert!(!text[2].contains("grows"));
+    app.push(sample(9));
+    assert!(app.rates.is_none());
+}
+
+#[test]
 fn only_a_cache_that_never_falls_is_said_to_grow() {
     let text = |app: &App| lines(app, (120, 40))[2].clone();
     assert!(!text(&app(5)).contains("grows"), "five looks are too few");
