@@ -39,6 +39,12 @@ pub enum Command {
     Slabinfo(inspect::TargetOptions),
     /// Print the figures of a running process as OpenMetrics text
     Metrics(inspect::TargetOptions),
+    /// Show the caches of a running process, look after look
+    Top(inspect::TopOptions),
+    /// Say what is wrong with the memory of a running process, and what to do
+    Doctor(inspect::DoctorOptions),
+    /// Show how full the slabs of a running process are
+    Map(inspect::MapOptions),
     /// Read the heap in a file
     #[command(disable_help_subcommand = true)]
     Inspect {

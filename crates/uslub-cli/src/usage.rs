@@ -75,7 +75,11 @@ fn describe(error: &clap::Error, root: &Command, chosen: Option<&Command>) -> Fa
             let line = text.lines().next().unwrap_or_default();
             let hint = match context(error, ContextKind::ValidValue) {
                 Some(values) => format!("possible values: {values}"),
-                None => "see 'uslub run --help'".to_owned(),
+                None => {
+                    let name = chosen.map(Command::get_name);
+                    let name = name.filter(|name| root.find_subcommand(name).is_some());
+                    format!("see 'uslub {} --help'", name.unwrap_or("run"))
+                }
             };
             Failure::usage(line.trim_start_matches("error: "), hint)
         }
@@ -131,7 +135,8 @@ mod tests {
         assert_eq!(f.message, "unknown option '--colour'");
         assert_eq!(
             f.hint,
-            "known options: --set, --debug, --hardened, --follow, --report, --all, --slabinfo, --quiet, --help"
+            "known options: --set, --debug, --hardened, --follow, --report, --all, --slabinfo, \
+             --quiet, --help"
         );
     }
 
@@ -152,11 +157,9 @@ mod tests {
     #[test]
     fn an_unknown_command_lists_the_known_ones() {
         let f = failure(&["ls", "-l"]);
-        assert_eq!(
-            f.message,
-            "unknown command 'ls'; did you mean 'list'?; known are run, bench, info, explain, list, slabinfo, metrics, \
-             inspect, sim"
-        );
+        let begin = "unknown command 'ls'; did you mean 'list'?; known are run, bench, info, ";
+        assert!(f.message.starts_with(begin), "{}", f.message);
+        assert!(f.message.contains(", top, doctor, map, "), "{}", f.message);
         assert!(f.hint.ends_with("uslub run -- ls"));
         let f = failure(&["bench", "oaks"]);
         assert_eq!(

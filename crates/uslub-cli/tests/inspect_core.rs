@@ -87,19 +87,26 @@ fn a_core_file_says_the_same_and_damage_is_no_panic() {
     let freed = paused.own("freed").to_string();
     let explain = |target: &str| said(&["explain", target, &freed]);
     assert_eq!(explain(&paused.pid()), explain(text(&core)));
+    let map = |target: &str| {
+        let map = said(&["map", target, "--json"]);
+        map.split_once("\"caches\"").expect("caches").1.to_owned()
+    };
+    assert_eq!(map(&paused.pid()), map(text(&core)));
     let printed = said(&["inspect", "core", text(&core)]);
     assert!(printed.contains("kmalloc-176"), "{printed}");
 
     let whole = fs::read(&core).expect("the core file");
     for end in [0, 3, 64, 100, 4096, whole.len() / 2, whole.len() - 5] {
         fs::write(&core, &whole[..end]).expect("a cut file");
-        let output = uslub(&["inspect", "core", text(&core)]);
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert!(!error.contains("panicked"), "{end}: {error}");
-        assert!(
-            matches!(output.status.code(), Some(0 | 125 | 126)),
-            "{end}: {error}"
-        );
+        for command in [&["inspect", "core"] as &[&str], &["map"]] {
+            let output = uslub(&[command, &[text(&core)]].concat());
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert!(!error.contains("panicked"), "{end}: {error}");
+            assert!(
+                matches!(output.status.code(), Some(0 | 125 | 126)),
+                "{end}: {error}"
+            );
+        }
     }
 }
 

@@ -3,6 +3,8 @@
 //! Nothing that is read is trusted. A number that is out of bounds counts as damage and is left
 //! out; every walk of a list ends after the length that the list has room for.
 
+use std::collections::HashMap;
+
 use crate::error::{Error, Result};
 use crate::fields::Fields;
 use crate::layout::Field;
@@ -250,10 +252,13 @@ impl<'m> Heap<'m> {
         let end = (self.number(self.f.end) as usize).min(self.f.max_caches);
         let from = self.f.caches.at;
         let entries = self.copy.get(from..from + 8 * end).unwrap_or(&[]);
-        let places: Vec<_> = words(entries)
+        let mut places: Vec<_> = words(entries)
             .enumerate()
             .filter(|&(_, at)| at != 0)
             .collect();
+        // Two indices lead to the record of a debugged class: the larger one is its own.
+        let own: HashMap<_, _> = places.iter().map(|&(index, at)| (at, index)).collect();
+        places.retain(|(index, at)| own.get(at) == Some(index));
         let at: Vec<_> = places.iter().map(|&(_, at)| at).collect();
         let bytes = self.f.cache.bytes;
         let mut records = vec![0; at.len() * bytes];

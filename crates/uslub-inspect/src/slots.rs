@@ -216,6 +216,11 @@ impl Cached {
         self.states.get(&object).copied()
     }
 
+    /// All cached objects: address and state.
+    pub fn all(&self) -> impl Iterator<Item = (u64, State)> {
+        self.states.iter().map(|(&at, &state)| (at, state))
+    }
+
     /// Number of cached objects.
     pub fn len(&self) -> usize {
         self.states.len()

@@ -10,22 +10,33 @@
 //! | `list` | `uslub list`: the objects of a cache |
 //! | `slabinfo` | `uslub slabinfo`: the kernel's columns |
 //! | `metrics` | `uslub metrics`: OpenMetrics text |
+//! | `glyphs` | text for a terminal: widths, bars |
+//! | `map` | `uslub map`: how full the slabs are |
+//! | `doctor` | `uslub doctor`: what is wrong, in sentences |
+//! | `top` | `uslub top`: look after look, in a terminal |
 
+mod doctor;
 mod explain;
+mod glyphs;
 mod info;
 mod json;
 mod list;
+mod map;
 mod metrics;
 mod refusal;
 mod slabinfo;
 mod target;
+mod top;
 
 use crate::ending::Ending;
 use crate::failure::Failure;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Subcommand};
+pub use doctor::{DoctorOptions, run as doctor};
+pub use map::{MapOptions, run as map};
 use std::io::Write;
 use std::path::PathBuf;
+pub use top::{TopOptions, run as top};
 
 /// Options of `uslub info`.
 #[derive(Args, Debug)]
@@ -122,7 +133,9 @@ The process is not stopped, and runs no code for it.
 Exit status: 0 done; 2 wrong usage, 125 it cannot be read, 126 it is not on uslub, 127 no such process.";
 
 /// The commands of this module.
-const COMMANDS: [&str; 6] = ["info", "explain", "list", "slabinfo", "metrics", "inspect"];
+const COMMANDS: [&str; 9] = [
+    "info", "explain", "list", "slabinfo", "metrics", "inspect", "top", "map", "doctor",
+];
 
 /// The failure for a command of this module whose argument is missing.
 pub fn usage(error: &clap::Error) -> Option<Failure> {

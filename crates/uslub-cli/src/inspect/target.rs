@@ -65,6 +65,17 @@ impl Target {
         }
     }
 
+    /// Number and name for JSON; of a core file, if it says so.
+    pub fn identity(&self) -> (Option<i32>, String) {
+        match self {
+            Self::Process(process) => (Some(process.pid()), process.name().to_owned()),
+            Self::Core(core, file) => match core.program() {
+                Some((name, pid)) => (Some(pid), name.to_owned()),
+                None => (None, file.clone()),
+            },
+        }
+    }
+
     /// The allocators in it. One that is not set up yet is left out, unless it is the only one.
     pub fn heaps(&self) -> Result<Vec<Heap<'_>>, Failure> {
         let roots = root::find(self.memory()).map_err(|error| self.refuse(error))?;
