@@ -39,6 +39,10 @@ pub enum Command {
     Slabinfo(inspect::TargetOptions),
     /// Print the figures of a running process as OpenMetrics text
     Metrics(inspect::TargetOptions),
+    /// Say who points to an object
+    Holders(inspect::HoldersOptions),
+    /// Say which caches of a running process grow, and how fast
+    Leaks(inspect::LeaksOptions),
     /// Read the heap in a file
     #[command(disable_help_subcommand = true)]
     Inspect {

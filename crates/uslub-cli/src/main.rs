@@ -73,6 +73,8 @@ fn main() {
             cli::Command::List(options) => inspect::list(options),
             cli::Command::Slabinfo(options) => inspect::slabinfo(options),
             cli::Command::Metrics(options) => inspect::metrics(options),
+            cli::Command::Holders(options) => inspect::holders(options),
+            cli::Command::Leaks(options) => inspect::leaks(options),
             cli::Command::Inspect { what } => inspect::inspect(what),
             cli::Command::Pages { prefix } => pages::write(prefix),
         },

@@ -25,6 +25,7 @@
 //! | `snapshot` | a look at all caches |
 //! | `bridge` | the way from the resident memory to the live objects |
 //! | `slots`, `explain` | the state of each slot; what an address is |
+//! | `holders` | who points to an object |
 //! | `error` | why a heap could not be read |
 //!
 //! Nothing that is read is trusted: every walk is bounded, and damage shows as damage.
@@ -48,6 +49,7 @@ pub mod error;
 pub mod explain;
 mod fields;
 pub mod heap;
+pub mod holders;
 pub mod layout;
 pub mod memory;
 pub mod pages;

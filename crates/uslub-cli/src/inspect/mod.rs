@@ -10,12 +10,19 @@
 //! | `list` | `uslub list`: the objects of a cache |
 //! | `slabinfo` | `uslub slabinfo`: the kernel's columns |
 //! | `metrics` | `uslub metrics`: OpenMetrics text |
+//! | `holders`, `names` | `uslub holders`: who points to an object; names for addresses |
+//! | `leaks`, `growth`, `period` | `uslub leaks`: which caches grow, and what that means |
 
 mod explain;
+mod growth;
+mod holders;
 mod info;
 mod json;
+mod leaks;
 mod list;
 mod metrics;
+mod names;
+mod period;
 mod refusal;
 mod slabinfo;
 mod target;
@@ -26,6 +33,9 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Subcommand};
 use std::io::Write;
 use std::path::PathBuf;
+
+pub use holders::HoldersOptions;
+pub use leaks::LeaksOptions;
 
 /// Options of `uslub info`.
 #[derive(Args, Debug)]
@@ -122,7 +132,9 @@ The process is not stopped, and runs no code for it.
 Exit status: 0 done; 2 wrong usage, 125 it cannot be read, 126 it is not on uslub, 127 no such process.";
 
 /// The commands of this module.
-const COMMANDS: [&str; 6] = ["info", "explain", "list", "slabinfo", "metrics", "inspect"];
+const COMMANDS: [&str; 8] = [
+    "info", "explain", "list", "slabinfo", "metrics", "inspect", "leaks", "holders",
+];
 
 /// The failure for a command of this module whose argument is missing.
 pub fn usage(error: &clap::Error) -> Option<Failure> {
@@ -197,6 +209,31 @@ pub fn slabinfo(options: &TargetOptions) -> Result<Ending, Failure> {
 pub fn metrics(options: &TargetOptions) -> Result<Ending, Failure> {
     let target = target::Target::open(&options.target)?;
     print(&metrics::text(&target)?)
+}
+
+/// `uslub holders`.
+pub fn holders(options: &HoldersOptions) -> Result<Ending, Failure> {
+    explain::parse(&options.address)?;
+    let target = target::Target::open(&options.target)?;
+    print(&holders::text(&target, options)?)
+}
+
+/// `uslub leaks`: status 1 if a cache is suspect.
+pub fn leaks(options: &LeaksOptions) -> Result<Ending, Failure> {
+    let (text, is_found) = leaks::text(options)?;
+    print(&text)?;
+    Ok(Ending::Exited(is_found.into()))
+}
+
+/// A value as JSON text.
+fn json_text(value: &impl serde::Serialize) -> Result<String, Failure> {
+    match serde_json::to_string_pretty(value) {
+        Ok(text) => Ok(text + "\n"),
+        Err(error) => Err(Failure::ours(
+            format!("cannot write JSON: {error}"),
+            "report this as a bug of uslub",
+        )),
+    }
 }
 
 /// Writes to standard output. A reader that has gone (`| head`) is no failure.
