@@ -38,7 +38,9 @@ pub enum Command {
     /// Print the caches of a running process in the kernel's format
     Slabinfo(inspect::TargetOptions),
     /// Print the figures of a running process as OpenMetrics text
-    Metrics(inspect::TargetOptions),
+    Metrics(inspect::MetricsOptions),
+    /// Write the caches of a running process as a folder like /sys/kernel/slab
+    Sysfs(inspect::SysfsOptions),
     /// Say who points to an object
     Holders(inspect::HoldersOptions),
     /// Say which caches of a running process grow, and how fast

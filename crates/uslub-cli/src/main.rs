@@ -73,6 +73,7 @@ fn main() {
             cli::Command::List(options) => inspect::list(options),
             cli::Command::Slabinfo(options) => inspect::slabinfo(options),
             cli::Command::Metrics(options) => inspect::metrics(options),
+            cli::Command::Sysfs(options) => inspect::sysfs(options),
             cli::Command::Holders(options) => inspect::holders(options),
             cli::Command::Leaks(options) => inspect::leaks(options),
             cli::Command::Inspect { what } => inspect::inspect(what),

@@ -4,7 +4,7 @@
 //! same one as long as its start time and its allocators' addresses stay.
 
 use super::growth::{Growth, Point, Series, Verdict};
-use super::target::Target;
+use super::target::{Target, start_time};
 use super::{STATUS_HELP, period};
 use crate::failure::{Failure, UNSUITABLE};
 use crate::units;
@@ -92,13 +92,12 @@ pub fn text(options: &LeaksOptions) -> Result<(String, bool), Failure> {
     Ok((text, is_found))
 }
 
-/// What tells one program from another with the same number.
-fn identity(process: &Process, heaps: &[Heap<'_>]) -> (String, Vec<u64>) {
-    let stat = process.text("stat").unwrap_or_default();
-    let fields = stat.rsplit(") ").next().unwrap_or("");
-    let start = fields.split_whitespace().nth(19).unwrap_or("").to_owned();
+/// What tells one program from another with the same number: its start, its allocators.
+type Identity = (Option<String>, Vec<u64>);
+
+fn identity(process: &Process, heaps: &[Heap<'_>]) -> Identity {
     let at = heaps.iter().map(|heap| heap.root().allocator).collect();
-    (start, at)
+    (start_time(process.pid()), at)
 }
 
 /// Looks at the process until the time is over, the process ends, or a signal arrives.
@@ -153,7 +152,7 @@ fn why_ended(pid: &str, failure: &Failure) -> Option<&'static str> {
 fn look_once(
     pid: &str,
     now: Duration,
-    known: &mut Option<(String, Vec<u64>)>,
+    known: &mut Option<Identity>,
     watched: &mut Option<Watched>,
 ) -> Result<(), Failure> {
     let target = Target::open(pid)?;

@@ -8,14 +8,15 @@
 //! | `json` | the same as JSON |
 //! | `explain` | `uslub explain`: what an address is |
 //! | `list` | `uslub list`: the objects of a cache |
-//! | `slabinfo` | `uslub slabinfo`: the kernel's columns |
-//! | `metrics` | `uslub metrics`: OpenMetrics text |
+//! | `slabinfo`, `sysfs` | `uslub slabinfo`, `uslub sysfs`: the kernel's columns and files |
+//! | `metrics`, `http` | `uslub metrics`: OpenMetrics text, and a server for it |
 //! | `holders`, `names` | `uslub holders`: who points to an object; names for addresses |
 //! | `leaks`, `growth`, `period` | `uslub leaks`: which caches grow, and what that means |
 
 mod explain;
 mod growth;
 mod holders;
+mod http;
 mod info;
 mod json;
 mod leaks;
@@ -25,6 +26,7 @@ mod names;
 mod period;
 mod refusal;
 mod slabinfo;
+mod sysfs;
 mod target;
 
 use crate::ending::Ending;
@@ -36,6 +38,8 @@ use std::path::PathBuf;
 
 pub use holders::HoldersOptions;
 pub use leaks::LeaksOptions;
+pub use metrics::MetricsOptions;
+pub use sysfs::SysfsOptions;
 
 /// Options of `uslub info`.
 #[derive(Args, Debug)]
@@ -132,8 +136,8 @@ The process is not stopped, and runs no code for it.
 Exit status: 0 done; 2 wrong usage, 125 it cannot be read, 126 it is not on uslub, 127 no such process.";
 
 /// The commands of this module.
-const COMMANDS: [&str; 8] = [
-    "info", "explain", "list", "slabinfo", "metrics", "inspect", "leaks", "holders",
+const COMMANDS: [&str; 9] = [
+    "info", "explain", "list", "slabinfo", "metrics", "inspect", "leaks", "holders", "sysfs",
 ];
 
 /// The failure for a command of this module whose argument is missing.
@@ -206,9 +210,11 @@ pub fn slabinfo(options: &TargetOptions) -> Result<Ending, Failure> {
 }
 
 /// `uslub metrics`.
-pub fn metrics(options: &TargetOptions) -> Result<Ending, Failure> {
-    let target = target::Target::open(&options.target)?;
-    print(&metrics::text(&target)?)
+pub fn metrics(options: &MetricsOptions) -> Result<Ending, Failure> {
+    match &options.listen {
+        Some(address) => metrics::listen(options, address),
+        None => print(&metrics::text(&options.targets)?),
+    }
 }
 
 /// `uslub holders`.
@@ -216,6 +222,12 @@ pub fn holders(options: &HoldersOptions) -> Result<Ending, Failure> {
     explain::parse(&options.address)?;
     let target = target::Target::open(&options.target)?;
     print(&holders::text(&target, options)?)
+}
+
+/// `uslub sysfs`.
+pub fn sysfs(options: &SysfsOptions) -> Result<Ending, Failure> {
+    let target = target::Target::open(&options.target)?;
+    print(&sysfs::make(&target, &options.folder)?)
 }
 
 /// `uslub leaks`: status 1 if a cache is suspect.

@@ -4,8 +4,10 @@ mod holders;
 #[path = "../inspected/mod.rs"]
 mod inspected;
 mod leaks;
+mod metrics;
 #[path = "../support/mod.rs"]
 mod support;
+mod sysfs;
 
 use inspected::{Paused, has_cc, library};
 use std::process::Command;
