@@ -8,9 +8,10 @@ use uslub_report::openmetrics::{CacheFigures, Figures, Writer, merge};
 use crate::instance::{ALLOCATOR, is_ready};
 use crate::stats::{slabinfo, totals};
 
-/// Writes the figures of this process as [OpenMetrics](https://prometheus.io/docs/specs/om/open_metrics_spec/)
-/// text, for programs with an endpoint of their own. `uslub metrics PID` prints the same series from
-/// outside, and adds where the resident memory is.
+/// Writes the figures of this process as OpenMetrics text, for programs with an endpoint of their
+/// own.
+///
+/// `uslub metrics PID` prints the same series from outside, and adds where the resident memory is.
 ///
 /// The text is families without the end mark, so a program can write its own families before or
 /// behind it. The last line of the whole text must be `# EOF`. Without an endpoint, and in tests:
@@ -59,8 +60,8 @@ pub fn metrics(out: &mut impl fmt::Write) -> fmt::Result {
 /// How full the slab of an object is: slots in use, including objects in sheaves, and all slots.
 /// `None` for an address in no slab. An object of more than 8 KiB has its pages alone: 1 of 1.
 ///
-/// A program that moves its objects (active defragmentation) learns which ones to move. Takes no lock
-/// for an object of at most 8 KiB.
+/// A program that moves its objects (active defragmentation) learns which ones to move. Takes no
+/// lock for an object of at most 8 KiB.
 ///
 /// ```
 /// let cache = uslub::Cache::new("node")?;

@@ -1,8 +1,8 @@
 //! `uslub sysfs`: a folder like `/sys/kernel/slab`, for the tools that read that one.
 //!
-//! Each cache has a folder with a file for each figure, in the kernel's form: a number, and the same
-//! number for memory node 0 where the kernel has it. A tool takes an absent file for 0, so figures
-//! that are unknown from outside have no file: debugging flags, constructors, counters.
+//! Each cache has a folder with a file for each figure, in the kernel's form: a number, and the
+//! same number for memory node 0 where the kernel has it. A tool takes an absent file for 0, so
+//! figures that are unknown from outside have no file: debugging flags, constructors, counters.
 
 use super::STATUS_HELP;
 use super::target::Target;

@@ -120,7 +120,7 @@ impl<P: Platform> Allocator<P> {
     /// How full the slab is that an address lies in; `None` for an address in no slab. The start of
     /// a large or huge object counts as a slab with one slot.
     ///
-    /// Loads two words for an object of a cache, and takes no lock.
+    /// Takes no lock for an object of a cache.
     pub fn slab_use(&self, address: *const u8) -> Option<SlabUse> {
         let alone = SlabUse { used: 1, slots: 1 };
         let arena = &self.zone.arena;
