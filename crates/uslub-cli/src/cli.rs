@@ -45,6 +45,8 @@ pub enum Command {
     Holders(inspect::HoldersOptions),
     /// Say which caches of a running process grow, and how fast
     Leaks(inspect::LeaksOptions),
+    /// Print a script for gdb with the commands uslub info, explain, list and holders
+    GdbScript,
     /// Read the heap in a file
     #[command(disable_help_subcommand = true)]
     Inspect {

@@ -76,6 +76,7 @@ fn main() {
             cli::Command::Sysfs(options) => inspect::sysfs(options),
             cli::Command::Holders(options) => inspect::holders(options),
             cli::Command::Leaks(options) => inspect::leaks(options),
+            cli::Command::GdbScript => inspect::gdb_script(),
             cli::Command::Inspect { what } => inspect::inspect(what),
             cli::Command::Pages { prefix } => pages::write(prefix),
         },

@@ -11,9 +11,11 @@
 //! | `slabinfo`, `sysfs` | `uslub slabinfo`, `uslub sysfs`: the kernel's columns and files |
 //! | `metrics`, `http` | `uslub metrics`: OpenMetrics text, and a server for it |
 //! | `holders`, `names` | `uslub holders`: who points to an object; names for addresses |
+//! | `gdb_script` | `uslub gdb-script`: the same commands inside gdb |
 //! | `leaks`, `growth`, `period` | `uslub leaks`: which caches grow, and what that means |
 
 mod explain;
+mod gdb_script;
 mod growth;
 mod holders;
 mod http;
@@ -228,6 +230,11 @@ pub fn holders(options: &HoldersOptions) -> Result<Ending, Failure> {
 pub fn sysfs(options: &SysfsOptions) -> Result<Ending, Failure> {
     let target = target::Target::open(&options.target)?;
     print(&sysfs::make(&target, &options.folder)?)
+}
+
+/// `uslub gdb-script`.
+pub fn gdb_script() -> Result<Ending, Failure> {
+    print(&gdb_script::text())
 }
 
 /// `uslub leaks`: status 1 if a cache is suspect.

@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
 /// Pointers to an object in every kind of place; `old` ones in freed memory.
-const HOLDS: &str = r#"
+pub const HOLDS: &str = r#"
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

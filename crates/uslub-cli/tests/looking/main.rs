@@ -1,5 +1,6 @@
 //! `uslub leaks`, `holders`, `metrics`, `sysfs` and the script for gdb, against real processes.
 
+mod gdb;
 mod holders;
 #[path = "../inspected/mod.rs"]
 mod inspected;
