@@ -5,6 +5,7 @@ mod holders;
 #[path = "../inspected/mod.rs"]
 mod inspected;
 mod leaks;
+mod looks;
 mod metrics;
 #[path = "../support/mod.rs"]
 mod support;
