@@ -132,7 +132,7 @@ fn search(
     found: &mut Found,
     places: &mut Vec<(u64, u64)>,
 ) {
-    let mut buffer = vec![0; PART as usize];
+    let mut buffer = vec![0; (range.end - range.start).min(PART) as usize];
     let mut next = range.start;
     while let Some(touched) = memory.present(next..range.end) {
         if touched.start < next || touched.end <= touched.start || touched.end > range.end {
