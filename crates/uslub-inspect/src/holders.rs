@@ -260,6 +260,17 @@ impl<'h, 'm> Owners<'h, 'm> {
 }
 
 impl Heap<'_> {
+    /// The data of the allocator's library; nothing if a program has the allocator within itself.
+    fn library_data(&self) -> Vec<(u64, u64)> {
+        let file = &self.root.file;
+        let name = file.rsplit('/').next().unwrap_or("");
+        let first = (self.memory.maps().iter()).find(|map| !file.is_empty() && map.name == *file);
+        match first.filter(|_| name.starts_with("libuslub")) {
+            Some(map) => crate::root::data(self.memory, map.range.start),
+            None => Vec::new(),
+        }
+    }
+
     /// The allocator's own records that can be found, with what they are.
     fn records(&self, caches: &[Cache]) -> Vec<(Range<u64>, &'static str)> {
         let (arena, f) = (self.arena(), &self.f);
@@ -297,6 +308,8 @@ impl Heap<'_> {
         let windows = sheaves.map(|sheaf| sheaf.window);
         let windows = windows.chain(self.empty_windows(caches));
         all.extend(windows.map(|at| (at, f.sheaf_bytes, "a sheaf")));
+        let data = self.library_data().into_iter();
+        all.extend(data.map(|(at, bytes)| (at, bytes, "the library's data")));
         let all = all
             .into_iter()
             .filter(|&(at, bytes, _)| at != 0 && bytes > 0);
@@ -311,11 +324,15 @@ mod tests {
 
     #[test]
     fn a_range_loses_the_part_that_it_shares_with_another() {
-        assert_eq!(without(10..20, &(30..40)), [10..20]);
-        assert_eq!(without(10..20, &(15..15)), [10..20]);
-        assert_eq!(without(10..20, &(12..15)), [10..12, 15..20]);
-        assert_eq!(without(10..20, &(5..15)), [15..20]);
-        assert_eq!(without(10..20, &(15..99)), [10..15]);
-        assert!(without(10..20, &(10..20)).is_empty());
+        let parts = |other: Range<u64>| -> Vec<_> {
+            let parts = without(10..20, &other).into_iter();
+            parts.map(|part| (part.start, part.end)).collect()
+        };
+        assert_eq!(parts(30..40), [(10, 20)]);
+        assert_eq!(parts(15..15), [(10, 20)]);
+        assert_eq!(parts(12..15), [(10, 12), (15, 20)]);
+        assert_eq!(parts(5..15), [(15, 20)]);
+        assert_eq!(parts(15..99), [(10, 15)]);
+        assert!(parts(10..20).is_empty());
     }
 }

@@ -99,9 +99,9 @@ impl<'t> Names<'t> {
 
     /// The thread whose stack pointer is nearest below an address of an anonymous mapping.
     fn thread_of(&self, map: &Map, at: u64) -> Option<String> {
-        let below = (self.threads.iter())
+        let mut below = (self.threads.iter())
             .filter(|(sp, ..)| map.range.contains(sp) && sp.saturating_sub(RED_ZONE) <= at);
-        let (_, tid, name) = below.last()?;
+        let (_, tid, name) = below.next_back()?;
         map.name
             .is_empty()
             .then(|| format!("the stack of thread {tid} ({name})"))
