@@ -47,9 +47,12 @@ pub fn find(memory: &dyn Memory) -> Result<Vec<Root>> {
     let (mut roots, mut files) = (Vec::new(), 0);
     let mut other = None;
     for map in memory.maps() {
-        let mut magic = [0; 4];
+        let (mut magic, start) = ([0; 4], map.range.start);
+        // A page that was never touched is no header, and a read would make a page table for it.
+        let touched = memory.touched(start..start.saturating_add(4));
         if map.offset != 0
-            || memory.read(map.range.start, &mut magic).is_err()
+            || touched.is_none_or(|touched| touched.start != start)
+            || memory.read(start, &mut magic).is_err()
             || magic != elf::ELFMAG
         {
             continue;

@@ -178,6 +178,32 @@ fn holders_are_exactly_those_of_a_search_by_brute_force() {
 }
 
 #[test]
+fn a_search_leaves_the_process_as_it_was() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(paused) = start(&folder, "holds", HOLDS) else {
+        return;
+    };
+    let cost = || {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", paused.pid())).expect("stat");
+        let words = stat.rsplit(')').next().expect("fields").split_whitespace();
+        // Minor and major faults.
+        let words: Vec<_> = words
+            .skip(7)
+            .step_by(2)
+            .take(2)
+            .map(str::to_owned)
+            .collect();
+        (paused.status("VmRSS"), paused.status("VmPTE"), words)
+    };
+    let before = cost();
+    let (pid, object) = (paused.pid(), format!("{:#x}", paused.own("object")));
+    for _ in 0..3 {
+        said(&["holders", &pid, &object]);
+    }
+    assert_eq!(cost(), before);
+}
+
+#[test]
 fn places_are_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let Some(paused) = start(&folder, "holds", HOLDS) else {
