@@ -61,6 +61,15 @@
 /** If the cache cannot be created, the process ends. */
 #define USLUB_CACHE_PANIC 16
 
+/** First number of the version that this header is of. */
+#define USLUB_VERSION_MAJOR 0
+
+/** Second number of the version that this header is of. */
+#define USLUB_VERSION_MINOR 1
+
+/** Third number of the version that this header is of. */
+#define USLUB_VERSION_PATCH 0
+
 /**
  * F: slab counters, freelists and pointers are checked at each call. As for all flags down to
  * USLUB_CACHE_TRACE, the cache then has no sheaves, and each call takes a lock.
@@ -90,14 +99,6 @@
  * uslub_cache_alloc_sized.
  */
 #define USLUB_CACHE_KMALLOC 32768
-/** First number of the version that this header is of. */
-#define USLUB_VERSION_MAJOR 0
-
-/** Second number of the version that this header is of. */
-#define USLUB_VERSION_MINOR 1
-
-/** Third number of the version that this header is of. */
-#define USLUB_VERSION_PATCH 0
 
 /** liburcu's record of a callback; two words. */
 struct rcu_head;
@@ -743,6 +744,17 @@ int uslub_cache_print_stats(const struct uslub_cache *cache, int fd);
 int uslub_get_totals(struct uslub_totals *totals);
 
 /**
+ * Says how full the slab of an object is: used of its slots are in use, including objects in
+ * sheaves. A program that moves its objects (active defragmentation) learns which ones to move. An
+ * object of more than 8 KiB has its pages alone: 1 of 1. Takes no lock for other objects. Returns
+ * 0. Returns -1 with EINVAL, after a message, if used or slots is null; without a message, if
+ * no object is there.
+ *
+ * The caller promises: used and slots can be written.
+ */
+int uslub_slab_use(const void *object, unsigned int *used, unsigned int *slots);
+
+/**
  * Gives as much memory back to the operating system as possible: flushes sheaves, and frees empty
  * slabs and free pages. Returns 1 if it gave memory back, otherwise 0.
  */
@@ -1310,6 +1322,17 @@ int uslub_cache_print_stats(const struct uslub_cache *cache, int fd);
  * The caller promises: totals can be written.
  */
 int uslub_get_totals(struct uslub_totals *totals);
+
+/**
+ * Says how full the slab of an object is: used of its slots are in use, including objects in
+ * sheaves. A program that moves its objects (active defragmentation) learns which ones to move. An
+ * object of more than 8 KiB has its pages alone: 1 of 1. Takes no lock for other objects. Returns
+ * 0. Returns -1 with EINVAL, after a message, if used or slots is null; without a message, if
+ * no object is there.
+ *
+ * The caller promises: used and slots can be written.
+ */
+int uslub_slab_use(const void *object, unsigned int *used, unsigned int *slots);
 
 /**
  * Gives as much memory back to the operating system as possible: flushes sheaves, and frees empty

@@ -38,13 +38,21 @@ pub enum Command {
     /// Print the caches of a running process in the kernel's format
     Slabinfo(inspect::TargetOptions),
     /// Print the figures of a running process as OpenMetrics text
-    Metrics(inspect::TargetOptions),
+    Metrics(inspect::MetricsOptions),
     /// Show the caches of a running process, look after look
     Top(inspect::TopOptions),
     /// Say what is wrong with the memory of a running process, and what to do
     Doctor(inspect::DoctorOptions),
     /// Show how full the slabs of a running process are
     Map(inspect::MapOptions),
+    /// Write the caches of a running process as a folder like /sys/kernel/slab
+    Sysfs(inspect::SysfsOptions),
+    /// Say who points to an object
+    Holders(inspect::HoldersOptions),
+    /// Say which caches of a running process grow, and how fast
+    Leaks(inspect::LeaksOptions),
+    /// Print a script for gdb with the commands uslub info, explain, list and holders
+    GdbScript,
     /// Read the heap in a file
     #[command(disable_help_subcommand = true)]
     Inspect {

@@ -75,11 +75,7 @@ fn describe(error: &clap::Error, root: &Command, chosen: Option<&Command>) -> Fa
             let line = text.lines().next().unwrap_or_default();
             let hint = match context(error, ContextKind::ValidValue) {
                 Some(values) => format!("possible values: {values}"),
-                None => {
-                    let name = chosen.map(Command::get_name);
-                    let name = name.filter(|name| root.find_subcommand(name).is_some());
-                    format!("see 'uslub {} --help'", name.unwrap_or("run"))
-                }
+                None => "see 'uslub run --help'".to_owned(),
             };
             Failure::usage(line.trim_start_matches("error: "), hint)
         }
@@ -157,9 +153,21 @@ mod tests {
     #[test]
     fn an_unknown_command_lists_the_known_ones() {
         let f = failure(&["ls", "-l"]);
-        let begin = "unknown command 'ls'; did you mean 'list'?; known are run, bench, info, ";
-        assert!(f.message.starts_with(begin), "{}", f.message);
-        assert!(f.message.contains(", top, doctor, map, "), "{}", f.message);
+        let (problem, known) = f.message.split_once("; known are ").unwrap();
+        assert!(problem.starts_with("unknown command 'ls'"), "{problem}");
+        let known: Vec<_> = known.split(", ").collect();
+        for name in [
+            "run",
+            "bench",
+            "info",
+            "holders",
+            "leaks",
+            "gdb-script",
+            "sim",
+        ] {
+            assert!(known.contains(&name), "{name}: {known:?}");
+        }
+        assert!(!known.contains(&"pages"), "hidden: {known:?}");
         assert!(f.hint.ends_with("uslub run -- ls"));
         let f = failure(&["bench", "oaks"]);
         assert_eq!(

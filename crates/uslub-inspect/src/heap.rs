@@ -219,14 +219,20 @@ impl<'m> Heap<'m> {
         Some((self.number(huge.live), kept))
     }
 
+    /// The table of huge objects: address and bytes.
+    pub(crate) fn huge_table(&self) -> Option<(u64, u64)> {
+        let huge = self.f.huge?;
+        let entries = self.number(huge.capacity).min(1 << 22);
+        Some((self.number(huge.table), entries * huge.entry_bytes as u64))
+    }
+
     /// The huge objects: address and bytes.
     pub fn huge_objects(&self) -> Vec<(u64, u64)> {
-        let Some(huge) = self.f.huge else {
+        let (Some(huge), Some((table, length))) = (self.f.huge, self.huge_table()) else {
             return Vec::new();
         };
-        let entries = self.number(huge.capacity).min(1 << 22) as usize;
-        let mut bytes = vec![0; entries * huge.entry_bytes];
-        self.memory.read_sparse(self.number(huge.table), &mut bytes);
+        let mut bytes = vec![0; length as usize];
+        self.memory.read_sparse(table, &mut bytes);
         let entry = |entry: &[u8]| {
             let mut words = words(&entry[..16]);
             (words.next().unwrap_or(0), words.next().unwrap_or(0))

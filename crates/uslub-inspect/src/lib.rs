@@ -27,6 +27,7 @@
 //! | `bridge` | the way from the resident memory to the live objects |
 //! | `slots`, `explain` | the state of each slot; what an address is |
 //! | `fullness` | how full the slabs are; sheaves and counters of one cache |
+//! | `holders` | who points to an object |
 //! | `error` | why a heap could not be read |
 //!
 //! Nothing that is read is trusted: every walk is bounded, and damage shows as damage.
@@ -52,6 +53,7 @@ pub mod explain;
 mod fields;
 pub mod fullness;
 pub mod heap;
+pub mod holders;
 pub mod layout;
 pub mod memory;
 pub mod pages;

@@ -29,6 +29,15 @@ const SWAPPED: u64 = 1 << 62;
 /// Bit of an entry of `pagemap`: a page of a file, or shared.
 const FILE: u64 = 1 << 61;
 
+/// Which pages of mapped files count as touched.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Files {
+    /// All of them.
+    Whole,
+    /// Those that were.
+    Touched,
+}
+
 /// A running process.
 #[derive(Debug)]
 pub struct Process {
@@ -236,10 +245,21 @@ impl Memory for Process {
     }
 
     fn touched(&self, range: Range<u64>) -> Option<Range<u64>> {
+        self.stretch(range, Files::Whole)
+    }
+
+    fn present(&self, range: Range<u64>) -> Option<Range<u64>> {
+        self.stretch(range, Files::Touched)
+    }
+}
+
+impl Process {
+    /// The first stretch of pages in `range` that were touched.
+    fn stretch(&self, range: Range<u64>, files: Files) -> Option<Range<u64>> {
         let mut next = range.start;
         while let Some(part) = memory::mapped(&self.maps, next..range.end) {
             let map = memory::map_of(&self.maps, part.start)?;
-            if !map.name.is_empty() && !map.name.starts_with('[') {
+            if files == Files::Whole && !map.name.is_empty() && !map.name.starts_with('[') {
                 // Pages of a file may be read before they are touched.
                 return Some(part);
             }

@@ -8,6 +8,7 @@
 
 #![no_std]
 
+pub mod openmetrics;
 pub mod witness;
 
 use core::fmt::{self, Write};

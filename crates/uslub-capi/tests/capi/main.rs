@@ -107,6 +107,11 @@ fn a_bug_of_the_caller_ends_the_process_with_a_message() {
 }
 
 #[test]
+fn the_use_of_a_slab_is_told() {
+    all_holds("crates/uslub-capi/tests/c/slab_use.c", Linked::Dynamic);
+}
+
+#[test]
 fn a_cache_behaves_as_its_tuning_says() {
     all_holds("crates/uslub-capi/tests/c/tuning.c", Linked::Dynamic);
 }

@@ -56,6 +56,13 @@ pub fn fault(target: &Target) -> Result<String, Failure> {
     Ok(out)
 }
 
+/// The first line for an address.
+pub fn line(heaps: &[Heap<'_>], at: u64) -> String {
+    let mut out = String::new();
+    push(&mut out, heaps, at);
+    out.lines().next().unwrap_or("").to_owned() + "\n"
+}
+
 /// What an address is: the first allocator that knows it answers.
 fn push(out: &mut String, heaps: &[Heap<'_>], at: u64) {
     let mut meanings = heaps.iter().map(|heap| (heap, heap.explain(at)));

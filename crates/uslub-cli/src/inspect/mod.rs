@@ -8,23 +8,34 @@
 //! | `json` | the same as JSON |
 //! | `explain` | `uslub explain`: what an address is |
 //! | `list` | `uslub list`: the objects of a cache |
-//! | `slabinfo` | `uslub slabinfo`: the kernel's columns |
-//! | `metrics` | `uslub metrics`: OpenMetrics text |
 //! | `glyphs` | text for a terminal: widths, bars |
 //! | `map` | `uslub map`: how full the slabs are |
 //! | `doctor` | `uslub doctor`: what is wrong, in sentences |
 //! | `top` | `uslub top`: look after look, in a terminal |
+//! | `slabinfo`, `sysfs` | `uslub slabinfo`, `uslub sysfs`: the kernel's columns and files |
+//! | `metrics`, `http` | `uslub metrics`: OpenMetrics text, and a server for it |
+//! | `holders`, `names` | `uslub holders`: who points to an object; names for addresses |
+//! | `gdb_script` | `uslub gdb-script`: the same commands inside gdb |
+//! | `leaks`, `growth`, `period` | `uslub leaks`: which caches grow, and what that means |
 
 mod doctor;
 mod explain;
+mod gdb_script;
 mod glyphs;
+mod growth;
+mod holders;
+mod http;
 mod info;
 mod json;
+mod leaks;
 mod list;
 mod map;
 mod metrics;
+mod names;
+mod period;
 mod refusal;
 mod slabinfo;
+mod sysfs;
 mod target;
 mod top;
 
@@ -37,6 +48,11 @@ pub use map::{MapOptions, run as map};
 use std::io::Write;
 use std::path::PathBuf;
 pub use top::{TopOptions, run as top};
+
+pub use holders::HoldersOptions;
+pub use leaks::LeaksOptions;
+pub use metrics::MetricsOptions;
+pub use sysfs::SysfsOptions;
 
 /// Options of `uslub info`.
 #[derive(Args, Debug)]
@@ -133,8 +149,9 @@ The process is not stopped, and runs no code for it.
 Exit status: 0 done; 2 wrong usage, 125 it cannot be read, 126 it is not on uslub, 127 no such process.";
 
 /// The commands of this module.
-const COMMANDS: [&str; 9] = [
-    "info", "explain", "list", "slabinfo", "metrics", "inspect", "top", "map", "doctor",
+const COMMANDS: [&str; 12] = [
+    "info", "explain", "list", "slabinfo", "metrics", "inspect", "top", "map", "doctor", "leaks",
+    "holders", "sysfs",
 ];
 
 /// The failure for a command of this module whose argument is missing.
@@ -207,9 +224,47 @@ pub fn slabinfo(options: &TargetOptions) -> Result<Ending, Failure> {
 }
 
 /// `uslub metrics`.
-pub fn metrics(options: &TargetOptions) -> Result<Ending, Failure> {
+pub fn metrics(options: &MetricsOptions) -> Result<Ending, Failure> {
+    match &options.listen {
+        Some(address) => metrics::listen(options, address),
+        None => print(&metrics::text(&options.targets)?),
+    }
+}
+
+/// `uslub holders`.
+pub fn holders(options: &HoldersOptions) -> Result<Ending, Failure> {
+    explain::parse(&options.address)?;
     let target = target::Target::open(&options.target)?;
-    print(&metrics::text(&target)?)
+    print(&holders::text(&target, options)?)
+}
+
+/// `uslub sysfs`.
+pub fn sysfs(options: &SysfsOptions) -> Result<Ending, Failure> {
+    let target = target::Target::open(&options.target)?;
+    print(&sysfs::make(&target, &options.folder)?)
+}
+
+/// `uslub gdb-script`.
+pub fn gdb_script() -> Result<Ending, Failure> {
+    print(&gdb_script::text())
+}
+
+/// `uslub leaks`: status 1 if a cache is suspect.
+pub fn leaks(options: &LeaksOptions) -> Result<Ending, Failure> {
+    let (text, is_found) = leaks::text(options)?;
+    print(&text)?;
+    Ok(Ending::Exited(is_found.into()))
+}
+
+/// A value as JSON text.
+fn json_text(value: &impl serde::Serialize) -> Result<String, Failure> {
+    match serde_json::to_string_pretty(value) {
+        Ok(text) => Ok(text + "\n"),
+        Err(error) => Err(Failure::ours(
+            format!("cannot write JSON: {error}"),
+            "report this as a bug of uslub",
+        )),
+    }
 }
 
 /// Writes to standard output. A reader that has gone (`| head`) is no failure.

@@ -5,6 +5,17 @@ use crate::failure::{Failure, USAGE};
 use std::path::Path;
 use uslub_inspect::{CoreFile, Depth, Error, Heap, Memory, Process, Snapshot, root};
 
+/// When a process started, in the kernel's ticks; `None` if it has ended.
+pub fn start_time(pid: i32) -> Option<String> {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    // The name, in parentheses, may contain anything.
+    let mut fields = stat.rsplit(") ").next()?.split_whitespace();
+    let state = fields.next()?;
+    let start = fields.nth(18)?.to_owned();
+    (!state.starts_with(['Z', 'X'])).then_some(start)
+}
+
 /// What is looked at.
 pub enum Target {
     /// A running process.
