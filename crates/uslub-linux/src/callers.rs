@@ -324,6 +324,25 @@ pub(crate) fn callers(out: &mut [usize], now_ms: u64) -> usize {
     found.unwrap_or(0)
 }
 
+/// Return addresses above an address of this thread's stack, the nearest first; returns how many.
+#[cold]
+#[inline(never)]
+pub(crate) fn callers_above(stack: usize, out: &mut [usize], now_ms: u64) -> usize {
+    let first = stack.next_multiple_of(size_of::<usize>());
+    if probe(first).is_none() {
+        return 0;
+    }
+    let found = with_table(|table| {
+        table.map_of(callers_above as *const () as usize, now_ms);
+        let n = table.search(first, None, out);
+        if n == 0 && table.refresh(now_ms) {
+            return table.search(first, None, out);
+        }
+        n
+    });
+    found.unwrap_or(0)
+}
+
 /// The object of an address and the offset in its file.
 pub(crate) fn place(address: usize, now_ms: u64) -> Place {
     match with_table(|table| table.map_of(address, now_ms)).flatten() {

@@ -384,6 +384,10 @@ unsafe impl Platform for Linux {
     }
 
     fn callers(&self, out: &mut [usize]) -> usize {
+        if self.is_sandboxed() {
+            // It asks the kernel what a filter may forbid.
+            return 0;
+        }
         callers::callers(out, self.now_ms())
     }
 

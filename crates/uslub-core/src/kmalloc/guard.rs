@@ -1,0 +1,66 @@
+//! Guarded objects of size classes: the page of a guarded object ends where the object does, so
+//! that even one byte too much faults, as far as the alignment lets it.
+
+use core::ptr::null_mut;
+
+use crate::cache::allocator::Allocator;
+use crate::gfp::Gfp;
+use crate::kmalloc::class_size;
+use crate::percpu::CacheId;
+use crate::platform::Platform;
+
+/// Alignment that callers of kmalloc rely on for `bytes` bytes of a class of `size` bytes.
+fn align_of(bytes: usize, size: usize) -> usize {
+    if size <= 8 {
+        8
+    } else if bytes.is_power_of_two() {
+        bytes.max(16)
+    } else {
+        16
+    }
+}
+
+impl<P: Platform> Allocator<P> {
+    /// A guarded object of a size class, if one is due; otherwise null. A caller that zeroes the
+    /// object zeroes all of it, so its size is the class's.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn guarded_alloc(&self, id: CacheId, bytes: usize, gfp: Gfp) -> *mut u8 {
+        if !gfp.may_map() {
+            return null_mut();
+        }
+        let size = class_size(id.index());
+        let asked = if gfp.contains(Gfp::ZERO) { size } else { bytes };
+        match self.class_cache(id, gfp) {
+            Some(cache) => self.guarded_take(cache, asked, align_of(asked, size)),
+            None => null_mut(),
+        }
+    }
+
+    /// Ends the process if a guarded object has fewer than `bytes` bytes.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn guarded_check_size(&self, call: &str, object: *mut u8, bytes: usize) {
+        let size = self.guarded_size(object, call);
+        if bytes > size {
+            self.wrong_size(call, object, bytes, size);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kmalloc::{CLASS_MAX, class_of};
+
+    #[test]
+    fn a_page_ends_at_an_object_whose_alignment_is_what_its_class_has() {
+        for bytes in 0..=CLASS_MAX {
+            let size = class_size(class_of(bytes).index());
+            let align = align_of(bytes, size);
+            assert!(align >= 8 && align.is_power_of_two() && size.is_multiple_of(align));
+            let is_plain = bytes > 8 && !bytes.is_power_of_two();
+            assert_eq!(align == 16, is_plain || bytes == 16, "{bytes}");
+        }
+    }
+}
