@@ -152,6 +152,11 @@ fn tunables(variable: &str) -> (Tunables, SlabDebug<'static>) {
             complain(format_args!("{variable}: {error}"));
         });
     }
+    if tunables.guard != 0 && tunables.hardened == 1 {
+        complain(format_args!(
+            "{variable}: guard has no effect with hardened=1, whose objects have guards of their own"
+        ));
+    }
     (tunables, debug)
 }
 

@@ -59,6 +59,12 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
+    /// Name of the cache of an object of the pool.
+    pub(crate) fn guarded_name(&self, object: *mut u8) -> Option<&str> {
+        let slot = self.guarded_at(object, "").ok()?;
+        Some(self.guarded_cache(slot))
+    }
+
     /// Frees an object of the pool; of the cache `of`, if the caller names one. Misuse is reported;
     /// then nothing is freed. An overwritten canary is reported too, and the object is freed.
     #[cold]

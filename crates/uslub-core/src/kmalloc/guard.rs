@@ -6,6 +6,7 @@ use core::ptr::null_mut;
 use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::kmalloc::class_size;
+use crate::misuse::Misuse;
 use crate::percpu::CacheId;
 use crate::platform::Platform;
 
@@ -43,7 +44,8 @@ impl<P: Platform> Allocator<P> {
     pub(super) fn guarded_check_size(&self, call: &str, object: *mut u8, bytes: usize) {
         let size = self.guarded_size(object, call);
         if bytes > size {
-            self.wrong_size(call, object, bytes, size);
+            let name = self.guarded_name(object);
+            Misuse::WrongSize(name, call, object, bytes, size).fatal(&self.platform);
         }
     }
 }

@@ -119,7 +119,7 @@ impl<P: Platform> Base<P> {
         let (wrong, index) = match guard.place(address) {
             Place::Slot(index) => match guard.slot(index).map(Slot::state) {
                 // Another thread has opened it meanwhile.
-                Some(IN_USE) => return,
+                Some(IN_USE) => return guard.open(&self.platform, address),
                 Some(FREED) => (Wrong::AfterFree(touch), Some(index)),
                 _ => (Wrong::Access(touch), None),
             },
@@ -180,10 +180,19 @@ impl<P: Platform> Base<P> {
             self.say_guard_tail(stack);
         });
         if self.tunables().guard_recover == 0 {
-            let name = slot.map_or("no cache", |(_, slot)| self.guarded_cache(slot));
-            self.platform.fatal(format_args!(
-                "cache '{name}': {wrong} at {address:#x}; guard_recover=1 reports and goes on"
-            ));
+            self.end_after_guard(wrong, address, slot.map(|(_, slot)| slot));
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn end_after_guard(&self, wrong: Wrong<'_>, address: usize, slot: Option<&Slot>) -> ! {
+        let more = "guard_recover=1 reports and goes on";
+        match slot.map(|slot| self.guarded_cache(slot)) {
+            Some(name) => (self.platform).fatal(format_args!(
+                "cache '{name}': {wrong} at {address:#x}; {more}"
+            )),
+            None => (self.platform).fatal(format_args!("{wrong} at {address:#x}; {more}")),
         }
     }
 
@@ -204,7 +213,7 @@ impl<P: Platform> Base<P> {
         self.platform.report(line);
     }
 
-    fn guarded_cache(&self, slot: &Slot) -> &str {
+    pub(crate) fn guarded_cache(&self, slot: &Slot) -> &str {
         let cache = CacheId::from_raw(slot.cache()).and_then(|id| self.slabs_of(id));
         cache.map_or("<destroyed>", SlabCache::name)
     }
