@@ -205,7 +205,7 @@ static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static void *worker(void *arg)
 {
     unsigned state = (unsigned)(uintptr_t)arg;
-    for (int i = 0; i < 60000; i++) {
+    for (int i = 0; i < 20000; i++) {
         state = state * 1664525 + 1013904223;
         size_t size = state >> 22;
         struct node *n = malloc(sizeof *n + size);
@@ -246,7 +246,7 @@ static void threads(void)
 /* A fork at any time: parent and child go on, with the objects of both. */
 static void forks(void)
 {
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < 8; i++) {
         char *p = guarded(ANY);
         memset(p, i, bytes);
         pid_t child = fork();

@@ -208,8 +208,8 @@ pub struct RunOptions {
     )]
     pub debug: Option<String>,
 
-    /// Guard some objects by pages that cannot be accessed: N a second (20), and report what is wrong with them;
-    /// 'recover' goes on after a report; see docs/debugging.md
+    /// Guard N objects a second (20) by closed pages, and report wrong accesses; recover: go on
+    /// after a report; see docs/debugging.md
     #[arg(
         long,
         value_name = "N|recover|N,recover",

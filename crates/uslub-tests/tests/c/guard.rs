@@ -153,12 +153,7 @@ fn a_program_keeps_its_own_handler_of_the_signal() {
 #[test]
 fn what_is_right_gives_no_report() {
     for case in ["right", "threads", "forks"] {
-        for options in [
-            ENDS,
-            RECOVERS,
-            "guard=1000,rseq=0",
-            "guard=1000,slab_debug=FZ",
-        ] {
+        for options in [ENDS, RECOVERS, "guard=1000,rseq=0"] {
             let Some(outcome) = run(case, options) else {
                 return;
             };

@@ -182,6 +182,17 @@ impl Slot {
         self.cache.load(Relaxed) as u16
     }
 
+    /// Notes a new object and who allocated it.
+    fn describe(&self, object: usize, request: Request, stack: &Stack) {
+        // Relaxed, all: published by the state.
+        self.cache.store(u32::from(request.cache), Relaxed);
+        self.object.store(object, Relaxed);
+        self.size.store(request.bytes, Relaxed);
+        self.hash.store(stack.hash(), Relaxed);
+        self.reported.store(0, Relaxed);
+        self.allocated.set(stack);
+    }
+
     /// Whether this is the first report of the object.
     pub(crate) fn is_first_report(&self) -> bool {
         // Relaxed: decides only who reports.
@@ -189,8 +200,8 @@ impl Slot {
     }
 
     fn begin(&self, from: u32) -> bool {
-        // AcqRel: the last owner's writes are seen, and ours come later. Relaxed: a failure reads
-        // nothing else.
+        // AcqRel: the last owner's writes are seen, and ours come later. Relaxed: a failure is
+        // not followed by reads.
         (self.state.compare_exchange(from, BUSY, AcqRel, Relaxed)).is_ok()
     }
 
@@ -359,8 +370,8 @@ impl Guard {
     /// Whether an object is due now; if so the next one is due an interval later.
     #[inline]
     fn is_due(&self, platform: &impl Platform) -> bool {
-        // Relaxed, all: a thread that wins the exchange gets the object; nothing else depends on
-        // it.
+        // Relaxed, all: a thread that wins the exchange gets the object; no other memory depends
+        // on it.
         let next = self.next.load(Relaxed);
         let now = platform.now_ms() * 1000;
         if now < next {
@@ -393,17 +404,13 @@ impl Guard {
             slot.end(state);
             return null_mut();
         }
-        // Relaxed, below: published by the state.
+        // Relaxed: a statistic, and the choice of a side.
         let nth = self.guarded.fetch_add(1, Relaxed);
         let object = self.object_in(index, request, nth.is_multiple_of(2));
         self.fill(index, object, request.bytes);
-        slot.cache.store(u32::from(request.cache), Relaxed);
-        slot.object.store(object, Relaxed);
-        slot.size.store(request.bytes, Relaxed);
-        slot.hash.store(stack.hash(), Relaxed);
-        slot.reported.store(0, Relaxed);
-        slot.allocated.set(&stack);
+        slot.describe(object, request, &stack);
         slot.freed.set(&Stack::of(platform, &[]));
+        // Relaxed: a hint.
         self.in_use.fetch_add(1, Relaxed);
         slot.end(IN_USE);
         object as *mut u8
@@ -523,18 +530,18 @@ impl Guard {
 
     /// Opens the page of an address, so that an access there goes on.
     pub(crate) fn open(&self, platform: &impl Platform, address: usize) {
-        // Relaxed, below: read by the owner of the slot when it is freed.
         match self.place(address) {
             Place::Slot(index) => {
                 self.protect(platform, 2 * index + 1, Access::Open);
             }
             Place::Between(index) => {
                 self.protect(platform, 2 * index, Access::Open);
-                if let Some(slot) = self.slot(index) {
-                    slot.opened.fetch_or(1, Relaxed);
-                }
-                if let Some(slot) = index.checked_sub(1).and_then(|left| self.slot(left)) {
-                    slot.opened.fetch_or(2, Relaxed);
+                let left = index.checked_sub(1).and_then(|left| self.slot(left));
+                for (slot, bit) in [(self.slot(index), 1), (left, 2)] {
+                    if let Some(slot) = slot {
+                        // Relaxed: read by the owner of the slot when it is freed.
+                        slot.opened.fetch_or(bit, Relaxed);
+                    }
                 }
             }
         }
