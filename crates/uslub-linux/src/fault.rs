@@ -23,7 +23,8 @@ use uslub_core::Allocator;
 use uslub_core::platform::Platform;
 use uslub_core::slab::debug::guard_report::Touch;
 
-use crate::{Linux, callers, sys};
+use crate::callers::{self, At};
+use crate::{Linux, sys};
 
 /// Return addresses of a fault's stack.
 const FRAMES: usize = 16;
@@ -265,12 +266,12 @@ unsafe extern "C" fn on_fault(
         && allocator.debug.guard.owns(address)
     {
         // SAFETY: the kernel's record.
-        let (at, touch) = unsafe { (Registers::of(&*context), touch(&*context)) };
+        let (at, touch) = unsafe { (place(&*context), touch(&*context)) };
         let mut frames = [at.pc; FRAMES];
         let now = allocator.platform.now_ms();
         let more = match allocator.platform.is_sandboxed() {
             true => 0,
-            false => callers::callers_above(at.stack, &mut frames[1..], now),
+            false => callers::callers_above(at, &mut frames[1..], now),
         };
         return allocator.guard_fault(address, touch, &frames[..1 + more]);
     }
@@ -319,28 +320,21 @@ unsafe fn pass_on(
     }
 }
 
-/// Where a thread was.
-struct Registers {
-    pc: usize,
-    stack: usize,
+/// Where the thread was.
+#[cfg(target_arch = "x86_64")]
+fn place(context: &libc::ucontext_t) -> At {
+    let registers = &context.uc_mcontext.gregs;
+    At {
+        pc: registers[libc::REG_RIP as usize] as usize,
+        sp: registers[libc::REG_RSP as usize] as usize,
+    }
 }
 
-impl Registers {
-    #[cfg(target_arch = "x86_64")]
-    fn of(context: &libc::ucontext_t) -> Self {
-        let registers = &context.uc_mcontext.gregs;
-        Self {
-            pc: registers[libc::REG_RIP as usize] as usize,
-            stack: registers[libc::REG_RSP as usize] as usize,
-        }
-    }
-
-    #[cfg(not(target_arch = "x86_64"))]
-    fn of(context: &libc::ucontext_t) -> Self {
-        Self {
-            pc: context.uc_mcontext.pc as usize,
-            stack: context.uc_mcontext.sp as usize,
-        }
+#[cfg(not(target_arch = "x86_64"))]
+fn place(context: &libc::ucontext_t) -> At {
+    At {
+        pc: context.uc_mcontext.pc as usize,
+        sp: context.uc_mcontext.sp as usize,
     }
 }
 

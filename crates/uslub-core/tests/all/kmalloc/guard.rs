@@ -105,6 +105,8 @@ fn a_resize_moves_and_keeps_the_bytes() {
     assert!(bytes_of(moved, 40).iter().all(|&b| b == 9));
     assert!(bytes_of(moved, 5000)[40..].iter().all(|&b| b == 0));
     kfree(&a, moved);
+    // Without leave to ask the system too, as far as the class has objects.
+    kfree(&a, a.kmalloc(50, Gfp::KERNEL));
     let object = guarded(&a, 40, Gfp::KERNEL);
     let moved = krealloc(&a, object, 50, Gfp::NOWAIT);
     assert!(!moved.is_null() && moved != object);
