@@ -408,6 +408,9 @@ pub unsafe trait Platform: Sync + 'static {
         true
     }
 
+    /// Called before each guarded object: whatever reports its faults must be in place.
+    fn watch_faults(&self) {}
+
     /// Writes one line of a report about a debugged cache.
     fn report(&self, line: Arguments<'_>) {
         self.warn(line);

@@ -7,17 +7,26 @@
 //! | elsewhere, and the program has no handler | the default: the process dies of the signal |
 //!
 //! The kernel's action is ours, with the flags and the mask of the program's: so its handler runs
-//! on the stack, with the mask, and with the context that it asked for. [`exchange`] is what the
-//! program's `sigaction` does instead of the kernel's. The malloc library wraps `sigaction` and its
-//! like; a program that asks the kernel by a bare instruction takes the signal from us, and from
-//! then on has no reports of faults. A thread that blocks SIGSEGV dies of a fault without a report.
+//! on the stack, with the mask, and with the context that it asked for. The program may set its
+//! action in two ways:
+//!
+//! | way | effect |
+//! |---|---|
+//! | a wrapper of `sigaction`, as the malloc library has | [`exchange`] instead of the kernel's call |
+//! | any other | the handler is gone; the next guarded object puts it [in front](stay_in_front) again |
+//!
+//! After the second way, the program's handler may call ours as the one that it has replaced. Then
+//! the action before that one is due. A thread that blocks SIGSEGV dies of a fault without a report.
+//!
+//! Reports are written on a stack of ours: the program's may be short.
 //!
 //! Any thread may call [`exchange`], in a signal handler too.
 
+use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 
 use uslub_core::Allocator;
 use uslub_core::platform::Platform;
@@ -30,6 +39,10 @@ use crate::{Linux, sys};
 const FRAMES: usize = 16;
 /// Rounds that a look at the program's action waits for the end of its change.
 const ROUNDS: u32 = 1 << 16;
+/// Bytes of the stack on which reports are written.
+const STACK_BYTES: usize = 64 << 10;
+/// The kernel's flag for `restorer`.
+const RESTORER: u64 = 0x0400_0000;
 /// Bytes of the kernel's set of signals.
 const SET_BYTES: usize = 8;
 
@@ -57,7 +70,6 @@ impl Action {
 struct KernelAction {
     handler: usize,
     flags: u64,
-    #[cfg(target_arch = "x86_64")]
     restorer: usize,
     mask: u64,
 }
@@ -70,17 +82,24 @@ struct Kept {
     mask: AtomicU64,
 }
 
-static PROGRAM: Kept = Kept {
-    version: AtomicU64::new(0),
-    handler: AtomicUsize::new(libc::SIG_DFL),
-    flags: AtomicU64::new(0),
-    mask: AtomicU64::new(0),
-};
+/// The program's action before it set one past us.
+static BEFORE: Kept = Kept::new();
+
+static PROGRAM: Kept = Kept::new();
 
 /// The allocator whose pool is watched; null for none.
 static WATCHED: AtomicPtr<Allocator<Linux>> = AtomicPtr::new(null_mut());
 
 impl Kept {
+    const fn new() -> Self {
+        Self {
+            version: AtomicU64::new(0),
+            handler: AtomicUsize::new(libc::SIG_DFL),
+            flags: AtomicU64::new(0),
+            mask: AtomicU64::new(0),
+        }
+    }
+
     fn get(&self) -> Action {
         let mut action = Action::DEFAULT;
         for _ in 0..ROUNDS {
@@ -124,6 +143,16 @@ impl Kept {
         let now = self.version.load(Relaxed);
         // Release: the fields are written before.
         self.version.store((now | 1) + 1, Release);
+    }
+
+    /// The action, for the thread that changes it.
+    fn now(&self) -> Action {
+        // Relaxed, all: written by this thread, or before its change began.
+        Action {
+            handler: self.handler.load(Relaxed),
+            flags: self.flags.load(Relaxed),
+            mask: self.mask.load(Relaxed),
+        }
     }
 
     fn set(&self, action: Action) {
@@ -173,18 +202,29 @@ pub fn exchange(new: Option<Action>) -> Action {
     let mut old = Action::DEFAULT;
     let signals = sys::block_signals();
     PROGRAM.change(|kept| {
-        // The version is odd, by this thread: the fields stay.
-        old = Action {
-            // Relaxed, all: written by the thread that changes them.
-            handler: kept.handler.load(Relaxed),
-            flags: kept.flags.load(Relaxed),
-            mask: kept.mask.load(Relaxed),
-        };
+        old = kept.now();
         kept.set(new);
         ask_kernel(Some(in_front_of(new)));
     });
     sys::unblock_signals(signals);
     old
+}
+
+/// Puts the handler in front again, if the program has set its action without [`exchange`].
+pub(crate) fn stay_in_front() {
+    if !is_watching() || ask_kernel(None).handler == entry as *const () as usize {
+        return;
+    }
+    let signals = sys::block_signals();
+    PROGRAM.change(|kept| {
+        let program = ask_kernel(None);
+        if program.handler != entry as *const () as usize {
+            BEFORE.change(|before| before.set(kept.now()));
+            kept.set(program);
+            ask_kernel(Some(in_front_of(program)));
+        }
+    });
+    sys::unblock_signals(signals);
 }
 
 /// Our action in front of the program's. A handler that runs once is our matter: the kernel would
@@ -194,7 +234,7 @@ fn in_front_of(program: Action) -> Action {
     let theirs = program.flags & !(libc::SA_RESETHAND as u64);
     let (stack, info) = (libc::SA_ONSTACK as u64, libc::SA_SIGINFO as u64);
     Action {
-        handler: on_fault as *const () as usize,
+        handler: entry as *const () as usize,
         flags: info | if has_handler { theirs } else { stack },
         mask: program.mask,
     }
@@ -202,19 +242,10 @@ fn in_front_of(program: Action) -> Action {
 
 /// Sets the kernel's action at SIGSEGV, if one is given; returns the one before.
 fn ask_kernel(new: Option<Action>) -> Action {
-    #[cfg(target_arch = "x86_64")]
-    const RESTORER: u64 = 0x0400_0000;
-    #[cfg(target_arch = "x86_64")]
     let kernel = |action: Action| KernelAction {
         handler: action.handler,
         flags: action.flags | RESTORER,
         restorer: restore as *const () as usize,
-        mask: action.mask,
-    };
-    #[cfg(not(target_arch = "x86_64"))]
-    let kernel = |action: Action| KernelAction {
-        handler: action.handler,
-        flags: action.flags,
         mask: action.mask,
     };
     let new = new.map(kernel);
@@ -230,33 +261,141 @@ fn ask_kernel(new: Option<Action>) -> Action {
             [signal, new, &raw mut old as usize, SET_BYTES, 0, 0],
         )
     };
-    #[cfg(target_arch = "x86_64")]
-    let flags = old.flags & !RESTORER;
-    #[cfg(not(target_arch = "x86_64"))]
-    let flags = old.flags;
     Action {
         handler: old.handler,
-        flags,
+        flags: old.flags & !RESTORER,
         mask: old.mask,
     }
 }
 
-/// Where a handler returns to: it asks the kernel to restore the thread.
-#[cfg(target_arch = "x86_64")]
+/// Where the kernel lets a handler return to: it asks the kernel to restore the thread.
 #[unsafe(naked)]
 unsafe extern "C" fn restore() {
-    core::arch::naked_asm!("mov eax, {number}", "syscall", number = const libc::SYS_rt_sigreturn)
+    #[cfg(target_arch = "x86_64")]
+    core::arch::naked_asm!("mov eax, {number}", "syscall", number = const libc::SYS_rt_sigreturn);
+    #[cfg(target_arch = "aarch64")]
+    core::arch::naked_asm!("mov x8, {number}", "svc #0", number = const libc::SYS_rt_sigreturn);
 }
 
-/// What the kernel calls at SIGSEGV.
+/// What the kernel calls at SIGSEGV: [`on_fault`], with the address that it returns to as well.
+#[unsafe(naked)]
+unsafe extern "C" fn entry() {
+    #[cfg(target_arch = "x86_64")]
+    core::arch::naked_asm!("mov rcx, [rsp]", "jmp {to}", to = sym on_fault);
+    #[cfg(target_arch = "aarch64")]
+    core::arch::naked_asm!("mov x3, x30", "b {to}", to = sym on_fault);
+}
+
+/// A stack for reports. Programs give handlers as little as 2 KiB.
+#[repr(align(16))]
+struct ReportStack(UnsafeCell<[u8; STACK_BYTES]>);
+
+// SAFETY: a stack of the thread that set `REPORTER`.
+unsafe impl Sync for ReportStack {}
+
+static STACK: ReportStack = ReportStack(UnsafeCell::new([0; STACK_BYTES]));
+
+/// Number of the thread that uses the stack; 0 for none.
+static REPORTER: AtomicU32 = AtomicU32::new(0);
+
+/// A fault of a guarded object.
+struct Fault {
+    allocator: &'static Allocator<Linux>,
+    address: usize,
+    at: At,
+    touch: Touch,
+}
+
+/// Reports a fault, on whichever stack.
+unsafe extern "C" fn report(fault: *const Fault) {
+    // SAFETY: a value of `on_fault`, which waits.
+    let Fault {
+        allocator,
+        address,
+        at,
+        touch,
+    } = unsafe { fault.read() };
+    let mut frames = [at.pc; FRAMES];
+    let now = allocator.platform.now_ms();
+    let more = match allocator.platform.is_sandboxed() {
+        true => 0,
+        false => callers::callers_above(at, &mut frames[1..], now),
+    };
+    allocator.guard_fault(address, touch, &frames[..1 + more]);
+}
+
+/// Runs [`report`] on the stack for reports. A thread that waits for it very long runs it on its
+/// own: the other may not exist in this child of a fork.
+fn report_apart(fault: &Fault) {
+    let me = callers::tid();
+    for _ in 0..ROUNDS {
+        // Acquire: the last user's stack frames are done. Relaxed on failure: only compared.
+        match REPORTER.compare_exchange(0, me, Acquire, Relaxed) {
+            Ok(_) => {
+                let top = STACK.0.get() as usize + STACK_BYTES;
+                // SAFETY: the stack is this thread's; the value outlives the call.
+                unsafe { call_on(top, report, fault) };
+                // Release: pairs with the next user's exchange.
+                return REPORTER.store(0, Release);
+            }
+            Err(other) if other == me => break,
+            Err(_) => sys::futex_wait_for(&0, 0, 1),
+        }
+    }
+    // SAFETY: as above.
+    unsafe { report(fault) };
+}
+
+/// Calls a function on another stack, which ends at `top`.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+unsafe extern "C" fn call_on(
+    top: usize,
+    work: unsafe extern "C" fn(*const Fault),
+    fault: *const Fault,
+) {
+    core::arch::naked_asm!(
+        "push rbp",
+        "mov rbp, rsp",
+        "mov rsp, rdi",
+        "mov rdi, rdx",
+        "call rsi",
+        "mov rsp, rbp",
+        "pop rbp",
+        "ret",
+    )
+}
+
+/// As above.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+unsafe extern "C" fn call_on(
+    top: usize,
+    work: unsafe extern "C" fn(*const Fault),
+    fault: *const Fault,
+) {
+    core::arch::naked_asm!(
+        "stp x29, x30, [sp, #-16]!",
+        "mov x29, sp",
+        "mov sp, x0",
+        "mov x0, x2",
+        "blr x1",
+        "mov sp, x29",
+        "ldp x29, x30, [sp], #16",
+        "ret",
+    )
+}
+
+/// Handles SIGSEGV. `back`: where it returns to.
 ///
 /// # Safety
 ///
-/// The arguments are the kernel's.
+/// The other arguments are the kernel's.
 unsafe extern "C" fn on_fault(
     signal: c_int,
     info: *mut libc::siginfo_t,
     context: *mut libc::ucontext_t,
+    back: usize,
 ) {
     // SAFETY: the kernel's record.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
@@ -267,16 +406,20 @@ unsafe extern "C" fn on_fault(
     {
         // SAFETY: the kernel's record.
         let (at, touch) = unsafe { (place(&*context), touch(&*context)) };
-        let mut frames = [at.pc; FRAMES];
-        let now = allocator.platform.now_ms();
-        let more = match allocator.platform.is_sandboxed() {
-            true => 0,
-            false => callers::callers_above(at, &mut frames[1..], now),
-        };
-        return allocator.guard_fault(address, touch, &frames[..1 + more]);
+        return report_apart(&Fault {
+            allocator,
+            address,
+            at,
+            touch,
+        });
     }
+    // The program's handler returns to itself.
+    let kept = match back == restore as *const () as usize {
+        true => &PROGRAM,
+        false => &BEFORE,
+    };
     // SAFETY: passed on.
-    unsafe { pass_on(signal, info, context, code > 0) };
+    unsafe { pass_on(kept.get(), signal, info, context, code > 0) };
 }
 
 /// Does what the program wants. `is_fault`: the instruction that follows would fault again.
@@ -285,12 +428,12 @@ unsafe extern "C" fn on_fault(
 ///
 /// The arguments are the kernel's.
 unsafe fn pass_on(
+    program: Action,
     signal: c_int,
     info: *mut libc::siginfo_t,
     context: *mut libc::ucontext_t,
     is_fault: bool,
 ) {
-    let program = PROGRAM.get();
     match program.handler {
         libc::SIG_IGN if !is_fault => {}
         libc::SIG_IGN | libc::SIG_DFL => {

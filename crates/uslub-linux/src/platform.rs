@@ -17,7 +17,7 @@ use crate::huge_pages::split_huge_pages;
 use crate::message::write_line;
 use crate::policy::PREFETCH_LINES_MAX;
 use crate::slots::{pop, pop_many, push, push_many, push_many_checked};
-use crate::{CLOSED, LINE, Linux, callers, clock, complain, mix, space, sys};
+use crate::{CLOSED, LINE, Linux, callers, clock, complain, fault, mix, space, sys};
 
 fn pointer(address: usize) -> Option<NonNull<u8>> {
     NonNull::new(address as *mut u8)
@@ -369,6 +369,10 @@ unsafe impl Platform for Linux {
 
     fn slots_are_locked(&self) -> bool {
         self.area().is_none()
+    }
+
+    fn watch_faults(&self) {
+        fault::stay_in_front();
     }
 
     fn report(&self, line: Arguments<'_>) {

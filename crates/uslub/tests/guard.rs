@@ -4,6 +4,8 @@ use std::env;
 use std::hint::black_box;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -94,4 +96,67 @@ fn collections_on_guarded_objects_are_right() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     assert!(!said.contains("BUG: guard"), "{said}");
+}
+
+/// The handler that [`chains`] has replaced.
+static REPLACED: AtomicUsize = AtomicUsize::new(0);
+
+/// A handler that calls the one before it, as handlers of crash reporters do.
+extern "C" fn chains(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let text = b"chained\n";
+    // SAFETY: writes a text; the handler before is of this type, by its flags.
+    unsafe {
+        libc::write(2, text.as_ptr().cast(), text.len());
+        type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
+        // SeqCst: a test.
+        let before = std::mem::transmute::<usize, Handler>(REPLACED.load(SeqCst));
+        before(signal, info, context);
+    }
+}
+
+/// Sets [`chains`], past the allocator, and guards another object.
+fn set_a_chain() -> *mut u8 {
+    guarded();
+    // SAFETY: zeroes are a valid action; the handler lives as long as the process.
+    unsafe {
+        let (mut new, mut old): (libc::sigaction, libc::sigaction) = std::mem::zeroed();
+        new.sa_sigaction = chains as *const () as usize;
+        new.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        libc::sigaction(libc::SIGSEGV, &raw const new, &raw mut old);
+        // SeqCst: a test.
+        REPLACED.store(old.sa_sigaction, SeqCst);
+    }
+    guarded()
+}
+
+#[test]
+fn a_later_handler_gets_other_faults_and_may_call_the_one_before() {
+    let name = "a_later_handler_gets_other_faults_and_may_call_the_one_before";
+    let Some(output) = in_child(name, "guard=1000") else {
+        set_a_chain();
+        // SAFETY: not safe, on purpose: page 0 is never mapped.
+        unsafe { black_box(64 as *const u8).read_volatile() };
+        return;
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.signal(), Some(libc::SIGSEGV), "{said}");
+    assert_eq!(said.matches("chained").count(), 1, "{said}");
+}
+
+#[test]
+fn a_later_handler_does_not_see_faults_of_guarded_objects() {
+    let name = "a_later_handler_does_not_see_faults_of_guarded_objects";
+    let Some(output) = in_child(name, "guard=1000") else {
+        let object = set_a_chain();
+        // SAFETY: not safe, on purpose.
+        unsafe {
+            kfree(object);
+            object.write_volatile(1);
+        }
+        return;
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{said}");
+    assert!(said.contains("use-after-free write"), "{said}");
+    assert!(!said.contains("chained"), "{said}");
 }

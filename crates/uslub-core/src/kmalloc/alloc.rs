@@ -112,11 +112,14 @@ impl<P: Platform> Allocator<P> {
     #[cold]
     pub fn kmalloc_slow(&self, id: CacheId, bytes: usize, gfp: Gfp) -> *mut u8 {
         if self.debug.guard.is_on() {
-            let object = self.guarded_alloc(id, bytes, gfp);
-            if !object.is_null() {
-                return object;
-            }
+            return self.guarded_kmalloc(id, bytes, gfp);
         }
+        self.kmalloc_unguarded(id, bytes, gfp)
+    }
+
+    /// As [`kmalloc_slow`](Self::kmalloc_slow), never guarded.
+    #[inline(always)]
+    pub(super) fn kmalloc_unguarded(&self, id: CacheId, bytes: usize, gfp: Gfp) -> *mut u8 {
         match self.class_cache(id, gfp) {
             Some(cache) if cache.is_debugged() => self.kmalloc_debugged(cache, bytes, gfp),
             Some(cache) => self.alloc_slow(cache, gfp),

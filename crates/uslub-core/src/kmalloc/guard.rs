@@ -1,8 +1,6 @@
 //! Guarded objects of size classes: the page of a guarded object ends where the object does, so
 //! that even one byte too much faults, as far as the alignment lets it.
 
-use core::ptr::null_mut;
-
 use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::kmalloc::class_size;
@@ -22,20 +20,22 @@ fn align_of(bytes: usize, size: usize) -> usize {
 }
 
 impl<P: Platform> Allocator<P> {
-    /// A guarded object of a size class, if one is due; otherwise null. A caller that zeroes the
-    /// object zeroes all of it, so its size is the class's.
+    /// The slow path of an allocation where some objects are guarded: a guarded one, if it is due.
+    /// A caller that zeroes the object zeroes all of it, so its size is then the class's.
     #[cold]
     #[inline(never)]
-    pub(super) fn guarded_alloc(&self, id: CacheId, bytes: usize, gfp: Gfp) -> *mut u8 {
-        if !gfp.may_map() {
-            return null_mut();
-        }
+    pub(super) fn guarded_kmalloc(&self, id: CacheId, bytes: usize, gfp: Gfp) -> *mut u8 {
         let size = class_size(id.index());
         let asked = if gfp.contains(Gfp::ZERO) { size } else { bytes };
-        match self.class_cache(id, gfp) {
-            Some(cache) => self.guarded_take(cache, asked, align_of(asked, size)),
-            None => null_mut(),
+        if gfp.may_map()
+            && let Some(cache) = self.class_cache(id, gfp)
+        {
+            let object = self.guarded_take(cache, asked, align_of(asked, size));
+            if !object.is_null() {
+                return object;
+            }
         }
+        self.kmalloc_unguarded(id, bytes, gfp)
     }
 
     /// Ends the process if a guarded object has fewer than `bytes` bytes.

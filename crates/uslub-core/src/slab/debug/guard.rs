@@ -400,6 +400,7 @@ impl Guard {
         let Some((index, slot, state)) = self.take_slot() else {
             return null_mut();
         };
+        platform.watch_faults();
         if !self.protect(platform, 2 * index + 1, Access::Open) {
             slot.end(state);
             return null_mut();
