@@ -12,11 +12,12 @@
 //!
 //! | way | effect |
 //! |---|---|
-//! | a wrapper of `sigaction`, as the malloc library has | [`exchange`] instead of the kernel's call |
-//! | any other | the handler is gone; the next guarded object puts it [in front](stay_in_front) again |
+//! | a wrapper of `sigaction`, as the malloc library has | [`exchange`], not the kernel's call |
+//! | any other | the next guarded object puts our handler in front again: [`stay_in_front`] |
 //!
 //! After the second way, the program's handler may call ours as the one that it has replaced. Then
-//! the action before that one is due. A thread that blocks SIGSEGV dies of a fault without a report.
+//! the action before that one is due. A thread that blocks SIGSEGV dies of a fault, and nothing is
+//! reported.
 //!
 //! Reports are written on a stack of ours: the program's may be short.
 //!
@@ -309,12 +310,13 @@ struct Fault {
 /// Reports a fault, on whichever stack.
 unsafe extern "C" fn report(fault: *const Fault) {
     // SAFETY: a value of `on_fault`, which waits.
+    let fault = unsafe { fault.read() };
     let Fault {
         allocator,
         address,
         at,
         touch,
-    } = unsafe { fault.read() };
+    } = fault;
     let mut frames = [at.pc; FRAMES];
     let now = allocator.platform.now_ms();
     let more = match allocator.platform.is_sandboxed() {
