@@ -70,14 +70,14 @@ pub unsafe extern "C" fn sigaction(
     // SAFETY: the caller's records, or null.
     unsafe {
         let wanted = new.as_ref().map(|new| Action {
-            handler: new.sa_sigaction as usize,
+            handler: new.sa_sigaction,
             flags: new.sa_flags as u32 as u64,
             mask: mask_of(&new.sa_mask),
         });
         let before = fault::exchange(wanted);
         if let Some(old) = old.as_mut() {
             *old = core::mem::zeroed();
-            old.sa_sigaction = before.handler as _;
+            old.sa_sigaction = before.handler;
             old.sa_flags = before.flags as c_int;
             core::ptr::from_mut(&mut old.sa_mask)
                 .cast::<u64>()
@@ -90,11 +90,11 @@ pub unsafe extern "C" fn sigaction(
 /// Sets a handler with these flags; returns the one before.
 fn set_handler(handler: sighandler_t, flags: c_int, mask: u64) -> sighandler_t {
     let action = Action {
-        handler: handler as usize,
+        handler,
         flags: u64::from(flags as u32),
         mask,
     };
-    fault::exchange(Some(action)).handler as sighandler_t
+    fault::exchange(Some(action)).handler
 }
 
 /// The signal's own bit of a mask.
