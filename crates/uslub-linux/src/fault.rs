@@ -13,7 +13,7 @@
 //! | way | effect |
 //! |---|---|
 //! | a wrapper of `sigaction`, as the malloc library has | [`exchange`], not the kernel's call |
-//! | any other | the next guarded object puts our handler in front again: [`stay_in_front`] |
+//! | any other | the next guarded object puts our handler in front again |
 //!
 //! After the second way, the program's handler may call ours as the one that it has replaced. Then
 //! the action before that one is due. A thread that blocks SIGSEGV dies of a fault, and nothing is
@@ -27,7 +27,7 @@ use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
 
 use uslub_core::Allocator;
 use uslub_core::platform::Platform;
@@ -296,8 +296,8 @@ unsafe impl Sync for ReportStack {}
 
 static STACK: ReportStack = ReportStack(UnsafeCell::new([0; STACK_BYTES]));
 
-/// Number of the thread that uses the stack; 0 for none.
-static REPORTER: AtomicU32 = AtomicU32::new(0);
+/// Thread pointer of the thread that uses the stack; 0 for none.
+static REPORTER: AtomicUsize = AtomicUsize::new(0);
 
 /// A fault of a guarded object.
 struct Fault {
@@ -329,7 +329,7 @@ unsafe extern "C" fn report(fault: *const Fault) {
 /// Runs [`report`] on the stack for reports. A thread that waits for it very long runs it on its
 /// own: the other may not exist in this child of a fork.
 fn report_apart(fault: &Fault) {
-    let me = callers::tid();
+    let me = Linux::thread();
     for _ in 0..ROUNDS {
         // Acquire: the last user's stack frames are done. Relaxed on failure: only compared.
         match REPORTER.compare_exchange(0, me, Acquire, Relaxed) {

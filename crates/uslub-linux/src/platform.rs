@@ -371,8 +371,12 @@ unsafe impl Platform for Linux {
         self.area().is_none()
     }
 
-    fn watch_faults(&self) {
+    fn watch_faults(&self) -> bool {
+        if self.is_sandboxed() {
+            return false;
+        }
         fault::stay_in_front();
+        true
     }
 
     fn report(&self, line: Arguments<'_>) {
@@ -380,6 +384,9 @@ unsafe impl Platform for Linux {
     }
 
     fn tid(&self) -> u32 {
+        if self.is_sandboxed() {
+            return 0;
+        }
         callers::tid()
     }
 

@@ -171,7 +171,7 @@ fn right_programs_run() {
         return say_skipped("guard: only uslub has guarded objects");
     }
     let _shared = shared();
-    for name in ["align", "signals", "storm", "info"] {
+    for name in ["align", "signals", "storm", "info", "sandbox"] {
         let Some(program) = program(name) else {
             return;
         };

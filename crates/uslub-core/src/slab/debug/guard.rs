@@ -393,6 +393,9 @@ impl Guard {
         if request.bytes > self.page.load(Relaxed) || !self.is_due(platform) {
             return null_mut();
         }
+        if !platform.watch_faults() {
+            return null_mut();
+        }
         let stack = Stack::here(platform);
         if self.is_covered(&stack) {
             return null_mut();
@@ -400,7 +403,6 @@ impl Guard {
         let Some((index, slot, state)) = self.take_slot() else {
             return null_mut();
         };
-        platform.watch_faults();
         if !self.protect(platform, 2 * index + 1, Access::Open) {
             slot.end(state);
             return null_mut();
