@@ -231,6 +231,48 @@ fn real_programs_give_the_same_output_and_no_report() {
     }
 }
 
+/// Python that uses an object of C after it has freed it.
+const PLANTED: &str = "import ctypes, time
+c = ctypes.CDLL(None)
+c.malloc.restype = ctypes.c_void_p
+c.malloc_usable_size.argtypes = c.free.argtypes = [ctypes.c_void_p]
+for _ in range(4000):
+    for _ in range(500):
+        p = c.malloc(1000)
+        if c.malloc_usable_size(p) == 1000:
+            c.free(p)
+            ctypes.string_at(p, 4)
+    time.sleep(0.001)
+";
+
+#[test]
+fn a_planted_bug_in_a_real_program_is_found_with_both_stacks() {
+    if plain() {
+        return say_skipped("guard: only uslub has guarded objects");
+    }
+    let _shared = shared();
+    let Some(python) = tool("python3") else {
+        return;
+    };
+    let outcome = Run::of(&subject().command)
+        .args(["run", "-q", "--guard=1000", "--"])
+        .args([python.as_os_str()])
+        .args(["-c", PLANTED])
+        .variable("USLUB_LIBRARY", &subject().library)
+        .plainly();
+    let described = outcome.describe();
+    assert!(!outcome.status.success(), "{described}");
+    for part in [
+        "BUG: guard: use-after-free read in ",
+        "0 bytes into guard-#",
+        "size=1000, cache=kmalloc-1k",
+        "allocated by thread ",
+        "freed by thread ",
+    ] {
+        assert!(outcome.stderr.contains(part), "no '{part}': {described}");
+    }
+}
+
 #[test]
 fn a_bad_form_of_the_option_is_named_with_the_accepted_ones() {
     if plain() {
