@@ -53,6 +53,10 @@ impl<P: Platform> Allocator<P> {
             self.free_slabs_after_grace(cache);
         }
         let mut count = 0;
+        self.debug.guard.for_each_of(cache.id.raw(), |object| {
+            count += 1;
+            leaked(object);
+        });
         if cache.nr_slabs() > 0 {
             self.for_each_in_use(cache, |object| {
                 count += 1;

@@ -12,8 +12,11 @@
 //!
 //! [`is_guarded`]: Allocator::is_guarded
 
+use core::ptr::null_mut;
+
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
+use crate::debug::DebugFlags;
 use crate::gfp::Gfp;
 use crate::misuse::Misuse;
 use crate::percpu::CacheId;
@@ -36,6 +39,20 @@ impl<P: Platform> Allocator<P> {
             cache: cache.id.raw(),
         };
         self.debug.guard.take(&self.platform, request)
+    }
+
+    /// A guarded object of a cache whose objects may be guarded, if one is due; otherwise null. A
+    /// constructed object, or one that readers may still look at, never is.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn guarded_object(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
+        let may = cache.debug.get().contains(DebugFlags::MAY_GUARD) && gfp.may_map();
+        if !may || cache.ctor.is_some() || cache.keeps_freed() {
+            return null_mut();
+        }
+        self.check_not_ended(cache);
+        let align = (cache.align as usize).max(size_of::<u64>());
+        self.guarded_take(cache, cache.object_size(), align)
     }
 
     /// The slot of an object in use that begins at an address of the pool; otherwise what is wrong

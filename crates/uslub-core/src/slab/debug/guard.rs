@@ -332,6 +332,15 @@ impl Guard {
         }
     }
 
+    /// Calls `work` with each object in use of a cache. Nobody uses the cache meanwhile.
+    pub(crate) fn for_each_of(&self, cache: u16, mut work: impl FnMut(*mut u8)) {
+        for slot in self.slots() {
+            if slot.state() == IN_USE && slot.cache() == cache {
+                work(slot.object() as *mut u8);
+            }
+        }
+    }
+
     pub(crate) fn slot(&self, index: usize) -> Option<&Slot> {
         self.slots().get(index)
     }

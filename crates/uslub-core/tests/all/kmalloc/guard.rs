@@ -2,8 +2,10 @@
 //! called by hand.
 
 use crate::support::seen::message;
-use crate::support::{Setup, Slub};
+use crate::support::{Cache, Setup, Slub};
 use uslub_core::Gfp;
+use uslub_core::args::CacheArgs;
+use uslub_core::debug::DebugFlags;
 use uslub_core::kmalloc::CLASS_MAX;
 use uslub_core::platform::{PAGE_SIZE, Platform};
 use uslub_core::slab::debug::guard_report::Touch;
@@ -194,4 +196,69 @@ fn a_fault_ends_the_process_with_what_it_is() {
     let far = object as usize / PAGE_SIZE * PAGE_SIZE + 9 * PAGE_SIZE;
     let seen = message(|| a.guard_fault(far, Touch::Read, &[]));
     assert!(seen.contains("invalid read"), "{seen}");
+}
+
+/// A cache whose objects may be guarded, and a guarded object of it.
+fn with_cache(work: impl FnOnce(&Slub, &Cache, *mut u8)) {
+    let a = guarding(&["guard_recover=1"]);
+    let mut args = CacheArgs::new("herbs", 40);
+    args.debug = DebugFlags::MAY_GUARD;
+    let cache = a.create(&args).unwrap();
+    let object = guarded_of(&a, cache);
+    work(&a, cache, object);
+}
+
+fn guarded_of(a: &Slub, cache: &Cache) -> *mut u8 {
+    for _ in 0..10_000 {
+        a.platform.set_clock(a.platform.now_ms() + 10);
+        let object = a.alloc(cache, Gfp::KERNEL);
+        if owns(a, object) {
+            return object;
+        }
+        // SAFETY: ours.
+        unsafe { a.free(cache, object) };
+        a.shrink(cache);
+    }
+    panic!("no object was guarded");
+}
+
+#[test]
+fn each_free_of_a_cache_takes_its_guarded_objects() {
+    with_cache(|a, cache, object| {
+        let live = || a.info(cache).live_objs();
+        let hits = || a.debug.guard.counts().1;
+        assert_eq!((a.ksize(object), live()), (40, 0));
+        // SAFETY, all below: objects of the cache that nobody uses; the second free of one is not
+        // safe, on purpose.
+        unsafe { a.free(cache, object) };
+        assert_eq!(hits(), 0);
+        // SAFETY: as above.
+        unsafe { a.free(cache, object) };
+        assert_eq!(hits(), 1, "a second free");
+        let plain: Vec<_> = (0..5).map(|_| a.alloc(cache, Gfp::KERNEL)).collect();
+        let mut bulk = [&plain[..], &[guarded_of(a, cache)]].concat();
+        // SAFETY: as above.
+        unsafe { a.free_bulk(cache, &mut bulk) };
+        // SAFETY: as above.
+        unsafe { a.kfree(guarded_of(a, cache)) };
+        // SAFETY: as above.
+        unsafe { a.free_with(cache, guarded_of(a, cache), Gfp::NOSPIN) };
+        assert_eq!((live(), hits()), (0, 1));
+        // SAFETY: nobody uses the cache.
+        assert_eq!(unsafe { a.destroy(cache, |_| {}) }, 0);
+    });
+}
+
+#[test]
+fn a_guarded_object_leaks_with_its_cache_and_is_no_object_of_another() {
+    with_cache(|a, cache, object| {
+        let other = a.create(&CacheArgs::new("spices", 40)).unwrap();
+        // SAFETY: not safe, on purpose: it must warn, and leave the object.
+        unsafe { a.free(other, object) };
+        assert_eq!(a.ksize(object), 40);
+        let mut leaked = Vec::new();
+        // SAFETY: the object leaked, on purpose.
+        let count = unsafe { a.destroy(cache, |object| leaked.push(object)) };
+        assert_eq!((count, leaked), (1, vec![object]));
+    });
 }
