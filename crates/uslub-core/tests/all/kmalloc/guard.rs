@@ -228,7 +228,7 @@ fn each_free_of_a_cache_takes_its_guarded_objects() {
         let live = || a.info(cache).live_objs();
         let hits = || a.debug.guard.counts().1;
         assert_eq!((a.ksize(object), live()), (40, 0));
-        // SAFETY, all below: objects of the cache that nobody uses; the second free of one is not
+        // SAFETY: an object of the cache that nobody uses. Below, the second free of one is not
         // safe, on purpose.
         unsafe { a.free(cache, object) };
         assert_eq!(hits(), 0);
