@@ -21,8 +21,9 @@ use crate::gfp::Gfp;
 use crate::misuse::Misuse;
 use crate::percpu::CacheId;
 use crate::platform::Platform;
-use crate::slab::debug::guard::{FREED, Place, Request, Slot};
+use crate::slab::debug::guard::Place;
 use crate::slab::debug::guard_report::Wrong;
+use crate::slab::debug::guard_slot::{FREED, Request, Slot};
 
 impl<P: Platform> Allocator<P> {
     /// Whether an address lies in the pool of guarded objects.

@@ -19,7 +19,8 @@ use crate::percpu::CacheId;
 use crate::platform::Platform;
 use crate::slab::base::Base;
 use crate::slab::cache::SlabCache;
-use crate::slab::debug::guard::{FREED, IN_USE, Overwritten, Place, Slot, Stack, canary};
+use crate::slab::debug::guard::{Overwritten, Place, canary};
+use crate::slab::debug::guard_slot::{FREED, IN_USE, Slot, Stack};
 
 const LINE: &str = "==================================================================";
 

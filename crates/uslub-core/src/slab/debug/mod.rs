@@ -12,6 +12,7 @@
 //! | [`report`] | the lines of a report |
 //! | [`validate`] | all slabs of a cache; leaks; groups of tracks |
 //! | [`guard`] | guarded objects: a page each, between closed pages |
+//! | `guard_slot` | a slot of a guarded object |
 //! | [`guard_report`] | what is said about a guarded object |
 //!
 //! A slab of a debugged cache has no fresh slots: all free slots are linked, and filled. It is on
@@ -24,6 +25,7 @@ pub mod depot;
 pub mod freelist;
 pub mod guard;
 pub mod guard_report;
+pub(crate) mod guard_slot;
 pub mod object;
 pub mod report;
 pub mod state;
