@@ -53,16 +53,16 @@ impl<P: Platform> Allocator<P> {
             self.free_slabs_after_grace(cache);
         }
         let mut count = 0;
-        self.debug.guard.for_each_of(cache.id.raw(), |object| {
-            count += 1;
-            leaked(object);
-        });
         if cache.nr_slabs() > 0 {
             self.for_each_in_use(cache, |object| {
                 count += 1;
                 leaked(object);
             });
         }
+        self.debug.guard.for_each_of(cache.id.raw(), |object| {
+            count += 1;
+            leaked(object);
+        });
         if count == 0 {
             self.release_id(cache);
         } else {
