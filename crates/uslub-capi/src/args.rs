@@ -9,6 +9,7 @@ use core::mem::transmute;
 use libc::{EINVAL, ENOMEM};
 use uslub_core::Gfp;
 use uslub_core::args::{CacheArgs, CreateError, Ctor, Flags};
+use uslub_core::debug::DebugFlags;
 use uslub_core::tunables::Tuning;
 
 use crate::debug_flags;
@@ -214,7 +215,8 @@ pub(crate) unsafe fn read<'a>(
     core.flags = is(USLUB_CACHE_HWCACHE_ALIGN, Flags::HWCACHE_ALIGN)
         | is(USLUB_CACHE_TYPESAFE_BY_RCU, Flags::TYPESAFE_BY_RCU)
         | is(USLUB_CACHE_PREFAULT, Flags::PREFAULT);
-    core.debug = debug_flags::flags(args.flags);
+    // All frees of C look at the pointer.
+    core.debug = debug_flags::flags(args.flags) | DebugFlags::MAY_GUARD;
     if args.flags & USLUB_CACHE_MERGE == 0 {
         core.flags |= Flags::NO_MERGE;
     }

@@ -221,6 +221,18 @@ pub struct RunOptions {
         allow_hyphen_values = true
     )]
     pub debug: Option<String>,
+
+    /// Guard N objects a second (20) by closed pages, and report wrong accesses; recover: go on
+    /// after a report; see docs/debugging.md
+    #[arg(
+        long,
+        value_name = "N|recover|N,recover",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = ""
+    )]
+    pub guard: Option<String>,
+
     /// End the program at every misuse that software can see; the same as --set hardened=1
     #[arg(long)]
     pub hardened: bool,

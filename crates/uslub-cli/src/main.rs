@@ -10,6 +10,7 @@
 //! | `pages` | man pages and completions of shells |
 //! | `run` | `uslub run` from start to end |
 //! | `library`, `environment` | the preloaded library, and the variables that preload it |
+//! | `guard` | the value of `--guard` |
 //! | `carried` | the library inside the command, for an installation of one file |
 //! | `program`, `script`, `elf`, `privilege` | can a preloaded library reach the program? |
 //! | `unsuitable`, `failure` | why it cannot, and the remedy |
@@ -34,6 +35,7 @@ mod ending;
 mod environment;
 mod failure;
 mod finished;
+mod guard;
 mod inspect;
 mod library;
 mod machine;

@@ -11,7 +11,7 @@ use crate::record::{self, Record};
 use crate::report::{Children, Document, Report, Unusable};
 use crate::signals::Watch;
 use crate::watcher::Watcher;
-use crate::{children, elf, library, program, summary, width};
+use crate::{children, elf, guard, library, program, summary, width};
 use nix::unistd::{Pid, geteuid};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
@@ -40,6 +40,9 @@ pub fn run(options: &RunOptions) -> Result<Ending, Failure> {
     let mut set = options.set.clone();
     if options.hardened {
         set.push("hardened=1".to_owned());
+    }
+    if let Some(text) = &options.guard {
+        set.extend(guard::settings(text, options.hardened)?);
     }
     let settings = environment::options(existing.as_deref(), &set, debug)?;
 

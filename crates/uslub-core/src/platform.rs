@@ -408,6 +408,12 @@ pub unsafe trait Platform: Sync + 'static {
         true
     }
 
+    /// Called before each guarded object, so that its faults are reported. False if it must not be
+    /// made, because the process may not ask the system for what it takes.
+    fn watch_faults(&self) -> bool {
+        true
+    }
+
     /// Writes one line of a report about a debugged cache.
     fn report(&self, line: Arguments<'_>) {
         self.warn(line);

@@ -359,3 +359,18 @@ pub const QUARANTINE_LARGE: usize = 32;
 
 /// Largest object with guards that goes into quarantine, in bytes; 32 of them are 32 MiB.
 pub const QUARANTINE_LARGE_BYTES: usize = 1 << 20;
+
+// Guarded objects.
+
+/// Slots of guarded objects, as in the kernel: 2 MiB of address space, 1 MiB of memory at most.
+pub const GUARD_SLOTS: usize = 255;
+
+/// Microseconds whose guarded objects may come late: the coarse clock's step is up to 10 ms.
+pub const GUARD_BURST_US: u64 = 10_000;
+
+/// Part of the slots in use from which on a caller with an object in use gets no other one: the
+/// kernel's 75 %. Otherwise long-lived objects of one caller fill the pool.
+pub const GUARD_COVERED_PART: (usize, usize) = (3, 4);
+
+/// Nearest frames that make two callers the same, as in the kernel.
+pub const GUARD_COVERED_FRAMES: usize = 8;

@@ -50,6 +50,9 @@ impl<P: Platform> Allocator<P> {
     /// The object came from this cache, and nobody begins to use it any longer. Readers in a
     /// read-side section may still read it.
     pub unsafe fn free_rcu(&self, cache: &KmemCache<P>, object: *mut u8) {
+        if self.is_guarded(object) {
+            return self.defer_single(Some(cache.id), object);
+        }
         if !self.is_object_of(cache, object) {
             return;
         }

@@ -162,6 +162,10 @@ tunables! {
         failslab_seed: 1 in 0..=1 << 30, "";
         /// 1: only caches with the letter A of slab_debug fail.
         failslab_cache: 0 in 0..=1, "";
+        /// Small objects that get a page of their own between closed pages; 0: none.
+        guard: 0 in 0..=10_000, "a second";
+        /// 1: a report about a guarded object lets the program go on; 0: it ends it.
+        guard_recover: 0 in 0..=1, "";
     }
 }
 

@@ -324,6 +324,33 @@ pub(crate) fn callers(out: &mut [usize], now_ms: u64) -> usize {
     found.unwrap_or(0)
 }
 
+/// An instruction that a thread was at, and its stack pointer there.
+#[derive(Clone, Copy)]
+pub(crate) struct At {
+    pub(crate) pc: usize,
+    pub(crate) sp: usize,
+}
+
+/// Return addresses above an instruction that this thread was at, the nearest first; returns how
+/// many.
+#[cold]
+#[inline(never)]
+pub(crate) fn callers_above(at: At, out: &mut [usize], now_ms: u64) -> usize {
+    let first = at.sp.next_multiple_of(size_of::<usize>());
+    if probe(first).is_none() {
+        return 0;
+    }
+    let found = with_table(|table| {
+        table.map_of(at.pc, now_ms);
+        let n = table.search(first, None, out);
+        if n == 0 && table.refresh(now_ms) {
+            return table.search(first, None, out);
+        }
+        n
+    });
+    found.unwrap_or(0)
+}
+
 /// The object of an address and the offset in its file.
 pub(crate) fn place(address: usize, now_ms: u64) -> Place {
     match with_table(|table| table.map_of(address, now_ms)).flatten() {

@@ -18,6 +18,7 @@ mod advice;
 mod callers;
 mod clock;
 pub mod environment;
+pub mod fault;
 mod huge_pages;
 mod line_handoff;
 mod message;

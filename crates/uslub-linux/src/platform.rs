@@ -17,7 +17,7 @@ use crate::huge_pages::split_huge_pages;
 use crate::message::write_line;
 use crate::policy::PREFETCH_LINES_MAX;
 use crate::slots::{pop, pop_many, push, push_many, push_many_checked};
-use crate::{CLOSED, LINE, Linux, callers, clock, complain, mix, space, sys};
+use crate::{CLOSED, LINE, Linux, callers, clock, complain, fault, mix, space, sys};
 
 fn pointer(address: usize) -> Option<NonNull<u8>> {
     NonNull::new(address as *mut u8)
@@ -371,11 +371,22 @@ unsafe impl Platform for Linux {
         self.area().is_none()
     }
 
+    fn watch_faults(&self) -> bool {
+        if self.is_sandboxed() {
+            return false;
+        }
+        fault::stay_in_front();
+        true
+    }
+
     fn report(&self, line: Arguments<'_>) {
         write_line(line);
     }
 
     fn tid(&self) -> u32 {
+        if self.is_sandboxed() {
+            return 0;
+        }
         callers::tid()
     }
 
@@ -384,6 +395,10 @@ unsafe impl Platform for Linux {
     }
 
     fn callers(&self, out: &mut [usize]) -> usize {
+        if self.is_sandboxed() {
+            // It asks the kernel what a filter may forbid.
+            return 0;
+        }
         callers::callers(out, self.now_ms())
     }
 

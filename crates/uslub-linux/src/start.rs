@@ -14,7 +14,7 @@ use uslub_core::tunables::{SetError, Tunables};
 
 use crate::environment::environment;
 use crate::policy::{RESERVE_FLOOR_BYTES, RESERVE_MEMORY_FACTOR};
-use crate::{Linux, complain, sys};
+use crate::{Linux, complain, fault, sys};
 
 /// Work that is done once.
 ///
@@ -109,7 +109,7 @@ impl Default for Once {
 /// # Safety
 ///
 /// Call it once, before any other use of the allocator.
-pub unsafe fn set_up(allocator: &Allocator<Linux>, variable: &str) -> bool {
+pub unsafe fn set_up(allocator: &'static Allocator<Linux>, variable: &str) -> bool {
     let (tunables, debug) = tunables(variable);
     // SAFETY: passed on.
     unsafe { allocator.set_slab_debug(debug) };
@@ -119,7 +119,11 @@ pub unsafe fn set_up(allocator: &Allocator<Linux>, variable: &str) -> bool {
     allocator.platform.probe(tunables.rseq);
     allocator.keep_indices(NR_CLASSES + 1);
     // SAFETY: passed on.
-    unsafe { allocator.init(reserve_bytes(&allocator.platform), tunables) }
+    let done = unsafe { allocator.init(reserve_bytes(&allocator.platform), tunables) };
+    if done {
+        fault::watch(allocator);
+    }
+    done
 }
 
 /// Bytes of address space to reserve without a limit: a multiple of the machine's memory.
@@ -147,6 +151,11 @@ fn tunables(variable: &str) -> (Tunables, SlabDebug<'static>) {
         set_in(&mut tunables, part, &mut |error| {
             complain(format_args!("{variable}: {error}"));
         });
+    }
+    if tunables.guard != 0 && tunables.hardened == 1 {
+        complain(format_args!(
+            "{variable}: guard has no effect with hardened=1, whose objects have guards of their own"
+        ));
     }
     (tunables, debug)
 }

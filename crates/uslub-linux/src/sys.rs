@@ -322,13 +322,27 @@ pub fn abort() -> ! {
     }
 }
 
+/// Blocks this thread's signals; returns which were blocked before.
+pub fn block_signals() -> u64 {
+    let (all, mut before) = (u64::MAX, 0u64);
+    let how = libc::SIG_SETMASK as usize;
+    let (all, old) = (&raw const all as usize, &raw mut before as usize);
+    // SAFETY: only reads and writes the sets.
+    unsafe { call(libc::SYS_rt_sigprocmask, [how, all, old, 8, 0, 0]) };
+    before
+}
+
+/// Ends what [`block_signals`] began.
+pub fn unblock_signals(before: u64) {
+    let how = libc::SIG_SETMASK as usize;
+    let set = &raw const before as usize;
+    // SAFETY: only reads the set.
+    unsafe { call(libc::SYS_rt_sigprocmask, [how, set, 0, 8, 0, 0]) };
+}
+
 /// Sends a signal to this thread.
-///
-/// # Safety
-///
-/// As for the signal's effect.
-unsafe fn raise(signal: usize) {
-    // SAFETY: passed on.
+pub(crate) fn raise(signal: usize) {
+    // SAFETY: the program's handler runs, or the default action, as it expects.
     unsafe {
         let (process, thread) = (
             call(libc::SYS_getpid, [0; 6]),

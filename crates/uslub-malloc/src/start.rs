@@ -10,7 +10,7 @@ use uslub_report::OPTIONS_VARIABLE;
 
 use crate::gate::FRONT;
 use crate::once::ONCE;
-use crate::{ALLOCATOR, helper, limits, open, process, report, sandbox, spawn, system_call};
+use crate::{ALLOCATOR, fault, helper, limits, open, process, report, sandbox, spawn, system_call};
 
 /// Whether the allocator can be used. The first call sets it up.
 #[inline]
@@ -49,6 +49,7 @@ fn ask_for_huge_pages() {
 
 /// Looks up the next definition of each wrapped function.
 fn resolve_next() {
+    fault::prepare();
     limits::prepare();
     open::prepare();
     process::resolve_next();

@@ -117,6 +117,28 @@ fn a_cache_behaves_as_its_tuning_says() {
 }
 
 #[test]
+fn objects_of_c_are_guarded_too() {
+    let file = "crates/uslub-capi/tests/c/guarded.c";
+    let Some(program) = program(file, Linked::Dynamic, &[]) else {
+        return;
+    };
+    let mut command = std::process::Command::new(&program);
+    let done = command.env("USLUB_OPTIONS", "guard=1000,guard_recover=1");
+    let output = done.output().expect("the program starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    for message in [
+        "BUG: guard: use-after-free write in guarded+0x",
+        "size=40, cache=herbs",
+        "BUG: guard: double free in guarded+0x",
+        "BUG: guard: free of a pointer to no object in guarded+0x",
+        "freed by thread ",
+    ] {
+        assert!(said.contains(message), "'{message}' is missing:\n{said}");
+    }
+}
+
+#[test]
 fn debugged_caches_find_what_the_kernels_self_tests_find() {
     let file = "crates/uslub-capi/tests/c/debugged.c";
     let Some(program) = program(file, Linked::Dynamic, &[]) else {

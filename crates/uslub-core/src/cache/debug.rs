@@ -213,9 +213,12 @@ impl<P: Platform> Allocator<P> {
         gfp: Gfp,
     ) -> Option<Result<*mut u8, usize>> {
         let arena = &self.zone.arena;
-        let id = arena.cache_of(arena.page_of(object as usize)?)?;
+        let Some(page) = arena.page_of(object as usize) else {
+            return self.resize_guarded(object, bytes);
+        };
+        let id = arena.cache_of(page)?;
         let cache = self.cache(id).filter(|cache| cache.is_debugged())?;
-        let slab = cache.slab_of(arena, arena.page_of(object as usize)?);
+        let slab = cache.slab_of(arena, page);
         if !cache.is_debug_slot(self.slab_base(slab), object) {
             return None;
         }

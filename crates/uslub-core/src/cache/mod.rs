@@ -11,6 +11,7 @@
 //! | `quarantine` | freed objects that wait, of the hardened mode |
 //! | `bulk` | allocates and frees many objects at once |
 //! | `debug` | debugged caches: their flags, sizes and traces |
+//! | `guard` | guarded objects: sizes, frees, resizes |
 //! | `drain` | takes and flushes the sheaves of other CPUs |
 //! | `shrink` | gives cached objects and empty slabs back |
 //! | `reclaim` | frees memory when an allocation fails |
@@ -27,6 +28,7 @@ pub mod debug;
 pub mod drain;
 pub mod fork;
 pub(crate) mod forks;
+mod guard;
 pub mod info;
 mod kmem_cache;
 pub mod mark;

@@ -62,6 +62,12 @@ impl<P: Platform> Allocator<P> {
         if cache.is_debugged() {
             return self.alloc_whole_debugged(cache, gfp);
         }
+        if self.debug.guard.is_on() {
+            let object = self.guarded_object(cache, gfp);
+            if !object.is_null() {
+                return object;
+            }
+        }
         let object = self.alloc_or_reclaim(cache, gfp);
         self.end_allocation(gfp);
         object
@@ -215,13 +221,16 @@ impl<P: Platform> Allocator<P> {
     /// another cache leaks with a warning, any other wrong pointer ends the process.
     #[cold]
     pub fn free_checked(&self, cache: &KmemCache<P>, object: *mut u8, gfp: Gfp) {
-        if self.is_object_of(cache, object) {
+        if self.is_guarded(object) {
+            self.guarded_free(object, Some(cache.id), gfp);
+        } else if self.is_object_of(cache, object) {
             self.free_slow(cache, object, gfp);
         }
     }
 
-    /// Whether an object lies in a slab of the cache. If not, null is ignored, an object of another
-    /// cache leaks with a warning, and any other pointer ends the process.
+    /// Whether an object lies in a slab of the cache. If not, null is ignored, a guarded object is
+    /// freed, an object of another cache leaks with a warning, and any other pointer ends the
+    /// process.
     #[inline]
     pub(crate) fn is_object_of(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {
         let id = self.cache_id_of(object);
@@ -231,6 +240,11 @@ impl<P: Platform> Allocator<P> {
     #[cold]
     fn is_not_object_of(&self, cache: &KmemCache<P>, object: *mut u8, id: Option<CacheId>) -> bool {
         if object.is_null() {
+            return false;
+        }
+        if self.is_guarded(object) {
+            // One of a bulk.
+            self.guarded_free(object, Some(cache.id), cache.free_gfp);
             return false;
         }
         let Some(id) = id else {

@@ -45,6 +45,8 @@ bitflags::bitflags! {
         const KMALLOC = 1024;
         /// Allocations ask `failslab`; set by the allocator.
         const MAY_FAIL = 2048;
+        /// Single objects may be guarded: all frees of the cache's users look at the pointer.
+        const MAY_GUARD = 4096;
     }
 }
 

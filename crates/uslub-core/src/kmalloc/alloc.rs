@@ -111,6 +111,15 @@ impl<P: Platform> Allocator<P> {
     /// Slow path of an allocation of `bytes` bytes from a size class.
     #[cold]
     pub fn kmalloc_slow(&self, id: CacheId, bytes: usize, gfp: Gfp) -> *mut u8 {
+        if self.debug.guard.is_on() {
+            return self.guarded_kmalloc(id, bytes, gfp);
+        }
+        self.kmalloc_unguarded(id, bytes, gfp)
+    }
+
+    /// As [`kmalloc_slow`](Self::kmalloc_slow), never guarded.
+    #[inline(always)]
+    pub(super) fn kmalloc_unguarded(&self, id: CacheId, bytes: usize, gfp: Gfp) -> *mut u8 {
         match self.class_cache(id, gfp) {
             Some(cache) if cache.is_debugged() => self.kmalloc_debugged(cache, bytes, gfp),
             Some(cache) => self.alloc_slow(cache, gfp),
@@ -136,7 +145,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// The cache of a size class; created when it is first needed.
-    fn class_cache(&self, id: CacheId, gfp: Gfp) -> Option<&KmemCache<P>> {
+    pub(super) fn class_cache(&self, id: CacheId, gfp: Gfp) -> Option<&KmemCache<P>> {
         match self.cache(id) {
             None if gfp.may_map() => self.create_class(id),
             cache => cache,
@@ -291,6 +300,7 @@ impl<P: Platform> Allocator<P> {
         match self.zone.arena.page_of(object as usize) {
             Some(page) => self.kfree_in_arena(page, object, gfp),
             None if object.is_null() => {}
+            None if self.is_guarded(object) => self.guarded_free(object, None, gfp),
             None => self.leaks(object),
         }
     }
@@ -309,6 +319,9 @@ impl<P: Platform> Allocator<P> {
 
     #[inline(never)]
     fn kfree_mapped(&self, object: *mut u8) {
+        if self.is_guarded(object) {
+            return self.guarded_free(object, None, Gfp::KERNEL);
+        }
         self.note_large_peak();
         if !self.mapped_is_freed(object) {
             if self.former_size(object).is_some() {
@@ -423,6 +436,9 @@ impl<P: Platform> Allocator<P> {
     ) -> Option<(Option<&KmemCache<P>>, usize)> {
         let arena = &self.zone.arena;
         let Some(page) = arena.page_of(object as usize) else {
+            if self.is_guarded(object) {
+                return Some((None, self.guarded_size(object, what)));
+            }
             match self.mapped.find(object as usize, spin)? {
                 Lookup::Start(bytes) => return Some((None, bytes)),
                 _ => match self.former_size(object) {

@@ -7,10 +7,12 @@
 //! | `resize` | changes an object's size |
 //! | `sized_free` | compares the size that a free is told with the object |
 //! | `hardened` | the mode that sees every misuse which software can see |
+//! | `guard` | some objects get a page of their own between closed pages |
 //! | `buckets` | a caller's own set of size classes |
 
 mod alloc;
 pub mod buckets;
+mod guard;
 mod hardened;
 mod large;
 mod resize;

@@ -52,6 +52,9 @@ impl<P: Platform> Allocator<P> {
         }
         // Relaxed: as above.
         let kept = self.base.kept_larger.load(Relaxed);
+        if self.is_guarded(object) {
+            return self.guarded_check_size(call, object, bytes);
+        }
         let (old, fits) = match self.class_of_object(object) {
             Some(class) => {
                 let old = class_size(class);

@@ -127,6 +127,10 @@ impl<P: Platform> Base<P> {
             self.table.undo(&self.platform);
             done = false;
         }
+        // Objects of the hardened mode have guards of their own.
+        if done && tunables.hardened == 0 {
+            self.debug.guard.begin(&self.platform, tunables.guard);
+        }
         // Release: pairs with `ready`.
         self.ready.store(done, Release);
         if done {

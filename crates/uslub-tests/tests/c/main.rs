@@ -6,6 +6,7 @@ mod conventions;
 mod debug;
 mod faults;
 mod forking;
+mod guard;
 mod instruments;
 mod interposed;
 mod life;
