@@ -17,7 +17,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU64, AtomicUsize};
 
 #[cfg(target_arch = "x86_64")]
-use uslub_core::cache::mark::Shape;
+use uslub_core::slab::shape::Shape;
 use uslub_core::kmalloc::{CLASS_MAX, CLASS_TABLE};
 use uslub_core::percpu::{APART, CACHE_WORDS, CacheId, Region};
 use uslub_core::platform::PAGE_SIZE;
@@ -111,7 +111,7 @@ pub(crate) struct Front {
     /// Regions by index.
     pub(crate) regions: [AtomicPtr<Region>; CPUS],
     /// Where slots begin, by the identity of a cache, one for each group of its words: see
-    /// [`Shape`](uslub_core::cache::mark::Shape). 0, which no pointer passes, until a free has
+    /// [`Shape`](uslub_core::slab::shape::Shape). 0, which no pointer passes, until a free has
     /// asked, and for what is no class.
     pub(crate) shapes: [AtomicU64; IDENTITIES / CACHE_WORDS],
 }

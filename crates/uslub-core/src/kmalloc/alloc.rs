@@ -71,13 +71,10 @@ impl<P: Platform> Allocator<P> {
         if bytes <= CLASS_MAX {
             let id = class_of(bytes);
             // SAFETY: our table.
-            let object = unsafe { self.platform.pop(&self.table, id.main()) };
-            let object = if object.is_null() {
-                self.kmalloc_slow(id, bytes, gfp)
+            let mut object = unsafe { self.platform.pop(&self.table, id.main()) };
+            if object.is_null() {
+                object = self.kmalloc_slow(id, bytes, gfp);
             } else {
-                object
-            };
-            if !object.is_null() {
                 // The class has no constructor, so the mark is in the first word. SAFETY: ours.
                 unsafe { object.cast::<u64>().write(0) };
             }
