@@ -16,11 +16,11 @@ use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU64, AtomicUsize};
 
-#[cfg(target_arch = "x86_64")]
-use uslub_core::slab::shape::Shape;
 use uslub_core::kmalloc::{CLASS_MAX, CLASS_TABLE};
 use uslub_core::percpu::{APART, CACHE_WORDS, CacheId, Region};
 use uslub_core::platform::PAGE_SIZE;
+#[cfg(target_arch = "x86_64")]
+use uslub_core::slab::shape::Shape;
 use uslub_rseq::Index;
 
 use crate::ALLOCATOR;

@@ -22,7 +22,6 @@ use crate::slab::deferred::Deferred;
 use crate::slab::freelist::Links;
 use crate::slab::node::Node;
 use crate::slab::order::{self, Bounds, SlabGeometry, set_or};
-use crate::slab::shape::Shape;
 use crate::slab::state::{Slab, State};
 use crate::tunables::Tuning;
 
@@ -45,10 +44,6 @@ pub struct SlabCache<P: 'static> {
     reciprocal: u64,
     /// The way free objects are linked.
     pub links: Links,
-    /// Bytes from an object's start to its mark.
-    pub(crate) mark_at: u32,
-    /// Where slots begin; no pointer passes if 32 bits cannot tell, or if the cache is debugged.
-    pub(crate) shape: Shape,
     /// Constructs each object when it first leaves a fresh slab.
     pub ctor: Option<Ctor>,
     /// Properties of the cache.
@@ -148,16 +143,6 @@ impl<P: Platform> SlabCache<P> {
                 } else {
                     0
                 },
-            },
-            // An object that keeps its bytes while free has its link behind them.
-            mark_at: if layout.link >= args.size {
-                layout.link as u32
-            } else {
-                0
-            },
-            shape: match Shape::new(geometry.bytes(), layout.size) {
-                Some(shape) if !args.debug.is_slow() => shape,
-                _ => Shape::NONE,
             },
             ctor: args.ctor,
             flags: args.flags,
