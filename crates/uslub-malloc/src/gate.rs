@@ -47,8 +47,6 @@ pub(crate) struct Line {
     _written_too: usize,
     /// Number of pages that `map` covers; 0 closes `free`.
     pub(crate) pages: AtomicUsize,
-    /// The word that marks free objects.
-    pub(crate) mark: AtomicU64,
 }
 
 impl Line {
@@ -61,7 +59,6 @@ impl Line {
             offset: AtomicUsize::new(0),
             _written_too: 0,
             pages: AtomicUsize::new(0),
-            mark: AtomicU64::new(0),
         }
     }
 
@@ -71,7 +68,6 @@ impl Line {
         self.base.store(arena.base(), Relaxed);
         self.map.store(arena.map() as usize, Relaxed);
         self.offset.store(offset as usize, Relaxed);
-        self.mark.store(ALLOCATOR.mark(), Relaxed);
         // Release: publishes the words above. With several memory nodes this is 0, because a free
         // must check to which node its object belongs.
         self.pages.store(arena.cacheable_limit(), Release);

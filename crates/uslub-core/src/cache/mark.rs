@@ -9,10 +9,10 @@
 //!
 //! A debugged cache has no shape: its objects are checked by `slab::debug`, and have no marks.
 //!
-//! The mark is a random word of the allocator. A free writes it into the object, an allocation of
-//! one object overwrites it. It lies in the first word; a constructed or type-safe object keeps its
-//! bytes while free, so there it lies where the link does, behind the object. Bulks neither write
-//! nor erase marks, because they do not touch objects.
+//! The mark is [`MARK`]. A free writes it into the object, an allocation of one object overwrites
+//! its first byte. It lies in the first word; a constructed or type-safe object keeps its bytes
+//! while free, so there it lies where the link does, behind the object. Bulks neither write nor
+//! erase marks, because they do not touch objects.
 //!
 //! A mark proves nothing: a program may have copied it out of a free object, and an object that
 //! came from a bulk may still have one. So [`free_suspect`](Allocator::free_suspect) searches this
@@ -28,18 +28,11 @@ use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::misuse::{Misuse, Reason};
 use crate::platform::Platform;
-use crate::policy::FRUITLESS_SEARCHES;
+use crate::policy::{FRUITLESS_SEARCHES, MARK};
 use crate::slab::shape::Shape;
 use crate::sync::atomic;
 
 impl<P: Platform> Allocator<P> {
-    /// The word that marks free objects. Constant once the allocator is ready.
-    #[inline]
-    pub fn mark(&self) -> u64 {
-        // Relaxed: set before the allocator was ready.
-        self.base.mark.load(Relaxed)
-    }
-
     /// The shape of a cache's slabs, for a caller that checks slots itself.
     pub fn shape(&self, cache: &KmemCache<P>) -> Option<Shape> {
         Some(cache.shape).filter(|&shape| shape != Shape::NONE)
@@ -69,11 +62,10 @@ impl<P: Platform> Allocator<P> {
         unsafe {
             // A byte first, and volatile so that it stays: a load of all eight would wait for the
             // program's last store, if that was shorter.
-            if mark.cast::<u8>().read_volatile() == self.mark() as u8 && mark.read() == self.mark()
-            {
+            if mark.cast::<u8>().read_volatile() == MARK as u8 && mark.read() == MARK {
                 return false;
             }
-            mark.write(self.mark());
+            mark.write(MARK);
         }
         true
     }
@@ -88,7 +80,7 @@ impl<P: Platform> Allocator<P> {
         let mark = object.wrapping_add(cache.mark_at as usize).cast::<u64>();
         atomic::writes(mark, 8);
         // SAFETY: a slot of the cache, which the caller owns.
-        unsafe { mark.write(0) };
+        unsafe { mark.cast::<u8>().write(0) };
     }
 
     /// Frees an object that did not pass [`check_and_mark`](Self::check_and_mark), or ends the
@@ -105,14 +97,14 @@ impl<P: Platform> Allocator<P> {
         let mark = object.wrapping_add(cache.mark_at as usize).cast::<u64>();
         atomic::writes(mark, 8);
         // SAFETY: a slot of the cache, which the caller owns unless it is free already.
-        let is_marked = unsafe { mark.read() } == self.mark();
+        let is_marked = unsafe { mark.read() } == MARK;
         if is_marked
             && (self.is_in_own_sheaves(cache, object, gfp) || self.is_elsewhere(cache, object, gfp))
         {
             self.misuse(cache, object, Reason::Freed);
         }
         // SAFETY: as above.
-        unsafe { mark.write(self.mark()) };
+        unsafe { mark.write(MARK) };
         self.free_slow(cache, object, gfp);
     }
 
@@ -135,7 +127,7 @@ impl<P: Platform> Allocator<P> {
     #[inline]
     pub fn check_in_use(&self, object: *mut u8, call: &str) {
         // SAFETY: the caller found a slab there, which is readable.
-        if unsafe { object.cast::<u64>().read() } == self.mark() {
+        if unsafe { object.cast::<u64>().read() } == MARK {
             self.look_for_free(object, call);
         }
     }
