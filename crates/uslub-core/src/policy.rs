@@ -350,6 +350,11 @@ pub const LARGE_MODEST_BYTES: usize = 64 << 20;
 /// that frees objects of bulks one by one and writes nothing into them would pay it for each.
 pub const FRUITLESS_SEARCHES: usize = 1000;
 
+/// The word that marks a free object: not the first byte of a letter or of a usual number, and a
+/// constant that fits an instruction of x86-64. It need not be secret, because a marked object is
+/// searched for.
+pub const MARK: u64 = 0xffff_ffff_d3a9_5e96;
+
 /// Places of the hardened mode's quarantine: a freed small object waits for about this many frees.
 /// 256 objects of 8 KiB are 2 MiB, about what a CPU's cache holds.
 pub const QUARANTINE_SMALL: usize = 256;

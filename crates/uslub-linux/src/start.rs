@@ -110,7 +110,54 @@ impl Default for Once {
 ///
 /// Call it once, before any other use of the allocator.
 pub unsafe fn set_up(allocator: &'static Allocator<Linux>, variable: &str) -> bool {
-    let (tunables, debug) = tunables(variable);
+    let (tunables, debug) = tunables_from(variable, Hardened::OnDemand);
+    // SAFETY: passed on.
+    unsafe { set_up_with(allocator, tunables, debug) }
+}
+
+/// As [`set_up`], for a face whose objects have no trailers. There the tunable `hardened` means
+/// `slab_debug` with [`HARDENED_LETTERS`] for all caches and size classes, unless `slab_debug` is
+/// set too. With `hardened` the tunable is 1 by default.
+///
+/// # Safety
+///
+/// As for [`set_up`].
+pub unsafe fn set_up_without_trailers(
+    allocator: &'static Allocator<Linux>,
+    variable: &str,
+    hardened: Hardened,
+) -> bool {
+    let (mut tunables, mut debug) = tunables_from(variable, hardened);
+    if core::mem::take(&mut tunables.hardened) == 1 && debug == SlabDebug::NONE {
+        debug = SlabDebug::new(HARDENED_LETTERS);
+    }
+    // SAFETY: passed on.
+    unsafe { set_up_with(allocator, tunables, debug) }
+}
+
+/// What `hardened=1` debugs where objects have no trailers: pointers and freelists, red zones, and
+/// the bytes of free objects.
+pub const HARDENED_LETTERS: &str = "FZP";
+
+/// Whether a face is hardened where nobody sets the tunable `hardened`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hardened {
+    /// Only if it is set to 1.
+    OnDemand,
+    /// Unless it is set to 0.
+    ByDefault,
+}
+
+/// Sets an allocator up with these options.
+///
+/// # Safety
+///
+/// As for [`set_up`].
+unsafe fn set_up_with(
+    allocator: &'static Allocator<Linux>,
+    tunables: Tunables,
+    debug: SlabDebug<'static>,
+) -> bool {
     // SAFETY: passed on.
     unsafe { allocator.set_slab_debug(debug) };
     if !allocator.platform.ask_page_bytes() {
@@ -136,7 +183,7 @@ fn reserve_bytes(platform: &Linux) -> usize {
 }
 
 /// The tunables from the environment. A setting that cannot be parsed is reported and ignored.
-fn tunables(variable: &str) -> (Tunables, SlabDebug<'static>) {
+fn tunables_from(variable: &str, hardened: Hardened) -> (Tunables, SlabDebug<'static>) {
     let options = environment(variable).and_then(|v| core::str::from_utf8(v).ok());
     let (before, debug, behind) = options::split(options.unwrap_or(""));
     let debug = debug.map_or(SlabDebug::NONE, SlabDebug::new);
@@ -147,6 +194,7 @@ fn tunables(variable: &str) -> (Tunables, SlabDebug<'static>) {
         ));
     });
     let mut tunables = Tunables::DEFAULT;
+    tunables.hardened = u32::from(hardened == Hardened::ByDefault);
     for part in [before, behind] {
         set_in(&mut tunables, part, &mut |error| {
             complain(format_args!("{variable}: {error}"));

@@ -26,6 +26,7 @@ mod fast {
 
     use uslub_core::percpu::sheaf::SHEAF_BYTES;
     use uslub_core::percpu::{ALLOCS_OFFSET, FREES_OFFSET};
+    use uslub_core::policy::MARK;
     use uslub_rseq::{Index, descriptor};
 
     use crate::gate::{FRONT, Front, Line};
@@ -68,8 +69,9 @@ mod fast {
                 "mov [rcx + r9 * 8], r8",
                 "30:",
                 "inc qword ptr [rcx + r9 * 8 + {count}]",
-                // Erases the mark of a free object. Any word will do, so it is the size.
-                "mov [rax], rdi",
+                // Erases the mark of a free object. A byte, and this one, costs least: see
+                // docs/performance.md.
+                "mov byte ptr [rax], 0",
                 "ret",
                 descriptor!(to "{slow}"),
                 front = sym FRONT,
@@ -93,11 +95,10 @@ mod fast {
             concat!(
                 // Marked: free already, or a copy of a free object's word. First a byte: a load of
                 // all eight would wait for the program's last store, if that was shorter.
-                "mov rdx, [rsi + {mark}]\n",
-                "cmp byte ptr [rdi], dl\n",
+                "cmp byte ptr [rdi], {byte}\n",
                 "je 70f\n",
                 "71:\n",
-                "mov [rdi], rdx\n",
+                "mov qword ptr [rdi], {mark}\n",
                 "mov rdx, [rsi + {offset}]\n",
                 // Negative if the kernel does not know this thread.
                 "cmp dword ptr fs:[rdx + {number}], 0\n",
@@ -119,7 +120,7 @@ mod fast {
                 // Elsewhere: behind the return it made rounds of 32 objects a third slower.
                 ".pushsection .text.uslub_free_cold, \"ax\"\n",
                 "70:\n",
-                "cmp [rdi], rdx\n",
+                "cmp qword ptr [rdi], {mark}\n",
                 "jne 71b\n",
                 "jmp {suspect}\n",
                 ".popsection\n",
@@ -140,11 +141,10 @@ mod fast {
                 "mov rcx, [rsi + {map}]",
                 "movzx eax, word ptr [rcx + rax * 2]",
                 // No slot begins here, or the class is not known yet.
-                "mov ecx, [rsi + rax * 2 + {shapes} + 4]",
                 "mov edx, [rsi + rax * 2 + {shapes}]",
                 "and edx, edi",
-                "imul edx, ecx",
-                "cmp edx, ecx",
+                "imul edx, [rsi + rax * 2 + {shapes} + 4]",
+                "cmp edx, [rsi + rax * 2 + {shapes} + 4]",
                 "jae {suspect}",
                 push!(),
                 // Outside of the mapped pages, or closed. Null ends here, because programs free
@@ -164,7 +164,8 @@ mod fast {
                 index = const Index::$index.field(),
                 regions = const offset_of!(Front, regions) - offset_of!(Front, $line),
                 shapes = const offset_of!(Front, shapes) - offset_of!(Front, $line),
-                mark = const offset_of!(Line, mark),
+                byte = const MARK as u8,
+                mark = const MARK as i32,
                 room = const SHEAF_BYTES - 1,
                 count = const FREES_OFFSET,
                 closed = sym $closed,
@@ -223,7 +224,8 @@ mod fast {
             number = const Index::CpuId.field(),
             index = const Index::MmCid.field(),
             regions = const offset_of!(Front, regions) - offset_of!(Front, by_id),
-            mark = const offset_of!(Line, mark),
+            byte = const MARK as u8,
+            mark = const MARK as i32,
             room = const SHEAF_BYTES - 1,
             count = const FREES_OFFSET,
             closed = sym free_by_number,

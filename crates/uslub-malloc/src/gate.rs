@@ -16,11 +16,11 @@ use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU64, AtomicUsize};
 
-#[cfg(target_arch = "x86_64")]
-use uslub_core::cache::mark::Shape;
 use uslub_core::kmalloc::{CLASS_MAX, CLASS_TABLE};
 use uslub_core::percpu::{APART, CACHE_WORDS, CacheId, Region};
 use uslub_core::platform::PAGE_SIZE;
+#[cfg(target_arch = "x86_64")]
+use uslub_core::slab::shape::Shape;
 use uslub_rseq::Index;
 
 use crate::ALLOCATOR;
@@ -47,8 +47,6 @@ pub(crate) struct Line {
     _written_too: usize,
     /// Number of pages that `map` covers; 0 closes `free`.
     pub(crate) pages: AtomicUsize,
-    /// The word that marks free objects.
-    pub(crate) mark: AtomicU64,
 }
 
 impl Line {
@@ -61,7 +59,6 @@ impl Line {
             offset: AtomicUsize::new(0),
             _written_too: 0,
             pages: AtomicUsize::new(0),
-            mark: AtomicU64::new(0),
         }
     }
 
@@ -71,7 +68,6 @@ impl Line {
         self.base.store(arena.base(), Relaxed);
         self.map.store(arena.map() as usize, Relaxed);
         self.offset.store(offset as usize, Relaxed);
-        self.mark.store(ALLOCATOR.mark(), Relaxed);
         // Release: publishes the words above. With several memory nodes this is 0, because a free
         // must check to which node its object belongs.
         self.pages.store(arena.cacheable_limit(), Release);
@@ -111,7 +107,7 @@ pub(crate) struct Front {
     /// Regions by index.
     pub(crate) regions: [AtomicPtr<Region>; CPUS],
     /// Where slots begin, by the identity of a cache, one for each group of its words: see
-    /// [`Shape`](uslub_core::cache::mark::Shape). 0, which no pointer passes, until a free has
+    /// [`Shape`](uslub_core::slab::shape::Shape). 0, which no pointer passes, until a free has
     /// asked, and for what is no class.
     pub(crate) shapes: [AtomicU64; IDENTITIES / CACHE_WORDS],
 }

@@ -4,6 +4,7 @@ mod built;
 mod dialects;
 mod header;
 mod install;
+mod modes;
 
 use std::path::Path;
 

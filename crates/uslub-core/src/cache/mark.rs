@@ -4,13 +4,15 @@
 //!
 //! | check | how | what fails it |
 //! |---|---|---|
-//! | a slot begins here | the cache's reciprocal | interior and misaligned pointers |
+//! | a slot begins here | the cache's [shape](Shape) | interior and misaligned pointers |
 //! | the object has no mark | one compare | a double free; seldom, data that equals a mark |
 //!
-//! The mark is a random word of the allocator. A free writes it into the object, an allocation of
-//! one object overwrites it. It lies in the first word; a constructed or type-safe object keeps its
-//! bytes while free, so there it lies where the link does, behind the object. Bulks neither write
-//! nor erase marks, because they do not touch objects.
+//! A debugged cache has no shape: its objects are checked by `slab::debug`, and have no marks.
+//!
+//! The mark is [`MARK`]. A free writes it into the object, an allocation of one object overwrites
+//! its first byte. It lies in the first word; a constructed or type-safe object keeps its bytes
+//! while free, so there it lies where the link does, behind the object. Bulks neither write nor
+//! erase marks, because they do not touch objects.
 //!
 //! A mark proves nothing: a program may have copied it out of a free object, and an object that
 //! came from a bulk may still have one. So [`free_suspect`](Allocator::free_suspect) searches this
@@ -26,71 +28,14 @@ use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::misuse::{Misuse, Reason};
 use crate::platform::Platform;
-use crate::policy::FRUITLESS_SEARCHES;
+use crate::policy::{FRUITLESS_SEARCHES, MARK};
+use crate::slab::shape::Shape;
 use crate::sync::atomic;
 
-/// What the malloc library's fast path needs to check a slot: `address & mask`, times `factor`
-/// without the carry, is below `factor` if a slot begins at the address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
-    /// Bytes of a slab less 1.
-    pub mask: u32,
-    /// 2^32 / size, rounded up.
-    pub factor: u32,
-}
-
-impl Shape {
-    /// The shape of slabs of `bytes` bytes (a power of two) with slots of `size` bytes; `None` if
-    /// 32 bits cannot tell exactly.
-    ///
-    /// With `factor = (2^32 + e) / size` and `e < size`, an offset `q · size + r` gives
-    /// `q · e + r · factor`. For `r = 0` this is below `factor` if `q · e` is, so slabs must be
-    /// small. For `r > 0` it is not.
-    ///
-    /// ```
-    /// use uslub_core::cache::mark::Shape;
-    /// let shape = Shape::new(32768, 48).unwrap();
-    /// assert!(shape.begins(0x7000_0000 + 48 * 5));
-    /// assert!(!shape.begins(0x7000_0000 + 48 * 5 + 16));
-    /// ```
-    pub const fn new(bytes: usize, size: usize) -> Option<Self> {
-        if !bytes.is_power_of_two() || bytes > 1 << 18 || size < 8 || size > 8192 || size > bytes {
-            return None;
-        }
-        let factor = (1u64 << 32).div_ceil(size as u64) as u32;
-        let error = factor as u64 * size as u64 - (1u64 << 32);
-        if (bytes as u64 / size as u64 + 1) * error >= factor as u64 {
-            return None;
-        }
-        Some(Self {
-            mask: (bytes - 1) as u32,
-            factor,
-        })
-    }
-
-    /// Whether a slot begins at an address inside a slab.
-    #[inline]
-    pub const fn begins(self, address: usize) -> bool {
-        (address as u32 & self.mask).wrapping_mul(self.factor) < self.factor
-    }
-
-    /// Both numbers in one word; never 0.
-    pub const fn word(self) -> u64 {
-        self.mask as u64 | (self.factor as u64) << 32
-    }
-}
-
 impl<P: Platform> Allocator<P> {
-    /// The word that marks free objects. Constant once the allocator is ready.
-    #[inline]
-    pub fn mark(&self) -> u64 {
-        // Relaxed: set before the allocator was ready.
-        self.base.mark.load(Relaxed)
-    }
-
     /// The shape of a cache's slabs, for a caller that checks slots itself.
     pub fn shape(&self, cache: &KmemCache<P>) -> Option<Shape> {
-        Shape::new(cache.geometry.bytes(), cache.size as usize)
+        Some(cache.shape).filter(|&shape| shape != Shape::NONE)
     }
 
     /// Whether an address inside a slab of the cache is the start of a slot. Slabs are aligned to
@@ -108,7 +53,7 @@ impl<P: Platform> Allocator<P> {
     /// The address lies in a slab of the cache, and the caller frees the object there.
     #[inline(always)]
     pub(crate) unsafe fn check_and_mark(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {
-        if !self.is_slot_of(cache, object) {
+        if !cache.shape.begins(object as usize) {
             return false;
         }
         let mark = object.wrapping_add(cache.mark_at as usize).cast::<u64>();
@@ -117,16 +62,15 @@ impl<P: Platform> Allocator<P> {
         unsafe {
             // A byte first, and volatile so that it stays: a load of all eight would wait for the
             // program's last store, if that was shorter.
-            if mark.cast::<u8>().read_volatile() == self.mark() as u8 && mark.read() == self.mark()
-            {
+            if mark.cast::<u8>().read_volatile() == MARK as u8 && mark.read() == MARK {
                 return false;
             }
-            mark.write(self.mark());
+            mark.write(MARK);
         }
         true
     }
 
-    /// Erases the mark of an object that was just allocated.
+    /// Erases the mark of an object that was just allocated from a cache that is not debugged.
     ///
     /// # Safety
     ///
@@ -136,7 +80,7 @@ impl<P: Platform> Allocator<P> {
         let mark = object.wrapping_add(cache.mark_at as usize).cast::<u64>();
         atomic::writes(mark, 8);
         // SAFETY: a slot of the cache, which the caller owns.
-        unsafe { mark.write(0) };
+        unsafe { mark.cast::<u8>().write(0) };
     }
 
     /// Frees an object that did not pass [`check_and_mark`](Self::check_and_mark), or ends the
@@ -144,12 +88,23 @@ impl<P: Platform> Allocator<P> {
     #[cold]
     #[inline(never)]
     pub fn free_suspect(&self, cache: &KmemCache<P>, object: *mut u8, gfp: Gfp) {
+        if cache.is_debugged() {
+            return self.free_slow(cache, object, gfp);
+        }
         if !self.is_slot_of(cache, object) {
             self.misuse(cache, object, Reason::Interior);
         }
-        if self.is_in_own_sheaves(cache, object, gfp) || self.is_elsewhere(cache, object, gfp) {
+        let mark = object.wrapping_add(cache.mark_at as usize).cast::<u64>();
+        atomic::writes(mark, 8);
+        // SAFETY: a slot of the cache, which the caller owns unless it is free already.
+        let is_marked = unsafe { mark.read() } == MARK;
+        if is_marked
+            && (self.is_in_own_sheaves(cache, object, gfp) || self.is_elsewhere(cache, object, gfp))
+        {
             self.misuse(cache, object, Reason::Freed);
         }
+        // SAFETY: as above.
+        unsafe { mark.write(MARK) };
         self.free_slow(cache, object, gfp);
     }
 
@@ -172,7 +127,7 @@ impl<P: Platform> Allocator<P> {
     #[inline]
     pub fn check_in_use(&self, object: *mut u8, call: &str) {
         // SAFETY: the caller found a slab there, which is readable.
-        if unsafe { object.cast::<u64>().read() } == self.mark() {
+        if unsafe { object.cast::<u64>().read() } == MARK {
             self.look_for_free(object, call);
         }
     }
@@ -222,34 +177,5 @@ impl<P: Platform> Allocator<P> {
             barn.for_each_full(|objects| found |= objects.contains(&object));
         }
         found
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::size_class::{NR_CLASSES, class_size};
-
-    #[test]
-    fn a_shape_tells_exactly_where_slots_begin() {
-        for class in 1..=NR_CLASSES {
-            let size = class_size(class);
-            for order in 0..=6 {
-                let bytes = 4096usize << order;
-                if bytes < size {
-                    continue;
-                }
-                let shape = Shape::new(bytes, size).expect("every class has one");
-                for offset in 0..bytes {
-                    assert_eq!(
-                        shape.begins(3 * bytes + offset),
-                        offset % size == 0,
-                        "{size} {offset}"
-                    );
-                }
-            }
-        }
-        assert_eq!(Shape::new(4096, 8192), None);
-        assert_eq!(Shape::new(5000, 8), None);
     }
 }

@@ -33,8 +33,6 @@ impl<P: Platform> Allocator<P> {
             if object.is_null() {
                 return object;
             }
-            // SAFETY: just allocated.
-            unsafe { self.unmark(cache, object) };
         }
         if gfp.contains(Gfp::ZERO) {
             self.zero_object(cache, object);
@@ -70,6 +68,11 @@ impl<P: Platform> Allocator<P> {
         }
         let object = self.alloc_or_reclaim(cache, gfp);
         self.end_allocation(gfp);
+        // In the hardened mode a free writes no mark, and the fill must stay.
+        if !object.is_null() && !self.is_hardened() {
+            // SAFETY: just allocated.
+            unsafe { self.unmark(cache, object) };
+        }
         object
     }
 

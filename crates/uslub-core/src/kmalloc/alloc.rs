@@ -71,15 +71,12 @@ impl<P: Platform> Allocator<P> {
         if bytes <= CLASS_MAX {
             let id = class_of(bytes);
             // SAFETY: our table.
-            let object = unsafe { self.platform.pop(&self.table, id.main()) };
-            let object = if object.is_null() {
-                self.kmalloc_slow(id, bytes, gfp)
+            let mut object = unsafe { self.platform.pop(&self.table, id.main()) };
+            if object.is_null() {
+                object = self.kmalloc_slow(id, bytes, gfp);
             } else {
-                object
-            };
-            if !object.is_null() {
                 // The class has no constructor, so the mark is in the first word. SAFETY: ours.
-                unsafe { object.cast::<u64>().write(0) };
+                unsafe { object.write(0) };
             }
             if gfp.contains(Gfp::ZERO) && !object.is_null() {
                 // All of it: a resize in place relies on this. SAFETY: ours and as long as its
@@ -103,7 +100,7 @@ impl<P: Platform> Allocator<P> {
         let object = unsafe { self.platform.pop(&self.table, class_of(bytes).main()) };
         if !object.is_null() {
             // As in `kmalloc`. SAFETY: ours.
-            unsafe { object.cast::<u64>().write(0) };
+            unsafe { object.write(0) };
         }
         object
     }

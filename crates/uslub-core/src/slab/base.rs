@@ -34,8 +34,8 @@ use crate::tunables::Tunables;
 #[repr(C, align(4096))]
 pub struct Base<P: Platform> {
     _apart: [u8; APART - 8],
-    /// What a freed object's [mark](crate::cache::mark) says.
-    pub(crate) mark: AtomicU64,
+    /// A random word that the hardened mode combines with others.
+    secret: AtomicU64,
     /// Per-CPU slots.
     pub table: Table,
     /// Number of memory nodes.
@@ -84,7 +84,7 @@ impl<P: Platform> Base<P> {
     pub(crate) const fn new(platform: P, table: Table) -> Self {
         Self {
             _apart: [0; APART - 8],
-            mark: AtomicU64::new(0),
+            secret: AtomicU64::new(0),
             table,
             nodes: AtomicUsize::new(1),
             platform,
@@ -120,7 +120,7 @@ impl<P: Platform> Base<P> {
         let nodes = self.platform.nr_nodes().clamp(1, MAX_NODES);
         // Relaxed, both: published with `ready`.
         self.nodes.store(nodes, Relaxed);
-        self.mark.store(self.platform.random() | 0x81, Relaxed);
+        self.secret.store(self.platform.random(), Relaxed);
         self.zone.set_thp_from(tunables.huge_pages_mb);
         let mut done = self.table.init(&self.platform);
         if done && !self.zone.arena.init(&self.platform, reserve) {
@@ -144,6 +144,12 @@ impl<P: Platform> Base<P> {
     pub fn ready(&self) -> bool {
         // Acquire: pairs with `init`.
         self.ready.load(Acquire)
+    }
+
+    /// A random word, constant once the allocator is ready.
+    pub(crate) fn secret(&self) -> u64 {
+        // Relaxed: set before the allocator was ready.
+        self.secret.load(Relaxed)
     }
 
     /// The tunables in force.

@@ -44,8 +44,6 @@ pub struct SlabCache<P: 'static> {
     reciprocal: u64,
     /// The way free objects are linked.
     pub links: Links,
-    /// Bytes from an object's start to its [mark](crate::cache::mark).
-    pub(crate) mark_at: u32,
     /// Constructs each object when it first leaves a fresh slab.
     pub ctor: Option<Ctor>,
     /// Properties of the cache.
@@ -145,12 +143,6 @@ impl<P: Platform> SlabCache<P> {
                 } else {
                     0
                 },
-            },
-            // An object that keeps its bytes while free has its link behind them.
-            mark_at: if layout.link >= args.size {
-                layout.link as u32
-            } else {
-                0
             },
             ctor: args.ctor,
             flags: args.flags,

@@ -90,7 +90,7 @@ impl<P: Platform> Allocator<P> {
 
     fn code_of(&self, object: *mut u8) -> Code {
         let address = (object as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Code(self.mark().rotate_left(29) ^ address)
+        Code(self.secret().rotate_left(29) ^ address)
     }
 
     /// Allocates `bytes` bytes aligned to `align` (a power of two; at least 16 bytes are given);
