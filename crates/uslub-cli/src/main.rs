@@ -14,6 +14,7 @@
 //! | `program`, `script`, `elf`, `privilege` | can a preloaded library reach the program? |
 //! | `unsuitable`, `failure` | why it cannot, and the remedy |
 //! | `signals`, `sys`, `ending` | the child: signals, stops, its end |
+//! | `broker` | `uslub run` opens its program for a command that may not read it |
 //! | `inspect` | a look into a process or a core file from outside: info, explain, list |
 //! | `watcher`, `absence` | looks at the child from outside; why it left no report |
 //! | `report` | the files that processes on uslub leave behind |
@@ -24,6 +25,7 @@
 
 mod absence;
 mod bench;
+mod broker;
 mod caches;
 mod carried;
 mod children;

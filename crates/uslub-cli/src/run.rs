@@ -1,5 +1,6 @@
 //! `uslub run`: runs a program on uslub and prints its summary. `main` calls [`run`].
 
+use crate::broker::Broker;
 use crate::cli::RunOptions;
 use crate::ending::Ending;
 use crate::environment::{self, Environment};
@@ -189,6 +190,7 @@ pub fn execute(
     let watch = Watch::start().map_err(lost)?;
     watch.prepare(&mut command);
     let file = PathBuf::from(command.get_program());
+    let mut broker = Broker::start();
     let start = Instant::now();
     let child = command
         .spawn()
@@ -197,8 +199,9 @@ pub fn execute(
     let _reaper = Reaper::start(pid, folder);
     let mut watcher = Watcher::start(Pid::from_raw(pid as i32), &file);
     let (ending, usage) = watch
-        .until_end(Pid::from_raw(pid as i32), &mut watcher)
+        .until_end(Pid::from_raw(pid as i32), &mut watcher, &mut broker)
         .map_err(lost)?;
+    drop(broker);
     let finished = Finished {
         command: words.to_vec(),
         ending,
