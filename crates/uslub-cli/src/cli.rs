@@ -1,7 +1,7 @@
 //! The command line: commands, options and their help.
 
-use crate::inspect;
 use crate::sim::SimOptions;
+use crate::{inspect, recording};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -39,6 +39,12 @@ pub enum Command {
     Slabinfo(inspect::TargetOptions),
     /// Print the figures of a running process as OpenMetrics text
     Metrics(inspect::TargetOptions),
+    /// Record the memory of a process over time
+    Record(recording::RecordOptions),
+    /// Print a recording: tables, and lines over time
+    Replay(recording::ReplayOptions),
+    /// Write a recording as one HTML page
+    Report(recording::ReportOptions),
     /// Read the heap in a file
     #[command(disable_help_subcommand = true)]
     Inspect {
@@ -218,6 +224,14 @@ pub struct RunOptions {
     /// Write a full record of the run to FILE, as JSON
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
+
+    /// Record the program's memory over time to FILE, for 'uslub replay' and 'uslub report'
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+
+    /// What 'uslub record' says about the recording.
+    #[command(flatten)]
+    pub recording: recording::Plan,
 
     /// Show every cache and every child, not only those that matter
     #[arg(long)]

@@ -16,6 +16,7 @@
 //! | `signals`, `sys`, `ending` | the child: signals, stops, its end |
 //! | `broker` | `uslub run` opens its program for a command that may not read it |
 //! | `inspect` | a look into a process or a core file from outside: info, explain, list |
+//! | `recording` | looks over time: record, replay, report |
 //! | `watcher`, `absence` | looks at the child from outside; why it left no report |
 //! | `report` | the files that processes on uslub leave behind |
 //! | `summary`, `caches`, `children`, `table`, `record` | the output for the user: text and JSON |
@@ -45,6 +46,7 @@ mod program;
 mod progress;
 mod reaper;
 mod record;
+mod recording;
 mod report;
 mod run;
 mod script;
@@ -76,9 +78,12 @@ fn main() {
             cli::Command::Slabinfo(options) => inspect::slabinfo(options),
             cli::Command::Metrics(options) => inspect::metrics(options),
             cli::Command::Inspect { what } => inspect::inspect(what),
+            cli::Command::Record(options) => recording::record(options),
+            cli::Command::Replay(options) => recording::replay(options),
+            cli::Command::Report(options) => recording::report(options),
             cli::Command::Pages { prefix } => pages::write(prefix),
         },
-        Err(error) => match inspect::usage(&error) {
+        Err(error) => match inspect::usage(&error).or_else(|| recording::usage(&error)) {
             Some(failure) => Err(failure),
             None => usage::explain(error),
         },

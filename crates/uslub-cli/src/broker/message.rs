@@ -3,7 +3,9 @@
 //! | message | bytes |
 //! |---|---|
 //! | request | `ulk1`, number of the process (`i32`, little endian) |
-//! | answer | [`Refusal`] or 0 (`u32`), the system's error or 0 (`u32`), with 4 descriptors if both are 0 |
+//! | answer | [`Refusal`] or 0 (`u32`), the system's error or 0 (`u32`) |
+//!
+//! An answer without a refusal has the descriptors of [`FILES`].
 
 /// First bytes of a request; the digit is the version.
 const MARK: &[u8; 4] = b"ulk1";

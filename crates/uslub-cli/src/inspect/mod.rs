@@ -18,7 +18,7 @@ mod list;
 mod metrics;
 mod refusal;
 mod slabinfo;
-mod target;
+pub mod target;
 
 use crate::ending::Ending;
 use crate::failure::Failure;
@@ -126,8 +126,13 @@ const COMMANDS: [&str; 6] = ["info", "explain", "list", "slabinfo", "metrics", "
 
 /// The failure for a command of this module whose argument is missing.
 pub fn usage(error: &clap::Error) -> Option<Failure> {
+    missing(error, &COMMANDS)
+}
+
+/// The failure for one of these commands whose argument is missing.
+pub fn missing(error: &clap::Error, commands: &[&str]) -> Option<Failure> {
     let command = std::env::args().nth(1)?;
-    if error.kind() != ErrorKind::MissingRequiredArgument || !COMMANDS.contains(&&*command) {
+    if error.kind() != ErrorKind::MissingRequiredArgument || !commands.contains(&&*command) {
         return None;
     }
     let missing = match error.get(ContextKind::InvalidArg)? {
