@@ -7,11 +7,13 @@
 //! | `info` | `uslub info`, `uslub inspect core`: caches and the bridge, for people |
 //! | `json` | the same as JSON |
 //! | `explain` | `uslub explain`: what an address is |
+//! | `fault` | `uslub inspect core`: why the program died |
 //! | `list` | `uslub list`: the objects of a cache |
 //! | `slabinfo` | `uslub slabinfo`: the kernel's columns |
 //! | `metrics` | `uslub metrics`: OpenMetrics text |
 
 mod explain;
+mod fault;
 mod info;
 mod json;
 mod list;
@@ -167,7 +169,7 @@ pub fn inspect(what: &InspectCommand) -> Result<Ending, Failure> {
     let text = match options.json {
         true => json::text(&target)?,
         false => {
-            let fault = explain::fault(&target)?;
+            let fault = fault::text(&target)?;
             fault + &info::text(&target, options.all)?
         }
     };

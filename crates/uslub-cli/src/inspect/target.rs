@@ -89,6 +89,14 @@ impl Target {
         }
     }
 
+    /// The word that names it on a command line.
+    pub fn word(&self) -> String {
+        match self {
+            Self::Process(process) => process.pid().to_string(),
+            Self::Core(_, file) => file.clone(),
+        }
+    }
+
     /// The allocators in it. One that is not set up yet is left out, unless it is the only one.
     pub fn heaps(&self) -> Result<Vec<Heap<'_>>, Failure> {
         let roots = root::find(self.memory()).map_err(|error| self.refuse(error))?;

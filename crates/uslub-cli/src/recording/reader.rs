@@ -206,7 +206,7 @@ impl<R: Read> Reader<R> {
 /// A text of the file for people: no control characters, and not too long.
 fn clean(text: &str) -> String {
     let end = text.floor_char_boundary(NAME_MAX);
-    uslub_inspect::root::printable(text[..end].as_bytes())
+    uslub_inspect::root::printable(&text.as_bytes()[..end])
 }
 
 fn printable(start: Start) -> Start {
