@@ -1,13 +1,14 @@
 /*
  * A Redis module with two bugs, for docs/observing.md: a leak, and a use after free.
  *
- *   cc -O1 -shared -fPIC -o sessions.so sessions.c
+ *   cc -O0 -shared -fPIC -o sessions.so sessions.c
  *   redis-server --loadmodule ./sessions.so
  *
  *   SESSION.TOUCH        opens a session and closes it; forgets to free one of ten
  *   SESSION.EXPIRE       closes a session, and then calls its handler: a use after free
  *
- * It declares what it needs of the module interface itself.
+ * Without optimisation, so that the compiler keeps both. The file declares itself what it needs of
+ * the module interface.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +40,7 @@ static struct session *open_session(void)
     return s;
 }
 
+/* Wipes the session, as programs with secrets do. */
 static void close_session(struct session *s)
 {
     memset(s, 0, sizeof(*s));

@@ -171,18 +171,21 @@ const WIPED: &str = r#"
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
-struct object { void (*handler)(struct object *); char text[160]; };
+/* The allocator writes to the first word of a free slot. */
+struct object { char text[160]; void (*handler)(struct object *); };
 static void again(int number) { signal(number, SIG_DFL); kill(getpid(), number); }
 int main(int argc, char **argv)
 {
     struct rlimit limit = { 256 << 20, 256 << 20 };
     setrlimit(RLIMIT_CORE, &limit);
-    if (argc > 1)
+    if (argc > 1 && argv[1][0] == 'h')
         signal(SIGSEGV, again);
     struct object *volatile o = calloc(1, sizeof(*o));
     printf("%p\n", (void *)o);
     fflush(stdout);
     free(o);
+    if (argc > 1 && argv[1][0] == 'd')
+        memset(o, 0x66, sizeof(*o));
     o->handler(o);
     return 0;
 }
@@ -197,7 +200,7 @@ fn a_register_that_holds_the_freed_object_is_named() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().join("wiped");
-    if !compile(WIPED, &["-O1", "-w"], &program) {
+    if !compile(WIPED, &["-O0", "-w"], &program) {
         return;
     }
     let library = library("uslub-malloc", "libuslub_malloc.so");
@@ -232,6 +235,17 @@ fn a_register_that_holds_the_freed_object_is_named() {
     let line = format!("  {first:<4} {object}  FREE slot of 'kmalloc-176', in the main sheaf");
     assert!(printed.contains(&line), "'{line}' is missing: {printed}");
 
+    if cfg!(target_arch = "x86_64") {
+        let (object, printed) = inspected(&["data"]).expect("a core file");
+        assert!(
+            printed.contains("an address that no program can have"),
+            "{printed}"
+        );
+        assert!(
+            printed.contains(&format!("rdi  {object}  FREE slot")),
+            "{printed}"
+        );
+    }
     let (_, printed) = inspected(&["handler"]).expect("a core file");
     assert!(printed.contains("ended by SIGSEGV"), "{printed}");
     assert!(printed.contains("a process sent the signal"), "{printed}");

@@ -40,14 +40,30 @@ pub struct CoreFile {
     is_truncated: bool,
     /// The signal that ended the process, and the address of the fault, if there was one.
     fault: Option<(i32, u64)>,
-    /// Whether a process sent the signal: then the address means nothing.
-    is_sent: bool,
+    /// Why the signal came.
+    cause: Cause,
     /// The registers of the thread that ended the process.
     registers: Vec<(&'static str, u64)>,
     /// The program's name and number.
     program: Option<(String, i32)>,
 }
 
+/// Why the signal of a core file came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cause {
+    /// An access, at the fault address.
+    #[default]
+    Access,
+    /// An access at an address that no program can have (not canonical). The processor does not say
+    /// which one.
+    Impossible,
+    /// A process sent the signal, for example the program itself at the end of its handler for
+    /// SIGSEGV. The fault address means nothing.
+    Sent,
+}
+
+/// The kernel's `si_code` of a fault without an address.
+const SI_KERNEL: i32 = 0x80;
 /// Where the registers begin in an `NT_PRSTATUS` note.
 const REGISTERS_AT: usize = 112;
 /// The registers of a program that may hold addresses, with their places in the note.
@@ -136,7 +152,7 @@ impl CoreFile {
             maps: Vec::new(),
             is_truncated: false,
             fault: None,
-            is_sent: false,
+            cause: Cause::Access,
             registers: Vec::new(),
             program: None,
             file: file
@@ -219,8 +235,12 @@ impl CoreFile {
                     if let (Some(signal), Some(address)) = (u32_at(note, 0), u64_at(note, 16)) {
                         self.fault = Some((signal as i32, address));
                     }
-                    // The kernel's own codes are positive.
-                    self.is_sent = u32_at(note, 8).is_some_and(|code| code as i32 <= 0);
+                    self.cause = match u32_at(note, 8).map(|code| code as i32) {
+                        Some(SI_KERNEL) => Cause::Impossible,
+                        // The kernel's own codes are positive.
+                        Some(1..) | None => Cause::Access,
+                        Some(_) => Cause::Sent,
+                    };
                 }
                 // The kernel writes the thread that ended the process first.
                 elf::NT_PRSTATUS if self.registers.is_empty() => {
@@ -252,10 +272,9 @@ impl CoreFile {
         self.fault
     }
 
-    /// Whether a process sent the signal, for example the program itself at the end of its handler
-    /// for SIGSEGV. Then the fault address means nothing.
-    pub fn is_sent(&self) -> bool {
-        self.is_sent
+    /// Why the signal came.
+    pub fn cause(&self) -> Cause {
+        self.cause
     }
 
     /// The registers of the thread that ended the process: name and content. First the program

@@ -7,6 +7,7 @@ use crate::ending::signal_name;
 use crate::failure::Failure;
 use std::fmt::Write;
 use uslub_inspect::Heap;
+use uslub_inspect::core_file::Cause;
 use uslub_inspect::explain::Meaning;
 use uslub_inspect::slots::State;
 
@@ -20,14 +21,16 @@ pub fn text(target: &Target) -> Result<String, Failure> {
     };
     let heaps = target.heaps()?;
     let mut out = format!("ended by {}\n", signal_name(signal));
-    let is_access = matches!(signal, libc::SIGSEGV | libc::SIGBUS);
-    if is_access && core.is_sent() {
-        out.push_str(
-            "the fault: a process sent the signal; the program may have a handler for it\n",
-        );
-    } else if is_access {
+    if matches!(signal, libc::SIGSEGV | libc::SIGBUS) {
         out.push_str("the fault: ");
-        explain::push(&mut out, &heaps, at);
+        match core.cause() {
+            Cause::Access => explain::push(&mut out, &heaps, at),
+            Cause::Impossible => out.push_str(
+                "an address that no program can have: the program took other data for a pointer\n",
+            ),
+            Cause::Sent => out
+                .push_str("a process sent the signal; the program may have a handler for faults\n"),
+        }
     }
     let points = |&(name, value): &(&str, u64)| {
         let meaning = heaps.iter().find_map(|heap| meaning(heap, value))?;

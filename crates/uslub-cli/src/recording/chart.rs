@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 /// The drawings of a chart: class, width and height in units of the drawing. The page shows the one
 /// that fits the screen, and scales it.
-const SIZES: [(&str, f64, f64); 2] = [("wide", 1080.0, 320.0), ("narrow", 360.0, 240.0)];
+const SIZES: [(&str, f64, f64); 2] = [("wide", 900.0, 280.0), ("narrow", 360.0, 240.0)];
 /// Room for labels: left, below, above, right.
 const ROOM: (f64, f64, f64, f64) = (64.0, 24.0, 8.0, 8.0);
 /// Lines across, at most.

@@ -104,7 +104,9 @@ fn header(series: &Series, title: &str) -> Markup {
 
 /// A change with its sign.
 fn change(before: u64, now: u64) -> String {
-    if now >= before {
+    if now == before {
+        "0 B".to_owned()
+    } else if now > before {
         format!("+{}", units::size(now - before))
     } else {
         format!("−{}", units::size(before - now))
@@ -125,7 +127,7 @@ fn growth_section(series: &Series, grown: &[Grown]) -> Markup {
                             (line(series, grown.cache))
                             span {
                                 b { (cache.name) } " +" (units::size(grown.bytes)) " in "
-                                (units::count(grown.objects)) " objects"
+                                span.number { (units::count(grown.objects)) } " objects"
                                 small { "rose in " (grown.rose.0) " of " (grown.rose.1) " steps" }
                             }
                         }
