@@ -241,6 +241,8 @@ mod tests {
     use super::*;
     use crate::recording::file::Writer;
     use crate::recording::look::Look;
+    use crate::recording::series::Series;
+    use crate::recording::{page, replay};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
@@ -385,6 +387,33 @@ mod tests {
             while let Ok(true) = reader.advance() {
                 prop_assert!(reader.changed().iter().all(|&n| (n as usize) < reader.caches().len()));
             }
+        }
+    }
+
+    proptest! {
+        // Each case makes a page.
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
+        #[test]
+        fn any_figures_can_be_shown(looks in looks(), since in any::<u64>()) {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("f");
+            let start = Start {
+                since,
+                ..Start::default()
+            };
+            let mut writer = Writer::new(File::create(&path).unwrap(), &start).unwrap();
+            looks.iter().for_each(|look| writer.look(look).unwrap());
+            let series = Series::read(&path).unwrap();
+            prop_assert_eq!(series.looks, looks.len() as u64);
+            let at = looks[looks.len() / 2].at;
+            let (moment, caches) = Series::moment_at(&path, at).unwrap().unwrap();
+            prop_assert_eq!(moment.at, at);
+            prop_assert!(series.peak.resident() >= moment.resident());
+            prop_assert!(replay::text(&series, true).contains("over time"));
+            prop_assert!(replay::look(&series, &moment, &caches, true).contains("resident"));
+            let html = page::html(&series);
+            prop_assert!(!html.contains("NaN") && !html.contains("inf "));
         }
     }
 
