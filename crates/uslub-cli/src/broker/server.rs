@@ -75,11 +75,19 @@ impl Broker {
             return;
         };
         for _ in 0..TAKEN_MAX {
-            let Ok((stream, _)) = listener.accept() else {
-                break;
-            };
-            if stream.set_nonblocking(true).is_ok() {
-                self.waiting.push_back(stream);
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    if stream.set_nonblocking(true).is_ok() {
+                        self.waiting.push_back(stream);
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => {
+                    // No descriptor is left. A listener that stays ready would keep `signals` busy.
+                    self.close();
+                    break;
+                }
             }
         }
         while self.waiting.len() > WAITING_MAX {
@@ -98,15 +106,20 @@ impl Broker {
             }
         });
     }
+
+    /// Stops listening, and leaves nothing behind.
+    fn close(&mut self) {
+        if let Some((_, path)) = self.listening.take() {
+            let _ = fs::remove_file(&path);
+            // Another broker may use it: then it is not empty.
+            let _ = path.parent().map(fs::remove_dir);
+        }
+    }
 }
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        if let Some((_, path)) = &self.listening {
-            let _ = fs::remove_file(path);
-            // Another broker may use it: then it is not empty.
-            let _ = path.parent().map(fs::remove_dir);
-        }
+        self.close();
     }
 }
 

@@ -128,7 +128,7 @@ fn growth_section(series: &Series, grown: &[Grown]) -> Markup {
                             span {
                                 b { (cache.name) } " +" (units::size(grown.bytes)) " in "
                                 span.number { (units::count(grown.objects)) } " objects"
-                                small { "rose in " (grown.rose.0) " of " (grown.rose.1) " steps" }
+                                " " small { "rose in " (grown.rose.0) " of " (grown.rose.1) " steps" }
                             }
                         }
                     }
