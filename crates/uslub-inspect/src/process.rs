@@ -47,7 +47,7 @@ pub struct Process {
 
 /// Open files of `/proc/PID`.
 #[derive(Debug)]
-pub struct Files {
+pub struct OpenFiles {
     /// `mem`: the memory.
     pub mem: File,
     /// `pagemap`: which pages were ever touched.
@@ -81,11 +81,11 @@ impl Process {
     /// ```
     /// use std::fs::File;
     /// use uslub_inspect::Process;
-    /// use uslub_inspect::process::Files;
+    /// use uslub_inspect::process::OpenFiles;
     ///
     /// let pid = std::process::id();
     /// let open = |name| File::open(format!("/proc/{pid}/{name}"));
-    /// let files = Files {
+    /// let files = OpenFiles {
     ///     mem: open("mem")?,
     ///     pagemap: open("pagemap")?,
     ///     maps: open("maps")?,
@@ -95,7 +95,7 @@ impl Process {
     /// assert!(process.text("smaps").expect("a list").contains("Rss:"));
     /// # Ok::<(), std::io::Error>(())
     /// ```
-    pub fn with_files(pid: i32, files: Files) -> Result<Self> {
+    pub fn with_files(pid: i32, files: OpenFiles) -> Result<Self> {
         let mut process = Self::named(pid)?;
         process.mem = Some(files.mem);
         process.pagemap = Some(files.pagemap);

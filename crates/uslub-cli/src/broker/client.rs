@@ -13,7 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 use uslub_inspect::Process;
-use uslub_inspect::process::Files;
+use uslub_inspect::process::OpenFiles;
 
 /// Longest wait for an answer: the watcher answers between two looks.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -98,7 +98,7 @@ fn opened(pid: i32, descriptors: Vec<OwnedFd>) -> Result<Process, String> {
     let Ok([mem, pagemap, maps, smaps]) = <[File; FILES.len()]>::try_from(files) else {
         return Err("its answer has no descriptors".to_owned());
     };
-    let files = Files {
+    let files = OpenFiles {
         mem,
         pagemap,
         maps,
