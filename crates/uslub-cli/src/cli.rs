@@ -39,12 +39,6 @@ pub enum Command {
     Slabinfo(inspect::TargetOptions),
     /// Print the figures of a running process as OpenMetrics text
     Metrics(inspect::TargetOptions),
-    /// Record the memory of a process over time
-    Record(recording::RecordOptions),
-    /// Print a recording: tables, and lines over time
-    Replay(recording::ReplayOptions),
-    /// Write a recording as one HTML page
-    Report(recording::ReportOptions),
     /// Read the heap in a file
     #[command(disable_help_subcommand = true)]
     Inspect {
@@ -52,6 +46,12 @@ pub enum Command {
         #[command(subcommand)]
         what: inspect::InspectCommand,
     },
+    /// Record the memory of a process over time
+    Record(recording::RecordOptions),
+    /// Print a recording: tables, and lines over time
+    Replay(recording::ReplayOptions),
+    /// Write a recording as one HTML page
+    Report(recording::ReportOptions),
     /// Write the man pages and the completions of shells to folders below PREFIX/share
     #[command(hide = true)]
     Pages {
