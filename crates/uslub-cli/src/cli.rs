@@ -1,7 +1,7 @@
 //! The command line: commands, options and their help.
 
-use crate::inspect;
 use crate::sim::SimOptions;
+use crate::{inspect, recording};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -60,6 +60,12 @@ pub enum Command {
         #[command(subcommand)]
         what: inspect::InspectCommand,
     },
+    /// Record the memory of a process over time
+    Record(recording::RecordOptions),
+    /// Print a recording: tables, and lines over time
+    Replay(recording::ReplayOptions),
+    /// Write a recording as one HTML page
+    Report(recording::ReportOptions),
     /// Write the man pages and the completions of shells to folders below PREFIX/share
     #[command(hide = true)]
     Pages {
@@ -244,6 +250,14 @@ pub struct RunOptions {
     /// Write a full record of the run to FILE, as JSON
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
+
+    /// Record the program's memory over time to FILE, for 'uslub replay' and 'uslub report'
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+
+    /// What 'uslub record' says about the recording.
+    #[command(flatten)]
+    pub recording: recording::Plan,
 
     /// Show every cache and every child, not only those that matter
     #[arg(long)]

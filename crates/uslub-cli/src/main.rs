@@ -15,7 +15,9 @@
 //! | `program`, `script`, `elf`, `privilege` | can a preloaded library reach the program? |
 //! | `unsuitable`, `failure` | why it cannot, and the remedy |
 //! | `signals`, `sys`, `ending` | the child: signals, stops, its end |
+//! | `broker` | `uslub run` opens its program for a command that may not read it |
 //! | `inspect` | a look into a process or a core file from outside: info, explain, list |
+//! | `recording` | looks over time: record, replay, report |
 //! | `watcher`, `absence` | looks at the child from outside; why it left no report |
 //! | `report` | the files that processes on uslub leave behind |
 //! | `summary`, `caches`, `children`, `table`, `record` | the output for the user: text and JSON |
@@ -25,6 +27,7 @@
 
 mod absence;
 mod bench;
+mod broker;
 mod caches;
 mod carried;
 mod children;
@@ -45,6 +48,7 @@ mod program;
 mod progress;
 mod reaper;
 mod record;
+mod recording;
 mod report;
 mod run;
 mod script;
@@ -83,9 +87,12 @@ fn main() {
             cli::Command::Leaks(options) => inspect::leaks(options),
             cli::Command::GdbScript => inspect::gdb_script(),
             cli::Command::Inspect { what } => inspect::inspect(what),
+            cli::Command::Record(options) => recording::record(options),
+            cli::Command::Replay(options) => recording::replay(options),
+            cli::Command::Report(options) => recording::report(options),
             cli::Command::Pages { prefix } => pages::write(prefix),
         },
-        Err(error) => match inspect::usage(&error) {
+        Err(error) => match inspect::usage(&error).or_else(|| recording::usage(&error)) {
             Some(failure) => Err(failure),
             None => usage::explain(error),
         },

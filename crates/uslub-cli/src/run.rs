@@ -1,5 +1,6 @@
 //! `uslub run`: runs a program on uslub and prints its summary. `main` calls [`run`].
 
+use crate::broker::Broker;
 use crate::cli::RunOptions;
 use crate::ending::Ending;
 use crate::environment::{self, Environment};
@@ -8,6 +9,7 @@ use crate::finished::Finished;
 use crate::program::Program;
 use crate::reaper::Reaper;
 use crate::record::{self, Record};
+use crate::recording::{self, Recorder};
 use crate::report::{Children, Document, Report, Unusable};
 use crate::signals::Watch;
 use crate::watcher::Watcher;
@@ -52,6 +54,9 @@ pub fn run(options: &RunOptions) -> Result<Ending, Failure> {
     let program = suitable(name, &library)?;
 
     let record = options.report.as_deref().map(open_record).transpose()?;
+    let recording = options.record.as_deref();
+    let recording = recording.map(|path| options.recording.create(path));
+    let recording = recording.transpose()?;
     let wanted = !options.quiet || record.is_some();
     let temporary = if environment::is_split(&library) {
         Some(temporary_folder()?)
@@ -78,7 +83,7 @@ pub fn run(options: &RunOptions) -> Result<Ending, Failure> {
     };
     environment.apply(&mut command);
 
-    let (pid, finished) = execute(command, &options.command, folder.as_deref())?;
+    let (pid, finished) = execute(command, &options.command, folder.as_deref(), recording)?;
     let every = options.all || record.is_some();
     let detailed = if every {
         children::DETAILED
@@ -177,11 +182,12 @@ fn absolute(path: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// Starts `command`, passes signals on to it and waits for its end. If this process is killed, the
-/// reaper removes `folder`.
+/// reaper removes `folder`. A recording goes to `recording`, and what came of it to standard error.
 pub fn execute(
     mut command: Command,
     words: &[OsString],
     folder: Option<&Path>,
+    recording: Option<recording::Output>,
 ) -> Result<(u32, Finished), Failure> {
     let lost = |error: io::Error| {
         Failure::ours(
@@ -192,16 +198,27 @@ pub fn execute(
     let watch = Watch::start().map_err(lost)?;
     watch.prepare(&mut command);
     let file = PathBuf::from(command.get_program());
+    let mut broker = Broker::start();
     let start = Instant::now();
     let child = command
         .spawn()
         .map_err(|error| not_started(&words[0], &error))?;
     let pid = child.id();
     let _reaper = Reaper::start(pid, folder);
+    // After the reaper: that is a copy of this process, and a copy has no other threads.
+    let recorder = recording.map(|output| Recorder::start(pid, output));
     let mut watcher = Watcher::start(Pid::from_raw(pid as i32), &file);
     let (ending, usage) = watch
-        .until_end(Pid::from_raw(pid as i32), &mut watcher)
+        .until_end(Pid::from_raw(pid as i32), &mut watcher, &mut broker)
         .map_err(lost)?;
+    drop(broker);
+    match recorder.map(Recorder::finish) {
+        None => {}
+        Some(Ok(outcome)) => {
+            let _ = io::stderr().write_all(recording::told(&outcome).as_bytes());
+        }
+        Some(Err(failure)) => failure.print(),
+    }
     let finished = Finished {
         command: words.to_vec(),
         ending,

@@ -131,8 +131,8 @@ mod tests {
         assert_eq!(f.message, "unknown option '--colour'");
         assert_eq!(
             f.hint,
-            "known options: --set, --debug, --hardened, --follow, --report, --all, --slabinfo, \
-             --quiet, --help"
+            "known options: --set, --debug, --hardened, --follow, --report, --record, --all, \
+             --slabinfo, --quiet, --help"
         );
     }
 
@@ -162,6 +162,7 @@ mod tests {
             "info",
             "holders",
             "leaks",
+            "record",
             "gdb-script",
             "sim",
         ] {

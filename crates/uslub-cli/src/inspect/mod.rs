@@ -7,6 +7,7 @@
 //! | `info` | `uslub info`, `uslub inspect core`: caches and the bridge, for people |
 //! | `json` | the same as JSON |
 //! | `explain` | `uslub explain`: what an address is |
+//! | `fault` | `uslub inspect core`: why the program died |
 //! | `list` | `uslub list`: the objects of a cache |
 //! | `glyphs` | text for a terminal: widths, bars |
 //! | `map` | `uslub map`: how full the slabs are |
@@ -20,6 +21,7 @@
 
 mod doctor;
 mod explain;
+mod fault;
 mod gdb_script;
 mod glyphs;
 mod growth;
@@ -36,7 +38,7 @@ mod period;
 mod refusal;
 mod slabinfo;
 mod sysfs;
-mod target;
+pub mod target;
 mod top;
 
 use crate::ending::Ending;
@@ -156,8 +158,13 @@ const COMMANDS: [&str; 12] = [
 
 /// The failure for a command of this module whose argument is missing.
 pub fn usage(error: &clap::Error) -> Option<Failure> {
+    missing(error, &COMMANDS)
+}
+
+/// The failure for one of these commands whose argument is missing.
+pub fn missing(error: &clap::Error, commands: &[&str]) -> Option<Failure> {
     let command = std::env::args().nth(1)?;
-    if error.kind() != ErrorKind::MissingRequiredArgument || !COMMANDS.contains(&&*command) {
+    if error.kind() != ErrorKind::MissingRequiredArgument || !commands.contains(&&*command) {
         return None;
     }
     let missing = match error.get(ContextKind::InvalidArg)? {
@@ -192,7 +199,7 @@ pub fn inspect(what: &InspectCommand) -> Result<Ending, Failure> {
     let text = match options.json {
         true => json::text(&target)?,
         false => {
-            let fault = explain::fault(&target)?;
+            let fault = fault::text(&target)?;
             fault + &info::text(&target, options.all)?
         }
     };
