@@ -205,7 +205,12 @@ fn each_misuse_is_seen_where_the_table_says() {
     let mut wrong = String::new();
     for (case, _) in CASES {
         let found: Vec<_> = MODES.iter().map(|(_, o)| seen(case, o)).collect();
-        if table[case] != found {
+        let mut said = table[case].clone();
+        if cfg!(feature = "hardened") {
+            // The default is the hardened mode.
+            said[0] = said[1].clone();
+        }
+        if said != found {
             wrong += &format!("| `rust/{case}` | {} |\n", found.join(" | "));
         }
     }

@@ -67,12 +67,13 @@ impl<P: Platform> Allocator<P> {
             }
         }
         let object = self.alloc_or_reclaim(cache, gfp);
-        self.end_allocation(gfp);
-        // In the hardened mode a free writes no mark, and the fill must stay.
+        // In the hardened mode a free writes no mark, and the fill must stay. (Here the cache need
+        // not be kept on the stack any longer.)
         if !object.is_null() && !self.is_hardened() {
             // SAFETY: just allocated.
             unsafe { self.unmark(cache, object) };
         }
+        self.end_allocation(gfp);
         object
     }
 
