@@ -88,9 +88,11 @@ impl<P: Platform> Allocator<P> {
         self.base.mark.load(Relaxed)
     }
 
-    /// The shape of a cache's slabs, for a caller that checks slots itself.
+    /// The shape of a cache's slabs, for a caller that checks slots itself. A debugged cache has
+    /// none.
     pub fn shape(&self, cache: &KmemCache<P>) -> Option<Shape> {
-        Shape::new(cache.geometry.bytes(), cache.size as usize)
+        let shape = Shape::new(cache.geometry.bytes(), cache.size as usize);
+        shape.filter(|_| !cache.is_debugged())
     }
 
     /// Whether an address inside a slab of the cache is the start of a slot. Slabs are aligned to
@@ -108,7 +110,7 @@ impl<P: Platform> Allocator<P> {
     /// The address lies in a slab of the cache, and the caller frees the object there.
     #[inline(always)]
     pub(crate) unsafe fn check_and_mark(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {
-        if !self.is_slot_of(cache, object) {
+        if !cache.is_marked_slot(object as usize & (cache.geometry.bytes() - 1)) {
             return false;
         }
         let mark = object.wrapping_add(cache.mark_at as usize).cast::<u64>();
@@ -140,10 +142,15 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Frees an object that did not pass [`check_and_mark`](Self::check_and_mark), or ends the
-    /// process: the pointer is inside an object, or the object is free already.
+    /// process: the pointer is inside an object, or the object is free already. An object of a
+    /// debugged cache never passes.
     #[cold]
     #[inline(never)]
     pub fn free_suspect(&self, cache: &KmemCache<P>, object: *mut u8, gfp: Gfp) {
+        if cache.is_debugged() {
+            // It has checks of its own.
+            return self.free_slow(cache, object, gfp);
+        }
         if !self.is_slot_of(cache, object) {
             self.misuse(cache, object, Reason::Interior);
         }

@@ -33,8 +33,6 @@ impl<P: Platform> Allocator<P> {
             if object.is_null() {
                 return object;
             }
-            // SAFETY: just allocated.
-            unsafe { self.unmark(cache, object) };
         }
         if gfp.contains(Gfp::ZERO) {
             self.zero_object(cache, object);
@@ -55,7 +53,8 @@ impl<P: Platform> Allocator<P> {
         object
     }
 
-    /// Slow path of an allocation; null without memory.
+    /// Slow path of an allocation; null without memory. The object has no mark: one of a debugged
+    /// cache never gets one.
     #[cold]
     #[inline(never)]
     pub(crate) fn alloc_slow(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
@@ -63,6 +62,10 @@ impl<P: Platform> Allocator<P> {
             return self.alloc_whole_debugged(cache, gfp);
         }
         let object = self.alloc_or_reclaim(cache, gfp);
+        if !object.is_null() {
+            // SAFETY: just allocated.
+            unsafe { self.unmark(cache, object) };
+        }
         self.end_allocation(gfp);
         object
     }

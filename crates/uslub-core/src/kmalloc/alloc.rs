@@ -75,12 +75,10 @@ impl<P: Platform> Allocator<P> {
             let object = if object.is_null() {
                 self.kmalloc_slow(id, bytes, gfp)
             } else {
-                object
-            };
-            if !object.is_null() {
                 // The class has no constructor, so the mark is in the first word. SAFETY: ours.
                 unsafe { object.cast::<u64>().write(0) };
-            }
+                object
+            };
             if gfp.contains(Gfp::ZERO) && !object.is_null() {
                 // All of it: a resize in place relies on this. SAFETY: ours and as long as its
                 // class.

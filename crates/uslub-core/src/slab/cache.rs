@@ -46,6 +46,9 @@ pub struct SlabCache<P: 'static> {
     pub links: Links,
     /// Bytes from an object's start to its [mark](crate::cache::mark).
     pub(crate) mark_at: u32,
+    /// Slots that a free may check and mark itself: all of a slab, or none if the cache is
+    /// debugged, whose slots do not begin where their objects do.
+    pub(crate) marked_slots: u32,
     /// Constructs each object when it first leaves a fresh slab.
     pub ctor: Option<Ctor>,
     /// Properties of the cache.
@@ -151,6 +154,11 @@ impl<P: Platform> SlabCache<P> {
                 layout.link as u32
             } else {
                 0
+            },
+            marked_slots: if args.debug.is_slow() {
+                0
+            } else {
+                geometry.objects
             },
             ctor: args.ctor,
             flags: args.flags,
@@ -320,6 +328,13 @@ impl<P: Platform> SlabCache<P> {
     pub fn is_slot(&self, offset: usize) -> bool {
         let index = self.slot_at(offset);
         index < self.geometry.objects as usize && index * self.size as usize == offset
+    }
+
+    /// As [`is_slot`](Self::is_slot), but never in a debugged cache.
+    #[inline(always)]
+    pub(crate) fn is_marked_slot(&self, offset: usize) -> bool {
+        let index = self.slot_at(offset);
+        index < self.marked_slots as usize && index * self.size as usize == offset
     }
 
     /// Number of the slot that holds the byte at `offset` of a slab.
