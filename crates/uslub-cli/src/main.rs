@@ -16,6 +16,7 @@
 //! | `signals`, `sys`, `ending` | the child: signals, stops, its end |
 //! | `inspect` | a look into a process or a core file from outside: info, explain, list |
 //! | `watcher`, `absence` | looks at the child from outside; why it left no report |
+//! | `traces`, `names` | reports about debugged caches, with the names of their addresses |
 //! | `report` | the files that processes on uslub leave behind |
 //! | `summary`, `caches`, `children`, `table`, `record` | the output for the user: text and JSON |
 //! | `units`, `width` | figures and lines for people |
@@ -37,6 +38,7 @@ mod finished;
 mod inspect;
 mod library;
 mod machine;
+mod names;
 mod pages;
 mod privilege;
 mod program;
@@ -51,6 +53,7 @@ mod sim;
 mod summary;
 mod sys;
 mod table;
+mod traces;
 mod units;
 mod unsuitable;
 mod usage;

@@ -80,6 +80,15 @@ static SHARED: Shared = Shared {
     }),
 };
 
+/// How often the maps were read.
+static READS: AtomicU32 = AtomicU32::new(0);
+
+/// The number of the maps that are known; another number says that code may have moved.
+pub(crate) fn reads() -> u32 {
+    // Relaxed: as above.
+    READS.load(Relaxed)
+}
+
 /// Runs `work` with the table. `None` if another thread has it for long: it may be interrupted by
 /// a signal handler, which is the caller.
 fn with_table<T>(work: impl FnOnce(&mut Table) -> T) -> Option<T> {
@@ -119,6 +128,8 @@ impl Table {
         let due = self.read_at == 0 || now_ms >= self.read_at + REFRESH_MS;
         if due {
             self.read_at = now_ms.max(1);
+            // Relaxed: a number that is only compared.
+            READS.fetch_add(1, Relaxed);
             self.len = read_maps(&mut self.maps);
             self.words.fill(0);
             let maps = &self.maps[..self.len];
@@ -198,10 +209,24 @@ impl Table {
 
 /// Reads the executable mappings; returns how many.
 fn read_maps(maps: &mut [Map; MAPS]) -> usize {
+    let mut n = 0;
+    each_line_of_maps(|line| {
+        if let Some(map) = parse(line)
+            && n < MAPS
+        {
+            maps[n] = map;
+            n += 1;
+        }
+    });
+    n
+}
+
+/// Calls `with` for each line of `/proc/self/maps`, without its end. A long path is cut.
+pub(crate) fn each_line_of_maps(mut with: impl FnMut(&[u8])) {
     let Some(fd) = sys::open(b"/proc/self/maps\0", libc::O_RDONLY, 0) else {
-        return 0;
+        return;
     };
-    let (mut line, mut len, mut n) = ([0u8; 320], 0, 0);
+    let (mut line, mut len) = ([0u8; 512], 0);
     let mut chunk = [0u8; 512];
     while let Some(got) = sys::read(fd, &mut chunk).filter(|&got| got > 0) {
         for &byte in &chunk[..got] {
@@ -212,17 +237,11 @@ fn read_maps(maps: &mut [Map; MAPS]) -> usize {
                 }
                 continue;
             }
-            if let Some(map) = parse(&line[..len])
-                && n < MAPS
-            {
-                maps[n] = map;
-                n += 1;
-            }
+            with(&line[..len]);
             len = 0;
         }
     }
     sys::close(fd);
-    n
 }
 
 /// A line of the maps, if it is executable.

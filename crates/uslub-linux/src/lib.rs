@@ -33,6 +33,7 @@ mod slots_fallback;
 mod space;
 pub mod start;
 pub mod sys;
+pub mod traces;
 
 use core::mem::offset_of;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};

@@ -83,13 +83,17 @@ impl Write for Unbuffered {
 #[cold]
 #[inline(never)]
 pub fn complain(message: Arguments<'_>) {
-    write_line(format_args!("uslub: {message}"));
+    write_line(format_args!("uslub: {message}"), write_to_stderr);
 }
 
-/// Writes a line to standard error as it is; otherwise as [`complain`].
+fn write_to_stderr(line: &[u8]) {
+    sys::write_all(libc::STDERR_FILENO, line);
+}
+
+/// Writes a line as it is to `write`, which gets it whole; otherwise as [`complain`].
 #[cold]
 #[inline(never)]
-pub(crate) fn write_line(message: Arguments<'_>) {
+pub(crate) fn write_line(message: Arguments<'_>, write: fn(&[u8])) {
     // Acquire: the last user's accesses to the buffer are complete.
     if LINE.taken.swap(true, Acquire) {
         let _ = writeln!(Unbuffered, "{message}");
@@ -99,7 +103,7 @@ pub(crate) fn write_line(message: Arguments<'_>) {
     let text = unsafe { &mut *LINE.text.get() };
     text.len = 0;
     let _ = writeln!(text, "{message}");
-    sys::write_all(libc::STDERR_FILENO, text.as_bytes());
+    write(text.as_bytes());
     // Release: the next user's writes come after these reads.
     LINE.taken.store(false, Release);
 }

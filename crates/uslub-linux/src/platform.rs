@@ -17,7 +17,7 @@ use crate::huge_pages::split_huge_pages;
 use crate::message::write_line;
 use crate::policy::PREFETCH_LINES_MAX;
 use crate::slots::{pop, pop_many, push, push_many, push_many_checked};
-use crate::{CLOSED, LINE, Linux, callers, clock, complain, mix, space, sys};
+use crate::{CLOSED, LINE, Linux, callers, clock, complain, mix, space, sys, traces};
 
 fn pointer(address: usize) -> Option<NonNull<u8>> {
     NonNull::new(address as *mut u8)
@@ -372,7 +372,7 @@ unsafe impl Platform for Linux {
     }
 
     fn report(&self, line: Arguments<'_>) {
-        write_line(line);
+        write_line(line, traces::write);
     }
 
     fn tid(&self) -> u32 {
