@@ -34,6 +34,7 @@ mod space;
 pub mod start;
 pub mod sys;
 pub mod traces;
+mod unwind;
 
 use core::mem::offset_of;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
