@@ -9,6 +9,7 @@
 //! | `usage` | messages for a wrong command line |
 //! | `pages` | man pages and completions of shells |
 //! | `run` | `uslub run` from start to end |
+//! | `fail` | `uslub fail`: each allocation of a program fails once |
 //! | `library`, `environment` | the preloaded library, and the variables that preload it |
 //! | `carried` | the library inside the command, for an installation of one file |
 //! | `program`, `script`, `elf`, `privilege` | can a preloaded library reach the program? |
@@ -33,6 +34,7 @@ mod compare;
 mod elf;
 mod ending;
 mod environment;
+mod fail;
 mod failure;
 mod finished;
 mod inspect;
@@ -69,6 +71,7 @@ fn main() {
     let outcome = match cli::Cli::try_parse() {
         Ok(cli) => match &cli.command {
             cli::Command::Run(options) => run::run(options),
+            cli::Command::Fail(options) => fail::run(options),
             cli::Command::Bench { what } => bench::run(what),
             cli::Command::Sim(options) => sim::run(options),
             cli::Command::Info(options) => inspect::info(options),

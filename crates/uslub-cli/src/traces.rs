@@ -179,6 +179,26 @@ fn lines(head: &str, frames: &[Frame], place: &str, tail: &str) -> Vec<String> {
     inlined.chain([own]).collect()
 }
 
+/// All that processes wrote to a folder, with names.
+pub fn read(folder: &Path, names: &mut Names) -> String {
+    let mut reader = Reader::new(folder);
+    std::mem::swap(&mut reader.names, names);
+    let text = reader.news();
+    std::mem::swap(&mut reader.names, names);
+    text
+}
+
+/// Whether a process wrote this text to a folder.
+pub fn contain(folder: &Path, text: &str) -> bool {
+    let mut files = folder.read_dir().into_iter().flatten().flatten();
+    files.any(|file| {
+        let bytes = std::fs::read(file.path()).unwrap_or_default();
+        bytes
+            .windows(text.len())
+            .any(|part| part == text.as_bytes())
+    })
+}
+
 /// The thread that prints reports.
 pub struct Traces {
     end: Sender<()>,

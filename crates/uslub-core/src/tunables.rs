@@ -162,6 +162,8 @@ tunables! {
         failslab_seed: 1 in 0..=1 << 30, "";
         /// 1: only caches with the letter A of slab_debug fail.
         failslab_cache: 0 in 0..=1, "";
+        /// 1: each allocation that fails on purpose is reported with its stack.
+        failslab_trace: 0 in 0..=1, "";
     }
 }
 

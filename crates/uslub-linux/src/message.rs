@@ -83,17 +83,14 @@ impl Write for Unbuffered {
 #[cold]
 #[inline(never)]
 pub fn complain(message: Arguments<'_>) {
-    write_line(format_args!("uslub: {message}"), write_to_stderr);
+    with_line(format_args!("uslub: {message}"), |line| {
+        sys::write_all(libc::STDERR_FILENO, line);
+    });
 }
 
-fn write_to_stderr(line: &[u8]) {
-    sys::write_all(libc::STDERR_FILENO, line);
-}
-
-/// Writes a line as it is to `write`, which gets it whole; otherwise as [`complain`].
-#[cold]
-#[inline(never)]
-pub(crate) fn write_line(message: Arguments<'_>, write: fn(&[u8])) {
+/// Formats a line and passes it, with its end, to `write`; otherwise as [`complain`].
+#[inline(always)]
+pub(crate) fn with_line(message: Arguments<'_>, write: impl FnOnce(&[u8])) {
     // Acquire: the last user's accesses to the buffer are complete.
     if LINE.taken.swap(true, Acquire) {
         let _ = writeln!(Unbuffered, "{message}");

@@ -14,7 +14,6 @@ use uslub_core::platform::{Access, Backing, Identity, Place, Platform, write_one
 use uslub_rseq::Area;
 
 use crate::huge_pages::split_huge_pages;
-use crate::message::write_line;
 use crate::policy::PREFETCH_LINES_MAX;
 use crate::slots::{pop, pop_many, push, push_many, push_many_checked};
 use crate::{CLOSED, LINE, Linux, callers, clock, complain, mix, space, sys, traces};
@@ -372,7 +371,7 @@ unsafe impl Platform for Linux {
     }
 
     fn report(&self, line: Arguments<'_>) {
-        write_line(line, traces::write);
+        traces::report(line);
     }
 
     fn tid(&self) -> u32 {

@@ -18,12 +18,12 @@
 //! program keeps no descriptor of ours. Lines are appended whole.
 
 use core::cell::UnsafeCell;
-use core::fmt::{self, Write};
+use core::fmt::{self, Arguments, Write};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU64, AtomicUsize};
 
 use crate::environment::environment;
-use crate::message::{Text, write_line};
+use crate::message::{Text, with_line};
 use crate::{callers, start, sys};
 
 /// Longest path of a folder for traces, in bytes.
@@ -66,11 +66,15 @@ fn folder() -> Option<&'static [u8]> {
     (len > 0).then(|| unsafe { &(&*FOLDER.bytes.get())[..len] })
 }
 
-/// Writes a line, with its end, to where reports go.
-pub(crate) fn write(line: &[u8]) {
-    if !write_to_file(line) {
-        sys::write_all(libc::STDERR_FILENO, line);
-    }
+/// Writes a line to where reports go.
+#[cold]
+#[inline(never)]
+pub(crate) fn report(message: Arguments<'_>) {
+    with_line(message, |line| {
+        if !write_to_file(line) {
+            sys::write_all(libc::STDERR_FILENO, line);
+        }
+    });
 }
 
 /// Appends to the file of traces. False if there is none.
@@ -128,7 +132,7 @@ impl Lines {
 
     fn end_line(&mut self) {
         if let Ok(line) = core::str::from_utf8(self.0.as_bytes()) {
-            write_line(format_args!("{line}"), write);
+            report(format_args!("{line}"));
         }
         self.0 = Text::new();
     }

@@ -94,6 +94,17 @@ impl<P: Platform> Allocator<P> {
         flags
     }
 
+    /// Whether this allocation fails by `failslab`. Says so, with the stack, if that is wanted.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn fails_on_purpose(&self, name: &str, bytes: usize, gfp: Gfp) -> bool {
+        let fails = !gfp.contains(Gfp::NOFAIL) && self.debug.fail.should_fail();
+        if fails && self.tunables().failslab_trace == 1 {
+            self.report_failure(name, bytes);
+        }
+        fails
+    }
+
     /// Allocates `bytes` bytes from a debugged cache; null without memory.
     #[cold]
     #[inline(never)]
@@ -103,7 +114,7 @@ impl<P: Platform> Allocator<P> {
             self.drain_deferred(cache);
         }
         let may_fail = cache.debug.get().contains(DebugFlags::MAY_FAIL);
-        if may_fail && !gfp.contains(Gfp::NOFAIL) && self.debug.fail.should_fail() {
+        if may_fail && self.fails_on_purpose(cache.name(), bytes, gfp) {
             return null_mut();
         }
         let nid = self.memory_node(self.nid());
