@@ -38,6 +38,8 @@ const FRAME_MAX_BYTES: usize = 1 << 20;
 const KNOWN: usize = 2048;
 /// Milliseconds between two looks at the maps.
 const REFRESH_MS: u64 = 500;
+/// As above, for an address that a table names as a caller: it is code that was loaded since.
+const CALLER_REFRESH_MS: u64 = 10;
 /// Rounds that a thread waits for the table of maps.
 const ROUNDS: u32 = 10_000;
 
@@ -144,8 +146,8 @@ impl Table {
     }
 
     /// Reads the maps again if that was not done for a while: the address may be in newer code.
-    fn refresh(&mut self, now_ms: u64) -> bool {
-        let due = self.read_at == 0 || now_ms >= self.read_at + REFRESH_MS;
+    fn refresh(&mut self, now_ms: u64, every_ms: u64) -> bool {
+        let due = self.read_at == 0 || now_ms >= self.read_at + every_ms;
         if due {
             self.read_at = now_ms.max(1);
             // Relaxed: a number that is only compared.
@@ -165,7 +167,7 @@ impl Table {
     /// The mapping of an address.
     fn map_of(&mut self, address: usize, now_ms: u64) -> Option<Map> {
         if self.find(address).is_none() {
-            self.refresh(now_ms);
+            self.refresh(now_ms, REFRESH_MS);
         }
         self.find(address).copied()
     }
@@ -211,7 +213,8 @@ impl Table {
             if own.contains(&at.pc) {
                 continue;
             }
-            let is_code = self.is_code(at.pc) || self.refresh(now_ms) && self.is_code(at.pc);
+            let is_code = self.is_code(at.pc)
+                || self.refresh(now_ms, CALLER_REFRESH_MS) && self.is_code(at.pc);
             if !is_code || n == out.len() {
                 break;
             }
@@ -478,13 +481,13 @@ pub(crate) fn callers(out: &mut [usize], now_ms: u64) -> usize {
     };
     let found = with_table(|table| {
         if table.find(here).is_none() {
-            table.refresh(now_ms);
+            table.refresh(now_ms, REFRESH_MS);
         }
         let own = table.find(here).filter(|map| is_ours(map));
         let own = own.map_or(0..0, |map| map.start..map.end);
         let n = table.walk(from, &own, now_ms, out);
         // Nothing found: perhaps the program loaded its code since.
-        if n == 0 && table.refresh(now_ms) {
+        if n == 0 && table.refresh(now_ms, REFRESH_MS) {
             return table.walk(from, &own, now_ms, out);
         }
         n
