@@ -23,6 +23,48 @@ struct Headers {
     entry: u64,
     segments: usize,
     interpreter: Option<PathBuf>,
+    sanitizer: Option<Sanitizer>,
+}
+
+/// A sanitizer of a compiler whose runtime has a malloc of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sanitizer {
+    /// `-fsanitize=address`
+    Address,
+    /// `-fsanitize=thread`
+    Thread,
+    /// `-fsanitize=memory`
+    Memory,
+}
+
+impl Sanitizer {
+    /// The sanitizer whose initialization has this name. The runtime defines it, or is linked by it.
+    fn of_symbol(name: &[u8]) -> Option<Self> {
+        match name {
+            b"__asan_init" => Some(Sanitizer::Address),
+            b"__tsan_init" => Some(Sanitizer::Thread),
+            b"__msan_init" => Some(Sanitizer::Memory),
+            _ => None,
+        }
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Sanitizer::Address => "AddressSanitizer",
+            Sanitizer::Thread => "ThreadSanitizer",
+            Sanitizer::Memory => "MemorySanitizer",
+        }
+    }
+
+    /// The option of compilers that builds a program with it.
+    pub fn option(self) -> &'static str {
+        match self {
+            Sanitizer::Address => "-fsanitize=address",
+            Sanitizer::Thread => "-fsanitize=thread",
+            Sanitizer::Memory => "-fsanitize=memory",
+        }
+    }
 }
 
 impl Headers {
@@ -58,9 +100,28 @@ impl Headers {
             kind: header.e_type(order),
             entry: header.e_entry(order).into(),
             segments: segments.len(),
+            sanitizer: sanitizer(header, order, data),
             interpreter,
         })
     }
+}
+
+/// The sanitizer that a program was built with, by its dynamic symbols. A file whose symbols cannot
+/// be read has none.
+fn sanitizer<'data, E>(
+    header: &E,
+    order: Endianness,
+    data: impl ReadRef<'data>,
+) -> Option<Sanitizer>
+where
+    E: FileHeader<Endian = Endianness>,
+{
+    let sections = header.sections(order, data).ok()?;
+    let symbols = sections.symbols(order, data, elf::SHT_DYNSYM).ok()?;
+    let mut names = symbols
+        .iter()
+        .filter_map(|s| symbols.symbol_name(order, s).ok());
+    names.find_map(Sanitizer::of_symbol)
 }
 
 /// The machine that `file` was built for.
@@ -94,6 +155,9 @@ pub fn check(file: &File, path: &Path, library: Machine) -> Result<(), Reason> {
     }
     if headers.segments == 0 {
         return Err(Reason::Damaged("it has no segments".to_owned()));
+    }
+    if let Some(sanitizer) = headers.sanitizer {
+        return Err(Reason::Sanitized(sanitizer));
     }
     match headers.interpreter {
         Some(loader) => check_loader(loader),
