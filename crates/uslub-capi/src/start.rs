@@ -4,7 +4,7 @@
 //! releases them, and `child` resets them.
 
 use uslub_linux::start::{self, Once};
-use uslub_linux::traces;
+use uslub_linux::{traces, watch};
 use uslub_report::{OPTIONS_VARIABLE, TRACES_VARIABLE};
 
 use crate::ALLOCATOR;
@@ -19,6 +19,7 @@ pub(crate) fn ready() -> bool {
 
 fn set_up() -> bool {
     traces::prepare(TRACES_VARIABLE);
+    watch::look();
     // SAFETY: `ONCE` keeps all other threads out.
     unsafe { start::set_up(&ALLOCATOR, OPTIONS_VARIABLE) }
 }

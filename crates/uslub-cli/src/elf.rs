@@ -38,7 +38,7 @@ pub enum Sanitizer {
 }
 
 impl Sanitizer {
-    /// The sanitizer whose initialization has this name. The runtime defines it, or is linked by it.
+    /// The sanitizer whose initialization has this name: a program imports or exports it.
     fn of_symbol(name: &[u8]) -> Option<Self> {
         match name {
             b"__asan_init" => Some(Sanitizer::Address),

@@ -35,6 +35,7 @@ pub mod start;
 pub mod sys;
 pub mod traces;
 mod unwind;
+pub mod watch;
 
 use core::mem::offset_of;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};

@@ -48,6 +48,7 @@ pub(crate) fn is_ready() -> bool {
 
 fn set_up() -> bool {
     uslub_linux::traces::prepare(TRACES_VARIABLE);
+    uslub_linux::watch::look();
     // SAFETY: `ONCE` keeps all other threads out.
     let done = unsafe { start::set_up(&ALLOCATOR, OPTIONS_VARIABLE) };
     if done {

@@ -12,7 +12,7 @@
 use core::fmt::Write;
 use core::ptr::null_mut;
 
-use crate::args::{CacheArgs, ObjectLayout};
+use crate::args::{CacheArgs, Flags, ObjectLayout};
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::debug::DebugFlags;
@@ -61,7 +61,10 @@ impl<P: Platform> Allocator<P> {
     pub(crate) fn may_debug_classes(&self) -> bool {
         let tunables = self.tunables();
         let zeroes = tunables.init_on_alloc == 1 || tunables.init_on_free == 1;
-        self.debug.options() != SlabDebug::NONE || zeroes || tunables.failslab().is_on()
+        self.debug.options() != SlabDebug::NONE
+            || zeroes
+            || tunables.failslab().is_on()
+            || self.platform.is_watched()
     }
 
     /// The flags of a cache with these arguments.
@@ -90,6 +93,14 @@ impl<P: Platform> Allocator<P> {
         let chosen = tunables.failslab_cache == 0 || flags.contains(DebugFlags::FAILSLAB);
         if tunables.failslab().is_on() && chosen {
             flags |= DebugFlags::MAY_FAIL;
+        }
+        // Readers may look at freed objects of a type-safe cache.
+        if self.platform.is_watched() && !args.flags.contains(Flags::TYPESAFE_BY_RCU) {
+            flags |= DebugFlags::WATCHED | DebugFlags::RED_ZONE;
+            if flags.contains(DebugFlags::KMALLOC) {
+                // It keeps the size that was asked for.
+                flags |= DebugFlags::STORE_USER;
+            }
         }
         flags
     }

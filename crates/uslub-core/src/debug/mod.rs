@@ -45,6 +45,8 @@ bitflags::bitflags! {
         const KMALLOC = 1024;
         /// Allocations ask `failslab`; set by the allocator.
         const MAY_FAIL = 2048;
+        /// A checker of memory is told of each object; set by the allocator.
+        const WATCHED = 4096;
     }
 }
 
@@ -61,7 +63,7 @@ impl DebugFlags {
     pub const METADATA: Self = Self { bits: 2 | 4 | 8 };
     /// The flags that make a cache debugged, so that it has no sheaves.
     const SLOW: Self = Self {
-        bits: 1 | 2 | 4 | 8 | 16 | 64 | 128 | 2048,
+        bits: 1 | 2 | 4 | 8 | 16 | 64 | 128 | 2048 | 4096,
     };
 
     /// Whether a cache with these flags has no sheaves, and takes the slow path.

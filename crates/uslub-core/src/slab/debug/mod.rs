@@ -11,6 +11,7 @@
 //! | [`freelist`] | the walk of a freelist, and its repair |
 //! | [`report`] | the lines of a report |
 //! | [`validate`] | all slabs of a cache; leaks; groups of tracks |
+//! | [`watch`] | what a checker of memory is told |
 //!
 //! A slab of a debugged cache has no fresh slots: all free slots are linked, and filled. It is on
 //! its node's partial list, on the list of full slabs, or on none, if a check has failed: then it
@@ -25,3 +26,4 @@ pub mod report;
 pub mod state;
 pub mod track;
 pub mod validate;
+pub mod watch;
