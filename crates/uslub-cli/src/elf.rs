@@ -4,6 +4,7 @@
 //! glibc's. The loader does the preloading.
 
 use crate::machine::Machine;
+use crate::sanitizer::Sanitizer;
 use crate::unsuitable::Reason;
 use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader};
@@ -24,47 +25,6 @@ struct Headers {
     segments: usize,
     interpreter: Option<PathBuf>,
     sanitizer: Option<Sanitizer>,
-}
-
-/// A sanitizer of a compiler whose runtime has a malloc of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sanitizer {
-    /// `-fsanitize=address`
-    Address,
-    /// `-fsanitize=thread`
-    Thread,
-    /// `-fsanitize=memory`
-    Memory,
-}
-
-impl Sanitizer {
-    /// The sanitizer whose initialization has this name: a program imports or exports it.
-    fn of_symbol(name: &[u8]) -> Option<Self> {
-        match name {
-            b"__asan_init" => Some(Sanitizer::Address),
-            b"__tsan_init" => Some(Sanitizer::Thread),
-            b"__msan_init" => Some(Sanitizer::Memory),
-            _ => None,
-        }
-    }
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Sanitizer::Address => "AddressSanitizer",
-            Sanitizer::Thread => "ThreadSanitizer",
-            Sanitizer::Memory => "MemorySanitizer",
-        }
-    }
-
-    /// The option of compilers that builds a program with it.
-    pub fn option(self) -> &'static str {
-        match self {
-            Sanitizer::Address => "-fsanitize=address",
-            Sanitizer::Thread => "-fsanitize=thread",
-            Sanitizer::Memory => "-fsanitize=memory",
-        }
-    }
 }
 
 impl Headers {

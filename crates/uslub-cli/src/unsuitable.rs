@@ -1,9 +1,9 @@
 //! Why a program cannot run on uslub, and the remedy. `program` and `elf` return a [`Reason`].
 
-use crate::elf::Sanitizer;
 use crate::failure::{Failure, NOT_FOUND, UNSUITABLE};
 use crate::machine::Machine;
 use crate::privilege::Elevation;
+use crate::sanitizer::Sanitizer;
 use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;

@@ -23,6 +23,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use uslub_core::platform::{Identity, PAGE_SIZE, Place};
 
+use crate::peek::probe;
 use crate::sys;
 use crate::unwind::{Registers, Rules, Step, Tables};
 
@@ -417,33 +418,6 @@ fn parse(line: &[u8]) -> Option<Map> {
 fn hex(text: &[u8]) -> usize {
     let digit = |&b: &u8| (b as char).to_digit(16).unwrap_or(0) as usize;
     text.iter().fold(0, |sum, b| sum << 4 | digit(b))
-}
-
-/// Reads eight bytes of this process; `None` where nothing readable is mapped.
-fn probe(address: usize) -> Option<[u8; 8]> {
-    let mut bytes = [0u8; 8];
-    copy(address, &mut bytes).then_some(bytes)
-}
-
-/// Reads bytes of this process; false where some are not readable.
-pub(crate) fn copy(address: usize, into: &mut [u8]) -> bool {
-    let local = [into.as_mut_ptr() as usize, into.len()];
-    let remote = [address, into.len()];
-    // SAFETY: the kernel checks the remote range, and writes the local one.
-    let n = unsafe {
-        sys::call(
-            libc::SYS_process_vm_readv,
-            [
-                sys::getpid() as usize,
-                local.as_ptr() as usize,
-                1,
-                remote.as_ptr() as usize,
-                1,
-                0,
-            ],
-        )
-    };
-    n == into.len() as isize
 }
 
 /// Whether the eight bytes in front of an address end with a call instruction.

@@ -24,6 +24,7 @@ mod message;
 mod mode;
 pub mod numa;
 mod page;
+mod peek;
 mod platform;
 mod policy;
 mod refused;

@@ -18,7 +18,7 @@ use gimli::{
     UnwindContext, UnwindContextStorage, UnwindSection, UnwindTableRow,
 };
 
-use crate::callers::copy;
+use crate::peek::copy;
 
 /// Rules that are kept.
 const RULES: usize = 1024;

@@ -142,7 +142,7 @@ fn tell_address_sanitizer(event: Watch) {
     let (Some(poison), Some(unpoison)) = (symbols::poison(), symbols::unpoison()) else {
         return;
     };
-    // SAFETY, all: the runtime marks these bytes of ours in memory of its own.
+    // SAFETY: the runtime marks these bytes of ours in memory of its own.
     let poison = |block: Block| unsafe { poison(block.start, block.bytes) };
     // SAFETY: as above.
     let unpoison = |block: Block| unsafe { unpoison(block.start, block.bytes) };
