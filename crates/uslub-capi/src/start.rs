@@ -4,7 +4,8 @@
 //! releases them, and `child` resets them.
 
 use uslub_linux::start::{self, Hardened, Once};
-use uslub_report::OPTIONS_VARIABLE;
+use uslub_linux::{traces, watch};
+use uslub_report::{OPTIONS_VARIABLE, TRACES_VARIABLE};
 
 use crate::ALLOCATOR;
 
@@ -24,6 +25,8 @@ pub(crate) fn ready() -> bool {
 }
 
 fn set_up() -> bool {
+    traces::prepare(TRACES_VARIABLE);
+    watch::look();
     // SAFETY: `ONCE` keeps all other threads out.
     unsafe { start::set_up_without_trailers(&ALLOCATOR, OPTIONS_VARIABLE, HARDENED) }
 }

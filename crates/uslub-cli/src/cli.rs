@@ -22,6 +22,8 @@ pub struct Cli {
 pub enum Command {
     /// Run a program on uslub and say where its memory went
     Run(RunOptions),
+    /// Run a program again and again; each time another allocation fails
+    Fail(FailOptions),
     /// Measure uslub on this machine
     #[command(disable_help_subcommand = true)]
     Bench {
@@ -275,6 +277,62 @@ pub struct RunOptions {
     #[arg(required = true, trailing_var_arg = true, value_names = ["PROGRAM", "ARGS"])]
     pub command: Vec<OsString>,
 }
+
+/// Options of `uslub fail`.
+#[derive(Args, Debug)]
+#[command(
+    override_usage = "uslub fail [OPTIONS] [--] PROGRAM [ARGS]...",
+    after_help = FAIL_HELP
+)]
+pub struct FailOptions {
+    /// The first allocation that fails
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub from: u32,
+
+    /// The last allocation that fails; default: the last one of the program
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub to: Option<u32>,
+
+    /// Runs, at most
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub times: Option<u32>,
+
+    /// Runs at the same time
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub jobs: u32,
+
+    /// Seconds after which a run counts as hung
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    pub timeout: u64,
+
+    /// File for the program's standard input; default: empty input
+    #[arg(long, value_name = "FILE")]
+    pub input: Option<PathBuf>,
+
+    /// Show the output of the program
+    #[arg(long)]
+    pub show_output: bool,
+
+    /// Whether allocations of child processes fail too; each process counts its own [default: no]
+    #[arg(long, value_enum, value_name = "yes|no", hide_possible_values = true)]
+    pub follow: Option<Follow>,
+
+    /// Set a tunable; can be repeated
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+
+    /// The program and its arguments; all words from PROGRAM on belong to the program
+    #[arg(required = true, trailing_var_arg = true, value_names = ["PROGRAM", "ARGS"])]
+    pub command: Vec<OsString>,
+}
+
+/// The part of the help after the options.
+const FAIL_HELP: &str = "\
+In run n the n-th allocation of the program returns null. The runs end when the program makes fewer.
+A run that a signal ends, or that hangs, is printed with the stack of the allocation that failed.
+
+Exit status: 0 no run crashed, 1 some did; 2 wrong usage, 125 uslub itself failed,
+126 the program cannot run on uslub, 127 no such program.";
 
 /// Whether child processes of the program run on uslub too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -9,16 +9,18 @@
 //! | `usage` | messages for a wrong command line |
 //! | `pages` | man pages and completions of shells |
 //! | `run` | `uslub run` from start to end |
+//! | `fail` | `uslub fail`: each allocation of a program fails once |
 //! | `library`, `environment` | the preloaded library, and the variables that preload it |
 //! | `guard` | the value of `--guard` |
 //! | `carried` | the library inside the command, for an installation of one file |
-//! | `program`, `script`, `elf`, `privilege` | can a preloaded library reach the program? |
+//! | `program`, `script`, `elf`, `privilege`, `sanitizer` | can a preloaded library reach the program? |
 //! | `unsuitable`, `failure` | why it cannot, and the remedy |
 //! | `signals`, `sys`, `ending` | the child: signals, stops, its end |
 //! | `broker` | `uslub run` opens its program for a command that may not read it |
 //! | `inspect` | a look into a process or a core file from outside: info, explain, list |
 //! | `recording` | looks over time: record, replay, report |
 //! | `watcher`, `absence` | looks at the child from outside; why it left no report |
+//! | `traces`, `names` | reports about debugged caches, with the names of their addresses |
 //! | `report` | the files that processes on uslub leave behind |
 //! | `summary`, `caches`, `children`, `table`, `record` | the output for the user: text and JSON |
 //! | `units`, `width` | figures and lines for people |
@@ -36,12 +38,14 @@ mod compare;
 mod elf;
 mod ending;
 mod environment;
+mod fail;
 mod failure;
 mod finished;
 mod guard;
 mod inspect;
 mod library;
 mod machine;
+mod names;
 mod pages;
 mod privilege;
 mod program;
@@ -51,12 +55,14 @@ mod record;
 mod recording;
 mod report;
 mod run;
+mod sanitizer;
 mod script;
 mod signals;
 mod sim;
 mod summary;
 mod sys;
 mod table;
+mod traces;
 mod units;
 mod unsuitable;
 mod usage;
@@ -72,6 +78,7 @@ fn main() {
     let outcome = match cli::Cli::try_parse() {
         Ok(cli) => match &cli.command {
             cli::Command::Run(options) => run::run(options),
+            cli::Command::Fail(options) => fail::run(options),
             cli::Command::Bench { what } => bench::run(what),
             cli::Command::Sim(options) => sim::run(options),
             cli::Command::Info(options) => inspect::info(options),

@@ -12,6 +12,7 @@ use crate::record::{self, Record};
 use crate::recording::{self, Recorder};
 use crate::report::{Children, Document, Report, Unusable};
 use crate::signals::Watch;
+use crate::traces::Traces;
 use crate::watcher::Watcher;
 use crate::{children, elf, guard, library, program, summary, width};
 use nix::unistd::{Pid, geteuid};
@@ -24,6 +25,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 use tempfile::TempDir;
+
+/// Names of settings whose reports have stacks.
+const REPORTING: [&str; 3] = ["slab_debug", "failslab", "guard"];
 
 /// Runs the program on uslub and prints a summary of its memory.
 ///
@@ -60,7 +64,7 @@ pub fn run(options: &RunOptions) -> Result<Ending, Failure> {
     let wanted = !options.quiet || record.is_some();
     let temporary = if environment::is_split(&library) {
         Some(temporary_folder()?)
-    } else if wanted {
+    } else if wanted || has_reports(&settings) {
         // Without the folder, for example on a read-only system, the program still runs.
         temporary_folder().inspect_err(Failure::print).ok()
     } else {
@@ -68,7 +72,11 @@ pub fn run(options: &RunOptions) -> Result<Ending, Failure> {
     };
     let folder = temporary.as_ref().map(|folder| absolute(folder.path()));
     let folder = folder.transpose()?;
-    let reports = folder.as_deref().filter(|_| wanted).map(report_folder);
+    let shared = folder.as_deref().map(report_folder);
+    let reports = shared.as_deref().filter(|_| wanted);
+    let traces = shared.as_deref().filter(|_| has_reports(&settings));
+    // Without the thread the program prints its reports itself.
+    let printing = traces.and_then(|folder| Traces::start(folder).ok());
 
     let mut command = Command::new(&program.file);
     command.args(&program.leading).args(arguments);
@@ -77,13 +85,18 @@ pub fn run(options: &RunOptions) -> Result<Ending, Failure> {
     }
     let environment = Environment {
         library: &environment::preloadable(&library, folder.as_deref())?,
-        reports: reports.as_deref(),
+        reports,
+        traces: traces.filter(|_| printing.is_some()),
         options: &settings,
         follow: options.follow,
     };
     environment.apply(&mut command);
 
-    let (pid, finished) = execute(command, &options.command, folder.as_deref(), recording)?;
+    let executed = execute(command, &options.command, folder.as_deref(), recording);
+    if let Some(printing) = printing {
+        printing.finish();
+    }
+    let (pid, finished) = executed?;
     let every = options.all || record.is_some();
     let detailed = if every {
         children::DETAILED
@@ -106,6 +119,11 @@ pub fn run(options: &RunOptions) -> Result<Ending, Failure> {
         Err(why) => tell(Err(why)),
     }
     Ok(finished.ending)
+}
+
+/// Whether settings make the program report on debugged caches.
+fn has_reports(settings: &str) -> bool {
+    REPORTING.iter().any(|name| settings.contains(name))
 }
 
 /// The program `name`, if the library can be preloaded into it; its absence is a failure.

@@ -443,11 +443,69 @@ pub unsafe trait Platform: Sync + 'static {
         }
     }
 
+    /// Whether a checker of memory runs the process, and wants to be told of objects by
+    /// [`watch`](Self::watch). Constant.
+    fn is_watched(&self) -> bool {
+        false
+    }
+
+    /// Tells the checker what happens to memory of a debugged cache.
+    fn watch(&self, _event: Watch) {}
+
     /// Reports misuse that can be survived.
     fn warn(&self, message: Arguments<'_>);
 
     /// Reports misuse or corruption and ends the process.
     fn fatal(&self, message: Arguments<'_>) -> !;
+}
+
+/// What a checker of memory (valgrind, a sanitizer) is told. All ranges are of one cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watch {
+    /// The allocator itself reads and writes, on this thread, until [`Leave`](Self::Leave).
+    Enter,
+    /// The allocator is done.
+    Leave,
+    /// The allocator writes to these bytes.
+    Open(Block),
+    /// Nobody may touch these bytes.
+    Close(Block),
+    /// The pages are no slab any longer.
+    Gone(Block),
+    /// The program gets an object; the block around it is its slot.
+    Alloc {
+        /// The object, as long as was asked for.
+        object: Block,
+        /// The slot.
+        slot: Block,
+        /// Whether its bytes have a value: a constructor wrote them.
+        is_constructed: bool,
+    },
+    /// The program gives an object back; it may have done so before.
+    Free {
+        /// The object.
+        object: *mut u8,
+        /// Bytes in front of the object that belong to its slot.
+        left: usize,
+    },
+    /// An object changes its size in place.
+    Resize {
+        /// The object, as long as it becomes.
+        object: Block,
+        /// Bytes that it had.
+        old: usize,
+        /// The slot.
+        slot: Block,
+    },
+}
+
+/// A range of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// The first byte.
+    pub start: *mut u8,
+    /// How many.
+    pub bytes: usize,
 }
 
 /// A process, as reports name it.

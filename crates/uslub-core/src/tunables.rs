@@ -166,6 +166,8 @@ tunables! {
         guard: 0 in 0..=10_000, "a second";
         /// 1: a report about a guarded object lets the program go on; 0: it ends it.
         guard_recover: 0 in 0..=1, "";
+        /// 1: each allocation that fails on purpose is reported with its stack.
+        failslab_trace: 0 in 0..=1, "";
     }
 }
 

@@ -33,7 +33,8 @@ use uslub_core::Allocator;
 use uslub_core::platform::Platform;
 use uslub_core::slab::debug::guard_report::Touch;
 
-use crate::callers::{self, At};
+use crate::callers;
+use crate::unwind::Registers;
 use crate::{Linux, sys};
 
 /// Return addresses of a fault's stack.
@@ -303,7 +304,7 @@ static REPORTER: AtomicUsize = AtomicUsize::new(0);
 struct Fault {
     allocator: &'static Allocator<Linux>,
     address: usize,
-    at: At,
+    at: Registers,
     touch: Touch,
 }
 
@@ -467,19 +468,21 @@ unsafe fn pass_on(
 
 /// Where the thread was.
 #[cfg(target_arch = "x86_64")]
-fn place(context: &libc::ucontext_t) -> At {
+fn place(context: &libc::ucontext_t) -> Registers {
     let registers = &context.uc_mcontext.gregs;
-    At {
+    Registers {
         pc: registers[libc::REG_RIP as usize] as usize,
         sp: registers[libc::REG_RSP as usize] as usize,
+        fp: registers[libc::REG_RBP as usize] as usize,
     }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn place(context: &libc::ucontext_t) -> At {
-    At {
+fn place(context: &libc::ucontext_t) -> Registers {
+    Registers {
         pc: context.uc_mcontext.pc as usize,
         sp: context.uc_mcontext.sp as usize,
+        fp: context.uc_mcontext.regs[29] as usize,
     }
 }
 

@@ -25,6 +25,7 @@ mod message;
 mod mode;
 pub mod numa;
 mod page;
+mod peek;
 mod platform;
 mod policy;
 mod refused;
@@ -34,6 +35,9 @@ mod slots_fallback;
 mod space;
 pub mod start;
 pub mod sys;
+pub mod traces;
+mod unwind;
+pub mod watch;
 
 use core::mem::offset_of;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};

@@ -10,14 +10,13 @@ use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use uslub_core::percpu::try_lock;
 use uslub_core::percpu::{Counter, Region, Slot, Table};
-use uslub_core::platform::{Access, Backing, Identity, Place, Platform, write_one_by_one};
+use uslub_core::platform::{Access, Backing, Identity, Place, Platform, Watch, write_one_by_one};
 use uslub_rseq::Area;
 
 use crate::huge_pages::split_huge_pages;
-use crate::message::write_line;
 use crate::policy::PREFETCH_LINES_MAX;
 use crate::slots::{pop, pop_many, push, push_many, push_many_checked};
-use crate::{CLOSED, LINE, Linux, callers, clock, complain, fault, mix, space, sys};
+use crate::{CLOSED, LINE, Linux, callers, clock, complain, fault, mix, space, sys, traces, watch};
 
 fn pointer(address: usize) -> Option<NonNull<u8>> {
     NonNull::new(address as *mut u8)
@@ -380,7 +379,15 @@ unsafe impl Platform for Linux {
     }
 
     fn report(&self, line: Arguments<'_>) {
-        write_line(line);
+        traces::report(line);
+    }
+
+    fn is_watched(&self) -> bool {
+        watch::is_watched()
+    }
+
+    fn watch(&self, event: Watch) {
+        watch::tell(event);
     }
 
     fn tid(&self) -> u32 {

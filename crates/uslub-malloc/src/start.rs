@@ -5,8 +5,8 @@
 
 use uslub_core::memory::PageIndex;
 use uslub_core::platform::PAGE_SIZE;
-use uslub_linux::start;
-use uslub_report::OPTIONS_VARIABLE;
+use uslub_linux::{start, traces};
+use uslub_report::{OPTIONS_VARIABLE, TRACES_VARIABLE};
 
 use crate::gate::FRONT;
 use crate::once::ONCE;
@@ -23,6 +23,7 @@ pub(crate) fn ready() -> bool {
 }
 
 fn set_up() -> bool {
+    traces::prepare(TRACES_VARIABLE);
     // SAFETY: `ONCE` keeps all other threads out.
     if !unsafe { start::set_up(&ALLOCATOR, OPTIONS_VARIABLE) } {
         return false;

@@ -30,6 +30,10 @@ pub const FOLLOW_VARIABLE: &str = "USLUB_FOLLOW";
 /// thread, which starts when much memory is empty.
 pub const HELPER_VARIABLE: &str = "USLUB_HELPER";
 
+/// Name of the environment variable with the folder for reports about debugged caches. Each process
+/// appends to `<pid>.trace`, whose reader names the addresses. Only `uslub run` sets it.
+pub const TRACES_VARIABLE: &str = "USLUB_TRACES";
+
 /// Passes the records to a macro: `$define! { struct … { field: type, … } … }`. The type of a field
 /// is `u32`, `u64` or `&'a str`.
 #[macro_export]

@@ -7,7 +7,7 @@
 use uslub_core::{Allocator, Gfp};
 use uslub_linux::Linux;
 use uslub_linux::start::{self, Hardened, Once};
-use uslub_report::OPTIONS_VARIABLE;
+use uslub_report::{OPTIONS_VARIABLE, TRACES_VARIABLE};
 
 pub(crate) static ALLOCATOR: Allocator<Linux> = Allocator::new(Linux::new());
 static ONCE: Once = Once::new();
@@ -54,6 +54,8 @@ pub(crate) fn is_ready() -> bool {
 }
 
 fn set_up() -> bool {
+    uslub_linux::traces::prepare(TRACES_VARIABLE);
+    uslub_linux::watch::look();
     // SAFETY: `ONCE` keeps all other threads out.
     let done = unsafe { start::set_up_without_trailers(&ALLOCATOR, OPTIONS_VARIABLE, HARDENED) };
     if done {

@@ -1,6 +1,7 @@
 //! The library for C and C++, as it is installed: what it shows, what it refuses, what it survives.
 
 mod built;
+mod checkers;
 mod dialects;
 mod header;
 mod install;

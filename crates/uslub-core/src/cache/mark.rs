@@ -84,7 +84,8 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Frees an object that did not pass [`check_and_mark`](Self::check_and_mark), or ends the
-    /// process: the pointer is inside an object, or the object is free already.
+    /// process: the pointer is inside an object, or the object is free already. An object of a
+    /// debugged cache never passes.
     #[cold]
     #[inline(never)]
     pub fn free_suspect(&self, cache: &KmemCache<P>, object: *mut u8, gfp: Gfp) {

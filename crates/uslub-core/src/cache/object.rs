@@ -53,7 +53,8 @@ impl<P: Platform> Allocator<P> {
         object
     }
 
-    /// Slow path of an allocation; null without memory.
+    /// Slow path of an allocation; null without memory. The object has no mark: one of a debugged
+    /// cache never gets one.
     #[cold]
     #[inline(never)]
     pub(crate) fn alloc_slow(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {

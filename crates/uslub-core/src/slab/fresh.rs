@@ -18,7 +18,7 @@ use crate::gfp::Gfp;
 use crate::memory::zone::Run;
 use crate::memory::{PageIndex, PageKind, Runs};
 use crate::percpu::stats::StatItem;
-use crate::platform::{PAGE_SIZE, Platform};
+use crate::platform::{PAGE_SIZE, Platform, Watch};
 use crate::policy::{PAGE_BATCH_SHARE, PAGE_BATCH_SLABS};
 use crate::slab::base::Base;
 use crate::slab::cache::SlabCache;
@@ -368,6 +368,9 @@ impl<P: Platform> Base<P> {
     fn clear_descriptor(&self, cache: &SlabCache<P>, slab: &Slab, runs: &mut Runs) {
         let page = self.zone.arena.page_of_slab(slab);
         let pages = cache.geometry.pages();
+        if cache.is_debugged() {
+            self.watch_slab(cache, self.slab_base(slab), Watch::Gone);
+        }
         slab.set_kind(PageKind::None);
         // The next slab here starts over: count the epoch now, as its maker only writes.
         slab.set_epoch(slab.epoch().wrapping_add(1));

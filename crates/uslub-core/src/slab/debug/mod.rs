@@ -14,6 +14,7 @@
 //! | [`guard`] | guarded objects: a page each, between closed pages |
 //! | `guard_slot` | a slot of a guarded object |
 //! | [`guard_report`] | what is said about a guarded object |
+//! | [`watch`] | what a checker of memory is told |
 //!
 //! A slab of a debugged cache has no fresh slots: all free slots are linked, and filled. It is on
 //! its node's partial list, on the list of full slabs, or on none, if a check has failed: then it
@@ -31,3 +32,4 @@ pub mod report;
 pub mod state;
 pub mod track;
 pub mod validate;
+pub mod watch;
