@@ -55,7 +55,7 @@ pub enum Command {
         prefix: PathBuf,
     },
     /// Play uslub on a machine of up to 512 CPUs and 16 memory nodes, in virtual time
-    Sim(SimOptions),
+    Sim(Box<SimOptions>),
 }
 
 /// What `uslub bench` measures.

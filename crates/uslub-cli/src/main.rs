@@ -12,7 +12,7 @@
 //! | `fail` | `uslub fail`: each allocation of a program fails once |
 //! | `library`, `environment` | the preloaded library, and the variables that preload it |
 //! | `carried` | the library inside the command, for an installation of one file |
-//! | `program`, `script`, `elf`, `privilege`, `sanitizer` | can a preloaded library reach the program? |
+//! | `program`, `script`, `elf`, `privilege`, `sanitizer` | can the library reach the program? |
 //! | `unsuitable`, `failure` | why it cannot, and the remedy |
 //! | `signals`, `sys`, `ending` | the child: signals, stops, its end |
 //! | `inspect` | a look into a process or a core file from outside: info, explain, list |
