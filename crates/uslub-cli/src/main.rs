@@ -13,7 +13,7 @@
 //! | `library`, `environment` | the preloaded library, and the variables that preload it |
 //! | `guard` | the value of `--guard` |
 //! | `carried` | the library inside the command, for an installation of one file |
-//! | `program`, `script`, `elf`, `privilege`, `sanitizer` | can a preloaded library reach the program? |
+//! | `program`, `script`, `elf`, `privilege`, `sanitizer` | can the library reach the program? |
 //! | `unsuitable`, `failure` | why it cannot, and the remedy |
 //! | `signals`, `sys`, `ending` | the child: signals, stops, its end |
 //! | `broker` | `uslub run` opens its program for a command that may not read it |
