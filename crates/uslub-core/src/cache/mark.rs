@@ -83,7 +83,7 @@ impl<P: Platform> Allocator<P> {
         unsafe { mark.cast::<u8>().write(0) };
     }
 
-    /// Frees an object that did not pass [`check_and_mark`](Self::check_and_mark), or ends the
+    /// Frees an object that did not pass the checks of a free of one object, or ends the
     /// process: the pointer is inside an object, or the object is free already.
     #[cold]
     #[inline(never)]
