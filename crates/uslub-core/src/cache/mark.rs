@@ -83,9 +83,8 @@ impl<P: Platform> Allocator<P> {
         unsafe { mark.cast::<u8>().write(0) };
     }
 
-    /// Frees an object that did not pass [`check_and_mark`](Self::check_and_mark), or ends the
-    /// process: the pointer is inside an object, or the object is free already. An object of a
-    /// debugged cache never passes.
+    /// Frees an object that did not pass the checks of a free of one object, or ends the
+    /// process: the pointer is inside an object, or the object is free already.
     #[cold]
     #[inline(never)]
     pub fn free_suspect(&self, cache: &KmemCache<P>, object: *mut u8, gfp: Gfp) {
