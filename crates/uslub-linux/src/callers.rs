@@ -4,7 +4,7 @@
 //!
 //! | step | where it works |
 //! |---|---|
-//! | by the tables of [`unwind`] | code of a compiler, with or without frame pointers |
+//! | by the tables of `unwind` | code of a compiler, with or without frame pointers |
 //! | by the frame pointer | code without tables that keeps it |
 //! | by a search | anywhere: the next word on the stack that points behind a call instruction |
 //!

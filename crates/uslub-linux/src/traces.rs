@@ -7,7 +7,7 @@
 //! | yes, but it cannot: another root, a filter, a limit of files | standard error |
 //!
 //! The reader needs to know where code lies. So the executable lines of `/proc/self/maps` go in
-//! front of the first line, and again when [`callers`](crate::callers) found new code:
+//! front of the first line, and again when `callers` found new code:
 //!
 //! ```text
 //! @maps
