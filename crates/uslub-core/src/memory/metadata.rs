@@ -165,14 +165,8 @@ impl<P: Platform> MetadataStore<P> {
             } else {
                 METADATA_CHUNK_BYTES
             };
-            let least = platform.whole_pages(bytes);
-            let mut size = platform.whole_pages(chunk.max(bytes));
-            let mut memory = platform.map(size);
-            if memory.is_none() && size > least {
-                size = least;
-                memory = platform.map(size);
-            }
-            at = memory?.as_ptr() as usize;
+            let size = platform.whole_pages(chunk.max(bytes));
+            at = platform.map(size)?.as_ptr() as usize;
             bump.end = at + size;
         }
         bump.at = at + bytes;
