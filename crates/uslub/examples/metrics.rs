@@ -7,10 +7,14 @@ use std::io::Read;
 use uslub::Gfp;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (requests, sessions) = (uslub::Cache::new("request")?, uslub::Cache::new("session")?);
-    let requests: Result<Vec<_>, _> = (0..1000u64).map(|i| requests.alloc([i; 40])).collect();
-    let sessions: Result<Vec<_>, _> = (0..300u64).map(|i| sessions.alloc([i; 9])).collect();
-    let (requests, mut sessions) = (requests?, sessions?);
+    let (request, session) = (uslub::Cache::new("request")?, uslub::Cache::new("session")?);
+    let (mut requests, mut sessions) = (Vec::new(), Vec::new());
+    for i in 0..1000u64 {
+        requests.push(request.alloc([i; 40])?);
+    }
+    for i in 0..300u64 {
+        sessions.push(session.alloc([i; 9])?);
+    }
     sessions.truncate(100);
     let buffers: Vec<_> = (0..10)
         .filter_map(|_| uslub::kmalloc(20_000, Gfp::KERNEL))
