@@ -150,7 +150,10 @@ impl<P: Platform> Allocator<P> {
         let layout = ObjectLayout::of(args)?;
         if args.is_mergeable()
             && self.tunables().slab_nomerge == 0
-            && let Some(cache) = self.caches().filter(|c| c.can_serve(&layout)).last()
+            && let Some(cache) = self
+                .caches()
+                .filter(|c| c.can_serve(&layout, args.debug))
+                .last()
         {
             cache.share(args.size);
             return Ok(cache);

@@ -4,7 +4,7 @@
 use crate::support::seen::message;
 use crate::support::{Cache, Setup, Slub};
 use uslub_core::Gfp;
-use uslub_core::args::CacheArgs;
+use uslub_core::args::{CacheArgs, Flags};
 use uslub_core::debug::DebugFlags;
 use uslub_core::kmalloc::CLASS_MAX;
 use uslub_core::platform::{PAGE_SIZE, Platform};
@@ -261,4 +261,20 @@ fn a_guarded_object_leaks_with_its_cache_and_is_no_object_of_another() {
         let count = unsafe { a.destroy(cache, |object| leaked.push(object)) };
         assert_eq!((count, leaked), (1, vec![object]));
     });
+}
+
+#[test]
+fn caches_merge_with_those_whose_users_look_at_pointers_too() {
+    let a = guarding(&[]);
+    let make = |name, debug| {
+        let mut args = CacheArgs::new(name, 40);
+        args.flags -= Flags::NO_MERGE;
+        args.debug = debug;
+        a.create(&args).unwrap() as *const Cache
+    };
+    let guarded = make("herbs", DebugFlags::MAY_GUARD);
+    let plain = make("trees", DebugFlags::empty());
+    assert_ne!(guarded, plain);
+    assert_eq!(make("mosses", DebugFlags::MAY_GUARD), guarded);
+    assert_eq!(make("ferns", DebugFlags::empty()), plain);
 }
