@@ -130,7 +130,7 @@ mod tests {
             for word in ["run", "bench", "seeds", "rounds"] {
                 assert!(text.contains(word), "{file}: {word}");
             }
-            assert!(!text.contains("peer-child") && !text.contains("pages"));
+            assert!(!text.contains("peer-child") && !text.contains("below PREFIX/share"));
         }
     }
 }

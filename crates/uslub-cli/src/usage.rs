@@ -131,8 +131,8 @@ mod tests {
         assert_eq!(f.message, "unknown option '--colour'");
         assert_eq!(
             f.hint,
-            "known options: --set, --debug, --hardened, --follow, --report, --record, --all, \
-             --slabinfo, --quiet, --help"
+            "known options: --set, --debug, --guard, --hardened, --follow, --report, --record, \
+             --record-every, --record-for, --record-limit, --all, --slabinfo, --quiet, --help"
         );
     }
 

@@ -15,6 +15,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use uslub_core::platform::{Block, Watch};
 
+use crate::environment::environment;
+
 /// Numbers of valgrind's requests. Those of its tool memcheck carry the letters MC.
 mod request {
     pub(super) const IS_VALGRIND: usize = 0x1001;
@@ -34,8 +36,14 @@ const THREAD: u32 = 3;
 
 static CHECKER: AtomicU32 = AtomicU32::new(NOBODY);
 
-/// Finds the checker. Call it at set-up, before there are caches.
+/// The environment variable by which a program asks that a checker be told; any value but 0.
+const ASKED: &str = "USLUB_WATCH";
+
+/// Finds the checker, if the environment asks for it. Call it at set-up, before there are caches.
 pub fn look() {
+    if environment(ASKED).is_none_or(|value| value == b"0") {
+        return;
+    }
     let checker = if valgrind([request::IS_VALGRIND, 0, 0, 0, 0, 0]) != 0 {
         VALGRIND
     } else if symbols::poison().is_some() && symbols::unpoison().is_some() {
