@@ -67,7 +67,7 @@ fn a_wrong_option_is_named_with_the_accepted_ones() {
         (["--cpus", "513"], "1 to 512"),
         (["--nodes", "17"], "1 to 16"),
         (["--set", "colour=1"], "unknown tunable 'colour'"),
-        (["--set", "sheaf_spill=2"], "takes 0 to 1"),
+        (["--set", "sheaf_spill=3"], "takes 0 to 2"),
         (["--cost", "far=1"], "remote_memory"),
         (["--link", "long"], "near, far, ring"),
         (["--workload", "trace"], "no trace is given"),
