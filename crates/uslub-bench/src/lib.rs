@@ -14,6 +14,7 @@
 //! | `floor` | the minimum cost of a call |
 //! | `kernel` | the cost of SLUB inside the kernel |
 //! | `bulks`, `fresh` | bulks from sheaves, and from fresh slabs |
+//! | `lab` | calibration of the laboratory, and its check against real runs |
 //! | `ring`, `threads`, `dice` | building blocks of workloads |
 //! | `peers` | comparison with other allocators |
 //! | `goal`, `output` | the results, and their presentation on a terminal and in a browser |
@@ -26,6 +27,7 @@ mod floor;
 mod fresh;
 mod goal;
 mod kernel;
+pub mod lab;
 mod linux;
 mod machine;
 mod measure;

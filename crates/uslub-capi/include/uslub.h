@@ -61,6 +61,15 @@
 /** If the cache cannot be created, the process ends. */
 #define USLUB_CACHE_PANIC 16
 
+/** First number of the version that this header is of. */
+#define USLUB_VERSION_MAJOR 0
+
+/** Second number of the version that this header is of. */
+#define USLUB_VERSION_MINOR 1
+
+/** Third number of the version that this header is of. */
+#define USLUB_VERSION_PATCH 0
+
 /**
  * F: slab counters, freelists and pointers are checked at each call. As for all flags down to
  * USLUB_CACHE_TRACE, the cache then has no sheaves, and each call takes a lock.
@@ -735,6 +744,17 @@ int uslub_cache_print_stats(const struct uslub_cache *cache, int fd);
 int uslub_get_totals(struct uslub_totals *totals);
 
 /**
+ * Says how full the slab of an object is: used of its slots are in use, including objects in
+ * sheaves. A program that moves its objects (active defragmentation) learns which ones to move. An
+ * object of more than 8 KiB has its pages alone: 1 of 1. Takes no lock for other objects. Returns
+ * 0. Returns -1 with EINVAL, after a message, if used or slots is null; without a message, if
+ * no object is there.
+ *
+ * The caller promises: used and slots can be written.
+ */
+int uslub_slab_use(const void *object, unsigned int *used, unsigned int *slots);
+
+/**
  * Gives as much memory back to the operating system as possible: flushes sheaves, and frees empty
  * slabs and free pages. Returns 1 if it gave memory back, otherwise 0.
  */
@@ -752,7 +772,10 @@ int uslub_check(void);
  */
 int uslub_slabinfo(int fd);
 
-/** Version of the library, as major.minor.patch. */
+/**
+ * Version of the library, as major.minor.patch. A program that was compiled with another header
+ * compares it with USLUB_VERSION_MAJOR and the others.
+ */
 const char *uslub_version(void);
 
 /**
@@ -1299,6 +1322,17 @@ int uslub_cache_print_stats(const struct uslub_cache *cache, int fd);
  * The caller promises: totals can be written.
  */
 int uslub_get_totals(struct uslub_totals *totals);
+
+/**
+ * Says how full the slab of an object is: used of its slots are in use, including objects in
+ * sheaves. A program that moves its objects (active defragmentation) learns which ones to move. An
+ * object of more than 8 KiB has its pages alone: 1 of 1. Takes no lock for other objects. Returns
+ * 0. Returns -1 with EINVAL, after a message, if used or slots is null; without a message, if
+ * no object is there.
+ *
+ * The caller promises: used and slots can be written.
+ */
+int uslub_slab_use(const void *object, unsigned int *used, unsigned int *slots);
 
 /**
  * Gives as much memory back to the operating system as possible: flushes sheaves, and frees empty

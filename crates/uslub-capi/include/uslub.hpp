@@ -1,5 +1,5 @@
 /*
- * uslub for C++17: object caches that own their objects' types, a memory resource, an allocator.
+ * uslub for C++17 and later: object caches that own their objects' types, a memory resource, an allocator.
  *
  *     uslub::cache<node> nodes{"node"};
  *     auto root = nodes.make(1, 2);          // std::unique_ptr; freed to its cache
@@ -9,16 +9,29 @@
  *
  *     std::vector<int, uslub::allocator<int>> numbers;
  *
- * Where there is no memory std::bad_alloc is thrown; arguments that make no sense are std::invalid_argument.
+ *     struct orders { static constexpr const char *name = "orders"; };
+ *     std::list<order, uslub::allocator<order, orders>> book; // its nodes are objects of the cache "orders"
+ *
+ * Where there is no memory std::bad_alloc is thrown; arguments that make no sense are std::invalid_argument. Without
+ * exceptions (-fno-exceptions) a line on standard error says the same, and the process ends. Where the standard library
+ * has no <memory_resource> (libc++ before 16) there is no uslub::memory_resource.
  */
 #ifndef USLUB_HPP
 #define USLUB_HPP
 
+#if !defined(__cplusplus) || __cplusplus < 201703L
+#error "uslub.hpp needs C++17 or later: compile with -std=c++17. <uslub.h> is for older standards."
+#endif
+
 #include <cerrno>
 #include <cstddef>
+#include <cstdio>
+#include <cstdlib>
 #include <limits>
 #include <memory>
+#if __has_include(<memory_resource>)
 #include <memory_resource>
+#endif
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -28,13 +41,34 @@
 
 #include <uslub.h>
 
+#if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
+#define USLUB_TRY_ try
+#define USLUB_CATCH_ALL_ catch (...)
+#define USLUB_RETHROW_ throw
+#else
+#define USLUB_TRY_ if (true)
+#define USLUB_CATCH_ALL_ else
+#define USLUB_RETHROW_ std::abort()
+#endif
+
 namespace uslub {
+
+/** Throws an error; without exceptions says what it is and ends the process. */
+template <class Error> [[noreturn]] inline void raise(const Error &error)
+{
+#if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
+    throw error;
+#else
+    std::fprintf(stderr, "uslub: %s\n", error.what());
+    std::abort();
+#endif
+}
 
 /** Memory, or an exception. */
 inline void *checked(void *memory)
 {
     if (memory == nullptr)
-        throw std::bad_alloc();
+        raise(std::bad_alloc());
     return memory;
 }
 
@@ -50,11 +84,12 @@ inline void *allocate_bytes(std::size_t bytes, std::size_t align)
 [[noreturn]] inline void refuse(const char *what, const char *name)
 {
     if (errno == EINVAL)
-        throw std::invalid_argument(std::string("uslub: ") + what + " '" + (name ? name : "") +
-                                    "' cannot be made like that");
-    throw std::bad_alloc();
+        raise(std::invalid_argument(std::string("uslub: ") + what + " '" + (name ? name : "") +
+                                    "' cannot be made like that"));
+    raise(std::bad_alloc());
 }
 
+#if defined(__cpp_lib_memory_resource)
 /** Memory for std::pmr containers: of kmalloc, or of a named set of size classes of its own. */
 class memory_resource final : public std::pmr::memory_resource {
 public:
@@ -86,39 +121,107 @@ private:
 
     bool do_is_equal(const std::pmr::memory_resource &other) const noexcept override
     {
+#if defined(__cpp_rtti) || defined(__GXX_RTTI)
         const auto *same = dynamic_cast<const memory_resource *>(&other);
         return same != nullptr && same->buckets_ == buckets_;
+#else
+        // What the other one is cannot be asked.
+        return this == &other;
+#endif
     }
 
     uslub_buckets *buckets_ = nullptr;
 };
+#endif
 
-/** An allocator for containers; all are equal. */
-template <class T> class allocator {
+/**
+ * An allocator for containers; all of one type are equal.
+ *
+ * With a `Tag`, which has a member `name` of 1 to 26 bytes, single objects (the nodes of lists, maps and sets) come
+ * from a cache of that name, and arrays from a set of size classes of that name. They are made at the first use, and
+ * stay until the process ends.
+ */
+template <class T, class Tag = void> class allocator {
 public:
     using value_type = T;
     using is_always_equal = std::true_type;
     using propagate_on_container_move_assignment = std::true_type;
+    template <class U> struct rebind {
+        using other = allocator<U, Tag>;
+    };
 
     allocator() noexcept = default;
-    template <class U> allocator(const allocator<U> &) noexcept {}
+    template <class U> allocator(const allocator<U, Tag> &) noexcept {}
 
     [[nodiscard]] T *allocate(std::size_t n)
     {
         if (n > std::numeric_limits<std::size_t>::max() / sizeof(T))
-            throw std::bad_array_new_length();
-        return static_cast<T *>(allocate_bytes(n * sizeof(T), alignof(T)));
+            raise(std::bad_array_new_length());
+        if constexpr (std::is_void_v<Tag>)
+            return static_cast<T *>(allocate_bytes(n * sizeof(T), alignof(T)));
+        else if (n == 1 && fits())
+            return static_cast<T *>(checked(uslub_cache_alloc(objects(), USLUB_GFP_KERNEL)));
+        else
+            return static_cast<T *>(
+                checked(uslub_buckets_alloc_aligned(arrays(), n * sizeof(T), alignof(T), USLUB_GFP_KERNEL)));
     }
 
-    void deallocate(T *memory, std::size_t) noexcept { uslub_kfree(memory); }
+    void deallocate(T *memory, std::size_t n) noexcept
+    {
+        if constexpr (!std::is_void_v<Tag>) {
+            if (n == 1 && fits()) {
+                uslub_cache_free(objects(), memory);
+                return;
+            }
+        }
+        (void)n;
+        uslub_kfree(memory);
+    }
+
+private:
+    /** Whether a cache may have such objects. */
+    static constexpr bool fits() { return sizeof(T) <= 65536 && alignof(T) <= 4096; }
+
+    /** The cache of the single objects of this type. */
+    static uslub_cache *objects()
+    {
+        static uslub_cache *const made = [] {
+            uslub_cache_args args = {};
+            args.size = sizeof(T);
+            args.align = alignof(T);
+            uslub_cache *cache = uslub_cache_create(Tag::name, &args);
+            if (cache == nullptr)
+                refuse("a cache", Tag::name);
+            return cache;
+        }();
+        return made;
+    }
+
+    /** The size classes of the arrays of all types with this tag. */
+    static uslub_buckets *arrays() { return allocator<char, Tag>::shared(); }
+
+    static uslub_buckets *shared()
+    {
+        static uslub_buckets *const made = [] {
+            uslub_buckets *set = uslub_buckets_create(Tag::name);
+            if (set == nullptr)
+                refuse("a set of size classes", Tag::name);
+            return set;
+        }();
+        return made;
+    }
+
+    template <class, class> friend class allocator;
 };
 
-template <class T, class U> bool operator==(const allocator<T> &, const allocator<U> &) noexcept
+template <class T, class U, class Tag>
+bool operator==(const allocator<T, Tag> &, const allocator<U, Tag> &) noexcept
 {
     return true;
 }
 
-template <class T, class U> bool operator!=(const allocator<T> &, const allocator<U> &) noexcept
+template <class T, class U, class Tag>
+bool operator!=(const allocator<T, Tag> &, const allocator<U, Tag> &) noexcept
 {
     return false;
 }
@@ -148,7 +251,7 @@ public:
         if (args.align < alignof(T))
             args.align = alignof(T);
         if (args.ctor != nullptr || args.ctor_with != nullptr)
-            throw std::invalid_argument("uslub::cache: objects are constructed when they are made");
+            raise(std::invalid_argument("uslub::cache: objects are constructed when they are made"));
         cache_ = uslub_cache_create(name, &args);
         if (cache_ == nullptr)
             refuse("a cache", name);
@@ -190,14 +293,17 @@ public:
         std::vector<pointer> objects;
         objects.reserve(n);
         if (n != 0 && uslub_cache_alloc_bulk(cache_, USLUB_GFP_KERNEL, n, memory.data()) != n)
-            throw std::bad_alloc();
-        try {
+            raise(std::bad_alloc());
+        USLUB_TRY_
+        {
             for (void *place : memory)
                 objects.emplace_back(new (place) T(args...), deleter{cache_});
-        } catch (...) {
+        }
+        USLUB_CATCH_ALL_
+        {
             const std::size_t made = objects.size();
             uslub_cache_free_bulk(cache_, n - made, memory.data() + made);
-            throw;
+            USLUB_RETHROW_;
         }
         return objects;
     }
@@ -244,7 +350,7 @@ public:
         void refill(std::size_t n)
         {
             if (uslub_cache_refill(cache_, USLUB_GFP_KERNEL, &sheaf_, n) != 0)
-                throw std::bad_alloc();
+                raise(std::bad_alloc());
         }
 
         /** Makes an object of what is set aside; throws std::bad_alloc when nothing is left, and what its
@@ -277,11 +383,14 @@ public:
 private:
     template <class... Args> static pointer construct_in(uslub_cache *of, void *memory, Args &&...args)
     {
-        try {
+        USLUB_TRY_
+        {
             return pointer(new (memory) T(std::forward<Args>(args)...), deleter{of});
-        } catch (...) {
+        }
+        USLUB_CATCH_ALL_
+        {
             uslub_cache_free(of, memory);
-            throw;
+            USLUB_RETHROW_;
         }
     }
 
@@ -294,5 +403,9 @@ private:
 };
 
 } // namespace uslub
+
+#undef USLUB_TRY_
+#undef USLUB_CATCH_ALL_
+#undef USLUB_RETHROW_
 
 #endif

@@ -9,6 +9,7 @@ use core::mem::transmute;
 use libc::{EINVAL, ENOMEM};
 use uslub_core::Gfp;
 use uslub_core::args::{CacheArgs, CreateError, Ctor, Flags};
+use uslub_core::debug::DebugFlags;
 use uslub_core::tunables::Tuning;
 
 use crate::debug_flags;
@@ -163,7 +164,9 @@ unsafe fn tuning(name: &str, text: *const c_char) -> Result<Option<Tuning>, ()> 
 
 /// The part of a name that fits a message.
 fn shown(name: &str) -> &str {
-    &name[..name.floor_char_boundary(64)]
+    let mut ends = (0..=name.len().min(64)).rev();
+    let end = ends.find(|end| name.is_char_boundary(*end));
+    &name[..end.unwrap_or(0)]
 }
 
 /// The core's arguments, and whether USLUB_CACHE_PANIC is set. `None`, with `errno` set, if they
@@ -212,7 +215,8 @@ pub(crate) unsafe fn read<'a>(
     core.flags = is(USLUB_CACHE_HWCACHE_ALIGN, Flags::HWCACHE_ALIGN)
         | is(USLUB_CACHE_TYPESAFE_BY_RCU, Flags::TYPESAFE_BY_RCU)
         | is(USLUB_CACHE_PREFAULT, Flags::PREFAULT);
-    core.debug = debug_flags::flags(args.flags);
+    // All frees of C look at the pointer.
+    core.debug = debug_flags::flags(args.flags) | DebugFlags::MAY_GUARD;
     if args.flags & USLUB_CACHE_MERGE == 0 {
         core.flags |= Flags::NO_MERGE;
     }

@@ -100,16 +100,23 @@ pub extern "C" fn uslub_kmalloc_aligned(
     flags: uslub_gfp_t,
 ) -> *mut c_void {
     if !align.is_power_of_two() {
-        invalid(format_args!(
-            "uslub_kmalloc_aligned: {align} is no power of two"
-        ));
-        return null_mut();
+        return no_power_of_two(align);
     }
     if bytes > SIZE_MAX || !start::ready() {
         return no_memory();
     }
     let gfp = gfp(flags);
     handed(ALLOCATOR.kmalloc_aligned(wanted(bytes, gfp), align, gfp))
+}
+
+/// Refuses an alignment. Not inlined: the text needs stack.
+#[cold]
+#[inline(never)]
+fn no_power_of_two(align: usize) -> *mut c_void {
+    invalid(format_args!(
+        "uslub_kmalloc_aligned: {align} is no power of two"
+    ));
+    null_mut()
 }
 
 /// As `uslub_kmalloc` of `n` times `bytes` bytes. Null with ENOMEM if the product overflows.

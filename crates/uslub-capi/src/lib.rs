@@ -188,7 +188,29 @@ fn no_array(objects: *mut *mut c_void, n: usize, what: &str) {
     }
 }
 
-/// Version of the library, as `major.minor.patch`.
+/// First number of the version that this header is of.
+pub const USLUB_VERSION_MAJOR: u32 = 0;
+/// Second number of the version that this header is of.
+pub const USLUB_VERSION_MINOR: u32 = 1;
+/// Third number of the version that this header is of.
+pub const USLUB_VERSION_PATCH: u32 = 0;
+
+const _: () = {
+    const fn number(digits: &str) -> u32 {
+        match u32::from_str_radix(digits, 10) {
+            Ok(number) => number,
+            Err(_) => panic!("a part of a version is a number"),
+        }
+    }
+    assert!(
+        USLUB_VERSION_MAJOR == number(env!("CARGO_PKG_VERSION_MAJOR"))
+            && USLUB_VERSION_MINOR == number(env!("CARGO_PKG_VERSION_MINOR"))
+            && USLUB_VERSION_PATCH == number(env!("CARGO_PKG_VERSION_PATCH"))
+    );
+};
+
+/// Version of the library, as `major.minor.patch`. A program that was compiled with another header
+/// compares it with USLUB_VERSION_MAJOR and the others.
 #[unsafe(no_mangle)]
 pub extern "C" fn uslub_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()

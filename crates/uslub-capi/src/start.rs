@@ -3,10 +3,18 @@
 //! [`Once`] has the states of the set-up. Around a fork, `prepare` takes the locks; `parent`
 //! releases them, and `child` resets them.
 
-use uslub_linux::start::{self, Once};
-use uslub_report::OPTIONS_VARIABLE;
+use uslub_linux::start::{self, Hardened, Once};
+use uslub_linux::{traces, watch};
+use uslub_report::{OPTIONS_VARIABLE, TRACES_VARIABLE};
 
 use crate::ALLOCATOR;
+
+/// The feature `hardened` decides where `USLUB_OPTIONS` does not.
+const HARDENED: Hardened = if cfg!(feature = "hardened") {
+    Hardened::ByDefault
+} else {
+    Hardened::OnDemand
+};
 
 static ONCE: Once = Once::new();
 
@@ -17,8 +25,10 @@ pub(crate) fn ready() -> bool {
 }
 
 fn set_up() -> bool {
+    traces::prepare(TRACES_VARIABLE);
+    watch::look();
     // SAFETY: `ONCE` keeps all other threads out.
-    unsafe { start::set_up(&ALLOCATOR, OPTIONS_VARIABLE) }
+    unsafe { start::set_up_without_trailers(&ALLOCATOR, OPTIONS_VARIABLE, HARDENED) }
 }
 
 extern "C" fn prepare() {

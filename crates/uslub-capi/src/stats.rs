@@ -1,6 +1,6 @@
 //! Figures of caches and of the whole library. Any thread may read them.
 
-use core::ffi::{CStr, c_char, c_int};
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::fmt::Write;
 
 use libc::EINVAL;
@@ -274,6 +274,38 @@ pub unsafe extern "C" fn uslub_get_totals(totals: *mut uslub_totals) -> c_int {
             allocs: t.allocs,
             frees: t.frees,
         });
+    }
+    0
+}
+
+/// Says how full the slab of an object is: `used` of its `slots` are in use, including objects in
+/// sheaves. A program that moves its objects (active defragmentation) learns which ones to move. An
+/// object of more than 8 KiB has its pages alone: 1 of 1. Takes no lock for other objects. Returns
+/// 0. Returns -1 with EINVAL, after a message, if `used` or `slots` is null; without a message, if
+/// no object is there.
+///
+/// # Safety
+///
+/// `used` and `slots` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslub_slab_use(
+    object: *const c_void,
+    used: *mut c_uint,
+    slots: *mut c_uint,
+) -> c_int {
+    if used.is_null() || slots.is_null() {
+        invalid(format_args!("uslub_slab_use: nowhere to put it (null)"));
+        return -1;
+    }
+    let found = start::ready().then(|| ALLOCATOR.slab_use(object.cast()));
+    let Some(found) = found.flatten() else {
+        set_errno(EINVAL);
+        return -1;
+    };
+    // SAFETY: by the caller's promise.
+    unsafe {
+        used.write(found.used as c_uint);
+        slots.write(found.slots as c_uint);
     }
     0
 }

@@ -1,6 +1,7 @@
 //! The command line: commands, options and their help.
 
-use crate::inspect;
+use crate::sim::SimOptions;
+use crate::{inspect, recording};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -21,6 +22,8 @@ pub struct Cli {
 pub enum Command {
     /// Run a program on uslub and say where its memory went
     Run(RunOptions),
+    /// Run a program again and again; each time another allocation fails
+    Fail(FailOptions),
     /// Measure uslub on this machine
     #[command(disable_help_subcommand = true)]
     Bench {
@@ -37,7 +40,21 @@ pub enum Command {
     /// Print the caches of a running process in the kernel's format
     Slabinfo(inspect::TargetOptions),
     /// Print the figures of a running process as OpenMetrics text
-    Metrics(inspect::TargetOptions),
+    Metrics(inspect::MetricsOptions),
+    /// Show the caches of a running process, look after look
+    Top(inspect::TopOptions),
+    /// Say what is wrong with the memory of a running process, and what to do
+    Doctor(inspect::DoctorOptions),
+    /// Show how full the slabs of a running process are
+    Map(inspect::MapOptions),
+    /// Write the caches of a running process as a folder like /sys/kernel/slab
+    Sysfs(inspect::SysfsOptions),
+    /// Say who points to an object
+    Holders(inspect::HoldersOptions),
+    /// Say which caches of a running process grow, and how fast
+    Leaks(inspect::LeaksOptions),
+    /// Print a script for gdb with the commands uslub info, explain, list and holders
+    GdbScript,
     /// Read the heap in a file
     #[command(disable_help_subcommand = true)]
     Inspect {
@@ -45,6 +62,20 @@ pub enum Command {
         #[command(subcommand)]
         what: inspect::InspectCommand,
     },
+    /// Record the memory of a process over time
+    Record(recording::RecordOptions),
+    /// Print a recording: tables, and lines over time
+    Replay(recording::ReplayOptions),
+    /// Write a recording as one HTML page
+    Report(recording::ReportOptions),
+    /// Write the man pages and the completions of shells to folders below PREFIX/share
+    #[command(hide = true)]
+    Pages {
+        /// Where the command is installed, for example /usr/local
+        prefix: PathBuf,
+    },
+    /// Play uslub on a machine of up to 512 CPUs and 16 memory nodes, in virtual time
+    Sim(Box<SimOptions>),
 }
 
 /// What `uslub bench` measures.
@@ -199,6 +230,21 @@ pub struct RunOptions {
     )]
     pub debug: Option<String>,
 
+    /// Guard N objects a second (20) by closed pages, and report wrong accesses; recover: go on
+    /// after a report; see docs/debugging.md
+    #[arg(
+        long,
+        value_name = "N|recover|N,recover",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = ""
+    )]
+    pub guard: Option<String>,
+
+    /// End the program at every misuse that software can see; the same as --set hardened=1
+    #[arg(long)]
+    pub hardened: bool,
+
     /// Whether child processes of the program run on uslub too
     #[arg(long, value_enum, default_value_t = Follow::Yes, value_name = "yes|no", hide_possible_values = true)]
     pub follow: Follow,
@@ -206,6 +252,14 @@ pub struct RunOptions {
     /// Write a full record of the run to FILE, as JSON
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
+
+    /// Record the program's memory over time to FILE, for 'uslub replay' and 'uslub report'
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+
+    /// What 'uslub record' says about the recording.
+    #[command(flatten)]
+    pub recording: recording::Plan,
 
     /// Show every cache and every child, not only those that matter
     #[arg(long)]
@@ -223,6 +277,62 @@ pub struct RunOptions {
     #[arg(required = true, trailing_var_arg = true, value_names = ["PROGRAM", "ARGS"])]
     pub command: Vec<OsString>,
 }
+
+/// Options of `uslub fail`.
+#[derive(Args, Debug)]
+#[command(
+    override_usage = "uslub fail [OPTIONS] [--] PROGRAM [ARGS]...",
+    after_help = FAIL_HELP
+)]
+pub struct FailOptions {
+    /// The first allocation that fails
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub from: u32,
+
+    /// The last allocation that fails; default: the last one of the program
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub to: Option<u32>,
+
+    /// Runs, at most
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub times: Option<u32>,
+
+    /// Runs at the same time
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub jobs: u32,
+
+    /// Seconds after which a run counts as hung
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    pub timeout: u64,
+
+    /// File for the program's standard input; default: empty input
+    #[arg(long, value_name = "FILE")]
+    pub input: Option<PathBuf>,
+
+    /// Show the output of the program
+    #[arg(long)]
+    pub show_output: bool,
+
+    /// Whether allocations of child processes fail too; each process counts its own [default: no]
+    #[arg(long, value_enum, value_name = "yes|no", hide_possible_values = true)]
+    pub follow: Option<Follow>,
+
+    /// Set a tunable; can be repeated
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+
+    /// The program and its arguments; all words from PROGRAM on belong to the program
+    #[arg(required = true, trailing_var_arg = true, value_names = ["PROGRAM", "ARGS"])]
+    pub command: Vec<OsString>,
+}
+
+/// The part of the help after the options.
+const FAIL_HELP: &str = "\
+In run n the n-th allocation of the program returns null. The runs end when the program makes fewer.
+A run that a signal ends, or that hangs, is printed with the stack of the allocation that failed.
+
+Exit status: 0 no run crashed, 1 some did; 2 wrong usage, 125 uslub itself failed,
+126 the program cannot run on uslub, 127 no such program.";
 
 /// Whether child processes of the program run on uslub too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -15,7 +15,7 @@ use crate::ending::{Ending, signal_name};
 use crate::failure::Failure;
 use crate::finished::Finished;
 use crate::run;
-use crate::{environment, library, units};
+use crate::{environment, library, units, verdict};
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -96,6 +96,8 @@ struct Comparison {
     /// Allocators that are not installed.
     absent: Vec<&'static str>,
     rows: Vec<Line>,
+    /// The comparison in one sentence.
+    verdict: Option<String>,
 }
 
 /// Runs the program on each allocator in turn and prints what it cost.
@@ -133,7 +135,7 @@ pub fn run(options: &CompareOptions) -> Result<Ending, Failure> {
                 command.stdout(Stdio::null()).stderr(Stdio::null());
             }
             preload(&mut command, competitor.library.as_deref());
-            let (_, finished) = run::execute(command, &options.command, Some(folder.path()))?;
+            let (_, finished) = run::execute(command, &options.command, Some(folder.path()), None)?;
             if let Some(ending) = ended_early(&finished, competitor.name, options)? {
                 return Ok(ending);
             }
@@ -151,6 +153,7 @@ pub fn run(options: &CompareOptions) -> Result<Ending, Failure> {
         rounds: options.rounds,
         absent,
         rows: lines(&competitors),
+        verdict: verdict(&competitors),
     };
     give(options, &comparison)?;
     Ok(Ending::Exited(0))
@@ -211,6 +214,20 @@ fn ended_early(
         format!("{name} {how} on {on}; nothing was compared"),
         "see why with --show-output; if its exit status means no failure, use --ignore-failure",
     ))
+}
+
+/// uslub against the best of the others, in one sentence.
+fn verdict(competitors: &[Competitor]) -> Option<String> {
+    let costs = |of: &Competitor| {
+        of.rounds
+            .iter()
+            .map(|c| (c.cpu, c.peak))
+            .collect::<Vec<_>>()
+    };
+    let (ours, others): (Vec<_>, Vec<_>) = competitors.iter().partition(|c| c.name == "uslub");
+    let others: Vec<_> = others.into_iter().map(|c| (c.name, costs(c))).collect();
+    let others: Vec<_> = others.iter().map(|(name, all)| (*name, &**all)).collect();
+    verdict::sentence(&costs(ours.first()?), &others)
 }
 
 fn lines(competitors: &[Competitor]) -> Vec<Line> {
@@ -310,6 +327,9 @@ fn text(comparison: &Comparison) -> String {
             "Not installed, so left out: {}.\n",
             comparison.absent.join(", ")
         ));
+    }
+    if let Some(verdict) = &comparison.verdict {
+        text.push_str(&format!("\n{verdict}\n"));
     }
     text
 }

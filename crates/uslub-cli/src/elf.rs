@@ -4,6 +4,7 @@
 //! glibc's. The loader does the preloading.
 
 use crate::machine::Machine;
+use crate::sanitizer::Sanitizer;
 use crate::unsuitable::Reason;
 use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader};
@@ -23,6 +24,7 @@ struct Headers {
     entry: u64,
     segments: usize,
     interpreter: Option<PathBuf>,
+    sanitizer: Option<Sanitizer>,
 }
 
 impl Headers {
@@ -58,9 +60,28 @@ impl Headers {
             kind: header.e_type(order),
             entry: header.e_entry(order).into(),
             segments: segments.len(),
+            sanitizer: sanitizer(header, order, data),
             interpreter,
         })
     }
+}
+
+/// The sanitizer that a program was built with, by its dynamic symbols. A file whose symbols cannot
+/// be read has none.
+fn sanitizer<'data, E>(
+    header: &E,
+    order: Endianness,
+    data: impl ReadRef<'data>,
+) -> Option<Sanitizer>
+where
+    E: FileHeader<Endian = Endianness>,
+{
+    let sections = header.sections(order, data).ok()?;
+    let symbols = sections.symbols(order, data, elf::SHT_DYNSYM).ok()?;
+    let mut names = symbols
+        .iter()
+        .filter_map(|s| symbols.symbol_name(order, s).ok());
+    names.find_map(Sanitizer::of_symbol)
 }
 
 /// The machine that `file` was built for.
@@ -94,6 +115,9 @@ pub fn check(file: &File, path: &Path, library: Machine) -> Result<(), Reason> {
     }
     if headers.segments == 0 {
         return Err(Reason::Damaged("it has no segments".to_owned()));
+    }
+    if let Some(sanitizer) = headers.sanitizer {
+        return Err(Reason::Sanitized(sanitizer));
     }
     match headers.interpreter {
         Some(loader) => check_loader(loader),

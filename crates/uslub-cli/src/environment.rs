@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use uslub_core::debug::options::{self as slab_debug, SlabDebug};
 use uslub_core::tunables::Tunables;
-use uslub_report::{FOLLOW_VARIABLE, HELPER_VARIABLE, OPTIONS_VARIABLE, REPORT_VARIABLE};
+use uslub_report::{
+    FOLLOW_VARIABLE, HELPER_VARIABLE, OPTIONS_VARIABLE, REPORT_VARIABLE, TRACES_VARIABLE,
+};
 
 /// The loader's variable: files to load before all others.
 pub const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
@@ -20,6 +22,8 @@ pub struct Environment<'a> {
     pub library: &'a Path,
     /// The absolute path of the folder for reports, if reports are wanted.
     pub reports: Option<&'a Path>,
+    /// The absolute path of the folder for reports about debugged caches, if somebody reads them.
+    pub traces: Option<&'a Path>,
     /// Tunables, joined by [`options`].
     pub options: &'a str,
     /// Whether child processes of the program run on uslub too.
@@ -34,6 +38,10 @@ impl Environment<'_> {
         if let Some(folder) = self.reports {
             command.env(REPORT_VARIABLE, folder);
         }
+        match self.traces {
+            Some(folder) => command.env(TRACES_VARIABLE, folder),
+            None => command.env_remove(TRACES_VARIABLE),
+        };
         if !self.options.is_empty() {
             command.env(OPTIONS_VARIABLE, self.options);
         }

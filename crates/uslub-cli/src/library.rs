@@ -1,5 +1,6 @@
 //! Finds the library that is preloaded.
 
+use crate::carried;
 use crate::failure::Failure;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -15,12 +16,24 @@ pub const VARIABLE: &str = "USLUB_LIBRARY";
 ///
 /// The file that [`VARIABLE`] names comes first. Without the variable, the first existing file
 /// counts: in the command's folder, in its folder `deps` (cargo's place), then in `lib` and
-/// `lib/uslub` one folder up (the place of packages).
+/// `lib/uslub` one folder up (the place of packages). Last comes the library that the command
+/// carries.
 ///
 /// # Errors
 ///
 /// If no library exists; the failure names the searched places.
 pub fn find(variable: Option<&OsStr>, executable: &Path) -> Result<PathBuf, Failure> {
+    find_or(variable, executable, || {
+        carried::is_there().then(carried::unpack)
+    })
+}
+
+/// As [`find`]; `carried` unpacks the carried library if there is one.
+fn find_or(
+    variable: Option<&OsStr>,
+    executable: &Path,
+    carried: impl FnOnce() -> Option<Result<PathBuf, Vec<String>>>,
+) -> Result<PathBuf, Failure> {
     if let Some(named) = variable.filter(|v| !v.is_empty()) {
         let path = Path::new(named);
         return match path.canonicalize() {
@@ -42,7 +55,20 @@ pub fn find(variable: Option<&OsStr>, executable: &Path) -> Result<PathBuf, Fail
     let found = std::iter::once(&newest)
         .chain(&packaged)
         .find(|p| p.is_file());
-    found.cloned().ok_or_else(|| {
+    if let Some(found) = found {
+        return Ok(found.clone());
+    }
+    if let Some(unpacked) = carried() {
+        return unpacked.map_err(|refusals| {
+            Failure::ours(
+                format!("cannot unpack {NAME}: {}", refusals.join("; ")),
+                format!(
+                    "name a folder of your own in XDG_CACHE_HOME, or the library in {VARIABLE}"
+                ),
+            )
+        });
+    }
+    Err({
         let [lib, lib_uslub] = &packaged;
         let places = [&beside, &in_deps, lib, lib_uslub].map(|p| p.display().to_string());
         Failure::ours(
@@ -73,7 +99,7 @@ mod tests {
     fn places_are_searched_in_order() {
         let root = tempfile::tempdir().unwrap();
         let executable = root.path().join("bin/uslub");
-        let search = || find(None, &executable);
+        let search = || find_or(None, &executable, || None);
 
         let failure = search().unwrap_err();
         for place in ["bin", "bin/deps", "lib", "lib/uslub"] {
@@ -88,6 +114,23 @@ mod tests {
             let path = put(root.path(), place);
             assert_eq!(search().unwrap(), path);
         }
+    }
+
+    #[test]
+    fn the_carried_library_is_the_last_resort() {
+        let root = tempfile::tempdir().unwrap();
+        let executable = root.path().join("bin/uslub");
+        let unpacked = || Some(Ok(PathBuf::from("/unpacked")));
+        let found = find_or(None, &executable, unpacked).unwrap();
+        assert_eq!(found, Path::new("/unpacked"));
+        let refused = || Some(Err(vec!["/a: full".to_owned(), "/b: gone".to_owned()]));
+        let failure = find_or(None, &executable, refused).unwrap_err();
+        assert!(
+            failure.message.ends_with("/a: full; /b: gone"),
+            "{failure:?}"
+        );
+        let path = put(root.path(), "lib");
+        assert_eq!(find_or(None, &executable, unpacked).unwrap(), path);
     }
 
     #[test]

@@ -4,15 +4,23 @@
 //! |---|---|
 //! | `cli` | the command line: commands, options, help |
 //! | `bench` | `uslub bench`: selection of measurements, and output of their report |
-//! | `compare` | `uslub bench run`: a program on several allocators |
+//! | `compare`, `verdict` | `uslub bench run`: a program on several allocators |
+//! | `sim` | `uslub sim`: the allocator on a simulated machine |
 //! | `usage` | messages for a wrong command line |
+//! | `pages` | man pages and completions of shells |
 //! | `run` | `uslub run` from start to end |
+//! | `fail` | `uslub fail`: each allocation of a program fails once |
 //! | `library`, `environment` | the preloaded library, and the variables that preload it |
-//! | `program`, `script`, `elf`, `privilege` | can a preloaded library reach the program? |
+//! | `guard` | the value of `--guard` |
+//! | `carried` | the library inside the command, for an installation of one file |
+//! | `program`, `script`, `elf`, `privilege`, `sanitizer` | can the library reach the program? |
 //! | `unsuitable`, `failure` | why it cannot, and the remedy |
 //! | `signals`, `sys`, `ending` | the child: signals, stops, its end |
+//! | `broker` | `uslub run` opens its program for a command that may not read it |
 //! | `inspect` | a look into a process or a core file from outside: info, explain, list |
+//! | `recording` | looks over time: record, replay, report |
 //! | `watcher`, `absence` | looks at the child from outside; why it left no report |
+//! | `traces`, `names` | reports about debugged caches, with the names of their addresses |
 //! | `report` | the files that processes on uslub leave behind |
 //! | `summary`, `caches`, `children`, `table`, `record` | the output for the user: text and JSON |
 //! | `units`, `width` | figures and lines for people |
@@ -21,33 +29,44 @@
 
 mod absence;
 mod bench;
+mod broker;
 mod caches;
+mod carried;
 mod children;
 mod cli;
 mod compare;
 mod elf;
 mod ending;
 mod environment;
+mod fail;
 mod failure;
 mod finished;
+mod guard;
 mod inspect;
 mod library;
 mod machine;
+mod names;
+mod pages;
 mod privilege;
 mod program;
 mod progress;
 mod reaper;
 mod record;
+mod recording;
 mod report;
 mod run;
+mod sanitizer;
 mod script;
 mod signals;
+mod sim;
 mod summary;
 mod sys;
 mod table;
+mod traces;
 mod units;
 mod unsuitable;
 mod usage;
+mod verdict;
 mod watcher;
 mod width;
 mod wire;
@@ -59,15 +78,28 @@ fn main() {
     let outcome = match cli::Cli::try_parse() {
         Ok(cli) => match &cli.command {
             cli::Command::Run(options) => run::run(options),
+            cli::Command::Fail(options) => fail::run(options),
             cli::Command::Bench { what } => bench::run(what),
+            cli::Command::Sim(options) => sim::run(options),
             cli::Command::Info(options) => inspect::info(options),
             cli::Command::Explain(options) => inspect::explain(options),
             cli::Command::List(options) => inspect::list(options),
             cli::Command::Slabinfo(options) => inspect::slabinfo(options),
             cli::Command::Metrics(options) => inspect::metrics(options),
+            cli::Command::Top(options) => inspect::top(options),
+            cli::Command::Doctor(options) => inspect::doctor(options),
+            cli::Command::Map(options) => inspect::map(options),
+            cli::Command::Sysfs(options) => inspect::sysfs(options),
+            cli::Command::Holders(options) => inspect::holders(options),
+            cli::Command::Leaks(options) => inspect::leaks(options),
+            cli::Command::GdbScript => inspect::gdb_script(),
             cli::Command::Inspect { what } => inspect::inspect(what),
+            cli::Command::Record(options) => recording::record(options),
+            cli::Command::Replay(options) => recording::replay(options),
+            cli::Command::Report(options) => recording::report(options),
+            cli::Command::Pages { prefix } => pages::write(prefix),
         },
-        Err(error) => match inspect::usage(&error) {
+        Err(error) => match inspect::usage(&error).or_else(|| recording::usage(&error)) {
             Some(failure) => Err(failure),
             None => usage::explain(error),
         },

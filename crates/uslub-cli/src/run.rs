@@ -1,5 +1,6 @@
 //! `uslub run`: runs a program on uslub and prints its summary. `main` calls [`run`].
 
+use crate::broker::Broker;
 use crate::cli::RunOptions;
 use crate::ending::Ending;
 use crate::environment::{self, Environment};
@@ -8,10 +9,12 @@ use crate::finished::Finished;
 use crate::program::Program;
 use crate::reaper::Reaper;
 use crate::record::{self, Record};
+use crate::recording::{self, Recorder};
 use crate::report::{Children, Document, Report, Unusable};
 use crate::signals::Watch;
+use crate::traces::Traces;
 use crate::watcher::Watcher;
-use crate::{children, elf, library, program, summary, width};
+use crate::{children, elf, guard, library, program, summary, width};
 use nix::unistd::{Pid, geteuid};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
@@ -22,6 +25,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 use tempfile::TempDir;
+
+/// Names of settings whose reports have stacks.
+const REPORTING: [&str; 3] = ["slab_debug", "failslab", "guard"];
 
 /// Runs the program on uslub and prints a summary of its memory.
 ///
@@ -37,7 +43,14 @@ pub fn run(options: &RunOptions) -> Result<Ending, Failure> {
     };
     let existing = std::env::var_os(uslub_report::OPTIONS_VARIABLE);
     let debug = options.debug.as_deref();
-    let settings = environment::options(existing.as_deref(), &options.set, debug)?;
+    let mut set = options.set.clone();
+    if options.hardened {
+        set.push("hardened=1".to_owned());
+    }
+    if let Some(text) = &options.guard {
+        set.extend(guard::settings(text, options.hardened)?);
+    }
+    let settings = environment::options(existing.as_deref(), &set, debug)?;
 
     let executable = std::env::current_exe().unwrap_or_default();
     let variable = std::env::var_os(library::VARIABLE);
@@ -45,10 +58,13 @@ pub fn run(options: &RunOptions) -> Result<Ending, Failure> {
     let program = suitable(name, &library)?;
 
     let record = options.report.as_deref().map(open_record).transpose()?;
+    let recording = options.record.as_deref();
+    let recording = recording.map(|path| options.recording.create(path));
+    let recording = recording.transpose()?;
     let wanted = !options.quiet || record.is_some();
     let temporary = if environment::is_split(&library) {
         Some(temporary_folder()?)
-    } else if wanted {
+    } else if wanted || has_reports(&settings) {
         // Without the folder, for example on a read-only system, the program still runs.
         temporary_folder().inspect_err(Failure::print).ok()
     } else {
@@ -56,7 +72,11 @@ pub fn run(options: &RunOptions) -> Result<Ending, Failure> {
     };
     let folder = temporary.as_ref().map(|folder| absolute(folder.path()));
     let folder = folder.transpose()?;
-    let reports = folder.as_deref().filter(|_| wanted).map(report_folder);
+    let shared = folder.as_deref().map(report_folder);
+    let reports = shared.as_deref().filter(|_| wanted);
+    let traces = shared.as_deref().filter(|_| has_reports(&settings));
+    // Without the thread the program prints its reports itself.
+    let printing = traces.and_then(|folder| Traces::start(folder).ok());
 
     let mut command = Command::new(&program.file);
     command.args(&program.leading).args(arguments);
@@ -65,13 +85,18 @@ pub fn run(options: &RunOptions) -> Result<Ending, Failure> {
     }
     let environment = Environment {
         library: &environment::preloadable(&library, folder.as_deref())?,
-        reports: reports.as_deref(),
+        reports,
+        traces: traces.filter(|_| printing.is_some()),
         options: &settings,
         follow: options.follow,
     };
     environment.apply(&mut command);
 
-    let (pid, finished) = execute(command, &options.command, folder.as_deref())?;
+    let executed = execute(command, &options.command, folder.as_deref(), recording);
+    if let Some(printing) = printing {
+        printing.finish();
+    }
+    let (pid, finished) = executed?;
     let every = options.all || record.is_some();
     let detailed = if every {
         children::DETAILED
@@ -94,6 +119,11 @@ pub fn run(options: &RunOptions) -> Result<Ending, Failure> {
         Err(why) => tell(Err(why)),
     }
     Ok(finished.ending)
+}
+
+/// Whether settings make the program report on debugged caches.
+fn has_reports(settings: &str) -> bool {
+    REPORTING.iter().any(|name| settings.contains(name))
 }
 
 /// The program `name`, if the library can be preloaded into it; its absence is a failure.
@@ -170,11 +200,12 @@ fn absolute(path: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// Starts `command`, passes signals on to it and waits for its end. If this process is killed, the
-/// reaper removes `folder`.
+/// reaper removes `folder`. A recording goes to `recording`, and what came of it to standard error.
 pub fn execute(
     mut command: Command,
     words: &[OsString],
     folder: Option<&Path>,
+    recording: Option<recording::Output>,
 ) -> Result<(u32, Finished), Failure> {
     let lost = |error: io::Error| {
         Failure::ours(
@@ -185,16 +216,27 @@ pub fn execute(
     let watch = Watch::start().map_err(lost)?;
     watch.prepare(&mut command);
     let file = PathBuf::from(command.get_program());
+    let mut broker = Broker::start();
     let start = Instant::now();
     let child = command
         .spawn()
         .map_err(|error| not_started(&words[0], &error))?;
     let pid = child.id();
     let _reaper = Reaper::start(pid, folder);
+    // After the reaper: that is a copy of this process, and a copy has no other threads.
+    let recorder = recording.map(|output| Recorder::start(pid, output));
     let mut watcher = Watcher::start(Pid::from_raw(pid as i32), &file);
     let (ending, usage) = watch
-        .until_end(Pid::from_raw(pid as i32), &mut watcher)
+        .until_end(Pid::from_raw(pid as i32), &mut watcher, &mut broker)
         .map_err(lost)?;
+    drop(broker);
+    match recorder.map(Recorder::finish) {
+        None => {}
+        Some(Ok(outcome)) => {
+            let _ = io::stderr().write_all(recording::told(&outcome).as_bytes());
+        }
+        Some(Err(failure)) => failure.print(),
+    }
     let finished = Finished {
         command: words.to_vec(),
         ending,

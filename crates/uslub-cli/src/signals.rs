@@ -17,6 +17,7 @@
 //! the same signal, so the shell sees that its job stopped. When uslub continues, it passes the
 //! SIGCONT on.
 
+use crate::broker::Broker;
 use crate::ending::{Ending, Usage};
 use crate::sys::{self, Change, Inherited};
 use crate::watcher::Watcher;
@@ -79,12 +80,18 @@ impl Watch {
         self.inherited.pass_on(command);
     }
 
-    /// Passes signals on to `program` until it has ended.
+    /// Passes signals on to `program` until it has ended. Between two signals the watcher looks,
+    /// and the broker answers.
     ///
     /// # Errors
     ///
     /// If the program is not a child of this process or signals cannot be read.
-    pub fn until_end(&self, program: Pid, watcher: &mut Watcher) -> io::Result<(Ending, Usage)> {
+    pub fn until_end(
+        &self,
+        program: Pid,
+        watcher: &mut Watcher,
+        broker: &mut Broker,
+    ) -> io::Result<(Ending, Usage)> {
         loop {
             if has_ended(program) {
                 watcher.look_at_dead();
@@ -95,7 +102,7 @@ impl Watch {
                     Change::Stopped(signal) => stop_too(signal),
                 }
             }
-            if !self.wait(watcher.look_if_due())? {
+            if !self.wait(watcher.look_if_due(), broker)? {
                 continue;
             }
             match self.arrivals.read_signal() {
@@ -108,16 +115,25 @@ impl Watch {
 }
 
 impl Watch {
-    /// Waits for a signal; false if none arrived within `at_most`.
-    fn wait(&self, at_most: Duration) -> io::Result<bool> {
+    /// Waits for a signal; false if none arrived within `at_most`, or a request for the broker came
+    /// first.
+    fn wait(&self, at_most: Duration, broker: &mut Broker) -> io::Result<bool> {
         // Rounded up: a wait of 0 ms would not wait.
         let at_most = PollTimeout::try_from(at_most + Duration::from_millis(1));
-        let mut arrivals = [PollFd::new(self.arrivals.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut arrivals, at_most.unwrap_or(PollTimeout::MAX)) {
-            Ok(number) => Ok(number > 0),
-            Err(Errno::EINTR) => Ok(false),
-            Err(error) => Err(error.into()),
+        let sources = std::iter::once(self.arrivals.as_fd()).chain(broker.sources());
+        let mut polled: Vec<_> = sources
+            .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+            .collect();
+        let number = match poll(&mut polled, at_most.unwrap_or(PollTimeout::MAX)) {
+            Ok(number) => number,
+            Err(Errno::EINTR) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
+        let is_signal = polled[0].any().unwrap_or(true);
+        if number > i32::from(is_signal) {
+            broker.serve();
         }
+        Ok(is_signal && number > 0)
     }
 }
 

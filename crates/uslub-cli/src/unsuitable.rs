@@ -3,6 +3,7 @@
 use crate::failure::{Failure, NOT_FOUND, UNSUITABLE};
 use crate::machine::Machine;
 use crate::privilege::Elevation;
+use crate::sanitizer::Sanitizer;
 use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -46,6 +47,9 @@ pub enum Reason {
     /// The program has no loader, so nothing can be preloaded.
     #[error("is statically linked: LD_PRELOAD cannot reach it")]
     Static,
+    /// A sanitizer's runtime in the program has a malloc of its own.
+    #[error("is built with {}, whose runtime replaces malloc itself", .0.name())]
+    Sanitized(Sanitizer),
     /// The program's machine differs from the library's machine.
     #[error("is built for {program}, but uslub's library is built for {library}")]
     WrongMachine {
@@ -128,6 +132,10 @@ impl Reason {
             Reason::OtherElf(_) => "name the program that was linked from it".to_owned(),
             Reason::Static => {
                 "link the program with uslub or run a dynamically linked build".to_owned()
+            }
+            Reason::Sanitized(sanitizer) => {
+                let option = sanitizer.option();
+                format!("run it without uslub, or build it without {option}; see docs/debugging.md")
             }
             Reason::WrongMachine { library, .. } => {
                 format!("run a build of the program for {library}, or a uslub for its machine")

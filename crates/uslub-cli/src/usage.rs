@@ -39,7 +39,11 @@ fn chosen<'a, W: AsRef<OsStr>>(root: &'a Command, words: &[W]) -> Option<&'a Com
 fn describe(error: &clap::Error, root: &Command, chosen: Option<&Command>) -> Failure {
     match (error.kind(), context(error, ContextKind::InvalidArg)) {
         (ErrorKind::UnknownArgument, Some(option)) => Failure::usage(
-            format!("unknown option '{option}'"),
+            with_suggestion(
+                format!("unknown option '{option}'"),
+                error,
+                ContextKind::SuggestedArg,
+            ),
             format!(
                 "known options: {}",
                 options(chosen.unwrap_or(root)).join(", ")
@@ -54,10 +58,9 @@ fn describe(error: &clap::Error, root: &Command, chosen: Option<&Command>) -> Fa
                 Some(outer) => format!("see 'uslub {} --help'", outer.get_name()),
                 None => format!("to run a program of that name: uslub run -- {word}"),
             };
-            Failure::usage(
-                format!("unknown command '{word}'; known are {}", known.join(", ")),
-                hint,
-            )
+            let message = format!("unknown command '{word}'");
+            let message = with_suggestion(message, error, ContextKind::SuggestedSubcommand);
+            Failure::usage(format!("{message}; known are {}", known.join(", ")), hint)
         }
         (ErrorKind::MissingRequiredArgument, _) => {
             let inner = chosen.filter(|outer| outer.get_name() == "bench");
@@ -76,6 +79,19 @@ fn describe(error: &clap::Error, root: &Command, chosen: Option<&Command>) -> Fa
             };
             Failure::usage(line.trim_start_matches("error: "), hint)
         }
+    }
+}
+
+/// Appends what the user may have meant, if `clap` has a suggestion.
+fn with_suggestion(message: String, error: &clap::Error, kind: ContextKind) -> String {
+    // The last of several suggestions is the most similar word.
+    let meant = match error.get(kind) {
+        Some(ContextValue::Strings(all)) => all.last().cloned(),
+        _ => context(error, kind),
+    };
+    match meant {
+        Some(meant) => format!("{message}; did you mean '{meant}'?"),
+        None => message,
     }
 }
 
@@ -115,23 +131,49 @@ mod tests {
         assert_eq!(f.message, "unknown option '--colour'");
         assert_eq!(
             f.hint,
-            "known options: --set, --debug, --follow, --report, --all, --slabinfo, --quiet, --help"
+            "known options: --set, --debug, --guard, --hardened, --follow, --report, --record, \
+             --record-every, --record-for, --record-limit, --all, --slabinfo, --quiet, --help"
+        );
+    }
+
+    #[test]
+    fn a_mistyped_word_gets_a_suggestion() {
+        let f = failure(&["run", "--reprot", "x", "ls"]);
+        assert_eq!(
+            f.message,
+            "unknown option '--reprot'; did you mean '--report'?"
+        );
+        let f = failure(&["bench", "sedes"]);
+        assert!(
+            f.message
+                .starts_with("unknown command 'sedes'; did you mean 'seeds'?")
         );
     }
 
     #[test]
     fn an_unknown_command_lists_the_known_ones() {
         let f = failure(&["ls", "-l"]);
-        assert_eq!(
-            f.message,
-            "unknown command 'ls'; known are run, bench, info, explain, list, slabinfo, metrics, \
-             inspect"
-        );
+        let (problem, known) = f.message.split_once("; known are ").unwrap();
+        assert!(problem.starts_with("unknown command 'ls'"), "{problem}");
+        let known: Vec<_> = known.split(", ").collect();
+        for name in [
+            "run",
+            "bench",
+            "info",
+            "holders",
+            "leaks",
+            "record",
+            "gdb-script",
+            "sim",
+        ] {
+            assert!(known.contains(&name), "{name}: {known:?}");
+        }
+        assert!(!known.contains(&"pages"), "hidden: {known:?}");
         assert!(f.hint.ends_with("uslub run -- ls"));
-        let f = failure(&["bench", "trees"]);
+        let f = failure(&["bench", "oaks"]);
         assert_eq!(
             f.message,
-            "unknown command 'trees'; known are seeds, peers, run"
+            "unknown command 'oaks'; known are seeds, peers, run"
         );
         let f = failure(&["bench", "seeds", "--fast"]);
         assert_eq!(f.hint, "known options: --quick, --html, --json, --help");

@@ -77,10 +77,10 @@ fn a_seed_that_there_is_not() {
 
 #[test]
 fn a_bench_that_there_is_not_and_an_unknown_option() {
-    uslub_assert(&["bench", "trees"])
+    uslub_assert(&["bench", "oaks"])
         .assert()
         .code(2)
-        .stderr(contains("unknown command 'trees'; known are seeds"));
+        .stderr(contains("unknown command 'oaks'; known are seeds"));
     uslub_assert(&["bench", "seeds", "--fast"])
         .assert()
         .code(2)

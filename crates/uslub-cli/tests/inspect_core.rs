@@ -87,19 +87,26 @@ fn a_core_file_says_the_same_and_damage_is_no_panic() {
     let freed = paused.own("freed").to_string();
     let explain = |target: &str| said(&["explain", target, &freed]);
     assert_eq!(explain(&paused.pid()), explain(text(&core)));
+    let map = |target: &str| {
+        let map = said(&["map", target, "--json"]);
+        map.split_once("\"caches\"").expect("caches").1.to_owned()
+    };
+    assert_eq!(map(&paused.pid()), map(text(&core)));
     let printed = said(&["inspect", "core", text(&core)]);
     assert!(printed.contains("kmalloc-176"), "{printed}");
 
     let whole = fs::read(&core).expect("the core file");
     for end in [0, 3, 64, 100, 4096, whole.len() / 2, whole.len() - 5] {
         fs::write(&core, &whole[..end]).expect("a cut file");
-        let output = uslub(&["inspect", "core", text(&core)]);
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert!(!error.contains("panicked"), "{end}: {error}");
-        assert!(
-            matches!(output.status.code(), Some(0 | 125 | 126)),
-            "{end}: {error}"
-        );
+        for command in [&["inspect", "core"] as &[&str], &["map"]] {
+            let output = uslub(&[command, &[text(&core)]].concat());
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert!(!error.contains("panicked"), "{end}: {error}");
+            assert!(
+                matches!(output.status.code(), Some(0 | 125 | 126)),
+                "{end}: {error}"
+            );
+        }
     }
 }
 
@@ -160,4 +167,93 @@ fn the_freed_object_behind_a_crash_is_named() {
         "{printed}"
     );
     assert!(printed.contains("core of crashes"), "{printed}");
+}
+
+/// A call through a wiped object that was freed; with an argument, by a handler that dies of the
+/// signal again, as servers do.
+const WIPED: &str = r#"
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+/* The allocator writes to the first word of a free slot. */
+struct object { char text[160]; void (*handler)(struct object *); };
+static void again(int number) { signal(number, SIG_DFL); kill(getpid(), number); }
+int main(int argc, char **argv)
+{
+    struct rlimit limit = { 256 << 20, 256 << 20 };
+    setrlimit(RLIMIT_CORE, &limit);
+    if (argc > 1 && argv[1][0] == 'h')
+        signal(SIGSEGV, again);
+    struct object *volatile o = calloc(1, sizeof(*o));
+    printf("%p\n", (void *)o);
+    fflush(stdout);
+    free(o);
+    if (argc > 1 && argv[1][0] == 'd')
+        memset(o, 0x66, sizeof(*o));
+    o->handler(o);
+    return 0;
+}
+"#;
+
+#[test]
+fn a_register_that_holds_the_freed_object_is_named() {
+    let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
+    if pattern.trim() != "core" {
+        eprintln!("skipped: the kernel does not write core files into the folder of the program");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("wiped");
+    if !compile(WIPED, &["-O0", "-w"], &program) {
+        return;
+    }
+    let library = library("uslub-malloc", "libuslub_malloc.so");
+    let inspected = |arguments: &[&str]| -> Option<(String, String)> {
+        let output = Command::new(&program)
+            .args(arguments)
+            .env("LD_PRELOAD", &library)
+            .current_dir(folder.path())
+            .output()
+            .expect("the program can be started");
+        let object = String::from_utf8(output.stdout).expect("UTF-8");
+        let entries = fs::read_dir(folder.path()).expect("the folder").flatten();
+        let mut files = entries.map(|entry| entry.path());
+        let core = files.find(|path| text(path).contains("/core"))?;
+        let printed = said(&["inspect", "core", text(&core)]);
+        fs::remove_file(&core).expect("the file");
+        Some((object.trim().to_owned(), printed))
+    };
+    let Some((object, printed)) = inspected(&[]) else {
+        eprintln!("skipped: the kernel wrote no core file");
+        return;
+    };
+    assert!(
+        printed.contains("the fault: 0x0 is in no mapping"),
+        "{printed}"
+    );
+    let first = if cfg!(target_arch = "x86_64") {
+        "rdi"
+    } else {
+        "x0"
+    };
+    let line = format!("  {first:<4} {object}  FREE slot of 'kmalloc-176', in the main sheaf");
+    assert!(printed.contains(&line), "'{line}' is missing: {printed}");
+
+    if cfg!(target_arch = "x86_64") {
+        let (object, printed) = inspected(&["data"]).expect("a core file");
+        assert!(
+            printed.contains("an address that no program can have"),
+            "{printed}"
+        );
+        assert!(
+            printed.contains(&format!("rdi  {object}  FREE slot")),
+            "{printed}"
+        );
+    }
+    let (_, printed) = inspected(&["handler"]).expect("a core file");
+    assert!(printed.contains("ended by SIGSEGV"), "{printed}");
+    assert!(printed.contains("a process sent the signal"), "{printed}");
 }

@@ -127,7 +127,7 @@ impl<'a> CacheArgs<'a> {
             && self.sheaf_capacity.is_none()
             && self.tuning.is_none()
             && self.free_gfp == Gfp::KERNEL
-            && self.debug.is_empty()
+            && self.debug.difference(DebugFlags::MAY_GUARD).is_empty()
     }
 }
 

@@ -59,6 +59,10 @@ impl<P: Platform> Allocator<P> {
                 leaked(object);
             });
         }
+        self.debug.guard.for_each_of(cache.id.raw(), |object| {
+            count += 1;
+            leaked(object);
+        });
         if count == 0 {
             self.release_id(cache);
         } else {

@@ -27,6 +27,8 @@ pub enum Misuse<'a> {
     ZeroedElements,
     /// Call, argument: the argument is null.
     Null(&'a str, &'a str),
+    /// Cache if known, call, pointer, bytes that the call says, bytes that the object has.
+    WrongSize(Option<&'a str>, &'a str, *mut u8, usize, usize),
 }
 
 /// What is wrong with a pointer or with its memory.
@@ -50,6 +52,9 @@ pub enum Reason {
     ShortList,
     EarlyEnd,
     BadFreelist,
+    UsedAfterFree,
+    WrittenAfterFree,
+    WrittenOverEnd,
 }
 
 impl Reason {
@@ -74,7 +79,18 @@ impl Reason {
             Reason::ShortList => "its slab's freelist is shorter than its counter says",
             Reason::EarlyEnd => "a freelist ends before its count",
             Reason::BadFreelist => "its slab's freelist leads elsewhere or has a cycle",
+            Reason::UsedAfterFree => "use after free: the object was freed",
+            Reason::WrittenAfterFree => "write after free: this free object was overwritten",
+            Reason::WrittenOverEnd => "its end was overwritten (an overflow)",
         }
+    }
+}
+
+/// Writes the cache's name, if it is known.
+fn name(f: &mut fmt::Formatter<'_>, cache: Option<&str>) -> fmt::Result {
+    match cache {
+        Some(cache) => write!(f, "cache '{cache}': "),
+        None => Ok(()),
     }
 }
 
@@ -82,9 +98,7 @@ impl fmt::Display for Misuse<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Misuse::Object(cache, call, object, why) => {
-                if let Some(cache) = cache {
-                    write!(f, "cache '{cache}': ")?;
-                }
+                name(f, cache)?;
                 write!(f, "{call} {object:p}: {}", why.text())
             }
             Misuse::OtherCache(cache, object, other) => write!(
@@ -103,6 +117,14 @@ impl fmt::Display for Misuse<'_> {
             ),
             Misuse::ZeroedElements => f.write_str("mempool: a pool's elements are not zeroed"),
             Misuse::Null(call, what) => write!(f, "{call}: the {what} is null"),
+            Misuse::WrongSize(cache, call, object, said, has) => {
+                name(f, cache)?;
+                write!(
+                    f,
+                    "{call} {object:p}: wrong size or alignment: the object has {has} bytes, the \
+                     call says {said}"
+                )
+            }
         }
     }
 }

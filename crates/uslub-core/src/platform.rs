@@ -54,6 +54,17 @@ impl FaultSite {
     ];
 }
 
+/// How memory may be accessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Not at all.
+    Closed,
+    /// Read only.
+    ReadOnly,
+    /// Read and written, as all memory at first.
+    Open,
+}
+
 /// The kind of physical memory of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
@@ -141,6 +152,17 @@ pub unsafe trait Platform: Sync + 'static {
     ///
     /// The range must be committed or mapped, page-aligned, and hold nothing of value.
     unsafe fn purge(&self, start: NonNull<u8>, bytes: usize) -> bool;
+
+    /// Changes how a committed or [mapped](Self::map) range may be accessed; returns whether it
+    /// did. A platform without such a protection refuses.
+    ///
+    /// # Safety
+    ///
+    /// Whole system pages that the caller owns. Nobody accesses them otherwise before they are open
+    /// again.
+    unsafe fn protect(&self, _start: NonNull<u8>, _bytes: usize, access: Access) -> bool {
+        access == Access::Open
+    }
 
     /// Sets the kind of physical memory of a committed or [mapped](Self::map) range. Returns
     /// whether it did. A platform refuses huge pages if base pages are cheaper.
@@ -386,6 +408,12 @@ pub unsafe trait Platform: Sync + 'static {
         true
     }
 
+    /// Called before each guarded object, so that its faults are reported. False if it must not be
+    /// made, because the process may not ask the system for what it takes.
+    fn watch_faults(&self) -> bool {
+        true
+    }
+
     /// Writes one line of a report about a debugged cache.
     fn report(&self, line: Arguments<'_>) {
         self.warn(line);
@@ -415,11 +443,69 @@ pub unsafe trait Platform: Sync + 'static {
         }
     }
 
+    /// Whether a checker of memory runs the process, and wants to be told of objects by
+    /// [`watch`](Self::watch). Constant.
+    fn is_watched(&self) -> bool {
+        false
+    }
+
+    /// Tells the checker what happens to memory of a debugged cache.
+    fn watch(&self, _event: Watch) {}
+
     /// Reports misuse that can be survived.
     fn warn(&self, message: Arguments<'_>);
 
     /// Reports misuse or corruption and ends the process.
     fn fatal(&self, message: Arguments<'_>) -> !;
+}
+
+/// What a checker of memory (valgrind, a sanitizer) is told. All ranges are of one cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watch {
+    /// The allocator itself reads and writes, on this thread, until [`Leave`](Self::Leave).
+    Enter,
+    /// The allocator is done.
+    Leave,
+    /// The allocator writes to these bytes.
+    Open(Block),
+    /// Nobody may touch these bytes.
+    Close(Block),
+    /// The pages are no slab any longer.
+    Gone(Block),
+    /// The program gets an object; the block around it is its slot.
+    Alloc {
+        /// The object, as long as was asked for.
+        object: Block,
+        /// The slot.
+        slot: Block,
+        /// Whether its bytes have a value: a constructor wrote them.
+        is_constructed: bool,
+    },
+    /// The program gives an object back; it may have done so before.
+    Free {
+        /// The object.
+        object: *mut u8,
+        /// Bytes in front of the object that belong to its slot.
+        left: usize,
+    },
+    /// An object changes its size in place.
+    Resize {
+        /// The object, as long as it becomes.
+        object: Block,
+        /// Bytes that it had.
+        old: usize,
+        /// The slot.
+        slot: Block,
+    },
+}
+
+/// A range of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// The first byte.
+    pub start: *mut u8,
+    /// How many.
+    pub bytes: usize,
 }
 
 /// A process, as reports name it.

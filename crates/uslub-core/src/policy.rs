@@ -344,3 +344,38 @@ pub const ARENA_OBJECT_MAX_BYTES: usize = 1 << 30;
 
 /// Bytes. A refusal of at most this much means that memory is short: the arena stays lean.
 pub const LARGE_MODEST_BYTES: usize = 64 << 20;
+
+/// Searches of barns and slabs for an object with a free object's mark, that found nothing, after
+/// which only the CPU's own sheaves are searched. A search takes about a microsecond. A program
+/// that frees objects of bulks one by one and writes nothing into them would pay it for each.
+pub const FRUITLESS_SEARCHES: usize = 1000;
+
+/// The word that marks a free object: not the first byte of a letter or of a usual number, and a
+/// constant that fits an instruction of x86-64. It need not be secret, because a marked object is
+/// searched for.
+pub const MARK: u64 = 0xffff_ffff_d3a9_5e96;
+
+/// Places of the hardened mode's quarantine: a freed small object waits for about this many frees.
+/// 256 objects of 8 KiB are 2 MiB, about what a CPU's cache holds.
+pub const QUARANTINE_SMALL: usize = 256;
+
+/// The same for large objects, of which each keeps two mappings of its own.
+pub const QUARANTINE_LARGE: usize = 32;
+
+/// Largest object with guards that goes into quarantine, in bytes; 32 of them are 32 MiB.
+pub const QUARANTINE_LARGE_BYTES: usize = 1 << 20;
+
+// Guarded objects.
+
+/// Slots of guarded objects, as in the kernel: 2 MiB of address space, 1 MiB of memory at most.
+pub const GUARD_SLOTS: usize = 255;
+
+/// Microseconds whose guarded objects may come late: the coarse clock's step is up to 10 ms.
+pub const GUARD_BURST_US: u64 = 10_000;
+
+/// Part of the slots in use from which on a caller with an object in use gets no other one: the
+/// kernel's 75 %. Otherwise long-lived objects of one caller fill the pool.
+pub const GUARD_COVERED_PART: (usize, usize) = (3, 4);
+
+/// Nearest frames that make two callers the same, as in the kernel.
+pub const GUARD_COVERED_FRAMES: usize = 8;

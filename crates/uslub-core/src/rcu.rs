@@ -37,12 +37,7 @@ struct SingleDeferral {
 impl<P: Platform> Allocator<P> {
     /// Sets the source of grace periods; false if it was set before.
     pub fn set_grace_period(&self, grace: &'static dyn GracePeriod) -> bool {
-        let mut place = self.grace.lock();
-        if place.is_some() {
-            return false;
-        }
-        *place = Some(grace);
-        true
+        self.grace.set(grace)
     }
 
     /// Frees an object of a cache after a grace period; null is ignored.
@@ -55,6 +50,9 @@ impl<P: Platform> Allocator<P> {
     /// The object came from this cache, and nobody begins to use it any longer. Readers in a
     /// read-side section may still read it.
     pub unsafe fn free_rcu(&self, cache: &KmemCache<P>, object: *mut u8) {
+        if self.is_guarded(object) {
+            return self.defer_single(Some(cache.id), object);
+        }
         if !self.is_object_of(cache, object) {
             return;
         }
@@ -198,7 +196,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     pub(crate) fn rcu_barrier_for(&self, which: &dyn Fn(&KmemCache<P>) -> bool) {
-        let Some(grace) = *self.grace.lock() else {
+        let Some(grace) = self.grace.get() else {
             return;
         };
         let mut taken = SheafList::new();

@@ -129,6 +129,8 @@ tunables! {
         memoryless_barns: 1 in 0..=1, "";
     }
     Tunables {
+        /// 1: every double free, write over the end and write after free ends the program.
+        hardened: 0 in 0..=1, "";
         /// 1: no cache shares another's slabs.
         slab_nomerge: 0 in 0..=1, "";
         /// Objects in sheaves above which no sheaf grows; near it sheaves get smaller.
@@ -160,6 +162,12 @@ tunables! {
         failslab_seed: 1 in 0..=1 << 30, "";
         /// 1: only caches with the letter A of slab_debug fail.
         failslab_cache: 0 in 0..=1, "";
+        /// Small objects that get a page of their own between closed pages; 0: none.
+        guard: 0 in 0..=10_000, "a second";
+        /// 1: a report about a guarded object lets the program go on; 0: it ends it.
+        guard_recover: 0 in 0..=1, "";
+        /// 1: each allocation that fails on purpose is reported with its stack.
+        failslab_trace: 0 in 0..=1, "";
     }
 }
 

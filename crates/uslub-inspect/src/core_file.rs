@@ -40,9 +40,77 @@ pub struct CoreFile {
     is_truncated: bool,
     /// The signal that ended the process, and the address of the fault, if there was one.
     fault: Option<(i32, u64)>,
+    /// Why the signal came.
+    cause: Cause,
+    /// The registers of the thread that ended the process.
+    registers: Vec<(&'static str, u64)>,
     /// The program's name and number.
     program: Option<(String, i32)>,
 }
+
+/// Why the signal of a core file came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cause {
+    /// An access, at the fault address.
+    #[default]
+    Access,
+    /// An access at an address that no program can have (not canonical). The processor does not say
+    /// which one.
+    Impossible,
+    /// A process sent the signal, for example the program itself at the end of its handler for
+    /// SIGSEGV. The fault address means nothing.
+    Sent,
+}
+
+/// The kernel's `si_code` of a fault without an address.
+const SI_KERNEL: i32 = 0x80;
+/// Where the registers begin in an `NT_PRSTATUS` note.
+const REGISTERS_AT: usize = 112;
+/// The registers of a program that may hold addresses, with their places in the note.
+#[cfg(target_arch = "x86_64")]
+const REGISTERS: &[(&str, usize)] = &[
+    ("rip", 16),
+    ("rdi", 14),
+    ("rsi", 13),
+    ("rdx", 12),
+    ("rcx", 11),
+    ("r8", 9),
+    ("r9", 8),
+    ("rax", 10),
+    ("rbx", 5),
+    ("rbp", 4),
+    ("r10", 7),
+    ("r11", 6),
+    ("r12", 3),
+    ("r13", 2),
+    ("r14", 1),
+    ("r15", 0),
+];
+#[cfg(not(target_arch = "x86_64"))]
+const REGISTERS: &[(&str, usize)] = &[
+    ("pc", 32),
+    ("x0", 0),
+    ("x1", 1),
+    ("x2", 2),
+    ("x3", 3),
+    ("x4", 4),
+    ("x5", 5),
+    ("x6", 6),
+    ("x7", 7),
+    ("x8", 8),
+    ("x9", 9),
+    ("x10", 10),
+    ("x19", 19),
+    ("x20", 20),
+    ("x21", 21),
+    ("x22", 22),
+    ("x23", 23),
+    ("x24", 24),
+    ("x25", 25),
+    ("x26", 26),
+    ("x27", 27),
+    ("x28", 28),
+];
 
 impl CoreFile {
     /// Opens a core file.
@@ -84,6 +152,8 @@ impl CoreFile {
             maps: Vec::new(),
             is_truncated: false,
             fault: None,
+            cause: Cause::Access,
+            registers: Vec::new(),
             program: None,
             file: file
                 .try_clone()
@@ -165,6 +235,20 @@ impl CoreFile {
                     if let (Some(signal), Some(address)) = (u32_at(note, 0), u64_at(note, 16)) {
                         self.fault = Some((signal as i32, address));
                     }
+                    self.cause = match u32_at(note, 8).map(|code| code as i32) {
+                        Some(SI_KERNEL) => Cause::Impossible,
+                        // The kernel's own codes are positive.
+                        Some(1..) | None => Cause::Access,
+                        Some(_) => Cause::Sent,
+                    };
+                }
+                // The kernel writes the thread that ended the process first.
+                elf::NT_PRSTATUS if self.registers.is_empty() => {
+                    let value = |place: usize| u64_at(note, REGISTERS_AT + 8 * place);
+                    let known = REGISTERS.iter();
+                    self.registers = known
+                        .filter_map(|&(name, place)| Some((name, value(place)?)))
+                        .collect();
                 }
                 elf::NT_PRPSINFO => {
                     if let (Some(pid), Some(name)) = (u32_at(note, 24), note.get(40..56)) {
@@ -186,6 +270,17 @@ impl CoreFile {
     /// The signal that ended the process, and its fault address where the signal has one.
     pub fn fault(&self) -> Option<(i32, u64)> {
         self.fault
+    }
+
+    /// Why the signal came.
+    pub fn cause(&self) -> Cause {
+        self.cause
+    }
+
+    /// The registers of the thread that ended the process: name and content. First the program
+    /// counter, then those that hold arguments.
+    pub fn registers(&self) -> &[(&'static str, u64)] {
+        &self.registers
     }
 
     /// The program's name and number.

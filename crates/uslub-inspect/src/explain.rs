@@ -1,5 +1,6 @@
 //! What an address is.
 
+use crate::blocks::Blocks;
 use crate::heap::{Cache, Heap};
 use crate::memory::{Map, PAGE, map_of};
 use crate::slots::State;
@@ -152,7 +153,7 @@ impl Heap<'_> {
             return Meaning::Large(self.address(first), pages * PAGE);
         }
         debug_assert!(is_free || at >= self.arena().base);
-        Meaning::FreePage(page, self.dirty_in(page, 1) > 0)
+        Meaning::FreePage(page, Blocks::new(self).is_dirty(page))
     }
 
     /// Which of the allocator's records an address lies in.

@@ -3,6 +3,8 @@
 //! Nothing that is read is trusted. A number that is out of bounds counts as damage and is left
 //! out; every walk of a list ends after the length that the list has room for.
 
+use std::collections::HashMap;
+
 use crate::error::{Error, Result};
 use crate::fields::Fields;
 use crate::layout::Field;
@@ -217,14 +219,20 @@ impl<'m> Heap<'m> {
         Some((self.number(huge.live), kept))
     }
 
+    /// The table of huge objects: address and bytes.
+    pub(crate) fn huge_table(&self) -> Option<(u64, u64)> {
+        let huge = self.f.huge?;
+        let entries = self.number(huge.capacity).min(1 << 22);
+        Some((self.number(huge.table), entries * huge.entry_bytes as u64))
+    }
+
     /// The huge objects: address and bytes.
     pub fn huge_objects(&self) -> Vec<(u64, u64)> {
-        let Some(huge) = self.f.huge else {
+        let (Some(huge), Some((table, length))) = (self.f.huge, self.huge_table()) else {
             return Vec::new();
         };
-        let entries = self.number(huge.capacity).min(1 << 22) as usize;
-        let mut bytes = vec![0; entries * huge.entry_bytes];
-        self.memory.read_sparse(self.number(huge.table), &mut bytes);
+        let mut bytes = vec![0; length as usize];
+        self.memory.read_sparse(table, &mut bytes);
         let entry = |entry: &[u8]| {
             let mut words = words(&entry[..16]);
             (words.next().unwrap_or(0), words.next().unwrap_or(0))
@@ -250,10 +258,13 @@ impl<'m> Heap<'m> {
         let end = (self.number(self.f.end) as usize).min(self.f.max_caches);
         let from = self.f.caches.at;
         let entries = self.copy.get(from..from + 8 * end).unwrap_or(&[]);
-        let places: Vec<_> = words(entries)
+        let mut places: Vec<_> = words(entries)
             .enumerate()
             .filter(|&(_, at)| at != 0)
             .collect();
+        // Two indices lead to the record of a debugged class: the larger one is its own.
+        let own: HashMap<_, _> = places.iter().map(|&(index, at)| (at, index)).collect();
+        places.retain(|(index, at)| own.get(at) == Some(index));
         let at: Vec<_> = places.iter().map(|&(_, at)| at).collect();
         let bytes = self.f.cache.bytes;
         let mut records = vec![0; at.len() * bytes];

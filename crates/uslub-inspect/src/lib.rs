@@ -13,6 +13,7 @@
 //!      │
 //!   snapshot.rs    figures of all caches        bridge.rs   where the resident memory is
 //!   slots.rs       state of every slot          explain.rs  what an address is
+//!   fullness.rs    how full slabs are
 //! ```
 //!
 //! | file | concept |
@@ -21,10 +22,12 @@
 //! | `process`, `core_file` | a running process; a core file |
 //! | `proc_text` | the kernel's text files about a process |
 //! | `root`, `layout`, `fields` | where the allocator is, and where its fields are |
-//! | `heap`, `sheaves`, `pages` | the structures of one allocator |
+//! | `heap`, `sheaves`, `pages`, `blocks` | the structures of one allocator |
 //! | `snapshot` | a look at all caches |
 //! | `bridge` | the way from the resident memory to the live objects |
 //! | `slots`, `explain` | the state of each slot; what an address is |
+//! | `fullness` | how full the slabs are; sheaves and counters of one cache |
+//! | `holders` | who points to an object |
 //! | `error` | why a heap could not be read |
 //!
 //! Nothing that is read is trusted: every walk is bounded, and damage shows as damage.
@@ -42,12 +45,15 @@
 #![forbid(unsafe_code)]
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 
+mod blocks;
 pub mod bridge;
 pub mod core_file;
 pub mod error;
 pub mod explain;
 mod fields;
+pub mod fullness;
 pub mod heap;
+pub mod holders;
 pub mod layout;
 pub mod memory;
 pub mod pages;

@@ -75,6 +75,12 @@ pub trait Memory {
         mapped(self.maps(), range)
     }
 
+    /// As [`touched`](Self::touched), without pages of files that are not in memory: reading one
+    /// would load it.
+    fn present(&self, range: Range<u64>) -> Option<Range<u64>> {
+        self.touched(range)
+    }
+
     /// Fills `to` with the bytes at an address; what is untouched or cannot be read is zero.
     fn read_sparse(&self, at: u64, to: &mut [u8]) {
         to.fill(0);

@@ -3,6 +3,9 @@
 //! `process_vm_readv` reads it; where a seccomp filter forbids that call, `/proc/PID/mem`. Neither
 //! stops the process or runs code in it. `/proc/PID/pagemap` says which pages were ever touched:
 //! the others are not read, since a read would make the kernel build page tables for them.
+//!
+//! The kernel checks who may read when a file of `/proc/PID` is opened, not when it is read. So a
+//! process that may open them can pass them on to one that may not: [`Process::with_files`].
 
 use std::fs::{self, File};
 use std::io::{self, IoSliceMut, Read, Seek, SeekFrom};
@@ -29,6 +32,15 @@ const SWAPPED: u64 = 1 << 62;
 /// Bit of an entry of `pagemap`: a page of a file, or shared.
 const FILE: u64 = 1 << 61;
 
+/// Which pages of mapped files count as touched.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Files {
+    /// All of them.
+    Whole,
+    /// Those that were.
+    Touched,
+}
+
 /// A running process.
 #[derive(Debug)]
 pub struct Process {
@@ -38,6 +50,21 @@ pub struct Process {
     /// Reads memory where the system call is forbidden.
     mem: Option<File>,
     pagemap: Option<File>,
+    /// The files `maps` and `smaps`, if another process opened them.
+    lists: Option<[File; 2]>,
+}
+
+/// Open files of `/proc/PID`.
+#[derive(Debug)]
+pub struct OpenFiles {
+    /// `mem`: the memory.
+    pub mem: File,
+    /// `pagemap`: which pages were ever touched.
+    pub pagemap: File,
+    /// `maps`: the mappings.
+    pub maps: File,
+    /// `smaps`: the mappings with their resident bytes.
+    pub smaps: File,
 }
 
 impl Process {
@@ -47,6 +74,47 @@ impl Process {
     ///
     /// If there is no such process, it has no memory, or the system forbids reading it.
     pub fn open(pid: i32) -> Result<Self> {
+        let mut process = Self::named(pid)?;
+        process.pagemap = File::open(format!("/proc/{pid}/pagemap")).ok();
+        process.read_maps()?;
+        process.check_access()?;
+        Ok(process)
+    }
+
+    /// A process whose files another process opened, which may read it.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    ///
+    /// ```
+    /// use std::fs::File;
+    /// use uslub_inspect::Process;
+    /// use uslub_inspect::process::OpenFiles;
+    ///
+    /// let pid = std::process::id();
+    /// let open = |name| File::open(format!("/proc/{pid}/{name}"));
+    /// let files = OpenFiles {
+    ///     mem: open("mem")?,
+    ///     pagemap: open("pagemap")?,
+    ///     maps: open("maps")?,
+    ///     smaps: open("smaps")?,
+    /// };
+    /// let process = Process::with_files(pid as i32, files).expect("this process");
+    /// assert!(process.text("smaps").expect("a list").contains("Rss:"));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn with_files(pid: i32, files: OpenFiles) -> Result<Self> {
+        let mut process = Self::named(pid)?;
+        process.mem = Some(files.mem);
+        process.pagemap = Some(files.pagemap);
+        process.lists = Some([files.maps, files.smaps]);
+        process.read_maps()?;
+        Ok(process)
+    }
+
+    /// A process with this number and with memory, before its files are opened.
+    fn named(pid: i32) -> Result<Self> {
         let status = match fs::read_to_string(format!("/proc/{pid}/status")) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -66,16 +134,14 @@ impl Process {
             return Err(Error::NoMemory(pid, "a kernel thread"));
         }
         let name = proc_text::status(&status, "Name").unwrap_or("?");
-        let mut process = Self {
+        Ok(Self {
             pid,
             name: crate::root::printable(name.as_bytes()),
             maps: Vec::new(),
             mem: None,
-            pagemap: File::open(format!("/proc/{pid}/pagemap")).ok(),
-        };
-        process.read_maps()?;
-        process.check_access()?;
-        Ok(process)
+            pagemap: None,
+            lists: None,
+        })
     }
 
     /// Reads the list of mappings again.
@@ -146,7 +212,12 @@ impl Process {
     /// If the process ended, or the system forbids it.
     pub fn text(&self, file: &str) -> Result<String> {
         let pid = self.pid;
-        match fs::read(format!("/proc/{pid}/{file}")) {
+        let bytes = match (&self.lists, file) {
+            (Some([maps, _]), "maps") => whole(maps),
+            (Some([_, smaps]), "smaps") => whole(smaps),
+            _ => fs::read(format!("/proc/{pid}/{file}")),
+        };
+        match bytes {
             Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Error::Ended(pid)),
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Err(Error::Ended(pid)),
@@ -174,6 +245,14 @@ impl Process {
                 .collect(),
         )
     }
+}
+
+/// All bytes of an open file.
+fn whole(mut file: &File) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(0))?;
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 impl Memory for Process {
@@ -236,10 +315,21 @@ impl Memory for Process {
     }
 
     fn touched(&self, range: Range<u64>) -> Option<Range<u64>> {
+        self.stretch(range, Files::Whole)
+    }
+
+    fn present(&self, range: Range<u64>) -> Option<Range<u64>> {
+        self.stretch(range, Files::Touched)
+    }
+}
+
+impl Process {
+    /// The first stretch of pages in `range` that were touched.
+    fn stretch(&self, range: Range<u64>, files: Files) -> Option<Range<u64>> {
         let mut next = range.start;
         while let Some(part) = memory::mapped(&self.maps, next..range.end) {
             let map = memory::map_of(&self.maps, part.start)?;
-            if !map.name.is_empty() && !map.name.starts_with('[') {
+            if files == Files::Whole && !map.name.is_empty() && !map.name.starts_with('[') {
                 // Pages of a file may be read before they are touched.
                 return Some(part);
             }

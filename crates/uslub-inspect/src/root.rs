@@ -47,9 +47,12 @@ pub fn find(memory: &dyn Memory) -> Result<Vec<Root>> {
     let (mut roots, mut files) = (Vec::new(), 0);
     let mut other = None;
     for map in memory.maps() {
-        let mut magic = [0; 4];
+        let (mut magic, start) = ([0; 4], map.range.start);
+        // A page that was never touched is no header, and a read would make a page table for it.
+        let touched = memory.touched(start..start.saturating_add(4));
         if map.offset != 0
-            || memory.read(map.range.start, &mut magic).is_err()
+            || touched.is_none_or(|touched| touched.start != start)
+            || memory.read(start, &mut magic).is_err()
             || magic != elf::ELFMAG
         {
             continue;
@@ -92,24 +95,24 @@ pub fn at(memory: &dyn Memory, address: u64) -> Result<Root> {
     root_in(&root, "")
 }
 
+/// The program headers of the ELF file whose header is at `start`, and how far it was moved.
+fn segments(memory: &dyn Memory, start: u64) -> Option<(Vec<elf::ProgramHeader64<LE>>, u64)> {
+    let mut head = [0; HEADERS];
+    memory.read(start, &mut head).ok()?;
+    let header = elf::FileHeader64::<LE>::parse(&head[..]).ok()?;
+    let segments = header.program_headers(LE, &head[..]).ok()?;
+    // The first loaded segment is what lies at `start`.
+    let loaded = segments.iter().find(|s| s.p_type(LE) == elf::PT_LOAD)?;
+    let bias = start.checked_sub(loaded.p_vaddr(LE) & !0xfff)?;
+    Some((segments.to_vec(), bias))
+}
+
 /// The descriptions of uslub's notes in the ELF file whose header is at `start`.
 fn notes(memory: &dyn Memory, start: u64) -> Vec<Vec<u8>> {
-    let mut head = [0; HEADERS];
-    if memory.read(start, &mut head).is_err() {
-        return Vec::new();
-    }
-    let Ok(header) = elf::FileHeader64::<LE>::parse(&head[..]) else {
-        return Vec::new();
-    };
-    let Ok(segments) = header.program_headers(LE, &head[..]) else {
-        return Vec::new();
-    };
-    // The first loaded segment is what lies at `start`.
-    let loaded = segments.iter().find(|s| s.p_type(LE) == elf::PT_LOAD);
-    let Some(bias) = loaded.and_then(|s| start.checked_sub(s.p_vaddr(LE) & !0xfff)) else {
-        return Vec::new();
-    };
     let mut found = Vec::new();
+    let Some((segments, bias)) = segments(memory, start) else {
+        return found;
+    };
     for segment in segments.iter().filter(|s| s.p_type(LE) == elf::PT_NOTE) {
         let bytes = segment.p_memsz(LE).min(NOTES_MAX);
         let align = segment.p_align(LE).clamp(4, 8) as usize;
@@ -120,6 +123,20 @@ fn notes(memory: &dyn Memory, start: u64) -> Vec<Vec<u8>> {
         }
     }
     found
+}
+
+/// Address and bytes of the data of the ELF file whose header is at `start`, with what is zero at
+/// first.
+pub(crate) fn data(memory: &dyn Memory, start: u64) -> Vec<(u64, u64)> {
+    let Some((segments, bias)) = segments(memory, start) else {
+        return Vec::new();
+    };
+    let is_data = |s: &&elf::ProgramHeader64<LE>| {
+        s.p_type(LE) == elf::PT_LOAD && s.p_flags(LE) & elf::PF_W == elf::PF_W
+    };
+    let data = segments.iter().filter(is_data);
+    data.map(|s| (bias.wrapping_add(s.p_vaddr(LE)), s.p_memsz(LE)))
+        .collect()
 }
 
 /// Adds the descriptions of uslub's notes in the bytes of a note segment.

@@ -187,6 +187,20 @@ impl Heap<'_> {
         self.arena().base.wrapping_add(page * PAGE)
     }
 
+    /// Calls `visit` with each slab of a cache that has a descriptor.
+    pub fn for_each_slab(&self, cache: &Cache, mut visit: impl FnMut(&Slab)) {
+        self.walk(std::slice::from_ref(cache), |span| {
+            if let Span::Slab(_, slab) = span {
+                visit(&slab);
+            }
+        });
+    }
+
+    /// Memory nodes that a cache has lists for.
+    pub fn nr_nodes(&self, cache: &Cache) -> usize {
+        cache.node_records.len()
+    }
+
     /// Calls `visit` with the address and state of each slot of a cache until it returns false.
     pub fn for_each_slot(&self, cache: &Cache, mut visit: impl FnMut(u64, State) -> bool) {
         let cached = self.cached_objects(cache);
@@ -214,6 +228,11 @@ impl Cached {
     /// The state of an object, if it is cached.
     pub fn state(&self, object: u64) -> Option<State> {
         self.states.get(&object).copied()
+    }
+
+    /// All cached objects: address and state.
+    pub fn all(&self) -> impl Iterator<Item = (u64, State)> {
+        self.states.iter().map(|(&at, &state)| (at, state))
     }
 
     /// Number of cached objects.

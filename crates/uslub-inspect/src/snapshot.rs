@@ -14,6 +14,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::blocks::Blocks;
 use crate::error::Result;
 use crate::heap::{Cache, Heap};
 use crate::pages::Span;
@@ -251,6 +252,7 @@ impl Heap<'_> {
             pages.large = self.large_pages();
             return pages;
         }
+        let mut blocks = Blocks::new(self);
         self.walk(caches, |span| match span {
             Span::Slab(place, slab) => {
                 let row = &mut rows[place];
@@ -264,7 +266,7 @@ impl Heap<'_> {
                 pages.large_objects += 1;
             }
             Span::Free(first, n) => {
-                let dirty = self.dirty_in(first, n);
+                let dirty = blocks.dirty(first, n);
                 pages.dirty += dirty;
                 pages.free += n - dirty;
             }
@@ -275,38 +277,6 @@ impl Heap<'_> {
             row.slots = row.slabs * u64::from(row.cache.objects);
         }
         pages
-    }
-
-    /// Free dirty pages among `pages` pages from `first` on, as their blocks say.
-    pub(crate) fn dirty_in(&self, first: u64, pages: u64) -> u64 {
-        let in_block = self.f.block_pages as u64;
-        let mut record = vec![0; self.f.block_bytes];
-        let record_of = |page: u64| {
-            let at = page / in_block * self.f.block_bytes as u64;
-            self.arena().blocks.wrapping_add(at)
-        };
-        let records = record_of(first)..record_of(first + pages + in_block);
-        if self.memory.touched(records).is_none() {
-            return 0;
-        }
-        let (mut page, mut dirty) = (first, 0);
-        while page < first + pages {
-            let (block, from) = (page / in_block, page % in_block);
-            let until = (from + first + pages - page).min(in_block);
-            let at = self
-                .arena()
-                .blocks
-                .wrapping_add(block * record.len() as u64);
-            self.memory.read_sparse(at, &mut record);
-            let bit = |set: crate::layout::Field, at: u64| {
-                let byte = record.get(set.at + at as usize / 8).copied().unwrap_or(0);
-                byte >> (at % 8) & 1 == 1
-            };
-            let both = |&at: &u64| bit(self.f.block_free, at) && bit(self.f.block_dirty, at);
-            dirty += (from..until).filter(both).count() as u64;
-            page += until - from;
-        }
-        dirty
     }
 
     /// Objects that all sheaves of a cache may hold together.

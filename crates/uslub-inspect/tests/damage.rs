@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use support::World;
 use uslub_inspect::memory::{Fault, Map, PAGE};
-use uslub_inspect::{Depth, Heap, Memory, Process, root};
+use uslub_inspect::{Depth, Heap, Memory, Process, holders, root};
 
 type Pages = BTreeMap<u64, Vec<u8>>;
 
@@ -112,6 +112,21 @@ fn read_all(memory: &dyn Memory, root: u64, addresses: &[u64]) -> u64 {
     live
 }
 
+/// Words that point to objects, in memory that may be damaged; the number of those that hold one.
+fn search(memory: &dyn Memory, root: u64, addresses: &[u64]) -> usize {
+    let heap = root::at(memory, root).and_then(|root| Heap::open(memory, root));
+    let Ok(heap) = heap else {
+        return 0;
+    };
+    let heaps = [heap];
+    let words = addresses.iter().flat_map(|&at| {
+        let found = holders::find(memory, &heaps, at..at.saturating_add(24), 1000);
+        assert!(found.words.len() <= 1000);
+        found.words
+    });
+    words.filter(|word| word.place.holds()).count()
+}
+
 fn image() -> (Image, u64, Vec<u64>) {
     let mut world = World::new(3, &[0]);
     (0..500).for_each(|_| world.step());
@@ -159,6 +174,7 @@ fn damaged_memory_ends_the_walk_and_never_panics() {
         }
         let begin = Instant::now();
         read_all(&image, root, &addresses);
+        search(&image, root, &addresses[..2]);
         prop_assert!(begin.elapsed() < Duration::from_secs(10));
     });
 }
@@ -170,6 +186,8 @@ fn memory_with_missing_pages_never_panics() {
     for missing in pages.into_iter().step_by(11) {
         let mut pages = image.pages.clone();
         pages.remove(&missing);
-        read_all(&Image::of(pages), root, &addresses);
+        let image = Image::of(pages);
+        read_all(&image, root, &addresses);
+        search(&image, root, &addresses[..2]);
     }
 }

@@ -11,6 +11,7 @@
 //! | one thread | no | not needed: no other thread runs a sequence |
 //! | several threads | yes: as the C library on a thread's stack | on request (`malloc_trim`) |
 //! | a filter was seen | no | only with one thread: not needed |
+//! | the C library does not say (glibc < 2.32, musl) | no | on request |
 //!
 //! The helper thread may make all of these calls: it ends before the process installs a filter that
 //! the allocator sees.
@@ -24,9 +25,9 @@
 //! Any thread may ask. The flags are written while the process has one thread, or by the thread
 //! that is about to install a filter or to lock memory.
 
-use core::ptr::NonNull;
+use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicBool, AtomicUsize};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
 
 use uslub_core::platform::PAGE_SIZE;
 use uslub_rseq::Area;
@@ -46,6 +47,8 @@ pub(crate) struct Advice {
     locked: AtomicBool,
     /// Whether a limit of the process counts memory that is not in use.
     limited: AtomicBool,
+    /// Not 0 there: only one thread runs. Null where the C library does not say.
+    single_threaded: AtomicPtr<u8>,
     /// The helper thread, as [`thread`] names it; 0 for none.
     helper: AtomicUsize,
     /// Calls in progress by which the program requests work.
@@ -62,6 +65,7 @@ impl Advice {
             forked: AtomicBool::new(false),
             locked: AtomicBool::new(false),
             limited: AtomicBool::new(false),
+            single_threaded: AtomicPtr::new(null_mut()),
             helper: AtomicUsize::new(0),
             requests: AtomicUsize::new(0),
             committed: AtomicUsize::new(0),
@@ -140,7 +144,8 @@ impl Advice {
     pub(crate) fn may_advise(&self) -> bool {
         // Relaxed: stored while the process had one thread.
         let begun = self.begun.load(Relaxed);
-        !self.is_sandboxed() && (!begun || !is_single_threaded() || self.is_helper())
+        let has_threads = self.is_single_threaded() == Some(false);
+        !self.is_sandboxed() && (!begun || has_threads || self.is_helper())
     }
 
     /// Whether this thread may fence the others. No ordinary allocator does, so after `main` has
@@ -163,7 +168,22 @@ impl Advice {
     /// Whether no other thread can be inside a sequence: the program has one thread, the caller.
     pub(crate) fn is_alone(&self) -> bool {
         // Relaxed: as in `may_advise`.
-        self.begun.load(Relaxed) && is_single_threaded() && !self.is_helper()
+        let begun = self.begun.load(Relaxed);
+        begun && self.is_single_threaded() == Some(true) && !self.is_helper()
+    }
+
+    /// Records where the C library says whether only one thread runs: not 0 if so.
+    pub(crate) fn set_single_threaded(&self, flag: *mut u8) {
+        // Relaxed: the process has one thread so far.
+        self.single_threaded.store(flag, Relaxed);
+    }
+
+    /// Whether the C library says that only one thread runs; `None` where it does not say.
+    fn is_single_threaded(&self) -> Option<bool> {
+        // Relaxed: as in `set_single_threaded`.
+        let flag = NonNull::new(self.single_threaded.load(Relaxed))?;
+        // SAFETY: a byte that the C library writes when it starts a thread.
+        Some(unsafe { flag.read_volatile() } != 0)
     }
 
     /// Minimum length, in bytes, of a range to replace where the new mapping does not merge with
@@ -217,6 +237,17 @@ impl Linux {
     /// Whether [`enter_sandbox`](Self::enter_sandbox) was called.
     pub fn is_sandboxed(&self) -> bool {
         self.advice.is_sandboxed()
+    }
+
+    /// Records where the C library says whether only one thread runs: a byte that is not 0 if so.
+    /// Without it the allocator assumes that there may be others, and that a filter may forbid
+    /// advice. Call it before `main`.
+    ///
+    /// # Safety
+    ///
+    /// The byte is never unmapped.
+    pub unsafe fn single_threaded_is_at(&self, flag: NonNull<u8>) {
+        self.advice.set_single_threaded(flag.as_ptr());
     }
 
     /// Records that `main` begins: from now on the program may install a filter unseen.
@@ -333,52 +364,6 @@ fn thread() -> usize {
     uslub_rseq::thread_pointer()
 }
 
-/// Whether the C library says that only one thread runs; true where it does not say.
-pub(crate) fn is_single_threaded() -> bool {
-    let flag = single_threaded_flag();
-    // SAFETY: null, or a byte that the C library writes when it starts a thread.
-    flag.is_null() || unsafe { flag.read_volatile() } != 0
-}
-
-/// The address of the C library's `__libc_single_threaded`; null if it has none.
-#[cfg(target_arch = "x86_64")]
-fn single_threaded_flag() -> *const u8 {
-    let flag: *const u8;
-    // SAFETY: reads an entry of the global offset table; a weak symbol, so 0 when absent.
-    unsafe {
-        core::arch::asm!(
-            ".weak __libc_single_threaded",
-            "mov {flag}, qword ptr [rip + __libc_single_threaded@GOTPCREL]",
-            flag = out(reg) flag,
-            options(nostack, preserves_flags, pure, readonly),
-        );
-    }
-    flag
-}
-
-/// The address of the C library's `__libc_single_threaded`; null if it has none.
-#[cfg(target_arch = "aarch64")]
-fn single_threaded_flag() -> *const u8 {
-    let flag: *const u8;
-    // SAFETY: as on x86-64.
-    unsafe {
-        core::arch::asm!(
-            ".weak __libc_single_threaded",
-            "adrp {flag}, :got:__libc_single_threaded",
-            "ldr {flag}, [{flag}, :got_lo12:__libc_single_threaded]",
-            flag = out(reg) flag,
-            options(nostack, preserves_flags, pure, readonly),
-        );
-    }
-    flag
-}
-
-/// Other architectures do not ask the C library.
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-fn single_threaded_flag() -> *const u8 {
-    core::ptr::null()
-}
-
 #[cfg(test)]
 mod tests {
     extern crate std;
@@ -459,7 +444,14 @@ mod tests {
         let advice = Advice::new();
         assert!(advice.may_advise(), "before main");
         advice.begin();
-        assert_eq!(advice.may_advise(), !is_single_threaded());
+        assert!(!advice.may_advise(), "the C library does not say");
+        assert!(!advice.is_alone(), "the C library does not say");
+        let mut flag = 1;
+        advice.set_single_threaded(&raw mut flag);
+        assert!(!advice.may_advise() && advice.is_alone(), "one thread");
+        // SAFETY: the byte above.
+        unsafe { (&raw mut flag).write_volatile(0) };
+        assert!(advice.may_advise() && !advice.is_alone(), "two threads");
         assert!(!advice.set_sandboxed(true));
         assert!(!advice.may_advise());
         assert!(advice.set_sandboxed(false));

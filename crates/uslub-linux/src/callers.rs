@@ -1,33 +1,46 @@
 //! The callers of this thread, for reports: return addresses that the stack holds.
 //!
-//! The search reads the stack upwards, word by word, and keeps each word that points behind a call
-//! instruction in executable memory: the kernel's *guess* unwinder. It needs no frame pointer and
-//! no table, takes no lock of the C library, and allocates nothing. Now and then it keeps a word
-//! that an earlier call left behind. Words of the library itself are skipped.
+//! Each step from a function to its caller is the first of these that works:
 //!
-//! Executable memory is read from `/proc/self/maps`, at the first use, and again when a word may
-//! point to newer code. Addresses are read by `process_vm_readv` first, which fails where nothing
-//! is mapped.
+//! | step | where it works |
+//! |---|---|
+//! | by the tables of `unwind` | code of a compiler, with or without frame pointers |
+//! | by the frame pointer | code without tables that keeps it |
+//! | by a search | anywhere: the next word on the stack that points behind a call instruction |
+//!
+//! The search is the kernel's *guess* unwinder. Now and then it takes a word that an earlier call
+//! left behind. A step takes no lock of the C library, calls none of its functions, and allocates
+//! nothing. Functions of the library itself are left out.
+//!
+//! Executable memory is read from `/proc/self/maps`, at the first use, and again when an address
+//! may lie in newer code. Memory is read by `process_vm_readv` first, which fails where nothing is
+//! mapped.
 
 use core::cell::UnsafeCell;
+use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use uslub_core::platform::{Identity, PAGE_SIZE, Place};
 
+use crate::peek::probe;
 use crate::sys;
+use crate::unwind::{Registers, Rules, Step, Tables};
 
 /// Executable mappings that are known, at most.
 const MAPS: usize = 256;
-/// Pages of a stack that are searched.
-const STACK_PAGES: usize = 2;
-/// Words without a return address that end the search, and words without one of ours that end the
-/// search for our own frames: a frame of 2 KiB.
+/// Words without a return address that end a search: a frame of 2 KiB.
 const GAP_WORDS: usize = 256;
+/// Functions of our own that a walk passes, at most.
+const OWN_MAX: usize = 64;
+/// Largest frame that a frame pointer may close, in bytes.
+const FRAME_MAX_BYTES: usize = 1 << 20;
 /// Words that are known to be return addresses, or not to be.
 const KNOWN: usize = 2048;
 /// Milliseconds between two looks at the maps.
 const REFRESH_MS: u64 = 500;
+/// As above, for an address that a table names as a caller: it is code that was loaded since.
+const CALLER_REFRESH_MS: u64 = 10;
 /// Rounds that a thread waits for the table of maps.
 const ROUNDS: u32 = 10_000;
 
@@ -38,6 +51,11 @@ struct Map {
     start: usize,
     end: usize,
     offset: usize,
+    /// Where the file's first byte is mapped; 0 if it is not.
+    image: usize,
+    /// Read at the first step from the mapping's code.
+    tables: Option<Tables>,
+    has_tables_read: bool,
     name: [u8; NAME],
 }
 
@@ -45,6 +63,9 @@ const NO_MAP: Map = Map {
     start: 0,
     end: 0,
     offset: 0,
+    image: 0,
+    tables: None,
+    has_tables_read: false,
     name: [0; NAME],
 };
 
@@ -57,6 +78,7 @@ struct Table {
     bounds: (usize, usize),
     /// Words by hash: the word itself for a return address, its complement for none.
     words: [usize; KNOWN],
+    rules: Rules,
 }
 
 struct Shared {
@@ -77,8 +99,18 @@ static SHARED: Shared = Shared {
         read_at: 0,
         bounds: (0, 0),
         words: [0; KNOWN],
+        rules: Rules::new(),
     }),
 };
+
+/// How often the maps were read.
+static READS: AtomicU32 = AtomicU32::new(0);
+
+/// The number of the maps that are known; another number says that code may have moved.
+pub(crate) fn reads() -> u32 {
+    // Relaxed: as above.
+    READS.load(Relaxed)
+}
 
 /// Runs `work` with the table. `None` if another thread has it for long: it may be interrupted by
 /// a signal handler, which is the caller.
@@ -115,12 +147,15 @@ impl Table {
     }
 
     /// Reads the maps again if that was not done for a while: the address may be in newer code.
-    fn refresh(&mut self, now_ms: u64) -> bool {
-        let due = self.read_at == 0 || now_ms >= self.read_at + REFRESH_MS;
+    fn refresh(&mut self, now_ms: u64, every_ms: u64) -> bool {
+        let due = self.read_at == 0 || now_ms >= self.read_at + every_ms;
         if due {
             self.read_at = now_ms.max(1);
+            // Relaxed: a number that is only compared.
+            READS.fetch_add(1, Relaxed);
             self.len = read_maps(&mut self.maps);
             self.words.fill(0);
+            self.rules.clear();
             let maps = &self.maps[..self.len];
             self.bounds = match (maps.first(), maps.last()) {
                 (Some(first), Some(last)) => (first.start, last.end),
@@ -133,7 +168,7 @@ impl Table {
     /// The mapping of an address.
     fn map_of(&mut self, address: usize, now_ms: u64) -> Option<Map> {
         if self.find(address).is_none() {
-            self.refresh(now_ms);
+            self.refresh(now_ms, REFRESH_MS);
         }
         self.find(address).copied()
     }
@@ -158,50 +193,182 @@ impl Table {
         found
     }
 
-    /// Writes the return addresses that the stack holds from `first` on; returns how many. `own` is
-    /// the library itself, whose frames are skipped.
-    fn search(&mut self, first: usize, own: Option<Map>, out: &mut [usize]) -> usize {
-        let page = first & !(PAGE_SIZE - 1);
-        let buffer = out.as_ptr_range();
-        let buffer = buffer.start as usize..buffer.end as usize;
-        let (mut n, mut last_own, mut at) = (0, first, first);
-        let mut last = first;
-        let is_near = |at: usize, other: usize| at - other < GAP_WORDS * size_of::<usize>();
-        while at < page + STACK_PAGES * PAGE_SIZE
-            && is_near(at, last)
-            && (n < out.len() || is_near(at, last_own))
-        {
-            if at.is_multiple_of(PAGE_SIZE) && probe(at).is_none() {
+    /// Writes the return addresses above a function of ours; returns how many. `own` is the
+    /// library itself, whose functions are left out.
+    fn walk(
+        &mut self,
+        from: Registers,
+        own: &Range<usize>,
+        now_ms: u64,
+        out: &mut [usize],
+    ) -> usize {
+        let (mut n, mut at) = (0, from);
+        let mut stack = Stack {
+            readable: from.sp & !(PAGE_SIZE - 1),
+        };
+        for _ in 0..out.len() + OWN_MAX {
+            let Some(next) = self.step(at, &mut stack) else {
                 break;
-            }
-            if buffer.contains(&at) {
-                // It lies on the stack, with what was found.
-                at = buffer.end;
+            };
+            at = next;
+            if own.contains(&at.pc) {
                 continue;
             }
-            // SAFETY: in the page of a local value, or in a page that could be read.
-            let word = unsafe { (at as *const usize).read_volatile() };
-            at += size_of::<usize>();
-            if own.is_some_and(|own| (own.start..own.end).contains(&word)) {
-                if is_near(at, last_own) && self.is_return(word) {
-                    // What was found below one of our frames is left over from earlier calls.
-                    (last_own, last, n) = (at, at, 0);
-                }
-            } else if n < out.len() && self.is_return(word) {
-                out[n] = word;
-                (last, n) = (at, n + 1);
+            let is_code = self.is_code(at.pc)
+                || self.refresh(now_ms, CALLER_REFRESH_MS) && self.is_code(at.pc);
+            if !is_code || n == out.len() {
+                break;
             }
+            out[n] = at.pc;
+            n += 1;
         }
         n
+    }
+
+    /// The registers of the caller.
+    fn step(&mut self, from: Registers, stack: &mut Stack) -> Option<Registers> {
+        // The call is in front of the address to which it returns.
+        let rule = self.rules.known(from.pc - 1).unwrap_or_else(|| {
+            let tables = self.tables_of(from.pc);
+            self.rules.learn(from.pc - 1, tables)
+        });
+        match rule.apply(from, |at| stack.load(at)) {
+            Step::End => return None,
+            Step::Caller(next) if self.is_code(next.pc) => return Some(next),
+            // The caller may be newer code: nobody knows better than the table.
+            Step::Caller(next) if probe(next.pc).is_some() => return Some(next),
+            Step::Caller(_) | Step::Unknown => {}
+        }
+        (self.step_by_frame_pointer(from, stack)).or_else(|| self.search(from, stack))
+    }
+
+    /// Whether an address lies in code that is known.
+    fn is_code(&self, pc: usize) -> bool {
+        self.rules.known(pc - 1).is_some() || self.find(pc).is_some()
+    }
+
+    fn tables_of(&mut self, pc: usize) -> Option<Tables> {
+        let at = self.maps[..self.len].partition_point(|map| map.end <= pc);
+        let map = self.maps[..self.len]
+            .get_mut(at)
+            .filter(|map| map.start <= pc)?;
+        if !map.has_tables_read {
+            map.has_tables_read = true;
+            map.tables = (map.image != 0).then(|| Tables::of(map.image)).flatten();
+        }
+        map.tables
+    }
+
+    fn step_by_frame_pointer(&mut self, from: Registers, stack: &mut Stack) -> Option<Registers> {
+        let fp = from.fp;
+        let word = size_of::<usize>();
+        if fp < from.sp || fp - from.sp > FRAME_MAX_BYTES || !fp.is_multiple_of(word) {
+            return None;
+        }
+        let (next, pc) = (stack.load(fp)?, stack.load(fp + word)?);
+        self.is_return(pc).then_some(Registers {
+            pc,
+            sp: fp + 2 * word,
+            fp: next,
+        })
+    }
+
+    /// The next word of the stack that is a return address.
+    fn search(&mut self, from: Registers, stack: &mut Stack) -> Option<Registers> {
+        let word = size_of::<usize>();
+        let first = from.sp.next_multiple_of(word);
+        for at in (0..GAP_WORDS).map(|i| first + i * word) {
+            let pc = stack.load(at)?;
+            if self.is_return(pc) {
+                let sp = at + word;
+                return Some(Registers { pc, sp, ..from });
+            }
+        }
+        None
+    }
+}
+
+/// The stack of this thread, as far as it is known to be readable.
+struct Stack {
+    /// The page that was read last.
+    readable: usize,
+}
+
+impl Stack {
+    /// A word; `None` where nothing is mapped.
+    fn load(&mut self, at: usize) -> Option<usize> {
+        if !at.is_multiple_of(size_of::<usize>()) {
+            return None;
+        }
+        let page = at & !(PAGE_SIZE - 1);
+        if page != self.readable {
+            probe(at)?;
+            self.readable = page;
+        }
+        // SAFETY: an aligned word in a page that could be read.
+        Some(unsafe { (at as *const usize).read_volatile() })
     }
 }
 
 /// Reads the executable mappings; returns how many.
 fn read_maps(maps: &mut [Map; MAPS]) -> usize {
+    let mut n = 0;
+    let mut image = Image::default();
+    each_line_of_maps(|line| {
+        image.note(line);
+        if let Some(map) = parse(line)
+            && n < MAPS
+        {
+            maps[n] = Map {
+                image: image.start_for(line),
+                ..map
+            };
+            n += 1;
+        }
+    });
+    n
+}
+
+/// The last mapping of a file's first byte.
+#[derive(Default)]
+struct Image {
+    start: usize,
+    file: Option<[u8; 40]>,
+}
+
+impl Image {
+    /// Device and inode of the file of a line; `None` for memory of no file.
+    fn file_of(line: &[u8]) -> Option<[u8; 40]> {
+        let mut fields = line.split(|&b| b == b' ').skip(3);
+        let (device, inode) = (fields.next()?, fields.next()?);
+        let mut file = [0; 40];
+        file.get_mut(..device.len())?.copy_from_slice(device);
+        file.get_mut(16..16 + inode.len())?.copy_from_slice(inode);
+        (inode != b"0").then_some(file)
+    }
+
+    fn note(&mut self, line: &[u8]) {
+        let mut fields = line.split(|&b| b == b' ');
+        let range = fields.next().unwrap_or_default();
+        if fields.nth(1).is_some_and(|offset| hex(offset) == 0) {
+            let start = range.split(|&b| b == b'-').next().unwrap_or_default();
+            (self.start, self.file) = (hex(start), Self::file_of(line));
+        }
+    }
+
+    /// Where the file of a line begins; 0 if that is not known.
+    fn start_for(&self, line: &[u8]) -> usize {
+        let is_same = self.file.is_some() && self.file == Self::file_of(line);
+        if is_same { self.start } else { 0 }
+    }
+}
+
+/// Calls `with` for each line of `/proc/self/maps`, without its end. A long path is cut.
+pub(crate) fn each_line_of_maps(mut with: impl FnMut(&[u8])) {
     let Some(fd) = sys::open(b"/proc/self/maps\0", libc::O_RDONLY, 0) else {
-        return 0;
+        return;
     };
-    let (mut line, mut len, mut n) = ([0u8; 320], 0, 0);
+    let (mut line, mut len) = ([0u8; 512], 0);
     let mut chunk = [0u8; 512];
     while let Some(got) = sys::read(fd, &mut chunk).filter(|&got| got > 0) {
         for &byte in &chunk[..got] {
@@ -212,17 +379,11 @@ fn read_maps(maps: &mut [Map; MAPS]) -> usize {
                 }
                 continue;
             }
-            if let Some(map) = parse(&line[..len])
-                && n < MAPS
-            {
-                maps[n] = map;
-                n += 1;
-            }
+            with(&line[..len]);
             len = 0;
         }
     }
     sys::close(fd);
-    n
 }
 
 /// A line of the maps, if it is executable.
@@ -250,34 +411,13 @@ fn parse(line: &[u8]) -> Option<Map> {
         end,
         offset,
         name,
+        ..NO_MAP
     })
 }
 
 fn hex(text: &[u8]) -> usize {
     let digit = |&b: &u8| (b as char).to_digit(16).unwrap_or(0) as usize;
     text.iter().fold(0, |sum, b| sum << 4 | digit(b))
-}
-
-/// Reads eight bytes of this process; `None` where nothing readable is mapped.
-fn probe(address: usize) -> Option<[u8; 8]> {
-    let mut bytes = [0u8; 8];
-    let local = [bytes.as_mut_ptr() as usize, 8];
-    let remote = [address, 8];
-    // SAFETY: the kernel checks the remote range, and writes the local one.
-    let n = unsafe {
-        sys::call(
-            libc::SYS_process_vm_readv,
-            [
-                sys::getpid() as usize,
-                local.as_ptr() as usize,
-                1,
-                remote.as_ptr() as usize,
-                1,
-                0,
-            ],
-        )
-    };
-    (n == 8).then_some(bytes)
 }
 
 /// Whether the eight bytes in front of an address end with a call instruction.
@@ -310,16 +450,38 @@ fn is_ours(map: &Map) -> bool {
 #[inline(never)]
 pub(crate) fn callers(out: &mut [usize], now_ms: u64) -> usize {
     let here = callers as *const () as usize;
-    let local = 0usize;
-    let first = core::ptr::from_ref(&local) as usize & !7;
+    let Some(from) = Registers::here() else {
+        return 0;
+    };
     let found = with_table(|table| {
-        let own = table.map_of(here, now_ms).filter(is_ours);
-        let n = table.search(first, own, out);
+        if table.find(here).is_none() {
+            table.refresh(now_ms, REFRESH_MS);
+        }
+        let own = table.find(here).filter(|map| is_ours(map));
+        let own = own.map_or(0..0, |map| map.start..map.end);
+        let n = table.walk(from, &own, now_ms, out);
         // Nothing found: perhaps the program loaded its code since.
-        if n == 0 && table.refresh(now_ms) {
-            return table.search(first, own, out);
+        if n == 0 && table.refresh(now_ms, REFRESH_MS) {
+            return table.walk(from, &own, now_ms, out);
         }
         n
+    });
+    found.unwrap_or(0)
+}
+
+/// Return addresses above an instruction that this thread was at, the nearest first; returns how
+/// many.
+#[cold]
+#[inline(never)]
+pub(crate) fn callers_above(at: Registers, out: &mut [usize], now_ms: u64) -> usize {
+    if probe(at.sp.next_multiple_of(size_of::<usize>())).is_none() {
+        return 0;
+    }
+    // A walk looks for the call in front of an address.
+    let pc = at.pc.wrapping_add(1);
+    let found = with_table(|table| {
+        table.map_of(at.pc, now_ms);
+        table.walk(Registers { pc, ..at }, &(0..0), now_ms, out)
     });
     found.unwrap_or(0)
 }

@@ -11,16 +11,21 @@
 
 #![no_std]
 
+#[cfg(feature = "own-libc")]
+extern crate libc_own as libc;
+
 mod advice;
 mod callers;
 mod clock;
 pub mod environment;
+pub mod fault;
 mod huge_pages;
 mod line_handoff;
 mod message;
 mod mode;
 pub mod numa;
 mod page;
+mod peek;
 mod platform;
 mod policy;
 mod refused;
@@ -30,6 +35,9 @@ mod slots_fallback;
 mod space;
 pub mod start;
 pub mod sys;
+pub mod traces;
+mod unwind;
+pub mod watch;
 
 use core::mem::offset_of;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};

@@ -83,13 +83,14 @@ impl Write for Unbuffered {
 #[cold]
 #[inline(never)]
 pub fn complain(message: Arguments<'_>) {
-    write_line(format_args!("uslub: {message}"));
+    with_line(format_args!("uslub: {message}"), |line| {
+        sys::write_all(libc::STDERR_FILENO, line);
+    });
 }
 
-/// Writes a line to standard error as it is; otherwise as [`complain`].
-#[cold]
-#[inline(never)]
-pub(crate) fn write_line(message: Arguments<'_>) {
+/// Formats a line and passes it, with its end, to `write`; otherwise as [`complain`].
+#[inline(always)]
+pub(crate) fn with_line(message: Arguments<'_>, write: impl FnOnce(&[u8])) {
     // Acquire: the last user's accesses to the buffer are complete.
     if LINE.taken.swap(true, Acquire) {
         let _ = writeln!(Unbuffered, "{message}");
@@ -99,7 +100,7 @@ pub(crate) fn write_line(message: Arguments<'_>) {
     let text = unsafe { &mut *LINE.text.get() };
     text.len = 0;
     let _ = writeln!(text, "{message}");
-    sys::write_all(libc::STDERR_FILENO, text.as_bytes());
+    write(text.as_bytes());
     // Release: the next user's writes come after these reads.
     LINE.taken.store(false, Release);
 }

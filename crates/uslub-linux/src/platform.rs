@@ -10,14 +10,13 @@ use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use uslub_core::percpu::try_lock;
 use uslub_core::percpu::{Counter, Region, Slot, Table};
-use uslub_core::platform::{Backing, Identity, Place, Platform, write_one_by_one};
+use uslub_core::platform::{Access, Backing, Identity, Place, Platform, Watch, write_one_by_one};
 use uslub_rseq::Area;
 
 use crate::huge_pages::split_huge_pages;
-use crate::message::write_line;
 use crate::policy::PREFETCH_LINES_MAX;
 use crate::slots::{pop, pop_many, push, push_many, push_many_checked};
-use crate::{CLOSED, LINE, Linux, callers, clock, complain, mix, space, sys};
+use crate::{CLOSED, LINE, Linux, callers, clock, complain, fault, mix, space, sys, traces, watch};
 
 fn pointer(address: usize) -> Option<NonNull<u8>> {
     NonNull::new(address as *mut u8)
@@ -61,6 +60,16 @@ unsafe impl Platform for Linux {
                 libc::PROT_READ | libc::PROT_WRITE,
             )
         }
+    }
+
+    unsafe fn protect(&self, start: NonNull<u8>, bytes: usize, access: Access) -> bool {
+        let protection = match access {
+            Access::Closed => libc::PROT_NONE,
+            Access::ReadOnly => libc::PROT_READ,
+            Access::Open => libc::PROT_READ | libc::PROT_WRITE,
+        };
+        // SAFETY: passed on.
+        unsafe { sys::mprotect(start.as_ptr() as usize, bytes, protection) }
     }
 
     unsafe fn purge(&self, start: NonNull<u8>, bytes: usize) -> bool {
@@ -361,11 +370,30 @@ unsafe impl Platform for Linux {
         self.area().is_none()
     }
 
+    fn watch_faults(&self) -> bool {
+        if self.is_sandboxed() {
+            return false;
+        }
+        fault::stay_in_front();
+        true
+    }
+
     fn report(&self, line: Arguments<'_>) {
-        write_line(line);
+        traces::report(line);
+    }
+
+    fn is_watched(&self) -> bool {
+        watch::is_watched()
+    }
+
+    fn watch(&self, event: Watch) {
+        watch::tell(event);
     }
 
     fn tid(&self) -> u32 {
+        if self.is_sandboxed() {
+            return 0;
+        }
         callers::tid()
     }
 
@@ -374,6 +402,10 @@ unsafe impl Platform for Linux {
     }
 
     fn callers(&self, out: &mut [usize]) -> usize {
+        if self.is_sandboxed() {
+            // It asks the kernel what a filter may forbid.
+            return 0;
+        }
         callers::callers(out, self.now_ms())
     }
 

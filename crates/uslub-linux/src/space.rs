@@ -56,5 +56,5 @@ pub(crate) fn reserve_at(start: usize, bytes: usize) -> bool {
 /// system.
 pub(crate) fn is_limited() -> bool {
     let limits = [libc::RLIMIT_AS, libc::RLIMIT_DATA];
-    (limits.into_iter()).any(|resource| start::limit(resource) != usize::MAX)
+    (limits.into_iter()).any(|resource| start::limit(resource as usize) != usize::MAX)
 }

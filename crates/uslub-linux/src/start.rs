@@ -14,7 +14,7 @@ use uslub_core::tunables::{SetError, Tunables};
 
 use crate::environment::environment;
 use crate::policy::{RESERVE_FLOOR_BYTES, RESERVE_MEMORY_FACTOR};
-use crate::{Linux, complain, sys};
+use crate::{Linux, complain, fault, sys};
 
 /// Work that is done once.
 ///
@@ -109,8 +109,55 @@ impl Default for Once {
 /// # Safety
 ///
 /// Call it once, before any other use of the allocator.
-pub unsafe fn set_up(allocator: &Allocator<Linux>, variable: &str) -> bool {
-    let (tunables, debug) = tunables(variable);
+pub unsafe fn set_up(allocator: &'static Allocator<Linux>, variable: &str) -> bool {
+    let (tunables, debug) = tunables_from(variable, Hardened::OnDemand);
+    // SAFETY: passed on.
+    unsafe { set_up_with(allocator, tunables, debug) }
+}
+
+/// As [`set_up`], for a face whose objects have no trailers. There the tunable `hardened` means
+/// `slab_debug` with [`HARDENED_LETTERS`] for all caches and size classes, unless `slab_debug` is
+/// set too. With `hardened` the tunable is 1 by default.
+///
+/// # Safety
+///
+/// As for [`set_up`].
+pub unsafe fn set_up_without_trailers(
+    allocator: &'static Allocator<Linux>,
+    variable: &str,
+    hardened: Hardened,
+) -> bool {
+    let (mut tunables, mut debug) = tunables_from(variable, hardened);
+    if core::mem::take(&mut tunables.hardened) == 1 && debug == SlabDebug::NONE {
+        debug = SlabDebug::new(HARDENED_LETTERS);
+    }
+    // SAFETY: passed on.
+    unsafe { set_up_with(allocator, tunables, debug) }
+}
+
+/// What `hardened=1` debugs where objects have no trailers: pointers and freelists, red zones, and
+/// the bytes of free objects.
+pub const HARDENED_LETTERS: &str = "FZP";
+
+/// Whether a face is hardened where nobody sets the tunable `hardened`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hardened {
+    /// Only if it is set to 1.
+    OnDemand,
+    /// Unless it is set to 0.
+    ByDefault,
+}
+
+/// Sets an allocator up with these options.
+///
+/// # Safety
+///
+/// As for [`set_up`].
+unsafe fn set_up_with(
+    allocator: &'static Allocator<Linux>,
+    tunables: Tunables,
+    debug: SlabDebug<'static>,
+) -> bool {
     // SAFETY: passed on.
     unsafe { allocator.set_slab_debug(debug) };
     if !allocator.platform.ask_page_bytes() {
@@ -119,7 +166,11 @@ pub unsafe fn set_up(allocator: &Allocator<Linux>, variable: &str) -> bool {
     allocator.platform.probe(tunables.rseq);
     allocator.keep_indices(NR_CLASSES + 1);
     // SAFETY: passed on.
-    unsafe { allocator.init(reserve_bytes(&allocator.platform), tunables) }
+    let done = unsafe { allocator.init(reserve_bytes(&allocator.platform), tunables) };
+    if done {
+        fault::watch(allocator);
+    }
+    done
 }
 
 /// Bytes of address space to reserve without a limit: a multiple of the machine's memory.
@@ -132,7 +183,7 @@ fn reserve_bytes(platform: &Linux) -> usize {
 }
 
 /// The tunables from the environment. A setting that cannot be parsed is reported and ignored.
-fn tunables(variable: &str) -> (Tunables, SlabDebug<'static>) {
+fn tunables_from(variable: &str, hardened: Hardened) -> (Tunables, SlabDebug<'static>) {
     let options = environment(variable).and_then(|v| core::str::from_utf8(v).ok());
     let (before, debug, behind) = options::split(options.unwrap_or(""));
     let debug = debug.map_or(SlabDebug::NONE, SlabDebug::new);
@@ -143,10 +194,16 @@ fn tunables(variable: &str) -> (Tunables, SlabDebug<'static>) {
         ));
     });
     let mut tunables = Tunables::DEFAULT;
+    tunables.hardened = u32::from(hardened == Hardened::ByDefault);
     for part in [before, behind] {
         set_in(&mut tunables, part, &mut |error| {
             complain(format_args!("{variable}: {error}"));
         });
+    }
+    if tunables.guard != 0 && tunables.hardened == 1 {
+        complain(format_args!(
+            "{variable}: guard has no effect with hardened=1, whose objects have guards of their own"
+        ));
     }
     (tunables, debug)
 }
@@ -192,16 +249,17 @@ pub fn prlimit(
 
 /// Most bytes that the process may write to a file; `usize::MAX` for no limit.
 pub fn file_bytes() -> usize {
-    limit(libc::RLIMIT_FSIZE)
+    limit(libc::RLIMIT_FSIZE as usize)
 }
 
-/// The process's soft limit of a resource, in the kernel's unit; `usize::MAX` for no limit.
-pub fn limit(resource: libc::__rlimit_resource_t) -> usize {
+/// The process's soft limit of a resource, in the kernel's unit; `usize::MAX` for no limit. The
+/// type of `RLIMIT_` numbers differs between C libraries.
+pub fn limit(resource: usize) -> usize {
     let mut limit = libc::rlimit {
         rlim_cur: libc::RLIM_INFINITY,
         rlim_max: 0,
     };
-    prlimit(0, resource as usize, core::ptr::null(), &raw mut limit);
+    prlimit(0, resource, core::ptr::null(), &raw mut limit);
     limit.rlim_cur as usize
 }
 

@@ -142,7 +142,7 @@ pub fn futex_wait(word: *const u32, value: u32) {
 /// Waits while `*word == value`, at most `ms` milliseconds.
 pub fn futex_wait_for(word: *const u32, value: u32, ms: u64) {
     let time = libc::timespec {
-        tv_sec: (ms / 1000) as libc::time_t,
+        tv_sec: (ms / 1000) as _,
         tv_nsec: (ms % 1000 * 1_000_000) as libc::c_long,
     };
     // SAFETY: reads the word and the time only; may return early.
@@ -182,7 +182,7 @@ pub fn futex_wait_shared(word: *const u32, value: u32) {
 /// As [`futex_wait_for`], for a word that another process shares.
 pub fn futex_wait_shared_for(word: *const u32, value: u32, ms: u64) {
     let time = libc::timespec {
-        tv_sec: (ms / 1000) as libc::time_t,
+        tv_sec: (ms / 1000) as _,
         tv_nsec: (ms % 1000 * 1_000_000) as libc::c_long,
     };
     let time = &raw const time as usize;
@@ -322,13 +322,27 @@ pub fn abort() -> ! {
     }
 }
 
+/// Blocks this thread's signals; returns which were blocked before.
+pub fn block_signals() -> u64 {
+    let (all, mut before) = (u64::MAX, 0u64);
+    let how = libc::SIG_SETMASK as usize;
+    let (all, old) = (&raw const all as usize, &raw mut before as usize);
+    // SAFETY: only reads and writes the sets.
+    unsafe { call(libc::SYS_rt_sigprocmask, [how, all, old, 8, 0, 0]) };
+    before
+}
+
+/// Ends what [`block_signals`] began.
+pub fn unblock_signals(before: u64) {
+    let how = libc::SIG_SETMASK as usize;
+    let set = &raw const before as usize;
+    // SAFETY: only reads the set.
+    unsafe { call(libc::SYS_rt_sigprocmask, [how, set, 0, 8, 0, 0]) };
+}
+
 /// Sends a signal to this thread.
-///
-/// # Safety
-///
-/// As for the signal's effect.
-unsafe fn raise(signal: usize) {
-    // SAFETY: passed on.
+pub(crate) fn raise(signal: usize) {
+    // SAFETY: the program's handler runs, or the default action, as it expects.
     unsafe {
         let (process, thread) = (
             call(libc::SYS_getpid, [0; 6]),

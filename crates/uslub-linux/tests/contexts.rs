@@ -221,7 +221,7 @@ fn start_timer() -> libc::timer_t {
         let mut event: libc::sigevent = std::mem::zeroed();
         event.sigev_notify = libc::SIGEV_THREAD_ID;
         event.sigev_signo = libc::SIGUSR1;
-        event._sigev_un._tid = libc::gettid();
+        event.sigev_notify_thread_id = libc::gettid();
         let mut timer: libc::timer_t = std::mem::zeroed();
         let made = libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer);
         assert_eq!(made, 0);

@@ -9,6 +9,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use uslub_core::slab::debug::track::Which;
 use uslub_linux::sys;
+use uslub_linux::traces::Lines;
 
 use crate::ALLOCATOR;
 
@@ -41,7 +42,7 @@ pub extern "C" fn uslub_alloc_traces(fd: c_int) -> c_int {
 
 #[cold]
 #[inline(never)]
-fn write_traces(out: &mut Output) {
+fn write_traces(out: &mut impl Write) {
     for cache in ALLOCATOR.caches() {
         let live = ALLOCATOR.info(cache).live_objs();
         if cache.layout.tracks == 0 || live == 0 {
@@ -72,6 +73,6 @@ pub(crate) fn at_end() {
     let wanted = ALLOCATOR.ready() && ALLOCATOR.tunables().slab_debug_leaks == 1;
     // Relaxed: a process ends once, on one thread.
     if wanted && !DONE.swap(true, Relaxed) {
-        uslub_alloc_traces(libc::STDERR_FILENO);
+        write_traces(&mut Lines::new());
     }
 }

@@ -5,8 +5,8 @@
 //! | closed | 0: each call goes to its slow function |
 //! | open | the largest class, the pages of the arena |
 //!
-//! The gate is closed before the set-up, without restartable sequences, and while a child shares
-//! our memory.
+//! The gate is closed before the set-up, without restartable sequences, while a child shares our
+//! memory, and in the hardened mode.
 //!
 //! A slow call extends the bound of `free` to pages that the arena gained, and opens the gate again
 //! when the last child that shared our memory has ended.
@@ -14,11 +14,13 @@
 use core::mem::offset_of;
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicUsize};
+use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU64, AtomicUsize};
 
 use uslub_core::kmalloc::{CLASS_MAX, CLASS_TABLE};
-use uslub_core::percpu::{APART, CacheId, Region};
+use uslub_core::percpu::{APART, CACHE_WORDS, CacheId, Region};
 use uslub_core::platform::PAGE_SIZE;
+#[cfg(target_arch = "x86_64")]
+use uslub_core::slab::shape::Shape;
 use uslub_rseq::Index;
 
 use crate::ALLOCATOR;
@@ -104,9 +106,17 @@ pub(crate) struct Front {
     _between: [u8; PAGE_SIZE - 2 * size_of::<Line>() - 2 * (CLASS_MAX / 8 + 1)],
     /// Regions by index.
     pub(crate) regions: [AtomicPtr<Region>; CPUS],
+    /// Where slots begin, by the identity of a cache, one for each group of its words: see
+    /// [`Shape`](uslub_core::slab::shape::Shape). 0, which no pointer passes, until a free has
+    /// asked, and for what is no class.
+    pub(crate) shapes: [AtomicU64; IDENTITIES / CACHE_WORDS],
 }
 
+/// Values of an identity.
+const IDENTITIES: usize = 1 << 16;
+
 const _: () = assert!(offset_of!(Front, regions) % PAGE_SIZE == APART);
+const _: () = assert!(offset_of!(Front, shapes) % PAGE_SIZE == APART);
 
 pub(crate) static FRONT: Front = Front {
     _before: [0; APART],
@@ -115,6 +125,7 @@ pub(crate) static FRONT: Front = Front {
     classes: [const { AtomicU16::new(0) }; CLASS_MAX / 8 + 1],
     _between: [0; PAGE_SIZE - 2 * size_of::<Line>() - 2 * (CLASS_MAX / 8 + 1)],
     regions: [const { AtomicPtr::new(null_mut()) }; CPUS],
+    shapes: [const { AtomicU64::new(0) }; IDENTITIES / CACHE_WORDS],
 };
 
 impl Front {
@@ -131,11 +142,22 @@ impl Front {
         }
     }
 
+    /// Lets pointers to slots of a class's cache through.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn learn(&self, id: CacheId, shape: Option<Shape>) {
+        let place = &self.shapes[usize::from(id.raw()) / CACHE_WORDS];
+        // Relaxed: a word of constants, the same from every thread.
+        place.store(shape.map_or(0, Shape::word), Relaxed);
+    }
+
     /// Opens the fast paths if there are restartable sequences and no child shares our memory.
     pub(crate) fn open(&self) {
         let Some(area) = ALLOCATOR.platform.area() else {
             return;
         };
+        if ALLOCATOR.is_hardened() {
+            return;
+        }
         let has_place = core::ptr::eq(ALLOCATOR.table.active(), self.regions.as_ptr());
         if !has_place {
             return;

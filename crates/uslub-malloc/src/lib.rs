@@ -8,6 +8,7 @@
 //! | `malloc` | the rest of the malloc family |
 //! | `info` | queries: mallinfo, malloc_info, malloc_stats, malloc_trim, mallopt |
 //! | `debug` | what a program under `slab_debug` asks |
+//! | `fault` | the program's action at SIGSEGV, while guarded objects are watched |
 //! | `start` | set-up, at the first call or before `main`, whichever comes first |
 //! | `once` | whether the set-up was done |
 //! | `early` | memory for calls from inside the set-up |
@@ -32,6 +33,7 @@
 mod debug;
 mod early;
 mod fast_path;
+mod fault;
 mod gate;
 mod helper;
 mod info;

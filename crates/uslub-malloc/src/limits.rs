@@ -15,7 +15,8 @@ use crate::sandbox::returned;
 /// Gives unused memory back if a limit on this process's memory is about to be set.
 fn before(pid: pid_t, resource: c_int, new: *const rlimit) {
     let ours = pid == 0 || pid as u32 == sys::getpid();
-    let counts = [libc::RLIMIT_AS, libc::RLIMIT_DATA].contains(&(resource as u32));
+    // The type of these numbers differs between C libraries.
+    let counts = [libc::RLIMIT_AS as c_int, libc::RLIMIT_DATA as c_int].contains(&resource);
     if ours && counts && !new.is_null() && ALLOCATOR.ready() {
         // SAFETY: the caller passes a valid limit.
         let bytes = unsafe { (*new).rlim_cur } as usize;

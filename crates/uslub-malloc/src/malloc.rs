@@ -8,7 +8,7 @@
 //! the first call.
 
 use core::ffi::c_void;
-use core::ptr::null_mut;
+use core::ptr::{self, null_mut};
 
 use libc::{EINVAL, ENOMEM, c_int};
 use uslub_core::Gfp;
@@ -47,7 +47,11 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     if !start::ready() {
         return handed_early(bytes);
     }
-    handed(ALLOCATOR.kmalloc(bytes, Gfp::KERNEL | Gfp::ZERO))
+    let gfp = Gfp::KERNEL | Gfp::ZERO;
+    if ALLOCATOR.is_hardened() {
+        return handed(ALLOCATOR.hard_alloc(bytes, 1, gfp));
+    }
+    handed(ALLOCATOR.kmalloc(bytes, gfp))
 }
 
 /// Changes an object's size; may move it. If that fails, the old object stays. Zero bytes free the
@@ -81,9 +85,13 @@ pub unsafe extern "C" fn realloc(object: *mut c_void, bytes: usize) -> *mut c_vo
 unsafe fn resize(object: *mut c_void, bytes: usize) -> *mut c_void {
     // SAFETY: passed on.
     unsafe {
+        if ALLOCATOR.is_hardened() {
+            return resize_hard(object, bytes);
+        }
         let Some(class) = ALLOCATOR.class_of_object(object.cast()) else {
             return resize_slow(object, bytes);
         };
+        ALLOCATOR.check_in_use(object.cast(), "realloc of");
         let old = class_size(class);
         if bytes > old && bytes <= CLASS_MAX {
             grow(object, class, bytes)
@@ -92,6 +100,23 @@ unsafe fn resize(object: *mut c_void, bytes: usize) -> *mut c_void {
         } else {
             resize_slow(object, bytes)
         }
+    }
+}
+
+/// [`resize`] in the hardened mode.
+///
+/// # Safety
+///
+/// As for [`resize`].
+#[cold]
+#[inline(never)]
+unsafe fn resize_hard(object: *mut c_void, bytes: usize) -> *mut c_void {
+    // SAFETY: passed on.
+    unsafe {
+        if early::owns(object.cast()) {
+            return leave_early(object, bytes);
+        }
+        handed(ALLOCATOR.hard_realloc(object.cast(), bytes, 1))
     }
 }
 
@@ -167,6 +192,9 @@ fn resized(object: *mut u8, bytes: usize) -> *mut c_void {
 unsafe fn move_to_new(object: *mut c_void, old: usize, bytes: usize) -> *mut c_void {
     // SAFETY: passed on.
     let moved = unsafe { ALLOCATOR.move_object(object.cast(), old, bytes, Gfp::KERNEL) };
+    if ptr::eq(moved, object.cast()) {
+        ALLOCATOR.kept_larger();
+    }
     resized(moved, bytes)
 }
 
@@ -216,7 +244,11 @@ fn aligned(align: usize, bytes: usize) -> *mut u8 {
     if !start::ready() {
         return barred(align, bytes);
     }
-    let object = ALLOCATOR.kmalloc_aligned(bytes, align, Gfp::KERNEL);
+    let object = if ALLOCATOR.is_hardened() {
+        ALLOCATOR.hard_alloc(bytes, align, Gfp::KERNEL)
+    } else {
+        ALLOCATOR.kmalloc_aligned(bytes, align, Gfp::KERNEL)
+    };
     FRONT.follow();
     object
 }
@@ -323,6 +355,12 @@ pub unsafe extern "C" fn malloc_usable_size(object: *mut c_void) -> usize {
         // SAFETY: `owns` said that the object is from there.
         unsafe { early::size(object.cast()) }
     } else if start::ready() {
+        if ALLOCATOR.is_hardened() {
+            return ALLOCATOR.hard_size(object.cast(), "size of");
+        }
+        if ALLOCATOR.class_of_object(object.cast()).is_some() {
+            ALLOCATOR.check_in_use(object.cast(), "size of");
+        }
         ALLOCATOR.ksize(object.cast())
     } else {
         0
@@ -340,24 +378,45 @@ pub unsafe extern "C" fn cfree(object: *mut c_void) {
     unsafe { free(object) }
 }
 
-/// [`free`] of an object whose size is known (C23).
+/// Ends the process if an object cannot have been requested with this size and alignment.
+fn check_size(call: &str, object: *mut c_void, bytes: usize, align: usize) {
+    if early::owns(object.cast()) || !start::ready() {
+        return;
+    }
+    if ALLOCATOR.is_hardened() {
+        ALLOCATOR.hard_check_size(call, object.cast(), bytes, align);
+    } else {
+        ALLOCATOR.check_size(call, object.cast(), bytes, align);
+    }
+}
+
+/// [`free`] of an object whose size is known (C23). A wrong size ends the process with a message.
 ///
 /// # Safety
 ///
 /// As for `free`; `bytes` is the size that was requested.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn free_sized(object: *mut c_void, _bytes: usize) {
+pub unsafe extern "C" fn free_sized(object: *mut c_void, bytes: usize) {
+    check_size("free_sized of", object, bytes, 1);
     // SAFETY: passed on.
     unsafe { free(object) }
 }
 
-/// [`free`] of an object whose alignment and size are known (C23).
+/// [`free`] of an object whose alignment and size are known (C23). Wrong ones end the process with
+/// a message.
 ///
 /// # Safety
 ///
 /// As for `free`; `align` and `bytes` are the values that were requested.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn free_aligned_sized(object: *mut c_void, _align: usize, _bytes: usize) {
+pub unsafe extern "C" fn free_aligned_sized(object: *mut c_void, align: usize, bytes: usize) {
+    let is_power = align.is_power_of_two();
+    check_size(
+        "free_aligned_sized of",
+        object,
+        bytes,
+        if is_power { align } else { 1 },
+    );
     // SAFETY: passed on.
     unsafe { free(object) }
 }

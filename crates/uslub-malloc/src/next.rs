@@ -18,6 +18,19 @@ use core::ptr::{NonNull, null_mut, without_provenance_mut};
 use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::{Acquire, Release};
 
+// Since glibc 2.34 the loader's functions lie in the C library itself, under a new version too. By
+// their first version they are found in older ones as well, in `libdl.so.2` (`build.rs`).
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+core::arch::global_asm!(
+    ".symver dlsym, dlsym@GLIBC_2.2.5",
+    ".symver dladdr, dladdr@GLIBC_2.2.5",
+);
+#[cfg(all(target_arch = "aarch64", target_env = "gnu"))]
+core::arch::global_asm!(
+    ".symver dlsym, dlsym@GLIBC_2.17",
+    ".symver dladdr, dladdr@GLIBC_2.17",
+);
+
 /// Stands for a function without a next definition.
 const NONE: *mut c_void = without_provenance_mut(1);
 

@@ -14,6 +14,9 @@ use core::ffi::{c_char, c_int, c_void};
 
 use crate::next::{self, Next};
 
+/// The GNU library's `RTLD_DEEPBIND`. musl has no such flag, and ignores the bit.
+const DEEPBIND: c_int = 8;
+
 static DLOPEN: Next = Next::new(c"dlopen");
 
 /// Looks up the next definition.
@@ -51,7 +54,7 @@ pub unsafe extern "C" fn dlopen(file: *const c_char, mode: c_int) -> *mut c_void
         "pop rdi",
         "jmp rax",
         next = sym next_dlopen,
-        kept = const !libc::RTLD_DEEPBIND,
+        kept = const !DEEPBIND,
     )
 }
 
@@ -74,6 +77,6 @@ pub unsafe extern "C" fn dlopen(file: *const c_char, mode: c_int) -> *mut c_void
         "ldp x0, x1, [sp], #32",
         "br x16",
         next = sym next_dlopen,
-        kept = const !libc::RTLD_DEEPBIND as u32,
+        kept = const !DEEPBIND as u32,
     )
 }

@@ -208,8 +208,12 @@ static STREAMS: Streams = Streams {
 impl Streams {
     /// Looks up all functions, because a fork must not.
     fn find(&self) {
-        for name in [&self.lock, &self.unlock, &self.reset, &self.single] {
+        for name in [&self.lock, &self.unlock, &self.reset] {
             name.get();
+        }
+        if let Some(flag) = self.single.get() {
+            // SAFETY: a byte of the C library, which is never unloaded.
+            unsafe { ALLOCATOR.platform.single_threaded_is_at(flag.cast()) };
         }
     }
 

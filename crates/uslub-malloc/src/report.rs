@@ -29,7 +29,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use uslub_core::stats::StatItem;
 use uslub_linux::{Linux, Text, complain, start, sys};
 use uslub_report::{
-    CacheRow, FOLLOW_VARIABLE, HELPER_VARIABLE, OPTIONS_VARIABLE, Process, REPORT_VARIABLE, VERSION,
+    CacheRow, FOLLOW_VARIABLE, HELPER_VARIABLE, OPTIONS_VARIABLE, Process, REPORT_VARIABLE,
+    TRACES_VARIABLE, VERSION,
 };
 
 use crate::{ALLOCATOR, debug, next, witness};
@@ -161,6 +162,7 @@ pub(crate) fn prepare(first: Option<&[u8]>) {
             OPTIONS_VARIABLE,
             FOLLOW_VARIABLE,
             HELPER_VARIABLE,
+            TRACES_VARIABLE,
         ]);
     }
     if PLACE.get().is_none() {

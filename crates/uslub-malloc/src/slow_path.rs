@@ -7,8 +7,6 @@ use core::ptr::null_mut;
 use libc::ENOMEM;
 use uslub_core::Gfp;
 use uslub_core::misuse::foreign;
-#[cfg(target_arch = "x86_64")]
-use uslub_core::misuse::{Misuse, Reason};
 
 use crate::gate::FRONT;
 use crate::{ALLOCATOR, early, helper, once, set_errno, start};
@@ -54,16 +52,32 @@ pub(crate) extern "C" fn malloc_slow(bytes: usize) -> *mut c_void {
     if !start::ready() {
         return handed_early(bytes);
     }
+    if ALLOCATOR.is_hardened() {
+        return handed(ALLOCATOR.hard_alloc(bytes, 1, Gfp::KERNEL));
+    }
     handed(ALLOCATOR.kmalloc(bytes, Gfp::KERNEL))
 }
 
-/// The slow path of [`free`].
+/// The slow path of [`free`] for an object that has passed its checks.
+///
+/// # Safety
+///
+/// As for `free`, and the object is of a size class and [marked](uslub_core::cache::mark).
+#[cold]
+#[cfg(target_arch = "x86_64")]
+pub(crate) unsafe extern "C" fn free_slow(object: *mut c_void) {
+    ALLOCATOR.kfree_slow(object.cast());
+    FRONT.follow();
+    helper::after_free();
+}
+
+/// [`free`] where the fast path is closed, and of pages that it does not cover.
 ///
 /// # Safety
 ///
 /// As for `free`.
 #[cold]
-pub(crate) unsafe extern "C" fn free_slow(object: *mut c_void) {
+pub(crate) unsafe extern "C" fn free_closed(object: *mut c_void) {
     if object.is_null() || early::owns(object.cast()) {
         return;
     }
@@ -76,7 +90,7 @@ pub(crate) unsafe extern "C" fn free_slow(object: *mut c_void) {
     helper::after_free();
 }
 
-/// The allocator's `kfree`. Not inlined, to keep the frame of [`free_slow`] small.
+/// The allocator's `kfree`. Not inlined, to keep the frame of [`free_closed`] small.
 ///
 /// # Safety
 ///
@@ -84,17 +98,31 @@ pub(crate) unsafe extern "C" fn free_slow(object: *mut c_void) {
 #[inline(never)]
 pub(crate) unsafe fn kfree(object: *mut c_void) {
     // SAFETY: passed on.
-    unsafe { ALLOCATOR.kfree(object.cast()) }
+    unsafe {
+        if ALLOCATOR.is_hardened() {
+            ALLOCATOR.hard_free(object.cast());
+        } else {
+            ALLOCATOR.kfree(object.cast());
+        }
+    }
 }
 
-/// Ends the process: `object` was the last object freed on this CPU, and is freed again.
+/// [`free`] of a pointer that did not pass: a large object, a class of which the fast path knows
+/// nothing yet, a double free, or an interior pointer.
+///
+/// # Safety
+///
+/// As for `free`.
 #[cfg(target_arch = "x86_64")]
 #[cold]
-pub(crate) extern "C" fn free_twice(object: *mut c_void) -> ! {
+pub(crate) unsafe extern "C" fn free_suspect(object: *mut c_void) {
     let arena = &ALLOCATOR.zone.arena;
-    let cache = arena
-        .page_of(object as usize)
-        .and_then(|page| ALLOCATOR.cache(arena.cache_of(page)?));
-    let name = cache.map_or("?", |cache| cache.name());
-    Misuse::Object(Some(name), "free of", object.cast(), Reason::Freed).fatal(&ALLOCATOR.platform)
+    let page = arena.page_of(object as usize);
+    if let Some(id) = page.and_then(|page| arena.cache_of(page))
+        && let Some(cache) = ALLOCATOR.cache(id)
+    {
+        FRONT.learn(id, ALLOCATOR.shape(cache));
+    }
+    // SAFETY: passed on.
+    unsafe { free_closed(object) };
 }

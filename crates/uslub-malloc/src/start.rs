@@ -5,12 +5,12 @@
 
 use uslub_core::memory::PageIndex;
 use uslub_core::platform::PAGE_SIZE;
-use uslub_linux::start;
-use uslub_report::OPTIONS_VARIABLE;
+use uslub_linux::{start, traces};
+use uslub_report::{OPTIONS_VARIABLE, TRACES_VARIABLE};
 
 use crate::gate::FRONT;
 use crate::once::ONCE;
-use crate::{ALLOCATOR, helper, limits, open, process, report, sandbox, spawn, system_call};
+use crate::{ALLOCATOR, fault, helper, limits, open, process, report, sandbox, spawn, system_call};
 
 /// Whether the allocator can be used. The first call sets it up.
 #[inline]
@@ -23,6 +23,7 @@ pub(crate) fn ready() -> bool {
 }
 
 fn set_up() -> bool {
+    traces::prepare(TRACES_VARIABLE);
     // SAFETY: `ONCE` keeps all other threads out.
     if !unsafe { start::set_up(&ALLOCATOR, OPTIONS_VARIABLE) } {
         return false;
@@ -49,6 +50,7 @@ fn ask_for_huge_pages() {
 
 /// Looks up the next definition of each wrapped function.
 fn resolve_next() {
+    fault::prepare();
     limits::prepare();
     open::prepare();
     process::resolve_next();

@@ -8,6 +8,7 @@
 
 #![no_std]
 
+pub mod openmetrics;
 pub mod witness;
 
 use core::fmt::{self, Write};
@@ -28,6 +29,10 @@ pub const FOLLOW_VARIABLE: &str = "USLUB_FOLLOW";
 /// Name of the environment variable with the path of a [witness]'s page. It allows the helper
 /// thread, which starts when much memory is empty.
 pub const HELPER_VARIABLE: &str = "USLUB_HELPER";
+
+/// Name of the environment variable with the folder for reports about debugged caches. Each process
+/// appends to `<pid>.trace`, whose reader names the addresses. Only `uslub run` sets it.
+pub const TRACES_VARIABLE: &str = "USLUB_TRACES";
 
 /// Passes the records to a macro: `$define! { struct … { field: type, … } … }`. The type of a field
 /// is `u32`, `u64` or `&'a str`.

@@ -4,8 +4,15 @@
 //!  __libc_stack_end -> argc | arguments | 0 | environment | 0 | auxiliary vector
 //! ```
 //!
+//! A loader that is run as a command (`ld.so program`) removes its own arguments. Those of glibc
+//! before 2.35 leave `__libc_stack_end` where the stack began, and reuse the words from there up to
+//! the new number of arguments. So the layout is looked for from there on.
+//!
 //! The C library's `getauxval` reads the same vector. Other libraries may wrap `getauxval`, and a
 //! wrapper may allocate, so an allocator must not call it by name. Any thread may call.
+
+use core::sync::atomic::AtomicPtr;
+use core::sync::atomic::Ordering::Relaxed;
 
 use crate::thread::{call, stack_end};
 
@@ -16,6 +23,9 @@ type Entry = [usize; 2];
 const AT_NULL: usize = 0;
 /// Every pointer is at or above this number, and every key below it.
 const LEAST_POINTER: usize = 4096;
+/// Words above the stack's start in which the number of arguments is looked for. The auxiliary
+/// vector alone is longer.
+const COUNT_OFFSETS: usize = 32;
 
 /// The value of a key (such as [`libc::AT_SECURE`]) in the auxiliary vector; 0 if the vector lacks
 /// the key.
@@ -47,15 +57,42 @@ pub fn auxiliary(key: usize) -> usize {
 
 /// The environment's strings as the kernel left them; null if they cannot be found.
 pub fn environment() -> *mut *mut libc::c_char {
+    static KNOWN: AtomicPtr<*mut libc::c_char> = AtomicPtr::new(core::ptr::null_mut());
+    // Relaxed, both: every thread finds the same. Later the program may change its arguments.
+    let known = KNOWN.load(Relaxed);
+    if !known.is_null() {
+        return known;
+    }
     let end = stack_end();
     // SAFETY: the C library's variable, if it has one.
     if end.is_null() || unsafe { (*end).is_null() } {
         return core::ptr::null_mut();
     }
-    // SAFETY: the stack's start has the layout above.
+    // SAFETY: the stack's start. More words than these are above it.
+    let found = unsafe {
+        let start = *end;
+        let mut counts = (0..COUNT_OFFSETS).map(|offset| start.add(offset));
+        let count = counts.find(|count| has_arguments(*count)).unwrap_or(start);
+        count.add(*count + 2) as *mut *mut libc::c_char
+    };
+    // Relaxed: as above.
+    KNOWN.store(found, Relaxed);
+    found
+}
+
+/// Whether the word is the number of pointers behind it that null follows.
+///
+/// # Safety
+///
+/// A word of the stack's start, below the auxiliary vector.
+unsafe fn has_arguments(count: *const usize) -> bool {
+    // SAFETY: the words end with null at the latest in the auxiliary vector.
     unsafe {
-        let argc = **end;
-        (*end).add(argc + 2) as *mut *mut libc::c_char
+        let mut n = 0;
+        while *count.add(n + 1) >= LEAST_POINTER {
+            n += 1;
+        }
+        n > 0 && n == *count && *count.add(n + 1) == 0
     }
 }
 
@@ -86,6 +123,10 @@ fn asked(key: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
+    use std::vec::Vec;
+
     use super::*;
 
     #[test]
@@ -98,6 +139,21 @@ mod tests {
         }
         assert_eq!(auxiliary(usize::MAX), 0);
         assert_eq!(asked(usize::MAX), 0);
+    }
+
+    #[test]
+    fn the_number_of_arguments_is_told_from_other_words() {
+        let counts = |words: &[usize]| {
+            (0..words.len() - 2)
+                // SAFETY: the words end with null.
+                .filter(|at| unsafe { has_arguments(words.as_ptr().add(*at)) })
+                .collect::<Vec<_>>()
+        };
+        let p = 0x7fff_ffff_e698;
+        // As the kernel leaves it; then with words that a loader reused.
+        assert_eq!(counts(&[3, p, p, p, 0, p, p, 0, 33, p, 0, 0]), [0]);
+        assert_eq!(counts(&[p, 0, 0, p, p, 2, p, p, 0, p, 0, 33, p, 0, 0]), [5]);
+        assert_eq!(counts(&[2, 0, 1, p, p, 2, p, p, 0, p, 0, 33, p, 0, 0]), [5]);
     }
 
     #[test]

@@ -34,6 +34,9 @@
 
 #![no_std]
 
+#[cfg(feature = "own-libc")]
+extern crate libc_own as libc;
+
 // A folder an architecture, with the same modules in each; `none` has what the others lack. Where
 // there are sequences, `protocol.rs` is a part of `sequences.rs`.
 #[cfg_attr(target_arch = "x86_64", path = "arch/x86_64/sequences.rs")]

@@ -4,7 +4,7 @@
 //! return null.
 
 use std::alloc::{GlobalAlloc, Layout};
-#[cfg(feature = "allocator-api2")]
+#[cfg(any(feature = "allocator-api2", feature = "allocator-api2-02"))]
 use std::ptr::NonNull;
 use std::ptr::null_mut;
 
@@ -113,7 +113,7 @@ unsafe impl GlobalAlloc for Uslub {
 }
 
 /// The usable bytes of an object.
-#[cfg(feature = "allocator-api2")]
+#[cfg(any(feature = "allocator-api2", feature = "allocator-api2-02"))]
 pub(crate) fn as_slice(object: *mut u8, bytes: usize) -> Option<NonNull<[u8]>> {
     NonNull::new(object).map(|object| NonNull::slice_from_raw_parts(object, bytes))
 }

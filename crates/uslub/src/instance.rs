@@ -6,11 +6,18 @@
 
 use uslub_core::{Allocator, Gfp};
 use uslub_linux::Linux;
-use uslub_linux::start::{self, Once};
-use uslub_report::OPTIONS_VARIABLE;
+use uslub_linux::start::{self, Hardened, Once};
+use uslub_report::{OPTIONS_VARIABLE, TRACES_VARIABLE};
 
 pub(crate) static ALLOCATOR: Allocator<Linux> = Allocator::new(Linux::new());
 static ONCE: Once = Once::new();
+
+/// The feature `hardened` decides where `USLUB_OPTIONS` does not.
+const HARDENED: Hardened = if cfg!(feature = "hardened") {
+    Hardened::ByDefault
+} else {
+    Hardened::OnDemand
+};
 
 uslub_core::note!(ALLOCATOR, "rust");
 
@@ -47,8 +54,10 @@ pub(crate) fn is_ready() -> bool {
 }
 
 fn set_up() -> bool {
+    uslub_linux::traces::prepare(TRACES_VARIABLE);
+    uslub_linux::watch::look();
     // SAFETY: `ONCE` keeps all other threads out.
-    let done = unsafe { start::set_up(&ALLOCATOR, OPTIONS_VARIABLE) };
+    let done = unsafe { start::set_up_without_trailers(&ALLOCATOR, OPTIONS_VARIABLE, HARDENED) };
     if done {
         // SAFETY: the functions live as long as the process. Without memory for the entry forks are
         // not protected; the C library's own allocator would fail as badly.

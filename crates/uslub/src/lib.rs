@@ -10,6 +10,8 @@
 //! |---|---|
 //! | the whole program on uslub, unchanged | [`Uslub`] as `#[global_allocator]` |
 //! | objects of a type, owned as by a `Box` | [`Cache<T>`](Cache) and [`Object`] |
+//! | a cache in a `static` | [`LazyCache`] |
+//! | objects that keep their cache alive, to send or store anywhere | [`OwnedObject`] |
 //! | linked structures, objects without a single owner | the raw forms of [`Cache<T>`](Cache) |
 //! | objects whose size is known at run time only; other languages | [`RawCache`] |
 //! | allocations that cannot fail, in a critical section | [`Cache::prefill`] |
@@ -121,7 +123,7 @@
 //!
 //! - Objects that need a drop cannot wait for a grace period.
 
-#[cfg(feature = "allocator-api2")]
+#[cfg(any(feature = "allocator-api2", feature = "allocator-api2-02"))]
 mod allocator;
 mod buckets;
 mod builder;
@@ -135,14 +137,18 @@ mod error;
 mod global;
 mod instance;
 mod kmalloc;
+mod lazy;
 mod mempool;
+mod metrics;
 mod object;
+mod owned;
 mod prefill;
 mod raw;
 mod rcu;
 mod shrinker;
 mod stats;
 mod tuning;
+mod unwind;
 
 pub use buckets::Buckets;
 pub use builder::{Builder, RawBuilder};
@@ -155,8 +161,11 @@ pub use instance::allocator;
 pub use kmalloc::{
     kfree, kfree_rcu, kfree_with, kmalloc, kmalloc_aligned, kmalloc_node, krealloc, ksize,
 };
+pub use lazy::LazyCache;
 pub use mempool::{CacheSource, Element, FnSource, Mempool};
+pub use metrics::{metrics, slab_use};
 pub use object::Object;
+pub use owned::OwnedObject;
 pub use prefill::{Prefilled, RawPrefilled};
 pub use raw::RawCache;
 pub use rcu::{rcu_barrier, set_grace_period};
@@ -164,7 +173,7 @@ pub use shrinker::{Shrinker, shrinker};
 pub use stats::{CacheStats, SlabInfo, SlabRow, slabinfo, totals, trim};
 pub use tuning::tuning;
 pub use uslub_core::Gfp;
-pub use uslub_core::cache::info::{CacheInfo, Totals};
+pub use uslub_core::cache::info::{CacheInfo, SlabUse, Totals};
 pub use uslub_core::grace::{GracePeriod, RcuCallback, RcuHead};
 pub use uslub_core::mempool::{MempoolError, Source};
 pub use uslub_core::stats::StatItem;

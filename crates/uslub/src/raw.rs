@@ -248,7 +248,7 @@ impl RawCache {
     #[inline]
     pub unsafe fn free(&self, object: *mut u8) {
         // SAFETY: passed on.
-        if !unsafe { ALLOCATOR.free_fast(self.cache, object) } {
+        if !unsafe { ALLOCATOR.free_fast(self.cache, object, self.cache.free_gfp) } {
             self.free_as_said(object);
         }
     }
@@ -290,7 +290,7 @@ impl RawCache {
     #[inline]
     pub unsafe fn free_with(&self, object: *mut u8, gfp: Gfp) {
         // SAFETY: passed on.
-        if !unsafe { ALLOCATOR.free_fast(self.cache, object) } {
+        if !unsafe { ALLOCATOR.free_fast(self.cache, object, gfp) } {
             self.free_slow(object, gfp);
         }
     }
@@ -298,8 +298,7 @@ impl RawCache {
     #[cold]
     #[inline(never)]
     fn free_slow(&self, object: *mut u8, gfp: Gfp) {
-        // SAFETY: the caller frees the object.
-        unsafe { ALLOCATOR.free_with(self.cache, object, gfp) };
+        ALLOCATOR.free_checked(self.cache, object, gfp);
         self.hand_over(gfp);
     }
 

@@ -150,15 +150,9 @@ fn a_double_free_of_a_box_ends_the_process() {
 }
 
 #[test]
-fn a_wrong_layout_frees_the_object_as_what_it_is() {
+fn a_layout_of_fewer_bytes_frees_the_object_as_what_it_is() {
     let layout = |size, align| Layout::from_size_align(size, align).unwrap();
-    for (size, wrong) in [
-        (100, 8),
-        (100, 5000),
-        (20_000, 16),
-        (8, 1 << 20),
-        (400_000, 1),
-    ] {
+    for (size, wrong) in [(100, 8), (20_000, 16), (400_000, 1)] {
         let before = totals();
         // SAFETY: live, and freed once; only the layout is not what it was.
         unsafe {

@@ -1,8 +1,11 @@
 //! The library for C and C++, as it is installed: what it shows, what it refuses, what it survives.
 
 mod built;
+mod checkers;
+mod dialects;
 mod header;
 mod install;
+mod modes;
 
 use std::path::Path;
 
@@ -106,8 +109,35 @@ fn a_bug_of_the_caller_ends_the_process_with_a_message() {
 }
 
 #[test]
+fn the_use_of_a_slab_is_told() {
+    all_holds("crates/uslub-capi/tests/c/slab_use.c", Linked::Dynamic);
+}
+
+#[test]
 fn a_cache_behaves_as_its_tuning_says() {
     all_holds("crates/uslub-capi/tests/c/tuning.c", Linked::Dynamic);
+}
+
+#[test]
+fn objects_of_c_are_guarded_too() {
+    let file = "crates/uslub-capi/tests/c/guarded.c";
+    let Some(program) = program(file, Linked::Dynamic, &[]) else {
+        return;
+    };
+    let mut command = std::process::Command::new(&program);
+    let done = command.env("USLUB_OPTIONS", "guard=1000,guard_recover=1");
+    let output = done.output().expect("the program starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    for message in [
+        "BUG: guard: use-after-free write in guarded",
+        "size=40, cache=herbs",
+        "BUG: guard: double free in guarded",
+        "BUG: guard: free of a pointer to no object in guarded",
+        "freed by thread ",
+    ] {
+        assert!(said.contains(message), "'{message}' is missing:\n{said}");
+    }
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! What an address is, in words.
 
 use super::target::Target;
-use crate::ending::signal_name;
 use crate::failure::Failure;
 use crate::units;
 use std::fmt::Write;
@@ -40,24 +39,15 @@ pub fn text(target: &Target, addresses: &[u64]) -> Result<String, Failure> {
     Ok(out)
 }
 
-/// What a core file says about the end of its program.
-pub fn fault(target: &Target) -> Result<String, Failure> {
-    let Target::Core(core, _) = target else {
-        return Ok(String::new());
-    };
-    let Some((signal, at)) = core.fault().filter(|&(signal, _)| signal != 0) else {
-        return Ok(String::new());
-    };
-    let mut out = format!("ended by {}\n", signal_name(signal));
-    if matches!(signal, libc::SIGSEGV | libc::SIGBUS) {
-        out.push_str("the fault: ");
-        push(&mut out, &target.heaps()?, at);
-    }
-    Ok(out)
+/// The first line for an address.
+pub fn line(heaps: &[Heap<'_>], at: u64) -> String {
+    let mut out = String::new();
+    push(&mut out, heaps, at);
+    out.lines().next().unwrap_or("").to_owned() + "\n"
 }
 
 /// What an address is: the first allocator that knows it answers.
-fn push(out: &mut String, heaps: &[Heap<'_>], at: u64) {
+pub fn push(out: &mut String, heaps: &[Heap<'_>], at: u64) {
     let mut meanings = heaps.iter().map(|heap| (heap, heap.explain(at)));
     let ours = meanings.clone().find(|(_, meaning)| {
         !matches!(
@@ -70,7 +60,7 @@ fn push(out: &mut String, heaps: &[Heap<'_>], at: u64) {
     }
 }
 
-fn bytes(n: u64) -> String {
+pub fn bytes(n: u64) -> String {
     format!("{n} {}", units::plural(n, "byte", "bytes"))
 }
 
@@ -140,7 +130,7 @@ fn place(map: &Map, at: u64) -> String {
 }
 
 /// A state in words.
-fn state(state: State) -> String {
+pub fn state(state: State) -> String {
     let nth = |from_top: usize, len: usize| match from_top {
         0 => format!("the next to leave, of {len}"),
         n => format!("number {} from the top, of {len}", n + 1),

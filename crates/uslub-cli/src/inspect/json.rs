@@ -70,13 +70,7 @@ struct Cache {
 /// The output for a target.
 pub fn text(target: &Target) -> Result<String, Failure> {
     let looks = target.looks()?;
-    let (pid, program) = match target {
-        Target::Process(process) => (Some(process.pid()), process.name().to_owned()),
-        Target::Core(core, file) => match core.program() {
-            Some((name, pid)) => (Some(pid), name.to_owned()),
-            None => (None, file.clone()),
-        },
-    };
+    let (pid, program) = target.identity();
     let bridge = match target {
         Target::Process(process) => {
             Some(Bridge::of(process, &looks).map_err(|error| target.refuse(error))?)
@@ -93,7 +87,12 @@ pub fn text(target: &Target) -> Result<String, Failure> {
             .map(|(heap, look)| allocator(heap, look))
             .collect(),
     };
-    match serde_json::to_string_pretty(&look) {
+    pretty(&look)
+}
+
+/// A value as JSON for people and programs.
+pub fn pretty(value: &impl Serialize) -> Result<String, Failure> {
+    match serde_json::to_string_pretty(value) {
         Ok(text) => Ok(text + "\n"),
         Err(error) => Err(Failure::ours(
             format!("cannot write JSON: {error}"),

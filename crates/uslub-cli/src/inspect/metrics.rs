@@ -1,189 +1,192 @@
-//! OpenMetrics text, for a collector that reads a command's output.
+//! `uslub metrics`: OpenMetrics text, once or for each scrape of a collector.
+//!
+//! The series of the allocators are those of `uslub::metrics` inside a process; both come from
+//! `uslub_report::openmetrics`. From outside comes where the resident memory is.
 
-use super::target::Target;
-use crate::failure::Failure;
-use std::fmt::{Display, Write};
+use super::target::{Target, start_time};
+use super::{STATUS_HELP, http};
+use crate::ending::Ending;
+use crate::failure::{Failure, NOT_FOUND};
+use clap::Args;
+use std::fmt;
+use std::time::{Duration, Instant};
 use uslub_inspect::snapshot::Row;
-use uslub_inspect::{Bridge, Snapshot};
+use uslub_inspect::{Bridge, Heap, Snapshot};
+use uslub_report::openmetrics::{CacheFigures, Family, Figures, Writer, merge};
 
-/// Caches of an allocator that get series of their own; the others are summed as `(other)`.
-const CACHES_MAX: usize = 200;
+/// Resident memory, as only the command knows it.
+const RESIDENT: Family = Family {
+    name: "uslub_resident_bytes",
+    kind: "gauge",
+    help: "Resident memory by what it holds.",
+};
 
-/// A label's value: backslash, quote and line end are escaped.
-fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
+/// A process is looked at again after this time at the earliest; scrapes between get the last text.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Options of `uslub metrics`.
+#[derive(Args, Debug)]
+#[command(after_help = STATUS_HELP)]
+pub struct MetricsOptions {
+    /// Processes, by their numbers; or core files
+    #[arg(required = true, value_name = "PID|FILE")]
+    pub targets: Vec<String>,
+
+    /// Answer a collector's scrapes of http://ADDRESS/metrics, until the processes end; loopback
+    /// addresses only, for example 127.0.0.1:9464
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "once")]
+    pub listen: Option<String>,
+
+    /// Print the text once; this is the default
+    #[arg(long)]
+    pub once: bool,
 }
 
-/// One metric family.
-struct Family<'a> {
-    out: &'a mut String,
-    name: &'static str,
-    suffix: &'static str,
+/// The figures of one target, with their texts.
+struct Looked {
+    pid: String,
+    bridge: Option<Bridge>,
+    allocators: Vec<Allocator>,
 }
 
-impl<'a> Family<'a> {
-    fn new(out: &'a mut String, name: &'static str, kind: &str, help: &str) -> Self {
-        let _ = writeln!(out, "# TYPE {name} {kind}");
-        if name.ends_with("_bytes") {
-            let _ = writeln!(out, "# UNIT {name} bytes");
-        }
-        let _ = writeln!(out, "# HELP {name} {help}");
-        let suffix = if kind == "counter" { "_total" } else { "" };
-        Self { out, name, suffix }
-    }
-
-    fn add(&mut self, labels: &[(&str, &str)], value: impl Display) {
-        let labels: Vec<_> = (labels.iter())
-            .map(|(key, value)| format!("{key}=\"{}\"", escaped(value)))
-            .collect();
-        let (name, suffix) = (self.name, self.suffix);
-        let _ = writeln!(self.out, "{name}{suffix}{{{}}} {value}", labels.join(","));
-    }
+struct Allocator {
+    face: String,
+    version: String,
+    look: Snapshot,
 }
 
-/// The figures of one series.
-#[derive(Clone, Default)]
-struct Figures {
-    live: u64,
-    cached: u64,
-    free: u64,
-    slabs: u64,
-    calls: (u64, u64),
+/// The output for targets.
+pub fn text(targets: &[String]) -> Result<String, Failure> {
+    let looked: Result<Vec<_>, _> = targets.iter().map(|word| look(word)).collect();
+    write(&looked?)
 }
 
-impl Figures {
-    fn add(&mut self, row: &Row) {
-        self.live += row.live().unwrap_or(0);
-        self.cached += row.cached;
-        self.free += row.free().unwrap_or(0);
-        self.slabs += row.slab_bytes();
-        self.calls.0 = self.calls.0.wrapping_add(row.calls.0);
-        self.calls.1 = self.calls.1.wrapping_add(row.calls.1);
-    }
-}
-
-/// The series of an allocator: the largest caches, then the rest.
-fn series(snapshot: &Snapshot) -> Vec<(String, Figures)> {
-    let mut rows: Vec<_> = snapshot.rows.iter().filter(|row| row.slots > 0).collect();
-    rows.sort_by_key(|row| std::cmp::Reverse(row.slab_bytes()));
-    let mut all: Vec<(String, Figures)> = Vec::new();
-    for (i, row) in rows.into_iter().enumerate() {
-        let name = if i < CACHES_MAX {
-            &row.cache.name
-        } else {
-            "(other)"
-        };
-        let place = match all.iter().position(|(known, _)| known == name) {
-            Some(place) => place,
-            None => {
-                all.push((name.to_owned(), Figures::default()));
-                all.len() - 1
-            }
-        };
-        all[place].1.add(row);
-    }
-    all
-}
-
-/// The output for a target.
-pub fn text(target: &Target) -> Result<String, Failure> {
+fn look(word: &str) -> Result<Looked, Failure> {
+    let target = Target::open(word)?;
     let looks = target.looks()?;
-    let mut out = String::new();
-    let pid = match target {
-        Target::Process(process) => process.pid().to_string(),
-        Target::Core(core, _) => core
-            .program()
-            .map_or("0".to_owned(), |(_, pid)| pid.to_string()),
+    let (pid, bridge) = match &target {
+        Target::Process(process) => {
+            let bridge = Bridge::of(process, &looks).map_err(|error| target.refuse(error))?;
+            (process.pid().to_string(), Some(bridge))
+        }
+        Target::Core(core, _) => {
+            let pid = core.program().map_or(0, |(_, pid)| pid);
+            (pid.to_string(), None)
+        }
     };
-    let pid = ("pid", pid.as_str());
-    if let Target::Process(process) = target {
-        let bridge = Bridge::of(process, &looks).map_err(|error| target.refuse(error))?;
-        let help = "Resident memory by what it holds.";
-        let mut family = Family::new(&mut out, "uslub_resident_bytes", "gauge", help);
-        for (part, bytes) in bridge.parts() {
-            family.add(&[pid, ("state", &part.replace(' ', "_"))], bytes);
-        }
+    let allocator = |(heap, look): (Heap<'_>, Snapshot)| Allocator {
+        face: heap.root().face.clone(),
+        version: heap.root().version.clone(),
+        look,
+    };
+    Ok(Looked {
+        pid,
+        bridge,
+        allocators: looks.into_iter().map(allocator).collect(),
+    })
+}
+
+fn figures(row: &Row) -> CacheFigures<'_> {
+    CacheFigures {
+        name: &row.cache.name,
+        live: row.live().unwrap_or(0),
+        cached: row.cached,
+        free: row.free().unwrap_or(0),
+        slab_bytes: row.slab_bytes(),
+        allocs: row.calls.0,
+        frees: row.calls.1,
     }
-    let all: Vec<_> = (looks.iter())
-        .flat_map(|(heap, look)| {
-            let face = heap.root().face.clone();
-            series(look)
-                .into_iter()
-                .map(move |(name, figures)| (face.clone(), name, figures))
+}
+
+fn write(all: &[Looked]) -> Result<String, Failure> {
+    let allocators = || {
+        let each = |looked: &'_ Looked| looked.allocators.len();
+        all.iter().flat_map(move |looked| {
+            (0..each(looked)).map(move |i| (&looked.pid, &looked.allocators[i]))
         })
+    };
+    let rows = |allocator: &'_ Allocator| -> Vec<Row> {
+        let rows = allocator.look.rows.iter().filter(|row| row.slots > 0);
+        rows.cloned().collect()
+    };
+    let rows: Vec<_> = allocators().map(|(_, allocator)| rows(allocator)).collect();
+    let mut caches: Vec<Vec<_>> = (rows.iter())
+        .map(|rows| rows.iter().map(figures).collect())
         .collect();
-    let mut family = Family::new(
-        &mut out,
-        "uslub_cache_objects",
-        "gauge",
-        "Slots of a cache by state.",
-    );
-    for (face, name, figures) in &all {
-        let states = [
-            ("live", figures.live),
-            ("cached", figures.cached),
-            ("free", figures.free),
-        ];
-        for (state, value) in states {
-            family.add(
-                &[pid, ("face", face), ("cache", name), ("state", state)],
-                value,
-            );
-        }
-    }
-    let help = "Bytes of a cache's slabs.";
-    let mut family = Family::new(&mut out, "uslub_cache_slab_bytes", "gauge", help);
-    for (face, name, figures) in &all {
-        family.add(&[pid, ("face", face), ("cache", name)], figures.slabs);
-    }
-    let help = "Objects allocated so far.";
-    let mut family = Family::new(&mut out, "uslub_cache_allocations", "counter", help);
-    for (face, name, figures) in &all {
-        family.add(&[pid, ("face", face), ("cache", name)], figures.calls.0);
-    }
-    let mut family = Family::new(
-        &mut out,
-        "uslub_cache_frees",
-        "counter",
-        "Objects freed so far.",
-    );
-    for (face, name, figures) in &all {
-        family.add(&[pid, ("face", face), ("cache", name)], figures.calls.1);
-    }
-    let mut family = Family::new(
-        &mut out,
-        "uslub_large_bytes",
-        "gauge",
-        "Live large objects.",
-    );
-    for (heap, look) in &looks {
-        family.add(&[pid, ("face", &heap.root().face)], look.pages.large * 4096);
-    }
-    let mut family = Family::new(&mut out, "uslub_build", "info", "The version of uslub.");
-    family.suffix = "_info";
-    for (heap, _) in &looks {
-        let root = heap.root();
-        family.add(&[pid, ("face", &root.face), ("version", &root.version)], 1);
-    }
+    let figures = allocators().zip(&mut caches);
+    let figures = figures.map(|((pid, allocator), caches)| Figures {
+        pid,
+        face: &allocator.face,
+        version: &allocator.version,
+        caches: merge(caches),
+        large_bytes: allocator.look.pages.large * 4096,
+        huge_bytes: allocator.look.huge.map(|(live, _)| live),
+    });
+    let figures: Vec<_> = figures.collect();
+    let mut out = String::new();
+    let written = resident(&mut out, all).and_then(|()| Writer::new(&mut out).all(&figures));
+    written.map_err(|error| {
+        Failure::ours(
+            format!("cannot write the figures: {error}"),
+            "report this as a bug of uslub",
+        )
+    })?;
     out.push_str("# EOF\n");
     Ok(out)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn labels_are_escaped() {
-        let mut out = String::new();
-        let mut family = Family::new(&mut out, "a_bytes", "counter", "Help.");
-        family.add(&[("x", "a\"b\\c\nd")], 7);
-        assert_eq!(
-            out,
-            "# TYPE a_bytes counter\n# UNIT a_bytes bytes\n# HELP a_bytes Help.\n\
-             a_bytes_total{x=\"a\\\"b\\\\c\\nd\"} 7\n"
-        );
+/// The family of resident memory; absent if all targets are core files.
+fn resident(out: &mut String, all: &[Looked]) -> fmt::Result {
+    let mut writer = Writer::new(out);
+    if all.iter().any(|looked| looked.bridge.is_some()) {
+        writer.begin(&RESIDENT)?;
     }
+    for looked in all {
+        for (part, bytes) in looked.bridge.iter().flat_map(Bridge::parts) {
+            let labels = [("pid", &*looked.pid), ("state", &part.replace(' ', "_"))];
+            writer.sample(&RESIDENT, &labels, bytes)?;
+        }
+    }
+    Ok(())
+}
+
+/// Answers scrapes until the last process has ended.
+pub fn listen(options: &MetricsOptions, address: &str) -> Result<Ending, Failure> {
+    let address = http::address(address)?;
+    // Refusals come before the first scrape.
+    text(&options.targets)?;
+    // A core file stays; a process is another one if it started at another time.
+    let started = options.targets.iter().map(|word| {
+        let pid = word.parse().ok();
+        (word.clone(), pid, pid.and_then(start_time))
+    });
+    let started: Vec<_> = started.collect();
+    let still_there = || {
+        let is_there = |(word, pid, start): &(String, Option<i32>, Option<String>)| {
+            let is_same = pid.is_none_or(|pid| start.is_some() && start_time(pid) == *start);
+            is_same.then(|| word.clone())
+        };
+        started.iter().filter_map(is_there).collect::<Vec<_>>()
+    };
+    let mut last: Option<(Instant, String)> = None;
+    let scrape = || {
+        if let Some((at, text)) = &last
+            && at.elapsed() < LOOK_EVERY
+        {
+            return Ok(text.clone());
+        }
+        let looked = still_there().into_iter().filter_map(|word| {
+            // A process may end while it is read: it is left out then.
+            match look(&word) {
+                Err(failure) if failure.code == NOT_FOUND => None,
+                other => Some(other),
+            }
+        });
+        let looked: Result<Vec<_>, _> = looked.collect();
+        let text = write(&looked?)?;
+        last = Some((Instant::now(), text.clone()));
+        Ok(text)
+    };
+    http::serve(address, scrape, || still_there().is_empty())?;
+    Ok(Ending::Exited(0))
 }

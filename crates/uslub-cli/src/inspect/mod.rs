@@ -7,25 +7,54 @@
 //! | `info` | `uslub info`, `uslub inspect core`: caches and the bridge, for people |
 //! | `json` | the same as JSON |
 //! | `explain` | `uslub explain`: what an address is |
+//! | `fault` | `uslub inspect core`: why the program died |
 //! | `list` | `uslub list`: the objects of a cache |
-//! | `slabinfo` | `uslub slabinfo`: the kernel's columns |
-//! | `metrics` | `uslub metrics`: OpenMetrics text |
+//! | `glyphs` | text for a terminal: widths, bars |
+//! | `map` | `uslub map`: how full the slabs are |
+//! | `doctor` | `uslub doctor`: what is wrong, in sentences |
+//! | `top` | `uslub top`: look after look, in a terminal |
+//! | `slabinfo`, `sysfs` | `uslub slabinfo`, `uslub sysfs`: the kernel's columns and files |
+//! | `metrics`, `http` | `uslub metrics`: OpenMetrics text, and a server for it |
+//! | `holders`, `names` | `uslub holders`: who points to an object; names for addresses |
+//! | `gdb_script` | `uslub gdb-script`: the same commands inside gdb |
+//! | `leaks`, `growth`, `period` | `uslub leaks`: which caches grow, and what that means |
 
+mod doctor;
 mod explain;
+mod fault;
+mod gdb_script;
+mod glyphs;
+mod growth;
+mod holders;
+mod http;
 mod info;
 mod json;
+mod leaks;
 mod list;
+mod map;
 mod metrics;
+mod names;
+mod period;
 mod refusal;
 mod slabinfo;
-mod target;
+mod sysfs;
+pub mod target;
+mod top;
 
 use crate::ending::Ending;
 use crate::failure::Failure;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Subcommand};
+pub use doctor::{DoctorOptions, run as doctor};
+pub use map::{MapOptions, run as map};
 use std::io::Write;
 use std::path::PathBuf;
+pub use top::{TopOptions, run as top};
+
+pub use holders::HoldersOptions;
+pub use leaks::LeaksOptions;
+pub use metrics::MetricsOptions;
+pub use sysfs::SysfsOptions;
 
 /// Options of `uslub info`.
 #[derive(Args, Debug)]
@@ -122,12 +151,20 @@ The process is not stopped, and runs no code for it.
 Exit status: 0 done; 2 wrong usage, 125 it cannot be read, 126 it is not on uslub, 127 no such process.";
 
 /// The commands of this module.
-const COMMANDS: [&str; 6] = ["info", "explain", "list", "slabinfo", "metrics", "inspect"];
+const COMMANDS: [&str; 12] = [
+    "info", "explain", "list", "slabinfo", "metrics", "inspect", "top", "map", "doctor", "leaks",
+    "holders", "sysfs",
+];
 
 /// The failure for a command of this module whose argument is missing.
 pub fn usage(error: &clap::Error) -> Option<Failure> {
+    missing(error, &COMMANDS)
+}
+
+/// The failure for one of these commands whose argument is missing.
+pub fn missing(error: &clap::Error, commands: &[&str]) -> Option<Failure> {
     let command = std::env::args().nth(1)?;
-    if error.kind() != ErrorKind::MissingRequiredArgument || !COMMANDS.contains(&&*command) {
+    if error.kind() != ErrorKind::MissingRequiredArgument || !commands.contains(&&*command) {
         return None;
     }
     let missing = match error.get(ContextKind::InvalidArg)? {
@@ -162,7 +199,7 @@ pub fn inspect(what: &InspectCommand) -> Result<Ending, Failure> {
     let text = match options.json {
         true => json::text(&target)?,
         false => {
-            let fault = explain::fault(&target)?;
+            let fault = fault::text(&target)?;
             fault + &info::text(&target, options.all)?
         }
     };
@@ -194,9 +231,47 @@ pub fn slabinfo(options: &TargetOptions) -> Result<Ending, Failure> {
 }
 
 /// `uslub metrics`.
-pub fn metrics(options: &TargetOptions) -> Result<Ending, Failure> {
+pub fn metrics(options: &MetricsOptions) -> Result<Ending, Failure> {
+    match &options.listen {
+        Some(address) => metrics::listen(options, address),
+        None => print(&metrics::text(&options.targets)?),
+    }
+}
+
+/// `uslub holders`.
+pub fn holders(options: &HoldersOptions) -> Result<Ending, Failure> {
+    explain::parse(&options.address)?;
     let target = target::Target::open(&options.target)?;
-    print(&metrics::text(&target)?)
+    print(&holders::text(&target, options)?)
+}
+
+/// `uslub sysfs`.
+pub fn sysfs(options: &SysfsOptions) -> Result<Ending, Failure> {
+    let target = target::Target::open(&options.target)?;
+    print(&sysfs::make(&target, &options.folder)?)
+}
+
+/// `uslub gdb-script`.
+pub fn gdb_script() -> Result<Ending, Failure> {
+    print(&gdb_script::text())
+}
+
+/// `uslub leaks`: status 1 if a cache is suspect.
+pub fn leaks(options: &LeaksOptions) -> Result<Ending, Failure> {
+    let (text, is_found) = leaks::text(options)?;
+    print(&text)?;
+    Ok(Ending::Exited(is_found.into()))
+}
+
+/// A value as JSON text.
+fn json_text(value: &impl serde::Serialize) -> Result<String, Failure> {
+    match serde_json::to_string_pretty(value) {
+        Ok(text) => Ok(text + "\n"),
+        Err(error) => Err(Failure::ours(
+            format!("cannot write JSON: {error}"),
+            "report this as a bug of uslub",
+        )),
+    }
 }
 
 /// Writes to standard output. A reader that has gone (`| head`) is no failure.

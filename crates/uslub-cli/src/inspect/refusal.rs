@@ -94,6 +94,9 @@ fn user(uid: u32) -> String {
     }
 }
 
+/// What helps where only an ancestor may look.
+const WATCHED: &str = "start it with 'uslub run', whose watcher may look";
+
 /// What helps against a refusal.
 fn forbidden(pid: i32) -> String {
     let me = Uid::effective();
@@ -103,27 +106,29 @@ fn forbidden(pid: i32) -> String {
     let own = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let is_filtered = proc_text::status(&own, "Seccomp").is_some_and(|mode| mode != "0");
     if is_filtered || me.is_root() {
-        return "a container's seccomp profile or the missing right CAP_SYS_PTRACE forbids it: \
-                docker run --cap-add SYS_PTRACE, or in Kubernetes \
-                securityContext.capabilities.add: [SYS_PTRACE]"
-            .to_owned();
+        return format!(
+            "a container's seccomp profile or the missing right CAP_SYS_PTRACE forbids it: docker \
+             run --cap-add SYS_PTRACE, or in Kubernetes securityContext.capabilities.add: \
+             [SYS_PTRACE]; or {WATCHED}"
+        );
     }
     let yama = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     if yama.trim().parse().is_ok_and(|scope: u8| scope > 0) {
         return format!(
-            "the system lets only ancestors look (kernel.yama.ptrace_scope = {}); try: sudo uslub \
-             info {pid}",
+            "the system lets only ancestors look (kernel.yama.ptrace_scope = {}): {WATCHED}; or \
+             try: sudo uslub info {pid}",
             yama.trim()
         );
     }
-    // The kernel gives the files of a process that may not be dumped to the superuser.
+    // The kernel gives the files of a process that may not be dumped to the superuser, but not the
+    // folder.
     let is_closed =
-        fs::metadata(format!("/proc/{pid}")).is_ok_and(|meta| meta.uid() != me.as_raw());
+        fs::metadata(format!("/proc/{pid}/status")).is_ok_and(|meta| meta.uid() != me.as_raw());
     if is_closed {
         return format!(
             "it has closed itself to other processes (PR_SET_DUMPABLE), or changed its user; try: \
              sudo uslub info {pid}"
         );
     }
-    format!("try: sudo uslub info {pid}")
+    format!("{WATCHED}; or try: sudo uslub info {pid}")
 }

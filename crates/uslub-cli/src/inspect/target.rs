@@ -1,9 +1,21 @@
 //! What is looked at: a process or a core file.
 
 use super::refusal;
+use crate::broker::{self, Answer};
 use crate::failure::{Failure, USAGE};
 use std::path::Path;
 use uslub_inspect::{CoreFile, Depth, Error, Heap, Memory, Process, Snapshot, root};
+
+/// When a process started, in the kernel's ticks; `None` if it has ended.
+pub fn start_time(pid: i32) -> Option<String> {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    // The name, in parentheses, may contain anything.
+    let mut fields = stat.rsplit(") ").next()?.split_whitespace();
+    let state = fields.next()?;
+    let start = fields.nth(18)?.to_owned();
+    (!state.starts_with(['Z', 'X'])).then_some(start)
+}
 
 /// What is looked at.
 pub enum Target {
@@ -19,8 +31,7 @@ impl Target {
         let path = Path::new(word);
         if !word.is_empty() && word.bytes().all(|b| b.is_ascii_digit()) {
             let pid = word.parse().unwrap_or(i32::MAX);
-            let process = Process::open(pid).map_err(|error| refusal::of(error, Some(pid)))?;
-            return Ok(Self::Process(process));
+            return Self::process(pid);
         }
         if path.exists() {
             return Self::core(path);
@@ -30,6 +41,30 @@ impl Target {
             hint: "name a process by its number: pidof PROGRAM prints it".to_owned(),
             code: USAGE,
         })
+    }
+
+    /// The process with a number; through the watcher of `uslub run`, if this command may not read
+    /// the process.
+    pub fn process(pid: i32) -> Result<Self, Failure> {
+        let error = match Process::open(pid) {
+            Ok(process) => return Ok(Self::Process(process)),
+            Err(error) => error,
+        };
+        let is_forbidden = matches!(error, Error::Forbidden { .. });
+        let mut failure = refusal::of(error, Some(pid));
+        if is_forbidden {
+            match broker::ask(pid) {
+                Answer::Opened(process) => return Ok(Self::Process(process)),
+                Answer::NoWatcher => {}
+                Answer::Refused(why) => {
+                    failure.message = format!(
+                        "{}, and the watcher of 'uslub run' does not open it: {why}",
+                        failure.message
+                    );
+                }
+            }
+        }
+        Err(failure)
     }
 
     /// The core file with a name.
@@ -62,6 +97,25 @@ impl Target {
                 Some((name, pid)) => format!("core of {name} {pid}"),
                 None => format!("core file {file}"),
             },
+        }
+    }
+
+    /// Number and name for JSON; of a core file, if it says so.
+    pub fn identity(&self) -> (Option<i32>, String) {
+        match self {
+            Self::Process(process) => (Some(process.pid()), process.name().to_owned()),
+            Self::Core(core, file) => match core.program() {
+                Some((name, pid)) => (Some(pid), name.to_owned()),
+                None => (None, file.clone()),
+            },
+        }
+    }
+
+    /// The word that names it on a command line.
+    pub fn word(&self) -> String {
+        match self {
+            Self::Process(process) => process.pid().to_string(),
+            Self::Core(_, file) => file.clone(),
         }
     }
 

@@ -26,14 +26,10 @@ pub fn uslub() -> PathBuf {
 
 fn build() -> PathBuf {
     let output = Command::new(env!("CARGO"))
-        .args([
-            "build",
-            "--release",
-            "--package",
-            "uslub-cli",
-            "--bin",
-            "uslub",
-        ])
+        // As `uslub_tests::subject` builds them: the same features, so that no build makes the
+        // other's files stale.
+        .args(["build", "--release"])
+        .args(["--package", "uslub-malloc", "--package", "uslub-cli"])
         .args(["--message-format", "json-render-diagnostics"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .env_remove("LD_PRELOAD")

@@ -19,6 +19,7 @@ use crate::cache::KmemCache;
 use crate::cache::cache_list::CacheList;
 use crate::cache::forks::Forks;
 use crate::cache::kmem_cache::NodeRecords;
+use crate::cache::quarantine::Quarantine;
 use crate::cache::shrinker::Reclaim;
 use crate::layout::{Row, rows};
 use crate::percpu::{CacheId, MAX_CACHES, Table};
@@ -46,6 +47,10 @@ pub struct Allocator<P: Platform> {
     pub large_calls: [AtomicUsize; 2],
     /// Most bytes of large and huge objects at once, up to the last free of one.
     pub(crate) peak_large: AtomicUsize,
+    /// Searches for marked objects that found nothing.
+    pub(crate) fruitless: AtomicUsize,
+    /// Objects that the hardened mode keeps back.
+    pub(crate) quarantine: Quarantine,
     /// The shrinkers, which free memory when it is short.
     pub(crate) reclaim: Reclaim<P>,
     /// The kernel's slab_mutex: creation and destruction of caches.
@@ -79,6 +84,8 @@ impl<P: Platform> Allocator<P> {
             next_cold: AtomicU64::new(0),
             large_calls: [const { AtomicUsize::new(0) }; 2],
             peak_large: AtomicUsize::new(0),
+            fruitless: AtomicUsize::new(0),
+            quarantine: Quarantine::new(),
             reclaim: Reclaim::new(),
             slab_mutex: Lock::new(CacheList::new()),
             forks: Forks::new(),
@@ -143,7 +150,10 @@ impl<P: Platform> Allocator<P> {
         let layout = ObjectLayout::of(args)?;
         if args.is_mergeable()
             && self.tunables().slab_nomerge == 0
-            && let Some(cache) = self.caches().filter(|c| c.can_serve(&layout)).last()
+            && let Some(cache) = self
+                .caches()
+                .filter(|c| c.can_serve(&layout, args.debug))
+                .last()
         {
             cache.share(args.size);
             return Ok(cache);

@@ -12,7 +12,7 @@
 use core::fmt::Write;
 use core::ptr::null_mut;
 
-use crate::args::{CacheArgs, ObjectLayout};
+use crate::args::{CacheArgs, Flags, ObjectLayout};
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::debug::DebugFlags;
@@ -61,7 +61,10 @@ impl<P: Platform> Allocator<P> {
     pub(crate) fn may_debug_classes(&self) -> bool {
         let tunables = self.tunables();
         let zeroes = tunables.init_on_alloc == 1 || tunables.init_on_free == 1;
-        self.debug.options() != SlabDebug::NONE || zeroes || tunables.failslab().is_on()
+        self.debug.options() != SlabDebug::NONE
+            || zeroes
+            || tunables.failslab().is_on()
+            || self.platform.is_watched()
     }
 
     /// The flags of a cache with these arguments.
@@ -91,7 +94,26 @@ impl<P: Platform> Allocator<P> {
         if tunables.failslab().is_on() && chosen {
             flags |= DebugFlags::MAY_FAIL;
         }
+        // Readers may look at freed objects of a type-safe cache.
+        if self.platform.is_watched() && !args.flags.contains(Flags::TYPESAFE_BY_RCU) {
+            flags |= DebugFlags::WATCHED | DebugFlags::RED_ZONE;
+            if flags.contains(DebugFlags::KMALLOC) {
+                // It keeps the size that was asked for.
+                flags |= DebugFlags::STORE_USER;
+            }
+        }
         flags
+    }
+
+    /// Whether this allocation fails by `failslab`. Says so, with the stack, if that is wanted.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn fails_on_purpose(&self, name: &str, bytes: usize, gfp: Gfp) -> bool {
+        let fails = !gfp.contains(Gfp::NOFAIL) && self.debug.fail.should_fail();
+        if fails && self.tunables().failslab_trace == 1 {
+            self.report_failure(name, bytes);
+        }
+        fails
     }
 
     /// Allocates `bytes` bytes from a debugged cache; null without memory.
@@ -103,7 +125,7 @@ impl<P: Platform> Allocator<P> {
             self.drain_deferred(cache);
         }
         let may_fail = cache.debug.get().contains(DebugFlags::MAY_FAIL);
-        if may_fail && !gfp.contains(Gfp::NOFAIL) && self.debug.fail.should_fail() {
+        if may_fail && self.fails_on_purpose(cache.name(), bytes, gfp) {
             return null_mut();
         }
         let nid = self.memory_node(self.nid());
@@ -213,9 +235,12 @@ impl<P: Platform> Allocator<P> {
         gfp: Gfp,
     ) -> Option<Result<*mut u8, usize>> {
         let arena = &self.zone.arena;
-        let id = arena.cache_of(arena.page_of(object as usize)?)?;
+        let Some(page) = arena.page_of(object as usize) else {
+            return self.resize_guarded(object, bytes);
+        };
+        let id = arena.cache_of(page)?;
         let cache = self.cache(id).filter(|cache| cache.is_debugged())?;
-        let slab = cache.slab_of(arena, arena.page_of(object as usize)?);
+        let slab = cache.slab_of(arena, page);
         if !cache.is_debug_slot(self.slab_base(slab), object) {
             return None;
         }

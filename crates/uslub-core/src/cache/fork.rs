@@ -131,7 +131,7 @@ impl<P: Platform> Allocator<P> {
         // SAFETY: the only thread of the child.
         unsafe {
             self.for_each_lock(|lock| lock.reset_others());
-            self.grace.raw().reset_others();
+            self.grace.raw_lock().reset_others();
             self.reclaim.reset_after_fork();
         }
         if self.caches().any(|cache| !cache.never_waits()) {

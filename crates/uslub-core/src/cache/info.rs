@@ -7,6 +7,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
+use crate::memory::PageKind;
+use crate::memory::mapped::Lookup;
 use crate::percpu::slot::{SlotState, Top};
 use crate::percpu::stats::StatItem;
 use crate::percpu::{CacheId, Region};
@@ -39,6 +41,15 @@ impl CacheInfo {
     pub fn live_objs(&self) -> usize {
         self.active_objs.saturating_sub(self.cached_objs)
     }
+}
+
+/// How full the slab of an object is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlabUse {
+    /// Slots in use, including objects in sheaves.
+    pub used: usize,
+    /// All slots.
+    pub slots: usize,
 }
 
 /// Statistics of an allocator, in bytes except for the last two.
@@ -104,6 +115,29 @@ impl<P: Platform> Allocator<P> {
             frees: self.stat(cache, StatItem::FreeFastpath)
                 + self.stat(cache, StatItem::FreeSlowpath),
         }
+    }
+
+    /// How full the slab is that an address lies in; `None` for an address in no slab. The start of
+    /// a large or huge object counts as a slab with one slot.
+    ///
+    /// Takes no lock for an object of a cache.
+    pub fn slab_use(&self, address: *const u8) -> Option<SlabUse> {
+        let alone = SlabUse { used: 1, slots: 1 };
+        let arena = &self.zone.arena;
+        let Some(page) = arena.page_of(address as usize) else {
+            // The table's empty entries have the address 0.
+            let found =
+                (!address.is_null()).then(|| self.mapped.find(address as usize, true))??;
+            return matches!(found, Lookup::Start(_)).then_some(alone);
+        };
+        let Some(cache) = arena.cache_of(page).and_then(|id| self.cache(id)) else {
+            // Only the first page of a large object says what it is.
+            return (arena.slab(page).kind() == PageKind::Large).then_some(alone);
+        };
+        Some(SlabUse {
+            used: cache.slab_of(arena, page).state().inuse() as usize,
+            slots: cache.geometry.objects as usize,
+        })
     }
 
     /// Value of a counter, summed over all CPUs.

@@ -15,6 +15,7 @@ use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::args::{CacheArgs, CreateError, ObjectLayout};
+use crate::debug::DebugFlags;
 use crate::layout::{Row, rows};
 use crate::percpu::CacheId;
 use crate::platform::Platform;
@@ -180,14 +181,17 @@ impl<P: Platform> KmemCache<P> {
         self.object_size.load(Relaxed) as usize
     }
 
-    /// Whether objects of this layout fit into the slots.
-    pub(crate) fn can_serve(&self, layout: &ObjectLayout) -> bool {
+    /// Whether objects of this layout fit into the slots, and their users look at pointers as those
+    /// of the cache do.
+    pub(crate) fn can_serve(&self, layout: &ObjectLayout, debug: DebugFlags) -> bool {
         let size = self.size as usize;
         self.mergeable
             && size >= layout.size
             && size - layout.size < size_of::<usize>()
             && size.is_multiple_of(layout.align)
             && self.align as usize >= layout.align
+            && self.debug.get().contains(DebugFlags::MAY_GUARD)
+                == debug.contains(DebugFlags::MAY_GUARD)
     }
 
     /// Adds a creator with objects of `bytes` bytes.

@@ -30,8 +30,11 @@ impl<P: Platform> Allocator<P> {
         let mut object = self.alloc_fast(cache);
         if object.is_null() {
             object = self.alloc_slow(cache, gfp);
+            if object.is_null() {
+                return object;
+            }
         }
-        if gfp.contains(Gfp::ZERO) && !object.is_null() {
+        if gfp.contains(Gfp::ZERO) {
             self.zero_object(cache, object);
         }
         object
@@ -42,17 +45,35 @@ impl<P: Platform> Allocator<P> {
     #[inline(always)]
     pub fn alloc_fast(&self, cache: &KmemCache<P>) -> *mut u8 {
         // SAFETY: our table.
-        unsafe { self.platform.pop(&self.table, cache.id.main()) }
+        let object = unsafe { self.platform.pop(&self.table, cache.id.main()) };
+        if !object.is_null() {
+            // SAFETY: just allocated.
+            unsafe { self.unmark(cache, object) };
+        }
+        object
     }
 
-    /// Slow path of an allocation; null without memory.
+    /// Slow path of an allocation; null without memory. The object has no mark: one of a debugged
+    /// cache never gets one.
     #[cold]
     #[inline(never)]
     pub(crate) fn alloc_slow(&self, cache: &KmemCache<P>, gfp: Gfp) -> *mut u8 {
         if cache.is_debugged() {
             return self.alloc_whole_debugged(cache, gfp);
         }
+        if self.debug.guard.is_on() {
+            let object = self.guarded_object(cache, gfp);
+            if !object.is_null() {
+                return object;
+            }
+        }
         let object = self.alloc_or_reclaim(cache, gfp);
+        // In the hardened mode a free writes no mark, and the fill must stay. (Here the cache need
+        // not be kept on the stack any longer.)
+        if !object.is_null() && !self.is_hardened() {
+            // SAFETY: just allocated.
+            unsafe { self.unmark(cache, object) };
+        }
         self.end_allocation(gfp);
         object
     }
@@ -160,28 +181,37 @@ impl<P: Platform> Allocator<P> {
     #[inline]
     pub unsafe fn free_with(&self, cache: &KmemCache<P>, object: *mut u8, gfp: Gfp) {
         // SAFETY: passed on.
-        if !unsafe { self.free_fast(cache, object) } {
+        if !unsafe { self.free_fast(cache, object, gfp) } {
             self.free_checked(cache, object, gfp);
         }
     }
 
-    /// Pushes an object of the cache onto this CPU's main sheaf. Returns false, with nothing done,
-    /// if [`free`](Self::free) would take a slow path.
+    /// Pushes an object of the cache onto this CPU's main sheaf. Returns false if the caller must
+    /// go on with [`free_checked`](Self::free_checked). Ends the process if the pointer is inside
+    /// an object, or if the object is free and was [marked](crate::cache::mark).
     ///
     /// # Safety
     ///
     /// Nobody uses the object any longer.
     #[inline(always)]
-    pub unsafe fn free_fast(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {
+    pub unsafe fn free_fast(&self, cache: &KmemCache<P>, object: *mut u8, gfp: Gfp) -> bool {
         // SAFETY: a field of ours. The volatile read hides that the page map has the same value:
         // the push would otherwise wait for the page map.
         let id = unsafe { ptr::from_ref(&cache.id).read_volatile() };
-        self.zone.arena.is_cacheable_in(object as usize, cache.id)
-            // SAFETY: our table; the caller frees the object.
-            && unsafe { self.platform.push(&self.table, id.main(), object) }
+        if !self.zone.arena.is_cacheable_in(object as usize, cache.id) {
+            return false;
+        }
+        // SAFETY: in a slab of the cache; the caller frees the object.
+        if !unsafe { self.check_and_mark(cache, object) } {
+            self.free_suspect(cache, object, gfp);
+            return true;
+        }
+        // SAFETY: our table; the caller frees the object.
+        unsafe { self.platform.push(&self.table, id.main(), object) }
     }
 
-    /// As [`free_fast`](Self::free_fast), without the check of the object's cache.
+    /// As [`free_fast`](Self::free_fast), without its checks: false, with nothing done, if the
+    /// object could not be pushed.
     ///
     /// # Safety
     ///
@@ -192,15 +222,20 @@ impl<P: Platform> Allocator<P> {
         unsafe { self.platform.push(&self.table, cache.own, object) }
     }
 
+    /// The rest of a free after [`free_fast`](Self::free_fast): null is ignored, an object of
+    /// another cache leaks with a warning, any other wrong pointer ends the process.
     #[cold]
-    pub(crate) fn free_checked(&self, cache: &KmemCache<P>, object: *mut u8, gfp: Gfp) {
-        if self.is_object_of(cache, object) {
+    pub fn free_checked(&self, cache: &KmemCache<P>, object: *mut u8, gfp: Gfp) {
+        if self.is_guarded(object) {
+            self.guarded_free(object, Some(cache.id), gfp);
+        } else if self.is_object_of(cache, object) {
             self.free_slow(cache, object, gfp);
         }
     }
 
-    /// Whether an object lies in a slab of the cache. If not, null is ignored, an object of another
-    /// cache leaks with a warning, and any other pointer ends the process.
+    /// Whether an object lies in a slab of the cache. If not, null is ignored, a guarded object is
+    /// freed, an object of another cache leaks with a warning, and any other pointer ends the
+    /// process.
     #[inline]
     pub(crate) fn is_object_of(&self, cache: &KmemCache<P>, object: *mut u8) -> bool {
         let id = self.cache_id_of(object);
@@ -210,6 +245,11 @@ impl<P: Platform> Allocator<P> {
     #[cold]
     fn is_not_object_of(&self, cache: &KmemCache<P>, object: *mut u8, id: Option<CacheId>) -> bool {
         if object.is_null() {
+            return false;
+        }
+        if self.is_guarded(object) {
+            // One of a bulk.
+            self.guarded_free(object, Some(cache.id), cache.free_gfp);
             return false;
         }
         let Some(id) = id else {

@@ -45,6 +45,10 @@ bitflags::bitflags! {
         const KMALLOC = 1024;
         /// Allocations ask `failslab`; set by the allocator.
         const MAY_FAIL = 2048;
+        /// Single objects may be guarded: all frees of the cache's users look at the pointer.
+        const MAY_GUARD = 4096;
+        /// A checker of memory is told of each object; set by the allocator.
+        const WATCHED = 8192;
     }
 }
 
@@ -61,7 +65,7 @@ impl DebugFlags {
     pub const METADATA: Self = Self { bits: 2 | 4 | 8 };
     /// The flags that make a cache debugged, so that it has no sheaves.
     const SLOW: Self = Self {
-        bits: 1 | 2 | 4 | 8 | 16 | 64 | 128 | 2048,
+        bits: 1 | 2 | 4 | 8 | 16 | 64 | 128 | 2048 | 8192,
     };
 
     /// Whether a cache with these flags has no sheaves, and takes the slow path.

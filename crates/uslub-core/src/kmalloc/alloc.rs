@@ -71,12 +71,13 @@ impl<P: Platform> Allocator<P> {
         if bytes <= CLASS_MAX {
             let id = class_of(bytes);
             // SAFETY: our table.
-            let object = unsafe { self.platform.pop(&self.table, id.main()) };
-            let object = if object.is_null() {
-                self.kmalloc_slow(id, bytes, gfp)
+            let mut object = unsafe { self.platform.pop(&self.table, id.main()) };
+            if object.is_null() {
+                object = self.kmalloc_slow(id, bytes, gfp);
             } else {
-                object
-            };
+                // The class has no constructor, so the mark is in the first word. SAFETY: ours.
+                unsafe { object.write(0) };
+            }
             if gfp.contains(Gfp::ZERO) && !object.is_null() {
                 // All of it: a resize in place relies on this. SAFETY: ours and as long as its
                 // class.
@@ -96,12 +97,26 @@ impl<P: Platform> Allocator<P> {
             return null_mut();
         }
         // SAFETY: our table.
-        unsafe { self.platform.pop(&self.table, class_of(bytes).main()) }
+        let object = unsafe { self.platform.pop(&self.table, class_of(bytes).main()) };
+        if !object.is_null() {
+            // As in `kmalloc`. SAFETY: ours.
+            unsafe { object.write(0) };
+        }
+        object
     }
 
     /// Slow path of an allocation of `bytes` bytes from a size class.
     #[cold]
     pub fn kmalloc_slow(&self, id: CacheId, bytes: usize, gfp: Gfp) -> *mut u8 {
+        if self.debug.guard.is_on() {
+            return self.guarded_kmalloc(id, bytes, gfp);
+        }
+        self.kmalloc_unguarded(id, bytes, gfp)
+    }
+
+    /// As [`kmalloc_slow`](Self::kmalloc_slow), never guarded.
+    #[inline(always)]
+    pub(super) fn kmalloc_unguarded(&self, id: CacheId, bytes: usize, gfp: Gfp) -> *mut u8 {
         match self.class_cache(id, gfp) {
             Some(cache) if cache.is_debugged() => self.kmalloc_debugged(cache, bytes, gfp),
             Some(cache) => self.alloc_slow(cache, gfp),
@@ -127,7 +142,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// The cache of a size class; created when it is first needed.
-    fn class_cache(&self, id: CacheId, gfp: Gfp) -> Option<&KmemCache<P>> {
+    pub(super) fn class_cache(&self, id: CacheId, gfp: Gfp) -> Option<&KmemCache<P>> {
         match self.cache(id) {
             None if gfp.may_map() => self.create_class(id),
             cache => cache,
@@ -208,10 +223,16 @@ impl<P: Platform> Allocator<P> {
     #[inline]
     pub unsafe fn kfree(&self, object: *mut u8) {
         if let Some(id) = self.zone.arena.cacheable_in(object as usize)
-            // SAFETY: our table; the caller frees the object.
-            && unsafe { self.platform.push(&self.table, id.main(), object) }
+            && let Some(cache) = self.cache(id)
         {
-            return;
+            // SAFETY: in a slab of the cache; the caller frees the object.
+            if !unsafe { self.check_and_mark(cache, object) } {
+                return self.free_suspect(cache, object, Gfp::KERNEL);
+            }
+            // SAFETY: our table; the caller frees the object.
+            if unsafe { self.platform.push(&self.table, id.main(), object) } {
+                return;
+            }
         }
         self.kfree_slow(object);
     }
@@ -227,7 +248,13 @@ impl<P: Platform> Allocator<P> {
         let id = class_of(bytes.min(CLASS_MAX));
         if !self.zone.arena.is_cacheable_in(object as usize, id) {
             // SAFETY: passed on.
-            return unsafe { self.kfree_of_another_class(object) };
+            return unsafe { self.kfree_of_another_class(object, bytes) };
+        }
+        if let Some(cache) = self.cache(id) {
+            // SAFETY: in a slab of the cache; the caller frees the object.
+            if !unsafe { self.check_and_mark(cache, object) } {
+                return self.free_suspect(cache, object, Gfp::KERNEL);
+            }
         }
         // SAFETY: our table; the caller frees the object.
         if !unsafe { self.platform.push(&self.table, id.main(), object) } {
@@ -235,9 +262,11 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Frees an object of another class than requested: aligned, resized or large.
+    /// Frees an object of another class than requested: aligned, resized or large. Ends the process
+    /// if the object has fewer bytes than that.
     #[inline(never)]
-    unsafe fn kfree_of_another_class(&self, object: *mut u8) {
+    unsafe fn kfree_of_another_class(&self, object: *mut u8, bytes: usize) {
+        self.check_room("free of", object, bytes);
         // SAFETY: passed on.
         unsafe { self.kfree(object) };
     }
@@ -254,14 +283,21 @@ impl<P: Platform> Allocator<P> {
             return unsafe { self.kfree(object) };
         }
         if let Some(id) = self.zone.arena.cacheable_in(object as usize)
-            // SAFETY: our table; the caller frees the object.
-            && unsafe { self.platform.push(&self.table, id.main(), object) }
+            && let Some(cache) = self.cache(id)
         {
-            return;
+            // SAFETY: in a slab of the cache; the caller frees the object.
+            if !unsafe { self.check_and_mark(cache, object) } {
+                return self.free_suspect(cache, object, gfp);
+            }
+            // SAFETY: our table; the caller frees the object.
+            if unsafe { self.platform.push(&self.table, id.main(), object) } {
+                return;
+            }
         }
         match self.zone.arena.page_of(object as usize) {
             Some(page) => self.kfree_in_arena(page, object, gfp),
             None if object.is_null() => {}
+            None if self.is_guarded(object) => self.guarded_free(object, None, gfp),
             None => self.leaks(object),
         }
     }
@@ -280,6 +316,9 @@ impl<P: Platform> Allocator<P> {
 
     #[inline(never)]
     fn kfree_mapped(&self, object: *mut u8) {
+        if self.is_guarded(object) {
+            return self.guarded_free(object, None, Gfp::KERNEL);
+        }
         self.note_large_peak();
         if !self.mapped_is_freed(object) {
             if self.former_size(object).is_some() {
@@ -394,6 +433,9 @@ impl<P: Platform> Allocator<P> {
     ) -> Option<(Option<&KmemCache<P>>, usize)> {
         let arena = &self.zone.arena;
         let Some(page) = arena.page_of(object as usize) else {
+            if self.is_guarded(object) {
+                return Some((None, self.guarded_size(object, what)));
+            }
             match self.mapped.find(object as usize, spin)? {
                 Lookup::Start(bytes) => return Some((None, bytes)),
                 _ => match self.former_size(object) {

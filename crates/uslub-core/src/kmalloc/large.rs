@@ -26,6 +26,9 @@ use crate::policy::{ARENA_OBJECT_MAX_BYTES, LARGE_MODEST_BYTES};
 const POSSIBLE: usize = 1 << 47;
 /// Pages of an object of `LARGE_MAX` bytes.
 const LARGE_PAGES: usize = LARGE_MAX / PAGE_SIZE;
+/// What reports call objects above the size classes.
+const LARGE_NAME: &str = "large object";
+
 impl<P: Platform> Allocator<P> {
     /// Clears whole pages that were just allocated.
     pub(crate) fn clear(&self, start: *mut u8, whole: usize, gfp: Gfp) {
@@ -45,6 +48,12 @@ impl<P: Platform> Allocator<P> {
 
     pub(crate) fn alloc_pages_or_mapping(&self, bytes: usize, align: usize, gfp: Gfp) -> Fresh {
         if bytes > SIZE_MAX || align > SIZE_MAX / 2 {
+            return NO_OBJECT;
+        }
+        if self.debug.fail.is_on()
+            && self.tunables().failslab_cache == 0
+            && self.fails_on_purpose(LARGE_NAME, bytes, gfp)
+        {
             return NO_OBJECT;
         }
         let mut fresh = self.try_pages_or_mapping(bytes, align, gfp);

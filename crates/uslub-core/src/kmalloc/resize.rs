@@ -75,7 +75,8 @@ impl<P: Platform> Allocator<P> {
     /// Zeroes an object beyond the smaller of its old size and `bytes`.
     #[inline(never)]
     fn zero_grown(&self, object: *mut u8, old: usize, bytes: usize, gfp: Gfp) {
-        let in_arena = self.zone.arena.page_of(object as usize).is_some();
+        let in_arena =
+            self.zone.arena.page_of(object as usize).is_some() || self.is_guarded(object);
         let now = self.sized(object, "realloc of", gfp.may_spin());
         let end = now.map_or(bytes, |(_, end)| end);
         // The grown part of a mapping is zero already, and stays untouched.

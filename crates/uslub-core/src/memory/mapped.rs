@@ -11,8 +11,8 @@ use crate::layout::Row;
 use crate::memory::mapping_cache::{Mapping, MappingCache, NO_MAPPING};
 use crate::platform::Platform;
 use crate::policy::{
-    MAPPING_CACHE_BYTES, MAPPING_CACHE_FLOOR_BYTES, MAPPING_CACHE_SHARE, MAPPING_STRETCH,
-    MAPPINGS_MAX,
+    MAPPING_CACHE_BYTES, MAPPING_CACHE_FLOOR_BYTES, MAPPING_CACHE_SHARE, MAPPING_GHOSTS,
+    MAPPING_STRETCH, MAPPINGS_MAX,
 };
 use crate::sync::atomic::{AtomicU64, AtomicUsize};
 use crate::sync::time::age;
@@ -340,7 +340,7 @@ impl<P: Platform> MappedObjects<P> {
             0 => 0,
             _ => share.clamp(MAPPING_CACHE_FLOOR_BYTES, MAPPING_CACHE_BYTES),
         };
-        let mut evicted = [NO_MAPPING; _];
+        let mut evicted = [NO_MAPPING; MAPPING_GHOSTS + 1];
         (inner.cache).add(Mapping { address, bytes }, now, limit, &mut evicted);
         self.update_cached(&inner.cache);
         drop(inner);

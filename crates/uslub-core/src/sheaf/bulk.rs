@@ -40,6 +40,30 @@ impl<P: Platform> Base<P> {
         }
     }
 
+    /// Whether an object is in this CPU's main or spare sheaf. Owns each sheaf while it searches.
+    #[inline(never)]
+    pub(crate) fn is_in_own_sheaves(
+        &self,
+        cache: &SheafCache<P>,
+        object: *mut u8,
+        gfp: Gfp,
+    ) -> bool {
+        if !self.platform.percpu_usable() {
+            return false;
+        }
+        let mut found = false;
+        for (slot, nothing) in [(cache.id.main(), sheaf::bootstrap()), (cache.id.spare(), 0)] {
+            let Some(sheaf) = self.detach_slot(slot, nothing, |top| !top.is_empty()) else {
+                continue;
+            };
+            found |= sheaf.objects().contains(&object);
+            if let Err(sheaf) = self.replace(slot, nothing, sheaf) {
+                self.install_filled(cache, sheaf, gfp);
+            }
+        }
+        found
+    }
+
     /// Takes objects from this CPU's main sheaf, without detaching it; returns how many, 0 if the
     /// sheaf changed meanwhile.
     pub(crate) fn take_from_main(&self, cache: &SheafCache<P>, out: &mut [*mut u8]) -> usize {

@@ -20,6 +20,7 @@ use crate::policy::{
 use crate::sheaf::barn::Barn;
 use crate::slab::cache::SlabCache;
 use crate::slab::order::{self, set_or};
+use crate::slab::shape::Shape;
 use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 use crate::tunables::Tuning;
 
@@ -27,6 +28,11 @@ use crate::tunables::Tuning;
 #[repr(C)]
 pub struct SheafCache<P: 'static> {
     slabs: SlabCache<P>,
+    /// Where slots begin, for a free of one object. No pointer passes if 32 bits cannot tell, or if
+    /// the cache is debugged.
+    pub(crate) shape: Shape,
+    /// Bytes from an object's start to its mark (`cache::mark`).
+    pub(crate) mark_at: u32,
     /// The slot for objects that surely came from this cache: its main word, or [`Slot::NO_CACHE`]
     /// with several nodes.
     pub(crate) own: Slot,
@@ -150,6 +156,15 @@ impl<P: Platform> SheafCache<P> {
         // SAFETY: within the place; by the caller's promise the slabs' part is written.
         let slabs = unsafe { &(*at).slabs };
         let (id, objects) = (slabs.id, slabs.geometry.objects as usize);
+        let shape = match Shape::new(slabs.geometry.bytes(), slabs.size as usize) {
+            Some(shape) if !slabs.is_debugged() => shape,
+            _ => Shape::NONE,
+        };
+        // An object that keeps its bytes while free has its link behind them.
+        let mark_at = match slabs.links.offset {
+            link if link as usize >= args.size => link,
+            _ => 0,
+        };
         let own = match slabs.nr_nodes() {
             1 => id.main(),
             _ => Slot::NO_CACHE,
@@ -162,6 +177,8 @@ impl<P: Platform> SheafCache<P> {
         let limits = SheafLimits::of(args, &slabs.tuning, slabs.size as usize, objects);
         // SAFETY: all other fields, each once.
         unsafe {
+            (&raw mut (*at).shape).write(shape);
+            (&raw mut (*at).mark_at).write(mark_at);
             (&raw mut (*at).own).write(own);
             (&raw mut (*at).fill_skew).write(fill_skew);
             (&raw mut (*at).flushes_in_flight).write(AtomicUsize::new(0));

@@ -150,7 +150,9 @@ impl<P: Platform> Base<P> {
                 _ => objects,
             };
             let more = (from.len() - at).min(TOGETHER - held);
-            all[held..held + more].write_copy_of_slice(&from[at..at + more]);
+            for (entry, object) in all[held..].iter_mut().zip(&from[at..at + more]) {
+                entry.write(*object);
+            }
             (at, held) = (at + more, held + more);
             if at == from.len() {
                 (part, at) = (part + 1, 0);
@@ -159,7 +161,7 @@ impl<P: Platform> Base<P> {
                 }
             }
             // SAFETY: the first `held` entries are written.
-            let all = unsafe { all[..held].assume_init_mut() };
+            let all = unsafe { &mut *(&raw mut all[..held] as *mut [*mut u8]) };
             let how = self.emptying(cache, Whose::Ours, held);
             let left = self.take_whole_slabs_among(cache, all, how, gone, gfp);
             if part == 3 {

@@ -38,6 +38,8 @@ use crate::sheaf::spill::Spill;
 use crate::slab::base::Base;
 use crate::slab::node::SlabList;
 use crate::slab::take::Refill;
+use crate::sync::atomic;
+use crate::sync::choice::Choice;
 
 impl<P: Platform> Base<P> {
     /// Peeks at the word of this CPU's slot.
@@ -200,8 +202,9 @@ impl<P: Platform> Base<P> {
         }
         let mut spill = Spill::new(self, cache, gfp);
         let overflow = spill.overflow();
-        let min = (most * cache.tuning.refill_min_percent as usize).div_ceil(100);
-        let mut refill = Refill::new(cache, &mut room[..most], min, gfp, overflow);
+        let least = (most * cache.tuning.refill_min_percent as usize).div_ceil(100);
+        let least = atomic::choose(Choice::Refill { capacity: most }, least).clamp(1, most);
+        let mut refill = Refill::new(cache, &mut room[..most], least, gfp, overflow);
         self.refill(&mut refill);
         let n = refill.filled;
         // The newest object leaves first: with the lowest address on top, a program's addresses

@@ -18,6 +18,8 @@ use crate::platform::Platform;
 use crate::sheaf::cache::SheafCache;
 use crate::slab::base::Base;
 use crate::slab::take::Overflow;
+use crate::sync::atomic;
+use crate::sync::choice::Choice;
 
 /// The value of `sheaf_spill` for the barn.
 pub(crate) const SPILL_INTO_BARN: u32 = 2;
@@ -52,6 +54,10 @@ impl<'a, P: Platform> Spill<'a, P> {
 impl<P: Platform> Overflow<P> for Spill<'_, P> {
     fn has_room(&mut self, base: &Base<P>, n: usize) -> bool {
         if self.sheaf.is_none() && !self.is_into_barn() {
+            let capacity = self.cache.capacity;
+            if atomic::choose(Choice::Spill { rest: n, capacity }, n) < n {
+                return false;
+            }
             self.sheaf = base.sheaf_for_spill(self.cache, n);
         }
         (self.sheaf.as_ref()).is_some_and(|sheaf| sheaf.capacity() - sheaf.len() >= n)

@@ -12,7 +12,6 @@ use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::gfp::Gfp;
-use crate::grace::GracePeriod;
 use crate::layout::{Row, rows};
 use crate::memory::{MAX_NODES, Memory};
 use crate::percpu::stats::StatItem;
@@ -20,8 +19,9 @@ use crate::percpu::{APART, CacheId, MAX_CACHES, Table};
 use crate::platform::Platform;
 use crate::slab::cache::SlabCache;
 use crate::slab::debug::state::DebugState;
+use crate::slab::grace_slot::GraceSlot;
 use crate::sync::Lock;
-use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
+use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
 use crate::tunables::Tunables;
 
 /// What all caches share.
@@ -33,7 +33,9 @@ use crate::tunables::Tunables;
 /// page.
 #[repr(C, align(4096))]
 pub struct Base<P: Platform> {
-    _apart: [u8; APART],
+    _apart: [u8; APART - 8],
+    /// A random word that the hardened mode combines with others.
+    secret: AtomicU64,
     /// Per-CPU slots.
     pub table: Table,
     /// Number of memory nodes.
@@ -52,9 +54,11 @@ pub struct Base<P: Platform> {
     /// caches that may meet a destruction.
     pub(crate) drain: Lock<P, ()>,
     /// The source of grace periods.
-    pub(crate) grace: Lock<P, Option<&'static dyn GracePeriod>>,
+    pub(crate) grace: GraceSlot<P>,
     /// What debugged caches share.
     pub debug: DebugState,
+    /// Whether a resize to fewer bytes ever kept an object for lack of memory.
+    pub(crate) kept_larger: AtomicBool,
     tunables: UnsafeCell<Tunables>,
     ready: AtomicBool,
     /// Whether a call that may not ask the system lacked memory for sheaves.
@@ -79,7 +83,8 @@ impl<P: Platform> Base<P> {
     /// A base that is not set up, with a table that is not set up either.
     pub(crate) const fn new(platform: P, table: Table) -> Self {
         Self {
-            _apart: [0; APART],
+            _apart: [0; APART - 8],
+            secret: AtomicU64::new(0),
             table,
             nodes: AtomicUsize::new(1),
             platform,
@@ -88,8 +93,9 @@ impl<P: Platform> Base<P> {
             caches: [const { AtomicPtr::new(null_mut()) }; MAX_CACHES],
             sheaf_bytes: AtomicUsize::new(0),
             drain: Lock::new(()),
-            grace: Lock::new(None),
+            grace: GraceSlot::new(),
             debug: DebugState::new(),
+            kept_larger: AtomicBool::new(false),
             tunables: UnsafeCell::new(Tunables::DEFAULT),
             ready: AtomicBool::new(false),
             awaited: AtomicBool::new(false),
@@ -103,17 +109,27 @@ impl<P: Platform> Base<P> {
     ///
     /// Once, before any other thread uses the base.
     pub unsafe fn init(&self, reserve: usize, tunables: Tunables) -> bool {
+        let mut tunables = tunables;
+        if tunables.hardened == 1 {
+            tunables.tuning.slab_freelist_random = 1;
+            tunables.tuning.slab_freelist_hardened = 1;
+        }
         // SAFETY: no other thread uses the base.
         unsafe { *self.tunables.get() = tunables };
         self.debug.fail.set(tunables.failslab());
         let nodes = self.platform.nr_nodes().clamp(1, MAX_NODES);
-        // Relaxed: published with `ready`.
+        // Relaxed, both: published with `ready`.
         self.nodes.store(nodes, Relaxed);
+        self.secret.store(self.platform.random(), Relaxed);
         self.zone.set_thp_from(tunables.huge_pages_mb);
         let mut done = self.table.init(&self.platform);
         if done && !self.zone.arena.init(&self.platform, reserve) {
             self.table.undo(&self.platform);
             done = false;
+        }
+        // Objects of the hardened mode have guards of their own.
+        if done && tunables.hardened == 0 {
+            self.debug.guard.begin(&self.platform, tunables.guard);
         }
         // Release: pairs with `ready`.
         self.ready.store(done, Release);
@@ -128,6 +144,12 @@ impl<P: Platform> Base<P> {
     pub fn ready(&self) -> bool {
         // Acquire: pairs with `init`.
         self.ready.load(Acquire)
+    }
+
+    /// A random word, constant once the allocator is ready.
+    pub(crate) fn secret(&self) -> u64 {
+        // Relaxed: set before the allocator was ready.
+        self.secret.load(Relaxed)
     }
 
     /// The tunables in force.

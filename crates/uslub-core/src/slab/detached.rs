@@ -26,6 +26,8 @@ use crate::slab::base::Base;
 use crate::slab::cache::SlabCache;
 use crate::slab::node::{NodeLists, SlabList};
 use crate::slab::state::{Slab, State};
+use crate::sync::atomic;
+use crate::sync::choice::Choice;
 
 /// Objects of one slab, linked from `head` to `tail`.
 pub(crate) struct Detached<'a> {
@@ -63,7 +65,7 @@ impl PendingLists {
 
     fn lists(&self) -> &[Parked] {
         // SAFETY: the first `len` entries are written.
-        unsafe { self.lists[..self.len].assume_init_ref() }
+        unsafe { &*(&raw const self.lists[..self.len] as *const [Parked]) }
     }
 
     /// The first objects of this slab's lists. A slab has several lists if objects of other slabs
@@ -227,7 +229,10 @@ impl<P: Platform> Base<P> {
             // A refill has isolated it and will list it.
             return;
         }
-        let discards = cache.has_reserve() || lists.partial.len() >= cache.min_partial;
+        let partial = lists.partial.len();
+        let keeps = usize::from(partial < cache.min_partial);
+        let keeps = atomic::choose(Choice::KeepEmpty { partial }, keeps) > 0;
+        let discards = cache.has_reserve() || !keeps;
         if new.inuse() == 0 && discards && gfp.may_spin() {
             if !was_full {
                 lists.partial.remove(arena, slab);

@@ -18,7 +18,7 @@ use crate::gfp::Gfp;
 use crate::memory::zone::Run;
 use crate::memory::{PageIndex, PageKind, Runs};
 use crate::percpu::stats::StatItem;
-use crate::platform::{PAGE_SIZE, Platform};
+use crate::platform::{PAGE_SIZE, Platform, Watch};
 use crate::policy::{PAGE_BATCH_SHARE, PAGE_BATCH_SLABS};
 use crate::slab::base::Base;
 use crate::slab::cache::SlabCache;
@@ -255,7 +255,21 @@ impl<P: Platform> Base<P> {
         slab.set_state(State::without_list(inuse.into()));
         slab.set_kind(PageKind::Slab);
         arena.set_cache(page, cache.geometry.pages() as u32, Some(cache.id));
+        if self.tunables().hardened == 1 {
+            self.wipe_trailers(cache, slab);
+        }
         slab
+    }
+
+    /// Clears the last word of each slot of a new slab: the hardened mode then knows a fresh slot.
+    #[cold]
+    #[inline(never)]
+    fn wipe_trailers(&self, cache: &SlabCache<P>, slab: &Slab) {
+        let (base, size) = (self.slab_base(slab), cache.size as usize);
+        for slot in 1..=cache.geometry.objects as usize {
+            // SAFETY: the last word of a slot of the slab; all of it is free.
+            unsafe { base.add(slot * size - 8).cast::<u64>().write(0) };
+        }
     }
 
     /// Writes to each page of a new slab. Must come first: links and constructed objects may begin
@@ -354,6 +368,9 @@ impl<P: Platform> Base<P> {
     fn clear_descriptor(&self, cache: &SlabCache<P>, slab: &Slab, runs: &mut Runs) {
         let page = self.zone.arena.page_of_slab(slab);
         let pages = cache.geometry.pages();
+        if cache.is_debugged() {
+            self.watch_slab(cache, self.slab_base(slab), Watch::Gone);
+        }
         slab.set_kind(PageKind::None);
         // The next slab here starts over: count the epoch now, as its maker only writes.
         slab.set_epoch(slab.epoch().wrapping_add(1));

@@ -16,7 +16,8 @@
 //! | `free`, `detached` | frees objects to slabs, one state update per slab |
 //! | `deferred` | objects freed in a context that may not wait |
 //! | `debug` | slabs of debugged caches: checks, reports, tracks |
-//! | `rcu` | slabs that wait for a grace period |
+//! | `rcu`, `grace_slot` | slabs that wait for a grace period; the source of grace periods |
+//! | `shape` | where the slots of a slab begin |
 //! | `whole_slab`, `complete` | arrays that hold all objects of a slab |
 //! | `address_range`, `within` | a cache's address range, and the check for objects in it |
 
@@ -31,6 +32,7 @@ pub mod empty_reserve;
 pub mod free;
 pub mod freelist;
 pub mod fresh;
+pub(crate) mod grace_slot;
 pub mod node;
 pub mod nodes;
 pub mod order;
@@ -38,6 +40,7 @@ pub mod page_batch;
 pub mod partial;
 pub(crate) mod rcu;
 pub mod refill;
+pub mod shape;
 pub mod state;
 pub(crate) mod take;
 pub mod whole_slab;

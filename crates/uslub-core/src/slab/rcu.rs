@@ -21,7 +21,7 @@ use crate::slab::state::Slab;
 impl<P: Platform> Base<P> {
     /// The source of grace periods; `object` of the cache with this identity is to wait for one.
     pub(crate) fn grace(&self, id: Option<CacheId>, object: *mut u8) -> &'static dyn GracePeriod {
-        let grace = *self.grace.lock();
+        let grace = self.grace.get();
         grace.unwrap_or_else(|| self.no_grace_period(id, object))
     }
 

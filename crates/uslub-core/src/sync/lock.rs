@@ -175,6 +175,9 @@ impl<P: Platform> RawLock<P> {
 
     #[inline]
     fn try_enter(&self) -> Option<u32> {
+        if atomic::is_promised(&self.word) {
+            return None;
+        }
         let me = Self::me();
         // Acquire: as in `enter`.
         match self.word.compare_exchange(FREE, me, Acquire, Relaxed) {
@@ -200,10 +203,12 @@ impl<P: Platform> RawLock<P> {
         if self.word.swap(FREE, Release) & CONTENDED != 0 {
             P::wake(&self.word);
         }
+        atomic::left(&self.word);
     }
 
     /// Takes the lock without a guard, and waits for it if necessary.
     pub fn acquire(&self) {
+        atomic::enter::<()>(&self.word);
         self.enter();
     }
 
@@ -331,6 +336,7 @@ impl<P: Platform, T> Lock<P, T> {
     /// Takes the lock, and waits for it if necessary.
     #[inline]
     pub fn lock(&self) -> Guard<'_, P, T> {
+        atomic::enter::<T>(&self.raw.word);
         let level = self.raw.enter();
         Guard { lock: self, level }
     }

@@ -7,9 +7,12 @@
 //! | `defer_stack` | a lock-free stack of work for the lock's next holder |
 //! | `atomic` | the atomics: the machine's, or a model checker's |
 //! | `loom_atomics`, `shuttle_atomics` | the atomics of the two model checkers |
+//! | `timed_atomics` | the atomics of a simulator of time |
+//! | `choice` | decisions that an experiment may replace |
 //! | `time` | comparisons and ages of times |
 
 pub mod atomic;
+pub mod choice;
 mod defer_stack;
 mod lock;
 #[cfg(loom)]
@@ -17,6 +20,8 @@ pub mod loom_atomics;
 #[cfg(shuttle)]
 pub mod shuttle_atomics;
 pub(crate) mod time;
+#[cfg(timed)]
+pub mod timed_atomics;
 
 pub(crate) use defer_stack::DeferStack;
 pub use lock::*;

@@ -6,8 +6,6 @@ use uslub_tests::subject::plain;
 use uslub_tests::tools::{say_skipped, shared};
 use uslub_tests::{Outcome, Run, Way, program};
 
-use crate::instruments::libc_has_rseq;
-
 /// Words of which the message must hold one.
 fn reasons(case: &str) -> &'static [&'static str] {
     if case.contains("double") || case.contains("realloc-freed") {
@@ -128,20 +126,25 @@ fn what_can_be_seen_at_once_is_seen_at_once() {
             assert!(!said.contains("not seen at once"), "{case}: {said}");
         }
     }
-    // An object of a size class that is freed twice in a row: where there are restartable
-    // sequences.
-    if cfg!(target_arch = "x86_64") && libc_has_rseq() {
-        for case in ["small-double", "tiny-double", "page-double"] {
-            for way in [Way::PRELOADED, Way::BY_NUMBER] {
-                let said = said(case, way);
-                assert!(!said.contains("not seen at once"), "{case}: {said}");
-            }
+    // Small objects: marks and slots.
+    for case in [
+        "small-double",
+        "tiny-double",
+        "page-double",
+        "small-double-later",
+        "small-interior",
+        "small-misaligned",
+        "page-interior",
+    ] {
+        for way in [Way::PRELOADED, Way::BY_NUMBER, Way::TRY_LOCK] {
+            let said = said(case, way);
+            assert!(!said.contains("not seen at once"), "{case}: {said}");
         }
     }
 }
 
 #[test]
-fn a_sized_free_of_another_size_frees_the_object_as_what_it_is() {
+fn a_sized_free_passes_with_the_right_size_and_ends_the_program_with_another() {
     let _shared = shared();
     if plain() {
         return say_skipped("sized frees: glibc has none yet");
@@ -151,5 +154,14 @@ fn a_sized_free_of_another_size_frees_the_object_as_what_it_is() {
     };
     for way in [Way::PRELOADED, Way::TRY_LOCK] {
         Run::of(&sized).on(way).wrote("sized: ok");
+        for (one, other) in [("0", "3"), ("3", "0"), ("4", "6"), ("5", "2"), ("6", "1")] {
+            let outcome = Run::of(&sized).args([one, other]).on(way);
+            assert!(outcome.ended_by(libc::SIGABRT), "{}", outcome.describe());
+            assert!(
+                outcome.stderr.contains("wrong size or alignment"),
+                "{}",
+                outcome.describe()
+            );
+        }
     }
 }

@@ -231,8 +231,10 @@ impl<P: Platform> Base<P> {
 
     /// Writes the byte that a range must hold.
     fn restore(&self, cache: &SlabCache<P>, what: &str, first: *mut u8, last: *mut u8, byte: u8) {
-        let text = format_args!("Restoring {what} {first:p}-{last:p}={byte:#x}");
-        self.report_fix(cache, text);
+        self.report_fix(
+            cache,
+            format_args!("Restoring {what} {first:p}-{last:p}={byte:#x}"),
+        );
         // SAFETY: within the slab, and nobody's data.
         unsafe { first.write_bytes(byte, last as usize - first as usize + 1) };
     }

@@ -69,9 +69,11 @@ impl<P: Platform> Base<P> {
         let (state, counted) = (slab.state(), objects - count);
         if state.inuse() != counted {
             let inuse = state.inuse();
-            let text =
-                format_args!("Wrong object count. Counter is {inuse} but counted were {counted}");
-            self.report_slab(cache, slab, text);
+            self.report_slab(
+                cache,
+                slab,
+                format_args!("Wrong object count. Counter is {inuse} but counted were {counted}"),
+            );
             slab.set_state(state.with(state.head(), counted));
             self.report_fix(cache, format_args!("Object count adjusted"));
         }

@@ -127,6 +127,19 @@ impl<P: Platform> Base<P> {
         self.say(format_args!("FIX {}: {what}", cache.name()));
     }
 
+    /// Says which allocation fails on purpose, and its stack; counts no error.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn report_failure(&self, name: &str, bytes: usize) {
+        let call = self.debug.fail.calls();
+        self.debug.while_reporting(|| {
+            self.say(format_args!(
+                "FAULT_INJECTION: allocation {call} fails: {bytes} bytes, {name}"
+            ));
+            self.say_finder();
+        });
+    }
+
     fn say_header(&self, cache: &SlabCache<P>, text: Arguments<'_>) {
         let again = if self.debug.count_error() > 0 {
             ", reported before"

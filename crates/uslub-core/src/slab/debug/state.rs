@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32};
 use crate::debug::fail::FailState;
 use crate::debug::options::SlabDebug;
 use crate::slab::debug::depot::Depot;
+use crate::slab::debug::guard::Guard;
 
 /// Rounds that a report waits for another thread's report.
 const REPORT_ROUNDS: u32 = 1 << 16;
@@ -23,6 +24,8 @@ pub struct DebugState {
     errors: AtomicU32,
     reporting: AtomicBool,
     pub(crate) depot: Depot,
+    /// Guarded objects.
+    pub guard: Guard,
 }
 
 // SAFETY: the options are written before any other thread uses the allocator.
@@ -37,6 +40,7 @@ impl DebugState {
             errors: AtomicU32::new(0),
             reporting: AtomicBool::new(false),
             depot: Depot::new(),
+            guard: Guard::new(),
         }
     }
 

@@ -98,6 +98,7 @@ impl<P: Platform> Base<P> {
     pub(crate) fn validate_debugged(&self, cache: &SlabCache<P>) -> usize {
         let arena = &self.zone.arena;
         let mut slabs = 0;
+        self.watch_enter(cache);
         for node in cache.nodes() {
             let mut lists = node.lists.lock();
             node.drain_pending(arena, &mut lists, false);
@@ -116,6 +117,7 @@ impl<P: Platform> Base<P> {
             }
             node.update_counts(&lists);
         }
+        self.watch_leave(cache);
         slabs
     }
 
@@ -155,6 +157,7 @@ impl<P: Platform> Base<P> {
         visit: &mut dyn FnMut(&Slab, *mut u8),
     ) {
         let arena = &self.zone.arena;
+        self.watch_enter(cache);
         for node in cache.nodes() {
             let lists = node.lists.lock();
             for slab in lists.partial.iter(arena).chain(lists.full.iter(arena)) {
@@ -166,6 +169,7 @@ impl<P: Platform> Base<P> {
                 });
             }
         }
+        self.watch_leave(cache);
     }
 
     /// Reports the objects that are left when a cache is destroyed, with their tracks.

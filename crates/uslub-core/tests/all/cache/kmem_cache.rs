@@ -265,8 +265,16 @@ fn the_pages_of_a_prefaulted_cache_are_touched_when_they_are_taken() {
         args.flags = flags;
         let cache = a.create(&args).unwrap();
         let object = a.alloc(cache, Gfp::KERNEL) as usize;
-        // SAFETY: pages of the slab that the object is in; its first page at least.
-        let first = unsafe { *((object & !4095) as *const u8) };
+        // A page that the object is not in: an allocation writes the object's first word. SAFETY:
+        // pages of the slab, which has four at least.
+        let slab = object & !(cache.geometry.bytes() - 1);
+        let other = if object & !4095 == slab {
+            slab + 4096
+        } else {
+            slab
+        };
+        // SAFETY: as above.
+        let first = unsafe { *(other as *const u8) };
         assert_eq!(first != POISON, flags.contains(Flags::PREFAULT));
         // SAFETY: the test's object, freed once.
         unsafe { a.free(cache, object as *mut u8) };

@@ -7,3 +7,4 @@ mod object;
 mod peak;
 mod reclaim;
 mod shrink;
+mod slab_use;

@@ -154,6 +154,9 @@ fn validate_sees_an_object_that_is_in_a_sheaf_twice() {
         a.alloc(cache, Gfp::KERNEL);
         a.alloc(cache, Gfp::KERNEL);
         free(a, cache, object);
+        // Its mark is gone, so the free itself sees nothing.
+        // SAFETY: a write after free, on purpose.
+        unsafe { object.cast::<u64>().write(0) };
         free(a, cache, object);
         assert!(a.validate().is_err(), "one slot is in two places");
     });
@@ -301,6 +304,42 @@ fn a_pointer_into_an_object_is_seen() {
                 a.shrink(cache);
             });
             assert_names(&seen, inside, &["'herbs'", "interior pointer"]);
+        }
+    });
+}
+
+#[test]
+fn a_pointer_into_an_object_of_a_bulk_is_seen() {
+    with_cache(|a, cache| {
+        let object = a.alloc(cache, Gfp::KERNEL);
+        for offset in [1, 8, 63] {
+            let inside = object.wrapping_add(offset);
+            let seen = message(|| {
+                // SAFETY: not safe, on purpose: this is what is tested.
+                unsafe { a.free_bulk(cache, &mut [inside]) };
+                a.shrink(cache);
+            });
+            assert_names(&seen, inside, &["'herbs'", "interior pointer"]);
+        }
+    });
+}
+
+#[test]
+fn an_object_that_is_freed_again_without_its_mark_is_seen() {
+    with_cache(|a, cache| {
+        let objects: Vec<_> = (0..10).map(|_| a.alloc(cache, Gfp::KERNEL)).collect();
+        for &object in &objects[..9] {
+            free(a, cache, object);
+        }
+        a.shrink(cache);
+        for &object in &objects[..9] {
+            // SAFETY: a write after free, on purpose.
+            unsafe { object.cast::<u64>().write(0) };
+            let seen = message(|| {
+                free(a, cache, object);
+                a.shrink(cache);
+            });
+            assert_names(&seen, object, &["'herbs'", "double free"]);
         }
     });
 }

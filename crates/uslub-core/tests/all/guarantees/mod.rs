@@ -9,6 +9,7 @@ mod interpreted;
 mod misuse;
 mod misuse_limits;
 mod misuse_links;
+mod misuse_marks;
 mod model;
 mod prefill;
 mod rcu;

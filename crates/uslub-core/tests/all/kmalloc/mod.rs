@@ -2,4 +2,5 @@
 
 mod alloc;
 mod buckets;
+mod guard;
 mod resize;

@@ -56,6 +56,30 @@ fn f_finds_a_second_free_and_a_pointer_to_no_object() {
     assert_eq!(a.validate(), Ok(()));
 }
 
+/// A free by the fast path of the Rust and C faces neither marks an object of a debugged cache, nor
+/// takes the start of its slot for the start of the object.
+#[test]
+fn fast_frees_leave_debugged_caches_to_their_checks() {
+    for letters in ["F", "FZ", "FP", "FZPU"] {
+        let a = with_options(letters, &["slab_debug_fatal=0"]);
+        let cache = a.create(&CacheArgs::new("fast", 40)).unwrap();
+        for _ in 0..3 {
+            let objects: Vec<_> = (0..100).map(|_| a.alloc(cache, Gfp::KERNEL)).collect();
+            for &object in &objects {
+                // SAFETY: allocated above, and freed once.
+                unsafe { a.free(cache, object) };
+            }
+            let small = a.kmalloc(3, Gfp::KERNEL);
+            // SAFETY: three bytes were asked for.
+            unsafe { small.write_bytes(7, 3) };
+            // SAFETY: freed once.
+            unsafe { a.kfree(small) };
+        }
+        let seen = a.platform.warnings().join("\n");
+        assert!(seen.is_empty(), "{letters}: {seen}");
+    }
+}
+
 #[test]
 fn f_gives_a_slab_up_whose_freelist_is_damaged() {
     let a = repairing();

@@ -14,7 +14,8 @@ use super::Dice;
 /// The threads that are to be stopped now and then.
 #[derive(Default)]
 pub struct Torment {
-    threads: Mutex<Vec<libc::pthread_t>>,
+    /// `pthread_t` of each, which is a pointer in some C libraries.
+    threads: Mutex<Vec<usize>>,
     done: AtomicBool,
 }
 
@@ -30,14 +31,14 @@ extern "C" fn pause(_signal: libc::c_int) {
 impl Torment {
     /// Runs `work` on this thread, which is stopped now and then meanwhile.
     pub fn suffer<T>(&self, work: impl FnOnce() -> T) -> T {
-        struct Registered<'a>(&'a Torment, libc::pthread_t);
+        struct Registered<'a>(&'a Torment, usize);
         impl Drop for Registered<'_> {
             fn drop(&mut self) {
                 self.0.threads.lock().unwrap().retain(|&t| t != self.1);
             }
         }
         // SAFETY: has no effect.
-        let me = unsafe { libc::pthread_self() };
+        let me = unsafe { libc::pthread_self() } as usize;
         self.threads.lock().unwrap().push(me);
         let _registered = Registered(self, me);
         work()
@@ -64,7 +65,7 @@ impl Torment {
                     let thread = threads[dice.below(threads.len())];
                     // SAFETY: the thread takes itself out of the list, under its lock, before it
                     // ends.
-                    unsafe { libc::pthread_kill(thread, libc::SIGUSR1) };
+                    unsafe { libc::pthread_kill(thread as libc::pthread_t, libc::SIGUSR1) };
                 }
             }
             std::thread::sleep(Duration::from_micros(50 + dice.below(200) as u64));

@@ -6,9 +6,8 @@
 //! rounds of many three times as slow (`docs/performance.md`).
 
 use core::arch::asm;
-use core::arch::x86_64::__cpuid;
 
-use crate::wide::{WIDE, vector_asm};
+use crate::wide::{WIDE, cpuid, vector_asm};
 use crate::{Area, LineHandoff, SHEAF_BYTES};
 use copy::*;
 use protocol::{ABORT, END, sequence};
@@ -37,11 +36,11 @@ pub fn prefetch_write(address: *const u8) {
 /// the line back sooner. On Zen 3 a handoff of one line for each object costs as much as it saves
 /// (measured, as on Zen 4).
 pub fn line_handoff() -> LineHandoff {
-    let vendor = __cpuid(0);
+    let vendor = cpuid(0);
     let arrays = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes)
         == [*b"Auth", *b"enti", *b"cAMD"];
     // The family is in bits 8 to 11 and 20 to 27, the model in bits 4 to 7 and 16 to 19.
-    let signature = __cpuid(1).eax;
+    let signature = cpuid(1).eax;
     let family = (signature >> 8 & 0xf) + (signature >> 20 & 0xff);
     let model = (signature >> 4 & 0xf) | (signature >> 12 & 0xf0);
     let is_zen3 = family == 0x19 && matches!(model, 0x00..=0x0f | 0x20..=0x5f);

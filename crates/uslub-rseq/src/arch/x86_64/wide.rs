@@ -3,7 +3,7 @@
 //! They are off until [`move_wide`] turns them on; it may turn them on or off at any time. Both
 //! states give the same results: without the registers, functions here do nothing and say so.
 
-use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
+use core::arch::x86_64::{__cpuid_count, _xgetbv, CpuidResult};
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -27,16 +27,25 @@ pub fn move_wide(wide: bool) -> bool {
     wide
 }
 
+/// What the processor says of itself under a leaf (sub-leaf 0).
+pub(crate) fn cpuid(leaf: u32) -> CpuidResult {
+    // SAFETY: every x86-64 processor has the instruction. Since Rust 1.94 this call is safe.
+    #[allow(unused_unsafe, reason = "older compilers demand the block")]
+    unsafe {
+        __cpuid_count(leaf, 0)
+    }
+}
+
 /// Whether the processor has AVX2, and the system saves the registers.
 fn has_avx2() -> bool {
     const OSXSAVE_AND_AVX: u32 = 1 << 27 | 1 << 28;
     const XMM_AND_YMM: u64 = 1 << 1 | 1 << 2;
     const AVX2: u32 = 1 << 5;
-    __cpuid(1).ecx & OSXSAVE_AND_AVX == OSXSAVE_AND_AVX
+    cpuid(1).ecx & OSXSAVE_AND_AVX == OSXSAVE_AND_AVX
         // SAFETY: the first test says that the system allows this read.
         && unsafe { _xgetbv(0) } & XMM_AND_YMM == XMM_AND_YMM
-        && __cpuid(0).eax >= 7
-        && __cpuid_count(7, 0).ebx & AVX2 != 0
+        && cpuid(0).eax >= 7
+        && cpuid(7).ebx & AVX2 != 0
 }
 
 /// `asm!` with operands, which may change all vector registers: `vzeroupper` clears the upper

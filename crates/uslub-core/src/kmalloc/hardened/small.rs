@@ -1,0 +1,172 @@
+//! Hardened objects of size classes.
+//!
+//! The last word of a slot is the trailer. The bytes between the caller's and the trailer are the
+//! canary. A free object is filled up to its trailer. While it is in its slab's freelist, its link
+//! overwrites one word, which the link's own check covers. Slots have at least 32 bytes, so that
+//! the link does not lie in the trailer.
+
+use core::ops::Range;
+
+use crate::cache::KmemCache;
+use crate::cache::allocator::Allocator;
+use crate::gfp::Gfp;
+use crate::kmalloc::hardened::{FREE, IN_USE, Says};
+use crate::kmalloc::{CLASS_MAX, CLASS_TABLE, NR_CLASSES, class_size};
+use crate::misuse::Reason;
+use crate::percpu::CacheId;
+use crate::platform::{PAGE_SIZE, Platform};
+
+const TRAILER: usize = 8;
+const CANARY: u8 = 0xc5;
+const FILL: u8 = 0xd7;
+
+/// The class for `bytes` and their trailer; `None` if that is a large object.
+pub(super) fn class_for(bytes: usize, align: usize) -> Option<usize> {
+    let all = bytes.checked_add(TRAILER).filter(|&all| all <= CLASS_MAX)?;
+    if align > PAGE_SIZE {
+        return None;
+    }
+    let first = usize::from(CLASS_TABLE[all.max(24).div_ceil(8)]);
+    (first..=NR_CLASSES).find(|&class| class_size(class).is_multiple_of(align))
+}
+
+/// Whether an object stays in its slot of `size` bytes when it gets `bytes` bytes.
+pub(super) fn stays(size: usize, bytes: usize) -> bool {
+    bytes > 0 && bytes + TRAILER <= size && bytes + TRAILER > size / 2
+}
+
+/// Whether `bytes` bytes from `start` are all `value`.
+///
+/// # Safety
+///
+/// They are readable.
+unsafe fn is_all(start: *const u8, bytes: usize, value: u8) -> bool {
+    // SAFETY: passed on.
+    let all = unsafe { core::slice::from_raw_parts(start, bytes) };
+    // Without an early end the compiler compares many bytes at once.
+    all.chunks(64)
+        .all(|chunk| chunk.iter().fold(0, |bad, &byte| bad | (byte ^ value)) == 0)
+}
+
+impl<P: Platform> Allocator<P> {
+    fn trailer(&self, cache: &KmemCache<P>, object: *mut u8) -> *mut u64 {
+        object
+            .wrapping_add(cache.size as usize - TRAILER)
+            .cast::<u64>()
+    }
+
+    fn says(&self, cache: &KmemCache<P>, object: *mut u8) -> Says {
+        // SAFETY: the last word of a slot.
+        let word = unsafe { self.trailer(cache, object).read() };
+        self.code_of(object).decode(word)
+    }
+
+    /// Makes the trailer and the canary of an object in use.
+    pub(super) fn set_in_use(&self, cache: &KmemCache<P>, object: *mut u8, bytes: usize) {
+        let room = cache.size as usize - TRAILER;
+        // SAFETY: the caller owns the slot.
+        unsafe {
+            object.add(bytes).write_bytes(CANARY, room - bytes);
+            let word = self.code_of(object).encode(IN_USE, bytes);
+            self.trailer(cache, object).write(word);
+        }
+    }
+
+    pub(super) fn alloc_small(&self, class: usize, bytes: usize, gfp: Gfp) -> *mut u8 {
+        let id = CacheId::of_class(class as u8);
+        // SAFETY: our table.
+        let mut object = unsafe { self.platform.pop(&self.table, id.main()) };
+        if object.is_null() {
+            object = self.kmalloc_slow(id, bytes, gfp);
+        }
+        if let Some(cache) = self.cache(id)
+            && !object.is_null()
+        {
+            match self.says(cache, object) {
+                Says::Free(_) => {
+                    let link = cache.links.offset as usize;
+                    self.check_fill(cache, object, link..link + 8);
+                }
+                Says::Fresh => {}
+                Says::InUse(_) | Says::Nonsense => {
+                    self.hard_misuse("allocation of", object, Reason::WrittenAfterFree)
+                }
+            }
+            self.set_in_use(cache, object, bytes);
+        }
+        object
+    }
+
+    pub(super) fn free_small(&self, cache: &KmemCache<P>, object: *mut u8) {
+        let bytes = self.small_bytes(cache, object, "free of");
+        let room = cache.size as usize - TRAILER;
+        // SAFETY: a slot that the caller gives up; its canary.
+        unsafe {
+            if !is_all(object.add(bytes), room - bytes, CANARY) {
+                self.hard_misuse("free of", object, Reason::WrittenOverEnd);
+            }
+            object.write_bytes(FILL, room);
+            let word = self.code_of(object).encode(FREE, bytes);
+            self.trailer(cache, object).write(word);
+        }
+        let leaves = self.quarantine.exchange_small(object, self.secret());
+        if let Some(cache) = self.cache_id_of(leaves).and_then(|id| self.cache(id)) {
+            self.check_fill(cache, leaves, 0..0);
+            let here = self.zone.arena.is_cacheable_in(leaves as usize, cache.id);
+            // SAFETY: our table; the object is free.
+            if !here || !unsafe { self.platform.push(&self.table, cache.id.main(), leaves) } {
+                self.kfree_slow(leaves);
+            }
+        }
+    }
+
+    /// Bytes of an object in use; ends the process for any other pointer.
+    pub(super) fn small_bytes(&self, cache: &KmemCache<P>, object: *mut u8, call: &str) -> usize {
+        if !self.is_slot_of(cache, object) {
+            self.hard_misuse(call, object, Reason::Interior);
+        }
+        let room = cache.size as usize - TRAILER;
+        let is_free = call == "free of";
+        match self.says(cache, object) {
+            Says::InUse(bytes) if bytes <= room => bytes,
+            Says::Free(_) if is_free => self.hard_misuse(call, object, Reason::Freed),
+            Says::Free(_) => self.hard_misuse(call, object, Reason::UsedAfterFree),
+            Says::Fresh => self.hard_misuse(call, object, Reason::FreshSlot),
+            _ => self.hard_misuse(call, object, Reason::WrittenOverEnd),
+        }
+    }
+
+    /// Ends the process if a free object is not filled as the free left it, except at `link`.
+    fn check_fill(&self, cache: &KmemCache<P>, object: *mut u8, link: Range<usize>) {
+        let room = cache.size as usize - TRAILER;
+        let (link, behind) = (link.start.min(room), link.end.min(room));
+        // SAFETY: a free slot that we own, without its trailer.
+        let filled = unsafe {
+            is_all(object, link, FILL) && is_all(object.add(behind), room - behind, FILL)
+        };
+        if !filled || !matches!(self.says(cache, object), Says::Free(_)) {
+            self.hard_misuse("allocation of", object, Reason::WrittenAfterFree);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_class_has_room_for_the_trailer_and_keeps_the_alignment() {
+        for bytes in 1..=CLASS_MAX {
+            for align in [1, 16, 64, 4096] {
+                match class_for(bytes, align) {
+                    Some(class) => {
+                        let size = class_size(class);
+                        assert!(size >= bytes + TRAILER && size.is_multiple_of(align.max(16)));
+                    }
+                    None => assert!(bytes + TRAILER > 4096),
+                }
+            }
+        }
+        assert!(stays(64, 56) && !stays(64, 57) && !stays(64, 20) && !stays(64, 0));
+    }
+}

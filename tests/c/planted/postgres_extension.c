@@ -1,0 +1,54 @@
+/*
+ * A function for PostgreSQL 15 with one bug: planted() allocates 40 bytes, frees them, and writes
+ * into them. Built without PostgreSQL's headers:
+ *
+ *     cc -g -O1 -shared -fPIC -o postgres_extension.so postgres_extension.c
+ *     CREATE FUNCTION planted() RETURNS int AS '/path/postgres_extension' LANGUAGE C;
+ */
+#include <stdint.h>
+#include <stdlib.h>
+
+/* What PostgreSQL 15 compares with its own before it loads a library. */
+static const struct {
+    int bytes, version, arguments, keys, name_bytes, by_value;
+    char variant[32];
+} magic = { sizeof magic, 1500, 100, 32, 64, 1, "PostgreSQL" };
+
+const void *Pg_magic_func(void)
+{
+    return &magic;
+}
+
+const void *pg_finfo_planted(void)
+{
+    static const struct {
+        int version;
+    } convention = { 1 };
+    return &convention;
+}
+
+__attribute__((noinline)) static char *planted_keep(void)
+{
+    char *p = malloc(40);
+    __asm__ volatile("" : "+r"(p));
+    return p;
+}
+
+__attribute__((noinline)) static void planted_drop(char *p)
+{
+    volatile char *byte = p + 8;
+
+    /* Hides that the byte is the object's. */
+    __asm__ volatile("" : "+r"(byte));
+    free(p);
+    *byte = 0x12;
+}
+
+uintptr_t planted(void *call)
+{
+    (void)call;
+    planted_drop(planted_keep());
+    for (int i = 0; i < 100; i++)
+        planted_keep();
+    return 7;
+}
