@@ -167,7 +167,8 @@ fn a_program_on_the_c_library_is_read_exactly() {
         assert!(!has_cc(), "the program does not compile");
         return;
     }
-    let paused = Paused::start(Command::new(&program).env("LD_LIBRARY_PATH", folder.path()));
+    let paused =
+        Paused::start(Command::new(&program).env("LD_LIBRARY_PATH", folder.path())).at_rest();
     let look = json(&paused.pid());
     let allocator = &look["allocators"][0];
     assert_eq!(allocator["face"], "c");
@@ -224,9 +225,8 @@ fn the_bridge_adds_up_for_real_programs() {
             continue;
         }
         let mut command = Command::new(program);
-        check_bridge(&Paused::start(
-            command.args(argument).env("LD_PRELOAD", &library),
-        ));
+        command.args(argument).env("LD_PRELOAD", &library);
+        check_bridge(&Paused::start(&mut command).at_rest());
     }
     // sort says nothing before its input ends. It keeps waiting for more, and is read meanwhile.
     let mut command = Command::new("sort");

@@ -9,6 +9,8 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// The command of this build. It reads memory that a release build of the library writes.
@@ -73,6 +75,20 @@ impl Paused {
         let _ = child.kill();
         let _ = child.wait();
         panic!("the program ended early: {lines:?}");
+    }
+
+    /// Returns when the program waits for input. Until then it runs, and a running thread may hold
+    /// objects that a look cannot count exactly.
+    pub fn at_rest(self) -> Self {
+        let stat = format!("/proc/{}/stat", self.pid());
+        for _ in 0..5000 {
+            let stat = fs::read_to_string(&stat).expect("stat");
+            if stat.rsplit(") ").next().expect("a state").starts_with('S') {
+                return self;
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        panic!("the program never waits");
     }
 
     pub fn pid(&self) -> String {
@@ -152,7 +168,7 @@ pub fn preloaded(folder: &TempDir) -> Option<Paused> {
     let library = library("uslub-malloc", "libuslub_malloc.so");
     let flags = ["-O0", "-Wno-unused-result", "-Wno-use-after-free"];
     compile(PRELOADED, &flags, &program)
-        .then(|| Paused::start(Command::new(&program).env("LD_PRELOAD", library)))
+        .then(|| Paused::start(Command::new(&program).env("LD_PRELOAD", library)).at_rest())
 }
 
 /// Whether the machine has a C compiler; then every program must compile.

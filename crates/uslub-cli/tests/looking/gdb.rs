@@ -1,7 +1,7 @@
 //! The commands inside gdb: on a process and on a core file.
 
 use crate::holders::HOLDS;
-use crate::inspected::{library, said};
+use crate::inspected::{Paused, library, said};
 use crate::start;
 use crate::support::{compile, put, text};
 use std::fs;
@@ -46,7 +46,7 @@ fn a_process_is_explained_inside_gdb() {
     let Some(script) = script(folder.path()) else {
         return;
     };
-    let Some(paused) = start(&folder, "holds", HOLDS) else {
+    let Some(paused) = start(&folder, "holds", HOLDS).map(Paused::at_rest) else {
         return;
     };
     let pid = paused.pid();

@@ -140,7 +140,7 @@ fn found(paused: &Paused, address: u64, options: &[&str]) -> BTreeMap<u64, (u64,
 #[test]
 fn holders_are_exactly_those_of_a_search_by_brute_force() {
     let folder = tempfile::tempdir().expect("a folder");
-    let Some(paused) = start(&folder, "holds", HOLDS) else {
+    let Some(paused) = start(&folder, "holds", HOLDS).map(Paused::at_rest) else {
         return;
     };
     for (name, bytes) in [("object", 176), ("dangling", 1248)] {
@@ -180,7 +180,7 @@ fn holders_are_exactly_those_of_a_search_by_brute_force() {
 #[test]
 fn a_search_leaves_the_process_as_it_was() {
     let folder = tempfile::tempdir().expect("a folder");
-    let Some(paused) = start(&folder, "holds", HOLDS) else {
+    let Some(paused) = start(&folder, "holds", HOLDS).map(Paused::at_rest) else {
         return;
     };
     let cost = || {
@@ -206,7 +206,7 @@ fn a_search_leaves_the_process_as_it_was() {
 #[test]
 fn places_are_named() {
     let folder = tempfile::tempdir().expect("a folder");
-    let Some(paused) = start(&folder, "holds", HOLDS) else {
+    let Some(paused) = start(&folder, "holds", HOLDS).map(Paused::at_rest) else {
         return;
     };
     let (pid, object) = (paused.pid(), format!("{:#x}", paused.own("object")));
@@ -254,7 +254,7 @@ fn places_are_named() {
 #[test]
 fn addresses_without_an_object_are_searched_as_they_are() {
     let folder = tempfile::tempdir().expect("a folder");
-    let Some(paused) = start(&folder, "holds", HOLDS) else {
+    let Some(paused) = start(&folder, "holds", HOLDS).map(Paused::at_rest) else {
         return;
     };
     let pid = paused.pid();

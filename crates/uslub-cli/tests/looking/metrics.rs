@@ -259,7 +259,7 @@ fn a_process_writes_the_same_figures_itself() {
     );
     let target = std::path::Path::new(env!("CARGO_BIN_EXE_uslub"));
     let target = target.parent().expect("a folder").join("examples/metrics");
-    let paused = Paused::start(Command::new(target).arg("wait"));
+    let paused = Paused::start(Command::new(target).arg("wait")).at_rest();
     let own = parse(&(paused.lines.join("\n") + "\n"));
     let seen = parse(&said(&["metrics", &paused.pid()]));
     let is_rust = |name: &str| name.contains("face=\"rust\"");
@@ -301,7 +301,8 @@ fn the_c_librarys_totals_are_those_of_the_text() {
         assert!(!has_cc(), "the program does not compile");
         return;
     }
-    let paused = Paused::start(Command::new(&program).env("LD_LIBRARY_PATH", folder.path()));
+    let paused =
+        Paused::start(Command::new(&program).env("LD_LIBRARY_PATH", folder.path())).at_rest();
     let samples = parse(&said(&["metrics", &paused.pid()]));
     let live = samples
         .iter()
