@@ -34,11 +34,13 @@ pub fn uslub() -> &'static Path {
     })
 }
 
-/// Builds the command as `cargo run --release` does. Asks cargo for the path of the result, so that
-/// every setting of the target folder is respected.
+/// Builds the command as the tests do: the same features, so that no build makes the other's files
+/// stale. Asks cargo for the path of the result, so that every setting of the target folder is
+/// respected.
 fn build() -> PathBuf {
     let output = Command::new(cargo())
-        .args(["build", "--release", "--bin", "uslub"])
+        .args(["build", "--release"])
+        .args(["--package", "uslub-malloc", "--package", "uslub-cli"])
         .arg("--message-format=json-render-diagnostics")
         .current_dir(workspace())
         .stderr(Stdio::inherit())

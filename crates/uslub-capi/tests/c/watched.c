@@ -14,7 +14,10 @@ static struct kmem_cache *cache;
 
 __attribute__((noinline)) static char *take(void)
 {
-    return kmem_cache_alloc(cache, GFP_KERNEL);
+    char *object = kmem_cache_alloc(cache, GFP_KERNEL);
+    /* Not a tail call: this function shall be in the stack. */
+    __asm__ volatile("" : "+r"(object));
+    return object;
 }
 
 static void *work(void *unused)

@@ -34,8 +34,14 @@ pub fn json(target: &str) -> Value {
 
 /// The release build of a library of this workspace.
 pub fn library(package: &str, name: &str) -> PathBuf {
+    // As `uslub_tests::subject` builds it: the same features, so that no build makes the other's
+    // files stale.
+    let both = ["--package", "uslub-malloc", "--package", "uslub-cli"];
+    let one = ["--package", package];
+    let packages: &[&str] = if both.contains(&package) { &both } else { &one };
     let built = Command::new(env!("CARGO"))
-        .args(["build", "--release", "--quiet", "--package", package])
+        .args(["build", "--release", "--quiet"])
+        .args(packages)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .env_remove("LD_PRELOAD")
         .status();
