@@ -178,6 +178,17 @@ pub unsafe trait Platform: Sync + 'static {
     /// Maps fresh zeroed memory; `bytes` must be whole system pages.
     fn map(&self, bytes: usize) -> Option<NonNull<u8>>;
 
+    /// Whether adjacent mappings are as one: they may be used, [remapped](Self::remap) and
+    /// [unmapped](Self::unmap) together.
+    const JOINS_MAPPINGS: bool = false;
+
+    /// Maps fresh zeroed memory at this address, if nothing is mapped there; returns whether it did.
+    /// Only a platform that [joins mappings](Self::JOINS_MAPPINGS) may. `start` and `bytes` must be
+    /// whole system pages.
+    fn map_at(&self, _start: usize, _bytes: usize) -> bool {
+        false
+    }
+
     /// Unmaps memory of [`map`](Platform::map) or [`reserve`](Platform::reserve), or a part of it.
     ///
     /// # Safety

@@ -101,22 +101,28 @@ pub const DECAY_SURPLUS_PART: u64 = 10;
 /// Freed objects that are remembered, cached or not.
 ///
 /// Figure: With the next five: churn of large objects 1.8 to 3.2 million pairs a second.
-pub const MAPPING_GHOSTS: usize = 16;
+pub const MAPPING_GHOSTS: usize = 64;
 
 /// Largest total of cached mappings, in bytes.
-pub const MAPPING_CACHE_BYTES: usize = 32 << 20;
+pub const MAPPING_CACHE_BYTES: usize = 64 << 20;
 
-/// Cached mappings may have 1/16 of the bytes in use.
+/// Cached mappings may exceed the peak of resident memory by 1/16 of the live mappings.
 pub const MAPPING_CACHE_SHARE: usize = 16;
 
-/// Total of cached mappings that is always allowed, in bytes.
-pub const MAPPING_CACHE_FLOOR_BYTES: usize = 1 << 20;
+/// Milliseconds that a cached mapping must have been free before growth of other memory evicts it.
+pub const MAPPING_IDLE_MS: u64 = 20;
+
+/// Bytes of a cached mapping that an eviction takes at least. A multiple of every system page.
+pub const MAPPING_PART_BYTES: usize = 256 << 10;
 
 /// A cached mapping is stretched to at most this many times its length.
 pub const MAPPING_STRETCH: usize = 4;
 
+/// Cached mappings that a request tries to stretch.
+pub const MAPPING_STRETCH_TRIES: usize = 4;
+
 /// Milliseconds for which an unmapped mapping counts as a ghost.
-pub const MAPPING_GHOST_MS: u64 = 100;
+pub const MAPPING_DEMAND_MS: u64 = 500;
 
 /// Live mappings from which on objects come from the arena if it can hold them. Few compared with
 /// the 65,530 mappings that Linux allows a process by default.

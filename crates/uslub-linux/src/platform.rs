@@ -117,6 +117,19 @@ unsafe impl Platform for Linux {
         pointer(sys::mmap(0, bytes, libc::PROT_READ | libc::PROT_WRITE, 0)?)
     }
 
+    const JOINS_MAPPINGS: bool = true;
+
+    fn map_at(&self, start: usize, bytes: usize) -> bool {
+        let flags = libc::MAP_FIXED_NOREPLACE;
+        let mapped = sys::mmap(start, bytes, libc::PROT_READ | libc::PROT_WRITE, flags);
+        let Some(mapped) = mapped.filter(|&mapped| mapped != start) else {
+            return mapped.is_some();
+        };
+        // Linux before 4.17 takes the address as a hint. SAFETY: just mapped, unused.
+        unsafe { self.refused.unmap(mapped, bytes, !self.is_sandboxed()) };
+        false
+    }
+
     unsafe fn unmap(&self, start: NonNull<u8>, bytes: usize) {
         let may_advise = !self.is_sandboxed();
         // SAFETY: passed on.

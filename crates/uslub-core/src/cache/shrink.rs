@@ -106,6 +106,7 @@ impl<P: Platform> Allocator<P> {
     pub(crate) fn end_allocation(&self, gfp: Gfp) {
         if gfp.may_map() {
             self.zone.make_room_for_taken(&self.platform);
+            self.decay_mapped();
         }
         // Relaxed, both: a hint.
         if gfp.contains(Gfp::KERNEL)

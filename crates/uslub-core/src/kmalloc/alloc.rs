@@ -335,12 +335,8 @@ impl<P: Platform> Allocator<P> {
     /// Frees a huge object; false if there is none.
     #[inline(never)]
     fn mapped_is_freed(&self, object: *mut u8) -> bool {
-        self.mapped.free(
-            &self.platform,
-            object as usize,
-            self.zone.used_bytes(),
-            u64::from(self.tunables().decay_ms),
-        )
+        let may_cache = self.tunables().decay_ms > 0;
+        (self.mapped).free(&self.platform, object as usize, may_cache)
     }
 
     pub(crate) fn kfree_in_arena(&self, page: PageIndex, object: *mut u8, gfp: Gfp) {
@@ -373,6 +369,9 @@ impl<P: Platform> Allocator<P> {
             } else {
                 self.zone.push_pending(page, pages);
             }
+        }
+        if gfp.may_spin() {
+            self.decay_mapped();
         }
     }
 

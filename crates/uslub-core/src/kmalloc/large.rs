@@ -98,7 +98,7 @@ impl<P: Platform> Allocator<P> {
         let (start, zero) = self.map_huge(bytes, align, zeroed)?;
         if self.zone.arena.page_of(start.as_ptr() as usize).is_some() {
             // The mapping lies in a gap of the arena, where pages are found by address: unusable.
-            (self.mapped).free(&self.platform, start.as_ptr() as usize, 0, 0);
+            (self.mapped).free(&self.platform, start.as_ptr() as usize, false);
             return None;
         }
         self.memory.update_mapped_bytes(&self.platform);

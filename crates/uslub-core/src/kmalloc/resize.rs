@@ -126,7 +126,14 @@ impl<P: Platform> Allocator<P> {
         bytes: usize,
         gfp: Gfp,
     ) -> *mut u8 {
-        let new = self.kmalloc(bytes, gfp - Gfp::ZERO);
+        // A mapping may be reused; a fresh one costs nothing to clear.
+        let is_cleared_later = bytes <= LARGE_MAX;
+        let gfp_new = if is_cleared_later {
+            gfp - Gfp::ZERO
+        } else {
+            gfp
+        };
+        let new = self.kmalloc(bytes, gfp_new);
         if new.is_null() && bytes <= old {
             // No memory for a smaller object: the old one serves.
             return object;
@@ -163,7 +170,10 @@ impl<P: Platform> Allocator<P> {
             if bytes <= LARGE_MAX / 2 {
                 return None;
             }
-            let moved = self.mapped.resize(&self.platform, object as usize, bytes)?;
+            let zeroed = gfp.contains(Gfp::ZERO);
+            let may_cache = self.tunables().decay_ms > 0;
+            let moved =
+                (self.mapped).resize(&self.platform, object as usize, bytes, zeroed, may_cache)?;
             self.memory.update_mapped_bytes(&self.platform);
             return Some(moved);
         };

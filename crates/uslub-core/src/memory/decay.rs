@@ -97,6 +97,23 @@ impl<P: Platform> Zone<P> {
         }
     }
 
+    /// Bytes by which the resident pages would exceed their peak with mappings of `bytes` bytes in
+    /// all.
+    pub fn above_peak(&self, bytes: usize) -> Option<usize> {
+        // Relaxed, all: peeks, may be stale.
+        let in_arena = self.used.load(Relaxed) + self.dirty.load(Relaxed);
+        let pages = in_arena + bytes / PAGE_SIZE;
+        let more = pages.checked_sub(self.peak_pages.load(Relaxed))?;
+        (more > 0).then_some(more * PAGE_SIZE)
+    }
+
+    /// Whether the peak of the resident pages has risen since the last call.
+    pub fn peak_has_risen(&self) -> bool {
+        // Relaxed: a hint.
+        let peak = self.peak_pages.load(Relaxed);
+        peak > self.peak_seen.swap(peak, Relaxed)
+    }
+
     /// Evicts about `pages` free dirty pages, the oldest first, and leaves
     /// [`DECAY_EVICTION_LEAVES_PAGES`]. Returns whether it evicted any.
     fn evict_idle(&self, platform: &P, pages: usize, old_enough: impl Fn(u64) -> bool) -> bool {

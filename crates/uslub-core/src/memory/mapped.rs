@@ -10,13 +10,10 @@ use core::sync::atomic::Ordering::{Relaxed, Release};
 use crate::layout::Row;
 use crate::memory::mapping_cache::{Mapping, MappingCache, NO_MAPPING};
 use crate::platform::Platform;
-use crate::policy::{
-    MAPPING_CACHE_BYTES, MAPPING_CACHE_FLOOR_BYTES, MAPPING_CACHE_SHARE, MAPPING_GHOSTS,
-    MAPPING_STRETCH, MAPPINGS_MAX,
-};
+use crate::policy::{MAPPING_STRETCH, MAPPINGS_MAX};
 use crate::sync::atomic::{AtomicU64, AtomicUsize};
 use crate::sync::time::age;
-use crate::sync::{Lock, RawLock};
+use crate::sync::{Guard, Lock, RawLock};
 
 struct Inner {
     table: *mut Mapping,
@@ -284,23 +281,43 @@ impl<P: Platform> MappedObjects<P> {
     /// Takes a cached mapping with the requested length; stretches one by at most `stretch` times.
     fn reuse(&self, platform: &P, bytes: usize, align: usize, stretch: usize) -> Option<Mapping> {
         let mut inner = self.inner.lock();
-        if let Some(mapping) = (inner.cache).take(bytes, align, || platform.now_ms()) {
+        if let Some(mapping) = inner.cache.take(bytes, align) {
             self.update_cached(&inner.cache);
             return Some(mapping);
         }
-        if stretch == 1 || !platform.may_remap_kept() {
+        // The lock is held so that a mapping that cannot be stretched stays cached.
+        let stretched = (stretch > 1).then(|| {
+            (inner.cache).take_stretched(bytes / stretch, |short| {
+                self.stretch(platform, short, bytes)
+            })
+        });
+        let long = stretched.flatten();
+        if long.is_none() {
+            inner.cache.on_miss(bytes, platform.now_ms());
+        }
+        self.update_cached(&inner.cache);
+        long
+    }
+
+    /// Stretches a mapping to `bytes` bytes: downwards or upwards if nothing is mapped there,
+    /// otherwise it moves.
+    fn stretch(&self, platform: &P, short: Mapping, bytes: usize) -> Option<Mapping> {
+        let more = bytes - short.bytes;
+        for (start, address) in [
+            (short.address.checked_sub(more)?, short.address - more),
+            (short.address + short.bytes, short.address),
+        ] {
+            if platform.map_at(start, more) {
+                return Some(Mapping { address, bytes });
+            }
+        }
+        let start = NonNull::new(short.address as *mut u8)?;
+        if !platform.may_remap_kept() {
             return None;
         }
-        let short = inner.cache.take_longest(bytes / stretch)?;
-        self.update_cached(&inner.cache);
-        drop(inner);
-        let start = NonNull::new(short.address as *mut u8)?;
         // SAFETY: the mapping is in no table any longer.
-        let moved = unsafe { platform.remap(start, short.bytes, bytes) };
-        if moved.is_none() {
-            self.unmap(platform, short);
-        }
-        let address = moved?.as_ptr() as usize;
+        let moved = unsafe { platform.remap(start, short.bytes, bytes)? };
+        let address = moved.as_ptr() as usize;
         Some(Mapping { address, bytes })
     }
 
@@ -321,11 +338,9 @@ impl<P: Platform> MappedObjects<P> {
         })
     }
 
-    /// Frees the object that begins at `address`; false if there is none. The mapping may stay
-    /// cached, if caching is on and the cached bytes stay within 1/16 of the bytes in use.
-    /// `in_arena` is the number of bytes in use in the arena. With a `decay_ms` of 0 the mapping is
-    /// not cached.
-    pub fn free(&self, platform: &P, address: usize, in_arena: usize, decay_ms: u64) -> bool {
+    /// Frees the object that begins at `address`; false if there is none. Its mapping may stay
+    /// cached, if `may_cache` and as far as requests ask for such mappings again.
+    pub fn free(&self, platform: &P, address: usize, may_cache: bool) -> bool {
         let now = platform.now_ms();
         let mut inner = self.inner.lock();
         let Some(bytes) = inner.remove(address) else {
@@ -335,18 +350,53 @@ impl<P: Platform> MappedObjects<P> {
         self.live.fetch_sub(bytes, Relaxed);
         // Relaxed: read as a hint only.
         self.count.store(inner.len, Relaxed);
-        let share = (self.live_bytes() + in_arena) / MAPPING_CACHE_SHARE;
-        let limit = match decay_ms {
-            0 => 0,
-            _ => share.clamp(MAPPING_CACHE_FLOOR_BYTES, MAPPING_CACHE_BYTES),
-        };
-        let mut evicted = [NO_MAPPING; MAPPING_GHOSTS + 1];
-        (inner.cache).add(Mapping { address, bytes }, now, limit, &mut evicted);
+        let freed = (inner.cache).add(
+            Mapping { address, bytes },
+            now,
+            may_cache,
+            P::JOINS_MAPPINGS,
+        );
+        self.unmap_freed(platform, inner, freed, now);
+        true
+    }
+
+    /// Unmaps what an addition to the cache left over, and what is too much in it.
+    fn unmap_freed(
+        &self,
+        platform: &P,
+        mut inner: Guard<'_, P, Inner>,
+        freed: Option<Mapping>,
+        now: u64,
+    ) {
+        let mut freed = freed.or_else(|| inner.cache.evict_surplus(now));
         self.update_cached(&inner.cache);
         drop(inner);
-        // By reference: a copy of the array would take stack.
-        (evicted.iter()).for_each(|&mapping| self.unmap(platform, mapping));
-        true
+        while let Some(mapping) = freed {
+            self.unmap(platform, mapping);
+            freed = self.evict_with(|cache| cache.evict_surplus(now));
+        }
+    }
+
+    /// Takes a mapping out of the cache that is to be unmapped.
+    fn evict_with(&self, evict: impl Fn(&mut MappingCache) -> Option<Mapping>) -> Option<Mapping> {
+        let mut inner = self.inner.lock();
+        let evicted = evict(&mut inner.cache);
+        self.update_cached(&inner.cache);
+        evicted
+    }
+
+    /// Unmaps about `most` bytes of the cached mapping that was freed first, if that was at least
+    /// `age_ms` milliseconds ago; returns whether it was. Demand for it may come back.
+    pub fn evict(&self, platform: &P, most: usize, age_ms: u64) -> bool {
+        // Relaxed: a hint, checked again under the lock.
+        if self.kept.load(Relaxed) == 0 {
+            return false;
+        }
+        let now = platform.now_ms();
+        let evicted = self.evict_with(|cache| cache.evict_oldest(most, now, |age| age >= age_ms));
+        evicted
+            .map(|mapping| self.unmap(platform, mapping))
+            .is_some()
     }
 
     /// Updates the copies for lock-free readers, under the lock.
@@ -364,20 +414,42 @@ impl<P: Platform> MappedObjects<P> {
     }
 
     /// Grows or shrinks the object at `address` without a copy; `None` if that is impossible, with
-    /// nothing changed.
-    pub fn resize(&self, platform: &P, address: usize, bytes: usize) -> Option<NonNull<u8>> {
+    /// nothing changed. With `zeroed`, the grown part reads zero. The end of a mapping that shrinks
+    /// is freed as [`free`](Self::free) does.
+    pub fn resize(
+        &self,
+        platform: &P,
+        address: usize,
+        bytes: usize,
+        zeroed: bool,
+        may_cache: bool,
+    ) -> Option<NonNull<u8>> {
         let last = platform.system_page() - 1;
         let bytes = bytes.checked_add(last)? & !last;
+        let now = platform.now_ms();
         let mut inner = self.inner.lock();
         let at = inner.position(address)?;
         let old = inner.entries()[at].bytes;
         let start = NonNull::new(address as *mut u8)?;
-        if bytes == old {
-            return Some(start);
-        }
-        // SAFETY: a mapping of ours, or a part of one. The lock is held so that nobody inserts the
-        // new address before the old one is out of the table.
-        let moved = unsafe { platform.remap(start, old, bytes) }?;
+        let mut freed = None;
+        let moved = if bytes <= old {
+            let end = Mapping {
+                address: address + bytes,
+                bytes: old - bytes,
+            };
+            if end.bytes > 0 {
+                freed = (inner.cache).add(end, now, may_cache, P::JOINS_MAPPINGS);
+            }
+            start
+        } else if P::JOINS_MAPPINGS && !zeroed && inner.cache.take_at(address + old, bytes - old) {
+            start
+        } else {
+            // SAFETY: a mapping of ours, or a part of one. The lock is held so that nobody inserts
+            // the new address before the old one is out of the table.
+            let moved = unsafe { platform.remap(start, old, bytes) }?;
+            inner.cache.on_miss(bytes - old, now);
+            moved
+        };
         inner.remove(address);
         inner.insert_unchecked(Mapping {
             address: moved.as_ptr() as usize,
@@ -386,30 +458,23 @@ impl<P: Platform> MappedObjects<P> {
         // Relaxed: statistics.
         self.live.fetch_add(bytes, Relaxed);
         self.live.fetch_sub(old, Relaxed);
+        self.unmap_freed(platform, inner, freed, now);
         Some(moved)
     }
 
     /// Unmaps the cached mappings whose age in milliseconds `old_enough` accepts; `now` is the time
-    /// in milliseconds. If there was one, caching is off until the next ghost hit. Returns whether
-    /// there was one.
+    /// in milliseconds. So many bytes fewer may stay cached. Returns whether there was one.
     pub fn purge(&self, platform: &P, now: u64, old_enough: impl Fn(u64) -> bool) -> bool {
-        let may = |since| old_enough(age(now, since));
         // Relaxed: hints, checked again under the lock.
-        if self.kept.load(Relaxed) == 0 || !may(self.oldest.load(Relaxed)) {
+        if self.kept.load(Relaxed) == 0 || !old_enough(age(now, self.oldest.load(Relaxed))) {
             return false;
         }
         let mut any = false;
-        loop {
-            let mut inner = self.inner.lock();
-            let purged = inner.cache.purge_oldest(may);
-            self.update_cached(&inner.cache);
-            drop(inner);
-            let Some(entry) = purged else {
-                return any;
-            };
-            self.unmap(platform, entry);
+        while let Some(mapping) = self.evict_with(|cache| cache.purge_oldest(now, &old_enough)) {
+            self.unmap(platform, mapping);
             any = true;
         }
+        any
     }
 
     /// The lock without the table, for a fork.

@@ -3,15 +3,19 @@
 //! | freed mapping | how it is left |
 //! |---|---|
 //! | cached | reused, evicted, or purged after `decay_ms` |
-//! | unmapped (ghost) | forgotten, or hit |
+//! | unmapped (ghost) | forgotten |
 //!
-//! A ghost hit is a request that a just-unmapped mapping could have served. It turns caching on:
-//! from then on freed mappings stay cached for a while. A purge of a cached mapping that nobody
-//! reused turns caching off. Cached mappings serve all sizes: a longer one is split, a shorter one
-//! is stretched if it has at least a quarter of the requested length. Callers: `mapped`, under its
-//! lock.
+//! A fresh mapping soon after an unmapped one says that unmapping was wrong. As many bytes may stay
+//! cached from then on, the *budget*. A purge of a cached mapping that nobody reused lowers the
+//! budget by its bytes. A program that does not ask again thus keeps nothing.
+//!
+//! Cached mappings serve all sizes: a longer one is split, a shorter one is stretched if it has at
+//! least a quarter of the requested length. Callers: `mapped`, under its lock.
 
-use crate::policy::{MAPPING_GHOST_MS, MAPPING_GHOSTS};
+use crate::policy::{
+    MAPPING_CACHE_BYTES, MAPPING_DEMAND_MS, MAPPING_GHOSTS, MAPPING_PART_BYTES,
+    MAPPING_STRETCH_TRIES,
+};
 use crate::sync::time::age;
 
 /// A mapping of one object.
@@ -67,17 +71,20 @@ impl Freed {
 /// The last freed mappings, cached or not.
 pub(super) struct MappingCache {
     freed: [Freed; MAPPING_GHOSTS],
-    /// Whether caching is on.
-    caching: bool,
+    /// Bytes that may stay cached.
+    budget: usize,
+    /// Bytes that were unmapped lately.
+    unmapped: usize,
+    /// Time of the last unmapping in milliseconds.
+    unmapped_since: u64,
 }
-
-/// Freed mappings to unmap.
-pub(super) type Evicted = [Mapping; MAPPING_GHOSTS + 1];
 
 impl MappingCache {
     pub(super) const EMPTY: Self = Self {
         freed: [Freed::NONE; MAPPING_GHOSTS],
-        caching: false,
+        budget: 0,
+        unmapped: 0,
+        unmapped_since: 0,
     };
 
     /// Bytes of cached mappings.
@@ -103,72 +110,173 @@ impl MappingCache {
         }
     }
 
-    /// Takes a cached mapping of this length and alignment. If only a ghost had them, turns caching
-    /// on.
-    pub(super) fn take(
-        &mut self,
-        bytes: usize,
-        align: usize,
-        now: impl FnOnce() -> u64,
-    ) -> Option<Mapping> {
-        let fits = |m: &Mapping| m.bytes >= bytes && m.address.is_multiple_of(align);
-        let fitting = (self.freed.iter_mut()).filter(|freed| fits(&freed.mapping));
-        let best = fitting.min_by_key(|freed| (!freed.cached, freed.mapping.bytes))?;
-        if best.cached {
-            return Some(best.take(bytes));
+    /// Takes a cached mapping of this length and alignment.
+    pub(super) fn take(&mut self, bytes: usize, align: usize) -> Option<Mapping> {
+        let fits = |f: &&mut Freed| f.bytes() >= bytes && f.mapping.address.is_multiple_of(align);
+        let fitting = self.freed.iter_mut().filter(fits);
+        let best = fitting.min_by_key(|freed| freed.mapping.bytes)?;
+        Some(best.take(bytes))
+    }
+
+    /// Records a fresh mapping of `bytes` bytes at the time `now` in milliseconds.
+    pub(super) fn on_miss(&mut self, bytes: usize, now: u64) {
+        if age(now, self.unmapped_since) < MAPPING_DEMAND_MS {
+            let wrong = bytes.min(self.unmapped);
+            self.unmapped -= wrong;
+            self.budget = (self.budget + wrong).min(MAPPING_CACHE_BYTES);
         }
-        self.caching |= age(now(), best.since) < MAPPING_GHOST_MS;
+    }
+
+    /// Records that `bytes` bytes are unmapped at the time `now` in milliseconds.
+    fn on_unmapping(&mut self, bytes: usize, now: u64) {
+        if age(now, self.unmapped_since) >= MAPPING_DEMAND_MS {
+            self.unmapped = 0;
+        }
+        self.unmapped += bytes;
+        self.unmapped_since = now;
+    }
+
+    /// Takes a cached mapping of at least `least` bytes that `stretch` can stretch, and returns what
+    /// became of it. Tries the longest first. More may stay cached then: it was too short.
+    pub(super) fn take_stretched(
+        &mut self,
+        least: usize,
+        stretch: impl Fn(Mapping) -> Option<Mapping>,
+    ) -> Option<Mapping> {
+        let mut shorter_than = usize::MAX;
+        for _ in 0..MAPPING_STRETCH_TRIES {
+            let shorter = (self.freed.iter_mut()).filter(|freed| freed.bytes() < shorter_than);
+            let longest = shorter.max_by_key(|freed| freed.bytes())?;
+            shorter_than = longest.bytes();
+            if shorter_than < least {
+                return None;
+            }
+            if let Some(long) = stretch(longest.mapping) {
+                *longest = Freed::NONE;
+                let more = long.bytes - shorter_than;
+                self.budget = (self.budget + more).min(MAPPING_CACHE_BYTES);
+                return Some(long);
+            }
+        }
         None
     }
 
-    /// Takes the longest cached mapping, if it has at least `least` bytes.
-    pub(super) fn take_longest(&mut self, least: usize) -> Option<Mapping> {
-        let longest = (self.freed.iter_mut()).max_by_key(|freed| freed.bytes())?;
-        (longest.bytes() >= least).then(|| longest.take(longest.mapping.bytes))
+    /// Takes exactly `bytes` bytes at an address out of a cached mapping that begins there; returns
+    /// whether there was one.
+    pub(super) fn take_at(&mut self, address: usize, bytes: usize) -> bool {
+        let fits = |f: &&mut Freed| f.mapping.address == address && f.bytes() >= bytes;
+        let Some(freed) = self.freed.iter_mut().find(fits) else {
+            return false;
+        };
+        freed.mapping.address += bytes;
+        freed.mapping.bytes -= bytes;
+        if freed.mapping.bytes == 0 {
+            *freed = Freed::NONE;
+        }
+        true
     }
 
-    /// Adds a freed mapping. Caches it if caching is on, it has at most `limit` bytes, and older
-    /// ones make room: at most `limit` bytes stay cached.
+    /// Adds a freed mapping at the time `now` in milliseconds; with `joins`, as one with cached
+    /// neighbours. Returns a mapping to unmap: this one if it does not fit into the budget, or one
+    /// that had no place beside it.
     #[inline(never)]
-    pub(super) fn add(&mut self, mapping: Mapping, now: u64, limit: usize, evicted: &mut Evicted) {
-        let freed = Freed {
+    pub(super) fn add(
+        &mut self,
+        mapping: Mapping,
+        now: u64,
+        may_cache: bool,
+        joins: bool,
+    ) -> Option<Mapping> {
+        let cached = may_cache && mapping.bytes <= self.budget;
+        let mapping = if cached && joins {
+            self.join(mapping)
+        } else {
+            mapping
+        };
+        let displaced = self.put(Freed {
             mapping,
             since: now,
-            cached: self.caching && mapping.bytes <= limit,
-        };
-        if freed.cached {
-            for evicted in &mut evicted[..] {
-                if self.bytes() + mapping.bytes <= limit {
-                    break;
-                }
-                *evicted = self.evict_oldest(|_| true).unwrap_or(NO_MAPPING);
-            }
-        } else {
-            evicted[0] = mapping;
-        }
-        // Replace the oldest ghost; without ghosts, the oldest cached mapping.
-        if let Some(place) = (self.freed.iter_mut()).min_by_key(|old| (old.cached, old.since))
-            && (freed.cached || !place.cached)
-        {
-            let old = core::mem::replace(place, freed);
-            if old.cached {
-                evicted[MAPPING_GHOSTS] = old.mapping;
-            }
-        }
+            cached,
+        });
+        let left = if cached { displaced } else { Some(mapping) };
+        self.on_unmapping(left.map_or(0, |left| left.bytes), now);
+        left
     }
 
-    /// Evicts the oldest cached mapping, if `may` accepts its time of free; it is a ghost then.
-    fn evict_oldest(&mut self, may: impl Fn(u64) -> bool) -> Option<Mapping> {
+    /// Takes cached neighbours of a mapping out, and returns one range of all.
+    fn join(&mut self, mut mapping: Mapping) -> Mapping {
+        for freed in self.freed.iter_mut().filter(|freed| freed.cached) {
+            let other = freed.mapping;
+            let is_below = other.address + other.bytes == mapping.address;
+            if is_below || mapping.address + mapping.bytes == other.address {
+                mapping.address = mapping.address.min(other.address);
+                mapping.bytes += other.bytes;
+                *freed = Freed::NONE;
+            }
+        }
+        mapping
+    }
+
+    /// Remembers a freed mapping in the place of the oldest ghost. Without ghosts, a cached mapping
+    /// takes the place of the oldest cached one, which is returned.
+    fn put(&mut self, freed: Freed) -> Option<Mapping> {
+        let place = (self.freed.iter_mut()).min_by_key(|old| (old.cached, old.since))?;
+        if place.cached && !freed.cached {
+            return None;
+        }
+        let old = core::mem::replace(place, freed);
+        old.cached.then_some(old.mapping)
+    }
+
+    /// As [`evict_oldest`](Self::evict_oldest), as far as more than the budget is cached.
+    pub(super) fn evict_surplus(&mut self, now: u64) -> Option<Mapping> {
+        let surplus = self.bytes().saturating_sub(self.budget);
+        (surplus > 0)
+            .then(|| self.evict_oldest(surplus, now, |_| true))
+            .flatten()
+    }
+
+    /// Evicts about `most` bytes of the mapping that was cached first, or all of it if it has fewer,
+    /// if `may` accepts its age in milliseconds at the time `now`.
+    pub(super) fn evict_oldest(
+        &mut self,
+        most: usize,
+        now: u64,
+        may: impl Fn(u64) -> bool,
+    ) -> Option<Mapping> {
+        let evicted = self.take_oldest(most, now, may)?;
+        self.on_unmapping(evicted.bytes, now);
+        Some(evicted)
+    }
+
+    /// Takes the mapping that was cached first, if `may` accepts its age, and lowers the budget:
+    /// nobody reused it.
+    pub(super) fn purge_oldest(&mut self, now: u64, may: impl Fn(u64) -> bool) -> Option<Mapping> {
+        let purged = self.take_oldest(usize::MAX, now, may)?;
+        self.budget = self.budget.saturating_sub(purged.bytes);
+        Some(purged)
+    }
+
+    fn take_oldest(&mut self, most: usize, now: u64, may: impl Fn(u64) -> bool) -> Option<Mapping> {
         let cached = self.freed.iter_mut().filter(|freed| freed.cached);
         let oldest = cached.min_by_key(|freed| freed.since)?;
-        oldest.cached = !may(oldest.since);
-        (!oldest.cached).then_some(oldest.mapping)
-    }
-
-    /// As `evict_oldest`, and turns caching off: nobody reused the mapping.
-    pub(super) fn purge_oldest(&mut self, may: impl Fn(u64) -> bool) -> Option<Mapping> {
-        let purged = self.evict_oldest(may);
-        self.caching &= purged.is_none();
-        purged
+        if !may(age(now, oldest.since)) {
+            return None;
+        }
+        let Mapping { address, bytes } = oldest.mapping;
+        let most = most.checked_next_multiple_of(MAPPING_PART_BYTES);
+        match most.and_then(|most| bytes.checked_sub(most)) {
+            None | Some(0) => {
+                oldest.cached = false;
+                Some(oldest.mapping)
+            }
+            Some(rest) => {
+                oldest.mapping.bytes = rest;
+                Some(Mapping {
+                    address: address + rest,
+                    bytes: bytes - rest,
+                })
+            }
+        }
     }
 }

@@ -45,6 +45,7 @@ pub use descriptor::{Descriptor, PageKind};
 pub use page_runs::Runs;
 
 use crate::platform::Platform;
+use crate::policy::{MAPPING_CACHE_SHARE, MAPPING_IDLE_MS, MAPPING_PART_BYTES};
 use crate::sync::atomic::AtomicUsize;
 use mapped::MappedObjects;
 use metadata::MetadataStore;
@@ -77,10 +78,28 @@ impl<P: Platform> Memory<P> {
         }
     }
 
-    /// Reports a change of the mapped bytes to the zone, which may evict free pages.
+    /// Reports a change of the mapped bytes to the zone. At a new peak of resident memory, cached
+    /// mappings go first, then free pages.
     pub(crate) fn update_mapped_bytes(&self, platform: &P) {
-        let bytes = self.mapped.live_bytes() + self.mapped.kept_bytes();
-        self.zone.update_mapped(platform, bytes);
+        let live = self.mapped.live_bytes();
+        let surplus = || (self.mapped.kept_bytes()).saturating_sub(live / MAPPING_CACHE_SHARE);
+        while surplus() > 0
+            && let Some(more) = self.zone.above_peak(live + surplus())
+            && self.mapped.evict(platform, more.min(surplus()), 0)
+        {}
+        self.zone.update_mapped(platform, live + surplus());
+    }
+
+    /// Unmaps cached mappings that have been free for `decay_ms`. If the peak of resident memory has
+    /// risen since the last call, also a part of one that nobody has asked for lately.
+    #[inline(never)]
+    pub(crate) fn decay_mapped(&self, platform: &P, decay_ms: u64) {
+        self.purge_mapped(platform, platform.now_ms(), |age| age >= decay_ms);
+        if self.zone.peak_has_risen()
+            && (self.mapped).evict(platform, MAPPING_PART_BYTES, MAPPING_IDLE_MS)
+        {
+            self.update_mapped_bytes(platform);
+        }
     }
 
     /// Unmaps cached mappings of huge objects that are old enough at the time `now` (milliseconds);

@@ -70,6 +70,8 @@ pub struct Zone<P> {
     pub(super) mapped_pages: AtomicUsize,
     /// Peak of the pages handed out, dirty or in mappings, in steps.
     pub(super) peak_pages: AtomicUsize,
+    /// The peak when cached mappings were last evicted for it.
+    pub(super) peak_seen: AtomicUsize,
     /// Pages of a run that raised the resident pages to a new peak, until idle pages are evicted
     /// for it; 0 for none.
     pub(super) peak_run: AtomicUsize,
@@ -109,6 +111,7 @@ impl<P: Platform> Zone<P> {
             emptied: AtomicBool::new(false),
             mapped_pages: AtomicUsize::new(0),
             peak_pages: AtomicUsize::new(0),
+            peak_seen: AtomicUsize::new(0),
             peak_run: AtomicUsize::new(0),
             next_decay: AtomicU64::new(0),
             next_surplus: AtomicU64::new(0),

@@ -258,7 +258,17 @@ impl<P: Platform> Base<P> {
     fn decay(&self) {
         let (now, decay) = (self.platform.now_ms(), u64::from(self.tunables().decay_ms));
         self.zone.decay_if_due(&self.platform, now, decay);
-        (self.memory).purge_mapped(&self.platform, now, |age| age >= decay);
+        self.decay_mapped();
+    }
+
+    /// Unmaps cached mappings that have been free for the decay time, or make room at a peak. For
+    /// callers that may call the system.
+    #[inline]
+    pub(crate) fn decay_mapped(&self) {
+        if self.mapped.kept_bytes() > 0 {
+            let decay = u64::from(self.tunables().decay_ms);
+            self.memory.decay_mapped(&self.platform, decay);
+        }
     }
 
     /// Bytes in use of the allocator's own records.

@@ -90,7 +90,8 @@ fn the_last_moment_of_all_is_a_time_like_any_other() {
 #[test]
 fn a_clock_that_stands_still_ends_no_work_and_keeps_no_more_than_ever() {
     let a = setup(5);
-    work(&a);
+    // The second time, mappings are asked for again.
+    (0..2).for_each(|_| work(&a));
     let first = a.zone.dirty_bytes() + a.mapped.kept_bytes();
     for _ in 0..50 {
         work(&a);

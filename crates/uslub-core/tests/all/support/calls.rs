@@ -11,6 +11,8 @@ pub struct Calls {
     pub purge: usize,
     /// Mappings.
     pub map: usize,
+    /// Mappings beside another one.
+    pub map_at: usize,
     /// Unmappings.
     pub unmap: usize,
     /// Resized mappings.

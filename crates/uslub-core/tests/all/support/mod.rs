@@ -95,6 +95,8 @@ pub struct Setup {
     pub page: usize,
     /// Whether the address space has a hole to reserve them in.
     pub hole: bool,
+    /// Whether memory may be mapped beside a mapping, where nothing is.
+    pub beside: bool,
     /// Whether a limit counts what is reserved.
     pub limited: bool,
 }
@@ -111,6 +113,7 @@ impl Default for Setup {
             reserve: 256 << 20,
             page: PAGE_SIZE,
             hole: false,
+            beside: false,
             limited: false,
         }
     }
@@ -129,6 +132,14 @@ impl Setup {
     /// The setup with another page size of the system.
     pub fn on_pages_of(self, page: usize) -> Self {
         Self { page, ..self }
+    }
+
+    /// The setup with memory beside its mappings.
+    pub fn beside(self) -> Self {
+        Self {
+            beside: true,
+            ..self
+        }
     }
 
     /// An allocator that is not initialised.

@@ -163,6 +163,21 @@ unsafe impl Platform for Virtual {
         NonNull::new(at as *mut u8)
     }
 
+    // An interpreter's mappings are allocations of their own.
+    const JOINS_MAPPINGS: bool = !cfg!(miri);
+
+    fn map_at(&self, start: usize, bytes: usize) -> bool {
+        self.assert_page_aligned(start, bytes);
+        let mut memory = self.memory();
+        if !self.setup.beside || !self.answer(&mut memory) || !system::reserve_at(start, bytes) {
+            return false;
+        }
+        memory.calls.map_at += 1;
+        system::commit(start, bytes);
+        memory.mapped.insert(start, start + bytes);
+        true
+    }
+
     unsafe fn unmap(&self, start: NonNull<u8>, bytes: usize) {
         let at = start.as_ptr() as usize;
         self.assert_page_aligned(at, bytes);
