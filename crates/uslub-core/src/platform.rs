@@ -182,9 +182,9 @@ pub unsafe trait Platform: Sync + 'static {
     /// [unmapped](Self::unmap) together.
     const JOINS_MAPPINGS: bool = false;
 
-    /// Maps fresh zeroed memory at this address, if nothing is mapped there; returns whether it did.
-    /// Only a platform that [joins mappings](Self::JOINS_MAPPINGS) may. `start` and `bytes` must be
-    /// whole system pages.
+    /// Maps fresh zeroed memory at this address, if nothing is mapped there; returns whether it
+    /// did. Only a platform that [joins mappings](Self::JOINS_MAPPINGS) may. `start` and `bytes`
+    /// must be whole system pages.
     fn map_at(&self, _start: usize, _bytes: usize) -> bool {
         false
     }

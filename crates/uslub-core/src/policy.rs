@@ -100,19 +100,25 @@ pub const DECAY_SURPLUS_PART: u64 = 10;
 
 /// Freed objects that are remembered, cached or not.
 ///
-/// Figure: With the next five: churn of large objects 1.8 to 3.2 million pairs a second.
+/// Figure: With the next eight, pairs of 1025 KiB, 8 live: 379 to 6 µs; 16 MiB: 8.8 to 0.3 ms.
 pub const MAPPING_GHOSTS: usize = 64;
 
-/// Largest total of cached mappings, in bytes.
+/// Largest total of cached mappings, in bytes: what may stay for `decay_ms` without demand.
 pub const MAPPING_CACHE_BYTES: usize = 64 << 20;
 
 /// Cached mappings may exceed the peak of resident memory by 1/16 of the live mappings.
+///
+/// Figure: 100 buffers of 0.1 to 5 MiB, replaced at random: 1.34 s without, 1.04 s; peak + 6 %.
 pub const MAPPING_CACHE_SHARE: usize = 16;
 
 /// Milliseconds that a cached mapping must have been free before growth of other memory evicts it.
+/// A loop that takes a buffer a step asks for it sooner.
 pub const MAPPING_IDLE_MS: u64 = 20;
 
 /// Bytes of a cached mapping that an eviction takes at least. A multiple of every system page.
+///
+/// Figure: With whole mappings 3.2 million faults for 20 buffers of 5 to 25 MiB, 1.4 million with
+/// parts.
 pub const MAPPING_PART_BYTES: usize = 256 << 10;
 
 /// A cached mapping is stretched to at most this many times its length.
@@ -121,7 +127,7 @@ pub const MAPPING_STRETCH: usize = 4;
 /// Cached mappings that a request tries to stretch.
 pub const MAPPING_STRETCH_TRIES: usize = 4;
 
-/// Milliseconds for which an unmapped mapping counts as a ghost.
+/// Milliseconds for which unmapping counts as wrong if a mapping is made again.
 pub const MAPPING_DEMAND_MS: u64 = 500;
 
 /// Live mappings from which on objects come from the arena if it can hold them. Few compared with

@@ -136,7 +136,7 @@ impl MappingCache {
         self.unmapped_since = now;
     }
 
-    /// Takes a cached mapping of at least `least` bytes that `stretch` can stretch, and returns what
+    /// Takes a cached mapping of at least `least` bytes that `stretch` can stretch; returns what
     /// became of it. Tries the longest first. More may stay cached then: it was too short.
     pub(super) fn take_stretched(
         &mut self,
@@ -177,8 +177,8 @@ impl MappingCache {
     }
 
     /// Adds a freed mapping at the time `now` in milliseconds; with `joins`, as one with cached
-    /// neighbours. Returns a mapping to unmap: this one if it does not fit into the budget, or one
-    /// that had no place beside it.
+    /// neighbours. Returns a mapping to unmap: this one if it does not fit into the budget, or the
+    /// oldest if there are too many.
     #[inline(never)]
     pub(super) fn add(
         &mut self,
@@ -236,8 +236,8 @@ impl MappingCache {
             .flatten()
     }
 
-    /// Evicts about `most` bytes of the mapping that was cached first, or all of it if it has fewer,
-    /// if `may` accepts its age in milliseconds at the time `now`.
+    /// Evicts about `most` bytes of the mapping that was cached first, or all of it if it is
+    /// shorter, if `may` accepts its age in milliseconds at the time `now`.
     pub(super) fn evict_oldest(
         &mut self,
         most: usize,

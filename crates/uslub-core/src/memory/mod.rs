@@ -90,8 +90,8 @@ impl<P: Platform> Memory<P> {
         self.zone.update_mapped(platform, live + surplus());
     }
 
-    /// Unmaps cached mappings that have been free for `decay_ms`. If the peak of resident memory has
-    /// risen since the last call, also a part of one that nobody has asked for lately.
+    /// Unmaps cached mappings that have been free for `decay_ms`. If the peak of resident memory
+    /// has risen since the last call, also a part of one that nobody has asked for lately.
     #[inline(never)]
     pub(crate) fn decay_mapped(&self, platform: &P, decay_ms: u64) {
         self.purge_mapped(platform, platform.now_ms(), |age| age >= decay_ms);

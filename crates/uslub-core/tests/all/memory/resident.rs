@@ -207,7 +207,8 @@ fn a_kept_mapping_is_stretched_where_it_lies() {
     let setup = Setup::with(&[&format!("decay_ms={DECAY}")]).on_pages_of(SYSTEM_PAGE);
     let a = setup.beside().build();
     let anchor = take(&a, 64 << 20);
-    (0..2).for_each(|_| drop(cycle(&a, 2 << 20)));
+    cycle(&a, 2 << 20);
+    cycle(&a, 2 << 20);
     assert_eq!(a.mapped.kept_bytes(), 2 << 20);
     // Another thread's memory may lie beside it.
     let is_stretched = (0..100).any(|_| {
@@ -221,7 +222,8 @@ fn a_kept_mapping_is_stretched_where_it_lies() {
         give(&a, long);
         a.platform.advance(DECAY);
         a.tick(a.platform.now_ms());
-        (0..2).for_each(|_| drop(cycle(&a, 2 << 20)));
+        cycle(&a, 2 << 20);
+        cycle(&a, 2 << 20);
         after.map_at > before.map_at
     });
     assert!(is_stretched);
