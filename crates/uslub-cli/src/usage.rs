@@ -7,6 +7,7 @@ use crate::failure::{Failure, USAGE};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory};
 use std::ffi::OsStr;
+use std::iter;
 
 /// Answers a command line that `clap` rejected: prints help or the version if the user requested
 /// it, and otherwise names the error.
@@ -23,20 +24,33 @@ pub fn explain(error: clap::Error) -> Result<Ending, Failure> {
         _ => {
             let words: Vec<_> = std::env::args_os().skip(1).collect();
             let root = Cli::command();
-            Err(describe(&error, &root, chosen(&root, &words)))
+            Err(describe(&error, &root, &chosen(&root, &words)))
         }
     }
 }
 
-/// The command that the first words name, and its subcommand if the words name one.
-fn chosen<'a, W: AsRef<OsStr>>(root: &'a Command, words: &[W]) -> Option<&'a Command> {
-    let outer = root.find_subcommand(words.first()?)?;
-    let inner = words.get(1).and_then(|word| outer.find_subcommand(word));
-    inner.or(Some(outer))
+/// The command that the first words name, and its subcommand if the words name one: all of them from
+/// outer to inner.
+fn chosen<'a, W: AsRef<OsStr>>(root: &'a Command, words: &[W]) -> Vec<&'a Command> {
+    let mut commands = Vec::new();
+    let mut inner = root;
+    for word in words {
+        let Some(next) = inner.find_subcommand(word) else {
+            break;
+        };
+        commands.push(next);
+        inner = next;
+    }
+    commands
 }
 
-/// The failure for an error in `chosen`, or in `root` if the words named no command.
-fn describe(error: &clap::Error, root: &Command, chosen: Option<&Command>) -> Failure {
+/// The failure for an error in the last of `commands`, or in `root` if the words named no command.
+fn describe(error: &clap::Error, root: &Command, commands: &[&Command]) -> Failure {
+    let chosen = commands.last().copied();
+    let names = commands.iter().map(|command| command.get_name());
+    let path: Vec<_> = iter::once("uslub").chain(names).collect();
+    let path = path.join(" ");
+    let help = format!("see '{path} --help'");
     match (error.kind(), context(error, ContextKind::InvalidArg)) {
         (ErrorKind::UnknownArgument, Some(option)) => Failure::usage(
             with_suggestion(
@@ -55,27 +69,23 @@ fn describe(error: &clap::Error, root: &Command, chosen: Option<&Command>) -> Fa
             let known = outer.get_subcommands().filter(|known| !known.is_hide_set());
             let known: Vec<_> = known.map(Command::get_name).collect();
             let hint = match chosen {
-                Some(outer) => format!("see 'uslub {} --help'", outer.get_name()),
+                Some(_) => help,
                 None => format!("to run a program of that name: uslub run -- {word}"),
             };
             let message = format!("unknown command '{word}'");
             let message = with_suggestion(message, error, ContextKind::SuggestedSubcommand);
             Failure::usage(format!("{message}; known are {}", known.join(", ")), hint)
         }
-        (ErrorKind::MissingRequiredArgument, _) => {
-            let inner = chosen.filter(|outer| outer.get_name() == "bench");
-            let bench = inner.map_or("", |_| "bench ");
-            Failure::usage(
-                "no program is given",
-                format!("usage: uslub {bench}run [OPTIONS] [--] PROGRAM [ARGS]..."),
-            )
-        }
+        (ErrorKind::MissingRequiredArgument, _) => Failure::usage(
+            "no program is given",
+            format!("usage: {path} [OPTIONS] [--] PROGRAM [ARGS]..."),
+        ),
         _ => {
             let text = error.to_string();
             let line = text.lines().next().unwrap_or_default();
             let hint = match context(error, ContextKind::ValidValue) {
                 Some(values) => format!("possible values: {values}"),
-                None => "see 'uslub run --help'".to_owned(),
+                None => help,
             };
             Failure::usage(line.trim_start_matches("error: "), hint)
         }
@@ -122,7 +132,7 @@ mod tests {
     fn failure(words: &[&str]) -> Failure {
         let error = Cli::try_parse_from([&["uslub"], words].concat()).unwrap_err();
         let root = Cli::command();
-        describe(&error, &root, chosen(&root, words))
+        describe(&error, &root, &chosen(&root, words))
     }
 
     #[test]
@@ -186,5 +196,9 @@ mod tests {
         assert!(f.message.contains("perhaps"), "{}", f.message);
         assert_eq!(f.hint, "possible values: yes, no");
         assert!(!failure(&["run", "--set"]).message.is_empty());
+        let f = failure(&["top", "1", "-n", "0"]);
+        assert_eq!(f.hint, "see 'uslub top --help'");
+        let f = failure(&["bench", "run", "--rounds", "none", "ls"]);
+        assert_eq!(f.hint, "see 'uslub bench run --help'");
     }
 }

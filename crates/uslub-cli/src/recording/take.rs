@@ -273,6 +273,19 @@ impl Recorder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Read;
+    use std::process::{Command, Stdio};
+
+    /// Set in the process that only waits.
+    const WAITS: &str = "USLUB_TEST_WAITS";
+
+    /// Waits until its parent closes its input, in a process of its own; elsewhere nothing.
+    #[test]
+    fn another_process_waits() {
+        if std::env::var_os(WAITS).is_some() {
+            let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        }
+    }
 
     #[test]
     fn a_week_has_few_looks() {
@@ -302,10 +315,22 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("f");
         let output = || Output::create(&path, Duration::from_secs(1), None, 1 << 20).unwrap();
-        // The command contains uslub, and has not used it yet.
-        let own = std::process::id() as i32;
+        // The process contains uslub, and does not use it.
+        let name = "recording::take::tests::another_process_waits";
+        let mut waiting = Command::new(std::env::current_exe().unwrap())
+            .env(WAITS, "1")
+            .args(["--exact", name])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let pid = waiting.id() as i32;
+        // It executes this program only after a moment.
+        while fs::read_link(format!("/proc/{pid}/exe")).ok() != std::env::current_exe().ok() {
+            thread::yield_now();
+        }
         let mut never = |_| -> Option<&'static str> { panic!("no pause") };
-        let failure = take(own, output(), false, &mut never).unwrap_err();
+        let failure = take(pid, output(), false, &mut never).unwrap_err();
         assert!(
             failure.message.contains("has not allocated anything yet"),
             "{}",
@@ -317,9 +342,11 @@ mod tests {
             pauses += 1;
             (pauses == 3).then_some("enough")
         };
-        let outcome = take(own, output(), true, &mut three).unwrap();
+        let outcome = take(pid, output(), true, &mut three).unwrap();
         assert_eq!((outcome.looks, &*outcome.why), (0, "enough"));
         assert_eq!(outcome.bytes, fs::metadata(&path).unwrap().len());
         assert!(Output::create(folder.path(), Duration::ZERO, None, 1).is_err());
+        drop(waiting.stdin.take());
+        assert!(waiting.wait().unwrap().success());
     }
 }
