@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use uslub_core::memory::arena::BLOCK_BYTES;
 use uslub_core::percpu::{Slot, Table, try_lock};
-use uslub_core::platform::{Backing, FaultSite, Platform};
+use uslub_core::platform::{Backing, FaultSite, Platform, SYSTEM_PAGE_MAX};
 
 use super::super::ranges::Ranges;
 use super::super::{Fresh, POISON, Slots, sleep, system, thread};
@@ -158,7 +158,15 @@ unsafe impl Platform for Virtual {
             return None;
         }
         self.assert_page_aligned(0, bytes);
-        let at = system::map(bytes, self.setup.page)?;
+        let at = if self.setup.beside {
+            // Nobody else's memory lies around it.
+            let hole = system::hole(3 * bytes.next_power_of_two(), SYSTEM_PAGE_MAX)?;
+            let at = hole + bytes.next_power_of_two();
+            system::reserve_at(at, bytes).then(|| system::commit(at, bytes))?;
+            at
+        } else {
+            system::map(bytes, self.setup.page)?
+        };
         memory.mapped.insert(at, at + bytes);
         NonNull::new(at as *mut u8)
     }
