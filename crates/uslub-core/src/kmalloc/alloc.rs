@@ -201,7 +201,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Allocates whole pages; with [`ZERO`](Gfp::ZERO) all of their bytes are zero.
-    fn kmalloc_large(&self, bytes: usize, align: usize, gfp: Gfp) -> *mut u8 {
+    pub(super) fn kmalloc_large(&self, bytes: usize, align: usize, gfp: Gfp) -> *mut u8 {
         let fresh = self.alloc_pages_or_mapping(bytes, align, gfp);
         if gfp.contains(Gfp::ZERO) && !fresh.zero && !fresh.start.is_null() {
             let whole = match self.zone.arena.page_of(fresh.start as usize) {

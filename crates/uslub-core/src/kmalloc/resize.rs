@@ -113,6 +113,16 @@ impl<P: Platform> Allocator<P> {
         Err(old)
     }
 
+    /// An object to move another one to. Only one above `LARGE_MAX` bytes is zeroed: a mapping may be
+    /// reused, and a fresh one costs nothing to clear.
+    #[inline(never)]
+    fn new_place(&self, bytes: usize, gfp: Gfp) -> *mut u8 {
+        match bytes > LARGE_MAX {
+            true => self.kmalloc_large(bytes, PAGE_SIZE, gfp),
+            false => self.kmalloc(bytes, gfp - Gfp::ZERO),
+        }
+    }
+
     /// Moves a live object of `old` bytes to a new object; null without memory.
     ///
     /// # Safety
@@ -126,14 +136,7 @@ impl<P: Platform> Allocator<P> {
         bytes: usize,
         gfp: Gfp,
     ) -> *mut u8 {
-        // A mapping may be reused; a fresh one costs nothing to clear.
-        let is_cleared_later = bytes <= LARGE_MAX;
-        let gfp_new = if is_cleared_later {
-            gfp - Gfp::ZERO
-        } else {
-            gfp
-        };
-        let new = self.kmalloc(bytes, gfp_new);
+        let new = self.new_place(bytes, gfp);
         if new.is_null() && bytes <= old {
             // No memory for a smaller object: the old one serves.
             return object;

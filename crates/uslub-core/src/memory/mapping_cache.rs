@@ -12,6 +12,7 @@
 //! Cached mappings serve all sizes: a longer one is split, a shorter one is stretched if it has at
 //! least a quarter of the requested length. Callers: `mapped`, under its lock.
 
+use crate::platform::PAGE_SIZE;
 use crate::policy::{
     MAPPING_CACHE_BYTES, MAPPING_DEMAND_MS, MAPPING_GHOSTS, MAPPING_PART_BYTES,
     MAPPING_STRETCH_TRIES,
@@ -98,9 +99,13 @@ impl MappingCache {
         cached.map(|freed| freed.since).min().unwrap_or(u64::MAX)
     }
 
-    /// Whether a recently freed mapping began at `address`.
+    /// Whether a recently freed mapping began at `address`, or a page of a cached one begins there.
     pub(super) fn contains(&self, address: usize) -> bool {
-        (self.freed.iter()).any(|freed| freed.mapping.address == address && address != 0)
+        let is_in = |freed: &Freed| {
+            let offset = address.wrapping_sub(freed.mapping.address);
+            offset == 0 || offset < freed.bytes() && offset.is_multiple_of(PAGE_SIZE)
+        };
+        address != 0 && self.freed.iter().any(is_in)
     }
 
     /// Forgets a ghost whose address is in use again.
