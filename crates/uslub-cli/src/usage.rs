@@ -29,8 +29,8 @@ pub fn explain(error: clap::Error) -> Result<Ending, Failure> {
     }
 }
 
-/// The command that the first words name, and its subcommand if the words name one: all of them from
-/// outer to inner.
+/// The command that the first words name, and its subcommand if the words name one, from outer to
+/// inner.
 fn chosen<'a, W: AsRef<OsStr>>(root: &'a Command, words: &[W]) -> Vec<&'a Command> {
     let mut commands = Vec::new();
     let mut inner = root;

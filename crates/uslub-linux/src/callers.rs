@@ -18,10 +18,11 @@
 
 use core::cell::UnsafeCell;
 use core::ops::Range;
+use core::ptr::null_mut;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use uslub_core::platform::{Identity, PAGE_SIZE, Place};
+use uslub_core::platform::{Identity, PAGE_SIZE, Place, SYSTEM_PAGE_MAX};
 
 use crate::peek::probe;
 use crate::sys;
@@ -85,7 +86,8 @@ struct Shared {
     /// The process whose thread uses the table; 0 for none. A child of a fork does not have that
     /// thread.
     owner: AtomicU32,
-    table: UnsafeCell<Table>,
+    /// In a mapping of its own, made by the first use; null before.
+    table: UnsafeCell<*mut Table>,
 }
 
 // SAFETY: the table is used by the thread that set `owner`.
@@ -93,14 +95,7 @@ unsafe impl Sync for Shared {}
 
 static SHARED: Shared = Shared {
     owner: AtomicU32::new(0),
-    table: UnsafeCell::new(Table {
-        maps: [NO_MAP; MAPS],
-        len: 0,
-        read_at: 0,
-        bounds: (0, 0),
-        words: [0; KNOWN],
-        rules: Rules::new(),
-    }),
+    table: UnsafeCell::new(null_mut()),
 };
 
 /// How often the maps were read.
@@ -112,8 +107,8 @@ pub(crate) fn reads() -> u32 {
     READS.load(Relaxed)
 }
 
-/// Runs `work` with the table. `None` if another thread has it for long: it may be interrupted by
-/// a signal handler, which is the caller.
+/// Runs `work` with the table. `None` if there is no memory for it, or if another thread has it for
+/// long: it may be interrupted by a signal handler, which is the caller.
 fn with_table<T>(work: impl FnOnce(&mut Table) -> T) -> Option<T> {
     let me = sys::getpid();
     for _ in 0..ROUNDS {
@@ -131,12 +126,35 @@ fn with_table<T>(work: impl FnOnce(&mut Table) -> T) -> Option<T> {
             }
         }
         // SAFETY: this thread set `owner`.
-        let done = work(unsafe { &mut *SHARED.table.get() });
+        let table = unsafe { &mut *SHARED.table.get() };
+        if table.is_null() {
+            *table = new_table();
+        }
+        // SAFETY: as above; null or a table.
+        let done = unsafe { table.as_mut() }.map(work);
         // Release: pairs with the next user's exchange.
         SHARED.owner.store(0, Release);
-        return Some(done);
+        return done;
     }
     None
+}
+
+/// An empty table; null if the system has no memory.
+fn new_table() -> *mut Table {
+    let bytes = size_of::<Table>().next_multiple_of(SYSTEM_PAGE_MAX);
+    let Some(start) = sys::mmap(0, bytes, libc::PROT_READ | libc::PROT_WRITE, 0) else {
+        return null_mut();
+    };
+    let table = start as *mut Table;
+    // Piece by piece: the stack may be short. The rest of fresh memory is zero, as it should be.
+    // SAFETY: the mapping is ours and long enough.
+    unsafe {
+        for i in 0..MAPS {
+            (&raw mut (*table).maps[i]).write(NO_MAP);
+        }
+        Rules::write_to(&raw mut (*table).rules);
+    }
+    table
 }
 
 impl Table {

@@ -23,7 +23,6 @@
 //!
 //! Any thread may call [`exchange`], in a signal handler too.
 
-use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -288,14 +287,9 @@ unsafe extern "C" fn entry() {
     core::arch::naked_asm!("mov x3, x30", "b {to}", to = sym on_fault);
 }
 
-/// A stack for reports. Programs give handlers as little as 2 KiB.
-#[repr(align(16))]
-struct ReportStack(UnsafeCell<[u8; STACK_BYTES]>);
-
-// SAFETY: a stack of the thread that set `REPORTER`.
-unsafe impl Sync for ReportStack {}
-
-static STACK: ReportStack = ReportStack(UnsafeCell::new([0; STACK_BYTES]));
+/// Where the stack for reports begins, once one was needed; 0 before. Programs give handlers as
+/// little as 2 KiB.
+static STACK: AtomicUsize = AtomicUsize::new(0);
 
 /// Thread pointer of the thread that uses the stack; 0 for none.
 static REPORTER: AtomicUsize = AtomicUsize::new(0);
@@ -328,16 +322,26 @@ unsafe extern "C" fn report(fault: *const Fault) {
 }
 
 /// Runs [`report`] on the stack for reports. A thread that waits for it very long runs it on its
-/// own: the other may not exist in this child of a fork.
+/// own: the other may not exist in this child of a fork. So does one without memory for the stack.
 fn report_apart(fault: &Fault) {
     let me = Linux::thread();
     for _ in 0..ROUNDS {
         // Acquire: the last user's stack frames are done. Relaxed on failure: only compared.
         match REPORTER.compare_exchange(0, me, Acquire, Relaxed) {
             Ok(_) => {
-                let top = STACK.0.get() as usize + STACK_BYTES;
+                // Relaxed: used by the thread that set `REPORTER`.
+                let mut stack = STACK.load(Relaxed);
+                if stack == 0 {
+                    let access = libc::PROT_READ | libc::PROT_WRITE;
+                    stack = sys::mmap(0, STACK_BYTES, access, 0).unwrap_or(0);
+                    STACK.store(stack, Relaxed);
+                }
+                if stack == 0 {
+                    REPORTER.store(0, Release);
+                    break;
+                }
                 // SAFETY: the stack is this thread's; the value outlives the call.
-                unsafe { call_on(top, report, fault) };
+                unsafe { call_on(stack + STACK_BYTES, report, fault) };
                 // Release: pairs with the next user's exchange.
                 return REPORTER.store(0, Release);
             }

@@ -277,10 +277,18 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    pub(crate) const fn new() -> Self {
-        Self {
-            known: [Rule::NONE; RULES],
-            context: None,
+    /// Writes empty rules, piece by piece: the stack may be short.
+    ///
+    /// # Safety
+    ///
+    /// `at` must be valid for writes.
+    pub(crate) unsafe fn write_to(at: *mut Self) {
+        // SAFETY: the caller's.
+        unsafe {
+            for i in 0..RULES {
+                (&raw mut (*at).known[i]).write(Rule::NONE);
+            }
+            (&raw mut (*at).context).write(None);
         }
     }
 
