@@ -334,9 +334,11 @@ fn report_apart(fault: &Fault) {
                 if stack == 0 {
                     let access = libc::PROT_READ | libc::PROT_WRITE;
                     stack = sys::mmap(0, STACK_BYTES, access, 0).unwrap_or(0);
+                    // Relaxed: as above.
                     STACK.store(stack, Relaxed);
                 }
                 if stack == 0 {
+                    // Release: as below.
                     REPORTER.store(0, Release);
                     break;
                 }
