@@ -92,7 +92,7 @@ pub fn run(options: &MapOptions) -> Result<Ending, Failure> {
         let glyphs = Glyphs::choose(options.ascii);
         match options.cache {
             Some(_) => (parts.iter())
-                .map(|part| one(part, columns, glyphs))
+                .map(|part| one(&part.fullness, columns, glyphs))
                 .collect(),
             None => all(&target.title(), &parts, options, columns, glyphs),
         }
@@ -234,10 +234,10 @@ fn all(
     out
 }
 
-/// One cache: its slabs by fullness.
-fn one(part: &Part, columns: usize, glyphs: Glyphs) -> String {
-    let (mut out, full) = (String::new(), &part.fullness);
-    let cache = &full.cache;
+/// One cache: its slabs by fullness, in lines of at most `columns`.
+pub fn one(full: &Fullness, columns: usize, glyphs: Glyphs) -> String {
+    let mut out = String::new();
+    let (cache, sparse) = (&full.cache, full.at_most(SPARSE_PERCENT));
     let slabs = |n: u64| format!("{} {}", units::count(n), units::plural(n, "slab", "slabs"));
     let bytes = |n: u64| units::size(n * full.slab_bytes());
     let live = units::share(full.live(), full.total() * u64::from(cache.objects));
@@ -264,8 +264,8 @@ fn one(part: &Part, columns: usize, glyphs: Glyphs) -> String {
         ),
         format!(
             "sparse, at most {SPARSE_PERCENT} % live: {}, {}",
-            slabs(part.sparse()),
-            bytes(part.sparse())
+            slabs(sparse),
+            bytes(sparse)
         ),
     ] {
         wrapped(&mut out, &text, columns);

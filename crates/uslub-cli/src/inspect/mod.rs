@@ -24,7 +24,7 @@ mod explain;
 mod fault;
 mod gdb_script;
 mod glyphs;
-mod growth;
+pub mod growth;
 mod holders;
 mod http;
 mod info;
@@ -39,7 +39,7 @@ mod refusal;
 mod slabinfo;
 mod sysfs;
 pub mod target;
-mod top;
+pub mod top;
 
 use crate::ending::Ending;
 use crate::failure::Failure;

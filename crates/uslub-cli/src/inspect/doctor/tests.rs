@@ -73,7 +73,7 @@ fn after(change: impl FnOnce(&mut Facts)) -> Vec<&'static str> {
 fn nothing_is_found_in_good_health() {
     assert_eq!(rules(&healthy()), [""; 0]);
     assert_eq!(rules(&Facts::default()), [""; 0]);
-    let said = text(&healthy(), &[]);
+    let said = text(&healthy(), &[], 100);
     assert!(said.starts_with("server 4711: 100.0 MiB resident, 90.0 MiB live; 7 looks in 3.0 s\n"));
     assert!(said.contains("Nothing was found. Looked for: grows, slack"));
 }

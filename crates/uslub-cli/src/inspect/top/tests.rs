@@ -26,7 +26,7 @@ fn entry(index: usize, name: &str, size: u64, live: u64, slabs: u64) -> Entry {
         memory: slabs * 4096,
         cached: 12,
         free: slabs * 4096 / size.max(1) - live,
-        slabs,
+        slabs: Some(slabs),
         calls: (live * 3, live * 2),
         uncertain: 0,
     }
@@ -42,6 +42,7 @@ fn sample(second: u64) -> Sample {
     ];
     entries[0].calls = (1_000_000 + 81_234 * second, 80_000 * second);
     Sample {
+        pid: 4711,
         title: "server 4711".to_owned(),
         at: Duration::from_secs(second),
         took: Duration::from_micros(800),
