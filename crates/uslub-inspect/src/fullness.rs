@@ -163,29 +163,10 @@ mod tests {
 
     fn fullness(slabs: &[u64]) -> Fullness {
         let cache = Cache {
-            index: 1,
-            id: 4,
-            at: 0,
             name: "apples".to_owned(),
             size: 400,
-            align: 8,
-            object_size: 400,
-            order: 0,
             objects: slabs.len() as u32 - 1,
-            users: 1,
-            capacity: (60, 60),
-            max_full: (4, 4),
-            slabs: 0,
-            partial: 0,
-            ahead: Vec::new(),
-            deferred: 0,
-            deferred_first: 0,
-            flushes: 0,
-            link_offset: 0,
-            secret: 0,
-            random: 0,
-            barns: Vec::new(),
-            node_records: Vec::new(),
+            ..Cache::default()
         };
         Fullness {
             cache,

@@ -42,7 +42,7 @@ pub struct Arena {
 }
 
 /// A cache.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Cache {
     /// Its index, from 1.
     pub index: usize,
