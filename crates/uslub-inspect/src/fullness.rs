@@ -132,29 +132,6 @@ impl Heap<'_> {
         sheaves.extend(self.barn_sheaves(one));
         sheaves
     }
-
-    /// A counter of the slow paths, of each cache: a sum over all CPUs, racy. The names are those
-    /// of `/sys/kernel/slab`, for example `sheaf_refill`. `None` if this version has no such
-    /// counter.
-    pub fn counter(&self, caches: &[Cache], name: &'static str) -> Option<Vec<u64>> {
-        let most = self.f.stat_slots - 1;
-        let item = self.root.layout.constant(name, 0..=most).ok()?;
-        let stopped = Some(self.stopped).filter(|&at| at != 0);
-        let regions: Vec<_> = (self.regions.iter().map(|&(_, at)| at))
-            .chain(stopped)
-            .collect();
-        let sum = |cache: &Cache| {
-            let offset = self.f.region_stats + 8 * (cache.index * self.f.stat_slots + item);
-            let mut sum = 0_u64;
-            for region in &regions {
-                let mut word = [0; 8];
-                (self.memory).read_sparse(region.wrapping_add(offset as u64), &mut word);
-                sum = sum.wrapping_add(u64::from_le_bytes(word));
-            }
-            sum
-        };
-        Some(caches.iter().map(sum).collect())
-    }
 }
 
 #[cfg(test)]

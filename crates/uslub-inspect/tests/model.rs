@@ -139,6 +139,40 @@ fn a_look_equals_them_with_several_memory_nodes() {
 }
 
 #[test]
+fn calls_are_told_apart_by_the_cpu_slot() {
+    let world = World::new(3, &[0]);
+    let cache = world.caches[1];
+    let on = |cpu: usize, work: &mut dyn FnMut()| {
+        uslub_sim::cpu::on(cpu);
+        work();
+    };
+    let mut objects = Vec::new();
+    on(0, &mut || {
+        for _ in 0..1000 {
+            objects.push(world.slub.alloc(cache, uslub_core::Gfp::KERNEL));
+        }
+    });
+    on(2, &mut || {
+        for object in objects.drain(..700) {
+            // SAFETY: live until now, of this cache.
+            unsafe { world.slub.free(cache, object) };
+        }
+    });
+    on(0, &mut || {
+        for object in objects.drain(..) {
+            // SAFETY: as above.
+            unsafe { world.slub.free(cache, object) };
+        }
+    });
+    let process = World::process();
+    let heap = world.heap(&process);
+    let named = heap.cache_named(cache.name()).expect("the cache");
+    let slots = heap.calls_by_slot(std::slice::from_ref(&named));
+    let busy: Vec<_> = slots[0].iter().filter(|calls| **calls != (0, 0)).collect();
+    assert_eq!(busy, [&(1000, 300), &(0, 700)]);
+}
+
+#[test]
 fn every_state_of_an_address_is_explained() {
     let mut world = World::new(7, &[0]);
     (0..3000).for_each(|_| world.step());

@@ -3,9 +3,16 @@
 //! | file | concept |
 //! |---|---|
 //! | `facts` | several looks at the process, and what the kernel says about it |
-//! | `rules` | the rules; each finds one illness |
+//! | `huge` | slabs in huge pages and in small ones |
+//! | `rules` | the list of rules; each finds one illness |
+//! | `cache_rules`, `process_rules` | the rules |
+//! | `finding` | what a rule says |
 
+mod cache_rules;
 mod facts;
+mod finding;
+mod huge;
+mod process_rules;
 mod rules;
 #[cfg(test)]
 mod tests;
@@ -16,7 +23,8 @@ use crate::units;
 use crate::width;
 use clap::Args;
 use facts::Facts;
-use rules::{Finding, RULES};
+use finding::Finding;
+use rules::RULES;
 use serde::Serialize;
 use std::fmt::Write;
 use std::time::Duration;
