@@ -286,6 +286,104 @@ fn sparse_slabs_are_found_and_mapped() {
     assert_eq!(mapped, by_live);
 }
 
+/// Fills slabs of 11 slots and frees all but one object of 22. Nine of ten objects that stay are in
+/// a static table, one is in a node of a list of 64 bytes; nobody holds the last five.
+const PINS: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+struct node { struct node *next; void *object; char rest[48]; };
+static void *all[22000], *table[1000];
+static struct node *list;
+int main(void)
+{
+    for (int i = 0; i < 22000; i++)
+        all[i] = memset(malloc(368), 1, 368);
+    for (int i = 0; i < 1000; i++) {
+        if (i % 10 && i < 995)
+            table[i] = all[22 * i];
+        else if (i < 995) {
+            struct node *node = calloc(1, sizeof(*node));
+            node->next = list;
+            node->object = all[22 * i];
+            list = node;
+        }
+        for (int k = 1; k < 22; k++)
+            free(all[22 * i + k]);
+    }
+    memset(all, 0, sizeof(all));
+    puts("ready");
+    fflush(stdout);
+    getchar();
+    return 0;
+}
+"#;
+
+#[test]
+fn those_who_pin_sparse_slabs_are_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(target) = planted(&folder, "pins", PINS, "").map(Paused::at_rest) else {
+        return;
+    };
+    let pid = target.pid();
+    let map = said(&["map", &pid, "kmalloc-368", "--who", "--json"]);
+    let map: Value = serde_json::from_str(&map).expect("JSON");
+    let pins = &map["pins"];
+    assert_eq!(
+        (number(&pins["objects"]), number(&pins["slabs"])),
+        (1000, 1000)
+    );
+    let held: HashMap<_, _> = (pins["holders"].as_array().expect("holders").iter())
+        .map(|holder| {
+            (
+                holder["by"].as_str().expect("text"),
+                number(&holder["objects"]),
+            )
+        })
+        .collect();
+    // 995 less those in the list, which has each tenth of them.
+    assert_eq!(held["pins: table"], 895, "{held:?}");
+    assert_eq!(held["'kmalloc-64' +8"], 100, "{held:?}");
+    // Calls may have left words on the stack for some of the others.
+    assert!(number(&pins["unheld_objects"]) <= 5, "{pins}");
+    let all: u64 = held.values().sum();
+    assert!(all + number(&pins["unheld_objects"]) >= 1000, "{pins}");
+
+    let text = said(&["map", &pid, "kmalloc-368", "--who"]);
+    assert!(
+        text.contains("who pins: 1 000 objects in 1 000 sparse slabs ("),
+        "{text}"
+    );
+    let line = text.lines().find(|line| line.ends_with("  pins: table"));
+    assert!(line.expect("a line").contains(" 895   89.5 %"), "{text}");
+    // The next command that it names works.
+    let next = text
+        .lines()
+        .last()
+        .expect("a line")
+        .strip_prefix("next: uslub ");
+    let words: Vec<_> = next.expect("a command").split(' ').collect();
+    assert!(said(&words).contains("live object of cache 'kmalloc-368'"));
+
+    // A program whose slabs are full has none, and without the option nobody searches.
+    drop(target);
+    let well = planted(&folder, "well", WELL, "").expect("it compiles");
+    let text = said(&["map", &well.pid(), "kmalloc-368", "--who"]);
+    // It runs, so a few slabs may just begin.
+    let (_, rest) = text.split_once("who pins: ").expect("a count");
+    let n: u64 = rest
+        .split(' ')
+        .next()
+        .expect("a count")
+        .parse()
+        .expect("a number");
+    assert!(n < 50, "{text}");
+    let text = said(&["map", &well.pid(), "kmalloc-368"]);
+    let hint = format!("who pins: uslub map {} kmalloc-368 --who\n", well.pid());
+    assert!(text.ends_with(&hint), "{text}");
+    assert_eq!(uslub(&["map", &well.pid(), "--who"]).status.code(), Some(2));
+}
+
 #[test]
 fn a_map_fits_into_any_width() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -12,6 +12,9 @@ use crate::pages::Span;
 use crate::sheaves::{Place, Sheaf};
 use crate::slots::State;
 
+/// Live slots, in per cent, up to which a slab is sparse: three such slabs fit into one.
+pub const SPARSE_PERCENT: u64 = 25;
+
 /// The slabs of one cache by fullness.
 #[derive(Clone, Debug)]
 pub struct Fullness {

@@ -10,7 +10,7 @@
 //! | `fault` | `uslub inspect core`: why the program died |
 //! | `list` | `uslub list`: the objects of a cache |
 //! | `glyphs` | text for a terminal: widths, bars |
-//! | `map` | `uslub map`: how full the slabs are |
+//! | `map`, `pins` | `uslub map`: how full the slabs are; who holds the objects of sparse ones |
 //! | `doctor` | `uslub doctor`: what is wrong, in sentences |
 //! | `top` | `uslub top`: look after look, in a terminal |
 //! | `slabinfo`, `sysfs` | `uslub slabinfo`, `uslub sysfs`: the kernel's columns and files |
@@ -35,6 +35,7 @@ mod map;
 mod metrics;
 mod names;
 mod period;
+mod pins;
 mod refusal;
 mod slabinfo;
 mod sysfs;

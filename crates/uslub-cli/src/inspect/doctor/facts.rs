@@ -1,12 +1,12 @@
 //! What the rules look at: several looks at a process, and what the kernel says about it.
 
-use super::super::map::SPARSE_PERCENT;
 use super::super::target::Target;
 use super::huge::HugePages;
 use crate::failure::Failure;
 use std::fs;
 use std::time::{Duration, Instant};
 use uslub_inspect::counters::Calls;
+use uslub_inspect::fullness::SPARSE_PERCENT;
 use uslub_inspect::{Bridge, Heap, Process, Snapshot, proc_text};
 
 /// One cache.
