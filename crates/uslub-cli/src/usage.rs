@@ -75,10 +75,25 @@ fn describe(error: &clap::Error, root: &Command, chosen: Option<&Command>) -> Fa
             let line = text.lines().next().unwrap_or_default();
             let hint = match context(error, ContextKind::ValidValue) {
                 Some(values) => format!("possible values: {values}"),
-                None => "see 'uslub run --help'".to_owned(),
+                None => match chosen {
+                    Some(command) => format!("see 'uslub {} --help'", path(root, command)),
+                    None => "see 'uslub --help'".to_owned(),
+                },
             };
             Failure::usage(line.trim_start_matches("error: "), hint)
         }
+    }
+}
+
+/// The words that name a command, or a subcommand of one.
+fn path(root: &Command, command: &Command) -> String {
+    let mut outer = root.get_subcommands().filter(|outer| {
+        let mut inner = outer.get_subcommands();
+        inner.any(|inner| std::ptr::eq(inner, command))
+    });
+    match outer.next() {
+        Some(outer) => format!("{} {}", outer.get_name(), command.get_name()),
+        None => command.get_name().to_owned(),
     }
 }
 
@@ -186,5 +201,9 @@ mod tests {
         assert!(f.message.contains("perhaps"), "{}", f.message);
         assert_eq!(f.hint, "possible values: yes, no");
         assert!(!failure(&["run", "--set"]).message.is_empty());
+        let f = failure(&["top", "1", "-n", "0"]);
+        assert_eq!(f.hint, "see 'uslub top --help'");
+        let f = failure(&["bench", "seeds", "--html"]);
+        assert_eq!(f.hint, "see 'uslub bench seeds --help'");
     }
 }

@@ -1,7 +1,7 @@
 //! Counters: calls of each cache, in all and by CPU slot, and events of the slow paths.
 //!
-//! Each CPU slot counts in its own region. All counts are racy, as the allocator's own sums are: use
-//! them as rates.
+//! Each CPU slot counts in its own region. All counts are racy, as the allocator's own sums are:
+//! use them as rates.
 
 use crate::heap::{Cache, Heap, words};
 
@@ -55,8 +55,9 @@ impl Heap<'_> {
         sums
     }
 
-    /// Allocations and frees of each cache so far on each CPU slot: for each cache one entry a slot,
-    /// in the order of the slots. An object may be freed on another slot than it was allocated on.
+    /// Allocations and frees of each cache so far on each CPU slot: for each cache one entry a
+    /// slot, in the order of the slots. An object may be freed on another slot than it was
+    /// allocated on.
     pub fn calls_by_slot(&self, caches: &[Cache]) -> Vec<Vec<Calls>> {
         let mut all = vec![Vec::new(); caches.len()];
         for &(_, region) in &self.regions {

@@ -140,34 +140,17 @@ fn a_look_equals_them_with_several_memory_nodes() {
 
 #[test]
 fn calls_are_told_apart_by_the_cpu_slot() {
-    let world = World::new(3, &[0]);
-    let cache = world.caches[1];
-    let on = |cpu: usize, work: &mut dyn FnMut()| {
-        uslub_sim::cpu::on(cpu);
-        work();
-    };
-    let mut objects = Vec::new();
-    on(0, &mut || {
-        for _ in 0..1000 {
-            objects.push(world.slub.alloc(cache, uslub_core::Gfp::KERNEL));
-        }
-    });
-    on(2, &mut || {
-        for object in objects.drain(..700) {
-            // SAFETY: live until now, of this cache.
-            unsafe { world.slub.free(cache, object) };
-        }
-    });
-    on(0, &mut || {
-        for object in objects.drain(..) {
-            // SAFETY: as above.
-            unsafe { world.slub.free(cache, object) };
-        }
-    });
+    let mut world = World::new(3, &[0]);
+    uslub_sim::cpu::on(0);
+    world.alloc_of(1, 1000);
+    uslub_sim::cpu::on(2);
+    world.free(700);
+    uslub_sim::cpu::on(0);
+    world.free(300);
     let process = World::process();
     let heap = world.heap(&process);
-    let named = heap.cache_named(cache.name()).expect("the cache");
-    let slots = heap.calls_by_slot(std::slice::from_ref(&named));
+    let cache = heap.cache_named(world.caches[1].name());
+    let slots = heap.calls_by_slot(&[cache.expect("the cache")]);
     let busy: Vec<_> = slots[0].iter().filter(|calls| **calls != (0, 0)).collect();
     assert_eq!(busy, [&(1000, 300), &(0, 700)]);
 }

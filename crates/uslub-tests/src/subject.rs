@@ -88,8 +88,9 @@ fn library_of(messages: &[Value], target: &str) -> PathBuf {
 /// folder is respected.
 fn build_package(package: &str) -> Vec<Value> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| env!("CARGO").into());
-    // The command carries the preload library. Both are built at once, always with the same features:
-    // two forms of the library have one file name, and each build would make the other stale.
+    // The command carries the preload library. Both are built at once, always with the same
+    // features: two forms of the library have one file name, and each build would make the other
+    // stale.
     let both = ["--package", "uslub-malloc", "--package", "uslub-cli"];
     let one = ["--package", package];
     let packages: &[&str] = if both.contains(&package) { &both } else { &one };

@@ -1,8 +1,8 @@
 //! Which caches of a recording grew without pause: the first suspects for a leak.
 //!
 //! A program that leaks objects of a cache shows it as a live count that only rises. A working set
-//! rises and falls. What counts as steady is decided in [`inspect::growth`](crate::inspect::growth),
-//! as for `uslub leaks`. A recording may be long, so a small rise in it does not count.
+//! rises and falls. [`inspect::growth`](crate::inspect::growth) decides what counts as steady, as
+//! for `uslub leaks`. A recording may be long, so a small rise in it does not count.
 
 use super::series::Series;
 use crate::inspect::growth::{self, Point};

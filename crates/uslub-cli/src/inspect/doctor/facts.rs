@@ -252,8 +252,11 @@ impl Facts {
             }
         }
         let smaps = proc_text::smaps(&process.text("smaps").map_err(refuse)?);
-        facts.huge = HugePages::of(&smaps, &looks);
         let status = process.text("status").map_err(refuse)?;
+        // A program may forbid itself huge pages, as redis does: then nothing is missing.
+        if proc_text::status(&status, "THP_enabled") != Some("0") {
+            facts.huge = HugePages::of(&smaps, &looks);
+        }
         facts.swapped = of_status(&status, "VmSwap").unwrap_or(0);
         facts.limits = limits(process, &status);
         Ok(facts)

@@ -61,7 +61,7 @@ pub enum Check {
     /// It goes on in a thread of its own.
     Runs,
     /// What was found, or why nothing could be.
-    Done(Result<Examination, String>),
+    Done(Result<Box<Examination>, String>),
 }
 
 /// Where in a recording the view is.

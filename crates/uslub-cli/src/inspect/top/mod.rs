@@ -173,12 +173,12 @@ fn on_screen(sampler: &Sampler, app: &mut App, looks: Option<u64>) -> Result<End
 }
 
 /// Searches for what is wrong, in a thread of its own: it takes seconds.
-fn examine(pid: i32) -> Receiver<Result<Examination, String>> {
+fn examine(pid: i32) -> Receiver<Result<Box<Examination>, String>> {
     let (done, found) = mpsc::channel();
     thread::spawn(move || {
         let result = Examination::of(&pid.to_string(), EXAMINE_SECONDS);
         // The view may have ended.
-        let _ = done.send(result.map_err(|failure| failure.message));
+        let _ = done.send(result.map(Box::new).map_err(|failure| failure.message));
     });
     found
 }

@@ -3,7 +3,6 @@
 mod pages;
 mod tape;
 
-use super::super::doctor::Examination;
 use super::super::glyphs::{self, Glyphs};
 use super::app::{Action, App, Check, Page};
 use super::columns::{COLUMNS, Column};
@@ -359,7 +358,7 @@ fn the_end_keeps_the_last_look_and_says_why() {
 fn ascii_has_ascii_only() {
     let mut app = app(8);
     app.glyphs = Glyphs::Ascii;
-    app.check = Check::Done(Ok(Examination::default()));
+    app.check = Check::Done(Ok(Box::default()));
     for page in [
         Page::Table,
         Page::Filter,

@@ -1,6 +1,5 @@
 //! The keys `m`, `d`, `s` and `w`, and the list of keys.
 
-use super::super::super::doctor::Examination;
 use super::super::app::{Action, Check, Page};
 use super::super::sample::{COUNTERS, Detail, Sample};
 use super::{SIZES, app, lines, press, sample};
@@ -67,7 +66,7 @@ fn d_looks_for_what_is_wrong_once_at_a_time() {
         Action::Draw,
         "it goes on"
     );
-    app.check = Check::Done(Ok(Examination::default()));
+    app.check = Check::Done(Ok(Box::default()));
     for size in SIZES {
         app.scroll = 0;
         let text = lines(&app, size);
