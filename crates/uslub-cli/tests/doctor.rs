@@ -170,15 +170,18 @@ int main(void)
 "#;
 
 /// Fills 256 MiB. After a line of input it frees half in runs of about 128 KiB, and gives the pages
-/// back.
+/// back. With `FORBID` it forbids itself huge pages first.
 const SPLITS: &str = r#"
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 static void *kept[720000];
 int main(void)
 {
+    if (FORBID)
+        prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
     for (int i = 0; i < 720000; i++)
         kept[i] = memset(malloc(368), 1, 368);
     puts("ready");
@@ -528,7 +531,7 @@ fn split_huge_pages_are_found() {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
-    let Some(target) = planted(&folder, "splits", SPLITS, "") else {
+    let Some(target) = planted(&folder, "splits", &SPLITS.replace("FORBID", "0"), "") else {
         return;
     };
     let mut target = target.at_rest();
@@ -562,6 +565,12 @@ fn split_huge_pages_are_found() {
     // About half of what was in huge pages is left.
     let bytes = number(&found["bytes"]);
     assert!((before / 4..before).contains(&bytes), "{before}: {found:?}");
+    drop(target);
+    let source = SPLITS.replace("FORBID", "1");
+    let target = planted(&folder, "forbids", &source, "").expect("it compiles");
+    let target = target.at_rest();
+    let (findings, _) = doctor(&target, "0");
+    assert!(in_huge_pages(&target) == 0 && !rules(&findings).contains(&"huge-pages"));
 }
 
 #[test]
