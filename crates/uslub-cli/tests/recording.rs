@@ -266,7 +266,7 @@ fn arrow_keys_step_through_a_recording_in_a_terminal() {
     assert!(looks > 3, "{printed}");
     let arguments = ["replay", text(&file)];
     let mut terminal = Terminal::start(&arguments, world.folder.path(), 100, 30);
-    terminal.wait_for_words(&format!("look {looks} of {looks} at"));
+    terminal.wait_for_screen(&format!("look {looks} of {looks} at"));
     for (keys, look) in [
         ("\u{1b}[D", looks - 1),
         ("\u{1b}[D", looks - 2),
@@ -285,7 +285,7 @@ fn arrow_keys_step_through_a_recording_in_a_terminal() {
     // As text in a terminal too, if it is asked for.
     let arguments = ["replay", text(&file), "--print"];
     let mut terminal = Terminal::start(&arguments, world.folder.path(), 100, 30);
-    terminal.wait_for_words("The most was resident at");
+    terminal.wait_for("The most was resident at ");
     assert!(terminal.child.wait().expect("the end").success());
 }
 

@@ -192,10 +192,15 @@ fn the_map_the_doctor_and_a_snapshot_come_by_a_key() {
     terminal.wait_for_screen("live slots: 1 000,");
     // Two snapshots: neither replaces the other.
     for number in [1, 2] {
-        terminal.press("w");
         let name = format!("uslub-{pid}-{number}.json");
+        let file = folder.path().join(&name);
+        terminal.press("w");
+        let begin = std::time::Instant::now();
+        while !file.exists() {
+            terminal.read();
+            assert!(begin.elapsed().as_secs() < 30, "{name} never came");
+        }
         terminal.wait_for_screen(&format!("wrote {name}"));
-        let file = folder.path().join(name);
         let text = std::fs::read_to_string(file).expect("a snapshot");
         let look: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(look["format"], 1);

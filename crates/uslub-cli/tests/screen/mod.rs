@@ -16,16 +16,39 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// A text with a blank for each control sequence.
-fn plain(text: &str) -> String {
-    let mut parts = text.split("\u{1b}[");
-    let mut words = parts.next().unwrap_or("").to_owned();
+/// The screen after all that was written to it: lines with single blanks between words. Only what
+/// changes is written, so this follows the movements of the cursor.
+fn drawn(written: &str) -> String {
+    let mut cells: Vec<Vec<char>> = vec![vec![' '; 250]; 100];
+    let (mut line, mut column) = (0, 0);
+    let mut parts = written.split("\u{1b}[");
+    parts.next();
     for part in parts {
         let end = part.find(|c: char| ('@'..='~').contains(&c));
-        words.push(' ');
-        words.push_str(end.map_or("", |end| &part[end + 1..]));
+        let Some(end) = end else { continue };
+        let (numbers, rest) = part.split_at(end);
+        match rest.as_bytes()[0] {
+            b'H' => {
+                let mut numbers = numbers.split(';').map(|n| n.parse().unwrap_or(1_usize));
+                line = numbers.next().unwrap_or(1) - 1;
+                column = numbers.next().unwrap_or(1) - 1;
+            }
+            b'J' => cells.iter_mut().for_each(|line| line.fill(' ')),
+            _ => {}
+        }
+        for c in rest.chars().skip(1).filter(|c| !c.is_control()) {
+            if let Some(cell) = cells.get_mut(line).and_then(|line| line.get_mut(column)) {
+                *cell = c;
+            }
+            column += 1;
+        }
     }
-    words.split_whitespace().collect::<Vec<_>>().join(" ")
+    let text = |line: Vec<char>| {
+        let line: String = line.into_iter().collect();
+        line.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let lines: Vec<_> = cells.into_iter().map(text).collect();
+    lines.join("\n")
 }
 
 /// The command in a terminal of its own.
@@ -34,6 +57,8 @@ pub struct Terminal {
     before: Termios,
     pub child: Child,
     seen: String,
+    /// All that was written.
+    written: Vec<u8>,
 }
 
 impl Terminal {
@@ -60,17 +85,19 @@ impl Terminal {
             pty,
             before,
             seen: String::new(),
+            written: Vec::new(),
         }
     }
 
     /// Reads what is there within a moment.
-    fn read(&mut self) {
+    pub fn read(&mut self) {
         let mut ready = [PollFd::new(self.pty.master.as_fd(), PollFlags::POLLIN)];
         let wait = PollTimeout::from(50_u16);
         if poll(&mut ready, wait).is_ok_and(|n| n > 0) {
             let mut bytes = vec![0; 1 << 16];
             let mut master = File::from(self.pty.master.try_clone().expect("a copy"));
             let length = master.read(&mut bytes).unwrap_or(0);
+            self.written.extend(&bytes[..length]);
             self.seen += &String::from_utf8_lossy(&bytes[..length]);
         }
     }
@@ -89,39 +116,17 @@ impl Terminal {
         panic!("'{text}' never came: {last:?}");
     }
 
-    /// As [`wait_for`](Self::wait_for), for several words with a blank between two. What lies between
-    /// words on the screen is not written, so the terminal gets movements of the cursor instead.
-    pub fn wait_for_words(&mut self, words: &str) {
+    /// Reads until the screen shows a text in one of its lines.
+    pub fn wait_for_screen(&mut self, text: &str) {
         let begin = Instant::now();
-        while begin.elapsed() < Duration::from_secs(30) {
-            if plain(&self.seen).contains(words) {
-                self.seen.clear();
-                return;
-            }
+        while !drawn(&String::from_utf8_lossy(&self.written)).contains(text) {
             self.read();
-        }
-        panic!("'{words}' never came: {}", plain(&self.seen));
-    }
-
-    /// As [`wait_for_words`](Self::wait_for_words), on the whole screen: only what changes is
-    /// written, but a new size has everything written again.
-    pub fn wait_for_screen(&mut self, words: &str) {
-        let begin = Instant::now();
-        for turn in (0..2).cycle() {
-            self.resize(100 + turn, 30);
-            for _ in 0..4 {
-                self.read();
+            if begin.elapsed() > Duration::from_secs(30) {
+                let screen = drawn(&String::from_utf8_lossy(&self.written));
+                panic!("'{text}' never came: {}", screen.trim_end());
             }
-            if plain(&self.seen).contains(words) {
-                self.seen.clear();
-                return;
-            }
-            let last = plain(&self.seen);
-            assert!(
-                begin.elapsed() < Duration::from_secs(30),
-                "'{words}' never came: {last}"
-            );
         }
+        self.seen.clear();
     }
 
     /// Changes the size, as a terminal does when its window is drawn larger or smaller.
