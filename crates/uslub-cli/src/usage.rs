@@ -73,7 +73,9 @@ fn describe(error: &clap::Error, root: &Command, chosen: Option<&Command>) -> Fa
         _ => {
             let text = error.to_string();
             let line = text.lines().next().unwrap_or_default();
-            let hint = match context(error, ContextKind::ValidValue) {
+            let values =
+                context(error, ContextKind::ValidValue).filter(|values| !values.is_empty());
+            let hint = match values {
                 Some(values) => format!("possible values: {values}"),
                 None => match chosen {
                     Some(command) => format!("see 'uslub {} --help'", path(root, command)),
