@@ -22,7 +22,7 @@ const WORDS_MAX: usize = 1_000_000;
 #[derive(Args, Debug)]
 #[command(after_help = STATUS_HELP)]
 pub struct HoldersOptions {
-    /// The process, by its number; or a core file
+    /// The process, by its number; or a core file, in which registers of threads count too
     #[arg(value_name = "PID|FILE")]
     pub target: String,
 
