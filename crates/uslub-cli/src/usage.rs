@@ -83,7 +83,9 @@ fn describe(error: &clap::Error, root: &Command, commands: &[&Command]) -> Failu
         _ => {
             let text = error.to_string();
             let line = text.lines().next().unwrap_or_default();
-            let hint = match context(error, ContextKind::ValidValue) {
+            let values =
+                context(error, ContextKind::ValidValue).filter(|values| !values.is_empty());
+            let hint = match values {
                 Some(values) => format!("possible values: {values}"),
                 None => help,
             };
@@ -200,5 +202,7 @@ mod tests {
         assert_eq!(f.hint, "see 'uslub top --help'");
         let f = failure(&["bench", "run", "--rounds", "none", "ls"]);
         assert_eq!(f.hint, "see 'uslub bench run --help'");
+        let f = failure(&["bench", "seeds", "--html"]);
+        assert_eq!(f.hint, "see 'uslub bench seeds --help'");
     }
 }

@@ -7,6 +7,7 @@ mod support;
 use inspected::{Paused, library, number, said, uslub};
 use serde_json::Value;
 use std::collections::HashMap;
+use std::io::Write;
 use std::process::Command;
 use support::compile;
 use tempfile::TempDir;
@@ -110,11 +111,97 @@ int main(void)
 }
 "#;
 
+/// Two threads, each on a CPU of its own. One allocates and the other frees; or, with `OWN`, each
+/// frees its own objects. With one CPU it says so and ends.
+const HANDS_OVER: &str = r#"
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+static _Atomic(void *) ring[4096];
+static int cpus[2];
+static void on(int cpu)
+{
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    sched_setaffinity(0, sizeof(one), &one);
+}
+static void *second(void *unused)
+{
+    on(cpus[1]);
+    for (size_t i = 0;; i++) {
+        void *object = OWN ? malloc(176) : atomic_exchange(&ring[i % 4096], NULL);
+        if (!object)
+            i--, sched_yield();
+        free(object);
+    }
+}
+int main(void)
+{
+    cpu_set_t all;
+    int n = 0;
+    sched_getaffinity(0, sizeof(all), &all);
+    for (int cpu = 0; cpu < CPU_SETSIZE && n < 2; cpu++)
+        if (CPU_ISSET(cpu, &all))
+            cpus[n++] = cpu;
+    if (n < 2)
+        puts("one CPU");
+    pthread_t thread;
+    if (n == 2 && pthread_create(&thread, NULL, second, NULL))
+        return 1;
+    on(cpus[0]);
+    puts("ready");
+    fflush(stdout);
+    if (n < 2)
+        getchar();
+    for (size_t i = 0;; i++) {
+        void *object = malloc(176);
+        while (!OWN && atomic_load(&ring[i % 4096]))
+            sched_yield();
+        if (OWN)
+            free(object);
+        else
+            atomic_store(&ring[i % 4096], object);
+    }
+}
+"#;
+
+/// Fills 256 MiB. After a line of input it frees half in runs of about 128 KiB, and gives the pages
+/// back. With `FORBID` it forbids itself huge pages first.
+const SPLITS: &str = r#"
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+static void *kept[720000];
+int main(void)
+{
+    if (FORBID)
+        prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+    for (int i = 0; i < 720000; i++)
+        kept[i] = memset(malloc(368), 1, 368);
+    puts("ready");
+    fflush(stdout);
+    getchar();
+    for (int i = 0; i < 720000; i++)
+        if (i / 350 % 2)
+            free(kept[i]);
+    malloc_trim(0);
+    getchar();
+    getchar();
+    return 0;
+}
+"#;
+
 /// A program on the preloaded library; `None` without a compiler.
 fn planted(folder: &TempDir, name: &str, source: &str, options: &str) -> Option<Paused> {
     let program = folder.path().join(name);
     let library = library("uslub-malloc", "libuslub_malloc.so");
-    let flags = ["-O0", "-Wno-unused-result"];
+    let flags = ["-O0", "-pthread", "-Wno-unused-result"];
     if !compile(source, &flags, &program) {
         return None;
     }
@@ -200,6 +287,104 @@ fn sparse_slabs_are_found_and_mapped() {
     let mapped = cache["slabs_by_live"].as_array().expect("slabs");
     let mapped: Vec<_> = mapped.iter().map(number).collect();
     assert_eq!(mapped, by_live);
+}
+
+/// Fills slabs of 11 slots and frees all but one object of 22. Nine of ten objects that stay are in
+/// a static table, one is in a node of a list of 64 bytes; nobody holds the last five.
+const PINS: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+struct node { struct node *next; void *object; char rest[48]; };
+static void *all[22000], *table[1000];
+static struct node *list;
+int main(void)
+{
+    for (int i = 0; i < 22000; i++)
+        all[i] = memset(malloc(368), 1, 368);
+    for (int i = 0; i < 1000; i++) {
+        if (i % 10 && i < 995)
+            table[i] = all[22 * i];
+        else if (i < 995) {
+            struct node *node = calloc(1, sizeof(*node));
+            node->next = list;
+            node->object = all[22 * i];
+            list = node;
+        }
+        for (int k = 1; k < 22; k++)
+            free(all[22 * i + k]);
+    }
+    memset(all, 0, sizeof(all));
+    puts("ready");
+    fflush(stdout);
+    getchar();
+    return 0;
+}
+"#;
+
+#[test]
+fn those_who_pin_sparse_slabs_are_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(target) = planted(&folder, "pins", PINS, "").map(Paused::at_rest) else {
+        return;
+    };
+    let pid = target.pid();
+    let map = said(&["map", &pid, "kmalloc-368", "--who", "--json"]);
+    let map: Value = serde_json::from_str(&map).expect("JSON");
+    let pins = &map["pins"];
+    assert_eq!(
+        (number(&pins["objects"]), number(&pins["slabs"])),
+        (1000, 1000)
+    );
+    let held: HashMap<_, _> = (pins["holders"].as_array().expect("holders").iter())
+        .map(|holder| {
+            (
+                holder["by"].as_str().expect("text"),
+                number(&holder["objects"]),
+            )
+        })
+        .collect();
+    // 995 less those in the list, which has each tenth of them.
+    assert_eq!(held["pins: table"], 895, "{held:?}");
+    assert_eq!(held["'kmalloc-64' +8"], 100, "{held:?}");
+    // Calls may have left words on the stack for some of the others.
+    assert!(number(&pins["unheld_objects"]) <= 5, "{pins}");
+    let all: u64 = held.values().sum();
+    assert!(all + number(&pins["unheld_objects"]) >= 1000, "{pins}");
+
+    let text = said(&["map", &pid, "kmalloc-368", "--who"]);
+    assert!(
+        text.contains("who pins: 1 000 objects in 1 000 sparse slabs ("),
+        "{text}"
+    );
+    let line = text.lines().find(|line| line.ends_with("  pins: table"));
+    assert!(line.expect("a line").contains(" 895   89.5 %"), "{text}");
+    // The next command that it names works.
+    let next = text
+        .lines()
+        .last()
+        .expect("a line")
+        .strip_prefix("next: uslub ");
+    let words: Vec<_> = next.expect("a command").split(' ').collect();
+    assert!(said(&words).contains("live object of cache 'kmalloc-368'"));
+
+    // A program whose slabs are full has none, and without the option nobody searches.
+    drop(target);
+    let well = planted(&folder, "well", WELL, "").expect("it compiles");
+    let text = said(&["map", &well.pid(), "kmalloc-368", "--who"]);
+    // It runs, so a few slabs may just begin.
+    let (_, rest) = text.split_once("who pins: ").expect("a count");
+    let n: u64 = rest
+        .split(' ')
+        .next()
+        .expect("a count")
+        .parse()
+        .expect("a number");
+    assert!(n < 50, "{text}");
+    let text = said(&["map", &well.pid(), "kmalloc-368"]);
+    let hint = format!("who pins: uslub map {} kmalloc-368 --who\n", well.pid());
+    assert!(text.ends_with(&hint), "{text}");
+    assert_eq!(uslub(&["map", &well.pid(), "--who"]).status.code(), Some(2));
 }
 
 #[test]
@@ -312,6 +497,80 @@ fn calls_that_no_sheaf_serves_are_found() {
     assert_eq!(findings[0]["cache"], "kmalloc-64");
     let (findings, _) = doctor(&fast, "1");
     assert_eq!(rules(&findings), [""; 0], "{findings:?}");
+}
+
+#[test]
+fn frees_on_another_cpu_are_found() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = |name, own| {
+        let source = HANDS_OVER.replace("OWN", own);
+        planted(&folder, name, &source, "")
+    };
+    let Some(target) = program("hands", "0") else {
+        return;
+    };
+    if target.lines == ["one CPU"] {
+        eprintln!("skipped: two threads need two CPUs");
+        return;
+    }
+    let (findings, _) = doctor(&target, "1");
+    let found = (findings.iter()).find(|finding| finding["rule"] == "remote-frees");
+    let found = found.unwrap_or_else(|| panic!("{findings:?}"));
+    assert_eq!(found["cache"], "kmalloc-176");
+    drop(target);
+    let target = program("own", "1").expect("it compiles");
+    let (findings, _) = doctor(&target, "1");
+    assert!(!rules(&findings).contains(&"remote-frees"), "{findings:?}");
+}
+
+#[test]
+fn split_huge_pages_are_found() {
+    let file = "/sys/kernel/mm/transparent_hugepage/enabled";
+    if std::fs::metadata(file).is_err() {
+        eprintln!("skipped: the kernel has no huge pages");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(target) = planted(&folder, "splits", &SPLITS.replace("FORBID", "0"), "") else {
+        return;
+    };
+    let mut target = target.at_rest();
+    // The kernel's own figures: what is in huge pages, and what is resident.
+    let in_huge_pages = |target: &Paused| {
+        let smaps = std::fs::read_to_string(format!("/proc/{}/smaps", target.pid()));
+        let smaps = smaps.expect("smaps");
+        let lines = (smaps.lines()).filter_map(|line| line.strip_prefix("AnonHugePages:"));
+        let kib = lines.map(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>());
+        kib.map(|kib| kib.expect("a number") << 10).sum::<u64>()
+    };
+    let before = in_huge_pages(&target);
+    if before < 32 << 20 {
+        eprintln!("skipped: the system supplies few huge pages");
+        return;
+    }
+    let (findings, _) = doctor(&target, "0");
+    assert!(!rules(&findings).contains(&"huge-pages"), "{findings:?}");
+    let input = target.child.stdin.as_mut().expect("a pipe");
+    input.write_all(b"\n").expect("a line");
+    // It waits again when the memory has gone back.
+    let resident = target.status("VmRSS");
+    while target.status("VmRSS") > resident * 3 / 4 {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let target = target.at_rest();
+    assert!(in_huge_pages(&target) < before / 4);
+    let (findings, _) = doctor(&target, "0");
+    let found = (findings.iter()).find(|finding| finding["rule"] == "huge-pages");
+    let found = found.unwrap_or_else(|| panic!("{findings:?}"));
+    // About half of what was in huge pages is left.
+    let bytes = number(&found["bytes"]);
+    assert!((before / 4..before).contains(&bytes), "{before}: {found:?}");
+    drop(target);
+    let source = SPLITS.replace("FORBID", "1");
+    let target = planted(&folder, "forbids", &source, "").expect("it compiles");
+    let target = target.at_rest();
+    let (findings, _) = doctor(&target, "0");
+    assert!(in_huge_pages(&target) == 0 && !rules(&findings).contains(&"huge-pages"));
 }
 
 #[test]

@@ -1,11 +1,13 @@
 //! `uslub record`, `replay` and `report` against real programs, and files that are damaged.
 
 mod inspected;
+mod screen;
 mod support;
 
 use inspected::{Paused, has_cc, library, said, uslub};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use screen::Terminal;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -248,6 +250,43 @@ fn damaged_files_are_named_and_shown_up_to_the_damage() {
         assert_eq!(code, Some(125), "{why}");
         assert!(why.contains(word), "'{word}' is missing: {why}");
     }
+}
+
+#[test]
+fn arrow_keys_step_through_a_recording_in_a_terminal() {
+    let Some(world) = World::new() else { return };
+    let file = world.path("f");
+    recorded(&world, &file);
+    let printed = said(&["replay", text(&file)]);
+    let looks = printed
+        .split(" · ")
+        .nth(1)
+        .and_then(|text| text.split(' ').next());
+    let looks: u64 = looks.expect("looks").parse().expect("a number");
+    assert!(looks > 3, "{printed}");
+    let arguments = ["replay", text(&file)];
+    let mut terminal = Terminal::start(&arguments, world.folder.path(), 100, 30);
+    terminal.wait_for_screen(&format!("look {looks} of {looks} at"));
+    for (keys, look) in [
+        ("\u{1b}[D", looks - 1),
+        ("\u{1b}[D", looks - 2),
+        ("\u{1b}[C", looks - 1),
+        ("[[[[[[[[[[", 1),
+        ("]", 1 + looks.div_ceil(10)),
+    ] {
+        terminal.press(keys);
+        terminal.wait_for_screen(&format!("look {look} of {looks} at"));
+    }
+    terminal.press("m");
+    terminal.wait_for_screen("a recording has no map of slabs");
+    terminal.press("q");
+    let (status, _) = terminal.end();
+    assert_eq!(status.code(), Some(0));
+    // As text in a terminal too, if it is asked for.
+    let arguments = ["replay", text(&file), "--print"];
+    let mut terminal = Terminal::start(&arguments, world.folder.path(), 100, 30);
+    terminal.wait_for("The most was resident at ");
+    assert!(terminal.child.wait().expect("the end").success());
 }
 
 #[test]

@@ -1,21 +1,18 @@
 //! `uslub top` on real processes: in a pipe, and in a terminal that it leaves as it was.
 
 mod inspected;
+mod screen;
 mod support;
 
 use inspected::{Paused, library, preloaded, uslub};
 use nix::libc;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::pty::{OpenptyResult, Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::termios::{Termios, tcgetattr};
 use nix::unistd::Pid;
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use screen::Terminal;
+use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use support::compile;
 use tempfile::TempDir;
 
@@ -149,110 +146,8 @@ fn what_cannot_be_shown_is_refused_as_by_info() {
 }
 
 /// `uslub top` in a terminal of its own.
-struct Terminal {
-    pty: OpenptyResult,
-    before: Termios,
-    child: Child,
-    seen: String,
-}
-
-impl Terminal {
-    fn start(pid: &str, columns: u16, lines: u16) -> Self {
-        let size = Winsize {
-            ws_row: lines,
-            ws_col: columns,
-            ws_xpixel: 0,
-            ws_ypixel: 0,
-        };
-        let pty = openpty(Some(&size), None).expect("a terminal");
-        let before = tcgetattr(&pty.slave).expect("its settings");
-        let side = || Stdio::from(pty.slave.try_clone().expect("a copy"));
-        let mut command = Command::new(env!("CARGO_BIN_EXE_uslub"));
-        command
-            .args(["top", pid, "-d", "0.2"])
-            .env("TERM", "xterm-256color")
-            .env("LC_ALL", "C.UTF-8");
-        let child = command.stdin(side()).stdout(side()).stderr(side()).spawn();
-        Self {
-            child: child.expect("the command"),
-            pty,
-            before,
-            seen: String::new(),
-        }
-    }
-
-    /// Reads what is there within a moment.
-    fn read(&mut self) {
-        let mut ready = [PollFd::new(self.pty.master.as_fd(), PollFlags::POLLIN)];
-        let wait = PollTimeout::from(50_u16);
-        if poll(&mut ready, wait).is_ok_and(|n| n > 0) {
-            let mut bytes = vec![0; 1 << 16];
-            let mut master = File::from(self.pty.master.try_clone().expect("a copy"));
-            let length = master.read(&mut bytes).unwrap_or(0);
-            self.seen += &String::from_utf8_lossy(&bytes[..length]);
-        }
-    }
-
-    /// Reads until a text comes up behind what was waited for before.
-    fn wait_for(&mut self, text: &str) {
-        let begin = Instant::now();
-        while begin.elapsed() < Duration::from_secs(30) {
-            if let Some(at) = self.seen.find(text) {
-                self.seen.drain(..at + text.len());
-                return;
-            }
-            self.read();
-        }
-        let last: Vec<_> = self.seen.rsplit('\u{1b}').take(40).collect();
-        panic!("'{text}' never came: {last:?}");
-    }
-
-    /// Changes the size, as a terminal does when its window is drawn larger or smaller.
-    fn resize(&mut self, columns: u16, lines: u16) {
-        let size = libc::winsize {
-            ws_row: lines,
-            ws_col: columns,
-            ws_xpixel: 0,
-            ws_ypixel: 0,
-        };
-        let terminal = self.pty.master.as_raw_fd();
-        // SAFETY: the request takes a pointer to a live `winsize`.
-        let done = unsafe { libc::ioctl(terminal, libc::TIOCSWINSZ, &raw const size) };
-        assert_eq!(done, 0);
-        self.seen.clear();
-        // It is not the controlling terminal of the command, so the kernel sends no signal.
-        let pid = Pid::from_raw(self.child.id() as i32);
-        kill(pid, Signal::SIGWINCH).expect("a signal");
-    }
-
-    fn press(&mut self, keys: &str) {
-        let mut master = File::from(self.pty.master.try_clone().expect("a copy"));
-        master.write_all(keys.as_bytes()).expect("a key");
-    }
-
-    /// Waits for the end of the command; the terminal must be as it was.
-    fn end(mut self) -> (ExitStatus, String) {
-        let begin = Instant::now();
-        let status = loop {
-            self.read();
-            if let Some(status) = self.child.try_wait().expect("a state") {
-                break status;
-            }
-            assert!(begin.elapsed() < Duration::from_secs(30), "it goes on");
-        };
-        self.read();
-        assert!(self.seen.contains("\u{1b}[?1049l"), "{:?}", self.seen);
-        assert_eq!(tcgetattr(&self.pty.slave).expect("settings"), self.before);
-        let behind = self.seen.split("\u{1b}[?1049l").last().unwrap_or("");
-        (status, behind.to_owned())
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn top(pid: &str, folder: &Path, columns: u16, lines: u16) -> Terminal {
+    Terminal::start(&["top", pid, "-d", "0.2"], folder, columns, lines)
 }
 
 #[test]
@@ -261,7 +156,7 @@ fn keys_work_in_a_terminal_and_it_is_left_as_it_was() {
     let Some(target) = leaking(&folder) else {
         return;
     };
-    let mut terminal = Terminal::start(&target.pid(), 100, 30);
+    let mut terminal = top(&target.pid(), folder.path(), 100, 30);
     terminal.wait_for("\u{1b}[?1049h");
     terminal.wait_for("kmalloc-176");
     terminal.press("?");
@@ -285,12 +180,52 @@ fn keys_work_in_a_terminal_and_it_is_left_as_it_was() {
 }
 
 #[test]
+fn the_map_the_doctor_and_a_snapshot_come_by_a_key() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(target) = leaking(&folder) else {
+        return;
+    };
+    let pid = target.pid();
+    let mut terminal = top(&pid, folder.path(), 100, 30);
+    terminal.wait_for("kmalloc-368");
+    terminal.press("/368\rm");
+    terminal.wait_for_screen("live slots: 1 000,");
+    // Two snapshots: neither replaces the other.
+    for number in [1, 2] {
+        let name = format!("uslub-{pid}-{number}.json");
+        let file = folder.path().join(&name);
+        terminal.press("w");
+        let begin = std::time::Instant::now();
+        while !file.exists() {
+            terminal.read();
+            assert!(begin.elapsed().as_secs() < 30, "{name} never came");
+        }
+        terminal.wait_for_screen(&format!("wrote {name}"));
+        let text = std::fs::read_to_string(file).expect("a snapshot");
+        let look: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(look["format"], 1);
+        assert_eq!(look["pid"].to_string(), pid);
+        let kept = inspected::cache(&look, "kmalloc-368");
+        assert_eq!(inspected::number(&kept["live"]), 1000);
+    }
+    terminal.press("s");
+    terminal.wait_for_screen("slab_debug_leaks=1");
+    terminal.press("d");
+    // The doctor looks for three seconds; the view goes on meanwhile.
+    terminal.wait_for_screen("looking at the process for three seconds");
+    terminal.wait_for_screen("Cache 'kmalloc-176' grew");
+    terminal.press("q");
+    let (status, _) = terminal.end();
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
 fn the_last_look_stays_when_the_process_ends() {
     let folder = tempfile::tempdir().expect("a folder");
     let Some(mut target) = leaking(&folder) else {
         return;
     };
-    let mut terminal = Terminal::start(&target.pid(), 80, 24);
+    let mut terminal = top(&target.pid(), folder.path(), 80, 24);
     terminal.wait_for("allocs/s");
     target.child.kill().expect("the end");
     // Its parent knows: then nobody can say how it ended.
@@ -307,7 +242,7 @@ fn a_signal_ends_it_and_the_terminal_is_left_as_it_was() {
     let Some(target) = leaking(&folder) else {
         return;
     };
-    let mut terminal = Terminal::start(&target.pid(), 80, 24);
+    let mut terminal = top(&target.pid(), folder.path(), 80, 24);
     terminal.wait_for("allocs/s");
     let pid = Pid::from_raw(terminal.child.id() as i32);
     kill(pid, Signal::SIGTERM).expect("a signal");

@@ -14,7 +14,7 @@ use object::read::ReadCache;
 use object::read::elf::{FileHeader, ProgramHeader};
 
 use crate::error::{Error, Result};
-use crate::memory::{Fault, Map, Memory};
+use crate::memory::{Fault, Map, Memory, Register};
 
 /// Most bytes of notes that are read.
 const NOTES_MAX: u64 = 64 << 20;
@@ -42,8 +42,8 @@ pub struct CoreFile {
     fault: Option<(i32, u64)>,
     /// Why the signal came.
     cause: Cause,
-    /// The registers of the thread that ended the process.
-    registers: Vec<(&'static str, u64)>,
+    /// The registers of all threads; first those of the thread that ended the process.
+    registers: Vec<Register>,
     /// The program's name and number.
     program: Option<(String, i32)>,
 }
@@ -64,6 +64,10 @@ pub enum Cause {
 
 /// The kernel's `si_code` of a fault without an address.
 const SI_KERNEL: i32 = 0x80;
+/// Most registers that are kept: those of some thousand threads.
+const REGISTERS_MAX: usize = 1 << 16;
+/// Where the number of the thread stands in an `NT_PRSTATUS` note.
+const THREAD_AT: usize = 32;
 /// Where the registers begin in an `NT_PRSTATUS` note.
 const REGISTERS_AT: usize = 112;
 /// The registers of a program that may hold addresses, with their places in the note.
@@ -85,6 +89,7 @@ const REGISTERS: &[(&str, usize)] = &[
     ("r13", 2),
     ("r14", 1),
     ("r15", 0),
+    ("rsp", 19),
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const REGISTERS: &[(&str, usize)] = &[
@@ -100,6 +105,14 @@ const REGISTERS: &[(&str, usize)] = &[
     ("x8", 8),
     ("x9", 9),
     ("x10", 10),
+    ("x11", 11),
+    ("x12", 12),
+    ("x13", 13),
+    ("x14", 14),
+    ("x15", 15),
+    ("x16", 16),
+    ("x17", 17),
+    ("x18", 18),
     ("x19", 19),
     ("x20", 20),
     ("x21", 21),
@@ -110,6 +123,9 @@ const REGISTERS: &[(&str, usize)] = &[
     ("x26", 26),
     ("x27", 27),
     ("x28", 28),
+    ("x29", 29),
+    ("x30", 30),
+    ("sp", 31),
 ];
 
 impl CoreFile {
@@ -242,13 +258,8 @@ impl CoreFile {
                         Some(_) => Cause::Sent,
                     };
                 }
-                // The kernel writes the thread that ended the process first.
-                elf::NT_PRSTATUS if self.registers.is_empty() => {
-                    let value = |place: usize| u64_at(note, REGISTERS_AT + 8 * place);
-                    let known = REGISTERS.iter();
-                    self.registers = known
-                        .filter_map(|&(name, place)| Some((name, value(place)?)))
-                        .collect();
+                elf::NT_PRSTATUS if self.registers.len() < REGISTERS_MAX => {
+                    self.registers.extend(registers(note));
                 }
                 elf::NT_PRPSINFO => {
                     if let (Some(pid), Some(name)) = (u32_at(note, 24), note.get(40..56)) {
@@ -277,10 +288,11 @@ impl CoreFile {
         self.cause
     }
 
-    /// The registers of the thread that ended the process: name and content. First the program
-    /// counter, then those that hold arguments.
-    pub fn registers(&self) -> &[(&'static str, u64)] {
-        &self.registers
+    /// The registers of the thread that ended the process: first the program counter, then those
+    /// that hold arguments. The kernel writes this thread first.
+    pub fn registers_at_end(&self) -> &[Register] {
+        let mut threads = self.registers.chunk_by(|a, b| a.thread == b.thread);
+        threads.next().unwrap_or(&[])
     }
 
     /// The program's name and number.
@@ -294,6 +306,19 @@ impl CoreFile {
         let first = self.segments.partition_point(|s| s.range.end <= at);
         self.segments.get(first).filter(|s| s.range.contains(&at))
     }
+}
+
+/// The registers of the thread that an `NT_PRSTATUS` note is about.
+fn registers(note: &[u8]) -> impl Iterator<Item = Register> {
+    let thread = u32_at(note, THREAD_AT).unwrap_or(0) as i32;
+    REGISTERS.iter().filter_map(move |&(name, place)| {
+        let value = u64_at(note, REGISTERS_AT + 8 * place)?;
+        Some(Register {
+            thread,
+            name,
+            value,
+        })
+    })
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
@@ -344,6 +369,10 @@ impl Memory for CoreFile {
 
     fn maps(&self) -> &[Map] {
         &self.maps
+    }
+
+    fn registers(&self) -> Vec<Register> {
+        self.registers.clone()
     }
 
     fn touched(&self, range: Range<u64>) -> Option<Range<u64>> {

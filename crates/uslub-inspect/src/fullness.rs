@@ -12,6 +12,9 @@ use crate::pages::Span;
 use crate::sheaves::{Place, Sheaf};
 use crate::slots::State;
 
+/// Live slots, in per cent, up to which a slab is sparse: three such slabs fit into one.
+pub const SPARSE_PERCENT: u64 = 25;
+
 /// The slabs of one cache by fullness.
 #[derive(Clone, Debug)]
 pub struct Fullness {
@@ -132,29 +135,6 @@ impl Heap<'_> {
         sheaves.extend(self.barn_sheaves(one));
         sheaves
     }
-
-    /// A counter of the slow paths, of each cache: a sum over all CPUs, racy. The names are those
-    /// of `/sys/kernel/slab`, for example `sheaf_refill`. `None` if this version has no such
-    /// counter.
-    pub fn counter(&self, caches: &[Cache], name: &'static str) -> Option<Vec<u64>> {
-        let most = self.f.stat_slots - 1;
-        let item = self.root.layout.constant(name, 0..=most).ok()?;
-        let stopped = Some(self.stopped).filter(|&at| at != 0);
-        let regions: Vec<_> = (self.regions.iter().map(|&(_, at)| at))
-            .chain(stopped)
-            .collect();
-        let sum = |cache: &Cache| {
-            let offset = self.f.region_stats + 8 * (cache.index * self.f.stat_slots + item);
-            let mut sum = 0_u64;
-            for region in &regions {
-                let mut word = [0; 8];
-                (self.memory).read_sparse(region.wrapping_add(offset as u64), &mut word);
-                sum = sum.wrapping_add(u64::from_le_bytes(word));
-            }
-            sum
-        };
-        Some(caches.iter().map(sum).collect())
-    }
 }
 
 #[cfg(test)]
@@ -163,29 +143,10 @@ mod tests {
 
     fn fullness(slabs: &[u64]) -> Fullness {
         let cache = Cache {
-            index: 1,
-            id: 4,
-            at: 0,
             name: "apples".to_owned(),
             size: 400,
-            align: 8,
-            object_size: 400,
-            order: 0,
             objects: slabs.len() as u32 - 1,
-            users: 1,
-            capacity: (60, 60),
-            max_full: (4, 4),
-            slabs: 0,
-            partial: 0,
-            ahead: Vec::new(),
-            deferred: 0,
-            deferred_first: 0,
-            flushes: 0,
-            link_offset: 0,
-            secret: 0,
-            random: 0,
-            barns: Vec::new(),
-            node_records: Vec::new(),
+            ..Cache::default()
         };
         Fullness {
             cache,

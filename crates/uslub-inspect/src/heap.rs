@@ -42,7 +42,7 @@ pub struct Arena {
 }
 
 /// A cache.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Cache {
     /// Its index, from 1.
     pub index: usize,
@@ -366,7 +366,7 @@ impl<'m> Heap<'m> {
     }
 
     /// The words of a region from its start, up to those of the last cache.
-    fn words_of(&self, region: u64, caches: &[Cache]) -> Vec<u64> {
+    pub(crate) fn words_of(&self, region: u64, caches: &[Cache]) -> Vec<u64> {
         let last = caches.iter().map(|cache| self.word_of(cache.index)).max();
         let rcu = self.f.caches_a_page * self.f.cache_words;
         let count = last.map_or(0, |last| last + rcu + self.f.cache_words);
@@ -390,42 +390,6 @@ impl<'m> Heap<'m> {
             main.iter().chain(words.get(rcu..=rcu).unwrap_or(&[]))
         });
         parts.copied().collect()
-    }
-
-    /// Allocations and frees of each cache so far; racy, as the allocator's own sums are.
-    pub(crate) fn calls(&self, caches: &[Cache], regions: &[Vec<u64>]) -> Vec<(u64, u64)> {
-        let mut sums = vec![(0_u64, 0_u64); caches.len()];
-        let stopped = (self.stopped != 0).then(|| self.words_of(self.stopped, caches));
-        let stopped = stopped.iter().map(|words| (self.stopped, words));
-        let all = self
-            .regions
-            .iter()
-            .map(|&(_, at)| at)
-            .zip(regions)
-            .chain(stopped);
-        let slots = caches
-            .last()
-            .map_or(0, |cache| (cache.index + 1) * self.f.stat_slots);
-        let mut bytes = vec![0; slots * 8];
-        for (region, words_here) in all {
-            self.memory
-                .read_sparse(region.wrapping_add(self.f.region_stats as u64), &mut bytes);
-            let stats: Vec<_> = words(&bytes).collect();
-            for (sum, cache) in sums.iter_mut().zip(caches) {
-                let fast = self.word_of(cache.index);
-                let word = |at: usize| words_here.get(at).copied().unwrap_or(0);
-                let stat = |item: usize| {
-                    let at = cache.index * self.f.stat_slots + item;
-                    stats.get(at).copied().unwrap_or(0)
-                };
-                let slow = |items: [usize; 2]| stat(items[0]).wrapping_add(stat(items[1]));
-                let allocs = word(fast + 2).wrapping_add(slow(self.f.stat_allocs));
-                let frees = word(fast + 3).wrapping_add(slow(self.f.stat_frees));
-                sum.0 = sum.0.wrapping_add(allocs);
-                sum.1 = sum.1.wrapping_add(frees);
-            }
-        }
-        sums
     }
 }
 

@@ -1,4 +1,4 @@
-//! Who points to an object: a search of all words in writable memory.
+//! Who points to an object, or to one of several: a search of all words in writable memory.
 //!
 //! | place of a word | holds the object |
 //! |---|---|
@@ -8,7 +8,8 @@
 //! | the allocator's records: sheaves, lists, descriptors | no |
 //!
 //! Words are those at multiples of 8 bytes. Pages that were never touched are not read, so a search
-//! leaves the process as it was. The registers of threads are not searched.
+//! leaves the process as it was. The registers of threads are searched where they can be read: in
+//! a core file.
 //!
 //! The search is bounded: by the memory that is mapped, and by a number of words that are told. It
 //! reads in parts of 1 MiB; a part that cannot be read is read by pages.
@@ -17,7 +18,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::heap::{Cache, Heap};
-use crate::memory::{Map, Memory, PAGE, map_of};
+use crate::memory::{Map, Memory, PAGE, Register, map_of};
 use crate::pages::{Slab, Span};
 use crate::slots::{Cached, FreeSlots, State};
 
@@ -70,6 +71,10 @@ pub struct Word {
 pub struct Found {
     /// The words, by address.
     pub words: Vec<Word>,
+    /// The registers that point to an object.
+    pub registers: Vec<Register>,
+    /// Whether registers were searched.
+    pub has_registers: bool,
     /// Bytes that were read.
     pub bytes: u64,
     /// Bytes that could not be read.
@@ -82,6 +87,17 @@ pub struct Found {
 ///
 /// The heaps are all allocators in the memory.
 pub fn find(memory: &dyn Memory, heaps: &[Heap<'_>], object: Range<u64>, most: usize) -> Found {
+    find_any(memory, heaps, &[object], most)
+}
+
+/// As [`find`], for several objects in one search. They are in the order of addresses, and do not
+/// overlap.
+pub fn find_any(
+    memory: &dyn Memory,
+    heaps: &[Heap<'_>],
+    objects: &[Range<u64>],
+    most: usize,
+) -> Found {
     let mut found = Found::default();
     let mut places = Vec::new();
     // Address space that an arena reserved and does not use has no words.
@@ -99,7 +115,7 @@ pub fn find(memory: &dyn Memory, heaps: &[Heap<'_>], object: Range<u64>, most: u
             parts.into_iter().flat_map(|p| without(p, skip)).collect()
         });
         for part in parts {
-            search(memory, part, &object, most, &mut found, &mut places);
+            search(memory, part, objects, most, &mut found, &mut places);
         }
     }
     let mut owners: Vec<_> = heaps.iter().map(Owners::new).collect();
@@ -109,7 +125,16 @@ pub fn find(memory: &dyn Memory, heaps: &[Heap<'_>], object: Range<u64>, most: u
         place: place(memory, &mut owners, at),
     });
     found.words = words.collect();
+    found.registers = memory.registers();
+    found.has_registers = !found.registers.is_empty();
+    (found.registers).retain(|register| object_of(objects, register.value).is_some());
     found
+}
+
+/// The place of the object that an address lies in, among objects in the order of addresses.
+pub fn object_of(objects: &[Range<u64>], at: u64) -> Option<usize> {
+    let place = objects.partition_point(|object| object.end <= at);
+    objects.get(place)?.contains(&at).then_some(place)
 }
 
 /// A range without another one.
@@ -123,15 +148,20 @@ fn without(range: Range<u64>, other: &Range<u64>) -> Vec<Range<u64>> {
     parts.into_iter().filter(|part| !part.is_empty()).collect()
 }
 
-/// Adds the words of a range that point into `object`.
+/// Adds the words of a range that point into one of the objects.
 fn search(
     memory: &dyn Memory,
     range: Range<u64>,
-    object: &Range<u64>,
+    objects: &[Range<u64>],
     most: usize,
     found: &mut Found,
     places: &mut Vec<(u64, u64)>,
 ) {
+    // Most words are no pointers to any object, so one comparison of both ends sorts them out.
+    let (Some(first), Some(last)) = (objects.first(), objects.last()) else {
+        return;
+    };
+    let all = first.start..last.end;
     let mut buffer = vec![0; (range.end - range.start).min(PART) as usize];
     let mut next = range.start;
     while let Some(touched) = memory.present(next..range.end) {
@@ -145,7 +175,7 @@ fn search(
         }
         found.bytes += bytes.len() as u64;
         for (i, word) in crate::heap::words(bytes).enumerate() {
-            if object.contains(&word) {
+            if all.contains(&word) && object_of(objects, word).is_some() {
                 if places.len() == most {
                     found.is_cut = true;
                     return;
@@ -334,5 +364,17 @@ mod tests {
         assert_eq!(parts(5..15), [(15, 20)]);
         assert_eq!(parts(15..99), [(10, 15)]);
         assert!(parts(10..20).is_empty());
+    }
+
+    #[test]
+    fn an_address_is_found_in_the_one_object_that_has_it() {
+        let objects = [10..20, 20..30, 40..41];
+        let found = |at| object_of(&objects, at);
+        assert_eq!(
+            [9, 10, 19, 20, 29].map(found),
+            [None, Some(0), Some(0), Some(1), Some(1)]
+        );
+        assert_eq!([30, 39, 40, 41].map(found), [None, None, Some(2), None]);
+        assert_eq!(object_of(&[], 10), None);
     }
 }

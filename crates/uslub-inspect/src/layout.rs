@@ -21,12 +21,15 @@ pub struct Field {
 impl Field {
     /// The number in a copy of the structure; 0 if the copy is too short.
     pub fn of(self, copy: &[u8]) -> u64 {
-        let mut word = [0; 8];
-        let bytes = self.bytes.min(8);
-        if let Some(part) = copy.get(self.at..self.at + bytes) {
-            word[..bytes].copy_from_slice(part);
+        let part = copy.get(self.at..self.at + self.bytes.min(8));
+        // A walk reads some numbers of each slab, and most have one of these lengths.
+        match part.unwrap_or(&[]) {
+            &[a] => u64::from(a),
+            &[a, b] => u64::from(u16::from_le_bytes([a, b])),
+            &[a, b, c, d] => u64::from(u32::from_le_bytes([a, b, c, d])),
+            &[a, b, c, d, e, f, g, h] => u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+            other => (other.iter().rev()).fold(0, |number, &byte| number << 8 | u64::from(byte)),
         }
-        u64::from_le_bytes(word)
     }
 }
 
@@ -136,6 +139,23 @@ mod tests {
         ] {
             let text = error.to_string();
             assert!(text.contains("9.9") && text.contains("field "), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_field_of_any_width_is_a_number() {
+        let copy = [0xff, 1, 2, 3, 4, 5, 6, 7, 8, 0xff];
+        for (bytes, number) in [
+            (0, 0),
+            (1, 0x01),
+            (2, 0x0201),
+            (3, 0x0003_0201),
+            (4, 0x0403_0201),
+            (6, 0x0605_0403_0201),
+            (8, 0x0807_0605_0403_0201),
+            (9, 0x0807_0605_0403_0201),
+        ] {
+            assert_eq!(Field { at: 1, bytes }.of(&copy), number, "{bytes}");
         }
     }
 

@@ -26,7 +26,8 @@
 //! | `snapshot` | a look at all caches |
 //! | `bridge` | the way from the resident memory to the live objects |
 //! | `slots`, `explain` | the state of each slot; what an address is |
-//! | `fullness` | how full the slabs are; sheaves and counters of one cache |
+//! | `fullness` | how full the slabs are; sheaves of one cache |
+//! | `counters` | calls of each cache, by CPU slot; events of the slow paths |
 //! | `holders` | who points to an object |
 //! | `error` | why a heap could not be read |
 //!
@@ -48,6 +49,7 @@
 mod blocks;
 pub mod bridge;
 pub mod core_file;
+pub mod counters;
 pub mod error;
 pub mod explain;
 mod fields;

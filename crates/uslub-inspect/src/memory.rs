@@ -26,6 +26,17 @@ pub struct Map {
     pub name: String,
 }
 
+/// A register of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Register {
+    /// The thread's number.
+    pub thread: i32,
+    /// The register's name.
+    pub name: &'static str,
+    /// Its content.
+    pub value: u64,
+}
+
 /// Memory of a process that can be read.
 ///
 /// ```
@@ -68,6 +79,11 @@ pub trait Memory {
     /// rest.
     fn running(&self) -> u64 {
         0
+    }
+
+    /// The registers of all threads, where they can be read: in a core file.
+    fn registers(&self) -> Vec<Register> {
+        Vec::new()
     }
 
     /// The first stretch of touched memory that begins in `range`. Untouched memory reads zero.

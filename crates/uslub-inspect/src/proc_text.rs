@@ -35,6 +35,18 @@ pub fn maps(text: &str) -> Vec<Map> {
     text.lines().filter_map(map).collect()
 }
 
+/// What the program asked of the kernel about huge pages in a mapping.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Advice {
+    /// Nothing.
+    #[default]
+    None,
+    /// To use them (`MADV_HUGEPAGE`).
+    Huge,
+    /// Not to use them (`MADV_NOHUGEPAGE`).
+    Small,
+}
+
 /// A mapping with its resident bytes.
 #[derive(Clone, Debug)]
 pub struct Resident {
@@ -42,21 +54,48 @@ pub struct Resident {
     pub map: Map,
     /// Resident bytes.
     pub bytes: u64,
+    /// Bytes of them in huge pages.
+    pub huge: u64,
+    /// What was asked about huge pages.
+    pub advice: Advice,
 }
 
 /// The mappings that `smaps` lists, with their resident bytes.
 pub fn smaps(text: &str) -> Vec<Resident> {
     let mut all: Vec<Resident> = Vec::new();
     for line in text.lines() {
+        if let Some(map) = map(line) {
+            all.push(Resident {
+                map,
+                bytes: 0,
+                huge: 0,
+                advice: Advice::None,
+            });
+            continue;
+        }
+        let Some(last) = all.last_mut() else {
+            continue;
+        };
         if let Some(kib) = kib(line, "Rss:") {
-            if let Some(last) = all.last_mut() {
-                last.bytes = kib * 1024;
-            }
-        } else if let Some(map) = map(line) {
-            all.push(Resident { map, bytes: 0 });
+            last.bytes = kib * 1024;
+        } else if let Some(kib) = kib(line, "AnonHugePages:") {
+            last.huge = kib * 1024;
+        } else if let Some(flags) = line.strip_prefix("VmFlags:") {
+            last.advice = advice(flags);
         }
     }
     all
+}
+
+/// What the flags of a mapping say about huge pages.
+fn advice(flags: &str) -> Advice {
+    let mut flags = flags.split_ascii_whitespace();
+    let found = flags.find_map(|flag| match flag {
+        "hg" => Some(Advice::Huge),
+        "nh" => Some(Advice::Small),
+        _ => None,
+    });
+    found.unwrap_or_default()
 }
 
 /// The number of a line like `Rss:   12 kB`.
@@ -84,8 +123,12 @@ Rss:                   4 kB
 VmFlags: rd ex mr mw me
 7f0000002000-7f0000009000 rw-p 00000000 00:00 0
 Rss:                  12 kB
+AnonHugePages:         8 kB
+VmFlags: rd wr mr mw me ac hg sd
 7ffc00000000-7ffc00021000 rw-p 00000000 00:00 0                          [stack]
 Rss:                   8 kB
+AnonHugePages:         0 kB
+VmFlags: rd wr nh
 ";
 
     #[test]
@@ -99,6 +142,9 @@ Rss:                   8 kB
         );
         assert_eq!((all[0].map.offset, all[0].map.writable), (0x1000, false));
         assert_eq!(all[1].map.range, 0x7f00_0000_2000..0x7f00_0000_9000);
+        let pages: Vec<_> = all.iter().map(|r| (r.huge, r.advice)).collect();
+        let expected = [(0, Advice::None), (8192, Advice::Huge), (0, Advice::Small)];
+        assert_eq!(pages, expected);
         assert_eq!(maps(SMAPS).len(), 3);
     }
 

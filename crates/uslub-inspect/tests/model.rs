@@ -139,6 +139,23 @@ fn a_look_equals_them_with_several_memory_nodes() {
 }
 
 #[test]
+fn calls_are_told_apart_by_the_cpu_slot() {
+    let mut world = World::new(3, &[0]);
+    uslub_sim::cpu::on(0);
+    world.alloc_of(1, 1000);
+    uslub_sim::cpu::on(2);
+    world.free(700);
+    uslub_sim::cpu::on(0);
+    world.free(300);
+    let process = World::process();
+    let heap = world.heap(&process);
+    let cache = heap.cache_named(world.caches[1].name());
+    let slots = heap.calls_by_slot(&[cache.expect("the cache")]);
+    let busy: Vec<_> = slots[0].iter().filter(|calls| **calls != (0, 0)).collect();
+    assert_eq!(busy, [&(1000, 300), &(0, 700)]);
+}
+
+#[test]
 fn every_state_of_an_address_is_explained() {
     let mut world = World::new(7, &[0]);
     (0..3000).for_each(|_| world.step());

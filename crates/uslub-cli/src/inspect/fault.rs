@@ -9,6 +9,7 @@ use std::fmt::Write;
 use uslub_inspect::Heap;
 use uslub_inspect::core_file::Cause;
 use uslub_inspect::explain::Meaning;
+use uslub_inspect::memory::Register;
 use uslub_inspect::slots::State;
 
 /// The output for a target; empty for a process.
@@ -32,11 +33,12 @@ pub fn text(target: &Target) -> Result<String, Failure> {
                 .push_str("a process sent the signal; the program may have a handler for faults\n"),
         }
     }
-    let points = |&(name, value): &(&str, u64)| {
+    let points = |register: &Register| {
+        let Register { name, value, .. } = *register;
         let meaning = heaps.iter().find_map(|heap| meaning(heap, value))?;
         Some(format!("  {name:<4} {value:#x}  {meaning}\n"))
     };
-    let lines: Vec<_> = core.registers().iter().filter_map(points).collect();
+    let lines: Vec<_> = core.registers_at_end().iter().filter_map(points).collect();
     if !lines.is_empty() {
         out.push_str("registers that point into uslub:\n");
         out.extend(lines);

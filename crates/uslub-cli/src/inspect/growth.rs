@@ -75,10 +75,12 @@ pub struct Growth {
     pub rate: f64,
     /// Bytes a second.
     pub byte_rate: f64,
-    /// Part of the steps from look to look in which the objects rose.
-    pub rose: f64,
-    /// Part of the steps in which they fell.
-    pub fell: f64,
+    /// Steps from look to look.
+    pub steps: usize,
+    /// Steps in which the objects rose.
+    pub rose: usize,
+    /// Steps in which they fell.
+    pub fell: usize,
     /// What it means.
     pub verdict: Verdict,
 }
@@ -87,6 +89,16 @@ impl Growth {
     /// Bytes an hour after the last look, if the rate stays.
     pub fn in_an_hour(&self) -> u64 {
         (self.last.bytes as f64 + self.byte_rate * 3600.0).max(0.0) as u64
+    }
+
+    /// A number of steps as a part of all steps.
+    pub fn part(&self, steps: usize) -> f64 {
+        steps as f64 / self.steps.max(1) as f64
+    }
+
+    /// Whether the objects rose steadily from the first look to the last.
+    pub fn is_steady(&self) -> bool {
+        matches!(self.verdict, Verdict::Suspect | Verdict::Small)
     }
 }
 
@@ -114,17 +126,15 @@ impl Series {
         if points.len() < 2 || last.seconds <= first.seconds {
             return None;
         }
-        let steps = (points.len() - 1) as f64;
-        let part = |is: fn(&[Point]) -> bool| {
-            points.windows(2).filter(|pair| is(pair)).count() as f64 / steps
-        };
+        let steps = |is: fn(&[Point]) -> bool| points.windows(2).filter(|pair| is(pair)).count();
         let mut growth = Growth {
             first,
             last,
             rate: slope(&points, |point| point.objects as f64),
             byte_rate: slope(&points, |point| point.bytes as f64),
-            rose: part(|pair| pair[1].objects > pair[0].objects),
-            fell: part(|pair| pair[1].objects < pair[0].objects),
+            steps: points.len() - 1,
+            rose: steps(|pair| pair[1].objects > pair[0].objects),
+            fell: steps(|pair| pair[1].objects < pair[0].objects),
             verdict: Verdict::Still,
         };
         growth.verdict = verdict(&points, &growth);
@@ -214,7 +224,8 @@ mod tests {
         let growth = of(200, (0..60).map(|i| 1000 + 7 * i));
         assert_eq!(growth.verdict, Verdict::Suspect);
         assert_eq!((growth.rate, growth.byte_rate), (7.0, 1400.0));
-        assert_eq!((growth.rose, growth.fell), (1.0, 0.0));
+        assert_eq!((growth.rose, growth.fell, growth.steps), (59, 0, 59));
+        assert!((growth.part(growth.rose), growth.is_steady()) == (1.0, true));
         assert_eq!(growth.in_an_hour(), (1000 + 7 * 59) * 200 + 7 * 3600 * 200);
         // One odd look changes neither.
         let growth = of(200, (0..60).map(|i| if i == 30 { 0 } else { 1000 + 7 * i }));

@@ -13,7 +13,7 @@ use std::time::Instant;
 use uslub_inspect::Heap;
 use uslub_inspect::explain::Meaning;
 use uslub_inspect::holders::{self, Found, Place, Word};
-use uslub_inspect::memory::Map;
+use uslub_inspect::memory::{Map, Register};
 
 /// Words that a search keeps, at most.
 const WORDS_MAX: usize = 1_000_000;
@@ -22,7 +22,7 @@ const WORDS_MAX: usize = 1_000_000;
 #[derive(Args, Debug)]
 #[command(after_help = STATUS_HELP)]
 pub struct HoldersOptions {
-    /// The process, by its number; or a core file
+    /// The process, by its number; or a core file, in which registers of threads count too
     #[arg(value_name = "PID|FILE")]
     pub target: String,
 
@@ -75,7 +75,7 @@ pub fn text(target: &Target, options: &HoldersOptions) -> Result<String, Failure
         return json(&object, &found, &all, options.limit, &mut names);
     }
     let mut out = explain::line(&heaps, at);
-    let n = holding.len() as u64;
+    let n = (holding.len() + found.registers.len()) as u64;
     let _ = writeln!(
         out,
         "held by {}{} {} ({} searched in {:.0} ms)",
@@ -85,6 +85,9 @@ pub fn text(target: &Target, options: &HoldersOptions) -> Result<String, Failure
         units::size(found.bytes),
         took.as_secs_f64() * 1e3
     );
+    for register in &found.registers {
+        push_register(&mut out, register, &object);
+    }
     for word in all.iter().take(options.limit) {
         push(&mut out, word, &object, &mut names);
     }
@@ -144,6 +147,20 @@ fn push(out: &mut String, word: &Word, object: &Object, names: &mut Names<'_>) {
     let _ = writeln!(out, "  {:#014x} → +{into:<6} in {place}", word.at);
 }
 
+fn push_register(out: &mut String, register: &Register, object: &Object) {
+    let Register {
+        thread,
+        name,
+        value,
+    } = register;
+    let into = value - object.range.start;
+    let _ = writeln!(
+        out,
+        "  {:<14} → +{into:<6} in register {name} of thread {thread}",
+        "register"
+    );
+}
+
 /// What was not counted, and what was not searched.
 fn push_limits(
     out: &mut String,
@@ -178,12 +195,23 @@ fn push_limits(
     if found.unread > 0 {
         let _ = writeln!(out, "{} could not be read", units::size(found.unread));
     }
-    if object.is_live && found.words.len() == old.len() && !found.is_cut {
-        out.push_str("nobody points to it: lost, unless a pointer is hidden or in a register\n");
+    let is_held = found.words.len() > old.len() || !found.registers.is_empty();
+    let registers = match found.has_registers {
+        true => ["", ""],
+        false => [" or in a register", "registers; "],
+    };
+    if object.is_live && !is_held && !found.is_cut {
+        let _ = writeln!(
+            out,
+            "nobody points to it: lost, unless a pointer is hidden{}",
+            registers[0]
+        );
     }
-    out.push_str(
-        "not searched: registers; words that are not at a multiple of 8; compressed, tagged or \
-         combined pointers\n",
+    let _ = writeln!(
+        out,
+        "not searched: {}words that are not at a multiple of 8; compressed, tagged or combined \
+         pointers",
+        registers[1]
     );
 }
 
@@ -197,6 +225,15 @@ struct Report {
     unread_bytes: u64,
     complete: bool,
     words: Vec<Line>,
+    /// `null` where registers cannot be searched.
+    registers: Option<Vec<RegisterLine>>,
+}
+
+#[derive(Serialize)]
+struct RegisterLine {
+    thread: i32,
+    register: &'static str,
+    value: String,
 }
 
 #[derive(Serialize)]
@@ -220,6 +257,11 @@ fn json(
         holds: word.place.holds(),
         place: place(&word.place, word.at, names),
     };
+    let register = |register: &Register| RegisterLine {
+        thread: register.thread,
+        register: register.name,
+        value: format!("{:#x}", register.value),
+    };
     super::json_text(&Report {
         format: 1,
         object: format!("{:#x}", object.range.start),
@@ -229,5 +271,8 @@ fn json(
         unread_bytes: found.unread,
         complete: !found.is_cut && words.len() <= limit,
         words: words.iter().take(limit).map(line).collect(),
+        registers: found
+            .has_registers
+            .then(|| found.registers.iter().map(register).collect()),
     })
 }

@@ -93,7 +93,7 @@ pub fn text(options: &LeaksOptions) -> Result<(String, bool), Failure> {
 }
 
 /// What tells one program from another with the same number: its start, its allocators.
-type Identity = (Option<String>, Vec<u64>);
+type Identity = (Option<u64>, Vec<u64>);
 
 fn identity(process: &Process, heaps: &[Heap<'_>]) -> Identity {
     let at = heaps.iter().map(|heap| heap.root().allocator).collect();
@@ -277,8 +277,8 @@ fn push_rows(out: &mut String, rows: &[&(&Key, Growth)]) {
             signed(growth.rate * 60.0),
             units::size(growth.last.bytes),
             units::size(growth.in_an_hour()),
-            per_cent(growth.rose),
-            per_cent(growth.fell),
+            per_cent(growth.part(growth.rose)),
+            per_cent(growth.part(growth.fell)),
             word(growth.verdict)
         );
     }
@@ -351,8 +351,8 @@ fn json(watched: &Watched, rows: &[(&Key, Growth)]) -> Result<String, Failure> {
             objects_per_second: growth.rate,
             bytes_per_second: growth.byte_rate,
             bytes_in_an_hour: growth.in_an_hour(),
-            rose: growth.rose,
-            fell: growth.fell,
+            rose: growth.part(growth.rose),
+            fell: growth.part(growth.fell),
             verdict: match growth.verdict {
                 Verdict::Suspect => "suspect",
                 Verdict::Small => "small",

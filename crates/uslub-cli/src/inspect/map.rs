@@ -1,6 +1,7 @@
 //! `uslub map`: how full the slabs are, and how much memory sparse slabs hold.
 
 use super::glyphs::{Glyphs, right, width};
+use super::pins::{self, Pins};
 use super::target::Target;
 use crate::ending::Ending;
 use crate::failure::Failure;
@@ -8,10 +9,8 @@ use crate::units;
 use crate::width::wrap;
 use clap::Args;
 use serde::Serialize;
-use uslub_inspect::fullness::Fullness;
+use uslub_inspect::fullness::{Fullness, SPARSE_PERCENT};
 
-/// Live slots, in per cent, up to which a slab is sparse: three such slabs fit into one.
-pub const SPARSE_PERCENT: u64 = 25;
 /// Caches that are shown without `--all`.
 const SHOWN: usize = 20;
 /// Columns of a pipe or a file.
@@ -32,6 +31,10 @@ pub struct MapOptions {
     /// The cache, as `uslub info` names it; default: all caches
     #[arg(value_name = "CACHE")]
     pub cache: Option<String>,
+
+    /// Say who holds the objects in sparse slabs; reads all of the target's writable memory
+    #[arg(long, requires = "cache")]
+    pub who: bool,
 
     /// Show every cache, also those without slabs
     #[arg(long)]
@@ -82,8 +85,12 @@ impl Part {
 pub fn run(options: &MapOptions) -> Result<Ending, Failure> {
     let target = Target::open(&options.target)?;
     let parts = parts(&target, options.cache.as_deref())?;
+    let pins = match options.cache.as_deref().filter(|_| options.who) {
+        Some(cache) => Some(pins::find(&target, cache)?),
+        None => None,
+    };
     let text = if options.json {
-        json(&target, &parts)?
+        json(&target, &parts, pins.as_ref().map(Pins::report))?
     } else {
         let terminal = console::Term::stdout().size_checked();
         let columns = terminal.map(|(_, columns)| usize::from(columns));
@@ -91,13 +98,31 @@ pub fn run(options: &MapOptions) -> Result<Ending, Failure> {
         let columns = columns.unwrap_or(NO_TERMINAL);
         let glyphs = Glyphs::choose(options.ascii);
         match options.cache {
-            Some(_) => (parts.iter())
-                .map(|part| one(part, columns, glyphs))
-                .collect(),
+            Some(_) => {
+                let parts = parts.iter();
+                let text: String = parts
+                    .map(|part| one(&part.fullness, columns, glyphs))
+                    .collect();
+                text + &who(options, pins.as_ref(), columns, glyphs)
+            }
             None => all(&target.title(), &parts, options, columns, glyphs),
         }
     };
     super::print(&text)
+}
+
+/// Who pins the sparse slabs, or how to see that.
+fn who(options: &MapOptions, pins: Option<&Pins>, columns: usize, glyphs: Glyphs) -> String {
+    let cache = options.cache.as_deref().unwrap_or_default();
+    let text = match pins {
+        Some(pins) => pins.text(&options.target),
+        None => format!("\nwho pins: uslub map {} {cache} --who\n", options.target),
+    };
+    let mut out = String::new();
+    for text in text.lines() {
+        line(&mut out, text, columns, glyphs);
+    }
+    out
 }
 
 /// The caches of all allocators, or those with a name; the largest excess first.
@@ -234,10 +259,10 @@ fn all(
     out
 }
 
-/// One cache: its slabs by fullness.
-fn one(part: &Part, columns: usize, glyphs: Glyphs) -> String {
-    let (mut out, full) = (String::new(), &part.fullness);
-    let cache = &full.cache;
+/// One cache: its slabs by fullness, in lines of at most `columns`.
+pub fn one(full: &Fullness, columns: usize, glyphs: Glyphs) -> String {
+    let mut out = String::new();
+    let (cache, sparse) = (&full.cache, full.at_most(SPARSE_PERCENT));
     let slabs = |n: u64| format!("{} {}", units::count(n), units::plural(n, "slab", "slabs"));
     let bytes = |n: u64| units::size(n * full.slab_bytes());
     let live = units::share(full.live(), full.total() * u64::from(cache.objects));
@@ -264,8 +289,8 @@ fn one(part: &Part, columns: usize, glyphs: Glyphs) -> String {
         ),
         format!(
             "sparse, at most {SPARSE_PERCENT} % live: {}, {}",
-            slabs(part.sparse()),
-            bytes(part.sparse())
+            slabs(sparse),
+            bytes(sparse)
         ),
     ] {
         wrapped(&mut out, &text, columns);
@@ -294,6 +319,8 @@ struct Map {
     program: String,
     sparse_percent: u64,
     caches: Vec<Cache>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pins: Option<pins::Report>,
 }
 
 #[derive(Serialize)]
@@ -314,7 +341,7 @@ struct Cache {
 }
 
 /// The caches that have slabs, as JSON.
-fn json(target: &Target, parts: &[Part]) -> Result<String, Failure> {
+fn json(target: &Target, parts: &[Part], pins: Option<pins::Report>) -> Result<String, Failure> {
     let (pid, program) = target.identity();
     let with_slabs = parts.iter().filter(|part| part.fullness.total() > 0);
     let map = Map {
@@ -323,6 +350,7 @@ fn json(target: &Target, parts: &[Part]) -> Result<String, Failure> {
         program,
         sparse_percent: SPARSE_PERCENT,
         caches: with_slabs.map(cache).collect(),
+        pins,
     };
     super::json::pretty(&map)
 }

@@ -162,7 +162,7 @@ pub fn listen(options: &MetricsOptions, address: &str) -> Result<Ending, Failure
     });
     let started: Vec<_> = started.collect();
     let still_there = || {
-        let is_there = |(word, pid, start): &(String, Option<i32>, Option<String>)| {
+        let is_there = |(word, pid, start): &(String, Option<i32>, Option<u64>)| {
             let is_same = pid.is_none_or(|pid| start.is_some() && start_time(pid) == *start);
             is_same.then(|| word.clone())
         };

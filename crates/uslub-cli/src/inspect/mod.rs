@@ -10,7 +10,7 @@
 //! | `fault` | `uslub inspect core`: why the program died |
 //! | `list` | `uslub list`: the objects of a cache |
 //! | `glyphs` | text for a terminal: widths, bars |
-//! | `map` | `uslub map`: how full the slabs are |
+//! | `map`, `pins` | `uslub map`: how full the slabs are; who holds the objects of sparse ones |
 //! | `doctor` | `uslub doctor`: what is wrong, in sentences |
 //! | `top` | `uslub top`: look after look, in a terminal |
 //! | `slabinfo`, `sysfs` | `uslub slabinfo`, `uslub sysfs`: the kernel's columns and files |
@@ -24,7 +24,7 @@ mod explain;
 mod fault;
 mod gdb_script;
 mod glyphs;
-mod growth;
+pub mod growth;
 mod holders;
 mod http;
 mod info;
@@ -35,11 +35,12 @@ mod map;
 mod metrics;
 mod names;
 mod period;
+mod pins;
 mod refusal;
 mod slabinfo;
 mod sysfs;
 pub mod target;
-mod top;
+pub mod top;
 
 use crate::ending::Ending;
 use crate::failure::Failure;

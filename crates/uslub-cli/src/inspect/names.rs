@@ -2,7 +2,8 @@
 //!
 //! A program's or library's symbols come from its file, as the process sees it. Its `.bss` has no
 //! file behind it: the program headers say how far it reaches. A thread's stack pointer comes from
-//! `/proc/PID/task/TID/syscall`, while the thread waits in a system call.
+//! `/proc/PID/task/TID/syscall`, while the thread waits in a system call. A core file has the stack
+//! pointers of all threads.
 
 use super::target::Target;
 use object::read::elf::{ElfFile64, ProgramHeader};
@@ -10,8 +11,9 @@ use object::{Endianness, Object, ObjectSymbol, ReadCache, SymbolKind};
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::ops::Range;
-use uslub_inspect::memory::{Map, map_of};
+use uslub_inspect::memory::{Map, Register, map_of};
 use uslub_inspect::root::printable;
+use uslub_inspect::{CoreFile, Memory};
 
 /// Most threads whose stacks are named.
 const THREADS_MAX: usize = 1024;
@@ -41,7 +43,7 @@ impl<'t> Names<'t> {
     pub fn of(target: &'t Target) -> Self {
         let threads = match target {
             Target::Process(process) => threads(process.pid()),
-            Target::Core(..) => Vec::new(),
+            Target::Core(core, _) => threads_of_core(core),
         };
         Self {
             target,
@@ -102,9 +104,10 @@ impl<'t> Names<'t> {
         let mut below = (self.threads.iter())
             .filter(|(sp, ..)| map.range.contains(sp) && sp.saturating_sub(RED_ZONE) <= at);
         let (_, tid, name) = below.next_back()?;
-        map.name
-            .is_empty()
-            .then(|| format!("the stack of thread {tid} ({name})"))
+        map.name.is_empty().then(|| match name.as_str() {
+            "" => format!("the stack of thread {tid}"),
+            name => format!("the stack of thread {tid} ({name})"),
+        })
     }
 
     /// The file of a mapping, or of the mappings that it directly follows.
@@ -176,6 +179,16 @@ impl<'t> Names<'t> {
         symbols.dedup_by_key(|symbol| symbol.0);
         Some(Module { data, symbols })
     }
+}
+
+/// The threads of a core file, with their stack pointers.
+fn threads_of_core(core: &CoreFile) -> Vec<(u64, i32, String)> {
+    let registers = core.registers().into_iter();
+    let stack_pointers = registers.filter(|register| matches!(register.name, "rsp" | "sp"));
+    let thread = |register: Register| (register.value, register.thread, String::new());
+    let mut threads: Vec<_> = stack_pointers.map(thread).collect();
+    threads.sort();
+    threads
 }
 
 /// The threads that wait in a system call, with their stack pointers.

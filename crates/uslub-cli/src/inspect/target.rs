@@ -6,15 +6,22 @@ use crate::failure::{Failure, USAGE};
 use std::path::Path;
 use uslub_inspect::{CoreFile, Depth, Error, Heap, Memory, Process, Snapshot, root};
 
-/// When a process started, in the kernel's ticks; `None` if it has ended.
-pub fn start_time(pid: i32) -> Option<String> {
+/// The fields of `/proc/PID/stat` behind the name: the state, then numbers; `None` if there is no
+/// such process.
+pub fn stat(pid: i32) -> Option<Vec<String>> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     let stat = String::from_utf8_lossy(&stat);
     // The name, in parentheses, may contain anything.
-    let mut fields = stat.rsplit(") ").next()?.split_whitespace();
-    let state = fields.next()?;
-    let start = fields.nth(18)?.to_owned();
-    (!state.starts_with(['Z', 'X'])).then_some(start)
+    let (_, rest) = stat.rsplit_once(") ")?;
+    Some(rest.split_ascii_whitespace().map(str::to_owned).collect())
+}
+
+/// When a process started, in ticks since the system started; `None` if it has ended.
+pub fn start_time(pid: i32) -> Option<u64> {
+    let fields = stat(pid)?;
+    let has_ended = fields.first()?.starts_with(['Z', 'X']);
+    let start = fields.get(19)?.parse().ok()?;
+    (!has_ended).then_some(start)
 }
 
 /// What is looked at.
@@ -143,5 +150,30 @@ impl Target {
             Ok((heap, snapshot))
         });
         looked.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_process_has_a_start_until_it_ends() {
+        let own = std::process::id() as i32;
+        assert!(start_time(own).is_some_and(|ticks| ticks > 0));
+        assert_eq!(start_time(own), start_time(own));
+        assert_eq!(start_time(1 << 23), None);
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let pid = child.id() as i32;
+        assert!(start_time(pid) >= start_time(own));
+        drop(child.stdin.take());
+        // It has ended, and its status is not fetched.
+        while stat(pid).is_some_and(|fields| fields[0] != "Z") {
+            std::thread::yield_now();
+        }
+        assert_eq!(start_time(pid), None);
+        assert!(child.wait().unwrap().success());
+        assert_eq!(stat(pid), None);
     }
 }

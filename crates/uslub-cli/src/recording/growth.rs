@@ -1,17 +1,14 @@
-//! Which caches grew without pause: the first suspects for a leak.
+//! Which caches of a recording grew without pause: the first suspects for a leak.
 //!
 //! A program that leaks objects of a cache shows it as a live count that only rises. A working set
-//! rises and falls. Kendall's τ tells them apart: it compares each pair of samples, and is 1 if the
-//! later one is always larger.
+//! rises and falls. [`inspect::growth`](crate::inspect::growth) decides what counts as steady, as
+//! for `uslub leaks`. A recording may be long, so a small rise in it does not count.
 
 use super::series::Series;
+use crate::inspect::growth::{self, Point};
 
-/// Samples of a recording that are compared, at most: 2,016 pairs.
-const SAMPLES: usize = 64;
-/// Samples without which nothing is said.
-const SAMPLES_MIN: usize = 8;
-/// τ from which on a cache grew without pause: nine of ten pairs rise.
-const TAU_MIN: f64 = 0.8;
+/// Looks without which nothing is said.
+const LOOKS_MIN: usize = 8;
 /// Growth that counts, in bytes. A smaller leak needs a longer recording.
 const BYTES_MIN: u64 = 256 << 10;
 /// Growth that counts, as a share of the bytes before: one twentieth.
@@ -26,49 +23,43 @@ pub struct Grown {
     pub bytes: u64,
     /// Objects more than at the start.
     pub objects: u64,
-    /// Steps between two samples in which the live count rose, and all steps.
+    /// Steps between two looks in which the live count rose, and all steps.
     pub rose: (usize, usize),
 }
 
 /// The caches that grew without pause, the one that grew most first.
 pub fn grown(series: &Series) -> Vec<Grown> {
-    let slices = &series.slices;
-    let samples = slices.len().min(SAMPLES);
-    if samples < SAMPLES_MIN {
+    if series.slices.len() < LOOKS_MIN {
         return Vec::new();
     }
-    let places: Vec<_> = (0..samples)
-        .map(|i| i * (slices.len() - 1) / (samples - 1))
+    let mut all: Vec<_> = (0..series.caches.len())
+        .filter_map(|cache| of_cache(series, cache))
         .collect();
-    let of_cache = |cache| {
-        let rows: Vec<_> = places.iter().map(|&i| slices[i].row(cache)).collect();
-        let (first, last) = (rows[0], rows[samples - 1]);
-        let bytes = last.bytes.saturating_sub(first.bytes);
-        let live: Vec<_> = rows.iter().map(|row| row.live).collect();
-        let is_grown =
-            bytes >= BYTES_MIN && bytes >= first.bytes / SHARE_MIN && tau(&live) >= TAU_MIN;
-        is_grown.then(|| Grown {
-            cache,
-            bytes,
-            objects: last.live.saturating_sub(first.live),
-            rose: (live.windows(2).filter(|w| w[0] < w[1]).count(), samples - 1),
-        })
-    };
-    let mut all: Vec<_> = (0..series.caches.len()).filter_map(of_cache).collect();
     all.sort_by_key(|grown| std::cmp::Reverse(grown.bytes));
     all
 }
 
-/// Kendall's τ of samples over time: pairs that rise less pairs that fall, by all pairs.
-fn tau(samples: &[u64]) -> f64 {
-    let (mut sum, mut pairs) = (0_i64, 0_i64);
-    for (i, before) in samples.iter().enumerate() {
-        for later in &samples[i + 1..] {
-            sum += later.cmp(before) as i64;
-            pairs += 1;
-        }
+/// How a cache grew; `None` if not without pause, or by little.
+fn of_cache(series: &Series, cache: usize) -> Option<Grown> {
+    let mut looks = growth::Series::default();
+    for moment in &series.slices {
+        let row = moment.row(cache);
+        looks.add(Point {
+            seconds: moment.at as f64 / 1000.0,
+            objects: row.live,
+            bytes: row.bytes,
+            unsure: 0,
+        });
     }
-    sum as f64 / pairs.max(1) as f64
+    let growth = looks.growth()?;
+    let bytes = growth.last.bytes.saturating_sub(growth.first.bytes);
+    let is_much = bytes >= BYTES_MIN && bytes >= growth.first.bytes / SHARE_MIN;
+    (is_much && growth.is_steady()).then(|| Grown {
+        cache,
+        bytes,
+        objects: growth.last.objects.saturating_sub(growth.first.objects),
+        rose: (growth.rose, growth.steps),
+    })
 }
 
 #[cfg(test)]
@@ -79,21 +70,13 @@ mod tests {
     use crate::recording::series::Moment;
 
     #[test]
-    fn tau_tells_a_leak_from_a_working_set() {
-        assert_eq!(tau(&[1, 2, 3, 9]), 1.0);
-        assert_eq!(tau(&[9, 3, 2, 1]), -1.0);
-        assert_eq!(tau(&[5, 5, 5]), 0.0);
-        assert!(tau(&[1, 5, 2, 6, 1, 5, 2, 6]).abs() < 0.5);
-        assert_eq!(tau(&[7]), 0.0);
-    }
-
-    #[test]
     fn only_the_cache_that_rises_is_named() {
-        let counts: [fn(u64) -> u64; 4] = [
+        let counts: [fn(u64) -> u64; 5] = [
             |t| 1000 + 100 * t,
             |t| 90_000 + 20_000 * (t % 2),
             |_| 50_000,
             |t| 10 + t,
+            |t| 1000 + 1000 * t.min(30),
         ];
         let cache = |name: &str| Cache {
             name: name.to_owned(),
@@ -117,8 +100,10 @@ mod tests {
             end: None,
             damage: None,
             looks: 100,
-            caches: ["leak", "waves", "flat", "small"].map(cache).to_vec(),
-            peaks: vec![0; 4],
+            caches: ["leak", "waves", "flat", "small", "filled"]
+                .map(cache)
+                .to_vec(),
+            peaks: vec![0; 5],
             first: slices[0].clone(),
             peak: slices[99].clone(),
             last: slices[99].clone(),
@@ -127,7 +112,7 @@ mod tests {
         let all = grown(&series);
         assert_eq!(all.len(), 1);
         assert_eq!((all[0].cache, all[0].objects), (0, 9900));
-        assert_eq!((all[0].bytes, all[0].rose), (990_000, (63, 63)));
+        assert_eq!((all[0].bytes, all[0].rose), (990_000, (99, 99)));
         series.slices.truncate(5);
         assert!(grown(&series).is_empty(), "too short");
     }

@@ -14,8 +14,10 @@
 //! | `growth` | which caches grew without pause |
 //! | `time` | times as people write them |
 //! | `replay` | `uslub replay`: tables and sparklines |
+//! | `browse` | `uslub replay` in a terminal: the view of `uslub top`, through time |
 //! | `page`, `chart` | `uslub report`: one HTML page |
 
+mod browse;
 mod chart;
 mod file;
 mod growth;
@@ -32,7 +34,9 @@ pub use take::{Outcome, Output, Recorder};
 use crate::cli::{Cli, Command, RunOptions};
 use crate::ending::Ending;
 use crate::failure::Failure;
+use crate::inspect::top;
 use crate::{inspect, run, units};
+use browse::Recorded;
 use clap::{Args, Parser};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -119,7 +123,7 @@ With a program: as for 'uslub run'.";
 
 /// Options of `uslub replay`.
 #[derive(Args, Debug)]
-#[command(after_help = READ_HELP)]
+#[command(after_help = format!("{REPLAY_HELP}\n\n{READ_HELP}"))]
 pub struct ReplayOptions {
     /// The recording
     #[arg(value_name = "FILE")]
@@ -132,7 +136,17 @@ pub struct ReplayOptions {
     /// Show every cache
     #[arg(long)]
     pub all: bool,
+
+    /// Print the tables, also to a terminal
+    #[arg(long)]
+    pub print: bool,
 }
+
+/// The part of the help of `uslub replay`.
+const REPLAY_HELP: &str = "\
+In a terminal it is the view of 'uslub top', the last look first. Left and right go one look back and forward in
+time, [ and ] a tenth of the recording; space plays it; ? shows all keys, q quits.
+With --at, --all or --print, and where the output is no terminal, it is text.";
 
 /// Options of `uslub report`.
 #[derive(Args, Debug)]
@@ -266,6 +280,14 @@ pub fn replay(options: &ReplayOptions) -> Result<Ending, Failure> {
     let read = |error| unreadable(&options.file, error);
     let series = Series::read(&options.file).map_err(read)?;
     has_looks(&series, &options.file)?;
+    let is_text = options.print || options.all || options.at.is_some();
+    if !is_text && top::has_screen() {
+        let mut looks = Recorded::open(&options.file, series.looks).map_err(read)?;
+        return match top::tape::browse(&mut looks)? {
+            Ending::Exited(0) => Ok(ending(&series, &options.file)),
+            other => Ok(other),
+        };
+    }
     let text = match options.at {
         None => replay::text(&series, options.all),
         Some(at) => {

@@ -12,8 +12,8 @@
 use super::file::{Start, Writer};
 use super::look::Look;
 use crate::failure::Failure;
-use crate::inspect::target::Target;
-use std::fs::{self, File};
+use crate::inspect::target::{Target, start_time};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
@@ -88,7 +88,7 @@ pub type Pause<'a> = &'a mut dyn FnMut(Duration) -> Option<&'static str>;
 ///
 /// If the process cannot be read, or the file not written.
 pub fn take(pid: i32, output: Output, is_new: bool, pause: Pause<'_>) -> Result<Outcome, Failure> {
-    let born = birth(pid);
+    let born = start_time(pid);
     let mut taker = Taker {
         pid,
         begin: Instant::now(),
@@ -99,7 +99,7 @@ pub fn take(pid: i32, output: Output, is_new: bool, pause: Pause<'_>) -> Result<
         output: &output,
     };
     let why = loop {
-        let has_ended = birth(pid).is_none_or(|now| Some(now) != born);
+        let has_ended = start_time(pid).is_none_or(|now| Some(now) != born);
         if has_ended && (is_new || taker.writer.is_some()) {
             break "the process ended".to_owned();
         }
@@ -223,16 +223,6 @@ fn pace(every: Duration, looks: u64) -> Duration {
     every * (1 << doublings)
 }
 
-/// When a process began, in the kernel's ticks; `None` if it has ended.
-fn birth(pid: i32) -> Option<String> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may contain anything.
-    let (_, rest) = stat.rsplit_once(')')?;
-    let mut words = rest.split_whitespace();
-    let state = words.next()?;
-    (!matches!(state, "Z" | "X")).then(|| words.nth(18).map(str::to_owned))?
-}
-
 /// Records a child of this process in a thread of its own.
 #[derive(Debug)]
 pub struct Recorder {
@@ -303,14 +293,6 @@ mod tests {
     }
 
     #[test]
-    fn a_process_has_a_birth_until_it_ends() {
-        let own = std::process::id() as i32;
-        assert!(birth(own).is_some_and(|ticks| ticks.parse::<u64>().is_ok()));
-        assert_eq!(birth(own), birth(own));
-        assert_eq!(birth(1 << 23), None);
-    }
-
-    #[test]
     fn a_process_that_is_not_ready_is_refused_unless_it_is_new() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("f");
@@ -326,7 +308,7 @@ mod tests {
             .unwrap();
         let pid = waiting.id() as i32;
         // It executes this program only after a moment.
-        while fs::read_link(format!("/proc/{pid}/exe")).ok() != std::env::current_exe().ok() {
+        while std::fs::read_link(format!("/proc/{pid}/exe")).ok() != std::env::current_exe().ok() {
             thread::yield_now();
         }
         let mut never = |_| -> Option<&'static str> { panic!("no pause") };
@@ -344,7 +326,7 @@ mod tests {
         };
         let outcome = take(pid, output(), true, &mut three).unwrap();
         assert_eq!((outcome.looks, &*outcome.why), (0, "enough"));
-        assert_eq!(outcome.bytes, fs::metadata(&path).unwrap().len());
+        assert_eq!(outcome.bytes, std::fs::metadata(&path).unwrap().len());
         assert!(Output::create(folder.path(), Duration::ZERO, None, 1).is_err());
         drop(waiting.stdin.take());
         assert!(waiting.wait().unwrap().success());

@@ -196,6 +196,38 @@ fn a_collector_scrapes_until_the_process_ends() {
     assert_eq!(status.code(), Some(0));
 }
 
+/// Scrapes of which the quickest counts: other programs use the machine too.
+const SCRAPES: usize = 50;
+/// Longer than the time for which the server answers with the same text.
+const NEW_LOOK: Duration = Duration::from_millis(110);
+
+#[test]
+fn a_scrape_takes_two_milliseconds_at_most() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(paused) = preloaded(&folder) else {
+        return;
+    };
+    let server = Server::start(&paused.pid());
+    let get = format!(
+        "GET /metrics HTTP/1.1\r\nHost: 127.0.0.1:{}\r\n\r\n",
+        server.port
+    );
+    let scrape = |_| {
+        std::thread::sleep(NEW_LOOK);
+        let begin = Instant::now();
+        let (head, body) = server.answer(&get);
+        let took = begin.elapsed();
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        assert!(body.ends_with("# EOF\n"), "{body}");
+        took
+    };
+    let quickest = (0..SCRAPES).map(scrape).min().expect("scrapes");
+    // A build without optimization takes five to ten times as long.
+    let most = Duration::from_millis(if cfg!(debug_assertions) { 40 } else { 2 });
+    assert!(quickest <= most, "{quickest:?}");
+    eprintln!("the quickest of {SCRAPES} scrapes took {quickest:?}");
+}
+
 #[test]
 fn wrong_addresses_are_refused() {
     let refused = |arguments: &[&str], code: i32, word: &str| {

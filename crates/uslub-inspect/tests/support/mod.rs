@@ -114,6 +114,11 @@ impl World {
 
     fn alloc(&mut self, n: usize) {
         let which = self.dice.roll(self.caches.len());
+        self.alloc_of(which, n);
+    }
+
+    /// Allocates objects of one cache.
+    pub fn alloc_of(&mut self, which: usize, n: usize) {
         for _ in 0..n {
             let object = self.slub.alloc(self.caches[which], Gfp::KERNEL);
             assert!(!object.is_null());
@@ -121,7 +126,8 @@ impl World {
         }
     }
 
-    fn free(&mut self, n: usize) {
+    /// Frees objects at random.
+    pub fn free(&mut self, n: usize) {
         for _ in 0..n {
             let Some(&first) = self.live.keys().next() else {
                 return;

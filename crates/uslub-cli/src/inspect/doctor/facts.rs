@@ -1,10 +1,12 @@
 //! What the rules look at: several looks at a process, and what the kernel says about it.
 
-use super::super::map::SPARSE_PERCENT;
 use super::super::target::Target;
+use super::huge::HugePages;
 use crate::failure::Failure;
 use std::fs;
 use std::time::{Duration, Instant};
+use uslub_inspect::counters::Calls;
+use uslub_inspect::fullness::SPARSE_PERCENT;
 use uslub_inspect::{Bridge, Heap, Process, Snapshot, proc_text};
 
 /// One cache.
@@ -26,6 +28,10 @@ pub struct CacheFacts {
     pub slabs: (u64, u64),
     /// Allocations between the first and the last look.
     pub allocs: u64,
+    /// Frees meanwhile.
+    pub frees: u64,
+    /// Objects that were freed on another CPU slot than they were allocated on meanwhile, at least.
+    pub moved: u64,
     /// Objects that were allocated directly from slabs meanwhile.
     pub slow: u64,
     /// Waits for a list lock meanwhile.
@@ -75,6 +81,8 @@ pub struct Facts {
     pub damaged: u64,
     /// The caches with slabs.
     pub caches: Vec<CacheFacts>,
+    /// Slabs where huge pages were asked for.
+    pub huge: HugePages,
     /// Limits that apply.
     pub limits: Vec<Limit>,
     /// The variable `USLUB_OPTIONS` of the process when it started.
@@ -89,6 +97,9 @@ struct Look {
     /// Of each cache: allocator, index, name, live objects.
     live: Vec<(usize, usize, String, u64)>,
     calls: Vec<(usize, usize, u64)>,
+    frees: Vec<(usize, usize, u64)>,
+    /// Of each cache: allocator, index, allocations and frees on each CPU slot.
+    slots: Vec<(usize, usize, Vec<Calls>)>,
     slow: Vec<(usize, usize, u64)>,
     waits: Vec<(usize, usize, u64)>,
 }
@@ -103,6 +114,32 @@ fn counters(looks: &[(Heap<'_>, Snapshot)], name: &'static str) -> Vec<(usize, u
         indices.zip(values).map(|((place, i), n)| (place, i, n))
     });
     values.collect()
+}
+
+/// The calls of each cache on each CPU slot: allocator, index, calls.
+fn slots(looks: &[(Heap<'_>, Snapshot)]) -> Vec<(usize, usize, Vec<Calls>)> {
+    let heaps = looks.iter().enumerate();
+    let calls = heaps.flat_map(|(place, (heap, look))| {
+        let caches: Vec<_> = look.rows.iter().map(|row| row.cache.clone()).collect();
+        let calls = heap.calls_by_slot(&caches).into_iter().zip(caches);
+        calls.map(move |(calls, cache)| (place, cache.index, calls))
+    });
+    calls.collect()
+}
+
+/// Objects that were freed on another CPU slot than they were allocated on, at least. A slot with
+/// more allocations than frees gives objects away, and one with more frees takes them. What both
+/// sides have in common went from one to the other. The rest stays live, or was live before.
+fn moved(first: &[Calls], last: &[Calls]) -> u64 {
+    let (mut given, mut taken) = (0_u64, 0_u64);
+    for (slot, &(allocs, frees)) in last.iter().enumerate() {
+        let before = first.get(slot).copied().unwrap_or((0, 0));
+        let allocs = allocs.saturating_sub(before.0);
+        let frees = frees.saturating_sub(before.1);
+        given = given.saturating_add(allocs.saturating_sub(frees));
+        taken = taken.saturating_add(frees.saturating_sub(allocs));
+    }
+    given.min(taken)
 }
 
 /// By how much a counter of a cache rose; 0 if it went back or is new.
@@ -137,6 +174,10 @@ fn look(looks: &[(Heap<'_>, Snapshot)]) -> Look {
         calls: rows()
             .map(|(place, row)| (place, row.cache.index, row.calls.0))
             .collect(),
+        frees: rows()
+            .map(|(place, row)| (place, row.cache.index, row.calls.1))
+            .collect(),
+        slots: slots(looks),
         slow: counters(looks, "alloc_slowpath"),
         waits: counters(looks, "list_lock_wait"),
     }
@@ -188,6 +229,11 @@ impl Facts {
                     let found = live.find(|(p, i, n, _)| (*p, *i) == key && n == name);
                     found.map(|&(.., live)| live)
                 };
+                let slots_in = |look: &Look| {
+                    let mut slots = look.slots.iter();
+                    let found = slots.find(|(p, i, _)| (*p, *i) == key);
+                    found.map_or_else(Vec::new, |(.., slots)| slots.clone())
+                };
                 let looks = all.iter().chain([&last]);
                 facts.caches.push(CacheFacts {
                     name: row.cache.name.clone(),
@@ -198,12 +244,19 @@ impl Facts {
                     free: row.free().unwrap_or(0) * u64::from(row.cache.size),
                     slabs: full.map_or((0, 0), |f| (f.total(), f.at_most(SPARSE_PERCENT))),
                     allocs: rise(&first.calls, &last.calls, key),
+                    frees: rise(&first.frees, &last.frees, key),
+                    moved: moved(&slots_in(first), &slots_in(&last)),
                     slow: rise(&first.slow, &last.slow, key),
                     waits: rise(&first.waits, &last.waits, key),
                 });
             }
         }
+        let smaps = proc_text::smaps(&process.text("smaps").map_err(refuse)?);
         let status = process.text("status").map_err(refuse)?;
+        // A program may forbid itself huge pages, as redis does: then nothing is missing.
+        if proc_text::status(&status, "THP_enabled") != Some("0") {
+            facts.huge = HugePages::of(&smaps, &looks);
+        }
         facts.swapped = of_status(&status, "VmSwap").unwrap_or(0);
         facts.limits = limits(process, &status);
         Ok(facts)
@@ -352,5 +405,18 @@ Max address space         4294967296           unlimited            bytes
         let last = [(0, 1, 25), (0, 2, 9), (0, 3, 7)];
         let rises = [1, 2, 3, 4].map(|index| rise(&first, &last, (0, index)));
         assert_eq!(rises, [15, 0, 0, 0]);
+    }
+
+    #[test]
+    fn objects_that_one_slot_gives_and_another_takes_have_moved() {
+        let none = [(0, 0), (0, 0)];
+        assert_eq!(moved(&none, &[(100, 100), (50, 50)]), 0);
+        assert_eq!(moved(&none, &[(100, 0), (0, 90)]), 90);
+        // What is still live, and what was live before.
+        assert_eq!(moved(&none, &[(100, 0), (0, 0)]), 0);
+        assert_eq!(moved(&none, &[(0, 100), (0, 0)]), 0);
+        assert_eq!(moved(&[(70, 0), (0, 0)], &[(100, 10), (0, 90)]), 20);
+        // A slot that is new.
+        assert_eq!(moved(&none[..1], &[(100, 0), (0, 60)]), 60);
     }
 }

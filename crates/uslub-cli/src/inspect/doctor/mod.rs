@@ -3,9 +3,16 @@
 //! | file | concept |
 //! |---|---|
 //! | `facts` | several looks at the process, and what the kernel says about it |
-//! | `rules` | the rules; each finds one illness |
+//! | `huge` | slabs in huge pages and in small ones |
+//! | `rules` | the list of rules; each finds one illness |
+//! | `cache_rules`, `process_rules` | the rules |
+//! | `finding` | what a rule says |
 
+mod cache_rules;
 mod facts;
+mod finding;
+mod huge;
+mod process_rules;
 mod rules;
 #[cfg(test)]
 mod tests;
@@ -16,7 +23,8 @@ use crate::units;
 use crate::width;
 use clap::Args;
 use facts::Facts;
-use rules::{Finding, RULES};
+use finding::Finding;
+use rules::RULES;
 use serde::Serialize;
 use std::fmt::Write;
 use std::time::Duration;
@@ -64,21 +72,46 @@ struct Report<'a> {
     findings: &'a [Finding],
 }
 
+/// What was found in a process.
+#[derive(Debug, Default)]
+pub struct Examination {
+    facts: Facts,
+    findings: Vec<Finding>,
+}
+
+impl Examination {
+    /// Looks at a process for a number of seconds. With 0 it looks once.
+    ///
+    /// # Errors
+    ///
+    /// If the process ends meanwhile, or cannot be read.
+    pub fn of(word: &str, seconds: u64) -> Result<Self, Failure> {
+        let (looks, pause) = match seconds {
+            0 => (1, Duration::ZERO),
+            seconds => (LOOKS, Duration::from_secs(seconds) / (LOOKS as u32 - 1)),
+        };
+        let facts = Facts::gather(word, looks, pause)?;
+        let findings = findings(&facts);
+        Ok(Self { facts, findings })
+    }
+
+    /// The findings for people, in lines of at most `columns`.
+    pub fn text(&self, columns: usize) -> String {
+        text(&self.facts, &self.findings, columns)
+    }
+}
+
 /// `uslub doctor`.
 pub fn run(options: &DoctorOptions) -> Result<Ending, Failure> {
-    let (looks, pause) = match options.seconds {
-        0 => (1, Duration::ZERO),
-        seconds => (LOOKS, Duration::from_secs(seconds) / (LOOKS as u32 - 1)),
-    };
-    let facts = Facts::gather(&options.target, looks, pause)?;
-    let findings = findings(&facts);
+    let found = Examination::of(&options.target, options.seconds)?;
     let text = if options.json {
-        json(&facts, &findings)?
+        json(&found.facts, &found.findings)?
     } else {
-        text(&facts, &findings)
+        found.text(columns())
     };
     super::print(&text)?;
-    Ok(Ending::Exited(if findings.is_empty() { 0 } else { FOUND }))
+    let is_well = found.findings.is_empty();
+    Ok(Ending::Exited(if is_well { 0 } else { FOUND }))
 }
 
 /// What all rules find; of each rule the most bytes first.
@@ -92,7 +125,7 @@ fn findings(facts: &Facts) -> Vec<Finding> {
 }
 
 /// The findings for people.
-fn text(facts: &Facts, findings: &[Finding]) -> String {
+fn text(facts: &Facts, findings: &[Finding], columns: usize) -> String {
     let mut out = String::new();
     let _ = writeln!(
         out,
@@ -105,7 +138,6 @@ fn text(facts: &Facts, findings: &[Finding]) -> String {
         units::plural(facts.looks as u64, "look", "looks"),
         facts.watched.as_secs_f64(),
     );
-    let columns = columns();
     for finding in findings {
         let words: Vec<_> = finding.text.split(' ').collect();
         let text = width::wrap(&words, " ", 12, columns);

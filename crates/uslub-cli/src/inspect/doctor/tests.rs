@@ -1,6 +1,7 @@
 //! Each rule on facts that have the illness, and on facts that do not.
 
 use super::facts::{CacheFacts, Facts, Limit};
+use super::huge::HugePages;
 use super::{findings, json, text};
 use std::time::Duration;
 use uslub_inspect::Bridge;
@@ -38,6 +39,8 @@ fn healthy() -> Facts {
             free: 4 * MIB,
             slabs: (24_000, 100),
             allocs: 900_000,
+            frees: 900_000,
+            moved: 9_000,
             slow: 900,
             waits: 10,
         }],
@@ -48,6 +51,11 @@ fn healthy() -> Facts {
             limit: 200 * MIB,
             in_bytes: true,
         }],
+        huge: HugePages {
+            asked: 70 * MIB,
+            small: 8 * MIB,
+            is_allowed: true,
+        },
         options: "decay_ms=100,rseq=1,hardened=0".to_owned(),
     }
 }
@@ -73,7 +81,7 @@ fn after(change: impl FnOnce(&mut Facts)) -> Vec<&'static str> {
 fn nothing_is_found_in_good_health() {
     assert_eq!(rules(&healthy()), [""; 0]);
     assert_eq!(rules(&Facts::default()), [""; 0]);
-    let said = text(&healthy(), &[]);
+    let said = text(&healthy(), &[], 100);
     assert!(said.starts_with("server 4711: 100.0 MiB resident, 90.0 MiB live; 7 looks in 3.0 s\n"));
     assert!(said.contains("Nothing was found. Looked for: grows, slack"));
 }
@@ -216,6 +224,36 @@ fn slow_paths_and_waits_need_many_calls() {
 }
 
 #[test]
+fn frees_on_other_cpus_need_many_of_them() {
+    let moved = |frees, moved| {
+        after(|facts| (facts.caches[0].frees, facts.caches[0].moved) = (frees, moved))
+    };
+    assert_eq!(moved(900_000, 500_000), ["remote-frees"]);
+    assert_eq!(moved(900_000, 400_000), [""; 0], "less than half");
+    assert_eq!(moved(20_000, 20_000), [""; 0], "few a second");
+    let at_once = after(|facts| {
+        facts.caches[0].moved = 900_000;
+        facts.watched = Duration::ZERO;
+    });
+    assert_eq!(at_once, [""; 0]);
+}
+
+#[test]
+fn small_pages_count_where_huge_pages_were_asked_for() {
+    let pages = |asked, small| after(|facts| (facts.huge.asked, facts.huge.small) = (asked, small));
+    assert_eq!(pages(70 * MIB, 40 * MIB), ["huge-pages"]);
+    assert_eq!(pages(70 * MIB, 30 * MIB), [""; 0], "less than half");
+    assert_eq!(pages(7 * MIB, 7 * MIB), [""; 0], "too little to matter");
+    assert_eq!(pages(0, 0), [""; 0], "never asked for");
+    let mut facts = healthy();
+    facts.huge.small = 70 * MIB;
+    facts.huge.is_allowed = false;
+    let found = &findings(&facts)[0];
+    assert!(found.text.ends_with("the system allows none."), "{found:?}");
+    assert!(found.action.contains("transparent_hugepage"), "{found:?}");
+}
+
+#[test]
 fn options_that_make_calls_slow_are_named() {
     let with = |options: &str| after(|facts| facts.options = options.to_owned());
     assert_eq!(with("rseq=0"), ["mode"]);
@@ -247,7 +285,7 @@ fn json_has_all_rules_and_the_findings() {
     let text = json(&facts, &found).expect("JSON");
     let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!((&value["format"], &value["pid"]), (&1.into(), &4711.into()));
-    assert_eq!(value["rules"].as_array().expect("rules").len(), 12);
+    assert_eq!(value["rules"].as_array().expect("rules").len(), 14);
     assert_eq!(value["findings"][0]["rule"], "damaged");
     assert_eq!(value["findings"][0]["cache"], serde_json::Value::Null);
 }

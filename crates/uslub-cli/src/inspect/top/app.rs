@@ -1,6 +1,7 @@
 //! The state of the view: the looks so far, and what the keys changed. It draws nothing and reads
 //! nothing, so tests feed it looks and keys.
 
+use super::super::doctor::Examination;
 use super::super::glyphs::Glyphs;
 use super::columns::{COLUMNS, Column};
 use super::sample::{COUNTERS, Entry, Key, Sample};
@@ -9,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 /// Looks that are remembered for growth and trends.
-const HISTORY: usize = 60;
+pub const HISTORY: usize = 60;
 /// Looks from which on a cache that never fell counts as growing.
 const GROWS_FROM: usize = 6;
 /// Rows that a page key moves.
@@ -41,8 +42,35 @@ pub enum Page {
     Filter,
     /// One cache.
     Details,
+    /// The slabs of one cache by live slots.
+    Map,
+    /// How the stacks of one cache's objects are found.
+    Stacks,
+    /// What is wrong, in sentences.
+    Doctor,
     /// The keys.
     Help,
+}
+
+/// The search for what is wrong, which takes some seconds.
+#[derive(Debug, Default)]
+pub enum Check {
+    /// Nobody asked.
+    #[default]
+    NotYet,
+    /// It goes on in a thread of its own.
+    Runs,
+    /// What was found, or why nothing could be.
+    Done(Result<Box<Examination>, String>),
+}
+
+/// Where in a recording the view is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// The look that is shown, from 1.
+    pub look: u64,
+    /// All looks.
+    pub looks: u64,
 }
 
 /// What a key asks for.
@@ -52,6 +80,12 @@ pub enum Action {
     Draw,
     /// A look at once.
     Look,
+    /// So many looks of a recording forward, or back.
+    Step(i64),
+    /// A search for what is wrong.
+    Examine,
+    /// The last look in a file.
+    Write,
     /// The end.
     Quit,
 }
@@ -86,6 +120,14 @@ pub struct App {
     pub is_paused: bool,
     /// Why there will be no further look.
     pub ended: Option<String>,
+    /// The search for what is wrong.
+    pub check: Check,
+    /// Lines of the findings that are above the screen.
+    pub scroll: usize,
+    /// What the last key did, until the next key.
+    pub note: Option<String>,
+    /// Where in a recording the view is; `None` for a process.
+    pub position: Option<Position>,
     history: HashMap<Key, VecDeque<(Duration, u64)>>,
 }
 
@@ -113,18 +155,27 @@ impl App {
             selected: None,
             is_paused: false,
             ended: None,
+            check: Check::NotYet,
+            scroll: 0,
+            note: None,
+            position: None,
             history: HashMap::new(),
         }
+    }
+
+    /// Drops all looks. What the keys chose stays.
+    pub fn forget(&mut self) {
+        self.lines.clear();
+        self.totals.clear();
+        self.history.clear();
+        self.sample = Sample::default();
     }
 
     /// Takes a new look.
     pub fn push(&mut self, sample: Sample) {
         if sample.title != self.sample.title {
             // Another program has other caches: nothing of the old one counts.
-            self.lines.clear();
-            self.totals.clear();
-            self.history.clear();
-            self.sample.detail = None;
+            self.forget();
         }
         let seconds = sample.at.saturating_sub(self.sample.at).as_secs_f64();
         let known = std::mem::take(&mut self.lines);
@@ -196,10 +247,10 @@ impl App {
         shown.iter().position(|line| line.entry.key == *key)
     }
 
-    /// The cache whose details are shown.
+    /// The cache of which more is shown than its row.
     pub fn detail(&self) -> Option<&Key> {
         match self.page {
-            Page::Details => self.selected.as_ref(),
+            Page::Details | Page::Map | Page::Stacks => self.selected.as_ref(),
             _ => None,
         }
     }
@@ -230,21 +281,30 @@ impl App {
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
             return Action::Quit;
         }
+        self.note = None;
+        let goes_back = matches!(key.code, KeyCode::Esc | KeyCode::Enter | KeyCode::Backspace);
         match self.page {
             Page::Filter => self.key_of_filter(key.code),
             Page::Help => {
                 self.page = Page::Table;
                 Action::Draw
             }
-            Page::Details => match key.code {
-                KeyCode::Esc | KeyCode::Enter | KeyCode::Backspace => {
-                    self.page = Page::Table;
-                    Action::Draw
-                }
-                _ => self.key_of_table(key.code),
-            },
-            Page::Table => self.key_of_table(key.code),
+            Page::Details | Page::Map | Page::Stacks | Page::Doctor if goes_back => {
+                self.page = Page::Table;
+                Action::Draw
+            }
+            Page::Doctor => self.key_of_doctor(key.code),
+            Page::Details | Page::Map | Page::Stacks | Page::Table => self.key_of_table(key.code),
         }
+    }
+
+    fn key_of_doctor(&mut self, code: KeyCode) -> Action {
+        match code {
+            KeyCode::Down | KeyCode::Char('j') => self.scroll += 1,
+            KeyCode::Up | KeyCode::Char('k') => self.scroll = self.scroll.saturating_sub(1),
+            _ => return self.key_of_table(code),
+        }
+        Action::Draw
     }
 
     fn key_of_filter(&mut self, code: KeyCode) -> Action {
@@ -264,8 +324,16 @@ impl App {
     }
 
     fn key_of_table(&mut self, code: KeyCode) -> Action {
-        let in_details = self.page == Page::Details;
+        let page = self.page;
         match code {
+            KeyCode::Left if self.position.is_some() => return Action::Step(-1),
+            KeyCode::Right if self.position.is_some() => return Action::Step(1),
+            KeyCode::Char('[') => return self.leap(-1),
+            KeyCode::Char(']') => return self.leap(1),
+            KeyCode::Char('m') => return self.show_cache(Page::Map),
+            KeyCode::Char('s') => return self.show_cache(Page::Stacks),
+            KeyCode::Char('d') => return self.show_findings(),
+            KeyCode::Char('w') => return self.write(),
             KeyCode::Char('q') => return Action::Quit,
             KeyCode::Down | KeyCode::Char('j') => self.step(1),
             KeyCode::Up | KeyCode::Char('k') => self.step(-1),
@@ -289,22 +357,77 @@ impl App {
                     Action::Look
                 };
             }
-            KeyCode::Enter => {
-                if self.cursor(&self.shown()).is_none() {
-                    self.step(0);
-                }
-                if self.selected.is_some() {
-                    self.page = Page::Details;
-                    return Action::Look;
-                }
-            }
+            KeyCode::Enter => return self.show_cache(Page::Details),
             _ => {}
         }
         // The details of another cache need a look.
-        if in_details && self.page == Page::Details {
-            return Action::Look;
+        match self.detail() {
+            Some(_) if self.page == page => self.look(),
+            _ => Action::Draw,
         }
-        Action::Draw
+    }
+
+    /// A look at a process; a recording has its looks already.
+    fn look(&self) -> Action {
+        match self.position {
+            Some(_) => Action::Draw,
+            None => Action::Look,
+        }
+    }
+
+    /// Goes a tenth of a recording forward, or back.
+    fn leap(&mut self, direction: i64) -> Action {
+        match self.position {
+            Some(place) => Action::Step(direction * place.looks.div_ceil(10) as i64),
+            None => Action::Draw,
+        }
+    }
+
+    /// Whether what is asked for is not in a recording; then says so.
+    fn is_missing(&mut self, what: &str) -> bool {
+        let is_missing = self.position.is_some();
+        if is_missing {
+            self.note = Some(format!("a recording has no {what}"));
+        }
+        is_missing
+    }
+
+    /// Shows a page about the cache of the cursor, or the first one.
+    fn show_cache(&mut self, page: Page) -> Action {
+        if page == Page::Map && self.is_missing("map of slabs") {
+            return Action::Draw;
+        }
+        if page == Page::Stacks && self.is_missing("stacks") {
+            return Action::Draw;
+        }
+        if self.cursor(&self.shown()).is_none() {
+            self.step(0);
+        }
+        if self.selected.is_none() {
+            return Action::Draw;
+        }
+        self.page = page;
+        self.look()
+    }
+
+    /// Shows what is wrong; looks for it if that does not go on already.
+    fn show_findings(&mut self) -> Action {
+        if self.is_missing("findings: uslub doctor needs the process") {
+            return Action::Draw;
+        }
+        (self.page, self.scroll) = (Page::Doctor, 0);
+        if matches!(self.check, Check::Runs) {
+            return Action::Draw;
+        }
+        self.check = Check::Runs;
+        Action::Examine
+    }
+
+    fn write(&mut self) -> Action {
+        if self.is_missing("snapshot: uslub replay --at prints a look") {
+            return Action::Draw;
+        }
+        Action::Write
     }
 }
 

@@ -114,7 +114,7 @@ impl Column {
             Column::Memory => units::size(entry.memory),
             Column::Cached => units::count(entry.cached),
             Column::Free => units::count(entry.free),
-            Column::Slabs => units::count(entry.slabs),
+            Column::Slabs => entry.slabs.map_or_else(none, units::count),
             Column::Size => match entry.size {
                 0 => none(),
                 size => size.to_string(),

@@ -46,6 +46,9 @@ pub fn text(app: &App, columns: usize, lines: usize) -> Vec<String> {
     let detail = app.sample.detail.as_ref();
     match detail.filter(|detail| detail.key == *key) {
         Some(detail) => push_detail(&mut out, app, detail, (columns, lines)),
+        None if app.position.is_some() => {
+            out.push("a recording has no sheaves and no slabs".to_owned())
+        }
         None if key.index == 0 => {
             out.push("they are runs of pages: no slabs, no sheaves".to_owned())
         }

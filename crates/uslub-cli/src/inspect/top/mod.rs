@@ -5,24 +5,28 @@
 //! | `sample` | one look at the process, as plain numbers |
 //! | `app` | the looks so far, rates, and what the keys changed |
 //! | `columns` | the columns of the table |
-//! | `view`, `details` | the picture |
+//! | `view`, `details`, `pages` | the picture |
+//! | `tape` | the same view over the looks of a recording |
 //! | `plain` | the same as lines, for a pipe |
 //! | `screen` | the terminal, and its restoration |
 
 mod app;
 mod columns;
 mod details;
+mod pages;
 mod plain;
-mod sample;
+pub mod sample;
 mod screen;
+pub mod tape;
 #[cfg(test)]
 mod tests;
 mod view;
 
+use super::doctor::Examination;
 use super::glyphs::Glyphs;
 use crate::ending::Ending;
 use crate::failure::Failure;
-use app::{Action, App, DELAYS};
+use app::{Action, App, Check, DELAYS};
 use clap::Args;
 use columns::Column;
 use ratatui::buffer::Buffer;
@@ -30,7 +34,10 @@ use ratatui::crossterm::event::{self, Event};
 use ratatui::layout::Rect;
 use sample::Sampler;
 use screen::Screen;
-use std::io::{self, IsTerminal};
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// Failed looks at a living process after which the view ends: a program that is being replaced
@@ -38,6 +45,10 @@ use std::time::{Duration, Instant};
 const FAILURES_MAX: usize = 3;
 /// Longest wait for a key, so that a signal is seen soon.
 const WAIT_MAX: Duration = Duration::from_millis(100);
+/// Seconds that the key `d` looks at the process.
+const EXAMINE_SECONDS: u64 = 3;
+/// Names of snapshots that are tried.
+const SNAPSHOTS_MAX: u32 = 10_000;
 
 /// Options of `uslub top`.
 #[derive(Args, Debug)]
@@ -72,7 +83,8 @@ pub struct TopOptions {
 const HELP: &str = "\
 Columns: cache, live, bytes, use, alloc/s, free/s, growth/s, memory, cached, free, slabs, size.
 
-Keys: q quit, ? all keys, / filter, < > sort, r reverse, enter details of a cache, space pause.
+Keys: q quit, ? all keys, / filter, < > sort, r reverse, space pause; enter details of a cache, m the map of its
+slabs, s its stacks; d what is wrong (uslub doctor); w write the figures as JSON to the file uslub-PID-1.json.
 If the output is no terminal, it is plain lines. When the process ends, the last look stays on the screen.
 The process is not stopped, and runs no code for it.
 
@@ -98,12 +110,17 @@ pub fn run(options: &TopOptions) -> Result<Ending, Failure> {
     app.sort = options.sort;
     app.filter = options.filter.clone();
     app.push(sampler.look(None)?);
-    let is_dumb = std::env::var("TERM").is_ok_and(|term| term == "dumb");
-    if io::stdout().is_terminal() && !is_dumb {
+    if has_screen() {
         on_screen(&sampler, &mut app, options.looks)
     } else {
         in_lines(&sampler, &mut app, options.looks.unwrap_or(1))
     }
+}
+
+/// Whether standard output is a terminal that can be drawn on.
+pub fn has_screen() -> bool {
+    let is_dumb = std::env::var("TERM").is_ok_and(|term| term == "dumb");
+    io::stdout().is_terminal() && !is_dumb
 }
 
 /// The view without a terminal: each look has the rates since the look before.
@@ -155,6 +172,35 @@ fn on_screen(sampler: &Sampler, app: &mut App, looks: Option<u64>) -> Result<End
     Ok(ending)
 }
 
+/// Searches for what is wrong, in a thread of its own: it takes seconds.
+fn examine(pid: i32) -> Receiver<Result<Box<Examination>, String>> {
+    let (done, found) = mpsc::channel();
+    thread::spawn(move || {
+        let result = Examination::of(&pid.to_string(), EXAMINE_SECONDS);
+        // The view may have ended.
+        let _ = done.send(result.map(Box::new).map_err(|failure| failure.message));
+    });
+    found
+}
+
+/// Writes the figures of the process to a new file in the current folder; says what came of it.
+fn write_snapshot(sampler: &Sampler) -> String {
+    let text = match sampler.json() {
+        Ok(text) => text,
+        Err(failure) => return failure.message,
+    };
+    for number in 1..=SNAPSHOTS_MAX {
+        let name = format!("uslub-{}-{number}.json", sampler.pid);
+        let written = File::create_new(&name).and_then(|mut file| file.write_all(text.as_bytes()));
+        return match written {
+            Ok(()) => format!("wrote {name}"),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+            Err(error) => format!("cannot write {name}: {error}"),
+        };
+    }
+    "there are too many snapshots in this folder".to_owned()
+}
+
 /// Looks, draws and takes keys until the end.
 fn show(
     screen: &mut Screen,
@@ -164,12 +210,18 @@ fn show(
 ) -> io::Result<Ending> {
     let (mut taken, mut failures) = (1, 0);
     let mut last = Instant::now();
+    let mut examination = None;
     loop {
         screen.terminal.draw(|frame| view::draw(frame, app))?;
         let mut action = Action::Draw;
         loop {
             if let Some(signal) = screen.signal() {
                 return Ok(Ending::Killed(signal));
+            }
+            let found = examination.as_ref();
+            if let Some(found) = found.and_then(|found: &Receiver<_>| found.try_recv().ok()) {
+                app.check = Check::Done(found);
+                break;
             }
             let left = app.delay.saturating_sub(last.elapsed());
             let wait = if app.is_paused {
@@ -192,7 +244,15 @@ fn show(
         }
         match action {
             Action::Quit => return Ok(Ending::Exited(0)),
-            Action::Draw => continue,
+            Action::Draw | Action::Step(_) => continue,
+            Action::Examine => {
+                examination = Some(examine(sampler.pid));
+                continue;
+            }
+            Action::Write => {
+                app.note = Some(write_snapshot(sampler));
+                continue;
+            }
             Action::Look => {}
         }
         last = Instant::now();

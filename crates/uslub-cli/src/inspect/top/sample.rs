@@ -1,6 +1,7 @@
 //! One look at a process: what the view shows, as plain numbers.
 
-use super::super::target::Target;
+use super::super::json;
+use super::super::target::{Target, start_time, stat};
 use crate::ending::signal_name;
 use crate::failure::{Failure, USAGE};
 use std::fs;
@@ -51,8 +52,8 @@ pub struct Entry {
     pub cached: u64,
     /// Free slots of slabs.
     pub free: u64,
-    /// Slabs.
-    pub slabs: u64,
+    /// Slabs, if they are known.
+    pub slabs: Option<u64>,
     /// Allocations and frees so far.
     pub calls: (u64, u64),
     /// Objects by which `live` may be wrong.
@@ -75,6 +76,8 @@ pub struct Detail {
 /// One look.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
+    /// Number of the process.
+    pub pid: i32,
     /// Name and number of the process: a program may replace itself by another one.
     pub title: String,
     /// Time since the first look.
@@ -107,18 +110,6 @@ pub struct Sampler {
     first: Instant,
 }
 
-/// The fields of `/proc/PID/stat` behind the name.
-fn stat(pid: i32) -> Option<Vec<String>> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, rest) = text.rsplit_once(") ")?;
-    Some(rest.split_ascii_whitespace().map(str::to_owned).collect())
-}
-
-/// When a process started, in ticks since the system started.
-fn start_of(pid: i32) -> Option<u64> {
-    stat(pid)?.get(19)?.parse().ok()
-}
-
 /// Time since the system started.
 fn system_up() -> Option<Duration> {
     let text = fs::read_to_string("/proc/uptime").ok()?;
@@ -144,7 +135,7 @@ impl Sampler {
         target.heaps()?;
         Ok(Self {
             pid: process.pid(),
-            start: start_of(process.pid()).unwrap_or(0),
+            start: start_time(process.pid()).unwrap_or(0),
             first: Instant::now(),
         })
     }
@@ -156,12 +147,13 @@ impl Sampler {
     /// If the process ended or can no longer be read.
     pub fn look(&self, detail: Option<&Key>) -> Result<Sample, Failure> {
         let begin = Instant::now();
-        if start_of(self.pid) != Some(self.start) {
+        if start_time(self.pid) != Some(self.start) {
             return Err(Failure::ours("the process ended", "start it again"));
         }
         let target = Target::open(&self.pid.to_string())?;
         let looks = target.looks()?;
         let mut sample = Sample {
+            pid: self.pid,
             title: target.title(),
             at: begin.duration_since(self.first),
             resident: self.resident(),
@@ -177,6 +169,18 @@ impl Sampler {
         }
         sample.took = begin.elapsed();
         Ok(sample)
+    }
+
+    /// The figures of the process as JSON, as `uslub info --json` writes them.
+    ///
+    /// # Errors
+    ///
+    /// As [`look`](Self::look).
+    pub fn json(&self) -> Result<String, Failure> {
+        if start_time(self.pid) != Some(self.start) {
+            return Err(Failure::ours("the process ended", "start it again"));
+        }
+        json::text(&Target::open(&self.pid.to_string())?)
     }
 
     fn resident(&self) -> u64 {
@@ -238,7 +242,7 @@ impl Sample {
                 memory: bytes,
                 cached: 0,
                 free: 0,
-                slabs: 0,
+                slabs: Some(0),
                 calls: look.large_calls,
                 uncertain: 0,
             });
@@ -259,7 +263,7 @@ fn entry(heap: usize, row: &Row) -> Entry {
         memory: row.slab_bytes(),
         cached: row.cached,
         free: row.free().unwrap_or(0),
-        slabs: row.slabs,
+        slabs: Some(row.slabs),
         calls: row.calls,
         uncertain: row.uncertain,
     }
@@ -300,7 +304,7 @@ mod tests {
 
     #[test]
     fn a_process_knows_when_it_started() {
-        let start = start_of(std::process::id() as i32).expect("a start");
+        let start = start_time(std::process::id() as i32).expect("a start");
         let up = system_up().expect("the time since the start of the system");
         assert!(start / TICKS <= up.as_secs());
     }

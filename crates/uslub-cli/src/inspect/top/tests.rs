@@ -1,7 +1,10 @@
 //! The view on terminals of several sizes, with keys fed as events.
 
+mod pages;
+mod tape;
+
 use super::super::glyphs::{self, Glyphs};
-use super::app::{Action, App, Page};
+use super::app::{Action, App, Check, Page};
 use super::columns::{COLUMNS, Column};
 use super::sample::{COUNTERS, Entry, Key, Sample};
 use super::{last_view, plain, seconds, view};
@@ -25,8 +28,8 @@ fn entry(index: usize, name: &str, size: u64, live: u64, slabs: u64) -> Entry {
         bytes: live * size,
         memory: slabs * 4096,
         cached: 12,
-        free: slabs * 4096 / size.max(1) - live,
-        slabs,
+        free: (slabs * 4096 / size.max(1)).saturating_sub(live),
+        slabs: Some(slabs),
         calls: (live * 3, live * 2),
         uncertain: 0,
     }
@@ -42,6 +45,7 @@ fn sample(second: u64) -> Sample {
     ];
     entries[0].calls = (1_000_000 + 81_234 * second, 80_000 * second);
     Sample {
+        pid: 4711,
         title: "server 4711".to_owned(),
         at: Duration::from_secs(second),
         took: Duration::from_micros(800),
@@ -354,7 +358,16 @@ fn the_end_keeps_the_last_look_and_says_why() {
 fn ascii_has_ascii_only() {
     let mut app = app(8);
     app.glyphs = Glyphs::Ascii;
-    for page in [Page::Table, Page::Filter, Page::Details, Page::Help] {
+    app.check = Check::Done(Ok(Box::default()));
+    for page in [
+        Page::Table,
+        Page::Filter,
+        Page::Details,
+        Page::Map,
+        Page::Stacks,
+        Page::Doctor,
+        Page::Help,
+    ] {
         app.page = page;
         app.selected = Some(app.lines[0].entry.key.clone());
         for size in SIZES {

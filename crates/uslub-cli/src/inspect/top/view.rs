@@ -14,7 +14,7 @@
 use super::super::glyphs::{Glyphs, right, width};
 use super::app::{App, Line, Page};
 use super::columns::{Column, fitting, rate};
-use super::details;
+use super::{details, pages};
 use crate::units;
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
@@ -98,7 +98,13 @@ pub fn paint(buffer: &mut Buffer, area: Rect, app: &App) {
             let room = usize::from(area.height - HEAD);
             lines(buffer, area, &details::text(app, columns, room));
         }
-        Page::Help => lines(buffer, area, &help(app)),
+        Page::Map => lines(buffer, area, &pages::map(app, columns)),
+        Page::Stacks => lines(buffer, area, &pages::stacks(app, columns)),
+        Page::Doctor => {
+            let room = usize::from(area.height - HEAD);
+            lines(buffer, area, &pages::doctor(app, columns, room));
+        }
+        Page::Help => lines(buffer, area, &pages::help(app)),
     }
     let foot = foot(app, columns);
     let style = Style::new().add_modifier(Modifier::DIM);
@@ -121,6 +127,14 @@ fn lines(buffer: &mut Buffer, area: Rect, texts: &[String]) {
 
 fn title(app: &App) -> Vec<String> {
     let sample = &app.sample;
+    if let Some(place) = app.position {
+        let state = if app.is_paused { "" } else { "PLAYS  " };
+        return vec![
+            format!("uslub replay {}", sample.title),
+            format!("{state}look {} of {}", place.look, place.looks),
+            format!("at {}", age(sample.at)),
+        ];
+    }
     let mut parts = vec![
         format!("uslub top {}", app.sample.title),
         format!("up {}", age(sample.up)),
@@ -159,7 +173,7 @@ fn status(app: &App, columns: usize) -> (String, Style) {
             .add_modifier(Modifier::BOLD | Modifier::REVERSED);
         return (app.glyphs.fit(&text, columns), style);
     }
-    let mut parts = Vec::new();
+    let mut parts: Vec<_> = app.note.iter().cloned().collect();
     match app.rates {
         Some((allocs, frees)) => {
             parts.push(format!("{} allocs/s", rate(allocs)));
@@ -182,6 +196,9 @@ fn status(app: &App, columns: usize) -> (String, Style) {
             first.entry.key.name,
             super::columns::change(first.growth.unwrap_or(0.0))
         ));
+        if app.position.is_none() {
+            parts.push("d: why".to_owned());
+        }
         style = style.fg(Color::Yellow);
     }
     (join(&parts, columns), style)
@@ -285,48 +302,36 @@ fn foot(app: &App, columns: usize) -> String {
             return app.glyphs.fit(&text, columns);
         }
         Page::Help => &["any key: back"],
-        Page::Details => &["esc back", "up/down other cache", "space pause", "q quit"],
+        Page::Details | Page::Map | Page::Stacks => {
+            &["esc back", "up/down other cache", "space pause", "q quit"]
+        }
+        Page::Doctor => &["esc back", "d again", "up/down scroll", "q quit"],
+        Page::Table if app.position.is_some() => &[
+            "q quit",
+            "left/right step",
+            "[ ] leap",
+            "space play",
+            "? keys",
+            "< > sort",
+            "/ filter",
+            "enter details",
+        ],
         Page::Table => &[
             "q quit",
             "? keys",
             "/ filter",
-            "< > sort",
+            "m map",
+            "d doctor",
+            "s stacks",
+            "w write",
             "enter details",
+            "< > sort",
             "r reverse",
             "space pause",
         ],
     };
     let keys: Vec<_> = keys.iter().map(|&key| key.to_owned()).collect();
     join(&keys, columns)
-}
-
-/// The keys.
-fn help(app: &App) -> Vec<String> {
-    let keys = [
-        ("q, Ctrl-C", "quit"),
-        (
-            "up down, j k",
-            "choose a cache; also page up, page down, home, end",
-        ),
-        ("enter", "details of the cache; enter or esc goes back"),
-        ("< >, left right", "sort by the column before or behind"),
-        ("r", "reverse the order"),
-        (
-            "/",
-            "show only caches with a text in their names; esc drops it",
-        ),
-        ("space", "pause, and go on"),
-        ("+ -", "longer and shorter time between looks"),
-    ];
-    let keys = keys.iter().map(|(key, what)| format!("{key:<16}  {what}"));
-    let mut texts: Vec<_> = keys.collect();
-    let mark = match app.glyphs {
-        Glyphs::Unicode => "Yellow rows",
-        Glyphs::Ascii => "yellow rows",
-    };
-    texts.push(String::new());
-    texts.push(format!("{mark}: live objects rose, and fell in no look"));
-    texts
 }
 
 /// The view in one line, for a terminal without room.
