@@ -301,6 +301,7 @@ impl<P: Platform> MappedObjects<P> {
 
     /// Stretches a mapping to `bytes` bytes: downwards or upwards if nothing is mapped there,
     /// otherwise it moves.
+    #[inline(never)]
     fn stretch(&self, platform: &P, short: Mapping, bytes: usize) -> Option<Mapping> {
         let more = bytes - short.bytes;
         for (start, address) in [
@@ -361,6 +362,7 @@ impl<P: Platform> MappedObjects<P> {
     }
 
     /// Unmaps what an addition to the cache left over, and what is too much in it.
+    #[inline(never)]
     fn unmap_freed(
         &self,
         platform: &P,
@@ -378,6 +380,7 @@ impl<P: Platform> MappedObjects<P> {
     }
 
     /// Takes a mapping out of the cache that is to be unmapped.
+    #[inline(never)]
     fn evict_with(&self, evict: impl Fn(&mut MappingCache) -> Option<Mapping>) -> Option<Mapping> {
         let mut inner = self.inner.lock();
         let evicted = evict(&mut inner.cache);
@@ -387,6 +390,7 @@ impl<P: Platform> MappedObjects<P> {
 
     /// Unmaps about `most` bytes of the cached mapping that was freed first, if that was at least
     /// `age_ms` milliseconds ago; returns whether it was. Demand for it may come back.
+    #[inline(never)]
     pub fn evict(&self, platform: &P, most: usize, age_ms: u64) -> bool {
         // Relaxed: a hint, checked again under the lock.
         if self.kept.load(Relaxed) == 0 {

@@ -116,6 +116,7 @@ impl MappingCache {
     }
 
     /// Takes a cached mapping of this length and alignment.
+    #[inline(never)]
     pub(super) fn take(&mut self, bytes: usize, align: usize) -> Option<Mapping> {
         let fits = |f: &&mut Freed| f.bytes() >= bytes && f.mapping.address.is_multiple_of(align);
         let fitting = self.freed.iter_mut().filter(fits);
@@ -143,6 +144,7 @@ impl MappingCache {
 
     /// Takes a cached mapping of at least `least` bytes that `stretch` can stretch; returns what
     /// became of it. Tries the longest first. More may stay cached then: it was too short.
+    #[inline(never)]
     pub(super) fn take_stretched(
         &mut self,
         least: usize,
@@ -262,6 +264,7 @@ impl MappingCache {
         Some(purged)
     }
 
+    #[inline(never)]
     fn take_oldest(&mut self, most: usize, now: u64, may: impl Fn(u64) -> bool) -> Option<Mapping> {
         let cached = self.freed.iter_mut().filter(|freed| freed.cached);
         let oldest = cached.min_by_key(|freed| freed.since)?;
