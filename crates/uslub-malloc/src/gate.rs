@@ -108,8 +108,8 @@ pub(crate) struct Front {
     pub(crate) regions: [AtomicPtr<Region>; CPUS],
     /// Where slots begin, by the identity of a cache, one for each group of its words: see
     /// [`Shape`](uslub_core::slab::shape::Shape). 0, which no pointer passes, until a free has
-    /// asked, and for pages without a cache. This library has no other caches than the classes, whose
-    /// identities begin at 1.
+    /// asked, and for pages without a cache. This library has no other caches than the classes,
+    /// whose identities begin at 1.
     pub(crate) shapes: [AtomicU64; NR_CLASSES + 1],
 }
 

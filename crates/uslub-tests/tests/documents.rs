@@ -22,7 +22,9 @@ fn place(quoted: &str) -> Option<(String, String)> {
     let of_c = |path: &str, case: &str| Some((path.to_owned(), format!("\"{case}\",")));
     match folder {
         "case" => return of_c("tests/c/misuse.c", rest),
-        "capi" => return of_c("crates/uslub-capi/tests/c/misuse.c", rest),
+        "capi" if !rest.contains(": ") => {
+            return of_c("crates/uslub-capi/tests/c/misuse.c", rest);
+        }
         _ => {}
     }
     let (file, name) = rest.split_once(": ")?;
@@ -31,6 +33,7 @@ fn place(quoted: &str) -> Option<(String, String)> {
         "uslub" => "crates/uslub/tests",
         "linux" => "crates/uslub-linux/tests",
         "c" => "crates/uslub-tests/tests/c",
+        "capi" => "crates/uslub-capi/tests/capi",
         _ => return None,
     };
     Some((format!("{folder}/{file}.rs"), format!("fn {name}(")))
