@@ -81,6 +81,7 @@ impl<P: Platform> Zone<P> {
 
     /// Notes that mappings of `bytes` bytes in all are in use outside the arena. If the resident
     /// pages exceed their peak, as many free dirty pages are evicted, except the last few.
+    #[inline(never)]
     pub fn update_mapped(&self, platform: &P, bytes: usize) {
         let now = bytes / PAGE_SIZE;
         // Relaxed: at worst two threads check.
