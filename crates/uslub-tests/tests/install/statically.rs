@@ -1,8 +1,10 @@
 //! Statically linked programs on uslub, by pkg-config and by CMake.
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
+use serde_json::Value;
 use tempfile::TempDir;
 use uslub_tests::Run;
 use uslub_tests::subject::workspace;
@@ -27,8 +29,8 @@ fn reports(program: &Path) {
     assert!(reports.iter().any(is_whole), "{reports:?}");
 }
 
-/// Compiles `tests/c/static_malloc.cc` with the flags of pkg-config.
-fn compiled(flag: &str) -> Option<(TempDir, PathBuf)> {
+/// Compiles a program of `tests/c` with the flags of pkg-config.
+fn compiled(source: &str, flag: &str) -> Option<(TempDir, PathBuf)> {
     let (prefix, compiler) = (prefix()?, tool("c++")?);
     let mut pkg_config = Command::new(tool("pkg-config")?);
     pkg_config
@@ -48,7 +50,7 @@ fn compiled(flag: &str) -> Option<(TempDir, PathBuf)> {
             "-Werror",
             flag,
         ])
-        .arg(workspace().join("tests/c/static_malloc.cc"))
+        .arg(workspace().join("tests/c").join(source))
         .arg("-o")
         .arg(&program)
         .args(libraries.split_whitespace());
@@ -58,15 +60,67 @@ fn compiled(flag: &str) -> Option<(TempDir, PathBuf)> {
 
 #[test]
 fn a_static_program_in_cxx_runs_on_uslub() {
-    if let Some((_folder, program)) = compiled("-static") {
+    if let Some((_folder, program)) = compiled("static_malloc.cc", "-static") {
         reports(&program);
     }
 }
 
 #[test]
 fn a_static_program_with_a_random_address_runs_on_uslub() {
-    if let Some((_folder, program)) = compiled("-static-pie") {
+    if let Some((_folder, program)) = compiled("static_malloc.cc", "-static-pie") {
         reports(&program);
+    }
+}
+
+#[test]
+fn a_static_program_is_read_exactly_from_outside() {
+    for flag in ["-static", "-static-pie"] {
+        let Some((_folder, program)) = compiled("static_waits.cc", flag) else {
+            return;
+        };
+        let mut waiting = Command::new(&program)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program can be started");
+        let out = BufReader::new(waiting.stdout.take().expect("a pipe")).lines();
+        let said: Vec<_> = (out.map(|line| line.expect("UTF-8")))
+            .take_while(|line| line != "ready")
+            .collect();
+        let own = |name: &str| -> u64 {
+            let mut lines = said.iter().filter_map(|line| line.split_once('='));
+            let found = lines.find(|(key, _)| key.trim() == name);
+            let (_, number) = found.unwrap_or_else(|| panic!("no '{name}' in {said:?}"));
+            number.trim().parse().expect("a number")
+        };
+        // It runs until it waits for input.
+        let stat = format!("/proc/{}/stat", waiting.id());
+        while !std::fs::read_to_string(&stat)
+            .expect("stat")
+            .contains(") S ")
+        {
+            std::thread::yield_now();
+        }
+        let mut info = Command::new(prefix().expect("it").join("bin/uslub"));
+        let look = succeed(info.args(["info", &waiting.id().to_string(), "--json"]));
+        let look: Value = serde_json::from_str(&look).expect("JSON");
+        let allocator = &look["allocators"][0];
+        for (key, name) in [
+            ("live_bytes", "live bytes"),
+            ("cached_bytes", "cached bytes"),
+            ("free_bytes", "free bytes in slabs"),
+            ("large_bytes", "large bytes"),
+        ] {
+            assert_eq!(allocator[key].as_u64(), Some(own(name)), "{key}, {flag}");
+        }
+        let caches = allocator["caches"].as_array().expect("caches");
+        for (name, live) in [("kmalloc-176", 2000), ("kmalloc-368", 2000)] {
+            let cache = caches.iter().find(|cache| cache["name"] == name);
+            assert_eq!(cache.expect("a cache")["live"], live, "{name}, {flag}");
+        }
+        assert_eq!(allocator["large_objects"], 20);
+        drop(waiting.stdin.take());
+        assert!(waiting.wait().expect("an end").success());
     }
 }
 
