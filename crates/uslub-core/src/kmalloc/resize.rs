@@ -113,8 +113,8 @@ impl<P: Platform> Allocator<P> {
         Err(old)
     }
 
-    /// An object to move another one to. Only one above `LARGE_MAX` bytes is zeroed: a mapping may be
-    /// reused, and a fresh one costs nothing to clear.
+    /// An object to move another one to. Only one above `LARGE_MAX` bytes is zeroed: a mapping may
+    /// be reused, and a fresh one costs nothing to clear.
     #[inline(never)]
     fn new_place(&self, bytes: usize, gfp: Gfp) -> *mut u8 {
         match bytes > LARGE_MAX {
