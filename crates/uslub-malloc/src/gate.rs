@@ -16,7 +16,8 @@ use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU64, AtomicUsize};
 
-use uslub_core::kmalloc::{CLASS_MAX, CLASS_TABLE, NR_CLASSES};
+use uslub_core::cache::allocator::LAST_OWN_CACHE;
+use uslub_core::kmalloc::{CLASS_MAX, CLASS_TABLE};
 use uslub_core::percpu::{APART, CACHE_WORDS, CacheId, Region};
 use uslub_core::platform::PAGE_SIZE;
 #[cfg(target_arch = "x86_64")]
@@ -108,10 +109,12 @@ pub(crate) struct Front {
     pub(crate) regions: [AtomicPtr<Region>; CPUS],
     /// Where slots begin, by the identity of a cache, one for each group of its words: see
     /// [`Shape`](uslub_core::slab::shape::Shape). 0, which no pointer passes, until a free has
-    /// asked, and for pages without a cache. This library has no other caches than the classes,
-    /// whose identities begin at 1.
-    pub(crate) shapes: [AtomicU64; NR_CLASSES + 1],
+    /// asked, and for what is no class. This library has no other caches than the classes and their
+    /// twins.
+    pub(crate) shapes: [AtomicU64; SHAPES],
 }
+
+const SHAPES: usize = LAST_OWN_CACHE.raw() as usize / CACHE_WORDS + 1;
 
 const _: () = assert!(offset_of!(Front, regions) % PAGE_SIZE == APART);
 const _: () = assert!(offset_of!(Front, shapes) % PAGE_SIZE == APART);
@@ -123,7 +126,7 @@ pub(crate) static FRONT: Front = Front {
     classes: [const { AtomicU16::new(0) }; CLASS_MAX / 8 + 1],
     _between: [0; PAGE_SIZE - 2 * size_of::<Line>() - 2 * (CLASS_MAX / 8 + 1)],
     regions: [const { AtomicPtr::new(null_mut()) }; CPUS],
-    shapes: [const { AtomicU64::new(0) }; NR_CLASSES + 1],
+    shapes: [const { AtomicU64::new(0) }; SHAPES],
 };
 
 impl Front {

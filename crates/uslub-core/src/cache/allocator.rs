@@ -376,8 +376,12 @@ impl<P: Platform> Allocator<P> {
     }
 }
 
+/// The last identity of the caches that an allocator makes by itself: the size classes and their
+/// twins.
+pub const LAST_OWN_CACHE: CacheId = twin_of(CacheId::of_class(NR_CLASSES as u8));
+
 /// The identity of a size class's objects if the class is debugged.
-fn twin_of(class: CacheId) -> CacheId {
+const fn twin_of(class: CacheId) -> CacheId {
     CacheId::from_index(class.index() + NR_CLASSES)
 }
 
