@@ -114,6 +114,10 @@ impl<'m> Heap<'m> {
     ///
     /// If its version differs, it is not set up yet, or it cannot be read.
     pub fn open(memory: &'m dyn Memory, root: Root) -> Result<Self> {
+        // The loader has not written the pointers of the program yet.
+        if root.allocator == 0 {
+            return Err(Error::NotReady);
+        }
         let f = Fields::of(&root.layout)?;
         let mut heap = Self {
             memory,

@@ -6,7 +6,7 @@ use support::World;
 use uslub_inspect::explain::Meaning;
 use uslub_inspect::sheaves::Place;
 use uslub_inspect::slots::State;
-use uslub_inspect::{Depth, Heap};
+use uslub_inspect::{Depth, Error, Heap, root};
 
 /// Compares each figure of a look with the allocator's own.
 fn compare(world: &World, heap: &mut Heap<'_>) {
@@ -136,6 +136,15 @@ fn a_look_equals_them_with_several_memory_nodes() {
     for seed in 4..5 {
         run(seed, &[0, 1]);
     }
+}
+
+#[test]
+fn a_program_that_is_still_being_loaded_is_not_ready() {
+    let world = World::new(3, &[0]);
+    let process = World::process();
+    let mut root = root::at(&process, world.root_address()).expect("a root");
+    root.allocator = 0;
+    assert!(matches!(Heap::open(&process, root), Err(Error::NotReady)));
 }
 
 #[test]
