@@ -206,7 +206,9 @@ impl MappingCache {
             cached,
         });
         let left = if cached { displaced } else { Some(mapping) };
-        self.on_unmapping(left.map_or(0, |left| left.bytes), now);
+        if let Some(left) = left {
+            self.on_unmapping(left.bytes, now);
+        }
         left
     }
 

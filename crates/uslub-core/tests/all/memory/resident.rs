@@ -301,7 +301,11 @@ fn the_oldest_mappings_make_room_for_others() {
         a.platform.advance(1);
         give(&a, object);
     }
-    assert_eq!(a.mapped.kept_bytes(), 2 << 20, "no more than that");
+    assert_eq!(
+        a.mapped.kept_bytes(),
+        2 << 20,
+        "as much as was asked for again"
+    );
     let maps = a.platform.calls().map;
     let again = take(&a, 2 << 20);
     assert_eq!((again, a.platform.calls().map), (objects[2], maps));
