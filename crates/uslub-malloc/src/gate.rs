@@ -26,7 +26,7 @@ use uslub_rseq::Index;
 
 use crate::ALLOCATOR;
 
-/// CPUs for which there is room: more than machines have. With more, the fast paths stay closed.
+/// CPUs for which there is room. On machines with more, the fast paths stay closed.
 const CPUS: usize = 2048;
 
 /// What a `malloc` and a `free` read.
@@ -114,6 +114,7 @@ pub(crate) struct Front {
     pub(crate) shapes: [AtomicU64; SHAPES],
 }
 
+/// Entries of [`Front::shapes`].
 const SHAPES: usize = LAST_OWN_CACHE.raw() as usize / CACHE_WORDS + 1;
 
 const _: () = assert!(offset_of!(Front, regions) % PAGE_SIZE == APART);
