@@ -27,8 +27,8 @@ fn class_for(bytes: usize, align: usize) -> Option<usize> {
     (first..=NR_CLASSES).find(|&class| class_size(class).is_multiple_of(align))
 }
 
-/// Whether an object of a class can have been requested with these bytes and this alignment, and not
-/// resized since.
+/// Whether an object of a class can have been requested with these bytes and this alignment, and
+/// not resized since.
 pub(super) fn is_of_class(class: usize, bytes: usize, align: usize) -> bool {
     // C++ rounds the bytes of aligned objects up before it asks for them.
     let rounded = bytes.max(1).checked_next_multiple_of(align);
