@@ -66,7 +66,7 @@ impl<P: Platform> Allocator<P> {
             .for_each(|node| visit(node.lists.raw()));
         visit(self.mapped.raw_lock());
         self.zone.raw_locks().into_iter().for_each(&mut visit);
-        visit(self.meta.raw_lock());
+        self.meta.raw_locks().for_each(visit);
     }
 
     /// Number of forks of this thread that run: more than one if a signal handler forks during a

@@ -21,6 +21,7 @@
 //! | `mapped` | objects with a mapping of their own |
 //! | `mapping_cache` | mappings of freed objects |
 //! | `metadata` | the allocator's own records: sheaf windows, scratch memory |
+//! | `windows` | free sheaf windows |
 //! | `validate` | checks the zone's lists against its blocks |
 
 mod absent;
@@ -38,6 +39,7 @@ mod request;
 pub mod several;
 mod validate;
 mod want;
+mod windows;
 pub mod zone;
 
 pub use arena::{Arena, PageIndex};

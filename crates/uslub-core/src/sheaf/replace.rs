@@ -328,7 +328,8 @@ impl<P: Platform> Base<P> {
     pub(crate) fn free_sheaf(&self, cache: &SheafCache<P>, sheaf: Sheaf, gfp: Gfp) {
         self.count(cache, StatItem::SheafFree, 1);
         self.account_freed(cache, sheaf.capacity());
-        self.meta.give_window(sheaf.into_window(), gfp.may_spin());
+        self.meta
+            .give_window(&self.platform, sheaf.into_window(), gfp.may_spin());
     }
 
     /// Slow path of a free.

@@ -234,7 +234,7 @@ impl<P: Platform> Base<P> {
         self.awaited.store(false, Relaxed);
         self.while_draining(|| self.table.make_ahead(&self.platform));
         if let Some(window) = self.meta.window(&self.platform, Gfp::KERNEL) {
-            self.meta.give_window(window, true);
+            self.meta.give_window(&self.platform, window, true);
         }
     }
 

@@ -59,7 +59,8 @@ impl<P: Platform> Base<P> {
             let node: &Node<P> = cache.node(usize::from(slab.node()));
             self.free_slab_now(cache, node, slab);
         }
-        self.meta.give_window(sheaf.into_window(), true);
+        self.meta
+            .give_window(&self.platform, sheaf.into_window(), true);
     }
 }
 

@@ -29,7 +29,7 @@ fn lock(a: &Slub, cache: &Cache, which: usize) {
             .raw_locks()
             .into_iter()
             .for_each(|lock| lock.acquire()),
-        3 => a.meta.raw_lock().acquire(),
+        3 => a.meta.raw_locks().for_each(|lock| lock.acquire()),
         4 => a.mapped.raw_lock().acquire(),
         _ => a.for_each_lock(|lock| lock.acquire()),
     }
@@ -46,7 +46,7 @@ fn unlock(a: &Slub, cache: &Cache, which: usize) {
                 .raw_locks()
                 .into_iter()
                 .for_each(|lock| lock.release()),
-            3 => a.meta.raw_lock().release(),
+            3 => a.meta.raw_locks().for_each(|lock| lock.release()),
             4 => a.mapped.raw_lock().release(),
             _ => a.for_each_lock(|lock| lock.release()),
         }

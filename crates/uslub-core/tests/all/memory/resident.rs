@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use super::SYSTEM_PAGE;
 use crate::support::calls::Calls;
-use crate::support::{Cache, Setup, Slub, assert_all_is_given_back};
+use crate::support::{Cache, Setup, Slub, assert_all_is_given_back, on_cpu};
 use uslub_core::Gfp;
 use uslub_core::kmalloc::{LARGE_MAX, class_of};
 use uslub_core::percpu::sheaf::{SHEAF_BYTES, Window};
@@ -480,9 +480,11 @@ fn the_pages_of_windows_that_are_given_up_go_back_but_for_few() {
         for (i, &window) in windows.iter().enumerate() {
             // SAFETY: so long, and ours until it is given up.
             unsafe { window.write_bytes(0xff, 1) };
-            // Half of them without waiting.
-            a.meta.give_window(window, i % 2 == 0);
+            // On CPUs of all shards, and half of them without waiting.
+            on_cpu(i % 256);
+            a.meta.give_window(&a.platform, window, i % 2 == 0);
         }
+        on_cpu(0);
         a.meta.purge(&a.platform);
         // Nothing is left to do.
         a.meta.purge(&a.platform);
@@ -501,6 +503,30 @@ fn the_pages_of_windows_that_are_given_up_go_back_but_for_few() {
     }
     windows
         .into_iter()
-        .for_each(|window| a.meta.give_window(window, true));
+        .for_each(|window| a.meta.give_window(&a.platform, window, true));
+    assert_all_is_given_back(&a);
+}
+
+/// What CPUs of one shard give, those of others find, while their own have none.
+#[test]
+fn a_window_that_one_cpu_gives_is_found_by_another() {
+    let a = setup();
+    let take = || a.meta.window(&a.platform, Gfp::KERNEL).unwrap();
+    let windows: BTreeSet<_> = (0..100).map(|_| take()).collect();
+    let maps = a.platform.calls().map;
+    for (giver, taker) in [(0, 8), (8, 255), (255, 0), (200, 17)] {
+        on_cpu(giver);
+        for &window in &windows {
+            a.meta.give_window(&a.platform, window, true);
+        }
+        on_cpu(taker);
+        let again: BTreeSet<_> = (0..100).map(|_| take()).collect();
+        assert_eq!(again, windows, "{giver} to {taker}");
+    }
+    assert_eq!(a.platform.calls().map, maps);
+    on_cpu(0);
+    windows
+        .into_iter()
+        .for_each(|window| a.meta.give_window(&a.platform, window, true));
     assert_all_is_given_back(&a);
 }

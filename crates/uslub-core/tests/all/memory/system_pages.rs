@@ -204,7 +204,7 @@ fn windows_go_back_by_whole_system_pages() {
         for round in 0..3 {
             for (i, &window) in windows.iter().enumerate() {
                 if !stays(window.as_ptr() as usize) {
-                    a.meta.give_window(window, i % 3 != 0);
+                    a.meta.give_window(&a.platform, window, i % 3 != 0);
                 }
             }
             a.platform.take_purged();
@@ -232,7 +232,7 @@ fn windows_go_back_by_whole_system_pages() {
             assert!(again.is_subset(&windows) && a.platform.calls().map == maps);
         }
         for window in windows {
-            a.meta.give_window(window, true);
+            a.meta.give_window(&a.platform, window, true);
         }
         assert_all_is_given_back(&a);
     }
