@@ -7,8 +7,9 @@
 //! - The store that commits also adds 1 to the register with the address of the main word. The word
 //!   is aligned, so the register is odd behind the commit, and even at all other places of the
 //!   sequence. After an abort, an odd register tells that the object has changed hands and the
-//!   counter has not: it is added to by an exclusive pair, which is right on whichever CPU the
-//!   thread runs then. An exclusive pair on the fast path would be slower.
+//!   counter has not: an exclusive pair then adds to the counter, on whichever CPU the thread runs.
+//!   As on x86-64, a count may be lost if the region's own CPU adds at the same time. An exclusive
+//!   pair in each call would take two instructions more.
 //! - A conditional jump reaches no other section. So it goes to the function's end, which jumps.
 //!
 //! | register | `malloc` | `free` |
