@@ -8,24 +8,11 @@
 use std::collections::HashSet;
 
 use crate::fast_aarch64::{Outcome, Program};
-pub use crate::fast_state::Call;
 use crate::fast_state::{
     CLASSES, COUNTS, CPU_ID, DESCRIPTOR, DESCRIPTORS, FRONT, Here, LINE, MARK, MM_CID, NO_SHEAF,
     NR_CPUS, REGIONS, SHAPES, STOPPED, State, TABLE, Thread, WINDOW, area, slot,
 };
-
-/// The input of an exploration.
-#[derive(Clone, Debug)]
-pub struct Scenario {
-    /// The first CPU and the calls of each thread.
-    pub threads: Vec<(usize, Vec<Call>)>,
-    /// The call of a signal handler of the first thread.
-    pub handler: Option<Call>,
-    /// Whether CPU 0 is drained in parallel.
-    pub drain: bool,
-    /// The bound on the sum of preemptions, migrations and signals.
-    pub disturbances: u32,
-}
+pub use crate::fast_state::{Call, Scenario};
 
 /// Statistics of an exploration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

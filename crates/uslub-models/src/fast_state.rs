@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::fast_aarch64::{Place, Program, World};
-use crate::fast_explore::Scenario;
 
 pub(crate) const FRONT: u64 = 0x10_0000;
 pub(crate) const LINE: u64 = 0xc00;
@@ -79,6 +78,19 @@ impl Call {
             Call::Free(n) => object(n),
         }
     }
+}
+
+/// The input of an exploration.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The first CPU and the calls of each thread.
+    pub threads: Vec<(usize, Vec<Call>)>,
+    /// The call of a signal handler of the first thread.
+    pub handler: Option<Call>,
+    /// Whether CPU 0 is drained in parallel.
+    pub drain: bool,
+    /// The bound on the sum of preemptions, migrations and signals.
+    pub disturbances: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
