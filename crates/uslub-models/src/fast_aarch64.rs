@@ -32,8 +32,8 @@ enum Offset {
 struct Instruction {
     name: String,
     operands: Vec<Operand>,
-    /// Bits by which the last register is shifted to the left.
-    shift: u64,
+    /// Bits by which the last register is shifted, to the left or to the right.
+    shift: [u64; 2],
 }
 
 /// A function.
@@ -152,10 +152,12 @@ impl Program {
     fn instruction(&self, line: &str) -> Instruction {
         let (name, rest) = line.split_once(' ').unwrap_or((line, ""));
         let mut parts = split(rest);
-        let mut shift = 0;
-        if let Some(bits) = parts.last().and_then(|part| part.strip_prefix("lsl #")) {
-            shift = bits.parse().expect("bits");
-            parts.pop();
+        let mut shift = [0; 2];
+        for (to, shift) in ["lsl #", "lsr #"].iter().zip(&mut shift) {
+            if let Some(bits) = parts.last().and_then(|part| part.strip_prefix(to)) {
+                *shift = bits.parse().expect("bits");
+                parts.pop();
+            }
         }
         let mut operands: Vec<Operand> = parts.iter().map(|part| self.operand(part)).collect();
         // A number behind an address in brackets is added to its register afterwards.
@@ -321,7 +323,7 @@ impl Program {
         let last = match &operands[operands.len() - 1] {
             // The descriptor is at the start of its page.
             Operand::Name(name) if name == ":lo12:50f" => 0,
-            operand => place.value(operand) << instruction.shift,
+            operand => place.value(operand) << instruction.shift[0] >> instruction.shift[1],
         };
         let left = place.value(&operands[operands.len() - 2]);
         match name {

@@ -155,10 +155,10 @@ impl State {
             (FRONT + LINE + 32, AREA),
             (FRONT + LINE + 48, 1),
             (FRONT + CLASSES + SIZE / 8 * 2, CACHE),
-            // The mask of a page, and 2^32 / SIZE.
+            // 2^32 / SIZE, and the mask of a page.
             (
                 FRONT + SHAPES + 2 * CACHE,
-                WINDOW - 1 | (1 << 32) / SIZE << 32,
+                ((1 << 32) / SIZE) | ((WINDOW - 1) << 32),
             ),
             (MAP, CACHE),
         ]);

@@ -214,8 +214,7 @@ macro_rules! free_by {
             // No slot begins here, or the class is not known yet.
             "add x3, x1, x2, lsl #1",
             "ldr x3, [x3, #{shapes}]",
-            "and w4, w3, w0",
-            "lsr x3, x3, #32",
+            "and x4, x0, x3, lsr #32",
             "mul w4, w4, w3",
             "cmp w4, w3",
             "b.hs 65f",
