@@ -19,13 +19,14 @@ const SIZE: usize = 64;
 /// Set to the name of the misuse in a child.
 const CASE: &str = "USLUB_TEST_MISUSE";
 /// The columns of the table.
-const MODES: [(&str, &str); 6] = [
+const MODES: [(&str, &str); 7] = [
     ("default", ""),
     ("hardened", "hardened=1"),
     ("F", "slab_debug=F"),
     ("FZ", "slab_debug=FZ"),
     ("FP", "slab_debug=FP"),
     ("FZPU", "slab_debug=FZPU"),
+    ("guard", "guard=10000"),
 ];
 
 fn take(cache: &RawCache) -> *mut u8 {
@@ -207,8 +208,9 @@ fn each_misuse_is_seen_where_the_table_says() {
         let found: Vec<_> = MODES.iter().map(|(_, o)| seen(case, o)).collect();
         let mut said = table[case].clone();
         if cfg!(feature = "hardened") {
-            // The default is the hardened mode.
+            // The default is the hardened mode, in which no object is guarded.
             said[0] = said[1].clone();
+            said[6] = said[1].clone();
         }
         if said != found {
             wrong += &format!("| `rust/{case}` | {} |\n", found.join(" | "));

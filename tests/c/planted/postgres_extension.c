@@ -1,6 +1,7 @@
 /*
- * A function for PostgreSQL 15 with one bug: planted() allocates 40 bytes, frees them, and writes
- * into them. Built without PostgreSQL's headers:
+ * Functions for PostgreSQL 15 with a bug each: planted() allocates 40 bytes, frees them, and writes
+ * into them. many() allocates 3,000 objects, frees them, and reads each once more. Built without
+ * PostgreSQL's headers:
  *
  *     cc -g -O1 -shared -fPIC -o postgres_extension.so postgres_extension.c
  *     CREATE FUNCTION planted() RETURNS int AS '/path/postgres_extension' LANGUAGE C;
@@ -19,11 +20,17 @@ const void *Pg_magic_func(void)
     return &magic;
 }
 
+static const struct {
+    int version;
+} convention = { 1 };
+
 const void *pg_finfo_planted(void)
 {
-    static const struct {
-        int version;
-    } convention = { 1 };
+    return &convention;
+}
+
+const void *pg_finfo_many(void)
+{
     return &convention;
 }
 
@@ -51,4 +58,25 @@ uintptr_t planted(void *call)
     for (int i = 0; i < 100; i++)
         planted_keep();
     return 7;
+}
+
+__attribute__((noinline)) static void many_drop(char *p)
+{
+    volatile char *byte = p + 8;
+
+    __asm__ volatile("" : "+r"(byte));
+    free(p);
+    (void)*byte;
+}
+
+uintptr_t many(void *call)
+{
+    char *kept[3000];
+
+    (void)call;
+    for (int i = 0; i < 3000; i++)
+        kept[i] = planted_keep();
+    for (int i = 0; i < 3000; i++)
+        many_drop(kept[i]);
+    return 3000;
 }

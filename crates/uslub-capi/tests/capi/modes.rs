@@ -12,13 +12,14 @@ use crate::SIGABRT;
 use crate::built::{Linked, outcome, program};
 
 /// The columns of the table, as `USLUB_OPTIONS`.
-const MODES: [&str; 6] = [
+const MODES: [&str; 7] = [
     "",
     "hardened=1",
     "slab_debug=F",
     "slab_debug=FZ",
     "slab_debug=FP",
     "slab_debug=FZPU",
+    "guard=10000",
 ];
 
 /// What a misuse's end shows, in the words of the table.

@@ -3,6 +3,7 @@
 //! --nocapture`.
 
 use crate::start;
+use std::time::Duration;
 use uslub_inspect::snapshot::Row;
 use uslub_inspect::{Depth, Heap, Process, root};
 
@@ -129,4 +130,46 @@ fn looks_at_a_busy_process_are_within_their_bound() {
 #[ignore = "long; by name"]
 fn ten_thousand_looks_at_a_busy_process_are_within_their_bound() {
     check(10_000);
+}
+
+/// Keeps objects of 96 bytes.
+const KEEPS: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+int main(void)
+{
+    setvbuf(stdout, NULL, _IONBF, 0);
+    for (int i = 0; i < OBJECTS; i++)
+        if (!malloc(96))
+            return 1;
+    puts("ready");
+    getchar();
+    return 0;
+}
+"#;
+
+/// Looks of which the quickest counts: other programs use the machine too.
+const LIGHT_LOOKS: usize = 50;
+
+#[test]
+fn a_light_look_takes_a_millisecond_at_any_size() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // 9, 96 and 768 MiB in slabs.
+    for objects in [100_000, 1_000_000, 8_000_000] {
+        let source = KEEPS.replace("OBJECTS", &objects.to_string());
+        let Some(running) = start(&folder, "keeps", &source) else {
+            return;
+        };
+        let running = running.at_rest();
+        let pid = running.pid().parse().expect("a number");
+        let process = Process::open(pid).expect("the process");
+        let root = root::find(&process).expect("a root").into_iter().next();
+        let mut heap = Heap::open(&process, root.expect("a root")).expect("a heap");
+        let looks = (0..LIGHT_LOOKS).map(|_| heap.look(Depth::Light).expect("a look").took);
+        let quickest = looks.min().expect("looks");
+        eprintln!("{objects} objects: the quickest of {LIGHT_LOOKS} light looks took {quickest:?}");
+        // A build without optimization takes five to ten times as long.
+        let most = Duration::from_millis(if cfg!(debug_assertions) { 10 } else { 1 });
+        assert!(quickest <= most, "{objects} objects: {quickest:?}");
+    }
 }

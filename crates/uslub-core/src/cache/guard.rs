@@ -83,6 +83,11 @@ impl<P: Platform> Allocator<P> {
         Some(self.guarded_cache(slot))
     }
 
+    /// Identity of the cache of an object of the pool.
+    pub(crate) fn guarded_cache_id(&self, object: *mut u8) -> Option<CacheId> {
+        CacheId::from_raw(self.guarded_at(object, "").ok()?.cache())
+    }
+
     /// Frees an object of the pool; of the cache `of`, if the caller names one. Misuse is reported;
     /// then nothing is freed. An overwritten canary is reported too, and the object is freed.
     #[cold]

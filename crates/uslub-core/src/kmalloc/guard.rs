@@ -3,7 +3,8 @@
 
 use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
-use crate::kmalloc::class_size;
+use crate::kmalloc::sized_free::is_of_class;
+use crate::kmalloc::{NR_CLASSES, class_size};
 use crate::misuse::Misuse;
 use crate::percpu::CacheId;
 use crate::platform::Platform;
@@ -38,12 +39,27 @@ impl<P: Platform> Allocator<P> {
         self.kmalloc_unguarded(id, bytes, gfp)
     }
 
-    /// Ends the process if a guarded object has fewer than `bytes` bytes.
+    /// The class of a guarded object; `None` for an object of a named cache.
+    fn guarded_class(&self, object: *mut u8) -> Option<usize> {
+        let class = self.guarded_cache_id(object)?.index();
+        (class <= NR_CLASSES).then_some(class)
+    }
+
+    /// Ends the process if a guarded object has fewer than `bytes` bytes, or cannot have been
+    /// requested with so few.
     #[cold]
     #[inline(never)]
-    pub(super) fn guarded_check_size(&self, call: &str, object: *mut u8, bytes: usize) {
+    pub(super) fn guarded_check_size(
+        &self,
+        call: &str,
+        object: *mut u8,
+        bytes: usize,
+        align: usize,
+    ) {
         let size = self.guarded_size(object, call);
-        if bytes > size {
+        let class = self.guarded_class(object);
+        let fits = class.is_none_or(|class| is_of_class(class, bytes, align));
+        if bytes > size || !fits {
             let name = self.guarded_name(object);
             Misuse::WrongSize(name, call, object, bytes, size).fatal(&self.platform);
         }

@@ -27,6 +27,16 @@ fn class_for(bytes: usize, align: usize) -> Option<usize> {
     (first..=NR_CLASSES).find(|&class| class_size(class).is_multiple_of(align))
 }
 
+/// Whether an object of a class can have been requested with these bytes and this alignment, and
+/// not resized since.
+pub(super) fn is_of_class(class: usize, bytes: usize, align: usize) -> bool {
+    // C++ rounds the bytes of aligned objects up before it asks for them.
+    let rounded = bytes.max(1).checked_next_multiple_of(align);
+    let last = rounded.and_then(|bytes| class_for(bytes, align));
+    let (first, last) = (class_for(bytes, align), last.or(Some(class)));
+    first.is_some_and(|first| first <= class) && last >= Some(class)
+}
+
 impl<P: Platform> Allocator<P> {
     /// Says that a resize to fewer bytes kept an object because there was no memory for a smaller
     /// one.
@@ -53,16 +63,12 @@ impl<P: Platform> Allocator<P> {
         // Relaxed: as above.
         let kept = self.base.kept_larger.load(Relaxed);
         if self.is_guarded(object) {
-            return self.guarded_check_size(call, object, bytes);
+            return self.guarded_check_size(call, object, bytes, align);
         }
         let (old, fits) = match self.class_of_object(object) {
             Some(class) => {
                 let old = class_size(class);
-                // C++ rounds the bytes of aligned objects up before it asks for them.
-                let rounded = bytes.max(1).checked_next_multiple_of(align);
-                let last = rounded.and_then(|bytes| class_for(bytes, align));
-                let (first, last) = (class_for(bytes, align), last.or(Some(class)));
-                let requested = first.is_some_and(|c| c <= class) && last >= Some(class);
+                let requested = is_of_class(class, bytes, align);
                 (old, requested || bytes > old / 4 * 3 || kept)
             }
             None => {

@@ -183,54 +183,6 @@ fn right_programs_run() {
     }
 }
 
-const PERL: &str = "my %h; for my $i (1..60000) { $h{\"k$i\"} = 'v' x ($i % 50); \
-    delete $h{'k' . ($i - 1000)} if $i > 1000; } print join ',', sort keys %h;";
-const PYTHON: &str = "import json, re\nd = {str(i): [i] * (i % 20) for i in range(20000)}\n\
-    print(len(json.dumps(d)), len(re.findall('1+', repr(d))))";
-const SQLITE: &str = "create table t(a, b); with recursive c(x) as (select 1 union all \
-    select x + 1 from c where x < 50000) insert into t select x, 'v' || x from c; \
-    select count(*), sum(length(b)) from t where b like '%7%';";
-const JAVA: &str = "public class Null { public static void main(String[] a) { int n = 0; \
-    for (int i = 0; i < 200000; i++) { Object o = i % 2 == 0 ? null : \"\"; \
-    try { n += o.hashCode() + 1; } catch (NullPointerException e) { n += 2; } } \
-    System.out.println(n); } }";
-
-/// Programs of other authors under `uslub run --guard=100`: the same output, and no report.
-#[test]
-fn real_programs_give_the_same_output_and_no_report() {
-    if plain() {
-        return say_skipped("guard: only uslub has guarded objects");
-    }
-    let _shared = shared();
-    let folder = tempfile::tempdir().expect("a folder");
-    let java = folder.path().join("Null.java");
-    std::fs::write(&java, JAVA).expect("a source");
-    let java = java.display().to_string();
-    let programs: [(&str, &[&str]); 4] = [
-        ("perl", &["-e", PERL]),
-        ("python3", &["-c", PYTHON]),
-        ("sqlite3", &[":memory:", SQLITE]),
-        // A virtual machine that takes null pointers by SIGSEGV.
-        ("java", &["-XX:-UsePerfData", &java]),
-    ];
-    for (name, arguments) in programs {
-        let Some(path) = tool(name) else {
-            continue;
-        };
-        let alone = Run::of(&path).args(arguments).plainly().succeeded();
-        let guarded = Run::of(&subject().command)
-            .args(["run", "-q", "--guard=100", "--"])
-            .args([path.as_os_str()])
-            .args(arguments)
-            .variable("USLUB_LIBRARY", &subject().library)
-            .plainly();
-        let described = guarded.describe();
-        assert!(guarded.status.success(), "{described}");
-        assert_eq!(guarded.stdout, alone.stdout, "{name}");
-        assert!(!guarded.stderr.contains("guard"), "{described}");
-    }
-}
-
 /// Python that uses an object of C after it has freed it.
 const PLANTED: &str = "import ctypes, time
 c = ctypes.CDLL(None)

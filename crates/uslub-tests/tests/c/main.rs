@@ -1,6 +1,7 @@
 //! The C and C++ programs of `tests/c/`, each in every way to run on uslub.
 
 mod bounds;
+mod checked;
 mod contracts;
 mod conventions;
 mod debug;

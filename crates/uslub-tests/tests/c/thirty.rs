@@ -36,8 +36,8 @@ fn seen(case: &str, outcome: &Outcome) -> Seen {
     if by_message {
         let pointer = (said.lines()).find_map(|line| line.strip_prefix("misuse: pointer "));
         let pointer = pointer.expect("a pointer");
-        // A report of slab_debug has several lines.
-        let is_report = said.contains("BUG ");
+        // A report of slab_debug or of guarded objects has several lines.
+        let is_report = said.contains("BUG");
         let named = said
             .lines()
             .filter(|line| line.contains("uslub:") || (is_report && !line.starts_with("misuse:")))
@@ -47,7 +47,7 @@ fn seen(case: &str, outcome: &Outcome) -> Seen {
     seen
 }
 
-/// What the table says of each case: by default, hardened, and with each letter of [`LETTERS`].
+/// What the table says of each case: by default, hardened, with each of [`LETTERS`], and guarded.
 fn table() -> BTreeMap<String, Vec<String>> {
     let text = fs::read_to_string(workspace().join("docs/security.md")).expect("the document");
     text.lines()
@@ -57,7 +57,7 @@ fn table() -> BTreeMap<String, Vec<String>> {
         .filter_map(|line| {
             let cells: Vec<&str> = line.split('|').map(str::trim).collect();
             let case = cells.get(1)?.strip_prefix("`thirty/")?.strip_suffix('`')?;
-            let cells = &cells[2..][..2 + LETTERS.len()];
+            let cells = &cells[2..][..3 + LETTERS.len()];
             Some((
                 case.to_owned(),
                 cells.iter().map(|&cell| cell.to_owned()).collect(),
@@ -138,6 +138,18 @@ fn each_letter_of_slab_debug_sees_what_the_table_says() {
     for (column, letter) in LETTERS.iter().enumerate() {
         let (wrong, _) = compare(&thirty, &format!("slab_debug={letter}"), 2 + column);
         assert!(wrong.is_empty(), "{letter}: {wrong:#?}");
+    }
+}
+
+#[test]
+fn a_guarded_object_is_seen_as_the_table_says() {
+    let _shared = shared();
+    let Some(thirty) = program_to_misuse() else {
+        return;
+    };
+    for options in ["guard=10000", "guard=10000,rseq=0"] {
+        let (wrong, _) = compare(&thirty, options, 2 + LETTERS.len());
+        assert!(wrong.is_empty(), "{options}: {wrong:#?}");
     }
 }
 
