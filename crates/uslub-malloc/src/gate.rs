@@ -20,7 +20,7 @@ use uslub_core::cache::allocator::LAST_OWN_CACHE;
 use uslub_core::kmalloc::{CLASS_MAX, CLASS_TABLE};
 use uslub_core::percpu::{APART, CACHE_WORDS, CacheId, Region};
 use uslub_core::platform::PAGE_SIZE;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use uslub_core::slab::shape::Shape;
 use uslub_rseq::Index;
 
@@ -145,11 +145,18 @@ impl Front {
     }
 
     /// Lets pointers to slots of a class's cache through.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(crate) fn learn(&self, id: CacheId, shape: Option<Shape>) {
         let place = &self.shapes[usize::from(id.raw()) / CACHE_WORDS];
+        let word = shape.map_or(0, Shape::word);
+        // aarch64 shifts an operand of the mask's instruction at no cost, but none of the factor's.
+        let word = if cfg!(target_arch = "aarch64") {
+            word.rotate_left(32)
+        } else {
+            word
+        };
         // Relaxed: a word of constants, the same from every thread.
-        place.store(shape.map_or(0, Shape::word), Relaxed);
+        place.store(word, Relaxed);
     }
 
     /// Opens the fast paths if there are restartable sequences and no child shares our memory.

@@ -15,10 +15,9 @@ use uslub_core::cache::KmemCache;
 use uslub_core::{Allocator, Gfp};
 use uslub_linux::{Linux, start};
 
-use crate::sequences::sequence_of;
+use crate::sequences::{sequence_of, sequences};
 use crate::table::Table;
 use crate::tracer::{Event, Memory, Sequence, Tracee, descriptors_here, pause};
-use crate::world::operations;
 
 static ALLOCATOR: Allocator<Linux> = Allocator::new(Linux::new());
 /// Set by the tracer: the round that begins is the last.
@@ -158,12 +157,12 @@ fn work() {
 /// copy of an operation serves the allocator is the compiler's choice.
 fn sequences_of_the_program(area: uslub_rseq::Area) -> Vec<(&'static str, Sequence)> {
     let memory = Memory::of(std::process::id() as libc::pid_t);
-    let known = operations().iter().map(|o| (o.name, sequence_of(o, area)));
+    let known = sequences().map(|o| (o.name, sequence_of(o, area)));
     let known: Vec<_> = known.collect();
     descriptors_here()
         .map(|descriptor| {
             let sequence = Sequence::read(&memory, descriptor);
-            let same = |(_, of): &&(_, Sequence)| of.mnemonics == sequence.mnemonics;
+            let same = |(_, of): &&(_, Sequence)| of.kinds == sequence.kinds;
             let (name, _) = known.iter().find(same).expect("an operation of uslub-rseq");
             (*name, sequence)
         })
@@ -195,12 +194,12 @@ fn an_allocator_whose_sequences_are_aborted_everywhere_loses_no_object() {
         }
         tracee.disarm_all();
     }
-    tracee.memory().write(LAST.as_ptr() as u64, 1);
+    tracee.memory().write(LAST.as_ptr() as u64, [1]);
     assert_eq!(tracee.run(), Event::End(0), "the child found a fault");
     let mut table = Table::new("sequences of an allocator at work");
     for (number, name) in names.iter().enumerate() {
         table.row(name, &tracee.aborted[number], tracee.passed[number]);
     }
     table.print();
-    table.assert_complete(operations());
+    table.assert_complete(sequences());
 }

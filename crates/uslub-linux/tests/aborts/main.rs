@@ -5,12 +5,16 @@
 //!  allocator   the same sequences inside an allocator that works
 //!  world       (of uslub-rseq) the sheaf, and what each operation must do
 //!  tracer      stops a process inside a sequence, and demands the abort
+//!  tracer/     code and registers, by the architecture
 //!  table       what was aborted where
 //! ```
 //!
 //! `USLUB_ABORTS=N`: aborts at each instruction; 3 otherwise.
 
-#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#![cfg(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
 
 mod allocator;
 mod sequences;

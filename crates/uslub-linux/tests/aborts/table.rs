@@ -36,8 +36,8 @@ impl Table {
     ///
     /// If an operation has no sequence that was run, or one that was run was never aborted at one
     /// of its instructions.
-    pub fn assert_complete(&self, operations: &[Operation]) {
-        for operation in operations.iter().map(|operation| operation.name) {
+    pub fn assert_complete(&self, operations: impl Iterator<Item = &'static Operation>) {
+        for operation in operations.map(|operation| operation.name) {
             let copies = self.rows.iter().filter(|(name, ..)| *name == operation);
             let run = |(_, aborted, passed): &&(String, Vec<u32>, u32)| {
                 *passed > 0 || aborted.iter().any(|&n| n > 0)

@@ -17,14 +17,15 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
+// A file an architecture, with the same functions in each.
+#[cfg_attr(target_arch = "x86_64", path = "tracer/x86_64.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "tracer/aarch64.rs")]
+pub mod code;
 
-/// The word before each abort address.
-const SIGNATURE: u32 = 0x5305_3053;
+use code::{BREAKPOINT, Breakpoint, Kind};
+
 /// Bytes of a descriptor.
 pub const DESCRIPTOR_BYTES: u64 = 32;
-/// `int3`.
-const BREAKPOINT: u8 = 0xcc;
 /// Linux 3.8.
 const PTRACE_O_EXITKILL: usize = 1 << 20;
 
@@ -51,8 +52,8 @@ impl Memory {
         u64::from_ne_bytes(self.read(address))
     }
 
-    pub fn write(&self, address: u64, byte: u8) {
-        self.0.write_all_at(&[byte], address).expect("mapped");
+    pub fn write<const N: usize>(&self, address: u64, bytes: [u8; N]) {
+        self.0.write_all_at(&bytes, address).expect("mapped");
     }
 }
 
@@ -61,7 +62,7 @@ impl Memory {
 pub struct Sequence {
     /// Address of its first instruction.
     pub start: u64,
-    /// Address behind its commit.
+    /// Address behind its last instruction: behind the commit, or the counter's store.
     pub end: u64,
     /// The jump at the address where the kernel sends it, or behind what makes the result nothing
     /// there.
@@ -70,8 +71,8 @@ pub struct Sequence {
     pub goes_on: u64,
     /// Addresses of its instructions.
     pub instructions: Vec<u64>,
-    /// What they are.
-    pub mnemonics: Vec<Mnemonic>,
+    /// What they are, without registers and places to jump to.
+    pub kinds: Vec<Kind>,
 }
 
 impl Sequence {
@@ -87,82 +88,18 @@ impl Sequence {
         let end = start + memory.word(descriptor + 16);
         let abort = memory.word(descriptor + 24);
         assert!(!(start..end).contains(&abort));
-        assert_eq!(u32::from_ne_bytes(memory.read(abort - 4)), SIGNATURE);
-        let mut jump = decode_padded(memory, abort);
-        // What the sequence returns is nothing, or that something is left.
-        if matches!(jump.mnemonic(), Mnemonic::Xor | Mnemonic::Mov) {
-            match jump.mnemonic() {
-                Mnemonic::Xor => assert_eq!(jump.op0_register(), jump.op1_register()),
-                _ => assert_eq!(jump.immediate(1), 1),
-            }
-            jump = decode_padded(memory, jump.next_ip());
-        }
-        assert_eq!(jump.flow_control(), FlowControl::UnconditionalBranch);
-        let mut sequence = Self {
+        assert_eq!(u32::from_ne_bytes(memory.read(abort - 4)), code::SIGNATURE);
+        let (jump, goes_on) = code::jump(memory, abort);
+        let (instructions, kinds) = code::instructions(memory, start, end).into_iter().unzip();
+        Self {
             start,
             end,
-            jump: jump.ip(),
-            goes_on: jump.near_branch_target(),
-            instructions: Vec::new(),
-            mnemonics: Vec::new(),
-        };
-        let mut at = start;
-        while at < end {
-            let instruction = decode(memory, at);
-            assert!(
-                matches!(
-                    instruction.flow_control(),
-                    FlowControl::Next
-                        | FlowControl::ConditionalBranch
-                        | FlowControl::UnconditionalBranch
-                ),
-                "{instruction:?} in the sequence at {start:#x}"
-            );
-            sequence.instructions.push(at);
-            sequence.mnemonics.push(instruction.mnemonic());
-            at = instruction.next_ip();
-            if instruction.flow_control() == FlowControl::UnconditionalBranch {
-                // Nobody comes to what keeps the next instruction at the start of a line.
-                at = decode_padded(memory, at).ip();
-            }
+            jump,
+            goes_on,
+            instructions,
+            kinds,
         }
-        assert_eq!(at, end, "an instruction reaches over the commit");
-        let first = decode(memory, start);
-        assert_eq!(
-            first.segment_prefix(),
-            Register::FS,
-            "the CPU is read first"
-        );
-        let last = decode(
-            memory,
-            sequence.instructions[sequence.instructions.len() - 1],
-        );
-        assert_eq!(
-            last.op0_kind(),
-            OpKind::Memory,
-            "a store commits, and nothing follows it"
-        );
-        sequence
     }
-}
-
-/// The first instruction from an address on that does something: jumps may be kept off the end of
-/// 32 bytes.
-fn decode_padded(memory: &Memory, mut at: u64) -> Instruction {
-    loop {
-        let instruction = decode(memory, at);
-        if instruction.mnemonic() != Mnemonic::Nop {
-            return instruction;
-        }
-        at = instruction.next_ip();
-    }
-}
-
-fn decode(memory: &Memory, at: u64) -> Instruction {
-    let bytes: [u8; 15] = memory.read(at);
-    let instruction = Decoder::with_ip(64, &bytes, at, DecoderOptions::NONE).decode();
-    assert!(!instruction.is_invalid(), "no instruction at {at:#x}");
-    instruction
 }
 
 /// What a traced process did.
@@ -183,7 +120,7 @@ pub struct Tracee {
     /// the one behind the commit.
     armed: HashMap<u64, (usize, usize)>,
     /// What the breakpoints hide.
-    hidden: HashMap<u64, u8>,
+    hidden: HashMap<u64, Breakpoint>,
     /// Signal to deliver at the next resumption.
     signal: libc::c_int,
     ended: bool,
@@ -288,14 +225,14 @@ impl Tracee {
     }
 
     fn hide(&mut self, at: u64) {
-        let [byte] = self.memory.read(at);
-        self.hidden.entry(at).or_insert(byte);
+        let bytes = self.memory.read(at);
+        self.hidden.entry(at).or_insert(bytes);
         self.memory.write(at, BREAKPOINT);
     }
 
     fn show(&mut self, at: u64) {
-        let byte = self.hidden.remove(&at).expect("a breakpoint");
-        self.memory.write(at, byte);
+        let bytes = self.hidden.remove(&at).expect("a breakpoint");
+        self.memory.write(at, bytes);
     }
 
     /// Lets it run until it stops itself or ends, and aborts what is armed on the way.
@@ -320,7 +257,7 @@ impl Tracee {
     }
 
     fn trap(&mut self) {
-        let at = self.instruction_pointer() - 1;
+        let at = self.breakpoint();
         if let Some((number, instruction)) = self.armed.remove(&at) {
             self.show(at);
             self.go_on_at(at);
@@ -331,7 +268,7 @@ impl Tracee {
             self.resume();
             let stop = self.wait();
             let sequence = &self.sequences[number];
-            let now = self.instruction_pointer() - 1;
+            let now = self.breakpoint();
             assert_eq!(
                 (stop, now),
                 (Ok(libc::SIGTRAP), sequence.jump),
@@ -348,27 +285,13 @@ impl Tracee {
         self.go_on_at(self.sequences[number].goes_on);
     }
 
-    fn instruction_pointer(&self) -> u64 {
-        self.registers().rip
-    }
-
-    fn registers(&self) -> libc::user_regs_struct {
-        // SAFETY: all-zero is a valid value; the call writes it.
-        unsafe {
-            let mut registers: libc::user_regs_struct = std::mem::zeroed();
-            let to = &raw mut registers;
-            assert_eq!(libc::ptrace(libc::PTRACE_GETREGS, self.pid, 0usize, to), 0);
-            registers
-        }
+    /// The breakpoint at which it stopped.
+    fn breakpoint(&self) -> u64 {
+        code::breakpoint(&code::registers(self.pid))
     }
 
     fn go_on_at(&self, address: u64) {
-        let mut registers = self.registers();
-        registers.rip = address;
-        let from = &raw const registers;
-        // SAFETY: reads the registers; the process is stopped.
-        let result = unsafe { libc::ptrace(libc::PTRACE_SETREGS, self.pid, 0usize, from) };
-        assert_eq!(result, 0);
+        code::go_on_at(self.pid, address);
     }
 
     fn resume(&mut self) {

@@ -7,7 +7,10 @@
 //!
 //! `USLUB_ABORTS=N`: aborts at each instruction; 3 otherwise.
 
-#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#![cfg(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
 
 #[path = "../../../uslub-linux/tests/aborts/tracer.rs"]
 #[allow(dead_code)]

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::Path;
 
-use iced_x86::{
-    Decoder, DecoderOptions, FlowControl, Formatter, Instruction, Mnemonic, NasmFormatter, OpKind,
-};
-use object::{Object, ObjectSection, ObjectSymbol, RelocationTarget};
+use object::{Architecture, Object, ObjectSection, ObjectSymbol, RelocationTarget};
+
+mod aarch64;
+mod x86_64;
 
 /// Bytes of a descriptor of a sequence.
 const DESCRIPTOR: u64 = 32;
@@ -25,8 +25,41 @@ pub enum Slow {
     Unknown,
 }
 
+/// Where an instruction goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flow {
+    Next,
+    /// There, or behind it.
+    Branch(u64),
+    Jump(u64),
+    Return,
+    /// Nothing behind a call is followed.
+    Elsewhere,
+}
+
+/// What the walks look at.
+struct Instruction {
+    at: u64,
+    next: u64,
+    flow: Flow,
+    /// Why it may not be on a fast path.
+    slow: Option<Slow>,
+    text: String,
+}
+
+/// The instructions of these bytes at an address.
+fn decode(architecture: Architecture, start: u64, code: &[u8]) -> Vec<Instruction> {
+    match architecture {
+        Architecture::X86_64 => x86_64::decode(start, code),
+        Architecture::Aarch64 => aarch64::decode(start, code),
+        other => panic!("no decoder for {other:?}"),
+    }
+}
+
 /// A library of the release build.
 pub struct Library {
+    /// Whose instructions it has.
+    pub architecture: Architecture,
     bytes: Vec<u8>,
     /// Start and end of each sequence.
     sequences: Vec<(u64, u64)>,
@@ -37,7 +70,12 @@ impl Library {
         let bytes = std::fs::read(path).expect("a library");
         let sequences = sequences(&bytes);
         assert!(!sequences.is_empty(), "{}: no sequence", path.display());
-        Self { bytes, sequences }
+        let file = object::File::parse(&*bytes).expect("an ELF file");
+        Self {
+            architecture: file.architecture(),
+            bytes,
+            sequences,
+        }
     }
 
     /// The function whose symbol is right, if there is one.
@@ -58,7 +96,7 @@ impl Library {
             .sections()
             .find_map(|section| section.data_range(start, size).ok().flatten())
             .expect("code");
-        Some(Function::of(start, code))
+        Some(Function::of(self.architecture, start, code))
     }
 
     /// Sequences that lie in a function.
@@ -118,21 +156,19 @@ pub struct Ways {
 
 impl Function {
     /// Of these bytes at an address.
-    pub fn of(start: u64, code: &[u8]) -> Self {
-        let decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
-        let code = decoder.into_iter().map(|i| (i.ip(), i)).collect();
+    pub fn of(architecture: Architecture, start: u64, code: &[u8]) -> Self {
+        let code = decode(architecture, start, code);
+        let code = code.into_iter().map(|i| (i.at, i)).collect();
         Self { start, code }
     }
 
     /// Where an instruction may go on, without those places that are outside of the function.
     fn next(&self, instruction: &Instruction) -> Vec<u64> {
-        let target = instruction.near_branch_target();
-        let mut next = match instruction.flow_control() {
-            FlowControl::ConditionalBranch => vec![instruction.next_ip(), target],
-            FlowControl::UnconditionalBranch => vec![target],
-            FlowControl::Next => vec![instruction.next_ip()],
-            // Nothing behind a call is followed.
-            _ => Vec::new(),
+        let mut next = match instruction.flow {
+            Flow::Branch(target) => vec![instruction.next, target],
+            Flow::Jump(target) => vec![target],
+            Flow::Next => vec![instruction.next],
+            Flow::Return | Flow::Elsewhere => Vec::new(),
         };
         next.retain(|at| self.code.contains_key(at));
         next
@@ -152,8 +188,8 @@ impl Function {
                 continue;
             }
             let instruction = &self.code[&at];
-            if let Some(slow) = slow(instruction) {
-                ways.slow.push((text(instruction), slow));
+            if let Some(slow) = instruction.slow {
+                ways.slow.push((instruction.text.clone(), slow));
             }
             todo.extend(self.next(instruction));
         }
@@ -167,7 +203,7 @@ impl Function {
             }
         }
         for at in back {
-            ways.slow.push((text(&self.code[&at]), Slow::Loop));
+            ways.slow.push((self.code[&at].text.clone(), Slow::Loop));
         }
         ways
     }
@@ -179,7 +215,7 @@ impl Function {
         for (at, instruction) in self.code.iter().rev().filter(|(at, _)| seen.contains(at)) {
             let behind = self.next(instruction);
             let behind = behind.iter().filter_map(|next| lengths.get(next).copied());
-            let here = if instruction.flow_control() == FlowControl::Return {
+            let here = if instruction.flow == Flow::Return {
                 Some((1, 1))
             } else {
                 behind
@@ -196,10 +232,8 @@ impl Function {
     /// Instructions of the shortest way from the entry to a return that passes an address and has
     /// nothing slow on it.
     pub fn shortest_way_through(&self, address: u64) -> Option<usize> {
-        let there = self.shortest(self.start, |instruction| instruction.ip() == address)?;
-        let back = self.shortest(address, |instruction| {
-            instruction.flow_control() == FlowControl::Return
-        })?;
+        let there = self.shortest(self.start, |instruction| instruction.at == address)?;
+        let back = self.shortest(address, |instruction| instruction.flow == Flow::Return)?;
         Some(there + back + 1)
     }
 
@@ -209,7 +243,7 @@ impl Function {
         let mut todo = VecDeque::from([(from, 0)]);
         while let Some((at, steps)) = todo.pop_front() {
             let instruction = &self.code[&at];
-            if slow(instruction).is_some() {
+            if instruction.slow.is_some() {
                 continue;
             }
             if is_right(instruction) {
@@ -223,38 +257,4 @@ impl Function {
         }
         None
     }
-}
-
-/// Why an instruction may not be on a fast path.
-fn slow(instruction: &Instruction) -> Option<Slow> {
-    let exchanges = instruction.mnemonic() == Mnemonic::Xchg
-        && (0..2).any(|operand| instruction.op_kind(operand) == OpKind::Memory);
-    if instruction.has_lock_prefix() || exchanges {
-        return Some(Slow::Lock);
-    }
-    if matches!(
-        instruction.mnemonic(),
-        Mnemonic::Div
-            | Mnemonic::Idiv
-            | Mnemonic::Divsd
-            | Mnemonic::Divss
-            | Mnemonic::Divpd
-            | Mnemonic::Divps
-    ) {
-        return Some(Slow::Division);
-    }
-    match instruction.flow_control() {
-        FlowControl::Call | FlowControl::IndirectCall => Some(Slow::Call),
-        FlowControl::Next
-        | FlowControl::Return
-        | FlowControl::ConditionalBranch
-        | FlowControl::UnconditionalBranch => None,
-        _ => Some(Slow::Unknown),
-    }
-}
-
-fn text(instruction: &Instruction) -> String {
-    let mut text = format!("{:#x}: ", instruction.ip());
-    NasmFormatter::new().format(instruction, &mut text);
-    text
 }

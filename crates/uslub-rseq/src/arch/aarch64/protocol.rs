@@ -38,6 +38,30 @@ macro_rules! region {
     };
 }
 
+/// The descriptor of a sequence from label 20 to 30, and its abort address. An abort continues at
+/// `to`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! descriptor {
+    (to $to:literal) => {
+        concat!(
+            ".pushsection __rseq_cs, \"aw\"\n",
+            ".balign 32\n",
+            "50:\n",
+            ".long 0, 0\n",
+            ".quad 20b, 30b - 20b, 40f\n",
+            ".popsection\n",
+            ".pushsection .text.rseq_abort, \"ax\"\n",
+            ".balign 4\n",
+            ".inst 0xd428bc00\n",
+            "40:\n",
+            "b ",
+            $to,
+            "\n.popsection\n",
+        )
+    };
+}
+
 /// An `asm!` with a sequence: its instructions, which find the CPU's region in `region`, its
 /// commit, and what follows the commit. Only further operands are given.
 ///
@@ -63,18 +87,7 @@ macro_rules! sequence {
             "30:",
             $($after,)*
             "60:",
-            ".pushsection __rseq_cs, \"aw\"",
-            ".balign 32",
-            "50:",
-            ".long 0, 0",
-            ".quad 20b, 30b - 20b, 40f",
-            ".popsection",
-            ".pushsection .text.rseq_abort, \"ax\"",
-            ".balign 4",
-            ".inst 0xd428bc00",
-            "40:",
-            "b 60b",
-            ".popsection",
+            $crate::descriptor!(to "60b"),
             $($operands)*
             end = const END,
             area = in(reg) $area.offset,
