@@ -69,8 +69,8 @@ pub const WINDOW_SHARDS: usize = 32;
 /// Neighbouring CPUs that share a shard of the free windows: as many as often share a last-level
 /// cache.
 ///
-/// Figure: `uslub sim --workload maple --cpus 192 --nodes 4 --warm-ms 400`: 50 to 73 % of the CPU time
-/// was waiting for one list; none with shards.
+/// Figure: `uslub sim --workload maple --cpus 192 --nodes 4 --warm-ms 400`: 50 to 73 % of the CPU
+/// time was waiting for one list; none with shards.
 pub const WINDOW_SHARD_CPUS: usize = 8;
 
 /// Words (8 bytes each) of scratch memory.

@@ -1,8 +1,9 @@
 //! Memory for the allocator's own records: caches, nodes, sheaf windows.
 //!
 //! The store takes chunks from the system and never unmaps them. Nothing here comes from a slab, so
-//! nothing recurses. One lock protects the store, but for free windows (`windows`). Callers: `cache`
-//! (records), `sheaf` and `rcu` (windows, scratch memory).
+//! nothing recurses. One lock protects the store, but for free windows (`windows`).
+//!
+//! Callers: `cache` (records), `sheaf` and `rcu` (windows, scratch memory).
 
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;

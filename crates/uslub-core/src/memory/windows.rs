@@ -1,9 +1,9 @@
 //! Free windows of sheaves, and scratch memory, in shards: one for a few neighbouring CPUs.
 //!
 //! With one list and one lock, 192 CPUs waited for it for half of their time and more. A CPU gives
-//! to its own shard. It takes from its own shard too, or from another one where its own is empty, so
-//! that what some CPUs give, others find. A [purge](FreeWindows::purge) gives the system pages of
-//! free windows back.
+//! to its own shard. It takes from its own shard too, or from another one where its own is empty:
+//! what some CPUs give, others find. A [purge](FreeWindows::purge) gives the system pages of free
+//! windows back.
 //!
 //! The words of a free window:
 //!
