@@ -64,14 +64,13 @@ pub const METADATA_CHUNK_BYTES: usize = 64 << 10;
 pub const METADATA_CHUNK_LIMITED_BYTES: usize = 16 << 10;
 
 /// Shards of the free windows; each has a cache line.
-pub const WINDOW_SHARDS: usize = 32;
+pub const WINDOW_SHARDS: usize = 16;
 
-/// Neighbouring CPUs that share a shard of the free windows: as many as often share a last-level
-/// cache.
+/// Neighbouring CPUs that share a shard of the free windows.
 ///
 /// Figure: `uslub sim --workload maple --cpus 192 --nodes 4 --warm-ms 400`: 50 to 73 % of the CPU
 /// time was waiting for one list; none with shards.
-pub const WINDOW_SHARD_CPUS: usize = 8;
+pub const WINDOW_SHARD_CPUS: usize = 16;
 
 /// Words (8 bytes each) of scratch memory.
 ///

@@ -112,6 +112,7 @@ impl<P: Platform> MetadataStore<P> {
 
     /// Temporary memory, instead of a large array on the caller's stack; `None` without memory, or
     /// if the caller may not wait.
+    #[inline(never)]
     pub fn scratch(&self, platform: &P, gfp: Gfp) -> Option<NonNull<Scratch>> {
         if !gfp.may_spin() {
             return None;
@@ -130,6 +131,7 @@ impl<P: Platform> MetadataStore<P> {
     }
 
     /// Takes scratch memory back.
+    #[inline(never)]
     pub fn give_scratch(&self, platform: &P, scratch: NonNull<Scratch>) {
         if self.free.give_scratch(platform, scratch.as_ptr() as usize) {
             return;

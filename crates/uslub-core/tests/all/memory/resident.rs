@@ -514,7 +514,7 @@ fn a_window_that_one_cpu_gives_is_found_by_another() {
     let take = || a.meta.window(&a.platform, Gfp::KERNEL).unwrap();
     let windows: BTreeSet<_> = (0..100).map(|_| take()).collect();
     let maps = a.platform.calls().map;
-    for (giver, taker) in [(0, 8), (8, 255), (255, 0), (200, 17)] {
+    for (giver, taker) in [(0, 16), (16, 255), (255, 0), (200, 17)] {
         on_cpu(giver);
         for &window in &windows {
             a.meta.give_window(&a.platform, window, true);
