@@ -35,6 +35,35 @@ static void *churn(void *seed)
     return NULL;
 }
 
+static unsigned left;
+
+/* Ends while other threads take the CPU away. A detached thread unmaps its own stack. */
+static void *leaves(void *unused)
+{
+    void *block = malloc(100);
+    need(block != NULL, "malloc");
+    free(block);
+    __atomic_fetch_sub(&left, 1, __ATOMIC_SEQ_CST);
+    return unused;
+}
+
+static void detached(void)
+{
+    pthread_attr_t attributes;
+    pthread_t thread;
+
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    for (int round = 0; round < 1000; round++) {
+        for (int i = 0; i < 20; i++) {
+            __atomic_fetch_add(&left, 1, __ATOMIC_SEQ_CST);
+            need(pthread_create(&thread, &attributes, leaves, NULL) == 0, "pthread_create");
+        }
+        while (__atomic_load_n(&left, __ATOMIC_SEQ_CST) > 0)
+            usleep(100);
+    }
+}
+
 int main(void)
 {
     pthread_t threads[4];
@@ -45,6 +74,7 @@ int main(void)
         need(pthread_create(&threads[i], NULL, churn, (void *)(i + 1)) == 0, "pthread_create");
     for (int i = 0; i < 4; i++)
         pthread_join(threads[i], NULL);
+    detached();
     need(posix_memalign(&block, 4096, 100) == 0 && (uintptr_t)block % 4096 == 0, "posix_memalign");
     block = realloc(block, 3000000);
     need(block != NULL, "realloc");

@@ -305,13 +305,25 @@ extern "C" fn child() {
     }
 }
 
+#[cfg(not(target_env = "musl"))]
 unsafe extern "C" {
-    /// Registers a handler of `quick_exit`; the C library has `at_quick_exit` for static linking
-    /// only.
+    /// Registers a handler of `quick_exit`; glibc has `at_quick_exit` for static linking only.
     fn __cxa_at_quick_exit(handler: extern "C" fn(*mut c_void), library: *mut c_void) -> c_int;
 }
 
-/// Runs after the program's own handlers of `quick_exit`, as those are registered later.
+// A program of another C library, which inherits the preload, lacks the function: then its address
+// is null.
+#[cfg(target_env = "musl")]
+core::arch::global_asm!(".weak at_quick_exit");
+
+#[cfg(target_env = "musl")]
+unsafe extern "C" {
+    /// Registers a handler of `quick_exit`, which it calls with no argument.
+    fn at_quick_exit(handler: extern "C" fn(*mut c_void)) -> c_int;
+}
+
+/// Runs after the program's own handlers of `quick_exit`, as those are registered later. It does
+/// not read its argument.
 extern "C" fn quick_exit_ends(_: *mut c_void) {
     report::write();
 }
@@ -322,7 +334,12 @@ pub(crate) fn register() {
     // SAFETY: the library is never unloaded, so the functions live as long as the process.
     unsafe {
         libc::pthread_atfork(Some(prepare), Some(parent), Some(child));
+        #[cfg(not(target_env = "musl"))]
         __cxa_at_quick_exit(quick_exit_ends, core::ptr::null_mut());
+        #[cfg(target_env = "musl")]
+        if !core::hint::black_box(at_quick_exit as *const c_void).is_null() {
+            at_quick_exit(quick_exit_ends);
+        }
     }
 }
 
