@@ -161,6 +161,10 @@ mod tests {
         let strings = environment();
         let expected = auxiliary(libc::AT_PAGESZ as usize);
         assert_ne!(expected, 0);
+        if cfg!(target_env = "musl") {
+            // It does not say where the stack begins.
+            return assert!(strings.is_null());
+        }
         // SAFETY: the other test does not read the environment's strings, which end with null.
         unsafe {
             let (first, second) = (*strings, *strings.add(1));

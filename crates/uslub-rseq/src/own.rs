@@ -50,9 +50,10 @@ pub(crate) fn register_at(offset: isize) -> bool {
 
 /// The end of a registration before that of its thread.
 ///
-/// A detached thread of musl unmaps its own stack, with the area, and only then calls the kernel to
-/// end. A kernel that stores the CPU's number meanwhile ends the process by SIGSEGV. So a destructor
-/// of the thread's data ends the registration; what the thread still allocates takes slow paths.
+/// A detached thread of musl unmaps its own stack, with the area, and only then calls the kernel
+/// to end. A kernel that stores the CPU's number meanwhile ends the process by SIGSEGV. So a
+/// destructor of the thread's data ends the registration; what the thread still allocates takes
+/// slow paths.
 #[cfg(target_env = "musl")]
 mod leaving {
     use core::ffi::c_void;
@@ -76,6 +77,7 @@ mod leaving {
     }
 
     fn key() -> u32 {
+        // Acquire: pairs with the exchange, so that the key is made.
         let known = KEY.load(Acquire);
         if known != NO_KEY {
             return known;
@@ -85,10 +87,11 @@ mod leaving {
         if unsafe { libc::pthread_key_create(&mut new, Some(leave)) } != 0 {
             return NO_KEY;
         }
+        // Release: publishes the key. Acquire: as above, for another thread's key.
         match KEY.compare_exchange(NO_KEY, new, AcqRel, Acquire) {
             Ok(_) => new,
             Err(other) => {
-                // SAFETY: nobody else knows this key.
+                // SAFETY: no other thread knows this key.
                 unsafe { libc::pthread_key_delete(new) };
                 other
             }
