@@ -46,7 +46,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Ends the process if a guarded object has fewer than `bytes` bytes, or cannot have been
-    /// requested with so few.
+    /// requested with so few. With `kept` a resize may have left it larger.
     #[cold]
     #[inline(never)]
     pub(super) fn guarded_check_size(
@@ -55,10 +55,11 @@ impl<P: Platform> Allocator<P> {
         object: *mut u8,
         bytes: usize,
         align: usize,
+        kept: bool,
     ) {
         let size = self.guarded_size(object, call);
         let class = self.guarded_class(object);
-        let fits = class.is_none_or(|class| is_of_class(class, bytes, align));
+        let fits = kept || class.is_none_or(|class| is_of_class(class, bytes, align));
         if bytes > size || !fits {
             let name = self.guarded_name(object);
             Misuse::WrongSize(name, call, object, bytes, size).fatal(&self.platform);

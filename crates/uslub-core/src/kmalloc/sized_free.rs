@@ -63,7 +63,7 @@ impl<P: Platform> Allocator<P> {
         // Relaxed: as above.
         let kept = self.base.kept_larger.load(Relaxed);
         if self.is_guarded(object) {
-            return self.guarded_check_size(call, object, bytes, align);
+            return self.guarded_check_size(call, object, bytes, align, kept);
         }
         let (old, fits) = match self.class_of_object(object) {
             Some(class) => {

@@ -7,7 +7,8 @@ use uslub_tests::tools::{say_skipped, shared, tool};
 const LUA: &str = "local t = {} for i = 1, 60000 do t['k' .. i] = ('v'):rep(i % 50) \
     if i > 1000 then t['k' .. i - 1000] = nil end end \
     local n = 0 for _, v in pairs(t) do n = n + #v end print(n)";
-const AWK: &str = "BEGIN { for (i = 0; i < 60000; i++) { a[i % 5000 \"x\"] = a[i % 4000 \"x\"] i % 7; \
+const AWK: &str = "BEGIN { for (i = 0; i < 60000; i++) { \
+    a[i % 5000 \"x\"] = a[i % 4000 \"x\"] i % 7; \
     if (length(a[i % 4000 \"x\"]) > 90) delete a[i % 4000 \"x\"] } \
     for (k in a) n += length(a[k]); print n }";
 const JQ: &str = "[range(1000) | {key: tostring, value: [range(. % 9)]}] | from_entries | \
