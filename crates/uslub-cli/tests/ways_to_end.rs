@@ -176,7 +176,7 @@ fn a_set_user_id_program_is_refused_at_the_start_and_named_at_the_end() {
         std::os::unix::fs::PermissionsExt::from_mode(0o755),
     )
     .unwrap();
-    fs::copy("/bin/true", &program).unwrap();
+    support::copy("/bin/true".as_ref(), &program);
     std::os::unix::fs::chown(&program, Some(65534), None).unwrap();
     fs::set_permissions(
         &program,

@@ -193,7 +193,7 @@ pub unsafe trait Platform: Sync + 'static {
     ///
     /// # Safety
     ///
-    /// The range must be page-aligned, mapped and unused.
+    /// The range must be page-aligned, mapped, unused and not empty.
     unsafe fn unmap(&self, start: NonNull<u8>, bytes: usize);
 
     /// Grows or shrinks a mapping, and moves it without a copy if necessary. After a success the

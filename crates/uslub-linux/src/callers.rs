@@ -24,9 +24,11 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use uslub_core::platform::{Identity, PAGE_SIZE, Place, SYSTEM_PAGE_MAX};
 
+use crate::arch::{self, FRAME_RECORD, ends_with_call};
 use crate::peek::probe;
+use crate::registers::Registers;
 use crate::sys;
-use crate::unwind::{Registers, Rules, Step, Tables};
+use crate::unwind::{Rules, Step, Tables};
 
 /// Executable mappings that are known, at most.
 const MAPS: usize = 256;
@@ -278,7 +280,7 @@ impl Table {
     }
 
     fn step_by_frame_pointer(&mut self, from: Registers, stack: &mut Stack) -> Option<Registers> {
-        let fp = from.fp;
+        let fp = from.fp.wrapping_add_signed(FRAME_RECORD);
         let word = size_of::<usize>();
         if fp < from.sp || fp - from.sp > FRAME_MAX_BYTES || !fp.is_multiple_of(word) {
             return None;
@@ -438,26 +440,6 @@ fn hex(text: &[u8]) -> usize {
     text.iter().fold(0, |sum, b| sum << 4 | digit(b))
 }
 
-/// Whether the eight bytes in front of an address end with a call instruction.
-#[cfg(target_arch = "x86_64")]
-fn ends_with_call(b: [u8; 8]) -> bool {
-    let mode = |at: usize, of: &[u8]| b[at] == 0xff && of.contains(&(b[at + 1] & !7));
-    b[3] == 0xe8
-        || mode(6, &[0xd0, 0x10])
-        || mode(5, &[0x50])
-        || (b[5] == 0xff && b[6] == 0x14)
-        || (b[4] == 0xff && b[5] == 0x54)
-        || (b[2] == 0xff && (b[3] == 0x15 || b[3] & !7 == 0x90))
-        || (b[1] == 0xff && b[2] == 0x94)
-}
-
-/// As above: a branch with link.
-#[cfg(not(target_arch = "x86_64"))]
-fn ends_with_call(b: [u8; 8]) -> bool {
-    let word = u32::from_le_bytes([b[4], b[5], b[6], b[7]]);
-    word & 0xfc00_0000 == 0x9400_0000 || word & 0xffff_fc1f == 0xd63f_0000
-}
-
 /// Whether an object is one of this project's libraries, whose own frames are skipped.
 fn is_ours(map: &Map) -> bool {
     map.name.starts_with(b"libuslub")
@@ -468,9 +450,7 @@ fn is_ours(map: &Map) -> bool {
 #[inline(never)]
 pub(crate) fn callers(out: &mut [usize], now_ms: u64) -> usize {
     let here = callers as *const () as usize;
-    let Some(from) = Registers::here() else {
-        return 0;
-    };
+    let from = arch::here();
     let found = with_table(|table| {
         if table.find(here).is_none() {
             table.refresh(now_ms, REFRESH_MS);

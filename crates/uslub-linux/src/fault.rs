@@ -32,8 +32,9 @@ use uslub_core::Allocator;
 use uslub_core::platform::Platform;
 use uslub_core::slab::debug::guard_report::Touch;
 
+use crate::arch::{self, KernelAction};
 use crate::callers;
-use crate::unwind::Registers;
+use crate::registers::Registers;
 use crate::{Linux, sys};
 
 /// Return addresses of a fault's stack.
@@ -42,8 +43,6 @@ const FRAMES: usize = 16;
 const ROUNDS: u32 = 1 << 16;
 /// Bytes of the stack on which reports are written.
 const STACK_BYTES: usize = 64 << 10;
-/// The kernel's flag for `restorer`.
-const RESTORER: u64 = 0x0400_0000;
 /// Bytes of the kernel's set of signals.
 const SET_BYTES: usize = 8;
 
@@ -64,15 +63,6 @@ impl Action {
         flags: 0,
         mask: 0,
     };
-}
-
-/// The kernel's `struct sigaction`.
-#[repr(C)]
-struct KernelAction {
-    handler: usize,
-    flags: u64,
-    restorer: usize,
-    mask: u64,
 }
 
 /// The program's action. A change makes `version` odd; readers then wait or read again.
@@ -243,12 +233,7 @@ fn in_front_of(program: Action) -> Action {
 
 /// Sets the kernel's action at SIGSEGV, if one is given; returns the one before.
 fn ask_kernel(new: Option<Action>) -> Action {
-    let kernel = |action: Action| KernelAction {
-        handler: action.handler,
-        flags: action.flags | RESTORER,
-        restorer: restore as *const () as usize,
-        mask: action.mask,
-    };
+    let kernel = |action: Action| KernelAction::new(action.handler, action.flags, action.mask);
     let new = new.map(kernel);
     let mut old = kernel(Action::DEFAULT);
     let new = new
@@ -264,27 +249,15 @@ fn ask_kernel(new: Option<Action>) -> Action {
     };
     Action {
         handler: old.handler,
-        flags: old.flags & !RESTORER,
+        flags: old.flags & !KernelAction::RESTORER,
         mask: old.mask,
     }
-}
-
-/// Where the kernel lets a handler return to: it asks the kernel to restore the thread.
-#[unsafe(naked)]
-unsafe extern "C" fn restore() {
-    #[cfg(target_arch = "x86_64")]
-    core::arch::naked_asm!("mov eax, {number}", "syscall", number = const libc::SYS_rt_sigreturn);
-    #[cfg(target_arch = "aarch64")]
-    core::arch::naked_asm!("mov x8, {number}", "svc #0", number = const libc::SYS_rt_sigreturn);
 }
 
 /// What the kernel calls at SIGSEGV: [`on_fault`], with the address that it returns to as well.
 #[unsafe(naked)]
 unsafe extern "C" fn entry() {
-    #[cfg(target_arch = "x86_64")]
-    core::arch::naked_asm!("mov rcx, [rsp]", "jmp {to}", to = sym on_fault);
-    #[cfg(target_arch = "aarch64")]
-    core::arch::naked_asm!("mov x3, x30", "b {to}", to = sym on_fault);
+    core::arch::naked_asm!(arch::handler_entry!(), to = sym on_fault);
 }
 
 /// Where the stack for reports begins, once one was needed; 0 before. Programs give handlers as
@@ -343,7 +316,7 @@ fn report_apart(fault: &Fault) {
                     break;
                 }
                 // SAFETY: the stack is this thread's; the value outlives the call.
-                unsafe { call_on(stack + STACK_BYTES, report, fault) };
+                unsafe { arch::call_on(stack + STACK_BYTES, report, fault) };
                 // Release: pairs with the next user's exchange.
                 return REPORTER.store(0, Release);
             }
@@ -353,46 +326,6 @@ fn report_apart(fault: &Fault) {
     }
     // SAFETY: as above.
     unsafe { report(fault) };
-}
-
-/// Calls a function on another stack, which ends at `top`.
-#[cfg(target_arch = "x86_64")]
-#[unsafe(naked)]
-unsafe extern "C" fn call_on(
-    top: usize,
-    work: unsafe extern "C" fn(*const Fault),
-    fault: *const Fault,
-) {
-    core::arch::naked_asm!(
-        "push rbp",
-        "mov rbp, rsp",
-        "mov rsp, rdi",
-        "mov rdi, rdx",
-        "call rsi",
-        "mov rsp, rbp",
-        "pop rbp",
-        "ret",
-    )
-}
-
-/// As above.
-#[cfg(target_arch = "aarch64")]
-#[unsafe(naked)]
-unsafe extern "C" fn call_on(
-    top: usize,
-    work: unsafe extern "C" fn(*const Fault),
-    fault: *const Fault,
-) {
-    core::arch::naked_asm!(
-        "stp x29, x30, [sp, #-16]!",
-        "mov x29, sp",
-        "mov sp, x0",
-        "mov x0, x2",
-        "blr x1",
-        "mov sp, x29",
-        "ldp x29, x30, [sp], #16",
-        "ret",
-    )
 }
 
 /// Handles SIGSEGV. `back`: where it returns to.
@@ -414,7 +347,7 @@ unsafe extern "C" fn on_fault(
         && allocator.debug.guard.owns(address)
     {
         // SAFETY: the kernel's record.
-        let (at, touch) = unsafe { (place(&*context), touch(&*context)) };
+        let (at, touch) = unsafe { (arch::place(&*context), touch(&*context)) };
         return report_apart(&Fault {
             allocator,
             address,
@@ -423,7 +356,7 @@ unsafe extern "C" fn on_fault(
         });
     }
     // The program's handler returns to itself.
-    let kept = match back == restore as *const () as usize {
+    let kept = match back == arch::handler_returns_to() {
         true => &PROGRAM,
         false => &BEFORE,
     };
@@ -472,57 +405,10 @@ unsafe fn pass_on(
     }
 }
 
-/// Where the thread was.
-#[cfg(target_arch = "x86_64")]
-fn place(context: &libc::ucontext_t) -> Registers {
-    let registers = &context.uc_mcontext.gregs;
-    Registers {
-        pc: registers[libc::REG_RIP as usize] as usize,
-        sp: registers[libc::REG_RSP as usize] as usize,
-        fp: registers[libc::REG_RBP as usize] as usize,
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn place(context: &libc::ucontext_t) -> Registers {
-    Registers {
-        pc: context.uc_mcontext.pc as usize,
-        sp: context.uc_mcontext.sp as usize,
-        fp: context.uc_mcontext.regs[29] as usize,
-    }
-}
-
 /// Whether the access was a write.
-#[cfg(target_arch = "x86_64")]
 fn touch(context: &libc::ucontext_t) -> Touch {
-    // Bit 1 of a page fault's error code.
-    match context.uc_mcontext.gregs[libc::REG_ERR as usize] & 2 {
-        0 => Touch::Read,
-        _ => Touch::Write,
+    match arch::is_write(context) {
+        true => Touch::Write,
+        false => Touch::Read,
     }
-}
-
-/// As above: bit 6 of the syndrome, which the kernel puts into a record of the context.
-#[cfg(not(target_arch = "x86_64"))]
-fn touch(context: &libc::ucontext_t) -> Touch {
-    const SYNDROME: u32 = 0x4553_5201;
-    let records = core::ptr::from_ref(&context.uc_mcontext).cast::<u8>();
-    // Behind the fault's address, 31 registers, stack pointer, pc and pstate, aligned to 16 bytes.
-    let mut at = (8 + 31 * 8 + 3 * 8_usize).next_multiple_of(16);
-    while at + 16 <= size_of_val(&context.uc_mcontext) {
-        // SAFETY: within the context; records have a magic number and their length.
-        let (magic, bytes, value) = unsafe {
-            let record = records.add(at);
-            let head = record.cast::<[u32; 2]>().read();
-            (head[0], head[1], record.add(8).cast::<u64>().read())
-        };
-        if magic == SYNDROME && value & 1 << 6 != 0 {
-            return Touch::Write;
-        }
-        if magic == SYNDROME || magic == 0 || bytes < 16 {
-            break;
-        }
-        at += bytes as usize;
-    }
-    Touch::Read
 }

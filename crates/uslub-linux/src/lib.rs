@@ -15,6 +15,10 @@
 extern crate libc_own as libc;
 
 mod advice;
+#[cfg_attr(target_arch = "x86_64", path = "arch/x86_64.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "arch/aarch64.rs")]
+#[cfg_attr(target_arch = "riscv64", path = "arch/riscv64.rs")]
+mod arch;
 mod callers;
 mod clock;
 pub mod environment;
@@ -29,6 +33,7 @@ mod peek;
 mod platform;
 mod policy;
 mod refused;
+mod registers;
 mod sharing;
 mod slots;
 mod slots_fallback;
@@ -37,6 +42,7 @@ pub mod start;
 pub mod sys;
 pub mod traces;
 mod unwind;
+mod vdso;
 pub mod watch;
 
 use core::mem::offset_of;

@@ -18,7 +18,9 @@ use gimli::{
     UnwindContext, UnwindContextStorage, UnwindSection, UnwindTableRow,
 };
 
+use crate::arch::{FRAME_POINTER, RETURN, STACK_POINTER};
 use crate::peek::copy;
+use crate::registers::Registers;
 
 /// Rules that are kept.
 const RULES: usize = 1024;
@@ -26,61 +28,6 @@ const RULES: usize = 1024;
 const HEADERS: usize = 24;
 /// Largest distance of a frame from the stack pointer, in bytes.
 const FRAME_MAX_BYTES: usize = 1 << 20;
-
-#[cfg(target_arch = "aarch64")]
-const FRAME_POINTER: Register = gimli::AArch64::X29;
-#[cfg(target_arch = "aarch64")]
-const STACK_POINTER: Register = gimli::AArch64::SP;
-#[cfg(target_arch = "aarch64")]
-const RETURN: Register = gimli::AArch64::X30;
-#[cfg(not(target_arch = "aarch64"))]
-const FRAME_POINTER: Register = gimli::X86_64::RBP;
-#[cfg(not(target_arch = "aarch64"))]
-const STACK_POINTER: Register = gimli::X86_64::RSP;
-#[cfg(not(target_arch = "aarch64"))]
-const RETURN: Register = gimli::X86_64::RA;
-
-/// The registers that a step needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Registers {
-    pub(crate) pc: usize,
-    pub(crate) sp: usize,
-    pub(crate) fp: usize,
-}
-
-impl Registers {
-    /// Those of the caller of this function, which must inline it.
-    #[inline(always)]
-    pub(crate) fn here() -> Option<Self> {
-        let (pc, sp, fp): (usize, usize, usize);
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: reads registers only.
-        unsafe {
-            core::arch::asm!(
-                "lea {pc}, [rip]",
-                "mov {sp}, rsp",
-                "mov {fp}, rbp",
-                pc = out(reg) pc, sp = out(reg) sp, fp = out(reg) fp,
-                options(nomem, nostack, preserves_flags),
-            );
-        }
-        #[cfg(target_arch = "aarch64")]
-        // SAFETY: reads registers only.
-        unsafe {
-            core::arch::asm!(
-                "adr {pc}, .",
-                "mov {sp}, sp",
-                "mov {fp}, x29",
-                pc = out(reg) pc, sp = out(reg) sp, fp = out(reg) fp,
-                options(nomem, nostack, preserves_flags),
-            );
-        }
-        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-        return Some(Self { pc, sp, fp });
-        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-        None
-    }
-}
 
 /// How to come from a function's registers to its caller's. Offsets are from the frame's address.
 #[derive(Clone, Copy)]

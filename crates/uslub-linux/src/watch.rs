@@ -15,6 +15,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use uslub_core::platform::{Block, Watch};
 
+use crate::arch::valgrind;
 use crate::environment::environment;
 
 /// Numbers of valgrind's requests. Those of its tool memcheck carry the letters MC.
@@ -110,42 +111,6 @@ fn tell_valgrind(event: Watch) {
     }
 }
 
-/// Makes a request of valgrind; 0 if it does not run the process.
-#[inline(never)]
-fn valgrind(request: [usize; 6]) -> usize {
-    let mut answer = 0usize;
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: the rotations add up to 128 bits, and the exchange is of a register with itself.
-    unsafe {
-        core::arch::asm!(
-            "rol rdi, 3",
-            "rol rdi, 13",
-            "rol rdi, 61",
-            "rol rdi, 51",
-            "xchg rbx, rbx",
-            in("rax") request.as_ptr(),
-            inout("rdx") answer,
-            options(nostack),
-        );
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above.
-    unsafe {
-        core::arch::asm!(
-            "ror x12, x12, #3",
-            "ror x12, x12, #13",
-            "ror x12, x12, #51",
-            "ror x12, x12, #61",
-            "orr x10, x10, x10",
-            in("x4") request.as_ptr(),
-            inout("x3") answer,
-            options(nostack),
-        );
-    }
-    core::hint::black_box(&request);
-    core::mem::take(&mut answer)
-}
-
 fn tell_address_sanitizer(event: Watch) {
     let (Some(poison), Some(unpoison)) = (symbols::poison(), symbols::unpoison()) else {
         return;
@@ -195,42 +160,11 @@ fn ignore(function: Option<symbols::Plain>) {
 
 /// Functions of sanitizers' runtimes; null without them.
 mod symbols {
+    use crate::arch::weak;
+
     type OfRange = unsafe extern "C" fn(*mut u8, usize);
     type OfAddress = unsafe extern "C" fn(*mut u8);
     pub(super) type Plain = unsafe extern "C" fn();
-
-    /// The address of a weak symbol.
-    macro_rules! weak {
-        ($name:literal) => {{
-            let address: usize;
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: reads a word that the linker or the loader wrote.
-            unsafe {
-                core::arch::asm!(
-                    concat!(".weak ", $name),
-                    concat!("mov {}, qword ptr [rip + ", $name, "@GOTPCREL]"),
-                    out(reg) address,
-                    options(nostack, preserves_flags),
-                );
-            }
-            #[cfg(target_arch = "aarch64")]
-            // SAFETY: as above.
-            unsafe {
-                core::arch::asm!(
-                    concat!(".weak ", $name),
-                    concat!("adrp {0}, :got:", $name),
-                    concat!("ldr {0}, [{0}, :got_lo12:", $name, "]"),
-                    out(reg) address,
-                    options(nostack, preserves_flags),
-                );
-            }
-            #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-            {
-                address = 0;
-            }
-            address
-        }};
-    }
 
     pub(super) fn poison() -> Option<OfRange> {
         let address: usize = weak!("__asan_poison_memory_region");

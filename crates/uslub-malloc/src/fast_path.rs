@@ -21,10 +21,7 @@
 // A file an architecture, with the same functions in each.
 #[cfg_attr(target_arch = "x86_64", path = "fast_path/x86_64.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "fast_path/aarch64.rs")]
-#[cfg_attr(
-    not(any(target_arch = "x86_64", target_arch = "aarch64")),
-    path = "fast_path/none.rs"
-)]
+#[cfg_attr(target_arch = "riscv64", path = "fast_path/riscv64.rs")]
 mod fast;
 
 pub(crate) use fast::free_of;

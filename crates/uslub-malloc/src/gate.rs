@@ -20,7 +20,7 @@ use uslub_core::cache::allocator::LAST_OWN_CACHE;
 use uslub_core::kmalloc::{CLASS_MAX, CLASS_TABLE};
 use uslub_core::percpu::{APART, CACHE_WORDS, CacheId, Region};
 use uslub_core::platform::PAGE_SIZE;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[cfg(not(target_arch = "riscv64"))]
 use uslub_core::slab::shape::Shape;
 use uslub_rseq::Index;
 
@@ -145,7 +145,7 @@ impl Front {
     }
 
     /// Lets pointers to slots of a class's cache through.
-    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    #[cfg(not(target_arch = "riscv64"))]
     pub(crate) fn learn(&self, id: CacheId, shape: Option<Shape>) {
         let place = &self.shapes[usize::from(id.raw()) / CACHE_WORDS];
         let word = shape.map_or(0, Shape::word);

@@ -85,9 +85,7 @@ static STACK: AtomicUsize = AtomicUsize::new(0);
 
 /// Reads the environment. Call it before `main`.
 pub(crate) fn prepare() {
-    if cfg!(any(target_arch = "x86_64", target_arch = "aarch64"))
-        && uslub_linux::environment::environment(HELPER_VARIABLE).is_some_and(witness::find)
-    {
+    if uslub_linux::environment::environment(HELPER_VARIABLE).is_some_and(witness::find) {
         // Relaxed: the process has one thread so far.
         ENABLED.store(true, Relaxed);
     }
@@ -305,11 +303,34 @@ fn clone(place: &Place) -> isize {
     result
 }
 
-/// Other architectures have no helper.
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-fn clone(_: &Place) -> isize {
-    let _ = run;
-    -1
+/// Makes the thread, which runs [`run`] and ends. Returns its id, or a negative error number.
+#[cfg(target_arch = "riscv64")]
+fn clone(place: &Place) -> isize {
+    let result: isize;
+    // SAFETY: as on x86-64.
+    unsafe {
+        core::arch::asm!(
+            "ecall",
+            "bnez a0, 60f",
+            "li s0, 0",
+            "call {run}",
+            "li a7, {exit}",
+            "li a0, 0",
+            "ecall",
+            "ebreak",
+            "60:",
+            run = sym run,
+            exit = const libc::SYS_exit,
+            in("a7") libc::SYS_clone,
+            inlateout("a0") FLAGS as isize => result,
+            in("a1") place.stack_top,
+            in("a2") TID.as_ptr(),
+            in("a3") place.thread,
+            in("a4") TID.as_ptr(),
+            options(nostack),
+        );
+    }
+    result
 }
 
 /// The helper's main function.

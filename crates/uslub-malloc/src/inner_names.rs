@@ -28,6 +28,13 @@ macro_rules! jump {
     };
 }
 
+#[cfg(target_arch = "riscv64")]
+macro_rules! jump {
+    ($to:ident) => {
+        core::arch::naked_asm!("tail {to}", to = sym $to)
+    };
+}
+
 macro_rules! names {
     ($($name:ident is $to:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {$(
         #[doc = concat!("[`", stringify!($to), "`] under an inner name of the GNU library.")]
@@ -35,23 +42,10 @@ macro_rules! names {
         /// # Safety
         ///
         /// As for this function.
-        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name($($argument: $type),*) $(-> $result)? {
             jump!($to)
-        }
-
-        #[doc = concat!("[`", stringify!($to), "`] under an inner name of the GNU library.")]
-        ///
-        /// # Safety
-        ///
-        /// As for this function.
-        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $type),*) $(-> $result)? {
-            // SAFETY: passed on.
-            unsafe { $to($($argument),*) }
         }
     )*};
 }

@@ -80,3 +80,30 @@ pub unsafe extern "C" fn dlopen(file: *const c_char, mode: c_int) -> *mut c_void
         kept = const !DEEPBIND as u32,
     )
 }
+
+/// Loads a library, never with `RTLD_DEEPBIND`.
+///
+/// # Safety
+///
+/// As for the C library's function.
+#[cfg(target_arch = "riscv64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn dlopen(file: *const c_char, mode: c_int) -> *mut c_void {
+    core::arch::naked_asm!(
+        "andi a1, a1, {kept}",
+        "addi sp, sp, -32",
+        "sd a0, 0(sp)",
+        "sd a1, 8(sp)",
+        "sd ra, 16(sp)",
+        "call {next}",
+        "mv t1, a0",
+        "ld ra, 16(sp)",
+        "ld a1, 8(sp)",
+        "ld a0, 0(sp)",
+        "addi sp, sp, 32",
+        "jr t1",
+        next = sym next_dlopen,
+        kept = const !DEEPBIND,
+    )
+}

@@ -64,7 +64,7 @@ pub(crate) extern "C" fn malloc_slow(bytes: usize) -> *mut c_void {
 ///
 /// As for `free`, and the object is of a size class and [marked](uslub_core::cache::mark).
 #[cold]
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[cfg(not(target_arch = "riscv64"))]
 pub(crate) unsafe extern "C" fn free_slow(object: *mut c_void) {
     ALLOCATOR.kfree_slow(object.cast());
     FRONT.follow();
@@ -113,7 +113,7 @@ pub(crate) unsafe fn kfree(object: *mut c_void) {
 /// # Safety
 ///
 /// As for `free`.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[cfg(not(target_arch = "riscv64"))]
 #[cold]
 pub(crate) unsafe extern "C" fn free_suspect(object: *mut c_void) {
     let arena = &ALLOCATOR.zone.arena;

@@ -390,6 +390,68 @@ pub unsafe extern "C" fn vfork() -> pid_t {
     )
 }
 
+/// `vfork`, as on aarch64.
+#[cfg(target_arch = "riscv64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn vfork() -> pid_t {
+    core::arch::naked_asm!(
+        "addi sp, sp, -16",
+        "sd ra, 8(sp)",
+        "call {begins}",
+        "bnez a0, 50f",
+        "ld ra, 8(sp)",
+        "addi sp, sp, 16",
+        "li a0, {flags}",
+        "li a1, 0",
+        "li a2, 0",
+        "li a3, 0",
+        "li a4, 0",
+        "li a7, {number}",
+        "ecall",
+        "beqz a0, 60f",
+        "addi sp, sp, -16",
+        "sd a0, 0(sp)",
+        "sd ra, 8(sp)",
+        "call {ends}",
+        "ld a0, 0(sp)",
+        "ld ra, 8(sp)",
+        "addi sp, sp, 16",
+        "li t0, -4095",
+        "bgeu a0, t0, 70f",
+        "60:",
+        "ret",
+        "70:",
+        "neg a0, a0",
+        "addi sp, sp, -16",
+        "sd a0, 0(sp)",
+        "sd ra, 8(sp)",
+        "call {errno}",
+        "ld t0, 0(sp)",
+        "ld ra, 8(sp)",
+        "addi sp, sp, 16",
+        "sw t0, 0(a0)",
+        "li a0, -1",
+        "ret",
+        "50:",
+        "jalr a0",
+        "sd a0, 0(sp)",
+        "sext.w t0, a0",
+        "beqz t0, 51f",
+        "call {ends}",
+        "51:",
+        "ld a0, 0(sp)",
+        "ld ra, 8(sp)",
+        "addi sp, sp, 16",
+        "ret",
+        begins = sym vfork_begins,
+        ends = sym sharing_ends,
+        errno = sym libc::__errno_location,
+        flags = const libc::CLONE_VFORK | libc::CLONE_VM | libc::SIGCHLD,
+        number = const libc::SYS_clone,
+    )
+}
+
 /// [`vfork`] under the C library's internal name.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
@@ -404,4 +466,12 @@ pub unsafe extern "C" fn __vfork() -> pid_t {
 #[unsafe(naked)]
 pub unsafe extern "C" fn __vfork() -> pid_t {
     core::arch::naked_asm!("b {vfork}", vfork = sym vfork)
+}
+
+/// [`vfork`] under the C library's internal name.
+#[cfg(target_arch = "riscv64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn __vfork() -> pid_t {
+    core::arch::naked_asm!("tail {vfork}", vfork = sym vfork)
 }

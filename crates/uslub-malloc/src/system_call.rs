@@ -26,10 +26,8 @@ pub(crate) fn prepare() {
 }
 
 /// The number and the arguments of a call, except the last argument.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 type Frame = [usize; 6];
 
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod task {
     use core::ffi::c_void;
 
@@ -50,7 +48,7 @@ mod task {
         pub(super) const CHILD_TID: usize = 4;
         pub(super) const THREAD: usize = 5;
     }
-    #[cfg(target_arch = "aarch64")]
+    #[cfg(not(target_arch = "x86_64"))]
     mod place {
         pub(super) const THREAD: usize = 4;
         pub(super) const CHILD_TID: usize = 5;
@@ -371,30 +369,125 @@ mod asm {
     }
 }
 
-/// Makes any system call.
-///
-/// # Safety
-///
-/// As for the system call.
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn syscall(
-    number: libc::c_long,
-    a: usize,
-    b: usize,
-    c: usize,
-    d: usize,
-    e: usize,
-    f: usize,
-) -> libc::c_long {
-    crate::sandbox::before_system_call(number, &[a, b, c, d, e, f]);
-    crate::next::call_next!(
-        SYSCALL,
-        unsafe extern "C" fn(libc::c_long, ...) -> libc::c_long,
-        (number, a, b, c, d, e, f),
-        or {
-            // SAFETY: passed on.
-            crate::sandbox::returned(unsafe { uslub_linux::sys::call(number, [a, b, c, d, e, f]) })
-        }
-    )
+#[cfg(target_arch = "riscv64")]
+mod asm {
+    use core::arch::naked_asm;
+
+    use super::task::{after_fork, after_unwaited, after_waited, before};
+
+    /// Moves the C library's argument registers to the kernel's.
+    macro_rules! to_kernel {
+        () => {
+            "mv a7, a0
+             mv a0, a1
+             mv a1, a2
+             mv a2, a3
+             mv a3, a4
+             mv a4, a5
+             mv a5, a6"
+        };
+    }
+
+    /// Returns the kernel's result (`a0`) as the C library does.
+    macro_rules! to_library {
+        () => {
+            "li t0, -4095
+             bgeu a0, t0, 70f
+             ret
+             70:
+             neg a0, a0
+             addi sp, sp, -16
+             sd a0, 0(sp)
+             sd ra, 8(sp)
+             call {errno}
+             ld t0, 0(sp)
+             ld ra, 8(sp)
+             addi sp, sp, 16
+             sw t0, 0(a0)
+             li a0, -1
+             ret"
+        };
+    }
+
+    /// Makes any system call.
+    ///
+    /// # Safety
+    ///
+    /// As for the system call.
+    #[unsafe(no_mangle)]
+    #[unsafe(naked)]
+    pub unsafe extern "C" fn syscall(number: libc::c_long) -> libc::c_long {
+        naked_asm!(
+            "addi sp, sp, -64",
+            "sd a0, 0(sp)",
+            "sd a1, 8(sp)",
+            "sd a2, 16(sp)",
+            "sd a3, 24(sp)",
+            "sd a4, 32(sp)",
+            "sd a5, 40(sp)",
+            "sd a6, 48(sp)",
+            "sd ra, 56(sp)",
+            "mv a0, sp",
+            "call {before}",
+            "mv t1, a0",
+            "ld a0, 0(sp)",
+            "ld a1, 8(sp)",
+            "ld a2, 16(sp)",
+            "ld a3, 24(sp)",
+            "ld a4, 32(sp)",
+            "ld a5, 40(sp)",
+            "ld a6, 48(sp)",
+            "ld ra, 56(sp)",
+            "addi sp, sp, 64",
+            "jr t1",
+            before = sym before,
+        )
+    }
+
+    /// A call that makes no task, if there is no next definition.
+    #[unsafe(naked)]
+    pub(super) unsafe extern "C" fn ordinary() {
+        naked_asm!(
+            to_kernel!(),
+            "ecall",
+            to_library!(),
+            errno = sym libc::__errno_location,
+        )
+    }
+
+    /// Calls that make a task: the function that the parent calls, and the child's code.
+    macro_rules! makes {
+        ($($name:ident: $after:ident, $child:literal;)*) => {$(
+            #[unsafe(naked)]
+            pub(super) unsafe extern "C" fn $name() {
+                naked_asm!(
+                    to_kernel!(),
+                    "ecall",
+                    $child,
+                    "addi sp, sp, -16",
+                    "sd a0, 0(sp)",
+                    "sd ra, 8(sp)",
+                    "mv a1, a4",
+                    "call {after}",
+                    "ld a0, 0(sp)",
+                    "ld ra, 8(sp)",
+                    "addi sp, sp, 16",
+                    to_library!(),
+                    "60:",
+                    "ret",
+                    after = sym $after,
+                    errno = sym libc::__errno_location,
+                )
+            }
+        )*};
+    }
+
+    makes! {
+        waited_same: after_waited, "beqz a0, 60f";
+        waited_own: after_waited, "beqz a0, 60f";
+        unwaited_same: after_unwaited, "beqz a0, 60f";
+        unwaited_own: after_unwaited, "beqz a0, 60f";
+        fork_same: after_fork, "";
+        fork_own: after_fork, "";
+    }
 }

@@ -37,24 +37,37 @@
 #[cfg(feature = "own-libc")]
 extern crate libc_own as libc;
 
-// A folder an architecture, with the same modules in each; `none` has what the others lack. Where
-// there are sequences, `protocol.rs` is a part of `sequences.rs`.
-#[cfg_attr(target_arch = "x86_64", path = "arch/x86_64/sequences.rs")]
-#[cfg_attr(target_arch = "aarch64", path = "arch/aarch64/sequences.rs")]
-#[cfg_attr(
-    not(any(target_arch = "x86_64", target_arch = "aarch64")),
-    path = "arch/none/sequences.rs"
-)]
+#[cfg(not(any(
+    target_arch = "x86_64",
+    target_arch = "aarch64",
+    target_arch = "riscv64"
+)))]
+compile_error!(
+    "uslub runs on Linux on x86-64, aarch64 and riscv64; see docs/porting.md for others"
+);
+
+// A folder an architecture, with the same modules in each. Where there are sequences,
+// `protocol.rs` is a part of `sequences.rs`.
+#[cfg(target_arch = "x86_64")]
+#[path = "arch/x86_64/sequences.rs"]
 mod sequences;
-#[cfg_attr(target_arch = "x86_64", path = "arch/x86_64/thread.rs")]
-#[cfg_attr(target_arch = "aarch64", path = "arch/aarch64/thread.rs")]
-#[cfg_attr(
-    not(any(target_arch = "x86_64", target_arch = "aarch64")),
-    path = "arch/none/thread.rs"
-)]
+#[cfg(target_arch = "aarch64")]
+#[path = "arch/aarch64/sequences.rs"]
+mod sequences;
+#[cfg(target_arch = "riscv64")]
+#[path = "arch/riscv64/sequences.rs"]
+mod sequences;
+#[cfg(target_arch = "x86_64")]
+#[path = "arch/x86_64/thread.rs"]
+mod thread;
+#[cfg(target_arch = "aarch64")]
+#[path = "arch/aarch64/thread.rs"]
+mod thread;
+#[cfg(target_arch = "riscv64")]
+#[path = "arch/riscv64/thread.rs"]
 mod thread;
 #[cfg_attr(target_arch = "x86_64", path = "arch/x86_64/wide.rs")]
-#[cfg_attr(not(target_arch = "x86_64"), path = "arch/none/wide.rs")]
+#[cfg_attr(not(target_arch = "x86_64"), path = "arch/portable/wide.rs")]
 mod wide;
 
 mod area;

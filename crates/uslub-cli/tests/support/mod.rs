@@ -81,8 +81,18 @@ pub fn text(path: &Path) -> &str {
 
 /// Writes a file with these mode bits.
 pub fn put(path: &Path, content: impl AsRef<[u8]>, mode: u32) {
-    fs::write(path, content).expect("the file can be written");
+    let draft = path.with_extension("draft");
+    fs::write(&draft, content).expect("the file can be written");
+    copy(&draft, path);
+    fs::remove_file(draft).expect("the draft can be removed");
     fs::set_permissions(path, Permissions::from_mode(mode)).expect("the mode can be set");
+}
+
+/// Copies a program. Another process does it: a file that a child of another test inherits open for
+/// writing cannot be executed.
+pub fn copy(from: &Path, to: &Path) {
+    let status = Command::new("cp").args([from, to]).status();
+    assert!(status.expect("cp runs").success(), "a copy of {from:?}");
 }
 
 /// Kills the process group that `child` leads when a minute has passed before

@@ -266,8 +266,13 @@ impl MappingCache {
         Some(purged)
     }
 
+    /// About `most` bytes of the mapping that was cached first, from its end, or all of it. `None`
+    /// for no bytes: a mapping without bytes would begin where other memory may lie.
     #[inline(never)]
     fn take_oldest(&mut self, most: usize, now: u64, may: impl Fn(u64) -> bool) -> Option<Mapping> {
+        if most == 0 {
+            return None;
+        }
         let cached = self.freed.iter_mut().filter(|freed| freed.cached);
         let oldest = cached.min_by_key(|freed| freed.since)?;
         if !may(age(now, oldest.since)) {

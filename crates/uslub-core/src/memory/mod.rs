@@ -85,11 +85,15 @@ impl<P: Platform> Memory<P> {
     pub(crate) fn update_mapped_bytes(&self, platform: &P) {
         let live = self.mapped.live_bytes();
         let surplus = || (self.mapped.kept_bytes()).saturating_sub(live / MAPPING_CACHE_SHARE);
-        while surplus() > 0
-            && let Some(more) = self.zone.above_peak(live + surplus())
-            && self.mapped.evict(platform, more.min(surplus()), 0)
-        {}
-        self.zone.update_mapped(platform, live + surplus());
+        let mut most = surplus();
+        // Other threads take cached mappings meanwhile: a round goes by one reading.
+        while most > 0
+            && let Some(more) = self.zone.above_peak(live + most)
+            && self.mapped.evict(platform, more.min(most), 0)
+        {
+            most = surplus();
+        }
+        self.zone.update_mapped(platform, live + most);
     }
 
     /// Unmaps cached mappings that have been free for `decay_ms`. If the peak of resident memory

@@ -64,8 +64,12 @@ fn all_ways_are_fast(name: &str, most: [usize; 2]) {
         Architecture::X86_64 => most[0],
         _ => most[1],
     };
-    let of_a_path = format!("4fast{}{name}17h", name.len());
-    let function = library.function(|symbol| symbol == name || symbol.contains(&of_a_path));
+    // Compilers write names in two ways: with a hash behind, or without.
+    let of_a_path = format!("4fast{}{name}", name.len());
+    let hashed = format!("{of_a_path}17h");
+    let function = library.function(|symbol| {
+        symbol == name || symbol.ends_with(&of_a_path) || symbol.contains(&hashed)
+    });
     let function = function.unwrap_or_else(|| panic!("{name} is missing"));
     let ways = function.all_ways();
     println!("{name}: {} to {} instructions", ways.shortest, ways.longest);

@@ -67,6 +67,23 @@ fn a_huge_mapping_is_kept_once_one_like_it_was_missed() {
     assert_all_is_given_back(&a);
 }
 
+/// What a thread has read may be gone when it asks: other threads take cached mappings.
+#[test]
+fn to_evict_nothing_unmaps_nothing() {
+    let a = setup();
+    let anchor = take(&a, HUGE);
+    cycle(&a, HUGE);
+    cycle(&a, HUGE);
+    let unmapped = a.platform.calls().unmap;
+    assert!(!a.mapped.evict(&a.platform, 0, 0));
+    assert_eq!(a.mapped.kept_bytes(), HUGE);
+    assert_eq!(a.platform.calls().unmap, unmapped);
+    assert!(a.mapped.evict(&a.platform, 1, 0), "a part of it");
+    assert!((1..HUGE).contains(&a.mapped.kept_bytes()));
+    give(&a, anchor);
+    assert_all_is_given_back(&a);
+}
+
 #[test]
 fn huge_mappings_that_nobody_asks_for_again_are_not_kept() {
     let a = setup();

@@ -1,5 +1,6 @@
-//! Architectures without sequences of ours. [`Area::adopt`] and [`Area::register_own`] return
-//! `None` there, so nothing here is called except [`prefetch_write`] and [`line_handoff`].
+//! riscv64 has no sequences of ours: per-CPU slots are behind locks. [`Area::adopt`] and
+//! [`Area::register_own`] return `None` there, so nothing here is called except [`prefetch_write`]
+//! and [`line_handoff`].
 
 use crate::{Area, LineHandoff};
 
