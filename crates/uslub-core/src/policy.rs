@@ -94,6 +94,12 @@ pub const DECAY_EVICTION_LEAVES_PAGES: usize = 16;
 /// smallest number to evict.
 pub const DECAY_GROWN_PAGES: usize = 64;
 
+/// Resident pages below which nothing is evicted at a peak: 4 MiB.
+///
+/// Figure: 12,000 rounds of nine objects of 1 byte to 1 MiB, every other one doubled: 4.5 s without,
+/// 3.0 s with 2 MiB, 1.2 s with 3 MiB, 0.1 s with 4 MiB.
+pub const PEAK_FLOOR_PAGES: usize = 1024;
+
 /// Milliseconds that pages must have been free before an eviction takes them.
 pub const DECAY_IDLE_MS: u64 = 2;
 

@@ -7,6 +7,9 @@
 //! | resident pages exceed their peak by 64 | 2 ms |
 //! | a run of more than 64 pages, or a mapping, raises the peak | at once |
 //!
+//! The peak is never less than `PEAK_FLOOR_PAGES`: a small process would give pages back, and take
+//! them again, in each round of a loop.
+//!
 //! The zone lists blocks with free dirty pages by last use. A purge takes the pages out of the
 //! oldest block, gives them back to the system with no lock held, and returns them as clean pages.
 //!

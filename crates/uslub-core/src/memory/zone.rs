@@ -22,7 +22,7 @@ use crate::memory::block::{self, BINS, BLOCK_PAGES, NO_BLOCK};
 use crate::memory::page_runs::Runs;
 use crate::memory::want::{Found, Want};
 use crate::platform::{PAGE_SIZE, Platform};
-use crate::policy::BLOCK_SCAN_MAX;
+use crate::policy::{BLOCK_SCAN_MAX, PEAK_FLOOR_PAGES};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use crate::sync::{DeferStack, Lock, RawLock};
 
@@ -110,7 +110,7 @@ impl<P: Platform> Zone<P> {
             absent: AtomicUsize::new(0),
             emptied: AtomicBool::new(false),
             mapped_pages: AtomicUsize::new(0),
-            peak_pages: AtomicUsize::new(0),
+            peak_pages: AtomicUsize::new(PEAK_FLOOR_PAGES),
             peak_seen: AtomicUsize::new(0),
             peak_run: AtomicUsize::new(0),
             next_decay: AtomicU64::new(0),

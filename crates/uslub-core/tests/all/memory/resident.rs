@@ -84,6 +84,33 @@ fn to_evict_nothing_unmaps_nothing() {
     assert_all_is_given_back(&a);
 }
 
+/// A loop that doubles a buffer lives from what it has freed, though each round ends above the
+/// live peak.
+#[test]
+fn a_small_process_gives_nothing_back_in_each_round() {
+    const BUFFER: usize = 1 << 20;
+    const ROUNDS: usize = 20;
+    let a = setup();
+    let round = || {
+        let (buffer, beside) = (take(&a, BUFFER), take(&a, 200_000));
+        give(&a, beside);
+        // SAFETY: allocated above.
+        let longer = unsafe { a.krealloc(buffer, 2 * BUFFER, Gfp::KERNEL) };
+        assert!(!longer.is_null());
+        give(&a, longer);
+    };
+    (0..ROUNDS).for_each(|_| round());
+    let before = a.platform.calls();
+    (0..ROUNDS).for_each(|_| round());
+    let after = a.platform.calls();
+    assert_eq!(after.purge, before.purge);
+    assert!(
+        after.unmap - before.unmap <= 1,
+        "{before:?} {after:?}: a mapping in each round"
+    );
+    assert_all_is_given_back(&a);
+}
+
 #[test]
 fn huge_mappings_that_nobody_asks_for_again_are_not_kept() {
     let a = setup();
