@@ -164,7 +164,7 @@ macro_rules! source {
     ($name:literal) => {
         (
             $name,
-            include_str!(concat!("../../../uslub-programs/programs/", $name)),
+            include_str!(concat!("../../programs/", $name)),
         )
     };
 }
