@@ -141,11 +141,11 @@ impl<P: Platform> Allocator<P> {
         self.kmalloc(bytes, gfp)
     }
 
-    /// The cache of a size class; created when it is first needed.
+    /// The cache that serves a size class; created when it is first needed.
     pub(super) fn class_cache(&self, id: CacheId, gfp: Gfp) -> Option<&KmemCache<P>> {
         match self.cache(id) {
             None if gfp.may_map() => self.create_class(id),
-            cache => cache,
+            cache => cache.map(KmemCache::serving),
         }
     }
 
@@ -153,11 +153,25 @@ impl<P: Platform> Allocator<P> {
     #[cold]
     #[inline(never)]
     fn create_class(&self, id: CacheId) -> Option<&KmemCache<P>> {
+        let may_debug = self.may_debug_classes();
+        let create = |args: &mut CacheArgs<'_>| self.create_at(id, args).ok();
+        self.with_class_args(id, may_debug, create)
+    }
+
+    /// Calls `create` with the arguments of a size class's cache. A cache that is debugged keeps
+    /// the alignment of a plain one.
+    #[inline(always)]
+    pub(super) fn with_class_args<T>(
+        &self,
+        id: CacheId,
+        may_debug: bool,
+        create: impl FnOnce(&mut CacheArgs<'_>) -> T,
+    ) -> T {
         let size = class_size(id.index());
         let name = class_name::<16>("kmalloc", size);
         let mut args = CacheArgs::new(name.as_str(), size);
         args.debug = DebugFlags::KMALLOC;
-        if self.may_debug_classes() {
+        if may_debug {
             // Metadata would break the natural alignment.
             args.align = 1 << size.trailing_zeros().min(PAGE_SHIFT);
         }
@@ -182,7 +196,7 @@ impl<P: Platform> Allocator<P> {
                 tuning.sheaf_capacity_max = (CLASS_GROWN_BYTES / size).min(MAX_CAPACITY) as u32;
             }
         }
-        self.create_at(id, &args).ok()
+        create(&mut args)
     }
 
     /// Allocates `bytes` aligned to `align` bytes (a power of two); null without memory.

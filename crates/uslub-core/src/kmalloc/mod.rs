@@ -8,6 +8,7 @@
 //! | `sized_free` | compares the size that a free is told with the object |
 //! | `hardened` | the mode that sees every misuse which software can see |
 //! | `guard` | some objects get a page of their own between closed pages |
+//! | `switch` | debugs size classes of a running process |
 //! | `buckets` | a caller's own set of size classes |
 
 mod alloc;
@@ -17,5 +18,7 @@ mod hardened;
 mod large;
 mod resize;
 mod sized_free;
+mod switch;
 
 pub use alloc::*;
+pub use switch::SwitchError;
