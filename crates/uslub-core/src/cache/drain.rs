@@ -20,7 +20,7 @@ use crate::gfp::Gfp;
 use crate::percpu::closed::CacheSet;
 use crate::percpu::sheaf::{self, Sheaf};
 use crate::percpu::sheaf_list::SheafList;
-use crate::percpu::slot::{SlotState, Top};
+use crate::percpu::slot::{LOCKED, SlotState, Top};
 use crate::percpu::try_lock;
 use crate::percpu::{CacheId, Region, Slot};
 use crate::platform::Platform;
@@ -209,9 +209,8 @@ impl<P: Platform> Allocator<P> {
         let gone = self.closed.remove(set);
         for (_, region) in self.table.regions() {
             for id in gone.iter() {
-                // No CPU changes a closed word, so none need be stopped.
                 for (slot, nothing) in MAIN_AND_SPARE.map(|slot| slot(id)) {
-                    take_locked(region, slot, nothing);
+                    open_word(region, slot, nothing);
                 }
             }
         }
@@ -251,6 +250,17 @@ impl<P: Platform> Allocator<P> {
     pub(crate) fn flush_all(&self, cache: &KmemCache<P>, take: DrainScope) {
         self.flush_cpus(&|c| c.id == cache.id, take);
         self.wait_for_flushes(cache);
+    }
+}
+
+/// Opens a word if it is closed. No CPU changes a closed word but for its lock bit, so the CPU need
+/// not be stopped.
+fn open_word(region: &Region, slot: Slot, nothing: usize) {
+    let closed = sheaf::stopped();
+    while SlotState::of(region.peek(slot) & !LOCKED) == SlotState::Stopped
+        && !try_lock::compare_exchange(region, slot, closed, nothing)
+    {
+        atomic::spin_loop();
     }
 }
 

@@ -91,7 +91,10 @@ fn block_for(text: &str, name: &str) -> (Option<DebugFlags>, Names) {
             global = Some(flags_of(letters));
             continue;
         };
-        if names.split(',').any(|pattern| matches(pattern.trim(), name)) {
+        if names
+            .split(',')
+            .any(|pattern| matches(pattern.trim(), name))
+        {
             let flags = match letters {
                 "" => DebugFlags::DEFAULT,
                 letters => flags_of(letters),

@@ -101,8 +101,7 @@ impl<P: Platform> Allocator<P> {
     ) {
         let size = cache.object_size();
         let kept = bytes >= size / 2 || self.base.kept_larger.load(Relaxed);
-        let fits = kept
-            || (size <= CLASS_MAX && is_of_class(class_of(size).index(), bytes, align));
+        let fits = kept || (size <= CLASS_MAX && is_of_class(class_of(size).index(), bytes, align));
         if bytes > old || !fits {
             self.wrong_size(call, object, bytes, old);
         }

@@ -55,7 +55,10 @@ impl core::fmt::Display for SwitchError<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             SwitchError::UnknownLetter(letter) => {
-                write!(f, "slab_debug option '{letter}' unknown; known are {LETTERS}")
+                write!(
+                    f,
+                    "slab_debug option '{letter}' unknown; known are {LETTERS}"
+                )
             }
             SwitchError::UnknownClass(name) => write!(
                 f,

@@ -12,11 +12,11 @@
 //! Only caches of the first region page can be closed. Callers: `cache::drain` closes and opens,
 //! under the drain lock. Slow paths of frees ask, so that no sheaf waits in a barn.
 
+use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::percpu::region::{CACHES_A_PAGE, CacheId, Region};
 use crate::percpu::sheaf;
-use crate::sync::atomic::AtomicU64;
 
 /// Words of a set.
 const WORDS: usize = CACHES_A_PAGE / 64;

@@ -15,7 +15,7 @@
 use crate::percpu::sheaf::{LAST, SHEAF_BYTES, bootstrap, capacity_at, stopped};
 
 /// The lock bit of a word.
-pub(super) const LOCKED: usize = 1;
+pub(crate) const LOCKED: usize = 1;
 
 /// The state of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

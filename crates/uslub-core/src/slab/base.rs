@@ -206,9 +206,7 @@ impl<P: Platform> Base<P> {
             return self.while_draining(|| self.table.make(&self.platform, cpu, &self.closed));
         }
         // A drain holds the lock for longer than a call with `GFP_NOWAIT` may wait.
-        let made = self.try_while_draining(|| {
-            self.table.make_without_mapping(cpu, &self.closed)
-        });
+        let made = self.try_while_draining(|| self.table.make_without_mapping(cpu, &self.closed));
         if made == Some(false) {
             self.await_memory(gfp);
         }

@@ -4,3 +4,4 @@ mod alloc;
 mod buckets;
 mod guard;
 mod resize;
+mod switch;
