@@ -390,11 +390,7 @@ impl<P: Platform> Allocator<P> {
     }
 }
 
-/// The last identity of the caches that an allocator makes by itself: the size classes and their
-/// twins.
-pub const LAST_OWN_CACHE: CacheId = twin_of(CacheId::of_class(NR_CLASSES as u8));
-
-/// The identity of a size class's objects if the class is debugged.
+/// The identity of a size class's objects if the class is debugged from the start of the process.
 const fn twin_of(class: CacheId) -> CacheId {
     CacheId::from_index(class.index() + NR_CLASSES)
 }
