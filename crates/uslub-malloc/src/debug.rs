@@ -1,47 +1,20 @@
-//! What a program asks of the library about `slab_debug`: to switch it for size classes, who
-//! allocated, what a pointer is.
+//! What a program under `slab_debug` asks of the library: who allocated, what a pointer is.
 //!
 //! Any thread may call. The text goes to a file descriptor, without the C library's streams.
 
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{c_int, c_void};
 use core::fmt::{self, Write};
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 
-use libc::ENOMEM;
 use uslub_core::slab::debug::track::Which;
-use uslub_linux::switch::switch_classes;
 use uslub_linux::sys;
 use uslub_linux::traces::Lines;
 
-use crate::{ALLOCATOR, set_errno, start};
+use crate::ALLOCATOR;
 
 /// Whether the end was reported: a process may come through several exits.
 static DONE: AtomicBool = AtomicBool::new(false);
-
-/// Debugs size classes from now on, or stops that, by a value of `slab_debug` such as
-/// `FZPU,kmalloc-48` or `-`. Returns 0. Returns -1 after a message, with nothing switched: with
-/// `EINVAL` for an unknown letter or name, with `ENOMEM` if there is no memory, with `EOPNOTSUPP`
-/// if the process cannot be switched.
-///
-/// # Safety
-///
-/// `value` is null or a C string that does not change.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn uslub_malloc_set_debug(value: *const c_char) -> c_int {
-    if !start::ready() {
-        set_errno(ENOMEM);
-        return -1;
-    }
-    // SAFETY: passed on.
-    match unsafe { switch_classes(&ALLOCATOR, value) } {
-        Ok(()) => 0,
-        Err(number) => {
-            set_errno(number);
-            -1
-        }
-    }
-}
 
 /// A file descriptor that text is written to.
 struct Output {

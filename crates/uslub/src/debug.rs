@@ -48,9 +48,9 @@ pub fn errors() -> u32 {
     ALLOCATOR.debug.errors()
 }
 
-/// Debugs the size classes of [`kmalloc`](crate::kmalloc()) and of [`Uslub`](crate::Uslub) from now
-/// on, or stops that, by a value of `slab_debug`: letters, then commas and names of classes. Letters
-/// without names are for all classes.
+/// Debugs size classes from now on, or stops that: those of [`kmalloc`](crate::kmalloc()) and
+/// [`Uslub`](crate::Uslub). A value of `slab_debug` says how: letters, then commas and names of
+/// classes. Letters without names are for all classes.
 ///
 /// Objects in use stay where they are, and are checked as they were allocated.
 ///

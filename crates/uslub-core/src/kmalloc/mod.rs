@@ -3,6 +3,7 @@
 //! | file | concept |
 //! |---|---|
 //! | `alloc` | allocates, frees, and tells sizes |
+//! | `class` | the caches of the size classes |
 //! | `large` | chooses the source of a large object: arena or mapping |
 //! | `resize` | changes an object's size |
 //! | `sized_free` | compares the size that a free is told with the object |
@@ -13,6 +14,7 @@
 
 mod alloc;
 pub mod buckets;
+mod class;
 mod guard;
 mod hardened;
 mod large;

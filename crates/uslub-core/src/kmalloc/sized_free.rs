@@ -100,6 +100,7 @@ impl<P: Platform> Allocator<P> {
         old: usize,
     ) {
         let size = cache.object_size();
+        // Relaxed: as in `check_size`.
         let kept = bytes >= size / 2 || self.base.kept_larger.load(Relaxed);
         let fits = kept || (size <= CLASS_MAX && is_of_class(class_of(size).index(), bytes, align));
         if bytes > old || !fits {

@@ -4,10 +4,10 @@
 //! stays, with the objects that it has. A free finds the cache of its object by the page map, so
 //! each object is freed as what it is, whatever was switched meanwhile.
 //!
-//! | class | its words | an allocation | objects of the plain cache | objects of twins |
+//! | class | its words | an allocation | a free of a plain object | of a twin's |
 //! |---|---|---|---|---|
-//! | plain | open | from its sheaves | to its sheaves | checked by their twin |
-//! | debugged | [closed](crate::percpu::closed) | slow path, to the twin | to their slabs | as above |
+//! | plain | open | from its sheaves | to its sheaves | checked by the twin |
+//! | debugged | [closed](crate::percpu::closed) | from the twin | to its slab | as above |
 //!
 //! Z, P and U change the layout of a slot. So each set of them has a twin of its own, at most eight
 //! a class. F, T and A are switched in the twin. A twin is made when it is first wanted, and stays.
@@ -28,7 +28,7 @@ use crate::cache::allocator::Allocator;
 use crate::cache::cache_list::CacheList;
 use crate::debug::DebugFlags;
 use crate::debug::options::{LETTERS, SlabDebug, matches};
-use crate::kmalloc::alloc::class_name;
+use crate::kmalloc::class::class_name;
 use crate::kmalloc::{CLASS_MAX, NR_CLASSES, class_size};
 use crate::percpu::CacheId;
 use crate::percpu::closed::CacheSet;

@@ -5,3 +5,4 @@ mod buckets;
 mod guard;
 mod resize;
 mod switch;
+mod switch_life;

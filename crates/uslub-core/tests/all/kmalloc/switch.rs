@@ -1,59 +1,54 @@
 //! Size classes that are debugged, and plain again, while a process runs.
 
 use std::collections::HashSet;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::SeqCst;
-use std::thread;
 
 use crate::support::seen::message;
-use crate::support::{
-    Cache, Dice, Setup, Slots, Slub, assert_all_is_given_back, on_cpu, sheaves_on,
-};
+use crate::support::{Cache, Dice, Setup, Slots, Slub, assert_all_is_given_back, sheaves_on};
 use uslub_core::Gfp;
 use uslub_core::args::{CacheArgs, CreateError};
 use uslub_core::debug::{DebugFlags, POISON_FREE, RED_ACTIVE};
 use uslub_core::kmalloc::{NR_CLASSES, SwitchError};
-use uslub_core::platform::{FaultSite, PAGE_SIZE, Platform};
+use uslub_core::platform::FaultSite;
 use uslub_core::slab::debug::track::Which;
 
-const F: DebugFlags = DebugFlags::CONSISTENCY_CHECKS;
-const Z: DebugFlags = DebugFlags::RED_ZONE;
-const P: DebugFlags = DebugFlags::POISON;
-const U: DebugFlags = DebugFlags::STORE_USER;
-const T: DebugFlags = DebugFlags::TRACE;
+pub const F: DebugFlags = DebugFlags::CONSISTENCY_CHECKS;
+pub const Z: DebugFlags = DebugFlags::RED_ZONE;
+pub const P: DebugFlags = DebugFlags::POISON;
+pub const U: DebugFlags = DebugFlags::STORE_USER;
+pub const T: DebugFlags = DebugFlags::TRACE;
 
-fn repairing(slots: Slots) -> Box<Slub> {
+pub fn repairing(slots: Slots) -> Box<Slub> {
     let setup = Setup::with(&["slab_debug_fatal=0"]);
     Setup { slots, ..setup }.build()
 }
 
-fn switch(a: &Slub, value: &str) {
+pub fn switch(a: &Slub, value: &str) {
     assert_eq!(a.switch_classes(value), Ok(()), "{value}");
 }
 
 /// The cache of an object.
-fn cache_of(a: &Slub, object: *mut u8) -> &Cache {
+pub fn cache_of(a: &Slub, object: *mut u8) -> &Cache {
     let page = a.zone.arena.page_of(object as usize).unwrap();
     a.cache(a.zone.arena.cache_of(page).unwrap()).unwrap()
 }
 
-fn letters_of(a: &Slub, object: *mut u8) -> DebugFlags {
+pub fn letters_of(a: &Slub, object: *mut u8) -> DebugFlags {
     let cache = cache_of(a, object);
     assert_eq!(cache.name(), "kmalloc-48");
     cache.debug.get() & DebugFlags::LETTERS
 }
 
 /// Objects of the class of 48 bytes.
-fn take(a: &Slub, n: usize) -> Vec<*mut u8> {
+pub fn take(a: &Slub, n: usize) -> Vec<*mut u8> {
     (0..n).map(|_| a.kmalloc(40, Gfp::KERNEL)).collect()
 }
 
-fn kfree(a: &Slub, object: *mut u8) {
+pub fn kfree(a: &Slub, object: *mut u8) {
     // SAFETY: what is wrong is what the test is about.
     unsafe { a.kfree(object) };
 }
 
-fn free_all(a: &Slub, objects: Vec<*mut u8>) {
+pub fn free_all(a: &Slub, objects: Vec<*mut u8>) {
     objects.into_iter().for_each(|object| kfree(a, object));
 }
 
@@ -62,7 +57,7 @@ fn poke(object: *mut u8, offset: isize, byte: u8) {
     unsafe { object.offset(offset).write(byte) };
 }
 
-fn peek(object: *mut u8, offset: isize) -> u8 {
+pub fn peek(object: *mut u8, offset: isize) -> u8 {
     // SAFETY: within the slab of a test.
     unsafe { object.offset(offset).read() }
 }
@@ -72,13 +67,13 @@ fn said(a: &Slub) -> String {
     a.platform.warnings().join("\n")
 }
 
-fn assert_silent(a: &Slub) {
+pub fn assert_silent(a: &Slub) {
     assert_eq!(said(a), "");
     assert_eq!(a.debug.errors(), 0);
 }
 
 /// Nothing is left but stacks, which stay for ever.
-fn assert_given_back(a: &Slub) {
+pub fn assert_given_back(a: &Slub) {
     a.trim();
     assert_eq!(a.validate(), Ok(()));
     let t = a.totals();
@@ -387,158 +382,6 @@ fn without_memory_for_a_twin_the_class_goes_on_plain() {
     assert_silent(&a);
     switch(&a, "-");
     assert_given_back(&a);
-}
-
-#[test]
-fn threads_that_allocate_meanwhile_lose_nothing() {
-    for slots in [Slots::Locked, Slots::Restartable] {
-        let a = repairing(slots);
-        let done = AtomicBool::new(false);
-        thread::scope(|scope| {
-            for seed in 0..3 {
-                let (a, done) = (&a, &done);
-                scope.spawn(move || {
-                    on_cpu(seed);
-                    let mut dice = Dice::new(seed as u64);
-                    let mut held: Vec<(*mut u8, u8)> = Vec::new();
-                    // SeqCst: a test.
-                    while !done.load(SeqCst) || !held.is_empty() {
-                        // SeqCst: as above.
-                        if held.len() < 400 && !done.load(SeqCst) && dice.below(2) == 0 {
-                            let object = a.kmalloc(40, Gfp::KERNEL);
-                            let tag = dice.below(256) as u8;
-                            // SAFETY: 40 bytes of ours.
-                            unsafe { object.write_bytes(tag, 40) };
-                            held.push((object, tag));
-                        } else if !held.is_empty() {
-                            let (object, tag) = held.swap_remove(dice.below(held.len()));
-                            assert!((0..40).all(|at| peek(object, at) == tag));
-                            kfree(a, object);
-                        }
-                    }
-                });
-            }
-            for round in 0..60 {
-                let value = ["FZP,kmalloc-48", "FZPU", "-,kmalloc-*", "Z,kmalloc-4*", "-"];
-                switch(&a, value[round % value.len()]);
-                thread::yield_now();
-            }
-            switch(&a, "FZP,kmalloc-48");
-            // SeqCst: a test.
-            done.store(true, SeqCst);
-        });
-        let after = take(&a, 500);
-        assert!(
-            after
-                .iter()
-                .all(|&object| letters_of(&a, object) == F | Z | P),
-            "{slots:?}"
-        );
-        free_all(&a, after);
-        assert_silent(&a);
-        switch(&a, "-");
-        assert_given_back(&a);
-    }
-}
-
-#[test]
-fn a_cpu_that_comes_later_finds_the_class_debugged() {
-    for slots in [Slots::Locked, Slots::Restartable] {
-        let a = repairing(slots);
-        let old = take(&a, 100);
-        switch(&a, "F,kmalloc-48");
-        for cpu in [1, 3] {
-            on_cpu(cpu);
-            // A free first: it must not give the plain cache a sheaf.
-            kfree(&a, old[cpu]);
-            let object = a.kmalloc(40, Gfp::KERNEL);
-            assert_eq!(letters_of(&a, object), F, "CPU {cpu}");
-            kfree(&a, object);
-        }
-        on_cpu(0);
-        // A drain leaves the words closed.
-        a.trim();
-        kfree(&a, old[0]);
-        assert_eq!(letters_of(&a, a.kmalloc(40, Gfp::KERNEL)), F);
-        let plain = cache_of(&a, old[2]);
-        let mut rest = [old[2], old[4], old[5], old[6]];
-        // SAFETY: live, freed once.
-        unsafe { a.free_bulk(plain, &mut rest) };
-        assert_eq!(a.info(plain).cached_objs, 0);
-        assert_silent(&a);
-    }
-}
-
-#[test]
-fn a_class_that_was_debugged_from_the_start_is_switched_too() {
-    let setup = Setup::with(&["slab_debug_fatal=0"]);
-    let a = setup.bare();
-    // SAFETY: nobody else has it yet.
-    unsafe {
-        a.set_slab_debug(uslub_core::debug::options::SlabDebug::new("FZ,kmalloc-48"));
-        assert!(a.init(setup.reserve, setup.tunables));
-    }
-    a.keep_indices(NR_CLASSES + 1);
-    let first = a.kmalloc(40, Gfp::KERNEL);
-    assert_eq!(letters_of(&a, first), F | Z);
-    switch(&a, "-,kmalloc-48");
-    let plain = a.kmalloc(40, Gfp::KERNEL);
-    assert!(letters_of(&a, plain).is_empty());
-    switch(&a, "FZPU,kmalloc-48");
-    let other = a.kmalloc(40, Gfp::KERNEL);
-    assert_eq!(letters_of(&a, other), F | Z | P | U);
-    switch(&a, "ZT,kmalloc-48");
-    let again = a.kmalloc(40, Gfp::KERNEL);
-    assert_eq!(cache_of(&a, again).id, cache_of(&a, first).id);
-    assert_eq!(a.ksize(first), 48);
-    free_all(&a, vec![first, plain, other, again]);
-    assert_eq!(a.debug.errors(), 0);
-}
-
-#[test]
-fn a_child_that_starts_over_knows_the_sizes_of_twins() {
-    let a = repairing(Slots::Locked);
-    let plain = a.kmalloc(40, Gfp::KERNEL);
-    switch(&a, "FZPU,kmalloc-48,kmalloc-4k");
-    let [small, page] = [40, PAGE_SIZE].map(|bytes| a.kmalloc(bytes, Gfp::KERNEL));
-    // SAFETY: 40 bytes of ours.
-    unsafe { small.write_bytes(7, 40) };
-    thread::scope(|scope| {
-        scope.spawn(|| a.zone.raw_locks()[1].acquire());
-    });
-    // SAFETY: the only thread.
-    unsafe {
-        a.reset_after_raw_fork();
-        assert!(a.start_over());
-    }
-    assert_eq!(
-        [plain, small, page].map(|object| a.ksize(object)),
-        [48, 48, PAGE_SIZE]
-    );
-    // SAFETY: live.
-    let moved = unsafe { a.krealloc(small, 100, Gfp::KERNEL) };
-    assert!((0..40).all(|at| peek(moved, at) == 7));
-    let fresh = a.kmalloc(40, Gfp::KERNEL);
-    assert!(letters_of(&a, fresh).is_empty(), "the new world is plain");
-    switch(&a, "F,kmalloc-48");
-    assert_eq!(letters_of(&a, a.kmalloc(40, Gfp::KERNEL)), F);
-    free_all(&a, vec![plain, page, moved, fresh]);
-    assert_silent(&a);
-}
-
-#[test]
-fn a_fork_while_a_class_is_debugged_leaves_it_so() {
-    let a = repairing(Slots::Restartable);
-    let old = take(&a, 10);
-    switch(&a, "FZ,kmalloc-48");
-    let held = take(&a, 10);
-    a.lock_for_fork();
-    // SAFETY: this thread took the locks, and there is no other.
-    unsafe { a.reset_after_fork() };
-    assert_eq!(letters_of(&a, a.kmalloc(40, Gfp::KERNEL)), F | Z);
-    free_all(&a, [old, held].concat());
-    assert_silent(&a);
-    assert!(a.platform.tid() == 0);
 }
 
 #[test]
