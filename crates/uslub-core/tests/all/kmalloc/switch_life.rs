@@ -80,6 +80,7 @@ fn a_cpu_that_comes_later_finds_the_class_debugged() {
         }
         on_cpu(0);
         // A drain leaves the words closed.
+        kfree(&a, a.kmalloc(100, Gfp::KERNEL));
         a.trim();
         kfree(&a, old[0]);
         assert_eq!(letters_of(&a, a.kmalloc(40, Gfp::KERNEL)), F);
