@@ -234,8 +234,8 @@ impl<P: Platform> Allocator<P> {
         Ok(twin)
     }
 
-    /// Reserves the identities of debugged size classes, if there may be any. They are the same in
-    /// each world, so that a child of a fork that started over knows the sizes of old objects.
+    /// Reserves the identities of size classes that are debugged from the start of the process, if
+    /// there may be any, so that no other cache takes them.
     pub(crate) fn reserve_twins(&self, list: &mut CacheList<P>) {
         if self.may_debug_classes() {
             list.next = list
