@@ -7,8 +7,9 @@ use core::fmt;
 
 use libc::{EINVAL, ENOMEM};
 use uslub_core::debug::fail::FailSlab;
+use uslub_core::kmalloc::SwitchError;
 use uslub_core::slab::debug::track::Which;
-use uslub_linux::switch::switch_classes;
+use uslub_linux::switch::switch_by;
 use uslub_linux::sys;
 
 use crate::cache::{live, uslub_cache};
@@ -63,6 +64,10 @@ pub unsafe extern "C" fn uslub_cache_set_debug(cache: *mut uslub_cache, flags: u
     }
 }
 
+fn switch(value: &str) -> Result<(), SwitchError<'_>> {
+    (ALLOCATOR.platform).on_request(|| ALLOCATOR.switch_classes(value))
+}
+
 /// Debugs the size classes of uslub_kmalloc from now on, or stops that, by a value of slab_debug:
 /// letters, then commas and names of classes, such as FZPU,kmalloc-48 or -,kmalloc-*. Letters
 /// without names are for all classes. Objects in use stay where they are, and are checked as they
@@ -80,7 +85,7 @@ pub unsafe extern "C" fn uslub_kmalloc_set_debug(value: *const c_char) -> c_int 
         return -1;
     }
     // SAFETY: passed on.
-    match unsafe { switch_classes(&ALLOCATOR, value) } {
+    match unsafe { switch_by(value, switch) } {
         Ok(()) => 0,
         Err(number) => {
             set_errno(number);

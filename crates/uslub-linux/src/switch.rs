@@ -5,12 +5,14 @@
 use core::ffi::{CStr, c_char, c_int};
 
 use libc::{EINVAL, ENOMEM, EOPNOTSUPP};
-use uslub_core::Allocator;
 use uslub_core::kmalloc::SwitchError;
 
-use crate::{Linux, complain};
+use crate::complain;
 
-/// Switches size classes by a value of `slab_debug`; see [`Allocator::switch_classes`].
+/// Passes a value of `slab_debug` to `switch`, which is
+/// [`switch_classes`](uslub_core::Allocator::switch_classes) on
+/// [request](crate::Linux::on_request). (A face calls it, so that no code of the allocator is
+/// compiled in this crate, with other decisions on inlining.)
 ///
 /// # Errors
 ///
@@ -21,26 +23,39 @@ use crate::{Linux, complain};
 /// # Safety
 ///
 /// `value` is null or a C string that does not change.
-pub unsafe fn switch_classes(
-    allocator: &Allocator<Linux>,
+pub unsafe fn switch_by(
     value: *const c_char,
+    switch: fn(&str) -> Result<(), SwitchError<'_>>,
 ) -> Result<(), c_int> {
+    // SAFETY: passed on.
+    let value = unsafe { text_of(value) }?;
+    switch(value).map_err(refused)
+}
+
+/// The text of a value; an error number, after a message, if there is none.
+///
+/// # Safety
+///
+/// As for [`switch_by`].
+unsafe fn text_of<'v>(value: *const c_char) -> Result<&'v str, c_int> {
     if value.is_null() {
         complain(format_args!("slab_debug: the value is null"));
         return Err(EINVAL);
     }
     // SAFETY: by the caller's promise.
-    let Ok(value) = unsafe { CStr::from_ptr(value) }.to_str() else {
+    let text = unsafe { CStr::from_ptr(value) }.to_str();
+    text.map_err(|_| {
         complain(format_args!("slab_debug: the value is not UTF-8"));
-        return Err(EINVAL);
-    };
-    let switched = (allocator.platform).on_request(|| allocator.switch_classes(value));
-    switched.map_err(|error| {
-        complain(format_args!("{error}"));
-        match error {
-            SwitchError::Create(_) => ENOMEM,
-            SwitchError::Hardened | SwitchError::NoFence => EOPNOTSUPP,
-            _ => EINVAL,
-        }
+        EINVAL
     })
+}
+
+/// Says why nothing was switched; returns the error number.
+fn refused(error: SwitchError<'_>) -> c_int {
+    complain(format_args!("{error}"));
+    match error {
+        SwitchError::Create(_) => ENOMEM,
+        SwitchError::Hardened | SwitchError::NoFence => EOPNOTSUPP,
+        _ => EINVAL,
+    }
 }

@@ -5,9 +5,14 @@
 use core::ffi::{c_char, c_int};
 
 use libc::ENOMEM;
-use uslub_linux::switch::switch_classes;
+use uslub_core::kmalloc::SwitchError;
+use uslub_linux::switch::switch_by;
 
 use crate::{ALLOCATOR, set_errno, start};
+
+fn switch(value: &str) -> Result<(), SwitchError<'_>> {
+    (ALLOCATOR.platform).on_request(|| ALLOCATOR.switch_classes(value))
+}
 
 /// Debugs size classes from now on, or stops that, by a value of `slab_debug` such as
 /// `FZPU,kmalloc-48` or `-`. Returns 0. Returns -1 after a message, with nothing switched: with
@@ -24,7 +29,7 @@ pub unsafe extern "C" fn uslub_malloc_set_debug(value: *const c_char) -> c_int {
         return -1;
     }
     // SAFETY: passed on.
-    match unsafe { switch_classes(&ALLOCATOR, value) } {
+    match unsafe { switch_by(value, switch) } {
         Ok(()) => 0,
         Err(number) => {
             set_errno(number);

@@ -288,11 +288,10 @@ impl<P: Platform> Base<P> {
         }
     }
 
-    /// Stores a full sheaf in the barn if there is room; otherwise frees its objects to the slabs,
-    /// as those of a closed cache.
+    /// Stores a full sheaf in the barn if there is room; otherwise frees its objects to the slabs.
     pub(crate) fn store_or_flush(&self, cache: &SheafCache<P>, sheaf: Sheaf, gfp: Gfp) {
         let mut sheaf = sheaf;
-        if sheaf.is_full() && !self.closed.contains(cache.id) {
+        if sheaf.is_full() {
             match self.barn_put(cache, sheaf, gfp) {
                 Ok(()) => return,
                 Err(back) => sheaf = back,
