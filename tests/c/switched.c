@@ -105,7 +105,9 @@ static void child(void)
 
 static void right(void)
 {
-    static const char *const values[] = {"FZPU", "-,kmalloc-4*", "F,kmalloc-48", "-", "ZU,kmalloc-*", "P"};
+    static const char *const values[] = {
+        "FZPU", "-,kmalloc-4*", "F,kmalloc-48", "-", "ZU,kmalloc-*", "P",
+    };
     enum { THREADS = 3, COUNT = sizeof values / sizeof *values };
     pthread_t threads[THREADS];
     for (uintptr_t i = 0; i < THREADS; i++)

@@ -9,7 +9,7 @@
 //! | restartable sequences, without a fence | only this CPU's own sheaves, by compare-and-swap |
 //!
 //! The sheaves are flushed after the drain lock is released; `flushes_in_flight` counts the sheaves
-//! between. A drain leaves the words of [closed](crate::percpu::closed) caches alone: they have no
+//! between. A drain leaves the words of closed (`percpu::closed`) caches alone: they have no
 //! sheaves. Callers: `shrink`, `destroy`, `rcu`, and `kmalloc`, which closes size classes.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};

@@ -7,7 +7,7 @@
 //! | class | its words | an allocation | a free of a plain object | of a twin's |
 //! |---|---|---|---|---|
 //! | plain | open | from its sheaves | to its sheaves | checked by the twin |
-//! | debugged | [closed](crate::percpu::closed) | from the twin | to its slab | as above |
+//! | debugged | closed (`percpu::closed`) | from the twin | to its slab | as above |
 //!
 //! Z, P and U change the layout of a slot. So each set of them has a twin of its own, at most eight
 //! a class. F, T and A are switched in the twin. A twin is made when it is first wanted, and stays.

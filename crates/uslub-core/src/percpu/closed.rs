@@ -10,7 +10,9 @@
 //! cache is closed, and open caches pay nothing.
 //!
 //! Only caches of the first region page can be closed. Callers: `cache::drain` closes and opens,
-//! under the drain lock. Slow paths of frees ask, so that no sheaf waits in a barn.
+//! under the drain lock. Slow paths of bulks, and frees after a grace period, ask: a full sheaf
+//! would wait in a barn for nobody. A thread in the middle of a call may still leave one there,
+//! until the cache is cold.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;

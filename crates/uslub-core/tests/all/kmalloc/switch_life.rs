@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 
 use super::switch::*;
-use crate::support::{Dice, Setup, Slots, on_cpu};
+use crate::support::{Dice, Setup, Slots, hop, on_cpu};
 use uslub_core::Gfp;
 use uslub_core::debug::options::SlabDebug;
+use uslub_core::grace::{GracePeriod, RcuCallback, RcuHead};
 use uslub_core::kmalloc::NR_CLASSES;
 use uslub_core::platform::PAGE_SIZE;
 
@@ -16,12 +17,16 @@ use uslub_core::platform::PAGE_SIZE;
 fn threads_that_allocate_meanwhile_lose_nothing() {
     for slots in [Slots::Locked, Slots::Restartable] {
         let a = repairing(slots);
+        a.platform.disturb(50);
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
             for seed in 0..3 {
                 let (a, done) = (&a, &done);
                 scope.spawn(move || {
-                    on_cpu(seed);
+                    match seed {
+                        0 => on_cpu(1),
+                        _ => hop(seed as u64),
+                    }
                     let mut dice = Dice::new(seed as u64);
                     let mut held: Vec<(*mut u8, u8)> = Vec::new();
                     // SeqCst: a test.
@@ -162,4 +167,40 @@ fn a_fork_while_a_class_is_debugged_leaves_it_so() {
     assert_eq!(letters_of(&a, a.kmalloc(40, Gfp::KERNEL)), F | Z);
     free_all(&a, [old, held].concat());
     assert_silent(&a);
+}
+
+/// Grace periods that are over at once: nobody reads.
+struct AtOnce;
+
+// SAFETY: there are no readers.
+unsafe impl GracePeriod for AtOnce {
+    unsafe fn call(&self, head: *mut RcuHead, callback: RcuCallback) {
+        // SAFETY: by the caller's promise.
+        unsafe { callback(head) };
+    }
+
+    fn synchronize(&self) {}
+
+    fn barrier(&self) {}
+}
+
+#[test]
+fn objects_freed_after_a_grace_period_go_to_their_slabs() {
+    let a = repairing(Slots::Restartable);
+    assert!(a.set_grace_period(&AtOnce));
+    let (old, young) = (take(&a, 1000), take(&a, 100));
+    // SAFETY: live, freed once; nobody reads them.
+    let free = |objects: &[*mut u8]| objects.iter().for_each(|&o| unsafe { a.kfree_rcu(o) });
+    free(&young[..50]);
+    switch(&a, "FZPU,kmalloc-48");
+    let twins = take(&a, 100);
+    let plain = cache_of(&a, old[0]);
+    free(&old);
+    free(&young[50..]);
+    free(&twins);
+    a.rcu_barrier();
+    let info = a.info(plain);
+    assert_eq!((info.active_objs, info.cached_objs), (0, 0));
+    assert_silent(&a);
+    assert_given_back(&a);
 }
