@@ -960,6 +960,18 @@ uint32_t uslub_debug_errors(void);
 int uslub_cache_set_debug(struct uslub_cache *cache, uint32_t flags);
 
 /**
+ * Debugs the size classes of uslub_kmalloc from now on, or stops that, by a value of slab_debug:
+ * letters, then commas and names of classes, such as FZPU,kmalloc-48 or -,kmalloc-*. Letters
+ * without names are for all classes. Objects in use stay where they are, and are checked as they
+ * were allocated. Returns 0. Returns -1 after a message, with nothing switched: with EINVAL for an
+ * unknown letter or name, with ENOMEM if there is no memory, with EOPNOTSUPP if the system refuses
+ * membarrier.
+ *
+ * The caller promises: value is null or a C string that does not change.
+ */
+int uslub_kmalloc_set_debug(const char *value);
+
+/**
  * As uslub_cache_alloc, for a caller that needs only bytes bytes of the object. With U and Z in
  * a cache with USLUB_CACHE_KMALLOC, the rest of the object is a red zone. Not zeroed.
  *

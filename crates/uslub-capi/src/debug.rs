@@ -2,12 +2,14 @@
 //!
 //! A cache is debugged by its flags, or by `slab_debug` in `USLUB_OPTIONS`. Any thread may call.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_char, c_int, c_void};
 use core::fmt;
 
-use libc::EINVAL;
+use libc::{EINVAL, ENOMEM};
 use uslub_core::debug::fail::FailSlab;
+use uslub_core::kmalloc::SwitchError;
 use uslub_core::slab::debug::track::Which;
+use uslub_linux::switch::switch_by;
 use uslub_linux::sys;
 
 use crate::cache::{live, uslub_cache};
@@ -57,6 +59,36 @@ pub unsafe extern "C" fn uslub_cache_set_debug(cache: *mut uslub_cache, flags: u
         Ok(()) => 0,
         Err(error) => {
             invalid(format_args!("cache '{}': {error}", cache.name()));
+            -1
+        }
+    }
+}
+
+fn switch(value: &str) -> Result<(), SwitchError<'_>> {
+    (ALLOCATOR.platform).on_request(|| ALLOCATOR.switch_classes(value))
+}
+
+/// Debugs the size classes of uslub_kmalloc from now on, or stops that, by a value of slab_debug:
+/// letters, then commas and names of classes, such as FZPU,kmalloc-48 or -,kmalloc-*. Letters
+/// without names are for all classes. Objects in use stay where they are, and are checked as they
+/// were allocated. Returns 0. Returns -1 after a message, with nothing switched: with EINVAL for an
+/// unknown letter or name, with ENOMEM if there is no memory, with EOPNOTSUPP if the system refuses
+/// membarrier.
+///
+/// # Safety
+///
+/// `value` is null or a C string that does not change.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslub_kmalloc_set_debug(value: *const c_char) -> c_int {
+    if !start::ready() {
+        set_errno(ENOMEM);
+        return -1;
+    }
+    // SAFETY: passed on.
+    match unsafe { switch_by(value, switch) } {
+        Ok(()) => 0,
+        Err(number) => {
+            set_errno(number);
             -1
         }
     }

@@ -174,15 +174,13 @@ impl<P: Platform> Allocator<P> {
             return;
         };
         let mut sheaf = sheaf;
-        if sheaf
-            .objects()
-            .iter()
-            .all(|&object| self.is_cacheable_here(cache, object))
-        {
+        let is_closed = self.closed.contains(cache.id);
+        let mut objects = sheaf.objects().iter();
+        if !is_closed && objects.all(|&object| self.is_cacheable_here(cache, object)) {
             self.count(cache, StatItem::FreeFastpath, sheaf.len());
             return self.store_or_flush(cache, sheaf, Gfp::NOWAIT);
         }
-        // The callback's thread is on another node than the objects.
+        // The callback's thread is on another node than the objects, or the cache is closed.
         self.count(cache, StatItem::FreeSlowpath, sheaf.len());
         self.flush_sheaf(cache, &mut sheaf, Gfp::NOWAIT);
         self.install_empty(cache, sheaf, Gfp::NOWAIT);

@@ -9,9 +9,11 @@
 //! |---|---|---|
 //! | before `main` | yes | yes |
 //! | one thread | no | not needed: no other thread runs a sequence |
-//! | several threads | yes: as the C library on a thread's stack | on request (`malloc_trim`) |
+//! | several threads | yes: as the C library on a thread's stack | on request |
 //! | a filter was seen | no | only with one thread: not needed |
 //! | the C library does not say (glibc < 2.32, musl) | no | on request |
+//!
+//! Requests are `malloc_trim`, and a switch of `slab_debug`.
 //!
 //! The helper thread may make all of these calls: it ends before the process installs a filter that
 //! the allocator sees.

@@ -39,6 +39,7 @@ mod slots;
 mod slots_fallback;
 mod space;
 pub mod start;
+pub mod switch;
 pub mod sys;
 pub mod traces;
 mod unwind;

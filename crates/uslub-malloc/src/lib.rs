@@ -7,7 +7,7 @@
 //! | `slow_path` | malloc and free where the fast paths could not |
 //! | `malloc` | the rest of the malloc family |
 //! | `info` | queries: mallinfo, malloc_info, malloc_stats, malloc_trim, mallopt |
-//! | `debug` | what a program under `slab_debug` asks |
+//! | `debug`, `switch` | what a program asks about `slab_debug`; switches it |
 //! | `fault` | the program's action at SIGSEGV, while guarded objects are watched |
 //! | `start` | set-up, at the first call or before `main`, whichever comes first |
 //! | `once` | whether the set-up was done |
@@ -49,6 +49,7 @@ mod sandbox;
 mod slow_path;
 mod spawn;
 mod start;
+mod switch;
 mod system_call;
 mod witness;
 

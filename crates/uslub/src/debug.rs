@@ -2,19 +2,21 @@
 //!
 //! A cache is debugged by [`Builder::debug`], or by `slab_debug` in `USLUB_OPTIONS`. It has no
 //! sheaves then, and each call takes a lock. The tunable `slab_debug_fatal` says whether a report
-//! ends the process.
+//! ends the process. [`switch_classes`] debugs the size classes of a running process.
 
 use std::fmt;
 
+use uslub_core::args::CreateError;
 use uslub_core::slab::debug::track::Which;
 
 use crate::builder::{Builder, RawBuilder};
 use crate::cache::Cache;
-use crate::instance::ALLOCATOR;
+use crate::instance::{ALLOCATOR, allocator};
 use crate::raw::RawCache;
 
 pub use uslub_core::cache::debug::DebugError;
 pub use uslub_core::debug::DebugFlags;
+pub use uslub_core::kmalloc::SwitchError;
 
 /// Where the objects of a cache were allocated or freed; see [`RawCache::alloc_traces`].
 #[derive(Clone, Copy)]
@@ -44,6 +46,38 @@ impl fmt::Debug for Traces<'_> {
 /// ```
 pub fn errors() -> u32 {
     ALLOCATOR.debug.errors()
+}
+
+/// Debugs size classes from now on, or stops that: those of [`kmalloc`](crate::kmalloc()) and
+/// [`Uslub`](crate::Uslub). A value of `slab_debug` says how: letters, then commas and names of
+/// classes. Letters without names are for all classes.
+///
+/// Objects in use stay where they are, and are checked as they were allocated.
+///
+/// ```
+/// use uslub::{Gfp, kfree, kmalloc};
+/// let plain = kmalloc(40, Gfp::KERNEL).expect("memory");
+/// uslub::debug::switch_classes("FZPU,kmalloc-48")?;
+/// let checked = kmalloc(40, Gfp::KERNEL).expect("memory");
+/// // SAFETY: 40 bytes of ours; freed once.
+/// unsafe {
+///     assert_eq!(checked.read(), 0x6b, "nobody wrote to it yet");
+///     kfree(plain.as_ptr());
+///     kfree(checked.as_ptr());
+/// }
+/// uslub::debug::switch_classes("-")?;
+/// # Ok::<(), uslub::debug::SwitchError<'static>>(())
+/// ```
+///
+/// # Errors
+///
+/// If a letter or a name is unknown, there is no memory, or the system refuses `membarrier`. Then
+/// nothing is switched.
+pub fn switch_classes(value: &str) -> Result<(), SwitchError<'_>> {
+    match allocator() {
+        Some(allocator) => allocator.switch_classes(value),
+        None => Err(SwitchError::Create(CreateError::NoMemory)),
+    }
 }
 
 impl RawBuilder<'_> {

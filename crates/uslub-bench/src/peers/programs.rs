@@ -162,10 +162,7 @@ fn geometric_means(logs: &[Vec<f64>]) -> Vec<f64> {
 /// A file from the program tests.
 macro_rules! source {
     ($name:literal) => {
-        (
-            $name,
-            include_str!(concat!("../../programs/", $name)),
-        )
+        ($name, include_str!(concat!("../../programs/", $name)))
     };
 }
 

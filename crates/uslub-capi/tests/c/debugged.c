@@ -2,6 +2,7 @@
  * Proves: the kernel's slub_kunit cases give the kernel's numbers of errors from C, and the SLAB_
  * flags of slab.h do what the letters of slab_debug do. Runs with slab_debug_fatal=0.
  */
+#include <errno.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -105,6 +106,30 @@ static void misuse_is_found(void)
     CHECK(uslub_fail_nth(1) == -1);
 }
 
+static void classes_are_switched(void)
+{
+    char *old[100];
+    for (int i = 0; i < 100; i++)
+        CHECK((old[i] = kmalloc(40, GFP_KERNEL)));
+    CHECK(uslub_kmalloc_set_debug("FZPU,kmalloc-48") == 0);
+    volatile char *p = kmalloc(40, GFP_KERNEL);
+    CHECK(p[3] == 0x6b && ksize((void *)p) == 40);
+    for (int i = 0; i < 100; i++)
+        kfree(old[i]);
+    unsigned before = uslub_debug_errors();
+    p[40] = 0x12;
+    kfree((void *)p);
+    /* The report, the bytes that are restored, and the object that is not freed. */
+    CHECK(uslub_debug_errors() - before == 3);
+    CHECK(uslub_kmalloc_set_debug("FQ") == -1 && errno == EINVAL);
+    CHECK(uslub_kmalloc_set_debug("F,session") == -1 && errno == EINVAL);
+    CHECK(uslub_kmalloc_set_debug(NULL) == -1 && errno == EINVAL);
+    CHECK(uslub_kmalloc_set_debug("-") == 0);
+    p = kmalloc(40, GFP_KERNEL);
+    CHECK(ksize((void *)p) == 48);
+    kfree((void *)p);
+}
+
 int main(void)
 {
     red_zones();
@@ -112,5 +137,6 @@ int main(void)
     sizes();
     leak();
     misuse_is_found();
+    classes_are_switched();
     return 0;
 }

@@ -168,6 +168,15 @@ impl<P: Platform> Allocator<P> {
             list.nr_dead -= 1;
             return Ok(cache);
         }
+        self.create_next(&mut list, args)
+    }
+
+    /// Creates a cache with the next identity.
+    pub(crate) fn create_next(
+        &self,
+        list: &mut CacheList<P>,
+        args: &CacheArgs<'_>,
+    ) -> Result<&KmemCache<P>, CreateError> {
         if list.next >= MAX_CACHES {
             return Err(CreateError::TooMany);
         }
@@ -225,9 +234,9 @@ impl<P: Platform> Allocator<P> {
         Ok(twin)
     }
 
-    /// Reserves the identities of debugged size classes, if there may be any. They are the same in
-    /// each world, so that a child of a fork that started over knows the sizes of old objects.
-    fn reserve_twins(&self, list: &mut CacheList<P>) {
+    /// Reserves the identities of size classes that are debugged from the start of the process, if
+    /// there may be any, so that no other cache takes them.
+    pub(crate) fn reserve_twins(&self, list: &mut CacheList<P>) {
         if self.may_debug_classes() {
             list.next = list
                 .next
@@ -236,7 +245,7 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Creates a cache; in the memory of a destroyed one, if given.
-    fn create_locked(
+    pub(crate) fn create_locked(
         &self,
         id: CacheId,
         args: &CacheArgs<'_>,
@@ -286,6 +295,11 @@ impl<P: Platform> Allocator<P> {
         let cache = unsafe { place.assume_init_mut() };
         if cache.tuning.slab_freelist_random == 1 && cache.geometry.objects >= 2 {
             self.set_random_order(cache, dead)?;
+        }
+        // A size class that was debugged from the start of the process: its twin stays in use.
+        if let Some(twin) = self.cache(id) {
+            cache.add_twin(twin);
+            cache.serve_by(Some(twin));
         }
         self.publish(memory, record, id, on_nodes);
         // SAFETY: records are never freed.
@@ -376,11 +390,7 @@ impl<P: Platform> Allocator<P> {
     }
 }
 
-/// The last identity of the caches that an allocator makes by itself: the size classes and their
-/// twins.
-pub const LAST_OWN_CACHE: CacheId = twin_of(CacheId::of_class(NR_CLASSES as u8));
-
-/// The identity of a size class's objects if the class is debugged.
+/// The identity of a size class's objects if the class is debugged from the start of the process.
 const fn twin_of(class: CacheId) -> CacheId {
     CacheId::from_index(class.index() + NR_CLASSES)
 }

@@ -38,7 +38,7 @@ impl core::fmt::Display for DebugError {
         f.write_str(match self {
             DebugError::NotDebugged => "the cache is not debugged: create it with F, Z, P, U or T",
             DebugError::NoRoom => {
-                "only F and T can be switched at any time, and U where the cache began with U"
+                "a named cache switches F and T at any time, and U where it began with U"
             }
         })
     }
@@ -68,10 +68,19 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// The flags of a cache with these arguments.
+    pub(crate) fn debug_flags_for(&self, args: &CacheArgs<'_>) -> DebugFlags {
+        self.debug_flags_by(self.debug.options(), args)
+    }
+
+    /// As [`debug_flags_for`](Self::debug_flags_for), by another value of `slab_debug`.
     #[cold]
     #[inline(never)]
-    pub(crate) fn debug_flags_for(&self, args: &CacheArgs<'_>) -> DebugFlags {
-        let (options, tunables) = (self.debug.options(), self.tunables());
+    pub(crate) fn debug_flags_by(
+        &self,
+        options: SlabDebug<'_>,
+        args: &CacheArgs<'_>,
+    ) -> DebugFlags {
+        let tunables = self.tunables();
         let mut flags = options.flags_for(args.name, args.debug);
         let order = |flags| {
             let layout = ObjectLayout::of(&CacheArgs {

@@ -9,16 +9,18 @@
 //! | restartable sequences, without a fence | only this CPU's own sheaves, by compare-and-swap |
 //!
 //! The sheaves are flushed after the drain lock is released; `flushes_in_flight` counts the sheaves
-//! between. Callers: `shrink`, `destroy` and `rcu`.
+//! between. A drain leaves the words of closed (`percpu::closed`) caches alone: they have no
+//! sheaves. Callers: `shrink`, `destroy`, `rcu`, and `kmalloc`, which closes size classes.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
+use crate::percpu::closed::CacheSet;
 use crate::percpu::sheaf::{self, Sheaf};
 use crate::percpu::sheaf_list::SheafList;
-use crate::percpu::slot::{SlotState, Top};
+use crate::percpu::slot::{LOCKED, SlotState, Top};
 use crate::percpu::try_lock;
 use crate::percpu::{CacheId, Region, Slot};
 use crate::platform::Platform;
@@ -134,6 +136,9 @@ impl<P: Platform> Allocator<P> {
     ) {
         self.each_cache(which, |cache| {
             for (slot, nothing) in slots.iter().map(|slot| slot(cache.id)) {
+                if slot != cache.id.rcu() && self.closed.contains(cache.id) {
+                    continue;
+                }
                 let word = take(slot, nothing);
                 if let SlotState::Sheaf(_) = SlotState::of(word) {
                     // Relaxed: under the drain lock; a thread that waits for the count has held it
@@ -144,6 +149,71 @@ impl<P: Platform> Allocator<P> {
                 }
             }
         });
+    }
+
+    /// Closes caches on all CPUs, and flushes the sheaves that they had there. Returns false, with
+    /// nothing closed, if the platform refuses a fence, so that other CPUs would keep theirs.
+    pub(crate) fn close_caches(&self, set: CacheSet) -> bool {
+        let mut taken = SheafList::new();
+        let done = self.while_draining(|| self.close_draining(set, &mut taken));
+        self.flush_taken(taken);
+        done
+    }
+
+    fn close_draining(&self, set: CacheSet, taken: &mut SheafList) -> bool {
+        let fresh = self.closed.insert(set);
+        for cpu in 0..self.table.end() {
+            let Some(region) = self.table.region(cpu) else {
+                continue;
+            };
+            if self.platform.slots_are_locked() {
+                self.close_words(region, fresh, take_locked, taken);
+            } else if let Some(region) = self.table.stop(&self.platform, cpu) {
+                self.close_words(region, fresh, take_stopped, taken);
+                self.table.resume(cpu);
+            } else {
+                self.open_draining(fresh);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Closes the words of caches in one region, by `take`.
+    fn close_words(
+        &self,
+        region: &Region,
+        set: CacheSet,
+        take: impl Fn(&Region, Slot, usize) -> usize,
+        taken: &mut SheafList,
+    ) {
+        for cache in set.iter().filter_map(|id| self.cache(id)) {
+            for (slot, _) in MAIN_AND_SPARE.map(|slot| slot(cache.id)) {
+                let word = take(region, slot, sheaf::stopped());
+                if let SlotState::Sheaf(_) = SlotState::of(word) {
+                    // Relaxed: as in `take_sheaves`.
+                    cache.flushes_in_flight.fetch_add(1, Relaxed);
+                    // SAFETY: just taken out of its slot.
+                    taken.push(unsafe { Sheaf::from_top(word) });
+                }
+            }
+        }
+    }
+
+    /// Opens closed caches on all CPUs.
+    pub(crate) fn open_caches(&self, set: CacheSet) {
+        self.while_draining(|| self.open_draining(set));
+    }
+
+    fn open_draining(&self, set: CacheSet) {
+        let gone = self.closed.remove(set);
+        for (_, region) in self.table.regions() {
+            for id in gone.iter() {
+                for (slot, nothing) in MAIN_AND_SPARE.map(|slot| slot(id)) {
+                    open_word(region, slot, nothing);
+                }
+            }
+        }
     }
 
     /// Flushes and frees detached sheaves.
@@ -180,6 +250,17 @@ impl<P: Platform> Allocator<P> {
     pub(crate) fn flush_all(&self, cache: &KmemCache<P>, take: DrainScope) {
         self.flush_cpus(&|c| c.id == cache.id, take);
         self.wait_for_flushes(cache);
+    }
+}
+
+/// Opens a word if it is closed. No CPU changes a closed word but for its lock bit, so the CPU need
+/// not be stopped.
+fn open_word(region: &Region, slot: Slot, nothing: usize) {
+    let closed = sheaf::stopped();
+    while SlotState::of(region.peek(slot) & !LOCKED) == SlotState::Stopped
+        && !try_lock::compare_exchange(region, slot, closed, nothing)
+    {
+        atomic::spin_loop();
     }
 }
 

@@ -33,6 +33,7 @@ use crate::memory::mapped::MappedObjects;
 use crate::memory::metadata::MetadataStore;
 use crate::memory::zone::Zone;
 use crate::memory::{PageIndex, PageKind};
+use crate::percpu::MAX_CACHES;
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::policy::FORK_WAIT_MS;
 use crate::size_class::{NR_CLASSES, class_size};
@@ -206,11 +207,11 @@ impl<P: Platform> Allocator<P> {
             let mapped = replace(&self.mapped, MappedObjects::new());
             // Relaxed: the child has one thread.
             let next = self.forks.formers.load(Relaxed);
-            former.write(Former {
-                arena,
-                mapped,
-                next,
-            });
+            let at = former.as_ptr();
+            (&raw mut (*at).arena).write(arena);
+            (&raw mut (*at).mapped).write(mapped);
+            (&raw mut (*at).next).write(next);
+            self.write_sizes(&raw mut (*at).sizes);
             replace(&self.meta, MetadataStore::new());
             replace(&self.slab_mutex, Lock::new(CacheList::new()));
             replace(&self.drain, Lock::new(()));
@@ -222,10 +223,23 @@ impl<P: Platform> Allocator<P> {
             cache.store(null_mut(), Relaxed);
         }
         self.end.store(1, Relaxed);
+        self.closed.clear();
         self.large_pages.store(0, Relaxed);
         self.sheaf_bytes.store(0, Relaxed);
         self.zone.set_thp_from(self.tunables().huge_pages_mb);
         true
+    }
+
+    /// Writes the sizes of the objects of the twins into memory that holds zeroes.
+    ///
+    /// # Safety
+    ///
+    /// The memory is the caller's.
+    unsafe fn write_sizes(&self, sizes: *mut [u16; MAX_CACHES]) {
+        for cache in self.caches().filter(|cache| cache.id.index() > NR_CLASSES) {
+            // SAFETY: by the caller's promise.
+            unsafe { (*sizes)[cache.id.index()] = cache.object_size() as u16 };
+        }
     }
 
     /// Worlds that this process or its ancestors gave up.
@@ -254,10 +268,8 @@ impl<P: Platform> Allocator<P> {
             };
             let slab = arena.slab(page);
             match arena.cache_of(page).map(|id| id.index()) {
-                Some(class) if class > NR_CLASSES && self.may_debug_classes() => {
-                    Some(class_size((class - NR_CLASSES).min(NR_CLASSES)))
-                }
-                Some(class) => (class <= NR_CLASSES).then(|| class_size(class)),
+                Some(class) if class <= NR_CLASSES => Some(class_size(class)),
+                Some(twin) => Some(usize::from(former.sizes[twin])).filter(|&bytes| bytes > 0),
                 None if slab.kind() == PageKind::Large => Some(slab.large_pages() * PAGE_SIZE),
                 None => None,
             }

@@ -12,6 +12,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::memory::arena::Arena;
 use crate::memory::mapped::MappedObjects;
+use crate::percpu::MAX_CACHES;
 use crate::platform::Platform;
 use crate::sync::RawLock;
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
@@ -32,6 +33,8 @@ pub(super) struct Former<P> {
     pub(super) arena: Arena,
     pub(super) mapped: MappedObjects<P>,
     pub(super) next: *const Former<P>,
+    /// Bytes of an object of each cache beyond the size classes: their twins, by index.
+    pub(super) sizes: [u16; MAX_CACHES],
 }
 
 impl<P: Platform> Forks<P> {

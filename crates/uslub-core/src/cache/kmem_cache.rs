@@ -11,8 +11,8 @@
 
 use core::mem::MaybeUninit;
 use core::ops::Deref;
-use core::ptr::{NonNull, null_mut};
-use core::sync::atomic::Ordering::Relaxed;
+use core::ptr::{self, NonNull, null_mut};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::args::{CacheArgs, CreateError, ObjectLayout};
 use crate::debug::DebugFlags;
@@ -42,6 +42,10 @@ pub struct KmemCache<P: 'static> {
     pub(crate) has_rcu_sheaves: AtomicBool,
     /// The next record of a destroyed cache; under `slab_mutex`.
     next_dead: AtomicPtr<KmemCache<P>>,
+    /// The twin that allocations of a size class go to; null if they stay here.
+    serving: AtomicPtr<KmemCache<P>>,
+    /// The twins of a size class, each the next of the one before; under `slab_mutex`.
+    next_twin: AtomicPtr<KmemCache<P>>,
 }
 
 // SAFETY: the pointers lead to records that are never freed; locks and atomics protect them.
@@ -133,6 +137,8 @@ impl<P: Platform> KmemCache<P> {
             (&raw mut (*at).users).write(AtomicU32::new(1));
             (&raw mut (*at).has_rcu_sheaves).write(AtomicBool::new(false));
             (&raw mut (*at).next_dead).write(AtomicPtr::new(null_mut()));
+            (&raw mut (*at).serving).write(AtomicPtr::new(null_mut()));
+            (&raw mut (*at).next_twin).write(AtomicPtr::new(null_mut()));
         }
         Ok(())
     }
@@ -172,6 +178,35 @@ impl<P: Platform> KmemCache<P> {
     pub(crate) fn set_next_dead(&self, next: *mut Self) {
         // Relaxed: under `slab_mutex`.
         self.next_dead.store(next, Relaxed);
+    }
+
+    /// The cache that allocations of a size class go to: a twin, or this one.
+    #[inline]
+    pub(crate) fn serving(&self) -> &Self {
+        // Acquire: pairs with `serve_by`. SAFETY: records of caches are never freed.
+        unsafe { self.serving.load(Acquire).as_ref() }.unwrap_or(self)
+    }
+
+    /// Directs allocations of a size class to a twin, or back to this cache.
+    pub(crate) fn serve_by(&self, twin: Option<&Self>) {
+        let twin = twin.map_or(null_mut(), |twin| ptr::from_ref(twin).cast_mut());
+        // Release: a thread that finds the twin sees its record.
+        self.serving.store(twin, Release);
+    }
+
+    /// Adds a twin to a size class.
+    pub(crate) fn add_twin(&self, twin: &Self) {
+        // Relaxed, here and below: under `slab_mutex`.
+        twin.next_twin.store(self.next_twin.load(Relaxed), Relaxed);
+        let twin = ptr::from_ref(twin).cast_mut();
+        self.next_twin.store(twin, Relaxed);
+    }
+
+    /// The twins of a size class.
+    pub(crate) fn twins(&self) -> impl Iterator<Item = &Self> {
+        // Relaxed: under `slab_mutex`. SAFETY: records of caches are never freed.
+        let next = |cache: &Self| unsafe { cache.next_twin.load(Relaxed).as_ref() };
+        core::iter::successors(next(self), move |twin| next(twin))
     }
 
     /// Bytes of an object as requested; the largest request of all creators.

@@ -23,7 +23,7 @@
 
 pub mod allocator;
 pub mod bulk;
-mod cache_list;
+pub(crate) mod cache_list;
 pub mod debug;
 pub mod drain;
 pub mod fork;

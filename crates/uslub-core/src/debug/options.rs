@@ -66,11 +66,46 @@ fn blocks(text: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
 }
 
 /// Whether a cache's name matches a pattern.
-fn matches(pattern: &str, name: &str) -> bool {
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         Some((prefix, _)) => name.starts_with(prefix),
         None => pattern == name,
     }
+}
+
+/// Whether a block has names.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Names {
+    Some,
+    None,
+}
+
+/// The letters of the block that decides for a name, and whether the block has names. No letters if
+/// no block is meant for it.
+fn block_for(text: &str, name: &str) -> (Option<DebugFlags>, Names) {
+    let mut global = None;
+    let mut any = false;
+    for (letters, names) in blocks(text) {
+        any = true;
+        let Some(names) = names else {
+            global = Some(flags_of(letters));
+            continue;
+        };
+        if names
+            .split(',')
+            .any(|pattern| matches(pattern.trim(), name))
+        {
+            let flags = match letters {
+                "" => DebugFlags::DEFAULT,
+                letters => flags_of(letters),
+            };
+            return (Some(flags), Names::Some);
+        }
+    }
+    if !any && text.trim().is_empty() {
+        global = Some(DebugFlags::DEFAULT);
+    }
+    (global, Names::None)
 }
 
 /// The value of `slab_debug`. `None` if the option was not given.
@@ -121,34 +156,32 @@ impl<'a> SlabDebug<'a> {
         if own.contains(DebugFlags::NO_USER_FLAGS) {
             return own;
         }
-        let mut global = DebugFlags::empty();
-        let mut any = false;
-        for (letters, names) in blocks(text) {
-            any = true;
-            let Some(names) = names else {
-                global = flags_of(letters);
-                continue;
-            };
-            if names
-                .split(',')
-                .any(|pattern| matches(pattern.trim(), name))
-            {
-                let all = letters.is_empty();
-                return own
-                    | if all {
-                        DebugFlags::DEFAULT
-                    } else {
-                        flags_of(letters)
-                    };
-            }
+        let (letters, names) = block_for(text, name);
+        let mut flags = letters.unwrap_or(DebugFlags::empty());
+        if names == Names::None && own.contains(DebugFlags::NO_LEAK_TRACE) {
+            flags -= DebugFlags::STORE_USER;
         }
-        if !any && text.trim().is_empty() {
-            global = DebugFlags::DEFAULT;
-        }
-        if own.contains(DebugFlags::NO_LEAK_TRACE) {
-            global -= DebugFlags::STORE_USER;
-        }
-        own | global
+        own | flags
+    }
+
+    /// Whether a block is meant for a cache of this name: one that names it, or one for all caches.
+    ///
+    /// ```
+    /// use uslub_core::debug::options::SlabDebug;
+    /// assert!(SlabDebug::new("F,kmalloc-*").is_about("kmalloc-64"));
+    /// assert!(!SlabDebug::new("F,kmalloc-*").is_about("session"));
+    /// assert!(SlabDebug::new("-").is_about("session"));
+    /// ```
+    pub fn is_about(self, name: &str) -> bool {
+        (self.0).is_some_and(|text| block_for(text, name).0.is_some())
+    }
+
+    /// The names and prefixes of all blocks.
+    pub fn patterns(self) -> impl Iterator<Item = &'a str> {
+        blocks(self.0.unwrap_or_default())
+            .filter_map(|(_, names)| names)
+            .flat_map(|names| names.split(','))
+            .map(str::trim)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::cache::text::Name;
 use crate::gfp::Gfp;
-use crate::kmalloc::alloc::class_name;
+use crate::kmalloc::class::class_name;
 use crate::kmalloc::{CLASS_MAX, NR_CLASSES, class_of, class_size};
 use crate::platform::Platform;
 use crate::sync::Lock;

@@ -13,8 +13,9 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
-use crate::kmalloc::{CLASS_MAX, CLASS_TABLE, NR_CLASSES, class_size};
+use crate::kmalloc::{CLASS_MAX, CLASS_TABLE, NR_CLASSES, class_of, class_size};
 use crate::misuse::Misuse;
 use crate::platform::{PAGE_SIZE, Platform};
 
@@ -72,12 +73,36 @@ impl<P: Platform> Allocator<P> {
                 (old, requested || bytes > old / 4 * 3 || kept)
             }
             None => {
-                let Some((_, old)) = self.sized(object, call, true) else {
+                let Some((cache, old)) = self.sized(object, call, true) else {
                     return;
                 };
+                if let Some(cache) = cache.filter(|cache| cache.is_debugged()) {
+                    return self.check_debugged_size(cache, call, object, (bytes, align), old);
+                }
                 (old, bytes > CLASS_MAX || align > PAGE_SIZE || kept)
             }
         };
+        if bytes > old || !fits {
+            self.wrong_size(call, object, bytes, old);
+        }
+    }
+
+    /// [`check_size`](Self::check_size) of an object of a debugged size class, which stays in place
+    /// while half of it is used. `old` is what it was asked for with, if the class knows.
+    #[cold]
+    #[inline(never)]
+    fn check_debugged_size(
+        &self,
+        cache: &KmemCache<P>,
+        call: &str,
+        object: *mut u8,
+        (bytes, align): (usize, usize),
+        old: usize,
+    ) {
+        let size = cache.object_size();
+        // Relaxed: as in `check_size`.
+        let kept = bytes >= size / 2 || self.base.kept_larger.load(Relaxed);
+        let fits = kept || (size <= CLASS_MAX && is_of_class(class_of(size).index(), bytes, align));
         if bytes > old || !fits {
             self.wrong_size(call, object, bytes, old);
         }

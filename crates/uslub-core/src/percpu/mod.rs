@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `region` | the words and counters of one CPU |
 //! | `ahead` | regions mapped before their CPU needs them |
+//! | `closed` | size classes that have no sheaves for a while |
 //! | `table` | which region each CPU uses; stops CPUs |
 //! | `sheaf` | a window of addresses, and the word that says how full it is |
 //! | `sheaf_list` | lists of sheaves |
@@ -13,6 +14,7 @@
 //! | `stats` | counters of the slow paths |
 
 mod ahead;
+pub(crate) mod closed;
 mod region;
 pub mod sheaf;
 pub mod sheaf_list;

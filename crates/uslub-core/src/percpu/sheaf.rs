@@ -89,7 +89,7 @@ pub fn bootstrap() -> usize {
     &raw const SENTINELS.0[0] as usize + LAST
 }
 
-/// The top that stands for "this CPU is stopped".
+/// The top that stands for "this CPU is stopped", or "this cache is closed".
 #[inline]
 pub fn stopped() -> usize {
     &raw const SENTINELS.0[1] as usize + LAST

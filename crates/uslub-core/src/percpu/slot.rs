@@ -7,6 +7,7 @@
 //! | `Busy` | odd | all | a thread holds the word's [lock bit](crate::percpu::try_lock) |
 //! | `Bootstrap` | [`bootstrap`] | main, rcu | no sheaf yet, or a thread has taken it |
 //! | `Stopped` | [`stopped`] | all | the CPU has no region, or is being drained |
+//! | | | main, spare | the cache is closed (`percpu::closed`) |
 //! | `Sheaf` | a top | all | a sheaf that no thread owns |
 //!
 //! A peek finds a state; only a compare-and-swap confirms it. Callers: `sheaf` and `cache`.
@@ -14,7 +15,7 @@
 use crate::percpu::sheaf::{LAST, SHEAF_BYTES, bootstrap, capacity_at, stopped};
 
 /// The lock bit of a word.
-pub(super) const LOCKED: usize = 1;
+pub(crate) const LOCKED: usize = 1;
 
 /// The state of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

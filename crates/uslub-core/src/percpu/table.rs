@@ -18,6 +18,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use crate::layout::{Row, rows};
 use crate::percpu::ahead::Ahead;
+use crate::percpu::closed::ClosedCaches;
 use crate::percpu::region::*;
 use crate::percpu::sheaf;
 use crate::percpu::slot::LOCKED;
@@ -225,11 +226,16 @@ impl Table {
 
     /// Gives a CPU its region; returns false if the system refuses memory. The caller holds the
     /// drain lock.
-    pub fn make<P: Platform>(&self, platform: &P, cpu: usize) -> bool {
+    pub(crate) fn make<P: Platform>(
+        &self,
+        platform: &P,
+        cpu: usize,
+        closed: &ClosedCaches,
+    ) -> bool {
         if self.region(cpu).is_none() {
             self.make_ahead(platform);
         }
-        self.make_without_mapping(cpu)
+        self.make_without_mapping(cpu, closed)
     }
 
     /// Unmaps the regions that were mapped ahead; returns whether there were any. The caller holds
@@ -253,7 +259,7 @@ impl Table {
 
     /// As [`make`](Self::make), without asking the system: returns false if no mapped region is
     /// left.
-    pub(crate) fn make_without_mapping(&self, cpu: usize) -> bool {
+    pub(crate) fn make_without_mapping(&self, cpu: usize, closed: &ClosedCaches) -> bool {
         if self.region(cpu).is_some() {
             return true;
         }
@@ -270,6 +276,7 @@ impl Table {
                 region.fill_rcu(page, sheaf::bootstrap());
             }
         }
+        closed.close_in(region);
         // Release: a thread that finds the region must see its words.
         self.region_entry(cpu).store(memory.as_ptr(), Release);
         self.end.fetch_max(cpu + 1, Release);

@@ -75,14 +75,14 @@ impl<P: Platform> Base<P> {
     }
 
     /// Puts the first objects of an array into sheaves, this CPU's main sheaf first; returns how
-    /// many, 0 if this context may not use sheaves.
+    /// many, 0 if this context may not use sheaves, or if the cache is closed.
     pub(crate) fn put_into_own(
         &self,
         cache: &SheafCache<P>,
         gfp: Gfp,
         objects: &[*mut u8],
     ) -> usize {
-        if !self.has_slots(gfp) {
+        if !self.has_slots(gfp) || self.closed.contains(cache.id) {
             return 0;
         }
         let done = self.put_into_main(cache, objects);

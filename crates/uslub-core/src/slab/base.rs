@@ -14,6 +14,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::gfp::Gfp;
 use crate::layout::{Row, rows};
 use crate::memory::{MAX_NODES, Memory};
+use crate::percpu::closed::ClosedCaches;
 use crate::percpu::stats::StatItem;
 use crate::percpu::{APART, CacheId, MAX_CACHES, Table};
 use crate::platform::Platform;
@@ -63,6 +64,8 @@ pub struct Base<P: Platform> {
     ready: AtomicBool,
     /// Whether a call that may not ask the system lacked memory for sheaves.
     awaited: AtomicBool,
+    /// The caches without sheaves, because their twins serve them.
+    pub(crate) closed: ClosedCaches,
 }
 
 // SAFETY: the tunables are written before `ready` only.
@@ -99,6 +102,7 @@ impl<P: Platform> Base<P> {
             tunables: UnsafeCell::new(Tunables::DEFAULT),
             ready: AtomicBool::new(false),
             awaited: AtomicBool::new(false),
+            closed: ClosedCaches::new(),
         }
     }
 
@@ -199,10 +203,10 @@ impl<P: Platform> Base<P> {
         // Under the drain lock: otherwise a drain could own the region when its CPU begins to use
         // it.
         if gfp.contains(Gfp::KERNEL) {
-            return self.while_draining(|| self.table.make(&self.platform, cpu));
+            return self.while_draining(|| self.table.make(&self.platform, cpu, &self.closed));
         }
         // A drain holds the lock for longer than a call with `GFP_NOWAIT` may wait.
-        let made = self.try_while_draining(|| self.table.make_without_mapping(cpu));
+        let made = self.try_while_draining(|| self.table.make_without_mapping(cpu, &self.closed));
         if made == Some(false) {
             self.await_memory(gfp);
         }

@@ -155,6 +155,28 @@ fn what_is_right_gives_no_report() {
 }
 
 #[test]
+fn sized_frees_pass_with_the_right_size_and_end_the_program_with_another() {
+    if plain() {
+        return say_skipped("debug: only uslub has slab_debug");
+    }
+    let _shared = shared();
+    let Some(sized) = program("sized") else {
+        return;
+    };
+    for options in ["slab_debug=F", "slab_debug=FZPU"] {
+        let run = || Run::of(sized.clone()).variable("USLUB_OPTIONS", options);
+        let right = run().on(Way::PRELOADED);
+        assert!(right.status.success(), "{options}: {}", right.describe());
+        for wrong in [["1", "0"], ["1", "2"], ["2", "3"]] {
+            let outcome = run().args(wrong).on(Way::PRELOADED);
+            let said = outcome.stderr.contains("free_sized of 0x");
+            let ended = outcome.ended_by(libc::SIGABRT);
+            assert!(said && ended, "{options}: {}", outcome.describe());
+        }
+    }
+}
+
+#[test]
 fn a_letter_that_is_unknown_is_named_and_skipped() {
     let Some(outcome) = run("none", "slab_debug=QF") else {
         return;

@@ -19,4 +19,5 @@ mod sharing;
 mod shut_in;
 mod stack;
 mod stress;
+mod switched;
 mod thirty;

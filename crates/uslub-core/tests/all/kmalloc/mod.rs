@@ -4,3 +4,5 @@ mod alloc;
 mod buckets;
 mod guard;
 mod resize;
+mod switch;
+mod switch_life;
