@@ -2,7 +2,6 @@
 
 use crate::ending::{Ending, signal_name};
 use crate::finished::Finished;
-use crate::machine::Machine;
 use crate::program;
 use crate::report::Unusable;
 use crate::units::{count, plural, seconds, size};
@@ -68,13 +67,13 @@ fn became(seen: &Seen) -> Option<String> {
 /// Why a program cannot run on uslub, if it is found and cannot.
 fn unsuitable(name: &OsStr) -> Option<Reason> {
     let own = File::open("/proc/self/exe").ok()?;
-    let machine: Machine = crate::elf::machine(&own).ok()?;
+    let target = crate::elf::target(&own).ok()?;
     let mut path = std::env::var_os("PATH").unwrap_or_default();
     // Where programs of root are, which others call by their paths.
     path.push(":/usr/sbin:/sbin");
-    match program::prepare(name, Some(&path), machine) {
-        Err(reason @ (Reason::Static | Reason::Elevated(_) | Reason::Musl(_))) => Some(reason),
-        Err(reason @ Reason::WrongMachine { .. }) => Some(reason),
+    match program::prepare(name, Some(&path), target) {
+        Err(reason @ (Reason::Static | Reason::Elevated(_))) => Some(reason),
+        Err(reason @ (Reason::WrongMachine { .. } | Reason::OtherCLibrary { .. })) => Some(reason),
         _ => None,
     }
 }

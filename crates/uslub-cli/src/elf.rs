@@ -1,13 +1,13 @@
 //! Decides whether a preloaded library can reach an ELF file. `program` calls [`check`].
 //!
-//! A preloaded library reaches a program for the library's machine whose loader (`PT_INTERP`) is
-//! glibc's. The loader does the preloading.
+//! A preloaded library reaches a program for the library's machine whose loader (`PT_INTERP`) is of
+//! the library's C library. The loader does the preloading.
 
-use crate::machine::Machine;
+use crate::machine::{CLibrary, Machine, Target};
 use crate::sanitizer::Sanitizer;
 use crate::unsuitable::Reason;
 use object::elf;
-use object::read::elf::{FileHeader, ProgramHeader};
+use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::{Endianness, FileKind, ReadCache, ReadRef};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -24,6 +24,7 @@ struct Headers {
     entry: u64,
     segments: usize,
     interpreter: Option<PathBuf>,
+    c_library: Option<CLibrary>,
     sanitizer: Option<Sanitizer>,
 }
 
@@ -61,6 +62,9 @@ impl Headers {
             entry: header.e_entry(order).into(),
             segments: segments.len(),
             sanitizer: sanitizer(header, order, data),
+            c_library: (interpreter.as_deref())
+                .and_then(c_library_of)
+                .or_else(|| needed_c_library(header, order, data)),
             interpreter,
         })
     }
@@ -84,22 +88,48 @@ where
     names.find_map(Sanitizer::of_symbol)
 }
 
-/// The machine that `file` was built for.
+/// The C library among those that a file needs. A file whose list cannot be read needs none.
+fn needed_c_library<'data, E>(
+    header: &E,
+    order: Endianness,
+    data: impl ReadRef<'data>,
+) -> Option<CLibrary>
+where
+    E: FileHeader<Endian = Endianness>,
+{
+    let sections = header.sections(order, data).ok()?;
+    let (entries, strings) = sections.dynamic(order, data).ok()??;
+    let strings = sections.strings(order, data, strings).ok()?;
+    let needed = entries
+        .iter()
+        .filter(|entry| entry.tag(order) == elf::DT_NEEDED);
+    let mut names = needed.filter_map(|entry| entry.string(order, strings).ok());
+    names.find_map(CLibrary::of_file)
+}
+
+fn c_library_of(loader: &Path) -> Option<CLibrary> {
+    CLibrary::of_file(loader.file_name()?.as_bytes())
+}
+
+/// What `file` was built for.
 ///
 /// # Errors
 ///
 /// If `file` is not an ELF file, or a damaged ELF file.
-pub fn machine(file: &File) -> Result<Machine, Reason> {
-    Ok(Headers::read(file).map_err(damaged)?.machine)
+pub fn target(file: &File) -> Result<Target, Reason> {
+    let headers = Headers::read(file).map_err(damaged)?;
+    Ok(Target {
+        machine: headers.machine,
+        c_library: headers.c_library.unwrap_or(CLibrary::OWN),
+    })
 }
 
-/// Checks that a library for the machine `library` can be preloaded into the program `file` at
-/// `path`.
+/// Checks that a library for `library` can be preloaded into the program `file` at `path`.
 ///
 /// # Errors
 ///
 /// The reason why the library cannot be preloaded.
-pub fn check(file: &File, path: &Path, library: Machine) -> Result<(), Reason> {
+pub fn check(file: &File, path: &Path, library: Target) -> Result<(), Reason> {
     let headers = Headers::read(file).map_err(damaged)?;
     match headers.kind {
         elf::ET_EXEC | elf::ET_DYN => {}
@@ -107,10 +137,10 @@ pub fn check(file: &File, path: &Path, library: Machine) -> Result<(), Reason> {
         elf::ET_CORE => return Err(Reason::OtherElf("a core dump")),
         _ => return Err(Reason::Damaged("unknown type".to_owned())),
     }
-    if headers.machine != library {
+    if headers.machine != library.machine {
         return Err(Reason::WrongMachine {
             program: headers.machine,
-            library,
+            library: library.machine,
         });
     }
     if headers.segments == 0 {
@@ -120,17 +150,20 @@ pub fn check(file: &File, path: &Path, library: Machine) -> Result<(), Reason> {
         return Err(Reason::Sanitized(sanitizer));
     }
     match headers.interpreter {
-        Some(loader) => check_loader(loader),
+        Some(loader) => check_loader(loader, library.c_library),
         None if is_loader(path) => Ok(()),
         None if headers.entry == 0 => Err(Reason::OtherElf("a shared library")),
         None => Err(Reason::Static),
     }
 }
 
-fn check_loader(loader: PathBuf) -> Result<(), Reason> {
-    let name = loader.file_name().unwrap_or_default().as_bytes();
-    if name.starts_with(b"ld-musl") {
-        return Err(Reason::Musl(loader));
+fn check_loader(loader: PathBuf, library: CLibrary) -> Result<(), Reason> {
+    if let Some(program) = c_library_of(&loader).filter(|program| *program != library) {
+        return Err(Reason::OtherCLibrary {
+            loader,
+            program,
+            library,
+        });
     }
     if !loader.exists() {
         return Err(Reason::NoLoader(loader));
@@ -138,12 +171,11 @@ fn check_loader(loader: PathBuf) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Whether `path` is glibc's loader. The loader names no loader of its own, but preloads into the
-/// program that is its argument.
+/// Whether `path` is a loader. It names no loader of its own, but preloads into the program that is
+/// its argument.
 fn is_loader(path: &Path) -> bool {
     let real = path.canonicalize().unwrap_or_default();
-    let name = real.file_name().unwrap_or_default().as_bytes();
-    name.starts_with(b"ld-linux") || name.starts_with(b"ld64.so")
+    c_library_of(&real).is_some_and(|_| !real.ends_with("libc.so.6"))
 }
 
 fn damaged(error: object::Error) -> Reason {
@@ -165,14 +197,14 @@ mod tests {
         bytes
     }
 
-    fn own_machine() -> Machine {
-        machine(&File::open("/proc/self/exe").unwrap()).unwrap()
+    fn own_target() -> Target {
+        target(&File::open("/proc/self/exe").unwrap()).unwrap()
     }
 
     fn check_bytes(bytes: &[u8]) -> Result<(), Reason> {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(bytes).unwrap();
-        check(&file, Path::new("x"), own_machine())
+        check(&file, Path::new("x"), own_target())
     }
 
     #[test]
@@ -183,7 +215,7 @@ mod tests {
     #[test]
     fn another_machine_is_named() {
         let mut bytes = own_bytes();
-        let foreign = if own_machine().number == elf::EM_S390 {
+        let foreign = if own_target().machine.number == elf::EM_S390 {
             elf::EM_X86_64
         } else {
             elf::EM_S390
@@ -236,9 +268,34 @@ mod tests {
 
     #[test]
     fn a_foreign_or_absent_loader_is_refused() {
-        let musl = check_loader(PathBuf::from("/lib/ld-musl-x86_64.so.1"));
-        assert!(matches!(musl, Err(Reason::Musl(_))));
-        let absent = check_loader(PathBuf::from("/no/ld-linux.so.9"));
-        assert!(matches!(absent, Err(Reason::NoLoader(_))));
+        let loaders = [
+            ("/no/ld-musl-x86_64.so.1", CLibrary::Musl),
+            ("/no/ld-linux.so.9", CLibrary::Glibc),
+        ];
+        for (loader, program) in loaders {
+            for library in [CLibrary::Glibc, CLibrary::Musl] {
+                let found = check_loader(PathBuf::from(loader), library);
+                match program == library {
+                    true => assert!(matches!(found, Err(Reason::NoLoader(_))), "{found:?}"),
+                    false => assert!(matches!(found, Err(Reason::OtherCLibrary { .. }))),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_tells_its_c_library() {
+        assert_eq!(own_target().c_library, CLibrary::OWN);
+        let names: [(&[u8], _); 6] = [
+            (b"ld-musl-aarch64.so.1", Some(CLibrary::Musl)),
+            (b"libc.musl-x86_64.so.1", Some(CLibrary::Musl)),
+            (b"libc.so", Some(CLibrary::Musl)),
+            (b"libc.so.6", Some(CLibrary::Glibc)),
+            (b"ld-linux-x86-64.so.2", Some(CLibrary::Glibc)),
+            (b"libm.so.6", None),
+        ];
+        for (name, library) in names {
+            assert_eq!(CLibrary::of_file(name), library);
+        }
     }
 }

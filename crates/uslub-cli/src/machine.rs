@@ -1,4 +1,4 @@
-//! The machine that an ELF file was built for. `elf` compares two machines.
+//! The machine and the C library that an ELF file was built for. `elf` compares two of them.
 
 use object::{Endianness, elf};
 use std::fmt;
@@ -12,6 +12,54 @@ pub struct Machine {
     pub(crate) is_64: bool,
     /// Byte order.
     pub(crate) order: Endianness,
+}
+
+/// The C library that an ELF file was linked with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CLibrary {
+    /// The GNU library.
+    Glibc,
+    /// musl.
+    Musl,
+}
+
+impl CLibrary {
+    /// This command's.
+    pub const OWN: Self = match cfg!(target_env = "musl") {
+        true => Self::Musl,
+        false => Self::Glibc,
+    };
+
+    /// The one of this loader or shared library, by its file name.
+    pub fn of_file(name: &[u8]) -> Option<Self> {
+        let is_musl = name.starts_with(b"ld-musl") || name.starts_with(b"libc.musl");
+        match name {
+            // What a program for musl needs where it was linked on another system.
+            b"libc.so" => Some(Self::Musl),
+            _ if is_musl => Some(Self::Musl),
+            b"libc.so.6" => Some(Self::Glibc),
+            _ if name.starts_with(b"ld-linux") || name.starts_with(b"ld64.so") => Some(Self::Glibc),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for CLibrary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Glibc => "glibc",
+            Self::Musl => "musl",
+        })
+    }
+}
+
+/// What a file was built for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Its machine.
+    pub machine: Machine,
+    /// Its C library; this command's if the file names none.
+    pub c_library: CLibrary,
 }
 
 impl fmt::Display for Machine {

@@ -2,7 +2,7 @@
 //! it. The search in `PATH` follows `execvp`. `run` and `compare` use it.
 
 use crate::elf;
-use crate::machine::Machine;
+use crate::machine::Target;
 use crate::privilege::{self, Caller, FileRights};
 use crate::script;
 use crate::unsuitable::Reason;
@@ -28,12 +28,12 @@ pub struct Program {
     pub leading: Vec<OsString>,
 }
 
-/// Finds `name` and checks that a library for the machine `library` can be preloaded into it.
+/// Finds `name` and checks that a library for `library` can be preloaded into it.
 ///
 /// # Errors
 ///
 /// If the program does not exist or cannot run on uslub.
-pub fn prepare(name: &OsStr, path: Option<&OsStr>, library: Machine) -> Result<Program, Reason> {
+pub fn prepare(name: &OsStr, path: Option<&OsStr>, library: Target) -> Result<Program, Reason> {
     let file = find(name, path)?;
     let search = Search { path, library };
     match search.check(&file, MAX_INTERPRETERS)? {
@@ -58,7 +58,7 @@ enum Kind {
 
 struct Search<'a> {
     path: Option<&'a OsStr>,
-    library: Machine,
+    library: Target,
 }
 
 impl Search<'_> {
@@ -168,8 +168,8 @@ mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt;
 
-    fn own_machine() -> Machine {
-        elf::machine(&File::open("/proc/self/exe").unwrap()).unwrap()
+    fn own_target() -> Target {
+        elf::target(&File::open("/proc/self/exe").unwrap()).unwrap()
     }
 
     fn put(folder: &Path, name: &str, text: &str, mode: u32) -> PathBuf {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     fn prepare_file(file: &Path) -> Result<Program, Reason> {
-        prepare(file.as_os_str(), None, own_machine())
+        prepare(file.as_os_str(), None, own_target())
     }
 
     #[test]
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn a_program_and_a_script_are_executed_as_they_are() {
         let folder = tempfile::tempdir().unwrap();
-        let program = prepare(OsStr::new("sh"), None, own_machine()).unwrap();
+        let program = prepare(OsStr::new("sh"), None, own_target()).unwrap();
         assert!(program.file.ends_with("sh") && program.leading.is_empty());
         let file = put(folder.path(), "s", "#!/bin/sh\nexit\n", 0o755);
         assert_eq!(

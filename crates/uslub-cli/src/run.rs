@@ -128,16 +128,16 @@ fn has_reports(settings: &str) -> bool {
 
 /// The program `name`, if the library can be preloaded into it; its absence is a failure.
 pub fn suitable(name: &OsStr, library: &Path) -> Result<Program, Failure> {
-    let machine = File::open(library).map_err(|e| e.to_string());
-    let machine = machine.and_then(|file| elf::machine(&file).map_err(|why| why.to_string()));
-    let machine = machine.map_err(|why| {
+    let target = File::open(library).map_err(|e| e.to_string());
+    let target = target.and_then(|file| elf::target(&file).map_err(|why| why.to_string()));
+    let target = target.map_err(|why| {
         Failure::ours(
             format!("the library {} cannot be used: {why}", library.display()),
             "build it again with 'cargo build --release'",
         )
     })?;
     let path = std::env::var_os("PATH");
-    program::prepare(name, path.as_deref(), machine).map_err(|why| why.failure(Path::new(name)))
+    program::prepare(name, path.as_deref(), target).map_err(|why| why.failure(Path::new(name)))
 }
 
 /// Creates a folder for reports and for a link to the library.

@@ -1,7 +1,7 @@
 //! Why a program cannot run on uslub, and the remedy. `program` and `elf` return a [`Reason`].
 
 use crate::failure::{Failure, NOT_FOUND, UNSUITABLE};
-use crate::machine::Machine;
+use crate::machine::{CLibrary, Machine};
 use crate::privilege::Elevation;
 use crate::sanitizer::Sanitizer;
 use std::io;
@@ -58,9 +58,19 @@ pub enum Reason {
         /// The library's machine.
         library: Machine,
     },
-    /// Its loader is musl's.
-    #[error("is linked with musl ({}), but uslub's library is built for glibc", .0.display())]
-    Musl(PathBuf),
+    /// Its loader is another C library's.
+    #[error(
+        "is linked with {program} ({}), but uslub's library is built for {library}",
+        loader.display()
+    )]
+    OtherCLibrary {
+        /// The program's loader.
+        loader: PathBuf,
+        /// The program's C library.
+        program: CLibrary,
+        /// The library's C library.
+        library: CLibrary,
+    },
     /// The loader of the program does not exist.
     #[error("needs the loader {}, which does not exist", .0.display())]
     NoLoader(PathBuf),
@@ -140,7 +150,9 @@ impl Reason {
             Reason::WrongMachine { library, .. } => {
                 format!("run a build of the program for {library}, or a uslub for its machine")
             }
-            Reason::Musl(_) => "run a build of the program for glibc".to_owned(),
+            Reason::OtherCLibrary { library, .. } => {
+                format!("run a build of the program for {library}")
+            }
             Reason::NoLoader(_) => {
                 "install the C library that the program was built for".to_owned()
             }
