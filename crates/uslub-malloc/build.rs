@@ -4,19 +4,14 @@
 //! - its functions call each other, and not a wrapper that another library has preloaded;
 //! - it is initialised before all other libraries: its fork handlers are then the outermost, as those
 //!   of the C library's own allocator are;
-//! - it runs with glibc older than 2.34 too, where `dlsym` lies in a library of its own;
-//! - it names its C library with musl too, where no crate does. `uslub run` reads the name.
+//! - it runs with glibc older than 2.34 too, where `dlsym` lies in a library of its own.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
-    let c_library = std::env::var("CARGO_CFG_TARGET_ENV");
-    if c_library.as_deref() == Ok("musl") {
-        println!("cargo:rustc-cdylib-link-arg=-lc");
-    }
-    if c_library.as_deref() == Ok("gnu") {
+    if std::env::var("CARGO_CFG_TARGET_ENV").as_deref() == Ok("gnu") {
         println!("cargo:rustc-cdylib-link-arg=-Wl,--no-as-needed");
         println!("cargo:rustc-cdylib-link-arg=-l:libdl.so.2");
         println!("cargo:rustc-cdylib-link-arg=-Wl,--as-needed");

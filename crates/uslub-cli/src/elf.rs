@@ -120,7 +120,7 @@ pub fn target(file: &File) -> Result<Target, Reason> {
     let headers = Headers::read(file).map_err(damaged)?;
     Ok(Target {
         machine: headers.machine,
-        c_library: headers.c_library.unwrap_or(CLibrary::OWN),
+        c_library: headers.c_library.unwrap_or(CLibrary::Musl),
     })
 }
 
@@ -285,7 +285,11 @@ mod tests {
 
     #[test]
     fn a_file_tells_its_c_library() {
-        assert_eq!(own_target().c_library, CLibrary::OWN);
+        let own = match cfg!(target_env = "musl") {
+            true => CLibrary::Musl,
+            false => CLibrary::Glibc,
+        };
+        assert_eq!(own_target().c_library, own);
         let names: [(&[u8], _); 6] = [
             (b"ld-musl-aarch64.so.1", Some(CLibrary::Musl)),
             (b"libc.musl-x86_64.so.1", Some(CLibrary::Musl)),

@@ -24,12 +24,6 @@ pub enum CLibrary {
 }
 
 impl CLibrary {
-    /// This command's.
-    pub const OWN: Self = match cfg!(target_env = "musl") {
-        true => Self::Musl,
-        false => Self::Glibc,
-    };
-
     /// The one of this loader or shared library, by its file name.
     pub fn of_file(name: &[u8]) -> Option<Self> {
         let is_musl = name.starts_with(b"ld-musl") || name.starts_with(b"libc.musl");
@@ -58,7 +52,7 @@ impl fmt::Display for CLibrary {
 pub struct Target {
     /// Its machine.
     pub machine: Machine,
-    /// Its C library; this command's if the file names none.
+    /// Its C library. A library that names none is for musl: whatever is linked for glibc names it.
     pub c_library: CLibrary,
 }
 
