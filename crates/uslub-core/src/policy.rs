@@ -96,7 +96,7 @@ pub const DECAY_GROWN_PAGES: usize = 64;
 
 /// Resident pages below which nothing is evicted at a peak: 4 MiB.
 ///
-/// Figure: 12,000 rounds of nine objects of 1 byte to 1 MiB, every other one doubled: 4.5 s without,
+/// Figure: 12,000 rounds of nine objects of 1 byte to 1 MiB, every other one doubled: 4.5 s at 0,
 /// 3.0 s with 2 MiB, 1.2 s with 3 MiB, 0.1 s with 4 MiB.
 pub const PEAK_FLOOR_PAGES: usize = 1024;
 
