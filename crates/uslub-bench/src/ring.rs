@@ -30,6 +30,12 @@ impl Ring {
         }
     }
 
+    /// Number of pointers put in so far.
+    pub fn total_put(&self) -> usize {
+        // Acquire: what was written before the put.
+        self.tail.0.load(Acquire)
+    }
+
     fn slot(&self, number: usize) -> &AtomicPtr<u8> {
         &self.slots[number & (self.slots.len() - 1)]
     }
@@ -93,6 +99,7 @@ mod tests {
         assert!(ring.try_put(&pointers));
         assert_eq!(ring.try_take(&mut out), 3);
         assert_eq!(out, [5 as *mut u8, 6 as *mut u8, 2 as *mut u8]);
+        assert_eq!(ring.total_put(), 11);
     }
 
     #[test]

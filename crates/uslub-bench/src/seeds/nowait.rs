@@ -67,7 +67,7 @@ pub fn run(bench: &Bench) -> Result<Section, Failure> {
                 single object. What counts is whether the caller may wait for a lock's short hold; then it gets a full sheaf.",
         workload: format!(
             "A producer allocates {SIZE}-byte objects and puts them into a ring (depth {} or {}, batches of {}); a consumer on another \
-             CPU frees them. With few objects in flight the barn serves nearly all allocations. Directly and through a mempool of {RESERVE}; then eight such pairs on a simulated machine of eight memory nodes. Last, sheaves of fixed capacities against one that \
+             CPU frees them. Half of the deep ring stays filled until the end, as requests stay with a device. With few objects in flight the barn serves nearly all allocations. Directly and through a mempool of {RESERVE}; then eight such pairs on a simulated machine of eight memory nodes. Last, sheaves of fixed capacities against one that \
              grows and shrinks, on simulated machines: the time is the allocator's own work, without waiting. In a full run there are \
              seven sets of machines, on which everybody has each place once; the change is the median of the rounds' own.",
             flow::DEPTH,
@@ -163,8 +163,9 @@ fn one(
     let strategy = Strategy::new(slub, SIZE, &[gate])?;
     flow::warm(&strategy, 2 * depth)?;
     let ring = Ring::new(depth);
+    let amount = (objects, flow::in_flight(depth));
     let run = |elements: &dyn Elements| {
-        flow::run_pinned(&strategy, &[(&ring, elements)], objects, |_| (), |_| ())
+        flow::run_pinned(&strategy, &[(&ring, elements)], amount, |_| (), |_| ())
     };
     let flow = if through == Through::Directly {
         let strategy = &strategy;
@@ -187,7 +188,6 @@ fn push_rows(rows: &mut Vec<Row>, through: &str, depth: usize, rounds: &[Vec<Flo
     let ways = gates("a ring between two CPUs");
     let rounds = rounds.each_ref().map(Vec::as_slice);
     let locks = flow::push_rows(rows, &what, reported, &ways, rounds);
-    // A deep ring, too, holds few objects while the consumer keeps up.
     if let Some(row) = rows.iter_mut().rfind(|row| row.figures.witness.is_some())
         && (depth == flow::DEPTH
             || !row

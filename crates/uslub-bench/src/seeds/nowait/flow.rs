@@ -21,6 +21,16 @@ use crate::threads::joined;
 pub const DEPTH: usize = 128;
 /// Capacity of a ring whose objects the barn cannot hold.
 pub const DEEP: usize = 32_768;
+
+/// Objects that stay in a ring until the end, as requests stay with a device: half of a deep ring,
+/// so that the consumer cannot empty it, and the barn does not serve the producer.
+pub fn in_flight(depth: usize) -> usize {
+    match depth {
+        DEEP => DEEP / 2,
+        _ => 0,
+    }
+}
+
 /// Objects that are passed on at once.
 pub const BATCH: usize = 32;
 /// Objects that are allocated and freed in advance, so that partial slabs exist.
@@ -186,12 +196,13 @@ fn measured<P: Platform>(
     })
 }
 
-/// A flow through rings between two threads on two CPUs. Each thread calls its function with the
-/// ring's number before each ring's turn.
+/// A flow of `objects` objects through rings between two threads on two CPUs; `kept` of them stay
+/// in each ring until the end. Each thread calls its function with the ring's number before each
+/// ring's turn.
 pub fn run_pinned<P: Platform>(
     strategy: &Strategy<'_, P>,
     rings: &[(&Ring, &dyn Elements)],
-    objects: usize,
+    (objects, kept): (usize, usize),
     at_producer: impl Fn(usize),
     at_consumer: impl Fn(usize) + Sync,
 ) -> Result<Flow, Failure> {
@@ -207,7 +218,7 @@ pub fn run_pinned<P: Platform>(
             let consumer = scope.spawn(|| {
                 let pinned = Pinned::to(cpus[1]);
                 start();
-                let all = consume(rings, objects, &at_consumer);
+                let all = consume(rings, (objects, kept), &at_consumer);
                 pinned.map(|_| all)
             });
             let pinned = Pinned::to(cpus[0]);
@@ -247,14 +258,22 @@ fn produce(rings: &[(&Ring, &dyn Elements)], objects: usize, turn: impl Fn(usize
     enough
 }
 
-/// Takes `objects` elements out of the rings in turn and frees them. Returns whether all arrived
-/// unchanged.
-fn consume(rings: &[(&Ring, &dyn Elements)], objects: usize, turn: impl Fn(usize)) -> bool {
+/// Takes `objects` elements out of the rings in turn and frees them; leaves `kept` in each ring
+/// until the last ones have come. Returns whether all arrived unchanged.
+fn consume(
+    rings: &[(&Ring, &dyn Elements)],
+    (objects, kept): (usize, usize),
+    turn: impl Fn(usize),
+) -> bool {
     let mut right = true;
+    let batches = objects.div_ceil(BATCH);
     for first in (0..objects).step_by(BATCH) {
-        let which = first / BATCH % rings.len();
+        let (round, which) = (first / BATCH / rings.len(), first / BATCH % rings.len());
         let (ring, elements) = rings[which];
         turn(which);
+        let all = (batches - which).div_ceil(rings.len()) * BATCH;
+        let due = ((round + 1) * BATCH + kept).min(all);
+        wait_until(|| ring.total_put() >= due);
         let mut batch = [null_mut(); BATCH];
         let mut got = 0;
         wait_until(|| {

@@ -150,5 +150,5 @@ fn eight_flows(
     let rings: Vec<_> = rings.iter().map(|ring| (ring, elements)).collect();
     // Producer p is on node p, its consumer on the next node.
     let at_consumer = |p| cpu::on(NODES + (p + 1) % NODES);
-    flow::run_pinned(strategy, &rings, objects, cpu::on, at_consumer)
+    flow::run_pinned(strategy, &rings, (objects, 0), cpu::on, at_consumer)
 }
