@@ -8,7 +8,7 @@ use crate::sanitizer::Sanitizer;
 use crate::unsuitable::Reason;
 use object::elf;
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
-use object::{Endianness, FileKind, ReadCache, ReadRef};
+use object::{Endianness, FileKind, ReadCache, ReadRef, StringTable};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -88,7 +88,8 @@ where
     names.find_map(Sanitizer::of_symbol)
 }
 
-/// The C library among those that a file needs. A file whose list cannot be read needs none.
+/// The C library among those that a file needs, by its segments: the library that a command carries
+/// has no sections. A file whose list cannot be read needs none.
 fn needed_c_library<'data, E>(
     header: &E,
     order: Endianness,
@@ -97,9 +98,26 @@ fn needed_c_library<'data, E>(
 where
     E: FileHeader<Endian = Endianness>,
 {
-    let sections = header.sections(order, data).ok()?;
-    let (entries, strings) = sections.dynamic(order, data).ok()??;
-    let strings = sections.strings(order, data, strings).ok()?;
+    let segments = header.program_headers(order, data).ok()?;
+    let entries = segments
+        .iter()
+        .find_map(|segment| segment.dynamic(order, data).ok()?)?;
+    let value = |tag| {
+        let entry = entries.iter().find(|entry| entry.tag(order) == tag)?;
+        Some(entry.val(order))
+    };
+    let (address, bytes) = (value(elf::DT_STRTAB)?, value(elf::DT_STRSZ)?);
+    let place = segments.iter().find_map(|segment| {
+        let distance = address.checked_sub(segment.p_vaddr(order).into())?;
+        let is_there =
+            segment.p_type(order) == elf::PT_LOAD && distance < segment.p_filesz(order).into();
+        segment
+            .p_offset(order)
+            .into()
+            .checked_add(distance)
+            .filter(|_| is_there)
+    })?;
+    let strings = StringTable::new(data, place, place.checked_add(bytes)?);
     let needed = entries
         .iter()
         .filter(|entry| entry.tag(order) == elf::DT_NEEDED);
@@ -281,6 +299,26 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// As the library that a command carries: what the loader maps, and no sections.
+    #[test]
+    fn a_library_without_sections_tells_its_c_library() {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let library = maps
+            .lines()
+            .filter_map(|line| line.split_whitespace().last())
+            .find(|path| path.contains("/libgcc_s.so"));
+        let Some(library) = library else {
+            return;
+        };
+        let mut bytes = std::fs::read(library).unwrap();
+        // Offset of the table of sections, its entries, the names' index.
+        bytes[40..48].fill(0);
+        bytes[58..64].fill(0);
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&bytes).unwrap();
+        assert_eq!(target(&file).unwrap(), own_target());
     }
 
     #[test]

@@ -35,10 +35,15 @@ pub const RANGE_HOLE_TRIES: usize = 8;
 pub const RANGE_STEP_BLOCKS: usize = 1024;
 
 /// Blocks committed ahead of use, at most; one plus an eighth of the blocks in use if this is less.
-/// The side ranges of this many blocks are committed at once.
+/// The side ranges of this many blocks are committed at once, after the first.
 ///
 /// Figure: 256 MiB of fresh memory: 37.3 to 35.5 ms.
 pub const COMMIT_AHEAD_BLOCKS: usize = 32;
+
+/// Blocks whose side ranges are committed first.
+///
+/// Figure: a process that locks all of its memory takes 390 KiB less.
+pub const SIDES_FIRST_BLOCKS: usize = 8;
 
 /// A lean arena keeps free blocks: 1, plus 1/16 of the blocks in use.
 pub const LEAN_FREE_SHARE: usize = 16;

@@ -16,8 +16,9 @@ use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU64, AtomicUsize};
 
+use uslub_core::cache::allocator::LAST_OWN_CACHE;
 use uslub_core::kmalloc::{CLASS_MAX, CLASS_TABLE};
-use uslub_core::percpu::{APART, CACHE_WORDS, CacheId, MAX_CACHES, Region};
+use uslub_core::percpu::{APART, CACHE_WORDS, CacheId, Region};
 use uslub_core::platform::PAGE_SIZE;
 #[cfg(not(target_arch = "riscv64"))]
 use uslub_core::slab::shape::Shape;
@@ -108,12 +109,13 @@ pub(crate) struct Front {
     pub(crate) regions: [AtomicPtr<Region>; CPUS],
     /// Where slots begin, by the identity of a cache, one for each group of its words: see
     /// [`Shape`](uslub_core::slab::shape::Shape). 0, which no pointer passes, until a free has
-    /// asked, and for what is no class: a class may get twins at any time.
+    /// asked, and for what is no class. This library has no other caches than the classes and
+    /// their twins.
     pub(crate) shapes: [AtomicU64; SHAPES],
 }
 
 /// Entries of [`Front::shapes`].
-const SHAPES: usize = CacheId::from_index(MAX_CACHES - 1).raw() as usize / CACHE_WORDS + 1;
+const SHAPES: usize = LAST_OWN_CACHE.raw() as usize / CACHE_WORDS + 1;
 
 const _: () = assert!(offset_of!(Front, regions) % PAGE_SIZE == APART);
 const _: () = assert!(offset_of!(Front, shapes) % PAGE_SIZE == APART);

@@ -390,6 +390,12 @@ impl<P: Platform> Allocator<P> {
     }
 }
 
+/// The last identity of the caches that an allocator makes by itself: the size classes, a twin of
+/// each that is debugged from the start of the process, and at most eight that a switch makes.
+pub const LAST_OWN_CACHE: CacheId = CacheId::from_index(10 * NR_CLASSES);
+
+const _: () = assert!(LAST_OWN_CACHE.index() < MAX_CACHES);
+
 /// The identity of a size class's objects if the class is debugged from the start of the process.
 const fn twin_of(class: CacheId) -> CacheId {
     CacheId::from_index(class.index() + NR_CLASSES)

@@ -160,6 +160,7 @@ impl<P: Platform> Allocator<P> {
         done
     }
 
+    #[inline(never)]
     fn close_draining(&self, set: CacheSet, taken: &mut SheafList) -> bool {
         let fresh = self.closed.insert(set);
         for cpu in 0..self.table.end() {
@@ -184,7 +185,7 @@ impl<P: Platform> Allocator<P> {
         &self,
         region: &Region,
         set: CacheSet,
-        take: impl Fn(&Region, Slot, usize) -> usize,
+        take: fn(&Region, Slot, usize) -> usize,
         taken: &mut SheafList,
     ) {
         for cache in set.iter().filter_map(|id| self.cache(id)) {

@@ -73,7 +73,7 @@ impl<P: Platform> Allocator<P> {
             return false;
         }
         let at_limit = cache.nr_slabs() >= cache.max_slabs;
-        if !at_limit && self.memory.release_idle(&self.platform) {
+        if !at_limit && (self.memory.release_idle(&self.platform) || self.give_back_ahead()) {
             return true;
         }
         let (cached, slabs) = self.idle(cache, at_limit);

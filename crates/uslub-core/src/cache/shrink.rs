@@ -211,13 +211,19 @@ impl<P: Platform> Allocator<P> {
     /// reserved or committed ahead of use, free blocks. Without any, the allocator flushes sheaves
     /// and empty slabs, which may free more blocks. For callers that may wait and call the system.
     pub fn release_unused(&self) -> bool {
-        // `try_lock`: an allocation under the drain lock may lack memory.
-        let drain = self.drain.try_lock();
-        let ahead = drain.is_some_and(|_drain| self.table.give_back_ahead(&self.platform));
+        let ahead = self.give_back_ahead();
         self.memory.release_idle(&self.platform) || ahead || {
             self.shrink_all();
             self.memory.release_idle(&self.platform)
         }
+    }
+
+    /// Unmaps the regions that were mapped ahead; returns whether there were any.
+    #[inline(never)]
+    pub(crate) fn give_back_ahead(&self) -> bool {
+        // `try_lock`: an allocation under the drain lock may lack memory.
+        let drain = self.drain.try_lock();
+        drain.is_some_and(|_drain| self.table.give_back_ahead(&self.platform))
     }
 
     /// Whether a sheaf of the cache has objects; may be stale.

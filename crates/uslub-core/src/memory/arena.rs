@@ -15,8 +15,8 @@
 //! page. One compare tells that an address outside [base, limit) is not ours.
 //!
 //! The range grows at `limit`, one block at a time. The system takes 1 to 2 µs for each commit, so
-//! the arena commits several blocks at once, and the side ranges of 64 MiB at once. `range` says
-//! what is reserved, and when.
+//! the arena commits several blocks at once, and the side ranges of 16 MiB and then of 64 MiB.
+//! `range` says what is reserved, and when.
 //!
 //! Callers: all layers read, without a lock. The zone grows the arena under its growth lock.
 
@@ -28,7 +28,7 @@ use crate::memory::block::{BLOCK_PAGES, Block, Group};
 use crate::memory::descriptor::Descriptor;
 use crate::percpu::CacheId;
 use crate::platform::{PAGE_SHIFT, PAGE_SIZE, Platform};
-use crate::policy::COMMIT_AHEAD_BLOCKS;
+use crate::policy::{COMMIT_AHEAD_BLOCKS, SIDES_FIRST_BLOCKS};
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicUsize};
 
 /// Bytes of a block, the unit in which the range grows.
@@ -134,7 +134,12 @@ impl Arena {
     fn commit<P: Platform>(&self, platform: &P, block: usize, count: usize) -> bool {
         // Relaxed: as for the limit.
         let described = self.described.load(Relaxed);
-        if block + count > described && !self.describe(platform, described + COMMIT_AHEAD_BLOCKS) {
+        // Few at first: where all memory is locked, they count.
+        let ahead = match described {
+            0 => SIDES_FIRST_BLOCKS,
+            _ => COMMIT_AHEAD_BLOCKS,
+        };
+        if block + count > described && !self.describe(platform, described + ahead) {
             return false;
         }
         let pages = self.address(PageIndex((block * BLOCK_PAGES) as u32));
