@@ -59,12 +59,13 @@ fn resolve_next() {
     system_call::prepare();
 }
 
-/// Runs before `main`. The loader of glibc passes the program's arguments.
+/// Runs before `main`. glibc passes the program's arguments; musl passes nothing, so registers hold
+/// whatever they held.
 extern "C" fn constructor(count: libc::c_int, arguments: *const *const libc::c_char) {
     ready();
     resolve_next();
     process::register();
-    let has_first = count > 0 && !arguments.is_null();
+    let has_first = !cfg!(target_env = "musl") && count > 0 && !arguments.is_null();
     // SAFETY: an array of `count` C strings that live as long as the process.
     let first = has_first.then(|| unsafe { core::ffi::CStr::from_ptr(*arguments) });
     report::prepare(first.map(core::ffi::CStr::to_bytes));
