@@ -42,7 +42,7 @@ pub const COMMIT_AHEAD_BLOCKS: usize = 32;
 
 /// Blocks whose side ranges are committed first.
 ///
-/// Figure: a process that locks all of its memory takes 390 KiB less.
+/// Figure: what a program that does nothing may access, and a lock counts: 7,672 to 7,292 KiB.
 pub const SIDES_FIRST_BLOCKS: usize = 8;
 
 /// A lean arena keeps free blocks: 1, plus 1/16 of the blocks in use.

@@ -67,7 +67,10 @@ pub fn run(bench: &Bench) -> Result<Section, Failure> {
                 single object. What counts is whether the caller may wait for a lock's short hold; then it gets a full sheaf.",
         workload: format!(
             "A producer allocates {SIZE}-byte objects and puts them into a ring (depth {} or {}, batches of {}); a consumer on another \
-             CPU frees them. Half of the deep ring stays filled until the end, as requests stay with a device. With few objects in flight the barn serves nearly all allocations. Directly and through a mempool of {RESERVE}; then eight such pairs on a simulated machine of eight memory nodes. Last, sheaves of fixed capacities against one that \
+             CPU frees them. Half of the deep ring stays filled until the end, as requests stay \
+             with a device. With few objects in flight the barn serves nearly all allocations. \
+             Directly and through a mempool of {RESERVE}; then eight such pairs on a simulated \
+             machine of eight memory nodes. Last, sheaves of fixed capacities against one that \
              grows and shrinks, on simulated machines: the time is the allocator's own work, without waiting. In a full run there are \
              seven sets of machines, on which everybody has each place once; the change is the median of the rounds' own.",
             flow::DEPTH,
