@@ -6,7 +6,7 @@
 
 static void *kept[3][3000];
 
-int main()
+int main(int argc, char **)
 {
     static const size_t sizes[] = { 176, 368, 20000 };
     static const int counts[] = { 3000, 3000, 30 };
@@ -25,5 +25,8 @@ int main()
     malloc_stats();
     puts("ready");
     getchar();
+    // With an argument it leaves a core file.
+    if (argc > 1)
+        abort();
     return 0;
 }

@@ -1,14 +1,18 @@
 //! The root: where a reader in another process, or of a core file, begins.
 //!
-//! A [`Root`] is a constant that each face puts into an ELF note of its library or program, in the
-//! section `.note.uslub`. So a reader finds it through the program headers in memory, in stripped
-//! and in static programs too. The root leads to the allocator, and to the [rows](crate::layout)
-//! that say where each field is. It costs 2 KiB of data: no code reads it.
+//! A [`Root`] is a constant in the data of each face's library or program. An ELF note, in the
+//! section `.note.uslub`, says where it lies. So a reader finds it through the program headers in
+//! memory, in stripped and in static programs too. The root leads to the allocator, and to the
+//! [rows](crate::layout) that say where each field is. It costs 2 KiB of data: no code reads it.
 //!
 //! ```text
-//!   note:  4 name length | 4 description length | 4 type | "uslub\0\0\0" | Root
+//!   note:  4 name length | 4 description length | 4 type | "uslub\0" 0 0 | Root's address - here
 //!   Root:  magic, format, face, version → allocator, sentinels; rows
 //! ```
+//!
+//! The note has a distance, which the linker knows, and no address, which the loader would write.
+//! So it is read-only. GNU `ld` puts the notes of a static program into one segment with its
+//! headers and often its code, and a writable one would make them all writable.
 //!
 //! The reader finds the cache's secret of [`Links`] too, because it
 //! walks freelists. Whoever may read a process's memory can read that secret anyway.
@@ -50,7 +54,10 @@ pub const NOTE_NAME: [u8; 6] = *b"uslub\0";
 pub const NOTE_TYPE: u32 = 1;
 
 /// What a reader needs to read an allocator.
-#[repr(C)]
+///
+/// It lies within one page. The loader writes the pointers, or the program other data near it, so
+/// the kernel puts that page into a core file. Read-only data would be left out.
+#[repr(C, align(2048))]
 pub struct Root {
     magic: [u8; 8],
     format: u32,
@@ -67,7 +74,7 @@ pub struct Root {
 // SAFETY: never written; its pointers lead to statics.
 unsafe impl Sync for Root {}
 
-const _: () = assert!(offset_of!(Root, rows) == 64);
+const _: () = assert!(offset_of!(Root, rows) == 64 && size_of::<Root>() == 2048);
 
 impl Root {
     /// The root of an allocator; `face` has at most 7 bytes.
@@ -97,49 +104,28 @@ const fn padded<const N: usize>(text: &str) -> [u8; N] {
     all
 }
 
-/// An ELF note with a root.
+/// Puts the root of a static allocator into the data of the library or program, and an ELF note
+/// that leads to it.
 ///
-/// It lies within one page. The loader writes the pointers, so the page differs from the file's,
-/// and the kernel puts it into a core file. A table in read-only data would be left out.
-#[repr(C, align(2048))]
-pub struct Note {
-    name_bytes: u32,
-    root_bytes: u32,
-    kind: u32,
-    name: [u8; 12],
-    root: Root,
-}
-
-const _: () = assert!(offset_of!(Note, root) == 24 && size_of::<Note>() == 2048);
-
-impl Note {
-    /// The note of a root.
-    pub const fn new(root: Root) -> Self {
-        let mut name = [0; 12];
-        let mut i = 0;
-        while i < NOTE_NAME.len() {
-            name[i] = NOTE_NAME[i];
-            i += 1;
-        }
-        Self {
-            // The padding counts as part of the name, so that the root is aligned for every reader.
-            name_bytes: name.len() as u32,
-            root_bytes: size_of::<Root>() as u32,
-            kind: NOTE_TYPE,
-            name,
-            root,
-        }
-    }
-}
-
-/// Puts the root of a static allocator into an ELF note of the library or program.
+/// Both are kept by the linker: the root is `#[used]`, and linkers keep notes.
 #[macro_export]
 macro_rules! note {
     ($allocator:expr, $face:literal) => {
         #[used]
-        #[unsafe(link_section = ".note.uslub")]
-        static USLUB_NOTE: $crate::root::Note =
-            $crate::root::Note::new($crate::root::Root::of(&$allocator, $face));
+        static USLUB_ROOT: $crate::root::Root = $crate::root::Root::of(&$allocator, $face);
+        // The lengths of the name and of the description, the type, the name, the description.
+        ::core::arch::global_asm!(
+            ".pushsection .note.uslub, \"a\", %note",
+            ".balign 4",
+            ".long {name_bytes}, 8, {kind}",
+            ".asciz \"uslub\"",
+            ".byte 0, 0",
+            ".quad {root} - .",
+            ".popsection",
+            name_bytes = const $crate::root::NOTE_NAME.len(),
+            kind = const $crate::root::NOTE_TYPE,
+            root = sym USLUB_ROOT,
+        );
     };
 }
 

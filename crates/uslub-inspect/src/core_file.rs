@@ -91,7 +91,7 @@ const REGISTERS: &[(&str, usize)] = &[
     ("r15", 0),
     ("rsp", 19),
 ];
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(target_arch = "aarch64")]
 const REGISTERS: &[(&str, usize)] = &[
     ("pc", 32),
     ("x0", 0),
@@ -127,6 +127,41 @@ const REGISTERS: &[(&str, usize)] = &[
     ("x30", 30),
     ("sp", 31),
 ];
+#[cfg(target_arch = "riscv64")]
+const REGISTERS: &[(&str, usize)] = &[
+    ("pc", 0),
+    ("ra", 1),
+    ("sp", 2),
+    ("gp", 3),
+    ("tp", 4),
+    ("t0", 5),
+    ("t1", 6),
+    ("t2", 7),
+    ("s0", 8),
+    ("s1", 9),
+    ("a0", 10),
+    ("a1", 11),
+    ("a2", 12),
+    ("a3", 13),
+    ("a4", 14),
+    ("a5", 15),
+    ("a6", 16),
+    ("a7", 17),
+    ("s2", 18),
+    ("s3", 19),
+    ("s4", 20),
+    ("s5", 21),
+    ("s6", 22),
+    ("s7", 23),
+    ("s8", 24),
+    ("s9", 25),
+    ("s10", 26),
+    ("s11", 27),
+    ("t3", 28),
+    ("t4", 29),
+    ("t5", 30),
+    ("t6", 31),
+];
 
 impl CoreFile {
     /// Opens a core file.
@@ -154,6 +189,8 @@ impl CoreFile {
         let machine = header.e_machine(LE);
         let ours = if cfg!(target_arch = "aarch64") {
             elf::EM_AARCH64
+        } else if cfg!(target_arch = "riscv64") {
+            elf::EM_RISCV
         } else {
             elf::EM_X86_64
         };

@@ -1,4 +1,4 @@
-//! Finds the roots: ELF notes in the programs and libraries that are in memory.
+//! Finds the roots: ELF notes in the programs and libraries that are in memory lead to them.
 //!
 //! Program headers in memory lead to notes, so it works for stripped and static programs, without
 //! the files, and in core files.
@@ -58,9 +58,12 @@ pub fn find(memory: &dyn Memory) -> Result<Vec<Root>> {
             continue;
         }
         files += 1;
-        for note in notes(memory, map.range.start) {
-            match root_in(&note, &map.name) {
-                Ok(root) => roots.push(root),
+        for address in notes(memory, map.range.start) {
+            match at(memory, address) {
+                Ok(root) => roots.push(Root {
+                    file: printable(map.name.as_bytes()),
+                    ..root
+                }),
                 Err(error) => other = Some(error),
             }
         }
@@ -72,7 +75,7 @@ pub fn find(memory: &dyn Memory) -> Result<Vec<Root>> {
     }
 }
 
-/// The root at an address, for an allocator whose root is not in a note.
+/// The root at an address, with no file. For allocators to which no note leads, too.
 ///
 /// # Errors
 ///
@@ -92,7 +95,7 @@ pub fn at(memory: &dyn Memory, address: u64) -> Result<Root> {
     let rows = u32::from_le_bytes(root[12..16].try_into().unwrap_or_default()) as usize;
     root.resize(HEAD_BYTES + rows.min(ROWS_MAX) * ROW_BYTES, 0);
     read(address, &mut root)?;
-    root_in(&root, "")
+    root_in(&root)
 }
 
 /// The program headers of the ELF file whose header is at `start`, and how far it was moved.
@@ -107,8 +110,8 @@ fn segments(memory: &dyn Memory, start: u64) -> Option<(Vec<elf::ProgramHeader64
     Some((segments.to_vec(), bias))
 }
 
-/// The descriptions of uslub's notes in the ELF file whose header is at `start`.
-fn notes(memory: &dyn Memory, start: u64) -> Vec<Vec<u8>> {
+/// Where the notes of uslub lead to, in the ELF file whose header is at `start`.
+fn notes(memory: &dyn Memory, start: u64) -> Vec<u64> {
     let mut found = Vec::new();
     let Some((segments, bias)) = segments(memory, start) else {
         return found;
@@ -119,7 +122,10 @@ fn notes(memory: &dyn Memory, start: u64) -> Vec<Vec<u8>> {
         let mut all = vec![0; bytes as usize];
         let at = bias.wrapping_add(segment.p_vaddr(LE));
         if memory.read(at, &mut all).is_ok() {
-            walk(&all, align, &mut found);
+            let mut distances = Vec::new();
+            walk(&all, align, &mut distances);
+            let from = |(place, distance)| at.wrapping_add(place).wrapping_add(distance);
+            found.extend(distances.into_iter().map(from));
         }
     }
     found
@@ -139,8 +145,10 @@ pub(crate) fn data(memory: &dyn Memory, start: u64) -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// Adds the descriptions of uslub's notes in the bytes of a note segment.
-fn walk(mut rest: &[u8], align: usize, found: &mut Vec<Vec<u8>>) {
+/// Adds, for each note of uslub in the bytes of a note segment, where its description stands and
+/// the distance in it.
+fn walk(all: &[u8], align: usize, found: &mut Vec<(u64, u64)>) {
+    let mut rest = all;
     let word = |bytes: &[u8], i: usize| {
         let part: [u8; 4] = bytes[i..i + 4].try_into().unwrap_or_default();
         u32::from_le_bytes(part) as usize
@@ -156,8 +164,11 @@ fn walk(mut rest: &[u8], align: usize, found: &mut Vec<Vec<u8>>) {
         let (Some(text), Some(bytes)) = (rest.get(12..12 + name), rest.get(begin..end)) else {
             return;
         };
-        if kind == NOTE_TYPE as usize && text.starts_with(&NOTE_NAME) {
-            found.push(bytes.to_vec());
+        if kind == NOTE_TYPE as usize
+            && text.starts_with(&NOTE_NAME)
+            && let Ok(distance) = bytes.try_into().map(u64::from_le_bytes)
+        {
+            found.push(((all.len() - rest.len() + begin) as u64, distance));
         }
         rest = rest.get(end.next_multiple_of(align)..).unwrap_or(&[]);
     }
@@ -187,9 +198,9 @@ pub fn printable(bytes: &[u8]) -> String {
     out
 }
 
-/// The root that a note describes.
-fn root_in(note: &[u8], file: &str) -> Result<Root> {
-    let (Some(root), true) = (note.get(..HEAD_BYTES), note.starts_with(&MAGIC)) else {
+/// The root in these bytes, with no file.
+fn root_in(bytes: &[u8]) -> Result<Root> {
+    let (Some(root), true) = (bytes.get(..HEAD_BYTES), bytes.starts_with(&MAGIC)) else {
         return Err(Error::Damaged("a note of uslub without a root"));
     };
     let u32_at = |at: usize| u32::from_le_bytes(root[at..at + 4].try_into().unwrap_or_default());
@@ -203,13 +214,13 @@ fn root_in(note: &[u8], file: &str) -> Result<Root> {
             ours: FORMAT,
         });
     }
-    let table = note[HEAD_BYTES..].get(..rows.min(ROWS_MAX) * ROW_BYTES);
+    let table = bytes[HEAD_BYTES..].get(..rows.min(ROWS_MAX) * ROW_BYTES);
     let table = table.ok_or(Error::Damaged("the layout table is cut off"))?;
     Ok(Root {
         layout: Layout::new(table, version.clone()),
         face,
         version,
-        file: printable(file.as_bytes()),
+        file: String::new(),
         allocator: u64_at(48),
         sentinels: u64_at(56),
     })
@@ -232,12 +243,14 @@ mod tests {
             bytes.resize(bytes.len().next_multiple_of(4), 0);
         };
         note(b"GNU\0", 3, b"abc");
-        note(b"uslub\0", 2, b"other");
-        note(b"uslub\0", 1, b"ours");
-        note(b"uslub\0", 1, b"again");
+        note(b"uslub\0", 2, &[1; 8]);
+        note(b"uslub\0", 1, &[2, 0, 0, 0, 0, 0, 0, 0]);
+        note(b"uslub\0", 1, b"short");
+        note(b"uslub\0", 1, &[0xff; 8]);
         let mut found = Vec::new();
         walk(&bytes, 4, &mut found);
-        assert_eq!(found, [b"ours".to_vec(), b"again".to_vec()]);
+        let last = bytes.len() as u64 - 8;
+        assert_eq!(found, [(68, 2), (last, u64::MAX)]);
         for cut in 0..bytes.len() {
             walk(&bytes[..cut], 4, &mut Vec::new());
         }

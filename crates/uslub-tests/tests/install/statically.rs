@@ -1,9 +1,12 @@
 //! Statically linked programs on uslub, by pkg-config and by CMake.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{Endianness, elf};
 use serde_json::Value;
 use tempfile::TempDir;
 use uslub_tests::Run;
@@ -121,6 +124,70 @@ fn a_static_program_is_read_exactly_from_outside() {
         assert_eq!(allocator["large_objects"], 20);
         drop(waiting.stdin.take());
         assert!(waiting.wait().expect("an end").success());
+    }
+}
+
+#[test]
+fn a_static_program_keeps_its_headers_and_code_read_only() {
+    for flag in ["-static", "-static-pie"] {
+        let Some((_folder, program)) = compiled("static_malloc.cc", flag) else {
+            return;
+        };
+        let bytes = std::fs::read(&program).expect("the program");
+        let header = elf::FileHeader64::<Endianness>::parse(&*bytes).expect("an ELF file");
+        let endian = header.endian().expect("a byte order");
+        let segments = header.program_headers(endian, &*bytes).expect("segments");
+        let mut loaded = segments.iter().filter(|s| s.p_type(endian) == elf::PT_LOAD);
+        let is_writable =
+            |s: &elf::ProgramHeader64<Endianness>| s.p_flags(endian) & elf::PF_W == elf::PF_W;
+        let first = loaded.clone().next().expect("a segment");
+        assert!(!is_writable(first), "writable headers, {flag}");
+        let mut code = loaded
+            .clone()
+            .filter(|s| s.p_flags(endian) & elf::PF_X == elf::PF_X);
+        assert!(
+            code.clone().count() > 0 && !code.any(is_writable),
+            "writable code, {flag}"
+        );
+        assert!(loaded.any(is_writable), "data, {flag}");
+    }
+}
+
+/// Lets the program end by SIGABRT with a core file of the kernel in the folder.
+fn dumped(program: &Path, folder: &Path) -> Option<PathBuf> {
+    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").expect("a pattern");
+    if pattern.trim() != "core" {
+        eprintln!("skipped: the system's core files go elsewhere: {pattern}");
+        return None;
+    }
+    let mut shell = Command::new("sh");
+    let line = "ulimit -c unlimited; echo x | \"$0\" >/dev/null 2>&1 abort";
+    shell.args(["-c", line]).arg(program).current_dir(folder);
+    assert!(!shell.status().expect("sh").success());
+    let files = std::fs::read_dir(folder).expect("the folder");
+    let mut files = files.map(|file| file.expect("a file").path());
+    let core = files.find(|path| {
+        path.file_name()
+            .is_some_and(|n| n.as_bytes().starts_with(b"core"))
+    });
+    Some(core.expect("a core file"))
+}
+
+#[test]
+fn a_core_file_of_a_static_program_leads_to_its_caches() {
+    for flag in ["-static", "-static-pie"] {
+        let Some((folder, program)) = compiled("static_waits.cc", flag) else {
+            return;
+        };
+        let Some(core) = dumped(&program, folder.path()) else {
+            return;
+        };
+        let mut inspect = Command::new(prefix().expect("it").join("bin/uslub"));
+        inspect.args(["inspect", "core"]).arg(&core).arg("--json");
+        let look: Value = serde_json::from_str(&succeed(&mut inspect)).expect("JSON");
+        let caches = look["allocators"][0]["caches"].as_array().expect("caches");
+        let cache = caches.iter().find(|cache| cache["name"] == "kmalloc-176");
+        assert_eq!(cache.expect("a cache")["live"], 2000, "{flag}");
     }
 }
 
