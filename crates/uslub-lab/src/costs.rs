@@ -42,9 +42,13 @@ macro_rules! costs {
 
 costs! {
     /// An allocation or a free on the fast path, with its lines in the CPU's cache.
-    fast: 2.0,
+    fast: 2.8,
+    /// An exchange of a CPU's own sheaves.
+    exchange: 12.0,
     /// An access of a slow path to a line in the CPU's cache, with the instructions around it.
-    hit: 0.8,
+    hit: 1.0,
+    /// Each further word of an array, as a CPU copies it.
+    word: 0.1,
     /// A read-modify-write instruction on a line in the CPU's cache.
     change: 5.0,
     /// A line from a CPU with the same last-level cache.
@@ -67,6 +71,9 @@ costs! {
     wake: 3000.0,
     /// One round of a loop that waits.
     pause: 40.0,
+    /// No time: how many lines a CPU gets in the time of one, if it need not wait for one to ask
+    /// for the next.
+    overlap: 8.0,
 }
 
 impl Costs {

@@ -7,6 +7,7 @@
 //! | call | effect on the CPU |
 //! |---|---|
 //! | [`access`] | pays for the line; CPUs with earlier clocks run first |
+//! | [`touch`] | the same for an access of the load itself, which waits for none of its lines |
 //! | [`fast`] | pays for a fast path, whose access to the CPU's own words is one step |
 //! | `enter`, `left` | waits in a lock's queue, first come, first served; passes the lock on |
 //! | [`sleep`], [`wake_up`] | waits for another CPU or for a time |
@@ -31,6 +32,8 @@ use crate::topology::Topology;
 
 /// Picoseconds by which a CPU may be ahead while its accesses hit its own cache.
 const SLACK: u64 = 100_000;
+/// Accesses of a call before its fast path, at most.
+const FAST_HITS: usize = 4;
 /// Bytes of a coroutine's stack: the allocator takes about 1 KiB in a release build.
 const STACK: usize = 128 << 10;
 /// Pauses in a row after which the simulation is taken for dead.
@@ -64,6 +67,22 @@ struct Cpu {
     granted: usize,
     times: Times,
     pauses: u32,
+    /// When all lines that it asked for without waiting are there.
+    queue: u64,
+    /// The first accesses since its last fast path: number, and time without lines.
+    hits: (u32, u64),
+}
+
+impl Cpu {
+    /// Asks for lines without waiting for each. It waits as soon as there are more on their way
+    /// than come in the time of one.
+    #[inline]
+    fn ask_for(&mut self, time: u64, longest: u64, overlap: f64) {
+        if time > 0 {
+            self.queue = self.queue.max(self.clock) + (time as f64 / overlap) as u64;
+            self.clock = self.clock.max(self.queue.saturating_sub(longest));
+        }
+    }
 }
 
 /// Use of all locks that guard the same type.
@@ -105,6 +124,8 @@ pub struct Engine {
 
 struct Prices {
     fast: u64,
+    exchange: u64,
+    overlap: f64,
     pause: u64,
     wake: u64,
     system_call: u64,
@@ -183,21 +204,48 @@ pub fn access(address: usize, bytes: usize, kind: Kind) {
     }
 }
 
+/// Pays for an access of the load itself: for lines that move, as far as the CPU waits for them.
+/// It asks for the next object meanwhile. Hits are part of the load's work.
+#[inline]
+pub fn touch(address: usize, bytes: usize, kind: Kind) {
+    catch_up(SLACK);
+    running(|e| e.queue(address, bytes, kind));
+}
+
 impl Engine {
     #[inline]
     fn pay(&mut self, address: usize, bytes: usize, kind: Kind) {
         let cpu = &mut self.cpus[self.current];
         cpu.pauses = 0;
+        if kind == Kind::Change {
+            // An atomic instruction waits for all that the CPU asked for before.
+            cpu.clock = cpu.clock.max(cpu.queue);
+        }
         let cost = self
             .lines
             .touch(self.current, cpu.clock, address, bytes, kind);
-        cpu.clock += cost;
+        cpu.clock += cost.hit + cost.fault + cost.wait;
+        if (cpu.hits.0 as usize) < FAST_HITS {
+            cpu.hits = (cpu.hits.0 + 1, cpu.hits.1 + cost.hit);
+        }
+        cpu.ask_for(cost.queued, cost.longest, self.costs.overlap);
         if cpu.granted == address && address != 0 {
             cpu.granted = 0;
             if let Some(queue) = self.locks.get_mut(&address) {
                 queue.promised = None;
             }
         }
+    }
+
+    /// Pays for an access whose line the CPU does not wait for, without the hit.
+    #[inline]
+    fn queue(&mut self, address: usize, bytes: usize, kind: Kind) {
+        let cpu = &mut self.cpus[self.current];
+        let cost = self
+            .lines
+            .touch(self.current, cpu.clock, address, bytes, kind);
+        cpu.clock += cost.fault;
+        cpu.ask_for(cost.queued + cost.wait, cost.longest, self.costs.overlap);
     }
 
     /// Makes a CPU ready at a time; its other wake-ups are void.
@@ -222,19 +270,27 @@ impl Engine {
 /// Runs the CPU's own step: `before` runs first, its accesses are free, and no other CPU runs
 /// meanwhile. Then pays for a fast path and for the accesses that `before` returns.
 #[inline]
-pub fn fast<R, const N: usize>(step: impl FnOnce() -> (R, [(usize, usize, Kind); N])) -> R {
+pub fn fast<R, const N: usize>(
+    exchanges: bool,
+    step: impl FnOnce() -> (R, [(usize, usize, Kind); N]),
+) -> R {
     catch_up(SLACK);
     let was_on = with(|e| std::mem::replace(&mut e.is_on, false));
     let (result, accesses) = step();
     if was_on == Some(true) {
         with(|e| {
             e.is_on = true;
-            e.cpus[e.current].clock += e.costs.fast;
+            let cpu = &mut e.cpus[e.current];
+            let (_, hits) = std::mem::take(&mut cpu.hits);
+            // The accesses of a call on its fast path are part of the cost of that path.
+            if exchanges {
+                cpu.clock += e.costs.exchange;
+            } else {
+                cpu.clock = (cpu.clock + e.costs.fast).saturating_sub(hits);
+            }
             for (address, bytes, kind) in accesses {
                 if bytes > 0 {
-                    let (cpu, hit) = (e.current, e.lines.hit(kind));
-                    let cost = e.lines.touch(cpu, e.cpus[cpu].clock, address, bytes, kind);
-                    e.cpus[cpu].clock += cost.saturating_sub(hit);
+                    e.queue(address, bytes, kind);
                 }
             }
         });
@@ -415,6 +471,8 @@ impl Running {
             granted: 0,
             times: Times::default(),
             pauses: 0,
+            queue: 0,
+            hits: (0, 0),
         };
         let mut engine = Box::new(Engine {
             cpus: (0..machine.cpus).map(cpu).collect(),
@@ -428,6 +486,8 @@ impl Running {
             sleepers: HashMap::new(),
             costs: Prices {
                 fast: ps(costs.fast),
+                exchange: ps(costs.exchange),
+                overlap: costs.overlap.max(1.0),
                 pause: ps(costs.pause),
                 wake: ps(costs.wake),
                 system_call: ps(costs.system_call),

@@ -21,8 +21,6 @@ const PAGE_SHIFT: u32 = 12;
 const WORDS: usize = CPUS_MAX / 64;
 /// Part of a read's time for which the line serves no other CPU: reads of several CPUs overlap.
 const READ_OCCUPANCY: u64 = 4;
-/// Lines of one access that a CPU gets in the time of one, after the first.
-const OVERLAP: u64 = 4;
 
 type Cpus = [u64; WORDS];
 
@@ -75,10 +73,26 @@ impl Moves {
 /// The costs in picoseconds.
 struct Prices {
     hit: u64,
+    word: u64,
     change: u64,
     memory: u64,
     remote_memory: u64,
     page_fault: u64,
+}
+
+/// What an access costs, in picoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cost {
+    /// The access itself, with the line in the CPU's cache.
+    pub hit: u64,
+    /// A page fault.
+    pub fault: u64,
+    /// Time of a line that the CPU waits for.
+    pub wait: u64,
+    /// Time of lines that it does not wait for one by one.
+    pub queued: u64,
+    /// The longest time of one line.
+    pub longest: u64,
 }
 
 /// All lines of a range.
@@ -156,6 +170,7 @@ impl Lines {
             pages: pages as *mut u8,
             prices: Prices {
                 hit: ps(costs.hit),
+                word: ps(costs.word),
                 change: ps(costs.change),
                 memory: ps(costs.memory),
                 remote_memory: ps(costs.remote_memory),
@@ -181,19 +196,35 @@ impl Lines {
         u64::from(self.ways[to * self.cpus + from].0)
     }
 
-    /// Cost of an access of `cpu` at time `now`, in picoseconds. Memory outside of the range is the
-    /// CPU's own.
+    /// Cost of an access of `cpu` at time `now`. Memory outside of the range is the CPU's own.
     #[inline]
-    pub fn touch(&mut self, cpu: usize, now: u64, address: usize, bytes: usize, kind: Kind) -> u64 {
+    pub fn touch(
+        &mut self,
+        cpu: usize,
+        now: u64,
+        address: usize,
+        bytes: usize,
+        kind: Kind,
+    ) -> Cost {
+        let hit = self.hit(kind) + self.prices.word * (bytes.div_ceil(8).max(1) as u64 - 1);
+        let mut cost = Cost {
+            hit,
+            ..Cost::default()
+        };
         let at = address.wrapping_sub(self.start);
-        if at >= self.bytes {
-            return self.hit(kind);
-        }
-        let (first, last) = (at >> LINE_SHIFT, (at + bytes.max(1) - 1) >> LINE_SHIFT);
-        let (mut cost, _) = self.touch_line(cpu, now, first, kind);
-        for line in first + 1..=last {
-            let (more, moved) = self.touch_line(cpu, now + cost, line, kind);
-            cost += if moved { more.div_ceil(OVERLAP) } else { more };
+        if at < self.bytes {
+            let (first, last) = (at >> LINE_SHIFT, (at + bytes.max(1) - 1) >> LINE_SHIFT);
+            for line in first..=last {
+                let (moved, fault) = self.touch_line(cpu, now, line, kind);
+                cost.fault += fault;
+                cost.longest = cost.longest.max(moved);
+                // Plain writes queue. Further lines of an array do not wait for the first.
+                if kind == Kind::Write || line > first {
+                    cost.queued += moved;
+                } else {
+                    cost.wait = moved;
+                }
+            }
         }
         cost
     }
@@ -222,19 +253,18 @@ impl Lines {
         }
     }
 
+    /// Time until the CPU has a line, and of a page fault, in picoseconds; 0 for its own line.
     #[inline]
-    fn touch_line(&mut self, cpu: usize, now: u64, number: usize, kind: Kind) -> (u64, bool) {
-        let own = self.hit(kind);
+    fn touch_line(&mut self, cpu: usize, now: u64, number: usize, kind: Kind) -> (u64, u64) {
         let line = self.line(number);
         let mine = usize::from(line.owner) == cpu + 1 && line.exclusive;
         if mine || (kind == Kind::Read && has(&line.sharers, cpu)) {
-            // A prefetched line may still be on its way.
-            let rest = if mine {
-                line.free_at.saturating_sub(now)
-            } else {
-                0
+            // A line that was asked for may still be on its way.
+            let rest = match mine {
+                true => line.free_at.saturating_sub(now),
+                false => 0,
             };
-            return (own + rest, rest > 0);
+            return (rest, 0);
         }
         let line = *line;
         let (transfer, fault) = self.fetch(cpu, number, &line, kind);
@@ -257,7 +287,7 @@ impl Lines {
             stored.owner = cpu as u16 + 1;
             stored.exclusive = true;
         }
-        (end - now + own + fault, true)
+        (end - now, fault)
     }
 
     /// Cost of getting a line, and of the page fault before; counts the way.

@@ -53,7 +53,7 @@ impl Timed {
         work: impl FnOnce(&Region) -> R,
         did: impl FnOnce(&R) -> bool,
     ) -> R {
-        fast(|| {
+        fast(objects == 0, || {
             let region = self.here(table);
             let word = region.word(slot);
             let at = word.as_ptr() as usize;

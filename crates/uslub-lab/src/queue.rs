@@ -39,7 +39,7 @@ impl Queue {
         let lines = self.most.div_ceil(PER_LINE);
         let mut line = from / PER_LINE;
         while line * PER_LINE < from + n {
-            engine::access(self.at + 64 * (2 + line % lines), 8, kind);
+            engine::touch(self.at + 64 * (2 + line % lines), 8, kind);
             line += 1;
         }
     }
@@ -47,6 +47,8 @@ impl Queue {
     /// Puts a batch; waits for room until a time in picoseconds. False: the time is over, and
     /// nothing was put.
     pub fn put(&self, batch: &[usize], until: u64) -> bool {
+        // The taker's index says how much room there is.
+        engine::access(self.at + 64, 8, Kind::Read);
         while self.objects.borrow().len() + batch.len() > self.most {
             if engine::now() >= until {
                 return false;
@@ -54,7 +56,7 @@ impl Queue {
             engine::sleep(self.at + 1, Some(until));
         }
         self.places(self.put.get(), batch.len(), Kind::Write);
-        engine::access(self.at, 8, Kind::Change);
+        engine::touch(self.at, 8, Kind::Write);
         self.put.set(self.put.get() + batch.len());
         self.objects.borrow_mut().extend(batch);
         engine::wake_up(self.at, 1, POLL);
@@ -82,7 +84,7 @@ impl Queue {
         let from = self.taken.replace(self.taken.get() + n);
         engine::access(self.at, 8, Kind::Read);
         self.places(from, n, Kind::Read);
-        engine::access(self.at + 64, 8, Kind::Change);
+        engine::touch(self.at + 64, 8, Kind::Write);
         engine::wake_up(self.at + 1, usize::MAX, POLL);
     }
 }

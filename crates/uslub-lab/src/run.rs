@@ -120,6 +120,7 @@ impl Experiment {
             costs: &self.costs,
             tunables: self.tunables()?,
             seed: self.load.seed,
+            grace_us: self.load.grace_us,
             policy,
         })?;
         let mut programs = self.load.programs(&world)?;

@@ -25,8 +25,6 @@ const FREE: usize = 64 << 20;
 const RUN: usize = 128 << 10;
 /// Bytes of the first object of each CPU.
 const FIRST: usize = 8;
-/// Picoseconds of a grace period: 4 ms.
-const GRACE: u64 = 4_000_000_000;
 
 /// A machine and its allocator.
 pub struct World {
@@ -50,6 +48,8 @@ pub struct Setup<'a> {
     pub tunables: Tunables,
     /// Seed of all random numbers.
     pub seed: u64,
+    /// Microseconds of a grace period.
+    pub grace_us: u64,
     /// A policy of the user's own.
     pub policy: Option<Box<dyn Policy>>,
 }
@@ -69,7 +69,10 @@ impl World {
     pub fn new(setup: Setup<'_>) -> Result<Self, Failure> {
         let memory = ManuallyDrop::new(Box::new(Range::new()?));
         let machine = ManuallyDrop::new(Box::new(setup.machine.clone()));
-        let periods = ManuallyDrop::new(Box::new(Periods::new(machine.cpus, GRACE)));
+        let periods = ManuallyDrop::new(Box::new(Periods::new(
+            machine.cpus,
+            setup.grace_us * 1_000_000,
+        )));
         let range = (memory.start(), memory.bytes());
         let running = Running::new(&machine, setup.costs, range, setup.policy)?;
         // SAFETY: the world frees the boxes last.

@@ -10,6 +10,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use uslub_core::grace::{GracePeriod, RcuCallback, RcuHead};
 
@@ -33,12 +34,12 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// Grace periods of `period_ms` milliseconds on a machine with `cpus` CPUs.
-    pub fn new(cpus: usize, clock: Clock, period_ms: u64) -> Self {
+    /// Grace periods of this length on a machine with `cpus` CPUs.
+    pub fn new(cpus: usize, clock: Clock, period: Duration) -> Self {
         Self {
             queues: (0..cpus).map(|_| Mutex::default()).collect(),
             clock,
-            period_ns: period_ms * 1_000_000,
+            period_ns: period.as_nanos() as u64,
         }
     }
 
@@ -110,7 +111,7 @@ mod tests {
     #[test]
     fn a_call_comes_after_a_whole_period_on_the_cpu_that_gave_it() {
         let clock = Clock::manual();
-        let grace = Batches::new(2, clock.clone(), 4);
+        let grace = Batches::new(2, clock.clone(), Duration::from_millis(4));
         cpu::on(1);
         clock.advance(3_999_999);
         // SAFETY: the callback accesses no record.

@@ -37,9 +37,15 @@ pub fn measure(costs: &mut Costs, cpus: [usize; 2]) -> Result<(), Failure> {
     costs.memory = memory();
     drop(pinned);
     if cpus[0] != cpus[1] {
-        costs.cache = transfer(cpus)?;
+        set_lines(costs, lines(cpus)?);
     }
     Ok(())
+}
+
+/// Sets the costs of lines between CPUs.
+pub fn set_lines(costs: &mut Costs, (waiting, other): (f64, f64)) {
+    costs.cache = waiting;
+    costs.overlap = (waiting / other).clamp(1.0, 64.0);
 }
 
 /// A read-modify-write instruction on an own line.
@@ -119,35 +125,65 @@ fn memory() -> f64 {
     })
 }
 
-/// A line from the other CPU. A round trip moves the line four times: each side takes it from the
-/// reader to write, and from the writer to read.
-fn transfer(cpus: [usize; 2]) -> Result<f64, Failure> {
-    const TRIPS: usize = 20_000;
-    let mut best = f64::INFINITY;
-    for _ in 0..ROUNDS {
-        let word = AtomicUsize::new(0);
-        let time = std::thread::scope(|scope| {
-            let other = scope.spawn(|| {
-                let pinned = Pinned::to(cpus[0]);
-                for trip in 0..TRIPS {
-                    // Acquire and Release: the trips follow each other.
-                    wait_until(|| word.load(Acquire) == 2 * trip + 1);
-                    word.store(2 * trip + 2, Release);
-                }
-                pinned.map(drop)
-            });
-            let pinned = Pinned::to(cpus[1]);
-            let (time, ()) = nanoseconds(|| {
-                for trip in 0..TRIPS {
-                    // As above.
-                    word.store(2 * trip + 1, Release);
-                    wait_until(|| word.load(Acquire) == 2 * trip + 2);
-                }
-            });
-            joined(other)?;
-            pinned.map(|_| time)
-        })?;
-        best = best.min(time / (4 * TRIPS) as f64);
+/// Lines that the other CPU wrote: nanoseconds of a read that waits for the read before, and of one
+/// that does not.
+pub fn lines(cpus: [usize; 2]) -> Result<(f64, f64), Failure> {
+    /// As far apart as objects, so that no line brings its neighbour along.
+    const STRIDE: usize = 4 * LINE / size_of::<usize>();
+    const LINES: usize = 256;
+    const TRIPS: usize = 40;
+    let words: Vec<_> = (0..STRIDE * LINES).map(|_| AtomicUsize::new(0)).collect();
+    // Each line leads to the next one, in random order.
+    let mut order: Vec<usize> = (1..LINES).collect();
+    Dice::new(1).shuffle(&mut order);
+    let mut next = vec![0; LINES];
+    let mut at = 0;
+    for line in order {
+        next[at] = line * STRIDE;
+        at = line;
     }
-    Ok(best)
+    let turn = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let pinned = Pinned::to(cpus[0]);
+            for trip in 0..TRIPS {
+                // Acquire and Release: the trips follow each other, and publish the lines.
+                wait_until(|| turn.load(Acquire) == 2 * trip);
+                for (word, next) in words.iter().step_by(STRIDE).zip(&next) {
+                    // Relaxed: published below.
+                    word.store(*next, Relaxed);
+                }
+                turn.store(2 * trip + 1, Release);
+            }
+            pinned.map(drop)
+        });
+        let pinned = Pinned::to(cpus[1]);
+        let mut times = [Vec::new(), Vec::new()];
+        for trip in 0..TRIPS {
+            // As above.
+            wait_until(|| turn.load(Acquire) == 2 * trip + 1);
+            let (time, last) = nanoseconds(|| {
+                // Relaxed: published by the other CPU.
+                if trip % 2 == 0 {
+                    (0..LINES).fold(0, |at, _| words[at].load(Relaxed))
+                } else {
+                    let words = words.iter().step_by(STRIDE);
+                    words.map(|word| word.load(Relaxed)).fold(0, usize::max)
+                }
+            });
+            black_box(last);
+            times[trip % 2].push(time / LINES as f64);
+            turn.store(2 * trip + 2, Release);
+        }
+        joined(other)?;
+        drop(pinned?);
+        let [waiting, others] = times.map(median);
+        Ok((waiting, others))
+    })
+}
+
+/// The middle value.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }

@@ -2,16 +2,19 @@
 //!
 //! | file | concept |
 //! |---|---|
+//! | `fit` | costs of instructions, fitted to real runs on one CPU |
 //! | `hardware` | costs that need no allocator: lines, atomics, faults, calls |
 //! | `real` | the laboratory's loads on the real allocator, on one and two CPUs |
 //!
-//! Two costs of the model stand for instructions: `fast` and `hit`. They are fitted to two real
-//! runs on one CPU. All other rows are checks: the model says their time with these costs.
+//! Four costs of the model stand for instructions. They are fitted to five real loads on one CPU.
+//! All other rows are checks: the model says their time with these costs.
 
+mod fit;
 mod hardware;
 mod real;
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use uslub_lab::{Costs, Experiment, Kind, Link, Load, Topology};
 
@@ -21,14 +24,18 @@ use crate::linux;
 /// Rounds of each measurement; the fastest counts, as other programs only make it slower.
 const ROUNDS: usize = 7;
 /// Steps of the fit.
-const STEPS: usize = 4;
+const STEPS: usize = 3;
 /// Largest deviation of the model from a real run, in per cent.
 const GOAL: f64 = 15.0;
-/// Microseconds of virtual time of a check, and before it.
-const TIME_US: u64 = 3_000;
+/// Microseconds of virtual time before a check, and of a check.
+const WARM_US: u64 = 40_000;
+const RUN_US: u64 = 5_000;
 /// Objects of a bulk that exceeds all sheaves, and of one that does not.
 const LARGE: usize = 512;
 const SMALL: usize = 64;
+/// A grace period, so short that a tree's nodes stay in the CPU's cache: the model's caches have no
+/// limit.
+const GRACE: Duration = Duration::from_micros(100);
 /// Bytes of an object.
 const SIZE: usize = 256;
 
@@ -43,6 +50,17 @@ enum Check {
     Maple,
     /// A producer and a consumer.
     Flow,
+}
+
+impl Check {
+    fn name(self) -> String {
+        match self {
+            Check::Pairs => "pairs".to_owned(),
+            Check::Bulk(n) => format!("bulks of {n}"),
+            Check::Maple => "maple".to_owned(),
+            Check::Flow => "producer and consumer".to_owned(),
+        }
+    }
 }
 
 /// A row: a load on some CPUs, in nanoseconds an operation.
@@ -98,7 +116,7 @@ impl Calibration {
 }
 
 /// Nanoseconds of an operation in the model.
-fn model(check: Check, cpus: usize, costs: &Costs) -> Result<f64, Failure> {
+fn model(check: Check, own: f64, cpus: usize, costs: &Costs) -> Result<f64, Failure> {
     let kind = match check {
         Check::Pairs => Kind::Pairs,
         Check::Bulk(_) => Kind::Bulk,
@@ -107,8 +125,10 @@ fn model(check: Check, cpus: usize, costs: &Costs) -> Result<f64, Failure> {
     };
     let mut load = Load::usual(kind);
     load.size = SIZE;
-    load.work = 0;
+    // The load's own time sets the pace: how many nodes a grace period holds up.
+    load.work = own.round() as u64;
     load.link = Link::Near;
+    load.grace_us = GRACE.as_micros() as u64;
     if let Check::Bulk(n) = check {
         load.bulk = n;
     }
@@ -118,17 +138,8 @@ fn model(check: Check, cpus: usize, costs: &Costs) -> Result<f64, Failure> {
         costs: *costs,
         load,
         settings: vec![],
-        // The load of a tree is even only after some grace periods.
-        warm_us: if check == Check::Maple {
-            20_000
-        } else {
-            TIME_US
-        },
-        run_us: if check == Check::Maple {
-            20_000
-        } else {
-            TIME_US
-        },
+        warm_us: WARM_US,
+        run_us: RUN_US,
     };
     let figures = experiment.run(None).map_err(wrong)?;
     Ok(match check {
@@ -147,43 +158,49 @@ pub fn calibrate(base: Costs) -> Result<Calibration, Failure> {
     let cpus = linux::two_cpus();
     let mut costs = base;
     hardware::measure(&mut costs, cpus)?;
-    let pairs = real::fastest(Check::Pairs, &cpus[1..])?;
-    let maple = real::fastest(Check::Maple, &cpus[1..])?;
+    let known = fit::measured(&cpus[1..])?;
     for _ in 0..STEPS {
-        let some = model(Check::Maple, 1, &costs)?;
-        let none = model(Check::Maple, 1, &Costs { hit: 0.0, ..costs })?;
-        let each = (some - none) / costs.hit.max(1e-3);
-        costs.hit = ((maple - none) / each.max(1e-3)).clamp(0.05, 20.0);
-        let off = pairs - model(Check::Pairs, 1, &costs)?;
-        costs.fast = (costs.fast + off / 2.0).clamp(0.1, 100.0);
-    }
-    for (_, cost) in costs.values() {
-        debug_assert!(cost.is_finite());
+        fit::step(&mut costs, &known)?;
     }
     let mut rows = Vec::new();
-    let mut add = |name: &str, check, cpus: &[usize], known: Option<f64>| -> Result<(), Failure> {
-        rows.push(Row {
-            name: format!(
-                "{name}, {} CPU{}",
-                cpus.len(),
-                if cpus.len() > 1 { "s" } else { "" }
-            ),
-            fitted: known.is_some(),
-            real: known.map_or_else(|| real::fastest(check, cpus), Ok)?,
-            model: model(check, cpus.len(), &costs)?,
-        });
-        Ok(())
-    };
-    add("pairs", Check::Pairs, &cpus[1..], Some(pairs))?;
-    add("maple", Check::Maple, &cpus[1..], Some(maple))?;
-    add("bulks of 64", Check::Bulk(SMALL), &cpus[1..], None)?;
-    add("bulks of 512", Check::Bulk(LARGE), &cpus[1..], None)?;
+    for known in &known {
+        rows.push(row(known.check, &cpus[1..], &costs, Some(known.real))?);
+    }
+    for check in [Check::Bulk(SMALL), Check::Bulk(LARGE)] {
+        rows.push(row(check, &cpus[1..], &costs, None)?);
+    }
     if cpus[0] != cpus[1] {
-        add("pairs", Check::Pairs, &cpus, None)?;
-        add("maple", Check::Maple, &cpus, None)?;
-        add("bulks of 64", Check::Bulk(SMALL), &cpus, None)?;
-        add("bulks of 512", Check::Bulk(LARGE), &cpus, None)?;
-        add("producer and consumer", Check::Flow, &cpus, None)?;
+        for check in [
+            Check::Pairs,
+            Check::Maple,
+            Check::Bulk(SMALL),
+            Check::Bulk(LARGE),
+            Check::Flow,
+        ] {
+            rows.push(row(check, &cpus, &costs, None)?);
+        }
     }
     Ok(Calibration { costs, rows })
+}
+
+/// A row: a real run, unless it is known already, and the model's.
+fn row(
+    check: Check,
+    cpus: &[usize],
+    costs: &Costs,
+    known: Option<real::Time>,
+) -> Result<Row, Failure> {
+    let real = known.map_or_else(|| real::fastest(check, cpus), Ok)?;
+    let mut costs = *costs;
+    // A virtual machine's CPUs move: the cost of lines is that of the moment.
+    if let Some(lines) = real.lines {
+        hardware::set_lines(&mut costs, lines);
+    }
+    let plural = if cpus.len() > 1 { "s" } else { "" };
+    Ok(Row {
+        name: format!("{}, {} CPU{plural}", check.name(), cpus.len()),
+        fitted: known.is_some(),
+        real: real.calls(),
+        model: model(check, real.own, cpus.len(), &costs)?,
+    })
 }

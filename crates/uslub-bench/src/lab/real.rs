@@ -4,12 +4,13 @@ use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Release};
+use std::time::{Duration, Instant};
 
 use uslub_core::Gfp;
 use uslub_linux::Linux;
 use uslub_sim::{Batches, Clock, cpu};
 
-use super::{Check, ROUNDS, SIZE};
+use super::{Check, GRACE, ROUNDS, SIZE, hardware};
 use crate::dice::Dice;
 use crate::error::Failure;
 use crate::linux::{self, Pinned, Slub};
@@ -22,17 +23,43 @@ use crate::threads::joined;
 const PAIRS: usize = 400_000;
 const OBJECTS: usize = 400_000;
 const STEPS: usize = 100_000;
-const GRACE_MS: u64 = 4;
+/// Time before: a tree's nodes come round after some grace periods, sheaves find their capacity.
+const WARM: Duration = Duration::from_millis(40);
+/// Bulks for which there are random numbers.
+const PICKS: usize = 64;
 /// The laboratory's numbers: bulks held, nodes of a tree, batch and depth of a queue.
 const HELD: usize = 8;
 const LIVE: usize = 24;
 const BATCH: usize = 32;
 const DEPTH: usize = 128;
 
+/// Nanoseconds of an operation.
+#[derive(Clone, Copy)]
+pub struct Time {
+    /// Of the whole load.
+    pub all: f64,
+    /// Of what the load does itself.
+    pub own: f64,
+    /// Of lines between the two CPUs, right after it; see [`hardware::lines`].
+    pub lines: Option<(f64, f64)>,
+}
+
+impl Time {
+    /// Of the allocator's calls.
+    pub fn calls(&self) -> f64 {
+        self.all - self.own
+    }
+}
+
 /// Nanoseconds of an operation of one CPU, in the fastest round. All CPUs work at the same time.
-pub fn fastest(check: Check, cpus: &[usize]) -> Result<f64, Failure> {
+/// What the load does besides its calls does not count: the model has no cost for it.
+pub fn fastest(check: Check, cpus: &[usize]) -> Result<Time, Failure> {
     let slub = linux::steady()?;
-    let mut best = f64::INFINITY;
+    let mut best = Time {
+        all: f64::INFINITY,
+        own: f64::INFINITY,
+        lines: None,
+    };
     for round in 0..=ROUNDS {
         let settings: &[&str] = if check == Check::Maple {
             &[
@@ -46,49 +73,63 @@ pub fn fastest(check: Check, cpus: &[usize]) -> Result<f64, Failure> {
         };
         let strategy = Strategy::new(slub, SIZE, settings)?;
         let time = match check {
-            Check::Flow => flow(&strategy, cpus)?,
-            Check::Bulk(n) => on_each(check, &strategy, cpus)? - without_calls(n),
+            Check::Flow => Time {
+                all: flow(&strategy, cpus)?,
+                own: 0.0,
+                lines: None,
+            },
             _ => on_each(check, &strategy, cpus)?,
         };
         slub.rcu_barrier();
         // The first round warms up.
         if round > 0 {
-            best = best.min(time);
+            best.own = best.own.min(time.own);
+            if time.all < best.all {
+                best.all = time.all;
+                best.lines = match cpus {
+                    &[one, other] => Some(hardware::lines([one, other])?),
+                    _ => None,
+                };
+            }
         }
     }
     Ok(best)
 }
 
-/// Nanoseconds of an object in the loop of bulks, without the calls: the model does not count them.
-fn without_calls(n: usize) -> f64 {
-    let mut held = vec![null_mut::<u8>(); HELD * n];
-    let mut dice = Dice::new(0);
-    let (time, ()) = nanoseconds(|| {
-        for _ in 0..OBJECTS / n {
-            held.append(&mut std::hint::black_box(vec![null_mut(); n]));
-            let take = |_| held.swap_remove(dice.below(held.len()));
-            std::hint::black_box((0..n).map(take).collect::<Vec<_>>());
-        }
-    });
-    time / (OBJECTS / n * n) as f64
-}
-
 /// Runs the load on each CPU; returns the mean time of an operation.
-fn on_each(check: Check, strategy: &Strategy<'_, Linux>, cpus: &[usize]) -> Result<f64, Failure> {
+fn on_each(check: Check, strategy: &Strategy<'_, Linux>, cpus: &[usize]) -> Result<Time, Failure> {
     let ready = AtomicUsize::new(0);
     let periods = periods(strategy.slub);
-    let one = |number: usize| -> Result<f64, Failure> {
+    let one = |number: usize| -> Result<Time, Failure> {
         let pinned = Pinned::to(cpus[number])?;
         cpu::on(number);
+        let together = |n: usize| {
+            // Release and Acquire: all begin together.
+            ready.fetch_add(1, Release);
+            wait_until(|| ready.load(Acquire) >= n * cpus.len());
+        };
         let mut load = Load::new(check, strategy, periods, number);
-        load.run(STEPS / 2);
-        // Release and Acquire: all begin together.
-        ready.fetch_add(1, Release);
-        wait_until(|| ready.load(Acquire) >= cpus.len());
-        let time = load.run(usize::MAX);
+        let all = load.run(|| together(1));
+        let nodes = strategy.slub.info(strategy.cache).num_objs / cpus.len();
         load.end();
+        if check == Check::Pairs {
+            // A pair without calls is one write.
+            drop(pinned);
+            return Ok(Time {
+                all,
+                own: 0.0,
+                lines: None,
+            });
+        }
+        let mut load = Load::new(check, strategy, periods, number);
+        load.own = Some(Own::new(nodes.max(2 * LIVE), &mut load.dice));
+        let own = load.run(|| together(2));
         drop(pinned);
-        Ok(time)
+        Ok(Time {
+            all,
+            own,
+            lines: None,
+        })
     };
     std::thread::scope(|scope| {
         let others: Vec<_> = (1..cpus.len())
@@ -96,9 +137,16 @@ fn on_each(check: Check, strategy: &Strategy<'_, Linux>, cpus: &[usize]) -> Resu
             .collect();
         let mut sum = one(0)?;
         for other in others {
-            sum += joined(other)?;
+            let time = joined(other)?;
+            sum.all += time.all;
+            sum.own += time.own;
         }
-        Ok(sum / cpus.len() as f64)
+        let n = cpus.len() as f64;
+        Ok(Time {
+            all: sum.all / n,
+            own: sum.own / n,
+            lines: None,
+        })
     })
 }
 
@@ -121,9 +169,34 @@ fn cpu_nanoseconds(work: impl FnOnce()) -> f64 {
 /// The grace periods of the real allocator.
 fn periods(slub: &Slub) -> &'static Batches {
     static PERIODS: OnceLock<Batches> = OnceLock::new();
-    let periods = PERIODS.get_or_init(|| Batches::new(2, Clock::real(), GRACE_MS));
+    let periods = PERIODS.get_or_init(|| Batches::new(2, Clock::real(), GRACE));
     slub.set_grace_period(periods);
     periods
+}
+
+/// Objects without an allocator, which come round in a fixed order. The same load on them shows
+/// what the load does itself.
+struct Own {
+    memory: Vec<[u8; SIZE]>,
+    order: Vec<usize>,
+    next: usize,
+}
+
+impl Own {
+    fn new(n: usize, dice: &mut Dice) -> Self {
+        let mut order: Vec<_> = (0..n).collect();
+        dice.shuffle(&mut order);
+        Self {
+            memory: vec![[0; SIZE]; n],
+            order,
+            next: 0,
+        }
+    }
+
+    fn alloc(&mut self) -> *mut u8 {
+        self.next = (self.next + 1) % self.order.len();
+        self.memory[self.order[self.next]].as_mut_ptr()
+    }
 }
 
 /// A load of one CPU.
@@ -133,6 +206,12 @@ struct Load<'a, 'b> {
     grace: &'static Batches,
     held: Vec<*mut u8>,
     dice: Dice,
+    /// If there are any: the objects in place of the allocator's.
+    own: Option<Own>,
+    /// A bulk, and random numbers for the next ones.
+    bulk: Vec<*mut u8>,
+    picks: Vec<u32>,
+    turn: usize,
 }
 
 impl<'a, 'b> Load<'a, 'b> {
@@ -142,33 +221,52 @@ impl<'a, 'b> Load<'a, 'b> {
         grace: &'static Batches,
         number: usize,
     ) -> Self {
+        let n = match check {
+            Check::Bulk(n) => n,
+            _ => 0,
+        };
+        let mut dice = Dice::new(number as u64);
         Self {
             check,
             strategy,
             grace,
-            held: Vec::new(),
-            dice: Dice::new(number as u64),
+            held: Vec::with_capacity((HELD + 1) * n),
+            own: None,
+            bulk: vec![null_mut(); n],
+            picks: (0..PICKS * n)
+                .map(|_| dice.below(HELD * n) as u32)
+                .collect(),
+            turn: 0,
+            dice,
         }
     }
 
-    /// Runs at most `most` steps; returns the nanoseconds of an operation.
-    fn run(&mut self, most: usize) -> f64 {
+    /// Runs the load for the time before the measurement, and then measures the nanoseconds of an
+    /// operation.
+    fn run(&mut self, begin: impl FnOnce()) -> f64 {
+        let start = Instant::now();
+        while start.elapsed() < WARM {
+            for _ in 0..100 {
+                self.step();
+            }
+        }
+        begin();
         let (steps, each) = match self.check {
             Check::Pairs => (PAIRS, 1),
             Check::Bulk(n) => (OBJECTS / n, n),
             Check::Maple | Check::Flow => (STEPS, 1),
         };
-        let steps = steps.min(most);
-        let time = cpu_nanoseconds(|| {
-            for _ in 0..steps {
-                match self.check {
-                    Check::Pairs => self.pair(),
-                    Check::Bulk(n) => self.bulk(n),
-                    Check::Maple | Check::Flow => self.maple(),
-                }
-            }
-        });
+        let time = cpu_nanoseconds(|| (0..steps).for_each(|_| self.step()));
         time / (steps * each) as f64
+    }
+
+    #[inline]
+    fn step(&mut self) {
+        match self.check {
+            Check::Pairs => self.pair(),
+            Check::Bulk(n) => self.bulk(n),
+            Check::Maple | Check::Flow => self.maple(),
+        }
     }
 
     #[inline]
@@ -186,45 +284,63 @@ impl<'a, 'b> Load<'a, 'b> {
 
     fn bulk(&mut self, n: usize) {
         let Strategy { slub, cache } = self.strategy;
-        let mut objects = vec![null_mut(); n];
-        if slub.alloc_bulk(cache, Gfp::KERNEL, &mut objects) {
-            self.held.append(&mut objects);
+        let start = self.held.len();
+        self.held.resize(start + n, null_mut());
+        let objects = &mut self.held[start..];
+        if self.own.is_some() {
+            objects.copy_from_slice(&self.bulk[..n]);
+        } else if !slub.alloc_bulk(cache, Gfp::KERNEL, objects) {
+            return self.held.truncate(start);
         }
         if self.held.len() > HELD * n {
-            let take = |_| self.held.swap_remove(self.dice.below(self.held.len()));
-            let mut old: Vec<_> = (0..n).map(take).collect();
-            // SAFETY: the objects are of this cache and are freed once.
-            unsafe { slub.free_bulk(cache, &mut old) };
+            self.turn = (self.turn + n) % self.picks.len();
+            let picks = &self.picks[self.turn..self.turn + n];
+            for (object, pick) in self.bulk.iter_mut().zip(picks) {
+                *object = self.held.swap_remove(*pick as usize % self.held.len());
+            }
+            if self.own.is_none() {
+                // SAFETY: the objects are of this cache and are freed once.
+                unsafe { slub.free_bulk(cache, &mut self.bulk) };
+            }
+        }
+    }
+
+    fn plant(&mut self, node: *mut u8) {
+        if !node.is_null() {
+            // SAFETY: a node has 256 bytes.
+            unsafe { node.cast::<[usize; 8]>().write_volatile([0; 8]) };
+            self.held.push(node);
         }
     }
 
     fn maple(&mut self) {
         let Strategy { slub, cache } = self.strategy;
-        let plant = |held: &mut Vec<*mut u8>, node: *mut u8| {
-            if !node.is_null() {
-                // SAFETY: a node has 256 bytes.
-                unsafe { node.cast::<[usize; 8]>().write_volatile([0; 8]) };
-                held.push(node);
-            }
-        };
         if self.dice.below(5) == 0 {
             let (worst, needed) = (8 + self.dice.below(23), 1 + self.dice.below(4));
-            if let Some(mut sheaf) = slub.prefill(cache, Gfp::KERNEL, worst) {
+            if let Some(own) = &mut self.own {
+                let nodes: [_; 4] = std::array::from_fn(|_| own.alloc());
+                for node in &nodes[..needed] {
+                    self.plant(*node);
+                }
+            } else if let Some(mut sheaf) = slub.prefill(cache, Gfp::KERNEL, worst) {
                 for _ in 0..needed {
-                    plant(
-                        &mut self.held,
-                        slub.alloc_from(cache, Gfp::KERNEL, &mut sheaf),
-                    );
+                    self.plant(slub.alloc_from(cache, Gfp::KERNEL, &mut sheaf));
                 }
                 slub.return_prefilled(cache, Gfp::KERNEL, sheaf);
             }
         } else {
-            plant(&mut self.held, slub.alloc(cache, Gfp::KERNEL));
+            let node = match &mut self.own {
+                Some(own) => own.alloc(),
+                None => slub.alloc(cache, Gfp::KERNEL),
+            };
+            self.plant(node);
         }
         while self.held.len() > LIVE {
             let old = self.held.swap_remove(self.dice.below(LIVE));
-            // SAFETY: the node is of this cache and is freed once.
-            unsafe { slub.free_rcu(cache, old) };
+            if self.own.is_none() {
+                // SAFETY: the node is of this cache and is freed once.
+                unsafe { slub.free_rcu(cache, old) };
+            }
         }
         self.grace.run(1);
     }

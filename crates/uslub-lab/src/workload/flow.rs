@@ -97,7 +97,7 @@ impl Flow {
                 engine::work(self.work);
                 let object = self.source.alloc(self.gfp);
                 if !object.is_null() {
-                    engine::access(object as usize, 8, lines::Kind::Write);
+                    engine::touch(object as usize, 8, lines::Kind::Write);
                     self.left.push(object as usize);
                 }
             }
@@ -128,7 +128,7 @@ impl Flow {
     fn free_got(&mut self) -> u64 {
         let n = self.got.len();
         for object in self.got.drain(..) {
-            engine::access(object, 8, lines::Kind::Read);
+            engine::touch(object, 8, lines::Kind::Read);
             engine::work(self.work);
             self.source.free(object);
         }

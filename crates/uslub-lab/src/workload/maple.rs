@@ -37,7 +37,7 @@ struct Maple {
 impl Maple {
     fn plant(&mut self, node: *mut u8) {
         if !node.is_null() {
-            engine::access(node as usize, 64, Kind::Write);
+            engine::touch(node as usize, 64, Kind::Write);
             self.nodes.push(node);
         }
     }

@@ -104,6 +104,8 @@ pub struct Load {
     pub nowait: bool,
     /// Nanoseconds of a CPU's own work around each operation.
     pub work: u64,
+    /// Microseconds of a grace period.
+    pub grace_us: u64,
     /// The trace, if the load is one.
     pub trace: Option<trace::Trace>,
     /// Seed of all random numbers.
@@ -131,6 +133,7 @@ impl Load {
             },
             nowait: kind == Kind::Ublk,
             work,
+            grace_us: 4000,
             trace: None,
             seed: 1,
         }

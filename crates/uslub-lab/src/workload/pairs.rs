@@ -28,7 +28,7 @@ impl Program for Pairs {
             let object = self.slub.alloc(self.cache, self.gfp);
             engine::work(self.work);
             if !object.is_null() {
-                engine::access(object as usize, 8, Kind::Write);
+                engine::touch(object as usize, 8, Kind::Write);
                 // SAFETY: the object is of this cache and is freed once.
                 unsafe { self.slub.free(self.cache, object) };
             }

@@ -120,7 +120,7 @@ impl Program for Player {
             Event::Alloc(id, bytes) => {
                 let object = self.slub.kmalloc(bytes, uslub_core_timed::Gfp::KERNEL) as usize;
                 if object != 0 {
-                    engine::access(object, bytes.min(64), Kind::Write);
+                    engine::touch(object, bytes.min(64), Kind::Write);
                     let before = self.live.borrow_mut().insert(id, object);
                     if let Some(before) = before {
                         // SAFETY: no one can name the older object any longer.
@@ -139,7 +139,7 @@ impl Program for Player {
                     self.next += 1;
                     return 0;
                 };
-                engine::access(object, 8, Kind::Read);
+                engine::touch(object, 8, Kind::Read);
                 // SAFETY: the object came from kmalloc and is freed once.
                 unsafe { self.slub.kfree(object as *mut u8) };
             }

@@ -1,5 +1,7 @@
 //! The simulated machine of a competitor, and the two loads whose time is measured.
 
+use std::time::Duration;
+
 use uslub_core::tunables::Tunables;
 use uslub_core::{Allocator, Gfp};
 use uslub_sim::{Batches, Clock, Machine, Sim, cpu};
@@ -42,7 +44,11 @@ impl World {
         let sim = Sim::new(Machine::new(cpus, 1), clock.clone());
         let slub = uslub_sim::allocator(sim, Tunables::DEFAULT);
         // An allocator keeps its grace period until the process ends.
-        let grace: &Batches = Box::leak(Box::new(Batches::new(cpus, clock.clone(), GRACE_MS)));
+        let grace: &Batches = Box::leak(Box::new(Batches::new(
+            cpus,
+            clock.clone(),
+            Duration::from_millis(GRACE_MS),
+        )));
         slub.set_grace_period(grace);
         Self {
             slub,

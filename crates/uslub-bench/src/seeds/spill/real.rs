@@ -32,7 +32,8 @@ const LOOK: usize = 64;
 fn grace() -> Result<&'static Batches, Failure> {
     static GRACE: OnceLock<Batches> = OnceLock::new();
     let slub = linux::steady()?;
-    let grace = GRACE.get_or_init(|| Batches::new(2, Clock::real(), GRACE_MS));
+    let grace =
+        GRACE.get_or_init(|| Batches::new(2, Clock::real(), Duration::from_millis(GRACE_MS)));
     // Ignores a failure: after the first call the grace period is set.
     slub.set_grace_period(grace);
     Ok(grace)

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Release};
+use std::time::Duration;
 
 use uslub_core::Allocator;
 use uslub_core::tunables::Tunables;
@@ -43,7 +44,11 @@ impl World {
         let sim = Sim::new(machine, clock.clone());
         let slub = uslub_sim::allocator(sim, Tunables::DEFAULT);
         // An allocator keeps its grace period until the process ends.
-        let grace: &Batches = Box::leak(Box::new(Batches::new(CPUS, clock.clone(), GRACE_MS)));
+        let grace: &Batches = Box::leak(Box::new(Batches::new(
+            CPUS,
+            clock.clone(),
+            Duration::from_millis(GRACE_MS),
+        )));
         slub.set_grace_period(grace);
         Self { slub, grace, clock }
     }
