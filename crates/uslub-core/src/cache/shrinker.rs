@@ -62,7 +62,7 @@ pub struct Reclaim<P> {
 
 impl<P: Platform> Reclaim<P> {
     /// Without shrinkers.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             list: Lock::new([None; MAX_SHRINKERS]),
             registered: AtomicUsize::new(0),
@@ -93,11 +93,5 @@ impl<P: Platform> Reclaim<P> {
             // Relaxed: the child has one thread.
             self.owner.store(0, Relaxed);
         }
-    }
-}
-
-impl<P: Platform> Default for Reclaim<P> {
-    fn default() -> Self {
-        Self::new()
     }
 }

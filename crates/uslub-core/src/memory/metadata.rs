@@ -42,7 +42,7 @@ pub struct MetadataStore<P> {
 
 impl<P: Platform> MetadataStore<P> {
     /// An empty store.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         let none = Bump { at: 0, end: 0 };
         Self {
             inner: Lock::new(Inner {
@@ -156,11 +156,5 @@ impl<P: Platform> MetadataStore<P> {
     /// The locks without the store, for a fork.
     pub fn raw_locks(&self) -> impl Iterator<Item = &RawLock<P>> {
         self.free.raw_locks().chain([self.inner.raw()])
-    }
-}
-
-impl<P: Platform> Default for MetadataStore<P> {
-    fn default() -> Self {
-        Self::new()
     }
 }

@@ -93,7 +93,7 @@ pub(super) fn bin_of(longest: usize) -> usize {
 
 impl<P: Platform> Zone<P> {
     /// A zone without pages.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             arena: Arena::new(),
             lists: Lock::new(Lists {
@@ -436,11 +436,5 @@ impl<P: Platform> Zone<P> {
             // SAFETY: as above; another block.
             _ => unsafe { self.arena.block(next) }.dirty_prev = prev,
         }
-    }
-}
-
-impl<P: Platform> Default for Zone<P> {
-    fn default() -> Self {
-        Self::new()
     }
 }
