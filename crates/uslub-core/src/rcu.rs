@@ -148,7 +148,7 @@ impl<P: Platform> Allocator<P> {
 
     #[cold]
     fn prepare_rcu(&self, cache: &KmemCache<P>) {
-        self.prepare_rcu_slots(cache.id);
+        self.while_draining(|| self.table.prepare_rcu(cache.id));
         // Release: the words of the slots are ready.
         cache.has_rcu_sheaves.store(true, Release);
     }

@@ -187,18 +187,6 @@ impl Tunables {
     }
 }
 
-impl Default for Tuning {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
-}
-
-impl Default for Tunables {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
-}
-
 /// One entry of the table of tunables.
 #[derive(Debug)]
 pub struct Tunable {

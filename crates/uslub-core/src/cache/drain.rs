@@ -139,14 +139,7 @@ impl<P: Platform> Allocator<P> {
                 if slot != cache.id.rcu() && self.closed.contains(cache.id) {
                     continue;
                 }
-                let word = take(slot, nothing);
-                if let SlotState::Sheaf(_) = SlotState::of(word) {
-                    // Relaxed: under the drain lock; a thread that waits for the count has held it
-                    // after us.
-                    cache.flushes_in_flight.fetch_add(1, Relaxed);
-                    // SAFETY: just taken out of its slot.
-                    taken.push(unsafe { Sheaf::from_top(word) });
-                }
+                add_taken(cache, take(slot, nothing), taken);
             }
         });
     }
@@ -190,23 +183,13 @@ impl<P: Platform> Allocator<P> {
     ) {
         for cache in set.iter().filter_map(|id| self.cache(id)) {
             for (slot, _) in MAIN_AND_SPARE.map(|slot| slot(cache.id)) {
-                let word = take(region, slot, sheaf::stopped());
-                if let SlotState::Sheaf(_) = SlotState::of(word) {
-                    // Relaxed: as in `take_sheaves`.
-                    cache.flushes_in_flight.fetch_add(1, Relaxed);
-                    // SAFETY: just taken out of its slot.
-                    taken.push(unsafe { Sheaf::from_top(word) });
-                }
+                add_taken(cache, take(region, slot, sheaf::stopped()), taken);
             }
         }
     }
 
-    /// Opens closed caches on all CPUs.
-    pub(crate) fn open_caches(&self, set: CacheSet) {
-        self.while_draining(|| self.open_draining(set));
-    }
-
-    fn open_draining(&self, set: CacheSet) {
+    /// Opens closed caches on all CPUs; under the drain lock.
+    pub(crate) fn open_draining(&self, set: CacheSet) {
         let gone = self.closed.remove(set);
         for (_, region) in self.table.regions() {
             for id in gone.iter() {
@@ -251,6 +234,16 @@ impl<P: Platform> Allocator<P> {
     pub(crate) fn flush_all(&self, cache: &KmemCache<P>, take: DrainScope) {
         self.flush_cpus(&|c| c.id == cache.id, take);
         self.wait_for_flushes(cache);
+    }
+}
+
+/// Adds the sheaf of a word that was just taken out of its slot, if it has one.
+fn add_taken<P>(cache: &KmemCache<P>, word: usize, taken: &mut SheafList) {
+    if let SlotState::Sheaf(_) = SlotState::of(word) {
+        // Relaxed: under the drain lock; a thread that waits for the count has held it after us.
+        cache.flushes_in_flight.fetch_add(1, Relaxed);
+        // SAFETY: just taken out of its slot.
+        taken.push(unsafe { Sheaf::from_top(word) });
     }
 }
 

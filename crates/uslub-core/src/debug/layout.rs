@@ -36,7 +36,7 @@ pub struct Wanted {
 }
 
 /// Where the parts of a slot lie; all offsets are in bytes from the object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DebugLayout {
     /// Bytes of an object.
     pub object: u32,
@@ -59,19 +59,6 @@ pub struct DebugLayout {
 }
 
 impl DebugLayout {
-    /// A slot without any debugging; nobody reads it.
-    pub const NONE: Self = Self {
-        object: 0,
-        left: 0,
-        inuse: 0,
-        link: 0,
-        tracks: 0,
-        asked: 0,
-        end: 0,
-        size: 0,
-        poisons: false,
-    };
-
     /// The layout of a slot.
     pub fn of(wanted: Wanted) -> Self {
         let Wanted {

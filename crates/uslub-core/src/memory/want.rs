@@ -22,7 +22,7 @@ const _: () = assert!(MAX_NODES <= ANY_NODE as usize && size_of::<Want>() == 8);
 
 /// How much of its pages the caller will touch. With `Little`, huge pages would waste memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Touched {
+pub(crate) enum Touched {
     All,
     Little,
 }

@@ -69,7 +69,11 @@ impl<P: Platform> Base<P> {
             (self.platform).write_at(base, &offsets[start + position..], out);
         } else {
             let size = cache.size as usize;
-            write_in_order(base.wrapping_add(position * size), size, out);
+            let mut at = base.wrapping_add(position * size);
+            for place in out {
+                *place = at;
+                at = at.wrapping_add(size);
+            }
         }
     }
 
@@ -127,14 +131,10 @@ impl<P: Platform> Base<P> {
         let is_plain = !(cache.has_reserve() || cache.flags.contains(Flags::PREFAULT));
         if is_plain && let Some(page) = cache.node(nid).ahead.take(cache.geometry.pages()) {
             let slab = self.init_descriptor(cache, page, nid, out.len() as u16);
-            let base = self.zone.arena.address(page).as_ptr();
-            if let Some(offsets) = cache.random_order() {
-                let start = cache.start_for(nid, page);
-                slab.set_start(start);
-                (self.platform).write_at(base, &offsets[start.into()..], out);
-            } else {
-                write_in_order(base, cache.size as usize, out);
+            if cache.is_random() {
+                slab.set_start(cache.start_for(nid, page));
             }
+            self.write_fresh(cache, slab, self.zone.arena.address(page).as_ptr(), 0, out);
             return true;
         }
         false
@@ -203,14 +203,10 @@ impl<P: Platform> Base<P> {
     /// Frees the pages of a node's batch.
     pub(crate) fn discard_ahead(&self, cache: &SlabCache<P>, node: &Node<P>) {
         if let Some((first, slabs)) = node.ahead.take_all() {
-            self.give_ahead(cache, node, first, slabs);
+            let now = self.give_batch(cache, node, first, slabs);
+            // Not inside, since both take stack.
+            self.decay_after(cache, now);
         }
-    }
-
-    fn give_ahead(&self, cache: &SlabCache<P>, node: &Node<P>, first: PageIndex, slabs: usize) {
-        let now = self.give_batch(cache, node, first, slabs);
-        // Not inside, since both take stack.
-        self.decay_after(cache, now);
     }
 
     /// Frees the unused pages of `slabs` slabs; returns the time in milliseconds.
@@ -405,15 +401,5 @@ impl<P: Platform> Base<P> {
     pub(crate) fn slab_base(&self, slab: &Slab) -> *mut u8 {
         let arena = &self.zone.arena;
         arena.address(arena.page_of_slab(slab)).as_ptr()
-    }
-}
-
-/// Writes addresses that are `size` bytes apart.
-#[inline]
-fn write_in_order(first: *mut u8, size: usize, out: &mut [*mut u8]) {
-    let mut at = first;
-    for slot in out {
-        *slot = at;
-        at = at.wrapping_add(size);
     }
 }

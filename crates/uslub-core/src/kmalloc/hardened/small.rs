@@ -104,7 +104,8 @@ impl<P: Platform> Allocator<P> {
             let word = self.code_of(object).encode(FREE, bytes);
             self.trailer(cache, object).write(word);
         }
-        let leaves = self.quarantine.exchange_small(object, self.secret());
+        let kept = &self.quarantine;
+        let leaves = kept.exchange(&kept.small, object, self.secret());
         if let Some(cache) = self.cache_id_of(leaves).and_then(|id| self.cache(id)) {
             self.check_fill(cache, leaves, 0..0);
             let here = self.zone.arena.is_cacheable_in(leaves as usize, cache.id);
