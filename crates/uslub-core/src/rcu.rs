@@ -80,11 +80,7 @@ impl<P: Platform> Allocator<P> {
         if object.is_null() {
             return;
         }
-        let page = self.zone.arena.page_of(object as usize);
-        if let Some(page) = page
-            && let Some(id) = self.zone.arena.cache_of(page)
-            && let Some(cache) = self.cache(id)
-        {
+        if let Some(cache) = self.cache_of(object) {
             // SAFETY: passed on.
             return unsafe { self.free_rcu(cache, object) };
         }

@@ -152,19 +152,27 @@ impl<P: Platform> Allocator<P> {
     /// Nobody uses the object any longer.
     #[inline]
     pub unsafe fn kfree(&self, object: *mut u8) {
+        // SAFETY: passed on.
+        if !unsafe { self.kfree_fast(object, Gfp::KERNEL) } {
+            self.kfree_slow(object);
+        }
+    }
+
+    /// Pushes an object onto this CPU's main sheaf of its cache; false if a slow path must free it.
+    #[inline(always)]
+    unsafe fn kfree_fast(&self, object: *mut u8, gfp: Gfp) -> bool {
         if let Some(id) = self.zone.arena.cacheable_in(object as usize)
             && let Some(cache) = self.cache(id)
         {
             // SAFETY: in a slab of the cache; the caller frees the object.
             if !unsafe { self.check_and_mark(cache, object) } {
-                return self.free_suspect(cache, object, Gfp::KERNEL);
+                self.free_suspect(cache, object, gfp);
+                return true;
             }
             // SAFETY: our table; the caller frees the object.
-            if unsafe { self.platform.push(&self.table, id.main(), object) } {
-                return;
-            }
+            return unsafe { self.platform.push(&self.table, id.main(), object) };
         }
-        self.kfree_slow(object);
+        false
     }
 
     /// As [`kfree`](Self::kfree), for a caller that knows how many bytes it requested, at least
@@ -212,17 +220,9 @@ impl<P: Platform> Allocator<P> {
             // SAFETY: passed on.
             return unsafe { self.kfree(object) };
         }
-        if let Some(id) = self.zone.arena.cacheable_in(object as usize)
-            && let Some(cache) = self.cache(id)
-        {
-            // SAFETY: in a slab of the cache; the caller frees the object.
-            if !unsafe { self.check_and_mark(cache, object) } {
-                return self.free_suspect(cache, object, gfp);
-            }
-            // SAFETY: our table; the caller frees the object.
-            if unsafe { self.platform.push(&self.table, id.main(), object) } {
-                return;
-            }
+        // SAFETY: passed on.
+        if unsafe { self.kfree_fast(object, gfp) } {
+            return;
         }
         match self.zone.arena.page_of(object as usize) {
             Some(page) => self.kfree_in_arena(page, object, gfp),
@@ -422,7 +422,13 @@ impl<P: Platform> Allocator<P> {
     /// Ends the process: the pointer is no object that `call` can take.
     #[cold]
     #[inline(never)]
-    fn wrong(&self, cache: Option<&KmemCache<P>>, call: &str, object: *mut u8, why: Reason) -> ! {
+    pub(super) fn wrong(
+        &self,
+        cache: Option<&KmemCache<P>>,
+        call: &str,
+        object: *mut u8,
+        why: Reason,
+    ) -> ! {
         Misuse::Object(cache.map(|cache| cache.name()), call, object, why).fatal(&self.platform)
     }
 }

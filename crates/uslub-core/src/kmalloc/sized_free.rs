@@ -111,10 +111,7 @@ impl<P: Platform> Allocator<P> {
     #[cold]
     #[inline(never)]
     pub(super) fn wrong_size(&self, call: &str, object: *mut u8, bytes: usize, old: usize) -> ! {
-        let cache = self
-            .cache_id_of(object)
-            .and_then(|id| self.cache(id))
-            .map(|cache| cache.name());
+        let cache = self.cache_of(object).map(|cache| cache.name());
         Misuse::WrongSize(cache, call, object, bytes, old).fatal(&self.platform)
     }
 }

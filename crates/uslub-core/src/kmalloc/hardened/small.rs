@@ -106,7 +106,7 @@ impl<P: Platform> Allocator<P> {
         }
         let kept = &self.quarantine;
         let leaves = kept.exchange(&kept.small, object, self.secret());
-        if let Some(cache) = self.cache_id_of(leaves).and_then(|id| self.cache(id)) {
+        if let Some(cache) = self.cache_of(leaves) {
             self.check_fill(cache, leaves, 0..0);
             let here = self.zone.arena.is_cacheable_in(leaves as usize, cache.id);
             // SAFETY: our table; the object is free.
