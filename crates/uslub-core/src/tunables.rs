@@ -187,6 +187,12 @@ impl Tunables {
     }
 }
 
+impl Default for Tunables {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
 /// One entry of the table of tunables.
 #[derive(Debug)]
 pub struct Tunable {

@@ -26,7 +26,7 @@ struct Bump {
 struct Inner {
     records: Bump,
     windows: Bump,
-    /// Scratch memory for which its shard had no room: linked by the first words.
+    /// Free scratch memory: linked by the first words.
     scratch: usize,
 }
 
@@ -117,9 +117,6 @@ impl<P: Platform> MetadataStore<P> {
         if !gfp.may_spin() {
             return None;
         }
-        if let Some(scratch) = NonNull::new(self.free.take_scratch(platform) as *mut Scratch) {
-            return Some(scratch);
-        }
         let mut inner = self.inner.lock();
         if let Some(scratch) = NonNull::new(inner.scratch as *mut usize) {
             // SAFETY: what is in the list is ours, and begins with a link.
@@ -132,10 +129,7 @@ impl<P: Platform> MetadataStore<P> {
 
     /// Takes scratch memory back.
     #[inline(never)]
-    pub fn give_scratch(&self, platform: &P, scratch: NonNull<Scratch>) {
-        if self.free.give_scratch(platform, scratch.as_ptr() as usize) {
-            return;
-        }
+    pub fn give_scratch(&self, scratch: NonNull<Scratch>) {
         let mut inner = self.inner.lock();
         // SAFETY: the caller got it from us and gives it back.
         unsafe { scratch.cast::<usize>().write(inner.scratch) };
