@@ -152,27 +152,19 @@ impl<P: Platform> Allocator<P> {
     /// Nobody uses the object any longer.
     #[inline]
     pub unsafe fn kfree(&self, object: *mut u8) {
-        // SAFETY: passed on.
-        if !unsafe { self.kfree_fast(object, Gfp::KERNEL) } {
-            self.kfree_slow(object);
-        }
-    }
-
-    /// Pushes an object onto this CPU's main sheaf of its cache; false if a slow path must free it.
-    #[inline(always)]
-    unsafe fn kfree_fast(&self, object: *mut u8, gfp: Gfp) -> bool {
         if let Some(id) = self.zone.arena.cacheable_in(object as usize)
             && let Some(cache) = self.cache(id)
         {
             // SAFETY: in a slab of the cache; the caller frees the object.
             if !unsafe { self.check_and_mark(cache, object) } {
-                self.free_suspect(cache, object, gfp);
-                return true;
+                return self.free_suspect(cache, object, Gfp::KERNEL);
             }
             // SAFETY: our table; the caller frees the object.
-            return unsafe { self.platform.push(&self.table, id.main(), object) };
+            if unsafe { self.platform.push(&self.table, id.main(), object) } {
+                return;
+            }
         }
-        false
+        self.kfree_slow(object);
     }
 
     /// As [`kfree`](Self::kfree), for a caller that knows how many bytes it requested, at least
@@ -220,9 +212,17 @@ impl<P: Platform> Allocator<P> {
             // SAFETY: passed on.
             return unsafe { self.kfree(object) };
         }
-        // SAFETY: passed on.
-        if unsafe { self.kfree_fast(object, gfp) } {
-            return;
+        if let Some(id) = self.zone.arena.cacheable_in(object as usize)
+            && let Some(cache) = self.cache(id)
+        {
+            // SAFETY: in a slab of the cache; the caller frees the object.
+            if !unsafe { self.check_and_mark(cache, object) } {
+                return self.free_suspect(cache, object, gfp);
+            }
+            // SAFETY: our table; the caller frees the object.
+            if unsafe { self.platform.push(&self.table, id.main(), object) } {
+                return;
+            }
         }
         match self.zone.arena.page_of(object as usize) {
             Some(page) => self.kfree_in_arena(page, object, gfp),
