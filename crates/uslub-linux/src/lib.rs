@@ -15,9 +15,6 @@
 extern crate libc_own as libc;
 
 mod advice;
-#[cfg_attr(target_arch = "x86_64", path = "arch/x86_64.rs")]
-#[cfg_attr(target_arch = "aarch64", path = "arch/aarch64.rs")]
-#[cfg_attr(target_arch = "riscv64", path = "arch/riscv64.rs")]
 mod arch;
 mod callers;
 mod clock;
