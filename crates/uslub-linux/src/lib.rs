@@ -240,6 +240,12 @@ impl Default for Linux {
     }
 }
 
+/// Sets `errno`, for the C functions of a face.
+pub fn set_errno(number: libc::c_int) {
+    // SAFETY: the location is this thread's own.
+    unsafe { *libc::__errno_location() = number };
+}
+
 /// Pointers in a cache line.
 const LINE: usize = 64 / size_of::<*mut u8>();
 /// Least offset of an area from the thread pointer, in bytes.
