@@ -118,10 +118,14 @@ impl<P: Platform> Allocator<P> {
         let align = align.div_ceil(PAGE_SIZE);
         let nid = self.memory_node(self.nid());
         let (zone, platform) = (&self.zone, &self.platform);
-        let run = match pages {
-            ..=LARGE_PAGES => zone.alloc_on(platform, nid, pages, align, Touched::All, gfp)?,
-            ..=BLOCK_PAGES => zone.alloc_on(platform, nid, pages, align, Touched::Little, gfp)?,
-            _ => zone.alloc_several(platform, nid, pages, gfp)?,
+        let run = if pages > BLOCK_PAGES {
+            zone.alloc_several(platform, nid, pages, gfp)?
+        } else {
+            let touched = match pages {
+                ..=LARGE_PAGES => Touched::All,
+                _ => Touched::Little,
+            };
+            zone.alloc_on(platform, nid, pages, align, touched, gfp)?
         };
         let slab = self.zone.arena.slab(run.page);
         slab.set_large_pages(pages);
