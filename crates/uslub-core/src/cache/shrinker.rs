@@ -43,11 +43,6 @@ impl ShrinkerId {
     pub fn into_raw(self) -> usize {
         self.0
     }
-
-    /// The inverse of [`into_raw`](Self::into_raw).
-    pub fn from_raw(raw: usize) -> Self {
-        Self(raw)
-    }
 }
 
 /// The shrinkers, and the thread that reclaims.

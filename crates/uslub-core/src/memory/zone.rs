@@ -357,12 +357,6 @@ impl<P: Platform> Zone<P> {
         self.used.load(Relaxed) * PAGE_SIZE
     }
 
-    /// Gives reserved address space beyond the committed pages back, except for `keep` bytes.
-    pub fn trim_reservation(&self, platform: &P, keep: usize) {
-        let _growth = self.growth.lock();
-        self.arena.trim_reservation(platform, keep);
-    }
-
     /// The locks without their values, for a fork: the outer one first.
     pub fn raw_locks(&self) -> [&RawLock<P>; 2] {
         [self.growth.raw(), self.lists.raw()]

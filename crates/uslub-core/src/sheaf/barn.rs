@@ -148,11 +148,6 @@ impl<P: Platform> Barn<P> {
         Some(result)
     }
 
-    /// Takes a full sheaf.
-    pub fn get_full(&self, spin: bool) -> Option<Sheaf> {
-        self.exchange_empty(&mut None, 0, spin)
-    }
-
     /// Takes the sheaf of leftovers.
     pub fn get_spilled(&self, spin: bool) -> Option<Sheaf> {
         self.with(spin, |lists| lists.spilled.pop())?
