@@ -5,9 +5,7 @@
 //! | new | owns nothing; fast paths return null or false |
 //! | ready | [`init`](Base::init) has succeeded; all threads may call |
 //!
-//! Lock order, outermost first: `slab_mutex` (the list of caches), `drain`, barns, node lists, huge
-//! objects, page growth, page lists, records. The locks of the grace period and of shrinkers are
-//! taken with no other lock held.
+//! `docs/architecture.md` states the lock order; `slab_mutex` (the list of caches) is the outermost.
 
 use core::mem::MaybeUninit;
 use core::ops::Deref;

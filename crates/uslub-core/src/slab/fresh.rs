@@ -365,7 +365,7 @@ impl<P: Platform> Base<P> {
         let page = self.zone.arena.page_of_slab(slab);
         let pages = cache.geometry.pages();
         if cache.is_debugged() {
-            self.watch_slab(cache, self.slab_base(slab), Watch::Gone);
+            self.watch(cache, Watch::Gone(cache.slab_at(self.slab_base(slab))));
         }
         slab.set_kind(PageKind::None);
         // The next slab here starts over: count the epoch now, as its maker only writes.
