@@ -61,12 +61,8 @@ pub struct DebugLayout {
 impl DebugLayout {
     /// The layout of a slot.
     pub fn of(wanted: Wanted) -> Self {
-        let Wanted {
-            size,
-            align,
-            keeps,
-            flags,
-        } = wanted;
+        let (size, align) = (wanted.size, wanted.align);
+        let (keeps, flags) = (wanted.keeps, wanted.flags);
         let red = flags.contains(DebugFlags::RED_ZONE);
         let poison = flags.contains(DebugFlags::POISON);
         let users = flags.contains(DebugFlags::STORE_USER);

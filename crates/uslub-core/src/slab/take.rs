@@ -151,13 +151,8 @@ impl<P: Platform> Base<P> {
         let cache = refill.cache;
         let (out, overflow) = (&mut refill.out[refill.filled..], &mut refill.overflow);
         let taken = self.detach_free(cache, slab, out.len(), overflow);
-        let Taken {
-            first,
-            listed,
-            fresh,
-            spilled,
-            ..
-        } = taken;
+        let (first, listed) = (taken.first, taken.listed);
+        let (fresh, spilled) = (taken.fresh, taken.spilled);
         let base = self.slab_base(slab);
         // Without a spill all fresh objects are wanted. A free that came in since may have left the
         // list longer than the remaining room.
@@ -165,11 +160,8 @@ impl<P: Platform> Base<P> {
         let from_list = listed.min(out.len() - kept);
         let fresh_out = fresh.min(out.len() - from_list);
         let count = from_list + fresh_out;
-        let mut at = taken
-            .old
-            .head()
-            .filter(|_| listed > 0)
-            .map_or(null_mut(), |o| base.wrapping_add(o));
+        let head = taken.old.head().filter(|_| listed > 0);
+        let mut at = head.map_or(null_mut(), |o| base.wrapping_add(o));
         at = self.write_listed(cache, slab, base, at, &mut out[..from_list]);
         self.write_fresh(cache, slab, base, first, &mut out[from_list..count]);
         let left = listed - from_list;

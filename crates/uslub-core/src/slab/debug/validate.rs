@@ -207,24 +207,18 @@ impl<P: Platform> Base<P> {
         let mut used = 0;
         self.for_each_debug_object(cache, &mut |_, object| {
             let track = cache.track(object, which);
-            let Track {
-                caller,
-                stack,
-                tid,
-                time,
-                ..
-            } = track.unwrap_or_default();
-            let waste = if which == Which::Alloc {
-                size - cache.asked_for(object)
-            } else {
-                0
+            let Track { caller, stack, .. } = track.unwrap_or_default();
+            let Track { tid, time, .. } = track.unwrap_or_default();
+            let waste = match which {
+                Which::Alloc => size - cache.asked_for(object),
+                Which::Free => 0,
             };
-            let same = |g: &&mut TrackGroup| {
+            let same = |g: &TrackGroup| {
                 let each = g.waste / g.count.max(1);
                 (g.caller, g.stack, g.is_known, each) == (caller, stack, track.is_some(), waste)
             };
             let age = now.wrapping_sub(time);
-            let at = match groups[..used].iter().position(|g| same(&&mut { *g })) {
+            let at = match groups[..used].iter().position(same) {
                 Some(at) => at,
                 None if used < groups.len() => {
                     groups[used] = TrackGroup {
