@@ -38,7 +38,7 @@ impl<P: Platform> Buckets<P> {
     ///
     /// If the prefix is empty or longer than [`PREFIX_MAX`] bytes.
     pub fn new(prefix: &str) -> Result<Self, CreateError> {
-        let mut name = Name::new();
+        let mut name = Name::EMPTY;
         if prefix.is_empty() || prefix.len() > PREFIX_MAX || name.write_str(prefix).is_err() {
             return Err(CreateError::BadName);
         }

@@ -238,7 +238,7 @@ impl<P: Platform> Zone<P> {
     /// Frees `count` pages; gives pages back to the system that have been free for `decay_ms`
     /// milliseconds.
     pub fn free(&self, platform: &P, page: PageIndex, count: usize, decay_ms: u64) {
-        let mut runs = Runs::new();
+        let mut runs = Runs::default();
         runs.add(page, count);
         let now = self.free_runs(platform, &runs);
         self.after_free(platform, now, decay_ms);

@@ -218,7 +218,7 @@ impl<P: Platform> Base<P> {
         first: PageIndex,
         slabs: usize,
     ) -> u64 {
-        let mut runs = Runs::new();
+        let mut runs = Runs::default();
         runs.add(first, slabs * cache.geometry.pages());
         self.give_runs(cache, node, slabs, &runs)
     }
@@ -315,7 +315,7 @@ impl<P: Platform> Base<P> {
 
     /// Frees the pages of a slab at once, regardless of readers.
     pub(crate) fn free_slab_now(&self, cache: &SlabCache<P>, node: &Node<P>, slab: &Slab) {
-        let mut runs = Runs::new();
+        let mut runs = Runs::default();
         self.clear_descriptor(cache, slab, &mut runs);
         let now = self.give_runs(cache, node, 1, &runs);
         self.decay_after(cache, now);
@@ -338,7 +338,7 @@ impl<P: Platform> Base<P> {
     fn unmake_list(&self, cache: &SlabCache<P>, list: SlabList) -> u64 {
         let arena = &self.zone.arena;
         let typesafe = cache.flags.contains(Flags::TYPESAFE_BY_RCU);
-        let (mut runs, mut slabs, mut nid, mut now) = (Runs::new(), 0, 0, 0);
+        let (mut runs, mut slabs, mut nid, mut now) = (Runs::default(), 0, 0, 0);
         for slab in list.iter(arena) {
             let home = usize::from(slab.node());
             if typesafe {

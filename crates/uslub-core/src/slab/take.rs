@@ -93,14 +93,6 @@ struct Rest {
     count: usize,
 }
 
-impl Rest {
-    const NONE: Self = Self {
-        left: State::without_list(0),
-        head: null_mut(),
-        count: 0,
-    };
-}
-
 /// What was detached from a slab.
 struct Taken {
     old: State,
@@ -127,7 +119,11 @@ impl<P: Platform> Base<P> {
             refill.filled += objects;
             return Ownership::Gone;
         }
-        let mut rest = Rest::NONE;
+        let mut rest = Rest {
+            left: State::without_list(0),
+            head: null_mut(),
+            count: 0,
+        };
         let outcome = self.take_partial(refill, slab, &mut rest);
         if rest.count == 0 {
             return outcome;
