@@ -18,7 +18,7 @@ use crate::gfp::Gfp;
 use crate::kmalloc::{Fresh, LARGE_MAX, NO_OBJECT, SIZE_MAX};
 use crate::memory::arena::BLOCK_BYTES;
 use crate::memory::block::BLOCK_PAGES;
-use crate::memory::{PageKind, Touched};
+use crate::memory::{PageKind, Touched, Want};
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::policy::{ARENA_OBJECT_MAX_BYTES, LARGE_MODEST_BYTES};
 
@@ -125,7 +125,7 @@ impl<P: Platform> Allocator<P> {
                 ..=LARGE_PAGES => Touched::All,
                 _ => Touched::Little,
             };
-            zone.alloc_on(platform, nid, pages, align, touched, gfp)?
+            zone.alloc_run(platform, Want::new(nid, pages, align, 1, touched), gfp)?
         };
         let slab = self.zone.arena.slab(run.page);
         slab.set_large_pages(pages);

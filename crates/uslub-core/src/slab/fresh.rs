@@ -16,7 +16,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::args::{Ctor, Flags};
 use crate::gfp::Gfp;
 use crate::memory::zone::Run;
-use crate::memory::{PageIndex, PageKind, Runs};
+use crate::memory::{PageIndex, PageKind, Runs, Touched, Want};
 use crate::percpu::stats::StatItem;
 use crate::platform::{PAGE_SIZE, Platform, Watch};
 use crate::policy::{PAGE_BATCH_SHARE, PAGE_BATCH_SLABS};
@@ -174,7 +174,10 @@ impl<P: Platform> Base<P> {
         // Relaxed: a count. No thread exceeds the limit, since each adds before it compares.
         node.nr_slabs.fetch_add(wanted, Relaxed);
         let run = (cache.nr_slabs() <= cache.max_slabs)
-            .then(|| (self.zone).alloc_runs(&self.platform, nid, pages, pages, wanted, gfp))
+            .then(|| {
+                let want = Want::new(nid, pages, pages, wanted, Touched::All);
+                self.zone.alloc_runs(&self.platform, want, gfp)
+            })
             .flatten();
         let got = run.map_or(0, |run| run.runs.into());
         let home = run.map_or(nid, |run| usize::from(run.node));
