@@ -5,7 +5,7 @@
 //! | new | owns nothing; fast paths return null or false |
 //! | ready | [`init`](Base::init) has succeeded; all threads may call |
 //!
-//! `docs/architecture.md` states the lock order; `slab_mutex` (the list of caches) is the outermost.
+//! `docs/architecture.md` states the lock order; `slab_mutex` (the list of caches) is outermost.
 
 use core::mem::MaybeUninit;
 use core::ops::Deref;
