@@ -5,7 +5,7 @@
 use core::ffi::{c_char, c_int, c_void};
 use core::fmt;
 
-use libc::{EINVAL, ENOMEM};
+use libc::EINVAL;
 use uslub_core::debug::fail::FailSlab;
 use uslub_core::kmalloc::SwitchError;
 use uslub_core::slab::debug::track::Which;
@@ -80,18 +80,8 @@ fn switch(value: &str) -> Result<(), SwitchError<'_>> {
 /// `value` is null or a C string that does not change.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslub_kmalloc_set_debug(value: *const c_char) -> c_int {
-    if !start::ready() {
-        set_errno(ENOMEM);
-        return -1;
-    }
     // SAFETY: passed on.
-    match unsafe { switch_by(value, switch) } {
-        Ok(()) => 0,
-        Err(number) => {
-            set_errno(number);
-            -1
-        }
-    }
+    unsafe { switch_by(value, start::ready, switch) }
 }
 
 /// As uslub_cache_alloc, for a caller that needs only `bytes` bytes of the object. With U and Z in

@@ -46,7 +46,7 @@ mod slabinfo;
 mod start;
 mod stats;
 
-use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ffi::{CStr, c_char, c_void};
 use core::fmt::Arguments;
 use core::ptr::{NonNull, null_mut};
 
@@ -55,6 +55,7 @@ use uslub_core::misuse::Misuse;
 use uslub_core::platform::Platform;
 use uslub_core::{Allocator, Gfp};
 use uslub_linux::Linux;
+pub(crate) use uslub_linux::set_errno;
 
 /// The only allocator.
 pub(crate) static ALLOCATOR: Allocator<Linux> = Allocator::new(Linux::new());
@@ -65,12 +66,6 @@ uslub_core::note!(ALLOCATOR, "c");
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
     fatal(format_args!("internal error: {info}"))
-}
-
-/// Sets `errno`.
-pub(crate) fn set_errno(number: c_int) {
-    // SAFETY: the location is this thread's own.
-    unsafe { *libc::__errno_location() = number };
 }
 
 /// Ends the process with a message.

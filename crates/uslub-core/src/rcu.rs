@@ -80,11 +80,7 @@ impl<P: Platform> Allocator<P> {
         if object.is_null() {
             return;
         }
-        let page = self.zone.arena.page_of(object as usize);
-        if let Some(page) = page
-            && let Some(id) = self.zone.arena.cache_of(page)
-            && let Some(cache) = self.cache(id)
-        {
+        if let Some(cache) = self.cache_of(object) {
             // SAFETY: passed on.
             return unsafe { self.free_rcu(cache, object) };
         }
@@ -148,7 +144,7 @@ impl<P: Platform> Allocator<P> {
 
     #[cold]
     fn prepare_rcu(&self, cache: &KmemCache<P>) {
-        self.prepare_rcu_slots(cache.id);
+        self.while_draining(|| self.table.prepare_rcu(cache.id));
         // Release: the words of the slots are ready.
         cache.has_rcu_sheaves.store(true, Release);
     }

@@ -14,6 +14,7 @@
 //! Callers: `kmalloc`.
 
 use crate::percpu::{CACHES_A_PAGE, CacheId};
+use crate::platform::PAGE_SIZE;
 
 /// Size of the largest class, in bytes.
 pub const CLASS_MAX: usize = 8 << 10;
@@ -97,6 +98,16 @@ const fn class_table() -> [u8; CLASS_MAX / 8 + 1] {
 #[inline]
 pub fn class_of(bytes: usize) -> CacheId {
     CacheId::of_class(CLASS_TABLE[bytes.div_ceil(8)])
+}
+
+/// The first class for `bytes` (0 counts as 1) that is aligned to `align` bytes; `None` if only
+/// pages are.
+pub(crate) fn aligned_class(bytes: usize, align: usize) -> Option<usize> {
+    if bytes > CLASS_MAX || align > PAGE_SIZE {
+        return None;
+    }
+    let first = usize::from(CLASS_TABLE[bytes.max(1).div_ceil(8)]);
+    (first..=NR_CLASSES).find(|&class| class_size(class).is_multiple_of(align))
 }
 
 #[cfg(test)]

@@ -187,12 +187,6 @@ impl Tunables {
     }
 }
 
-impl Default for Tuning {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
-}
-
 impl Default for Tunables {
     fn default() -> Self {
         Self::DEFAULT

@@ -15,9 +15,6 @@
 extern crate libc_own as libc;
 
 mod advice;
-#[cfg_attr(target_arch = "x86_64", path = "arch/x86_64.rs")]
-#[cfg_attr(target_arch = "aarch64", path = "arch/aarch64.rs")]
-#[cfg_attr(target_arch = "riscv64", path = "arch/riscv64.rs")]
 mod arch;
 mod callers;
 mod clock;
@@ -241,6 +238,12 @@ impl Default for Linux {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// Sets `errno`, for the C functions of a face.
+pub fn set_errno(number: libc::c_int) {
+    // SAFETY: the location is this thread's own.
+    unsafe { *libc::__errno_location() = number };
 }
 
 /// Pointers in a cache line.

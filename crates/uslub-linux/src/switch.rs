@@ -7,29 +7,32 @@ use core::ffi::{CStr, c_char, c_int};
 use libc::{EINVAL, ENOMEM, EOPNOTSUPP};
 use uslub_core::kmalloc::SwitchError;
 
-use crate::complain;
+use crate::{complain, set_errno};
 
 /// Passes a value of `slab_debug` to `switch`, which is
 /// [`switch_classes`](uslub_core::Allocator::switch_classes) on
 /// [request](crate::Linux::on_request). (A face calls it, so that no code of the allocator is
-/// compiled in this crate, with other decisions on inlining.)
+/// compiled in this crate, with other decisions on inlining.) `ready` sets the allocator up.
 ///
-/// # Errors
-///
-/// An error number, after a message: `EINVAL` for a value that is null, or has an unknown letter or
-/// name; `ENOMEM` without memory for a twin; `EOPNOTSUPP` with `hardened=1`, or if the system
-/// refuses `membarrier`. Then nothing is switched.
+/// Returns 0, or -1 with an error number in `errno`, after a message: `EINVAL` for a value that is
+/// null, or has an unknown letter or name; `ENOMEM` without memory for a twin; `EOPNOTSUPP` with
+/// `hardened=1`, or if the system refuses `membarrier`. Then nothing is switched. Without memory
+/// for the allocator there is no message.
 ///
 /// # Safety
 ///
 /// `value` is null or a C string that does not change.
 pub unsafe fn switch_by(
     value: *const c_char,
+    ready: fn() -> bool,
     switch: fn(&str) -> Result<(), SwitchError<'_>>,
-) -> Result<(), c_int> {
-    // SAFETY: passed on.
-    let value = unsafe { text_of(value) }?;
-    switch(value).map_err(refused)
+) -> c_int {
+    let switched = match ready() {
+        // SAFETY: passed on.
+        true => unsafe { text_of(value) }.and_then(|value| switch(value).map_err(refused)),
+        false => Err(ENOMEM),
+    };
+    switched.map_err(set_errno).map_or(-1, |()| 0)
 }
 
 /// The text of a value; an error number, after a message, if there is none.

@@ -56,6 +56,7 @@ mod witness;
 use uslub_core::Allocator;
 use uslub_core::percpu::Table;
 use uslub_linux::Linux;
+pub(crate) use uslub_linux::set_errno;
 
 use crate::gate::FRONT;
 
@@ -70,10 +71,4 @@ uslub_core::note!(ALLOCATOR, "malloc");
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
     uslub_linux::complain(format_args!("internal error: {info}"));
     uslub_linux::sys::abort()
-}
-
-/// Sets `errno`.
-pub(crate) fn set_errno(number: libc::c_int) {
-    // SAFETY: the location is this thread's own.
-    unsafe { *libc::__errno_location() = number };
 }

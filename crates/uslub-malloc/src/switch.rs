@@ -4,11 +4,10 @@
 
 use core::ffi::{c_char, c_int};
 
-use libc::ENOMEM;
 use uslub_core::kmalloc::SwitchError;
 use uslub_linux::switch::switch_by;
 
-use crate::{ALLOCATOR, set_errno, start};
+use crate::{ALLOCATOR, start};
 
 fn switch(value: &str) -> Result<(), SwitchError<'_>> {
     (ALLOCATOR.platform).on_request(|| ALLOCATOR.switch_classes(value))
@@ -24,16 +23,6 @@ fn switch(value: &str) -> Result<(), SwitchError<'_>> {
 /// `value` is null or a C string that does not change.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslub_malloc_set_debug(value: *const c_char) -> c_int {
-    if !start::ready() {
-        set_errno(ENOMEM);
-        return -1;
-    }
     // SAFETY: passed on.
-    match unsafe { switch_by(value, switch) } {
-        Ok(()) => 0,
-        Err(number) => {
-            set_errno(number);
-            -1
-        }
-    }
+    unsafe { switch_by(value, start::ready, switch) }
 }

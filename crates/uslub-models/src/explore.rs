@@ -16,11 +16,11 @@
 //! signals. It skips states that it has seen before. At each end, every object must be in exactly
 //! one place. Stores become visible in program order, as x86-64 and the fence guarantee.
 
-use std::collections::{BTreeMap, HashSet};
-use std::hash::{Hash, Hasher};
-use std::rc::Rc;
+use std::collections::BTreeMap;
 
 use crate::assembly::{Place, Program, World};
+pub use crate::search::Seen;
+use crate::search::{self, Memory, Model, NR_CPUS, Threads};
 
 /// Bytes of a window, as in uslub-core.
 const WINDOW: u64 = 4096;
@@ -39,7 +39,6 @@ const AREA: u64 = 0x500;
 const INDEX: u64 = 0x600;
 const WINDOWS: u64 = 0x10000;
 const BUFFERS: u64 = 0x40000;
-const NR_CPUS: usize = 2;
 
 const NO_SHEAF: u64 = WINDOWS + WINDOW - 8;
 const STOPPED_TOP: u64 = NO_SHEAF + WINDOW;
@@ -71,7 +70,7 @@ pub enum Operation {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Frame {
+pub(crate) struct Frame {
     operation: Operation,
     place: Place,
     /// The sheaf that the thread has seen, for [`Operation::Take`].
@@ -79,70 +78,12 @@ struct Frame {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Thread {
-    cpu: usize,
-    frames: Vec<Frame>,
-    left: Vec<Operation>,
-    handler: Option<Operation>,
-}
-
-/// Words of memory at fixed addresses.
-#[derive(Clone, Debug)]
-struct Memory {
-    addresses: Rc<[u64]>,
-    words: Vec<u64>,
-}
-
-impl Memory {
-    fn of(words: &BTreeMap<u64, u64>) -> Self {
-        Self {
-            addresses: words.keys().copied().collect(),
-            words: words.values().copied().collect(),
-        }
-    }
-
-    fn at(&self, address: u64) -> usize {
-        let found = self.addresses.binary_search(&address);
-        found.unwrap_or_else(|_| panic!("the word at {address:#x}, where nothing is"))
-    }
-
-    fn load(&self, address: u64) -> u64 {
-        self.words[self.at(address)]
-    }
-
-    /// Writes a word, and returns its previous value.
-    fn swap(&mut self, address: u64, value: u64) -> u64 {
-        let at = self.at(address);
-        std::mem::replace(&mut self.words[at], value)
-    }
-}
-
-impl PartialEq for Memory {
-    fn eq(&self, other: &Self) -> bool {
-        self.words == other.words
-    }
-}
-
-impl Eq for Memory {}
-
-impl Hash for Memory {
-    fn hash<H: Hasher>(&self, hasher: &mut H) {
-        self.words.hash(hasher);
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct State {
+pub(crate) struct State {
     memory: Memory,
-    threads: Vec<Thread>,
-    /// The thread that runs on each CPU.
-    running: [Option<usize>; NR_CPUS],
+    threads: Threads<Operation, Frame>,
     /// Objects outside of sheaves, and objects of sheaves that a thread took.
     held: Vec<u64>,
     counted: u64,
-    /// Completed steps of the drain.
-    drained: u8,
-    disturbances: u32,
 }
 
 struct Here<'a> {
@@ -169,28 +110,7 @@ impl World for Here<'_> {
 }
 
 /// The input of an exploration.
-#[derive(Clone, Debug)]
-pub struct Scenario {
-    /// The first CPU and the operations of each thread.
-    pub threads: Vec<(usize, Vec<Operation>)>,
-    /// The operation of a signal handler of the first thread.
-    pub handler: Option<Operation>,
-    /// Whether CPU 0 is drained in parallel.
-    pub drain: bool,
-    /// The bound on the sum of preemptions, migrations and signals.
-    pub disturbances: u32,
-}
-
-/// Statistics of an exploration.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
-    /// Number of different states.
-    pub states: usize,
-    /// Number of different end states.
-    pub ends: usize,
-    /// Number of aborted sequences.
-    pub aborts: usize,
-}
+pub type Scenario = search::Scenario<Operation>;
 
 /// The parsed sequences.
 #[derive(Debug)]
@@ -238,111 +158,45 @@ impl Sequences {
     ///
     /// If an object is lost or in two places, or the counter is wrong.
     pub fn explore(&self, scenario: &Scenario) -> Seen {
-        let start = State::of(scenario);
-        let mut seen = Seen::default();
-        let mut known = HashSet::from([start.clone()]);
-        let mut next = vec![start];
-        while let Some(state) = next.pop() {
-            seen.states += 1;
-            let (followers, aborts) = self.followers(&state, scenario);
-            seen.aborts += aborts;
-            if state.is_over() {
-                seen.ends += 1;
-                state.check();
-            }
-            for follower in followers {
-                if known.insert(follower.clone()) {
-                    next.push(follower);
-                }
-            }
+        self.search(State::of(scenario), scenario.disturbances)
+    }
+}
+
+impl Model for Sequences {
+    type State = State;
+
+    fn interrupt(&self, state: &mut State, thread: usize, seen: &mut Seen) {
+        if let Some(frame) = state.threads.all[thread].frames.last_mut() {
+            let aborted = self.of(&frame.operation).interrupt(&mut frame.place);
+            seen.aborts += usize::from(aborted);
         }
-        seen
     }
 
-    fn followers(&self, state: &State, scenario: &Scenario) -> (Vec<State>, usize) {
-        let (mut all, mut aborts) = (Vec::new(), 0);
-        for cpu in 0..NR_CPUS {
-            match state.running[cpu] {
-                Some(thread) => all.push(self.stepped(state, thread)),
-                None => {
-                    let waits =
-                        |t: &usize| state.threads[*t].cpu == cpu && !state.threads[*t].is_over();
-                    for thread in (0..state.threads.len()).filter(waits) {
-                        let mut next = state.clone();
-                        next.running[cpu] = Some(thread);
-                        all.push(next);
-                    }
-                }
-            }
-        }
-        if scenario.drain && state.drained < 4 {
-            let mut next = state.clone();
-            aborts += self.drain_step(&mut next);
-            all.push(next);
-        }
-        if state.disturbances == scenario.disturbances {
-            return (all, aborts);
-        }
-        for thread in state.running.iter().flatten().copied() {
-            let mut interrupted = state.clone();
-            interrupted.disturbances += 1;
-            aborts += usize::from(self.interrupt(&mut interrupted.threads[thread]));
-            // A signal: the handler runs before the interrupted operation continues.
-            if let Some(operation) = interrupted.threads[thread].handler.clone() {
-                let mut next = interrupted.clone();
-                next.threads[thread].handler = None;
-                self.begin(&mut next, thread, operation);
-                all.push(next);
-            }
-            // A preemption, perhaps with a migration: then the same or another thread runs.
-            for cpu in 0..NR_CPUS {
-                let mut next = interrupted.clone();
-                next.running[state.threads[thread].cpu] = None;
-                next.threads[thread].cpu = cpu;
-                all.push(next);
-            }
-        }
-        (all, aborts)
-    }
-
-    fn interrupt(&self, thread: &mut Thread) -> bool {
-        let frame = thread.frames.last_mut();
-        frame.is_some_and(|frame| self.of(&frame.operation).interrupt(&mut frame.place))
-    }
-
-    fn drain_step(&self, state: &mut State) -> usize {
-        state.drained += 1;
-        match state.drained {
-            1 => {
-                state.memory.swap(TABLE, STOPPED);
-            }
-            2 => {
-                return state
-                    .threads
-                    .iter_mut()
-                    .filter_map(|t| self.interrupt(t).then_some(()))
-                    .count();
-            }
+    fn drain_step(&self, state: &mut State, step: u8, seen: &mut Seen) {
+        match step {
+            1 => drop(state.memory.swap(TABLE, STOPPED)),
+            2 => (0..state.threads.all.len()).for_each(|t| self.interrupt(state, t, seen)),
             3 => {
                 let word = state.memory.swap(REGIONS + SLOT, NO_SHEAF);
                 state.take_sheaf(word);
             }
-            _ => {
-                state.memory.swap(TABLE, REGIONS);
-            }
+            _ => drop(state.memory.swap(TABLE, REGIONS)),
         }
-        0
     }
 
-    /// The state after one instruction of a thread, or after the start or end of an operation.
+    fn move_to(&self, state: &mut State, thread: usize, cpu: usize) {
+        state.threads.all[thread].cpu = cpu;
+    }
+
     fn stepped(&self, state: &State, thread: usize) -> State {
         let mut next = state.clone();
-        let cpu = next.threads[thread].cpu;
-        let Some(frame) = next.threads[thread].frames.last_mut() else {
-            if next.threads[thread].left.is_empty() {
-                next.running[cpu] = None;
+        let of = &mut next.threads.all[thread];
+        let cpu = of.cpu;
+        let Some(frame) = of.frames.last_mut() else {
+            if of.left.is_empty() {
+                next.threads.running[cpu] = None;
             } else {
-                let operation = next.threads[thread].left.remove(0);
+                let operation = of.left.remove(0);
                 self.begin(&mut next, thread, operation);
             }
             return next;
@@ -353,16 +207,16 @@ impl Sequences {
             program.step(&mut frame.place, &mut Here { memory, cpu });
             return next;
         }
-        let frame = next.threads[thread].frames.pop().expect("a frame");
+        let frame = of.frames.pop().expect("a frame");
         self.end(&mut next, thread, frame);
         next
     }
 
     fn begin(&self, state: &mut State, thread: usize, operation: Operation) {
-        let cpu = state.threads[thread].cpu;
+        let cpu = state.threads.all[thread].cpu;
         let region = state.memory.load(TABLE + 8 * cpu as u64);
         let seen = state.memory.load(region + SLOT);
-        let depth = state.threads[thread].frames.len();
+        let depth = state.threads.all[thread].frames.len();
         let buffer = BUFFERS + 0x100 * (2 * thread + depth) as u64;
         let mut values = vec![
             ("area", AREA),
@@ -405,16 +259,18 @@ impl Sequences {
             Operation::Add(n) => values.extend([("at", NUMBER), ("n", *n)]),
         }
         let place = self.of(&operation).begin(&values);
-        state.threads[thread].frames.push(Frame {
+        state.threads.all[thread].frames.push(Frame {
             operation,
             place,
             seen,
         });
     }
+}
 
+impl Sequences {
     fn end(&self, state: &mut State, thread: usize, frame: Frame) {
         let program = self.of(&frame.operation);
-        let depth = state.threads[thread].frames.len();
+        let depth = state.threads.all[thread].frames.len();
         let buffer = BUFFERS + 0x100 * (2 * thread + depth) as u64;
         let done = || program.register(&frame.place, "done") != 0;
         let copied = || program.register(&frame.place, "bytes") == 0;
@@ -447,12 +303,6 @@ impl Sequences {
             Operation::Add(n) => state.counted += if done() { *n } else { 0 },
         }
         state.held.sort_unstable();
-    }
-}
-
-impl Thread {
-    fn is_over(&self) -> bool {
-        self.frames.is_empty() && self.left.is_empty()
     }
 }
 
@@ -497,20 +347,11 @@ impl State {
             _ => Vec::new(),
         });
         let held = held.collect();
-        let thread = |(n, (cpu, left)): (usize, &(usize, Vec<Operation>))| Thread {
-            cpu: *cpu,
-            frames: Vec::new(),
-            left: left.clone(),
-            handler: scenario.handler.clone().filter(|_| n == 0),
-        };
         Self {
             memory: Memory::of(&memory),
-            threads: scenario.threads.iter().enumerate().map(thread).collect(),
-            running: [None; NR_CPUS],
+            threads: Threads::of(scenario),
             held,
             counted: 0,
-            drained: if scenario.drain { 0 } else { 4 },
-            disturbances: 0,
         }
     }
 
@@ -536,9 +377,14 @@ impl State {
         self.held.extend(objects);
         self.held.sort_unstable();
     }
+}
 
-    fn is_over(&self) -> bool {
-        self.drained == 4 && self.threads.iter().all(Thread::is_over)
+impl search::State for State {
+    type Call = Operation;
+    type Frame = Frame;
+
+    fn threads(&mut self) -> &mut Threads<Operation, Frame> {
+        &mut self.threads
     }
 
     /// Checks that each object is in exactly one place, and that the counter is correct.
@@ -552,7 +398,7 @@ impl State {
         let mut expected = all.clone();
         expected.dedup();
         assert_eq!(all, expected, "an object is in two places: {self:?}");
-        let pushed = self.threads.len();
+        let pushed = self.threads.all.len();
         assert!(
             pushed > 0 && !all.contains(&0),
             "an object that is none: {self:?}"

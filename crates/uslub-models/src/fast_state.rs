@@ -2,9 +2,9 @@
 //! and what `malloc` and `free` read.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
-use crate::fast_aarch64::{Place, Program, World};
+use crate::fast_aarch64::{Place, World};
+use crate::search::{self, Memory, Threads};
 
 pub(crate) const FRONT: u64 = 0x10_0000;
 pub(crate) const LINE: u64 = 0xc00;
@@ -32,7 +32,6 @@ pub(crate) const DESCRIPTORS: [u64; 2] = [0x70_0000, 0x70_1000];
 const CACHE: u64 = 4;
 /// Bytes from the main word to the counts.
 pub(crate) const COUNTS: [u64; 2] = [16, 24];
-pub(crate) const NR_CPUS: usize = 2;
 
 pub(crate) const NO_SHEAF: u64 = WINDOWS + WINDOW - 8;
 const STOPPED_TOP: u64 = NO_SHEAF + WINDOW;
@@ -81,48 +80,18 @@ impl Call {
 }
 
 /// The input of an exploration.
-#[derive(Clone, Debug)]
-pub struct Scenario {
-    /// The first CPU and the calls of each thread.
-    pub threads: Vec<(usize, Vec<Call>)>,
-    /// The call of a signal handler of the first thread.
-    pub handler: Option<Call>,
-    /// Whether CPU 0 is drained in parallel.
-    pub drain: bool,
-    /// The bound on the sum of preemptions, migrations and signals.
-    pub disturbances: u32,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Thread {
-    pub(crate) cpu: usize,
-    pub(crate) frames: Vec<(Call, Place)>,
-    pub(crate) left: Vec<Call>,
-    pub(crate) handler: Option<Call>,
-}
-
-impl Thread {
-    pub(crate) fn is_over(&self) -> bool {
-        self.frames.is_empty() && self.left.is_empty()
-    }
-}
+pub type Scenario = search::Scenario<Call>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
-    pub(crate) addresses: Rc<[u64]>,
-    pub(crate) words: Vec<u64>,
-    pub(crate) threads: Vec<Thread>,
-    /// The thread that runs on each CPU.
-    pub(crate) running: [Option<usize>; NR_CPUS],
+    pub(crate) memory: Memory,
+    pub(crate) threads: Threads<Call, (Call, Place)>,
     /// Objects outside of sheaves, and objects of sheaves that the drain took.
     pub(crate) held: Vec<u64>,
     /// Calls of `malloc` and of `free` that returned.
     pub(crate) done: [u64; 2],
     /// Calls that moved to another CPU with their thread.
     pub(crate) moves: u64,
-    /// Completed steps of the drain.
-    pub(crate) drained: u8,
-    pub(crate) disturbances: u32,
 }
 
 pub(crate) struct Here<'a> {
@@ -132,11 +101,11 @@ pub(crate) struct Here<'a> {
 
 impl World for Here<'_> {
     fn load(&self, address: u64) -> u64 {
-        self.state.load(address)
+        self.state.memory.load(address)
     }
 
     fn store(&mut self, address: u64, value: u64) {
-        self.state.swap(address, value);
+        self.state.memory.swap(address, value);
     }
 
     fn thread(&self) -> u64 {
@@ -194,50 +163,20 @@ impl State {
             }
             memory.insert(area(thread) + DESCRIPTOR, 0);
         }
-        let thread = |(n, (cpu, left)): (usize, &(usize, Vec<Call>))| Thread {
-            cpu: *cpu,
-            frames: Vec::new(),
-            left: left.clone(),
-            handler: scenario.handler.filter(|_| n == 0),
-        };
         Self {
-            addresses: memory.keys().copied().collect(),
-            words: memory.values().copied().collect(),
-            threads: scenario.threads.iter().enumerate().map(thread).collect(),
-            running: [None; NR_CPUS],
+            memory: Memory::of(&memory),
+            threads: Threads::of(scenario),
             held,
             done: [0; 2],
             moves: 0,
-            drained: if scenario.drain { 0 } else { 4 },
-            disturbances: 0,
         }
-    }
-
-    fn at(&self, address: u64) -> usize {
-        let found = self.addresses.binary_search(&address);
-        found.unwrap_or_else(|_| panic!("the word at {address:#x}, where nothing is"))
-    }
-
-    fn load(&self, address: u64) -> u64 {
-        self.words[self.at(address)]
-    }
-
-    /// Writes a word, and returns its previous value.
-    pub(crate) fn swap(&mut self, address: u64, value: u64) -> u64 {
-        let at = self.at(address);
-        std::mem::replace(&mut self.words[at], value)
-    }
-
-    pub(crate) fn begin(&mut self, thread: usize, call: Call) {
-        let place = Program::begin(call.argument());
-        self.threads[thread].frames.push((call, place));
     }
 
     pub(crate) fn end(&mut self, call: Call, result: u64) {
         self.done[call.index()] += 1;
         match call {
             Call::Malloc => {
-                assert_eq!(self.load(result) & 0xff, 0, "the mark stays");
+                assert_eq!(self.memory.load(result) & 0xff, 0, "the mark stays");
                 self.held.push(result);
                 self.held.sort_unstable();
             }
@@ -250,13 +189,13 @@ impl State {
     }
 
     pub(crate) fn move_to(&mut self, thread: usize, cpu: usize) {
-        let of = &mut self.threads[thread];
+        let of = &mut self.threads.all[thread];
         if of.cpu != cpu {
             self.moves += of.frames.len() as u64;
         }
         of.cpu = cpu;
         for field in [CPU_ID, MM_CID] {
-            self.swap(area(thread) + field, cpu as u64);
+            self.memory.swap(area(thread) + field, cpu as u64);
         }
     }
 
@@ -268,17 +207,29 @@ impl State {
         assert!(top >= null, "a top below its sheaf");
         (null + 8..=top)
             .step_by(8)
-            .map(|at| self.load(at))
+            .map(|at| self.memory.load(at))
             .collect()
+    }
+}
+
+impl search::State for State {
+    type Call = Call;
+    type Frame = (Call, Place);
+
+    fn threads(&mut self) -> &mut Threads<Call, (Call, Place)> {
+        &mut self.threads
     }
 
     /// Checks that each object is in exactly one place, and that the counts are right.
-    pub(crate) fn check(&self) {
+    fn check(&self) {
         let slots = [slot(region(0)), slot(region(1))];
         let mut all = self.held.clone();
-        for object in slots.map(|slot| self.objects_of(self.load(slot))).concat() {
+        for object in slots
+            .map(|slot| self.objects_of(self.memory.load(slot)))
+            .concat()
+        {
             assert_eq!(
-                self.load(object),
+                self.memory.load(object),
                 MARK,
                 "a free object has no mark: {self:?}"
             );
@@ -291,18 +242,22 @@ impl State {
             "an object is lost or in two places: {self:?}"
         );
         let there = self
+            .memory
             .addresses
             .iter()
             .filter(|at| (OBJECTS..THREADS).contains(at));
         assert_eq!(there.count(), all.len(), "an object is lost: {self:?}");
         for (count, done) in COUNTS.into_iter().zip(self.done) {
-            let counted: u64 = slots.iter().map(|slot| self.load(slot + count)).sum();
+            let counted: u64 = slots
+                .iter()
+                .map(|slot| self.memory.load(slot + count))
+                .sum();
             assert!(
                 counted <= done && counted + self.moves >= done,
                 "a count is lost or made up: {self:?}"
             );
         }
-        let stopped = [0, COUNTS[0], COUNTS[1]].map(|at| self.load(slot(STOPPED) + at));
+        let stopped = [0, COUNTS[0], COUNTS[1]].map(|at| self.memory.load(slot(STOPPED) + at));
         assert_eq!(
             stopped,
             [STOPPED_TOP, 0, 0],

@@ -7,6 +7,7 @@
 //! | `schedules` (with `--cfg shuttle`) | random orders: longer runs of more threads |
 //! | `assembly`, `explore` | the parsed restartable sequences, with every interruption |
 //! | `fast_aarch64`, `fast_state`, `fast_explore` | the same of `malloc` and `free` for aarch64 |
+//! | `search` | what both explorations share: threads and events |
 //!
 //! `docs/testing-models.md` states the guarantees of the models and their limits.
 
@@ -25,6 +26,7 @@ pub mod model;
 pub mod orders;
 #[cfg(shuttle)]
 pub mod schedules;
+mod search;
 
 #[cfg(loom)]
 use orders as checker;

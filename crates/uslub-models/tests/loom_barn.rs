@@ -80,7 +80,7 @@ fn sheaves_are_exchanged_whole() {
     let (model, barn) = barn_with(1, 1);
     model.check("barn exchange", preemptions(3), move |_| {
         let allocates = spawn(0, move || {
-            let Some(mut sheaf) = barn.get_full(true) else {
+            let Some(mut sheaf) = barn.exchange_empty(&mut None, 0, true) else {
                 return 0;
             };
             assert!(sheaf.is_full());
@@ -143,7 +143,7 @@ fn no_sheaf_is_given_to_two() {
     model.check("barn, one sheaf for two", preemptions(3), move |_| {
         let take = || {
             spawn(0, move || {
-                let mut sheaf = barn.get_full(true)?;
+                let mut sheaf = barn.exchange_empty(&mut None, 0, true)?;
                 empty(&mut sheaf);
                 Some(sheaf.into_window().as_ptr() as usize)
             })
@@ -160,7 +160,7 @@ fn no_sheaf_is_given_to_two() {
 fn who_may_not_wait_keeps_the_sheaf() {
     let (model, barn) = barn_with(2, 0);
     model.check("barn without waiting", preemptions(2), move |_| {
-        let mover = spawn(0, move || match barn.get_full(false) {
+        let mover = spawn(0, move || match barn.exchange_empty(&mut None, 0, false) {
             Some(sheaf) => usize::from(barn.put_full(sheaf, LIMIT, false).is_err()),
             None => 0,
         });

@@ -56,6 +56,7 @@ fn each_pair(name: &str, cpu: usize, more: impl Fn(&mut Scenario, u64)) {
         states,
         ends,
         aborts,
+        ..
     } = all;
     println!(
         "model sequences, {name}: {states} states, {ends} ends, {aborts} aborts, at most {} disturbances",

@@ -12,6 +12,7 @@
 //!  way         the ways to run a program on uslub
 //!  run         one run: time limit, output, failure message
 //!  subject     the command and the library under test, built once
+//!  release     release builds, for the tests of each crate
 //!  tools       programs that a machine may lack; exclusive tests
 //! ```
 //!
@@ -27,6 +28,7 @@
 //! | `CC`, `CXX`, `CFLAGS`, `CXXFLAGS` | as usual |
 
 pub mod compile;
+pub mod release;
 pub mod run;
 pub mod subject;
 pub mod tools;

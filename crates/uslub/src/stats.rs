@@ -150,7 +150,7 @@ pub struct SlabRow {
 impl SlabRow {
     fn of(cache: &KmemCache<Linux>) -> Self {
         use fmt::Write;
-        let mut name = Name::new();
+        let mut name = Name::EMPTY;
         // A cache's name is shorter than this.
         let _ = name.write_str(cache.name());
         Self {

@@ -7,11 +7,11 @@ use crate::support::compile;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
+pub use uslub_tests::release::library;
 
 /// The command of this build. It reads memory that a release build of the library writes.
 pub fn uslub(arguments: &[&str]) -> Output {
@@ -30,29 +30,6 @@ pub fn said(arguments: &[&str]) -> String {
 
 pub fn json(target: &str) -> Value {
     serde_json::from_str(&said(&["info", target, "--json"])).expect("JSON")
-}
-
-/// The release build of a library of this workspace.
-pub fn library(package: &str, name: &str) -> PathBuf {
-    // As `uslub_tests::subject` builds it: the same features, so that no build makes the other's
-    // files stale.
-    let both = ["--package", "uslub-malloc", "--package", "uslub-cli"];
-    let one = ["--package", package];
-    let packages: &[&str] = if both.contains(&package) { &both } else { &one };
-    let built = Command::new(env!("CARGO"))
-        .args(["build", "--release", "--quiet"])
-        .args(packages)
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .env_remove("LD_PRELOAD")
-        .status();
-    assert!(
-        built.is_ok_and(|status| status.success()),
-        "{package} is not built"
-    );
-    let target = Path::new(env!("CARGO_BIN_EXE_uslub"))
-        .parent()
-        .and_then(Path::parent);
-    target.expect("a target folder").join("release").join(name)
 }
 
 /// A program that has said it is ready, and now waits. It is killed at the end.

@@ -6,13 +6,12 @@
 
 use nix::sys::signal::{SigHandler, Signal, killpg, signal};
 use nix::unistd::Pid;
-use serde_json::Value;
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::sync::OnceLock;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
@@ -21,28 +20,7 @@ use std::time::Duration;
 /// one, with the library that lies beside it; a debug allocator is another thing.
 pub fn uslub() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(build).clone()
-}
-
-fn build() -> PathBuf {
-    let output = Command::new(env!("CARGO"))
-        // As `uslub_tests::subject` builds them: the same features, so that no build makes the
-        // other's files stale.
-        .args(["build", "--release"])
-        .args(["--package", "uslub-malloc", "--package", "uslub-cli"])
-        .args(["--message-format", "json-render-diagnostics"])
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .env_remove("LD_PRELOAD")
-        .stderr(Stdio::inherit())
-        .output()
-        .expect("cargo can be started");
-    assert!(output.status.success(), "the release build failed");
-    let messages = String::from_utf8(output.stdout).expect("cargo speaks UTF-8");
-    let executable = messages.lines().rev().find_map(|line| {
-        let message: Value = serde_json::from_str(line).ok()?;
-        message["executable"].as_str().map(PathBuf::from)
-    });
-    executable.expect("cargo names the executable")
+    BUILT.get_or_init(uslub_tests::release::command).clone()
 }
 
 /// `uslub` with `arguments`, in an environment that says nothing to it.

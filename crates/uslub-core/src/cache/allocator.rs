@@ -5,9 +5,7 @@
 //! | new | owns nothing; fast paths return null or false |
 //! | ready | [`init`](Base::init) has succeeded; all threads may call |
 //!
-//! Lock order, outermost first: `slab_mutex` (the list of caches), `drain`, barns, node lists, huge
-//! objects, page growth, page lists, records. The locks of the grace period and of shrinkers are
-//! taken with no other lock held.
+//! `docs/architecture.md` states the lock order; `slab_mutex` (the list of caches) is outermost.
 
 use core::mem::MaybeUninit;
 use core::ops::Deref;
@@ -73,7 +71,7 @@ impl<P: Platform> Allocator<P> {
 
     /// An allocator that is not set up: it owns nothing.
     pub const fn new(platform: P) -> Self {
-        Self::with_table(platform, Table::new())
+        Self::with_table(platform, Table::at(&[]))
     }
 
     /// An allocator that is not set up, with a table that is not set up either.
@@ -290,7 +288,7 @@ impl<P: Platform> Allocator<P> {
         let random = self.platform.random();
         // SAFETY: we own the record.
         let place = unsafe { record.cast().as_mut() };
-        KmemCache::write_to(place, args, id, tuning, min_objects, random, on_nodes)?;
+        KmemCache::write_to(place, args, id, tuning, min_objects, random, &on_nodes)?;
         // SAFETY: just written.
         let cache = unsafe { place.assume_init_mut() };
         if cache.tuning.slab_freelist_random == 1 && cache.geometry.objects >= 2 {
@@ -301,7 +299,7 @@ impl<P: Platform> Allocator<P> {
             cache.add_twin(twin);
             cache.serve_by(Some(twin));
         }
-        self.publish(memory, record, id, on_nodes);
+        self.publish(memory, record, id, &on_nodes);
         // SAFETY: records are never freed.
         Ok(unsafe { memory.as_ref() })
     }
@@ -333,7 +331,7 @@ impl<P: Platform> Allocator<P> {
         memory: NonNull<KmemCache<P>>,
         record: NonNull<KmemCache<P>>,
         id: CacheId,
-        on_nodes: NodeRecords<P>,
+        on_nodes: &NodeRecords<P>,
     ) {
         // No thread walks the caches meanwhile.
         self.while_draining(|| {

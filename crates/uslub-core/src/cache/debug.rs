@@ -352,12 +352,16 @@ impl<P: Platform> Allocator<P> {
             write!(out, "-{high}")?;
         }
         out.write_str("\n")?;
+        self.write_stack(stack, "        ", out)?;
+        out.write_str("\n")
+    }
+
+    /// Writes the frames of a stack of the depot, one a line, behind an indent.
+    fn write_stack(&self, stack: u32, indent: &str, out: &mut dyn Write) -> core::fmt::Result {
         let mut frames = [0; STACK_MAX];
         let len = self.debug.depot.get(stack, &mut frames);
-        for &frame in &frames[..len] {
-            writeln!(out, "        {}", self.platform.place(frame))?;
-        }
-        out.write_str("\n")
+        (frames[..len].iter())
+            .try_for_each(|&frame| writeln!(out, "{indent}{}", self.platform.place(frame)))
     }
 
     /// Writes what is known of a pointer, in one line and its stacks: the kernel's
@@ -384,11 +388,7 @@ impl<P: Platform> Allocator<P> {
         ] {
             if let Some(track) = cache.track(object, which) {
                 let _ = writeln!(out, "{verb} {}", self.platform.place(track.caller));
-                let mut frames = [0; STACK_MAX];
-                let len = self.debug.depot.get(track.stack, &mut frames);
-                for &frame in &frames[..len] {
-                    let _ = writeln!(out, "    {}", self.platform.place(frame));
-                }
+                let _ = self.write_stack(track.stack, "    ", out);
             }
         }
         let _ = out.write_str("\n");

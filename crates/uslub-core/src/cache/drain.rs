@@ -21,8 +21,7 @@ use crate::percpu::closed::CacheSet;
 use crate::percpu::sheaf::{self, Sheaf};
 use crate::percpu::sheaf_list::SheafList;
 use crate::percpu::slot::{LOCKED, SlotState, Top};
-use crate::percpu::try_lock;
-use crate::percpu::{CacheId, Region, Slot};
+use crate::percpu::{CacheId, Region, Slot, try_lock};
 use crate::platform::Platform;
 use crate::policy::FLUSH_POLL_MS;
 use crate::sync::atomic::{self, AtomicU32};
@@ -39,7 +38,7 @@ pub(crate) enum DrainScope {
 /// A slot of a cache, and the word that marks it empty.
 pub(crate) type SlotSelector = fn(CacheId) -> (Slot, usize);
 /// The slots of main and spare.
-pub(crate) const MAIN_AND_SPARE: [SlotSelector; 2] =
+const MAIN_AND_SPARE: [SlotSelector; 2] =
     [|id| (id.main(), sheaf::bootstrap()), |id| (id.spare(), 0)];
 
 /// A filter of caches.
@@ -59,10 +58,14 @@ impl<P: Platform> Allocator<P> {
     /// thread drains CPUs.
     #[inline(never)]
     pub(crate) fn try_flush_cpus(&self, which: &CacheFilter<'_, P>) {
+        self.try_flush(&|region| self.is_used(region, which), which);
+    }
+
+    /// As [`try_flush_cpus`](Self::try_flush_cpus), for CPUs whose regions `used` accepts.
+    pub(crate) fn try_flush(&self, used: &dyn Fn(&Region) -> bool, which: &CacheFilter<'_, P>) {
         let mut taken = SheafList::new();
-        let used = |region: &Region| self.is_used(region, which);
         self.try_while_draining(|| {
-            self.take_slots_draining(&used, which, &MAIN_AND_SPARE, &mut taken);
+            self.take_slots_draining(used, which, &MAIN_AND_SPARE, &mut taken);
         });
         self.flush_taken(taken);
     }
@@ -81,7 +84,7 @@ impl<P: Platform> Allocator<P> {
 
     /// [`take_slots`](Self::take_slots), under the drain lock.
     #[inline(never)]
-    pub(crate) fn take_slots_draining(
+    fn take_slots_draining(
         &self,
         used: &dyn Fn(&Region) -> bool,
         which: &CacheFilter<'_, P>,
@@ -139,14 +142,7 @@ impl<P: Platform> Allocator<P> {
                 if slot != cache.id.rcu() && self.closed.contains(cache.id) {
                     continue;
                 }
-                let word = take(slot, nothing);
-                if let SlotState::Sheaf(_) = SlotState::of(word) {
-                    // Relaxed: under the drain lock; a thread that waits for the count has held it
-                    // after us.
-                    cache.flushes_in_flight.fetch_add(1, Relaxed);
-                    // SAFETY: just taken out of its slot.
-                    taken.push(unsafe { Sheaf::from_top(word) });
-                }
+                add_taken(cache, take(slot, nothing), taken);
             }
         });
     }
@@ -190,23 +186,13 @@ impl<P: Platform> Allocator<P> {
     ) {
         for cache in set.iter().filter_map(|id| self.cache(id)) {
             for (slot, _) in MAIN_AND_SPARE.map(|slot| slot(cache.id)) {
-                let word = take(region, slot, sheaf::stopped());
-                if let SlotState::Sheaf(_) = SlotState::of(word) {
-                    // Relaxed: as in `take_sheaves`.
-                    cache.flushes_in_flight.fetch_add(1, Relaxed);
-                    // SAFETY: just taken out of its slot.
-                    taken.push(unsafe { Sheaf::from_top(word) });
-                }
+                add_taken(cache, take(region, slot, sheaf::stopped()), taken);
             }
         }
     }
 
-    /// Opens closed caches on all CPUs.
-    pub(crate) fn open_caches(&self, set: CacheSet) {
-        self.while_draining(|| self.open_draining(set));
-    }
-
-    fn open_draining(&self, set: CacheSet) {
+    /// Opens closed caches on all CPUs; under the drain lock.
+    pub(crate) fn open_draining(&self, set: CacheSet) {
         let gone = self.closed.remove(set);
         for (_, region) in self.table.regions() {
             for id in gone.iter() {
@@ -219,7 +205,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Flushes and frees detached sheaves.
     #[inline(never)]
-    pub(crate) fn flush_taken(&self, mut taken: SheafList) {
+    fn flush_taken(&self, mut taken: SheafList) {
         while let Some(mut sheaf) = taken.pop() {
             match self.cache(CacheId::from_index(sheaf.cache())) {
                 Some(cache) => {
@@ -251,6 +237,16 @@ impl<P: Platform> Allocator<P> {
     pub(crate) fn flush_all(&self, cache: &KmemCache<P>, take: DrainScope) {
         self.flush_cpus(&|c| c.id == cache.id, take);
         self.wait_for_flushes(cache);
+    }
+}
+
+/// Adds the sheaf of a word that was just taken out of its slot, if it has one.
+fn add_taken<P>(cache: &KmemCache<P>, word: usize, taken: &mut SheafList) {
+    if let SlotState::Sheaf(_) = SlotState::of(word) {
+        // Relaxed: under the drain lock; a thread that waits for the count has held it after us.
+        cache.flushes_in_flight.fetch_add(1, Relaxed);
+        // SAFETY: just taken out of its slot.
+        taken.push(unsafe { Sheaf::from_top(word) });
     }
 }
 

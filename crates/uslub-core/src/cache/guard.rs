@@ -58,7 +58,7 @@ impl<P: Platform> Allocator<P> {
 
     /// The slot of an object in use that begins at an address of the pool; otherwise what is wrong
     /// with the address, and the slot that it lies in.
-    fn guarded_at<'a>(
+    pub(crate) fn guarded_at<'a>(
         &self,
         object: *mut u8,
         call: &'a str,
@@ -75,17 +75,6 @@ impl<P: Platform> Allocator<P> {
             Some(slot) => Ok(slot),
             None => Err((Wrong::Pointer(call), None)),
         }
-    }
-
-    /// Name of the cache of an object of the pool.
-    pub(crate) fn guarded_name(&self, object: *mut u8) -> Option<&str> {
-        let slot = self.guarded_at(object, "").ok()?;
-        Some(self.guarded_cache(slot))
-    }
-
-    /// Identity of the cache of an object of the pool.
-    pub(crate) fn guarded_cache_id(&self, object: *mut u8) -> Option<CacheId> {
-        CacheId::from_raw(self.guarded_at(object, "").ok()?.cache())
     }
 
     /// Frees an object of the pool; of the cache `of`, if the caller names one. Misuse is reported;

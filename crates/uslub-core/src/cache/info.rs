@@ -202,7 +202,7 @@ impl<P: Platform> Allocator<P> {
         let is_busy = |cache: &KmemCache<P>| {
             cache.nodes().any(|node| node.lists.is_held()) || cache.barns().any(Barn::is_held)
         };
-        self.is_draining() || self.caches().any(is_busy)
+        self.drain.is_held() || self.caches().any(is_busy)
     }
 
     /// Bytes of large and huge objects now.

@@ -67,14 +67,6 @@ pub(crate) struct NodeRecords<P> {
     pub(crate) nr: usize,
 }
 
-impl<P> Clone for NodeRecords<P> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<P> Copy for NodeRecords<P> {}
-
 impl<P: Platform> NodeRecords<P> {
     /// Bytes of the records of `nr` nodes, and their alignment.
     pub(crate) const fn layout(nr: usize) -> (usize, usize) {
@@ -96,7 +88,7 @@ impl<P: Platform> NodeRecords<P> {
     /// # Safety
     ///
     /// Nobody uses them.
-    pub(crate) unsafe fn reset(self) {
+    pub(crate) unsafe fn reset(&self) {
         for nid in 0..self.nr {
             // SAFETY: within the records, which nobody uses.
             unsafe {
@@ -120,7 +112,7 @@ impl<P: Platform> KmemCache<P> {
         tuning: &Tuning,
         min_objects: usize,
         secret: u64,
-        on_nodes: NodeRecords<P>,
+        on_nodes: &NodeRecords<P>,
     ) -> Result<(), CreateError> {
         let at = memory.as_mut_ptr();
         // SAFETY: within the record, and as uninitialized as it.

@@ -135,7 +135,7 @@ impl<P: Platform> Allocator<P> {
     #[cold]
     #[inline(never)]
     fn look_for_free(&self, object: *mut u8, call: &str) {
-        let Some(cache) = self.cache_id_of(object).and_then(|id| self.cache(id)) else {
+        let Some(cache) = self.cache_of(object) else {
             return;
         };
         if self.is_in_own_sheaves(cache, object, Gfp::KERNEL)

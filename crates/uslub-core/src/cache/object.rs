@@ -233,6 +233,12 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
+    /// The cache whose slab an object lies in, if any.
+    #[inline]
+    pub(crate) fn cache_of(&self, object: *mut u8) -> Option<&KmemCache<P>> {
+        self.cache(self.cache_id_of(object)?)
+    }
+
     /// Whether an object lies in a slab of the cache. If not, null is ignored, a guarded object is
     /// freed, an object of another cache leaks with a warning, and any other pointer ends the
     /// process.

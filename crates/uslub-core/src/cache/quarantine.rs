@@ -12,8 +12,8 @@ use crate::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
 
 /// What the hardened mode keeps.
 pub(crate) struct Quarantine {
-    small: [AtomicPtr<u8>; QUARANTINE_SMALL],
-    large: [AtomicPtr<u8>; QUARANTINE_LARGE],
+    pub(crate) small: [AtomicPtr<u8>; QUARANTINE_SMALL],
+    pub(crate) large: [AtomicPtr<u8>; QUARANTINE_LARGE],
     dice: AtomicU64,
     /// Start of the addresses of objects without bytes; null before the first.
     pub(crate) empty: AtomicPtr<u8>,
@@ -40,18 +40,10 @@ impl Quarantine {
         ((n ^ n >> 27).wrapping_mul(0x94d0_49bb_1331_11eb) >> 33) as usize
     }
 
-    /// Puts a small object into quarantine; the object that leaves, or null.
-    pub(crate) fn exchange_small(&self, object: *mut u8, secret: u64) -> *mut u8 {
-        let place = &self.small[self.throw(secret) % QUARANTINE_SMALL];
+    /// Puts an object into some of the places; the object that leaves, or null.
+    pub(crate) fn exchange(&self, all: &[AtomicPtr<u8>], object: *mut u8, secret: u64) -> *mut u8 {
         // AcqRel: the fill of the object goes with it.
-        place.swap(object, AcqRel)
-    }
-
-    /// As [`exchange_small`](Self::exchange_small) for a large object.
-    pub(crate) fn exchange_large(&self, object: *mut u8, secret: u64) -> *mut u8 {
-        let place = &self.large[self.throw(secret) % QUARANTINE_LARGE];
-        // AcqRel: as above.
-        place.swap(object, AcqRel)
+        all[self.throw(secret) % all.len()].swap(object, AcqRel)
     }
 }
 
@@ -67,7 +59,7 @@ mod tests {
         let went = 1..=10 * QUARANTINE_SMALL;
         let came: Vec<usize> = went
             .clone()
-            .map(|n| quarantine.exchange_small((n * 16) as *mut u8, 42) as usize / 16)
+            .map(|n| quarantine.exchange(&quarantine.small, (n * 16) as *mut u8, 42) as usize / 16)
             .filter(|&n| n != 0)
             .collect();
         let once: HashSet<_> = came.iter().copied().collect();

@@ -16,9 +16,8 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::args::Flags;
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
-use crate::cache::drain::{DrainScope, MAIN_AND_SPARE};
+use crate::cache::drain::DrainScope;
 use crate::gfp::Gfp;
-use crate::percpu::sheaf_list::SheafList;
 use crate::percpu::{MAX_CACHES, Region};
 use crate::platform::Platform;
 use crate::policy::{COLD_CHECK_MS, RESERVE_FLOOR_SLABS, SHRINK_SORTED_FREE};
@@ -190,16 +189,11 @@ impl<P: Platform> Allocator<P> {
             let Some(id) = next.flatten() else {
                 return;
             };
-            let mut taken = SheafList::new();
             let idle = |region: &Region| {
                 self.cache(id)
                     .is_some_and(|cache| Base::is_idle_on(cache, region))
             };
-            let which = |cache: &KmemCache<P>| cache.id == id;
-            self.try_while_draining(|| {
-                self.take_slots_draining(&idle, &which, &MAIN_AND_SPARE, &mut taken);
-            });
-            self.flush_taken(taken);
+            self.try_flush(&idle, &|cache| cache.id == id);
             at = id.index() + 1;
         }
     }

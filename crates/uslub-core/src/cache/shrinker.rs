@@ -43,11 +43,6 @@ impl ShrinkerId {
     pub fn into_raw(self) -> usize {
         self.0
     }
-
-    /// The inverse of [`into_raw`](Self::into_raw).
-    pub fn from_raw(raw: usize) -> Self {
-        Self(raw)
-    }
 }
 
 /// The shrinkers, and the thread that reclaims.
@@ -62,7 +57,7 @@ pub struct Reclaim<P> {
 
 impl<P: Platform> Reclaim<P> {
     /// Without shrinkers.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             list: Lock::new([None; MAX_SHRINKERS]),
             registered: AtomicUsize::new(0),
@@ -93,11 +88,5 @@ impl<P: Platform> Reclaim<P> {
             // Relaxed: the child has one thread.
             self.owner.store(0, Relaxed);
         }
-    }
-}
-
-impl<P: Platform> Default for Reclaim<P> {
-    fn default() -> Self {
-        Self::new()
     }
 }

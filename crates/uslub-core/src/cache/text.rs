@@ -10,23 +10,15 @@ pub struct Name<const N: usize> {
 }
 
 impl<const N: usize> Name<N> {
-    /// An empty text.
-    pub const fn new() -> Self {
-        Self {
-            bytes: [0; N],
-            len: 0,
-        }
-    }
+    /// No text.
+    pub const EMPTY: Self = Self {
+        bytes: [0; N],
+        len: 0,
+    };
 
     /// The text.
     pub fn as_str(&self) -> &str {
         core::str::from_utf8(&self.bytes[..self.len]).unwrap_or("?")
-    }
-}
-
-impl<const N: usize> Default for Name<N> {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

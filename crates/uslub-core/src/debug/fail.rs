@@ -52,7 +52,7 @@ pub struct FailState {
 
 impl FailState {
     /// No allocation fails.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             interval: AtomicU32::new(1),
             probability: AtomicU32::new(0),
@@ -127,12 +127,6 @@ impl FailState {
         };
         // Relaxed, both: as in `should_fail`.
         self.times.fetch_update(Relaxed, Relaxed, left).is_ok()
-    }
-}
-
-impl Default for FailState {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -36,7 +36,7 @@ pub struct Wanted {
 }
 
 /// Where the parts of a slot lie; all offsets are in bytes from the object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DebugLayout {
     /// Bytes of an object.
     pub object: u32,
@@ -59,27 +59,10 @@ pub struct DebugLayout {
 }
 
 impl DebugLayout {
-    /// A slot without any debugging; nobody reads it.
-    pub const NONE: Self = Self {
-        object: 0,
-        left: 0,
-        inuse: 0,
-        link: 0,
-        tracks: 0,
-        asked: 0,
-        end: 0,
-        size: 0,
-        poisons: false,
-    };
-
     /// The layout of a slot.
     pub fn of(wanted: Wanted) -> Self {
-        let Wanted {
-            size,
-            align,
-            keeps,
-            flags,
-        } = wanted;
+        let (size, align) = (wanted.size, wanted.align);
+        let (keeps, flags) = (wanted.keeps, wanted.flags);
         let red = flags.contains(DebugFlags::RED_ZONE);
         let poison = flags.contains(DebugFlags::POISON);
         let users = flags.contains(DebugFlags::STORE_USER);

@@ -54,33 +54,26 @@ bitflags::bitflags! {
 
 impl DebugFlags {
     /// FZPU, which an empty `slab_debug` means.
-    pub const DEFAULT: Self = Self {
-        bits: 1 | 2 | 4 | 8,
-    };
-    /// The letters that have a switch in `slab_debug`.
-    pub const LETTERS: Self = Self {
-        bits: 1 | 2 | 4 | 8 | 16 | 32,
-    };
+    pub const DEFAULT: Self = Self::METADATA.union(Self::CONSISTENCY_CHECKS);
     /// The flags that cost memory; O drops them.
-    pub const METADATA: Self = Self { bits: 2 | 4 | 8 };
+    pub const METADATA: Self = (Self::RED_ZONE.union(Self::POISON)).union(Self::STORE_USER);
+    /// The flags of a cache that has anything to validate.
+    const CHECKED: Self = Self::DEFAULT.union(Self::TRACE);
     /// The flags that make a cache debugged, so that it has no sheaves.
-    const SLOW: Self = Self {
-        bits: 1 | 2 | 4 | 8 | 16 | 64 | 128 | 2048 | 8192,
-    };
+    const SLOW: Self = (Self::CHECKED
+        .union(Self::INIT_ON_ALLOC)
+        .union(Self::INIT_ON_FREE))
+    .union(Self::MAY_FAIL)
+    .union(Self::WATCHED);
 
     /// Whether a cache with these flags has no sheaves, and takes the slow path.
     pub const fn is_slow(self) -> bool {
-        self.bits() & Self::SLOW.bits() != 0
+        self.intersects(Self::SLOW)
     }
 
     /// Whether a cache with these flags has anything to validate.
     pub const fn is_checked(self) -> bool {
-        self.bits() & (1 | 2 | 4 | 8 | 16) != 0
-    }
-
-    /// Whether a cache with these flags may share its slabs.
-    pub const fn may_merge(self) -> bool {
-        !self.is_slow() && !self.contains(Self::FAILSLAB)
+        self.intersects(Self::CHECKED)
     }
 }
 

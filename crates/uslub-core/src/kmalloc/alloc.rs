@@ -22,6 +22,7 @@ use crate::memory::{PageIndex, PageKind};
 use crate::misuse::{Misuse, Reason};
 use crate::percpu::{CACHE_WORDS, CacheId};
 use crate::platform::{PAGE_SIZE, Platform};
+use crate::size_class::aligned_class;
 
 pub use crate::size_class::{CLASS_MAX, CLASS_TABLE, NR_CLASSES, class_of, class_size};
 
@@ -123,16 +124,10 @@ impl<P: Platform> Allocator<P> {
     /// Allocates `bytes` aligned to `align` bytes (a power of two); null without memory.
     pub fn kmalloc_aligned(&self, bytes: usize, align: usize, gfp: Gfp) -> *mut u8 {
         debug_assert!(align.is_power_of_two());
-        if bytes <= CLASS_MAX && align <= PAGE_SIZE {
-            let mut class = usize::from(CLASS_TABLE[bytes.max(1).div_ceil(8)]);
-            while class <= NR_CLASSES && !class_size(class).is_multiple_of(align) {
-                class += 1;
-            }
-            if class <= NR_CLASSES {
-                return self.kmalloc(class_size(class), gfp);
-            }
+        match aligned_class(bytes, align) {
+            Some(class) => self.kmalloc(class_size(class), gfp),
+            None => self.kmalloc_large(bytes, align, gfp),
         }
-        self.kmalloc_large(bytes, align, gfp)
     }
 
     /// Allocates whole pages; with [`ZERO`](Gfp::ZERO) all of their bytes are zero.
@@ -427,7 +422,13 @@ impl<P: Platform> Allocator<P> {
     /// Ends the process: the pointer is no object that `call` can take.
     #[cold]
     #[inline(never)]
-    fn wrong(&self, cache: Option<&KmemCache<P>>, call: &str, object: *mut u8, why: Reason) -> ! {
+    pub(super) fn wrong(
+        &self,
+        cache: Option<&KmemCache<P>>,
+        call: &str,
+        object: *mut u8,
+        why: Reason,
+    ) -> ! {
         Misuse::Object(cache.map(|cache| cache.name()), call, object, why).fatal(&self.platform)
     }
 }

@@ -17,6 +17,7 @@ use crate::gfp::Gfp;
 use crate::kmalloc::class::class_name;
 use crate::kmalloc::{CLASS_MAX, NR_CLASSES, class_of, class_size};
 use crate::platform::Platform;
+use crate::size_class::aligned_class;
 use crate::sync::Lock;
 use crate::sync::atomic::AtomicPtr;
 
@@ -37,7 +38,7 @@ impl<P: Platform> Buckets<P> {
     ///
     /// If the prefix is empty or longer than [`PREFIX_MAX`] bytes.
     pub fn new(prefix: &str) -> Result<Self, CreateError> {
-        let mut name = Name::new();
+        let mut name = Name::EMPTY;
         if prefix.is_empty() || prefix.len() > PREFIX_MAX || name.write_str(prefix).is_err() {
             return Err(CreateError::BadName);
         }
@@ -76,11 +77,9 @@ impl<P: Platform> Buckets<P> {
         align: usize,
         gfp: Gfp,
     ) -> *mut u8 {
-        let class = class_of(bytes.min(CLASS_MAX)).index();
-        let fits = |class: &usize| class_size(*class).is_multiple_of(align);
-        match (class..=NR_CLASSES).find(fits) {
-            Some(class) if bytes <= CLASS_MAX => self.alloc(allocator, class_size(class), gfp),
-            _ => allocator.kmalloc_aligned(bytes.max(CLASS_MAX + 1), align, gfp),
+        match aligned_class(bytes, align) {
+            Some(class) => self.alloc(allocator, class_size(class), gfp),
+            None => allocator.kmalloc_aligned(bytes.max(CLASS_MAX + 1), align, gfp),
         }
     }
 

@@ -21,7 +21,7 @@ use crate::size_class::class_size;
 /// Name of a cache for objects of `size` bytes: `prefix-size`.
 #[inline(never)]
 pub(super) fn class_name<const N: usize>(prefix: &str, size: usize) -> Name<N> {
-    let mut name = Name::new();
+    let mut name = Name::EMPTY;
     let _ = if size.is_multiple_of(1024) {
         write!(name, "{prefix}-{}k", size / 1024)
     } else {

@@ -39,12 +39,6 @@ impl<P: Platform> Allocator<P> {
         self.kmalloc_unguarded(id, bytes, gfp)
     }
 
-    /// The class of a guarded object; `None` for an object of a named cache.
-    fn guarded_class(&self, object: *mut u8) -> Option<usize> {
-        let class = self.guarded_cache_id(object)?.index();
-        (class <= NR_CLASSES).then_some(class)
-    }
-
     /// Ends the process if a guarded object has fewer than `bytes` bytes, or cannot have been
     /// requested with so few. With `kept` a resize may have left it larger.
     #[cold]
@@ -58,10 +52,13 @@ impl<P: Platform> Allocator<P> {
         kept: bool,
     ) {
         let size = self.guarded_size(object, call);
-        let class = self.guarded_class(object);
+        let slot = self.guarded_at(object, call).ok();
+        let id = slot.and_then(|slot| CacheId::from_raw(slot.cache()));
+        // An object of a named cache may have any size.
+        let class = id.map(CacheId::index).filter(|&class| class <= NR_CLASSES);
         let fits = kept || class.is_none_or(|class| is_of_class(class, bytes, align));
         if bytes > size || !fits {
-            let name = self.guarded_name(object);
+            let name = slot.map(|slot| self.guarded_cache(slot));
             Misuse::WrongSize(name, call, object, bytes, size).fatal(&self.platform);
         }
     }

@@ -16,9 +16,9 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::kmalloc::{Fresh, LARGE_MAX, NO_OBJECT, SIZE_MAX};
-use crate::memory::PageKind;
 use crate::memory::arena::BLOCK_BYTES;
 use crate::memory::block::BLOCK_PAGES;
+use crate::memory::{PageKind, Touched, Want};
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::policy::{ARENA_OBJECT_MAX_BYTES, LARGE_MODEST_BYTES};
 
@@ -118,12 +118,14 @@ impl<P: Platform> Allocator<P> {
         let align = align.div_ceil(PAGE_SIZE);
         let nid = self.memory_node(self.nid());
         let (zone, platform) = (&self.zone, &self.platform);
-        let run = if pages <= LARGE_PAGES {
-            zone.alloc_on(platform, nid, pages, align, gfp)?
-        } else if pages <= BLOCK_PAGES {
-            zone.alloc_sparse(platform, nid, pages, align, gfp)?
-        } else {
+        let run = if pages > BLOCK_PAGES {
             zone.alloc_several(platform, nid, pages, gfp)?
+        } else {
+            let touched = match pages {
+                ..=LARGE_PAGES => Touched::All,
+                _ => Touched::Little,
+            };
+            zone.alloc_run(platform, Want::new(nid, pages, align, 1, touched), gfp)?
         };
         let slab = self.zone.arena.slab(run.page);
         slab.set_large_pages(pages);

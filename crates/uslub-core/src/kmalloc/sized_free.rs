@@ -15,26 +15,18 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
-use crate::kmalloc::{CLASS_MAX, CLASS_TABLE, NR_CLASSES, class_of, class_size};
+use crate::kmalloc::{CLASS_MAX, class_of, class_size};
 use crate::misuse::Misuse;
 use crate::platform::{PAGE_SIZE, Platform};
-
-/// The first class for `bytes` with an alignment, as an allocation chooses it.
-fn class_for(bytes: usize, align: usize) -> Option<usize> {
-    if bytes > CLASS_MAX || align > PAGE_SIZE {
-        return None;
-    }
-    let first = usize::from(CLASS_TABLE[bytes.max(1).div_ceil(8)]);
-    (first..=NR_CLASSES).find(|&class| class_size(class).is_multiple_of(align))
-}
+use crate::size_class::aligned_class;
 
 /// Whether an object of a class can have been requested with these bytes and this alignment, and
 /// not resized since.
 pub(super) fn is_of_class(class: usize, bytes: usize, align: usize) -> bool {
     // C++ rounds the bytes of aligned objects up before it asks for them.
     let rounded = bytes.max(1).checked_next_multiple_of(align);
-    let last = rounded.and_then(|bytes| class_for(bytes, align));
-    let (first, last) = (class_for(bytes, align), last.or(Some(class)));
+    let last = rounded.and_then(|bytes| aligned_class(bytes, align));
+    let (first, last) = (aligned_class(bytes, align), last.or(Some(class)));
     first.is_some_and(|first| first <= class) && last >= Some(class)
 }
 
@@ -119,10 +111,7 @@ impl<P: Platform> Allocator<P> {
     #[cold]
     #[inline(never)]
     pub(super) fn wrong_size(&self, call: &str, object: *mut u8, bytes: usize, old: usize) -> ! {
-        let cache = self
-            .cache_id_of(object)
-            .and_then(|id| self.cache(id))
-            .map(|cache| cache.name());
+        let cache = self.cache_of(object).map(|cache| cache.name());
         Misuse::WrongSize(cache, call, object, bytes, old).fatal(&self.platform)
     }
 }

@@ -166,7 +166,7 @@ impl<P: Platform> Allocator<P> {
             for id in classes_of(options) {
                 self.direct(id, options);
             }
-            self.open_caches(off);
+            self.while_draining(|| self.open_draining(off));
         }
         // Objects in barns would wait for nobody.
         for cache in on.iter().filter_map(|id| self.cache(id)) {

@@ -74,7 +74,7 @@ pub struct Arena {
 
 impl Arena {
     /// An arena without a range: it owns nothing.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             base: AtomicUsize::new(0),
             limit: AtomicUsize::new(0),
@@ -392,11 +392,5 @@ impl Arena {
     pub fn side_bytes(&self) -> usize {
         let pages = self.limit();
         pages * (2 + size_of::<Descriptor>()) + pages / BLOCK_PAGES * size_of::<Block>()
-    }
-}
-
-impl Default for Arena {
-    fn default() -> Self {
-        Self::new()
     }
 }

@@ -35,16 +35,13 @@ pub struct Descriptor {
     next: AtomicU32,
     /// Slots that the iterator has passed; of a large object, the high bits of its pages.
     position: AtomicU16,
-    /// Position in the random sequence where the iterator began.
     start: AtomicU16,
     kind: AtomicU8,
     partial: AtomicU8,
     node: AtomicU8,
     /// 1 while a thread changes the state under a lock.
     pub(crate) lock: AtomicU8,
-    /// Pages of a large object, the low 16 bits.
     pages: AtomicU16,
-    /// Times that the slab started over or its pages were freed, modulo 2^16.
     epoch: AtomicU16,
 }
 

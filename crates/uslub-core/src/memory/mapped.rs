@@ -182,7 +182,7 @@ impl Inner {
 
 impl<P: Platform> MappedObjects<P> {
     /// An empty table.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             inner: Lock::new(Inner {
                 table: core::ptr::null_mut(),
@@ -498,11 +498,5 @@ impl<P: Platform> MappedObjects<P> {
         let entries = unsafe { self.inner.unguarded().former_entries() };
         let entry = entries.iter().find(|entry| entry.address == address)?;
         Some(entry.bytes)
-    }
-}
-
-impl<P: Platform> Default for MappedObjects<P> {
-    fn default() -> Self {
-        Self::new()
     }
 }

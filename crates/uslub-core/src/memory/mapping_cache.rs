@@ -54,10 +54,7 @@ impl Freed {
     /// Takes the cached mapping. If more than an eighth of `bytes` would be wasted, only the first
     /// `bytes` bytes are taken and the rest stays cached.
     fn take(&mut self, bytes: usize) -> Mapping {
-        let Mapping {
-            address,
-            bytes: all,
-        } = self.mapping;
+        let (address, all) = (self.mapping.address, self.mapping.bytes);
         if all - bytes <= bytes / 8 {
             return core::mem::replace(self, Freed::NONE).mapping;
         }

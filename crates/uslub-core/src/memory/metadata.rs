@@ -26,7 +26,7 @@ struct Bump {
 struct Inner {
     records: Bump,
     windows: Bump,
-    /// Scratch memory for which its shard had no room: linked by the first words.
+    /// Free scratch memory: linked by the first words.
     scratch: usize,
 }
 
@@ -42,7 +42,7 @@ pub struct MetadataStore<P> {
 
 impl<P: Platform> MetadataStore<P> {
     /// An empty store.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         let none = Bump { at: 0, end: 0 };
         Self {
             inner: Lock::new(Inner {
@@ -117,9 +117,6 @@ impl<P: Platform> MetadataStore<P> {
         if !gfp.may_spin() {
             return None;
         }
-        if let Some(scratch) = NonNull::new(self.free.take_scratch(platform) as *mut Scratch) {
-            return Some(scratch);
-        }
         let mut inner = self.inner.lock();
         if let Some(scratch) = NonNull::new(inner.scratch as *mut usize) {
             // SAFETY: what is in the list is ours, and begins with a link.
@@ -132,10 +129,7 @@ impl<P: Platform> MetadataStore<P> {
 
     /// Takes scratch memory back.
     #[inline(never)]
-    pub fn give_scratch(&self, platform: &P, scratch: NonNull<Scratch>) {
-        if self.free.give_scratch(platform, scratch.as_ptr() as usize) {
-            return;
-        }
+    pub fn give_scratch(&self, scratch: NonNull<Scratch>) {
         let mut inner = self.inner.lock();
         // SAFETY: the caller got it from us and gives it back.
         unsafe { scratch.cast::<usize>().write(inner.scratch) };
@@ -156,11 +150,5 @@ impl<P: Platform> MetadataStore<P> {
     /// The locks without the store, for a fork.
     pub fn raw_locks(&self) -> impl Iterator<Item = &RawLock<P>> {
         self.free.raw_locks().chain([self.inner.raw()])
-    }
-}
-
-impl<P: Platform> Default for MetadataStore<P> {
-    fn default() -> Self {
-        Self::new()
     }
 }

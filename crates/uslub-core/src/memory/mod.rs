@@ -45,6 +45,7 @@ pub mod zone;
 pub use arena::{Arena, PageIndex};
 pub use descriptor::{Descriptor, PageKind};
 pub use page_runs::Runs;
+pub(crate) use want::{Touched, Want};
 
 use crate::platform::Platform;
 use crate::policy::{MAPPING_CACHE_SHARE, MAPPING_IDLE_MS, MAPPING_PART_BYTES};

@@ -19,15 +19,6 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// An empty batch.
-    pub const fn new() -> Self {
-        Self {
-            firsts: [0; PAGE_RUNS_MAX],
-            counts: [0; PAGE_RUNS_MAX],
-            len: 0,
-        }
-    }
-
     /// Empties the batch.
     pub fn clear(&mut self) {
         self.len = 0;
@@ -79,7 +70,7 @@ mod tests {
     use std::vec::Vec;
 
     fn of(parts: &[(u32, usize)]) -> Vec<(u32, usize)> {
-        let mut runs = Runs::new();
+        let mut runs = Runs::default();
         for &(page, count) in parts {
             runs.add(PageIndex(page), count);
         }

@@ -14,65 +14,25 @@ impl<P: Platform> Zone<P> {
     /// Hands out `count` pages (1 to 512) aligned to `align` pages (a power of two up to 512), of
     /// node 0 if it has any.
     pub fn alloc(&self, platform: &P, count: usize, align: usize, gfp: Gfp) -> Option<Run> {
-        self.alloc_on(platform, 0, count, align, gfp)
+        let want = Want::new(0, count, align, 1, Touched::All);
+        self.alloc_run(platform, want, gfp)
     }
 
-    /// As [`alloc`](Self::alloc), but of node `nid` if it has any; of no other node with
-    /// [`THISNODE`](Gfp::THISNODE).
-    pub fn alloc_on(
-        &self,
-        platform: &P,
-        nid: usize,
-        count: usize,
-        align: usize,
-        gfp: Gfp,
-    ) -> Option<Run> {
-        self.alloc_run(platform, Want::new(nid, count, align, 1, Touched::All), gfp)
-    }
-
-    /// As [`alloc_on`](Self::alloc_on), but up to `most` such runs at once if the next pages are
-    /// free too. The caller must call [`make_room_for_taken`](Self::make_room_for_taken) later,
-    /// where it has more stack left.
-    #[inline]
-    pub fn alloc_runs(
-        &self,
-        platform: &P,
-        nid: usize,
-        count: usize,
-        align: usize,
-        most: usize,
-        gfp: Gfp,
-    ) -> Option<Run> {
-        let want = Want::new(nid, count, align, most, Touched::All);
-        self.find_pages(platform, want, gfp)
-    }
-
-    /// As [`alloc_on`](Self::alloc_on), for an object that the program may use little of.
-    pub fn alloc_sparse(
-        &self,
-        platform: &P,
-        nid: usize,
-        count: usize,
-        align: usize,
-        gfp: Gfp,
-    ) -> Option<Run> {
-        self.alloc_run(
-            platform,
-            Want::new(nid, count, align, 1, Touched::Little),
-            gfp,
-        )
-    }
-
-    fn alloc_run(&self, platform: &P, want: Want, gfp: Gfp) -> Option<Run> {
-        let run = self.find_pages(platform, want, gfp);
+    /// As [`alloc`](Self::alloc), but of the node that `want` names, if it has any pages; of no
+    /// other node with [`THISNODE`](Gfp::THISNODE).
+    pub(crate) fn alloc_run(&self, platform: &P, want: Want, gfp: Gfp) -> Option<Run> {
+        let run = self.alloc_runs(platform, want, gfp);
         if gfp.may_map() {
             self.make_room_for_taken(platform);
         }
         run
     }
 
+    /// As [`alloc_run`](Self::alloc_run), but up to `want.most` such runs at once if the next pages
+    /// are free too. The caller must call [`make_room_for_taken`](Self::make_room_for_taken) later,
+    /// where it has more stack left.
     #[inline(never)]
-    fn find_pages(&self, platform: &P, want: Want, gfp: Gfp) -> Option<Run> {
+    pub(crate) fn alloc_runs(&self, platform: &P, want: Want, gfp: Gfp) -> Option<Run> {
         if platform.should_fail(FaultSite::Pages) {
             return None;
         }

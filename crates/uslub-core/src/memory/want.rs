@@ -5,7 +5,7 @@ use crate::memory::block::{self, BLOCK_PAGES, Block, PageSet};
 
 /// A request; 8 bytes, so that it is passed in a register.
 #[derive(Clone, Copy)]
-pub(super) struct Want {
+pub(crate) struct Want {
     /// Memory node, or [`ANY_NODE`].
     pub(super) nid: u8,
     /// Pages of a run, and their alignment in pages.
@@ -22,7 +22,7 @@ const _: () = assert!(MAX_NODES <= ANY_NODE as usize && size_of::<Want>() == 8);
 
 /// How much of its pages the caller will touch. With `Little`, huge pages would waste memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Touched {
+pub(crate) enum Touched {
     All,
     Little,
 }
@@ -35,7 +35,7 @@ pub(super) struct Found {
 }
 
 impl Want {
-    pub(super) fn new(
+    pub(crate) fn new(
         nid: usize,
         count: usize,
         align: usize,

@@ -1,4 +1,4 @@
-//! Free windows of sheaves, and scratch memory, in shards: one for a few neighbouring CPUs.
+//! Free windows of sheaves, in shards: one for a few neighbouring CPUs.
 //!
 //! With one list and one lock, 192 CPUs waited for it for half of their time and more. A CPU gives
 //! to its own shard. It takes from its own shard too, or from another one where its own is empty:
@@ -19,7 +19,7 @@
 //! shard's, and takes the others one by one. Callers: `metadata`.
 
 use core::ptr::NonNull;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::Relaxed;
 
 use crate::percpu::sheaf::{SHEAF_BYTES, Window};
 use crate::platform::Platform;
@@ -176,11 +176,9 @@ struct Shard<P> {
     list: Lock<P, usize>,
     /// Windows freed in a context that may not wait, by address.
     pending: DeferStack<0>,
-    /// Address of free scratch memory; 0 for none.
-    scratch: AtomicUsize,
 }
 
-/// All free windows, and some scratch memory.
+/// All free windows.
 pub(super) struct FreeWindows<P> {
     shards: [Shard<P>; WINDOW_SHARDS],
     /// One bit a shard that may have windows. A hint: it may miss some that are pending.
@@ -196,7 +194,6 @@ impl<P: Platform> FreeWindows<P> {
                 Shard {
                     list: Lock::new(0),
                     pending: DeferStack::new(),
-                    scratch: AtomicUsize::new(0),
                 }
             }; WINDOW_SHARDS],
             filled: AtomicUsize::new(0),
@@ -274,19 +271,6 @@ impl<P: Platform> FreeWindows<P> {
             let had = self.filled.load(Relaxed) & 1 << shard != 0;
             self.note(shard, had, true);
         }
-    }
-
-    /// Takes the scratch memory of this CPU's shard; 0 if there is none.
-    pub(super) fn take_scratch(&self, platform: &P) -> usize {
-        // Acquire: pairs with the release by who gave it.
-        self.shards[Self::home(platform)].scratch.swap(0, Acquire)
-    }
-
-    /// Takes scratch memory back; false if the shard has some.
-    pub(super) fn give_scratch(&self, platform: &P, address: usize) -> bool {
-        let place = &self.shards[Self::home(platform)].scratch;
-        // Release: who takes the memory sees our last accesses done.
-        (place.compare_exchange(0, address, Release, Relaxed)).is_ok()
     }
 
     /// Gives the system pages of free windows back, except for one window in 511: it records the

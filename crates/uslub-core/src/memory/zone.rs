@@ -93,7 +93,7 @@ pub(super) fn bin_of(longest: usize) -> usize {
 
 impl<P: Platform> Zone<P> {
     /// A zone without pages.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             arena: Arena::new(),
             lists: Lock::new(Lists {
@@ -238,7 +238,7 @@ impl<P: Platform> Zone<P> {
     /// Frees `count` pages; gives pages back to the system that have been free for `decay_ms`
     /// milliseconds.
     pub fn free(&self, platform: &P, page: PageIndex, count: usize, decay_ms: u64) {
-        let mut runs = Runs::new();
+        let mut runs = Runs::default();
         runs.add(page, count);
         let now = self.free_runs(platform, &runs);
         self.after_free(platform, now, decay_ms);
@@ -357,12 +357,6 @@ impl<P: Platform> Zone<P> {
         self.used.load(Relaxed) * PAGE_SIZE
     }
 
-    /// Gives reserved address space beyond the committed pages back, except for `keep` bytes.
-    pub fn trim_reservation(&self, platform: &P, keep: usize) {
-        let _growth = self.growth.lock();
-        self.arena.trim_reservation(platform, keep);
-    }
-
     /// The locks without their values, for a fork: the outer one first.
     pub fn raw_locks(&self) -> [&RawLock<P>; 2] {
         [self.growth.raw(), self.lists.raw()]
@@ -436,11 +430,5 @@ impl<P: Platform> Zone<P> {
             // SAFETY: as above; another block.
             _ => unsafe { self.arena.block(next) }.dirty_prev = prev,
         }
-    }
-}
-
-impl<P: Platform> Default for Zone<P> {
-    fn default() -> Self {
-        Self::new()
     }
 }

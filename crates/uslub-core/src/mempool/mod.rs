@@ -65,8 +65,7 @@ use crate::gfp::Gfp;
 use crate::misuse::Misuse;
 use crate::platform::Platform;
 use crate::policy::MEMPOOL_WAIT_MS;
-use crate::sync::atomic::AtomicU32;
-use crate::sync::atomic::AtomicUsize;
+use crate::sync::atomic::{AtomicU32, AtomicUsize};
 use crate::sync::{Guard, Lock};
 
 pub use source::{KmallocSource, SlabSource, Source};

@@ -64,11 +64,6 @@ impl Table {
     /// Byte offset in the table of the word that fast paths read.
     pub const ACTIVE: usize = core::mem::offset_of!(Self, active);
 
-    /// A table that is not set up yet.
-    pub const fn new() -> Self {
-        Self::at(&[])
-    }
-
     /// A table that is not set up yet. Its array of active regions will lie in `place`, to which no
     /// other code writes, or in the table's own memory if there are more CPUs than places.
     pub const fn at(place: &'static [AtomicPtr<Region>]) -> Self {
@@ -385,12 +380,6 @@ impl Table {
         // Relaxed: statistics.
         let pages = self.pages.load(Relaxed);
         table_bytes(self.nr()) + 4096 * pages * (1 + self.regions().count())
-    }
-}
-
-impl Default for Table {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

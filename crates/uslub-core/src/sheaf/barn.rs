@@ -148,21 +148,13 @@ impl<P: Platform> Barn<P> {
         Some(result)
     }
 
-    /// Takes a full sheaf.
-    pub fn get_full(&self, spin: bool) -> Option<Sheaf> {
-        self.exchange_empty(&mut None, 0, spin)
-    }
-
     /// Takes the sheaf of leftovers.
     pub fn get_spilled(&self, spin: bool) -> Option<Sheaf> {
         self.with(spin, |lists| lists.spilled.pop())?
     }
 
-    /// Stores a sheaf of leftovers.
-    ///
-    /// # Errors
-    ///
-    /// The sheaf itself, if there is one already, or if `spin` is false and the lock is taken.
+    /// Stores a sheaf of leftovers; gives it back if there is one already, or if `spin` is false
+    /// and the lock is taken.
     pub fn put_spilled(&self, sheaf: Sheaf, spin: bool) -> Result<(), Sheaf> {
         self.put(sheaf, 1, spin, |lists| &mut lists.spilled)
     }
@@ -175,21 +167,13 @@ impl<P: Platform> Barn<P> {
         self.with(spin, |lists| lists.empty.pop())?
     }
 
-    /// Stores a full sheaf.
-    ///
-    /// # Errors
-    ///
-    /// The sheaf itself, if the barn has `limit` full ones, or if `spin` is false and the lock is
-    /// taken.
+    /// Stores a full sheaf; gives it back if the barn has `limit` full ones, or if `spin` is false
+    /// and the lock is taken.
     pub fn put_full(&self, sheaf: Sheaf, limit: usize, spin: bool) -> Result<(), Sheaf> {
         self.put(sheaf, limit, spin, |lists| &mut lists.full)
     }
 
-    /// Stores an empty sheaf.
-    ///
-    /// # Errors
-    ///
-    /// As for [`put_full`](Self::put_full).
+    /// Stores an empty sheaf, as [`put_full`](Self::put_full).
     pub fn put_empty(&self, sheaf: Sheaf, limit: usize, spin: bool) -> Result<(), Sheaf> {
         debug_assert!(sheaf.is_empty());
         self.put(sheaf, limit, spin, |lists| &mut lists.empty)
@@ -219,11 +203,8 @@ impl<P: Platform> Barn<P> {
         self.with(spin, work)?
     }
 
-    /// Stores a full sheaf, and takes an empty one if there is one, under one hold of the lock.
-    ///
-    /// # Errors
-    ///
-    /// As for [`put_full`](Self::put_full).
+    /// As [`put_full`](Self::put_full), and takes an empty sheaf if there is one, under one hold of
+    /// the lock.
     pub fn exchange_full(
         &self,
         full: Sheaf,

@@ -94,11 +94,8 @@ impl<P: Platform> Base<P> {
         Some(spilled)
     }
 
-    /// Stores a sheaf of leftovers in the barn: a full one with the full ones.
-    ///
-    /// # Errors
-    ///
-    /// The sheaf, if another one is there.
+    /// Stores a sheaf of leftovers in the barn: a full one with the full ones. Gives the sheaf back
+    /// if another one is there.
     #[inline(never)]
     pub(crate) fn barn_put_spilled(
         &self,
@@ -193,11 +190,7 @@ impl<P: Platform> Base<P> {
         empties
     }
 
-    /// Stores a full sheaf in the barn.
-    ///
-    /// # Errors
-    ///
-    /// The sheaf, if there is no room.
+    /// Stores a full sheaf in the barn; gives it back if there is no room.
     pub(crate) fn barn_put(
         &self,
         cache: &SheafCache<P>,
@@ -209,11 +202,7 @@ impl<P: Platform> Base<P> {
         })
     }
 
-    /// Stores a full sheaf in the barn, and takes an empty one if there is one.
-    ///
-    /// # Errors
-    ///
-    /// The sheaf, if there is no room.
+    /// As [`barn_put`](Self::barn_put), and takes an empty sheaf if there is one.
     #[inline(never)]
     pub(crate) fn barn_replace_full(
         &self,
@@ -319,11 +308,7 @@ impl<P: Platform> Base<P> {
         Some(empty)
     }
 
-    /// Stores an empty sheaf in the barn.
-    ///
-    /// # Errors
-    ///
-    /// The sheaf, if there is no room.
+    /// Stores an empty sheaf in the barn; gives it back if there is no room.
     pub(crate) fn barn_put_empty(
         &self,
         cache: &SheafCache<P>,

@@ -76,15 +76,11 @@ const fn fill_skew_of(id: CacheId) -> u8 {
     (id.index() % FILL_SKEWS) as u8
 }
 
-/// Sizes of a cache's sheaves and barns.
+/// Sizes of a cache's sheaves and barns, as the fields of [`SheafCache`].
 struct SheafLimits {
-    /// Objects of a sheaf at first.
     capacity: usize,
-    /// Objects of a grown sheaf.
     capacity_max: usize,
-    /// Full sheaves of a barn at first.
     max_full: usize,
-    /// Full sheaves of a grown barn.
     max_full_grown: usize,
 }
 

@@ -122,7 +122,7 @@ impl<P: Platform> Base<P> {
         // SAFETY: this thread owns it until `give_scratch`.
         let all = unsafe { scratch.as_mut() };
         let (older, newer) = self.evict_among(cache, older, newer, objects, all, gone, gfp);
-        self.meta.give_scratch(&self.platform, scratch);
+        self.meta.give_scratch(scratch);
         debug_assert!(!newer.is_full());
         (newer, older, objects.len())
     }

@@ -189,11 +189,6 @@ impl<P: Platform> Base<P> {
         Some(work())
     }
 
-    /// Whether the drain lock is taken; may be stale.
-    pub(crate) fn is_draining(&self) -> bool {
-        self.drain.is_held()
-    }
-
     /// Gives this CPU its region; returns false without memory. A call that may not ask the system
     /// gets a region that is already mapped, if no thread drains CPUs.
     #[cold]
@@ -240,11 +235,6 @@ impl<P: Platform> Base<P> {
         if let Some(window) = self.meta.window(&self.platform, Gfp::KERNEL) {
             self.meta.give_window(&self.platform, window, true);
         }
-    }
-
-    /// Makes the rcu words of a cache usable.
-    pub(crate) fn prepare_rcu_slots(&self, id: CacheId) {
-        self.while_draining(|| self.table.prepare_rcu(id));
     }
 
     /// Gives back pages that have been free for the decay time, if it is time to check. Slow paths

@@ -68,7 +68,7 @@ pub struct SlabCache<P: 'static> {
     pub deferred: Deferred,
     /// What is debugged.
     pub debug: DebugSwitch,
-    /// The parts of a debugged slot.
+    /// The parts of a debugged slot; all 0 if the cache is not debugged.
     pub layout: DebugLayout,
     /// Whether the cache is debugged: it has no sheaves.
     is_debugged: bool,
@@ -163,7 +163,7 @@ impl<P: Platform> SlabCache<P> {
             range: AddressRange::new(),
             deferred: Deferred::new(),
             debug: DebugSwitch::new(args.debug),
-            layout: DebugLayout::NONE,
+            layout: DebugLayout::default(),
             is_debugged: args.debug.is_slow(),
         });
         if args.debug.is_slow() {

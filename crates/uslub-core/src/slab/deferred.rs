@@ -20,7 +20,7 @@ impl Deferred {
     pub(crate) const ROWS: &'static [Row] = rows!("Deferred", Self, [objects, len]);
 
     /// An empty stack.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             objects: DeferStack::new(),
             len: AtomicUsize::new(0),
@@ -59,11 +59,5 @@ impl Deferred {
             self.len.fetch_sub(1, Relaxed);
             visit(object as *mut u8);
         });
-    }
-}
-
-impl Default for Deferred {
-    fn default() -> Self {
-        Self::new()
     }
 }

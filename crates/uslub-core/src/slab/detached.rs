@@ -250,20 +250,15 @@ impl<P: Platform> Base<P> {
 
     /// Links the tail to the slab's freelist of state `old`; returns the state after the push.
     fn link_behind(&self, cache: &SlabCache<P>, detached: &Detached<'_>, old: State) -> State {
-        let Detached {
-            slab,
-            head,
-            tail,
-            count,
-        } = *detached;
+        let (slab, count) = (detached.slab, detached.count);
         if old.inuse() < count as u32 {
-            self.misuse(cache, head, Reason::NotInUse);
+            self.misuse(cache, detached.head, Reason::NotInUse);
         }
         let base = self.slab_base(slab);
         let next = old.head().map_or(null_mut(), |o| base.wrapping_add(o));
         // SAFETY: the caller owns the tail until the state is changed.
-        unsafe { cache.links_of(slab).set(tail, next) };
-        let offset = head as usize - base as usize;
+        unsafe { cache.links_of(slab).set(detached.tail, next) };
+        let offset = detached.head as usize - base as usize;
         old.with(Some(offset), old.inuse() - count as u32)
     }
 }

@@ -40,7 +40,7 @@ pub struct EmptyReserve {
 
 impl EmptyReserve {
     /// A reserve without history.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             low: 0,
             window_start: 0,
@@ -95,12 +95,6 @@ impl EmptyReserve {
             self.regret = true;
             self.period = (2 * self.period).min(RESERVE_WINDOW_MAX_MS);
         }
-    }
-}
-
-impl Default for EmptyReserve {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -16,7 +16,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::args::{Ctor, Flags};
 use crate::gfp::Gfp;
 use crate::memory::zone::Run;
-use crate::memory::{PageIndex, PageKind, Runs};
+use crate::memory::{PageIndex, PageKind, Runs, Touched, Want};
 use crate::percpu::stats::StatItem;
 use crate::platform::{PAGE_SIZE, Platform, Watch};
 use crate::policy::{PAGE_BATCH_SHARE, PAGE_BATCH_SLABS};
@@ -69,7 +69,11 @@ impl<P: Platform> Base<P> {
             (self.platform).write_at(base, &offsets[start + position..], out);
         } else {
             let size = cache.size as usize;
-            write_in_order(base.wrapping_add(position * size), size, out);
+            let mut at = base.wrapping_add(position * size);
+            for place in out {
+                *place = at;
+                at = at.wrapping_add(size);
+            }
         }
     }
 
@@ -127,14 +131,10 @@ impl<P: Platform> Base<P> {
         let is_plain = !(cache.has_reserve() || cache.flags.contains(Flags::PREFAULT));
         if is_plain && let Some(page) = cache.node(nid).ahead.take(cache.geometry.pages()) {
             let slab = self.init_descriptor(cache, page, nid, out.len() as u16);
-            let base = self.zone.arena.address(page).as_ptr();
-            if let Some(offsets) = cache.random_order() {
-                let start = cache.start_for(nid, page);
-                slab.set_start(start);
-                (self.platform).write_at(base, &offsets[start.into()..], out);
-            } else {
-                write_in_order(base, cache.size as usize, out);
+            if cache.is_random() {
+                slab.set_start(cache.start_for(nid, page));
             }
+            self.write_fresh(cache, slab, self.zone.arena.address(page).as_ptr(), 0, out);
             return true;
         }
         false
@@ -174,7 +174,10 @@ impl<P: Platform> Base<P> {
         // Relaxed: a count. No thread exceeds the limit, since each adds before it compares.
         node.nr_slabs.fetch_add(wanted, Relaxed);
         let run = (cache.nr_slabs() <= cache.max_slabs)
-            .then(|| (self.zone).alloc_runs(&self.platform, nid, pages, pages, wanted, gfp))
+            .then(|| {
+                let want = Want::new(nid, pages, pages, wanted, Touched::All);
+                self.zone.alloc_runs(&self.platform, want, gfp)
+            })
             .flatten();
         let got = run.map_or(0, |run| run.runs.into());
         let home = run.map_or(nid, |run| usize::from(run.node));
@@ -203,14 +206,10 @@ impl<P: Platform> Base<P> {
     /// Frees the pages of a node's batch.
     pub(crate) fn discard_ahead(&self, cache: &SlabCache<P>, node: &Node<P>) {
         if let Some((first, slabs)) = node.ahead.take_all() {
-            self.give_ahead(cache, node, first, slabs);
+            let now = self.give_batch(cache, node, first, slabs);
+            // Not inside, since both take stack.
+            self.decay_after(cache, now);
         }
-    }
-
-    fn give_ahead(&self, cache: &SlabCache<P>, node: &Node<P>, first: PageIndex, slabs: usize) {
-        let now = self.give_batch(cache, node, first, slabs);
-        // Not inside, since both take stack.
-        self.decay_after(cache, now);
     }
 
     /// Frees the unused pages of `slabs` slabs; returns the time in milliseconds.
@@ -222,7 +221,7 @@ impl<P: Platform> Base<P> {
         first: PageIndex,
         slabs: usize,
     ) -> u64 {
-        let mut runs = Runs::new();
+        let mut runs = Runs::default();
         runs.add(first, slabs * cache.geometry.pages());
         self.give_runs(cache, node, slabs, &runs)
     }
@@ -319,7 +318,7 @@ impl<P: Platform> Base<P> {
 
     /// Frees the pages of a slab at once, regardless of readers.
     pub(crate) fn free_slab_now(&self, cache: &SlabCache<P>, node: &Node<P>, slab: &Slab) {
-        let mut runs = Runs::new();
+        let mut runs = Runs::default();
         self.clear_descriptor(cache, slab, &mut runs);
         let now = self.give_runs(cache, node, 1, &runs);
         self.decay_after(cache, now);
@@ -342,7 +341,7 @@ impl<P: Platform> Base<P> {
     fn unmake_list(&self, cache: &SlabCache<P>, list: SlabList) -> u64 {
         let arena = &self.zone.arena;
         let typesafe = cache.flags.contains(Flags::TYPESAFE_BY_RCU);
-        let (mut runs, mut slabs, mut nid, mut now) = (Runs::new(), 0, 0, 0);
+        let (mut runs, mut slabs, mut nid, mut now) = (Runs::default(), 0, 0, 0);
         for slab in list.iter(arena) {
             let home = usize::from(slab.node());
             if typesafe {
@@ -369,7 +368,7 @@ impl<P: Platform> Base<P> {
         let page = self.zone.arena.page_of_slab(slab);
         let pages = cache.geometry.pages();
         if cache.is_debugged() {
-            self.watch_slab(cache, self.slab_base(slab), Watch::Gone);
+            self.watch(cache, Watch::Gone(cache.slab_at(self.slab_base(slab))));
         }
         slab.set_kind(PageKind::None);
         // The next slab here starts over: count the epoch now, as its maker only writes.
@@ -405,15 +404,5 @@ impl<P: Platform> Base<P> {
     pub(crate) fn slab_base(&self, slab: &Slab) -> *mut u8 {
         let arena = &self.zone.arena;
         arena.address(arena.page_of_slab(slab)).as_ptr()
-    }
-}
-
-/// Writes addresses that are `size` bytes apart.
-#[inline]
-fn write_in_order(first: *mut u8, size: usize, out: &mut [*mut u8]) {
-    let mut at = first;
-    for slot in out {
-        *slot = at;
-        at = at.wrapping_add(size);
     }
 }

@@ -34,7 +34,7 @@ pub struct SlabList {
 
 impl SlabList {
     /// An empty list.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             head: NO_SLAB,
             tail: NO_SLAB,
@@ -68,7 +68,7 @@ impl SlabList {
     /// Empties the list; returns its slabs.
     #[inline]
     pub fn drain<'a>(&mut self, arena: &'a Arena) -> impl Iterator<Item = &'a Slab> + use<'a> {
-        core::mem::take(self).iter(arena)
+        core::mem::replace(self, SlabList::new()).iter(arena)
     }
 
     /// The last slab.
@@ -132,12 +132,6 @@ impl SlabList {
     }
 }
 
-impl Default for SlabList {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 /// The slabs of a node that have free slots; all of them are marked partial.
 #[derive(Debug)]
 pub struct NodeLists {
@@ -195,7 +189,7 @@ impl<P: Platform> Node<P> {
         rows!("Node", Self, [nr_partial, nr_empty, ready, ahead, nr_slabs]);
 
     /// A node without slabs.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             lists: Lock::new(NodeLists::new()),
             nr_partial: AtomicUsize::new(0),
@@ -334,11 +328,5 @@ impl<P: Platform> Node<P> {
         // Relaxed, both: copies for lock-free readers.
         self.nr_partial.store(lists.partial.len(), Relaxed);
         self.nr_empty.store(lists.empty.len(), Relaxed);
-    }
-}
-
-impl<P: Platform> Default for Node<P> {
-    fn default() -> Self {
-        Self::new()
     }
 }

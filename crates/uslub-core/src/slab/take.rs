@@ -93,14 +93,6 @@ struct Rest {
     count: usize,
 }
 
-impl Rest {
-    const NONE: Self = Self {
-        left: State::without_list(0),
-        head: null_mut(),
-        count: 0,
-    };
-}
-
 /// What was detached from a slab.
 struct Taken {
     old: State,
@@ -127,7 +119,11 @@ impl<P: Platform> Base<P> {
             refill.filled += objects;
             return Ownership::Gone;
         }
-        let mut rest = Rest::NONE;
+        let mut rest = Rest {
+            left: State::without_list(0),
+            head: null_mut(),
+            count: 0,
+        };
         let outcome = self.take_partial(refill, slab, &mut rest);
         if rest.count == 0 {
             return outcome;
@@ -151,13 +147,8 @@ impl<P: Platform> Base<P> {
         let cache = refill.cache;
         let (out, overflow) = (&mut refill.out[refill.filled..], &mut refill.overflow);
         let taken = self.detach_free(cache, slab, out.len(), overflow);
-        let Taken {
-            first,
-            listed,
-            fresh,
-            spilled,
-            ..
-        } = taken;
+        let (first, listed) = (taken.first, taken.listed);
+        let (fresh, spilled) = (taken.fresh, taken.spilled);
         let base = self.slab_base(slab);
         // Without a spill all fresh objects are wanted. A free that came in since may have left the
         // list longer than the remaining room.
@@ -165,11 +156,8 @@ impl<P: Platform> Base<P> {
         let from_list = listed.min(out.len() - kept);
         let fresh_out = fresh.min(out.len() - from_list);
         let count = from_list + fresh_out;
-        let mut at = taken
-            .old
-            .head()
-            .filter(|_| listed > 0)
-            .map_or(null_mut(), |o| base.wrapping_add(o));
+        let head = taken.old.head().filter(|_| listed > 0);
+        let mut at = head.map_or(null_mut(), |o| base.wrapping_add(o));
         at = self.write_listed(cache, slab, base, at, &mut out[..from_list]);
         self.write_fresh(cache, slab, base, first, &mut out[from_list..count]);
         let left = listed - from_list;

@@ -48,16 +48,6 @@ struct Emptied {
     how: Emptying,
 }
 
-impl Emptied {
-    fn none(how: Emptying) -> Self {
-        Self {
-            slabs: SlabList::new(),
-            count: 0,
-            how,
-        }
-    }
-}
-
 impl<P: Platform> Base<P> {
     /// Empties a slab if the last objects of an array are all of its objects; returns their number,
     /// or
@@ -144,7 +134,11 @@ impl<P: Platform> Base<P> {
         let (mut at, mut left) = (0, 0);
         // The pieces of the last two slabs with a rest, one after the other.
         let (mut older, mut newer) = (0..0, 0..0);
-        let mut emptied = Emptied::none(how);
+        let mut emptied = Emptied {
+            slabs: SlabList::new(),
+            count: 0,
+            how,
+        };
         while at < objects.len() {
             // Most whole slabs lie in one piece: one check is enough for them.
             if let Some(all) = objects.get(at..at + count)

@@ -267,39 +267,24 @@ macro_rules! atomic {
 macro_rules! number {
     ($($name:ident: $value:ty,)*) => {$(
         atomic!($name, $value, |v: $value| v as u64, |v: u64| v as $value);
-
-        impl $name {
-            /// As in `core`.
-            pub fn fetch_add(&self, n: $value, order: Ordering) -> $value {
-                self.change(order, |old| old.wrapping_add(n))
-            }
-
-            /// As in `core`.
-            pub fn fetch_sub(&self, n: $value, order: Ordering) -> $value {
-                self.change(order, |old| old.wrapping_sub(n))
-            }
-
-            /// As in `core`.
-            pub fn fetch_or(&self, bits: $value, order: Ordering) -> $value {
-                self.change(order, |old| old | bits)
-            }
-
-            /// As in `core`.
-            pub fn fetch_and(&self, bits: $value, order: Ordering) -> $value {
-                self.change(order, |old| old & bits)
-            }
-
-            /// As in `core`.
-            pub fn fetch_max(&self, other: $value, order: Ordering) -> $value {
-                self.change(order, |old| old.max(other))
-            }
-
-            /// As in `core`.
-            pub fn fetch_min(&self, other: $value, order: Ordering) -> $value {
-                self.change(order, |old| old.min(other))
-            }
-        }
+        changes!($name, $value,
+            fetch_add: <$value>::wrapping_add, fetch_sub: <$value>::wrapping_sub,
+            fetch_or: core::ops::BitOr::bitor, fetch_and: core::ops::BitAnd::bitand,
+            fetch_max: Ord::max, fetch_min: Ord::min);
     )*};
+}
+
+macro_rules! changes {
+    ($name:ident, $value:ty, $($fetch:ident: $change:expr),*) => {
+        impl $name {
+            $(
+                /// As in `core`.
+                pub fn $fetch(&self, with: $value, order: Ordering) -> $value {
+                    self.change(order, |old| $change(old, with))
+                }
+            )*
+        }
+    };
 }
 
 number! {

@@ -8,6 +8,7 @@
 //! | `atomic` | the atomics: the machine's, or a model checker's |
 //! | `loom_atomics`, `shuttle_atomics` | the atomics of the two model checkers |
 //! | `timed_atomics` | the atomics of a simulator of time |
+//! | `stepped` | the macro that makes the types of `shuttle_atomics` and `timed_atomics` |
 //! | `choice` | decisions that an experiment may replace |
 //! | `time` | comparisons and ages of times |
 
@@ -19,6 +20,8 @@ mod lock;
 pub mod loom_atomics;
 #[cfg(shuttle)]
 pub mod shuttle_atomics;
+#[cfg(any(shuttle, timed))]
+mod stepped;
 pub(crate) mod time;
 #[cfg(timed)]
 pub mod timed_atomics;

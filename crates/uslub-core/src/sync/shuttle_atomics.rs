@@ -11,6 +11,8 @@ extern crate std;
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
+use crate::sync::stepped::{Access, atomics};
+
 /// The scheduler's functions.
 #[derive(Clone, Copy, Debug)]
 pub struct Calls {
@@ -38,7 +40,7 @@ pub fn is_active() -> bool {
     calls().is_some()
 }
 
-fn step() {
+fn step<T: ?Sized>(_at: &T, _kind: Access) {
     if let Some(calls) = calls() {
         (calls.step)();
     }
@@ -52,96 +54,13 @@ pub fn spin_loop() {
 }
 
 /// Announces that the caller reads `bytes` bytes from `start` on.
-pub fn reads<T>(_start: *const T, _bytes: usize) {
-    step();
+pub fn reads<T>(start: *const T, _bytes: usize) {
+    step(&start, Access::Read);
 }
 
 /// Announces that the caller writes `bytes` bytes from `start` on.
-pub fn writes<T>(_start: *const T, _bytes: usize) {
-    step();
+pub fn writes<T>(start: *const T, _bytes: usize) {
+    step(&start, Access::Write);
 }
 
-macro_rules! atomic {
-    ($name:ident $(<$parameter:ident>)?, $value:ty, [$($change:ident)*]) => {
-        /// The type of this name in `core::sync::atomic`.
-        #[repr(transparent)]
-        pub struct $name $(<$parameter>)? (core::sync::atomic::$name $(<$parameter>)?);
-
-        impl $(<$parameter>)? $name $(<$parameter>)? {
-            /// An atomic with the value `value`.
-            pub const fn new(value: $value) -> Self {
-                Self(core::sync::atomic::$name::new(value))
-            }
-
-            /// As in `core`.
-            pub fn load(&self, order: Ordering) -> $value {
-                step();
-                // The caller's ordering, here and below.
-                self.0.load(order)
-            }
-
-            /// As in `core`.
-            pub fn store(&self, value: $value, order: Ordering) {
-                step();
-                // The caller's ordering.
-                self.0.store(value, order);
-            }
-
-            /// As in `core`.
-            pub fn swap(&self, value: $value, order: Ordering) -> $value {
-                step();
-                // The caller's ordering.
-                self.0.swap(value, order)
-            }
-
-            /// As in `core`.
-            pub fn compare_exchange(
-                &self,
-                old: $value,
-                new: $value,
-                success: Ordering,
-                failure: Ordering,
-            ) -> Result<$value, $value> {
-                step();
-                // The caller's orderings.
-                self.0.compare_exchange(old, new, success, failure)
-            }
-
-            /// As in `core`; never fails spuriously.
-            pub fn compare_exchange_weak(
-                &self,
-                old: $value,
-                new: $value,
-                success: Ordering,
-                failure: Ordering,
-            ) -> Result<$value, $value> {
-                self.compare_exchange(old, new, success, failure)
-            }
-
-            $(
-                /// As in `core`.
-                pub fn $change(&self, with: $value, order: Ordering) -> $value {
-                    step();
-                    // The caller's ordering.
-                    self.0.$change(with, order)
-                }
-            )*
-        }
-    };
-}
-
-macro_rules! number {
-    ($($name:ident: $value:ty,)*) => {$(
-        atomic!($name, $value, [fetch_add fetch_sub fetch_or fetch_and fetch_max fetch_min]);
-    )*};
-}
-
-number! {
-    AtomicU8: u8,
-    AtomicU16: u16,
-    AtomicU32: u32,
-    AtomicU64: u64,
-    AtomicUsize: usize,
-}
-atomic!(AtomicBool, bool, []);
-atomic!(AtomicPtr<T>, *mut T, []);
+atomics!(step);

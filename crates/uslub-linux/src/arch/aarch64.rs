@@ -18,22 +18,13 @@ pub(crate) const FRAME_RECORD: isize = 0;
 /// The vDSO's function for the time.
 pub(crate) const CLOCK_GETTIME: &CStr = c"__kernel_clock_gettime";
 
-/// The registers at this place of the function that it is inlined into.
-#[inline(always)]
-pub(crate) fn here() -> Registers {
-    let (pc, sp, fp): (usize, usize, usize);
-    // SAFETY: reads registers only.
-    unsafe {
-        asm!(
-            "adr {pc}, .",
-            "mov {sp}, sp",
-            "mov {fp}, x29",
-            pc = out(reg) pc, sp = out(reg) sp, fp = out(reg) fp,
-            options(nomem, nostack, preserves_flags),
-        );
-    }
-    Registers { pc, sp, fp }
+/// The code of [`here`](super::here).
+macro_rules! here_code {
+    () => {
+        "adr {pc}, .\nmov {sp}, sp\nmov {fp}, x29"
+    };
 }
+pub(crate) use here_code;
 
 /// Whether the eight bytes in front of an address end with a call instruction: a branch with link.
 pub(crate) fn ends_with_call(b: [u8; 8]) -> bool {
@@ -75,37 +66,9 @@ pub(crate) fn is_write(context: &libc::ucontext_t) -> bool {
     false
 }
 
-/// The kernel's `struct sigaction`.
-#[repr(C)]
-pub(crate) struct KernelAction {
-    pub(crate) handler: usize,
-    pub(crate) flags: u64,
-    restorer: usize,
-    pub(crate) mask: u64,
-}
-
-impl KernelAction {
-    /// The kernel's flag for `restorer`.
-    pub(crate) const RESTORER: u64 = 0x0400_0000;
-
-    pub(crate) fn new(handler: usize, flags: u64, mask: u64) -> Self {
-        Self {
-            handler,
-            flags: flags | Self::RESTORER,
-            restorer: handler_returns_to(),
-            mask,
-        }
-    }
-}
-
-/// Where the kernel lets a handler return to.
-pub(crate) fn handler_returns_to() -> usize {
-    restore as *const () as usize
-}
-
 /// Asks the kernel to restore the thread.
 #[unsafe(naked)]
-unsafe extern "C" fn restore() {
+pub(super) unsafe extern "C" fn restore() {
     naked_asm!("mov x8, {number}", "svc #0", number = const libc::SYS_rt_sigreturn);
 }
 
@@ -118,28 +81,22 @@ macro_rules! handler_entry {
 }
 pub(crate) use handler_entry;
 
-/// Calls a function on another stack, which ends at `top`.
-///
-/// # Safety
-///
-/// The stack is this thread's, and long enough; the argument is one of the function's.
-#[unsafe(naked)]
-pub(crate) unsafe extern "C" fn call_on<T>(
-    top: usize,
-    work: unsafe extern "C" fn(*const T),
-    argument: *const T,
-) {
-    naked_asm!(
-        "stp x29, x30, [sp, #-16]!",
-        "mov x29, sp",
-        "mov sp, x0",
-        "mov x0, x2",
-        "blr x1",
-        "mov sp, x29",
-        "ldp x29, x30, [sp], #16",
-        "ret",
-    )
+/// The code of [`call_on`](super::call_on).
+macro_rules! call_on_code {
+    () => {
+        concat!(
+            "stp x29, x30, [sp, #-16]!\n",
+            "mov x29, sp\n",
+            "mov sp, x0\n",
+            "mov x0, x2\n",
+            "blr x1\n",
+            "mov sp, x29\n",
+            "ldp x29, x30, [sp], #16\n",
+            "ret\n",
+        )
+    };
 }
+pub(crate) use call_on_code;
 
 /// Makes a request of valgrind; 0 if it does not run the process.
 #[inline(never)]

@@ -1,6 +1,5 @@
 //! What needs riscv64's own words, as in `x86_64.rs`.
 
-use core::arch::{asm, naked_asm};
 use core::ffi::CStr;
 
 use gimli::{Register, RiscV};
@@ -18,22 +17,13 @@ pub(crate) const FRAME_RECORD: isize = -16;
 /// The vDSO's function for the time.
 pub(crate) const CLOCK_GETTIME: &CStr = c"__vdso_clock_gettime";
 
-/// The registers at this place of the function that it is inlined into.
-#[inline(always)]
-pub(crate) fn here() -> Registers {
-    let (pc, sp, fp): (usize, usize, usize);
-    // SAFETY: reads registers only.
-    unsafe {
-        asm!(
-            "auipc {pc}, 0",
-            "mv {sp}, sp",
-            "mv {fp}, s0",
-            pc = out(reg) pc, sp = out(reg) sp, fp = out(reg) fp,
-            options(nomem, nostack, preserves_flags),
-        );
-    }
-    Registers { pc, sp, fp }
+/// The code of [`here`](super::here).
+macro_rules! here_code {
+    () => {
+        "auipc {pc}, 0\nmv {sp}, sp\nmv {fp}, s0"
+    };
 }
+pub(crate) use here_code;
 
 /// Whether the eight bytes in front of an address end with a call instruction: a jump that leaves
 /// its return address in `ra`, of four bytes or two.
@@ -71,27 +61,6 @@ pub(crate) fn is_write(context: &libc::ucontext_t) -> bool {
     }
 }
 
-/// The kernel's `struct sigaction`: no `restorer`.
-#[repr(C)]
-pub(crate) struct KernelAction {
-    pub(crate) handler: usize,
-    pub(crate) flags: u64,
-    pub(crate) mask: u64,
-}
-
-impl KernelAction {
-    /// Not a flag of the kernel here.
-    pub(crate) const RESTORER: u64 = 0;
-
-    pub(crate) fn new(handler: usize, flags: u64, mask: u64) -> Self {
-        Self {
-            handler,
-            flags,
-            mask,
-        }
-    }
-}
-
 /// Where the kernel lets a handler return to: a function of its vDSO.
 pub(crate) fn handler_returns_to() -> usize {
     crate::vdso::find(c"__vdso_rt_sigreturn").unwrap_or(0)
@@ -106,32 +75,26 @@ macro_rules! handler_entry {
 }
 pub(crate) use handler_entry;
 
-/// Calls a function on another stack, which ends at `top`.
-///
-/// # Safety
-///
-/// The stack is this thread's, and long enough; the argument is one of the function's.
-#[unsafe(naked)]
-pub(crate) unsafe extern "C" fn call_on<T>(
-    top: usize,
-    work: unsafe extern "C" fn(*const T),
-    argument: *const T,
-) {
-    naked_asm!(
-        "addi sp, sp, -16",
-        "sd ra, 8(sp)",
-        "sd s0, 0(sp)",
-        "addi s0, sp, 16",
-        "mv sp, a0",
-        "mv a0, a2",
-        "jalr a1",
-        "addi sp, s0, -16",
-        "ld s0, 0(sp)",
-        "ld ra, 8(sp)",
-        "addi sp, sp, 16",
-        "ret",
-    )
+/// The code of [`call_on`](super::call_on).
+macro_rules! call_on_code {
+    () => {
+        concat!(
+            "addi sp, sp, -16\n",
+            "sd ra, 8(sp)\n",
+            "sd s0, 0(sp)\n",
+            "addi s0, sp, 16\n",
+            "mv sp, a0\n",
+            "mv a0, a2\n",
+            "jalr a1\n",
+            "addi sp, s0, -16\n",
+            "ld s0, 0(sp)\n",
+            "ld ra, 8(sp)\n",
+            "addi sp, sp, 16\n",
+            "ret\n",
+        )
+    };
 }
+pub(crate) use call_on_code;
 
 /// Valgrind's requests are not made here: it is told of nothing.
 pub(crate) fn valgrind(_: [usize; 6]) -> usize {

@@ -18,7 +18,8 @@ mod code;
 
 use code::{Function, Library, Slow};
 use object::Architecture;
-use uslub_tests::subject::{release_library, subject};
+use uslub_tests::release;
+use uslub_tests::subject::subject;
 
 /// Instructions of `malloc` from its first to its return, both counted. The least that is known:
 /// bound 3, class 3, area and registration 3, descriptor 2, index and region 2, pop 6, counter 1,
@@ -138,7 +139,7 @@ fn a_cache_allocates_and_frees_without_lock_call_or_division() {
     if cfg!(target_arch = "aarch64") {
         return;
     }
-    let library = Library::read(&release_library("uslub-capi", "uslub_capi"));
+    let library = Library::read(&release::library("uslub-capi", "libuslub_capi.so"));
     a_way_is_fast(
         &library,
         "uslub_cache_alloc",

@@ -124,7 +124,8 @@ impl<P: Platform> Allocator<P> {
         self.protect(head, PAGE_SIZE, Access::ReadOnly);
         let data = head.wrapping_add(PAGE_SIZE);
         self.protect(data, all - 2 * PAGE_SIZE, Access::Closed);
-        let leaves = self.quarantine.exchange_large(object, self.secret());
+        let kept = &self.quarantine;
+        let leaves = kept.exchange(&kept.large, object, self.secret());
         if let Says::Free(bytes) = self.header(leaves) {
             self.release(head_of(leaves), whole(bytes));
         }

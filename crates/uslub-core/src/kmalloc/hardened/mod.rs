@@ -35,7 +35,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::kmalloc::SIZE_MAX;
-use crate::misuse::{Misuse, Reason};
+use crate::misuse::Reason;
 use crate::platform::{PAGE_SIZE, Platform};
 
 /// Bytes of the addresses of objects without bytes, and bytes from one to the next.
@@ -127,7 +127,7 @@ impl<P: Platform> Allocator<P> {
         if object.is_null() || self.is_empty_object(object) {
             return;
         }
-        match self.cache_id_of(object).and_then(|id| self.cache(id)) {
+        match self.cache_of(object) {
             Some(cache) => self.free_small(cache, object),
             None => self.free_guarded(object),
         }
@@ -140,7 +140,7 @@ impl<P: Platform> Allocator<P> {
         if object.is_null() || self.is_empty_object(object) {
             return 0;
         }
-        match self.cache_id_of(object).and_then(|id| self.cache(id)) {
+        match self.cache_of(object) {
             Some(cache) => self.small_bytes(cache, object, call),
             None => self.guarded_bytes(object, call),
         }
@@ -154,7 +154,7 @@ impl<P: Platform> Allocator<P> {
     /// `object` is live; after a success only the returned pointer is live.
     pub unsafe fn hard_realloc(&self, object: *mut u8, bytes: usize, align: usize) -> *mut u8 {
         let old = self.hard_size(object, "realloc of");
-        if let Some(cache) = self.cache_id_of(object).and_then(|id| self.cache(id))
+        if let Some(cache) = self.cache_of(object)
             && small::stays(cache.size as usize, bytes)
         {
             self.set_in_use(cache, object, bytes);
@@ -216,7 +216,6 @@ impl<P: Platform> Allocator<P> {
     #[cold]
     #[inline(never)]
     fn hard_misuse(&self, call: &str, object: *mut u8, why: Reason) -> ! {
-        let cache = self.cache_id_of(object).and_then(|id| self.cache(id));
-        Misuse::Object(cache.map(|cache| cache.name()), call, object, why).fatal(&self.platform)
+        self.wrong(self.cache_of(object), call, object, why)
     }
 }

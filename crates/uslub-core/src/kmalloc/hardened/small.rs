@@ -11,10 +11,10 @@ use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::kmalloc::hardened::{FREE, IN_USE, Says};
-use crate::kmalloc::{CLASS_MAX, CLASS_TABLE, NR_CLASSES, class_size};
 use crate::misuse::Reason;
 use crate::percpu::CacheId;
-use crate::platform::{PAGE_SIZE, Platform};
+use crate::platform::Platform;
+use crate::size_class::aligned_class;
 
 const TRAILER: usize = 8;
 const CANARY: u8 = 0xc5;
@@ -22,12 +22,7 @@ const FILL: u8 = 0xd7;
 
 /// The class for `bytes` and their trailer; `None` if that is a large object.
 pub(super) fn class_for(bytes: usize, align: usize) -> Option<usize> {
-    let all = bytes.checked_add(TRAILER).filter(|&all| all <= CLASS_MAX)?;
-    if align > PAGE_SIZE {
-        return None;
-    }
-    let first = usize::from(CLASS_TABLE[all.max(24).div_ceil(8)]);
-    (first..=NR_CLASSES).find(|&class| class_size(class).is_multiple_of(align))
+    aligned_class(bytes.checked_add(TRAILER)?.max(24), align)
 }
 
 /// Whether an object stays in its slot of `size` bytes when it gets `bytes` bytes.
@@ -109,8 +104,9 @@ impl<P: Platform> Allocator<P> {
             let word = self.code_of(object).encode(FREE, bytes);
             self.trailer(cache, object).write(word);
         }
-        let leaves = self.quarantine.exchange_small(object, self.secret());
-        if let Some(cache) = self.cache_id_of(leaves).and_then(|id| self.cache(id)) {
+        let kept = &self.quarantine;
+        let leaves = kept.exchange(&kept.small, object, self.secret());
+        if let Some(cache) = self.cache_of(leaves) {
             self.check_fill(cache, leaves, 0..0);
             let here = self.zone.arena.is_cacheable_in(leaves as usize, cache.id);
             // SAFETY: our table; the object is free.
@@ -153,6 +149,7 @@ impl<P: Platform> Allocator<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::size_class::{CLASS_MAX, class_size};
 
     #[test]
     fn each_class_has_room_for_the_trailer_and_keeps_the_alignment() {

@@ -28,6 +28,15 @@ struct Stack {
     frames: [AtomicU64; STACK_MAX],
 }
 
+/// A hash of return addresses; 0 for none.
+pub(super) fn hash(frames: &[usize]) -> u64 {
+    frames.iter().fold(0, |hash, &at| {
+        (hash ^ at as u64)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .rotate_left(29)
+    })
+}
+
 /// The stacks of all tracks.
 pub(crate) struct Depot(AtomicPtr<Stack>);
 
@@ -62,12 +71,7 @@ impl Depot {
         if frames.is_empty() {
             return 0;
         }
-        let mix = |hash: u64, &at: &usize| {
-            (hash ^ at as u64)
-                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-                .rotate_left(29)
-        };
-        let hash = frames.iter().fold(0, mix) | 2;
+        let hash = hash(frames) | 2;
         let Some(stacks) = self.stacks(platform) else {
             return 0;
         };

@@ -13,7 +13,7 @@
 //! reported. Callers: `kmalloc::guard`, and the platform's fault handler. The latter may come at
 //! any instruction that touches memory of the program, so nothing here takes a lock.
 
-use core::fmt::{self, Arguments};
+use core::fmt;
 
 use crate::percpu::CacheId;
 use crate::platform::Platform;
@@ -210,10 +210,6 @@ impl<P: Platform> Base<P> {
         self.report_guarded(wrong, address, index, &stack);
     }
 
-    fn line(&self, line: Arguments<'_>) {
-        self.platform.report(line);
-    }
-
     pub(crate) fn guarded_cache(&self, slot: &Slot) -> &str {
         let cache = CacheId::from_raw(slot.cache()).and_then(|id| self.slabs_of(id));
         cache.map_or("<destroyed>", SlabCache::name)
@@ -226,19 +222,19 @@ impl<P: Platform> Base<P> {
         slot: Option<(usize, &Slot)>,
         stack: &Stack,
     ) {
-        self.line(format_args!("{LINE}"));
+        self.say(format_args!("{LINE}"));
         match stack.frames().first() {
             Some(&at) => {
                 let place = self.platform.place(at);
-                self.line(format_args!("BUG: guard: {wrong} in {place}"));
+                self.say(format_args!("BUG: guard: {wrong} in {place}"));
             }
-            None => self.line(format_args!("BUG: guard: {wrong}")),
+            None => self.say(format_args!("BUG: guard: {wrong}")),
         }
-        self.line(format_args!(""));
+        self.say(format_args!(""));
         match (wrong, slot) {
             (Wrong::Overwritten(bytes), Some((index, _))) => {
                 let address = bytes.address;
-                self.line(format_args!(
+                self.say(format_args!(
                     "Overwritten bytes at {address:#x} [{} ] (around guard-#{index}):",
                     Bytes(bytes)
                 ));
@@ -250,48 +246,46 @@ impl<P: Platform> Base<P> {
                     object,
                     size,
                 };
-                self.line(format_args!("At {address:#x}, {at} guard-#{index}:"));
+                self.say(format_args!("At {address:#x}, {at} guard-#{index}:"));
             }
-            (_, None) => self.line(format_args!("At {address:#x}, near no object in use:")),
+            (_, None) => self.say(format_args!("At {address:#x}, near no object in use:")),
         }
-        self.say_frames(stack);
+        self.say_stack(stack);
     }
 
-    fn say_frames(&self, stack: &Stack) {
-        for &frame in stack.frames() {
-            self.line(format_args!(" {}", self.platform.place(frame)));
-        }
-        self.line(format_args!(""));
+    fn say_stack(&self, stack: &Stack) {
+        self.say_frames(stack.frames());
+        self.say(format_args!(""));
     }
 
     /// The object of a slot, and who allocated it.
     fn say_guarded(&self, index: usize, slot: &Slot) {
         let (object, size, name) = (slot.object(), slot.size(), self.guarded_cache(slot));
         let last = object + size.max(1) - 1;
-        self.line(format_args!(
+        self.say(format_args!(
             "guard-#{index}: {object:#x}-{last:#x}, size={size}, cache={name}"
         ));
-        self.line(format_args!(""));
+        self.say(format_args!(""));
         self.say_trace("allocated", &slot.allocated.get());
     }
 
     fn say_trace(&self, verb: &str, stack: &Stack) {
         let Stack { tid, cpu, time, .. } = *stack;
         let age = self.platform.now_ms().saturating_sub(time);
-        self.line(format_args!(
+        self.say(format_args!(
             "{verb} by thread {tid} on cpu {cpu}, {age} ms ago:"
         ));
-        self.say_frames(stack);
+        self.say_stack(stack);
     }
 
     fn say_guard_tail(&self, stack: &Stack) {
         let who = self.platform.identity();
         let (cpu, tid, comm) = (stack.cpu, stack.tid, who.comm());
-        self.line(format_args!("CPU: {cpu} PID: {tid} Comm: {comm}"));
+        self.say(format_args!("CPU: {cpu} PID: {tid} Comm: {comm}"));
         let (rate, (guarded, _)) = (self.tunables().guard, self.debug.guard.counts());
-        self.line(format_args!(
+        self.say(format_args!(
             "(guarded sampling: {rate} a second; {guarded} objects were guarded so far)"
         ));
-        self.line(format_args!("{LINE}"));
+        self.say(format_args!("{LINE}"));
     }
 }

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
 use crate::platform::Platform;
 use crate::policy::GUARD_COVERED_FRAMES;
-use crate::slab::debug::depot::STACK_MAX;
+use crate::slab::debug::depot::{STACK_MAX, hash};
 
 /// State of a slot.
 pub(crate) const UNUSED: u32 = 0;
@@ -64,13 +64,7 @@ impl Stack {
 
     /// A hash of the nearest frames; 0 without frames.
     pub(super) fn hash(&self) -> u64 {
-        let mix = |hash: u64, &at: &usize| {
-            (hash ^ at as u64)
-                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-                .rotate_left(29)
-        };
-        let nearest = self.frames().iter().take(GUARD_COVERED_FRAMES);
-        nearest.fold(0, mix)
+        hash(&self.frames()[..self.len.min(GUARD_COVERED_FRAMES)])
     }
 }
 

@@ -14,7 +14,7 @@ use crate::debug::{DebugFlags, POISON_END, POISON_FREE, POISON_INUSE, RED_ACTIVE
 use crate::gfp::Gfp;
 use crate::misuse::Reason;
 use crate::percpu::stats::StatItem;
-use crate::platform::{Platform, Watch};
+use crate::platform::{Block, Platform, Watch};
 use crate::slab::base::Base;
 use crate::slab::cache::SlabCache;
 use crate::slab::debug::check::Use;
@@ -36,7 +36,7 @@ impl<P: Platform> Base<P> {
         nid: usize,
     ) -> *mut u8 {
         let errors = self.debug.errors();
-        self.watch_enter(cache);
+        self.watch(cache, Watch::Enter);
         let who = self.who(cache);
         let mut object = self.take_listed(cache, nid, gfp);
         if object.is_null() {
@@ -44,10 +44,18 @@ impl<P: Platform> Base<P> {
         }
         if !object.is_null() {
             self.hand_out(cache, object, bytes, who);
-            self.watch_alloc(cache, object, bytes);
+            let event = Watch::Alloc {
+                object: Block {
+                    start: object,
+                    bytes,
+                },
+                slot: cache.slot_of(object),
+                is_constructed: cache.ctor.is_some(),
+            };
+            self.watch(cache, event);
             self.count(cache, StatItem::AllocSlowpath, 1);
         }
-        self.watch_leave(cache);
+        self.watch(cache, Watch::Leave);
         self.end_if_fatal(cache, errors);
         object
     }
@@ -96,7 +104,7 @@ impl<P: Platform> Base<P> {
     #[inline(never)]
     fn format_slab(&self, cache: &SlabCache<P>, slab: &Slab) -> bool {
         let (base, flags, layout) = (self.slab_base(slab), cache.debug.get(), &cache.layout);
-        self.watch_slab(cache, base, Watch::Open);
+        self.watch(cache, Watch::Open(cache.slab_at(base)));
         if flags.contains(DebugFlags::POISON) {
             // SAFETY: a slab of ours.
             unsafe { base.write_bytes(POISON_INUSE, cache.geometry.bytes()) };
@@ -123,7 +131,7 @@ impl<P: Platform> Base<P> {
         }
         slab.set_position(objects as u16);
         slab.set_state(State::without_list(0).with(Some(next as usize - base as usize), 0));
-        self.watch_slab(cache, base, Watch::Close);
+        self.watch(cache, Watch::Close(cache.slab_at(base)));
         true
     }
 
@@ -155,7 +163,7 @@ impl<P: Platform> Base<P> {
         if !next.is_null() && !cache.is_debug_slot(base, next) {
             self.corrupt(cache, object, Reason::Overwritten);
         }
-        self.watch_slot(cache, object, Watch::Open);
+        self.watch(cache, Watch::Open(cache.slot_of(object)));
         let state = slab.state();
         let head = (!next.is_null()).then(|| next as usize - base as usize);
         slab.set_state(state.with(head, state.inuse() + 1));
@@ -243,21 +251,22 @@ impl<P: Platform> Base<P> {
         let node = cache.node(usize::from(slab.node()));
         let errors = self.debug.errors();
         // Before the allocator enters: the checker reports a second free.
-        self.watch_free(cache, object);
-        self.watch_enter(cache);
+        let left = cache.layout.left as usize;
+        self.watch(cache, Watch::Free { object, left });
+        self.watch(cache, Watch::Enter);
         let who = self.who(cache);
         let Some(mut lists) = self.lock_lists(cache, node, gfp.may_spin()) else {
             cache.deferred.push(object, cache.links.offset);
-            return self.watch_leave(cache);
+            return self.watch(cache, Watch::Leave);
         };
         let mut gone = SlabList::new();
         if self.may_free(cache, slab, object) {
-            self.watch_slot(cache, object, Watch::Open);
+            self.watch(cache, Watch::Open(cache.slot_of(object)));
             self.put_object(cache, &mut lists, slab, (object, who), &mut gone);
-            self.watch_slot(cache, object, Watch::Close);
+            self.watch(cache, Watch::Close(cache.slot_of(object)));
             self.count(cache, StatItem::FreeSlowpath, 1);
         }
-        self.watch_leave(cache);
+        self.watch(cache, Watch::Leave);
         node.update_counts(&lists);
         drop(lists);
         if !gone.is_empty() && !gfp.may_spin() {
@@ -391,8 +400,8 @@ impl<P: Platform> Base<P> {
         bytes: usize,
         zero: bool,
     ) {
-        self.watch_enter(cache);
-        self.watch_slot(cache, object, Watch::Open);
+        self.watch(cache, Watch::Enter);
+        self.watch(cache, Watch::Open(cache.slot_of(object)));
         let (old, size) = (cache.asked_for(object), cache.layout.object as usize);
         let red = cache.layout.asked != 0 && cache.debug.get().contains(DebugFlags::RED_ZONE);
         cache.set_asked_for(object, bytes);
@@ -405,8 +414,11 @@ impl<P: Platform> Base<P> {
                 object.add(bytes).write_bytes(RED_ACTIVE, size - bytes);
             }
         }
-        self.watch_resize(cache, object, old, bytes);
-        self.watch_leave(cache);
+        let slot = cache.slot_of(object);
+        let start = object;
+        let object = Block { start, bytes };
+        self.watch(cache, Watch::Resize { object, old, slot });
+        self.watch(cache, Watch::Leave);
     }
 
     /// Ends the process if there was a report since `errors` were counted, and reports are fatal.

@@ -59,8 +59,15 @@ pub(crate) struct Damage {
 }
 
 impl<P: Platform> Base<P> {
-    fn say(&self, line: Arguments<'_>) {
+    pub(super) fn say(&self, line: Arguments<'_>) {
         self.platform.report(line);
+    }
+
+    /// A line for each return address.
+    pub(super) fn say_frames(&self, frames: &[usize]) {
+        for &frame in frames {
+            self.say(format_args!(" {}", self.platform.place(frame)));
+        }
     }
 
     /// Reports an object; counts one error.
@@ -179,22 +186,13 @@ impl<P: Platform> Base<P> {
         if len == 0 {
             self.say(format_args!("object allocation/free stack trace missing"));
         }
-        for &frame in &frames[..len] {
-            self.say(format_args!(" {}", self.platform.place(frame)));
-        }
+        self.say_frames(&frames[..len]);
     }
 
     fn say_slab(&self, cache: &SlabCache<P>, slab: &Slab) {
-        let state = slab.state();
-        let base = self.slab_base(slab);
-        let head = state
-            .head()
-            .map_or(core::ptr::null_mut(), |at| base.wrapping_add(at));
-        let (at, objects, inuse) = (
-            core::ptr::from_ref(slab),
-            cache.geometry.objects,
-            state.inuse(),
-        );
+        let (state, head) = (slab.state(), self.debug_head(slab));
+        let (objects, inuse) = (cache.geometry.objects, state.inuse());
+        let at = core::ptr::from_ref(slab);
         let flags = match (state.frozen(), slab.partial()) {
             (true, _) => "frozen",
             (_, true) => "partial",
@@ -229,24 +227,15 @@ impl<P: Platform> Base<P> {
         self.say(format_args!(""));
         let layout = &cache.layout;
         let red = cache.debug.get().contains(DebugFlags::RED_ZONE);
-        let left = if red {
-            layout.left as usize
-        } else {
-            16.min(offset)
+        let (label, left) = match red {
+            true => ("Redzone  ", layout.left as usize),
+            false => ("Bytes b4 ", 16.min(offset)),
         };
-        self.dump(
-            if red { "Redzone  " } else { "Bytes b4 " },
-            object.wrapping_sub(left),
-            left,
-        );
-        self.dump("Object   ", object, (layout.object as usize).min(PAGE_SIZE));
+        self.dump(label, object.wrapping_sub(left), left);
+        self.dump_object(cache, object);
         if red {
-            let behind = (layout.inuse - layout.object) as usize;
-            self.dump(
-                "Redzone  ",
-                object.wrapping_add(layout.object as usize),
-                behind,
-            );
+            let (size, behind) = (layout.object, layout.inuse - layout.object);
+            self.dump(label, object.wrapping_add(size as usize), behind as usize);
         }
         let end = layout.end as usize;
         self.dump("Padding  ", object.wrapping_add(end), layout.behind() - end);
@@ -261,13 +250,10 @@ impl<P: Platform> Base<P> {
         }
     }
 
-    /// Dumps an object's bytes for a trace.
+    /// Dumps an object's bytes.
     pub(crate) fn dump_object(&self, cache: &SlabCache<P>, object: *mut u8) {
-        self.dump(
-            "Object   ",
-            object,
-            (cache.layout.object as usize).min(PAGE_SIZE),
-        );
+        let bytes = (cache.layout.object as usize).min(PAGE_SIZE);
+        self.dump("Object   ", object, bytes);
     }
 
     /// The stack of the thread that found something.
@@ -280,8 +266,6 @@ impl<P: Platform> Base<P> {
         if len > 0 {
             self.say(format_args!("Call Trace:"));
         }
-        for &frame in &frames[..len] {
-            self.say(format_args!(" {}", self.platform.place(frame)));
-        }
+        self.say_frames(&frames[..len]);
     }
 }

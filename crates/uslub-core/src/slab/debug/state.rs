@@ -33,7 +33,7 @@ unsafe impl Sync for DebugState {}
 
 impl DebugState {
     /// Nothing is debugged.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             options: UnsafeCell::new(SlabDebug::NONE),
             fail: FailState::new(),
@@ -83,11 +83,5 @@ impl DebugState {
         work();
         // Release: the next report begins after this one.
         self.reporting.store(false, Release);
-    }
-}
-
-impl Default for DebugState {
-    fn default() -> Self {
-        Self::new()
     }
 }

@@ -6,7 +6,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::debug::DebugFlags;
-use crate::platform::Platform;
+use crate::platform::{Platform, Watch};
 use crate::slab::base::Base;
 use crate::slab::cache::SlabCache;
 use crate::slab::debug::check::Use;
@@ -98,7 +98,7 @@ impl<P: Platform> Base<P> {
     pub(crate) fn validate_debugged(&self, cache: &SlabCache<P>) -> usize {
         let arena = &self.zone.arena;
         let mut slabs = 0;
-        self.watch_enter(cache);
+        self.watch(cache, Watch::Enter);
         for node in cache.nodes() {
             let mut lists = node.lists.lock();
             node.drain_pending(arena, &mut lists, false);
@@ -117,7 +117,7 @@ impl<P: Platform> Base<P> {
             }
             node.update_counts(&lists);
         }
-        self.watch_leave(cache);
+        self.watch(cache, Watch::Leave);
         slabs
     }
 
@@ -157,7 +157,7 @@ impl<P: Platform> Base<P> {
         visit: &mut dyn FnMut(&Slab, *mut u8),
     ) {
         let arena = &self.zone.arena;
-        self.watch_enter(cache);
+        self.watch(cache, Watch::Enter);
         for node in cache.nodes() {
             let lists = node.lists.lock();
             for slab in lists.partial.iter(arena).chain(lists.full.iter(arena)) {
@@ -169,7 +169,7 @@ impl<P: Platform> Base<P> {
                 });
             }
         }
-        self.watch_leave(cache);
+        self.watch(cache, Watch::Leave);
     }
 
     /// Reports the objects that are left when a cache is destroyed, with their tracks.
@@ -207,24 +207,18 @@ impl<P: Platform> Base<P> {
         let mut used = 0;
         self.for_each_debug_object(cache, &mut |_, object| {
             let track = cache.track(object, which);
-            let Track {
-                caller,
-                stack,
-                tid,
-                time,
-                ..
-            } = track.unwrap_or_default();
-            let waste = if which == Which::Alloc {
-                size - cache.asked_for(object)
-            } else {
-                0
+            let Track { caller, stack, .. } = track.unwrap_or_default();
+            let Track { tid, time, .. } = track.unwrap_or_default();
+            let waste = match which {
+                Which::Alloc => size - cache.asked_for(object),
+                Which::Free => 0,
             };
-            let same = |g: &&mut TrackGroup| {
+            let same = |g: &TrackGroup| {
                 let each = g.waste / g.count.max(1);
                 (g.caller, g.stack, g.is_known, each) == (caller, stack, track.is_some(), waste)
             };
             let age = now.wrapping_sub(time);
-            let at = match groups[..used].iter().position(|g| same(&&mut { *g })) {
+            let at = match groups[..used].iter().position(same) {
                 Some(at) => at,
                 None if used < groups.len() => {
                     groups[used] = TrackGroup {

@@ -259,7 +259,7 @@ fn giving_back_needs_no_memory() {
             true
         },
         |a, _| {
-            a.zone.trim_reservation(&a.platform, 64 << 20);
+            a.zone.arena.trim_reservation(&a.platform, 64 << 20);
             true
         },
     ] {

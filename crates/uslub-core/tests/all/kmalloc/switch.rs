@@ -35,7 +35,7 @@ pub fn cache_of(a: &Slub, object: *mut u8) -> &Cache {
 pub fn letters_of(a: &Slub, object: *mut u8) -> DebugFlags {
     let cache = cache_of(a, object);
     assert_eq!(cache.name(), "kmalloc-48");
-    cache.debug.get() & DebugFlags::LETTERS
+    cache.debug.get() - DebugFlags::KMALLOC
 }
 
 /// Objects of the class of 48 bytes.

@@ -110,7 +110,7 @@ fn a_reservation_is_trimmed_to_what_is_committed_and_some_more() {
                 dirty(&a, block, BLOCK_PAGES);
             }
             let before = (a.zone.arena.reserved_bytes(), a.platform.reserved_bytes());
-            a.zone.trim_reservation(&a.platform, keep);
+            a.zone.arena.trim_reservation(&a.platform, keep);
             let kept = (used + keep / BLOCK_BYTES).min(before.0 / BLOCK_BYTES);
             assert_eq!(a.zone.arena.reserved_bytes(), kept * BLOCK_BYTES);
             let given = before.1 - a.platform.reserved_bytes();
@@ -136,7 +136,7 @@ fn a_reservation_is_trimmed_to_what_is_committed_and_some_more() {
                         .is_none()
                 );
             }
-            a.zone.trim_reservation(&a.platform, 0);
+            a.zone.arena.trim_reservation(&a.platform, 0);
             for block in blocks.into_iter().chain(more) {
                 give(&a, block, BLOCK_PAGES);
             }

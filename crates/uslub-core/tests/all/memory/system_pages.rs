@@ -246,7 +246,7 @@ fn the_reservation_is_trimmed_at_system_pages_and_its_tables_serve_on() {
         let a = Setup { reserve, ..setup }.build();
         let some: Vec<_> = (0..3).map(|_| take(&a, BLOCK_PAGES)).collect();
         // Not as many blocks as fill a page of each table.
-        a.zone.trim_reservation(&a.platform, 43 << 21);
+        a.zone.arena.trim_reservation(&a.platform, 43 << 21);
         let mut more = Vec::new();
         while let Some(run) = a.zone.alloc(&a.platform, BLOCK_PAGES, 1, Gfp::KERNEL) {
             more.push(run.page);
