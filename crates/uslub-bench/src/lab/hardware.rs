@@ -168,11 +168,13 @@ pub fn lines(cpus: [usize; 2]) -> Result<(f64, f64), Failure> {
                     (0..LINES).fold(0, |at, _| words[at].load(Relaxed))
                 } else {
                     let words = words.iter().step_by(STRIDE);
+                    // Relaxed: as above.
                     words.map(|word| word.load(Relaxed)).fold(0, usize::max)
                 }
             });
             black_box(last);
             times[trip % 2].push(time / LINES as f64);
+            // Release: as above.
             turn.store(2 * trip + 2, Release);
         }
         joined(other)?;
