@@ -30,6 +30,7 @@ unsafe extern "C" {
     fn malloc_usable_size(object: *mut c_void) -> usize;
     fn free(object: *mut c_void);
     fn free_sized(object: *mut c_void, bytes: usize);
+    fn free_aligned_sized(object: *mut c_void, align: usize, bytes: usize);
     fn malloc_trim(pad: usize) -> c_int;
     fn uslub_validate() -> c_int;
 }
@@ -61,6 +62,8 @@ struct Object {
     bytes: usize,
     usable: usize,
     byte: u8,
+    /// What was asked for; 1: nothing.
+    align: usize,
 }
 
 /// Bytes of all objects at most.
@@ -99,6 +102,7 @@ impl World {
             bytes,
             usable,
             byte,
+            align,
         });
     }
 
@@ -226,7 +230,11 @@ impl World {
                         false => valloc(size.bytes()),
                     }
                 };
-                self.enter(start, size.bytes(), 4096);
+                let bytes = match whole {
+                    true => size.bytes().next_multiple_of(4096),
+                    false => size.bytes(),
+                };
+                self.enter(start, bytes, 4096);
             }
             Step::Free(at) => {
                 if let Some(object) = self.leave(at) {
@@ -236,8 +244,14 @@ impl World {
             }
             Step::FreeSized(at) => {
                 if let Some(object) = self.leave(at) {
+                    let start = object.start.cast();
                     // SAFETY: see above.
-                    unsafe { free_sized(object.start.cast(), object.bytes) };
+                    unsafe {
+                        match object.align {
+                            1 => free_sized(start, object.bytes),
+                            align => free_aligned_sized(start, align, object.bytes),
+                        }
+                    }
                 }
             }
             Step::Comb(count, size, teeth) => {

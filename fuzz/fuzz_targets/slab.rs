@@ -22,6 +22,7 @@ use uslub_core::percpu::sheaf_list::SheafList;
 use uslub_core::percpu::slot::SlotState;
 use uslub_core::tunables::Tuning;
 use uslub_fuzz::setup;
+use uslub_fuzz::setup::fails;
 use uslub_fuzz::support::pattern::{fill, is_filled};
 use uslub_fuzz::support::{
     Cache, Setup, Slots, Slub, assert_all_is_given_back, hop, never_waiting, on_cpu,
@@ -322,7 +323,7 @@ fn lock(a: &Slub, cache: &Cache, which: u8) {
         0 => cache.barns().for_each(|barn| barn.raw_lock().acquire()),
         1 => cache.nodes().for_each(|node| node.lists.raw().acquire()),
         2 => a.zone.raw_locks().into_iter().for_each(|lock| lock.acquire()),
-        3 => a.meta.raw_lock().acquire(),
+        3 => a.meta.raw_locks().for_each(|lock| lock.acquire()),
         _ => a.for_each_lock(|lock| lock.acquire()),
     }
 }
@@ -334,7 +335,7 @@ fn unlock(a: &Slub, cache: &Cache, which: u8) {
             0 => cache.barns().for_each(|barn| barn.raw_lock().release()),
             1 => cache.nodes().for_each(|node| node.lists.raw().release()),
             2 => a.zone.raw_locks().into_iter().for_each(|lock| lock.release()),
-            3 => a.meta.raw_lock().release(),
+            3 => a.meta.raw_locks().for_each(|lock| lock.release()),
             _ => a.for_each_lock(|lock| lock.release()),
         }
     }
@@ -348,12 +349,15 @@ struct State<'a> {
     next: u8,
     held: Option<u8>,
     refusing: bool,
+    /// Whether allocations fail on purpose.
+    failing: bool,
 }
 
 impl State<'_> {
     fn enter(&mut self, object: *mut u8, gfp: Gfp) {
         if object.is_null() {
-            return assert!(self.refusing || !gfp.may_map(), "no object to be had");
+            let may_fail = self.refusing || self.failing || !gfp.may_map();
+            return assert!(may_fail, "no object to be had");
         }
         assert!(
             self.objects
@@ -474,6 +478,7 @@ fn machine(input: &Machine) {
         next: 0,
         held: None,
         refusing: false,
+        failing: fails(&input.setup),
     };
     for step in input.steps.iter().take(120) {
         state.step(step, &input.setup);

@@ -69,3 +69,9 @@ pub fn setup(u: &mut Unstructured<'_>) -> Result<Setup> {
         ..Setup::default()
     })
 }
+
+/// Whether allocations fail on purpose.
+pub fn fails(setup: &Setup) -> bool {
+    let tunables = &setup.tunables;
+    tunables.failslab_probability > 0 || tunables.failslab_nth > 0
+}

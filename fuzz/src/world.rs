@@ -15,6 +15,7 @@ use uslub_core::prefill::Prefilled;
 use uslub_core::tunables::Tuning;
 
 use crate::grace::Manual;
+use crate::setup::fails;
 use crate::support::pattern::{fill, is_filled};
 use crate::support::{Cache, Setup, Slots, Slub, assert_all_is_given_back, never_waiting, on_cpu};
 
@@ -187,6 +188,7 @@ impl World {
     fn may_fail(&self, which: usize, gfp: Gfp) -> bool {
         let owned = &self.owned[which];
         self.refusing
+            || fails(&self.setup)
             || !gfp.may_map()
             || gfp.contains(Gfp::THISNODE)
             || owned.limit.is_some()

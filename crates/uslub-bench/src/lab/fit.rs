@@ -6,11 +6,12 @@ use super::{Check, model, real};
 use crate::error::Failure;
 
 /// The loads that are fitted to. The checks are others.
-const LOADS: [Check; 5] = [
+const LOADS: [Check; 6] = [
     Check::Pairs,
     Check::Bulk(16),
     Check::Bulk(100),
-    Check::Bulk(256),
+    Check::Bulk(200),
+    Check::Bulk(400),
     Check::Maple,
 ];
 /// The costs that are fitted.
@@ -18,7 +19,7 @@ const COSTS: [&str; 4] = ["fast", "exchange", "hit", "word"];
 /// The least of such a cost, in nanoseconds.
 const LEAST: f64 = 0.05;
 /// The change of a cost that shows its weight, in nanoseconds.
-const CHANGE: f64 = 0.2;
+const CHANGE: f64 = 0.5;
 /// Rounds of the descent; it is near its end after some ten.
 const ROUNDS: usize = 200;
 
