@@ -14,7 +14,7 @@ use crate::ending::signal_name;
 use crate::environment::{self, Environment};
 use crate::failure::Failure;
 use crate::names::Names;
-use crate::{ending::Ending, library, run, traces};
+use crate::{ending::Ending, library, run, sys, traces};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -113,13 +113,14 @@ impl Runner<'_> {
             .stdin(input(options)?)
             .stdout(output())
             .stderr(output());
+        sys::pass_on_file_limit(&mut command);
         command.spawn().map_err(|error| {
             Failure::ours(
                 format!(
                     "{} did not start: {error}",
                     Path::new(&options.command[0]).display()
                 ),
-                "see whether it runs without uslub",
+                run::start_hint(&error).1,
             )
         })
     }

@@ -73,9 +73,25 @@ mod wire;
 
 use clap::Parser;
 use ending::Ending;
+use std::panic::resume_unwind;
+use std::thread;
+
+/// Stack of the thread that reads the command line, in bytes. The code that `clap` generates takes
+/// more than 128 KiB, and the first thread has what `ulimit -s` allows.
+const PARSER_STACK_BYTES: usize = 2 << 20;
+
+/// Reads the command line in a thread of its own, or in this one where no thread can be made.
+fn parse() -> Result<cli::Cli, clap::Error> {
+    let parser = thread::Builder::new().stack_size(PARSER_STACK_BYTES);
+    match parser.spawn(cli::Cli::try_parse) {
+        Ok(parser) => parser.join().unwrap_or_else(|panic| resume_unwind(panic)),
+        Err(_) => cli::Cli::try_parse(),
+    }
+}
 
 fn main() {
-    let outcome = match cli::Cli::try_parse() {
+    sys::survive_file_limit();
+    let outcome = match parse() {
         Ok(cli) => match &cli.command {
             cli::Command::Run(options) => run::run(options),
             cli::Command::Fail(options) => fail::run(options),

@@ -249,20 +249,26 @@ pub fn execute(
 
 /// The failure if the system refuses to start a program that passed the checks.
 fn not_started(name: &OsStr, error: &io::Error) -> Failure {
-    let (code, hint) = match error.raw_os_error() {
+    let (code, hint) = start_hint(error);
+    let message = format!("{} did not start: {error}", Path::new(name).display());
+    Failure {
+        message,
+        hint: hint.to_owned(),
+        code,
+    }
+}
+
+/// The exit status and the remedy if the system refuses to start a program.
+pub fn start_hint(error: &io::Error) -> (i32, &'static str) {
+    match error.raw_os_error() {
         Some(libc::ENOENT) => (NOT_FOUND, "it or its interpreter has just gone; try again"),
         Some(libc::E2BIG) => (UNSUITABLE, "give it fewer or shorter arguments"),
         Some(libc::EAGAIN | libc::ENOMEM) => (
             UNSUITABLE,
             "end other processes or raise the limits (ulimit -a)",
         ),
+        Some(libc::EMFILE) => (UNSUITABLE, "raise the limit of open files (ulimit -n)"),
         _ => (UNSUITABLE, "see whether it runs without uslub"),
-    };
-    let message = format!("{} did not start: {error}", Path::new(name).display());
-    Failure {
-        message,
-        hint: hint.to_owned(),
-        code,
     }
 }
 

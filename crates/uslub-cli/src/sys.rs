@@ -67,6 +67,8 @@ fn duration(time: libc::timeval) -> Duration {
 /// Whether SIGPIPE was ignored when this process started. Rust's runtime ignores SIGPIPE before
 /// `main`, so [`remember`] records the disposition earlier.
 static PIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
+/// Whether SIGXFSZ was ignored when this process started; [`survive_file_limit`] ignores it.
+static FILE_LIMIT_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
 
 /// Signals that the GNU library reserves for itself. Its `posix_spawn` starts programs that ignore
 /// them. In a process with threads it installs handlers for them.
@@ -83,9 +85,33 @@ static REMEMBER: extern "C" fn() = remember;
 extern "C" fn remember() {
     // Relaxed: no second thread exists yet.
     PIPE_WAS_IGNORED.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
+    FILE_LIMIT_WAS_IGNORED.store(is_ignored(libc::SIGXFSZ), Ordering::Relaxed);
     for (signal, were) in INTERNAL.into_iter().zip(&INTERNAL_WERE_IGNORED) {
         // Relaxed: as above.
         were.store(kernel_ignores(signal), Ordering::Relaxed);
+    }
+}
+
+/// From now on a write beyond the limit of file sizes fails. By default it ends the process.
+pub fn survive_file_limit() {
+    set(libc::SIGXFSZ, libc::SIG_IGN);
+}
+
+/// Makes `command` start its child with the disposition of SIGXFSZ that this process inherited.
+pub fn pass_on_file_limit(command: &mut Command) {
+    // SAFETY: between fork and exec the closure calls only sigaction, and allocates nothing.
+    unsafe {
+        command.pre_exec(|| {
+            restore_file_limit();
+            Ok(())
+        });
+    }
+}
+
+fn restore_file_limit() {
+    // Relaxed: written before `main`.
+    if !FILE_LIMIT_WAS_IGNORED.load(Ordering::Relaxed) {
+        set(libc::SIGXFSZ, libc::SIG_DFL);
     }
 }
 
@@ -158,6 +184,7 @@ impl Inherited {
                 if PIPE_WAS_IGNORED.load(Ordering::Relaxed) {
                     set(libc::SIGPIPE, libc::SIG_IGN);
                 }
+                restore_file_limit();
                 if self.child_ignored {
                     set(libc::SIGCHLD, libc::SIG_IGN);
                 }

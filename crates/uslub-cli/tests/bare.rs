@@ -3,6 +3,7 @@
 mod support;
 
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -39,6 +40,30 @@ fn entries(folder: &Path) -> Vec<String> {
     names
         .map(|entry| entry.file_name().into_string().unwrap())
         .collect()
+}
+
+#[test]
+fn a_limit_of_file_sizes_costs_the_report_only() {
+    let folder = tempdir().unwrap();
+    let at = folder.path();
+    std::os::unix::fs::symlink("b.json", at.join("link")).unwrap();
+    for limit in [0, 1, 4] {
+        for place in ["a.json", "link", "."] {
+            fs::write(at.join("b.json"), "").unwrap();
+            let line = format!("ulimit -f {limit}; exec ls /");
+            let output = run_in(at, place, &["bash", "-c", &line]);
+            assert_eq!(output.status.code(), Some(0), "{limit} {place}: {output:?}");
+            // The shell had no limit when it made its empty file.
+            let left = entries(at)
+                .into_iter()
+                .filter(|name| !name.ends_with(".map"));
+            let left: BTreeSet<_> = left.collect();
+            assert!(
+                left.iter().eq(["b.json", "link"]),
+                "{limit} {place}: {left:?}"
+            );
+        }
+    }
 }
 
 #[test]

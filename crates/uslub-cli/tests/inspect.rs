@@ -12,6 +12,43 @@ use std::process::{Command, Stdio};
 use support::{compile, text};
 
 #[test]
+fn the_command_itself_names_its_program() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_uslub"))
+        .args(["run", "-q", "--", "sleep", "60"])
+        .env(
+            "USLUB_LIBRARY",
+            library("uslub-malloc", "libuslub_malloc.so"),
+        )
+        .spawn()
+        .expect("the command can be started");
+    let pid = command.id().to_string();
+    let children = format!("/proc/{pid}/task/{pid}/children");
+    let program = loop {
+        let children = fs::read_to_string(&children).unwrap_or_default();
+        let mut children = children.split_whitespace().map(str::to_owned);
+        let sleeps = |child: &String| {
+            fs::read_to_string(format!("/proc/{child}/comm")).is_ok_and(|name| name == "sleep\n")
+        };
+        if let Some(program) = children.find(sleeps) {
+            break program;
+        }
+        std::thread::yield_now();
+    };
+    let output = uslub(&["info", &pid]);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(command.id() as i32),
+        nix::sys::signal::Signal::SIGTERM,
+    )
+    .expect("the command runs");
+    command.wait().expect("the command ends");
+    assert!(
+        told.contains(&format!("its program is process {program}")),
+        "{told}"
+    );
+}
+
+#[test]
 fn a_preloaded_program_is_read_exactly() {
     let folder = tempfile::tempdir().expect("a folder");
     let Some(paused) = preloaded(&folder) else {
@@ -258,7 +295,8 @@ fn refusals_say_what_helps() {
         }
     };
     refused(&["info", "8388608"], 127, &["no process 8388608", "pidof"]);
-    refused(&["info", "99999999999999"], 127, &["no process"]);
+    let no_number = "99999999999999";
+    refused(&["info", no_number], 127, &["no process", no_number]);
     refused(&["info", "redis"], 2, &["'redis' is neither", "pidof"]);
     refused(&["info"], 2, &["PID|FILE is missing", "usage: uslub info"]);
     refused(&["list", "1"], 2, &["CACHE is missing", "uslub list"]);

@@ -10,7 +10,8 @@ use predicates::str::contains;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::mpsc::Sender;
 use support::{put, text, uslub, uslub_assert, uslub_command, watchdog};
 use tempfile::tempdir;
@@ -75,6 +76,67 @@ fn a_stderr_that_is_closed_is_no_trouble() {
     let script = format!("{} run -- sh -c 'exit 6' 2>&-", text(&uslub));
     let status = Command::new("sh").args(["-c", &script]).status().unwrap();
     assert_eq!(status.code(), Some(6));
+}
+
+/// Runs a line of the shell under a limit. `$0` is the command, and `$1` a file that may be written.
+fn under(limit: &str, line: &str, file: &Path) -> Output {
+    let line = format!("ulimit {limit}; {line}");
+    let mut command = Command::new("bash");
+    command.args(["-c", &line]).arg(uslub()).arg(file);
+    command.output().unwrap()
+}
+
+#[test]
+fn a_limit_of_file_sizes_ends_neither_the_command_nor_the_program() {
+    let folder = tempdir().unwrap();
+    let file = folder.path().join("file");
+    for limit in ["-f 0", "-f 1", "-f 4", "-f 16"] {
+        for options in ["", "-q", "--report $1", "--record $1", "--debug FZPU"] {
+            let line = format!("exec $0 run {options} -- sh -c 'ls / > /dev/null; exit 6'");
+            let output = under(limit, &line, &file);
+            assert_eq!(
+                output.status.code(),
+                Some(6),
+                "{limit} {options}: {output:?}"
+            );
+        }
+    }
+    let output = under("-f 0", "exec $0 run -q --report $1 -- true", &file);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("cannot write the report"), "{stderr}");
+}
+
+#[test]
+fn a_program_beyond_the_limit_of_file_sizes_is_killed_as_without_uslub() {
+    let folder = tempdir().unwrap();
+    let file = folder.path().join("file");
+    let line = "exec $0 run -q -- sh -c 'exec head -c 9000 /dev/zero > $0' $1";
+    let output = under("-f 4", line, &file);
+    assert_eq!(output.status.signal(), Some(Signal::SIGXFSZ as i32));
+    assert_eq!(fs::metadata(&file).unwrap().len(), 4096);
+}
+
+#[test]
+fn a_small_stack_is_enough_for_the_command() {
+    for kib in [32, 64, 128] {
+        for words in [
+            "run -- true",
+            "run --help",
+            "gdb-script",
+            "fail --times 1 -- true",
+        ] {
+            let line = format!("exec $0 {words}");
+            let output = under(&format!("-s {kib}"), &line, Path::new("none"));
+            assert!(output.status.success(), "{kib} KiB, {words}: {output:?}");
+        }
+    }
+}
+
+#[test]
+fn a_limit_of_open_files_is_named() {
+    let output = under("-n 5", "exec $0 run -q -- true", Path::new("none"));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("(ulimit -n)"), "{stderr}");
 }
 
 #[test]

@@ -18,6 +18,7 @@
 //! | `sandbox` | programs that change their rights or forbid themselves system calls |
 //! | `system_call` | system calls by number |
 //! | `next` | the next definition of a wrapped function |
+//! | `other` | another malloc in the process, which replaces `operator new` |
 //! | `open` | dlopen, without `RTLD_DEEPBIND` |
 //! | `inner_names` | the GNU library's internal names of the malloc family |
 //! | `helper` | the thread that gives memory back while the program idles |
@@ -43,6 +44,7 @@ mod malloc;
 mod next;
 mod once;
 mod open;
+mod other;
 mod process;
 mod report;
 mod sandbox;

@@ -22,7 +22,7 @@ use uslub_linux::sys;
 use crate::fast_path::{free, free_of, malloc};
 use crate::gate::FRONT;
 use crate::slow_path::{barred, handed, handed_early, no_memory};
-use crate::{ALLOCATOR, early, helper, set_errno, start};
+use crate::{ALLOCATOR, early, helper, other, set_errno, start};
 
 /// Allocates an array of zeroes.
 ///
@@ -355,6 +355,13 @@ pub unsafe extern "C" fn malloc_usable_size(object: *mut c_void) -> usize {
         // SAFETY: `owns` said that the object is from there.
         unsafe { early::size(object.cast()) }
     } else if start::ready() {
+        if ALLOCATOR.zone.arena.page_of(object as usize).is_none()
+            && !object.is_null()
+            // SAFETY: passed on.
+            && let Some(bytes) = unsafe { other::usable_size(object) }
+        {
+            return bytes;
+        }
         if ALLOCATOR.is_hardened() {
             return ALLOCATOR.hard_size(object.cast(), "size of");
         }

@@ -84,17 +84,19 @@ pub(crate) fn resolve(all: &[&Next]) {
     }
 }
 
+/// Where the program or library that contains an address begins; null if there is none.
+pub(crate) fn library(address: *const c_void) -> *mut c_void {
+    let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: writes the record only; zeroes are a valid value.
+    unsafe {
+        libc::dladdr(address, info.as_mut_ptr());
+        info.assume_init().dli_fbase
+    }
+}
+
 /// Whether the program's calls of a function come to this library. A program may define the
 /// function itself, and a library that is loaded earlier too. Asks the loader.
 pub(crate) fn is_ours(name: &CStr) -> bool {
-    let library = |address: *const c_void| {
-        let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-        // SAFETY: writes the record only; zeroes are a valid value.
-        unsafe {
-            libc::dladdr(address, info.as_mut_ptr());
-            info.assume_init().dli_fbase
-        }
-    };
     // SAFETY: the name is a C string.
     let first = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     library(first) == library((&raw const HERE).cast())

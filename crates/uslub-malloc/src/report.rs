@@ -373,6 +373,11 @@ fn write_to(place: &[u8]) {
     new.push(place);
     done.push(b"\0");
     if is_special(done.as_bytes()) {
+        // As in `replace`: a link may name a file of any length.
+        let is_file = sys::kind(done.as_bytes()) == Ok(libc::S_IFREG);
+        if is_file && start::file_bytes() != usize::MAX {
+            return;
+        }
         let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_NOCTTY;
         if let Some(fd) = sys::open(done.as_bytes(), flags, 0) {
             lines(true, &mut |text| sys::write_all(fd, text));
@@ -389,7 +394,13 @@ fn replace(new: &Path, done: &Path) -> bool {
     let Some(fd) = create(new) else {
         return false;
     };
-    let good = lines(true, &mut |text| sys::write_all(fd, text));
+    // A write beyond this limit would end the process by a signal.
+    let mut room = start::file_bytes();
+    let good = lines(true, &mut |text| {
+        let fits = text.len() <= room;
+        room = room.saturating_sub(text.len());
+        fits && sys::write_all(fd, text)
+    });
     sys::close(fd);
     let good = good && sys::rename(new.as_bytes(), done.as_bytes());
     if !good {

@@ -9,7 +9,7 @@ use uslub_core::Gfp;
 use uslub_core::misuse::foreign;
 
 use crate::gate::FRONT;
-use crate::{ALLOCATOR, early, helper, once, set_errno, start};
+use crate::{ALLOCATOR, early, helper, once, other, set_errno, start};
 
 /// Ends an allocation: returns the object, or null with `errno` = `ENOMEM`.
 pub(crate) fn handed(object: *mut u8) -> *mut c_void {
@@ -81,7 +81,13 @@ pub(crate) unsafe extern "C" fn free_closed(object: *mut c_void) {
     if object.is_null() || early::owns(object.cast()) {
         return;
     }
-    if !start::ready() {
+    let is_ready = start::ready();
+    let is_mapped = !is_ready || ALLOCATOR.zone.arena.page_of(object as usize).is_none();
+    // SAFETY: passed on.
+    if is_mapped && unsafe { other::free(object) } {
+        return;
+    }
+    if !is_ready {
         foreign(&ALLOCATOR.platform, "free of", object.cast());
     }
     // SAFETY: passed on.

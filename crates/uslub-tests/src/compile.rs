@@ -97,6 +97,21 @@ pub fn atfork(first: bool) -> Option<PathBuf> {
     compile(&sources().join("atfork.c"), name, &[linked, &find])
 }
 
+/// The program `own_new`, linked against its library, which replaces `operator new`.
+///
+/// # Panics
+///
+/// If a source does not compile.
+pub fn own_new() -> Option<PathBuf> {
+    let source = sources().join("own_new_lib.c");
+    let flags = ["-shared", "-fPIC", "-fno-builtin"];
+    let linked = compile(&source, "libown_new.so", &flags)?;
+    let folder = linked.parent().expect("a file is in a folder");
+    let find = format!("-Wl,-rpath,{}", folder.display());
+    let linked = linked.to_str().expect("a path of ours is text");
+    compile(&sources().join("own_new.c"), "own_new", &[linked, &find])
+}
+
 fn sources() -> PathBuf {
     workspace().join("tests/c")
 }

@@ -43,7 +43,7 @@ pub fn of(error: Error, pid: Option<i32>) -> Failure {
             format!("use the command of uslub {version}, as the program does"),
         ),
         Error::Forbidden { pid, .. } => (OURS, forbidden(*pid)),
-        Error::NotReady => (OURS, "try again when it has begun to work".to_owned()),
+        Error::NotReady => (OURS, not_ready(pid)),
         Error::Core { .. } => (
             OURS,
             "the kernel writes one after 'ulimit -c unlimited'".to_owned(),
@@ -59,6 +59,24 @@ pub fn of(error: Error, pid: Option<i32>) -> Failure {
         message,
         hint,
         code,
+    }
+}
+
+/// What helps if nothing was allocated. `uslub run` itself allocates nothing on uslub, and a core
+/// file does not change.
+fn not_ready(pid: Option<i32>) -> String {
+    let Some(pid) = pid else {
+        return "the program ended before its first allocation".to_owned();
+    };
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.unwrap_or_default();
+    let mut children = children.split_whitespace().flat_map(str::parse);
+    // The command has a copy of itself, too.
+    match children.find(|&child| name_of(child) != "uslub") {
+        Some(child) if name_of(pid) == "uslub" => {
+            format!("it is the command; its program is process {child}")
+        }
+        _ => "try again when it has begun to work".to_owned(),
     }
 }
 

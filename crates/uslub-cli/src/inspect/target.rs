@@ -37,7 +37,11 @@ impl Target {
     pub fn open(word: &str) -> Result<Self, Failure> {
         let path = Path::new(word);
         if !word.is_empty() && word.bytes().all(|b| b.is_ascii_digit()) {
-            let pid = word.parse().unwrap_or(i32::MAX);
+            let Ok(pid) = word.parse() else {
+                let mut failure = refusal::of(Error::NoProcess(i32::MAX), None);
+                failure.message = format!("no process {word}");
+                return Err(failure);
+            };
             return Self::process(pid);
         }
         if path.exists() {

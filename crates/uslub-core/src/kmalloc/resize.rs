@@ -15,10 +15,24 @@ use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::kmalloc::{CLASS_MAX, LARGE_MAX, class_of, class_size};
 use crate::memory::PageIndex;
+use crate::memory::mapped::Lookup;
 use crate::platform::{FaultSite, PAGE_SIZE, Platform};
 use crate::policy::ARENA_OBJECT_MAX_BYTES;
 
 impl<P: Platform> Allocator<P> {
+    /// Whether a pointer is no object of this allocator, of now or of before a fork. An interior
+    /// pointer of a huge object may pass for foreign.
+    pub fn is_foreign(&self, object: *mut u8) -> bool {
+        let address = object as usize;
+        // Only a hardened huge object begins inside a page. The look takes a lock.
+        let may_be_huge = address.is_multiple_of(PAGE_SIZE) || self.is_hardened();
+        let is_huge = || !matches!(self.mapped.find(address, true), Some(Lookup::Nothing));
+        self.zone.arena.page_of(address).is_none()
+            && !self.is_guarded(object)
+            && !(may_be_huge && is_huge())
+            && self.former_size(object).is_none()
+    }
+
     /// Resizes an object of [`kmalloc`](Self::kmalloc), and moves it if necessary; null without
     /// memory, and then the object is unchanged.
     ///

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use uslub_tests::compile::library;
+use uslub_tests::compile::{library, own_new};
 use uslub_tests::subject::subject;
 use uslub_tests::tools::shared;
 use uslub_tests::way::{Launch, Way};
@@ -61,6 +61,12 @@ in_every_way! {
                 .on(way)
                 .wrote("interposed: ok");
         }
+    }
+
+    fn objects_of_another_malloc_go_back_to_it(way) {
+        let _shared = shared();
+        let Some(program) = own_new() else { return };
+        Run::of(program).on(way).wrote("own_new: ok");
     }
 
     fn a_misuse_ends_by_the_signal_though_abort_is_wrapped(way) {
