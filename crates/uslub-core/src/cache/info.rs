@@ -98,7 +98,9 @@ impl<P: Platform> Allocator<P> {
                 free += objects - inuse;
                 empty += usize::from(inuse == 0);
             }
-            let untouched = lists.empty.len() + node.ahead.slabs();
+            // Relaxed: a statistic.
+            let waiting = node.nr_waiting.load(Relaxed);
+            let untouched = lists.empty.len() + node.ahead.slabs() + waiting;
             free += untouched * objects;
             empty += untouched;
         }

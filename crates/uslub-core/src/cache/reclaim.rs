@@ -127,7 +127,11 @@ impl<P: Platform> Allocator<P> {
     fn has_room(&self, cache: &KmemCache<P>) -> bool {
         let info = self.info(cache);
         let is_limited = cache.max_slabs < usize::MAX;
-        info.active_objs < info.num_objs || (is_limited && info.num_slabs < cache.max_slabs)
+        // Slabs that wait for their readers have no room. Relaxed: a statistic.
+        let waiting: usize = cache.nodes().map(|n| n.nr_waiting.load(Relaxed)).sum();
+        let waiting = waiting * cache.geometry.objects as usize;
+        info.active_objs + waiting < info.num_objs
+            || (is_limited && info.num_slabs < cache.max_slabs)
     }
 
     /// Objects in sheaves, and slabs: of the cache if its limit is the reason, otherwise of all.

@@ -182,6 +182,8 @@ pub struct Node<P> {
     pub(crate) ahead: PageBatch,
     /// Slabs on this node, with those whose pages wait in `ahead`.
     pub nr_slabs: AtomicUsize,
+    /// Empty slabs of these whose pages wait for their readers, on no list.
+    pub(crate) nr_waiting: AtomicUsize,
 }
 
 impl<P: Platform> Node<P> {
@@ -198,6 +200,7 @@ impl<P: Platform> Node<P> {
             ready: [const { AtomicU32::new(NO_SLAB) }; READY_SLABS],
             ahead: PageBatch::new(),
             nr_slabs: AtomicUsize::new(0),
+            nr_waiting: AtomicUsize::new(0),
         }
     }
 

@@ -6,6 +6,7 @@
 //! `fresh`, and `rcu` above.
 
 use core::ptr::NonNull;
+use core::sync::atomic::Ordering::Relaxed;
 
 use crate::gfp::Gfp;
 use crate::grace::{GracePeriod, RcuCallback, RcuHead};
@@ -44,6 +45,11 @@ impl<P: Platform> Base<P> {
         sheaf.push(base);
         let grace = self.grace(Some(cache.id), base);
         let context = core::ptr::from_ref(self).cast();
+        // Relaxed: a statistic.
+        cache
+            .node(usize::from(slab.node()))
+            .nr_waiting
+            .fetch_add(1, Relaxed);
         call_with_window(grace, sheaf, context, on_slab_ready::<P>);
         true
     }
@@ -58,6 +64,8 @@ impl<P: Platform> Base<P> {
             let slab: &Slab = self.zone.arena.slab(page);
             let node: &Node<P> = cache.node(usize::from(slab.node()));
             self.free_slab_now(cache, node, slab);
+            // Relaxed: a statistic.
+            node.nr_waiting.fetch_sub(1, Relaxed);
         }
         self.meta
             .give_window(&self.platform, sheaf.into_window(), true);

@@ -254,13 +254,15 @@ impl<P: Platform> Base<P> {
         cache.nodes().map(|node| listed(&node.lists.lock())).sum()
     }
 
-    /// Whether the counters of a debugged cache's slabs agree: every slab is listed or frozen.
+    /// Whether the counters of a debugged cache's slabs agree: every slab is listed, waits for its
+    /// readers or is frozen.
     pub(crate) fn counts_agree(&self, cache: &SlabCache<P>) -> bool {
         // Relaxed: the allocator is idle.
         let slabs: usize = (cache.nodes().map(|node| node.nr_slabs.load(Relaxed))).sum();
         let ahead: usize = cache.nodes().map(|node| node.ahead.slabs()).sum();
+        let waiting: usize = (cache.nodes().map(|node| node.nr_waiting.load(Relaxed))).sum();
         let frozen_only = cache.debug.get().contains(DebugFlags::CONSISTENCY_CHECKS);
         let listed = self.listed_debug_slabs(cache);
-        slabs - ahead == listed || (frozen_only && listed < slabs)
+        slabs - ahead == listed + waiting || (frozen_only && listed < slabs)
     }
 }

@@ -212,6 +212,8 @@ fn the_slabs_of_a_typesafe_cache_serve_nothing_else_before_a_grace_period() {
         a.shrink(cache);
         assert!(grace.waiting() > 10);
         assert!(cache.nr_slabs() > 10);
+        assert_eq!(a.validate(), Ok(()), "slabs that wait are in order");
+        assert_eq!(a.info(cache).live_objs(), 1, "they have no live objects");
         a.zone.purge(&a.platform);
         assert!(
             objects
