@@ -25,6 +25,7 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 use uslub_core_timed::sync::timed_atomics::{Access, Calls, Choice, make_calls};
 
 use crate::costs::{Costs, ps};
+use crate::cpu::{Cpu, Stop, Times};
 use crate::error::Failure;
 use crate::lines::{Kind, Lines};
 use crate::policy::Policy;
@@ -38,52 +39,6 @@ const FAST_HITS: usize = 4;
 const STACK: usize = 128 << 10;
 /// Pauses in a row after which the simulation is taken for dead.
 const PAUSES_MAX: u32 = 1_000_000;
-
-/// Why a coroutine stops running.
-enum Stop {
-    /// It can go on at its clock.
-    Ready,
-    /// Someone, or the clock, must wake it.
-    Blocked,
-}
-
-/// Times of a CPU, in picoseconds.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Times {
-    /// All that passed.
-    pub passed: u64,
-    /// Work outside of the allocator.
-    pub work: u64,
-    /// Sleep: nothing to do.
-    pub idle: u64,
-}
-
-struct Cpu {
-    clock: u64,
-    yielder: *const Yielder<(), Stop>,
-    /// Number of the present wait: an older wake-up is stale.
-    ticket: u64,
-    /// The lock that was passed to this CPU and that it takes next.
-    granted: usize,
-    times: Times,
-    pauses: u32,
-    /// When all lines that it asked for without waiting are there.
-    queue: u64,
-    /// The first accesses since its last fast path: number, and time without lines.
-    hits: (u32, u64),
-}
-
-impl Cpu {
-    /// Asks for lines without waiting for each. It waits as soon as there are more on their way
-    /// than come in the time of one.
-    #[inline]
-    fn ask_for(&mut self, time: u64, longest: u64, overlap: f64) {
-        if time > 0 {
-            self.queue = self.queue.max(self.clock) + (time as f64 / overlap) as u64;
-            self.clock = self.clock.max(self.queue.saturating_sub(longest));
-        }
-    }
-}
 
 /// Use of all locks that guard the same type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -464,18 +419,8 @@ impl Running {
             ENGINE.get().is_null(),
             "a thread runs one machine at a time"
         );
-        let cpu = |_| Cpu {
-            clock: 0,
-            yielder: std::ptr::null(),
-            ticket: 0,
-            granted: 0,
-            times: Times::default(),
-            pauses: 0,
-            queue: 0,
-            hits: (0, 0),
-        };
         let mut engine = Box::new(Engine {
-            cpus: (0..machine.cpus).map(cpu).collect(),
+            cpus: (0..machine.cpus).map(|_| Cpu::new()).collect(),
             heap: BinaryHeap::new(),
             current: 0,
             horizon: u64::MAX,

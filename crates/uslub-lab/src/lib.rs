@@ -11,6 +11,7 @@
 //! | `topology` | CPUs, last-level caches, nodes and their memory |
 //! | `costs` | the cost model |
 //! | `lines` | cache lines: who holds each, and what it costs to get it |
+//! | `cpu` | a CPU: its clock, and the lines that it asked for |
 //! | `engine` | virtual time: coroutines, lock queues, sleep |
 //! | `range` | the memory of a machine |
 //! | `platform`, `grace` | the machine as the core sees it; grace periods |
@@ -40,6 +41,7 @@
 //! ```
 
 mod costs;
+mod cpu;
 mod dice;
 mod engine;
 mod error;

@@ -4,7 +4,8 @@ use uslub_core_timed::percpu::stats::StatItem;
 use uslub_core_timed::tunables::Tunables;
 
 use crate::costs::Costs;
-use crate::engine::{self, LockUse, Times};
+use crate::cpu::Times;
+use crate::engine::{self, LockUse};
 use crate::error::Failure;
 use crate::policy::Policy;
 use crate::topology::Topology;
