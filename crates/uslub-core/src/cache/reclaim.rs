@@ -90,8 +90,10 @@ impl<P: Platform> Allocator<P> {
         if !at_limit {
             self.shrink_all();
         }
-        let fewer_slabs = || self.idle(cache, at_limit).1 < slabs;
-        if freed > 0 || cached > 0 || self.has_room(cache) || fewer_slabs() {
+        let now = || self.idle(cache, at_limit);
+        // Without a fence, other CPUs keep what they have: then only fewer objects are a success.
+        let flushed = cached > 0 && (self.platform.fence() || now().0 < cached);
+        if freed > 0 || flushed || self.has_room(cache) || now().1 < slabs {
             return true;
         }
         if gfp.contains(Gfp::NOFAIL) {

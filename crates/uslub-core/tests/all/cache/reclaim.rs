@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 
 use crate::support;
-use crate::support::{Cache, Slub, assert_all_is_given_back, on_cpu};
+use crate::support::{Cache, Setup, Slots, Slub, assert_all_is_given_back, on_cpu};
 use uslub_core::Gfp;
 use uslub_core::args::{CacheArgs, CreateError};
 use uslub_core::cache::shrinker::Shrinker;
@@ -167,6 +167,48 @@ fn a_shrinker_of_all_caches_is_asked_when_pages_run_out() {
     // SAFETY: the test's objects, freed once.
     unsafe { a.free_bulk(other, &mut objects) };
     assert_all_is_given_back(&a);
+}
+
+/// A count of calls after which the test gives up: the allocator tries again for ever.
+const TRIES_MAX: usize = 100;
+
+#[test]
+fn memory_ends_where_other_cpus_keep_their_objects() {
+    let setup = Setup {
+        slots: Slots::WithoutFence,
+        ..Setup::default()
+    };
+    let a = setup.build();
+    let kept = a.create(&CacheArgs::new("kept", 64)).unwrap();
+    let other = a.create(&CacheArgs::new("other", 1024)).unwrap();
+    on_cpu(1);
+    // SAFETY: the test's object, freed once.
+    unsafe { a.free(kept, a.alloc(kept, Gfp::KERNEL)) };
+    on_cpu(0);
+    assert!(a.info(kept).cached_objs > 0);
+    let asked = AtomicUsize::new(0);
+    unsafe fn count(asked: *const (), _: usize) -> usize {
+        // SAFETY: the counter of the test. SeqCst: the test does not measure time.
+        let tries = unsafe { (*asked.cast::<AtomicUsize>()).fetch_add(1, SeqCst) };
+        if tries > TRIES_MAX {
+            std::process::abort();
+        }
+        0
+    }
+    let shrinker = Shrinker {
+        scan: count,
+        data: (&raw const asked).cast(),
+    };
+    // SAFETY: the counter outlives the registration.
+    let id = unsafe { a.register_shrinker(None, shrinker) }.unwrap();
+    a.platform.fail(0, usize::MAX);
+    let mut objects = take_all(&a, other);
+    assert!(a.prefill(other, Gfp::KERNEL, 8).is_none());
+    assert!(!a.alloc_bulk(other, Gfp::KERNEL, &mut [std::ptr::null_mut(); 8]));
+    a.platform.heal();
+    a.unregister_shrinker(id);
+    // SAFETY: the test's objects, freed once.
+    unsafe { a.free_bulk(other, &mut objects) };
 }
 
 #[test]
