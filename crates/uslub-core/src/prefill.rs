@@ -17,6 +17,7 @@ use crate::gfp::Gfp;
 use crate::percpu::sheaf::{Sheaf, Window};
 use crate::percpu::stats::StatItem;
 use crate::platform::Platform;
+use crate::policy::RECLAIM_TRIES;
 use crate::sheaf::spill::Spill;
 use crate::slab::take::Refill;
 
@@ -204,6 +205,37 @@ impl<P: Platform> Allocator<P> {
         object
     }
 
+    /// As [`refill_prefilled`](Self::refill_prefilled), for a sheaf that has the room.
+    #[inline]
+    fn refill_sheaf(&self, cache: &KmemCache<P>, gfp: Gfp, sheaf: &mut Sheaf, n: usize) -> bool {
+        for attempt in 0.. {
+            let missing = n.saturating_sub(sheaf.len());
+            let mut spill = Spill::new(self, cache, gfp);
+            let overflow = spill.overflow();
+            let room = sheaf.room();
+            let mut refill = Refill::new(cache, &mut *room, missing, gfp, overflow);
+            self.refill(&mut refill);
+            let more = refill.filled;
+            room[..more].reverse();
+            sheaf.grow(more);
+            if let Some(spilled) = self.spilled_for_cpu(spill, gfp) {
+                self.install_filled(cache, spilled, gfp);
+            }
+            self.count(cache, StatItem::SheafRefill, more);
+            self.count(cache, StatItem::AllocFastpath, more);
+            self.end_allocation(gfp);
+            if more >= missing {
+                return true;
+            }
+            if (attempt >= RECLAIM_TRIES && !gfp.contains(Gfp::NOFAIL))
+                || !self.reclaim_for(cache, gfp)
+            {
+                break;
+            }
+        }
+        false
+    }
+
     /// Refills to at least `n` objects; false without memory. There may then be more objects than
     /// before, but never fewer.
     pub fn refill_prefilled(
@@ -226,29 +258,7 @@ impl<P: Platform> Allocator<P> {
             return true;
         }
         match &mut prefilled.0 {
-            Kind::Sheaf(sheaf) => loop {
-                let missing = n.saturating_sub(sheaf.len());
-                let mut spill = Spill::new(self, cache, gfp);
-                let overflow = spill.overflow();
-                let room = sheaf.room();
-                let mut refill = Refill::new(cache, &mut *room, missing, gfp, overflow);
-                self.refill(&mut refill);
-                let more = refill.filled;
-                room[..more].reverse();
-                sheaf.grow(more);
-                if let Some(spilled) = self.spilled_for_cpu(spill, gfp) {
-                    self.install_filled(cache, spilled, gfp);
-                }
-                self.count(cache, StatItem::SheafRefill, more);
-                self.count(cache, StatItem::AllocFastpath, more);
-                self.end_allocation(gfp);
-                if more >= missing {
-                    return true;
-                }
-                if !self.reclaim_for(cache, gfp) {
-                    return false;
-                }
-            },
+            Kind::Sheaf(sheaf) => self.refill_sheaf(cache, gfp, sheaf, n),
             Kind::Oversize(array) => {
                 // SAFETY: ours; the words behind the objects were set at the creation.
                 let room = unsafe {

@@ -178,3 +178,18 @@ fn a_refill_adds_and_a_failed_one_loses_nothing() {
     unsafe { a.free_bulk(cache, &mut objects) };
     assert_all_is_given_back(&a);
 }
+
+#[test]
+fn a_constructor_that_always_fails_ends_a_prefill() {
+    unsafe fn fails(_: *const (), _: *mut u8) -> bool {
+        false
+    }
+    let a = support::allocator(1);
+    let mut args = CacheArgs::new("failing", 64);
+    args.ctor = Some(Ctor {
+        call: fails,
+        data: std::ptr::null(),
+    });
+    let cache = a.create(&args).unwrap();
+    assert!(a.prefill(cache, Gfp::KERNEL, 8).is_none());
+}
