@@ -78,7 +78,7 @@ fn a_stderr_that_is_closed_is_no_trouble() {
     assert_eq!(status.code(), Some(6));
 }
 
-/// Runs a line of the shell under a limit. `$0` is the command, and `$1` a file that may be written.
+/// Runs a line of the shell under a limit. `$0` is the command, `$1` a file that may be written.
 fn under(limit: &str, line: &str, file: &Path) -> Output {
     let line = format!("ulimit {limit}; {line}");
     let mut command = Command::new("bash");

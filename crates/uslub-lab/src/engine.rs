@@ -7,7 +7,7 @@
 //! | call | effect on the CPU |
 //! |---|---|
 //! | [`access`] | pays for the line; CPUs with earlier clocks run first |
-//! | [`touch`] | the same for an access of the load itself, which waits for none of its lines |
+//! | [`touch`] | pays for an access of the load itself, whose lines come while it goes on |
 //! | [`fast`] | pays for a fast path, whose access to the CPU's own words is one step |
 //! | `enter`, `left` | waits in a lock's queue, first come, first served; passes the lock on |
 //! | [`sleep`], [`wake_up`] | waits for another CPU or for a time |

@@ -185,7 +185,7 @@ pub fn lines(cpus: [usize; 2]) -> Result<(f64, f64), Failure> {
 }
 
 /// The middle value.
-pub fn median(mut values: Vec<f64>) -> f64 {
+fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }

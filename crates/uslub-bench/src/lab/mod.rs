@@ -6,7 +6,7 @@
 //! | `hardware` | costs that need no allocator: lines, atomics, faults, calls |
 //! | `real` | the laboratory's loads on the real allocator, on one and two CPUs |
 //!
-//! Four costs of the model stand for instructions. They are fitted to five real loads on one CPU.
+//! Four costs of the model stand for instructions. They are fitted to six real loads on one CPU.
 //! All other rows are checks: the model says their time with these costs.
 
 mod fit;
