@@ -129,9 +129,8 @@ impl<P: Platform> Allocator<P> {
     fn has_room(&self, cache: &KmemCache<P>) -> bool {
         let info = self.info(cache);
         let is_limited = cache.max_slabs < usize::MAX;
-        // Slabs that wait for their readers have no room. Relaxed: a statistic.
-        let waiting: usize = cache.nodes().map(|n| n.nr_waiting.load(Relaxed)).sum();
-        let waiting = waiting * cache.geometry.objects as usize;
+        // Slabs that wait for their readers have no room.
+        let waiting = cache.nr_waiting() * cache.geometry.objects as usize;
         info.active_objs + waiting < info.num_objs
             || (is_limited && info.num_slabs < cache.max_slabs)
     }

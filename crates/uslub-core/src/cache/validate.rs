@@ -133,8 +133,7 @@ impl<P: Platform> Allocator<P> {
         mut listed: usize,
     ) -> Result<usize, &'static str> {
         let arena = &self.zone.arena;
-        // Relaxed: the allocator is idle.
-        let mut waiting: usize = cache.nodes().map(|n| n.nr_waiting.load(Relaxed)).sum();
+        let mut waiting = cache.nr_waiting();
         let (mut slabs, mut page) = (0, 0);
         while page < arena.limit() as u32 {
             if arena.cache_of(PageIndex(page)) != Some(cache.id) {

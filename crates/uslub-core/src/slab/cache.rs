@@ -233,6 +233,12 @@ impl<P: Platform> SlabCache<P> {
         self.nodes().map(|node| node.nr_slabs.load(Relaxed)).sum()
     }
 
+    /// Empty slabs on all nodes whose pages wait for their readers.
+    pub(crate) fn nr_waiting(&self) -> usize {
+        // Relaxed: a statistic.
+        self.nodes().map(|node| node.nr_waiting.load(Relaxed)).sum()
+    }
+
     /// Most slabs on all nodes at once, with those of page batches.
     pub fn peak_slabs(&self) -> usize {
         // Relaxed: a statistic.

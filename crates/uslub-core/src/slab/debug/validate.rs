@@ -260,7 +260,7 @@ impl<P: Platform> Base<P> {
         // Relaxed: the allocator is idle.
         let slabs: usize = (cache.nodes().map(|node| node.nr_slabs.load(Relaxed))).sum();
         let ahead: usize = cache.nodes().map(|node| node.ahead.slabs()).sum();
-        let waiting: usize = (cache.nodes().map(|node| node.nr_waiting.load(Relaxed))).sum();
+        let waiting = cache.nr_waiting();
         let frozen_only = cache.debug.get().contains(DebugFlags::CONSISTENCY_CHECKS);
         let listed = self.listed_debug_slabs(cache);
         slabs - ahead == listed + waiting || (frozen_only && listed < slabs)
