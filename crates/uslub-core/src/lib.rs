@@ -36,6 +36,7 @@
 //! | [`policy`] | every threshold of the layers above |
 //! | [`debug`] | `slab_debug`: its text, flags and layout of a slot |
 //! | [`gfp`], [`args`], [`tunables`], [`size_class`], [`grace`] | a caller's options |
+//! | [`groups`] | which CPUs share barns |
 //! | [`layout`], [`root`] | what a reader in another process needs |
 //!
 //! A layer uses only the layers below it; [`slab::base`] says how types enforce this.
@@ -51,6 +52,7 @@ pub mod debug;
 pub mod destroy;
 pub mod gfp;
 pub mod grace;
+pub mod groups;
 pub mod kmalloc;
 pub mod layout;
 pub mod memory;

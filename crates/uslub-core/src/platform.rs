@@ -255,6 +255,19 @@ pub unsafe trait Platform: Sync + 'static {
         0
     }
 
+    /// Divides the CPUs of each node into groups of `cpus` at most. The CPUs of a group share
+    /// barns. Returns the largest number of groups in a node, 1 to
+    /// [`MAX_GROUPS`](crate::groups::MAX_GROUPS). Called once, before any other thread uses the
+    /// platform.
+    fn make_groups(&self, _cpus: usize) -> usize {
+        1
+    }
+
+    /// Group, within its node, of the CPU that this thread runs on; a hint.
+    fn group(&self) -> usize {
+        0
+    }
+
     /// Whether a node has memory of its own.
     fn node_has_memory(&self, _nid: usize) -> bool {
         true

@@ -298,7 +298,7 @@ impl<P: Platform> Allocator<P> {
             }
         }
         self.count(cache, StatItem::SheafReturnSlow, 1);
-        if !sheaf.is_full() && !self.barn_is_full(cache) {
+        if !sheaf.is_full() && !self.barns_are_full(cache) {
             let room = sheaf.room();
             let more = self.refill_objects(cache, room, 0, gfp - Gfp::MAP);
             sheaf.grow(more);

@@ -133,6 +133,8 @@ tunables! {
         hardened: 0 in 0..=1, "";
         /// 1: no cache shares another's slabs.
         slab_nomerge: 0 in 0..=1, "";
+        /// CPUs that share barns, at most: those with one last-level cache, or neighbours.
+        barn_cpus: 16 in 1..=4096, "CPUs";
         /// Objects in sheaves above which no sheaf grows; near it sheaves get smaller.
         sheaf_budget_mb: 128 in 0..=1 << 20, "MiB";
         /// Access to slots. 0: by a try-lock; 1: by rseq; 2: by rseq and the CPU's number.

@@ -27,6 +27,7 @@ pub(crate) struct CacheFields {
     pub max_full: Field,
     pub max_full_grown: Field,
     pub barns: Field,
+    pub nr_barns: Field,
     pub object_size: Field,
     pub users: Field,
 }
@@ -141,6 +142,7 @@ impl CacheFields {
             max_full: sheaf("SheafCache.max_full")?,
             max_full_grown: sheaf("SheafCache.max_full_grown")?,
             barns: sheaf("SheafCache.barns")?,
+            nr_barns: sheaf("SheafCache.nr_barns")?,
             object_size: layout.number("KmemCache.object_size", 4)?,
             users: layout.number("KmemCache.users", 4)?,
         })

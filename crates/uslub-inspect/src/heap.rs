@@ -13,6 +13,8 @@ use crate::root::Root;
 
 /// Most memory nodes.
 const NODES_MAX: u64 = 64;
+/// Barns of a cache, at most: 64 groups of CPUs in each node.
+const BARNS_MAX: u64 = 64 * NODES_MAX;
 /// Most CPUs.
 const CPUS_MAX: u64 = 8192;
 /// Largest order of a slab.
@@ -304,9 +306,13 @@ impl<'m> Heap<'m> {
         if nodes == 0 || nodes > NODES_MAX {
             return None;
         }
-        let array = |start: u64, bytes: usize| {
-            let place = |nid| start.wrapping_add(nid * bytes as u64);
-            (0..nodes).map(place).collect::<Vec<_>>()
+        let barns = f.nr_barns.of(record);
+        if barns < nodes || barns > BARNS_MAX || !barns.is_multiple_of(nodes) {
+            return None;
+        }
+        let array = |start: u64, nr: u64, bytes: usize| {
+            let place = |n| start.wrapping_add(n * bytes as u64);
+            (0..nr).map(place).collect::<Vec<_>>()
         };
         let pair = |a: Field, b: Field| (a.of(record) as usize, b.of(record) as usize);
         let cache = Cache {
@@ -331,8 +337,8 @@ impl<'m> Heap<'m> {
             link_offset: f.link_offset.of(record) as u32,
             secret: f.secret.of(record),
             random: f.random.of(record),
-            barns: array(f.barns.of(record), self.f.barn_bytes),
-            node_records: array(f.nodes.of(record), self.f.node_bytes),
+            barns: array(f.barns.of(record), barns, self.f.barn_bytes),
+            node_records: array(f.nodes.of(record), nodes, self.f.node_bytes),
         };
         let slots = u64::from(cache.size) * u64::from(cache.objects);
         let is_possible = usize::from(cache.id) == self.word_of(index)

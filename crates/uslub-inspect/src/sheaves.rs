@@ -114,8 +114,9 @@ impl Heap<'_> {
     /// Calls `visit` with each barn that can be read: its cache, its node, and a copy of it.
     fn for_each_barn(&self, caches: &[Cache], mut visit: impl FnMut(&Cache, usize, &[u8])) {
         let barns = caches.iter().flat_map(|cache| {
-            let nodes = cache.barns.iter().enumerate();
-            nodes.map(move |(node, &at)| (cache, node, at))
+            let groups = (cache.barns.len() / cache.node_records.len().max(1)).max(1);
+            let barns = cache.barns.iter().enumerate();
+            barns.map(move |(number, &at)| (cache, number / groups, at))
         });
         let barns: Vec<_> = barns.collect();
         let at: Vec<_> = barns.iter().map(|&(.., at)| at).collect();

@@ -1,6 +1,6 @@
 //! The simulated machine as the core's platform.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt::Arguments;
 use std::ptr::NonNull;
 
@@ -23,6 +23,8 @@ pub struct Timed {
     machine: &'static Topology,
     memory: &'static Range,
     random: Cell<u64>,
+    /// The group of each CPU within its node.
+    groups: RefCell<Vec<usize>>,
 }
 
 // SAFETY: one thread of the system plays all CPUs of a machine.
@@ -35,6 +37,7 @@ impl Timed {
             machine,
             memory,
             random: Cell::new(seed),
+            groups: RefCell::new(Vec::new()),
         }
     }
 
@@ -178,6 +181,17 @@ unsafe impl Platform for Timed {
     #[inline]
     fn node(&self) -> usize {
         self.machine.node_of(engine::here())
+    }
+
+    fn make_groups(&self, cpus: usize) -> usize {
+        let (groups, largest) = self.machine.groups(cpus);
+        *self.groups.borrow_mut() = groups;
+        largest
+    }
+
+    #[inline]
+    fn group(&self) -> usize {
+        self.groups.borrow()[engine::here()]
     }
 
     #[inline]

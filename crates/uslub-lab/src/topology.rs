@@ -1,5 +1,7 @@
 //! The CPUs, memory nodes and last-level caches of a simulated machine.
 
+use uslub_core_timed::groups::Groups;
+
 use crate::error::Failure;
 
 /// Largest number of CPUs.
@@ -90,6 +92,26 @@ impl Topology {
         node * CPUS_MAX + (cpu - first) / self.llc
     }
 
+    /// The group of each CPU within its node, in groups of `cpus` CPUs at most, and the largest
+    /// number of groups in a node.
+    pub fn groups(&self, cpus: usize) -> (Vec<usize>, usize) {
+        let (mut of, mut largest) = (Vec::new(), 1);
+        for node in 0..self.nodes {
+            let mut groups = Groups::new(cpus);
+            let mut left: Vec<_> = (0..self.cpus)
+                .filter(|&c| self.node_of(c) == node)
+                .collect();
+            while let Some(&first) = left.first() {
+                let cache = self.cache_of(first);
+                let size = left.iter().filter(|&&c| self.cache_of(c) == cache).count();
+                of.extend(groups.add(size));
+                left.drain(..size);
+            }
+            largest = largest.max(groups.len());
+        }
+        (of, largest)
+    }
+
     /// Steps between two nodes, which form a ring.
     pub fn steps(&self, from: usize, to: usize) -> usize {
         let steps = from.abs_diff(to);
@@ -133,6 +155,9 @@ mod tests {
         assert_eq!(t.distance(0, 31), Distance::Remote(1));
         assert_eq!(t.distance(0, 16), Distance::Remote(2));
         assert_eq!([0, 1, 2, 3].map(|n| t.memory_node(n)), [0, 0, 2, 0]);
+        assert_eq!(t.groups(16).1, 1);
+        let (groups, largest) = t.groups(4);
+        assert_eq!((groups[3], groups[4], groups[8], largest), (0, 1, 0, 2));
     }
 
     #[test]

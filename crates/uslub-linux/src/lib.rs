@@ -18,6 +18,7 @@ mod advice;
 mod arch;
 mod callers;
 mod clock;
+pub mod cpu_groups;
 pub mod environment;
 pub mod fault;
 mod huge_pages;
@@ -54,6 +55,7 @@ use uslub_core::platform::{PAGE_SIZE, Platform};
 use uslub_rseq::{Area, Index, initial};
 
 use crate::advice::Advice;
+use crate::cpu_groups::CpuGroups;
 use crate::huge_pages::HugePages;
 use crate::line_handoff::LineHandoff;
 use crate::numa::Nodes;
@@ -106,6 +108,7 @@ pub struct Linux {
     pid: AtomicU32,
     advice: Advice,
     nodes: Nodes,
+    cpu_groups: CpuGroups,
     huge_pages: HugePages,
     sharing: Sharing,
     refused: Refused,
@@ -130,6 +133,7 @@ impl Linux {
             pid: AtomicU32::new(0),
             advice: Advice::new(),
             nodes: Nodes::new(),
+            cpu_groups: CpuGroups::new(),
             huge_pages: HugePages::new(),
             sharing: Sharing::new(),
             refused: Refused::new(),

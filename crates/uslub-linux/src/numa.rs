@@ -4,6 +4,7 @@
 //! may ask. With one node it reads two short files only, and nothing is bound.
 
 use core::ffi::c_long;
+use core::ops::RangeInclusive;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize};
 
@@ -127,7 +128,8 @@ impl Default for Nodes {
     }
 }
 
-fn read<'a>(path: &[u8], into: &'a mut [u8]) -> Option<&'a [u8]> {
+/// Reads the start of a file, whose path ends with a zero byte.
+pub(crate) fn read<'a>(path: &[u8], into: &'a mut [u8]) -> Option<&'a [u8]> {
     let file = sys::open(path, libc::O_RDONLY, 0)?;
     let n = sys::read(file, into);
     sys::close(file);
@@ -159,20 +161,28 @@ pub fn distances_in(text: &[u8]) -> impl Iterator<Item = u8> {
 /// ```
 pub fn set_in(text: &[u8]) -> Option<u64> {
     let mut set = 0u64;
-    for range in text.split(|&b| b == b',') {
-        let range = range.trim_ascii();
-        let mut ends = range.split(|&b| b == b'-');
-        let digits = |word: &[u8]| !word.is_empty() && word.iter().all(u8::is_ascii_digit);
-        let first = ends.next().filter(|word| digits(word)).map(parse)?;
-        let last = ends.next().filter(|word| digits(word)).map_or(first, parse);
-        if last as usize >= MAX_NODES || first > last {
-            return None;
-        }
-        for nid in first..=last {
-            set |= 1 << nid;
-        }
+    for range in ranges_in(text) {
+        let range = range.filter(|range| *range.end() < MAX_NODES)?;
+        range.for_each(|nid| set |= 1 << nid);
     }
     (set != 0).then_some(set)
+}
+
+/// The ranges of a list such as `0-3,5`; `None` for a malformed one.
+/// ```
+/// use uslub_linux::numa::ranges_in;
+/// assert!(ranges_in(b"0-3,5\n").eq([Some(0..=3), Some(5..=5)]));
+/// assert!(ranges_in(b"3-1").eq([None]));
+/// ```
+pub fn ranges_in(text: &[u8]) -> impl Iterator<Item = Option<RangeInclusive<usize>>> {
+    text.split(|&b| b == b',').map(|range| {
+        let mut ends = range.trim_ascii().split(|&b| b == b'-');
+        let digits = |word: &[u8]| !word.is_empty() && word.iter().all(u8::is_ascii_digit);
+        let mut end = || ends.next().filter(|word| digits(word)).map(parse);
+        let first = end()? as usize;
+        let last = end().map_or(first, |last| last as usize);
+        (first <= last).then_some(first..=last)
+    })
 }
 
 #[cfg(test)]

@@ -201,6 +201,18 @@ unsafe impl Platform for Linux {
         }
     }
 
+    fn make_groups(&self, cpus: usize) -> usize {
+        self.cpu_groups.make(cpus, self.nodes.nr())
+    }
+
+    fn group(&self) -> usize {
+        let cpu = match self.area() {
+            Some(area) => area.cpu_here() as usize,
+            None => clock::cpu(self.advice.may_advise()),
+        };
+        self.cpu_groups.of(cpu)
+    }
+
     fn node_has_memory(&self, nid: usize) -> bool {
         self.nodes.has_memory(nid)
     }

@@ -115,6 +115,12 @@ impl Area {
         load(self.index_offset)
     }
 
+    /// The number of the CPU that this thread runs on; may be stale at once.
+    #[inline]
+    pub fn cpu_here(&self) -> u32 {
+        load(self.offset + field::CPU_ID as isize)
+    }
+
     /// The memory node of the CPU that this thread runs on; may be stale at once. `None` if the
     /// area does not hold it.
     #[inline]

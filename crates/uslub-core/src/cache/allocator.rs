@@ -279,8 +279,9 @@ impl<P: Platform> Allocator<P> {
         let on_nodes = match dead {
             Some(dead) => dead.node_records(),
             None => {
-                let (bytes, align) = NodeRecords::<P>::layout(self.nr_nodes());
-                NodeRecords::of(self.record(bytes, align)?, self.nr_nodes())
+                let (nodes, barns) = (self.nr_nodes(), self.nr_nodes() * self.nr_groups());
+                let (bytes, align) = NodeRecords::<P>::layout(nodes, barns);
+                NodeRecords::of(self.record(bytes, align)?, nodes, barns)
             }
         };
         let tuning = args.tuning.as_ref().unwrap_or(&self.tunables().tuning);

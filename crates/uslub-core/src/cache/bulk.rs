@@ -194,7 +194,7 @@ impl<P: Platform> Allocator<P> {
         let has_none = |slot| SlotState::sheaf_in(region.peek(slot)).is_none_or(Top::is_empty);
         has_none(cache.id.main())
             && has_none(cache.id.spare())
-            && cache.barn(0).nr_full() == 0
+            && cache.barn(self.group()).nr_full() == 0
             && node.lists_nothing(cache.has_reserve())
     }
 

@@ -60,27 +60,33 @@ impl<P> Deref for KmemCache<P> {
     }
 }
 
-/// What a cache has on each memory node.
+/// What a cache has on each memory node: its lists, and a barn for each group of CPUs.
 pub(crate) struct NodeRecords<P> {
     pub(crate) nodes: NonNull<Node<P>>,
     pub(crate) barns: NonNull<Barn<P>>,
     pub(crate) nr: usize,
+    pub(crate) nr_barns: usize,
 }
 
 impl<P: Platform> NodeRecords<P> {
-    /// Bytes of the records of `nr` nodes, and their alignment.
-    pub(crate) const fn layout(nr: usize) -> (usize, usize) {
+    /// Bytes of the records of `nr` nodes and `nr_barns` barns, and their alignment.
+    pub(crate) const fn layout(nr: usize, nr_barns: usize) -> (usize, usize) {
         assert!(align_of::<Node<P>>() >= align_of::<Barn<P>>());
-        let bytes = nr * (size_of::<Node<P>>() + size_of::<Barn<P>>());
+        let bytes = nr * size_of::<Node<P>>() + nr_barns * size_of::<Barn<P>>();
         (bytes, align_of::<Node<P>>())
     }
 
-    /// The records of `nr` nodes in memory of this [layout](Self::layout), not set up.
-    pub(crate) fn of(memory: NonNull<u8>, nr: usize) -> Self {
+    /// The records in memory of this [layout](Self::layout), not set up.
+    pub(crate) fn of(memory: NonNull<u8>, nr: usize, nr_barns: usize) -> Self {
         let nodes = memory.cast::<Node<P>>();
         // SAFETY: the barns lie behind the nodes, as `layout` says.
         let barns = unsafe { nodes.add(nr) }.cast();
-        Self { nodes, barns, nr }
+        Self {
+            nodes,
+            barns,
+            nr,
+            nr_barns,
+        }
     }
 
     /// Sets all records up: nothing is on any node.
@@ -91,10 +97,11 @@ impl<P: Platform> NodeRecords<P> {
     pub(crate) unsafe fn reset(&self) {
         for nid in 0..self.nr {
             // SAFETY: within the records, which nobody uses.
-            unsafe {
-                self.nodes.add(nid).write(Node::new());
-                self.barns.add(nid).write(Barn::new());
-            }
+            unsafe { self.nodes.add(nid).write(Node::new()) };
+        }
+        for barn in 0..self.nr_barns {
+            // SAFETY: as above.
+            unsafe { self.barns.add(barn).write(Barn::new()) };
         }
     }
 }
@@ -122,7 +129,7 @@ impl<P: Platform> KmemCache<P> {
         SlabCache::write_to(slabs, args, id, tuning, min_objects, secret, nodes)?;
         // SAFETY: the slabs' part was just written; all other fields, each once.
         unsafe {
-            SheafCache::write_rest(sheaves, args, on_nodes.barns);
+            SheafCache::write_rest(sheaves, args, (on_nodes.barns, on_nodes.nr_barns));
             (&raw mut (*at).object_size).write(AtomicU32::new(args.size as u32));
             (&raw mut (*at).mergeable).write(args.is_mergeable());
             (&raw mut (*at).keeps_little).write(args.kept_bytes.is_some());
@@ -146,6 +153,7 @@ impl<P: Platform> KmemCache<P> {
             nodes: self.sheaves.node_records(),
             barns: self.sheaves.barn_records(),
             nr: self.nr_nodes(),
+            nr_barns: self.sheaves.nr_barns(),
         }
     }
 

@@ -24,7 +24,7 @@ use crate::policy::{COLD_CHECK_MS, RESERVE_FLOOR_SLABS, SHRINK_SORTED_FREE};
 use crate::sheaf::barn::Barn;
 use crate::slab::base::Base;
 use crate::slab::node::{Node, SlabList};
-use crate::sync::time::is_due;
+use crate::sync::time::claim;
 
 /// The radix sort's digits of a number of free slots less one, and bits of a digit.
 const DIGITS: u32 = 2;
@@ -121,14 +121,7 @@ impl<P: Platform> Allocator<P> {
     #[inline(never)]
     pub(crate) fn maintain_if_due(&self) {
         let now = self.platform.now_ms();
-        // Relaxed: the winner does the work; no other data depends on it.
-        let due = self.next_cold.load(Relaxed);
-        if !is_due(now, due, COLD_CHECK_MS)
-            || self
-                .next_cold
-                .compare_exchange(due, now.saturating_add(COLD_CHECK_MS), Relaxed, Relaxed)
-                .is_err()
-        {
+        if !claim(&self.next_cold, now, COLD_CHECK_MS) {
             return;
         }
         // Each in a function of its own: all need much stack.

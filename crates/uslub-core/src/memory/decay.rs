@@ -31,7 +31,7 @@ use crate::policy::{
     DECAY_EVICTION_LEAVES_PAGES, DECAY_FLOOR_PAGES, DECAY_GROWN_PAGES, DECAY_IDLE_MS, DECAY_SHARE,
     DECAY_SURPLUS_PART, DECAY_UNFRUITFUL_BLOCKS,
 };
-use crate::sync::time::{age_of_low, is_due};
+use crate::sync::time::{age_of_low, claim};
 
 /// Milliseconds between two periodic checks.
 fn look_period(decay_ms: u64) -> u64 {
@@ -45,16 +45,16 @@ impl<P: Platform> Zone<P> {
         // Relaxed: peeks, may be stale.
         let dirty = self.dirty.load(Relaxed);
         let surplus = dirty > DECAY_FLOOR_PAGES + self.used.load(Relaxed) / DECAY_SHARE;
-        // Relaxed: a hint. Within one millisecond no page becomes older.
-        if surplus && is_due(now, self.next_surplus.load(Relaxed), 1) {
+        // One thread at a time: on a machine of many CPUs the others would wait for the page lock.
+        // Within one millisecond no page becomes older.
+        if surplus && claim(&self.next_surplus, now, 1) {
             let old_enough = |age| age >= decay_ms / DECAY_SURPLUS_PART;
-            if !self.purge_first(platform, old_enough, now) {
-                // Relaxed: a hint.
-                self.next_surplus.store(now.saturating_add(1), Relaxed);
+            if self.purge_first(platform, old_enough, now) {
+                // There may be more. Relaxed: a hint.
+                self.next_surplus.store(now, Relaxed);
             }
         }
-        // Relaxed: at worst two threads check.
-        if dirty > 0 && is_due(now, self.next_decay.load(Relaxed), look_period(decay_ms)) {
+        if dirty > 0 && claim(&self.next_decay, now, look_period(decay_ms)) {
             self.decay(platform, now, decay_ms);
         }
     }
@@ -145,7 +145,7 @@ impl<P: Platform> Zone<P> {
     /// Gives back free dirty pages that have not been used for `decay_ms` milliseconds; `now` is
     /// the time in milliseconds.
     pub fn decay(&self, platform: &P, now: u64, decay_ms: u64) {
-        // Relaxed: at worst two threads check.
+        // Relaxed: a hint.
         self.next_decay
             .store(now.saturating_add(look_period(decay_ms)), Relaxed);
         self.purge_older(platform, |age| age >= decay_ms, now);
@@ -169,6 +169,7 @@ impl<P: Platform> Zone<P> {
 
     /// Gives back the free dirty pages of the least recently used block, if it is old enough;
     /// returns whether it was.
+    #[inline(never)]
     fn purge_first(&self, platform: &P, old_enough: impl Fn(u64) -> bool, now: u64) -> bool {
         let group = platform.system_page() / PAGE_SIZE;
         let Some((number, set, huge)) = self.take_idle(old_enough, now, group) else {

@@ -66,6 +66,13 @@ impl SheafList {
         newest
     }
 
+    /// Adds the sheaves of another list.
+    pub fn append(&mut self, mut other: SheafList) {
+        while let Some(sheaf) = other.pop() {
+            self.push(sheaf);
+        }
+    }
+
     /// Calls `visit` with the objects of each sheaf.
     pub fn for_each(&self, mut visit: impl FnMut(&[*mut u8])) {
         let mut at = self.head;

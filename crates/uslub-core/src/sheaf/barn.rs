@@ -1,4 +1,4 @@
-//! The barn: full and empty sheaves of one cache and node, shared by the CPUs.
+//! The barn: full and empty sheaves of one cache, shared by a group of CPUs of a node.
 //!
 //! CPUs exchange whole sheaves here: one short hold of a lock moves many objects. The limits are
 //! soft, since callers peek at the counts without the lock.
@@ -34,7 +34,8 @@ struct BarnLists {
     low_water: usize,
 }
 
-/// The barn of one cache and node. CPUs write to it in turn, so it has its cache lines to itself.
+/// The barn of one cache and group of CPUs. They write to it in turn, so it has its cache lines to
+/// itself.
 #[repr(align(64))]
 pub struct Barn<P> {
     lists: Lock<P, BarnLists>,

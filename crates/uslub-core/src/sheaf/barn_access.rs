@@ -1,4 +1,7 @@
-//! Barn access: the barn that a CPU uses, its limits, and the cache-line traffic of each transfer.
+//! Barn access: the barns that a CPU uses, their limits, and the cache lines of each transfer.
+//!
+//! A CPU uses the barn of its [group](crate::groups) first. If this one is empty, or too full, the
+//! CPU uses the barns of the other groups of its node.
 //!
 //! - A full sheaf comes in: one load per cache line prefetches its addresses.
 //! - An empty sheaf comes in: its cache lines are prefetched for writing.
@@ -24,13 +27,32 @@ use crate::slab::base::Base;
 use crate::slab::whole_slab::{Emptying, Whose};
 
 impl<P: Platform> Base<P> {
-    /// The barn that this CPU uses, if it has one.
-    fn barn<'a>(&self, cache: &'a SheafCache<P>) -> Option<&'a Barn<P>> {
+    /// The number of the first barn of this CPU's node; `None` if the CPU uses no barns.
+    #[inline(never)]
+    fn first_barn(&self, cache: &SheafCache<P>) -> Option<usize> {
+        if self.nr_nodes() == 1 {
+            return Some(0);
+        }
         let nid = self.nid();
-        let has_one = self.nr_nodes() == 1
-            || cache.tuning.memoryless_barns == 1
-            || self.platform.node_has_memory(nid);
-        has_one.then(|| cache.barn(nid))
+        let has_one = cache.tuning.memoryless_barns == 1 || self.platform.node_has_memory(nid);
+        has_one.then(|| nid * self.nr_groups())
+    }
+
+    /// The barn of this CPU's group, if the CPU uses barns.
+    fn barn<'a>(&self, cache: &'a SheafCache<P>) -> Option<&'a Barn<P>> {
+        let first = self.first_barn(cache)?;
+        Some(cache.barn(first + self.group()))
+    }
+
+    /// The barns of this CPU's node, its group's first; none if the CPU uses no barns.
+    fn barns<'a>(&self, cache: &'a SheafCache<P>) -> impl Iterator<Item = &'a Barn<P>> {
+        let first = self.first_barn(cache);
+        let (own, groups) = match first {
+            Some(_) => (self.group(), self.nr_groups()),
+            None => (0, 0),
+        };
+        let number = move |at| if at < groups { at } else { at - groups };
+        (own..own + groups).map(move |at| cache.barn(first.unwrap_or(0) + number(at)))
     }
 
     /// Current limit of full sheaves in a barn of the cache.
@@ -43,9 +65,12 @@ impl<P: Platform> Base<P> {
         cache.max_empty + barn.extra_capacity()
     }
 
-    /// Records a miss in a barn of the cache, which may raise its limit.
-    fn on_barn_miss(&self, cache: &SheafCache<P>, barn: &Barn<P>) {
-        if cache.max_full_grown > cache.max_full && !self.is_over_budget() {
+    /// Records a miss in this CPU's barn, which may raise its limit.
+    fn on_barn_miss(&self, cache: &SheafCache<P>) {
+        if cache.max_full_grown > cache.max_full
+            && !self.is_over_budget()
+            && let Some(barn) = self.barn(cache)
+        {
             barn.widen(cache.max_full, cache.max_full_grown);
         }
     }
@@ -61,20 +86,19 @@ impl<P: Platform> Base<P> {
         if let Some(spilled) = self.barn_get_spilled(cache, gfp) {
             return Some(spilled);
         }
-        let full = self.barn(cache).and_then(|barn| {
-            if barn.nr_full() > 0 {
-                empty.iter_mut().for_each(|empty| self.handoff_room(empty));
+        let full = self.barns(cache).find_map(|barn| {
+            if barn.nr_full() == 0 {
+                return None;
             }
-            let full = barn.exchange_empty(empty, Self::empties_of(cache, barn), gfp.may_spin());
-            match &full {
-                Some(full) => {
-                    barn.record_consumer(self.platform.cpu());
-                    full.prefetch();
-                }
-                None => self.on_barn_miss(cache, barn),
-            }
-            full
+            empty.iter_mut().for_each(|empty| self.handoff_room(empty));
+            let full = barn.exchange_empty(empty, Self::empties_of(cache, barn), gfp.may_spin())?;
+            barn.record_consumer(self.platform.cpu());
+            full.prefetch();
+            Some(full)
         });
+        if full.is_none() {
+            self.on_barn_miss(cache);
+        }
         let item = match full {
             Some(_) => StatItem::BarnGet,
             None => StatItem::BarnGetFail,
@@ -117,18 +141,22 @@ impl<P: Platform> Base<P> {
         objects: usize,
         gfp: Gfp,
     ) -> SheafList {
-        let (fulls, failed) = self.barn(cache).map_or((SheafList::new(), true), |barn| {
-            let wanted = objects.div_ceil(cache.capacity.max(1));
-            let fulls = barn.get_fulls(wanted, gfp.may_spin());
-            if !fulls.is_empty() {
+        let wanted = objects.div_ceil(cache.capacity.max(1));
+        let mut fulls = SheafList::new();
+        for barn in self.barns(cache) {
+            let more = barn.get_fulls(wanted - fulls.len(), gfp.may_spin());
+            if !more.is_empty() {
                 barn.record_consumer(self.platform.cpu());
+                fulls.append(more);
             }
-            let failed = fulls.len() < wanted;
-            if failed {
-                self.on_barn_miss(cache, barn);
+            if fulls.len() == wanted {
+                break;
             }
-            (fulls, failed)
-        });
+        }
+        let failed = fulls.len() < wanted;
+        if failed {
+            self.on_barn_miss(cache);
+        }
         self.count(cache, StatItem::BarnGet, fulls.len());
         self.count(cache, StatItem::BarnGetFail, usize::from(failed));
         self.on_barn_access(cache, failed);
@@ -145,17 +173,22 @@ impl<P: Platform> Base<P> {
         gfp: Gfp,
     ) {
         let before = full.len();
-        if let Some(barn) = self.barn(cache) {
-            let mut waiting = barn.nr_full();
-            full.for_each(|objects| {
-                self.handoff(cache, barn, waiting, objects);
-                waiting += 1;
-            });
-            barn.put_fulls(full, Self::limit_of(cache, barn), gfp.may_spin());
-            barn.put_empties(empty, Self::empties_of(cache, barn), gfp.may_spin());
-            if !full.is_empty() {
-                barn.record_rejection();
+        for barn in self.barns(cache) {
+            if !Self::is_full(cache, barn) {
+                let mut waiting = barn.nr_full();
+                full.for_each(|objects| {
+                    self.handoff(cache, barn, waiting, objects);
+                    waiting += 1;
+                });
+                barn.put_fulls(full, Self::limit_of(cache, barn), gfp.may_spin());
             }
+            barn.put_empties(empty, Self::empties_of(cache, barn), gfp.may_spin());
+            if full.is_empty() {
+                break;
+            }
+        }
+        if !full.is_empty() {
+            self.record_rejection(cache);
         }
         if before > 0 {
             self.count(cache, StatItem::BarnPut, before - full.len());
@@ -164,24 +197,24 @@ impl<P: Platform> Base<P> {
         }
     }
 
-    /// Empty sheaves for up to `objects` objects, as many as the barn has room for when full: from
-    /// the barn, then new ones.
+    /// Empty sheaves for up to `objects` objects, as many as the barns have room for when full:
+    /// from the barn, then new ones.
     pub(crate) fn barn_room_for(
         &self,
         cache: &SheafCache<P>,
         objects: usize,
         gfp: Gfp,
     ) -> SheafList {
-        let Some(barn) = self.barn(cache) else {
-            return SheafList::new();
-        };
-        let room = Self::limit_of(cache, barn).saturating_sub(barn.nr_full());
+        let room_in = |barn: &Barn<P>| Self::limit_of(cache, barn).saturating_sub(barn.nr_full());
+        let room = self.barns(cache).map(room_in).sum();
         let all = objects.div_ceil(cache.capacity.max(1));
         let wanted = all.min(room);
         if wanted < all {
-            barn.record_rejection();
+            self.record_rejection(cache);
         }
-        let mut empties = barn.get_empties(wanted, gfp.may_spin());
+        let mut empties = (self.barn(cache)).map_or(SheafList::new(), |barn| {
+            barn.get_empties(wanted, gfp.may_spin())
+        });
         while empties.len() < wanted
             && let Some(sheaf) = self.new_sheaf(cache, gfp)
         {
@@ -234,15 +267,22 @@ impl<P: Platform> Base<P> {
         &self,
         cache: &SheafCache<P>,
         sheaf: Sheaf,
-        put: impl FnOnce(&Barn<P>, Sheaf) -> Result<T, Sheaf>,
+        put: impl Fn(&Barn<P>, Sheaf) -> Result<T, Sheaf>,
     ) -> Result<T, Sheaf> {
-        let put = match self.barn(cache) {
-            Some(barn) => {
+        let mut put_one = Err(sheaf);
+        for barn in self.barns(cache).filter(|barn| !Self::is_full(cache, barn)) {
+            put_one = put_one.or_else(|sheaf| {
                 self.handoff(cache, barn, barn.nr_full(), sheaf.objects());
-                put(barn, sheaf).inspect_err(|_| barn.record_rejection())
+                put(barn, sheaf)
+            });
+            if put_one.is_ok() {
+                break;
             }
-            None => Err(sheaf),
-        };
+        }
+        let put = put_one;
+        if put.is_err() {
+            self.record_rejection(cache);
+        }
         let item = match put {
             Ok(_) => StatItem::BarnPut,
             Err(_) => StatItem::BarnPutFail,
@@ -271,6 +311,7 @@ impl<P: Platform> Base<P> {
 
     /// How the whole slabs among `objects` objects are emptied: their lines are handed off by the
     /// same rule as for the barn.
+    #[inline(never)]
     pub(crate) fn emptying(&self, cache: &SheafCache<P>, whose: Whose, objects: usize) -> Emptying {
         let waiting = objects / cache.capacity.max(1);
         let handed_off = self
@@ -286,17 +327,28 @@ impl<P: Platform> Base<P> {
         }
     }
 
-    /// Whether the barn has no room for a full sheaf; may be stale.
-    pub(crate) fn barn_is_full(&self, cache: &SheafCache<P>) -> bool {
-        self.barn(cache)
-            .is_none_or(|barn| barn.nr_full() >= Self::limit_of(cache, barn))
+    /// Whether a barn has no room for a full sheaf; may be stale.
+    fn is_full(cache: &SheafCache<P>, barn: &Barn<P>) -> bool {
+        barn.nr_full() >= Self::limit_of(cache, barn)
     }
 
-    /// Records a full sheaf that the barn has no room for.
-    pub(crate) fn on_full_barn(&self, cache: &SheafCache<P>) {
+    /// Whether no barn has room for a full sheaf; may be stale.
+    #[inline(never)]
+    pub(crate) fn barns_are_full(&self, cache: &SheafCache<P>) -> bool {
+        self.barns(cache).all(|barn| Self::is_full(cache, barn))
+    }
+
+    /// Records in this CPU's barn that a full sheaf found no room.
+    fn record_rejection(&self, cache: &SheafCache<P>) {
         if let Some(barn) = self.barn(cache) {
             barn.record_rejection();
         }
+    }
+
+    /// Records a full sheaf that no barn has room for.
+    #[inline(never)]
+    pub(crate) fn on_full_barns(&self, cache: &SheafCache<P>) {
+        self.record_rejection(cache);
         self.count(cache, StatItem::BarnPutFail, 1);
         self.on_barn_access(cache, true);
     }

@@ -1,7 +1,7 @@
 //! The part of a cache that its sheaves and barns are made by.
 //!
 //! The sizes are constant after the creation. A cache's sheaves are in the per-CPU words of its
-//! identity, and in the barn of each node. Callers: `cache` makes it, slow paths read it.
+//! identity, and in the barns of each node. Callers: `cache` makes it, slow paths read it.
 
 use core::mem::MaybeUninit;
 use core::ops::Deref;
@@ -52,6 +52,8 @@ pub struct SheafCache<P: 'static> {
     /// Empty sheaves in a barn, at most.
     pub max_empty: usize,
     barns: NonNull<Barn<P>>,
+    /// Groups of CPUs, of all nodes.
+    nr_barns: usize,
     /// Activity at the last check, and the number of checks since it changed.
     last_activity: AtomicU64,
     idle_looks: AtomicU32,
@@ -146,7 +148,7 @@ impl<P: Platform> SheafCache<P> {
     pub(crate) unsafe fn write_rest(
         place: &mut MaybeUninit<Self>,
         args: &CacheArgs<'_>,
-        barns: NonNull<Barn<P>>,
+        (barns, nr_barns): (NonNull<Barn<P>>, usize),
     ) {
         let at = place.as_mut_ptr();
         // SAFETY: within the place; by the caller's promise the slabs' part is written.
@@ -184,6 +186,7 @@ impl<P: Platform> SheafCache<P> {
             (&raw mut (*at).max_full_grown).write(limits.max_full_grown);
             (&raw mut (*at).max_empty).write(max_empty);
             (&raw mut (*at).barns).write(barns);
+            (&raw mut (*at).nr_barns).write(nr_barns);
             (&raw mut (*at).last_activity).write(AtomicU64::new(0));
             (&raw mut (*at).idle_looks).write(AtomicU32::new(0));
         }
@@ -201,6 +204,7 @@ impl<P: Platform> SheafCache<P> {
             max_full_grown,
             max_empty,
             barns,
+            nr_barns,
         ]
     );
 
@@ -214,17 +218,22 @@ impl<P: Platform> SheafCache<P> {
         self.barns
     }
 
-    /// The barn of a node.
-    #[inline]
-    pub fn barn(&self, nid: usize) -> &Barn<P> {
-        debug_assert!(nid < self.nr_nodes());
-        // SAFETY: within the array of barns, which is never freed.
-        unsafe { self.barns.add(nid).as_ref() }
+    /// Number of barns: one for each group of CPUs of each node.
+    pub fn nr_barns(&self) -> usize {
+        self.nr_barns
     }
 
-    /// The barns of all nodes.
+    /// A barn: those of a node's groups are neighbours, node after node.
+    #[inline]
+    pub fn barn(&self, number: usize) -> &Barn<P> {
+        debug_assert!(number < self.nr_barns);
+        // SAFETY: within the array of barns, which is never freed.
+        unsafe { self.barns.add(number).as_ref() }
+    }
+
+    /// The barns of all nodes and groups.
     pub fn barns(&self) -> impl Iterator<Item = &Barn<P>> {
-        (0..self.nr_nodes()).map(|nid| self.barn(nid))
+        (0..self.nr_barns).map(|number| self.barn(number))
     }
 
     /// Records the activity so far; returns whether the cache is cold.

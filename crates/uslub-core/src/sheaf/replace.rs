@@ -396,13 +396,16 @@ impl<P: Platform> Base<P> {
                 None => return self.empty_sheaf(cache, gfp),
             },
         }
-        if self.barn_is_full(cache) {
-            self.on_full_barn(cache);
-            let sheaf = self.detach_spare(cache, spare)?;
-            return Some(self.evict_for_one(cache, sheaf, gone, gfp));
+        let no_room = self.barns_are_full(cache);
+        if no_room {
+            self.on_full_barns(cache);
         }
         let sheaf = self.detach_spare(cache, spare)?;
-        match self.barn_replace_full(cache, sheaf, gfp) {
+        let traded = match no_room {
+            true => Err(sheaf),
+            false => self.barn_replace_full(cache, sheaf, gfp),
+        };
+        match traded {
             Ok(Some(empty)) => Some(self.adjust_capacity(cache, empty)),
             Ok(None) => self.new_sheaf(cache, gfp),
             Err(sheaf) => Some(self.evict_for_one(cache, sheaf, gone, gfp)),

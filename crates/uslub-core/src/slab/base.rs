@@ -12,6 +12,7 @@ use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::gfp::Gfp;
+use crate::groups::MAX_GROUPS;
 use crate::layout::{Row, rows};
 use crate::memory::{MAX_NODES, Memory};
 use crate::percpu::closed::ClosedCaches;
@@ -60,6 +61,8 @@ pub struct Base<P: Platform> {
     pub debug: DebugState,
     /// Whether a resize to fewer bytes ever kept an object for lack of memory.
     pub(crate) kept_larger: AtomicBool,
+    /// Groups of CPUs in each node.
+    pub(crate) groups: AtomicUsize,
     tunables: UnsafeCell<Tunables>,
     ready: AtomicBool,
     /// Whether a call that may not ask the system lacked memory for sheaves.
@@ -99,6 +102,7 @@ impl<P: Platform> Base<P> {
             grace: GraceSlot::new(),
             debug: DebugState::new(),
             kept_larger: AtomicBool::new(false),
+            groups: AtomicUsize::new(1),
             tunables: UnsafeCell::new(Tunables::DEFAULT),
             ready: AtomicBool::new(false),
             awaited: AtomicBool::new(false),
@@ -124,6 +128,9 @@ impl<P: Platform> Base<P> {
         let nodes = self.platform.nr_nodes().clamp(1, MAX_NODES);
         // Relaxed, both: published with `ready`.
         self.nodes.store(nodes, Relaxed);
+        let groups = self.platform.make_groups(tunables.barn_cpus as usize);
+        // Relaxed: as above.
+        self.groups.store(groups.clamp(1, MAX_GROUPS), Relaxed);
         self.secret.store(self.platform.random(), Relaxed);
         self.zone.set_thp_from(tunables.huge_pages_mb);
         let mut done = self.table.init(&self.platform);

@@ -30,6 +30,22 @@ impl<P: Platform> Base<P> {
         }
     }
 
+    /// Groups of CPUs in each node; each group has a barn.
+    #[inline]
+    pub(crate) fn nr_groups(&self) -> usize {
+        // Relaxed: as in `nr_nodes`.
+        self.groups.load(Relaxed)
+    }
+
+    /// The group, within its node, of the CPU that this thread runs on.
+    #[inline]
+    pub(crate) fn group(&self) -> usize {
+        match self.nr_groups() {
+            1 => 0,
+            groups => self.platform.group() % groups,
+        }
+    }
+
     /// The node whose memory the CPUs of node `nid` get: `nid`, or the nearest node with memory.
     pub(crate) fn memory_node(&self, nid: usize) -> usize {
         if self.nr_nodes() == 1 || self.platform.node_has_memory(nid) {

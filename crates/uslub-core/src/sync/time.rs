@@ -5,6 +5,10 @@
 //! or jump ahead by years. An action that waits for a time then happens at once or a period later.
 //! It never waits until the clock is where it was. Callers: all that is due after a time.
 
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::sync::atomic::AtomicU64;
+
 /// Milliseconds by which one thread's clock reading may be older than another's.
 const RACE_MS: u32 = 1000;
 
@@ -13,6 +17,16 @@ const RACE_MS: u32 = 1000;
 pub(crate) fn is_due(now: u64, due: u64, period: u64) -> bool {
     // `due` is further ahead than any deferral: the clock went back.
     now >= due || due - now > period
+}
+
+/// Whether an action is due, as [`is_due`], and this thread is the one that does it. `due` is then
+/// `period` milliseconds ahead.
+#[inline]
+pub(crate) fn claim(due: &AtomicU64, now: u64, period: u64) -> bool {
+    // Relaxed, both: the winner does the work; no other data depends on it.
+    let seen = due.load(Relaxed);
+    let next = now.saturating_add(period);
+    is_due(now, seen, period) && due.compare_exchange(seen, next, Relaxed, Relaxed).is_ok()
 }
 
 /// Milliseconds since `then`. 0 if another thread set `then` just after `now` was read; very large
@@ -42,6 +56,14 @@ mod tests {
         assert!(!is_due(100, 110, 10) && !is_due(109, 110, 10));
         assert!(is_due(110, 110, 10) && is_due(u64::MAX, 110, 10));
         assert!(is_due(99, 110, 10) && is_due(0, u64::MAX, 10));
+    }
+
+    #[test]
+    fn one_of_several_threads_does_what_is_due() {
+        let due = AtomicU64::new(110);
+        assert!(!claim(&due, 109, 10));
+        assert!(claim(&due, 110, 10) && !claim(&due, 110, 10) && !claim(&due, 119, 10));
+        assert!(claim(&due, 120, 10));
     }
 
     #[test]

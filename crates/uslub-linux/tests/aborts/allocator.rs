@@ -23,7 +23,7 @@ static ALLOCATOR: Allocator<Linux> = Allocator::new(Linux::new());
 /// Set by the tracer: the round that begins is the last.
 static LAST: AtomicU64 = AtomicU64::new(0);
 /// Rounds in which nothing new is reached, after which nothing more is expected.
-const IDLE_ROUNDS: u32 = 25;
+const IDLE_ROUNDS: u32 = 75;
 /// Calls in a round.
 const CALLS: usize = 600;
 

@@ -3,6 +3,7 @@
 mod bulk;
 mod capacity;
 mod evict;
+mod groups;
 mod offers;
 mod replace;
 mod spill;

@@ -52,6 +52,8 @@ pub struct Virtual {
     purges: AtomicBool,
     releases: AtomicBool,
     disturbed: AtomicU32,
+    /// The group of each CPU of a node.
+    groups: Mutex<Vec<usize>>,
     faults: Mutex<Faults>,
     warnings: Mutex<Vec<String>>,
 }
@@ -69,6 +71,7 @@ impl Virtual {
             purges: AtomicBool::new(true),
             releases: AtomicBool::new(true),
             disturbed: AtomicU32::new(0),
+            groups: Mutex::default(),
             faults: Mutex::default(),
             warnings: Mutex::default(),
         }
@@ -77,6 +80,10 @@ impl Virtual {
     fn memory(&self) -> MutexGuard<'_, Memory> {
         // A panic under the lock comes from one of our checks; what follows may still look.
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn groups(&self) -> MutexGuard<'_, Vec<usize>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What decides of failures inside the allocator.

@@ -8,6 +8,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
 
+use uslub_core::groups::Groups;
 use uslub_core::memory::arena::BLOCK_BYTES;
 use uslub_core::percpu::{Slot, Table, try_lock};
 use uslub_core::platform::{Backing, FaultSite, Platform, SYSTEM_PAGE_MAX};
@@ -270,6 +271,19 @@ unsafe impl Platform for Virtual {
 
     fn node(&self) -> usize {
         self.cpu() * self.setup.nodes / self.setup.cpus
+    }
+
+    /// Each node has one last-level cache.
+    fn make_groups(&self, cpus: usize) -> usize {
+        let mut groups = Groups::new(cpus);
+        let of: Vec<_> = groups.add(self.setup.cpus / self.setup.nodes).collect();
+        *self.groups() = of;
+        groups.len()
+    }
+
+    fn group(&self) -> usize {
+        let groups = self.groups();
+        groups[self.cpu() % groups.len()]
     }
 
     fn node_has_memory(&self, nid: usize) -> bool {
