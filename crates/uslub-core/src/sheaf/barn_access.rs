@@ -51,8 +51,11 @@ impl<P: Platform> Base<P> {
             Some(_) => (self.group(), self.nr_groups()),
             None => (0, 0),
         };
-        let number = move |at| if at < groups { at } else { at - groups };
-        (own..own + groups).map(move |at| cache.barn(first.unwrap_or(0) + number(at)))
+        // By exclusive or, groups with nothing meet in different barns: if groups 4 to 7 look for
+        // what 0 to 3 have, each begins with another one.
+        let others = (0..groups.next_power_of_two()).map(move |step| own ^ step);
+        let present = others.filter(move |&group| group < groups);
+        present.map(move |group| cache.barn(first.unwrap_or(0) + group))
     }
 
     /// Current limit of full sheaves in a barn of the cache.
