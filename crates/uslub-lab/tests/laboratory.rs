@@ -83,6 +83,22 @@ fn a_lock_is_a_queue() {
 }
 
 #[test]
+fn a_flow_costs_the_same_on_many_cpus_with_barns_for_groups_of_them() {
+    let ns = |cpus, link, setting| {
+        let mut one = experiment(Kind::Flow, cpus, 1, &[setting]);
+        one.load.link = link;
+        one.machine = Topology::new(cpus, 1, 8, &[]).unwrap();
+        run(&one).ns
+    };
+    let two = ns(2, Link::Near, "barn_cpus=16");
+    for link in [Link::Near, Link::Far] {
+        let (one_barn, groups) = (ns(64, link, "barn_cpus=4096"), ns(64, link, "barn_cpus=16"));
+        assert!(one_barn > 10.0 * two, "{one_barn}, {two} on two CPUs");
+        assert!(groups < 3.0 * two, "{groups}, {two} on two CPUs");
+    }
+}
+
+#[test]
 fn the_old_gate_starves_nodes_without_memory_and_the_new_one_does_not() {
     let rate = |settings: &[&str], memory: &[usize]| {
         let mut one = experiment(Kind::Ublk, 32, 8, settings);

@@ -123,6 +123,7 @@ pub fn all_holds(source: &str, linked: Linked) {
         ("", ""),
         ("GLIBC_TUNABLES", "glibc.pthread.rseq=0"),
         ("USLUB_OPTIONS", "rseq=0"),
+        ("USLUB_OPTIONS", "barn_cpus=1"),
     ];
     for (variable, value) in ways {
         let mut run = Run::of(&program);

@@ -39,6 +39,20 @@ fn sixteen_threads_lose_and_damage_no_block_by_the_cpus_number() {
 }
 
 #[test]
+fn sixteen_threads_lose_and_damage_no_block_with_a_barn_for_each_cpu() {
+    let _alone = alone();
+    let Some(stress) = program("stress") else {
+        return;
+    };
+    Run::of(stress)
+        .args([seconds(), 16].map(|n| n.to_string()))
+        .limit(120 + 2 * seconds())
+        .variable("USLUB_OPTIONS", "barn_cpus=1")
+        .on(Way::PRELOADED)
+        .wrote("errors=0");
+}
+
+#[test]
 fn a_hundred_threads_lose_and_damage_no_block() {
     stress(Way::PRELOADED, 100, seconds().div_ceil(2));
 }
