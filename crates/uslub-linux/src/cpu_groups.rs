@@ -9,7 +9,7 @@
 //! | `/sys/devices/system/cpu/cpuN/cache/index3/shared_cpu_list` | those that share CPU N's L3 |
 //! | the same with `index2` | on machines without L3 |
 //!
-//! A machine with few CPUs has one group a node, and reads no list of caches.
+//! A node with few CPUs has one group, and no list of caches is read.
 
 use core::sync::atomic::AtomicU8;
 use core::sync::atomic::Ordering::Relaxed;

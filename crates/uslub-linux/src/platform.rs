@@ -202,7 +202,11 @@ unsafe impl Platform for Linux {
     }
 
     fn make_groups(&self, cpus: usize) -> usize {
-        self.cpu_groups.make(cpus, self.nodes.nr())
+        // Few CPUs, or few that the process may use: no file is read.
+        match self.nr_cpus() <= cpus {
+            true => 1,
+            false => self.cpu_groups.make(cpus, self.nodes.nr()),
+        }
     }
 
     fn group(&self) -> usize {
