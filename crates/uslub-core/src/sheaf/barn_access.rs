@@ -68,13 +68,12 @@ impl<P: Platform> Base<P> {
         cache.max_empty + barn.extra_capacity()
     }
 
-    /// Records a miss in this CPU's barn, which may raise its limit.
+    /// Records a miss in all barns of this CPU's node, which may raise their limits: CPUs of another
+    /// group may have found no room for what this CPU lacks.
     fn on_barn_miss(&self, cache: &SheafCache<P>) {
-        if cache.max_full_grown > cache.max_full
-            && !self.is_over_budget()
-            && let Some(barn) = self.barn(cache)
-        {
-            barn.widen(cache.max_full, cache.max_full_grown);
+        if cache.max_full_grown > cache.max_full && !self.is_over_budget() {
+            self.barns(cache)
+                .for_each(|barn| barn.widen(cache.max_full, cache.max_full_grown));
         }
     }
 
@@ -272,27 +271,26 @@ impl<P: Platform> Base<P> {
         sheaf: Sheaf,
         put: impl Fn(&Barn<P>, Sheaf) -> Result<T, Sheaf>,
     ) -> Result<T, Sheaf> {
-        let mut put_one = Err(sheaf);
+        let mut result = Err(sheaf);
         for barn in self.barns(cache).filter(|barn| !Self::is_full(cache, barn)) {
-            put_one = put_one.or_else(|sheaf| {
+            result = result.or_else(|sheaf| {
                 self.handoff(cache, barn, barn.nr_full(), sheaf.objects());
                 put(barn, sheaf)
             });
-            if put_one.is_ok() {
+            if result.is_ok() {
                 break;
             }
         }
-        let put = put_one;
-        if put.is_err() {
+        if result.is_err() {
             self.record_rejection(cache);
         }
-        let item = match put {
+        let item = match result {
             Ok(_) => StatItem::BarnPut,
             Err(_) => StatItem::BarnPutFail,
         };
         self.count(cache, item, 1);
-        self.on_barn_access(cache, put.is_err());
-        put
+        self.on_barn_access(cache, result.is_err());
+        result
     }
 
     /// Hands off the objects' cache lines if they go to a barn with `waiting` full sheaves and

@@ -126,6 +126,25 @@ fn a_bulk_takes_from_all_barns_of_a_node_and_gives_to_all() {
 }
 
 #[test]
+fn a_barn_grows_if_another_group_lacks_what_it_had_no_room_for() {
+    for slots in SLOTS {
+        let mut setup = Setup::with(&["barn_cpus=4", "sheaf_capacity_max=16"]);
+        (setup.cpus, setup.slots) = (8, slots);
+        let a = setup.build();
+        let cache = cache(&a);
+        let room = || -> usize { cache.barns().map(|barn| barn.extra_capacity()).sum() };
+        let objects = take(&a, cache, 0, 40 * SHEAF);
+        give(&a, cache, 0, &objects);
+        assert_eq!(room(), 0);
+        let objects = take(&a, cache, 4, 40 * SHEAF);
+        assert!(room() > 0);
+        give(&a, cache, 4, &objects);
+        assert_eq!(a.validate(), Ok(()));
+        assert_all_is_given_back(&a);
+    }
+}
+
+#[test]
 fn a_shrink_and_a_fork_see_every_barn() {
     let a = machine(1, 1, Slots::Locked);
     let cache = cache(&a);
