@@ -1,7 +1,7 @@
 //! Memory nodes, as the kernel lists them under `/sys/devices/system/node`.
 //!
 //! [`Nodes::probe`] reads the lists once, before a second thread uses the platform; then any thread
-//! may ask. With one node it reads two short files only, and nothing is bound.
+//! may ask. With one node it reads one short file only, and nothing is bound.
 
 use core::ffi::c_long;
 use core::ops::RangeInclusive;
@@ -36,15 +36,17 @@ impl Nodes {
     /// Examines the machine. If a node's number is [`MAX_NODES`] or above, all nodes count as one.
     pub fn probe(&self) {
         let mut text = [0u8; 4096];
-        let online = read(b"/sys/devices/system/node/online\0", &mut text).and_then(set_in);
-        let memory = read(b"/sys/devices/system/node/has_memory\0", &mut text).and_then(set_in);
-        let (Some(online), Some(memory)) = (online, memory) else {
+        let mut set = |path: &[u8]| read(path, &mut text).and_then(set_in);
+        let Some(online) = set(b"/sys/devices/system/node/online\0") else {
             return;
         };
         let nr = (u64::BITS - online.leading_zeros()) as usize;
-        if nr < 2 || memory == 0 {
+        if nr < 2 {
             return;
         }
+        let Some(memory) = set(b"/sys/devices/system/node/has_memory\0") else {
+            return;
+        };
         for from in 0..nr {
             self.probe_distances(from, online, &mut text);
         }

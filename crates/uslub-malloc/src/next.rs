@@ -13,7 +13,7 @@
 //! [`resolve`] looks all functions up before `main`. A wrapper that is called earlier looks its own
 //! up.
 
-use core::ffi::{CStr, c_void};
+use core::ffi::{CStr, c_int, c_void};
 use core::ptr::{NonNull, null_mut, without_provenance_mut};
 use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::{Acquire, Release};
@@ -23,12 +23,10 @@ use core::sync::atomic::Ordering::{Acquire, Release};
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 core::arch::global_asm!(
     ".symver dlsym, dlsym@GLIBC_2.2.5",
-    ".symver dladdr, dladdr@GLIBC_2.2.5",
 );
 #[cfg(all(target_arch = "aarch64", target_env = "gnu"))]
 core::arch::global_asm!(
     ".symver dlsym, dlsym@GLIBC_2.17",
-    ".symver dladdr, dladdr@GLIBC_2.17",
 );
 
 /// Stands for a function without a next definition.
@@ -84,14 +82,47 @@ pub(crate) fn resolve(all: &[&Next]) {
     }
 }
 
-/// Where the program or library that contains an address begins; null if there is none.
-pub(crate) fn library(address: *const c_void) -> *mut c_void {
-    let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: writes the record only; zeroes are a valid value.
-    unsafe {
-        libc::dladdr(address, info.as_mut_ptr());
-        info.assume_init().dli_fbase
-    }
+/// Where the program or library that contains an address begins; 0 if there is none.
+///
+/// Not by `dladdr`, which also looks for the symbol: it reads the whole symbol table of the library,
+/// and took two fifths of the start of a short program.
+pub(crate) fn library(address: *const c_void) -> usize {
+    let mut search = Search {
+        address: address as usize,
+        begin: 0,
+    };
+    // SAFETY: `visit` gets the search, and only while this call runs.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
+    search.begin
+}
+
+/// A search for the program or library that contains an address.
+struct Search {
+    address: usize,
+    begin: usize,
+}
+
+/// Visits a program or library; returns 1 if it contains the address.
+///
+/// # Safety
+///
+/// For the loader only: a valid description, and a [`Search`].
+unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
+    // SAFETY: by the caller's promise; the headers live as long as the program or library.
+    let (search, base, headers) = unsafe {
+        let info = &*info;
+        let headers = core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into());
+        (&mut *search.cast::<Search>(), info.dlpi_addr as usize, headers)
+    };
+    let loads = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
+    let mut parts = loads.map(|header| {
+        let begin = base.wrapping_add(header.p_vaddr as usize);
+        (begin, begin.wrapping_add(header.p_memsz as usize))
+    });
+    let first = parts.clone().next();
+    let contains = parts.any(|(begin, end)| (begin..end).contains(&search.address));
+    search.begin = first.filter(|_| contains).map_or(0, |(begin, _)| begin);
+    contains.into()
 }
 
 /// Whether the program's calls of a function come to this library. A program may define the

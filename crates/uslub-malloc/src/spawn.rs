@@ -27,7 +27,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32};
 use libc::{c_int, pid_t};
 
 use crate::gate::FRONT;
-use crate::next::{self, Next, call_next};
+use crate::next::{self, Next, call_next, library};
 use crate::{ALLOCATOR, process, set_errno};
 
 static VFORK: Next = Next::new(c"vfork");
@@ -274,16 +274,9 @@ extern "C" fn vfork_begins() -> *mut c_void {
     OTHER_VFORK.load(Relaxed)
 }
 
-/// Whether a function lies in the same object as the C library's `__errno_location`.
+/// Whether a function lies in the same library as the C library's `__errno_location`.
 fn is_of_the_c_library(function: NonNull<c_void>) -> bool {
-    let object = |address: *const c_void| {
-        // SAFETY: all-zero is a valid value.
-        let mut info: libc::Dl_info = unsafe { core::mem::zeroed() };
-        // SAFETY: only writes the record.
-        let found = unsafe { libc::dladdr(address, &raw mut info) };
-        (found != 0).then_some(info.dli_fbase)
-    };
-    object(function.as_ptr()) == object(libc::__errno_location as *const c_void)
+    library(function.as_ptr()) == library(libc::__errno_location as *const c_void)
 }
 
 /// `vfork`. The child shares our memory and its parent's thread area, and the kernel does not know
