@@ -21,13 +21,9 @@ use core::sync::atomic::Ordering::{Acquire, Release};
 // Since glibc 2.34 the loader's functions lie in the C library itself, under a new version too. By
 // their first version they are found in older ones as well, in `libdl.so.2` (`build.rs`).
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
-core::arch::global_asm!(
-    ".symver dlsym, dlsym@GLIBC_2.2.5",
-);
+core::arch::global_asm!(".symver dlsym, dlsym@GLIBC_2.2.5");
 #[cfg(all(target_arch = "aarch64", target_env = "gnu"))]
-core::arch::global_asm!(
-    ".symver dlsym, dlsym@GLIBC_2.17",
-);
+core::arch::global_asm!(".symver dlsym, dlsym@GLIBC_2.17");
 
 /// Stands for a function without a next definition.
 const NONE: *mut c_void = without_provenance_mut(1);
@@ -84,8 +80,8 @@ pub(crate) fn resolve(all: &[&Next]) {
 
 /// Where the program or library that contains an address begins; 0 if there is none.
 ///
-/// Not by `dladdr`, which also looks for the symbol: it reads the whole symbol table of the library,
-/// and took two fifths of the start of a short program.
+/// Not by `dladdr`, which also looks for the symbol. It reads the library's whole symbol table, and
+/// took two fifths of the instructions of a short program.
 pub(crate) fn library(address: *const c_void) -> usize {
     let mut search = Search {
         address: address as usize,
@@ -102,7 +98,7 @@ struct Search {
     begin: usize,
 }
 
-/// Visits a program or library; returns 1 if it contains the address.
+/// Whether this program or library contains the address of the search, as 0 or 1.
 ///
 /// # Safety
 ///
@@ -112,9 +108,15 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, search: *mut
     let (search, base, headers) = unsafe {
         let info = &*info;
         let headers = core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into());
-        (&mut *search.cast::<Search>(), info.dlpi_addr as usize, headers)
+        (
+            &mut *search.cast::<Search>(),
+            info.dlpi_addr as usize,
+            headers,
+        )
     };
-    let loads = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
+    let loads = headers
+        .iter()
+        .filter(|header| header.p_type == libc::PT_LOAD);
     let mut parts = loads.map(|header| {
         let begin = base.wrapping_add(header.p_vaddr as usize);
         (begin, begin.wrapping_add(header.p_memsz as usize))

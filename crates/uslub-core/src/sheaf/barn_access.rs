@@ -68,8 +68,8 @@ impl<P: Platform> Base<P> {
         cache.max_empty + barn.extra_capacity()
     }
 
-    /// Records a miss in all barns of this CPU's node, which may raise their limits: CPUs of another
-    /// group may have found no room for what this CPU lacks.
+    /// Records a miss in all barns of this CPU's node, which may raise their limits: CPUs of
+    /// another group may have found no room for what this CPU lacks.
     fn on_barn_miss(&self, cache: &SheafCache<P>) {
         if cache.max_full_grown > cache.max_full && !self.is_over_budget() {
             self.barns(cache)
