@@ -23,27 +23,27 @@ use crate::policy::CACHE_LISTS_MAX;
 const CPUS_MAX: usize = 4096;
 
 /// The group of each CPU within its node.
-pub struct CpuGroups {
+pub(crate) struct CpuGroups {
     of: [AtomicU8; CPUS_MAX],
 }
 
 impl CpuGroups {
     /// One group.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             of: [const { AtomicU8::new(0) }; CPUS_MAX],
         }
     }
 
     /// The group of a CPU within its node.
-    pub fn of(&self, cpu: usize) -> usize {
+    pub(crate) fn of(&self, cpu: usize) -> usize {
         // Relaxed: stored before another thread used the platform.
         (self.of.get(cpu)).map_or(0, |group| group.load(Relaxed).into())
     }
 
     /// Divides the CPUs of each of `nodes` nodes into groups of `cpus` at most. Returns the largest
     /// number of groups in a node, at least 1.
-    pub fn make(&self, cpus: usize, nodes: usize) -> usize {
+    pub(crate) fn make(&self, cpus: usize, nodes: usize) -> usize {
         self.make_from(cpus, nodes, &read)
     }
 
@@ -91,12 +91,6 @@ impl CpuGroups {
             left.remove(&cache);
         }
         groups.len()
-    }
-}
-
-impl Default for CpuGroups {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -291,9 +285,14 @@ mod tests {
 
     #[test]
     fn this_machine_has_a_group_for_each_cpu_if_asked() {
-        let groups = CpuGroups::new();
-        let nr = groups.make(1, 1);
-        assert!((1..=uslub_core::groups::MAX_GROUPS).contains(&nr));
+        let listed = ["node/node0/cpulist", "cpu/online"]
+            .map(|file| std::fs::read(format!("/sys/devices/system/{file}")));
+        let Some(text) = listed.into_iter().find_map(Result::ok) else {
+            return;
+        };
+        let cpus: usize = ranges_in(&text).flatten().map(Iterator::count).sum();
+        let nr = CpuGroups::new().make(1, 1);
+        assert_eq!(nr, cpus.clamp(1, uslub_core::groups::MAX_GROUPS));
     }
 
     #[test]

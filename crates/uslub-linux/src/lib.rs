@@ -18,7 +18,7 @@ mod advice;
 mod arch;
 mod callers;
 mod clock;
-pub mod cpu_groups;
+mod cpu_groups;
 pub mod environment;
 pub mod fault;
 mod huge_pages;

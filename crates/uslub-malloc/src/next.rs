@@ -87,8 +87,8 @@ pub(crate) fn library(address: *const c_void) -> usize {
         address: address as usize,
         begin: 0,
     };
-    // SAFETY: `visit` gets the search, and only while this call runs.
-    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
+    // SAFETY: `examine` gets the search, and only while this call runs.
+    unsafe { libc::dl_iterate_phdr(Some(examine), (&raw mut search).cast()) };
     search.begin
 }
 
@@ -103,7 +103,11 @@ struct Search {
 /// # Safety
 ///
 /// For the loader only: a valid description, and a [`Search`].
-unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
+unsafe extern "C" fn examine(
+    info: *mut libc::dl_phdr_info,
+    _: usize,
+    search: *mut c_void,
+) -> c_int {
     // SAFETY: by the caller's promise; the headers live as long as the program or library.
     let (search, base, headers) = unsafe {
         let info = &*info;

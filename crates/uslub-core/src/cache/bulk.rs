@@ -185,7 +185,7 @@ impl<P: Platform> Allocator<P> {
         true
     }
 
-    /// Whether this CPU's sheaves, the barn and the node's lists have no object; may be stale.
+    /// Whether this CPU's sheaves, the barns and the node's lists have no object; may be stale.
     pub(crate) fn only_new_slabs_are_left(&self, cache: &KmemCache<P>) -> bool {
         let (1, Some(region)) = (self.nr_nodes(), self.platform.region_here(&self.table)) else {
             return false;
@@ -194,7 +194,7 @@ impl<P: Platform> Allocator<P> {
         let has_none = |slot| SlotState::sheaf_in(region.peek(slot)).is_none_or(Top::is_empty);
         has_none(cache.id.main())
             && has_none(cache.id.spare())
-            && cache.barn(self.group()).nr_full() == 0
+            && cache.barns().all(|barn| barn.nr_full() == 0)
             && node.lists_nothing(cache.has_reserve())
     }
 
