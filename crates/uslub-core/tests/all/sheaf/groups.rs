@@ -1,6 +1,6 @@
 //! Groups of CPUs: each has a barn, and CPUs whose barn is empty or full use their neighbours'.
 
-use crate::support::{Cache, Setup, Slots, Slub, assert_all_is_given_back, on_cpu};
+use crate::support::{Cache, Setup, Slots, Slub, assert_all_is_given_back, give, on_cpu, take};
 use uslub_core::Gfp;
 use uslub_core::args::CacheArgs;
 use uslub_core::stats::StatItem;
@@ -20,21 +20,6 @@ fn cache(a: &Slub) -> &Cache {
     let mut args = CacheArgs::new("shared", 64);
     args.sheaf_capacity = Some(SHEAF);
     a.create(&args).unwrap()
-}
-
-fn take(a: &Slub, cache: &Cache, cpu: usize, n: usize) -> Vec<*mut u8> {
-    on_cpu(cpu);
-    let objects: Vec<_> = (0..n).map(|_| a.alloc(cache, Gfp::KERNEL)).collect();
-    assert!(objects.iter().all(|object| !object.is_null()));
-    objects
-}
-
-fn give(a: &Slub, cache: &Cache, cpu: usize, objects: &[*mut u8]) {
-    on_cpu(cpu);
-    for &object in objects {
-        // SAFETY: the tests' objects, freed once.
-        unsafe { a.free(cache, object) };
-    }
 }
 
 /// Full sheaves in each barn.

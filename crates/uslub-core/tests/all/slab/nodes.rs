@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::support;
-use crate::support::{Cache, Setup, Slots, Slub, assert_all_is_given_back, on_cpu};
+use crate::support::{Cache, Setup, Slots, Slub, assert_all_is_given_back, give, on_cpu, take};
 use uslub_core::Gfp;
 use uslub_core::args::CacheArgs;
 use uslub_core::stats::StatItem;
@@ -18,21 +18,6 @@ fn machine(memory: u64, settings: &[&str], slots: Slots) -> Box<Slub> {
 
 fn cache(a: &Slub) -> &Cache {
     a.create(&CacheArgs::new("far", 256)).unwrap()
-}
-
-fn take(a: &Slub, cache: &Cache, cpu: usize, n: usize) -> Vec<*mut u8> {
-    on_cpu(cpu);
-    let objects: Vec<_> = (0..n).map(|_| a.alloc(cache, Gfp::KERNEL)).collect();
-    assert!(objects.iter().all(|object| !object.is_null()));
-    objects
-}
-
-fn give(a: &Slub, cache: &Cache, cpu: usize, objects: &[*mut u8]) {
-    on_cpu(cpu);
-    for &object in objects {
-        // SAFETY: the tests' objects, freed once.
-        unsafe { a.free(cache, object) };
-    }
 }
 
 fn nodes_of(a: &Slub, objects: &[*mut u8]) -> BTreeSet<usize> {

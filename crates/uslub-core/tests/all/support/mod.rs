@@ -305,3 +305,20 @@ pub fn capacities_on(a: &Slub, cache: &Cache, cpu: usize) -> (usize, usize) {
     };
     (capacity(cache.id.main()), capacity(cache.id.spare()))
 }
+
+/// Allocates `n` objects on a CPU.
+pub fn take(a: &Slub, cache: &Cache, cpu: usize, n: usize) -> Vec<*mut u8> {
+    on_cpu(cpu);
+    let objects: Vec<_> = (0..n).map(|_| a.alloc(cache, Gfp::KERNEL)).collect();
+    assert!(objects.iter().all(|object| !object.is_null()));
+    objects
+}
+
+/// Frees objects on a CPU.
+pub fn give(a: &Slub, cache: &Cache, cpu: usize, objects: &[*mut u8]) {
+    on_cpu(cpu);
+    for &object in objects {
+        // SAFETY: the caller's objects, freed once.
+        unsafe { a.free(cache, object) };
+    }
+}
