@@ -111,6 +111,27 @@ fn a_bulk_takes_from_all_barns_of_a_node_and_gives_to_all() {
 }
 
 #[test]
+fn a_bulk_takes_what_other_groups_have_before_it_takes_new_slabs() {
+    for slots in SLOTS {
+        let a = machine(1, 4, slots);
+        let cache = cache(&a);
+        // All objects of whole slabs, so that no list has any.
+        let slab = cache.geometry.objects as usize;
+        let objects = take(&a, cache, 4, 4 * SHEAF.max(slab));
+        give(&a, cache, 4, &objects[..4 * SHEAF]);
+        assert_eq!(full(cache), [0, 2]);
+        on_cpu(0);
+        let mut out = vec![std::ptr::null_mut(); 2 * slab];
+        assert!(a.alloc_bulk(cache, Gfp::KERNEL, &mut out));
+        assert_eq!(full(cache), [0, 0]);
+        give(&a, cache, 0, &out);
+        give(&a, cache, 4, &objects[4 * SHEAF..]);
+        assert_eq!(a.validate(), Ok(()));
+        assert_all_is_given_back(&a);
+    }
+}
+
+#[test]
 fn a_barn_grows_if_another_group_lacks_what_it_had_no_room_for() {
     for slots in SLOTS {
         let mut setup = Setup::with(&["barn_cpus=4", "sheaf_capacity_max=16"]);
