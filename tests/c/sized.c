@@ -54,6 +54,13 @@ int main(int argc, char **argv)
             CHECK(p != NULL, "realloc to %zu", less);
             free_sized(p, less);
         }
+    for (size_t align = 32; align <= 2 * MIB; align *= 2)
+        for (size_t n = 1; n < 20000; n += 1 + n / 4)
+            for (size_t less = n; less > 0; less = less * 4 / 5) {
+                void *p = hide(realloc(hide(aligned_alloc(align, n)), less));
+                CHECK(p != NULL, "realloc to %zu, aligned to %zu before", less, align);
+                free_sized(p, less);
+            }
     malloc_trim(0);
     printf("sized: ok, validate %s\n", validate());
     return 0;

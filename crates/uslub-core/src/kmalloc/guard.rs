@@ -56,7 +56,9 @@ impl<P: Platform> Allocator<P> {
         let id = slot.and_then(|slot| CacheId::from_raw(slot.cache()));
         // An object of a named cache may have any size.
         let class = id.map(CacheId::index).filter(|&class| class <= NR_CLASSES);
-        let fits = kept || class.is_none_or(|class| is_of_class(class, bytes, align));
+        // A resize to what it has keeps an aligned object where it is.
+        let fits =
+            kept || bytes == size || class.is_none_or(|class| is_of_class(class, bytes, align));
         if bytes > size || !fits {
             let name = slot.map(|slot| self.guarded_cache(slot));
             Misuse::WrongSize(name, call, object, bytes, size).fatal(&self.platform);

@@ -5,6 +5,7 @@
 //! | of a size class | those of the class, also when rounded up to the alignment |
 //! | | resized in place: above three quarters of the class |
 //! | large or huge | above 8 KiB and at most its bytes |
+//! | | aligned, and resized in place: in its last page |
 //!
 //! When memory is exhausted, a resize to fewer bytes keeps the object
 //! ([`kept_larger`](Allocator::kept_larger)). From then on only sizes above the object's are wrong.
@@ -71,7 +72,11 @@ impl<P: Platform> Allocator<P> {
                 if let Some(cache) = cache.filter(|cache| cache.is_debugged()) {
                     return self.check_debugged_size(cache, call, object, (bytes, align), old);
                 }
-                (old, bytes > CLASS_MAX || align > PAGE_SIZE || kept)
+                let in_last_page = bytes.div_ceil(PAGE_SIZE) == old / PAGE_SIZE;
+                (
+                    old,
+                    bytes > CLASS_MAX || in_last_page || align > PAGE_SIZE || kept,
+                )
             }
         };
         if bytes > old || !fits {

@@ -119,10 +119,16 @@ fn a_wrong_size_is_seen_and_each_right_one_passes() {
     let a = support::allocator(1);
     for bytes in [1, 8, 9, 100, 500, 4096, 8192, 8193, 100_000, 1 << 20] {
         for align in [1, 64, 4096, 65536] {
-            let object = a.kmalloc_aligned(bytes, align, Gfp::KERNEL);
+            let mut object = a.kmalloc_aligned(bytes, align, Gfp::KERNEL);
             a.check_size("free_sized of", object, bytes, align);
             let seen = message(|| a.check_size("free_sized of", object, 4 << 20, align));
             assert_names(&seen, object, &["wrong size"]);
+            for less in [bytes, bytes.div_ceil(2)] {
+                // SAFETY: the test's.
+                let resized = unsafe { a.krealloc(object, less, Gfp::KERNEL) };
+                a.check_size("free_sized of", resized, less, 1);
+                object = resized;
+            }
             // SAFETY: the test's.
             unsafe { a.kfree(object) };
         }
