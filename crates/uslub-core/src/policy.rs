@@ -60,6 +60,20 @@ pub const BLOCK_SCAN_MAX: usize = 8;
 /// Runs in a batch, at most.
 pub const PAGE_RUNS_MAX: usize = 16;
 
+// Memory: the pages that CPUs keep.
+
+/// Lists of pages of CPUs. More CPUs share them.
+pub const PCP_LISTS: usize = 64;
+
+/// Runs in a CPU's list, at most; nearly as many of the shortest fill `pcp_kb`.
+pub const PCP_LIST_RUNS: usize = 40;
+
+/// Longest run that a CPU keeps, in pages (128 KiB).
+pub const PCP_RUN_MAX_PAGES: usize = 32;
+
+/// Frees of large objects on a CPU, of which one looks for memory to give back.
+pub const PCP_CHECK_FREES: usize = 8;
+
 /// Bytes of a chunk from the system.
 pub const METADATA_CHUNK_BYTES: usize = 64 << 10;
 

@@ -26,6 +26,7 @@ use crate::cache::allocator::Allocator;
 use crate::layout::{Row, count, join};
 use crate::memory::block::{BLOCK_PAGES, Block};
 use crate::memory::mapped::MappedObjects;
+use crate::memory::pcp::{PageList, PerCpuPages};
 use crate::memory::zone::Zone;
 use crate::memory::{Arena, Descriptor, Memory};
 use crate::percpu::sheaf::{self, MAX_CAPACITY, SHEAF_BYTES, Window};
@@ -34,6 +35,7 @@ use crate::percpu::stats::{STAT_ITEMS, STAT_SLOTS};
 use crate::percpu::{CACHE_WORDS, CACHES_A_PAGE, Region};
 use crate::percpu::{MAX_CACHES, Table};
 use crate::platform::Platform;
+use crate::policy::PCP_LISTS;
 use crate::sheaf::barn::Barn;
 use crate::sheaf::cache::SheafCache;
 use crate::slab::base::Base;
@@ -234,10 +236,14 @@ impl<P: Platform> Allocator<P> {
         &Barn::<P>::LISTS,
         Base::<P>::ROWS,
         Self::ROWS,
-        crate::layout::rows!("Memory", Memory<P>, [zone, meta, mapped, large_pages]),
+        crate::layout::rows!("Memory", Memory<P>, [zone, meta, mapped, large_pages, pcp]),
         crate::layout::rows!("Zone", Zone<P>, [arena]),
         MappedObjects::<P>::ROWS,
+        PerCpuPages::<P>::ROWS,
+        PageList::<P>::ROWS,
         &[
+            Row::constant("PCP_LISTS", PCP_LISTS),
+            Row::constant("size_of.PageList", size_of::<PageList<P>>()),
             Row::constant("size_of.Node", size_of::<Node<P>>()),
             Row::constant("size_of.Barn", size_of::<Barn<P>>()),
             Row::constant("size_of.KmemCache", size_of::<KmemCache<P>>()),

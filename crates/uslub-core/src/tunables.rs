@@ -139,6 +139,8 @@ tunables! {
         sheaf_budget_mb: 128 in 0..=1 << 20, "MiB";
         /// Access to slots. 0: by a try-lock; 1: by rseq; 2: by rseq and the CPU's number.
         rseq: 1 in 0..=2, "";
+        /// Freed pages of large objects that a CPU keeps for the next ones, at most; 0: none.
+        pcp_kb: 512 in 0..=4096, "KiB";
         /// Time that free pages stay resident.
         decay_ms: 1000 in 0..=3_600_000, "ms";
         /// Pages in use beyond which huge pages are requested; 0: never.

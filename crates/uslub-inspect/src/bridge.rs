@@ -102,7 +102,9 @@ impl Bridge {
                 slabs[place] += PAGE * pages.count(slab.page, caches[place].slab_pages());
             }
             Span::Large(first, n) => self.live += PAGE * pages.count(first, n),
-            Span::Free(first, n) => self.kept += PAGE * pages.count(first, n),
+            Span::Kept(first, n) | Span::Free(first, n) => {
+                self.kept += PAGE * pages.count(first, n)
+            }
             Span::Torn(page) => self.free += PAGE * pages.count(page, 1),
         });
         for (cache, mut left) in caches.iter().zip(slabs) {

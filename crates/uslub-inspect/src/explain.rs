@@ -138,11 +138,14 @@ impl Heap<'_> {
             return Meaning::Ahead(cache);
         }
         let mut large = None;
-        let mut is_free = false;
+        let (mut is_free, mut is_kept) = (false, false);
         // Large objects may be long, so the descriptor that counts may be far before the page.
         self.walk(&[], |span| match span {
             crate::pages::Span::Large(first, pages) if (first..first + pages).contains(&page) => {
                 large = Some((first, pages));
+            }
+            crate::pages::Span::Kept(first, pages) if (first..first + pages).contains(&page) => {
+                is_kept = true;
             }
             crate::pages::Span::Free(first, pages) if (first..first + pages).contains(&page) => {
                 is_free = true;
@@ -152,8 +155,8 @@ impl Heap<'_> {
         if let Some((first, pages)) = large {
             return Meaning::Large(self.address(first), pages * PAGE);
         }
-        debug_assert!(is_free || at >= self.arena().base);
-        Meaning::FreePage(page, Blocks::new(self).is_dirty(page))
+        debug_assert!(is_free || is_kept || at >= self.arena().base);
+        Meaning::FreePage(page, is_kept || Blocks::new(self).is_dirty(page))
     }
 
     /// Which of the allocator's records an address lies in.

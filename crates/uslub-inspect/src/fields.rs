@@ -51,7 +51,7 @@ pub(crate) struct Fields {
     pub descriptor: DescriptorFields,
     pub allocator_bytes: usize,
     pub end: Field,
-    pub large_calls: Field,
+    pub pcp: Option<PcpFields>,
     pub ready: Field,
     pub caches: Field,
     pub table_regions: Field,
@@ -103,6 +103,18 @@ pub(crate) struct HugeFields {
     pub entry_bytes: usize,
 }
 
+/// What CPUs keep for large objects, and calls without a cache.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PcpFields {
+    /// The first list.
+    pub lists: usize,
+    pub nr_lists: usize,
+    pub bytes: usize,
+    pub pages: Field,
+    pub calls: Field,
+    pub others: Field,
+}
+
 /// `field`, in a structure that begins `outer` bytes from the start.
 fn within(outer: usize, field: Field) -> Field {
     Field {
@@ -145,6 +157,21 @@ impl CacheFields {
             nr_barns: sheaf("SheafCache.nr_barns")?,
             object_size: layout.number("KmemCache.object_size", 4)?,
             users: layout.number("KmemCache.users", 4)?,
+        })
+    }
+}
+
+impl PcpFields {
+    /// `None` if the version does not describe what CPUs keep.
+    fn of(layout: &Layout, memory: usize) -> Option<Self> {
+        let lists = layout.field("PerCpuPages.lists").ok()?.at;
+        Some(Self {
+            lists: memory + layout.field("Memory.pcp").ok()?.at + lists,
+            nr_lists: layout.constant("PCP_LISTS", 1..=1 << 12).ok()?,
+            bytes: layout.constant("size_of.PageList", 16..=1 << 12).ok()?,
+            pages: layout.number("PageList.pages", 8).ok()?,
+            calls: layout.number("PageList.calls", 16).ok()?,
+            others: layout.number("PageList.others", 16).ok()?,
         })
     }
 }
@@ -201,7 +228,7 @@ impl Fields {
             },
             allocator_bytes: constant("size_of.Allocator", 1 << 22)?,
             end: layout.number("Allocator.end", 8)?,
-            large_calls: layout.number("Allocator.large_calls", 16)?,
+            pcp: PcpFields::of(layout, memory),
             ready: within(base, layout.number("Base.ready", 1)?),
             caches: within(base, layout.field("Base.caches")?),
             table_regions: in_table("Table.regions")?,

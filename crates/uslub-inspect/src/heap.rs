@@ -205,16 +205,37 @@ impl<'m> Heap<'m> {
 
     /// Pages of large objects, as the allocator counts them.
     pub fn large_pages(&self) -> u64 {
-        self.number(self.f.large_pages).min(self.arena().pages)
+        let taken = self.number(self.f.large_pages).min(self.arena().pages);
+        let kept = self.f.pcp.map_or(0, |pcp| self.of_lists(&pcp, pcp.pages));
+        taken.saturating_sub(kept)
     }
 
-    /// Allocations and frees without a cache.
+    /// Allocations and frees without a cache; none if this version does not describe them.
     pub fn large_calls(&self) -> (u64, u64) {
-        let half = |at| Field {
-            at: self.f.large_calls.at + at,
-            bytes: 8,
+        let Some(pcp) = &self.f.pcp else {
+            return (0, 0);
         };
-        (self.number(half(0)), self.number(half(8)))
+        let sum = |at| {
+            let half = |field: Field| Field {
+                at: field.at + at,
+                bytes: 8,
+            };
+            let calls = self.of_lists(pcp, half(pcp.calls));
+            calls.wrapping_add(self.of_lists(pcp, half(pcp.others)))
+        };
+        (sum(0), sum(8))
+    }
+
+    /// The sum of a number of all CPUs' lists of pages.
+    fn of_lists(&self, pcp: &crate::fields::PcpFields, number: Field) -> u64 {
+        let at = |list| pcp.lists + list * pcp.bytes + number.at;
+        let numbers = (0..pcp.nr_lists).map(|list| {
+            self.number(Field {
+                at: at(list),
+                ..number
+            })
+        });
+        numbers.fold(0, u64::wrapping_add)
     }
 
     /// Bytes of huge objects, and of mappings kept after their frees; `None` if this version does

@@ -11,6 +11,7 @@ const PART: u64 = 64 * 512;
 const SLAB: u64 = 1;
 /// Kind of a page with which a large object begins.
 const LARGE: u64 = 2;
+const KEPT: u64 = 3;
 /// Freelist offset of a slab without a freelist.
 const NO_HEAD: u64 = 0xffff;
 
@@ -38,6 +39,8 @@ pub enum Span {
     Slab(usize, Slab),
     /// A large object: first page, pages.
     Large(u64, u64),
+    /// Pages that a CPU keeps for the next large object: first page, pages.
+    Kept(u64, u64),
     /// Pages in which nothing begins: free, or of slabs to come.
     Free(u64, u64),
     /// A page of a slab that is being made or freed just now, or is damaged.
@@ -166,15 +169,20 @@ impl Walk<'_, '_> {
         let kind = self.heap.f.descriptor.kind;
         let id = self.entry(at);
         if id == 0 {
-            if kind.of(self.descriptor(at)) == LARGE {
+            let first = kind.of(self.descriptor(at));
+            if matches!(first, LARGE | KEPT) {
                 let pages = self.heap.large_pages_in(self.descriptor(at));
                 let pages = pages.min(self.arena.pages - page);
                 self.page += pages;
-                return Span::Large(page, pages);
+                return match first {
+                    LARGE => Span::Large(page, pages),
+                    _ => Span::Kept(page, pages),
+                };
             }
             let mut next = at + 1;
             let last = (end - begin) as usize;
-            while next < last && self.entry(next) == 0 && kind.of(self.descriptor(next)) != LARGE {
+            let begins = |at| matches!(kind.of(self.descriptor(at)), LARGE | KEPT);
+            while next < last && self.entry(next) == 0 && !begins(next) {
                 next += 1;
             }
             self.page = begin + next as u64;

@@ -265,6 +265,7 @@ impl Heap<'_> {
                 pages.large += n;
                 pages.large_objects += 1;
             }
+            Span::Kept(_, n) => pages.dirty += n,
             Span::Free(first, n) => {
                 let dirty = blocks.dirty(first, n);
                 pages.dirty += dirty;

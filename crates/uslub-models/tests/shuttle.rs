@@ -143,7 +143,7 @@ fn objects_go_across_cpus_while_others_drain() {
     for way in ways() {
         let model = model(way, &args("model"));
         model.check(&named(way, "across and drain"), 600, |slub| {
-            let table = Table::at(&[]);
+            let table = Table::default();
             let users = [0, 1, 0].map(|cpu| {
                 let table = table.clone();
                 spawn(cpu, move || {
@@ -171,7 +171,7 @@ fn bulk_frees_meet_refills() {
     for way in ways() {
         let model = model(way, &args("model"));
         model.check(&named(way, "bulk and refill"), 600, |slub| {
-            let table = Table::at(&[]);
+            let table = Table::default();
             let bulks = [0, 1].map(|cpu| {
                 let table = table.clone();
                 spawn(cpu, move || {
@@ -213,7 +213,7 @@ fn what_may_not_wait_is_lost_nowhere() {
     for way in ways() {
         let model = model(way, &args("model"));
         model.check(&named(way, "without waiting"), 600, |slub| {
-            let table = Table::at(&[]);
+            let table = Table::default();
             let users = [(0, Gfp::NOSPIN), (1, Gfp::NOSPIN), (0, Gfp::KERNEL)].map(|(cpu, gfp)| {
                 let table = table.clone();
                 spawn(cpu, move || {
@@ -447,7 +447,7 @@ fn sheaves_that_are_set_aside_keep_their_promise() {
         tuning.sheaf_capacity_max = 12;
         let model = model((way.0, tuning), &args("model"));
         model.check(&named(way, "prefilled sheaves"), 400, |slub| {
-            let table = Table::at(&[]);
+            let table = Table::default();
             let users = [0, 1, 0].map(|cpu| {
                 let table = table.clone();
                 spawn(cpu, move || {

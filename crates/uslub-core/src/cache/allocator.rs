@@ -41,10 +41,10 @@ pub struct Allocator<P: Platform> {
     pub(crate) end: AtomicUsize,
     /// Time of the next check for cold caches, in milliseconds.
     pub(crate) next_cold: AtomicU64,
-    /// Calls without a cache: allocations (0) and frees (1).
-    pub large_calls: [AtomicUsize; 2],
     /// Most bytes of large and huge objects at once, up to the last free of one.
     pub(crate) peak_large: AtomicUsize,
+    /// The same, with what other CPUs kept.
+    pub(crate) most_large: AtomicUsize,
     /// Searches for marked objects that found nothing.
     pub(crate) fruitless: AtomicUsize,
     /// Objects that the hardened mode keeps back.
@@ -67,7 +67,7 @@ impl<P: Platform> Deref for Allocator<P> {
 }
 
 impl<P: Platform> Allocator<P> {
-    pub(crate) const ROWS: &'static [Row] = rows!("Allocator", Self, [base, end, large_calls]);
+    pub(crate) const ROWS: &'static [Row] = rows!("Allocator", Self, [base, end]);
 
     /// An allocator that is not set up: it owns nothing.
     pub const fn new(platform: P) -> Self {
@@ -80,8 +80,8 @@ impl<P: Platform> Allocator<P> {
             base: Base::new(platform, table),
             end: AtomicUsize::new(1),
             next_cold: AtomicU64::new(0),
-            large_calls: [const { AtomicUsize::new(0) }; 2],
             peak_large: AtomicUsize::new(0),
+            most_large: AtomicUsize::new(0),
             fruitless: AtomicUsize::new(0),
             quarantine: Quarantine::new(),
             reclaim: Reclaim::new(),
@@ -384,8 +384,7 @@ impl<P: Platform> Allocator<P> {
 
     /// Counts an allocation (0) or a free (1) without a cache.
     pub(crate) fn count_large(&self, which: usize) {
-        // Relaxed: statistics.
-        self.large_calls[which].fetch_add(1, Relaxed);
+        self.memory.pcp.count(self.platform.cpu(), which);
     }
 }
 

@@ -66,6 +66,7 @@ impl<P: Platform> Allocator<P> {
             .flat_map(|cache| cache.nodes())
             .for_each(|node| visit(node.lists.raw()));
         visit(self.mapped.raw_lock());
+        self.memory.pcp.raw_locks().for_each(&mut visit);
         self.zone.raw_locks().into_iter().for_each(&mut visit);
         self.meta.raw_locks().for_each(visit);
     }
@@ -225,6 +226,7 @@ impl<P: Platform> Allocator<P> {
         self.end.store(1, Relaxed);
         self.closed.clear();
         self.large_pages.store(0, Relaxed);
+        self.memory.pcp.forget();
         self.sheaf_bytes.store(0, Relaxed);
         self.zone.set_thp_from(self.tunables().huge_pages_mb);
         true

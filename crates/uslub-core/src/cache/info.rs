@@ -158,8 +158,8 @@ impl<P: Platform> Allocator<P> {
 
     /// A number that changes with each allocation or free: tells whether a program is idle.
     pub fn activity(&self) -> u64 {
-        // Relaxed: statistics.
-        let large: usize = self.large_calls.iter().map(|n| n.load(Relaxed)).sum();
+        let pcp = &self.memory.pcp;
+        let large = pcp.calls(0).wrapping_add(pcp.calls(1));
         self.while_draining(|| {
             self.caches().fold(large as u64, |sum, cache| {
                 sum.wrapping_add(self.activity_of(cache))
@@ -207,47 +207,58 @@ impl<P: Platform> Allocator<P> {
         self.drain.is_held() || self.caches().any(is_busy)
     }
 
-    /// Bytes of large and huge objects now.
+    /// Bytes of large objects now, those of mappings excepted.
     fn large_bytes(&self) -> usize {
         // Relaxed: a statistic.
-        self.large_pages.load(Relaxed) * PAGE_SIZE + self.mapped.live_bytes()
+        let taken = self.large_pages.load(Relaxed) * PAGE_SIZE;
+        taken.saturating_sub(self.memory.pcp.bytes())
     }
 
     /// Most bytes of large and huge objects at once.
     pub fn peak_large_bytes(&self) -> usize {
         // Relaxed: a statistic.
-        self.peak_large.load(Relaxed).max(self.large_bytes())
+        let now = self.large_bytes() + self.mapped.live_bytes();
+        self.peak_large.load(Relaxed).max(now)
     }
 
     /// Records the bytes of large and huge objects. Each maximum ends with a free, so a call before
-    /// each free is enough, and allocations pay nothing.
+    /// each free is enough, and allocations pay nothing. A maximum that is above the last one by
+    /// less than what other CPUs keep may be missed.
     #[inline]
     pub(crate) fn note_large_peak(&self) {
-        let bytes = self.large_bytes();
-        // Relaxed, both: a statistic. The load spares most calls the atomic instruction.
-        if bytes > self.peak_large.load(Relaxed) {
-            self.peak_large.fetch_max(bytes, Relaxed);
+        let here = self.memory.pcp.bytes_on(self.platform.cpu());
+        // Relaxed, both: statistics.
+        let taken = self.large_pages.load(Relaxed) * PAGE_SIZE;
+        let bytes = taken.saturating_sub(here) + self.mapped.live_bytes();
+        if bytes > self.most_large.load(Relaxed) {
+            self.note_larger_peak(bytes);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_larger_peak(&self, most: usize) {
+        let bytes = self.large_bytes() + self.mapped.live_bytes();
+        // Relaxed, both: statistics.
+        self.peak_large.fetch_max(bytes, Relaxed);
+        self.most_large.fetch_max(most, Relaxed);
     }
 
     /// Large and huge objects that the program holds.
     pub fn large_objs(&self) -> usize {
-        // Relaxed: statistics.
-        let [allocs, frees] = [0, 1].map(|which| self.large_calls[which].load(Relaxed));
+        let [allocs, frees] = [0, 1].map(|which| self.memory.pcp.calls(which));
         allocs.saturating_sub(frees)
     }
 
     /// Statistics of the whole allocator.
     pub fn totals(&self) -> Totals {
         let mut t = Totals {
-            // Relaxed: statistics.
-            large: self.large_pages.load(Relaxed) * PAGE_SIZE,
+            large: self.large_bytes(),
             huge: self.mapped.live_bytes(),
-            dirty: self.zone.dirty_bytes() + self.mapped.kept_bytes(),
+            dirty: self.kept_bytes(),
             metadata: self.metadata_bytes(),
-            // Relaxed: statistics.
-            allocs: self.large_calls[0].load(Relaxed) as u64,
-            frees: self.large_calls[1].load(Relaxed) as u64,
+            allocs: self.memory.pcp.calls(0) as u64,
+            frees: self.memory.pcp.calls(1) as u64,
             ..Totals::default()
         };
         t.live = t.large + t.huge;

@@ -53,6 +53,7 @@ impl<P: Platform> Allocator<P> {
     /// period.
     #[inline(never)]
     pub fn shrink_all(&self) {
+        self.drain_pages(false);
         self.flush_cpus(&|_| true, DrainScope::Used);
         let at_once = |cache: &&KmemCache<P>| !cache.flags.contains(Flags::TYPESAFE_BY_RCU);
         self.while_draining(|| {
@@ -64,7 +65,7 @@ impl<P: Platform> Allocator<P> {
     /// Gives as much memory as possible back to the system; returns whether there was any.
     pub fn trim(&self) -> bool {
         self.shrink_all();
-        let any = self.zone.dirty_bytes() + self.mapped.kept_bytes() > 0;
+        let any = self.kept_bytes() > 0;
         self.zone.purge(&self.platform);
         self.meta.purge(&self.platform);
         self.memory
@@ -128,6 +129,7 @@ impl<P: Platform> Allocator<P> {
         let Some(any) = self.look_for_cold() else {
             return;
         };
+        self.drain_idle_pages(now);
         self.flush_idle_cpus();
         if any {
             self.try_flush_cpus(&|cache| cache.is_cold());
@@ -197,11 +199,14 @@ impl<P: Platform> Allocator<P> {
     /// A limit may count memory that the allocator holds but does not use: cached mappings, memory
     /// reserved or committed ahead of use, free blocks. Without any, the allocator flushes sheaves
     /// and empty slabs, which may free more blocks. For callers that may wait and call the system.
+    #[inline(never)]
     pub fn release_unused(&self) -> bool {
         let ahead = self.give_back_ahead();
         self.memory.release_idle(&self.platform) || ahead || {
+            // The zone has them then, for the next try.
+            let kept = self.memory.pcp.bytes() > 0;
             self.shrink_all();
-            self.memory.release_idle(&self.platform)
+            self.memory.release_idle(&self.platform) || kept
         }
     }
 
@@ -282,6 +287,7 @@ impl<P: Platform> Allocator<P> {
                 (cache.nodes()).for_each(|node| self.discard_ahead(cache, node));
             }
         });
+        self.drain_idle_pages(now);
         self.zone.decay(&self.platform, now, decay);
         self.meta.purge(&self.platform);
         self.memory

@@ -283,8 +283,10 @@ impl<P: Platform> Allocator<P> {
         if !(object as usize).is_multiple_of(PAGE_SIZE) || !slab.clear_kind(PageKind::Large) {
             self.not_an_object(page, object, "free of");
         }
-        self.free_pages(page, pages, gfp);
-        self.count_large(1);
+        if !self.keep_pages(page, pages, gfp) {
+            self.free_pages(page, pages, gfp);
+            self.count_large(1);
+        }
     }
 
     /// Frees pages of a large object.
@@ -411,7 +413,8 @@ impl<P: Platform> Allocator<P> {
     /// Ends the process: the pointer points into pages of no slab, and to no large object.
     #[cold]
     fn not_an_object(&self, page: PageIndex, object: *mut u8, call: &str) -> ! {
-        let why = if self.zone.is_free(page) {
+        let kept = self.zone.arena.slab(page).kind() == PageKind::Kept;
+        let why = if kept || self.zone.is_free(page) {
             Reason::FreePages
         } else {
             Reason::Interior

@@ -18,9 +18,10 @@ use crate::gfp::Gfp;
 use crate::kmalloc::{Fresh, LARGE_MAX, NO_OBJECT, SIZE_MAX};
 use crate::memory::arena::BLOCK_BYTES;
 use crate::memory::block::BLOCK_PAGES;
-use crate::memory::{PageKind, Touched, Want};
+use crate::memory::pcp::Put;
+use crate::memory::{PageIndex, PageKind, Touched, Want};
 use crate::platform::{PAGE_SIZE, Platform};
-use crate::policy::{ARENA_OBJECT_MAX_BYTES, LARGE_MODEST_BYTES};
+use crate::policy::{ARENA_OBJECT_MAX_BYTES, LARGE_MODEST_BYTES, PCP_RUN_MAX_PAGES};
 
 /// Bytes. A request above this exceeds every address space: it gives no memory back.
 const POSSIBLE: usize = 1 << 47;
@@ -56,6 +57,9 @@ impl<P: Platform> Allocator<P> {
         {
             return NO_OBJECT;
         }
+        if let Some(kept) = self.take_kept(bytes, align) {
+            return kept;
+        }
         let mut fresh = self.try_pages_or_mapping(bytes, align, gfp);
         if fresh.is_none() && gfp.may_map() && gfp.may_spin() && bytes <= POSSIBLE {
             let was_lean = self.zone.arena.is_lean();
@@ -73,7 +77,24 @@ impl<P: Platform> Allocator<P> {
         fresh.unwrap_or(NO_OBJECT)
     }
 
+    /// An object in pages that this CPU keeps; counts the allocation.
+    #[inline(never)]
+    fn take_kept(&self, bytes: usize, align: usize) -> Option<Fresh> {
+        let pages = bytes.div_ceil(PAGE_SIZE);
+        if pages > PCP_RUN_MAX_PAGES || align > PAGE_SIZE {
+            return None;
+        }
+        let nid = self.memory_node(self.nid());
+        let page = (self.memory.pcp).take(self.platform.cpu(), pages, nid)?;
+        self.zone.arena.slab(page).set_kind(PageKind::Large);
+        Some(Fresh {
+            start: self.zone.arena.address(page).as_ptr(),
+            zero: false,
+        })
+    }
+
     /// Tries the arena and a mapping once, in the order that the module describes.
+    #[inline(never)]
     fn try_pages_or_mapping(&self, bytes: usize, align: usize, gfp: Gfp) -> Option<Fresh> {
         let (zeroed, pages) = (gfp.contains(Gfp::ZERO), bytes.div_ceil(PAGE_SIZE).max(1));
         let is_large = bytes <= LARGE_MAX && align <= LARGE_MAX;
@@ -129,6 +150,7 @@ impl<P: Platform> Allocator<P> {
         };
         let slab = self.zone.arena.slab(run.page);
         slab.set_large_pages(pages);
+        slab.set_node(run.node);
         slab.set_kind(PageKind::Large);
         // Relaxed: a statistic.
         self.large_pages.fetch_add(pages, Relaxed);
@@ -136,5 +158,72 @@ impl<P: Platform> Allocator<P> {
             start: self.zone.arena.address(run.page).as_ptr(),
             zero: run.zero,
         })
+    }
+
+    /// Keeps the pages of a freed large object on this CPU, and counts the free; false if the zone
+    /// gets them.
+    #[inline]
+    pub(super) fn keep_pages(&self, page: PageIndex, pages: usize, gfp: Gfp) -> bool {
+        let most = self.pages_to_keep();
+        if pages > PCP_RUN_MAX_PAGES.min(most) {
+            return false;
+        }
+        let nid = usize::from(self.zone.arena.slab(page).node());
+        if self.nr_nodes() > 1 && nid != self.memory_node(self.nid()) {
+            return false;
+        }
+        self.note_large_peak();
+        let slab = self.zone.arena.slab(page);
+        slab.set_kind(PageKind::Kept);
+        let cpu = self.platform.cpu();
+        let put = || self.memory.pcp.put(cpu, (page, pages), nid, most);
+        let mut kept = put();
+        let was_full = matches!(kept, Put::Full);
+        if was_full {
+            self.evict_kept(cpu, (most - pages).min(most / 2), gfp);
+            kept = put();
+        }
+        if matches!(kept, Put::Full | Put::InUse) {
+            slab.set_kind(PageKind::None);
+            return false;
+        }
+        if (was_full || matches!(kept, Put::KeptAndCheck)) && gfp.may_spin() {
+            self.look_after_pages();
+        }
+        true
+    }
+
+    /// Pages of large objects that a CPU keeps at most.
+    #[inline]
+    fn pages_to_keep(&self) -> usize {
+        let tunables = self.tunables();
+        match tunables.hardened != 0 || tunables.decay_ms == 0 {
+            true => 0,
+            false => (tunables.pcp_kb as usize * 1024) / PAGE_SIZE,
+        }
+    }
+
+    /// Frees the oldest runs that a CPU keeps, until it has `most` pages.
+    #[inline(never)]
+    fn evict_kept(&self, cpu: usize, most: usize, gfp: Gfp) {
+        let runs = self.memory.pcp.evict(&self.zone.arena, cpu, most);
+        let pages = runs.iter().map(|(_, pages)| pages).sum();
+        // Relaxed: a statistic.
+        self.large_pages.fetch_sub(pages, Relaxed);
+        if gfp.may_spin() {
+            self.zone.free_runs(&self.platform, &runs);
+        } else {
+            (runs.iter()).for_each(|(page, pages)| self.zone.push_pending(page, pages));
+        }
+    }
+
+    /// Gives back memory that has been free for long enough.
+    #[cold]
+    #[inline(never)]
+    fn look_after_pages(&self) {
+        let (now, decay) = (self.platform.now_ms(), u64::from(self.tunables().decay_ms));
+        self.drain_idle_pages(now);
+        self.zone.after_free(&self.platform, now, decay);
+        self.decay_mapped();
     }
 }

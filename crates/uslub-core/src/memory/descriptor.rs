@@ -17,6 +17,8 @@ pub enum PageKind {
     Slab = 1,
     /// A large object.
     Large = 2,
+    /// Pages that a CPU keeps for the next large object.
+    Kept = 3,
 }
 
 /// The descriptor of a slab or of a large object, at its first page.
@@ -113,6 +115,7 @@ impl Descriptor {
         match self.kind.load(Acquire) {
             1 => PageKind::Slab,
             2 => PageKind::Large,
+            3 => PageKind::Kept,
             _ => PageKind::None,
         }
     }

@@ -12,6 +12,7 @@
 //! | `absent` | free blocks that are unmapped, address space included |
 //! | `block` | 2 MiB of pages: which are free, which are dirty |
 //! | `page_runs` | a batch of runs to free together |
+//! | `pcp` | pages that each CPU keeps |
 //! | `want` | a request for pages |
 //! | `zone` | finds, claims and frees runs of pages |
 //! | `growth` | adds blocks |
@@ -34,6 +35,7 @@ pub mod mapped;
 mod mapping_cache;
 pub mod metadata;
 pub mod page_runs;
+pub mod pcp;
 mod range;
 mod request;
 pub mod several;
@@ -52,6 +54,7 @@ use crate::policy::{MAPPING_CACHE_SHARE, MAPPING_IDLE_MS, MAPPING_PART_BYTES};
 use crate::sync::atomic::AtomicUsize;
 use mapped::MappedObjects;
 use metadata::MetadataStore;
+use pcp::PerCpuPages;
 use zone::Zone;
 
 /// Largest number of memory nodes.
@@ -66,8 +69,10 @@ pub struct Memory<P: Platform> {
     pub meta: MetadataStore<P>,
     /// Objects with mappings of their own.
     pub mapped: MappedObjects<P>,
-    /// Pages of large objects.
+    /// Pages of large objects, and those that CPUs keep for them.
     pub large_pages: AtomicUsize,
+    /// Pages that CPUs keep, and calls without a cache.
+    pub pcp: PerCpuPages<P>,
 }
 
 impl<P: Platform> Memory<P> {
@@ -78,6 +83,7 @@ impl<P: Platform> Memory<P> {
             meta: MetadataStore::new(),
             mapped: MappedObjects::new(),
             large_pages: AtomicUsize::new(0),
+            pcp: PerCpuPages::new(),
         }
     }
 

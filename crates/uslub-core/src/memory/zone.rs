@@ -238,10 +238,16 @@ impl<P: Platform> Zone<P> {
     /// Frees `count` pages; gives pages back to the system that have been free for `decay_ms`
     /// milliseconds.
     pub fn free(&self, platform: &P, page: PageIndex, count: usize, decay_ms: u64) {
+        let now = self.free_run(platform, page, count);
+        self.after_free(platform, now, decay_ms);
+    }
+
+    /// In a function of its own: the batch takes much stack.
+    #[inline(never)]
+    fn free_run(&self, platform: &P, page: PageIndex, count: usize) -> u64 {
         let mut runs = Runs::default();
         runs.add(page, count);
-        let now = self.free_runs(platform, &runs);
-        self.after_free(platform, now, decay_ms);
+        self.free_runs(platform, &runs)
     }
 
     /// Gives surplus free blocks and old free pages back to the system. Call after

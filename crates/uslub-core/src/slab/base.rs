@@ -262,6 +262,32 @@ impl<P: Platform> Base<P> {
         self.decay_mapped();
     }
 
+    /// Bytes of free memory that is resident: free pages, those that CPUs keep, and mappings.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.zone.dirty_bytes() + self.memory.pcp.bytes() + self.mapped.kept_bytes()
+    }
+
+    /// Frees the pages that CPUs keep; with `only_idle` those of lists that were not used since the
+    /// last such call.
+    #[inline(never)]
+    pub(crate) fn drain_pages(&self, only_idle: bool) {
+        let arena = &self.zone.arena;
+        self.memory.pcp.drain(arena, only_idle, |runs| {
+            let pages = runs.iter().map(|(_, pages)| pages).sum();
+            // Relaxed: a statistic.
+            self.large_pages.fetch_sub(pages, Relaxed);
+            self.zone.free_runs(&self.platform, runs);
+        });
+    }
+
+    /// Frees the pages of lists that are not used, at most twice in the decay time.
+    pub(crate) fn drain_idle_pages(&self, now: u64) {
+        let decay = u64::from(self.tunables().decay_ms);
+        if self.memory.pcp.is_check_due(now, decay / 2 + 1) {
+            self.drain_pages(true);
+        }
+    }
+
     /// Unmaps cached mappings that have been free for the decay time, or make room at a peak. For
     /// callers that may call the system.
     #[inline]

@@ -371,6 +371,22 @@ pub struct Guard<'a, P: Platform, T> {
     level: u32,
 }
 
+impl<P: Platform, T> Guard<'_, P, T> {
+    /// Releases the lock by a plain store, and wakes nobody: for a lock that all but a fork
+    /// [try](Lock::try_lock). A fork that sleeps looks again after a millisecond.
+    #[inline]
+    pub(crate) fn leave_unawaited(self) {
+        if self.level > 0 {
+            return;
+        }
+        let lock = self.lock;
+        core::mem::forget(self);
+        // Release: the next holder must see our writes.
+        lock.raw.word.store(FREE, Release);
+        atomic::left(&lock.raw.word);
+    }
+}
+
 impl<P: Platform, T> Deref for Guard<'_, P, T> {
     type Target = T;
     #[inline]

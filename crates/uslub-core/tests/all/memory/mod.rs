@@ -10,6 +10,7 @@ mod huge_pages;
 mod on_16k_pages;
 mod on_64k_pages;
 mod pages;
+mod pcp;
 mod range;
 mod resident;
 mod system_pages;

@@ -21,7 +21,7 @@ const CASES: u32 = if SYSTEM_PAGE == PAGE_SIZE { 100 } else { 20 };
 const UNIT: usize = SYSTEM_PAGE_MAX / PAGE_SIZE;
 
 fn setup() -> Box<Slub> {
-    Setup::with(&[&format!("decay_ms={DECAY}")])
+    Setup::with(&[&format!("decay_ms={DECAY}"), "pcp_kb=0"])
         .on_pages_of(SYSTEM_PAGE)
         .build()
 }
