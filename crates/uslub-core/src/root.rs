@@ -35,7 +35,6 @@ use crate::percpu::stats::{STAT_ITEMS, STAT_SLOTS};
 use crate::percpu::{CACHE_WORDS, CACHES_A_PAGE, Region};
 use crate::percpu::{MAX_CACHES, Table};
 use crate::platform::Platform;
-use crate::policy::PCP_LISTS;
 use crate::sheaf::barn::Barn;
 use crate::sheaf::cache::SheafCache;
 use crate::slab::base::Base;
@@ -242,7 +241,6 @@ impl<P: Platform> Allocator<P> {
         PerCpuPages::<P>::ROWS,
         PageList::<P>::ROWS,
         &[
-            Row::constant("PCP_LISTS", PCP_LISTS),
             Row::constant("size_of.PageList", size_of::<PageList<P>>()),
             Row::constant("size_of.Node", size_of::<Node<P>>()),
             Row::constant("size_of.Barn", size_of::<Barn<P>>()),

@@ -107,8 +107,10 @@ pub(crate) struct HugeFields {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PcpFields {
     /// The first list.
-    pub lists: usize,
-    pub nr_lists: usize,
+    pub lists: Field,
+    pub nr_lists: Field,
+    /// Calls where there is no list.
+    pub without: Field,
     pub bytes: usize,
     pub pages: Field,
     pub calls: Field,
@@ -164,10 +166,12 @@ impl CacheFields {
 impl PcpFields {
     /// `None` if the version does not describe what CPUs keep.
     fn of(layout: &Layout, memory: usize) -> Option<Self> {
-        let lists = layout.field("PerCpuPages.lists").ok()?.at;
+        let pcp = memory + layout.field("Memory.pcp").ok()?.at;
+        let field = |name, bytes| Some(within(pcp, layout.number(name, bytes).ok()?));
         Some(Self {
-            lists: memory + layout.field("Memory.pcp").ok()?.at + lists,
-            nr_lists: layout.constant("PCP_LISTS", 1..=1 << 12).ok()?,
+            lists: field("PerCpuPages.lists", 8)?,
+            nr_lists: field("PerCpuPages.nr_lists", 8)?,
+            without: field("PerCpuPages.calls", 16)?,
             bytes: layout.constant("size_of.PageList", 16..=1 << 12).ok()?,
             pages: layout.number("PageList.pages", 8).ok()?,
             calls: layout.number("PageList.calls", 16).ok()?,

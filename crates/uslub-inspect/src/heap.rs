@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use crate::error::{Error, Result};
-use crate::fields::Fields;
+use crate::fields::{Fields, PcpFields};
 use crate::layout::Field;
 use crate::memory::{Memory, PAGE};
 use crate::root::Root;
@@ -206,7 +206,10 @@ impl<'m> Heap<'m> {
     /// Pages of large objects, as the allocator counts them.
     pub fn large_pages(&self) -> u64 {
         let taken = self.number(self.f.large_pages).min(self.arena().pages);
-        let kept = self.f.pcp.map_or(0, |pcp| self.of_lists(&pcp, pcp.pages));
+        let kept = self
+            .f
+            .pcp
+            .map_or(0, |pcp| self.sum_of_lists(&pcp, &[pcp.pages], 0));
         taken.saturating_sub(kept)
     }
 
@@ -216,23 +219,28 @@ impl<'m> Heap<'m> {
             return (0, 0);
         };
         let sum = |at| {
-            let half = |field: Field| Field {
-                at: field.at + at,
+            let without = Field {
+                at: pcp.without.at + at,
                 bytes: 8,
             };
-            let calls = self.of_lists(pcp, half(pcp.calls));
-            calls.wrapping_add(self.of_lists(pcp, half(pcp.others)))
+            let calls = self.sum_of_lists(pcp, &[pcp.calls, pcp.others], at);
+            calls.wrapping_add(self.number(without))
         };
         (sum(0), sum(8))
     }
 
-    /// The sum of a number of all CPUs' lists of pages.
-    fn of_lists(&self, pcp: &crate::fields::PcpFields, number: Field) -> u64 {
-        let at = |list| pcp.lists + list * pcp.bytes + number.at;
-        let numbers = (0..pcp.nr_lists).map(|list| {
-            self.number(Field {
-                at: at(list),
-                ..number
+    /// The sum of the words that lie `at` bytes into these fields, of all CPUs' lists of pages.
+    fn sum_of_lists(&self, pcp: &PcpFields, fields: &[Field], at: usize) -> u64 {
+        let lists = self.number(pcp.nr_lists).min(1 << 12) as usize;
+        let mut bytes = vec![0; lists * pcp.bytes];
+        self.memory.read_sparse(self.number(pcp.lists), &mut bytes);
+        let numbers = bytes.chunks_exact(pcp.bytes).flat_map(|list| {
+            fields.iter().map(move |field| {
+                let word = Field {
+                    at: field.at + at,
+                    bytes: 8,
+                };
+                word.of(list)
             })
         });
         numbers.fold(0, u64::wrapping_add)

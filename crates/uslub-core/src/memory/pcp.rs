@@ -19,13 +19,15 @@
 //! as much as the lock. Callers: `kmalloc`, for large objects; `cache`, for statistics and to empty
 //! the lists.
 
+use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::layout::{Row, rows};
+use crate::memory::metadata::MetadataStore;
 use crate::memory::{Arena, PageIndex, PageKind, Runs};
 use crate::platform::{PAGE_SIZE, Platform};
 use crate::policy::{PCP_CHECK_FREES, PCP_LIST_RUNS, PCP_LISTS, PCP_RUN_MAX_PAGES};
-use crate::sync::atomic::{AtomicU64, AtomicUsize};
+use crate::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
 use crate::sync::time::claim;
 use crate::sync::{Lock, RawLock};
 
@@ -43,14 +45,6 @@ struct Kept {
 const _: () = assert!(PCP_RUN_MAX_PAGES < 256 && crate::memory::MAX_NODES <= 256);
 
 impl Kept {
-    const NONE: Kept = Kept {
-        firsts: [0; PCP_LIST_RUNS],
-        counts: [0; PCP_LIST_RUNS],
-        nodes: [0; PCP_LIST_RUNS],
-        len: 0,
-        used: false,
-    };
-
     /// Takes the newest run of `pages` pages of a node.
     fn take(&mut self, pages: usize, nid: usize) -> Option<PageIndex> {
         let fits =
@@ -124,15 +118,6 @@ pub(crate) enum Put {
 impl<P: Platform> PageList<P> {
     pub(crate) const ROWS: &'static [Row] = rows!("PageList", Self, [pages, calls, others]);
 
-    const fn new() -> Self {
-        Self {
-            kept: Lock::new(Kept::NONE),
-            pages: AtomicUsize::new(0),
-            calls: [const { AtomicUsize::new(0) }; 2],
-            others: [const { AtomicUsize::new(0) }; 2],
-        }
-    }
-
     /// Counts a run that is taken (0) or put (1), under the lock; returns how many there were.
     #[inline]
     fn count(&self, which: usize) -> usize {
@@ -145,31 +130,63 @@ impl<P: Platform> PageList<P> {
 
 /// The lists of all CPUs.
 pub struct PerCpuPages<P> {
-    lists: [PageList<P>; PCP_LISTS],
+    /// The first list; null before [`init`](Self::init), and if there was no memory for them.
+    lists: AtomicPtr<PageList<P>>,
+    nr_lists: AtomicUsize,
     /// Time of the next check for lists that are not used, in milliseconds.
     next_check: AtomicU64,
+    /// Calls without a cache where there is no list: allocations (0) and frees (1).
+    calls: [AtomicUsize; 2],
 }
 
 impl<P: Platform> PerCpuPages<P> {
-    pub(crate) const ROWS: &'static [Row] = rows!("PerCpuPages", Self, [lists]);
+    pub(crate) const ROWS: &'static [Row] = rows!("PerCpuPages", Self, [lists, nr_lists, calls]);
 
-    /// Lists without pages.
+    /// No lists.
     pub(crate) const fn new() -> Self {
         Self {
-            lists: [const { PageList::new() }; PCP_LISTS],
+            lists: AtomicPtr::new(null_mut()),
+            nr_lists: AtomicUsize::new(0),
             next_check: AtomicU64::new(0),
+            calls: [const { AtomicUsize::new(0) }; 2],
         }
     }
 
-    fn of(&self, cpu: usize) -> &PageList<P> {
-        &self.lists[cpu % PCP_LISTS]
+    /// Makes the lists. Without memory for them no CPU keeps pages.
+    pub(crate) fn init(&self, platform: &P, meta: &MetadataStore<P>) {
+        let nr = platform.nr_cpu_ids().min(PCP_LISTS);
+        let bytes = nr * size_of::<PageList<P>>();
+        let Some(lists) = meta.record(platform, bytes, align_of::<PageList<P>>()) else {
+            return;
+        };
+        // Relaxed, both: published with the allocator. A list of zeroes is empty, and not locked.
+        self.lists.store(lists.as_ptr().cast(), Relaxed);
+        self.nr_lists.store(nr, Relaxed);
+    }
+
+    fn lists(&self) -> &[PageList<P>] {
+        // Relaxed, both: set before the allocator was published.
+        let (lists, nr) = (self.lists.load(Relaxed), self.nr_lists.load(Relaxed));
+        match NonNull::new(lists) {
+            // SAFETY: `init` made so many. They are never freed, and consist of cells.
+            Some(lists) => unsafe { core::slice::from_raw_parts(lists.as_ptr(), nr) },
+            None => &[],
+        }
+    }
+
+    #[inline]
+    fn of(&self, cpu: usize) -> Option<&PageList<P>> {
+        let lists = self.lists();
+        lists
+            .get(cpu)
+            .or_else(|| lists.get(cpu % lists.len().max(1)))
     }
 
     /// A kept run of `pages` pages of node `nid`; `None` if the CPU has none or its list is in use.
     /// Counts the allocation.
     #[inline]
     pub(crate) fn take(&self, cpu: usize, pages: usize, nid: usize) -> Option<PageIndex> {
-        let list = self.of(cpu);
+        let list = self.of(cpu)?;
         // Relaxed: a peek, which spares the lock.
         if list.pages.load(Relaxed) < pages {
             return None;
@@ -188,7 +205,8 @@ impl<P: Platform> PerCpuPages<P> {
     #[inline]
     pub(crate) fn put(&self, cpu: usize, run: (PageIndex, usize), nid: usize, most: usize) -> Put {
         let list = self.of(cpu);
-        let Some(mut kept) = list.kept.try_lock() else {
+        let Some((list, mut kept)) = list.and_then(|list| Some((list, list.kept.try_lock()?)))
+        else {
             return Put::InUse;
         };
         // Relaxed: only the holder of the lock changes it.
@@ -210,8 +228,10 @@ impl<P: Platform> PerCpuPages<P> {
 
     /// Takes the oldest runs of a CPU, at least one, until `most` pages or fewer are left.
     pub(crate) fn evict(&self, arena: &Arena, cpu: usize, most: usize) -> Runs {
-        let (list, mut out) = (self.of(cpu), Runs::default());
-        if let Some(mut kept) = list.kept.try_lock() {
+        let mut out = Runs::default();
+        if let Some(list) = self.of(cpu)
+            && let Some(mut kept) = list.kept.try_lock()
+        {
             let most = most.min(kept.pages().saturating_sub(1));
             kept.evict(most, &mut out, |page| {
                 arena.slab(page).set_kind(PageKind::None)
@@ -225,7 +245,7 @@ impl<P: Platform> PerCpuPages<P> {
     /// Takes all runs, or those of lists that were not used since the last call for these. Calls
     /// `free` with them, batch by batch.
     pub(crate) fn drain(&self, arena: &Arena, only_idle: bool, mut free: impl FnMut(&Runs)) {
-        for list in &self.lists {
+        for list in self.lists() {
             // Relaxed: a peek. What is put now waits for the next call.
             while list.pages.load(Relaxed) > 0 {
                 let mut out = Runs::default();
@@ -256,7 +276,7 @@ impl<P: Platform> PerCpuPages<P> {
     /// Bytes that all CPUs keep; may be stale.
     pub fn bytes(&self) -> usize {
         // Relaxed: statistics.
-        let pages = self.lists.iter().map(|list| list.pages.load(Relaxed));
+        let pages = self.lists().iter().map(|list| list.pages.load(Relaxed));
         pages.sum::<usize>() * PAGE_SIZE
     }
 
@@ -264,31 +284,33 @@ impl<P: Platform> PerCpuPages<P> {
     #[inline]
     pub(crate) fn bytes_on(&self, cpu: usize) -> usize {
         // Relaxed: a statistic.
-        self.of(cpu).pages.load(Relaxed) * PAGE_SIZE
+        self.of(cpu).map_or(0, |list| list.pages.load(Relaxed)) * PAGE_SIZE
     }
 
     /// Counts an allocation (0) or a free (1) without a cache, of which the list does not know.
     pub(crate) fn count(&self, cpu: usize, which: usize) {
+        let calls = self.of(cpu).map_or(&self.calls, |list| &list.others);
         // Relaxed: a statistic.
-        self.of(cpu).others[which].fetch_add(1, Relaxed);
+        calls[which].fetch_add(1, Relaxed);
     }
 
     /// Allocations (0) or frees (1) without a cache.
     pub fn calls(&self, which: usize) -> usize {
-        let lists = self.lists.iter();
+        let lists = self.lists().iter();
         let calls = lists.flat_map(|list| [&list.calls[which], &list.others[which]]);
+        let calls = calls.chain([&self.calls[which]]);
         // Relaxed: statistics.
         calls.fold(0, |sum, calls| sum.wrapping_add(calls.load(Relaxed)))
     }
 
     /// The locks without their values, for a fork.
     pub(crate) fn raw_locks(&self) -> impl Iterator<Item = &RawLock<P>> {
-        self.lists.iter().map(|list| list.kept.raw())
+        self.lists().iter().map(|list| list.kept.raw())
     }
 
     /// Forgets all runs, in a child that gives up the arena they lie in.
     pub(crate) fn forget(&self) {
-        for list in &self.lists {
+        for list in self.lists() {
             if let Some(mut kept) = list.kept.try_lock() {
                 kept.len = 0;
             }
@@ -304,9 +326,19 @@ mod tests {
 
     use super::*;
 
+    fn nothing() -> Kept {
+        Kept {
+            firsts: [0; PCP_LIST_RUNS],
+            counts: [0; PCP_LIST_RUNS],
+            nodes: [0; PCP_LIST_RUNS],
+            len: 0,
+            used: false,
+        }
+    }
+
     #[test]
     fn the_newest_run_of_a_length_and_a_node_comes_first() {
-        let mut kept = Kept::NONE;
+        let mut kept = nothing();
         for (page, pages, nid) in [(10, 3, 0), (20, 4, 0), (30, 3, 1), (40, 3, 0)] {
             kept.push(PageIndex(page), pages, nid);
         }
@@ -320,7 +352,7 @@ mod tests {
 
     #[test]
     fn the_oldest_runs_go_first() {
-        let mut kept = Kept::NONE;
+        let mut kept = nothing();
         for page in 0..8 {
             kept.push(PageIndex(1000 * page), 8, 0);
         }

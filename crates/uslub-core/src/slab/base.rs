@@ -138,6 +138,9 @@ impl<P: Platform> Base<P> {
             self.table.undo(&self.platform);
             done = false;
         }
+        if done {
+            self.memory.pcp.init(&self.platform, &self.meta);
+        }
         // Objects of the hardened mode have guards of their own.
         if done && tunables.hardened == 0 {
             self.debug.guard.begin(&self.platform, tunables.guard);
