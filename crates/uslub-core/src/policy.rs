@@ -65,8 +65,8 @@ pub const PAGE_RUNS_MAX: usize = 16;
 /// Lists of pages of CPUs. More CPUs share them.
 pub const PCP_LISTS: usize = 64;
 
-/// Runs in a CPU's list, at most; nearly as many of the shortest fill `pcp_kb`.
-pub const PCP_LIST_RUNS: usize = 40;
+/// Runs in a CPU's list, at most; of 16 KiB as many fill `pcp_kb`.
+pub const PCP_LIST_RUNS: usize = 64;
 
 /// Longest run that a CPU keeps, in pages (128 KiB).
 ///

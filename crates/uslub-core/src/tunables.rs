@@ -140,7 +140,7 @@ tunables! {
         /// Access to slots. 0: by a try-lock; 1: by rseq; 2: by rseq and the CPU's number.
         rseq: 1 in 0..=2, "";
         /// Freed pages of large objects that a CPU keeps for the next ones, at most; 0: none.
-        pcp_kb: 512 in 0..=4096, "KiB";
+        pcp_kb: 1024 in 0..=4096, "KiB";
         /// Time that free pages stay resident.
         decay_ms: 1000 in 0..=3_600_000, "ms";
         /// Pages in use beyond which huge pages are requested; 0: never.
