@@ -1,4 +1,4 @@
-// Threads that allocate, touch and free objects of chance sizes, LIVE at a time:
+// Threads that allocate, touch and free objects of random sizes, LIVE at a time:
 // `threads THREADS LIVE FROM TO STEPS`, FROM and TO in bytes; a step is 100 objects of each thread.
 #include <pthread.h>
 #include <stdlib.h>

@@ -11,6 +11,7 @@ const PART: u64 = 64 * 512;
 const SLAB: u64 = 1;
 /// Kind of a page with which a large object begins.
 const LARGE: u64 = 2;
+/// Kind of a page with which pages begin that a CPU keeps.
 const KEPT: u64 = 3;
 /// Freelist offset of a slab without a freelist.
 const NO_HEAD: u64 = 0xffff;
