@@ -19,9 +19,11 @@ use crate::kmalloc::{Fresh, LARGE_MAX, NO_OBJECT, SIZE_MAX};
 use crate::memory::arena::BLOCK_BYTES;
 use crate::memory::block::BLOCK_PAGES;
 use crate::memory::pcp::Put;
-use crate::memory::{PageIndex, PageKind, Touched, Want};
+use crate::memory::{PageIndex, PageKind, Runs, Touched, Want};
 use crate::platform::{PAGE_SIZE, Platform};
-use crate::policy::{ARENA_OBJECT_MAX_BYTES, LARGE_MODEST_BYTES, PCP_RUN_MAX_PAGES};
+use crate::policy::{
+    ARENA_OBJECT_MAX_BYTES, LARGE_MODEST_BYTES, PCP_BATCH_RUN_MAX_PAGES, PCP_RUN_MAX_PAGES,
+};
 
 /// Bytes. A request above this exceeds every address space: it gives no memory back.
 const POSSIBLE: usize = 1 << 47;
@@ -57,7 +59,7 @@ impl<P: Platform> Allocator<P> {
         {
             return NO_OBJECT;
         }
-        if let Some(kept) = self.take_kept(bytes, align) {
+        if let Some(kept) = self.take_kept(bytes, align, gfp) {
             return kept;
         }
         let mut fresh = self.try_pages_or_mapping(bytes, align, gfp);
@@ -79,18 +81,50 @@ impl<P: Platform> Allocator<P> {
 
     /// An object in pages that this CPU keeps; counts the allocation.
     #[inline(never)]
-    fn take_kept(&self, bytes: usize, align: usize) -> Option<Fresh> {
+    fn take_kept(&self, bytes: usize, align: usize, gfp: Gfp) -> Option<Fresh> {
         let pages = bytes.div_ceil(PAGE_SIZE);
         if pages > PCP_RUN_MAX_PAGES || align > PAGE_SIZE {
             return None;
         }
         let nid = self.memory_node(self.nid());
-        let page = (self.memory.pcp).take(self.platform.cpu(), pages, nid)?;
+        let cpu = self.platform.cpu();
+        let kept = self.memory.pcp.take(cpu, pages, nid);
+        let page = kept.or_else(|| self.refill_kept(cpu, pages, nid, gfp))?;
         self.zone.arena.slab(page).set_kind(PageKind::Large);
         Some(Fresh {
             start: self.zone.arena.address(page).as_ptr(),
             zero: false,
         })
+    }
+
+    /// Fills a CPU's list with runs of `pages` pages, and takes one; `None` if it should not have
+    /// more than one.
+    #[inline(never)]
+    fn refill_kept(&self, cpu: usize, pages: usize, nid: usize, gfp: Gfp) -> Option<PageIndex> {
+        if pages > PCP_BATCH_RUN_MAX_PAGES || self.zone.dirty_bytes() < pages * PAGE_SIZE {
+            return None;
+        }
+        let batch = self.memory.pcp.batch(cpu, pages, self.pages_to_keep());
+        if batch < 2 {
+            return None;
+        }
+        let want = Want::new(nid, pages, 1, batch, Touched::All);
+        let runs = self.zone.take_dirty_runs(&self.platform, want, gfp);
+        for page in runs.split(pages) {
+            let slab = self.zone.arena.slab(page);
+            slab.set_large_pages(pages);
+            slab.set_node(nid as u8);
+            slab.set_kind(PageKind::Kept);
+        }
+        // Relaxed: a statistic.
+        self.large_pages.fetch_add(runs.pages(), Relaxed);
+        let page = self.memory.pcp.refill(cpu, &runs, pages, nid);
+        if page.is_none() {
+            let slabs = runs.split(pages).map(|page| self.zone.arena.slab(page));
+            slabs.for_each(|slab| slab.set_kind(PageKind::None));
+            self.give_back(&runs, gfp);
+        }
+        page
     }
 
     /// Tries the arena and a mapping once, in the order that the module describes.
@@ -207,11 +241,15 @@ impl<P: Platform> Allocator<P> {
     #[inline(never)]
     fn evict_kept(&self, cpu: usize, most: usize, gfp: Gfp) {
         let runs = self.memory.pcp.evict(&self.zone.arena, cpu, most);
-        let pages = runs.iter().map(|(_, pages)| pages).sum();
+        self.give_back(&runs, gfp);
+    }
+
+    /// Frees runs that were kept.
+    fn give_back(&self, runs: &Runs, gfp: Gfp) {
         // Relaxed: a statistic.
-        self.large_pages.fetch_sub(pages, Relaxed);
+        self.large_pages.fetch_sub(runs.pages(), Relaxed);
         if gfp.may_spin() {
-            self.zone.free_runs(&self.platform, &runs);
+            self.zone.free_runs(&self.platform, runs);
         } else {
             (runs.iter()).for_each(|(page, pages)| self.zone.push_pending(page, pages));
         }

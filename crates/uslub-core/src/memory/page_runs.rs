@@ -57,6 +57,24 @@ impl Runs {
         self.len += 1;
     }
 
+    /// Pages of all runs.
+    pub fn pages(&self) -> usize {
+        self.counts[..self.len]
+            .iter()
+            .copied()
+            .map(usize::from)
+            .sum()
+    }
+
+    /// The first pages of runs of `pages` pages. Each run of the batch is a multiple of such a run.
+    pub fn split(&self, pages: usize) -> impl Iterator<Item = PageIndex> {
+        let firsts = move |(page, count): (PageIndex, usize)| {
+            let offsets = (0..count).step_by(pages);
+            offsets.map(move |at| PageIndex(page.0 + at as u32))
+        };
+        self.iter().flat_map(firsts)
+    }
+
     /// The runs: first page and number of pages.
     pub fn iter(&self) -> impl Iterator<Item = (PageIndex, usize)> {
         let runs = self.firsts[..self.len].iter().zip(&self.counts);

@@ -13,7 +13,9 @@
 //! A CPU has a list with a lock of its own, and nobody waits for that lock: a thread that finds it
 //! held asks the zone. Under it nothing is locked, and the system is not called. CPUs beyond
 //! [`PCP_LISTS`] share lists. A list that is full gives its older half to the zone, under one
-//! hold of the page lock. A list that was not used for a period gives all.
+//! hold of the page lock. A list that was not used for a period gives all. A list without a run of
+//! the length takes several from the zone, the more the longer its CPU only allocates; only pages
+//! that hold memory already, so that nothing is resident that would not be.
 //!
 //! The lists count the calls for objects without a cache, too: a counter that all CPUs write costs
 //! as much as the lock. Callers: `kmalloc`, for large objects; `cache`, for statistics and to empty
@@ -26,7 +28,7 @@ use crate::layout::{Row, rows};
 use crate::memory::metadata::MetadataStore;
 use crate::memory::{Arena, PageIndex, PageKind, Runs};
 use crate::platform::{PAGE_SIZE, Platform};
-use crate::policy::{PCP_CHECK_FREES, PCP_LIST_RUNS, PCP_LISTS, PCP_RUN_MAX_PAGES};
+use crate::policy::{PCP_BATCH_MAX, PCP_CHECK_FREES, PCP_LIST_RUNS, PCP_LISTS, PCP_RUN_MAX_PAGES};
 use crate::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
 use crate::sync::time::claim;
 use crate::sync::{Lock, RawLock};
@@ -37,6 +39,8 @@ struct Kept {
     counts: [u8; PCP_LIST_RUNS],
     nodes: [u8; PCP_LIST_RUNS],
     len: usize,
+    /// Logarithm to base 2 of the runs of the next refill; each refill adds one, a free clears it.
+    alloc_factor: u8,
     /// Whether the list was used since the last check.
     used: bool,
 }
@@ -216,6 +220,7 @@ impl<P: Platform> PerCpuPages<P> {
         }
         kept.push(run.0, run.1, nid);
         kept.used = true;
+        kept.alloc_factor = 0;
         // Relaxed: as above.
         list.pages.store(now, Relaxed);
         let calls = list.count(1);
@@ -224,6 +229,43 @@ impl<P: Platform> PerCpuPages<P> {
             true => Put::KeptAndCheck,
             false => Put::Kept,
         }
+    }
+
+    /// Runs of `pages` pages that a CPU without one should ask the zone for, at once: the more, the
+    /// longer it only allocates. The list, with `most` pages at most, has room for them.
+    pub(crate) fn batch(&self, cpu: usize, pages: usize, most: usize) -> usize {
+        let Some(mut kept) = self.of(cpu).and_then(|list| list.kept.try_lock()) else {
+            return 1;
+        };
+        let room = most.saturating_sub(kept.pages()) / pages;
+        let runs = room.min(PCP_LIST_RUNS - kept.len);
+        let batch = (1 << kept.alloc_factor).min(runs.max(1));
+        kept.alloc_factor = (kept.alloc_factor + 1).min(PCP_BATCH_MAX.ilog2() as u8);
+        batch
+    }
+
+    /// Keeps pages that the zone gave, as runs of `pages` pages, but for the first, which it returns
+    /// and counts as allocated. `None`, and nothing is kept, if there is none, the list is in use,
+    /// or it has no room.
+    pub(crate) fn refill(
+        &self,
+        cpu: usize,
+        runs: &Runs,
+        pages: usize,
+        nid: usize,
+    ) -> Option<PageIndex> {
+        let mut rest = runs.split(pages);
+        let first = rest.next()?;
+        let list = self.of(cpu)?;
+        let mut kept = list.kept.try_lock()?;
+        if runs.pages() / pages > PCP_LIST_RUNS - kept.len {
+            return None;
+        }
+        rest.for_each(|page| kept.push(page, pages, nid));
+        // Relaxed: only the holder of the lock changes it.
+        list.pages.store(kept.pages(), Relaxed);
+        list.count(0);
+        Some(first)
     }
 
     /// Takes the oldest runs of a CPU, at least one, until `most` pages or fewer are left.
@@ -332,6 +374,7 @@ mod tests {
             counts: [0; PCP_LIST_RUNS],
             nodes: [0; PCP_LIST_RUNS],
             len: 0,
+            alloc_factor: 0,
             used: false,
         }
     }

@@ -6,6 +6,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::gfp::Gfp;
+use crate::memory::Runs;
 use crate::memory::want::{Touched, Want};
 use crate::memory::zone::{Run, Zone};
 use crate::platform::{FaultSite, Platform};
@@ -66,6 +67,26 @@ impl<P: Platform> Zone<P> {
             self.peak_run.fetch_max(want.count(), Relaxed);
         }
         Some(Ok(run))
+    }
+
+    /// Takes up to `want.most` runs of pages that hold memory, under one hold of the page lock. They
+    /// need not be neighbours. For a caller that may not wait, none if the lock is taken.
+    #[inline(never)]
+    pub(crate) fn take_dirty_runs(&self, platform: &P, want: Want, gfp: Gfp) -> Runs {
+        let mut runs = Runs::default();
+        let Some(mut lists) = self.lists.lock_if(gfp.may_spin()) else {
+            return runs;
+        };
+        self.drain_pending(&mut lists, platform);
+        let mut left = want.most();
+        while left > 0
+            && !runs.is_full()
+            && let Some(run) = self.take_dirty(&mut lists, want.at_most(left))
+        {
+            runs.add(run.page, usize::from(run.runs) * want.count());
+            left -= usize::from(run.runs);
+        }
+        runs
     }
 
     /// Evicts idle pages if runs taken since the last call raised the resident pages to a new peak.

@@ -61,6 +61,19 @@ impl Want {
         }
     }
 
+    /// The same, but at most so many runs.
+    pub(super) fn at_most(self, runs: usize) -> Self {
+        Self {
+            most: runs as u16,
+            ..self
+        }
+    }
+
+    /// Runs to take together, at most.
+    pub(super) fn most(self) -> usize {
+        self.most.into()
+    }
+
     pub(super) fn count(self) -> usize {
         self.count.into()
     }

@@ -174,7 +174,7 @@ impl<P: Platform> Zone<P> {
     /// Takes pages that hold memory, from the blocks used last: they need no page fault, and the
     /// pages of blocks used long ago can go back to the system.
     #[inline(never)]
-    fn take_dirty(&self, lists: &mut Lists, want: Want) -> Option<Run> {
+    pub(super) fn take_dirty(&self, lists: &mut Lists, want: Want) -> Option<Run> {
         if lists.nr_dirty < want.count() {
             return None;
         }

@@ -5,6 +5,7 @@ use crate::support::pattern::{fill, is_filled};
 use crate::support::{Setup, Slub, assert_all_is_given_back, on_cpu};
 use uslub_core::Gfp;
 use uslub_core::platform::{PAGE_SIZE, Platform};
+use uslub_core::policy::{PCP_BATCH_MAX, PCP_BATCH_RUN_MAX_PAGES, PCP_LIST_RUNS};
 
 const BYTES: usize = 3 * PAGE_SIZE;
 
@@ -81,6 +82,77 @@ fn a_full_list_gives_its_older_half_to_the_zone() {
     assert_eq!(newest.map(|_| take(&a, BYTES)), newest);
     newest.iter().for_each(|&object| free(&a, object));
     assert_all_is_given_back(&a);
+}
+
+/// Two lists full of runs of `bytes` bytes, and free pages in the zone; then the lists are empty.
+fn after_a_peak(a: &Slub, bytes: usize) -> Vec<*mut u8> {
+    let objects: Vec<_> = (0..4 * PCP_LIST_RUNS).map(|_| take(a, bytes)).collect();
+    objects.iter().for_each(|&object| free(a, object));
+    let kept = a.memory.pcp.bytes() / bytes;
+    let newest = (0..kept).map(|_| take(a, bytes)).collect();
+    assert_eq!(a.memory.pcp.bytes(), 0);
+    assert!(a.zone.dirty_bytes() >= 2 * PCP_LIST_RUNS * bytes);
+    newest
+}
+
+#[test]
+fn a_cpu_that_only_allocates_takes_more_and_more_runs_at_once() {
+    let a = setup(&[]);
+    let mut objects = after_a_peak(&a, BYTES);
+    let mut kept = Vec::new();
+    while a.zone.dirty_bytes() > 0 && kept.len() < 50 {
+        let large = a.totals().large;
+        let object = take(&a, BYTES);
+        assert!(!objects.contains(&object), "{object:?} has two owners");
+        objects.push(object);
+        assert_eq!(a.totals().large, large + BYTES);
+        kept.push(a.memory.pcp.bytes() / BYTES);
+    }
+    // One, two, four, eight, and PCP_BATCH_MAX at most.
+    let starts = [0, 1, 0, 3, 2, 1, 0, 7];
+    assert_eq!(kept[..starts.len()], starts);
+    assert_eq!(kept.iter().max(), Some(&(PCP_BATCH_MAX - 1)));
+    // Who frees begins with one again.
+    objects.extend((0..kept[49]).map(|_| take(&a, BYTES)));
+    free(&a, objects.pop().unwrap());
+    objects.push(take(&a, BYTES));
+    objects.push(take(&a, BYTES));
+    assert_eq!(a.memory.pcp.bytes(), 0);
+    a.validate().unwrap();
+    objects.into_iter().for_each(|object| free(&a, object));
+    assert_all_is_given_back(&a);
+}
+
+#[test]
+fn a_list_takes_no_more_runs_than_it_may_have() {
+    for (settings, bytes, most) in [
+        (["pcp_kb=36"], BYTES, 3),
+        (
+            ["pcp_kb=1024"],
+            (PCP_BATCH_RUN_MAX_PAGES + 1) * PAGE_SIZE,
+            1,
+        ),
+        (["pcp_kb=0"], BYTES, 1),
+    ] {
+        let a = setup(&settings);
+        let mut objects = after_a_peak(&a, bytes);
+        let mut kept = Vec::new();
+        for _ in 0..20 {
+            objects.push(take(&a, bytes));
+            kept.push(a.memory.pcp.bytes() / bytes);
+        }
+        assert_eq!(kept.iter().max(), Some(&(most - 1)), "{settings:?}");
+        objects.into_iter().for_each(|object| free(&a, object));
+        assert_all_is_given_back(&a);
+    }
+}
+
+#[test]
+fn pages_that_were_never_used_stay_in_the_zone() {
+    let a = setup(&[]);
+    let objects: Vec<_> = (0..40).map(|_| take(&a, BYTES)).collect();
+    assert_eq!(a.memory.pcp.bytes(), 0);
+    objects.into_iter().for_each(|object| free(&a, object));
 }
 
 #[test]
