@@ -244,9 +244,9 @@ impl<P: Platform> PerCpuPages<P> {
         batch
     }
 
-    /// Keeps pages that the zone gave, as runs of `pages` pages, but for the first, which it returns
-    /// and counts as allocated. `None`, and nothing is kept, if there is none, the list is in use,
-    /// or it has no room.
+    /// Keeps pages that the zone gave, as runs of `pages` pages, but for the first: it returns this
+    /// one, and counts it as allocated. `None`, and nothing is kept, if there is none, the list is
+    /// in use, or it has no room.
     pub(crate) fn refill(
         &self,
         cpu: usize,

@@ -69,8 +69,8 @@ impl<P: Platform> Zone<P> {
         Some(Ok(run))
     }
 
-    /// Takes up to `want.most` runs of pages that hold memory, under one hold of the page lock. They
-    /// need not be neighbours. For a caller that may not wait, none if the lock is taken.
+    /// Takes up to `want.most` runs of pages that hold memory, neighbours or not, under one hold of
+    /// the page lock. For a caller that may not wait, none if the lock is taken.
     #[inline(never)]
     pub(crate) fn take_dirty_runs(&self, platform: &P, want: Want, gfp: Gfp) -> Runs {
         let mut runs = Runs::default();
