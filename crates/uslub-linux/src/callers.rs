@@ -13,19 +13,19 @@
 //! nothing. Functions of the library itself are left out.
 //!
 //! Executable memory is read from `/proc/self/maps`, at the first use, and again when an address
-//! may lie in newer code. Memory is read by `process_vm_readv` first, which fails where nothing is
-//! mapped.
+//! may lie in newer code. Before a page of the stack or code is read, the kernel is asked whether
+//! it can be (`peek`).
 
 use core::cell::UnsafeCell;
 use core::ops::Range;
 use core::ptr::null_mut;
-use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicU32};
 
 use uslub_core::platform::{Identity, PAGE_SIZE, Place, SYSTEM_PAGE_MAX};
 
 use crate::arch::{self, FRAME_RECORD, ends_with_call};
-use crate::peek::probe;
+use crate::peek::{is_readable, probe};
 use crate::registers::Registers;
 use crate::sys;
 use crate::unwind::{Rules, Step, Tables};
@@ -85,18 +85,17 @@ struct Table {
 }
 
 struct Shared {
-    /// The process whose thread uses the table; 0 for none. A child of a fork does not have that
-    /// thread.
-    owner: AtomicU32,
+    /// Whether a thread uses the table.
+    in_use: AtomicBool,
     /// In a mapping of its own, made by the first use; null before.
     table: UnsafeCell<*mut Table>,
 }
 
-// SAFETY: the table is used by the thread that set `owner`.
+// SAFETY: the table is used by the thread that set `in_use`.
 unsafe impl Sync for Shared {}
 
 static SHARED: Shared = Shared {
-    owner: AtomicU32::new(0),
+    in_use: AtomicBool::new(false),
     table: UnsafeCell::new(null_mut()),
 };
 
@@ -112,33 +111,35 @@ pub(crate) fn reads() -> u32 {
 /// Runs `work` with the table. `None` if there is no memory for it, or if another thread has it for
 /// long: it may be interrupted by a signal handler, which is the caller.
 fn with_table<T>(work: impl FnOnce(&mut Table) -> T) -> Option<T> {
-    let me = sys::getpid();
     for _ in 0..ROUNDS {
-        // Acquire: the last user's writes. Relaxed on failure: only compared.
-        match SHARED.owner.compare_exchange(0, me, Acquire, Relaxed) {
-            Ok(_) => {}
-            Err(other) if other != me => {
-                // The parent's: its thread does not exist here. Relaxed: the child has one thread.
-                let _ = SHARED.owner.compare_exchange(other, 0, Relaxed, Relaxed);
-                continue;
-            }
-            Err(_) => {
-                core::hint::spin_loop();
-                continue;
-            }
+        // Acquire: the last user's writes.
+        if SHARED.in_use.swap(true, Acquire) {
+            core::hint::spin_loop();
+            continue;
         }
-        // SAFETY: this thread set `owner`.
+        // SAFETY: this thread set `in_use`.
         let table = unsafe { &mut *SHARED.table.get() };
         if table.is_null() {
             *table = new_table();
         }
         // SAFETY: as above; null or a table.
         let done = unsafe { table.as_mut() }.map(work);
-        // Release: pairs with the next user's exchange.
-        SHARED.owner.store(0, Release);
+        // Release: pairs with the next user's swap.
+        SHARED.in_use.store(false, Release);
         return done;
     }
     None
+}
+
+/// Gives up the table in a child of a fork if a thread used it that does not exist here: it may
+/// have been in the middle of a change.
+pub(crate) fn is_child_of_fork() {
+    // Relaxed, both: the child has one thread.
+    if SHARED.in_use.load(Relaxed) {
+        // SAFETY: the child has one thread.
+        unsafe { *SHARED.table.get() = null_mut() };
+        SHARED.in_use.store(false, Relaxed);
+    }
 }
 
 /// An empty table; null if the system has no memory.
@@ -223,20 +224,18 @@ impl Table {
         out: &mut [usize],
     ) -> usize {
         let (mut n, mut at) = (0, from);
-        let mut stack = Stack {
-            readable: from.sp & !(PAGE_SIZE - 1),
-        };
+        let mut stack = Stack::at(from.sp);
         for _ in 0..out.len() + OWN_MAX {
-            let Some(next) = self.step(at, &mut stack) else {
+            let Some((next, is_code)) = self.step(at, &mut stack) else {
                 break;
             };
             at = next;
             if own.contains(&at.pc) {
                 continue;
             }
-            let is_code = self.is_code(at.pc)
-                || self.refresh(now_ms, CALLER_REFRESH_MS) && self.is_code(at.pc);
-            if !is_code || n == out.len() {
+            let is_known =
+                is_code || self.refresh(now_ms, CALLER_REFRESH_MS) && self.is_code(at.pc);
+            if !is_known || n == out.len() {
                 break;
             }
             out[n] = at.pc;
@@ -245,8 +244,8 @@ impl Table {
         n
     }
 
-    /// The registers of the caller.
-    fn step(&mut self, from: Registers, stack: &mut Stack) -> Option<Registers> {
+    /// The registers of the caller, and whether its code is known.
+    fn step(&mut self, from: Registers, stack: &mut Stack) -> Option<(Registers, bool)> {
         // The call is in front of the address to which it returns.
         let rule = self.rules.known(from.pc - 1).unwrap_or_else(|| {
             let tables = self.tables_of(from.pc);
@@ -254,12 +253,13 @@ impl Table {
         });
         match rule.apply(from, |at| stack.load(at)) {
             Step::End => return None,
-            Step::Caller(next) if self.is_code(next.pc) => return Some(next),
+            Step::Caller(next) if self.is_code(next.pc) => return Some((next, true)),
             // The caller may be newer code: nobody knows better than the table.
-            Step::Caller(next) if probe(next.pc).is_some() => return Some(next),
+            Step::Caller(next) if is_readable(next.pc) => return Some((next, false)),
             Step::Caller(_) | Step::Unknown => {}
         }
-        (self.step_by_frame_pointer(from, stack)).or_else(|| self.search(from, stack))
+        let next = self.step_by_frame_pointer(from, stack);
+        Some((next.or_else(|| self.search(from, stack))?, true))
     }
 
     /// Whether an address lies in code that is known.
@@ -310,20 +310,33 @@ impl Table {
 
 /// The stack of this thread, as far as it is known to be readable.
 struct Stack {
-    /// The page that was read last.
-    readable: usize,
+    /// Pages that can be read: the first, and the end of the last.
+    readable: Range<usize>,
 }
 
 impl Stack {
+    /// The page of the stack pointer.
+    fn at(sp: usize) -> Self {
+        let page = sp & !(PAGE_SIZE - 1);
+        Self {
+            readable: page..page + PAGE_SIZE,
+        }
+    }
+
     /// A word; `None` where nothing is mapped.
     fn load(&mut self, at: usize) -> Option<usize> {
         if !at.is_multiple_of(size_of::<usize>()) {
             return None;
         }
-        let page = at & !(PAGE_SIZE - 1);
-        if page != self.readable {
-            probe(at)?;
-            self.readable = page;
+        if !self.readable.contains(&at) {
+            let page = at & !(PAGE_SIZE - 1);
+            if !is_readable(at) {
+                return None;
+            }
+            // Most pages follow the last one.
+            let follows = page == self.readable.end;
+            let first = if follows { self.readable.start } else { page };
+            self.readable = first..page + PAGE_SIZE;
         }
         // SAFETY: an aligned word in a page that could be read.
         Some(unsafe { (at as *const usize).read_volatile() })
@@ -472,7 +485,7 @@ pub(crate) fn callers(out: &mut [usize], now_ms: u64) -> usize {
 #[cold]
 #[inline(never)]
 pub(crate) fn callers_above(at: Registers, out: &mut [usize], now_ms: u64) -> usize {
-    if probe(at.sp.next_multiple_of(size_of::<usize>())).is_none() {
+    if !is_readable(at.sp.next_multiple_of(size_of::<usize>())) {
         return 0;
     }
     // A walk looks for the call in front of an address.

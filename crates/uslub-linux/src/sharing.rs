@@ -24,7 +24,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use uslub_core::platform::Platform;
 
 use crate::policy::{SHARING_SPINS, SHARING_WATCHED_MAX};
-use crate::{Linux, sys};
+use crate::{Linux, callers, sys};
 
 /// Subtracted from [`Linux::open`] for each child that shares our memory.
 pub(crate) const VFORK: i64 = 1 << 48;
@@ -226,6 +226,7 @@ impl Linux {
         self.pid.store(sys::getpid(), Relaxed);
         self.advice.is_child_of_fork();
         self.refused.is_child_of_fork();
+        callers::is_child_of_fork();
         // Relaxed: as above.
         self.open.store(self.at_rest.load(Relaxed), Relaxed);
         if may_be_unregistered

@@ -19,11 +19,11 @@ use gimli::{
 };
 
 use crate::arch::{FRAME_POINTER, RETURN, STACK_POINTER};
-use crate::peek::copy;
+use crate::peek::{copy, is_readable};
 use crate::registers::Registers;
 
 /// Rules that are kept.
-const RULES: usize = 1024;
+const RULES: usize = 4096;
 /// Program headers of a file that are looked at; most files have 10 to 13.
 const HEADERS: usize = 24;
 /// Largest distance of a frame from the stack pointer, in bytes.
@@ -155,18 +155,17 @@ impl Tables {
     /// Computes the rule for an address of code in the image.
     fn rule(&self, pc: usize, context: &mut UnwindContext<usize, Small>) -> Option<Rule> {
         let (index, bytes) = self.index;
-        let (mut first, mut last) = ([0u8; 8], [0u8; 8]);
-        if !copy(index, &mut first) || !copy(self.end.checked_sub(8)?, &mut last) {
+        if !is_readable(index) || !is_readable(self.end.checked_sub(8)?) {
             return None;
         }
         // SAFETY: a frame of this code is on the thread's stack, so its file stays mapped; the
-        // first and the last bytes were just read.
+        // first and the last bytes can be read.
         let bytes = unsafe { core::slice::from_raw_parts(index as *const u8, bytes) };
         let bases = BaseAddresses::default().set_eh_frame_hdr(index as u64);
         let header = EhFrameHdr::new(bytes, LittleEndian).parse(&bases, 8).ok()?;
         let frames = usize::try_from(header.eh_frame_ptr().direct().ok()?).ok()?;
         let length = self.end.checked_sub(frames)?;
-        if !copy(frames, &mut first) {
+        if !is_readable(frames) {
             return None;
         }
         // SAFETY: as above, to the end of the same part of the file.
@@ -264,8 +263,9 @@ impl Rules {
     }
 }
 
+/// The place of an address's rule: by its product with the golden ratio.
 fn place_of(pc: usize) -> usize {
-    (pc ^ pc >> 10) % RULES
+    pc.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (usize::BITS - RULES.ilog2())
 }
 
 #[cfg(test)]

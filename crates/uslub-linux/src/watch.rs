@@ -45,7 +45,7 @@ pub fn look() {
     if environment(ASKED).is_none_or(|value| value == b"0") {
         return;
     }
-    let checker = if valgrind([request::IS_VALGRIND, 0, 0, 0, 0, 0]) != 0 {
+    let checker = if is_on_valgrind() {
         VALGRIND
     } else if symbols::poison().is_some() && symbols::unpoison().is_some() {
         ADDRESS
@@ -56,6 +56,11 @@ pub fn look() {
     };
     // Relaxed: set-up runs on one thread.
     CHECKER.store(checker, Relaxed);
+}
+
+/// Whether valgrind runs this process.
+pub(crate) fn is_on_valgrind() -> bool {
+    valgrind([request::IS_VALGRIND, 0, 0, 0, 0, 0]) != 0
 }
 
 pub(crate) fn is_watched() -> bool {

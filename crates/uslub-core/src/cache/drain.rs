@@ -264,7 +264,13 @@ fn open_word(region: &Region, slot: Slot, nothing: usize) {
 /// Takes a word of a stopped region, which the caller owns.
 fn take_stopped(region: &Region, slot: Slot, nothing: usize) -> usize {
     // AcqRel: acquires the sheaf's words from the CPU's threads; the fence ordered them.
-    region.word(slot).swap(nothing, AcqRel)
+    let word = region.word(slot).swap(nothing, AcqRel);
+    debug_assert_ne!(
+        SlotState::of(word),
+        SlotState::Busy,
+        "in use by a stopped CPU"
+    );
+    word
 }
 
 /// Takes a word whose lock bit another thread may hold for a moment.
