@@ -327,8 +327,10 @@ const READ_WRITE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 /// As for [`Advice::replace`].
 #[cold]
 unsafe fn fill(start: usize, bytes: usize) -> bool {
-    // SAFETY: this is the range's own protection already. The call fails if a part is not mapped.
-    if unsafe { sys::mprotect(start, bytes, READ_WRITE) } {
+    // SAFETY: this is the range's own protection already.
+    let error = unsafe { sys::try_mprotect(start, bytes, READ_WRITE) };
+    // Another error than of a part that is not mapped: the program sealed the range (`mseal`).
+    if error != -(libc::ENOMEM as isize) {
         return false;
     }
     // If this fails too, a filter refuses both calls, and nothing was unmapped. SAFETY: the page is

@@ -3,7 +3,7 @@
 //! Unmapping the middle of a mapping makes two of one. The kernel refuses this if the process has
 //! as many mappings as it may have. The allocator then gives the range's pages back and remembers
 //! the range in its own first bytes. It unmaps the range later, when the process has fewer
-//! mappings.
+//! mappings. What the program sealed (`mseal`) can never be unmapped, and is forgotten.
 //!
 //! | place of a range | changed by |
 //! |---|---|
@@ -19,6 +19,9 @@ use core::sync::atomic::{AtomicBool, AtomicUsize};
 
 use crate::policy::{REFUSED_AGAIN_MAX, REFUSED_TRIES};
 use crate::sys;
+
+/// The error of a refusal that no later try ends: the program sealed the range.
+const FOREVER: isize = -(libc::EPERM as isize);
 
 /// The first bytes of a remembered range.
 struct Node {
@@ -55,12 +58,15 @@ impl Refused {
         // SAFETY: passed on. After a refusal (too many mappings) the pages go back now, and the
         // range later.
         unsafe {
-            if sys::munmap(start, bytes) {
+            let error = sys::try_munmap(start, bytes);
+            if error == 0 {
                 self.retry();
-            } else {
-                if may_advise {
-                    sys::madvise(start, bytes, libc::MADV_DONTNEED);
-                }
+                return;
+            }
+            if may_advise {
+                sys::madvise(start, bytes, libc::MADV_DONTNEED);
+            }
+            if error != FOREVER {
                 self.add(start, bytes);
             }
         }
@@ -124,7 +130,8 @@ impl Refused {
             // Relaxed: as above.
             self.head.store(next, Relaxed);
             // SAFETY: used by no one.
-            if !unsafe { sys::munmap(start, bytes) } {
+            let error = unsafe { sys::try_munmap(start, bytes) };
+            if error != 0 && error != FOREVER {
                 self.append(start);
                 refusals += 1;
             }
@@ -189,6 +196,28 @@ mod tests {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let name = NAME.to_str().unwrap();
         maps.lines().filter(|line| line.contains(name)).count()
+    }
+
+    #[test]
+    fn what_is_sealed_is_forgotten() {
+        const MSEAL: libc::c_long = 462;
+        let refused = Refused::new();
+        let start = sys::mmap(0, 1 << 16, libc::PROT_READ | libc::PROT_WRITE, 0).unwrap();
+        // SAFETY: ours, and nobody uses it.
+        unsafe {
+            (start as *mut u64).write(7);
+            if sys::call(MSEAL, [start, 1 << 16, 0, 0, 0, 0]) != 0 {
+                return std::eprintln!("skipped: this kernel has no mseal");
+            }
+            refused.unmap(start, 1 << 16, true);
+            // Relaxed: no other thread.
+            assert_eq!(refused.head.load(Relaxed) | refused.added.load(Relaxed), 0);
+            assert_eq!((start as *const u64).read(), 0, "the page went back");
+            refused.add(start, 1 << 16);
+        }
+        refused.retry();
+        // Relaxed: as above.
+        assert_eq!(refused.head.load(Relaxed) | refused.added.load(Relaxed), 0);
     }
 
     #[test]

@@ -69,27 +69,41 @@ pub unsafe fn replace(address: usize, bytes: usize, protection: libc::c_int) -> 
     result as usize == address
 }
 
-/// Unmaps a range.
+/// Unmaps a range; returns whether it did.
 /// # Safety
 ///
 /// Nobody uses the range.
 pub unsafe fn munmap(address: usize, bytes: usize) -> bool {
     // SAFETY: passed on.
-    unsafe { call(libc::SYS_munmap, [address, bytes, 0, 0, 0, 0]) == 0 }
+    unsafe { try_munmap(address, bytes) == 0 }
 }
 
-/// Changes the protection of a range.
+/// As [`munmap`], but returns 0 or the negative error.
+/// # Safety
+///
+/// As for [`munmap`].
+pub unsafe fn try_munmap(address: usize, bytes: usize) -> isize {
+    // SAFETY: passed on.
+    unsafe { call(libc::SYS_munmap, [address, bytes, 0, 0, 0, 0]) }
+}
+
+/// Changes the protection of a range; returns whether it did.
 /// # Safety
 ///
 /// The range is the caller's.
 pub unsafe fn mprotect(address: usize, bytes: usize, protection: libc::c_int) -> bool {
     // SAFETY: passed on.
-    unsafe {
-        call(
-            libc::SYS_mprotect,
-            [address, bytes, protection as usize, 0, 0, 0],
-        ) == 0
-    }
+    unsafe { try_mprotect(address, bytes, protection) == 0 }
+}
+
+/// As [`mprotect`], but returns 0 or the negative error.
+/// # Safety
+///
+/// As for [`mprotect`].
+pub unsafe fn try_mprotect(address: usize, bytes: usize, protection: libc::c_int) -> isize {
+    let arguments = [address, bytes, protection as usize, 0, 0, 0];
+    // SAFETY: passed on.
+    unsafe { call(libc::SYS_mprotect, arguments) }
 }
 
 /// Gives the kernel advice on a range.

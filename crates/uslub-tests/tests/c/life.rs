@@ -63,6 +63,12 @@ in_every_way! {
         Run::of(odd).args(["clone"]).on(way).wrote("odd: ok, clone");
     }
 
+    fn features_of_the_kernel_do_no_harm(way) {
+        let _shared = shared();
+        let Some(features) = program("features") else { return };
+        Run::of(features).on(way).wrote("features: ok");
+    }
+
     fn a_handler_on_a_small_stack_may_allocate(way) {
         let _alone = alone();
         let Some(odd) = program("odd") else { return };
