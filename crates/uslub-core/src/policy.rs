@@ -157,6 +157,8 @@ pub const MAPPING_CACHE_SHARE: usize = 16;
 
 /// Milliseconds that a cached mapping must have been free before growth of other memory evicts it.
 /// A loop that takes a buffer a step asks for it sooner.
+///
+/// Figure: 1 to 500 ms: CPU time, faults and peaks of seven rows of `.ci/large` are the same.
 pub const MAPPING_IDLE_MS: u64 = 20;
 
 /// Bytes of a cached mapping that an eviction takes at least. A multiple of every system page.
@@ -166,12 +168,18 @@ pub const MAPPING_IDLE_MS: u64 = 20;
 pub const MAPPING_PART_BYTES: usize = 256 << 10;
 
 /// A cached mapping is stretched to at most this many times its length.
+///
+/// Figure: 20 buffers of 5 to 25 MiB, replaced at random: 1.82 s without, 0.82 s; 16: 0.88 s.
 pub const MAPPING_STRETCH: usize = 4;
 
 /// Cached mappings that a request tries to stretch.
+///
+/// Figure: the same buffers: with one 1.00 s and 451,000 faults, 0.82 s and 371,000; 16: the same.
 pub const MAPPING_STRETCH_TRIES: usize = 4;
 
 /// Milliseconds for which unmapping counts as wrong if a mapping is made again.
+///
+/// Figure: 50 to 4,000 ms: no difference, as for [`MAPPING_IDLE_MS`].
 pub const MAPPING_DEMAND_MS: u64 = 500;
 
 /// Live mappings from which on objects come from the arena if it can hold them. Few compared with
