@@ -1,4 +1,4 @@
-//! The project builds itself on uslub.
+//! The project builds its command on uslub.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -57,14 +57,14 @@ fn rustc(folder: &Path) -> Option<PathBuf> {
 const OBJECTS_OF_A_COMPILER: u64 = 10_000;
 
 #[test]
-fn the_workspace_builds_with_every_compiler_linker_and_build_script_on_uslub() {
+fn the_command_builds_with_every_compiler_linker_and_build_script_on_uslub() {
     let folder = tempdir().unwrap();
     let Some(rustc) = rustc(folder.path()) else {
         return;
     };
     let target = folder.path().join("target");
     let build = Program::at(cargo())
-        .args(["build", "--workspace", "--offline"])
+        .args(["build", "--package", "uslub-cli", "--offline"])
         .folder(workspace())
         .variable("RUSTC", rustc)
         .variable("CARGO_TARGET_DIR", &target)
