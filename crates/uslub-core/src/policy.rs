@@ -79,6 +79,8 @@ pub const PCP_RUN_MAX_PAGES: usize = 32;
 pub const PCP_BATCH_MAX: usize = 16;
 
 /// Longest run that is taken with others, in pages (32 KiB): longer ones have too many lengths.
+///
+/// Figure: with all, one thread, 16 objects of 64 to 128 KiB each, a pair: 335 to 469 ns.
 pub const PCP_BATCH_RUN_MAX_PAGES: usize = 8;
 
 /// Frees of large objects on a CPU, of which one looks for memory to give back.

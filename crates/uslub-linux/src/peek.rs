@@ -1,12 +1,12 @@
 //! Reads memory of this process that may not be mapped: by `process_vm_readv`, which fails there.
 //!
-//! Where memory will stay, a cheaper call asks only whether it can be read, and one that every
-//! sandbox permits: `rt_sigprocmask` reads a set before it finds that it should do nothing. Any
-//! thread may call, in a signal handler too.
+//! Where memory will stay mapped, a cheaper call asks only whether it can be read:
+//! `rt_sigprocmask` reads a set before it refuses an action that does not exist. Fewer filters of
+//! system calls forbid it. Any thread may call, in a signal handler too.
 
 use crate::{sys, watch};
 
-/// Neither to block signals, nor to unblock or set them: `rt_sigprocmask` refuses.
+/// An action that does not exist: `rt_sigprocmask` refuses it and changes nothing.
 const NO_CHANGE: usize = usize::MAX;
 
 /// Whether eight bytes of this process can be read now.
@@ -15,15 +15,10 @@ pub(crate) fn is_readable(address: usize) -> bool {
         // It would check whether the bytes were written.
         return probe(address).is_some();
     }
-    let nowhere = 0;
+    let set = [NO_CHANGE, address, 0, size_of::<u64>(), 0, 0];
     // SAFETY: the kernel checks the address, and changes nothing.
-    let refused = unsafe {
-        sys::call(
-            libc::SYS_rt_sigprocmask,
-            [NO_CHANGE, address, nowhere, size_of::<u64>(), 0, 0],
-        )
-    };
-    refused == -(libc::EINVAL as isize)
+    let error = unsafe { sys::call(libc::SYS_rt_sigprocmask, set) };
+    error == -(libc::EINVAL as isize)
 }
 
 /// Reads eight bytes of this process; `None` where nothing readable is mapped.
