@@ -190,8 +190,9 @@ int main(int argc, char **argv)
     late /= late_samples;
     double change = 100 * (late - early) / early;
     printf("churn: %d s, %lu threads came and went, ops=%lu verified=%lu errors=0, %zu MiB live in %zu blocks, resident "
-           "%.1f MiB after a twelfth and %.1f at the end (%+.1f %%), validate %s\n", seconds, (unsigned long)lives,
-           (unsigned long)ops, (unsigned long)verified, live / MIB, blocks, early / 1024, late / 1024, change, validate());
+           "%.1f MiB after a twelfth and %.1f at the end (%+.1f %%), most=%zu KiB, validate %s\n", seconds, (unsigned long)lives,
+           (unsigned long)ops, (unsigned long)verified, live / MIB, blocks, early / 1024, late / 1024, change,
+           (size_t)status_kib("VmHWM:"), validate());
     /* A twelfth of a few seconds is no steady state yet, least of all where the machine has other work. */
     double bound = seconds < 60 ? 25 : 10;
     CHECK(!on_uslub() || (change < bound && change > -bound), "resident memory changed by %.1f %%", change);
