@@ -1,6 +1,6 @@
 // A buffer grows by `realloc` from 4 KiB, half as much more each time, and shrinks again:
 // `grow MOST_MIB COUNT`.
-#include <stdlib.h>
+#include "touch.h"
 
 int main(int argc, char **argv) {
     if (argc != 3)
@@ -12,7 +12,7 @@ int main(int argc, char **argv) {
         while (bytes < most) {
             size_t more = bytes + bytes / 2;
             buffer = realloc(buffer, more);
-            for (size_t at = bytes; at < more; at += 4096)
+            for (size_t at = first_touch(buffer, bytes); at < more; at += PAGE)
                 buffer[at] = 1;
             bytes = more;
         }

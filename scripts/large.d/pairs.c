@@ -1,5 +1,5 @@
 // Pairs of malloc, touch, free: `pairs KIB LIVE COUNT`.
-#include <stdlib.h>
+#include "touch.h"
 
 int main(int argc, char **argv) {
     if (argc != 4)
@@ -14,7 +14,7 @@ int main(int argc, char **argv) {
         *object = malloc(bytes);
         if (!*object)
             return 1;
-        for (size_t at = 0; at < bytes; at += 4096)
+        for (size_t at = first_touch(*object, 0); at < bytes; at += PAGE)
             (*object)[at] = 1;
     }
     return 0;

@@ -1,6 +1,6 @@
 // One thread fills buffers, another reads and frees them: `queue KIB COUNT`.
 #include <pthread.h>
-#include <stdlib.h>
+#include "touch.h"
 
 enum { PLACES = 16 };
 
@@ -18,11 +18,9 @@ static void *read_all(void *unused) {
         char *buffer = places[tail++ % PLACES];
         pthread_cond_signal(&moved);
         pthread_mutex_unlock(&lock);
-        size_t sum = 0;
-        for (size_t at = 0; at < bytes; at += 4096)
-            sum += (size_t)buffer[at];
-        if (sum != (bytes + 4095) / 4096)
-            abort();
+        for (size_t at = first_touch(buffer, 0); at < bytes; at += PAGE)
+            if (buffer[at] != 1)
+                abort();
         free(buffer);
     }
     return 0;
@@ -38,7 +36,7 @@ int main(int argc, char **argv) {
         return 1;
     for (size_t i = 0; i < count; i++) {
         char *buffer = malloc(bytes);
-        for (size_t at = 0; at < bytes; at += 4096)
+        for (size_t at = first_touch(buffer, 0); at < bytes; at += PAGE)
             buffer[at] = 1;
         pthread_mutex_lock(&lock);
         while (head - tail == PLACES)

@@ -1,6 +1,5 @@
 // Buffers of random sizes, replaced at random and touched: `replace BUFFERS LEAST_KIB MOST_KIB COUNT`.
-#include <stdint.h>
-#include <stdlib.h>
+#include "touch.h"
 
 static uint64_t state = 88172645463325252;
 
@@ -25,7 +24,7 @@ int main(int argc, char **argv) {
         *buffer = malloc(bytes);
         if (!*buffer)
             return 1;
-        for (size_t at = 0; at < bytes; at += 4096)
+        for (size_t at = first_touch(*buffer, 0); at < bytes; at += PAGE)
             (*buffer)[at] = 1;
     }
     return 0;

@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::{Relaxed, Release};
 use crate::layout::Row;
 use crate::memory::mapping_cache::{Mapping, MappingCache, NO_MAPPING};
 use crate::platform::Platform;
-use crate::policy::{MAPPING_STRETCH, MAPPINGS_MAX};
+use crate::policy::{MAPPING_CACHE_BYTES, MAPPING_STRETCH, MAPPINGS_MAX};
 use crate::sync::atomic::{AtomicU64, AtomicUsize};
 use crate::sync::time::age;
 use crate::sync::{Guard, Lock, RawLock};
@@ -216,6 +216,11 @@ impl<P: Platform> MappedObjects<P> {
         self.kept.load(Relaxed)
     }
 
+    /// Bytes of mappings that may be cached.
+    fn most_cached(&self) -> usize {
+        self.live_bytes().max(MAPPING_CACHE_BYTES)
+    }
+
     /// Bytes of the table.
     pub fn table_bytes(&self) -> usize {
         // Relaxed: a statistic.
@@ -287,13 +292,13 @@ impl<P: Platform> MappedObjects<P> {
         }
         // The lock is held so that a mapping that cannot be stretched stays cached.
         let stretched = (stretch > 1).then(|| {
-            (inner.cache).take_stretched(bytes / stretch, |short| {
+            (inner.cache).take_stretched(bytes / stretch, self.most_cached(), |short| {
                 self.stretch(platform, short, bytes)
             })
         });
         let long = stretched.flatten();
         if long.is_none() {
-            inner.cache.on_miss(bytes, platform.now_ms());
+            (inner.cache).on_miss(bytes, platform.now_ms(), self.most_cached());
         }
         self.update_cached(&inner.cache);
         long
@@ -370,12 +375,13 @@ impl<P: Platform> MappedObjects<P> {
         freed: Option<Mapping>,
         now: u64,
     ) {
-        let mut freed = freed.or_else(|| inner.cache.evict_surplus(now));
+        let most = self.most_cached();
+        let mut freed = freed.or_else(|| inner.cache.evict_surplus(now, most));
         self.update_cached(&inner.cache);
         drop(inner);
         while let Some(mapping) = freed {
             self.unmap(platform, mapping);
-            freed = self.evict_with(|cache| cache.evict_surplus(now));
+            freed = self.evict_with(|cache| cache.evict_surplus(now, most));
         }
     }
 
@@ -451,7 +457,7 @@ impl<P: Platform> MappedObjects<P> {
             // SAFETY: a mapping of ours, or a part of one. The lock is held so that nobody inserts
             // the new address before the old one is out of the table.
             let moved = unsafe { platform.remap(start, old, bytes) }?;
-            inner.cache.on_miss(bytes - old, now);
+            (inner.cache).on_miss(bytes - old, now, self.most_cached());
             moved
         };
         inner.remove(address);

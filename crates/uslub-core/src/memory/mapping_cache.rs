@@ -14,8 +14,7 @@
 
 use crate::platform::PAGE_SIZE;
 use crate::policy::{
-    MAPPING_CACHE_BYTES, MAPPING_DEMAND_MS, MAPPING_GHOSTS, MAPPING_PART_BYTES,
-    MAPPING_STRETCH_TRIES,
+    MAPPING_DEMAND_MS, MAPPING_GHOSTS, MAPPING_PART_BYTES, MAPPING_STRETCH_TRIES,
 };
 use crate::sync::time::age;
 
@@ -121,13 +120,18 @@ impl MappingCache {
         Some(best.take(bytes))
     }
 
-    /// Records a fresh mapping of `bytes` bytes at the time `now` in milliseconds.
-    pub(super) fn on_miss(&mut self, bytes: usize, now: u64) {
+    /// Records a fresh mapping of `bytes` bytes at the time `now` in milliseconds. The budget grows
+    /// to `most` bytes at most.
+    pub(super) fn on_miss(&mut self, bytes: usize, now: u64, most: usize) {
         if age(now, self.unmapped_since) < MAPPING_DEMAND_MS {
             let wrong = bytes.min(self.unmapped);
             self.unmapped -= wrong;
-            self.budget = (self.budget + wrong).min(MAPPING_CACHE_BYTES);
+            self.raise(wrong, most);
         }
+    }
+
+    fn raise(&mut self, bytes: usize, most: usize) {
+        self.budget = (self.budget + bytes).min(most.max(self.budget));
     }
 
     /// Records that `bytes` bytes are unmapped at the time `now` in milliseconds.
@@ -140,11 +144,13 @@ impl MappingCache {
     }
 
     /// Takes a cached mapping of at least `least` bytes that `stretch` can stretch; returns what
-    /// became of it. Tries the longest first. More may stay cached then: it was too short.
+    /// became of it. Tries the longest first. More may stay cached then, `most` bytes at most: it
+    /// was too short.
     #[inline(never)]
     pub(super) fn take_stretched(
         &mut self,
         least: usize,
+        most: usize,
         stretch: impl Fn(Mapping) -> Option<Mapping>,
     ) -> Option<Mapping> {
         let mut shorter_than = usize::MAX;
@@ -158,7 +164,7 @@ impl MappingCache {
             if let Some(long) = stretch(longest.mapping) {
                 *longest = Freed::NONE;
                 let more = long.bytes - shorter_than;
-                self.budget = (self.budget + more).min(MAPPING_CACHE_BYTES);
+                self.raise(more, most);
                 return Some(long);
             }
         }
@@ -234,9 +240,10 @@ impl MappingCache {
         old.cached.then_some(old.mapping)
     }
 
-    /// As [`evict_oldest`](Self::evict_oldest), as far as more than the budget is cached.
-    pub(super) fn evict_surplus(&mut self, now: u64) -> Option<Mapping> {
-        let surplus = self.bytes().saturating_sub(self.budget);
+    /// As [`evict_oldest`](Self::evict_oldest), as far as more than the budget, or than `most`
+    /// bytes, is cached.
+    pub(super) fn evict_surplus(&mut self, now: u64, most: usize) -> Option<Mapping> {
+        let surplus = self.bytes().saturating_sub(self.budget.min(most));
         (surplus > 0)
             .then(|| self.evict_oldest(surplus, now, |_| true))
             .flatten()
