@@ -13,9 +13,7 @@
 //! least a quarter of the requested length. Callers: `mapped`, under its lock.
 
 use crate::platform::PAGE_SIZE;
-use crate::policy::{
-    MAPPING_DEMAND_MS, MAPPING_GHOSTS, MAPPING_PART_BYTES, MAPPING_STRETCH_TRIES,
-};
+use crate::policy::{MAPPING_DEMAND_MS, MAPPING_GHOSTS, MAPPING_PART_BYTES, MAPPING_STRETCH_TRIES};
 use crate::sync::time::age;
 
 /// A mapping of one object.
