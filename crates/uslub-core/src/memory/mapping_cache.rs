@@ -7,7 +7,8 @@
 //!
 //! A fresh mapping soon after an unmapped one says that unmapping was wrong. As many bytes may stay
 //! cached from then on, the *budget*. A purge of a cached mapping that nobody reused lowers the
-//! budget by its bytes. A program that does not ask again thus keeps nothing.
+//! budget by its bytes. A program that does not ask again thus keeps nothing. At most as many bytes
+//! stay cached as are live, or [`MAPPING_CACHE_BYTES`](crate::policy::MAPPING_CACHE_BYTES).
 //!
 //! Cached mappings serve all sizes: a longer one is split, a shorter one is stretched if it has at
 //! least a quarter of the requested length. Callers: `mapped`, under its lock.
