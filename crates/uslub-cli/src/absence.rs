@@ -123,6 +123,7 @@ mod tests {
             ending,
             wall: Duration::from_millis(2500),
             usage: crate::ending::Usage::default(),
+            has_allocator: false,
             seen,
         }
     }

@@ -88,13 +88,26 @@ where
     names.find_map(Sanitizer::of_symbol)
 }
 
-/// The C library among those that a file needs, by its segments: the library that a command carries
-/// has no sections. A file whose list cannot be read needs none.
+/// The C library among those that a file needs. A file whose list cannot be read needs none.
 fn needed_c_library<'data, E>(
     header: &E,
     order: Endianness,
     data: impl ReadRef<'data>,
 ) -> Option<CLibrary>
+where
+    E: FileHeader<Endian = Endianness>,
+{
+    let names = needed(header, order, data).unwrap_or_default();
+    names.into_iter().find_map(CLibrary::of_file)
+}
+
+/// The names of the libraries that a file needs, by its segments: the library that a command
+/// carries has no sections. `None` if the list cannot be read.
+fn needed<'data, E>(
+    header: &E,
+    order: Endianness,
+    data: impl ReadRef<'data>,
+) -> Option<Vec<&'data [u8]>>
 where
     E: FileHeader<Endian = Endianness>,
 {
@@ -121,8 +134,31 @@ where
     let needed = entries
         .iter()
         .filter(|entry| entry.tag(order) == elf::DT_NEEDED);
-    let mut names = needed.filter_map(|entry| entry.string(order, strings).ok());
-    names.find_map(CLibrary::of_file)
+    let names = needed.filter_map(|entry| entry.string(order, strings).ok());
+    Some(names.collect())
+}
+
+/// Whether a program has an allocator of uslub in it, of the Rust or C interface: a note of its
+/// own, or uslub's library for C among those that it needs. False if the file cannot be read.
+pub fn has_allocator(file: &Path) -> bool {
+    let look = |file: File| -> Result<bool, object::Error> {
+        let data = &ReadCache::new(file);
+        let header = elf::FileHeader64::<Endianness>::parse(data)?;
+        let order = header.endian()?;
+        for segment in header.program_headers(order, data)? {
+            let Some(mut notes) = segment.notes(order, data)? else {
+                continue;
+            };
+            while let Some(note) = notes.next()? {
+                if note.name() == b"uslub" {
+                    return Ok(true);
+                }
+            }
+        }
+        let needed = needed(header, order, data).unwrap_or_default();
+        Ok(needed.iter().any(|name| name.starts_with(b"libuslub.so")))
+    };
+    File::open(file).is_ok_and(|file| look(file).unwrap_or(false))
 }
 
 fn c_library_of(loader: &Path) -> Option<CLibrary> {

@@ -15,6 +15,8 @@ pub struct Finished {
     pub wall: Duration,
     /// The resource usage of the program.
     pub usage: Usage,
+    /// The program has an allocator of uslub in it, of the Rust or C interface.
+    pub has_allocator: bool,
     /// What was seen of the program from outside.
     pub seen: Seen,
 }

@@ -157,6 +157,7 @@ mod tests {
                 max_rss_bytes: 4096,
                 ..Usage::default()
             },
+            has_allocator: false,
             seen: Seen::default(),
         }
     }

@@ -242,6 +242,7 @@ pub fn execute(
         ending,
         wall: start.elapsed(),
         usage,
+        has_allocator: elf::has_allocator(&file),
         seen: watcher.end(),
     };
     Ok((pid, finished))

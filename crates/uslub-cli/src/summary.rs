@@ -17,6 +17,10 @@ const HEADLINE: Style = Style::new().bold();
 const OWN_MALLOC: &str = "the program has a malloc of its own, which uslub does not replace: \
     the figures cover only what came to uslub";
 
+/// About a program with an allocator of the Rust or C interface.
+const OWN_USLUB: &str = "the program has an allocator of uslub in it, whose caches are not below: \
+    uslub info and uslub top show them while it runs";
+
 /// What the summary shows, and how wide.
 #[derive(Clone, Copy, Debug)]
 pub struct Form {
@@ -148,6 +152,9 @@ fn push_process(text: &mut Lines, run: &Finished, report: &Report) {
     if process.own_malloc == 1 {
         text.push("note", &[OWN_MALLOC]);
     }
+    if run.has_allocator {
+        text.push("note", &[OWN_USLUB]);
+    }
     if process.peak_rss_bytes > 0 {
         let [peak, rss] = [process.peak_rss_bytes, process.rss_bytes].map(p);
         let parts = [format!("peak {peak}"), format!("at exit {rss}")];
@@ -247,6 +254,7 @@ mod tests {
                 system: Duration::from_millis(20),
                 max_rss_bytes: 3 << 20,
             },
+            has_allocator: false,
             seen: Seen::default(),
         }
     }

@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
-use support::{compile, text};
+use support::{compile, text, uslub_command};
 
 #[test]
 fn the_command_itself_names_its_program() {
@@ -223,6 +223,12 @@ fn a_program_on_the_c_library_is_read_exactly() {
     assert_eq!(number(&allocator["live_bytes"]), paused.own("live"));
     assert_eq!(number(&allocator["cached_bytes"]), paused.own("cached"));
     assert_eq!(number(&allocator["free_bytes"]), paused.own("free"));
+    // A run says that such a program's caches are not in its report.
+    let mut command = uslub_command(&["run", text(&program)]);
+    command.env("LD_LIBRARY_PATH", folder.path());
+    let output = command.stdin(Stdio::null()).output().expect("a run");
+    let report = String::from_utf8_lossy(&output.stderr);
+    assert!(report.contains("an allocator of uslub in it"), "{report}");
 }
 
 /// Checks that the parts of the bridge are exactly what the kernel counts.

@@ -335,3 +335,13 @@ fn a_program_with_its_own_malloc_is_told_so() {
     assert!(!plain.contains("malloc of"), "{plain}");
     fs::remove_file(program).unwrap();
 }
+
+#[test]
+fn a_program_with_caches_of_its_own_is_told_where_to_see_them() {
+    let sentence = "note       the program has an allocator of uslub in it";
+    // The command brings the allocator of the Rust interface for its benches.
+    let own = report_of(&[text(&support::uslub()), "--version"]);
+    assert!(own.contains(sentence), "{own}");
+    let plain = report_of(&["ls", "/"]);
+    assert!(!plain.contains("note"), "{plain}");
+}
