@@ -42,8 +42,9 @@ pub fn run(bench: &Bench, peers: &Peers) -> Result<Section, Failure> {
     Ok(Section::new(
         "P8",
         "Large objects",
-        "The oldest of a few live objects is freed, and another allocated; a byte is written into the middle of each of its \
-         pages. CPU time of the whole process, for each object. Every allocator in a process of its own.",
+        "The oldest of a few live objects is freed, and another allocated; a byte is written \
+         into the middle of each of its pages. CPU time of the whole process, for each object. \
+         Every allocator in a process of its own.",
         rows,
     ))
 }

@@ -216,7 +216,7 @@ impl<P: Platform> MappedObjects<P> {
         self.kept.load(Relaxed)
     }
 
-    /// Bytes of mappings that may be cached.
+    /// Bytes of mappings that may be cached, at most.
     fn most_cached(&self) -> usize {
         self.live_bytes().max(MAPPING_CACHE_BYTES)
     }

@@ -129,6 +129,7 @@ impl MappingCache {
         }
     }
 
+    /// Raises the budget by `bytes` bytes, to `most` bytes at most. It is not lowered here.
     fn raise(&mut self, bytes: usize, most: usize) {
         self.budget = (self.budget + bytes).min(most.max(self.budget));
     }
