@@ -1,33 +1,61 @@
 //! Hardened objects of pages.
 //!
-//! An object has two pages more than it needs. The first page holds the header and is read only,
-//! the last page is closed. Objects end at the closed page, but for the 15 bytes that their
-//! alignment may cost, so a write over the end faults. In quarantine the object is closed too, and
-//! a use after free faults.
+//! ```text
+//!  plain  │ header, read only │ … bytes of the caller │ guard, closed │
+//!  grown  │ header, read only │ bytes of the caller │ canary │ room │ trailer │ guard, closed │
+//! ```
+//!
+//! An object has two pages more than it needs, the header's and the guard. A plain object ends at
+//! the guard, but for the 15 bytes that its alignment may cost, so a write over the end faults. An
+//! object that `realloc` made larger gets room for an eighth more, because each change of a page's
+//! protection is a system call: it begins a page, grows in place, and has a canary and a trailer as
+//! a small object has. A write over its end is seen when it is freed or resized.
+//!
+//! In quarantine the bytes of an object are closed, so a use after free faults, and the quarantine
+//! itself says that the object is free.
 //!
 //! Objects with an alignment above a page have neither header nor guards. If the system refuses a
 //! protection (each guard costs it a mapping), the object serves without.
 
+use core::ops::Range;
 use core::ptr::{NonNull, null_mut};
 
 use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
-use crate::kmalloc::hardened::{FREE, IN_USE, Says};
+use crate::kmalloc::hardened::words::{self, CANARY};
+use crate::kmalloc::hardened::{GROWN, IN_USE, Says, TRAILER};
 use crate::memory::PageKind;
 use crate::memory::mapped::Lookup;
 use crate::misuse::Reason;
 use crate::platform::{Access, PAGE_SIZE, Platform};
-use crate::policy::QUARANTINE_LARGE_BYTES;
+use crate::policy::{HARDENED_ROOM_PART, QUARANTINE_LARGE_BYTES};
+
+/// Bytes of the canary of a grown object, at most.
+const CANARY_BYTES: usize = 64;
+
+/// A live object between its header and its guard.
+#[derive(Clone, Copy)]
+struct Guarded {
+    bytes: usize,
+    /// Bytes between the two pages.
+    room: usize,
+}
 
 /// Bytes of a guarded object with its two pages.
-fn whole(bytes: usize) -> usize {
-    bytes.next_multiple_of(PAGE_SIZE) + 2 * PAGE_SIZE
+fn whole(room: usize) -> usize {
+    room + 2 * PAGE_SIZE
 }
 
 /// The first page of an object that is guarded.
 fn head_of(object: *mut u8) -> *mut u8 {
     let page = object.wrapping_sub(object as usize % PAGE_SIZE);
     page.wrapping_sub(PAGE_SIZE)
+}
+
+/// Where the canary of a grown object lies in its room.
+fn canary_of(bytes: usize, room: usize) -> Range<usize> {
+    let end = (bytes + CANARY_BYTES).next_multiple_of(size_of::<u64>());
+    bytes..end.min(room - TRAILER)
 }
 
 impl<P: Platform> Allocator<P> {
@@ -42,23 +70,47 @@ impl<P: Platform> Allocator<P> {
         if align > PAGE_SIZE {
             return self.kmalloc_aligned(bytes, align, gfp);
         }
-        let all = whole(bytes);
-        let head = self.kmalloc_aligned(all, PAGE_SIZE, gfp);
+        let room = bytes.next_multiple_of(PAGE_SIZE);
+        let at = (room - bytes) & !(align.max(16) - 1);
+        self.alloc_between(room, at, IN_USE, bytes, gfp)
+    }
+
+    /// An object of `bytes` bytes that has room to grow.
+    pub(super) fn alloc_grown(&self, bytes: usize, gfp: Gfp) -> *mut u8 {
+        let spare = bytes / HARDENED_ROOM_PART + CANARY_BYTES + TRAILER;
+        let room = (bytes + spare).next_multiple_of(PAGE_SIZE);
+        let object = self.alloc_between(room, 0, GROWN, room, gfp);
+        if !object.is_null() {
+            self.set_grown(object, bytes, room);
+        }
+        object
+    }
+
+    /// `room` bytes between a header and a guard; returns the address `at` bytes behind the header,
+    /// for which the header says `tag` and `bytes`.
+    fn alloc_between(&self, room: usize, at: usize, tag: u64, bytes: usize, gfp: Gfp) -> *mut u8 {
+        let head = self.kmalloc_aligned(whole(room), PAGE_SIZE, gfp);
         if head.is_null() {
             return null_mut();
         }
-        let slack = bytes.next_multiple_of(PAGE_SIZE) - bytes;
-        let object = head.wrapping_add(PAGE_SIZE + (slack & !(align.max(16) - 1)));
-        let word = self.code_of(object).encode(IN_USE, bytes);
+        let object = head.wrapping_add(PAGE_SIZE + at);
+        let word = self.code_of(object).encode(tag, bytes);
         // SAFETY: ours.
         unsafe { head.cast::<u64>().write(word) };
         self.protect(head, PAGE_SIZE, Access::ReadOnly);
-        self.protect(
-            head.wrapping_add(all - PAGE_SIZE),
-            PAGE_SIZE,
-            Access::Closed,
-        );
+        let guard = head.wrapping_add(PAGE_SIZE + room);
+        self.protect(guard, PAGE_SIZE, Access::Closed);
         object
+    }
+
+    /// Makes the canary and the trailer of a grown object.
+    fn set_grown(&self, object: *mut u8, bytes: usize, room: usize) {
+        let word = self.code_of(object).encode(IN_USE, bytes);
+        // SAFETY: the room of an object that the caller owns.
+        unsafe {
+            words::fill(object, canary_of(bytes, room), CANARY);
+            object.add(room - TRAILER).cast::<u64>().write(word);
+        }
     }
 
     /// Whether a large object begins at an address.
@@ -83,11 +135,62 @@ impl<P: Platform> Allocator<P> {
         self.code_of(object).decode(word)
     }
 
+    /// The object that begins at an address, live or in quarantine; `None` without a header.
+    fn guarded(&self, object: *mut u8, call: &str) -> Option<Guarded> {
+        let header = self.header(object);
+        if !matches!(header, Says::InUse(_) | Says::Grown(_)) {
+            return None;
+        }
+        if self.quarantine.has_large(object) > 0 {
+            let is_free = call == "free of";
+            let why = if is_free {
+                Reason::Freed
+            } else {
+                Reason::UsedAfterFree
+            };
+            self.hard_misuse(call, object, why);
+        }
+        match header {
+            Says::Grown(room) => Some(self.grown(object, room, call)),
+            Says::InUse(bytes) => Some(Guarded {
+                bytes,
+                room: bytes.next_multiple_of(PAGE_SIZE),
+            }),
+            _ => None,
+        }
+    }
+
+    /// A live grown object; ends the process if it was written over its end.
+    fn grown(&self, object: *mut u8, room: usize, call: &str) -> Guarded {
+        // SAFETY: the last word of the object's room.
+        let word = unsafe { object.add(room - TRAILER).cast::<u64>().read() };
+        let bytes = match self.code_of(object).decode(word) {
+            Says::InUse(bytes) if bytes <= room - TRAILER => bytes,
+            _ => self.hard_misuse(call, object, Reason::WrittenOverEnd),
+        };
+        // SAFETY: all of the room is readable.
+        if !unsafe { words::are(object, canary_of(bytes, room), CANARY) } {
+            self.hard_misuse(call, object, Reason::WrittenOverEnd);
+        }
+        Guarded { bytes, room }
+    }
+
+    /// Gives a live grown object other bytes in its room; `None` if it has to move.
+    pub(super) fn resize_grown(&self, object: *mut u8, bytes: usize) -> Option<*mut u8> {
+        let Says::Grown(room) = self.header(object) else {
+            return None;
+        };
+        if bytes + TRAILER > room || bytes <= room / 2 {
+            return None;
+        }
+        self.set_grown(object, bytes, room);
+        Some(object)
+    }
+
     pub(super) fn guarded_bytes(&self, object: *mut u8, call: &str) -> usize {
-        match self.header(object) {
-            Says::InUse(bytes) => bytes,
-            Says::Free(_) => self.hard_misuse(call, object, Reason::UsedAfterFree),
-            _ => self.unguarded_bytes(object, call),
+        match self.guarded(object, call) {
+            Some(guarded) => guarded.bytes,
+            None => self.unguarded_bytes(object, call),
         }
     }
 
@@ -104,36 +207,37 @@ impl<P: Platform> Allocator<P> {
     }
 
     pub(super) fn free_guarded(&self, object: *mut u8) {
-        let bytes = match self.header(object) {
-            Says::InUse(bytes) => bytes,
-            Says::Free(_) => self.hard_misuse("free of", object, Reason::Freed),
-            // It belongs to a world that this child of a fork has given up.
-            _ if self.former_size(head_of(object)).is_some() => return,
-            // Without guards, or wrong.
-            _ => return self.kfree_slow(object),
+        let Some(Guarded { room, .. }) = self.guarded(object, "free of") else {
+            // It belongs to a world that this child of a fork has given up, or it has no guards, or
+            // is wrong.
+            return match self.former_size(head_of(object)) {
+                Some(_) => {}
+                None => self.kfree_slow(object),
+            };
         };
         let head = head_of(object);
-        let all = whole(bytes);
-        self.protect(head, PAGE_SIZE, Access::Open);
-        let word = self.code_of(object).encode(FREE, bytes);
-        // SAFETY: the header of an object that the caller gives up.
-        unsafe { head.cast::<u64>().write(word) };
-        if all > QUARANTINE_LARGE_BYTES {
-            return self.release(head, all);
+        if whole(room) > QUARANTINE_LARGE_BYTES {
+            return self.release(head, room);
         }
-        self.protect(head, PAGE_SIZE, Access::ReadOnly);
-        let data = head.wrapping_add(PAGE_SIZE);
-        self.protect(data, all - 2 * PAGE_SIZE, Access::Closed);
+        self.protect(head.wrapping_add(PAGE_SIZE), room, Access::Closed);
         let kept = &self.quarantine;
-        let leaves = kept.exchange(&kept.large, object, self.secret());
-        if let Says::Free(bytes) = self.header(leaves) {
-            self.release(head_of(leaves), whole(bytes));
+        let leaves = kept.exchange_large(object, self.secret());
+        if leaves == object || kept.has_large(object) > 1 {
+            // Another thread frees it, too.
+            self.hard_misuse("free of", object, Reason::Freed);
+        }
+        match self.header(leaves) {
+            Says::InUse(bytes) => self.release(head_of(leaves), bytes.next_multiple_of(PAGE_SIZE)),
+            Says::Grown(room) => self.release(head_of(leaves), room),
+            _ => {}
         }
     }
 
     /// Opens all pages of an object and frees them.
-    fn release(&self, head: *mut u8, all: usize) {
-        if self.protect(head, all, Access::Open) {
+    fn release(&self, head: *mut u8, room: usize) {
+        if self.protect(head, whole(room), Access::Open) {
+            // SAFETY: the header, which nobody may take for one of a later object.
+            unsafe { head.cast::<u64>().write(0) };
             self.kfree_slow(head);
         }
     }

@@ -6,28 +6,30 @@
 //!  empty  a closed address of its own
 //! ```
 //!
-//! | state of an object | trailer or header says | bytes |
+//! | state of a small object | trailer says | bytes |
 //! |---|---|---|
 //! | in use | in use, and how many bytes | the caller's; the canary behind them |
-//! | in quarantine, or free | free | filled; of a large object closed |
+//! | in quarantine, or free | free | filled |
 //! | of a fresh slab | 0 | any |
 //!
 //! Trailers and headers are combined with a random word and their address. So a free knows exactly
 //! whether the object is in use: each double free, also of an object that waits on another CPU, is
 //! seen at once. The canary shows a write over the end when the object is freed, the fill a write
 //! into free memory when the object leaves quarantine or is handed out. A freed object waits a
-//! random time ([`quarantine`](crate::cache::quarantine)).
+//! random time ([`quarantine`](crate::cache::quarantine)); `large` says what differs there.
 //!
 //! | file | concept |
 //! |---|---|
 //! | `small` | objects of size classes: trailer, canary, fill |
-//! | `large` | objects of pages: header, guards |
+//! | `large` | objects of pages: header, guards, room to grow |
+//! | `words` | canary and fill, a word at a time |
 //!
 //! The mode is chosen for all calls of an allocator before the first (the tunable `hardened`),
 //! because objects with and without a trailer differ. Callers: faces; any thread.
 
 mod large;
 mod small;
+mod words;
 
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -44,6 +46,11 @@ const EMPTY_STEP: usize = 16;
 
 const IN_USE: u64 = 0x6a09;
 const FREE: u64 = 0xbb67;
+/// In the header of a large object that has a trailer.
+const GROWN: u64 = 0x3c6e;
+
+/// Bytes of a trailer.
+const TRAILER: usize = 8;
 
 /// What a trailer or a header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +59,8 @@ enum Says {
     InUse(usize),
     /// Free since its last use, with so many bytes.
     Free(usize),
+    /// In use, with a trailer at the end of so many bytes.
+    Grown(usize),
     /// A fresh slot.
     Fresh,
     /// Neither: it was overwritten, or is none.
@@ -76,6 +85,7 @@ impl Code {
         match word >> 48 {
             IN_USE => Says::InUse(bytes),
             FREE => Says::Free(bytes),
+            GROWN => Says::Grown(bytes),
             _ => Says::Nonsense,
         }
     }
@@ -154,13 +164,20 @@ impl<P: Platform> Allocator<P> {
     /// `object` is live; after a success only the returned pointer is live.
     pub unsafe fn hard_realloc(&self, object: *mut u8, bytes: usize, align: usize) -> *mut u8 {
         let old = self.hard_size(object, "realloc of");
-        if let Some(cache) = self.cache_of(object)
-            && small::stays(cache.size as usize, bytes)
-        {
-            self.set_in_use(cache, object, bytes);
-            return object;
+        let resized = match self.cache_of(object) {
+            Some(cache) => self.resize_small(cache, object, (old, bytes)),
+            None => self.resize_grown(object, bytes),
+        };
+        if let Some(resized) = resized {
+            return resized;
         }
-        let new = self.hard_alloc(bytes, align, Gfp::KERNEL);
+        let mut new = null_mut();
+        if bytes > old && align <= PAGE_SIZE && small::class_for(bytes, align).is_none() {
+            new = self.alloc_grown(bytes, Gfp::KERNEL);
+        }
+        if new.is_null() {
+            new = self.hard_alloc(bytes, align, Gfp::KERNEL);
+        }
         if !new.is_null() {
             // SAFETY: both are live, with at least the bytes copied; the caller gives up the old.
             unsafe {

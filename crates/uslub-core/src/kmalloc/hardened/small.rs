@@ -10,37 +10,27 @@ use core::ops::Range;
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
-use crate::kmalloc::hardened::{FREE, IN_USE, Says};
+use crate::kmalloc::hardened::words::{self, CANARY, FILL};
+use crate::kmalloc::hardened::{FREE, IN_USE, Says, TRAILER};
 use crate::misuse::Reason;
 use crate::percpu::CacheId;
 use crate::platform::Platform;
-use crate::size_class::aligned_class;
-
-const TRAILER: usize = 8;
-const CANARY: u8 = 0xc5;
-const FILL: u8 = 0xd7;
+use crate::size_class::{CLASS_MAX, aligned_class, class_of};
 
 /// The class for `bytes` and their trailer; `None` if that is a large object.
+#[inline]
 pub(super) fn class_for(bytes: usize, align: usize) -> Option<usize> {
-    aligned_class(bytes.checked_add(TRAILER)?.max(24), align)
+    let bytes = bytes.checked_add(TRAILER)?.max(24);
+    if align <= 16 && bytes <= CLASS_MAX {
+        // All classes from 32 bytes on are multiples of 16.
+        return Some(class_of(bytes).index());
+    }
+    aligned_class(bytes, align)
 }
 
 /// Whether an object stays in its slot of `size` bytes when it gets `bytes` bytes.
 pub(super) fn stays(size: usize, bytes: usize) -> bool {
     bytes > 0 && bytes + TRAILER <= size && bytes + TRAILER > size / 2
-}
-
-/// Whether `bytes` bytes from `start` are all `value`.
-///
-/// # Safety
-///
-/// They are readable.
-unsafe fn is_all(start: *const u8, bytes: usize, value: u8) -> bool {
-    // SAFETY: passed on.
-    let all = unsafe { core::slice::from_raw_parts(start, bytes) };
-    // Without an early end the compiler compares many bytes at once.
-    all.chunks(64)
-        .all(|chunk| chunk.iter().fold(0, |bad, &byte| bad | (byte ^ value)) == 0)
 }
 
 impl<P: Platform> Allocator<P> {
@@ -57,12 +47,12 @@ impl<P: Platform> Allocator<P> {
     }
 
     /// Makes the trailer and the canary of an object in use.
-    pub(super) fn set_in_use(&self, cache: &KmemCache<P>, object: *mut u8, bytes: usize) {
+    fn set_in_use(&self, cache: &KmemCache<P>, object: *mut u8, bytes: usize) {
         let room = cache.size as usize - TRAILER;
+        let word = self.code_of(object).encode(IN_USE, bytes);
         // SAFETY: the caller owns the slot.
         unsafe {
-            object.add(bytes).write_bytes(CANARY, room - bytes);
-            let word = self.code_of(object).encode(IN_USE, bytes);
+            words::fill(object, bytes..room, CANARY);
             self.trailer(cache, object).write(word);
         }
     }
@@ -77,35 +67,43 @@ impl<P: Platform> Allocator<P> {
         if let Some(cache) = self.cache(id)
             && !object.is_null()
         {
+            self.prefetch_next(cache);
             match self.says(cache, object) {
                 Says::Free(_) => {
                     let link = cache.links.offset as usize;
                     self.check_fill(cache, object, link..link + 8);
                 }
                 Says::Fresh => {}
-                Says::InUse(_) | Says::Nonsense => {
-                    self.hard_misuse("allocation of", object, Reason::WrittenAfterFree)
-                }
+                _ => self.hard_misuse("allocation of", object, Reason::WrittenAfterFree),
             }
             self.set_in_use(cache, object, bytes);
         }
         object
     }
 
+    /// Prefetches the lines in which the next allocation looks first: objects of slabs in random
+    /// order are in no cache.
+    fn prefetch_next(&self, cache: &KmemCache<P>) {
+        let region = self.table.here(self.platform.cpu());
+        let next = region.newest(cache.id.main());
+        self.platform.prefetch_line(next);
+        self.platform
+            .prefetch_line(self.trailer(cache, next).cast());
+    }
+
     pub(super) fn free_small(&self, cache: &KmemCache<P>, object: *mut u8) {
+        let (place, leaves_next) = self.quarantine.next_place(self.secret());
+        self.platform.prefetch_line(leaves_next);
         let bytes = self.small_bytes(cache, object, "free of");
+        self.check_canary(cache, object, bytes, "free of");
         let room = cache.size as usize - TRAILER;
-        // SAFETY: a slot that the caller gives up; its canary.
+        let word = self.code_of(object).encode(FREE, bytes);
+        // SAFETY: a slot that the caller gives up.
         unsafe {
-            if !is_all(object.add(bytes), room - bytes, CANARY) {
-                self.hard_misuse("free of", object, Reason::WrittenOverEnd);
-            }
-            object.write_bytes(FILL, room);
-            let word = self.code_of(object).encode(FREE, bytes);
+            words::fill(object, 0..room, FILL);
             self.trailer(cache, object).write(word);
         }
-        let kept = &self.quarantine;
-        let leaves = kept.exchange(&kept.small, object, self.secret());
+        let leaves = self.quarantine.exchange_small(place, object);
         if let Some(cache) = self.cache_of(leaves) {
             self.check_fill(cache, leaves, 0..0);
             let here = self.zone.arena.is_cacheable_in(leaves as usize, cache.id);
@@ -113,6 +111,30 @@ impl<P: Platform> Allocator<P> {
             if !here || !unsafe { self.platform.push(&self.table, cache.id.main(), leaves) } {
                 self.kfree_slow(leaves);
             }
+        }
+    }
+
+    /// Gives an object other bytes in its slot; `None` if it has to move.
+    pub(super) fn resize_small(
+        &self,
+        cache: &KmemCache<P>,
+        object: *mut u8,
+        (old, bytes): (usize, usize),
+    ) -> Option<*mut u8> {
+        if !stays(cache.size as usize, bytes) {
+            return None;
+        }
+        self.check_canary(cache, object, old, "realloc of");
+        self.set_in_use(cache, object, bytes);
+        Some(object)
+    }
+
+    /// Ends the process if a live object of `bytes` bytes was written over its end.
+    fn check_canary(&self, cache: &KmemCache<P>, object: *mut u8, bytes: usize, call: &str) {
+        let room = cache.size as usize - TRAILER;
+        // SAFETY: the slot of a live object.
+        if !unsafe { words::are(object, bytes..room, CANARY) } {
+            self.hard_misuse(call, object, Reason::WrittenOverEnd);
         }
     }
 
@@ -137,9 +159,8 @@ impl<P: Platform> Allocator<P> {
         let room = cache.size as usize - TRAILER;
         let (link, behind) = (link.start.min(room), link.end.min(room));
         // SAFETY: a free slot that we own, without its trailer.
-        let filled = unsafe {
-            is_all(object, link, FILL) && is_all(object.add(behind), room - behind, FILL)
-        };
+        let filled =
+            unsafe { words::are(object, 0..link, FILL) && words::are(object, behind..room, FILL) };
         if !filled || !matches!(self.says(cache, object), Says::Free(_)) {
             self.hard_misuse("allocation of", object, Reason::WrittenAfterFree);
         }

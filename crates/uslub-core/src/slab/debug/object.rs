@@ -392,16 +392,23 @@ impl<P: Platform> Base<P> {
         self.say_finder();
     }
 
-    /// Changes the size that was asked for in place; zeroes new bytes with `zero`.
+    /// Checks an object in use, and changes the size that was asked for in place; zeroes new bytes
+    /// with `zero`.
     pub(crate) fn change_asked_for(
         &self,
         cache: &SlabCache<P>,
-        object: *mut u8,
+        (slab, object): (&Slab, *mut u8),
         bytes: usize,
         zero: bool,
     ) {
         self.watch(cache, Watch::Enter);
         self.watch(cache, Watch::Open(cache.slot_of(object)));
+        if cache.debug.get().contains(DebugFlags::RED_ZONE) {
+            // The red zone is about to be written anew.
+            let errors = self.debug.errors();
+            self.check_object(cache, slab, object, Use::InUse);
+            self.end_if_fatal(cache, errors);
+        }
         let (old, size) = (cache.asked_for(object), cache.layout.object as usize);
         let red = cache.layout.asked != 0 && cache.debug.get().contains(DebugFlags::RED_ZONE);
         cache.set_asked_for(object, bytes);

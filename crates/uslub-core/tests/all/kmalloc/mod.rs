@@ -3,6 +3,7 @@
 mod alloc;
 mod buckets;
 mod guard;
+mod hardened;
 mod resize;
 mod switch;
 mod switch_life;

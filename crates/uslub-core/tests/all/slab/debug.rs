@@ -93,6 +93,28 @@ fn a_write_into_the_red_zone_of_an_object_in_use_gives_two_errors() {
 }
 
 #[test]
+fn a_resize_in_place_sees_what_it_would_write_over() {
+    for (bytes, new) in [(40, 41), (40, 39), (41, 48), (48, 40)] {
+        let a = repairing();
+        a.switch_classes("ZU").unwrap();
+        let object = a.kmalloc(bytes, Gfp::KERNEL);
+        let resize = |bytes| {
+            // SAFETY: a live object of the test.
+            assert_eq!(unsafe { a.krealloc(object, bytes, Gfp::KERNEL) }, object);
+        };
+        resize(bytes);
+        assert_eq!(a.debug.errors(), 0, "{bytes}");
+        poke(object, bytes as isize, 0xab);
+        resize(new);
+        assert_eq!(a.debug.errors(), 2, "{bytes}");
+        said(
+            &a,
+            &["Redzone overwritten]", "First byte 0xab instead of 0xcc"],
+        );
+    }
+}
+
+#[test]
 fn a_write_into_the_red_zone_of_a_free_object_gives_two_errors() {
     let a = repairing();
     let cache = cache(&a, "TestSlub_RZ_free", 64, DebugFlags::RED_ZONE);
