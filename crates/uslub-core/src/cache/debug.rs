@@ -257,7 +257,7 @@ impl<P: Platform> Allocator<P> {
         if bytes > size || bytes < size / 2 {
             return Some(Err(old));
         }
-        self.change_asked_for(cache, (slab, object), bytes, gfp.contains(Gfp::ZERO));
+        self.debug_resize(cache, (slab, object), bytes, gfp.contains(Gfp::ZERO));
         Some(Ok(object))
     }
 

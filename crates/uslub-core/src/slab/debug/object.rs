@@ -394,7 +394,9 @@ impl<P: Platform> Base<P> {
 
     /// Checks an object in use, and changes the size that was asked for in place; zeroes new bytes
     /// with `zero`.
-    pub(crate) fn change_asked_for(
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn debug_resize(
         &self,
         cache: &SlabCache<P>,
         (slab, object): (&Slab, *mut u8),
