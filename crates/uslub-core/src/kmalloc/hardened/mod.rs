@@ -49,6 +49,9 @@ const FREE: u64 = 0xbb67;
 /// In the header of a large object that has a trailer.
 const GROWN: u64 = 0x3c6e;
 
+/// Largest object in bytes: what is added to it does not overflow.
+const HARD_MAX: usize = SIZE_MAX - 4 * PAGE_SIZE;
+
 /// Bytes of a trailer.
 const TRAILER: usize = 8;
 
@@ -112,7 +115,7 @@ impl<P: Platform> Allocator<P> {
         if bytes == 0 && align <= EMPTY_STEP {
             return self.alloc_empty();
         }
-        if bytes > SIZE_MAX - 4 * PAGE_SIZE {
+        if bytes > HARD_MAX {
             return null_mut();
         }
         let object = match small::class_for(bytes, align) {
@@ -164,6 +167,9 @@ impl<P: Platform> Allocator<P> {
     /// `object` is live; after a success only the returned pointer is live.
     pub unsafe fn hard_realloc(&self, object: *mut u8, bytes: usize, align: usize) -> *mut u8 {
         let old = self.hard_size(object, "realloc of");
+        if bytes > HARD_MAX {
+            return null_mut();
+        }
         let resized = match self.cache_of(object) {
             Some(cache) => self.resize_small(cache, object, (old, bytes)),
             None => self.resize_grown(object, bytes),

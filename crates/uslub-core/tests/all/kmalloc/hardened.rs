@@ -168,3 +168,24 @@ fn large_objects_leave_quarantine_and_their_memory_is_used_again() {
     assert!(held < 40 * PAGE_SIZE * 32, "{held}");
     a.validate().unwrap();
 }
+
+#[test]
+fn a_resize_to_more_than_there_can_be_fails_and_keeps_the_object() {
+    let makes: [fn(&Slub) -> *mut u8; 3] =
+        [|a| alloc(a, 40), |a| alloc(a, LARGE), |a| grown(a, LARGE)];
+    for make in makes {
+        let a = hardened();
+        let object = make(&a);
+        let bytes = a.hard_size(object, "size of");
+        // With an eighth more the third is a little more than 2^64.
+        for huge in [usize::MAX, usize::MAX - 7, usize::MAX / 9 * 8 + 9, 1 << 63] {
+            // SAFETY: a live object of the test.
+            assert!(
+                unsafe { a.hard_realloc(object, huge, 1) }.is_null(),
+                "{huge:#x}"
+            );
+        }
+        assert_eq!(a.hard_size(object, "size of"), bytes);
+        free(&a, object);
+    }
+}
