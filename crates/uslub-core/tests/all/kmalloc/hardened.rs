@@ -180,10 +180,8 @@ fn a_resize_to_more_than_there_can_be_fails_and_keeps_the_object() {
         // With an eighth more the third is a little more than 2^64.
         for huge in [usize::MAX, usize::MAX - 7, usize::MAX / 9 * 8 + 9, 1 << 63] {
             // SAFETY: a live object of the test.
-            assert!(
-                unsafe { a.hard_realloc(object, huge, 1) }.is_null(),
-                "{huge:#x}"
-            );
+            let moved = unsafe { a.hard_realloc(object, huge, 1) };
+            assert!(moved.is_null(), "{huge:#x}");
         }
         assert_eq!(a.hard_size(object, "size of"), bytes);
         free(&a, object);
