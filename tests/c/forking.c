@@ -4,8 +4,8 @@
  *   ways HOW THREADS   children of 0 fork, 1 _Fork, 2 syscall(SYS_fork),
  *                      3 syscall(SYS_clone), 4 the bare instruction, while threads
  *                      allocate; they use what they inherit, and have children too
- *   handlers THREADS   an interval timer's handler forks, while the program allocates,
- *                      and without threads also while it forks itself
+ *   handlers THREADS   an alarm's handler forks, while the program allocates, and without
+ *                      threads also while it forks itself
  *   streams            fork against fflush(NULL) and getline (glibc bug 19431)
  *   names              fork against getpwnam, and against dlopen and dlclose
  *   exits              many threads that fork and end, and children that do the same
@@ -182,7 +182,16 @@ static void ways(int how, int threads)
     }
 }
 
+#define HANDLED 300
 static volatile sig_atomic_t handled;
+
+/* One alarm: its handler asks for the next at its end, so that the program goes on in between
+ * however long a fork takes. */
+static void next_alarm(void)
+{
+    struct itimerval soon = {{0, 0}, {0, 900}};
+    setitimer(ITIMER_REAL, &soon, NULL);
+}
 
 static void handler(int signal)
 {
@@ -194,14 +203,15 @@ static void handler(int signal)
     if (pid > 0)
         while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
             continue;
-    handled++;
+    if (++handled < HANDLED)
+        next_alarm();
     errno = before;
 }
 
 static void handlers(int threads)
 {
     struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
-    struct itimerval timer = {{0, 900}, {0, 900}}, never = {{0, 0}, {0, 0}};
+    struct itimerval never = {{0, 0}, {0, 0}};
     sigset_t alarms;
     sigemptyset(&alarms);
     sigaddset(&alarms, SIGALRM);
@@ -210,8 +220,8 @@ static void handlers(int threads)
     pthread_sigmask(SIG_BLOCK, &alarms, NULL);
     begin(threads, churning);
     pthread_sigmask(SIG_UNBLOCK, &alarms, NULL);
-    setitimer(ITIMER_REAL, &timer, NULL);
-    for (int i = 0; handled < 300; i++) {
+    next_alarm();
+    for (int i = 0; handled < HANDLED; i++) {
         churn((uint64_t)i, 50, 17);
         if (threads > 0)
             continue; /* with threads, the C library's own fork must not be interrupted by another */
@@ -224,7 +234,6 @@ static void handlers(int threads)
         }
         wait_for(pid, "a child that was made between handlers");
     }
-    setitimer(ITIMER_REAL, &never, NULL);
 }
 
 static void *flushing(void *argument)
