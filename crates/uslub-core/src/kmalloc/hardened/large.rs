@@ -23,7 +23,7 @@ use core::ptr::{NonNull, null_mut};
 use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::kmalloc::hardened::words::{self, CANARY};
-use crate::kmalloc::hardened::{GROWN, IN_USE, Says, TRAILER};
+use crate::kmalloc::hardened::{GROWN, IN_USE, Says, TRAILER, why_freed};
 use crate::memory::PageKind;
 use crate::memory::mapped::Lookup;
 use crate::misuse::Reason;
@@ -44,6 +44,15 @@ struct Guarded {
 /// Bytes of a guarded object with its two pages.
 fn whole(room: usize) -> usize {
     room + 2 * PAGE_SIZE
+}
+
+/// Bytes between the two pages of an object, as its header says; `None` if it is no header.
+fn room_of(header: Says) -> Option<usize> {
+    match header {
+        Says::InUse(bytes) => Some(bytes.next_multiple_of(PAGE_SIZE)),
+        Says::Grown(room) => Some(room),
+        _ => None,
+    }
 }
 
 /// The first page of an object that is guarded.
@@ -138,25 +147,13 @@ impl<P: Platform> Allocator<P> {
     /// The object that begins at an address, live or in quarantine; `None` without a header.
     fn guarded(&self, object: *mut u8, call: &str) -> Option<Guarded> {
         let header = self.header(object);
-        if !matches!(header, Says::InUse(_) | Says::Grown(_)) {
-            return None;
-        }
+        let room = room_of(header)?;
         if self.quarantine.has_large(object) > 0 {
-            let is_free = call == "free of";
-            let why = if is_free {
-                Reason::Freed
-            } else {
-                Reason::UsedAfterFree
-            };
-            self.hard_misuse(call, object, why);
+            self.hard_misuse(call, object, why_freed(call));
         }
         match header {
-            Says::Grown(room) => Some(self.grown(object, room, call)),
-            Says::InUse(bytes) => Some(Guarded {
-                bytes,
-                room: bytes.next_multiple_of(PAGE_SIZE),
-            }),
-            _ => None,
+            Says::InUse(bytes) => Some(Guarded { bytes, room }),
+            _ => Some(self.grown(object, room, call)),
         }
     }
 
@@ -226,10 +223,8 @@ impl<P: Platform> Allocator<P> {
             // Another thread frees it, too.
             self.hard_misuse("free of", object, Reason::Freed);
         }
-        match self.header(leaves) {
-            Says::InUse(bytes) => self.release(head_of(leaves), bytes.next_multiple_of(PAGE_SIZE)),
-            Says::Grown(room) => self.release(head_of(leaves), room),
-            _ => {}
+        if let Some(room) = room_of(self.header(leaves)) {
+            self.release(head_of(leaves), room);
         }
     }
 

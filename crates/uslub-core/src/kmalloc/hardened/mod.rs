@@ -70,6 +70,15 @@ enum Says {
     Nonsense,
 }
 
+/// Why a call with a free object is wrong.
+#[cold]
+fn why_freed(call: &str) -> Reason {
+    match call {
+        "free of" => Reason::Freed,
+        _ => Reason::UsedAfterFree,
+    }
+}
+
 /// The code of the words at an address.
 #[derive(Clone, Copy)]
 struct Code(u64);

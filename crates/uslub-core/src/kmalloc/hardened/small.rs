@@ -11,7 +11,7 @@ use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
 use crate::gfp::Gfp;
 use crate::kmalloc::hardened::words::{self, CANARY, FILL};
-use crate::kmalloc::hardened::{FREE, IN_USE, Says, TRAILER};
+use crate::kmalloc::hardened::{FREE, IN_USE, Says, TRAILER, why_freed};
 use crate::misuse::Reason;
 use crate::percpu::CacheId;
 use crate::platform::Platform;
@@ -144,11 +144,9 @@ impl<P: Platform> Allocator<P> {
             self.hard_misuse(call, object, Reason::Interior);
         }
         let room = cache.size as usize - TRAILER;
-        let is_free = call == "free of";
         match self.says(cache, object) {
             Says::InUse(bytes) if bytes <= room => bytes,
-            Says::Free(_) if is_free => self.hard_misuse(call, object, Reason::Freed),
-            Says::Free(_) => self.hard_misuse(call, object, Reason::UsedAfterFree),
+            Says::Free(_) => self.hard_misuse(call, object, why_freed(call)),
             Says::Fresh => self.hard_misuse(call, object, Reason::FreshSlot),
             _ => self.hard_misuse(call, object, Reason::WrittenOverEnd),
         }
