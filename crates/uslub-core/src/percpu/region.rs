@@ -176,15 +176,6 @@ impl Region {
         self.word(slot).load(Acquire)
     }
 
-    /// The newest object of a slot's sheaf, or null; a hint for a prefetch.
-    #[inline]
-    pub(crate) fn newest(&self, slot: Slot) -> *mut u8 {
-        let top = (self.peek(slot) & !7) as *const AtomicUsize;
-        // SAFETY: a top is the address of a word of a window, and windows are never unmapped.
-        // Relaxed: only a hint.
-        unsafe { (*top).load(Relaxed) as *mut u8 }
-    }
-
     /// Objects allocated (`.0`) and freed (`.1`) through this CPU's sheaves of a cache.
     pub fn counts(&self, id: CacheId) -> (u64, u64) {
         let at = id.0 as usize;

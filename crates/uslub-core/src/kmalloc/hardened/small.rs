@@ -67,7 +67,6 @@ impl<P: Platform> Allocator<P> {
         if let Some(cache) = self.cache(id)
             && !object.is_null()
         {
-            self.prefetch_next(cache);
             match self.says(cache, object) {
                 Says::Free(_) => {
                     let link = cache.links.offset as usize;
@@ -79,16 +78,6 @@ impl<P: Platform> Allocator<P> {
             self.set_in_use(cache, object, bytes);
         }
         object
-    }
-
-    /// Prefetches the lines in which the next allocation looks first: objects of slabs in random
-    /// order are in no cache.
-    fn prefetch_next(&self, cache: &KmemCache<P>) {
-        let region = self.table.here(self.platform.cpu());
-        let next = region.newest(cache.id.main());
-        self.platform.prefetch_line(next);
-        self.platform
-            .prefetch_line(self.trailer(cache, next).cast());
     }
 
     pub(super) fn free_small(&self, cache: &KmemCache<P>, object: *mut u8) {
