@@ -420,8 +420,8 @@ pub const FRUITLESS_SEARCHES: usize = 1000;
 /// searched for.
 pub const MARK: u64 = 0xffff_ffff_d3a9_5e96;
 
-/// Places of the hardened mode's quarantine: a freed small object waits for about this many frees.
-/// 256 objects of 8 KiB are 2 MiB, about what a CPU's cache holds.
+/// Places of the hardened mode's quarantine: a freed small object waits for three to five quarters
+/// as many frees. 256 objects of 8 KiB are 2 MiB, about what a CPU's cache holds.
 pub const QUARANTINE_SMALL: usize = 256;
 
 /// The same for large objects, of which each keeps two mappings of its own.

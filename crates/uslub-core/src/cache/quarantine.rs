@@ -1,20 +1,21 @@
-//! Quarantine: freed objects that wait a random time before they can be handed out again.
+//! Quarantine: freed objects that wait before they can be handed out again.
 //!
-//! A ring of places. A freed object takes a random place, and the object that was there leaves. An
-//! object so waits for as many frees as there are places on average, and nobody can tell how long.
+//! A ring of places. A freed object takes a place, and the object that was there leaves. A quarter
+//! of the places follows the other, and the order within a quarter cannot be foretold. So an object
+//! waits for three to five quarters as many frees as there are places. Objects that were freed
+//! together leave together: they often are neighbours, whose lines and slab serve all of them.
 //! Callers: `kmalloc::hardened`, from any thread.
 
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use crate::policy::{QUARANTINE_LARGE, QUARANTINE_SMALL};
-use crate::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
+use crate::sync::atomic::{AtomicPtr, AtomicUsize};
 
 /// What the hardened mode keeps.
 pub(crate) struct Quarantine {
-    pub(crate) small: [AtomicPtr<u8>; QUARANTINE_SMALL],
-    pub(crate) large: [AtomicPtr<u8>; QUARANTINE_LARGE],
-    dice: AtomicU64,
+    pub(crate) small: Ring<QUARANTINE_SMALL>,
+    pub(crate) large: Ring<QUARANTINE_LARGE>,
     /// Start of the addresses of objects without bytes; null before the first.
     pub(crate) empty: AtomicPtr<u8>,
     /// Objects without bytes that were handed out.
@@ -24,48 +25,62 @@ pub(crate) struct Quarantine {
 impl Quarantine {
     pub(crate) const fn new() -> Self {
         Self {
-            small: [const { AtomicPtr::new(null_mut()) }; QUARANTINE_SMALL],
-            large: [const { AtomicPtr::new(null_mut()) }; QUARANTINE_LARGE],
-            dice: AtomicU64::new(0),
+            small: Ring::new(),
+            large: Ring::new(),
             empty: AtomicPtr::new(null_mut()),
             empties: AtomicUsize::new(0),
         }
     }
+}
 
-    /// A number that only someone who knows `secret` can foretell.
-    fn throw(&self, secret: u64) -> usize {
-        // Relaxed, both: any value will do, also one that two threads get.
-        let n = self.dice.load(Relaxed);
-        self.dice
-            .store(n.wrapping_add(0x9e37_79b9_7f4a_7c15), Relaxed);
-        let n = n ^ secret;
-        let n = (n ^ n >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        ((n ^ n >> 27).wrapping_mul(0x94d0_49bb_1331_11eb) >> 33) as usize
+/// `N` places, a power of two from 16 on, or null for each that is empty.
+pub(crate) struct Ring<const N: usize> {
+    places: [AtomicPtr<u8>; N],
+    /// Places that were given out.
+    turns: AtomicUsize,
+}
+
+impl<const N: usize> Ring<N> {
+    const QUARTER: usize = N / 4;
+
+    const fn new() -> Self {
+        assert!(N.is_power_of_two() && N >= 16);
+        Self {
+            places: [const { AtomicPtr::new(null_mut()) }; N],
+            turns: AtomicUsize::new(0),
+        }
     }
 
-    /// The place that the next small object takes, and the object that may leave it: a hint.
-    pub(crate) fn next_place(&self, secret: u64) -> (usize, *mut u8) {
-        let place = self.throw(secret) % QUARANTINE_SMALL;
+    /// The place for the next object, which only someone who knows `secret` can foretell.
+    pub(crate) fn next_place(&self, secret: u64) -> usize {
+        // Relaxed, both: if two threads get one place, an object leaves early.
+        let turn = self.turns.load(Relaxed);
+        self.turns.store(turn.wrapping_add(1), Relaxed);
+        let quarter = turn / Self::QUARTER;
+        let mut key = (quarter as u64 ^ secret).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        key = (key ^ key >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        // An odd factor: each place of the quarter comes once.
+        let (factor, offset) = ((key >> 32) as usize | 1, (key >> 48) as usize);
+        let within = turn.wrapping_mul(factor).wrapping_add(offset) % Self::QUARTER;
+        quarter % 4 * Self::QUARTER + within
+    }
+
+    /// The object in a place, or null; a hint.
+    pub(crate) fn peek(&self, place: usize) -> *mut u8 {
         // Relaxed: a hint.
-        (place, self.small[place].load(Relaxed))
+        self.places[place].load(Relaxed)
     }
 
-    /// Puts a small object into a place; the object that leaves, or null.
-    pub(crate) fn exchange_small(&self, place: usize, object: *mut u8) -> *mut u8 {
+    /// Puts an object into a place; the object that leaves, or null.
+    pub(crate) fn exchange(&self, place: usize, object: *mut u8) -> *mut u8 {
         // AcqRel: the fill of the object goes with it.
-        self.small[place].swap(object, AcqRel)
+        self.places[place].swap(object, AcqRel)
     }
 
-    /// Puts a large object into some place; the object that leaves, or null.
-    pub(crate) fn exchange_large(&self, object: *mut u8, secret: u64) -> *mut u8 {
-        // AcqRel: as above.
-        self.large[self.throw(secret) % QUARANTINE_LARGE].swap(object, AcqRel)
-    }
-
-    /// How many places have a large object; more than one if two threads freed it at once.
-    pub(crate) fn has_large(&self, object: *mut u8) -> usize {
+    /// How many places have an object; more than one if two threads freed it at once.
+    pub(crate) fn count(&self, object: *mut u8) -> usize {
         // Acquire: pairs with `exchange` of another thread that freed the object.
-        let places = self.large.iter().map(|place| place.load(Acquire));
+        let places = self.places.iter().map(|place| place.load(Acquire));
         places.filter(|&kept| kept == object).count()
     }
 }
@@ -73,24 +88,48 @@ impl Quarantine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::HashSet;
     use std::vec::Vec;
 
+    /// When each of `frees` objects leaves, counted from its own free.
+    fn waits(secret: u64, frees: usize) -> Vec<usize> {
+        let ring = Ring::<64>::new();
+        let mut waits = std::vec![0; frees];
+        for n in 0..frees {
+            let place = ring.next_place(secret);
+            let hint = ring.peek(place);
+            let left = ring.exchange(place, (16 * (n + 1)) as *mut u8);
+            assert_eq!(left, hint);
+            if let Some(left) = (left as usize / 16).checked_sub(1) {
+                assert_eq!(waits[left], 0, "{left} leaves twice");
+                waits[left] = n - left;
+            }
+        }
+        waits
+    }
+
     #[test]
-    fn what_goes_in_comes_out_once_in_another_order() {
-        let quarantine = Quarantine::new();
-        let went = 1..=10 * QUARANTINE_SMALL;
-        let came: Vec<usize> = went
-            .clone()
-            .map(|n| {
-                let (place, _) = quarantine.next_place(42);
-                quarantine.exchange_small(place, (n * 16) as *mut u8) as usize / 16
-            })
-            .filter(|&n| n != 0)
-            .collect();
-        let once: HashSet<_> = came.iter().copied().collect();
-        assert_eq!(once.len(), came.len());
-        assert!(came.len() >= went.count() - QUARANTINE_SMALL);
-        assert!(!came.is_sorted());
+    fn each_object_waits_for_three_to_five_quarters_and_leaves_once() {
+        for secret in 0..50 {
+            let all = waits(secret, 1024);
+            assert!(all[..944].iter().all(|wait| (49..80).contains(wait)));
+            assert!(all[960..].iter().all(|&wait| wait == 0));
+        }
+    }
+
+    #[test]
+    fn the_order_depends_on_the_secret_and_changes() {
+        let all = waits(1, 1000);
+        assert_ne!(all, waits(2, 1000));
+        assert!((1..50).all(|quarter| all[..16] != all[16 * quarter..16 * (quarter + 1)]));
+    }
+
+    #[test]
+    fn an_object_that_is_there_twice_is_counted_twice() {
+        let ring = Ring::<32>::new();
+        let object = 16 as *mut u8;
+        for n in 0..3 {
+            assert_eq!(ring.count(object), n);
+            ring.exchange(ring.next_place(7), object);
+        }
     }
 }

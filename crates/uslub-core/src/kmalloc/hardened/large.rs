@@ -148,7 +148,7 @@ impl<P: Platform> Allocator<P> {
     fn guarded(&self, object: *mut u8, call: &str) -> Option<Guarded> {
         let header = self.header(object);
         let room = room_of(header)?;
-        if self.quarantine.has_large(object) > 0 {
+        if self.quarantine.large.count(object) > 0 {
             self.hard_misuse(call, object, why_freed(call));
         }
         match header {
@@ -217,9 +217,9 @@ impl<P: Platform> Allocator<P> {
             return self.release(head, room);
         }
         self.protect(head.wrapping_add(PAGE_SIZE), room, Access::Closed);
-        let kept = &self.quarantine;
-        let leaves = kept.exchange_large(object, self.secret());
-        if leaves == object || kept.has_large(object) > 1 {
+        let kept = &self.quarantine.large;
+        let leaves = kept.exchange(kept.next_place(self.secret()), object);
+        if leaves == object || kept.count(object) > 1 {
             // Another thread frees it, too.
             self.hard_misuse("free of", object, Reason::Freed);
         }

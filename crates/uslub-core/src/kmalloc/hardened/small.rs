@@ -81,8 +81,9 @@ impl<P: Platform> Allocator<P> {
     }
 
     pub(super) fn free_small(&self, cache: &KmemCache<P>, object: *mut u8) {
-        let (place, leaves_next) = self.quarantine.next_place(self.secret());
-        self.platform.prefetch_line(leaves_next);
+        let kept = &self.quarantine.small;
+        let place = kept.next_place(self.secret());
+        self.platform.prefetch_line(kept.peek(place));
         let bytes = self.small_bytes(cache, object, "free of");
         self.check_canary(cache, object, bytes, "free of");
         let room = cache.size as usize - TRAILER;
@@ -92,7 +93,7 @@ impl<P: Platform> Allocator<P> {
             words::fill(object, 0..room, FILL);
             self.trailer(cache, object).write(word);
         }
-        let leaves = self.quarantine.exchange_small(place, object);
+        let leaves = kept.exchange(place, object);
         if let Some(cache) = self.cache_of(leaves) {
             self.check_fill(cache, leaves, 0..0);
             let here = self.zone.arena.is_cacheable_in(leaves as usize, cache.id);
