@@ -1,9 +1,10 @@
 //! Quarantine: freed objects that wait before they can be handed out again.
 //!
-//! A ring of places. A freed object takes a place, and the object that was there leaves. A quarter
-//! of the places follows the other, and the order within a quarter cannot be foretold. So an object
-//! waits for three to five quarters as many frees as there are places. Objects that were freed
-//! together leave together: they often are neighbours, whose lines and slab serve all of them.
+//! A ring of places. A freed object takes a place, and the object that was there leaves. The places
+//! are taken quarter by quarter; the order within a quarter cannot be foretold. So an object waits
+//! for three to five quarters as many frees as there are places. It waits less only if two threads
+//! take a place at the same moment, because turns are counted without a locked instruction. Objects
+//! that were freed together leave together: they often are neighbours, and share lines and a slab.
 //! Callers: `kmalloc::hardened`, from any thread.
 
 use core::ptr::null_mut;
@@ -33,7 +34,7 @@ impl Quarantine {
     }
 }
 
-/// `N` places, a power of two from 16 on, or null for each that is empty.
+/// `N` places for an object or null; `N` is a power of two from 16 on.
 pub(crate) struct Ring<const N: usize> {
     places: [AtomicPtr<u8>; N],
     /// Places that were given out.
@@ -44,7 +45,7 @@ impl<const N: usize> Ring<N> {
     const QUARTER: usize = N / 4;
 
     const fn new() -> Self {
-        assert!(N.is_power_of_two() && N >= 16);
+        const { assert!(N.is_power_of_two() && N >= 16) };
         Self {
             places: [const { AtomicPtr::new(null_mut()) }; N],
             turns: AtomicUsize::new(0),

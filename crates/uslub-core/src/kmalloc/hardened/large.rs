@@ -46,7 +46,7 @@ fn whole(room: usize) -> usize {
     room + 2 * PAGE_SIZE
 }
 
-/// Bytes between the two pages of an object, as its header says; `None` if it is no header.
+/// Bytes between the two pages of an object, as its header says; `None` if it has none.
 fn room_of(header: Says) -> Option<usize> {
     match header {
         Says::InUse(bytes) => Some(bytes.next_multiple_of(PAGE_SIZE)),
