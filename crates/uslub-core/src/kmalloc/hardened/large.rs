@@ -184,6 +184,13 @@ impl<P: Platform> Allocator<P> {
         Some(object)
     }
 
+    /// Gives a live grown object fewer bytes in its room; any other object keeps its bytes.
+    pub(super) fn shrink_grown(&self, object: *mut u8, bytes: usize) {
+        if let Says::Grown(room) = self.header(object) {
+            self.set_grown(object, bytes, room);
+        }
+    }
+
     pub(super) fn guarded_bytes(&self, object: *mut u8, call: &str) -> usize {
         match self.guarded(object, call) {
             Some(guarded) => guarded.bytes,

@@ -168,8 +168,8 @@ impl<P: Platform> Allocator<P> {
         }
     }
 
-    /// Changes a live object's bytes; moves it if necessary. Null without memory, and then the
-    /// object is unchanged.
+    /// Changes a live object's bytes; moves it if necessary. Null without memory for more bytes,
+    /// and then the object is unchanged.
     ///
     /// # Safety
     ///
@@ -199,8 +199,23 @@ impl<P: Platform> Allocator<P> {
                 new.copy_from_nonoverlapping(object, old.min(bytes));
                 self.hard_free(object);
             }
+            return new;
         }
-        new
+        if bytes > old {
+            return null_mut();
+        }
+        self.shrink_here(object, old, bytes);
+        object
+    }
+
+    /// Gives an object fewer bytes where it lies: there is no memory to move it to. A plain large
+    /// object keeps its bytes, because they end at its guard.
+    #[cold]
+    fn shrink_here(&self, object: *mut u8, old: usize, bytes: usize) {
+        match self.cache_of(object) {
+            Some(cache) => self.set_small(cache, object, old, bytes),
+            None => self.shrink_grown(object, bytes),
+        }
     }
 
     /// Ends the process if a live object was not requested with exactly these bytes, or with their

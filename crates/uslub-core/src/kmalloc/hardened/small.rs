@@ -114,9 +114,20 @@ impl<P: Platform> Allocator<P> {
         if !stays(cache.size as usize, bytes) {
             return None;
         }
+        self.set_small(cache, object, old, bytes);
+        Some(object)
+    }
+
+    /// Gives an object of `old` bytes other bytes in its slot, which has room for them.
+    pub(super) fn set_small(
+        &self,
+        cache: &KmemCache<P>,
+        object: *mut u8,
+        old: usize,
+        bytes: usize,
+    ) {
         self.check_canary(cache, object, old, "realloc of");
         self.set_in_use(cache, object, bytes);
-        Some(object)
     }
 
     /// Ends the process if a live object of `bytes` bytes was written over its end.

@@ -187,3 +187,43 @@ fn a_resize_to_more_than_there_can_be_fails_and_keeps_the_object() {
         free(&a, object);
     }
 }
+
+#[test]
+fn a_resize_to_fewer_bytes_needs_no_memory() {
+    let makes: [(fn(&Slub) -> *mut u8, bool); 3] = [
+        (|a| alloc(a, 4000), true),
+        (|a| alloc(a, LARGE), false),
+        (|a| grown(a, LARGE), true),
+    ];
+    for (make, knows) in makes {
+        for fewer in [CLASS_MAX + 100, 100, 0] {
+            let a = hardened();
+            let object = make(&a);
+            let bytes = a.hard_size(object, "size of");
+            if fewer > bytes {
+                continue;
+            }
+            bytes_of(object, bytes)[0] = 7;
+            a.platform.fail(0, usize::MAX);
+            let mut spares = Vec::new();
+            // Whatever the allocator has is taken, too.
+            loop {
+                let spare = a.hard_alloc(fewer, 1, Gfp::KERNEL);
+                if spare.is_null() {
+                    break;
+                }
+                spares.push(spare);
+            }
+            // SAFETY: a live object of the test.
+            let kept = unsafe { a.hard_realloc(object, fewer, 1) };
+            assert_eq!(kept, object, "{bytes} to {fewer}");
+            let now = if knows { fewer } else { bytes };
+            assert_eq!(a.hard_size(object, "size of"), now);
+            assert!(fewer == 0 || bytes_of(object, bytes)[0] == 7);
+            spares.push(kept);
+            spares.into_iter().for_each(|spare| free(&a, spare));
+            a.platform.heal();
+            a.validate().unwrap();
+        }
+    }
+}
