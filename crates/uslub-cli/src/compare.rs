@@ -135,7 +135,8 @@ pub fn run(options: &CompareOptions) -> Result<Ending, Failure> {
                 command.stdout(Stdio::null()).stderr(Stdio::null());
             }
             preload(&mut command, competitor.library.as_deref());
-            let (_, finished) = run::execute(command, &options.command, Some(folder.path()), None)?;
+            let (_, finished) =
+                run::execute(command, &options.command, Some(folder.path()), None, false)?;
             if let Some(ending) = ended_early(&finished, competitor.name, options)? {
                 return Ok(ending);
             }

@@ -20,6 +20,7 @@
 //! | `inspect` | a look into a process or a core file from outside: info, explain, list |
 //! | `recording` | looks over time: record, replay, report |
 //! | `watcher`, `absence` | looks at the child from outside; why it left no report |
+//! | `onlooker` | looks at the child's caches from outside |
 //! | `traces`, `names` | reports about debugged caches, with the names of their addresses |
 //! | `report` | the files that processes on uslub leave behind |
 //! | `summary`, `caches`, `children`, `table`, `record` | the output for the user: text and JSON |
@@ -46,6 +47,7 @@ mod inspect;
 mod library;
 mod machine;
 mod names;
+mod onlooker;
 mod pages;
 mod privilege;
 mod program;

@@ -3,6 +3,7 @@
 use crate::absence::absence;
 use crate::ending::{Ending, signal_name};
 use crate::finished::Finished;
+use crate::onlooker::Allocator;
 use crate::report::{Children, Report, Unusable};
 use crate::wire::{CacheRow, Process};
 use serde::Serialize;
@@ -60,6 +61,11 @@ pub struct Record<'a> {
     no_report: Option<String>,
     /// Absent when the program ended before the first look.
     last_look: Option<LastLook>,
+    /// The allocators that the program has in it, and malloc if the program left no report, as
+    /// they were seen from outside.
+    allocators: Vec<&'a Allocator>,
+    /// Age of the program at that look; absent if there was none.
+    seen_seconds_before_end: Option<f64>,
     /// Processes that the kernel killed during the run because memory was short: in the control
     /// group of `uslub run`, and on the machine.
     oom_kills_in_group: u64,
@@ -74,7 +80,7 @@ pub struct Record<'a> {
 impl<'a> Record<'a> {
     /// The record of a run.
     pub fn new(
-        run: &Finished,
+        run: &'a Finished,
         report: Result<&'a Report<'a>, &Unusable>,
         children: &'a Children,
     ) -> Self {
@@ -86,6 +92,7 @@ impl<'a> Record<'a> {
             process: report.process,
             caches: report.caches,
         };
+        let seen = &run.seen.caches;
         Record {
             version: uslub_report::VERSION,
             command: run
@@ -103,6 +110,15 @@ impl<'a> Record<'a> {
             process: report.ok().cloned().map(whole),
             no_report: report.err().map(|why| absence(run, why)),
             last_look: LastLook::of(run),
+            allocators: seen
+                .iter()
+                .flat_map(|sight| &sight.allocators)
+                .filter(|allocator| allocator.is_own() || report.is_err())
+                .collect(),
+            seen_seconds_before_end: seen.as_ref().map(|sight| match sight.at_end {
+                true => 0.0,
+                false => run.wall.saturating_sub(sight.age).as_secs_f64(),
+            }),
             oom_kills_in_group: run.seen.oom.in_group,
             oom_kills_on_machine: run.seen.oom.on_machine,
             children: children.reports().map(whole).collect(),
@@ -219,7 +235,13 @@ mod tests {
         let children = Children::default();
         let record = Record::new(&finished, Err(&Unusable::Missing), &children);
         let record = serde_json::to_value(record).unwrap();
-        for (heading, value) in [("Run", &record), ("Last look", &record["last_look"])] {
+        let allocator = &serde_json::to_value(Allocator::default()).unwrap();
+        let look = &record["last_look"];
+        for (heading, value) in [
+            ("Run", &record),
+            ("Allocator", allocator),
+            ("Last look", look),
+        ] {
             let (_, section) = text.split_once(&format!("\n### {heading}\n")).unwrap();
             let section = section.split("\n#").next().unwrap();
             let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));

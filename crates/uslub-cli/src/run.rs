@@ -6,6 +6,7 @@ use crate::ending::Ending;
 use crate::environment::{self, Environment};
 use crate::failure::{Failure, NOT_FOUND, UNSUITABLE};
 use crate::finished::Finished;
+use crate::onlooker::Onlooker;
 use crate::program::Program;
 use crate::reaper::Reaper;
 use crate::record::{self, Record};
@@ -13,7 +14,7 @@ use crate::recording::{self, Recorder};
 use crate::report::{Children, Document, Report, Unusable};
 use crate::signals::Watch;
 use crate::traces::Traces;
-use crate::watcher::Watcher;
+use crate::watcher::{Seen, Watcher};
 use crate::{children, elf, guard, library, program, summary, width};
 use nix::unistd::{Pid, geteuid};
 use std::ffi::{OsStr, OsString};
@@ -83,6 +84,9 @@ pub fn run(options: &RunOptions) -> Result<Ending, Failure> {
     if program.leading.is_empty() {
         command.arg0(name);
     }
+    if reports.is_some() {
+        Onlooker::prepare();
+    }
     let environment = Environment {
         library: &environment::preloadable(&library, folder.as_deref())?,
         reports,
@@ -92,7 +96,13 @@ pub fn run(options: &RunOptions) -> Result<Ending, Failure> {
     };
     environment.apply(&mut command);
 
-    let executed = execute(command, &options.command, folder.as_deref(), recording);
+    let executed = execute(
+        command,
+        &options.command,
+        folder.as_deref(),
+        recording,
+        wanted,
+    );
     if let Some(printing) = printing {
         printing.finish();
     }
@@ -201,11 +211,13 @@ fn absolute(path: &Path) -> Result<PathBuf, Failure> {
 
 /// Starts `command`, passes signals on to it and waits for its end. If this process is killed, the
 /// reaper removes `folder`. A recording goes to `recording`, and what came of it to standard error.
+/// `looks` says whether anybody wants to know what the onlooker sees.
 pub fn execute(
     mut command: Command,
     words: &[OsString],
     folder: Option<&Path>,
     recording: Option<recording::Output>,
+    looks: bool,
 ) -> Result<(u32, Finished), Failure> {
     let lost = |error: io::Error| {
         Failure::ours(
@@ -225,6 +237,7 @@ pub fn execute(
     let _reaper = Reaper::start(pid, folder);
     // After the reaper: that is a copy of this process, and a copy has no other threads.
     let recorder = recording.map(|output| Recorder::start(pid, output));
+    let onlooker = looks.then(|| Onlooker::start(Pid::from_raw(pid as i32)));
     let mut watcher = Watcher::start(Pid::from_raw(pid as i32), &file);
     let (ending, usage) = watch
         .until_end(Pid::from_raw(pid as i32), &mut watcher, &mut broker)
@@ -237,13 +250,17 @@ pub fn execute(
         }
         Some(Err(failure)) => failure.print(),
     }
+    let caches = onlooker.and_then(Onlooker::finish);
     let finished = Finished {
         command: words.to_vec(),
         ending,
         wall: start.elapsed(),
         usage,
         has_allocator: elf::has_allocator(&file),
-        seen: watcher.end(),
+        seen: Seen {
+            caches,
+            ..watcher.end()
+        },
     };
     Ok((pid, finished))
 }

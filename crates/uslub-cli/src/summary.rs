@@ -3,6 +3,7 @@
 use crate::absence::{absence, last_look};
 use crate::ending::{Ending, signal_name};
 use crate::finished::Finished;
+use crate::onlooker::Allocator;
 use crate::report::{Children, Report, Unusable};
 use crate::units::{count, plural, seconds, share, size};
 use crate::wire::CacheRow;
@@ -17,7 +18,7 @@ const HEADLINE: Style = Style::new().bold();
 const OWN_MALLOC: &str = "the program has a malloc of its own, which uslub does not replace: \
     the figures cover only what came to uslub";
 
-/// About a program with an allocator of the Rust or C interface.
+/// About a program with an allocator of the Rust or C interface that was not seen.
 const OWN_USLUB: &str = "the program has an allocator of uslub in it, whose caches are not below: \
     uslub info and uslub top show them while it runs";
 
@@ -64,16 +65,57 @@ pub fn summary(
         &mut text,
         &children::list(program, children, form.all, form.width),
     );
+    let has_own = push_seen(&mut text, run, program.is_none(), form);
+    let title = if has_own { "caches of malloc:\n" } else { "" };
     let caches = match program {
-        Some(report) if form.slabinfo => table::slabinfo(&report.caches),
-        _ => caches_of(program, children, form),
+        Some(report) if form.slabinfo => format!("{title}{}", table::slabinfo(&report.caches)),
+        _ => caches_of(program, children, form, title),
     };
     push_block(&mut text, &caches);
     text
 }
 
-/// The tables for people: of the program, or of the child that used the memory.
-fn caches_of(program: Option<&Report>, children: &Children, form: Form) -> String {
+/// The allocators of uslub that the program has in it, as far as they were seen.
+fn own_tables(run: &Finished) -> impl Iterator<Item = &Allocator> {
+    let sights = run.seen.caches.iter();
+    sights
+        .flat_map(|sight| &sight.allocators)
+        .filter(|one| one.is_own())
+}
+
+/// Appends the tables of what the onlooker saw: of the program's own allocators, and of malloc too
+/// if `all`. Returns whether there are tables.
+fn push_seen(text: &mut String, run: &Finished, all: bool, form: Form) -> bool {
+    let Some(sight) = &run.seen.caches else {
+        return false;
+    };
+    let mut has_tables = false;
+    let when = match sight.at_end {
+        true => String::new(),
+        false => {
+            let before = run.wall.saturating_sub(sight.age);
+            format!(", {} before the end", seconds(before))
+        }
+    };
+    for allocator in (sight.allocators.iter()).filter(|one| all || one.is_own()) {
+        let report = allocator.report();
+        let table = match form.slabinfo {
+            true => table::slabinfo(&report.caches),
+            false => caches::table(&report, form.all, form.width),
+        };
+        if !table.is_empty() {
+            push_block(
+                text,
+                &format!("caches of {}{when}:\n{table}", allocator.title()),
+            );
+            has_tables = true;
+        }
+    }
+    has_tables
+}
+
+/// The tables for people: of the program, below `title`, or of the child that used the memory.
+fn caches_of(program: Option<&Report>, children: &Children, form: Form, title: &str) -> String {
     let table = |report: &Report| {
         let mut text = caches::table(report, form.all, form.width);
         if let Some(sentence) = caches::elsewhere(report) {
@@ -83,7 +125,10 @@ fn caches_of(program: Option<&Report>, children: &Children, form: Form) -> Strin
         text
     };
     let Some(child) = children::largest(program, children) else {
-        return program.map(table).unwrap_or_default();
+        let table = program.map(table).filter(|table| !table.is_empty());
+        return table
+            .map(|table| format!("{title}{table}"))
+            .unwrap_or_default();
     };
     let name = children::name(&child.process);
     let mut text = format!("{name} used the most memory:\n{}", table(&child));
@@ -152,7 +197,7 @@ fn push_process(text: &mut Lines, run: &Finished, report: &Report) {
     if process.own_malloc == 1 {
         text.push("note", &[OWN_MALLOC]);
     }
-    if run.has_allocator {
+    if run.has_allocator && own_tables(run).next().is_none() {
         text.push("note", &[OWN_USLUB]);
     }
     if process.peak_rss_bytes > 0 {

@@ -11,6 +11,7 @@
 //! A look reads two small files of `/proc` and takes no lock of the program. `signals` calls the
 //! watcher between two signals; `summary` and `record` tell what it saw.
 
+use crate::onlooker::Sight;
 use nix::unistd::Pid;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -47,6 +48,8 @@ pub struct Seen {
     pub other_name: Option<String>,
     /// Processes that the kernel killed meanwhile because memory was short.
     pub oom: OomKills,
+    /// What the onlooker saw of its caches.
+    pub caches: Option<Sight>,
 }
 
 /// Numbers of processes that the kernel killed because memory was short.
@@ -153,6 +156,7 @@ impl Watcher {
             last: self.last,
             other_name: self.last_name.filter(|name| *name != self.name),
             oom: OomKills::now().since(self.oom),
+            caches: None,
         }
     }
 }

@@ -223,12 +223,17 @@ fn a_program_on_the_c_library_is_read_exactly() {
     assert_eq!(number(&allocator["live_bytes"]), paused.own("live"));
     assert_eq!(number(&allocator["cached_bytes"]), paused.own("cached"));
     assert_eq!(number(&allocator["free_bytes"]), paused.own("free"));
-    // A run says that such a program's caches are not in its report.
+    // A run looks at such a program's caches at its end.
     let mut command = uslub_command(&["run", text(&program)]);
     command.env("LD_LIBRARY_PATH", folder.path());
     let output = command.stdin(Stdio::null()).output().expect("a run");
     let report = String::from_utf8_lossy(&output.stderr);
-    assert!(report.contains("an allocator of uslub in it"), "{report}");
+    let (_, own) = (report.split_once("\ncaches of the program itself, on uslub for C:\n"))
+        .unwrap_or_else(|| panic!("{report}"));
+    let apples = own.lines().find(|line| line.starts_with("apples"));
+    let words = apples.map(|line| line.split_whitespace().nth(1));
+    assert_eq!(words, Some(Some("750")), "{report}");
+    assert!(!report.contains("note"), "{report}");
 }
 
 /// Checks that the parts of the bridge are exactly what the kernel counts.

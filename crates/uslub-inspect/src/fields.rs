@@ -30,6 +30,7 @@ pub(crate) struct CacheFields {
     pub nr_barns: Field,
     pub object_size: Field,
     pub users: Field,
+    pub peak_slabs: Option<Field>,
 }
 
 /// The fields of a descriptor.
@@ -91,6 +92,7 @@ pub(crate) struct Fields {
     pub stat_frees: [usize; 2],
     pub huge: Option<HugeFields>,
     pub store: Option<Field>,
+    pub peak_large: Option<Field>,
 }
 
 /// The fields of the table of huge objects, from the allocator's start.
@@ -159,6 +161,7 @@ impl CacheFields {
             nr_barns: sheaf("SheafCache.nr_barns")?,
             object_size: layout.number("KmemCache.object_size", 4)?,
             users: layout.number("KmemCache.users", 4)?,
+            peak_slabs: slab("SlabCache.peak_slabs", 8).ok(),
         })
     }
 }
@@ -275,6 +278,7 @@ impl Fields {
                 let used = layout.number("MetadataStore.used", 8).ok()?;
                 Some(within(memory + meta.at, used))
             }),
+            peak_large: layout.number("Allocator.peak_large", 8).ok(),
         })
     }
 }

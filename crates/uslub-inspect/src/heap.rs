@@ -72,6 +72,8 @@ pub struct Cache {
     pub max_full: (usize, usize),
     /// Slabs, with those that have no descriptor yet.
     pub slabs: u64,
+    /// Most slabs at once, noted when slabs are made; `None` if this version does not describe it.
+    pub peak_slabs: Option<u64>,
     /// Slabs with free slots on the lists of its nodes.
     pub partial: u64,
     /// Slabs to come: first page and number, for each node.
@@ -177,7 +179,7 @@ impl<'m> Heap<'m> {
         Ok(())
     }
 
-    fn number(&self, field: Field) -> u64 {
+    pub(crate) fn number(&self, field: Field) -> u64 {
         field.of(&self.copy)
     }
 
@@ -358,6 +360,7 @@ impl<'m> Heap<'m> {
             capacity: pair(f.capacity, f.capacity_max),
             max_full: pair(f.max_full, f.max_full_grown),
             slabs: 0,
+            peak_slabs: f.peak_slabs.map(|peak| peak.of(record)),
             partial: 0,
             ahead: Vec::new(),
             deferred: f.deferred_len.of(record),

@@ -79,7 +79,17 @@ impl Row {
 
     /// Bytes of all slabs.
     pub fn slab_bytes(&self) -> u64 {
-        self.slabs * (4096 << self.cache.order)
+        self.slabs * self.bytes_a_slab()
+    }
+
+    /// Most bytes of slabs at once; those of now if this version does not describe it.
+    pub fn peak_bytes(&self) -> u64 {
+        let most = self.cache.peak_slabs.unwrap_or(0).max(self.slabs);
+        most.saturating_mul(self.bytes_a_slab())
+    }
+
+    fn bytes_a_slab(&self) -> u64 {
+        4096 << self.cache.order
     }
 }
 
@@ -113,6 +123,8 @@ pub struct Snapshot {
     pub huge: Option<(u64, u64)>,
     /// Huge objects.
     pub huge_objects: u64,
+    /// Most bytes of large and huge objects at once; `None` if this version does not describe it.
+    pub peak_large: Option<u64>,
     /// Allocations and frees of large and huge objects.
     pub large_calls: (u64, u64),
     /// Records of caches that are damaged.
@@ -213,6 +225,7 @@ impl Heap<'_> {
             pages,
             huge: self.huge_bytes(),
             huge_objects: self.huge_objects().len() as u64,
+            peak_large: self.f.peak_large.map(|peak| self.number(peak)),
             large_calls: self.large_calls(),
             damaged,
             looks: 1,

@@ -287,7 +287,7 @@ pub(crate) fn write() {
         return;
     }
     // In a sandbox, known or not, no file may be opened.
-    let may_open = !ALLOCATOR.platform.is_sandboxed() && witness::may_open_files(LAST_MS);
+    let may_open = !ALLOCATOR.platform.is_sandboxed() && witness::may_open_files_at_end(LAST_MS);
     // Relaxed: stored before the process had a second thread.
     if !IS_FOLDER.load(Relaxed) {
         if may_open {

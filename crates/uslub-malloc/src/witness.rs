@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use uslub_core::platform::Platform;
 use uslub_linux::{Text, sys};
-use uslub_report::witness::{PAGE_BYTES, Page, Verdict, WITNESS_ENDED};
+use uslub_report::witness::{ENDING, PAGE_BYTES, Page, Verdict, WITNESS_ENDED};
 
 use crate::ALLOCATOR;
 
@@ -77,8 +77,12 @@ pub(crate) fn exists() -> bool {
 /// Asks whether all threads have the same rights and no filter. `None` if there is no witness, if
 /// it has ended, or if it does not answer within `at_most_ms` milliseconds.
 pub(crate) fn ask(at_most_ms: u64) -> Option<Verdict> {
+    ask_as(ALLOCATOR.platform.pid(), at_most_ms)
+}
+
+/// [`ask`] for a process that stores `asker`: its id, with [`ENDING`] or without.
+fn ask_as(asker: u32, at_most_ms: u64) -> Option<Verdict> {
     let page = page()?;
-    let pid = ALLOCATOR.platform.pid();
     let until = ALLOCATOR.platform.now_ms() + at_most_ms;
     let is_late = || {
         // Relaxed: if not now, the next load sees it.
@@ -89,7 +93,7 @@ pub(crate) fn ask(at_most_ms: u64) -> Option<Verdict> {
         return None;
     }
     // Release: the witness sees what this process did before.
-    while let Err(other) = page.asker.compare_exchange(0, pid, Release, Relaxed) {
+    while let Err(other) = page.asker.compare_exchange(0, asker, Release, Relaxed) {
         if is_late() {
             return None;
         }
@@ -99,17 +103,17 @@ pub(crate) fn ask(at_most_ms: u64) -> Option<Verdict> {
     loop {
         // Acquire: sees what the witness saw.
         let answer = page.answer.load(Acquire);
-        if let Some(verdict) = Verdict::for_process(answer, pid) {
+        if let Some(verdict) = Verdict::for_process(answer, asker & !ENDING) {
             // Relaxed: the witness may have cleared the word already.
             _ = page.answer.compare_exchange(answer, 0, Relaxed, Relaxed);
             // Release: the next process that asks finds no answer.
-            _ = page.asker.compare_exchange(pid, 0, Release, Relaxed);
+            _ = page.asker.compare_exchange(asker, 0, Release, Relaxed);
             sys::futex_wake_shared(page.asker.as_ptr());
             return Some(verdict);
         }
         if is_late() {
             // Release: other processes may ask now.
-            _ = page.asker.compare_exchange(pid, 0, Release, Relaxed);
+            _ = page.asker.compare_exchange(asker, 0, Release, Relaxed);
             sys::futex_wake_shared(page.asker.as_ptr());
             return None;
         }
@@ -120,5 +124,20 @@ pub(crate) fn ask(at_most_ms: u64) -> Option<Verdict> {
 /// Whether files may be opened, as far as is known within `at_most_ms` milliseconds. True without a
 /// witness.
 pub(crate) fn may_open_files(at_most_ms: u64) -> bool {
-    page().is_none() || ask(at_most_ms).is_some_and(|verdict| verdict != Verdict::Filtered)
+    page().is_none() || allows(ask(at_most_ms))
+}
+
+/// [`may_open_files`] at the end of the process, at which the witness may look.
+pub(crate) fn may_open_files_at_end(at_most_ms: u64) -> bool {
+    let Some(page) = page() else {
+        return true;
+    };
+    let pid = ALLOCATOR.platform.pid();
+    // Relaxed: written before this process knew the page.
+    let ending = page.looks_at_ends.load(Relaxed) * ENDING;
+    allows(ask_as(pid | ending, at_most_ms))
+}
+
+fn allows(verdict: Option<Verdict>) -> bool {
+    verdict.is_some_and(|verdict| verdict != Verdict::Filtered)
 }

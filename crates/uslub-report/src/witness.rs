@@ -11,6 +11,10 @@
 //! | an id | for this id | answered | the process sets both words to 0 and wakes other askers |
 //! | an id | for another id | late answer | the witness sets the answer to 0 |
 //!
+//! A process that is about to end adds [`ENDING`] to the id with which it asks, if the witness
+//! [looks at ends](Page::looks_at_ends). The process waits for the answer, so the witness can look
+//! at its memory for the last time.
+//!
 //! A process may live longer than its witness. At the witness's end, however it ends, the kernel
 //! marks [`witness`](Page::witness). Then no process asks any longer.
 //!
@@ -37,7 +41,12 @@ pub struct Page {
     pub namespace: AtomicU64,
     /// Id of the thread that answers. The kernel adds [`WITNESS_ENDED`] at its end.
     pub witness: AtomicU32,
+    /// 1 if the witness wants to know that a process is about to end; otherwise 0.
+    pub looks_at_ends: AtomicU32,
 }
+
+/// The bit of [`Page::asker`] that says: the process is about to end.
+pub const ENDING: u32 = 1 << 31;
 
 /// The bit that the kernel sets in the word of a robust futex when its owner ends
 /// (`FUTEX_OWNER_DIED`).

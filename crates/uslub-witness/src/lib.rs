@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use uslub_report::witness::{PAGE_BYTES, Page, Verdict};
+use uslub_report::witness::{ENDING, PAGE_BYTES, Page, Verdict};
 
 /// Time after which an answer that nobody takes is cleared.
 const FORGOTTEN: Duration = Duration::from_secs(2);
@@ -48,6 +48,17 @@ const RIGHTS: &[&str] = &[
 /// filters.
 const FILTERS: &[&str] = &["Seccomp", "Seccomp_filters"];
 
+type Look = Box<dyn Fn(u32) + Send + Sync>;
+
+/// Called with the id of each process that is about to end.
+static AT_END: OnceLock<Look> = OnceLock::new();
+
+/// Lets `look` see each process that is about to end, by its id. The process waits for it, two
+/// seconds at most. Call it before [`start`]; only the first call counts.
+pub fn watch_ends(look: impl Fn(u32) + Send + Sync + 'static) {
+    _ = AT_END.set(Box::new(look));
+}
+
 /// Starts to answer; returns the path by which programs find the words. Later calls return the same
 /// path.
 ///
@@ -62,6 +73,8 @@ pub fn start() -> io::Result<&'static str> {
     let (file, page) = shared_page()?;
     // Relaxed: no other thread knows the page yet.
     (page.namespace).store(fs::metadata("/proc/self/ns/pid")?.ino(), Relaxed);
+    // Relaxed: as above.
+    (page.looks_at_ends).store(AT_END.get().is_some().into(), Relaxed);
     let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
     in_silence(|| {
         let witness = thread::Builder::new().name("witness".to_owned());
@@ -170,12 +183,18 @@ fn answer_all(page: &'static Page, _file: &File) {
         if asker == 0 {
             wait(&page.asker, 0, None);
         } else if answer == 0 {
-            let verdict = look(asker, own.as_deref());
+            let pid = asker & !ENDING;
+            if asker != pid
+                && let Some(look) = AT_END.get()
+            {
+                look(pid);
+            }
+            let verdict = look_at(pid, own.as_deref());
             // Release: publishes what was seen.
-            page.answer.store(verdict.answer_to(asker), Release);
+            page.answer.store(verdict.answer_to(pid), Release);
             wake(&page.answer);
             answered = Instant::now();
-        } else if Verdict::asker(answer) != asker {
+        } else if Verdict::asker(answer) != asker & !ENDING {
             // Relaxed: the process that the answer was for has ended, or no longer waits for it.
             _ = (page.answer).compare_exchange(answer, 0, Relaxed, Relaxed);
         } else if answered.elapsed() > FORGOTTEN {
@@ -204,7 +223,7 @@ fn lines(status: &str, names: &[&str]) -> String {
 }
 
 /// Examines all threads of a process.
-fn look(pid: u32, own_filters: Option<&str>) -> Verdict {
+fn look_at(pid: u32, own_filters: Option<&str>) -> Verdict {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return Verdict::Differs;
     };

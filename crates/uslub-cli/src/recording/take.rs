@@ -263,7 +263,7 @@ impl Recorder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Read;
+    use std::io::{BufRead, BufReader, Read};
     use std::process::{Command, Stdio};
 
     /// Set in the process that only waits.
@@ -273,6 +273,7 @@ mod tests {
     #[test]
     fn another_process_waits() {
         if std::env::var_os(WAITS).is_some() {
+            println!("{WAITS}");
             let _ = std::io::stdin().read_to_end(&mut Vec::new());
         }
     }
@@ -301,16 +302,16 @@ mod tests {
         let name = "recording::take::tests::another_process_waits";
         let mut waiting = Command::new(std::env::current_exe().unwrap())
             .env(WAITS, "1")
-            .args(["--exact", name])
+            .args(["--exact", name, "--nocapture"])
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let pid = waiting.id() as i32;
-        // It executes this program only after a moment.
-        while std::fs::read_link(format!("/proc/{pid}/exe")).ok() != std::env::current_exe().ok() {
-            thread::yield_now();
-        }
+        // Until it says so, it may be a copy of this process, or have no memory yet.
+        let said = BufReader::new(waiting.stdout.take().unwrap());
+        let mut lines = said.lines().map_while(Result::ok);
+        assert!(lines.any(|line| line.contains(WAITS)));
         let mut never = |_| -> Option<&'static str> { panic!("no pause") };
         let failure = take(pid, output(), false, &mut never).unwrap_err();
         assert!(

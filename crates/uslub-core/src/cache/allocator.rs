@@ -67,7 +67,7 @@ impl<P: Platform> Deref for Allocator<P> {
 }
 
 impl<P: Platform> Allocator<P> {
-    pub(crate) const ROWS: &'static [Row] = rows!("Allocator", Self, [base, end]);
+    pub(crate) const ROWS: &'static [Row] = rows!("Allocator", Self, [base, end, peak_large]);
 
     /// An allocator that is not set up: it owns nothing.
     pub const fn new(platform: P) -> Self {

@@ -110,6 +110,7 @@ impl<P: Platform> SlabCache<P> {
         Self,
         [
             name, name_len, id, size, align, geometry, links, random, nodes, nr_nodes, deferred,
+            peak_slabs,
         ]
     );
 
