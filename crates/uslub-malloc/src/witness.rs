@@ -103,7 +103,7 @@ fn ask_as(asker: u32, at_most_ms: u64) -> Option<Verdict> {
     loop {
         // Acquire: sees what the witness saw.
         let answer = page.answer.load(Acquire);
-        if let Some(verdict) = Verdict::for_process(answer, asker & !ENDING) {
+        if let Some(verdict) = Verdict::for_process(answer, asker) {
             // Relaxed: the witness may have cleared the word already.
             _ = page.answer.compare_exchange(answer, 0, Relaxed, Relaxed);
             // Release: the next process that asks finds no answer.

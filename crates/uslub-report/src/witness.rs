@@ -45,8 +45,9 @@ pub struct Page {
     pub looks_at_ends: AtomicU32,
 }
 
-/// The bit of [`Page::asker`] that says: the process is about to end.
-pub const ENDING: u32 = 1 << 31;
+/// The bit of [`Page::asker`], and of the answer to it, that says: the process is about to end. The
+/// kernel's ids have at most 22 bits.
+pub const ENDING: u32 = 1 << 29;
 
 /// The bit that the kernel sets in the word of a robust futex when its owner ends
 /// (`FUTEX_OWNER_DIED`).
@@ -64,7 +65,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The answer with this verdict to a process.
+    /// The answer with this verdict to a process: to its id, with [`ENDING`] or without.
     ///
     /// ```
     /// use uslub_report::witness::Verdict;

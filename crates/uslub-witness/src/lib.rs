@@ -191,10 +191,10 @@ fn answer_all(page: &'static Page, _file: &File) {
             }
             let verdict = look_at(pid, own.as_deref());
             // Release: publishes what was seen.
-            page.answer.store(verdict.answer_to(pid), Release);
+            page.answer.store(verdict.answer_to(asker), Release);
             wake(&page.answer);
             answered = Instant::now();
-        } else if Verdict::asker(answer) != asker & !ENDING {
+        } else if Verdict::asker(answer) != asker {
             // Relaxed: the process that the answer was for has ended, or no longer waits for it.
             _ = (page.answer).compare_exchange(answer, 0, Relaxed, Relaxed);
         } else if answered.elapsed() > FORGOTTEN {
@@ -313,6 +313,29 @@ mod tests {
                 "the answer to another is in the way"
             );
             thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_process_that_ends_is_looked_at_before_its_answer() {
+        static SEEN: AtomicU32 = AtomicU32::new(0);
+        // Relaxed, all: the answer publishes it.
+        watch_ends(|pid| SEEN.store(pid, Relaxed));
+        let (file, page) = shared_page().unwrap();
+        thread::spawn(move || answer_all(page, &file));
+        let pid = std::process::id();
+        for (asker, seen) in [(pid, 0), (pid | ENDING, pid)] {
+            // Release: as a program asks.
+            page.asker.store(asker, Release);
+            wake(&page.asker);
+            // Acquire: sees what the witness saw.
+            while Verdict::for_process(page.answer.load(Acquire), asker).is_none() {
+                thread::yield_now();
+            }
+            assert_eq!(SEEN.load(Relaxed), seen);
+            // Relaxed, both: as a process takes its answer.
+            page.answer.store(0, Relaxed);
+            page.asker.store(0, Relaxed);
         }
     }
 
