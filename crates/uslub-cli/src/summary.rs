@@ -22,6 +22,10 @@ const OWN_MALLOC: &str = "the program has a malloc of its own, which uslub does 
 const OWN_USLUB: &str = "the program has an allocator of uslub in it, whose caches are not below: \
     uslub info and uslub top show them while it runs";
 
+/// About a program whose own caches all ended before it.
+const OWN_EMPTY: &str = "the program has an allocator of uslub in it, which had no cache with \
+    objects when it was looked at";
+
 /// What the summary shows, and how wide.
 #[derive(Clone, Copy, Debug)]
 pub struct Form {
@@ -197,7 +201,9 @@ fn push_process(text: &mut Lines, run: &Finished, report: &Report) {
     if process.own_malloc == 1 {
         text.push("note", &[OWN_MALLOC]);
     }
-    if run.has_allocator && own_tables(run).next().is_none() {
+    if own_tables(run).any(|own| own.caches.is_empty()) {
+        text.push("note", &[OWN_EMPTY]);
+    } else if run.has_allocator && own_tables(run).next().is_none() {
         text.push("note", &[OWN_USLUB]);
     }
     if process.peak_rss_bytes > 0 {
