@@ -73,10 +73,10 @@ impl<P: Platform> Allocator<P> {
 
     fn validate_cache(&self, cache: &KmemCache<P>) -> Result<(), &'static str> {
         if cache.is_debugged() {
-            let errors = self.debug.errors();
+            let before = cache.reports();
             self.drain_deferred(cache);
             self.validate_debugged(cache);
-            return match self.debug.errors() == errors && self.counts_agree(cache) {
+            return match cache.reports() == before && self.counts_agree(cache) {
                 true => Ok(()),
                 false => Err("a debugged cache has damaged objects or slabs"),
             };

@@ -6,8 +6,8 @@
 
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
-use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU32, AtomicUsize};
 
 use crate::args::{CacheArgs, CreateError, Ctor, Flags, NAME_MAX, ObjectLayout, debug_layout};
 use crate::debug::DebugSwitch;
@@ -68,6 +68,8 @@ pub struct SlabCache<P: 'static> {
     pub deferred: Deferred,
     /// What is debugged.
     pub debug: DebugSwitch,
+    /// Reports and repairs of its objects and slabs so far.
+    reports: AtomicU32,
     /// The parts of a debugged slot; all 0 if the cache is not debugged.
     pub layout: DebugLayout,
     /// Whether the cache is debugged: it has no sheaves.
@@ -164,6 +166,7 @@ impl<P: Platform> SlabCache<P> {
             range: AddressRange::new(),
             deferred: Deferred::new(),
             debug: DebugSwitch::new(args.debug),
+            reports: AtomicU32::new(0),
             layout: DebugLayout::default(),
             is_debugged: args.debug.is_slow(),
         });
@@ -289,6 +292,17 @@ impl<P: Platform> SlabCache<P> {
     #[inline]
     pub(crate) fn can_alloc_entire(&self) -> bool {
         self.ctor.is_none() && self.tuning.freelist_deferred == 1
+    }
+
+    /// Reports and repairs of its objects and slabs so far.
+    pub(crate) fn reports(&self) -> u32 {
+        // Relaxed: a thread compares it with what it read before.
+        self.reports.load(Relaxed)
+    }
+
+    pub(crate) fn count_report(&self) {
+        // Relaxed: as above.
+        self.reports.fetch_add(1, Relaxed);
     }
 
     /// Whether the cache is debugged: it has no sheaves, and each call takes the list lock.

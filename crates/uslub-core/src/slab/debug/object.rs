@@ -35,7 +35,7 @@ impl<P: Platform> Base<P> {
         gfp: Gfp,
         nid: usize,
     ) -> *mut u8 {
-        let errors = self.debug.errors();
+        let before = cache.reports();
         self.watch(cache, Watch::Enter);
         let who = self.who(cache);
         let mut object = self.take_listed(cache, nid, gfp);
@@ -56,7 +56,7 @@ impl<P: Platform> Base<P> {
             self.count(cache, StatItem::AllocSlowpath, 1);
         }
         self.watch(cache, Watch::Leave);
-        self.end_if_fatal(cache, errors);
+        self.end_if_fatal(cache, before);
         object
     }
 
@@ -249,7 +249,7 @@ impl<P: Platform> Base<P> {
         };
         let slab = cache.slab_of(arena, page);
         let node = cache.node(usize::from(slab.node()));
-        let errors = self.debug.errors();
+        let before = cache.reports();
         // Before the allocator enters: the checker reports a second free.
         let left = cache.layout.left as usize;
         self.watch(cache, Watch::Free { object, left });
@@ -277,7 +277,7 @@ impl<P: Platform> Base<P> {
             }
         }
         self.discard_list(cache, gone);
-        self.end_if_fatal(cache, errors);
+        self.end_if_fatal(cache, before);
     }
 
     /// The checks of a free. Without F, misuse ends the process, as for other caches.
@@ -407,9 +407,9 @@ impl<P: Platform> Base<P> {
         self.watch(cache, Watch::Open(cache.slot_of(object)));
         if cache.debug.get().contains(DebugFlags::RED_ZONE) {
             // The red zone is about to be written anew.
-            let errors = self.debug.errors();
+            let before = cache.reports();
             self.check_object(cache, slab, object, Use::InUse);
-            self.end_if_fatal(cache, errors);
+            self.end_if_fatal(cache, before);
         }
         let (old, size) = (cache.asked_for(object), cache.layout.object as usize);
         let red = cache.layout.asked != 0 && cache.debug.get().contains(DebugFlags::RED_ZONE);
@@ -430,9 +430,10 @@ impl<P: Platform> Base<P> {
         self.watch(cache, Watch::Leave);
     }
 
-    /// Ends the process if there was a report since `errors` were counted, and reports are fatal.
-    pub(crate) fn end_if_fatal(&self, cache: &SlabCache<P>, errors: u32) {
-        if self.debug.errors() != errors && self.tunables().slab_debug_fatal == 1 {
+    /// Ends the process if there was a report of the cache since it had `before`, and reports are
+    /// fatal. A report of another cache is another thread's.
+    pub(crate) fn end_if_fatal(&self, cache: &SlabCache<P>, before: u32) {
+        if cache.reports() != before && self.tunables().slab_debug_fatal == 1 {
             self.end_after_report(cache);
         }
     }

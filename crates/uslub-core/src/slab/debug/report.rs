@@ -109,7 +109,7 @@ impl<P: Platform> Base<P> {
                     self.say_object(cache, object);
                 }
                 None => {
-                    self.debug.count_error();
+                    self.count_report(cache);
                 }
             }
         });
@@ -130,7 +130,7 @@ impl<P: Platform> Base<P> {
     #[cold]
     #[inline(never)]
     pub(crate) fn report_fix(&self, cache: &SlabCache<P>, what: Arguments<'_>) {
-        self.debug.count_error();
+        self.count_report(cache);
         self.say(format_args!("FIX {}: {what}", cache.name()));
     }
 
@@ -147,8 +147,14 @@ impl<P: Platform> Base<P> {
         });
     }
 
+    /// Counts a report of a cache's slab or object; returns how many reports there were of all.
+    pub(crate) fn count_report(&self, cache: &SlabCache<P>) -> u32 {
+        cache.count_report();
+        self.debug.count_error()
+    }
+
     fn say_header(&self, cache: &SlabCache<P>, text: Arguments<'_>) {
-        let again = if self.debug.count_error() > 0 {
+        let again = if self.count_report(cache) > 0 {
             ", reported before"
         } else {
             ""

@@ -66,6 +66,7 @@ impl DebugState {
         self.errors.load(Relaxed)
     }
 
+    /// Counts a report of no cache's slab; returns how many there were.
     pub(crate) fn count_error(&self) -> u32 {
         // Relaxed: a statistic.
         self.errors.fetch_add(1, Relaxed)

@@ -109,7 +109,7 @@ impl<P: Platform> Base<P> {
             self.relist_debugged(cache, &mut lists);
             let (partial, counter) = (lists.partial.iter(arena).count(), lists.partial.len());
             if partial != counter {
-                self.debug.count_error();
+                self.count_report(cache);
                 let name = cache.name();
                 (self.platform).report(format_args!(
                     "SLUB {name}: {partial} partial slabs counted but counter={counter}"
@@ -186,7 +186,7 @@ impl<P: Platform> Base<P> {
             self.say_tracks(cache, object);
         });
         if !last.is_null() {
-            self.debug.count_error();
+            self.count_report(cache);
             let name = cache.name();
             (self.platform).report(format_args!(
                 "kmem_cache_destroy {name}: Slab cache still has objects"

@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 
 use crate::support::{Cache, Setup, Slub};
 use uslub_core::Gfp;
-use uslub_core::args::CacheArgs;
+use uslub_core::args::{CacheArgs, Ctor};
 use uslub_core::debug::{DebugFlags, RED_ACTIVE};
 use uslub_core::grace::{GracePeriod, RcuCallback, RcuHead};
 
@@ -293,4 +293,30 @@ fn calls_that_may_not_wait_give_no_error() {
     held.into_iter().for_each(|object| free(&a, cache, object));
     assert_eq!(a.validate(), Ok(()));
     assert_eq!(destroy(&a, cache), 0);
+}
+
+/// Destroys another cache, of which an object is left.
+fn leave_one(data: *const (), _object: *mut u8) -> bool {
+    // SAFETY: the allocator of the test.
+    let a = unsafe { &*data.cast::<Slub>() };
+    let other = cache(a, "other", 64, DebugFlags::DEFAULT);
+    assert!(!a.alloc(other, Gfp::KERNEL).is_null());
+    destroy(a, other) == 1
+}
+
+#[test]
+fn what_another_cache_reports_meanwhile_ends_no_call() {
+    // Reports are fatal to the call that makes them.
+    let a = Setup::with(&[]).build();
+    let mut args = CacheArgs::new("innocent", 64);
+    args.debug = DebugFlags::DEFAULT;
+    args.ctor = Some(Ctor {
+        call: leave_one,
+        data: (&raw const *a).cast(),
+    });
+    let innocent = a.create(&args).unwrap();
+    let object = a.alloc(innocent, Gfp::KERNEL);
+    assert!(!object.is_null() && a.debug.errors() > 0);
+    free(&a, innocent, object);
+    a.validate_slabs_of(innocent).unwrap();
 }
