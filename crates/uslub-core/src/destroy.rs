@@ -8,7 +8,6 @@
 //! Callers: the last of a cache's creators. No other thread may use the cache meanwhile.
 
 use core::ptr;
-use core::sync::atomic::Ordering::Acquire;
 
 use crate::args::Flags;
 use crate::cache::KmemCache;
@@ -41,9 +40,7 @@ impl<P: Platform> Allocator<P> {
             return 0;
         }
         self.forget_shrinkers(cache);
-        // Acquire: pairs with `prepare_rcu`. A cache without rcu sheaves has no object that waits
-        // for readers.
-        if cache.has_rcu_sheaves.load(Acquire) {
+        if cache.may_wait_for_readers() {
             self.rcu_barrier_for(&|c| c.id == cache.id);
         }
         self.flush_all(cache, DrainScope::All);

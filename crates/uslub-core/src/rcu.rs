@@ -10,7 +10,7 @@
 //! allocator.
 
 use core::ptr::NonNull;
-use core::sync::atomic::Ordering::{Acquire, Release};
+use core::sync::atomic::Ordering::Release;
 
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
@@ -50,17 +50,14 @@ impl<P: Platform> Allocator<P> {
     /// The object came from this cache, and nobody begins to use it any longer. Readers in a
     /// read-side section may still read it.
     pub unsafe fn free_rcu(&self, cache: &KmemCache<P>, object: *mut u8) {
-        if self.is_guarded(object) {
-            return self.defer_single(Some(cache.id), object);
-        }
-        if !self.is_object_of(cache, object) {
+        let is_guarded = self.is_guarded(object);
+        if !is_guarded && !self.is_object_of(cache, object) {
             return;
         }
-        // Acquire: pairs with `prepare_rcu`.
-        if !cache.has_rcu_sheaves.load(Acquire) {
+        if !cache.may_wait_for_readers() {
             self.prepare_rcu(cache);
         }
-        if cache.is_debugged() || !self.is_cacheable_here(cache, object) {
+        if is_guarded || cache.is_debugged() || !self.is_cacheable_here(cache, object) {
             // An object of another node waits alone, and goes to its slab.
             return self.defer_single(Some(cache.id), object);
         }
@@ -194,8 +191,7 @@ impl<P: Platform> Allocator<P> {
             return;
         };
         let mut taken = SheafList::new();
-        // Acquire: pairs with `prepare_rcu`.
-        let which = |cache: &KmemCache<P>| cache.has_rcu_sheaves.load(Acquire) && which(cache);
+        let which = |cache: &KmemCache<P>| cache.may_wait_for_readers() && which(cache);
         let rcu: SlotSelector = |id| (id.rcu(), sheaf::bootstrap());
         self.take_slots(&|_| true, &which, &[rcu], &mut taken);
         while let Some(sheaf) = taken.pop() {

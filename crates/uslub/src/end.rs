@@ -7,7 +7,6 @@
 
 use std::mem::ManuallyDrop;
 
-use uslub_core::stats::StatItem;
 use uslub_linux::complain;
 
 use crate::error::{LISTED, Leaked};
@@ -56,12 +55,7 @@ impl RawCache {
 
     /// Whether the end of the cache would wait for a read-side section that this thread is in.
     fn waits_for_me(&self) -> bool {
-        let waiting = [StatItem::FreeRcuSheaf, StatItem::FreeRcuSheafFail];
-        rcu::is_pinned()
-            && (self.is_typesafe()
-                || waiting
-                    .iter()
-                    .any(|&item| ALLOCATOR.stat(self.kmem_cache(), item) > 0))
+        rcu::is_pinned() && (self.is_typesafe() || self.kmem_cache().may_wait_for_readers())
     }
 
     /// Destroys the cache and its constructor; returns the number of leaked objects.

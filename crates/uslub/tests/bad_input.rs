@@ -11,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use support::{assert_fatal, assert_live, assert_live_raw, assert_warned, in_child};
+use uslub::debug::DebugFlags;
 use uslub::{
     Buckets, Cache, CreateError, FnSource, Gfp, Mempool, MempoolError, Object, RawCache, kfree,
     kmalloc, kmalloc_aligned, krealloc, ksize,
@@ -521,12 +522,16 @@ fn waiting_for_oneself_is_refused() {
     let Some(output) = in_child("waiting_for_oneself_is_refused") else {
         let cache = Cache::new("pinned").unwrap();
         Object::free_rcu(cache.alloc(1u64).unwrap());
+        let builder = Cache::<u64>::builder("debugged").debug(DebugFlags::DEFAULT);
+        let debugged = builder.build().unwrap();
+        Object::free_rcu(debugged.alloc(1u64).unwrap());
         let plain = Cache::<u64>::new("plain").unwrap();
         let guard = crossbeam_epoch::pin();
         assert!(catch_unwind(uslub::rcu_barrier).is_err());
         // A cache that has nothing to do with readers goes.
         assert!(plain.destroy().is_ok());
         drop(cache);
+        drop(debugged);
         drop(guard);
         let other = Cache::new("again").unwrap();
         Object::free_rcu(other.alloc(1u64).unwrap());
@@ -537,6 +542,7 @@ fn waiting_for_oneself_is_refused() {
         return;
     };
     assert_warned(&output, &["cache 'pinned'", "read-side section", "kept"]);
+    assert_warned(&output, &["cache 'debugged'", "read-side section", "kept"]);
 }
 
 #[test]

@@ -168,6 +168,13 @@ impl<P: Platform> KmemCache<P> {
         unsafe { slabs.cast::<Self>().as_ref() }
     }
 
+    /// Whether an object of it was ever freed after a grace period: its end waits for one.
+    #[inline]
+    pub fn may_wait_for_readers(&self) -> bool {
+        // Acquire: pairs with `prepare_rcu`.
+        self.has_rcu_sheaves.load(Acquire)
+    }
+
     /// The next record of a destroyed cache.
     pub(crate) fn next_dead(&self) -> *mut Self {
         // Relaxed: under `slab_mutex`.
