@@ -11,7 +11,7 @@ use uslub_core::slab::debug::track::Which;
 
 use crate::builder::{Builder, RawBuilder};
 use crate::cache::Cache;
-use crate::instance::{ALLOCATOR, allocator};
+use crate::instance::{ALLOCATOR, allocator, is_ready};
 use crate::raw::RawCache;
 
 pub use uslub_core::cache::debug::DebugError;
@@ -37,6 +37,21 @@ impl fmt::Debug for Traces<'_> {
             .field("which", &self.which)
             .finish_non_exhaustive()
     }
+}
+
+/// Writes what is known of a pointer: its cache, its place in a slab, and who allocated and freed it
+/// if the cache is debugged with U. False for a pointer into no slab. The kernel's `kmem_dump_obj`.
+///
+/// ```
+/// let cache = uslub::Cache::new("packet")?;
+/// let packet = cache.alloc([0u8; 100])?;
+/// let mut text = String::new();
+/// assert!(uslub::debug::write_object((&raw const *packet).cast(), &mut text));
+/// assert!(text.contains("packet"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn write_object(pointer: *const u8, out: &mut dyn fmt::Write) -> bool {
+    is_ready() && ALLOCATOR.write_object(pointer.cast_mut(), out)
 }
 
 /// Reports and repairs of all debugged caches so far.

@@ -28,12 +28,25 @@ uslub_core::note!(ALLOCATOR, "rust");
 /// commas) at the first use.
 ///
 /// ```
-/// let allocator = uslub::allocator().expect("address space");
+/// // SAFETY: validates while this thread is the only one, and reads a name.
+/// let allocator = unsafe { uslub::raw_allocator() }.expect("address space");
 /// assert_eq!(allocator.validate(), Ok(()));
 /// println!("per-CPU sheaves by {}", allocator.platform.mode().name());
 /// ```
+///
+/// # Safety
+///
+/// The allocator trusts its caller: it frees whatever object it is told to free, also one that an
+/// [`Object`](crate::Object) owns. The caller frees and moves only objects that it allocated from
+/// the allocator itself, with the cache that they came from, and changes no cache of this crate.
 #[inline]
-pub fn allocator() -> Option<&'static Allocator<Linux>> {
+pub unsafe fn raw_allocator() -> Option<&'static Allocator<Linux>> {
+    allocator()
+}
+
+/// The allocator, set up. `None` if there is no address space for it.
+#[inline]
+pub(crate) fn allocator() -> Option<&'static Allocator<Linux>> {
     (ONCE.is_done() || ONCE.run(set_up)).then_some(&ALLOCATOR)
 }
 

@@ -157,7 +157,7 @@ pub use cache::Cache;
 pub use epoch::Epoch;
 pub use error::{AllocError, CreateError, Leaked};
 pub use global::Uslub;
-pub use instance::allocator;
+pub use instance::raw_allocator;
 pub use kmalloc::{
     kfree, kfree_rcu, kfree_with, kmalloc, kmalloc_aligned, kmalloc_node, krealloc, ksize,
 };
