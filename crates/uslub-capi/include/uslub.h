@@ -48,7 +48,7 @@
 
 /**
  * A freed object may be reused at once, but its slab stays a slab of this cache for a grace
- * period.
+ * period. uslub_set_call_rcu comes first; otherwise the cache is refused.
  */
 #define USLUB_CACHE_TYPESAFE_BY_RCU 4
 

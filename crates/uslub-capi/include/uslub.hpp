@@ -297,7 +297,7 @@ public:
         USLUB_TRY_
         {
             for (void *place : memory)
-                objects.emplace_back(new (place) T(args...), deleter{cache_});
+                objects.emplace_back(::new (static_cast<void *>(place)) T(args...), deleter{cache_});
         }
         USLUB_CATCH_ALL_
         {
@@ -385,7 +385,7 @@ private:
     {
         USLUB_TRY_
         {
-            return pointer(new (memory) T(std::forward<Args>(args)...), deleter{of});
+            return pointer(::new (static_cast<void *>(memory)) T(std::forward<Args>(args)...), deleter{of});
         }
         USLUB_CATCH_ALL_
         {

@@ -23,7 +23,7 @@ pub const USLUB_CACHE_HWCACHE_ALIGN: u32 = 1;
 /// free_gfp, or the flag USLUB_CACHE_TYPESAFE_BY_RCU or USLUB_CACHE_PREFAULT.
 pub const USLUB_CACHE_MERGE: u32 = 2;
 /// A freed object may be reused at once, but its slab stays a slab of this cache for a grace
-/// period.
+/// period. uslub_set_call_rcu comes first; otherwise the cache is refused.
 pub const USLUB_CACHE_TYPESAFE_BY_RCU: u32 = 4;
 /// The pages of a slab are touched when the slab is taken, so that no later touch enters the
 /// operating system.
@@ -194,13 +194,18 @@ pub(crate) unsafe fn read<'a>(
         | USLUB_CACHE_PREFAULT
         | USLUB_CACHE_PANIC
         | debug_flags::ALL;
-    if args.flags & !known != 0 || args.reserved != [0; 3] {
-        let what = if args.reserved != [0; 3] {
-            "`reserved` is not 0"
-        } else {
-            "unknown flags"
-        };
-        invalid(format_args!("cache '{}': {what}", shown(name)));
+    let unready = args.flags & USLUB_CACHE_TYPESAFE_BY_RCU != 0 && !ALLOCATOR.has_grace_period();
+    let wrong = if args.reserved != [0; 3] {
+        Some("`reserved` is not 0")
+    } else if args.flags & !known != 0 {
+        Some("unknown flags")
+    } else if unready {
+        Some("its slabs wait for readers, and uslub_set_call_rcu was not called before")
+    } else {
+        None
+    };
+    if let Some(wrong) = wrong {
+        invalid(format_args!("cache '{}': {wrong}", shown(name)));
         return None;
     }
     let is = |flag: u32, core: Flags| {

@@ -40,6 +40,11 @@ impl<P: Platform> Allocator<P> {
         self.grace.set(grace)
     }
 
+    /// Whether there is a source of grace periods.
+    pub fn has_grace_period(&self) -> bool {
+        self.grace.get().is_some()
+    }
+
     /// Frees an object of a cache after a grace period; null is ignored.
     ///
     /// Without a sheaf the object waits alone, in a record from kmalloc. Without memory for the

@@ -135,10 +135,8 @@ static inline struct kmem_cache *uslub_kmem_cache_create_args_(const char *name,
 {
     struct uslub_cache_args plain = {
         .size = size,
-        .flags = flags & (SLAB_HWCACHE_ALIGN | SLAB_TYPESAFE_BY_RCU | SLAB_PANIC |
-                          SLAB_CONSISTENCY_CHECKS | SLAB_RED_ZONE | SLAB_POISON |
-                          SLAB_STORE_USER | SLAB_TRACE | SLAB_FAILSLAB | SLAB_NO_USER_FLAGS |
-                          SLAB_KMALLOC),
+        /* What is not known stays, and is refused. */
+        .flags = flags & ~(SLAB_NO_MERGE | SLAB_ACCOUNT | SLAB_RECLAIM_ACCOUNT),
     };
     if (!(flags & SLAB_NO_MERGE))
         plain.flags |= USLUB_CACHE_MERGE;

@@ -52,12 +52,31 @@ static unsigned long caches(const char *name)
     return sum;
 }
 
+/// A class with a `new` of its own, which objects of a cache do not use.
+struct node {
+    int number = 1;
+
+    static void *operator new(std::size_t bytes)
+    {
+        return ::operator new(bytes);
+    }
+
+    static void operator delete(void *memory)
+    {
+        ::operator delete(memory);
+    }
+};
+
 int main()
 {
     char version[32];
     std::snprintf(version, sizeof version, "%d.%d.%d", USLUB_VERSION_MAJOR, USLUB_VERSION_MINOR, USLUB_VERSION_PATCH);
     need(!std::strcmp(version, uslub_version()), "the library is of the header's version");
 
+    {
+        uslub::cache<node> nodes{"node"};
+        need(nodes.make()->number == 1, "a class with an operator new of its own");
+    }
     need(caches("orders") == 0, "no cache before the first use");
     {
         std::list<order, uslub::allocator<order, orders>> book;

@@ -3,6 +3,7 @@
  * change nothing; what cannot be had is ENOMEM.
  */
 #include "check.h"
+#include <uslub/slab.h>
 
 static void ctor(void *object)
 {
@@ -37,6 +38,7 @@ static void arguments(void)
     REFUSED("align huge", .size = 8, .align = (size_t)1 << 63);
     REFUSED("limit 100", .size = 8, .limit = 100);
     REFUSED("flags", .size = 8, .flags = 1 << 20);
+    REFUSED("readers", .size = 8, .flags = USLUB_CACHE_TYPESAFE_BY_RCU);
     REFUSED("reserved", .size = 8, .reserved = { 0, 0, 1 });
     REFUSED("two constructors", .size = 16, .ctor = ctor, .ctor_with = ctor_until);
     REFUSED("tuning", .size = 8, .tuning = "look_ahead=9");
@@ -267,6 +269,7 @@ static void the_rest(void)
     FAILS(uslub_slabinfo(-1) == 0, EIO);
     FAILS(uslub_get_totals(NULL) == 0, EINVAL);
     FAILS(uslub_set_call_rcu(NULL, NULL, NULL) == 0, EINVAL);
+    FAILS(kmem_cache_create("kernel flags", 8, NULL, (slab_flags_t)1 << 31), EINVAL);
     CHECK(uslub_cache_destroy(cache) == 0);
 }
 
