@@ -1,6 +1,6 @@
 /*
- * Objects of a cache, for valgrind and the sanitizers. The first argument names the bug; "threads"
- * passes objects from thread to thread without one.
+ * Objects of a cache, for valgrind and the sanitizers. The first argument names the bug. Without
+ * one, objects change their sizes, and "threads" passes objects from thread to thread.
  */
 #include <uslub/slab.h>
 
@@ -42,6 +42,22 @@ static void threads(void)
         pthread_join(others[i], NULL);
 }
 
+/* Each byte is set before the next call. */
+static void sizes(void)
+{
+    size_t bytes = 20;
+    char *p = kmalloc_array(10, 2, GFP_KERNEL);
+
+    for (int i = 0; i < 200; i++) {
+        memset(p, i, bytes);
+        bytes = 20 + (size_t)i * 37 % 900;
+        p = krealloc(p, bytes, GFP_KERNEL);
+        if (!p || ksize(p) < bytes)
+            puts("too small");
+    }
+    kfree_sensitive(p);
+}
+
 int main(int argc, char **argv)
 {
     const char *bug = argc > 1 ? argv[1] : "none";
@@ -54,6 +70,7 @@ int main(int argc, char **argv)
         puts("end");
         return 0;
     }
+    sizes();
     p = take();
     p[0] = 1;
     if (!strcmp(bug, "over"))

@@ -188,7 +188,7 @@ impl<P: Platform> Allocator<P> {
     pub(crate) fn size_of_debugged(&self, cache: &KmemCache<P>, object: *mut u8) -> usize {
         match cache.layout.asked {
             0 => cache.object_size(),
-            _ => cache.asked_for(object),
+            _ => self.asked_for(cache, object),
         }
     }
 
@@ -253,7 +253,7 @@ impl<P: Platform> Allocator<P> {
         if !cache.is_debug_slot(self.slab_base(slab), object) {
             return None;
         }
-        let (size, old) = (cache.object_size(), cache.asked_for(object));
+        let (size, old) = (cache.object_size(), self.asked_for(cache, object));
         if bytes > size || bytes < size / 2 {
             return Some(Err(old));
         }

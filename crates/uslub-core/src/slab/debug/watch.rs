@@ -39,4 +39,12 @@ impl<P: Platform> Base<P> {
             self.platform.watch(event);
         }
     }
+
+    /// Bytes that an object was asked for with. They stand where nobody else may read.
+    pub(crate) fn asked_for(&self, cache: &SlabCache<P>, object: *mut u8) -> usize {
+        self.watch(cache, Watch::Enter);
+        let bytes = cache.asked_for(object);
+        self.watch(cache, Watch::Leave);
+        bytes
+    }
 }
