@@ -162,7 +162,7 @@ struct uslub_cache_args {
     uslub_ctor_with_fn ctor_with;
     /** Second argument of ctor_with. */
     void *ctor_data;
-    /** Objects that a sheaf holds, at most 500; 0 for a number that fits their size. */
+    /** Objects that a sheaf holds; more than 500 count as 500; 0 for a number that fits their size. */
     size_t sheaf_capacity;
     /** Most bytes of slabs that the cache may have, at least one slab; 0 for no limit. */
     size_t limit;

@@ -63,7 +63,7 @@ pub struct uslub_cache_args {
     pub ctor_with: uslub_ctor_with_fn,
     /// Second argument of `ctor_with`.
     pub ctor_data: *mut c_void,
-    /// Objects that a sheaf holds, at most 500; 0 for a number that fits their size.
+    /// Objects that a sheaf holds; more than 500 count as 500; 0 for a number that fits their size.
     pub sheaf_capacity: usize,
     /// Most bytes of slabs that the cache may have, at least one slab; 0 for no limit.
     pub limit: usize,

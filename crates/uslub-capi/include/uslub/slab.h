@@ -8,7 +8,8 @@
  * - What only a kernel can do is accepted without effect: accounting to a cgroup, __GFP_NOWARN, reclaim
  *   accounting, usercopy windows.
  * - kfree_rcu and SLAB_TYPESAFE_BY_RCU wait as uslub_set_call_rcu said, which comes first.
- * - kmalloc has no upper bound, so kvmalloc is the same.
+ * - kmalloc has no upper bound, so kvmalloc is the same. Objects of a power of two bytes are aligned to
+ *   their size up to 8192 bytes; larger ones begin a page.
  *
  * For C11 and later. <uslub.h> says more of every function behind these.
  */
