@@ -40,7 +40,7 @@ impl<P: Platform> Base<P> {
         }
     }
 
-    /// Bytes that an object was asked for with. They stand where nobody else may read.
+    /// Bytes that an object was asked for with: the number lies where only the allocator may read.
     pub(crate) fn asked_for(&self, cache: &SlabCache<P>, object: *mut u8) -> usize {
         self.watch(cache, Watch::Enter);
         let bytes = cache.asked_for(object);
