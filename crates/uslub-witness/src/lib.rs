@@ -332,6 +332,7 @@ mod tests {
             while Verdict::for_process(page.answer.load(Acquire), asker).is_none() {
                 thread::yield_now();
             }
+            // Relaxed: published by the answer.
             assert_eq!(SEEN.load(Relaxed), seen);
             // Relaxed, both: as a process takes its answer.
             page.answer.store(0, Relaxed);

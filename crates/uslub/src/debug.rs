@@ -40,7 +40,8 @@ impl fmt::Debug for Traces<'_> {
 }
 
 /// Writes what is known of a pointer: its cache, its place in a slab, and, if the cache is debugged
-/// with U, who allocated and who freed it. False for a pointer into no slab. The kernel's `kmem_dump_obj`.
+/// with U, who allocated and who freed it. False for a pointer into no slab. The kernel's
+/// `kmem_dump_obj`.
 ///
 /// ```
 /// let cache = uslub::Cache::new("packet")?;
