@@ -228,6 +228,7 @@ impl<P: Platform> Allocator<P> {
         SheafList::ROWS,
         Deferred::ROWS,
         SlabCache::<P>::ROWS,
+        SlabCache::<P>::DEBUG_ROWS,
         SheafCache::<P>::ROWS,
         KmemCache::<P>::ROWS,
         Node::<P>::ROWS,

@@ -10,10 +10,12 @@ use crate::slots::State;
 pub struct Slot {
     /// Its cache.
     pub cache: Cache,
-    /// Its address.
+    /// The address of its object: the slot's own, unless a red zone of debugging lies before it.
     pub at: u64,
-    /// Bytes from its start to the address.
+    /// Bytes from the object's start to the address; 0 in front of it.
     pub offset: u64,
+    /// Bytes from the address to the object's start; 0 unless the address is in front of it.
+    pub in_front: u64,
     /// Its number in the slab.
     pub number: u32,
     /// What it is doing.
@@ -109,15 +111,16 @@ impl Heap<'_> {
         let (cached, free) = (self.cached_objects(&cache), self.free_slots(&cache, &slab));
         let state = |number: u32| {
             let free = free.get(&number).copied();
-            let cached = || cached.state(base + u64::from(number) * size);
+            let cached = || cached.state(cache.object_at(base, number));
             free.or_else(cached).unwrap_or(State::Live)
         };
         let number = number as u32;
         let behind = Some(number + 1).filter(|&n| n < cache.objects);
-        let start = base + u64::from(number) * size;
+        let start = cache.object_at(base, number);
         Meaning::Slot(Box::new(Slot {
             at: start,
-            offset: at - start,
+            offset: at.saturating_sub(start),
+            in_front: start.saturating_sub(at),
             number,
             state: state(number),
             page: first,

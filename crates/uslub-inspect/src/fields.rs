@@ -31,6 +31,8 @@ pub(crate) struct CacheFields {
     pub object_size: Field,
     pub users: Field,
     pub peak_slabs: Option<Field>,
+    pub debug_left: Option<Field>,
+    pub debug_object: Option<Field>,
 }
 
 /// The fields of a descriptor.
@@ -162,6 +164,8 @@ impl CacheFields {
             object_size: layout.number("KmemCache.object_size", 4)?,
             users: layout.number("KmemCache.users", 4)?,
             peak_slabs: slab("SlabCache.peak_slabs", 8).ok(),
+            debug_left: slab("SlabCache.debug_left", 4).ok(),
+            debug_object: slab("SlabCache.debug_object", 4).ok(),
         })
     }
 }

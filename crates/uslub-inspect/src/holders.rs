@@ -278,7 +278,11 @@ impl<'h, 'm> Owners<'h, 'm> {
         if number >= u64::from(cache.objects) {
             return None;
         }
-        let start = base + number * size;
+        let start = cache.object_at(base, number as u32);
+        let is_object = at >= start && at - start < u64::from(cache.object_bytes());
+        if !is_object {
+            return Some(Place::Record("what debugging keeps beside an object"));
+        }
         let state = free.get(&(number as u32)).copied().or_else(|| {
             let cached = self.cached.entry(cache.index);
             let cached = cached.or_insert_with(|| heap.cached_objects(cache));

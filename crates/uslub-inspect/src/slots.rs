@@ -119,6 +119,8 @@ impl Heap<'_> {
         let mut free = FreeSlots::new();
         let (base, bytes) = (self.address(slab.page), PAGE << cache.order);
         let size = u64::from(cache.size);
+        // A freelist has the addresses of objects; those of a debugged cache lie behind a red zone.
+        let left = u64::from(cache.left);
         let slot_of = |offset: u64| {
             let slot = offset / size;
             (offset.is_multiple_of(size) && slot < u64::from(cache.objects)).then_some(slot as u32)
@@ -134,14 +136,14 @@ impl Heap<'_> {
         }
         let mut next = slab.head;
         let mut nth = 0;
-        while let Some(slot) = next.filter(|&at| at < bytes).and_then(slot_of) {
+        let slot_at = |at: u64| at.checked_sub(left).and_then(slot_of);
+        while let Some(slot) = next.filter(|&at| at < bytes).and_then(slot_at) {
             if free.insert(slot, State::OnFreelist(nth)).is_some() {
                 break;
             }
             nth += 1;
-            let object = base.wrapping_add(u64::from(slot) * size);
             next = self
-                .link_of(cache, slab, object)
+                .link_of(cache, slab, cache.object_at(base, slot))
                 .map(|object| object.wrapping_sub(base));
         }
         for slot in (slab.position..cache.objects).filter_map(fresh) {
@@ -201,7 +203,8 @@ impl Heap<'_> {
         cache.node_records.len()
     }
 
-    /// Calls `visit` with the address and state of each slot of a cache until it returns false.
+    /// Calls `visit` with the object's address and the state of each slot of a cache until it returns
+    /// false.
     pub fn for_each_slot(&self, cache: &Cache, mut visit: impl FnMut(u64, State) -> bool) {
         let cached = self.cached_objects(cache);
         let mut goes_on = true;
@@ -214,8 +217,7 @@ impl Heap<'_> {
             }
             let free = self.free_slots(cache, &slab);
             for slot in 0..cache.objects {
-                let offset = u64::from(slot) * u64::from(cache.size);
-                let at = self.address(slab.page).wrapping_add(offset);
+                let at = cache.object_at(self.address(slab.page), slot);
                 let state = free.get(&slot).copied();
                 let state = state.or_else(|| cached.state(at)).unwrap_or(State::Live);
                 goes_on = goes_on && visit(at, state);

@@ -160,21 +160,31 @@ pub fn state(state: State) -> String {
 fn push_slot(out: &mut String, heap: &Heap<'_>, slot: &Slot) {
     let is_live = slot.state == State::Live;
     let kind = if is_live { "live object" } else { "FREE slot" };
-    let into = match slot.offset {
-        0 => "the start of a".to_owned(),
-        n => format!("{} into a", bytes(n)),
+    let into = match (slot.in_front, slot.offset) {
+        (0, 0) => "the start of a".to_owned(),
+        (0, n) => format!("{} into a", bytes(n)),
+        (n, _) => format!("{} in front of a", bytes(n)),
     };
     let cache = &slot.cache;
     let _ = writeln!(
         out,
         "{into} {kind} of cache '{}' ({} bytes, {:#x})",
-        cache.name, cache.size, slot.at
+        cache.name,
+        cache.object_bytes(),
+        slot.at
     );
     if !is_live {
         let _ = writeln!(out, "  state     {}", state(slot.state));
     }
     let object = u64::from(cache.object_size);
-    if slot.offset >= object && object > 0 && object < u64::from(cache.size) {
+    if slot.in_front > 0 || slot.offset >= u64::from(cache.object_bytes()) {
+        let _ = writeln!(
+            out,
+            "  debugged  the object has {}; debugging keeps the rest of {} of its slot",
+            bytes(cache.object_bytes().into()),
+            bytes(cache.size.into())
+        );
+    } else if slot.offset >= object && object > 0 && object < u64::from(cache.size) {
         let _ = writeln!(
             out,
             "  slack     the object has {object} bytes; the rest of the slot is unused"
@@ -199,7 +209,7 @@ fn push_slot(out: &mut String, heap: &Heap<'_>, slot: &Slot) {
 
 /// The first words of a slot, and what they point to.
 fn push_content(out: &mut String, heap: &Heap<'_>, slot: &Slot) {
-    let mut content = vec![0; (slot.cache.size as usize).min(32)];
+    let mut content = vec![0; (slot.cache.object_bytes() as usize).min(32)];
     if heap.memory().read(slot.at, &mut content).is_err() {
         out.push_str("  content   not in this file\n");
         return;

@@ -36,7 +36,7 @@ pub fn text(target: &Target, options: &ListOptions) -> Result<String, Failure> {
         }
         shown += 1;
         let _ = write!(out, "{at:#x}  {}", state.name());
-        let mut content = vec![0; options.dump.min(cache.size as usize)];
+        let mut content = vec![0; options.dump.min(cache.object_bytes() as usize)];
         if !content.is_empty() && heap.memory().read(at, &mut content).is_ok() {
             for byte in &content {
                 let _ = write!(out, " {byte:02x}");
